@@ -1,0 +1,101 @@
+#include "base/histogram.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+
+namespace farpage {
+namespace {
+// One writer: a load and a store are enough, and cheaper than a locked add on the fault path.
+void add(std::atomic<uint64_t>& counter, uint64_t by) {
+  counter.store(counter.load(std::memory_order_relaxed) + by, std::memory_order_relaxed);
+}
+}  // namespace
+
+size_t Histogram::bucket_of(uint64_t value_ns) {
+  constexpr uint64_t kMax = (uint64_t{1} << kMaxBits) - 1;
+  const uint64_t value = std::min(value_ns, kMax);
+  if (value < (uint64_t{1} << kSubBits)) return value;
+  const auto octave = static_cast<unsigned>(std::bit_width(value)) - 1 - kSubBits;
+  const uint64_t sub = (value >> octave) - (uint64_t{1} << kSubBits);
+  return ((static_cast<size_t>(octave) + 1) << kSubBits) + sub;
+}
+
+uint64_t Histogram::upper_edge_ns(size_t index) {
+  if (index < (size_t{1} << kSubBits)) return index;
+  const size_t octave = (index >> kSubBits) - 1;
+  const uint64_t sub = index & ((size_t{1} << kSubBits) - 1);
+  return (((uint64_t{1} << kSubBits) + sub + 1) << octave) - 1;
+}
+
+void Histogram::record(uint64_t value_ns) {
+  add(counts_[bucket_of(value_ns)], 1);
+  add(count_, 1);
+  add(sum_ns_, value_ns);
+}
+
+void Histogram::merge(const Histogram& other) {
+  for (size_t i = 0; i < kBuckets; ++i) {
+    const uint64_t n = other.bucket_count(i);
+    if (n != 0) add(counts_[i], n);
+  }
+  add(count_, other.count());
+  add(sum_ns_, other.sum_ns());
+}
+
+Histogram& Histogram::operator=(const Histogram& other) {
+  if (this == &other) return *this;
+  for (size_t i = 0; i < kBuckets; ++i)
+    counts_[i].store(other.bucket_count(i), std::memory_order_relaxed);
+  count_.store(other.count(), std::memory_order_relaxed);
+  sum_ns_.store(other.sum_ns(), std::memory_order_relaxed);
+  return *this;
+}
+
+Histogram Histogram::since(const Histogram& earlier) const {
+  Histogram difference;
+  uint64_t total = 0;
+  for (size_t i = 0; i < kBuckets; ++i) {
+    const uint64_t n = bucket_count(i) - earlier.bucket_count(i);
+    difference.counts_[i].store(n, std::memory_order_relaxed);
+    total += n;
+  }
+  difference.count_.store(total, std::memory_order_relaxed);
+  difference.sum_ns_.store(sum_ns() - earlier.sum_ns(), std::memory_order_relaxed);
+  return difference;
+}
+
+double Histogram::mean_ns() const {
+  return count() == 0 ? 0.0 : static_cast<double>(sum_ns()) / static_cast<double>(count());
+}
+
+double Histogram::stddev_ns() const {
+  const double mean = mean_ns();
+  double squares = 0;
+  uint64_t total = 0;
+  for (size_t i = 0; i < kBuckets; ++i) {
+    const uint64_t n = bucket_count(i);
+    if (n == 0) continue;
+    const double distance = static_cast<double>(upper_edge_ns(i)) - mean;
+    squares += distance * distance * static_cast<double>(n);
+    total += n;
+  }
+  return total < 2 ? 0.0 : std::sqrt(squares / static_cast<double>(total));
+}
+
+uint64_t Histogram::percentile_ns(double percent) const {
+  uint64_t total = 0;
+  for (size_t i = 0; i < kBuckets; ++i) total += bucket_count(i);
+  if (total == 0) return 0;
+  const double share = std::clamp(percent, 0.0, 100.0) / 100.0;
+  const auto rank =
+      std::max<uint64_t>(1, static_cast<uint64_t>(std::ceil(share * static_cast<double>(total))));
+  uint64_t seen = 0;
+  for (size_t i = 0; i < kBuckets; ++i) {
+    seen += bucket_count(i);
+    if (seen >= rank) return upper_edge_ns(i);
+  }
+  return upper_edge_ns(kBuckets - 1);
+}
+
+}  // namespace farpage

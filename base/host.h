@@ -1,0 +1,18 @@
+// Facts about this host that several folders ask for.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace farpage {
+
+// The kernel's random id of this boot (/proc/sys/kernel/random/boot_id): two processes that read
+// the same one share a kernel, so memory can be shared between them. Empty if unreadable.
+std::string boot_id();
+std::string host_name();
+
+// n random bytes from getrandom(2), as a number.
+uint64_t random_u64();
+uint32_t random_u32();
+
+}  // namespace farpage

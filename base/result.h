@@ -1,0 +1,68 @@
+// Result<T>: a value or the reason why there is none.
+//
+// Three kinds of trouble, never mixed (docs/design-notes.md, "Errors"):
+//   bug      FARPAGE_CHECK (check.h), aborts;
+//   outcome  an expected result (already present, peer gone) is an enum, switched on all;
+//   failure  Result<T>: printed once, where it is handled.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <tl/expected.hpp>
+
+namespace farpage {
+
+// What a caller may want to tell apart; everything else is in the text.
+enum class ErrorCode {
+  kInvalid,      // the input is wrong: names the field and the cure
+  kNotFound,     // no such thing
+  kConflict,     // the thing is in another state than the call needs
+  kUnavailable,  // it may work later (peer or service away)
+  kExhausted,    // a limit or a capacity is reached
+  kDenied,       // privilege or credentials are missing
+  kUnsupported,  // this kernel, device or build cannot do it
+  kTimedOut,     // the deadline passed
+  kIo,           // a system call failed: see sys_errno
+};
+
+std::string_view to_string(ErrorCode code);
+
+struct [[nodiscard]] Error {
+  ErrorCode code = ErrorCode::kIo;
+  std::string context;  // a sentence for the user: what failed, on what, and the cure if known
+  int sys_errno = 0;    // 0 when no system call was involved
+
+  // "context: strerror (code)".
+  std::string message() const;
+};
+
+template <typename T>
+using Result = tl::expected<T, Error>;
+using Status = Result<void>;
+
+inline tl::unexpected<Error> fail(ErrorCode code, std::string context) {
+  return tl::unexpected<Error>(Error{code, std::move(context), 0});
+}
+
+// A failed system call: takes errno at once, before anything else can change it.
+// EPERM and EACCES become kDenied, ENOMEM and friends kExhausted, ETIMEDOUT kTimedOut, else kIo.
+tl::unexpected<Error> fail_errno(std::string_view context);
+tl::unexpected<Error> fail_errno(std::string_view context, int sys_errno);
+
+// Passes a failure on, with more context in front.
+tl::unexpected<Error> fail_with(std::string_view context, Error error);
+
+}  // namespace farpage
+
+// FARPAGE_TRY(name, expression): name is the value, or the function returns the failure.
+#define FARPAGE_TRY(name, expression)                                          \
+  auto name##_result = (expression);                                           \
+  if (!name##_result) return tl::unexpected(std::move(name##_result).error()); \
+  auto name = std::move(*name##_result)
+
+// FARPAGE_TRY_VOID(expression): the same where the value is not wanted.
+#define FARPAGE_TRY_VOID(expression)                                                       \
+  do {                                                                                     \
+    auto farpage_try_result = (expression);                                                \
+    if (!farpage_try_result) return tl::unexpected(std::move(farpage_try_result).error()); \
+  } while (false)

@@ -1,0 +1,14 @@
+# farpage_test(NAME LABEL label SOURCES ... LIBRARIES ...): one GoogleTest program whose every test is
+# a ctest test of that label: unit, kernel (real userfaultfd), e2e (several processes), rdma (lab VM).
+function(farpage_test name)
+  cmake_parse_arguments(T "" "LABEL;TIMEOUT" "SOURCES;LIBRARIES" ${ARGN})
+  if(NOT T_TIMEOUT)
+    set(T_TIMEOUT 120)
+  endif()
+  add_executable(${name} ${T_SOURCES})
+  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
+  target_link_libraries(${name} PRIVATE ${T_LIBRARIES} GTest::gmock GTest::gtest_main
+                        farpage_options farpage_sanitizers)
+  gtest_discover_tests(${name} PROPERTIES LABELS ${T_LABEL} TIMEOUT ${T_TIMEOUT}
+                       DISCOVERY_TIMEOUT 60)
+endfunction()

@@ -1,0 +1,69 @@
+#!/usr/bin/env python3
+"""The include arrows between folders: downwards only, and never between the two seams."""
+import pathlib
+import re
+import sys
+
+BELOW = {
+    "base": set(),
+    "uffd": {"base"},
+    "rdma": {"base"},
+    "coordinator": {"rdma", "base"},
+    "node": {"coordinator", "rdma", "base"},
+    "pager": {"coordinator", "rdma", "uffd", "base"},
+    "cli": {"pager", "node", "coordinator", "rdma", "uffd", "base"},
+}
+# What the pager may see of the folders below it: the two seams and the coordinator's client.
+PAGER_MAY_SEE = {
+    "uffd/address_space.h",
+    "rdma/transport.h",
+    "rdma/endpoint.h",
+    "coordinator/api.h",
+    "coordinator/client.h",
+}
+# Foreign headers that only one folder may know.
+PRIVATE = {
+    r"linux/userfaultfd\.h": ("uffd/",),
+    r"infiniband/.*": ("rdma/verbs/",),
+    r"liburing.*": ("rdma/tcp/",),
+    r"httplib\.h": ("coordinator/", "node/"),
+}
+INCLUDE = re.compile(r'^\s*#\s*include\s+(["<])([^">]+)[">]', re.M)
+
+
+def errors_of(path, text):
+    folder = path.parts[0]
+    for kind, header in INCLUDE.findall(text):
+        target = header.split("/")[0]
+        if kind == '"' and target in BELOW and target != folder:
+            if target not in BELOW[folder]:
+                yield f"{path}: {folder}/ must not include {header}"
+            elif folder == "pager" and path.parts[1] == "preload":
+                if target != "base" and header not in ("uffd/handover.h", "uffd/userfaultfd.h"):
+                    yield f"{path}: the shim may include only uffd/handover, not {header}"
+            elif folder == "pager" and target != "base" and header not in PAGER_MAY_SEE:
+                yield f"{path}: the pager acts only through the seams, not {header}"
+        for pattern, owners in PRIVATE.items():
+            if re.fullmatch(pattern, header) and not str(path).startswith(owners):
+                yield f"{path}: {header} belongs to {', '.join(owners)} alone"
+            if re.fullmatch(pattern, header) and header.startswith("httplib") and path.suffix == ".h":
+                yield f"{path}: httplib stays in .cc files"
+
+
+def main(root):
+    found, files = [], 0
+    for folder in BELOW:
+        for path in sorted((root / folder).rglob("*")):
+            if path.suffix in (".h", ".cc"):
+                files += 1
+                found += errors_of(path.relative_to(root), path.read_text())
+    for line in found:
+        print(line)
+    if files == 0:
+        print("no source file was read")
+    print(f"{files} files, {len(found)} wrong arrows")
+    return 1 if found or files == 0 else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(pathlib.Path(sys.argv[1])))
