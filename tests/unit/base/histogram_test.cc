@@ -22,7 +22,9 @@ TEST(Histogram, EveryValueLiesInItsBucket) {
     const size_t bucket = Histogram::bucket_of(value);
     ASSERT_LT(bucket, Histogram::kBuckets);
     EXPECT_LE(value, Histogram::upper_edge_ns(bucket)) << value;
-    if (bucket > 0) EXPECT_GT(value, Histogram::upper_edge_ns(bucket - 1)) << value;
+    if (bucket > 0) {
+      EXPECT_GT(value, Histogram::upper_edge_ns(bucket - 1)) << value;
+    }
   }
 }
 

@@ -1,0 +1,59 @@
+// The coordinator's REST API, called from C++. Used by nodes and pagers, never on the fault path.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "coordinator/api.h"
+
+namespace farpage::coordinator {
+
+struct ClientOptions {
+  std::string url;    // http://host:port
+  std::string token;  // bearer token; empty: none
+  Milliseconds timeout{2000};
+};
+
+// Threads: any; each call makes its own request, blocks up to the timeout (events(): plus the
+// poll's own timeout), and fails with kUnavailable when the coordinator cannot be reached, else
+// with the code and the text of its problem+json answer.
+class Client {
+ public:
+  static Result<std::unique_ptr<Client>> create(ClientOptions options);
+  virtual ~Client() = default;
+
+  // -- as a memory node --
+  virtual Result<NodeInfo> join(const NodeJoin& node) = 0;
+  // kNotFound (HTTP 410): join again.
+  virtual Status heartbeat_node(const NodeId& node, const NodeHeartbeat& heartbeat) = 0;
+  // Leave; fails with kConflict while slabs are lent, unless `force`.
+  virtual Status remove_node(const NodeId& node, bool force) = 0;
+  // No new leases from here on.
+  virtual Status drain_node(const NodeId& node) = 0;
+
+  // -- as a borrower --
+  virtual Result<RegionInfo> create_region(const RegionCreate& region) = 0;
+  virtual Result<RegionInfo> region(const RegionId& region) = 0;
+  // Leases the given slabs of the region on every replica; a region may have holes. Idempotent:
+  // slabs that are leased already come back as they are. All or nothing: kExhausted names what is
+  // missing.
+  virtual Result<std::vector<Lease>> lease_slabs(const RegionId& region,
+                                                 const std::vector<SlabIndex>& slabs) = 0;
+  // Gives slabs back; unknown ones are ignored.
+  virtual Status release_slabs(const RegionId& region, const std::vector<SlabIndex>& slabs) = 0;
+  virtual Status heartbeat_region(const RegionId& region, const RegionHeartbeat& heartbeat) = 0;
+  virtual Status delete_region(const RegionId& region) = 0;
+  virtual Result<rdma::QueuePairEndpoint> exchange(const NodeId& node,
+                                                   const rdma::QueuePairEndpoint& ours) = 0;
+
+  // -- as anybody --
+  virtual Result<std::vector<NodeInfo>> nodes() = 0;
+  virtual Result<std::vector<RegionInfo>> regions() = 0;  // without rkeys
+  virtual Result<EventBatch> events(uint64_t since, Milliseconds timeout) = 0;
+  // The raw body of a GET, for `farpage status` and tests.
+  virtual Result<std::string> get(const std::string& path) = 0;
+};
+
+}  // namespace farpage::coordinator

@@ -1,0 +1,58 @@
+// What is published about a node's wires: how to reach it, and the queue pair of one peer.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "base/strong.h"
+
+namespace farpage::rdma {
+
+// In the order in which `auto` tries them.
+enum class TransportKind : uint8_t { kVerbs, kShm, kTcp, kLoop };
+std::string_view to_string(TransportKind kind);
+std::optional<TransportKind> transport_kind_from(std::string_view name);
+
+// A 128-bit GID as text, in the IPv6 notation: "::ffff:10.77.0.1" or "fe80::5054:ff:fe00:1".
+// Validity is checked by is_gid().
+bool is_gid(std::string_view text);
+
+// One way into a memory node, as the node publishes it. Only the fields of its kind are set.
+struct TransportAddress {
+  TransportKind kind = TransportKind::kTcp;
+  // tcp
+  std::string host;
+  uint16_t port = 0;
+  // shm: a unix socket, and the boot id of the kernel it belongs to
+  std::string socket_path;
+  std::string boot_id;
+  // verbs: informative (the queue pair's own endpoint is exchanged per peer)
+  std::string device;
+  uint8_t device_port = 0;
+  uint16_t lid = 0;
+  std::string gid;
+  uint8_t gid_index = 0;
+  uint32_t mtu_bytes = 0;
+
+  bool operator==(const TransportAddress&) const = default;
+};
+
+// One side of a reliable-connected queue pair. Exchanged through the coordinator; both sides are
+// ready to send before the reply is given (InfiniBand Architecture 1.4, 10.3).
+struct QueuePairEndpoint {
+  uint32_t qpn = 0;  // 24 bits
+  uint32_t psn = 0;  // 24 bits, random
+  uint16_t lid = 0;
+  std::string gid;
+  uint8_t gid_index = 0;
+  bool is_global = true;  // RoCE: always; InfiniBand: across subnets
+  uint32_t mtu_bytes = 1024;
+  uint32_t max_rd_atomic = 1;       // READs this side may have in flight
+  uint32_t max_dest_rd_atomic = 1;  // READs this side can answer at once
+
+  bool operator==(const QueuePairEndpoint&) const = default;
+};
+
+}  // namespace farpage::rdma

@@ -1,0 +1,55 @@
+// The node's side of the seam: memory offered to READ and WRITE.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "base/result.h"
+#include "base/strong.h"
+#include "rdma/endpoint.h"
+
+namespace farpage::rdma {
+
+// One slab as the node owns it: mapped memory, and the memfd behind it (shm hands that over).
+struct SlabMemory {
+  std::span<std::byte> bytes;
+  int memfd = -1;
+};
+
+struct HostCounters {
+  uint64_t reads = 0;
+  uint64_t writes = 0;
+  uint64_t bytes_read = 0;
+  uint64_t bytes_written = 0;
+  uint64_t refused = 0;    // wrong key, generation or bounds
+  uint64_t malformed = 0;  // frames that closed their connection
+  uint64_t peers = 0;      // connected now
+};
+
+// Threads: any. Destroying the host ends every peer's connection; exposed memory must outlive it.
+class MemoryHost {
+ public:
+  virtual ~MemoryHost() = default;
+
+  // What to publish so that Transport::connect finds this host.
+  virtual TransportAddress address() const = 0;
+
+  // Grants READ and WRITE on the slab to whoever knows the key, until withdraw(). One registration
+  // per lease. The key is not guessable where the transport lets us choose it (tcp, shm). The
+  // remote address of the slab's first byte is the address of bytes.data() in this process.
+  virtual Result<RemoteKey> expose(const SlabMemory& slab, Generation generation) = 0;
+
+  // After it returns no READ or WRITE with that key succeeds, and none is still touching the
+  // memory.
+  virtual void withdraw(RemoteKey key) = 0;
+
+  // verbs: makes a queue pair for this peer, ready to send, and returns its endpoint. Each channel
+  // of a peer has its own; one whose peer is gone is destroyed when the device reports it. Others:
+  // kUnsupported.
+  virtual Result<QueuePairEndpoint> accept(const QueuePairEndpoint& peer) = 0;
+
+  virtual HostCounters counters() const = 0;
+};
+
+}  // namespace farpage::rdma

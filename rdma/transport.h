@@ -1,0 +1,127 @@
+// The seam to the wire: one-sided READs and WRITEs of a remote memory node, whatever carries them.
+//
+// A Channel goes to one node and belongs to one thread. Posting and polling never block and never
+// allocate. What holds for every implementation is written down as tests/contract/.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "base/clock.h"
+#include "base/result.h"
+#include "base/strong.h"
+#include "rdma/endpoint.h"
+
+namespace farpage::rdma {
+
+// How one operation ended.
+enum class CompletionStatus : uint8_t {
+  kOk,
+  kRemoteAccess,  // the node refused: unknown or revoked rkey, wrong generation, bounds, rights
+  kLocalError,    // this side's buffer or queue pair was refused: a bug or a lost device
+  kPeerGone,      // the node does not answer or closed the connection
+  kTimedOut,      // no answer within operation_timeout
+  kFlushed,       // never tried: an earlier operation broke the channel
+};
+std::string_view to_string(CompletionStatus status);
+
+enum class OperationKind : uint8_t { kRead, kWrite };
+
+// local must lie inside the channel's registered buffer, and belongs to the channel from post() to
+// the completion. remote.. remote + local.size() must lie inside one lease.
+struct Operation {
+  OperationKind kind = OperationKind::kRead;
+  std::span<std::byte> local;
+  RemoteAddress remote;
+  RemoteKey key;
+  Generation generation;
+  uint64_t token = 0;  // returned with the completion; the caller's own
+};
+
+struct Completion {
+  uint64_t token = 0;
+  CompletionStatus status = CompletionStatus::kOk;
+};
+
+struct ChannelLimits {
+  uint32_t operations_in_flight = 0;  // READs and WRITEs together
+  uint32_t reads_in_flight = 0;       // of these, READs the wire carries at once (more just queue)
+  uint32_t operation_bytes = 0;       // longest single operation
+};
+
+// How wait() passes the time. kAdaptive spins with sched_yield for spin_time, then blocks.
+enum class PollMode : uint8_t { kAdaptive, kBusy, kEvent };
+std::string_view to_string(PollMode mode);
+std::optional<PollMode> poll_mode_from(std::string_view name);
+
+// Threads: one thread owns a channel and calls everything; usable() may be asked by any thread.
+// Invariants:
+//  1. Each accepted operation completes exactly once, at the latest operation_timeout after it was
+//     posted plus one call of poll() or wait(), also when the peer dies.
+//  2. After the first status other than kOk that breaks the connection, usable() is false, post()
+//     accepts nothing, and all that is in flight completes with an error.
+//  3. A kRemoteAccess breaks a verbs channel (the queue pair goes to ERROR); others stay usable.
+//     Callers must ask usable() and not rely on either.
+//  4. The bytes of a READ are in `local` when, and only when, its completion says kOk.
+class Channel {
+ public:
+  virtual ~Channel() = default;
+
+  virtual ChannelLimits limits() const = 0;
+  virtual TransportKind kind() const = 0;
+
+  // Accepts a prefix of `operations` and returns its length: shorter than given when the channel is
+  // full, 0 when it is not usable. Operations are sent with one doorbell or one system call.
+  virtual size_t post(std::span<const Operation> operations) = 0;
+
+  // Completed operations, in any order; returns how many were stored. Never blocks.
+  virtual size_t poll(std::span<Completion> completions) = 0;
+
+  // As poll(), but waits for the first completion up to `timeout`. Returns 0 at once if nothing is
+  // in flight.
+  virtual size_t wait(std::span<Completion> completions, Nanoseconds timeout) = 0;
+
+  virtual bool usable() const = 0;
+  // Why the channel is not usable, for the log; empty while it is.
+  virtual std::string why_broken() const = 0;
+};
+
+struct ChannelOptions {
+  // Registered once for local access; must outlive the channel. Page-aligned.
+  std::span<std::byte> buffer;
+  uint32_t operations_in_flight = 64;
+  PollMode poll_mode = PollMode::kAdaptive;
+  Nanoseconds spin_time = std::chrono::microseconds(50);
+  Nanoseconds operation_timeout = Milliseconds(1000);
+  Nanoseconds connect_timeout = Milliseconds(1000);
+  // verbs only
+  std::string device;             // empty: the first with an active port
+  uint8_t device_port = 0;        // 0: the first active one
+  int gid_index = -1;             // -1: RoCE v2, IPv4-mapped first
+  uint32_t mtu_bytes = 0;         // 0: min of both active MTUs; else an upper limit
+  uint32_t max_rd_atomic = 0;     // 0: the device's limit; else an upper limit
+  uint32_t cq_depth = 0;          // 0: operations_in_flight
+  uint8_t timeout_exponent = 14;  // 4.096 us * 2^timeout for each try
+  uint8_t retry_count = 3;        // at most 6: 7 never ends on SoftRoCE
+};
+
+// Tells the node our queue pair and returns the node's one for it (verbs only; the other transports
+// never call it). Given by the composition root: it goes through the coordinator.
+using QueuePairExchange = std::function<Result<QueuePairEndpoint>(const QueuePairEndpoint& ours)>;
+
+// One way of making channels. Threads: any; connect() blocks up to connect_timeout.
+class Transport {
+ public:
+  virtual ~Transport() = default;
+  virtual TransportKind kind() const = 0;
+  // Fails with kUnsupported and the reason if this host cannot use it for that address (no device,
+  // another host's memory), so that the caller can try the next one.
+  virtual Result<std::unique_ptr<Channel>> connect(const TransportAddress& address,
+                                                   const ChannelOptions& options,
+                                                   const QueuePairExchange& exchange) = 0;
+};
+
+}  // namespace farpage::rdma

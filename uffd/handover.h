@@ -1,0 +1,116 @@
+// What the shim inside a target and the pager outside say to each other.
+//
+// Plain structs without any library: the shim is loaded into foreign programs and depends on libc
+// alone. Both sides are the same build; `version` refuses a mixed pair.
+//
+// 1. The shim connects to the unix socket (SOCK_SEQPACKET) named by FARPAGE_HANDOVER, sends Hello
+// with
+//    two descriptors (the userfaultfd, then a memfd that holds the AgentRing) and waits for
+//    Welcome. The pager checks the peer's credentials: the same user or root.
+// 2. Requests of the shim (Request, answered by Reply) go over the same socket, one at a time.
+// 3. Commands of the pager go through the AgentRing to the agent thread in the target: what only
+// the
+//    target itself may do to its memory (another process cannot MADV_DONTNEED: EINVAL).
+#pragma once
+
+#include <stdint.h>
+
+#ifdef __cplusplus
+#include <atomic>
+#endif
+
+namespace farpage::uffd::handover {
+
+inline constexpr uint32_t kMagic = 0x66617270;  // "farp"
+inline constexpr uint32_t kVersion = 1;
+
+// Environment of the target, set by `farpage run`.
+inline constexpr char kSocketVariable[] = "FARPAGE_HANDOVER";         // path of the socket
+inline constexpr char kWindowVariable[] = "FARPAGE_WINDOW_BYTES";     // decimal
+inline constexpr char kMinimumVariable[] = "FARPAGE_MMAP_MIN_BYTES";  // decimal
+
+// The window: one contiguous, page-aligned range of the target's address space, reserved and
+// registered (MISSING and WP) once. All far memory is carved out of it, so page p of the region is
+// the page at window_address + p * 4096, and nothing is looked up on a fault.
+struct Hello {
+  uint32_t magic = kMagic;
+  uint32_t version = kVersion;
+  uint64_t window_address = 0;
+  uint64_t window_bytes = 0;
+  uint64_t features = 0;  // UFFD_FEATURE_* that UFFDIO_API granted
+  uint64_t ring_bytes = 0;
+  int32_t pid = 0;
+  char program[64] = {};  // basename of the program, for the log
+};
+
+struct Welcome {
+  uint32_t magic = kMagic;
+  uint32_t version = kVersion;
+  int32_t status = 0;     // 0 or an errno
+  char reason[200] = {};  // for stderr when status is not 0
+};
+
+enum class RequestKind : uint32_t {
+  // The target gives up the contents of [address, address + bytes): reads give zeros from now on.
+  // The
+  // shim calls MADV_DONTNEED itself after the reply. madvise(DONTNEED, FREE), munmap, MAP_FIXED.
+  kDiscard = 1,
+  // fork() is about to be called. Status 0: nothing of the window is away, the child's copy is
+  // whole, and
+  // eviction stands still until kForkDone. Else EAGAIN: refuse the fork.
+  kForkBegin = 2,
+  kForkDone = 3,
+  // Evict [address, address + bytes) soon / bring it in soon. Hints: status is always 0.
+  kColdHint = 4,
+  kWillNeedHint = 5,
+};
+
+struct Request {
+  uint32_t magic = kMagic;
+  RequestKind kind = RequestKind::kDiscard;
+  uint64_t address = 0;
+  uint64_t bytes = 0;
+};
+
+struct Reply {
+  uint32_t magic = kMagic;
+  int32_t status = 0;
+};
+
+#ifdef __cplusplus
+
+enum class CommandKind : uint32_t {
+  kDrop = 1,  // MADV_DONTNEED the range (MADV_DONTNEED_LOCKED where it is mlocked)
+  kPoison =
+      2,  // kernels without UFFDIO_POISON: map an empty memfd over it, so that a touch is SIGBUS
+};
+
+struct Command {
+  uint64_t address = 0;
+  uint32_t pages = 0;
+  CommandKind kind = CommandKind::kDrop;
+  // Set by the agent before it moves `tail`: 0 or an errno.
+  int32_t result = 0;
+  uint32_t reserved = 0;
+};
+
+inline constexpr uint32_t kRingCommands = 2048;  // power of two
+
+// Single producer (the pager, under its own lock), single consumer (the agent). head and tail count
+// commands since the start; entry i is commands[i % kRingCommands].
+// Waiting: the agent sleeps on `head` after setting agent_sleeps = 1; the producer stores head
+// (release), then wakes if agent_sleeps was 1. The same with tail and pager_sleeps the other way
+// round. Both use shared futexes (no FUTEX_PRIVATE_FLAG) and check again after raising their flag
+// (sequentially consistent), so no wake-up is lost.
+struct AgentRing {
+  alignas(64) std::atomic<uint32_t> head{0};
+  std::atomic<uint32_t> agent_sleeps{0};
+  alignas(64) std::atomic<uint32_t> tail{0};
+  std::atomic<uint32_t> pager_sleeps{0};
+  alignas(64) Command commands[kRingCommands];
+};
+static_assert(std::atomic<uint32_t>::is_always_lock_free);
+
+#endif
+
+}  // namespace farpage::uffd::handover
