@@ -104,6 +104,9 @@ class AddressSpace {
   virtual Status drop(std::span<const PageRun> runs, std::span<DropResult> results) = 0;
   // Makes each touch of the run end in SIGBUS, and wakes its waiters. May return before it is done.
   virtual Status poison(PageRun run) = 0;
+  // The address space still exists: its process has neither exited nor called exec. Slow (a system
+  // call); after false nothing here has an effect any more.
+  virtual bool alive() = 0;
   // Lets the threads that wait for these pages try again.
   virtual void wake(PageRun run) = 0;
 };

@@ -60,6 +60,12 @@ Status WindowAddressSpace::poison_range(uint64_t address, uint64_t bytes) {
   return fail(ErrorCode::kUnavailable, "an event is queued");
 }
 
+bool WindowAddressSpace::alive() {
+  // Protecting a page once more is harmless: a write to it is one fault more. It fails with ESRCH
+  // when the memory is gone, and no question that changes nothing does.
+  return userfaultfd_.write_protect(base_, kPageBytes, true) != Outcome::kProcessGone;
+}
+
 void WindowAddressSpace::wake(PageRun run) {
   userfaultfd_.wake(address_of(run.first), bytes_of(run));
 }

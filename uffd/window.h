@@ -21,6 +21,7 @@ class WindowAddressSpace : public AddressSpace {
   Outcome protect(PageRun run) override;
   Outcome unprotect(PageRun run) override;
   Status poison(PageRun run) override;
+  bool alive() override;
   void wake(PageRun run) override;
 
  protected:

@@ -1,0 +1,26 @@
+// Doorbell: one thread waits, others ring. An eventfd, so that it can be polled beside other
+// things.
+#pragma once
+
+#include "base/clock.h"
+#include "base/fd.h"
+
+namespace farpage {
+
+// Threads: any.
+class Doorbell {
+ public:
+  static Result<Doorbell> create();
+
+  void ring() const;
+  // Waits for a ring, or the timeout (negative: for ever), and takes all rings so far.
+  // True: it rang.
+  bool wait(Milliseconds timeout) const;
+  int fd() const { return fd_.get(); }
+
+ private:
+  explicit Doorbell(Fd fd) : fd_(std::move(fd)) {}
+  Fd fd_;
+};
+
+}  // namespace farpage

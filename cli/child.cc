@@ -1,0 +1,155 @@
+#include "cli/child.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <csignal>
+#include <cstdlib>
+#include <cstring>
+
+namespace farpage::cli {
+namespace {
+
+constexpr Milliseconds kStopPatience{5000};
+
+// In the child, between fork and exec: system calls alone. What goes wrong is told through
+// `problem`.
+[[noreturn]] void become(const std::vector<char*>& arguments, const std::vector<char*>& environment,
+                         const char* file, pid_t parent, int output, int problem) {
+  sigset_t none;
+  ::sigemptyset(&none);
+  ::sigprocmask(SIG_SETMASK, &none, nullptr);
+  if (output >= 0) ::dup2(output, STDOUT_FILENO);
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (::getppid() == parent) ::execve(file, arguments.data(), environment.data());
+  const int sys_errno = errno;
+  (void)!::write(problem, &sys_errno, sizeof sys_errno);
+  ::_exit(127);
+}
+
+std::vector<std::string> merged_environment(const ChildOptions& options) {
+  std::vector<std::string> merged;
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    const std::string text(*entry);
+    bool replaced = false;
+    for (const auto& [name, value] : options.environment)
+      replaced = replaced || text.starts_with(name + "=");
+    if (!replaced) merged.push_back(text);
+  }
+  for (const auto& [name, value] : options.environment) merged.push_back(name + "=" + value);
+  return merged;
+}
+
+std::vector<char*> pointers_to(std::vector<std::string>& texts) {
+  std::vector<char*> pointers;
+  for (std::string& text : texts) pointers.push_back(text.data());
+  pointers.push_back(nullptr);
+  return pointers;
+}
+
+struct Pipe {
+  Fd read;
+  Fd write;
+};
+
+Result<Pipe> make_pipe() {
+  std::array<int, 2> ends{};
+  if (::pipe2(ends.data(), O_CLOEXEC) != 0) return fail_errno("pipe");
+  return Pipe{Fd(ends[0]), Fd(ends[1])};
+}
+
+}  // namespace
+
+Result<Child> Child::start(const ChildOptions& options) {
+  std::vector<std::string> arguments = options.arguments;
+  const std::string file = arguments.at(0);
+  if (!options.name.empty()) arguments[0] = options.name;
+  std::vector<std::string> environment = merged_environment(options);
+  const std::vector<char*> argument_pointers = pointers_to(arguments);
+  const std::vector<char*> environment_pointers = pointers_to(environment);
+  FARPAGE_TRY(problem, make_pipe());
+  Pipe output;
+  if (options.capture_output) {
+    FARPAGE_TRY(made, make_pipe());
+    output = std::move(made);
+  }
+  const pid_t parent = ::getpid();
+  const pid_t pid = ::fork();
+  if (pid < 0) return fail_errno("fork");
+  if (pid == 0)
+    become(argument_pointers, environment_pointers, file.c_str(), parent, output.write.get(),
+           problem.write.get());
+  problem.write.reset();
+  Child child(pid, Fd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0))), std::move(output.read));
+  int sys_errno = 0;
+  if (::read(problem.read.get(), &sys_errno, sizeof sys_errno) == sizeof sys_errno) {
+    child.wait();
+    return fail_errno("running " + file, sys_errno);
+  }
+  return child;
+}
+
+Child::Child(Child&& other) noexcept
+    : pid_(std::exchange(other.pid_, -1)),
+      pidfd_(std::move(other.pidfd_)),
+      output_(std::move(other.output_)),
+      buffered_(std::move(other.buffered_)),
+      status_(other.status_) {}
+
+Child::~Child() {
+  if (pid_ > 0 && !status_) stop(kStopPatience);
+}
+
+void Child::signal(int number) const {
+  if (pid_ > 0 && !status_) ::kill(pid_, number);
+}
+
+bool Child::ended(Milliseconds timeout) const {
+  pollfd poll{.fd = pidfd_.get(), .events = POLLIN, .revents = 0};
+  return ::poll(&poll, 1, static_cast<int>(timeout.count())) > 0;
+}
+
+int Child::wait() {
+  if (status_) return *status_;
+  int raw = 0;
+  while (::waitpid(pid_, &raw, 0) < 0 && errno == EINTR) {
+  }
+  status_ = WIFSIGNALED(raw) ? 128 + WTERMSIG(raw) : WEXITSTATUS(raw);
+  return *status_;
+}
+
+int Child::stop(Milliseconds patience) {
+  if (status_) return *status_;
+  signal(SIGTERM);
+  if (!ended(patience)) signal(SIGKILL);
+  return wait();
+}
+
+Result<std::string> Child::read_line(Milliseconds timeout) {
+  const Instant deadline = SteadyClock::read() + timeout;
+  while (true) {
+    const size_t end = buffered_.find('\n');
+    if (end != std::string::npos) {
+      std::string line = buffered_.substr(0, end);
+      buffered_.erase(0, end + 1);
+      return line;
+    }
+    const auto left = std::chrono::duration_cast<Milliseconds>(deadline - SteadyClock::read());
+    pollfd poll{.fd = output_.get(), .events = POLLIN, .revents = 0};
+    if (left.count() <= 0 || ::poll(&poll, 1, static_cast<int>(left.count())) == 0)
+      return fail(ErrorCode::kTimedOut, "no line was printed in time");
+    std::array<char, 4096> chunk;
+    const ssize_t got = ::read(output_.get(), chunk.data(), chunk.size());
+    if (got < 0 && errno == EINTR) continue;
+    if (got <= 0) return fail(ErrorCode::kUnavailable, "it ended before it was ready");
+    buffered_.append(chunk.data(), static_cast<size_t>(got));
+  }
+}
+
+}  // namespace farpage::cli

@@ -1,0 +1,50 @@
+#include "cli/embedded_cluster.h"
+
+#include <unistd.h>
+
+#include <nlohmann/json.hpp>
+
+namespace farpage::cli {
+namespace {
+
+constexpr Milliseconds kReadyPatience{30000};
+
+// The line of JSON that a process prints when it is ready.
+Result<nlohmann::json> wait_until_ready(Child& child, const std::string& what) {
+  Result<std::string> line = child.read_line(kReadyPatience);
+  if (!line) return fail_with("starting the embedded " + what, line.error());
+  const nlohmann::json ready = nlohmann::json::parse(*line, nullptr, false);
+  if (!ready.is_object() || ready.value("event", "") != "ready")
+    return fail(ErrorCode::kUnavailable, "the embedded " + what + " said: " + *line);
+  return ready;
+}
+
+Result<Child> start_self(std::vector<std::string> arguments) {
+  arguments.insert(arguments.begin(), "/proc/self/exe");
+  return Child::start({.arguments = std::move(arguments),
+                       .name = "farpage",
+                       .environment = {{"FARPAGE_LOG_LEVEL", "warn"}},
+                       .capture_output = true});
+}
+
+}  // namespace
+
+Result<EmbeddedCluster> EmbeddedCluster::start(const EmbeddedClusterOptions& options) {
+  FARPAGE_TRY(coordinator, start_self({"coordinator", "--listen", "127.0.0.1:0", "--store",
+                                       "memory", "--output", "json"}));
+  FARPAGE_TRY(ready, wait_until_ready(coordinator, "coordinator"));
+  EmbeddedCluster cluster(std::move(coordinator), ready.value("url", ""));
+  for (uint32_t i = 0; i < options.nodes; ++i) {
+    FARPAGE_TRY(
+        node,
+        start_self({"node", "--coordinator", cluster.url_, "--name",
+                    "local-" + std::to_string(i + 1), "--lend", std::to_string(options.lend_bytes),
+                    "--slab", std::to_string(options.slab_bytes), "--transports",
+                    options.transports, "--lazy", "--leave-timeout", "1s", "--output", "json"}));
+    cluster.nodes_.push_back(std::move(node));
+  }
+  for (Child& node : cluster.nodes_) FARPAGE_TRY_VOID(wait_until_ready(node, "memory node"));
+  return cluster;
+}
+
+}  // namespace farpage::cli

@@ -1,0 +1,197 @@
+// farpage run: a program with more memory than this host gives it. The composition root of a pager.
+#include <fmt/format.h>
+#include <poll.h>
+#include <spdlog/spdlog.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include <array>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <optional>
+
+#include "cli/child.h"
+#include "cli/elf_check.h"
+#include "cli/embedded_cluster.h"
+#include "cli/run_report.h"
+#include "cli/run_settings.h"
+#include "cli/secrets.h"
+#include "cli/subcommand.h"
+#include "cli/target_service.h"
+
+namespace farpage::cli {
+namespace {
+
+namespace handover = uffd::handover;
+
+constexpr char kAllocator[] = "libmimalloc.so.2";
+
+// A directory that only this user may enter, for the hand-over socket.
+class PrivateDirectory {
+ public:
+  static Result<PrivateDirectory> create() {
+    const char* runtime = std::getenv("XDG_RUNTIME_DIR");
+    std::string path = runtime != nullptr && ::access(runtime, W_OK) == 0 ? runtime : "/tmp";
+    path += "/farpage-run-XXXXXX";
+    if (::mkdtemp(path.data()) == nullptr) return fail_errno("making a directory in " + path);
+    return PrivateDirectory(path);
+  }
+  PrivateDirectory(PrivateDirectory&& other) noexcept : path_(std::exchange(other.path_, "")) {}
+  PrivateDirectory& operator=(PrivateDirectory&&) = delete;
+  ~PrivateDirectory() {
+    std::error_code ignored;
+    if (!path_.empty()) std::filesystem::remove_all(path_, ignored);
+  }
+  const std::string& path() const { return path_; }
+
+ private:
+  explicit PrivateDirectory(std::string path) : path_(std::move(path)) {}
+  std::string path_;
+};
+
+uint64_t available_memory_bytes() {
+  std::ifstream file("/proc/meminfo");
+  std::string name;
+  uint64_t kilobytes = 0;
+  std::string unit;
+  while (file >> name >> kilobytes >> unit)
+    if (name == "MemAvailable:") return kilobytes << 10;
+  return uint64_t{1} << 30;
+}
+
+Result<EmbeddedCluster> start_cluster(const RunSettings& settings) {
+  uint64_t lend = settings.lend_bytes != 0 ? settings.lend_bytes : available_memory_bytes() / 2;
+  const uint64_t slab = settings.pager.slab_bytes;
+  lend = std::max(lend / slab, uint64_t{1}) * slab;
+  return EmbeddedCluster::start({.lend_bytes = lend,
+                                 .slab_bytes = slab,
+                                 .nodes = static_cast<uint32_t>(settings.pager.replicas)});
+}
+
+// The shim lies beside the binary, or where an installation puts it.
+Result<std::string> find_shim() {
+  std::error_code problem;
+  const std::filesystem::path self = std::filesystem::read_symlink("/proc/self/exe", problem);
+  if (problem) return fail(ErrorCode::kNotFound, "cannot read /proc/self/exe");
+  const std::filesystem::path directory = self.parent_path();
+  for (const char* place : {"libfarpage_preload.so", "../lib/farpage/libfarpage_preload.so"}) {
+    const std::filesystem::path candidate = directory / place;
+    if (std::filesystem::exists(candidate)) return std::filesystem::canonical(candidate).string();
+  }
+  return fail(ErrorCode::kNotFound,
+              "libfarpage_preload.so is not beside " + self.string() + ": build or install both");
+}
+
+std::string preload_list(const std::string& shim) {
+  const char* already = std::getenv("LD_PRELOAD");
+  std::string list = shim + ":" + kAllocator;
+  if (already != nullptr && *already != '\0') list += std::string(":") + already;
+  return list;
+}
+
+ChildOptions target_options(const RunSettings& settings, const std::string& program,
+                            const std::string& shim, const std::string& socket) {
+  ChildOptions options;
+  options.arguments = settings.command;
+  options.arguments[0] = program;
+  options.name = settings.command[0];
+  options.environment = {
+      {"LD_PRELOAD", preload_list(shim)},
+      {handover::kSocketVariable, socket},
+      {handover::kWindowVariable, std::to_string(settings.window_bytes)},
+      {handover::kMinimumVariable, std::to_string(settings.mmap_min_bytes)},
+  };
+  for (const auto& [name, value] : allocator_environment())
+    options.environment.emplace_back(name, value);
+  return options;
+}
+
+// Signals for us are signals for the program. Those of a terminal reach its whole group by
+// themselves.
+class SignalRelay {
+ public:
+  // Before any thread starts, so that all of them block these signals.
+  static Result<SignalRelay> create() {
+    sigset_t set;
+    ::sigemptyset(&set);
+    for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2})
+      ::sigaddset(&set, number);
+    ::sigprocmask(SIG_BLOCK, &set, nullptr);
+    FARPAGE_TRY(fd, Fd::from_call(::signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK), "signalfd"));
+    return SignalRelay(std::move(fd));
+  }
+
+  // Returns the child's status.
+  int relay_until_end(Child& child) const {
+    while (true) {
+      std::array<pollfd, 2> polls{pollfd{child.pidfd(), POLLIN, 0}, pollfd{fd_.get(), POLLIN, 0}};
+      (void)::poll(polls.data(), polls.size(), -1);
+      signalfd_siginfo info{};
+      while (::read(fd_.get(), &info, sizeof info) == sizeof info)
+        if (info.ssi_code != SI_KERNEL) child.signal(static_cast<int>(info.ssi_signo));
+      if (polls[0].revents != 0) return child.wait();
+    }
+  }
+
+ private:
+  explicit SignalRelay(Fd fd) : fd_(std::move(fd)) {}
+  Fd fd_;
+};
+
+Status write_stats_file(const std::string& path, const std::string& json) {
+  std::ofstream file(path);
+  file << json;
+  file.close();
+  if (!file) return fail(ErrorCode::kIo, "--stats-file: cannot write " + path);
+  return {};
+}
+
+Result<int> run(const RunSettings& settings) {
+  FARPAGE_TRY_VOID(check(settings));
+  FARPAGE_TRY(options, pager_options(settings.pager));
+  FARPAGE_TRY(program, find_program(settings.command.at(0)));
+  FARPAGE_TRY_VOID(check_program(program));
+  FARPAGE_TRY(shim, find_shim());
+  FARPAGE_TRY(token, read_token(settings.token_file));
+  FARPAGE_TRY(signals, SignalRelay::create());
+  FARPAGE_TRY(transports, make_transports(settings.pager));
+
+  std::optional<EmbeddedCluster> cluster;
+  if (settings.coordinator.empty()) {
+    FARPAGE_TRY(started, start_cluster(settings));
+    cluster.emplace(std::move(started));
+  }
+  const std::string url = cluster ? cluster->coordinator_url() : settings.coordinator;
+  FARPAGE_TRY(client, coordinator::Client::create({.url = url, .token = token}));
+  FARPAGE_TRY(directory, PrivateDirectory::create());
+  FARPAGE_TRY(server, uffd::HandoverServer::listen(directory.path() + "/handover"));
+  TargetService service(server, options, *client, transports);
+
+  FARPAGE_TRY(child, Child::start(target_options(settings, program, shim, server.path())));
+  const int status = signals.relay_until_end(child);
+  service.wait_for_targets();
+  const std::vector<TargetReport> reports = service.reports();
+  if (settings.stats) fmt::print(stderr, "{}", format_report(reports));
+  if (!settings.stats_file.empty())
+    FARPAGE_TRY_VOID(write_stats_file(settings.stats_file, json_report(reports, status)));
+  return status;
+}
+
+}  // namespace
+
+void add_run(CLI::App& root, Invocation& invocation) {
+  const auto settings = std::make_shared<RunSettings>();
+  Subcommand subcommand(
+      root, "run", "Run a program with most of its memory on memory nodes",
+      {"farpage run --local 64M --stats -- sort -S 1G big.txt",
+       "farpage run --local 1G --coordinator http://10.0.0.1:7070 --token-file token -- ./program",
+       "farpage run --local 512M --replicas 2 --coordinator http://10.0.0.1:7070 -- sqlite3",
+       "The program's exit status is returned; 128 + N when signal N ended it."});
+  add_options(subcommand, *settings);
+  subcommand.on_run(invocation, [settings] { return run(*settings); });
+}
+
+}  // namespace farpage::cli

@@ -1,0 +1,133 @@
+#include "cli/run_settings.h"
+
+#include <fmt/format.h>
+#include <spdlog/spdlog.h>
+
+#include "base/size.h"
+#include "cli/node_settings.h"
+#include "rdma/shm/shm.h"
+#include "rdma/tcp/tcp.h"
+#include "rdma/verbs/verbs.h"
+
+namespace farpage::cli {
+
+void add_options(Subcommand& subcommand, PagerSettings& settings) {
+  subcommand.size("--local", settings.local_bytes, "Far memory that may be resident here at once")
+      .number("--replicas", settings.replicas, 1, coordinator::kMaxReplicas,
+              "Copies of each page, on as many nodes")
+      .size("--slab", settings.slab_bytes, "Unit of borrowing; must be that of the nodes")
+      .duration("--fault-deadline", settings.fault_deadline,
+                "A fault that takes longer ends in SIGBUS")
+      .number("--workers", settings.workers, 0, pager::kMaxWorkers,
+              "Fault threads; 0: one for each CPU")
+      .flag("--no-pin", settings.no_pin, "Do not pin the fault threads to CPUs")
+      .number("--prefetch", settings.prefetch_depth, 0, pager::kMaxPrefetchDepth,
+              "Pages to fetch ahead of a walk through memory; 0: off")
+      .number("--high-water", settings.high_water_percent, 1, 100,
+              "Eviction starts above this share of --local, in percent")
+      .number("--low-water", settings.low_water_percent, 1, 100, "and goes on down to this one")
+      .text("--transport", settings.transports,
+            "auto, or a list such as tcp,shm: what is tried, in this order")
+      .choice("--poll-mode", settings.poll_mode, {"adaptive", "busy", "event"},
+              "How the wire is waited for")
+      .duration("--operation-timeout", settings.operation_timeout,
+                "A READ or WRITE that takes longer is tried elsewhere")
+      .text("--device", settings.device, "RDMA device (default: the first with an active port)")
+      .number("--device-port", settings.device_port, 0, 255, "Port of the device; 0: first active")
+      .number("--gid-index", settings.gid_index, -1, 255, "GID; -1: RoCE v2, IPv4 first")
+      .number("--mtu", settings.mtu_bytes, 0, 4096, "Upper limit of the path MTU; 0: the port's")
+      .number("--max-rd-atomic", settings.max_rd_atomic, 0, 255,
+              "Upper limit of READs in flight on a queue pair; 0: the device's")
+      .number("--max-send-wr", settings.max_send_wr, 1, 4096, "Operations in flight on a channel")
+      .number("--cq-depth", settings.cq_depth, 0, 65536, "Completion queue; 0: --max-send-wr")
+      .number("--timeout", settings.timeout_exponent, 1, 31, "Each try waits 4.096 us * 2^N")
+      .number("--retry-cnt", settings.retry_count, 0, 6, "Tries after the first");
+}
+
+Result<pager::PagerOptions> pager_options(const PagerSettings& settings) {
+  pager::PagerOptions options;
+  options.local_bytes = settings.local_bytes;
+  options.slab_bytes = settings.slab_bytes;
+  options.replicas = static_cast<uint32_t>(settings.replicas);
+  options.workers = static_cast<uint32_t>(settings.workers);
+  options.pin_workers = !settings.no_pin;
+  options.prefetch_depth = static_cast<uint32_t>(settings.prefetch_depth);
+  options.high_water_percent = static_cast<uint32_t>(settings.high_water_percent);
+  options.low_water_percent = static_cast<uint32_t>(settings.low_water_percent);
+  options.fault_deadline = settings.fault_deadline;
+  FARPAGE_TRY(choice, parse_transports(settings.transports));
+  options.transports = choice.kinds;
+  rdma::ChannelOptions& channel = options.channel;
+  channel.poll_mode = *rdma::poll_mode_from(settings.poll_mode);
+  channel.operation_timeout = settings.operation_timeout;
+  channel.operations_in_flight = static_cast<uint32_t>(settings.max_send_wr);
+  channel.device = settings.device;
+  channel.device_port = static_cast<uint8_t>(settings.device_port);
+  channel.gid_index = static_cast<int>(settings.gid_index);
+  channel.mtu_bytes = static_cast<uint32_t>(settings.mtu_bytes);
+  channel.max_rd_atomic = static_cast<uint32_t>(settings.max_rd_atomic);
+  channel.cq_depth = static_cast<uint32_t>(settings.cq_depth);
+  channel.timeout_exponent = static_cast<uint8_t>(settings.timeout_exponent);
+  channel.retry_count = static_cast<uint8_t>(settings.retry_count);
+  FARPAGE_TRY_VOID(pager::validate(options));
+  return options;
+}
+
+Result<std::vector<std::unique_ptr<rdma::Transport>>> make_transports(
+    const PagerSettings& settings) {
+  FARPAGE_TRY(choice, parse_transports(settings.transports));
+  std::vector<std::unique_ptr<rdma::Transport>> transports;
+  for (const rdma::TransportKind kind : choice.kinds) {
+    switch (kind) {
+      case rdma::TransportKind::kVerbs: {
+        Result<std::unique_ptr<rdma::Transport>> verbs = rdma::make_verbs_transport();
+        if (verbs) {
+          transports.push_back(std::move(*verbs));
+        } else if (!choice.automatic) {
+          return tl::unexpected(verbs.error());
+        } else {
+          spdlog::debug("run: no_verbs reason=\"{}\"", verbs.error().message());
+        }
+        break;
+      }
+      case rdma::TransportKind::kShm:
+        transports.push_back(rdma::make_shm_transport());
+        break;
+      case rdma::TransportKind::kTcp:
+        transports.push_back(rdma::make_tcp_transport());
+        break;
+      case rdma::TransportKind::kLoop:
+        break;  // parse_transports refuses it
+    }
+  }
+  return transports;
+}
+
+void add_options(Subcommand& subcommand, RunSettings& settings) {
+  add_options(subcommand, settings.pager);
+  subcommand
+      .text("--coordinator", settings.coordinator,
+            "URL of the coordinator (default: an embedded one, with a node on this host)",
+            Subcommand::Scope::kShared)
+      .text("--token-file", settings.token_file, "File with the coordinator's bearer token",
+            Subcommand::Scope::kShared)
+      .size("--lend", settings.lend_bytes,
+            "What the embedded node lends; 0: half of the free memory")
+      .size("--window", settings.window_bytes, "Address space set aside for far memory")
+      .size("--mmap-min", settings.mmap_min_bytes, "Smaller anonymous mappings stay local")
+      .flag("--stats", settings.stats, "Print what the pager did, at the end, on standard error")
+      .text("--stats-file", settings.stats_file, "Write the same as JSON to this file")
+      .command_line(settings.command, "The program and its arguments");
+}
+
+Status check(const RunSettings& settings) {
+  if (settings.window_bytes < settings.pager.local_bytes ||
+      settings.window_bytes > (uint64_t{1} << 42))
+    return fail(ErrorCode::kInvalid, fmt::format("--window: from --local ({}) to 4T",
+                                                 format_size(settings.pager.local_bytes)));
+  if (settings.mmap_min_bytes < kPageBytes)
+    return fail(ErrorCode::kInvalid, "--mmap-min: at least 4096");
+  return {};
+}
+
+}  // namespace farpage::cli

@@ -1,0 +1,62 @@
+// The knobs of `farpage run`.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "cli/subcommand.h"
+#include "pager/options.h"
+#include "rdma/transport.h"
+
+namespace farpage::cli {
+
+// A pager's knobs, shared by every subcommand that runs one.
+struct PagerSettings {
+  uint64_t local_bytes = uint64_t{64} << 20;
+  uint64_t slab_bytes = coordinator::kDefaultSlabBytes;
+  int64_t replicas = 1;
+  int64_t workers = 0;
+  bool no_pin = false;
+  int64_t prefetch_depth = 32;
+  int64_t high_water_percent = 97;
+  int64_t low_water_percent = 94;
+  Milliseconds fault_deadline{5000};
+  std::string transports = "auto";
+  std::string poll_mode = "adaptive";
+  Milliseconds operation_timeout{1000};
+  std::string device;
+  int64_t device_port = 0;
+  int64_t gid_index = -1;
+  int64_t mtu_bytes = 0;
+  int64_t max_rd_atomic = 0;
+  int64_t max_send_wr = 64;
+  int64_t cq_depth = 0;
+  int64_t timeout_exponent = 14;
+  int64_t retry_count = 3;
+};
+
+void add_options(Subcommand& subcommand, PagerSettings& settings);
+Result<pager::PagerOptions> pager_options(const PagerSettings& settings);
+// One for each transport that the settings allow and this build has, in the order of trying. Those
+// that cannot work here are left out with `auto`, and a failure when they were named.
+Result<std::vector<std::unique_ptr<rdma::Transport>>> make_transports(
+    const PagerSettings& settings);
+
+struct RunSettings {
+  PagerSettings pager;
+  std::string coordinator;  // empty: an embedded one
+  std::string token_file;
+  uint64_t lend_bytes = 0;  // of the embedded node; 0: half of the free memory
+  uint64_t window_bytes = uint64_t{64} << 30;
+  uint64_t mmap_min_bytes = uint64_t{128} << 10;
+  bool stats = false;
+  std::string stats_file;
+  std::vector<std::string> command;
+};
+
+void add_options(Subcommand& subcommand, RunSettings& settings);
+Status check(const RunSettings& settings);
+
+}  // namespace farpage::cli

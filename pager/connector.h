@@ -1,0 +1,50 @@
+// Connector: the thread that makes channels, so that no fault thread ever waits for a handshake.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "base/doorbell.h"
+#include "coordinator/client.h"
+#include "pager/core.h"
+#include "pager/link_port.h"
+
+namespace farpage::pager {
+
+// Threads: its own; stop() from the one that made it. Ports and core outlive it.
+class Connector {
+ public:
+  Connector(Core& core, coordinator::Client& client,
+            std::vector<std::unique_ptr<rdma::Transport>>& transports, std::vector<LinkPort*> ports,
+            const Doorbell& bell);
+  ~Connector();
+
+ private:
+  // What is known about one port's connections to one node.
+  struct Attempt {
+    Instant not_before{0};  // back-off
+    Milliseconds pause{0};
+    size_t broken_in_a_row = 0;  // channels that broke soon after they were made
+    Instant connected_at{0};
+    size_t preferred = 0;  // index into `transports_` where the next try starts
+  };
+
+  void run();
+  // True: every wanted channel was made.
+  bool serve_ports();
+  void connect(LinkPort& port, NodeIndex node, Attempt& attempt);
+  Result<std::unique_ptr<rdma::Channel>> connect_by(rdma::Transport& transport, LinkPort& port,
+                                                    const coordinator::NodeInfo& node);
+
+  Core& core_;
+  coordinator::Client& client_;
+  std::vector<std::unique_ptr<rdma::Transport>>& transports_;
+  const std::vector<LinkPort*> ports_;
+  const Doorbell& bell_;
+  std::map<std::pair<LinkPort*, uint8_t>, Attempt> attempts_;
+  std::jthread thread_;
+};
+
+}  // namespace farpage::pager

@@ -1,0 +1,48 @@
+// Core: what the threads of one pager share.
+#pragma once
+
+#include <atomic>
+
+#include "base/doorbell.h"
+#include "pager/budget.h"
+#include "pager/lease_map.h"
+#include "pager/node_directory.h"
+#include "pager/options.h"
+#include "pager/page_table.h"
+#include "pager/stats.h"
+#include "uffd/address_space.h"
+
+namespace farpage::pager {
+
+// Threads: see each member. All outlive the threads.
+struct Core {
+  const PagerOptions& options;
+  uffd::AddressSpace& space;
+  PageTable& table;
+  Budget& budget;
+  LeaseMap& leases;
+  NodeDirectory& nodes;
+  SharedStats& shared_stats;
+  const Doorbell& borrower_bell;  // rung when a slab is touched for the first time
+
+  std::atomic<bool> stopping{false};
+  std::atomic<bool> target_gone{false};
+  std::atomic<uint64_t> installs{0};
+
+  // Pages installed one after the other carry the same or the next epoch: 16 epochs a budget.
+  uint8_t next_epoch() {
+    const uint64_t per_epoch = budget.limit() / 16 + 1;
+    return static_cast<uint8_t>(installs.fetch_add(1, std::memory_order_relaxed) / per_epoch);
+  }
+  uint8_t current_epoch() const {
+    return static_cast<uint8_t>(installs.load(std::memory_order_relaxed) /
+                                (budget.limit() / 16 + 1));
+  }
+  void note_touched(PageIndex page) {
+    if (leases.touch(page)) borrower_bell.ring();
+  }
+  // The replica cannot be used any more: its node lost the memory, or it missed a write.
+  void lose_replica(PageIndex page, const ReplicaLease& replica, const char* why);
+};
+
+}  // namespace farpage::pager

@@ -1,0 +1,18 @@
+// Giving pages up: their contents are not wanted any more.
+#pragma once
+
+#include "pager/core.h"
+
+namespace farpage::pager {
+
+enum class BusyPages : uint8_t {
+  kWait,  // until the fault worker or the evictor that holds the page lets go: every page ends
+          // Empty
+  kSkip,  // for fault workers, which may hold some themselves: those find out when they install
+};
+
+// Every page of the run becomes Empty: its next touch gives zeros. The frames are dropped by the
+// target itself, after this returns. Threads: any; with kWait not a fault worker.
+void discard_pages(Core& core, uffd::PageRun run, BusyPages busy);
+
+}  // namespace farpage::pager

@@ -1,0 +1,235 @@
+#include "pager/evictor.h"
+
+#include <pthread.h>
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+
+#include "base/check.h"
+
+namespace farpage::pager {
+namespace {
+
+constexpr uint8_t kStartAge = 8;  // of the 16 epochs that a budget of installations takes
+
+}  // namespace
+
+Evictor::Evictor(Core& core, LinkPort& port)
+    : core_(core), port_(port), thread_([this] { run(); }) {
+  FARPAGE_CHECK(port.buffer().size() >= kBufferBytes, "%zu bytes", port.buffer().size());
+}
+
+Evictor::~Evictor() {
+  core_.budget.interrupt();
+  resume();
+}
+
+void Evictor::pause() {
+  std::unique_lock lock(mutex_);
+  pause_wanted_ = true;
+  pause_hint_.store(true, std::memory_order_release);
+  core_.budget.interrupt();
+  changed_.wait(lock, [this] { return paused_ || core_.stopping.load(std::memory_order_acquire); });
+}
+
+void Evictor::resume() {
+  const std::lock_guard lock(mutex_);
+  pause_wanted_ = false;
+  pause_hint_.store(false, std::memory_order_release);
+  changed_.notify_all();
+}
+
+bool Evictor::wait_while_paused() {
+  if (!pause_hint_.load(std::memory_order_acquire)) return false;
+  std::unique_lock lock(mutex_);
+  paused_ = pause_wanted_;
+  changed_.notify_all();
+  changed_.wait(
+      lock, [this] { return !pause_wanted_ || core_.stopping.load(std::memory_order_acquire); });
+  paused_ = false;
+  return true;
+}
+
+void Evictor::run() {
+  (void)pthread_setname_np(pthread_self(), "fp-evict");
+  while (!core_.stopping.load(std::memory_order_acquire)) {
+    if (wait_while_paused()) continue;
+    if (!core_.budget.above_high() && !core_.budget.has_waiters()) {
+      core_.budget.wait_for_pressure(Milliseconds(100));
+      continue;
+    }
+    while (core_.budget.above_low() && !pause_hint_.load(std::memory_order_acquire) &&
+           !core_.stopping.load(std::memory_order_acquire)) {
+      const Instant start = SteadyClock::read();
+      if (pick() == 0) {
+        // Everything resident is in use by fault workers, or lies in slabs without a lease.
+        std::this_thread::sleep_for(Milliseconds(1));
+        break;
+      }
+      protect();
+      copy_out();
+      build_runs();
+      write_out();
+      drop();
+      finish_batch();
+      stats_.batches.add();
+      stats_.batch_ns.record(static_cast<uint64_t>((SteadyClock::read() - start).count()));
+    }
+  }
+  const std::lock_guard lock(mutex_);
+  changed_.notify_all();
+}
+
+// Phase 0: victims, in address order, until the batch is full or the hand has come round.
+size_t Evictor::pick() {
+  count_ = 0;
+  const uint64_t blocks = core_.table.blocks();
+  while (count_ < kBatchPages) {
+    if (core_.table.resident_in_block(hand_) > 0) pick_from_block(hand_);
+    if (count_ == kBatchPages) break;  // the hand stays: the block may have more
+    hand_page_ = 0;
+    if (++hand_ < blocks) continue;
+    hand_ = 0;
+    const bool any = count_ > 0 || victims_this_round_;
+    victims_this_round_ = false;
+    if (any) {
+      minimum_age_ = kStartAge;
+    } else if (minimum_age_ > 0) {
+      minimum_age_ =
+          static_cast<uint8_t>(minimum_age_ / 2);  // what is left is younger than asked for
+      continue;
+    }
+    break;
+  }
+  victims_this_round_ = victims_this_round_ || (count_ > 0 && hand_ > 0);
+  return count_;
+}
+
+void Evictor::pick_from_block(uint64_t block) {
+  const uint8_t now = core_.current_epoch();
+  const uint64_t first = block * kPagesPerBlock;
+  const uint64_t end = std::min<uint64_t>(first + kPagesPerBlock, core_.table.pages());
+  for (uint64_t i = first + hand_page_; i < end && count_ < kBatchPages; ++i) {
+    hand_page_ = static_cast<uint32_t>(i - first + 1) % kPagesPerBlock;
+    const PageIndex page{i};
+    const PageWord word = core_.table.load(page);
+    if (word.state() != PageState::kClean && word.state() != PageState::kDirty) continue;
+    if (static_cast<uint8_t>(now - word.epoch()) < minimum_age_) continue;
+    const SlabLease* lease = core_.leases.find(page);
+    if (lease == nullptr) {
+      core_.note_touched(page);
+      continue;
+    }
+    const bool dirty = word.state() == PageState::kDirty;
+    const PageWord evicting = word.to(PageState::kEvicting, dirty ? PageWord::kWasDirty : 0);
+    if (!core_.table.transition(page, word, evicting)) continue;
+    victims_[count_++] = Victim{.page = page, .word = evicting};
+  }
+}
+
+// Phase 1: one call for the span from the first to the last dirty victim of each block.
+void Evictor::protect() {
+  size_t i = 0;
+  while (i < count_) {
+    const uint64_t block = victims_[i].page.value / kPagesPerBlock;
+    PageIndex first{0};
+    PageIndex last{0};
+    bool any = false;
+    for (; i < count_ && victims_[i].page.value / kPagesPerBlock == block; ++i) {
+      if (!victims_[i].word.has(PageWord::kWasDirty)) continue;
+      if (!any) first = victims_[i].page;
+      last = victims_[i].page;
+      any = true;
+    }
+    if (any) protect_run(first, static_cast<uint32_t>(last.value - first.value + 1));
+  }
+}
+
+void Evictor::protect_run(PageIndex first, uint32_t pages) {
+  const auto with_retries = [this](uffd::PageRun run) {
+    uffd::Outcome outcome = core_.space.protect(run);
+    while (outcome == uffd::Outcome::kRetry && !core_.stopping.load(std::memory_order_acquire)) {
+      std::this_thread::yield();  // a fault worker is draining the events
+      outcome = core_.space.protect(run);
+    }
+    return outcome;
+  };
+  const uffd::Outcome whole = with_retries({first, pages});
+  if (whole == uffd::Outcome::kDone) return;
+  // The span crosses mappings, or a part is gone: page by page, victims only.
+  for (size_t i = 0; i < count_; ++i) {
+    Victim& victim = victims_[i];
+    if (victim.page < first || victim.page.value >= first.value + pages) continue;
+    if (!victim.word.has(PageWord::kWasDirty)) continue;
+    if (with_retries({victim.page, 1}) != uffd::Outcome::kDone)
+      keep_resident(victim, PageState::kDirty);
+  }
+}
+
+// Phase 2: the dirty victims, packed, in address order.
+void Evictor::copy_out() {
+  std::array<PageIndex, kBatchPages> pages;
+  size_t copied = 0;
+  for (size_t i = 0; i < count_; ++i) {
+    Victim& victim = victims_[i];
+    if (victim.keep || !victim.word.has(PageWord::kWasDirty)) continue;
+    victim.buffer = static_cast<int16_t>(copied);
+    pages[copied++] = victim.page;
+  }
+  if (copied == 0) return;
+  if (core_.space.read(std::span(pages).first(copied), port_.buffer())) {
+    note_zero_pages();
+    return;
+  }
+  // One of them is not readable (unmapped meanwhile, or the target is gone): find out which.
+  for (size_t i = 0; i < count_; ++i) {
+    Victim& victim = victims_[i];
+    if (victim.buffer < 0) continue;
+    if (!core_.space.read({&victim.page, 1}, bytes_of(victim))) {
+      victim.buffer = -1;
+      keep_resident(victim, PageState::kDirty);
+    }
+  }
+  note_zero_pages();
+}
+
+void Evictor::note_zero_pages() {
+  const auto all_zero = [](std::span<const std::byte> page) {
+    const auto* words = reinterpret_cast<const uint64_t*>(page.data());
+    // In steps of a cache line, so that the common case, a page with data, ends at once.
+    for (size_t i = 0; i < kPageBytes / 8; i += 8) {
+      uint64_t any = 0;
+      for (size_t j = 0; j < 8; ++j) any |= words[i + j];
+      if (any != 0) return false;
+    }
+    return true;
+  };
+  for (size_t i = 0; i < count_; ++i) {
+    Victim& victim = victims_[i];
+    if (victim.buffer < 0 || !all_zero(bytes_of(victim))) continue;
+    victim.zero = true;
+    victim.buffer = -1;
+  }
+}
+
+void Evictor::keep_resident(Victim& victim, PageState state) {
+  victim.keep = true;
+  (void)core_.table.transition(victim.page, victim.word, victim.word.to(state));
+}
+
+void Evictor::finish_batch() {
+  uint64_t freed = 0;
+  for (size_t i = 0; i < count_; ++i)
+    if (!victims_[i].keep) ++freed;
+  if (freed > 0) {
+    stuck_batches_ = 0;
+    return;
+  }
+  // Nothing could be written back: do not spin on it.
+  if (++stuck_batches_ == 1 || stuck_batches_ % 1000 == 0)
+    spdlog::warn("pager: eviction_stuck batches={} resident_pages={}", stuck_batches_,
+                 core_.budget.used());
+  std::this_thread::sleep_for(Milliseconds(1));
+}
+
+}  // namespace farpage::pager

@@ -1,0 +1,269 @@
+// Phases 3 to 5 of a batch: to the replicas, acknowledged, dropped.
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+
+#include "base/check.h"
+#include "pager/evictor.h"
+
+namespace farpage::pager {
+namespace {
+
+// A replica that cannot be reached for so long while another one acknowledged has missed a write:
+// it is given up, and the page lives on with the others.
+constexpr Nanoseconds kReplicaPatience = Seconds(1);
+constexpr uint32_t kMaxRunPages = 64;
+
+}  // namespace
+
+const ReplicaLease& Evictor::replica_of(const WriteRun& run) const {
+  return core_.leases.find(victims_[run.first].page)->replicas[run.replica];
+}
+
+// Phase 3: consecutive pages of one slab are one WRITE to each replica.
+void Evictor::build_runs() {
+  run_count_ = 0;
+  size_t i = 0;
+  while (i < count_) {
+    if (victims_[i].keep || victims_[i].buffer < 0) {
+      ++i;
+      continue;
+    }
+    const size_t first = i;
+    const SlabIndex slab = core_.leases.slab_of(victims_[i].page);
+    const auto follows = [&](size_t next) {
+      const Victim& victim = victims_[next];
+      return !victim.keep && victim.buffer >= 0 && core_.leases.slab_of(victim.page) == slab &&
+             victim.page.value == victims_[next - 1].page.value + 1 &&
+             victim.buffer == victims_[next - 1].buffer + 1;
+    };
+    ++i;
+    while (i < count_ && i - first < kMaxRunPages && follows(i)) ++i;
+    const SlabLease* lease = core_.leases.find(victims_[first].page);
+    for (uint32_t replica = 0; replica < lease->replica_count; ++replica) {
+      if (lease->replicas[replica].lost.load(std::memory_order_acquire)) continue;
+      for (size_t v = first; v < i; ++v)
+        victims_[v].unacked = static_cast<uint8_t>(victims_[v].unacked | (1U << replica));
+      runs_[run_count_++] =
+          WriteRun{.first = first, .count = static_cast<uint32_t>(i - first), .replica = replica};
+    }
+    if (run_count_ == 0 || runs_[run_count_ - 1].first != first) {
+      // No replica is left that could take it: it stays, as long as there is room.
+      for (size_t v = first; v < i; ++v) keep_resident(victims_[v], PageState::kDirty);
+    }
+  }
+}
+
+bool Evictor::all_done() const {
+  return std::all_of(runs_.begin(), runs_.begin() + static_cast<ptrdiff_t>(run_count_),
+                     [](const WriteRun& run) { return run.done; });
+}
+
+// Phases 3 and 4: all runs are posted at once, as far as the channels take them; what fails is
+// tried again until the fault deadline.
+void Evictor::write_out() {
+  if (run_count_ == 0) return;
+  const Instant start = SteadyClock::read();
+  while (!all_done()) {
+    const size_t moved = post_runs() + take_completions();
+    if (moved > 0) continue;
+    expire_replicas(start);
+    const bool too_late = SteadyClock::read() - start > core_.options.fault_deadline;
+    if (too_late || core_.stopping.load(std::memory_order_acquire)) break;
+    // Blocks in the transport's own way when one channel is busy; else gives the core away.
+    rdma::Channel* busy = nullptr;
+    port_.for_each_busy_channel([&](NodeIndex, rdma::Channel& channel) { busy = &channel; });
+    if (busy == nullptr) {
+      std::this_thread::sleep_for(std::chrono::microseconds(200));
+    } else {
+      std::this_thread::yield();
+    }
+  }
+  // Operations in flight still use the buffer: their completions come within the operation timeout.
+  const auto in_flight = [this] {
+    return std::any_of(runs_.begin(), runs_.begin() + static_cast<ptrdiff_t>(run_count_),
+                       [](const WriteRun& run) { return run.in_flight; });
+  };
+  while (in_flight())
+    if (take_completions() == 0) std::this_thread::sleep_for(std::chrono::microseconds(200));
+}
+
+size_t Evictor::post_runs() {
+  size_t posted = 0;
+  for (size_t i = 0; i < run_count_; ++i) {
+    WriteRun& run = runs_[i];
+    if (run.done || run.in_flight) continue;
+    const ReplicaLease& replica = replica_of(run);
+    if (replica.lost.load(std::memory_order_acquire)) {
+      run.done = true;  // the bits stay: drop() keeps pages that nobody acknowledged
+      ++posted;
+      continue;
+    }
+    rdma::Channel* channel = port_.channel(replica.node);
+    if (channel == nullptr) continue;
+    const auto& key = replica.keys[static_cast<size_t>(channel->kind())];
+    if (!key) continue;
+    const Victim& first = victims_[run.first];
+    FARPAGE_CHECK(channel->limits().operation_bytes >= kMaxRunPages * kPageBytes,
+                  "operations of at most %u bytes", channel->limits().operation_bytes);
+    const rdma::Operation operation{
+        .kind = rdma::OperationKind::kWrite,
+        .local = port_.buffer().subspan(static_cast<size_t>(first.buffer) * kPageBytes,
+                                        run.count * kPageBytes),
+        .remote = core_.leases.address_of(replica, first.page),
+        .key = *key,
+        .generation = replica.generation,
+        .token = i};
+    if (channel->post({&operation, 1}) == 0) continue;
+    port_.posted(replica.node, 1);
+    run.in_flight = true;
+    ++posted;
+  }
+  return posted;
+}
+
+size_t Evictor::take_completions() {
+  size_t taken = 0;
+  std::array<rdma::Completion, 64> completions;
+  port_.for_each_busy_channel([&](NodeIndex node, rdma::Channel& channel) {
+    const size_t got = channel.poll(completions);
+    port_.completed(node, static_cast<uint32_t>(got));
+    taken += got;
+    for (const rdma::Completion& completion : std::span(completions).first(got)) {
+      WriteRun& run = runs_[completion.token];
+      run.in_flight = false;
+      if (completion.status == rdma::CompletionStatus::kOk) {
+        acknowledge(run);
+      } else if (completion.status == rdma::CompletionStatus::kRemoteAccess) {
+        fail_run(run, "the node refused the WRITE");
+      } else {
+        stats_.write_failures.add();  // posted again by the next round
+      }
+    }
+  });
+  return taken;
+}
+
+void Evictor::acknowledge(WriteRun& run) {
+  run.done = true;
+  stats_.writes.add();
+  stats_.write_bytes.add(run.count * kPageBytes);
+  for (size_t v = run.first; v < run.first + run.count; ++v)
+    victims_[v].unacked = static_cast<uint8_t>(victims_[v].unacked & ~(1U << run.replica));
+}
+
+void Evictor::fail_run(WriteRun& run, const char* why) {
+  stats_.write_failures.add();
+  run.done = true;
+  core_.lose_replica(victims_[run.first].page, replica_of(run), why);
+}
+
+void Evictor::expire_replicas(Instant start) {
+  if (SteadyClock::read() - start < kReplicaPatience) return;
+  for (size_t i = 0; i < run_count_; ++i) {
+    WriteRun& run = runs_[i];
+    if (run.done || run.in_flight) continue;
+    const SlabLease* lease = core_.leases.find(victims_[run.first].page);
+    const auto acknowledged_elsewhere = [&](uint32_t replica) {
+      return replica != run.replica &&
+             !lease->replicas[replica].lost.load(std::memory_order_acquire) &&
+             (victims_[run.first].unacked & (1U << replica)) == 0;
+    };
+    for (uint32_t replica = 0; replica < lease->replica_count; ++replica) {
+      if (!acknowledged_elsewhere(replica)) continue;
+      fail_run(run, "it could not be reached and has missed a write");
+      break;
+    }
+  }
+}
+
+// Does somebody else hold the content: every replica that is not lost, and at least one of them?
+bool Evictor::is_safe(const Victim& victim) const {
+  if (victim.zero) return true;
+  const SlabLease* lease = core_.leases.find(victim.page);
+  uint32_t holders = 0;
+  for (uint32_t r = 0; r < lease->replica_count; ++r) {
+    if (lease->replicas[r].lost.load(std::memory_order_acquire)) continue;
+    if ((victim.unacked & (1U << r)) != 0) return false;
+    ++holders;
+  }
+  return holders > 0;
+}
+
+// Phase 5: what every replica holds leaves, unless it was written meanwhile.
+void Evictor::drop() {
+  std::array<uffd::PageRun, kBatchPages> spans;
+  std::array<uffd::DropResult, kBatchPages> results;
+  size_t span_count = 0;
+  for (size_t i = 0; i < count_; ++i) {
+    Victim& victim = victims_[i];
+    if (victim.keep) continue;
+    if (!is_safe(victim)) {
+      // Nobody else has this content, clean or not: from now on the page counts as changed.
+      keep_resident(victim, PageState::kDirty);
+      continue;
+    }
+    const uint32_t flags = victim.word.has(PageWord::kWasDirty) ? PageWord::kWasDirty : 0;
+    const PageWord dropping = victim.word.to(PageState::kDropping, flags);
+    if (!core_.table.transition(victim.page, victim.word, dropping)) {
+      victim.keep = true;  // written, or given up by the target
+      stats_.pages_cancelled.add();
+      continue;
+    }
+    victim.word = dropping;
+    if (span_count > 0 &&
+        spans[span_count - 1].first.value + spans[span_count - 1].pages == victim.page.value) {
+      ++spans[span_count - 1].pages;
+    } else {
+      spans[span_count++] = {victim.page, 1};
+    }
+  }
+  finish_drop(std::span(spans).first(span_count), std::span(results).first(span_count));
+}
+
+void Evictor::finish_drop(std::span<const uffd::PageRun> spans,
+                          std::span<uffd::DropResult> results) {
+  if (spans.empty()) return;
+  const Status dropped = core_.space.drop(spans, results);
+  if (!dropped) core_.target_gone.store(true, std::memory_order_release);
+  size_t v = 0;
+  uint64_t freed = 0;
+  for (size_t s = 0; s < spans.size(); ++s) {
+    const bool ok = dropped && results[s].sys_errno == 0;
+    if (dropped && !ok)
+      spdlog::warn("pager: drop_refused page={} pages={} errno={}", spans[s].first.value,
+                   spans[s].pages, results[s].sys_errno);
+    for (uint32_t p = 0; p < spans[s].pages; ++p) {
+      while (victims_[v].page.value != spans[s].first.value + p) ++v;
+      Victim& victim = victims_[v];
+      const bool was_dirty = victim.word.has(PageWord::kWasDirty);
+      PageState next = victim.zero ? PageState::kEmpty : PageState::kRemote;
+      if (!ok) next = victim.zero ? PageState::kDirty : PageState::kClean;
+      core_.table.transition_owned(victim.page, victim.word, victim.word.to(next));
+      victim.keep = !ok;
+      if (!ok) continue;
+      ++freed;
+      (victim.zero ? stats_.pages_zero
+       : was_dirty ? stats_.pages_written
+                   : stats_.pages_clean)
+          .add();
+    }
+  }
+  core_.budget.give_back(freed);
+  // Whoever faulted during the drop waits for this.
+  wake_dropped(spans);
+}
+
+void Evictor::wake_dropped(std::span<const uffd::PageRun> spans) {
+  // One call for neighbours: waking a page that nobody waits for costs nothing more.
+  size_t i = 0;
+  while (i < spans.size()) {
+    const uint64_t first = spans[i].first.value;
+    uint64_t end = first + spans[i].pages;
+    for (++i; i < spans.size() && spans[i].first.value - end < kPagesPerBlock; ++i)
+      end = spans[i].first.value + spans[i].pages;
+    core_.space.wake({PageIndex{first}, static_cast<uint32_t>(end - first)});
+  }
+}
+
+}  // namespace farpage::pager

@@ -1,0 +1,289 @@
+#include "pager/fault_worker.h"
+
+#include <poll.h>
+#include <pthread.h>
+#include <sched.h>
+#include <spdlog/spdlog.h>
+
+#include <variant>
+
+#include "pager/discard.h"
+
+namespace farpage::pager {
+namespace {
+
+// Spin, giving the core away at each turn, before blocking: a wake-up costs more than this.
+constexpr Nanoseconds kSpin = std::chrono::microseconds(50);
+constexpr Nanoseconds kRoomWait = Milliseconds(1);
+
+void pin_this_thread(int cpu) {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  CPU_SET(static_cast<unsigned>(cpu), &set);
+  if (pthread_setaffinity_np(pthread_self(), sizeof set, &set) != 0)
+    spdlog::warn("pager: cannot_pin cpu={}", cpu);
+}
+
+uint64_t nanoseconds_since(Instant since) {
+  return static_cast<uint64_t>((SteadyClock::read() - since).count());
+}
+
+}  // namespace
+
+FaultWorker::FaultWorker(Core& core, Ports ports, TrendDetector& trends, int cpu,
+                         const Doorbell& stop)
+    : core_(core),
+      trends_(trends),
+      stop_(stop),
+      fetcher_(core, ports.demand, stats_),
+      prefetcher_(core, ports.prefetch, stats_),
+      thread_([this, cpu] { run(cpu); }) {}
+
+void FaultWorker::run(int cpu) {
+  (void)pthread_setname_np(pthread_self(), "fp-fault");
+  if (cpu >= 0) pin_this_thread(cpu);
+  while (!core_.stopping.load(std::memory_order_acquire)) {
+    size_t moved = read_and_handle();
+    fetcher_.post_queued();
+    moved += fetcher_.progress() ? 1 : 0;
+    moved += prefetcher_.progress() ? 1 : 0;
+    if (parked_count_ > 0) retry_parked();
+    if (moved > 0) {
+      idle_since_ = Instant{0};
+    } else {
+      idle();
+    }
+  }
+}
+
+size_t FaultWorker::read_and_handle() {
+  // Room for the worst case: each event may need a slot or a parking place.
+  if (kMaxParked - parked_count_ < kMaxEvents) return 0;
+  std::array<uffd::Event, kMaxEvents> events;
+  const size_t count = core_.space.read_events(events);
+  if (count == 0) return 0;
+  const Instant now = SteadyClock::read();
+  for (const uffd::Event& event : std::span(events).first(count)) {
+    if (const auto* fault = std::get_if<uffd::Fault>(&event)) {
+      short_of_room_ = false;
+      if (handle(*fault, now)) continue;
+      if (short_of_room_) stats_.faults_waited_room.add();
+      parked_[parked_count_++] = {*fault, now};
+    } else if (const auto* unmapped = std::get_if<uffd::Unmapped>(&event)) {
+      handle_unmapped(*unmapped);
+    } else if (const auto* moved = std::get_if<uffd::Moved>(&event)) {
+      spdlog::error(
+          "pager: mremap_past_the_shim page={} pages={}: touching the moved memory is SIGBUS",
+          moved->run.first.value, moved->run.pages);
+    } else if (const auto* stray = std::get_if<uffd::StrayFault>(&event)) {
+      spdlog::error("pager: stray_fault address={:#x}: the program gets SIGBUS there",
+                    stray->address);
+    }
+  }
+  return count;
+}
+
+void FaultWorker::retry_parked() {
+  short_of_room_ = false;
+  size_t kept = 0;
+  for (size_t i = 0; i < parked_count_; ++i) {
+    const Parked parked = parked_[i];
+    if (!handle(parked.fault, parked.since)) parked_[kept++] = parked;
+  }
+  parked_count_ = kept;
+  fetcher_.post_queued();
+}
+
+void FaultWorker::idle() {
+  if (short_of_room_ && fetcher_.outstanding() == 0) {
+    core_.budget.wait_for_room(kRoomWait);
+    return;
+  }
+  if (parked_count_ > 0 || fetcher_.outstanding() > 0 || prefetcher_.outstanding() > 0) {
+    wait_in_flight();
+    return;
+  }
+  std::array<pollfd, 2> polls{pollfd{core_.space.event_descriptor(), POLLIN, 0},
+                              pollfd{stop_.fd(), POLLIN, 0}};
+  (void)::poll(polls.data(), polls.size(), -1);
+  if ((polls[0].revents & (POLLERR | POLLHUP | POLLNVAL)) != 0 && polls[1].revents == 0) {
+    // The target is going away; whoever watches it stops us.
+    (void)::poll(&polls[1], 1, 10);
+  }
+}
+
+void FaultWorker::wait_in_flight() {
+  const Instant now = SteadyClock::read();
+  if (idle_since_.count() == 0) idle_since_ = now;
+  if (now - idle_since_ < kSpin) {
+    ::sched_yield();
+    return;
+  }
+  if (parked_count_ == 0 && prefetcher_.outstanding() == 0) {
+    fetcher_.wait_a_little();
+    return;
+  }
+  pollfd poll{core_.space.event_descriptor(), POLLIN, 0};
+  const timespec pause{.tv_sec = 0, .tv_nsec = 50'000};
+  (void)::ppoll(&poll, 1, &pause, nullptr);
+}
+
+bool FaultWorker::handle(const uffd::Fault& fault, Instant since) {
+  const PageWord word = core_.table.load(fault.page);
+  if (fault.kind == uffd::FaultKind::kWriteProtected) return handle_write_protected(fault, word);
+  return handle_missing(fault, word, since);
+}
+
+bool FaultWorker::handle_missing(const uffd::Fault& fault, PageWord word, Instant since) {
+  switch (word.state()) {
+    case PageState::kRemote:
+      return fetch(fault, word, since);
+    case PageState::kEmpty: {
+      if (!take_room(since, fault.page)) return false;
+      if (fill_with_zeros(fault.page, word, since)) return true;
+      core_.budget.give_back(1);
+      return false;
+    }
+    case PageState::kFetching:
+      // The install wakes this thread too, whoever does it.
+      stats_.faults_coalesced.add();
+      return true;
+    case PageState::kDropping:
+      // The evictor wakes the range after the drop, and the thread faults again.
+      return true;
+    case PageState::kClean:
+    case PageState::kDirty:
+    case PageState::kEvicting:
+      // An old message of a page that came meanwhile, or the target dropped it past the shim. The
+      // kernel knows: zeros are placed only where nothing is.
+      return fill_with_zeros(fault.page, word, since);
+    case PageState::kUnprotecting:
+      return false;
+    case PageState::kLost:
+      return static_cast<bool>(core_.space.poison({fault.page, 1}));
+  }
+  return false;
+}
+
+bool FaultWorker::fetch(const uffd::Fault& fault, PageWord word, Instant since) {
+  if (!fetcher_.has_room() || !take_room(since, fault.page)) return false;
+  const PageWord fetching = word.to(PageState::kFetching, PageWord::kFromRemote);
+  if (!core_.table.transition(fault.page, word, fetching)) {
+    core_.budget.give_back(1);
+    return false;  // look again
+  }
+  fetcher_.start(fault.page, fetching, fault.kind, since);
+  prefetch_after(fault);
+  return true;
+}
+
+void FaultWorker::prefetch_after(const uffd::Fault& fault) {
+  if (const auto plan = trends_.observe(fault.thread, fault.page)) {
+    fetcher_.post_queued();  // the page that somebody waits for goes first
+    prefetcher_.start(*plan);
+  }
+}
+
+bool FaultWorker::take_room(Instant since, PageIndex page) {
+  if (core_.budget.try_take()) return true;
+  short_of_room_ = true;
+  if (SteadyClock::read() - since > core_.options.fault_deadline) fail_for_room(page, since);
+  return false;
+}
+
+void FaultWorker::fail_for_room(PageIndex page, Instant since) {
+  // The page's content, if it has one, stays where it is: only this touch fails. SIGBUS is for good
+  // on the page, so it is the last resort against a hang.
+  const PageWord word = core_.table.load(page);
+  if (word.state() != PageState::kEmpty && word.state() != PageState::kRemote) return;
+  const PageWord fetching = word.to(PageState::kFetching);
+  if (!core_.table.transition(page, word, fetching)) return;
+  core_.table.transition_owned(page, fetching, fetching.to(PageState::kLost));
+  stats_.faults_failed.add();
+  spdlog::error(
+      "pager: no_room address={:#x} page={} waited_ms={} budget_pages={}: nothing could be written "
+      "back (is there a memory node with free slabs?); the program gets SIGBUS there",
+      core_.space.address_of(page), page.value, nanoseconds_since(since) / 1'000'000,
+      core_.budget.limit());
+}
+
+bool FaultWorker::fill_with_zeros(PageIndex page, PageWord word, Instant since) {
+  const bool was_empty = word.state() == PageState::kEmpty;
+  const PageWord fetching = word.to(PageState::kFetching);
+  if (!core_.table.transition(page, word, fetching)) return false;
+  switch (core_.space.zero(page)) {
+    case uffd::Outcome::kDone:
+      core_.table.transition_owned(page, fetching,
+                                   fetching.to(PageState::kDirty).with_epoch(core_.next_epoch()));
+      stats_.faults_zero.add();
+      stats_.zero_ns.record(nanoseconds_since(since));
+      if (was_empty) core_.note_touched(page);
+      return true;
+    case uffd::Outcome::kAlreadyPresent:
+      // It was an old message. What is there may have been written: Dirty is always safe.
+      core_.table.transition_owned(page, fetching, fetching.to(PageState::kDirty));
+      if (was_empty) core_.note_touched(page);
+      return true;
+    case uffd::Outcome::kRetry:
+      // Back to where it was: a resident page stays counted, an empty one is given back by the
+      // caller.
+      core_.table.transition_owned(page, fetching,
+                                   fetching.to(was_empty ? PageState::kEmpty : PageState::kDirty));
+      return false;
+    case uffd::Outcome::kProcessGone:
+      core_.target_gone.store(true, std::memory_order_release);
+      [[fallthrough]];
+    case uffd::Outcome::kUnmapped:
+      core_.table.transition_owned(page, fetching, fetching.to(PageState::kEmpty));
+      core_.budget.give_back(1);
+      core_.space.wake({page, 1});
+      return true;
+  }
+  return true;
+}
+
+bool FaultWorker::handle_write_protected(const uffd::Fault& fault, PageWord word) {
+  switch (word.state()) {
+    case PageState::kEvicting:
+      stats_.faults_rescued.add();
+      return unprotect(fault.page, word);
+    case PageState::kClean:
+      stats_.faults_write.add();
+      return unprotect(fault.page, word);
+    // Protected along with its neighbours by the evictor.
+    case PageState::kDirty:
+      return unprotect(fault.page, word);
+    // Installed, but the owner has not said so yet; or somebody is unprotecting it and wakes all.
+    case PageState::kFetching:
+      return false;
+    case PageState::kUnprotecting:
+    case PageState::kDropping:
+      return true;
+    case PageState::kEmpty:
+      // Given up by the target, and about to be dropped by it: let the write go.
+      return core_.space.unprotect({fault.page, 1}) != uffd::Outcome::kRetry;
+    case PageState::kRemote:
+    case PageState::kLost:
+      core_.space.wake({fault.page, 1});  // it will fault again, as missing
+      return true;
+  }
+  return true;
+}
+
+bool FaultWorker::unprotect(PageIndex page, PageWord word) {
+  // The page is held while the protection is lifted: else the evictor could protect it for itself
+  // in between, and this call would open it again behind its back.
+  const PageWord held = word.to(PageState::kUnprotecting);
+  if (!core_.table.transition(page, word, held)) return false;
+  const uffd::Outcome outcome = core_.space.unprotect({page, 1});
+  if (outcome == uffd::Outcome::kProcessGone)
+    core_.target_gone.store(true, std::memory_order_release);
+  core_.table.transition_owned(page, held, held.to(PageState::kDirty));
+  return outcome != uffd::Outcome::kRetry;
+}
+
+void FaultWorker::handle_unmapped(const uffd::Unmapped& event) {
+  discard_pages(core_, event.run, BusyPages::kSkip);
+}
+
+}  // namespace farpage::pager

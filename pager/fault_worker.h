@@ -1,0 +1,76 @@
+// FaultWorker: one thread that reads fault events and sees each of them through.
+//
+// Waking an idle core is the dearest thing on the path, so there is one worker on each CPU, all
+// reading the same descriptor: whichever core faults, a worker there answers (docs/performance.md).
+#pragma once
+
+#include <array>
+#include <thread>
+
+#include "base/doorbell.h"
+#include "pager/core.h"
+#include "pager/fetcher.h"
+#include "pager/prefetcher.h"
+#include "pager/trend.h"
+
+namespace farpage::pager {
+
+// Threads: one of its own, which owns all but the counters.
+// Invariants:
+//  1. every fault that was read is answered: installed, zero-filled, unprotected, poisoned, or left
+//  to a
+//     thread that holds its page and wakes it;
+//  2. the thread never blocks on the coordinator, on a lock held across I/O, or on an absent page.
+class FaultWorker {
+ public:
+  static constexpr size_t kBufferBytes = Fetcher::kBufferBytes + Prefetcher::kBufferBytes;
+
+  struct Ports {
+    LinkPort& demand;
+    LinkPort& prefetch;
+  };
+  // cpu < 0: not pinned. `stop`: rung at the end.
+  FaultWorker(Core& core, Ports ports, TrendDetector& trends, int cpu, const Doorbell& stop);
+
+  const WorkerStats& stats() const { return stats_; }
+
+ private:
+  struct Parked {
+    uffd::Fault fault;
+    Instant since{0};
+  };
+  static constexpr size_t kMaxParked = 64;
+  static constexpr size_t kMaxEvents = 16;
+
+  void run(int cpu);
+  size_t read_and_handle();
+  void retry_parked();
+  void idle();
+  void wait_in_flight();
+
+  // True: answered, or somebody else will. False: try again later (parked).
+  bool handle(const uffd::Fault& fault, Instant since);
+  bool handle_missing(const uffd::Fault& fault, PageWord word, Instant since);
+  bool handle_write_protected(const uffd::Fault& fault, PageWord word);
+  bool fetch(const uffd::Fault& fault, PageWord word, Instant since);
+  bool fill_with_zeros(PageIndex page, PageWord word, Instant since);
+  bool take_room(Instant since, PageIndex page);
+  bool unprotect(PageIndex page, PageWord word);
+  void handle_unmapped(const uffd::Unmapped& event);
+  void fail_for_room(PageIndex page, Instant since);
+  void prefetch_after(const uffd::Fault& fault);
+
+  Core& core_;
+  TrendDetector& trends_;
+  const Doorbell& stop_;
+  WorkerStats stats_;
+  Fetcher fetcher_;
+  Prefetcher prefetcher_;
+  std::array<Parked, kMaxParked> parked_;
+  size_t parked_count_ = 0;
+  bool short_of_room_ = false;  // some parked fault waits for the evictor
+  Instant idle_since_{0};
+  std::jthread thread_;
+};
+
+}  // namespace farpage::pager

@@ -1,0 +1,73 @@
+// LinkPort: the channels of one thread for one purpose, one to each memory node, and how broken
+// ones are replaced without the thread ever waiting for a connection.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "base/doorbell.h"
+#include "pager/lease_map.h"
+#include "pager/options.h"
+#include "rdma/transport.h"
+
+namespace farpage::pager {
+
+// Threads: the connector thread calls wants(), deliver() and add_node(); all else is the owner's.
+// Invariant: a channel has exactly one owner: the connector until deliver(), then the port.
+class LinkPort {
+ public:
+  // `buffer`: what READs and WRITEs of this thread land in and leave from. `wanted`: rung when a
+  // channel is missing. Both outlive the port.
+  LinkPort(std::string name, std::span<std::byte> buffer, const Doorbell& wanted);
+  ~LinkPort();
+  LinkPort(const LinkPort&) = delete;
+  LinkPort& operator=(const LinkPort&) = delete;
+
+  // The usable channel to the node, or nullptr; then a new one is asked for, and comes by itself.
+  // A broken channel is replaced when nothing is in flight on it any more.
+  rdma::Channel* channel(NodeIndex node);
+
+  // Calls `visit` with each channel that has something in flight, broken ones too.
+  template <typename Visit>
+  void for_each_busy_channel(Visit&& visit) {
+    for (uint32_t i = 0; i < known_nodes_.load(std::memory_order_acquire); ++i)
+      if (Link& link = links_[i]; link.channel && link.in_flight > 0)
+        visit(NodeIndex{static_cast<uint8_t>(i)}, *link.channel);
+  }
+  // The owner counts what it has in flight on each channel.
+  void posted(NodeIndex node, uint32_t operations) { links_[node.value].in_flight += operations; }
+  void completed(NodeIndex node, uint32_t operations) {
+    links_[node.value].in_flight -= operations;
+  }
+
+  // -- connector thread --
+  bool wants(NodeIndex node) const {
+    return links_[node.value].wanted.load(std::memory_order_acquire);
+  }
+  void deliver(NodeIndex node, std::unique_ptr<rdma::Channel> channel);
+  void add_node(NodeIndex node);
+
+  const std::string& name() const { return name_; }
+  std::span<std::byte> buffer() const { return buffer_; }
+  uint64_t session() const { return session_; }
+
+ private:
+  struct Link {
+    std::unique_ptr<rdma::Channel> channel;        // owner thread
+    uint32_t in_flight = 0;                        // owner thread
+    std::atomic<rdma::Channel*> mailbox{nullptr};  // connector -> owner
+    std::atomic<bool> wanted{false};               // owner -> connector
+  };
+
+  const std::string name_;
+  const std::span<std::byte> buffer_;
+  const uint64_t session_;
+  const Doorbell& doorbell_;
+  std::atomic<uint32_t> known_nodes_{0};
+  std::array<Link, kMaxNodes> links_;
+};
+
+}  // namespace farpage::pager

@@ -1,0 +1,36 @@
+#include "pager/node_directory.h"
+
+#include "pager/options.h"
+
+namespace farpage::pager {
+
+std::optional<NodeIndex> NodeDirectory::put(const coordinator::NodeInfo& node) {
+  const std::lock_guard lock(mutex_);
+  for (size_t i = 0; i < nodes_.size(); ++i) {
+    if (nodes_[i].join.id != node.join.id) continue;
+    nodes_[i] = node;
+    return NodeIndex{static_cast<uint8_t>(i)};
+  }
+  if (nodes_.size() == kMaxNodes) return std::nullopt;
+  nodes_.push_back(node);
+  return NodeIndex{static_cast<uint8_t>(nodes_.size() - 1)};
+}
+
+std::optional<NodeIndex> NodeDirectory::find(const NodeId& id) const {
+  const std::lock_guard lock(mutex_);
+  for (size_t i = 0; i < nodes_.size(); ++i)
+    if (nodes_[i].join.id == id) return NodeIndex{static_cast<uint8_t>(i)};
+  return std::nullopt;
+}
+
+coordinator::NodeInfo NodeDirectory::get(NodeIndex index) const {
+  const std::lock_guard lock(mutex_);
+  return nodes_.at(index.value);
+}
+
+size_t NodeDirectory::size() const {
+  const std::lock_guard lock(mutex_);
+  return nodes_.size();
+}
+
+}  // namespace farpage::pager

@@ -1,0 +1,29 @@
+// NodeDirectory: the memory nodes this pager knows, and how to reach each.
+#pragma once
+
+#include <mutex>
+#include <optional>
+#include <vector>
+
+#include "coordinator/api.h"
+#include "pager/lease_map.h"
+
+namespace farpage::pager {
+
+// Threads: any; one mutex, never held across I/O, never taken on the fault path.
+class NodeDirectory {
+ public:
+  // The index of the node: the old one, with refreshed addresses, or a new one. nullopt when
+  // kMaxNodes are known already.
+  std::optional<NodeIndex> put(const coordinator::NodeInfo& node);
+  std::optional<NodeIndex> find(const NodeId& id) const;
+  coordinator::NodeInfo get(NodeIndex index) const;
+  std::string name_of(NodeIndex index) const { return get(index).join.id.value; }
+  size_t size() const;
+
+ private:
+  mutable std::mutex mutex_;
+  std::vector<coordinator::NodeInfo> nodes_;  // guarded by mutex_
+};
+
+}  // namespace farpage::pager

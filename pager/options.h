@@ -1,0 +1,38 @@
+// What a pager is told at its start. Every field is a flag of `farpage run` (docs/operations.md).
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "coordinator/api.h"
+#include "rdma/transport.h"
+
+namespace farpage::pager {
+
+struct PagerOptions {
+  std::string name;                  // of the region, for people
+  uint64_t local_bytes = 64U << 20;  // resident pages of the window never exceed this
+  uint32_t replicas = 1;             // copies of each page on distinct nodes
+  uint64_t slab_bytes = coordinator::kDefaultSlabBytes;
+  uint32_t workers = 0;               // fault workers; 0: one for each CPU
+  bool pin_workers = true;            // worker i on the i-th CPU this process may use
+  uint32_t prefetch_depth = 32;       // pages ahead of a trend; 0: off
+  uint32_t high_water_percent = 97;   // of local_bytes: eviction starts above it
+  uint32_t low_water_percent = 94;    // and goes on down to it
+  Milliseconds fault_deadline{5000};  // then a fault fails on purpose
+  // Which transports, in which order they are tried for each node.
+  std::vector<rdma::TransportKind> transports = {
+      rdma::TransportKind::kVerbs, rdma::TransportKind::kShm, rdma::TransportKind::kTcp};
+  rdma::ChannelOptions channel;  // the template of each channel; the buffer is the pager's
+};
+
+inline constexpr uint64_t kMinLocalBytes = uint64_t{1} << 20;
+inline constexpr uint32_t kMaxWorkers = 64;
+inline constexpr uint32_t kMaxPrefetchDepth = 64;
+inline constexpr uint32_t kMaxNodes = 64;  // memory nodes of one region
+
+Status validate(const PagerOptions& options);
+
+}  // namespace farpage::pager

@@ -1,0 +1,91 @@
+// The state word of one page.
+//
+//                     +--------- discard (any state but Fetching, Dropping) ---------+
+//                     v                                                              |
+//   fault         +-------+  zero page   +-------+   first write   +-------------+   |
+//  ------------>  | Empty |------------->| Dirty |<----------------|Unprotecting |   |
+//                 +-------+  (Fetching)  +-------+                 +-------------+   |
+//                     ^                   |     ^                     ^       ^      |
+//        all zero     |          victim   |     | write: cancel       |       |      |
+//                +----------+          +----------+-------------------+       |      |
+//                | Dropping |<---------| Evicting |<-- victim -- +-------+     |      |
+//                +----------+ replicas +----------+              | Clean |-----+      |
+//     dropped         |       acknowledged                       +-------+   write    |
+//                     v                                             ^                |
+//                 +--------+   fault or prefetch   +----------+     | read fault     |
+//                 | Remote |---------------------->| Fetching |-----+ (installed write-protected)
+//                 +--------+                       +----------+
+//                                                       | no replica answers in time
+//                                                       v
+//                                                   +------+
+//                                                   | Lost |  SIGBUS
+//                                                   +------+
+//
+// Transitions are compare-exchange by the one thread that makes them; each names its predecessor.
+// The scheme of one word a page follows vmcache (Leis et al., SIGMOD 2023).
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+namespace farpage::pager {
+
+enum class PageState : uint8_t {
+  kEmpty,         // never written, or given up: reads as zeros, nothing is stored anywhere
+  kFetching,      // a fault worker is about to install it; nobody else touches it
+  kClean,         // present, write-protected; the remote copy is the same
+  kDirty,         // present, writable (or spuriously protected); the remote copy is stale or none
+  kUnprotecting,  // a fault worker is lifting the protection; Dirty next
+  kEvicting,      // present, protected, being copied out; a write cancels it
+  kDropping,      // copied out and acknowledged, being taken away; faults wait for the drop
+  kRemote,        // absent; all required replicas have it
+  kLost,          // absent, and no replica could give it: touching it is SIGBUS
+};
+std::string_view to_string(PageState state);
+
+// Layout: bits 0-3 state, 4-7 flags, 8-15 epoch of the installation, 16-31 zero.
+class PageWord {
+ public:
+  static constexpr uint32_t kFromRemote = 1U
+                                          << 4;  // Fetching: there is a remote copy to fall back to
+  static constexpr uint32_t kPrefetched = 1U << 5;  // installed without being asked for
+  static constexpr uint32_t kWasDirty = 1U << 6;    // Evicting, Dropping: was Dirty before
+
+  constexpr PageWord() = default;
+  constexpr explicit PageWord(uint32_t raw) : raw_(raw) {}
+  constexpr explicit PageWord(PageState state, uint32_t flags = 0)
+      : raw_(static_cast<uint32_t>(state) | flags) {}
+
+  constexpr PageState state() const { return static_cast<PageState>(raw_ & 0xF); }
+  constexpr bool has(uint32_t flag) const { return (raw_ & flag) != 0; }
+  constexpr uint8_t epoch() const { return static_cast<uint8_t>(raw_ >> 8); }
+  constexpr uint32_t raw() const { return raw_; }
+
+  // The same page in another state: keeps the epoch, drops the flags that are not given.
+  constexpr PageWord to(PageState state, uint32_t flags = 0) const {
+    return PageWord((raw_ & 0xFF00U) | static_cast<uint32_t>(state) | flags);
+  }
+  constexpr PageWord with_epoch(uint8_t epoch) const {
+    return PageWord((raw_ & ~0xFF00U) | (uint32_t{epoch} << 8));
+  }
+  constexpr bool operator==(const PageWord&) const = default;
+
+ private:
+  uint32_t raw_ = 0;
+};
+
+// Is the page in the target's memory, or about to be? Such pages count against the budget.
+constexpr bool is_resident(PageState state) {
+  return state != PageState::kEmpty && state != PageState::kRemote && state != PageState::kLost;
+}
+
+// Would a copy of the target's memory made now lack this page?
+constexpr bool is_away(PageWord word) {
+  return word.state() == PageState::kRemote || word.state() == PageState::kLost ||
+         word.state() == PageState::kDropping || word.has(PageWord::kFromRemote);
+}
+
+// Is `from` -> `to` an edge of the diagram?
+bool is_legal_transition(PageState from, PageState to);
+
+}  // namespace farpage::pager

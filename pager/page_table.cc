@@ -1,0 +1,56 @@
+#include "pager/page_table.h"
+
+#include "base/check.h"
+
+namespace farpage::pager {
+
+PageTable::PageTable(Mapping word_memory, Mapping count_memory, Mapping away_memory, uint64_t pages)
+    : word_memory_(std::move(word_memory)),
+      count_memory_(std::move(count_memory)),
+      away_memory_(std::move(away_memory)),
+      away_(reinterpret_cast<std::atomic<uint64_t>*>(away_memory_.data())),
+      pages_(pages) {}
+
+Result<PageTable> PageTable::create(uint64_t pages) {
+  const uint64_t blocks = (pages + kPagesPerBlock - 1) / kPagesPerBlock;
+  FARPAGE_TRY(words, Mapping::anonymous(pages * sizeof(uint32_t)));
+  FARPAGE_TRY(counts, Mapping::anonymous(blocks * sizeof(uint32_t)));
+  FARPAGE_TRY(away, Mapping::anonymous(kPageBytes));
+  return PageTable(std::move(words), std::move(counts), std::move(away), pages);
+}
+
+bool PageTable::transition(PageIndex page, PageWord from, PageWord to) {
+  FARPAGE_CHECK(is_legal_transition(from.state(), to.state()), "page %llu: %s to %s",
+                static_cast<unsigned long long>(page.value), to_string(from.state()).data(),
+                to_string(to.state()).data());
+  uint32_t expected = from.raw();
+  if (!words()[page.value].compare_exchange_strong(expected, to.raw(), std::memory_order_acq_rel,
+                                                   std::memory_order_acquire))
+    return false;
+  const bool was = is_resident(from.state());
+  const bool is = is_resident(to.state());
+  if (was != is) {
+    std::atomic<uint32_t>& count = counts()[page.value / kPagesPerBlock];
+    if (is) {
+      count.fetch_add(1, std::memory_order_relaxed);
+    } else {
+      count.fetch_sub(1, std::memory_order_relaxed);
+    }
+  }
+  if (is_away(from) != is_away(to)) {
+    if (is_away(to)) {
+      away_->fetch_add(1, std::memory_order_relaxed);
+    } else {
+      away_->fetch_sub(1, std::memory_order_relaxed);
+    }
+  }
+  return true;
+}
+
+void PageTable::transition_owned(PageIndex page, PageWord from, PageWord to) {
+  const bool moved = transition(page, from, to);
+  FARPAGE_CHECK(moved, "page %llu is %#x, its owner left it at %#x",
+                static_cast<unsigned long long>(page.value), load(page).raw(), from.raw());
+}
+
+}  // namespace farpage::pager

@@ -1,0 +1,65 @@
+// PageTable: the state word of each page of a region, 4 bytes a page, and what eviction needs to
+// find victims without reading them all: how many resident pages each 2 MiB block has.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <string>
+
+#include "base/mapping.h"
+#include "base/result.h"
+#include "base/strong.h"
+#include "pager/page_state.h"
+
+namespace farpage::pager {
+
+inline constexpr uint32_t kPagesPerBlock = 512;
+
+// Threads: any; no locks.
+// Invariants (page_table_invariants.cc checks them on a quiet table):
+//  1. each change of a word is an edge of the diagram in page_state.h;
+//  2. a block's count is the number of its pages that are resident;
+//  3. away_pages() is the number of words for which is_away() holds.
+class PageTable {
+ public:
+  static Result<PageTable> create(uint64_t pages);
+
+  uint64_t pages() const { return pages_; }
+  uint64_t blocks() const { return (pages_ + kPagesPerBlock - 1) / kPagesPerBlock; }
+
+  // Acquire: pairs with the release in transition(), so what was done before is seen.
+  PageWord load(PageIndex page) const {
+    return PageWord(words()[page.value].load(std::memory_order_acquire));
+  }
+
+  // Moves the page from `from` to `to` if it is still there; false if another thread was first.
+  bool transition(PageIndex page, PageWord from, PageWord to);
+  // The same by the thread that owns the page (Fetching, Unprotecting, Dropping): nobody else may
+  // have moved it.
+  void transition_owned(PageIndex page, PageWord from, PageWord to);
+
+  uint32_t resident_in_block(uint64_t block) const {
+    return counts()[block].load(std::memory_order_relaxed);
+  }
+  uint64_t away_pages() const { return away_->load(std::memory_order_relaxed); }
+
+ private:
+  PageTable(Mapping word_memory, Mapping count_memory, Mapping away_memory, uint64_t pages);
+  std::atomic<uint32_t>* words() const {
+    return reinterpret_cast<std::atomic<uint32_t>*>(word_memory_.data());
+  }
+  std::atomic<uint32_t>* counts() const {
+    return reinterpret_cast<std::atomic<uint32_t>*>(count_memory_.data());
+  }
+
+  Mapping word_memory_;  // zeroed: all Empty; touched only where pages are used
+  Mapping count_memory_;
+  Mapping away_memory_;
+  std::atomic<uint64_t>* away_;
+  uint64_t pages_;
+};
+
+// The first broken invariant of a quiet table, or success.
+Status check_invariants(const PageTable& table);
+
+}  // namespace farpage::pager

@@ -1,0 +1,172 @@
+#include "pager/prefetcher.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+
+namespace farpage::pager {
+
+Prefetcher::Prefetcher(Core& core, LinkPort& port, WorkerStats& stats)
+    : core_(core), port_(port), stats_(stats) {
+  FARPAGE_CHECK(port.buffer().size() >= kBufferBytes, "%zu bytes", port.buffer().size());
+}
+
+void Prefetcher::start(const PrefetchPlan& plan) {
+  uint32_t done = 0;
+  for (size_t i = 0; i < kRuns && done < plan.pages; ++i) {
+    Run& run = runs_[i];
+    if (run.step != Step::kFree) continue;
+    // Contiguous pages travel in one READ, the steps of a stride one by one.
+    const uint32_t limit = plan.stride == 1 ? std::min<uint32_t>(plan.pages - done, kRunPages) : 1;
+    const uint64_t first =
+        plan.first.value + static_cast<uint64_t>(plan.stride) * static_cast<uint64_t>(done);
+    if (first >= core_.table.pages()) return;
+    if (claim(run, PageIndex{first}, limit) == 0) {
+      ++done;  // present or never written: the next one may be remote
+      --i;
+      continue;
+    }
+    done += run.pages;
+    if (!post(i)) {
+      abandon(run);
+      return;
+    }
+    run.step = Step::kOnWire;
+    ++busy_;
+  }
+}
+
+uint32_t Prefetcher::claim(Run& run, PageIndex first, uint32_t limit) {
+  const SlabIndex slab = core_.leases.slab_of(first);
+  run.first = first;
+  run.pages = 0;
+  while (run.pages < limit) {
+    const PageIndex page{first.value + run.pages};
+    if (page.value >= core_.table.pages() || core_.leases.slab_of(page) != slab) break;
+    const PageWord word = core_.table.load(page);
+    if (word.state() != PageState::kRemote) break;
+    if (core_.budget.take_spare(1) == 0) break;
+    const PageWord fetching =
+        word.to(PageState::kFetching, PageWord::kFromRemote | PageWord::kPrefetched);
+    if (!core_.table.transition(page, word, fetching)) {
+      core_.budget.give_back(1);
+      break;
+    }
+    run.words[run.pages++] = fetching;
+  }
+  return run.pages;
+}
+
+bool Prefetcher::post(size_t index) {
+  Run& run = runs_[index];
+  const SlabLease* lease = core_.leases.find(run.first);
+  FARPAGE_CHECK(lease != nullptr, "page %llu is remote without a lease",
+                static_cast<unsigned long long>(run.first.value));
+  for (uint32_t i = 0; i < lease->replica_count; ++i) {
+    const ReplicaLease& replica =
+        lease->replicas[(run.first.value / kRunPages + i) % lease->replica_count];
+    if (replica.lost.load(std::memory_order_acquire)) continue;
+    rdma::Channel* channel = port_.channel(replica.node);
+    if (channel == nullptr) continue;
+    const auto& key = replica.keys[static_cast<size_t>(channel->kind())];
+    const uint32_t bytes = run.pages << kPageShift;
+    if (!key || channel->limits().operation_bytes < bytes) continue;
+    const rdma::Operation operation{.kind = rdma::OperationKind::kRead,
+                                    .local = bytes_of(index, run.pages),
+                                    .remote = core_.leases.address_of(replica, run.first),
+                                    .key = *key,
+                                    .generation = replica.generation,
+                                    .token = index};
+    if (channel->post({&operation, 1}) == 0) continue;
+    port_.posted(replica.node, 1);
+    return true;
+  }
+  return false;
+}
+
+bool Prefetcher::progress() {
+  if (busy_ == 0) return false;
+  bool moved = false;
+  std::array<rdma::Completion, kRuns> completions;
+  port_.for_each_busy_channel([&](NodeIndex node, rdma::Channel& channel) {
+    const size_t got = channel.poll(completions);
+    if (got == 0) return;
+    moved = true;
+    port_.completed(node, static_cast<uint32_t>(got));
+    for (const rdma::Completion& completion : std::span(completions).first(got))
+      complete(completion.token, completion.status);
+  });
+  for (size_t i = 0; i < kRuns; ++i)
+    if (runs_[i].step == Step::kToInstall) install(i);
+  return moved;
+}
+
+void Prefetcher::complete(size_t index, rdma::CompletionStatus status) {
+  Run& run = runs_[index];
+  FARPAGE_CHECK(run.step == Step::kOnWire, "completion for prefetch %zu, which waits for none",
+                index);
+  stats_.completions_by_status[static_cast<size_t>(status)].add();
+  if (status == rdma::CompletionStatus::kOk) {
+    run.step = Step::kToInstall;
+    install(index);
+    return;
+  }
+  abandon(run);
+  run.step = Step::kFree;
+  --busy_;
+}
+
+void Prefetcher::install(size_t index) {
+  Run& run = runs_[index];
+  uffd::Outcome outcome =
+      core_.space.install(run.first, bytes_of(index, run.pages), uffd::Protection::kWriteProtected);
+  if (outcome == uffd::Outcome::kRetry) return;
+  for (uint32_t i = 0; i < run.pages; ++i) {
+    // The run may cross mappings of the target: then page by page.
+    uffd::Outcome of_page = outcome;
+    if (outcome != uffd::Outcome::kDone && run.pages > 1) {
+      of_page = core_.space.install(PageIndex{run.first.value + i},
+                                    bytes_of(index, run.pages).subspan(i * kPageBytes, kPageBytes),
+                                    uffd::Protection::kWriteProtected);
+    }
+    switch (of_page) {
+      case uffd::Outcome::kDone:
+        finish(run, i, PageState::kClean);
+        break;
+      // Placed by the first try, or by the target itself: taken as changed, which is always safe.
+      case uffd::Outcome::kAlreadyPresent:
+        finish(run, i, PageState::kDirty);
+        break;
+      case uffd::Outcome::kRetry:
+        finish(run, i, PageState::kRemote);
+        break;
+      case uffd::Outcome::kUnmapped:
+      case uffd::Outcome::kProcessGone:
+        finish(run, i, PageState::kEmpty);
+        break;
+    }
+  }
+  run.step = Step::kFree;
+  --busy_;
+}
+
+void Prefetcher::finish(Run& run, uint32_t page, PageState state) {
+  const PageIndex index{run.first.value + page};
+  const PageWord word = run.words[page];
+  if (is_resident(state)) {
+    stats_.prefetch_pages.add();
+    core_.table.transition_owned(
+        index, word, word.to(state, PageWord::kPrefetched).with_epoch(core_.next_epoch()));
+    return;
+  }
+  stats_.prefetch_failed_pages.add();
+  core_.table.transition_owned(index, word, word.to(state));
+  core_.budget.give_back(1);
+  core_.space.wake({index, 1});
+}
+
+void Prefetcher::abandon(Run& run) {
+  for (uint32_t i = 0; i < run.pages; ++i) finish(run, i, PageState::kRemote);
+}
+
+}  // namespace farpage::pager

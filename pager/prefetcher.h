@@ -1,0 +1,56 @@
+// Prefetcher: READs ahead of a trend, on channels of their own, so that they never delay a demand
+// READ.
+#pragma once
+
+#include <array>
+
+#include "pager/core.h"
+#include "pager/link_port.h"
+#include "pager/trend.h"
+
+namespace farpage::pager {
+
+// Threads: the worker that owns it. Takes room only below the high-water mark, and never makes a
+// fault wait for longer than the READ takes: a prefetch that fails gives its pages back to Remote
+// and wakes whoever came to wait for them.
+class Prefetcher {
+ public:
+  static constexpr size_t kRuns = 8;
+  static constexpr size_t kRunPages = 16;
+  static constexpr size_t kBufferBytes = kRuns * kRunPages * kPageBytes;
+
+  Prefetcher(Core& core, LinkPort& port, WorkerStats& stats);
+
+  // Starts as much of the plan as there is room for.
+  void start(const PrefetchPlan& plan);
+  bool progress();
+  size_t outstanding() const { return busy_; }
+
+ private:
+  enum class Step : uint8_t { kFree, kOnWire, kToInstall };
+  struct Run {
+    Step step = Step::kFree;
+    PageIndex first;
+    uint32_t pages = 0;
+    std::array<PageWord, kRunPages> words;
+  };
+
+  std::span<std::byte> bytes_of(size_t run, uint32_t pages) const {
+    return port_.buffer().subspan(run * kRunPages * kPageBytes, pages * kPageBytes);
+  }
+  // Claims up to `limit` neighbours from `first` that are remote; returns how many.
+  uint32_t claim(Run& run, PageIndex first, uint32_t limit);
+  bool post(size_t index);
+  void complete(size_t index, rdma::CompletionStatus status);
+  void install(size_t index);
+  void abandon(Run& run);
+  void finish(Run& run, uint32_t page, PageState state);
+
+  Core& core_;
+  LinkPort& port_;
+  WorkerStats& stats_;
+  std::array<Run, kRuns> runs_{};
+  size_t busy_ = 0;
+};
+
+}  // namespace farpage::pager

@@ -1,0 +1,91 @@
+// What the pager counts. Each fault worker and the evictor write their own; readers add them up.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <string>
+
+#include "base/histogram.h"
+#include "coordinator/api.h"
+#include "pager/lease_map.h"
+#include "rdma/transport.h"
+
+namespace farpage::pager {
+
+// One writer, any reader.
+class Counter {
+ public:
+  void add(uint64_t by = 1) {
+    value_.store(value_.load(std::memory_order_relaxed) + by, std::memory_order_relaxed);
+  }
+  uint64_t get() const { return value_.load(std::memory_order_relaxed); }
+
+ private:
+  std::atomic<uint64_t> value_{0};
+};
+
+struct alignas(64) WorkerStats {
+  Counter faults_remote;       // answered by a READ
+  Counter faults_zero;         // never written before: a zero page
+  Counter faults_write;        // first write to a clean page
+  Counter faults_coalesced;    // somebody was fetching the page already
+  Counter faults_rescued;      // a write that stopped an eviction
+  Counter faults_failed;       // ended in SIGBUS
+  Counter faults_waited_room;  // had to wait for the evictor
+  Counter reads;               // demand READs that completed
+  Counter read_bytes;
+  Counter prefetch_pages;  // installed ahead
+  Counter prefetch_failed_pages;
+  Counter retries;  // READs that were tried again, here or at another replica
+  std::array<Counter, 6> completions_by_status;  // by rdma::CompletionStatus
+  Histogram fault_ns;                            // remote fault: event read -> installed and woken
+  Histogram queue_ns;                            //   event read -> posted
+  Histogram wire_ns;                             //   posted -> completion seen
+  Histogram install_ns;                          //   the call that installs and wakes
+  Histogram zero_ns;                             // zero fault: event read -> installed
+};
+
+struct alignas(64) EvictorStats {
+  Counter pages_written;    // sent to the replicas
+  Counter pages_clean;      // dropped without being sent
+  Counter pages_zero;       // all zeros: recorded, not sent
+  Counter pages_cancelled;  // written while being evicted
+  Counter batches;
+  Counter writes;  // WRITE operations, all replicas
+  Counter write_bytes;
+  Counter write_failures;  // WRITEs with another status than ok
+  Histogram batch_ns;      // picked -> dropped
+};
+
+struct SharedStats {  // written rarely, by several threads
+  std::atomic<uint64_t> transport_fallbacks{0};
+  std::atomic<uint64_t> channels_connected{0};
+  std::atomic<uint64_t> channels_broken{0};
+  std::atomic<uint64_t> replicas_lost{0};
+  std::array<std::atomic<uint64_t>, kTransportKinds> connected_by_kind{};
+};
+
+// A sum at one moment.
+struct PagerStats {
+  uint64_t faults_remote = 0, faults_zero = 0, faults_write = 0, faults_coalesced = 0;
+  uint64_t faults_rescued = 0, faults_failed = 0, faults_waited_room = 0;
+  uint64_t reads = 0, read_bytes = 0, retries = 0;
+  uint64_t prefetch_pages = 0, prefetch_failed_pages = 0;
+  std::array<uint64_t, 6> completions_by_status{};
+  uint64_t evicted_written = 0, evicted_clean = 0, evicted_zero = 0, evictions_cancelled = 0;
+  uint64_t writes = 0, write_bytes = 0, write_failures = 0;
+  uint64_t transport_fallbacks = 0, channels_broken = 0, replicas_lost = 0;
+  std::array<uint64_t, kTransportKinds> connected_by_kind{};
+  uint64_t resident_pages = 0, away_pages = 0, budget_pages = 0, leased_slabs = 0;
+  Histogram fault_ns, queue_ns, wire_ns, install_ns, zero_ns, evict_batch_ns;
+
+  uint64_t evictions() const { return evicted_written + evicted_clean + evicted_zero; }
+  void add(const WorkerStats& worker);
+  void add(const EvictorStats& evictor);
+  void add(const SharedStats& shared);
+  // The names of /metrics (docs/operations.md), as they travel in heartbeats.
+  coordinator::Counters counters() const;
+};
+
+}  // namespace farpage::pager
