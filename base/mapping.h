@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <span>
 
+#include "base/fd.h"
 #include "base/result.h"
 
 namespace farpage {
@@ -36,6 +37,6 @@ class Mapping {
 };
 
 // A memfd of `bytes` bytes, sealed against shrinking and growing. `huge` asks for 2 MiB pages.
-Result<class Fd> create_memfd(const char* name, size_t bytes, bool huge = false);
+Result<Fd> create_memfd(const char* name, size_t bytes, bool huge = false);
 
 }  // namespace farpage

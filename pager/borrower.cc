@@ -126,12 +126,16 @@ Status Borrower::adopt(const std::vector<coordinator::Lease>& leases) {
 }
 
 Result<NodeIndex> Borrower::node_index(const NodeId& id) {
-  if (const auto known = core_.nodes.find(id)) return *known;
-  FARPAGE_TRY_VOID(refresh_nodes());
-  const auto index = core_.nodes.find(id);
+  auto index = core_.nodes.find(id);
+  if (!index) {
+    FARPAGE_TRY_VOID(refresh_nodes());
+    index = core_.nodes.find(id);
+  }
   if (!index) return fail(ErrorCode::kNotFound, "the coordinator does not list node " + id.value);
-  for (LinkPort* port : ports_) port->add_node(*index);
-  connector_bell_.ring();
+  if (!std::exchange(requested_[index->value], true)) {
+    for (LinkPort* port : ports_) port->request(*index);
+    connector_bell_.ring();
+  }
   return *index;
 }
 

@@ -3,6 +3,7 @@
 // when the coordinator is silent, paging goes on under the leases held.
 #pragma once
 
+#include <array>
 #include <functional>
 #include <thread>
 #include <vector>
@@ -50,8 +51,9 @@ class Borrower {
   const std::function<coordinator::Counters()> counters_;
   coordinator::RegionInfo region_;
   uint64_t events_since_ = 0;
-  bool coordinator_silent_ = false;  // said so already
-  bool lease_refused_ = false;       // said so already
+  std::array<bool, kMaxNodes> requested_{};  // channels to the node were asked for
+  bool coordinator_silent_ = false;          // said so already
+  bool lease_refused_ = false;               // said so already
   std::atomic<uint64_t> leased_slabs_{0};
   std::jthread thread_;
 };

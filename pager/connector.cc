@@ -84,12 +84,16 @@ void Connector::connect(LinkPort& port, NodeIndex node, Attempt& attempt) {
     core_.shared_stats.channels_connected.fetch_add(1, std::memory_order_relaxed);
     core_.shared_stats.connected_by_kind[static_cast<size_t>(transport.kind())].fetch_add(
         1, std::memory_order_relaxed);
+    core_.unreachable_since_ns[node.value].store(0, std::memory_order_relaxed);
     attempt.connected_at = SteadyClock::read();
     attempt.pause = Milliseconds(0);
     attempt.not_before = Instant{0};
     port.deliver(node, std::move(*channel));
     return;
   }
+  int64_t reachable = 0;
+  (void)core_.unreachable_since_ns[node.value].compare_exchange_strong(reachable, start.count(),
+                                                                       std::memory_order_relaxed);
   if (attempt.pause.count() == 0)
     spdlog::warn("pager: connect_failed port={} node={} reason=\"{}\"", port.name(),
                  info.join.id.value, reasons);

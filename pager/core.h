@@ -1,6 +1,7 @@
 // Core: what the threads of one pager share.
 #pragma once
 
+#include <array>
 #include <atomic>
 
 #include "base/doorbell.h"
@@ -40,6 +41,12 @@ struct Core {
   }
   void note_touched(PageIndex page) {
     if (leases.touch(page)) borrower_bell.ring();
+  }
+  // Since when no port could connect to the node; 0: it could. Written by the connector.
+  std::array<std::atomic<int64_t>, kMaxNodes> unreachable_since_ns{};
+  Nanoseconds unreachable_for(NodeIndex node) const {
+    const int64_t since = unreachable_since_ns[node.value].load(std::memory_order_relaxed);
+    return since == 0 ? Nanoseconds(0) : SteadyClock::read() - Nanoseconds(since);
   }
   // The replica cannot be used any more: its node lost the memory, or it missed a write.
   void lose_replica(PageIndex page, const ReplicaLease& replica, const char* why);

@@ -159,10 +159,12 @@ void Evictor::fail_run(WriteRun& run, const char* why) {
 }
 
 void Evictor::expire_replicas(Instant start) {
-  if (SteadyClock::read() - start < kReplicaPatience) return;
+  const bool late = SteadyClock::read() - start >= kReplicaPatience;
   for (size_t i = 0; i < run_count_; ++i) {
     WriteRun& run = runs_[i];
     if (run.done || run.in_flight) continue;
+    // The patience is had once for a node, not once for each slab on it.
+    if (!late && core_.unreachable_for(replica_of(run).node) < kReplicaPatience) continue;
     const SlabLease* lease = core_.leases.find(victims_[run.first].page);
     const auto acknowledged_elsewhere = [&](uint32_t replica) {
       return replica != run.replica &&

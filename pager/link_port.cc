@@ -1,6 +1,5 @@
 #include "pager/link_port.h"
 
-#include "base/check.h"
 #include "base/host.h"
 
 namespace farpage::pager {
@@ -30,13 +29,6 @@ void LinkPort::deliver(NodeIndex node, std::unique_ptr<rdma::Channel> channel) {
   Link& link = links_[node.value];
   delete link.mailbox.exchange(channel.release(), std::memory_order_acq_rel);
   link.wanted.store(false, std::memory_order_release);
-}
-
-void LinkPort::add_node(NodeIndex node) {
-  FARPAGE_CHECK(node.value < kMaxNodes, "node %u", unsigned{node.value});
-  links_[node.value].wanted.store(true, std::memory_order_release);
-  const uint32_t known = known_nodes_.load(std::memory_order_relaxed);
-  if (known <= node.value) known_nodes_.store(node.value + 1U, std::memory_order_release);
 }
 
 }  // namespace farpage::pager

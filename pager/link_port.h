@@ -15,7 +15,7 @@
 
 namespace farpage::pager {
 
-// Threads: the connector thread calls wants(), deliver() and add_node(); all else is the owner's.
+// Threads: the connector thread calls wants() and deliver(); all else but request() is the owner's.
 // Invariant: a channel has exactly one owner: the connector until deliver(), then the port.
 class LinkPort {
  public:
@@ -33,12 +33,15 @@ class LinkPort {
   // Calls `visit` with each channel that has something in flight, broken ones too.
   template <typename Visit>
   void for_each_busy_channel(Visit&& visit) {
-    for (uint32_t i = 0; i < known_nodes_.load(std::memory_order_acquire); ++i)
+    for (uint32_t i = 0; i < used_nodes_; ++i)
       if (Link& link = links_[i]; link.channel && link.in_flight > 0)
         visit(NodeIndex{static_cast<uint8_t>(i)}, *link.channel);
   }
   // The owner counts what it has in flight on each channel.
-  void posted(NodeIndex node, uint32_t operations) { links_[node.value].in_flight += operations; }
+  void posted(NodeIndex node, uint32_t operations) {
+    links_[node.value].in_flight += operations;
+    if (used_nodes_ <= node.value) used_nodes_ = node.value + 1U;
+  }
   void completed(NodeIndex node, uint32_t operations) {
     links_[node.value].in_flight -= operations;
   }
@@ -48,7 +51,8 @@ class LinkPort {
     return links_[node.value].wanted.load(std::memory_order_acquire);
   }
   void deliver(NodeIndex node, std::unique_ptr<rdma::Channel> channel);
-  void add_node(NodeIndex node);
+  // From any thread: a channel to this node will be needed soon.
+  void request(NodeIndex node) { links_[node.value].wanted.store(true, std::memory_order_release); }
 
   const std::string& name() const { return name_; }
   std::span<std::byte> buffer() const { return buffer_; }
@@ -66,7 +70,7 @@ class LinkPort {
   const std::span<std::byte> buffer_;
   const uint64_t session_;
   const Doorbell& doorbell_;
-  std::atomic<uint32_t> known_nodes_{0};
+  uint32_t used_nodes_ = 0;  // owner thread: one more than the highest node posted to
   std::array<Link, kMaxNodes> links_;
 };
 

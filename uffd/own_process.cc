@@ -23,6 +23,9 @@ class OwnWindow final : public WindowAddressSpace {
         memory_(std::move(memory)),
         empty_memfd_(std::move(empty_memfd)) {}
 
+  // First the descriptor: unmapping a range that is watched waits until somebody reads the event.
+  ~OwnWindow() override { close_userfaultfd(); }
+
   Status read(std::span<const PageIndex> present, std::span<std::byte> out) override {
     FARPAGE_CHECK(out.size() >= present.size() * kPageBytes, "%zu bytes", out.size());
     for (size_t i = 0; i < present.size(); ++i)

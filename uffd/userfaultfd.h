@@ -32,6 +32,7 @@ class Userfaultfd {
   static Userfaultfd adopt(Fd fd, uint64_t features) { return {std::move(fd), features}; }
 
   int fd() const { return fd_.get(); }
+  void close() { fd_.reset(); }
   uint64_t features() const { return features_; }
   bool has_poison() const;
 

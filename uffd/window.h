@@ -31,6 +31,9 @@ class WindowAddressSpace : public AddressSpace {
   // Kernels before 6.6 have no UFFDIO_POISON: make the range fail some other way.
   virtual Status poison_by_mapping(uint64_t address, uint64_t bytes) = 0;
 
+  // Nothing is watched any more: missing pages read as zeros from here on.
+  void close_userfaultfd() { userfaultfd_.close(); }
+
   static uint64_t bytes_of(PageRun run) { return uint64_t{run.pages} << kPageShift; }
 
  private:

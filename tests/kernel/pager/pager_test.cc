@@ -1,0 +1,242 @@
+// The pager on a real userfaultfd window of this process, over each transport that needs no
+// hardware.
+#include "pager/pager.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstring>
+#include <random>
+#include <thread>
+#include <vector>
+
+#include "rig.h"
+
+namespace farpage::pager {
+namespace {
+
+using rdma::TransportKind;
+
+uint64_t pattern(uint64_t page, uint64_t version) {
+  return page * 0x9E3779B97F4A7C15ULL + version;
+}
+
+void fill(Rig& rig, uint64_t page, uint64_t version) {
+  volatile uint64_t* words = rig.page(page);
+  for (size_t i = 0; i < kPageBytes / 8; i += 64) words[i] = pattern(page, version) + i;
+}
+
+bool holds(Rig& rig, uint64_t page, uint64_t version) {
+  volatile uint64_t* words = rig.page(page);
+  for (size_t i = 0; i < kPageBytes / 8; i += 64)
+    if (words[i] != pattern(page, version) + i) return false;
+  return true;
+}
+
+// Counters are written just after the thread was woken: give the worker the time to say it.
+template <typename Condition>
+bool eventually(Condition condition) {
+  for (int tries = 0; tries < 2000; ++tries) {
+    if (condition()) return true;
+    std::this_thread::sleep_for(Milliseconds(1));
+  }
+  return false;
+}
+
+class PagerOver : public testing::TestWithParam<TransportKind> {};
+
+INSTANTIATE_TEST_SUITE_P(Wires, PagerOver,
+                         testing::Values(TransportKind::kTcp, TransportKind::kShm,
+                                         TransportKind::kLoop),
+                         [](const auto& wire) { return std::string(to_string(wire.param)); });
+
+TEST_P(PagerOver, NeverWrittenPagesReadAsZerosAndCostNothingRemote) {
+  Rig rig({.transport = GetParam()});
+  for (uint64_t page = 0; page < rig.pages(); ++page) ASSERT_EQ(*rig.page(page), 0U) << page;
+  EXPECT_EQ(rig.stats().writes, 0U);
+  EXPECT_TRUE(eventually([&] { return rig.stats().faults_zero == rig.pages(); }));
+}
+
+TEST_P(PagerOver, EveryByteComesBackAfterEviction) {
+  Rig rig({.transport = GetParam()});
+  for (uint64_t page = 0; page < rig.pages(); ++page) fill(rig, page, 1);
+  for (uint64_t page = 0; page < rig.pages(); ++page) ASSERT_TRUE(holds(rig, page, 1)) << page;
+  const PagerStats stats = rig.stats();
+  EXPECT_GE(stats.evicted_written, rig.pages() - 1024);
+  EXPECT_GE(stats.faults_remote + stats.prefetch_pages, rig.pages() - 1024);
+  EXPECT_LE(stats.resident_pages, 1024U);
+  EXPECT_EQ(stats.faults_failed, 0U);
+}
+
+TEST_P(PagerOver, RandomReadsAndWritesOfManyThreadsSeeTheirOwnLastWrites) {
+  constexpr uint64_t kSeed = 20261121;
+  SCOPED_TRACE(testing::Message() << "seed " << kSeed);
+  Rig rig({.transport = GetParam(), .prefetch_depth = 16});
+  constexpr unsigned kThreads = 4;
+  std::atomic<uint64_t> wrong{0};
+  std::vector<std::thread> threads;
+  for (unsigned t = 0; t < kThreads; ++t) {
+    threads.emplace_back([&, t] {
+      std::mt19937_64 random(kSeed + t);
+      const uint64_t mine =
+          rig.pages() / kThreads;  // each thread has pages of its own, interleaved
+      std::vector<uint64_t> version(mine, 0);
+      for (int i = 0; i < 20'000; ++i) {
+        const uint64_t own = random() % mine;
+        const uint64_t page = own * kThreads + t;
+        if (version[own] != 0 && !holds(rig, page, version[own])) ++wrong;
+        if (version[own] == 0 && *rig.page(page) != 0) ++wrong;
+        if (random() % 2 == 0) fill(rig, page, ++version[own]);
+      }
+      for (uint64_t own = 0; own < mine; ++own)
+        if (version[own] != 0 && !holds(rig, own * kThreads + t, version[own])) ++wrong;
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(wrong, 0U);
+  EXPECT_GT(rig.stats().faults_remote, 1000U);
+}
+
+TEST_P(PagerOver, CleanPagesAreDroppedWithoutBeingSentAgain) {
+  Rig rig({.transport = GetParam()});
+  for (uint64_t page = 0; page < rig.pages(); ++page) fill(rig, page, 1);
+  for (uint64_t page = 0; page < 3000; ++page) ASSERT_TRUE(holds(rig, page, 1));
+  const PagerStats before = rig.stats();
+  for (uint64_t round = 0; round < 2; ++round)
+    for (uint64_t page = 0; page < 3000; ++page) ASSERT_TRUE(holds(rig, page, 1));
+  const PagerStats after = rig.stats();
+  EXPECT_GT(after.evicted_clean - before.evicted_clean, 3000U);
+  EXPECT_LT(after.evicted_written - before.evicted_written, 1100U);  // what was dirty at the start
+}
+
+TEST_P(PagerOver, KernelReadsAndWritesWork) {
+  Rig rig({.transport = GetParam()});
+  for (uint64_t page = 0; page < rig.pages(); ++page) fill(rig, page, 1);
+  int pipes[2];
+  ASSERT_EQ(::pipe(pipes), 0);
+  for (uint64_t page = 0; page < 64; ++page) {
+    // write(2) reads far memory, read(2) writes it: the kernel's own faults.
+    ASSERT_EQ(::write(pipes[1], rig.bytes(page), kPageBytes), ssize_t{kPageBytes});
+    ASSERT_EQ(::read(pipes[0], rig.bytes(page + 2048), kPageBytes), ssize_t{kPageBytes});
+    ASSERT_EQ(std::memcmp(rig.bytes(page), rig.bytes(page + 2048), kPageBytes), 0);
+  }
+  ::close(pipes[0]);
+  ::close(pipes[1]);
+}
+
+TEST_P(PagerOver, DiscardedPagesReadAsZeros) {
+  Rig rig({.transport = GetParam()});
+  for (uint64_t page = 0; page < rig.pages(); ++page) fill(rig, page, 1);
+  rig.pager().discard({PageIndex{100}, 3000});
+  uffd::DropResult result;
+  const uffd::PageRun run{PageIndex{100}, 3000};
+  ASSERT_TRUE(rig.pager().space().drop({&run, 1}, {&result, 1}).has_value());
+  for (uint64_t page = 0; page < rig.pages(); ++page) {
+    if (page >= 100 && page < 3100) {
+      ASSERT_EQ(*rig.page(page), 0U) << page;
+    } else {
+      ASSERT_TRUE(holds(rig, page, 1)) << page;
+    }
+  }
+}
+
+TEST_P(PagerOver, BudgetAndTableAgreeWhenAllIsQuiet) {
+  Rig rig({.transport = GetParam(), .prefetch_depth = 32});
+  std::mt19937_64 random(7);
+  for (int i = 0; i < 20'000; ++i) fill(rig, random() % rig.pages(), 1);
+  EXPECT_TRUE(eventually([&] { return rig.pager().check_invariants().has_value(); }))
+      << rig.pager().check_invariants().error().message();
+}
+
+TEST_P(PagerOver, Defect10LostOnlyNodeEndsInSigbusWithinTheDeadline) {
+  Rig rig({.transport = GetParam(), .fault_deadline = Milliseconds(1500)});
+  for (uint64_t page = 0; page < rig.pages(); ++page) fill(rig, page, 1);
+  rig.node(0).kill();
+  const Instant start = SteadyClock::read();
+  EXPECT_TRUE(ends_in_sigbus(rig.page(0)));
+  EXPECT_LT(SteadyClock::read() - start, Seconds(10));
+  EXPECT_GE(rig.stats().faults_failed, 1U);
+}
+
+TEST_P(PagerOver, RestartedNodeIsNeverReadAsIfItHadThePages) {
+  Rig rig({.transport = GetParam(), .fault_deadline = Milliseconds(1500)});
+  for (uint64_t page = 0; page < rig.pages(); ++page) fill(rig, page, 1);
+  rig.node(0).restart();
+  EXPECT_TRUE(ends_in_sigbus(rig.page(1)));
+}
+
+TEST_P(PagerOver, RevokedLeaseEndsInSigbusNotInZeros) {
+  Rig rig({.transport = GetParam()});
+  for (uint64_t page = 0; page < rig.pages(); ++page) fill(rig, page, 1);
+  rig.node(0).revoke_all();
+  EXPECT_TRUE(ends_in_sigbus(rig.page(2)));
+}
+
+TEST_P(PagerOver, TwoReplicasSurviveTheLossOfOneNode) {
+  Rig rig({.transport = GetParam(), .replicas = 2, .nodes = 2});
+  for (uint64_t page = 0; page < rig.pages(); ++page) fill(rig, page, 1);
+  rig.node(1).kill();
+  for (uint64_t page = 0; page < rig.pages(); ++page) ASSERT_TRUE(holds(rig, page, 1)) << page;
+  for (uint64_t page = 0; page < rig.pages(); ++page) fill(rig, page, 2);
+  for (uint64_t page = 0; page < rig.pages(); ++page) ASSERT_TRUE(holds(rig, page, 2)) << page;
+  EXPECT_EQ(rig.stats().faults_failed, 0U);
+  EXPECT_GT(rig.stats().replicas_lost, 0U);
+}
+
+TEST_P(PagerOver, DeadCoordinatorDoesNothingToTheProgram) {
+  Rig rig({.transport = GetParam()});
+  for (uint64_t page = 0; page < rig.pages(); ++page) fill(rig, page, 1);
+  rig.client().set_down(true);
+  for (uint64_t page = 0; page < rig.pages(); ++page) ASSERT_TRUE(holds(rig, page, 1)) << page;
+  for (uint64_t page = 0; page < rig.pages(); ++page) fill(rig, page, 2);
+  for (uint64_t page = 0; page < rig.pages(); ++page) ASSERT_TRUE(holds(rig, page, 2)) << page;
+}
+
+TEST_P(PagerOver, SequentialReadsArePrefetched) {
+  Rig rig({.transport = GetParam(), .prefetch_depth = 32});
+  for (uint64_t page = 0; page < rig.pages(); ++page) fill(rig, page, 1);
+  const PagerStats before = rig.stats();
+  for (uint64_t page = 0; page < 2500; ++page) ASSERT_TRUE(holds(rig, page, 1)) << page;
+  const PagerStats after = rig.stats();
+  EXPECT_GT(after.prefetch_pages - before.prefetch_pages, 1000U);
+  EXPECT_LT(after.faults_remote - before.faults_remote, 1500U);
+}
+
+TEST(Pager, BudgetFullAndNothingToBorrowEndsInSigbusNotInAHang) {
+  Rig rig({.fault_deadline = Milliseconds(500)});
+  rig.client().set_slab_limit(1);  // one slab of 512 pages for all
+  bool failed = false;
+  for (uint64_t page = 0; page < rig.pages() && !failed; ++page) {
+    failed = ends_in_sigbus(rig.page(page));
+    if (!failed) fill(rig, page, 1);
+  }
+  EXPECT_TRUE(failed);
+  EXPECT_LE(rig.stats().resident_pages, 1024U);
+}
+
+TEST(Pager, ForkIsAllowedOnlyWhileNothingIsAway) {
+  Rig rig({});
+  for (uint64_t page = 0; page < 100; ++page) fill(rig, page, 1);
+  EXPECT_TRUE(rig.pager().begin_fork());
+  rig.pager().end_fork();
+  for (uint64_t page = 0; page < rig.pages(); ++page) fill(rig, page, 1);
+  EXPECT_FALSE(rig.pager().begin_fork());
+  for (uint64_t page = 0; page < rig.pages(); ++page) ASSERT_TRUE(holds(rig, page, 1)) << page;
+}
+
+TEST(Pager, LossReorderAndErrorsOfTheWireLoseNoPage) {
+  rdma::LoopOptions loop{.seed = 99};
+  loop.faults = {.delay_polls = 5,
+                 .lost_per_mille = 1,
+                 .failed_per_mille = 5,
+                 .failed_status = rdma::CompletionStatus::kPeerGone,
+                 .reorder = true};
+  Rig rig({.transport = TransportKind::kLoop, .fault_deadline = Seconds(20), .loop = loop});
+  for (uint64_t page = 0; page < rig.pages(); ++page) fill(rig, page, 1);
+  for (uint64_t page = 0; page < rig.pages(); ++page) ASSERT_TRUE(holds(rig, page, 1)) << page;
+  EXPECT_GT(rig.stats().retries, 0U);
+  EXPECT_EQ(rig.stats().faults_failed, 0U);
+}
+
+}  // namespace
+}  // namespace farpage::pager

@@ -1,0 +1,251 @@
+#include "rig.h"
+
+#include <gtest/gtest.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdlib.h>
+
+#include <filesystem>
+
+#include "base/host.h"
+#include "rdma/shm/shm.h"
+#include "rdma/tcp/tcp.h"
+#include "uffd/own_process.h"
+
+namespace farpage::pager {
+
+namespace coord = farpage::coordinator;
+
+TestNode::TestNode(std::string name, rdma::TransportKind kind,
+                   std::shared_ptr<rdma::LoopNetwork> loop)
+    : name_(std::move(name)), kind_(kind), loop_(std::move(loop)) {
+  start();
+}
+
+void TestNode::start() {
+  incarnation_ = random_u64();
+  if (kind_ == rdma::TransportKind::kTcp) {
+    auto host = rdma::make_tcp_memory_host({});
+    ASSERT_TRUE(host.has_value()) << host.error().message();
+    host_ = std::move(*host);
+  } else if (kind_ == rdma::TransportKind::kShm) {
+    std::string path = "/tmp/farpage-test-XXXXXX";
+    ASSERT_NE(::mkdtemp(path.data()), nullptr);
+    directory_ = path;
+    auto host = rdma::make_shm_memory_host({.socket_path = path + "/node"});
+    ASSERT_TRUE(host.has_value()) << host.error().message();
+    host_ = std::move(*host);
+  } else {
+    auto host = rdma::make_loop_memory_host(loop_, name_);
+    ASSERT_TRUE(host.has_value()) << host.error().message();
+    host_ = std::move(*host);
+  }
+}
+
+coord::NodeInfo TestNode::info() const {
+  coord::NodeInfo info;
+  info.join.id = NodeId{name_};
+  info.join.incarnation = incarnation_;
+  info.join.slab_bytes = kTestSlabBytes;
+  if (host_) info.join.transports.push_back(host_->address());
+  return info;
+}
+
+coord::Lease TestNode::lease(SlabIndex slab, uint32_t replica) {
+  auto fd = create_memfd("farpage-test-slab", kTestSlabBytes);
+  EXPECT_TRUE(fd.has_value());
+  auto memory = Mapping::shared(fd->get(), kTestSlabBytes);
+  EXPECT_TRUE(memory.has_value());
+  const Generation generation{++generation_};
+  const auto key = host_->expose({memory->bytes(), fd->get()}, generation);
+  EXPECT_TRUE(key.has_value()) << key.error().message();
+  coord::Lease lease;
+  lease.slab = slab;
+  lease.replica = replica;
+  lease.node = NodeId{name_};
+  lease.address = RemoteAddress{reinterpret_cast<uint64_t>(memory->data())};
+  lease.bytes = kTestSlabBytes;
+  lease.rkeys[host_->address().kind] = *key;
+  lease.generation = generation;
+  slabs_.emplace_back(std::move(*fd), std::move(*memory));
+  keys_.push_back(*key);
+  return lease;
+}
+
+void TestNode::kill() {
+  host_.reset();
+  slabs_.clear();
+  keys_.clear();
+  if (!directory_.empty()) std::filesystem::remove_all(directory_);
+}
+
+void TestNode::restart() {
+  kill();
+  start();
+}
+
+void TestNode::revoke_all() {
+  for (const RemoteKey key : keys_) host_->withdraw(key);
+  keys_.clear();
+}
+
+Status TestClient::check_up() const {
+  if (down_) return fail(ErrorCode::kUnavailable, "the coordinator is down");
+  return {};
+}
+
+void TestClient::set_down(bool down) {
+  const std::lock_guard lock(mutex_);
+  down_ = down;
+}
+
+void TestClient::set_slab_limit(size_t slabs) {
+  const std::lock_guard lock(mutex_);
+  slab_limit_ = slabs;
+}
+
+Result<coord::NodeInfo> TestClient::join(const coord::NodeJoin&) {
+  return fail(ErrorCode::kUnsupported, "not a node");
+}
+Status TestClient::heartbeat_node(const NodeId&, const coord::NodeHeartbeat&) {
+  return fail(ErrorCode::kUnsupported, "not a node");
+}
+Status TestClient::remove_node(const NodeId&, bool) {
+  return fail(ErrorCode::kUnsupported, "not a node");
+}
+Status TestClient::drain_node(const NodeId&) {
+  return fail(ErrorCode::kUnsupported, "not a node");
+}
+
+Result<coord::RegionInfo> TestClient::create_region(const coord::RegionCreate& region) {
+  const std::lock_guard lock(mutex_);
+  FARPAGE_TRY_VOID(check_up());
+  region_.id = RegionId{"r1"};
+  region_.replicas = region.replicas;
+  region_.slab_bytes = region.slab_bytes;
+  region_.heartbeat_interval = Milliseconds(50);
+  return region_;
+}
+
+Result<coord::RegionInfo> TestClient::region(const RegionId&) {
+  const std::lock_guard lock(mutex_);
+  FARPAGE_TRY_VOID(check_up());
+  coord::RegionInfo info = region_;
+  for (const auto& [slab, leases] : leases_)
+    info.leases.insert(info.leases.end(), leases.begin(), leases.end());
+  return info;
+}
+
+Result<std::vector<coord::Lease>> TestClient::lease_slabs(const RegionId&,
+                                                          const std::vector<SlabIndex>& slabs) {
+  const std::lock_guard lock(mutex_);
+  FARPAGE_TRY_VOID(check_up());
+  std::vector<coord::Lease> result;
+  for (const SlabIndex slab : slabs) {
+    if (!leases_.contains(slab.value)) {
+      if (leases_.size() >= slab_limit_) return fail(ErrorCode::kExhausted, "no free slab");
+      std::vector<coord::Lease>& made = leases_[slab.value];
+      for (uint32_t replica = 0; replica < region_.replicas; ++replica)
+        made.push_back(nodes_[(slab.value + replica) % nodes_.size()]->lease(slab, replica));
+    }
+    const auto& known = leases_[slab.value];
+    result.insert(result.end(), known.begin(), known.end());
+  }
+  return result;
+}
+
+Status TestClient::release_slabs(const RegionId&, const std::vector<SlabIndex>&) {
+  return {};
+}
+Status TestClient::heartbeat_region(const RegionId&, const coord::RegionHeartbeat&) {
+  const std::lock_guard lock(mutex_);
+  return check_up();
+}
+Status TestClient::delete_region(const RegionId&) {
+  return {};
+}
+Result<rdma::QueuePairEndpoint> TestClient::exchange(const NodeId&,
+                                                     const rdma::QueuePairEndpoint&) {
+  return fail(ErrorCode::kUnsupported, "no verbs here");
+}
+
+Result<std::vector<coord::NodeInfo>> TestClient::nodes() {
+  const std::lock_guard lock(mutex_);
+  FARPAGE_TRY_VOID(check_up());
+  std::vector<coord::NodeInfo> infos;
+  for (const auto& node : nodes_) infos.push_back(node->info());
+  return infos;
+}
+
+Result<std::vector<coord::RegionInfo>> TestClient::regions() {
+  return std::vector<coord::RegionInfo>();
+}
+Result<coord::EventBatch> TestClient::events(uint64_t since, Milliseconds) {
+  return coord::EventBatch{.events = {}, .next_since = since, .missed = false};
+}
+Result<std::string> TestClient::get(const std::string&) {
+  return fail(ErrorCode::kUnsupported, "no REST here");
+}
+
+Rig::Rig(const RigOptions& options)
+    : options_(options), loop_(rdma::make_loop_network(options.loop)) {
+  for (uint32_t i = 0; i < options.nodes; ++i)
+    nodes_.push_back(
+        std::make_unique<TestNode>("n" + std::to_string(i + 1), options.transport, loop_));
+  client_ = std::make_unique<TestClient>(nodes_);
+  if (options.transport == rdma::TransportKind::kTcp) {
+    transports_.push_back(rdma::make_tcp_transport());
+  } else if (options.transport == rdma::TransportKind::kShm) {
+    transports_.push_back(rdma::make_shm_transport());
+  } else {
+    transports_.push_back(rdma::make_loop_transport(loop_));
+  }
+  auto space = uffd::create_own_window(options.pages);
+  EXPECT_TRUE(space.has_value()) << space.error().message();
+  base_ = (*space)->address_of(PageIndex{0});
+  PagerOptions pager_options;
+  pager_options.local_bytes = options.local_pages * kPageBytes;
+  pager_options.replicas = options.replicas;
+  pager_options.slab_bytes = kTestSlabBytes;
+  pager_options.workers = options.workers;
+  pager_options.pin_workers = false;
+  pager_options.prefetch_depth = options.prefetch_depth;
+  pager_options.fault_deadline = options.fault_deadline;
+  pager_options.channel.operation_timeout = Milliseconds(500);
+  auto pager = Pager::create(pager_options, std::move(*space), *client_, transports_, Seconds(5));
+  EXPECT_TRUE(pager.has_value()) << pager.error().message();
+  if (pager) pager_ = std::move(*pager);
+}
+
+Rig::~Rig() {
+  pager_.reset();
+  for (auto& node : nodes_) node->kill();
+}
+
+namespace {
+thread_local sigjmp_buf escape;
+thread_local uint64_t sigbus_address = 0;
+
+void on_sigbus(int, siginfo_t* info, void*) {
+  sigbus_address = reinterpret_cast<uint64_t>(info->si_addr);
+  siglongjmp(escape, 1);
+}
+}  // namespace
+
+bool ends_in_sigbus(volatile uint64_t* word) {
+  struct sigaction action {};
+  struct sigaction before {};
+  action.sa_sigaction = on_sigbus;
+  action.sa_flags = SA_SIGINFO;
+  ::sigaction(SIGBUS, &action, &before);
+  volatile bool failed = true;
+  if (sigsetjmp(escape, 1) == 0) {
+    (void)*word;
+    failed = false;
+  }
+  ::sigaction(SIGBUS, &before, nullptr);
+  const uint64_t page_mask = ~uint64_t{kPageBytes - 1};
+  return failed && (sigbus_address & page_mask) == (reinterpret_cast<uint64_t>(word) & page_mask);
+}
+
+}  // namespace farpage::pager

@@ -1,0 +1,137 @@
+// A pager on a real userfaultfd window of this process, and memory nodes of any transport in this
+// process behind a stand-in for the coordinator's client.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "base/mapping.h"
+#include "coordinator/client.h"
+#include "pager/pager.h"
+#include "rdma/loop/loop.h"
+#include "rdma/memory_host.h"
+
+namespace farpage::pager {
+
+inline constexpr uint64_t kTestSlabBytes = uint64_t{2} << 20;
+
+// One memory node: slabs of memory behind a host.
+class TestNode {
+ public:
+  TestNode(std::string name, rdma::TransportKind kind, std::shared_ptr<rdma::LoopNetwork> loop);
+
+  coordinator::NodeInfo info() const;
+  coordinator::Lease lease(SlabIndex slab, uint32_t replica);
+  // The process dies: connections break and its memory is gone.
+  void kill();
+  // It comes back with empty memory and other keys.
+  void restart();
+  bool alive() const { return host_ != nullptr; }
+  // Revokes what was leased, without telling anybody.
+  void revoke_all();
+  rdma::HostCounters counters() const { return host_->counters(); }
+
+ private:
+  void start();
+
+  const std::string name_;
+  const rdma::TransportKind kind_;
+  const std::shared_ptr<rdma::LoopNetwork> loop_;
+  std::string directory_;
+  uint64_t incarnation_ = 0;
+  uint32_t generation_ = 0;
+  std::vector<std::pair<Fd, Mapping>> slabs_;
+  std::vector<RemoteKey> keys_;
+  std::unique_ptr<rdma::MemoryHost> host_;
+};
+
+// Answers from its table of nodes, as a coordinator would.
+class TestClient final : public coordinator::Client {
+ public:
+  explicit TestClient(std::vector<std::unique_ptr<TestNode>>& nodes) : nodes_(nodes) {}
+
+  Result<coordinator::NodeInfo> join(const coordinator::NodeJoin& node) override;
+  Status heartbeat_node(const NodeId& node, const coordinator::NodeHeartbeat& heartbeat) override;
+  Status remove_node(const NodeId& node, bool force) override;
+  Status drain_node(const NodeId& node) override;
+  Result<coordinator::RegionInfo> create_region(const coordinator::RegionCreate& region) override;
+  Result<coordinator::RegionInfo> region(const RegionId& region) override;
+  Result<std::vector<coordinator::Lease>> lease_slabs(const RegionId& region,
+                                                      const std::vector<SlabIndex>& slabs) override;
+  Status release_slabs(const RegionId& region, const std::vector<SlabIndex>& slabs) override;
+  Status heartbeat_region(const RegionId& region,
+                          const coordinator::RegionHeartbeat& heartbeat) override;
+  Status delete_region(const RegionId& region) override;
+  Result<rdma::QueuePairEndpoint> exchange(const NodeId& node,
+                                           const rdma::QueuePairEndpoint& ours) override;
+  Result<std::vector<coordinator::NodeInfo>> nodes() override;
+  Result<std::vector<coordinator::RegionInfo>> regions() override;
+  Result<coordinator::EventBatch> events(uint64_t since, Milliseconds timeout) override;
+  Result<std::string> get(const std::string& path) override;
+
+  // From now on every call fails, as with a dead coordinator.
+  void set_down(bool down);
+  // No more slabs beyond so many.
+  void set_slab_limit(size_t slabs);
+
+ private:
+  Status check_up() const;
+
+  mutable std::mutex mutex_;
+  std::vector<std::unique_ptr<TestNode>>& nodes_;
+  coordinator::RegionInfo region_;
+  bool down_ = false;
+  size_t slab_limit_ = 1U << 16;
+  std::map<uint32_t, std::vector<coordinator::Lease>> leases_;
+};
+
+struct RigOptions {
+  rdma::TransportKind transport = rdma::TransportKind::kTcp;
+  uint64_t pages = 4096;  // of the window
+  uint64_t local_pages = 1024;
+  uint32_t replicas = 1;
+  uint32_t nodes = 1;
+  uint32_t workers = 2;
+  uint32_t prefetch_depth = 0;
+  Milliseconds fault_deadline{3000};
+  rdma::LoopOptions loop;
+};
+
+class Rig {
+ public:
+  explicit Rig(const RigOptions& options);
+  ~Rig();
+
+  uint64_t pages() const { return options_.pages; }
+  // The window, as the program sees it.
+  volatile uint64_t* page(uint64_t index) {
+    return reinterpret_cast<volatile uint64_t*>(base_ + index * kPageBytes);
+  }
+  std::byte* bytes(uint64_t index) {
+    return reinterpret_cast<std::byte*>(base_ + index * kPageBytes);
+  }
+  Pager& pager() { return *pager_; }
+  PagerStats stats() const { return pager_->stats(); }
+  TestNode& node(size_t index) { return *nodes_[index]; }
+  TestClient& client() { return *client_; }
+  rdma::LoopNetwork& loop() { return *loop_; }
+  // Ends the pager. Its memory is gone with it.
+  void stop() { pager_.reset(); }
+
+ private:
+  RigOptions options_;
+  std::shared_ptr<rdma::LoopNetwork> loop_;
+  std::vector<std::unique_ptr<TestNode>> nodes_;
+  std::unique_ptr<TestClient> client_;
+  std::vector<std::unique_ptr<rdma::Transport>> transports_;
+  uint64_t base_ = 0;
+  std::unique_ptr<Pager> pager_;
+};
+
+// Runs `touch`; true if it ended in SIGBUS at an address in the page. Works on the calling thread.
+bool ends_in_sigbus(volatile uint64_t* word);
+
+}  // namespace farpage::pager
