@@ -38,8 +38,8 @@ int main(void) {
   struct timespec pause = {.tv_sec = 0, .tv_nsec = 200000000};
   nanosleep(&pause, NULL);
   struct reading last = read_both();
-  double khz = (double)(last.ticks - first.ticks) * 1e6 /
-               (double)(last.nanoseconds - first.nanoseconds);
+  double khz =
+      (double)(last.ticks - first.ticks) * 1e6 / (double)(last.nanoseconds - first.nanoseconds);
   printf("%.0f\n", khz);
   return 0;
 }
