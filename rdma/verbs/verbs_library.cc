@@ -8,8 +8,6 @@
 namespace farpage::rdma::verbs {
 namespace {
 
-constexpr const char* kLibrary = "libibverbs.so.1";
-
 // The exported functions under their exported types. Where the header hides one behind a macro or
 // an inline function, the type is spelled out.
 struct Functions {
@@ -128,8 +126,8 @@ class LoadedLibrary final : public VerbsLibrary {
 
 }  // namespace
 
-Result<std::shared_ptr<const VerbsLibrary>> load_verbs_library() {
-  void* handle = dlopen(kLibrary, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+Result<std::shared_ptr<const VerbsLibrary>> load_verbs_library(const std::string& file) {
+  void* handle = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
   if (handle == nullptr) {
     return fail(ErrorCode::kUnsupported,
                 std::string("cannot load libibverbs (install the packages libibverbs1 and "
@@ -153,7 +151,7 @@ Result<std::shared_ptr<const VerbsLibrary>> load_verbs_library() {
   resolve("ibv_create_qp", found.create_qp)("ibv_modify_qp", found.modify_qp)("ibv_destroy_qp",
                                                                               found.destroy_qp);
   if (!resolve.missing().empty()) {
-    return fail(ErrorCode::kUnsupported, std::string(kLibrary) + " has no " + resolve.missing() +
+    return fail(ErrorCode::kUnsupported, file + " has no " + resolve.missing() +
                                              ": rdma-core is too old (33 or newer is needed)");
   }
   return std::make_shared<const LoadedLibrary>(found);

@@ -11,6 +11,7 @@
 #include <infiniband/verbs.h>
 
 #include <memory>
+#include <string>
 
 #include "base/result.h"
 
@@ -52,8 +53,9 @@ class VerbsLibrary {
   virtual int destroy_qp(ibv_qp* qp) const = 0;
 };
 
-// Loads libibverbs.so.1. kUnsupported, with the package's name, if it is absent or too old. It
-// stays loaded: its providers cannot be unloaded safely.
-Result<std::shared_ptr<const VerbsLibrary>> load_verbs_library();
+// kUnsupported, with the package's name, if the library is absent or too old. It stays loaded: its
+// providers cannot be unloaded safely.
+Result<std::shared_ptr<const VerbsLibrary>> load_verbs_library(
+    const std::string& file = "libibverbs.so.1");
 
 }  // namespace farpage::rdma::verbs
