@@ -35,6 +35,10 @@ class OperationRing {
   // REQUIRES room() > 0.
   void push(uint64_t token, Instant posted_at);
 
+  // Takes an operation in that was never sent and has failed already; it completes when all before
+  // it have. REQUIRES room() > 0.
+  void push_refused(uint64_t token, CompletionStatus status);
+
   // The operation has this status and all before it succeeded. A number that is not in flight is
   // ignored: returns false.
   bool complete(uint64_t sequence, CompletionStatus status);
@@ -53,7 +57,9 @@ class OperationRing {
   struct Slot {
     Completion completion;
     Instant posted_at{};
+    bool refused = false;
   };
+  void pass_refused();
   Slot& slot(uint64_t sequence) { return slots_[sequence % slots_.size()]; }
   const Slot& slot(uint64_t sequence) const { return slots_[sequence % slots_.size()]; }
 

@@ -7,8 +7,6 @@
 #include <array>
 #include <limits>
 
-#include "base/check.h"
-
 namespace farpage::rdma::verbs {
 namespace {
 
@@ -26,58 +24,80 @@ timespec timespec_of(Nanoseconds duration) {
 
 }  // namespace
 
-VerbsChannel::VerbsChannel(std::shared_ptr<const Device> device, Registration buffer,
+VerbsChannel::VerbsChannel(std::shared_ptr<const Device> device, Registration registration,
                            CompletionQueue completions, QueuePair queue_pair,
                            const ChannelLimits& limits, const ChannelOptions& options)
     : limits_(limits),
+      memory_(options.buffer),
       poll_mode_(options.poll_mode),
       spin_time_(std::min(options.spin_time, kLongest)),
       operation_timeout_(std::min(options.operation_timeout, kLongest)),
       device_(std::move(device)),
-      buffer_(std::move(buffer)),
+      registration_(std::move(registration)),
       completions_(std::move(completions)),
       queue_pair_(std::move(queue_pair)),
       ring_(limits.operations_in_flight),
       requests_(limits.operations_in_flight),
       slices_(limits.operations_in_flight) {}
 
-void VerbsChannel::prepare(const Operation& operation, size_t index) {
-  FARPAGE_CHECK(operation.local.size() <= limits_.operation_bytes,
-                "operation of %zu bytes, limit %u", operation.local.size(),
-                limits_.operation_bytes);
+// Not left to the device, which would break the queue pair for it.
+bool VerbsChannel::may_be_sent(const Operation& operation) const {
+  const auto begin = reinterpret_cast<uintptr_t>(operation.local.data());
+  const auto memory = reinterpret_cast<uintptr_t>(memory_.data());
+  return !operation.local.empty() && operation.local.size() <= limits_.operation_bytes &&
+         begin >= memory && begin - memory <= memory_.size() &&
+         operation.local.size() <= memory_.size() - (begin - memory);
+}
+
+// Fills the slot that the operation has in the ring.
+void VerbsChannel::prepare(const Operation& operation, uint64_t sequence, size_t index) {
   slices_[index] = {.addr = reinterpret_cast<uint64_t>(operation.local.data()),
                     .length = static_cast<uint32_t>(operation.local.size()),
-                    .lkey = buffer_.local_key()};
-  const uint64_t sequence = ring_.next_sequence() + index;
+                    .lkey = registration_.local_key()};
   const bool read = operation.kind == OperationKind::kRead;
   ibv_send_wr& request = requests_[index];
   request = {};
   request.wr_id = sequence;
-  request.next = &request + 1;
   request.sg_list = &slices_[index];
   request.num_sge = 1;
   request.opcode = read ? IBV_WR_RDMA_READ : IBV_WR_RDMA_WRITE;
   if (read || sequence % kSignalInterval == 0) request.send_flags = IBV_SEND_SIGNALED;
   request.wr.rdma.remote_addr = operation.remote.value;
   request.wr.rdma.rkey = operation.key.value;
+  if (index > 0) requests_[index - 1].next = &request;
 }
 
 size_t VerbsChannel::post(std::span<const Operation> operations) {
   const size_t count = std::min<size_t>(operations.size(), ring_.room());
   if (count == 0 || !queue_pair_) return 0;
-  for (size_t i = 0; i < count; ++i) prepare(operations[i], i);
-  requests_[count - 1].next = nullptr;
-  requests_[count - 1].send_flags |= IBV_SEND_SIGNALED;
+  const Instant now = SteadyClock::read();
+  const uint64_t first = ring_.next_sequence();
+  size_t requests = 0;
+  for (size_t i = 0; i < count; ++i) {
+    if (may_be_sent(operations[i])) prepare(operations[i], first + i, requests++);
+  }
+  const Sent sent = send(requests, first, count);
+  for (size_t i = 0; i < sent.accepted; ++i) {
+    if (may_be_sent(operations[i])) {
+      ring_.push(operations[i].token, now);
+    } else {
+      ring_.push_refused(operations[i].token, CompletionStatus::kLocalError);
+    }
+  }
+  if (sent.error != 0) {
+    break_channel(fail_errno("posting to the queue pair", sent.error).value().message(), kNever);
+  }
+  return sent.accepted;
+}
 
+// Sends the first `requests` prepared requests with one doorbell. They belong to `count`
+// operations, of which the device takes all or, with an error, a part.
+VerbsChannel::Sent VerbsChannel::send(size_t requests, uint64_t first, size_t count) {
+  if (requests == 0) return {.accepted = count, .error = 0};
+  requests_[requests - 1].send_flags |= IBV_SEND_SIGNALED;
   ibv_send_wr* not_taken = nullptr;
   const int error = queue_pair_->post(requests_.data(), &not_taken);
-  const size_t accepted = error == 0 ? count : static_cast<size_t>(not_taken - requests_.data());
-  const Instant now = SteadyClock::read();
-  for (size_t i = 0; i < accepted; ++i) ring_.push(operations[i].token, now);
-  if (error != 0) {
-    break_channel(fail_errno("posting to the queue pair", error).value().message(), kNever);
-  }
-  return accepted;
+  return {.accepted = error == 0 ? count : not_taken->wr_id - first, .error = error};
 }
 
 size_t VerbsChannel::poll(std::span<Completion> completions) {

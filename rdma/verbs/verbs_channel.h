@@ -23,7 +23,7 @@ namespace farpage::rdma::verbs {
 class VerbsChannel final : public Channel {
  public:
   // completions has room for every operation in flight; queue_pair reports to it.
-  VerbsChannel(std::shared_ptr<const Device> device, Registration buffer,
+  VerbsChannel(std::shared_ptr<const Device> device, Registration registration,
                CompletionQueue completions, QueuePair queue_pair, const ChannelLimits& limits,
                const ChannelOptions& options);
 
@@ -36,7 +36,13 @@ class VerbsChannel final : public Channel {
   std::string why_broken() const override { return why_broken_; }
 
  private:
-  void prepare(const Operation& operation, size_t index);
+  bool may_be_sent(const Operation& operation) const;
+  void prepare(const Operation& operation, uint64_t sequence, size_t index);
+  struct Sent {
+    size_t accepted = 0;  // operations
+    int error = 0;
+  };
+  Sent send(size_t requests, uint64_t first, size_t count);
   bool harvest();
   void expire();
   void break_channel(const std::string& why, Instant deadline_passed_for);
@@ -46,13 +52,14 @@ class VerbsChannel final : public Channel {
 
   // Constant after construction.
   const ChannelLimits limits_;
+  const std::span<std::byte> memory_;
   const PollMode poll_mode_;
   const Nanoseconds spin_time_;
   const Nanoseconds operation_timeout_;
 
   // Owner's thread only. In creation order: destroyed in reverse.
   std::shared_ptr<const Device> device_;
-  Registration buffer_;
+  Registration registration_;
   CompletionQueue completions_;
   std::optional<QueuePair> queue_pair_;  // empty once the channel is broken
   OperationRing ring_;

@@ -65,6 +65,24 @@ TEST(OperationRing, RoomComesBackWhenCompletionsAreTaken) {
   EXPECT_TRUE(ring.empty());
 }
 
+TEST(OperationRing, ARefusedOperationCompletesInItsTurnWithItsOwnStatus) {
+  OperationRing ring(8);
+  ring.push_refused(1, CompletionStatus::kLocalError);
+  EXPECT_EQ(take_all(ring).size(), 1U) << "nothing is before it";
+  ring.push(2, Instant(0));
+  ring.push_refused(3, CompletionStatus::kLocalError);
+  ring.push(4, Instant(0));
+  ring.push_refused(5, CompletionStatus::kLocalError);
+  EXPECT_TRUE(take_all(ring).empty());
+  ring.complete(1, CompletionStatus::kOk);
+  EXPECT_EQ(take_all(ring).size(), 2U);
+  ring.abandon(Instant(-1));
+  const auto done = take_all(ring);
+  ASSERT_EQ(done.size(), 2U);
+  EXPECT_EQ(done[0].status, CompletionStatus::kFlushed);
+  EXPECT_EQ(done[1].status, CompletionStatus::kLocalError);
+}
+
 TEST(OperationRing, AbandoningTellsLateOperationsFromFlushedOnes) {
   OperationRing ring(4);
   ring.push(1, Instant(10));

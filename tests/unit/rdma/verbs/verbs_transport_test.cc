@@ -258,6 +258,23 @@ TEST_F(VerbsChannelTest, APostThatTheDeviceRefusesInPartBreaksTheChannel) {
                                 std::pair(101, CompletionStatus::kFlushed)));
 }
 
+TEST_F(VerbsChannelTest, ALocalSliceOutsideTheBufferNeverReachesTheDevice) {
+  ASSERT_TRUE(connect());
+  std::vector<Operation> operations(4, operation(OperationKind::kWrite, 1));
+  for (size_t i = 0; i < operations.size(); ++i) operations[i].token = 100 + i;
+  operations[1].local = {buffer_.data() + buffer_.size() - 100, 200};
+  operations[3].local = {};
+  ASSERT_EQ(channel_->post(operations), 4U);
+  ASSERT_EQ(posted().size(), 2U);
+  EXPECT_NE(posted()[1].request.send_flags & IBV_SEND_SIGNALED, 0U) << "the last that is sent";
+  fake_->complete(posted()[1].request.wr_id, IBV_WC_SUCCESS);
+  EXPECT_THAT(poll_all(), ElementsAre(std::pair(100, CompletionStatus::kOk),
+                                      std::pair(101, CompletionStatus::kLocalError),
+                                      std::pair(102, CompletionStatus::kOk),
+                                      std::pair(103, CompletionStatus::kLocalError)));
+  EXPECT_TRUE(channel_->usable());
+}
+
 TEST_F(VerbsChannelTest, ABrokenCompletionQueueEndsEverything) {
   ASSERT_TRUE(connect());
   post(OperationKind::kRead, 3);
