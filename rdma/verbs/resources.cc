@@ -38,8 +38,8 @@ DeviceList::~DeviceList() {
   if (list_ != nullptr) library_.free_device_list(list_);
 }
 
-Result<std::shared_ptr<const Device>> Device::open(std::shared_ptr<const VerbsLibrary> library,
-                                                   const std::string& name) {
+Result<std::shared_ptr<const Device>> Device::open(
+    const std::shared_ptr<const VerbsLibrary>& library, const std::string& name) {
   const DeviceList devices(*library);
   for (ibv_device* found : devices.all()) {
     if (name != found->name) continue;
@@ -85,12 +85,12 @@ Result<CompletionQueue> CompletionQueue::create(std::shared_ptr<const Device> de
   const VerbsLibrary& library = device->library();
   ibv_comp_channel* channel = library.create_comp_channel(device->context());
   if (channel == nullptr) return fail_errno("create a completion channel on " + device->name());
-  CompletionQueue made(device, channel);
+  CompletionQueue made(std::move(device), channel);
   FARPAGE_TRY_VOID(set_nonblocking(channel->fd, "completion channel"));
-  made.queue_ = library.create_cq(device->context(), static_cast<int>(entries), channel);
+  made.queue_ = library.create_cq(made.device_->context(), static_cast<int>(entries), channel);
   if (made.queue_ == nullptr) {
     return fail_errno("create a completion queue of " + std::to_string(entries) + " entries on " +
-                      device->name());
+                      made.device_->name());
   }
   return made;
 }

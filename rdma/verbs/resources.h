@@ -32,8 +32,8 @@ class DeviceList {
 // An opened device and one protection domain on it. Threads: any.
 class Device {
  public:
-  static Result<std::shared_ptr<const Device>> open(std::shared_ptr<const VerbsLibrary> library,
-                                                    const std::string& name);
+  static Result<std::shared_ptr<const Device>> open(
+      const std::shared_ptr<const VerbsLibrary>& library, const std::string& name);
   ~Device();
   Device(const Device&) = delete;
   Device& operator=(const Device&) = delete;

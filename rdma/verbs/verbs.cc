@@ -18,7 +18,7 @@ Result<std::unique_ptr<Transport>> make_verbs_transport() {
 
 Result<std::unique_ptr<MemoryHost>> make_verbs_memory_host(const VerbsHostOptions& options) {
   FARPAGE_TRY(library, verbs::load_verbs_library());
-  return verbs::VerbsMemoryHost::create(std::move(library), options);
+  return verbs::VerbsMemoryHost::create(library, options);
 }
 
 Result<std::vector<DeviceReport>> list_devices() {

@@ -21,7 +21,7 @@ bool same_queue_pair(const QueuePairEndpoint& a, const QueuePairEndpoint& b) {
 }  // namespace
 
 Result<std::unique_ptr<MemoryHost>> VerbsMemoryHost::create(
-    std::shared_ptr<const VerbsLibrary> library, const VerbsHostOptions& options) {
+    const std::shared_ptr<const VerbsLibrary>& library, const VerbsHostOptions& options) {
   if (options.max_peers == 0 || options.max_peers > kMaxPeersLimit) {
     return fail(ErrorCode::kInvalid, "max_peers must be in 1.." + std::to_string(kMaxPeersLimit));
   }
@@ -30,7 +30,7 @@ Result<std::unique_ptr<MemoryHost>> VerbsMemoryHost::create(
                                         options.mtu_bytes, options.max_rd_atomic}));
   VerbsHostOptions effective = options;
   effective.max_peers = std::min(options.max_peers, local.port.max_cq_entries);
-  FARPAGE_TRY(device, Device::open(std::move(library), local.port.device));
+  FARPAGE_TRY(device, Device::open(library, local.port.device));
   FARPAGE_TRY(completions, CompletionQueue::create(device, effective.max_peers));
   std::unique_ptr<VerbsMemoryHost> host(
       new VerbsMemoryHost(device, std::move(completions), std::move(local), effective));

@@ -27,8 +27,8 @@ namespace farpage::rdma::verbs {
 //  2. At most one probe is in flight on each queue pair, so the completion queue never overflows.
 class VerbsMemoryHost final : public MemoryHost {
  public:
-  static Result<std::unique_ptr<MemoryHost>> create(std::shared_ptr<const VerbsLibrary> library,
-                                                    const VerbsHostOptions& options);
+  static Result<std::unique_ptr<MemoryHost>> create(
+      const std::shared_ptr<const VerbsLibrary>& library, const VerbsHostOptions& options);
 
   TransportAddress address() const override;
   Result<RemoteKey> expose(const SlabMemory& slab, Generation generation) override;
