@@ -62,7 +62,7 @@ Result<RemoteKey> KeyTable::insert(const SlabMemory& slab, Generation generation
   auto entry = std::make_unique<Entry>();
   entry->slab = slab;
   entry->generation = generation;
-  const std::unique_lock lock(mutex_);
+  const std::lock_guard lock(mutex_);
   if (entries_.size() >= kMaxKeys)
     return fail(ErrorCode::kExhausted, "too many slabs are lent: take some back first");
   for (;;) {
@@ -84,7 +84,7 @@ KeyTable::Use KeyTable::use(Entry* entry, std::span<std::byte> bytes) {
 
 KeyTable::Use KeyTable::acquire(RemoteKey key, Generation generation, RemoteAddress address,
                                 uint64_t bytes) {
-  const std::shared_lock lock(mutex_);
+  const std::lock_guard lock(mutex_);
   Entry* entry = find(key, generation);
   if (entry == nullptr || bytes == 0) return {};
   const std::span<std::byte> slab = entry->slab.bytes;
@@ -96,14 +96,14 @@ KeyTable::Use KeyTable::acquire(RemoteKey key, Generation generation, RemoteAddr
 }
 
 KeyTable::Use KeyTable::acquire(RemoteKey key, Generation generation) {
-  const std::shared_lock lock(mutex_);
+  const std::lock_guard lock(mutex_);
   Entry* entry = find(key, generation);
   if (entry == nullptr) return {};
   return use(entry, entry->slab.bytes);
 }
 
 KeyTable::Withdrawal KeyTable::withdraw(RemoteKey key) {
-  const std::unique_lock lock(mutex_);
+  const std::lock_guard lock(mutex_);
   auto node = entries_.extract(key);
   if (node.empty()) return {};
   node.mapped()->withdrawn.store(true, std::memory_order_release);
@@ -111,7 +111,7 @@ KeyTable::Withdrawal KeyTable::withdraw(RemoteKey key) {
 }
 
 size_t KeyTable::size() const {
-  const std::shared_lock lock(mutex_);
+  const std::lock_guard lock(mutex_);
   return entries_.size();
 }
 

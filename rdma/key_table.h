@@ -9,7 +9,6 @@
 #include <condition_variable>
 #include <memory>
 #include <mutex>
-#include <shared_mutex>
 #include <span>
 #include <unordered_map>
 
@@ -109,7 +108,7 @@ class KeyTable {
   void release(Entry* entry);
   bool wait_unused(Entry& entry, Instant deadline);
 
-  mutable std::shared_mutex mutex_;
+  mutable std::mutex mutex_;
   std::unordered_map<RemoteKey, std::unique_ptr<Entry>> entries_;  // guarded by mutex_
 
   // Withdrawals that wait for the last Use. A release that makes a count 0 looks here after it, a

@@ -1,0 +1,187 @@
+// The node's end of a connection, byte by byte, without a socket.
+#include "rdma/tcp/connection.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+
+#include "rdma/limits.h"
+
+namespace farpage::rdma::tcp {
+namespace {
+
+class ConnectionTest : public ::testing::Test {
+ protected:
+  ConnectionTest() : slab_(64 * 1024), connection_(Fd(), keys_, counters_) {
+    for (size_t i = 0; i < slab_.size(); ++i) slab_[i] = static_cast<std::byte>(i * 31);
+    key_ = keys_.insert({slab_, -1}, Generation{1}).value();
+  }
+
+  // Gives the bytes to the connection in pieces of at most `piece`; false when it wants to close.
+  bool give(std::span<const std::byte> bytes, size_t piece = SIZE_MAX) {
+    while (!bytes.empty()) {
+      const std::span<std::byte> space = connection_.receive_space();
+      const size_t count = std::min({bytes.size(), piece, space.size()});
+      if (count == 0) return true;
+      std::memcpy(space.data(), bytes.data(), count);
+      connection_.received(count);
+      bytes = bytes.subspan(count);
+      if (!connection_.serve()) return false;
+    }
+    return true;
+  }
+
+  // Takes all replies, in pieces of at most `piece` bytes.
+  std::vector<std::byte> take_replies(size_t piece = SIZE_MAX) {
+    std::vector<std::byte> taken;
+    while (connection_.has_replies()) {
+      const msghdr* message = connection_.replies();
+      const iovec& segment = message->msg_iov[0];
+      const size_t count = std::min(piece, segment.iov_len);
+      const auto* data = static_cast<const std::byte*>(segment.iov_base);
+      taken.insert(taken.end(), data, data + count);
+      connection_.sent(count);
+    }
+    return taken;
+  }
+
+  void greet() {
+    ASSERT_TRUE(give(encode(Hello{})));
+    ASSERT_EQ(take_replies().size(), kWelcomeBytes);
+  }
+
+  Request request(OperationKind kind, uint64_t offset, uint32_t bytes, uint64_t token) const {
+    return {kind, token, {reinterpret_cast<uintptr_t>(slab_.data()) + offset}, key_, {1}, bytes};
+  }
+
+  std::vector<std::byte> slab_;
+  KeyTable keys_;
+  DataCounters counters_;
+  Connection connection_;
+  RemoteKey key_;
+};
+
+Reply reply_at(std::span<const std::byte> bytes, size_t at) {
+  return decode_reply(std::span<const std::byte, kReplyBytes>(bytes.data() + at, kReplyBytes))
+      .value();
+}
+
+TEST_F(ConnectionTest, ServesTheSameWhateverThePiecesOfTheStream) {
+  greet();
+  for (const size_t piece : {size_t{1}, size_t{7}, size_t{41}, SIZE_MAX}) {
+    std::vector<std::byte> stream;
+    const auto append = [&](std::span<const std::byte> bytes) {
+      stream.insert(stream.end(), bytes.begin(), bytes.end());
+    };
+    const std::vector<std::byte> data(300, static_cast<std::byte>(piece));
+    append(encode(request(OperationKind::kRead, 100, 200, 1)));
+    append(encode(request(OperationKind::kWrite, 1000, 300, 2)));
+    append(data);
+    append(encode(request(OperationKind::kRead, 1000, 300, 3)));
+    ASSERT_TRUE(give(stream, piece));
+    const std::vector<std::byte> replies = take_replies(piece);
+    ASSERT_EQ(replies.size(), 3 * kReplyBytes + 200 + 300);
+    EXPECT_EQ(reply_at(replies, 0).token, 1U);
+    EXPECT_EQ(std::memcmp(replies.data() + kReplyBytes, slab_.data() + 100, 200), 0);
+    EXPECT_EQ(reply_at(replies, kReplyBytes + 200).token, 2U);
+    EXPECT_EQ(reply_at(replies, 2 * kReplyBytes + 200).token, 3U);
+    EXPECT_EQ(std::memcmp(replies.data() + 3 * kReplyBytes + 200, data.data(), 300), 0);
+  }
+}
+
+TEST_F(ConnectionTest, FullBatchStopsServingUntilItIsSent) {
+  greet();
+  constexpr size_t kRequests = Connection::kMaxReplies + 10;
+  std::vector<std::byte> stream;
+  for (size_t i = 0; i < kRequests; ++i) {
+    const auto bytes = encode(request(OperationKind::kRead, i, 1, i));
+    stream.insert(stream.end(), bytes.begin(), bytes.end());
+  }
+  ASSERT_TRUE(give(stream));
+  EXPECT_EQ(take_replies().size(), Connection::kMaxReplies * (kReplyBytes + 1));
+  ASSERT_TRUE(connection_.serve());
+  EXPECT_EQ(take_replies().size(), 10 * (kReplyBytes + 1));
+}
+
+TEST_F(ConnectionTest, UnreadRepliesBoundWhatIsReceived) {
+  greet();
+  const auto bytes = encode(request(OperationKind::kRead, 0, 1, 1));
+  size_t given = 0;
+  while (!connection_.receive_space().empty()) {
+    const size_t count = std::min(bytes.size(), connection_.receive_space().size());
+    ASSERT_TRUE(give(std::span(bytes).first(count)));
+    given += count;
+    ASSERT_LT(given, 10 * Connection::kReceiveBytes);
+  }
+  EXPECT_LE(given, Connection::kReceiveBytes + Connection::kMaxReplies * kRequestBytes);
+}
+
+TEST_F(ConnectionTest, WriteWhoseKeyIsWithdrawnHalfwayIsRefusedAndStopsWriting) {
+  greet();
+  const std::vector<std::byte> data(1000, std::byte{0xCC});
+  ASSERT_TRUE(give(encode(request(OperationKind::kWrite, 0, 1000, 9))));
+  ASSERT_TRUE(give(std::span(data).first(400)));
+  { const KeyTable::Withdrawal withdrawal = keys_.withdraw(key_); }
+  std::fill(slab_.begin(), slab_.end(), std::byte{0});  // the owner's again
+  ASSERT_TRUE(give(std::span(data).subspan(400)));
+  const std::vector<std::byte> replies = take_replies();
+  ASSERT_EQ(replies.size(), kReplyBytes);
+  EXPECT_EQ(reply_at(replies, 0).status, WireStatus::kRemoteAccess);
+  EXPECT_EQ(std::count(slab_.begin(), slab_.end(), std::byte{0xCC}), 0);
+  EXPECT_EQ(counters_.refused.load(), 1U);
+}
+
+TEST_F(ConnectionTest, RefusedWriteIsSkippedAndTheStreamGoesOn) {
+  greet();
+  Request wrong = request(OperationKind::kWrite, 0, 5000, 1);
+  wrong.generation = {2};
+  const std::vector<std::byte> before = slab_;
+  ASSERT_TRUE(give(encode(wrong)));
+  ASSERT_TRUE(give(std::vector<std::byte>(5000, std::byte{0x46})));
+  ASSERT_TRUE(give(encode(request(OperationKind::kRead, 0, 10, 2))));
+  const std::vector<std::byte> replies = take_replies();
+  ASSERT_EQ(replies.size(), 2 * kReplyBytes + 10);
+  EXPECT_EQ(reply_at(replies, 0).status, WireStatus::kRemoteAccess);
+  EXPECT_EQ(reply_at(replies, kReplyBytes).status, WireStatus::kOk);
+  EXPECT_EQ(slab_, before);
+}
+
+TEST_F(ConnectionTest, MemoryIsHeldUntilTheLastByteOfItsReplyIsSent) {
+  greet();
+  ASSERT_TRUE(give(encode(request(OperationKind::kRead, 0, 100, 1))));
+  KeyTable::Withdrawal withdrawal = keys_.withdraw(key_);
+  EXPECT_TRUE(connection_.holds_withdrawn_memory());
+  EXPECT_FALSE(connection_.sent(kReplyBytes + 99));
+  EXPECT_FALSE(withdrawal.drained_within(Milliseconds(0)));
+  EXPECT_TRUE(connection_.sent(1));
+  EXPECT_TRUE(withdrawal.drained_within(Milliseconds(0)));
+  EXPECT_FALSE(connection_.holds_withdrawn_memory());
+}
+
+TEST_F(ConnectionTest, AnythingButAHelloFirstIsMalformed) {
+  EXPECT_FALSE(give(encode(request(OperationKind::kRead, 0, 10, 1))));
+  EXPECT_EQ(counters_.malformed.load(), 1U);
+  EXPECT_FALSE(connection_.close_reason().empty());
+}
+
+TEST_F(ConnectionTest, SecondHelloIsMalformed) {
+  greet();
+  ASSERT_TRUE(give(encode(Hello{})));  // shorter than a request: nothing can be said yet
+  EXPECT_FALSE(give(encode(Hello{})));
+  EXPECT_EQ(counters_.malformed.load(), 1U);
+}
+
+TEST_F(ConnectionTest, OtherVersionIsToldOursAndClosed) {
+  ASSERT_TRUE(give(encode(Hello{kProtocolVersion + 1, 1})));
+  EXPECT_TRUE(connection_.close_after_replies());
+  const std::vector<std::byte> replies = take_replies();
+  ASSERT_EQ(replies.size(), kWelcomeBytes);
+  const Decoded<Welcome> welcome =
+      decode_welcome(std::span<const std::byte, kWelcomeBytes>(replies.data(), kWelcomeBytes));
+  ASSERT_TRUE(welcome.has_value());
+  EXPECT_EQ(welcome->status, WireStatus::kVersion);
+  EXPECT_EQ(welcome->version, kProtocolVersion);
+}
+
+}  // namespace
+}  // namespace farpage::rdma::tcp
