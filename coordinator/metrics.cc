@@ -110,9 +110,11 @@ void Metrics::count_request(const std::string& route, const std::string& method,
       .Observe(std::chrono::duration<double>(elapsed).count());
 }
 
-std::string Metrics::text(const ClusterFacts& facts) const {
+std::string Metrics::text(const ClusterFacts& facts, uint32_t long_polls) const {
   Families families;
   add_totals(families, facts);
+  families.add("farpage_coordinator_long_polls", "Requests for events that wait now", {},
+               long_polls);
   for (const NodeInfo& node : facts.nodes)
     families.add_pushed(node.counters, {{"node", node.join.id.value}});
   for (const RegionInfo& region : facts.regions)

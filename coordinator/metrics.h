@@ -23,7 +23,7 @@ class Metrics {
 
   void count_request(const std::string& route, const std::string& method, int status,
                      Nanoseconds elapsed);
-  std::string text(const ClusterFacts& facts) const;
+  std::string text(const ClusterFacts& facts, uint32_t long_polls) const;
 
  private:
   struct Requests;

@@ -127,6 +127,11 @@ HttpReply totals(RouteContext& context) {
           .dump()};
 }
 
+std::string metrics_text(RouteContext& context) {
+  return context.metrics.text(context.cluster.facts(),
+                              context.long_polls.load(std::memory_order_relaxed));
+}
+
 HttpReply ready(RouteContext& context) {
   if (!context.cluster.facts().store_works)
     return problem_reply(
@@ -153,10 +158,8 @@ std::vector<Route> cluster_routes(RouteContext& context) {
        "/metrics",
        {},
        [&context](const HttpRequest&) {
-         return HttpReply{200,
-                          context.metrics.text(context.cluster.facts()),
-                          "text/plain; version=0.0.4; charset=utf-8",
-                          {}};
+         return HttpReply{
+             200, metrics_text(context), "text/plain; version=0.0.4; charset=utf-8", {}};
        }},
       {"GET", "/healthz", {}, fixed(R"({"status":"ok"})", json), Access::kOpen},
       {"GET",
