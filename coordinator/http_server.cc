@@ -98,6 +98,12 @@ void put(const HttpReply& reply, httplib::Response& response) {
   if (reply.status != 204) response.set_content(reply.body, reply.content_type);
 }
 
+// httplib would cut every reply, a refusal too, to the ranges that the request asked for. The
+// request is its own object and not const; only its handlers see it so.
+void forget_ranges(const httplib::Request& request) {
+  const_cast<httplib::Request&>(request).ranges.clear();
+}
+
 class Server final : public HttpServer {
  public:
   Server(HttpServerOptions options, std::vector<Route> routes, RequestObserver observer)
@@ -112,6 +118,7 @@ class Server final : public HttpServer {
   void configure();
   // The reply to a request that no handler shall see.
   std::optional<HttpReply> guard(const httplib::Request& request) const;
+  HandlerResponse handle_head(const httplib::Request& request, httplib::Response& response) const;
   void dispatch(const httplib::Request& request, httplib::Response& response) const;
   HttpReply run(const Route& route, const HttpRequest& request) const;
 
@@ -143,6 +150,22 @@ std::optional<HttpReply> Server::guard(const httplib::Request& request) const {
              fmt::format("this path serves {}", fmt::join(match.other_methods, ", ")));
   reply.headers["Allow"] = fmt::format("{}", fmt::join(match.other_methods, ", "));
   return reply;
+}
+
+// Runs before the body is read.
+HandlerResponse Server::handle_head(const httplib::Request& request,
+                                    httplib::Response& response) const {
+  if (const std::optional<HttpReply> refused = guard(request)) {
+    forget_ranges(request);
+    put(*refused, response);
+    observer_("refused", "", refused->status, Nanoseconds(0));
+    return HandlerResponse::Handled;
+  }
+  // Without Content-Length there is no body (RFC 9112, 6.3); httplib would wait for one until the
+  // connection ends.
+  if (content_length(request).value_or(0) > 0) return HandlerResponse::Unhandled;
+  dispatch(request, response);
+  return HandlerResponse::Handled;
 }
 
 HttpReply Server::run(const Route& route, const HttpRequest& request) const {
@@ -186,11 +209,7 @@ void Server::configure() {
   server_.set_payload_max_length(kMaxBodyBytes);
   server_.set_pre_routing_handler(
       [this](const httplib::Request& request, httplib::Response& response) {
-        const std::optional<HttpReply> refused = guard(request);
-        if (!refused) return HandlerResponse::Unhandled;
-        put(*refused, response);
-        observer_("refused", "", refused->status, Nanoseconds(0));
-        return HandlerResponse::Handled;
+        return handle_head(request, response);
       });
   server_.set_exception_handler([](const httplib::Request&, httplib::Response& response,
                                    const std::exception_ptr&) {
@@ -199,7 +218,8 @@ void Server::configure() {
   });
   // What httplib refuses by itself (a malformed request line, an endless header) has no body yet.
   server_.set_error_handler(httplib::Server::HandlerWithResponse(
-      [](const httplib::Request&, httplib::Response& response) -> HandlerResponse {
+      [](const httplib::Request& request, httplib::Response& response) -> HandlerResponse {
+        forget_ranges(request);
         if (!response.body.empty()) return HandlerResponse::Unhandled;
         put(refuse(response.status, ErrorCode::kInvalid, "the request is malformed"), response);
         return HandlerResponse::Handled;

@@ -75,6 +75,7 @@ Result<std::shared_ptr<const Json>> parse_json_object(std::string_view body) {
       return fail(ErrorCode::kInvalid, "the body must be one JSON object, as in {\"name\": 1}");
     return document;
   } catch (const Json::parse_error& error) {
+    if (!guard.problem().empty()) return fail(ErrorCode::kInvalid, guard.problem());
     return fail(ErrorCode::kInvalid,
                 fmt::format("the body is not JSON: wrong at byte {}", error.byte));
   } catch (const Json::exception&) {

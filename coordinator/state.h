@@ -194,6 +194,9 @@ class State {
   static NodeState state_of(const Node& node);
   NodeInfo info_of(Instant now, const Node& node) const;
   void reset_slabs(Node& node, Instant now);
+  Status renew(Instant now, Node& node, const NodeJoin& join);
+  void replace(Instant now, const NodeJoin& join);
+  void hear(Instant now, Node& node);
   void lose_leases(const NodeId& id);
   void retire(const NodeId& id, uint64_t incarnation);
   size_t slabs_in_use(const Node& node) const;

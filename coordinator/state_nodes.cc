@@ -79,40 +79,52 @@ Result<bool> State::join(Instant now, const NodeJoin& join) {
   const bool same =
       known != nodes_.end() && known->second.record.join.incarnation == join.incarnation;
   if (same) {
-    Node& node = known->second;
-    if (node.record.join.capacity_bytes != join.capacity_bytes ||
-        node.record.join.slab_bytes != join.slab_bytes)
-      return fail(ErrorCode::kConflict,
-                  fmt::format("node '{}' changed capacity_bytes or slab_bytes: its memory is new, "
-                              "so it must join with a new incarnation",
-                              join.id.value));
-    node.record.join = join;
-    node.last_heard = now;
-    if (node.silent) {
-      node.silent = false;
-      emit(EventKind::kNodeJoined, join.id);
-    }
+    FARPAGE_TRY_VOID(renew(now, known->second, join));
   } else {
-    if (known != nodes_.end()) {
-      Node& old = known->second;
-      retire(join.id, old.record.join.incarnation);
-      if (!old.silent) emit(EventKind::kNodeLost, join.id);
-      lose_leases(join.id);
-      // The old memory is gone, so nothing is left to be taken back.
-      for (auto it = revocations_.begin(); it != revocations_.end();) {
-        const auto next = std::next(it);
-        if (it->second.revocation.node == join.id) erase_revocation(it->first);
-        it = next;
-      }
-    }
-    Node fresh;
-    fresh.record.join = join;
-    reset_slabs(fresh, now);
-    nodes_[join.id] = std::move(fresh);
-    emit(EventKind::kNodeJoined, join.id);
+    replace(now, join);
   }
   changes_.nodes[join.id] = nodes_[join.id].record;
   return !same;
+}
+
+// The process that was known tells of itself again.
+Status State::renew(Instant now, Node& node, const NodeJoin& join) {
+  if (node.record.join.capacity_bytes != join.capacity_bytes ||
+      node.record.join.slab_bytes != join.slab_bytes)
+    return fail(ErrorCode::kConflict,
+                fmt::format("node '{}' changed capacity_bytes or slab_bytes: its memory is new, "
+                            "so it must join with a new incarnation",
+                            join.id.value));
+  node.record.join = join;
+  hear(now, node);
+  return {};
+}
+
+// A new process, perhaps in the place of an old one, whose memory is gone.
+void State::replace(Instant now, const NodeJoin& join) {
+  if (const auto old = nodes_.find(join.id); old != nodes_.end()) {
+    retire(join.id, old->second.record.join.incarnation);
+    if (!old->second.silent) emit(EventKind::kNodeLost, join.id);
+    lose_leases(join.id);
+  }
+  // Nothing is left to be taken back.
+  for (auto it = revocations_.begin(); it != revocations_.end();) {
+    const auto next = std::next(it);
+    if (it->second.revocation.node == join.id) erase_revocation(it->first);
+    it = next;
+  }
+  Node fresh;
+  fresh.record.join = join;
+  reset_slabs(fresh, now);
+  nodes_[join.id] = std::move(fresh);
+  emit(EventKind::kNodeJoined, join.id);
+}
+
+void State::hear(Instant now, Node& node) {
+  node.last_heard = now;
+  if (!node.silent) return;
+  node.silent = false;
+  emit(EventKind::kNodeJoined, node.record.join.id);
 }
 
 Status State::heartbeat_node(Instant now, const NodeId& id, const NodeHeartbeat& heartbeat) {
@@ -125,13 +137,9 @@ Status State::heartbeat_node(Instant now, const NodeId& id, const NodeHeartbeat&
   if (heartbeat.free_slabs > node.slabs.size())
     return fail(ErrorCode::kInvalid, fmt::format("field 'free_slabs': is {}, but the node has {}",
                                                  heartbeat.free_slabs, node.slabs.size()));
-  node.last_heard = now;
   node.reported_free = heartbeat.free_slabs;
   node.counters = heartbeat.counters;
-  if (node.silent) {
-    node.silent = false;
-    emit(EventKind::kNodeJoined, id);
-  }
+  hear(now, node);
   return {};
 }
 

@@ -175,7 +175,9 @@ Status State::check_outcomes(const std::vector<PlannedLease>& plan,
                 plan.size());
   for (size_t i = 0; i < plan.size(); ++i) {
     if (regions_.count(plan[i].request.region) == 0) return no_such_region(plan[i].request.region);
-    if (revocations_.count(plan[i].revocation) == 0 || nodes_.count(plan[i].node) == 0)
+    const auto node = nodes_.find(plan[i].node);
+    if (revocations_.count(plan[i].revocation) == 0 || node == nodes_.end() ||
+        node->second.record.join.incarnation != plan[i].incarnation)
       return fail(ErrorCode::kUnavailable,
                   fmt::format("node '{}' restarted or left while it was asked for slabs",
                               plan[i].node.value));
