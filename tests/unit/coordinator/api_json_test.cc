@@ -1,0 +1,269 @@
+#include "coordinator/api_json.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "coordinator/problem.h"
+#include "tests/unit/coordinator/fake_agents.h"
+
+namespace farpage::coordinator {
+namespace {
+
+// A node with one address of each kind.
+NodeJoin full_node() {
+  NodeJoin node = test_node("n1", 4, ~uint64_t{0});
+  rdma::TransportAddress verbs;
+  verbs.kind = rdma::TransportKind::kVerbs;
+  verbs.device = "rxe0";
+  verbs.device_port = 1;
+  verbs.lid = 65535;
+  verbs.gid = "fe80::1";
+  verbs.gid_index = 3;
+  verbs.mtu_bytes = 4096;
+  rdma::TransportAddress shm;
+  shm.kind = rdma::TransportKind::kShm;
+  shm.socket_path = "/run/farpage/n1.sock";
+  shm.boot_id = "00000000-0000-0000-0000-000000000000";
+  rdma::TransportAddress loop;
+  loop.kind = rdma::TransportKind::kLoop;
+  node.transports.insert(node.transports.end(), {verbs, shm, loop});
+  return node;
+}
+
+TEST(ApiJson, NodeGoesBothWays) {
+  const NodeJoin node = full_node();
+  const auto decoded = decode_node_join(encode(node));
+  ASSERT_TRUE(decoded.has_value()) << decoded.error().message();
+  EXPECT_EQ(decoded->id, node.id);
+  EXPECT_EQ(decoded->incarnation, node.incarnation);
+  EXPECT_EQ(decoded->agent_url, node.agent_url);
+  EXPECT_EQ(decoded->capacity_bytes, node.capacity_bytes);
+  EXPECT_EQ(decoded->transports, node.transports);
+  NodeInfo info;
+  info.join = node;
+  info.state = NodeState::kLost;
+  info.total_slabs = 4;
+  info.free_slabs = 1;
+  info.last_heartbeat_age = Milliseconds(17);
+  info.counters = {{"farpage_reads_total{kind=\"remote\"}", ~uint64_t{0}}};
+  const auto list = decode_node_list(encode(std::vector<NodeInfo>{info, info}));
+  ASSERT_TRUE(list.has_value()) << list.error().message();
+  ASSERT_EQ(list->size(), 2U);
+  EXPECT_EQ((*list)[1].state, NodeState::kLost);
+  EXPECT_EQ((*list)[1].free_slabs, 1U);
+  EXPECT_EQ((*list)[1].last_heartbeat_age, Milliseconds(17));
+  EXPECT_EQ((*list)[1].counters, info.counters);
+}
+
+TEST(ApiJson, RegionAndLeasesGoBothWays) {
+  RegionInfo region;
+  region.id = RegionId{"r-1"};
+  region.name = "test";
+  region.replicas = 2;
+  region.slab_bytes = kMinSlabBytes;
+  Lease lease;
+  lease.slab = SlabIndex{65535};
+  lease.replica = 1;
+  lease.node = NodeId{"n1"};
+  lease.node_slab = 9;
+  lease.address = RemoteAddress{~uint64_t{0}};
+  lease.bytes = kMinSlabBytes;
+  lease.rkeys = {{rdma::TransportKind::kShm, RemoteKey{~uint32_t{0}}}};
+  lease.generation = Generation{5};
+  lease.lost = true;
+  region.leases = {lease};
+  const auto shown = decode_region_info(encode(region, Secrets::kShow));
+  ASSERT_TRUE(shown.has_value()) << shown.error().message();
+  EXPECT_EQ(shown->leases.at(0).rkeys, lease.rkeys);
+  EXPECT_EQ(shown->leases.at(0).address, lease.address);
+  EXPECT_EQ(shown->leases.at(0).slab, lease.slab);
+  EXPECT_TRUE(shown->leases.at(0).lost);
+  EXPECT_TRUE(decode_region_info(encode(region, Secrets::kHide))->leases.at(0).rkeys.empty());
+  EXPECT_EQ(decode_lease_list(encode(region.leases))->at(0).rkeys, lease.rkeys);
+  const auto create = decode_region_create(encode(test_region(3, 2)));
+  ASSERT_TRUE(create.has_value());
+  EXPECT_EQ(create->bytes, 3 * kMinSlabBytes);
+  EXPECT_EQ(create->replicas, 2U);
+}
+
+TEST(ApiJson, SmallMessagesGoBothWays) {
+  EXPECT_EQ(*decode_queue_pair_endpoint(encode(test_endpoint())), test_endpoint());
+  EXPECT_EQ(*decode_queue_pair_reply(encode(test_endpoint())), test_endpoint());
+  const auto heartbeat = decode_node_heartbeat(encode(NodeHeartbeat{7, 3, {{"a_total", 1}}}));
+  EXPECT_EQ(heartbeat->incarnation, 7U);
+  EXPECT_EQ(heartbeat->counters.at("a_total"), 1U);
+  EXPECT_EQ(decode_region_heartbeat(encode(RegionHeartbeat{{{"b", 2}}}))->counters.at("b"), 2U);
+  const std::vector<SlabIndex> slabs{SlabIndex{0}, SlabIndex{3}};
+  EXPECT_EQ(*decode_slab_list(encode(slabs)), slabs);
+  const auto asked =
+      decode_slab_lease_request(encode(SlabLeaseRequest{RegionId{"r"}, SlabIndex{4}, 2}));
+  EXPECT_EQ(asked->region, RegionId{"r"});
+  EXPECT_EQ(asked->slab, SlabIndex{4});
+  EXPECT_EQ(asked->replica, 2U);
+  EXPECT_EQ(decode_slab_revoke_request(encode(SlabRevokeRequest{Generation{6}}))->generation.value,
+            6U);
+  SlabLeaseReply reply;
+  reply.address = RemoteAddress{4096};
+  reply.bytes = kMinSlabBytes;
+  reply.rkeys = {{rdma::TransportKind::kVerbs, RemoteKey{0}}};
+  reply.generation = Generation{1};
+  const auto granted = decode_slab_lease_reply(encode(reply));
+  ASSERT_TRUE(granted.has_value()) << granted.error().message();
+  EXPECT_EQ(granted->rkeys, reply.rkeys);
+  EXPECT_EQ(granted->generation, reply.generation);
+}
+
+TEST(ApiJson, EventsGoBothWaysAndUnknownKindsAreSkipped) {
+  EventBatch batch;
+  batch.events.push_back(
+      Event{12, EventKind::kLeaseLost, NodeId{"n1"}, RegionId{"r"}, SlabIndex{3}});
+  batch.next_since = 12;
+  batch.missed = true;
+  const auto decoded = decode_event_batch(encode(batch));
+  ASSERT_TRUE(decoded.has_value()) << decoded.error().message();
+  EXPECT_EQ(decoded->events.at(0).kind, EventKind::kLeaseLost);
+  EXPECT_EQ(decoded->events.at(0).slab, SlabIndex{3});
+  EXPECT_TRUE(decoded->missed);
+  const auto newer = decode_event_batch(
+      R"({"events":[{"sequence":13,"kind":"moon_rose"}],"next_since":13,"missed":false})");
+  ASSERT_TRUE(newer.has_value());
+  EXPECT_TRUE(newer->events.empty());
+  EXPECT_EQ(newer->next_since, 13U);
+}
+
+TEST(ApiJson, RepliesMayHaveFieldsOfANewerVersion) {
+  EXPECT_TRUE(decode_slab_lease_reply(
+                  R"({"address":1,"bytes":2097152,"rkeys":{},"generation":1,"colour":"red"})")
+                  .has_value());
+}
+
+struct BadBody {
+  const char* body;
+  const char* field;
+};
+
+template <typename Decode>
+void expect_refused(Decode decode, std::initializer_list<BadBody> cases) {
+  for (const BadBody& bad : cases) {
+    const auto decoded = decode(bad.body);
+    ASSERT_FALSE(decoded.has_value()) << bad.body;
+    EXPECT_EQ(decoded.error().code, ErrorCode::kInvalid) << bad.body;
+    EXPECT_EQ(field_of(decoded.error()), bad.field) << bad.body << decoded.error().message();
+    EXPECT_EQ(status_of(decoded.error()), *bad.field == 0 ? 400 : 422) << bad.body;
+  }
+}
+
+// A valid NodeJoin with one piece replaced.
+std::string node_with(const std::string& piece, const std::string& by) {
+  std::string body =
+      R"({"id":"n1","incarnation":1,"agent_url":"http://h:1","capacity_bytes":4194304,)"
+      R"("slab_bytes":2097152,"transports":[{"kind":"verbs","device":"d","device_port":1,"lid":0,)"
+      R"("gid":"::1","gid_index":0,"mtu_bytes":1024}]})";
+  const size_t at = body.find(piece);
+  EXPECT_NE(at, std::string::npos) << piece;
+  return body.replace(at, piece.size(), by);
+}
+
+TEST(ApiJson, WrongFieldOfANodeIsNamed) {
+  ASSERT_TRUE(decode_node_join(node_with("n1", "n1")).has_value());
+  struct Case {
+    const char* piece;
+    const char* by;
+    const char* field;
+  };
+  for (const Case& c : {
+           Case{"\"n1\"", "\"a/b\"", "id"},
+           {"\"n1\"", "\"..\"", "id"},
+           {"\"n1\"", "\"\"", "id"},
+           {"\"n1\"", "5", "id"},
+           {"\"id\":\"n1\",", "", "id"},
+           {"\"id\"", "\"colour\":1,\"id\"", "colour"},
+           {"\"incarnation\":1", "\"incarnation\":0", "incarnation"},
+           {"\"incarnation\":1", "\"incarnation\":-1", "incarnation"},
+           {"\"incarnation\":1", "\"incarnation\":1.0", "incarnation"},
+           {"\"incarnation\":1", "\"incarnation\":1e3", "incarnation"},
+           {"\"incarnation\":1", "\"incarnation\":18446744073709551616", "incarnation"},
+           {"http://h:1", "ftp://h:1", "agent_url"},
+           {"http://h:1", "http://h:1/\\u0000", "agent_url"},
+           {"4194304", "2097151", "capacity_bytes"},
+           {"4194304", "1125899906842625", "capacity_bytes"},
+           {"\"slab_bytes\":2097152", "\"slab_bytes\":3000000", "slab_bytes"},
+           {"\"slab_bytes\":2097152", "\"slab_bytes\":1048576", "slab_bytes"},
+           {"\"verbs\"", "\"smoke\"", "transports[0].kind"},
+           {"\"verbs\"", "\"tcp\"", "transports[0].host"},
+           {"\"gid\":\"::1\"", "\"gid\":\"10.0.0.1\"", "transports[0].gid"},
+           {"\"gid\":\"::1\",", "", "transports[0].gid"},
+           {"\"device_port\":1", "\"device_port\":256", "transports[0].device_port"},
+           {"\"lid\":0", "\"lid\":65536", "transports[0].lid"},
+           {"1024", "1500", "transports[0].mtu_bytes"},
+           {"\"lid\":0", "\"lid\":0,\"host\":\"h\"", "transports[0].host"},
+           {"[{", "[5,{", "transports[0]"},
+       }) {
+    const std::string body = node_with(c.piece, c.by);
+    expect_refused(decode_node_join, {{body.c_str(), c.field}});
+  }
+  expect_refused(decode_node_join,
+                 {{node_with("{\"kind\"", "{},{\"kind\"").c_str(), "transports[0].kind"}});
+}
+
+TEST(ApiJson, WrongBodyIsRefused) {
+  expect_refused(decode_region_heartbeat, {{"", ""},
+                                           {"{", ""},
+                                           {"[]", ""},
+                                           {"null", ""},
+                                           {"{}x", ""},
+                                           {R"({"counters":{},"counters":{}})", ""},
+                                           {R"({"counters":{"a":1e999}})", ""},
+                                           {"{\"counters\":{\"\xff\":1}}", ""},
+                                           {R"({"counters":[]})", "counters"},
+                                           {R"({"counters":{"Bad":1}})", "counters"},
+                                           {R"({"counters":{"a":1,"farpage_a":1}})", "counters"},
+                                           {R"({"counters":{"a":-1}})", "counters.'a'"}});
+  std::string deep(100000, '[');
+  EXPECT_NE(decode_region_heartbeat(deep).error().context.find("nested deeper"), std::string::npos);
+}
+
+TEST(ApiJson, WrongFieldsOfSmallMessagesAreNamed) {
+  expect_refused(decode_region_create, {{R"({})", "name"},
+                                        {R"({"name":"a b"})", "name"},
+                                        {R"({"name":"a","replicas":0})", "replicas"},
+                                        {R"({"name":"a","replicas":4})", "replicas"},
+                                        {R"({"name":"a","bytes":-5})", "bytes"},
+                                        {R"({"name":"a","bytes":4398046511105})", "bytes"}});
+  expect_refused(decode_slab_list, {{R"({"slabs":[]})", "slabs"},
+                                    {R"({"slabs":[1,1]})", "slabs"},
+                                    {R"({"slabs":[65536]})", "slabs[0]"},
+                                    {R"({"slabs":["0"]})", "slabs[0]"},
+                                    {R"({"slabs":0})", "slabs"}});
+  expect_refused(
+      decode_queue_pair_endpoint,
+      {{R"({"qpn":16777216,"psn":0,"lid":0,"gid":"::1","mtu_bytes":1024})", "qpn"},
+       {R"({"qpn":1,"psn":16777216,"lid":0,"gid":"::1","mtu_bytes":1024})", "psn"},
+       {R"({"qpn":1,"psn":0,"lid":0,"mtu_bytes":1024})", "gid"},
+       {R"({"qpn":1,"psn":0,"lid":0,"gid":"x","mtu_bytes":1024})", "gid"},
+       {R"({"qpn":1,"psn":0,"lid":0,"gid":"::1","mtu_bytes":1024,"is_global":1})", "is_global"}});
+  expect_refused(decode_slab_revoke_request, {{R"({"generation":0})", "generation"}});
+}
+
+TEST(ApiJson, CountersAreBounded) {
+  NodeHeartbeat heartbeat{1, 0, {}};
+  for (size_t i = 0; i < kMaxCounters; ++i) heartbeat.counters["a" + std::to_string(i)] = i;
+  EXPECT_TRUE(decode_node_heartbeat(encode(heartbeat)).has_value());
+  heartbeat.counters["one_more"] = 1;
+  EXPECT_FALSE(decode_node_heartbeat(encode(heartbeat)).has_value());
+}
+
+TEST(Problem, KeepsCodeTextAndField) {
+  const Error error{ErrorCode::kInvalid, "field 'a[0].b': is missing", 0};
+  const std::string body = encode_problem(422, error);
+  EXPECT_NE(body.find(R"("field":"a[0].b")"), std::string::npos);
+  EXPECT_NE(body.find(R"("status":422)"), std::string::npos);
+  EXPECT_EQ(error_of_answer(422, body).code, ErrorCode::kInvalid);
+  EXPECT_EQ(error_of_answer(422, body).context, error.context);
+  EXPECT_EQ(error_of_answer(404, "<html>").code, ErrorCode::kNotFound);
+  EXPECT_EQ(error_of_answer(503, "").code, ErrorCode::kUnavailable);
+}
+
+}  // namespace
+}  // namespace farpage::coordinator

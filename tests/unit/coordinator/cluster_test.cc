@@ -1,0 +1,253 @@
+// Conversations with nodes that fail, stores that fail, and coordinators that restart.
+#include "coordinator/cluster.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <filesystem>
+
+#include "coordinator/memory_store.h"
+#include "coordinator/sqlite_store.h"
+#include "tests/unit/coordinator/fake_agents.h"
+
+namespace farpage::coordinator {
+namespace {
+
+using Mood = FakeAgents::Mood;
+
+// Fails to write while told so.
+class FailingStore final : public Store {
+ public:
+  explicit FailingStore(const bool& fails) : fails_(fails), inner_(make_memory_store()) {}
+  std::string_view kind() const override { return "failing"; }
+  Result<Snapshot> load() override { return inner_->load(); }
+  Status write(const Changes& changes) override {
+    if (fails_) return fail(ErrorCode::kExhausted, "the disk is full");
+    return inner_->write(changes);
+  }
+
+ private:
+  const bool& fails_;
+  std::unique_ptr<Store> inner_;
+};
+
+class ClusterTest : public ::testing::Test {
+ protected:
+  void SetUp() override { start(make_memory_store()); }
+  void TearDown() override {
+    EXPECT_EQ(cluster_->check(), "");
+    EXPECT_EQ(agents_.double_lends(), expected_double_lends_);
+  }
+  void start(std::unique_ptr<Store> store) {
+    StateOptions options;
+    options.seed = 99;
+    options.first_sequence = 1;
+    cluster_.reset();
+    auto made = Cluster::create(options, std::move(store), agents_.client(), clock_);
+    ASSERT_TRUE(made.has_value()) << made.error().message();
+    cluster_ = std::move(*made);
+  }
+  void join(const std::string& id, uint32_t slabs) {
+    ASSERT_TRUE(cluster_->join(test_node(id, slabs)).has_value());
+  }
+  static std::string url(const std::string& id) { return "http://" + id + ":7071"; }
+  Totals totals() const { return cluster_->facts().totals; }
+
+  ManualClock clock_;
+  FakeAgents agents_;
+  std::unique_ptr<Cluster> cluster_;
+  size_t expected_double_lends_ = 0;
+};
+
+TEST_F(ClusterTest, UnreachableNodeIsReplacedByAnother) {
+  join("n1", 4);
+  join("n2", 4);
+  agents_.set_mood(url("n1"), Mood::kUnreachable);
+  const auto region = cluster_->create_region(test_region(3));
+  ASSERT_TRUE(region.has_value()) << region.error().message();
+  for (const Lease& lease : region->leases) EXPECT_EQ(lease.node, NodeId{"n2"});
+  EXPECT_EQ(totals().slabs_placing, 0U);
+  EXPECT_EQ(totals().slabs_leased, 3U);
+}
+
+TEST_F(ClusterTest, NodeThatRefusesIsNamedAndNothingIsHalfLeased) {
+  join("n1", 4);
+  agents_.set_mood(url("n1"), Mood::kRefuses);
+  const auto region = cluster_->create_region(test_region(2));
+  ASSERT_FALSE(region.has_value());
+  EXPECT_EQ(region.error().code, ErrorCode::kUnavailable);
+  EXPECT_NE(region.error().context.find("n1"), std::string::npos);
+  EXPECT_TRUE(cluster_->regions().empty());
+  EXPECT_EQ(totals().slabs_free, 4U);
+}
+
+TEST_F(ClusterTest, LostAnswerIsFoundOutAndTheSlabComesBack) {
+  join("n1", 4);
+  agents_.set_mood(url("n1"), Mood::kLosesAnswers);
+  EXPECT_FALSE(cluster_->create_region(test_region(1)).has_value());
+  EXPECT_EQ(agents_.lent(), 1U);  // granted, but nobody knows
+  EXPECT_EQ(totals().slabs_revoking, 1U);
+  agents_.set_mood(url("n1"), Mood::kGood);
+  clock_.advance(Cluster::kRevocationBackoff);
+  cluster_->retry_revocations();
+  EXPECT_EQ(agents_.lent(), 0U);
+  EXPECT_EQ(totals().slabs_free, 4U);
+}
+
+TEST_F(ClusterTest, FailedRevocationIsRepeatedAfterTheNextHeartbeat) {
+  join("n1", 4);
+  const auto region = cluster_->create_region(test_region(2));
+  ASSERT_TRUE(region.has_value());
+  agents_.set_mood(url("n1"), Mood::kUnreachable);
+  ASSERT_TRUE(cluster_->delete_region(region->id).has_value());
+  EXPECT_EQ(totals().slabs_revoking, 2U);
+  agents_.set_mood(url("n1"), Mood::kGood);
+  cluster_->retry_revocations();  // still left alone
+  EXPECT_EQ(totals().slabs_revoking, 2U);
+  ASSERT_TRUE(cluster_->heartbeat_node(NodeId{"n1"}, NodeHeartbeat{1, 2, {}}).has_value());
+  cluster_->retry_revocations();
+  EXPECT_EQ(totals().slabs_free, 4U);
+  EXPECT_EQ(agents_.lent(), 0U);
+}
+
+TEST_F(ClusterTest, RemovedNodeIsToldToTakeItsSlabsBack) {
+  join("n1", 4);
+  ASSERT_TRUE(cluster_->create_region(test_region(2)).has_value());
+  ASSERT_TRUE(cluster_->remove_node(NodeId{"n1"}, true).has_value());
+  cluster_->retry_revocations();
+  EXPECT_EQ(agents_.lent(), 0U);
+  EXPECT_EQ(cluster_->facts().pending_revocations, 0U);
+}
+
+TEST_F(ClusterTest, RemovedNodeThatIsGoneIsNotAskedForEver) {
+  join("n1", 4);
+  ASSERT_TRUE(cluster_->create_region(test_region(1)).has_value());
+  agents_.set_mood(url("n1"), Mood::kUnreachable);
+  ASSERT_TRUE(cluster_->remove_node(NodeId{"n1"}, true).has_value());
+  for (int i = 0; i < Cluster::kMaxOrphanRevocations; ++i) {
+    EXPECT_EQ(cluster_->facts().pending_revocations, 1U) << i;
+    cluster_->retry_revocations();
+    clock_.advance(Cluster::kRevocationBackoff);
+  }
+  EXPECT_EQ(cluster_->facts().pending_revocations, 0U);
+}
+
+TEST_F(ClusterTest, SlabsOfStrangersAreLeftAloneAndOthersAreFound) {
+  join("n1", 4);
+  agents_.lend_to_stranger(url("n1"), 0);
+  agents_.lend_to_stranger(url("n1"), 1);
+  expected_double_lends_ = 2;
+  const auto region = cluster_->create_region(test_region(2));
+  ASSERT_TRUE(region.has_value()) << region.error().message();
+  EXPECT_EQ(totals().slabs_foreign, 2U);
+  EXPECT_EQ(totals().slabs_leased, 2U);
+  EXPECT_EQ(agents_.lent(), 4U);
+}
+
+TEST_F(ClusterTest, SlabOfAnotherSizeIsNotAccepted) {
+  join("n1", 4);
+  agents_.set_slab_bytes(2 * kMinSlabBytes);
+  EXPECT_FALSE(cluster_->create_region(test_region(1)).has_value());
+  EXPECT_EQ(agents_.lent(), 0U);  // asked for, found wrong, given back
+}
+
+TEST_F(ClusterTest, StoreThatCannotBeWrittenFailsTheCallAndIsTriedAgain) {
+  bool fails = false;
+  start(std::make_unique<FailingStore>(fails));
+  join("n1", 4);
+  const auto region = cluster_->create_region(test_region(1));
+  ASSERT_TRUE(region.has_value());
+  fails = true;
+  const auto refused = cluster_->lease_slabs(region->id, {SlabIndex{1}});
+  ASSERT_FALSE(refused.has_value());
+  EXPECT_EQ(refused.error().code, ErrorCode::kUnavailable);
+  EXPECT_NE(refused.error().context.find("disk is full"), std::string::npos);
+  EXPECT_FALSE(cluster_->facts().store_works);
+  EXPECT_EQ(totals().slabs_placing, 0U);
+  EXPECT_EQ(agents_.lent(), 1U);
+  fails = false;
+  cluster_->tick();
+  EXPECT_TRUE(cluster_->facts().store_works);
+  EXPECT_TRUE(cluster_->lease_slabs(region->id, {SlabIndex{1}}).has_value());
+}
+
+class RestartTest : public ClusterTest {
+ protected:
+  void SetUp() override {
+    std::string path = ::testing::TempDir() + "farpage-cluster-XXXXXX";
+    ASSERT_NE(::mkdtemp(path.data()), nullptr);
+    directory_ = path;
+    restart();
+  }
+  void TearDown() override {
+    ClusterTest::TearDown();
+    cluster_.reset();
+    std::filesystem::remove_all(directory_);
+  }
+  void restart() {
+    cluster_.reset();
+    auto store = open_sqlite_store(directory_ / "state.db");
+    ASSERT_TRUE(store.has_value()) << store.error().message();
+    start(std::move(*store));
+  }
+  std::filesystem::path directory_;
+};
+
+TEST_F(RestartTest, KnowsNodesRegionsAndLeasesAndGivesThemAFullGracePeriod) {
+  join("n1", 4);
+  join("n2", 4);
+  const auto region = cluster_->create_region(test_region(2, 2));
+  ASSERT_TRUE(region.has_value());
+  ASSERT_TRUE(cluster_->drain_node(NodeId{"n2"}).has_value());
+  const uint64_t seen = cluster_->events(0, Milliseconds(0)).next_since;
+  clock_.advance(Seconds(1000));
+  restart();
+  cluster_->tick();
+  EXPECT_EQ(cluster_->node(NodeId{"n1"})->state, NodeState::kAlive);
+  EXPECT_EQ(cluster_->node(NodeId{"n2"})->state, NodeState::kDraining);
+  const auto after = cluster_->region(region->id);
+  ASSERT_TRUE(after.has_value());
+  ASSERT_EQ(after->leases.size(), 4U);
+  EXPECT_EQ(after->leases[0].rkeys, region->leases[0].rkeys);
+  EXPECT_EQ(after->leases[0].generation, region->leases[0].generation);
+  // They find it again by their heartbeats alone.
+  EXPECT_TRUE(cluster_->heartbeat_node(NodeId{"n1"}, NodeHeartbeat{1, 2, {}}).has_value());
+  EXPECT_TRUE(cluster_->heartbeat_region(region->id, {}).has_value());
+  EXPECT_TRUE(cluster_->lease_slabs(region->id, {SlabIndex{0}, SlabIndex{1}}).has_value());
+  // The numbers of the events go on.
+  EXPECT_FALSE(cluster_->events(seen, Milliseconds(0)).missed);
+  join("n3", 4);
+  EXPECT_EQ(cluster_->events(seen, Milliseconds(0)).events.at(0).sequence, seen + 1);
+  clock_.advance(Seconds(61));
+  cluster_->tick();
+  EXPECT_FALSE(cluster_->region(region->id).has_value());
+}
+
+TEST_F(RestartTest, ForgottenSlabsAreStillRevokedAfterwards) {
+  join("n1", 4);
+  const auto region = cluster_->create_region(test_region(2));
+  ASSERT_TRUE(region.has_value());
+  agents_.set_mood(url("n1"), Mood::kUnreachable);
+  ASSERT_TRUE(cluster_->delete_region(region->id).has_value());
+  restart();
+  EXPECT_EQ(totals().slabs_revoking, 2U);
+  agents_.set_mood(url("n1"), Mood::kGood);
+  cluster_->retry_revocations();
+  EXPECT_EQ(agents_.lent(), 0U);
+  restart();
+  EXPECT_EQ(totals().slabs_free, 4U);
+}
+
+TEST_F(RestartTest, NodeThatRestartedMeanwhileLosesItsLeases) {
+  join("n1", 4);
+  const auto region = cluster_->create_region(test_region(1));
+  ASSERT_TRUE(region.has_value());
+  restart();
+  ASSERT_TRUE(cluster_->join(test_node("n1", 4, 2)).has_value());
+  EXPECT_TRUE(cluster_->region(region->id)->leases.at(0).lost);
+  restart();
+  EXPECT_TRUE(cluster_->region(region->id)->leases.at(0).lost);
+}
+
+}  // namespace
+}  // namespace farpage::coordinator

@@ -1,0 +1,65 @@
+// A bare HTTP exchange over a socket, so that tests can send what no client library would.
+#pragma once
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include <string>
+
+#include "base/fd.h"
+
+namespace farpage::coordinator {
+
+struct RawAnswer {
+  int status = 0;  // 0: no HTTP answer came
+  std::string head;
+  std::string body;
+
+  bool is_problem() const { return head.find("application/problem+json") != std::string::npos; }
+};
+
+// Sends `bytes` to 127.0.0.1:port and reads until the server closes.
+inline RawAnswer raw_exchange(uint16_t port, const std::string& bytes) {
+  const Fd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(port);
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  if (::connect(socket.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)) != 0)
+    return {};
+  // A server that refuses early may close before everything is sent: its answer counts all the
+  // same.
+  size_t sent = 0;
+  while (sent < bytes.size()) {
+    const ssize_t n = ::send(socket.get(), bytes.data() + sent, bytes.size() - sent, MSG_NOSIGNAL);
+    if (n <= 0) break;
+    sent += static_cast<size_t>(n);
+  }
+  std::string text;
+  char buffer[16384];
+  while (true) {
+    const ssize_t n = ::recv(socket.get(), buffer, sizeof(buffer), 0);
+    if (n <= 0) break;
+    text.append(buffer, static_cast<size_t>(n));
+  }
+  RawAnswer answer;
+  const size_t end = text.find("\r\n\r\n");
+  if (text.rfind("HTTP/1.1 ", 0) != 0 || end == std::string::npos) return answer;
+  answer.status = std::stoi(text.substr(9, 3));
+  answer.head = text.substr(0, end);
+  answer.body = text.substr(end + 4);
+  return answer;
+}
+
+inline RawAnswer raw_request(uint16_t port, const std::string& method, const std::string& target,
+                             const std::string& body = "", const std::string& headers = "") {
+  std::string bytes = method + " " + target + " HTTP/1.1\r\nHost: test\r\n" + headers;
+  if (!body.empty() && headers.find("Content-Type") == std::string::npos)
+    bytes += "Content-Type: application/json\r\n";
+  if (!body.empty() && headers.find("Content-Length") == std::string::npos)
+    bytes += "Content-Length: " + std::to_string(body.size()) + "\r\n";
+  return raw_exchange(port, bytes + "\r\n" + body);
+}
+
+}  // namespace farpage::coordinator

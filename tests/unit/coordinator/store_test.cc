@@ -1,0 +1,197 @@
+// Both stores do the same; the SQLite one also outlives its object.
+#include "coordinator/store.h"
+
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+
+#include "coordinator/memory_store.h"
+#include "coordinator/sqlite_store.h"
+#include "tests/unit/coordinator/fake_agents.h"
+
+namespace farpage::coordinator {
+namespace {
+
+// A directory of its own for each test.
+class StoreTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    std::string path = ::testing::TempDir() + "farpage-store-XXXXXX";
+    ASSERT_NE(::mkdtemp(path.data()), nullptr);
+    directory_ = path;
+  }
+  void TearDown() override { std::filesystem::remove_all(directory_); }
+  std::string file() const { return directory_ / "state.db"; }
+
+  std::filesystem::path directory_;
+};
+
+Changes some_changes() {
+  Changes changes;
+  changes.nodes[NodeId{"n1"}] = NodeRecord{test_node("n1", 4, ~uint64_t{0}), true};
+  changes.regions[RegionId{"r1"}] = RegionRecord{RegionId{"r1"}, "name", 2, kMinSlabBytes};
+  Lease lease;
+  lease.slab = SlabIndex{3};
+  lease.replica = 1;
+  lease.node = NodeId{"n1"};
+  lease.node_slab = 2;
+  lease.address = RemoteAddress{~uint64_t{0} - 4095};
+  lease.bytes = kMinSlabBytes;
+  lease.rkeys = {{rdma::TransportKind::kTcp, RemoteKey{~uint32_t{0}}},
+                 {rdma::TransportKind::kVerbs, RemoteKey{0}}};
+  lease.generation = Generation{9};
+  lease.lost = true;
+  changes.leases[LeaseKey{RegionId{"r1"}, SlabIndex{3}, 1}] = lease;
+  Revocation revocation;
+  revocation.id = 5;
+  revocation.node = NodeId{"n1"};
+  revocation.incarnation = ~uint64_t{0};
+  revocation.agent_url = "http://n1:7071";
+  revocation.node_slab = 1;
+  revocation.generation = Generation{8};
+  revocation.asked = SlabLeaseRequest{RegionId{"r1"}, SlabIndex{4}, 1};
+  changes.revocations[5] = revocation;
+  changes.last_sequence = 1234;
+  return changes;
+}
+
+void expect_some_changes(Store& store) {
+  const auto snapshot = store.load();
+  ASSERT_TRUE(snapshot.has_value()) << snapshot.error().message();
+  ASSERT_EQ(snapshot->nodes.size(), 1U);
+  EXPECT_EQ(snapshot->nodes[0].join.incarnation, ~uint64_t{0});
+  EXPECT_EQ(snapshot->nodes[0].join.transports, test_node("n1", 4).transports);
+  EXPECT_TRUE(snapshot->nodes[0].draining);
+  ASSERT_EQ(snapshot->regions.size(), 1U);
+  EXPECT_EQ(snapshot->regions[0].replicas, 2U);
+  ASSERT_EQ(snapshot->leases.size(), 1U);
+  const Lease& lease = snapshot->leases.begin()->second;
+  EXPECT_EQ(lease.address.value, ~uint64_t{0} - 4095);
+  EXPECT_EQ(lease.rkeys.size(), 2U);
+  EXPECT_EQ(lease.rkeys.at(rdma::TransportKind::kTcp).value, ~uint32_t{0});
+  EXPECT_EQ(lease.node_slab, 2U);
+  EXPECT_TRUE(lease.lost);
+  ASSERT_EQ(snapshot->revocations.size(), 1U);
+  EXPECT_EQ(snapshot->revocations[0].generation, Generation{8});
+  EXPECT_EQ(snapshot->revocations[0].asked.slab, SlabIndex{4});
+  EXPECT_EQ(snapshot->last_sequence, 1234U);
+}
+
+Changes removal_of_all() {
+  Changes changes = some_changes();
+  for (auto& [id, record] : changes.nodes) record.reset();
+  for (auto& [id, record] : changes.regions) record.reset();
+  for (auto& [key, lease] : changes.leases) lease.reset();
+  for (auto& [id, revocation] : changes.revocations) revocation.reset();
+  changes.last_sequence = 2000;
+  return changes;
+}
+
+void expect_put_and_remove(Store& store) {
+  ASSERT_TRUE(store.write(some_changes()).has_value());
+  ASSERT_TRUE(store.write(some_changes()).has_value());  // again: the same
+  expect_some_changes(store);
+  ASSERT_TRUE(store.write(removal_of_all()).has_value());
+  const auto empty = store.load();
+  EXPECT_TRUE(empty->nodes.empty() && empty->regions.empty() && empty->leases.empty() &&
+              empty->revocations.empty());
+  EXPECT_EQ(empty->last_sequence, 2000U);
+}
+
+TEST_F(StoreTest, MemoryStorePutsAndRemoves) {
+  expect_put_and_remove(*make_memory_store());
+}
+
+TEST_F(StoreTest, SqliteStorePutsAndRemoves) {
+  auto store = open_sqlite_store(file());
+  ASSERT_TRUE(store.has_value()) << store.error().message();
+  EXPECT_EQ((*store)->load()->last_sequence, 0U);
+  expect_put_and_remove(**store);
+}
+
+TEST_F(StoreTest, SqliteStoreIsThereAfterItWasClosed) {
+  {
+    auto store = open_sqlite_store(file());
+    ASSERT_TRUE(store.has_value()) << store.error().message();
+    ASSERT_TRUE((*store)->write(some_changes()).has_value());
+  }
+  auto again = open_sqlite_store(file());
+  ASSERT_TRUE(again.has_value()) << again.error().message();
+  expect_some_changes(**again);
+}
+
+TEST_F(StoreTest, FileIsForItsOwnerAlone) {
+  auto store = open_sqlite_store(file());
+  ASSERT_TRUE(store.has_value());
+  ASSERT_TRUE((*store)->write(some_changes()).has_value());
+  for (const auto& entry : std::filesystem::directory_iterator(directory_)) {
+    struct stat status {};
+    ASSERT_EQ(::stat(entry.path().c_str(), &status), 0);
+    EXPECT_EQ(status.st_mode & 0077, 0U) << entry.path();
+  }
+}
+
+TEST_F(StoreTest, SecondCoordinatorOnTheSameFileIsRefused) {
+  auto first = open_sqlite_store(file());
+  ASSERT_TRUE(first.has_value());
+  const auto second = open_sqlite_store(file());
+  ASSERT_FALSE(second.has_value());
+  EXPECT_EQ(second.error().code, ErrorCode::kConflict);
+  EXPECT_NE(second.error().context.find(file()), std::string::npos);
+  EXPECT_NE(second.error().context.find("in use"), std::string::npos);
+}
+
+TEST_F(StoreTest, DamagedOrForeignFilesAreRefusedWithACure) {
+  std::ofstream(file()) << "This is not a database, and longer than the header of one is.\n"
+                        << std::string(4096, 'x');
+  const auto garbage = open_sqlite_store(file());
+  ASSERT_FALSE(garbage.has_value());
+  EXPECT_EQ(garbage.error().code, ErrorCode::kInvalid);
+  EXPECT_NE(garbage.error().context.find("restore it"), std::string::npos);
+  const auto nowhere = open_sqlite_store(directory_ / "no" / "such" / "folder.db");
+  ASSERT_FALSE(nowhere.has_value());
+  EXPECT_NE(nowhere.error().context.find("folder.db"), std::string::npos);
+}
+
+TEST_F(StoreTest, DamagedPagesAreFoundAtTheStart) {
+  {
+    auto store = open_sqlite_store(file());
+    ASSERT_TRUE(store.has_value());
+    ASSERT_TRUE((*store)->write(some_changes()).has_value());
+  }
+  {
+    std::fstream bytes(file(), std::ios::in | std::ios::out | std::ios::binary);
+    bytes.seekp(4096 + 8);
+    bytes << std::string(4096 * 3, '\xff');
+  }
+  const auto damaged = open_sqlite_store(file());
+  ASSERT_FALSE(damaged.has_value());
+  EXPECT_EQ(damaged.error().code, ErrorCode::kInvalid) << damaged.error().message();
+}
+
+// Runs the sqlite3 program on the file.
+void sqlite(const std::string& file, const std::string& sql) {
+  const std::string command = "sqlite3 '" + file + "' \"" + sql + "\" >/dev/null";
+  ASSERT_EQ(std::system(command.c_str()), 0) << command;
+}
+
+TEST_F(StoreTest, OtherSchemasAndOtherProgramsFilesAreRefused) {
+  if (std::system("command -v sqlite3 >/dev/null") != 0)
+    GTEST_SKIP() << "the sqlite3 program is not installed";
+  { ASSERT_TRUE(open_sqlite_store(file()).has_value()); }
+  sqlite(file(), "PRAGMA user_version=2");
+  const auto newer = open_sqlite_store(file());
+  ASSERT_FALSE(newer.has_value());
+  EXPECT_NE(newer.error().context.find("schema 2"), std::string::npos);
+  const std::string foreign = directory_ / "foreign.db";
+  sqlite(foreign, "CREATE TABLE theirs(x)");
+  const auto refused = open_sqlite_store(foreign);
+  ASSERT_FALSE(refused.has_value());
+  EXPECT_NE(refused.error().context.find("another program"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace farpage::coordinator

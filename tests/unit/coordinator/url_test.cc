@@ -1,0 +1,30 @@
+#include "coordinator/url.h"
+
+#include <gtest/gtest.h>
+
+namespace farpage::coordinator {
+namespace {
+
+TEST(Url, TakesHostAndPort) {
+  EXPECT_EQ(parse_http_url("http://10.0.0.1:7070")->host, "10.0.0.1");
+  EXPECT_EQ(parse_http_url("http://node-1.lan:65535/")->port, 65535);
+  EXPECT_EQ(parse_http_url("http://[::1]:80")->host, "::1");
+}
+
+TEST(Url, RefusesEverythingElse) {
+  for (const char* url :
+       {"", "http://", "http://h", "http://h:", "http://h:0", "http://h:65536", "http://h:1/x",
+        "http://:1", "https://h:1", "http://u@h:1", "http://h:1x", "http://[::1:80", "http://h h:1",
+        "http://h:-1", "http://h:+1", "http://h:01", "http://::1:80", "http://h\n:1"})
+    EXPECT_FALSE(parse_http_url(url).has_value()) << url;
+}
+
+TEST(Url, KnowsLoopback) {
+  for (const char* host : {"localhost", "127.0.0.1", "127.9.9.9", "::1"})
+    EXPECT_TRUE(is_loopback(host)) << host;
+  for (const char* host : {"", "0.0.0.0", "::", "10.0.0.1", "localhost.example", "128.0.0.1"})
+    EXPECT_FALSE(is_loopback(host)) << host;
+}
+
+}  // namespace
+}  // namespace farpage::coordinator
