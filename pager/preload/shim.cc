@@ -13,11 +13,15 @@ using uffd::handover::RequestKind;
 namespace {
 
 // Allocators want their segments aligned to their size, mimalloc to 32 MiB. Given at once, they
-// need not map twice the size and trim it.
+// need not map twice the size and trim it. Smaller ones fill the holes as they are.
+constexpr uint64_t kMinAlignedBytes = 1 << 20;
 constexpr uint64_t kMaxAlignment = 32 << 20;
 
 uint64_t alignment_for(uint64_t bytes) {
-  uint64_t alignment = kPageBytes;
+  if (bytes < kMinAlignedBytes) {
+    return kPageBytes;
+  }
+  uint64_t alignment = kMinAlignedBytes;
   while (alignment < kMaxAlignment && alignment * 2 <= bytes) {
     alignment *= 2;
   }

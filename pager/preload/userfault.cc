@@ -47,12 +47,13 @@ int open_or_exit() {
   return static_cast<int>(fd);
 }
 
-long handshake(int fd, uint64_t features, uint64_t& granted) {
+// The kernel answers with all that it offers, whatever was asked for.
+long handshake(int fd, uint64_t features, uint64_t* offered) {
   uffdio_api api{};
   api.api = UFFD_API;
   api.features = features;
   const long result = system_call(SYS_ioctl, fd, UFFDIO_API, &api);
-  granted = api.features;
+  *offered = api.features;
   return result;
 }
 
@@ -62,7 +63,7 @@ Userfault open_userfault_or_exit() {
   // A descriptor takes one UFFDIO_API, and an unknown feature spoils it: ask on one, use another.
   const int probe = open_or_exit();
   uint64_t offered = 0;
-  const long probed = handshake(probe, 0, offered);
+  const long probed = handshake(probe, 0, &offered);
   system_call(SYS_close, probe);
   if (is_error(probed) || (offered & kRequired) != kRequired) {
     Report()
@@ -73,7 +74,8 @@ Userfault open_userfault_or_exit() {
   }
   Userfault userfault;
   userfault.fd = open_or_exit();
-  const long agreed = handshake(userfault.fd, kRequired | (kWanted & offered), userfault.features);
+  userfault.features = kRequired | (kWanted & offered);
+  const long agreed = handshake(userfault.fd, userfault.features, &offered);
   if (is_error(agreed)) {
     Report().text("the handshake with userfaultfd failed: ").error(agreed).write_and_exit();
   }

@@ -9,7 +9,7 @@ namespace farpage::preload {
 
 struct Userfault {
   int fd = -1;
-  uint64_t features = 0;  // UFFD_FEATURE_* that UFFDIO_API granted
+  uint64_t features = 0;  // UFFD_FEATURE_* that are on
 };
 
 // A full descriptor (page faults inside system calls too): /dev/userfaultfd first, then the system
