@@ -1,7 +1,13 @@
-// fork() of a program that has far memory.
+// fork() of a program that has far memory, and libc's functions that fork inside.
+//
+// Not here: vfork, posix_spawn, system, popen and clone with CLONE_VM share the memory until exec
+// and need no help. _Fork and a bare clone get SIGSEGV in the child (shim.h, invariant 2).
 #include <errno.h>
+#include <fcntl.h>
+#include <pty.h>
 #include <sys/mman.h>
 #include <unistd.h>
+#include <utmp.h>
 
 #include "pager/preload/report.h"
 #include "pager/preload/shim.h"
@@ -60,3 +66,58 @@ void Shim::forget_after_fork() {
 }
 
 }  // namespace farpage::preload
+
+namespace preload = farpage::preload;
+
+FARPAGE_EXPORT pid_t fork() noexcept {
+  return preload::shim.active() ? preload::shim.fork() : __fork();
+}
+
+FARPAGE_EXPORT int daemon(int keep_directory, int keep_streams) noexcept {
+  const pid_t child = fork();
+  if (child != 0) {
+    if (child > 0) {
+      _exit(0);
+    }
+    return -1;
+  }
+  if (setsid() < 0 || (keep_directory == 0 && chdir("/") != 0)) {
+    return -1;
+  }
+  if (keep_streams == 0) {
+    const int null = open("/dev/null", O_RDWR);
+    if (null < 0) {
+      return -1;
+    }
+    for (const int stream : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
+      dup2(null, stream);
+    }
+    if (null > STDERR_FILENO) {
+      close(null);
+    }
+  }
+  return 0;
+}
+
+FARPAGE_EXPORT int forkpty(int* terminal, char* name, const termios* settings,
+                           const winsize* size) noexcept {
+  int side_of_child = -1;
+  if (openpty(terminal, &side_of_child, name, settings, size) != 0) {
+    return -1;
+  }
+  const pid_t child = fork();
+  if (child == 0) {
+    close(*terminal);
+    if (login_tty(side_of_child) != 0) {
+      _exit(1);
+    }
+    return 0;
+  }
+  const int saved_errno = errno;
+  close(side_of_child);
+  if (child < 0) {
+    close(*terminal);
+  }
+  errno = saved_errno;
+  return child;
+}

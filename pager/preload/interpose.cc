@@ -3,7 +3,7 @@
 // FARPAGE_HANDOVER.
 //
 // Not here: calls that libc makes inside (thread stacks, its own malloc), and bare system calls.
-// vfork, posix_spawn and clone with CLONE_VM share the memory and need no help.
+// What forks is in fork.cc.
 #include <errno.h>
 #include <limits.h>
 #include <stdarg.h>
@@ -13,13 +13,12 @@
 #include "pager/preload/report.h"
 #include "pager/preload/shim.h"
 
-// libc's own, under their other public names.
-extern "C" pid_t __fork();
-extern "C" int __close(int fd);
-
-#define FARPAGE_EXPORT extern "C" __attribute__((visibility("default")))
+extern "C" int __close(int fd);  // libc's own close, under its other public name
 
 namespace farpage::preload {
+
+constinit Shim shim;
+
 namespace {
 
 using uffd::handover::RequestKind;
@@ -33,8 +32,6 @@ using uffd::handover::RequestKind;
 #ifndef MADV_GUARD_INSTALL
 #define MADV_GUARD_INSTALL 102  // Linux 6.13
 #endif
-
-constinit Shim shim;
 
 // Mappings with one of these have properties that far memory has not.
 constexpr int kLocalFlags = MAP_GROWSDOWN | MAP_HUGETLB | MAP_LOCKED | MAP_STACK
@@ -294,10 +291,6 @@ FARPAGE_EXPORT int posix_madvise(void* address, size_t length, int advice) noexc
     }
   }
   return 0;  // as libc: nothing for local memory
-}
-
-FARPAGE_EXPORT pid_t fork() noexcept {
-  return preload::shim.active() ? preload::shim.fork() : __fork();
 }
 
 // Programs that close all descriptors they do not know (daemons above all) do not mean these.

@@ -27,6 +27,9 @@
 #include "pager/preload/syscalls.h"
 #include "pager/preload/userfault.h"
 
+// A function that the program gets in place of libc's.
+#define FARPAGE_EXPORT extern "C" __attribute__((visibility("default")))
+
 namespace farpage::preload {
 
 class Shim {
@@ -101,5 +104,9 @@ class Shim {
   int forks_ = 0;
   bool warned_full_ = false;
 };
+
+// The one of this process: a function that takes libc's place is called with nothing else to find
+// it by. Usable before any constructor has run.
+extern Shim shim;
 
 }  // namespace farpage::preload

@@ -4,8 +4,8 @@ import re
 import subprocess
 import sys
 
-EXPORTED = {"close", "close_range", "closefrom", "fork", "madvise", "mmap", "mmap64", "mremap", "munmap",
-            "posix_madvise"}
+EXPORTED = {"close", "close_range", "closefrom", "daemon", "fork", "forkpty", "madvise", "mmap", "mmap64",
+            "mremap", "munmap", "posix_madvise"}
 FORBIDDEN = re.compile(r"malloc|calloc|realloc|free|_Z|__cxa_(?!finalize)|__asan|__ubsan|__tsan|"
                        r"__tls_get_addr|__stack_chk_fail|pthread_create")
 

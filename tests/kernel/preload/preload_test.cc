@@ -72,7 +72,7 @@ class Preload : public testing::Test {
 
   template <typename Work>
   auto session(Work work) {
-    return pager_->with_session(0, work);
+    return pager_->with_session(session_index_, work);
   }
   void evict(const Told& place) {
     session([&](Session& s) { return s.evict(place.pages()), 0; });
@@ -80,10 +80,12 @@ class Preload : public testing::Test {
   std::vector<Request> requests() {
     return session([](Session& s) { return s.requests(); });
   }
+  void drop_and_compare();
   size_t sessions() {
     return pager_->with_all([](auto& all) { return all.size(); });
   }
 
+  size_t session_index_ = 0;
   std::unique_ptr<SmallPager> pager_;
   std::unique_ptr<TargetProcess> target_;
 };
@@ -191,8 +193,8 @@ TEST_F(Preload, AFullWindowIsSaidOnceAndTheRestIsLocal) {
   EXPECT_EQ(outcome.errors.find("farpage:", said + 1), std::string::npos);
 }
 
-TEST_F(Preload, TheAgentDropsPagesLockedOnesToo) {
-  start("drop");
+// The scenario "drop": its pages go and come back changed, then go and come back locked.
+void Preload::drop_and_compare() {
   Told place = told();
   evict(place);
   EXPECT_EQ(session([](Session& s) { return s.evictions(); }), place.pages().size());
@@ -212,6 +214,17 @@ TEST_F(Preload, TheAgentDropsPagesLockedOnesToo) {
   go_on();
   expect_success();
   EXPECT_EQ(session([](Session& s) { return s.refetches(); }), 2 * place.pages().size());
+}
+
+TEST_F(Preload, TheAgentDropsPagesLockedOnesToo) {
+  start("drop");
+  drop_and_compare();
+}
+
+TEST_F(Preload, TheAgentDropsPagesOnAKernelWithoutVectoredDrops) {
+  start("old-kernel", "drop");
+  session_index_ = 1;  // it registers anew after exec
+  drop_and_compare();
 }
 
 TEST_F(Preload, TheAgentSaysWhichCommandsFailed) {
@@ -315,6 +328,25 @@ TEST_F(Preload, TheProgramEndsWithItsLastThread) {
 TEST_F(Preload, ForkAmongBusyThreads) {
   start("threads-fork");
   expect_success();
+}
+
+TEST_F(Preload, ForkptyAndDaemonForkLikeFork) {
+  start("terminal");
+  expect_success();
+  start("daemon");
+  EXPECT_EQ(expect_success().output, "/ well\n");
+}
+
+TEST_F(Preload, TheSmallestFarMappingIsConfigured) {
+  start_pager({});
+  TargetProcess target({FARPAGE_TARGET, "places"}, {{"FARPAGE_HANDOVER", pager_->socket_path()},
+                                                    {"FARPAGE_MMAP_MIN_BYTES", "65536"},
+                                                    {"LD_PRELOAD", FARPAGE_SHIM}});
+  target.read_line();
+  const Told small = parse_told(target.read_line());
+  EXPECT_EQ(small.word, "small");
+  EXPECT_TRUE(session([&](Session& s) { return s.holds(small.address); }));
+  EXPECT_EQ(target.finish().exit_status, 0);
 }
 
 TEST_F(Preload, WithoutAPagerTheProgramDoesNotRun) {

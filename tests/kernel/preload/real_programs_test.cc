@@ -46,9 +46,7 @@ class RealPrograms : public testing::Test {
 
     SmallPager pager({.budget_pages = kBudgetPages});
     TargetProcess target(command, {{"FARPAGE_HANDOVER", pager.socket_path()},
-                                   {"LD_PRELOAD", std::string(FARPAGE_SHIM) + ":" + allocator_},
-                                   {"MIMALLOC_PAGE_RESET", "0"},
-                                   {"MIMALLOC_ALLOW_DECOMMIT", "0"}});
+                                   {"LD_PRELOAD", std::string(FARPAGE_SHIM) + ":" + allocator_}});
     const TargetProcess::Outcome far = target.finish();
     EXPECT_EQ(far.exit_status, 0) << "signal " << far.signal << "\n" << far.errors;
     EXPECT_EQ(far.errors, "");

@@ -58,6 +58,9 @@ int run_exec(const char*);
 int run_spawn(const char*);
 int run_close_all(const char*);
 int run_main_thread_exit(const char*);
-int run_threads_fork(const char* seed);
+int run_threads_fork(const char*);
+int run_terminal(const char*);
+int run_daemon(const char*);
+int run_old_kernel(const char* scenario);
 
 }  // namespace farpage::test

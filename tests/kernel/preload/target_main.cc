@@ -37,6 +37,9 @@ constexpr Named kScenarios[] = {
     {"close-all", run_close_all},
     {"main-thread-exit", run_main_thread_exit},
     {"threads-fork", run_threads_fork},
+    {"terminal", run_terminal},
+    {"daemon", run_daemon},
+    {"old-kernel", run_old_kernel},
 };
 
 }  // namespace

@@ -1,13 +1,18 @@
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <pthread.h>
+#include <pty.h>
 #include <signal.h>
 #include <spawn.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <cerrno>
+#include <cstddef>
 #include <thread>
 
 #include "scenario.h"
@@ -170,6 +175,49 @@ int run_threads_fork(const char*) {
     thread.join();
   }
   return 0;
+}
+
+int run_terminal(const char*) {
+  unsigned char* memory = map_memory(kMiB);
+  fill(memory, kMiB, 1);
+  int terminal = -1;
+  const pid_t child = forkpty(&terminal, nullptr, nullptr, nullptr);
+  REQUIRE(child >= 0);
+  if (child == 0) {
+    printf("%s\n", isatty(1) == 1 && is_filled(memory, kMiB, 1) ? "all here" : "no");
+    fflush(stdout);
+    _exit(0);
+  }
+  char text[64] = {};
+  REQUIRE(read(terminal, text, sizeof(text) - 1) > 0);
+  REQUIRE(std::string(text) == "all here\r\n");
+  REQUIRE(ended_well(child));
+  return 0;
+}
+
+int run_daemon(const char*) {
+  unsigned char* memory = map_memory(kMiB);
+  fill(memory, kMiB, 1);
+  REQUIRE(daemon(0, 1) == 0);
+  char folder[8] = {};
+  REQUIRE(getcwd(folder, sizeof(folder)) != nullptr);
+  printf("%s %s\n", folder, is_filled(memory, kMiB, 1) && getsid(0) == getpid() ? "well" : "no");
+  return 0;
+}
+
+// Goes on as another scenario, on a kernel whose process_madvise cannot drop pages (before 6.13).
+int run_old_kernel(const char* scenario) {
+  sock_filter code[] = {
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_process_madvise, 0, 1),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EINVAL),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+  };
+  const sock_fprog filter{.len = sizeof(code) / sizeof(code[0]), .filter = code};
+  REQUIRE(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
+  REQUIRE(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) == 0);
+  execl("/proc/self/exe", "target", scenario, nullptr);
+  return 1;
 }
 
 }  // namespace farpage::test
