@@ -62,7 +62,7 @@ int connect_or_exit(const char* path) {
         .text(path)
         .write_and_exit();
   }
-  strcpy(address.sun_path, path);
+  memcpy(address.sun_path, path, strlen(path));  // the rest is zeros
   const long fd = system_call(SYS_socket, AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
   const long result = is_error(fd) ? fd : system_call(SYS_connect, fd, &address, sizeof(address));
   if (is_error(result)) {

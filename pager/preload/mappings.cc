@@ -91,8 +91,10 @@ bool parse_mapping(const char* line, const char* end, Mapping& mapping) {
   }
   mapping.protection = (at[0] == 'r' ? PROT_READ : 0) | (at[1] == 'w' ? PROT_WRITE : 0) |
                        (at[2] == 'x' ? PROT_EXEC : 0);
-  if (!skip_word(at, end) || !skip_word(at, end) || !skip_word(at, end)) {
-    return false;
+  for (int words_before_inode = 0; words_before_inode < 3; ++words_before_inode) {
+    if (!skip_word(at, end)) {
+      return false;
+    }
   }
   mapping.anonymous = at < end && *at == '0' && (at + 1 == end || at[1] == ' ');
   return true;

@@ -45,7 +45,7 @@ Told parse_told(const std::string& line) {
 
 class Preload : public testing::Test {
  protected:
-  void start_pager(PagerOptions options) { pager_ = std::make_unique<SmallPager>(options); }
+  void start_pager(const PagerOptions& options) { pager_ = std::make_unique<SmallPager>(options); }
 
   void start(const std::string& scenario, const std::string& argument = "",
              uint64_t window_bytes = uint64_t{4} << 30) {
@@ -317,6 +317,13 @@ TEST_F(Preload, SpawnWorksWhilePagesAreAway) {
 
 TEST_F(Preload, AProgramThatClosesAllDescriptorsStaysPaged) {
   start("close-all");
+  expect_success();
+}
+
+TEST_F(Preload, AClosedPipeIsClosedAtOnce) {
+  start("close-output");
+  EXPECT_EQ(target_->read_line(), "");
+  go_on();
   expect_success();
 }
 

@@ -18,7 +18,7 @@ constexpr size_t kBudgetPages = 1024;  // 4 MiB
 std::string find_allocator() {
   for (const char* folder :
        {"/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib"}) {
-    const std::string path = std::string(folder) + "/libmimalloc.so.2";
+    std::string path = std::string(folder) + "/libmimalloc.so.2";
     if (access(path.c_str(), R_OK) == 0) {
       return path;
     }

@@ -57,6 +57,7 @@ int run_bare_fork(const char*);
 int run_exec(const char*);
 int run_spawn(const char*);
 int run_close_all(const char*);
+int run_close_output(const char*);
 int run_main_thread_exit(const char*);
 int run_threads_fork(const char*);
 int run_terminal(const char*);

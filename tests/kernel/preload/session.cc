@@ -202,7 +202,7 @@ void Session::evict(const std::vector<uint64_t>& pages) {
     }
     PageBytes bytes(kPage);
     const iovec here{bytes.data(), kPage};
-    const iovec there{reinterpret_cast<void*>(page), kPage};
+    const iovec there{reinterpret_cast<void*>(page), kPage};  // NOLINT(performance-no-int-to-ptr)
     if (process_vm_readv(hello_.pid, &here, 1, &there, 1, 0) != static_cast<ssize_t>(kPage)) {
       protect(page, false);  // PROT_NONE now: it stays
       continue;

@@ -35,6 +35,7 @@ constexpr Named kScenarios[] = {
     {"exec", run_exec},
     {"spawn", run_spawn},
     {"close-all", run_close_all},
+    {"close-output", run_close_output},
     {"main-thread-exit", run_main_thread_exit},
     {"threads-fork", run_threads_fork},
     {"terminal", run_terminal},

@@ -24,6 +24,7 @@ std::pair<Fd, Fd> create_pipe() {
 
 std::vector<char*> pointers_to(std::vector<std::string>& strings) {
   std::vector<char*> pointers;
+  pointers.reserve(strings.size() + 1);
   for (std::string& string : strings) {
     pointers.push_back(string.data());
   }
@@ -42,8 +43,10 @@ std::vector<std::string> environment_with(const TargetProcess::Environment& chan
     merged[name] = value;
   }
   std::vector<std::string> lines;
+  lines.reserve(merged.size());
   for (const auto& [name, value] : merged) {
-    lines.push_back(name + "=" + value);
+    lines.push_back(name);
+    lines.back().append("=").append(value);
   }
   return lines;
 }
