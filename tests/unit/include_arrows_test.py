@@ -39,8 +39,8 @@ def errors_of(path, text):
             if target not in BELOW[folder]:
                 yield f"{path}: {folder}/ must not include {header}"
             elif folder == "pager" and path.parts[1] == "preload":
-                if target != "base" and header not in ("uffd/handover.h", "uffd/userfaultfd.h"):
-                    yield f"{path}: the shim may include only uffd/handover, not {header}"
+                if target != "base" and header not in ("uffd/handover.h", "uffd/kernel_abi.h"):
+                    yield f"{path}: the shim may include only uffd/handover.h and kernel_abi.h, not {header}"
             elif folder == "pager" and target != "base" and header not in PAGER_MAY_SEE:
                 yield f"{path}: the pager acts only through the seams, not {header}"
         for pattern, owners in PRIVATE.items():

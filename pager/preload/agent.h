@@ -1,0 +1,66 @@
+// Agent: the thread in the target that executes the pager's commands (uffd/handover.h, AgentRing):
+// what only the target itself may do to its memory.
+//
+// It is a bare kernel thread, not a pthread: libc does not count it (a program whose main thread
+// calls pthread_exit still ends with its last thread, and one that has no threads keeps libc's
+// single-threaded paths), and it can start before libc's constructors have run. It has a descriptor
+// table of its own, which keeps the userfaultfd and the control socket open whatever the program
+// closes: were the last userfaultfd closed, missing pages would turn into zeros.
+//
+// Threads: start() once. The agent's code shares its creator's thread-local storage, so it makes
+// raw system calls only, calls nothing of libc that may touch errno, and never allocates or
+// takes the shim's lock (whose holder may be waiting for a pager that waits for the agent).
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+
+#include "pager/preload/syscalls.h"
+#include "uffd/handover.h"
+
+namespace farpage::preload {
+
+class Agent {
+ public:
+  // Commands executed at most before the pager is told about them, and the vector of one
+  // process_madvise.
+  static constexpr uint32_t kMaxBatch = 256;
+  static constexpr int kMaxKeptDescriptors = 4;
+
+  constexpr Agent() = default;
+  Agent(const Agent&) = delete;
+  Agent& operator=(const Agent&) = delete;
+
+  // Creates the ring. The memfd that holds it, for the pager, or a negative errno.
+  long create_ring();
+  // Starts the thread; `kept` are the descriptors that stay open in its table. 0 or a negative
+  // errno.
+  long start(const int* kept, int kept_count);
+
+  // A command has mapped something over a part of the window that is not the window's own memory.
+  bool has_poisoned() const { return has_poisoned_.load(std::memory_order_acquire); }
+
+ private:
+  static int thread_main(void* self);
+  void keep_descriptors() const;
+  void probe_vectored_drop();
+  [[noreturn]] void run();
+  uint32_t wait_for_commands(uint32_t tail);
+  // Executes commands[tail, end) and returns the new tail; at least one is done.
+  uint32_t execute(uint32_t tail, uint32_t end);
+  uint32_t drop_vector(uint32_t tail, uint32_t end);
+  int32_t drop(const uffd::handover::Command& command) const;
+  int32_t poison(const uffd::handover::Command& command);
+  void publish(uint32_t tail);
+
+  uffd::handover::AgentRing* ring_ = nullptr;
+  int kept_[kMaxKeptDescriptors] = {};
+  int kept_count_ = 0;
+  // Agent thread only.
+  int pidfd_ = -1;
+  int empty_memfd_ = -1;
+  bool vectored_drop_ = false;
+  std::atomic<bool> has_poisoned_{false};
+};
+
+}  // namespace farpage::preload

@@ -1,0 +1,53 @@
+// Ranges: which parts of the window are free. A sorted array of disjoint, non-adjacent spans in
+// memory of its own, so that the shim never needs an allocator.
+//
+// Threads: none; the caller holds the shim's lock.
+// Invariants: 1. spans are sorted, not empty, disjoint, and do not touch. 2. All bounds are page
+// aligned.
+#pragma once
+
+#include <stddef.h>
+
+#include "pager/preload/syscalls.h"
+
+namespace farpage::preload {
+
+class Ranges {
+ public:
+  // More free spans than the kernel allows mappings by default (vm.max_map_count, 65530): each hole
+  // in the window is a mapping of its own.
+  static constexpr size_t kMaxSpans = size_t{1} << 18;
+
+  constexpr Ranges() = default;
+  Ranges(const Ranges&) = delete;
+  Ranges& operator=(const Ranges&) = delete;
+
+  // Reserves the array's memory. 0 or a negative errno.
+  long open();
+
+  // The lowest free span of `bytes` at a multiple of `alignment` (a power of two); empty when there
+  // is none. It stays free until removed.
+  Span find(uint64_t bytes, uint64_t alignment) const;
+
+  // Frees the span; what is free in it already stays so. false when the array is full: the span is
+  // then not free.
+  bool add(Span span);
+  // Takes the span; what is taken already stays so. false when the array is full: nothing changed.
+  bool remove(Span span);
+
+  bool any_free(Span span) const;
+  bool all_free(Span span) const;
+
+  size_t size() const { return count_; }
+  const Span& operator[](size_t index) const { return spans_[index]; }
+
+ private:
+  // The first span that ends after `address`; count_ when there is none.
+  size_t first_ending_after(uint64_t address) const;
+  void replace(size_t first, size_t last, const Span* with, size_t with_count);
+
+  Span* spans_ = nullptr;
+  size_t count_ = 0;
+};
+
+}  // namespace farpage::preload

@@ -1,0 +1,26 @@
+// The userfaultfd of this process. Mechanism only: creating it, and registering ranges with it.
+#pragma once
+
+#include <stdint.h>
+
+#include "pager/preload/syscalls.h"
+
+namespace farpage::preload {
+
+struct Userfault {
+  int fd = -1;
+  uint64_t features = 0;  // UFFD_FEATURE_* that are on
+};
+
+// A full descriptor (page faults inside system calls too): /dev/userfaultfd first, then the system
+// call. Write-protect faults are required; thread ids, REMAP and UNMAP events and poison are taken
+// where the kernel has them. REMOVE events are left out on purpose: with them the target's own
+// MADV_DONTNEED, the agent's above all, would wait for the pager to read the event.
+//
+// Says why on standard error and ends the process when the kernel refuses.
+Userfault open_userfault_or_exit();
+
+// Missing and write-protect faults of the span go to the pager from now on. 0 or a negative errno.
+long register_span(int userfault_fd, Span span);
+
+}  // namespace farpage::preload

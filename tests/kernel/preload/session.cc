@@ -1,0 +1,274 @@
+#include <fcntl.h>
+#include <linux/futex.h>
+#include <poll.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "base/check.h"
+#include "small_pager.h"
+#include "uffd/kernel_abi.h"
+
+namespace farpage::test {
+
+namespace handover = uffd::handover;
+
+namespace {
+constexpr uint64_t kPage = 4096;
+constexpr size_t kEvictionBatch = 64;
+}  // namespace
+
+Session::Session(Fd control, const PagerOptions& options)
+    : options_(options), control_(std::move(control)) {
+  take_hello();
+}
+
+Session::~Session() = default;
+
+bool Session::holds(uint64_t address) const {
+  return address >= hello_.window_address && address < hello_.window_address + hello_.window_bytes;
+}
+
+size_t Session::requests_of(handover::RequestKind kind) const {
+  return static_cast<size_t>(
+      std::count_if(requests_.begin(), requests_.end(),
+                    [kind](const handover::Request& request) { return request.kind == kind; }));
+}
+
+void Session::take_hello() {
+  alignas(cmsghdr) char rights[CMSG_SPACE(2 * sizeof(int))];
+  iovec part{&hello_, sizeof(hello_)};
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  message.msg_control = rights;
+  message.msg_controllen = sizeof(rights);
+  const ssize_t got = recvmsg(control_.get(), &message, MSG_CMSG_CLOEXEC);
+  const cmsghdr* header = CMSG_FIRSTHDR(&message);
+  FARPAGE_CHECK(got == static_cast<ssize_t>(sizeof(hello_)) && hello_.magic == handover::kMagic &&
+                    header != nullptr && header->cmsg_len == CMSG_LEN(2 * sizeof(int)),
+                "a bad Hello of %zd bytes", got);
+  int descriptors[2];
+  std::memcpy(descriptors, CMSG_DATA(header), sizeof(descriptors));
+  userfault_ = Fd(descriptors[0]);
+  const Fd ring(descriptors[1]);
+  ring_memory_ = Mapping::shared(ring.get(), hello_.ring_bytes).value();
+
+  if (!options_.answer_hello) {
+    return close();
+  }
+  handover::Welcome welcome;
+  welcome.status = options_.welcome_status;
+  std::strncpy(welcome.reason, options_.welcome_reason.c_str(), sizeof(welcome.reason) - 1);
+  send(control_.get(), &welcome, sizeof(welcome), MSG_NOSIGNAL);
+}
+
+void Session::on_control() {
+  handover::Request request;
+  const ssize_t got = recv(control_.get(), &request, sizeof(request), 0);
+  if (got != static_cast<ssize_t>(sizeof(request))) {
+    return close();
+  }
+  requests_.push_back(request);
+  answer(request);
+}
+
+void Session::answer(const handover::Request& request) {
+  handover::Reply reply;
+  switch (request.kind) {
+    case handover::RequestKind::kDiscard:
+      forget(request.address, request.address + request.bytes);
+      break;
+    case handover::RequestKind::kForkBegin:
+      reply.status = store_.empty() ? options_.fork_status : EAGAIN;
+      break;
+    case handover::RequestKind::kForkDone:
+    case handover::RequestKind::kColdHint:
+    case handover::RequestKind::kWillNeedHint:
+      break;
+  }
+  send(control_.get(), &reply, sizeof(reply), MSG_NOSIGNAL);
+}
+
+void Session::close() {
+  control_.reset();
+  userfault_.reset();
+}
+
+void Session::on_userfault() {
+  read_events();
+  keep_budget();
+}
+
+void Session::read_events() {
+  uffd_msg messages[32];
+  const ssize_t got = read(userfault_.get(), messages, sizeof(messages));
+  for (size_t i = 0; got > 0 && i < static_cast<size_t>(got) / sizeof(uffd_msg); ++i) {
+    const uffd_msg& message = messages[i];
+    if (message.event == UFFD_EVENT_UNMAP) {
+      forget(message.arg.remove.start, message.arg.remove.end);
+    } else if (message.event == UFFD_EVENT_PAGEFAULT) {
+      const uint64_t page = message.arg.pagefault.address & ~(kPage - 1);
+      if ((message.arg.pagefault.flags & UFFD_PAGEFAULT_FLAG_WP) != 0) {
+        on_write_protected(page);
+      } else {
+        on_missing(page);
+      }
+    }
+  }
+}
+
+void Session::on_missing(uint64_t page) {
+  if (resident_.count(page) != 0) {
+    return wake(page);  // a second thread's fault, answered with the first
+  }
+  install(page);
+}
+
+void Session::install(uint64_t page) {
+  const auto found = store_.find(page);
+  int result = 0;
+  if (found == store_.end()) {
+    uffdio_zeropage zero{};
+    zero.range = {page, kPage};
+    result = ioctl(userfault_.get(), UFFDIO_ZEROPAGE, &zero);
+  } else {
+    uffdio_copy copy{};
+    copy.dst = page;
+    copy.src = reinterpret_cast<uint64_t>(found->second.data());
+    copy.len = kPage;
+    result = ioctl(userfault_.get(), UFFDIO_COPY, &copy);
+  }
+  if (result != 0) {
+    return wake(page);  // an event is queued (EAGAIN), or it is there or gone: it faults again
+  }
+  if (found == store_.end()) {
+    ++zero_fills_;
+  } else {
+    ++refetches_;
+    store_.erase(found);
+  }
+  if (resident_.insert(page).second) {
+    order_.push_back(page);
+  }
+  most_resident_pages_ = std::max(most_resident_pages_, resident_.size());
+}
+
+void Session::on_write_protected(uint64_t page) {
+  if (resident_.count(page) == 0 || !protect(page, false)) {
+    wake(page);
+  }
+}
+
+bool Session::protect(uint64_t page, bool on) {
+  uffdio_writeprotect request{};
+  request.range = {page, kPage};
+  request.mode = on ? UFFDIO_WRITEPROTECT_MODE_WP : 0;
+  return ioctl(userfault_.get(), UFFDIO_WRITEPROTECT, &request) == 0;
+}
+
+void Session::wake(uint64_t page) {
+  uffdio_range range{page, kPage};
+  ioctl(userfault_.get(), UFFDIO_WAKE, &range);
+}
+
+void Session::keep_budget() {
+  while (options_.budget_pages != 0 && resident_.size() > options_.budget_pages) {
+    std::vector<uint64_t> victims;
+    while (!order_.empty() && victims.size() < kEvictionBatch) {
+      if (resident_.count(order_.front()) != 0) {
+        victims.push_back(order_.front());
+      }
+      order_.pop_front();
+    }
+    if (victims.empty()) {
+      return;
+    }
+    evict(victims);
+  }
+}
+
+void Session::evict(const std::vector<uint64_t>& pages) {
+  std::vector<uint64_t> dropped;
+  for (const uint64_t page : pages) {
+    if (resident_.count(page) == 0 || !protect(page, true)) {
+      continue;
+    }
+    PageBytes bytes(kPage);
+    const iovec here{bytes.data(), kPage};
+    const iovec there{reinterpret_cast<void*>(page), kPage};  // NOLINT(performance-no-int-to-ptr)
+    if (process_vm_readv(hello_.pid, &here, 1, &there, 1, 0) != static_cast<ssize_t>(kPage)) {
+      protect(page, false);  // PROT_NONE now: it stays
+      continue;
+    }
+    resident_.erase(page);
+    store_[page] = std::move(bytes);
+    dropped.push_back(page);
+  }
+  for (const int result : command(handover::CommandKind::kDrop, dropped)) {
+    FARPAGE_CHECK(result == 0, "the agent could not drop a page: errno %d", result);
+  }
+  for (const uint64_t page : dropped) {
+    ++evictions_;
+    wake(page);
+  }
+}
+
+void Session::put(uint64_t address, PageBytes bytes) {
+  store_[address] = std::move(bytes);
+}
+
+const PageBytes* Session::stored(uint64_t address) const {
+  const auto found = store_.find(address);
+  return found == store_.end() ? nullptr : &found->second;
+}
+
+void Session::forget(uint64_t begin, uint64_t end) {
+  std::erase_if(store_, [=](const auto& e) { return e.first >= begin && e.first < end; });
+  std::erase_if(resident_, [=](uint64_t page) { return page >= begin && page < end; });
+  std::erase_if(order_, [=](uint64_t page) { return page >= begin && page < end; });
+}
+
+std::vector<int> Session::command(handover::CommandKind kind,
+                                  const std::vector<uint64_t>& addresses) {
+  auto& ring = *reinterpret_cast<handover::AgentRing*>(ring_memory_.data());
+  const uint32_t first = ring.head.load();
+  FARPAGE_CHECK(addresses.size() <= handover::kRingCommands, "more commands than places");
+  uint32_t head = first;
+  for (const uint64_t address : addresses) {
+    handover::Command& command = ring.commands[head++ % handover::kRingCommands];
+    command = {.address = address, .pages = 1, .kind = kind, .result = -1};
+  }
+  ring.head.store(head);
+  if (ring.agent_sleeps.exchange(0) != 0) {
+    syscall(SYS_futex, &ring.head, FUTEX_WAKE, 1, nullptr, nullptr, 0);
+  }
+  for (;;) {
+    ring.pager_sleeps.store(1);
+    const uint32_t tail = ring.tail.load();
+    if (tail == head) {
+      break;
+    }
+    const timespec patience{.tv_sec = 0, .tv_nsec = 1'000'000};
+    syscall(SYS_futex, &ring.tail, FUTEX_WAIT, tail, &patience, nullptr, 0);
+    read_events();
+    pollfd hang_up{control_.get(), POLLRDHUP, 0};
+    if (poll(&hang_up, 1, 0) > 0 && (hang_up.revents & (POLLRDHUP | POLLHUP)) != 0) {
+      return {};
+    }
+  }
+  ring.pager_sleeps.store(0);
+  std::vector<int> results;
+  for (uint32_t i = first; i != head; ++i) {
+    results.push_back(ring.commands[i % handover::kRingCommands].result);
+  }
+  return results;
+}
+
+}  // namespace farpage::test
