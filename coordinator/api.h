@@ -1,5 +1,5 @@
 // The words of the REST API as plain structs, with one decode function and one encode function each
-// (api_json.h). docs/protocol.md describes the routes.
+// (api_json.h). docs/protocol-rest.md describes the routes.
 #pragma once
 
 #include <cstdint>
@@ -55,6 +55,21 @@ struct NodeHeartbeat {
   Counters counters;
 };
 
+// One queue pair exchange that went through the coordinator.
+struct QueuePairExchanged {
+  rdma::QueuePairEndpoint peer;
+  rdma::QueuePairEndpoint node;
+};
+
+// GET /v1/nodes/{id}/rdma/endpoint: how to reach the node's memory, and the latest exchanges with
+// this incarnation of it.
+struct NodeEndpoints {
+  NodeId id;
+  uint64_t incarnation = 0;
+  std::vector<rdma::TransportAddress> transports;
+  std::vector<QueuePairExchanged> exchanged;
+};
+
 // ---- leases and regions ----
 
 // The right of one region to one slab. rkeys: one for each transport the node offers.
@@ -96,10 +111,12 @@ struct RegionHeartbeat {
 
 // ---- events ----
 
+// A silent node loses no lease: whoever still reaches it goes on using it. Leases are lost one by
+// one (kLeaseLost), when the node comes back with new memory or is removed.
 enum class EventKind : uint8_t {
-  kNodeJoined,
+  kNodeJoined,  // new, back with new memory, or heard again after kNodeLost
   kNodeDraining,
-  kNodeLost,  // silent for too long, or back with new memory: its leases are lost
+  kNodeLost,  // silent for too long, or back with new memory
   kNodeLeft,
   kRegionCreated,
   kRegionDeleted,
@@ -125,7 +142,9 @@ struct EventBatch {
 
 // ---- agent API of a node (called by the coordinator alone) ----
 
-// POST /v1/slabs/{node_slab}/lease
+// POST /v1/slabs/{node_slab}/lease. Idempotent: the same request for a slab that it already holds
+// is answered with the lease it has (the coordinator repeats it when a reply was lost). A slab that
+// another request holds: 409.
 struct SlabLeaseRequest {
   RegionId region;
   SlabIndex slab;
@@ -136,6 +155,11 @@ struct SlabLeaseReply {
   RemoteAddress address;
   uint64_t bytes = 0;
   std::map<rdma::TransportKind, RemoteKey> rkeys;
+  Generation generation;  // never 0
+};
+
+// POST /v1/slabs/{node_slab}/revoke -> 204, also when that lease is over. Another generation: 409.
+struct SlabRevokeRequest {
   Generation generation;
 };
 

@@ -16,9 +16,15 @@ struct ClientOptions {
   Milliseconds timeout{2000};
 };
 
+// create_region(), lease_slabs(), release_slabs() and exchange() make the coordinator ask nodes in
+// turn: they wait this much longer than the timeout, and more for each slab and replica.
+inline constexpr Milliseconds kAgentAllowance{10000};
+inline constexpr Milliseconds kTimePerSlab{50};
+
 // Threads: any; each call makes its own request, blocks up to the timeout (events(): plus the
-// poll's own timeout), and fails with kUnavailable when the coordinator cannot be reached, else
-// with the code and the text of its problem+json answer.
+// poll's own timeout), and fails with kUnavailable when the coordinator cannot be reached, with
+// kTimedOut when it did not answer (it may have done what was asked), else with the code and the
+// text of its problem+json answer.
 class Client {
  public:
   static Result<std::unique_ptr<Client>> create(ClientOptions options);
@@ -35,7 +41,7 @@ class Client {
 
   // -- as a borrower --
   virtual Result<RegionInfo> create_region(const RegionCreate& region) = 0;
-  virtual Result<RegionInfo> region(const RegionId& region) = 0;
+  virtual Result<RegionInfo> region(const RegionId& region) = 0;  // with its rkeys
   // Leases the given slabs of the region on every replica; a region may have holes. Idempotent:
   // slabs that are leased already come back as they are. All or nothing: kExhausted names what is
   // missing.

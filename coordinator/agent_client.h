@@ -1,0 +1,37 @@
+// AgentClient: the coordinator's side of the agent API that every memory node serves.
+//
+//   POST {agent_url}/v1/slabs/{node_slab}/lease   SlabLeaseRequest -> SlabLeaseReply
+//   POST {agent_url}/v1/slabs/{node_slab}/revoke  SlabRevokeRequest -> 204
+//   POST {agent_url}/v1/connect                   QueuePairEndpoint -> QueuePairEndpoint
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "base/clock.h"
+#include "base/result.h"
+#include "coordinator/api.h"
+
+namespace farpage::coordinator {
+
+// Threads: any; each call blocks up to the timeout. kUnavailable: the node was not reached, or says
+// so. kTimedOut: no answer came, and the node may have done it. kConflict: see api.h.
+class AgentClient {
+ public:
+  virtual ~AgentClient() = default;
+  virtual Result<SlabLeaseReply> lease(const std::string& agent_url, uint32_t node_slab,
+                                       const SlabLeaseRequest& request) = 0;
+  virtual Status revoke(const std::string& agent_url, uint32_t node_slab,
+                        Generation generation) = 0;
+  virtual Result<rdma::QueuePairEndpoint> connect(const std::string& agent_url,
+                                                  const rdma::QueuePairEndpoint& peer) = 0;
+};
+
+struct AgentClientOptions {
+  std::string token;  // sent as bearer token: the agents of a cluster share the coordinator's
+  Milliseconds timeout{2000};
+};
+
+std::unique_ptr<AgentClient> make_http_agent_client(AgentClientOptions options);
+
+}  // namespace farpage::coordinator

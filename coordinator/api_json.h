@@ -1,0 +1,77 @@
+// The words of api.h as JSON: one decode and one encode function for each message.
+//
+// Decoding is strict, because the bytes come from a socket: wrong types, numbers out of range, bad
+// names, bad GIDs, fields missing for their transport, keys given twice and nesting deeper than
+// kMaxJsonDepth are refused. Requests also refuse unknown fields; replies ignore them, so that an
+// older client understands a newer coordinator.
+// Failures are kInvalid. One that concerns a field reads "field 'transports[0].gid': what is wrong,
+// and the cure"; field_of() gives that path back.
+//
+// Threads: any (no state).
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/result.h"
+#include "coordinator/api.h"
+
+namespace farpage::coordinator {
+
+inline constexpr size_t kMaxJsonDepth = 16;
+inline constexpr size_t kMaxTransports = 16;
+inline constexpr size_t kMaxUrlBytes = 256;
+inline constexpr size_t kMaxCounters = 512;      // in one heartbeat
+inline constexpr size_t kMaxCounterBytes = 200;  // of one counter's name with its labels
+inline constexpr uint32_t kMaxSlabsPerNode = 1U << 20;
+
+enum class Secrets : bool { kHide, kShow };  // kHide: leases without their rkeys
+
+// The field that a decode failure is about; empty when it is about the whole body.
+std::string field_of(const Error& error);
+
+// [A-Za-z0-9._-]{1,64}, and not only dots (it is a part of URLs).
+bool is_name(std::string_view text);
+
+// ---- requests ----
+Result<NodeJoin> decode_node_join(std::string_view body);
+Result<NodeHeartbeat> decode_node_heartbeat(std::string_view body);
+Result<RegionCreate> decode_region_create(std::string_view body);
+Result<RegionHeartbeat> decode_region_heartbeat(std::string_view body);
+Result<std::vector<SlabIndex>> decode_slab_list(std::string_view body);
+Result<rdma::QueuePairEndpoint> decode_queue_pair_endpoint(std::string_view body);
+Result<SlabLeaseRequest> decode_slab_lease_request(std::string_view body);
+Result<SlabRevokeRequest> decode_slab_revoke_request(std::string_view body);
+
+std::string encode(const NodeJoin& node);
+std::string encode(const NodeHeartbeat& heartbeat);
+std::string encode(const RegionCreate& region);
+std::string encode(const RegionHeartbeat& heartbeat);
+std::string encode(const std::vector<SlabIndex>& slabs);
+std::string encode(const rdma::QueuePairEndpoint& endpoint);
+std::string encode(const SlabLeaseRequest& request);
+std::string encode(const SlabRevokeRequest& request);
+
+// ---- replies ----
+Result<NodeInfo> decode_node_info(std::string_view body);
+Result<std::vector<NodeInfo>> decode_node_list(std::string_view body);
+Result<RegionInfo> decode_region_info(std::string_view body);
+Result<std::vector<RegionInfo>> decode_region_list(std::string_view body);
+Result<std::vector<Lease>> decode_lease_list(std::string_view body);
+Result<EventBatch> decode_event_batch(std::string_view body);
+Result<rdma::QueuePairEndpoint> decode_queue_pair_reply(std::string_view body);
+Result<SlabLeaseReply> decode_slab_lease_reply(std::string_view body);
+
+std::string encode(const NodeInfo& node);
+std::string encode(const std::vector<NodeInfo>& nodes);
+std::string encode(const RegionInfo& region, Secrets secrets);
+std::string encode(const std::vector<RegionInfo>& regions);  // always without rkeys
+std::string encode(const std::vector<Lease>& leases);        // with rkeys
+std::string encode(const EventBatch& batch);
+std::string encode(const SlabLeaseReply& reply);
+
+// GET /v1/nodes/{id}/rdma/endpoint
+std::string encode(const NodeEndpoints& endpoints);
+
+}  // namespace farpage::coordinator

@@ -1,0 +1,258 @@
+#include <fmt/format.h>
+
+#include <limits>
+#include <nlohmann/json.hpp>
+
+#include "coordinator/api_json_parts.h"
+#include "coordinator/counter_name.h"
+#include "coordinator/url.h"
+
+namespace farpage::coordinator {
+namespace {
+
+using Json = nlohmann::json;
+using rdma::TransportAddress;
+using rdma::TransportKind;
+
+constexpr uint64_t kMaxU64 = std::numeric_limits<uint64_t>::max();
+constexpr uint64_t kMaxCapacityBytes = uint64_t{1} << 50;
+constexpr size_t kMaxPathBytes = 107;  // sockaddr_un.sun_path without its end
+constexpr size_t kMaxHostBytes = 255;
+
+void read_verbs(JsonReader& reader, TransportAddress& address) {
+  address.device = reader.text("device", kMaxNameBytes);
+  address.device_port = static_cast<uint8_t>(reader.number("device_port", 1, 255));
+  address.lid = static_cast<uint16_t>(reader.number("lid", 0, 65535));
+  address.gid = reader.text("gid", kMaxNameBytes);
+  if (reader.ok() && !rdma::is_gid(address.gid))
+    reader.refuse("gid", "is no GID: write it like an IPv6 address, as in ::ffff:10.0.0.1");
+  address.gid_index = static_cast<uint8_t>(reader.number("gid_index", 0, 255));
+  address.mtu_bytes = static_cast<uint32_t>(reader.number("mtu_bytes", 256, 4096));
+  if (reader.ok() && (address.mtu_bytes & (address.mtu_bytes - 1)) != 0)
+    reader.refuse("mtu_bytes", "must be 256, 512, 1024, 2048 or 4096");
+}
+
+void read_transport(JsonReader& reader, TransportAddress& address) {
+  const std::string kind = reader.text("kind", kMaxNameBytes);
+  if (!reader.ok()) return;
+  const auto known = rdma::transport_kind_from(kind);
+  if (!known) return reader.refuse("kind", "must be verbs, shm, tcp or loop");
+  address.kind = *known;
+  switch (address.kind) {
+    case TransportKind::kVerbs:
+      return read_verbs(reader, address);
+    case TransportKind::kShm:
+      address.socket_path = reader.text("socket_path", kMaxPathBytes);
+      address.boot_id = reader.text("boot_id", kMaxNameBytes);
+      return;
+    case TransportKind::kTcp:
+      address.host = reader.text("host", kMaxHostBytes);
+      address.port = static_cast<uint16_t>(reader.number("port", 1, 65535));
+      return;
+    case TransportKind::kLoop:
+      address.host = reader.text_or_empty("host", kMaxHostBytes);
+      address.port = static_cast<uint16_t>(reader.number_or("port", 0, 65535, 0));
+      return;
+  }
+}
+
+Json json_of(const TransportAddress& address) {
+  Json json{{"kind", rdma::to_string(address.kind)}};
+  switch (address.kind) {
+    case TransportKind::kVerbs:
+      json.update({{"device", address.device},
+                   {"device_port", address.device_port},
+                   {"lid", address.lid},
+                   {"gid", address.gid},
+                   {"gid_index", address.gid_index},
+                   {"mtu_bytes", address.mtu_bytes}});
+      break;
+    case TransportKind::kShm:
+      json.update({{"socket_path", address.socket_path}, {"boot_id", address.boot_id}});
+      break;
+    case TransportKind::kTcp:
+      json.update({{"host", address.host}, {"port", address.port}});
+      break;
+    case TransportKind::kLoop:
+      json.update({{"host", address.host}, {"port", address.port}});
+      break;
+  }
+  return json;
+}
+
+void read_node_join(JsonReader& reader, NodeJoin& node) {
+  node.id = NodeId{reader.name("id")};
+  node.incarnation = reader.number("incarnation", 1, kMaxU64);
+  node.agent_url = reader.text("agent_url", kMaxUrlBytes);
+  if (reader.ok() && !parse_http_url(node.agent_url))
+    reader.refuse("agent_url", "must be http://host:port without a path");
+  read_slab_bytes(reader, node.slab_bytes);
+  node.capacity_bytes = reader.number("capacity_bytes", 1, kMaxCapacityBytes);
+  if (reader.ok() && node.capacity_bytes < node.slab_bytes)
+    reader.refuse("capacity_bytes", fmt::format("is less than one slab of {} bytes: lend more or "
+                                                "use smaller slabs",
+                                                node.slab_bytes));
+  if (reader.ok() && node.capacity_bytes / node.slab_bytes > kMaxSlabsPerNode)
+    reader.refuse("capacity_bytes",
+                  fmt::format("has more than {} slabs: use larger slabs", kMaxSlabsPerNode));
+  node.version = reader.text_or_empty("version", kMaxNameBytes);
+  reader.each("transports", kMaxTransports,
+              [&](JsonReader& entry) { read_transport(entry, node.transports.emplace_back()); });
+  if (reader.ok() && node.transports.empty())
+    reader.refuse("transports", "must name at least one way to reach the node's memory");
+}
+
+Json json_of(const NodeJoin& node) {
+  Json transports = Json::array();
+  for (const TransportAddress& address : node.transports) transports.push_back(json_of(address));
+  return Json{{"id", node.id.value},
+              {"incarnation", node.incarnation},
+              {"agent_url", node.agent_url},
+              {"capacity_bytes", node.capacity_bytes},
+              {"slab_bytes", node.slab_bytes},
+              {"version", node.version},
+              {"transports", std::move(transports)}};
+}
+
+void read_node_info(JsonReader& reader, NodeInfo& node) {
+  read_node_join(reader, node.join);
+  const std::string state = reader.text("state", kMaxNameBytes);
+  for (const NodeState known : {NodeState::kAlive, NodeState::kDraining, NodeState::kLost})
+    if (state == to_string(known)) node.state = known;
+  if (reader.ok() && state != to_string(node.state))
+    reader.refuse("state", "must be alive, draining or lost");
+  node.total_slabs = static_cast<uint32_t>(reader.number("total_slabs", 0, kMaxSlabsPerNode));
+  node.free_slabs = static_cast<uint32_t>(reader.number("free_slabs", 0, kMaxSlabsPerNode));
+  node.last_heartbeat_age =
+      Milliseconds(static_cast<int64_t>(reader.number("last_heartbeat_age_ms", 0, kMaxU64 >> 24)));
+  read_counters(reader, node.counters);
+}
+
+Json json_of(const NodeInfo& node) {
+  Json json = json_of(node.join);
+  json.update({{"state", to_string(node.state)},
+               {"total_slabs", node.total_slabs},
+               {"free_slabs", node.free_slabs},
+               {"last_heartbeat_age_ms", node.last_heartbeat_age.count()},
+               {"counters", node.counters}});
+  return json;
+}
+
+}  // namespace
+
+std::string_view to_string(NodeState state) {
+  switch (state) {
+    case NodeState::kAlive:
+      return "alive";
+    case NodeState::kDraining:
+      return "draining";
+    case NodeState::kLost:
+      return "lost";
+  }
+  return "unknown";
+}
+
+std::string field_of(const Error& error) {
+  constexpr std::string_view kStart = "field '";
+  if (error.context.rfind(kStart, 0) != 0) return {};
+  const size_t end = error.context.find("': ");
+  return end == std::string::npos ? std::string()
+                                  : error.context.substr(kStart.size(), end - kStart.size());
+}
+
+bool is_name(std::string_view text) {
+  if (text.empty() || text.size() > kMaxNameBytes) return false;
+  bool only_dots = true;
+  for (const char c : text) {
+    const bool letter_or_digit =
+        (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
+    if (!letter_or_digit && c != '.' && c != '_' && c != '-') return false;
+    only_dots = only_dots && c == '.';
+  }
+  return !only_dots;
+}
+
+void read_counters(JsonReader& reader, Counters& counters) {
+  std::set<std::pair<std::string, std::vector<std::pair<std::string, std::string>>>> seen;
+  reader.each_entry(
+      "counters", kMaxCounters, kMaxU64, [&](const std::string& name, uint64_t value) {
+        if (name.size() > kMaxCounterBytes)
+          return reader.refuse("counters",
+                               fmt::format("one name has more than {} bytes", kMaxCounterBytes));
+        auto parsed = parse_counter_name(name);
+        if (!parsed) return reader.refuse("counters", parsed.error().context);
+        if (!seen.emplace(parsed->family, parsed->labels).second)
+          return reader.refuse("counters", "the same counter is given with and without farpage_");
+        counters.emplace(name, value);
+      });
+}
+
+void read_slab_bytes(JsonReader& reader, uint64_t& slab_bytes) {
+  slab_bytes = reader.number_or("slab_bytes", kMinSlabBytes, kMaxSlabBytes, kDefaultSlabBytes);
+  if (reader.ok() && (slab_bytes & (slab_bytes - 1)) != 0)
+    reader.refuse("slab_bytes", "must be a power of two");
+}
+
+Result<NodeJoin> decode_node_join(std::string_view body) {
+  return decode_with<NodeJoin>(body, UnknownFields::kRefuse, read_node_join);
+}
+
+Result<NodeHeartbeat> decode_node_heartbeat(std::string_view body) {
+  return decode_with<NodeHeartbeat>(
+      body, UnknownFields::kRefuse, [](JsonReader& reader, NodeHeartbeat& heartbeat) {
+        heartbeat.incarnation = reader.number("incarnation", 1, kMaxU64);
+        heartbeat.free_slabs =
+            static_cast<uint32_t>(reader.number("free_slabs", 0, kMaxSlabsPerNode));
+        read_counters(reader, heartbeat.counters);
+      });
+}
+
+Result<NodeInfo> decode_node_info(std::string_view body) {
+  return decode_with<NodeInfo>(body, UnknownFields::kIgnore, read_node_info);
+}
+
+Result<std::vector<NodeInfo>> decode_node_list(std::string_view body) {
+  return decode_with<std::vector<NodeInfo>>(
+      body, UnknownFields::kIgnore, [](JsonReader& reader, std::vector<NodeInfo>& nodes) {
+        reader.each("nodes", std::numeric_limits<size_t>::max(),
+                    [&](JsonReader& entry) { read_node_info(entry, nodes.emplace_back()); });
+      });
+}
+
+std::string encode(const NodeJoin& node) {
+  return json_of(node).dump();
+}
+
+std::string encode(const NodeHeartbeat& heartbeat) {
+  return Json{{"incarnation", heartbeat.incarnation},
+              {"free_slabs", heartbeat.free_slabs},
+              {"counters", heartbeat.counters}}
+      .dump();
+}
+
+std::string encode(const NodeInfo& node) {
+  return json_of(node).dump();
+}
+
+std::string encode(const std::vector<NodeInfo>& nodes) {
+  Json list = Json::array();
+  for (const NodeInfo& node : nodes) list.push_back(json_of(node));
+  return Json{{"nodes", std::move(list)}}.dump();
+}
+
+std::string encode(const NodeEndpoints& endpoints) {
+  Json transports = Json::array();
+  for (const TransportAddress& address : endpoints.transports)
+    transports.push_back(json_of(address));
+  Json exchanged = Json::array();
+  for (const QueuePairExchanged& pair : endpoints.exchanged)
+    exchanged.push_back(
+        {{"peer", json_of_endpoint(pair.peer)}, {"node", json_of_endpoint(pair.node)}});
+  return Json{{"id", endpoints.id.value},
+              {"incarnation", endpoints.incarnation},
+              {"transports", std::move(transports)},
+              {"exchanged", std::move(exchanged)}}
+      .dump();
+}
+
+}  // namespace farpage::coordinator

@@ -1,0 +1,243 @@
+#include <fmt/format.h>
+
+#include <limits>
+#include <nlohmann/json.hpp>
+
+#include "coordinator/api_json_parts.h"
+
+namespace farpage::coordinator {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr uint64_t kMaxU32 = std::numeric_limits<uint32_t>::max();
+constexpr uint64_t kMaxU64 = std::numeric_limits<uint64_t>::max();
+constexpr uint64_t kMaxMilliseconds = uint64_t{1} << 40;
+constexpr size_t kNoLimit = std::numeric_limits<size_t>::max();
+
+void read_lease(JsonReader& reader, Lease& lease) {
+  lease.slab = SlabIndex{static_cast<uint32_t>(reader.number("slab", 0, kMaxSlabsPerRegion - 1))};
+  lease.replica = static_cast<uint32_t>(reader.number("replica", 0, kMaxReplicas - 1));
+  lease.node = NodeId{reader.name("node")};
+  lease.node_slab = static_cast<uint32_t>(reader.number("node_slab", 0, kMaxSlabsPerNode - 1));
+  lease.address = RemoteAddress{reader.number("address", 0, kMaxU64)};
+  lease.bytes = reader.number("bytes", kMinSlabBytes, kMaxSlabBytes);
+  read_remote_keys(reader, lease.rkeys);
+  lease.generation = Generation{static_cast<uint32_t>(reader.number("generation", 1, kMaxU32))};
+  lease.lost = reader.boolean_or("lost", false);
+}
+
+Json json_of(const Lease& lease, Secrets secrets) {
+  Json json{{"slab", lease.slab.value},
+            {"replica", lease.replica},
+            {"node", lease.node.value},
+            {"node_slab", lease.node_slab},
+            {"address", lease.address.value},
+            {"bytes", lease.bytes},
+            {"generation", lease.generation.value},
+            {"lost", lease.lost}};
+  if (secrets == Secrets::kShow) json["rkeys"] = json_of_keys(lease.rkeys);
+  return json;
+}
+
+Json json_of(const std::vector<Lease>& leases, Secrets secrets) {
+  Json list = Json::array();
+  for (const Lease& lease : leases) list.push_back(json_of(lease, secrets));
+  return list;
+}
+
+void read_replicas(JsonReader& reader, uint32_t& replicas) {
+  replicas = static_cast<uint32_t>(reader.number_or("replicas", 1, kMaxReplicas, 1));
+}
+
+void read_region_info(JsonReader& reader, RegionInfo& region) {
+  region.id = RegionId{reader.name("id")};
+  region.name = reader.name("name");
+  read_replicas(reader, region.replicas);
+  read_slab_bytes(reader, region.slab_bytes);
+  region.heartbeat_interval = Milliseconds(
+      static_cast<int64_t>(reader.number("heartbeat_interval_ms", 1, kMaxMilliseconds)));
+  region.time_to_live =
+      Milliseconds(static_cast<int64_t>(reader.number("time_to_live_ms", 1, kMaxMilliseconds)));
+  reader.each("leases", kNoLimit,
+              [&](JsonReader& entry) { read_lease(entry, region.leases.emplace_back()); });
+  read_counters(reader, region.counters);
+}
+
+Json json_of(const RegionInfo& region, Secrets secrets) {
+  return Json{{"id", region.id.value},
+              {"name", region.name},
+              {"replicas", region.replicas},
+              {"slab_bytes", region.slab_bytes},
+              {"heartbeat_interval_ms", region.heartbeat_interval.count()},
+              {"time_to_live_ms", region.time_to_live.count()},
+              {"leases", json_of(region.leases, secrets)},
+              {"counters", region.counters}};
+}
+
+constexpr EventKind kEventKinds[] = {EventKind::kNodeJoined,    EventKind::kNodeDraining,
+                                     EventKind::kNodeLost,      EventKind::kNodeLeft,
+                                     EventKind::kRegionCreated, EventKind::kRegionDeleted,
+                                     EventKind::kLeaseLost};
+
+void read_event(JsonReader& reader, EventBatch& batch) {
+  Event event;
+  event.sequence = reader.number("sequence", 1, kMaxU64);
+  event.node = NodeId{reader.text_or_empty("node", kMaxNameBytes)};
+  event.region = RegionId{reader.text_or_empty("region", kMaxNameBytes)};
+  event.slab =
+      SlabIndex{static_cast<uint32_t>(reader.number_or("slab", 0, kMaxSlabsPerRegion - 1, 0))};
+  const std::string kind = reader.text("kind", kMaxNameBytes);
+  for (const EventKind known : kEventKinds) {
+    if (kind != to_string(known)) continue;
+    event.kind = known;
+    batch.events.push_back(event);
+    return;
+  }
+  // A kind of a newer coordinator: nothing that this client could act on.
+}
+
+Json json_of(const Event& event) {
+  Json json{{"sequence", event.sequence}, {"kind", to_string(event.kind)}};
+  if (!event.node.value.empty()) json["node"] = event.node.value;
+  if (!event.region.value.empty()) json["region"] = event.region.value;
+  if (event.kind == EventKind::kLeaseLost) json["slab"] = event.slab.value;
+  return json;
+}
+
+}  // namespace
+
+std::string_view to_string(EventKind kind) {
+  switch (kind) {
+    case EventKind::kNodeJoined:
+      return "node_joined";
+    case EventKind::kNodeDraining:
+      return "node_draining";
+    case EventKind::kNodeLost:
+      return "node_lost";
+    case EventKind::kNodeLeft:
+      return "node_left";
+    case EventKind::kRegionCreated:
+      return "region_created";
+    case EventKind::kRegionDeleted:
+      return "region_deleted";
+    case EventKind::kLeaseLost:
+      return "lease_lost";
+  }
+  return "unknown";
+}
+
+void read_remote_keys(JsonReader& reader, RemoteKeys& keys) {
+  reader.each_entry("rkeys", kMaxTransports, kMaxU32, [&](const std::string& name, uint64_t key) {
+    const auto kind = rdma::transport_kind_from(name);
+    if (!kind) return reader.refuse("rkeys", "holds a transport other than verbs, shm, tcp, loop");
+    keys.emplace(*kind, RemoteKey{static_cast<uint32_t>(key)});
+  });
+}
+
+Json json_of_keys(const RemoteKeys& keys) {
+  Json json = Json::object();
+  for (const auto& [kind, key] : keys) json[std::string(rdma::to_string(kind))] = key.value;
+  return json;
+}
+
+Result<RegionCreate> decode_region_create(std::string_view body) {
+  return decode_with<RegionCreate>(
+      body, UnknownFields::kRefuse, [](JsonReader& reader, RegionCreate& region) {
+        region.name = reader.name("name");
+        read_slab_bytes(reader, region.slab_bytes);
+        region.bytes = reader.number_or("bytes", 0, kMaxSlabsPerRegion * region.slab_bytes, 0);
+        read_replicas(reader, region.replicas);
+      });
+}
+
+Result<RegionHeartbeat> decode_region_heartbeat(std::string_view body) {
+  return decode_with<RegionHeartbeat>(body, UnknownFields::kRefuse,
+                                      [](JsonReader& reader, RegionHeartbeat& heartbeat) {
+                                        read_counters(reader, heartbeat.counters);
+                                      });
+}
+
+Result<std::vector<SlabIndex>> decode_slab_list(std::string_view body) {
+  return decode_with<std::vector<SlabIndex>>(
+      body, UnknownFields::kRefuse, [](JsonReader& reader, std::vector<SlabIndex>& slabs) {
+        std::set<uint64_t> seen;
+        reader.each_number("slabs", kMaxSlabsPerRegion, kMaxSlabsPerRegion - 1, [&](uint64_t slab) {
+          if (!seen.insert(slab).second)
+            return reader.refuse("slabs", fmt::format("names slab {} twice", slab));
+          slabs.push_back(SlabIndex{static_cast<uint32_t>(slab)});
+        });
+        if (reader.ok() && slabs.empty()) reader.refuse("slabs", "must name at least one slab");
+      });
+}
+
+Result<RegionInfo> decode_region_info(std::string_view body) {
+  return decode_with<RegionInfo>(body, UnknownFields::kIgnore, read_region_info);
+}
+
+Result<std::vector<RegionInfo>> decode_region_list(std::string_view body) {
+  return decode_with<std::vector<RegionInfo>>(
+      body, UnknownFields::kIgnore, [](JsonReader& reader, std::vector<RegionInfo>& regions) {
+        reader.each("regions", kNoLimit,
+                    [&](JsonReader& entry) { read_region_info(entry, regions.emplace_back()); });
+      });
+}
+
+Result<std::vector<Lease>> decode_lease_list(std::string_view body) {
+  return decode_with<std::vector<Lease>>(
+      body, UnknownFields::kIgnore, [](JsonReader& reader, std::vector<Lease>& leases) {
+        reader.each("leases", kNoLimit,
+                    [&](JsonReader& entry) { read_lease(entry, leases.emplace_back()); });
+      });
+}
+
+Result<EventBatch> decode_event_batch(std::string_view body) {
+  return decode_with<EventBatch>(
+      body, UnknownFields::kIgnore, [](JsonReader& reader, EventBatch& batch) {
+        reader.each("events", kNoLimit, [&](JsonReader& entry) { read_event(entry, batch); });
+        batch.next_since = reader.number("next_since", 0, kMaxU64);
+        batch.missed = reader.boolean_or("missed", false);
+      });
+}
+
+std::string encode(const RegionCreate& region) {
+  return Json{{"name", region.name},
+              {"bytes", region.bytes},
+              {"replicas", region.replicas},
+              {"slab_bytes", region.slab_bytes}}
+      .dump();
+}
+
+std::string encode(const RegionHeartbeat& heartbeat) {
+  return Json{{"counters", heartbeat.counters}}.dump();
+}
+
+std::string encode(const std::vector<SlabIndex>& slabs) {
+  Json list = Json::array();
+  for (const SlabIndex slab : slabs) list.push_back(slab.value);
+  return Json{{"slabs", std::move(list)}}.dump();
+}
+
+std::string encode(const RegionInfo& region, Secrets secrets) {
+  return json_of(region, secrets).dump();
+}
+
+std::string encode(const std::vector<RegionInfo>& regions) {
+  Json list = Json::array();
+  for (const RegionInfo& region : regions) list.push_back(json_of(region, Secrets::kHide));
+  return Json{{"regions", std::move(list)}}.dump();
+}
+
+std::string encode(const std::vector<Lease>& leases) {
+  return Json{{"leases", json_of(leases, Secrets::kShow)}}.dump();
+}
+
+std::string encode(const EventBatch& batch) {
+  Json list = Json::array();
+  for (const Event& event : batch.events) list.push_back(json_of(event));
+  return Json{
+      {"events", std::move(list)}, {"next_since", batch.next_since}, {"missed", batch.missed}}
+      .dump();
+}
+
+}  // namespace farpage::coordinator

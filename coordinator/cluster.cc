@@ -1,0 +1,298 @@
+#include "coordinator/cluster.h"
+
+#include <fmt/format.h>
+#include <spdlog/spdlog.h>
+
+namespace farpage::coordinator {
+
+Result<std::unique_ptr<Cluster>> Cluster::create(StateOptions options, std::unique_ptr<Store> store,
+                                                 std::unique_ptr<AgentClient> agents,
+                                                 const Clock& clock) {
+  FARPAGE_TRY(snapshot, store->load());
+  std::unique_ptr<Cluster> cluster(new Cluster(State(options, snapshot, clock.now()),
+                                               std::move(store), std::move(agents), clock));
+  {
+    const std::lock_guard lock(cluster->mutex_);
+    FARPAGE_TRY_VOID(cluster->save());
+  }
+  spdlog::info("coordinator: state loaded store={} nodes={} regions={} leases={}",
+               cluster->store_->kind(), snapshot.nodes.size(), snapshot.regions.size(),
+               snapshot.leases.size());
+  return cluster;
+}
+
+Cluster::Cluster(State state, std::unique_ptr<Store> store, std::unique_ptr<AgentClient> agents,
+                 const Clock& clock)
+    : store_(std::move(store)),
+      agents_(std::move(agents)),
+      clock_(clock),
+      state_(std::move(state)) {}
+
+Status Cluster::save() {
+  unsaved_.add(state_.take_changes());
+  if (unsaved_.empty() && unsaved_.last_sequence == saved_sequence_) return {};
+  const Status written = store_->write(unsaved_);
+  if (!written) {
+    if (store_works_)
+      spdlog::error("coordinator: store failed error=\"{}\"", written.error().message());
+    store_works_ = false;
+    return fail(ErrorCode::kUnavailable,
+                "the coordinator cannot write its store: " + written.error().message());
+  }
+  if (!store_works_) spdlog::info("coordinator: store works again");
+  store_works_ = true;
+  saved_sequence_ = unsaved_.last_sequence;
+  unsaved_ = Changes{};
+  return {};
+}
+
+// Runs one command on the state, writes what it changed, and wakes those who wait for events.
+template <typename Command>
+auto Cluster::change(Command command) -> decltype(command(std::declval<State&>())) {
+  const std::lock_guard lock(mutex_);
+  const uint64_t before = state_.events().last();
+  auto result = command(state_);
+  const Status saved = save();
+  if (state_.events().last() != before) changed_.notify_all();
+  if (result && !saved) return tl::unexpected(saved.error());
+  return result;
+}
+
+// ---- nodes ----
+
+Result<Joined> Cluster::join(const NodeJoin& join) {
+  const Instant now = clock_.now();
+  FARPAGE_TRY(joined, change([&](State& state) -> Result<Joined> {
+                FARPAGE_TRY(created, state.join(now, join));
+                not_before_.erase(join.agent_url);
+                FARPAGE_TRY(node, state.node(now, join.id));
+                return Joined{std::move(node), created};
+              }));
+  if (joined.created)
+    spdlog::info("coordinator: node joined node={} slabs={} agent={}", join.id.value,
+                 joined.node.total_slabs, join.agent_url);
+  return joined;
+}
+
+Status Cluster::heartbeat_node(const NodeId& id, const NodeHeartbeat& heartbeat) {
+  return change([&](State& state) -> Status {
+    const Instant now = clock_.now();
+    FARPAGE_TRY_VOID(state.heartbeat_node(now, id, heartbeat));
+    FARPAGE_TRY(node, state.node(now, id));
+    not_before_.erase(node.join.agent_url);
+    return {};
+  });
+}
+
+Status Cluster::drain_node(const NodeId& id) {
+  return change([&](State& state) { return state.drain_node(id); });
+}
+
+Status Cluster::remove_node(const NodeId& id, bool force) {
+  FARPAGE_TRY_VOID(change([&](State& state) { return state.remove_node(id, force); }));
+  spdlog::info("coordinator: node removed node={} force={}", id.value, force);
+  return {};
+}
+
+Result<NodeInfo> Cluster::node(const NodeId& id) const {
+  const std::lock_guard lock(mutex_);
+  return state_.node(clock_.now(), id);
+}
+
+std::vector<NodeInfo> Cluster::nodes() const {
+  const std::lock_guard lock(mutex_);
+  return state_.nodes(clock_.now());
+}
+
+Result<NodeEndpoints> Cluster::endpoints(const NodeId& id) const {
+  const std::lock_guard lock(mutex_);
+  return state_.endpoints(id);
+}
+
+Result<rdma::QueuePairEndpoint> Cluster::exchange(const NodeId& id,
+                                                  const rdma::QueuePairEndpoint& peer) {
+  FARPAGE_TRY(node, this->node(id));
+  auto theirs = agents_->connect(node.join.agent_url, peer);
+  if (!theirs) return fail_with(fmt::format("node '{}'", id.value), theirs.error());
+  FARPAGE_TRY_VOID(change([&](State& state) {
+    return state.record_exchange(id, node.join.incarnation, QueuePairExchanged{peer, *theirs});
+  }));
+  return *theirs;
+}
+
+// ---- regions ----
+
+Result<RegionInfo> Cluster::create_region(const RegionCreate& create) {
+  const Instant now = clock_.now();
+  FARPAGE_TRY(id, change([&](State& state) { return state.create_region(now, create); }));
+  std::vector<SlabIndex> slabs;
+  for (uint64_t first = 0; first < create.bytes; first += create.slab_bytes)
+    slabs.push_back(SlabIndex{static_cast<uint32_t>(slabs.size())});
+  if (!slabs.empty()) {
+    const auto leases = lease_slabs(id, slabs);
+    if (!leases) {
+      const Status undone = delete_region(id);
+      if (!undone) spdlog::warn("coordinator: region not undone region={}", id.value);
+      return tl::unexpected(leases.error());
+    }
+  }
+  spdlog::info("coordinator: region created region={} name={} slabs={} replicas={}", id.value,
+               create.name, slabs.size(), create.replicas);
+  return region(id);
+}
+
+Status Cluster::heartbeat_region(const RegionId& id, const RegionHeartbeat& heartbeat) {
+  const Instant now = clock_.now();
+  return change([&](State& state) { return state.heartbeat_region(now, id, heartbeat); });
+}
+
+Status Cluster::delete_region(const RegionId& id) {
+  FARPAGE_TRY(pass, gate_.enter(id, kGateTimeout));
+  FARPAGE_TRY_VOID(change([&](State& state) { return state.delete_region(id); }));
+  spdlog::info("coordinator: region deleted region={}", id.value);
+  revoke_now(id);
+  return {};
+}
+
+Result<RegionInfo> Cluster::region(const RegionId& id) const {
+  const std::lock_guard lock(mutex_);
+  return state_.region(id);
+}
+
+std::vector<RegionInfo> Cluster::regions() const {
+  const std::lock_guard lock(mutex_);
+  return state_.regions();
+}
+
+Result<std::vector<Lease>> Cluster::lease_slabs(const RegionId& id,
+                                                const std::vector<SlabIndex>& slabs) {
+  FARPAGE_TRY(pass, gate_.enter(id, kGateTimeout));
+  FARPAGE_TRY(region, this->region(id));
+  FARPAGE_TRY_VOID(lease_missing(id, slabs, region.slab_bytes));
+  const std::lock_guard lock(mutex_);
+  return state_.leases(id, slabs);
+}
+
+Status Cluster::lease_missing(const RegionId& id, const std::vector<SlabIndex>& slabs,
+                              uint64_t slab_bytes) {
+  std::set<NodeId> avoid;
+  Status failure = {};
+  for (int attempt = 0; attempt < kMaxLeaseAttempts; ++attempt) {
+    const Instant now = clock_.now();
+    std::vector<PlannedLease> plan;
+    const Status reserved = change([&](State& state) -> Status {
+      FARPAGE_TRY(planned, state.begin_lease(now, id, slabs, avoid));
+      plan = std::move(planned);
+      return {};
+    });
+    std::vector<LeaseOutcome> outcomes(plan.size());
+    if (!reserved) {
+      // Reserved, but not written: nothing was asked yet, so it is simply undone.
+      const std::lock_guard lock(mutex_);
+      if (!plan.empty()) static_cast<void>(state_.commit_lease(plan, outcomes));
+      // That no other node is left is not the reason: it is why the first ones failed.
+      const bool later = reserved.error().code == ErrorCode::kExhausted && !failure;
+      return later ? failure : reserved;
+    }
+    if (plan.empty()) return {};
+    const Status asked = ask_nodes(plan, slab_bytes, outcomes, avoid);
+    const Status done = change([&](State& state) { return state.commit_lease(plan, outcomes); });
+    if (done) return {};
+    failure = asked ? done : asked;
+    spdlog::warn("coordinator: lease failed region={} attempt={} error=\"{}\"", id.value,
+                 attempt + 1, failure.error().message());
+    revoke_now(id);
+    if (done.error().code == ErrorCode::kNotFound) return done;
+  }
+  return failure;
+}
+
+Status Cluster::ask_nodes(const std::vector<PlannedLease>& plan, uint64_t slab_bytes,
+                          std::vector<LeaseOutcome>& outcomes, std::set<NodeId>& avoid) {
+  Status status = {};
+  for (size_t i = 0; i < plan.size(); ++i) {
+    const PlannedLease& planned = plan[i];
+    if (avoid.count(planned.node) != 0) continue;
+    auto grant = agents_->lease(planned.agent_url, planned.node_slab, planned.request);
+    if (grant && grant->bytes == slab_bytes) {
+      outcomes[i] = LeaseOutcome{LeaseAnswer::kGranted, std::move(*grant)};
+      continue;
+    }
+    Error error = grant ? Error{ErrorCode::kIo, "lent a slab of another size", 0} : grant.error();
+    if (grant || error.code == ErrorCode::kTimedOut || error.code == ErrorCode::kIo) {
+      outcomes[i].answer = LeaseAnswer::kUnknown;
+    } else {
+      outcomes[i].answer =
+          error.code == ErrorCode::kConflict ? LeaseAnswer::kForeign : LeaseAnswer::kRefused;
+    }
+    if (outcomes[i].answer != LeaseAnswer::kForeign) avoid.insert(planned.node);
+    if (status.has_value())
+      status = fail(ErrorCode::kUnavailable,
+                    fmt::format("node '{}' did not lend slab {}: {}", planned.node.value,
+                                planned.node_slab, error.message()));
+  }
+  return status;
+}
+
+Status Cluster::release_slabs(const RegionId& id, const std::vector<SlabIndex>& slabs) {
+  FARPAGE_TRY(pass, gate_.enter(id, kGateTimeout));
+  FARPAGE_TRY_VOID(change([&](State& state) { return state.release(id, slabs); }));
+  revoke_now(id);
+  return {};
+}
+
+// ---- events, facts, time ----
+
+EventBatch Cluster::events(uint64_t since, Milliseconds timeout) {
+  std::unique_lock lock(mutex_);
+  EventBatch batch;
+  changed_.wait_for(lock, timeout, [&] {
+    batch = state_.events().since(since);
+    return stopping_ || batch.missed || !batch.events.empty();
+  });
+  return batch;
+}
+
+ClusterFacts Cluster::facts() const {
+  const std::lock_guard lock(mutex_);
+  ClusterFacts facts;
+  facts.totals = state_.totals();
+  facts.nodes = state_.nodes(clock_.now());
+  facts.regions = state_.regions();
+  facts.reported_free_slabs = state_.reported_free_slabs();
+  facts.pending_revocations = state_.revocations().size();
+  facts.last_sequence = state_.events().last();
+  facts.store_kind = store_->kind();
+  facts.store_works = store_works_;
+  return facts;
+}
+
+void Cluster::tick() {
+  const Instant now = clock_.now();
+  const Status saved = change([&](State& state) -> Status {
+    const uint64_t before = state.events().last();
+    state.tick(now);
+    for (const Event& event : state.events().since(before).events) {
+      if (event.sequence <= before) continue;
+      spdlog::warn("coordinator: silent for too long event={} node={} region={}",
+                   to_string(event.kind), event.node.value, event.region.value);
+    }
+    return {};
+  });
+  static_cast<void>(saved);  // save() has logged it, and tries again with the next tick
+}
+
+void Cluster::stop() {
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  changed_.notify_all();
+}
+
+std::string Cluster::check() const {
+  const std::lock_guard lock(mutex_);
+  return state_.check();
+}
+
+}  // namespace farpage::coordinator

@@ -1,0 +1,135 @@
+// Cluster: the coordinator without HTTP. The state behind a lock, the store behind the state, and
+// the conversations with the nodes' agents.
+//
+// Leasing has three steps: reserve (locked, written to the store), ask the nodes (unlocked), commit
+// or undo (locked, written). A coordinator that dies in between finds the reservations in its store
+// and gives the slabs back.
+//
+// Threads: any. tick() and retry_revocations() are for one background thread each.
+// Invariants:
+//  1. The lock is never held across a call of an agent.
+//  2. What a call answers has been written to the store, or the call fails with kUnavailable (and
+//  is
+//     written with the next change: repeating the request is right).
+#pragma once
+
+#include <condition_variable>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/result.h"
+#include "coordinator/agent_client.h"
+#include "coordinator/region_gate.h"
+#include "coordinator/state.h"
+#include "coordinator/store.h"
+
+namespace farpage::coordinator {
+
+struct Joined {
+  NodeInfo node;
+  bool created = false;  // false: this incarnation was known already
+};
+
+// Everything that /metrics and /v1/cluster tell, at one moment.
+struct ClusterFacts {
+  Totals totals;
+  std::vector<NodeInfo> nodes;
+  std::vector<RegionInfo> regions;
+  std::map<NodeId, uint32_t> reported_free_slabs;
+  size_t pending_revocations = 0;
+  uint64_t last_sequence = 0;
+  std::string store_kind;
+  bool store_works = true;
+};
+
+class Cluster {
+ public:
+  // Reads the store. `clock` must outlive the cluster.
+  static Result<std::unique_ptr<Cluster>> create(StateOptions options, std::unique_ptr<Store> store,
+                                                 std::unique_ptr<AgentClient> agents,
+                                                 const Clock& clock);
+
+  // The failures are those of State, plus the store's.
+  Result<Joined> join(const NodeJoin& join);
+  Status heartbeat_node(const NodeId& id, const NodeHeartbeat& heartbeat);
+  Status drain_node(const NodeId& id);
+  Status remove_node(const NodeId& id, bool force);
+  Result<NodeInfo> node(const NodeId& id) const;
+  std::vector<NodeInfo> nodes() const;
+  Result<NodeEndpoints> endpoints(const NodeId& id) const;
+  // Both queue pairs are ready when it returns. Fails as AgentClient::connect, and with kConflict
+  // when the node restarted meanwhile.
+  Result<rdma::QueuePairEndpoint> exchange(const NodeId& id, const rdma::QueuePairEndpoint& peer);
+
+  // A region whose slabs cannot all be leased is not created.
+  Result<RegionInfo> create_region(const RegionCreate& create);
+  Status heartbeat_region(const RegionId& id, const RegionHeartbeat& heartbeat);
+  Status delete_region(const RegionId& id);
+  Result<RegionInfo> region(const RegionId& id) const;
+  std::vector<RegionInfo> regions() const;
+  Result<std::vector<Lease>> lease_slabs(const RegionId& id, const std::vector<SlabIndex>& slabs);
+  Status release_slabs(const RegionId& id, const std::vector<SlabIndex>& slabs);
+
+  // Waits up to `timeout` for an event after `since`; returns at once after stop().
+  EventBatch events(uint64_t since, Milliseconds timeout);
+  ClusterFacts facts() const;
+
+  // Expiry of what is silent.
+  void tick();
+  // Tells the nodes again what they have not confirmed; a node that does not answer is left alone
+  // for kRevocationBackoff or until its next heartbeat.
+  void retry_revocations();
+  // Ends every wait of events(), now and later.
+  void stop();
+  // For tests: State::check().
+  std::string check() const;
+
+  static constexpr Nanoseconds kRevocationBackoff = Seconds(5);
+  static constexpr int kMaxLeaseAttempts = 8;      // each with other nodes or slabs
+  static constexpr int kMaxOrphanRevocations = 3;  // tries for a node that was removed
+  static constexpr Milliseconds kGateTimeout{30000};
+
+ private:
+  Cluster(State state, std::unique_ptr<Store> store, std::unique_ptr<AgentClient> agents,
+          const Clock& clock);
+
+  template <typename Command>
+  auto change(Command command) -> decltype(command(std::declval<State&>()));
+  Status save();  // with the lock held
+  Status lease_missing(const RegionId& id, const std::vector<SlabIndex>& slabs,
+                       uint64_t slab_bytes);
+  // Asks the nodes; those that failed go into `avoid`. The first failure, if any.
+  Status ask_nodes(const std::vector<PlannedLease>& plan, uint64_t slab_bytes,
+                   std::vector<LeaseOutcome>& outcomes, std::set<NodeId>& avoid);
+  // cluster_revocations.cc
+  enum class RevokeOutcome : uint8_t { kDone, kForeign, kUnreachable };
+  void revoke_now(const RegionId& region);
+  void revoke(const std::vector<Revocation>& list);
+  RevokeOutcome revoke_one(Revocation revocation);
+  void settle(const Revocation& revocation, RevokeOutcome outcome);
+  std::vector<Revocation> claim_revocations(const RegionId* only_region);
+
+  const std::unique_ptr<Store> store_;
+  const std::unique_ptr<AgentClient> agents_;
+  const Clock& clock_;
+  RegionGate gate_;
+
+  mutable std::mutex mutex_;
+  // Guarded by mutex_.
+  std::condition_variable changed_;  // an event was added, or stopping_ was set
+  State state_;
+  Changes unsaved_;
+  uint64_t saved_sequence_ = 0;
+  bool store_works_ = true;
+  bool stopping_ = false;
+  std::set<uint64_t> claimed_;                 // revocations that some thread works on
+  std::map<std::string, Instant> not_before_;  // by agent_url, after a failure
+  std::map<uint64_t, int> orphan_tries_;
+};
+
+}  // namespace farpage::coordinator

@@ -1,0 +1,73 @@
+#include "coordinator/counter_name.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace farpage::coordinator {
+namespace {
+
+constexpr std::string_view kPrefix = "farpage_";
+constexpr std::string_view kOwnPrefix = "farpage_coordinator_";
+
+bool is_lower_name(std::string_view text) {
+  if (text.empty() || text[0] < 'a' || text[0] > 'z') return false;
+  return std::all_of(text.begin(), text.end(), [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_';
+  });
+}
+
+bool is_label_value(std::string_view text) {
+  return std::all_of(text.begin(), text.end(), [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' ||
+           c == '.' || c == '-' || c == '+';
+  });
+}
+
+tl::unexpected<Error> bad(const char* why) {
+  return fail(ErrorCode::kInvalid,
+              fmt::format("{}; write it as faults_total or faults_total{{kind=\"remote\"}}", why));
+}
+
+// Takes key="value" off the front of `rest`.
+Result<std::pair<std::string, std::string>> take_label(std::string_view& rest) {
+  const size_t equals = rest.find("=\"");
+  if (equals == std::string_view::npos) return bad("a label is not key=\"value\"");
+  const size_t end = rest.find('"', equals + 2);
+  if (end == std::string_view::npos) return bad("a label's value is not closed");
+  std::pair<std::string, std::string> label(rest.substr(0, equals),
+                                            rest.substr(equals + 2, end - equals - 2));
+  if (!is_lower_name(label.first)) return bad("a label's key is not [a-z][a-z0-9_]*");
+  if (!is_label_value(label.second)) return bad("a label's value is not [A-Za-z0-9._+-]*");
+  if (label.first == "node" || label.first == "region" || label.first == "name")
+    return bad("the labels node, region and name are the coordinator's");
+  rest.remove_prefix(end + 1);
+  return label;
+}
+
+}  // namespace
+
+Result<CounterName> parse_counter_name(std::string_view text) {
+  const size_t brace = text.find('{');
+  const std::string_view name = text.substr(0, brace);
+  if (!is_lower_name(name)) return bad("the name is not [a-z][a-z0-9_]*");
+  CounterName counter;
+  counter.family = name.substr(0, kPrefix.size()) == kPrefix ? std::string(name)
+                                                             : std::string(kPrefix).append(name);
+  if (counter.family.rfind(kOwnPrefix, 0) == 0)
+    return bad("names with farpage_coordinator_ are the coordinator's");
+  if (brace == std::string_view::npos) return counter;
+  std::string_view rest = text.substr(brace + 1);
+  while (true) {
+    FARPAGE_TRY(label, take_label(rest));
+    for (const auto& [key, value] : counter.labels)
+      if (key == label.first) return bad("a label is given twice");
+    counter.labels.push_back(std::move(label));
+    if (counter.labels.size() > kMaxCounterLabels) return bad("there are more than 4 labels");
+    if (rest == "}") return counter;
+    if (rest.empty() || rest[0] != ',') return bad("the labels do not end with }");
+    rest.remove_prefix(1);
+  }
+}
+
+}  // namespace farpage::coordinator

@@ -1,0 +1,62 @@
+#include "coordinator/http_caller.h"
+
+#include <fmt/format.h>
+#include <httplib.h>
+
+#include "coordinator/problem.h"
+
+namespace farpage::coordinator {
+namespace {
+
+Error transport_error(const HttpUrl& server, httplib::Error error) {
+  const std::string who = fmt::format("http://{}:{}", server.host, server.port);
+  switch (error) {
+    case httplib::Error::Connection:
+    case httplib::Error::BindIPAddress:
+    case httplib::Error::ConnectionTimeout:
+      return Error{ErrorCode::kUnavailable, who + " does not answer: is it running, and reachable?",
+                   0};
+    case httplib::Error::Canceled:
+      return Error{ErrorCode::kIo, who + " sent an answer that is too long", 0};
+    default:
+      return Error{ErrorCode::kTimedOut, who + " broke off, or did not answer in time", 0};
+  }
+}
+
+}  // namespace
+
+Result<std::string> HttpCaller::call(const char* method, const std::string& path, std::string body,
+                                     Milliseconds timeout) const {
+  try {
+    httplib::Client client(server_.host, server_.port);
+    client.set_connection_timeout(timeout);
+    client.set_read_timeout(timeout);
+    client.set_write_timeout(timeout);
+    client.set_tcp_nodelay(true);
+    client.set_keep_alive(false);
+    client.set_url_encode(false);
+    httplib::Request request;
+    request.method = method;
+    request.path = path;
+    request.headers.emplace("Accept-Encoding", "identity");
+    if (!token_.empty()) request.headers.emplace("Authorization", "Bearer " + token_);
+    if (!body.empty()) {
+      request.headers.emplace("Content-Type", "application/json");
+      request.body = std::move(body);
+    }
+    std::string answer;
+    request.content_receiver = [&](const char* data, size_t length, uint64_t, uint64_t) {
+      if (answer.size() + length > kMaxAnswerBytes) return false;
+      answer.append(data, length);
+      return true;
+    };
+    const httplib::Result result = client.send(request);
+    if (!result) return tl::unexpected(transport_error(server_, result.error()));
+    if (result->status >= 400) return tl::unexpected(error_of_answer(result->status, answer));
+    return answer;
+  } catch (const std::exception& error) {
+    return fail(ErrorCode::kIo, fmt::format("HTTP client: {}", error.what()));
+  }
+}
+
+}  // namespace farpage::coordinator

@@ -1,0 +1,263 @@
+#include "coordinator/http_server.h"
+
+#include <fmt/format.h>
+#include <httplib.h>
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <atomic>
+#include <charconv>
+#include <optional>
+#include <thread>
+
+#include "coordinator/problem.h"
+#include "coordinator/route_table.h"
+
+namespace farpage::coordinator {
+namespace {
+
+using HandlerResponse = httplib::Server::HandlerResponse;
+
+constexpr int64_t kKeepAliveSeconds = 1;  // how long a connection may stay silent before a request
+
+// Takes the same time for every wrong token of the same length.
+bool equal_secret(std::string_view given, std::string_view expected) {
+  unsigned difference = given.size() == expected.size() ? 0 : 1;
+  for (size_t i = 0; i < given.size(); ++i)
+    difference |= static_cast<unsigned char>(given[i] ^ expected[i % expected.size()]);
+  return difference == 0;
+}
+
+bool has_token(const httplib::Request& request, const std::string& token) {
+  if (token.empty()) return true;
+  constexpr std::string_view kScheme = "Bearer ";
+  const std::string header = request.get_header_value("Authorization");
+  return header.rfind(kScheme, 0) == 0 &&
+         equal_secret(std::string_view(header).substr(kScheme.size()), token);
+}
+
+HttpReply refuse(int status, ErrorCode code, std::string text) {
+  return problem_reply(status, Error{code, std::move(text), 0});
+}
+
+// The request's Content-Length; nothing when it is absent, -1 when it makes no sense.
+std::optional<int64_t> content_length(const httplib::Request& request) {
+  const size_t count = request.get_header_value_count("Content-Length");
+  if (count == 0) return std::nullopt;
+  const std::string text = request.get_header_value("Content-Length");
+  int64_t length = -1;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), length);
+  const bool sound = count == 1 && error == std::errc() && end == text.data() + text.size();
+  return sound ? length : -1;
+}
+
+std::optional<HttpReply> refuse_framing(const httplib::Request& request) {
+  if (request.has_header("Transfer-Encoding"))
+    return refuse(501, ErrorCode::kUnsupported,
+                  "Transfer-Encoding is not served: send the body with Content-Length");
+  if (request.has_header("Content-Encoding"))
+    return refuse(415, ErrorCode::kUnsupported, "Content-Encoding is not served: send plain JSON");
+  if (request.has_header("Range"))
+    return refuse(416, ErrorCode::kUnsupported, "Range is not served: ask for the whole");
+  const std::optional<int64_t> length = content_length(request);
+  if (length && *length < 0)
+    return refuse(400, ErrorCode::kInvalid, "Content-Length must be one non-negative integer");
+  if (length && *length > static_cast<int64_t>(kMaxBodyBytes))
+    return refuse(
+        413, ErrorCode::kInvalid,
+        fmt::format("the body has {} bytes, at most {} are allowed", *length, kMaxBodyBytes));
+  const std::string type = request.get_header_value("Content-Type");
+  if (length && *length > 0 && type.substr(0, type.find(';')) != "application/json")
+    return refuse(415, ErrorCode::kInvalid, "the body must have Content-Type: application/json");
+  if (request.path.size() > kMaxPathBytes)
+    return refuse(414, ErrorCode::kInvalid, "the path is too long");
+  return std::nullopt;
+}
+
+std::optional<HttpReply> refuse_query(const httplib::Request& request, const Route& route) {
+  for (const auto& [key, value] : request.params) {
+    if (std::find(route.query.begin(), route.query.end(), key) == route.query.end())
+      return refuse(400, ErrorCode::kInvalid,
+                    route.query.empty()
+                        ? "this route takes no query parameters"
+                        : fmt::format("an unknown query parameter: this route takes {}",
+                                      fmt::join(route.query, ", ")));
+    if (request.params.count(key) > 1)
+      return refuse(400, ErrorCode::kInvalid, "the query parameter " + key + " is given twice");
+  }
+  return std::nullopt;
+}
+
+std::string_view lookup_method(const httplib::Request& request) {
+  return request.method == "HEAD" ? std::string_view("GET") : std::string_view(request.method);
+}
+
+void put(const HttpReply& reply, httplib::Response& response) {
+  response.status = reply.status;
+  for (const auto& [name, value] : reply.headers) response.set_header(name, value);
+  if (reply.status != 204) response.set_content(reply.body, reply.content_type);
+}
+
+class Server final : public HttpServer {
+ public:
+  Server(HttpServerOptions options, std::vector<Route> routes, RequestObserver observer)
+      : options_(std::move(options)), table_(std::move(routes)), observer_(std::move(observer)) {}
+  ~Server() override { stop(); }
+
+  Status start();
+  uint16_t port() const override { return port_; }
+  void stop() override;
+
+ private:
+  void configure();
+  // The reply to a request that no handler shall see.
+  std::optional<HttpReply> guard(const httplib::Request& request) const;
+  void dispatch(const httplib::Request& request, httplib::Response& response) const;
+  HttpReply run(const Route& route, const HttpRequest& request) const;
+
+  const HttpServerOptions options_;
+  const RouteTable table_;
+  const RequestObserver observer_;
+  httplib::Server server_;
+  uint16_t port_ = 0;
+  std::atomic<bool> ended_{false};
+  std::thread listener_;
+};
+
+std::optional<HttpReply> Server::guard(const httplib::Request& request) const {
+  if (auto refused = refuse_framing(request)) return refused;
+  const RouteMatch match = table_.match(lookup_method(request), request.path);
+  const bool open = match.route != nullptr && match.route->access == Access::kOpen;
+  if (!open && !has_token(request, options_.token)) {
+    HttpReply reply = refuse(401, ErrorCode::kDenied,
+                             "the bearer token is missing or wrong: send Authorization: Bearer "
+                             "with the coordinator's token");
+    reply.headers["WWW-Authenticate"] = "Bearer";
+    return reply;
+  }
+  if (match.route != nullptr) return refuse_query(request, *match.route);
+  if (match.other_methods.empty())
+    return refuse(404, ErrorCode::kNotFound, "no such path: /openapi.json lists all");
+  HttpReply reply =
+      refuse(405, ErrorCode::kInvalid,
+             fmt::format("this path serves {}", fmt::join(match.other_methods, ", ")));
+  reply.headers["Allow"] = fmt::format("{}", fmt::join(match.other_methods, ", "));
+  return reply;
+}
+
+HttpReply Server::run(const Route& route, const HttpRequest& request) const {
+  try {
+    return route.handler(request);
+  } catch (const std::exception& error) {
+    spdlog::error("coordinator: handler failed route={} error=\"{}\"", route.pattern, error.what());
+    return problem_reply(Error{ErrorCode::kIo, "the coordinator failed: see its log", 0});
+  }
+}
+
+void Server::dispatch(const httplib::Request& request, httplib::Response& response) const {
+  const RouteMatch match = table_.match(lookup_method(request), request.path);
+  if (match.route == nullptr)
+    return put(refuse(404, ErrorCode::kNotFound, "no such path"), response);
+  HttpRequest ours;
+  ours.ids = match.ids;
+  for (const auto& [key, value] : request.params) ours.query[key] = value;
+  ours.body = request.body;
+  const Instant start = SteadyClock::read();
+  const HttpReply reply = run(*match.route, ours);
+  const Nanoseconds elapsed = SteadyClock::read() - start;
+  put(reply, response);
+  observer_(match.route->pattern, match.route->method, reply.status, elapsed);
+}
+
+void Server::configure() {
+  server_.new_task_queue = [threads = options_.threads] {
+    return new httplib::ThreadPool(threads);  // httplib deletes it
+  };
+  // httplib's own default is SO_REUSEPORT, with which two coordinators would share a port unseen.
+  server_.set_socket_options([](socket_t socket) {
+    const int on = 1;
+    ::setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+  });
+  server_.set_tcp_nodelay(true);
+  server_.set_keep_alive_max_count(1);
+  server_.set_keep_alive_timeout(kKeepAliveSeconds);
+  server_.set_read_timeout(options_.io_timeout);
+  server_.set_write_timeout(options_.io_timeout);
+  server_.set_payload_max_length(kMaxBodyBytes);
+  server_.set_pre_routing_handler(
+      [this](const httplib::Request& request, httplib::Response& response) {
+        const std::optional<HttpReply> refused = guard(request);
+        if (!refused) return HandlerResponse::Unhandled;
+        put(*refused, response);
+        observer_("refused", "", refused->status, Nanoseconds(0));
+        return HandlerResponse::Handled;
+      });
+  server_.set_exception_handler([](const httplib::Request&, httplib::Response& response,
+                                   const std::exception_ptr&) {
+    spdlog::error("coordinator: request failed");
+    put(problem_reply(Error{ErrorCode::kIo, "the coordinator failed: see its log", 0}), response);
+  });
+  // What httplib refuses by itself (a malformed request line, an endless header) has no body yet.
+  server_.set_error_handler(httplib::Server::HandlerWithResponse(
+      [](const httplib::Request&, httplib::Response& response) -> HandlerResponse {
+        if (!response.body.empty()) return HandlerResponse::Unhandled;
+        put(refuse(response.status, ErrorCode::kInvalid, "the request is malformed"), response);
+        return HandlerResponse::Handled;
+      }));
+  const auto handler = [this](const httplib::Request& request, httplib::Response& response) {
+    dispatch(request, response);
+  };
+  server_.Get(".*", handler).Post(".*", handler).Put(".*", handler).Delete(".*", handler);
+}
+
+Status Server::start() {
+  configure();
+  const int port = options_.port == 0
+                       ? server_.bind_to_any_port(options_.host)
+                       : (server_.bind_to_port(options_.host, options_.port) ? options_.port : -1);
+  if (port <= 0)
+    return fail(ErrorCode::kConflict,
+                fmt::format("cannot listen on {}:{}: is the port taken, and the address of this "
+                            "host?",
+                            options_.host, options_.port));
+  port_ = static_cast<uint16_t>(port);
+  listener_ = std::thread([this] {
+    server_.listen_after_bind();
+    ended_.store(true, std::memory_order_release);  // pairs with the acquire in start()
+  });
+  // stop() before the loop has begun would be lost; the socket itself accepts already.
+  while (!server_.is_running() && !ended_.load(std::memory_order_acquire))
+    std::this_thread::yield();
+  return {};
+}
+
+void Server::stop() {
+  if (!listener_.joinable()) return;
+  server_.stop();
+  listener_.join();
+}
+
+}  // namespace
+
+HttpReply problem_reply(int status, const Error& error) {
+  HttpReply reply;
+  reply.status = status;
+  reply.body = encode_problem(status, error);
+  reply.content_type = kProblemType;
+  return reply;
+}
+
+HttpReply problem_reply(const Error& error) {
+  return problem_reply(status_of(error), error);
+}
+
+Result<std::unique_ptr<HttpServer>> HttpServer::create(HttpServerOptions options,
+                                                       std::vector<Route> routes,
+                                                       RequestObserver observer) {
+  auto server =
+      std::make_unique<Server>(std::move(options), std::move(routes), std::move(observer));
+  FARPAGE_TRY_VOID(server->start());
+  return server;
+}
+
+}  // namespace farpage::coordinator

@@ -1,0 +1,81 @@
+// HttpServer: cpp-httplib 0.11 behind a table of routes, with what that library leaves open closed.
+//
+// Before a body is read, every request passes a guard: Transfer-Encoding, Content-Encoding and
+// Range are refused (501, 415, 416), as are repeated or absurd Content-Length (400, 413), bodies
+// that are not application/json (415: also keeps a web page from posting here), paths longer than
+// kMaxPathBytes (414), missing tokens (401), unknown paths (404) and methods (405). A connection
+// serves one request and a silent one is closed soon, so that none holds a thread for long.
+// Everything of 400 and above is problem+json; an exception becomes a 500.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/result.h"
+
+namespace farpage::coordinator {
+
+inline constexpr size_t kMaxBodyBytes = size_t{1} << 20;
+inline constexpr size_t kMaxPathBytes = 512;
+
+struct HttpRequest {
+  std::vector<std::string> ids;              // what stands for each {} of the pattern: is_name()
+  std::map<std::string, std::string> query;  // only what the route allows
+  std::string body;
+};
+
+struct HttpReply {
+  int status = 200;
+  std::string body;
+  std::string content_type = "application/json";
+  std::map<std::string, std::string> headers;
+};
+
+HttpReply problem_reply(const Error& error);
+HttpReply problem_reply(int status, const Error& error);
+
+enum class Access : bool { kToken, kOpen };
+
+struct Route {
+  std::string method;   // GET, POST, PUT, DELETE
+  std::string pattern;  // "/v1/nodes/{id}/heartbeat"; braces match one name
+  std::vector<std::string> query;
+  std::function<HttpReply(const HttpRequest&)> handler;
+  Access access = Access::kToken;
+};
+
+struct HttpServerOptions {
+  std::string host = "127.0.0.1";
+  uint16_t port = 0;  // 0: any free one
+  std::string token;  // empty: none is asked for
+  uint32_t threads = 16;
+  Milliseconds io_timeout{5000};
+};
+
+// Called after each request: the route's pattern ("refused" if none), its status, and how long the
+// handler took.
+using RequestObserver = std::function<void(const std::string& route, const std::string& method,
+                                           int status, Nanoseconds elapsed)>;
+
+// Threads: handlers and the observer are called from `threads` threads at once.
+class HttpServer {
+ public:
+  // Listens when it returns. kConflict: the port is taken.
+  static Result<std::unique_ptr<HttpServer>> create(HttpServerOptions options,
+                                                    std::vector<Route> routes,
+                                                    RequestObserver observer);
+  virtual ~HttpServer() = default;  // stops
+
+  virtual uint16_t port() const = 0;
+  // Ends when the handlers that are running have returned: make them return first.
+  virtual void stop() = 0;
+};
+
+}  // namespace farpage::coordinator

@@ -1,0 +1,74 @@
+// JsonReader: takes the fields of one JSON object, one after the other, and remembers the first
+// thing that is wrong with any of them, so that a decode function reads like a list of its fields.
+//
+// Private to coordinator/. Threads: one at a time.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+
+#include "base/result.h"
+
+namespace farpage::coordinator {
+
+enum class UnknownFields : bool { kRefuse, kIgnore };
+
+// Parses a body that must be one JSON object; depth and duplicate keys are checked here.
+Result<std::shared_ptr<const nlohmann::json>> parse_json_object(std::string_view body);
+
+// Invariants:
+//  1. After the first failure every getter returns its type's zero, and finish() the failure.
+//  2. finish() of the outermost reader reports unknown fields; nested ones do so when they end.
+class JsonReader {
+ public:
+  // `object` must outlive the reader.
+  JsonReader(const nlohmann::json& object, UnknownFields unknown);
+
+  bool has(std::string_view key);  // present, and not null
+  // Integers written without sign, fraction or exponent, min..max.
+  uint64_t number(const char* key, uint64_t min, uint64_t max);
+  uint64_t number_or(const char* key, uint64_t min, uint64_t max, uint64_t missing);
+  bool boolean_or(const char* key, bool missing);
+  // UTF-8 without control characters, 1..max_bytes.
+  std::string text(const char* key, size_t max_bytes);
+  std::string text_or_empty(const char* key, size_t max_bytes);
+  std::string name(const char* key);  // is_name()
+  // A required array of 0..max objects.
+  void each(const char* key, size_t max, const std::function<void(JsonReader&)>& use);
+  // A required array of 0..max unsigned integers up to `largest`.
+  void each_number(const char* key, size_t max, uint64_t largest,
+                   const std::function<void(uint64_t)>& use);
+  // An optional object whose values are unsigned integers up to `largest`.
+  void each_entry(const char* key, size_t max, uint64_t largest,
+                  const std::function<void(const std::string& entry, uint64_t value)>& use);
+
+  // Says that a field which was read is wrong after all.
+  void refuse(std::string_view key, std::string why);
+  bool ok() const { return !*failure_; }
+  Status finish();
+
+ private:
+  using Failure = std::optional<Error>;
+  JsonReader(const nlohmann::json& object, UnknownFields unknown, std::string path,
+             std::shared_ptr<Failure> failure);
+  const nlohmann::json* find(std::string_view key);
+  const nlohmann::json* require(std::string_view key);
+  const nlohmann::json* require_array(const char* key, size_t max);
+  uint64_t unsigned_of(const nlohmann::json& value, std::string_view key, uint64_t min,
+                       uint64_t max);
+  void refuse_unknown();
+
+  const nlohmann::json& object_;
+  const UnknownFields unknown_;
+  const std::string path_;  // "" or "transports[0]."
+  const std::shared_ptr<Failure> failure_;
+  std::set<std::string, std::less<>> taken_;
+};
+
+}  // namespace farpage::coordinator

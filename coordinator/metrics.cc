@@ -1,0 +1,125 @@
+#include "coordinator/metrics.h"
+
+#include <prometheus/counter.h>
+#include <prometheus/histogram.h>
+#include <prometheus/registry.h>
+#include <prometheus/text_serializer.h>
+
+#include <map>
+
+#include "coordinator/counter_name.h"
+
+namespace farpage::coordinator {
+namespace {
+
+using prometheus::ClientMetric;
+using prometheus::MetricFamily;
+using prometheus::MetricType;
+using Labels = std::vector<std::pair<std::string, std::string>>;
+
+const prometheus::Histogram::BucketBoundaries kSeconds{
+    0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60};
+
+// Families by name, each with its series.
+class Families {
+ public:
+  void add(const std::string& name, const char* help, const Labels& labels, double value) {
+    MetricFamily& family = families_[name];
+    const bool total = name.size() > 6 && name.compare(name.size() - 6, 6, "_total") == 0;
+    family.name = name;
+    family.help = help;
+    family.type = total ? MetricType::Counter : MetricType::Gauge;
+    ClientMetric& metric = family.metric.emplace_back();
+    for (const auto& [key, text] : labels) metric.label.push_back({key, text});
+    (total ? metric.counter.value : metric.gauge.value) = value;
+  }
+
+  void add_pushed(const Counters& counters, const Labels& owner) {
+    for (const auto& [text, value] : counters) {
+      const auto name = parse_counter_name(text);
+      if (!name) continue;  // was refused when it was pushed
+      Labels labels = name->labels;
+      labels.insert(labels.end(), owner.begin(), owner.end());
+      add(name->family, "Pushed in heartbeats", labels, static_cast<double>(value));
+    }
+  }
+
+  std::vector<MetricFamily> take() {
+    std::vector<MetricFamily> list;
+    for (auto& [name, family] : families_) list.push_back(std::move(family));
+    return list;
+  }
+
+ private:
+  std::map<std::string, MetricFamily> families_;
+};
+
+void add_totals(Families& families, const ClusterFacts& facts) {
+  const Totals& totals = facts.totals;
+  const auto add = [&](const char* name, const char* help, const Labels& labels, uint64_t value) {
+    families.add(std::string("farpage_coordinator_") + name, help, labels,
+                 static_cast<double>(value));
+  };
+  const char* nodes = "Memory nodes by state";
+  add("nodes", nodes, {{"state", "alive"}}, totals.nodes_alive);
+  add("nodes", nodes, {{"state", "draining"}}, totals.nodes_draining);
+  add("nodes", nodes, {{"state", "lost"}}, totals.nodes_lost);
+  const char* slabs = "Slabs of all nodes by use";
+  add("slabs", slabs, {{"state", "free"}}, totals.slabs_free);
+  add("slabs", slabs, {{"state", "placing"}}, totals.slabs_placing);
+  add("slabs", slabs, {{"state", "leased"}}, totals.slabs_leased);
+  add("slabs", slabs, {{"state", "revoking"}}, totals.slabs_revoking);
+  add("slabs", slabs, {{"state", "foreign"}}, totals.slabs_foreign);
+  add("capacity_bytes", "Memory that all nodes offer", {}, totals.bytes);
+  add("free_bytes", "Memory that can be lent", {}, totals.bytes_free);
+  add("regions", "Regions", {}, totals.regions);
+  const char* leases = "Leases by state";
+  add("leases", leases, {{"state", "held"}}, totals.leases - totals.leases_lost);
+  add("leases", leases, {{"state", "lost"}}, totals.leases_lost);
+  add("pending_revocations", "Slabs that a node has not confirmed to have taken back", {},
+      facts.pending_revocations);
+  add("store_up", "1 while the store can be written", {}, facts.store_works ? 1 : 0);
+  for (const auto& [id, free] : facts.reported_free_slabs)
+    add("node_reported_free_slabs", "Free slabs as the node itself counts them",
+        {{"node", id.value}}, free);
+}
+
+}  // namespace
+
+struct Metrics::Requests {
+  prometheus::Registry registry;
+  prometheus::Family<prometheus::Counter>& total = prometheus::BuildCounter()
+                                                       .Name("farpage_coordinator_requests_total")
+                                                       .Help("Requests by route, method and status")
+                                                       .Register(registry);
+  prometheus::Family<prometheus::Histogram>& seconds =
+      prometheus::BuildHistogram()
+          .Name("farpage_coordinator_request_seconds")
+          .Help("Time in the handler; long polls wait here")
+          .Register(registry);
+};
+
+Metrics::Metrics() : requests_(std::make_unique<Requests>()) {}
+Metrics::~Metrics() = default;
+
+void Metrics::count_request(const std::string& route, const std::string& method, int status,
+                            Nanoseconds elapsed) {
+  requests_->total.Add({{"route", route}, {"method", method}, {"code", std::to_string(status)}})
+      .Increment();
+  requests_->seconds.Add({{"route", route}, {"method", method}}, kSeconds)
+      .Observe(std::chrono::duration<double>(elapsed).count());
+}
+
+std::string Metrics::text(const ClusterFacts& facts) const {
+  Families families;
+  add_totals(families, facts);
+  for (const NodeInfo& node : facts.nodes)
+    families.add_pushed(node.counters, {{"node", node.join.id.value}});
+  for (const RegionInfo& region : facts.regions)
+    families.add_pushed(region.counters, {{"region", region.id.value}, {"name", region.name}});
+  std::vector<MetricFamily> all = families.take();
+  for (MetricFamily& family : requests_->registry.Collect()) all.push_back(std::move(family));
+  return prometheus::TextSerializer().Serialize(all);
+}
+
+}  // namespace farpage::coordinator

@@ -1,0 +1,33 @@
+// Metrics: what /metrics says, in the Prometheus text format.
+//
+// The coordinator's own series start with farpage_coordinator_. What nodes and regions push in
+// their heartbeats keeps its name and gets the label node, or region and name. Names that end in
+// _total are counters, the others gauges.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "base/clock.h"
+#include "coordinator/cluster.h"
+
+namespace farpage::coordinator {
+
+// Threads: any.
+class Metrics {
+ public:
+  Metrics();
+  ~Metrics();
+  Metrics(const Metrics&) = delete;
+  Metrics& operator=(const Metrics&) = delete;
+
+  void count_request(const std::string& route, const std::string& method, int status,
+                     Nanoseconds elapsed);
+  std::string text(const ClusterFacts& facts) const;
+
+ private:
+  struct Requests;
+  const std::unique_ptr<Requests> requests_;
+};
+
+}  // namespace farpage::coordinator

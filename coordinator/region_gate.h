@@ -1,0 +1,57 @@
+// RegionGate: requests that change one region go one after the other, also while they wait for a
+// node's answer, so that a repeated request finds what the first one did.
+#pragma once
+
+#include <condition_variable>
+#include <mutex>
+#include <set>
+
+#include "base/clock.h"
+#include "base/result.h"
+#include "coordinator/api.h"
+
+namespace farpage::coordinator {
+
+// Threads: any.
+class RegionGate {
+ public:
+  class Pass {
+   public:
+    Pass(RegionGate& gate, RegionId region) : gate_(&gate), region_(std::move(region)) {}
+    Pass(Pass&& other) noexcept : gate_(other.gate_), region_(std::move(other.region_)) {
+      other.gate_ = nullptr;
+    }
+    Pass& operator=(Pass&&) = delete;
+    ~Pass() {
+      if (gate_ != nullptr) gate_->leave(region_);
+    }
+
+   private:
+    RegionGate* gate_;
+    RegionId region_;
+  };
+
+  // Waits for the region's turn. kUnavailable: not within `timeout`.
+  Result<Pass> enter(const RegionId& region, Milliseconds timeout) {
+    std::unique_lock lock(mutex_);
+    if (!left_.wait_for(lock, timeout, [&] { return busy_.count(region) == 0; }))
+      return fail(ErrorCode::kUnavailable, "another request for this region takes long: try again");
+    busy_.insert(region);
+    return Pass(*this, region);
+  }
+
+ private:
+  void leave(const RegionId& region) {
+    {
+      const std::lock_guard lock(mutex_);
+      busy_.erase(region);
+    }
+    left_.notify_all();
+  }
+
+  std::mutex mutex_;
+  std::condition_variable left_;
+  std::set<RegionId> busy_;  // guarded by mutex_
+};
+
+}  // namespace farpage::coordinator

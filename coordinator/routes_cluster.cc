@@ -1,0 +1,184 @@
+#include <charconv>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "coordinator/api_json.h"
+#include "coordinator/routes.h"
+
+namespace farpage::coordinator {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr char kPage[] = R"(<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><title>farpage coordinator</title></head>
+<body><h1>farpage coordinator</h1><ul>
+<li><a href="/v1/cluster">/v1/cluster</a> totals</li>
+<li><a href="/v1/nodes">/v1/nodes</a> memory nodes</li>
+<li><a href="/v1/regions">/v1/regions</a> regions and their leases</li>
+<li><a href="/v1/events">/v1/events</a> what happened</li>
+<li><a href="/metrics">/metrics</a> for Prometheus</li>
+<li><a href="/healthz">/healthz</a>, <a href="/readyz">/readyz</a>, <a href="/version">/version</a></li>
+<li><a href="/openapi.json">/openapi.json</a> every route</li>
+</ul></body></html>
+)";
+
+Error bad_parameter(const char* text) {
+  return Error{ErrorCode::kInvalid, text, 0};
+}
+
+std::optional<uint64_t> parse_u64(std::string_view text) {
+  uint64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (text.empty() || error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return value;
+}
+
+// Seconds with up to three decimals.
+std::optional<Milliseconds> parse_seconds(std::string_view text) {
+  const size_t dot = text.find('.');
+  const auto whole = parse_u64(text.substr(0, dot));
+  if (!whole || *whole > 3600) return std::nullopt;
+  uint64_t thousandths = 0;
+  if (dot != std::string_view::npos) {
+    const std::string_view decimals = text.substr(dot + 1);
+    const auto parsed = parse_u64(decimals);
+    if (!parsed || decimals.size() > 3) return std::nullopt;
+    thousandths = *parsed;
+    for (size_t digits = decimals.size(); digits < 3; ++digits) thousandths *= 10;
+  }
+  return Milliseconds(static_cast<int64_t>(*whole * 1000 + thousandths));
+}
+
+// One place among those that may wait.
+class PollSlot {
+ public:
+  explicit PollSlot(RouteContext& context)
+      : context_(context),
+        granted_(context.long_polls.fetch_add(1, std::memory_order_relaxed) <
+                 context.max_long_polls) {}
+  ~PollSlot() { context_.long_polls.fetch_sub(1, std::memory_order_relaxed); }
+  PollSlot(const PollSlot&) = delete;
+  PollSlot& operator=(const PollSlot&) = delete;
+  bool granted() const { return granted_; }
+
+ private:
+  RouteContext& context_;
+  const bool granted_;
+};
+
+HttpReply events(RouteContext& context, const HttpRequest& request) {
+  uint64_t since = 0;
+  Milliseconds timeout{0};
+  if (const auto it = request.query.find("since"); it != request.query.end()) {
+    const auto parsed = parse_u64(it->second);
+    if (!parsed)
+      return problem_reply(
+          bad_parameter("the query parameter since must be the next_since of an "
+                        "earlier answer, or 0"));
+    since = *parsed;
+  }
+  if (const auto it = request.query.find("timeout"); it != request.query.end()) {
+    const auto parsed = parse_seconds(it->second);
+    if (!parsed || *parsed > kMaxPollTimeout)
+      return problem_reply(
+          bad_parameter("the query parameter timeout must be seconds from 0 to "
+                        "60, with up to three decimals"));
+    timeout = *parsed;
+  }
+  if (timeout == Milliseconds(0))
+    return HttpReply{200, encode(context.cluster.events(since, timeout))};
+  const PollSlot slot(context);
+  if (!slot.granted()) {
+    HttpReply reply = problem_reply(Error{ErrorCode::kUnavailable,
+                                          "too many long polls are waiting: try again, or ask with "
+                                          "timeout=0",
+                                          0});
+    reply.headers.emplace("Retry-After", "1");
+    return reply;
+  }
+  return HttpReply{200, encode(context.cluster.events(since, timeout))};
+}
+
+HttpReply totals(RouteContext& context) {
+  const ClusterFacts facts = context.cluster.facts();
+  const Totals& t = facts.totals;
+  const auto uptime =
+      std::chrono::duration_cast<Milliseconds>(context.clock.now() - context.started);
+  return HttpReply{
+      200,
+      Json{{"version", FARPAGE_VERSION},
+           {"uptime_ms", uptime.count()},
+           {"store", facts.store_kind},
+           {"last_sequence", facts.last_sequence},
+           {"nodes",
+            {{"alive", t.nodes_alive}, {"draining", t.nodes_draining}, {"lost", t.nodes_lost}}},
+           {"slabs",
+            {{"total", t.slabs},
+             {"free", t.slabs_free},
+             {"placing", t.slabs_placing},
+             {"leased", t.slabs_leased},
+             {"revoking", t.slabs_revoking},
+             {"foreign", t.slabs_foreign}}},
+           {"bytes", {{"total", t.bytes}, {"free", t.bytes_free}}},
+           {"regions", t.regions},
+           {"leases", {{"held", t.leases - t.leases_lost}, {"lost", t.leases_lost}}},
+           {"pending_revocations", facts.pending_revocations}}
+          .dump()};
+}
+
+HttpReply ready(RouteContext& context) {
+  if (!context.cluster.facts().store_works)
+    return problem_reply(
+        Error{ErrorCode::kUnavailable, "the store cannot be written: see the log", 0});
+  return HttpReply{200, Json{{"status", "ready"}}.dump()};
+}
+
+}  // namespace
+
+std::vector<Route> cluster_routes(RouteContext& context) {
+  const auto fixed = [](std::string body, std::string type) {
+    return [body = std::move(body), type = std::move(type)](const HttpRequest&) {
+      return HttpReply{200, body, type, {}};
+    };
+  };
+  const std::string json = "application/json";
+  return {
+      {"GET",
+       "/v1/events",
+       {"since", "timeout"},
+       [&context](const HttpRequest& request) { return events(context, request); }},
+      {"GET", "/v1/cluster", {}, [&context](const HttpRequest&) { return totals(context); }},
+      {"GET",
+       "/metrics",
+       {},
+       [&context](const HttpRequest&) {
+         return HttpReply{200,
+                          context.metrics.text(context.cluster.facts()),
+                          "text/plain; version=0.0.4; charset=utf-8",
+                          {}};
+       }},
+      {"GET", "/healthz", {}, fixed(R"({"status":"ok"})", json), Access::kOpen},
+      {"GET",
+       "/readyz",
+       {},
+       [&context](const HttpRequest&) { return ready(context); },
+       Access::kOpen},
+      {"GET",
+       "/version",
+       {},
+       fixed(Json{{"version", FARPAGE_VERSION}, {"api", "v1"}}.dump(), json),
+       Access::kOpen},
+      {"GET", "/openapi.json", {}, fixed(kOpenApi, json)},
+      {"GET", "/", {}, fixed(kPage, "text/html; charset=utf-8")},
+  };
+}
+
+std::vector<Route> all_routes(RouteContext& context) {
+  std::vector<Route> routes = node_routes(context);
+  for (Route& route : region_routes(context)) routes.push_back(std::move(route));
+  for (Route& route : cluster_routes(context)) routes.push_back(std::move(route));
+  return routes;
+}
+
+}  // namespace farpage::coordinator

@@ -1,0 +1,71 @@
+#include "coordinator/api_json.h"
+#include "coordinator/routes.h"
+
+namespace farpage::coordinator {
+namespace {
+
+HttpReply create(Cluster& cluster, const HttpRequest& request) {
+  const auto create = decode_region_create(request.body);
+  if (!create) return problem_reply(create.error());
+  const auto region = cluster.create_region(*create);
+  if (!region) return problem_reply(region.error());
+  HttpReply reply{201, encode(*region, Secrets::kShow)};
+  reply.headers["Location"] = "/v1/regions/" + region->id.value;
+  return reply;
+}
+
+// The one GET with rkeys: a borrower that was restarted takes its region up again with it.
+HttpReply show(Cluster& cluster, const HttpRequest& request) {
+  const auto region = cluster.region(RegionId{request.ids[0]});
+  if (!region) return problem_reply(region.error());
+  return HttpReply{200, encode(*region, Secrets::kShow)};
+}
+
+HttpReply heartbeat(Cluster& cluster, const HttpRequest& request) {
+  const auto heartbeat = decode_region_heartbeat(request.body);
+  if (!heartbeat) return problem_reply(heartbeat.error());
+  return reply_to(cluster.heartbeat_region(RegionId{request.ids[0]}, *heartbeat));
+}
+
+HttpReply lease(Cluster& cluster, const HttpRequest& request) {
+  const auto slabs = decode_slab_list(request.body);
+  if (!slabs) return problem_reply(slabs.error());
+  const auto leases = cluster.lease_slabs(RegionId{request.ids[0]}, *slabs);
+  if (!leases) return problem_reply(leases.error());
+  return HttpReply{200, encode(*leases)};
+}
+
+HttpReply release(Cluster& cluster, const HttpRequest& request) {
+  const auto slabs = decode_slab_list(request.body);
+  if (!slabs) return problem_reply(slabs.error());
+  return reply_to(cluster.release_slabs(RegionId{request.ids[0]}, *slabs));
+}
+
+HttpReply remove(Cluster& cluster, const HttpRequest& request) {
+  return reply_to(cluster.delete_region(RegionId{request.ids[0]}));
+}
+
+}  // namespace
+
+std::vector<Route> region_routes(RouteContext& context) {
+  Cluster& cluster = context.cluster;
+  const auto with = [&cluster](HttpReply (*handler)(Cluster&, const HttpRequest&)) {
+    return [&cluster, handler](const HttpRequest& request) { return handler(cluster, request); };
+  };
+  return {
+      {"POST", "/v1/regions", {}, with(create)},
+      {"GET",
+       "/v1/regions",
+       {},
+       [&cluster](const HttpRequest&) {
+         return HttpReply{200, encode(cluster.regions())};
+       }},
+      {"GET", "/v1/regions/{id}", {}, with(show)},
+      {"DELETE", "/v1/regions/{id}", {}, with(remove)},
+      {"PUT", "/v1/regions/{id}/heartbeat", {}, with(heartbeat)},
+      {"POST", "/v1/regions/{id}/slabs", {}, with(lease)},
+      {"POST", "/v1/regions/{id}/slabs/release", {}, with(release)},
+  };
+}
+
+}  // namespace farpage::coordinator

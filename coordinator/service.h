@@ -1,0 +1,55 @@
+// Service: the coordinator as a process sees it: the cluster, its HTTP server and its two
+// background threads (expiry; revocations that were not confirmed).
+//
+// The routes are described in docs/protocol-rest.md and openapi.json.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "base/clock.h"
+#include "base/result.h"
+#include "coordinator/agent_client.h"
+#include "coordinator/cluster.h"
+#include "coordinator/store.h"
+
+namespace farpage::coordinator {
+
+inline constexpr uint16_t kDefaultPort = 7070;
+
+struct ServiceOptions {
+  std::string host = "127.0.0.1";
+  uint16_t port = kDefaultPort;  // 0: any free one, see Service::port()
+  // Asked for as bearer token on everything but /healthz, /readyz and /version. Empty: none.
+  std::string token;
+  // Lets a coordinator without token listen beyond loopback: whoever reaches it gets memory and
+  // keys.
+  bool insecure = false;
+  uint32_t request_threads = 16;
+  uint32_t max_long_polls = 64;  // more get 503 with Retry-After; each may hold a thread
+  Milliseconds tick_interval{250};
+  // What is left at its default is chosen here: seed and first_sequence are not taken from this.
+  StateOptions state;
+};
+
+// Threads: any.
+class Service {
+ public:
+  // Serves when it returns. kInvalid: names the option (an empty token beyond loopback without
+  // `insecure` too). kConflict: the port is taken. Else the store's failure. `clock` must outlive
+  // the service.
+  static Result<std::unique_ptr<Service>> create(ServiceOptions options,
+                                                 std::unique_ptr<Store> store,
+                                                 std::unique_ptr<AgentClient> agents,
+                                                 const Clock& clock);
+  virtual ~Service() = default;  // stops
+
+  virtual uint16_t port() const = 0;
+  virtual std::string url() const = 0;  // http://host:port; the host as it was given
+  // Wakes the long polls, lets running requests end, and returns when all threads have.
+  virtual void stop() = 0;
+  // The state machine's broken invariant, for tests; empty when all hold.
+  virtual std::string check() const = 0;
+};
+
+}  // namespace farpage::coordinator

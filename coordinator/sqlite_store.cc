@@ -1,0 +1,264 @@
+#include "coordinator/sqlite_store.h"
+
+#include <fmt/format.h>
+
+#include "coordinator/api_json.h"
+#include "coordinator/sqlite_database.h"
+
+namespace farpage::coordinator {
+namespace {
+
+using rdma::TransportKind;
+
+constexpr int64_t kApplicationId = 0x66617270;  // "farp"
+constexpr int64_t kSchemaVersion = 1;
+constexpr TransportKind kKeyColumns[] = {TransportKind::kVerbs, TransportKind::kShm,
+                                         TransportKind::kTcp, TransportKind::kLoop};
+
+constexpr char kSchema[] = R"(
+CREATE TABLE meta(last_sequence INTEGER NOT NULL);
+INSERT INTO meta VALUES(0);
+CREATE TABLE nodes(id TEXT PRIMARY KEY, join_body TEXT NOT NULL, draining INTEGER NOT NULL);
+CREATE TABLE regions(id TEXT PRIMARY KEY, name TEXT NOT NULL, replicas INTEGER NOT NULL,
+  slab_bytes INTEGER NOT NULL);
+CREATE TABLE leases(region TEXT NOT NULL, slab INTEGER NOT NULL, replica INTEGER NOT NULL,
+  node TEXT NOT NULL, node_slab INTEGER NOT NULL, address INTEGER NOT NULL, bytes INTEGER NOT NULL,
+  generation INTEGER NOT NULL, lost INTEGER NOT NULL,
+  rkey_verbs INTEGER, rkey_shm INTEGER, rkey_tcp INTEGER, rkey_loop INTEGER,
+  PRIMARY KEY(region, slab, replica)) WITHOUT ROWID;
+CREATE TABLE revocations(id INTEGER PRIMARY KEY, node TEXT NOT NULL, incarnation INTEGER NOT NULL,
+  agent_url TEXT NOT NULL, node_slab INTEGER NOT NULL, generation INTEGER NOT NULL,
+  region TEXT NOT NULL, slab INTEGER NOT NULL, replica INTEGER NOT NULL);
+)";
+
+// SQLite's integers are signed: the same 64 bits.
+int64_t as_signed(uint64_t value) {
+  return static_cast<int64_t>(value);
+}
+
+uint32_t u32(const Statement& row, int column) {
+  return static_cast<uint32_t>(row.integer(column));
+}
+
+uint64_t u64(const Statement& row, int column) {
+  return static_cast<uint64_t>(row.integer(column));
+}
+
+// Calls use(row) for each row.
+template <typename Use>
+Status each_row(const Database& database, std::string_view sql, Use use) {
+  FARPAGE_TRY(statement, database.prepare(sql));
+  while (true) {
+    FARPAGE_TRY(row, statement.step());
+    if (!row) return {};
+    FARPAGE_TRY_VOID(use(statement));
+  }
+}
+
+// Writes one table's changes: `put` binds the values of a record behind `put_sql`, `key` those of
+// its key behind `remove_sql`.
+template <typename Map, typename Put, typename Key>
+Status write_table(const Database& database, const Map& changes, std::string_view put_sql,
+                   std::string_view remove_sql, Put put, Key key) {
+  if (changes.empty()) return {};
+  FARPAGE_TRY(insert, database.prepare(put_sql));
+  FARPAGE_TRY(remove, database.prepare(remove_sql));
+  for (const auto& [id, value] : changes) {
+    if (value) {
+      put(insert, id, *value);
+      FARPAGE_TRY_VOID(insert.run());
+    } else {
+      key(remove, id);
+      FARPAGE_TRY_VOID(remove.run());
+    }
+  }
+  return {};
+}
+
+void bind_lease(Statement& insert, const LeaseKey& key, const Lease& lease) {
+  insert.bind(key.region.value).bind(key.slab.value).bind(key.replica).bind(lease.node.value);
+  insert.bind(lease.node_slab).bind(as_signed(lease.address.value)).bind(as_signed(lease.bytes));
+  insert.bind(lease.generation.value).bind(lease.lost ? 1 : 0);
+  for (const TransportKind kind : kKeyColumns) {
+    const auto rkey = lease.rkeys.find(kind);
+    if (rkey == lease.rkeys.end())
+      insert.bind_null();
+    else
+      insert.bind(rkey->second.value);
+  }
+}
+
+std::pair<LeaseKey, Lease> read_lease(const Statement& row) {
+  Lease lease;
+  lease.slab = SlabIndex{u32(row, 1)};
+  lease.replica = u32(row, 2);
+  lease.node = NodeId{row.text(3)};
+  lease.node_slab = u32(row, 4);
+  lease.address = RemoteAddress{u64(row, 5)};
+  lease.bytes = u64(row, 6);
+  lease.generation = Generation{u32(row, 7)};
+  lease.lost = row.integer(8) != 0;
+  int column = 9;
+  for (const TransportKind kind : kKeyColumns) {
+    if (!row.is_null(column)) lease.rkeys[kind] = RemoteKey{u32(row, column)};
+    ++column;
+  }
+  return {LeaseKey{RegionId{row.text(0)}, lease.slab, lease.replica}, lease};
+}
+
+void bind_revocation(Statement& insert, uint64_t id, const Revocation& revocation) {
+  insert.bind(as_signed(id)).bind(revocation.node.value).bind(as_signed(revocation.incarnation));
+  insert.bind(revocation.agent_url).bind(revocation.node_slab).bind(revocation.generation.value);
+  insert.bind(revocation.asked.region.value).bind(revocation.asked.slab.value);
+  insert.bind(revocation.asked.replica);
+}
+
+Revocation read_revocation(const Statement& row) {
+  Revocation revocation;
+  revocation.id = u64(row, 0);
+  revocation.node = NodeId{row.text(1)};
+  revocation.incarnation = u64(row, 2);
+  revocation.agent_url = row.text(3);
+  revocation.node_slab = u32(row, 4);
+  revocation.generation = Generation{u32(row, 5)};
+  revocation.asked = SlabLeaseRequest{RegionId{row.text(6)}, SlabIndex{u32(row, 7)}, u32(row, 8)};
+  return revocation;
+}
+
+class SqliteStore final : public Store {
+ public:
+  explicit SqliteStore(Database database) : database_(std::move(database)) {}
+
+  std::string_view kind() const override { return "sqlite"; }
+  Result<Snapshot> load() override;
+  Status write(const Changes& changes) override;
+
+ private:
+  Status write_all(const Changes& changes);
+  Database database_;
+};
+
+Result<Snapshot> SqliteStore::load() {
+  Snapshot snapshot;
+  FARPAGE_TRY_VOID(
+      each_row(database_, "SELECT last_sequence FROM meta", [&](const Statement& row) -> Status {
+        snapshot.last_sequence = u64(row, 0);
+        return {};
+      }));
+  FARPAGE_TRY_VOID(each_row(
+      database_, "SELECT join_body, draining FROM nodes", [&](const Statement& row) -> Status {
+        auto join = decode_node_join(row.text(0));
+        if (!join) return fail_with("store " + database_.path() + ": a node", join.error());
+        snapshot.nodes.push_back(NodeRecord{std::move(*join), row.integer(1) != 0});
+        return {};
+      }));
+  FARPAGE_TRY_VOID(each_row(database_, "SELECT id, name, replicas, slab_bytes FROM regions",
+                            [&](const Statement& row) -> Status {
+                              snapshot.regions.push_back(RegionRecord{
+                                  RegionId{row.text(0)}, row.text(1), u32(row, 2), u64(row, 3)});
+                              return {};
+                            }));
+  FARPAGE_TRY_VOID(each_row(database_,
+                            "SELECT region, slab, replica, node, node_slab, address, bytes, "
+                            "generation, lost, rkey_verbs, rkey_shm, rkey_tcp, rkey_loop "
+                            "FROM leases",
+                            [&](const Statement& row) -> Status {
+                              snapshot.leases.insert(read_lease(row));
+                              return {};
+                            }));
+  FARPAGE_TRY_VOID(each_row(database_,
+                            "SELECT id, node, incarnation, agent_url, node_slab, generation, "
+                            "region, slab, replica FROM revocations",
+                            [&](const Statement& row) -> Status {
+                              snapshot.revocations.push_back(read_revocation(row));
+                              return {};
+                            }));
+  return snapshot;
+}
+
+Status SqliteStore::write_all(const Changes& changes) {
+  FARPAGE_TRY_VOID(write_table(
+      database_, changes.nodes, "REPLACE INTO nodes VALUES(?,?,?)", "DELETE FROM nodes WHERE id=?",
+      [](Statement& insert, const NodeId& id, const NodeRecord& record) {
+        insert.bind(id.value).bind(encode(record.join)).bind(record.draining ? 1 : 0);
+      },
+      [](Statement& remove, const NodeId& id) { remove.bind(id.value); }));
+  FARPAGE_TRY_VOID(write_table(
+      database_, changes.regions, "REPLACE INTO regions VALUES(?,?,?,?)",
+      "DELETE FROM regions WHERE id=?",
+      [](Statement& insert, const RegionId& id, const RegionRecord& record) {
+        insert.bind(id.value).bind(record.name).bind(record.replicas);
+        insert.bind(as_signed(record.slab_bytes));
+      },
+      [](Statement& remove, const RegionId& id) { remove.bind(id.value); }));
+  FARPAGE_TRY_VOID(write_table(
+      database_, changes.leases, "REPLACE INTO leases VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?)",
+      "DELETE FROM leases WHERE region=? AND slab=? AND replica=?", bind_lease,
+      [](Statement& remove, const LeaseKey& key) {
+        remove.bind(key.region.value).bind(key.slab.value).bind(key.replica);
+      }));
+  FARPAGE_TRY_VOID(write_table(database_, changes.revocations,
+                               "REPLACE INTO revocations VALUES(?,?,?,?,?,?,?,?,?)",
+                               "DELETE FROM revocations WHERE id=?", bind_revocation,
+                               [](Statement& remove, uint64_t id) { remove.bind(as_signed(id)); }));
+  FARPAGE_TRY(meta, database_.prepare("UPDATE meta SET last_sequence=?"));
+  return meta.bind(as_signed(changes.last_sequence)).run();
+}
+
+Status SqliteStore::write(const Changes& changes) {
+  FARPAGE_TRY_VOID(database_.execute("BEGIN IMMEDIATE"));
+  Status status = write_all(changes);
+  if (status) status = database_.execute("COMMIT");
+  if (!status) {
+    // The first failure is the one to report.
+    const Status ignored = database_.execute("ROLLBACK");
+    static_cast<void>(ignored);
+  }
+  return status;
+}
+
+Status prepare_schema(const Database& database) {
+  FARPAGE_TRY(application, database.pragma("application_id"));
+  FARPAGE_TRY(version, database.pragma("user_version"));
+  FARPAGE_TRY(objects, database.prepare("SELECT count(*) FROM sqlite_master"));
+  FARPAGE_TRY_VOID(objects.step());
+  const bool empty = objects.integer(0) == 0;
+  FARPAGE_TRY_VOID(objects.step());
+  if (empty && application == 0)
+    return database.execute(
+        fmt::format("BEGIN IMMEDIATE;{}PRAGMA application_id={};PRAGMA user_version={};COMMIT;",
+                    kSchema, kApplicationId, kSchemaVersion));
+  if (application != kApplicationId)
+    return fail(
+        ErrorCode::kInvalid,
+        fmt::format("store {} belongs to another program: name another file", database.path()));
+  if (version != kSchemaVersion)
+    return fail(ErrorCode::kInvalid,
+                fmt::format("store {} has schema {}, this farpage knows {}: use the farpage that "
+                            "wrote it, or another file",
+                            database.path(), version, kSchemaVersion));
+  return {};
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Store>> open_sqlite_store(const std::string& path) {
+  FARPAGE_TRY(database, Database::open(path));
+  // In this order: with the exclusive mode set before the first access, WAL needs no shared memory
+  // file, and the first read takes the lock for good.
+  FARPAGE_TRY_VOID(
+      database.execute("PRAGMA locking_mode=EXCLUSIVE; PRAGMA journal_mode=WAL; "
+                       "PRAGMA synchronous=FULL;"));
+  FARPAGE_TRY_VOID(prepare_schema(database));
+  FARPAGE_TRY(check, database.prepare("PRAGMA quick_check"));
+  FARPAGE_TRY(row, check.step());
+  if (!row || check.text(0) != "ok")
+    return fail(ErrorCode::kInvalid,
+                fmt::format("store {} is damaged: restore it from a copy, or move it away to start "
+                            "with an empty one",
+                            path));
+  FARPAGE_TRY_VOID(check.run());
+  return std::make_unique<SqliteStore>(std::move(database));
+}
+
+}  // namespace farpage::coordinator

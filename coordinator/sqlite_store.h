@@ -1,0 +1,18 @@
+// A store in one SQLite file (WAL, synchronous=FULL): survives the death of the coordinator and of
+// its machine.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "base/result.h"
+#include "coordinator/store.h"
+
+namespace farpage::coordinator {
+
+// Opens or creates `path`, and keeps it locked against other processes for the store's life.
+// kConflict: in use by another process. kInvalid: damaged, not SQLite, another program's, or of a
+// newer schema. kDenied: not writable. Each names the file and the cure.
+Result<std::unique_ptr<Store>> open_sqlite_store(const std::string& path);
+
+}  // namespace farpage::coordinator

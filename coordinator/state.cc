@@ -1,0 +1,191 @@
+#include "coordinator/state.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+
+namespace farpage::coordinator {
+
+State::State(StateOptions options, const Snapshot& snapshot, Instant now)
+    : options_(options),
+      placement_(options.seed),
+      events_(options.event_capacity,
+              snapshot.last_sequence != 0 ? snapshot.last_sequence : options.first_sequence,
+              snapshot.last_sequence != 0) {
+  restore(snapshot, now);
+}
+
+void State::restore(const Snapshot& snapshot, Instant now) {
+  for (const NodeRecord& record : snapshot.nodes) {
+    Node& node = nodes_[record.join.id];
+    node.record = record;
+    reset_slabs(node, now);
+  }
+  for (const RegionRecord& record : snapshot.regions) {
+    Region& region = regions_[record.id];
+    region.record = record;
+    region.last_heard = now;
+  }
+  for (const auto& [key, lease] : snapshot.leases) restore_lease(key, lease);
+  for (const Revocation& revocation : snapshot.revocations) {
+    next_revocation_ = std::max(next_revocation_, revocation.id + 1);
+    Node* node = node_of(revocation);
+    // A lease that was written is the truth: the intent behind it was answered.
+    if (node != nullptr && (revocation.node_slab >= node->slabs.size() ||
+                            node->slabs[revocation.node_slab] != SlabUse::kFree)) {
+      changes_.revocations[revocation.id] = std::nullopt;
+      continue;
+    }
+    if (node != nullptr) set_use(*node, revocation.node_slab, SlabUse::kRevoking);
+    revocations_[revocation.id] = PendingRevocation{revocation, false};
+  }
+}
+
+void State::restore_lease(const LeaseKey& key, const Lease& lease) {
+  const auto region = regions_.find(key.region);
+  if (region == regions_.end()) {
+    changes_.leases[key] = std::nullopt;
+    return;
+  }
+  Lease& restored = region->second.leases[{key.slab, key.replica}];
+  restored = lease;
+  if (restored.lost) return;
+  const auto node = nodes_.find(lease.node);
+  const bool sound = node != nodes_.end() && lease.node_slab < node->second.slabs.size() &&
+                     node->second.slabs[lease.node_slab] == SlabUse::kFree;
+  if (sound) {
+    set_use(node->second, lease.node_slab, SlabUse::kLeased);
+  } else {
+    restored.lost = true;
+    changes_.leases[key] = restored;
+  }
+}
+
+void State::emit(EventKind kind, const NodeId& node, const RegionId& region, SlabIndex slab) {
+  Event event;
+  event.kind = kind;
+  event.node = node;
+  event.region = region;
+  event.slab = slab;
+  events_.append(std::move(event));
+}
+
+void State::set_use(Node& node, uint32_t slab, SlabUse use) {
+  SlabUse& current = node.slabs[slab];
+  FARPAGE_CHECK(current != use, "slab %u of %s is already in state %d", slab,
+                node.record.join.id.value.c_str(), static_cast<int>(use));
+  if (current == SlabUse::kFree) {
+    const auto it = std::find(node.free.rbegin(), node.free.rend(), slab);
+    FARPAGE_CHECK(it != node.free.rend(), "free slab %u is not in the free list", slab);
+    node.free.erase(std::next(it).base());
+  }
+  current = use;
+  if (use == SlabUse::kFree) node.free.push_back(slab);
+}
+
+State::Node* State::node_of(const Revocation& revocation) {
+  const auto node = nodes_.find(revocation.node);
+  if (node == nodes_.end() || node->second.record.join.incarnation != revocation.incarnation)
+    return nullptr;
+  return &node->second;
+}
+
+uint64_t State::add_revocation(Revocation revocation, bool placing) {
+  revocation.id = next_revocation_++;
+  changes_.revocations[revocation.id] = revocation;
+  const uint64_t id = revocation.id;
+  revocations_[id] = PendingRevocation{std::move(revocation), placing};
+  return id;
+}
+
+void State::erase_revocation(uint64_t id) {
+  revocations_.erase(id);
+  changes_.revocations[id] = std::nullopt;
+}
+
+std::vector<Revocation> State::revocations() const {
+  std::vector<Revocation> list;
+  for (const auto& [id, pending] : revocations_)
+    if (!pending.placing) list.push_back(pending.revocation);
+  return list;
+}
+
+void State::learn_generation(uint64_t revocation, Generation generation) {
+  const auto it = revocations_.find(revocation);
+  if (it == revocations_.end()) return;
+  it->second.revocation.generation = generation;
+  changes_.revocations[revocation] = it->second.revocation;
+}
+
+void State::revoked(uint64_t revocation, bool foreign) {
+  const auto it = revocations_.find(revocation);
+  if (it == revocations_.end()) return;
+  const Revocation& done = it->second.revocation;
+  if (Node* node = node_of(done); node != nullptr) {
+    set_use(*node, done.node_slab, foreign ? SlabUse::kForeign : SlabUse::kFree);
+    if (foreign) node->foreign.emplace_back(node->last_heard, done.node_slab);
+  }
+  erase_revocation(revocation);
+}
+
+void State::tick(Instant now) {
+  for (auto& [id, node] : nodes_) {
+    if (!node.silent && now - node.last_heard > options_.node_time_to_live) {
+      node.silent = true;
+      emit(EventKind::kNodeLost, id);
+    }
+    while (!node.foreign.empty() &&
+           now - node.foreign.front().first > options_.region_time_to_live) {
+      set_use(node, node.foreign.front().second, SlabUse::kFree);
+      node.foreign.pop_front();
+    }
+  }
+  for (auto region = regions_.begin(); region != regions_.end();) {
+    const auto next = std::next(region);
+    if (now - region->second.last_heard > options_.region_time_to_live) erase_region(region);
+    region = next;
+  }
+}
+
+Totals State::totals() const {
+  Totals totals;
+  for (const auto& [id, node] : nodes_) {
+    switch (state_of(node)) {
+      case NodeState::kAlive:
+        ++totals.nodes_alive;
+        break;
+      case NodeState::kDraining:
+        ++totals.nodes_draining;
+        break;
+      case NodeState::kLost:
+        ++totals.nodes_lost;
+        break;
+    }
+    const auto count = [&slabs = node.slabs](SlabUse use) {
+      return static_cast<uint64_t>(std::count(slabs.begin(), slabs.end(), use));
+    };
+    totals.slabs += node.slabs.size();
+    totals.slabs_free += count(SlabUse::kFree);
+    totals.slabs_placing += count(SlabUse::kPlacing);
+    totals.slabs_leased += count(SlabUse::kLeased);
+    totals.slabs_revoking += count(SlabUse::kRevoking);
+    totals.slabs_foreign += count(SlabUse::kForeign);
+    totals.bytes += node.slabs.size() * node.record.join.slab_bytes;
+    totals.bytes_free += node.free.size() * node.record.join.slab_bytes;
+  }
+  totals.regions = regions_.size();
+  for (const auto& [id, region] : regions_) {
+    totals.leases += region.leases.size();
+    for (const auto& [key, lease] : region.leases) totals.leases_lost += lease.lost ? 1 : 0;
+  }
+  return totals;
+}
+
+Changes State::take_changes() {
+  Changes taken = std::move(changes_);
+  changes_ = Changes{};
+  taken.last_sequence = events_.last();
+  return taken;
+}
+
+}  // namespace farpage::coordinator

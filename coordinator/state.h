@@ -1,0 +1,228 @@
+// State: who lends, who borrows, who is alive. A pure state machine: commands and the time go in,
+// answers, events and changes come out. No I/O, no clock, no lock.
+//
+// A node:   (join) -> alive -> (drain) -> draining; silent for node_time_to_live -> lost; heard
+// again
+//           -> what it was, with its leases. A new incarnation replaces it: its leases are lost.
+// A slab of a node:
+//
+//   kFree --begin_lease--> kPlacing --commit--> kLeased --release, delete, expiry--> kRevoking
+//     ^                       | refused / unknown answer                                |
+//     |                       +--> kForeign / kRevoking                                 |
+//     +--- kForeign (after region_time_to_live) --- revoked() --------------------------+
+//
+// kPlacing: the node is being asked. kRevoking: the node must still confirm that it took the slab
+// back. kForeign: the node lends it to somebody this coordinator does not know (its memory store
+// was lost), so it is left alone for a while.
+//
+// Threads: one at a time (Cluster holds a lock).
+// Invariants (check() in state_invariants.cc):
+//  1. A slab of a node is at one place: free, placing, leased once, revoking, or foreign.
+//  2. The replicas of one slab of a region are on distinct nodes, as far as they are not lost, and
+//     either all of them exist or none.
+//  3. The free list of a node holds exactly its kFree slabs.
+//  4. A lease that is not lost names a known node, and a slab inside it.
+//  5. Every placing or revoking slab has exactly one Revocation, which names it.
+#pragma once
+
+#include <deque>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/result.h"
+#include "coordinator/api.h"
+#include "coordinator/event_log.h"
+#include "coordinator/placement.h"
+#include "coordinator/store.h"
+
+namespace farpage::coordinator {
+
+struct StateOptions {
+  Nanoseconds node_time_to_live = Seconds(5);
+  Nanoseconds region_time_to_live = Seconds(60);
+  Milliseconds region_heartbeat_interval{1000};
+  size_t max_nodes = 1024;
+  size_t max_regions = 4096;
+  size_t event_capacity = 4096;
+  uint64_t seed = 0;            // of placement and region ids
+  uint64_t first_sequence = 0;  // of the events of a new store
+};
+
+// One slab that the node must be asked for, between begin_lease() and commit_lease().
+struct PlannedLease {
+  uint64_t revocation = 0;  // the record that undoes it
+  NodeId node;
+  uint64_t incarnation = 0;
+  std::string agent_url;
+  uint32_t node_slab = 0;
+  SlabLeaseRequest request;
+};
+
+// What the node answered.
+enum class LeaseAnswer : uint8_t {
+  kNotAsked,  // nothing was sent
+  kGranted,
+  kRefused,  // the node said no
+  kForeign,  // the node lends it to somebody else
+  kUnknown,  // no answer: it may have been granted
+};
+
+struct LeaseOutcome {
+  LeaseAnswer answer = LeaseAnswer::kNotAsked;
+  SlabLeaseReply grant;  // kGranted
+};
+
+struct Totals {
+  uint32_t nodes_alive = 0;
+  uint32_t nodes_draining = 0;
+  uint32_t nodes_lost = 0;
+  uint64_t slabs = 0;
+  uint64_t slabs_free = 0;
+  uint64_t slabs_placing = 0;
+  uint64_t slabs_leased = 0;
+  uint64_t slabs_revoking = 0;
+  uint64_t slabs_foreign = 0;
+  uint64_t bytes = 0;
+  uint64_t bytes_free = 0;
+  uint64_t regions = 0;
+  uint64_t leases = 0;
+  uint64_t leases_lost = 0;
+};
+
+class State {
+ public:
+  // Everything of the snapshot counts as heard at `now`: a full grace period after a restart. What
+  // does not fit together (a lease on an unknown node) is marked lost.
+  State(StateOptions options, const Snapshot& snapshot, Instant now);
+
+  // ---- nodes (state_nodes.cc) ----
+  // True for a new node or incarnation. kConflict: the same incarnation with another size, or an
+  // incarnation that was replaced or removed. kExhausted: max_nodes.
+  Result<bool> join(Instant now, const NodeJoin& join);
+  // kNotFound: unknown, or another incarnation. kInvalid: more free slabs than slabs.
+  Status heartbeat_node(Instant now, const NodeId& id, const NodeHeartbeat& heartbeat);
+  Status drain_node(const NodeId& id);
+  // kConflict while slabs are lent, unless `force`: then the leases are lost, and revoked as far as
+  // the node can be reached.
+  Status remove_node(const NodeId& id, bool force);
+  Result<NodeInfo> node(Instant now, const NodeId& id) const;
+  std::vector<NodeInfo> nodes(Instant now) const;
+  Result<NodeEndpoints> endpoints(const NodeId& id) const;
+  // kConflict: the node has restarted since.
+  Status record_exchange(const NodeId& id, uint64_t incarnation, QueuePairExchanged pair);
+
+  // ---- regions (state_regions.cc) ----
+  Result<RegionId> create_region(Instant now, const RegionCreate& create);
+  Status heartbeat_region(Instant now, const RegionId& id, const RegionHeartbeat& heartbeat);
+  Status delete_region(const RegionId& id);  // its slabs are to be revoked
+  Result<RegionInfo> region(const RegionId& id) const;
+  std::vector<RegionInfo> regions() const;
+  // Reserves a slab of a node for each replica of those of `slabs` that are not leased yet; none of
+  // `avoid`. All or nothing; kExhausted says what is missing. Must be followed by commit_lease().
+  Result<std::vector<PlannedLease>> begin_lease(Instant now, const RegionId& id,
+                                                const std::vector<SlabIndex>& slabs,
+                                                const std::set<NodeId>& avoid);
+  // outcomes[i] is the answer for plan[i]. When all are granted and nothing changed meanwhile, they
+  // become leases. Else none does: what was granted, or may have been, is to be revoked.
+  // kNotFound: the region is gone. kUnavailable: a node restarted or left, or did not grant.
+  Status commit_lease(const std::vector<PlannedLease>& plan,
+                      const std::vector<LeaseOutcome>& outcomes);
+  // The slabs' leases, in order of slab and replica.
+  Result<std::vector<Lease>> leases(const RegionId& id, const std::vector<SlabIndex>& slabs) const;
+  Status release(const RegionId& id, const std::vector<SlabIndex>& slabs);
+
+  // ---- revocations ----
+  // Those that are not part of a lease request under way.
+  std::vector<Revocation> revocations() const;
+  bool node_is_known(const NodeId& id) const { return nodes_.count(id) != 0; }
+  void learn_generation(uint64_t revocation, Generation generation);
+  // The node has taken the slab back (or it is not ours: `foreign`), or will never be asked again.
+  void revoked(uint64_t revocation, bool foreign);
+
+  // ---- time ----
+  // Silent nodes are lost, silent regions deleted, foreign slabs tried again.
+  void tick(Instant now);
+
+  const EventLog& events() const { return events_; }
+  Totals totals() const;
+  // Free slabs as the node itself reported them last, for the metrics.
+  std::map<NodeId, uint32_t> reported_free_slabs() const;
+
+  // What changed since the last call.
+  Changes take_changes();
+  // For tests, after every step: the first broken invariant, empty when all hold.
+  std::string check() const;
+
+ private:
+  enum class SlabUse : uint8_t { kFree, kPlacing, kLeased, kRevoking, kForeign };
+  struct Node {
+    NodeRecord record;
+    bool silent = false;
+    Instant last_heard{0};
+    std::vector<SlabUse> slabs;
+    std::vector<uint32_t> free;  // next to be lent is the last
+    std::deque<std::pair<Instant, uint32_t>> foreign;
+    uint32_t reported_free = 0;
+    Counters counters;
+    std::deque<QueuePairExchanged> exchanged;
+  };
+  using Replicas = std::map<std::pair<SlabIndex, uint32_t>, Lease>;
+  struct Region {
+    RegionRecord record;
+    Instant last_heard{0};
+    Counters counters;
+    Replicas leases;
+  };
+  struct PendingRevocation {
+    Revocation revocation;
+    bool placing = false;
+  };
+
+  // state.cc
+  void emit(EventKind kind, const NodeId& node, const RegionId& region = {}, SlabIndex slab = {});
+  void set_use(Node& node, uint32_t slab, SlabUse use);
+  Node* node_of(const Revocation& revocation);  // null: left or replaced
+  uint64_t add_revocation(Revocation revocation, bool placing);
+  void erase_revocation(uint64_t id);
+  void restore(const Snapshot& snapshot, Instant now);
+  void restore_lease(const LeaseKey& key, const Lease& lease);
+  // state_nodes.cc
+  static NodeState state_of(const Node& node);
+  NodeInfo info_of(Instant now, const Node& node) const;
+  void reset_slabs(Node& node, Instant now);
+  void lose_leases(const NodeId& id);
+  void retire(const NodeId& id, uint64_t incarnation);
+  size_t slabs_in_use(const Node& node) const;
+  // state_regions.cc
+  Result<Region*> find_region(const RegionId& id);
+  static RegionInfo info_of(const Region& region, const StateOptions& options);
+  void drop_lease(Region& region, Replicas::iterator lease);
+  std::vector<SlabIndex> missing_slabs(const Region& region,
+                                       const std::vector<SlabIndex>& slabs) const;
+  PlannedLease reserve(Node& node, SlabLeaseRequest request);
+  Status check_outcomes(const std::vector<PlannedLease>& plan,
+                        const std::vector<LeaseOutcome>& outcomes) const;
+  void settle(const PlannedLease& planned, const LeaseOutcome& outcome, bool keep);
+  void erase_region(std::map<RegionId, Region>::iterator region);
+  // state_invariants.cc
+  std::string check_node(const Node& node) const;
+  std::string check_region(const Region& region) const;
+  std::string check_slab_uses() const;
+
+  const StateOptions options_;
+  std::map<NodeId, Node> nodes_;
+  std::map<RegionId, Region> regions_;
+  std::map<uint64_t, PendingRevocation> revocations_;
+  uint64_t next_revocation_ = 1;
+  // Incarnations that must not join again; the oldest are forgotten first.
+  std::deque<std::pair<NodeId, uint64_t>> retired_;
+  Placement placement_;
+  EventLog events_;
+  Changes changes_;
+};
+
+}  // namespace farpage::coordinator

@@ -1,0 +1,222 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "coordinator/state.h"
+
+namespace farpage::coordinator {
+namespace {
+constexpr size_t kMaxRetired = 1024;
+constexpr size_t kMaxExchangesKept = 64;  // of each node
+
+tl::unexpected<Error> no_such_node(const NodeId& id) {
+  return fail(ErrorCode::kNotFound, fmt::format("no node '{}'", id.value));
+}
+}  // namespace
+
+NodeState State::state_of(const Node& node) {
+  if (node.silent) return NodeState::kLost;
+  return node.record.draining ? NodeState::kDraining : NodeState::kAlive;
+}
+
+NodeInfo State::info_of(Instant now, const Node& node) const {
+  NodeInfo info;
+  info.join = node.record.join;
+  info.state = state_of(node);
+  info.total_slabs = static_cast<uint32_t>(node.slabs.size());
+  info.free_slabs = static_cast<uint32_t>(node.free.size());
+  info.last_heartbeat_age = std::chrono::duration_cast<Milliseconds>(now - node.last_heard);
+  info.counters = node.counters;
+  return info;
+}
+
+// All slabs free, the lowest to be lent first.
+void State::reset_slabs(Node& node, Instant now) {
+  const auto count =
+      static_cast<uint32_t>(node.record.join.capacity_bytes / node.record.join.slab_bytes);
+  node.slabs.assign(count, SlabUse::kFree);
+  node.free.resize(count);
+  for (uint32_t i = 0; i < count; ++i) node.free[i] = count - 1 - i;
+  node.foreign.clear();
+  node.reported_free = count;
+  node.last_heard = now;
+  node.silent = false;
+}
+
+void State::retire(const NodeId& id, uint64_t incarnation) {
+  retired_.emplace_back(id, incarnation);
+  if (retired_.size() > kMaxRetired) retired_.pop_front();
+}
+
+size_t State::slabs_in_use(const Node& node) const {
+  return static_cast<size_t>(std::count_if(node.slabs.begin(), node.slabs.end(), [](SlabUse use) {
+    return use == SlabUse::kLeased || use == SlabUse::kPlacing;
+  }));
+}
+
+void State::lose_leases(const NodeId& id) {
+  for (auto& [region_id, region] : regions_) {
+    for (auto& [key, lease] : region.leases) {
+      if (lease.lost || lease.node != id) continue;
+      lease.lost = true;
+      changes_.leases[LeaseKey{region_id, key.first, key.second}] = lease;
+      emit(EventKind::kLeaseLost, id, region_id, key.first);
+    }
+  }
+}
+
+Result<bool> State::join(Instant now, const NodeJoin& join) {
+  if (std::find(retired_.begin(), retired_.end(), std::pair(join.id, join.incarnation)) !=
+      retired_.end())
+    return fail(ErrorCode::kConflict,
+                fmt::format("this incarnation of node '{}' was removed, or replaced by another "
+                            "process with the same id: restart it, or give it another id",
+                            join.id.value));
+  const auto known = nodes_.find(join.id);
+  if (known == nodes_.end() && nodes_.size() >= options_.max_nodes)
+    return fail(ErrorCode::kExhausted,
+                fmt::format("there are already {} nodes: remove one first", nodes_.size()));
+  const bool same =
+      known != nodes_.end() && known->second.record.join.incarnation == join.incarnation;
+  if (same) {
+    Node& node = known->second;
+    if (node.record.join.capacity_bytes != join.capacity_bytes ||
+        node.record.join.slab_bytes != join.slab_bytes)
+      return fail(ErrorCode::kConflict,
+                  fmt::format("node '{}' changed capacity_bytes or slab_bytes: its memory is new, "
+                              "so it must join with a new incarnation",
+                              join.id.value));
+    node.record.join = join;
+    node.last_heard = now;
+    if (node.silent) {
+      node.silent = false;
+      emit(EventKind::kNodeJoined, join.id);
+    }
+  } else {
+    if (known != nodes_.end()) {
+      Node& old = known->second;
+      retire(join.id, old.record.join.incarnation);
+      if (!old.silent) emit(EventKind::kNodeLost, join.id);
+      lose_leases(join.id);
+      // The old memory is gone, so nothing is left to be taken back.
+      for (auto it = revocations_.begin(); it != revocations_.end();) {
+        const auto next = std::next(it);
+        if (it->second.revocation.node == join.id) erase_revocation(it->first);
+        it = next;
+      }
+    }
+    Node fresh;
+    fresh.record.join = join;
+    reset_slabs(fresh, now);
+    nodes_[join.id] = std::move(fresh);
+    emit(EventKind::kNodeJoined, join.id);
+  }
+  changes_.nodes[join.id] = nodes_[join.id].record;
+  return !same;
+}
+
+Status State::heartbeat_node(Instant now, const NodeId& id, const NodeHeartbeat& heartbeat) {
+  const auto it = nodes_.find(id);
+  if (it == nodes_.end()) return no_such_node(id);
+  Node& node = it->second;
+  if (node.record.join.incarnation != heartbeat.incarnation)
+    return fail(ErrorCode::kNotFound,
+                fmt::format("node '{}' is known with another incarnation", id.value));
+  if (heartbeat.free_slabs > node.slabs.size())
+    return fail(ErrorCode::kInvalid, fmt::format("field 'free_slabs': is {}, but the node has {}",
+                                                 heartbeat.free_slabs, node.slabs.size()));
+  node.last_heard = now;
+  node.reported_free = heartbeat.free_slabs;
+  node.counters = heartbeat.counters;
+  if (node.silent) {
+    node.silent = false;
+    emit(EventKind::kNodeJoined, id);
+  }
+  return {};
+}
+
+Status State::drain_node(const NodeId& id) {
+  const auto it = nodes_.find(id);
+  if (it == nodes_.end()) return no_such_node(id);
+  if (it->second.record.draining) return {};
+  it->second.record.draining = true;
+  changes_.nodes[id] = it->second.record;
+  emit(EventKind::kNodeDraining, id);
+  return {};
+}
+
+Status State::remove_node(const NodeId& id, bool force) {
+  const auto it = nodes_.find(id);
+  if (it == nodes_.end()) return no_such_node(id);
+  const Node& node = it->second;
+  const size_t lent = slabs_in_use(node);
+  if (lent > 0 && !force)
+    return fail(
+        ErrorCode::kConflict,
+        fmt::format("node '{}' lends {} slabs: drain it and wait, or use ?force=true, which "
+                    "loses what they hold",
+                    id.value, lent));
+  for (const auto& [region_id, region] : regions_) {
+    for (const auto& [key, lease] : region.leases) {
+      if (lease.lost || lease.node != id) continue;
+      Revocation revocation;
+      revocation.node = id;
+      revocation.incarnation = node.record.join.incarnation;
+      revocation.agent_url = node.record.join.agent_url;
+      revocation.node_slab = lease.node_slab;
+      revocation.generation = lease.generation;
+      revocation.asked = SlabLeaseRequest{region_id, key.first, key.second};
+      add_revocation(std::move(revocation), false);
+    }
+  }
+  lose_leases(id);
+  retire(id, node.record.join.incarnation);
+  nodes_.erase(it);
+  changes_.nodes[id] = std::nullopt;
+  emit(EventKind::kNodeLeft, id);
+  return {};
+}
+
+Result<NodeInfo> State::node(Instant now, const NodeId& id) const {
+  const auto it = nodes_.find(id);
+  if (it == nodes_.end()) return no_such_node(id);
+  return info_of(now, it->second);
+}
+
+std::vector<NodeInfo> State::nodes(Instant now) const {
+  std::vector<NodeInfo> list;
+  for (const auto& [id, node] : nodes_) list.push_back(info_of(now, node));
+  return list;
+}
+
+Result<NodeEndpoints> State::endpoints(const NodeId& id) const {
+  const auto it = nodes_.find(id);
+  if (it == nodes_.end()) return no_such_node(id);
+  const Node& node = it->second;
+  NodeEndpoints endpoints;
+  endpoints.id = id;
+  endpoints.incarnation = node.record.join.incarnation;
+  endpoints.transports = node.record.join.transports;
+  endpoints.exchanged.assign(node.exchanged.begin(), node.exchanged.end());
+  return endpoints;
+}
+
+Status State::record_exchange(const NodeId& id, uint64_t incarnation, QueuePairExchanged pair) {
+  const auto it = nodes_.find(id);
+  if (it == nodes_.end()) return no_such_node(id);
+  if (it->second.record.join.incarnation != incarnation)
+    return fail(
+        ErrorCode::kConflict,
+        fmt::format("node '{}' has restarted, so its endpoint is stale: exchange again", id.value));
+  it->second.exchanged.push_back(std::move(pair));
+  if (it->second.exchanged.size() > kMaxExchangesKept) it->second.exchanged.pop_front();
+  return {};
+}
+
+std::map<NodeId, uint32_t> State::reported_free_slabs() const {
+  std::map<NodeId, uint32_t> reported;
+  for (const auto& [id, node] : nodes_) reported[id] = node.reported_free;
+  return reported;
+}
+
+}  // namespace farpage::coordinator

@@ -1,0 +1,262 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/check.h"
+#include "base/size.h"
+#include "coordinator/state.h"
+
+namespace farpage::coordinator {
+namespace {
+tl::unexpected<Error> no_such_region(const RegionId& id) {
+  return fail(ErrorCode::kNotFound, fmt::format("no region '{}'", id.value));
+}
+}  // namespace
+
+Result<State::Region*> State::find_region(const RegionId& id) {
+  const auto it = regions_.find(id);
+  if (it == regions_.end()) return no_such_region(id);
+  return &it->second;
+}
+
+RegionInfo State::info_of(const Region& region, const StateOptions& options) {
+  RegionInfo info;
+  info.id = region.record.id;
+  info.name = region.record.name;
+  info.replicas = region.record.replicas;
+  info.slab_bytes = region.record.slab_bytes;
+  info.heartbeat_interval = options.region_heartbeat_interval;
+  info.time_to_live = std::chrono::duration_cast<Milliseconds>(options.region_time_to_live);
+  for (const auto& [key, lease] : region.leases) info.leases.push_back(lease);
+  info.counters = region.counters;
+  return info;
+}
+
+Result<RegionId> State::create_region(Instant now, const RegionCreate& create) {
+  if (regions_.size() >= options_.max_regions)
+    return fail(ErrorCode::kExhausted,
+                fmt::format("there are already {} regions: delete one first", regions_.size()));
+  RegionId id;
+  do {
+    id.value = fmt::format("r-{:016x}", placement_.next_random());
+  } while (regions_.count(id) != 0);
+  Region& region = regions_[id];
+  region.record = RegionRecord{id, create.name, create.replicas, create.slab_bytes};
+  region.last_heard = now;
+  changes_.regions[id] = region.record;
+  emit(EventKind::kRegionCreated, {}, id);
+  return id;
+}
+
+Status State::heartbeat_region(Instant now, const RegionId& id, const RegionHeartbeat& heartbeat) {
+  FARPAGE_TRY(region, find_region(id));
+  region->last_heard = now;
+  region->counters = heartbeat.counters;
+  return {};
+}
+
+// The lease ends: whoever still has the slab is told to take it back.
+void State::drop_lease(Region& region, Replicas::iterator it) {
+  const auto& [key, lease] = *it;
+  if (!lease.lost) {
+    const auto node = nodes_.find(lease.node);
+    FARPAGE_CHECK(node != nodes_.end(), "a lease on unknown node %s is not lost",
+                  lease.node.value.c_str());
+    Revocation revocation;
+    revocation.node = lease.node;
+    revocation.incarnation = node->second.record.join.incarnation;
+    revocation.agent_url = node->second.record.join.agent_url;
+    revocation.node_slab = lease.node_slab;
+    revocation.generation = lease.generation;
+    revocation.asked = SlabLeaseRequest{region.record.id, key.first, key.second};
+    add_revocation(std::move(revocation), false);
+    set_use(node->second, lease.node_slab, SlabUse::kRevoking);
+  }
+  changes_.leases[LeaseKey{region.record.id, key.first, key.second}] = std::nullopt;
+  region.leases.erase(it);
+}
+
+void State::erase_region(std::map<RegionId, Region>::iterator it) {
+  const RegionId id = it->first;
+  while (!it->second.leases.empty()) drop_lease(it->second, it->second.leases.begin());
+  regions_.erase(it);
+  changes_.regions[id] = std::nullopt;
+  emit(EventKind::kRegionDeleted, {}, id);
+}
+
+Status State::delete_region(const RegionId& id) {
+  const auto it = regions_.find(id);
+  if (it == regions_.end()) return no_such_region(id);
+  erase_region(it);
+  return {};
+}
+
+Result<RegionInfo> State::region(const RegionId& id) const {
+  const auto it = regions_.find(id);
+  if (it == regions_.end()) return no_such_region(id);
+  return info_of(it->second, options_);
+}
+
+std::vector<RegionInfo> State::regions() const {
+  std::vector<RegionInfo> list;
+  for (const auto& [id, region] : regions_) list.push_back(info_of(region, options_));
+  return list;
+}
+
+std::vector<SlabIndex> State::missing_slabs(const Region& region,
+                                            const std::vector<SlabIndex>& slabs) const {
+  std::vector<SlabIndex> missing;
+  for (const SlabIndex slab : slabs)
+    if (region.leases.count({slab, 0}) == 0) missing.push_back(slab);
+  return missing;
+}
+
+PlannedLease State::reserve(Node& node, SlabLeaseRequest request) {
+  PlannedLease planned;
+  planned.node = node.record.join.id;
+  planned.incarnation = node.record.join.incarnation;
+  planned.agent_url = node.record.join.agent_url;
+  planned.node_slab = node.free.back();
+  planned.request = request;
+  set_use(node, planned.node_slab, SlabUse::kPlacing);
+  Revocation undo;
+  undo.node = planned.node;
+  undo.incarnation = planned.incarnation;
+  undo.agent_url = planned.agent_url;
+  undo.node_slab = planned.node_slab;
+  undo.asked = std::move(request);
+  planned.revocation = add_revocation(std::move(undo), true);
+  return planned;
+}
+
+Result<std::vector<PlannedLease>> State::begin_lease(Instant now, const RegionId& id,
+                                                     const std::vector<SlabIndex>& slabs,
+                                                     const std::set<NodeId>& avoid) {
+  FARPAGE_TRY(region, find_region(id));
+  region->last_heard = now;
+  const std::vector<SlabIndex> missing = missing_slabs(*region, slabs);
+  for (const auto& [revocation_id, pending] : revocations_) {
+    const SlabLeaseRequest& asked = pending.revocation.asked;
+    if (pending.placing && asked.region == id &&
+        std::find(missing.begin(), missing.end(), asked.slab) != missing.end())
+      return fail(ErrorCode::kConflict, "another request leases these slabs: try again");
+  }
+  std::vector<Node*> lenders;
+  std::vector<uint32_t> free_slabs;
+  uint64_t total = 0;
+  for (auto& [node_id, node] : nodes_) {
+    if (state_of(node) != NodeState::kAlive || avoid.count(node_id) != 0 ||
+        node.record.join.slab_bytes != region->record.slab_bytes || node.free.empty())
+      continue;
+    lenders.push_back(&node);
+    free_slabs.push_back(static_cast<uint32_t>(node.free.size()));
+    total += node.free.size();
+  }
+  const uint32_t replicas = region->record.replicas;
+  const auto choices = placement_.place(free_slabs, missing.size(), replicas);
+  if (!choices)
+    return fail(ErrorCode::kExhausted,
+                fmt::format("{} slabs of {} with {} replica(s) on distinct nodes do not fit: {} "
+                            "usable node(s) have {} free slabs of that size; start more nodes, or "
+                            "give slabs back",
+                            missing.size(), format_size(region->record.slab_bytes), replicas,
+                            lenders.size(), total));
+  std::vector<PlannedLease> plan;
+  for (size_t i = 0; i < missing.size(); ++i)
+    for (uint32_t replica = 0; replica < replicas; ++replica)
+      plan.push_back(
+          reserve(*lenders[(*choices)[i][replica]], SlabLeaseRequest{id, missing[i], replica}));
+  return plan;
+}
+
+Status State::check_outcomes(const std::vector<PlannedLease>& plan,
+                             const std::vector<LeaseOutcome>& outcomes) const {
+  FARPAGE_CHECK(plan.size() == outcomes.size(), "%zu answers for %zu questions", outcomes.size(),
+                plan.size());
+  for (size_t i = 0; i < plan.size(); ++i) {
+    if (regions_.count(plan[i].request.region) == 0) return no_such_region(plan[i].request.region);
+    if (revocations_.count(plan[i].revocation) == 0 || nodes_.count(plan[i].node) == 0)
+      return fail(ErrorCode::kUnavailable,
+                  fmt::format("node '{}' restarted or left while it was asked for slabs",
+                              plan[i].node.value));
+    if (outcomes[i].answer != LeaseAnswer::kGranted)
+      return fail(ErrorCode::kUnavailable, fmt::format("node '{}' did not lend slab {}",
+                                                       plan[i].node.value, plan[i].node_slab));
+  }
+  return {};
+}
+
+// Ends one reservation: as a lease if `keep`, else as the answer demands.
+void State::settle(const PlannedLease& planned, const LeaseOutcome& outcome, bool keep) {
+  const auto pending = revocations_.find(planned.revocation);
+  if (pending == revocations_.end()) return;  // the node has new memory
+  Node* node = node_of(pending->second.revocation);
+  if (keep) {
+    const SlabLeaseRequest& request = planned.request;
+    Lease lease;
+    lease.slab = request.slab;
+    lease.replica = request.replica;
+    lease.node = planned.node;
+    lease.node_slab = planned.node_slab;
+    lease.address = outcome.grant.address;
+    lease.bytes = outcome.grant.bytes;
+    lease.rkeys = outcome.grant.rkeys;
+    lease.generation = outcome.grant.generation;
+    changes_.leases[LeaseKey{request.region, request.slab, request.replica}] = lease;
+    regions_.at(request.region).leases[{request.slab, request.replica}] = std::move(lease);
+    set_use(*node, planned.node_slab, SlabUse::kLeased);
+    return erase_revocation(planned.revocation);
+  }
+  switch (outcome.answer) {
+    case LeaseAnswer::kGranted:
+    case LeaseAnswer::kUnknown:
+      pending->second.placing = false;
+      if (outcome.answer == LeaseAnswer::kGranted)
+        learn_generation(planned.revocation, outcome.grant.generation);
+      if (node != nullptr) set_use(*node, planned.node_slab, SlabUse::kRevoking);
+      return;
+    case LeaseAnswer::kNotAsked:
+    case LeaseAnswer::kRefused:
+      return revoked(planned.revocation, false);
+    case LeaseAnswer::kForeign:
+      return revoked(planned.revocation, true);
+  }
+}
+
+Status State::commit_lease(const std::vector<PlannedLease>& plan,
+                           const std::vector<LeaseOutcome>& outcomes) {
+  Status status = check_outcomes(plan, outcomes);
+  for (size_t i = 0; i < plan.size(); ++i) settle(plan[i], outcomes[i], status.has_value());
+  return status;
+}
+
+Result<std::vector<Lease>> State::leases(const RegionId& id,
+                                         const std::vector<SlabIndex>& slabs) const {
+  const auto region = regions_.find(id);
+  if (region == regions_.end()) return no_such_region(id);
+  std::vector<SlabIndex> ordered = slabs;
+  std::sort(ordered.begin(), ordered.end());
+  std::vector<Lease> list;
+  for (const SlabIndex slab : ordered) {
+    const Replicas& leases = region->second.leases;
+    for (auto it = leases.lower_bound({slab, 0}); it != leases.end() && it->first.first == slab;
+         ++it)
+      list.push_back(it->second);
+  }
+  return list;
+}
+
+Status State::release(const RegionId& id, const std::vector<SlabIndex>& slabs) {
+  FARPAGE_TRY(region, find_region(id));
+  for (const SlabIndex slab : slabs) {
+    auto it = region->leases.lower_bound({slab, 0});
+    while (it != region->leases.end() && it->first.first == slab) {
+      const auto next = std::next(it);
+      drop_lease(*region, it);
+      it = next;
+    }
+  }
+  return {};
+}
+
+}  // namespace farpage::coordinator

@@ -1,0 +1,84 @@
+// The seam to what outlives the coordinator: nodes, regions, leases, and what is still to be
+// revoked.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/result.h"
+#include "coordinator/api.h"
+
+namespace farpage::coordinator {
+
+struct NodeRecord {
+  NodeJoin join;
+  bool draining = false;
+};
+
+struct RegionRecord {
+  RegionId id;
+  std::string name;
+  uint32_t replicas = 1;
+  uint64_t slab_bytes = kDefaultSlabBytes;
+};
+
+struct LeaseKey {
+  RegionId region;
+  SlabIndex slab;
+  uint32_t replica = 0;
+  auto operator<=>(const LeaseKey&) const = default;
+};
+
+// A slab that the node may hold for nobody: the coordinator tells it to take the slab back.
+struct Revocation {
+  uint64_t id = 0;
+  NodeId node;
+  uint64_t incarnation = 0;
+  std::string agent_url;
+  uint32_t node_slab = 0;
+  // 0: the node was asked to lend the slab and the answer is not known. Repeating the request gives
+  // the generation (POST .../lease is idempotent).
+  Generation generation;
+  SlabLeaseRequest asked;
+};
+
+// What to write: a value puts the record, nothing removes it. Later entries override earlier ones.
+struct Changes {
+  std::map<NodeId, std::optional<NodeRecord>> nodes;
+  std::map<RegionId, std::optional<RegionRecord>> regions;
+  std::map<LeaseKey, std::optional<Lease>> leases;
+  std::map<uint64_t, std::optional<Revocation>> revocations;
+  uint64_t last_sequence = 0;  // of the event log
+
+  bool empty() const {
+    return nodes.empty() && regions.empty() && leases.empty() && revocations.empty();
+  }
+  void add(Changes later);
+};
+
+struct Snapshot {
+  std::vector<NodeRecord> nodes;
+  std::vector<RegionRecord> regions;
+  std::map<LeaseKey, Lease> leases;
+  std::vector<Revocation> revocations;
+  uint64_t last_sequence = 0;  // 0: a new store
+};
+
+// Threads: one at a time.
+class Store {
+ public:
+  virtual ~Store() = default;
+  // "memory", "sqlite": for /v1/cluster.
+  virtual std::string_view kind() const = 0;
+  // All that was written. Fails when a record cannot be understood.
+  virtual Result<Snapshot> load() = 0;
+  // All or nothing, and durable when it returns.
+  virtual Status write(const Changes& changes) = 0;
+};
+
+}  // namespace farpage::coordinator

@@ -1,0 +1,23 @@
+// http://host:port, and nothing else.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "base/result.h"
+
+namespace farpage::coordinator {
+
+struct HttpUrl {
+  std::string host;  // name, IPv4, or IPv6 without its brackets
+  uint16_t port = 0;
+};
+
+// Accepts http://host:port with an optional final slash; kInvalid with the cure on anything else.
+Result<HttpUrl> parse_http_url(std::string_view url);
+
+// True for localhost, 127.0.0.0/8 and ::1, written so.
+bool is_loopback(std::string_view host);
+
+}  // namespace farpage::coordinator
