@@ -30,8 +30,9 @@ std::string_view to_string(CompletionStatus status);
 
 enum class OperationKind : uint8_t { kRead, kWrite };
 
-// local must lie inside the channel's registered buffer, and belongs to the channel from post() to
-// the completion. remote.. remote + local.size() must lie inside one lease.
+// local must lie inside the channel's registered buffer, have 1 to limits().operation_bytes bytes
+// (else the operation completes with kLocalError and nothing is sent), and belongs to the channel
+// from post() to the completion. remote.. remote + local.size() must lie inside one lease.
 struct Operation {
   OperationKind kind = OperationKind::kRead;
   std::span<std::byte> local;

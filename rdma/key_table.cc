@@ -1,0 +1,141 @@
+#include "rdma/key_table.h"
+
+#include <utility>
+
+#include "base/check.h"
+#include "base/host.h"
+
+namespace farpage::rdma {
+
+KeyTable::Use::Use(Use&& other) noexcept
+    : table_(other.table_),
+      entry_(std::exchange(other.entry_, nullptr)),
+      bytes_(std::exchange(other.bytes_, {})) {}
+
+KeyTable::Use& KeyTable::Use::operator=(Use&& other) noexcept {
+  if (this != &other) {
+    release();
+    table_ = other.table_;
+    entry_ = std::exchange(other.entry_, nullptr);
+    bytes_ = std::exchange(other.bytes_, {});
+  }
+  return *this;
+}
+
+int KeyTable::Use::memfd() const {
+  return entry_->slab.memfd;
+}
+
+bool KeyTable::Use::withdrawn() const {
+  return entry_ != nullptr && entry_->withdrawn.load(std::memory_order_acquire);
+}
+
+void KeyTable::Use::release() {
+  bytes_ = {};
+  if (entry_ != nullptr) table_->release(std::exchange(entry_, nullptr));
+}
+
+KeyTable::Withdrawal::Withdrawal(KeyTable* table, std::unique_ptr<Entry> entry)
+    : table_(table), entry_(std::move(entry)) {}
+
+KeyTable::Withdrawal::Withdrawal(Withdrawal&&) noexcept = default;
+
+KeyTable::Withdrawal::~Withdrawal() {
+  if (entry_ != nullptr) table_->wait_unused(*entry_, Nanoseconds::max());
+}
+
+bool KeyTable::Withdrawal::drained_within(Nanoseconds limit) {
+  return entry_ == nullptr || table_->wait_unused(*entry_, SteadyClock::read() + limit);
+}
+
+KeyTable::KeyTable() = default;
+
+KeyTable::~KeyTable() {
+  for (const auto& [key, entry] : entries_) {
+    const uint32_t uses = entry->uses.load(std::memory_order_acquire);
+    FARPAGE_CHECK(uses == 0, "%u uses of lent memory outlive its table", uses);
+  }
+}
+
+Result<RemoteKey> KeyTable::insert(const SlabMemory& slab, Generation generation) {
+  if (slab.bytes.empty()) return fail(ErrorCode::kInvalid, "slab.bytes must not be empty");
+  auto entry = std::make_unique<Entry>();
+  entry->slab = slab;
+  entry->generation = generation;
+  const std::unique_lock lock(mutex_);
+  if (entries_.size() >= kMaxKeys)
+    return fail(ErrorCode::kExhausted, "too many slabs are lent: take some back first");
+  for (;;) {
+    const RemoteKey key{random_u32()};
+    if (entries_.try_emplace(key, std::move(entry)).second) return key;
+  }
+}
+
+KeyTable::Entry* KeyTable::find(RemoteKey key, Generation generation) {
+  const auto found = entries_.find(key);
+  if (found == entries_.end() || found->second->generation != generation) return nullptr;
+  return found->second.get();
+}
+
+KeyTable::Use KeyTable::use(Entry* entry, std::span<std::byte> bytes) {
+  entry->uses.fetch_add(1, std::memory_order_relaxed);  // ordered by mutex_ before a withdrawal
+  return Use(this, entry, bytes);
+}
+
+KeyTable::Use KeyTable::acquire(RemoteKey key, Generation generation, RemoteAddress address,
+                                uint64_t bytes) {
+  const std::shared_lock lock(mutex_);
+  Entry* entry = find(key, generation);
+  if (entry == nullptr || bytes == 0) return {};
+  const std::span<std::byte> slab = entry->slab.bytes;
+  const auto base = reinterpret_cast<uintptr_t>(slab.data());
+  if (address.value < base) return {};
+  const uint64_t offset = address.value - base;
+  if (bytes > slab.size() || offset > slab.size() - bytes) return {};
+  return use(entry, slab.subspan(offset, bytes));
+}
+
+KeyTable::Use KeyTable::acquire(RemoteKey key, Generation generation) {
+  const std::shared_lock lock(mutex_);
+  Entry* entry = find(key, generation);
+  if (entry == nullptr) return {};
+  return use(entry, entry->slab.bytes);
+}
+
+KeyTable::Withdrawal KeyTable::withdraw(RemoteKey key) {
+  const std::unique_lock lock(mutex_);
+  auto node = entries_.extract(key);
+  if (node.empty()) return {};
+  node.mapped()->withdrawn.store(true, std::memory_order_release);
+  return Withdrawal(this, std::move(node.mapped()));
+}
+
+size_t KeyTable::size() const {
+  const std::shared_lock lock(mutex_);
+  return entries_.size();
+}
+
+void KeyTable::release(Entry* entry) {
+  if (entry->uses.fetch_sub(1, std::memory_order_seq_cst) != 1) return;
+  // From here on the entry may be gone: only the table is touched.
+  if (waiters_.load(std::memory_order_seq_cst) == 0) return;
+  const std::lock_guard lock(drained_mutex_);
+  drained_.notify_all();
+}
+
+bool KeyTable::wait_unused(Entry& entry, Instant deadline) {
+  waiters_.fetch_add(1, std::memory_order_seq_cst);
+  std::unique_lock lock(drained_mutex_);
+  const auto unused = [&] { return entry.uses.load(std::memory_order_seq_cst) == 0; };
+  bool drained = true;
+  if (deadline == Nanoseconds::max()) {
+    drained_.wait(lock, unused);
+  } else {
+    const std::chrono::steady_clock::time_point until{deadline};
+    drained = drained_.wait_until(lock, until, unused);
+  }
+  waiters_.fetch_sub(1, std::memory_order_relaxed);
+  return drained;
+}
+
+}  // namespace farpage::rdma

@@ -1,0 +1,123 @@
+// KeyTable: which memory a node has lent under which rkey, for the transports where we choose it.
+//
+// A slab is lent by insert() and taken back by withdraw(). Whoever touches lent memory holds a Use,
+// and a withdrawal ends only when the last Use is gone, so that a slab can be scrubbed and lent
+// again without a late READ or WRITE in it.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <shared_mutex>
+#include <span>
+#include <unordered_map>
+
+#include "base/clock.h"
+#include "base/result.h"
+#include "base/strong.h"
+#include "rdma/memory_host.h"
+
+namespace farpage::rdma {
+
+// Threads: any.
+// Invariants:
+//  1. After withdraw(key) returned, acquire() with that key finds nothing.
+//  2. An entry lives until its Withdrawal is destroyed, which waits until no Use of it is left.
+class KeyTable {
+ private:
+  struct Entry;
+
+ public:
+  static constexpr size_t kMaxKeys = 1U << 20;
+
+  // The right to touch a range of lent memory; holds up the withdrawal of its key. Empty when
+  // acquire() refused.
+  class Use {
+   public:
+    Use() = default;
+    Use(Use&& other) noexcept;
+    Use& operator=(Use&& other) noexcept;
+    Use(const Use&) = delete;
+    Use& operator=(const Use&) = delete;
+    ~Use() { release(); }
+
+    explicit operator bool() const { return entry_ != nullptr; }
+    std::span<std::byte> bytes() const { return bytes_; }
+    int memfd() const;
+    // The key was withdrawn meanwhile, and somebody may be waiting for this Use.
+    bool withdrawn() const;
+    void release();
+
+   private:
+    friend class KeyTable;
+    Use(KeyTable* table, Entry* entry, std::span<std::byte> bytes)
+        : table_(table), entry_(entry), bytes_(bytes) {}
+    KeyTable* table_ = nullptr;
+    Entry* entry_ = nullptr;
+    std::span<std::byte> bytes_;
+  };
+
+  // A key taken out of the table. Destroying it waits for the last Use, without a limit.
+  class Withdrawal {
+   public:
+    Withdrawal() = default;
+    Withdrawal(Withdrawal&&) noexcept;
+    Withdrawal& operator=(Withdrawal&&) = delete;
+    ~Withdrawal();
+
+    explicit operator bool() const { return entry_ != nullptr; }
+    // Whether the last Use was gone within `limit`.
+    bool drained_within(Nanoseconds limit);
+
+   private:
+    friend class KeyTable;
+    Withdrawal(KeyTable* table, std::unique_ptr<Entry> entry);
+    KeyTable* table_ = nullptr;
+    std::unique_ptr<Entry> entry_;
+  };
+
+  KeyTable();
+  ~KeyTable();  // no Use and no Withdrawal may be left
+  KeyTable(const KeyTable&) = delete;
+  KeyTable& operator=(const KeyTable&) = delete;
+
+  // Lends the slab under a new random key. kInvalid for an empty slab, kExhausted at kMaxKeys.
+  Result<RemoteKey> insert(const SlabMemory& slab, Generation generation);
+
+  // The range [address, address + bytes) of the slab with this key and generation, or an empty Use
+  // when key or generation is wrong, bytes is 0, or the range is not wholly inside.
+  Use acquire(RemoteKey key, Generation generation, RemoteAddress address, uint64_t bytes);
+  // The whole slab.
+  Use acquire(RemoteKey key, Generation generation);
+
+  // Empty when the key is unknown. One withdrawal per key.
+  Withdrawal withdraw(RemoteKey key);
+
+  size_t size() const;
+
+ private:
+  struct Entry {
+    SlabMemory slab;
+    Generation generation;
+    std::atomic<uint32_t> uses{0};
+    std::atomic<bool> withdrawn{false};
+  };
+
+  Entry* find(RemoteKey key, Generation generation);  // mutex_ held
+  Use use(Entry* entry, std::span<std::byte> bytes);  // mutex_ held
+  void release(Entry* entry);
+  bool wait_unused(Entry& entry, Instant deadline);
+
+  mutable std::shared_mutex mutex_;
+  std::unordered_map<RemoteKey, std::unique_ptr<Entry>> entries_;  // guarded by mutex_
+
+  // Withdrawals that wait for the last Use. A release that makes a count 0 looks here after it, a
+  // waiter counts itself before it looks at the count (both sequentially consistent), so one of the
+  // two always sees the other.
+  std::atomic<uint32_t> waiters_{0};
+  std::mutex drained_mutex_;
+  std::condition_variable drained_;
+};
+
+}  // namespace farpage::rdma

@@ -1,0 +1,21 @@
+#include "rdma/log_limiter.h"
+
+#include <utility>
+
+namespace farpage::rdma {
+
+std::optional<uint64_t> LogLimiter::allow(Instant now) {
+  const std::lock_guard lock(mutex_);
+  if (now - window_start_ >= kWindow) {
+    window_start_ = now;
+    lines_ = 0;
+  }
+  if (lines_ == kMaxLinesPerWindow) {
+    ++held_back_;
+    return std::nullopt;
+  }
+  ++lines_;
+  return std::exchange(held_back_, 0);
+}
+
+}  // namespace farpage::rdma

@@ -1,0 +1,29 @@
+// LogLimiter: keeps a peer that misbehaves from filling the log.
+#pragma once
+
+#include <cstdint>
+#include <mutex>
+#include <optional>
+
+#include "base/clock.h"
+
+namespace farpage::rdma {
+
+// Threads: any.
+class LogLimiter {
+ public:
+  static constexpr uint32_t kMaxLinesPerWindow = 8;
+  static constexpr Nanoseconds kWindow = Seconds(10);
+
+  // Whether a line may be written now, and if so how many were held back since the last one.
+  std::optional<uint64_t> allow(Instant now);
+
+ private:
+  std::mutex mutex_;
+  // Guarded by mutex_:
+  Instant window_start_{0};
+  uint32_t lines_ = 0;
+  uint64_t held_back_ = 0;
+};
+
+}  // namespace farpage::rdma

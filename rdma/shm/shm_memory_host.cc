@@ -1,0 +1,167 @@
+#include <poll.h>
+#include <pthread.h>
+#include <spdlog/spdlog.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <thread>
+#include <vector>
+
+#include "base/check.h"
+#include "base/host.h"
+#include "rdma/log_limiter.h"
+#include "rdma/shm/seqpacket.h"
+#include "rdma/shm/shm.h"
+#include "rdma/shm/shm_peers.h"
+
+namespace farpage::rdma {
+namespace shm {
+namespace {
+
+// Threads: any. One service thread accepts borrowers and answers their requests.
+class ShmMemoryHost final : public MemoryHost {
+ public:
+  ShmMemoryHost(ShmHostOptions options, Fd listener, Fd wake)
+      : options_(std::move(options)), listener_(std::move(listener)), wake_(std::move(wake)) {
+    thread_ = std::thread([this] { run(); });
+    ::pthread_setname_np(thread_.native_handle(), "farpage-shm");
+  }
+
+  ~ShmMemoryHost() override {
+    peers_.withdraw_all(options_.withdraw_grace);  // stops copies that the borrowers do themselves
+    const uint64_t one = 1;
+    const ssize_t written = ::write(wake_.get(), &one, sizeof one);
+    FARPAGE_CHECK(written == sizeof one, "write to an eventfd returned %zd", written);
+    thread_.join();
+    (void)::unlink(options_.socket_path.c_str());
+  }
+
+  TransportAddress address() const override {
+    TransportAddress address;
+    address.kind = TransportKind::kShm;
+    address.socket_path = options_.socket_path;
+    address.boot_id = boot_id();
+    return address;
+  }
+
+  Result<RemoteKey> expose(const SlabMemory& slab, Generation generation) override {
+    return peers_.expose(slab, generation);
+  }
+
+  void withdraw(RemoteKey key) override {
+    if (!peers_.withdraw(key, options_.withdraw_grace))
+      spdlog::warn(
+          "shm_host withdraw_overdue reason=\"a borrower stopped in the middle of a copy\"");
+  }
+
+  Result<QueuePairEndpoint> accept(const QueuePairEndpoint& /*peer*/) override {
+    return fail(ErrorCode::kUnsupported, "the shm transport has no queue pairs");
+  }
+
+  HostCounters counters() const override { return peers_.counters(); }
+
+ private:
+  void run();
+  void accept_peer();
+  // False: the peer is to be removed.
+  bool serve(ShmPeer& peer);
+  void log_closed(const char* reason);
+
+  const ShmHostOptions options_;
+  const Fd listener_;
+  const Fd wake_;
+  ShmPeers peers_;
+  LogLimiter log_limiter_;
+  std::vector<std::shared_ptr<ShmPeer>> served_;  // service thread only
+  std::thread thread_;
+};
+
+void ShmMemoryHost::run() {
+  for (;;) {
+    const bool full = served_.size() >= options_.max_peers;
+    std::vector<pollfd> entries;
+    entries.push_back({wake_.get(), POLLIN, 0});
+    // Further borrowers wait in the listener's queue until one leaves.
+    entries.push_back({full ? -1 : listener_.get(), POLLIN, 0});
+    for (const auto& peer : served_) entries.push_back({peer->socket.get(), POLLIN, 0});
+    if (::poll(entries.data(), entries.size(), -1) < 0) {
+      FARPAGE_CHECK(errno == EINTR || errno == ENOMEM, "poll failed with errno %d", errno);
+      continue;
+    }
+    if (entries[0].revents != 0) break;
+    std::vector<std::shared_ptr<ShmPeer>> staying;
+    for (size_t i = 0; i < served_.size(); ++i) {
+      if (entries[i + 2].revents == 0 || serve(*served_[i])) {
+        staying.push_back(served_[i]);
+      } else {
+        peers_.remove(served_[i]);
+      }
+    }
+    served_ = std::move(staying);
+    if (entries[1].revents != 0) accept_peer();
+  }
+  for (const auto& peer : served_) {
+    ::shutdown(peer->socket.get(), SHUT_RDWR);
+    peers_.remove(peer);
+  }
+  served_.clear();
+}
+
+void ShmMemoryHost::accept_peer() {
+  Fd socket(::accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+  if (!socket.valid()) {
+    // Out of descriptors: the request stays in the queue; do not ask for it in a loop.
+    if (errno == EMFILE || errno == ENFILE) {
+      log_closed("out of file descriptors: raise the limit (ulimit -n)");
+      std::this_thread::sleep_for(Milliseconds(10));
+    }
+    return;
+  }
+  if (const Status user = check_peer_user(socket.get()); !user)
+    return log_closed(user.error().context.c_str());
+  Result<std::shared_ptr<ShmPeer>> peer = peers_.add(std::move(socket));
+  if (!peer) return log_closed(peer.error().context.c_str());
+  served_.push_back(std::move(*peer));
+}
+
+bool ShmMemoryHost::serve(ShmPeer& peer) {
+  std::array<std::byte, kRequestBytes + 1> buffer{};
+  const ReceivedPacket packet = receive_packet(peer.socket.get(), buffer);
+  if (packet.outcome == PacketOutcome::kWouldBlock) return true;
+  if (packet.outcome == PacketOutcome::kPeerGone) return false;
+  const std::optional<Request> request = decode_request(std::span(buffer).first(packet.bytes));
+  if (!request || peer.greeted != (request->kind == RequestKind::kAttach)) {
+    peers_.count_malformed();
+    log_closed(request ? "a request out of order" : "a malformed request");
+    return false;
+  }
+  const ShmPeers::Answer answer = peers_.answer(peer, *request);
+  if (send_packet(peer.socket.get(), encode(answer.reply), answer.descriptor) !=
+      PacketOutcome::kDone) {
+    log_closed("it does not read its replies");
+    return false;
+  }
+  return answer.reply.status != ReplyStatus::kVersion;
+}
+
+void ShmMemoryHost::log_closed(const char* reason) {
+  if (const auto held = log_limiter_.allow(SteadyClock::read()))
+    spdlog::warn("shm_host connection_closed reason=\"{}\" suppressed={}", reason, *held);
+}
+
+}  // namespace
+}  // namespace shm
+
+Result<std::unique_ptr<MemoryHost>> make_shm_memory_host(ShmHostOptions options) {
+  if (options.max_peers == 0) return fail(ErrorCode::kInvalid, "max_peers must be at least 1");
+  FARPAGE_TRY(listener, shm::listen_at(options.socket_path));
+  FARPAGE_TRY(wake, Fd::from_call(::eventfd(0, EFD_CLOEXEC), "eventfd"));
+  spdlog::info("shm_host listening path={}", options.socket_path);
+  return std::make_unique<shm::ShmMemoryHost>(std::move(options), std::move(listener),
+                                              std::move(wake));
+}
+
+}  // namespace farpage::rdma

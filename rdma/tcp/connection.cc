@@ -1,0 +1,173 @@
+#include "rdma/tcp/connection.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/check.h"
+#include "rdma/limits.h"
+
+namespace farpage::rdma::tcp {
+namespace {
+
+void add(std::atomic<uint64_t>& counter, uint64_t by = 1) {
+  counter.fetch_add(by, std::memory_order_relaxed);
+}
+
+}  // namespace
+
+Connection::Connection(Fd socket, KeyTable& keys, DataCounters& counters)
+    : socket_(std::move(socket)),
+      keys_(keys),
+      counters_(counters),
+      receive_buffer_(kReceiveBytes),
+      replies_(kMaxReplies) {
+  segments_.reserve(2 * kMaxReplies);
+}
+
+std::span<std::byte> Connection::receive_space() {
+  if (received_begin_ > 0) {
+    std::memmove(receive_buffer_.data(), unread(), unread_bytes());
+    received_end_ -= received_begin_;
+    received_begin_ = 0;
+  }
+  return std::span(receive_buffer_).subspan(received_end_);
+}
+
+bool Connection::serve() {
+  while (reply_count_ < kMaxReplies && !close_after_replies_) {
+    if (write_.active) {
+      if (unread_bytes() == 0) break;
+      continue_write();
+    } else if (unread_bytes() < (greeted_ ? kRequestBytes : kHelloBytes)) {
+      break;
+    } else if (!(greeted_ ? serve_request() : serve_hello())) {
+      return false;
+    }
+  }
+  return true;
+}
+
+bool Connection::refuse(FrameFault fault) {
+  add(counters_.malformed);
+  close_reason_ = to_string(fault);
+  return false;
+}
+
+bool Connection::serve_hello() {
+  const Decoded<Hello> hello =
+      decode_hello(std::span<const std::byte, kHelloBytes>(unread(), kHelloBytes));
+  if (!hello) return refuse(hello.error());
+  received_begin_ += kHelloBytes;
+  greeted_ = true;
+  Welcome welcome;
+  welcome.operation_bytes = kMaxOperationBytes;
+  if (hello->version != kProtocolVersion) {
+    welcome.status = WireStatus::kVersion;
+    close_after_replies_ = true;
+    close_reason_ = "the peer speaks protocol version " + std::to_string(hello->version);
+  }
+  welcome_ = encode(welcome);
+  segments_.push_back({welcome_.data(), welcome_.size()});
+  ++reply_count_;
+  return true;
+}
+
+bool Connection::serve_request() {
+  const Decoded<Request> request =
+      decode_request(std::span<const std::byte, kRequestBytes>(unread(), kRequestBytes));
+  if (!request) return refuse(request.error());
+  received_begin_ += kRequestBytes;
+  if (request->kind == OperationKind::kRead) {
+    serve_read(*request);
+  } else {
+    begin_write(*request);
+  }
+  return true;
+}
+
+void Connection::serve_read(const Request& request) {
+  KeyTable::Use data =
+      keys_.acquire(request.key, request.generation, request.address, request.data_bytes);
+  if (!data) {
+    add(counters_.refused);
+    add_reply({WireStatus::kRemoteAccess, request.token, 0}, {});
+    return;
+  }
+  add(counters_.reads);
+  add(counters_.bytes_read, request.data_bytes);
+  add_reply({WireStatus::kOk, request.token, request.data_bytes}, std::move(data));
+}
+
+void Connection::begin_write(const Request& request) {
+  write_ = {request, 0, true, false};
+  // Refused as a whole or not at all, as far as that is known now.
+  write_.refused =
+      !keys_.acquire(request.key, request.generation, request.address, request.data_bytes);
+}
+
+void Connection::continue_write() {
+  const Request& request = write_.request;
+  const size_t piece = std::min<size_t>(unread_bytes(), request.data_bytes - write_.done_bytes);
+  if (!write_.refused) {
+    const RemoteAddress address{request.address.value + write_.done_bytes};
+    const KeyTable::Use memory = keys_.acquire(request.key, request.generation, address, piece);
+    write_.refused = !memory;
+    if (memory) std::memcpy(memory.bytes().data(), unread(), piece);
+  }
+  received_begin_ += piece;
+  write_.done_bytes += static_cast<uint32_t>(piece);
+  if (write_.done_bytes < request.data_bytes) return;
+  write_.active = false;
+  if (write_.refused) {
+    add(counters_.refused);
+    add_reply({WireStatus::kRemoteAccess, request.token, 0}, {});
+    return;
+  }
+  add(counters_.writes);
+  add(counters_.bytes_written, request.data_bytes);
+  add_reply({WireStatus::kOk, request.token, 0}, {});
+}
+
+void Connection::add_reply(const Reply& reply, KeyTable::Use data) {
+  FARPAGE_CHECK(reply_count_ < kMaxReplies, "a batch of %zu replies is full", kMaxReplies);
+  PendingReply& pending = replies_[reply_count_++];
+  pending.header = encode(reply);
+  pending.data = std::move(data);
+  segments_.push_back({pending.header.data(), pending.header.size()});
+  if (pending.data) segments_.push_back({pending.data.bytes().data(), pending.data.bytes().size()});
+}
+
+msghdr* Connection::replies() {
+  message_.msg_iov = segments_.data() + segment_begin_;
+  message_.msg_iovlen = segments_.size() - segment_begin_;
+  return &message_;
+}
+
+bool Connection::sent(size_t bytes) {
+  while (segment_begin_ < segments_.size() && bytes >= segments_[segment_begin_].iov_len) {
+    bytes -= segments_[segment_begin_].iov_len;
+    ++segment_begin_;
+  }
+  if (segment_begin_ == segments_.size()) {
+    drop_replies();
+    return true;
+  }
+  iovec& partial = segments_[segment_begin_];
+  partial.iov_base = static_cast<std::byte*>(partial.iov_base) + bytes;
+  partial.iov_len -= bytes;
+  return false;
+}
+
+void Connection::drop_replies() {
+  for (size_t i = 0; i < reply_count_; ++i) replies_[i].data.release();
+  reply_count_ = 0;
+  segments_.clear();
+  segment_begin_ = 0;
+}
+
+bool Connection::holds_withdrawn_memory() const {
+  return std::any_of(replies_.begin(), replies_.begin() + static_cast<ptrdiff_t>(reply_count_),
+                     [](const PendingReply& reply) { return reply.data.withdrawn(); });
+}
+
+}  // namespace farpage::rdma::tcp

@@ -1,0 +1,114 @@
+// Connection: the node's end of one TCP connection, without the input and output itself: bytes in,
+// replies out. DataServer moves the bytes.
+#pragma once
+
+#include <sys/socket.h>
+#include <sys/uio.h>
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/fd.h"
+#include "rdma/key_table.h"
+#include "rdma/tcp/frame.h"
+
+namespace farpage::rdma::tcp {
+
+// Threads: written by one server thread, read by any.
+struct DataCounters {
+  std::atomic<uint64_t> reads{0};
+  std::atomic<uint64_t> writes{0};
+  std::atomic<uint64_t> bytes_read{0};
+  std::atomic<uint64_t> bytes_written{0};
+  std::atomic<uint64_t> refused{0};
+  std::atomic<uint64_t> malformed{0};
+};
+
+// Memory is bounded: one receive buffer and one batch of replies. While a batch is on its way out,
+// nothing more is served, so a peer that does not read its replies stops itself and nobody else.
+//
+// Threads: one server thread.
+// Invariants:
+//  1. Replies leave in the order of their requests.
+//  2. Between calls, memory is held (KeyTable::Use) only by READ replies that are not wholly sent.
+class Connection {
+ public:
+  static constexpr size_t kReceiveBytes = size_t{64} << 10;
+  static constexpr size_t kMaxReplies = 64;  // in one batch
+
+  Connection(Fd socket, KeyTable& keys, DataCounters& counters);
+
+  int socket() const { return socket_.get(); }
+
+  // Where the next bytes go; empty when the buffer is full of requests that wait for the batch.
+  std::span<std::byte> receive_space();
+  void received(size_t bytes) { received_end_ += bytes; }
+
+  // Serves what has been received, until the batch is full. False: close() it, for close_reason().
+  [[nodiscard]] bool serve();
+  const std::string& close_reason() const { return close_reason_; }
+  // After the replies are sent, hang up (the hand-shake was refused).
+  bool close_after_replies() const { return close_after_replies_; }
+
+  // The batch, or what is left of it; msg_iovlen is 0 when there is none.
+  msghdr* replies();
+  bool has_replies() const { return reply_count_ > 0; }
+  // Whether the whole batch is sent now.
+  bool sent(size_t bytes);
+  // Gives back the memory that unsent replies point to.
+  void drop_replies();
+
+  bool greeted() const { return greeted_; }
+  // The batch points into memory whose withdrawal waits for it.
+  bool holds_withdrawn_memory() const;
+
+ private:
+  bool refuse(FrameFault fault);
+  bool serve_hello();
+  bool serve_request();
+  void begin_write(const Request& request);
+  void continue_write();
+  void serve_read(const Request& request);
+  void add_reply(const Reply& reply, KeyTable::Use data);
+  size_t unread_bytes() const { return received_end_ - received_begin_; }
+  const std::byte* unread() const { return receive_buffer_.data() + received_begin_; }
+
+  Fd socket_;
+  KeyTable& keys_;
+  DataCounters& counters_;
+  bool greeted_ = false;
+  bool close_after_replies_ = false;
+  std::string close_reason_;
+
+  std::vector<std::byte> receive_buffer_;
+  size_t received_begin_ = 0;
+  size_t received_end_ = 0;
+
+  // A WRITE whose data is still coming. Each piece is checked and copied on its own, so that no
+  // memory is held while we wait for a slow peer.
+  struct Write {
+    Request request;
+    uint32_t done_bytes = 0;
+    bool active = false;
+    bool refused = false;
+  };
+  Write write_;
+
+  struct PendingReply {
+    std::array<std::byte, kReplyBytes> header{};
+    KeyTable::Use data;
+  };
+  std::vector<PendingReply> replies_;
+  size_t reply_count_ = 0;
+  std::array<std::byte, kWelcomeBytes> welcome_{};
+  std::vector<iovec> segments_;
+  size_t segment_begin_ = 0;
+  msghdr message_{};
+};
+
+}  // namespace farpage::rdma::tcp

@@ -1,0 +1,104 @@
+// DataServer: one thread and one io_uring that serve many connections.
+//
+// Each connection has at most one receive and one send in the ring. Everything that one round of
+// completions asks for is submitted with one system call. When nothing is left to do the thread
+// spins with sched_yield for a while, then blocks in the kernel.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/fd.h"
+#include "rdma/key_table.h"
+#include "rdma/log_limiter.h"
+#include "rdma/tcp/connection.h"
+#include "rdma/tcp/ring.h"
+#include "rdma/tcp/tcp.h"
+
+namespace farpage::rdma::tcp {
+
+// What the servers of one host share. Threads: any.
+struct SharedState {
+  KeyTable keys;
+  DataCounters counters;
+  std::atomic<uint32_t> connections{0};
+  LogLimiter log_limiter;
+};
+
+// Threads: create, start, stop and disconnect_holders from any; the rest belongs to its own thread.
+class DataServer {
+ public:
+  // `listener` is borrowed until stop(), `shared` for life.
+  static Result<std::unique_ptr<DataServer>> create(const TcpHostOptions& options, int listener,
+                                                    SharedState& shared);
+  ~DataServer();
+
+  // The listener must have been shut down. Returns when every connection is closed.
+  void stop();
+  // Soon closes every connection that holds memory whose key was withdrawn.
+  void disconnect_holders();
+
+ private:
+  enum class Event : uint8_t { kAccept, kWake, kTick, kReceive, kSend };
+  struct Peer {
+    explicit Peer(Connection connection_) : connection(std::move(connection_)) {}
+    Connection connection;
+    Instant opened{0};
+    Instant send_started{0};
+    bool receiving = false;
+    bool sending = false;
+    bool closing = false;
+    bool busy() const { return receiving || sending; }
+  };
+
+  DataServer(const TcpHostOptions& options, int listener, SharedState& shared);
+
+  void run();
+  void wait_for_work();
+  void handle(const io_uring_cqe& completion);
+
+  void arm_accept();
+  void arm_wake();
+  void arm_tick();
+  void arm_receive(Peer& peer);
+  void arm_send(Peer& peer);
+
+  void on_accept(int result, bool more);
+  void on_wake();
+  void on_tick();
+  void on_receive(Peer& peer, int result);
+  void on_send(Peer& peer, int result);
+
+  // Serves what was received and asks for more of whatever is possible.
+  void go_on(Peer& peer);
+  void close(Peer& peer, std::string_view reason);
+  void forget_closed();
+  void wake();
+
+  // Constant after construction.
+  const TcpHostOptions options_;
+  const int listener_;
+  SharedState& shared_;
+
+  // Server thread only.
+  Ring ring_;
+  std::vector<std::unique_ptr<Peer>> peers_;
+  bool accept_armed_ = false;
+  bool accept_multishot_ = true;
+  bool tick_armed_ = false;
+  bool wake_armed_ = false;
+  bool some_closing_ = false;
+  uint64_t wake_value_ = 0;
+  __kernel_timespec tick_interval_{1, 0};
+
+  Fd wake_fd_;
+  std::atomic<bool> stopping_{false};
+  std::atomic<bool> disconnect_holders_{false};
+  std::thread thread_;
+};
+
+}  // namespace farpage::rdma::tcp

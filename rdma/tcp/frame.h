@@ -1,0 +1,93 @@
+// The frames of the TCP transport, one encode and one decode function each; docs/protocol-tcp.md
+// has the layout. All numbers are little-endian; the first four bytes of every frame are its
+// length.
+//
+// The stream is strictly ordered: Hello, Welcome, then any number of Requests, answered in the
+// order in which they were sent. So each side always knows which header comes next and how long it
+// is.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string_view>
+#include <tl/expected.hpp>
+
+#include "base/strong.h"
+#include "rdma/transport.h"
+
+namespace farpage::rdma::tcp {
+
+inline constexpr uint32_t kMagic = 0x47504146;  // "FAPG" on the wire
+inline constexpr uint8_t kProtocolVersion = 1;
+
+inline constexpr size_t kHelloBytes = 20;
+inline constexpr size_t kWelcomeBytes = 20;
+inline constexpr size_t kRequestBytes = 40;  // and the data of a WRITE
+inline constexpr size_t kReplyBytes = 24;    // and the data of a READ
+
+enum class WireStatus : uint16_t {
+  kOk = 0,
+  kRemoteAccess = 1,  // unknown or withdrawn rkey, wrong generation, out of bounds
+  kVersion = 2,       // only in a Welcome: the node speaks another version
+};
+
+// Why a frame was not understood; the connection is closed then.
+enum class FrameFault : uint8_t {
+  kWrongMagic,
+  kWrongVersion,
+  kUnexpectedKind,
+  kFrameBytes,  // the length does not fit the kind of frame
+  kDataBytes,   // 0, over the cap, or not the frame's length
+  kUnknownStatus,
+  kReserved,  // a field that must be 0 is not
+};
+std::string_view to_string(FrameFault fault);
+
+template <typename T>
+using Decoded = tl::expected<T, FrameFault>;
+
+// First frame of the borrower. Its layout and that of Welcome are the same in every version, so
+// that two versions can tell each other so.
+struct Hello {
+  uint8_t version = kProtocolVersion;
+  uint32_t operations_in_flight = 0;  // what the borrower will have in flight at most
+};
+
+// The node's answer.
+struct Welcome {
+  uint8_t version = kProtocolVersion;
+  WireStatus status = WireStatus::kOk;
+  uint32_t operation_bytes = 0;  // longest operation the node accepts
+};
+
+struct Request {
+  OperationKind kind = OperationKind::kRead;
+  uint64_t token = 0;
+  RemoteAddress address;
+  RemoteKey key;
+  Generation generation;
+  uint32_t data_bytes = 0;  // to READ, or following this header to WRITE
+};
+
+struct Reply {
+  WireStatus status = WireStatus::kOk;
+  uint64_t token = 0;
+  uint32_t data_bytes = 0;  // following this header: all of a READ that is kOk, else 0
+};
+
+std::array<std::byte, kHelloBytes> encode(const Hello& hello);
+std::array<std::byte, kWelcomeBytes> encode(const Welcome& welcome);
+std::array<std::byte, kRequestBytes> encode(const Request& request);
+std::array<std::byte, kReplyBytes> encode(const Reply& reply);
+
+// The version is returned and not judged: see Hello.
+Decoded<Hello> decode_hello(std::span<const std::byte, kHelloBytes> bytes);
+Decoded<Welcome> decode_welcome(std::span<const std::byte, kWelcomeBytes> bytes);
+// 1 <= data_bytes <= kMaxOperationBytes.
+Decoded<Request> decode_request(std::span<const std::byte, kRequestBytes> bytes);
+// data_bytes <= kMaxOperationBytes, and 0 unless kOk.
+Decoded<Reply> decode_reply(std::span<const std::byte, kReplyBytes> bytes);
+
+}  // namespace farpage::rdma::tcp

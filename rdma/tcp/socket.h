@@ -1,0 +1,37 @@
+// TCP sockets as both sides of the transport set them up.
+#pragma once
+
+#include <netinet/in.h>
+
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "base/clock.h"
+#include "base/fd.h"
+
+namespace farpage::rdma::tcp {
+
+// A connected, non-blocking, tuned socket. Tries every address of the name until the deadline.
+Result<Fd> connect_to(const std::string& host, uint16_t port, Instant deadline);
+
+// A bound, listening, blocking socket (SO_REUSEADDR).
+Result<Fd> listen_on(const std::string& host, uint16_t port);
+Result<uint16_t> port_of(int socket);
+// Whether the name stands for every local address: "", "0.0.0.0", "::" or "*".
+bool is_wildcard(const std::string& host);
+
+// TCP_NODELAY, keep-alive, and cubic where the kernel has it: bbr, the default of some
+// distributions, costs up to a third of the throughput at large windows. None is essential, so
+// failures are ignored.
+void tune(int socket);
+
+// For handshakes on non-blocking sockets. Fail with kTimedOut, or kUnavailable when the peer
+// closed.
+Status send_all(int socket, std::span<const std::byte> bytes, Instant deadline);
+Status receive_all(int socket, std::span<std::byte> bytes, Instant deadline);
+
+// "192.0.2.1:4791", for the log.
+std::string peer_name(int socket);
+
+}  // namespace farpage::rdma::tcp

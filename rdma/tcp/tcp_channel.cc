@@ -1,0 +1,255 @@
+#include "rdma/tcp/tcp_channel.h"
+
+#include <fmt/format.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "rdma/adaptive_wait.h"
+#include "rdma/limits.h"
+
+namespace farpage::rdma::tcp {
+namespace {
+
+constexpr size_t kMaxSendSegments = 128;
+constexpr size_t kStagingBytes = size_t{64} << 10;
+
+}  // namespace
+
+TcpChannel::TcpChannel(Fd socket, std::string peer, const ChannelOptions& options,
+                       ChannelLimits limits)
+    : peer_(std::move(peer)),
+      options_(options),
+      limits_(limits),
+      socket_(std::move(socket)),
+      in_flight_(limits.operations_in_flight),
+      done_(limits.operations_in_flight),
+      staging_(kStagingBytes) {}
+
+size_t TcpChannel::post(std::span<const Operation> operations) {
+  if (!usable()) return 0;
+  const size_t room = limits_.operations_in_flight - in_flight_.size() - done_.size();
+  const size_t accepted = std::min(room, operations.size());
+  if (accepted == 0) return 0;
+  const Instant deadline = deadline_after(SteadyClock::read(), options_.operation_timeout);
+  for (const Operation& operation : operations.first(accepted)) {
+    if (!local_side_is_valid(operation, options_.buffer, limits_.operation_bytes)) {
+      done_.push_back({operation.token, CompletionStatus::kLocalError});
+      continue;
+    }
+    InFlight entry;
+    entry.operation = operation;
+    entry.wire_token = next_wire_token_++;
+    entry.deadline = deadline;
+    entry.header =
+        encode(Request{operation.kind, entry.wire_token, operation.remote, operation.key,
+                       operation.generation, static_cast<uint32_t>(operation.local.size())});
+    in_flight_.push_back(entry);
+  }
+  flush();
+  return accepted;
+}
+
+void TcpChannel::flush() {
+  while (usable() && sent_ < in_flight_.size()) {
+    std::array<iovec, kMaxSendSegments> segments;
+    size_t used = 0;
+    size_t skip = sent_bytes_;
+    const auto add = [&](std::byte* data, size_t bytes) {
+      const size_t skipped = std::min(skip, bytes);
+      skip -= skipped;
+      if (bytes > skipped) segments[used++] = {data + skipped, bytes - skipped};
+    };
+    for (size_t i = sent_; i < in_flight_.size() && used + 2 <= segments.size(); ++i) {
+      InFlight& entry = in_flight_[i];
+      add(entry.header.data(), entry.header.size());
+      if (entry.operation.kind == OperationKind::kWrite)
+        add(entry.operation.local.data(), entry.operation.local.size());
+    }
+    msghdr message{};
+    message.msg_iov = segments.data();
+    message.msg_iovlen = used;
+    const ssize_t sent = ::sendmsg(socket_.get(), &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+    if (sent >= 0) {
+      advance_sent(static_cast<size_t>(sent));
+    } else if (errno == EAGAIN) {
+      return;
+    } else if (errno != EINTR) {
+      return break_with(CompletionStatus::kPeerGone, "send failed", errno);
+    }
+  }
+}
+
+void TcpChannel::advance_sent(size_t bytes) {
+  sent_bytes_ += bytes;
+  while (sent_ < in_flight_.size() && sent_bytes_ >= in_flight_[sent_].wire_bytes()) {
+    sent_bytes_ -= in_flight_[sent_].wire_bytes();
+    ++sent_;
+  }
+}
+
+size_t TcpChannel::poll(std::span<Completion> completions) {
+  if (!in_flight_.empty()) {
+    flush();
+    if (done_.size() < completions.size()) receive();
+    if (done_.empty()) check_deadline();
+  }
+  size_t stored = 0;
+  for (; stored < completions.size() && !done_.empty(); ++stored) {
+    completions[stored] = done_.front();
+    done_.pop_front();
+  }
+  return stored;
+}
+
+size_t TcpChannel::wait(std::span<Completion> completions, Nanoseconds timeout) {
+  if (completions.empty()) return 0;
+  return adaptive_wait(
+      options_.poll_mode, options_.spin_time, timeout, [&] { return poll(completions); },
+      [&] { return idle(); }, [&](Instant deadline) { block(deadline); });
+}
+
+void TcpChannel::block(Instant deadline) {
+  const Instant now = SteadyClock::read();
+  const Nanoseconds left = std::max(
+      Nanoseconds(0), std::min({deadline, in_flight_.front().deadline, now + Seconds(60)}) - now);
+  const timespec timeout{left / Seconds(1), (left % Seconds(1)).count()};
+  const auto events = static_cast<short>(POLLIN | (sent_ < in_flight_.size() ? POLLOUT : 0));
+  pollfd entry{socket_.get(), events, 0};
+  (void)::ppoll(&entry, 1, &timeout, nullptr);  // the caller looks again, whatever it says
+}
+
+void TcpChannel::receive() {
+  while (usable() && !in_flight_.empty() && receive_once()) {
+  }
+}
+
+bool TcpChannel::receive_once() {
+  // A READ's data goes straight into its buffer: the part that is still missing, or, before its
+  // header is here, all of it in the hope that the header says so. What follows is staged.
+  InFlight& front = in_flight_.front();
+  const bool read = front.operation.kind == OperationKind::kRead;
+  const size_t header_missing = receiving_data_ ? 0 : kReplyBytes - reply_header_bytes_;
+  const size_t direct_bytes = read ? front.operation.local.size() - data_bytes_ : 0;
+  std::byte* const direct = front.operation.local.data() + data_bytes_;
+  std::array<iovec, 3> segments{{{reply_header_.data() + reply_header_bytes_, header_missing},
+                                 {direct, direct_bytes},
+                                 {staging_.data(), staging_.size()}}};
+  msghdr message{};
+  message.msg_iov = segments.data();
+  message.msg_iovlen = segments.size();
+  const ssize_t received = ::recvmsg(socket_.get(), &message, MSG_DONTWAIT);
+  if (received < 0) {
+    if (errno == EINTR) return true;
+    if (errno != EAGAIN) break_with(CompletionStatus::kPeerGone, "receive failed", errno);
+    return false;
+  }
+  if (received == 0) {
+    break_with(CompletionStatus::kPeerGone, "the node closed the connection", 0);
+    return false;
+  }
+  auto left = static_cast<size_t>(received);
+  const bool maybe_more = left == header_missing + direct_bytes + staging_.size();
+  const auto take = [&left](size_t at_most) {
+    const size_t taken = std::min(left, at_most);
+    left -= taken;
+    return taken;
+  };
+
+  reply_header_bytes_ += take(header_missing);
+  if (reply_header_bytes_ == kReplyBytes && !receiving_data_) take_reply_header();
+  if (!usable()) return false;
+  const size_t got_direct = take(direct_bytes);
+  if (receiving_data_) {
+    // take_reply_header() went on with this same operation, so the data is in its place.
+    data_bytes_ += got_direct;
+    if (data_bytes_ == front.operation.local.size()) finish_front(CompletionStatus::kOk);
+  } else {
+    // The reply carried no data (a refusal), so these bytes are the replies after it. They lie in a
+    // buffer of an operation that is done, which its owner has not been told yet.
+    feed({direct, got_direct});
+  }
+  if (usable()) feed({staging_.data(), left});
+  return maybe_more;
+}
+
+void TcpChannel::feed(std::span<const std::byte> bytes) {
+  while (!bytes.empty()) {
+    if (in_flight_.empty())
+      return break_with(CompletionStatus::kPeerGone, "a reply to no request arrived", 0);
+    if (receiving_data_) {
+      const std::span<std::byte> local = in_flight_.front().operation.local;
+      const size_t taken = std::min(bytes.size(), local.size() - data_bytes_);
+      std::memcpy(local.data() + data_bytes_, bytes.data(), taken);
+      data_bytes_ += taken;
+      bytes = bytes.subspan(taken);
+      if (data_bytes_ == local.size()) finish_front(CompletionStatus::kOk);
+    } else {
+      const size_t taken = std::min(bytes.size(), kReplyBytes - reply_header_bytes_);
+      std::memcpy(reply_header_.data() + reply_header_bytes_, bytes.data(), taken);
+      reply_header_bytes_ += taken;
+      bytes = bytes.subspan(taken);
+      if (reply_header_bytes_ == kReplyBytes) take_reply_header();
+      if (!usable()) return;
+    }
+  }
+}
+
+void TcpChannel::take_reply_header() {
+  const Decoded<Reply> reply = decode_reply(reply_header_);
+  const InFlight& front = in_flight_.front();
+  if (!reply) return break_with(CompletionStatus::kPeerGone, to_string(reply.error()).data(), 0);
+  if (sent_ == 0 || reply->token != front.wire_token)
+    return break_with(CompletionStatus::kPeerGone, "a reply out of order arrived", 0);
+  if (reply->status == WireStatus::kRemoteAccess)
+    return finish_front(CompletionStatus::kRemoteAccess);
+  const bool read = front.operation.kind == OperationKind::kRead;
+  if (reply->data_bytes != (read ? front.operation.local.size() : 0))
+    return break_with(CompletionStatus::kPeerGone, "a reply of the wrong length arrived", 0);
+  if (!read) return finish_front(CompletionStatus::kOk);
+  receiving_data_ = true;
+}
+
+void TcpChannel::finish_front(CompletionStatus status) {
+  done_.push_back({in_flight_.front().operation.token, status});
+  in_flight_.pop_front();
+  --sent_;
+  reply_header_bytes_ = 0;
+  data_bytes_ = 0;
+  receiving_data_ = false;
+}
+
+void TcpChannel::check_deadline() {
+  if (!usable() || in_flight_.empty()) return;
+  if (SteadyClock::read() < in_flight_.front().deadline) return;
+  break_with(CompletionStatus::kTimedOut, "no answer within operation_timeout", 0);
+}
+
+void TcpChannel::break_with(CompletionStatus status, const char* reason, int sys_errno) {
+  broken_reason_ = reason;
+  broken_errno_ = sys_errno;
+  usable_.store(false, std::memory_order_release);  // pairs with the acquire in usable()
+  socket_.reset();
+  for (size_t i = 0; !in_flight_.empty(); ++i) {
+    const bool tried = i < sent_ || (i == sent_ && sent_bytes_ > 0);
+    done_.push_back(
+        {in_flight_.front().operation.token, tried ? status : CompletionStatus::kFlushed});
+    in_flight_.pop_front();
+  }
+  sent_ = 0;
+  sent_bytes_ = 0;
+}
+
+std::string TcpChannel::why_broken() const {
+  if (usable()) return {};
+  if (broken_errno_ == 0) return fmt::format("tcp {}: {}", peer_, broken_reason_);
+  return fail_errno(fmt::format("tcp {}: {}", peer_, broken_reason_), broken_errno_)
+      .value()
+      .message();
+}
+
+}  // namespace farpage::rdma::tcp
