@@ -1,0 +1,162 @@
+#include "rdma/verbs/verbs_memory_host.h"
+
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <array>
+
+namespace farpage::rdma::verbs {
+namespace {
+
+// The least that lets a peer READ and WRITE; the specification wants LOCAL_WRITE with REMOTE_WRITE.
+constexpr int kSlabAccess =
+    IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE;
+constexpr unsigned kPeerAccess = IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE;
+constexpr uint32_t kMaxPeersLimit = 65536;
+
+bool same_queue_pair(const QueuePairEndpoint& a, const QueuePairEndpoint& b) {
+  return a.qpn == b.qpn && a.lid == b.lid && a.gid == b.gid;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<MemoryHost>> VerbsMemoryHost::create(
+    std::shared_ptr<const VerbsLibrary> library, const VerbsHostOptions& options) {
+  if (options.max_peers == 0 || options.max_peers > kMaxPeersLimit) {
+    return fail(ErrorCode::kInvalid, "max_peers must be in 1.." + std::to_string(kMaxPeersLimit));
+  }
+  FARPAGE_TRY(local, choose_local_side(survey_devices(*library, options.device),
+                                       {options.device, options.device_port, options.gid_index,
+                                        options.mtu_bytes, options.max_rd_atomic}));
+  VerbsHostOptions effective = options;
+  effective.max_peers = std::min(options.max_peers, local.port.max_cq_entries);
+  FARPAGE_TRY(device, Device::open(std::move(library), local.port.device));
+  FARPAGE_TRY(completions, CompletionQueue::create(device, effective.max_peers));
+  std::unique_ptr<VerbsMemoryHost> host(
+      new VerbsMemoryHost(device, std::move(completions), std::move(local), effective));
+  AsyncEventHandlers handlers;
+  handlers.on_queue_pair_error = [&self = *host](uint32_t qpn, ibv_event_type type) {
+    self.on_queue_pair_error(qpn, type);
+  };
+  handlers.on_interval = [&self = *host] { self.check_peers(); };
+  handlers.interval = options.peer_check_interval;
+  FARPAGE_TRY(events, AsyncEvents::start(device, std::move(handlers)));
+  host->events_ = std::move(events);
+  return host;
+}
+
+TransportAddress VerbsMemoryHost::address() const {
+  TransportAddress address;
+  address.kind = TransportKind::kVerbs;
+  address.device = local_.port.device;
+  address.device_port = local_.port.port;
+  address.lid = local_.port.lid;
+  address.gid = gid_text(local_.gid.gid);
+  address.gid_index = static_cast<uint8_t>(local_.gid.index);
+  address.mtu_bytes = local_.mtu_bytes;
+  return address;
+}
+
+Result<RemoteKey> VerbsMemoryHost::expose(const SlabMemory& slab, Generation /*generation*/) {
+  FARPAGE_TRY(registration, Registration::create(device_, slab.bytes, kSlabAccess));
+  const RemoteKey key{registration.remote_key()};
+  const std::lock_guard lock(mutex_);
+  registrations_.emplace(key.value, std::move(registration));
+  return key;
+}
+
+void VerbsMemoryHost::withdraw(RemoteKey key) {
+  const std::lock_guard lock(mutex_);
+  registrations_.erase(key.value);
+}
+
+Result<QueuePairEndpoint> VerbsMemoryHost::accept(const QueuePairEndpoint& peer) {
+  const std::lock_guard lock(mutex_);
+  // A queue pair number that comes again belongs to a peer that began anew.
+  const auto before = std::ranges::find_if(
+      peers_, [&](const auto& entry) { return same_queue_pair(entry.second.endpoint, peer); });
+  if (before != peers_.end()) drop(before, "the peer connects anew");
+  if (peers_.size() >= options_.max_peers) {
+    return fail(ErrorCode::kExhausted, std::to_string(peers_.size()) +
+                                           " peers have queue pairs here, the most allowed "
+                                           "(max_peers)");
+  }
+  FARPAGE_TRY(unconnected, UnconnectedQueuePair::create(device_, completions_, local_,
+                                                        /*work_requests=*/1, kPeerAccess));
+  QueuePairEndpoint ours = unconnected.endpoint();
+  FARPAGE_TRY(queue_pair, std::move(unconnected).connect(peer, RetryPolicy{}));
+  ours.mtu_bytes = queue_pair.mtu_bytes();
+  ours.max_rd_atomic = queue_pair.read_depth();
+  ours.max_dest_rd_atomic = queue_pair.answer_depth();
+  spdlog::info("verbs: peer accepted device={} qpn={} peer_qpn={} peer_gid={} mtu={} read_depth={}",
+               device_->name(), ours.qpn, peer.qpn, peer.gid, ours.mtu_bytes,
+               ours.max_dest_rd_atomic);
+  peers_.emplace(ours.qpn, Peer{std::move(queue_pair), peer});
+  return ours;
+}
+
+HostCounters VerbsMemoryHost::counters() const {
+  const std::lock_guard lock(mutex_);
+  HostCounters counters;
+  counters.peers = peers_.size();
+  counters.refused = refused_;
+  return counters;
+}
+
+VerbsMemoryHost::Peers::iterator VerbsMemoryHost::drop(Peers::iterator peer, std::string_view why) {
+  spdlog::info("verbs: peer dropped device={} qpn={} peer_qpn={} peer_gid={} reason=\"{}\"",
+               device_->name(), peer->first, peer->second.endpoint.qpn, peer->second.endpoint.gid,
+               why);
+  return peers_.erase(peer);
+}
+
+void VerbsMemoryHost::on_queue_pair_error(uint32_t qpn, ibv_event_type type) {
+  const std::lock_guard lock(mutex_);
+  if (type == IBV_EVENT_QP_ACCESS_ERR) ++refused_;
+  const auto peer = peers_.find(qpn);
+  if (peer != peers_.end()) drop(peer, "its queue pair reported an error");
+}
+
+void VerbsMemoryHost::check_peers() {
+  const std::lock_guard lock(mutex_);
+  take_answers();
+  probe_all();
+}
+
+void VerbsMemoryHost::take_answers() {
+  std::array<ibv_wc, 16> answers;
+  int count = 0;
+  while ((count = completions_.poll(answers)) > 0) {
+    for (int i = 0; i < count; ++i) {
+      const ibv_wc& answer = answers[static_cast<size_t>(i)];
+      const auto peer = peers_.find(static_cast<uint32_t>(answer.wr_id));
+      if (peer == peers_.end()) continue;
+      peer->second.probed = false;
+      if (answer.status != IBV_WC_SUCCESS) {
+        drop(peer, device_->library().wc_status_str(answer.status));
+      }
+    }
+  }
+}
+
+void VerbsMemoryHost::probe_all() {
+  for (auto peer = peers_.begin(); peer != peers_.end();) {
+    if (peer->second.probed) {
+      ++peer;
+      continue;
+    }
+    ibv_send_wr probe{};
+    probe.wr_id = peer->first;
+    probe.opcode = IBV_WR_RDMA_WRITE;
+    probe.send_flags = IBV_SEND_SIGNALED;
+    ibv_send_wr* not_taken = nullptr;
+    if (peer->second.queue_pair.post(&probe, &not_taken) != 0) {
+      peer = drop(peer, "its queue pair takes no requests");
+      continue;
+    }
+    peer->second.probed = true;
+    ++peer;
+  }
+}
+
+}  // namespace farpage::rdma::verbs

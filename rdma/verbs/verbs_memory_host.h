@@ -1,0 +1,75 @@
+// MemoryHost over verbs: the device itself answers READs and WRITEs; this class makes the queue
+// pairs and the registrations that let it.
+//
+// A peer that dies says nothing, and a queue pair that only answers never notices. So idle peers
+// are probed with a WRITE of no bytes, which needs no key and no memory: one that the peer's device
+// does not acknowledge fails within (retries + 1) timeouts, and the queue pair is dropped.
+#pragma once
+
+#include <infiniband/verbs.h>
+
+#include <map>
+#include <memory>
+#include <mutex>
+
+#include "rdma/memory_host.h"
+#include "rdma/verbs/async_events.h"
+#include "rdma/verbs/choices.h"
+#include "rdma/verbs/queue_pair.h"
+#include "rdma/verbs/resources.h"
+#include "rdma/verbs/verbs.h"
+
+namespace farpage::rdma::verbs {
+
+// Threads: any; besides the callers', the one of events_.
+// Invariants:
+//  1. A peer is in peers_ under the number of our queue pair, which is ready to send.
+//  2. At most one probe is in flight on each queue pair, so the completion queue never overflows.
+class VerbsMemoryHost final : public MemoryHost {
+ public:
+  static Result<std::unique_ptr<MemoryHost>> create(std::shared_ptr<const VerbsLibrary> library,
+                                                    const VerbsHostOptions& options);
+
+  TransportAddress address() const override;
+  Result<RemoteKey> expose(const SlabMemory& slab, Generation generation) override;
+  void withdraw(RemoteKey key) override;
+  Result<QueuePairEndpoint> accept(const QueuePairEndpoint& peer) override;
+  HostCounters counters() const override;
+
+ private:
+  struct Peer {
+    QueuePair queue_pair;
+    QueuePairEndpoint endpoint;
+    bool probed = false;  // and not answered yet
+  };
+  using Peers = std::map<uint32_t, Peer>;
+
+  VerbsMemoryHost(std::shared_ptr<const Device> device, CompletionQueue completions,
+                  LocalSide local, const VerbsHostOptions& options)
+      : options_(options),
+        local_(std::move(local)),
+        device_(std::move(device)),
+        completions_(std::move(completions)) {}
+
+  void on_queue_pair_error(uint32_t qpn, ibv_event_type type);
+  void check_peers();
+  void take_answers();
+  void probe_all();
+  Peers::iterator drop(Peers::iterator peer, std::string_view why);
+
+  // Constant after construction.
+  const VerbsHostOptions options_;
+  const LocalSide local_;
+  const std::shared_ptr<const Device> device_;
+
+  mutable std::mutex mutex_;
+  // Guarded by mutex_.
+  CompletionQueue completions_;
+  std::map<uint32_t, Registration> registrations_;  // by rkey
+  Peers peers_;
+  uint64_t refused_ = 0;
+
+  std::unique_ptr<AsyncEvents> events_;  // last: its thread calls into this object
+};
+
+}  // namespace farpage::rdma::verbs

@@ -1,0 +1,87 @@
+#include "rdma/verbs/verbs_transport.h"
+
+#include <spdlog/spdlog.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "rdma/verbs/choices.h"
+#include "rdma/verbs/port_facts.h"
+#include "rdma/verbs/queue_pair.h"
+#include "rdma/verbs/verbs_channel.h"
+
+namespace farpage::rdma::verbs {
+namespace {
+
+// A node's probes (verbs_memory_host.h) are WRITEs of no bytes: the queue pair must admit WRITEs.
+// Nothing else can be written, as no memory of this side is registered for remote access.
+constexpr unsigned kRemoteAccess = IBV_ACCESS_REMOTE_WRITE;
+
+Status check_options(const ChannelOptions& options) {
+  const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
+  if (options.buffer.empty() || reinterpret_cast<uintptr_t>(options.buffer.data()) % page != 0) {
+    return fail(ErrorCode::kInvalid, "buffer must be page-aligned and not empty");
+  }
+  if (options.operations_in_flight == 0) {
+    return fail(ErrorCode::kInvalid, "operations_in_flight must be 1 or more");
+  }
+  return check_retry_policy({options.timeout_exponent, options.retry_count});
+}
+
+// As many operations as were asked for, or as the device and the completion queue have room for.
+uint32_t operations_in_flight(const PortFacts& port, const ChannelOptions& options) {
+  uint32_t count =
+      std::min(options.operations_in_flight, std::min(port.max_work_requests, port.max_cq_entries));
+  if (options.cq_depth != 0) count = std::min(count, options.cq_depth);
+  return count;
+}
+
+}  // namespace
+
+Result<std::shared_ptr<const Device>> VerbsTransport::device_named(const std::string& name) {
+  const std::lock_guard lock(mutex_);
+  if (const auto found = devices_.find(name); found != devices_.end()) return found->second.device;
+  FARPAGE_TRY(device, Device::open(library_, name));
+  FARPAGE_TRY(events, AsyncEvents::start(device, {}));
+  devices_.emplace(name, OpenDevice{device, std::move(events)});
+  return device;
+}
+
+Result<std::unique_ptr<Channel>> VerbsTransport::connect(const TransportAddress& address,
+                                                         const ChannelOptions& options,
+                                                         const QueuePairExchange& exchange) {
+  if (address.kind != TransportKind::kVerbs) {
+    return fail(ErrorCode::kUnsupported, "the address is not one of verbs");
+  }
+  if (!exchange) {
+    return fail(ErrorCode::kInvalid, "the verbs transport needs a queue pair exchange");
+  }
+  FARPAGE_TRY_VOID(check_options(options));
+  FARPAGE_TRY(local, choose_local_side(survey_devices(*library_, options.device),
+                                       {options.device, options.device_port, options.gid_index,
+                                        options.mtu_bytes, options.max_rd_atomic}));
+  FARPAGE_TRY(device, device_named(local.port.device));
+  FARPAGE_TRY(buffer, Registration::create(device, options.buffer, IBV_ACCESS_LOCAL_WRITE));
+  const uint32_t in_flight = operations_in_flight(local.port, options);
+  FARPAGE_TRY(completions, CompletionQueue::create(
+                               device, options.cq_depth == 0 ? in_flight : options.cq_depth));
+  FARPAGE_TRY(unconnected,
+              UnconnectedQueuePair::create(device, completions, local, in_flight, kRemoteAccess));
+  FARPAGE_TRY(peer, exchange(unconnected.endpoint()));
+  FARPAGE_TRY(
+      queue_pair,
+      std::move(unconnected).connect(peer, {options.timeout_exponent, options.retry_count}));
+
+  const ChannelLimits limits = {.operations_in_flight = in_flight,
+                                .reads_in_flight = std::min(queue_pair.read_depth(), in_flight),
+                                .operation_bytes = local.port.max_message_bytes};
+  spdlog::info(
+      "verbs: connected device={} port={} gid_index={} mtu={} read_depth={} qpn={} peer_qpn={}",
+      local.port.device, local.port.port, local.gid.index, queue_pair.mtu_bytes(),
+      queue_pair.read_depth(), queue_pair.number(), peer.qpn);
+  return std::make_unique<VerbsChannel>(std::move(device), std::move(buffer),
+                                        std::move(completions), std::move(queue_pair), limits,
+                                        options);
+}
+
+}  // namespace farpage::rdma::verbs

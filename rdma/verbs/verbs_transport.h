@@ -1,0 +1,39 @@
+// Transport over verbs: devices are opened once and shared by the channels on them.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "rdma/transport.h"
+#include "rdma/verbs/async_events.h"
+#include "rdma/verbs/resources.h"
+#include "rdma/verbs/verbs_library.h"
+
+namespace farpage::rdma::verbs {
+
+class VerbsTransport final : public Transport {
+ public:
+  explicit VerbsTransport(std::shared_ptr<const VerbsLibrary> library)
+      : library_(std::move(library)) {}
+
+  TransportKind kind() const override { return TransportKind::kVerbs; }
+  // kInvalid names a wrong option.
+  Result<std::unique_ptr<Channel>> connect(const TransportAddress& address,
+                                           const ChannelOptions& options,
+                                           const QueuePairExchange& exchange) override;
+
+ private:
+  struct OpenDevice {
+    std::shared_ptr<const Device> device;
+    std::unique_ptr<AsyncEvents> events;
+  };
+  Result<std::shared_ptr<const Device>> device_named(const std::string& name);
+
+  const std::shared_ptr<const VerbsLibrary> library_;
+  std::mutex mutex_;
+  std::map<std::string, OpenDevice> devices_;  // guarded by mutex_
+};
+
+}  // namespace farpage::rdma::verbs
