@@ -75,7 +75,8 @@ Result<std::unique_ptr<SlabPool>> SlabPool::create(SlabPoolOptions options) {
     Result<OwnedSlabMemory> made = OwnedSlabMemory::create(memory);
     if (!made) return fail_with(fmt::format("slab {} of {}", i, count), made.error());
     slabs.push_back(Slab{std::move(*made), SlabState::kFree, base});
-    if (options.progress) options.progress((i + 1) * options.slab_bytes, total_bytes);
+    if (options.progress && !options.progress((i + 1) * options.slab_bytes, total_bytes))
+      return fail(ErrorCode::kUnavailable, "stopped before all memory was ready");
   }
   return std::unique_ptr<SlabPool>(new SlabPool(memory, std::move(slabs)));
 }

@@ -34,8 +34,9 @@ struct SlabPoolOptions {
   // Generations start behind this one. 0: the seconds since 2020, so that they rise over a restart
   // of the node too (a slab is not lent more often than once a second for long).
   uint32_t generation_base = 0;
-  // Called on the creating thread after each slab: lending many gigabytes takes a while.
-  std::function<void(uint64_t ready_bytes, uint64_t total_bytes)> progress;
+  // Called on the creating thread after each slab: lending many gigabytes takes a while. False
+  // stops it: create() fails with kUnavailable.
+  std::function<bool(uint64_t ready_bytes, uint64_t total_bytes)> progress;
 };
 
 struct SlabCounts {

@@ -136,9 +136,18 @@ TEST(SlabPool, ReportsProgressUpToAllOfIt) {
   options.progress = [&](uint64_t ready, uint64_t total) {
     EXPECT_EQ(total, 4 * kSlab);
     seen.push_back(ready);
+    return true;
   };
   ASSERT_TRUE(SlabPool::create(options).has_value());
   EXPECT_EQ(seen, (std::vector<uint64_t>{kSlab, 2 * kSlab, 3 * kSlab, 4 * kSlab}));
+}
+
+TEST(SlabPool, ProgressCanStopIt) {
+  SlabPoolOptions options = options_of(4);
+  int calls = 0;
+  options.progress = [&](uint64_t, uint64_t) { return ++calls < 2; };
+  EXPECT_EQ(SlabPool::create(options).error().code, ErrorCode::kUnavailable);
+  EXPECT_EQ(calls, 2);
 }
 
 TEST(SlabPool, WrongSizesAreRefusedByName) {
