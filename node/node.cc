@@ -158,7 +158,10 @@ Milliseconds Node::join_once(Milliseconds backoff) {
   }
   if (!ever_joined_ && is_refusal(joined.error())) {
     set_membership(Membership::kRefused);
-    if (options_.on_refused) options_.on_refused(joined.error());
+    if (options_.on_refused)
+      options_.on_refused(joined.error());
+    else
+      spdlog::error("node refused reason=\"{}\"", joined.error().message());
   } else if (joined.error().code != ErrorCode::kUnavailable) {
     spdlog::warn("node join_refused reason=\"{}\"", joined.error().message());
   }
