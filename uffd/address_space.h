@@ -1,0 +1,111 @@
+// The seam to the kernel: the window of one address space whose pages we place and take away.
+//
+// Pages are numbered from the start of the window; raw addresses appear only for messages. One
+// implementation serves memory of this process (own_process.h), one that of another process which
+// handed its userfaultfd over (other_process.h).
+// Source of the kernel's rules: Documentation/admin-guide/mm/userfaultfd.rst, ioctl_userfaultfd(2).
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <variant>
+
+#include "base/clock.h"
+#include "base/result.h"
+#include "base/strong.h"
+
+namespace farpage::uffd {
+
+// `pages` pages from `first` on.
+struct PageRun {
+  PageIndex first;
+  uint32_t pages = 0;
+};
+
+enum class FaultKind : uint8_t {
+  kMissingRead,
+  kMissingWrite,
+  kWriteProtected,  // a write to a page that is present and write-protected
+};
+
+// ---- events, a closed sum ----
+
+struct Fault {
+  PageIndex page;
+  FaultKind kind = FaultKind::kMissingRead;
+  uint32_t thread = 0;  // thread id in the target, 0 where the kernel does not tell
+};
+struct Unmapped {  // the range has no memory of ours any more
+  PageRun run;
+};
+struct Moved {  // mremap(2) behind our back: pages of the window now live elsewhere
+  PageRun run;
+};
+// A fault on memory that follows our descriptor but is not in the window (after Moved). It has been
+// answered with SIGBUS already: never with zeros.
+struct StrayFault {
+  uint64_t address = 0;
+};
+using Event = std::variant<Fault, Unmapped, Moved, StrayFault>;
+
+// ---- outcomes ----
+
+enum class Outcome : uint8_t {
+  kDone,
+  kAlreadyPresent,  // EEXIST: another install was first; waiters were woken
+  kRetry,           // EAGAIN: an event is queued; read all events, then try again
+  kUnmapped,        // ENOENT: the target unmapped or replaced that memory
+  kProcessGone,     // ESRCH: the target has exited or called exec
+};
+std::string_view to_string(Outcome outcome);
+
+enum class Protection : uint8_t { kWritable, kWriteProtected };
+
+// How one run of drop() ended: 0 or the errno of the target's madvise(2).
+struct DropResult {
+  int sys_errno = 0;
+};
+
+// Threads: all calls from any thread at once, but for drop() and poison(), which one thread at a
+// time may be in (they share the path to the target's agent); callers hold their own lock.
+// Invariants:
+//  1. install, zero and poison never replace a page that is present.
+//  2. install and zero wake the threads that wait for the pages they placed, on kDone and on
+//     kAlreadyPresent. After kRetry a run may be placed in part: try the whole run again, what is
+//     present by then is skipped.
+//  3. protect and unprotect of a run that crosses mappings may answer kUnmapped on older kernels
+//     (6.1): try page by page.
+class AddressSpace {
+ public:
+  virtual ~AddressSpace() = default;
+
+  virtual uint64_t pages() const = 0;
+  // For messages: where the page is in the target.
+  virtual uint64_t address_of(PageIndex page) const = 0;
+
+  // Stores the events that are there, at most out.size(); never blocks.
+  virtual size_t read_events(std::span<Event> out) = 0;
+  // Becomes readable when read_events() would return something.
+  virtual int event_descriptor() const = 0;
+
+  // Places whole pages from `bytes`, starting at `first`. Several pages cost one call.
+  virtual Outcome install(PageIndex first, std::span<const std::byte> bytes,
+                          Protection protection) = 0;
+  virtual Outcome zero(PageIndex page) = 0;
+  // From here on the next write to each present page of the run is a kWriteProtected fault.
+  virtual Outcome protect(PageRun run) = 0;
+  // The opposite; wakes the writers.
+  virtual Outcome unprotect(PageRun run) = 0;
+  // Reads present pages into out[i * 4096]. A page that is absent after all is a fault of the
+  // target like any other and blocks the caller until a fault worker serves it: never call it from
+  // one.
+  virtual Status read(std::span<const PageIndex> present, std::span<std::byte> out) = 0;
+  // Gives the frames of the runs back to the system. results.size() == runs.size().
+  virtual Status drop(std::span<const PageRun> runs, std::span<DropResult> results) = 0;
+  // Makes each touch of the run end in SIGBUS, and wakes its waiters. May return before it is done.
+  virtual Status poison(PageRun run) = 0;
+  // Lets the threads that wait for these pages try again.
+  virtual void wake(PageRun run) = 0;
+};
+
+}  // namespace farpage::uffd

@@ -1,0 +1,38 @@
+// AgentRing's producer: what only the target itself may do to its memory is written into a shared
+// ring and done by the shim's agent thread (handover.h says who waits on what).
+#pragma once
+
+#include <functional>
+#include <mutex>
+#include <span>
+
+#include "base/clock.h"
+#include "base/mapping.h"
+#include "base/result.h"
+#include "uffd/handover.h"
+
+namespace farpage::uffd {
+
+// Threads: any; run() is serialised by a mutex that is held while the target works.
+class AgentRingProducer {
+ public:
+  // `target_alive` is asked now and then while waiting, so that a dead target ends the wait.
+  AgentRingProducer(Mapping ring, std::function<bool()> target_alive);
+
+  // Has the agent execute the commands, at most kRingCommands, and waits for the results, which are
+  // written back. Fails with kUnavailable when the target is gone.
+  Status run(std::span<handover::Command> commands);
+  // The same without waiting; the results are lost.
+  Status post(const handover::Command& command);
+
+ private:
+  uint32_t publish(std::span<const handover::Command> commands);
+  Status wait_for_tail(uint32_t target_tail);
+
+  std::mutex mutex_;
+  Mapping memory_;
+  handover::AgentRing& ring_;
+  const std::function<bool()> target_alive_;
+};
+
+}  // namespace farpage::uffd

@@ -1,0 +1,62 @@
+// The pager's end of the hand-over: accepts targets on a unix socket, checks who they are, and
+// takes their userfaultfd and ring. The words are in handover.h.
+#pragma once
+
+#include <sys/types.h>
+
+#include <optional>
+#include <string>
+
+#include "base/fd.h"
+#include "base/mapping.h"
+#include "base/result.h"
+#include "uffd/handover.h"
+
+namespace farpage::uffd {
+
+bool process_alive(const Fd& pidfd);
+
+// A target that said Hello and waits for Welcome.
+struct HandedOver {
+  Fd socket;
+  Fd userfaultfd;
+  Fd pidfd;
+  Mapping ring;
+  pid_t pid = 0;
+  std::string program;
+  uint64_t window_address = 0;
+  uint64_t window_bytes = 0;
+  uint64_t features = 0;
+};
+
+// Sends Welcome: status 0, or an errno with the reason that the target prints before it exits.
+Status welcome(const HandedOver& target, int status, const std::string& reason);
+
+// The next request of a target. Blocks. nullopt: it closed the socket (exit or exec).
+// kInvalid: a malformed request; hang up.
+Result<std::optional<handover::Request>> read_request(const Fd& socket);
+Status reply(const Fd& socket, int status);
+
+// Threads: accept() from one thread; stop() from any.
+class HandoverServer {
+ public:
+  // Listens on `path` in a directory that only this user may enter. The path is removed at the end.
+  static Result<HandoverServer> listen(const std::string& path);
+  HandoverServer(HandoverServer&&) = default;
+  ~HandoverServer();
+
+  // Waits for the next target. Refuses peers of other users (but root) and malformed Hellos with a
+  // reason and goes on waiting. nullopt after stop().
+  Result<std::optional<HandedOver>> accept();
+  void stop();
+  const std::string& path() const { return path_; }
+
+ private:
+  HandoverServer(Fd listener, Fd stop, std::string path)
+      : listener_(std::move(listener)), stop_(std::move(stop)), path_(std::move(path)) {}
+  Fd listener_;
+  Fd stop_;  // eventfd
+  std::string path_;
+};
+
+}  // namespace farpage::uffd

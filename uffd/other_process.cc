@@ -1,0 +1,93 @@
+#include "uffd/other_process.h"
+
+#include <sys/uio.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+
+#include "base/check.h"
+#include "uffd/agent_ring.h"
+#include "uffd/window.h"
+
+namespace farpage::uffd {
+namespace {
+
+class OtherWindow final : public WindowAddressSpace {
+ public:
+  OtherWindow(Userfaultfd userfaultfd, HandedOver& target)
+      : WindowAddressSpace(std::move(userfaultfd), target.window_address,
+                           target.window_bytes >> kPageShift),
+        pid_(target.pid),
+        agent_(std::move(target.ring), [pidfd = std::make_shared<Fd>(std::move(target.pidfd))] {
+          return process_alive(*pidfd);
+        }) {}
+
+  // process_vm_readv(2): adjacent pages become one vector element.
+  Status read(std::span<const PageIndex> present, std::span<std::byte> out) override {
+    FARPAGE_CHECK(out.size() >= present.size() * kPageBytes, "%zu bytes", out.size());
+    constexpr size_t kMaxVectors = 512;
+    std::array<iovec, kMaxVectors> remote;
+    size_t page = 0;
+    while (page < present.size()) {
+      const size_t first = page;
+      size_t vectors = 0;
+      while (page < present.size()) {
+        const uint64_t address = address_of(present[page]);
+        if (vectors > 0) {
+          iovec& last = remote[vectors - 1];
+          if (reinterpret_cast<uint64_t>(last.iov_base) + last.iov_len == address) {
+            last.iov_len += kPageBytes;
+            ++page;
+            continue;
+          }
+        }
+        if (vectors == kMaxVectors) break;
+        remote[vectors++] = {reinterpret_cast<void*>(address), kPageBytes};
+        ++page;
+      }
+      const iovec local{out.data() + first * kPageBytes, (page - first) * kPageBytes};
+      const ssize_t got = ::process_vm_readv(pid_, &local, 1, remote.data(), vectors, 0);
+      if (got < 0) return fail_errno("process_vm_readv of the target");
+      if (static_cast<size_t>(got) != local.iov_len)
+        return fail(ErrorCode::kUnavailable, "process_vm_readv read only a part");
+    }
+    return {};
+  }
+
+  Status drop(std::span<const PageRun> runs, std::span<DropResult> results) override {
+    while (!runs.empty()) {
+      const size_t count = std::min(runs.size(), commands_.size());
+      for (size_t i = 0; i < count; ++i)
+        commands_[i] = {.address = address_of(runs[i].first),
+                        .pages = runs[i].pages,
+                        .kind = handover::CommandKind::kDrop};
+      FARPAGE_TRY_VOID(agent_.run(std::span(commands_).first(count)));
+      for (size_t i = 0; i < count; ++i) results[i].sys_errno = commands_[i].result;
+      runs = runs.subspan(count);
+      results = results.subspan(count);
+    }
+    return {};
+  }
+
+ protected:
+  Status poison_by_mapping(uint64_t address, uint64_t bytes) override {
+    return agent_.post({.address = address,
+                        .pages = static_cast<uint32_t>(bytes >> kPageShift),
+                        .kind = handover::CommandKind::kPoison});
+  }
+
+ private:
+  const pid_t pid_;
+  AgentRingProducer agent_;
+  std::array<handover::Command, 512> commands_;  // drop() only: one thread at a time
+};
+
+}  // namespace
+
+Result<std::unique_ptr<AddressSpace>> adopt_window(HandedOver& target) {
+  Userfaultfd userfaultfd = Userfaultfd::adopt(std::move(target.userfaultfd), target.features);
+  return std::make_unique<OtherWindow>(std::move(userfaultfd), target);
+}
+
+}  // namespace farpage::uffd

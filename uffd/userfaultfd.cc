@@ -1,0 +1,231 @@
+#include "uffd/userfaultfd.h"
+
+#include <fcntl.h>
+#include <sys/ioctl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <string>
+
+#include "base/check.h"
+#include "uffd/kernel_abi.h"
+
+namespace farpage::uffd {
+namespace {
+
+Result<Fd> open_descriptor(bool user_mode_only) {
+  const int flags = O_CLOEXEC | O_NONBLOCK;
+  if (!user_mode_only) {
+    const Fd device(::open("/dev/userfaultfd", O_RDWR | O_CLOEXEC));
+    if (device.valid()) {
+      Fd fd(::ioctl(device.get(), USERFAULTFD_IOC_NEW, flags));
+      if (fd.valid()) return fd;
+    }
+  }
+  Fd fd(static_cast<int>(
+      ::syscall(SYS_userfaultfd, flags | (user_mode_only ? UFFD_USER_MODE_ONLY : 0))));
+  if (fd.valid()) return fd;
+  if (errno == EPERM) {
+    return fail(
+        ErrorCode::kDenied,
+        "userfaultfd is not allowed for this user: run as root or with CAP_SYS_PTRACE, give "
+        "the user access to /dev/userfaultfd, or set sysctl vm.unprivileged_userfaultfd=1");
+  }
+  if (errno == ENOSYS)
+    return fail(ErrorCode::kUnsupported, "this kernel was built without userfaultfd");
+  return fail_errno("userfaultfd");
+}
+
+// The range ioctls report trouble in errno; a multi-page one may have done a part.
+Outcome outcome_of_errno(int sys_errno, const char* call) {
+  switch (sys_errno) {
+    case EAGAIN:
+      return Outcome::kRetry;
+    case EEXIST:
+      return Outcome::kAlreadyPresent;
+    case ENOENT:
+      return Outcome::kUnmapped;
+    case ESRCH:
+      return Outcome::kProcessGone;
+    // EINVAL: the range is not (any more) one registered mapping. EFAULT: part of it is unmapped.
+    case EINVAL:
+    case EFAULT:
+      return Outcome::kUnmapped;
+    default:
+      break;
+  }
+  FARPAGE_CHECK(false, "%s failed with errno %d, which no rule covers", call, sys_errno);
+}
+
+}  // namespace
+
+std::string_view to_string(Outcome outcome) {
+  switch (outcome) {
+    case Outcome::kDone:
+      return "done";
+    case Outcome::kAlreadyPresent:
+      return "already present";
+    case Outcome::kRetry:
+      return "retry";
+    case Outcome::kUnmapped:
+      return "unmapped";
+    case Outcome::kProcessGone:
+      return "process gone";
+  }
+  return "unknown";
+}
+
+Features pager_features() {
+  // No UFFD_FEATURE_EVENT_REMOVE: the evictor's own MADV_DONTNEED would block on its own event. See
+  // docs/adr/0001-no-remove-events.md.
+  return {.required = UFFD_FEATURE_PAGEFAULT_FLAG_WP,
+          .wanted = UFFD_FEATURE_THREAD_ID | UFFD_FEATURE_EVENT_UNMAP | UFFD_FEATURE_EVENT_REMAP |
+                    UFFD_FEATURE_POISON};
+}
+
+Result<Userfaultfd> Userfaultfd::create(const Features& features, bool user_mode_only) {
+  // UFFDIO_API may be called once per descriptor, so one is spent on asking.
+  uint64_t offered = 0;
+  {
+    FARPAGE_TRY(probe, open_descriptor(user_mode_only));
+    uffdio_api api{.api = UFFD_API, .features = 0, .ioctls = 0};
+    if (::ioctl(probe.get(), UFFDIO_API, &api) != 0) return fail_errno("UFFDIO_API");
+    offered = api.features;
+  }
+  if ((offered & features.required) != features.required) {
+    char text[96];
+    std::snprintf(text, sizeof text, "this kernel's userfaultfd lacks features %#llx (needs 5.7)",
+                  static_cast<unsigned long long>(features.required & ~offered));
+    return fail(ErrorCode::kUnsupported, text);
+  }
+  FARPAGE_TRY(fd, open_descriptor(user_mode_only));
+  uffdio_api api{
+      .api = UFFD_API, .features = features.required | (features.wanted & offered), .ioctls = 0};
+  if (::ioctl(fd.get(), UFFDIO_API, &api) != 0) return fail_errno("UFFDIO_API with features");
+  return Userfaultfd(std::move(fd), features.required | (features.wanted & offered));
+}
+
+bool Userfaultfd::has_poison() const {
+  return (features_ & UFFD_FEATURE_POISON) != 0;
+}
+
+Status Userfaultfd::register_range(uint64_t address, uint64_t bytes) {
+  uffdio_register request{};
+  request.range = {.start = address, .len = bytes};
+  request.mode = UFFDIO_REGISTER_MODE_MISSING | UFFDIO_REGISTER_MODE_WP;
+  if (::ioctl(fd_.get(), UFFDIO_REGISTER, &request) != 0) return fail_errno("UFFDIO_REGISTER");
+  return {};
+}
+
+size_t Userfaultfd::read(std::span<uffd_msg> messages) {
+  const ssize_t got = ::read(fd_.get(), messages.data(), messages.size_bytes());
+  // EAGAIN: nothing there. Anything else means that the descriptor is dead; the owner finds out by
+  // the target's exit.
+  return got <= 0 ? 0 : static_cast<size_t>(got) / sizeof(uffd_msg);
+}
+
+Outcome Userfaultfd::copy(uint64_t to, const void* from, uint64_t bytes, Protection protection) {
+  uint64_t done = 0;
+  while (true) {
+    uffdio_copy request{};
+    request.dst = to + done;
+    request.src = reinterpret_cast<uint64_t>(from) + done;
+    request.len = bytes - done;
+    request.mode = protection == Protection::kWriteProtected ? UFFDIO_COPY_MODE_WP : 0;
+    if (::ioctl(fd_.get(), UFFDIO_COPY, &request) == 0) return Outcome::kDone;
+    const int sys_errno = errno;
+    if (request.copy > 0) done += static_cast<uint64_t>(request.copy);  // stopped on the way: go on
+    if (request.copy > 0 && sys_errno != EAGAIN) continue;
+    if (sys_errno == EEXIST) {
+      wake(to + done, kPageBytes);
+      if (done + kPageBytes >= bytes) return Outcome::kAlreadyPresent;
+      done += kPageBytes;  // skip the one that is present
+      continue;
+    }
+    return outcome_of_errno(sys_errno, "UFFDIO_COPY");
+  }
+}
+
+Outcome Userfaultfd::zero_page(uint64_t address) {
+  uffdio_zeropage request{};
+  request.range = {.start = address, .len = kPageBytes};
+  if (::ioctl(fd_.get(), UFFDIO_ZEROPAGE, &request) == 0) return Outcome::kDone;
+  const Outcome outcome = outcome_of_errno(errno, "UFFDIO_ZEROPAGE");
+  if (outcome == Outcome::kAlreadyPresent) wake(address, kPageBytes);
+  return outcome;
+}
+
+Outcome Userfaultfd::write_protect(uint64_t address, uint64_t bytes, bool on) {
+  uffdio_writeprotect request{};
+  request.range = {.start = address, .len = bytes};
+  request.mode = on ? UFFDIO_WRITEPROTECT_MODE_WP : 0;
+  if (::ioctl(fd_.get(), UFFDIO_WRITEPROTECT, &request) == 0) return Outcome::kDone;
+  return outcome_of_errno(errno, "UFFDIO_WRITEPROTECT");
+}
+
+Outcome Userfaultfd::poison(uint64_t address, uint64_t bytes) {
+  uffdio_poison request{};
+  request.range = {.start = address, .len = bytes};
+  if (::ioctl(fd_.get(), UFFDIO_POISON, &request) == 0) return Outcome::kDone;
+  const Outcome outcome = outcome_of_errno(errno, "UFFDIO_POISON");
+  if (outcome == Outcome::kAlreadyPresent) wake(address, bytes);
+  return outcome;
+}
+
+void Userfaultfd::wake(uint64_t address, uint64_t bytes) {
+  uffdio_range range{.start = address, .len = bytes};
+  // Fails only when the range is gone, and then nobody waits.
+  (void)::ioctl(fd_.get(), UFFDIO_WAKE, &range);
+}
+
+namespace {
+
+// The part of [start, end) that lies in the window.
+std::optional<PageRun> run_in_window(uint64_t start, uint64_t end, uint64_t base, uint64_t pages) {
+  const uint64_t low = std::max(start, base);
+  const uint64_t high = std::min(end, base + (pages << kPageShift));
+  if (low >= high) return std::nullopt;
+  return PageRun{PageIndex{(low - base) >> kPageShift},
+                 static_cast<uint32_t>((high - low) >> kPageShift)};
+}
+
+}  // namespace
+
+std::optional<Event> decode(const uffd_msg& message, uint64_t base, uint64_t pages) {
+  switch (message.event) {
+    case UFFD_EVENT_PAGEFAULT: {
+      const uint64_t address = message.arg.pagefault.address;
+      const uint64_t flags = message.arg.pagefault.flags;
+      if (address < base || address >= base + (pages << kPageShift)) return StrayFault{address};
+      Fault fault;
+      fault.page = PageIndex{(address - base) >> kPageShift};
+      fault.thread = message.arg.pagefault.feat.ptid;
+      if ((flags & UFFD_PAGEFAULT_FLAG_WP) != 0) {
+        fault.kind = FaultKind::kWriteProtected;
+      } else {
+        fault.kind = (flags & UFFD_PAGEFAULT_FLAG_WRITE) != 0 ? FaultKind::kMissingWrite
+                                                              : FaultKind::kMissingRead;
+      }
+      return fault;
+    }
+    case UFFD_EVENT_UNMAP:
+    case UFFD_EVENT_REMOVE: {
+      const auto run = run_in_window(message.arg.remove.start, message.arg.remove.end, base, pages);
+      if (!run) return std::nullopt;
+      return Unmapped{*run};
+    }
+    case UFFD_EVENT_REMAP: {
+      const auto run = run_in_window(message.arg.remap.from,
+                                     message.arg.remap.from + message.arg.remap.len, base, pages);
+      if (!run) return std::nullopt;
+      return Moved{*run};
+    }
+    default:
+      return std::nullopt;
+  }
+}
+
+}  // namespace farpage::uffd

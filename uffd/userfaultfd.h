@@ -1,0 +1,59 @@
+// Userfaultfd: owns one userfaultfd descriptor; the ioctls with their errno rules.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+
+#include "base/fd.h"
+#include "base/result.h"
+#include "uffd/address_space.h"
+
+struct uffd_msg;
+
+namespace farpage::uffd {
+
+// What we ask of the kernel. Without kRequired we do not start; kWanted is used where it is
+// offered.
+struct Features {
+  uint64_t required = 0;
+  uint64_t wanted = 0;
+};
+Features pager_features();
+
+// Threads: any. All calls are thin wrappers of one ioctl each.
+class Userfaultfd {
+ public:
+  // A new descriptor for this process: /dev/userfaultfd first, then the system call. kDenied names
+  // the ways to get the privilege; kUnsupported names the missing features. `user_mode_only` needs
+  // no privilege, but read(2) and the like into a missing page fail with EFAULT.
+  static Result<Userfaultfd> create(const Features& features, bool user_mode_only = false);
+  // One that another process opened, with the features its UFFDIO_API granted.
+  static Userfaultfd adopt(Fd fd, uint64_t features) { return {std::move(fd), features}; }
+
+  int fd() const { return fd_.get(); }
+  uint64_t features() const { return features_; }
+  bool has_poison() const;
+
+  // MISSING and WP.
+  Status register_range(uint64_t address, uint64_t bytes);
+
+  size_t read(std::span<uffd_msg> messages);
+
+  Outcome copy(uint64_t to, const void* from, uint64_t bytes, Protection protection);
+  Outcome zero_page(uint64_t address);
+  Outcome write_protect(uint64_t address, uint64_t bytes, bool on);
+  Outcome poison(uint64_t address, uint64_t bytes);
+  void wake(uint64_t address, uint64_t bytes);
+
+ private:
+  Userfaultfd(Fd fd, uint64_t features) : fd_(std::move(fd)), features_(features) {}
+  Fd fd_;
+  uint64_t features_ = 0;
+};
+
+// One kernel message as an event of the window [base, base + pages * 4096). Nothing for messages
+// that we never asked for.
+std::optional<Event> decode(const uffd_msg& message, uint64_t base, uint64_t pages);
+
+}  // namespace farpage::uffd

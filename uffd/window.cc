@@ -1,0 +1,67 @@
+#include "uffd/window.h"
+
+#include <algorithm>
+#include <array>
+
+#include "base/check.h"
+#include "uffd/kernel_abi.h"
+
+namespace farpage::uffd {
+
+size_t WindowAddressSpace::read_events(std::span<Event> out) {
+  constexpr size_t kMaxBatch = 32;
+  std::array<uffd_msg, kMaxBatch> messages;
+  const size_t got =
+      userfaultfd_.read(std::span(messages).first(std::min(out.size(), messages.size())));
+  size_t stored = 0;
+  for (size_t i = 0; i < got; ++i) {
+    const std::optional<Event> event = decode(messages[i], base_, pages_);
+    if (!event) continue;
+    if (const auto* stray = std::get_if<StrayFault>(&*event))
+      (void)poison_range(stray->address & ~(kPageBytes - 1), kPageBytes);
+    out[stored++] = *event;
+  }
+  return stored;
+}
+
+Outcome WindowAddressSpace::install(PageIndex first, std::span<const std::byte> bytes,
+                                    Protection protection) {
+  FARPAGE_CHECK(bytes.size() % kPageBytes == 0, "%zu bytes", bytes.size());
+  return userfaultfd_.copy(address_of(first), bytes.data(), bytes.size(), protection);
+}
+
+Outcome WindowAddressSpace::zero(PageIndex page) {
+  return userfaultfd_.zero_page(address_of(page));
+}
+
+Outcome WindowAddressSpace::protect(PageRun run) {
+  return userfaultfd_.write_protect(address_of(run.first), bytes_of(run), true);
+}
+
+Outcome WindowAddressSpace::unprotect(PageRun run) {
+  return userfaultfd_.write_protect(address_of(run.first), bytes_of(run), false);
+}
+
+Status WindowAddressSpace::poison(PageRun run) {
+  return poison_range(address_of(run.first), bytes_of(run));
+}
+
+Status WindowAddressSpace::poison_range(uint64_t address, uint64_t bytes) {
+  if (!userfaultfd_.has_poison()) return poison_by_mapping(address, bytes);
+  switch (userfaultfd_.poison(address, bytes)) {
+    case Outcome::kDone:
+    case Outcome::kAlreadyPresent:
+    case Outcome::kUnmapped:
+    case Outcome::kProcessGone:
+      return {};
+    case Outcome::kRetry:
+      break;
+  }
+  return fail(ErrorCode::kUnavailable, "an event is queued");
+}
+
+void WindowAddressSpace::wake(PageRun run) {
+  userfaultfd_.wake(address_of(run.first), bytes_of(run));
+}
+
+}  // namespace farpage::uffd

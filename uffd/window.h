@@ -1,0 +1,43 @@
+// WindowAddressSpace: what memory of this process and of another one have in common, all that goes
+// through the userfaultfd itself.
+#pragma once
+
+#include <memory>
+
+#include "uffd/address_space.h"
+#include "uffd/userfaultfd.h"
+
+namespace farpage::uffd {
+
+class WindowAddressSpace : public AddressSpace {
+ public:
+  uint64_t pages() const override { return pages_; }
+  uint64_t address_of(PageIndex page) const override { return base_ + (page.value << kPageShift); }
+  size_t read_events(std::span<Event> out) override;
+  int event_descriptor() const override { return userfaultfd_.fd(); }
+  Outcome install(PageIndex first, std::span<const std::byte> bytes,
+                  Protection protection) override;
+  Outcome zero(PageIndex page) override;
+  Outcome protect(PageRun run) override;
+  Outcome unprotect(PageRun run) override;
+  Status poison(PageRun run) override;
+  void wake(PageRun run) override;
+
+ protected:
+  WindowAddressSpace(Userfaultfd userfaultfd, uint64_t base, uint64_t pages)
+      : userfaultfd_(std::move(userfaultfd)), base_(base), pages_(pages) {}
+
+  // Kernels before 6.6 have no UFFDIO_POISON: make the range fail some other way.
+  virtual Status poison_by_mapping(uint64_t address, uint64_t bytes) = 0;
+
+  static uint64_t bytes_of(PageRun run) { return uint64_t{run.pages} << kPageShift; }
+
+ private:
+  Status poison_range(uint64_t address, uint64_t bytes);
+
+  Userfaultfd userfaultfd_;
+  const uint64_t base_;
+  const uint64_t pages_;
+};
+
+}  // namespace farpage::uffd
