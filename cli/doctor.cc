@@ -27,8 +27,8 @@ void print_json(const std::vector<Check>& checks) {
 
 void print_text(const std::vector<Check>& checks) {
   for (const Check& check : checks) {
-    fmt::print("{:<9} {:<22} {}\n", to_string(check.verdict), check.name, check.detail);
-    if (!check.cure.empty()) fmt::print("{:<9} {:<22} fix: {}\n", "", "", check.cure);
+    fmt::print("{:<9} {:<24} {}\n", to_string(check.verdict), check.name, check.detail);
+    if (!check.cure.empty()) fmt::print("{:<9} {:<24} fix: {}\n", "", "", check.cure);
   }
   fmt::print("{}\n", can_run(checks) ? "This host can run farpage."
                                      : "This host cannot run farpage: fix what is missing.");

@@ -1,7 +1,6 @@
 #include "cli/host_checks.h"
 
 #include <dlfcn.h>
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <linux/capability.h>
 #include <linux/io_uring.h>
@@ -20,6 +19,7 @@
 #include "base/fd.h"
 #include "base/size.h"
 #include "rdma/verbs/verbs.h"
+#include "uffd/probe.h"
 
 namespace farpage::cli {
 
@@ -65,16 +65,28 @@ Check check_kernel_version(const std::string& release) {
   return {"kernel", Verdict::kOk, release, ""};
 }
 
-Check check_userfaultfd_privilege(const HostFiles& files) {
-  constexpr char kName[] = "userfaultfd privilege";
-  if (has_capability(files, CAP_SYS_PTRACE)) return {kName, Verdict::kOk, "CAP_SYS_PTRACE", ""};
-  const Fd device(::open(files.path("/dev/userfaultfd").c_str(), O_RDWR | O_CLOEXEC));
-  if (device.valid()) return {kName, Verdict::kOk, "/dev/userfaultfd can be opened", ""};
-  if (files.read("/proc/sys/vm/unprivileged_userfaultfd") == "1")
-    return {kName, Verdict::kOk, "vm.unprivileged_userfaultfd=1", ""};
-  return {kName, Verdict::kMissing, "no CAP_SYS_PTRACE, no access to /dev/userfaultfd",
-          "run as root, or give the user access to /dev/userfaultfd (Linux 6.1), or setcap "
-          "cap_sys_ptrace+ep on the farpage binary"};
+std::vector<Check> check_userfaultfd(const uffd::KernelReport& kernel) {
+  std::vector<Check> checks;
+  if (kernel.device_works || kernel.system_call_works)
+    checks.push_back({"userfaultfd", Verdict::kOk,
+                      kernel.device_works ? "through /dev/userfaultfd" : "through the system call",
+                      ""});
+  else
+    checks.push_back(
+        {"userfaultfd", Verdict::kMissing,
+         kernel.reason +
+             (kernel.user_mode_works ? ": only without faults inside system calls" : ""),
+         "run as root, or give the user access to /dev/userfaultfd (Linux 6.1), or setcap "
+         "cap_sys_ptrace+ep on the farpage binary; in a container: --cap-add SYS_PTRACE and a "
+         "seccomp profile that allows userfaultfd"});
+  for (const uffd::FeatureReport& feature : kernel.features) {
+    const Verdict verdict = feature.present    ? Verdict::kOk
+                            : feature.required ? Verdict::kMissing
+                                               : Verdict::kOptional;
+    checks.push_back({"userfaultfd " + feature.name, verdict, feature.purpose,
+                      feature.present ? "" : "run the kernel version given, or a newer one"});
+  }
+  return checks;
 }
 
 Check check_io_uring() {
@@ -191,15 +203,16 @@ std::vector<Check> check_host() {
   ::uname(&name);
   rlimit memlock{};
   ::getrlimit(RLIMIT_MEMLOCK, &memlock);
-  std::vector<Check> checks = {
-      check_kernel_version(name.release),
-      check_userfaultfd_privilege(files),
-      check_allocator(),
-      check_io_uring(),
-      check_memlock_limit(memlock.rlim_cur, has_capability(files, CAP_IPC_LOCK)),
-      check_huge_pages(files),
-      check_cgroup_limit(files),
-  };
+  std::vector<Check> checks = {check_kernel_version(name.release)};
+  for (Check& check : check_userfaultfd(uffd::probe_kernel())) checks.push_back(std::move(check));
+  for (Check& check : std::vector<Check>{
+           check_allocator(),
+           check_io_uring(),
+           check_memlock_limit(memlock.rlim_cur, has_capability(files, CAP_IPC_LOCK)),
+           check_huge_pages(files),
+           check_cgroup_limit(files),
+       })
+    checks.push_back(std::move(check));
   for (Check& check : check_rdma_devices()) checks.push_back(std::move(check));
   return checks;
 }

@@ -7,6 +7,10 @@
 #include <string_view>
 #include <vector>
 
+namespace farpage::uffd {
+struct KernelReport;
+}
+
 namespace farpage::cli {
 
 enum class Verdict : uint8_t {
@@ -29,7 +33,6 @@ class HostFiles {
   explicit HostFiles(std::string root = "") : root_(std::move(root)) {}
   // The whole file without the last newline; nothing if it cannot be read.
   std::optional<std::string> read(const std::string& path) const;
-  std::string path(const std::string& below) const { return root_ + below; }
 
  private:
   std::string root_;
@@ -37,8 +40,9 @@ class HostFiles {
 
 // "6.1.0-25-amd64" of uname(2): at least 5.14.
 Check check_kernel_version(const std::string& release);
-// May this process make a userfaultfd that also serves faults inside system calls?
-Check check_userfaultfd_privilege(const HostFiles& files);
+// May this process make a userfaultfd that also serves faults inside system calls, and one line for
+// each feature of it that the pager uses?
+std::vector<Check> check_userfaultfd(const uffd::KernelReport& kernel);
 Check check_io_uring();
 // The allocator that `farpage run` preloads next to the shim.
 Check check_allocator();

@@ -7,6 +7,7 @@
 #include <fstream>
 
 #include "cli/host_checks.h"
+#include "uffd/probe.h"
 
 namespace farpage::cli {
 namespace {
@@ -40,21 +41,39 @@ TEST(Doctor, KernelMustBeNewEnough) {
 }
 
 TEST(Doctor, OneWayToAFullUserfaultfdIsEnough) {
-  const std::string nobody = "Name:\tx\nCapEff:\t0000000000000000\n";
-  EXPECT_EQ(
-      check_userfaultfd_privilege(FakeHost().with("/proc/self/status", nobody).files()).verdict,
-      Verdict::kMissing);
+  uffd::KernelReport kernel;
+  kernel.reason = "Operation not permitted";
+  kernel.user_mode_works = true;
+  EXPECT_EQ(check_userfaultfd(kernel)[0].verdict, Verdict::kMissing);
+  EXPECT_NE(check_userfaultfd(kernel)[0].detail.find("Operation not permitted"), std::string::npos);
+  kernel.device_works = true;
+  EXPECT_EQ(check_userfaultfd(kernel)[0].verdict, Verdict::kOk);
+  kernel.device_works = false;
+  kernel.system_call_works = true;
+  EXPECT_EQ(check_userfaultfd(kernel)[0].verdict, Verdict::kOk);
+}
+
+TEST(Doctor, UserfaultfdFeaturesAreRequiredOrOptional) {
+  uffd::KernelReport kernel;
+  kernel.system_call_works = true;
+  kernel.features = {{"WP", true, true, "dirty pages"},
+                     {"POISON", false, false, "lost pages (6.6)"},
+                     {"MINOR", false, true, "guests (5.13)"}};
+  const std::vector<Check> checks = check_userfaultfd(kernel);
+  ASSERT_EQ(checks.size(), 4U);
+  EXPECT_EQ(checks[1].verdict, Verdict::kOk);
+  EXPECT_EQ(checks[2].verdict, Verdict::kOptional);
+  EXPECT_EQ(checks[3].verdict, Verdict::kMissing);
+  EXPECT_EQ(checks[3].name, "userfaultfd MINOR");
+  EXPECT_FALSE(checks[3].cure.empty());
+}
+
+TEST(Doctor, CapabilitiesAreReadFromProc) {
   FakeHost capable;
-  capable.with("/proc/self/status", "CapEff:\t0000000000080000\n");
-  EXPECT_TRUE(has_capability(capable.files(), CAP_SYS_PTRACE));
-  EXPECT_FALSE(has_capability(capable.files(), CAP_IPC_LOCK));
-  EXPECT_EQ(check_userfaultfd_privilege(capable.files()).verdict, Verdict::kOk);
-  FakeHost sysctl;
-  sysctl.with("/proc/self/status", nobody).with("/proc/sys/vm/unprivileged_userfaultfd", "1\n");
-  EXPECT_EQ(check_userfaultfd_privilege(sysctl.files()).verdict, Verdict::kOk);
-  FakeHost device;
-  device.with("/proc/self/status", nobody).with("/dev/userfaultfd", "");
-  EXPECT_EQ(check_userfaultfd_privilege(device.files()).verdict, Verdict::kOk);
+  capable.with("/proc/self/status", "Name:\tx\nCapEff:\t0000000000004000\n");
+  EXPECT_TRUE(has_capability(capable.files(), CAP_IPC_LOCK));
+  EXPECT_FALSE(has_capability(capable.files(), CAP_SYS_PTRACE));
+  EXPECT_FALSE(has_capability(FakeHost().files(), CAP_IPC_LOCK));
 }
 
 TEST(Doctor, MemlockLimitIsNamedWithTheCure) {

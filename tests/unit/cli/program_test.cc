@@ -277,6 +277,33 @@ TEST_F(ProgramTest, HelpOfEverySubcommandShowsExamples) {
   EXPECT_EQ(parse({"--version"}).output, "farpage " FARPAGE_VERSION "\n");
 }
 
+TEST_F(ProgramTest, CommandLineOfAProgramIsTakenUntouched) {
+  using Words = std::vector<std::string>;
+  struct Case {
+    Words arguments;
+    Words command;
+  };
+  for (const Case& c :
+       {Case{{"do", "--local", "64M", "--", "sort", "-S", "1G", "--help"},
+             {"sort", "-S", "1G", "--help"}},
+        {{"do", "--local", "64M", "sort", "--local", "x", "--log-level"},
+         {"sort", "--local", "x", "--log-level"}},
+        {{"do", "--", "--odd"}, {"--odd"}},
+        {{"do", "sh", "-c", "a -- b", "--", "-x"}, {"sh", "-c", "a -- b", "--", "-x"}}}) {
+    uint64_t local = 0;
+    Words command;
+    ParsedCommandLine line;
+    const std::vector<AddSubcommand> subcommands = {[&](CLI::App& root, Invocation& invocation) {
+      Subcommand subcommand(root, "do", "", {"farpage do"});
+      subcommand.size("--local", local, "").command_line(command, "the program");
+      subcommand.on_run(invocation, [] { return kExitOk; });
+    }};
+    parse_command_line(c.arguments, subcommands, line);
+    ASSERT_TRUE(line.invocation.run) << line.problem << line.output;
+    EXPECT_EQ(command, c.command);
+  }
+}
+
 TEST(Duration, ParsesWhatPeopleWriteAndNamesTheRest) {
   EXPECT_EQ(*parse_duration("500ms"), Milliseconds(500));
   EXPECT_EQ(*parse_duration("30s"), Milliseconds(30'000));
