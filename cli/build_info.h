@@ -1,0 +1,18 @@
+// What this binary was built from and with.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace farpage::cli {
+
+struct BuildInfo {
+  std::string version;
+  std::string commit;  // "unknown" outside a git tree; "-dirty" with uncommitted changes
+  std::string build_type;
+  std::vector<std::string> transports;  // that can be chosen with --transports
+};
+
+BuildInfo build_info();
+
+}  // namespace farpage::cli

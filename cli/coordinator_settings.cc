@@ -1,0 +1,61 @@
+#include "cli/coordinator_settings.h"
+
+#include <fmt/format.h>
+
+#include "cli/host_port.h"
+#include "coordinator/memory_store.h"
+#include "coordinator/sqlite_store.h"
+
+namespace farpage::cli {
+
+void add_options(Subcommand& subcommand, CoordinatorSettings& settings) {
+  subcommand.text("--listen", settings.listen, "Where to serve the REST API")
+      .text("--store", settings.store,
+            "What survives a restart: memory (nothing) or sqlite:PATH (nodes, regions, leases)")
+      .text("--token-file", settings.token_file,
+            "File with the bearer token that callers must bring, and that nodes are called with",
+            Subcommand::Scope::kShared)
+      .flag("--insecure", settings.insecure, "Listen beyond loopback without a token")
+      .duration("--node-ttl", settings.node_time_to_live,
+                "Silence after which a node counts as lost; its leases go on")
+      .duration("--region-ttl", settings.region_time_to_live,
+                "Silence after which the slabs of a region are taken back")
+      .number("--request-threads", settings.request_threads, 1, 1024, "Threads for requests")
+      .number("--max-long-polls", settings.max_long_polls, 1, 1023,
+              "Calls of /v1/events that may wait at once")
+      .choice("--output", settings.output, {"text", "json"}, "Form of the line printed when ready",
+              Subcommand::Scope::kShared);
+}
+
+Result<coordinator::ServiceOptions> service_options(const CoordinatorSettings& settings,
+                                                    const std::string& token) {
+  FARPAGE_TRY(listen, parse_host_port(settings.listen, "--listen"));
+  if (settings.node_time_to_live.count() == 0 || settings.region_time_to_live.count() == 0)
+    return fail(ErrorCode::kInvalid, "--node-ttl and --region-ttl must be longer than 0");
+  if (!listen.is_loopback() && token.empty() && !settings.insecure)
+    return fail(ErrorCode::kInvalid,
+                fmt::format("--listen {} can be reached by others, and a coordinator hands out "
+                            "memory: add --token-file, or --insecure on a network that you trust",
+                            settings.listen));
+  coordinator::ServiceOptions options;
+  options.host = listen.host;
+  options.port = listen.port;
+  options.token = token;
+  options.insecure = settings.insecure;
+  options.request_threads = static_cast<uint32_t>(settings.request_threads);
+  options.max_long_polls = static_cast<uint32_t>(settings.max_long_polls);
+  options.state.node_time_to_live = settings.node_time_to_live;
+  options.state.region_time_to_live = settings.region_time_to_live;
+  return options;
+}
+
+Result<std::unique_ptr<coordinator::Store>> open_store(const std::string& text) {
+  constexpr std::string_view kSqlite = "sqlite:";
+  if (text == "memory") return coordinator::make_memory_store();
+  if (text.rfind(kSqlite, 0) == 0 && text.size() > kSqlite.size())
+    return coordinator::open_sqlite_store(text.substr(kSqlite.size()));
+  return fail(ErrorCode::kInvalid,
+              fmt::format("--store: '{}' is neither memory nor sqlite:PATH", text));
+}
+
+}  // namespace farpage::cli

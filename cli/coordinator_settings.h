@@ -1,0 +1,37 @@
+// The knobs of `farpage coordinator`.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "base/clock.h"
+#include "base/result.h"
+#include "cli/subcommand.h"
+#include "coordinator/service.h"
+#include "coordinator/store.h"
+
+namespace farpage::cli {
+
+struct CoordinatorSettings {
+  std::string listen = "127.0.0.1:7070";
+  std::string store = "memory";
+  std::string token_file;
+  bool insecure = false;
+  Milliseconds node_time_to_live{5000};
+  Milliseconds region_time_to_live{60'000};
+  int64_t request_threads = 16;
+  int64_t max_long_polls = 64;
+  std::string output = "text";
+};
+
+// The options of the subcommand, bound to `settings`.
+void add_options(Subcommand& subcommand, CoordinatorSettings& settings);
+
+// kInvalid names the flag.
+Result<coordinator::ServiceOptions> service_options(const CoordinatorSettings& settings,
+                                                    const std::string& token);
+
+// "memory" or "sqlite:PATH".
+Result<std::unique_ptr<coordinator::Store>> open_store(const std::string& text);
+
+}  // namespace farpage::cli

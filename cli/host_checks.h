@@ -1,0 +1,64 @@
+// What `farpage doctor` looks at: is this host fit to borrow, to lend, and over what?
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace farpage::uffd {
+struct KernelReport;
+}
+
+namespace farpage::cli {
+
+enum class Verdict : uint8_t {
+  kOk,
+  kOptional,  // not there; the program runs without it, and `cure` says how to get it
+  kMissing,   // not there, and the program cannot run
+};
+std::string_view to_string(Verdict verdict);
+
+struct Check {
+  std::string name;
+  Verdict verdict = Verdict::kOk;
+  std::string detail;  // what was found
+  std::string cure;    // empty when kOk
+};
+
+// Where /proc and /sys are read: below "" on a host, below a directory in tests.
+class HostFiles {
+ public:
+  explicit HostFiles(std::string root = "") : root_(std::move(root)) {}
+  // The whole file without the last newline; nothing if it cannot be read.
+  std::optional<std::string> read(const std::string& path) const;
+
+ private:
+  std::string root_;
+};
+
+// "6.1.0-25-amd64" of uname(2): at least 5.14.
+Check check_kernel_version(const std::string& release);
+// May this process make a userfaultfd that also serves faults inside system calls, and one line for
+// each feature of it that the pager uses?
+std::vector<Check> check_userfaultfd(const uffd::KernelReport& kernel);
+Check check_io_uring();
+// The allocator that `farpage run` preloads next to the shim.
+Check check_allocator();
+Check check_memlock_limit(uint64_t soft_limit_bytes, bool has_ipc_lock);
+Check check_huge_pages(const HostFiles& files);
+// The memory limit of this process' control group, v1 or v2.
+Check check_cgroup_limit(const HostFiles& files);
+// One line for each port of each device, or one that says why there is none.
+std::vector<Check> check_rdma_devices();
+
+// Bit `number` of CapEff in /proc/self/status.
+bool has_capability(const HostFiles& files, unsigned number);
+
+// All of the above on this host.
+std::vector<Check> check_host();
+// Nothing is kMissing.
+bool can_run(const std::vector<Check>& checks);
+
+}  // namespace farpage::cli

@@ -1,0 +1,79 @@
+#include "cli/memory_hosts.h"
+
+#include <fmt/format.h>
+#include <spdlog/spdlog.h>
+
+#include "rdma/shm/shm.h"
+#include "rdma/tcp/tcp.h"
+#include "rdma/verbs/verbs.h"
+
+namespace farpage::cli {
+namespace {
+
+using MadeHost = Result<std::unique_ptr<rdma::MemoryHost>>;
+
+MadeHost make_tcp(const NodeSettings& settings) {
+  FARPAGE_TRY(listen, parse_host_port(settings.tcp_listen, "--tcp-listen"));
+  FARPAGE_TRY(published, published_host(listen, settings.advertise, "--tcp-listen"));
+  rdma::TcpHostOptions options;
+  options.listen_host = listen.host;
+  options.port = listen.port;
+  options.advertise_host = published;
+  return rdma::make_tcp_memory_host(std::move(options));
+}
+
+MadeHost make_shm(const NodeSettings& settings) {
+  rdma::ShmHostOptions options;
+  options.socket_path =
+      settings.shm_socket.empty() ? default_shm_socket(node_name(settings)) : settings.shm_socket;
+  return rdma::make_shm_memory_host(std::move(options));
+}
+
+MadeHost make_verbs(const NodeSettings& settings) {
+  rdma::VerbsHostOptions options;
+  options.device = settings.device;
+  options.device_port = static_cast<uint8_t>(settings.device_port);
+  options.gid_index = static_cast<int>(settings.gid_index);
+  options.mtu_bytes = static_cast<uint32_t>(settings.mtu_bytes);
+  options.max_rd_atomic = static_cast<uint32_t>(settings.max_rd_atomic);
+  return rdma::make_verbs_memory_host(options);
+}
+
+MadeHost make_one(const NodeSettings& settings, rdma::TransportKind kind) {
+  switch (kind) {
+    case rdma::TransportKind::kTcp:
+      return make_tcp(settings);
+    case rdma::TransportKind::kShm:
+      return make_shm(settings);
+    case rdma::TransportKind::kVerbs:
+      return make_verbs(settings);
+    case rdma::TransportKind::kLoop:
+      break;
+  }
+  return fail(ErrorCode::kUnsupported, "only for tests");
+}
+
+}  // namespace
+
+Result<std::vector<std::unique_ptr<rdma::MemoryHost>>> make_memory_hosts(
+    const NodeSettings& settings, const TransportChoice& choice) {
+  std::vector<std::unique_ptr<rdma::MemoryHost>> hosts;
+  for (const rdma::TransportKind kind : choice.kinds) {
+    MadeHost host = make_one(settings, kind);
+    if (host) {
+      hosts.push_back(std::move(*host));
+      continue;
+    }
+    if (!choice.automatic)
+      return fail_with(fmt::format("--transports: {} does not work here", rdma::to_string(kind)),
+                       std::move(host).error());
+    spdlog::info("node transport_left_out transport={} reason=\"{}\"", rdma::to_string(kind),
+                 host.error().message());
+  }
+  if (hosts.empty())
+    return fail(ErrorCode::kUnsupported,
+                "no transport works on this host; farpage doctor says why");
+  return hosts;
+}
+
+}  // namespace farpage::cli

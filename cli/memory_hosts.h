@@ -1,0 +1,19 @@
+// The transports that a node offers, from the names on its command line.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "base/result.h"
+#include "cli/node_settings.h"
+#include "rdma/memory_host.h"
+
+namespace farpage::cli {
+
+// One host for each transport of the choice. With auto, one that this host cannot offer is left out
+// and the reason logged, and it is a failure when none is left; a transport that was named must
+// work.
+Result<std::vector<std::unique_ptr<rdma::MemoryHost>>> make_memory_hosts(
+    const NodeSettings& settings, const TransportChoice& choice);
+
+}  // namespace farpage::cli

@@ -1,0 +1,101 @@
+#include "cli/node_settings.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+
+#include "base/host.h"
+
+namespace farpage::cli {
+
+Result<TransportChoice> parse_transports(const std::string& text) {
+  TransportChoice choice;
+  if (text == "auto") {
+    choice.automatic = true;
+    choice.kinds = {rdma::TransportKind::kVerbs, rdma::TransportKind::kShm,
+                    rdma::TransportKind::kTcp};
+    return choice;
+  }
+  for (size_t at = 0; at <= text.size();) {
+    const size_t end = std::min(text.find(',', at), text.size());
+    const std::string name = text.substr(at, end - at);
+    const auto kind = rdma::transport_kind_from(name);
+    if (!kind || *kind == rdma::TransportKind::kLoop)
+      return fail(ErrorCode::kInvalid,
+                  fmt::format("--transports: '{}' is not one of verbs, shm, tcp; write auto or a "
+                              "list such as tcp,shm",
+                              name));
+    if (std::find(choice.kinds.begin(), choice.kinds.end(), *kind) != choice.kinds.end())
+      return fail(ErrorCode::kInvalid, fmt::format("--transports: {} stands there twice", name));
+    choice.kinds.push_back(*kind);
+    at = end + 1;
+  }
+  return choice;
+}
+
+std::string node_name(const NodeSettings& settings) {
+  return settings.name.empty() ? host_name() : settings.name;
+}
+
+std::string default_shm_socket(const std::string& node_name) {
+  const std::string file = "/" + node_name + ".sock";
+  if (::geteuid() == 0) return "/run/farpage" + file;
+  const char* runtime = std::getenv("XDG_RUNTIME_DIR");
+  if (runtime != nullptr && *runtime == '/') return std::string(runtime) + "/farpage" + file;
+  return fmt::format("/tmp/farpage-{}{}", ::geteuid(), file);
+}
+
+void add_options(Subcommand& subcommand, NodeSettings& settings) {
+  subcommand
+      .text("--coordinator", settings.coordinator, "URL of the coordinator",
+            Subcommand::Scope::kShared)
+      .required()
+      .text("--token-file", settings.token_file,
+            "File with the bearer token, for the coordinator and for the agent's own callers",
+            Subcommand::Scope::kShared)
+      .size("--lend", settings.lend_bytes, "How much memory to lend; taken at once")
+      .size("--slab", settings.slab_bytes, "Unit of lending, a power of two from 2M to 1G")
+      .text("--name", settings.name, "Name of this node in the cluster (default: the host's name)")
+      .text("--listen-agent", settings.listen_agent, "Where the coordinator reaches this node")
+      .text("--advertise", settings.advertise,
+            "Name or address that others use for this host, when it listens on 0.0.0.0")
+      .flag("--insecure", settings.insecure, "Listen beyond loopback without a token")
+      .text("--transports", settings.transports, "What to offer: auto, or a list of verbs,shm,tcp")
+      .text("--tcp-listen", settings.tcp_listen, "Where the TCP data server listens")
+      .text("--shm-socket", settings.shm_socket,
+            "Unix socket for borrowers on this host, in a directory of mode 0700 (default: "
+            "/run/farpage/NAME.sock for root, else below $XDG_RUNTIME_DIR or /tmp)")
+      .text("--device", settings.device, "RDMA device (default: the first with an active port)")
+      .number("--device-port", settings.device_port, 0, 255, "Port of the device; 0: first active")
+      .number("--gid-index", settings.gid_index, -1, 255, "GID; -1: RoCE v2, IPv4 first")
+      .number("--mtu", settings.mtu_bytes, 0, 4096, "Upper limit of the path MTU; 0: the port's")
+      .number("--max-rd-atomic", settings.max_rd_atomic, 0, 255,
+              "READs answered at once for one borrower; 0: the device's limit")
+      .flag("--hugepages", settings.hugepages, "Lend 2 MiB pages of the host's pool")
+      .number("--numa-node", settings.numa_node, -1, 1023, "Take the memory from there; -1: any")
+      .duration("--heartbeat", settings.heartbeat_interval, "How often the coordinator hears of us")
+      .duration("--leave-timeout", settings.leave_timeout,
+                "How long SIGTERM waits for borrowers to give their slabs back")
+      .choice("--output", settings.output, {"text", "json"}, "Form of the line printed when joined",
+              Subcommand::Scope::kShared);
+}
+
+Status check(const NodeSettings& settings) {
+  FARPAGE_TRY(agent, parse_host_port(settings.listen_agent, "--listen-agent"));
+  FARPAGE_TRY(tcp, parse_host_port(settings.tcp_listen, "--tcp-listen"));
+  FARPAGE_TRY_VOID(published_host(agent, settings.advertise, "--listen-agent"));
+  FARPAGE_TRY_VOID(published_host(tcp, settings.advertise, "--tcp-listen"));
+  FARPAGE_TRY_VOID(parse_transports(settings.transports));
+  if (settings.coordinator.empty())
+    return fail(ErrorCode::kInvalid, "--coordinator: the URL of the coordinator is needed");
+  if (!agent.is_loopback() && settings.token_file.empty() && !settings.insecure)
+    return fail(ErrorCode::kInvalid,
+                fmt::format("--listen-agent {} can be reached by others, who could take any slab: "
+                            "add --token-file, or --insecure on a network that you trust",
+                            settings.listen_agent));
+  return {};
+}
+
+}  // namespace farpage::cli

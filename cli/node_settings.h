@@ -1,0 +1,61 @@
+// The knobs of `farpage node`.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/result.h"
+#include "cli/host_port.h"
+#include "cli/subcommand.h"
+#include "coordinator/api.h"
+#include "rdma/endpoint.h"
+
+namespace farpage::cli {
+
+struct NodeSettings {
+  std::string coordinator;
+  uint64_t lend_bytes = uint64_t{1} << 30;
+  uint64_t slab_bytes = coordinator::kDefaultSlabBytes;
+  std::string name;  // empty: the host's
+  std::string listen_agent = "127.0.0.1:0";
+  std::string advertise;  // empty: the host of listen_agent, or of tcp_listen for TCP
+  std::string transports = "auto";
+  std::string tcp_listen = "127.0.0.1:0";
+  std::string shm_socket;  // empty: default_shm_socket()
+  std::string device;
+  int64_t device_port = 0;
+  int64_t gid_index = -1;
+  int64_t mtu_bytes = 0;
+  int64_t max_rd_atomic = 0;
+  bool hugepages = false;
+  int64_t numa_node = -1;
+  std::string token_file;
+  bool insecure = false;
+  Milliseconds heartbeat_interval{1000};
+  Milliseconds leave_timeout{30'000};
+  std::string output = "text";
+};
+
+// The options of the subcommand, bound to `settings`.
+void add_options(Subcommand& subcommand, NodeSettings& settings);
+
+// "auto" or a list such as "tcp,shm": which transports to offer. With auto, those that this host
+// cannot offer are left out; named ones must work.
+struct TransportChoice {
+  bool automatic = false;
+  std::vector<rdma::TransportKind> kinds;
+};
+Result<TransportChoice> parse_transports(const std::string& text);
+
+// --name, or the name of this host.
+std::string node_name(const NodeSettings& settings);
+
+// Where a node of that name listens for borrowers on its own host: in /run/farpage for root, else
+// below $XDG_RUNTIME_DIR or /tmp.
+std::string default_shm_socket(const std::string& node_name);
+
+// What is wrong with the settings, before anything is started: kInvalid names the flag.
+Status check(const NodeSettings& settings);
+
+}  // namespace farpage::cli

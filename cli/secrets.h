@@ -1,0 +1,17 @@
+// Bearer tokens from files: on a command line everybody could read them.
+#pragma once
+
+#include <string>
+
+#include "base/result.h"
+
+namespace farpage::cli {
+
+inline constexpr size_t kMinTokenBytes = 16;
+inline constexpr size_t kMaxTokenBytes = 256;
+
+// The token in `file`: one line of printable ASCII without spaces, in a file that only its owner
+// can read. No file name: no token. kInvalid, kNotFound or kDenied with the cure otherwise.
+Result<std::string> read_token(const std::string& file);
+
+}  // namespace farpage::cli

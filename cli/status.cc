@@ -1,0 +1,65 @@
+// farpage status: who lends, who borrows.
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+#include "cli/secrets.h"
+#include "cli/status_tables.h"
+#include "cli/subcommand.h"
+#include "coordinator/client.h"
+
+namespace farpage::cli {
+namespace {
+
+struct StatusSettings {
+  std::string coordinator;
+  std::string token_file;
+  std::string output = "text";
+};
+
+// What the coordinator answers, as it is, so that nothing it says is lost here.
+Result<int> print_json(coordinator::Client& client) {
+  nlohmann::json all;
+  for (const char* part : {"nodes", "regions", "cluster"}) {
+    FARPAGE_TRY(body, client.get(fmt::format("/v1/{}", part)));
+    const nlohmann::json answer = nlohmann::json::parse(body, nullptr, false);
+    if (!answer.is_object())
+      return fail(
+          ErrorCode::kUnavailable,
+          fmt::format("/v1/{} is not answered by a coordinator: check --coordinator", part));
+    // Lists come as {"nodes": [...]}.
+    all[part] = answer.contains(part) && answer[part].is_array() ? answer[part] : answer;
+  }
+  fmt::print("{}\n", all.dump(2, ' ', false, nlohmann::json::error_handler_t::replace));
+  return kExitOk;
+}
+
+Result<int> print_status(const StatusSettings& settings) {
+  FARPAGE_TRY(token, read_token(settings.token_file));
+  FARPAGE_TRY(client, coordinator::Client::create({settings.coordinator, token}));
+  if (settings.output == "json") return print_json(*client);
+  FARPAGE_TRY(nodes, client->nodes());
+  FARPAGE_TRY(regions, client->regions());
+  fmt::print("{}", status_text(nodes, regions));
+  return kExitOk;
+}
+
+}  // namespace
+
+void add_status(CLI::App& root, Invocation& invocation) {
+  const auto settings = std::make_shared<StatusSettings>();
+  Subcommand(root, "status", "Show nodes, regions and totals of a cluster",
+             {"farpage status --coordinator http://127.0.0.1:7070",
+              "farpage status --coordinator http://10.0.0.1:7070 --token-file token --output json"})
+      .text("--coordinator", settings->coordinator, "URL of the coordinator",
+            Subcommand::Scope::kShared)
+      .required()
+      .text("--token-file", settings->token_file, "File with the bearer token",
+            Subcommand::Scope::kShared)
+      .choice("--output", settings->output, {"text", "json"}, "How to print it",
+              Subcommand::Scope::kShared)
+      .on_run(invocation, [settings] { return print_status(*settings); });
+}
+
+}  // namespace farpage::cli

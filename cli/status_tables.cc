@@ -1,0 +1,77 @@
+#include "cli/status_tables.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/size.h"
+#include "cli/table.h"
+
+namespace farpage::cli {
+namespace {
+
+using coordinator::NodeInfo;
+using coordinator::RegionInfo;
+
+std::string transports_of(const NodeInfo& node) {
+  std::string names;
+  for (const rdma::TransportAddress& address : node.join.transports)
+    names += (names.empty() ? "" : ",") + std::string(rdma::to_string(address.kind));
+  return names;
+}
+
+std::string counters_of(const coordinator::Counters& counters) {
+  std::string text;
+  for (const auto& [name, value] : counters)
+    if (value != 0) text += fmt::format("{}{}={}", text.empty() ? "" : " ", name, value);
+  return text.empty() ? "-" : text;
+}
+
+std::string nodes_table(const std::vector<NodeInfo>& nodes) {
+  std::vector<std::vector<std::string>> rows;
+  for (const NodeInfo& node : nodes) {
+    const uint64_t slab_bytes = node.join.slab_bytes;
+    rows.push_back(
+        {node.join.id.value, std::string(coordinator::to_string(node.state)), transports_of(node),
+         format_size(node.free_slabs * slab_bytes), format_size(node.total_slabs * slab_bytes),
+         fmt::format("{:.1f}s", static_cast<double>(node.last_heartbeat_age.count()) / 1000.0),
+         node.join.agent_url});
+  }
+  return format_table({"NODE", "STATE", "TRANSPORTS", "FREE", "TOTAL", "HEARTBEAT", "AGENT"}, rows);
+}
+
+std::string regions_table(const std::vector<RegionInfo>& regions) {
+  std::vector<std::vector<std::string>> rows;
+  for (const RegionInfo& region : regions) {
+    const auto lost = std::count_if(region.leases.begin(), region.leases.end(),
+                                    [](const coordinator::Lease& lease) { return lease.lost; });
+    rows.push_back({region.id.value, region.name.empty() ? "-" : region.name,
+                    std::to_string(region.replicas), std::to_string(region.leases.size()),
+                    std::to_string(lost), format_size(region.leases.size() * region.slab_bytes),
+                    counters_of(region.counters)});
+  }
+  return format_table({"REGION", "NAME", "REPLICAS", "SLABS", "LOST", "MEMORY", "COUNTERS"}, rows);
+}
+
+std::string totals(const std::vector<NodeInfo>& nodes, const std::vector<RegionInfo>& regions) {
+  uint64_t free_bytes = 0;
+  uint64_t total_bytes = 0;
+  size_t alive = 0;
+  for (const NodeInfo& node : nodes) {
+    if (node.state != coordinator::NodeState::kAlive) continue;
+    ++alive;
+    free_bytes += node.free_slabs * node.join.slab_bytes;
+    total_bytes += node.total_slabs * node.join.slab_bytes;
+  }
+  return fmt::format("{} of {} nodes alive, {} of {} free, {} regions\n", alive, nodes.size(),
+                     format_size(free_bytes), format_size(total_bytes), regions.size());
+}
+
+}  // namespace
+
+std::string status_text(const std::vector<NodeInfo>& nodes,
+                        const std::vector<RegionInfo>& regions) {
+  return nodes_table(nodes) + "\n" + regions_table(regions) + "\n" + totals(nodes, regions);
+}
+
+}  // namespace farpage::cli

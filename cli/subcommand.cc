@@ -1,0 +1,148 @@
+#include "cli/subcommand.h"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <cctype>
+#include <charconv>
+
+#include "base/size.h"
+
+namespace farpage::cli {
+namespace {
+
+// "--lend-bytes" -> "LEND_BYTES"
+std::string upper_snake(const std::string& text) {
+  std::string name;
+  for (const char c : text.substr(text.find_first_not_of('-')))
+    name += c == '-' ? '_' : static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
+  return name;
+}
+
+// A validator that turns the text into a plain number before CLI11 reads it.
+CLI::Validator size_validator() {
+  return CLI::Validator(
+      [](std::string& text) -> std::string {
+        const Result<uint64_t> bytes = parse_size(text);
+        if (!bytes) return bytes.error().context;
+        text = std::to_string(*bytes);
+        return {};
+      },
+      "");
+}
+
+std::string format_duration(Milliseconds value) {
+  const auto count = value.count();
+  return count % 1000 == 0 ? fmt::format("{}s", count / 1000) : fmt::format("{}ms", count);
+}
+
+}  // namespace
+
+Result<Milliseconds> parse_duration(const std::string& text) {
+  uint64_t count = 0;
+  const char* end = text.data() + text.size();
+  const auto [rest, problem] = std::from_chars(text.data(), end, count);
+  const std::string unit(rest, end);
+  uint64_t unit_ms = 0;
+  if (unit == "ms") unit_ms = 1;
+  if (unit == "s" || unit.empty()) unit_ms = 1000;
+  if (unit == "m") unit_ms = 60'000;
+  if (unit == "h") unit_ms = 3'600'000;
+  constexpr uint64_t kMaxMs = uint64_t{1000} * 366 * 24 * 3600;
+  if (problem != std::errc() || unit_ms == 0 || count > kMaxMs / unit_ms)
+    return fail(ErrorCode::kInvalid,
+                fmt::format("'{}' is not a duration: write a number with ms, s, m or h, such as "
+                            "30s",
+                            text));
+  return Milliseconds(count * unit_ms);
+}
+
+Subcommand::Subcommand(CLI::App& root, const std::string& name, const std::string& summary,
+                       const std::vector<std::string>& examples)
+    : app_(root.add_subcommand(name, summary)) {
+  std::string footer = "Examples:";
+  for (const std::string& example : examples) footer += "\n  " + example;
+  app_->footer(footer);
+  app_->fallthrough();  // --log-level and --config may stand behind the subcommand, too
+}
+
+void Subcommand::last(CLI::Option* option, const std::string& flag, Scope scope) {
+  const std::string prefix = scope == Scope::kOwn ? upper_snake(app_->get_name()) + "_" : "";
+  option->envname("FARPAGE_" + prefix + upper_snake(flag));
+  last_ = option;
+}
+
+Subcommand& Subcommand::text(const std::string& flag, std::string& value, const std::string& help,
+                             Scope scope) {
+  last(app_->add_option(flag, value, help)->type_name("TEXT"), flag, scope);
+  if (!value.empty()) last_->default_str(value);
+  return *this;
+}
+
+Subcommand& Subcommand::choice(const std::string& flag, std::string& value,
+                               const std::vector<std::string>& allowed, const std::string& help,
+                               Scope scope) {
+  last(app_->add_option(flag, value, help)->default_str(value)->check(CLI::IsMember(allowed)), flag,
+       scope);
+  return *this;
+}
+
+Subcommand& Subcommand::number(const std::string& flag, int64_t& value, int64_t lowest,
+                               int64_t highest, const std::string& help) {
+  last(app_->add_option(flag, value, help)
+           ->default_str(std::to_string(value))
+           ->type_name("NUMBER")
+           ->check(CLI::Range(lowest, highest)),
+       flag, Scope::kOwn);
+  return *this;
+}
+
+Subcommand& Subcommand::size(const std::string& flag, uint64_t& bytes, const std::string& help) {
+  last(app_->add_option(flag, bytes, help)
+           ->default_str(format_size(bytes))
+           ->type_name("SIZE")
+           ->transform(size_validator()),
+       flag, Scope::kOwn);
+  return *this;
+}
+
+Subcommand& Subcommand::duration(const std::string& flag, Milliseconds& value,
+                                 const std::string& help) {
+  // The same text is read twice: once to refuse it with a sentence, once for its value.
+  const auto check = [](std::string& text) -> std::string {
+    const Result<Milliseconds> parsed = parse_duration(text);
+    return parsed ? std::string() : parsed.error().context;
+  };
+  const auto store = [&value](const std::string& text) {
+    if (const Result<Milliseconds> parsed = parse_duration(text)) value = *parsed;
+  };
+  last(app_->add_option_function<std::string>(flag, store, help)
+           ->default_str(format_duration(value))
+           ->type_name("DURATION")
+           ->check(CLI::Validator(check, "")),
+       flag, Scope::kOwn);
+  return *this;
+}
+
+Subcommand& Subcommand::flag(const std::string& flag, bool& value, const std::string& help) {
+  last(app_->add_flag(flag, value, help), flag, Scope::kOwn);
+  return *this;
+}
+
+Subcommand& Subcommand::required() {
+  last_->required();
+  return *this;
+}
+
+Subcommand& Subcommand::command_line(std::vector<std::string>& value, const std::string& help) {
+  app_->fallthrough(false);
+  app_->add_option("command", value, help)->required()->configurable(false);
+  app_->positionals_at_end();
+  return *this;
+}
+
+void Subcommand::on_run(Invocation& invocation, std::function<Result<int>()> run) {
+  app_->callback([&invocation, run = std::move(run)] { invocation.run = run; });
+}
+
+}  // namespace farpage::cli

@@ -1,0 +1,79 @@
+// One subcommand of the binary: its options, its examples, and what it does.
+//
+// To add one: declare its add_ function below and put it into the table in program.cc.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/result.h"
+
+namespace CLI {
+class App;
+class Option;
+}  // namespace CLI
+
+namespace farpage::cli {
+
+inline constexpr int kExitOk = 0;
+inline constexpr int kExitFailure = 1;
+inline constexpr int kExitUsage = 2;  // the command line, the environment or the file is wrong
+
+// What the command line chose. The value is the exit status; a failure is printed as one line and
+// ends with kExitUsage when it is kInvalid, else with kExitFailure.
+struct Invocation {
+  std::function<Result<int>()> run;
+};
+
+// A subcommand under construction. Each option is a flag (--lend), an environment variable
+// (FARPAGE_NODE_LEND; options that mean the same everywhere leave the subcommand out:
+// FARPAGE_COORDINATOR) and a key of the configuration file (lend in [node]), in this order of
+// precedence. Values are borrowed: they must live until the program has run.
+class Subcommand {
+ public:
+  // `examples`: lines for the end of the help text.
+  Subcommand(CLI::App& root, const std::string& name, const std::string& summary,
+             const std::vector<std::string>& examples);
+
+  enum class Scope { kOwn, kShared };  // of the environment variable's name
+  Subcommand& text(const std::string& flag, std::string& value, const std::string& help,
+                   Scope scope = Scope::kOwn);
+  Subcommand& choice(const std::string& flag, std::string& value,
+                     const std::vector<std::string>& allowed, const std::string& help,
+                     Scope scope = Scope::kOwn);
+  Subcommand& number(const std::string& flag, int64_t& value, int64_t lowest, int64_t highest,
+                     const std::string& help);
+  // "1G"
+  Subcommand& size(const std::string& flag, uint64_t& bytes, const std::string& help);
+  // "500ms", "30s", "2m"; a bare number is seconds.
+  Subcommand& duration(const std::string& flag, Milliseconds& value, const std::string& help);
+  Subcommand& flag(const std::string& flag, bool& value, const std::string& help);
+  // Makes the option that was added last required.
+  Subcommand& required();
+  // Everything from the first argument that is no option on, untouched: the command to run.
+  Subcommand& command_line(std::vector<std::string>& value, const std::string& help);
+
+  // What happens when this subcommand was chosen.
+  void on_run(Invocation& invocation, std::function<Result<int>()> run);
+
+ private:
+  void last(CLI::Option* option, const std::string& flag, Scope scope);
+
+  CLI::App* app_;
+  CLI::Option* last_ = nullptr;
+};
+
+// "500ms", "30s", "2m", "1h"; a bare number is seconds. kInvalid otherwise.
+Result<Milliseconds> parse_duration(const std::string& text);
+
+void add_coordinator(CLI::App& root, Invocation& invocation);
+void add_node(CLI::App& root, Invocation& invocation);
+void add_status(CLI::App& root, Invocation& invocation);
+void add_doctor(CLI::App& root, Invocation& invocation);
+void add_version(CLI::App& root, Invocation& invocation);
+
+}  // namespace farpage::cli

@@ -1,0 +1,122 @@
+#include "node/agent.h"
+
+#include <fmt/format.h>
+
+#include <charconv>
+#include <utility>
+#include <vector>
+
+#include "coordinator/api_json.h"
+#include "coordinator/http_server.h"
+
+namespace farpage::node {
+namespace {
+
+using coordinator::Access;
+using coordinator::HttpReply;
+using coordinator::HttpRequest;
+
+constexpr uint32_t kThreads = 4;  // one coordinator, now and then a person
+
+// The number in /v1/slabs/{node_slab}/...
+Result<uint32_t> node_slab_of(const HttpRequest& request) {
+  const std::string& text = request.ids.front();
+  uint32_t slab = 0;
+  const auto [rest, problem] = std::from_chars(text.data(), text.data() + text.size(), slab);
+  if (problem != std::errc() || rest != text.data() + text.size())
+    return fail(ErrorCode::kNotFound, fmt::format("node_slab {} is not a number of a slab", text));
+  return slab;
+}
+
+HttpReply reply_of(const Result<std::string>& body) {
+  if (!body) return coordinator::problem_reply(body.error());
+  return {200, *body};
+}
+
+class HttpAgent final : public Agent {
+ public:
+  HttpAgent(Lender& lender, std::function<NodeReport()> report)
+      : lender_(lender), report_(std::move(report)) {}
+
+  Status listen(const AgentOptions& options) {
+    coordinator::HttpServerOptions server;
+    server.host = options.host;
+    server.port = options.port;
+    server.token = options.token;
+    server.threads = kThreads;
+    auto made = coordinator::HttpServer::create(
+        std::move(server), routes(),
+        [](const std::string&, const std::string&, int, Nanoseconds) {});
+    if (!made)
+      return fail_with(fmt::format("--listen-agent {}:{}", options.host, options.port),
+                       std::move(made).error());
+    server_ = std::move(*made);
+    return {};
+  }
+
+  uint16_t port() const override { return server_->port(); }
+
+ private:
+  std::vector<coordinator::Route> routes() {
+    std::vector<coordinator::Route> routes;
+    const auto add = [&](const char* method, const char* pattern, auto handler,
+                         Access access = Access::kToken) {
+      routes.push_back({method, pattern, {}, std::move(handler), access});
+    };
+    add("POST", "/v1/slabs/{node_slab}/lease",
+        [this](const HttpRequest& request) { return reply_of(lease(request)); });
+    add("POST", "/v1/slabs/{node_slab}/revoke", [this](const HttpRequest& request) {
+      const Status done = revoke(request);
+      return done ? HttpReply{204, ""} : coordinator::problem_reply(done.error());
+    });
+    add("POST", "/v1/connect",
+        [this](const HttpRequest& request) { return reply_of(connect(request)); });
+    add("GET", "/v1/status", [this](const HttpRequest&) {
+      return HttpReply{200, status_json(report_())};
+    });
+    add("GET", "/metrics", [this](const HttpRequest&) {
+      return HttpReply{200, prometheus_text(report_()), "text/plain; version=0.0.4"};
+    });
+    add(
+        "GET", "/healthz",
+        [](const HttpRequest&) {
+          return HttpReply{200, "ok\n", "text/plain"};
+        },
+        Access::kOpen);
+    return routes;
+  }
+
+  Result<std::string> lease(const HttpRequest& request) {
+    FARPAGE_TRY(node_slab, node_slab_of(request));
+    FARPAGE_TRY(borrower, coordinator::decode_slab_lease_request(request.body));
+    FARPAGE_TRY(reply, lender_.lease(node_slab, borrower));
+    return coordinator::encode(reply);
+  }
+
+  Status revoke(const HttpRequest& request) {
+    FARPAGE_TRY(node_slab, node_slab_of(request));
+    FARPAGE_TRY(order, coordinator::decode_slab_revoke_request(request.body));
+    return lender_.revoke(node_slab, order.generation);
+  }
+
+  Result<std::string> connect(const HttpRequest& request) {
+    FARPAGE_TRY(peer, coordinator::decode_queue_pair_endpoint(request.body));
+    FARPAGE_TRY(ours, lender_.connect(peer));
+    return coordinator::encode(ours);
+  }
+
+  Lender& lender_;
+  const std::function<NodeReport()> report_;
+  std::unique_ptr<coordinator::HttpServer> server_;  // last: its threads use the others
+};
+
+}  // namespace
+
+Result<std::unique_ptr<Agent>> Agent::create(const AgentOptions& options, Lender& lender,
+                                             std::function<NodeReport()> report) {
+  auto agent = std::make_unique<HttpAgent>(lender, std::move(report));
+  FARPAGE_TRY_VOID(agent->listen(options));
+  return std::unique_ptr<Agent>(std::move(agent));
+}
+
+}  // namespace farpage::node

@@ -1,0 +1,133 @@
+#include "node/lender.h"
+
+#include <fmt/format.h>
+#include <spdlog/spdlog.h>
+
+#include "base/check.h"
+
+namespace farpage::node {
+namespace {
+
+bool same_borrower(const coordinator::SlabLeaseRequest& a, const coordinator::SlabLeaseRequest& b) {
+  return a.region == b.region && a.slab == b.slab && a.replica == b.replica;
+}
+
+}  // namespace
+
+Lender::Lender(SlabPool& pool, std::span<const std::unique_ptr<rdma::MemoryHost>> hosts)
+    : pool_(pool), hosts_(hosts) {}
+
+Lender::~Lender() {
+  const std::lock_guard lock(mutex_);
+  for (const auto& [node_slab, lease] : leases_) withdraw_all(lease.registrations);
+}
+
+Result<std::vector<Lender::Registration>> Lender::expose_everywhere(const SlabPool::Lent& lent) {
+  std::vector<Registration> registrations;
+  for (const auto& host : hosts_) {
+    const rdma::TransportKind kind = host->address().kind;
+    Result<RemoteKey> key = host->expose(lent.memory, lent.generation);
+    if (!key) {
+      withdraw_all(registrations);
+      return fail_with(fmt::format("registering a slab with {}", rdma::to_string(kind)),
+                       std::move(key).error());
+    }
+    registrations.push_back({host.get(), kind, *key});
+  }
+  return registrations;
+}
+
+void Lender::withdraw_all(const std::vector<Registration>& registrations) {
+  for (const Registration& registration : registrations)
+    registration.host->withdraw(registration.key);
+}
+
+Result<coordinator::SlabLeaseReply> Lender::lease(uint32_t node_slab,
+                                                  const coordinator::SlabLeaseRequest& borrower) {
+  const std::lock_guard lock(mutex_);
+  const auto held = leases_.find(node_slab);
+  if (held != leases_.end() && same_borrower(held->second.borrower, borrower))
+    return held->second.reply;
+  if (refusing_)
+    return fail(ErrorCode::kUnavailable, "this node is leaving and gives no new leases");
+  FARPAGE_TRY(lent, pool_.lend(node_slab, kScrubWait));
+  Result<std::vector<Registration>> registrations = expose_everywhere(lent);
+  if (!registrations) {
+    const Status back = pool_.take_back(node_slab, lent.generation);
+    FARPAGE_CHECK(back.has_value(), "slab %u was lent a moment ago", node_slab);
+    return tl::unexpected(std::move(registrations).error());
+  }
+  Lease lease;
+  lease.borrower = borrower;
+  lease.reply.address = RemoteAddress{reinterpret_cast<uint64_t>(lent.memory.bytes.data())};
+  lease.reply.bytes = lent.memory.bytes.size();
+  lease.reply.generation = lent.generation;
+  for (const Registration& registration : *registrations)
+    lease.reply.rkeys[registration.kind] = registration.key;
+  lease.registrations = std::move(*registrations);
+  const auto [placed, is_new] = leases_.insert_or_assign(node_slab, std::move(lease));
+  FARPAGE_CHECK(is_new, "slab %u has two leases", node_slab);
+  spdlog::info("node slab_leased slab={} generation={} region={} region_slab={} replica={}",
+               node_slab, lent.generation.value, borrower.region.value, borrower.slab.value,
+               borrower.replica);
+  return placed->second.reply;
+}
+
+Status Lender::revoke(uint32_t node_slab, Generation generation) {
+  {
+    const std::lock_guard lock(mutex_);
+    FARPAGE_TRY(status, pool_.status(node_slab));
+    // The pool says why: an unknown slab, a stale generation, or nothing to do.
+    if (status.generation != generation || status.state != SlabState::kLeased)
+      return pool_.take_back(node_slab, generation);
+    const auto held = leases_.find(node_slab);
+    FARPAGE_CHECK(held != leases_.end(), "slab %u is leased by nobody", node_slab);
+    withdraw_all(held->second.registrations);
+    leases_.erase(held);
+    FARPAGE_TRY_VOID(pool_.take_back(node_slab, generation));
+  }
+  returned_.notify_all();
+  spdlog::info("node slab_revoked slab={} generation={}", node_slab, generation.value);
+  return {};
+}
+
+Result<rdma::QueuePairEndpoint> Lender::connect(const rdma::QueuePairEndpoint& peer) {
+  for (const auto& host : hosts_)
+    if (host->address().kind == rdma::TransportKind::kVerbs) return host->accept(peer);
+  return fail(ErrorCode::kUnsupported, "this node offers no verbs transport");
+}
+
+void Lender::refuse_new_leases() {
+  const std::lock_guard lock(mutex_);
+  refusing_ = true;
+}
+
+bool Lender::refuses_new_leases() const {
+  const std::lock_guard lock(mutex_);
+  return refusing_;
+}
+
+bool Lender::wait_until_nothing_leased(Nanoseconds limit) {
+  std::unique_lock lock(mutex_);
+  return returned_.wait_for(lock, limit, [this] { return leases_.empty(); });
+}
+
+uint32_t Lender::lendable_slabs() const {
+  if (refuses_new_leases()) return 0;
+  const SlabCounts counts = pool_.counts();
+  return counts.free + counts.scrubbing;
+}
+
+std::vector<rdma::TransportAddress> Lender::addresses() const {
+  std::vector<rdma::TransportAddress> addresses;
+  for (const auto& host : hosts_) addresses.push_back(host->address());
+  return addresses;
+}
+
+std::vector<TransportReport> Lender::reports() const {
+  std::vector<TransportReport> reports;
+  for (const auto& host : hosts_) reports.push_back({host->address().kind, host->counters()});
+  return reports;
+}
+
+}  // namespace farpage::node

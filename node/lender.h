@@ -1,0 +1,86 @@
+// Lender: lends the pool's slabs on every wire of the node, and takes them back.
+#pragma once
+
+#include <condition_variable>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/result.h"
+#include "coordinator/api.h"
+#include "node/slab_pool.h"
+#include "rdma/memory_host.h"
+
+namespace farpage::node {
+
+struct TransportReport {
+  rdma::TransportKind kind = rdma::TransportKind::kTcp;
+  rdma::HostCounters counters;
+};
+
+// Threads: any.
+// Invariants:
+//  1. Each lease has one registration on every host, or none at all: a borrower may use any wire.
+//  2. A slab goes back to the pool only after every host has withdrawn its key.
+class Lender {
+ public:
+  // How long a lease waits for a slab that is being scrubbed.
+  static constexpr Milliseconds kScrubWait{1500};
+
+  // Both must outlive the lender. At most one host of each transport.
+  Lender(SlabPool& pool, std::span<const std::unique_ptr<rdma::MemoryHost>> hosts);
+  // Withdraws whatever is still lent.
+  ~Lender();
+
+  // The same borrower asking for the same slab again gets the same lease again: the coordinator may
+  // have lost the answer. kConflict: leased to another. kUnavailable: leaving, or still scrubbed.
+  // kExhausted and others: a wire could not register the slab (memlock).
+  Result<coordinator::SlabLeaseReply> lease(uint32_t node_slab,
+                                            const coordinator::SlabLeaseRequest& borrower);
+  // Ends a lease: no READ or WRITE with its keys succeeds afterwards. Twice is once. kConflict: the
+  // generation is not the slab's current one, and nothing was done.
+  Status revoke(uint32_t node_slab, Generation generation);
+
+  // A peer's queue pair, answered by the verbs host. kUnsupported: this node has none.
+  Result<rdma::QueuePairEndpoint> connect(const rdma::QueuePairEndpoint& peer);
+
+  void refuse_new_leases();
+  bool refuses_new_leases() const;
+  // Waits until nothing is leased; false when `limit` passed first.
+  bool wait_until_nothing_leased(Nanoseconds limit);
+
+  // Slabs that a borrower can get now or in a moment: 0 once new leases are refused.
+  uint32_t lendable_slabs() const;
+  SlabCounts slab_counts() const { return pool_.counts(); }
+  std::vector<rdma::TransportAddress> addresses() const;
+  std::vector<TransportReport> reports() const;
+
+ private:
+  struct Registration {
+    rdma::MemoryHost* host = nullptr;
+    rdma::TransportKind kind = rdma::TransportKind::kTcp;
+    RemoteKey key;
+  };
+  struct Lease {
+    coordinator::SlabLeaseRequest borrower;
+    coordinator::SlabLeaseReply reply;
+    std::vector<Registration> registrations;
+  };
+
+  Result<std::vector<Registration>> expose_everywhere(const SlabPool::Lent& lent);
+  static void withdraw_all(const std::vector<Registration>& registrations);
+
+  SlabPool& pool_;
+  const std::span<const std::unique_ptr<rdma::MemoryHost>> hosts_;
+
+  mutable std::mutex mutex_;  // held across registration: leases are rare and seconds apart
+  // Guarded by mutex_.
+  std::map<uint32_t, Lease> leases_;  // by node slab
+  bool refusing_ = false;
+  std::condition_variable returned_;  // a lease ended
+};
+
+}  // namespace farpage::node

@@ -1,0 +1,237 @@
+#include "node/node.h"
+
+#include <fmt/format.h>
+#include <pthread.h>
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/host.h"
+
+namespace farpage::node {
+namespace {
+
+// A 410: the coordinator does not know this node, or knows another life of it.
+bool is_forgotten(const Status& contact) {
+  return !contact && contact.error().code == ErrorCode::kNotFound;
+}
+
+// What will not get better by trying again.
+bool is_refusal(const Error& error) {
+  return error.code == ErrorCode::kDenied || error.code == ErrorCode::kInvalid ||
+         error.code == ErrorCode::kUnsupported;
+}
+
+// IPv6 addresses stand in brackets in a URL.
+std::string url_of(const std::string& host, uint16_t port) {
+  const bool is_ipv6 = host.find(':') != std::string::npos;
+  return is_ipv6 ? fmt::format("http://[{}]:{}", host, port)
+                 : fmt::format("http://{}:{}", host, port);
+}
+
+}  // namespace
+
+std::string_view to_string(Membership membership) {
+  switch (membership) {
+    case Membership::kJoining:
+      return "joining";
+    case Membership::kJoined:
+      return "joined";
+    case Membership::kRefused:
+      return "refused";
+    case Membership::kLeaving:
+      return "leaving";
+    case Membership::kLeft:
+      return "left";
+  }
+  return "unknown";
+}
+
+Result<std::unique_ptr<Node>> Node::create(NodeOptions options, std::unique_ptr<SlabPool> pool,
+                                           std::vector<std::unique_ptr<rdma::MemoryHost>> hosts,
+                                           std::unique_ptr<coordinator::Client> client) {
+  std::unique_ptr<Node> node(
+      new Node(std::move(options), std::move(pool), std::move(hosts), std::move(client)));
+  FARPAGE_TRY_VOID(node->start());
+  return node;
+}
+
+Node::Node(NodeOptions options, std::unique_ptr<SlabPool> pool,
+           std::vector<std::unique_ptr<rdma::MemoryHost>> hosts,
+           std::unique_ptr<coordinator::Client> client)
+    : options_(std::move(options)),
+      incarnation_(random_u64()),
+      pool_(std::move(pool)),
+      hosts_(std::move(hosts)),
+      lender_(*pool_, hosts_),
+      client_(std::move(client)) {}
+
+Status Node::start() {
+  FARPAGE_TRY(agent, Agent::create(options_.agent, lender_, [this] { return report(); }));
+  agent_ = std::move(agent);
+  thread_ = std::thread([this] {
+    ::pthread_setname_np(::pthread_self(), "node-heartbeat");
+    keep_membership();
+  });
+  return {};
+}
+
+Node::~Node() {
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  changed_.notify_all();
+  if (thread_.joinable()) thread_.join();
+}
+
+std::string Node::agent_url() const {
+  const std::string& host =
+      options_.advertise_host.empty() ? options_.agent.host : options_.advertise_host;
+  return url_of(host, agent_->port());
+}
+
+coordinator::NodeJoin Node::join_message() const {
+  coordinator::NodeJoin join;
+  join.id = options_.id;
+  join.incarnation = incarnation_;
+  join.agent_url = agent_url();
+  join.capacity_bytes = pool_->capacity_bytes();
+  join.slab_bytes = pool_->slab_bytes();
+  join.version = FARPAGE_VERSION;
+  join.transports = lender_.addresses();
+  return join;
+}
+
+NodeReport Node::report() const {
+  NodeReport report;
+  report.id = options_.id;
+  report.incarnation = incarnation_;
+  report.leaving = lender_.refuses_new_leases();
+  report.slab_bytes = pool_->slab_bytes();
+  report.slabs = lender_.slab_counts();
+  report.addresses = lender_.addresses();
+  report.transports = lender_.reports();
+  const std::lock_guard lock(mutex_);
+  report.joined = in_contact_;
+  return report;
+}
+
+Membership Node::membership() const {
+  const std::lock_guard lock(mutex_);
+  return membership_;
+}
+
+void Node::set_membership(Membership membership) {
+  const std::lock_guard lock(mutex_);
+  // leave() has the last word.
+  if (membership_ == Membership::kLeaving && membership != Membership::kLeft) return;
+  membership_ = membership;
+}
+
+void Node::note_contact(const Status& contact) {
+  const bool answered = contact.has_value() || contact.error().code != ErrorCode::kUnavailable;
+  bool was_away = false;
+  {
+    const std::lock_guard lock(mutex_);
+    in_contact_ = contact.has_value();
+    was_away = std::exchange(told_away_, !answered);
+  }
+  if (!answered && !was_away)
+    spdlog::warn("node coordinator_away reason=\"{}\" note=\"leases go on; trying again\"",
+                 contact.error().message());
+  if (answered && was_away) spdlog::info("node coordinator_back");
+}
+
+Milliseconds Node::join_once(Milliseconds backoff) {
+  const Result<coordinator::NodeInfo> joined = client_->join(join_message());
+  const Status contact = joined ? Status() : Status(tl::unexpected(joined.error()));
+  note_contact(contact);
+  if (joined) {
+    ever_joined_ = true;
+    set_membership(Membership::kJoined);
+    spdlog::info("node joined id={} slabs={} agent={}", options_.id.value, pool_->slab_count(),
+                 agent_url());
+    if (options_.on_joined) options_.on_joined(*joined);
+    return options_.heartbeat_interval;
+  }
+  if (!ever_joined_ && is_refusal(joined.error())) {
+    set_membership(Membership::kRefused);
+    if (options_.on_refused)
+      options_.on_refused(joined.error());
+    else
+      spdlog::error("node refused reason=\"{}\"", joined.error().message());
+  } else if (joined.error().code != ErrorCode::kUnavailable) {
+    spdlog::warn("node join_refused reason=\"{}\"", joined.error().message());
+  }
+  return backoff;
+}
+
+Milliseconds Node::beat_once() {
+  coordinator::NodeHeartbeat heartbeat;
+  heartbeat.incarnation = incarnation_;
+  heartbeat.free_slabs = lender_.lendable_slabs();
+  heartbeat.counters = counters_of(report());
+  const Status contact = client_->heartbeat_node(options_.id, heartbeat);
+  note_contact(contact);
+  if (is_forgotten(contact)) {
+    set_membership(Membership::kJoining);
+    if (membership() == Membership::kLeaving) return options_.heartbeat_interval;
+    spdlog::info("node forgotten note=\"the coordinator asks to join again\"");
+    return Milliseconds(0);
+  }
+  return options_.heartbeat_interval;
+}
+
+void Node::keep_membership() {
+  Milliseconds backoff = options_.first_backoff;
+  while (true) {
+    Milliseconds pause = options_.heartbeat_interval;
+    switch (membership()) {
+      case Membership::kJoining:
+        pause = join_once(backoff);
+        backoff = std::min(backoff * 2, options_.longest_backoff);
+        break;
+      case Membership::kJoined:
+      case Membership::kLeaving:
+        backoff = options_.first_backoff;
+        pause = beat_once();
+        break;
+      case Membership::kRefused:
+      case Membership::kLeft:
+        break;
+    }
+    std::unique_lock lock(mutex_);
+    changed_.wait_for(lock, pause, [this] { return stopping_; });
+    if (stopping_) return;
+  }
+}
+
+bool Node::leave(Milliseconds limit) {
+  lender_.refuse_new_leases();
+  const bool is_member = membership() == Membership::kJoined;
+  set_membership(Membership::kLeaving);
+  if (is_member) {
+    const Status told = client_->drain_node(options_.id);
+    if (!told) spdlog::warn("node drain_not_told reason=\"{}\"", told.error().message());
+  }
+  const uint32_t lent = pool_->counts().leased;
+  if (lent > 0) spdlog::info("node leaving leased_slabs={} limit_ms={}", lent, limit.count());
+  const bool drained = lender_.wait_until_nothing_leased(limit);
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  changed_.notify_all();
+  thread_.join();
+  if (ever_joined_) {
+    const Status removed = client_->remove_node(options_.id, !drained);
+    if (!removed) spdlog::warn("node removal_not_told reason=\"{}\"", removed.error().message());
+  }
+  set_membership(Membership::kLeft);
+  spdlog::info("node left drained={} slabs_still_leased={}", drained, pool_->counts().leased);
+  return drained;
+}
+
+}  // namespace farpage::node

@@ -1,0 +1,201 @@
+#include "node/slab_pool.h"
+
+#include <fmt/format.h>
+#include <pthread.h>
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <bit>
+#include <chrono>
+
+#include "base/check.h"
+#include "base/size.h"
+#include "coordinator/api.h"
+#include "node/memory_limits.h"
+
+namespace farpage::node {
+namespace {
+
+constexpr int64_t kSecondsUntil2020 = 1'577'836'800;
+constexpr Milliseconds kScrubRetry{200};
+
+uint32_t seconds_since_2020() {
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  return static_cast<uint32_t>(std::chrono::duration_cast<Seconds>(now).count() -
+                               kSecondsUntil2020);
+}
+
+Status check_options(const SlabPoolOptions& options) {
+  if (!std::has_single_bit(options.slab_bytes) || options.slab_bytes < coordinator::kMinSlabBytes ||
+      options.slab_bytes > coordinator::kMaxSlabBytes)
+    return fail(ErrorCode::kInvalid, fmt::format("slab: {} is not a power of two from {} to {}",
+                                                 format_size(options.slab_bytes),
+                                                 format_size(coordinator::kMinSlabBytes),
+                                                 format_size(coordinator::kMaxSlabBytes)));
+  if (options.lend_bytes < options.slab_bytes)
+    return fail(ErrorCode::kInvalid,
+                fmt::format("lend: {} is less than one slab of {}; lend more or choose a smaller "
+                            "slab",
+                            format_size(options.lend_bytes), format_size(options.slab_bytes)));
+  if (options.lend_bytes / options.slab_bytes > kMaxSlabs)
+    return fail(
+        ErrorCode::kInvalid,
+        fmt::format("lend: {} is more than {} slabs of {}; choose a larger slab",
+                    format_size(options.lend_bytes), kMaxSlabs, format_size(options.slab_bytes)));
+  return {};
+}
+
+}  // namespace
+
+std::string_view to_string(SlabState state) {
+  switch (state) {
+    case SlabState::kFree:
+      return "free";
+    case SlabState::kLeased:
+      return "leased";
+    case SlabState::kScrubbing:
+      return "scrubbing";
+  }
+  return "unknown";
+}
+
+Result<std::unique_ptr<SlabPool>> SlabPool::create(SlabPoolOptions options) {
+  FARPAGE_TRY_VOID(check_options(options));
+  const uint64_t count = options.lend_bytes / options.slab_bytes;
+  const uint64_t total_bytes = count * options.slab_bytes;
+  if (options.pinned) FARPAGE_TRY_VOID(check_memlock(total_bytes));
+  FARPAGE_TRY_VOID(check_available(total_bytes, options.hugepages));
+
+  const SlabMemoryOptions memory{options.slab_bytes, options.hugepages, options.numa_node};
+  const Generation base{options.generation_base != 0 ? options.generation_base
+                                                     : seconds_since_2020()};
+  std::vector<Slab> slabs;
+  slabs.reserve(count);
+  for (uint64_t i = 0; i < count; ++i) {
+    Result<OwnedSlabMemory> made = OwnedSlabMemory::create(memory);
+    if (!made) return fail_with(fmt::format("slab {} of {}", i, count), made.error());
+    slabs.push_back(Slab{std::move(*made), SlabState::kFree, base});
+    if (options.progress && !options.progress((i + 1) * options.slab_bytes, total_bytes))
+      return fail(ErrorCode::kUnavailable, "stopped before all memory was ready");
+  }
+  return std::unique_ptr<SlabPool>(new SlabPool(memory, std::move(slabs)));
+}
+
+SlabPool::SlabPool(SlabMemoryOptions options, std::vector<Slab> slabs)
+    : memory_options_(options), slabs_(std::move(slabs)), scrubber_([this] {
+        ::pthread_setname_np(::pthread_self(), "slab-scrubber");
+        scrub_until_stopped();
+      }) {}
+
+SlabPool::~SlabPool() {
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  work_.notify_all();
+  scrubber_.join();
+}
+
+Status SlabPool::check_slab(uint32_t slab) const {
+  if (slab < slab_count()) return {};
+  return fail(ErrorCode::kNotFound,
+              fmt::format("node_slab {}: this node has slabs 0 to {}", slab, slab_count() - 1));
+}
+
+Result<SlabPool::Lent> SlabPool::lend(uint32_t slab, Nanoseconds wait) {
+  FARPAGE_TRY_VOID(check_slab(slab));
+  std::unique_lock lock(mutex_);
+  Slab& wanted = slabs_[slab];
+  if (wanted.state == SlabState::kScrubbing) {
+    const auto queued = std::find(queue_.begin(), queue_.end(), slab);
+    if (queued != queue_.end()) {
+      queue_.erase(queued);
+      queue_.push_front(slab);
+    }
+    scrubbed_.wait_for(lock, wait, [&] { return wanted.state != SlabState::kScrubbing; });
+  }
+  switch (wanted.state) {
+    case SlabState::kScrubbing:
+      return fail(ErrorCode::kUnavailable,
+                  fmt::format("node_slab {} is still being scrubbed; try again or another", slab));
+    case SlabState::kLeased:
+      return fail(ErrorCode::kConflict, fmt::format("node_slab {} is leased", slab));
+    case SlabState::kFree:
+      break;
+  }
+  wanted.state = SlabState::kLeased;
+  ++wanted.generation.value;
+  return Lent{wanted.memory.view(), wanted.generation};
+}
+
+Status SlabPool::take_back(uint32_t slab, Generation generation) {
+  FARPAGE_TRY_VOID(check_slab(slab));
+  {
+    const std::lock_guard lock(mutex_);
+    Slab& lent = slabs_[slab];
+    if (lent.generation != generation)
+      return fail(ErrorCode::kConflict,
+                  fmt::format("generation {} of node_slab {} is not its current one",
+                              generation.value, slab));
+    if (lent.state != SlabState::kLeased) return {};
+    lent.state = SlabState::kScrubbing;
+    queue_.push_back(slab);
+  }
+  work_.notify_one();
+  return {};
+}
+
+Result<SlabPool::SlabStatus> SlabPool::status(uint32_t slab) const {
+  FARPAGE_TRY_VOID(check_slab(slab));
+  const std::lock_guard lock(mutex_);
+  return SlabStatus{slabs_[slab].state, slabs_[slab].generation};
+}
+
+SlabCounts SlabPool::counts() const {
+  const std::lock_guard lock(mutex_);
+  SlabCounts counts;
+  for (const Slab& slab : slabs_) {
+    if (slab.state == SlabState::kFree) ++counts.free;
+    if (slab.state == SlabState::kLeased) ++counts.leased;
+    if (slab.state == SlabState::kScrubbing) ++counts.scrubbing;
+  }
+  return counts;
+}
+
+Result<OwnedSlabMemory> SlabPool::next_life(OwnedSlabMemory former) {
+  if (former.view().memfd >= 0) FARPAGE_TRY_VOID(former.give_up_pages());
+  former = OwnedSlabMemory();  // unmapped and closed before the new pages are taken (invariant 4)
+  return OwnedSlabMemory::create(memory_options_);
+}
+
+void SlabPool::scrub_until_stopped() {
+  bool told = false;  // one line per run of failures
+  std::unique_lock lock(mutex_);
+  while (true) {
+    work_.wait(lock, [this] { return stopping_ || !queue_.empty(); });
+    if (stopping_) return;
+    const uint32_t index = queue_.front();
+    queue_.pop_front();
+    Slab& slab = slabs_[index];
+    FARPAGE_CHECK(slab.state == SlabState::kScrubbing, "slab %u is %d", index,
+                  static_cast<int>(slab.state));
+    OwnedSlabMemory former = std::move(slab.memory);
+    lock.unlock();
+    Result<OwnedSlabMemory> fresh = next_life(std::move(former));
+    if (!fresh && !told)
+      spdlog::error("node slab_not_scrubbed slab={} retry_ms={} reason=\"{}\"", index,
+                    kScrubRetry.count(), fresh.error().message());
+    told = !fresh;
+    lock.lock();
+    if (fresh) {
+      slab.memory = std::move(*fresh);
+      slab.state = SlabState::kFree;
+      scrubbed_.notify_all();
+      continue;
+    }
+    queue_.push_back(index);
+    work_.wait_for(lock, kScrubRetry, [this] { return stopping_; });
+  }
+}
+
+}  // namespace farpage::node

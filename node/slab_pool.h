@@ -1,0 +1,117 @@
+// SlabPool: the memory that a node lends, cut into slabs, and who may have which.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/result.h"
+#include "base/strong.h"
+#include "node/slab_memory.h"
+#include "rdma/memory_host.h"
+
+namespace farpage::node {
+
+// kFree --lend()--> kLeased --take_back()--> kScrubbing --scrubber--> kFree
+enum class SlabState : uint8_t { kFree, kLeased, kScrubbing };
+std::string_view to_string(SlabState state);
+
+inline constexpr uint32_t kMaxSlabs = 1U << 16;
+
+struct SlabPoolOptions {
+  uint64_t lend_bytes = 0;  // rounded down to slabs; at least one
+  uint64_t slab_bytes = 0;  // power of two, coordinator::kMinSlabBytes .. kMaxSlabBytes
+  bool hugepages = false;
+  int numa_node = -1;
+  bool pinned = false;  // a network card will register all of it: check the memlock limit
+  // Generations start behind this one. 0: the seconds since 2020, so that they rise over a restart
+  // of the node too (a slab is not lent more often than once a second for long).
+  uint32_t generation_base = 0;
+  // Called on the creating thread after each slab: lending many gigabytes takes a while. False
+  // stops it: create() fails with kUnavailable.
+  std::function<bool(uint64_t ready_bytes, uint64_t total_bytes)> progress;
+};
+
+struct SlabCounts {
+  uint32_t free = 0;
+  uint32_t leased = 0;
+  uint32_t scrubbing = 0;
+};
+
+// Threads: any. One thread of its own scrubs.
+// Invariants:
+//  1. A slab is lent to one lease at a time, and the generation of each lease of a slab is higher
+//     than all before it.
+//  2. The memory of a lease is zero when it is lent, and is never that of an earlier lease: each
+//     life of a slab has its own memfd.
+//  3. free + leased + scrubbing == slab_count().
+//  4. The pages of a life are given back before those of the next one are taken: the pool never
+//     holds more than lend_bytes.
+class SlabPool {
+ public:
+  // Takes and touches all the memory. Fails with kInvalid (names the option) or kExhausted
+  // (memlock, huge pages, memory; says the cure).
+  static Result<std::unique_ptr<SlabPool>> create(SlabPoolOptions options);
+  ~SlabPool();
+  SlabPool(const SlabPool&) = delete;
+  SlabPool& operator=(const SlabPool&) = delete;
+
+  struct Lent {
+    rdma::SlabMemory memory;  // valid until take_back()
+    Generation generation;
+  };
+  // Lends a free slab; one that is being scrubbed is waited for, up to `wait`.
+  // kNotFound: no such slab. kConflict: leased. kUnavailable: still being scrubbed.
+  Result<Lent> lend(uint32_t slab, Nanoseconds wait);
+
+  // Takes a leased slab back: its memory is invalid from here on, so withdraw it everywhere first.
+  // Nothing happens when that lease is already over. kNotFound: no such slab. kConflict: the
+  // generation is not the slab's current one.
+  Status take_back(uint32_t slab, Generation generation);
+
+  // The state and the generation of the latest lease (generation_base before the first).
+  struct SlabStatus {
+    SlabState state = SlabState::kFree;
+    Generation generation;
+  };
+  Result<SlabStatus> status(uint32_t slab) const;
+  SlabCounts counts() const;
+
+  uint32_t slab_count() const { return static_cast<uint32_t>(slabs_.size()); }
+  uint64_t slab_bytes() const { return memory_options_.slab_bytes; }
+  uint64_t capacity_bytes() const { return slab_count() * slab_bytes(); }
+
+ private:
+  struct Slab {
+    OwnedSlabMemory memory;
+    SlabState state = SlabState::kFree;
+    Generation generation;
+  };
+
+  SlabPool(SlabMemoryOptions options, std::vector<Slab> slabs);
+  void scrub_until_stopped();
+  // Both without the lock: the slab belongs to the scrubber while its state is kScrubbing.
+  Result<OwnedSlabMemory> next_life(OwnedSlabMemory former);
+  Status check_slab(uint32_t slab) const;
+
+  const SlabMemoryOptions memory_options_;
+
+  mutable std::mutex mutex_;
+  // Guarded by mutex_.
+  std::condition_variable scrubbed_;  // a slab became free
+  std::condition_variable work_;      // queue_ or stopping_ changed
+  std::vector<Slab> slabs_;           // its size never changes
+  std::deque<uint32_t> queue_;        // slabs to scrub, at most slab_count()
+  bool stopping_ = false;
+
+  std::thread scrubber_;
+};
+
+}  // namespace farpage::node

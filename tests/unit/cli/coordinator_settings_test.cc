@@ -1,0 +1,88 @@
+#include "cli/coordinator_settings.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <unistd.h>
+
+#include <cstdlib>
+
+#include "cli/program.h"
+
+namespace farpage::cli {
+namespace {
+
+// What a command line becomes; an error stays visible as its text.
+std::string effect(const std::vector<std::string>& arguments,
+                   std::string (*see)(const coordinator::ServiceOptions&)) {
+  CoordinatorSettings settings;
+  ParsedCommandLine line;
+  const std::vector<AddSubcommand> subcommands = {[&](CLI::App& root, Invocation& invocation) {
+    Subcommand coordinator(root, "coordinator", "", {"farpage coordinator"});
+    add_options(coordinator, settings);
+    coordinator.on_run(invocation, [] { return kExitOk; });
+  }};
+  parse_command_line(arguments, subcommands, line);
+  if (!line.invocation.run) return line.problem;
+  const auto options = service_options(settings, "token");
+  return options ? see(*options) : options.error().context;
+}
+
+TEST(CoordinatorSettings, Defect6EveryKnobReachesTheService) {
+  struct Knob {
+    const char* option;
+    const char* variable;
+    const char* value;
+    std::string (*see)(const coordinator::ServiceOptions&);
+    const char* sees;
+    const char* sees_default;
+  };
+  using Options = coordinator::ServiceOptions;
+  for (const Knob& knob :
+       {Knob{"--listen", "FARPAGE_COORDINATOR_LISTEN", "[::1]:9",
+             [](const Options& o) { return fmt::format("{} {}", o.host, o.port); }, "::1 9",
+             "127.0.0.1 7070"},
+        {"--insecure", "FARPAGE_COORDINATOR_INSECURE", "true",
+         [](const Options& o) { return std::to_string(o.insecure); }, "1", "0"},
+        {"--node-ttl", "FARPAGE_COORDINATOR_NODE_TTL", "750ms",
+         [](const Options& o) { return std::to_string(o.state.node_time_to_live.count()); },
+         "750000000", "5000000000"},
+        {"--region-ttl", "FARPAGE_COORDINATOR_REGION_TTL", "2m",
+         [](const Options& o) { return std::to_string(o.state.region_time_to_live.count()); },
+         "120000000000", "60000000000"},
+        {"--request-threads", "FARPAGE_COORDINATOR_REQUEST_THREADS", "3",
+         [](const Options& o) { return std::to_string(o.request_threads); }, "3", "16"},
+        {"--max-long-polls", "FARPAGE_COORDINATOR_MAX_LONG_POLLS", "5",
+         [](const Options& o) { return std::to_string(o.max_long_polls); }, "5", "64"}}) {
+    SCOPED_TRACE(knob.option);
+    EXPECT_EQ(effect({"coordinator"}, knob.see), knob.sees_default);
+    EXPECT_EQ(effect({"coordinator", fmt::format("{}={}", knob.option, knob.value)}, knob.see),
+              knob.sees);
+    ::setenv(knob.variable, knob.value, 1);
+    EXPECT_EQ(effect({"coordinator"}, knob.see), knob.sees);
+    ::unsetenv(knob.variable);
+  }
+}
+
+TEST(CoordinatorSettings, WrongValuesNameTheFlag) {
+  const auto nothing = [](const coordinator::ServiceOptions&) { return std::string("accepted"); };
+  EXPECT_NE(effect({"coordinator", "--listen", "x"}, nothing).find("--listen"), std::string::npos);
+  EXPECT_NE(effect({"coordinator", "--node-ttl", "0"}, nothing).find("--node-ttl"),
+            std::string::npos);
+  EXPECT_NE(effect({"coordinator", "--request-threads", "0"}, nothing).find("--request-threads"),
+            std::string::npos);
+}
+
+TEST(CoordinatorSettings, StoreIsMemoryOrSqlite) {
+  EXPECT_EQ((*open_store("memory"))->kind(), "memory");
+  const std::string path = testing::TempDir() + fmt::format("farpage-store-{}.db", ::getpid());
+  const auto sqlite = open_store("sqlite:" + path);
+  ASSERT_TRUE(sqlite.has_value()) << sqlite.error().message();
+  EXPECT_EQ((*sqlite)->kind(), "sqlite");
+  for (const char* suffix : {"", "-wal", "-shm"}) ::unlink((path + suffix).c_str());
+  for (const char* text : {"", "sqlite", "sqlite:", "etcd:x", "Memory"})
+    EXPECT_EQ(open_store(text).error().code, ErrorCode::kInvalid) << text;
+}
+
+}  // namespace
+}  // namespace farpage::cli

@@ -1,0 +1,89 @@
+#include "cli/node_settings.h"
+
+#include <gtest/gtest.h>
+
+namespace farpage::cli {
+namespace {
+
+using rdma::TransportKind;
+
+TEST(HostPort, ParsesNamesAddressesAndBrackets) {
+  EXPECT_EQ(parse_host_port("127.0.0.1:7070", "--x")->port, 7070);
+  EXPECT_EQ(parse_host_port("node-1.example:0", "--x")->host, "node-1.example");
+  EXPECT_EQ(parse_host_port("[::1]:80", "--x")->host, "::1");
+  EXPECT_TRUE(parse_host_port("[::1]:80", "--x")->is_loopback());
+  EXPECT_TRUE(parse_host_port("0.0.0.0:80", "--x")->is_wildcard());
+  for (const char* text : {"", ":80", "host", "host:", "host:65536", "host:8x", "host:-1", "::1:80",
+                           "[::1:80", "[]:80", "http://h:80"}) {
+    const auto parsed = parse_host_port(text, "--listen-agent");
+    ASSERT_FALSE(parsed.has_value()) << text;
+    EXPECT_EQ(parsed.error().context.find("--listen-agent: '"), 0U) << parsed.error().context;
+  }
+}
+
+TEST(TransportChoice, AutoTriesAllAndNamesMustBeKnown) {
+  EXPECT_TRUE(parse_transports("auto")->automatic);
+  EXPECT_EQ(parse_transports("auto")->kinds.size(), 3U);
+  const auto named = parse_transports("tcp,shm");
+  ASSERT_TRUE(named.has_value());
+  EXPECT_FALSE(named->automatic);
+  EXPECT_EQ(named->kinds, (std::vector<TransportKind>{TransportKind::kTcp, TransportKind::kShm}));
+  for (const char* text : {"", "tcp,", "udp", "tcp,tcp", "loop", "tcp shm", "auto,tcp"})
+    EXPECT_EQ(parse_transports(text).error().code, ErrorCode::kInvalid) << text;
+}
+
+NodeSettings valid() {
+  NodeSettings settings;
+  settings.coordinator = "http://127.0.0.1:7070";
+  return settings;
+}
+
+TEST(NodeSettings, DefaultsAreValid) {
+  EXPECT_TRUE(check(valid()).has_value());
+}
+
+TEST(NodeSettings, ListeningBeyondLoopbackNeedsATokenOrInsecure) {
+  NodeSettings settings = valid();
+  settings.listen_agent = "0.0.0.0:7071";
+  settings.advertise = "10.0.0.2";
+  const Status refused = check(settings);
+  ASSERT_FALSE(refused.has_value());
+  EXPECT_NE(refused.error().context.find("--token-file"), std::string::npos);
+  settings.insecure = true;
+  EXPECT_TRUE(check(settings).has_value());
+  settings.insecure = false;
+  settings.token_file = "token";
+  EXPECT_TRUE(check(settings).has_value());
+}
+
+TEST(NodeSettings, WildcardNeedsAnAddressToPublish) {
+  NodeSettings settings = valid();
+  settings.tcp_listen = "0.0.0.0:7072";
+  const Status refused = check(settings);
+  ASSERT_FALSE(refused.has_value());
+  EXPECT_NE(refused.error().context.find("--advertise"), std::string::npos);
+  settings.advertise = "10.0.0.2";
+  EXPECT_TRUE(check(settings).has_value());
+}
+
+TEST(NodeSettings, EachWrongTextIsRefusedByItsFlag) {
+  struct Case {
+    std::string NodeSettings::*field;
+    const char* value;
+    const char* names;
+  };
+  for (const Case& c : {Case{&NodeSettings::listen_agent, "7071", "--listen-agent"},
+                        {&NodeSettings::tcp_listen, "x", "--tcp-listen"},
+                        {&NodeSettings::transports, "udp", "--transports"},
+                        {&NodeSettings::coordinator, "", "--coordinator"}}) {
+    NodeSettings settings = valid();
+    settings.*c.field = c.value;
+    const Status refused = check(settings);
+    ASSERT_FALSE(refused.has_value()) << c.names;
+    EXPECT_EQ(refused.error().code, ErrorCode::kInvalid);
+    EXPECT_EQ(refused.error().context.find(c.names), 0U) << refused.error().context;
+  }
+}
+
+}  // namespace
+}  // namespace farpage::cli

@@ -1,0 +1,48 @@
+#include <gtest/gtest.h>
+
+#include "cli/status_tables.h"
+#include "cli/table.h"
+
+namespace farpage::cli {
+namespace {
+
+TEST(Table, ColumnsLineUpAndLinesDoNotEndInSpaces) {
+  EXPECT_EQ(format_table({"A", "LONG"}, {{"xyz", "1"}, {"", ""}}), "A    LONG\nxyz  1\n\n");
+}
+
+TEST(Status, ShowsNodesRegionsAndTotals) {
+  coordinator::NodeInfo node;
+  node.join.id = NodeId{"n1"};
+  node.join.agent_url = "http://127.0.0.1:7071";
+  node.join.slab_bytes = uint64_t{64} << 20;
+  node.total_slabs = 16;
+  node.free_slabs = 12;
+  node.last_heartbeat_age = Milliseconds(340);
+  for (const auto kind : {rdma::TransportKind::kShm, rdma::TransportKind::kTcp}) {
+    rdma::TransportAddress address;
+    address.kind = kind;
+    node.join.transports.push_back(address);
+  }
+  coordinator::NodeInfo lost = node;
+  lost.join.id = NodeId{"n2"};
+  lost.state = coordinator::NodeState::kLost;
+  coordinator::RegionInfo region;
+  region.id = RegionId{"r1"};
+  region.name = "sort";
+  region.leases.resize(4);
+  region.leases[3].lost = true;
+  region.counters = {{"farpage_faults_total", 9}, {"farpage_rescues_total", 0}};
+
+  EXPECT_EQ(status_text({node, lost}, {region}),
+            "NODE  STATE  TRANSPORTS  FREE  TOTAL  HEARTBEAT  AGENT\n"
+            "n1    alive  shm,tcp     768M  1G     0.3s       http://127.0.0.1:7071\n"
+            "n2    lost   shm,tcp     768M  1G     0.3s       http://127.0.0.1:7071\n"
+            "\n"
+            "REGION  NAME  REPLICAS  SLABS  LOST  MEMORY  COUNTERS\n"
+            "r1      sort  1         4      1     256M    farpage_faults_total=9\n"
+            "\n"
+            "1 of 2 nodes alive, 768M of 1G free, 1 regions\n");
+}
+
+}  // namespace
+}  // namespace farpage::cli

@@ -1,0 +1,208 @@
+#include "node/agent.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+#include <httplib.h>
+
+#include <nlohmann/json.hpp>
+#include <random>
+
+#include "coordinator/api_json.h"
+#include "coordinator/http_server.h"
+#include "fakes.h"
+
+namespace farpage::node {
+namespace {
+
+using nlohmann::json;
+
+constexpr uint64_t kSlab = uint64_t{2} << 20;
+constexpr char kLease[] = R"({"region":"r1","slab":0,"replica":0})";
+
+class AgentTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    SlabPoolOptions options;
+    options.lend_bytes = 2 * kSlab;
+    options.slab_bytes = kSlab;
+    options.generation_base = 10;
+    pool_ = std::move(*SlabPool::create(options));
+    hosts_.push_back(std::make_unique<FakeHost>(rdma::TransportKind::kTcp));
+    hosts_.push_back(std::make_unique<FakeHost>(rdma::TransportKind::kVerbs));
+    lender_.emplace(*pool_, hosts_);
+    start("");
+  }
+
+  void start(const std::string& token) {
+    agent_.reset();
+    auto agent = Agent::create({"127.0.0.1", 0, token}, *lender_, [this] {
+      NodeReport report;
+      report.id = NodeId{"n1"};
+      report.slabs = lender_->slab_counts();
+      report.addresses = lender_->addresses();
+      report.transports = lender_->reports();
+      return report;
+    });
+    ASSERT_TRUE(agent.has_value()) << agent.error().message();
+    agent_ = std::move(*agent);
+    http_.emplace("127.0.0.1", agent_->port());
+    http_->set_tcp_nodelay(true);
+  }
+
+  httplib::Result post(const std::string& path, const std::string& body) {
+    return http_->Post(path, body, "application/json");
+  }
+  // The status of a POST, which must be a problem+json that says so itself.
+  int refused(const std::string& path, const std::string& body) {
+    const auto reply = post(path, body);
+    if (!reply) return -1;
+    const json problem = json::parse(reply->body, nullptr, false);
+    EXPECT_EQ(reply->get_header_value("Content-Type"), "application/problem+json");
+    EXPECT_TRUE(problem.is_object() && problem.value("status", 0) == reply->status) << reply->body;
+    return reply->status;
+  }
+
+  std::unique_ptr<SlabPool> pool_;
+  std::vector<std::unique_ptr<rdma::MemoryHost>> hosts_;
+  std::optional<Lender> lender_;
+  std::unique_ptr<Agent> agent_;
+  std::optional<httplib::Client> http_;
+};
+
+TEST_F(AgentTest, LeasesAndRevokes) {
+  const auto leased = post("/v1/slabs/1/lease", kLease);
+  ASSERT_TRUE(leased);
+  ASSERT_EQ(leased->status, 200) << leased->body;
+  const auto reply = coordinator::decode_slab_lease_reply(leased->body);
+  ASSERT_TRUE(reply.has_value()) << reply.error().message();
+  EXPECT_EQ(reply->bytes, kSlab);
+  EXPECT_EQ(reply->rkeys.size(), 2U);
+  EXPECT_EQ(reply->generation, Generation{11});
+
+  const auto revoked = post("/v1/slabs/1/revoke", R"({"generation":11})");
+  ASSERT_TRUE(revoked);
+  EXPECT_EQ(revoked->status, 204);
+  EXPECT_EQ(post("/v1/slabs/1/revoke", R"({"generation":11})")->status, 204) << "twice is once";
+  EXPECT_EQ(refused("/v1/slabs/1/revoke", R"({"generation":10})"), 409);
+}
+
+TEST_F(AgentTest, SlabOfAnotherBorrowerIsAConflict) {
+  ASSERT_EQ(post("/v1/slabs/0/lease", kLease)->status, 200);
+  EXPECT_EQ(post("/v1/slabs/0/lease", kLease)->status, 200);
+  EXPECT_EQ(refused("/v1/slabs/0/lease", R"({"region":"r2","slab":0,"replica":0})"), 409);
+}
+
+TEST_F(AgentTest, ConnectsQueuePairs) {
+  rdma::QueuePairEndpoint peer;
+  peer.qpn = 41;
+  peer.psn = 5;
+  peer.gid = "::ffff:10.77.0.1";
+  const auto reply = post("/v1/connect", coordinator::encode(peer));
+  ASSERT_TRUE(reply);
+  ASSERT_EQ(reply->status, 200) << reply->body;
+  EXPECT_EQ(coordinator::decode_queue_pair_reply(reply->body)->qpn, 42U);
+}
+
+TEST_F(AgentTest, UnknownThingsAre404) {
+  EXPECT_EQ(refused("/v1/slabs/2/lease", kLease), 404) << "past the last slab";
+  EXPECT_EQ(refused("/v1/slabs/4294967296/lease", kLease), 404) << "more than 32 bits";
+  EXPECT_EQ(refused("/v1/slabs/-1/lease", kLease), 404);
+  EXPECT_EQ(refused("/v1/slabs/1/lease/x", kLease), 404);
+  EXPECT_EQ(refused("/v1/slabs/x/lease", kLease), 404);
+  EXPECT_EQ(refused("/", ""), 404);
+}
+
+TEST_F(AgentTest, WrongBodiesNameTheField) {
+  struct Case {
+    const char* path;
+    const char* body;
+    const char* names;
+  };
+  for (const Case& c :
+       {Case{"/v1/slabs/0/lease", "", ""},
+        {"/v1/slabs/0/lease", "[]", ""},
+        {"/v1/slabs/0/lease", R"({"region":"r1","slab":0})", "replica"},
+        {"/v1/slabs/0/lease", R"({"region":"../x","slab":0,"replica":0})", "region"},
+        {"/v1/slabs/0/lease", R"({"region":"r","slab":-1,"replica":0})", "slab"},
+        {"/v1/slabs/0/lease", R"({"region":"r","slab":0,"replica":0,"x":1})", "x"},
+        {"/v1/slabs/0/revoke", R"({"generation":"1"})", "generation"},
+        {"/v1/slabs/0/revoke", R"({"generation":4294967296})", "generation"},
+        {"/v1/connect", R"({"qpn":1})", ""}}) {
+    const auto reply = post(c.path, c.body);
+    ASSERT_TRUE(reply) << c.body;
+    EXPECT_GE(reply->status, 400) << c.body;
+    EXPECT_LT(reply->status, 500) << c.body;
+    EXPECT_NE(reply->body.find(c.names), std::string::npos) << reply->body;
+  }
+  EXPECT_EQ(pool_->counts().free, 2U);
+}
+
+TEST_F(AgentTest, SurvivesAThousandMalformedBodies) {
+  const unsigned seed = std::random_device{}();
+  SCOPED_TRACE(fmt::format("seed {}", seed));
+  std::mt19937 random(seed);
+  const std::string valid = R"({"region":"r1","slab":0,"replica":0})";
+  const char* paths[] = {"/v1/slabs/0/lease", "/v1/slabs/0/revoke", "/v1/connect"};
+  for (int i = 0; i < 1000; ++i) {
+    std::string body = valid.substr(0, random() % valid.size());
+    for (unsigned flips = random() % 8; flips > 0 && !body.empty(); --flips)
+      body[random() % body.size()] = static_cast<char>(random());
+    const auto reply = post(paths[random() % 3], body);
+    ASSERT_TRUE(reply) << "connection lost at " << i;
+    ASSERT_GE(reply->status, 400) << body;
+    ASSERT_LT(reply->status, 500) << body;
+  }
+  EXPECT_EQ(post("/v1/slabs/0/lease", valid)->status, 200) << "an honest client is unharmed";
+}
+
+TEST_F(AgentTest, OversizedBodyIsRefused) {
+  const auto reply = post("/v1/slabs/0/lease", std::string(coordinator::kMaxBodyBytes + 1, ' '));
+  // The agent may close the connection before it has read all of it.
+  if (reply) {
+    EXPECT_EQ(reply->status, 413);
+  }
+  EXPECT_EQ(http_->Get("/healthz")->status, 200);
+}
+
+TEST_F(AgentTest, HeadersThatEscapeTheLimitsAreRefused) {
+  struct Case {
+    const char* name;
+    const char* value;
+    int status;
+  };
+  for (const Case& c : {Case{"Transfer-Encoding", "chunked", 501},
+                        {"Content-Encoding", "gzip", 415},
+                        {"Range", "bytes=0-1", 416}}) {
+    const auto reply = http_->Get("/v1/status", httplib::Headers{{c.name, c.value}});
+    ASSERT_TRUE(reply) << c.name;
+    EXPECT_EQ(reply->status, c.status) << c.name;
+  }
+}
+
+TEST_F(AgentTest, EveryCallButHealthNeedsTheToken) {
+  start("0123456789abcdef");
+  EXPECT_EQ(http_->Get("/healthz")->status, 200);
+  for (const char* path : {"/v1/status", "/metrics"})
+    EXPECT_EQ(http_->Get(path)->status, 401) << path;
+  EXPECT_EQ(refused("/v1/slabs/0/lease", kLease), 401);
+  http_->set_bearer_token_auth("0123456789abcdeX");
+  EXPECT_EQ(refused("/v1/slabs/0/lease", kLease), 401);
+  EXPECT_EQ(pool_->counts().leased, 0U);
+  http_->set_bearer_token_auth("0123456789abcdef");
+  EXPECT_EQ(post("/v1/slabs/0/lease", kLease)->status, 200);
+  EXPECT_EQ(http_->Get("/v1/status")->status, 200);
+}
+
+TEST_F(AgentTest, MetricsAndStatusSayTheSame) {
+  ASSERT_EQ(post("/v1/slabs/0/lease", kLease)->status, 200);
+  const std::string metrics = http_->Get("/metrics")->body;
+  EXPECT_NE(metrics.find("farpage_node_slabs{state=\"leased\"} 1"), std::string::npos) << metrics;
+  EXPECT_NE(metrics.find("farpage_node_reads_total{transport=\"tcp\"} 7"), std::string::npos);
+  const json status = json::parse(http_->Get("/v1/status")->body);
+  EXPECT_EQ(status["slabs"]["leased"], 1);
+  EXPECT_EQ(status["transports"][0]["counters"]["reads"], 7);
+  EXPECT_EQ(http_->Get("/v1/status")->body.find("rkey"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace farpage::node
