@@ -25,6 +25,7 @@ constexpr Milliseconds kStopPatience{5000};
   sigset_t none;
   ::sigemptyset(&none);
   ::sigprocmask(SIG_SETMASK, &none, nullptr);
+  ::signal(SIGPIPE, SIG_DFL);  // ours is ignored, by the HTTP library; that would be inherited
   if (output >= 0) ::dup2(output, STDOUT_FILENO);
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (::getppid() == parent) ::execve(file, arguments.data(), environment.data());

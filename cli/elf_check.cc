@@ -23,13 +23,11 @@ tl::unexpected<Error> refused(const std::string& path, const std::string& why) {
   return fail(ErrorCode::kInvalid, path + " cannot be given far memory: " + why);
 }
 
-// The first bytes of the file, enough for an ELF header or a #! line.
-Result<std::string> read_start(int fd, size_t limit) {
-  std::string start(limit, '\0');
-  const ssize_t got = ::pread(fd, start.data(), start.size(), 0);
-  if (got < 0) return fail_errno("reading the program");
-  start.resize(static_cast<size_t>(got));
-  return start;
+// The first bytes of the file, enough for an ELF header or a #! line; none if it cannot be read.
+std::string read_start(int fd) {
+  std::array<char, 256> bytes{};
+  const ssize_t got = ::pread(fd, bytes.data(), bytes.size(), 0);
+  return {bytes.data(), got < 0 ? 0 : static_cast<size_t>(got)};
 }
 
 Status check_privileges(const std::string& path, int fd) {
@@ -66,7 +64,7 @@ Status check_elf(const std::string& path, int fd, const std::string& start) {
 
 Status check_at_depth(const std::string& path, int depth) {
   FARPAGE_TRY(fd, Fd::from_call(::open(path.c_str(), O_RDONLY | O_CLOEXEC), "opening " + path));
-  FARPAGE_TRY(start, read_start(fd.get(), 256));
+  const std::string start = read_start(fd.get());
   if (start.starts_with(ELFMAG)) {
     FARPAGE_TRY_VOID(check_privileges(path, fd.get()));
     return check_elf(path, fd.get(), start);

@@ -23,7 +23,7 @@ Result<Child> start_self(std::vector<std::string> arguments) {
   arguments.insert(arguments.begin(), "/proc/self/exe");
   return Child::start({.arguments = std::move(arguments),
                        .name = "farpage",
-                       .environment = {{"FARPAGE_LOG_LEVEL", "warn"}},
+                       .environment = {{"FARPAGE_LOG_LEVEL", "warning"}},
                        .capture_output = true});
 }
 

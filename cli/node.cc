@@ -48,6 +48,7 @@ Result<std::unique_ptr<node::SlabPool>> make_pool(const NodeSettings& settings, 
   options.lend_bytes = settings.lend_bytes;
   options.slab_bytes = settings.slab_bytes;
   options.hugepages = settings.hugepages;
+  options.lazy = settings.lazy;
   options.numa_node = static_cast<int>(settings.numa_node);
   options.pinned = pinned;
   uint64_t tenths_told = 0;

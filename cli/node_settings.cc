@@ -74,6 +74,8 @@ void add_options(Subcommand& subcommand, NodeSettings& settings) {
       .number("--max-rd-atomic", settings.max_rd_atomic, 0, 255,
               "READs answered at once for one borrower; 0: the device's limit")
       .flag("--hugepages", settings.hugepages, "Lend 2 MiB pages of the host's pool")
+      .flag("--lazy", settings.lazy,
+            "Take each page when it is first written, not all at the start")
       .number("--numa-node", settings.numa_node, -1, 1023, "Take the memory from there; -1: any")
       .duration("--heartbeat", settings.heartbeat_interval, "How often the coordinator hears of us")
       .duration("--leave-timeout", settings.leave_timeout,

@@ -29,6 +29,7 @@ struct NodeSettings {
   int64_t mtu_bytes = 0;
   int64_t max_rd_atomic = 0;
   bool hugepages = false;
+  bool lazy = false;
   int64_t numa_node = -1;
   std::string token_file;
   bool insecure = false;

@@ -51,6 +51,7 @@ void add_root_options(CLI::App& root, ProgramSettings& settings) {
       "line wins over the environment, and the environment over the file.\n"
       "Exit status: 0 success, 1 failure, 2 wrong usage.\n\n"
       "Examples:\n"
+      "  farpage run --local 64M --stats -- sort -S 1G big.txt\n"
       "  farpage doctor\n"
       "  farpage coordinator --listen 127.0.0.1:7070\n"
       "  farpage node --coordinator http://127.0.0.1:7070 --lend 1G\n"
@@ -102,7 +103,7 @@ int exit_status_of(const Error& error) {
 }  // namespace
 
 std::vector<AddSubcommand> all_subcommands() {
-  return {add_coordinator, add_node, add_status, add_doctor, add_version};
+  return {add_run, add_coordinator, add_node, add_status, add_doctor, add_version};
 }
 
 void parse_command_line(const std::vector<std::string>& arguments,

@@ -104,8 +104,6 @@ ChildOptions target_options(const RunSettings& settings, const std::string& prog
       {handover::kWindowVariable, std::to_string(settings.window_bytes)},
       {handover::kMinimumVariable, std::to_string(settings.mmap_min_bytes)},
   };
-  for (const auto& [name, value] : allocator_environment())
-    options.environment.emplace_back(name, value);
   return options;
 }
 

@@ -70,6 +70,7 @@ class Subcommand {
 // "500ms", "30s", "2m", "1h"; a bare number is seconds. kInvalid otherwise.
 Result<Milliseconds> parse_duration(const std::string& text);
 
+void add_run(CLI::App& root, Invocation& invocation);
 void add_coordinator(CLI::App& root, Invocation& invocation);
 void add_node(CLI::App& root, Invocation& invocation);
 void add_status(CLI::App& root, Invocation& invocation);

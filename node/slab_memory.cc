@@ -72,7 +72,7 @@ Result<OwnedSlabMemory> OwnedSlabMemory::create(const SlabMemoryOptions& options
   Result<Mapping> mapping = Mapping::shared(memfd->get(), options.slab_bytes);
   if (!mapping) return without_hugepages(options, std::move(mapping).error());
   if (options.numa_node >= 0) FARPAGE_TRY_VOID(bind_to_numa_node(*mapping, options.numa_node));
-  FARPAGE_TRY_VOID(prefault(*mapping));
+  if (!options.lazy) FARPAGE_TRY_VOID(prefault(*mapping));
   return OwnedSlabMemory(std::move(*memfd), std::move(*mapping));
 }
 

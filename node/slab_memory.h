@@ -14,12 +14,13 @@ namespace farpage::node {
 struct SlabMemoryOptions {
   uint64_t slab_bytes = 0;
   bool hugepages = false;  // 2 MiB pages from the host's pool (vm.nr_hugepages)
+  bool lazy = false;       // take each page when it is first written, not now
   int numa_node = -1;      // all pages from this NUMA node; -1: wherever the kernel likes
 };
 
-// A memfd, mapped shared and touched, so that no access faults later. It is zeroed by the kernel:
-// one life is one memfd, and the next borrower gets another one. That is what keeps a former
-// borrower out, who may still have the old memfd mapped (shm hands it over).
+// A memfd, mapped shared and (unless lazy) touched, so that no access faults later. It is zeroed by
+// the kernel: one life is one memfd, and the next borrower gets another one. That is what keeps a
+// former borrower out, who may still have the old memfd mapped (shm hands it over).
 class OwnedSlabMemory {
  public:
   OwnedSlabMemory() = default;

@@ -66,7 +66,8 @@ Result<std::unique_ptr<SlabPool>> SlabPool::create(SlabPoolOptions options) {
   if (options.pinned) FARPAGE_TRY_VOID(check_memlock(total_bytes));
   FARPAGE_TRY_VOID(check_available(total_bytes, options.hugepages));
 
-  const SlabMemoryOptions memory{options.slab_bytes, options.hugepages, options.numa_node};
+  const SlabMemoryOptions memory{options.slab_bytes, options.hugepages, options.lazy,
+                                 options.numa_node};
   const Generation base{options.generation_base != 0 ? options.generation_base
                                                      : seconds_since_2020()};
   std::vector<Slab> slabs;

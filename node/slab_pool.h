@@ -29,6 +29,7 @@ struct SlabPoolOptions {
   uint64_t lend_bytes = 0;  // rounded down to slabs; at least one
   uint64_t slab_bytes = 0;  // power of two, coordinator::kMinSlabBytes .. kMaxSlabBytes
   bool hugepages = false;
+  bool lazy = false;  // promise the memory, and take it page by page as it is written
   int numa_node = -1;
   bool pinned = false;  // a network card will register all of it: check the memlock limit
   // Generations start behind this one. 0: the seconds since 2020, so that they rise over a restart
@@ -56,8 +57,8 @@ struct SlabCounts {
 //     holds more than lend_bytes.
 class SlabPool {
  public:
-  // Takes and touches all the memory. Fails with kInvalid (names the option) or kExhausted
-  // (memlock, huge pages, memory; says the cure).
+  // Takes and (unless lazy) touches all the memory. Fails with kInvalid (names the option) or
+  // kExhausted (memlock, huge pages, memory; says the cure).
   static Result<std::unique_ptr<SlabPool>> create(SlabPoolOptions options);
   ~SlabPool();
   SlabPool(const SlabPool&) = delete;
