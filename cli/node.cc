@@ -59,7 +59,7 @@ Result<std::unique_ptr<node::SlabPool>> make_pool(const NodeSettings& settings, 
     tenths_told = tenths;
     return !signals.is_pending();
   };
-  return node::SlabPool::create(std::move(options));
+  return node::SlabPool::create(options);
 }
 
 node::NodeOptions node_options(const NodeSettings& settings, const HostPort& listen,

@@ -8,8 +8,8 @@ namespace farpage::cli {
 
 std::string format_table(const std::vector<std::string>& header,
                          const std::vector<std::vector<std::string>>& rows) {
-  std::vector<size_t> widths;
-  for (const std::string& cell : header) widths.push_back(cell.size());
+  std::vector<size_t> widths(header.size());
+  for (size_t i = 0; i < header.size(); ++i) widths[i] = header[i].size();
   for (const auto& row : rows) {
     FARPAGE_CHECK(row.size() == widths.size(), "a row of %zu cells under %zu columns", row.size(),
                   widths.size());

@@ -59,7 +59,7 @@ std::string_view to_string(SlabState state) {
   return "unknown";
 }
 
-Result<std::unique_ptr<SlabPool>> SlabPool::create(SlabPoolOptions options) {
+Result<std::unique_ptr<SlabPool>> SlabPool::create(const SlabPoolOptions& options) {
   FARPAGE_TRY_VOID(check_options(options));
   const uint64_t count = options.lend_bytes / options.slab_bytes;
   const uint64_t total_bytes = count * options.slab_bytes;

@@ -59,7 +59,7 @@ class SlabPool {
  public:
   // Takes and (unless lazy) touches all the memory. Fails with kInvalid (names the option) or
   // kExhausted (memlock, huge pages, memory; says the cure).
-  static Result<std::unique_ptr<SlabPool>> create(SlabPoolOptions options);
+  static Result<std::unique_ptr<SlabPool>> create(const SlabPoolOptions& options);
   ~SlabPool();
   SlabPool(const SlabPool&) = delete;
   SlabPool& operator=(const SlabPool&) = delete;
