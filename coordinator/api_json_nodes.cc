@@ -71,8 +71,6 @@ Json json_of(const TransportAddress& address) {
       json.update({{"socket_path", address.socket_path}, {"boot_id", address.boot_id}});
       break;
     case TransportKind::kTcp:
-      json.update({{"host", address.host}, {"port", address.port}});
-      break;
     case TransportKind::kLoop:
       json.update({{"host", address.host}, {"port", address.port}});
       break;

@@ -12,8 +12,8 @@ using rdma::QueuePairEndpoint;
 
 class HttpClient final : public Client {
  public:
-  HttpClient(HttpUrl url, const ClientOptions& options)
-      : caller_(std::move(url), options.token), timeout_(options.timeout) {}
+  HttpClient(HttpUrl url, ClientOptions options)
+      : caller_(std::move(url), std::move(options.token)), timeout_(options.timeout) {}
 
   Result<NodeInfo> join(const NodeJoin& node) override {
     FARPAGE_TRY(answer, call("POST", "/v1/nodes", encode(node)));
@@ -113,7 +113,7 @@ Result<std::unique_ptr<Client>> Client::create(ClientOptions options) {
   if (!url) return fail_with("coordinator", url.error());
   if (options.timeout <= Milliseconds(0))
     return fail(ErrorCode::kInvalid, "coordinator: timeout must be more than 0 ms");
-  return std::make_unique<HttpClient>(std::move(*url), options);
+  return std::make_unique<HttpClient>(std::move(*url), std::move(options));
 }
 
 }  // namespace farpage::coordinator

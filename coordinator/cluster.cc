@@ -196,7 +196,7 @@ Status Cluster::lease_missing(const RegionId& id, const std::vector<SlabIndex>& 
     }
     if (plan.empty()) return {};
     const Status asked = ask_nodes(plan, slab_bytes, outcomes, avoid);
-    const Status done = change([&](State& state) { return state.commit_lease(plan, outcomes); });
+    Status done = change([&](State& state) { return state.commit_lease(plan, outcomes); });
     if (done) return {};
     failure = asked ? done : asked;
     spdlog::warn("coordinator: lease failed region={} attempt={} error=\"{}\"", id.value,

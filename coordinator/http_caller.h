@@ -19,7 +19,8 @@ inline constexpr size_t kMaxAnswerBytes = size_t{128} << 20;  // a region of 655
 // Threads: any (no state beyond construction).
 class HttpCaller {
  public:
-  HttpCaller(HttpUrl server, std::string token) : server_(std::move(server)), token_(token) {}
+  HttpCaller(HttpUrl server, std::string token)
+      : server_(std::move(server)), token_(std::move(token)) {}
 
   // The body of a 2xx answer. A request without body: empty `body`.
   // kUnavailable: the server was not reached, and saw nothing of the request. kTimedOut: no whole

@@ -31,7 +31,7 @@ struct LeaseKey {
   RegionId region;
   SlabIndex slab;
   uint32_t replica = 0;
-  auto operator<=>(const LeaseKey&) const = default;
+  auto operator<=>(const LeaseKey&) const = default;  // NOLINT(modernize-use-nullptr): false alarm
 };
 
 // A slab that the node may hold for nobody: the coordinator tells it to take the slab back.

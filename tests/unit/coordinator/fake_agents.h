@@ -39,7 +39,10 @@ class FakeAgents {
     const std::lock_guard lock(mutex_);
     return double_lends_;
   }
-  void set_slab_bytes(uint64_t bytes) { slab_bytes_ = bytes; }
+  void set_slab_bytes(uint64_t bytes) {
+    const std::lock_guard lock(mutex_);
+    slab_bytes_ = bytes;
+  }
 
   std::unique_ptr<AgentClient> client() { return std::make_unique<Caller>(*this); }
 

@@ -236,6 +236,9 @@ TEST_F(ServiceTest, ThousandMalformedBodiesAreRefusedAndHarmNobody) {
     const RawAnswer answer = raw_request(port(), route.method, route.path, body);
     ASSERT_GE(answer.status, 400) << "seed " << seed << " round " << i << " " << route.path << " "
                                   << body.substr(0, 200);
+    // The body is read before the region is looked for: 404 would mean that it was understood.
+    ASSERT_NE(answer.status, 404) << "seed " << seed << " round " << i << " "
+                                  << body.substr(0, 200);
     ASSERT_LT(answer.status, 500) << "seed " << seed << " round " << i;
     ASSERT_TRUE(answer.is_problem()) << answer.head;
     if (i % 100 == 0) {

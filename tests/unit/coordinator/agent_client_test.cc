@@ -1,0 +1,120 @@
+// The HTTP side of AgentClient against a real server. Whether a node may have done what it was
+// asked decides how a lease is undone, so each way of failing is told apart here.
+#include "coordinator/agent_client.h"
+
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include <string>
+
+#include "base/fd.h"
+#include "coordinator/api_json.h"
+#include "coordinator/http_server.h"
+#include "tests/unit/coordinator/fake_agents.h"
+
+namespace farpage::coordinator {
+namespace {
+
+// An agent that remembers what it was asked and answers everything with answer_.
+class AgentClientTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    HttpServerOptions options;
+    options.token = "agent-token";
+    options.threads = 2;
+    std::vector<Route> routes;
+    const auto reply = [this](const HttpRequest& request) {
+      asked_ = request;
+      return answer_;
+    };
+    routes.push_back({"POST", "/v1/slabs/{node_slab}/lease", {}, reply});
+    routes.push_back({"POST", "/v1/slabs/{node_slab}/revoke", {}, reply});
+    routes.push_back({"POST", "/v1/connect", {}, reply});
+    auto server =
+        HttpServer::create(options, std::move(routes),
+                           [](const std::string&, const std::string&, int, Nanoseconds) {});
+    ASSERT_TRUE(server.has_value()) << server.error().message();
+    server_ = std::move(*server);
+    url_ = "http://127.0.0.1:" + std::to_string(server_->port());
+  }
+
+  static std::unique_ptr<AgentClient> client(const std::string& token = "agent-token",
+                                             Milliseconds timeout = Milliseconds(10000)) {
+    return make_http_agent_client(AgentClientOptions{token, timeout});
+  }
+  ErrorCode lease_failure() {
+    const auto reply = client()->lease(url_, 3, request_);
+    return reply ? ErrorCode::kUnsupported : reply.error().code;
+  }
+
+  const SlabLeaseRequest request_{RegionId{"r"}, SlabIndex{7}, 1};
+  HttpRequest asked_;
+  HttpReply answer_;
+  std::unique_ptr<HttpServer> server_;
+  std::string url_;
+};
+
+TEST_F(AgentClientTest, LeasesRevokesAndConnects) {
+  SlabLeaseReply granted;
+  granted.address = RemoteAddress{4096};
+  granted.bytes = kMinSlabBytes;
+  granted.rkeys = {{rdma::TransportKind::kTcp, RemoteKey{5}}};
+  granted.generation = Generation{9};
+  answer_.body = encode(granted);
+  const auto reply = client()->lease(url_, 3, request_);
+  ASSERT_TRUE(reply.has_value()) << reply.error().message();
+  EXPECT_EQ(reply->rkeys, granted.rkeys);
+  EXPECT_EQ(reply->generation, granted.generation);
+  EXPECT_EQ(asked_.ids, std::vector<std::string>{"3"});
+  EXPECT_EQ(decode_slab_lease_request(asked_.body)->slab, SlabIndex{7});
+  answer_ = HttpReply{204, "", "", {}};
+  ASSERT_TRUE(client()->revoke(url_, 4, Generation{9}).has_value());
+  EXPECT_EQ(asked_.ids, std::vector<std::string>{"4"});
+  EXPECT_EQ(decode_slab_revoke_request(asked_.body)->generation, Generation{9});
+  answer_ = HttpReply{200, encode(test_endpoint())};
+  const auto endpoint = client()->connect(url_, test_endpoint());
+  ASSERT_TRUE(endpoint.has_value()) << endpoint.error().message();
+  EXPECT_EQ(*endpoint, test_endpoint());
+}
+
+TEST_F(AgentClientTest, RefusalsKeepTheirCode) {
+  answer_ = problem_reply(Error{ErrorCode::kConflict, "lent to another", 0});
+  EXPECT_EQ(lease_failure(), ErrorCode::kConflict);
+  EXPECT_EQ(client()->revoke(url_, 3, Generation{1}).error().code, ErrorCode::kConflict);
+  answer_ = problem_reply(Error{ErrorCode::kUnavailable, "is leaving", 0});
+  EXPECT_EQ(lease_failure(), ErrorCode::kUnavailable);
+  EXPECT_EQ(client("wrong")->lease(url_, 3, request_).error().code, ErrorCode::kDenied);
+}
+
+TEST_F(AgentClientTest, NonsenseIsTheNodesFaultAndMayHaveBeenGranted) {
+  for (const char* body :
+       {"", "[]", "{}", R"({"address":1,"bytes":1,"rkeys":{},"generation":1})"}) {
+    answer_.body = body;
+    EXPECT_EQ(lease_failure(), ErrorCode::kIo) << body;
+  }
+}
+
+TEST_F(AgentClientTest, NodeThatWasNotReachedSawNothing) {
+  server_->stop();
+  server_.reset();
+  EXPECT_EQ(lease_failure(), ErrorCode::kUnavailable);
+}
+
+TEST_F(AgentClientTest, NodeThatAcceptsAndIsSilentMayHaveDoneIt) {
+  const Fd listener(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t length = sizeof(address);
+  ASSERT_EQ(::bind(listener.get(), reinterpret_cast<sockaddr*>(&address), length), 0);
+  ASSERT_EQ(::listen(listener.get(), 1), 0);
+  ASSERT_EQ(::getsockname(listener.get(), reinterpret_cast<sockaddr*>(&address), &length), 0);
+  const std::string silent = "http://127.0.0.1:" + std::to_string(ntohs(address.sin_port));
+  const auto reply = client("", Milliseconds(100))->lease(silent, 3, request_);
+  ASSERT_FALSE(reply.has_value());
+  EXPECT_EQ(reply.error().code, ErrorCode::kTimedOut);
+}
+
+}  // namespace
+}  // namespace farpage::coordinator
