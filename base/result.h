@@ -55,10 +55,12 @@ tl::unexpected<Error> fail_with(std::string_view context, Error error);
 }  // namespace farpage
 
 // FARPAGE_TRY(name, expression): name is the value, or the function returns the failure.
+// NOLINTBEGIN(bugprone-macro-parentheses): `name` is declared, not evaluated.
 #define FARPAGE_TRY(name, expression)                                          \
   auto name##_result = (expression);                                           \
   if (!name##_result) return tl::unexpected(std::move(name##_result).error()); \
   auto name = std::move(*name##_result)
+// NOLINTEND(bugprone-macro-parentheses)
 
 // FARPAGE_TRY_VOID(expression): the same where the value is not wanted.
 #define FARPAGE_TRY_VOID(expression)                                                       \

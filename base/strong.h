@@ -11,7 +11,7 @@ namespace farpage {
 template <typename Tag, typename T>
 struct Strong {
   T value{};
-  auto operator<=>(const Strong&) const = default;
+  auto operator<=>(const Strong&) const = default;  // NOLINT(modernize-use-nullptr): a false alarm
 };
 
 using PageIndex = Strong<struct PageIndexTag, uint64_t>;  // page number inside a region
