@@ -1,0 +1,75 @@
+#include "pager/link_port.h"
+
+#include <gtest/gtest.h>
+
+namespace farpage::pager {
+namespace {
+
+// A channel of nothing but its state.
+class StateChannel final : public rdma::Channel {
+ public:
+  explicit StateChannel(bool& usable) : usable_(usable) {}
+  rdma::ChannelLimits limits() const override { return {}; }
+  rdma::TransportKind kind() const override { return rdma::TransportKind::kLoop; }
+  size_t post(std::span<const rdma::Operation>) override { return 0; }
+  size_t poll(std::span<rdma::Completion>) override { return 0; }
+  size_t wait(std::span<rdma::Completion>, Nanoseconds) override { return 0; }
+  bool usable() const override { return usable_; }
+  std::string why_broken() const override { return usable_ ? "" : "told so"; }
+
+ private:
+  bool& usable_;
+};
+
+struct LinkPortTest : testing::Test {
+  Doorbell bell = std::move(*Doorbell::create());
+  std::array<std::byte, 64> buffer{};
+  LinkPort port{"test", buffer, bell};
+  const NodeIndex node{5};
+};
+
+TEST_F(LinkPortTest, MissingChannelIsAskedForOnce) {
+  EXPECT_EQ(port.channel(node), nullptr);
+  EXPECT_TRUE(port.wants(node));
+  EXPECT_TRUE(bell.wait(Milliseconds(0)));
+  EXPECT_EQ(port.channel(node), nullptr);
+  EXPECT_FALSE(bell.wait(Milliseconds(0)));
+}
+
+TEST_F(LinkPortTest, DeliveredChannelIsTaken) {
+  bool usable = true;
+  (void)port.channel(node);
+  port.deliver(node, std::make_unique<StateChannel>(usable));
+  EXPECT_FALSE(port.wants(node));
+  EXPECT_NE(port.channel(node), nullptr);
+}
+
+TEST_F(LinkPortTest, Defect3BrokenChannelIsReplacedOnlyWhenItsLastCompletionWasTaken) {
+  bool first_usable = true;
+  bool second_usable = true;
+  (void)port.channel(node);
+  port.deliver(node, std::make_unique<StateChannel>(first_usable));
+  rdma::Channel* first = port.channel(node);
+  port.posted(node, 2);
+  first_usable = false;
+  EXPECT_EQ(port.channel(node), nullptr);
+  EXPECT_FALSE(port.wants(node));
+  rdma::Channel* visited = nullptr;
+  port.for_each_busy_channel([&](NodeIndex, rdma::Channel& channel) { visited = &channel; });
+  EXPECT_EQ(visited, first);
+  port.completed(node, 2);
+  EXPECT_EQ(port.channel(node), nullptr);
+  EXPECT_TRUE(port.wants(node));
+  port.deliver(node, std::make_unique<StateChannel>(second_usable));
+  EXPECT_NE(port.channel(node), nullptr);
+}
+
+TEST_F(LinkPortTest, ChannelNobodyTookIsDestroyedWithThePort) {
+  bool usable = true;
+  (void)port.channel(node);
+  port.deliver(node, std::make_unique<StateChannel>(usable));  // leak checkers see the rest
+  EXPECT_FALSE(port.wants(node));
+}
+
+}  // namespace
+}  // namespace farpage::pager

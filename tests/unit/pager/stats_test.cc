@@ -1,0 +1,35 @@
+#include "pager/stats.h"
+
+#include <gtest/gtest.h>
+
+namespace farpage::pager {
+namespace {
+
+TEST(PagerStats, SumsItsThreadsAndExportsTheSameNumbers) {
+  WorkerStats first;
+  WorkerStats second;
+  EvictorStats evictor;
+  first.faults_remote.add(3);
+  second.faults_remote.add(4);
+  first.fault_ns.record(1000);
+  second.fault_ns.record(3000);
+  evictor.pages_written.add(5);
+  evictor.pages_clean.add(6);
+  second.completions_by_status[static_cast<size_t>(rdma::CompletionStatus::kTimedOut)].add(2);
+  PagerStats sum;
+  sum.add(first);
+  sum.add(second);
+  sum.add(evictor);
+  EXPECT_EQ(sum.faults_remote, 7U);
+  EXPECT_EQ(sum.evictions(), 11U);
+  EXPECT_EQ(sum.fault_ns.count(), 2U);
+  const coordinator::Counters counters = sum.counters();
+  EXPECT_EQ(counters.at("farpage_faults_total{kind=\"remote\"}"), 7U);
+  EXPECT_EQ(counters.at("farpage_evictions_total{kind=\"written\"}"), 5U);
+  EXPECT_EQ(counters.at("farpage_errors_total{code=\"" +
+                        std::string(to_string(rdma::CompletionStatus::kTimedOut)) + "\"}"),
+            2U);
+}
+
+}  // namespace
+}  // namespace farpage::pager

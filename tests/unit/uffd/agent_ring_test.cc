@@ -1,0 +1,93 @@
+#include "uffd/agent_ring.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <thread>
+#include <vector>
+
+#include "base/mapping.h"
+
+namespace farpage::uffd {
+namespace {
+
+using handover::AgentRing;
+using handover::Command;
+using handover::CommandKind;
+using handover::kRingCommands;
+
+Mapping make_ring(const Fd& fd) {
+  return std::move(*Mapping::shared(fd.get(), sizeof(AgentRing)));
+}
+
+// The other end, as the shim's agent is: takes commands in order, answers with a function of each.
+class ThreadAgent {
+ public:
+  explicit ThreadAgent(const Fd& fd)
+      : memory_(make_ring(fd)), ring_(*reinterpret_cast<AgentRing*>(memory_.data())) {
+    thread_ = std::thread([this] {
+      while (!stop_) {
+        const uint32_t tail = ring_.tail.load();
+        if (ring_.head.load() == tail) {
+          std::this_thread::yield();
+          continue;
+        }
+        Command& command = ring_.commands[tail % kRingCommands];
+        seen_.push_back(command.address);
+        command.result = static_cast<int32_t>(command.address % 5);
+        ring_.tail.store(tail + 1);
+      }
+    });
+  }
+  ~ThreadAgent() { finish(); }
+  std::vector<uint64_t> finish() {
+    stop_ = true;
+    if (thread_.joinable()) thread_.join();
+    return seen_;
+  }
+
+ private:
+  Mapping memory_;
+  AgentRing& ring_;
+  std::atomic<bool> stop_{false};
+  std::vector<uint64_t> seen_;
+  std::thread thread_;
+};
+
+TEST(AgentRing, ResultsComeBackWithTheirCommandsAcrossManyWraps) {
+  const Fd fd = std::move(*create_memfd("ring", sizeof(AgentRing)));
+  ThreadAgent agent(fd);
+  AgentRingProducer producer(make_ring(fd), [] { return true; });
+  uint64_t next = 0;
+  for (int round = 0; round < 40; ++round) {
+    std::vector<Command> commands(300);
+    for (Command& command : commands) command.address = next++;
+    ASSERT_TRUE(producer.run(commands).has_value());
+    for (const Command& command : commands)
+      ASSERT_EQ(command.result, static_cast<int32_t>(command.address % 5));
+  }
+  const std::vector<uint64_t> seen = agent.finish();
+  ASSERT_EQ(seen.size(), next);
+  for (uint64_t i = 0; i < next; ++i) ASSERT_EQ(seen[i], i);
+}
+
+TEST(AgentRing, DeadTargetEndsTheWait) {
+  const Fd fd = std::move(*create_memfd("ring", sizeof(AgentRing)));
+  AgentRingProducer producer(make_ring(fd), [] { return false; });
+  Command command;
+  const Status status = producer.run({&command, 1});
+  ASSERT_FALSE(status.has_value());
+  EXPECT_EQ(status.error().code, ErrorCode::kUnavailable);
+}
+
+TEST(AgentRing, FullRingRefusesAnotherPost) {
+  const Fd fd = std::move(*create_memfd("ring", sizeof(AgentRing)));
+  AgentRingProducer producer(make_ring(fd), [] { return true; });
+  for (uint32_t i = 0; i < kRingCommands; ++i) ASSERT_TRUE(producer.post({}).has_value());
+  const Status status = producer.post({});
+  ASSERT_FALSE(status.has_value());
+  EXPECT_EQ(status.error().code, ErrorCode::kExhausted);
+}
+
+}  // namespace
+}  // namespace farpage::uffd
