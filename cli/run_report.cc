@@ -77,7 +77,17 @@ std::string format_target(const TargetReport& target) {
 std::string format_report(const std::vector<TargetReport>& targets) {
   if (targets.empty()) return "farpage: no process took far memory (did the program ever start?)\n";
   std::string text;
-  for (const TargetReport& target : targets) text += format_target(target);
+  size_t small = 0;
+  for (const TargetReport& target : targets) {
+    if (target.stats.evictions() == 0 && targets.size() > 1) {
+      ++small;
+    } else {
+      text += format_target(target);
+    }
+  }
+  if (small > 0)
+    text += fmt::format("farpage: {} more {} stayed within the local budget\n", small,
+                        small == 1 ? "process" : "processes");
   return text;
 }
 

@@ -77,8 +77,8 @@ void TargetService::serve(Session& session, uffd::HandedOver target) {
     const std::lock_guard lock(mutex_);
     session.pager = std::move(*pager);
   }
-  spdlog::info("run: target_started pid={} program={} window_bytes={} budget_bytes={}", target.pid,
-               target.program, target.window_bytes, options.local_bytes);
+  spdlog::debug("run: target_started pid={} program={} window_bytes={} budget_bytes={}", target.pid,
+                target.program, target.window_bytes, options.local_bytes);
   if (uffd::welcome(target, 0, "")) answer_requests(running, target.socket, target.window_address);
   wait_for_exit(running);
   std::unique_ptr<pager::Pager> finished;

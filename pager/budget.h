@@ -8,7 +8,7 @@
 
 namespace farpage::pager {
 
-// Threads: any. Invariant: used() never exceeds limit().
+// Threads: any. Invariant: used() exceeds limit() only by what take_anyway() took.
 class Budget {
  public:
   Budget(uint64_t limit_pages, uint64_t high_pages, uint64_t low_pages)
@@ -16,6 +16,8 @@ class Budget {
 
   // One page more, if there is room.
   bool try_take();
+  // One page more, room or not: for a fault of the evictor itself, who would wait for its own work.
+  void take_anyway() { used_.fetch_add(1, std::memory_order_relaxed); }
   // As many of `pages` as there is room for below the high-water mark: for what nobody waits for.
   uint32_t take_spare(uint32_t pages);
   void give_back(uint64_t pages);

@@ -78,9 +78,9 @@ void Connector::connect(LinkPort& port, NodeIndex node, Attempt& attempt) {
         core_.shared_stats.transport_fallbacks.fetch_add(1, std::memory_order_relaxed);
       continue;
     }
-    spdlog::info("pager: connected port={} node={} transport={} in_us={}", port.name(),
-                 info.join.id.value, to_string(transport.kind()),
-                 (SteadyClock::read() - start).count() / 1000);
+    spdlog::debug("pager: connected port={} node={} transport={} in_us={}", port.name(),
+                  info.join.id.value, to_string(transport.kind()),
+                  (SteadyClock::read() - start).count() / 1000);
     core_.shared_stats.channels_connected.fetch_add(1, std::memory_order_relaxed);
     core_.shared_stats.connected_by_kind[static_cast<size_t>(transport.kind())].fetch_add(
         1, std::memory_order_relaxed);

@@ -29,6 +29,9 @@ struct Core {
   std::atomic<bool> stopping{false};
   std::atomic<bool> target_gone{false};
   std::atomic<uint64_t> installs{0};
+  // Thread id of the evictor, as faults carry it. It reads the target's pages, and one that the
+  // target has dropped meanwhile makes it fault like any other thread.
+  std::atomic<uint32_t> evictor_thread{0};
 
   // Pages installed one after the other carry the same or the next epoch: 16 epochs a budget.
   uint8_t next_epoch() {

@@ -2,6 +2,7 @@
 
 #include <pthread.h>
 #include <spdlog/spdlog.h>
+#include <unistd.h>
 
 #include <algorithm>
 
@@ -52,6 +53,7 @@ bool Evictor::wait_while_paused() {
 
 void Evictor::run() {
   (void)pthread_setname_np(pthread_self(), "fp-evict");
+  core_.evictor_thread.store(static_cast<uint32_t>(::gettid()), std::memory_order_release);
   while (!core_.stopping.load(std::memory_order_acquire)) {
     if (wait_while_paused()) continue;
     if (!core_.budget.above_high() && !core_.budget.has_waiters()) {

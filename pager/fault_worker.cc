@@ -139,7 +139,7 @@ bool FaultWorker::handle_missing(const uffd::Fault& fault, PageWord word, Instan
     case PageState::kRemote:
       return fetch(fault, word, since);
     case PageState::kEmpty: {
-      if (!take_room(since, fault.page)) return false;
+      if (!take_room(fault, since)) return false;
       if (fill_with_zeros(fault.page, word, since)) return true;
       core_.budget.give_back(1);
       return false;
@@ -166,7 +166,7 @@ bool FaultWorker::handle_missing(const uffd::Fault& fault, PageWord word, Instan
 }
 
 bool FaultWorker::fetch(const uffd::Fault& fault, PageWord word, Instant since) {
-  if (!fetcher_.has_room() || !take_room(since, fault.page)) return false;
+  if (!fetcher_.has_room() || !take_room(fault, since)) return false;
   const PageWord fetching = word.to(PageState::kFetching, PageWord::kFromRemote);
   if (!core_.table.transition(fault.page, word, fetching)) {
     core_.budget.give_back(1);
@@ -184,10 +184,14 @@ void FaultWorker::prefetch_after(const uffd::Fault& fault) {
   }
 }
 
-bool FaultWorker::take_room(Instant since, PageIndex page) {
+bool FaultWorker::take_room(const uffd::Fault& fault, Instant since) {
   if (core_.budget.try_take()) return true;
+  if (fault.thread != 0 && fault.thread == core_.evictor_thread.load(std::memory_order_acquire)) {
+    core_.budget.take_anyway();
+    return true;
+  }
   short_of_room_ = true;
-  if (SteadyClock::read() - since > core_.options.fault_deadline) fail_for_room(page, since);
+  if (SteadyClock::read() - since > core_.options.fault_deadline) fail_for_room(fault.page, since);
   return false;
 }
 

@@ -54,7 +54,7 @@ class FaultWorker {
   bool handle_write_protected(const uffd::Fault& fault, PageWord word);
   bool fetch(const uffd::Fault& fault, PageWord word, Instant since);
   bool fill_with_zeros(PageIndex page, PageWord word, Instant since);
-  bool take_room(Instant since, PageIndex page);
+  bool take_room(const uffd::Fault& fault, Instant since);
   bool unprotect(PageIndex page, PageWord word);
   void handle_unmapped(const uffd::Unmapped& event);
   void fail_for_room(PageIndex page, Instant since);

@@ -137,8 +137,11 @@ Outcome Userfaultfd::copy(uint64_t to, const void* from, uint64_t bytes, Protect
     request.mode = protection == Protection::kWriteProtected ? UFFDIO_COPY_MODE_WP : 0;
     if (::ioctl(fd_.get(), UFFDIO_COPY, &request) == 0) return Outcome::kDone;
     const int sys_errno = errno;
-    if (request.copy > 0) done += static_cast<uint64_t>(request.copy);  // stopped on the way: go on
-    if (request.copy > 0 && sys_errno != EAGAIN) continue;
+    if (request.copy > 0) {
+      // A part is placed, and errno is EAGAIN whatever stopped it: the rest tells why.
+      done += static_cast<uint64_t>(request.copy);
+      continue;
+    }
     if (sys_errno == EEXIST) {
       wake(to + done, kPageBytes);
       if (done + kPageBytes >= bytes) return Outcome::kAlreadyPresent;
