@@ -27,6 +27,22 @@ void Content::fill(uint64_t page, std::span<uint64_t, kWords> words) const {
   for (size_t i = 0; i < kWords; ++i) words[i] = base + i * kStep;
 }
 
+void Content::fill_words(uint64_t first_word, std::span<uint64_t> words) const {
+  for (size_t i = 0; i < words.size(); ++i) {
+    const uint64_t word = first_word + i;
+    words[i] = base_of(word / kWords) + word % kWords * kStep;
+  }
+}
+
+bool Content::holds_words(uint64_t first_word, std::span<const uint64_t> words) const {
+  uint64_t wrong = 0;
+  for (size_t i = 0; i < words.size(); ++i) {
+    const uint64_t word = first_word + i;
+    wrong |= words[i] ^ (base_of(word / kWords) + word % kWords * kStep);
+  }
+  return wrong == 0;
+}
+
 bool Content::holds(uint64_t page, uint32_t version,
                     std::span<const uint64_t, kWords> words) const {
   const uint64_t base = base_of(page);

@@ -28,6 +28,10 @@ class Content {
   // Are these the words of the page after `version` writes?
   bool holds(uint64_t page, uint32_t version, std::span<const uint64_t, kWords> words) const;
 
+  // The same for memory that is never marked, taken as one row of words: page 0, page 1, ...
+  void fill_words(uint64_t first_word, std::span<uint64_t> words) const;
+  bool holds_words(uint64_t first_word, std::span<const uint64_t> words) const;
+
  private:
   uint64_t base_of(uint64_t page) const;
 

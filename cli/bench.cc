@@ -8,6 +8,8 @@ void add_bench(CLI::App& root, Invocation& invocation) {
                               {"farpage bench ladder", "farpage bench fault --transport tcp",
                                "farpage bench fault --help"});
   add_bench_fault(group, invocation);
+  add_bench_read(group, invocation);
+  add_bench_ladder(group, invocation);
 }
 
 }  // namespace farpage::cli

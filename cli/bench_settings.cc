@@ -43,6 +43,15 @@ Result<BenchCluster> open_cluster(const BenchSettings& settings, uint64_t needed
   return cluster;
 }
 
+Result<std::vector<std::vector<std::unique_ptr<rdma::Transport>>>> transports_one_by_one(
+    const PagerSettings& settings) {
+  FARPAGE_TRY(all, make_transports(settings));
+  std::vector<std::vector<std::unique_ptr<rdma::Transport>>> ways;
+  for (std::unique_ptr<rdma::Transport>& transport : all)
+    ways.emplace_back().push_back(std::move(transport));
+  return ways;
+}
+
 void print_report(bench::Report report, const BenchSettings& settings) {
   const BuildInfo build = build_info();
   report.environment = bench::observe_environment();

@@ -32,6 +32,11 @@ struct BenchCluster {
 // The named one, or an embedded one that lends at least `needed_bytes` with each node.
 Result<BenchCluster> open_cluster(const BenchSettings& settings, uint64_t needed_bytes);
 
+// For benchmarks that measure each transport by itself: one list for each that the settings allow
+// and this build has, with that one alone.
+Result<std::vector<std::vector<std::unique_ptr<rdma::Transport>>>> transports_one_by_one(
+    const PagerSettings& settings);
+
 // Adds what was measured where, and prints it.
 void print_report(bench::Report report, const BenchSettings& settings);
 

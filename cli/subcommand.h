@@ -32,7 +32,8 @@ struct Invocation {
 // A subcommand under construction. Each option is a flag (--lend), an environment variable
 // (FARPAGE_NODE_LEND, FARPAGE_BENCH_FAULT_SIZE; options that mean the same everywhere leave the
 // subcommand out: FARPAGE_COORDINATOR) and a key of the configuration file (lend in [node], size in
-// [bench.fault]), in this order of precedence. Values are borrowed: they must live until the program has run.
+// [bench.fault]), in this order of precedence. Values are borrowed: they must live until the
+// program has run.
 class Subcommand {
  public:
   // `examples`: lines for the end of the help text.
@@ -81,6 +82,8 @@ void add_status(CLI::App& root, Invocation& invocation);
 void add_doctor(CLI::App& root, Invocation& invocation);
 void add_bench(CLI::App& root, Invocation& invocation);
 void add_bench_fault(CLI::App& group, Invocation& invocation);
+void add_bench_read(CLI::App& group, Invocation& invocation);
+void add_bench_ladder(CLI::App& group, Invocation& invocation);
 void add_version(CLI::App& root, Invocation& invocation);
 
 }  // namespace farpage::cli
