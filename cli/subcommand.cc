@@ -31,6 +31,12 @@ CLI::Validator size_validator() {
       "");
 }
 
+std::string footer_of(const std::vector<std::string>& examples) {
+  std::string footer = "Examples:";
+  for (const std::string& example : examples) footer += "\n  " + example;
+  return footer;
+}
+
 std::string format_duration(Milliseconds value) {
   const auto count = value.count();
   return count % 1000 == 0 ? fmt::format("{}s", count / 1000) : fmt::format("{}ms", count);
@@ -60,14 +66,15 @@ Result<Milliseconds> parse_duration(const std::string& text) {
 Subcommand::Subcommand(CLI::App& root, const std::string& name, const std::string& summary,
                        const std::vector<std::string>& examples)
     : app_(root.add_subcommand(name, summary)) {
-  std::string footer = "Examples:";
-  for (const std::string& example : examples) footer += "\n  " + example;
-  app_->footer(footer);
+  app_->footer(footer_of(examples));
   app_->fallthrough();  // --log-level and --config may stand behind the subcommand, too
 }
 
 void Subcommand::last(CLI::Option* option, const std::string& flag, Scope scope) {
-  const std::string prefix = scope == Scope::kOwn ? upper_snake(app_->get_name()) + "_" : "";
+  std::string prefix;
+  if (scope == Scope::kOwn)
+    for (const CLI::App* app = app_; app->get_parent() != nullptr; app = app->get_parent())
+      prefix.insert(0, upper_snake(app->get_name()) + "_");
   option->envname("FARPAGE_" + prefix + upper_snake(flag));
   last_ = option;
 }
@@ -139,6 +146,15 @@ Subcommand& Subcommand::command_line(std::vector<std::string>& value, const std:
   app_->add_option("command", value, help)->required()->configurable(false);
   app_->positionals_at_end();
   return *this;
+}
+
+CLI::App& add_group(CLI::App& root, const std::string& name, const std::string& summary,
+                    const std::vector<std::string>& examples) {
+  CLI::App* group = root.add_subcommand(name, summary);
+  group->footer(footer_of(examples));
+  group->require_subcommand(1);
+  group->fallthrough();
+  return *group;
 }
 
 void Subcommand::on_run(Invocation& invocation, std::function<Result<int>()> run) {

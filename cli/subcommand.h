@@ -30,9 +30,10 @@ struct Invocation {
 };
 
 // A subcommand under construction. Each option is a flag (--lend), an environment variable
-// (FARPAGE_NODE_LEND; options that mean the same everywhere leave the subcommand out:
-// FARPAGE_COORDINATOR) and a key of the configuration file (lend in [node]), in this order of
-// precedence. Values are borrowed: they must live until the program has run.
+// (FARPAGE_NODE_LEND, FARPAGE_BENCH_FAULT_SIZE; options that mean the same everywhere leave the
+// subcommand out: FARPAGE_COORDINATOR) and a key of the configuration file (lend in [node], size in
+// [bench.fault]), in this order of precedence. Values are borrowed: they must live until the
+// program has run.
 class Subcommand {
  public:
   // `examples`: lines for the end of the help text.
@@ -70,11 +71,19 @@ class Subcommand {
 // "500ms", "30s", "2m", "1h"; a bare number is seconds. kInvalid otherwise.
 Result<Milliseconds> parse_duration(const std::string& text);
 
+// A subcommand that only holds others ("bench"): one of them must follow it on the command line.
+CLI::App& add_group(CLI::App& root, const std::string& name, const std::string& summary,
+                    const std::vector<std::string>& examples);
+
 void add_run(CLI::App& root, Invocation& invocation);
 void add_coordinator(CLI::App& root, Invocation& invocation);
 void add_node(CLI::App& root, Invocation& invocation);
 void add_status(CLI::App& root, Invocation& invocation);
 void add_doctor(CLI::App& root, Invocation& invocation);
+void add_bench(CLI::App& root, Invocation& invocation);
+void add_bench_fault(CLI::App& group, Invocation& invocation);
+void add_bench_read(CLI::App& group, Invocation& invocation);
+void add_bench_ladder(CLI::App& group, Invocation& invocation);
 void add_version(CLI::App& root, Invocation& invocation);
 
 }  // namespace farpage::cli

@@ -1,0 +1,22 @@
+// Where and with what a number was measured: a number without it is not a number.
+#pragma once
+
+#include <string>
+
+namespace farpage::bench {
+
+struct Environment {
+  std::string host;
+  std::string processor;  // model name of the first CPU
+  unsigned cpus = 0;      // that this process may use
+  std::string kernel;     // release
+  std::string commit;     // of this program; given by the caller
+  std::string build_type;
+  std::string date;     // UTC, ISO 8601
+  std::string command;  // the command line of this process
+};
+
+// Everything but commit and build_type, which the binary knows.
+Environment observe_environment();
+
+}  // namespace farpage::bench

@@ -1,0 +1,42 @@
+// FarWindow: far memory of this process, for touching: a window, its pager, and what is in it.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "bench/content.h"
+#include "pager/pager.h"
+
+namespace farpage::bench {
+
+// Threads: create() and destruction one; words() any.
+class FarWindow {
+ public:
+  // The client and the transports outlive the window.
+  static Result<FarWindow> create(uint64_t pages, const pager::PagerOptions& options,
+                                  coordinator::Client& client,
+                                  std::vector<std::unique_ptr<rdma::Transport>>& transports);
+
+  // The page itself: touching it may be a fault.
+  std::span<uint64_t, Content::kWords> words(uint64_t page) const {
+    return std::span<uint64_t, Content::kWords>(
+        reinterpret_cast<uint64_t*>(base_ + (page << kPageShift)), Content::kWords);
+  }
+  pager::PagerStats stats() const { return pager_->stats(); }
+
+  // Gives `pages` pages from `first` on their content of version 0.
+  void fill(const Content& content, uint64_t first, uint64_t pages) const;
+  uint64_t present_pages(uint64_t first, uint64_t pages) const;
+  // They are zeros from now on, and not resident.
+  void discard(uint64_t first, uint64_t pages) const;
+
+ private:
+  FarWindow(uint64_t base, std::unique_ptr<pager::Pager> pager)
+      : base_(base), pager_(std::move(pager)) {}
+
+  uint64_t base_ = 0;
+  std::unique_ptr<pager::Pager> pager_;
+};
+
+}  // namespace farpage::bench

@@ -1,0 +1,73 @@
+// The fault benchmark: threads touch far memory, and each touch is timed from before the
+// instruction to after it.
+//
+// Two kinds of run:
+//   steady state  the window is larger than the local budget, and the evictor runs all the time;
+//   no eviction   every page is pushed out first, and then touched once, with room for all of them.
+// Whether a page was away is asked of the kernel (mincore(2)) just before the touch, outside the
+// measured time; touches of present pages are counted apart. The content of every page is checked
+// after its touch.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string_view>
+
+#include "base/clock.h"
+#include "base/histogram.h"
+#include "bench/report.h"
+#include "bench/touch_order.h"
+#include "coordinator/client.h"
+#include "pager/options.h"
+#include "pager/stats.h"
+#include "rdma/transport.h"
+
+namespace farpage::bench {
+
+enum class Access : uint8_t { kRead, kWrite, kMixed };  // kMixed: every other touch, at random
+std::string_view to_string(Access access);
+std::optional<Access> access_from(std::string_view name);
+
+inline constexpr uint32_t kMaxThreads = 64;
+inline constexpr uint64_t kMaxBytes = uint64_t{1} << 40;
+
+struct FaultOptions {
+  uint64_t bytes = uint64_t{256} << 20;  // of far memory that is touched
+  uint64_t iterations = 10'000;          // measured touches, of all threads together
+  Pattern pattern = Pattern::kRandom;
+  Access access = Access::kRead;
+  uint32_t threads = 1;  // each touches its own share of the memory
+  bool evict = true;     // false: see above
+  bool pin = false;      // thread i to CPU i
+  uint64_t seed = 1;
+};
+
+// kInvalid names the flag of `farpage bench fault`.
+Status validate(const FaultOptions& options, const pager::PagerOptions& pager);
+
+// What has to be borrowed for such a run.
+uint64_t window_bytes(const FaultOptions& options, const pager::PagerOptions& pager);
+
+struct FaultResult {
+  Histogram away_ns;     // touches of pages that were away
+  Histogram present_ns;  // touches of the others
+  uint64_t touches = 0;
+  Nanoseconds elapsed{0};  // all touches with their checks
+  // What the pager did meanwhile.
+  uint64_t reads = 0, read_bytes = 0, prefetched_pages = 0, retries = 0;
+  uint64_t faults_write = 0, faults_rescued = 0, faults_waited_room = 0;
+  uint64_t evicted_written = 0, evicted_clean = 0, write_bytes = 0;
+  Histogram queue_ns, wire_ns, install_ns;  // of demand READs, see pager/stats.h
+  std::string transports;                   // that connected
+};
+
+// kConflict when a self-check fails (bench/self_check.h), or a page held the wrong content.
+Result<FaultResult> measure_faults(const FaultOptions& options, const pager::PagerOptions& pager,
+                                   coordinator::Client& client,
+                                   std::vector<std::unique_ptr<rdma::Transport>>& transports);
+
+// All but the environment.
+Report fault_report(const FaultOptions& options, const pager::PagerOptions& pager,
+                    const FaultResult& result);
+
+}  // namespace farpage::bench

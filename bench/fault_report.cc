@@ -1,0 +1,76 @@
+// The fault benchmark's result for people: rows, stages, figures.
+#include <fmt/format.h>
+
+#include "base/size.h"
+#include "bench/fault_bench.h"
+
+namespace farpage::bench {
+namespace {
+
+double us(uint64_t ns) {
+  return static_cast<double>(ns) / 1000.0;
+}
+
+Stage stage_of(std::string name, const Histogram& histogram) {
+  return {std::move(name), histogram.mean_ns() / 1000.0, us(histogram.percentile_ns(50)),
+          us(histogram.percentile_ns(99))};
+}
+
+// What the pager cannot see: from the touch to the worker's read of the event, and from the install
+// to the touching thread's next instruction. The install call belongs here, too: it wakes the
+// thread, and where both share a CPU it returns only after the thread has run.
+Stage rest_of(const Stage& whole, const Stage& queue, const Stage& wire) {
+  return {"deliver, install, wake (rest)", whole.mean_us - queue.mean_us - wire.mean_us,
+          whole.p50_us - queue.p50_us - wire.p50_us, whole.p99_us - queue.p99_us - wire.p99_us};
+}
+
+double per_second(uint64_t count, Nanoseconds elapsed) {
+  return elapsed.count() == 0
+             ? 0.0
+             : static_cast<double>(count) * 1e9 / static_cast<double>(elapsed.count());
+}
+
+}  // namespace
+
+Report fault_report(const FaultOptions& options, const pager::PagerOptions& pager,
+                    const FaultResult& result) {
+  Report report;
+  report.benchmark = "fault";
+  report.configuration = {
+      {"Transport", result.transports},
+      {"Memory",
+       fmt::format("{} touched, {} local, {} slabs, {} replica(s)", format_size(options.bytes),
+                   format_size(pager.local_bytes), format_size(pager.slab_bytes), pager.replicas)},
+      {"Touches", fmt::format("{}, {}, {} thread(s){}, seed {}", to_string(options.pattern),
+                              to_string(options.access), options.threads,
+                              options.pin ? " pinned" : "", options.seed)},
+      {"Eviction", options.evict ? "running (steady state)" : "none while measured"},
+      {"Prefetch",
+       pager.prefetch_depth == 0 ? "off" : fmt::format("{} pages", pager.prefetch_depth)},
+      {"Content", "checked on every touch"}};
+  report.rows.push_back({"remote fault", kPageBytes, result.away_ns});
+  if (result.present_ns.count() > 0)
+    report.rows.push_back({"present page", kPageBytes, result.present_ns});
+  const Stage whole = stage_of("touch -> resumed", result.away_ns);
+  const Stage queue = stage_of("queue (read -> posted)", result.queue_ns);
+  const Stage wire = stage_of("wire (posted -> done)", result.wire_ns);
+  report.stages = {queue, wire, rest_of(whole, queue, wire), whole,
+                   stage_of("install call, thread's run incl.", result.install_ns)};
+  report.figures = {{"faults_per_s", per_second(result.away_ns.count(), result.elapsed)},
+                    {"touches_per_s", per_second(result.touches, result.elapsed)}};
+  report.counts = {{"touches", result.touches},
+                   {"faults", result.away_ns.count()},
+                   {"reads", result.reads},
+                   {"read_bytes", result.read_bytes},
+                   {"prefetched_pages", result.prefetched_pages},
+                   {"write_faults", result.faults_write},
+                   {"rescued_faults", result.faults_rescued},
+                   {"waits_for_room", result.faults_waited_room},
+                   {"evicted_clean", result.evicted_clean},
+                   {"evicted_written", result.evicted_written},
+                   {"write_bytes", result.write_bytes},
+                   {"retries", result.retries}};
+  return report;
+}
+
+}  // namespace farpage::bench

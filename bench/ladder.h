@@ -1,0 +1,42 @@
+// The ladder: from a touch that costs nothing to a remote fault, all in one run, so that each step
+// can be held against the ones below it.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "bench/floors.h"
+#include "bench/report.h"
+#include "coordinator/client.h"
+#include "pager/options.h"
+#include "rdma/transport.h"
+
+namespace farpage::bench {
+
+struct LadderOptions {
+  uint64_t iterations = 10'000;
+  bool pin = false;  // the touching thread
+  uint64_t seed = 1;
+};
+
+// What a remote fault over one transport costs above its parts: a READ of a page, and a fault that
+// a local handler answers. All medians, in microseconds.
+struct Overhead {
+  double fault_us = 0;
+  double floor_us = 0;  // READ + local fault
+  double above_us() const { return fault_us - floor_us; }
+  double above_percent() const { return floor_us > 0 ? (fault_us / floor_us - 1) * 100 : 0; }
+};
+Overhead overhead_of(const Histogram& fault, const Histogram& read, const Histogram& local_fault);
+
+// What has to be borrowed for it.
+uint64_t ladder_bytes(const LadderOptions& options, const pager::PagerOptions& pager);
+
+// `transports`: one list for each kind to climb, each with that transport alone. A kind that the
+// node or this host does not have is left out and named in the report. All but the environment.
+Result<Report> measure_ladder(
+    const LadderOptions& options, const pager::PagerOptions& pager, coordinator::Client& client,
+    std::vector<std::vector<std::unique_ptr<rdma::Transport>>>& transports);
+
+}  // namespace farpage::bench

@@ -1,0 +1,52 @@
+// The read benchmark: READs (or WRITEs) of one leased slab, posted by this program itself over one
+// channel: what the wire costs without any fault.
+//
+// The slab is filled first; each READ lands in a buffer that was spoilt before and is compared with
+// what must have come, outside the measured time. After WRITEs the slab is read back and compared.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/histogram.h"
+#include "bench/report.h"
+#include "coordinator/client.h"
+#include "rdma/transport.h"
+
+namespace farpage::bench {
+
+inline constexpr uint32_t kMaxDepth = 1024;
+inline constexpr uint64_t kMaxOperationBytes = uint64_t{1} << 20;
+
+struct ReadOptions {
+  rdma::OperationKind operation = rdma::OperationKind::kRead;
+  uint64_t bytes = 4096;  // of one operation; a power of two, at least 8
+  uint64_t iterations = 10'000;
+  uint32_t depth = 1;  // operations in flight
+  uint64_t slab_bytes = coordinator::kDefaultSlabBytes;
+  bool pin = false;
+  uint64_t seed = 1;
+  rdma::ChannelOptions channel;  // the template; the buffer is the benchmark's
+};
+
+// kInvalid names the flag of `farpage bench read`.
+Status validate(const ReadOptions& options);
+
+struct ReadResult {
+  rdma::TransportKind transport = rdma::TransportKind::kTcp;
+  Histogram latency_ns;  // just before the post to the completion
+  uint64_t completed_bytes = 0;
+  Nanoseconds elapsed{0};
+};
+
+// kUnsupported when this host or the node has no such transport; kConflict when a self-check fails
+// or the content was wrong.
+Result<ReadResult> measure_reads(const ReadOptions& options, rdma::Transport& transport,
+                                 coordinator::Client& client);
+
+// All but the environment. One row for each result.
+Report read_report(const ReadOptions& options, const std::vector<ReadResult>& results);
+
+}  // namespace farpage::bench

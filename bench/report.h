@@ -1,0 +1,45 @@
+// Report: what a benchmark found, in perftest's look (linux-rdma/perftest) or as JSON.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/histogram.h"
+#include "bench/environment.h"
+
+namespace farpage::bench {
+
+// One line of latencies.
+struct Row {
+  std::string name;  // empty when there is only one
+  uint64_t bytes = 0;
+  Histogram latency_ns;
+};
+
+// One part of what a fault costs. Percentiles of parts do not add up to those of the whole; means
+// do.
+struct Stage {
+  std::string name;
+  double mean_us = 0;
+  double p50_us = 0;
+  double p99_us = 0;
+};
+
+struct Report {
+  std::string benchmark;  // "fault"
+  Environment environment;
+  std::vector<std::pair<std::string, std::string>> configuration;  // in the order of printing
+  std::vector<Row> rows;
+  std::vector<Stage> stages;
+  std::vector<std::pair<std::string, double>> figures;   // derived: "faults_per_s"
+  std::vector<std::pair<std::string, uint64_t>> counts;  // what the pager and the wire counted
+};
+
+// Ends with a line feed.
+std::string format_text(const Report& report);
+// One JSON object, and a line feed. Latencies are microseconds.
+std::string format_json(const Report& report);
+
+}  // namespace farpage::bench

@@ -1,0 +1,31 @@
+// The self-checks: no benchmark prints a number for a run in which nothing moved, or in which less
+// moved than was measured.
+#pragma once
+
+#include <cstdint>
+
+#include "base/result.h"
+
+namespace farpage::bench {
+
+// What one fault benchmark claims, and what the pager says about the same time.
+struct FaultClaim {
+  uint64_t measured_faults = 0;  // touches of pages that were away
+  uint64_t reads = 0;            // demand READs that completed
+  uint64_t read_bytes = 0;
+  uint64_t prefetched_pages = 0;
+  uint64_t rescued_faults = 0;  // answered without a READ
+};
+// kConflict, and the cure, when the claim does not hold.
+Status check_fault_claim(const FaultClaim& claim);
+
+// The same for READs and WRITEs that the benchmark posts itself.
+struct TransferClaim {
+  uint64_t measured_operations = 0;
+  uint64_t completed_ok = 0;
+  uint64_t completed_bytes = 0;
+  uint64_t operation_bytes = 0;
+};
+Status check_transfer_claim(const TransferClaim& claim);
+
+}  // namespace farpage::bench

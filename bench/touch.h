@@ -1,0 +1,33 @@
+// One timed touch of a page, and the small things a touching thread needs.
+#pragma once
+
+#include <cstdint>
+
+#include "base/clock.h"
+
+namespace farpage::bench {
+
+// From before a load (or a store of `value`) to after it, in nanoseconds. The clock itself is part
+// of it: `farpage bench ladder` shows how much that is ("present page").
+inline uint64_t timed_load(const volatile uint64_t* word) {
+  const Instant before = SteadyClock::read();
+  const uint64_t value = *word;
+  asm volatile("" ::"r"(value) : "memory");
+  return static_cast<uint64_t>((SteadyClock::read() - before).count());
+}
+
+inline uint64_t timed_store(volatile uint64_t* word, uint64_t value) {
+  const Instant before = SteadyClock::read();
+  *word = value;
+  asm volatile("" ::: "memory");
+  return static_cast<uint64_t>((SteadyClock::read() - before).count());
+}
+
+// Is the page of this address in memory now (mincore(2))? Reading it would be a fault.
+bool is_present(const void* page);
+
+// Pins the calling thread to the index-th CPU (modulo their number) that this process may use.
+void pin_this_thread(uint32_t index);
+uint32_t usable_cpu_count();
+
+}  // namespace farpage::bench

@@ -1,0 +1,63 @@
+#include "cli/bench_settings.h"
+
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <limits>
+
+#include "cli/build_info.h"
+#include "cli/secrets.h"
+
+namespace farpage::cli {
+
+void add_options(Subcommand& subcommand, BenchSettings& settings) {
+  subcommand
+      .text("--coordinator", settings.coordinator,
+            "URL of the coordinator (default: an embedded one, with a node on this host)",
+            Subcommand::Scope::kShared)
+      .text("--token-file", settings.token_file, "File with the coordinator's bearer token",
+            Subcommand::Scope::kShared)
+      .flag("--pin", settings.pin, "Pin each touching thread to a CPU of its own")
+      .number("--seed", settings.seed, 0, std::numeric_limits<int64_t>::max(),
+              "Of the order of touches and of the content")
+      .choice("--output", settings.output, {"text", "json"}, "How to print it",
+              Subcommand::Scope::kShared);
+}
+
+Result<BenchCluster> open_cluster(const BenchSettings& settings, uint64_t needed_bytes) {
+  BenchCluster cluster;
+  FARPAGE_TRY(token, read_token(settings.token_file));
+  std::string url = settings.coordinator;
+  if (url.empty()) {
+    const uint64_t slab = settings.pager.slab_bytes;
+    FARPAGE_TRY(started,
+                EmbeddedCluster::start({.lend_bytes = (needed_bytes + slab - 1) / slab * slab,
+                                        .slab_bytes = slab,
+                                        .nodes = static_cast<uint32_t>(settings.pager.replicas),
+                                        .transports = settings.pager.transports}));
+    cluster.embedded.emplace(std::move(started));
+    url = cluster.embedded->coordinator_url();
+  }
+  FARPAGE_TRY(client, coordinator::Client::create({.url = url, .token = token}));
+  cluster.client = std::move(client);
+  return cluster;
+}
+
+Result<std::vector<std::vector<std::unique_ptr<rdma::Transport>>>> transports_one_by_one(
+    const PagerSettings& settings) {
+  FARPAGE_TRY(all, make_transports(settings));
+  std::vector<std::vector<std::unique_ptr<rdma::Transport>>> ways;
+  for (std::unique_ptr<rdma::Transport>& transport : all)
+    ways.emplace_back().push_back(std::move(transport));
+  return ways;
+}
+
+void print_report(bench::Report report, const BenchSettings& settings) {
+  const BuildInfo build = build_info();
+  report.environment = bench::observe_environment();
+  report.environment.commit = build.commit;
+  report.environment.build_type = build.build_type;
+  fmt::print("{}", settings.output == "json" ? format_json(report) : format_text(report));
+}
+
+}  // namespace farpage::cli
