@@ -9,6 +9,7 @@
 #include <time.h>
 
 #include "pager/preload/lock.h"
+#include "uffd/kernel_abi.h"
 
 namespace farpage::preload {
 
@@ -60,10 +61,9 @@ long Agent::create_ring() {
   return fd;
 }
 
-long Agent::start(const int* kept, int kept_count) {
-  for (kept_count_ = 0; kept_count_ < kept_count; ++kept_count_) {
-    kept_[kept_count_] = kept[kept_count_];
-  }
+long Agent::start(int userfault_fd, int control_fd) {
+  userfault_fd_ = userfault_fd;
+  control_fd_ = control_fd;
   const long stack = system_call(SYS_mmap, nullptr, kStackBytes, PROT_READ | PROT_WRITE,
                                  MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_STACK, -1, 0);
   if (is_error(stack)) {
@@ -96,8 +96,8 @@ void Agent::keep_descriptors() const {
   uint32_t from = 0;
   for (;;) {
     uint32_t next_kept = UINT32_MAX;
-    for (int i = 0; i < kept_count_; ++i) {
-      const uint32_t fd = static_cast<uint32_t>(kept_[i]);
+    for (const int kept : {userfault_fd_, control_fd_}) {
+      const uint32_t fd = static_cast<uint32_t>(kept);
       next_kept = fd >= from && fd < next_kept ? fd : next_kept;
     }
     if (next_kept > from) {
@@ -230,7 +230,15 @@ int32_t Agent::poison(const handover::Command& command) {
   has_poisoned_.store(true, std::memory_order_release);
   const long result = system_call(SYS_mmap, command.address, bytes_of(command),
                                   PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, empty_memfd_, 0);
-  return is_error(result) ? static_cast<int32_t>(-result) : 0;
+  if (is_error(result)) {
+    return static_cast<int32_t>(-result);
+  }
+  // The mapping itself wakes nobody: a thread that waits for the page would wait for ever.
+  uffdio_range range{};
+  range.start = command.address;
+  range.len = bytes_of(command);
+  const long woken = system_call(SYS_ioctl, userfault_fd_, UFFDIO_WAKE, &range);
+  return is_error(woken) ? static_cast<int32_t>(-woken) : 0;
 }
 
 void Agent::publish(uint32_t tail) {

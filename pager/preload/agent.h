@@ -25,7 +25,6 @@ class Agent {
   // Commands executed at most before the pager is told about them, and the vector of one
   // process_madvise.
   static constexpr uint32_t kMaxBatch = 256;
-  static constexpr int kMaxKeptDescriptors = 4;
 
   constexpr Agent() = default;
   Agent(const Agent&) = delete;
@@ -33,9 +32,8 @@ class Agent {
 
   // Creates the ring. The memfd that holds it, for the pager, or a negative errno.
   long create_ring();
-  // Starts the thread; `kept` are the descriptors that stay open in its table. 0 or a negative
-  // errno.
-  long start(const int* kept, int kept_count);
+  // Starts the thread; these descriptors stay open in its table. 0 or a negative errno.
+  long start(int userfault_fd, int control_fd);
 
   // A command has mapped something over a part of the window that is not the window's own memory.
   bool has_poisoned() const { return has_poisoned_.load(std::memory_order_acquire); }
@@ -54,8 +52,8 @@ class Agent {
   void publish(uint32_t tail);
 
   uffd::handover::AgentRing* ring_ = nullptr;
-  int kept_[kMaxKeptDescriptors] = {};
-  int kept_count_ = 0;
+  int userfault_fd_ = -1;
+  int control_fd_ = -1;
   // Agent thread only.
   int pidfd_ = -1;
   int empty_memfd_ = -1;

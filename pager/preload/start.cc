@@ -73,8 +73,7 @@ void Shim::start(const Settings& settings) {
   control_.hand_over_or_exit(settings.socket_path, hello, userfault_.fd, static_cast<int>(ring_fd));
   system_call(SYS_close, ring_fd);  // it stays mapped
 
-  const int kept[] = {userfault_.fd, control_.fd()};
-  const long started = agent_.start(kept, 2);
+  const long started = agent_.start(userfault_.fd, control_.fd());
   if (is_error(started)) {
     Report().text("cannot start the agent thread: ").error(started).write_and_exit();
   }

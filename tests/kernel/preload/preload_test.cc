@@ -253,6 +253,18 @@ TEST_F(Preload, APoisonedPageIsABusErrorAtItsAddress) {
   expect_success();
 }
 
+TEST_F(Preload, PoisonWakesTheThreadThatWaitsForThePage) {
+  start("poison");
+  const Told lost = told();
+  evict(lost);
+  session([&](Session& s) { return s.hold(lost.address), 0; });
+  go_on();
+  while (session([](Session& s) { return s.held_faults(); }) == 0) std::this_thread::yield();
+  EXPECT_EQ(session([&](Session& s) { return s.command(CommandKind::kPoison, {lost.address}); }),
+            std::vector<int>{0});
+  expect_success();
+}
+
 TEST_F(Preload, WithoutItsPagerACallFailsAndNeitherHangsNorLies) {
   start("pager-lost");
   told();

@@ -125,6 +125,10 @@ void Session::read_events() {
 }
 
 void Session::on_missing(uint64_t page) {
+  if (held_pages_.erase(page) != 0) {
+    ++held_faults_;
+    return;
+  }
   if (resident_.count(page) != 0) {
     return wake(page);  // a second thread's fault, answered with the first
   }

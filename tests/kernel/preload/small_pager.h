@@ -55,6 +55,9 @@ class Session {
   // What the target finds there when it touches the page again.
   void put(uint64_t address, PageBytes bytes);
   const PageBytes* stored(uint64_t address) const;
+  // The next touch of the page is counted and not answered.
+  void hold(uint64_t page) { held_pages_.insert(page); }
+  size_t held_faults() const { return held_faults_; }
   // Commands the agent and waits; the results, none when the target ended meanwhile. Faults and
   // events are answered in between: a command may raise one and wait for it.
   std::vector<int> command(uffd::handover::CommandKind kind,
@@ -89,6 +92,8 @@ class Session {
   std::vector<uffd::handover::Request> requests_;
   std::unordered_map<uint64_t, PageBytes> store_;
   std::unordered_set<uint64_t> resident_;
+  std::unordered_set<uint64_t> held_pages_;
+  size_t held_faults_ = 0;
   std::deque<uint64_t> order_;
   size_t zero_fills_ = 0;
   size_t evictions_ = 0;
