@@ -29,6 +29,7 @@ void read_queue_pair_endpoint(JsonReader& reader, QueuePairEndpoint& endpoint) {
   endpoint.max_rd_atomic = static_cast<uint32_t>(reader.number_or("max_rd_atomic", 0, 255, 1));
   endpoint.max_dest_rd_atomic =
       static_cast<uint32_t>(reader.number_or("max_dest_rd_atomic", 0, 255, 1));
+  endpoint.session = reader.number_or("session", 0, std::numeric_limits<uint64_t>::max(), 0);
 }
 
 uint32_t read_generation(JsonReader& reader) {
@@ -73,6 +74,7 @@ Result<SlabLeaseReply> decode_slab_lease_reply(std::string_view body) {
       });
 }
 
+// Without the session, which lets whoever knows it disconnect the peer: it is in no listing.
 Json json_of_endpoint(const QueuePairEndpoint& endpoint) {
   return Json{{"qpn", endpoint.qpn},
               {"psn", endpoint.psn},
@@ -86,7 +88,9 @@ Json json_of_endpoint(const QueuePairEndpoint& endpoint) {
 }
 
 std::string encode(const QueuePairEndpoint& endpoint) {
-  return json_of_endpoint(endpoint).dump();
+  Json json = json_of_endpoint(endpoint);
+  if (endpoint.session != 0) json["session"] = endpoint.session;
+  return json.dump();
 }
 
 std::string encode(const SlabLeaseRequest& request) {

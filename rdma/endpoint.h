@@ -42,8 +42,8 @@ struct TransportAddress {
 // One side of a reliable-connected queue pair. Exchanged through the coordinator; both sides are
 // ready to send before the reply is given (InfiniBand Architecture 1.4, 10.3).
 struct QueuePairEndpoint {
-  uint64_t session =
-      0;             // of the peer (ChannelOptions::session): its former queue pair is destroyed
+  // Of the peer (ChannelOptions::session): its former queue pair is destroyed. 0: none.
+  uint64_t session = 0;
   uint32_t qpn = 0;  // 24 bits
   uint32_t psn = 0;  // 24 bits, random
   uint16_t lid = 0;

@@ -45,8 +45,8 @@ class MemoryHost {
   virtual void withdraw(RemoteKey key) = 0;
 
   // verbs: makes a queue pair for this peer, ready to send, and returns its endpoint. Each channel
-  // of a peer has its own; one whose peer is gone is destroyed when the device reports it. Others:
-  // kUnsupported.
+  // of a peer has its own; one whose peer is gone is destroyed when the device reports it, and the
+  // former one of the same session before the new one is ready. Others: kUnsupported.
   virtual Result<QueuePairEndpoint> accept(const QueuePairEndpoint& peer) = 0;
 
   virtual HostCounters counters() const = 0;

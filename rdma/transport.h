@@ -93,9 +93,10 @@ class Channel {
 struct ChannelOptions {
   // Registered once for local access; must outlive the channel. Page-aligned.
   std::span<std::byte> buffer;
-  // Names this side's end across reconnections, random, not 0. A new channel fences the former one
-  // of the same session: once connect() has returned, no WRITE that was posted on the former one
-  // takes effect any more, though it may still have been on its way.
+  // Names this side's end across reconnections to a host, random. A new channel fences the former
+  // one of the same session: once connect() has returned, no WRITE that was posted on the former
+  // one takes effect any more, though it may still have been on its way; and the former one breaks,
+  // at the latest when it is used. 0: no session; such a channel fences none and is not fenced.
   uint64_t session = 0;
   uint32_t operations_in_flight = 64;
   PollMode poll_mode = PollMode::kAdaptive;

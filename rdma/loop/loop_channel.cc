@@ -24,6 +24,7 @@ LoopChannel::LoopChannel(std::shared_ptr<Network> network, std::shared_ptr<HostC
                          const ChannelOptions& options, ChannelLimits limits)
     : network_(std::move(network)),
       host_(std::move(host)),
+      pass_(host_->fences.enter(options.session)),
       options_(options),
       limits_(limits),
       random_(network_->next_channel_seed()),
@@ -41,7 +42,7 @@ uint64_t LoopChannel::random_up_to(uint64_t maximum) {
 }
 
 size_t LoopChannel::post(std::span<const Operation> operations) {
-  if (!host_->alive.load(std::memory_order_acquire)) advance();
+  if (!host_->alive.load(std::memory_order_acquire) || !pass_.is_open()) advance();
   if (!usable()) return 0;
   const size_t room = limits_.operations_in_flight - pending_.size() - done_.size();
   const size_t accepted = std::min(room, operations.size());
@@ -96,6 +97,9 @@ size_t LoopChannel::wait(std::span<Completion> completions, Nanoseconds timeout)
 void LoopChannel::advance() {
   if (!host_->alive.load(std::memory_order_acquire))
     return break_with(CompletionStatus::kPeerGone, CompletionStatus::kPeerGone, "the host died");
+  if (!pass_.is_open())
+    return break_with(CompletionStatus::kPeerGone, CompletionStatus::kPeerGone,
+                      "a newer channel of its session took over");
   const Instant now = network_->now();
   if (!host_->stalled.load(std::memory_order_acquire)) complete_due(now);
   if (!usable() || pending_.empty() || now < pending_.front().deadline) return;
@@ -129,6 +133,12 @@ void LoopChannel::complete(size_t index) {
 }
 
 CompletionStatus LoopChannel::execute(const Operation& operation) {
+  CompletionStatus status = CompletionStatus::kPeerGone;
+  (void)pass_.use_if_open([&] { status = copy(operation); });
+  return status;
+}
+
+CompletionStatus LoopChannel::copy(const Operation& operation) {
   const std::span<std::byte> local = operation.local;
   const KeyTable::Use remote =
       host_->keys.acquire(operation.key, operation.generation, operation.remote, local.size());

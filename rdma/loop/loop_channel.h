@@ -15,8 +15,8 @@ namespace farpage::rdma::loop {
 // Threads: see Channel.
 // Invariants:
 //  1. pending_ is in the order of posting. Bytes move when an operation completes, not earlier;
-//  until
-//     then a READ's buffer holds a filler, so that whoever looks too early sees it.
+//     until then a READ's buffer holds a filler, so that whoever looks too early sees it.
+//  2. They move with pass_ open: what a newer channel of the session left pending never happens.
 class LoopChannel final : public Channel {
  public:
   LoopChannel(std::shared_ptr<Network> network, std::shared_ptr<HostCore> host,
@@ -47,10 +47,12 @@ class LoopChannel final : public Channel {
   void complete_due(Instant now);
   void complete(size_t index);
   CompletionStatus execute(const Operation& operation);
+  CompletionStatus copy(const Operation& operation);
   void break_with(CompletionStatus first, CompletionStatus rest, const char* reason);
 
   const std::shared_ptr<Network> network_;
   const std::shared_ptr<HostCore> host_;
+  const SessionFences::Pass pass_;
   const ChannelOptions options_;
   const ChannelLimits limits_;
 

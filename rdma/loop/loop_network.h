@@ -8,12 +8,14 @@
 
 #include "rdma/key_table.h"
 #include "rdma/loop/loop.h"
+#include "rdma/session_fences.h"
 
 namespace farpage::rdma::loop {
 
 // Outlives the host while channels still point to it. Threads: any.
 struct HostCore {
   KeyTable keys;
+  SessionFences fences;
   std::atomic<bool> alive{true};
   std::atomic<bool> stalled{false};
   std::atomic<uint64_t> reads{0};

@@ -22,8 +22,12 @@ namespace farpage::rdma {
 // kUnavailable when nobody listens, kDenied when the listener runs under another user.
 //
 // The first use of a lease on a channel asks the node for its memfd; the operations that wait for
-// the answer complete in poll() or wait(), all others already in post(). Mappings are shared
-// between the channels of one transport, so use one transport per process. Limits as tcp.
+// the answer complete in poll() or wait(), all others already in post(). Mappings and sessions are
+// shared between the channels of one transport, so use one transport per process. Limits as tcp.
+//
+// Sessions. All copies are made by the borrower's own thread inside its calls, so a channel that is
+// broken or destroyed leaves nothing behind that could happen later; a former one that is still
+// called finds its pass taken (session_fences.h) and breaks.
 std::unique_ptr<Transport> make_shm_transport();
 
 struct ShmHostOptions {

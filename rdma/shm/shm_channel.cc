@@ -25,12 +25,13 @@ void add(std::atomic<uint64_t>& counter, uint64_t by) {
 }  // namespace
 
 ShmChannel::ShmChannel(Session session, const ChannelOptions& options, ChannelLimits limits,
-                       std::shared_ptr<SlabMappings> mappings)
+                       std::shared_ptr<ProcessState> process)
     : session_(std::move(session)),
       page_(reinterpret_cast<PeerPage*>(session_.page.data())),
       options_(options),
       limits_(limits),
-      mappings_(std::move(mappings)),
+      process_(std::move(process)),
+      pass_(process_->fences.enter(options.session, session_.host_number)),
       waiting_(limits.operations_in_flight),
       done_(limits.operations_in_flight) {}
 
@@ -53,6 +54,7 @@ size_t ShmChannel::post(std::span<const Operation> operations) {
       waiting_.push_back({operation, deadline_after(now, options_.operation_timeout)});
     }
   }
+  check_pass();
   ask_for_next();
   return accepted;
 }
@@ -86,15 +88,22 @@ bool ShmChannel::copy(const Operation& operation, const Attachment& attachment,
   const bool allowed = inside && attachment.generation == operation.generation;
   const bool read = operation.kind == OperationKind::kRead;
 
-  page_->copying.store(++copying_, std::memory_order_seq_cst);  // see PeerPage
-  const bool held = holds(attachment);
-  if (held && allowed) {
-    std::byte* const remote = attachment.slab->data() + offset;
-    std::byte* const local = operation.local.data();
-    std::memcpy(read ? local : remote, read ? remote : local, bytes);
-  }
-  page_->copying.store(++copying_, std::memory_order_release);
+  bool held = false;
+  const bool open = pass_.use_if_open([&] {
+    page_->copying.store(++copying_, std::memory_order_seq_cst);  // see PeerPage
+    held = holds(attachment);
+    if (held && allowed) {
+      std::byte* const remote = attachment.slab->data() + offset;
+      std::byte* const local = operation.local.data();
+      std::memcpy(read ? local : remote, read ? remote : local, bytes);
+    }
+    page_->copying.store(++copying_, std::memory_order_release);
+  });
 
+  if (!open) {
+    status = CompletionStatus::kPeerGone;
+    return true;
+  }
   if (!held) return false;
   if (!allowed) {
     status = CompletionStatus::kRemoteAccess;
@@ -146,6 +155,7 @@ void ShmChannel::look() {
       return break_with(CompletionStatus::kPeerGone, "the node sent a malformed reply");
     take_reply(*reply, packet.descriptor);
   }
+  check_pass();
   ask_for_next();
 }
 
@@ -160,7 +170,7 @@ void ShmChannel::take_reply(const Reply& reply, const Fd& memfd) {
 CompletionStatus ShmChannel::attach(const Request& request, const Reply& reply, const Fd& memfd) {
   std::erase_if(attachments_, [&](const auto& entry) { return !holds(entry.second); });
   Result<std::shared_ptr<Mapping>> slab =
-      mappings_->get({session_.host_number, reply.lease}, memfd, reply.bytes);
+      process_->mappings.get({session_.host_number, reply.lease}, memfd, reply.bytes);
   if (!slab) {
     spdlog::error("shm attach_failed node={} error=\"{}\"", session_.name, slab.error().message());
     return CompletionStatus::kLocalError;
@@ -206,6 +216,11 @@ void ShmChannel::ask_for_next() {
     case PacketOutcome::kPeerGone:
       return break_with(CompletionStatus::kPeerGone, "the node closed the connection");
   }
+}
+
+void ShmChannel::check_pass() {
+  if (usable() && !pass_.is_open())
+    break_with(CompletionStatus::kPeerGone, "a newer channel of its session took over");
 }
 
 void ShmChannel::check_deadline() {

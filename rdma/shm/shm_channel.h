@@ -9,17 +9,28 @@
 #include "base/fd.h"
 #include "base/mapping.h"
 #include "rdma/fixed_queue.h"
+#include "rdma/session_fences.h"
 #include "rdma/shm/shm_message.h"
 #include "rdma/shm/slab_mappings.h"
 #include "rdma/transport.h"
 
 namespace farpage::rdma::shm {
 
+// What the channels of one transport share. Threads: any.
+struct ProcessState {
+  SlabMappings mappings;
+  SessionFences fences;
+};
+
 // Threads: see Channel.
 // Invariants:
 //  1. An operation on an attached slab is done when post() returns. Others are in waiting_, in the
 //     order of their posting; while there are any, one attach request is on its way.
 //  2. waiting_ and done_ together never exceed limits().operations_in_flight.
+//  3. Bytes move on the owner's thread alone, inside post(), poll() and wait(), while the channel
+//  is
+//     usable and its pass is open. So nothing of a broken or destroyed channel is on its way
+//     anywhere, and nothing moves once a newer channel of the session has been connected.
 class ShmChannel final : public Channel {
  public:
   // What the hand-shake brought.
@@ -31,7 +42,7 @@ class ShmChannel final : public Channel {
   };
 
   ShmChannel(Session session, const ChannelOptions& options, ChannelLimits limits,
-             std::shared_ptr<SlabMappings> mappings);
+             std::shared_ptr<ProcessState> process);
 
   ChannelLimits limits() const override { return limits_; }
   TransportKind kind() const override { return TransportKind::kShm; }
@@ -59,6 +70,7 @@ class ShmChannel final : public Channel {
   // False when the lease was withdrawn. Refusals for other reasons are in `status`.
   bool copy(const Operation& operation, const Attachment& attachment, CompletionStatus& status);
   bool holds(const Attachment& attachment) const;
+  void check_pass();
 
   // Reads what the host sent, and notices when it is gone.
   void look();
@@ -77,7 +89,8 @@ class ShmChannel final : public Channel {
   PeerPage* const page_;
   const ChannelOptions options_;
   const ChannelLimits limits_;
-  const std::shared_ptr<SlabMappings> mappings_;
+  const std::shared_ptr<ProcessState> process_;
+  const SessionFences::Pass pass_;
 
   std::unordered_map<RemoteKey, Attachment> attachments_;
   std::optional<Request> asked_;

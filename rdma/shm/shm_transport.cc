@@ -64,11 +64,11 @@ class ShmTransport final : public Transport {
         shake_hands(std::move(socket), address.socket_path, deadline);
     if (!session) return fail_with(address.socket_path, session.error());
     return std::make_unique<ShmChannel>(std::move(*session), options, limits_for(options),
-                                        mappings_);
+                                        process_);
   }
 
  private:
-  const std::shared_ptr<SlabMappings> mappings_ = std::make_shared<SlabMappings>();
+  const std::shared_ptr<ProcessState> process_ = std::make_shared<ProcessState>();
 };
 
 }  // namespace

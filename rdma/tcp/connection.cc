@@ -15,9 +15,10 @@ void add(std::atomic<uint64_t>& counter, uint64_t by = 1) {
 
 }  // namespace
 
-Connection::Connection(Fd socket, KeyTable& keys, DataCounters& counters)
+Connection::Connection(Fd socket, KeyTable& keys, SessionFences& fences, DataCounters& counters)
     : socket_(std::move(socket)),
       keys_(keys),
+      fences_(fences),
       counters_(counters),
       receive_buffer_(kReceiveBytes),
       replies_(kMaxReplies) {
@@ -34,13 +35,24 @@ std::span<std::byte> Connection::receive_space() {
 }
 
 bool Connection::serve() {
+  if (!greeted_) {
+    if (unread_bytes() < kHelloBytes) return true;
+    if (!serve_hello()) return false;
+  }
+  bool understood = true;
+  if (pass_.use_if_open([&] { understood = serve_requests(); })) return understood;
+  close_reason_ = "a newer connection of its session took over";
+  return false;
+}
+
+bool Connection::serve_requests() {
   while (reply_count_ < kMaxReplies && !close_after_replies_) {
     if (write_.active) {
       if (unread_bytes() == 0) break;
       continue_write();
-    } else if (unread_bytes() < (greeted_ ? kRequestBytes : kHelloBytes)) {
+    } else if (unread_bytes() < kRequestBytes) {
       break;
-    } else if (!(greeted_ ? serve_request() : serve_hello())) {
+    } else if (!serve_request()) {
       return false;
     }
   }
@@ -65,6 +77,10 @@ bool Connection::serve_hello() {
     welcome.status = WireStatus::kVersion;
     close_after_replies_ = true;
     close_reason_ = "the peer speaks protocol version " + std::to_string(hello->version);
+  } else {
+    // Its own server thread closes it, when it sees the end of the stream.
+    pass_ = fences_.enter(hello->session, 0,
+                          [socket = socket_.get()] { ::shutdown(socket, SHUT_RDWR); });
   }
   welcome_ = encode(welcome);
   segments_.push_back({welcome_.data(), welcome_.size()});

@@ -15,6 +15,7 @@
 #include "base/clock.h"
 #include "base/fd.h"
 #include "rdma/key_table.h"
+#include "rdma/session_fences.h"
 #include "rdma/tcp/frame.h"
 
 namespace farpage::rdma::tcp {
@@ -36,12 +37,14 @@ struct DataCounters {
 // Invariants:
 //  1. Replies leave in the order of their requests.
 //  2. Between calls, memory is held (KeyTable::Use) only by READ replies that are not wholly sent.
+//  3. Requests are served with pass_ open: once another connection has greeted with the same
+//     session, on whatever thread, nothing of this one is applied, and its socket is shut down.
 class Connection {
  public:
   static constexpr size_t kReceiveBytes = size_t{64} << 10;
   static constexpr size_t kMaxReplies = 64;  // in one batch
 
-  Connection(Fd socket, KeyTable& keys, DataCounters& counters);
+  Connection(Fd socket, KeyTable& keys, SessionFences& fences, DataCounters& counters);
 
   int socket() const { return socket_.get(); }
 
@@ -70,6 +73,7 @@ class Connection {
  private:
   bool refuse(FrameFault fault);
   bool serve_hello();
+  bool serve_requests();
   bool serve_request();
   void begin_write(const Request& request);
   void continue_write();
@@ -80,7 +84,9 @@ class Connection {
 
   Fd socket_;
   KeyTable& keys_;
+  SessionFences& fences_;
   DataCounters& counters_;
+  SessionFences::Pass pass_;  // after socket_, which whoever takes it away shuts down
   bool greeted_ = false;
   bool close_after_replies_ = false;
   std::string close_reason_;

@@ -189,8 +189,8 @@ void DataServer::on_accept(int result, bool more) {
   }
   tune(socket.get());
   shared_.connections.fetch_add(1, std::memory_order_relaxed);
-  peers_.push_back(
-      std::make_unique<Peer>(Connection(std::move(socket), shared_.keys, shared_.counters)));
+  peers_.push_back(std::make_unique<Peer>(
+      Connection(std::move(socket), shared_.keys, shared_.fences, shared_.counters)));
   peers_.back()->opened = SteadyClock::read();
   arm_receive(*peers_.back());
   arm_tick();

@@ -15,6 +15,7 @@
 #include "base/fd.h"
 #include "rdma/key_table.h"
 #include "rdma/log_limiter.h"
+#include "rdma/session_fences.h"
 #include "rdma/tcp/connection.h"
 #include "rdma/tcp/ring.h"
 #include "rdma/tcp/tcp.h"
@@ -24,6 +25,7 @@ namespace farpage::rdma::tcp {
 // What the servers of one host share. Threads: any.
 struct SharedState {
   KeyTable keys;
+  SessionFences fences;
   DataCounters counters;
   std::atomic<uint32_t> connections{0};
   LogLimiter log_limiter;

@@ -124,6 +124,7 @@ std::array<std::byte, kHelloBytes> encode(const Hello& hello) {
   Writer<kHelloBytes> writer(0, hello.version, FrameKind::kHello, WireStatus::kOk);
   writer.put(hello.operations_in_flight);
   writer.put(uint32_t{0});
+  writer.put(hello.session);
   return writer.take();
 }
 
@@ -164,6 +165,7 @@ Decoded<Hello> decode_hello(std::span<const std::byte, kHelloBytes> bytes) {
   hello.version = prefix.version;
   hello.operations_in_flight = reader.get<uint32_t>();
   if (reader.get<uint32_t>() != 0) return tl::unexpected(FrameFault::kReserved);
+  hello.session = reader.get<uint64_t>();
   return hello;
 }
 

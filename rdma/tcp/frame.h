@@ -22,7 +22,7 @@ namespace farpage::rdma::tcp {
 inline constexpr uint32_t kMagic = 0x47504146;  // "FAPG" on the wire
 inline constexpr uint8_t kProtocolVersion = 1;
 
-inline constexpr size_t kHelloBytes = 20;
+inline constexpr size_t kHelloBytes = 28;
 inline constexpr size_t kWelcomeBytes = 20;
 inline constexpr size_t kRequestBytes = 40;  // and the data of a WRITE
 inline constexpr size_t kReplyBytes = 24;    // and the data of a READ
@@ -48,11 +48,13 @@ std::string_view to_string(FrameFault fault);
 template <typename T>
 using Decoded = tl::expected<T, FrameFault>;
 
-// First frame of the borrower. Its layout and that of Welcome are the same in every version, so
-// that two versions can tell each other so.
+// First frame of the borrower. Before it is answered, the former connection of the same session is
+// fenced: none of its frames, nor the rest of one, is applied any more. Its layout and that of
+// Welcome are the same in every version, so that two versions can tell each other so.
 struct Hello {
   uint8_t version = kProtocolVersion;
   uint32_t operations_in_flight = 0;  // what the borrower will have in flight at most
+  uint64_t session = 0;               // ChannelOptions::session
 };
 
 // The node's answer.

@@ -12,9 +12,8 @@ namespace tcp {
 namespace {
 
 // Hello and Welcome; returns the longest operation that the node accepts.
-Result<uint32_t> shake_hands(int socket, uint32_t operations_in_flight, Instant deadline) {
-  FARPAGE_TRY_VOID(
-      send_all(socket, encode(Hello{kProtocolVersion, operations_in_flight}), deadline));
+Result<uint32_t> shake_hands(int socket, const Hello& hello, Instant deadline) {
+  FARPAGE_TRY_VOID(send_all(socket, encode(hello), deadline));
   std::array<std::byte, kWelcomeBytes> bytes{};
   FARPAGE_TRY_VOID(receive_all(socket, bytes, deadline));
   const Decoded<Welcome> welcome = decode_welcome(bytes);
@@ -45,8 +44,8 @@ class TcpTransport final : public Transport {
     const Instant deadline = deadline_after(SteadyClock::read(), options.connect_timeout);
     FARPAGE_TRY(socket, connect_to(address.host, address.port, deadline));
     const std::string peer = fmt::format("{}:{}", address.host, address.port);
-    const Result<uint32_t> operation_bytes =
-        shake_hands(socket.get(), limits.operations_in_flight, deadline);
+    const Hello hello{kProtocolVersion, limits.operations_in_flight, options.session};
+    const Result<uint32_t> operation_bytes = shake_hands(socket.get(), hello, deadline);
     if (!operation_bytes) return fail_with(peer, operation_bytes.error());
     limits.operation_bytes = std::min(limits.operation_bytes, *operation_bytes);
     return std::make_unique<TcpChannel>(std::move(socket), peer, options, limits);

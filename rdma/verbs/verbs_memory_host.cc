@@ -14,8 +14,11 @@ constexpr int kSlabAccess =
 constexpr unsigned kPeerAccess = IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE;
 constexpr uint32_t kMaxPeersLimit = 65536;
 
-bool same_queue_pair(const QueuePairEndpoint& a, const QueuePairEndpoint& b) {
-  return a.qpn == b.qpn && a.lid == b.lid && a.gid == b.gid;
+// A queue pair number that comes again belongs to a peer that began anew; so does a session.
+bool replaces(const QueuePairEndpoint& newer, const QueuePairEndpoint& former) {
+  const bool same_number =
+      newer.qpn == former.qpn && newer.lid == former.lid && newer.gid == former.gid;
+  return same_number || (newer.session != 0 && newer.session == former.session);
 }
 
 }  // namespace
@@ -72,17 +75,19 @@ void VerbsMemoryHost::withdraw(RemoteKey key) {
 
 Result<QueuePairEndpoint> VerbsMemoryHost::accept(const QueuePairEndpoint& peer) {
   const std::lock_guard lock(mutex_);
-  // A queue pair number that comes again belongs to a peer that began anew.
-  const auto before = std::ranges::find_if(
-      peers_, [&](const auto& entry) { return same_queue_pair(entry.second.endpoint, peer); });
-  if (before != peers_.end()) drop(before, "the peer connects anew");
-  if (peers_.size() >= options_.max_peers) {
+  const auto replaced = [&](const auto& entry) { return replaces(peer, entry.second.endpoint); };
+  const auto former = static_cast<size_t>(std::ranges::count_if(peers_, replaced));
+  if (peers_.size() - former >= options_.max_peers) {
     return fail(ErrorCode::kExhausted, std::to_string(peers_.size()) +
                                            " peers have queue pairs here, the most allowed "
                                            "(max_peers)");
   }
+  // Made while the former one lives, so it has another number: what is still on its way to that
+  // one finds nothing. Made ready only when the former one is destroyed.
   FARPAGE_TRY(unconnected, UnconnectedQueuePair::create(device_, completions_, local_,
                                                         /*work_requests=*/1, kPeerAccess));
+  for (auto entry = peers_.begin(); entry != peers_.end();)
+    entry = replaced(*entry) ? drop(entry, "the peer connects anew") : std::next(entry);
   QueuePairEndpoint ours = unconnected.endpoint();
   FARPAGE_TRY(queue_pair, std::move(unconnected).connect(peer, RetryPolicy{}));
   ours.mtu_bytes = queue_pair.mtu_bytes();

@@ -67,7 +67,9 @@ Result<std::unique_ptr<Channel>> VerbsTransport::connect(const TransportAddress&
                                device, options.cq_depth == 0 ? in_flight : options.cq_depth));
   FARPAGE_TRY(unconnected,
               UnconnectedQueuePair::create(device, completions, local, in_flight, kRemoteAccess));
-  FARPAGE_TRY(peer, exchange(unconnected.endpoint()));
+  QueuePairEndpoint ours = unconnected.endpoint();
+  ours.session = options.session;
+  FARPAGE_TRY(peer, exchange(ours));
   FARPAGE_TRY(
       queue_pair,
       std::move(unconnected).connect(peer, {options.timeout_exponent, options.retry_count}));

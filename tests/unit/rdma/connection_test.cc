@@ -12,7 +12,7 @@ namespace {
 
 class ConnectionTest : public ::testing::Test {
  protected:
-  ConnectionTest() : slab_(64 * 1024), connection_(Fd(), keys_, counters_) {
+  ConnectionTest() : slab_(64 * 1024), connection_(Fd(), keys_, fences_, counters_) {
     for (size_t i = 0; i < slab_.size(); ++i) slab_[i] = static_cast<std::byte>(i * 31);
     key_ = keys_.insert({slab_, -1}, Generation{1}).value();
   }
@@ -56,6 +56,7 @@ class ConnectionTest : public ::testing::Test {
 
   std::vector<std::byte> slab_;
   KeyTable keys_;
+  SessionFences fences_;
   DataCounters counters_;
   Connection connection_;
   RemoteKey key_;
@@ -156,6 +157,41 @@ TEST_F(ConnectionTest, MemoryIsHeldUntilTheLastByteOfItsReplyIsSent) {
   EXPECT_TRUE(connection_.sent(1));
   EXPECT_TRUE(withdrawal.drained_within(Milliseconds(0)));
   EXPECT_FALSE(connection_.holds_withdrawn_memory());
+}
+
+TEST_F(ConnectionTest, RestOfAWriteOfAFencedConnectionIsNotApplied) {
+  constexpr uint64_t kSession = 77;
+  ASSERT_TRUE(give(encode(Hello{kProtocolVersion, 1, kSession})));
+  ASSERT_EQ(take_replies().size(), kWelcomeBytes);
+  const std::vector<std::byte> data(1000, std::byte{0xCC});
+  ASSERT_TRUE(give(encode(request(OperationKind::kWrite, 0, 1000, 9))));
+  ASSERT_TRUE(give(std::span(data).first(400)));
+  // A newer connection of the session, and what it wrote.
+  const SessionFences::Pass newer = fences_.enter(kSession);
+  std::fill(slab_.begin(), slab_.end(), std::byte{0});
+  EXPECT_FALSE(give(std::span(data).subspan(400)));
+  EXPECT_FALSE(connection_.close_reason().empty());
+  EXPECT_FALSE(connection_.has_replies());
+  EXPECT_EQ(std::count(slab_.begin(), slab_.end(), std::byte{0xCC}), 0);
+  EXPECT_EQ(counters_.malformed.load(), 0U);
+}
+
+TEST_F(ConnectionTest, RequestsBehindTheHelloAreServedUnderItsSession) {
+  constexpr uint64_t kSession = 77;
+  const SessionFences::Pass former = fences_.enter(kSession);
+  const auto hello = encode(Hello{kProtocolVersion, 1, kSession});
+  const auto read = encode(request(OperationKind::kRead, 0, 10, 1));
+  std::vector<std::byte> stream(hello.begin(), hello.end());
+  stream.insert(stream.end(), read.begin(), read.end());
+  ASSERT_TRUE(give(stream));
+  EXPECT_FALSE(former.is_open());
+  EXPECT_EQ(take_replies().size(), kWelcomeBytes + kReplyBytes + 10);
+}
+
+TEST_F(ConnectionTest, HelloOfAnotherVersionFencesNobody) {
+  const SessionFences::Pass former = fences_.enter(77);
+  ASSERT_TRUE(give(encode(Hello{kProtocolVersion + 1, 1, 77})));
+  EXPECT_TRUE(former.is_open());
 }
 
 TEST_F(ConnectionTest, AnythingButAHelloFirstIsMalformed) {

@@ -35,10 +35,11 @@ TEST(Frame, RequestIsLaidOutAsDocumented) {
 }
 
 TEST(Frame, EveryMessageComesBackAsItWas) {
-  const Decoded<Hello> hello = decode_hello(encode(Hello{9, 64}));
+  const Decoded<Hello> hello = decode_hello(encode(Hello{9, 64, 0xfedcba9876543210}));
   ASSERT_TRUE(hello.has_value());
   EXPECT_EQ(hello->version, 9);
   EXPECT_EQ(hello->operations_in_flight, 64U);
+  EXPECT_EQ(hello->session, 0xfedcba9876543210U);
 
   const Decoded<Welcome> welcome = decode_welcome(encode(Welcome{1, WireStatus::kVersion, 77}));
   ASSERT_TRUE(welcome.has_value());
@@ -136,7 +137,7 @@ TEST(Frame, ReplyWithAWrongFieldIsRefusedForThatField) {
 
 TEST(Frame, HandshakeWithAWrongFieldIsRefusedForThatField) {
   const auto hello = encode(Hello{});
-  EXPECT_EQ(decode_hello(with(hello, 0, 21)).error(), FrameFault::kFrameBytes);
+  EXPECT_EQ(decode_hello(with(hello, 0, 20)).error(), FrameFault::kFrameBytes);
   EXPECT_EQ(decode_hello(with(hello, 4, 0)).error(), FrameFault::kWrongMagic);
   EXPECT_EQ(decode_hello(with(hello, 9, 2)).error(), FrameFault::kUnexpectedKind);
   EXPECT_EQ(decode_hello(with(hello, 10, 1)).error(), FrameFault::kUnknownStatus);

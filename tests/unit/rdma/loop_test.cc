@@ -149,6 +149,27 @@ TEST_F(LoopTest, SomeOfManyOperationsFailAtTheGivenRate) {
   EXPECT_LT(failed, 350);
 }
 
+TEST_F(LoopTest, DelayedWriteOfTheFormerChannelOfASessionNeverHappens) {
+  borrower_.options.session = 9;
+  LoopFaults faults;
+  start(faults);
+  faults.delay_time = Milliseconds(100);
+  network_->set_faults(faults);
+  std::fill_n(borrower_.page(0).begin(), kPageBytes, std::byte{0xAA});
+  std::fill_n(borrower_.page(1).begin(), kPageBytes, std::byte{0xBB});
+  const Operation older = slab_.write(3, borrower_.page(0));
+  ASSERT_EQ(channel_->post({&older, 1}), 1U);
+  network_->set_faults({});
+  const auto newer = connect();
+  ASSERT_EQ(run(*newer, slab_.write(3, borrower_.page(1))), CompletionStatus::kOk);
+  clock_.advance(Milliseconds(200));
+  std::array<Completion, 2> done;
+  ASSERT_EQ(channel_->poll(done), 1U);
+  EXPECT_EQ(done[0].status, CompletionStatus::kPeerGone);
+  EXPECT_FALSE(channel_->usable());
+  EXPECT_EQ(slab_.memory.data()[3 * kPageBytes], std::byte{0xBB});
+}
+
 TEST_F(LoopTest, NameOfALivingHostIsTaken) {
   start({});
   const auto second = make_loop_memory_host(network_, "node");

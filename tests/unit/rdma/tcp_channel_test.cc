@@ -3,6 +3,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <functional>
 #include <future>
 #include <thread>
@@ -161,6 +162,43 @@ TEST_F(TcpChannelTest, SilentNodeTimesOutAndBreaksTheChannel) {
     EXPECT_EQ(channel_->post(reads), 0U);
     stop();
   }
+}
+
+TEST_F(TcpChannelTest, ReplyThatComesAfterTheTimeoutTouchesNoBuffer) {
+  borrower_.options.operation_timeout = Milliseconds(30);
+  std::promise<void> timed_out;
+  play([&](Script& node) {
+    node.welcome();
+    const Request request = node.request();
+    // The first half of it, so that the channel is in the middle of the data when it gives up.
+    node.send(encode(Reply{WireStatus::kOk, request.token, request.data_bytes}));
+    node.send(std::vector<std::byte>(kPageBytes / 2, std::byte{1}));
+    timed_out.get_future().wait();
+    node.send(std::vector<std::byte>(kPageBytes / 2, std::byte{1}));
+    node.wait_for_end();
+  });
+  open();
+  const Operation operation = read(0, 1);
+  EXPECT_EQ(run(*channel_, operation), CompletionStatus::kTimedOut);
+  std::fill(operation.local.begin(), operation.local.end(), std::byte{0x77});
+  timed_out.set_value();
+  thread_.join();  // the node has sent, and has seen us hang up
+  std::array<Completion, 4> done;
+  EXPECT_EQ(channel_->wait(done, Milliseconds(10)), 0U);
+  EXPECT_EQ(std::count(operation.local.begin(), operation.local.end(), std::byte{0x77}),
+            static_cast<ptrdiff_t>(kPageBytes));
+}
+
+TEST_F(TcpChannelTest, HelloCarriesTheSession) {
+  borrower_.options.session = 0xfedcba9876543210;
+  std::promise<uint64_t> session;
+  play([&](Script& node) {
+    session.set_value(decode_hello(node.receive<kHelloBytes>()).value().session);
+    node.send(encode(Welcome{kProtocolVersion, WireStatus::kOk, kMaxOperationBytes}));
+    node.wait_for_end();
+  });
+  open();
+  EXPECT_EQ(session.get_future().get(), 0xfedcba9876543210U);
 }
 
 TEST_F(TcpChannelTest, NodeThatReadsNothingTimesOutAndUnsentOperationsAreFlushed) {

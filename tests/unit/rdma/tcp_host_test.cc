@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <thread>
 #include <vector>
 
@@ -24,10 +25,10 @@ class TcpHostTest : public ::testing::Test {
     return make_tcp_transport()->connect(host_->address(), borrower_.options, {}).value();
   }
   // A bare connection, greeted.
-  Fd raw() {
+  Fd raw(uint64_t session = 0) {
     const Instant deadline = SteadyClock::read() + Seconds(10);
     Fd socket = connect_to("127.0.0.1", host_->address().port, deadline).value();
-    EXPECT_TRUE(send_all(socket.get(), encode(Hello{}), deadline).has_value());
+    EXPECT_TRUE(send_all(socket.get(), encode(Hello{kProtocolVersion, 1, session}), deadline));
     std::array<std::byte, kWelcomeBytes> welcome{};
     EXPECT_TRUE(receive_all(socket.get(), welcome, deadline).has_value());
     return socket;
@@ -40,6 +41,33 @@ class TcpHostTest : public ::testing::Test {
                             kMaxOperationBytes};
       ASSERT_TRUE(send_all(socket, encode(request), SteadyClock::read() + Seconds(10)));
     }
+  }
+  // Sends WRITEs of the page as far as the socket takes them: the last one breaks off.
+  void write_and_never_wait(int socket, size_t page, std::byte fill) {
+    const std::vector<std::byte> data(kPageBytes, fill);
+    const Operation target = slab_.write(page, {});
+    const Request request{OperationKind::kWrite, 1,         target.remote, target.key,
+                          target.generation,     kPageBytes};
+    std::vector<std::byte> frames;
+    for (int i = 0; i < 64; ++i) {
+      const auto header = encode(request);
+      frames.insert(frames.end(), header.begin(), header.end());
+      frames.insert(frames.end(), data.begin(), data.end());
+    }
+    for (int i = 0; i < 64; ++i) {
+      const ssize_t sent = ::send(socket, frames.data(), frames.size(), MSG_NOSIGNAL);
+      if (sent != static_cast<ssize_t>(frames.size())) return;
+    }
+  }
+  // Until the host has nothing to do with the connection any more, so that none of its frames is
+  // applied later.
+  void wait_for_peers(uint64_t peers) const {
+    while (host_->counters().peers > peers) std::this_thread::yield();
+  }
+  void expect_page(Channel& channel, size_t page, std::byte fill) {
+    const std::span<std::byte> seen = borrower_.page(1);
+    ASSERT_EQ(run(channel, slab_.read(page, seen)), CompletionStatus::kOk);
+    EXPECT_EQ(std::count(seen.begin(), seen.end(), fill), static_cast<ptrdiff_t>(kPageBytes));
   }
   // Whether the host hung up; waits for it.
   static bool is_hung_up(int socket) {
@@ -87,6 +115,55 @@ TEST_F(TcpHostTest, EndOfTheHostDoesNotWaitForABorrowerThatNeverReads) {
   ask_and_never_read(stuck.get());
   host_.reset();
   EXPECT_TRUE(is_hung_up(stuck.get()));
+}
+
+TEST_F(TcpHostTest, RestOfAWriteThatArrivesAfterANewConnectionOfItsSessionIsNotApplied) {
+  constexpr uint64_t kSession = 0x1234;
+  start();
+  borrower_.options.session = kSession;
+  const Fd former = raw(kSession);
+  const Operation target = slab_.write(3, {});
+  const Request request{OperationKind::kWrite, 1,         target.remote, target.key,
+                        target.generation,     kPageBytes};
+  const std::vector<std::byte> half(kPageBytes / 2, std::byte{0xAA});
+  const Instant deadline = SteadyClock::read() + Seconds(10);
+  ASSERT_TRUE(send_all(former.get(), encode(request), deadline));
+  ASSERT_TRUE(send_all(former.get(), half, deadline));
+
+  const auto channel = connect();
+  std::fill_n(borrower_.page(0).begin(), kPageBytes, std::byte{0xBB});
+  ASSERT_EQ(run(*channel, slab_.write(3, borrower_.page(0))), CompletionStatus::kOk);
+  (void)send_all(former.get(), half, deadline);
+  EXPECT_TRUE(is_hung_up(former.get()));
+  wait_for_peers(1);
+  expect_page(*channel, 3, std::byte{0xBB});
+}
+
+TEST_F(TcpHostTest, WhatAFormerConnectionPutIntoTheServersSocketIsNotApplied) {
+  TcpHostOptions options;
+  options.server_threads = 4;  // the two connections are mostly served by different threads
+  start(options);
+  for (uint64_t session = 1; session <= 20; ++session) {
+    borrower_.options.session = session;
+    const Fd former = raw(session);
+    write_and_never_wait(former.get(), 3, std::byte{0xAA});
+    const auto channel = connect();
+    std::fill_n(borrower_.page(0).begin(), kPageBytes, std::byte{0xBB});
+    ASSERT_EQ(run(*channel, slab_.write(3, borrower_.page(0))), CompletionStatus::kOk);
+    wait_for_peers(1);
+    expect_page(*channel, 3, std::byte{0xBB});
+  }
+}
+
+TEST_F(TcpHostTest, NewConnectionOfASessionEndsTheFormerOneThatTakesNoReplies) {
+  start();
+  borrower_.options.session = 5;
+  const Fd stuck = raw(5);
+  ask_and_never_read(stuck.get());
+  const auto channel = connect();
+  EXPECT_TRUE(is_hung_up(stuck.get()));
+  wait_for_peers(1);
+  EXPECT_EQ(run(*channel, slab_.read(3, borrower_.page(0))), CompletionStatus::kOk);
 }
 
 TEST_F(TcpHostTest, ConnectionWithoutHelloIsClosed) {

@@ -276,7 +276,7 @@ ibv_qp* FakeVerbs::create_qp(ibv_pd* pd, ibv_qp_init_attr* attributes) const {
 int FakeVerbs::modify_qp(ibv_qp* qp, ibv_qp_attr* attributes, int mask) const {
   const std::lock_guard lock(state_->mutex);
   if (state_->modify_error != 0) return state_->modify_error;
-  state_->modified.push_back({qp->qp_num, *attributes, mask});
+  state_->modified.push_back({qp->qp_num, *attributes, mask, state_->queue_pairs.size()});
   return 0;
 }
 

@@ -38,6 +38,7 @@ struct ModifyCall {
   uint32_t qpn = 0;
   ibv_qp_attr attributes{};
   int mask = 0;
+  size_t queue_pairs_alive = 0;
 };
 
 struct RegisterCall {

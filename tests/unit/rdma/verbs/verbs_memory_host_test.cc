@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <functional>
 
 #include "base/mapping.h"
@@ -104,6 +105,42 @@ TEST_F(VerbsMemoryHostTest, APeerThatConnectsAnewReplacesItsOldQueuePair) {
   ASSERT_TRUE(host_->accept(pager_endpoint(0x500)));
   EXPECT_EQ(host_->counters().peers, 2U);
   EXPECT_EQ(fake_->state().queue_pairs.size(), 2U);
+}
+
+TEST_F(VerbsMemoryHostTest, NewQueuePairOfASessionIsReadyOnlyWhenTheFormerOneIsDestroyed) {
+  create();
+  QueuePairEndpoint pager = pager_endpoint(0x500);
+  pager.session = 0xfedcba9876543210;
+  const auto former = host_->accept(pager);
+  ASSERT_TRUE(former);
+  ASSERT_TRUE(host_->accept(pager_endpoint(0x600))) << "of no session";
+  pager.qpn = 0x501;
+  const auto latter = host_->accept(pager);
+  ASSERT_TRUE(latter);
+  EXPECT_NE(latter->qpn, former->qpn);
+  EXPECT_EQ(host_->counters().peers, 2U);
+  const auto& state = fake_->state();
+  for (const ibv_qp* alive : state.queue_pairs) EXPECT_NE(alive->qp_num, former->qpn);
+  const auto ready = std::ranges::find_if(state.modified, [&](const ModifyCall& call) {
+    return call.qpn == latter->qpn && call.attributes.qp_state == IBV_QPS_RTR;
+  });
+  ASSERT_NE(ready, state.modified.end());
+  EXPECT_EQ(ready->queue_pairs_alive, 2U) << "the former one was alive";
+}
+
+TEST_F(VerbsMemoryHostTest, PeersWithoutASessionDoNotReplaceEachOther) {
+  create();
+  ASSERT_TRUE(host_->accept(pager_endpoint(0x500)));
+  ASSERT_TRUE(host_->accept(pager_endpoint(0x501)));
+  EXPECT_EQ(host_->counters().peers, 2U);
+}
+
+TEST_F(VerbsMemoryHostTest, AFormerQueuePairOfTheSessionTakesNoPlace) {
+  create({.max_peers = 1});
+  QueuePairEndpoint pager = pager_endpoint(0x500);
+  pager.session = 7;
+  for (; pager.qpn < 0x505; ++pager.qpn) ASSERT_TRUE(host_->accept(pager));
+  EXPECT_EQ(host_->counters().peers, 1U);
 }
 
 TEST_F(VerbsMemoryHostTest, PeersAreBounded) {

@@ -129,6 +129,12 @@ TEST_F(VerbsChannelTest, OurEndpointTellsTheNodeWhatThisPortCanDo) {
   EXPECT_EQ(ours_.max_rd_atomic, 16U);
 }
 
+TEST_F(VerbsChannelTest, TheNodeIsToldTheSession) {
+  options_.session = 0xfedcba9876543210;
+  ASSERT_TRUE(connect());
+  EXPECT_EQ(ours_.session, 0xfedcba9876543210U);
+}
+
 TEST_F(VerbsChannelTest, PacketNumbersAreRandomAndOf24Bits) {
   std::map<uint32_t, int> seen;
   for (int i = 0; i < 20; ++i) {

@@ -1,0 +1,102 @@
+#include "rdma/session_fences.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <optional>
+#include <thread>
+
+namespace farpage::rdma {
+namespace {
+
+TEST(SessionFences, OnlyTheNewestPassOfASessionIsOpen) {
+  SessionFences fences;
+  const SessionFences::Pass first = fences.enter(7);
+  EXPECT_TRUE(first.is_open());
+  const SessionFences::Pass second = fences.enter(7);
+  EXPECT_FALSE(first.is_open());
+  EXPECT_TRUE(second.is_open());
+  bool used = false;
+  EXPECT_FALSE(first.use_if_open([&] { used = true; }));
+  EXPECT_FALSE(used);
+  EXPECT_TRUE(second.use_if_open([&] { used = true; }));
+  EXPECT_TRUE(used);
+}
+
+TEST(SessionFences, OtherSessionsAndOtherHostsAreLeftAlone) {
+  SessionFences fences;
+  const SessionFences::Pass pass = fences.enter(7, 1);
+  const SessionFences::Pass other_session = fences.enter(8, 1);
+  const SessionFences::Pass other_host = fences.enter(7, 2);
+  EXPECT_TRUE(pass.is_open());
+  EXPECT_TRUE(other_session.is_open());
+  EXPECT_TRUE(other_host.is_open());
+  EXPECT_EQ(fences.size(), 3U);
+}
+
+TEST(SessionFences, ChannelsWithoutASessionAreNeverFenced) {
+  SessionFences fences;
+  const SessionFences::Pass first = fences.enter(0);
+  const SessionFences::Pass second = fences.enter(0);
+  EXPECT_TRUE(first.is_open());
+  EXPECT_TRUE(second.is_open());
+  EXPECT_TRUE(SessionFences::Pass().is_open());
+  EXPECT_EQ(fences.size(), 0U);
+}
+
+TEST(SessionFences, TableHoldsNoMoreThanTheOpenPasses) {
+  SessionFences fences;
+  {
+    std::optional<SessionFences::Pass> former = fences.enter(7);
+    SessionFences::Pass latter = fences.enter(7);
+    EXPECT_EQ(fences.size(), 1U);
+    former.reset();  // and does not take the newer one's entry along
+    EXPECT_EQ(fences.size(), 1U);
+    const SessionFences::Pass moved = std::move(latter);
+    EXPECT_TRUE(moved.is_open());
+    EXPECT_EQ(fences.size(), 1U);
+    latter = fences.enter(9);
+    EXPECT_EQ(fences.size(), 2U);
+  }
+  EXPECT_EQ(fences.size(), 0U);
+}
+
+TEST(SessionFences, FormerOneIsToldOnceAndNotAfterItsEnd) {
+  SessionFences fences;
+  int told = 0;
+  const auto tell = [&] { ++told; };
+  std::optional<SessionFences::Pass> first = fences.enter(7, 0, tell);
+  std::optional<SessionFences::Pass> second = fences.enter(7, 0, tell);
+  EXPECT_EQ(told, 1);
+  second.reset();
+  const SessionFences::Pass third = fences.enter(7);
+  EXPECT_EQ(told, 1);
+  EXPECT_FALSE(first->is_open());
+}
+
+TEST(SessionFences, EnterWaitsForTheUseThatIsUnderWay) {
+  SessionFences fences;
+  for (int round = 0; round < 200; ++round) {
+    const SessionFences::Pass former = fences.enter(7);
+    std::atomic<bool> in_use{false};
+    std::atomic<int> uses{0};
+    std::thread user([&] {
+      while (former.use_if_open([&] {
+        in_use.store(true, std::memory_order_release);
+        uses.fetch_add(1, std::memory_order_release);
+        std::this_thread::yield();
+        in_use.store(false, std::memory_order_release);
+      })) {
+      }
+    });
+    while (uses.load(std::memory_order_acquire) == 0) std::this_thread::yield();
+    const SessionFences::Pass latter = fences.enter(7);
+    EXPECT_FALSE(in_use.load(std::memory_order_acquire));
+    const int uses_at_takeover = uses.load(std::memory_order_acquire);
+    user.join();
+    EXPECT_EQ(uses.load(std::memory_order_acquire), uses_at_takeover);
+  }
+}
+
+}  // namespace
+}  // namespace farpage::rdma
