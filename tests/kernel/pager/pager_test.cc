@@ -207,8 +207,7 @@ TEST(Pager, BudgetFullAndNothingToBorrowEndsInSigbusNotInAHang) {
   rig.client().set_slab_limit(1);  // one slab of 512 pages for all
   bool failed = false;
   for (uint64_t page = 0; page < rig.pages() && !failed; ++page) {
-    failed = ends_in_sigbus(rig.page(page));
-    if (!failed) fill(rig, page, 1);
+    failed = ends_in_sigbus(rig.page(page), [&] { fill(rig, page, 1); });
   }
   EXPECT_TRUE(failed);
   EXPECT_LE(rig.stats().resident_pages, 1024U);

@@ -43,6 +43,7 @@ void TestNode::start() {
 }
 
 coord::NodeInfo TestNode::info() const {
+  const std::lock_guard lock(mutex_);
   coord::NodeInfo info;
   info.join.id = NodeId{name_};
   info.join.incarnation = incarnation_;
@@ -52,6 +53,7 @@ coord::NodeInfo TestNode::info() const {
 }
 
 coord::Lease TestNode::lease(SlabIndex slab, uint32_t replica) {
+  const std::lock_guard lock(mutex_);
   auto fd = create_memfd("farpage-test-slab", kTestSlabBytes);
   EXPECT_TRUE(fd.has_value());
   auto memory = Mapping::shared(fd->get(), kTestSlabBytes);
@@ -73,6 +75,11 @@ coord::Lease TestNode::lease(SlabIndex slab, uint32_t replica) {
 }
 
 void TestNode::kill() {
+  const std::lock_guard lock(mutex_);
+  die();
+}
+
+void TestNode::die() {
   host_.reset();
   slabs_.clear();
   keys_.clear();
@@ -80,11 +87,13 @@ void TestNode::kill() {
 }
 
 void TestNode::restart() {
-  kill();
+  const std::lock_guard lock(mutex_);
+  die();
   start();
 }
 
 void TestNode::revoke_all() {
+  const std::lock_guard lock(mutex_);
   for (const RemoteKey key : keys_) host_->withdraw(key);
   keys_.clear();
 }
@@ -232,7 +241,7 @@ void on_sigbus(int, siginfo_t* info, void*) {
 }
 }  // namespace
 
-bool ends_in_sigbus(volatile uint64_t* word) {
+bool ends_in_sigbus(volatile uint64_t* word, const std::function<void()>& touch) {
   struct sigaction action {};
   struct sigaction before {};
   action.sa_sigaction = on_sigbus;
@@ -240,7 +249,7 @@ bool ends_in_sigbus(volatile uint64_t* word) {
   ::sigaction(SIGBUS, &action, &before);
   volatile bool failed = true;
   if (sigsetjmp(escape, 1) == 0) {
-    (void)*word;
+    touch();
     failed = false;
   }
   ::sigaction(SIGBUS, &before, nullptr);

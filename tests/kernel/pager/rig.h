@@ -2,6 +2,7 @@
 // process behind a stand-in for the coordinator's client.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -18,7 +19,7 @@ namespace farpage::pager {
 
 inline constexpr uint64_t kTestSlabBytes = uint64_t{2} << 20;
 
-// One memory node: slabs of memory behind a host.
+// One memory node: slabs of memory behind a host. Threads: any.
 class TestNode {
  public:
   TestNode(std::string name, rdma::TransportKind kind, std::shared_ptr<rdma::LoopNetwork> loop);
@@ -29,14 +30,14 @@ class TestNode {
   void kill();
   // It comes back with empty memory and other keys.
   void restart();
-  bool alive() const { return host_ != nullptr; }
   // Revokes what was leased, without telling anybody.
   void revoke_all();
-  rdma::HostCounters counters() const { return host_->counters(); }
 
  private:
   void start();
+  void die();
 
+  mutable std::mutex mutex_;
   const std::string name_;
   const rdma::TransportKind kind_;
   const std::shared_ptr<rdma::LoopNetwork> loop_;
@@ -131,7 +132,11 @@ class Rig {
   std::unique_ptr<Pager> pager_;
 };
 
-// Runs `touch`; true if it ended in SIGBUS at an address in the page. Works on the calling thread.
-bool ends_in_sigbus(volatile uint64_t* word);
+// Runs `touch` on the calling thread; true if it ended in SIGBUS at an address in the page of
+// `word`.
+bool ends_in_sigbus(volatile uint64_t* word, const std::function<void()>& touch);
+inline bool ends_in_sigbus(volatile uint64_t* word) {
+  return ends_in_sigbus(word, [word] { (void)*word; });
+}
 
 }  // namespace farpage::pager
