@@ -12,8 +12,8 @@ import unittest
 from cluster import EndToEnd, MIB, child_of, wait_until
 
 PAGE = 4096
-# Fills pages with 0xAB and their number, says where they are, waits, and prints the pages that do
-# not hold that any more, with their last byte.
+# Fills pages with 0xAB and their number, says where they are, waits, prints the pages that do not
+# hold that any more, with their last byte, and waits again.
 FILL = """
 import ctypes, mmap, sys
 pages = 4096
@@ -25,6 +25,8 @@ sys.stdin.readline()
 for i in range(pages):
     found = memory[i * 4096:(i + 1) * 4096]
     if found != page(i): print(i, found[:-1] == page(i)[:-1], found[-1])
+print("walked", flush=True)
+sys.stdin.readline()
 """
 PAGES = 4096
 
@@ -64,30 +66,40 @@ class Cluster(EndToEnd):
                     lent.seek(-1, os.SEEK_CUR)
                     lent.write(b"\xcd")
         self.assertGreater(compared, PAGES // 2)
-        output, _ = process.popen.communicate(b"\n", timeout=60)
+        output, _ = process.popen.communicate(b"\n\n", timeout=60)
         # And the other way round: what is written on the node is what the program reads.
-        self.assertEqual(output, b"%d True 205\n" % changed, process.log())
+        self.assertEqual(output, b"%d True 205\nwalked\n" % changed, process.log())
 
     def remote_faults(self):
         found = re.search(r'^farpage_faults_total\{kind="remote",region=[^}]*\} (\d+)$',
                           self.get("/metrics"), re.MULTILINE)
         return int(found.group(1)) if found else None
 
+    def settled_remote_faults(self):
+        """What /metrics says when it has not changed for more than two heartbeats."""
+        last = (None, time.monotonic())
+
+        def settled():
+            nonlocal last
+            now = self.remote_faults()
+            if now != last[0]:
+                last = (now, time.monotonic())
+            return now is not None and time.monotonic() - last[1] > 2.5
+        wait_until(settled, "the counters settle")
+        return last[0]
+
     def test_metrics_change_after_faults_and_match_the_pagers_counters(self):
         self.start_cluster(transport="tcp")
         process, program, _ = self.start_fill()
-        wait_until(lambda: self.remote_faults() is not None, "the first heartbeat")
-        seen = []
+        filled = self.settled_remote_faults()
         process.popen.stdin.write(b"\n")
         process.popen.stdin.flush()
-        # The reading walk ends when standard output does; the process is held before it is gone.
-        os.kill(program, signal.SIGSTOP)
-        os.kill(program, signal.SIGCONT)
-        before = self.remote_faults()
-        wait_until(lambda: self.remote_faults() != before or process.popen.poll() is not None,
-                   "more faults")
-        del seen
-        process.finish()
+        self.assertEqual(process.popen.stdout.readline(), b"walked\n")
+        walked = self.settled_remote_faults()
+        self.assertGreater(walked, filled)
+        os.kill(program, signal.SIGKILL)  # an ordinary end would touch memory again
+        self.assertEqual(process.finish()[0], 128 + signal.SIGKILL)
+        self.assertEqual(self.stats()["faults"]["remote"], walked)
 
     def test_a_node_that_joins_late_is_found(self):
         self.start_coordinator()
@@ -100,7 +112,7 @@ class Cluster(EndToEnd):
     def test_without_any_node_the_program_is_not_started_in_vain(self):
         self.start_coordinator()
         status, output, log = self.run_far(["sh", "-c", "echo done"])
-        self.assertEqual((status, output), (127, b""), log)
+        self.assertEqual((status, output), (126, b""), log)
         self.assertIn("0 usable node(s)", log)
 
     def test_a_token_protects_the_cluster(self):
