@@ -43,6 +43,15 @@ class Behaviour(EndToEnd):
         self.assertEqual(output, text)
         self.assertIn("told", process.log())
 
+    def test_two_at_once_do_not_disturb_each_other(self):
+        waiting = self.start_run(["sh", "-c", "echo ready; read line; exit 6"],
+                                 options=["--lend", "128M"], stdin=subprocess.PIPE)
+        self.assertEqual(waiting.popen.stdout.readline(), b"ready\n", waiting.log())
+        status, _, log = self.run_shell("exit 5")
+        self.assertEqual(status, 5, log)
+        output, _ = waiting.popen.communicate(b"\n", timeout=60)
+        self.assertEqual((waiting.popen.returncode, output), (6, b""), waiting.log())
+
     def test_sigterm_reaches_the_program(self):
         process = self.start_run(
             [sys.executable, "-c",
