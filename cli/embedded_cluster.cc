@@ -38,9 +38,11 @@ Result<EmbeddedCluster> EmbeddedCluster::start(const EmbeddedClusterOptions& opt
     FARPAGE_TRY(
         node,
         start_self({"node", "--coordinator", cluster.url_, "--name",
-                    "local-" + std::to_string(i + 1), "--lend", std::to_string(options.lend_bytes),
-                    "--slab", std::to_string(options.slab_bytes), "--transports",
-                    options.transports, "--lazy", "--leave-timeout", "1s", "--output", "json"}));
+                    // Its shm socket has the same name, and several clusters may run on a host.
+                    "local-" + std::to_string(::getpid()) + "-" + std::to_string(i + 1), "--lend",
+                    std::to_string(options.lend_bytes), "--slab",
+                    std::to_string(options.slab_bytes), "--transports", options.transports,
+                    "--lazy", "--leave-timeout", "1s", "--output", "json"}));
     cluster.nodes_.push_back(std::move(node));
   }
   for (Child& node : cluster.nodes_) FARPAGE_TRY_VOID(wait_until_ready(node, "memory node"));

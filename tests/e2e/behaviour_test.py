@@ -1,0 +1,114 @@
+"""`farpage run` is transparent where it can be, and says so where it cannot."""
+import os
+import shutil
+import signal
+import stat
+import subprocess
+import sys
+import unittest
+
+from cluster import BUILD, EndToEnd, MIB, child_of, wait_until
+
+FORK_WITH_MEMORY_AWAY = """
+import os, sys
+memory = bytearray(b"x" * (32 << 20))
+try:
+    child = os.fork()
+except OSError as error:
+    print("refused", error.errno, memory.count(b"x"))
+    sys.exit(4)
+if child == 0:
+    os._exit(0 if memory.count(b"x") == len(memory) else 9)
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+class Behaviour(EndToEnd):
+    """With the embedded coordinator and node: what a first try uses."""
+
+    def run_shell(self, line, **more):
+        return self.run_far(["sh", "-c", line], options=["--lend", "1G"], **more)
+
+    def test_exit_status_is_passed_on(self):
+        for line, wanted in (("exit 0", 0), ("exit 3", 3), ("kill -TERM $$", 143),
+                             ("kill -SEGV $$", 139)):
+            with self.subTest(line):
+                self.assertEqual(self.run_shell(line)[0], wanted)
+
+    def test_standard_streams_are_the_programs_own(self):
+        process = self.start_run(["sh", "-c", "cat; echo told >&2"],
+                                 options=["--lend", "1G"], stdin=subprocess.PIPE)
+        text = b"through the pipe\n" * 10000
+        output, _ = process.popen.communicate(text, timeout=60)
+        self.assertEqual(output, text)
+        self.assertIn("told", process.log())
+
+    def test_two_at_once_do_not_disturb_each_other(self):
+        waiting = self.start_run(["sh", "-c", "echo ready; read line; exit 6"],
+                                 options=["--lend", "128M"], stdin=subprocess.PIPE)
+        self.assertEqual(waiting.popen.stdout.readline(), b"ready\n", waiting.log())
+        status, _, log = self.run_shell("exit 5")
+        self.assertEqual(status, 5, log)
+        output, _ = waiting.popen.communicate(b"\n", timeout=60)
+        self.assertEqual((waiting.popen.returncode, output), (6, b""), waiting.log())
+
+    def test_sigterm_reaches_the_program(self):
+        process = self.start_run(
+            [sys.executable, "-c",
+             "import signal, sys\n"
+             "signal.signal(signal.SIGTERM, lambda *_: sys.exit(41))\n"
+             "print('ready', flush=True)\n"
+             "while True: signal.pause()"], options=["--lend", "1G"])
+        self.assertEqual(process.popen.stdout.readline(), b"ready\n")
+        process.kill(signal.SIGTERM)
+        self.assertEqual(process.finish()[0], 41)
+
+    def test_a_shell_may_start_other_programs(self):
+        status, output, log = self.run_shell(
+            "for i in 1 2 3; do echo $i | tr 123 abc; done; x=$(seq 3 | tail -n 1); (exit $x)")
+        self.assertEqual((status, output), (3, b"a\nb\nc\n"), log)
+
+    def test_the_program_does_not_outlive_farpage(self):
+        self.start_cluster()
+        process = self.start_run(["sleep", "600"])
+        wait_until(lambda: child_of(process.pid), "the program starts")
+        program = child_of(process.pid)
+        process.end()
+        wait_until(lambda: not os.path.exists(f"/proc/{program}"), "the program ends")
+
+    def test_a_missing_command_is_named(self):
+        status, _, log = self.run_far(["no-such-program-at-all"])
+        self.assertNotEqual(status, 0)
+        self.assertIn("no-such-program-at-all is not in PATH", log)
+
+    def test_a_statically_linked_program_is_refused(self):
+        status, _, log = self.run_far([os.path.join(BUILD, "tests", "static_program")])
+        self.assertEqual(status, 2, log)
+        self.assertIn("statically linked", log)
+
+    def test_a_setuid_program_is_refused(self):
+        program = self.path("setuid-program")
+        shutil.copy("/bin/true", program)
+        if os.geteuid() == 0:
+            os.chown(program, 1, 1)
+            os.chmod(program, 0o755 | stat.S_ISUID)
+        else:
+            program = shutil.which("su")
+        status, _, log = self.run_far([program])
+        self.assertEqual(status, 2, log)
+        self.assertIn("setuid", log)
+
+    def test_a_fork_with_memory_away_is_refused(self):
+        status, output, log = self.run_far([sys.executable, "-c", FORK_WITH_MEMORY_AWAY],
+                                           local="8M", options=["--lend", "256M"])
+        self.assertEqual((status, output), (4, b"refused 12 %d\n" % (32 * MIB)), log)
+        self.assertIn("fork refused", log)
+
+    def test_a_fork_with_everything_here_works(self):
+        status, _, log = self.run_far([sys.executable, "-c", FORK_WITH_MEMORY_AWAY],
+                                      local="256M", options=["--lend", "256M"])
+        self.assertEqual(status, 0, log)
+
+
+if __name__ == "__main__":
+    unittest.main()

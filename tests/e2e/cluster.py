@@ -1,0 +1,182 @@
+"""What the end-to-end tests share: a cluster of real processes, and programs under `farpage run`.
+
+Every process that is started here ends with its test, whatever happens: by its process id when the
+test is over, and by the kernel when the test itself is killed.
+"""
+import ctypes
+import json
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+import unittest
+import urllib.request
+
+BUILD = os.environ["FARPAGE_BUILD"]
+FARPAGE = os.path.join(BUILD, "farpage")
+RANDOM_ACCESS = os.path.join(BUILD, "tests", "random_access")
+PATIENCE = 60  # seconds until a step that should be quick counts as hanging
+MIB = 1 << 20
+
+_libc = ctypes.CDLL(None)
+
+
+def _die_with_parent():
+    _libc.prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+
+
+def wait_until(condition, what, patience=PATIENCE):
+    """Waits for something that other processes do; fails, with its name, when it does not happen."""
+    end = time.monotonic() + patience
+    while not condition():
+        if time.monotonic() > end:
+            raise AssertionError(f"waited {patience} s in vain: {what}")
+        time.sleep(0.02)
+
+
+class Process:
+    """One process; its standard error goes to a file."""
+
+    def __init__(self, arguments, log, environment=None, stdin=subprocess.DEVNULL):
+        self.log_path = log
+        with open(log, "wb") as errors:
+            self.popen = subprocess.Popen(
+                arguments, stdin=stdin, stdout=subprocess.PIPE, stderr=errors,
+                env={**os.environ, **(environment or {})}, preexec_fn=_die_with_parent)
+        self.pid = self.popen.pid
+
+    def log(self):
+        with open(self.log_path, encoding="utf-8", errors="replace") as file:
+            return file.read()
+
+    def kill(self, number=signal.SIGKILL):
+        self.popen.send_signal(number)
+
+    def end(self):
+        """kill -9, and gone when it returns."""
+        if self.popen.poll() is None:
+            self.popen.kill()
+        self.popen.wait(PATIENCE)
+        self.popen.stdout.close()
+
+    def finish(self, patience=120):
+        """The exit status as a shell tells it, and standard output."""
+        try:
+            output, _ = self.popen.communicate(timeout=patience)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"it hangs\n{self.log()}") from None
+        status = self.popen.returncode
+        return (128 - status if status < 0 else status), output
+
+
+class Service(Process):
+    """A coordinator or a node that has said that it is ready."""
+
+    def __init__(self, arguments, log):
+        super().__init__([FARPAGE, *arguments, "--output", "json"], log)
+        line = self.popen.stdout.readline()
+        if not line:
+            raise AssertionError(f"{arguments[0]} did not start\n{self.log()}")
+        self.ready = json.loads(line)
+
+
+class EndToEnd(unittest.TestCase):
+    """A test with a directory of its own and the means to start a cluster."""
+
+    def setUp(self):
+        self.folder = tempfile.mkdtemp(prefix="farpage-e2e-")
+        self.addCleanup(shutil.rmtree, self.folder, ignore_errors=True)
+        self.token = None
+        self.url = None
+        self._started = 0
+
+    def path(self, name):
+        return os.path.join(self.folder, name)
+
+    def _log(self, name):
+        self._started += 1
+        return self.path(f"{self._started}-{name}.log")
+
+    def _owned(self, process):
+        self.addCleanup(process.end)
+        return process
+
+    def token_arguments(self):
+        return ["--token-file", self.token] if self.token else []
+
+    def start_coordinator(self, *more, listen="127.0.0.1:0"):
+        service = self._owned(Service(
+            ["coordinator", "--listen", listen, *self.token_arguments(), *more],
+            self._log("coordinator")))
+        self.url = service.ready["url"]
+        return service
+
+    def start_node(self, name="node", *more, lend="512M", transports="shm,tcp"):
+        return self._owned(Service(
+            ["node", "--coordinator", self.url, *self.token_arguments(), "--name", name,
+             "--lend", lend, "--lazy", "--transports", transports, "--heartbeat", "200ms",
+             "--shm-socket", self.path(name + ".sock"), "--leave-timeout", "1s", *more],
+            self._log(name)))
+
+    def start_cluster(self, nodes=1, transport="shm", lend="512M"):
+        """A coordinator and nodes; what is returned ends them."""
+        coordinator = self.start_coordinator()
+        return coordinator, [self.start_node(f"node-{i + 1}", lend=lend, transports=transport)
+                             for i in range(nodes)]
+
+    def start_run(self, command, local="32M", options=(), stdin=subprocess.DEVNULL):
+        """`farpage run` in the cluster (or an embedded one, when there is none)."""
+        where = ["--coordinator", self.url, *self.token_arguments()] if self.url else []
+        self.stats_path = self.path("stats.json")
+        return self._owned(Process(
+            [FARPAGE, "run", "--local", local, "--stats-file", self.stats_path, *where, *options,
+             "--", *command], self._log("run"), stdin=stdin))
+
+    def run_far(self, command, **more):
+        """Runs it to its end: status, output, and what went to standard error."""
+        process = self.start_run(command, **more)
+        status, output = process.finish()
+        return status, output, process.log()
+
+    def stats(self):
+        """Of the last run, the first process that took far memory."""
+        with open(self.stats_path, encoding="utf-8") as file:
+            return json.load(file)["targets"][0]
+
+    def get(self, path, base=None):
+        request = urllib.request.Request((base or self.url) + path)
+        if self.token:
+            with open(self.token, encoding="utf-8") as file:
+                request.add_header("Authorization", "Bearer " + file.read().strip())
+        with urllib.request.urlopen(request, timeout=10) as reply:
+            return reply.read().decode()
+
+    def expect_real_paging(self, transport=None):
+        """The run must have been one in far memory, or it has shown nothing."""
+        stats = self.stats()
+        self.assertGreater(stats["faults"]["remote"] + stats["prefetched_pages"], 1000, stats)
+        self.assertGreater(stats["evictions"]["written"], 1000, stats)
+        self.assertEqual(stats["faults"]["failed"], 0, stats)
+        if transport:
+            self.assertEqual(stats["transports"], transport)
+
+
+def child_of(pid):
+    """The program that a `farpage run` with a cluster of its own has started; None: not yet."""
+    with open(f"/proc/{pid}/task/{pid}/children", encoding="utf-8") as file:
+        children = file.read().split()
+    return int(children[0]) if children else None
+
+
+def resident_bytes(pid):
+    """VmRSS; 0 when the process is gone."""
+    try:
+        with open(f"/proc/{pid}/status", encoding="utf-8") as file:
+            for line in file:
+                if line.startswith("VmRSS:"):
+                    return int(line.split()[1]) << 10
+    except (FileNotFoundError, ProcessLookupError):
+        pass
+    return 0

@@ -1,0 +1,101 @@
+"""What breaks around a running program: it goes on, or gets SIGBUS in time. Never wrong bytes."""
+import signal
+import time
+import unittest
+
+from cluster import EndToEnd, MIB, RANDOM_ACCESS, wait_until
+
+SIGBUS_STATUS = 128 + signal.SIGBUS
+DEADLINE = 2  # seconds
+
+
+class Failures(EndToEnd):
+    def start_access(self, seconds, transport, replicas=1):
+        """A program that touches far memory all the time; returned when it has filled it."""
+        process = self.start_run(
+            [RANDOM_ACCESS, str(48 * MIB), "2", str(seconds), "11"], local="12M",
+            options=["--transport", transport, "--replicas", str(replicas),
+                     "--fault-deadline", f"{DEADLINE}s"])
+        process.popen.stdout.readline()
+        self.assertEqual(process.popen.stdout.readline(), b"filled\n", process.log())
+        return process
+
+    def expect_right_end(self, process):
+        status, output = process.finish()
+        self.assertEqual(status, 0, process.log())
+        self.assertIn(b"wrong_bytes 0\n", output)
+
+    def only_node_killed(self, transport):
+        _, (node,) = self.start_cluster(transport=transport)
+        process = self.start_access(60, transport)
+        node.end()
+        killed = time.monotonic()
+        status, _ = process.finish()
+        self.assertEqual(status, SIGBUS_STATUS, process.log())
+        # The fault that fails first may begin a moment after the kill.
+        self.assertLess(time.monotonic() - killed, DEADLINE + 3)
+        self.assertRegex(process.log(), r"page_lost address=0x[0-9a-f]+ page=\d+ nodes=node-1 ")
+
+    def test_only_node_killed_over_shm(self):
+        self.only_node_killed("shm")
+
+    def test_only_node_killed_over_tcp(self):
+        self.only_node_killed("tcp")
+
+    def one_of_two_replicas_killed(self, transport):
+        _, nodes = self.start_cluster(nodes=2, transport=transport)
+        process = self.start_access(5, transport, replicas=2)
+        nodes[0].end()
+        self.expect_right_end(process)
+        self.assertGreater(self.stats()["replicas_lost"], 0)
+
+    def test_one_of_two_replicas_killed_over_shm(self):
+        self.one_of_two_replicas_killed("shm")
+
+    def test_one_of_two_replicas_killed_over_tcp(self):
+        self.one_of_two_replicas_killed("tcp")
+
+    def test_killed_coordinator_is_not_missed_and_its_successor_is_found(self):
+        store = ["--store", "sqlite:" + self.path("coordinator.db")]
+        coordinator = self.start_coordinator(*store)
+        self.start_node("node-1")
+        process = self.start_access(8, "tcp")
+        regions = self.get("/v1/regions")
+        address = self.url.removeprefix("http://")
+        coordinator.end()
+        wait_until(lambda: "coordinator_silent" in process.log(), "the pager notices")
+        self.start_coordinator(*store, listen=address)
+        wait_until(lambda: "coordinator_back" in process.log(), "the pager finds it again")
+        self.assertIsNone(process.popen.poll())
+        region = regions.split('"id":"')[1].split('"')[0]
+        self.assertIn(f'"id":"{region}"', self.get("/v1/regions"))
+        wait_until(lambda: '"state":"alive"' in self.get("/v1/nodes"), "the node finds it again")
+        self.expect_right_end(process)
+        self.assertNotIn("region_recreated", process.log())
+        wait_until(lambda: region not in self.get("/v1/regions"), "the region is given back")
+
+    def test_coordinator_killed_for_good(self):
+        coordinator = self.start_coordinator()
+        self.start_node("node-1")
+        process = self.start_access(4, "tcp")
+        coordinator.end()
+        self.expect_right_end(process)
+
+    def test_a_restarted_node_never_gives_its_empty_memory(self):
+        _, (node,) = self.start_cluster(transport="tcp")
+        process = self.start_access(60, "tcp")
+        node.end()
+        self.start_node("node-1", transports="tcp")
+        status, output = process.finish()
+        self.assertEqual(status, SIGBUS_STATUS, f"{output}\n{process.log()}")
+
+    def test_a_restarted_replica_is_not_read(self):
+        _, nodes = self.start_cluster(nodes=2, transport="tcp")
+        process = self.start_access(6, "tcp", replicas=2)
+        nodes[0].end()
+        self.start_node("node-1", transports="tcp")
+        self.expect_right_end(process)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,4 @@
+// Statically linked: nothing can be preloaded into it.
+int main() {
+  return 0;
+}

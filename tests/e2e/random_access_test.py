@@ -1,0 +1,68 @@
+"""Random reads and writes of four times the local memory: no wrong byte, never over the budget.
+
+FARPAGE_SOAK_SECONDS and FARPAGE_SOAK_MIB make it as long and large as wanted
+(soak_random_access.sh).
+"""
+import os
+import threading
+import unittest
+
+from cluster import EndToEnd, MIB, RANDOM_ACCESS, child_of, resident_bytes
+
+SECONDS = int(os.environ.get("FARPAGE_SOAK_SECONDS", "10"))
+BYTES = int(os.environ.get("FARPAGE_SOAK_MIB", "128")) * MIB
+BUDGET = BYTES // 4
+
+
+class ResidentSampler:
+    """The largest VmRSS of a process, as long as it lives."""
+
+    def __init__(self, pid):
+        self.most = 0
+        self.samples = 0
+        self._pid = pid
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._sample)
+        self._thread.start()
+
+    def _sample(self):
+        while not self._stop.wait(0.02):
+            self.most = max(self.most, resident_bytes(self._pid))
+            self.samples += 1
+
+    def end(self):
+        self._stop.set()
+        self._thread.join()
+
+
+class RandomAccess(EndToEnd):
+    def check(self, transport):
+        self.start_cluster(transport=transport, lend=f"{BYTES // MIB + 192}M")
+        process = self.start_run([RANDOM_ACCESS, str(BYTES), "2", str(SECONDS), "7"],
+                                 local=str(BUDGET), options=["--transport", transport])
+        # What the program has without its far memory: its code, libraries, stacks, and the table
+        # of what each page holds, which is shared memory and so always here.
+        name, kilobytes = process.popen.stdout.readline().split()
+        self.assertEqual(name, b"baseline_kilobytes")
+        sampler = ResidentSampler(child_of(process.pid))
+        self.addCleanup(sampler.end)
+        status, output = process.finish(SECONDS * 3 + 120)
+        sampler.end()
+        limit = int(kilobytes) * 1024 + BUDGET * 105 // 100
+        print(f"{transport}: {output.decode().split()[1:]}, resident at most {sampler.most} of "
+              f"{limit} allowed, {sampler.samples} samples", flush=True)
+        self.assertEqual(status, 0, process.log())
+        self.assertIn(b"wrong_bytes 0\n", output)
+        self.expect_real_paging(transport)
+        self.assertGreater(sampler.samples, 50)
+        self.assertLessEqual(sampler.most, limit)
+
+    def test_over_shm(self):
+        self.check("shm")
+
+    def test_over_tcp(self):
+        self.check("tcp")
+
+
+if __name__ == "__main__":
+    unittest.main()

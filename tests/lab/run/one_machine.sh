@@ -1,0 +1,52 @@
+#!/bin/bash
+# In a lab VM: `farpage run` over verbs on one machine, with processes of its own for coordinator and
+# node. one_machine.sh FARPAGE RANDOM_ACCESS
+set -euo pipefail
+farpage=$1 random_access=$2
+# shellcheck source=tests/lab/run/cluster.sh
+. "$(dirname "$0")/cluster.sh"
+
+start_coordinator 127.0.0.1:7070
+start_node node-1 256M verbs
+run=("$farpage" run --coordinator http://127.0.0.1:7070 --transport verbs)
+
+section "sort over verbs"
+make_lines 8 >"$work/input"
+sort -S 40M "$work/input" >"$work/expected"
+timeout -s KILL 60 "${run[@]}" --local 4M --stats-file "$work/stats" -- \
+  sort -S 40M "$work/input" >"$work/found"
+cmp "$work/expected" "$work/found"
+expect_paging "$work/stats" verbs
+
+section "random access over verbs"
+timeout -s KILL 60 "${run[@]}" --local 8M --stats-file "$work/stats" -- \
+  "$random_access" $((32 << 20)) 2 6 3 >"$work/found" &
+pid=$!
+await 60 grep -q baseline "$work/found"
+read -r _ baseline_kb <"$work/found"
+# timeout(1), farpage and the program are one below the other.
+program=$(child_of "$(child_of "$pid")")
+most_kb=$(most_resident_kb "$program")
+wait "$pid"
+tail -n 1 "$work/found"
+expect_paging "$work/stats" verbs
+# The baseline is what the program has without its far memory.
+limit_kb=$((baseline_kb + 8 * 1024 * 105 / 100))
+echo "resident at most $most_kb kB of $limit_kb kB allowed"
+[ "$most_kb" -gt $((5 * 1024)) ] || fail "the program was not watched"
+[ "$most_kb" -le "$limit_kb" ] || fail "over the budget"
+
+section "kill -9 of the only node: SIGBUS within the deadline"
+"${run[@]}" --local 4M --fault-deadline 2s -- "$random_access" $((16 << 20)) 2 120 5 \
+  >"$work/filled" 2>"$work/log" &
+pid=$!
+await 60 grep -q filled "$work/filled"
+kill -9 "$node_pid"
+killed_at=$SECONDS
+status=0
+wait "$pid" || status=$?
+[ "$status" = 135 ] || fail "status $status, not 135 (SIGBUS)" "$work/log"
+[ $((SECONDS - killed_at)) -le 6 ] || fail "SIGBUS after $((SECONDS - killed_at)) s" "$work/log"
+grep -E 'page_lost address=0x[0-9a-f]+ page=[0-9]+ nodes=node-1 ' "$work/log" >/dev/null ||
+  fail "the log does not name page and node" "$work/log"
+echo "SIGBUS after at most $((SECONDS - killed_at + 1)) s"
