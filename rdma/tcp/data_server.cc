@@ -180,7 +180,9 @@ void DataServer::on_accept(int result, bool more) {
   if (!more) arm_accept();
   if (result < 0) return;  // the peer was gone before it was accepted
   Fd socket(result);
-  if (shared_.connections.load(std::memory_order_relaxed) >= options_.max_connections) {
+  // Counted before it is judged: several server threads accept at once.
+  if (shared_.connections.fetch_add(1, std::memory_order_relaxed) >= options_.max_connections) {
+    shared_.connections.fetch_sub(1, std::memory_order_relaxed);
     if (const auto held = shared_.log_limiter.allow(SteadyClock::read()))
       spdlog::warn(
           "tcp_host connection_refused reason=\"max_connections={} reached\" suppressed={}",
@@ -188,7 +190,6 @@ void DataServer::on_accept(int result, bool more) {
     return;
   }
   tune(socket.get());
-  shared_.connections.fetch_add(1, std::memory_order_relaxed);
   peers_.push_back(std::make_unique<Peer>(
       Connection(std::move(socket), shared_.keys, shared_.fences, shared_.counters)));
   peers_.back()->opened = SteadyClock::read();

@@ -1,6 +1,9 @@
 #include "rdma/verbs/queue_pair.h"
 
+#include <spdlog/spdlog.h>
+
 #include <cerrno>
+#include <cstring>
 #include <utility>
 
 #include "base/host.h"
@@ -71,7 +74,12 @@ QueuePairHandle& QueuePairHandle::operator=(QueuePairHandle&& other) noexcept {
 }
 
 QueuePairHandle::~QueuePairHandle() {
-  if (queue_pair_ != nullptr) device_->library().destroy_qp(queue_pair_);
+  if (queue_pair_ == nullptr) return;
+  const uint32_t number = queue_pair_->qp_num;
+  // Only a driver that lost its device refuses; what relies on the destruction must be known then.
+  if (const int error = device_->library().destroy_qp(queue_pair_); error != 0)
+    spdlog::error("verbs: queue_pair_not_destroyed device={} qpn={} error=\"{}\"", device_->name(),
+                  number, ::strerrordesc_np(error));
 }
 
 Result<UnconnectedQueuePair> UnconnectedQueuePair::create(std::shared_ptr<const Device> device,

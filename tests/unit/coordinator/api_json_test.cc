@@ -242,8 +242,24 @@ TEST(ApiJson, WrongFieldsOfSmallMessagesAreNamed) {
        {R"({"qpn":1,"psn":16777216,"lid":0,"gid":"::1","mtu_bytes":1024})", "psn"},
        {R"({"qpn":1,"psn":0,"lid":0,"mtu_bytes":1024})", "gid"},
        {R"({"qpn":1,"psn":0,"lid":0,"gid":"x","mtu_bytes":1024})", "gid"},
-       {R"({"qpn":1,"psn":0,"lid":0,"gid":"::1","mtu_bytes":1024,"is_global":1})", "is_global"}});
+       {R"({"qpn":1,"psn":0,"lid":0,"gid":"::1","mtu_bytes":1024,"is_global":1})", "is_global"},
+       {R"({"qpn":1,"psn":0,"lid":0,"gid":"::1","mtu_bytes":1024,"session":-1})", "session"},
+       {R"({"qpn":1,"psn":0,"lid":0,"gid":"::1","mtu_bytes":1024,"session":1.5})", "session"},
+       {R"({"qpn":1,"psn":0,"lid":0,"gid":"::1","mtu_bytes":1024,"session":18446744073709551616})",
+        "session"}});
   expect_refused(decode_slab_revoke_request, {{R"({"generation":0})", "generation"}});
+}
+
+TEST(ApiJson, SessionOfAQueuePairKeepsAllItsBitsAndMayBeLeftOut) {
+  rdma::QueuePairEndpoint endpoint;
+  endpoint.qpn = 1;
+  endpoint.gid = "::1";
+  for (const uint64_t session : {uint64_t{0}, uint64_t{1}, ~uint64_t{0}}) {
+    endpoint.session = session;
+    const auto decoded = decode_queue_pair_endpoint(encode(endpoint));
+    ASSERT_TRUE(decoded.has_value()) << decoded.error().message();
+    EXPECT_EQ(*decoded, endpoint);
+  }
 }
 
 TEST(ApiJson, CountersAreBounded) {

@@ -160,6 +160,19 @@ TEST_F(ServiceTest, Defect8NodeThatJoinsLaterIsSeenByALongPollAndUsedWithoutRest
   EXPECT_EQ(leases->at(0).node, NodeId{"node-b"});
 }
 
+TEST_F(ServiceTest, SessionReachesTheNodeAndIsNotListed) {
+  ASSERT_TRUE(client_->join(test_node("n1", 2)).has_value());
+  rdma::QueuePairEndpoint ours = test_endpoint();
+  ours.session = 0xfedcba9876543210;
+  const auto theirs = client_->exchange(NodeId{"n1"}, ours);
+  ASSERT_TRUE(theirs.has_value()) << theirs.error().message();
+  EXPECT_EQ(theirs->session, ours.session) << "the node gives back what it was told";
+  const auto listed = client_->get("/v1/nodes/n1/rdma/endpoint");
+  ASSERT_TRUE(listed.has_value());
+  EXPECT_NE(listed->find("\"qpn\":78"), std::string::npos);
+  EXPECT_EQ(listed->find("session"), std::string::npos);
+}
+
 TEST_F(ServiceTest, StaleEndpointOfARestartedNodeIsNotListed) {
   ASSERT_TRUE(client_->join(test_node("n1", 2)).has_value());
   const auto theirs = client_->exchange(NodeId{"n1"}, test_endpoint());
