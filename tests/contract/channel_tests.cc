@@ -70,7 +70,7 @@ TEST_P(TransportContract, FullChannelAcceptsAPrefix) {
   drain(*channel, std::min<size_t>(5, limit));
 }
 
-TEST_P(TransportContract, ConnectToADeadHostFails) {
+TEST_P(TransportContract, Defect1ConnectToADeadHostFails) {
   const TransportAddress address = host_->address();
   harness_->kill_host(std::move(host_));
   const auto channel = transport_->connect(address, options(), [](const QueuePairEndpoint&) {
@@ -80,7 +80,7 @@ TEST_P(TransportContract, ConnectToADeadHostFails) {
   EXPECT_FALSE(channel.error().context.empty());
 }
 
-TEST_P(TransportContract, DeathOfTheHostEndsAllInFlightAndIsNeverTakenForSuccess) {
+TEST_P(TransportContract, Defect1DeathOfTheHostEndsAllInFlightAndIsNeverTakenForSuccess) {
   constexpr size_t kOperations = 32;
   const Slab& slab = lend(kSlabBytes);
   const auto channel = connect();

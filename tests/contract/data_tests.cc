@@ -47,7 +47,7 @@ TEST_P(TransportContract, WriteReachesThatOffsetAndNothingElse) {
   EXPECT_TRUE(is_original(memory.subspan(22'345), 22'345));
 }
 
-TEST_P(TransportContract, ConcurrentReadsEachHaveTheirOwnBytesWhenTheyComplete) {
+TEST_P(TransportContract, Defect2ConcurrentReadsEachHaveTheirOwnBytesWhenTheyComplete) {
   constexpr size_t kReads = 32;
   const Slab& slab = lend(kSlabBytes);
   const auto channel = connect();

@@ -64,7 +64,7 @@ TEST_P(TransportContract, RightOfAnEarlierLeaseIsRefusedAfterTheSlabIsLentAgain)
   EXPECT_EQ(run_anew(channel, read(again, 0, local(0, kPageBytes))), CompletionStatus::kOk);
 }
 
-TEST_P(TransportContract, RangeThatLeavesTheSlabIsRefused) {
+TEST_P(TransportContract, Defect12RangeThatLeavesTheSlabIsRefused) {
   const Slab& slab = lend(kSlabBytes);
   auto channel = connect();
   struct Case {
@@ -115,7 +115,7 @@ TEST_P(TransportContract, LocalSideOutOfBoundsIsRefusedAndHarmsNothing) {
   EXPECT_EQ(status(local(0, kPageBytes)), CompletionStatus::kOk);
 }
 
-TEST_P(TransportContract, RefusalReachesItsWaiterAloneAndTheChannelCanBeRebuilt) {
+TEST_P(TransportContract, Defect3RefusalReachesItsWaiterAloneAndTheChannelCanBeRebuilt) {
   constexpr size_t kOperations = 9;
   constexpr size_t kBad = 4;
   const Slab& slab = lend(kSlabBytes);

@@ -223,6 +223,22 @@ TEST(Pager, ForkIsAllowedOnlyWhileNothingIsAway) {
   for (uint64_t page = 0; page < rig.pages(); ++page) ASSERT_TRUE(holds(rig, page, 1)) << page;
 }
 
+TEST(Pager, Defect4FaultsInFlightTogetherEachGetTheirOwnBytes) {
+  rdma::LoopOptions loop{.seed = 5};
+  loop.faults = {.delay_polls = 40, .reorder = true};
+  Rig rig({.transport = TransportKind::kLoop, .workers = 1, .loop = loop});
+  for (uint64_t page = 0; page < rig.pages(); ++page) fill(rig, page, 1);
+  constexpr uint64_t kThreads = 16;  // one worker, so they share its landing slots
+  std::atomic<uint64_t> wrong{0};
+  std::vector<std::thread> threads;
+  for (uint64_t t = 0; t < kThreads; ++t)
+    threads.emplace_back([&, t] {
+      for (uint64_t page = t; page < 2048; page += kThreads) wrong += holds(rig, page, 1) ? 0 : 1;
+    });
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(wrong, 0U);
+}
+
 TEST(Pager, LossReorderAndErrorsOfTheWireLoseNoPage) {
   rdma::LoopOptions loop{.seed = 99};
   loop.faults = {.delay_polls = 5,

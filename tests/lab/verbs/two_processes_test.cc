@@ -289,7 +289,7 @@ TEST_F(TwoProcesses, TheDeviceIsListedWithWhatAnOperatorWantsToKnow) {
 }
 
 // Run with eth0 at an MTU of 1500, where SoftRoCE's largest MTU is 1024.
-TEST(SmallMtu, ADeviceWithAnMtuOf1024Connects) {
+TEST(SmallMtu, Defect5ADeviceWithAnMtuOf1024Connects) {
   auto node = NodeLink::start();
   ASSERT_TRUE(node);
   auto lease = node->expose();

@@ -161,6 +161,7 @@ TEST_F(ProgramTest, Defect6EveryNodeFlagTakesEffect) {
     bool NodeSettings::*value;
   };
   for (const Flag& flag : {Flag{"hugepages", "FARPAGE_NODE_HUGEPAGES", &NodeSettings::hugepages},
+                           Flag{"lazy", "FARPAGE_NODE_LAZY", &NodeSettings::lazy},
                            Flag{"insecure", "FARPAGE_NODE_INSECURE", &NodeSettings::insecure}}) {
     SCOPED_TRACE(flag.option);
     const std::vector<std::string> base = {"node", "--coordinator", "x"};
@@ -186,7 +187,7 @@ TEST_F(ProgramTest, Defect6NoNodeKnobIsWithoutATest) {
   for (size_t at = help.output.find("(Env:"); at != std::string::npos;
        at = help.output.find("(Env:", at + 1))
     ++variables;
-  EXPECT_EQ(variables, std::size(kNodeKnobs) + 2) << help.output;
+  EXPECT_EQ(variables, std::size(kNodeKnobs) + 3) << help.output;
 }
 
 TEST_F(ProgramTest, Defect6UnknownConfigurationKeysAreErrors) {

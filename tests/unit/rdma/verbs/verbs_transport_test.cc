@@ -357,7 +357,7 @@ TEST_F(VerbsChannelTest, TheCompletionQueueAndTheDeviceBoundWhatIsInFlight) {
   EXPECT_EQ(channel_->limits().operations_in_flight, 24U);
 }
 
-TEST(VerbsLibrary, AMachineWithoutItIsToldSo) {
+TEST(VerbsLibrary, Defect14AMachineWithoutItIsToldSo) {
   const auto absent = load_verbs_library("libfarpage-no-such-library.so.1");
   ASSERT_FALSE(absent);
   EXPECT_EQ(absent.error().code, ErrorCode::kUnsupported);

@@ -1,0 +1,134 @@
+#include "cli/run_settings.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <CLI/CLI.hpp>
+
+#include "cli/program.h"
+
+namespace farpage::cli {
+namespace {
+
+struct RunParse {
+  RunSettings settings;
+  ParsedCommandLine line;
+};
+
+std::unique_ptr<RunParse> parse_run(std::vector<std::string> arguments) {
+  auto parse = std::make_unique<RunParse>();
+  const std::vector<AddSubcommand> subcommands = {[&parse](CLI::App& root, Invocation& invocation) {
+    Subcommand run(root, "run", "", {"farpage run"});
+    add_options(run, parse->settings);
+    run.on_run(invocation, [] { return kExitOk; });
+  }};
+  arguments.insert(arguments.begin(), "run");
+  arguments.insert(arguments.end(), {"--", "true"});
+  parse_command_line(arguments, subcommands, parse->line);
+  return parse;
+}
+
+// A knob, and what it must change in what the pager is given.
+struct PagerKnob {
+  const char* option;
+  const char* value;
+  uint64_t (*read)(const pager::PagerOptions&);
+  uint64_t expected;
+};
+
+const PagerKnob kPagerKnobs[] = {
+    {"local", "128M", [](const pager::PagerOptions& o) { return o.local_bytes; }, 134217728},
+    {"replicas", "2", [](const pager::PagerOptions& o) { return uint64_t{o.replicas}; }, 2},
+    {"slab", "4M", [](const pager::PagerOptions& o) { return o.slab_bytes; }, 4194304},
+    {"fault-deadline", "750ms",
+     [](const pager::PagerOptions& o) { return uint64_t(o.fault_deadline.count()); }, 750},
+    {"workers", "3", [](const pager::PagerOptions& o) { return uint64_t{o.workers}; }, 3},
+    {"prefetch", "7", [](const pager::PagerOptions& o) { return uint64_t{o.prefetch_depth}; }, 7},
+    {"high-water", "96",
+     [](const pager::PagerOptions& o) { return uint64_t{o.high_water_percent}; }, 96},
+    {"low-water", "80", [](const pager::PagerOptions& o) { return uint64_t{o.low_water_percent}; },
+     80},
+    {"transport", "tcp", [](const pager::PagerOptions& o) { return uint64_t(o.transports.size()); },
+     1},
+    {"poll-mode", "busy",
+     [](const pager::PagerOptions& o) { return uint64_t(o.channel.poll_mode); },
+     uint64_t(rdma::PollMode::kBusy)},
+    {"operation-timeout", "2s",
+     [](const pager::PagerOptions& o) { return uint64_t(o.channel.operation_timeout.count()); },
+     2'000'000'000},
+    {"device", "mlx5_0",
+     [](const pager::PagerOptions& o) { return uint64_t(o.channel.device.size()); }, 6},
+    {"device-port", "2",
+     [](const pager::PagerOptions& o) { return uint64_t{o.channel.device_port}; }, 2},
+    {"gid-index", "3", [](const pager::PagerOptions& o) { return uint64_t(o.channel.gid_index); },
+     3},
+    {"mtu", "2048", [](const pager::PagerOptions& o) { return uint64_t{o.channel.mtu_bytes}; },
+     2048},
+    {"max-rd-atomic", "8",
+     [](const pager::PagerOptions& o) { return uint64_t{o.channel.max_rd_atomic}; }, 8},
+    {"max-send-wr", "16",
+     [](const pager::PagerOptions& o) { return uint64_t{o.channel.operations_in_flight}; }, 16},
+    {"cq-depth", "256", [](const pager::PagerOptions& o) { return uint64_t{o.channel.cq_depth}; },
+     256},
+    {"timeout", "12",
+     [](const pager::PagerOptions& o) { return uint64_t{o.channel.timeout_exponent}; }, 12},
+    {"retry-cnt", "5", [](const pager::PagerOptions& o) { return uint64_t{o.channel.retry_count}; },
+     5},
+};
+
+TEST(RunSettings, Defect6EveryPagerKnobReachesThePager) {
+  for (const PagerKnob& knob : kPagerKnobs) {
+    SCOPED_TRACE(knob.option);
+    const auto before = pager_options(parse_run({})->settings.pager);
+    ASSERT_TRUE(before.has_value());
+    EXPECT_NE(knob.read(*before), knob.expected);  // else the test would prove nothing
+    const auto parse = parse_run({fmt::format("--{}", knob.option), knob.value});
+    ASSERT_EQ(parse->line.exit_status, kExitOk) << parse->line.problem;
+    const auto after = pager_options(parse->settings.pager);
+    ASSERT_TRUE(after.has_value()) << after.error().message();
+    EXPECT_EQ(knob.read(*after), knob.expected);
+  }
+}
+
+TEST(RunSettings, Defect6FlagsAndTheRestTakeEffect) {
+  EXPECT_FALSE(pager_options(parse_run({"--no-pin"})->settings.pager)->pin_workers);
+  EXPECT_TRUE(parse_run({"--stats"})->settings.stats);
+  EXPECT_EQ(parse_run({"--stats-file", "f"})->settings.stats_file, "f");
+  EXPECT_EQ(parse_run({"--lend", "3G"})->settings.lend_bytes, uint64_t{3} << 30);
+  EXPECT_EQ(parse_run({"--window", "8G"})->settings.window_bytes, uint64_t{8} << 30);
+  EXPECT_EQ(parse_run({"--mmap-min", "64K"})->settings.mmap_min_bytes, uint64_t{65536});
+  EXPECT_EQ(parse_run({"--coordinator", "http://a:1"})->settings.coordinator, "http://a:1");
+  EXPECT_EQ(parse_run({"--token-file", "t"})->settings.token_file, "t");
+  EXPECT_EQ(parse_run({})->settings.command, std::vector<std::string>{"true"});
+}
+
+// The tables above must not lag behind the help text.
+TEST(RunSettings, Defect6NoKnobIsWithoutATest) {
+  ParsedCommandLine help;
+  parse_command_line({"run", "--help"}, all_subcommands(), help);
+  size_t variables = 0;
+  for (size_t at = help.output.find("(Env:"); at != std::string::npos;
+       at = help.output.find("(Env:", at + 1))
+    ++variables;
+  EXPECT_EQ(variables, std::size(kPagerKnobs) + 8) << help.output;
+}
+
+TEST(RunSettings, ImpossibleCombinationsNameTheKnob) {
+  const auto problem_of = [](std::vector<std::string> arguments) {
+    const auto parse = parse_run(std::move(arguments));
+    if (parse->line.exit_status != kExitOk) return parse->line.problem;
+    if (const Status status = check(parse->settings); !status) return status.error().message();
+    const auto options = pager_options(parse->settings.pager);
+    return options ? std::string() : options.error().message();
+  };
+  EXPECT_NE(problem_of({"--local", "4K"}).find("local"), std::string::npos);
+  EXPECT_NE(problem_of({"--slab", "3M"}).find("slab"), std::string::npos);
+  EXPECT_NE(problem_of({"--low-water", "99", "--high-water", "90"}).find("low-water"),
+            std::string::npos);
+  EXPECT_NE(problem_of({"--transport", "infiniband"}).find("infiniband"), std::string::npos);
+  EXPECT_NE(problem_of({"--window", "1M"}).find("window"), std::string::npos);
+  EXPECT_NE(problem_of({"--retry-cnt", "7"}).find("retry-cnt"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace farpage::cli
