@@ -69,6 +69,10 @@ Overhead overhead_of(const Histogram& fault, const Histogram& read, const Histog
           .floor_us = us(read.percentile_ns(50)) + us(local_fault.percentile_ns(50))};
 }
 
+Status validate(const LadderOptions& options, const pager::PagerOptions& pager) {
+  return validate(fault_options(options), pager);
+}
+
 uint64_t ladder_bytes(const LadderOptions& options, const pager::PagerOptions& pager) {
   // A slab for the READs, and those of the faults.
   return window_bytes(fault_options(options), pager) + 2 * pager.slab_bytes;
@@ -77,7 +81,7 @@ uint64_t ladder_bytes(const LadderOptions& options, const pager::PagerOptions& p
 Result<Report> measure_ladder(
     const LadderOptions& options, const pager::PagerOptions& pager, coordinator::Client& client,
     std::vector<std::vector<std::unique_ptr<rdma::Transport>>>& transports) {
-  FARPAGE_TRY_VOID(validate(fault_options(options), pager));
+  FARPAGE_TRY_VOID(validate(options, pager));
   const FloorOptions floor{.pages = options.iterations, .pin = options.pin, .seed = options.seed};
   Report report;
   report.benchmark = "ladder";

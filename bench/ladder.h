@@ -30,6 +30,9 @@ struct Overhead {
 };
 Overhead overhead_of(const Histogram& fault, const Histogram& read, const Histogram& local_fault);
 
+// kInvalid names the flag of `farpage bench ladder`.
+Status validate(const LadderOptions& options, const pager::PagerOptions& pager);
+
 // What has to be borrowed for it.
 uint64_t ladder_bytes(const LadderOptions& options, const pager::PagerOptions& pager);
 

@@ -18,6 +18,7 @@ Result<int> run(const LadderSettings& settings) {
                                      .seed = static_cast<uint64_t>(settings.bench.seed)};
   FARPAGE_TRY(pager, pager_options(settings.bench.pager));
   pager.name = "bench-ladder";
+  FARPAGE_TRY_VOID(bench::validate(options, pager));
   FARPAGE_TRY(ways, transports_one_by_one(settings.bench.pager));
   FARPAGE_TRY(cluster, open_cluster(settings.bench, bench::ladder_bytes(options, pager)));
   FARPAGE_TRY(report, bench::measure_ladder(options, pager, *cluster.client, ways));

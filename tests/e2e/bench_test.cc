@@ -1,0 +1,120 @@
+// farpage bench as a user runs it, on an embedded cluster: it moves what it measures, and says so.
+// Nothing here depends on how long anything takes.
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "unit/cli/child_process.h"
+
+namespace farpage::cli {
+namespace {
+
+using nlohmann::json;
+
+struct Outcome {
+  int status = -1;
+  std::string output;
+  std::string log;
+};
+
+Outcome bench(std::vector<std::string> arguments) {
+  arguments.insert(arguments.begin(), {"--log-level", "warning", "bench"});
+  ChildProcess child(std::move(arguments));
+  const int status = child.wait();
+  return {status, child.output(), child.log()};
+}
+
+// The report of a run that must go well.
+json report_of(std::vector<std::string> arguments) {
+  for (const char* argument : {"--output", "json", "--slab", "2M"})
+    arguments.emplace_back(argument);
+  const Outcome outcome = bench(std::move(arguments));
+  EXPECT_EQ(outcome.status, 0) << outcome.log;
+  json report = json::parse(outcome.output, nullptr, false);
+  EXPECT_TRUE(report.is_object()) << outcome.output;
+  return report;
+}
+
+class BenchOver : public testing::TestWithParam<const char*> {};
+INSTANTIATE_TEST_SUITE_P(Wires, BenchOver, testing::Values("shm", "tcp"),
+                         [](const auto& wire) { return std::string(wire.param); });
+
+TEST_P(BenchOver, FaultsInSteadyStateFetchAndEvict) {
+  const json report =
+      report_of({"fault", "--transport", GetParam(), "--size", "16M", "--local", "4M",
+                 "--iterations", "4000", "--access", "mixed", "--threads", "2"});
+  const json& counts = report["counts"];
+  EXPECT_EQ(counts["touches"], 4000);
+  EXPECT_GT(counts["reads"], 0);
+  EXPECT_EQ(counts["read_bytes"], counts["reads"].get<uint64_t>() * 4096);
+  EXPECT_GT(counts["evicted_written"], 0);
+  EXPECT_EQ(report["rows"][0]["iterations"], counts["faults"]);
+  EXPECT_EQ(report["configuration"]["Transport"], GetParam());
+}
+
+TEST_P(BenchOver, FaultsWithoutEvictionFetchEachPageOnce) {
+  const json report = report_of({"fault", "--transport", GetParam(), "--size", "16M", "--local",
+                                 "8M", "--iterations", "1000", "--no-evict", "--prefetch", "0"});
+  const json& counts = report["counts"];
+  EXPECT_EQ(counts["faults"], 1000);
+  EXPECT_EQ(counts["reads"], 1000);
+  EXPECT_EQ(counts["evicted_clean"], 0);
+  EXPECT_EQ(counts["evicted_written"], 0);
+}
+
+TEST_P(BenchOver, SequentialFaultsArePrefetched) {
+  const json report = report_of({"fault", "--transport", GetParam(), "--size", "16M", "--local",
+                                 "4M", "--iterations", "4000", "--pattern", "sequential"});
+  EXPECT_GT(report["counts"]["prefetched_pages"], 0);
+}
+
+TEST_P(BenchOver, ReadsAndWritesOfASlabAreChecked) {
+  for (const char* operation : {"read", "write"}) {
+    const json report = report_of({"read", "--transport", GetParam(), "--operation", operation,
+                                   "--iterations", "500", "--depth", "4", "--bytes", "16K"});
+    EXPECT_EQ(report["rows"][0]["iterations"], 500);
+    EXPECT_EQ(report["counts"][std::string(GetParam()) + "_bytes_checked"], 500 * 16384);
+  }
+}
+
+TEST(Bench, LadderHasEveryStepInOneTable) {
+  const json report = report_of(
+      {"ladder", "--transport", "shm,tcp", "--iterations", "500", "--local", "8M", "--pin"});
+  std::vector<std::string> steps;
+  for (const json& row : report["rows"]) {
+    steps.push_back(row["name"]);
+    EXPECT_EQ(row["iterations"], 500) << row;
+  }
+  EXPECT_EQ(steps,
+            (std::vector<std::string>{"present page (the clock)", "anonymous zero fault",
+                                      "local userfaultfd fault", "READ, shm", "remote fault, shm",
+                                      "READ, tcp", "remote fault, tcp"}));
+  EXPECT_TRUE(report["figures"].contains("tcp_overhead_percent"));
+}
+
+// A benchmark that performs no transfer is rejected by its own self-check.
+TEST(Defect13, BenchOfMemoryThatIsAllLocalPrintsNoNumber) {
+  const Outcome outcome = bench({"fault", "--transport", "shm", "--size", "4M", "--local", "16M",
+                                 "--slab", "2M", "--iterations", "100", "--output", "json"});
+  EXPECT_EQ(outcome.status, 1);
+  EXPECT_EQ(outcome.output, "");
+  EXPECT_NE(outcome.log.find("no numbers for this run"), std::string::npos) << outcome.log;
+}
+
+TEST(Bench, WrongOptionsAreRefusedBeforeAnythingIsStarted) {
+  for (const std::vector<std::string>& wrong :
+       std::vector<std::vector<std::string>>{{"fault", "--pattern", "zipf"},
+                                             {"fault", "--threads", "0"},
+                                             {"fault", "--no-evict", "--iterations", "1000000"},
+                                             {"read", "--bytes", "5000"},
+                                             {"read", "--depth", "65"},
+                                             {"ladder", "--local", "2M"},
+                                             {}}) {
+    const Outcome outcome = bench(wrong);
+    EXPECT_EQ(outcome.status, 2) << outcome.log;
+    EXPECT_EQ(outcome.output, "");
+  }
+}
+
+}  // namespace
+}  // namespace farpage::cli
