@@ -57,6 +57,9 @@ bool Connector::serve_ports() {
 void Connector::connect(LinkPort& port, NodeIndex node, Attempt& attempt) {
   const coordinator::NodeInfo info = core_.nodes.get(node);
   const Instant start = SteadyClock::read();
+  if (const std::unique_ptr<rdma::Channel> broken = port.take_retired(node))
+    spdlog::warn("pager: channel_broken port={} node={} transport={} reason=\"{}\"", port.name(),
+                 info.join.id.value, to_string(broken->kind()), broken->why_broken());
   if (attempt.connected_at.count() != 0) {
     core_.shared_stats.channels_broken.fetch_add(1, std::memory_order_relaxed);
     const bool short_life = start - attempt.connected_at < kShortLife;

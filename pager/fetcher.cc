@@ -179,7 +179,7 @@ void Fetcher::complete(const rdma::Completion& completion) {
   if (completion.status == rdma::CompletionStatus::kRemoteAccess) {
     core_.lose_replica(slot.page, replica, "the node refused the READ");
   } else if (completion.status != rdma::CompletionStatus::kFlushed) {
-    // Flushed means never tried: the same replica may be asked again.
+    // Flushed: not this operation's fault, so the same replica may be asked again.
     slot.tried_replicas = static_cast<uint8_t>(slot.tried_replicas | (1U << slot.replica));
   }
   if (SteadyClock::read() - slot.since > core_.options.fault_deadline)

@@ -13,7 +13,7 @@ namespace farpage::pager {
 // Threads: the worker that owns it. No allocation, no lock, no log on the way of a fault that goes
 // well. Invariants:
 //  1. a page that was given to start() is Fetching until it is Clean, Dirty, Lost or Empty;
-//  2. that happens within the fault deadline, whatever the nodes do;
+//  2. that happens within the fault deadline and one operation timeout, whatever the nodes do;
 //  3. each fetch in flight has a landing slot of its own.
 class Fetcher {
  public:

@@ -8,7 +8,10 @@ LinkPort::LinkPort(std::string name, std::span<std::byte> buffer, const Doorbell
     : name_(std::move(name)), buffer_(buffer), session_(random_u64() | 1), doorbell_(wanted) {}
 
 LinkPort::~LinkPort() {
-  for (Link& link : links_) delete link.mailbox.exchange(nullptr, std::memory_order_acquire);
+  for (Link& link : links_) {
+    delete link.mailbox.exchange(nullptr, std::memory_order_acquire);
+    delete link.retired.exchange(nullptr, std::memory_order_acquire);
+  }
 }
 
 rdma::Channel* LinkPort::channel(NodeIndex node) {
@@ -16,6 +19,8 @@ rdma::Channel* LinkPort::channel(NodeIndex node) {
   if (link.channel && link.channel->usable()) [[likely]]
     return link.channel.get();
   if (link.channel && link.in_flight > 0) return nullptr;  // its completions come first
+  // Release: pairs with the acquire in take_retired().
+  if (link.channel) delete link.retired.exchange(link.channel.release(), std::memory_order_acq_rel);
   // Acquire: pairs with the release in deliver().
   if (rdma::Channel* fresh = link.mailbox.exchange(nullptr, std::memory_order_acquire)) {
     link.channel.reset(fresh);

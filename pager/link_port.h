@@ -15,8 +15,9 @@
 
 namespace farpage::pager {
 
-// Threads: the connector thread calls wants() and deliver(); all else but request() is the owner's.
-// Invariant: a channel has exactly one owner: the connector until deliver(), then the port.
+// Threads: the connector thread calls wants(), deliver() and take_retired(); all else but request()
+// is the owner's. Invariant: a channel has exactly one owner: the connector until deliver(), then
+// the port.
 class LinkPort {
  public:
   // `buffer`: what READs and WRITEs of this thread land in and leave from. `wanted`: rung when a
@@ -51,6 +52,12 @@ class LinkPort {
     return links_[node.value].wanted.load(std::memory_order_acquire);
   }
   void deliver(NodeIndex node, std::unique_ptr<rdma::Channel> channel);
+  // The broken channel that is to be replaced, to say why it broke and to destroy it away from the
+  // fault path; null if there is none.
+  std::unique_ptr<rdma::Channel> take_retired(NodeIndex node) {
+    return std::unique_ptr<rdma::Channel>(
+        links_[node.value].retired.exchange(nullptr, std::memory_order_acquire));
+  }
   // From any thread: a channel to this node will be needed soon.
   void request(NodeIndex node) { links_[node.value].wanted.store(true, std::memory_order_release); }
 
@@ -62,6 +69,7 @@ class LinkPort {
   struct Link {
     std::unique_ptr<rdma::Channel> channel;        // owner thread
     uint32_t in_flight = 0;                        // owner thread
+    std::atomic<rdma::Channel*> retired{nullptr};  // owner -> connector
     std::atomic<rdma::Channel*> mailbox{nullptr};  // connector -> owner
     std::atomic<bool> wanted{false};               // owner -> connector
   };

@@ -24,7 +24,7 @@ enum class CompletionStatus : uint8_t {
   kLocalError,    // this side's buffer or queue pair was refused: a bug or a lost device
   kPeerGone,      // the node does not answer or closed the connection
   kTimedOut,      // no answer within operation_timeout
-  kFlushed,       // never tried: an earlier operation broke the channel
+  kFlushed,       // given up because another operation broke the channel; may have taken effect
 };
 std::string_view to_string(CompletionStatus status);
 
