@@ -123,25 +123,17 @@ size_t Evictor::post_runs() {
 }
 
 size_t Evictor::take_completions() {
-  size_t taken = 0;
-  std::array<rdma::Completion, 64> completions;
-  port_.for_each_busy_channel([&](NodeIndex node, rdma::Channel& channel) {
-    const size_t got = channel.poll(completions);
-    port_.completed(node, static_cast<uint32_t>(got));
-    taken += got;
-    for (const rdma::Completion& completion : std::span(completions).first(got)) {
-      WriteRun& run = runs_[completion.token];
-      run.in_flight = false;
-      if (completion.status == rdma::CompletionStatus::kOk) {
-        acknowledge(run);
-      } else if (completion.status == rdma::CompletionStatus::kRemoteAccess) {
-        fail_run(run, "the node refused the WRITE");
-      } else {
-        stats_.write_failures.add();  // posted again by the next round
-      }
+  return port_.take_completions([this](const rdma::Completion& completion) {
+    WriteRun& run = runs_[completion.token];
+    run.in_flight = false;
+    if (completion.status == rdma::CompletionStatus::kOk) {
+      acknowledge(run);
+    } else if (completion.status == rdma::CompletionStatus::kRemoteAccess) {
+      fail_run(run, "the node refused the WRITE");
+    } else {
+      stats_.write_failures.add();  // posted again by the next round
     }
   });
-  return taken;
 }
 
 void Evictor::acknowledge(WriteRun& run) {

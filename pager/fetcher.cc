@@ -122,16 +122,8 @@ void Fetcher::post_queued() {
 
 bool Fetcher::progress() {
   if (busy_ == 0) return false;
-  bool moved = false;
-  std::array<rdma::Completion, kSlots> completions;
-  port_.for_each_busy_channel([&](NodeIndex node, rdma::Channel& channel) {
-    const size_t got = channel.poll(completions);
-    if (got == 0) return;
-    moved = true;
-    port_.completed(node, static_cast<uint32_t>(got));
-    for (const rdma::Completion& completion : std::span(completions).first(got))
-      complete(completion);
-  });
+  const size_t taken =
+      port_.take_completions([this](const rdma::Completion& completion) { complete(completion); });
   if (pending_ > 0) {
     for (Slot& slot : slots_) {
       if (slot.step == Step::kToInstall) install(slot);
@@ -139,7 +131,7 @@ bool Fetcher::progress() {
     }
     post_queued();
   }
-  return moved;
+  return taken > 0;
 }
 
 void Fetcher::wait_a_little() {

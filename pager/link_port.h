@@ -38,6 +38,19 @@ class LinkPort {
       if (Link& link = links_[i]; link.channel && link.in_flight > 0)
         visit(NodeIndex{static_cast<uint8_t>(i)}, *link.channel);
   }
+  // Takes what has completed on all channels and calls `done` with each. Returns how many it were.
+  template <typename Done>
+  size_t take_completions(Done&& done) {
+    std::array<rdma::Completion, 64> completions;
+    size_t taken = 0;
+    for_each_busy_channel([&](NodeIndex node, rdma::Channel& channel) {
+      const size_t got = channel.poll(completions);
+      completed(node, static_cast<uint32_t>(got));
+      taken += got;
+      for (size_t i = 0; i < got; ++i) done(completions[i]);
+    });
+    return taken;
+  }
   // The owner counts what it has in flight on each channel.
   void posted(NodeIndex node, uint32_t operations) {
     links_[node.value].in_flight += operations;

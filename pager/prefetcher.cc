@@ -86,19 +86,12 @@ bool Prefetcher::post(size_t index) {
 
 bool Prefetcher::progress() {
   if (busy_ == 0) return false;
-  bool moved = false;
-  std::array<rdma::Completion, kRuns> completions;
-  port_.for_each_busy_channel([&](NodeIndex node, rdma::Channel& channel) {
-    const size_t got = channel.poll(completions);
-    if (got == 0) return;
-    moved = true;
-    port_.completed(node, static_cast<uint32_t>(got));
-    for (const rdma::Completion& completion : std::span(completions).first(got))
-      complete(completion.token, completion.status);
+  const size_t taken = port_.take_completions([this](const rdma::Completion& completion) {
+    complete(completion.token, completion.status);
   });
   for (size_t i = 0; i < kRuns; ++i)
     if (runs_[i].step == Step::kToInstall) install(i);
-  return moved;
+  return taken > 0;
 }
 
 void Prefetcher::complete(size_t index, rdma::CompletionStatus status) {
