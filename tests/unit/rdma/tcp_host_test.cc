@@ -71,6 +71,7 @@ TEST_F(TcpHostTest, BorrowerThatNeverReadsBlocksNobodyElse) {
 TEST_F(TcpHostTest, WithdrawalDisconnectsTheBorrowerThatHoldsItUp) {
   TcpHostOptions options;
   options.withdraw_grace = Milliseconds(5);
+  options.stall_timeout = std::chrono::hours(24);
   start(options);
   TestSlab other(1);
   other.lend_on(*host_);
