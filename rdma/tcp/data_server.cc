@@ -18,8 +18,10 @@ namespace {
 
 constexpr unsigned kRingEntries = 512;
 
-// user_data: the peer's address with the event in its low bits.
-constexpr uint64_t kEventMask = 7;
+// liburing takes the tag back as it was given.
+void set_tag(io_uring_sqe* entry, const void* tag) {
+  io_uring_sqe_set_data(entry, const_cast<void*>(tag));
+}
 
 }  // namespace
 
@@ -95,9 +97,8 @@ void DataServer::wait_for_work() {
 }
 
 void DataServer::handle(const io_uring_cqe& completion) {
-  const auto event = static_cast<Event>(completion.user_data & kEventMask);
-  auto* peer = reinterpret_cast<Peer*>(completion.user_data & ~kEventMask);
-  switch (event) {
+  const auto* tag = static_cast<const Tag*>(io_uring_cqe_get_data(&completion));
+  switch (tag->event) {
     case Event::kAccept:
       return on_accept(completion.res, (completion.flags & IORING_CQE_F_MORE) != 0);
     case Event::kWake:
@@ -105,31 +106,24 @@ void DataServer::handle(const io_uring_cqe& completion) {
     case Event::kTick:
       return on_tick();
     case Event::kReceive:
-      return on_receive(*peer, completion.res);
+      return on_receive(*tag->peer, completion.res);
     case Event::kSend:
-      return on_send(*peer, completion.res);
+      return on_send(*tag->peer, completion.res);
   }
 }
-
-namespace {
-void tag(io_uring_sqe* entry, uint64_t event, const void* peer) {
-  static_assert(alignof(std::max_align_t) > kEventMask);
-  entry->user_data = reinterpret_cast<uint64_t>(peer) | event;
-}
-}  // namespace
 
 void DataServer::arm_accept() {
   io_uring_sqe* entry = ring_.next_entry();
   io_uring_prep_accept(entry, listener_, nullptr, nullptr, SOCK_CLOEXEC);
   if (accept_multishot_) entry->ioprio |= kAcceptMultishot;
-  tag(entry, static_cast<uint64_t>(Event::kAccept), nullptr);
+  set_tag(entry, &accept_tag_);
   accept_armed_ = true;
 }
 
 void DataServer::arm_wake() {
   io_uring_sqe* entry = ring_.next_entry();
   io_uring_prep_read(entry, wake_fd_.get(), &wake_value_, sizeof wake_value_, 0);
-  tag(entry, static_cast<uint64_t>(Event::kWake), nullptr);
+  set_tag(entry, &wake_tag_);
   wake_armed_ = true;
 }
 
@@ -137,7 +131,7 @@ void DataServer::arm_tick() {
   if (tick_armed_) return;
   io_uring_sqe* entry = ring_.next_entry();
   io_uring_prep_timeout(entry, &tick_interval_, 0, 0);
-  tag(entry, static_cast<uint64_t>(Event::kTick), nullptr);
+  set_tag(entry, &tick_tag_);
   tick_armed_ = true;
 }
 
@@ -147,7 +141,7 @@ void DataServer::arm_receive(Peer& peer) {
   if (space.empty()) return;
   io_uring_sqe* entry = ring_.next_entry();
   io_uring_prep_recv(entry, peer.connection.socket(), space.data(), space.size(), 0);
-  tag(entry, static_cast<uint64_t>(Event::kReceive), &peer);
+  set_tag(entry, &peer.receive_tag);
   peer.receiving = true;
 }
 
@@ -155,7 +149,7 @@ void DataServer::arm_send(Peer& peer) {
   if (peer.sending) return;
   io_uring_sqe* entry = ring_.next_entry();
   io_uring_prep_sendmsg(entry, peer.connection.socket(), peer.connection.replies(), MSG_NOSIGNAL);
-  tag(entry, static_cast<uint64_t>(Event::kSend), &peer);
+  set_tag(entry, &peer.send_tag);
   peer.sending = true;
 }
 

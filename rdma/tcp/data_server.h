@@ -45,9 +45,17 @@ class DataServer {
   void disconnect_holders();
 
  private:
+  struct Peer;
   enum class Event : uint8_t { kAccept, kWake, kTick, kReceive, kSend };
+  // What a completion is about; the ring carries its address.
+  struct Tag {
+    Event event;
+    Peer* peer = nullptr;
+  };
   struct Peer {
     explicit Peer(Connection connection_) : connection(std::move(connection_)) {}
+    const Tag receive_tag{Event::kReceive, this};
+    const Tag send_tag{Event::kSend, this};
     Connection connection;
     Instant opened{0};
     Instant send_started{0};
@@ -89,6 +97,9 @@ class DataServer {
   // Server thread only.
   Ring ring_;
   std::vector<std::unique_ptr<Peer>> peers_;
+  const Tag accept_tag_{Event::kAccept};
+  const Tag wake_tag_{Event::kWake};
+  const Tag tick_tag_{Event::kTick};
   bool accept_armed_ = false;
   bool accept_multishot_ = true;
   bool tick_armed_ = false;

@@ -17,6 +17,10 @@ uint64_t mix(uint64_t value) {  // splitmix64 (Steele, Lea, Flood 2014)
 
 }  // namespace
 
+void PrintTo(const ContractCase& contract_case, std::ostream* stream) {
+  *stream << contract_case.name;
+}
+
 std::string case_name(const ::testing::TestParamInfo<ContractCase>& info) {
   return info.param.name;
 }

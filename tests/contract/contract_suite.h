@@ -11,6 +11,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <ostream>
 #include <random>
 #include <string>
 #include <vector>
@@ -41,13 +42,14 @@ class Harness {
   virtual bool counts_operations() const { return true; }
   // Operations of the long tests; fewer where each is slow.
   virtual int long_test_operations() const { return 4000; }
-  virtual Nanoseconds operation_timeout() const { return Seconds(2); }
+  virtual Nanoseconds operation_timeout() const { return Seconds(10); }
 };
 
 struct ContractCase {
   std::string name;
   std::function<std::unique_ptr<Harness>()> make;
 };
+void PrintTo(const ContractCase& contract_case, std::ostream* stream);
 std::string case_name(const ::testing::TestParamInfo<ContractCase>& info);
 
 // Memory of a node, filled with bytes that tell its pages apart.

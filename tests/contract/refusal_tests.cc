@@ -145,9 +145,10 @@ TEST_P(TransportContract, WithdrawnSlabIsRefusedAndOthersAreNot) {
   auto channel = connect();
   ASSERT_EQ(run(*channel, read(taken, 0, local(0, kPageBytes))), CompletionStatus::kOk);
   host_->withdraw(taken.key);
-  EXPECT_EQ(run_anew(channel, read(taken, 0, local(0, kPageBytes))),
-            CompletionStatus::kRemoteAccess);
+  std::fill(local(0, kPageBytes).begin(), local(0, kPageBytes).end(), std::byte{0xEE});
   EXPECT_EQ(run_anew(channel, write(taken, 0, local(0, kPageBytes))),
+            CompletionStatus::kRemoteAccess);
+  EXPECT_EQ(run_anew(channel, read(taken, 0, local(0, kPageBytes))),
             CompletionStatus::kRemoteAccess);
   EXPECT_TRUE(is_original(taken.memory.bytes(), 0));
   EXPECT_EQ(run_anew(channel, read(kept, 0, local(0, kPageBytes))), CompletionStatus::kOk);

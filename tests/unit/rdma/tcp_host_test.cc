@@ -33,14 +33,17 @@ class TcpHostTest : public ::testing::Test {
     EXPECT_TRUE(receive_all(socket.get(), welcome, deadline).has_value());
     return socket;
   }
-  // Asks for far more than any socket buffers, and reads none of it.
+  // Asks for far more than any socket buffers, and reads none of it. All in one segment, so that it
+  // is one batch of the host.
   void ask_and_never_read(int socket) {
     const auto address = reinterpret_cast<uintptr_t>(slab_.memory.data());
+    std::vector<std::byte> all;
     for (uint64_t i = 0; i < 64; ++i) {
-      const Request request{OperationKind::kRead, i, {address}, slab_.key, slab_.generation,
-                            kMaxOperationBytes};
-      ASSERT_TRUE(send_all(socket, encode(request), SteadyClock::read() + Seconds(10)));
+      const auto request = encode(Request{
+          OperationKind::kRead, i, {address}, slab_.key, slab_.generation, kMaxOperationBytes});
+      all.insert(all.end(), request.begin(), request.end());
     }
+    ASSERT_TRUE(send_all(socket, all, SteadyClock::read() + Seconds(10)));
   }
   // Sends one WRITE of the page; whether the socket took all of it.
   bool write_page(int socket, size_t page, std::byte fill) {
@@ -90,13 +93,14 @@ TEST_F(TcpHostTest, BorrowerThatNeverReadsBlocksNobodyElse) {
 TEST_F(TcpHostTest, WithdrawalDisconnectsTheBorrowerThatHoldsItUp) {
   TcpHostOptions options;
   options.withdraw_grace = Milliseconds(5);
+  options.stall_timeout = std::chrono::hours(24);
   start(options);
   TestSlab other(1);
   other.lend_on(*host_);
   const auto channel = connect();
   const Fd stuck = raw();
   ask_and_never_read(stuck.get());
-  while (host_->counters().reads == 0) std::this_thread::yield();
+  while (host_->counters().reads < 64) std::this_thread::yield();
   host_->withdraw(slab_.key);  // would hang for ever
   EXPECT_TRUE(is_hung_up(stuck.get()));
   EXPECT_EQ(run(*channel, slab_.read(0, borrower_.page(0))), CompletionStatus::kRemoteAccess);
