@@ -32,11 +32,25 @@ perftest() { # prints t_typical and 99 %
   echo "$line"
 }
 
+# How much of a guest CPU the host takes away for more than a millisecond at a time, in percent.
+disturbance() {
+  python3 -c '
+import time
+start = last = time.monotonic_ns()
+lost = 0
+while last - start < 1_500_000_000:
+    now = time.monotonic_ns()
+    if now - last > 1_000_000: lost += now - last
+    last = now
+print(lost * 100 / (last - start))'
+}
+
 # The first touch of guest memory is a fault on the host as well: have it done before.
 python3 -c 'b = bytearray(1200 << 20)
 for i in range(0, len(b), 4096): b[i] = 1'
 
 for round in $(seq "$rounds"); do
+  disturbance >"$LAB_OUT/disturbance.$round"
   perftest >"$LAB_OUT/perftest.$round"
   farpage ladder --iterations 4000 >"$LAB_OUT/ladder.$round.json"
   farpage fault --no-evict --iterations 8000 >"$LAB_OUT/no_evict.$round.json"
