@@ -30,6 +30,15 @@ unsigned usable_cpus() {
   return static_cast<unsigned>(CPU_COUNT(&set));
 }
 
+std::string load_averages() {
+  std::ifstream file("/proc/loadavg");
+  std::string one;
+  std::string five;
+  std::string fifteen;
+  file >> one >> five >> fifteen;
+  return one + " " + five + " " + fifteen;
+}
+
 std::string utc_now() {
   const std::time_t now = std::time(nullptr);
   std::tm parts{};
@@ -57,6 +66,7 @@ Environment observe_environment() {
   environment.cpus = usable_cpus();
   utsname system{};
   if (::uname(&system) == 0) environment.kernel = system.release;
+  environment.load = load_averages();
   environment.date = utc_now();
   environment.command = command_line();
   return environment;

@@ -10,6 +10,7 @@ struct Environment {
   std::string processor;  // model name of the first CPU
   unsigned cpus = 0;      // that this process may use
   std::string kernel;     // release
+  std::string load;       // the three averages: who else was running
   std::string commit;     // of this program; given by the caller
   std::string build_type;
   std::string date;     // UTC, ISO 8601

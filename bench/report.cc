@@ -24,6 +24,7 @@ std::string format_header(const Report& report) {
   };
   line("Machine", fmt::format("{}, {}, {} CPUs", env.host, env.processor, env.cpus));
   line("Kernel", env.kernel);
+  line("Load averages", env.load);
   line("Commit", fmt::format("{} ({})", env.commit, env.build_type));
   line("Date", env.date);
   line("Command", env.command);
@@ -95,10 +96,15 @@ std::string format_json(const Report& report) {
   const Environment& env = report.environment;
   ordered_json all;
   all["benchmark"] = report.benchmark;
-  all["environment"] = {{"host", env.host},     {"processor", env.processor},
-                        {"cpus", env.cpus},     {"kernel", env.kernel},
-                        {"commit", env.commit}, {"build_type", env.build_type},
-                        {"date", env.date},     {"command", env.command}};
+  all["environment"] = {{"host", env.host},
+                        {"processor", env.processor},
+                        {"cpus", env.cpus},
+                        {"kernel", env.kernel},
+                        {"load", env.load},
+                        {"commit", env.commit},
+                        {"build_type", env.build_type},
+                        {"date", env.date},
+                        {"command", env.command}};
   all["unit"] = "usec";
   all["configuration"] = ordered_json::object();
   for (const auto& [name, value] : report.configuration) all["configuration"][name] = value;

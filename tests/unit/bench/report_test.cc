@@ -32,7 +32,7 @@ TEST(Report, JsonIsValidAndHasEveryFigure) {
   ASSERT_TRUE(all.is_object());
   EXPECT_EQ(all["benchmark"], "fault");
   EXPECT_EQ(all["environment"]["commit"], "abc");
-  for (const char* name : {"host", "processor", "kernel", "date", "command"})
+  for (const char* name : {"host", "processor", "kernel", "load", "date", "command"})
     EXPECT_FALSE(all["environment"][name].get<std::string>().empty()) << name;
   EXPECT_GE(all["environment"]["cpus"], 1);
   EXPECT_EQ(all["configuration"]["Transport"], "tcp");
