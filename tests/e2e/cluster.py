@@ -74,8 +74,8 @@ class Process:
 class Service(Process):
     """A coordinator or a node that has said that it is ready."""
 
-    def __init__(self, arguments, log):
-        super().__init__([FARPAGE, *arguments, "--output", "json"], log)
+    def __init__(self, arguments, log, enter=()):
+        super().__init__([*enter, FARPAGE, *arguments, "--output", "json"], log)
         line = self.popen.stdout.readline()
         if not line:
             raise AssertionError(f"{arguments[0]} did not start\n{self.log()}")
@@ -90,6 +90,7 @@ class EndToEnd(unittest.TestCase):
         self.addCleanup(shutil.rmtree, self.folder, ignore_errors=True)
         self.token = None
         self.url = None
+        self.enter = []  # before each command: how to get to the host it is to run on
         self._started = 0
 
     def path(self, name):
@@ -109,7 +110,7 @@ class EndToEnd(unittest.TestCase):
     def start_coordinator(self, *more, listen="127.0.0.1:0"):
         service = self._owned(Service(
             ["coordinator", "--listen", listen, *self.token_arguments(), *more],
-            self._log("coordinator")))
+            self._log("coordinator"), self.enter))
         self.url = service.ready["url"]
         return service
 
@@ -118,7 +119,7 @@ class EndToEnd(unittest.TestCase):
             ["node", "--coordinator", self.url, *self.token_arguments(), "--name", name,
              "--lend", lend, "--lazy", "--transports", transports, "--heartbeat", "200ms",
              "--shm-socket", self.path(name + ".sock"), "--leave-timeout", "1s", *more],
-            self._log(name)))
+            self._log(name), self.enter))
 
     def start_cluster(self, nodes=1, transport="shm", lend="512M"):
         """A coordinator and nodes; what is returned ends them."""
@@ -131,14 +132,29 @@ class EndToEnd(unittest.TestCase):
         where = ["--coordinator", self.url, *self.token_arguments()] if self.url else []
         self.stats_path = self.path("stats.json")
         return self._owned(Process(
-            [FARPAGE, "run", "--local", local, "--stats-file", self.stats_path, *where, *options,
-             "--", *command], self._log("run"), stdin=stdin))
+            [*self.enter, FARPAGE, "run", "--local", local, "--stats-file", self.stats_path, *where,
+             *options, "--", *command], self._log("run"), stdin=stdin))
 
     def run_far(self, command, **more):
         """Runs it to its end: status, output, and what went to standard error."""
         process = self.start_run(command, **more)
         status, output = process.finish()
         return status, output, process.log()
+
+    def start_access(self, seconds, transport, replicas=1, deadline=2, size=48 * MIB, local="12M"):
+        """A program that touches far memory all the time; returned when it has filled it."""
+        process = self.start_run(
+            [RANDOM_ACCESS, str(size), "2", str(seconds), "11"], local=local,
+            options=["--transport", transport, "--replicas", str(replicas),
+                     "--fault-deadline", f"{deadline}s"])
+        process.popen.stdout.readline()
+        self.assertEqual(process.popen.stdout.readline(), b"filled\n", process.log())
+        return process
+
+    def expect_right_end(self, process):
+        status, output = process.finish()
+        self.assertEqual(status, 0, process.log())
+        self.assertIn(b"wrong_bytes 0\n", output)
 
     def stats(self):
         """Of the last run, the first process that took far memory."""

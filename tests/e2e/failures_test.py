@@ -3,31 +3,16 @@ import signal
 import time
 import unittest
 
-from cluster import EndToEnd, MIB, RANDOM_ACCESS, wait_until
+from cluster import EndToEnd, wait_until
 
 SIGBUS_STATUS = 128 + signal.SIGBUS
 DEADLINE = 2  # seconds
 
 
 class Failures(EndToEnd):
-    def start_access(self, seconds, transport, replicas=1):
-        """A program that touches far memory all the time; returned when it has filled it."""
-        process = self.start_run(
-            [RANDOM_ACCESS, str(48 * MIB), "2", str(seconds), "11"], local="12M",
-            options=["--transport", transport, "--replicas", str(replicas),
-                     "--fault-deadline", f"{DEADLINE}s"])
-        process.popen.stdout.readline()
-        self.assertEqual(process.popen.stdout.readline(), b"filled\n", process.log())
-        return process
-
-    def expect_right_end(self, process):
-        status, output = process.finish()
-        self.assertEqual(status, 0, process.log())
-        self.assertIn(b"wrong_bytes 0\n", output)
-
     def only_node_killed(self, transport):
         _, (node,) = self.start_cluster(transport=transport)
-        process = self.start_access(60, transport)
+        process = self.start_access(60, transport, deadline=DEADLINE)
         node.end()
         killed = time.monotonic()
         status, _ = process.finish()
