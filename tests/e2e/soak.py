@@ -1,0 +1,282 @@
+"""A seeded mix of everything that goes wrong, round after round; every byte is checked.
+
+    ./dev soak MINUTES [--seed N] [--round K]
+
+One cluster lives through all rounds: a coordinator that keeps its state in SQLite, and three nodes.
+In a round some programs run with far memory, over what the seed has chosen: sizes, budgets,
+transports, replicas, prefetch. Around them nodes are killed, restarted and stopped, and so is the
+coordinator. --round K runs round K of a seed alone.
+
+Never more than a program can bear. Lost replicas are not made again, so in the life of a program at
+most `replicas` - 1 nodes are disturbed for longer than it waits for them, though each as often as
+the seed says. Of a program with one replica, nodes are stopped for less than its deadline.
+"""
+import argparse
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+from cluster import EndToEnd, FARPAGE, MIB, RANDOM_ACCESS, Process, child_of, wait_until
+
+NODES = 3
+NODE_BYTES = "1G"
+NODE_TTL = "2s"
+REGION_TTL = "10s"
+DEADLINE = 20  # seconds
+HANG = 120  # seconds that a program may take longer than it was told to
+
+
+def where_threads_are(pager):
+    """Of a `farpage run` and its program: each thread, and what it waits for in the kernel."""
+    lines = []
+    for pid in (pager, child_of(pager)):
+        for task in os.listdir(f"/proc/{pid}/task") if pid else ():
+            try:
+                with open(f"/proc/{pid}/task/{task}/comm", encoding="utf-8") as comm, \
+                        open(f"/proc/{pid}/task/{task}/wchan", encoding="utf-8") as wchan:
+                    lines.append(f"{pid}/{task} {comm.read().strip()}: {wchan.read()}")
+            except OSError:
+                pass  # it has ended
+    return "\n".join(lines)
+
+
+class Program:
+    """One program under `farpage run`, with settings of its own."""
+
+    def __init__(self, soak, name, chance, replicas, seconds):
+        self.name = name
+        self.problem = None
+        self.stats = None
+        self.wrong_bytes = 0
+        self._stats_path = soak.path(f"{name}.json")
+        size = chance.choice((16, 48, 96, 160)) * MIB
+        local = max(2 * MIB, int(size * chance.choice((0.1, 0.25, 0.5, 0.8))))
+        self._sorts = chance.random() < 0.25
+        if self._sorts:
+            command = ["sort", "-S", "200M", "--parallel=2", soak.lines]
+            local = 4 * MIB
+        else:
+            command = [RANDOM_ACCESS, str(size), str(chance.randint(1, 4)), str(seconds),
+                       str(chance.getrandbits(32))]
+        self.options = {
+            "--local": str(local), "--replicas": str(replicas),
+            "--transport": chance.choice(("auto", "shm", "tcp", "tcp")),
+            "--prefetch": chance.choice(("0", "32")), "--workers": chance.choice(("1", "2", "4")),
+            "--slab": "16M", "--fault-deadline": f"{DEADLINE}s"}
+        self.words = " ".join(os.path.basename(word) for word in command)
+        self._expected = soak.sorted_lines
+        self.process = Process(
+            [FARPAGE, "run", "--coordinator", soak.url, "--stats-file", self._stats_path,
+             *(word for option in self.options.items() for word in option), "--", *command],
+            soak.path(f"{name}.log"))
+        self._end = time.monotonic() + seconds + HANG
+        self._thread = threading.Thread(target=self._watch)
+        self._thread.start()
+
+    def __str__(self):
+        return f"{self.name} [{self.words}] {self.options}"
+
+    def running(self):
+        return self._thread.is_alive()
+
+    def _watch(self):
+        try:
+            output, _ = self.process.popen.communicate(timeout=self._end - time.monotonic())
+        except subprocess.TimeoutExpired:
+            self.problem = "it hangs\n" + where_threads_are(self.process.pid)
+            return
+        status = self.process.popen.returncode
+        if self._sorts:
+            self.wrong_bytes = 1 if status == 0 and output != self._expected else 0
+        elif b"wrong_bytes " in output:
+            self.wrong_bytes = int(output.split(b"wrong_bytes ")[1])
+        if status != 0 or self.wrong_bytes != 0:
+            self.problem = f"status {status}, {self.wrong_bytes} wrong bytes"
+        elif not self._sorts and b"wrong_bytes 0\n" not in output:
+            self.problem = "it did not say what it found"
+        try:
+            with open(self._stats_path, encoding="utf-8") as file:
+                self.stats = json.load(file)["targets"][0]
+        except (OSError, ValueError, IndexError) as error:
+            self.problem = self.problem or f"no statistics: {error}"
+
+    def end(self):
+        self._thread.join()
+        self.process.end()
+
+
+class Soak(EndToEnd):
+    """The cluster and its rounds. Not a test case of its own: soak_test.py has that."""
+
+    def runTest(self):
+        """unittest wants one."""
+
+    def begin(self, seed):
+        self.setUp()
+        self.seed = seed
+        self.url = None
+        self._address = "127.0.0.1:0"
+        self._nodes = [None] * NODES
+        self.totals = dict.fromkeys(
+            ("rounds", "programs", "faults", "evictions", "replicas_lost", "node_kills",
+             "node_stops", "coordinator_kills", "wrong_bytes", "failures"), 0)
+        chance = random.Random(seed)
+        self.lines = self.path("lines")
+        lines = sorted(b"%0126x\n" % chance.getrandbits(500) for _ in range(100_000))
+        self.sorted_lines = b"".join(lines)
+        chance.shuffle(lines)
+        with open(self.lines, "wb") as file:
+            file.write(b"".join(lines))
+        self._start_coordinator()
+        for index in range(NODES):
+            self._start_node(index)
+
+    # ---- the cluster ----
+
+    def _start_coordinator(self):
+        self._coordinator = self.start_coordinator(
+            "--store", "sqlite:" + self.path("coordinator.db"), "--node-ttl", NODE_TTL,
+            "--region-ttl", REGION_TTL, listen=self._address)
+        self._address = self.url.removeprefix("http://")
+
+    def _start_node(self, index):
+        self._nodes[index] = self.start_node(f"node-{index + 1}", "--slab", "16M", lend=NODE_BYTES)
+
+    def kill_coordinator(self, seconds):
+        self._coordinator.end()
+        time.sleep(seconds)
+        self._start_coordinator()
+        self.totals["coordinator_kills"] += 1
+
+    def kill_node(self, index, seconds):
+        self._nodes[index].end()
+        time.sleep(seconds)
+        self._start_node(index)
+        self.totals["node_kills"] += 1
+
+    def stop_node(self, index, seconds):
+        self._nodes[index].kill(signal.SIGSTOP)
+        time.sleep(seconds)
+        self._nodes[index].kill(signal.SIGCONT)
+        self.totals["node_stops"] += 1
+
+    def free_slabs(self):
+        nodes = json.loads(self.get("/v1/nodes"))["nodes"]
+        return sum(node["free_slabs"] for node in nodes), sum(node["total_slabs"] for node in nodes)
+
+    def _borrowers(self):
+        regions = json.loads(self.get("/v1/regions"))["regions"]
+        return sum(1 for region in regions if region["leases"])
+
+    # ---- one round ----
+
+    def run_round(self, number, seconds):
+        """True: all programs ended well."""
+        chance = random.Random(f"{self.seed}/{number}")
+        replicas = chance.choice((1, 2, 2, 2, 3))
+        programs = [Program(self, f"round-{number}-{i + 1}", chance, replicas, seconds)
+                    for i in range(chance.randint(1, 3))]
+        victims = chance.sample(range(NODES), replicas - 1)
+        wait_until(lambda: self._borrowers() >= len(programs) or any(p.problem for p in programs),
+                   "the programs have memory")
+        end = time.monotonic() + seconds
+        events = []
+        while time.monotonic() < end and any(p.running() for p in programs):
+            time.sleep(chance.uniform(0.1, 2))
+            self._disturb(chance, replicas, victims, events)
+        for program in programs:
+            program.end()
+            self._count(program)
+        wrong = [p for p in programs if p.problem]
+        self.totals["rounds"] += 1
+        self._say_round(number, replicas, programs, events)
+        for program in wrong:
+            self.totals["failures"] += 1
+            print(f"soak: FAILED {program}: {program.problem}\n"
+                  f"soak: again with --seed {self.seed} --round {number}\n{program.process.log()}",
+                  flush=True)
+        return not wrong
+
+    def _disturb(self, chance, replicas, victims, events):
+        what = chance.choice(("coordinator", "stop", "node", "node") if victims
+                             else ("coordinator", "stop"))
+        if what == "coordinator":
+            pause = chance.choice((0, 1, 3))
+            events.append(f"coordinator away for {pause} s")
+            self.kill_coordinator(pause)
+        elif what == "node":
+            node, pause = chance.choice(victims), chance.choice((0, 0.5, 3))
+            events.append(f"node-{node + 1} killed, away for {pause} s")
+            self.kill_node(node, pause)
+        else:
+            # A replica that misses writes is given up, so with several only a victim is stopped.
+            node = chance.choice(victims if victims else range(NODES))
+            pause = chance.choice((0.05, 0.5, 1.5, 3))
+            events.append(f"node-{node + 1} stopped for {pause} s")
+            self.stop_node(node, pause)
+
+    def _count(self, program):
+        self.totals["programs"] += 1
+        self.totals["wrong_bytes"] += program.wrong_bytes
+        if not program.stats:
+            return
+        stats = program.stats
+        self.totals["faults"] += stats["faults"]["remote"] + stats["faults"]["zero"]
+        self.totals["evictions"] += stats["evictions"]["written"] + stats["evictions"]["clean"]
+        self.totals["replicas_lost"] += stats["replicas_lost"]
+
+    def _say_round(self, number, replicas, programs, events):
+        print(f"soak: round {number}: {replicas} replica(s); {', '.join(events) or 'nothing'}",
+              flush=True)
+        for program in programs:
+            faults = program.stats["faults"] if program.stats else {}
+            print(f"soak:   {program}: {faults.get('remote')} remote faults, "
+                  f"{program.problem or 'ok'}", flush=True)
+
+    # ---- all of it ----
+
+    def run_for(self, minutes, round_seconds=10, only=None):
+        """True: nothing failed. Ends soon after that time."""
+        end = time.monotonic() + minutes * 60
+        number = only if only is not None else 0
+        good = True
+        while good and (number == 0 or time.monotonic() + round_seconds < end):
+            good = self.run_round(number, round_seconds)
+            if only is not None:
+                break
+            number += 1
+        try:
+            # A program that ends without a coordinator leaves its region to the time to live.
+            wait_until(lambda: len(set(self.free_slabs())) == 1, "every slab is given back", 60)
+        except AssertionError as error:
+            print(f"soak: FAILED {error}: {self.get('/v1/nodes')}", flush=True)
+            self.totals["failures"] += 1
+        totals = ", ".join(f"{name} {value}" for name, value in self.totals.items())
+        print(f"soak: seed {self.seed}: {totals}", flush=True)
+        return self.totals["failures"] == 0
+
+
+def main():
+    parser = argparse.ArgumentParser(prog="dev soak", description=__doc__.split("\n\n")[0])
+    parser.add_argument("minutes", type=float)
+    parser.add_argument("--seed", type=int, default=None, help="default: a new one, printed")
+    parser.add_argument("--round", type=int, default=None, help="this round of the seed alone")
+    options = parser.parse_args()
+    seed = options.seed if options.seed is not None else random.SystemRandom().getrandbits(32)
+    print(f"soak: seed {seed}", flush=True)
+    soak = Soak()
+    try:
+        soak.begin(seed)
+        good = soak.run_for(options.minutes, only=options.round)
+    finally:
+        soak.doCleanups()
+    sys.exit(0 if good else 1)
+
+
+if __name__ == "__main__":
+    main()
