@@ -16,7 +16,10 @@ constexpr uint8_t kStartAge = 8;  // of the 16 epochs that a budget of installat
 }  // namespace
 
 Evictor::Evictor(Core& core, LinkPort& port)
-    : core_(core), port_(port), thread_([this] { run(); }) {
+    : core_(core),
+      port_(port),
+      windows_(kMaxNodes, WriteWindow(kBatchPages)),
+      thread_([this] { run(); }) {
   FARPAGE_CHECK(port.buffer().size() >= kBufferBytes, "%zu bytes", port.buffer().size());
 }
 

@@ -11,10 +11,12 @@
 #include <condition_variable>
 #include <mutex>
 #include <thread>
+#include <vector>
 
 #include "base/doorbell.h"
 #include "pager/core.h"
 #include "pager/link_port.h"
+#include "pager/write_window.h"
 
 namespace farpage::pager {
 
@@ -72,6 +74,7 @@ class Evictor {
   size_t take_completions();
   void expire_replicas(Instant start);
   void fail_run(WriteRun& run, const char* why);
+  void shorten(WriteRun& run, uint32_t pages);
   void acknowledge(WriteRun& run);
   bool all_done() const;
   void drop();  // 5
@@ -82,6 +85,7 @@ class Evictor {
   void finish_batch();
 
   const ReplicaLease& replica_of(const WriteRun& run) const;
+  WriteWindow& window_of(const ReplicaLease& replica) { return windows_[replica.node.value]; }
   std::span<std::byte> bytes_of(const Victim& victim) const {
     return port_.buffer().subspan(static_cast<size_t>(victim.buffer) * kPageBytes, kPageBytes);
   }
@@ -94,9 +98,11 @@ class Evictor {
   size_t count_ = 0;
   std::array<WriteRun, kMaxRuns> runs_;
   size_t run_count_ = 0;
-  uint64_t hand_ = 0;        // block
-  uint32_t hand_page_ = 0;   // page inside it
-  uint8_t minimum_age_ = 8;  // epochs
+  std::vector<WriteWindow> windows_;                  // of each node
+  std::array<Instant, kMaxNodes> acknowledged_at_{};  // by each node, last
+  uint64_t hand_ = 0;                                 // block
+  uint32_t hand_page_ = 0;                            // page inside it
+  uint8_t minimum_age_ = 8;                           // epochs
   bool victims_this_round_ = false;
   size_t stuck_batches_ = 0;  // in a row that freed nothing
 

@@ -99,6 +99,9 @@ size_t Evictor::post_runs() {
       ++posted;
       continue;
     }
+    WriteWindow& window = window_of(replica);
+    if (run.count > window.pages()) shorten(run, window.pages());
+    if (!window.admits(run.count)) continue;
     rdma::Channel* channel = port_.channel(replica.node);
     if (channel == nullptr) continue;
     const auto& key = replica.keys[static_cast<size_t>(channel->kind())];
@@ -116,6 +119,7 @@ size_t Evictor::post_runs() {
         .token = i};
     if (channel->post({&operation, 1}) == 0) continue;
     port_.posted(replica.node, 1);
+    window.posted(run.count);
     run.in_flight = true;
     ++posted;
   }
@@ -128,7 +132,10 @@ size_t Evictor::take_completions() {
     run.in_flight = false;
     if (completion.status == rdma::CompletionStatus::kOk) {
       acknowledge(run);
-    } else if (completion.status == rdma::CompletionStatus::kRemoteAccess) {
+      return;
+    }
+    window_of(replica_of(run)).failed(run.count);
+    if (completion.status == rdma::CompletionStatus::kRemoteAccess) {
       fail_run(run, "the node refused the WRITE");
     } else {
       stats_.write_failures.add();  // posted again by the next round
@@ -136,8 +143,18 @@ size_t Evictor::take_completions() {
   });
 }
 
+// See WriteWindow. What follows the first `pages` becomes a run of its own. There is room: each has
+// a page at least.
+void Evictor::shorten(WriteRun& run, uint32_t pages) {
+  runs_[run_count_++] =
+      WriteRun{.first = run.first + pages, .count = run.count - pages, .replica = run.replica};
+  run.count = pages;
+}
+
 void Evictor::acknowledge(WriteRun& run) {
   run.done = true;
+  window_of(replica_of(run)).acknowledged(run.count);
+  acknowledged_at_[replica_of(run).node.value] = SteadyClock::read();
   stats_.writes.add();
   stats_.write_bytes.add(run.count * kPageBytes);
   for (size_t v = run.first; v < run.first + run.count; ++v)
@@ -151,10 +168,13 @@ void Evictor::fail_run(WriteRun& run, const char* why) {
 }
 
 void Evictor::expire_replicas(Instant start) {
-  const bool late = SteadyClock::read() - start >= kReplicaPatience;
+  const Instant now = SteadyClock::read();
   for (size_t i = 0; i < run_count_; ++i) {
     WriteRun& run = runs_[i];
     if (run.done || run.in_flight) continue;
+    // A node that takes little at once is reached all the same.
+    const Instant heard = std::max(start, acknowledged_at_[replica_of(run).node.value]);
+    const bool late = now - heard >= kReplicaPatience;
     // The patience is had once for a node, not once for each slab on it.
     if (!late && core_.unreachable_for(replica_of(run).node) < kReplicaPatience) continue;
     const SlabLease* lease = core_.leases.find(victims_[run.first].page);

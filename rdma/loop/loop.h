@@ -21,6 +21,8 @@ struct LoopFaults {
   uint32_t lost_per_mille = 0;    // never answered: times out, and breaks its channel
   uint32_t failed_per_mille = 0;  // answered with failed_status, and nothing is copied
   CompletionStatus failed_status = CompletionStatus::kRemoteAccess;
+  // WRITEs that would be so many bytes in flight on one channel are lost; 0: any number passes.
+  size_t write_bytes_at_once = 0;
   bool reorder = false;  // complete as they become due, not in the order of posting
 };
 

@@ -69,10 +69,19 @@ LoopChannel::Pending LoopChannel::make_pending(const Operation& operation, const
   pending.due_poll = polls_ + 1 + random_up_to(faults.delay_polls);
   pending.due_time =
       now + Nanoseconds(random_up_to(static_cast<uint64_t>(faults.delay_time.count())));
-  pending.lost = random_up_to(999) < faults.lost_per_mille;
+  pending.lost = random_up_to(999) < faults.lost_per_mille ||
+                 (faults.write_bytes_at_once > 0 && operation.kind == OperationKind::kWrite &&
+                  write_bytes_in_flight() + operation.local.size() > faults.write_bytes_at_once);
   if (random_up_to(999) < faults.failed_per_mille) pending.failure = faults.failed_status;
   if (const auto failure = network_->take_failure()) pending.failure = *failure;
   return pending;
+}
+
+size_t LoopChannel::write_bytes_in_flight() const {
+  size_t bytes = 0;
+  for (const Pending& pending : pending_)
+    if (pending.operation.kind == OperationKind::kWrite) bytes += pending.operation.local.size();
+  return bytes;
 }
 
 size_t LoopChannel::poll(std::span<Completion> completions) {

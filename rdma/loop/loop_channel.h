@@ -41,6 +41,7 @@ class LoopChannel final : public Channel {
     bool lost = false;
   };
 
+  size_t write_bytes_in_flight() const;
   Pending make_pending(const Operation& operation, const LoopFaults& faults, Instant now);
   uint64_t random_up_to(uint64_t maximum);
   void advance();

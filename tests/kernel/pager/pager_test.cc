@@ -253,5 +253,15 @@ TEST(Pager, LossReorderAndErrorsOfTheWireLoseNoPage) {
   EXPECT_EQ(rig.stats().faults_failed, 0U);
 }
 
+TEST(Pager, AWireThatCarriesAFewPagesAtOnceGetsThemInSmallParts) {
+  rdma::LoopOptions loop;
+  loop.faults.write_bytes_at_once = 16 * kPageBytes;
+  Rig rig({.transport = TransportKind::kLoop, .fault_deadline = Seconds(20), .loop = loop});
+  for (uint64_t page = 0; page < rig.pages(); ++page) fill(rig, page, 1);
+  for (uint64_t page = 0; page < rig.pages(); ++page) ASSERT_TRUE(holds(rig, page, 1)) << page;
+  EXPECT_GT(rig.stats().write_failures, 0U);
+  EXPECT_EQ(rig.stats().faults_failed, 0U);
+}
+
 }  // namespace
 }  // namespace farpage::pager

@@ -1,0 +1,44 @@
+// WriteWindow: how much the evictor has on the wire to one node at once.
+//
+// A network that loses or reorders packets may break a long exchange each time it is tried: a card
+// that goes back to the first packet it misses never gets through many of them, and its retries run
+// out. What cannot pass together passes in smaller parts.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+namespace farpage::pager {
+
+// Threads: one. All numbers are pages.
+class WriteWindow {
+ public:
+  explicit WriteWindow(uint32_t limit) : limit_(limit), pages_(limit) {}
+
+  // The most that may be in flight, so also the longest WRITE. At least 1.
+  uint32_t pages() const { return pages_; }
+  bool admits(uint32_t count) const { return in_flight_ + count <= pages_; }
+
+  void posted(uint32_t count) { in_flight_ += count; }
+  void acknowledged(uint32_t count) {
+    in_flight_ -= count;
+    passed_ += count;
+    if (passed_ < limit_) return;
+    passed_ = 0;
+    pages_ = std::min(pages_ * 2, limit_);
+  }
+  // Half of what was too much, until `limit` pages have passed.
+  void failed(uint32_t count) {
+    pages_ = std::max(std::min(pages_, in_flight_) / 2, uint32_t{1});
+    in_flight_ -= count;
+    passed_ = 0;
+  }
+
+ private:
+  uint32_t limit_;
+  uint32_t pages_;
+  uint32_t in_flight_ = 0;
+  uint32_t passed_ = 0;  // acknowledged since the last failure or doubling
+};
+
+}  // namespace farpage::pager
