@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
 
+#include "rdma/session_fences.h"
 #include "rdma/shm/shm.h"
 #include "rdma/tcp/tcp.h"
 #include "rdma/verbs/verbs.h"
@@ -12,41 +13,46 @@ namespace {
 
 using MadeHost = Result<std::unique_ptr<rdma::MemoryHost>>;
 
-MadeHost make_tcp(const NodeSettings& settings) {
+using Fences = std::shared_ptr<rdma::SessionFences>;
+
+MadeHost make_tcp(const NodeSettings& settings, const Fences& fences) {
   FARPAGE_TRY(listen, parse_host_port(settings.tcp_listen, "--tcp-listen"));
   FARPAGE_TRY(published, published_host(listen, settings.advertise, "--tcp-listen"));
   rdma::TcpHostOptions options;
   options.listen_host = listen.host;
   options.port = listen.port;
   options.advertise_host = published;
+  options.fences = fences;
   return rdma::make_tcp_memory_host(std::move(options));
 }
 
-MadeHost make_shm(const NodeSettings& settings) {
+MadeHost make_shm(const NodeSettings& settings, const Fences& fences) {
   rdma::ShmHostOptions options;
   options.socket_path =
       settings.shm_socket.empty() ? default_shm_socket(node_name(settings)) : settings.shm_socket;
+  options.fences = fences;
   return rdma::make_shm_memory_host(std::move(options));
 }
 
-MadeHost make_verbs(const NodeSettings& settings) {
+MadeHost make_verbs(const NodeSettings& settings, const Fences& fences) {
   rdma::VerbsHostOptions options;
   options.device = settings.device;
   options.device_port = static_cast<uint8_t>(settings.device_port);
   options.gid_index = static_cast<int>(settings.gid_index);
   options.mtu_bytes = static_cast<uint32_t>(settings.mtu_bytes);
   options.max_rd_atomic = static_cast<uint32_t>(settings.max_rd_atomic);
+  options.fences = fences;
   return rdma::make_verbs_memory_host(options);
 }
 
-MadeHost make_one(const NodeSettings& settings, rdma::TransportKind kind) {
+MadeHost make_one(const NodeSettings& settings, rdma::TransportKind kind, const Fences& fences) {
   switch (kind) {
     case rdma::TransportKind::kTcp:
-      return make_tcp(settings);
+      return make_tcp(settings, fences);
     case rdma::TransportKind::kShm:
-      return make_shm(settings);
+      return make_shm(settings, fences);
     case rdma::TransportKind::kVerbs:
-      return make_verbs(settings);
+      return make_verbs(settings, fences);
     case rdma::TransportKind::kLoop:
       break;
   }
@@ -58,8 +64,10 @@ MadeHost make_one(const NodeSettings& settings, rdma::TransportKind kind) {
 Result<std::vector<std::unique_ptr<rdma::MemoryHost>>> make_memory_hosts(
     const NodeSettings& settings, const TransportChoice& choice) {
   std::vector<std::unique_ptr<rdma::MemoryHost>> hosts;
+  // One table, so that a channel fences the former one of its session whatever carried it.
+  const auto fences = std::make_shared<rdma::SessionFences>();
   for (const rdma::TransportKind kind : choice.kinds) {
-    MadeHost host = make_one(settings, kind);
+    MadeHost host = make_one(settings, kind, fences);
     if (host) {
       hosts.push_back(std::move(*host));
       continue;

@@ -5,7 +5,8 @@
 // in a list of delayed operations. Applied later they would silently undo the newer ones. So the
 // side that applies operations does it with a Pass, and a new channel takes the pass away from the
 // former one before its connect() returns. verbs has no such place: there the former queue pair is
-// destroyed.
+// destroyed, or reset when the new channel is another transport's. All hosts of a node share a
+// table.
 #pragma once
 
 #include <cstdint>

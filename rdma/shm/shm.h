@@ -14,6 +14,7 @@
 #include <string>
 
 #include "rdma/memory_host.h"
+#include "rdma/session_fences.h"
 #include "rdma/transport.h"
 
 namespace farpage::rdma {
@@ -27,7 +28,8 @@ namespace farpage::rdma {
 //
 // Sessions. All copies are made by the borrower's own thread inside its calls, so a channel that is
 // broken or destroyed leaves nothing behind that could happen later; a former one that is still
-// called finds its pass taken (session_fences.h) and breaks.
+// called finds its pass taken (session_fences.h) and breaks. The host is told of the session too,
+// to fence channels of other transports.
 std::unique_ptr<Transport> make_shm_transport();
 
 struct ShmHostOptions {
@@ -37,6 +39,7 @@ struct ShmHostOptions {
   uint32_t max_peers = 256;
   // How long withdraw() waits for a copy under way in a borrower that does not run (stopped).
   Nanoseconds withdraw_grace = Milliseconds(200);
+  std::shared_ptr<SessionFences> fences = nullptr;  // of the whole node; null: one of its own
 };
 
 // expose() needs SlabMemory::memfd, whose first bytes.size() bytes are the slab, sealed against

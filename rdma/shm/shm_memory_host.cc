@@ -25,7 +25,10 @@ namespace {
 class ShmMemoryHost final : public MemoryHost {
  public:
   ShmMemoryHost(ShmHostOptions options, Fd listener, Fd wake)
-      : options_(std::move(options)), listener_(std::move(listener)), wake_(std::move(wake)) {
+      : options_(std::move(options)),
+        fences_(options_.fences ? options_.fences : std::make_shared<SessionFences>()),
+        listener_(std::move(listener)),
+        wake_(std::move(wake)) {
     thread_ = std::thread([this] { run(); });
     ::pthread_setname_np(thread_.native_handle(), "farpage-shm");
   }
@@ -71,6 +74,7 @@ class ShmMemoryHost final : public MemoryHost {
   void log_closed(const char* reason);
 
   const ShmHostOptions options_;
+  const std::shared_ptr<SessionFences> fences_;
   const Fd listener_;
   const Fd wake_;
   ShmPeers peers_;
@@ -139,6 +143,7 @@ bool ShmMemoryHost::serve(ShmPeer& peer) {
     return false;
   }
   const ShmPeers::Answer answer = peers_.answer(peer, *request);
+  if (request->kind == RequestKind::kHello) peer.pass = fences_->enter(request->session);
   if (send_packet(peer.socket.get(), encode(answer.reply), answer.descriptor) !=
       PacketOutcome::kDone) {
     log_closed("it does not read its replies");

@@ -9,8 +9,13 @@ struct WireRequest {
   uint32_t magic;
   uint16_t version;
   uint16_t kind;
-  uint32_t key;
-  uint32_t generation;
+  union {
+    struct {
+      uint32_t key;
+      uint32_t generation;
+    } lease;           // attach
+    uint64_t session;  // Hello
+  } body;
 };
 static_assert(sizeof(WireRequest) == kRequestBytes);
 
@@ -29,8 +34,12 @@ static_assert(sizeof(WireReply) == kReplyBytes);
 }  // namespace
 
 std::array<std::byte, kRequestBytes> encode(const Request& request) {
-  const WireRequest wire{kMagic, request.version, static_cast<uint16_t>(request.kind),
-                         request.key.value, request.generation.value};
+  WireRequest wire{kMagic, request.version, static_cast<uint16_t>(request.kind), {}};
+  if (request.kind == RequestKind::kHello) {
+    wire.body.session = request.session;
+  } else {
+    wire.body.lease = {request.key.value, request.generation.value};
+  }
   std::array<std::byte, kRequestBytes> bytes{};
   std::memcpy(bytes.data(), &wire, sizeof wire);
   return bytes;
@@ -53,8 +62,14 @@ std::optional<Request> decode_request(std::span<const std::byte> bytes) {
   const bool hello = wire.kind == static_cast<uint16_t>(RequestKind::kHello);
   if (!hello && wire.kind != static_cast<uint16_t>(RequestKind::kAttach)) return std::nullopt;
   if (!hello && wire.version != kProtocolVersion) return std::nullopt;
-  return Request{wire.version, static_cast<RequestKind>(wire.kind), RemoteKey{wire.key},
-                 Generation{wire.generation}};
+  Request request{.version = wire.version, .kind = static_cast<RequestKind>(wire.kind)};
+  if (hello) {
+    request.session = wire.body.session;
+  } else {
+    request.key = RemoteKey{wire.body.lease.key};
+    request.generation = Generation{wire.body.lease.generation};
+  }
+  return request;
 }
 
 std::optional<Reply> decode_reply(std::span<const std::byte> bytes) {

@@ -34,8 +34,9 @@ enum class ReplyStatus : uint16_t {
 struct Request {
   uint16_t version = kProtocolVersion;
   RequestKind kind = RequestKind::kHello;
-  RemoteKey key;
-  Generation generation;
+  RemoteKey key;          // attach
+  Generation generation;  // attach
+  uint64_t session = 0;   // Hello: ChannelOptions::session
 };
 
 struct Reply {

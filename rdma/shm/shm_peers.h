@@ -11,6 +11,7 @@
 #include "base/mapping.h"
 #include "rdma/key_table.h"
 #include "rdma/memory_host.h"
+#include "rdma/session_fences.h"
 #include "rdma/shm/shm_message.h"
 
 namespace farpage::rdma::shm {
@@ -24,6 +25,7 @@ struct ShmPeer {
   std::vector<uint32_t> free_slots;
   std::unordered_map<RemoteKey, uint32_t> slots;  // of the slabs it attached
   std::atomic<bool> gone{false};
+  SessionFences::Pass pass;  // keeps its session's channels of other transports fenced
 
   PeerPage& page() const { return *reinterpret_cast<PeerPage*>(page_mapping.data()); }
 };

@@ -15,8 +15,9 @@ namespace shm {
 namespace {
 
 // Hello and its answer.
-Result<ShmChannel::Session> shake_hands(Fd socket, const std::string& name, Instant deadline) {
-  if (send_packet(socket.get(), encode(Request{}), -1) != PacketOutcome::kDone)
+Result<ShmChannel::Session> shake_hands(Fd socket, const std::string& name, uint64_t session,
+                                        Instant deadline) {
+  if (send_packet(socket.get(), encode(Request{.session = session}), -1) != PacketOutcome::kDone)
     return fail(ErrorCode::kUnavailable, "the node hung up");
   std::array<std::byte, kReplyBytes + 1> buffer{};
   ReceivedPacket packet;
@@ -61,7 +62,7 @@ class ShmTransport final : public Transport {
     FARPAGE_TRY(socket, connect_at(address.socket_path));
     FARPAGE_TRY_VOID(check_peer_user(socket.get()));
     Result<ShmChannel::Session> session =
-        shake_hands(std::move(socket), address.socket_path, deadline);
+        shake_hands(std::move(socket), address.socket_path, options.session, deadline);
     if (!session) return fail_with(address.socket_path, session.error());
     return std::make_unique<ShmChannel>(std::move(*session), options, limits_for(options),
                                         process_);

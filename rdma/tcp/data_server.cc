@@ -185,7 +185,7 @@ void DataServer::on_accept(int result, bool more) {
   }
   tune(socket.get());
   peers_.push_back(std::make_unique<Peer>(
-      Connection(std::move(socket), shared_.keys, shared_.fences, shared_.counters)));
+      Connection(std::move(socket), shared_.keys, *shared_.fences, shared_.counters)));
   peers_.back()->opened = SteadyClock::read();
   arm_receive(*peers_.back());
   arm_tick();

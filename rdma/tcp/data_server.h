@@ -25,7 +25,7 @@ namespace farpage::rdma::tcp {
 // What the servers of one host share. Threads: any.
 struct SharedState {
   KeyTable keys;
-  SessionFences fences;
+  std::shared_ptr<SessionFences> fences;
   DataCounters counters;
   std::atomic<uint32_t> connections{0};
   LogLimiter log_limiter;

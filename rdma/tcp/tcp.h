@@ -9,6 +9,7 @@
 #include <string>
 
 #include "rdma/memory_host.h"
+#include "rdma/session_fences.h"
 #include "rdma/transport.h"
 
 namespace farpage::rdma {
@@ -28,6 +29,7 @@ struct TcpHostOptions {
   // How long withdraw() lets replies from the slab go out before it disconnects their receivers.
   Nanoseconds withdraw_grace = Milliseconds(200);
   Nanoseconds hello_timeout = Seconds(5);
+  std::shared_ptr<SessionFences> fences = nullptr;  // of the whole node; null: one of its own
   // A peer that takes none of its replies for so long is disconnected.
   Nanoseconds stall_timeout = Seconds(30);
 };

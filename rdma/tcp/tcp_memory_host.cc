@@ -31,7 +31,9 @@ Status check(const TcpHostOptions& options) {
 class TcpMemoryHost final : public MemoryHost {
  public:
   TcpMemoryHost(const TcpHostOptions& options, Fd listener, TransportAddress address)
-      : options_(options), listener_(std::move(listener)), address_(std::move(address)) {}
+      : options_(options), listener_(std::move(listener)), address_(std::move(address)) {
+    shared_.fences = options.fences ? options.fences : std::make_shared<SessionFences>();
+  }
 
   ~TcpMemoryHost() override {
     ::shutdown(listener_.get(), SHUT_RDWR);

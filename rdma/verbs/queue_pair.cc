@@ -82,6 +82,12 @@ QueuePairHandle::~QueuePairHandle() {
                   number, ::strerrordesc_np(error));
 }
 
+Status QueuePair::reset() {
+  ibv_qp_attr attributes{};
+  attributes.qp_state = IBV_QPS_RESET;
+  return modify(handle_, attributes, IBV_QP_STATE, "RESET");
+}
+
 Result<UnconnectedQueuePair> UnconnectedQueuePair::create(std::shared_ptr<const Device> device,
                                                           const CompletionQueue& completions,
                                                           const LocalSide& local,

@@ -46,6 +46,9 @@ class QueuePair {
   int post(ibv_send_wr* first, ibv_send_wr** not_taken) {
     return ibv_post_send(handle_.get(), first, not_taken);
   }
+  // To RESET: what arrives for it from now on is dropped, and nothing of it is under way any more.
+  // Threads: any.
+  Status reset();
 
  private:
   friend class UnconnectedQueuePair;

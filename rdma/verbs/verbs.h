@@ -18,6 +18,7 @@
 #include "base/clock.h"
 #include "base/result.h"
 #include "rdma/memory_host.h"
+#include "rdma/session_fences.h"
 #include "rdma/transport.h"
 
 namespace farpage::rdma {
@@ -37,6 +38,7 @@ struct VerbsHostOptions {
   uint32_t mtu_bytes = 0;      // 0: the port's active MTU; else an upper limit
   uint32_t max_rd_atomic = 0;  // READs answered at once for one peer; 0: device limit
   uint32_t max_peers = 1024;   // queue pairs at once; further peers are refused
+  std::shared_ptr<SessionFences> fences = nullptr;       // of the whole node; null: one of its own
   Nanoseconds peer_check_interval = Milliseconds(5000);  // how often silent peers are probed
 };
 

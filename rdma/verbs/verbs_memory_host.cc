@@ -96,7 +96,12 @@ Result<QueuePairEndpoint> VerbsMemoryHost::accept(const QueuePairEndpoint& peer)
   spdlog::info("verbs: peer accepted device={} qpn={} peer_qpn={} peer_gid={} mtu={} read_depth={}",
                device_->name(), ours.qpn, peer.qpn, peer.gid, ours.mtu_bytes,
                ours.max_dest_rd_atomic);
-  peers_.emplace(ours.qpn, Peer{std::move(queue_pair), peer});
+  Peer& accepted =
+      peers_.emplace(ours.qpn, Peer{std::move(queue_pair), peer, false, {}}).first->second;
+  accepted.pass = fences_->enter(peer.session, 0, [&fenced = accepted.queue_pair] {
+    if (const Status done = fenced.reset(); !done)
+      spdlog::error("verbs: peer_not_fenced {}", done.error().message());
+  });
   return ours;
 }
 
@@ -146,6 +151,10 @@ void VerbsMemoryHost::take_answers() {
 
 void VerbsMemoryHost::probe_all() {
   for (auto peer = peers_.begin(); peer != peers_.end();) {
+    if (!peer->second.pass.is_open()) {
+      peer = drop(peer, "it connects anew by another transport");
+      continue;
+    }
     if (peer->second.probed) {
       ++peer;
       continue;

@@ -24,7 +24,8 @@ namespace farpage::rdma::verbs {
 // Threads: any; besides the callers', the one of events_.
 // Invariants:
 //  1. A peer is in peers_ under the number of our queue pair, which is ready to send.
-//  2. At most one probe is in flight on each queue pair, so the completion queue never overflows.
+//  2. Locks are taken in the order mutex_, fences_; a peer that is fenced is reset without mutex_.
+//  3. At most one probe is in flight on each queue pair, so the completion queue never overflows.
 class VerbsMemoryHost final : public MemoryHost {
  public:
   static Result<std::unique_ptr<MemoryHost>> create(
@@ -40,13 +41,15 @@ class VerbsMemoryHost final : public MemoryHost {
   struct Peer {
     QueuePair queue_pair;
     QueuePairEndpoint endpoint;
-    bool probed = false;  // and not answered yet
+    bool probed = false;       // and not answered yet
+    SessionFences::Pass pass;  // after queue_pair, which whoever takes it away resets
   };
   using Peers = std::map<uint32_t, Peer>;
 
   VerbsMemoryHost(std::shared_ptr<const Device> device, CompletionQueue completions,
                   LocalSide local, const VerbsHostOptions& options)
       : options_(options),
+        fences_(options.fences ? options.fences : std::make_shared<SessionFences>()),
         local_(std::move(local)),
         device_(std::move(device)),
         completions_(std::move(completions)) {}
@@ -59,6 +62,7 @@ class VerbsMemoryHost final : public MemoryHost {
 
   // Constant after construction.
   const VerbsHostOptions options_;
+  const std::shared_ptr<SessionFences> fences_;
   const LocalSide local_;
   const std::shared_ptr<const Device> device_;
 

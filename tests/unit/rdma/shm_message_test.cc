@@ -22,6 +22,14 @@ TEST(ShmMessage, RequestComesBackAsItWas) {
   EXPECT_EQ(request->generation, sent.generation);
 }
 
+TEST(ShmMessage, HelloCarriesTheWholeSession) {
+  const std::optional<Request> hello =
+      decode_request(encode(Request{.session = 0x0123456789abcdef}));
+  ASSERT_TRUE(hello.has_value());
+  EXPECT_EQ(hello->kind, RequestKind::kHello);
+  EXPECT_EQ(hello->session, 0x0123456789abcdefU);
+}
+
 TEST(ShmMessage, ReplyComesBackAsItWas) {
   const Reply sent{kProtocolVersion, ReplyStatus::kOk, kMaxAttachments - 1, 99,
                    0x7f0000000000,   1 << 26};
