@@ -94,8 +94,10 @@ long Shim::lock_all(int flags) {
 long Shim::unlock_all() {
   const Locked locked(lock_);
   future_lock_.store(0, std::memory_order_relaxed);
-  unlock_locked(window_);
-  return system_call(SYS_munlockall);
+  const long result = system_call(SYS_munlockall);
+  locked_.remove(window_);
+  repin();
+  return result;
 }
 
 // Only what the program has locked or registered is pinned when this returns.
