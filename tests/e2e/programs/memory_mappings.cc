@@ -46,9 +46,13 @@ void remap_in_place_and_moved() {
   push_out(memory);
   memory = {remap(memory, 6 * kMiB, MREMAP_MAYMOVE), 6 * kMiB};
   REQUIRE(is_zero(memory.part(1024, 512)) && is_filled(memory.part(0, 1024), 3));
-  const Memory wall = map_far(kMiB);  // behind it, perhaps: then it has to move
+  // With a neighbour behind it, it has to move.
+  const Memory wall{memory.begin + memory.bytes, kMiB};
+  REQUIRE(mmap(wall.begin, wall.bytes, kReadWrite, kAnywhere | MAP_FIXED, -1, 0) == wall.begin);
   push_out(memory.part(0, 1024));
+  const unsigned char* before = memory.begin;
   memory = {remap(memory, 12 * kMiB, MREMAP_MAYMOVE), 12 * kMiB};
+  REQUIRE(memory.begin != before);
   REQUIRE(is_filled(memory.part(0, 1024), 3) && is_zero(memory.part(1024, 2048)));
   push_out(memory.part(0, 1024));
   memory = {remap(memory, kMiB, 0), kMiB};
