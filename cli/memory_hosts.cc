@@ -56,7 +56,7 @@ MadeHost make_one(const NodeSettings& settings, rdma::TransportKind kind) {
 }  // namespace
 
 Result<std::vector<std::unique_ptr<rdma::MemoryHost>>> make_memory_hosts(
-    const NodeSettings& settings, const TransportChoice& choice) {
+    const NodeSettings& settings, const rdma::TransportChoice& choice) {
   std::vector<std::unique_ptr<rdma::MemoryHost>> hosts;
   for (const rdma::TransportKind kind : choice.kinds) {
     MadeHost host = make_one(settings, kind);
