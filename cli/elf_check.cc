@@ -62,14 +62,15 @@ Status check_elf(const std::string& path, int fd, const std::string& start) {
                  "build of it");
 }
 
-Status check_at_depth(const std::string& path, int depth) {
+Result<std::string> check_at_depth(const std::string& path, int depth) {
   FARPAGE_TRY(fd, Fd::from_call(::open(path.c_str(), O_RDONLY | O_CLOEXEC), "opening " + path));
   const std::string start = read_start(fd.get());
   if (start.starts_with(ELFMAG)) {
     FARPAGE_TRY_VOID(check_privileges(path, fd.get()));
-    return check_elf(path, fd.get(), start);
+    FARPAGE_TRY_VOID(check_elf(path, fd.get(), start));
+    return path;
   }
-  if (!start.starts_with("#!")) return {};  // execvp hands it to /bin/sh, or refuses it itself
+  if (!start.starts_with("#!")) return std::string("/bin/sh");
   if (depth == kMaxInterpreters) return refused(path, "too many interpreters in a row");
   std::istringstream line(start.substr(2, start.find('\n') - 2));
   std::string interpreter;
@@ -104,7 +105,7 @@ Result<std::string> find_program(const std::string& command) {
   return fail(ErrorCode::kNotFound, command + " is not in PATH");
 }
 
-Status check_program(const std::string& path) {
+Result<std::string> check_program(const std::string& path) {
   return check_at_depth(path, 0);
 }
 

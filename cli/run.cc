@@ -13,6 +13,7 @@
 #include <fstream>
 #include <optional>
 
+#include "cli/allocator.h"
 #include "cli/child.h"
 #include "cli/elf_check.h"
 #include "cli/embedded_cluster.h"
@@ -85,21 +86,24 @@ Result<std::string> find_shim() {
               "libfarpage_preload.so is not beside " + self.string() + ": build or install both");
 }
 
-std::string preload_list(const std::string& shim) {
-  const char* already = std::getenv("LD_PRELOAD");
-  std::string list = shim + ":" + kAllocator;
-  if (already != nullptr && *already != '\0') list += std::string(":") + already;
-  return list;
+std::string variable(const char* name, const char* otherwise) {
+  const char* value = std::getenv(name);
+  return value != nullptr ? value : otherwise;
 }
 
+// `elf`: what runs in the end, if `program` is a script.
 ChildOptions target_options(const RunSettings& settings, const std::string& program,
-                            const std::string& shim, const std::string& socket) {
+                            const std::string& elf, const std::string& shim,
+                            const std::string& socket) {
   ChildOptions options;
   options.arguments = settings.command;
   options.arguments[0] = program;
   options.name = settings.command[0];
   options.environment = {
-      {"LD_PRELOAD", preload_list(shim)},
+      {"LD_PRELOAD",
+       preload_list(shim, kAllocator, variable("LD_PRELOAD", ""), brings_allocator(elf))},
+      // tcmalloc takes its memory by sbrk first, and that is local.
+      {"TCMALLOC_SKIP_SBRK", variable("TCMALLOC_SKIP_SBRK", "1")},
       {handover::kSocketVariable, socket},
       {handover::kWindowVariable, std::to_string(settings.window_bytes)},
       {handover::kMinimumVariable, std::to_string(settings.mmap_min_bytes)},
@@ -151,7 +155,7 @@ Result<int> run(const RunSettings& settings) {
   FARPAGE_TRY_VOID(check(settings));
   FARPAGE_TRY(options, pager_options(settings.pager));
   FARPAGE_TRY(program, find_program(settings.command.at(0)));
-  FARPAGE_TRY_VOID(check_program(program));
+  FARPAGE_TRY(elf, check_program(program));
   FARPAGE_TRY(shim, find_shim());
   FARPAGE_TRY(token, read_token(settings.token_file));
   FARPAGE_TRY(signals, SignalRelay::create());
@@ -168,7 +172,7 @@ Result<int> run(const RunSettings& settings) {
   FARPAGE_TRY(server, uffd::HandoverServer::listen(directory.path() + "/handover"));
   TargetService service(server, options, *client, transports);
 
-  FARPAGE_TRY(child, Child::start(target_options(settings, program, shim, server.path())));
+  FARPAGE_TRY(child, Child::start(target_options(settings, program, elf, shim, server.path())));
   const int status = signals.relay_until_end(child);
   service.wait_for_targets();
   const std::vector<TargetReport> reports = service.reports();

@@ -25,6 +25,42 @@ bool run_of(const uffd::handover::Request& request, uint64_t window_address, uin
   return true;
 }
 
+// Status of the reply: 0 or an errno.
+int obey(uffd::handover::RequestKind kind, uffd::PageRun run, pager::Pager& pager) {
+  using uffd::handover::RequestKind;
+  switch (kind) {
+    case RequestKind::kDiscard:
+      pager.discard(run);
+      return 0;
+    case RequestKind::kForkBegin:
+      return pager.begin_fork() ? 0 : EAGAIN;
+    case RequestKind::kForkDone:
+      pager.end_fork();
+      return 0;
+    case RequestKind::kColdHint:
+      pager.evict_soon(run);
+      return 0;
+    case RequestKind::kWillNeedHint:
+      pager.bring_in_soon(run);
+      return 0;
+    case RequestKind::kNormalAccess:
+      pager.expect_access(run, pager::AccessPattern::kNormal);
+      return 0;
+    case RequestKind::kRandomAccess:
+      pager.expect_access(run, pager::AccessPattern::kRandom);
+      return 0;
+    case RequestKind::kSequentialAccess:
+      pager.expect_access(run, pager::AccessPattern::kSequential);
+      return 0;
+    case RequestKind::kPin:
+      return pager.pin(run) ? 0 : ENOMEM;
+    case RequestKind::kUnpin:
+      pager.unpin(run);
+      return 0;
+  }
+  return ENOSYS;
+}
+
 }  // namespace
 
 TargetService::TargetService(uffd::HandoverServer& server, const pager::PagerOptions& options,
@@ -102,29 +138,9 @@ void TargetService::answer_requests(pager::Pager& pager, const Fd& socket,
       return;
     }
     if (!*request) return;
-    int status = 0;
     uffd::PageRun run;
-    using uffd::handover::RequestKind;
-    switch ((*request)->kind) {
-      case RequestKind::kDiscard:
-        if (run_of(**request, window_address, pager.space().pages(), run)) {
-          pager.discard(run);
-        } else {
-          status = EINVAL;
-        }
-        break;
-      case RequestKind::kForkBegin:
-        status = pager.begin_fork() ? 0 : EAGAIN;
-        break;
-      case RequestKind::kForkDone:
-        pager.end_fork();
-        break;
-      case RequestKind::kColdHint:
-      case RequestKind::kWillNeedHint:
-        break;  // wishes; the pager's own judgement stands
-      default:
-        status = ENOSYS;
-    }
+    const bool inside = run_of(**request, window_address, pager.space().pages(), run);
+    const int status = inside ? obey((*request)->kind, run, pager) : EINVAL;
     if (!uffd::reply(socket, status)) return;
   }
 }

@@ -5,11 +5,14 @@
 #include <atomic>
 
 #include "base/doorbell.h"
+#include "pager/access_map.h"
 #include "pager/budget.h"
 #include "pager/lease_map.h"
 #include "pager/node_directory.h"
 #include "pager/options.h"
 #include "pager/page_table.h"
+#include "pager/pin_map.h"
+#include "pager/run_queue.h"
 #include "pager/stats.h"
 #include "uffd/address_space.h"
 
@@ -25,6 +28,10 @@ struct Core {
   NodeDirectory& nodes;
   SharedStats& shared_stats;
   const Doorbell& borrower_bell;  // rung when a slab is touched for the first time
+  PinMap& pins;
+  AccessMap& access;
+
+  RunQueue cold;  // what the evictor shall take first, however young
 
   std::atomic<bool> stopping{false};
   std::atomic<bool> target_gone{false};

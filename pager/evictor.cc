@@ -22,12 +22,13 @@ Evictor::Evictor(Core& core, LinkPort& port)
 
 Evictor::~Evictor() {
   core_.budget.interrupt();
-  resume();
+  const std::lock_guard lock(mutex_);
+  changed_.notify_all();
 }
 
 void Evictor::pause() {
   std::unique_lock lock(mutex_);
-  pause_wanted_ = true;
+  ++pauses_;
   pause_hint_.store(true, std::memory_order_release);
   core_.budget.interrupt();
   changed_.wait(lock, [this] { return paused_ || core_.stopping.load(std::memory_order_acquire); });
@@ -35,18 +36,18 @@ void Evictor::pause() {
 
 void Evictor::resume() {
   const std::lock_guard lock(mutex_);
-  pause_wanted_ = false;
-  pause_hint_.store(false, std::memory_order_release);
+  FARPAGE_CHECK(pauses_ > 0, "resumed %d times too often", 1 - pauses_);
+  pause_hint_.store(--pauses_ > 0, std::memory_order_release);
   changed_.notify_all();
 }
 
 bool Evictor::wait_while_paused() {
   if (!pause_hint_.load(std::memory_order_acquire)) return false;
   std::unique_lock lock(mutex_);
-  paused_ = pause_wanted_;
+  paused_ = pauses_ > 0;
   changed_.notify_all();
-  changed_.wait(
-      lock, [this] { return !pause_wanted_ || core_.stopping.load(std::memory_order_acquire); });
+  changed_.wait(lock,
+                [this] { return pauses_ == 0 || core_.stopping.load(std::memory_order_acquire); });
   paused_ = false;
   return true;
 }
@@ -56,15 +57,17 @@ void Evictor::run() {
   core_.evictor_thread.store(static_cast<uint32_t>(::gettid()), std::memory_order_release);
   while (!core_.stopping.load(std::memory_order_acquire)) {
     if (wait_while_paused()) continue;
-    if (!core_.budget.above_high() && !core_.budget.has_waiters()) {
+    if (!core_.budget.above_high() && !core_.budget.has_waiters() && core_.cold.empty()) {
       core_.budget.wait_for_pressure(Milliseconds(100));
       continue;
     }
-    while (core_.budget.above_low() && !pause_hint_.load(std::memory_order_acquire) &&
+    while ((core_.budget.above_low() || !core_.cold.empty()) &&
+           !pause_hint_.load(std::memory_order_acquire) &&
            !core_.stopping.load(std::memory_order_acquire)) {
       const Instant start = SteadyClock::read();
       if (pick() == 0) {
-        // Everything resident is in use by fault workers, or lies in slabs without a lease.
+        if (!core_.budget.above_low()) break;  // nothing was left of what is cold
+        // Everything resident is pinned, in use by fault workers, or in slabs without a lease.
         std::this_thread::sleep_for(Milliseconds(1));
         break;
       }
@@ -82,9 +85,23 @@ void Evictor::run() {
   changed_.notify_all();
 }
 
+// What the target has called cold, of one run for each batch, so that victims stay in order.
+void Evictor::pick_cold() {
+  while (count_ == 0) {
+    const auto run = core_.cold.take(kBatchPages);
+    if (!run) return;
+    for (uint32_t i = 0; i < run->pages; ++i) {
+      const PageIndex page{run->first.value + i};
+      try_take(page, core_.table.load(page));
+    }
+  }
+}
+
 // Phase 0: victims, in address order, until the batch is full or the hand has come round.
 size_t Evictor::pick() {
   count_ = 0;
+  pick_cold();
+  if (count_ > 0 || !core_.budget.above_low()) return count_;
   const uint64_t blocks = core_.table.blocks();
   while (count_ < kBatchPages) {
     if (core_.table.resident_in_block(hand_) > 0) pick_from_block(hand_);
@@ -115,18 +132,21 @@ void Evictor::pick_from_block(uint64_t block) {
     hand_page_ = static_cast<uint32_t>(i - first + 1) % kPagesPerBlock;
     const PageIndex page{i};
     const PageWord word = core_.table.load(page);
-    if (word.state() != PageState::kClean && word.state() != PageState::kDirty) continue;
-    if (static_cast<uint8_t>(now - word.epoch()) < minimum_age_) continue;
-    const SlabLease* lease = core_.leases.find(page);
-    if (lease == nullptr) {
-      core_.note_touched(page);
-      continue;
-    }
-    const bool dirty = word.state() == PageState::kDirty;
-    const PageWord evicting = word.to(PageState::kEvicting, dirty ? PageWord::kWasDirty : 0);
-    if (!core_.table.transition(page, word, evicting)) continue;
-    victims_[count_++] = Victim{.page = page, .word = evicting};
+    if (static_cast<uint8_t>(now - word.epoch()) >= minimum_age_) try_take(page, word);
   }
+}
+
+void Evictor::try_take(PageIndex page, PageWord word) {
+  if (word.state() != PageState::kClean && word.state() != PageState::kDirty) return;
+  if (core_.pins.is_pinned(page)) return;
+  if (core_.leases.find(page) == nullptr) {
+    core_.note_touched(page);
+    return;
+  }
+  const bool dirty = word.state() == PageState::kDirty;
+  const PageWord evicting = word.to(PageState::kEvicting, dirty ? PageWord::kWasDirty : 0);
+  if (!core_.table.transition(page, word, evicting)) return;
+  victims_[count_++] = Victim{.page = page, .word = evicting};
 }
 
 // Phase 1: one call for the span from the first to the last dirty victim of each block.
@@ -223,7 +243,7 @@ void Evictor::finish_batch() {
   uint64_t freed = 0;
   for (size_t i = 0; i < count_; ++i)
     if (!victims_[i].keep) ++freed;
-  if (freed > 0) {
+  if (freed > 0 || !core_.budget.above_low()) {  // what was only cold may as well stay
     stuck_batches_ = 0;
     return;
   }

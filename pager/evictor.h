@@ -33,7 +33,7 @@ class Evictor {
 
   const EvictorStats& stats() const { return stats_; }
 
-  // Returns when nothing is being evicted; nothing will be until resume().
+  // Returns when nothing is being evicted; nothing will be until as many resume() as pause().
   void pause();
   void resume();
 
@@ -61,7 +61,9 @@ class Evictor {
   bool wait_while_paused();
   // The phases of one batch.
   size_t pick();  // 0
+  void pick_cold();
   void pick_from_block(uint64_t block);
+  void try_take(PageIndex page, PageWord word);
   void protect();  // 1
   void protect_run(PageIndex first, uint32_t pages);
   void copy_out();  // 2
@@ -102,8 +104,8 @@ class Evictor {
 
   std::mutex mutex_;
   std::condition_variable changed_;
-  bool pause_wanted_ = false;  // guarded by mutex_
-  bool paused_ = false;        // guarded by mutex_
+  int pauses_ = 0;       // guarded by mutex_
+  bool paused_ = false;  // guarded by mutex_
   std::atomic<bool> pause_hint_{false};
   std::jthread thread_;
 };

@@ -177,8 +177,20 @@ bool FaultWorker::fetch(const uffd::Fault& fault, PageWord word, Instant since) 
   return true;
 }
 
+std::optional<PrefetchPlan> FaultWorker::plan_after(const uffd::Fault& fault) {
+  switch (core_.access.of(fault.page)) {
+    case AccessPattern::kNormal:
+      return trends_.observe(fault.thread, fault.page);
+    case AccessPattern::kSequential:
+      return PrefetchPlan{PageIndex{fault.page.value + 1}, 1, core_.options.prefetch_depth};
+    case AccessPattern::kRandom:
+      break;
+  }
+  return std::nullopt;
+}
+
 void FaultWorker::prefetch_after(const uffd::Fault& fault) {
-  if (const auto plan = trends_.observe(fault.thread, fault.page)) {
+  if (const auto plan = plan_after(fault)) {
     fetcher_.post_queued();  // the page that somebody waits for goes first
     prefetcher_.start(*plan);
   }

@@ -64,6 +64,7 @@ class FaultWorker {
   bool unprotect(PageIndex page, PageWord word);
   void handle_unmapped(const uffd::Unmapped& event);
   void fail_for_room(PageIndex page, Instant since);
+  std::optional<PrefetchPlan> plan_after(const uffd::Fault& fault);
   void prefetch_after(const uffd::Fault& fault);
   void finish_in_flight();
 

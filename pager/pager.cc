@@ -14,6 +14,7 @@
 #include "pager/discard.h"
 #include "pager/evictor.h"
 #include "pager/fault_worker.h"
+#include "pager/readahead.h"
 
 namespace farpage::pager {
 namespace {
@@ -41,6 +42,8 @@ class PagerThreads final : public Pager {
     PagerOptions options;
     std::unique_ptr<uffd::AddressSpace> space;
     PageTable table;
+    PinMap pins;
+    AccessMap access;
     std::unique_ptr<LeaseMap> leases;
     Mapping buffers;
     Doorbell stop_bell, connector_bell, borrower_bell;
@@ -49,8 +52,8 @@ class PagerThreads final : public Pager {
   PagerThreads(Parts parts, coordinator::Client& client)
       : parts_(std::move(parts)),
         budget_(make_budget(parts_.options)),
-        core_{parts_.options, *parts_.space, parts_.table,  budget_,
-              *parts_.leases, nodes_,        shared_stats_, parts_.borrower_bell},
+        core_{parts_.options, *parts_.space, parts_.table,         budget_,     *parts_.leases,
+              nodes_,         shared_stats_, parts_.borrower_bell, parts_.pins, parts_.access},
         trends_(parts_.options.prefetch_depth) {
     make_ports();
     borrower_ =
@@ -59,6 +62,7 @@ class PagerThreads final : public Pager {
   }
 
   ~PagerThreads() override {
+    readahead_.reset();  // it may wait for a fault worker
     core_.stopping.store(true, std::memory_order_release);
     parts_.stop_bell.ring();
     parts_.connector_bell.ring();
@@ -85,10 +89,29 @@ class PagerThreads final : public Pager {
           core_, ports, trends_, pin ? cpus[i % cpus.size()] : -1, parts_.stop_bell));
     }
     evictor_ = std::make_unique<Evictor>(core_, *ports_.back());
+    readahead_ = std::make_unique<Readahead>(core_);
     borrower_->start();
   }
 
   void discard(uffd::PageRun run) override { discard_pages(core_, run, BusyPages::kWait); }
+
+  bool pin(uffd::PageRun run) override {
+    if (!parts_.pins.pin(run)) return false;
+    // What the evictor had picked before is gone when this returns; it picks none of them again.
+    evictor_->pause();
+    evictor_->resume();
+    return true;
+  }
+  void unpin(uffd::PageRun run) override { parts_.pins.unpin(run); }
+
+  void evict_soon(uffd::PageRun run) override {
+    core_.cold.push(run);
+    budget_.interrupt();
+  }
+  void bring_in_soon(uffd::PageRun run) override { readahead_->request(run); }
+  void expect_access(uffd::PageRun run, AccessPattern pattern) override {
+    parts_.access.set(run, pattern);
+  }
 
   bool begin_fork() override {
     evictor_->pause();
@@ -197,6 +220,7 @@ class PagerThreads final : public Pager {
   std::vector<std::unique_ptr<FaultWorker>> workers_;
   std::array<std::atomic_flag, kMaxWorkers> taken_{};  // by a thread in resolve()
   std::unique_ptr<Evictor> evictor_;
+  std::unique_ptr<Readahead> readahead_;
 };
 
 }  // namespace
@@ -234,15 +258,21 @@ Result<std::unique_ptr<Pager>> Pager::create(
     complete.workers = std::min(complete.workers, kMaxWorkers);
   }
   FARPAGE_TRY(table, PageTable::create(space->pages()));
+  // Beyond the low-water mark the evictor would go on for ever.
+  const uint64_t pin_percent = std::min(kPinPercent, complete.low_water_percent);
+  const uint64_t pin_limit = (complete.local_bytes >> kPageShift) * pin_percent / 100;
+  FARPAGE_TRY(pins, PinMap::create(space->pages(), pin_limit));
+  FARPAGE_TRY(access, AccessMap::create(space->pages()));
   FARPAGE_TRY(leases, LeaseMap::create(space->pages(), complete.slab_bytes));
   FARPAGE_TRY(buffers, Mapping::anonymous(PagerThreads::buffer_bytes(complete.workers), true));
   FARPAGE_TRY(stop_bell, Doorbell::create());
   FARPAGE_TRY(connector_bell, Doorbell::create());
   FARPAGE_TRY(borrower_bell, Doorbell::create());
   auto pager = std::make_unique<PagerThreads>(
-      PagerThreads::Parts{std::move(complete), std::move(space), std::move(table),
-                          std::move(leases), std::move(buffers), std::move(stop_bell),
-                          std::move(connector_bell), std::move(borrower_bell)},
+      PagerThreads::Parts{std::move(complete), std::move(space), std::move(table), std::move(pins),
+                          std::move(access), std::move(leases), std::move(buffers),
+                          std::move(stop_bell), std::move(connector_bell),
+                          std::move(borrower_bell)},
       client);
   FARPAGE_TRY_VOID(pager->open(patience));
   pager->start(client, transports);

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "coordinator/client.h"
+#include "pager/access_map.h"
 #include "pager/options.h"
 #include "pager/stats.h"
 #include "rdma/transport.h"
@@ -28,6 +29,14 @@ class Pager {
 
   // The target gives these pages up: zeros from now on. Returns when no worker holds one of them.
   virtual void discard(uffd::PageRun run) = 0;
+  // mlock(2): from the return of pin() on these pages are not evicted, once they are here; false:
+  // the pins would take more of the budget than kPinPercent, and nothing was pinned.
+  virtual bool pin(uffd::PageRun run) = 0;
+  virtual void unpin(uffd::PageRun run) = 0;
+  // madvise(2). Wishes: done soon, as far as there is room, and forgotten when there are too many.
+  virtual void evict_soon(uffd::PageRun run) = 0;
+  virtual void bring_in_soon(uffd::PageRun run) = 0;
+  virtual void expect_access(uffd::PageRun run, AccessPattern pattern) = 0;
   // Stands eviction still. True: every page of the target is present or was never written, so that
   // a copy-on-write copy of it is whole; end_fork() goes on. False: it is not, and nothing was
   // changed.

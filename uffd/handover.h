@@ -22,7 +22,7 @@
 namespace farpage::uffd::handover {
 
 inline constexpr uint32_t kMagic = 0x66617270;  // "farp"
-inline constexpr uint32_t kVersion = 1;
+inline constexpr uint32_t kVersion = 2;
 
 // Environment of the target, set by `farpage run`.
 inline constexpr char kSocketVariable[] = "FARPAGE_HANDOVER";         // path of the socket
@@ -63,6 +63,14 @@ enum class RequestKind : uint32_t {
   // Evict [address, address + bytes) soon / bring it in soon. Hints: status is always 0.
   kColdHint = 4,
   kWillNeedHint = 5,
+  // madvise(NORMAL, RANDOM, SEQUENTIAL): what to fetch ahead there. Hints, as above.
+  kNormalAccess = 6,
+  kRandomAccess = 7,
+  kSequentialAccess = 8,
+  // mlock: nothing of the range is evicted until kUnpin. ENOMEM: too much of the budget would be
+  // pinned, and nothing was. The shim calls mlock itself after the reply.
+  kPin = 9,
+  kUnpin = 10,
 };
 
 struct Request {

@@ -1,6 +1,8 @@
 #include "uffd/other_process.h"
 
+#include <fcntl.h>
 #include <sys/uio.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -19,11 +21,14 @@ class OtherWindow final : public WindowAddressSpace {
       : WindowAddressSpace(std::move(userfaultfd), target.window_address,
                            target.window_bytes >> kPageShift),
         pid_(target.pid),
+        memory_(
+            ::open(("/proc/" + std::to_string(target.pid) + "/mem").c_str(), O_RDONLY | O_CLOEXEC)),
         agent_(std::move(target.ring), [pidfd = std::make_shared<Fd>(std::move(target.pidfd))] {
           return process_alive(*pidfd);
         }) {}
 
-  // process_vm_readv(2): adjacent pages become one vector element.
+  // process_vm_readv(2): adjacent pages become one vector element. It refuses what the target
+  // itself may not read (PROT_NONE); /proc/PID/mem does not, but knows no vectors.
   Status read(std::span<const PageIndex> present, std::span<std::byte> out) override {
     FARPAGE_CHECK(out.size() >= present.size() * kPageBytes, "%zu bytes", out.size());
     constexpr size_t kMaxVectors = 512;
@@ -48,9 +53,12 @@ class OtherWindow final : public WindowAddressSpace {
       }
       const iovec local{out.data() + first * kPageBytes, (page - first) * kPageBytes};
       const ssize_t got = ::process_vm_readv(pid_, &local, 1, remote.data(), vectors, 0);
-      if (got < 0) return fail_errno("process_vm_readv of the target");
-      if (static_cast<size_t>(got) != local.iov_len)
-        return fail(ErrorCode::kUnavailable, "process_vm_readv read only a part");
+      if (got < 0 && errno != EFAULT) return fail_errno("process_vm_readv of the target");
+      const size_t done = got < 0 ? 0 : static_cast<size_t>(got) / kPageBytes;
+      if (first + done == page) continue;
+      page = first + done;
+      FARPAGE_TRY_VOID(read_closed(present[page], out.subspan(page * kPageBytes, kPageBytes)));
+      ++page;
     }
     return {};
   }
@@ -78,7 +86,15 @@ class OtherWindow final : public WindowAddressSpace {
   }
 
  private:
+  Status read_closed(PageIndex page, std::span<std::byte> out) const {
+    const auto at = static_cast<off_t>(address_of(page));
+    if (::pread(memory_.get(), out.data(), out.size(), at) != static_cast<ssize_t>(out.size()))
+      return fail_errno("reading a page of the target");
+    return {};
+  }
+
   const pid_t pid_;
+  const Fd memory_;  // invalid where /proc says no: such pages then stay in memory
   AgentRingProducer agent_;
   std::array<handover::Command, 512> commands_;  // drop() only: one thread at a time
 };

@@ -39,6 +39,7 @@ pid_t Shim::fork() {
         return -1;
       }
       system_call(SYS_madvise, window_.begin, window_.bytes(), MADV_DOFORK);
+      keep_wishes_from_children();
     }
     ++forks_;
   }

@@ -2,15 +2,17 @@
 // replaces, leaves errno alone unless it fails, and does nothing of its own without
 // FARPAGE_HANDOVER.
 //
-// Not here: calls that libc makes inside (thread stacks, its own malloc), and bare system calls.
-// What forks is in fork.cc.
+// Not here: calls that libc makes inside (thread stacks, its own malloc), and system calls that a
+// program makes by an instruction of its own. What forks is in fork.cc, files in direct_io.cc,
+// rings in ring_buffers.cc.
 #include <errno.h>
 #include <limits.h>
 #include <stdarg.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "pager/preload/report.h"
+#include "pager/preload/memory_calls.h"
+#include "pager/preload/ring_buffers.h"
 #include "pager/preload/shim.h"
 
 extern "C" int __close(int fd);  // libc's own close, under its other public name
@@ -20,192 +22,6 @@ namespace farpage::preload {
 constinit Shim shim;
 
 namespace {
-
-using uffd::handover::RequestKind;
-
-#ifndef MADV_COLLAPSE
-#define MADV_COLLAPSE 25  // Linux 6.1
-#endif
-#ifndef MADV_DONTNEED_LOCKED
-#define MADV_DONTNEED_LOCKED 24  // Linux 5.18
-#endif
-#ifndef MADV_GUARD_INSTALL
-#define MADV_GUARD_INSTALL 102  // Linux 6.13
-#endif
-
-// Mappings with one of these have properties that far memory has not.
-constexpr int kLocalFlags = MAP_GROWSDOWN | MAP_HUGETLB | MAP_LOCKED | MAP_STACK
-#ifdef MAP_32BIT
-                            | MAP_32BIT
-#endif
-    ;
-constexpr int kProtections = PROT_READ | PROT_WRITE | PROT_EXEC;
-
-struct MapCall {
-  void* address;
-  size_t length;
-  int protection;
-  int flags;
-  int fd;
-  off_t offset;
-
-  bool may_be_far() const {
-    return (flags & (MAP_ANONYMOUS | MAP_PRIVATE)) == (MAP_ANONYMOUS | MAP_PRIVATE) &&
-           (flags & kLocalFlags) == 0 && (protection & ~kProtections) == 0 && length > 0;
-  }
-  long local(int other_flags, void* other_address) const {
-    return system_call(SYS_mmap, other_address, length, protection, other_flags, fd, offset);
-  }
-  long local() const { return local(flags, address); }
-};
-
-uint64_t address_of(const void* pointer) {
-  return reinterpret_cast<uint64_t>(pointer);
-}
-
-// The pages that a call names; empty when the kernel would refuse them, as it then shall.
-Span pages_of(const void* address, size_t length) {
-  const uint64_t begin = address_of(address);
-  const uint64_t bytes = round_up_to_page(length);
-  if (begin % kPageBytes != 0 || bytes < length || begin + bytes < begin) {
-    return {};
-  }
-  return {begin, begin + bytes};
-}
-
-long map_fixed(const MapCall& call) {
-  const Span wanted = pages_of(call.address, call.length);
-  const Span far = shim.far_part(wanted);
-  if (far.empty()) {
-    return call.local();
-  }
-  if (call.may_be_far() && far.contains(wanted)) {
-    return shim.map_at(far, call.protection);
-  }
-  // Mapped elsewhere first and moved here, so that nothing is lost when the kernel refuses it.
-  const long elsewhere = call.local(call.flags & ~MAP_FIXED, nullptr);
-  if (is_error(elsewhere)) {
-    return elsewhere;
-  }
-  const long moved = shim.overlay(elsewhere, wanted);
-  if (is_error(moved)) {
-    system_call(SYS_munmap, elsewhere, wanted.bytes());
-  }
-  return moved;
-}
-
-long map(const MapCall& call) {
-  if (!shim.active() || (call.flags & MAP_FIXED_NOREPLACE) == MAP_FIXED_NOREPLACE) {
-    return call.local();
-  }
-  if ((call.flags & MAP_FIXED) != 0) {
-    return map_fixed(call);
-  }
-  const uint64_t bytes = round_up_to_page(call.length);
-  if (!call.may_be_far() || call.length < shim.minimum_bytes() || bytes < call.length) {
-    return call.local();
-  }
-  const long far = shim.map(bytes, call.protection);
-  return far != 0 ? far : call.local();
-}
-
-// Calls `local` for what lies before and behind the window; the first failure counts.
-template <typename Local>
-long on_both_sides(Span wanted, Span far, Local local) {
-  long result = 0;
-  for (const Span side : {Span{wanted.begin, far.begin}, Span{far.end, wanted.end}}) {
-    if (!side.empty() && !is_error(result)) {
-      result = local(side);
-    }
-  }
-  return result;
-}
-
-long unmap(void* address, size_t length) {
-  const auto local = [](Span span) { return system_call(SYS_munmap, span.begin, span.bytes()); };
-  const Span wanted = pages_of(address, length);
-  const Span far = shim.active() ? shim.far_part(wanted) : Span{};
-  if (far.empty()) {
-    return system_call(SYS_munmap, address, length);
-  }
-  const long result = shim.unmap(far);
-  return is_error(result) ? result : on_both_sides(wanted, far, local);
-}
-
-long refuse_remap(const char* what) {
-  Report().text("mremap with ").text(what).text(" on far memory is not supported").write();
-  return -ENOMEM;
-}
-
-long remap(void* address, size_t old_length, size_t new_length, int flags, void* new_address) {
-  const auto local = [&] {
-    return system_call(SYS_mremap, address, old_length, new_length, flags, new_address);
-  };
-  if (!shim.active()) {
-    return local();
-  }
-  const Span old = pages_of(address, old_length > 0 ? old_length : 1);
-  const Span far = shim.far_part(old);
-  const bool onto_far =
-      (flags & MREMAP_FIXED) != 0 && !shim.far_part(pages_of(new_address, new_length)).empty();
-  if (onto_far) {
-    return refuse_remap("MREMAP_FIXED");
-  }
-  if (far.empty()) {
-    return local();
-  }
-  if ((flags & ~MREMAP_MAYMOVE) != 0) {
-    return refuse_remap("MREMAP_FIXED or MREMAP_DONTUNMAP");
-  }
-  const uint64_t new_bytes = round_up_to_page(new_length);
-  if (old_length == 0 || new_length == 0 || new_bytes < new_length) {
-    return -EINVAL;
-  }
-  return far.contains(old) ? shim.remap(old, new_bytes, (flags & MREMAP_MAYMOVE) != 0) : -EFAULT;
-}
-
-long advise_far(Span far, int advice) {
-  switch (advice) {
-    case MADV_DONTNEED:
-    case MADV_DONTNEED_LOCKED:
-    case MADV_FREE:
-      return shim.discard(far);
-    case MADV_COLD:
-    case MADV_PAGEOUT:
-      shim.hint(RequestKind::kColdHint, far);
-      return 0;
-    case MADV_WILLNEED:
-      shim.hint(RequestKind::kWillNeedHint, far);
-      return 0;
-    // What the shim itself has set on the window and must keep, and what would make huge or shared
-    // pages behind the pager's back. All of these are wishes: done as far as they can be.
-    case MADV_DOFORK:
-    case MADV_DONTFORK:
-    case MADV_HUGEPAGE:
-    case MADV_NOHUGEPAGE:
-    case MADV_MERGEABLE:
-    case MADV_UNMERGEABLE:
-      return 0;
-    case MADV_COLLAPSE:
-    case MADV_GUARD_INSTALL:
-      return -EINVAL;
-    default:
-      return system_call(SYS_madvise, far.begin, far.bytes(), advice);
-  }
-}
-
-long advise(void* address, size_t length, int advice) {
-  const auto local = [advice](Span span) {
-    return system_call(SYS_madvise, span.begin, span.bytes(), advice);
-  };
-  const Span wanted = pages_of(address, length);
-  const Span far = shim.active() ? shim.far_part(wanted) : Span{};
-  if (far.empty()) {
-    return system_call(SYS_madvise, address, length, advice);
-  }
-  const long result = advise_far(far, advice);
-  return is_error(result) ? result : on_both_sides(wanted, far, local);
-}
 
 // close_range around the shim's own descriptors.
 long close_all_but_own(unsigned first, unsigned last, int flags) {
@@ -231,12 +47,61 @@ void* pointer_or_errno(long result) {
   return reinterpret_cast<void*>(result);
 }
 
-int zero_or_errno(long result) {
+long value_or_errno(long result) {
   if (is_error(result)) {
     errno = static_cast<int>(-result);
     return -1;
   }
-  return 0;
+  return result;
+}
+
+int zero_or_errno(long result) {
+  return value_or_errno(result) < 0 ? -1 : 0;
+}
+
+template <typename T>
+T* pointer(long word) {
+  return reinterpret_cast<T*>(word);
+}
+
+// A system call by its number.
+long any_call(long number, long a, long b, long c, long d, long e, long f) {
+  const auto size = [](long word) { return static_cast<size_t>(word); };
+  const auto small = [](long word) { return static_cast<int>(word); };
+  switch (number) {
+    case SYS_mmap:
+      return map({pointer<void>(a), size(b), small(c), small(d), small(e), f});
+    case SYS_munmap:
+      return unmap(pointer<void>(a), size(b));
+    case SYS_mremap:
+      return remap(pointer<void>(a), size(b), size(c), small(d), pointer<void>(e));
+    case SYS_madvise:
+      return advise(pointer<void>(a), size(b), small(c));
+    case SYS_process_madvise:
+      return advise_process(small(a), pointer<void>(b), size(c), small(d),
+                            static_cast<unsigned>(e));
+    case SYS_pkey_mprotect:
+      return protect_with_key(pointer<void>(a), size(b), small(c), small(d));
+    case SYS_mlock:
+      return lock_memory(pointer<void>(a), size(b), 0);
+    case SYS_mlock2:
+      return lock_memory(pointer<void>(a), size(b), static_cast<unsigned>(c));
+    case SYS_munlock:
+      return unlock_memory(pointer<void>(a), size(b));
+    case SYS_mlockall:
+      return lock_all_memory(small(a));
+    case SYS_munlockall:
+      return unlock_all_memory();
+    case SYS_close_range:
+      return close_all_but_own(static_cast<unsigned>(a), static_cast<unsigned>(b), small(c));
+    case SYS_close:
+      return shim.owns_descriptor(small(a)) ? -EBADF : system_call(SYS_close, a);
+    case SYS_io_uring_register:
+      return register_ring(small(a), static_cast<unsigned>(b), pointer<void>(c),
+                           static_cast<unsigned>(d));
+    default:
+      return system_call(number, a, b, c, d, e, f);
+  }
 }
 
 __attribute__((constructor)) void start() {
@@ -284,13 +149,51 @@ FARPAGE_EXPORT int posix_madvise(void* address, size_t length, int advice) noexc
   if (advice != POSIX_MADV_DONTNEED) {  // the others are the same numbers
     return static_cast<int>(-preload::advise(address, length, advice));
   }
-  if (preload::shim.active()) {
-    const preload::Span far = preload::shim.far_part(preload::pages_of(address, length));
-    if (!far.empty()) {
-      preload::shim.hint(preload::RequestKind::kColdHint, far);
-    }
-  }
+  preload::advise_cold(address, length);
   return 0;  // as libc: nothing for local memory
+}
+
+FARPAGE_EXPORT ssize_t process_madvise(int pidfd, const iovec* vector, size_t count, int advice,
+                                       unsigned flags) noexcept {
+  return preload::value_or_errno(preload::advise_process(pidfd, vector, count, advice, flags));
+}
+
+FARPAGE_EXPORT int pkey_mprotect(void* address, size_t length, int protection, int key) noexcept {
+  return preload::zero_or_errno(preload::protect_with_key(address, length, protection, key));
+}
+
+FARPAGE_EXPORT int mlock(const void* address, size_t length) noexcept {
+  return preload::zero_or_errno(preload::lock_memory(address, length, 0));
+}
+
+FARPAGE_EXPORT int mlock2(const void* address, size_t length, unsigned flags) noexcept {
+  return preload::zero_or_errno(preload::lock_memory(address, length, flags));
+}
+
+FARPAGE_EXPORT int munlock(const void* address, size_t length) noexcept {
+  return preload::zero_or_errno(preload::unlock_memory(address, length));
+}
+
+FARPAGE_EXPORT int mlockall(int flags) noexcept {
+  return preload::zero_or_errno(preload::lock_all_memory(flags));
+}
+
+FARPAGE_EXPORT int munlockall() noexcept {
+  return preload::zero_or_errno(preload::unlock_all_memory());
+}
+
+// Runtimes that avoid libc's wrappers often still come this way.
+FARPAGE_EXPORT long syscall(long number, ...) noexcept {
+  va_list rest;
+  va_start(rest, number);
+  const long a = va_arg(rest, long);
+  const long b = va_arg(rest, long);
+  const long c = va_arg(rest, long);
+  const long d = va_arg(rest, long);
+  const long e = va_arg(rest, long);
+  const long f = va_arg(rest, long);
+  va_end(rest);
+  return preload::value_or_errno(preload::any_call(number, a, b, c, d, e, f));
 }
 
 // Programs that close all descriptors they do not know (daemons above all) do not mean these.

@@ -75,12 +75,12 @@ bool Ranges::remove(Span span) {
   return true;
 }
 
-bool Ranges::any_free(Span span) const {
+bool Ranges::intersects(Span span) const {
   const size_t i = first_ending_after(span.begin);
   return i < count_ && spans_[i].begin < span.end;
 }
 
-bool Ranges::all_free(Span span) const {
+bool Ranges::contains(Span span) const {
   const size_t i = first_ending_after(span.begin);
   return i < count_ && spans_[i].contains(span);
 }

@@ -1,5 +1,5 @@
-// Ranges: which parts of the window are free. A sorted array of disjoint, non-adjacent spans in
-// memory of its own, so that the shim never needs an allocator.
+// Ranges: a set of pages of the window (the free ones, the locked ones). A sorted array of
+// disjoint, non-adjacent spans in memory of its own, so that the shim never needs an allocator.
 //
 // Threads: none; the caller holds the shim's lock.
 // Invariants: 1. spans are sorted, not empty, disjoint, and do not touch. 2. All bounds are page
@@ -25,21 +25,42 @@ class Ranges {
   // Reserves the array's memory. 0 or a negative errno.
   long open();
 
-  // The lowest free span of `bytes` at a multiple of `alignment` (a power of two); empty when there
-  // is none. It stays free until removed.
+  // The lowest span of `bytes` in the set at a multiple of `alignment` (a power of two); empty when
+  // there is none.
   Span find(uint64_t bytes, uint64_t alignment) const;
 
-  // Frees the span; what is free in it already stays so. false when the array is full: the span is
-  // then not free.
+  // What is in already stays. false when the array is full: nothing changed.
   bool add(Span span);
-  // Takes the span; what is taken already stays so. false when the array is full: nothing changed.
+  // What is out already stays so. false when the array is full: nothing changed.
   bool remove(Span span);
 
-  bool any_free(Span span) const;
-  bool all_free(Span span) const;
+  bool intersects(Span span) const;
+  bool contains(Span span) const;
 
   size_t size() const { return count_; }
   const Span& operator[](size_t index) const { return spans_[index]; }
+
+  // Calls each(Span) for what lies in `span`, from below. `each` changes nothing here.
+  template <typename Each>
+  void for_each_in(Span span, Each each) const {
+    for (size_t i = first_ending_after(span.begin); i < count_ && spans_[i].begin < span.end; ++i) {
+      each(overlap(spans_[i], span));
+    }
+  }
+  // The same for what lies between.
+  template <typename Each>
+  void for_each_gap_in(Span span, Each each) const {
+    uint64_t from = span.begin;
+    for_each_in(span, [&](Span present) {
+      if (from < present.begin) {
+        each(Span{from, present.begin});
+      }
+      from = present.end;
+    });
+    if (from < span.end) {
+      each(Span{from, span.end});
+    }
+  }
 
  private:
   // The first span that ends after `address`; count_ when there is none.

@@ -3,7 +3,6 @@
 #include <errno.h>
 #include <sys/mman.h>
 
-#include "pager/preload/mappings.h"
 #include "pager/preload/report.h"
 
 namespace farpage::preload {
@@ -28,19 +27,27 @@ uint64_t alignment_for(uint64_t bytes) {
   return alignment;
 }
 
-long drop(Span span) {
-  const long dropped = system_call(SYS_madvise, span.begin, span.bytes(), MADV_DONTNEED);
-  if (dropped != -EINVAL) {
-    return dropped;
-  }
-  // EINVAL is mlocked memory. It is given up all the same, as munmap would.
-  system_call(SYS_munlock, span.begin, span.bytes());
-  return system_call(SYS_madvise, span.begin, span.bytes(), MADV_DONTNEED);
-}
+#ifndef MADV_DONTNEED_LOCKED
+#define MADV_DONTNEED_LOCKED 24  // Linux 5.18
+#endif
 
 }  // namespace
 
 long Shim::map(uint64_t bytes, int protection) {
+  const long begin = take(bytes, protection);
+  if (begin == 0 || is_error(begin)) {
+    return begin;
+  }
+  const Span span{static_cast<uint64_t>(begin), static_cast<uint64_t>(begin) + bytes};
+  const long result = lock_as_future(span, protection);
+  if (is_error(result)) {
+    unmap(span);
+    return result;
+  }
+  return begin;
+}
+
+long Shim::take(uint64_t bytes, int protection) {
   const Locked locked(lock_);
   const Span span = free_.find(bytes, alignment_for(bytes));
   if (span.empty()) {
@@ -68,29 +75,36 @@ long Shim::map(uint64_t bytes, int protection) {
 }
 
 long Shim::map_at(Span far, int protection) {
-  const Locked locked(lock_);
-  if (const long emptied = unmap_locked(far); is_error(emptied)) {
-    return emptied;
+  {
+    const Locked locked(lock_);
+    if (const long emptied = unmap_locked(far); is_error(emptied)) {
+      return emptied;
+    }
+    if (!free_.remove(far)) {
+      return -ENOMEM;
+    }
+    const long opened = system_call(SYS_mprotect, far.begin, far.bytes(), protection);
+    if (is_error(opened)) {
+      return opened;
+    }
   }
-  if (!free_.remove(far)) {
-    return -ENOMEM;
-  }
-  const long opened = system_call(SYS_mprotect, far.begin, far.bytes(), protection);
-  return is_error(opened) ? opened : static_cast<long>(far.begin);
+  const long result = lock_as_future(far, protection);
+  return is_error(result) ? result : static_cast<long>(far.begin);
 }
 
-long Shim::overlay(long from, Span to) {
+long Shim::overlay(Span from, Span to) {
   const Locked locked(lock_);
   const Span far = far_part(to);
+  forget_wishes(far);
   if (const long told = control_.request(RequestKind::kDiscard, far); is_error(told)) {
     return told;
   }
   if (!free_.remove(far)) {
     return -ENOMEM;
   }
-  has_overlays_.store(true, std::memory_order_release);
-  return system_call(SYS_mremap, from, to.bytes(), to.bytes(), MREMAP_MAYMOVE | MREMAP_FIXED,
-                     to.begin);
+  note_altered();
+  return system_call(SYS_mremap, from.begin, from.bytes(), to.bytes(),
+                     MREMAP_MAYMOVE | MREMAP_FIXED, to.begin);
 }
 
 long Shim::unmap(Span far) {
@@ -98,24 +112,28 @@ long Shim::unmap(Span far) {
   return unmap_locked(far);
 }
 
-long Shim::discard(Span far) {
+long Shim::discard(Span far, int advice) {
   const Locked locked(lock_);
-  return discard_locked(far);
+  if (advice != MADV_DONTNEED_LOCKED && locked_.intersects(far)) {
+    return -EINVAL;
+  }
+  return discard_locked(far, advice);
 }
 
-long Shim::discard_locked(Span far) {
+long Shim::discard_locked(Span far, int advice) {
   const long told = control_.request(RequestKind::kDiscard, far);
-  return is_error(told) ? told : drop(far);
+  return is_error(told) ? told : system_call(SYS_madvise, far.begin, far.bytes(), advice);
 }
 
 bool Shim::may_hold_other_mappings() const {
-  return has_overlays_.load(std::memory_order_acquire) || agent_.has_poisoned();
+  return altered_.load(std::memory_order_acquire) || agent_.has_poisoned();
 }
 
 long Shim::unmap_locked(Span far) {
-  if (free_.all_free(far)) {
+  if (free_.contains(far)) {
     return 0;
   }
+  forget_wishes(far);
   if (may_hold_other_mappings()) {
     const long told = control_.request(RequestKind::kDiscard, far);
     if (is_error(told)) {
@@ -128,7 +146,7 @@ long Shim::unmap_locked(Span far) {
       return made;
     }
   } else {
-    const long dropped = discard_locked(far);
+    const long dropped = discard_locked(far, MADV_DONTNEED);
     if (is_error(dropped)) {
       return dropped;
     }
@@ -139,85 +157,52 @@ long Shim::unmap_locked(Span far) {
   return 0;
 }
 
-void Shim::hint(RequestKind kind, Span far) {
+// What the program has said about these pages goes with them.
+void Shim::forget_wishes(Span far) {
+  unlock_locked(far);
+  if (registered_.intersects(far)) {
+    registered_.remove(far);
+    control_.request(RequestKind::kUnpin, far);
+  }
+  childless_.remove(far);
+  if (advised_.intersects(far)) {
+    advised_.remove(far);
+    control_.request(RequestKind::kNormalAccess, far);
+  }
+}
+
+long Shim::hint(RequestKind kind, Span far) {
   const Locked locked(lock_);
-  control_.request(kind, far);
+  if (kind == RequestKind::kColdHint && locked_.intersects(far)) {
+    return -EINVAL;
+  }
+  control_.request(kind, far);  // a wish: without a pager it comes to nothing
+  return 0;
 }
 
-long Shim::remap(Span old, uint64_t new_bytes, bool may_move) {
-  Mapping mapping;
-  if (const long found = find_mapping(old, mapping); is_error(found)) {
-    return found;
-  }
-  if (!mapping.anonymous || !mapping.span.contains(old)) {
-    return -EFAULT;  // as the kernel answers for a range over several mappings
-  }
-  {
-    const Locked locked(lock_);
-    if (free_.any_free(old)) {
-      return -EFAULT;
+long Shim::expect_access(RequestKind pattern, Span far) {
+  const Locked locked(lock_);
+  if (pattern == RequestKind::kNormalAccess) {
+    if (!advised_.intersects(far)) {
+      return 0;
     }
-    const long result = remap_in_place(old, new_bytes, mapping.protection);
-    if (result != -ENOMEM || !may_move) {
-      return result;
-    }
+    advised_.remove(far);
+  } else if (!advised_.add(far)) {
+    return 0;
   }
-  return move(old, new_bytes, mapping.protection);
+  control_.request(pattern, far);
+  return 0;
 }
 
-// -ENOMEM when the next pages are not free.
-long Shim::remap_in_place(Span old, uint64_t new_bytes, int protection) {
-  const long same = static_cast<long>(old.begin);
-  const Span wanted{old.begin, old.begin + new_bytes};
-  if (wanted.end <= old.end) {
-    const Span tail{wanted.end, old.end};
-    const long cut = tail.empty() ? 0 : unmap_locked(tail);
-    return is_error(cut) ? cut : same;
-  }
-  const Span more{old.end, wanted.end};
-  if (!free_.all_free(more) || !free_.remove(more)) {
-    return -ENOMEM;
-  }
-  const long opened = system_call(SYS_mprotect, more.begin, more.bytes(), protection);
-  if (is_error(opened)) {
-    free_.add(more);
-    return opened;
-  }
-  return same;
+long Shim::keep_from_children(Span far, bool keep) {
+  const Locked locked(lock_);
+  return (keep ? childless_.add(far) : childless_.remove(far)) ? 0 : -ENOMEM;
 }
 
-// No lock: the copy touches far memory. A program that uses the range meanwhile is wrong with the
-// real mremap too.
-long Shim::move(Span old, uint64_t new_bytes, int protection) {
-  long to = map(new_bytes, PROT_READ | PROT_WRITE);
-  if (to == 0) {
-    to = system_call(SYS_mmap, nullptr, new_bytes, PROT_READ | PROT_WRITE,
-                     MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  }
-  if (is_error(to)) {
-    return to;
-  }
-  if ((protection & PROT_READ) == 0) {
-    system_call(SYS_mprotect, old.begin, old.bytes(), PROT_READ);
-  }
-  const uint64_t* from = reinterpret_cast<const uint64_t*>(old.begin);
-  uint64_t* into = reinterpret_cast<uint64_t*>(to);
-  constexpr uint64_t kPageWords = kPageBytes / sizeof(uint64_t);
-  for (uint64_t page = 0; page < old.bytes() / kPageBytes; ++page) {
-    uint64_t any_bit = 0;
-    for (uint64_t i = 0; i < kPageWords; ++i) {
-      any_bit |= from[page * kPageWords + i];
-    }
-    // What is zero is not written, so that an empty page stays one.
-    for (uint64_t i = 0; any_bit != 0 && i < kPageWords; ++i) {
-      into[page * kPageWords + i] = from[page * kPageWords + i];
-    }
-  }
-  if (protection != (PROT_READ | PROT_WRITE)) {
-    system_call(SYS_mprotect, to, new_bytes, protection);
-  }
-  const long freed = unmap(old);
-  return is_error(freed) ? freed : to;
+void Shim::keep_wishes_from_children() {
+  childless_.for_each_in(window_, [](Span span) {
+    system_call(SYS_madvise, span.begin, span.bytes(), MADV_DONTFORK);
+  });
 }
 
 bool Shim::owns_descriptor(int fd) const {

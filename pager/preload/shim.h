@@ -53,16 +53,35 @@ class Shim {
   long map(uint64_t bytes, int protection);
   // Fresh zeros at these very pages of the window, whatever was there.
   long map_at(Span far, int protection);
-  // Moves an existing mapping of `bytes` at `from` over `to`, which overlaps the window.
-  long overlay(long from, Span to);
+  // Moves the local mapping `from` over `to`, which overlaps the window; it stays local.
+  long overlay(Span from, Span to);
   // Takes back what was given; free pages in the span do no harm.
   long unmap(Span far);
-  // mremap of a range in the window.
+  // mremap of a range in the window, in place if it can be, else to any place.
   long remap(Span old, uint64_t new_bytes, bool may_move);
-  // The span reads zeros from now on.
-  long discard(Span far);
-  // The pager is asked to evict, or to bring in. Never fails.
-  void hint(uffd::handover::RequestKind kind, Span far);
+  // The same to a given place, far or local, which does not overlap `old`. keep_old: what was there
+  // stays mapped, as zeros (MREMAP_DONTUNMAP).
+  long remap_to(Span old, Span wanted, bool keep_old);
+  long remap_away(Span old, bool keep_old);
+  // The span reads zeros from now on. -EINVAL where it is locked and `advice` is not
+  // MADV_DONTNEED_LOCKED.
+  long discard(Span far, int advice);
+  // The pager is asked to evict (-EINVAL what is locked), or to bring in.
+  long hint(uffd::handover::RequestKind kind, Span far);
+  long expect_access(uffd::handover::RequestKind pattern, Span far);
+  // Whether children get the span at all.
+  long keep_from_children(Span far, bool keep);
+  // The kernel knows something about some mapping of the window that must not stay with its
+  // addresses when they are given out again.
+  void note_altered() { altered_.store(true, std::memory_order_release); }
+
+  // mlock and its kin (lock_calls.cc). -ENOMEM when the pager will not keep so much here.
+  long lock(Span far, unsigned mlock2_flags);
+  void unlock(Span far);
+  long lock_all(int mlockall_flags);
+  long unlock_all();
+  // The kernel is about to pin the span for long: it is not evicted until it is unmapped.
+  long register_buffer(Span far);
 
   pid_t fork();
 
@@ -78,11 +97,19 @@ class Shim {
   void start(const Settings& settings);
   void reserve_window_or_exit(uint64_t bytes);
   long make_window_memory(Span span);
-  long discard_locked(Span far);
+  long discard_locked(Span far, int advice);
   long unmap_locked(Span far);
+  void forget_wishes(Span far);
+  void unlock_locked(Span far);
+  void repin();
   long remap_in_place(Span old, uint64_t new_bytes, int protection);
+  void keep_wishes_from_children();
 
-  long move(Span old, uint64_t new_bytes, int protection);
+  // Without.
+  long take(uint64_t bytes, int protection);
+  long lock_as_future(Span far, int protection);
+  long movable(Span old, int& protection);
+  long move(Span old, Span to, int protection, bool keep_old);
   bool may_hold_other_mappings() const;
   void forget_after_fork();
 
@@ -93,13 +120,19 @@ class Shim {
   Agent agent_;
 
   std::atomic<State> state_{State::kUnknown};
-  // The program mapped something else into the window: a page is made the window's own again by
-  // mapping it afresh. Never reset.
-  std::atomic<bool> has_overlays_{false};
+  // The program mapped something else into the window, or gave a part of it a property that
+  // mprotect does not take away: a page is made the window's own again by mapping it afresh. Never
+  // reset.
+  std::atomic<bool> altered_{false};
+  std::atomic<int> future_lock_{0};  // MCL_* of the last mlockall that had MCL_FUTURE
 
   Lock lock_;
   // Guarded by lock_.
   Ranges free_;
+  Ranges locked_;      // mlock; pinned at the pager
+  Ranges registered_;  // by register_buffer(); pinned at the pager
+  Ranges advised_;     // RANDOM or SEQUENTIAL; the pager has the pattern
+  Ranges childless_;   // MADV_DONTFORK
   Control control_;
   int forks_ = 0;
   bool warned_full_ = false;

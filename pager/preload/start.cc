@@ -101,7 +101,10 @@ void Shim::reserve_window_or_exit(uint64_t bytes) {
   if (begin + reserved_bytes > window_.end) {
     system_call(SYS_munmap, window_.end, begin + reserved_bytes - window_.end);
   }
-  const long opened = free_.open();
+  long opened = 0;
+  for (Ranges* ranges : {&free_, &locked_, &registered_, &advised_, &childless_}) {
+    opened = is_error(opened) ? opened : ranges->open();
+  }
   const long made = is_error(opened) ? opened : make_window_memory(window_);
   if (is_error(made)) {
     Report().text("cannot register the window with userfaultfd: ").error(made).write_and_exit();

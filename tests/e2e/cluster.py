@@ -126,13 +126,14 @@ class EndToEnd(unittest.TestCase):
         return coordinator, [self.start_node(f"node-{i + 1}", lend=lend, transports=transport)
                              for i in range(nodes)]
 
-    def start_run(self, command, local="32M", options=(), stdin=subprocess.DEVNULL):
+    def start_run(self, command, local="32M", options=(), stdin=subprocess.DEVNULL,
+                  environment=None):
         """`farpage run` in the cluster (or an embedded one, when there is none)."""
         where = ["--coordinator", self.url, *self.token_arguments()] if self.url else []
         self.stats_path = self.path("stats.json")
         return self._owned(Process(
             [FARPAGE, "run", "--local", local, "--stats-file", self.stats_path, *where, *options,
-             "--", *command], self._log("run"), stdin=stdin))
+             "--", *command], self._log("run"), environment, stdin))
 
     def run_far(self, command, **more):
         """Runs it to its end: status, output, and what went to standard error."""

@@ -4,8 +4,14 @@ import re
 import subprocess
 import sys
 
-EXPORTED = {"close", "close_range", "closefrom", "daemon", "fork", "forkpty", "madvise", "mmap", "mmap64",
-            "mremap", "munmap", "posix_madvise"}
+EXPORTED = {"_ZnamSt11align_val_t", "_ZnamSt11align_val_tRKSt9nothrow_t", "_ZnwmSt11align_val_t",
+            "_ZnwmSt11align_val_tRKSt9nothrow_t", "__open64_2", "__open_2", "__openat64_2", "__openat_2",
+            "aligned_alloc", "close", "close_range", "closefrom",
+            "daemon", "fcntl", "fcntl64", "fork", "forkpty", "io_uring_register_buf_ring",
+            "io_uring_register_buffers", "io_uring_register_buffers_tags",
+            "io_uring_register_buffers_update_tag", "madvise", "memalign", "mlock", "mlock2", "mlockall", "mmap",
+            "mmap64", "mremap", "munlock", "munlockall", "munmap", "open", "open64", "openat",
+            "openat64", "pkey_mprotect", "posix_madvise", "posix_memalign", "process_madvise", "syscall"}
 FORBIDDEN = re.compile(r"malloc|calloc|realloc|free|_Z|__cxa_(?!finalize)|__asan|__ubsan|__tsan|"
                        r"__tls_get_addr|__stack_chk_fail|pthread_create")
 

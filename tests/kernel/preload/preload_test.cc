@@ -164,9 +164,28 @@ TEST_F(Preload, RemapGrowsShrinksAndMovesWithTheBytes) {
   EXPECT_TRUE(session([&](Session& s) { return s.holds(moved.address); }));
 }
 
-TEST_F(Preload, RemapToAFixedPlaceIsRefusedWithALine) {
+TEST_F(Preload, RemapRefusesWhatTheKernelRefuses) {
   start("remap-refused");
-  EXPECT_THAT(expect_success().errors, HasSubstr("farpage: mremap with MREMAP_FIXED"));
+  expect_success();
+}
+
+TEST_F(Preload, LockedMemoryIsPinnedAtThePagerUntilItIsUnlockedOrUnmapped) {
+  start_pager({.pin_limit_pages = 512});
+  start("lock");
+  const auto pinned = [this] { return session([](Session& s) { return s.pinned_pages(); }); };
+  told();
+  EXPECT_EQ(pinned(), 256U);
+  go_on();
+  told();
+  EXPECT_EQ(pinned(), 128U);
+  go_on();
+  EXPECT_EQ(told().word, "future");
+  EXPECT_EQ(pinned(), 256U);
+  go_on();
+  told();
+  EXPECT_EQ(pinned(), 0U);
+  go_on();
+  expect_success();
 }
 
 TEST_F(Preload, FixedMappingsOverFarMemoryReplaceItAndItBecomesFarAgain) {

@@ -32,7 +32,7 @@ TEST(Ranges, NeighboursBecomeOne) {
   free.add(pages(3, 4));
   free.add(pages(2, 3));
   ASSERT_EQ(free.size(), 1U);
-  EXPECT_TRUE(free.all_free(pages(1, 4)));
+  EXPECT_TRUE(free.contains(pages(1, 4)));
 }
 
 TEST(Ranges, HoldsAsManySpansAsItSaysAndThenRefuses) {
@@ -44,7 +44,7 @@ TEST(Ranges, HoldsAsManySpansAsItSaysAndThenRefuses) {
   const uint64_t beyond = 4 * Ranges::kMaxSpans;
   EXPECT_FALSE(free.add(pages(beyond, beyond + 1)));
   EXPECT_FALSE(free.remove(pages(1, 2)));  // would make two of one
-  EXPECT_TRUE(free.all_free(pages(0, 3)));
+  EXPECT_TRUE(free.contains(pages(0, 3)));
   EXPECT_TRUE(free.add(pages(3, 4)));  // makes one of two
   EXPECT_TRUE(free.remove(pages(1, 2)));
 }
@@ -73,8 +73,8 @@ TEST(Ranges, AgreesWithATableOfPages) {
         all = all && table[page];
       }
     }
-    ASSERT_EQ(free.any_free(pages(other_begin, other_end)), any);
-    ASSERT_EQ(free.all_free(pages(other_begin, other_end)), all);
+    ASSERT_EQ(free.intersects(pages(other_begin, other_end)), any);
+    ASSERT_EQ(free.contains(pages(other_begin, other_end)), all);
     for (size_t i = 0; i + 1 < free.size(); ++i) {
       ASSERT_LT(free[i].begin, free[i].end);
       ASSERT_LT(free[i].end, free[i + 1].begin);

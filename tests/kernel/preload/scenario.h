@@ -42,6 +42,7 @@ int run_dontneed(const char*);
 int run_advice(const char*);
 int run_remap(const char*);
 int run_remap_refused(const char*);
+int run_lock(const char*);
 int run_fixed(const char*);
 int run_full_window(const char*);
 int run_drop(const char*);

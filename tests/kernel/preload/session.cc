@@ -91,9 +91,32 @@ void Session::answer(const handover::Request& request) {
     case handover::RequestKind::kForkDone:
     case handover::RequestKind::kColdHint:
     case handover::RequestKind::kWillNeedHint:
+    case handover::RequestKind::kNormalAccess:
+    case handover::RequestKind::kRandomAccess:
+    case handover::RequestKind::kSequentialAccess:
+      break;
+    case handover::RequestKind::kPin:
+      reply.status = pin(request);
+      break;
+    case handover::RequestKind::kUnpin:
+      std::erase_if(pinned_, [&](uint64_t page) {
+        return page >= request.address && page < request.address + request.bytes;
+      });
       break;
   }
   send(control_.get(), &reply, sizeof(reply), MSG_NOSIGNAL);
+}
+
+int Session::pin(const handover::Request& request) {
+  std::unordered_set<uint64_t> all = pinned_;
+  for (uint64_t page = request.address; page < request.address + request.bytes; page += kPage) {
+    all.insert(page);
+    if (all.size() > options_.pin_limit_pages) {
+      return ENOMEM;
+    }
+  }
+  pinned_ = std::move(all);
+  return 0;
 }
 
 void Session::close() {

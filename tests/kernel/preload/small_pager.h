@@ -30,6 +30,7 @@ struct PagerOptions {
   std::string welcome_reason;
   bool answer_hello = true;
   int fork_status = 0;
+  size_t pin_limit_pages = SIZE_MAX;
   // Evict the oldest pages when a target has more than this; 0: never.
   size_t budget_pages = 0;
 };
@@ -49,6 +50,7 @@ class Session {
   bool alive() const { return control_.valid(); }
   const std::vector<uffd::handover::Request>& requests() const { return requests_; }
   size_t requests_of(uffd::handover::RequestKind kind) const;
+  size_t pinned_pages() const { return pinned_.size(); }
 
   // Writes pages out and lets the target's agent drop them. What is not there is passed over.
   void evict(const std::vector<uint64_t>& pages);
@@ -75,6 +77,7 @@ class Session {
   void take_hello();
   void read_events();
   void answer(const uffd::handover::Request& request);
+  int pin(const uffd::handover::Request& request);
   void on_missing(uint64_t page);
   void on_write_protected(uint64_t page);
   void install(uint64_t page);
@@ -93,6 +96,7 @@ class Session {
   std::unordered_map<uint64_t, PageBytes> store_;
   std::unordered_set<uint64_t> resident_;
   std::unordered_set<uint64_t> held_pages_;
+  std::unordered_set<uint64_t> pinned_;
   size_t held_faults_ = 0;
   std::deque<uint64_t> order_;
   size_t zero_fills_ = 0;

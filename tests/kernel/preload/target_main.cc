@@ -22,6 +22,7 @@ constexpr Named kScenarios[] = {
     {"advice", run_advice},
     {"remap", run_remap},
     {"remap-refused", run_remap_refused},
+    {"lock", run_lock},
     {"fixed", run_fixed},
     {"full-window", run_full_window},
     {"drop", run_drop},

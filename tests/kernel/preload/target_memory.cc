@@ -148,16 +148,48 @@ int run_remap(const char*) {
   return 0;
 }
 
+// The bytes are EndToEndMemoryCalls' concern; here it is what the kernel would refuse too.
 int run_remap_refused(const char*) {
   unsigned char* memory = map_memory(kMiB);
   fill(memory, kMiB, 60);
-  unsigned char* local = map_memory(kPageSize);
+  const auto is_refused = [&](size_t old_bytes, size_t bytes, int flags, void* to) {
+    errno = 0;
+    return mremap(memory, old_bytes, bytes, flags, to) == MAP_FAILED && errno == EINVAL;
+  };
+  unsigned char* other = map_memory(kMiB);
+  REQUIRE(is_refused(kMiB, kMiB, MREMAP_FIXED, other));
+  REQUIRE(is_refused(kMiB, kMiB, MREMAP_DONTUNMAP, nullptr));
+  REQUIRE(is_refused(kMiB, 2 * kMiB, MREMAP_MAYMOVE | MREMAP_DONTUNMAP, nullptr));
+  REQUIRE(is_refused(kMiB, kMiB, MREMAP_MAYMOVE | MREMAP_FIXED, other + 1));
+  REQUIRE(is_refused(kMiB, kMiB, MREMAP_MAYMOVE | MREMAP_FIXED, memory + kPageSize));
+  REQUIRE(is_refused(0, kMiB, MREMAP_MAYMOVE, nullptr) && is_refused(kMiB, 0, 0, nullptr));
+  REQUIRE(is_filled(memory, kMiB, 60) && is_zero(other, kMiB));
+  return 0;
+}
+
+// The pager keeps 2 MiB at most.
+int run_lock(const char*) {
+  unsigned char* memory = map_memory(kMiB);
+  REQUIRE(mlock(memory + 100, kMiB - 200) == 0);  // rounded outwards
+  fill(memory, kMiB, 61);
+  tell_and_wait("locked", memory, kMiB);
+  unsigned char* large = map_memory(2 * kMiB);
   errno = 0;
-  REQUIRE(mremap(memory, kMiB, kMiB, MREMAP_MAYMOVE | MREMAP_FIXED, local) == MAP_FAILED);
-  REQUIRE(errno == ENOMEM);
-  REQUIRE(mremap(local, kPageSize, kPageSize, MREMAP_MAYMOVE | MREMAP_FIXED, memory) == MAP_FAILED);
-  REQUIRE(mremap(memory, kMiB, kMiB, MREMAP_MAYMOVE | MREMAP_DONTUNMAP, nullptr) == MAP_FAILED);
-  REQUIRE(is_filled(memory, kMiB, 60));
+  REQUIRE(mlock(large, 2 * kMiB) == -1 && errno == ENOMEM);
+  REQUIRE(munlock(memory, kMiB / 2) == 0);
+  tell_and_wait("half", memory, kMiB);
+  REQUIRE(munmap(memory, kMiB) == 0);
+  errno = 0;
+  REQUIRE(mlock(memory, kMiB) == -1 && errno == ENOMEM);  // not mapped
+  REQUIRE(mlockall(MCL_FUTURE) == 0);
+  REQUIRE(map_memory(kMiB) == memory);
+  errno = 0;
+  REQUIRE(mmap(nullptr, 4 * kMiB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) ==
+              MAP_FAILED &&
+          errno == EAGAIN);
+  tell_and_wait("future", memory, kMiB);
+  REQUIRE(munlockall() == 0);
+  tell_and_wait("none", memory, kMiB);
   return 0;
 }
 

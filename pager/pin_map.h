@@ -1,0 +1,42 @@
+// PinMap: which pages the target has locked into memory (mlock), one bit a page.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <mutex>
+
+#include "base/mapping.h"
+#include "base/result.h"
+#include "uffd/address_space.h"
+
+namespace farpage::pager {
+
+// Threads: any. Invariant: pinned_pages() is the number of bits that are set, at most the limit.
+class PinMap {
+ public:
+  // `limit_pages`: how many pages may be pinned at once.
+  static Result<PinMap> create(uint64_t pages, uint64_t limit_pages);
+  PinMap(PinMap&& other) noexcept;
+
+  bool is_pinned(PageIndex page) const {
+    return (words()[page.value / 64].load(std::memory_order_acquire) >> (page.value % 64) & 1) != 0;
+  }
+  // All pages of the run or, when that would be more than the limit, none: false.
+  bool pin(uffd::PageRun run);
+  void unpin(uffd::PageRun run);
+  uint64_t pinned_pages() const { return pinned_.load(std::memory_order_relaxed); }
+
+ private:
+  PinMap(Mapping memory, uint64_t limit_pages)
+      : memory_(std::move(memory)), limit_pages_(limit_pages) {}
+  std::atomic<uint64_t>* words() const {
+    return reinterpret_cast<std::atomic<uint64_t>*>(memory_.data());
+  }
+
+  Mapping memory_;  // zeroed: none; touched only where pages are pinned
+  const uint64_t limit_pages_;
+  std::mutex mutex_;  // one change at a time; readers take no lock
+  std::atomic<uint64_t> pinned_{0};
+};
+
+}  // namespace farpage::pager

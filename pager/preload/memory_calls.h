@@ -1,0 +1,63 @@
+// The memory calls of the program, as plain functions: what the exported ones (interpose.cc) and
+// syscall(2) lead to. Each returns what the kernel's call of that name returns: a value, or a
+// negative errno. What does not touch the window goes to the kernel as it is.
+//
+// Threads: any, and signal handlers, as the calls they stand for.
+#pragma once
+
+#include <stddef.h>
+#include <sys/types.h>
+
+#include "pager/preload/syscalls.h"
+
+namespace farpage::preload {
+
+struct MapCall {
+  void* address;
+  size_t length;
+  int protection;
+  int flags;
+  int fd;
+  off_t offset;
+};
+long map(const MapCall& call);
+long unmap(void* address, size_t length);
+long remap(void* address, size_t old_length, size_t new_length, int flags, void* new_address);
+long advise(void* address, size_t length, int advice);
+// posix_madvise's DONTNEED, which never loses contents.
+void advise_cold(void* address, size_t length);
+long advise_process(int pidfd, const void* vector, size_t count, int advice, unsigned flags);
+long protect_with_key(void* address, size_t length, int protection, int key);
+
+long lock_memory(const void* address, size_t length, unsigned flags);
+long unlock_memory(const void* address, size_t length);
+long lock_all_memory(int flags);
+long unlock_all_memory();
+
+inline uint64_t address_of(const void* pointer) {
+  return reinterpret_cast<uint64_t>(pointer);
+}
+
+// The pages that a call names; empty when the kernel would refuse them, as it then shall.
+inline Span pages_of(const void* address, size_t length) {
+  const uint64_t begin = address_of(address);
+  const uint64_t bytes = round_up_to_page(length);
+  if (begin % kPageBytes != 0 || bytes < length || begin + bytes < begin) {
+    return {};
+  }
+  return {begin, begin + bytes};
+}
+
+// Calls `local` for what lies before and behind the window; the first failure counts.
+template <typename Local>
+long on_both_sides(Span wanted, Span far, Local local) {
+  long result = 0;
+  for (const Span side : {Span{wanted.begin, far.begin}, Span{far.end, wanted.end}}) {
+    if (!side.empty() && !is_error(result)) {
+      result = local(side);
+    }
+  }
+  return result;
+}
+
+}  // namespace farpage::preload

@@ -1,0 +1,48 @@
+#include "pager/readahead.h"
+
+#include <pthread.h>
+
+#include <array>
+
+namespace farpage::pager {
+
+Readahead::Readahead(Core& core) : core_(core), thread_([this] { run(); }) {}
+
+Readahead::~Readahead() {
+  const std::lock_guard lock(mutex_);
+  stop_.store(true, std::memory_order_release);
+  changed_.notify_all();
+}
+
+void Readahead::request(uffd::PageRun run) {
+  const std::lock_guard lock(mutex_);
+  wanted_.push(run);
+  changed_.notify_all();
+}
+
+void Readahead::run() {
+  (void)pthread_setname_np(pthread_self(), "fp-readahead");
+  constexpr uint32_t kSlice = 256;  // pages between two looks at stop_
+  while (true) {
+    {
+      std::unique_lock lock(mutex_);
+      changed_.wait(lock,
+                    [this] { return stop_.load(std::memory_order_acquire) || !wanted_.empty(); });
+    }
+    if (stop_.load(std::memory_order_acquire)) return;
+    if (const auto run = wanted_.take(kSlice)) bring_in(*run);
+  }
+}
+
+void Readahead::bring_in(uffd::PageRun run) {
+  std::array<std::byte, kPageBytes> unused;
+  for (uint32_t i = 0; i < run.pages && !stop_.load(std::memory_order_acquire); ++i) {
+    const PageIndex page{run.first.value + i};
+    // What is here, or was never written, costs nothing.
+    if (core_.table.load(page).state() != PageState::kRemote) continue;
+    if (core_.budget.above_high()) return;
+    (void)core_.space.read({&page, 1}, unused);  // a lost or closed page: not our business
+  }
+}
+
+}  // namespace farpage::pager

@@ -1,0 +1,39 @@
+// Readahead: the thread that brings in what the target has asked for with MADV_WILLNEED.
+#pragma once
+
+#include <condition_variable>
+#include <mutex>
+#include <thread>
+
+#include "pager/core.h"
+#include "pager/run_queue.h"
+
+namespace farpage::pager {
+
+// It reads one byte range of the target after the other, so that each absent page is a fault like
+// any other and the fault workers fetch it: no second path installs pages. Only into room below the
+// high-water mark; what does not fit is forgotten.
+// Threads: one of its own; request() from any. It may wait for a page of the target, so it ends
+// before the fault workers do.
+class Readahead {
+ public:
+  explicit Readahead(Core& core);
+  ~Readahead();
+  Readahead(const Readahead&) = delete;
+  Readahead& operator=(const Readahead&) = delete;
+
+  void request(uffd::PageRun run);
+
+ private:
+  void run();
+  void bring_in(uffd::PageRun run);
+
+  Core& core_;
+  RunQueue wanted_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::atomic<bool> stop_{false};
+  std::jthread thread_;
+};
+
+}  // namespace farpage::pager

@@ -1,0 +1,110 @@
+// What the programs of memory_calls_test.py share: far memory with known bytes in it, and what the
+// kernel says about where it is.
+#pragma once
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <vector>
+
+namespace farpage::test {
+
+// Ends the program with status 1 and the place when something is not as it should be.
+#define REQUIRE(condition)                                                                      \
+  do {                                                                                          \
+    if (!(condition)) {                                                                         \
+      fprintf(stderr, "%s:%d: not so: %s (errno %d)\n", __FILE__, __LINE__, #condition, errno); \
+      _exit(1);                                                                                 \
+    }                                                                                           \
+  } while (false)
+
+inline constexpr size_t kPage = 4096;
+inline constexpr size_t kMiB = 1 << 20;
+
+struct Memory {
+  unsigned char* begin;
+  size_t bytes;
+
+  size_t pages() const { return bytes / kPage; }
+  Memory part(size_t first_page, size_t page_count) const {
+    return {begin + first_page * kPage, page_count * kPage};
+  }
+};
+
+inline Memory map_far(size_t bytes) {
+  void* address = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  REQUIRE(address != MAP_FAILED);
+  return {static_cast<unsigned char*>(address), bytes};
+}
+
+// Each word of page i has a value of its own: nothing is zero, and no page is like another.
+inline uint64_t word_of(uint32_t seed, size_t index) {
+  return (index + 1) * 0x9E3779B97F4A7C15ULL + seed;
+}
+inline void fill(Memory memory, uint32_t seed) {
+  auto* words = reinterpret_cast<volatile uint64_t*>(memory.begin);
+  for (size_t i = 0; i < memory.bytes / 8; ++i) words[i] = word_of(seed, i);
+}
+// `from_page`: the range is the part of a filled one that begins there.
+inline bool is_filled(Memory memory, uint32_t seed, size_t from_page = 0) {
+  auto* words = reinterpret_cast<volatile uint64_t*>(memory.begin);
+  const size_t before = from_page * kPage / 8;
+  for (size_t i = 0; i < memory.bytes / 8; ++i)
+    if (words[i] != word_of(seed, before + i)) return false;
+  return true;
+}
+inline bool is_zero(Memory memory) {
+  auto* words = reinterpret_cast<volatile uint64_t*>(memory.begin);
+  for (size_t i = 0; i < memory.bytes / 8; ++i)
+    if (words[i] != 0) return false;
+  return true;
+}
+
+// mincore(2): does not touch the pages.
+inline size_t resident_pages(Memory memory) {
+  std::vector<unsigned char> here(memory.pages());
+  REQUIRE(mincore(memory.begin, memory.bytes, here.data()) == 0);
+  size_t count = 0;
+  for (const unsigned char page : here) count += page & 1;
+  return count;
+}
+
+// Something that another thread or process does soon.
+template <typename Condition>
+void wait_until(Condition condition) {
+  for (int tries = 0; tries < 30'000; ++tries) {
+    if (condition()) return;
+    usleep(1000);
+  }
+  REQUIRE(!"it came true in 30 s");
+}
+
+inline void push_out(Memory memory) {
+  wait_until([memory] {
+    REQUIRE(madvise(memory.begin, memory.bytes, MADV_PAGEOUT) == 0);
+    return resident_pages(memory) == 0;
+  });
+}
+
+// Writes and reads so much that whatever may leave does.
+inline void churn(size_t bytes) {
+  const Memory other = map_far(bytes);
+  for (uint32_t round = 0; round < 2; ++round) fill(other, round);
+  REQUIRE(is_filled(other, 1));
+  REQUIRE(munmap(other.begin, other.bytes) == 0);
+}
+
+struct Scenario {
+  const char* name;
+  void (*run)();
+};
+extern const std::vector<Scenario> kMappingScenarios;  // memory_mappings.cc
+extern const std::vector<Scenario> kAdviceScenarios;   // memory_advice.cc
+extern const std::vector<Scenario> kKernelScenarios;   // memory_kernel.cc
+
+}  // namespace farpage::test

@@ -1,0 +1,81 @@
+// What the target says about its pages: pins, access patterns, wishes.
+#include <gtest/gtest.h>
+
+#include "pager/access_map.h"
+#include "pager/pin_map.h"
+#include "pager/run_queue.h"
+
+namespace farpage::pager {
+namespace {
+
+uffd::PageRun run(uint64_t first, uint32_t pages) {
+  return {PageIndex{first}, pages};
+}
+
+TEST(PinMap, PinsExactlyTheRunAcrossWords) {
+  PinMap pins = PinMap::create(1000, 500).value();
+  EXPECT_TRUE(pins.pin(run(60, 200)));
+  for (uint64_t page = 0; page < 1000; ++page)
+    EXPECT_EQ(pins.is_pinned(PageIndex{page}), page >= 60 && page < 260) << page;
+  pins.unpin(run(64, 64));
+  EXPECT_EQ(pins.pinned_pages(), 136U);
+  EXPECT_TRUE(pins.is_pinned(PageIndex{63}));
+  EXPECT_FALSE(pins.is_pinned(PageIndex{64}));
+  EXPECT_TRUE(pins.is_pinned(PageIndex{128}));
+}
+
+TEST(PinMap, BeyondTheLimitNothingIsPinned) {
+  PinMap pins = PinMap::create(1000, 100).value();
+  EXPECT_TRUE(pins.pin(run(0, 60)));
+  EXPECT_FALSE(pins.pin(run(50, 60)));  // 50 more
+  EXPECT_EQ(pins.pinned_pages(), 60U);
+  EXPECT_FALSE(pins.is_pinned(PageIndex{60}));
+  EXPECT_TRUE(pins.pin(run(20, 80)));  // 40 more: just at the limit
+  EXPECT_FALSE(pins.pin(run(100, 1)));
+  EXPECT_FALSE(pins.pin(run(0, 1000)));
+}
+
+TEST(PinMap, APageIsPinnedOnceHoweverOftenItIsAskedFor) {
+  PinMap pins = PinMap::create(1000, 100).value();
+  EXPECT_TRUE(pins.pin(run(0, 100)));
+  EXPECT_TRUE(pins.pin(run(0, 100)));
+  pins.unpin(run(0, 1000));
+  EXPECT_EQ(pins.pinned_pages(), 0U);
+  EXPECT_FALSE(pins.is_pinned(PageIndex{99}));
+  pins.unpin(run(0, 1000));
+  EXPECT_EQ(pins.pinned_pages(), 0U);
+}
+
+TEST(AccessMap, IsNormalUntilSaidOtherwiseAndTouchesNoOtherSixteenPages) {
+  AccessMap access = AccessMap::create(1000).value();
+  EXPECT_EQ(access.of(PageIndex{999}), AccessPattern::kNormal);
+  access.set(run(32, 32), AccessPattern::kRandom);
+  EXPECT_EQ(access.of(PageIndex{31}), AccessPattern::kNormal);
+  EXPECT_EQ(access.of(PageIndex{32}), AccessPattern::kRandom);
+  EXPECT_EQ(access.of(PageIndex{63}), AccessPattern::kRandom);
+  EXPECT_EQ(access.of(PageIndex{64}), AccessPattern::kNormal);
+  access.set(run(990, 10), AccessPattern::kSequential);
+  EXPECT_EQ(access.of(PageIndex{999}), AccessPattern::kSequential);
+  access.set(run(0, 1000), AccessPattern::kNormal);
+  EXPECT_EQ(access.of(PageIndex{40}), AccessPattern::kNormal);
+}
+
+TEST(RunQueue, HandsOutInSlicesAndForgetsWhatIsTooMuch) {
+  RunQueue wishes;
+  EXPECT_FALSE(wishes.take(10));
+  wishes.push(run(100, 25));
+  wishes.push(run(7, 0));  // no pages: no wish
+  EXPECT_EQ(wishes.take(10)->first.value, 100U);
+  EXPECT_EQ(wishes.take(10)->first.value, 110U);
+  const auto last = wishes.take(10);
+  EXPECT_EQ(last->first.value, 120U);
+  EXPECT_EQ(last->pages, 5U);
+  EXPECT_TRUE(wishes.empty());
+  for (size_t i = 0; i < RunQueue::kMaxRuns + 10; ++i) wishes.push(run(i, 1));
+  size_t kept = 0;
+  while (wishes.take(1)) ++kept;
+  EXPECT_EQ(kept, RunQueue::kMaxRuns);
+}
+
+}  // namespace
+}  // namespace farpage::pager
