@@ -36,6 +36,21 @@ Status FarMemory::prefault(uffd::PageRun run, bool writable) const {
   return prefault_here(*pager_, run, writable);
 }
 
+void FarMemory::bring_in_soon(uffd::PageRun run) const {
+  if (!handled_) return pager_->bring_in_soon(run);
+  // Whoever reads the window for the pager gets no page in: this thread can.
+  bring_in_here(*pager_, run);
+}
+
+Status FarMemory::pin(uffd::PageRun run) const {
+  if (run.pages == 0) return {};
+  if (!pager_->pin(run))
+    return fail(ErrorCode::kExhausted, "range: with it too much of local_bytes would be pinned");
+  Status here = prefault(run, true);
+  if (!here) pager_->unpin(run);
+  return here;
+}
+
 uint64_t FarMemory::present_pages(uffd::PageRun run) const {
   const std::span<std::byte> range = bytes_of(run);
   std::vector<unsigned char> states(run.pages);

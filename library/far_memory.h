@@ -36,6 +36,11 @@ class FarMemory {
   // Brings every page in and waits for it; `writable`: the first write is no fault either. They may
   // leave again at any time. kUnavailable: a page is lost.
   Status prefault(uffd::PageRun run, bool writable) const;
+  // Soon, as far as there is room; with kInHandler now.
+  void bring_in_soon(uffd::PageRun run) const;
+  // Here and writable until pager().unpin(). kExhausted: too much would be pinned. kUnavailable: a
+  // page is lost. After a failure nothing of the run is pinned.
+  Status pin(uffd::PageRun run) const;
   // How many pages of the run the kernel has in memory.
   uint64_t present_pages(uffd::PageRun run) const;
   // They are zeros from now on, and not resident.

@@ -65,4 +65,12 @@ Status prefault_here(pager::Pager& pager, uffd::PageRun run, bool writable) {
   return {};
 }
 
+void bring_in_here(pager::Pager& pager, uffd::PageRun run) {
+  const auto thread = static_cast<uint32_t>(::gettid());
+  for (uint64_t i = 0; i < run.pages && pager.has_spare_room(); ++i) {
+    const PageIndex page{run.first.value + i};
+    if (pager.is_away(page)) pager.resolve({page, uffd::FaultKind::kMissingRead, thread});
+  }
+}
+
 }  // namespace farpage::library

@@ -15,4 +15,7 @@ Status prefault(std::span<std::byte> pages, bool writable);
 // By the pager, in this thread: where the kernel's own touch would be EFAULT. The same results.
 Status prefault_here(pager::Pager& pager, uffd::PageRun run, bool writable);
 
+// Those pages of the run that are away, while there is room without pushing others out.
+void bring_in_here(pager::Pager& pager, uffd::PageRun run);
+
 }  // namespace farpage::library

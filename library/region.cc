@@ -42,6 +42,18 @@ library::FaultMode fault_mode(const RegionOptions& options) {
                                     : library::FaultMode::kInWorker;
 }
 
+pager::AccessPattern pattern_of(Region::Access access) {
+  switch (access) {
+    case Region::Access::kNormal:
+      return pager::AccessPattern::kNormal;
+    case Region::Access::kSequential:
+      return pager::AccessPattern::kSequential;
+    case Region::Access::kRandom:
+      return pager::AccessPattern::kRandom;
+  }
+  return pager::AccessPattern::kNormal;
+}
+
 // The pages that a range touches, or (inner) those that lie in it whole.
 enum class Rounding : uint8_t { kOuter, kInner };
 Result<uffd::PageRun> run_of(std::span<const std::byte> range, std::span<const std::byte> window,
@@ -141,6 +153,40 @@ RegionStatus Region::prefault(std::span<const std::byte> range, Prefault purpose
                        "range: " + std::to_string(run->pages) + " pages are more than the " +
                            std::to_string(local) + " that local_bytes lets stay"};
   return status_of(parts_->memory->prefault(*run, purpose == Prefault::kForWriting));
+}
+
+RegionStatus Region::expect(std::span<const std::byte> range, Access access) {
+  const Result<uffd::PageRun> run = run_of(range, bytes(), Rounding::kOuter);
+  if (!run) return region_error(run.error());
+  parts_->memory->pager().expect_access(*run, pattern_of(access));
+  return {};
+}
+
+RegionStatus Region::will_need(std::span<const std::byte> range) {
+  const Result<uffd::PageRun> run = run_of(range, bytes(), Rounding::kOuter);
+  if (!run) return region_error(run.error());
+  parts_->memory->bring_in_soon(*run);
+  return {};
+}
+
+RegionStatus Region::evict(std::span<const std::byte> range) {
+  const Result<uffd::PageRun> run = run_of(range, bytes(), Rounding::kInner);
+  if (!run) return region_error(run.error());
+  parts_->memory->pager().evict_soon(*run);
+  return {};
+}
+
+RegionStatus Region::pin(std::span<const std::byte> range) {
+  const Result<uffd::PageRun> run = run_of(range, bytes(), Rounding::kOuter);
+  if (!run) return region_error(run.error());
+  return status_of(parts_->memory->pin(*run));
+}
+
+RegionStatus Region::unpin(std::span<const std::byte> range) {
+  const Result<uffd::PageRun> run = run_of(range, bytes(), Rounding::kOuter);
+  if (!run) return region_error(run.error());
+  parts_->memory->pager().unpin(*run);
+  return {};
 }
 
 RegionStats Region::stats() const {

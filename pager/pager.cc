@@ -153,6 +153,10 @@ class PagerThreads final : public Pager {
     }
     return write ? uffd::FaultKind::kMissingWrite : uffd::FaultKind::kMissingRead;
   }
+  bool is_away(PageIndex page) const override {
+    return parts_.table.load(page).state() == PageState::kRemote;
+  }
+  bool has_spare_room() const override { return !budget_.above_high(); }
   bool is_lost(PageIndex page) const override {
     return parts_.table.load(page).state() == PageState::kLost;
   }

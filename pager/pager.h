@@ -49,6 +49,10 @@ class Pager {
   virtual void resolve(const uffd::Fault& fault) = 0;
   // Which fault a touch of the page would be now; nullopt: none.
   virtual std::optional<uffd::FaultKind> next_fault(PageIndex page, bool write) const = 0;
+  // Only memory nodes have it.
+  virtual bool is_away(PageIndex page) const = 0;
+  // Below the high-water mark.
+  virtual bool has_spare_room() const = 0;
   // Nobody can give the page any more: touching it is SIGBUS.
   virtual bool is_lost(PageIndex page) const = 0;
 

@@ -136,8 +136,8 @@ struct RegionStats {
 };
 
 // Threads: the memory itself is like any other memory: any thread may read and write it, and
-// orders its accesses as usual. stats(), discard() and prefault() may be called from any thread at
-// once. create(), moving and destroying: one thread, and no other may touch the memory or be inside
+// orders its accesses as usual. The calls on ranges and stats() may be made by any thread at once.
+// create(), moving and destroying: one thread, and no other may touch the memory or be inside
 // a call then.
 //
 // In a child of fork() the range is not mapped (SIGSEGV): the pager lives in the parent.
@@ -168,6 +168,23 @@ class FARPAGE_EXPORT Region {
   // range is larger than the budget. They may leave again at any time.
   enum class Prefault : uint8_t { kForReading, kForWriting };
   RegionStatus prefault(std::span<const std::byte> range, Prefault purpose) const;
+
+  // Wishes: right results never depend on them. Granted soon, as far as there is room, and
+  // forgotten when there are too many at once.
+  // How the range will be walked: what is fetched ahead. For groups of 16 pages.
+  enum class Access : uint8_t { kNormal, kSequential, kRandom };
+  RegionStatus expect(std::span<const std::byte> range, Access access);
+  // It is needed soon: its pages come in while the caller goes on (with resolve_in_handler: before
+  // this returns).
+  RegionStatus will_need(std::span<const std::byte> range);
+  // It is not needed soon: its pages leave, however young.
+  RegionStatus evict(std::span<const std::byte> range);
+
+  // Brings the range in, writable, and keeps it here until unpin(); a page is pinned once, however
+  // often this is called. kExhausted: with it more than 85 % of the budget would be pinned, and
+  // nothing was. kUnavailable: a page is lost, and nothing was pinned that was not before.
+  RegionStatus pin(std::span<const std::byte> range);
+  RegionStatus unpin(std::span<const std::byte> range);
 
   RegionStats stats() const;
 

@@ -139,6 +139,73 @@ TEST_P(RegionWithFaults, PrefaultedPagesAreHereAndTakeNoFault) {
   EXPECT_EQ(write_faults(), settled);
 }
 
+TEST_P(RegionWithFaults, PinnedPagesStayHereWhateverIsTouched) {
+  Region region = make_region(options());
+  fill(region, 1);
+  const auto pinned = region.bytes().subspan(100 * kPage, 200 * kPage);
+  ASSERT_TRUE(region.pin(pinned));
+  for (uint64_t version = 2; version <= 3; ++version) {
+    for (size_t page = 300; page < pages_of(region); ++page) *word(region, page) = version;
+    for (size_t page = 100; page < 300; ++page) ASSERT_TRUE(is_present(word(region, page))) << page;
+  }
+  for (size_t page = 100; page < 300; ++page) ASSERT_EQ(*word(region, page), 1'000'000 + page);
+  ASSERT_TRUE(region.unpin(pinned));
+  for (size_t page = 300; page < pages_of(region); ++page) *word(region, page) = 4;
+  EXPECT_FALSE(is_present(word(region, 100)));
+  EXPECT_EQ(*word(region, 100), 1'000'100U);
+}
+
+TEST_P(RegionWithFaults, MoreThanTheBudgetIsNotPinned) {
+  Region region = make_region(options());
+  const auto refused = region.pin(region.bytes());
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, RegionErrorCode::kExhausted);
+  const size_t budget_pages = small_options().local_bytes / kPage;
+  ASSERT_TRUE(region.pin(region.bytes().first(budget_pages * 8 / 10 * kPage)));
+  EXPECT_FALSE(region.pin(region.bytes().subspan(budget_pages * kPage, budget_pages / 10 * kPage)));
+  // What is left of the budget is enough for everything else.
+  fill(region, 1);
+  expect_filled(region, 1);
+}
+
+TEST_P(RegionWithFaults, EvictedPagesLeaveAlthoughThereIsRoom) {
+  Region region = make_region(options());
+  for (size_t page = 0; page < 200; ++page) *word(region, page) = 1'000'000 + page;
+  ASSERT_TRUE(region.evict(region.bytes().first(100 * kPage)));
+  EXPECT_TRUE(eventually([&] { return region.stats().evicted_written == 100; }));
+  EXPECT_FALSE(is_present(word(region, 99)));
+  EXPECT_TRUE(is_present(word(region, 100)));
+  EXPECT_EQ(*word(region, 99), 1'000'099U);
+}
+
+TEST_P(RegionWithFaults, NeededPagesComeInWithoutBeingTouched) {
+  Region region = make_region(options());
+  for (size_t page = 0; page < 200; ++page) *word(region, page) = 1'000'000 + page;
+  ASSERT_TRUE(region.evict(region.bytes().first(200 * kPage)));
+  ASSERT_TRUE(eventually([&] { return region.stats().away_bytes == 200 * kPage; }));
+  ASSERT_TRUE(region.will_need(region.bytes().subspan(50 * kPage, 100 * kPage)));
+  EXPECT_TRUE(
+      eventually([&] { return is_present(word(region, 50)) && is_present(word(region, 149)); }));
+  EXPECT_FALSE(is_present(word(region, 199)));
+  EXPECT_EQ(*word(region, 149), 1'000'149U);
+}
+
+TEST_P(RegionWithFaults, OnlyWhatIsExpectedToBeRandomIsNotReadAhead) {
+  Region region = make_region(options());
+  fill(region, 1);
+  const auto prefetched_by_a_walk = [&] {
+    const uint64_t before = region.stats().prefetched;
+    uint64_t sum = 0;
+    for (size_t page = 0; page < pages_of(region); ++page) sum += *word(region, page);
+    EXPECT_GT(sum, 0U);
+    return region.stats().prefetched - before;
+  };
+  ASSERT_TRUE(region.expect(region.bytes(), Region::Access::kRandom));
+  EXPECT_EQ(prefetched_by_a_walk(), 0U);
+  ASSERT_TRUE(region.expect(region.bytes(), Region::Access::kSequential));
+  EXPECT_GT(prefetched_by_a_walk(), 0U);
+}
+
 TEST(Region, PrefaultOfMoreThanTheBudgetIsRefused) {
   const Region region = make_region();
   const auto refused = region.prefault(region.bytes(), Region::Prefault::kForReading);
@@ -154,7 +221,12 @@ TEST(Region, RangesOutsideAreRefused) {
        {std::span<const std::byte>(elsewhere),
         std::span<const std::byte>(all.data() + 1, all.size()),
         std::span<const std::byte>(all.data() - 1, 1)}) {
-    EXPECT_EQ(region.discard(wrong).error().code, RegionErrorCode::kInvalid);
+    for (const RegionStatus& refused :
+         {region.discard(wrong), region.expect(wrong, Region::Access::kRandom),
+          region.will_need(wrong), region.evict(wrong), region.pin(wrong), region.unpin(wrong)}) {
+      ASSERT_FALSE(refused);
+      EXPECT_EQ(refused.error().code, RegionErrorCode::kInvalid);
+    }
     EXPECT_EQ(region.prefault(wrong, Region::Prefault::kForReading).error().code,
               RegionErrorCode::kInvalid);
   }
