@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "bench/content.h"
-#include "pager/pager.h"
+#include "library/far_memory.h"
 
 namespace farpage::bench {
 
@@ -21,9 +21,10 @@ class FarWindow {
   // The page itself: touching it may be a fault.
   std::span<uint64_t, Content::kWords> words(uint64_t page) const {
     return std::span<uint64_t, Content::kWords>(
-        reinterpret_cast<uint64_t*>(base_ + (page << kPageShift)), Content::kWords);
+        reinterpret_cast<uint64_t*>(memory_.bytes().data() + (page << kPageShift)),
+        Content::kWords);
   }
-  pager::PagerStats stats() const { return pager_->stats(); }
+  pager::PagerStats stats() const { return memory_.pager().stats(); }
 
   // Gives `pages` pages from `first` on their content of version 0.
   void fill(const Content& content, uint64_t first, uint64_t pages) const;
@@ -32,11 +33,9 @@ class FarWindow {
   void discard(uint64_t first, uint64_t pages) const;
 
  private:
-  FarWindow(uint64_t base, std::unique_ptr<pager::Pager> pager)
-      : base_(base), pager_(std::move(pager)) {}
+  explicit FarWindow(library::FarMemory memory) : memory_(std::move(memory)) {}
 
-  uint64_t base_ = 0;
-  std::unique_ptr<pager::Pager> pager_;
+  library::FarMemory memory_;
 };
 
 }  // namespace farpage::bench

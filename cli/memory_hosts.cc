@@ -62,7 +62,7 @@ MadeHost make_one(const NodeSettings& settings, rdma::TransportKind kind, const 
 }  // namespace
 
 Result<std::vector<std::unique_ptr<rdma::MemoryHost>>> make_memory_hosts(
-    const NodeSettings& settings, const TransportChoice& choice) {
+    const NodeSettings& settings, const rdma::TransportChoice& choice) {
   std::vector<std::unique_ptr<rdma::MemoryHost>> hosts;
   // One table, so that a channel fences the former one of its session whatever carried it.
   const auto fences = std::make_shared<rdma::SessionFences>();

@@ -14,6 +14,6 @@ namespace farpage::cli {
 // and the reason logged, and it is a failure when none is left; a transport that was named must
 // work.
 Result<std::vector<std::unique_ptr<rdma::MemoryHost>>> make_memory_hosts(
-    const NodeSettings& settings, const TransportChoice& choice);
+    const NodeSettings& settings, const rdma::TransportChoice& choice);
 
 }  // namespace farpage::cli

@@ -3,36 +3,14 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cstdlib>
 
 #include "base/host.h"
 
 namespace farpage::cli {
 
-Result<TransportChoice> parse_transports(const std::string& text) {
-  TransportChoice choice;
-  if (text == "auto") {
-    choice.automatic = true;
-    choice.kinds = {rdma::TransportKind::kVerbs, rdma::TransportKind::kShm,
-                    rdma::TransportKind::kTcp};
-    return choice;
-  }
-  for (size_t at = 0; at <= text.size();) {
-    const size_t end = std::min(text.find(',', at), text.size());
-    const std::string name = text.substr(at, end - at);
-    const auto kind = rdma::transport_kind_from(name);
-    if (!kind || *kind == rdma::TransportKind::kLoop)
-      return fail(ErrorCode::kInvalid,
-                  fmt::format("--transports: '{}' is not one of verbs, shm, tcp; write auto or a "
-                              "list such as tcp,shm",
-                              name));
-    if (std::find(choice.kinds.begin(), choice.kinds.end(), *kind) != choice.kinds.end())
-      return fail(ErrorCode::kInvalid, fmt::format("--transports: {} stands there twice", name));
-    choice.kinds.push_back(*kind);
-    at = end + 1;
-  }
-  return choice;
+Result<rdma::TransportChoice> parse_transports(const std::string& text) {
+  return rdma::parse_transports(text, "--transports");
 }
 
 std::string node_name(const NodeSettings& settings) {

@@ -9,7 +9,7 @@
 #include "cli/host_port.h"
 #include "cli/subcommand.h"
 #include "coordinator/api.h"
-#include "rdma/endpoint.h"
+#include "rdma/transport_choice.h"
 
 namespace farpage::cli {
 
@@ -41,13 +41,8 @@ struct NodeSettings {
 // The options of the subcommand, bound to `settings`.
 void add_options(Subcommand& subcommand, NodeSettings& settings);
 
-// "auto" or a list such as "tcp,shm": which transports to offer. With auto, those that this host
-// cannot offer are left out; named ones must work.
-struct TransportChoice {
-  bool automatic = false;
-  std::vector<rdma::TransportKind> kinds;
-};
-Result<TransportChoice> parse_transports(const std::string& text);
+// Which transports to offer. With auto, those that this host cannot offer are left out.
+Result<rdma::TransportChoice> parse_transports(const std::string& text);
 
 // --name, or the name of this host.
 std::string node_name(const NodeSettings& settings);

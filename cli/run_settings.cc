@@ -1,13 +1,9 @@
 #include "cli/run_settings.h"
 
 #include <fmt/format.h>
-#include <spdlog/spdlog.h>
 
 #include "base/size.h"
 #include "cli/node_settings.h"
-#include "rdma/shm/shm.h"
-#include "rdma/tcp/tcp.h"
-#include "rdma/verbs/verbs.h"
 
 namespace farpage::cli {
 
@@ -76,31 +72,7 @@ Result<pager::PagerOptions> pager_options(const PagerSettings& settings) {
 Result<std::vector<std::unique_ptr<rdma::Transport>>> make_transports(
     const PagerSettings& settings) {
   FARPAGE_TRY(choice, parse_transports(settings.transports));
-  std::vector<std::unique_ptr<rdma::Transport>> transports;
-  for (const rdma::TransportKind kind : choice.kinds) {
-    switch (kind) {
-      case rdma::TransportKind::kVerbs: {
-        Result<std::unique_ptr<rdma::Transport>> verbs = rdma::make_verbs_transport();
-        if (verbs) {
-          transports.push_back(std::move(*verbs));
-        } else if (!choice.automatic) {
-          return tl::unexpected(verbs.error());
-        } else {
-          spdlog::debug("run: no_verbs reason=\"{}\"", verbs.error().message());
-        }
-        break;
-      }
-      case rdma::TransportKind::kShm:
-        transports.push_back(rdma::make_shm_transport());
-        break;
-      case rdma::TransportKind::kTcp:
-        transports.push_back(rdma::make_tcp_transport());
-        break;
-      case rdma::TransportKind::kLoop:
-        break;  // parse_transports refuses it
-    }
-  }
-  return transports;
+  return rdma::make_transports(choice);
 }
 
 void add_options(Subcommand& subcommand, RunSettings& settings) {

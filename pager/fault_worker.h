@@ -31,6 +31,12 @@ class FaultWorker {
   };
   // cpu < 0: not pinned. `stop`: rung at the end.
   FaultWorker(Core& core, Ports ports, TrendDetector& trends, int cpu, const Doorbell& stop);
+  // Without a thread: for resolve_here() alone.
+  FaultWorker(Core& core, Ports ports, TrendDetector& trends, const Doorbell& stop);
+
+  // Sees a fault of the calling thread through, from its signal handler
+  // (fault_worker_in_thread.cc). One thread at a time.
+  void resolve_here(const uffd::Fault& fault);
 
   const WorkerStats& stats() const { return stats_; }
 
@@ -60,6 +66,7 @@ class FaultWorker {
   void fail_for_room(PageIndex page, Instant since);
   std::optional<PrefetchPlan> plan_after(const uffd::Fault& fault);
   void prefetch_after(const uffd::Fault& fault);
+  void finish_in_flight();
 
   Core& core_;
   TrendDetector& trends_;

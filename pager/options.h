@@ -16,7 +16,10 @@ struct PagerOptions {
   uint64_t local_bytes = 64U << 20;  // resident pages of the window never exceed this
   uint32_t replicas = 1;             // copies of each page on distinct nodes
   uint64_t slab_bytes = coordinator::kDefaultSlabBytes;
-  uint32_t workers = 0;               // fault workers; 0: one for each CPU
+  uint32_t workers = 0;  // fault workers; 0: one for each CPU
+  // No fault threads: each fault is handed to Pager::resolve() by the thread that has it. As many
+  // are resolved at once as there are workers; more wait.
+  bool resolve_in_thread = false;
   bool pin_workers = true;            // worker i on the i-th CPU this process may use
   uint32_t prefetch_depth = 32;       // pages ahead of a trend; 0: off
   uint32_t high_water_percent = 97;   // of local_bytes: eviction starts above it

@@ -2,6 +2,8 @@
 
 #include <sched.h>
 
+#include <array>
+#include <atomic>
 #include <thread>
 
 #include "base/doorbell.h"
@@ -77,10 +79,14 @@ class PagerThreads final : public Pager {
         std::make_unique<Connector>(core_, client, transports, port_list(), parts_.connector_bell);
     const std::vector<int> cpus = allowed_cpus();
     for (uint32_t i = 0; i < parts_.options.workers; ++i) {
+      const FaultWorker::Ports ports{*ports_[2 * i], *ports_[2 * i + 1]};
+      if (parts_.options.resolve_in_thread) {
+        workers_.push_back(std::make_unique<FaultWorker>(core_, ports, trends_, parts_.stop_bell));
+        continue;
+      }
       const bool pin = parts_.options.pin_workers && !cpus.empty();
       workers_.push_back(std::make_unique<FaultWorker>(
-          core_, FaultWorker::Ports{*ports_[2 * i], *ports_[2 * i + 1]}, trends_,
-          pin ? cpus[i % cpus.size()] : -1, parts_.stop_bell));
+          core_, ports, trends_, pin ? cpus[i % cpus.size()] : -1, parts_.stop_bell));
     }
     evictor_ = std::make_unique<Evictor>(core_, *ports_.back());
     readahead_ = std::make_unique<Readahead>(core_);
@@ -114,6 +120,46 @@ class PagerThreads final : public Pager {
     return false;
   }
   void end_fork() override { evictor_->resume(); }
+
+  void resolve(const uffd::Fault& fault) override {
+    // A thread comes back to its own worker, whose channel is then its own; another thread that
+    // has the same one takes the next.
+    for (size_t tries = 0;; ++tries) {
+      const size_t index = (fault.thread + tries) % workers_.size();
+      // Acquire: pairs with the release below, so that a worker is one thread's at a time.
+      if (!taken_[index].test_and_set(std::memory_order_acquire)) {
+        workers_[index]->resolve_here(fault);
+        taken_[index].clear(std::memory_order_release);
+        return;
+      }
+      if (tries % workers_.size() == workers_.size() - 1) ::sched_yield();
+    }
+  }
+  std::optional<uffd::FaultKind> next_fault(PageIndex page, bool write) const override {
+    switch (parts_.table.load(page).state()) {
+      case PageState::kDirty:
+        return std::nullopt;
+      case PageState::kClean:
+      case PageState::kUnprotecting:
+      case PageState::kEvicting:
+        if (!write) return std::nullopt;
+        return uffd::FaultKind::kWriteProtected;
+      case PageState::kEmpty:
+      case PageState::kFetching:
+      case PageState::kDropping:
+      case PageState::kRemote:
+      case PageState::kLost:
+        break;
+    }
+    return write ? uffd::FaultKind::kMissingWrite : uffd::FaultKind::kMissingRead;
+  }
+  bool is_away(PageIndex page) const override {
+    return parts_.table.load(page).state() == PageState::kRemote;
+  }
+  bool has_spare_room() const override { return !budget_.above_high(); }
+  bool is_lost(PageIndex page) const override {
+    return parts_.table.load(page).state() == PageState::kLost;
+  }
 
   uffd::AddressSpace& space() override { return *parts_.space; }
   bool target_gone() const override { return core_.target_gone.load(std::memory_order_acquire); }
@@ -176,6 +222,7 @@ class PagerThreads final : public Pager {
   std::unique_ptr<Borrower> borrower_;
   std::unique_ptr<Connector> connector_;
   std::vector<std::unique_ptr<FaultWorker>> workers_;
+  std::array<std::atomic_flag, kMaxWorkers> taken_{};  // by a thread in resolve()
   std::unique_ptr<Evictor> evictor_;
   std::unique_ptr<Readahead> readahead_;
 };

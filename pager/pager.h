@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "coordinator/client.h"
@@ -41,6 +42,19 @@ class Pager {
   // changed.
   virtual bool begin_fork() = 0;
   virtual void end_fork() = 0;
+
+  // With PagerOptions::resolve_in_thread: when it returns, the page is here, poisoned, or another
+  // fault of it tells more. Called from signal handlers: it takes no lock that code which touches
+  // far memory could hold, and errno may change.
+  virtual void resolve(const uffd::Fault& fault) = 0;
+  // Which fault a touch of the page would be now; nullopt: none.
+  virtual std::optional<uffd::FaultKind> next_fault(PageIndex page, bool write) const = 0;
+  // Only memory nodes have it.
+  virtual bool is_away(PageIndex page) const = 0;
+  // Below the high-water mark.
+  virtual bool has_spare_room() const = 0;
+  // Nobody can give the page any more: touching it is SIGBUS.
+  virtual bool is_lost(PageIndex page) const = 0;
 
   virtual uffd::AddressSpace& space() = 0;
   virtual PagerStats stats() const = 0;

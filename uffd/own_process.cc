@@ -3,10 +3,12 @@
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <cerrno>
-#include <cstring>
 
 #include "base/check.h"
 #include "base/mapping.h"
@@ -26,11 +28,23 @@ class OwnWindow final : public WindowAddressSpace {
   // First the descriptor: unmapping a range that is watched waits until somebody reads the event.
   ~OwnWindow() override { close_userfaultfd(); }
 
+  // Not by memcpy: a page that is absent after all may be lost, or nobody may resolve faults of
+  // this thread, and both would be SIGBUS. The kernel says EFAULT.
   Status read(std::span<const PageIndex> present, std::span<std::byte> out) override {
     FARPAGE_CHECK(out.size() >= present.size() * kPageBytes, "%zu bytes", out.size());
-    for (size_t i = 0; i < present.size(); ++i)
-      std::memcpy(out.data() + i * kPageBytes, memory_.data() + (present[i].value << kPageShift),
-                  kPageBytes);
+    constexpr size_t kBatch = 256;
+    for (size_t done = 0; done < present.size();) {
+      std::array<iovec, kBatch> from;
+      const size_t count = std::min(kBatch, present.size() - done);
+      for (size_t i = 0; i < count; ++i)
+        from[i] = {reinterpret_cast<void*>(address_of(present[done + i])), kPageBytes};
+      const iovec to{out.data() + done * kPageBytes, count * kPageBytes};
+      const ssize_t got = ::process_vm_readv(::getpid(), &to, 1, from.data(), count, 0);
+      if (got < 0) return fail_errno("reading pages of the window");
+      if (static_cast<size_t>(got) != to.iov_len)
+        return fail(ErrorCode::kConflict, "a page of the window cannot be read");
+      done += count;
+    }
     return {};
   }
 
@@ -57,10 +71,9 @@ class OwnWindow final : public WindowAddressSpace {
   Fd empty_memfd_;
 };
 
-}  // namespace
-
-Result<std::unique_ptr<AddressSpace>> create_own_window(uint64_t pages, bool user_mode_only) {
-  FARPAGE_TRY(userfaultfd, Userfaultfd::create(pager_features(), user_mode_only));
+Result<std::unique_ptr<AddressSpace>> make_window(uint64_t pages, const Features& features,
+                                                  bool user_mode_only) {
+  FARPAGE_TRY(userfaultfd, Userfaultfd::create(features, user_mode_only));
   FARPAGE_TRY(memory, Mapping::anonymous(pages << kPageShift));
   if (::madvise(memory.data(), memory.size(), MADV_NOHUGEPAGE) != 0 && errno != EINVAL)
     return fail_errno("madvise(NOHUGEPAGE)");
@@ -71,6 +84,16 @@ Result<std::unique_ptr<AddressSpace>> create_own_window(uint64_t pages, bool use
       userfaultfd.register_range(reinterpret_cast<uint64_t>(memory.data()), memory.size()));
   FARPAGE_TRY(empty, Fd::from_call(::memfd_create("farpage-lost", MFD_CLOEXEC), "memfd_create"));
   return std::make_unique<OwnWindow>(std::move(userfaultfd), std::move(memory), std::move(empty));
+}
+
+}  // namespace
+
+Result<std::unique_ptr<AddressSpace>> create_own_window(uint64_t pages, bool user_mode_only) {
+  return make_window(pages, pager_features(), user_mode_only);
+}
+
+Result<std::unique_ptr<AddressSpace>> create_own_sigbus_window(uint64_t pages) {
+  return make_window(pages, sigbus_features(), true);
 }
 
 }  // namespace farpage::uffd

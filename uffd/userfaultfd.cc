@@ -86,6 +86,12 @@ Features pager_features() {
                     UFFD_FEATURE_POISON};
 }
 
+Features sigbus_features() {
+  // No events either: nobody reads the descriptor, and munmap would wait for ever.
+  return {.required = UFFD_FEATURE_PAGEFAULT_FLAG_WP | UFFD_FEATURE_SIGBUS,
+          .wanted = UFFD_FEATURE_POISON};
+}
+
 Result<Userfaultfd> Userfaultfd::create(const Features& features, bool user_mode_only) {
   // UFFDIO_API may be called once per descriptor, so one is spent on asking.
   uint64_t offered = 0;

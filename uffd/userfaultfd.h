@@ -20,6 +20,8 @@ struct Features {
   uint64_t wanted = 0;
 };
 Features pager_features();
+// For faults that the faulting thread resolves in its signal handler: no messages at all.
+Features sigbus_features();
 
 // Threads: any. All calls are thin wrappers of one ioctl each.
 class Userfaultfd {

@@ -11,7 +11,8 @@ BELOW = {
     "coordinator": {"rdma", "base"},
     "node": {"coordinator", "rdma", "base"},
     "pager": {"coordinator", "rdma", "uffd", "base"},
-    "bench": {"pager", "coordinator", "rdma", "uffd", "base"},
+    "library": {"pager", "node", "coordinator", "rdma", "uffd", "base"},
+    "bench": {"library", "pager", "coordinator", "rdma", "uffd", "base"},
     "cli": {"bench", "pager", "node", "coordinator", "rdma", "uffd", "base"},
 }
 # What the pager may see of the folders below it: the two seams and the coordinator's client.

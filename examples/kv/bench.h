@@ -1,0 +1,38 @@
+// The bench: phases over stores whose values are far, each value checked when it is read.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "kv/options.h"
+
+namespace kv {
+
+struct PhaseResult {
+  std::string name;
+  uint64_t operations = 0;
+  uint64_t bytes = 0;     // of values, written or read
+  uint64_t verified = 0;  // values whose checksum was that of their key and version
+  uint64_t wrong = 0;     // any other answer than the right one
+  double seconds = 0;
+  double p50_us = 0;
+  double p99_us = 0;
+};
+
+struct BenchResult {
+  std::vector<PhaseResult> phases;  // fill, warm-up, read, verify, delete
+  uint64_t value_bytes = 0;         // after fill
+  farpage::RegionStats after_verify;
+  uint64_t allocated_after_delete = 0;
+
+  bool all_right() const;
+};
+
+// The region that such a bench needs.
+uint64_t region_bytes(const BenchOptions& options);
+
+// What went wrong before a phase could be measured, or the result.
+farpage::RegionResult<BenchResult> run_bench(const BenchOptions& options, farpage::Region& region);
+
+}  // namespace kv

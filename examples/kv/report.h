@@ -1,0 +1,14 @@
+// What a bench found, as a table for people or JSON for programs.
+#pragma once
+
+#include <string>
+
+#include "kv/bench.h"
+
+namespace kv {
+
+std::string format_text(const BenchResult& result);
+// One object and a line feed.
+std::string format_json(const BenchResult& result);
+
+}  // namespace kv

@@ -1,0 +1,14 @@
+// The store by hand: one command a line.
+#pragma once
+
+#include <istream>
+#include <ostream>
+
+#include "kv/store.h"
+
+namespace kv {
+
+// put KEY VALUE [TTL_MS]; get KEY; delete KEY; stats. Until the end of the input; an answer a line.
+void run_shell(Store& store, std::istream& in, std::ostream& out);
+
+}  // namespace kv

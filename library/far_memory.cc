@@ -1,0 +1,72 @@
+#include "library/far_memory.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+
+#include "base/check.h"
+#include "library/prefault.h"
+#include "uffd/own_process.h"
+
+namespace farpage::library {
+
+Result<FarMemory> FarMemory::create(uint64_t pages, const pager::PagerOptions& options,
+                                    coordinator::Client& client,
+                                    std::vector<std::unique_ptr<rdma::Transport>>& transports,
+                                    FaultMode mode) {
+  const bool in_handler = mode == FaultMode::kInHandler;
+  FARPAGE_TRY(space,
+              in_handler ? uffd::create_own_sigbus_window(pages) : uffd::create_own_window(pages));
+  const std::span<std::byte> bytes(reinterpret_cast<std::byte*>(space->address_of(PageIndex{0})),
+                                   pages << kPageShift);
+  pager::PagerOptions complete = options;
+  complete.resolve_in_thread = in_handler;
+  FARPAGE_TRY(pager,
+              pager::Pager::create(complete, std::move(space), client, transports, kNodePatience));
+  std::optional<HandledRange> handled;
+  if (in_handler) {
+    FARPAGE_TRY(added, HandledRange::add(bytes, *pager));
+    handled.emplace(std::move(added));
+  }
+  return FarMemory(bytes, std::move(pager), std::move(handled));
+}
+
+Status FarMemory::prefault(uffd::PageRun run, bool writable) const {
+  if (!handled_) return library::prefault(bytes_of(run), writable);
+  return prefault_here(*pager_, run, writable);
+}
+
+void FarMemory::bring_in_soon(uffd::PageRun run) const {
+  if (!handled_) return pager_->bring_in_soon(run);
+  // Whoever reads the window for the pager gets no page in: this thread can.
+  bring_in_here(*pager_, run);
+}
+
+Status FarMemory::pin(uffd::PageRun run) const {
+  if (run.pages == 0) return {};
+  if (!pager_->pin(run))
+    return fail(ErrorCode::kExhausted, "range: with it too much of local_bytes would be pinned");
+  Status here = prefault(run, true);
+  if (!here) pager_->unpin(run);
+  return here;
+}
+
+uint64_t FarMemory::present_pages(uffd::PageRun run) const {
+  const std::span<std::byte> range = bytes_of(run);
+  std::vector<unsigned char> states(run.pages);
+  const int result = ::mincore(range.data(), range.size(), states.data());
+  FARPAGE_CHECK(result == 0, "mincore of %u pages failed", run.pages);
+  return static_cast<uint64_t>(std::count_if(states.begin(), states.end(),
+                                             [](unsigned char state) { return (state & 1) != 0; }));
+}
+
+Status FarMemory::discard(uffd::PageRun run) const {
+  const std::span<std::byte> range = bytes_of(run);
+  // First the pager's word, then the frames: from the reply on no install of old bytes can come.
+  pager_->discard(run);
+  if (::madvise(range.data(), range.size(), MADV_DONTNEED) != 0)
+    return fail_errno("madvise(DONTNEED) of far memory");
+  return {};
+}
+
+}  // namespace farpage::library

@@ -1,0 +1,62 @@
+// FarMemory: a window of this process and the pager that serves it.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "library/signal_handler.h"
+#include "pager/pager.h"
+
+namespace farpage::library {
+
+// Who resolves a fault.
+enum class FaultMode : uint8_t {
+  kInWorker,   // a thread of the pager
+  kInHandler,  // the faulting thread, in its SIGBUS handler (signal_handler.h)
+};
+
+// How long the first slab waits for memory nodes.
+inline constexpr Milliseconds kNodePatience{5000};
+
+// Threads: create(), moving and destruction one; the rest any.
+class FarMemory {
+ public:
+  // The client and the transports outlive it.
+  static Result<FarMemory> create(uint64_t pages, const pager::PagerOptions& options,
+                                  coordinator::Client& client,
+                                  std::vector<std::unique_ptr<rdma::Transport>>& transports,
+                                  FaultMode mode = FaultMode::kInWorker);
+
+  // Touching it may be a fault.
+  std::span<std::byte> bytes() const { return bytes_; }
+  pager::Pager& pager() const { return *pager_; }
+
+  // Brings every page in and waits for it; `writable`: the first write is no fault either. They may
+  // leave again at any time. kUnavailable: a page is lost.
+  Status prefault(uffd::PageRun run, bool writable) const;
+  // Soon, as far as there is room; with kInHandler now.
+  void bring_in_soon(uffd::PageRun run) const;
+  // Here and writable until pager().unpin(). kExhausted: too much would be pinned. kUnavailable: a
+  // page is lost. After a failure nothing of the run is pinned.
+  Status pin(uffd::PageRun run) const;
+  // How many pages of the run the kernel has in memory.
+  uint64_t present_pages(uffd::PageRun run) const;
+  // They are zeros from now on, and not resident.
+  Status discard(uffd::PageRun run) const;
+
+ private:
+  FarMemory(std::span<std::byte> bytes, std::unique_ptr<pager::Pager> pager,
+            std::optional<HandledRange> handled)
+      : bytes_(bytes), pager_(std::move(pager)), handled_(std::move(handled)) {}
+  std::span<std::byte> bytes_of(uffd::PageRun run) const {
+    return bytes_.subspan(run.first.value << kPageShift, size_t{run.pages} << kPageShift);
+  }
+
+  std::span<std::byte> bytes_;
+  std::unique_ptr<pager::Pager> pager_;
+  std::optional<HandledRange> handled_;  // with kInHandler
+};
+
+}  // namespace farpage::library

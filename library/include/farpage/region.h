@@ -1,0 +1,234 @@
+// farpage: memory of other machines inside your program.
+//
+// A Region is a range of addresses of which at most `local_bytes` are in this host's memory; the
+// rest is on memory nodes and comes back, page by page, when it is touched. Pages are 4 KiB. Memory
+// that was never written reads as zeros and costs nothing.
+//
+// A page that no replica can give within the deadline ends in SIGBUS at the touch, with the address
+// in si_addr and the reason in the log: never in zeros, and never in a hang.
+//
+// The whole of it, with an example: docs/library.md. There is no stable ABI yet: build the program
+// and the library of one version with one compiler.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <memory_resource>
+#include <span>
+#include <string>
+#include <utility>
+#include <variant>
+
+#define FARPAGE_EXPORT __attribute__((visibility("default")))
+
+namespace farpage {
+
+// What a caller may want to tell apart; everything else is in the text.
+enum class RegionErrorCode : uint8_t {
+  kInvalid,      // an argument is wrong: the text names it and the cure
+  kNotFound,     // no such thing
+  kConflict,     // the thing is in another state than the call needs
+  kUnavailable,  // it may work later: the coordinator or a memory node is away
+  kExhausted,    // a limit or a capacity is reached
+  kDenied,       // privilege or credentials are missing
+  kUnsupported,  // this kernel, device or build cannot do it
+  kTimedOut,     // the deadline passed
+  kIo,           // a system call failed
+};
+
+struct RegionError {
+  RegionErrorCode code = RegionErrorCode::kIo;
+  std::string message;  // a sentence for people
+};
+
+// A value, or why there is none. No function of this library throws, but for
+// RegionMemory::allocate, whose contract is the standard's.
+template <typename T>
+class [[nodiscard]] RegionResult {
+ public:
+  RegionResult(T value) : content_(std::in_place_index<0>, std::move(value)) {}
+  RegionResult(RegionError error) : content_(std::in_place_index<1>, std::move(error)) {}
+
+  bool has_value() const noexcept { return content_.index() == 0; }
+  explicit operator bool() const noexcept { return has_value(); }
+  // REQUIRES: has_value().
+  T& operator*() noexcept { return *std::get_if<0>(&content_); }
+  const T& operator*() const noexcept { return *std::get_if<0>(&content_); }
+  T* operator->() noexcept { return std::get_if<0>(&content_); }
+  const T* operator->() const noexcept { return std::get_if<0>(&content_); }
+  // REQUIRES: !has_value().
+  const RegionError& error() const noexcept { return *std::get_if<1>(&content_); }
+
+ private:
+  std::variant<T, RegionError> content_;
+};
+
+// Done, or why not.
+template <>
+class [[nodiscard]] RegionResult<void> {
+ public:
+  RegionResult() = default;
+  RegionResult(RegionError error) : error_(std::move(error)), failed_(true) {}
+
+  bool has_value() const noexcept { return !failed_; }
+  explicit operator bool() const noexcept { return !failed_; }
+  // REQUIRES: !has_value().
+  const RegionError& error() const noexcept { return error_; }
+
+ private:
+  RegionError error_;
+  bool failed_ = false;
+};
+using RegionStatus = RegionResult<void>;
+
+struct RegionOptions {
+  std::string name = "region";                // for people, in `farpage status`
+  uint64_t bytes = 0;                         // of the region; rounded up to whole pages
+  uint64_t local_bytes = uint64_t{64} << 20;  // of it, at most so many here; at least 1 MiB
+
+  // http://host:port of the coordinator, and its bearer token if it asks for one. Empty: a
+  // coordinator and `replicas` memory nodes inside this process. That saves no memory; it is for
+  // tests and first steps.
+  std::string coordinator;
+  std::string token;
+  // With a coordinator: "auto" (verbs, shm, tcp), or a list such as "tcp,shm", tried in this order.
+  std::string transport = "auto";
+  uint32_t replicas = 1;                     // copies of each page on distinct nodes, 1 to 3
+  uint64_t slab_bytes = uint64_t{64} << 20;  // unit of borrowing: that of the nodes
+
+  uint32_t workers = 0;  // fault threads; 0: one for each CPU
+  // No fault threads: each fault is resolved by the thread that has it, in a SIGBUS handler of the
+  // library, without a switch to another thread. Faster, needs no privilege, and not transparent:
+  //   system calls on pages that are away fail with EFAULT (ENOMEM for mlock): prefault() first;
+  //   a thread must not block SIGBUS;
+  //   a SIGBUS handler that is installed after the first such region must pass on what is not its.
+  // Handlers installed before are called for every SIGBUS that is not ours, and for lost pages.
+  bool resolve_in_handler = false;
+  uint32_t prefetch_pages = 32;  // ahead of a walk through memory, at most; 0: off
+  std::chrono::milliseconds fault_deadline{5000};     // then the touch ends in SIGBUS
+  std::chrono::milliseconds operation_timeout{1000};  // of one READ or WRITE, which is then retried
+};
+
+// Since the region was made; the first group is now. Counts of pages unless the name says else.
+struct RegionStats {
+  uint64_t resident_bytes = 0;
+  uint64_t local_bytes = 0;  // the budget
+  uint64_t away_bytes = 0;   // only on memory nodes
+  uint64_t leased_slabs = 0;
+
+  uint64_t faults_remote = 0;  // answered by a READ
+  uint64_t faults_zero = 0;    // first touch of a page
+  uint64_t faults_write = 0;   // first write to a page that had not changed
+  uint64_t faults_failed = 0;  // ended in SIGBUS
+  uint64_t prefetched = 0;
+  uint64_t evicted_written = 0;  // sent to every replica, then dropped
+  uint64_t evicted_clean = 0;    // dropped: the nodes have it
+  uint64_t evicted_zero = 0;     // all zeros: neither sent nor kept
+  uint64_t read_bytes = 0;
+  uint64_t written_bytes = 0;
+  uint64_t retries = 0;
+  uint64_t replicas_lost = 0;
+  uint64_t fault_p50_ns = 0;  // of remote faults: message read to thread woken
+  uint64_t fault_p99_ns = 0;
+  std::string transports;  // that connected: "shm,tcp"
+};
+
+// Threads: the memory itself is like any other memory: any thread may read and write it, and
+// orders its accesses as usual. The calls on ranges and stats() may be made by any thread at once.
+// create(), moving and destroying: one thread, and no other may touch the memory or be inside
+// a call then.
+//
+// In a child of fork() the range is not mapped (SIGSEGV): the pager lives in the parent.
+class FARPAGE_EXPORT Region {
+ public:
+  // Borrows the first slab, waiting up to 5 s for enough memory nodes. kInvalid names the option;
+  // kDenied says how to get userfaultfd; kUnavailable: coordinator or nodes; kExhausted: no slab.
+  static RegionResult<Region> create(const RegionOptions& options);
+
+  Region(Region&&) noexcept;
+  Region& operator=(Region&&) noexcept;
+  Region(const Region&) = delete;
+  Region& operator=(const Region&) = delete;
+  // Unmaps the range and gives the slabs back. What was in it is gone.
+  ~Region();
+
+  // The memory, page-aligned. The same for the life of the region; moving the handle keeps it.
+  std::span<std::byte> bytes() const noexcept;
+
+  // Ranges below must lie inside bytes() (kInvalid otherwise).
+
+  // The range is not wanted any more: it reads as zeros from now on, and nothing of it is here or
+  // sent anywhere. Whole pages only: the parts of pages at both ends keep their content.
+  RegionStatus discard(std::span<const std::byte> range);
+
+  // Brings every page of the range in and waits for them. For writing: the pages are writable too,
+  // so that not even the first write is a fault. kUnavailable: a page is lost. kExhausted: the
+  // range is larger than the budget. They may leave again at any time.
+  enum class Prefault : uint8_t { kForReading, kForWriting };
+  RegionStatus prefault(std::span<const std::byte> range, Prefault purpose) const;
+
+  // Wishes: right results never depend on them. Granted soon, as far as there is room, and
+  // forgotten when there are too many at once.
+  // How the range will be walked: what is fetched ahead. For groups of 16 pages.
+  enum class Access : uint8_t { kNormal, kSequential, kRandom };
+  RegionStatus expect(std::span<const std::byte> range, Access access);
+  // It is needed soon: its pages come in while the caller goes on (with resolve_in_handler: before
+  // this returns).
+  RegionStatus will_need(std::span<const std::byte> range);
+  // It is not needed soon: its pages leave, however young.
+  RegionStatus evict(std::span<const std::byte> range);
+
+  // Brings the range in, writable, and keeps it here until unpin(); a page is pinned once, however
+  // often this is called. kExhausted: with it more than 85 % of the budget would be pinned, and
+  // nothing was. kUnavailable: a page is lost, and nothing was pinned that was not before.
+  RegionStatus pin(std::span<const std::byte> range);
+  RegionStatus unpin(std::span<const std::byte> range);
+
+  RegionStats stats() const;
+
+ private:
+  friend class RegionMemory;
+  struct Parts;
+  explicit Region(std::unique_ptr<Parts> parts) noexcept;
+  std::unique_ptr<Parts> parts_;
+};
+
+struct RegionMemoryStats {
+  uint64_t allocated_bytes = 0;  // as asked for
+  uint64_t reserved_bytes = 0;   // taken from the region for them: rounding, and free small blocks
+  uint64_t region_bytes = 0;
+  uint64_t allocations = 0;  // that live
+};
+
+// Allocates from a region: for std::pmr containers, or by itself.
+//
+// All metadata is in ordinary local memory, so that neither allocate nor deallocate touches a far
+// page. Up to 16 KiB come from size classes (at most 25 % larger than asked, 16 bytes at least), in
+// chunks of 64 KiB that hold one class; larger ones are whole pages, best fit. Pages of
+// what is given back are discarded: dead bytes are never written to a node.
+//
+// Threads: any. The region outlives it, and nothing else hands out the same region's memory.
+class FARPAGE_EXPORT RegionMemory final : public std::pmr::memory_resource {
+ public:
+  explicit RegionMemory(Region& region);
+  ~RegionMemory() override;
+  RegionMemory(const RegionMemory&) = delete;
+  RegionMemory& operator=(const RegionMemory&) = delete;
+
+  // nullptr where allocate() throws: no room, or an alignment above a page.
+  void* try_allocate(size_t bytes, size_t alignment = alignof(std::max_align_t)) noexcept;
+  RegionMemoryStats stats() const;
+
+ private:
+  void* do_allocate(size_t bytes,
+                    size_t alignment) override;  // std::bad_alloc, as the standard says
+  void do_deallocate(void* memory, size_t bytes, size_t alignment) override;
+  bool do_is_equal(const std::pmr::memory_resource& other) const noexcept override;
+
+  struct Parts;
+  std::unique_ptr<Parts> parts_;
+};
+
+}  // namespace farpage

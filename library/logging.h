@@ -1,0 +1,11 @@
+// Where the log lines of the pager go inside a program that is not ours.
+#pragma once
+
+namespace farpage::library {
+
+// spdlog's own default is standard output, which belongs to the program: unless the program has
+// set a default logger of its own (then that one is used), warnings and errors go to standard
+// error.
+void log_to_stderr_if_unset();
+
+}  // namespace farpage::library

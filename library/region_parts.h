@@ -1,0 +1,27 @@
+// What a Region is made of, for the files that implement it.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "library/far_memory.h"
+#include "library/include/farpage/region.h"
+#include "library/local_cluster.h"
+
+namespace farpage {
+
+RegionError region_error(Error error);
+
+// In this order: what is later uses what is earlier, where it lies, and is destroyed first.
+struct Region::Parts {
+  Status borrow_here(const RegionOptions& options);
+  Status borrow_from(const RegionOptions& options);
+
+  std::unique_ptr<library::LocalCluster> cluster;  // null with a coordinator
+  std::unique_ptr<coordinator::Client> client;
+  std::vector<std::unique_ptr<rdma::Transport>> transports;
+  std::optional<library::FarMemory> memory;  // set by create()
+};
+
+}  // namespace farpage

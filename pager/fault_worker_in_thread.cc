@@ -1,0 +1,67 @@
+// Faults that the faulting thread resolves itself, by the same code and the same states as the
+// fault threads. See "Faults in the thread's own signal handler" in design-notes.
+#include <sched.h>
+
+#include "pager/fault_worker.h"
+
+namespace farpage::pager {
+namespace {
+
+constexpr Nanoseconds kSpin = std::chrono::microseconds(50);
+constexpr Nanoseconds kRoomWait = Milliseconds(1);
+
+// Another thread owns the page and moves it on by itself.
+bool is_held(PageState state) {
+  return state == PageState::kFetching || state == PageState::kUnprotecting ||
+         state == PageState::kDropping;
+}
+
+}  // namespace
+
+FaultWorker::FaultWorker(Core& core, Ports ports, TrendDetector& trends, const Doorbell& stop)
+    : core_(core),
+      trends_(trends),
+      stop_(stop),
+      fetcher_(core, ports.demand, stats_),
+      prefetcher_(core, ports.prefetch, stats_) {}
+
+void FaultWorker::resolve_here(const uffd::Fault& fault) {
+  const Instant since = SteadyClock::read();
+  bool waited = false;
+  while (!core_.stopping.load(std::memory_order_acquire)) {
+    if (is_held(core_.table.load(fault.page).state())) {
+      // Nobody sleeps in the kernel here, so nobody is woken: the end is seen by looking, and the
+      // instruction is then tried again.
+      do {
+        ::sched_yield();
+      } while (is_held(core_.table.load(fault.page).state()));
+      return;
+    }
+    short_of_room_ = false;
+    if (handle(fault, since)) break;
+    if (!short_of_room_) continue;  // the page changed meanwhile
+    if (!waited) stats_.faults_waited_room.add();
+    waited = true;
+    core_.budget.wait_for_room(kRoomWait);
+  }
+  finish_in_flight();
+}
+
+void FaultWorker::finish_in_flight() {
+  // What is read ahead too: after the return nobody would look after it.
+  Instant moved_at = SteadyClock::read();
+  while (fetcher_.outstanding() > 0 || prefetcher_.outstanding() > 0) {
+    fetcher_.post_queued();
+    const bool fetched = fetcher_.progress();
+    const bool prefetched = prefetcher_.progress();
+    const Instant now = SteadyClock::read();
+    if (fetched || prefetched) {
+      moved_at = now;
+    } else {
+      ::sched_yield();
+      if (now - moved_at >= kSpin && prefetcher_.outstanding() == 0) fetcher_.wait_a_little();
+    }
+  }
+}
+
+}  // namespace farpage::pager

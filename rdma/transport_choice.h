@@ -1,0 +1,24 @@
+// Which transports to use, from their names, and the borrower's end of each.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "rdma/transport.h"
+
+namespace farpage::rdma {
+
+struct TransportChoice {
+  bool automatic = false;  // those that cannot work here are left out; named ones must work
+  std::vector<TransportKind> kinds;
+};
+
+// "auto" or a list such as "tcp,shm". kInvalid names `field`, where the user wrote it.
+Result<TransportChoice> parse_transports(const std::string& text, const std::string& field);
+
+// One for each kind of the choice, in its order. `loop` is not made here: it needs its network.
+Result<std::vector<std::unique_ptr<Transport>>> make_transports(const TransportChoice& choice);
+
+}  // namespace farpage::rdma
