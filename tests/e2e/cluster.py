@@ -103,6 +103,10 @@ class EndToEnd(unittest.TestCase):
         self.addCleanup(process.end)
         return process
 
+    def start_process(self, command):
+        """Without far memory."""
+        return self._owned(Process(command, self._log(os.path.basename(command[0]))))
+
     def token_arguments(self):
         return ["--token-file", self.token] if self.token else []
 
@@ -140,10 +144,13 @@ class EndToEnd(unittest.TestCase):
         status, output = process.finish()
         return status, output, process.log()
 
+    def all_stats(self):
+        with open(self.stats_path, encoding="utf-8") as file:
+            return json.load(file)["targets"]
+
     def stats(self):
         """Of the last run, the first process that took far memory."""
-        with open(self.stats_path, encoding="utf-8") as file:
-            return json.load(file)["targets"][0]
+        return self.all_stats()[0]
 
     def get(self, path, base=None):
         request = urllib.request.Request((base or self.url) + path)
