@@ -1,16 +1,16 @@
 """Programs that write patterns into memory and look for a wrong bit find none in far memory."""
 import unittest
 
-from verifier import FULL, Verifier, scaled
+from verifier import FORM, Verifier, scaled
 
 
 class MemoryTesters(Verifier):
     def memtester(self, transport):
         # Its tests of 64 and more passes are the full form's.
-        mask = {} if FULL else {"MEMTESTER_TEST_MASK": "0x180ff"}
+        masks = {"short": "0x180ff", "full": "0x1ffff", "lab": "0x1"}
         size = scaled(16, 64)
-        self.compare([self.program("memtester"), f"{size}M", "1"], transport, local=f"{size // 4}M",
-                     output=False, environment=mask)
+        self.compare([self.program("memtester"), f"{size}M", "1"], transport, local=f"{size // 4 or 1}M",
+                     output=False, environment={"MEMTESTER_TEST_MASK": masks[FORM]})
 
     def test_memtester_over_shm(self):
         self.memtester("shm")

@@ -77,6 +77,14 @@ class Postgres(Verifier):
         subprocess.run([*self.user, self.tool("pg_checksums"), "-D", self.path("database"), "--check"],
                        check=True, capture_output=True, timeout=PATIENCE)
 
+    def test_a_program_of_another_user_is_refused(self):
+        if not self.user:
+            self.skipTest("changing the user takes root")
+        status, _, log = self.run_far([*self.user, self.tool("postgres"), "--version"],
+                                      options=["--lend", "128M"])
+        self.assertEqual(status, 126, log)
+        self.assertIn("no pager answers", log)
+
     def test_postgres_alone_over_shm(self):
         self.verify("shm")
 

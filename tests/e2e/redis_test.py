@@ -110,7 +110,7 @@ class Redis(Verifier):
         values = self.fill(client)
         self.check(client, values)
         benchmark = subprocess.run(
-            [self.program("redis-benchmark"), "-s", self.path("far.socket"), "-q", "-n", "2000", "-r",
+            [self.program("redis-benchmark"), "-s", self.path("far.socket"), "-q", "-n", str(scaled(3000, 100_000)), "-r",
              "1000000", "-d", "500", "-t", "get,lpop,sadd,hset,zadd"],
             capture_output=True, timeout=PATIENCE, check=True)
         self.assertNotIn(b"rror", benchmark.stdout + benchmark.stderr)
