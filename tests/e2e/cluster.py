@@ -44,7 +44,8 @@ class Process:
         with open(log, "wb") as errors:
             self.popen = subprocess.Popen(
                 arguments, stdin=stdin, stdout=subprocess.PIPE, stderr=errors,
-                env={**os.environ, **(environment or {})}, preexec_fn=_die_with_parent)
+                env={**os.environ, **(environment or {})}, preexec_fn=_die_with_parent,
+                start_new_session=True)
         self.pid = self.popen.pid
 
     def log(self):
