@@ -20,15 +20,18 @@ constexpr Milliseconds kStopPatience{5000};
 
 // In the child, between fork and exec: system calls alone. What goes wrong is told through
 // `problem`.
-[[noreturn]] void become(const std::vector<char*>& arguments, const std::vector<char*>& environment,
-                         const char* file, pid_t parent, int output, int problem) {
+[[noreturn]] void become(const ChildOptions& options, const std::vector<char*>& arguments,
+                         const std::vector<char*>& environment, pid_t parent, int output,
+                         int problem) {
   sigset_t none;
   ::sigemptyset(&none);
   ::sigprocmask(SIG_SETMASK, &none, nullptr);
   ::signal(SIGPIPE, SIG_DFL);  // ours is ignored, by the HTTP library; that would be inherited
   if (output >= 0) ::dup2(output, STDOUT_FILENO);
+  if (options.own_process_group) ::setpgid(0, 0);
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (::getppid() == parent) ::execve(file, arguments.data(), environment.data());
+  if (::getppid() == parent)
+    ::execve(options.arguments[0].c_str(), arguments.data(), environment.data());
   const int sys_errno = errno;
   (void)!::write(problem, &sys_errno, sizeof sys_errno);
   ::_exit(127);
@@ -84,7 +87,7 @@ Result<Child> Child::start(const ChildOptions& options) {
   const pid_t pid = ::fork();
   if (pid < 0) return fail_errno("fork");
   if (pid == 0)
-    become(argument_pointers, environment_pointers, file.c_str(), parent, output.write.get(),
+    become(options, argument_pointers, environment_pointers, parent, output.write.get(),
            problem.write.get());
   problem.write.reset();
   Child child(pid, Fd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0))), std::move(output.read));

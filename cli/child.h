@@ -19,6 +19,7 @@ struct ChildOptions {
   std::string name;                                              // argv[0]; empty: arguments[0]
   std::vector<std::pair<std::string, std::string>> environment;  // added to ours
   bool capture_output = false;                                   // standard output through a pipe
+  bool own_process_group = false;  // signals of the terminal (Ctrl-C) do not reach it
 };
 
 // Threads: one. Destroying it ends the process (SIGTERM, then SIGKILL) and waits for it. The

@@ -24,7 +24,9 @@ Result<Child> start_self(std::vector<std::string> arguments) {
   return Child::start({.arguments = std::move(arguments),
                        .name = "farpage",
                        .environment = {{"FARPAGE_LOG_LEVEL", "warning"}},
-                       .capture_output = true});
+                       .capture_output = true,
+                       // The program may survive a Ctrl-C, and needs its memory then.
+                       .own_process_group = true});
 }
 
 }  // namespace

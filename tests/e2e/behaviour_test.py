@@ -22,6 +22,15 @@ if child == 0:
 sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
 
+SURVIVE_SIGINT = """
+import signal, sys
+signal.signal(signal.SIGINT, lambda *_: None)
+memory = bytearray(b"x" * (32 << 20))
+print("ready", flush=True)
+sys.stdin.readline()
+print(memory.count(b"x"))
+"""
+
 
 class Behaviour(EndToEnd):
     """With the embedded coordinator and node: what a first try uses."""
@@ -62,6 +71,19 @@ class Behaviour(EndToEnd):
         self.assertEqual(process.popen.stdout.readline(), b"ready\n")
         process.kill(signal.SIGTERM)
         self.assertEqual(process.finish()[0], 41)
+
+    def test_ctrl_c_takes_no_memory_from_a_program_that_survives_it(self):
+        process = self.start_run([sys.executable, "-c", SURVIVE_SIGINT], local="8M",
+                                 options=["--lend", "256M"], stdin=subprocess.PIPE)
+        self.assertEqual(process.popen.stdout.readline(), b"ready\n", process.log())
+        with open(f"/proc/{process.pid}/task/{process.pid}/children", encoding="utf-8") as file:
+            groups = [os.getpgid(int(child)) for child in file.read().split()]
+        # Coordinator, node, program: a terminal sends its signals to the program's group.
+        self.assertEqual([group == process.pid for group in groups], [False, False, True])
+        os.killpg(process.pid, signal.SIGINT)
+        output, _ = process.popen.communicate(b"\n", timeout=60)
+        self.assertEqual((process.popen.returncode, output), (0, b"%d\n" % (32 * MIB)),
+                         process.log())
 
     def test_a_shell_may_start_other_programs(self):
         status, output, log = self.run_shell(

@@ -44,7 +44,8 @@ class Process:
         with open(log, "wb") as errors:
             self.popen = subprocess.Popen(
                 arguments, stdin=stdin, stdout=subprocess.PIPE, stderr=errors,
-                env={**os.environ, **(environment or {})}, preexec_fn=_die_with_parent)
+                env={**os.environ, **(environment or {})}, preexec_fn=_die_with_parent,
+                start_new_session=True)
         self.pid = self.popen.pid
 
     def log(self):
@@ -104,6 +105,10 @@ class EndToEnd(unittest.TestCase):
         self.addCleanup(process.end)
         return process
 
+    def start_process(self, command):
+        """Without far memory."""
+        return self._owned(Process(command, self._log(os.path.basename(command[0]))))
+
     def token_arguments(self):
         return ["--token-file", self.token] if self.token else []
 
@@ -149,18 +154,23 @@ class EndToEnd(unittest.TestCase):
             options=["--transport", transport, "--replicas", str(replicas),
                      "--fault-deadline", f"{deadline}s"])
         process.popen.stdout.readline()
-        self.assertEqual(process.popen.stdout.readline(), b"filled\n", process.log())
+        self.assertEqual(process.popen.stdout.readline(), b"filled
+", process.log())
         return process
 
     def expect_right_end(self, process):
         status, output = process.finish()
         self.assertEqual(status, 0, process.log())
-        self.assertIn(b"wrong_bytes 0\n", output)
+        self.assertIn(b"wrong_bytes 0
+", output)
+
+    def all_stats(self):
+        with open(self.stats_path, encoding="utf-8") as file:
+            return json.load(file)["targets"]
 
     def stats(self):
         """Of the last run, the first process that took far memory."""
-        with open(self.stats_path, encoding="utf-8") as file:
-            return json.load(file)["targets"][0]
+        return self.all_stats()[0]
 
     def get(self, path, base=None):
         request = urllib.request.Request((base or self.url) + path)

@@ -1,0 +1,96 @@
+"""PostgreSQL's sorts, joins and aggregates in far memory give the rows of a plain run."""
+import glob
+import os
+import pwd
+import shutil
+import subprocess
+import unittest
+
+from cluster import FARPAGE
+from verifier import PATIENCE, Verifier, scaled
+
+ROWS = scaled(150_000, 4_000_000)
+QUERIES = f"""
+set max_parallel_workers_per_gather = 0;
+create table item as select i, md5(i::text) as name, i * 7919::bigint % 100003 as price from generate_series(1, {ROWS}) i;
+select count(*), sum(price), max(name) from (select * from item order by name, price offset 10) sorted;
+select count(*), sum(a.i) from item a join (select i * 31 % {ROWS} as i, name from item) b on a.i = b.i where b.name > '4';
+select count(*), max(items), max(length(list)) from (select price, count(*) items, string_agg(name, ',' order by i) list from item group by price) grouped;
+create index by_name on item(name);
+update item set price = price + 1 where i % 3 = 0;
+delete from item where i % 7 = 0;
+vacuum full item;
+set enable_seqscan = off;
+select count(*), sum(price), min(name) from item where name > 'a';
+"""
+
+
+class Postgres(Verifier):
+    def setUp(self):
+        super().setUp()
+        found = sorted(glob.glob("/usr/lib/postgresql/*/bin/postgres"))
+        self.assertTrue(found, "postgres is not installed: ./dev setup programs")
+        self.binaries = os.path.dirname(found[-1])
+        self.user = []
+        if os.geteuid() == 0:
+            # PostgreSQL refuses to be root; farpage keeps what userfaultfd and this folder ask for.
+            nobody = pwd.getpwnam("nobody")
+            os.chown(self.folder, nobody.pw_uid, nobody.pw_gid)
+            capabilities = "+sys_ptrace,+dac_read_search"
+            self.user = [self.program("setpriv"), "--reuid", str(nobody.pw_uid), "--regid",
+                         str(nobody.pw_gid), "--clear-groups", "--inh-caps", capabilities,
+                         "--ambient-caps", capabilities]
+        self.make_database("database")
+
+    def tool(self, name):
+        return os.path.join(self.binaries, name)
+
+    def make_database(self, name):
+        subprocess.run([*self.user, self.tool("initdb"), "-D", self.path(name), "-A", "trust", "-N", "-k",
+                        "-U", "postgres", "-E", "UTF8", "--locale=C"],
+                       check=True, capture_output=True, timeout=PATIENCE)
+
+    def run_command(self, *options):
+        # The cluster is one of this user's own: a socket of root's node would not let it in.
+        return [*self.user, FARPAGE, "run", "--lend", "1G", "--stats-file", self.path("stats.json"),
+                *options, "--"]
+
+    def verify(self, transport):
+        self.stats_path = self.path("stats.json")
+        with open(self.path("queries"), "w", encoding="ascii") as file:
+            file.write(QUERIES.strip() + "\n")
+        settings = [f"--{name}" for name in
+                    ("shared_buffers=1MB", "fsync=off", "max_wal_size=1GB", "work_mem=256MB",
+                     "maintenance_work_mem=256MB")]
+        command = [self.tool("postgres"), "--single", "-D", self.path("database"), *settings, "postgres"]
+        subprocess.run(["cp", "-a", self.path("database"), self.path("untouched")], check=True)
+        expected, peak = self.plain([*self.user, *command], stdin=self.path("queries"))
+        self.assertIn(b"count", expected)
+        shutil.rmtree(self.path("database"))
+        os.rename(self.path("untouched"), self.path("database"))
+
+        # Half of the peak is code and shared buffers, which stay here.
+        run = self.run_command("--local", self.quarter(peak // 2), "--transport", transport)
+        found, _ = self.plain([*run, *command], stdin=self.path("queries"))
+        self.assertTrue(found == expected, f"the output differs\n{found}\n{expected}")
+        self.expect_real_paging(transport)
+        subprocess.run([*self.user, self.tool("pg_checksums"), "-D", self.path("database"), "--check"],
+                       check=True, capture_output=True, timeout=PATIENCE)
+
+    def test_a_program_of_another_user_is_refused(self):
+        if not self.user:
+            self.skipTest("changing the user takes root")
+        status, _, log = self.run_far([*self.user, self.tool("postgres"), "--version"],
+                                      options=["--lend", "128M"])
+        self.assertEqual(status, 126, log)
+        self.assertIn("no pager answers", log)
+
+    def test_postgres_alone_over_shm(self):
+        self.verify("shm")
+
+    def test_postgres_alone_over_tcp(self):
+        self.verify("tcp")
+
+
+if __name__ == "__main__":
+    unittest.main()

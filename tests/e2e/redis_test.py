@@ -1,0 +1,146 @@
+"""redis-server in far memory: what it holds, what it saves, and redis's own checks of that."""
+import os
+import random
+import socket
+import subprocess
+import unittest
+
+from cluster import wait_until
+from verifier import PATIENCE, Verifier, peak_of, scaled
+
+KEYS = scaled(30_000, 600_000)
+
+
+class Client:
+    """As much of redis's protocol as the test needs: commands in batches, replies in their order."""
+
+    def __init__(self, path):
+        self.socket = socket.socket(socket.AF_UNIX)
+        self.socket.settimeout(PATIENCE)
+        self.socket.connect(path)
+        self.replies = self.socket.makefile("rb")
+
+    def close(self):
+        self.replies.close()
+        self.socket.close()
+
+    def all(self, commands):
+        request = bytearray()
+        for command in commands:
+            request += b"*%d\r\n" % len(command)
+            for word in command:
+                word = word if isinstance(word, bytes) else str(word).encode()
+                request += b"$%d\r\n%s\r\n" % (len(word), word)
+        self.socket.sendall(request)
+        return [self._reply() for _ in commands]
+
+    def __call__(self, *command):
+        return self.all([command])[0]
+
+    def _reply(self):
+        line = self.replies.readline()
+        kind, text = line[:1], line[1:-2]
+        if kind == b"$":
+            return None if text == b"-1" else self.replies.read(int(text) + 2)[:-2]
+        if kind == b"*":
+            return [self._reply() for _ in range(int(text))]
+        if kind == b":":
+            return int(text)
+        if kind == b"+":
+            return text
+        raise AssertionError(f"redis says {line!r}")
+
+
+class Redis(Verifier):
+    def setUp(self):
+        super().setUp()
+        # One binary with several names. This one comes without a service that starts by itself.
+        self.server = self.path("redis-server")
+        os.symlink(self.program("redis-check-rdb"), self.server)
+
+    def start(self, folder, transport=None, local=None, *more):
+        os.makedirs(self.path(folder), exist_ok=True)
+        listen = self.path(folder + ".socket")
+        command = [self.server, "--port", "0", "--unixsocket", listen, "--dir", self.path(folder),
+                   "--save", "", "--enable-debug-command", "yes", *more]
+        process = self.serve(command, listen, transport, local)
+        client = Client(listen)
+        self.addCleanup(client.close)
+        wait_until(lambda: b"\r\nloading:0\r\n" in client("INFO", "persistence"), "redis has loaded")
+        return process, client
+
+    def fill(self, client):
+        """Keys of several types, overwritten, deleted and expired in part; all of it checked by value."""
+        source = random.Random(11)
+        values = {}
+        for begin in range(0, KEYS, 500):
+            batch = {b"key-%d" % i: source.randbytes(source.randrange(100, 1500))
+                     for i in range(begin, begin + 500)}
+            values.update(batch)
+            client.all([("SET", *item) for item in batch.items()])
+        for key in source.sample(sorted(values), KEYS // 5):
+            values[key] = source.randbytes(source.randrange(10, 3000))
+            client("SET", key, values[key])
+        gone = source.sample(sorted(values), KEYS // 10)
+        client.all([("DEL", key) for key in gone])
+        for key in gone:
+            del values[key]
+        client.all([("HSET", f"hash-{i % 50}", f"field-{i}", i * 7919) for i in range(KEYS // 10)])
+        client.all([("ZADD", "ranking", i * 31 % 1009, f"member-{i}") for i in range(KEYS // 10)])
+        client.all([("RPUSH", f"list-{i % 20}", f"{i:0100}") for i in range(KEYS // 10)])
+        return values
+
+    def check(self, client, values):
+        keys = sorted(values)
+        for begin in range(0, len(keys), 500):
+            some = keys[begin:begin + 500]
+            self.assertEqual(client("MGET", *some), [values[key] for key in some])
+        self.assertEqual(client.all([("HLEN", f"hash-{i}") for i in range(50)]), [KEYS // 500] * 50)
+        self.assertEqual(client("ZCARD", "ranking"), KEYS // 10)
+
+    def verify(self, transport):
+        plain, client = self.start("plain")
+        self.check(client, self.fill(client))
+        digest = client("DEBUG", "DIGEST")
+        local = self.quarter(peak_of(plain.pid))
+        plain.end()
+
+        self.start_cluster(transport=transport, lend="1G")
+        far, client = self.start("far", transport, local)
+        values = self.fill(client)
+        self.check(client, values)
+        benchmark = subprocess.run(
+            [self.program("redis-benchmark"), "-s", self.path("far.socket"), "-q", "-n", str(scaled(3000, 100_000)), "-r",
+             "1000000", "-d", "500", "-t", "get,lpop,sadd,hset,zadd"],
+            capture_output=True, timeout=PATIENCE, check=True)
+        self.assertNotIn(b"rror", benchmark.stdout + benchmark.stderr)
+        client.all([("DEL", key) for key in client("KEYS", "*")
+                    if key.startswith((b"my", b"element", b"zset"))])
+        self.assertEqual(client("DEBUG", "DIGEST"), digest)
+        self.save(client)
+        self.check(client, values)
+        far.kill(15)
+        self.assertEqual(far.finish()[0], 0, far.log())
+        self.expect_real_paging(transport)
+        self.reload(digest)
+
+    def save(self, client):
+        self.assertEqual(client("SAVE"), b"OK")
+
+    def reload(self, digest):
+        checked = subprocess.run([self.program("redis-check-rdb"), self.path("far/dump.rdb")],
+                                 capture_output=True, text=True, timeout=PATIENCE, check=False)
+        self.assertIn("RDB looks OK", checked.stdout)
+        again, client = self.start("far")
+        self.assertEqual(client("DEBUG", "DIGEST"), digest)
+        again.end()
+
+    def test_redis_over_shm(self):
+        self.verify("shm")
+
+    def test_redis_over_tcp(self):
+        self.verify("tcp")
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,106 @@
+"""What the tests share in which a foreign program, or a checker beside it, says whether memory is right.
+
+Each runs twice: plainly, which gives the right answer and how much memory is resident at the peak, and
+with far memory and a quarter of that peak as its budget.
+"""
+import os
+import shutil
+import subprocess
+import threading
+
+from cluster import EndToEnd, MIB, wait_until
+
+FORM = os.environ.get("FARPAGE_E2E_FORM", "short")
+PATIENCE = 1500 if FORM == "full" else 240
+
+
+def scaled(short, full):
+    """How much work: some seconds, or some minutes, or what an emulated machine can do in seconds."""
+    return {"short": short, "full": full, "lab": max(2, short // 40)}[FORM]
+
+
+class Verifier(EndToEnd):
+    def program(self, name):
+        """Its path, as the distribution's package has it: what else is in PATH may be a wrapper."""
+        path = shutil.which(name, path="/usr/bin:/usr/sbin:/bin:/sbin")
+        self.assertTrue(path, f"{name} is not installed: ./dev setup programs")
+        return path
+
+    def start_coordinator(self, *more, **where):
+        # These tests keep the machine busy; a node that is late with its heartbeat is not lost.
+        return super().start_coordinator("--node-ttl", "60s", *more, **where)
+
+    def plain(self, command, environment=None, stdin=None):
+        """Standard output, and the most that the program, or one it started, had resident."""
+        with (open(stdin or os.devnull, "rb") as source, open(self.path("output"), "w+b") as output,
+              open(self.path("errors"), "w+b") as errors):
+            run = subprocess.Popen(command, stdin=source, stdout=output, stderr=errors,
+                                   env={**os.environ, **(environment or {})})
+            watch = threading.Timer(PATIENCE, run.kill)
+            watch.start()
+            _, status, usage = os.wait4(run.pid, 0)
+            watch.cancel()
+            run.returncode = os.waitstatus_to_exitcode(status)
+            output.seek(0)
+            errors.seek(0)
+            self.assertEqual(run.returncode, 0, errors.read()[-3000:].decode(errors="replace"))
+            return output.read(), usage.ru_maxrss << 10
+
+    @staticmethod
+    def quarter(peak_bytes):
+        if FORM == "lab":
+            return "1M"  # most of so small a peak is code, which stays here
+        return f"{max(1, peak_bytes // 4 // MIB)}M"
+
+    def far(self, command, transport, local, environment=None, stdin=None, status=0):
+        """The same with far memory; standard output."""
+        for name, value in (environment or {}).items():
+            self.addCleanup(os.environ.pop, name, None)
+            os.environ[name] = value
+        with open(stdin or os.devnull, "rb") as source:
+            process = self.start_run(command, local=local, options=["--transport", transport],
+                                     stdin=source)
+        found, output = process.finish(PATIENCE)
+        self.assertEqual(found, status, process.log()[-3000:])
+        return output
+
+    def compare(self, command, transport, local=None, output=True, **more):
+        """Plain run, far run, the same output; the far one must have been one in far memory."""
+        expected, peak = self.plain(command, **more)
+        self.assertTrue(expected or not output)
+        self.start_cluster(transport=transport, lend="512M" if FORM == "lab" else "1G")
+        local = local or self.quarter(peak)
+        found = self.far(command, transport, local, **more)
+        if output:
+            self.assertTrue(found == expected, f"the output differs\n{found[:500]}\n{expected[:500]}")
+        self.expect_real_paging(transport)
+        return found
+
+    def stats(self):
+        """Of the process that lived most in far memory; compilers and the like start others."""
+        return max(self.all_stats(), key=lambda target: target["evictions"]["written"])
+
+    def expect_real_paging(self, transport=None):
+        stats = self.stats()
+        # What docs/compatibility.md tells of this test.
+        print(f"{stats['program']} over {stats['transports']}, {stats['local_bytes'] // MIB} MiB local:"
+              f" {stats['faults']['remote']:,} remote faults,"
+              f" {sum(stats['evictions'][kind] for kind in ('written', 'clean', 'zero')):,} evictions")
+        super().expect_real_paging(transport)
+
+    def serve(self, command, socket, transport=None, local=None, stdin=None):
+        """A server, plain or with far memory, that listens on a socket of its own when this returns."""
+        if transport:
+            server = self.start_run(command, local=local, options=["--transport", transport])
+        else:
+            server = self.start_process(command)
+        wait_until(lambda: os.path.exists(socket) or server.popen.poll() is not None,
+                   f"{command[0]} listens")
+        self.assertIsNone(server.popen.poll(), server.log())
+        return server
+
+
+def peak_of(pid):
+    """VmHWM of a process."""
+    with open(f"/proc/{pid}/status", encoding="utf-8") as file:
+        return next(int(line.split()[1]) << 10 for line in file if line.startswith("VmHWM:"))
