@@ -126,8 +126,7 @@ std::string grid(const Axis& axis) {
         "<text x=\"{0:.1f}\" y=\"{3:.1f}\" text-anchor=\"middle\">{4:g}</text>\n",
         at, y(1), y(0), y(0) + 18, std::pow(10.0, decade));
   }
-  for (const int percent : {0, 25, 50, 75, 90, 99, 100}) {
-    if (percent == 99) continue;  // too near to 100 for a label
+  for (const int percent : {0, 25, 50, 75, 90, 100}) {
     text += fmt::format(
         "<line class=\"grid\" x1=\"{0:.1f}\" y1=\"{2:.1f}\" x2=\"{1:.1f}\" y2=\"{2:.1f}\"/>"
         "<text x=\"{3:.1f}\" y=\"{4:.1f}\" text-anchor=\"end\">{5} %</text>\n",

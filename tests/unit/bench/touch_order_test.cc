@@ -107,9 +107,9 @@ TEST(DistinctPages, SequentialAreTheFirstOnes) {
 }
 
 TEST(Pattern, NamesAreReadBack) {
-  for (const Pattern pattern : {Pattern::kRandom, Pattern::kSequential})
+  for (const Pattern pattern : kPatterns)
     EXPECT_EQ(pattern_from(to_string(pattern)), pattern);
-  EXPECT_FALSE(pattern_from("zipf"));
+  EXPECT_FALSE(pattern_from("spiral"));
 }
 
 }  // namespace
