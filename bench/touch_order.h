@@ -8,7 +8,13 @@
 
 namespace farpage::bench {
 
-enum class Pattern : uint8_t { kRandom, kSequential };
+// kStrided: every kStridePages-th page, then the ones beside them. kZipf: page number i of a random
+// ranking is touched in proportion to 1 / i^0.99, as YCSB does (Cooper et al., SoCC 2010).
+enum class Pattern : uint8_t { kRandom, kSequential, kStrided, kZipf };
+inline constexpr Pattern kPatterns[] = {Pattern::kRandom, Pattern::kSequential, Pattern::kStrided,
+                                        Pattern::kZipf};
+inline constexpr uint64_t kStridePages = 7;
+inline constexpr double kZipfExponent = 0.99;
 std::string_view to_string(Pattern pattern);
 std::optional<Pattern> pattern_from(std::string_view name);
 
@@ -33,21 +39,37 @@ class Random {
   uint64_t state_;
 };
 
-// Pages with repetition: uniform, or round and round. Threads: one.
+// Ranks 0 .. count - 1 with Zipf's distribution, by the method of Gray et al. ("Quickly generating
+// billion-record synthetic databases", SIGMOD 1994). Threads: one.
+class ZipfRanks {
+ public:
+  explicit ZipfRanks(uint64_t count);
+  uint64_t next(Random& random) const;
+
+ private:
+  uint64_t count_;
+  double zeta_, alpha_, eta_;
+};
+
+// Pages with repetition. Threads: one.
 class TouchOrder {
  public:
-  TouchOrder(Pattern pattern, PageShare share, uint64_t seed)
-      : pattern_(pattern), share_(share), random_(seed) {}
+  TouchOrder(Pattern pattern, PageShare share, uint64_t seed);
   uint64_t next();
 
  private:
+  uint64_t next_strided();
+
   const Pattern pattern_;
   const PageShare share_;
   Random random_;
   uint64_t position_ = 0;
+  std::optional<ZipfRanks> ranks_;
+  std::vector<uint64_t> page_of_rank_;  // for kZipf: what is often touched lies scattered
 };
 
-// `count` pages of the share, none of them twice: the first ones, or drawn at random.
+// `count` pages of the share, none of them twice: the first ones of the pattern; kRandom and kZipf
+// draw them at random.
 std::vector<uint64_t> distinct_pages(Pattern pattern, PageShare share, uint64_t count,
                                      uint64_t seed);
 

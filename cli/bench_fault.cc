@@ -38,7 +38,7 @@ Result<int> run(const FaultSettings& settings) {
   FARPAGE_TRY(transports, make_transports(settings.bench.pager));
   FARPAGE_TRY(cluster, open_cluster(settings.bench, bench::window_bytes(options, pager)));
   FARPAGE_TRY(result, bench::measure_faults(options, pager, *cluster.client, transports));
-  print_report(bench::fault_report(options, pager, result), settings.bench);
+  FARPAGE_TRY_VOID(print_report(bench::fault_report(options, pager, result), settings.bench));
   return kExitOk;
 }
 
@@ -53,7 +53,7 @@ void add_bench_fault(CLI::App& group, Invocation& invocation) {
        "farpage bench fault --coordinator http://10.0.0.1:7070 --transport verbs --prefetch 0"});
   subcommand.size("--size", settings->size_bytes, "Far memory to touch")
       .number("--iterations", settings->iterations, 1, int64_t{1} << 40, "Touches to measure")
-      .choice("--pattern", settings->pattern, {"random", "sequential"}, "Order of the touches")
+      .choice("--pattern", settings->pattern, {"random", "sequential", "strided", "zipf"}, "Order of the touches")
       .choice("--access", settings->access, {"read", "write", "mixed"}, "What a touch is")
       .number("--threads", settings->threads, 1, bench::kMaxThreads,
               "Touching threads, each with its own share of the memory")

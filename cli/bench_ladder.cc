@@ -22,7 +22,7 @@ Result<int> run(const LadderSettings& settings) {
   FARPAGE_TRY(ways, transports_one_by_one(settings.bench.pager));
   FARPAGE_TRY(cluster, open_cluster(settings.bench, bench::ladder_bytes(options, pager)));
   FARPAGE_TRY(report, bench::measure_ladder(options, pager, *cluster.client, ways));
-  print_report(std::move(report), settings.bench);
+  FARPAGE_TRY_VOID(print_report(std::move(report), settings.bench));
   return kExitOk;
 }
 

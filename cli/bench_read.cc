@@ -43,7 +43,7 @@ Result<int> run(const ReadSettings& settings) {
     }
   }
   if (results.empty()) return fail(ErrorCode::kUnsupported, "no transport works: " + reasons);
-  print_report(bench::read_report(options, results), settings.bench);
+  FARPAGE_TRY_VOID(print_report(bench::read_report(options, results), settings.bench));
   return kExitOk;
 }
 

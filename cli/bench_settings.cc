@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <limits>
 
+#include "bench/report_files.h"
 #include "cli/build_info.h"
 #include "cli/secrets.h"
 
@@ -21,7 +22,10 @@ void add_options(Subcommand& subcommand, BenchSettings& settings) {
       .number("--seed", settings.seed, 0, std::numeric_limits<int64_t>::max(),
               "Of the order of touches and of the content")
       .choice("--output", settings.output, {"text", "json"}, "How to print it",
-              Subcommand::Scope::kShared);
+              Subcommand::Scope::kShared)
+      .text("--html", settings.html, "Also write a page with the latencies plotted to this file")
+      .text("--hgrm", settings.hgrm,
+            "Also write percentiles to this folder, for HdrHistogram's plotter");
 }
 
 Result<BenchCluster> open_cluster(const BenchSettings& settings, uint64_t needed_bytes) {
@@ -52,12 +56,15 @@ Result<std::vector<std::vector<std::unique_ptr<rdma::Transport>>>> transports_on
   return ways;
 }
 
-void print_report(bench::Report report, const BenchSettings& settings) {
+Status print_report(bench::Report report, const BenchSettings& settings) {
   const BuildInfo build = build_info();
   report.environment = bench::observe_environment();
   report.environment.commit = build.commit;
   report.environment.build_type = build.build_type;
   fmt::print("{}", settings.output == "json" ? format_json(report) : format_text(report));
+  if (!settings.html.empty()) FARPAGE_TRY_VOID(bench::write_html_file(report, settings.html));
+  if (!settings.hgrm.empty()) FARPAGE_TRY_VOID(bench::write_hgrm_files(report, settings.hgrm));
+  return {};
 }
 
 }  // namespace farpage::cli

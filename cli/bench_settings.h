@@ -19,6 +19,8 @@ struct BenchSettings {
   bool pin = false;
   int64_t seed = 1;
   std::string output = "text";
+  std::string html;  // file to write, too; empty: none
+  std::string hgrm;  // folder for percentile files; empty: none
 };
 
 // Everything but the pager's knobs.
@@ -37,7 +39,7 @@ Result<BenchCluster> open_cluster(const BenchSettings& settings, uint64_t needed
 Result<std::vector<std::vector<std::unique_ptr<rdma::Transport>>>> transports_one_by_one(
     const PagerSettings& settings);
 
-// Adds what was measured where, and prints it.
-void print_report(bench::Report report, const BenchSettings& settings);
+// Adds what was measured where, prints it, and writes the files that were asked for.
+Status print_report(bench::Report report, const BenchSettings& settings);
 
 }  // namespace farpage::cli

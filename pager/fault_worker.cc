@@ -15,6 +15,11 @@ namespace {
 // Spin, giving the core away at each turn, before blocking: a wake-up costs more than this.
 constexpr Nanoseconds kSpin = std::chrono::microseconds(50);
 constexpr Nanoseconds kRoomWait = Milliseconds(1);
+// Every fault wakes all workers that watch, and one of them gets it. One that came too late this
+// many times in a row is on a core where nobody faults: it rests, rather than take that core from
+// whoever works there (a memory node's server, the network's softirq) for nothing.
+constexpr uint32_t kLostRacesToRest = 8;
+constexpr Milliseconds kRest{2};
 
 void pin_this_thread(int cpu) {
   cpu_set_t set;
@@ -43,15 +48,18 @@ void FaultWorker::run(int cpu) {
   (void)pthread_setname_np(pthread_self(), "fp-fault");
   if (cpu >= 0) pin_this_thread(cpu);
   while (!core_.stopping.load(std::memory_order_acquire)) {
-    size_t moved = read_and_handle();
+    const size_t events = read_and_handle();
     fetcher_.post_queued();
-    moved += fetcher_.progress() ? 1 : 0;
-    moved += prefetcher_.progress() ? 1 : 0;
+    const bool fetched = fetcher_.progress();
+    const bool prefetched = prefetcher_.progress();
     if (parked_count_ > 0) retry_parked();
-    if (moved > 0) {
+    if (!in_flight()) {
+      // More than one at a time: there may be another by now. Else a read would only say no.
+      if (events < 2) watch(events > 0 || fetched || prefetched);
+    } else if (events > 0 || fetched || prefetched) {
       idle_since_ = Instant{0};
     } else {
-      idle();
+      wait_in_flight();
     }
   }
 }
@@ -94,14 +102,13 @@ void FaultWorker::retry_parked() {
   fetcher_.post_queued();
 }
 
-void FaultWorker::idle() {
-  if (short_of_room_ && fetcher_.outstanding() == 0) {
-    core_.budget.wait_for_room(kRoomWait);
-    return;
-  }
-  if (parked_count_ > 0 || fetcher_.outstanding() > 0 || prefetcher_.outstanding() > 0) {
-    wait_in_flight();
-    return;
+void FaultWorker::watch(bool worked) {
+  if (worked) {
+    lost_races_ = 0;
+  } else if (++lost_races_ >= kLostRacesToRest) {
+    lost_races_ = kLostRacesToRest / 2;
+    pollfd stop{stop_.fd(), POLLIN, 0};
+    (void)::poll(&stop, 1, static_cast<int>(kRest.count()));
   }
   std::array<pollfd, 2> polls{pollfd{core_.space.event_descriptor(), POLLIN, 0},
                               pollfd{stop_.fd(), POLLIN, 0}};
@@ -113,6 +120,10 @@ void FaultWorker::idle() {
 }
 
 void FaultWorker::wait_in_flight() {
+  if (short_of_room_ && fetcher_.outstanding() == 0) {
+    core_.budget.wait_for_room(kRoomWait);
+    return;
+  }
   const Instant now = SteadyClock::read();
   if (idle_since_.count() == 0) idle_since_ = now;
   if (now - idle_since_ < kSpin) {

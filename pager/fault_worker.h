@@ -51,7 +51,11 @@ class FaultWorker {
   void run(int cpu);
   size_t read_and_handle();
   void retry_parked();
-  void idle();
+  bool in_flight() const {
+    return parked_count_ > 0 || fetcher_.outstanding() > 0 || prefetcher_.outstanding() > 0;
+  }
+  // Blocks until there is an event to read. `worked`: since the last time something was done.
+  void watch(bool worked);
   void wait_in_flight();
 
   // True: answered, or somebody else will. False: try again later (parked).
@@ -77,6 +81,7 @@ class FaultWorker {
   std::array<Parked, kMaxParked> parked_;
   size_t parked_count_ = 0;
   bool short_of_room_ = false;  // some parked fault waits for the evictor
+  uint32_t lost_races_ = 0;  // woken in a row to find that another worker had read the fault
   Instant idle_since_{0};
   std::jthread thread_;
 };

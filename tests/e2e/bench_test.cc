@@ -2,6 +2,7 @@
 // Nothing here depends on how long anything takes.
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "unit/cli/child_process.h"
@@ -101,9 +102,30 @@ TEST(Defect13, BenchOfMemoryThatIsAllLocalPrintsNoNumber) {
   EXPECT_NE(outcome.log.find("no numbers for this run"), std::string::npos) << outcome.log;
 }
 
+TEST(Bench, ZipfFindsMoreOfItsPagesHereThanRandomDoes) {
+  const auto present = [](const char* pattern) {
+    const json report = report_of({"fault", "--transport", "shm", "--size", "16M", "--local", "4M",
+                                   "--iterations", "8000", "--pattern", pattern});
+    EXPECT_GT(report["counts"]["faults"], 0);
+    return report["counts"]["touches"].get<uint64_t>() - report["counts"]["faults"].get<uint64_t>();
+  };
+  EXPECT_GT(present("zipf"), 2 * present("random"));
+}
+
+TEST(Bench, WritesTheFilesThatItIsAskedFor) {
+  const std::filesystem::path folder = testing::TempDir() + "bench_files";
+  std::filesystem::remove_all(folder);
+  std::filesystem::create_directories(folder);
+  (void)report_of({"fault", "--transport", "shm", "--size", "16M", "--local", "4M", "--iterations",
+                   "500", "--pattern", "strided", "--html", folder / "page.html", "--hgrm", folder});
+  EXPECT_GT(std::filesystem::file_size(folder / "page.html"), 2000U);
+  EXPECT_GT(std::filesystem::file_size(folder / "fault-remote-fault.hgrm"), 100U);
+  std::filesystem::remove_all(folder);
+}
+
 TEST(Bench, WrongOptionsAreRefusedBeforeAnythingIsStarted) {
   for (const std::vector<std::string>& wrong :
-       std::vector<std::vector<std::string>>{{"fault", "--pattern", "zipf"},
+       std::vector<std::vector<std::string>>{{"fault", "--pattern", "spiral"},
                                              {"fault", "--threads", "0"},
                                              {"fault", "--no-evict", "--iterations", "1000000"},
                                              {"read", "--bytes", "5000"},

@@ -3,8 +3,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 #include <set>
+#include <vector>
 
 namespace farpage::bench {
 namespace {
@@ -26,6 +28,41 @@ TEST(PageShare, SharesCoverAllPagesOnce) {
 TEST(TouchOrder, SequentialGoesRoundAndRound) {
   TouchOrder order(Pattern::kSequential, {10, 3}, 1);
   for (const uint64_t page : {10U, 11U, 12U, 10U, 11U}) EXPECT_EQ(order.next(), page);
+}
+
+TEST(TouchOrder, StridedTouchesEachPageOnceARound) {
+  for (const uint64_t pages : {1U, 3U, 7U, 8U, 100U}) {
+    TouchOrder order(Pattern::kStrided, {10, pages}, 1);
+    std::set<uint64_t> seen;
+    for (uint64_t i = 0; i < pages; ++i) seen.insert(order.next());
+    EXPECT_EQ(seen.size(), pages);
+    EXPECT_EQ(*seen.begin(), 10U);
+    EXPECT_EQ(*seen.rbegin(), 10U + pages - 1);
+  }
+  TouchOrder order(Pattern::kStrided, {0, 100}, 1);
+  for (const uint64_t page : {0U, 7U, 14U, 21U}) EXPECT_EQ(order.next(), page);
+}
+
+TEST(TouchOrder, ZipfTouchesFewPagesOften) {
+  constexpr uint64_t kPages = 1000, kTouches = 200'000;
+  TouchOrder order(Pattern::kZipf, {50, kPages}, 1);
+  std::vector<uint64_t> touches(kPages);
+  for (uint64_t i = 0; i < kTouches; ++i) {
+    const uint64_t page = order.next();
+    ASSERT_GE(page, 50U);
+    ASSERT_LT(page, 50U + kPages);
+    ++touches[page - 50];
+  }
+  const auto hottest = std::max_element(touches.begin(), touches.end()) - touches.begin();
+  std::sort(touches.rbegin(), touches.rend());
+  double zeta = 0;
+  for (uint64_t i = 1; i <= kPages; ++i) zeta += std::pow(static_cast<double>(i), -kZipfExponent);
+  const auto expected = [&](int rank) { return kTouches / zeta * std::pow(rank, -kZipfExponent); };
+  EXPECT_NEAR(static_cast<double>(touches[0]), expected(1), expected(1) / 20);
+  EXPECT_NEAR(static_cast<double>(touches[1]), expected(2), expected(2) / 10);
+  EXPECT_NEAR(static_cast<double>(std::accumulate(touches.begin(), touches.begin() + 100, 0ULL)),
+              0.68 * kTouches, 0.04 * kTouches);
+  EXPECT_NE(hottest, 0);  // the ranking has nothing to do with the addresses
 }
 
 TEST(TouchOrder, RandomStaysInItsShareAndReachesAllOfIt) {
@@ -70,9 +107,9 @@ TEST(DistinctPages, SequentialAreTheFirstOnes) {
 }
 
 TEST(Pattern, NamesAreReadBack) {
-  for (const Pattern pattern : {Pattern::kRandom, Pattern::kSequential})
+  for (const Pattern pattern : kPatterns)
     EXPECT_EQ(pattern_from(to_string(pattern)), pattern);
-  EXPECT_FALSE(pattern_from("zipf"));
+  EXPECT_FALSE(pattern_from("spiral"));
 }
 
 }  // namespace

@@ -1,0 +1,214 @@
+#!/usr/bin/env python3
+"""farpage against kernel swap: the same program, the same share of its memory here, one boot.
+
+  ./dev bench compare             natively: farpage over shm and tcp; swap on zram and on a loop device
+  ./dev bench compare --lab       in the lab VM: farpage over verbs; swap on NVMe-oF/RDMA, NBD and zram
+
+The program is random_touch (bench/compare/random_touch.cc). Each system is measured in turn in every round;
+the table shows medians of the rounds and ratios to farpage's first column. Needs root.
+"""
+import argparse
+import contextlib
+import datetime
+import json
+import os
+import pathlib
+import platform
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+
+import swap_devices
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+BUILD = ROOT / "build/release"
+MIB = 1 << 20
+# What the program needs beside the memory it touches: libraries, page tables, its own tables.
+LIMIT_ALLOWANCE = 8 * MIB
+
+
+def parse_arguments():
+    parser = argparse.ArgumentParser(description=__doc__, prog="./dev bench compare",
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--lab", action="store_true", help="boot the lab VM and compare there")
+    parser.add_argument("--rounds", type=int, default=3, help="(%(default)s)")
+    parser.add_argument("--size", type=int, default=256, metavar="MIB", help="memory touched (%(default)s)")
+    parser.add_argument("--shares", type=int, nargs="+", default=[25, 50], metavar="PERCENT",
+                        help="of it that stay local (%(default)s)")
+    parser.add_argument("--writes", type=int, nargs="+", default=[0, 50], metavar="PERCENT",
+                        help="of the touches that write (%(default)s)")
+    parser.add_argument("--threads", type=int, nargs="+", default=[1, 4], help="(%(default)s)")
+    parser.add_argument("--touches", type=int, default=20000, help="timed for the latencies (%(default)s)")
+    parser.add_argument("--seconds", type=int, default=3, help="of untimed touches, for the rate (%(default)s)")
+    parser.add_argument("--json", metavar="FILE", help="write every single result there")
+    parser.add_argument("--output", choices=["table", "json"], default="table")
+    return parser.parse_args()
+
+
+class Farpage:
+    def __init__(self, transport):
+        self.name, self.transport = f"farpage {transport}", transport
+
+    @contextlib.contextmanager
+    def running(self, size):
+        yield
+
+    def measure(self, arguments, local):
+        environment = dict(os.environ, FARPAGE_LOG_LEVEL="error")
+        return run([BUILD / "farpage", "run", "--local", str(local), "--lend", f"{2 * arguments[0]}",
+                    "--transport", self.transport, "--"], arguments, env=environment)
+
+
+class KernelSwap:
+    def __init__(self, name, device, *words):
+        self.name, self.device, self.words = f"swap {name}", device, words
+
+    @contextlib.contextmanager
+    def running(self, size):
+        with self.device(2 * size, *self.words) as device, swap_devices.swap_on(device):
+            yield
+
+    def measure(self, arguments, local):
+        with swap_devices.memory_limit(local + LIMIT_ALLOWANCE) as enter:
+            return run([], arguments, preexec_fn=enter)
+
+
+def run(before, arguments, **how):
+    words = [*before, BUILD / "random_touch", *map(str, arguments)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=300, **how)
+    if done.returncode != 0:
+        raise RuntimeError(f"{' '.join(map(str, words))}: status {done.returncode}: {done.stderr[-2000:]}")
+    result = json.loads(done.stdout)
+    if result["timed_faults"] == 0:
+        raise RuntimeError(f"{' '.join(map(str, words))}: not one touch was of a page that was away")
+    return result
+
+
+def systems_here():
+    if "LAB_VM" not in os.environ:
+        return [Farpage("shm"), Farpage("tcp"), KernelSwap("zram", swap_devices.zram),
+                KernelSwap("loop on tmpfs", swap_devices.loop)]
+    address = os.environ["LAB_IP"]
+    return [Farpage("verbs"), KernelSwap("NVMe-oF/RDMA", swap_devices.nvme_rdma, address),
+            KernelSwap("NBD/TCP", swap_devices.nbd, address), KernelSwap("zram", swap_devices.zram)]
+
+
+def floors():
+    """The wire and the local fault in the same boot."""
+    words = [BUILD / "farpage", "bench", "ladder", "--iterations", "3000", "--output", "json"]
+    if "LAB_VM" in os.environ:
+        words += ["--transport", "verbs"]
+    report = json.loads(subprocess.run(words, capture_output=True, text=True, check=True,
+                                       env=dict(os.environ, FARPAGE_LOG_LEVEL="error")).stdout)
+    return {row["name"]: {"p50_us": row["t_typical"], "p99_us": row["p99"]} for row in report["rows"]}
+
+
+def read_latency():
+    """ib_read_lat -s 4096 of this boot, in the lab."""
+    words = ["ib_read_lat", "-d", os.environ["LAB_DEV"], "-x", os.environ["LAB_GID"], "-F", "-s", "4096",
+             "-n", "5000"]
+    server = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+    def line():
+        done = subprocess.run([*words, os.environ["LAB_IP"]], capture_output=True, text=True)
+        return next((text.split() for text in done.stdout.splitlines() if text.split()[:1] == ["4096"]), None)
+
+    columns = swap_devices.wait_for("ib_read_lat", line)
+    server.wait()
+    return {"p50_us": float(columns[4]), "p99_us": float(columns[7])}
+
+
+def measure_all(options, systems):
+    samples = []
+    size = options.size * MIB
+    for number in range(options.rounds):
+        for system in systems:
+            with system.running(size):
+                for share in options.shares:
+                    for writes in options.writes:
+                        for threads in options.threads:
+                            print(f"compare: round {number + 1} of {options.rounds}, {system.name}, "
+                                  f"{share} % local, {writes} % writes, {threads} thread(s)", file=sys.stderr)
+                            local = size * share // 100
+                            result = system.measure([size, threads, writes, options.touches,
+                                                     options.seconds, number + 1], local)
+                            samples.append({"round": number + 1, "system": system.name, "share": share,
+                                            "writes": writes, "threads": threads, **result})
+    return samples
+
+
+def median(samples, field, **wanted):
+    values = [s[field] for s in samples if all(s[key] == value for key, value in wanted.items())]
+    return statistics.median(values)
+
+
+def table(options, systems, samples):
+    lines = [f"{'':24}{'accesses/s':>12}{'ratio':>8}{'fault p50':>12}{'fault p99':>12}{'p99 ratio':>11}"]
+    for share in options.shares:
+        for writes in options.writes:
+            for threads in options.threads:
+                lines.append(f"{share} % local, {writes} % writes, {threads} thread{'s' if threads > 1 else ''}")
+                wanted = {"share": share, "writes": writes, "threads": threads}
+                ours = {field: median(samples, field, system=systems[0].name, **wanted)
+                        for field in ("accesses_per_s", "fault_p99_us")}
+                for system in systems:
+                    rate, p50, p99 = (median(samples, field, system=system.name, **wanted)
+                                      for field in ("accesses_per_s", "fault_p50_us", "fault_p99_us"))
+                    lines.append(f"  {system.name:22}{rate:12,.0f}{rate / ours['accesses_per_s']:8.2f}"
+                                 f"{p50:12.1f}{p99:12.1f}{p99 / ours['fault_p99_us']:11.2f}")
+    return "\n".join(lines)
+
+
+def describe(report):
+    lines = [f"farpage bench compare, {report['date']}, Linux {report['kernel']}, {report['cpus']} CPUs, "
+             f"{'lab VM (emulated)' if report['lab'] else 'native'}, commit {report['commit']}",
+             f"{report['size_mib']} MiB, medians of {report['rounds']} rounds; usec; ratios to the first line"]
+    lines += [f"  {name:38}{floor['p50_us']:10.1f}{floor['p99_us']:10.1f}" for name, floor in report["floors"].items()]
+    return "\n".join(lines)
+
+
+def compare(options):
+    systems = systems_here()
+    measured = floors()
+    if "LAB_VM" in os.environ:
+        measured = {"ib_read_lat -s 4096": read_latency(), **measured}
+    samples = measure_all(options, systems)
+    commit = subprocess.run(["git", "-C", ROOT, "describe", "--always", "--dirty", "--abbrev=12"],
+                            capture_output=True, text=True).stdout.strip() or "unknown"
+    report = {"benchmark": "compare", "date": f"{datetime.datetime.now(datetime.timezone.utc):%Y-%m-%dT%H:%MZ}",
+              "kernel": platform.release(), "cpus": len(os.sched_getaffinity(0)), "lab": "LAB_VM" in os.environ,
+              "commit": commit, "command": " ".join(sys.argv), "size_mib": options.size,
+              "rounds": options.rounds, "floors": measured, "samples": samples}
+    if options.json:
+        path = pathlib.Path(os.environ["LAB_OUT"]) / "compare.json" if report["lab"] else pathlib.Path(options.json)
+        path.write_text(json.dumps(report, indent=2) + "\n")
+    if options.output == "json":
+        print(json.dumps(report, indent=2))
+    else:
+        print(f"{describe(report)}\n{table(options, systems, samples)}")
+
+
+def boot_lab(options):
+    """This script again, in the VM, whose files are lost with it, except those in the out folder."""
+    with tempfile.TemporaryDirectory(prefix="farpage-compare-") as out:
+        # Idle CPUs poll: a wake-up then costs what it does on hardware.
+        status = subprocess.run([ROOT / "tests/lab/vm.sh", "-i", "-m", "4096", "-t", "3000", "-o", out, "--",
+                                 sys.executable, __file__, *sys.argv[1:]]).returncode
+        if options.json and status == 0:
+            shutil.copy(pathlib.Path(out) / "compare.json", options.json)
+        return status
+
+
+def main():
+    options = parse_arguments()
+    if os.geteuid() != 0:
+        sys.exit("compare: swap devices and memory limits need root")
+    if options.lab and "LAB_VM" not in os.environ:
+        sys.exit(boot_lab(options))
+    compare(options)
+
+
+if __name__ == "__main__":
+    main()

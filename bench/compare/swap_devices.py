@@ -1,0 +1,166 @@
+"""Kernel swap on one device at a time, and a memory limit for one program: what farpage is compared with.
+
+Each device is a context manager that gives the block device's path; whatever it made is gone at the end.
+All need root. The memory behind every device is this machine's, as farpage's embedded node's is.
+"""
+import contextlib
+import glob
+import os
+import pathlib
+import signal
+import subprocess
+import tempfile
+import time
+
+NQN = "nqn.2014-08.org.farpage:compare"
+NVME_PORT, NBD_PORT = 4420, 10809
+
+
+def command(*words):
+    done = subprocess.run(words, capture_output=True, text=True)
+    if done.returncode != 0:
+        raise RuntimeError(f"{' '.join(map(str, words))}: {done.stderr.strip()}")
+    return done.stdout.strip()
+
+
+def write(path, text):
+    pathlib.Path(path).write_text(text)
+
+
+def wait_for(what, condition, seconds=10):
+    end = time.monotonic() + seconds
+    while not (found := condition()):
+        if time.monotonic() > end:
+            raise RuntimeError(f"{what} did not come within {seconds} s")
+        time.sleep(0.02)
+    return found
+
+
+@contextlib.contextmanager
+def zram(size):
+    subprocess.run(["modprobe", "zram"], capture_output=True)  # it may be built in
+    number = pathlib.Path("/sys/class/zram-control/hot_add").read_text().strip()
+    try:
+        write(f"/sys/block/zram{number}/disksize", str(size))
+        yield f"/dev/zram{number}"
+    finally:
+        write(f"/sys/block/zram{number}/reset", "1")
+        write("/sys/class/zram-control/hot_remove", number)
+
+
+@contextlib.contextmanager
+def loop(size):
+    """A loop device on a file in tmpfs."""
+    with tempfile.NamedTemporaryFile(dir="/dev/shm", prefix="farpage-swap-") as file:
+        file.truncate(size)
+        device = command("losetup", "--find", "--show", file.name)
+        try:
+            yield device
+        finally:
+            command("losetup", "--detach", device)
+
+
+@contextlib.contextmanager
+def ram_disk(size):
+    command("modprobe", "brd", "rd_nr=1", f"rd_size={size // 1024}")
+    try:
+        yield "/dev/ram0"
+    finally:
+        command("modprobe", "--remove", "brd")
+
+
+@contextlib.contextmanager
+def nvme_rdma(size, address):
+    """NVMe over RDMA, from this machine to itself: nvme_rdma and nvmet_rdma on the same device."""
+    command("modprobe", "-a", "nvme-rdma", "nvmet", "nvmet-rdma")
+    config = pathlib.Path("/sys/kernel/config")
+    if not (config / "nvmet").exists():
+        command("mount", "-t", "configfs", "none", config)
+    subsystem, port = config / "nvmet/subsystems" / NQN, config / "nvmet/ports/1"
+    with ram_disk(size) as disk:
+        before = set(glob.glob("/dev/nvme*n1"))
+        try:
+            subsystem.mkdir()
+            write(subsystem / "attr_allow_any_host", "1")
+            (subsystem / "namespaces/1").mkdir()
+            write(subsystem / "namespaces/1/device_path", disk)
+            write(subsystem / "namespaces/1/enable", "1")
+            port.mkdir()
+            for name, value in {"addr_trtype": "rdma", "addr_adrfam": "ipv4", "addr_traddr": address,
+                                "addr_trsvcid": str(NVME_PORT)}.items():
+                write(port / name, value)
+            (port / "subsystems" / NQN).symlink_to(subsystem)
+            # The connection lives as long as the controller, not as long as this descriptor.
+            with open("/dev/nvme-fabrics", "r+b", buffering=0) as fabrics:
+                fabrics.write(f"transport=rdma,traddr={address},trsvcid={NVME_PORT},nqn={NQN}".encode())
+            device = wait_for("the NVMe device", lambda: set(glob.glob("/dev/nvme*n1")) - before)
+            yield device.pop()
+        finally:
+            for controller in glob.glob("/sys/class/nvme/nvme*/delete_controller"):
+                write(controller, "1")
+            if (port / "subsystems" / NQN).is_symlink():
+                (port / "subsystems" / NQN).unlink()
+            for folder in (port, subsystem / "namespaces/1", subsystem):
+                if folder.exists():
+                    folder.rmdir()
+
+
+@contextlib.contextmanager
+def nbd(size, address):
+    """A network block device over TCP, from this machine to itself."""
+    command("modprobe", "nbd")
+    with tempfile.TemporaryDirectory(dir="/dev/shm", prefix="farpage-nbd-") as folder:
+        disk = pathlib.Path(folder) / "disk"
+        with open(disk, "wb") as file:
+            file.truncate(size)
+        config = pathlib.Path(folder) / "config"
+        config.write_text(f"[generic]\nlistenaddr = {address}\nport = {NBD_PORT}\n"
+                          f"[swap]\nexportname = {disk}\n")
+        server = subprocess.Popen(["nbd-server", "-d", "-C", config], stdout=subprocess.DEVNULL,
+                                  stderr=subprocess.DEVNULL)
+        try:
+            def connected():
+                return subprocess.run(["nbd-client", "-N", "swap", address, str(NBD_PORT), "/dev/nbd0"],
+                                      capture_output=True).returncode == 0
+            wait_for("nbd-server", connected)
+            try:
+                yield "/dev/nbd0"
+            finally:
+                command("nbd-client", "-d", "/dev/nbd0")
+        finally:
+            server.send_signal(signal.SIGTERM)
+            server.wait()
+
+
+@contextlib.contextmanager
+def swap_on(device):
+    command("mkswap", device)
+    cluster = pathlib.Path("/proc/sys/vm/page-cluster")
+    before = cluster.read_text()
+    cluster.write_text("0")  # no read-ahead: the touches are random
+    command("swapon", device)
+    try:
+        yield
+    finally:
+        command("swapoff", device)
+        cluster.write_text(before)
+
+
+@contextlib.contextmanager
+def memory_limit(size):
+    """A memory control group; gives a function that puts the calling process into it."""
+    v2 = pathlib.Path("/sys/fs/cgroup/cgroup.controllers")
+    root = pathlib.Path("/sys/fs/cgroup" if v2.exists() and "memory" in v2.read_text()
+                        else "/sys/fs/cgroup/memory")
+    group = root / f"farpage-compare-{os.getpid()}"
+    group.mkdir()
+    try:
+        name = "memory.max" if (group / "memory.max").exists() else "memory.limit_in_bytes"
+        write(group / name, str(size))
+        yield lambda: write(group / "cgroup.procs", str(os.getpid()))
+    finally:
+        def removed():
+            with contextlib.suppress(OSError):  # busy until the last process has been taken down
+                group.rmdir()
+            return not group.exists()
+        wait_for("the end of the control group", removed)
