@@ -96,7 +96,8 @@ class AddressSpace {
   virtual Outcome protect(PageRun run) = 0;
   // The opposite; wakes the writers.
   virtual Outcome unprotect(PageRun run) = 0;
-  // Reads present pages into out[i * 4096]. A page that is absent after all is a fault of the
+  // Reads present pages into out[i * 4096], also those that the program has closed to itself with
+  // PROT_NONE (other_process.h). A page that is absent after all is a fault of the
   // target like any other and blocks the caller until a fault worker serves it: never call it from
   // one.
   virtual Status read(std::span<const PageIndex> present, std::span<std::byte> out) = 0;

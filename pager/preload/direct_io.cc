@@ -4,6 +4,8 @@
 // being evicted: what it writes then would be lost. Through the page cache the bytes are the same;
 // what O_DIRECT promises on top (less copying, less cache) cannot be had for memory that comes and
 // goes. It says nothing about durability, which stays with O_SYNC and fsync.
+#include "pager/preload/direct_io.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <stdarg.h>
@@ -16,16 +18,11 @@ extern "C" int __open64(const char* path, int flags, ...);  // libc's own, under
 extern "C" int __fcntl(int fd, int command, ...);
 
 namespace farpage::preload {
-namespace {
-
-using OpenAt = int(int, const char*, int, ...);
-constinit Next<OpenAt> next_openat("openat64");
 
 int buffered(int flags) {
   return (flags & O_DIRECT) != 0 && shim.active() ? flags & ~O_DIRECT : flags;
 }
 
-// Of a pipe it means packets, and that is no concern of ours.
 int buffered_unless_pipe(int fd, int flags) {
   struct stat status {};
   if ((flags & O_DIRECT) != 0 && fstat(fd, &status) == 0 && S_ISFIFO(status.st_mode)) {
@@ -33,6 +30,11 @@ int buffered_unless_pipe(int fd, int flags) {
   }
   return buffered(flags);
 }
+
+namespace {
+
+using OpenAt = int(int, const char*, int, ...);
+constinit Next<OpenAt> next_openat("openat64");
 
 int open_at(int folder, const char* path, int flags, mode_t mode) {
   if (folder == AT_FDCWD) {

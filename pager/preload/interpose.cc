@@ -6,11 +6,13 @@
 // program makes by an instruction of its own. What forks is in fork.cc, files in direct_io.cc,
 // rings in ring_buffers.cc.
 #include <errno.h>
+#include <fcntl.h>
 #include <limits.h>
 #include <stdarg.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "pager/preload/direct_io.h"
 #include "pager/preload/memory_calls.h"
 #include "pager/preload/ring_buffers.h"
 #include "pager/preload/shim.h"
@@ -96,6 +98,15 @@ long any_call(long number, long a, long b, long c, long d, long e, long f) {
       return close_all_but_own(static_cast<unsigned>(a), static_cast<unsigned>(b), small(c));
     case SYS_close:
       return shim.owns_descriptor(small(a)) ? -EBADF : system_call(SYS_close, a);
+#ifdef SYS_open
+    case SYS_open:
+      return system_call(SYS_open, a, buffered(small(b)), c);
+#endif
+    case SYS_openat:
+      return system_call(SYS_openat, a, b, buffered(small(c)), d);
+    case SYS_fcntl:
+      return system_call(SYS_fcntl, a, b,
+                         b == F_SETFL ? buffered_unless_pipe(small(a), small(c)) : c);
     case SYS_io_uring_register:
       return register_ring(small(a), static_cast<unsigned>(b), pointer<void>(c),
                            static_cast<unsigned>(d));

@@ -141,6 +141,9 @@ long Shim::unmap_locked(Span far) {
     }
     const long mapped = system_call(SYS_mmap, far.begin, far.bytes(), PROT_NONE,
                                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+    if (future_lock_.load(std::memory_order_relaxed) != 0) {
+      system_call(SYS_munlock, far.begin, far.bytes());  // the kernel locks what is mapped now
+    }
     const long made = is_error(mapped) ? mapped : make_window_memory(far);
     if (is_error(made)) {
       return made;

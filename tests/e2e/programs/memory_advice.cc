@@ -112,6 +112,14 @@ void lock_all() {
               MAP_FAILED &&
           errno == EAGAIN);
   REQUIRE(madvise(later.begin, kPage, MADV_PAGEOUT) == -1 && errno == EINVAL);
+  // Given back after something foreign lay in it, and given out again: twice, for the flags that
+  // the kernel keeps.
+  for (int round = 0; round < 2; ++round) {
+    REQUIRE(mmap(later.begin, kPage, PROT_READ, MAP_SHARED | MAP_ANONYMOUS | MAP_FIXED, -1, 0) ==
+            later.begin);
+    REQUIRE(munmap(later.begin, later.bytes) == 0);
+    REQUIRE(map_far(later.bytes).begin == later.begin && is_zero(later));
+  }
   REQUIRE(munlockall() == 0);
   fill(later, 10);
   push_out(later);

@@ -57,6 +57,9 @@ void direct_io() {
   const int folder = open(".", O_RDONLY | O_DIRECTORY);
   const int other = openat(folder, "direct", O_CREAT | O_RDWR | O_DIRECT | O_APPEND, 0600);
   REQUIRE(other >= 0 && !is_direct(other) && (fcntl(other, F_GETFL) & O_APPEND) != 0);
+  const long bare = syscall(SYS_openat, folder, "direct", O_RDWR | O_DIRECT);
+  REQUIRE(bare >= 0 && !is_direct(static_cast<int>(bare)));
+  REQUIRE(syscall(SYS_fcntl, bare, F_SETFL, O_DIRECT) == 0 && !is_direct(static_cast<int>(bare)));
   REQUIRE(unlink("direct") == 0);
   int packets[2];
   REQUIRE(pipe2(packets, 0) == 0);

@@ -1,0 +1,10 @@
+// Flags of open(2) and fcntl(F_SETFL) as they go to the kernel: without O_DIRECT (direct_io.cc).
+#pragma once
+
+namespace farpage::preload {
+
+int buffered(int flags);
+// Of a pipe the flag means packets, and that is no concern of ours.
+int buffered_unless_pipe(int fd, int flags);
+
+}  // namespace farpage::preload
