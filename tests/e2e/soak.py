@@ -12,6 +12,7 @@ most `replicas` - 1 nodes are disturbed for longer than it waits for them, thoug
 the seed says. Of a program with one replica, nodes are stopped for less than its deadline.
 """
 import argparse
+import itertools
 import json
 import os
 import random
@@ -32,14 +33,22 @@ HANG = 120  # seconds that a program may take longer than it was told to
 
 
 def where_threads_are(pager):
-    """Of a `farpage run` and its program: each thread, and what it waits for in the kernel."""
+    """Of a `farpage run` and its program: each thread, its time on CPUs (in ticks, user and system)
+    and what it waits for in the kernel. Twice, since a program that is slow gets on between."""
+    first = sample_of_threads(pager)
+    time.sleep(2)
+    return f"{first}\n2 s later:\n{sample_of_threads(pager)}"
+
+
+def sample_of_threads(pager):
     lines = []
     for pid in (pager, child_of(pager)):
         for task in os.listdir(f"/proc/{pid}/task") if pid else ():
             try:
-                with open(f"/proc/{pid}/task/{task}/comm", encoding="utf-8") as comm, \
+                with open(f"/proc/{pid}/task/{task}/stat", encoding="utf-8") as stat, \
                         open(f"/proc/{pid}/task/{task}/wchan", encoding="utf-8") as wchan:
-                    lines.append(f"{pid}/{task} {comm.read().strip()}: {wchan.read()}")
+                    name, numbers = stat.read().rsplit(")", 1)
+                    lines.append(f"{name}): {numbers.split()[11:13]} {wchan.read()}")
             except OSError:
                 pass  # it has ended
     return "\n".join(lines)
@@ -240,16 +249,11 @@ class Soak(EndToEnd):
 
     # ---- all of it ----
 
-    def run_for(self, minutes, round_seconds=10, only=None):
-        """True: nothing failed. Ends soon after that time."""
-        end = time.monotonic() + minutes * 60
-        number = only if only is not None else 0
-        good = True
-        while good and (number == 0 or time.monotonic() + round_seconds < end):
-            good = self.run_round(number, round_seconds)
-            if only is not None:
+    def run_rounds(self, rounds, seconds=10):
+        """Runs rounds (their numbers, of `seconds` each) until one fails. True: none did."""
+        for number in rounds:
+            if not self.run_round(number, seconds):
                 break
-            number += 1
         try:
             # A program that ends without a coordinator leaves its region to the time to live.
             wait_until(lambda: len(set(self.free_slabs())) == 1, "every slab is given back", 60)
@@ -269,10 +273,12 @@ def main():
     options = parser.parse_args()
     seed = options.seed if options.seed is not None else random.SystemRandom().getrandbits(32)
     print(f"soak: seed {seed}", flush=True)
+    end = time.monotonic() + options.minutes * 60
+    until_end = itertools.takewhile(lambda _: time.monotonic() < end, itertools.count())
     soak = Soak()
     try:
         soak.begin(seed)
-        good = soak.run_for(options.minutes, only=options.round)
+        good = soak.run_rounds(until_end if options.round is None else [options.round])
     finally:
         soak.doCleanups()
     sys.exit(0 if good else 1)

@@ -52,8 +52,9 @@ coord::NodeInfo TestNode::info() const {
   return info;
 }
 
-coord::Lease TestNode::lease(SlabIndex slab, uint32_t replica) {
+Result<coord::Lease> TestNode::lease(SlabIndex slab, uint32_t replica) {
   const std::lock_guard lock(mutex_);
+  if (!host_) return fail(ErrorCode::kUnavailable, name_ + " is dead");
   auto fd = create_memfd("farpage-test-slab", kTestSlabBytes);
   EXPECT_TRUE(fd.has_value());
   auto memory = Mapping::shared(fd->get(), kTestSlabBytes);
@@ -153,9 +154,13 @@ Result<std::vector<coord::Lease>> TestClient::lease_slabs(const RegionId&,
   for (const SlabIndex slab : slabs) {
     if (!leases_.contains(slab.value)) {
       if (leases_.size() >= slab_limit_) return fail(ErrorCode::kExhausted, "no free slab");
-      std::vector<coord::Lease>& made = leases_[slab.value];
-      for (uint32_t replica = 0; replica < region_.replicas; ++replica)
-        made.push_back(nodes_[(slab.value + replica) % nodes_.size()]->lease(slab, replica));
+      std::vector<coord::Lease> made;
+      for (uint32_t replica = 0; replica < region_.replicas; ++replica) {
+        TestNode& node = *nodes_[(slab.value + replica) % nodes_.size()];
+        FARPAGE_TRY(lease, node.lease(slab, replica));
+        made.push_back(std::move(lease));
+      }
+      leases_.emplace(slab.value, std::move(made));
     }
     const auto& known = leases_[slab.value];
     result.insert(result.end(), known.begin(), known.end());

@@ -25,7 +25,7 @@ class TestNode {
   TestNode(std::string name, rdma::TransportKind kind, std::shared_ptr<rdma::LoopNetwork> loop);
 
   coordinator::NodeInfo info() const;
-  coordinator::Lease lease(SlabIndex slab, uint32_t replica);
+  Result<coordinator::Lease> lease(SlabIndex slab, uint32_t replica);
   // The process dies: connections break and its memory is gone.
   void kill();
   // It comes back with empty memory and other keys.
