@@ -150,6 +150,7 @@ Status write_stats_file(const std::string& path, const std::string& json) {
 Result<int> run(const RunSettings& settings) {
   FARPAGE_TRY_VOID(check(settings));
   FARPAGE_TRY(options, pager_options(settings.pager));
+  options.fork = fork_mode(settings);
   FARPAGE_TRY(program, find_program(settings.command.at(0)));
   FARPAGE_TRY_VOID(check_program(program));
   FARPAGE_TRY(shim, find_shim());

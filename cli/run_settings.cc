@@ -115,9 +115,15 @@ void add_options(Subcommand& subcommand, RunSettings& settings) {
             "What the embedded node lends; 0: half of the free memory")
       .size("--window", settings.window_bytes, "Address space set aside for far memory")
       .size("--mmap-min", settings.mmap_min_bytes, "Smaller anonymous mappings stay local")
+      .choice("--fork", settings.fork, {"refuse", "pull-in"},
+              "What fork() does while memory of the program is away: fail, or bring all of it back first")
       .flag("--stats", settings.stats, "Print what the pager did, at the end, on standard error")
       .text("--stats-file", settings.stats_file, "Write the same as JSON to this file")
       .command_line(settings.command, "The program and its arguments");
+}
+
+pager::ForkMode fork_mode(const RunSettings& settings) {
+  return settings.fork == "pull-in" ? pager::ForkMode::kPullIn : pager::ForkMode::kRefuse;
 }
 
 Status check(const RunSettings& settings) {

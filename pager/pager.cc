@@ -12,6 +12,7 @@
 #include "pager/discard.h"
 #include "pager/evictor.h"
 #include "pager/fault_worker.h"
+#include "pager/pull_in.h"
 
 namespace farpage::pager {
 namespace {
@@ -85,12 +86,17 @@ class PagerThreads final : public Pager {
   void discard(uffd::PageRun run) override { discard_pages(core_, run, BusyPages::kWait); }
 
   bool begin_fork() override {
+    budget_.lift_limit();
     evictor_->pause();
     if (parts_.table.away_pages() == 0) return true;
-    evictor_->resume();
+    if (parts_.options.fork == ForkMode::kPullIn && pull_in(core_)) return true;
+    end_fork();
     return false;
   }
-  void end_fork() override { evictor_->resume(); }
+  void end_fork() override {
+    budget_.restore_limit();
+    evictor_->resume();
+  }
 
   uffd::AddressSpace& space() override { return *parts_.space; }
   bool target_gone() const override { return core_.target_gone.load(std::memory_order_acquire); }

@@ -27,9 +27,9 @@ class Pager {
 
   // The target gives these pages up: zeros from now on. Returns when no worker holds one of them.
   virtual void discard(uffd::PageRun run) = 0;
-  // Stands eviction still. True: every page of the target is present or was never written, so that
-  // a copy-on-write copy of it is whole; end_fork() goes on. False: it is not, and nothing was
-  // changed.
+  // Stands eviction still. True: every page of the target is present (brought in if the options say
+  // so) or was never written, so that a copy-on-write copy of it is whole; end_fork() goes on.
+  // False: it is not, and eviction goes on. Meanwhile no fault waits for room.
   virtual bool begin_fork() = 0;
   virtual void end_fork() = 0;
 

@@ -99,6 +99,8 @@ TEST(RunSettings, Defect6FlagsAndTheRestTakeEffect) {
   EXPECT_EQ(parse_run({"--mmap-min", "64K"})->settings.mmap_min_bytes, uint64_t{65536});
   EXPECT_EQ(parse_run({"--coordinator", "http://a:1"})->settings.coordinator, "http://a:1");
   EXPECT_EQ(parse_run({"--token-file", "t"})->settings.token_file, "t");
+  EXPECT_EQ(fork_mode(parse_run({})->settings), pager::ForkMode::kRefuse);
+  EXPECT_EQ(fork_mode(parse_run({"--fork", "pull-in"})->settings), pager::ForkMode::kPullIn);
   EXPECT_EQ(parse_run({})->settings.command, std::vector<std::string>{"true"});
 }
 
@@ -110,7 +112,7 @@ TEST(RunSettings, Defect6NoKnobIsWithoutATest) {
   for (size_t at = help.output.find("(Env:"); at != std::string::npos;
        at = help.output.find("(Env:", at + 1))
     ++variables;
-  EXPECT_EQ(variables, std::size(kPagerKnobs) + 8) << help.output;
+  EXPECT_EQ(variables, std::size(kPagerKnobs) + 9) << help.output;
 }
 
 TEST(RunSettings, ImpossibleCombinationsNameTheKnob) {
