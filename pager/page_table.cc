@@ -29,6 +29,11 @@ bool PageTable::transition(PageIndex page, PageWord from, PageWord to) {
   if (!words()[page.value].compare_exchange_strong(expected, to.raw(), std::memory_order_acq_rel,
                                                    std::memory_order_acquire))
     return false;
+  count(page, from, to);
+  return true;
+}
+
+void PageTable::count(PageIndex page, PageWord from, PageWord to) {
   const bool was = is_resident(from.state());
   const bool is = is_resident(to.state());
   if (was != is) {
@@ -46,7 +51,12 @@ bool PageTable::transition(PageIndex page, PageWord from, PageWord to) {
       shared_->away.fetch_sub(1, std::memory_order_relaxed);
     }
   }
-  return true;
+}
+
+void PageTable::place(PageIndex page, PageWord word) {
+  note_used(page);
+  words()[page.value].store(word.raw(), std::memory_order_release);
+  count(page, PageWord(), word);
 }
 
 void PageTable::note_used(PageIndex page) {

@@ -38,6 +38,9 @@ class PageTable {
   // have moved it.
   void transition_owned(PageIndex page, PageWord from, PageWord to);
 
+  // Before any other thread changes the table: makes the Empty page what `word` says.
+  void place(PageIndex page, PageWord word);
+
   uint32_t resident_in_block(uint64_t block) const {
     return counts()[block].load(std::memory_order_relaxed);
   }
@@ -52,6 +55,7 @@ class PageTable {
   };
   PageTable(Mapping word_memory, Mapping count_memory, Mapping shared_memory, uint64_t pages);
   void note_used(PageIndex page);
+  void count(PageIndex page, PageWord from, PageWord to);
   std::atomic<uint32_t>* words() const {
     return reinterpret_cast<std::atomic<uint32_t>*>(word_memory_.data());
   }

@@ -11,7 +11,7 @@ Status check_invariants(const PageTable& table) {
     for (uint64_t i = block * kPagesPerBlock; i < (block + 1) * kPagesPerBlock; ++i) {
       if (i >= table.pages()) break;
       const PageWord word = table.load(PageIndex{i});
-      if ((word.raw() >> 16) != 0)
+      if ((word.raw() >> 28) != 0)
         return fail(ErrorCode::kConflict, "page " + std::to_string(i) + " has unknown bits");
       if (is_resident(word.state())) ++resident;
       if (is_away(word)) ++away;
