@@ -139,6 +139,15 @@ class Fork(EndToEnd):
     def test_python_forks_and_uses_a_pool(self):
         self.same_as_plain([sys.executable, "-c", PYTHON], "8M")
 
+    def test_children_that_do_little_need_no_pager(self):
+        self.start_cluster()
+        script = "for i in 1 2 3 4 5 6 7 8 9 10; do y=$y$(z=$i$i; echo $z); done; echo $y"
+        status, output, log = self.run_far(["bash", "-c", script], local="8M")
+        self.assertEqual((status, output), (0, b"1122334455667788991010\n"), log)
+        with open(self.stats_path, encoding="utf-8") as file:
+            self.assertEqual(len(json.load(file)["targets"]), 1)
+        self.expect_all_given_back()
+
     def test_a_shell_with_pipelines_and_subshells(self):
         self.same_as_plain(["sh", "-c", SHELL], "2M")
 
