@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 #include <poll.h>
 #include <spdlog/spdlog.h>
+#include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <unistd.h>
 
@@ -22,6 +23,7 @@
 #include "cli/secrets.h"
 #include "cli/subcommand.h"
 #include "cli/target_service.h"
+#include "uffd/probe.h"
 
 namespace farpage::cli {
 namespace {
@@ -92,8 +94,9 @@ std::string variable(const char* name, const char* otherwise) {
 }
 
 // `elf`: what runs in the end, if `program` is a script.
-ChildOptions target_options(const RunSettings& settings, const std::string& program,
-                            const std::string& elf, const std::string& shim,
+ChildOptions target_options(const RunSettings& settings, pager::ForkMode fork,
+                            const std::string& program, const std::string& elf,
+                            const std::string& shim,
                             const std::string& socket) {
   ChildOptions options;
   options.arguments = settings.command;
@@ -107,6 +110,7 @@ ChildOptions target_options(const RunSettings& settings, const std::string& prog
       {handover::kSocketVariable, socket},
       {handover::kWindowVariable, std::to_string(settings.window_bytes)},
       {handover::kMinimumVariable, std::to_string(settings.mmap_min_bytes)},
+      {handover::kForkVariable, fork == pager::ForkMode::kShare ? handover::kForkShare : ""},
   };
   return options;
 }
@@ -143,6 +147,14 @@ class SignalRelay {
   Fd fd_;
 };
 
+// Each target costs descriptors. Not before the program has started, which inherits the limit.
+void raise_descriptor_limit() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  (void)::setrlimit(RLIMIT_NOFILE, &limit);
+}
+
 Status write_stats_file(const std::string& path, const std::string& json) {
   std::ofstream file(path);
   file << json;
@@ -154,6 +166,8 @@ Status write_stats_file(const std::string& path, const std::string& json) {
 Result<int> run(const RunSettings& settings) {
   FARPAGE_TRY_VOID(check(settings));
   FARPAGE_TRY(options, pager_options(settings.pager));
+  FARPAGE_TRY(fork, fork_mode(settings, uffd::fork_events_allowed()));
+  options.fork = fork;
   FARPAGE_TRY(program, find_program(settings.command.at(0)));
   FARPAGE_TRY(elf, check_program(program));
   FARPAGE_TRY(shim, find_shim());
@@ -172,7 +186,9 @@ Result<int> run(const RunSettings& settings) {
   FARPAGE_TRY(server, uffd::HandoverServer::listen(directory.path() + "/handover"));
   TargetService service(server, options, *client, transports);
 
-  FARPAGE_TRY(child, Child::start(target_options(settings, program, elf, shim, server.path())));
+  FARPAGE_TRY(child,
+              Child::start(target_options(settings, fork, program, elf, shim, server.path())));
+  raise_descriptor_limit();
   const int status = signals.relay_until_end(child);
   service.wait_for_targets();
   const std::vector<TargetReport> reports = service.reports();

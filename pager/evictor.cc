@@ -15,10 +15,12 @@ constexpr uint8_t kStartAge = 8;  // of the 16 epochs that a budget of installat
 
 }  // namespace
 
-Evictor::Evictor(Core& core, LinkPort& port)
+Evictor::Evictor(Core& core, LinkPort& port, bool paused)
     : core_(core),
       port_(port),
       windows_(kMaxNodes, WriteWindow(kBatchPages)),
+      pauses_(paused ? 1 : 0),
+      pause_hint_(paused),
       thread_([this] { run(); }) {
   FARPAGE_CHECK(port.buffer().size() >= kBufferBytes, "%zu bytes", port.buffer().size());
 }
@@ -93,9 +95,10 @@ void Evictor::pick_cold() {
   while (count_ == 0) {
     const auto run = core_.cold.take(kBatchPages);
     if (!run) return;
+    std::unique_lock family_lock(core_.member.family()->mutex());
     for (uint32_t i = 0; i < run->pages; ++i) {
       const PageIndex page{run->first.value + i};
-      try_take(page, core_.table.load(page));
+      try_take(page, core_.table.load(page), family_lock);
     }
   }
 }
@@ -128,6 +131,7 @@ size_t Evictor::pick() {
 }
 
 void Evictor::pick_from_block(uint64_t block) {
+  std::unique_lock family_lock(core_.member.family()->mutex());
   const uint8_t now = core_.current_epoch();
   const uint64_t first = block * kPagesPerBlock;
   const uint64_t end = std::min<uint64_t>(first + kPagesPerBlock, core_.table.pages());
@@ -135,19 +139,19 @@ void Evictor::pick_from_block(uint64_t block) {
     hand_page_ = static_cast<uint32_t>(i - first + 1) % kPagesPerBlock;
     const PageIndex page{i};
     const PageWord word = core_.table.load(page);
-    if (static_cast<uint8_t>(now - word.epoch()) >= minimum_age_) try_take(page, word);
+    if (static_cast<uint8_t>(now - word.epoch()) >= minimum_age_) try_take(page, word, family_lock);
   }
 }
 
-void Evictor::try_take(PageIndex page, PageWord word) {
+void Evictor::try_take(PageIndex page, PageWord word, std::unique_lock<std::mutex>& family_lock) {
   if (word.state() != PageState::kClean && word.state() != PageState::kDirty) return;
   if (core_.pins.is_pinned(page)) return;
-  if (core_.leases.find(page) == nullptr) {
-    core_.note_touched(page);
-    return;
+  PageWord evicting = word.to(PageState::kEvicting);
+  if (word.state() == PageState::kDirty) {
+    const std::optional<LayerId> layer = core_.layers.writable(page, family_lock);
+    if (!layer) return;
+    evicting = word.to(PageState::kEvicting, PageWord::kWasDirty).with_layer(*layer);
   }
-  const bool dirty = word.state() == PageState::kDirty;
-  const PageWord evicting = word.to(PageState::kEvicting, dirty ? PageWord::kWasDirty : 0);
   if (!core_.table.transition(page, word, evicting)) return;
   victims_[count_++] = Victim{.page = page, .word = evicting};
 }
@@ -251,7 +255,7 @@ void Evictor::finish_batch() {
     return;
   }
   // Nothing could be written back: do not spin on it.
-  if (++stuck_batches_ == 1 || stuck_batches_ % 1000 == 0)
+  if ((++stuck_batches_ == 1 || stuck_batches_ % 1000 == 0) && core_.space.alive())
     spdlog::warn("pager: eviction_stuck batches={} resident_pages={}", stuck_batches_,
                  core_.budget.used());
   std::this_thread::sleep_for(Milliseconds(1));

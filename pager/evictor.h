@@ -30,7 +30,8 @@ class Evictor {
   static constexpr size_t kBatchPages = 256;
   static constexpr size_t kBufferBytes = kBatchPages * kPageBytes;
 
-  Evictor(Core& core, LinkPort& port);
+  // `paused`: until the first resume().
+  Evictor(Core& core, LinkPort& port, bool paused);
   ~Evictor();
 
   const EvictorStats& stats() const { return stats_; }
@@ -65,7 +66,8 @@ class Evictor {
   size_t pick();  // 0
   void pick_cold();
   void pick_from_block(uint64_t block);
-  void try_take(PageIndex page, PageWord word);
+  // With the family's mutex held, which may be let go and taken again.
+  void try_take(PageIndex page, PageWord word, std::unique_lock<std::mutex>& family_lock);
   void protect();  // 1
   void protect_run(PageIndex first, uint32_t pages);
   void copy_out();  // 2
@@ -86,6 +88,9 @@ class Evictor {
   void keep_resident(Victim& victim, PageState state);
   void finish_batch();
 
+  const SlabLease* lease_of(const Victim& victim) const {
+    return core_.leases_of(victim.word).find(victim.page);
+  }
   const ReplicaLease& replica_of(const WriteRun& run) const;
   WriteWindow& window_of(const ReplicaLease& replica) { return windows_[replica.node.value]; }
   std::span<std::byte> bytes_of(const Victim& victim) const {
@@ -110,9 +115,9 @@ class Evictor {
 
   std::mutex mutex_;
   std::condition_variable changed_;
-  int pauses_ = 0;       // guarded by mutex_
+  int pauses_;           // guarded by mutex_
   bool paused_ = false;  // guarded by mutex_
-  std::atomic<bool> pause_hint_{false};
+  std::atomic<bool> pause_hint_;
   std::jthread thread_;
 };
 
