@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 #include <poll.h>
 #include <spdlog/spdlog.h>
+#include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <unistd.h>
 
@@ -21,6 +22,7 @@
 #include "cli/secrets.h"
 #include "cli/subcommand.h"
 #include "cli/target_service.h"
+#include "uffd/probe.h"
 
 namespace farpage::cli {
 namespace {
@@ -92,8 +94,9 @@ std::string preload_list(const std::string& shim) {
   return list;
 }
 
-ChildOptions target_options(const RunSettings& settings, const std::string& program,
-                            const std::string& shim, const std::string& socket) {
+ChildOptions target_options(const RunSettings& settings, pager::ForkMode fork,
+                            const std::string& program, const std::string& shim,
+                            const std::string& socket) {
   ChildOptions options;
   options.arguments = settings.command;
   options.arguments[0] = program;
@@ -103,6 +106,7 @@ ChildOptions target_options(const RunSettings& settings, const std::string& prog
       {handover::kSocketVariable, socket},
       {handover::kWindowVariable, std::to_string(settings.window_bytes)},
       {handover::kMinimumVariable, std::to_string(settings.mmap_min_bytes)},
+      {handover::kForkVariable, fork == pager::ForkMode::kShare ? handover::kForkShare : ""},
   };
   return options;
 }
@@ -139,6 +143,14 @@ class SignalRelay {
   Fd fd_;
 };
 
+// Each target costs descriptors. Not before the program has started, which inherits the limit.
+void raise_descriptor_limit() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  (void)::setrlimit(RLIMIT_NOFILE, &limit);
+}
+
 Status write_stats_file(const std::string& path, const std::string& json) {
   std::ofstream file(path);
   file << json;
@@ -150,6 +162,8 @@ Status write_stats_file(const std::string& path, const std::string& json) {
 Result<int> run(const RunSettings& settings) {
   FARPAGE_TRY_VOID(check(settings));
   FARPAGE_TRY(options, pager_options(settings.pager));
+  FARPAGE_TRY(fork, fork_mode(settings, uffd::fork_events_allowed()));
+  options.fork = fork;
   FARPAGE_TRY(program, find_program(settings.command.at(0)));
   FARPAGE_TRY_VOID(check_program(program));
   FARPAGE_TRY(shim, find_shim());
@@ -168,7 +182,8 @@ Result<int> run(const RunSettings& settings) {
   FARPAGE_TRY(server, uffd::HandoverServer::listen(directory.path() + "/handover"));
   TargetService service(server, options, *client, transports);
 
-  FARPAGE_TRY(child, Child::start(target_options(settings, program, shim, server.path())));
+  FARPAGE_TRY(child, Child::start(target_options(settings, fork, program, shim, server.path())));
+  raise_descriptor_limit();
   const int status = signals.relay_until_end(child);
   service.wait_for_targets();
   const std::vector<TargetReport> reports = service.reports();

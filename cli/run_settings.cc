@@ -115,9 +115,28 @@ void add_options(Subcommand& subcommand, RunSettings& settings) {
             "What the embedded node lends; 0: half of the free memory")
       .size("--window", settings.window_bytes, "Address space set aside for far memory")
       .size("--mmap-min", settings.mmap_min_bytes, "Smaller anonymous mappings stay local")
+      .choice(
+          "--fork", settings.fork, {"auto", "share", "pull-in", "refuse"},
+          "When memory of a program that forks is away: share it with the child, bring all of it "
+          "back first, or let fork() fail; auto: share, or refuse without the privilege")
       .flag("--stats", settings.stats, "Print what the pager did, at the end, on standard error")
       .text("--stats-file", settings.stats_file, "Write the same as JSON to this file")
       .command_line(settings.command, "The program and its arguments");
+}
+
+Result<pager::ForkMode> fork_mode(const RunSettings& settings, bool may_share) {
+  if (settings.fork == "refuse") return pager::ForkMode::kRefuse;
+  if (settings.fork == "pull-in") return pager::ForkMode::kPullIn;
+  if (may_share) return pager::ForkMode::kShare;
+  if (settings.fork == "share")
+    return fail(ErrorCode::kDenied,
+                "--fork=share: this user gets no fork events of userfaultfd; run as root or with "
+                "CAP_SYS_PTRACE, or choose --fork=pull-in or --fork=refuse");
+  spdlog::warn(
+      "run: no_fork_events: without CAP_SYS_PTRACE a fork fails while memory of the program is "
+      "away; "
+      "--fork=pull-in brings all of it back first");
+  return pager::ForkMode::kRefuse;
 }
 
 Status check(const RunSettings& settings) {

@@ -51,6 +51,7 @@ struct RunSettings {
   uint64_t lend_bytes = 0;  // of the embedded node; 0: half of the free memory
   uint64_t window_bytes = uint64_t{64} << 30;
   uint64_t mmap_min_bytes = uint64_t{128} << 10;
+  std::string fork = "auto";
   bool stats = false;
   std::string stats_file;
   std::vector<std::string> command;
@@ -58,5 +59,8 @@ struct RunSettings {
 
 void add_options(Subcommand& subcommand, RunSettings& settings);
 Status check(const RunSettings& settings);
+// `may_share`: this user gets fork events. Says so when that decides. Fails when what was asked for
+// cannot be had.
+Result<pager::ForkMode> fork_mode(const RunSettings& settings, bool may_share);
 
 }  // namespace farpage::cli

@@ -1,10 +1,13 @@
 #include "cli/target_service.h"
 
+#include <fmt/format.h>
 #include <poll.h>
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
+#include <utility>
 
 #include "uffd/other_process.h"
 
@@ -14,13 +17,14 @@ namespace {
 constexpr Milliseconds kNodePatience{5000};
 constexpr Milliseconds kAliveCheck{20};
 
-// The pages of a request, cut to the window; false: it lies outside.
-bool run_of(const uffd::handover::Request& request, uint64_t window_address, uint64_t window_pages,
+// The pages of a request; false: they lie outside of the window.
+bool run_of(const uffd::handover::Request& request, const uffd::AddressSpace& space,
             uffd::PageRun& run) {
+  const uint64_t window_address = space.address_of(PageIndex{0});
   if (request.address < window_address || request.address % kPageBytes != 0) return false;
   const uint64_t first = (request.address - window_address) >> kPageShift;
   const uint64_t pages = (request.bytes + kPageBytes - 1) >> kPageShift;
-  if (first >= window_pages || pages > window_pages - first) return false;
+  if (first >= space.pages() || pages > space.pages() - first) return false;
   run = {PageIndex{first}, static_cast<uint32_t>(pages)};
   return true;
 }
@@ -49,6 +53,7 @@ void TargetService::accept_targets() {
     }
     if (!*target) return;
     const std::lock_guard lock(mutex_);
+    reap();
     Session& session = sessions_.emplace_back();
     session.report.program = (*target)->program;
     session.report.pid = (*target)->pid;
@@ -61,30 +66,170 @@ void TargetService::accept_targets() {
 void TargetService::serve(Session& session, uffd::HandedOver target) {
   pager::PagerOptions options = options_;
   options.name = target.program + "-" + std::to_string(target.pid);
+  if (options.fork == pager::ForkMode::kShare && !uffd::tells_of_forks(target)) {
+    spdlog::warn(
+        "run: no_fork_events pid={} program={}: it has given its privileges up; it cannot fork "
+        "while memory of it is away",
+        target.pid, target.program);
+    options.fork = pager::ForkMode::kRefuse;
+  }
   Result<std::unique_ptr<uffd::AddressSpace>> space = uffd::adopt_window(target);
   Result<std::unique_ptr<pager::Pager>> pager =
-      space ? pager::Pager::create(options, std::move(*space), client_, transports_, kNodePatience)
+      space ? pager::Pager::create(options, std::move(*space), client_, transports_, kNodePatience,
+                                   children_of(session))
             : tl::unexpected(space.error());
   if (!pager) {
     (void)uffd::welcome(target, ENOMEM, pager.error().message());
-    const std::lock_guard lock(mutex_);
-    session.ended = true;
-    ended_.notify_all();
+    end(session);
     return;
   }
-  pager::Pager& running = **pager;
-  {
-    const std::lock_guard lock(mutex_);
-    session.pager = std::move(*pager);
-  }
+  pager::Pager& running = keep(session, std::move(*pager));
   spdlog::debug("run: target_started pid={} program={} window_bytes={} budget_bytes={}", target.pid,
                 target.program, target.window_bytes, options.local_bytes);
-  if (uffd::welcome(target, 0, "")) answer_requests(running, target.socket, target.window_address);
+  if (uffd::welcome(target, 0, "")) answer_requests(session, running, target.socket);
   wait_for_exit(running);
+  end(session);
+}
+
+pager::OnChild TargetService::children_of(Session& session) {
+  return [this, &session](pager::Inheritance inheritance) {
+    take_child(session, std::move(inheritance));
+  };
+}
+
+// A fault worker of the parent calls this.
+void TargetService::take_child(Session& parent, pager::Inheritance inheritance) {
+  const std::lock_guard lock(mutex_);
+  reap();
+  Session& session = sessions_.emplace_back();
+  session.report.program = parent.report.program;
+  session.thread = std::jthread([this, &session, inherited = std::move(inheritance),
+                                 socket = std::move(parent.child_socket)]() mutable {
+    serve_child(session, std::move(inherited), std::move(socket));
+  });
+}
+
+bool TargetService::greet_child(Session& session, uffd::AddressSpace& space, const Fd& socket) {
+  Result<std::optional<uffd::HandedOver>> hello = uffd::read_child_hello(socket);
+  if (!hello && !space.alive()) return false;  // it has ended meanwhile
+  if (!hello) {
+    spdlog::error("run: bad_child reason=\"{}\"", hello.error().message());
+    return false;
+  }
+  if (!*hello) return false;
+  const int pid = (*hello)->pid;
+  uffd::bind_child(space, **hello);
+  {
+    const std::lock_guard lock(mutex_);
+    session.report.pid = pid;
+  }
+  return static_cast<bool>(uffd::welcome_child(socket, space.event_descriptor()));
+}
+
+Status TargetService::start_child_pager(Session& session, pager::Inheritance& inheritance,
+                                        bool known) {
+  pager::PagerOptions options = options_;
+  options.name = fmt::format("{}-fork-{}", session.report.program, session.report.pid);
+  FARPAGE_TRY(pager, pager::Pager::inherit(options, inheritance, known, client_, transports_,
+                                           children_of(session)));
+  keep(session, std::move(pager));
+  return {};
+}
+
+// A child that only execs, or ends, needs no pager: none is started before it faults or asks for
+// something.
+void TargetService::serve_child(Session& session, pager::Inheritance inheritance, Fd socket) {
+  uffd::AddressSpace& space = *inheritance.space;
+  bool known = false;
+  bool start_failed = false;
+  while (space.alive()) {
+    const bool served = session.pager != nullptr;
+    std::array<pollfd, 2> polls{pollfd{socket.get(), POLLIN, 0},
+                                pollfd{served ? -1 : space.event_descriptor(), POLLIN, 0}};
+    (void)::poll(polls.data(), polls.size(), static_cast<int>(kAliveCheck.count()));
+    const bool asks = polls[0].revents != 0;
+    if (asks && !known) {
+      known = greet_child(session, space, socket);
+      if (!known) socket.reset();
+      if (known && served) session.pager->agent_ready();
+      continue;
+    }
+    std::optional<uffd::TargetRequest> request;
+    if (asks) {
+      Result<std::optional<uffd::TargetRequest>> read = uffd::read_request(socket);
+      if (!read) spdlog::error("run: bad_request reason=\"{}\"", read.error().message());
+      if (read) request = std::move(*read);
+      if (!request) socket.reset();
+    }
+    if (!served && (request || polls[1].revents != 0)) {
+      const Status started = start_child_pager(session, inheritance, known);
+      if (!started && !std::exchange(start_failed, true))
+        spdlog::error("run: child_pager_failed pid={} reason=\"{}\" (trying again)",
+                      session.report.pid, started.error().message());
+      if (!started) std::this_thread::sleep_for(kAliveCheck);
+    }
+    if (!request) continue;
+    const int status =
+        session.pager ? answer(session, *session.pager, std::move(*request)) : EAGAIN;
+    if (!uffd::reply(socket, status)) socket.reset();
+  }
+  inheritance = {};
+  end(session);
+}
+
+void TargetService::answer_requests(Session& session, pager::Pager& pager, const Fd& socket) {
+  while (true) {
+    Result<std::optional<uffd::TargetRequest>> request = uffd::read_request(socket);
+    if (!request) {
+      spdlog::error("run: bad_request reason=\"{}\"", request.error().message());
+      return;
+    }
+    if (!*request) return;
+    if (!uffd::reply(socket, answer(session, pager, std::move(**request)))) return;
+  }
+}
+
+int TargetService::answer(Session& session, pager::Pager& pager, uffd::TargetRequest request) {
+  using uffd::handover::RequestKind;
+  uffd::PageRun run;
+  switch (request.kind) {
+    case RequestKind::kDiscard:
+      if (!run_of(request, pager.space(), run)) return EINVAL;
+      pager.discard(run);
+      return 0;
+    case RequestKind::kForkBegin:
+      return begin_fork(session, pager, std::move(request.descriptor));
+    case RequestKind::kForkDone:
+      pager.end_fork(request.bytes != 0);
+      return 0;
+    case RequestKind::kColdHint:
+    case RequestKind::kWillNeedHint:
+      return 0;  // wishes; the pager's own judgement stands
+  }
+  return ENOSYS;
+}
+
+int TargetService::begin_fork(Session& session, pager::Pager& pager, Fd child_socket) {
+  if (child_socket.valid() && !uffd::expect_child(child_socket)) return EINVAL;
+  {
+    const std::lock_guard lock(mutex_);
+    session.child_socket = std::move(child_socket);
+  }
+  return pager.begin_fork() ? 0 : EAGAIN;
+}
+
+pager::Pager& TargetService::keep(Session& session, std::unique_ptr<pager::Pager> pager) {
+  const std::lock_guard lock(mutex_);
+  session.pager = std::move(pager);
+  session.had_pager = true;
+  return *session.pager;
+}
+
+void TargetService::end(Session& session) {
   std::unique_ptr<pager::Pager> finished;
   {
     const std::lock_guard lock(mutex_);
-    session.report.stats = running.stats();
+    if (session.pager) session.report.stats = session.pager->stats();
     finished = std::move(session.pager);
   }
   finished.reset();
@@ -93,40 +238,11 @@ void TargetService::serve(Session& session, uffd::HandedOver target) {
   ended_.notify_all();
 }
 
-void TargetService::answer_requests(pager::Pager& pager, const Fd& socket,
-                                    uint64_t window_address) {
-  while (true) {
-    const Result<std::optional<uffd::handover::Request>> request = uffd::read_request(socket);
-    if (!request) {
-      spdlog::error("run: bad_request reason=\"{}\"", request.error().message());
-      return;
-    }
-    if (!*request) return;
-    int status = 0;
-    uffd::PageRun run;
-    using uffd::handover::RequestKind;
-    switch ((*request)->kind) {
-      case RequestKind::kDiscard:
-        if (run_of(**request, window_address, pager.space().pages(), run)) {
-          pager.discard(run);
-        } else {
-          status = EINVAL;
-        }
-        break;
-      case RequestKind::kForkBegin:
-        status = pager.begin_fork() ? 0 : EAGAIN;
-        break;
-      case RequestKind::kForkDone:
-        pager.end_fork();
-        break;
-      case RequestKind::kColdHint:
-      case RequestKind::kWillNeedHint:
-        break;  // wishes; the pager's own judgement stands
-      default:
-        status = ENOSYS;
-    }
-    if (!uffd::reply(socket, status)) return;
-  }
+void TargetService::reap() {
+  std::erase_if(sessions_, [](Session& session) {
+    if (session.ended && session.thread.joinable()) session.thread.join();
+    return session.ended && !session.had_pager;
+  });
 }
 
 void TargetService::wait_for_exit(pager::Pager& pager) {
@@ -149,6 +265,7 @@ std::vector<TargetReport> TargetService::reports() const {
   const std::lock_guard lock(mutex_);
   std::vector<TargetReport> reports;
   for (const Session& session : sessions_) {
+    if (!session.had_pager) continue;
     TargetReport report = session.report;
     if (session.pager) report.stats = session.pager->stats();
     reports.push_back(std::move(report));

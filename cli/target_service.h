@@ -1,4 +1,5 @@
-// TargetService: takes targets in as their shims knock, and runs a pager for each.
+// TargetService: takes targets in as their shims knock or as targets fork, and runs a pager for
+// each that needs one.
 #pragma once
 
 #include <condition_variable>
@@ -31,21 +32,35 @@ class TargetService {
 
   // Waits until every target that was taken in has ended.
   void wait_for_targets();
-  // Of those that have ended, and what those that run have so far.
+  // Of those that have ended, and what those that run have so far. A forked child that never needed
+  // a pager is not among them.
   std::vector<TargetReport> reports() const;
 
  private:
   struct Session {
     TargetReport report;                  // guarded by mutex_
-    std::unique_ptr<pager::Pager> pager;  // guarded by mutex_; null when ended
+    std::unique_ptr<pager::Pager> pager;  // guarded by mutex_; null when not started, or ended
+    bool had_pager = false;               // guarded by mutex_
     bool ended = false;                   // guarded by mutex_
+    Fd child_socket;                      // guarded by mutex_; of the child that is being made
     std::jthread thread;
   };
 
   void accept_targets();
   void serve(Session& session, uffd::HandedOver target);
-  void answer_requests(pager::Pager& pager, const Fd& socket, uint64_t window_address);
+  void take_child(Session& parent, pager::Inheritance inheritance);
+  void serve_child(Session& session, pager::Inheritance inheritance, Fd socket);
+  bool greet_child(Session& session, uffd::AddressSpace& space, const Fd& socket);
+  Status start_child_pager(Session& session, pager::Inheritance& inheritance, bool known);
+  int answer(Session& session, pager::Pager& pager, uffd::TargetRequest request);
+  int begin_fork(Session& session, pager::Pager& pager, Fd child_socket);
+  void answer_requests(Session& session, pager::Pager& pager, const Fd& socket);
   void wait_for_exit(pager::Pager& pager);
+  pager::OnChild children_of(Session& session);
+  pager::Pager& keep(Session& session, std::unique_ptr<pager::Pager> pager);
+  void end(Session& session);
+  // With mutex_ held: joins the threads of sessions that have ended; without a report they go.
+  void reap();
 
   uffd::HandoverServer& server_;
   const pager::PagerOptions options_;

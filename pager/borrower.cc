@@ -10,18 +10,34 @@ namespace {
 
 constexpr size_t kMaxSlabsPerRequest = 16;
 constexpr Milliseconds kRetryLease{250};
+constexpr Milliseconds kUntilWanted{1000};  // without a region nothing has to be renewed
 
 }  // namespace
 
-Borrower::Borrower(Core& core, coordinator::Client& client, std::vector<LinkPort*> ports,
-                   const Doorbell& own_bell, const Doorbell& connector_bell,
-                   std::function<coordinator::Counters()> counters)
-    : core_(core),
+Borrower::Borrower(const PagerOptions& options, LeaseMap& leases, NodeDirectory& nodes,
+                   coordinator::Client& client, LayerOwner& owner, Doorbell bell)
+    : request_{.name = options.name,
+               .bytes = 0,
+               .replicas = options.replicas,
+               .slab_bytes = options.slab_bytes},
+      leases_(leases),
+      nodes_(nodes),
       client_(client),
-      ports_(std::move(ports)),
-      own_bell_(own_bell),
-      connector_bell_(connector_bell),
-      counters_(std::move(counters)) {}
+      bell_(std::move(bell)),
+      owner_(&owner) {}
+
+Result<std::unique_ptr<Borrower>> Borrower::create(const PagerOptions& options, LeaseMap& leases,
+                                                   NodeDirectory& nodes,
+                                                   coordinator::Client& client, LayerOwner& owner) {
+  FARPAGE_TRY(bell, Doorbell::create());
+  return std::unique_ptr<Borrower>(
+      new Borrower(options, leases, nodes, client, owner, std::move(bell)));
+}
+
+void Borrower::disown() {
+  const std::lock_guard lock(owner_mutex_);
+  owner_ = nullptr;
+}
 
 Borrower::~Borrower() {
   stop();
@@ -33,23 +49,18 @@ Borrower::~Borrower() {
         region_.id.value, deleted.error().message());
 }
 
+Status Borrower::create_region() {
+  FARPAGE_TRY(region, client_.create_region(request_));
+  region_ = std::move(region);
+  return {};
+}
+
 Status Borrower::open_region(Milliseconds patience) {
   const Instant start = SteadyClock::read();
   while (true) {
     const bool last_try = SteadyClock::read() - start >= patience;
     Status opened{};
-    if (region_.id.value.empty()) {
-      Result<coordinator::RegionInfo> region =
-          client_.create_region({.name = core_.options.name,
-                                 .bytes = 0,
-                                 .replicas = core_.options.replicas,
-                                 .slab_bytes = core_.options.slab_bytes});
-      if (region) {
-        region_ = std::move(*region);
-      } else {
-        opened = tl::unexpected(std::move(region).error());
-      }
-    }
+    if (region_.id.value.empty()) opened = create_region();
     if (opened) opened = lease({SlabIndex{0}});
     if (opened) return {};
     const bool may_change = opened.error().code == ErrorCode::kExhausted ||
@@ -64,35 +75,42 @@ void Borrower::start() {
 }
 
 void Borrower::stop() {
-  own_bell_.ring();
+  stopping_.store(true, std::memory_order_release);
+  bell_.ring();
   if (thread_.joinable()) thread_.join();
 }
 
 void Borrower::run() {
   (void)pthread_setname_np(pthread_self(), "fp-borrower");
   Instant next_heartbeat = SteadyClock::read();
-  while (!core_.stopping.load(std::memory_order_acquire)) {
-    const std::vector<SlabIndex> wanted = core_.leases.wanted(kMaxSlabsPerRequest);
-    bool waiting_for_lease = false;
-    if (!wanted.empty()) {
-      const Status leased = lease(wanted);
-      waiting_for_lease = !leased;
-      if (!leased && !lease_refused_)
-        spdlog::warn("pager: lease_refused slabs={} reason=\"{}\" (trying again)", wanted.size(),
-                     leased.error().message());
-      lease_refused_ = !leased;
-    }
+  while (!stopping_.load(std::memory_order_acquire)) {
+    const Status leased = lease_wanted();
+    if (!leased && !lease_refused_)
+      spdlog::warn("pager: lease_refused reason=\"{}\" (trying again)", leased.error().message());
+    lease_refused_ = !leased;
     const Instant now = SteadyClock::read();
-    if (now >= next_heartbeat) {
+    if (now >= next_heartbeat && !region_.id.value.empty()) {
       heartbeat();
       poll_events();
       next_heartbeat = now + region_.heartbeat_interval;
     }
     const auto until_heartbeat =
-        std::chrono::duration_cast<Milliseconds>(next_heartbeat - SteadyClock::read());
-    const Milliseconds pause = waiting_for_lease ? kRetryLease : until_heartbeat;
-    (void)own_bell_.wait(std::max(pause, Milliseconds(1)));
+        region_.id.value.empty()
+            ? kUntilWanted
+            : std::chrono::duration_cast<Milliseconds>(next_heartbeat - SteadyClock::read());
+    const Milliseconds pause = leased ? until_heartbeat : kRetryLease;
+    (void)bell_.wait(std::max(pause, Milliseconds(1)));
   }
+}
+
+// A layer that was not opened by open_region() gets its region with its first slab.
+Status Borrower::lease_wanted() {
+  const std::vector<SlabIndex> wanted = leases_.wanted(kMaxSlabsPerRequest);
+  if (wanted.empty()) return {};
+  if (region_.id.value.empty()) {
+    FARPAGE_TRY_VOID(create_region());
+  }
+  return lease(wanted);
 }
 
 Status Borrower::lease(const std::vector<SlabIndex>& slabs) {
@@ -103,7 +121,7 @@ Status Borrower::lease(const std::vector<SlabIndex>& slabs) {
 Status Borrower::adopt(const std::vector<coordinator::Lease>& leases) {
   std::map<SlabIndex, std::unique_ptr<SlabLease>> slabs;
   for (const coordinator::Lease& lease : leases) {
-    if (lease.slab.value >= core_.leases.slabs()) continue;
+    if (lease.slab.value >= leases_.slabs()) continue;
     if (lease.bytes != region_.slab_bytes)
       return fail(ErrorCode::kInvalid, "the coordinator leased a slab of another size");
     FARPAGE_TRY(node, node_index(lease.node));
@@ -119,22 +137,22 @@ Status Borrower::adopt(const std::vector<coordinator::Lease>& leases) {
     for (const auto& [kind, key] : lease.rkeys) replica.keys[static_cast<size_t>(kind)] = key;
   }
   for (auto& [index, slab] : slabs) {
-    core_.leases.publish(index, std::move(slab));
+    leases_.publish(index, std::move(slab));
     leased_slabs_.fetch_add(1, std::memory_order_relaxed);
   }
   return {};
 }
 
 Result<NodeIndex> Borrower::node_index(const NodeId& id) {
-  auto index = core_.nodes.find(id);
+  auto index = nodes_.find(id);
   if (!index) {
     FARPAGE_TRY_VOID(refresh_nodes());
-    index = core_.nodes.find(id);
+    index = nodes_.find(id);
   }
   if (!index) return fail(ErrorCode::kNotFound, "the coordinator does not list node " + id.value);
   if (!std::exchange(requested_[index->value], true)) {
-    for (LinkPort* port : ports_) port->request(*index);
-    connector_bell_.ring();
+    const std::lock_guard lock(owner_mutex_);
+    if (owner_ != nullptr) owner_->node_wanted(*index);
   }
   return *index;
 }
@@ -142,14 +160,19 @@ Result<NodeIndex> Borrower::node_index(const NodeId& id) {
 Status Borrower::refresh_nodes() {
   FARPAGE_TRY(nodes, client_.nodes());
   for (const coordinator::NodeInfo& node : nodes) {
-    if (!core_.nodes.put(node))
+    if (!nodes_.put(node))
       spdlog::warn("pager: too_many_nodes ignored={} limit={}", node.join.id.value, kMaxNodes);
   }
   return {};
 }
 
 void Borrower::heartbeat() {
-  const Status beat = client_.heartbeat_region(region_.id, {.counters = counters_()});
+  coordinator::RegionHeartbeat heartbeat;
+  {
+    const std::lock_guard lock(owner_mutex_);
+    if (owner_ != nullptr) heartbeat.counters = owner_->counters_of(leases_);
+  }
+  const Status beat = client_.heartbeat_region(region_.id, heartbeat);
   if (beat) {
     if (coordinator_silent_) spdlog::info("pager: coordinator_back region={}", region_.id.value);
     coordinator_silent_ = false;
@@ -162,11 +185,7 @@ void Borrower::heartbeat() {
   if (beat.error().code != ErrorCode::kNotFound) return;
   // A coordinator without our region: it lost its state. The slabs we hold stay ours at the nodes;
   // a new region is for those we still need.
-  const Result<coordinator::RegionInfo> region =
-      client_.create_region({.name = core_.options.name,
-                             .bytes = 0,
-                             .replicas = core_.options.replicas,
-                             .slab_bytes = core_.options.slab_bytes});
+  const Result<coordinator::RegionInfo> region = client_.create_region(request_);
   if (!region) return;
   spdlog::warn("pager: region_recreated old={} new={}", region_.id.value, region->id.value);
   region_ = *region;
@@ -189,17 +208,23 @@ void Borrower::refresh_leases() {
   const Result<coordinator::RegionInfo> region = client_.region(region_.id);
   if (!region) return;
   for (const coordinator::Lease& lease : region->leases) {
-    if (!lease.lost || lease.slab.value >= core_.leases.slabs()) continue;
-    const PageIndex page{uint64_t{lease.slab.value} * core_.leases.pages_per_slab()};
-    const SlabLease* held = core_.leases.find(page);
-    const auto node = core_.nodes.find(lease.node);
+    if (!lease.lost || lease.slab.value >= leases_.slabs()) continue;
+    const PageIndex page{uint64_t{lease.slab.value} * leases_.pages_per_slab()};
+    const SlabLease* held = leases_.find(page);
+    const auto node = nodes_.find(lease.node);
     if (held == nullptr || !node) continue;
     for (uint32_t i = 0; i < held->replica_count; ++i) {
       const ReplicaLease& replica = held->replicas[i];
       if (replica.node == *node && replica.generation == lease.generation)
-        core_.lose_replica(page, replica, "the coordinator says that the node lost its memory");
+        lose_replica(page, replica, "the coordinator says that the node lost its memory");
     }
   }
+}
+
+void Borrower::lose_replica(PageIndex page, const ReplicaLease& replica, const char* why) {
+  if (!mark_lost(leases_, nodes_, page, replica, why)) return;
+  const std::lock_guard lock(owner_mutex_);
+  if (owner_ != nullptr) owner_->replica_lost();
 }
 
 }  // namespace farpage::pager

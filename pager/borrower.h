@@ -1,40 +1,63 @@
-// Borrower: the pager's conversation with the coordinator. Leases slabs before they are needed,
+// Borrower: a layer's conversation with the coordinator. Leases slabs before they are needed,
 // renews the region, and learns which replicas are lost. Nothing on the fault path waits for it;
 // when the coordinator is silent, paging goes on under the leases held.
 #pragma once
 
 #include <array>
-#include <functional>
+#include <atomic>
+#include <memory>
+#include <mutex>
 #include <thread>
 #include <vector>
 
 #include "base/doorbell.h"
 #include "coordinator/client.h"
-#include "pager/core.h"
-#include "pager/link_port.h"
+#include "pager/lease_map.h"
+#include "pager/node_directory.h"
+#include "pager/options.h"
 
 namespace farpage::pager {
 
-// Threads: its own, after start(). Core, client and ports outlive it.
+// The pager that made the layer, as its borrower sees it. Threads: called by the borrower's.
+class LayerOwner {
+ public:
+  virtual ~LayerOwner() = default;
+  // Channels to this node will be needed soon.
+  virtual void node_wanted(NodeIndex node) = 0;
+  // What the pager counts, for the region's heartbeat; with which of its layers it was asked.
+  virtual coordinator::Counters counters_of(const LeaseMap& layer) = 0;
+  virtual void replica_lost() = 0;
+};
+
+// Threads: its own, after start(). Leases, nodes and client outlive it; the owner may end before.
 class Borrower {
  public:
-  Borrower(Core& core, coordinator::Client& client, std::vector<LinkPort*> ports,
-           const Doorbell& own_bell, const Doorbell& connector_bell,
-           std::function<coordinator::Counters()> counters);
+  static Result<std::unique_ptr<Borrower>> create(const PagerOptions& options, LeaseMap& leases,
+                                                  NodeDirectory& nodes, coordinator::Client& client,
+                                                  LayerOwner& owner);
   ~Borrower();
 
   // Creates the region and leases its first slab, so that a cluster that cannot serve it is known
   // before the program starts. Waits up to `patience` for enough memory nodes.
   Status open_region(Milliseconds patience);
+  // Without open_region() before, the thread does what it would have done.
   void start();
-  // Ends the thread; the region stays until the destructor gives it back.
-  void stop();
+  // Something is wanted of the leases.
+  void ring() const { bell_.ring(); }
+  // The owner ends; the region is kept for those who still read from it. Returns when no call of
+  // the owner is under way, and none will be.
+  void disown();
 
-  const RegionId& region() const { return region_.id; }
   uint64_t leased_slabs() const { return leased_slabs_.load(std::memory_order_relaxed); }
 
  private:
+  Borrower(const PagerOptions& options, LeaseMap& leases, NodeDirectory& nodes,
+           coordinator::Client& client, LayerOwner& owner, Doorbell bell);
   void run();
+  void stop();
+  Status create_region();
+  Status lease_wanted();
+  void lose_replica(PageIndex page, const ReplicaLease& replica, const char* why);
   Status lease(const std::vector<SlabIndex>& slabs);
   Status adopt(const std::vector<coordinator::Lease>& leases);
   Result<NodeIndex> node_index(const NodeId& id);
@@ -43,12 +66,14 @@ class Borrower {
   void poll_events();
   void refresh_leases();
 
-  Core& core_;
+  const coordinator::RegionCreate request_;
+  LeaseMap& leases_;
+  NodeDirectory& nodes_;
   coordinator::Client& client_;
-  const std::vector<LinkPort*> ports_;
-  const Doorbell& own_bell_;
-  const Doorbell& connector_bell_;
-  const std::function<coordinator::Counters()> counters_;
+  const Doorbell bell_;
+  std::mutex owner_mutex_;
+  LayerOwner* owner_;  // guarded by owner_mutex_; null when it has ended
+  std::atomic<bool> stopping_{false};
   coordinator::RegionInfo region_;
   uint64_t events_since_ = 0;
   std::array<bool, kMaxNodes> requested_{};  // channels to the node were asked for

@@ -28,7 +28,7 @@ void futex_wake(std::atomic<uint32_t>& word) {
 bool Budget::try_take() {
   uint64_t used = used_.load(std::memory_order_relaxed);
   do {
-    if (used >= limit_) {
+    if (used >= limit_ && lifted_.load(std::memory_order_relaxed) == 0) {
       signal_pressure();
       return false;
     }

@@ -8,19 +8,27 @@
 
 namespace farpage::pager {
 
-// Threads: any. Invariant: used() exceeds limit() only by what take_anyway() took.
+// Threads: any. Invariant: used() exceeds limit() only by what take_anyway() took, and by what was
+// taken while the limit was lifted.
 class Budget {
  public:
   Budget(uint64_t limit_pages, uint64_t high_pages, uint64_t low_pages)
       : limit_(limit_pages), high_(high_pages), low_(low_pages) {}
 
-  // One page more, if there is room.
+  // One page more, if there is room, or while the limit is lifted.
   bool try_take();
   // One page more, room or not: for a fault of the evictor itself, who would wait for its own work.
-  void take_anyway() { used_.fetch_add(1, std::memory_order_relaxed); }
+  void take_anyway(uint64_t pages = 1) { used_.fetch_add(pages, std::memory_order_relaxed); }
   // As many of `pages` as there is room for below the high-water mark: for what nobody waits for.
   uint32_t take_spare(uint32_t pages);
   void give_back(uint64_t pages);
+  // While nothing can be evicted (a fork is under way), no fault may wait for room: it could be a
+  // fault of whoever has to finish first. Calls nest.
+  void lift_limit() {
+    lifted_.fetch_add(1, std::memory_order_relaxed);
+    interrupt();
+  }
+  void restore_limit() { lifted_.fetch_sub(1, std::memory_order_relaxed); }
 
   uint64_t used() const { return used_.load(std::memory_order_relaxed); }
   uint64_t limit() const { return limit_; }
@@ -41,6 +49,7 @@ class Budget {
   const uint64_t limit_;
   const uint64_t high_;
   const uint64_t low_;
+  std::atomic<uint32_t> lifted_{0};
   alignas(64) std::atomic<uint64_t> used_{0};
   alignas(64) std::atomic<uint32_t> room_sequence_{0};  // futex of the fault workers
   std::atomic<uint32_t> room_waiters_{0};

@@ -3,11 +3,10 @@
 
 #include <array>
 #include <atomic>
+#include <functional>
 
-#include "base/doorbell.h"
 #include "pager/budget.h"
-#include "pager/lease_map.h"
-#include "pager/node_directory.h"
+#include "pager/layer_set.h"
 #include "pager/options.h"
 #include "pager/page_table.h"
 #include "pager/stats.h"
@@ -19,12 +18,15 @@ namespace farpage::pager {
 struct Core {
   const PagerOptions& options;
   uffd::AddressSpace& space;
-  PageTable& table;
+  Member& member;
+  PageTable& table;  // the member's
   Budget& budget;
-  LeaseMap& leases;
+  LayerSet& layers;
   NodeDirectory& nodes;
   SharedStats& shared_stats;
-  const Doorbell& borrower_bell;  // rung when a slab is touched for the first time
+
+  // A worker has read that the target has forked. Set before the threads start.
+  std::function<void(std::unique_ptr<uffd::AddressSpace>)> on_forked;
 
   std::atomic<bool> stopping{false};
   std::atomic<bool> target_gone{false};
@@ -42,8 +44,10 @@ struct Core {
     return static_cast<uint8_t>(installs.load(std::memory_order_relaxed) /
                                 (budget.limit() / 16 + 1));
   }
-  void note_touched(PageIndex page) {
-    if (leases.touch(page)) borrower_bell.ring();
+  void note_touched(PageIndex page) { layers.want(page); }
+  // The leases of the layer in which a page with this word lies.
+  const LeaseMap& leases_of(PageWord word) const {
+    return member.family()->leases_of(word.layer());
   }
   // Since when no port could connect to the node; 0: it could. Written by the connector.
   std::array<std::atomic<int64_t>, kMaxNodes> unreachable_since_ns{};
@@ -51,8 +55,8 @@ struct Core {
     const int64_t since = unreachable_since_ns[node.value].load(std::memory_order_relaxed);
     return since == 0 ? Nanoseconds(0) : SteadyClock::read() - Nanoseconds(since);
   }
-  // The replica cannot be used any more: its node lost the memory, or it missed a write.
-  void lose_replica(PageIndex page, const ReplicaLease& replica, const char* why);
+  // As mark_lost(), for a replica of the layer that `word` names.
+  void lose_replica(PageIndex page, PageWord word, const ReplicaLease& replica, const char* why);
 };
 
 }  // namespace farpage::pager

@@ -15,8 +15,10 @@ constexpr uint8_t kStartAge = 8;  // of the 16 epochs that a budget of installat
 
 }  // namespace
 
-Evictor::Evictor(Core& core, LinkPort& port)
-    : core_(core), port_(port), thread_([this] { run(); }) {
+Evictor::Evictor(Core& core, LinkPort& port, bool paused)
+    : core_(core), port_(port), pause_wanted_(paused), pause_hint_(paused), thread_([this] {
+        run();
+      }) {
   FARPAGE_CHECK(port.buffer().size() >= kBufferBytes, "%zu bytes", port.buffer().size());
 }
 
@@ -108,6 +110,7 @@ size_t Evictor::pick() {
 }
 
 void Evictor::pick_from_block(uint64_t block) {
+  std::unique_lock family_lock(core_.member.family()->mutex());
   const uint8_t now = core_.current_epoch();
   const uint64_t first = block * kPagesPerBlock;
   const uint64_t end = std::min<uint64_t>(first + kPagesPerBlock, core_.table.pages());
@@ -117,13 +120,12 @@ void Evictor::pick_from_block(uint64_t block) {
     const PageWord word = core_.table.load(page);
     if (word.state() != PageState::kClean && word.state() != PageState::kDirty) continue;
     if (static_cast<uint8_t>(now - word.epoch()) < minimum_age_) continue;
-    const SlabLease* lease = core_.leases.find(page);
-    if (lease == nullptr) {
-      core_.note_touched(page);
-      continue;
+    PageWord evicting = word.to(PageState::kEvicting);
+    if (word.state() == PageState::kDirty) {
+      const std::optional<LayerId> layer = core_.layers.writable(page, family_lock);
+      if (!layer) continue;
+      evicting = word.to(PageState::kEvicting, PageWord::kWasDirty).with_layer(*layer);
     }
-    const bool dirty = word.state() == PageState::kDirty;
-    const PageWord evicting = word.to(PageState::kEvicting, dirty ? PageWord::kWasDirty : 0);
     if (!core_.table.transition(page, word, evicting)) continue;
     victims_[count_++] = Victim{.page = page, .word = evicting};
   }

@@ -28,7 +28,8 @@ class Evictor {
   static constexpr size_t kBatchPages = 256;
   static constexpr size_t kBufferBytes = kBatchPages * kPageBytes;
 
-  Evictor(Core& core, LinkPort& port);
+  // `paused`: until the first resume().
+  Evictor(Core& core, LinkPort& port, bool paused);
   ~Evictor();
 
   const EvictorStats& stats() const { return stats_; }
@@ -81,6 +82,9 @@ class Evictor {
   void keep_resident(Victim& victim, PageState state);
   void finish_batch();
 
+  const SlabLease* lease_of(const Victim& victim) const {
+    return core_.leases_of(victim.word).find(victim.page);
+  }
   const ReplicaLease& replica_of(const WriteRun& run) const;
   std::span<std::byte> bytes_of(const Victim& victim) const {
     return port_.buffer().subspan(static_cast<size_t>(victim.buffer) * kPageBytes, kPageBytes);
@@ -102,9 +106,9 @@ class Evictor {
 
   std::mutex mutex_;
   std::condition_variable changed_;
-  bool pause_wanted_ = false;  // guarded by mutex_
-  bool paused_ = false;        // guarded by mutex_
-  std::atomic<bool> pause_hint_{false};
+  bool pause_wanted_;    // guarded by mutex_
+  bool paused_ = false;  // guarded by mutex_
+  std::atomic<bool> pause_hint_;
   std::jthread thread_;
 };
 

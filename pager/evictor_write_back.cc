@@ -17,7 +17,7 @@ constexpr uint32_t kMaxRunPages = 64;
 }  // namespace
 
 const ReplicaLease& Evictor::replica_of(const WriteRun& run) const {
-  return core_.leases.find(victims_[run.first].page)->replicas[run.replica];
+  return lease_of(victims_[run.first])->replicas[run.replica];
 }
 
 // Phase 3: consecutive pages of one slab are one WRITE to each replica.
@@ -30,16 +30,15 @@ void Evictor::build_runs() {
       continue;
     }
     const size_t first = i;
-    const SlabIndex slab = core_.leases.slab_of(victims_[i].page);
+    const SlabLease* lease = lease_of(victims_[first]);
     const auto follows = [&](size_t next) {
       const Victim& victim = victims_[next];
-      return !victim.keep && victim.buffer >= 0 && core_.leases.slab_of(victim.page) == slab &&
+      return !victim.keep && victim.buffer >= 0 && lease_of(victim) == lease &&
              victim.page.value == victims_[next - 1].page.value + 1 &&
              victim.buffer == victims_[next - 1].buffer + 1;
     };
     ++i;
     while (i < count_ && i - first < kMaxRunPages && follows(i)) ++i;
-    const SlabLease* lease = core_.leases.find(victims_[first].page);
     for (uint32_t replica = 0; replica < lease->replica_count; ++replica) {
       if (lease->replicas[replica].lost.load(std::memory_order_acquire)) continue;
       for (size_t v = first; v < i; ++v)
@@ -110,7 +109,7 @@ size_t Evictor::post_runs() {
         .kind = rdma::OperationKind::kWrite,
         .local = port_.buffer().subspan(static_cast<size_t>(first.buffer) * kPageBytes,
                                         run.count * kPageBytes),
-        .remote = core_.leases.address_of(replica, first.page),
+        .remote = core_.leases_of(first.word).address_of(replica, first.page),
         .key = *key,
         .generation = replica.generation,
         .token = i};
@@ -147,7 +146,7 @@ void Evictor::acknowledge(WriteRun& run) {
 void Evictor::fail_run(WriteRun& run, const char* why) {
   stats_.write_failures.add();
   run.done = true;
-  core_.lose_replica(victims_[run.first].page, replica_of(run), why);
+  core_.lose_replica(victims_[run.first].page, victims_[run.first].word, replica_of(run), why);
 }
 
 void Evictor::expire_replicas(Instant start) {
@@ -157,7 +156,7 @@ void Evictor::expire_replicas(Instant start) {
     if (run.done || run.in_flight) continue;
     // The patience is had once for a node, not once for each slab on it.
     if (!late && core_.unreachable_for(replica_of(run).node) < kReplicaPatience) continue;
-    const SlabLease* lease = core_.leases.find(victims_[run.first].page);
+    const SlabLease* lease = lease_of(victims_[run.first]);
     const auto acknowledged_elsewhere = [&](uint32_t replica) {
       return replica != run.replica &&
              !lease->replicas[replica].lost.load(std::memory_order_acquire) &&
@@ -174,7 +173,7 @@ void Evictor::expire_replicas(Instant start) {
 // Does somebody else hold the content: every replica that is not lost, and at least one of them?
 bool Evictor::is_safe(const Victim& victim) const {
   if (victim.zero) return true;
-  const SlabLease* lease = core_.leases.find(victim.page);
+  const SlabLease* lease = lease_of(victim);
   uint32_t holders = 0;
   for (uint32_t r = 0; r < lease->replica_count; ++r) {
     if (lease->replicas[r].lost.load(std::memory_order_acquire)) continue;

@@ -63,7 +63,7 @@ size_t FaultWorker::read_and_handle() {
   const size_t count = core_.space.read_events(events);
   if (count == 0) return 0;
   const Instant now = SteadyClock::read();
-  for (const uffd::Event& event : std::span(events).first(count)) {
+  for (uffd::Event& event : std::span(events).first(count)) {
     if (const auto* fault = std::get_if<uffd::Fault>(&event)) {
       short_of_room_ = false;
       if (handle(*fault, now)) continue;
@@ -75,6 +75,8 @@ size_t FaultWorker::read_and_handle() {
       spdlog::error(
           "pager: mremap_past_the_shim page={} pages={}: touching the moved memory is SIGBUS",
           moved->run.first.value, moved->run.pages);
+    } else if (auto* forked = std::get_if<uffd::Forked>(&event)) {
+      core_.on_forked(std::move(forked->child));
     } else if (const auto* stray = std::get_if<uffd::StrayFault>(&event)) {
       spdlog::error("pager: stray_fault address={:#x}: the program gets SIGBUS there",
                     stray->address);
@@ -267,11 +269,24 @@ bool FaultWorker::handle_write_protected(const uffd::Fault& fault, PageWord word
       // Given up by the target, and about to be dropped by it: let the write go.
       return core_.space.unprotect({fault.page, 1}) != uffd::Outcome::kRetry;
     case PageState::kRemote:
-    case PageState::kLost:
+      if (word.has(PageWord::kMaybePresent)) return claim_present(fault.page, word);
       core_.space.wake({fault.page, 1});  // it will fault again, as missing
       return true;
+    case PageState::kLost:
+      // Mostly gone, and then it faults again, as missing. A child of fork may have the page.
+      return core_.space.unprotect({fault.page, 1}) != uffd::Outcome::kRetry;
   }
   return true;
+}
+
+// A child of fork has the page after all: nobody installed it here, so the fault is no old message.
+bool FaultWorker::claim_present(PageIndex page, PageWord word) {
+  const PageWord held = word.to(PageState::kFetching);
+  if (!core_.table.transition(page, word, held)) return false;
+  core_.budget.take_anyway();
+  const uffd::Outcome outcome = core_.space.unprotect({page, 1});
+  core_.table.transition_owned(page, held, held.to(PageState::kDirty));
+  return outcome != uffd::Outcome::kRetry;
 }
 
 bool FaultWorker::unprotect(PageIndex page, PageWord word) {

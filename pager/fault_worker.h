@@ -56,6 +56,7 @@ class FaultWorker {
   bool fill_with_zeros(PageIndex page, PageWord word, Instant since);
   bool take_room(const uffd::Fault& fault, Instant since);
   bool unprotect(PageIndex page, PageWord word);
+  bool claim_present(PageIndex page, PageWord word);
   void handle_unmapped(const uffd::Unmapped& event);
   void fail_for_room(PageIndex page, Instant since);
   void prefetch_after(const uffd::Fault& fault);

@@ -59,7 +59,7 @@ bool Fetcher::choose_replica(Slot& slot, const SlabLease& lease, rdma::Channel*&
 bool Fetcher::build_operation(size_t index, rdma::Operation& operation, NodeIndex& node,
                               rdma::Channel*& channel) {
   Slot& slot = slots_[index];
-  const SlabLease* lease = core_.leases.find(slot.page);
+  const SlabLease* lease = core_.leases_of(slot.word).find(slot.page);
   FARPAGE_CHECK(lease != nullptr, "page %llu is remote without a lease",
                 static_cast<unsigned long long>(slot.page.value));
   if (!choose_replica(slot, *lease, channel)) return false;
@@ -67,7 +67,7 @@ bool Fetcher::build_operation(size_t index, rdma::Operation& operation, NodeInde
   node = replica.node;
   operation = {.kind = rdma::OperationKind::kRead,
                .local = bytes_of(index),
-               .remote = core_.leases.address_of(replica, slot.page),
+               .remote = core_.leases_of(slot.word).address_of(replica, slot.page),
                .key = *replica.keys[static_cast<size_t>(channel->kind())],
                .generation = replica.generation,
                .token = index};
@@ -167,9 +167,9 @@ void Fetcher::complete(const rdma::Completion& completion) {
   }
   stats_.retries.add();
   slot.step = Step::kQueued;
-  const ReplicaLease& replica = core_.leases.find(slot.page)->replicas[slot.replica];
+  const ReplicaLease& replica = core_.leases_of(slot.word).find(slot.page)->replicas[slot.replica];
   if (completion.status == rdma::CompletionStatus::kRemoteAccess) {
-    core_.lose_replica(slot.page, replica, "the node refused the READ");
+    core_.lose_replica(slot.page, slot.word, replica, "the node refused the READ");
   } else if (completion.status != rdma::CompletionStatus::kFlushed) {
     // Flushed: not this operation's fault, so the same replica may be asked again.
     slot.tried_replicas = static_cast<uint8_t>(slot.tried_replicas | (1U << slot.replica));
@@ -220,7 +220,7 @@ void Fetcher::install(Slot& slot) {
 
 void Fetcher::give_up(Slot& slot, const char* why) {
   stats_.faults_failed.add();
-  const SlabLease* lease = core_.leases.find(slot.page);
+  const SlabLease* lease = core_.leases_of(slot.word).find(slot.page);
   std::string nodes;
   for (uint32_t i = 0; lease != nullptr && i < lease->replica_count; ++i)
     nodes += (i > 0 ? "," : "") + core_.nodes.name_of(lease->replicas[i].node);

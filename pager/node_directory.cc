@@ -1,5 +1,7 @@
 #include "pager/node_directory.h"
 
+#include <spdlog/spdlog.h>
+
 #include "pager/options.h"
 
 namespace farpage::pager {
@@ -31,6 +33,14 @@ coordinator::NodeInfo NodeDirectory::get(NodeIndex index) const {
 size_t NodeDirectory::size() const {
   const std::lock_guard lock(mutex_);
   return nodes_.size();
+}
+
+bool mark_lost(const LeaseMap& leases, const NodeDirectory& nodes, PageIndex page,
+               const ReplicaLease& replica, const char* why) {
+  if (replica.lost.exchange(true, std::memory_order_acq_rel)) return false;
+  spdlog::warn("pager: replica_lost slab={} node={} reason=\"{}\"", leases.slab_of(page).value,
+               nodes.name_of(replica.node), why);
+  return true;
 }
 
 }  // namespace farpage::pager

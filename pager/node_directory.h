@@ -26,4 +26,9 @@ class NodeDirectory {
   std::vector<coordinator::NodeInfo> nodes_;  // guarded by mutex_
 };
 
+// The replica cannot be used any more: its node lost the memory, or it missed a write. True, and
+// said in the log, the first time.
+bool mark_lost(const LeaseMap& leases, const NodeDirectory& nodes, PageIndex page,
+               const ReplicaLease& replica, const char* why);
+
 }  // namespace farpage::pager

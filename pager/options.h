@@ -11,6 +11,13 @@
 
 namespace farpage::pager {
 
+// What fork() of a target does while pages of it are away.
+enum class ForkMode : uint8_t {
+  kRefuse,  // fails
+  kPullIn,  // brings all of them in first, past the budget if need be
+  kShare,   // the child gets a pager of its own, and shares what is away until one side changes it
+};
+
 struct PagerOptions {
   std::string name;                  // of the region, for people
   uint64_t local_bytes = 64U << 20;  // resident pages of the window never exceed this
@@ -22,6 +29,7 @@ struct PagerOptions {
   uint32_t high_water_percent = 97;   // of local_bytes: eviction starts above it
   uint32_t low_water_percent = 94;    // and goes on down to it
   Milliseconds fault_deadline{5000};  // then a fault fails on purpose
+  ForkMode fork = ForkMode::kRefuse;
   // Which transports, in which order they are tried for each node.
   std::vector<rdma::TransportKind> transports = {
       rdma::TransportKind::kVerbs, rdma::TransportKind::kShm, rdma::TransportKind::kTcp};

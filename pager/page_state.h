@@ -28,6 +28,8 @@
 #include <cstdint>
 #include <string_view>
 
+#include "base/strong.h"
+
 namespace farpage::pager {
 
 enum class PageState : uint8_t {
@@ -43,13 +45,21 @@ enum class PageState : uint8_t {
 };
 std::string_view to_string(PageState state);
 
-// Layout: bits 0-3 state, 4-7 flags, 8-15 epoch of the installation, 16-31 zero.
+// Number of a layer in its family (layer.h).
+using LayerId = Strong<struct LayerIdTag, uint16_t>;
+inline constexpr uint32_t kMaxLayers = 4096;  // what 12 bits hold
+
+// Layout: bits 0-3 state, 4-7 flags, 8-15 epoch of the installation, 16-27 layer, 28-31 zero. The
+// layer means something only while refers_to_slot().
 class PageWord {
  public:
   static constexpr uint32_t kFromRemote = 1U
                                           << 4;  // Fetching: there is a remote copy to fall back to
   static constexpr uint32_t kPrefetched = 1U << 5;  // installed without being asked for
   static constexpr uint32_t kWasDirty = 1U << 6;    // Evicting, Dropping: was Dirty before
+  // Remote, after a fork: the parent fetched the page while the fork was under way, so the child
+  // may have it all the same.
+  static constexpr uint32_t kMaybePresent = 1U << 7;
 
   constexpr PageWord() = default;
   constexpr explicit PageWord(uint32_t raw) : raw_(raw) {}
@@ -61,9 +71,14 @@ class PageWord {
   constexpr uint8_t epoch() const { return static_cast<uint8_t>(raw_ >> 8); }
   constexpr uint32_t raw() const { return raw_; }
 
-  // The same page in another state: keeps the epoch, drops the flags that are not given.
+  LayerId layer() const { return LayerId{static_cast<uint16_t>((raw_ >> 16) & 0xFFF)}; }
+
+  // The same page in another state: keeps epoch and layer, drops the flags that are not given.
   constexpr PageWord to(PageState state, uint32_t flags = 0) const {
-    return PageWord((raw_ & 0xFF00U) | static_cast<uint32_t>(state) | flags);
+    return PageWord((raw_ & ~0xFFU) | static_cast<uint32_t>(state) | flags);
+  }
+  PageWord with_layer(LayerId layer) const {
+    return PageWord((raw_ & ~0xFFF0000U) | (uint32_t{layer.value} << 16));
   }
   constexpr PageWord with_epoch(uint8_t epoch) const {
     return PageWord((raw_ & ~0xFF00U) | (uint32_t{epoch} << 8));
@@ -83,6 +98,26 @@ constexpr bool is_resident(PageState state) {
 constexpr bool is_away(PageWord word) {
   return word.state() == PageState::kRemote || word.state() == PageState::kLost ||
          word.state() == PageState::kDropping || word.has(PageWord::kFromRemote);
+}
+
+// Are the bytes in the page's slot of word.layer() ones that this process may still read, or is
+// about to write?
+constexpr bool refers_to_slot(PageWord word) {
+  switch (word.state()) {
+    case PageState::kClean:
+    case PageState::kEvicting:
+    case PageState::kDropping:
+    case PageState::kRemote:
+      return true;
+    case PageState::kFetching:
+      return word.has(PageWord::kFromRemote);
+    case PageState::kEmpty:
+    case PageState::kDirty:
+    case PageState::kUnprotecting:
+    case PageState::kLost:
+      return false;
+  }
+  return false;
 }
 
 // Is `from` -> `to` an edge of the diagram?

@@ -38,13 +38,24 @@ class PageTable {
   // have moved it.
   void transition_owned(PageIndex page, PageWord from, PageWord to);
 
+  // Before any other thread changes the table: makes the Empty page what `word` says.
+  void place(PageIndex page, PageWord word);
+
   uint32_t resident_in_block(uint64_t block) const {
     return counts()[block].load(std::memory_order_relaxed);
   }
-  uint64_t away_pages() const { return away_->load(std::memory_order_relaxed); }
+  uint64_t away_pages() const { return shared_->away.load(std::memory_order_relaxed); }
+  // One more than the highest page that was ever anything but Empty: where a walk over all may end.
+  uint64_t used_pages() const { return shared_->used.load(std::memory_order_acquire); }
 
  private:
-  PageTable(Mapping word_memory, Mapping count_memory, Mapping away_memory, uint64_t pages);
+  struct Shared {  // in memory of its own, so that the table can be moved
+    std::atomic<uint64_t> away{0};
+    alignas(64) std::atomic<uint64_t> used{0};
+  };
+  PageTable(Mapping word_memory, Mapping count_memory, Mapping shared_memory, uint64_t pages);
+  void note_used(PageIndex page);
+  void count(PageIndex page, PageWord from, PageWord to);
   std::atomic<uint32_t>* words() const {
     return reinterpret_cast<std::atomic<uint32_t>*>(word_memory_.data());
   }
@@ -54,8 +65,8 @@ class PageTable {
 
   Mapping word_memory_;  // zeroed: all Empty; touched only where pages are used
   Mapping count_memory_;
-  Mapping away_memory_;
-  std::atomic<uint64_t>* away_;
+  Mapping shared_memory_;
+  Shared* shared_;
   uint64_t pages_;
 };
 

@@ -11,7 +11,7 @@ Status check_invariants(const PageTable& table) {
     for (uint64_t i = block * kPagesPerBlock; i < (block + 1) * kPagesPerBlock; ++i) {
       if (i >= table.pages()) break;
       const PageWord word = table.load(PageIndex{i});
-      if ((word.raw() >> 16) != 0)
+      if ((word.raw() >> 28) != 0)
         return fail(ErrorCode::kConflict, "page " + std::to_string(i) + " has unknown bits");
       if (is_resident(word.state())) ++resident;
       if (is_away(word)) ++away;
@@ -21,6 +21,10 @@ Status check_invariants(const PageTable& table) {
                                             std::to_string(table.resident_in_block(block)) +
                                             " resident pages, has " + std::to_string(resident));
   }
+  for (uint64_t i = table.used_pages(); i < table.pages(); ++i)
+    if (table.load(PageIndex{i}).state() != PageState::kEmpty)
+      return fail(ErrorCode::kConflict,
+                  "page " + std::to_string(i) + " is used, beyond the highest used one");
   if (away != table.away_pages())
     return fail(ErrorCode::kConflict, "the table counts " + std::to_string(table.away_pages()) +
                                           " pages away, has " + std::to_string(away));

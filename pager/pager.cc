@@ -6,12 +6,13 @@
 
 #include "base/doorbell.h"
 #include "base/size.h"
-#include "pager/borrower.h"
 #include "pager/connector.h"
 #include "pager/core.h"
 #include "pager/discard.h"
 #include "pager/evictor.h"
 #include "pager/fault_worker.h"
+#include "pager/fork_window.h"
+#include "pager/pull_in.h"
 
 namespace farpage::pager {
 namespace {
@@ -32,43 +33,56 @@ Budget make_budget(const PagerOptions& options) {
   return {pages, pages * options.high_water_percent / 100, pages * options.low_water_percent / 100};
 }
 
-class PagerThreads final : public Pager {
+class PagerThreads final : public Pager, private LayerOwner {
  public:
   // What has to exist before the threads, made by create().
   struct Parts {
     PagerOptions options;
     std::unique_ptr<uffd::AddressSpace> space;
-    PageTable table;
-    std::unique_ptr<LeaseMap> leases;
+    std::unique_ptr<Member> member;
     Mapping buffers;
-    Doorbell stop_bell, connector_bell, borrower_bell;
+    Doorbell stop_bell, connector_bell;
   };
 
-  PagerThreads(Parts parts, coordinator::Client& client)
+  PagerThreads(Parts parts, coordinator::Client& client, OnChild on_child)
       : parts_(std::move(parts)),
         budget_(make_budget(parts_.options)),
-        core_{parts_.options, *parts_.space, parts_.table,  budget_,
-              *parts_.leases, nodes_,        shared_stats_, parts_.borrower_bell},
+        layers_(*parts_.member, parts_.options, client, *this),
+        core_{parts_.options,
+              *parts_.space,
+              *parts_.member,
+              parts_.member->table(),
+              budget_,
+              layers_,
+              parts_.member->family()->nodes(),
+              shared_stats_},
+        fork_window_(core_, std::move(on_child)),
         trends_(parts_.options.prefetch_depth) {
+    core_.on_forked = [this](std::unique_ptr<uffd::AddressSpace> child) {
+      fork_window_.born(std::move(child));
+    };
     make_ports();
-    borrower_ =
-        std::make_unique<Borrower>(core_, client, port_list(), parts_.borrower_bell,
-                                   parts_.connector_bell, [this] { return stats().counters(); });
   }
 
   ~PagerThreads() override {
+    layers_.disown();  // their heartbeats read the workers' counters
     core_.stopping.store(true, std::memory_order_release);
     parts_.stop_bell.ring();
     parts_.connector_bell.ring();
-    parts_.borrower_bell.ring();
     budget_.interrupt();
-    borrower_->stop();  // it reads the workers' counters
   }
 
-  Status open(Milliseconds patience) { return borrower_->open_region(patience); }
+  Status open(Milliseconds patience) { return layers_.open(patience); }
 
-  void start(coordinator::Client& client,
-             std::vector<std::unique_ptr<rdma::Transport>>& transports) {
+  void take_over(uint64_t installs) {
+    core_.installs.store(installs, std::memory_order_relaxed);
+    budget_.take_anyway(resident_pages());
+    for (uint8_t i = 0; i < core_.nodes.size(); ++i) node_wanted(NodeIndex{i});
+  }
+
+  void start(coordinator::Client& client, std::vector<std::unique_ptr<rdma::Transport>>& transports,
+             bool agent) {
+    if (!agent) budget_.lift_limit();
     connector_ =
         std::make_unique<Connector>(core_, client, transports, port_list(), parts_.connector_bell);
     const std::vector<int> cpus = allowed_cpus();
@@ -78,19 +92,28 @@ class PagerThreads final : public Pager {
           core_, FaultWorker::Ports{*ports_[2 * i], *ports_[2 * i + 1]}, trends_,
           pin ? cpus[i % cpus.size()] : -1, parts_.stop_bell));
     }
-    evictor_ = std::make_unique<Evictor>(core_, *ports_.back());
-    borrower_->start();
+    evictor_ = std::make_unique<Evictor>(core_, *ports_.back(), !agent);
+    started_.store(true, std::memory_order_release);
   }
 
-  void discard(uffd::PageRun run) override { discard_pages(core_, run, BusyPages::kWait); }
+  void discard(uffd::PageRun run) override { fork_window_.discard(run); }
 
   bool begin_fork() override {
+    budget_.lift_limit();
     evictor_->pause();
-    if (parts_.table.away_pages() == 0) return true;
-    evictor_->resume();
+    if (may_fork()) return true;
+    end_fork(false);
     return false;
   }
-  void end_fork() override { evictor_->resume(); }
+  void end_fork(bool forked) override {
+    fork_window_.close(forked);
+    budget_.restore_limit();
+    evictor_->resume();
+  }
+  void agent_ready() override {
+    budget_.restore_limit();
+    evictor_->resume();
+  }
 
   uffd::AddressSpace& space() override { return *parts_.space; }
   bool target_gone() const override { return core_.target_gone.load(std::memory_order_acquire); }
@@ -102,16 +125,14 @@ class PagerThreads final : public Pager {
     sum.add(shared_stats_);
     sum.resident_pages = budget_.used();
     sum.budget_pages = budget_.limit();
-    sum.away_pages = parts_.table.away_pages();
-    sum.leased_slabs = borrower_->leased_slabs();
+    sum.away_pages = core_.table.away_pages();
+    sum.leased_slabs = layers_.leased_slabs();
     return sum;
   }
 
   Status check_invariants() const override {
-    FARPAGE_TRY_VOID(pager::check_invariants(parts_.table));
-    uint64_t resident = 0;
-    for (uint64_t b = 0; b < parts_.table.blocks(); ++b)
-      resident += parts_.table.resident_in_block(b);
+    FARPAGE_TRY_VOID(pager::check_invariants(core_.table));
+    const uint64_t resident = resident_pages();
     if (resident != budget_.used())
       return fail(ErrorCode::kConflict, "the budget counts " + std::to_string(budget_.used()) +
                                             " pages, the table " + std::to_string(resident));
@@ -123,6 +144,39 @@ class PagerThreads final : public Pager {
   }
 
  private:
+  // -- LayerOwner --
+  void node_wanted(NodeIndex node) override {
+    for (const auto& port : ports_) port->request(node);
+    parts_.connector_bell.ring();
+  }
+  coordinator::Counters counters_of(const LeaseMap& layer) override {
+    // One of the regions of a process tells for all.
+    const bool tells = layers_.is_first(layer) && started_.load(std::memory_order_acquire);
+    return tells ? stats().counters() : coordinator::Counters();
+  }
+  void replica_lost() override {
+    shared_stats_.replicas_lost.fetch_add(1, std::memory_order_relaxed);
+  }
+
+  bool may_fork() {
+    switch (parts_.options.fork) {
+      case ForkMode::kRefuse:
+        return core_.table.away_pages() == 0;
+      case ForkMode::kPullIn:
+        return core_.table.away_pages() == 0 || pull_in(core_);
+      case ForkMode::kShare:
+        return static_cast<bool>(fork_window_.open());
+    }
+    return false;
+  }
+
+  uint64_t resident_pages() const {
+    uint64_t resident = 0;
+    for (uint64_t b = 0; b < core_.table.blocks(); ++b)
+      resident += core_.table.resident_in_block(b);
+    return resident;
+  }
+
   void make_ports() {
     std::span<std::byte> rest = parts_.buffers.bytes();
     const auto take = [&](const std::string& name, size_t bytes) {
@@ -145,12 +199,13 @@ class PagerThreads final : public Pager {
   // In this order: what is later uses what is earlier, and is destroyed first.
   Parts parts_;
   Budget budget_;
-  NodeDirectory nodes_;
   SharedStats shared_stats_;
+  LayerSet layers_;
   Core core_;
+  ForkWindow fork_window_;
   TrendDetector trends_;
   std::vector<std::unique_ptr<LinkPort>> ports_;
-  std::unique_ptr<Borrower> borrower_;
+  std::atomic<bool> started_{false};
   std::unique_ptr<Connector> connector_;
   std::vector<std::unique_ptr<FaultWorker>> workers_;
   std::unique_ptr<Evictor> evictor_;
@@ -180,29 +235,48 @@ Status validate(const PagerOptions& options) {
   return {};
 }
 
-Result<std::unique_ptr<Pager>> Pager::create(
-    const PagerOptions& options, std::unique_ptr<uffd::AddressSpace> space,
-    coordinator::Client& client, std::vector<std::unique_ptr<rdma::Transport>>& transports,
-    Milliseconds patience) {
+namespace {
+
+// All but the threads. Takes space and member only when it succeeds.
+Result<std::unique_ptr<PagerThreads>> make_pager(const PagerOptions& options,
+                                                 std::unique_ptr<uffd::AddressSpace>& space,
+                                                 std::unique_ptr<Member>& member,
+                                                 coordinator::Client& client, OnChild on_child) {
   FARPAGE_TRY_VOID(validate(options));
   PagerOptions complete = options;
   if (complete.workers == 0) {
     complete.workers = static_cast<uint32_t>(std::max<size_t>(1, allowed_cpus().size()));
     complete.workers = std::min(complete.workers, kMaxWorkers);
   }
-  FARPAGE_TRY(table, PageTable::create(space->pages()));
-  FARPAGE_TRY(leases, LeaseMap::create(space->pages(), complete.slab_bytes));
   FARPAGE_TRY(buffers, Mapping::anonymous(PagerThreads::buffer_bytes(complete.workers), true));
   FARPAGE_TRY(stop_bell, Doorbell::create());
   FARPAGE_TRY(connector_bell, Doorbell::create());
-  FARPAGE_TRY(borrower_bell, Doorbell::create());
-  auto pager = std::make_unique<PagerThreads>(
-      PagerThreads::Parts{std::move(complete), std::move(space), std::move(table),
-                          std::move(leases), std::move(buffers), std::move(stop_bell),
-                          std::move(connector_bell), std::move(borrower_bell)},
-      client);
+  return std::make_unique<PagerThreads>(
+      PagerThreads::Parts{std::move(complete), std::move(space), std::move(member),
+                          std::move(buffers), std::move(stop_bell), std::move(connector_bell)},
+      client, std::move(on_child));
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Pager>> Pager::create(
+    const PagerOptions& options, std::unique_ptr<uffd::AddressSpace> space,
+    coordinator::Client& client, std::vector<std::unique_ptr<rdma::Transport>>& transports,
+    Milliseconds patience, OnChild on_child) {
+  FARPAGE_TRY(member, Member::create(space->pages()));
+  FARPAGE_TRY(pager, make_pager(options, space, member, client, std::move(on_child)));
   FARPAGE_TRY_VOID(pager->open(patience));
-  pager->start(client, transports);
+  pager->start(client, transports, true);
+  return std::unique_ptr<Pager>(std::move(pager));
+}
+
+Result<std::unique_ptr<Pager>> Pager::inherit(
+    const PagerOptions& options, Inheritance& inheritance, bool agent, coordinator::Client& client,
+    std::vector<std::unique_ptr<rdma::Transport>>& transports, OnChild on_child) {
+  FARPAGE_TRY(pager, make_pager(options, inheritance.space, inheritance.member, client,
+                                std::move(on_child)));
+  pager->take_over(inheritance.installs);
+  pager->start(client, transports, agent);
   return std::unique_ptr<Pager>(std::move(pager));
 }
 

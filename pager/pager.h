@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "coordinator/client.h"
+#include "pager/inheritance.h"
 #include "pager/options.h"
 #include "pager/stats.h"
 #include "rdma/transport.h"
@@ -18,20 +19,32 @@ namespace farpage::pager {
 class Pager {
  public:
   // Borrows the first slab (waiting up to `patience` for memory nodes), then starts. The client and
-  // the transports outlive the pager; `transports` are tried in their order.
+  // the transports outlive the pager; `transports` are tried in their order. `on_child` takes the
+  // children of a target that forks; needed with ForkMode::kShare.
   static Result<std::unique_ptr<Pager>> create(
       const PagerOptions& options, std::unique_ptr<uffd::AddressSpace> space,
       coordinator::Client& client, std::vector<std::unique_ptr<rdma::Transport>>& transports,
-      Milliseconds patience);
+      Milliseconds patience, OnChild on_child = {});
+  // The pager of a forked child. It borrows memory when it first has to write a page back. Without
+  // `agent` nothing is evicted, and the budget is no limit, until agent_ready(). After a failure
+  // the inheritance is as it was.
+  static Result<std::unique_ptr<Pager>> inherit(
+      const PagerOptions& options, Inheritance& inheritance, bool agent,
+      coordinator::Client& client, std::vector<std::unique_ptr<rdma::Transport>>& transports,
+      OnChild on_child);
   virtual ~Pager() = default;
 
   // The target gives these pages up: zeros from now on. Returns when no worker holds one of them.
   virtual void discard(uffd::PageRun run) = 0;
-  // Stands eviction still. True: every page of the target is present or was never written, so that
-  // a copy-on-write copy of it is whole; end_fork() goes on. False: it is not, and nothing was
-  // changed.
+  // Stands eviction still until end_fork(); meanwhile no fault waits for room. True: the target may
+  // fork. With ForkMode::kShare its child comes by on_child; else every page of it is present
+  // (brought in if the options say so) or was never written, and the kernel's copy is whole.
+  // False: it may not, and eviction goes on.
   virtual bool begin_fork() = 0;
-  virtual void end_fork() = 0;
+  // `forked`: there is a child. Returns after on_child has had it.
+  virtual void end_fork(bool forked) = 0;
+  // The target's agent can be asked to drop pages. Once, after inherit() without one.
+  virtual void agent_ready() = 0;
 
   virtual uffd::AddressSpace& space() = 0;
   virtual PagerStats stats() const = 0;

@@ -37,14 +37,17 @@ void Prefetcher::start(const PrefetchPlan& plan) {
 }
 
 uint32_t Prefetcher::claim(Run& run, PageIndex first, uint32_t limit) {
-  const SlabIndex slab = core_.leases.slab_of(first);
   run.first = first;
   run.pages = 0;
   while (run.pages < limit) {
     const PageIndex page{first.value + run.pages};
-    if (page.value >= core_.table.pages() || core_.leases.slab_of(page) != slab) break;
+    if (page.value >= core_.table.pages()) break;
     const PageWord word = core_.table.load(page);
-    if (word.state() != PageState::kRemote) break;
+    if (word.state() != PageState::kRemote || word.has(PageWord::kMaybePresent)) break;
+    // One READ: of one slab of one layer.
+    if (run.pages > 0 && word.layer() != run.words[0].layer()) break;
+    const LeaseMap& leases = core_.leases_of(word);
+    if (leases.slab_of(page) != leases.slab_of(first)) break;
     if (core_.budget.take_spare(1) == 0) break;
     const PageWord fetching =
         word.to(PageState::kFetching, PageWord::kFromRemote | PageWord::kPrefetched);
@@ -59,7 +62,8 @@ uint32_t Prefetcher::claim(Run& run, PageIndex first, uint32_t limit) {
 
 bool Prefetcher::post(size_t index) {
   Run& run = runs_[index];
-  const SlabLease* lease = core_.leases.find(run.first);
+  const LeaseMap& leases = core_.leases_of(run.words[0]);
+  const SlabLease* lease = leases.find(run.first);
   FARPAGE_CHECK(lease != nullptr, "page %llu is remote without a lease",
                 static_cast<unsigned long long>(run.first.value));
   for (uint32_t i = 0; i < lease->replica_count; ++i) {
@@ -73,7 +77,7 @@ bool Prefetcher::post(size_t index) {
     if (!key || channel->limits().operation_bytes < bytes) continue;
     const rdma::Operation operation{.kind = rdma::OperationKind::kRead,
                                     .local = bytes_of(index, run.pages),
-                                    .remote = core_.leases.address_of(replica, run.first),
+                                    .remote = leases.address_of(replica, run.first),
                                     .key = *key,
                                     .generation = replica.generation,
                                     .token = index};

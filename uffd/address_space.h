@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <variant>
 
@@ -46,7 +47,12 @@ struct Moved {  // mremap(2) behind our back: pages of the window now live elsew
 struct StrayFault {
   uint64_t address = 0;
 };
-using Event = std::variant<Fault, Unmapped, Moved, StrayFault>;
+// The process has forked: the same window in the child, whose missing pages wait for us from the
+// start. The forking thread goes on when this is read.
+struct Forked {
+  std::unique_ptr<class AddressSpace> child;
+};
+using Event = std::variant<Fault, Unmapped, Moved, StrayFault, Forked>;
 
 // ---- outcomes ----
 
@@ -104,6 +110,9 @@ class AddressSpace {
   virtual Status drop(std::span<const PageRun> runs, std::span<DropResult> results) = 0;
   // Makes each touch of the run end in SIGBUS, and wakes its waiters. May return before it is done.
   virtual Status poison(PageRun run) = 0;
+  // An event waits to be read (fork, munmap, mremap) whose call may have changed the address space
+  // already.
+  virtual bool event_pending() = 0;
   // The address space still exists: its process has neither exited nor called exec. Slow (a system
   // call); after false nothing here has an effect any more.
   virtual bool alive() = 0;

@@ -8,7 +8,12 @@
 //    two descriptors (the userfaultfd, then a memfd that holds the AgentRing) and waits for
 //    Welcome. The pager checks the peer's credentials: the same user or root.
 // 2. Requests of the shim (Request, answered by Reply) go over the same socket, one at a time.
-// 3. Commands of the pager go through the AgentRing to the agent thread in the target: what only
+// 3. fork() where UFFD_FEATURE_EVENT_FORK is on: kForkBegin carries one end of a socket pair. The
+// child
+//    inherits the other end, sends Hello on it with one descriptor (its own ring), and gets Welcome
+//    with one: its userfaultfd, which the kernel gave to the pager. From then on it is a target
+//    like any other, and this its socket.
+// 4. Commands of the pager go through the AgentRing to the agent thread in the target: what only
 // the
 //    target itself may do to its memory (another process cannot MADV_DONTNEED: EINVAL).
 #pragma once
@@ -22,12 +27,14 @@
 namespace farpage::uffd::handover {
 
 inline constexpr uint32_t kMagic = 0x66617270;  // "farp"
-inline constexpr uint32_t kVersion = 1;
+inline constexpr uint32_t kVersion = 2;
 
 // Environment of the target, set by `farpage run`.
 inline constexpr char kSocketVariable[] = "FARPAGE_HANDOVER";         // path of the socket
 inline constexpr char kWindowVariable[] = "FARPAGE_WINDOW_BYTES";     // decimal
 inline constexpr char kMinimumVariable[] = "FARPAGE_MMAP_MIN_BYTES";  // decimal
+inline constexpr char kForkVariable[] = "FARPAGE_FORK";  // kForkShare, or anything else
+inline constexpr char kForkShare[] = "share";
 
 // The window: one contiguous, page-aligned range of the target's address space, reserved and
 // registered (MISSING and WP) once. All far memory is carved out of it, so page p of the region is
@@ -55,10 +62,10 @@ enum class RequestKind : uint32_t {
   // The
   // shim calls MADV_DONTNEED itself after the reply. madvise(DONTNEED, FREE), munmap, MAP_FIXED.
   kDiscard = 1,
-  // fork() is about to be called. Status 0: nothing of the window is away, the child's copy is
-  // whole, and
-  // eviction stands still until kForkDone. Else EAGAIN: refuse the fork.
+  // fork() is about to be called. Status 0: the child's copy will be whole, or (3 above) the pager
+  // serves it; eviction stands still until kForkDone. Else EAGAIN: refuse the fork.
   kForkBegin = 2,
+  // The fork is over. bytes: 0 if it failed, else the length of the window.
   kForkDone = 3,
   // Evict [address, address + bytes) soon / bring it in soon. Hints: status is always 0.
   kColdHint = 4,

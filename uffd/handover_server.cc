@@ -30,61 +30,97 @@ Result<ucred> peer_credentials(int socket) {
   return peer;
 }
 
-// One Hello with its two descriptors; whatever arrives is owned before it is judged.
-Result<HandedOver> receive_hello(Fd socket) {
-  handover::Hello hello;
-  iovec vector{&hello, sizeof hello};
-  alignas(cmsghdr) std::array<char, CMSG_SPACE(4 * sizeof(int))> control;
-  msghdr message{};
-  message.msg_iov = &vector;
-  message.msg_iovlen = 1;
-  message.msg_control = control.data();
-  message.msg_controllen = control.size();
-  const ssize_t got = ::recvmsg(socket.get(), &message, MSG_CMSG_CLOEXEC);
-  if (got < 0) return fail_errno("receiving the target's Hello");
+// What one message brought: bytes, descriptors, and the pid of whoever sent it, if that was asked
+// for.
+struct Message {
+  size_t bytes = 0;
   std::array<Fd, 2> descriptors;
-  size_t count = 0;
-  for (cmsghdr* header = CMSG_FIRSTHDR(&message); header != nullptr;
-       header = CMSG_NXTHDR(&message, header)) {
-    if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS) continue;
-    const size_t fds = (header->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+  size_t descriptor_count = 0;
+  pid_t sender = 0;
+};
+
+// Whatever arrives is owned before it is judged.
+Result<Message> receive(int socket, void* buffer, size_t capacity, const char* what) {
+  iovec vector{buffer, capacity};
+  alignas(cmsghdr) std::array<char, CMSG_SPACE(4 * sizeof(int)) + CMSG_SPACE(sizeof(ucred))>
+      control;
+  msghdr header{};
+  header.msg_iov = &vector;
+  header.msg_iovlen = 1;
+  header.msg_control = control.data();
+  header.msg_controllen = control.size();
+  ssize_t got = 0;
+  do {
+    got = ::recvmsg(socket, &header, MSG_CMSG_CLOEXEC | MSG_TRUNC);
+  } while (got < 0 && errno == EINTR);
+  if (got < 0) return fail_errno(std::string("receiving ") + what);
+  Message message;
+  message.bytes = static_cast<size_t>(got);
+  for (cmsghdr* part = CMSG_FIRSTHDR(&header); part != nullptr; part = CMSG_NXTHDR(&header, part)) {
+    if (part->cmsg_level != SOL_SOCKET) continue;
+    if (part->cmsg_type == SCM_CREDENTIALS) {
+      ucred sender{};
+      std::memcpy(&sender, CMSG_DATA(part), sizeof sender);
+      message.sender = sender.pid;
+    }
+    if (part->cmsg_type != SCM_RIGHTS) continue;
+    const size_t fds = (part->cmsg_len - CMSG_LEN(0)) / sizeof(int);
     for (size_t i = 0; i < fds; ++i) {
       int raw = -1;
-      std::memcpy(&raw, CMSG_DATA(header) + i * sizeof(int), sizeof raw);
+      std::memcpy(&raw, CMSG_DATA(part) + i * sizeof(int), sizeof raw);
       Fd fd(raw);
-      if (count < descriptors.size()) descriptors[count] = std::move(fd);
-      ++count;
+      if (message.descriptor_count < message.descriptors.size())
+        message.descriptors[message.descriptor_count] = std::move(fd);
+      ++message.descriptor_count;
     }
   }
-  FARPAGE_TRY(peer, peer_credentials(socket.get()));
-  if (static_cast<size_t>(got) != sizeof hello || hello.magic != handover::kMagic)
+  return message;
+}
+
+Status check_hello(const handover::Hello& hello, size_t bytes) {
+  if (bytes != sizeof hello || hello.magic != handover::kMagic)
     return fail(ErrorCode::kInvalid, "this is not a farpage Hello");
   if (hello.version != handover::kVersion)
     return fail(ErrorCode::kInvalid,
                 "shim and pager are of different versions: use both from one build");
-  if (count != descriptors.size())
-    return fail(ErrorCode::kInvalid, "a Hello carries two descriptors: userfaultfd and ring");
   if (hello.window_bytes == 0 || hello.window_bytes % kPageBytes != 0 ||
       hello.window_address % kPageBytes != 0 || hello.window_bytes > (uint64_t{1} << 46))
     return fail(ErrorCode::kInvalid, "the window in Hello is not whole pages");
+  return {};
+}
+
+// The target that a checked Hello tells of, but for socket and userfaultfd.
+Result<HandedOver> make_target(handover::Hello& hello, const Fd& ring, pid_t pid) {
   struct stat status {};
-  if (::fstat(descriptors[1].get(), &status) != 0) return fail_errno("fstat of the ring");
+  if (::fstat(ring.get(), &status) != 0) return fail_errno("fstat of the ring");
   if (static_cast<size_t>(status.st_size) < sizeof(handover::AgentRing))
     return fail(ErrorCode::kInvalid, "the ring in Hello is too small");
   HandedOver target;
-  FARPAGE_TRY(ring, Mapping::shared(descriptors[1].get(), sizeof(handover::AgentRing)));
-  FARPAGE_TRY(pidfd, Fd::from_call(static_cast<int>(::syscall(SYS_pidfd_open, peer.pid, 0)),
+  FARPAGE_TRY(mapped, Mapping::shared(ring.get(), sizeof(handover::AgentRing)));
+  FARPAGE_TRY(pidfd, Fd::from_call(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)),
                                    "pidfd_open of the target"));
-  target.socket = std::move(socket);
-  target.userfaultfd = std::move(descriptors[0]);
   target.pidfd = std::move(pidfd);
-  target.ring = std::move(ring);
-  target.pid = peer.pid;
+  target.ring = std::move(mapped);
+  target.pid = pid;
   hello.program[sizeof hello.program - 1] = '\0';
   target.program = hello.program;
   target.window_address = hello.window_address;
   target.window_bytes = hello.window_bytes;
   target.features = hello.features;
+  return target;
+}
+
+// One Hello with its two descriptors.
+Result<HandedOver> receive_hello(Fd socket) {
+  handover::Hello hello;
+  FARPAGE_TRY(message, receive(socket.get(), &hello, sizeof hello, "the target's Hello"));
+  FARPAGE_TRY(peer, peer_credentials(socket.get()));
+  FARPAGE_TRY_VOID(check_hello(hello, message.bytes));
+  if (message.descriptor_count != 2)
+    return fail(ErrorCode::kInvalid, "a Hello carries two descriptors: userfaultfd and ring");
+  FARPAGE_TRY(target, make_target(hello, message.descriptors[1], peer.pid));
+  target.socket = std::move(socket);
+  target.userfaultfd = std::move(message.descriptors[0]);
   return target;
 }
 
@@ -108,17 +144,57 @@ Status welcome(const HandedOver& target, int status, const std::string& reason) 
   return send_welcome(target.socket.get(), status, reason);
 }
 
-Result<std::optional<handover::Request>> read_request(const Fd& socket) {
-  handover::Request request;
-  ssize_t got = 0;
-  do {
-    got = ::recv(socket.get(), &request, sizeof request, MSG_TRUNC);
-  } while (got < 0 && errno == EINTR);
-  if (got == 0 || (got < 0 && errno == ECONNRESET)) return std::optional<handover::Request>();
-  if (got < 0) return fail_errno("receiving a request of the target");
-  if (static_cast<size_t>(got) != sizeof request || request.magic != handover::kMagic)
+Result<std::optional<TargetRequest>> read_request(const Fd& socket) {
+  TargetRequest request;
+  handover::Request& words = request;
+  Result<Message> message = receive(socket.get(), &words, sizeof words, "a request of the target");
+  if (!message && message.error().sys_errno == ECONNRESET) return std::optional<TargetRequest>();
+  if (!message) return tl::unexpected(message.error());
+  if (message->bytes == 0) return std::optional<TargetRequest>();
+  if (message->bytes != sizeof words || words.magic != handover::kMagic)
     return fail(ErrorCode::kInvalid, "a malformed request from the target");
-  return std::optional(request);
+  request.descriptor = std::move(message->descriptors[0]);
+  return std::optional(std::move(request));
+}
+
+Status expect_child(const Fd& socket) {
+  // The pair was made by the parent, so the credentials of the peer are not the child's.
+  const int on = 1;
+  if (::setsockopt(socket.get(), SOL_SOCKET, SO_PASSCRED, &on, sizeof on) != 0)
+    return fail_errno("SO_PASSCRED");
+  return {};
+}
+
+Result<std::optional<HandedOver>> read_child_hello(const Fd& socket) {
+  handover::Hello hello;
+  Result<Message> message = receive(socket.get(), &hello, sizeof hello, "the child's Hello");
+  if (!message && message.error().sys_errno == ECONNRESET) return std::optional<HandedOver>();
+  if (!message) return tl::unexpected(message.error());
+  if (message->bytes == 0) return std::optional<HandedOver>();
+  FARPAGE_TRY_VOID(check_hello(hello, message->bytes));
+  if (message->descriptor_count != 1)
+    return fail(ErrorCode::kInvalid, "the Hello of a forked child carries its ring alone");
+  FARPAGE_TRY(target, make_target(hello, message->descriptors[0], message->sender));
+  return std::optional(std::move(target));
+}
+
+Status welcome_child(const Fd& socket, int userfaultfd) {
+  handover::Welcome welcome;
+  iovec vector{&welcome, sizeof welcome};
+  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
+  msghdr header{};
+  header.msg_iov = &vector;
+  header.msg_iovlen = 1;
+  header.msg_control = control.data();
+  header.msg_controllen = control.size();
+  cmsghdr* part = CMSG_FIRSTHDR(&header);
+  part->cmsg_level = SOL_SOCKET;
+  part->cmsg_type = SCM_RIGHTS;
+  part->cmsg_len = CMSG_LEN(sizeof(int));
+  std::memcpy(CMSG_DATA(part), &userfaultfd, sizeof userfaultfd);
+  if (::sendmsg(socket.get(), &header, MSG_NOSIGNAL) != sizeof welcome)
+    return fail_errno("sending Welcome to the child");
+  return {};
 }
 
 Status reply(const Fd& socket, int status) {

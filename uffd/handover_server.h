@@ -32,10 +32,22 @@ struct HandedOver {
 // Sends Welcome: status 0, or an errno with the reason that the target prints before it exits.
 Status welcome(const HandedOver& target, int status, const std::string& reason);
 
+// A request, and the descriptor that came with it, if any.
+struct TargetRequest : handover::Request {
+  Fd descriptor;
+};
+
 // The next request of a target. Blocks. nullopt: it closed the socket (exit or exec).
 // kInvalid: a malformed request; hang up.
-Result<std::optional<handover::Request>> read_request(const Fd& socket);
+Result<std::optional<TargetRequest>> read_request(const Fd& socket);
 Status reply(const Fd& socket, int status);
+
+// A forked child on the socket that came with its parent's kForkBegin: before the child is made,
+// its Hello, and Welcome with its userfaultfd. HandedOver::userfaultfd stays empty; the socket
+// stays with the caller. nullopt: the child ended first.
+Status expect_child(const Fd& socket);
+Result<std::optional<HandedOver>> read_child_hello(const Fd& socket);
+Status welcome_child(const Fd& socket, int userfaultfd);
 
 // Threads: accept() from one thread; stop() from any.
 class HandoverServer {

@@ -4,10 +4,13 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cerrno>
+#include <optional>
 
 #include "base/check.h"
 #include "uffd/agent_ring.h"
+#include "uffd/kernel_abi.h"
 #include "uffd/window.h"
 
 namespace farpage::uffd {
@@ -15,13 +18,17 @@ namespace {
 
 class OtherWindow final : public WindowAddressSpace {
  public:
-  OtherWindow(Userfaultfd userfaultfd, HandedOver& target)
-      : WindowAddressSpace(std::move(userfaultfd), target.window_address,
-                           target.window_bytes >> kPageShift),
-        pid_(target.pid),
-        agent_(std::move(target.ring), [pidfd = std::make_shared<Fd>(std::move(target.pidfd))] {
-          return process_alive(*pidfd);
-        }) {}
+  OtherWindow(Userfaultfd userfaultfd, uint64_t base, uint64_t pages)
+      : WindowAddressSpace(std::move(userfaultfd), base, pages) {}
+
+  // Who it is. A forked child is served before that is known; read() and drop() are not called
+  // then.
+  void bind(HandedOver& target) {
+    pid_ = target.pid;
+    auto pidfd = std::make_shared<Fd>(std::move(target.pidfd));
+    agent_.emplace(std::move(target.ring), [pidfd] { return process_alive(*pidfd); });
+    bound_.store(true, std::memory_order_release);
+  }
 
   // process_vm_readv(2): adjacent pages become one vector element.
   Status read(std::span<const PageIndex> present, std::span<std::byte> out) override {
@@ -62,7 +69,7 @@ class OtherWindow final : public WindowAddressSpace {
         commands_[i] = {.address = address_of(runs[i].first),
                         .pages = runs[i].pages,
                         .kind = handover::CommandKind::kDrop};
-      FARPAGE_TRY_VOID(agent_.run(std::span(commands_).first(count)));
+      FARPAGE_TRY_VOID(agent_->run(std::span(commands_).first(count)));
       for (size_t i = 0; i < count; ++i) results[i].sys_errno = commands_[i].result;
       runs = runs.subspan(count);
       results = results.subspan(count);
@@ -72,14 +79,22 @@ class OtherWindow final : public WindowAddressSpace {
 
  protected:
   Status poison_by_mapping(uint64_t address, uint64_t bytes) override {
-    return agent_.post({.address = address,
-                        .pages = static_cast<uint32_t>(bytes >> kPageShift),
-                        .kind = handover::CommandKind::kPoison});
+    if (!bound_.load(std::memory_order_acquire))
+      return fail(ErrorCode::kUnavailable, "the child's agent is not there yet");
+    return agent_->post({.address = address,
+                         .pages = static_cast<uint32_t>(bytes >> kPageShift),
+                         .kind = handover::CommandKind::kPoison});
+  }
+
+  std::unique_ptr<AddressSpace> make_child(Userfaultfd userfaultfd) override {
+    return std::make_unique<OtherWindow>(std::move(userfaultfd), address_of(PageIndex{0}), pages());
   }
 
  private:
-  const pid_t pid_;
-  AgentRingProducer agent_;
+  // Written by bind() before bound_ (release).
+  pid_t pid_ = 0;
+  std::optional<AgentRingProducer> agent_;
+  std::atomic<bool> bound_{false};
   std::array<handover::Command, 512> commands_;  // drop() only: one thread at a time
 };
 
@@ -87,7 +102,18 @@ class OtherWindow final : public WindowAddressSpace {
 
 Result<std::unique_ptr<AddressSpace>> adopt_window(HandedOver& target) {
   Userfaultfd userfaultfd = Userfaultfd::adopt(std::move(target.userfaultfd), target.features);
-  return std::make_unique<OtherWindow>(std::move(userfaultfd), target);
+  auto window = std::make_unique<OtherWindow>(std::move(userfaultfd), target.window_address,
+                                              target.window_bytes >> kPageShift);
+  window->bind(target);
+  return window;
+}
+
+bool tells_of_forks(const HandedOver& target) {
+  return (target.features & UFFD_FEATURE_EVENT_FORK) != 0;
+}
+
+void bind_child(AddressSpace& space, HandedOver& child) {
+  static_cast<OtherWindow&>(space).bind(child);
 }
 
 }  // namespace farpage::uffd

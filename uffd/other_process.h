@@ -11,4 +11,11 @@ namespace farpage::uffd {
 // Takes the descriptor and the ring out of `target`; the control socket stays with the caller.
 Result<std::unique_ptr<AddressSpace>> adopt_window(HandedOver& target);
 
+// Will fork events come from its userfaultfd?
+bool tells_of_forks(const HandedOver& target);
+
+// The child of an adopted window (event Forked) has said who it is: its pages can be read and
+// dropped from now on. Takes the ring out of `child`.
+void bind_child(AddressSpace& space, HandedOver& child);
+
 }  // namespace farpage::uffd

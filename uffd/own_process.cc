@@ -44,6 +44,9 @@ class OwnWindow final : public WindowAddressSpace {
   }
 
  protected:
+  // This process does not ask for fork events.
+  std::unique_ptr<AddressSpace> make_child(Userfaultfd) override { return nullptr; }
+
   Status poison_by_mapping(uint64_t address, uint64_t bytes) override {
     // Beyond the end of an empty file every touch is SIGBUS.
     void* mapped = ::mmap(reinterpret_cast<void*>(address), bytes, PROT_READ | PROT_WRITE,

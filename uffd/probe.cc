@@ -10,6 +10,7 @@
 
 #include "base/fd.h"
 #include "uffd/kernel_abi.h"
+#include "uffd/userfaultfd.h"
 
 namespace farpage::uffd {
 namespace {
@@ -35,6 +36,12 @@ uint64_t offered_by(const Fd& fd) {
 }
 
 }  // namespace
+
+bool fork_events_allowed() {
+  return Userfaultfd::create(
+             {.required = UFFD_FEATURE_PAGEFAULT_FLAG_WP | UFFD_FEATURE_EVENT_FORK, .wanted = 0})
+      .has_value();
+}
 
 KernelReport probe_kernel() {
   KernelReport report;

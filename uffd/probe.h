@@ -22,6 +22,9 @@ struct KernelReport {
   std::vector<FeatureReport> features;
 };
 
+// May this user have the children of fork told of (UFFD_FEATURE_EVENT_FORK: CAP_SYS_PTRACE)?
+bool fork_events_allowed();
+
 // Opens and closes descriptors; changes nothing.
 KernelReport probe_kernel();
 

@@ -161,7 +161,12 @@ Outcome Userfaultfd::zero_page(uint64_t address) {
   return outcome;
 }
 
-Outcome Userfaultfd::write_protect(uint64_t address, uint64_t bytes, bool on) {
+std::optional<Userfaultfd> Userfaultfd::child_of(const uffd_msg& message) const {
+  if (message.event != UFFD_EVENT_FORK) return std::nullopt;
+  return Userfaultfd(Fd(static_cast<int>(message.arg.fork.ufd)), features_);
+}
+
+Outcome Userfaultfd::write_protect(uint64_t address, uint64_t bytes, bool on) const {
   uffdio_writeprotect request{};
   request.range = {.start = address, .len = bytes};
   request.mode = on ? UFFDIO_WRITEPROTECT_MODE_WP : 0;

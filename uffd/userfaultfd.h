@@ -41,9 +41,12 @@ class Userfaultfd {
 
   size_t read(std::span<uffd_msg> messages);
 
+  // The descriptor that a fork event brings; nullopt: another message.
+  std::optional<Userfaultfd> child_of(const uffd_msg& message) const;
+
   Outcome copy(uint64_t to, const void* from, uint64_t bytes, Protection protection);
   Outcome zero_page(uint64_t address);
-  Outcome write_protect(uint64_t address, uint64_t bytes, bool on);
+  Outcome write_protect(uint64_t address, uint64_t bytes, bool on) const;
   Outcome poison(uint64_t address, uint64_t bytes);
   void wake(uint64_t address, uint64_t bytes);
 

@@ -15,11 +15,15 @@ size_t WindowAddressSpace::read_events(std::span<Event> out) {
       userfaultfd_.read(std::span(messages).first(std::min(out.size(), messages.size())));
   size_t stored = 0;
   for (size_t i = 0; i < got; ++i) {
-    const std::optional<Event> event = decode(messages[i], base_, pages_);
+    if (std::optional<Userfaultfd> child = userfaultfd_.child_of(messages[i])) {
+      out[stored++] = Forked{make_child(std::move(*child))};
+      continue;
+    }
+    std::optional<Event> event = decode(messages[i], base_, pages_);
     if (!event) continue;
     if (const auto* stray = std::get_if<StrayFault>(&*event))
       (void)poison_range(stray->address & ~(kPageBytes - 1), kPageBytes);
-    out[stored++] = *event;
+    out[stored++] = std::move(*event);
   }
   return stored;
 }
@@ -60,10 +64,18 @@ Status WindowAddressSpace::poison_range(uint64_t address, uint64_t bytes) {
   return fail(ErrorCode::kUnavailable, "an event is queued");
 }
 
+// Asks for something outside of what is registered: the kernel looks for queued events and for the
+// memory first, and changes nothing.
+Outcome WindowAddressSpace::ask() const {
+  return userfaultfd_.write_protect(base_ - kPageBytes, kPageBytes, true);
+}
+
+bool WindowAddressSpace::event_pending() {
+  return ask() == Outcome::kRetry;
+}
+
 bool WindowAddressSpace::alive() {
-  // Protecting a page once more is harmless: a write to it is one fault more. It fails with ESRCH
-  // when the memory is gone, and no question that changes nothing does.
-  return userfaultfd_.write_protect(base_, kPageBytes, true) != Outcome::kProcessGone;
+  return ask() != Outcome::kProcessGone;
 }
 
 void WindowAddressSpace::wake(PageRun run) {

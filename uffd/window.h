@@ -21,12 +21,16 @@ class WindowAddressSpace : public AddressSpace {
   Outcome protect(PageRun run) override;
   Outcome unprotect(PageRun run) override;
   Status poison(PageRun run) override;
+  bool event_pending() override;
   bool alive() override;
   void wake(PageRun run) override;
 
  protected:
   WindowAddressSpace(Userfaultfd userfaultfd, uint64_t base, uint64_t pages)
       : userfaultfd_(std::move(userfaultfd)), base_(base), pages_(pages) {}
+
+  // The child's window, of which this descriptor tells.
+  virtual std::unique_ptr<AddressSpace> make_child(Userfaultfd userfaultfd) = 0;
 
   // Kernels before 6.6 have no UFFDIO_POISON: make the range fail some other way.
   virtual Status poison_by_mapping(uint64_t address, uint64_t bytes) = 0;
@@ -37,6 +41,7 @@ class WindowAddressSpace : public AddressSpace {
   static uint64_t bytes_of(PageRun run) { return uint64_t{run.pages} << kPageShift; }
 
  private:
+  Outcome ask() const;
   Status poison_range(uint64_t address, uint64_t bytes);
 
   Userfaultfd userfaultfd_;

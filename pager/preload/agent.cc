@@ -61,6 +61,13 @@ long Agent::create_ring() {
   return fd;
 }
 
+void Agent::forget_after_fork() {
+  ring_ = nullptr;  // not copied (MADV_DONTFORK), nor was the stack
+  pidfd_ = -1;      // these two were in the descriptor table of the parent's agent
+  empty_memfd_ = -1;
+  vectored_drop_ = false;
+}
+
 long Agent::start(int userfault_fd, int control_fd) {
   userfault_fd_ = userfault_fd;
   control_fd_ = control_fd;

@@ -7,9 +7,10 @@
 // table of its own, which keeps the userfaultfd and the control socket open whatever the program
 // closes: were the last userfaultfd closed, missing pages would turn into zeros.
 //
-// Threads: start() once. The agent's code shares its creator's thread-local storage, so it makes
-// raw system calls only, calls nothing of libc that may touch errno, and never allocates or
-// takes the shim's lock (whose holder may be waiting for a pager that waits for the agent).
+// Threads: start() once in each process. The agent's code shares its creator's thread-local
+// storage, so it makes raw system calls only, calls nothing of libc that may touch errno, and never
+// allocates or takes the shim's lock (whose holder may be waiting for a pager that waits for the
+// agent).
 #pragma once
 
 #include <atomic>
@@ -32,6 +33,8 @@ class Agent {
 
   // Creates the ring. The memfd that holds it, for the pager, or a negative errno.
   long create_ring();
+  // In a forked child, which has the memory of its parent's agent but not the thread.
+  void forget_after_fork();
   // Starts the thread; these descriptors stay open in its table. 0 or a negative errno.
   long start(int userfault_fd, int control_fd);
 

@@ -16,8 +16,9 @@ namespace handover = uffd::handover;
 
 namespace {
 
-// One message of the peer: its length, 0 at the end of the connection, or a negative errno.
-long receive(int fd, void* message, size_t bytes, int timeout_seconds) {
+// One message of the peer: its length, 0 at the end of the connection, or a negative errno. A
+// descriptor that comes with it is left in `descriptor`.
+long receive(int fd, void* words, size_t bytes, int timeout_seconds, int* descriptor = nullptr) {
   for (;;) {
     pollfd waiting{.fd = fd, .events = POLLIN, .revents = 0};
     timespec limit{.tv_sec = timeout_seconds, .tv_nsec = 0};
@@ -26,7 +27,20 @@ long receive(int fd, void* message, size_t bytes, int timeout_seconds) {
       return -ETIMEDOUT;
     }
     if (ready > 0) {
-      const long received = system_call(SYS_recvfrom, fd, message, bytes, 0, nullptr, nullptr);
+      alignas(cmsghdr) char rights[CMSG_SPACE(sizeof(int))] = {};
+      iovec part{.iov_base = words, .iov_len = bytes};
+      msghdr message{};
+      message.msg_iov = &part;
+      message.msg_iovlen = 1;
+      message.msg_control = rights;
+      message.msg_controllen = descriptor != nullptr ? sizeof(rights) : 0;
+      const long received = system_call(SYS_recvmsg, fd, &message, MSG_CMSG_CLOEXEC);
+      if (received >= 0 && descriptor != nullptr) {
+        const cmsghdr* header = CMSG_FIRSTHDR(&message);
+        if (header != nullptr && header->cmsg_type == SCM_RIGHTS) {
+          memcpy(descriptor, CMSG_DATA(header), sizeof(int));
+        }
+      }
       if (received != -EINTR) {
         return received;
       }
@@ -36,20 +50,22 @@ long receive(int fd, void* message, size_t bytes, int timeout_seconds) {
   }
 }
 
-long send_hello(int fd, const handover::Hello& hello, int userfault_fd, int ring_fd) {
+// A message with up to two descriptors.
+long send_with(int fd, const void* words, size_t bytes, const int* descriptors, size_t count) {
   alignas(cmsghdr) char rights[CMSG_SPACE(2 * sizeof(int))] = {};
-  iovec part{.iov_base = const_cast<handover::Hello*>(&hello), .iov_len = sizeof(hello)};
+  iovec part{.iov_base = const_cast<void*>(words), .iov_len = bytes};
   msghdr message{};
   message.msg_iov = &part;
   message.msg_iovlen = 1;
-  message.msg_control = rights;
-  message.msg_controllen = sizeof(rights);
-  cmsghdr* header = CMSG_FIRSTHDR(&message);
-  header->cmsg_level = SOL_SOCKET;
-  header->cmsg_type = SCM_RIGHTS;
-  header->cmsg_len = CMSG_LEN(2 * sizeof(int));
-  const int descriptors[2] = {userfault_fd, ring_fd};
-  memcpy(CMSG_DATA(header), descriptors, sizeof(descriptors));
+  if (count > 0) {
+    message.msg_control = rights;
+    message.msg_controllen = CMSG_SPACE(count * sizeof(int));
+    cmsghdr* header = CMSG_FIRSTHDR(&message);
+    header->cmsg_level = SOL_SOCKET;
+    header->cmsg_type = SCM_RIGHTS;
+    header->cmsg_len = CMSG_LEN(count * sizeof(int));
+    memcpy(CMSG_DATA(header), descriptors, count * sizeof(int));
+  }
   return system_call(SYS_sendmsg, fd, &message, MSG_NOSIGNAL);
 }
 
@@ -77,16 +93,12 @@ int connect_or_exit(const char* path) {
   return move_out_of_the_way(static_cast<int>(fd));
 }
 
-}  // namespace
-
-void Control::hand_over_or_exit(const char* path, const handover::Hello& hello, int userfault_fd,
-                                int ring_fd) {
-  const int fd = connect_or_exit(path);
-  fd_.store(fd, std::memory_order_relaxed);
-  const long sent = send_hello(fd, hello, userfault_fd, ring_fd);
+// Waits for Welcome after a Hello was sent with the result `sent`.
+void await_welcome_or_exit(int fd, long sent, int* descriptor) {
   handover::Welcome welcome;
-  const long received =
-      is_error(sent) ? sent : receive(fd, &welcome, sizeof(welcome), kWelcomeTimeoutSeconds);
+  const long received = is_error(sent) ? sent
+                                       : receive(fd, &welcome, sizeof(welcome),
+                                                 Control::kWelcomeTimeoutSeconds, descriptor);
   if (received != static_cast<long>(sizeof(welcome))) {
     Report()
         .text("the pager did not answer the hand-over: ")
@@ -109,18 +121,62 @@ void Control::hand_over_or_exit(const char* path, const handover::Hello& hello, 
   }
 }
 
-long Control::request(handover::RequestKind kind, Span span) {
-  const int connection = fd();
-  if (connection < 0) {
-    return -EIO;
+}  // namespace
+
+void Control::hand_over_or_exit(const char* path, const handover::Hello& hello, int userfault_fd,
+                                int ring_fd) {
+  const int fd = connect_or_exit(path);
+  fd_.store(fd, std::memory_order_relaxed);
+  const int descriptors[2] = {userfault_fd, ring_fd};
+  await_welcome_or_exit(fd, send_with(fd, &hello, sizeof(hello), descriptors, 2), nullptr);
+}
+
+int Control::hand_over_child_or_exit(int socket, const handover::Hello& hello, int ring_fd) {
+  fd_.store(socket, std::memory_order_relaxed);
+  int userfault_fd = -1;
+  await_welcome_or_exit(socket, send_with(socket, &hello, sizeof(hello), &ring_fd, 1),
+                        &userfault_fd);
+  if (userfault_fd < 0) {
+    Report().text("the pager sent a forked child no userfaultfd").write_and_exit();
   }
+  return userfault_fd;
+}
+
+long Control::fork_begin(Span span, int& for_child) {
+  int pair[2];
+  const long paired = system_call(SYS_socketpair, AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0,
+                                  static_cast<int*>(pair));
+  if (is_error(paired)) {
+    for_child = -1;
+    return paired;
+  }
+  for_child = move_out_of_the_way(pair[0]);
+  handover::Request request;
+  request.kind = handover::RequestKind::kForkBegin;
+  request.address = span.begin;
+  request.bytes = span.bytes();
+  const long result = exchange(request, pair[1]);
+  system_call(SYS_close, pair[1]);
+  return result;
+}
+
+long Control::request(handover::RequestKind kind, Span span) {
   handover::Request request;
   request.kind = kind;
   request.address = span.begin;
   request.bytes = span.bytes();
+  return exchange(request, -1);
+}
+
+// With `descriptor`, unless it is -1.
+long Control::exchange(const handover::Request& request, int descriptor) {
+  const int connection = fd();
+  if (connection < 0) {
+    return -EIO;
+  }
   handover::Reply reply;
   long result =
-      system_call(SYS_sendto, connection, &request, sizeof(request), MSG_NOSIGNAL, nullptr, 0);
+      send_with(connection, &request, sizeof(request), &descriptor, descriptor >= 0 ? 1 : 0);
   if (!is_error(result)) {
     result = receive(connection, &reply, sizeof(reply), kReplyTimeoutSeconds);
   }

@@ -26,6 +26,14 @@ class Control {
   void hand_over_or_exit(const char* path, const uffd::handover::Hello& hello, int userfault_fd,
                          int ring_fd);
 
+  // In a forked child, over the socket that fork_begin() made for it: as hand_over_or_exit(), but
+  // the userfaultfd comes with Welcome. Returns it.
+  int hand_over_child_or_exit(int socket, const uffd::handover::Hello& hello, int ring_fd);
+
+  // kForkBegin with one end of a new socket pair. `for_child` is the other one, to be closed by the
+  // caller, whatever the result.
+  long fork_begin(Span span, int& for_child);
+
   // One request and its answer: 0, the pager's negative errno, or -EIO when the pager is gone,
   // which is said once on standard error.
   long request(uffd::handover::RequestKind kind, Span span);
@@ -36,6 +44,8 @@ class Control {
   void close();
 
  private:
+  long exchange(const uffd::handover::Request& request, int descriptor);
+
   std::atomic<int> fd_{-1};
 };
 

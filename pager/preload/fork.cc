@@ -1,7 +1,7 @@
 // fork() of a program that has far memory, and libc's functions that fork inside.
 //
 // Not here: vfork, posix_spawn, system, popen and clone with CLONE_VM share the memory until exec
-// and need no help. _Fork and a bare clone get SIGSEGV in the child (shim.h, invariant 2).
+// and need no help. _Fork and a bare clone get SIGSEGV in the child (shim.h, invariant 3).
 #include <errno.h>
 #include <fcntl.h>
 #include <pty.h>
@@ -9,6 +9,7 @@
 #include <unistd.h>
 #include <utmp.h>
 
+#include "pager/preload/descriptor.h"
 #include "pager/preload/report.h"
 #include "pager/preload/shim.h"
 
@@ -18,25 +19,34 @@ namespace farpage::preload {
 
 using uffd::handover::RequestKind;
 
-// The lock is not held while libc forks: other threads go on, and the child never sees it taken by
-// a thread it does not have.
 pid_t Shim::fork() {
+  return userfault_.tells_of_forks() ? fork_shared() : fork_copied();
+}
+
+int Shim::refuse_fork(long reason) {
+  if (reason != -EIO) {  // that one has been said
+    Report()
+        .text(
+            "fork refused: part of this program's memory is on another machine, and a child would "
+            "not have it; give the program more local memory (--local), let `farpage run` share or "
+            "bring back what is away (--fork), or let the program start others with posix_spawn or "
+            "vfork")
+        .write();
+  }
+  // Not EAGAIN: shells try again for minutes then.
+  errno = ENOMEM;
+  return -1;
+}
+
+// The lock is not held while libc forks: handlers of pthread_atfork may wait for threads that map
+// memory. Several threads may be here at once.
+pid_t Shim::fork_copied() {
   {
     const Locked locked(lock_);
     if (forks_ == 0) {
       if (const long allowed = control_.request(RequestKind::kForkBegin, window_);
           is_error(allowed)) {
-        if (allowed != -EIO) {
-          Report()
-              .text(
-                  "fork refused: part of this program's memory is on another machine, and a "
-                  "child would not have it; give the program more local memory (--local), or let "
-                  "it start others with posix_spawn or vfork")
-              .write();
-        }
-        // Not EAGAIN: shells try again for minutes then.
-        errno = ENOMEM;
-        return -1;
+        return refuse_fork(allowed);
       }
       system_call(SYS_madvise, window_.begin, window_.bytes(), MADV_DOFORK);
     }
@@ -53,6 +63,63 @@ pid_t Shim::fork() {
     control_.request(RequestKind::kForkDone, window_);
   }
   return child;
+}
+
+// One at a time: the pager gets the child's userfaultfd by an event that does not say whose it is.
+pid_t Shim::fork_shared() {
+  const Locked one_at_a_time(fork_lock_);
+  int for_child = -1;
+  {
+    const Locked locked(lock_);
+    const long allowed = control_.fork_begin(window_, for_child);
+    if (is_error(allowed)) {
+      system_call(SYS_close, for_child);
+      return refuse_fork(allowed);
+    }
+    child_socket_.store(for_child, std::memory_order_relaxed);
+    system_call(SYS_madvise, window_.begin, window_.bytes(), MADV_DOFORK);
+    ++forks_;
+  }
+  const pid_t child = ::__fork();
+  if (child == 0) {
+    hand_over_after_fork(for_child);
+    return 0;
+  }
+  const int saved_errno = errno;
+  {
+    const Locked locked(lock_);
+    --forks_;
+    system_call(SYS_madvise, window_.begin, window_.bytes(), MADV_DONTFORK);
+    control_.request(RequestKind::kForkDone, child > 0 ? window_ : Span{});
+  }
+  child_socket_.store(-1, std::memory_order_relaxed);
+  system_call(SYS_close, for_child);
+  errno = saved_errno;
+  return child;
+}
+
+// In the child, which has one thread: the window is served already, and the child makes itself
+// known and starts an agent of its own.
+void Shim::hand_over_after_fork(int socket) {
+  lock_.reset_after_fork();
+  forks_ = 0;
+  system_call(SYS_madvise, window_.begin, window_.bytes(), MADV_DONTFORK);
+  child_socket_.store(-1, std::memory_order_relaxed);
+  control_.close();
+  system_call(SYS_close, userfault_.fd);
+
+  agent_.forget_after_fork();
+  const long ring_fd = agent_.create_ring();
+  if (is_error(ring_fd)) {
+    Report().text("cannot create the agent's ring: ").error(ring_fd).write_and_exit();
+  }
+  userfault_.fd = move_out_of_the_way(
+      control_.hand_over_child_or_exit(socket, make_hello(), static_cast<int>(ring_fd)));
+  system_call(SYS_close, ring_fd);
+  const long started = agent_.start(userfault_.fd, control_.fd());
+  if (is_error(started)) {
+    Report().text("cannot start the agent thread: ").error(started).write_and_exit();
+  }
 }
 
 // In the child, which has one thread: what it inherited of the window is ordinary memory now (the

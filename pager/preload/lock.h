@@ -36,6 +36,9 @@ class Lock {
   Lock(const Lock&) = delete;
   Lock& operator=(const Lock&) = delete;
 
+  // In a forked child: a holder that the child does not have will not release it.
+  void reset_after_fork() { word_.store(kFree, std::memory_order_relaxed); }
+
  private:
   friend class Locked;
   enum : uint32_t { kFree, kHeld, kHeldAndWaitedFor };

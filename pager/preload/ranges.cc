@@ -6,20 +6,22 @@
 namespace farpage::preload {
 
 long Ranges::open() {
-  const long address =
-      system_call(SYS_mmap, nullptr, kMaxSpans * sizeof(Span), PROT_READ | PROT_WRITE,
-                  MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  constexpr uint64_t kListBytes = kMaxSpans * sizeof(Span);
+  const long address = system_call(SYS_mmap, nullptr, 2 * kListBytes, PROT_READ | PROT_WRITE,
+                                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (is_error(address)) {
     return address;
   }
-  spans_ = reinterpret_cast<Span*>(address);
+  lists_[0].spans = reinterpret_cast<Span*>(address);
+  lists_[1].spans = lists_[0].spans + kMaxSpans;
   return 0;
 }
 
 Span Ranges::find(uint64_t bytes, uint64_t alignment) const {
-  for (size_t i = 0; i < count_; ++i) {
-    const uint64_t begin = (spans_[i].begin + alignment - 1) & ~(alignment - 1);
-    if (begin < spans_[i].end && spans_[i].end - begin >= bytes) {
+  const auto& [spans, count] = list();
+  for (size_t i = 0; i < count; ++i) {
+    const uint64_t begin = (spans[i].begin + alignment - 1) & ~(alignment - 1);
+    if (begin < spans[i].end && spans[i].end - begin >= bytes) {
       return {begin, begin + bytes};
     }
   }
@@ -30,18 +32,19 @@ bool Ranges::add(Span span) {
   if (span.empty()) {
     return true;
   }
+  const auto& [spans, count] = list();
   // Everything from the first span that touches it to the last one becomes one.
   size_t first = first_ending_after(span.begin);
-  if (first > 0 && spans_[first - 1].end == span.begin) {
+  if (first > 0 && spans[first - 1].end == span.begin) {
     --first;
   }
   size_t last = first;
-  while (last < count_ && spans_[last].begin <= span.end) {
-    span.begin = spans_[last].begin < span.begin ? spans_[last].begin : span.begin;
-    span.end = spans_[last].end > span.end ? spans_[last].end : span.end;
+  while (last < count && spans[last].begin <= span.end) {
+    span.begin = spans[last].begin < span.begin ? spans[last].begin : span.begin;
+    span.end = spans[last].end > span.end ? spans[last].end : span.end;
     ++last;
   }
-  if (first == last && count_ == kMaxSpans) {
+  if (first == last && count == kMaxSpans) {
     return false;
   }
   replace(first, last, &span, 1);
@@ -52,9 +55,10 @@ bool Ranges::remove(Span span) {
   if (span.empty()) {
     return true;
   }
+  const auto& [spans, count] = list();
   const size_t first = first_ending_after(span.begin);
   size_t last = first;
-  while (last < count_ && spans_[last].begin < span.end) {
+  while (last < count && spans[last].begin < span.end) {
     ++last;
   }
   if (first == last) {
@@ -62,13 +66,13 @@ bool Ranges::remove(Span span) {
   }
   Span rest[2];
   size_t rest_count = 0;
-  if (spans_[first].begin < span.begin) {
-    rest[rest_count++] = {spans_[first].begin, span.begin};
+  if (spans[first].begin < span.begin) {
+    rest[rest_count++] = {spans[first].begin, span.begin};
   }
-  if (spans_[last - 1].end > span.end) {
-    rest[rest_count++] = {span.end, spans_[last - 1].end};
+  if (spans[last - 1].end > span.end) {
+    rest[rest_count++] = {span.end, spans[last - 1].end};
   }
-  if (count_ - (last - first) + rest_count > kMaxSpans) {
+  if (count - (last - first) + rest_count > kMaxSpans) {
     return false;
   }
   replace(first, last, rest, rest_count);
@@ -76,21 +80,24 @@ bool Ranges::remove(Span span) {
 }
 
 bool Ranges::any_free(Span span) const {
+  const auto& [spans, count] = list();
   const size_t i = first_ending_after(span.begin);
-  return i < count_ && spans_[i].begin < span.end;
+  return i < count && spans[i].begin < span.end;
 }
 
 bool Ranges::all_free(Span span) const {
+  const auto& [spans, count] = list();
   const size_t i = first_ending_after(span.begin);
-  return i < count_ && spans_[i].contains(span);
+  return i < count && spans[i].contains(span);
 }
 
 size_t Ranges::first_ending_after(uint64_t address) const {
+  const auto& [spans, count] = list();
   size_t low = 0;
-  size_t high = count_;
+  size_t high = count;
   while (low < high) {
     const size_t middle = low + (high - low) / 2;
-    if (spans_[middle].end > address) {
+    if (spans[middle].end > address) {
       high = middle;
     } else {
       low = middle + 1;
@@ -100,11 +107,15 @@ size_t Ranges::first_ending_after(uint64_t address) const {
 }
 
 void Ranges::replace(size_t first, size_t last, const Span* with, size_t with_count) {
-  memmove(spans_ + first + with_count, spans_ + last, (count_ - last) * sizeof(Span));
-  for (size_t i = 0; i < with_count; ++i) {
-    spans_[first + i] = with[i];
-  }
-  count_ = count_ - (last - first) + with_count;
+  const List& before = list();
+  const uint32_t next = 1 - current_.load(std::memory_order_relaxed);
+  List& after = lists_[next];
+  memcpy(after.spans, before.spans, first * sizeof(Span));
+  memcpy(after.spans + first, with, with_count * sizeof(Span));
+  memcpy(after.spans + first + with_count, before.spans + last,
+         (before.count - last) * sizeof(Span));
+  after.count = first + with_count + before.count - last;
+  current_.store(next, std::memory_order_release);
 }
 
 }  // namespace farpage::preload

@@ -3,10 +3,13 @@
 //
 // Threads: none; the caller holds the shim's lock.
 // Invariants: 1. spans are sorted, not empty, disjoint, and do not touch. 2. All bounds are page
-// aligned.
+// aligned. 3. The spans make sense at every instant: a change is prepared in a second array, and
+// one store puts it in place. A child that is forked meanwhile sees them before or after it.
 #pragma once
 
 #include <stddef.h>
+
+#include <atomic>
 
 #include "pager/preload/syscalls.h"
 
@@ -38,16 +41,22 @@ class Ranges {
   bool any_free(Span span) const;
   bool all_free(Span span) const;
 
-  size_t size() const { return count_; }
-  const Span& operator[](size_t index) const { return spans_[index]; }
+  size_t size() const { return list().count; }
+  const Span& operator[](size_t index) const { return list().spans[index]; }
 
  private:
-  // The first span that ends after `address`; count_ when there is none.
+  struct List {
+    Span* spans = nullptr;
+    size_t count = 0;
+  };
+  const List& list() const { return lists_[current_.load(std::memory_order_relaxed)]; }
+
+  // The first span that ends after `address`; size() when there is none.
   size_t first_ending_after(uint64_t address) const;
   void replace(size_t first, size_t last, const Span* with, size_t with_count);
 
-  Span* spans_ = nullptr;
-  size_t count_ = 0;
+  List lists_[2];
+  std::atomic<uint32_t> current_{0};
 };
 
 }  // namespace farpage::preload

@@ -1,6 +1,7 @@
 #include "pager/preload/settings.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "pager/preload/report.h"
 #include "pager/preload/syscalls.h"
@@ -54,6 +55,8 @@ Settings read_settings_or_exit() {
   settings.window_bytes = round_up_to_page(settings.window_bytes);
   read_number_or_exit(uffd::handover::kMinimumVariable, 1, Settings::kMaxWindowBytes,
                       settings.minimum_bytes);
+  const char* fork = getenv(uffd::handover::kForkVariable);
+  settings.share_at_fork = fork != nullptr && strcmp(fork, uffd::handover::kForkShare) == 0;
   return settings;
 }
 

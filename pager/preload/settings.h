@@ -13,6 +13,7 @@ struct Settings {
   const char* socket_path = nullptr;  // null: farpage has no part in this process
   uint64_t window_bytes = kDefaultWindowBytes;
   uint64_t minimum_bytes = kDefaultMinimumBytes;  // smaller mmaps stay local
+  bool share_at_fork = false;                     // ask for fork events
 };
 
 // A decimal number without sign, blanks or suffix. false when it is none or too large.

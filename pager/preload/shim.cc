@@ -222,12 +222,14 @@ long Shim::move(Span old, uint64_t new_bytes, int protection) {
 
 bool Shim::owns_descriptor(int fd) const {
   return fd >= 0 && state_.load(std::memory_order_acquire) == State::kActive &&
-         (fd == userfault_.fd || fd == control_.fd());
+         (fd == userfault_.fd || fd == control_.fd() ||
+          fd == child_socket_.load(std::memory_order_relaxed));
 }
 
 uint64_t Shim::lowest_own_descriptor(unsigned first, unsigned last) const {
   uint64_t lowest = uint64_t{last} + 1;
-  for (const int own : {userfault_.fd, control_.fd()}) {
+  for (const int own :
+       {userfault_.fd, control_.fd(), child_socket_.load(std::memory_order_relaxed)}) {
     if (owns_descriptor(own) && static_cast<unsigned>(own) >= first &&
         static_cast<unsigned>(own) < lowest) {
       lowest = static_cast<unsigned>(own);

@@ -5,13 +5,16 @@
 // pager's business alone.
 //
 // Threads: every method from any thread, also from signal handlers. One lock guards the free list,
-// the control socket and the number of running forks; no far memory is touched under it.
+// the control socket and the number of running forks; no far memory is touched under it. A second
+// one makes forks that share wait for each other.
 // Invariants:
 // 1. A free page of the window is PROT_NONE and empty (MADV_DONTNEED done, the pager told): whoever
 //    is given it next reads zeros.
-// 2. The window is MADV_DONTFORK unless forks_ > 0: a child that comes about without fork() (a bare
+// 2. What lock_ guards makes sense at every instant, also while it is held: a child of fork sees it
+//    as it was then, without the thread that held it.
+// 3. The window is MADV_DONTFORK unless forks_ > 0: a child that comes about without fork() (a bare
 //    clone, forkpty) gets SIGSEGV there, never zeros in place of what is away.
-// 3. A range is discarded at the pager before the kernel drops it; if the pager cannot be told, the
+// 4. A range is discarded at the pager before the kernel drops it; if the pager cannot be told, the
 //    call fails and nothing is dropped.
 #pragma once
 
@@ -84,7 +87,12 @@ class Shim {
 
   long move(Span old, uint64_t new_bytes, int protection);
   bool may_hold_other_mappings() const;
+  uffd::handover::Hello make_hello() const;
+  pid_t fork_copied();
+  pid_t fork_shared();
+  int refuse_fork(long reason);
   void forget_after_fork();
+  void hand_over_after_fork(int socket);
 
   // Written once, before state_ says kActive (release; pairs with the acquire in active()).
   Span window_;
@@ -96,6 +104,10 @@ class Shim {
   // The program mapped something else into the window: a page is made the window's own again by
   // mapping it afresh. Never reset.
   std::atomic<bool> has_overlays_{false};
+
+  Lock fork_lock_;
+  // The child's end of its control socket, while a fork is under way. Guarded by fork_lock_.
+  std::atomic<int> child_socket_{-1};
 
   Lock lock_;
   // Guarded by lock_.

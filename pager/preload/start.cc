@@ -55,7 +55,7 @@ bool Shim::active() {
 
 void Shim::start(const Settings& settings) {
   minimum_bytes_ = settings.minimum_bytes;
-  userfault_ = open_userfault_or_exit();
+  userfault_ = open_userfault_or_exit(settings.share_at_fork);
   userfault_.fd = move_out_of_the_way(userfault_.fd);
   reserve_window_or_exit(settings.window_bytes);
 
@@ -63,13 +63,7 @@ void Shim::start(const Settings& settings) {
   if (is_error(ring_fd)) {
     Report().text("cannot create the agent's ring: ").error(ring_fd).write_and_exit();
   }
-  uffd::handover::Hello hello;
-  hello.window_address = window_.begin;
-  hello.window_bytes = window_.bytes();
-  hello.features = userfault_.features;
-  hello.ring_bytes = sizeof(uffd::handover::AgentRing);
-  hello.pid = static_cast<int32_t>(system_call(SYS_getpid));
-  name_program(hello.program, sizeof(hello.program));
+  const uffd::handover::Hello hello = make_hello();
   control_.hand_over_or_exit(settings.socket_path, hello, userfault_.fd, static_cast<int>(ring_fd));
   system_call(SYS_close, ring_fd);  // it stays mapped
 
@@ -77,6 +71,17 @@ void Shim::start(const Settings& settings) {
   if (is_error(started)) {
     Report().text("cannot start the agent thread: ").error(started).write_and_exit();
   }
+}
+
+uffd::handover::Hello Shim::make_hello() const {
+  uffd::handover::Hello hello;
+  hello.window_address = window_.begin;
+  hello.window_bytes = window_.bytes();
+  hello.features = userfault_.features;
+  hello.ring_bytes = sizeof(uffd::handover::AgentRing);
+  hello.pid = static_cast<int32_t>(system_call(SYS_getpid));
+  name_program(hello.program, sizeof(hello.program));
+  return hello;
 }
 
 void Shim::reserve_window_or_exit(uint64_t bytes) {

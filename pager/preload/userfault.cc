@@ -59,7 +59,11 @@ long handshake(int fd, uint64_t features, uint64_t* offered) {
 
 }  // namespace
 
-Userfault open_userfault_or_exit() {
+bool Userfault::tells_of_forks() const {
+  return (features & UFFD_FEATURE_EVENT_FORK) != 0;
+}
+
+Userfault open_userfault_or_exit(bool fork_events) {
   // A descriptor takes one UFFDIO_API, and an unknown feature spoils it: ask on one, use another.
   const int probe = open_or_exit();
   uint64_t offered = 0;
@@ -74,8 +78,15 @@ Userfault open_userfault_or_exit() {
   }
   Userfault userfault;
   userfault.fd = open_or_exit();
-  userfault.features = kRequired | (kWanted & offered);
-  const long agreed = handshake(userfault.fd, userfault.features, &offered);
+  const uint64_t wanted = kRequired | (kWanted & offered);
+  userfault.features = wanted | (fork_events ? offered & UFFD_FEATURE_EVENT_FORK : 0);
+  long agreed = handshake(userfault.fd, userfault.features, &offered);
+  if (agreed == -EPERM && userfault.features != wanted) {
+    system_call(SYS_close, userfault.fd);
+    userfault.fd = open_or_exit();
+    userfault.features = wanted;
+    agreed = handshake(userfault.fd, userfault.features, &offered);
+  }
   if (is_error(agreed)) {
     Report().text("the handshake with userfaultfd failed: ").error(agreed).write_and_exit();
   }

@@ -10,6 +10,8 @@ namespace farpage::preload {
 struct Userfault {
   int fd = -1;
   uint64_t features = 0;  // UFFD_FEATURE_* that are on
+
+  bool tells_of_forks() const;
 };
 
 // A full descriptor (page faults inside system calls too): /dev/userfaultfd first, then the system
@@ -17,8 +19,9 @@ struct Userfault {
 // where the kernel has them. REMOVE events are left out on purpose: with them the target's own
 // MADV_DONTNEED, the agent's above all, would wait for the pager to read the event.
 //
+// `fork_events`: wanted too; they need CAP_SYS_PTRACE, and are left out without it.
 // Says why on standard error and ends the process when the kernel refuses.
-Userfault open_userfault_or_exit();
+Userfault open_userfault_or_exit(bool fork_events);
 
 // Missing and write-protect faults of the span go to the pager from now on. 0 or a negative errno.
 long register_span(int userfault_fd, Span span);

@@ -217,9 +217,30 @@ TEST(Pager, ForkIsAllowedOnlyWhileNothingIsAway) {
   Rig rig({});
   for (uint64_t page = 0; page < 100; ++page) fill(rig, page, 1);
   EXPECT_TRUE(rig.pager().begin_fork());
-  rig.pager().end_fork();
+  rig.pager().end_fork(true);
   for (uint64_t page = 0; page < rig.pages(); ++page) fill(rig, page, 1);
   EXPECT_FALSE(rig.pager().begin_fork());
+  for (uint64_t page = 0; page < rig.pages(); ++page) ASSERT_TRUE(holds(rig, page, 1)) << page;
+}
+
+TEST(Pager, ForkPullsInAllThatIsAwayPastTheBudgetWhenAsked) {
+  Rig rig({.fork = ForkMode::kPullIn});
+  for (uint64_t page = 0; page < rig.pages(); ++page) fill(rig, page, 1);
+  ASSERT_GT(rig.stats().away_pages, 1000U);
+  EXPECT_TRUE(rig.pager().begin_fork());
+  EXPECT_EQ(rig.stats().away_pages, 0U);
+  EXPECT_EQ(rig.stats().resident_pages, rig.pages());
+  rig.pager().end_fork(true);
+  for (uint64_t page = 0; page < rig.pages(); ++page) ASSERT_TRUE(holds(rig, page, 1)) << page;
+}
+
+TEST(Pager, NoFaultWaitsForRoomWhileAForkIsUnderWay) {
+  Rig rig({});
+  for (uint64_t page = 0; page < 500; ++page) fill(rig, page, 1);
+  ASSERT_TRUE(rig.pager().begin_fork());
+  for (uint64_t page = 500; page < rig.pages(); ++page) fill(rig, page, 1);  // four budgets
+  EXPECT_EQ(rig.stats().resident_pages, rig.pages());
+  rig.pager().end_fork(true);
   for (uint64_t page = 0; page < rig.pages(); ++page) ASSERT_TRUE(holds(rig, page, 1)) << page;
 }
 

@@ -220,6 +220,7 @@ Rig::Rig(const RigOptions& options)
   pager_options.pin_workers = false;
   pager_options.prefetch_depth = options.prefetch_depth;
   pager_options.fault_deadline = options.fault_deadline;
+  pager_options.fork = options.fork;
   pager_options.channel.operation_timeout = Milliseconds(500);
   auto pager = Pager::create(pager_options, std::move(*space), *client_, transports_, Seconds(5));
   EXPECT_TRUE(pager.has_value()) << pager.error().message();

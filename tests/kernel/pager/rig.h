@@ -98,6 +98,7 @@ struct RigOptions {
   uint32_t workers = 2;
   uint32_t prefetch_depth = 0;
   Milliseconds fault_deadline{3000};
+  ForkMode fork = ForkMode::kRefuse;
   rdma::LoopOptions loop;
 };
 

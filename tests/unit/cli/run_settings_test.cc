@@ -99,6 +99,14 @@ TEST(RunSettings, Defect6FlagsAndTheRestTakeEffect) {
   EXPECT_EQ(parse_run({"--mmap-min", "64K"})->settings.mmap_min_bytes, uint64_t{65536});
   EXPECT_EQ(parse_run({"--coordinator", "http://a:1"})->settings.coordinator, "http://a:1");
   EXPECT_EQ(parse_run({"--token-file", "t"})->settings.token_file, "t");
+  EXPECT_EQ(fork_mode(parse_run({})->settings, true), pager::ForkMode::kShare);
+  EXPECT_EQ(fork_mode(parse_run({})->settings, false), pager::ForkMode::kRefuse);
+  EXPECT_EQ(fork_mode(parse_run({"--fork", "refuse"})->settings, true), pager::ForkMode::kRefuse);
+  EXPECT_EQ(fork_mode(parse_run({"--fork", "pull-in"})->settings, true), pager::ForkMode::kPullIn);
+  EXPECT_EQ(fork_mode(parse_run({"--fork", "share"})->settings, true), pager::ForkMode::kShare);
+  const auto refused = fork_mode(parse_run({"--fork", "share"})->settings, false);
+  ASSERT_FALSE(refused.has_value());
+  EXPECT_NE(refused.error().message().find("--fork=share"), std::string::npos);
   EXPECT_EQ(parse_run({})->settings.command, std::vector<std::string>{"true"});
 }
 
@@ -110,7 +118,7 @@ TEST(RunSettings, Defect6NoKnobIsWithoutATest) {
   for (size_t at = help.output.find("(Env:"); at != std::string::npos;
        at = help.output.find("(Env:", at + 1))
     ++variables;
-  EXPECT_EQ(variables, std::size(kPagerKnobs) + 8) << help.output;
+  EXPECT_EQ(variables, std::size(kPagerKnobs) + 9) << help.output;
 }
 
 TEST(RunSettings, ImpossibleCombinationsNameTheKnob) {

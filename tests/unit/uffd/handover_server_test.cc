@@ -5,6 +5,7 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cstring>
@@ -163,6 +164,54 @@ TEST_F(Handover, RequestsAreReadAndMalformedOnesRefused) {
   const auto end = read_request(ours);
   ASSERT_TRUE(end.has_value());
   EXPECT_FALSE(end->has_value());
+}
+
+TEST_F(Handover, AForkedChildIsKnownByTheKernelsWordAndGetsItsUserfaultfd) {
+  int pair[2];
+  ASSERT_EQ(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair), 0);
+  const Fd ours(pair[0]);
+  const Fd theirs(pair[1]);
+  ASSERT_TRUE(expect_child(ours).has_value());
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const Hello hello = good_hello();  // its pid field is not believed
+    send_with(theirs, &hello, sizeof hello, {ring_.get()});
+    Welcome welcome;
+    alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
+    iovec vector{&welcome, sizeof welcome};
+    msghdr message{};
+    message.msg_iov = &vector;
+    message.msg_iovlen = 1;
+    message.msg_control = control.data();
+    message.msg_controllen = control.size();
+    const bool got = ::recvmsg(theirs.get(), &message, 0) == sizeof welcome;
+    ::_exit(got && welcome.status == 0 && CMSG_FIRSTHDR(&message) != nullptr ? 0 : 1);
+  }
+  const auto hello = read_child_hello(ours);
+  ASSERT_TRUE(hello.has_value() && hello->has_value());
+  EXPECT_EQ((*hello)->pid, child);
+  EXPECT_EQ((*hello)->window_bytes, uint64_t{1} << 20);
+  EXPECT_TRUE(process_alive((*hello)->pidfd));
+  EXPECT_TRUE(welcome_child(ours, any_descriptor_.get()).has_value());
+  int status = -1;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+}
+
+TEST_F(Handover, ARequestBringsItsDescriptor) {
+  int pair[2];
+  ASSERT_EQ(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair), 0);
+  const Fd ours(pair[0]);
+  const Fd theirs(pair[1]);
+  const handover::Request request;
+  send_with(theirs, &request, sizeof request, {any_descriptor_.get()});
+  send_with(theirs, &request, sizeof request, {});
+  const auto with = read_request(ours);
+  ASSERT_TRUE(with.has_value() && with->has_value());
+  EXPECT_TRUE((*with)->descriptor.valid());
+  const auto without = read_request(ours);
+  ASSERT_TRUE(without.has_value() && without->has_value());
+  EXPECT_FALSE((*without)->descriptor.valid());
 }
 
 TEST_F(Handover, StopEndsTheAccept) {

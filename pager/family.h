@@ -1,0 +1,83 @@
+// Family: the processes that came from one another by fork, and whose pages lie in each other's
+// layers.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "pager/lease_map.h"
+#include "pager/node_directory.h"
+#include "pager/page_table.h"
+
+namespace farpage::pager {
+
+class Layer;
+class Member;
+
+// Threads: any. leases_of() without a lock; the list of members under mutex().
+class Family {
+ public:
+  Family() = default;
+  Family(const Family&) = delete;
+  Family& operator=(const Family&) = delete;
+
+  NodeDirectory& nodes() { return nodes_; }
+
+  // Of a layer that the caller's process holds.
+  LeaseMap& leases_of(LayerId layer) const {
+    return *layers_[layer.value].load(std::memory_order_acquire);
+  }
+  // kExhausted: kMaxLayers exist.
+  Result<LayerId> add_layer(LeaseMap& leases);
+  void remove_layer(LayerId layer);
+
+  // Held while a slot is chosen to be overwritten, and while a process joins with what it refers
+  // to: who refers to a slot can only become fewer otherwise.
+  std::mutex& mutex() const { return mutex_; }
+  // With mutex() held: does a process other than `self` refer to the page's slot in the layer?
+  bool refers_elsewhere(const Member& self, LayerId layer, PageIndex page) const;
+
+ private:
+  friend class Member;
+
+  NodeDirectory nodes_;
+  std::array<std::atomic<LeaseMap*>, kMaxLayers> layers_{};
+  mutable std::mutex mutex_;
+  std::vector<const Member*> members_;  // guarded by mutex_
+};
+
+// Member: one process of a family, by its pages, and the layers in which they may lie. Made before
+// the pager that serves them, and by a fork long before, if ever, there is one.
+//
+// Threads: the table as PageTable says; layers() by one thread at a time.
+class Member {
+ public:
+  // The first of a family.
+  static Result<std::unique_ptr<Member>> create(uint64_t pages);
+  // What `parent` refers to at this moment, with each used page as `word_of` makes it out of the
+  // parent's; nothing that both refer to is overwritten from now on.
+  static Result<std::unique_ptr<Member>> copy_of(
+      const Member& parent, const std::function<PageWord(PageIndex, PageWord)>& word_of);
+  ~Member();
+  Member(const Member&) = delete;
+  Member& operator=(const Member&) = delete;
+
+  const std::shared_ptr<Family>& family() const { return family_; }
+  PageTable& table() { return table_; }
+  const PageTable& table() const { return table_; }
+  std::vector<std::shared_ptr<Layer>>& layers() { return layers_; }
+
+ private:
+  Member(std::shared_ptr<Family> family, PageTable table)
+      : family_(std::move(family)), table_(std::move(table)) {}
+
+  const std::shared_ptr<Family> family_;
+  std::vector<std::shared_ptr<Layer>> layers_;
+  PageTable table_;
+};
+
+}  // namespace farpage::pager

@@ -1,0 +1,126 @@
+#include "pager/fork_window.h"
+
+#include <spdlog/spdlog.h>
+
+#include "pager/discard.h"
+
+namespace farpage::pager {
+namespace {
+
+constexpr Milliseconds kLook{1};
+
+// What the child has of a page that was `before` in the snapshot and is `now` in the parent.
+PageWord inherited(PageWord before, PageWord now) {
+  switch (before.state()) {
+    case PageState::kRemote:
+      return before.to(PageState::kRemote, now == before && !before.has(PageWord::kMaybePresent)
+                                               ? 0
+                                               : PageWord::kMaybePresent);
+    case PageState::kFetching:
+      return before.has(PageWord::kFromRemote)
+                 ? before.to(PageState::kRemote, PageWord::kMaybePresent)
+                 : PageWord();
+    case PageState::kClean:
+      return before.to(now.state() == PageState::kClean ? PageState::kClean : PageState::kDirty);
+    case PageState::kDirty:
+    case PageState::kUnprotecting:
+    case PageState::kEvicting:
+    case PageState::kDropping:
+      return before.to(PageState::kDirty);
+    case PageState::kEmpty:
+    case PageState::kLost:
+      return before.to(before.state());
+  }
+  return {};
+}
+
+// Makes a page that may be there certain to be: true if it is in the child's memory now.
+bool settle_empty(uffd::AddressSpace& child, PageIndex page) {
+  const uffd::Outcome outcome = child.zero(page);
+  return outcome == uffd::Outcome::kDone || outcome == uffd::Outcome::kAlreadyPresent;
+}
+
+}  // namespace
+
+Status ForkWindow::open() {
+  FARPAGE_TRY(snapshot,
+              Member::copy_of(core_.member, [](PageIndex, PageWord word) { return word; }));
+  const std::lock_guard lock(mutex_);
+  snapshot_ = std::move(snapshot);
+  children_ = 0;
+  return {};
+}
+
+void ForkWindow::close(bool forked) {
+  std::unique_lock lock(mutex_);
+  while (forked && snapshot_ && children_ == 0 && !core_.stopping.load(std::memory_order_acquire) &&
+         !core_.target_gone.load(std::memory_order_acquire))
+    changed_.wait_for(lock, kLook);
+  const std::unique_ptr<Member> ended = std::move(snapshot_);
+  lock.unlock();
+}
+
+void ForkWindow::discard(uffd::PageRun run) {
+  {
+    std::unique_lock lock(mutex_);
+    // While an event waits to be read the copy may have been made already, with these pages in it:
+    // then the child keeps them. Asked for before the copy, they belong to nobody in the child.
+    while (snapshot_ && children_ == 0 && core_.space.event_pending() &&
+           !core_.stopping.load(std::memory_order_acquire))
+      changed_.wait_for(lock, kLook);
+    if (snapshot_ && children_ == 0) {
+      for (uint64_t i = 0; i < run.pages; ++i) {
+        const PageIndex page{run.first.value + i};
+        const PageWord word = snapshot_->table().load(page);
+        if (word.state() != PageState::kEmpty)
+          snapshot_->table().transition_owned(page, word, PageWord(PageState::kEmpty));
+      }
+    }
+  }
+  discard_pages(core_, run, BusyPages::kWait);
+}
+
+Result<std::unique_ptr<Member>> ForkWindow::make_member(uffd::AddressSpace& child) const {
+  FARPAGE_TRY(member, Member::copy_of(*snapshot_, [this](PageIndex page, PageWord before) {
+                return inherited(before, core_.table.load(page));
+              }));
+  // Used for the first time since the snapshot.
+  const uint64_t used = core_.table.used_pages();
+  for (uint64_t i = 0; i < used; ++i) {
+    const PageIndex page{i};
+    const PageWord before = snapshot_->table().load(page);
+    const bool unsure =
+        before.state() == PageState::kFetching
+            ? !before.has(PageWord::kFromRemote)
+            : before.state() == PageState::kEmpty && is_resident(core_.table.load(page).state());
+    if (unsure && settle_empty(child, page))
+      member->table().place(page, PageWord(PageState::kDirty));
+  }
+  return member;
+}
+
+// Without a snapshot nobody knows what is in the child: where something is missing it gets SIGBUS.
+Result<std::unique_ptr<Member>> ForkWindow::make_lost_member() const {
+  spdlog::error("pager: fork_past_the_shim: the child gets SIGBUS where memory was away");
+  return Member::copy_of(core_.member, [](PageIndex, PageWord word) {
+    return word.state() == PageState::kEmpty ? word : word.to(PageState::kLost);
+  });
+}
+
+void ForkWindow::born(std::unique_ptr<uffd::AddressSpace> child) {
+  const std::lock_guard lock(mutex_);
+  Result<std::unique_ptr<Member>> member = snapshot_ ? make_member(*child) : make_lost_member();
+  ++children_;
+  changed_.notify_all();
+  if (!member) {
+    spdlog::error("pager: child_stranded reason=\"{}\": it waits for ever where memory was away",
+                  member.error().message());
+    stranded_.push_back(std::move(child));
+    return;
+  }
+  on_child_({.space = std::move(child),
+             .member = std::move(*member),
+             .installs = core_.installs.load(std::memory_order_relaxed)});
+}
+
+}  // namespace farpage::pager
