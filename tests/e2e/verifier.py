@@ -90,6 +90,8 @@ class Verifier(EndToEnd):
 
     def serve(self, command, socket, transport=None, local=None, stdin=None):
         """A server, plain or with far memory, that listens on a socket of its own when this returns."""
+        if os.path.exists(socket):
+            os.remove(socket)  # of a killed one before
         if transport:
             server = self.start_run(command, local=local, options=["--transport", transport])
         else:
