@@ -8,7 +8,7 @@ class MemoryTesters(Verifier):
     def memtester(self, transport):
         # Its tests of 64 and more passes are the full form's.
         masks = {"short": "0x180ff", "full": "0x1ffff", "lab": "0x1"}
-        size = scaled(16, 64)
+        size = scaled(12, 64)
         self.compare([self.program("memtester"), f"{size}M", "1"], transport, local=f"{size // 4 or 1}M",
                      output=False, environment={"MEMTESTER_TEST_MASK": masks[FORM]})
 

@@ -8,9 +8,9 @@ import subprocess
 import unittest
 
 from cluster import FARPAGE, wait_until
-from verifier import PATIENCE, Verifier, scaled
+from verifier import PATIENCE, PATIENT, Verifier, scaled
 
-ROWS = scaled(150_000, 4_000_000)
+ROWS = scaled(100_000, 4_000_000)
 QUERIES = f"""
 set max_parallel_workers_per_gather = 0;
 create table item as select i, md5(i::text) as name, i * 7919::bigint % 100003 as price from generate_series(1, {ROWS}) i;
@@ -70,7 +70,7 @@ class Postgres(Verifier):
     def run_command(self, *options):
         # The cluster is one of this user's own: a socket of root's node would not let it in.
         return [*self.user, FARPAGE, "run", "--lend", "1G", "--stats-file", self.path("stats.json"),
-                *options, "--"]
+                *PATIENT, *options, "--"]
 
     def verify(self, transport):
         self.stats_path = self.path("stats.json")
@@ -130,7 +130,7 @@ class Postgres(Verifier):
     def sessions(self, transport):
         expected = self.serve_sessions(self.user)
         self.stats_path = self.path("stats.json")
-        found = self.serve_sessions(self.run_command("--local", "8M", "--slab", "16M",
+        found = self.serve_sessions(self.run_command("--local", "6M", "--slab", "16M",
                                                      "--transport", transport))
         self.assertEqual(found, expected)
         self.expect_real_paging(transport)

@@ -10,7 +10,7 @@ PROGRAMS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "programs")
 
 SQL = """
 CREATE TABLE item(id INTEGER PRIMARY KEY, name TEXT, price INTEGER, note BLOB);
-WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 60000)
+WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 30000)
 INSERT INTO item SELECT i, 'name-' || (i * 7919 % 60000), i * 31 % 1009, zeroblob(1) ||
   hex(i * 2654435761) || printf('%0200d', i) FROM n;
 CREATE INDEX by_name ON item(name);
@@ -27,12 +27,12 @@ PRAGMA integrity_check;
 """
 
 LIST_AND_DICT = """
-numbers = [i * 2654435761 % 4294967291 for i in range(200000)]
-words = {f"key-{n}": n for n in numbers[:50000]}
+numbers = [i * 2654435761 % 4294967291 for i in range(100000)]
+words = {f"key-{n}": n for n in numbers[:25000]}
 print(sum(numbers), len(words), sum(words.values()))
-numbers[:50000] = reversed(numbers[:50000])
+numbers[:25000] = reversed(numbers[:25000])
 numbers.sort()
-print(numbers[0], numbers[100000], numbers[-1])
+print(numbers[0], numbers[50000], numbers[-1])
 print(sum(words[f"key-{n}"] for n in list(words.values())[::3]))
 """
 
@@ -56,7 +56,7 @@ class Programs(Verifier):
         print("seed", seed)
         source = random.Random(seed)
         with open(self.path("input"), "wb") as file:
-            for _ in range(60000):
+            for _ in range(30000):
                 file.write(source.randbytes(200).hex().encode() + b"\n")
         self.compare([self.program("sort"), "-S", "200M", self.path("input")], transport)
 
@@ -122,7 +122,7 @@ class Programs(Verifier):
         source = random.Random(3)
         words = [source.randbytes(source.randrange(2, 12)).hex().encode() for _ in range(2000)]
         with open(self.path("input"), "wb") as file:
-            file.write(b" ".join(source.choices(words, k=scaled(25_000, 800_000))))
+            file.write(b" ".join(source.choices(words, k=scaled(10_000, 800_000))))
         packed = self.compare([self.program("xz"), "-9", "-c", self.path("input")], transport)
         unpacked = subprocess.run([self.program("xz"), "-d"], input=packed, capture_output=True,
                                   check=True).stdout

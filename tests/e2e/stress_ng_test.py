@@ -1,7 +1,7 @@
 """stress-ng's stressors, which are children that it makes by fork, find no wrong byte in far memory."""
 import unittest
 
-from verifier import PATIENCE, Verifier, scaled
+from verifier import PATIENCE, PATIENT, Verifier, scaled
 
 SECONDS = str(scaled(5, 60))
 
@@ -12,7 +12,7 @@ class StressNg(Verifier):
         self.start_cluster(transport=transport, lend="3G")
         run = self.start_run(
             [self.program("stress-ng"), "--verify", "--timeout", SECONDS, "--temp-path", self.folder,
-             *stressors], local="8M", options=["--transport", transport])
+             *stressors], local="8M", options=["--transport", transport, *PATIENT])
         status, _ = run.finish(PATIENCE)
         self.assertEqual(status, 0, run.log())
         self.assertIn("successful run completed", run.log())

@@ -5,6 +5,7 @@ with far memory and a quarter of that peak as its budget.
 """
 import os
 import shutil
+import socket
 import subprocess
 import threading
 
@@ -12,6 +13,10 @@ from cluster import EndToEnd, MIB, wait_until
 
 FORM = os.environ.get("FARPAGE_E2E_FORM", "short")
 PATIENCE = 1500 if FORM == "full" else 240
+
+
+# So that a busy machine is not taken for a node that is gone.
+PATIENT = ["--fault-deadline", "60s", "--operation-timeout", "10s"]
 
 
 def scaled(short, full):
@@ -58,8 +63,8 @@ class Verifier(EndToEnd):
             self.addCleanup(os.environ.pop, name, None)
             os.environ[name] = value
         with open(stdin or os.devnull, "rb") as source:
-            process = self.start_run(command, local=local, options=["--transport", transport],
-                                     stdin=source)
+            process = self.start_run(command, local=local, stdin=source,
+                                     options=["--transport", transport, *PATIENT])
         found, output = process.finish(PATIENCE)
         self.assertEqual(found, status, process.log()[-3000:])
         return output
@@ -88,18 +93,21 @@ class Verifier(EndToEnd):
               f" {sum(stats['evictions'][kind] for kind in ('written', 'clean', 'zero')):,} evictions")
         super().expect_real_paging(transport)
 
-    def serve(self, command, socket, transport=None, local=None, stdin=None):
+    def serve(self, command, path, transport=None, local=None):
         """A server, plain or with far memory, that listens on a socket of its own when this returns."""
-        if os.path.exists(socket):
-            os.remove(socket)  # of a killed one before
         if transport:
-            server = self.start_run(command, local=local, options=["--transport", transport])
+            server = self.start_run(command, local=local,
+                                    options=["--transport", transport, *PATIENT])
         else:
             server = self.start_process(command)
-        wait_until(lambda: os.path.exists(socket) or server.popen.poll() is not None,
-                   f"{command[0]} listens")
+        wait_until(lambda: listens(path) or server.popen.poll() is not None, f"{command[0]} listens")
         self.assertIsNone(server.popen.poll(), server.log())
         return server
+
+
+def listens(path):
+    with socket.socket(socket.AF_UNIX) as connection:
+        return connection.connect_ex(path) == 0
 
 
 def peak_of(pid):
