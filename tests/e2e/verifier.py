@@ -15,8 +15,10 @@ FORM = os.environ.get("FARPAGE_E2E_FORM", "short")
 PATIENCE = 1500 if FORM == "full" else 240
 
 
+# An emulated machine takes seconds to register a slab of the usual size.
+SLAB = ["--slab", "8M"] if FORM == "lab" else []
 # So that a busy machine is not taken for a node that is gone.
-PATIENT = ["--fault-deadline", "60s", "--operation-timeout", "10s"]
+PATIENT = ["--fault-deadline", "60s", "--operation-timeout", "10s", *SLAB]
 
 
 def scaled(short, full):
@@ -34,6 +36,9 @@ class Verifier(EndToEnd):
     def start_coordinator(self, *more, **where):
         # These tests keep the machine busy; a node that is late with its heartbeat is not lost.
         return super().start_coordinator("--node-ttl", "60s", *more, **where)
+
+    def start_node(self, name="node", *more, **options):
+        return super().start_node(name, *SLAB, *more, **options)
 
     def plain(self, command, environment=None, stdin=None):
         """Standard output, and the most that the program, or one it started, had resident."""
