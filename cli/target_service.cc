@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <utility>
 
+#include "pager/first_faults.h"
 #include "uffd/other_process.h"
 
 namespace farpage::cli {
@@ -27,6 +28,27 @@ bool run_of(const uffd::handover::Request& request, const uffd::AddressSpace& sp
   if (first >= space.pages() || pages > space.pages() - first) return false;
   run = {PageIndex{first}, static_cast<uint32_t>(pages)};
   return true;
+}
+
+// What a child without a pager asks for; nullopt: it needs one.
+std::optional<int> answer_without_pager(pager::FirstFaults& first_faults,
+                                        const uffd::AddressSpace& space,
+                                        const uffd::TargetRequest& request) {
+  using uffd::handover::RequestKind;
+  uffd::PageRun run;
+  switch (request.kind) {
+    case RequestKind::kDiscard:
+      if (!run_of(request, space, run)) return EINVAL;
+      first_faults.discard(run);
+      return 0;
+    case RequestKind::kColdHint:
+    case RequestKind::kWillNeedHint:
+      return 0;
+    case RequestKind::kForkBegin:
+    case RequestKind::kForkDone:
+      return std::nullopt;
+  }
+  return ENOSYS;
 }
 
 }  // namespace
@@ -136,10 +158,10 @@ Status TargetService::start_child_pager(Session& session, pager::Inheritance& in
   return {};
 }
 
-// A child that only execs, or ends, needs no pager: none is started before it faults or asks for
-// something.
+// A child that only execs, or does a little and ends, gets no pager.
 void TargetService::serve_child(Session& session, pager::Inheritance inheritance, Fd socket) {
   uffd::AddressSpace& space = *inheritance.space;
+  pager::FirstFaults first_faults(inheritance);
   bool known = false;
   bool start_failed = false;
   while (space.alive()) {
@@ -161,7 +183,10 @@ void TargetService::serve_child(Session& session, pager::Inheritance inheritance
       if (read) request = std::move(*read);
       if (!request) socket.reset();
     }
-    if (!served && (request || polls[1].revents != 0)) {
+    std::optional<int> status;
+    if (request && !served) status = answer_without_pager(first_faults, space, *request);
+    const bool asks_too_much = request && !status;
+    if (!served && (asks_too_much || (polls[1].revents != 0 && !first_faults.answer()))) {
       const Status started = start_child_pager(session, inheritance, known);
       if (!started && !std::exchange(start_failed, true))
         spdlog::error("run: child_pager_failed pid={} reason=\"{}\" (trying again)",
@@ -169,9 +194,9 @@ void TargetService::serve_child(Session& session, pager::Inheritance inheritance
       if (!started) std::this_thread::sleep_for(kAliveCheck);
     }
     if (!request) continue;
-    const int status =
-        session.pager ? answer(session, *session.pager, std::move(*request)) : EAGAIN;
-    if (!uffd::reply(socket, status)) socket.reset();
+    if (!status)
+      status = session.pager ? answer(session, *session.pager, std::move(*request)) : EAGAIN;
+    if (!uffd::reply(socket, *status)) socket.reset();
   }
   inheritance = {};
   end(session);

@@ -230,7 +230,7 @@ void Evictor::finish_batch() {
     return;
   }
   // Nothing could be written back: do not spin on it.
-  if (++stuck_batches_ == 1 || stuck_batches_ % 1000 == 0)
+  if ((++stuck_batches_ == 1 || stuck_batches_ % 1000 == 0) && core_.space.alive())
     spdlog::warn("pager: eviction_stuck batches={} resident_pages={}", stuck_batches_,
                  core_.budget.used());
   std::this_thread::sleep_for(Milliseconds(1));

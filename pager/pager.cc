@@ -146,6 +146,8 @@ class PagerThreads final : public Pager, private LayerOwner {
  private:
   // -- LayerOwner --
   void node_wanted(NodeIndex node) override {
+    // Each layer asks; a channel that is there already is not to be replaced.
+    if (requested_[node.value].exchange(true, std::memory_order_relaxed)) return;
     for (const auto& port : ports_) port->request(node);
     parts_.connector_bell.ring();
   }
@@ -205,6 +207,7 @@ class PagerThreads final : public Pager, private LayerOwner {
   ForkWindow fork_window_;
   TrendDetector trends_;
   std::vector<std::unique_ptr<LinkPort>> ports_;
+  std::array<std::atomic<bool>, kMaxNodes> requested_{};
   std::atomic<bool> started_{false};
   std::unique_ptr<Connector> connector_;
   std::vector<std::unique_ptr<FaultWorker>> workers_;

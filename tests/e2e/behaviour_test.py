@@ -120,11 +120,17 @@ class Behaviour(EndToEnd):
         self.assertEqual(status, 2, log)
         self.assertIn("setuid", log)
 
-    def test_a_fork_with_memory_away_is_refused(self):
+    def test_a_fork_with_memory_away_is_refused_when_asked(self):
         status, output, log = self.run_far([sys.executable, "-c", FORK_WITH_MEMORY_AWAY],
-                                           local="8M", options=["--lend", "256M"])
+                                           local="8M",
+                                           options=["--lend", "256M", "--fork", "refuse"])
         self.assertEqual((status, output), (4, b"refused 12 %d\n" % (32 * MIB)), log)
         self.assertIn("fork refused", log)
+
+    def test_a_fork_with_memory_away_shares_it(self):
+        status, _, log = self.run_far([sys.executable, "-c", FORK_WITH_MEMORY_AWAY],
+                                      local="8M", options=["--lend", "256M"])
+        self.assertEqual(status, 0, log)
 
     def test_a_fork_with_everything_here_works(self):
         status, _, log = self.run_far([sys.executable, "-c", FORK_WITH_MEMORY_AWAY],

@@ -12,8 +12,8 @@ SEED = 7
 
 PYTHON = """
 import multiprocessing, os
-numbers = [i * 2654435761 % 4294967291 for i in range(400000)]
-words = {f"key-{n}": n for n in numbers[:50000]}
+numbers = [i * 2654435761 % 4294967291 for i in range(120000)]
+words = {f"key-{n}": n for n in numbers[:30000]}
 for child in range(3):
     if os.fork() == 0:
         numbers[::3] = reversed(numbers[::3])
@@ -70,7 +70,7 @@ class Fork(EndToEnd):
 
     def test_rounds_of_fork_and_change_on_both_sides_leave_no_wrong_byte_and_no_lease(self):
         self.start_cluster()
-        process = self.forks("rounds", 512, 150, stdin=subprocess.PIPE)
+        process = self.forks("rounds", 512, 1000, stdin=subprocess.PIPE)
         self.assertEqual(process.popen.stdout.readline(), b"wrong_pages 0\n", process.log())
         wait_until(lambda: not [name for name in self.regions() if "-fork-" in name],
                    "the children's regions are given back")
@@ -79,7 +79,7 @@ class Fork(EndToEnd):
         self.expect_all_given_back()
         with open(self.stats_path, encoding="utf-8") as file:
             targets = json.load(file)["targets"]
-        self.assertGreater(len(targets), 100)  # most children needed a pager
+        self.assertGreater(len(targets), 900)  # most children needed a pager
         self.assertGreater(sum(target["evictions"]["written"] for target in targets[1:]), 1000)
 
     def test_children_of_children(self):
@@ -138,6 +138,15 @@ class Fork(EndToEnd):
 
     def test_python_forks_and_uses_a_pool(self):
         self.same_as_plain([sys.executable, "-c", PYTHON], "8M")
+
+    def test_children_that_do_little_need_no_pager(self):
+        self.start_cluster()
+        script = "for i in 1 2 3 4 5 6 7 8 9 10; do y=$y$(z=$i$i; echo $z); done; echo $y"
+        status, output, log = self.run_far(["bash", "-c", script], local="8M")
+        self.assertEqual((status, output), (0, b"1122334455667788991010\n"), log)
+        with open(self.stats_path, encoding="utf-8") as file:
+            self.assertEqual(len(json.load(file)["targets"]), 1)
+        self.expect_all_given_back()
 
     def test_a_shell_with_pipelines_and_subshells(self):
         self.same_as_plain(["sh", "-c", SHELL], "2M")

@@ -78,8 +78,11 @@ void change(std::mt19937_64& random, size_t count) {
   }
 }
 
-pid_t fork_or_exit() {
+// The child goes on with random numbers of its own.
+pid_t fork_or_exit(std::mt19937_64& random) {
+  const uint64_t childs_seed = random();
   const pid_t child = fork();
+  if (child == 0) random.seed(childs_seed);
   if (child < 0) {
     perror("fork");
     exit(2);
@@ -111,12 +114,8 @@ size_t rounds(std::mt19937_64& random, size_t count) {
   size_t wrong = 0;
   for (size_t round = 0; round < count; ++round) {
     change(random, page_count / 4);
-    const uint64_t childs_seed = random();
-    const pid_t child = fork_or_exit();
-    if (child == 0) {
-      std::mt19937_64 own(childs_seed);
-      end_child(live(own));
-    }
+    const pid_t child = fork_or_exit(random);
+    if (child == 0) end_child(live(random));
     change(random, page_count / 4);
     wrong += wrong_pages();
     wrong += wait_for(child);
@@ -128,11 +127,11 @@ size_t rounds(std::mt19937_64& random, size_t count) {
 size_t nested(std::mt19937_64& random, size_t generations) {
   change(random, page_count / 2);
   if (generations == 0) return wrong_pages();
-  const pid_t child = fork_or_exit();
+  const pid_t child = fork_or_exit(random);
   if (child == 0) end_child(nested(random, generations - 1));
   change(random, page_count / 2);
   size_t wrong = wrong_pages();
-  const pid_t second = fork_or_exit();
+  const pid_t second = fork_or_exit(random);
   if (second == 0) end_child(live(random));
   wrong += wait_for(second);
   wrong += wait_for(child);
@@ -143,7 +142,7 @@ size_t nested(std::mt19937_64& random, size_t generations) {
 size_t orphans(std::mt19937_64& random, size_t generations) {
   for (size_t i = 0; i < generations; ++i) {
     change(random, page_count / 4);
-    if (fork_or_exit() != 0) _exit(0);
+    if (fork_or_exit(random) != 0) _exit(0);
     usleep(20'000);  // the parent is gone, and its pager with it
     if (const size_t wrong = live(random); wrong != 0) return wrong;
   }
@@ -154,7 +153,7 @@ size_t orphans(std::mt19937_64& random, size_t generations) {
 size_t exec(std::mt19937_64& random, size_t count) {
   size_t wrong = 0;
   for (size_t i = 0; i < count; ++i) {
-    const pid_t child = fork_or_exit();
+    const pid_t child = fork_or_exit(random);
     if (child == 0) {
       if (i % 4 == 3 && live(random) != 0) _exit(1);
       execl("/bin/true", "true", nullptr);
@@ -202,7 +201,7 @@ size_t threads(std::mt19937_64& random, size_t count) {
     });
   }
   for (size_t i = 0; i < count; ++i) {
-    const pid_t child = fork_or_exit();
+    const pid_t child = fork_or_exit(random);
     if (child == 0) {
       std::vector<uint64_t> fresh(1 << 16);
       for (const uint64_t word : fresh) wrong += word != 0;
@@ -218,7 +217,7 @@ size_t threads(std::mt19937_64& random, size_t count) {
 // Children that are killed at any moment of their lives.
 size_t killed(std::mt19937_64& random, size_t count) {
   for (size_t i = 0; i < count; ++i) {
-    const pid_t child = fork_or_exit();
+    const pid_t child = fork_or_exit(random);
     if (child == 0) {
       for (;;) live(random);
     }

@@ -32,7 +32,7 @@ Event next_event(AddressSpace& window) {
     pollfd poll{window.event_descriptor(), POLLIN, 0};
     EXPECT_EQ(::poll(&poll, 1, 10'000), 1);
   }
-  return event[0];
+  return std::move(event[0]);
 }
 
 std::vector<std::byte> page_of(int value) {
