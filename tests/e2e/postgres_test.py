@@ -3,10 +3,11 @@ import glob
 import os
 import pwd
 import shutil
+import signal
 import subprocess
 import unittest
 
-from cluster import FARPAGE
+from cluster import FARPAGE, wait_until
 from verifier import PATIENCE, PATIENT, Verifier, scaled
 
 ROWS = scaled(100_000, 4_000_000)
@@ -23,6 +24,22 @@ vacuum full item;
 set enable_seqscan = off;
 select count(*), sum(price), min(name) from item where name > 'a';
 """
+
+SESSION = f"""
+select count(*), sum(price), max(name) from (select md5(i::text) as name, i * 7919::bigint % 100003 as price
+  from generate_series(1, {ROWS}) i order by name, price offset 10) sorted;
+select count(*), max(items) from (select md5((i % 70000)::text) as name, count(*) as items,
+  string_agg(i::text, ',') as list from generate_series(1, {ROWS}) i group by 1) grouped;
+"""
+# What pgbench's transactions leave true.
+BALANCE = """
+select (select sum(abalance) from pgbench_accounts) = (select sum(delta) from pgbench_history),
+       (select count(*) from pgbench_history)
+"""
+# Most of its memory shall be the sessions' own, which is far.
+SETTINGS = [f"--{setting}" for setting in (
+    "shared_buffers=1MB", "fsync=off", "max_wal_size=1GB", "work_mem=256MB",
+    "maintenance_work_mem=256MB")]
 
 
 class Postgres(Verifier):
@@ -59,10 +76,7 @@ class Postgres(Verifier):
         self.stats_path = self.path("stats.json")
         with open(self.path("queries"), "w", encoding="ascii") as file:
             file.write(QUERIES.strip() + "\n")
-        settings = [f"--{name}" for name in
-                    ("shared_buffers=1MB", "fsync=off", "max_wal_size=1GB", "work_mem=256MB",
-                     "maintenance_work_mem=256MB")]
-        command = [self.tool("postgres"), "--single", "-D", self.path("database"), *settings, "postgres"]
+        command = [self.tool("postgres"), "--single", "-D", self.path("database"), *SETTINGS, "postgres"]
         subprocess.run(["cp", "-a", self.path("database"), self.path("untouched")], check=True)
         expected, peak = self.plain([*self.user, *command], stdin=self.path("queries"))
         self.assertIn(b"count", expected)
@@ -84,6 +98,48 @@ class Postgres(Verifier):
                                       options=["--lend", "128M"])
         self.assertEqual(status, 126, log)
         self.assertIn("no pager answers", log)
+
+    def client(self, name, *arguments):
+        """A client program's output; it has no far memory."""
+        run = subprocess.run([self.tool(name), "-h", self.folder, "-U", "postgres", *arguments, "postgres"],
+                             capture_output=True, timeout=PATIENCE, check=False)
+        self.assertEqual(run.returncode, 0, run.stderr)
+        return run.stdout
+
+    def serve_sessions(self, run):
+        """A server whose sessions are processes that the postmaster makes by fork: what they answer."""
+        turns = scaled(100, 20_000)
+        server = self.start_process([*run, self.tool("postgres"), "-D", self.path("database"), "-k",
+                                     self.folder, "-h", "", *SETTINGS])
+        ready = [self.tool("pg_isready"), "-q", "-h", self.folder]
+        wait_until(lambda: server.popen.poll() is not None or subprocess.call(ready) == 0,
+                   "postgres listens")
+        self.client("pgbench", "-i", "-q")
+        self.client("pgbench", "-n", "-c", "4", "-j", "2", "-t", str(turns))
+        command = [self.tool("psql"), "-h", self.folder, "-U", "postgres", "-At", "-c",
+                   f"set max_parallel_workers_per_gather = 0; {SESSION}", "postgres"]
+        sessions = [subprocess.Popen(command, stdout=subprocess.PIPE) for _ in range(2)]
+        answers = {session.communicate(timeout=PATIENCE)[0] for session in sessions}
+        self.assertEqual([session.returncode for session in sessions], [0] * 2, server.log()[-3000:])
+        self.assertEqual(len(answers), 1, answers)
+        self.assertEqual(self.client("psql", "-At", "-c", BALANCE), b"t|%d\n" % (4 * turns))
+        server.kill(signal.SIGINT)  # "fast" shutdown
+        self.assertEqual(server.finish()[0], 0, server.log()[-3000:])
+        return answers.pop()
+
+    def sessions(self, transport):
+        expected = self.serve_sessions(self.user)
+        self.stats_path = self.path("stats.json")
+        found = self.serve_sessions(self.run_command("--local", "6M", "--slab", "16M",
+                                                     "--transport", transport))
+        self.assertEqual(found, expected)
+        self.expect_real_paging(transport)
+
+    def test_postgres_sessions_over_shm(self):
+        self.sessions("shm")
+
+    def test_postgres_sessions_over_tcp(self):
+        self.sessions("tcp")
 
     def test_postgres_alone_over_shm(self):
         self.verify("shm")

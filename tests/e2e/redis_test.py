@@ -117,21 +117,48 @@ class Redis(Verifier):
         client.all([("DEL", key) for key in client("KEYS", "*")
                     if key.startswith((b"my", b"element", b"zset"))])
         self.assertEqual(client("DEBUG", "DIGEST"), digest)
-        self.save(client)
+        latest = self.save(client, values)
         self.check(client, values)
+        self.assertEqual(client("DEBUG", "DIGEST"), latest)
         far.kill(15)
         self.assertEqual(far.finish()[0], 0, far.log())
         self.expect_real_paging(transport)
-        self.reload(digest)
+        self.expect_saved("rdb", "dump.rdb", digest)
+        self.expect_saved("aof", "appendonlydir/appendonly.aof.manifest", latest, "--appendonly", "yes")
 
-    def save(self, client):
-        self.assertEqual(client("SAVE"), b"OK")
+    def save(self, client, values):
+        """Two children write what was true when they were made, while the server goes on changing it."""
+        self.assertIn(b"started", client("BGSAVE"))
+        self.change(client, values, 0)
+        self.expect_done(client, b"rdb_bgsave_in_progress", b"rdb_last_bgsave_status")
+        client("CONFIG", "SET", "appendonly", "yes")  # has a child write the file anew
+        self.change(client, values, 1)
+        self.expect_done(client, b"aof_rewrite_in_progress", b"aof_last_bgrewrite_status")
+        self.change(client, values, 2)
+        return client("DEBUG", "DIGEST")
 
-    def reload(self, digest):
-        checked = subprocess.run([self.program("redis-check-rdb"), self.path("far/dump.rdb")],
-                                 capture_output=True, text=True, timeout=PATIENCE, check=False)
-        self.assertIn("RDB looks OK", checked.stdout)
-        again, client = self.start("far")
+    @staticmethod
+    def change(client, values, turn):
+        some = sorted(values)[turn::5]
+        for begin in range(0, len(some), 500):
+            batch = some[begin:begin + 500]
+            values.update({key: b"%d-%s" % (turn, key) * 20 for key in batch})
+            client.all([("SET", key, values[key]) for key in batch])
+
+    def expect_done(self, client, progress, status):
+        def state():
+            return dict(line.split(b":", 1) for line in client("INFO", "persistence").split(b"\r\n")
+                        if b":" in line)
+        wait_until(lambda: state()[progress] == b"0", progress.decode(), PATIENCE)
+        self.assertEqual(state()[status], b"ok")
+
+    def expect_saved(self, kind, file, digest, *more):
+        """redis's own check of a file, and what a plain server finds in it."""
+        checker = self.program(f"redis-check-{kind}")
+        checked = subprocess.run([checker, self.path("far/" + file)], capture_output=True, text=True,
+                                 timeout=PATIENCE, check=False)
+        self.assertEqual(checked.returncode, 0, checked.stdout)
+        again, client = self.start("far", None, None, *more)
         self.assertEqual(client("DEBUG", "DIGEST"), digest)
         again.end()
 

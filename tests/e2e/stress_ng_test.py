@@ -1,0 +1,53 @@
+"""stress-ng's stressors, which are children that it makes by fork, find no wrong byte in far memory."""
+import unittest
+
+from verifier import PATIENCE, PATIENT, Verifier, scaled
+
+SECONDS = str(scaled(5, 60))
+
+
+class StressNg(Verifier):
+    def stress(self, transport, *stressors):
+        """8 MiB for each stressor: a quarter of what it works on."""
+        self.start_cluster(transport=transport, lend="3G")
+        run = self.start_run(
+            [self.program("stress-ng"), "--verify", "--timeout", SECONDS, "--temp-path", self.folder,
+             *stressors], local="8M", options=["--transport", transport, *PATIENT])
+        status, _ = run.finish(PATIENCE)
+        self.assertEqual(status, 0, run.log())
+        self.assertIn("successful run completed", run.log())
+        self.assertNotIn("fail:", run.log())
+        self.expect_real_paging(transport)
+
+    def vm(self, transport):
+        self.stress(transport, "--vm", "1", "--vm-bytes", "32M", "--vm-method", "all")
+
+    def test_vm_over_shm(self):
+        self.vm("shm")
+
+    def test_vm_over_tcp(self):
+        self.vm("tcp")
+
+    def heap(self, transport):
+        self.stress(transport, "--malloc", "1", "--malloc-max", "500", "--malloc-bytes", "512K",
+                    "--tree", "1", "--tree-size", "400000", "--memthrash", "1")
+
+    def test_malloc_tree_memthrash_over_shm(self):
+        self.heap("shm")
+
+    def test_malloc_tree_memthrash_over_tcp(self):
+        self.heap("tcp")
+
+    def mappings(self, transport):
+        self.stress(transport, "--mmap", "1", "--mmap-bytes", "32M", "--mergesort", "1",
+                    "--mergesort-size", "4194304")
+
+    def test_mmap_mergesort_over_shm(self):
+        self.mappings("shm")
+
+    def test_mmap_mergesort_over_tcp(self):
+        self.mappings("tcp")
+
+
+if __name__ == "__main__":
+    unittest.main()
