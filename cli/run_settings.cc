@@ -1,6 +1,7 @@
 #include "cli/run_settings.h"
 
 #include <fmt/format.h>
+#include <spdlog/spdlog.h>
 
 #include "base/size.h"
 #include "cli/node_settings.h"

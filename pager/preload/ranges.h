@@ -46,8 +46,9 @@ class Ranges {
   // Calls each(Span) for what lies in `span`, from below. `each` changes nothing here.
   template <typename Each>
   void for_each_in(Span span, Each each) const {
-    for (size_t i = first_ending_after(span.begin); i < count_ && spans_[i].begin < span.end; ++i) {
-      each(overlap(spans_[i], span));
+    const auto& [spans, count] = list();
+    for (size_t i = first_ending_after(span.begin); i < count && spans[i].begin < span.end; ++i) {
+      each(overlap(spans[i], span));
     }
   }
   // The same for what lies between.
