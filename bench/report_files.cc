@@ -39,9 +39,8 @@ Status write_file(const std::filesystem::path& path, const std::string& text) {
 
 std::string format_hgrm(const Row& row) {
   const Histogram& h = row.latency_ns;
-  std::string text =
-      fmt::format("{:>12} {:>14} {:>10} {:>14}\n\n", "Value", "Percentile", "TotalCount",
-                  "1/(1-Percentile)");
+  std::string text = fmt::format("{:>12} {:>14} {:>10} {:>14}\n\n", "Value", "Percentile",
+                                 "TotalCount", "1/(1-Percentile)");
   uint64_t seen = 0;
   for (size_t i = 0; i < Histogram::kBuckets; ++i) {
     const uint64_t here = h.bucket_count(i);
@@ -53,7 +52,8 @@ std::string format_hgrm(const Row& row) {
   }
   text += fmt::format("#[Mean    = {:>12.3f}, StdDeviation   = {:>12.3f}]\n", h.mean_ns() / 1000.0,
                       h.stddev_ns() / 1000.0);
-  text += fmt::format("#[Max     = {:>12.3f}, Total count    = {:>12}]\n", us(h.max_ns()), h.count());
+  text +=
+      fmt::format("#[Max     = {:>12.3f}, Total count    = {:>12}]\n", us(h.max_ns()), h.count());
   text += fmt::format("#[Buckets = {:>12}, SubBuckets     = {:>12}]\n",
                       Histogram::kMaxBits - Histogram::kSubBits + 1, 1 << Histogram::kSubBits);
   return text;

@@ -1,5 +1,5 @@
-// What a report leaves behind as files: percentile distributions for HdrHistogram's plotter, and one
-// HTML page that needs nothing but a browser.
+// What a report leaves behind as files: percentile distributions for HdrHistogram's plotter, and
+// one HTML page that needs nothing but a browser.
 #pragma once
 
 #include <string>

@@ -132,9 +132,10 @@ std::string grid(const Axis& axis) {
         "<text x=\"{3:.1f}\" y=\"{4:.1f}\" text-anchor=\"end\">{5} %</text>\n",
         kLeft, kWidth - kRight, y(percent / 100.0), kLeft - 8, y(percent / 100.0) + 4, percent);
   }
-  return text + fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"middle\">latency, "
-                            "microseconds (logarithmic)</text>\n",
-                            (kLeft + kWidth - kRight) / 2, kHeight - 6);
+  return text + fmt::format(
+                    "<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"middle\">latency, "
+                    "microseconds (logarithmic)</text>\n",
+                    (kLeft + kWidth - kRight) / 2, kHeight - 6);
 }
 
 // At most a few hundred points a curve: a step of the histogram that is not seen is left out.
@@ -152,8 +153,8 @@ std::string curve(const Histogram& h, const Axis& axis, std::string_view colour)
     drawn_x = at;
     drawn_y = up;
   }
-  return fmt::format(
-      "<polyline fill=\"none\" stroke=\"{}\" stroke-width=\"2\" points=\"{}\"/>\n", colour, points);
+  return fmt::format("<polyline fill=\"none\" stroke=\"{}\" stroke-width=\"2\" points=\"{}\"/>\n",
+                     colour, points);
 }
 
 std::string plot(const Report& report) {

@@ -53,7 +53,8 @@ ZipfRanks::ZipfRanks(uint64_t count) : count_(count) {
   };
   zeta_ = zeta(count);
   alpha_ = 1 / (1 - kZipfExponent);
-  eta_ = (1 - std::pow(2.0 / static_cast<double>(count), 1 - kZipfExponent)) / (1 - zeta(2) / zeta_);
+  eta_ =
+      (1 - std::pow(2.0 / static_cast<double>(count), 1 - kZipfExponent)) / (1 - zeta(2) / zeta_);
 }
 
 uint64_t ZipfRanks::next(Random& random) const {
@@ -61,8 +62,7 @@ uint64_t ZipfRanks::next(Random& random) const {
   const double scaled = uniform * zeta_;
   if (scaled < 1) return 0;
   if (scaled < 1 + std::pow(0.5, kZipfExponent)) return std::min<uint64_t>(1, count_ - 1);
-  const double rank =
-      static_cast<double>(count_) * std::pow(eta_ * uniform - eta_ + 1, alpha_);
+  const double rank = static_cast<double>(count_) * std::pow(eta_ * uniform - eta_ + 1, alpha_);
   return std::min(static_cast<uint64_t>(rank), count_ - 1);
 }
 

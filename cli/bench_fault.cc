@@ -53,7 +53,8 @@ void add_bench_fault(CLI::App& group, Invocation& invocation) {
        "farpage bench fault --coordinator http://10.0.0.1:7070 --transport verbs --prefetch 0"});
   subcommand.size("--size", settings->size_bytes, "Far memory to touch")
       .number("--iterations", settings->iterations, 1, int64_t{1} << 40, "Touches to measure")
-      .choice("--pattern", settings->pattern, {"random", "sequential", "strided", "zipf"}, "Order of the touches")
+      .choice("--pattern", settings->pattern, {"random", "sequential", "strided", "zipf"},
+              "Order of the touches")
       .choice("--access", settings->access, {"read", "write", "mixed"}, "What a touch is")
       .number("--threads", settings->threads, 1, bench::kMaxThreads,
               "Touching threads, each with its own share of the memory")

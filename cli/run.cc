@@ -96,8 +96,7 @@ std::string variable(const char* name, const char* otherwise) {
 // `elf`: what runs in the end, if `program` is a script.
 ChildOptions target_options(const RunSettings& settings, pager::ForkMode fork,
                             const std::string& program, const std::string& elf,
-                            const std::string& shim,
-                            const std::string& socket) {
+                            const std::string& shim, const std::string& socket) {
   ChildOptions options;
   options.arguments = settings.command;
   options.arguments[0] = program;

@@ -82,7 +82,7 @@ class FaultWorker {
   std::array<Parked, kMaxParked> parked_;
   size_t parked_count_ = 0;
   bool short_of_room_ = false;  // some parked fault waits for the evictor
-  uint32_t lost_races_ = 0;  // woken in a row to find that another worker had read the fault
+  uint32_t lost_races_ = 0;     // woken in a row to find that another worker had read the fault
   Instant idle_since_{0};
   std::jthread thread_;
 };

@@ -190,8 +190,8 @@ int main(int argc, char** argv) {
                           .timed_touches = number(4),
                           .time = std::chrono::seconds(number(5)),
                           .seed = argc > 6 ? number(6) : 1};
-  if (settings.threads < 1 || settings.threads > kMaxThreads ||
-      settings.pages < settings.threads || settings.write_percent > 100) {
+  if (settings.threads < 1 || settings.threads > kMaxThreads || settings.pages < settings.threads ||
+      settings.write_percent > 100) {
     std::fputs("random_touch: THREADS 1 to 64, a page for each, WRITE_PERCENT 0 to 100\n", stderr);
     return 2;
   }

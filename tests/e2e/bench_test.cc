@@ -117,7 +117,8 @@ TEST(Bench, WritesTheFilesThatItIsAskedFor) {
   std::filesystem::remove_all(folder);
   std::filesystem::create_directories(folder);
   (void)report_of({"fault", "--transport", "shm", "--size", "16M", "--local", "4M", "--iterations",
-                   "500", "--pattern", "strided", "--html", folder / "page.html", "--hgrm", folder});
+                   "500", "--pattern", "strided", "--html", folder / "page.html", "--hgrm",
+                   folder});
   EXPECT_GT(std::filesystem::file_size(folder / "page.html"), 2000U);
   EXPECT_GT(std::filesystem::file_size(folder / "fault-remote-fault.hgrm"), 100U);
   std::filesystem::remove_all(folder);

@@ -107,8 +107,7 @@ TEST(DistinctPages, SequentialAreTheFirstOnes) {
 }
 
 TEST(Pattern, NamesAreReadBack) {
-  for (const Pattern pattern : kPatterns)
-    EXPECT_EQ(pattern_from(to_string(pattern)), pattern);
+  for (const Pattern pattern : kPatterns) EXPECT_EQ(pattern_from(to_string(pattern)), pattern);
   EXPECT_FALSE(pattern_from("spiral"));
 }
 
