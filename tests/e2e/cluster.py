@@ -154,15 +154,13 @@ class EndToEnd(unittest.TestCase):
             options=["--transport", transport, "--replicas", str(replicas),
                      "--fault-deadline", f"{deadline}s"])
         process.popen.stdout.readline()
-        self.assertEqual(process.popen.stdout.readline(), b"filled
-", process.log())
+        self.assertEqual(process.popen.stdout.readline(), b"filled\n", process.log())
         return process
 
     def expect_right_end(self, process):
         status, output = process.finish()
         self.assertEqual(status, 0, process.log())
-        self.assertIn(b"wrong_bytes 0
-", output)
+        self.assertIn(b"wrong_bytes 0\n", output)
 
     def all_stats(self):
         with open(self.stats_path, encoding="utf-8") as file:
