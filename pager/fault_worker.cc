@@ -282,11 +282,12 @@ bool FaultWorker::handle_write_protected(const uffd::Fault& fault, PageWord word
     // Protected along with its neighbours by the evictor.
     case PageState::kDirty:
       return unprotect(fault.page, word);
-    // Installed, but the owner has not said so yet; or somebody is unprotecting it and wakes all.
+    // Installed or unprotected, but the owner has not said so yet. Its call has woken all who waited
+    // then, and not this thread, if the evictor has protected the page again with a span since.
     case PageState::kFetching:
-      return false;
     case PageState::kUnprotecting:
-    case PageState::kDropping:
+      return false;
+    case PageState::kDropping:  // the evictor wakes the range after the drop
       return true;
     case PageState::kEmpty:
       // Given up by the target, and about to be dropped by it: let the write go.

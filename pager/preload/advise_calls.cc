@@ -47,8 +47,8 @@ long advise_far(Span far, int advice) {
     case MADV_DOFORK:
       return shim.keep_from_children(far, advice == MADV_DONTFORK);
     case MADV_WIPEONFORK:
-      shim.note_altered();
-      return system_call(SYS_madvise, far.begin, far.bytes(), advice);
+    case MADV_KEEPONFORK:
+      return shim.wipe_in_children(far, advice == MADV_WIPEONFORK);
     // What would make huge or shared pages behind the pager's back. Wishes, all of them.
     case MADV_HUGEPAGE:
     case MADV_NOHUGEPAGE:

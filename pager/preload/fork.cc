@@ -79,6 +79,7 @@ pid_t Shim::fork_shared() {
     }
     child_socket_.store(for_child, std::memory_order_relaxed);
     system_call(SYS_madvise, window_.begin, window_.bytes(), MADV_DOFORK);
+    keep_wishes_from_children();
     ++forks_;
   }
   const pid_t child = ::__fork();
@@ -121,6 +122,15 @@ void Shim::hand_over_after_fork(int socket) {
   if (is_error(started)) {
     Report().text("cannot start the agent thread: ").error(started).write_and_exit();
   }
+  // Locks and registered buffers stay with the parent. Of what the kernel has wiped here the pager
+  // knows the parent's contents.
+  locked_.remove(window_);
+  registered_.remove(window_);
+  future_lock_.store(0, std::memory_order_relaxed);
+  wiped_.for_each_in(window_, [this](Span span) {
+    control_.request(RequestKind::kDiscard, span);
+    system_call(SYS_madvise, span.begin, span.bytes(), MADV_DONTNEED);
+  });
 }
 
 // In the child, which has one thread: what it inherited of the window is ordinary memory now (the

@@ -30,6 +30,10 @@ long kernel_lock(Span span, unsigned flags) {
 }  // namespace
 
 long Shim::lock(Span far, unsigned flags) {
+  // Of no bytes: only whether this process may lock memory at all.
+  if (const long allowed = system_call(SYS_mlock, far.begin, 0); is_error(allowed)) {
+    return allowed;
+  }
   {
     const Locked locked(lock_);
     if (free_.intersects(far)) {

@@ -168,6 +168,7 @@ void Shim::forget_wishes(Span far) {
     control_.request(RequestKind::kUnpin, far);
   }
   childless_.remove(far);
+  wiped_.remove(far);
   if (advised_.intersects(far)) {
     advised_.remove(far);
     control_.request(RequestKind::kNormalAccess, far);
@@ -200,6 +201,15 @@ long Shim::expect_access(RequestKind pattern, Span far) {
 long Shim::keep_from_children(Span far, bool keep) {
   const Locked locked(lock_);
   return (keep ? childless_.add(far) : childless_.remove(far)) ? 0 : -ENOMEM;
+}
+
+long Shim::wipe_in_children(Span far, bool wipe) {
+  const Locked locked(lock_);
+  if (!(wipe ? wiped_.add(far) : wiped_.remove(far))) {
+    return -ENOMEM;
+  }
+  note_altered();
+  return system_call(SYS_madvise, far.begin, far.bytes(), wipe ? MADV_WIPEONFORK : MADV_KEEPONFORK);
 }
 
 void Shim::keep_wishes_from_children() {

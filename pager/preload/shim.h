@@ -74,6 +74,8 @@ class Shim {
   long expect_access(uffd::handover::RequestKind pattern, Span far);
   // Whether children get the span at all.
   long keep_from_children(Span far, bool keep);
+  // Whether they get it as zeros.
+  long wipe_in_children(Span far, bool wipe);
   // The kernel knows something about some mapping of the window that must not stay with its
   // addresses when they are given out again.
   void note_altered() { altered_.store(true, std::memory_order_release); }
@@ -145,6 +147,7 @@ class Shim {
   Ranges registered_;  // by register_buffer(); pinned at the pager
   Ranges advised_;     // RANDOM or SEQUENTIAL; the pager has the pattern
   Ranges childless_;   // MADV_DONTFORK
+  Ranges wiped_;       // MADV_WIPEONFORK
   Control control_;
   int forks_ = 0;
   bool warned_full_ = false;

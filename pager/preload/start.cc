@@ -107,7 +107,7 @@ void Shim::reserve_window_or_exit(uint64_t bytes) {
     system_call(SYS_munmap, window_.end, begin + reserved_bytes - window_.end);
   }
   long opened = 0;
-  for (Ranges* ranges : {&free_, &locked_, &registered_, &advised_, &childless_}) {
+  for (Ranges* ranges : {&free_, &locked_, &registered_, &advised_, &childless_, &wiped_}) {
     opened = is_error(opened) ? opened : ranges->open();
   }
   const long made = is_error(opened) ? opened : make_window_memory(window_);

@@ -151,7 +151,6 @@ int status_of_child(void (*run)(Memory), Memory memory) {
   return status;
 }
 
-// With everything here, so that there is a child at all.
 void fork_advice() {
   const auto wants_bytes = [](Memory memory) { REQUIRE(is_filled(memory, 11)); };
   const auto wants_zeros = [](Memory memory) { REQUIRE(is_zero(memory)); };
@@ -165,7 +164,10 @@ void fork_advice() {
   REQUIRE(status_of_child(wants_bytes, memory) == 0);
   REQUIRE(madvise(memory.begin, memory.bytes, MADV_WIPEONFORK) == 0);
   REQUIRE(status_of_child(wants_zeros, memory) == 0 && is_filled(memory, 11));
+  push_out(memory);
+  REQUIRE(status_of_child(wants_zeros, memory) == 0);
   REQUIRE(madvise(memory.begin, memory.bytes, MADV_KEEPONFORK) == 0);
+  push_out(memory);
   REQUIRE(status_of_child(wants_bytes, memory) == 0);
   // Neither wish stays with the addresses.
   REQUIRE(madvise(memory.begin, memory.bytes / 2, MADV_WIPEONFORK) == 0);
