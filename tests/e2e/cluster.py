@@ -23,8 +23,11 @@ MIB = 1 << 20
 _libc = ctypes.CDLL(None)
 
 
-def _die_with_parent():
+def _own_group():
+    """A process group to signal, which dies with us. Not a session: the kernel would put each into a
+    scheduling group of its own (docs/operations.md, "When threads wait for seconds")."""
     _libc.prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+    os.setpgid(0, 0)
 
 
 def wait_until(condition, what, patience=PATIENCE):
@@ -44,8 +47,7 @@ class Process:
         with open(log, "wb") as errors:
             self.popen = subprocess.Popen(
                 arguments, stdin=stdin, stdout=subprocess.PIPE, stderr=errors,
-                env={**os.environ, **(environment or {})}, preexec_fn=_die_with_parent,
-                start_new_session=True)
+                env={**os.environ, **(environment or {})}, preexec_fn=_own_group)
         self.pid = self.popen.pid
 
     def log(self):
