@@ -282,8 +282,9 @@ bool FaultWorker::handle_write_protected(const uffd::Fault& fault, PageWord word
     // Protected along with its neighbours by the evictor.
     case PageState::kDirty:
       return unprotect(fault.page, word);
-    // Installed or unprotected, but the owner has not said so yet. Its call has woken all who waited
-    // then, and not this thread, if the evictor has protected the page again with a span since.
+    // Installed or unprotected, but the owner has not said so yet. Its call has woken all who
+    // waited then, and not this thread, if the evictor has protected the page again with a span
+    // since.
     case PageState::kFetching:
     case PageState::kUnprotecting:
       return false;
