@@ -16,19 +16,10 @@ double us(uint64_t ns) {
 }
 
 std::string format_header(const Report& report) {
-  const Environment& env = report.environment;
   std::string text = kRule;
   text += fmt::format("                    farpage bench {}\n", report.benchmark);
-  const auto line = [&text](const std::string& name, const std::string& value) {
+  for (const auto& [name, value] : facts_of(report))
     text += fmt::format(" {:<18}: {}\n", name, value);
-  };
-  line("Machine", fmt::format("{}, {}, {} CPUs", env.host, env.processor, env.cpus));
-  line("Kernel", env.kernel);
-  line("Load averages", env.load);
-  line("Commit", fmt::format("{} ({})", env.commit, env.build_type));
-  line("Date", env.date);
-  line("Command", env.command);
-  for (const auto& [name, value] : report.configuration) line(name, value);
   return text + kRule;
 }
 
@@ -78,6 +69,19 @@ nlohmann::ordered_json json_of(const Row& row) {
 }
 
 }  // namespace
+
+std::vector<std::pair<std::string, std::string>> facts_of(const Report& report) {
+  const Environment& env = report.environment;
+  std::vector<std::pair<std::string, std::string>> facts = {
+      {"Machine", fmt::format("{}, {}, {} CPUs", env.host, env.processor, env.cpus)},
+      {"Kernel", env.kernel},
+      {"Load averages", env.load},
+      {"Commit", fmt::format("{} ({})", env.commit, env.build_type)},
+      {"Date", env.date},
+      {"Command", env.command}};
+  facts.insert(facts.end(), report.configuration.begin(), report.configuration.end());
+  return facts;
+}
 
 std::string format_text(const Report& report) {
   std::string text = format_header(report);

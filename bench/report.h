@@ -37,6 +37,9 @@ struct Report {
   std::vector<std::pair<std::string, uint64_t>> counts;  // what the pager and the wire counted
 };
 
+// What every form of the report begins with, as names and values: where and how it was measured.
+std::vector<std::pair<std::string, std::string>> facts_of(const Report& report);
+
 // Ends with a line feed.
 std::string format_text(const Report& report);
 // One JSON object, and a line feed. Latencies are microseconds.

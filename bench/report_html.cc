@@ -57,18 +57,9 @@ std::string name_of(const Report& report, const Row& row) {
 }
 
 std::string facts(const Report& report) {
-  const Environment& env = report.environment;
   std::string text = "<table class=\"facts\">\n";
-  const auto line = [&text](std::string_view name, std::string_view value) {
+  for (const auto& [name, value] : facts_of(report))
     text += fmt::format("<tr><td>{}</td><td>{}</td></tr>\n", escaped(name), escaped(value));
-  };
-  line("Machine", fmt::format("{}, {}, {} CPUs", env.host, env.processor, env.cpus));
-  line("Kernel", env.kernel);
-  line("Load averages", env.load);
-  line("Commit", fmt::format("{} ({})", env.commit, env.build_type));
-  line("Date", env.date);
-  line("Command", env.command);
-  for (const auto& [name, value] : report.configuration) line(name, value);
   return text + "</table>\n";
 }
 
