@@ -152,10 +152,8 @@ Result<NodeIndex> Borrower::node_index(const NodeId& id) {
     index = nodes_.find(id);
   }
   if (!index) return fail(ErrorCode::kNotFound, "the coordinator does not list node " + id.value);
-  if (!std::exchange(requested_[index->value], true)) {
-    const std::lock_guard lock(owner_mutex_);
-    if (owner_ != nullptr) owner_->node_wanted(*index);
-  }
+  const std::lock_guard lock(owner_mutex_);
+  if (owner_ != nullptr) owner_->node_wanted(*index);
   return *index;
 }
 

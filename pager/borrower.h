@@ -3,7 +3,6 @@
 // when the coordinator is silent, paging goes on under the leases held.
 #pragma once
 
-#include <array>
 #include <atomic>
 #include <memory>
 #include <mutex>
@@ -22,7 +21,7 @@ namespace farpage::pager {
 class LayerOwner {
  public:
   virtual ~LayerOwner() = default;
-  // Channels to this node will be needed soon.
+  // Channels to this node will be needed soon. Said with every lease.
   virtual void node_wanted(NodeIndex node) = 0;
   // What the pager counts, for the region's heartbeat; with which of its layers it was asked.
   virtual coordinator::Counters counters_of(const LeaseMap& layer) = 0;
@@ -76,9 +75,8 @@ class Borrower {
   std::atomic<bool> stopping_{false};
   coordinator::RegionInfo region_;
   uint64_t events_since_ = 0;
-  std::array<bool, kMaxNodes> requested_{};  // channels to the node were asked for
-  bool coordinator_silent_ = false;          // said so already
-  bool lease_refused_ = false;               // said so already
+  bool coordinator_silent_ = false;  // said so already
+  bool lease_refused_ = false;       // said so already
   std::atomic<uint64_t> leased_slabs_{0};
   std::jthread thread_;
 };
