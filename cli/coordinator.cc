@@ -1,11 +1,11 @@
 // farpage coordinator: the control plane. The composition root of a coordinator.
 #include <fmt/format.h>
-#include <spdlog/spdlog.h>
 
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
 #include "base/clock.h"
+#include "base/log.h"
 #include "cli/coordinator_settings.h"
 #include "cli/secrets.h"
 #include "cli/signals.h"
@@ -38,7 +38,7 @@ Result<int> serve(const CoordinatorSettings& settings) {
                                                     std::move(agents), clock));
   print_ready(settings, service->url());
   const int signal_number = signals.wait();
-  spdlog::info("coordinator stopping signal={}", signal_number);
+  log::info("coordinator stopping signal={}", signal_number);
   service->stop();
   return kExitOk;
 }

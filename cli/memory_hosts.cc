@@ -1,8 +1,8 @@
 #include "cli/memory_hosts.h"
 
 #include <fmt/format.h>
-#include <spdlog/spdlog.h>
 
+#include "base/log.h"
 #include "rdma/session_fences.h"
 #include "rdma/shm/shm.h"
 #include "rdma/tcp/tcp.h"
@@ -75,8 +75,8 @@ Result<std::vector<std::unique_ptr<rdma::MemoryHost>>> make_memory_hosts(
     if (!choice.automatic)
       return fail_with(fmt::format("--transports: {} does not work here", rdma::to_string(kind)),
                        std::move(host).error());
-    spdlog::info("node transport_left_out transport={} reason=\"{}\"", rdma::to_string(kind),
-                 host.error().message());
+    log::info("node transport_left_out transport={} reason=\"{}\"", rdma::to_string(kind),
+              host.error().message());
   }
   if (hosts.empty())
     return fail(ErrorCode::kUnsupported,

@@ -1,12 +1,12 @@
 // farpage node: lends this host's memory. The composition root of a memory node.
 #include <fmt/format.h>
-#include <spdlog/spdlog.h>
 
 #include <cstdio>
 #include <mutex>
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "base/log.h"
 #include "base/size.h"
 #include "cli/memory_hosts.h"
 #include "cli/node_settings.h"
@@ -55,7 +55,7 @@ Result<std::unique_ptr<node::SlabPool>> make_pool(const NodeSettings& settings, 
   options.progress = [&signals, tenths_told](uint64_t ready, uint64_t total) mutable {
     const uint64_t tenths = ready * 10 / total;
     if (tenths > tenths_told)
-      spdlog::info("node memory_ready bytes={} of={}", format_size(ready), format_size(total));
+      log::info("node memory_ready bytes={} of={}", format_size(ready), format_size(total));
     tenths_told = tenths;
     return !signals.is_pending();
   };
@@ -111,7 +111,7 @@ Result<int> serve(const NodeSettings& settings) {
     const std::lock_guard lock(mutex);
     return fail_with("the coordinator refuses this node", *refusal);
   }
-  spdlog::info("node stopping signal={}", signal_number);
+  log::info("node stopping signal={}", signal_number);
   if (node->leave(settings.leave_timeout)) return kExitOk;
   return fail(ErrorCode::kTimedOut,
               "left while slabs were still lent: their borrowers lost them; wait longer with "

@@ -1,7 +1,6 @@
 // farpage run: a program with more memory than this host gives it. The composition root of a pager.
 #include <fmt/format.h>
 #include <poll.h>
-#include <spdlog/spdlog.h>
 #include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <unistd.h>

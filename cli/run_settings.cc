@@ -1,8 +1,8 @@
 #include "cli/run_settings.h"
 
 #include <fmt/format.h>
-#include <spdlog/spdlog.h>
 
+#include "base/log.h"
 #include "base/size.h"
 #include "cli/node_settings.h"
 
@@ -105,7 +105,7 @@ Result<pager::ForkMode> fork_mode(const RunSettings& settings, bool may_share) {
     return fail(ErrorCode::kDenied,
                 "--fork=share: this user gets no fork events of userfaultfd; run as root or with "
                 "CAP_SYS_PTRACE, or choose --fork=pull-in or --fork=refuse");
-  spdlog::warn(
+  log::warn(
       "run: no_fork_events: without CAP_SYS_PTRACE a fork fails while memory of the program is "
       "away; "
       "--fork=pull-in brings all of it back first");

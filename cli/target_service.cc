@@ -2,13 +2,13 @@
 
 #include <fmt/format.h>
 #include <poll.h>
-#include <spdlog/spdlog.h>
 
 #include <algorithm>
 #include <array>
 #include <cerrno>
 #include <utility>
 
+#include "base/log.h"
 #include "pager/first_faults.h"
 #include "uffd/other_process.h"
 
@@ -109,7 +109,7 @@ void TargetService::accept_targets() {
   while (true) {
     Result<std::optional<uffd::HandedOver>> target = server_.accept();
     if (!target) {
-      spdlog::error("run: accept_failed reason=\"{}\"", target.error().message());
+      log::error("run: accept_failed reason=\"{}\"", target.error().message());
       return;
     }
     if (!*target) return;
@@ -128,7 +128,7 @@ void TargetService::serve(Session& session, uffd::HandedOver target) {
   pager::PagerOptions options = options_;
   options.name = target.program + "-" + std::to_string(target.pid);
   if (options.fork == pager::ForkMode::kShare && !uffd::tells_of_forks(target)) {
-    spdlog::warn(
+    log::warn(
         "run: no_fork_events pid={} program={}: it has given its privileges up; it cannot fork "
         "while memory of it is away",
         target.pid, target.program);
@@ -145,8 +145,8 @@ void TargetService::serve(Session& session, uffd::HandedOver target) {
     return;
   }
   pager::Pager& running = keep(session, std::move(*pager));
-  spdlog::debug("run: target_started pid={} program={} window_bytes={} budget_bytes={}", target.pid,
-                target.program, target.window_bytes, options.local_bytes);
+  log::debug("run: target_started pid={} program={} window_bytes={} budget_bytes={}", target.pid,
+             target.program, target.window_bytes, options.local_bytes);
   if (uffd::welcome(target, 0, "")) answer_requests(session, running, target.socket);
   wait_for_exit(running);
   end(session);
@@ -174,7 +174,7 @@ bool TargetService::greet_child(Session& session, uffd::AddressSpace& space, con
   Result<std::optional<uffd::HandedOver>> hello = uffd::read_child_hello(socket);
   if (!hello && !space.alive()) return false;  // it has ended meanwhile
   if (!hello) {
-    spdlog::error("run: bad_child reason=\"{}\"", hello.error().message());
+    log::error("run: bad_child reason=\"{}\"", hello.error().message());
     return false;
   }
   if (!*hello) return false;
@@ -218,7 +218,7 @@ void TargetService::serve_child(Session& session, pager::Inheritance inheritance
     std::optional<uffd::TargetRequest> request;
     if (asks) {
       Result<std::optional<uffd::TargetRequest>> read = uffd::read_request(socket);
-      if (!read) spdlog::error("run: bad_request reason=\"{}\"", read.error().message());
+      if (!read) log::error("run: bad_request reason=\"{}\"", read.error().message());
       if (read) request = std::move(*read);
       if (!request) socket.reset();
     }
@@ -228,8 +228,8 @@ void TargetService::serve_child(Session& session, pager::Inheritance inheritance
     if (!served && (asks_too_much || (polls[1].revents != 0 && !first_faults.answer()))) {
       const Status started = start_child_pager(session, inheritance, known);
       if (!started && !std::exchange(start_failed, true))
-        spdlog::error("run: child_pager_failed pid={} reason=\"{}\" (trying again)",
-                      session.report.pid, started.error().message());
+        log::error("run: child_pager_failed pid={} reason=\"{}\" (trying again)",
+                   session.report.pid, started.error().message());
       if (!started) std::this_thread::sleep_for(kAliveCheck);
     }
     if (!request) continue;
@@ -245,7 +245,7 @@ void TargetService::answer_requests(Session& session, pager::Pager& pager, const
   while (true) {
     Result<std::optional<uffd::TargetRequest>> request = uffd::read_request(socket);
     if (!request) {
-      spdlog::error("run: bad_request reason=\"{}\"", request.error().message());
+      log::error("run: bad_request reason=\"{}\"", request.error().message());
       return;
     }
     if (!*request) return;

@@ -1,7 +1,8 @@
 #include "coordinator/cluster.h"
 
 #include <fmt/format.h>
-#include <spdlog/spdlog.h>
+
+#include "base/log.h"
 
 namespace farpage::coordinator {
 
@@ -15,9 +16,9 @@ Result<std::unique_ptr<Cluster>> Cluster::create(StateOptions options, std::uniq
     const std::lock_guard lock(cluster->mutex_);
     FARPAGE_TRY_VOID(cluster->save());
   }
-  spdlog::info("coordinator: state loaded store={} nodes={} regions={} leases={}",
-               cluster->store_->kind(), snapshot.nodes.size(), snapshot.regions.size(),
-               snapshot.leases.size());
+  log::info("coordinator: state loaded store={} nodes={} regions={} leases={}",
+            cluster->store_->kind(), snapshot.nodes.size(), snapshot.regions.size(),
+            snapshot.leases.size());
   return cluster;
 }
 
@@ -34,12 +35,12 @@ Status Cluster::save() {
   const Status written = store_->write(unsaved_);
   if (!written) {
     if (store_works_)
-      spdlog::error("coordinator: store failed error=\"{}\"", written.error().message());
+      log::error("coordinator: store failed error=\"{}\"", written.error().message());
     store_works_ = false;
     return fail(ErrorCode::kUnavailable,
                 "the coordinator cannot write its store: " + written.error().message());
   }
-  if (!store_works_) spdlog::info("coordinator: store works again");
+  if (!store_works_) log::info("coordinator: store works again");
   store_works_ = true;
   saved_sequence_ = unsaved_.last_sequence;
   unsaved_ = Changes{};
@@ -69,8 +70,8 @@ Result<Joined> Cluster::join(const NodeJoin& join) {
                 return Joined{std::move(node), created};
               }));
   if (joined.created)
-    spdlog::info("coordinator: node joined node={} slabs={} agent={}", join.id.value,
-                 joined.node.total_slabs, join.agent_url);
+    log::info("coordinator: node joined node={} slabs={} agent={}", join.id.value,
+              joined.node.total_slabs, join.agent_url);
   return joined;
 }
 
@@ -90,7 +91,7 @@ Status Cluster::drain_node(const NodeId& id) {
 
 Status Cluster::remove_node(const NodeId& id, bool force) {
   FARPAGE_TRY_VOID(change([&](State& state) { return state.remove_node(id, force); }));
-  spdlog::info("coordinator: node removed node={} force={}", id.value, force);
+  log::info("coordinator: node removed node={} force={}", id.value, force);
   return {};
 }
 
@@ -132,12 +133,12 @@ Result<RegionInfo> Cluster::create_region(const RegionCreate& create) {
     const auto leases = lease_slabs(id, slabs);
     if (!leases) {
       const Status undone = delete_region(id);
-      if (!undone) spdlog::warn("coordinator: region not undone region={}", id.value);
+      if (!undone) log::warn("coordinator: region not undone region={}", id.value);
       return tl::unexpected(leases.error());
     }
   }
-  spdlog::info("coordinator: region created region={} name={} slabs={} replicas={}", id.value,
-               create.name, slabs.size(), create.replicas);
+  log::info("coordinator: region created region={} name={} slabs={} replicas={}", id.value,
+            create.name, slabs.size(), create.replicas);
   return region(id);
 }
 
@@ -149,7 +150,7 @@ Status Cluster::heartbeat_region(const RegionId& id, const RegionHeartbeat& hear
 Status Cluster::delete_region(const RegionId& id) {
   FARPAGE_TRY(pass, gate_.enter(id, kGateTimeout));
   FARPAGE_TRY_VOID(change([&](State& state) { return state.delete_region(id); }));
-  spdlog::info("coordinator: region deleted region={}", id.value);
+  log::info("coordinator: region deleted region={}", id.value);
   revoke_now(id);
   return {};
 }
@@ -199,8 +200,8 @@ Status Cluster::lease_missing(const RegionId& id, const std::vector<SlabIndex>& 
     Status done = change([&](State& state) { return state.commit_lease(plan, outcomes); });
     if (done) return {};
     failure = asked ? done : asked;
-    spdlog::warn("coordinator: lease failed region={} attempt={} error=\"{}\"", id.value,
-                 attempt + 1, failure.error().message());
+    log::warn("coordinator: lease failed region={} attempt={} error=\"{}\"", id.value, attempt + 1,
+              failure.error().message());
     revoke_now(id);
     if (done.error().code == ErrorCode::kNotFound) return done;
   }
@@ -274,8 +275,8 @@ void Cluster::tick() {
     state.tick(now);
     for (const Event& event : state.events().since(before).events) {
       if (event.sequence <= before) continue;
-      spdlog::warn("coordinator: silent for too long event={} node={} region={}",
-                   to_string(event.kind), event.node.value, event.region.value);
+      log::warn("coordinator: silent for too long event={} node={} region={}",
+                to_string(event.kind), event.node.value, event.region.value);
     }
     return {};
   });

@@ -1,5 +1,5 @@
-#include <spdlog/spdlog.h>
 
+#include "base/log.h"
 #include "coordinator/cluster.h"
 
 namespace farpage::coordinator {
@@ -71,8 +71,8 @@ void Cluster::revoke(const std::vector<Revocation>& list) {
     const RevokeOutcome outcome = revoke_one(revocation);
     if (outcome == RevokeOutcome::kUnreachable) {
       silent.insert(revocation.agent_url);
-      spdlog::warn("coordinator: revoke not confirmed node={} node_slab={} retry=later",
-                   revocation.node.value, revocation.node_slab);
+      log::warn("coordinator: revoke not confirmed node={} node_slab={} retry=later",
+                revocation.node.value, revocation.node_slab);
     }
     settle(revocation, outcome);
   }

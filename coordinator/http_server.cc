@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 #include <httplib.h>
-#include <spdlog/spdlog.h>
 
 #include <algorithm>
 #include <atomic>
@@ -10,6 +9,7 @@
 #include <optional>
 #include <thread>
 
+#include "base/log.h"
 #include "coordinator/problem.h"
 #include "coordinator/route_table.h"
 
@@ -172,7 +172,7 @@ HttpReply Server::run(const Route& route, const HttpRequest& request) const {
   try {
     return route.handler(request);
   } catch (const std::exception& error) {
-    spdlog::error("coordinator: handler failed route={} error=\"{}\"", route.pattern, error.what());
+    log::error("coordinator: handler failed route={} error=\"{}\"", route.pattern, error.what());
     return problem_reply(Error{ErrorCode::kIo, "the coordinator failed: see its log", 0});
   }
 }
@@ -213,7 +213,7 @@ void Server::configure() {
       });
   server_.set_exception_handler([](const httplib::Request&, httplib::Response& response,
                                    const std::exception_ptr&) {
-    spdlog::error("coordinator: request failed");
+    log::error("coordinator: request failed");
     put(problem_reply(Error{ErrorCode::kIo, "the coordinator failed: see its log", 0}), response);
   });
   // What httplib refuses by itself (a malformed request line, an endless header) has no body yet.

@@ -1,7 +1,6 @@
 #include "coordinator/service.h"
 
 #include <fmt/format.h>
-#include <spdlog/spdlog.h>
 
 #include <condition_variable>
 #include <functional>
@@ -9,6 +8,7 @@
 #include <thread>
 
 #include "base/host.h"
+#include "base/log.h"
 #include "coordinator/http_server.h"
 #include "coordinator/metrics.h"
 #include "coordinator/routes.h"
@@ -118,8 +118,8 @@ Status HttpService::start() {
   expiry_ = std::make_unique<Periodic>(options_.tick_interval, [this] { cluster_->tick(); });
   revocations_ =
       std::make_unique<Periodic>(options_.tick_interval, [this] { cluster_->retry_revocations(); });
-  spdlog::info("coordinator: serving url={} token={}", url(),
-               options_.token.empty() ? "none" : "asked");
+  log::info("coordinator: serving url={} token={}", url(),
+            options_.token.empty() ? "none" : "asked");
   return {};
 }
 

@@ -1,9 +1,9 @@
 #include "node/lender.h"
 
 #include <fmt/format.h>
-#include <spdlog/spdlog.h>
 
 #include "base/check.h"
+#include "base/log.h"
 
 namespace farpage::node {
 namespace {
@@ -67,9 +67,8 @@ Result<coordinator::SlabLeaseReply> Lender::lease(uint32_t node_slab,
   lease.registrations = std::move(*registrations);
   const auto [placed, is_new] = leases_.insert_or_assign(node_slab, std::move(lease));
   FARPAGE_CHECK(is_new, "slab %u has two leases", node_slab);
-  spdlog::info("node slab_leased slab={} generation={} region={} region_slab={} replica={}",
-               node_slab, lent.generation.value, borrower.region.value, borrower.slab.value,
-               borrower.replica);
+  log::info("node slab_leased slab={} generation={} region={} region_slab={} replica={}", node_slab,
+            lent.generation.value, borrower.region.value, borrower.slab.value, borrower.replica);
   return placed->second.reply;
 }
 
@@ -87,7 +86,7 @@ Status Lender::revoke(uint32_t node_slab, Generation generation) {
     FARPAGE_TRY_VOID(pool_.take_back(node_slab, generation));
   }
   returned_.notify_all();
-  spdlog::info("node slab_revoked slab={} generation={}", node_slab, generation.value);
+  log::info("node slab_revoked slab={} generation={}", node_slab, generation.value);
   return {};
 }
 

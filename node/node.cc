@@ -2,12 +2,12 @@
 
 #include <fmt/format.h>
 #include <pthread.h>
-#include <spdlog/spdlog.h>
 
 #include <algorithm>
 #include <utility>
 
 #include "base/host.h"
+#include "base/log.h"
 
 namespace farpage::node {
 namespace {
@@ -139,9 +139,9 @@ void Node::note_contact(const Status& contact) {
     was_away = std::exchange(told_away_, !answered);
   }
   if (!answered && !was_away)
-    spdlog::warn("node coordinator_away reason=\"{}\" note=\"leases go on; trying again\"",
-                 contact.error().message());
-  if (answered && was_away) spdlog::info("node coordinator_back");
+    log::warn("node coordinator_away reason=\"{}\" note=\"leases go on; trying again\"",
+              contact.error().message());
+  if (answered && was_away) log::info("node coordinator_back");
 }
 
 Milliseconds Node::join_once(Milliseconds backoff) {
@@ -151,8 +151,8 @@ Milliseconds Node::join_once(Milliseconds backoff) {
   if (joined) {
     ever_joined_ = true;
     set_membership(Membership::kJoined);
-    spdlog::info("node joined id={} slabs={} agent={}", options_.id.value, pool_->slab_count(),
-                 agent_url());
+    log::info("node joined id={} slabs={} agent={}", options_.id.value, pool_->slab_count(),
+              agent_url());
     if (options_.on_joined) options_.on_joined(*joined);
     return options_.heartbeat_interval;
   }
@@ -161,9 +161,9 @@ Milliseconds Node::join_once(Milliseconds backoff) {
     if (options_.on_refused)
       options_.on_refused(joined.error());
     else
-      spdlog::error("node refused reason=\"{}\"", joined.error().message());
+      log::error("node refused reason=\"{}\"", joined.error().message());
   } else if (joined.error().code != ErrorCode::kUnavailable) {
-    spdlog::warn("node join_refused reason=\"{}\"", joined.error().message());
+    log::warn("node join_refused reason=\"{}\"", joined.error().message());
   }
   return backoff;
 }
@@ -178,7 +178,7 @@ Milliseconds Node::beat_once() {
   if (is_forgotten(contact)) {
     set_membership(Membership::kJoining);
     if (membership() == Membership::kLeaving) return options_.heartbeat_interval;
-    spdlog::info("node forgotten note=\"the coordinator asks to join again\"");
+    log::info("node forgotten note=\"the coordinator asks to join again\"");
     return Milliseconds(0);
   }
   return options_.heartbeat_interval;
@@ -214,10 +214,10 @@ bool Node::leave(Milliseconds limit) {
   set_membership(Membership::kLeaving);
   if (is_member) {
     const Status told = client_->drain_node(options_.id);
-    if (!told) spdlog::warn("node drain_not_told reason=\"{}\"", told.error().message());
+    if (!told) log::warn("node drain_not_told reason=\"{}\"", told.error().message());
   }
   const uint32_t lent = pool_->counts().leased;
-  if (lent > 0) spdlog::info("node leaving leased_slabs={} limit_ms={}", lent, limit.count());
+  if (lent > 0) log::info("node leaving leased_slabs={} limit_ms={}", lent, limit.count());
   const bool drained = lender_.wait_until_nothing_leased(limit);
   {
     const std::lock_guard lock(mutex_);
@@ -227,10 +227,10 @@ bool Node::leave(Milliseconds limit) {
   thread_.join();
   if (ever_joined_) {
     const Status removed = client_->remove_node(options_.id, !drained);
-    if (!removed) spdlog::warn("node removal_not_told reason=\"{}\"", removed.error().message());
+    if (!removed) log::warn("node removal_not_told reason=\"{}\"", removed.error().message());
   }
   set_membership(Membership::kLeft);
-  spdlog::info("node left drained={} slabs_still_leased={}", drained, pool_->counts().leased);
+  log::info("node left drained={} slabs_still_leased={}", drained, pool_->counts().leased);
   return drained;
 }
 

@@ -2,13 +2,13 @@
 
 #include <fmt/format.h>
 #include <pthread.h>
-#include <spdlog/spdlog.h>
 
 #include <algorithm>
 #include <bit>
 #include <chrono>
 
 #include "base/check.h"
+#include "base/log.h"
 #include "base/size.h"
 #include "coordinator/api.h"
 #include "node/memory_limits.h"
@@ -184,8 +184,8 @@ void SlabPool::scrub_until_stopped() {
     lock.unlock();
     Result<OwnedSlabMemory> fresh = next_life(std::move(former));
     if (!fresh && !told)
-      spdlog::error("node slab_not_scrubbed slab={} retry_ms={} reason=\"{}\"", index,
-                    kScrubRetry.count(), fresh.error().message());
+      log::error("node slab_not_scrubbed slab={} retry_ms={} reason=\"{}\"", index,
+                 kScrubRetry.count(), fresh.error().message());
     told = !fresh;
     lock.lock();
     if (fresh) {

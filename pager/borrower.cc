@@ -1,9 +1,10 @@
 #include "pager/borrower.h"
 
 #include <pthread.h>
-#include <spdlog/spdlog.h>
 
 #include <map>
+
+#include "base/log.h"
 
 namespace farpage::pager {
 namespace {
@@ -43,7 +44,7 @@ Borrower::~Borrower() {
   stop();
   if (region_.id.value.empty()) return;
   if (const Status deleted = client_.delete_region(region_.id); !deleted)
-    spdlog::warn(
+    log::warn(
         "pager: region_not_deleted region={} reason=\"{}\" (the coordinator takes it back "
         "after its time to live)",
         region_.id.value, deleted.error().message());
@@ -86,7 +87,7 @@ void Borrower::run() {
   while (!stopping_.load(std::memory_order_acquire)) {
     const Status leased = lease_wanted();
     if (!leased && !lease_refused_)
-      spdlog::warn("pager: lease_refused reason=\"{}\" (trying again)", leased.error().message());
+      log::warn("pager: lease_refused reason=\"{}\" (trying again)", leased.error().message());
     lease_refused_ = !leased;
     const Instant now = SteadyClock::read();
     if (now >= next_heartbeat && !region_.id.value.empty()) {
@@ -161,7 +162,7 @@ Status Borrower::refresh_nodes() {
   FARPAGE_TRY(nodes, client_.nodes());
   for (const coordinator::NodeInfo& node : nodes) {
     if (!nodes_.put(node))
-      spdlog::warn("pager: too_many_nodes ignored={} limit={}", node.join.id.value, kMaxNodes);
+      log::warn("pager: too_many_nodes ignored={} limit={}", node.join.id.value, kMaxNodes);
   }
   return {};
 }
@@ -174,20 +175,20 @@ void Borrower::heartbeat() {
   }
   const Status beat = client_.heartbeat_region(region_.id, heartbeat);
   if (beat) {
-    if (coordinator_silent_) spdlog::info("pager: coordinator_back region={}", region_.id.value);
+    if (coordinator_silent_) log::info("pager: coordinator_back region={}", region_.id.value);
     coordinator_silent_ = false;
     return;
   }
   if (!coordinator_silent_)
-    spdlog::warn("pager: coordinator_silent reason=\"{}\" (paging goes on under {} leased slabs)",
-                 beat.error().message(), leased_slabs());
+    log::warn("pager: coordinator_silent reason=\"{}\" (paging goes on under {} leased slabs)",
+              beat.error().message(), leased_slabs());
   coordinator_silent_ = true;
   if (beat.error().code != ErrorCode::kNotFound) return;
   // A coordinator without our region: it lost its state. The slabs we hold stay ours at the nodes;
   // a new region is for those we still need.
   const Result<coordinator::RegionInfo> region = client_.create_region(request_);
   if (!region) return;
-  spdlog::warn("pager: region_recreated old={} new={}", region_.id.value, region->id.value);
+  log::warn("pager: region_recreated old={} new={}", region_.id.value, region->id.value);
   region_ = *region;
 }
 

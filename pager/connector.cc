@@ -1,9 +1,10 @@
 #include "pager/connector.h"
 
 #include <pthread.h>
-#include <spdlog/spdlog.h>
 
 #include <algorithm>
+
+#include "base/log.h"
 
 namespace farpage::pager {
 namespace {
@@ -58,8 +59,8 @@ void Connector::connect(LinkPort& port, NodeIndex node, Attempt& attempt) {
   const coordinator::NodeInfo info = core_.nodes.get(node);
   const Instant start = SteadyClock::read();
   if (const std::unique_ptr<rdma::Channel> broken = port.take_retired(node))
-    spdlog::warn("pager: channel_broken port={} node={} transport={} reason=\"{}\"", port.name(),
-                 info.join.id.value, to_string(broken->kind()), broken->why_broken());
+    log::warn("pager: channel_broken port={} node={} transport={} reason=\"{}\"", port.name(),
+              info.join.id.value, to_string(broken->kind()), broken->why_broken());
   if (attempt.connected_at.count() != 0) {
     core_.shared_stats.channels_broken.fetch_add(1, std::memory_order_relaxed);
     const bool short_life = start - attempt.connected_at < kShortLife;
@@ -81,9 +82,9 @@ void Connector::connect(LinkPort& port, NodeIndex node, Attempt& attempt) {
         core_.shared_stats.transport_fallbacks.fetch_add(1, std::memory_order_relaxed);
       continue;
     }
-    spdlog::debug("pager: connected port={} node={} transport={} in_us={}", port.name(),
-                  info.join.id.value, to_string(transport.kind()),
-                  (SteadyClock::read() - start).count() / 1000);
+    log::debug("pager: connected port={} node={} transport={} in_us={}", port.name(),
+               info.join.id.value, to_string(transport.kind()),
+               (SteadyClock::read() - start).count() / 1000);
     core_.shared_stats.channels_connected.fetch_add(1, std::memory_order_relaxed);
     core_.shared_stats.connected_by_kind[static_cast<size_t>(transport.kind())].fetch_add(
         1, std::memory_order_relaxed);
@@ -98,8 +99,8 @@ void Connector::connect(LinkPort& port, NodeIndex node, Attempt& attempt) {
   (void)core_.unreachable_since_ns[node.value].compare_exchange_strong(reachable, start.count(),
                                                                        std::memory_order_relaxed);
   if (attempt.pause.count() == 0)
-    spdlog::warn("pager: connect_failed port={} node={} reason=\"{}\"", port.name(),
-                 info.join.id.value, reasons);
+    log::warn("pager: connect_failed port={} node={} reason=\"{}\"", port.name(),
+              info.join.id.value, reasons);
   attempt.pause = std::clamp(attempt.pause * 2, kFirstPause, kLongestPause);
   attempt.not_before = SteadyClock::read() + attempt.pause;
 }

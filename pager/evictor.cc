@@ -1,12 +1,12 @@
 #include "pager/evictor.h"
 
 #include <pthread.h>
-#include <spdlog/spdlog.h>
 #include <unistd.h>
 
 #include <algorithm>
 
 #include "base/check.h"
+#include "base/log.h"
 
 namespace farpage::pager {
 namespace {
@@ -256,8 +256,8 @@ void Evictor::finish_batch() {
   }
   // Nothing could be written back: do not spin on it.
   if ((++stuck_batches_ == 1 || stuck_batches_ % 1000 == 0) && core_.space.alive())
-    spdlog::warn("pager: eviction_stuck batches={} resident_pages={}", stuck_batches_,
-                 core_.budget.used());
+    log::warn("pager: eviction_stuck batches={} resident_pages={}", stuck_batches_,
+              core_.budget.used());
   std::this_thread::sleep_for(Milliseconds(1));
 }
 

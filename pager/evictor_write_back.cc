@@ -1,9 +1,9 @@
 // Phases 3 to 5 of a batch: to the replicas, acknowledged, dropped.
-#include <spdlog/spdlog.h>
 
 #include <algorithm>
 
 #include "base/check.h"
+#include "base/log.h"
 #include "pager/evictor.h"
 
 namespace farpage::pager {
@@ -244,8 +244,8 @@ void Evictor::finish_drop(std::span<const uffd::PageRun> spans,
   for (size_t s = 0; s < spans.size(); ++s) {
     const bool ok = dropped && results[s].sys_errno == 0;
     if (dropped && !ok)
-      spdlog::warn("pager: drop_refused page={} pages={} errno={}", spans[s].first.value,
-                   spans[s].pages, results[s].sys_errno);
+      log::warn("pager: drop_refused page={} pages={} errno={}", spans[s].first.value,
+                spans[s].pages, results[s].sys_errno);
     for (uint32_t p = 0; p < spans[s].pages; ++p) {
       while (victims_[v].page.value != spans[s].first.value + p) ++v;
       Victim& victim = victims_[v];

@@ -3,10 +3,10 @@
 #include <poll.h>
 #include <pthread.h>
 #include <sched.h>
-#include <spdlog/spdlog.h>
 
 #include <variant>
 
+#include "base/log.h"
 #include "pager/discard.h"
 
 namespace farpage::pager {
@@ -26,7 +26,7 @@ void pin_this_thread(int cpu) {
   CPU_ZERO(&set);
   CPU_SET(static_cast<unsigned>(cpu), &set);
   if (pthread_setaffinity_np(pthread_self(), sizeof set, &set) != 0)
-    spdlog::warn("pager: cannot_pin cpu={}", cpu);
+    log::warn("pager: cannot_pin cpu={}", cpu);
 }
 
 uint64_t nanoseconds_since(Instant since) {
@@ -80,14 +80,13 @@ size_t FaultWorker::read_and_handle() {
     } else if (const auto* unmapped = std::get_if<uffd::Unmapped>(&event)) {
       handle_unmapped(*unmapped);
     } else if (const auto* moved = std::get_if<uffd::Moved>(&event)) {
-      spdlog::error(
+      log::error(
           "pager: mremap_past_the_shim page={} pages={}: touching the moved memory is SIGBUS",
           moved->run.first.value, moved->run.pages);
     } else if (auto* forked = std::get_if<uffd::Forked>(&event)) {
       core_.on_forked(std::move(forked->child));
     } else if (const auto* stray = std::get_if<uffd::StrayFault>(&event)) {
-      spdlog::error("pager: stray_fault address={:#x}: the program gets SIGBUS there",
-                    stray->address);
+      log::error("pager: stray_fault address={:#x}: the program gets SIGBUS there", stray->address);
     }
   }
   return count;
@@ -229,7 +228,7 @@ void FaultWorker::fail_for_room(PageIndex page, Instant since) {
   if (!core_.table.transition(page, word, fetching)) return;
   core_.table.transition_owned(page, fetching, fetching.to(PageState::kLost));
   stats_.faults_failed.add();
-  spdlog::error(
+  log::error(
       "pager: no_room address={:#x} page={} waited_ms={} budget_pages={}: nothing could be written "
       "back (is there a memory node with free slabs?); the program gets SIGBUS there",
       core_.space.address_of(page), page.value, nanoseconds_since(since) / 1'000'000,

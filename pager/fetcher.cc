@@ -1,8 +1,7 @@
 #include "pager/fetcher.h"
 
-#include <spdlog/spdlog.h>
-
 #include "base/check.h"
+#include "base/log.h"
 
 namespace farpage::pager {
 namespace {
@@ -224,7 +223,7 @@ void Fetcher::give_up(Slot& slot, const char* why) {
   std::string nodes;
   for (uint32_t i = 0; lease != nullptr && i < lease->replica_count; ++i)
     nodes += (i > 0 ? "," : "") + core_.nodes.name_of(lease->replicas[i].node);
-  spdlog::error(
+  log::error(
       "pager: page_lost address={:#x} page={} nodes={} after_ms={} reason=\"{}\": the program gets "
       "SIGBUS there",
       core_.space.address_of(slot.page), slot.page.value, nodes,
@@ -238,8 +237,7 @@ void Fetcher::give_up(Slot& slot, const char* why) {
 void Fetcher::poison(Slot& slot) {
   const Status done = core_.space.poison({slot.page, 1});
   if (!done && done.error().code == ErrorCode::kUnavailable) return;  // again after the events
-  if (!done)
-    spdlog::error("pager: poison_failed page={} {}", slot.page.value, done.error().message());
+  if (!done) log::error("pager: poison_failed page={} {}", slot.page.value, done.error().message());
   release(slot);
 }
 

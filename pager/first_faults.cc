@@ -1,9 +1,9 @@
 #include "pager/first_faults.h"
 
-#include <spdlog/spdlog.h>
-
 #include <algorithm>
 #include <array>
+
+#include "base/log.h"
 
 namespace farpage::pager {
 
@@ -19,7 +19,7 @@ bool FirstFaults::answer() {
     } else if (const auto* unmapped = std::get_if<uffd::Unmapped>(&event)) {
       discard(unmapped->run);
     } else {
-      spdlog::error("pager: unexpected_event of a forked child: mremap or clone past the shim");
+      log::error("pager: unexpected_event of a forked child: mremap or clone past the shim");
     }
   }
   return enough;

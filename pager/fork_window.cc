@@ -1,7 +1,6 @@
 #include "pager/fork_window.h"
 
-#include <spdlog/spdlog.h>
-
+#include "base/log.h"
 #include "pager/discard.h"
 
 namespace farpage::pager {
@@ -101,7 +100,7 @@ Result<std::unique_ptr<Member>> ForkWindow::make_member(uffd::AddressSpace& chil
 
 // Without a snapshot nobody knows what is in the child: where something is missing it gets SIGBUS.
 Result<std::unique_ptr<Member>> ForkWindow::make_lost_member() const {
-  spdlog::error("pager: fork_past_the_shim: the child gets SIGBUS where memory was away");
+  log::error("pager: fork_past_the_shim: the child gets SIGBUS where memory was away");
   return Member::copy_of(core_.member, [](PageIndex, PageWord word) {
     return word.state() == PageState::kEmpty ? word : word.to(PageState::kLost);
   });
@@ -113,8 +112,8 @@ void ForkWindow::born(std::unique_ptr<uffd::AddressSpace> child) {
   ++children_;
   changed_.notify_all();
   if (!member) {
-    spdlog::error("pager: child_stranded reason=\"{}\": it waits for ever where memory was away",
-                  member.error().message());
+    log::error("pager: child_stranded reason=\"{}\": it waits for ever where memory was away",
+               member.error().message());
     stranded_.push_back(std::move(child));
     return;
   }

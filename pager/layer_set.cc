@@ -1,8 +1,8 @@
 #include "pager/layer_set.h"
 
-#include <spdlog/spdlog.h>
-
 #include <utility>
+
+#include "base/log.h"
 
 namespace farpage::pager {
 
@@ -43,8 +43,7 @@ std::optional<LayerId> LayerSet::writable(PageIndex page,
   const Status added = add(std::nullopt);
   family_lock.lock();
   if (!added && !std::exchange(full_, true))
-    spdlog::warn("pager: no_layer reason=\"{}\": some pages stay resident",
-                 added.error().message());
+    log::warn("pager: no_layer reason=\"{}\": some pages stay resident", added.error().message());
   return std::nullopt;  // the next try finds it, and asks for the slab
 }
 

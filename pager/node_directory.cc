@@ -1,7 +1,6 @@
 #include "pager/node_directory.h"
 
-#include <spdlog/spdlog.h>
-
+#include "base/log.h"
 #include "pager/options.h"
 
 namespace farpage::pager {
@@ -38,8 +37,8 @@ size_t NodeDirectory::size() const {
 bool mark_lost(const LeaseMap& leases, const NodeDirectory& nodes, PageIndex page,
                const ReplicaLease& replica, const char* why) {
   if (replica.lost.exchange(true, std::memory_order_acq_rel)) return false;
-  spdlog::warn("pager: replica_lost slab={} node={} reason=\"{}\"", leases.slab_of(page).value,
-               nodes.name_of(replica.node), why);
+  log::warn("pager: replica_lost slab={} node={} reason=\"{}\"", leases.slab_of(page).value,
+            nodes.name_of(replica.node), why);
   return true;
 }
 

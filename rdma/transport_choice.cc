@@ -1,10 +1,10 @@
 #include "rdma/transport_choice.h"
 
 #include <fmt/format.h>
-#include <spdlog/spdlog.h>
 
 #include <algorithm>
 
+#include "base/log.h"
 #include "rdma/shm/shm.h"
 #include "rdma/tcp/tcp.h"
 #include "rdma/verbs/verbs.h"
@@ -46,7 +46,7 @@ Result<std::vector<std::unique_ptr<Transport>>> make_transports(const TransportC
         } else if (!choice.automatic) {
           return tl::unexpected(verbs.error());
         } else {
-          spdlog::debug("transports: no_verbs reason=\"{}\"", verbs.error().message());
+          log::debug("transports: no_verbs reason=\"{}\"", verbs.error().message());
         }
         break;
       }

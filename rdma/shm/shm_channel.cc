@@ -2,11 +2,11 @@
 
 #include <fmt/format.h>
 #include <poll.h>
-#include <spdlog/spdlog.h>
 
 #include <algorithm>
 #include <cstring>
 
+#include "base/log.h"
 #include "rdma/adaptive_wait.h"
 #include "rdma/limits.h"
 #include "rdma/shm/seqpacket.h"
@@ -172,7 +172,7 @@ CompletionStatus ShmChannel::attach(const Request& request, const Reply& reply, 
   Result<std::shared_ptr<Mapping>> slab =
       process_->mappings.get({session_.host_number, reply.lease}, memfd, reply.bytes);
   if (!slab) {
-    spdlog::error("shm attach_failed node={} error=\"{}\"", session_.name, slab.error().message());
+    log::error("shm attach_failed node={} error=\"{}\"", session_.name, slab.error().message());
     return CompletionStatus::kLocalError;
   }
   attachments_[request.key] = {std::move(*slab), request.generation, reply.slot, reply.lease,

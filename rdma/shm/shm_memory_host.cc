@@ -1,6 +1,5 @@
 #include <poll.h>
 #include <pthread.h>
-#include <spdlog/spdlog.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -12,6 +11,7 @@
 
 #include "base/check.h"
 #include "base/host.h"
+#include "base/log.h"
 #include "rdma/log_limiter.h"
 #include "rdma/shm/seqpacket.h"
 #include "rdma/shm/shm.h"
@@ -56,8 +56,7 @@ class ShmMemoryHost final : public MemoryHost {
 
   void withdraw(RemoteKey key) override {
     if (!peers_.withdraw(key, options_.withdraw_grace))
-      spdlog::warn(
-          "shm_host withdraw_overdue reason=\"a borrower stopped in the middle of a copy\"");
+      log::warn("shm_host withdraw_overdue reason=\"a borrower stopped in the middle of a copy\"");
   }
 
   Result<QueuePairEndpoint> accept(const QueuePairEndpoint& /*peer*/) override {
@@ -154,7 +153,7 @@ bool ShmMemoryHost::serve(ShmPeer& peer) {
 
 void ShmMemoryHost::log_closed(const char* reason) {
   if (const auto held = log_limiter_.allow(SteadyClock::read()))
-    spdlog::warn("shm_host connection_closed reason=\"{}\" suppressed={}", reason, *held);
+    log::warn("shm_host connection_closed reason=\"{}\" suppressed={}", reason, *held);
 }
 
 }  // namespace
@@ -164,7 +163,7 @@ Result<std::unique_ptr<MemoryHost>> make_shm_memory_host(ShmHostOptions options)
   if (options.max_peers == 0) return fail(ErrorCode::kInvalid, "max_peers must be at least 1");
   FARPAGE_TRY(listener, shm::listen_at(options.socket_path));
   FARPAGE_TRY(wake, Fd::from_call(::eventfd(0, EFD_CLOEXEC), "eventfd"));
-  spdlog::info("shm_host listening path={}", options.socket_path);
+  log::info("shm_host listening path={}", options.socket_path);
   return std::make_unique<shm::ShmMemoryHost>(std::move(options), std::move(listener),
                                               std::move(wake));
 }

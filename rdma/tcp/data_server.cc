@@ -2,7 +2,6 @@
 
 #include <pthread.h>
 #include <sched.h>
-#include <spdlog/spdlog.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
@@ -11,6 +10,7 @@
 #include <cstring>
 
 #include "base/check.h"
+#include "base/log.h"
 #include "rdma/tcp/socket.h"
 
 namespace farpage::rdma::tcp {
@@ -167,8 +167,8 @@ void DataServer::on_accept(int result, bool more) {
   // Out of descriptors or memory: try again at the next tick and not in a loop.
   if (result == -EMFILE || result == -ENFILE || result == -ENOMEM || result == -ENOBUFS) {
     if (const auto held = shared_.log_limiter.allow(SteadyClock::read()))
-      spdlog::error("tcp_host accept_failed error=\"{}\" suppressed={}", ::strerrordesc_np(-result),
-                    *held);
+      log::error("tcp_host accept_failed error=\"{}\" suppressed={}", ::strerrordesc_np(-result),
+                 *held);
     return arm_tick();
   }
   if (!more) arm_accept();
@@ -178,9 +178,8 @@ void DataServer::on_accept(int result, bool more) {
   if (shared_.connections.fetch_add(1, std::memory_order_relaxed) >= options_.max_connections) {
     shared_.connections.fetch_sub(1, std::memory_order_relaxed);
     if (const auto held = shared_.log_limiter.allow(SteadyClock::read()))
-      spdlog::warn(
-          "tcp_host connection_refused reason=\"max_connections={} reached\" suppressed={}",
-          options_.max_connections, *held);
+      log::warn("tcp_host connection_refused reason=\"max_connections={} reached\" suppressed={}",
+                options_.max_connections, *held);
     return;
   }
   tune(socket.get());
@@ -252,8 +251,8 @@ void DataServer::close(Peer& peer, std::string_view reason) {
   some_closing_ = true;
   if (!reason.empty()) {
     if (const auto held = shared_.log_limiter.allow(SteadyClock::read()))
-      spdlog::warn("tcp_host connection_closed peer={} reason=\"{}\" suppressed={}",
-                   peer_name(peer.connection.socket()), reason, *held);
+      log::warn("tcp_host connection_closed peer={} reason=\"{}\" suppressed={}",
+                peer_name(peer.connection.socket()), reason, *held);
   }
   // Ends what the ring still does with it; forget_closed() waits for that.
   ::shutdown(peer.connection.socket(), SHUT_RDWR);

@@ -1,9 +1,9 @@
 #include <fmt/format.h>
-#include <spdlog/spdlog.h>
 #include <sys/socket.h>
 
 #include <vector>
 
+#include "base/log.h"
 #include "rdma/tcp/data_server.h"
 #include "rdma/tcp/socket.h"
 #include "rdma/tcp/tcp.h"
@@ -100,8 +100,8 @@ Result<std::unique_ptr<MemoryHost>> make_tcp_memory_host(TcpHostOptions options)
   address.port = port;
   auto host = std::make_unique<tcp::TcpMemoryHost>(options, std::move(listener), address);
   FARPAGE_TRY_VOID(host->start());
-  spdlog::info("tcp_host listening host={} port={} threads={}", options.listen_host, port,
-               options.server_threads);
+  log::info("tcp_host listening host={} port={} threads={}", options.listen_host, port,
+            options.server_threads);
   return host;
 }
 

@@ -2,12 +2,13 @@
 
 #include <poll.h>
 #include <pthread.h>
-#include <spdlog/spdlog.h>
 #include <sys/eventfd.h>
 
 #include <algorithm>
 #include <array>
 #include <system_error>
+
+#include "base/log.h"
 
 namespace farpage::rdma::verbs {
 namespace {
@@ -92,19 +93,18 @@ void AsyncEvents::drain() {
     library.ack_async_event(&event);
     switch (subject) {
       case Subject::kQueuePair:
-        spdlog::warn("verbs: queue pair event device={} qpn={} event=\"{}\"", device_->name(), qpn,
-                     text);
+        log::warn("verbs: queue pair event device={} qpn={} event=\"{}\"", device_->name(), qpn,
+                  text);
         if (handlers_.on_queue_pair_error) handlers_.on_queue_pair_error(qpn, type);
         break;
       case Subject::kPort:
-        spdlog::warn("verbs: port event device={} port={} event=\"{}\"", device_->name(), port,
-                     text);
+        log::warn("verbs: port event device={} port={} event=\"{}\"", device_->name(), port, text);
         break;
       case Subject::kDevice:
-        spdlog::error("verbs: device event device={} event=\"{}\"", device_->name(), text);
+        log::error("verbs: device event device={} event=\"{}\"", device_->name(), text);
         break;
       case Subject::kOther:
-        spdlog::debug("verbs: event device={} event=\"{}\"", device_->name(), text);
+        log::debug("verbs: event device={} event=\"{}\"", device_->name(), text);
         break;
     }
   }

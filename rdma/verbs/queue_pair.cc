@@ -1,12 +1,11 @@
 #include "rdma/verbs/queue_pair.h"
 
-#include <spdlog/spdlog.h>
-
 #include <cerrno>
 #include <cstring>
 #include <utility>
 
 #include "base/host.h"
+#include "base/log.h"
 
 namespace farpage::rdma::verbs {
 namespace {
@@ -78,8 +77,8 @@ QueuePairHandle::~QueuePairHandle() {
   const uint32_t number = queue_pair_->qp_num;
   // Only a driver that lost its device refuses; what relies on the destruction must be known then.
   if (const int error = device_->library().destroy_qp(queue_pair_); error != 0)
-    spdlog::error("verbs: queue_pair_not_destroyed device={} qpn={} error=\"{}\"", device_->name(),
-                  number, ::strerrordesc_np(error));
+    log::error("verbs: queue_pair_not_destroyed device={} qpn={} error=\"{}\"", device_->name(),
+               number, ::strerrordesc_np(error));
 }
 
 Status QueuePair::reset() {

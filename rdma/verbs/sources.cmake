@@ -14,7 +14,7 @@ if(FARPAGE_HAVE_VERBS)
     verbs/verbs_memory_host.cc
     verbs/verbs_transport.cc)
   target_include_directories(farpage_rdma SYSTEM PRIVATE ${FARPAGE_VERBS_INCLUDE})
-  target_link_libraries(farpage_rdma PRIVATE spdlog::spdlog Threads::Threads ${CMAKE_DL_LIBS})
+  target_link_libraries(farpage_rdma PRIVATE farpage::log Threads::Threads ${CMAKE_DL_LIBS})
 else()
   target_sources(farpage_rdma PRIVATE verbs/verbs_absent.cc)
 endif()

@@ -1,9 +1,9 @@
 #include "rdma/verbs/verbs_memory_host.h"
 
-#include <spdlog/spdlog.h>
-
 #include <algorithm>
 #include <array>
+
+#include "base/log.h"
 
 namespace farpage::rdma::verbs {
 namespace {
@@ -93,14 +93,13 @@ Result<QueuePairEndpoint> VerbsMemoryHost::accept(const QueuePairEndpoint& peer)
   ours.mtu_bytes = queue_pair.mtu_bytes();
   ours.max_rd_atomic = queue_pair.read_depth();
   ours.max_dest_rd_atomic = queue_pair.answer_depth();
-  spdlog::info("verbs: peer accepted device={} qpn={} peer_qpn={} peer_gid={} mtu={} read_depth={}",
-               device_->name(), ours.qpn, peer.qpn, peer.gid, ours.mtu_bytes,
-               ours.max_dest_rd_atomic);
+  log::info("verbs: peer accepted device={} qpn={} peer_qpn={} peer_gid={} mtu={} read_depth={}",
+            device_->name(), ours.qpn, peer.qpn, peer.gid, ours.mtu_bytes, ours.max_dest_rd_atomic);
   Peer& accepted =
       peers_.emplace(ours.qpn, Peer{std::move(queue_pair), peer, false, {}}).first->second;
   accepted.pass = fences_->enter(peer.session, 0, [&fenced = accepted.queue_pair] {
     if (const Status done = fenced.reset(); !done)
-      spdlog::error("verbs: peer_not_fenced {}", done.error().message());
+      log::error("verbs: peer_not_fenced {}", done.error().message());
   });
   return ours;
 }
@@ -114,9 +113,9 @@ HostCounters VerbsMemoryHost::counters() const {
 }
 
 VerbsMemoryHost::Peers::iterator VerbsMemoryHost::drop(Peers::iterator peer, std::string_view why) {
-  spdlog::info("verbs: peer dropped device={} qpn={} peer_qpn={} peer_gid={} reason=\"{}\"",
-               device_->name(), peer->first, peer->second.endpoint.qpn, peer->second.endpoint.gid,
-               why);
+  log::info("verbs: peer dropped device={} qpn={} peer_qpn={} peer_gid={} reason=\"{}\"",
+            device_->name(), peer->first, peer->second.endpoint.qpn, peer->second.endpoint.gid,
+            why);
   return peers_.erase(peer);
 }
 

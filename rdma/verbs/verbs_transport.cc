@@ -1,10 +1,10 @@
 #include "rdma/verbs/verbs_transport.h"
 
-#include <spdlog/spdlog.h>
 #include <unistd.h>
 
 #include <algorithm>
 
+#include "base/log.h"
 #include "rdma/verbs/choices.h"
 #include "rdma/verbs/port_facts.h"
 #include "rdma/verbs/queue_pair.h"
@@ -77,7 +77,7 @@ Result<std::unique_ptr<Channel>> VerbsTransport::connect(const TransportAddress&
   const ChannelLimits limits = {.operations_in_flight = in_flight,
                                 .reads_in_flight = std::min(queue_pair.read_depth(), in_flight),
                                 .operation_bytes = local.port.max_message_bytes};
-  spdlog::info(
+  log::info(
       "verbs: connected device={} port={} gid_index={} mtu={} read_depth={} qpn={} peer_qpn={}",
       local.port.device, local.port.port, local.gid.index, queue_pair.mtu_bytes(),
       queue_pair.read_depth(), queue_pair.number(), peer.qpn);

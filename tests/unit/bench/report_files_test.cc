@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <unistd.h>
+
 #include <filesystem>
 #include <fstream>
 #include <sstream>
@@ -30,7 +32,7 @@ Report report_of_a_hundred() {
 class ReportFiles : public testing::Test {
  protected:
   void SetUp() override {
-    folder_ = testing::TempDir() + "report_files_test";
+    folder_ = testing::TempDir() + "report_files_test." + std::to_string(::getpid());
     std::filesystem::remove_all(folder_);
   }
   void TearDown() override { std::filesystem::remove_all(folder_); }
