@@ -15,11 +15,6 @@ namespace {
 // Spin, giving the core away at each turn, before blocking: a wake-up costs more than this.
 constexpr Nanoseconds kSpin = std::chrono::microseconds(50);
 constexpr Nanoseconds kRoomWait = Milliseconds(1);
-// Every fault wakes all workers that watch, and one of them gets it. One that came too late this
-// many times in a row is on a core where nobody faults: it rests, rather than take that core from
-// whoever works there (a memory node's server, the network's softirq) for nothing.
-constexpr uint32_t kLostRacesToRest = 8;
-constexpr Milliseconds kRest{2};
 
 void pin_this_thread(int cpu) {
   cpu_set_t set;
@@ -35,11 +30,12 @@ uint64_t nanoseconds_since(Instant since) {
 
 }  // namespace
 
-FaultWorker::FaultWorker(Core& core, Ports ports, TrendDetector& trends, int cpu,
-                         const Doorbell& stop)
+FaultWorker::FaultWorker(Core& core, Ports ports, TrendDetector& trends, WatchRota& rota,
+                         uint32_t index, int cpu)
     : core_(core),
       trends_(trends),
-      stop_(stop),
+      rota_(&rota),
+      index_(index),
       fetcher_(core, ports.demand, stats_),
       prefetcher_(core, ports.prefetch, stats_),
       thread_([this, cpu] { run(cpu); }) {}
@@ -54,8 +50,9 @@ void FaultWorker::run(int cpu) {
     const bool prefetched = prefetcher_.progress();
     if (parked_count_ > 0) retry_parked();
     if (!in_flight()) {
-      // More than one at a time: there may be another by now. Else a read would only say no.
-      if (events < 2) watch(events > 0 || fetched || prefetched);
+      // On one CPU the program runs as soon as it is woken, so its next fault is there already when
+      // this thread goes on: a poll() before the read would only be on its way.
+      if (events == 0) watched_ = rota_->watch(index_, core_.space.event_descriptor());
     } else if (events > 0 || fetched || prefetched) {
       idle_since_ = Instant{0};
     } else {
@@ -73,6 +70,7 @@ size_t FaultWorker::read_and_handle() {
   const Instant now = SteadyClock::read();
   for (uffd::Event& event : std::span(events).first(count)) {
     if (const auto* fault = std::get_if<uffd::Fault>(&event)) {
+      rota_->won(index_, {fault->thread, !watched_});
       short_of_room_ = false;
       if (handle(*fault, now)) continue;
       if (short_of_room_) stats_.faults_waited_room.add();
@@ -89,6 +87,7 @@ size_t FaultWorker::read_and_handle() {
       log::error("pager: stray_fault address={:#x}: the program gets SIGBUS there", stray->address);
     }
   }
+  watched_ = false;
   return count;
 }
 
@@ -101,23 +100,6 @@ void FaultWorker::retry_parked() {
   }
   parked_count_ = kept;
   fetcher_.post_queued();
-}
-
-void FaultWorker::watch(bool worked) {
-  if (worked) {
-    lost_races_ = 0;
-  } else if (++lost_races_ >= kLostRacesToRest) {
-    lost_races_ = kLostRacesToRest / 2;
-    pollfd stop{stop_.fd(), POLLIN, 0};
-    (void)::poll(&stop, 1, static_cast<int>(kRest.count()));
-  }
-  std::array<pollfd, 2> polls{pollfd{core_.space.event_descriptor(), POLLIN, 0},
-                              pollfd{stop_.fd(), POLLIN, 0}};
-  (void)::poll(polls.data(), polls.size(), -1);
-  if ((polls[0].revents & (POLLERR | POLLHUP | POLLNVAL)) != 0 && polls[1].revents == 0) {
-    // The target is going away; whoever watches it stops us.
-    (void)::poll(&polls[1], 1, 10);
-  }
 }
 
 void FaultWorker::wait_in_flight() {

@@ -7,11 +7,11 @@
 #include <array>
 #include <thread>
 
-#include "base/doorbell.h"
 #include "pager/core.h"
 #include "pager/fetcher.h"
 #include "pager/prefetcher.h"
 #include "pager/trend.h"
+#include "pager/watch_rota.h"
 
 namespace farpage::pager {
 
@@ -29,10 +29,11 @@ class FaultWorker {
     LinkPort& demand;
     LinkPort& prefetch;
   };
-  // cpu < 0: not pinned. `stop`: rung at the end.
-  FaultWorker(Core& core, Ports ports, TrendDetector& trends, int cpu, const Doorbell& stop);
+  // `index`: its place in the rota, which is stopped before the worker ends. cpu < 0: not pinned.
+  FaultWorker(Core& core, Ports ports, TrendDetector& trends, WatchRota& rota, uint32_t index,
+              int cpu);
   // Without a thread: for resolve_here() alone.
-  FaultWorker(Core& core, Ports ports, TrendDetector& trends, const Doorbell& stop);
+  FaultWorker(Core& core, Ports ports, TrendDetector& trends);
 
   // Sees a fault of the calling thread through, from its signal handler
   // (fault_worker_in_thread.cc). One thread at a time.
@@ -54,8 +55,6 @@ class FaultWorker {
   bool in_flight() const {
     return parked_count_ > 0 || fetcher_.outstanding() > 0 || prefetcher_.outstanding() > 0;
   }
-  // Blocks until there is an event to read. `worked`: since the last time something was done.
-  void watch(bool worked);
   void wait_in_flight();
 
   // True: answered, or somebody else will. False: try again later (parked).
@@ -75,14 +74,15 @@ class FaultWorker {
 
   Core& core_;
   TrendDetector& trends_;
-  const Doorbell& stop_;
+  WatchRota* rota_ = nullptr;  // none without a thread
+  uint32_t index_ = 0;
+  bool watched_ = false;  // since the last fault
   WorkerStats stats_;
   Fetcher fetcher_;
   Prefetcher prefetcher_;
   std::array<Parked, kMaxParked> parked_;
   size_t parked_count_ = 0;
   bool short_of_room_ = false;  // some parked fault waits for the evictor
-  uint32_t lost_races_ = 0;     // woken in a row to find that another worker had read the fault
   Instant idle_since_{0};
   std::jthread thread_;
 };

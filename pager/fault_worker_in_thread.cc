@@ -18,10 +18,9 @@ bool is_held(PageState state) {
 
 }  // namespace
 
-FaultWorker::FaultWorker(Core& core, Ports ports, TrendDetector& trends, const Doorbell& stop)
+FaultWorker::FaultWorker(Core& core, Ports ports, TrendDetector& trends)
     : core_(core),
       trends_(trends),
-      stop_(stop),
       fetcher_(core, ports.demand, stats_),
       prefetcher_(core, ports.prefetch, stats_) {}
 

@@ -46,7 +46,8 @@ class PagerThreads final : public Pager, private LayerOwner {
     PinMap pins;
     AccessMap access;
     Mapping buffers;
-    Doorbell stop_bell, connector_bell;
+    std::unique_ptr<WatchRota> rota;
+    Doorbell connector_bell;
   };
 
   PagerThreads(Parts parts, coordinator::Client& client, OnChild on_child)
@@ -75,7 +76,7 @@ class PagerThreads final : public Pager, private LayerOwner {
     readahead_.reset();  // it may wait for a fault worker
     layers_.disown();    // their heartbeats read the workers' counters
     core_.stopping.store(true, std::memory_order_release);
-    parts_.stop_bell.ring();
+    parts_.rota->stop();
     parts_.connector_bell.ring();
     budget_.interrupt();
   }
@@ -97,12 +98,12 @@ class PagerThreads final : public Pager, private LayerOwner {
     for (uint32_t i = 0; i < parts_.options.workers; ++i) {
       const FaultWorker::Ports ports{*ports_[2 * i], *ports_[2 * i + 1]};
       if (parts_.options.resolve_in_thread) {
-        workers_.push_back(std::make_unique<FaultWorker>(core_, ports, trends_, parts_.stop_bell));
+        workers_.push_back(std::make_unique<FaultWorker>(core_, ports, trends_));
         continue;
       }
       const bool pin = parts_.options.pin_workers && !cpus.empty();
-      workers_.push_back(std::make_unique<FaultWorker>(
-          core_, ports, trends_, pin ? cpus[i % cpus.size()] : -1, parts_.stop_bell));
+      workers_.push_back(std::make_unique<FaultWorker>(core_, ports, trends_, *parts_.rota, i,
+                                                       pin ? cpus[i % cpus.size()] : -1));
     }
     evictor_ = std::make_unique<Evictor>(core_, *ports_.back(), !agent);
     readahead_ = std::make_unique<Readahead>(core_);
@@ -330,11 +331,11 @@ Result<std::unique_ptr<PagerThreads>> make_pager(const PagerOptions& options,
   FARPAGE_TRY(pins, PinMap::create(space->pages(), pin_limit));
   FARPAGE_TRY(access, AccessMap::create(space->pages()));
   FARPAGE_TRY(buffers, Mapping::anonymous(PagerThreads::buffer_bytes(complete.workers), true));
-  FARPAGE_TRY(stop_bell, Doorbell::create());
+  FARPAGE_TRY(rota, WatchRota::create(complete.workers));
   FARPAGE_TRY(connector_bell, Doorbell::create());
   return std::make_unique<PagerThreads>(
       PagerThreads::Parts{std::move(complete), std::move(space), std::move(member), std::move(pins),
-                          std::move(access), std::move(buffers), std::move(stop_bell),
+                          std::move(access), std::move(buffers), std::move(rota),
                           std::move(connector_bell)},
       client, std::move(on_child));
 }

@@ -1,0 +1,68 @@
+#include "pager/watch_rota.h"
+
+#include <poll.h>
+
+#include <algorithm>
+#include <array>
+
+namespace farpage::pager {
+
+Result<std::unique_ptr<WatchRota>> WatchRota::create(uint32_t workers) {
+  std::vector<Doorbell> bells;
+  for (uint32_t i = 0; i < workers; ++i) {
+    FARPAGE_TRY(bell, Doorbell::create());
+    bells.push_back(std::move(bell));
+  }
+  return std::unique_ptr<WatchRota>(new WatchRota(std::move(bells)));
+}
+
+bool WatchRota::watch(uint32_t worker, int events) {
+  if (stopped_.load(std::memory_order_acquire)) return false;
+  Worker& me = workers_[worker];
+  const Doorbell& bell = bells_[worker];
+  std::array<pollfd, 2> polls{pollfd{events, POLLIN, 0}, pollfd{bell.fd(), POLLIN, 0}};
+  me.duty.store(Duty::kWatch, std::memory_order_release);
+  (void)::poll(polls.data(), polls.size(), -1);
+  me.duty.store(Duty::kWork, std::memory_order_relaxed);
+  if (polls[1].revents == 0) {
+    // The target is going away; whoever watches it stops us.
+    if ((polls[0].revents & (POLLERR | POLLHUP | POLLNVAL)) != 0) (void)::poll(&polls[1], 1, 10);
+    return (polls[0].revents & POLLIN) != 0;
+  }
+  if (stopped_.load(std::memory_order_acquire)) return false;
+  (void)bell.wait(Milliseconds(0));
+  if ((polls[0].revents & POLLIN) != 0) return true;
+  me.duty.store(Duty::kRest, std::memory_order_release);
+  const bool recalled = bell.wait(me.rest);
+  me.duty.store(Duty::kWork, std::memory_order_relaxed);
+  me.rest = recalled ? kFirstRest : std::min(me.rest * 2, kLongestRest);
+  return false;
+}
+
+void WatchRota::won(uint32_t worker, Win win) {
+  if (bells_.size() == 1) return;
+  Worker& me = workers_[worker];
+  me.rest = kFirstRest;
+  const bool alone = last_winner_.load(std::memory_order_relaxed) == worker;
+  if (!alone) last_winner_.store(worker, std::memory_order_relaxed);
+  if (alone && win.at_once && win.thread == me.thread) {
+    me.doubts = 0;
+    if (++me.wins >= kWinsToDismiss) ring_all_on(Duty::kWatch, worker);
+    return;
+  }
+  me.wins = 0;
+  me.thread = win.thread;
+  if (++me.doubts >= kDoubtsToRecall) ring_all_on(Duty::kRest, worker);
+}
+
+void WatchRota::ring_all_on(Duty duty, uint32_t but) {
+  for (uint32_t i = 0; i < bells_.size(); ++i)
+    if (i != but && workers_[i].duty.load(std::memory_order_acquire) == duty) bells_[i].ring();
+}
+
+void WatchRota::stop() {
+  stopped_.store(true, std::memory_order_release);
+  for (const Doorbell& bell : bells_) bell.ring();
+}
+
+}  // namespace farpage::pager

@@ -1,0 +1,65 @@
+// WatchRota: which of the fault workers watch for faults, and which rest.
+//
+// A fault wakes every worker that polls the descriptor. One of them reads it; the others find
+// nothing and go back to sleep inside poll(), without a word to us. Each such waking is on the
+// faulting thread's way (under emulation 20 us of 200) and takes a CPU from whoever works there. So
+// a worker that has good reason to think that the one faulting thread runs on its own CPU sends the
+// others to rest, and calls them back as soon as it has not: it then would have to be woken across
+// CPUs, the dearest thing on the path.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/doorbell.h"
+
+namespace farpage::pager {
+
+// Threads: watch() and won() of a worker by its own thread, stop() by any.
+class WatchRota {
+ public:
+  static constexpr uint32_t kWinsToDismiss = 8;
+  static constexpr uint32_t kDoubtsToRecall = 2;
+  static constexpr Milliseconds kFirstRest{2}, kLongestRest{64};  // doubled from rest to rest
+
+  // What a worker that has read faults knows of them.
+  struct Win {
+    uint32_t thread = 0;  // the last of the faulting threads
+    // It found them without having watched. That is what happens on one CPU: a thread that is woken
+    // runs at once, and has faulted again when the worker goes on.
+    bool at_once = false;
+  };
+
+  static Result<std::unique_ptr<WatchRota>> create(uint32_t workers);
+
+  // Blocks until `events` is readable (true), or the worker was dismissed and has rested, or
+  // stop() (false: there may be events all the same).
+  bool watch(uint32_t worker, int events);
+  void won(uint32_t worker, Win win);
+  // From now on watch() returns at once.
+  void stop();
+
+ private:
+  enum class Duty : uint8_t { kWork, kWatch, kRest };
+  struct alignas(64) Worker {
+    std::atomic<Duty> duty{Duty::kWork};
+    uint32_t thread = 0;  // of the last win
+    uint32_t wins = 0;    // in a row, at once, of that thread
+    uint32_t doubts = 0;  // in a row
+    Milliseconds rest = kFirstRest;
+  };
+  explicit WatchRota(std::vector<Doorbell> bells)
+      : bells_(std::move(bells)), workers_(bells_.size()) {}
+
+  void ring_all_on(Duty duty, uint32_t but);
+
+  std::vector<Doorbell> bells_;  // of each worker
+  std::vector<Worker> workers_;
+  std::atomic<uint32_t> last_winner_{0};
+  std::atomic<bool> stopped_{false};
+};
+
+}  // namespace farpage::pager

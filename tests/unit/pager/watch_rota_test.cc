@@ -1,0 +1,80 @@
+#include "pager/watch_rota.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <optional>
+#include <thread>
+
+namespace farpage::pager {
+namespace {
+
+class WatchRotaTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    auto rota = WatchRota::create(2);
+    ASSERT_TRUE(rota) << rota.error().message();
+    rota_ = std::move(*rota);
+    auto events = Doorbell::create();
+    ASSERT_TRUE(events);
+    events_.emplace(std::move(*events));
+  }
+
+  std::unique_ptr<WatchRota> rota_;
+  std::optional<Doorbell> events_;
+};
+
+TEST_F(WatchRotaTest, WatchingEndsWithAnEvent) {
+  events_->ring();
+  EXPECT_TRUE(rota_->watch(0, events_->fd()));
+}
+
+TEST_F(WatchRotaTest, AWorkerWithTheOneThreadOnItsCpuSendsTheOtherToRest) {
+  std::atomic<bool> returned{false};
+  std::jthread other([&] {
+    EXPECT_FALSE(rota_->watch(1, events_->fd())) << "there was no event, so it was dismissed";
+    returned = true;
+  });
+  while (!returned)
+    for (uint32_t i = 0; i < WatchRota::kWinsToDismiss; ++i) rota_->won(0, {7, true});
+}
+
+TEST_F(WatchRotaTest, WithoutThatEvidenceEverybodyWatchesOn) {
+  std::atomic<bool> had_event{false};
+  std::jthread other([&] { had_event = rota_->watch(1, events_->fd()); });
+  for (uint32_t i = 0; i < 100 * WatchRota::kWinsToDismiss; ++i) {
+    rota_->won(0, {i % 2, true});              // two threads fault
+    rota_->won(0, {7, i % 4 != 0});            // it had to watch for the fault
+    if (i % 4 == 0) rota_->won(1, {7, true});  // the other was faster
+  }
+  EXPECT_FALSE(had_event);
+  events_->ring();
+  other.join();
+  EXPECT_TRUE(had_event) << "it watched until the event came";
+}
+
+TEST_F(WatchRotaTest, DoubtCallsBackWhoRests) {
+  // Rests grow to a length that the test would notice, but for the recall.
+  for (int round = 0; round < 30; ++round) {
+    std::atomic<bool> returned{false};
+    std::jthread other([&] {
+      (void)rota_->watch(1, events_->fd());
+      returned = true;
+    });
+    while (!returned) {
+      for (uint32_t i = 0; i <= WatchRota::kWinsToDismiss; ++i) rota_->won(0, {7, true});
+      for (uint32_t i = 0; i < WatchRota::kDoubtsToRecall; ++i) rota_->won(0, {7, false});
+    }
+  }
+}
+
+TEST_F(WatchRotaTest, StopEndsEveryWatchNowAndLater) {
+  std::jthread other([&] { EXPECT_FALSE(rota_->watch(1, events_->fd())); });
+  rota_->stop();
+  other.join();
+  EXPECT_FALSE(rota_->watch(0, events_->fd()));
+  EXPECT_FALSE(rota_->watch(1, events_->fd()));
+}
+
+}  // namespace
+}  // namespace farpage::pager
