@@ -3,8 +3,9 @@
     ./dev soak MINUTES [--seed N] [--round K]
 
 One cluster lives through all rounds: a coordinator that keeps its state in SQLite, and three nodes.
-In a round some programs run with far memory, over what the seed has chosen: sizes, budgets,
-transports, replicas, prefetch. Around them nodes are killed, restarted and stopped, and so is the
+In a round some programs run with far memory, over what the seed has chosen: what they do (random
+access, sort, children of fork in all scenarios, stress-ng's verifiers), sizes, budgets, transports,
+replicas, prefetch. Around them nodes are killed, restarted and stopped, and so is the
 coordinator. --round K runs round K of a seed alone.
 
 Never more than a program can bear. Lost replicas are not made again, so in the life of a program at
@@ -16,14 +17,17 @@ import itertools
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
 import threading
 import time
 
-from cluster import EndToEnd, FARPAGE, MIB, RANDOM_ACCESS, Process, child_of, wait_until
+from cluster import BUILD, EndToEnd, FARPAGE, MIB, RANDOM_ACCESS, Process, child_of, wait_until
 
+FORKS = os.path.join(BUILD, "tests", "forks")
+STRESS_NG = shutil.which("stress-ng")
 NODES = 3
 NODE_BYTES = "1G"
 NODE_TTL = "2s"
@@ -60,15 +64,25 @@ class Program:
     def __init__(self, soak, name, chance, replicas, seconds):
         self.name = name
         self.problem = None
-        self.stats = None
+        self.targets = []  # statistics of the program and of its children
         self.wrong_bytes = 0
         self._stats_path = soak.path(f"{name}.json")
         size = chance.choice((16, 48, 96, 160)) * MIB
         local = max(2 * MIB, int(size * chance.choice((0.1, 0.25, 0.5, 0.8))))
-        self._sorts = chance.random() < 0.25
-        if self._sorts:
+        kind = chance.choices(("access", "sort", "forks", "stress-ng"), (5, 2, 2, 2))[0]
+        if kind == "sort":
             command = ["sort", "-S", "200M", "--parallel=2", soak.lines]
             local = 4 * MIB
+        elif kind == "forks":
+            scenario = chance.choice(("rounds", "nested", "orphans", "exec", "threads", "killed"))
+            command = [FORKS, scenario, "2048", str({"rounds": 200, "nested": 6}.get(scenario, 25)),
+                       str(chance.getrandbits(32))]
+            local = 2 * MIB
+        elif kind == "stress-ng":
+            command = [STRESS_NG, "--verify", "--timeout", str(seconds), "--temp-path", soak.folder,
+                       "--vm", "1", "--vm-bytes", "48M", "--vm-method", "all",
+                       "--mremap", "1", "--malloc", "1"]
+            local = 12 * MIB
         else:
             command = [RANDOM_ACCESS, str(size), str(chance.randint(1, 4)), str(seconds),
                        str(chance.getrandbits(32))]
@@ -78,7 +92,10 @@ class Program:
             "--prefetch": chance.choice(("0", "32")), "--workers": chance.choice(("1", "2", "4")),
             "--slab": "16M", "--fault-deadline": f"{DEADLINE}s"}
         self.words = " ".join(os.path.basename(word) for word in command)
-        self._expected = soak.sorted_lines
+        self._good = {"access": lambda output: b"wrong_bytes 0\n" in output,
+                      "sort": lambda output: output == soak.sorted_lines,
+                      "forks": lambda output: output.endswith(b"wrong_pages 0\n"),
+                      "stress-ng": lambda _: "fail:" not in self.process.log()}[kind]
         self.process = Process(
             [FARPAGE, "run", "--coordinator", soak.url, "--stats-file", self._stats_path,
              *(word for option in self.options.items() for word in option), "--", *command],
@@ -100,18 +117,18 @@ class Program:
             self.problem = "it hangs\n" + where_threads_are(self.process.pid)
             return
         status = self.process.popen.returncode
-        if self._sorts:
-            self.wrong_bytes = 1 if status == 0 and output != self._expected else 0
-        elif b"wrong_bytes " in output:
-            self.wrong_bytes = int(output.split(b"wrong_bytes ")[1])
+        wrong = [int(words[1]) for words in map(bytes.split, output.splitlines()[-1:])
+                 if words[:1] in ([b"wrong_bytes"], [b"wrong_pages"])]
+        # A program that only says that something is wrong: one byte at least.
+        self.wrong_bytes = sum(wrong) or int(status == 0 and not self._good(output))
         if status != 0 or self.wrong_bytes != 0:
             self.problem = f"status {status}, {self.wrong_bytes} wrong bytes"
-        elif not self._sorts and b"wrong_bytes 0\n" not in output:
-            self.problem = "it did not say what it found"
         try:
             with open(self._stats_path, encoding="utf-8") as file:
-                self.stats = json.load(file)["targets"][0]
-        except (OSError, ValueError, IndexError) as error:
+                self.targets = json.load(file)["targets"]
+            if not self.targets:
+                self.problem = self.problem or "it had no far memory"
+        except (OSError, ValueError) as error:
             self.problem = self.problem or f"no statistics: {error}"
 
     def end(self):
@@ -132,7 +149,7 @@ class Soak(EndToEnd):
         self._address = "127.0.0.1:0"
         self._nodes = [None] * NODES
         self.totals = dict.fromkeys(
-            ("rounds", "programs", "faults", "evictions", "replicas_lost", "node_kills",
+            ("rounds", "programs", "processes", "faults", "evictions", "replicas_lost", "node_kills",
              "node_stops", "coordinator_kills", "wrong_bytes", "failures"), 0)
         chance = random.Random(seed)
         self.lines = self.path("lines")
@@ -232,19 +249,18 @@ class Soak(EndToEnd):
     def _count(self, program):
         self.totals["programs"] += 1
         self.totals["wrong_bytes"] += program.wrong_bytes
-        if not program.stats:
-            return
-        stats = program.stats
-        self.totals["faults"] += stats["faults"]["remote"] + stats["faults"]["zero"]
-        self.totals["evictions"] += stats["evictions"]["written"] + stats["evictions"]["clean"]
-        self.totals["replicas_lost"] += stats["replicas_lost"]
+        self.totals["processes"] += len(program.targets)
+        for stats in program.targets:
+            self.totals["faults"] += stats["faults"]["remote"] + stats["faults"]["zero"]
+            self.totals["evictions"] += stats["evictions"]["written"] + stats["evictions"]["clean"]
+            self.totals["replicas_lost"] += stats["replicas_lost"]
 
     def _say_round(self, number, replicas, programs, events):
         print(f"soak: round {number}: {replicas} replica(s); {', '.join(events) or 'nothing'}",
               flush=True)
         for program in programs:
-            faults = program.stats["faults"] if program.stats else {}
-            print(f"soak:   {program}: {faults.get('remote')} remote faults, "
+            faults = sum(stats["faults"]["remote"] for stats in program.targets)
+            print(f"soak:   {program}: {len(program.targets)} process(es), {faults} remote faults, "
                   f"{program.problem or 'ok'}", flush=True)
 
     # ---- all of it ----
