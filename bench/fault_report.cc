@@ -7,10 +7,6 @@
 namespace farpage::bench {
 namespace {
 
-double us(uint64_t ns) {
-  return static_cast<double>(ns) / 1000.0;
-}
-
 Stage stage_of(std::string name, const Histogram& histogram) {
   return {std::move(name), histogram.mean_ns() / 1000.0, us(histogram.percentile_ns(50)),
           us(histogram.percentile_ns(99))};

@@ -9,10 +9,6 @@
 namespace farpage::bench {
 namespace {
 
-double us(uint64_t ns) {
-  return static_cast<double>(ns) / 1000.0;
-}
-
 // Room for what is touched, below the high-water mark, with space for warming up.
 FaultOptions fault_options(const LadderOptions& options) {
   FaultOptions fault;

@@ -11,10 +11,6 @@ namespace {
 constexpr char kRule[] =
     "----------------------------------------------------------------------------------------\n";
 
-double us(uint64_t ns) {
-  return static_cast<double>(ns) / 1000.0;
-}
-
 std::string format_header(const Report& report) {
   std::string text = kRule;
   text += fmt::format("                    farpage bench {}\n", report.benchmark);

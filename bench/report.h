@@ -11,6 +11,10 @@
 
 namespace farpage::bench {
 
+inline double us(uint64_t ns) {
+  return static_cast<double>(ns) / 1000.0;
+}
+
 // One line of latencies.
 struct Row {
   std::string name;  // empty when there is only one

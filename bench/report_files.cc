@@ -8,10 +8,6 @@
 namespace farpage::bench {
 namespace {
 
-double us(uint64_t ns) {
-  return static_cast<double>(ns) / 1000.0;
-}
-
 // "remote fault, tcp" -> "remote-fault-tcp"
 std::string file_name_of(const std::string& text) {
   std::string name;

@@ -28,10 +28,6 @@ constexpr std::string_view kStyle = R"(
   td.bars { width: 45%; }
 )";
 
-double us(uint64_t ns) {
-  return static_cast<double>(ns) / 1000.0;
-}
-
 std::string escaped(std::string_view text) {
   std::string out;
   for (const char c : text) {

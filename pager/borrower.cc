@@ -64,8 +64,11 @@ Status Borrower::open_region(Milliseconds patience) {
     if (region_.id.value.empty()) opened = create_region();
     if (opened) opened = lease({SlabIndex{0}});
     if (opened) return {};
-    const bool may_change = opened.error().code == ErrorCode::kExhausted ||
-                            opened.error().code == ErrorCode::kUnavailable;
+    // A coordinator that dies in the middle of an answer may have made a region that we know
+    // nothing of. Its time to live ends that one; a lease is the same when it is asked for again.
+    const ErrorCode code = opened.error().code;
+    const bool may_change = code == ErrorCode::kExhausted || code == ErrorCode::kUnavailable ||
+                            code == ErrorCode::kTimedOut;
     if (last_try || !may_change) return fail_with("borrowing memory", opened.error());
     std::this_thread::sleep_for(Milliseconds(100));
   }

@@ -12,16 +12,9 @@
 #include <cstdlib>
 #include <vector>
 
-namespace farpage::test {
+#include "tests/require.h"
 
-// Ends the program with status 1 and the place when something is not as it should be.
-#define REQUIRE(condition)                                                                      \
-  do {                                                                                          \
-    if (!(condition)) {                                                                         \
-      fprintf(stderr, "%s:%d: not so: %s (errno %d)\n", __FILE__, __LINE__, #condition, errno); \
-      _exit(1);                                                                                 \
-    }                                                                                           \
-  } while (false)
+namespace farpage::test {
 
 inline constexpr size_t kPage = 4096;
 inline constexpr size_t kMiB = 1 << 20;

@@ -13,15 +13,9 @@
 #include <thread>
 #include <vector>
 
-namespace {
+#include "tests/require.h"
 
-#define REQUIRE(condition)                                                    \
-  do {                                                                        \
-    if (!(condition)) {                                                       \
-      fprintf(stderr, "%s:%d: not so: %s\n", __FILE__, __LINE__, #condition); \
-      _Exit(1);                                                               \
-    }                                                                         \
-  } while (false)
+namespace {
 
 struct Block {
   unsigned char* begin = nullptr;

@@ -192,6 +192,12 @@ TEST_P(PagerOver, DeadCoordinatorDoesNothingToTheProgram) {
   for (uint64_t page = 0; page < rig.pages(); ++page) ASSERT_TRUE(holds(rig, page, 2)) << page;
 }
 
+TEST(Pager, OpensAlthoughTheCoordinatorIsKilledWhileItAnswers) {
+  Rig rig({.broken_calls = 3});
+  for (uint64_t page = 0; page < rig.pages(); ++page) fill(rig, page, 1);
+  for (uint64_t page = 0; page < rig.pages(); ++page) ASSERT_TRUE(holds(rig, page, 1)) << page;
+}
+
 TEST_P(PagerOver, SequentialReadsArePrefetched) {
   Rig rig({.transport = GetParam(), .prefetch_depth = 32});
   for (uint64_t page = 0; page < rig.pages(); ++page) fill(rig, page, 1);

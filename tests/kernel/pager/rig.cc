@@ -109,6 +109,18 @@ void TestClient::set_down(bool down) {
   down_ = down;
 }
 
+Status TestClient::check_whole() {
+  FARPAGE_TRY_VOID(check_up());
+  if (broken_calls_ == 0) return {};
+  --broken_calls_;
+  return fail(ErrorCode::kTimedOut, "the coordinator broke off");
+}
+
+void TestClient::break_off(int calls) {
+  const std::lock_guard lock(mutex_);
+  broken_calls_ = calls;
+}
+
 void TestClient::set_slab_limit(size_t slabs) {
   const std::lock_guard lock(mutex_);
   slab_limit_ = slabs;
@@ -129,7 +141,7 @@ Status TestClient::drain_node(const NodeId&) {
 
 Result<coord::RegionInfo> TestClient::create_region(const coord::RegionCreate& region) {
   const std::lock_guard lock(mutex_);
-  FARPAGE_TRY_VOID(check_up());
+  FARPAGE_TRY_VOID(check_whole());
   region_.id = RegionId{"r1"};
   region_.replicas = region.replicas;
   region_.slab_bytes = region.slab_bytes;
@@ -149,7 +161,7 @@ Result<coord::RegionInfo> TestClient::region(const RegionId&) {
 Result<std::vector<coord::Lease>> TestClient::lease_slabs(const RegionId&,
                                                           const std::vector<SlabIndex>& slabs) {
   const std::lock_guard lock(mutex_);
-  FARPAGE_TRY_VOID(check_up());
+  FARPAGE_TRY_VOID(check_whole());
   std::vector<coord::Lease> result;
   for (const SlabIndex slab : slabs) {
     if (!leases_.contains(slab.value)) {
@@ -227,6 +239,7 @@ Rig::Rig(const RigOptions& options)
   pager_options.fault_deadline = options.fault_deadline;
   pager_options.fork = options.fork;
   pager_options.channel.operation_timeout = Milliseconds(500);
+  client_->break_off(options.broken_calls);
   auto pager = Pager::create(pager_options, std::move(*space), *client_, transports_, Seconds(5));
   EXPECT_TRUE(pager.has_value()) << pager.error().message();
   if (pager) pager_ = std::move(*pager);

@@ -75,14 +75,19 @@ class TestClient final : public coordinator::Client {
 
   // From now on every call fails, as with a dead coordinator.
   void set_down(bool down);
+  // Of the next calls that lead to a lease, so many break off in the middle, as with a coordinator
+  // that is killed then.
+  void break_off(int calls);
   // No more slabs beyond so many.
   void set_slab_limit(size_t slabs);
 
  private:
   Status check_up() const;
+  Status check_whole();
 
   mutable std::mutex mutex_;
   std::vector<std::unique_ptr<TestNode>>& nodes_;
+  int broken_calls_ = 0;
   coordinator::RegionInfo region_;
   bool down_ = false;
   size_t slab_limit_ = 1U << 16;
@@ -97,6 +102,7 @@ struct RigOptions {
   uint32_t nodes = 1;
   uint32_t workers = 2;
   uint32_t prefetch_depth = 0;
+  int broken_calls = 0;  // to the coordinator, at the start
   Milliseconds fault_deadline{3000};
   ForkMode fork = ForkMode::kRefuse;
   rdma::LoopOptions loop;

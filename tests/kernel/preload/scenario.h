@@ -7,16 +7,9 @@
 #include <cstdlib>
 #include <string>
 
-namespace farpage::test {
+#include "tests/require.h"
 
-// Ends the target with status 1 and the place when something is not as it should be.
-#define REQUIRE(condition)                                                                      \
-  do {                                                                                          \
-    if (!(condition)) {                                                                         \
-      fprintf(stderr, "%s:%d: not so: %s (errno %d)\n", __FILE__, __LINE__, #condition, errno); \
-      exit(1);                                                                                  \
-    }                                                                                           \
-  } while (false)
+namespace farpage::test {
 
 inline constexpr size_t kPageSize = 4096;
 inline constexpr size_t kMiB = 1 << 20;
