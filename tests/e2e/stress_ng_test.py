@@ -7,17 +7,23 @@ SECONDS = str(scaled(5, 60))
 
 
 class StressNg(Verifier):
-    def stress(self, transport, *stressors):
-        """8 MiB for each stressor: a quarter of what it works on."""
+    def stress(self, transport, *stressors, local="8M", seconds=SECONDS):
+        """`local` for each stressor: a quarter of what it works on."""
         self.start_cluster(transport=transport, lend="3G")
         run = self.start_run(
-            [self.program("stress-ng"), "--verify", "--timeout", SECONDS, "--temp-path", self.folder,
-             *stressors], local="8M", options=["--transport", transport, *PATIENT])
+            [*self.without_poison(), self.program("stress-ng"), "--verify", "--timeout", seconds,
+             "--temp-path", self.folder, *stressors],
+            local=local, options=["--transport", transport, *PATIENT])
         status, _ = run.finish(PATIENCE)
         self.assertEqual(status, 0, run.log())
         self.assertIn("successful run completed", run.log())
         self.assertNotIn("fail:", run.log())
         self.expect_real_paging(transport)
+
+    def without_poison(self):
+        """As root, --madvise takes two frames of RAM from this machine for good (MADV_HWPOISON), where
+        the kernel can."""
+        return [self.program("setpriv"), "--bounding-set", "-sys_admin"]
 
     def vm(self, transport):
         self.stress(transport, "--vm", "1", "--vm-bytes", "32M", "--vm-method", "all")
@@ -47,6 +53,28 @@ class StressNg(Verifier):
 
     def test_mmap_mergesort_over_tcp(self):
         self.mappings("tcp")
+
+    def moves(self, transport):
+        # Halved and doubled, to other addresses too; checked after each halving.
+        self.stress(transport, "--mremap", "1", "--mremap-bytes", "32M",
+                    "--mremap-ops", str(scaled(4, 150)), seconds=str(PATIENCE))
+
+    def test_mremap_over_shm(self):
+        self.moves("shm")
+
+    def test_mremap_over_tcp(self):
+        self.moves("tcp")
+
+    def advice(self, transport):
+        # One random advice after the other for each page of 4 MiB, of a file or of no file in turn.
+        self.stress(transport, "--madvise", "1", "--madvise-ops", str(scaled(30, 1500)),
+                    local="1M", seconds=str(PATIENCE))
+
+    def test_madvise_over_shm(self):
+        self.advice("shm")
+
+    def test_madvise_over_tcp(self):
+        self.advice("tcp")
 
 
 if __name__ == "__main__":

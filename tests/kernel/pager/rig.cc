@@ -229,6 +229,7 @@ Rig::Rig(const RigOptions& options)
   auto space = uffd::create_own_window(options.pages);
   EXPECT_TRUE(space.has_value()) << space.error().message();
   base_ = (*space)->address_of(PageIndex{0});
+  if (options.wrap_space) *space = options.wrap_space(std::move(*space));
   PagerOptions pager_options;
   pager_options.local_bytes = options.local_pages * kPageBytes;
   pager_options.replicas = options.replicas;

@@ -106,6 +106,9 @@ struct RigOptions {
   Milliseconds fault_deadline{3000};
   ForkMode fork = ForkMode::kRefuse;
   rdma::LoopOptions loop;
+  // Puts a test's own address space around the real one; empty: none.
+  std::function<std::unique_ptr<uffd::AddressSpace>(std::unique_ptr<uffd::AddressSpace>)>
+      wrap_space = {};
 };
 
 class Rig {

@@ -1,0 +1,63 @@
+// An address space in which a call on one page can be interrupted after the kernel has done it and
+// before the pager knows: what happens then is up to the test.
+#pragma once
+
+#include <functional>
+#include <future>
+#include <memory>
+#include <mutex>
+#include <thread>
+
+#include "uffd/address_space.h"
+
+namespace farpage::pager {
+
+// Threads: any.
+class InterruptedSpace final : public uffd::AddressSpace {
+ public:
+  enum class Call : uint8_t { kInstall, kUnprotect };
+
+  explicit InterruptedSpace(std::unique_ptr<uffd::AddressSpace> real) : real_(std::move(real)) {}
+
+  // The next such call that covers the page runs `meanwhile` in its caller's thread before it
+  // returns.
+  void interrupt(Call call, PageIndex page, std::function<void()> meanwhile);
+  // Becomes ready when a thread has read a write-protected fault of the page and asks for events
+  // again: it has then done with that fault whatever it does at once.
+  std::future<void> next_write_fault_handled(PageIndex page);
+
+  uint64_t pages() const override { return real_->pages(); }
+  uint64_t address_of(PageIndex page) const override { return real_->address_of(page); }
+  size_t read_events(std::span<uffd::Event> out) override;
+  int event_descriptor() const override { return real_->event_descriptor(); }
+  uffd::Outcome install(PageIndex first, std::span<const std::byte> bytes,
+                        uffd::Protection protection) override;
+  uffd::Outcome zero(PageIndex page) override { return real_->zero(page); }
+  uffd::Outcome protect(uffd::PageRun run) override { return real_->protect(run); }
+  uffd::Outcome unprotect(uffd::PageRun run) override;
+  Status read(std::span<const PageIndex> present, std::span<std::byte> out) override {
+    return real_->read(present, out);
+  }
+  Status drop(std::span<const uffd::PageRun> runs, std::span<uffd::DropResult> results) override {
+    return real_->drop(runs, results);
+  }
+  Status poison(uffd::PageRun run) override { return real_->poison(run); }
+  bool event_pending() override { return real_->event_pending(); }
+  bool alive() override { return real_->alive(); }
+  void wake(uffd::PageRun run) override { real_->wake(run); }
+
+ private:
+  void pause_after(Call call, uffd::PageRun run);
+
+  const std::unique_ptr<uffd::AddressSpace> real_;
+  std::mutex mutex_;  // of all below
+  Call call_ = Call::kInstall;
+  PageIndex interrupted_page_{0};
+  std::function<void()> meanwhile_;  // none: no call is to be interrupted
+  PageIndex awaited_page_{0};
+  std::promise<void> handled_;
+  bool awaited_ = false;
+  std::thread::id reader_;  // of the fault that was awaited
+};
+
+}  // namespace farpage::pager

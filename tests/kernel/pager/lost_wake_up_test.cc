@@ -1,0 +1,103 @@
+// A write that faults while another thread of the pager has lifted the page's protection, or has
+// installed it, but has not said so in the page table yet.
+#include <gtest/gtest.h>
+
+#include <future>
+#include <optional>
+#include <thread>
+
+#include "interrupted_space.h"
+#include "rig.h"
+
+namespace farpage::pager {
+namespace {
+
+constexpr PageIndex kPage{7};
+// Until something that happens at once counts as never happening.
+constexpr Seconds kPatience{20};
+
+using Call = InterruptedSpace::Call;
+
+bool ready(const std::future<void>& future) {
+  return future.wait_for(kPatience) == std::future_status::ready;
+}
+
+template <typename Condition>
+bool comes_true(Condition condition) {
+  const Instant begin = SteadyClock::read();
+  while (SteadyClock::read() - begin < kPatience) {
+    if (condition()) return true;
+    std::this_thread::yield();
+  }
+  return false;
+}
+
+// A store on a thread of its own.
+struct Write {
+  Write(volatile uint64_t* word, uint64_t value)
+      : done(end.get_future()), thread([this, word, value] {
+          *word = value;
+          end.set_value();
+        }) {}
+  std::promise<void> end;
+  std::future<void> done;
+  std::jthread thread;
+};
+
+class LostWakeUp : public testing::TestWithParam<Call> {};
+
+INSTANTIATE_TEST_SUITE_P(After, LostWakeUp, testing::Values(Call::kInstall, Call::kUnprotect),
+                         [](const auto& call) {
+                           return call.param == Call::kInstall ? "Install" : "Unprotect";
+                         });
+
+// The evictor protects spans, and a span covers pages that are not its victims. So a page may be
+// protected again between the call that woke its writers and the page table's news of it. Nobody
+// will wake who writes then, but for the worker that has read this write's fault.
+TEST_P(LostWakeUp, WriteToAPageProtectedAgainBeforeItsOwnerHasSpokenEnds) {
+  InterruptedSpace* space = nullptr;
+  Rig rig({.transport = rdma::TransportKind::kLoop,
+           .workers = 2,
+           .wrap_space = [&space](std::unique_ptr<uffd::AddressSpace> real) {
+             auto wrapped = std::make_unique<InterruptedSpace>(std::move(real));
+             space = wrapped.get();
+             return wrapped;
+           }});
+  volatile uint64_t* words = rig.page(kPage.value);
+  words[2] = 3;
+  // A page that is not in the table yet is not evicted, and the wish is forgotten.
+  ASSERT_TRUE(comes_true([&] { return rig.stats().faults_zero == 1; }));
+  rig.pager().evict_soon({kPage, 1});
+  ASSERT_TRUE(comes_true([&] { return rig.pager().is_away(kPage); }));
+  // A write to an absent page is an install, to a page that was read an unprotect.
+  if (GetParam() == Call::kUnprotect) {
+    ASSERT_EQ(words[2], 3U);
+  }
+
+  std::promise<void> first_ended;
+  std::optional<Write> second;
+  std::promise<void> interruption;
+  space->interrupt(GetParam(), kPage, [&] {
+    EXPECT_TRUE(ready(first_ended.get_future()));
+    EXPECT_EQ(space->protect({kPage, 1}), uffd::Outcome::kDone);
+    const std::future<void> handled = space->next_write_fault_handled(kPage);
+    second.emplace(&words[1], 2);
+    EXPECT_TRUE(ready(handled));
+    interruption.set_value();
+  });
+  words[0] = 1;
+  first_ended.set_value();
+  ASSERT_TRUE(ready(interruption.get_future()));
+
+  const bool ended = ready(second->done);
+  EXPECT_TRUE(ended) << "nobody woke the second writer";
+  if (!ended) (void)space->unprotect({kPage, 1});
+  second->thread.join();
+  EXPECT_EQ(words[0], 1U);
+  EXPECT_EQ(words[1], 2U);
+  EXPECT_EQ(words[2], 3U);
+  EXPECT_EQ(rig.stats().faults_failed, 0U);
+}
+
+}  // namespace
+}  // namespace farpage::pager
