@@ -81,6 +81,7 @@ class Evictor {
   void shorten(WriteRun& run, uint32_t pages);
   void acknowledge(WriteRun& run);
   bool all_done() const;
+  bool any_safe() const;
   void drop();  // 5
   bool is_safe(const Victim& victim) const;
   void finish_drop(std::span<const uffd::PageRun> spans, std::span<uffd::DropResult> results);

@@ -13,6 +13,9 @@ namespace {
 // it is given up, and the page lives on with the others.
 constexpr Nanoseconds kReplicaPatience = Seconds(1);
 constexpr uint32_t kMaxRunPages = 64;
+// Part of the fault deadline after which a slow batch ends with what it has. Whoever waits for room
+// shall see several batches end before its own deadline.
+constexpr int64_t kBatchesInADeadline = 4;
 
 }  // namespace
 
@@ -58,12 +61,21 @@ bool Evictor::all_done() const {
                      [](const WriteRun& run) { return run.done; });
 }
 
+bool Evictor::any_safe() const {
+  return std::any_of(
+      runs_.begin(), runs_.begin() + static_cast<ptrdiff_t>(run_count_),
+      [this](const WriteRun& run) { return run.done && is_safe(victims_[run.first]); });
+}
+
 // Phases 3 and 4: all runs are posted at once, as far as the channels take them; what fails is
-// tried again until the fault deadline.
+// tried again until the fault deadline. A batch that takes long makes room with what is
+// acknowledged; the rest stays, and its turn comes again.
 void Evictor::write_out() {
   if (run_count_ == 0) return;
   const Instant start = SteadyClock::read();
   while (!all_done()) {
+    const Nanoseconds taken = SteadyClock::read() - start;
+    if (taken > core_.options.fault_deadline / kBatchesInADeadline && any_safe()) break;
     const size_t moved = post_runs() + take_completions();
     if (moved > 0) continue;
     expire_replicas(start);

@@ -290,5 +290,20 @@ TEST(Pager, AWireThatCarriesAFewPagesAtOnceGetsThemInSmallParts) {
   EXPECT_EQ(rig.stats().faults_failed, 0U);
 }
 
+// One page in 50 ms, so a full batch takes longer than a fault may: what is written makes room.
+TEST(Pager, WhoWaitsForRoomDoesNotWaitForASlowBatchToEnd) {
+  rdma::LoopOptions loop;
+  loop.faults.write_bytes_at_once = kPageBytes;
+  loop.faults.delay_time = Milliseconds(100);
+  Rig rig({.transport = TransportKind::kLoop,
+           .local_pages = 512,
+           .fault_deadline = Seconds(10),
+           .loop = loop});
+  for (uint64_t page = 0; page < 516; ++page) fill(rig, page, 1);
+  EXPECT_EQ(rig.stats().faults_failed, 0U);
+  for (uint64_t page = 0; page < 516; ++page) ASSERT_TRUE(holds(rig, page, 1)) << page;
+  EXPECT_EQ(rig.stats().faults_failed, 0U);
+}
+
 }  // namespace
 }  // namespace farpage::pager
