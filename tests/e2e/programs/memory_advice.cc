@@ -61,9 +61,13 @@ void random_access() {
   const Memory again = map_far(4 * kMiB);
   REQUIRE(again.begin == memory.begin);
   fill(again, 5);
-  push_out(again);
-  REQUIRE(is_filled(again.part(0, 64), 5));
-  wait_until([again] { return resident_pages(again) > 64; });
+  // Walked until it is seen: a walk may be over before there is a connection to fetch ahead on.
+  wait_until([again] {
+    push_out(again);
+    REQUIRE(is_filled(again.part(0, 64), 5));
+    usleep(10'000);
+    return resident_pages(again) > 64;
+  });
   REQUIRE(is_filled(again, 5));
 }
 
