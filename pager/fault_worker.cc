@@ -50,13 +50,9 @@ void FaultWorker::run(int cpu) {
     const bool prefetched = prefetcher_.progress();
     if (parked_count_ > 0) retry_parked();
     if (!in_flight()) {
-      // On one CPU, whoever was woken runs now, and its next fault is there when this thread goes
-      // on: a poll() would only be on its way. Where yielding leads nowhere, nothing is read.
-      if (events > 0 || fetched) {
-        ::sched_yield();
-      } else {
-        watched_ = rota_->watch(index_, core_.space.event_descriptor());
-      }
+      // On one CPU the program may have run, and faulted again, as soon as it was woken: then a
+      // poll() before the read would only be on its way.
+      if (events == 0) watched_ = rota_->watch(index_, core_.space.event_descriptor());
     } else if (events > 0 || fetched || prefetched) {
       idle_since_ = Instant{0};
     } else {
