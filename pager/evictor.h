@@ -80,6 +80,7 @@ class Evictor {
   void fail_run(WriteRun& run, const char* why);
   void shorten(WriteRun& run, uint32_t pages);
   void acknowledge(WriteRun& run);
+  std::span<const WriteRun> runs() const;
   bool all_done() const;
   bool any_safe() const;
   void drop();  // 5

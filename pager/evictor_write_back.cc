@@ -56,15 +56,17 @@ void Evictor::build_runs() {
   }
 }
 
+std::span<const Evictor::WriteRun> Evictor::runs() const {
+  return std::span(runs_).first(run_count_);
+}
+
 bool Evictor::all_done() const {
-  return std::all_of(runs_.begin(), runs_.begin() + static_cast<ptrdiff_t>(run_count_),
-                     [](const WriteRun& run) { return run.done; });
+  return std::ranges::all_of(runs(), [](const WriteRun& run) { return run.done; });
 }
 
 bool Evictor::any_safe() const {
-  return std::any_of(
-      runs_.begin(), runs_.begin() + static_cast<ptrdiff_t>(run_count_),
-      [this](const WriteRun& run) { return run.done && is_safe(victims_[run.first]); });
+  return std::ranges::any_of(
+      runs(), [this](const WriteRun& run) { return run.done && is_safe(victims_[run.first]); });
 }
 
 // Phases 3 and 4: all runs are posted at once, as far as the channels take them; what fails is
@@ -79,7 +81,7 @@ void Evictor::write_out() {
     const size_t moved = post_runs() + take_completions();
     if (moved > 0) continue;
     expire_replicas(start);
-    const bool too_late = SteadyClock::read() - start > core_.options.fault_deadline;
+    const bool too_late = taken > core_.options.fault_deadline;
     if (too_late || core_.stopping.load(std::memory_order_acquire)) break;
     // Blocks in the transport's own way when one channel is busy; else gives the core away.
     rdma::Channel* busy = nullptr;
@@ -92,8 +94,7 @@ void Evictor::write_out() {
   }
   // Operations in flight still use the buffer: their completions come within the operation timeout.
   const auto in_flight = [this] {
-    return std::any_of(runs_.begin(), runs_.begin() + static_cast<ptrdiff_t>(run_count_),
-                       [](const WriteRun& run) { return run.in_flight; });
+    return std::ranges::any_of(runs(), [](const WriteRun& run) { return run.in_flight; });
   };
   while (in_flight())
     if (take_completions() == 0) std::this_thread::sleep_for(std::chrono::microseconds(200));

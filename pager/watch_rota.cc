@@ -7,13 +7,18 @@
 
 namespace farpage::pager {
 
-Result<std::unique_ptr<WatchRota>> WatchRota::create(uint32_t workers) {
+WatchRota::WatchRota(std::vector<Doorbell> bells, Milliseconds first_rest)
+    : first_rest_(first_rest), bells_(std::move(bells)), workers_(bells_.size()) {
+  for (Worker& worker : workers_) worker.rest = first_rest_;
+}
+
+Result<std::unique_ptr<WatchRota>> WatchRota::create(uint32_t workers, Milliseconds first_rest) {
   std::vector<Doorbell> bells;
   for (uint32_t i = 0; i < workers; ++i) {
     FARPAGE_TRY(bell, Doorbell::create());
     bells.push_back(std::move(bell));
   }
-  return std::unique_ptr<WatchRota>(new WatchRota(std::move(bells)));
+  return std::unique_ptr<WatchRota>(new WatchRota(std::move(bells), first_rest));
 }
 
 bool WatchRota::watch(uint32_t worker, int events) {
@@ -35,14 +40,14 @@ bool WatchRota::watch(uint32_t worker, int events) {
   me.duty.store(Duty::kRest, std::memory_order_release);
   const bool recalled = bell.wait(me.rest);
   me.duty.store(Duty::kWork, std::memory_order_relaxed);
-  me.rest = recalled ? kFirstRest : std::min(me.rest * 2, kLongestRest);
+  me.rest = recalled ? first_rest_ : std::min(me.rest * 2, kLongestRest);
   return false;
 }
 
 void WatchRota::won(uint32_t worker, Win win) {
   if (bells_.size() == 1) return;
   Worker& me = workers_[worker];
-  me.rest = kFirstRest;
+  me.rest = first_rest_;
   const bool alone = last_winner_.load(std::memory_order_relaxed) == worker;
   if (!alone) last_winner_.store(worker, std::memory_order_relaxed);
   if (alone && win.at_once && win.thread == me.thread) {

@@ -33,7 +33,8 @@ class WatchRota {
     bool at_once = false;
   };
 
-  static Result<std::unique_ptr<WatchRota>> create(uint32_t workers);
+  static Result<std::unique_ptr<WatchRota>> create(uint32_t workers,
+                                                   Milliseconds first_rest = kFirstRest);
 
   // Blocks until `events` is readable (true), or the worker was dismissed and has rested, or
   // stop() (false: there may be events all the same).
@@ -49,13 +50,13 @@ class WatchRota {
     uint32_t thread = 0;  // of the last win
     uint32_t wins = 0;    // in a row, at once, of that thread
     uint32_t doubts = 0;  // in a row
-    Milliseconds rest = kFirstRest;
+    Milliseconds rest{};  // the next one
   };
-  explicit WatchRota(std::vector<Doorbell> bells)
-      : bells_(std::move(bells)), workers_(bells_.size()) {}
+  WatchRota(std::vector<Doorbell> bells, Milliseconds first_rest);
 
   void ring_all_on(Duty duty, uint32_t but);
 
+  const Milliseconds first_rest_;
   std::vector<Doorbell> bells_;  // of each worker
   std::vector<Worker> workers_;
   std::atomic<uint32_t> last_winner_{0};

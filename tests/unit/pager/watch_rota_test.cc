@@ -54,16 +54,19 @@ TEST_F(WatchRotaTest, WithoutThatEvidenceEverybodyWatchesOn) {
 }
 
 TEST_F(WatchRotaTest, DoubtCallsBackWhoRests) {
-  // Rests grow to a length that the test would notice, but for the recall.
+  // Whoever is not called back rests for longer than any test may run.
+  auto patient = WatchRota::create(2, std::chrono::hours(1));
+  ASSERT_TRUE(patient);
+  WatchRota& rota = **patient;
   for (int round = 0; round < 30; ++round) {
     std::atomic<bool> returned{false};
     std::jthread other([&] {
-      (void)rota_->watch(1, events_->fd());
+      (void)rota.watch(1, events_->fd());
       returned = true;
     });
     while (!returned) {
-      for (uint32_t i = 0; i <= WatchRota::kWinsToDismiss; ++i) rota_->won(0, {7, true});
-      for (uint32_t i = 0; i < WatchRota::kDoubtsToRecall; ++i) rota_->won(0, {7, false});
+      for (uint32_t i = 0; i <= WatchRota::kWinsToDismiss; ++i) rota.won(0, {7, true});
+      for (uint32_t i = 0; i < WatchRota::kDoubtsToRecall; ++i) rota.won(0, {7, false});
     }
   }
 }
