@@ -1,4 +1,3 @@
-#include <limits>
 #include <nlohmann/json.hpp>
 
 #include "coordinator/api_json_parts.h"
@@ -9,7 +8,6 @@ namespace {
 using Json = nlohmann::json;
 using rdma::QueuePairEndpoint;
 
-constexpr uint64_t kMaxU32 = std::numeric_limits<uint32_t>::max();
 constexpr uint64_t kMaxU24 = (uint64_t{1} << 24) - 1;
 
 void read_queue_pair_endpoint(JsonReader& reader, QueuePairEndpoint& endpoint) {
@@ -29,7 +27,7 @@ void read_queue_pair_endpoint(JsonReader& reader, QueuePairEndpoint& endpoint) {
   endpoint.max_rd_atomic = static_cast<uint32_t>(reader.number_or("max_rd_atomic", 0, 255, 1));
   endpoint.max_dest_rd_atomic =
       static_cast<uint32_t>(reader.number_or("max_dest_rd_atomic", 0, 255, 1));
-  endpoint.session = reader.number_or("session", 0, std::numeric_limits<uint64_t>::max(), 0);
+  endpoint.session = reader.number_or("session", 0, kMaxU64, 0);
 }
 
 uint32_t read_generation(JsonReader& reader) {
@@ -66,8 +64,7 @@ Result<SlabRevokeRequest> decode_slab_revoke_request(std::string_view body) {
 Result<SlabLeaseReply> decode_slab_lease_reply(std::string_view body) {
   return decode_with<SlabLeaseReply>(
       body, UnknownFields::kIgnore, [](JsonReader& reader, SlabLeaseReply& reply) {
-        reply.address =
-            RemoteAddress{reader.number("address", 0, std::numeric_limits<uint64_t>::max())};
+        reply.address = RemoteAddress{reader.number("address", 0, kMaxU64)};
         reply.bytes = reader.number("bytes", kMinSlabBytes, kMaxSlabBytes);
         read_remote_keys(reader, reply.rkeys);
         reply.generation = Generation{read_generation(reader)};

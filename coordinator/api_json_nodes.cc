@@ -14,7 +14,6 @@ using Json = nlohmann::json;
 using rdma::TransportAddress;
 using rdma::TransportKind;
 
-constexpr uint64_t kMaxU64 = std::numeric_limits<uint64_t>::max();
 constexpr uint64_t kMaxCapacityBytes = uint64_t{1} << 50;
 constexpr size_t kMaxPathBytes = 107;  // sockaddr_un.sun_path without its end
 constexpr size_t kMaxHostBytes = 255;

@@ -10,8 +10,6 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr uint64_t kMaxU32 = std::numeric_limits<uint32_t>::max();
-constexpr uint64_t kMaxU64 = std::numeric_limits<uint64_t>::max();
 constexpr uint64_t kMaxMilliseconds = uint64_t{1} << 40;
 constexpr size_t kNoLimit = std::numeric_limits<size_t>::max();
 

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
@@ -16,6 +17,10 @@
 #include "base/result.h"
 
 namespace farpage::coordinator {
+
+// Limits of number() where the type is the only one.
+inline constexpr uint64_t kMaxU32 = std::numeric_limits<uint32_t>::max();
+inline constexpr uint64_t kMaxU64 = std::numeric_limits<uint64_t>::max();
 
 enum class UnknownFields : bool { kRefuse, kIgnore };
 

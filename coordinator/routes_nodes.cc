@@ -18,7 +18,7 @@ HttpReply join(Cluster& cluster, const HttpRequest& request) {
   return reply;
 }
 
-HttpReply heartbeat(Cluster& cluster, const HttpRequest& request) {
+HttpReply heartbeat_node(Cluster& cluster, const HttpRequest& request) {
   const auto heartbeat = decode_node_heartbeat(request.body);
   if (!heartbeat) return problem_reply(heartbeat.error());
   const Status status = cluster.heartbeat_node(NodeId{request.ids[0]}, *heartbeat);
@@ -28,13 +28,13 @@ HttpReply heartbeat(Cluster& cluster, const HttpRequest& request) {
   return reply_to(status);
 }
 
-HttpReply show(Cluster& cluster, const HttpRequest& request) {
+HttpReply show_node(Cluster& cluster, const HttpRequest& request) {
   const auto node = cluster.node(NodeId{request.ids[0]});
   if (!node) return problem_reply(node.error());
   return HttpReply{200, encode(*node)};
 }
 
-HttpReply remove(Cluster& cluster, const HttpRequest& request) {
+HttpReply remove_node(Cluster& cluster, const HttpRequest& request) {
   bool force = false;
   if (const auto it = request.query.find("force"); it != request.query.end()) {
     if (it->second != "true" && it->second != "false")
@@ -76,9 +76,9 @@ std::vector<Route> node_routes(RouteContext& context) {
        [&cluster](const HttpRequest&) {
          return HttpReply{200, encode(cluster.nodes())};
        }},
-      {"GET", "/v1/nodes/{id}", {}, with(show)},
-      {"DELETE", "/v1/nodes/{id}", {"force"}, with(remove)},
-      {"PUT", "/v1/nodes/{id}/heartbeat", {}, with(heartbeat)},
+      {"GET", "/v1/nodes/{id}", {}, with(show_node)},
+      {"DELETE", "/v1/nodes/{id}", {"force"}, with(remove_node)},
+      {"PUT", "/v1/nodes/{id}/heartbeat", {}, with(heartbeat_node)},
       {"POST",
        "/v1/nodes/{id}/drain",
        {},

@@ -15,13 +15,13 @@ HttpReply create(Cluster& cluster, const HttpRequest& request) {
 }
 
 // The one GET with rkeys: a borrower that was restarted takes its region up again with it.
-HttpReply show(Cluster& cluster, const HttpRequest& request) {
+HttpReply show_region(Cluster& cluster, const HttpRequest& request) {
   const auto region = cluster.region(RegionId{request.ids[0]});
   if (!region) return problem_reply(region.error());
   return HttpReply{200, encode(*region, Secrets::kShow)};
 }
 
-HttpReply heartbeat(Cluster& cluster, const HttpRequest& request) {
+HttpReply heartbeat_region(Cluster& cluster, const HttpRequest& request) {
   const auto heartbeat = decode_region_heartbeat(request.body);
   if (!heartbeat) return problem_reply(heartbeat.error());
   return reply_to(cluster.heartbeat_region(RegionId{request.ids[0]}, *heartbeat));
@@ -41,7 +41,7 @@ HttpReply release(Cluster& cluster, const HttpRequest& request) {
   return reply_to(cluster.release_slabs(RegionId{request.ids[0]}, *slabs));
 }
 
-HttpReply remove(Cluster& cluster, const HttpRequest& request) {
+HttpReply remove_region(Cluster& cluster, const HttpRequest& request) {
   return reply_to(cluster.delete_region(RegionId{request.ids[0]}));
 }
 
@@ -60,9 +60,9 @@ std::vector<Route> region_routes(RouteContext& context) {
        [&cluster](const HttpRequest&) {
          return HttpReply{200, encode(cluster.regions())};
        }},
-      {"GET", "/v1/regions/{id}", {}, with(show)},
-      {"DELETE", "/v1/regions/{id}", {}, with(remove)},
-      {"PUT", "/v1/regions/{id}/heartbeat", {}, with(heartbeat)},
+      {"GET", "/v1/regions/{id}", {}, with(show_region)},
+      {"DELETE", "/v1/regions/{id}", {}, with(remove_region)},
+      {"PUT", "/v1/regions/{id}/heartbeat", {}, with(heartbeat_region)},
       {"POST", "/v1/regions/{id}/slabs", {}, with(lease)},
       {"POST", "/v1/regions/{id}/slabs/release", {}, with(release)},
   };

@@ -12,10 +12,6 @@
 namespace farpage::pager {
 namespace {
 
-// Spin, giving the core away at each turn, before blocking: a wake-up costs more than this.
-constexpr Nanoseconds kSpin = std::chrono::microseconds(50);
-constexpr Nanoseconds kRoomWait = Milliseconds(1);
-
 void pin_this_thread(int cpu) {
   cpu_set_t set;
   CPU_ZERO(&set);

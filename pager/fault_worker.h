@@ -46,6 +46,9 @@ class FaultWorker {
     uffd::Fault fault;
     Instant since{0};
   };
+  // Spin, giving the core away at each turn, before blocking: a wake-up costs more than this.
+  static constexpr Nanoseconds kSpin = std::chrono::microseconds(50);
+  static constexpr Nanoseconds kRoomWait = Milliseconds(1);
   static constexpr size_t kMaxParked = 64;
   static constexpr size_t kMaxEvents = 16;
 

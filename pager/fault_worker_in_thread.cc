@@ -7,9 +7,6 @@
 namespace farpage::pager {
 namespace {
 
-constexpr Nanoseconds kSpin = std::chrono::microseconds(50);
-constexpr Nanoseconds kRoomWait = Milliseconds(1);
-
 // Another thread owns the page and moves it on by itself.
 bool is_held(PageState state) {
   return state == PageState::kFetching || state == PageState::kUnprotecting ||

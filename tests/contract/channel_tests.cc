@@ -7,8 +7,6 @@
 namespace farpage::rdma::contract {
 namespace {
 
-constexpr size_t kSlabBytes = size_t{1} << 20;
-
 TEST_P(TransportContract, ChannelAndAddressAreOfTheTransportsKind) {
   const auto channel = connect();
   EXPECT_EQ(channel->kind(), transport_->kind());

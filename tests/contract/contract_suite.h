@@ -68,6 +68,7 @@ struct Slab {
 class TransportContract : public ::testing::TestWithParam<ContractCase> {
  protected:
   static constexpr size_t kBufferBytes = size_t{4} << 20;
+  static constexpr size_t kSlabBytes = size_t{1} << 20;
 
   void SetUp() override;
 

@@ -11,16 +11,16 @@
 namespace farpage::rdma::contract {
 namespace {
 
-constexpr size_t kSlabBytes = size_t{4} << 20;
+constexpr size_t kLargeSlabBytes = size_t{4} << 20;
 
 TEST_P(TransportContract, ReadGivesTheBytesAtThatOffset) {
-  const Slab& slab = lend(kSlabBytes);
+  const Slab& slab = lend(kLargeSlabBytes);
   const auto channel = connect();
   for (const size_t bytes : {size_t{1}, size_t{63}, size_t{4096}, size_t{4097}, size_t{65536},
                              size_t{channel->limits().operation_bytes}}) {
-    if (bytes > kBufferBytes || bytes > kSlabBytes) continue;
-    for (const uint64_t offset : {uint64_t{0}, uint64_t{4096}, uint64_t{kSlabBytes - bytes}}) {
-      if (offset + bytes > kSlabBytes) continue;
+    if (bytes > kBufferBytes || bytes > kLargeSlabBytes) continue;
+    for (const uint64_t offset : {uint64_t{0}, uint64_t{4096}, uint64_t{kLargeSlabBytes - bytes}}) {
+      if (offset + bytes > kLargeSlabBytes) continue;
       ASSERT_EQ(run(*channel, read(slab, offset, local(0, bytes))), CompletionStatus::kOk);
       ASSERT_TRUE(is_original(local(0, bytes), offset)) << bytes << " bytes";
     }
@@ -28,7 +28,7 @@ TEST_P(TransportContract, ReadGivesTheBytesAtThatOffset) {
 }
 
 TEST_P(TransportContract, WriteReachesThatOffsetAndNothingElse) {
-  const Slab& slab = lend(kSlabBytes);
+  const Slab& slab = lend(kLargeSlabBytes);
   const auto channel = connect();
   const std::span<std::byte> data = local(0, 10'000);
   std::fill(data.begin(), data.end(), std::byte{0xAB});
@@ -49,7 +49,7 @@ TEST_P(TransportContract, WriteReachesThatOffsetAndNothingElse) {
 
 TEST_P(TransportContract, Defect2ConcurrentReadsEachHaveTheirOwnBytesWhenTheyComplete) {
   constexpr size_t kReads = 32;
-  const Slab& slab = lend(kSlabBytes);
+  const Slab& slab = lend(kLargeSlabBytes);
   const auto channel = connect();
   std::vector<uint64_t> page_of(kReads);
   for (size_t i = 0; i < kReads; ++i) page_of[i] = (i * 7 + 3) % 1000;
@@ -183,7 +183,7 @@ TEST_P(TransportContract, ManyChannelsFromManyThreadsServeEachItsOwn) {
 
 TEST_P(TransportContract, HostCountsWhatItServed) {
   if (!harness_->counts_operations()) GTEST_SKIP() << "this host cannot see operations";
-  const Slab& slab = lend(kSlabBytes);
+  const Slab& slab = lend(kLargeSlabBytes);
   const auto channel = connect();
   ASSERT_EQ(run(*channel, read(slab, 0, local(0, 4096))), CompletionStatus::kOk);
   ASSERT_EQ(run(*channel, read(slab, 0, local(0, 100))), CompletionStatus::kOk);

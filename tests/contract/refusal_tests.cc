@@ -9,8 +9,6 @@
 namespace farpage::rdma::contract {
 namespace {
 
-constexpr size_t kSlabBytes = size_t{1} << 20;
-
 TEST_P(TransportContract, UnknownKeyIsRefused) {
   const Slab& slab = lend(kSlabBytes);
   auto channel = connect();

@@ -19,7 +19,6 @@ using uffd::handover::CommandKind;
 using uffd::handover::Request;
 using uffd::handover::RequestKind;
 
-constexpr size_t kPage = 4096;
 constexpr size_t kMiB = 1 << 20;
 
 // "word address bytes", as a target prints it.
@@ -30,7 +29,7 @@ struct Told {
 
   std::vector<uint64_t> pages() const {
     std::vector<uint64_t> all;
-    for (uint64_t page = address; page < address + bytes; page += kPage) {
+    for (uint64_t page = address; page < address + bytes; page += kPageBytes) {
       all.push_back(page);
     }
     return all;
@@ -130,8 +129,8 @@ TEST_F(Preload, UnmappedPartsAreGoneAndComeBackAsZeros) {
   const std::vector<Request> all = requests();
   ASSERT_EQ(all.size(), 2U);  // the middle, the whole; what is free already costs nothing
   EXPECT_EQ(all[0].kind, RequestKind::kDiscard);
-  EXPECT_EQ(all[0].bytes, 32 * kPage);
-  EXPECT_EQ(all[1].bytes, 64 * kPage);
+  EXPECT_EQ(all[0].bytes, 32 * kPageBytes);
+  EXPECT_EQ(all[1].bytes, 64 * kPageBytes);
 }
 
 TEST_F(Preload, UnmapAcrossTheEndOfTheWindowTakesBothSides) {
@@ -140,8 +139,8 @@ TEST_F(Preload, UnmapAcrossTheEndOfTheWindowTakesBothSides) {
   const Told far = parse_told(outcome.output);
   const std::vector<Request> all = requests();
   ASSERT_EQ(all.size(), 1U);
-  EXPECT_EQ(all[0].address, far.address + far.bytes - 4 * kPage);
-  EXPECT_EQ(all[0].bytes, 4 * kPage);
+  EXPECT_EQ(all[0].address, far.address + far.bytes - 4 * kPageBytes);
+  EXPECT_EQ(all[0].bytes, 4 * kPageBytes);
 }
 
 TEST_F(Preload, DontneedAndFreeGiveZerosAndAreToldToThePager) {
@@ -220,7 +219,7 @@ void Preload::drop_and_compare() {
   session([&](Session& s) {
     uint32_t value = 200;
     for (const uint64_t page : place.pages()) {
-      PageBytes bytes(kPage);
+      PageBytes bytes(kPageBytes);
       std::memcpy(bytes.data(), &value, sizeof(value));
       s.put(page, bytes);
       ++value;
@@ -250,8 +249,8 @@ TEST_F(Preload, TheAgentSaysWhichCommandsFailed) {
   start("drop");
   const Told place = told();
   const auto results = session([&](Session& s) {
-    s.evict({place.address, place.address + kPage});
-    return s.command(CommandKind::kDrop, {place.address, 0x1000, place.address + kPage});
+    s.evict({place.address, place.address + kPageBytes});
+    return s.command(CommandKind::kDrop, {place.address, 0x1000, place.address + kPageBytes});
   });
   EXPECT_THAT(results, testing::ElementsAre(0, ENOMEM, 0));
   // The ring goes round: more commands than it has places, in pieces of odd size.

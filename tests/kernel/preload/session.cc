@@ -20,7 +20,6 @@ namespace farpage::test {
 namespace handover = uffd::handover;
 
 namespace {
-constexpr uint64_t kPage = 4096;
 constexpr size_t kEvictionBatch = 64;
 }  // namespace
 
@@ -109,7 +108,8 @@ void Session::answer(const handover::Request& request) {
 
 int Session::pin(const handover::Request& request) {
   std::unordered_set<uint64_t> all = pinned_;
-  for (uint64_t page = request.address; page < request.address + request.bytes; page += kPage) {
+  for (uint64_t page = request.address; page < request.address + request.bytes;
+       page += kPageBytes) {
     all.insert(page);
     if (all.size() > options_.pin_limit_pages) {
       return ENOMEM;
@@ -137,7 +137,7 @@ void Session::read_events() {
     if (message.event == UFFD_EVENT_UNMAP) {
       forget(message.arg.remove.start, message.arg.remove.end);
     } else if (message.event == UFFD_EVENT_PAGEFAULT) {
-      const uint64_t page = message.arg.pagefault.address & ~(kPage - 1);
+      const uint64_t page = message.arg.pagefault.address & ~(kPageBytes - 1);
       if ((message.arg.pagefault.flags & UFFD_PAGEFAULT_FLAG_WP) != 0) {
         on_write_protected(page);
       } else {
@@ -163,13 +163,13 @@ void Session::install(uint64_t page) {
   int result = 0;
   if (found == store_.end()) {
     uffdio_zeropage zero{};
-    zero.range = {page, kPage};
+    zero.range = {page, kPageBytes};
     result = ioctl(userfault_.get(), UFFDIO_ZEROPAGE, &zero);
   } else {
     uffdio_copy copy{};
     copy.dst = page;
     copy.src = reinterpret_cast<uint64_t>(found->second.data());
-    copy.len = kPage;
+    copy.len = kPageBytes;
     result = ioctl(userfault_.get(), UFFDIO_COPY, &copy);
   }
   if (result != 0) {
@@ -195,13 +195,13 @@ void Session::on_write_protected(uint64_t page) {
 
 bool Session::protect(uint64_t page, bool on) {
   uffdio_writeprotect request{};
-  request.range = {page, kPage};
+  request.range = {page, kPageBytes};
   request.mode = on ? UFFDIO_WRITEPROTECT_MODE_WP : 0;
   return ioctl(userfault_.get(), UFFDIO_WRITEPROTECT, &request) == 0;
 }
 
 void Session::wake(uint64_t page) {
-  uffdio_range range{page, kPage};
+  uffdio_range range{page, kPageBytes};
   ioctl(userfault_.get(), UFFDIO_WAKE, &range);
 }
 
@@ -227,10 +227,11 @@ void Session::evict(const std::vector<uint64_t>& pages) {
     if (resident_.count(page) == 0 || !protect(page, true)) {
       continue;
     }
-    PageBytes bytes(kPage);
-    const iovec here{bytes.data(), kPage};
-    const iovec there{reinterpret_cast<void*>(page), kPage};  // NOLINT(performance-no-int-to-ptr)
-    if (process_vm_readv(hello_.pid, &here, 1, &there, 1, 0) != static_cast<ssize_t>(kPage)) {
+    PageBytes bytes(kPageBytes);
+    const iovec here{bytes.data(), kPageBytes};
+    const iovec there{reinterpret_cast<void*>(page),
+                      kPageBytes};  // NOLINT(performance-no-int-to-ptr)
+    if (process_vm_readv(hello_.pid, &here, 1, &there, 1, 0) != static_cast<ssize_t>(kPageBytes)) {
       protect(page, false);  // PROT_NONE now: it stays
       continue;
     }

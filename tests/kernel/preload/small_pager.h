@@ -19,6 +19,7 @@
 
 #include "base/fd.h"
 #include "base/mapping.h"
+#include "base/strong.h"
 #include "uffd/handover.h"
 
 namespace farpage::test {

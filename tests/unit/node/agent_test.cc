@@ -16,7 +16,6 @@ namespace {
 
 using nlohmann::json;
 
-constexpr uint64_t kSlab = uint64_t{2} << 20;
 constexpr char kLease[] = R"({"region":"r1","slab":0,"replica":0})";
 
 class AgentTest : public testing::Test {

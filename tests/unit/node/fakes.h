@@ -15,6 +15,8 @@
 
 namespace farpage::node {
 
+inline constexpr uint64_t kSlab = uint64_t{2} << 20;
+
 // Hands out keys and forgets them; no peer ever connects. Threads: any.
 class FakeHost final : public rdma::MemoryHost {
  public:

@@ -10,8 +10,6 @@
 namespace farpage::node {
 namespace {
 
-constexpr uint64_t kSlab = uint64_t{2} << 20;
-
 coordinator::SlabLeaseRequest borrower(const std::string& region, uint32_t slab = 0) {
   return {RegionId{region}, SlabIndex{slab}, 0};
 }

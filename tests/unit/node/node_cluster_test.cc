@@ -14,13 +14,12 @@
 #include "coordinator/agent_client.h"
 #include "coordinator/memory_store.h"
 #include "coordinator/service.h"
+#include "fakes.h"
 #include "node/node.h"
 #include "rdma/tcp/tcp.h"
 
 namespace farpage::node {
 namespace {
-
-constexpr uint64_t kSlab = uint64_t{2} << 20;
 
 class NodeCluster : public testing::Test {
  protected:

@@ -9,8 +9,6 @@
 namespace farpage::node {
 namespace {
 
-constexpr uint64_t kSlab = uint64_t{2} << 20;
-
 class NodeTest : public testing::Test {
  protected:
   NodeTest() {

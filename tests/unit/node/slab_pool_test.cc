@@ -13,12 +13,12 @@
 #include <algorithm>
 #include <cstring>
 
+#include "fakes.h"
 #include "node/memory_limits.h"
 
 namespace farpage::node {
 namespace {
 
-constexpr uint64_t kSlab = uint64_t{2} << 20;
 constexpr Nanoseconds kLong = Seconds(30);
 
 SlabPoolOptions options_of(uint64_t slabs) {
