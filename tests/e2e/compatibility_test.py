@@ -23,7 +23,7 @@ def verifiers():
 
 def registered():
     """Names and labels of all tests, as ctest knows them."""
-    listing = subprocess.run(["ctest", "--test-dir", BUILD, "--show-only=json-v1"],
+    listing = subprocess.run(["ctest", "--test-dir", BUILD, "-C", "full", "--show-only=json-v1"],
                              check=True, capture_output=True, text=True).stdout
     return {test["name"]: [label for prop in test["properties"] if prop["name"] == "LABELS"
                            for label in prop["value"]] for test in json.loads(listing)["tests"]}
@@ -49,7 +49,7 @@ def claimed():
     for row in rows():
         test = row["test"].strip("`")
         for transport in row["transports"].split(", "):
-            names.append(f"{test}_over_{transport}" if transport != "verbs" else "Run.ProgramsOverVerbs")
+            names.append(f"{test}_over_{transport}" if transport != "verbs" else "Run.EachProgramOverVerbs")
     return names
 
 

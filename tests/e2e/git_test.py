@@ -21,7 +21,8 @@ class Git(Verifier):
         source = random.Random(9)
         lines = [[source.randbytes(30).hex().encode() for _ in range(6000)] for _ in range(8)]
         stream = bytearray()
-        for commit in range(scaled(20, 1000)):
+        commits = scaled(20, 1000, 8)
+        for commit in range(commits):
             stream += (b"commit refs/heads/main\ncommitter A <a@example.com> %d +0000\n"
                        b"data 1\nc\n" % (1700000000 + commit))
             for number in source.sample(range(8), 3):
@@ -32,7 +33,7 @@ class Git(Verifier):
         os.mkdir(self.path("repository"))
         self.git("init", "-q", "-b", "main")
         self.git("-c", "fastimport.unpackLimit=100000", "fast-import", "--quiet", stdin=bytes(stream))
-        self.git("branch", "side", "main~10")
+        self.git("branch", "side", f"main~{commits // 2}")
 
     def verify(self, transport):
         self.make_history()

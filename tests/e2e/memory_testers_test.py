@@ -22,7 +22,7 @@ class MemoryTesters(Verifier):
         self.memtester("tcp")
 
     def stressapptest(self, transport):
-        size = scaled(48, 512)
+        size = scaled(48, 512, 8)
         self.start_cluster(transport=transport, lend="1G")
         output = self.far([self.program("stressapptest"), "-M", str(size), "-s", str(scaled(4, 60)),
                            "-m", "1", "-C", "1", "-i", "1"], transport, f"{size // 4}M")

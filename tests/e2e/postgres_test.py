@@ -8,9 +8,9 @@ import subprocess
 import unittest
 
 from cluster import FARPAGE, wait_until
-from verifier import PATIENCE, PATIENT, Verifier, scaled
+from verifier import PATIENCE, PATIENT, SLAB, Verifier, scaled
 
-ROWS = scaled(100_000, 4_000_000)
+ROWS = scaled(100_000, 4_000_000, 15_000)
 QUERIES = f"""
 set max_parallel_workers_per_gather = 0;
 create table item as select i, md5(i::text) as name, i * 7919::bigint % 100003 as price from generate_series(1, {ROWS}) i;
@@ -108,7 +108,7 @@ class Postgres(Verifier):
 
     def serve_sessions(self, run):
         """A server whose sessions are processes that the postmaster makes by fork: what they answer."""
-        turns = scaled(100, 20_000)
+        turns = scaled(100, 20_000, 5)
         server = self.start_process([*run, self.tool("postgres"), "-D", self.path("database"), "-k",
                                      self.folder, "-h", "", *SETTINGS])
         ready = [self.tool("pg_isready"), "-q", "-h", self.folder]
@@ -130,7 +130,7 @@ class Postgres(Verifier):
     def sessions(self, transport):
         expected = self.serve_sessions(self.user)
         self.stats_path = self.path("stats.json")
-        found = self.serve_sessions(self.run_command("--local", "6M", "--slab", "16M",
+        found = self.serve_sessions(self.run_command("--local", "6M", *([] if SLAB else ["--slab", "16M"]),
                                                      "--transport", transport))
         self.assertEqual(found, expected)
         self.expect_real_paging(transport)

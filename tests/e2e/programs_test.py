@@ -4,13 +4,13 @@ import random
 import subprocess
 import unittest
 
-from verifier import Verifier, scaled
+from verifier import FORM, Verifier, scaled
 
 PROGRAMS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "programs")
 
-SQL = """
+SQL = f"""
 CREATE TABLE item(id INTEGER PRIMARY KEY, name TEXT, price INTEGER, note BLOB);
-WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 30000)
+WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {scaled(30_000, 30_000, 9_000)})
 INSERT INTO item SELECT i, 'name-' || (i * 7919 % 60000), i * 31 % 1009, zeroblob(1) ||
   hex(i * 2654435761) || printf('%0200d', i) FROM n;
 CREATE INDEX by_name ON item(name);
@@ -26,14 +26,15 @@ SELECT count(*), sum(length(note)) FROM item;
 PRAGMA integrity_check;
 """
 
-LIST_AND_DICT = """
-numbers = [i * 2654435761 % 4294967291 for i in range(100000)]
-words = {f"key-{n}": n for n in numbers[:25000]}
+LIST_AND_DICT = f"""
+count = {scaled(100_000, 100_000, 60_000)}
+numbers = [i * 2654435761 % 4294967291 for i in range(count)]
+words = {{f"key-{{n}}": n for n in numbers[:count // 4]}}
 print(sum(numbers), len(words), sum(words.values()))
-numbers[:25000] = reversed(numbers[:25000])
+numbers[:count // 4] = reversed(numbers[:count // 4])
 numbers.sort()
-print(numbers[0], numbers[50000], numbers[-1])
-print(sum(words[f"key-{n}"] for n in list(words.values())[::3]))
+print(numbers[0], numbers[count // 2], numbers[-1])
+print(sum(words[f"key-{{n}}"] for n in list(words.values())[::3]))
 """
 
 
@@ -56,7 +57,7 @@ class Programs(Verifier):
         print("seed", seed)
         source = random.Random(seed)
         with open(self.path("input"), "wb") as file:
-            for _ in range(30000):
+            for _ in range(scaled(30_000, 30_000, 15_000)):
                 file.write(source.randbytes(200).hex().encode() + b"\n")
         self.compare([self.program("sort"), "-S", "200M", self.path("input")], transport)
 
@@ -66,21 +67,27 @@ class Programs(Verifier):
     def test_sort_over_tcp(self):
         self.sort("tcp")
 
+    def sqlite(self, transport):
+        self.compare([self.program("sqlite3"), ":memory:", SQL], transport)
+
     def test_sqlite_over_shm(self):
-        self.compare([self.program("sqlite3"), ":memory:", SQL], "shm")
+        self.sqlite("shm")
 
     def test_sqlite_over_tcp(self):
-        self.compare([self.program("sqlite3"), ":memory:", SQL], "tcp")
+        self.sqlite("tcp")
+
+    def python(self, transport):
+        self.compare([self.program("python3"), "-c", LIST_AND_DICT], transport)
 
     def test_python_over_shm(self):
-        self.compare([self.program("python3"), "-c", LIST_AND_DICT], "shm")
+        self.python("shm")
 
     def test_python_over_tcp(self):
-        self.compare([self.program("python3"), "-c", LIST_AND_DICT], "tcp")
+        self.python("tcp")
 
     def numpy(self, transport):
         self.compare([self.program("python3"), os.path.join(PROGRAMS, "arrays.py"),
-                      str(scaled(500_000, 10_000_000))], transport,
+                      str(scaled(500_000, 10_000_000, 20_000))], transport,
                      environment={"OPENBLAS_NUM_THREADS": "2"})
 
     def test_numpy_over_shm(self):
@@ -100,7 +107,7 @@ class Programs(Verifier):
         self.node("tcp")
 
     def gcc(self, transport):
-        functions = range(scaled(700, 12000))
+        functions = range(scaled(700, 12000, 100))
         with open(self.path("big.c"), "w", encoding="ascii") as file:
             file.write("#include <stdint.h>\n#include <stdio.h>\n")
             for i in functions:
@@ -123,7 +130,8 @@ class Programs(Verifier):
         words = [source.randbytes(source.randrange(2, 12)).hex().encode() for _ in range(2000)]
         with open(self.path("input"), "wb") as file:
             file.write(b" ".join(source.choices(words, k=scaled(10_000, 800_000))))
-        packed = self.compare([self.program("xz"), "-9", "-c", self.path("input")], transport)
+        packed = self.compare([self.program("xz"), "-9", "-c", self.path("input")], transport,
+                              local="1M" if FORM == "lab" else None)
         unpacked = subprocess.run([self.program("xz"), "-d"], input=packed, capture_output=True,
                                   check=True).stdout
         with open(self.path("input"), "rb") as file:

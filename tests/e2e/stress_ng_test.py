@@ -3,11 +3,13 @@ import unittest
 
 from verifier import PATIENCE, PATIENT, Verifier, scaled
 
-SECONDS = str(scaled(5, 60))
+SECONDS = str(scaled(5, 60, 30))
+LOCAL = scaled("8M", "8M", "1M")
+SIZE = scaled("32M", "32M", "4M")  # four times that
 
 
 class StressNg(Verifier):
-    def stress(self, transport, *stressors, local="8M", seconds=SECONDS):
+    def stress(self, transport, *stressors, local=LOCAL, seconds=SECONDS):
         """`local` for each stressor: a quarter of what it works on."""
         self.start_cluster(transport=transport, lend="3G")
         run = self.start_run(
@@ -26,7 +28,7 @@ class StressNg(Verifier):
         return [self.program("setpriv"), "--bounding-set", "-sys_admin"]
 
     def vm(self, transport):
-        self.stress(transport, "--vm", "1", "--vm-bytes", "32M", "--vm-method", "all")
+        self.stress(transport, "--vm", "1", "--vm-bytes", SIZE, "--vm-method", "all")
 
     def test_vm_over_shm(self):
         self.vm("shm")
@@ -35,8 +37,8 @@ class StressNg(Verifier):
         self.vm("tcp")
 
     def heap(self, transport):
-        self.stress(transport, "--malloc", "1", "--malloc-max", "500", "--malloc-bytes", "512K",
-                    "--tree", "1", "--tree-size", "400000", "--memthrash", "1")
+        self.stress(transport, "--malloc", "1", "--malloc-max", str(scaled(500, 500, 60)), "--malloc-bytes", "512K",
+                    "--tree", "1", "--tree-size", str(scaled(400_000, 400_000, 50_000)), "--memthrash", "1")
 
     def test_malloc_tree_memthrash_over_shm(self):
         self.heap("shm")
@@ -45,8 +47,8 @@ class StressNg(Verifier):
         self.heap("tcp")
 
     def mappings(self, transport):
-        self.stress(transport, "--mmap", "1", "--mmap-bytes", "32M", "--mergesort", "1",
-                    "--mergesort-size", "4194304")
+        self.stress(transport, "--mmap", "1", "--mmap-bytes", SIZE, "--mergesort", "1",
+                    "--mergesort-size", str(scaled(4 << 20, 4 << 20, 512 << 10)))
 
     def test_mmap_mergesort_over_shm(self):
         self.mappings("shm")
@@ -56,8 +58,8 @@ class StressNg(Verifier):
 
     def moves(self, transport):
         # Halved and doubled, to other addresses too; checked after each halving.
-        self.stress(transport, "--mremap", "1", "--mremap-bytes", "32M",
-                    "--mremap-ops", str(scaled(4, 150)), seconds=str(PATIENCE))
+        self.stress(transport, "--mremap", "1", "--mremap-bytes", SIZE,
+                    "--mremap-ops", str(scaled(4, 150, 8)), seconds=str(PATIENCE))
 
     def test_mremap_over_shm(self):
         self.moves("shm")
@@ -67,7 +69,7 @@ class StressNg(Verifier):
 
     def advice(self, transport):
         # One random advice after the other for each page of 4 MiB, of a file or of no file in turn.
-        self.stress(transport, "--madvise", "1", "--madvise-ops", str(scaled(30, 1500)),
+        self.stress(transport, "--madvise", "1", "--madvise-ops", str(scaled(30, 1500, 20)),
                     local="1M", seconds=str(PATIENCE))
 
     def test_madvise_over_shm(self):
