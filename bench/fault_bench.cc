@@ -7,6 +7,7 @@
 
 #include "base/size.h"
 #include "bench/far_window.h"
+#include "bench/pace.h"
 #include "bench/self_check.h"
 #include "bench/touch.h"
 
@@ -37,13 +38,14 @@ uint64_t ballast_pages(const FaultOptions& options, const pager::PagerOptions& p
 
 struct ThreadPlan {
   uint64_t warm_up = 0;
-  uint64_t touches = 0;
+  PaceOptions pace;
 };
 
 ThreadPlan plan_of(const FaultOptions& options, const pager::PagerOptions& pager, uint32_t index) {
   const uint64_t budget_touches = kWarmUpBudgets * pages_of(pager.local_bytes) / options.threads;
   return {.warm_up = options.evict ? std::min(budget_touches, kMaxWarmUpTouches) : kWarmUpPages,
-          .touches = share_of(options.iterations, index, options.threads).pages};
+          .pace = {.touches = share_of(options.iterations, index, options.threads).pages,
+                   .duration = options.duration}};
 }
 
 // Threads: one that touches; the results are read after it has ended.
@@ -60,7 +62,7 @@ class Toucher {
         coin_(~(options.seed + index)),
         order_(options.pattern, share_, options.seed + index) {
     if (!options.evict)
-      once_ = distinct_pages(options.pattern, share_, plan.warm_up + plan.touches,
+      once_ = distinct_pages(options.pattern, share_, plan.warm_up + plan.pace.touches,
                              options.seed + index);
   }
 
@@ -69,7 +71,8 @@ class Toucher {
   }
   void measure() {
     measuring_ = true;
-    for (uint64_t i = 0; i < plan_.touches && !wrong_page_; ++i) touch(next());
+    Pace pace(plan_.pace, SteadyClock::read());
+    while (!wrong_page_ && pace.next(SteadyClock::read())) touch(next());
   }
 
   const Histogram& away_ns() const { return away_ns_; }
@@ -224,7 +227,10 @@ Status validate(const FaultOptions& options, const pager::PagerOptions& pager) {
   const auto invalid = [](std::string text) { return fail(ErrorCode::kInvalid, std::move(text)); };
   if (options.threads < 1 || options.threads > kMaxThreads)
     return invalid(fmt::format("--threads: 1 to {}", kMaxThreads));
-  if (options.iterations < options.threads)
+  if (options.duration > kMaxDuration) return invalid("--duration: up to 24h");
+  if (options.duration.count() > 0 && !options.evict)
+    return invalid("--duration: not with --no-evict, which touches each page once");
+  if (options.duration.count() == 0 && options.iterations < options.threads)
     return invalid("--iterations: at least one for each thread");
   const uint64_t pages = pages_of(options.bytes);
   if (options.bytes > kMaxBytes || pages < options.threads)

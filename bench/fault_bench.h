@@ -15,6 +15,7 @@
 
 #include "base/clock.h"
 #include "base/histogram.h"
+#include "bench/pace.h"
 #include "bench/report.h"
 #include "bench/touch_order.h"
 #include "coordinator/client.h"
@@ -34,6 +35,7 @@ inline constexpr uint64_t kMaxBytes = uint64_t{1} << 40;
 struct FaultOptions {
   uint64_t bytes = uint64_t{256} << 20;  // of far memory that is touched
   uint64_t iterations = 10'000;          // measured touches, of all threads together
+  Milliseconds duration{0};              // not 0: touches for so long instead
   Pattern pattern = Pattern::kRandom;
   Access access = Access::kRead;
   uint32_t threads = 1;  // each touches its own share of the memory

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <bit>
+#include <limits>
 #include <optional>
 #include <thread>
 
@@ -10,6 +11,7 @@
 #include "base/mapping.h"
 #include "base/size.h"
 #include "bench/content.h"
+#include "bench/pace.h"
 #include "bench/self_check.h"
 #include "bench/slab_lease.h"
 #include "bench/touch.h"
@@ -20,6 +22,16 @@ namespace {
 
 constexpr uint64_t kWarmUpOperations = 500;
 constexpr Nanoseconds kLook = Seconds(1);
+
+// What ends a run, whichever comes first.
+struct Until {
+  uint64_t operations = std::numeric_limits<uint64_t>::max();
+  Instant end = Instant::max();
+
+  bool is_over(uint64_t posted) const {
+    return posted == operations || (end != Instant::max() && SteadyClock::read() >= end);
+  }
+};
 
 // One thread's work over one channel. All failures end the run.
 class Pump {
@@ -45,19 +57,21 @@ class Pump {
     return {};
   }
 
-  Status run(uint64_t operations, ReadResult* result) {
+  // How many were posted, all of which completed.
+  Result<uint64_t> run(const Until& until, ReadResult* result) {
     uint64_t posted = 0;
     uint64_t completed = 0;
-    while (completed < operations) {
-      for (size_t slot = 0; slot < slots_.size() && posted < operations; ++slot) {
+    bool over = false;
+    while (!over || completed < posted) {
+      for (size_t slot = 0; slot < slots_.size() && !over; ++slot) {
         if (slots_[slot].busy) continue;
         FARPAGE_TRY_VOID(post(slot));
-        ++posted;
+        over = until.is_over(++posted);
       }
       FARPAGE_TRY(done, take(result));
       completed += done;
     }
-    return {};
+    return posted;
   }
 
   // What the WRITEs wrote, and only that, has changed.
@@ -173,12 +187,14 @@ class Pump {
 Result<ReadResult> run_pump(const ReadOptions& options, Pump& pump) {
   ReadResult result;
   FARPAGE_TRY_VOID(pump.fill());
-  FARPAGE_TRY_VOID(pump.run(kWarmUpOperations, nullptr));
+  FARPAGE_TRY_VOID(pump.run({.operations = kWarmUpOperations}, nullptr));
   const Instant start = SteadyClock::read();
-  FARPAGE_TRY_VOID(pump.run(options.iterations, &result));
+  const Until until = options.duration.count() > 0 ? Until{.end = start + options.duration}
+                                                   : Until{.operations = options.iterations};
+  FARPAGE_TRY(posted, pump.run(until, &result));
   result.elapsed = SteadyClock::read() - start;
   if (options.operation == rdma::OperationKind::kWrite) FARPAGE_TRY_VOID(pump.verify_writes());
-  FARPAGE_TRY_VOID(check_transfer_claim({.measured_operations = options.iterations,
+  FARPAGE_TRY_VOID(check_transfer_claim({.measured_operations = posted,
                                          .completed_ok = result.latency_ns.count(),
                                          .completed_bytes = result.completed_bytes,
                                          .operation_bytes = options.bytes}));
@@ -189,7 +205,9 @@ Result<ReadResult> run_pump(const ReadOptions& options, Pump& pump) {
 
 Status validate(const ReadOptions& options) {
   const auto invalid = [](std::string text) { return fail(ErrorCode::kInvalid, std::move(text)); };
-  if (options.iterations < 1) return invalid("--iterations: at least 1");
+  if (options.duration > kMaxDuration) return invalid("--duration: up to 24h");
+  if (options.duration.count() == 0 && options.iterations < 1)
+    return invalid("--iterations: at least 1");
   if (options.depth < 1 || options.depth > kMaxDepth)
     return invalid(fmt::format("--depth: 1 to {}", kMaxDepth));
   if (options.depth > options.channel.operations_in_flight)

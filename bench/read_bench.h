@@ -24,7 +24,8 @@ struct ReadOptions {
   rdma::OperationKind operation = rdma::OperationKind::kRead;
   uint64_t bytes = 4096;  // of one operation; a power of two, at least 8
   uint64_t iterations = 10'000;
-  uint32_t depth = 1;  // operations in flight
+  Milliseconds duration{0};  // not 0: for so long instead
+  uint32_t depth = 1;        // operations in flight
   uint64_t slab_bytes = coordinator::kDefaultSlabBytes;
   bool pin = false;
   uint64_t seed = 1;

@@ -10,17 +10,19 @@ namespace {
 struct FaultSettings {
   BenchSettings bench;
   uint64_t size_bytes = bench::FaultOptions{}.bytes;
-  int64_t iterations = static_cast<int64_t>(bench::FaultOptions{}.iterations);
+  AmountSettings amount;
   std::string pattern = "random";
   std::string access = "read";
   int64_t threads = 1;
   bool no_evict = false;
 };
 
-bench::FaultOptions fault_options(const FaultSettings& settings) {
+Result<bench::FaultOptions> fault_options(const FaultSettings& settings) {
+  FARPAGE_TRY(duration, duration_of(settings.amount));
   bench::FaultOptions options;
   options.bytes = settings.size_bytes;
-  options.iterations = static_cast<uint64_t>(settings.iterations);
+  options.iterations = static_cast<uint64_t>(settings.amount.iterations);
+  options.duration = duration;
   options.pattern = *bench::pattern_from(settings.pattern);
   options.access = *bench::access_from(settings.access);
   options.threads = static_cast<uint32_t>(settings.threads);
@@ -31,7 +33,7 @@ bench::FaultOptions fault_options(const FaultSettings& settings) {
 }
 
 Result<int> run(const FaultSettings& settings) {
-  const bench::FaultOptions options = fault_options(settings);
+  FARPAGE_TRY(options, fault_options(settings));
   FARPAGE_TRY(pager, pager_options(settings.bench.pager));
   pager.name = "bench-fault";
   FARPAGE_TRY_VOID(bench::validate(options, pager));
@@ -50,9 +52,10 @@ void add_bench_fault(CLI::App& group, Invocation& invocation) {
       group, "fault", "Time touches of far memory, from the touch to the next instruction",
       {"farpage bench fault --transport tcp --no-evict",
        "farpage bench fault --local 64M --size 256M --access mixed --threads 2 --output json",
-       "farpage bench fault --coordinator http://10.0.0.1:7070 --transport verbs --prefetch 0"});
-  subcommand.size("--size", settings->size_bytes, "Far memory to touch")
-      .number("--iterations", settings->iterations, 1, int64_t{1} << 40, "Touches to measure")
+       "farpage bench fault -D 10 -s 1G --pattern zipf",
+       "farpage bench fault --coordinator http://10.0.0.1:7070 --transport verbs -d rxe0 -x 1"});
+  add_options(subcommand, settings->amount, "Touches to measure");
+  subcommand.size("-s,--size", settings->size_bytes, "Far memory to touch")
       .choice("--pattern", settings->pattern, {"random", "sequential", "strided", "zipf"},
               "Order of the touches")
       .choice("--access", settings->access, {"read", "write", "mixed"}, "What a touch is")
@@ -61,7 +64,6 @@ void add_bench_fault(CLI::App& group, Invocation& invocation) {
       .flag("--no-evict", settings->no_evict,
             "Push everything out first, then touch each page once with room for all");
   add_options(subcommand, settings->bench);
-  add_options(subcommand, settings->bench.pager);
   subcommand.on_run(invocation, [settings] { return run(*settings); });
 }
 

@@ -34,10 +34,9 @@ void add_bench_ladder(CLI::App& group, Invocation& invocation) {
                         "Time every floor below a remote fault, and the fault, in one run",
                         {"farpage bench ladder", "farpage bench ladder --pin --output json",
                          "farpage bench ladder --coordinator http://10.0.0.1:7070"});
-  subcommand.number("--iterations", settings->iterations, 1, int64_t{1} << 30,
+  subcommand.number("-n,--iterations", settings->iterations, 1, int64_t{1} << 30,
                     "Touches of each step");
   add_options(subcommand, settings->bench);
-  add_options(subcommand, settings->bench.pager);
   subcommand.on_run(invocation, [settings] { return run(*settings); });
 }
 

@@ -25,7 +25,25 @@ void add_options(Subcommand& subcommand, BenchSettings& settings) {
               Subcommand::Scope::kShared)
       .text("--html", settings.html, "Also write a page with the latencies plotted to this file")
       .text("--hgrm", settings.hgrm,
-            "Also write percentiles to this folder, for HdrHistogram's plotter");
+            "Also write percentiles to this folder, for HdrHistogram's plotter")
+      .flag(
+          "-F,--cpu-freq", settings.cpu_freq,
+          "Taken as perftest's flag of that name, and changes nothing: no benchmark here looks at "
+          "the CPU's frequency, or fails because of it");
+  add_options(subcommand, settings.pager, ShortFlags::kPerftest);
+}
+
+void add_options(Subcommand& subcommand, AmountSettings& settings, const std::string& what) {
+  constexpr int64_t kMaxIterations = int64_t{1} << 40;
+  subcommand.number("-n,--iterations", settings.iterations, 1, kMaxIterations, what)
+      .duration("-D,--duration", settings.duration, "Measure for so long instead, up to 24h")
+      .excludes("--iterations");
+}
+
+Result<Milliseconds> duration_of(const AmountSettings& settings) {
+  if (!settings.duration) return Milliseconds(0);
+  if (settings.duration->count() == 0) return fail(ErrorCode::kInvalid, "--duration: more than 0");
+  return *settings.duration;
 }
 
 Result<BenchCluster> open_cluster(const BenchSettings& settings, uint64_t needed_bytes) {

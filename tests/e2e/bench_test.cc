@@ -78,6 +78,17 @@ TEST_P(BenchOver, ReadsAndWritesOfASlabAreChecked) {
   }
 }
 
+TEST_P(BenchOver, PerftestsShortFlagsMeasureForATime) {
+  const json fault = report_of(
+      {"fault", "-F", "--transport", GetParam(), "-s", "16M", "--local", "4M", "-D", "1"});
+  EXPECT_GT(fault["counts"]["faults"], 0);
+  EXPECT_GE(fault["counts"]["touches"], fault["counts"]["faults"]);
+  const json read = report_of({"read", "--transport", GetParam(), "-s", "8K", "-D", "200ms"});
+  EXPECT_GT(read["rows"][0]["iterations"], 0);
+  EXPECT_EQ(read["counts"][std::string(GetParam()) + "_bytes_checked"],
+            read["rows"][0]["iterations"].get<uint64_t>() * 8192);
+}
+
 TEST(Bench, LadderHasEveryStepInOneTable) {
   const json report = report_of(
       {"ladder", "--transport", "shm,tcp", "--iterations", "500", "--local", "8M", "--pin"});
@@ -129,6 +140,9 @@ TEST(Bench, WrongOptionsAreRefusedBeforeAnythingIsStarted) {
        std::vector<std::vector<std::string>>{{"fault", "--pattern", "spiral"},
                                              {"fault", "--threads", "0"},
                                              {"fault", "--no-evict", "--iterations", "1000000"},
+                                             {"fault", "-n", "5", "-D", "5"},
+                                             {"fault", "-D", "5", "--no-evict"},
+                                             {"fault", "-D", "25h"},
                                              {"read", "--bytes", "5000"},
                                              {"read", "--depth", "65"},
                                              {"ladder", "--local", "2M"},

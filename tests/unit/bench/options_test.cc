@@ -33,6 +33,12 @@ TEST(FaultOptions, WrongOnesAreRefusedByTheNameOfTheFlag) {
   expect_refused(with([](auto& o) { o.threads = kMaxThreads + 1; }), "--threads");
   expect_refused(with([](auto& o) { o.iterations = 0; }), "--iterations");
   expect_refused(with([](auto& o) { o.bytes = kPageBytes - 1; }), "--size");
+  expect_refused(with([](auto& o) { o.duration = kMaxDuration + Milliseconds(1); }), "--duration");
+  expect_refused(with([](auto& o) {
+                   o.duration = Seconds(1);
+                   o.evict = false;
+                 }),
+                 "--no-evict");
   expect_refused(with([](auto& o) { o.bytes = kMaxBytes + kPageBytes; }), "--size");
 }
 
@@ -67,6 +73,7 @@ TEST(ReadOptions, WrongOnesAreRefusedByTheNameOfTheFlag) {
   expect_refused(with([](auto& o) { o.bytes = 4; }), "--bytes");
   expect_refused(with([](auto& o) { o.bytes = 5000; }), "--bytes");
   expect_refused(with([](auto& o) { o.bytes = 2 * kMaxOperationBytes; }), "--bytes");
+  expect_refused(with([](auto& o) { o.duration = kMaxDuration + Milliseconds(1); }), "--duration");
   expect_refused(with([](auto& o) { o.depth = 0; }), "--depth");
   expect_refused(with([](auto& o) { o.depth = kMaxDepth + 1; }), "--depth");
   expect_refused(with([](auto& o) { o.depth = o.channel.operations_in_flight + 1; }), "--depth");
