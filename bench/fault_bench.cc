@@ -75,6 +75,8 @@ class Toucher {
     while (!wrong_page_ && pace.next(SteadyClock::read())) touch(next());
   }
 
+  // Also while it measures.
+  uint64_t touches() const { return away_ns_.count() + present_ns_.count(); }
   const Histogram& away_ns() const { return away_ns_; }
   const Histogram& present_ns() const { return present_ns_; }
   std::optional<uint64_t> wrong_page() const { return wrong_page_; }
@@ -135,17 +137,24 @@ Status push_out(const FarWindow& window, const Content& content, const FaultOpti
   return {};
 }
 
+uint64_t touches_of(const std::vector<std::unique_ptr<Toucher>>& touchers) {
+  uint64_t touches = 0;
+  for (const auto& toucher : touchers) touches += toucher->touches();
+  return touches;
+}
+
 struct Run {
   pager::PagerStats before;
   Nanoseconds elapsed{0};
 };
 
-Run touch_all(const FarWindow& window, std::vector<std::unique_ptr<Toucher>>& touchers, bool pin) {
+Run touch_all(const FarWindow& window, std::vector<std::unique_ptr<Toucher>>& touchers,
+              const FaultOptions& options) {
   Run run;
   std::barrier together(static_cast<ptrdiff_t>(touchers.size() + 1));
   std::vector<std::jthread> threads;
   for (uint32_t i = 0; i < touchers.size(); ++i)
-    threads.emplace_back([&together, &toucher = *touchers[i], pin, i] {
+    threads.emplace_back([&together, &toucher = *touchers[i], pin = options.pin, i] {
       if (pin) pin_this_thread(i);
       toucher.warm_up();
       together.arrive_and_wait();
@@ -154,6 +163,9 @@ Run touch_all(const FarWindow& window, std::vector<std::unique_ptr<Toucher>>& to
     });
   together.arrive_and_wait();
   run.before = window.stats();
+  const Progress progress(options.progress, "fault",
+                          {.operations = options.iterations, .time = options.duration},
+                          [&touchers] { return touches_of(touchers); });
   const Instant start = SteadyClock::read();
   together.arrive_and_wait();
   for (std::jthread& thread : threads) thread.join();
@@ -271,7 +283,7 @@ Result<FaultResult> measure_faults(const FaultOptions& options, const pager::Pag
   for (uint32_t i = 0; i < options.threads; ++i)
     touchers.push_back(
         std::make_unique<Toucher>(window, content, options, plan_of(options, pager, i), i));
-  const Run run = touch_all(window, touchers, options.pin);
+  const Run run = touch_all(window, touchers, options);
 
   FaultResult result;
   result.elapsed = run.elapsed;

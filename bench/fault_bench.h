@@ -16,6 +16,7 @@
 #include "base/clock.h"
 #include "base/histogram.h"
 #include "bench/pace.h"
+#include "bench/progress.h"
 #include "bench/report.h"
 #include "bench/touch_order.h"
 #include "coordinator/client.h"
@@ -42,6 +43,7 @@ struct FaultOptions {
   bool evict = true;     // false: see above
   bool pin = false;      // thread i to CPU i
   uint64_t seed = 1;
+  ProgressOptions progress;
 };
 
 // kInvalid names the flag of `farpage bench fault`.

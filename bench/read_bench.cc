@@ -188,6 +188,9 @@ Result<ReadResult> run_pump(const ReadOptions& options, Pump& pump) {
   ReadResult result;
   FARPAGE_TRY_VOID(pump.fill());
   FARPAGE_TRY_VOID(pump.run({.operations = kWarmUpOperations}, nullptr));
+  const Progress progress(options.progress, "read",
+                          {.operations = options.iterations, .time = options.duration},
+                          [&result] { return result.latency_ns.count(); });
   const Instant start = SteadyClock::read();
   const Until until = options.duration.count() > 0 ? Until{.end = start + options.duration}
                                                    : Until{.operations = options.iterations};

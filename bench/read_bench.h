@@ -11,6 +11,7 @@
 
 #include "base/clock.h"
 #include "base/histogram.h"
+#include "bench/progress.h"
 #include "bench/report.h"
 #include "coordinator/client.h"
 #include "rdma/transport.h"
@@ -30,6 +31,7 @@ struct ReadOptions {
   bool pin = false;
   uint64_t seed = 1;
   rdma::ChannelOptions channel;  // the template; the buffer is the benchmark's
+  ProgressOptions progress;
 };
 
 // kInvalid names the flag of `farpage bench read`.

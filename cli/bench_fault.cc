@@ -28,6 +28,7 @@ Result<bench::FaultOptions> fault_options(const FaultSettings& settings) {
   options.threads = static_cast<uint32_t>(settings.threads);
   options.evict = !settings.no_evict;
   options.pin = settings.bench.pin;
+  options.progress = progress_options(settings.bench);
   options.seed = static_cast<uint64_t>(settings.bench.seed);
   return options;
 }

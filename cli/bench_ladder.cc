@@ -15,7 +15,8 @@ struct LadderSettings {
 Result<int> run(const LadderSettings& settings) {
   const bench::LadderOptions options{.iterations = static_cast<uint64_t>(settings.iterations),
                                      .pin = settings.bench.pin,
-                                     .seed = static_cast<uint64_t>(settings.bench.seed)};
+                                     .seed = static_cast<uint64_t>(settings.bench.seed),
+                                     .progress = progress_options(settings.bench)};
   FARPAGE_TRY(pager, pager_options(settings.bench.pager));
   pager.name = "bench-ladder";
   FARPAGE_TRY_VOID(bench::validate(options, pager));

@@ -27,6 +27,7 @@ Result<int> run(const ReadSettings& settings) {
   options.depth = static_cast<uint32_t>(settings.depth);
   options.slab_bytes = pager.slab_bytes;
   options.pin = settings.bench.pin;
+  options.progress = progress_options(settings.bench);
   options.seed = static_cast<uint64_t>(settings.bench.seed);
   options.channel = pager.channel;
   FARPAGE_TRY_VOID(bench::validate(options));

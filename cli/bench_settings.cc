@@ -1,6 +1,7 @@
 #include "cli/bench_settings.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <cstdio>
 #include <limits>
@@ -72,6 +73,10 @@ Result<std::vector<std::vector<std::unique_ptr<rdma::Transport>>>> transports_on
   for (std::unique_ptr<rdma::Transport>& transport : all)
     ways.emplace_back().push_back(std::move(transport));
   return ways;
+}
+
+bench::ProgressOptions progress_options(const BenchSettings& settings) {
+  return {.shown = settings.output == "text" && ::isatty(STDERR_FILENO) == 1, .fd = STDERR_FILENO};
 }
 
 Status print_report(bench::Report report, const BenchSettings& settings) {

@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 
+#include "bench/progress.h"
 #include "bench/report.h"
 #include "cli/embedded_cluster.h"
 #include "cli/run_settings.h"
@@ -72,6 +73,9 @@ auto measure_each(const std::vector<std::vector<std::unique_ptr<rdma::Transport>
   if (results.empty()) return fail(ErrorCode::kUnsupported, "no transport works: " + reasons);
   return results;
 }
+
+// Shown on a terminal, and beside text alone.
+bench::ProgressOptions progress_options(const BenchSettings& settings);
 
 // Adds what was measured where, prints it, and writes the files that were asked for.
 Status print_report(bench::Report report, const BenchSettings& settings);

@@ -89,6 +89,13 @@ TEST_P(BenchOver, PerftestsShortFlagsMeasureForATime) {
             read["rows"][0]["iterations"].get<uint64_t>() * 8192);
 }
 
+// Standard error is a pipe here, no terminal.
+TEST(Bench, ProgressIsForTerminalsAlone) {
+  const Outcome outcome = bench({"read", "--transport", "shm", "--slab", "2M", "-D", "2"});
+  EXPECT_EQ(outcome.status, 0) << outcome.log;
+  EXPECT_EQ(outcome.log, "");
+}
+
 TEST(Bench, LadderHasEveryStepInOneTable) {
   const json report = report_of(
       {"ladder", "--transport", "shm,tcp", "--iterations", "500", "--local", "8M", "--pin"});
