@@ -45,7 +45,8 @@ ThreadPlan plan_of(const FaultOptions& options, const pager::PagerOptions& pager
   const uint64_t budget_touches = kWarmUpBudgets * pages_of(pager.local_bytes) / options.threads;
   return {.warm_up = options.evict ? std::min(budget_touches, kMaxWarmUpTouches) : kWarmUpPages,
           .pace = {.touches = share_of(options.iterations, index, options.threads).pages,
-                   .duration = options.duration}};
+                   .duration = options.duration,
+                   .rate_per_s = options.rate_per_s}};
 }
 
 // Threads: one that touches; the results are read after it has ended.
@@ -67,18 +68,32 @@ class Toucher {
   }
 
   void warm_up() {
-    for (uint64_t i = 0; i < plan_.warm_up && !wrong_page_; ++i) touch(next());
+    for (uint64_t i = 0; i < plan_.warm_up && !wrong_page_; ++i) touch(next(), Nanoseconds(0));
   }
   void measure() {
     measuring_ = true;
     Pace pace(plan_.pace, SteadyClock::read());
-    while (!wrong_page_ && pace.next(SteadyClock::read())) touch(next());
+    while (!wrong_page_) {
+      const auto intended = pace.next(SteadyClock::read());
+      if (!intended) break;
+      Nanoseconds late{0};
+      if (options_.rate_per_s > 0) {
+        wait_until(*intended);
+        late = SteadyClock::read() - *intended;
+      }
+      touch(next(), late);
+    }
+    late_touches_ = pace.late();
+    missed_touches_ = pace.missed();
   }
 
   // Also while it measures.
   uint64_t touches() const { return away_ns_.count() + present_ns_.count(); }
   const Histogram& away_ns() const { return away_ns_; }
   const Histogram& present_ns() const { return present_ns_; }
+  const Histogram& touch_ns() const { return touch_ns_; }
+  uint64_t late_touches() const { return late_touches_; }
+  uint64_t missed_touches() const { return missed_touches_; }
   std::optional<uint64_t> wrong_page() const { return wrong_page_; }
 
  private:
@@ -89,7 +104,8 @@ class Toucher {
     return options_.access == Access::kWrite;
   }
 
-  void touch(uint64_t page) {
+  // `late`: by how much it starts behind its intended time.
+  void touch(uint64_t page, Nanoseconds late) {
     const auto words = window_.words(page);
     uint32_t& version = versions_[page - share_.first];
     const bool write = next_is_write();
@@ -99,7 +115,10 @@ class Toucher {
     const uint64_t ns =
         write ? timed_store(&words[Content::mark_word(written)], mark) : timed_load(words.data());
     if (write) version = written;
-    if (measuring_) (present ? present_ns_ : away_ns_).record(ns);
+    if (measuring_) {
+      (present ? present_ns_ : away_ns_).record(ns + static_cast<uint64_t>(late.count()));
+      if (!present) touch_ns_.record(ns);
+    }
     if (!content_.holds(page, version, words)) wrong_page_ = page;
   }
 
@@ -117,6 +136,9 @@ class Toucher {
   std::optional<uint64_t> wrong_page_;
   Histogram away_ns_;
   Histogram present_ns_;
+  Histogram touch_ns_;
+  uint64_t late_touches_ = 0;
+  uint64_t missed_touches_ = 0;
 };
 
 // All of the touched memory on the memory nodes and none of it here, and room for what is touched.
@@ -244,6 +266,8 @@ Status validate(const FaultOptions& options, const pager::PagerOptions& pager) {
     return invalid("--duration: not with --no-evict, which touches each page once");
   if (options.duration.count() == 0 && options.iterations < options.threads)
     return invalid("--iterations: at least one for each thread");
+  if (options.rate_per_s > kMaxRatePerSecond)
+    return invalid(fmt::format("--rate: up to {}", kMaxRatePerSecond));
   const uint64_t pages = pages_of(options.bytes);
   if (options.bytes > kMaxBytes || pages < options.threads)
     return invalid("--size: from one page for each thread to 1T");
@@ -293,6 +317,9 @@ Result<FaultResult> measure_faults(const FaultOptions& options, const pager::Pag
                   fmt::format("page {} did not hold what was written to it", *page));
     result.away_ns.merge(toucher->away_ns());
     result.present_ns.merge(toucher->present_ns());
+    result.touch_ns.merge(toucher->touch_ns());
+    result.late_touches += toucher->late_touches();
+    result.missed_touches += toucher->missed_touches();
   }
   result.touches = result.away_ns.count() + result.present_ns.count();
   const Instant start = SteadyClock::read();

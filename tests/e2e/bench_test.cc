@@ -89,6 +89,21 @@ TEST_P(BenchOver, PerftestsShortFlagsMeasureForATime) {
             read["rows"][0]["iterations"].get<uint64_t>() * 8192);
 }
 
+TEST_P(BenchOver, OpenLoopChargesEachTouchFromItsOwnTime) {
+  const json report = report_of({"fault", "--transport", GetParam(), "-s", "16M", "--local", "4M",
+                                 "-n", "500", "--rate", "5000", "--threads", "2"});
+  EXPECT_EQ(report["counts"]["touches"], 500);
+  EXPECT_EQ(report["counts"]["touches_never_started"], 0);
+  EXPECT_NE(report["configuration"]["Loop"].get<std::string>().find("intended start"),
+            std::string::npos);
+  const json* from_touch = nullptr;
+  for (const json& row : report["rows"])
+    if (row["name"] == "remote fault, from its touch") from_touch = &row;
+  ASSERT_NE(from_touch, nullptr);
+  EXPECT_EQ((*from_touch)["iterations"], report["rows"][0]["iterations"]);
+  EXPECT_GE(report["rows"][0]["t_max"], (*from_touch)["t_max"]);
+}
+
 // Standard error is a pipe here, no terminal.
 TEST(Bench, ProgressIsForTerminalsAlone) {
   const Outcome outcome = bench({"read", "--transport", "shm", "--slab", "2M", "-D", "2"});

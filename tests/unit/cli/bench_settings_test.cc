@@ -99,6 +99,7 @@ const Wrong kWrong[] = {
     {"read", "--bytes", "x"},          {"read", "--iterations", "0"},
     {"read", "--duration", "-1s"},     {"read", "--depth", "0"},
     {"read", "--depth", "1025"},       {"read", "--operation", "move"},
+    {"ladder", "--iterations", "0"},   {"fault", "--rate", "-1"},
 };
 
 TEST(BenchSettings, Defect6WrongValuesAreRefusedByTheNameOfTheFlag) {
