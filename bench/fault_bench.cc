@@ -8,6 +8,7 @@
 #include "base/size.h"
 #include "bench/far_window.h"
 #include "bench/pace.h"
+#include "bench/raw_rate.h"
 #include "bench/self_check.h"
 #include "bench/touch.h"
 
@@ -193,16 +194,6 @@ Run touch_all(const FarWindow& window, std::vector<std::unique_ptr<Toucher>>& to
   for (std::jthread& thread : threads) thread.join();
   run.elapsed = SteadyClock::read() - start;
   return run;
-}
-
-std::string names_of_transports(const pager::PagerStats& stats) {
-  std::string names;
-  for (size_t i = 0; i < stats.connected_by_kind.size(); ++i) {
-    if (stats.connected_by_kind[i] == 0) continue;
-    names += names.empty() ? "" : ",";
-    names += rdma::to_string(static_cast<rdma::TransportKind>(i));
-  }
-  return names;
 }
 
 void take_difference(FaultResult& result, const pager::PagerStats& before,

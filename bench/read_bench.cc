@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <bit>
 #include <limits>
 #include <optional>
@@ -54,6 +55,8 @@ class Pump {
       content_of(before_, i, bytes_of(0));
       FARPAGE_TRY_VOID(one_by_one(rdma::OperationKind::kWrite, i));
     }
+    // What kOneWordAPage does not make anew for each WRITE.
+    for (size_t slot = 0; slot < slots_.size(); ++slot) content_of(after_, 0, bytes_of(slot));
     return {};
   }
 
@@ -76,9 +79,12 @@ class Pump {
 
   // What the WRITEs wrote, and only that, has changed.
   Status verify_writes() {
+    std::vector<std::byte> expected(options_.bytes);
     for (uint64_t i = 0; i < written_.size(); ++i) {
       FARPAGE_TRY_VOID(one_by_one(rdma::OperationKind::kRead, i));
-      if (!holds(written_[i] ? after_ : before_, i, bytes_of(0)))
+      content_of(written_[i] ? after_ : before_, written_[i] ? 0 : i, expected);
+      if (written_[i]) make(i, expected);
+      if (!std::ranges::equal(bytes_of(0), expected))
         return fail(ErrorCode::kConflict,
                     fmt::format("offset {} of the slab does not hold what was written there",
                                 i * options_.bytes));
@@ -100,10 +106,34 @@ class Pump {
     return {reinterpret_cast<uint64_t*>(bytes.data()), bytes.size() / sizeof(uint64_t)};
   }
   void content_of(const Content& content, uint64_t index, std::span<std::byte> bytes) const {
-    content.fill_words(index * options_.bytes / sizeof(uint64_t), words_of(bytes));
+    content.fill_words(first_word_of(index), words_of(bytes));
   }
-  bool holds(const Content& content, uint64_t index, std::span<std::byte> bytes) const {
-    return content.holds_words(index * options_.bytes / sizeof(uint64_t), words_of(bytes));
+  // Calls `function(first word, words)` for the parts of a piece that are made and checked.
+  template <typename Function>
+  void for_checked_parts(std::span<std::byte> bytes, Function function) const {
+    const std::span<uint64_t> words = words_of(bytes);
+    if (options_.check == ContentCheck::kEveryWord) return function(0, words);
+    for (size_t i = 0; i < words.size(); i += Content::kWords) function(i, words.subspan(i, 1));
+  }
+  uint64_t first_word_of(uint64_t index) const { return index * options_.bytes / sizeof(uint64_t); }
+  // What a WRITE of the piece writes.
+  void make(uint64_t index, std::span<std::byte> bytes) const {
+    for_checked_parts(bytes, [&](size_t first, std::span<uint64_t> words) {
+      after_.fill_words(first_word_of(index) + first, words);
+    });
+  }
+  // What an earlier READ left there must not pass for the next one's.
+  void spoil(std::span<std::byte> bytes) const {
+    for_checked_parts(bytes, [](size_t, std::span<uint64_t> words) {
+      for (uint64_t& word : words) word = ~word;
+    });
+  }
+  bool holds(uint64_t index, std::span<std::byte> bytes) const {
+    bool right = true;
+    for_checked_parts(bytes, [&](size_t first, std::span<uint64_t> words) {
+      right = before_.holds_words(first_word_of(index) + first, words) && right;
+    });
+    return right;
   }
 
   rdma::Operation operation_of(rdma::OperationKind kind, uint64_t index, size_t slot) const {
@@ -120,10 +150,9 @@ class Pump {
     slot.index = random_.below(written_.size());
     const std::span<std::byte> bytes = bytes_of(slot_index);
     if (options_.operation == rdma::OperationKind::kWrite) {
-      content_of(after_, slot.index, bytes);
+      make(slot.index, bytes);
     } else {
-      // What an earlier READ left there must not pass for this one's.
-      for (uint64_t& word : words_of(bytes)) word = ~word;
+      spoil(bytes);
     }
     const rdma::Operation operation = operation_of(options_.operation, slot.index, slot_index);
     slot.posted = SteadyClock::read();
@@ -143,7 +172,7 @@ class Pump {
       slot.busy = false;
       if (options_.operation == rdma::OperationKind::kWrite) {
         written_[slot.index] = true;
-      } else if (!holds(before_, slot.index, bytes_of(completion.token))) {
+      } else if (!holds(slot.index, bytes_of(completion.token))) {
         return fail(ErrorCode::kConflict,
                     fmt::format("a READ of offset {} of the slab brought something else",
                                 slot.index * options_.bytes));

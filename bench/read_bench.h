@@ -21,6 +21,13 @@ namespace farpage::bench {
 inline constexpr uint32_t kMaxDepth = 1024;
 inline constexpr uint64_t kMaxOperationBytes = uint64_t{1} << 20;
 
+// How the content of an operation is made and checked. Making and checking take time in which
+// nothing is posted: latencies do not have it, the rate does.
+enum class ContentCheck : uint8_t {
+  kEveryWord,
+  kOneWordAPage,  // the first; for rates. What WRITEs wrote is still read back in full.
+};
+
 struct ReadOptions {
   rdma::OperationKind operation = rdma::OperationKind::kRead;
   uint64_t bytes = 4096;  // of one operation; a power of two, at least 8
@@ -29,6 +36,7 @@ struct ReadOptions {
   uint32_t depth = 1;        // operations in flight
   uint64_t slab_bytes = coordinator::kDefaultSlabBytes;
   bool pin = false;
+  ContentCheck check = ContentCheck::kEveryWord;
   uint64_t seed = 1;
   rdma::ChannelOptions channel;  // the template; the buffer is the benchmark's
   ProgressOptions progress;

@@ -104,6 +104,21 @@ TEST_P(BenchOver, OpenLoopChargesEachTouchFromItsOwnTime) {
   EXPECT_GE(report["rows"][0]["t_max"], (*from_touch)["t_max"]);
 }
 
+TEST_P(BenchOver, ScanBringsEveryPageBackOnce) {
+  const json report = report_of(
+      {"scan", "--transport", GetParam(), "-s", "16M", "--local", "4M", "--threads", "2"});
+  const json& counts = report["counts"];
+  EXPECT_EQ(counts["pages"], 4096);
+  EXPECT_GT(counts["prefetched_pages"], 0);
+  EXPECT_GE(counts["reads"].get<uint64_t>() + counts["prefetched_pages"].get<uint64_t>(), 4096U);
+  EXPECT_EQ(report["rows"][0]["iterations"], 4096);
+  EXPECT_EQ(report["throughputs"][0]["iterations"], 4096);
+  EXPECT_GT(report["throughputs"][1]["iterations"], 0);
+  EXPECT_NE(report["throughputs"][1]["name"].get<std::string>().find(GetParam()),
+            std::string::npos);
+  EXPECT_GT(report["figures"]["scan_to_raw_percent"], 0);
+}
+
 // Standard error is a pipe here, no terminal.
 TEST(Bench, ProgressIsForTerminalsAlone) {
   const Outcome outcome = bench({"read", "--transport", "shm", "--slab", "2M", "-D", "2"});
@@ -168,6 +183,7 @@ TEST(Bench, WrongOptionsAreRefusedBeforeAnythingIsStarted) {
                                              {"read", "--bytes", "5000"},
                                              {"read", "--depth", "65"},
                                              {"ladder", "--local", "2M"},
+                                             {"scan", "-s", "1K"},
                                              {}}) {
     const Outcome outcome = bench(wrong);
     EXPECT_EQ(outcome.status, 2) << outcome.log;

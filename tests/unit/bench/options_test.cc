@@ -3,7 +3,9 @@
 
 #include "bench/fault_bench.h"
 #include "bench/ladder.h"
+#include "bench/raw_rate.h"
 #include "bench/read_bench.h"
+#include "bench/scan_bench.h"
 
 namespace farpage::bench {
 namespace {
@@ -15,6 +17,20 @@ void expect_refused(const Status& status, const std::string& flag) {
   EXPECT_EQ(status.error().code, ErrorCode::kInvalid);
   EXPECT_THAT(status.error().context, HasSubstr(flag));
 }
+
+class NamedTransport final : public rdma::Transport {
+ public:
+  explicit NamedTransport(rdma::TransportKind kind) : kind_(kind) {}
+  rdma::TransportKind kind() const override { return kind_; }
+  Result<std::unique_ptr<rdma::Channel>> connect(const rdma::TransportAddress&,
+                                                 const rdma::ChannelOptions&,
+                                                 const rdma::QueuePairExchange&) override {
+    return fail(ErrorCode::kUnsupported, "a name alone");
+  }
+
+ private:
+  rdma::TransportKind kind_;
+};
 
 TEST(FaultOptions, DefaultsAreValidWithAndWithoutEviction) {
   FaultOptions options;
@@ -79,6 +95,34 @@ TEST(ReadOptions, WrongOnesAreRefusedByTheNameOfTheFlag) {
   expect_refused(with([](auto& o) { o.depth = kMaxDepth + 1; }), "--depth");
   expect_refused(with([](auto& o) { o.depth = o.channel.operations_in_flight + 1; }), "--depth");
   expect_refused(with([](auto& o) { o.iterations = 0; }), "--iterations");
+}
+
+TEST(ScanOptions, WrongOnesAreRefusedByTheNameOfTheFlag) {
+  const auto with = [](auto change) {
+    ScanOptions options;
+    change(options);
+    return validate(options);
+  };
+  EXPECT_TRUE(validate(ScanOptions{}));
+  expect_refused(with([](auto& o) { o.threads = 0; }), "--threads");
+  expect_refused(with([](auto& o) { o.threads = kMaxThreads + 1; }), "--threads");
+  expect_refused(with([](auto& o) { o.bytes = kPageBytes - 1; }), "--size");
+  expect_refused(with([](auto& o) { o.bytes = kMaxBytes + kPageBytes; }), "--size");
+  EXPECT_EQ(scan_bytes({.bytes = kPageBytes}, {}), 2 * coordinator::kDefaultSlabBytes);
+}
+
+TEST(RawRate, TransportWithTheMostChannelsIsTheConnectedOne) {
+  std::vector<std::unique_ptr<rdma::Transport>> transports;
+  for (const auto kind : {rdma::TransportKind::kShm, rdma::TransportKind::kTcp})
+    transports.push_back(std::make_unique<NamedTransport>(kind));
+  pager::PagerStats stats;
+  EXPECT_EQ(connected_transport(stats, transports), nullptr);
+  EXPECT_EQ(names_of_transports(stats), "");
+  stats.connected_by_kind[static_cast<size_t>(rdma::TransportKind::kTcp)] = 2;
+  EXPECT_EQ(names_of_transports(stats), "tcp");
+  EXPECT_EQ(connected_transport(stats, transports), transports[1].get());
+  stats.connected_by_kind[static_cast<size_t>(rdma::TransportKind::kShm)] = 3;
+  EXPECT_EQ(connected_transport(stats, transports), transports[0].get());
 }
 
 TEST(Ladder, OverheadIsTheFaultAboveItsParts) {

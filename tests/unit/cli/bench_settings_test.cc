@@ -100,6 +100,7 @@ const Wrong kWrong[] = {
     {"read", "--duration", "-1s"},     {"read", "--depth", "0"},
     {"read", "--depth", "1025"},       {"read", "--operation", "move"},
     {"ladder", "--iterations", "0"},   {"fault", "--rate", "-1"},
+    {"fault", "--rate", "10000001"},   {"scan", "--size", "x"},
 };
 
 TEST(BenchSettings, Defect6WrongValuesAreRefusedByTheNameOfTheFlag) {
@@ -113,6 +114,24 @@ TEST(BenchSettings, Defect6WrongValuesAreRefusedByTheNameOfTheFlag) {
   }
 }
 
+// What only the benchmark itself can refuse, before it starts anything.
+TEST(BenchSettings, Defect6WrongCombinationsAreRefusedByTheNameOfTheFlag) {
+  struct Case {
+    Words arguments;
+    const char* flag;
+  };
+  for (const Case& c : {Case{{"scan", "-s", "1K"}, "--size"}}) {
+    Words arguments = c.arguments;
+    arguments.insert(arguments.begin(), "bench");
+    const ParsedCommandLine parsed = parse_all(arguments);
+    ASSERT_TRUE(parsed.invocation.run) << parsed.problem;
+    const Result<int> status = parsed.invocation.run();
+    ASSERT_FALSE(status.has_value()) << c.flag;
+    EXPECT_EQ(status.error().code, ErrorCode::kInvalid);
+    EXPECT_THAT(status.error().context, HasSubstr(c.flag));
+  }
+}
+
 TEST(BenchSettings, DurationOfZeroIsRefusedWhenItRuns) {
   const ParsedCommandLine parsed = parse_all({"bench", "read", "-D", "0"});
   ASSERT_TRUE(parsed.invocation.run);
@@ -123,7 +142,7 @@ TEST(BenchSettings, DurationOfZeroIsRefusedWhenItRuns) {
 }
 
 TEST(BenchSettings, HelpOfEveryBenchmarkShowsExamples) {
-  for (const char* name : {"fault", "read", "ladder"}) {
+  for (const char* name : {"fault", "read", "ladder", "scan"}) {
     const ParsedCommandLine help = parse_all({"bench", name, "--help"});
     EXPECT_EQ(help.exit_status, kExitOk) << name;
     EXPECT_THAT(help.output, HasSubstr(std::string("Examples:\n  farpage bench ") + name));
