@@ -93,6 +93,7 @@ void add_bench_fault(CLI::App& group, Invocation& invocation);
 void add_bench_read(CLI::App& group, Invocation& invocation);
 void add_bench_ladder(CLI::App& group, Invocation& invocation);
 void add_bench_scan(CLI::App& group, Invocation& invocation);
+void add_bench_evict(CLI::App& group, Invocation& invocation);
 void add_version(CLI::App& root, Invocation& invocation);
 
 }  // namespace farpage::cli

@@ -119,6 +119,19 @@ TEST_P(BenchOver, ScanBringsEveryPageBackOnce) {
   EXPECT_GT(report["figures"]["scan_to_raw_percent"], 0);
 }
 
+TEST_P(BenchOver, EvictionWritesEveryDirtyPageOfEveryRound) {
+  const json report =
+      report_of({"evict", "--transport", GetParam(), "-s", "4M", "--local", "8M", "-n", "3"});
+  const json& counts = report["counts"];
+  EXPECT_EQ(counts["rounds"], 3);
+  EXPECT_EQ(counts["pages"], 3 * 1024);
+  EXPECT_EQ(counts["dirtied_pages"], 4 * 1024);
+  EXPECT_EQ(counts["evicted_written"], 4 * 1024);
+  EXPECT_EQ(counts["write_bytes"], 4 * 1024 * 4096);
+  EXPECT_EQ(counts["checked_pages"], 4 * 1024);
+  EXPECT_GT(report["figures"]["evicted_to_raw_percent"], 0);
+}
+
 // Standard error is a pipe here, no terminal.
 TEST(Bench, ProgressIsForTerminalsAlone) {
   const Outcome outcome = bench({"read", "--transport", "shm", "--slab", "2M", "-D", "2"});
@@ -184,6 +197,7 @@ TEST(Bench, WrongOptionsAreRefusedBeforeAnythingIsStarted) {
                                              {"read", "--depth", "65"},
                                              {"ladder", "--local", "2M"},
                                              {"scan", "-s", "1K"},
+                                             {"evict", "-s", "64M", "--local", "64M"},
                                              {}}) {
     const Outcome outcome = bench(wrong);
     EXPECT_EQ(outcome.status, 2) << outcome.log;

@@ -1,6 +1,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "bench/evict_bench.h"
 #include "bench/fault_bench.h"
 #include "bench/ladder.h"
 #include "bench/raw_rate.h"
@@ -109,6 +110,20 @@ TEST(ScanOptions, WrongOnesAreRefusedByTheNameOfTheFlag) {
   expect_refused(with([](auto& o) { o.bytes = kPageBytes - 1; }), "--size");
   expect_refused(with([](auto& o) { o.bytes = kMaxBytes + kPageBytes; }), "--size");
   EXPECT_EQ(scan_bytes({.bytes = kPageBytes}, {}), 2 * coordinator::kDefaultSlabBytes);
+}
+
+TEST(EvictOptions, DirtyMemoryStaysBelowTheLowWaterMark) {
+  pager::PagerOptions pager;
+  pager.local_bytes = 1000 * kPageBytes;
+  pager.low_water_percent = 90;
+  EXPECT_EQ(dirty_pages({}, pager), 900U);
+  EXPECT_TRUE(validate(EvictOptions{}, pager));
+  EXPECT_TRUE(validate(EvictOptions{.bytes = 900 * kPageBytes}, pager));
+  expect_refused(validate(EvictOptions{.bytes = 901 * kPageBytes}, pager), "--size");
+  expect_refused(validate(EvictOptions{.bytes = 1}, pager), "--size");
+  expect_refused(validate(EvictOptions{.rounds = 0}, pager), "--iterations");
+  expect_refused(validate(EvictOptions{.duration = kMaxDuration + Milliseconds(1)}, pager),
+                 "--duration");
 }
 
 TEST(RawRate, TransportWithTheMostChannelsIsTheConnectedOne) {

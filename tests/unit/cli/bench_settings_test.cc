@@ -101,6 +101,8 @@ const Wrong kWrong[] = {
     {"read", "--depth", "1025"},       {"read", "--operation", "move"},
     {"ladder", "--iterations", "0"},   {"fault", "--rate", "-1"},
     {"fault", "--rate", "10000001"},   {"scan", "--size", "x"},
+    {"scan", "--threads", "65"},       {"evict", "--size", "-4K"},
+    {"evict", "--iterations", "0"},    {"evict", "--duration", "1d"},
 };
 
 TEST(BenchSettings, Defect6WrongValuesAreRefusedByTheNameOfTheFlag) {
@@ -120,7 +122,9 @@ TEST(BenchSettings, Defect6WrongCombinationsAreRefusedByTheNameOfTheFlag) {
     Words arguments;
     const char* flag;
   };
-  for (const Case& c : {Case{{"scan", "-s", "1K"}, "--size"}}) {
+  for (const Case& c : {Case{{"scan", "-s", "1K"}, "--size"},
+                        {{"evict", "-s", "64M", "--local", "64M"}, "--size"},
+                        {{"evict", "-s", "1K"}, "--size"}}) {
     Words arguments = c.arguments;
     arguments.insert(arguments.begin(), "bench");
     const ParsedCommandLine parsed = parse_all(arguments);
@@ -142,7 +146,7 @@ TEST(BenchSettings, DurationOfZeroIsRefusedWhenItRuns) {
 }
 
 TEST(BenchSettings, HelpOfEveryBenchmarkShowsExamples) {
-  for (const char* name : {"fault", "read", "ladder", "scan"}) {
+  for (const char* name : {"fault", "read", "ladder", "scan", "evict"}) {
     const ParsedCommandLine help = parse_all({"bench", name, "--help"});
     EXPECT_EQ(help.exit_status, kExitOk) << name;
     EXPECT_THAT(help.output, HasSubstr(std::string("Examples:\n  farpage bench ") + name));
