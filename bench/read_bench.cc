@@ -185,13 +185,7 @@ class Pump {
   }
 
   Status one_by_one(rdma::OperationKind kind, uint64_t index) {
-    const rdma::Operation operation = operation_of(kind, index, 0);
-    if (channel_.post({&operation, 1}) != 1)
-      return fail(ErrorCode::kUnavailable, "the channel took no operation: " + why_broken());
-    rdma::Completion completion;
-    while (channel_.wait({&completion, 1}, kLook) == 0) {
-    }
-    return check_status(completion);
+    return perform(channel_, operation_of(kind, index, 0));
   }
 
   Status check_status(const rdma::Completion& completion) const {

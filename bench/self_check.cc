@@ -40,6 +40,17 @@ Status check_evict_claim(const EvictClaim& claim) {
   return {};
 }
 
+Status check_request_claim(const RequestClaim& claim) {
+  const auto refuse = [](std::string why) {
+    return fail(ErrorCode::kConflict, "no numbers for this run: " + std::move(why));
+  };
+  if (claim.answered_requests == 0) return refuse("no request was answered");
+  if (claim.counted_requests < claim.answered_requests)
+    return refuse(fmt::format("{} requests were measured, the coordinator counted {}",
+                              claim.answered_requests, claim.counted_requests));
+  return {};
+}
+
 Status check_transfer_claim(const TransferClaim& claim) {
   const auto refuse = [](std::string why) {
     return fail(ErrorCode::kConflict, "no numbers for this run: " + std::move(why));

@@ -29,6 +29,13 @@ struct EvictClaim {
 };
 Status check_evict_claim(const EvictClaim& claim);
 
+// What one control benchmark claims, and what the coordinator counted.
+struct RequestClaim {
+  uint64_t answered_requests = 0;
+  uint64_t counted_requests = 0;
+};
+Status check_request_claim(const RequestClaim& claim);
+
 // The same for READs and WRITEs that the benchmark posts itself.
 struct TransferClaim {
   uint64_t measured_operations = 0;

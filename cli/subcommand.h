@@ -94,6 +94,9 @@ void add_bench_read(CLI::App& group, Invocation& invocation);
 void add_bench_ladder(CLI::App& group, Invocation& invocation);
 void add_bench_scan(CLI::App& group, Invocation& invocation);
 void add_bench_evict(CLI::App& group, Invocation& invocation);
+void add_bench_connect(CLI::App& group, Invocation& invocation);
+void add_bench_register(CLI::App& group, Invocation& invocation);
+void add_bench_control(CLI::App& group, Invocation& invocation);
 void add_version(CLI::App& root, Invocation& invocation);
 
 }  // namespace farpage::cli

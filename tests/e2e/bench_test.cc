@@ -132,6 +132,31 @@ TEST_P(BenchOver, EvictionWritesEveryDirtyPageOfEveryRound) {
   EXPECT_GT(report["figures"]["evicted_to_raw_percent"], 0);
 }
 
+TEST_P(BenchOver, ConnectionsAreUsedBeforeTheyCount) {
+  const json report = report_of({"connect", "--transport", GetParam(), "-n", "20"});
+  const std::string name = GetParam();
+  EXPECT_EQ(report["counts"][name + "_connections"], 20);
+  EXPECT_EQ(report["counts"][name + "_bytes_checked"], 20 * 4096);
+  EXPECT_GE(report["rows"][1]["t_avg"], report["rows"][0]["t_avg"]);
+}
+
+TEST_P(BenchOver, LeasesAreUsedAndGivenBackBySize) {
+  const json report = report_of({"register", "--transport", GetParam(), "-n", "5", "-s", "2M,4M"});
+  ASSERT_EQ(report["rows"].size(), 6U);
+  for (const json& row : report["rows"]) EXPECT_EQ(row["iterations"], 5) << row;
+  EXPECT_EQ(report["rows"][5]["bytes"], 4 << 20);
+  EXPECT_EQ(report["counts"]["leases_4M"], 5);
+  EXPECT_EQ(report["counts"]["bytes_checked_2M"], 5 * 2 * 4096);
+}
+
+TEST(Bench, ControlRequestsAreCountedByTheCoordinatorToo) {
+  const json report = report_of({"control", "--transport", "tcp", "-n", "200", "--threads", "4"});
+  EXPECT_EQ(report["counts"]["requests"], 200);
+  EXPECT_GE(report["counts"]["counted_by_coordinator"], 200);
+  ASSERT_EQ(report["rows"].size(), 5U);
+  for (const json& row : report["rows"]) EXPECT_EQ(row["iterations"], 40) << row;
+}
+
 // Standard error is a pipe here, no terminal.
 TEST(Bench, ProgressIsForTerminalsAlone) {
   const Outcome outcome = bench({"read", "--transport", "shm", "--slab", "2M", "-D", "2"});
@@ -198,6 +223,7 @@ TEST(Bench, WrongOptionsAreRefusedBeforeAnythingIsStarted) {
                                              {"ladder", "--local", "2M"},
                                              {"scan", "-s", "1K"},
                                              {"evict", "-s", "64M", "--local", "64M"},
+                                             {"register", "-s", "3M"},
                                              {}}) {
     const Outcome outcome = bench(wrong);
     EXPECT_EQ(outcome.status, 2) << outcome.log;

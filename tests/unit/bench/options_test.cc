@@ -1,11 +1,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "bench/connect_bench.h"
+#include "bench/control_bench.h"
 #include "bench/evict_bench.h"
 #include "bench/fault_bench.h"
 #include "bench/ladder.h"
 #include "bench/raw_rate.h"
 #include "bench/read_bench.h"
+#include "bench/register_bench.h"
 #include "bench/scan_bench.h"
 
 namespace farpage::bench {
@@ -124,6 +127,30 @@ TEST(EvictOptions, DirtyMemoryStaysBelowTheLowWaterMark) {
   expect_refused(validate(EvictOptions{.rounds = 0}, pager), "--iterations");
   expect_refused(validate(EvictOptions{.duration = kMaxDuration + Milliseconds(1)}, pager),
                  "--duration");
+}
+
+TEST(ControlBenchmarks, WrongOptionsAreRefusedByTheNameOfTheFlag) {
+  constexpr Milliseconds kTooLong = kMaxDuration + Milliseconds(1);
+  EXPECT_TRUE(validate(ConnectOptions{}));
+  expect_refused(validate(ConnectOptions{.iterations = 0}), "--iterations");
+  expect_refused(validate(ConnectOptions{.duration = kTooLong}), "--duration");
+  EXPECT_TRUE(validate(RegisterOptions{}));
+  expect_refused(validate(RegisterOptions{.iterations = 0}), "--iterations");
+  expect_refused(validate(RegisterOptions{.duration = kTooLong}), "--duration");
+  EXPECT_TRUE(validate(ControlOptions{}));
+  expect_refused(validate(ControlOptions{.iterations = 3, .threads = 4}), "--iterations");
+  expect_refused(validate(ControlOptions{.duration = kTooLong}), "--duration");
+  expect_refused(validate(ControlOptions{.threads = 0}), "--threads");
+  expect_refused(validate(ControlOptions{.threads = kMaxThreads + 1}), "--threads");
+}
+
+TEST(ControlBenchmarks, RequestsAreAddedUpFromTheCoordinatorsCounters) {
+  EXPECT_EQ(requests_in(""), 0U);
+  EXPECT_EQ(requests_in("# HELP farpage_coordinator_requests_total Requests\n"
+                        "farpage_coordinator_requests_total{route=\"a b\",code=\"200\"} 17\n"
+                        "farpage_coordinator_requests_totals{code=\"200\"} 100\n"
+                        "farpage_coordinator_requests_total{route=\"c\",code=\"404\"} 4"),
+            21U);
 }
 
 TEST(RawRate, TransportWithTheMostChannelsIsTheConnectedOne) {

@@ -58,6 +58,13 @@ TEST(Defect13, EvictBenchmarkThatWroteNothingPrintsNoNumber) {
   }
 }
 
+TEST(Defect13, ControlBenchmarkThatAskedNothingPrintsNoNumber) {
+  EXPECT_FALSE(check_request_claim({}));
+  EXPECT_FALSE(check_request_claim({.answered_requests = 0, .counted_requests = 9}));
+  EXPECT_FALSE(check_request_claim({.answered_requests = 9, .counted_requests = 8}));
+  EXPECT_TRUE(check_request_claim({.answered_requests = 9, .counted_requests = 9}));
+}
+
 TEST(SelfCheck, EvictionThatMissesAPageOrAReplicaIsRefused) {
   EvictClaim claim = kGoodEviction;
   claim.written_pages -= 1;

@@ -103,6 +103,10 @@ const Wrong kWrong[] = {
     {"fault", "--rate", "10000001"},   {"scan", "--size", "x"},
     {"scan", "--threads", "65"},       {"evict", "--size", "-4K"},
     {"evict", "--iterations", "0"},    {"evict", "--duration", "1d"},
+    {"connect", "--iterations", "0"},  {"connect", "--duration", "1d"},
+    {"register", "--iterations", "0"}, {"register", "--duration", "1d"},
+    {"control", "--iterations", "0"},  {"control", "--duration", "1d"},
+    {"control", "--threads", "0"},
 };
 
 TEST(BenchSettings, Defect6WrongValuesAreRefusedByTheNameOfTheFlag) {
@@ -124,7 +128,12 @@ TEST(BenchSettings, Defect6WrongCombinationsAreRefusedByTheNameOfTheFlag) {
   };
   for (const Case& c : {Case{{"scan", "-s", "1K"}, "--size"},
                         {{"evict", "-s", "64M", "--local", "64M"}, "--size"},
-                        {{"evict", "-s", "1K"}, "--size"}}) {
+                        {{"evict", "-s", "1K"}, "--size"},
+                        {{"register", "-s", "2M,"}, "--sizes"},
+                        {{"register", "-s", "3M"}, "--sizes"},
+                        {{"register", "-s", "2M", "--coordinator", "http://a:1"}, "--sizes"},
+                        {{"control", "-n", "3", "--threads", "4"}, "--iterations"},
+                        {{"connect", "-D", "25h"}, "--duration"}}) {
     Words arguments = c.arguments;
     arguments.insert(arguments.begin(), "bench");
     const ParsedCommandLine parsed = parse_all(arguments);
@@ -146,7 +155,8 @@ TEST(BenchSettings, DurationOfZeroIsRefusedWhenItRuns) {
 }
 
 TEST(BenchSettings, HelpOfEveryBenchmarkShowsExamples) {
-  for (const char* name : {"fault", "read", "ladder", "scan", "evict"}) {
+  for (const char* name :
+       {"fault", "read", "ladder", "scan", "evict", "connect", "register", "control"}) {
     const ParsedCommandLine help = parse_all({"bench", name, "--help"});
     EXPECT_EQ(help.exit_status, kExitOk) << name;
     EXPECT_THAT(help.output, HasSubstr(std::string("Examples:\n  farpage bench ") + name));
