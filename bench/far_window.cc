@@ -1,8 +1,20 @@
 #include "bench/far_window.h"
 
+#include <fmt/format.h>
+
+#include <thread>
+
 #include "base/check.h"
 
 namespace farpage::bench {
+namespace {
+
+// The evictor may need both CPUs: looking must cost it little.
+constexpr Nanoseconds kLook = std::chrono::microseconds(200);
+// A hint is a wish: what stays for so long is asked for again.
+constexpr Nanoseconds kAskAgain = Milliseconds(100);
+
+}  // namespace
 
 Result<FarWindow> FarWindow::create(uint64_t pages, const pager::PagerOptions& options,
                                     coordinator::Client& client,
@@ -17,6 +29,30 @@ void FarWindow::fill(const Content& content, uint64_t first, uint64_t pages) con
 
 uint64_t FarWindow::present_pages(uint64_t first, uint64_t pages) const {
   return memory_.present_pages({PageIndex{first}, static_cast<uint32_t>(pages)});
+}
+
+Status FarWindow::push_out(uint64_t first, uint64_t pages) const {
+  pager::Pager& pager = memory_.pager();
+  const uint64_t end = first + pages;
+  uint64_t next = first;  // all before it have left
+  Instant moved = SteadyClock::read();
+  Instant asked{0};
+  while (true) {
+    const uint64_t before = next;
+    while (next < end && pager.is_away(PageIndex{next})) ++next;
+    if (next == end) return {};
+    const Instant now = SteadyClock::read();
+    if (next > before) moved = now;
+    if (now - moved > kPushPatience)
+      return fail(ErrorCode::kConflict,
+                  fmt::format("page {} of {} does not leave (is the evictor stuck? See the log)",
+                              next - first, pages));
+    if (asked.count() == 0 || now - std::max(asked, moved) > kAskAgain) {
+      pager.evict_soon({PageIndex{next}, static_cast<uint32_t>(end - next)});
+      asked = now;
+    }
+    std::this_thread::sleep_for(kLook);
+  }
 }
 
 void FarWindow::discard(uint64_t first, uint64_t pages) const {

@@ -10,6 +10,8 @@
 
 namespace farpage::bench {
 
+inline constexpr Nanoseconds kPushPatience = Seconds(10);
+
 // Threads: create() and destruction one; words() any.
 class FarWindow {
  public:
@@ -29,6 +31,10 @@ class FarWindow {
   // Gives `pages` pages from `first` on their content of version 0.
   void fill(const Content& content, uint64_t first, uint64_t pages) const;
   uint64_t present_pages(uint64_t first, uint64_t pages) const;
+  // Evicts these pages by hint, as Region::evict() does, and returns when every one of them is on
+  // its memory nodes alone. None of them may be all zeros, or be touched meanwhile. kConflict: for
+  // kPushPatience none of them left.
+  Status push_out(uint64_t first, uint64_t pages) const;
   // They are zeros from now on, and not resident.
   void discard(uint64_t first, uint64_t pages) const;
 

@@ -7,6 +7,8 @@
 
 #include "base/size.h"
 #include "bench/far_window.h"
+#include "bench/pace.h"
+#include "bench/raw_rate.h"
 #include "bench/self_check.h"
 #include "bench/touch.h"
 
@@ -37,13 +39,15 @@ uint64_t ballast_pages(const FaultOptions& options, const pager::PagerOptions& p
 
 struct ThreadPlan {
   uint64_t warm_up = 0;
-  uint64_t touches = 0;
+  PaceOptions pace;
 };
 
 ThreadPlan plan_of(const FaultOptions& options, const pager::PagerOptions& pager, uint32_t index) {
   const uint64_t budget_touches = kWarmUpBudgets * pages_of(pager.local_bytes) / options.threads;
   return {.warm_up = options.evict ? std::min(budget_touches, kMaxWarmUpTouches) : kWarmUpPages,
-          .touches = share_of(options.iterations, index, options.threads).pages};
+          .pace = {.touches = share_of(options.iterations, index, options.threads).pages,
+                   .duration = options.duration,
+                   .rate_per_s = options.rate_per_s}};
 }
 
 // Threads: one that touches; the results are read after it has ended.
@@ -60,20 +64,37 @@ class Toucher {
         coin_(~(options.seed + index)),
         order_(options.pattern, share_, options.seed + index) {
     if (!options.evict)
-      once_ = distinct_pages(options.pattern, share_, plan.warm_up + plan.touches,
+      once_ = distinct_pages(options.pattern, share_, plan.warm_up + plan.pace.touches,
                              options.seed + index);
   }
 
   void warm_up() {
-    for (uint64_t i = 0; i < plan_.warm_up && !wrong_page_; ++i) touch(next());
+    for (uint64_t i = 0; i < plan_.warm_up && !wrong_page_; ++i) touch(next(), Nanoseconds(0));
   }
   void measure() {
     measuring_ = true;
-    for (uint64_t i = 0; i < plan_.touches && !wrong_page_; ++i) touch(next());
+    Pace pace(plan_.pace, SteadyClock::read());
+    while (!wrong_page_) {
+      const auto intended = pace.next(SteadyClock::read());
+      if (!intended) break;
+      Nanoseconds late{0};
+      if (options_.rate_per_s > 0) {
+        wait_until(*intended);
+        late = SteadyClock::read() - *intended;
+      }
+      touch(next(), late);
+    }
+    late_touches_ = pace.late();
+    missed_touches_ = pace.missed();
   }
 
+  // Also while it measures.
+  uint64_t touches() const { return away_ns_.count() + present_ns_.count(); }
   const Histogram& away_ns() const { return away_ns_; }
   const Histogram& present_ns() const { return present_ns_; }
+  const Histogram& touch_ns() const { return touch_ns_; }
+  uint64_t late_touches() const { return late_touches_; }
+  uint64_t missed_touches() const { return missed_touches_; }
   std::optional<uint64_t> wrong_page() const { return wrong_page_; }
 
  private:
@@ -84,7 +105,8 @@ class Toucher {
     return options_.access == Access::kWrite;
   }
 
-  void touch(uint64_t page) {
+  // `late`: by how much it starts behind its intended time.
+  void touch(uint64_t page, Nanoseconds late) {
     const auto words = window_.words(page);
     uint32_t& version = versions_[page - share_.first];
     const bool write = next_is_write();
@@ -94,7 +116,10 @@ class Toucher {
     const uint64_t ns =
         write ? timed_store(&words[Content::mark_word(written)], mark) : timed_load(words.data());
     if (write) version = written;
-    if (measuring_) (present ? present_ns_ : away_ns_).record(ns);
+    if (measuring_) {
+      (present ? present_ns_ : away_ns_).record(ns + static_cast<uint64_t>(late.count()));
+      if (!present) touch_ns_.record(ns);
+    }
     if (!content_.holds(page, version, words)) wrong_page_ = page;
   }
 
@@ -112,6 +137,9 @@ class Toucher {
   std::optional<uint64_t> wrong_page_;
   Histogram away_ns_;
   Histogram present_ns_;
+  Histogram touch_ns_;
+  uint64_t late_touches_ = 0;
+  uint64_t missed_touches_ = 0;
 };
 
 // All of the touched memory on the memory nodes and none of it here, and room for what is touched.
@@ -132,17 +160,24 @@ Status push_out(const FarWindow& window, const Content& content, const FaultOpti
   return {};
 }
 
+uint64_t touches_of(const std::vector<std::unique_ptr<Toucher>>& touchers) {
+  uint64_t touches = 0;
+  for (const auto& toucher : touchers) touches += toucher->touches();
+  return touches;
+}
+
 struct Run {
   pager::PagerStats before;
   Nanoseconds elapsed{0};
 };
 
-Run touch_all(const FarWindow& window, std::vector<std::unique_ptr<Toucher>>& touchers, bool pin) {
+Run touch_all(const FarWindow& window, std::vector<std::unique_ptr<Toucher>>& touchers,
+              const FaultOptions& options) {
   Run run;
   std::barrier together(static_cast<ptrdiff_t>(touchers.size() + 1));
   std::vector<std::jthread> threads;
   for (uint32_t i = 0; i < touchers.size(); ++i)
-    threads.emplace_back([&together, &toucher = *touchers[i], pin, i] {
+    threads.emplace_back([&together, &toucher = *touchers[i], pin = options.pin, i] {
       if (pin) pin_this_thread(i);
       toucher.warm_up();
       together.arrive_and_wait();
@@ -151,21 +186,14 @@ Run touch_all(const FarWindow& window, std::vector<std::unique_ptr<Toucher>>& to
     });
   together.arrive_and_wait();
   run.before = window.stats();
+  const Progress progress(options.progress, "fault",
+                          {.operations = options.iterations, .time = options.duration},
+                          [&touchers] { return touches_of(touchers); });
   const Instant start = SteadyClock::read();
   together.arrive_and_wait();
   for (std::jthread& thread : threads) thread.join();
   run.elapsed = SteadyClock::read() - start;
   return run;
-}
-
-std::string names_of_transports(const pager::PagerStats& stats) {
-  std::string names;
-  for (size_t i = 0; i < stats.connected_by_kind.size(); ++i) {
-    if (stats.connected_by_kind[i] == 0) continue;
-    names += names.empty() ? "" : ",";
-    names += rdma::to_string(static_cast<rdma::TransportKind>(i));
-  }
-  return names;
 }
 
 void take_difference(FaultResult& result, const pager::PagerStats& before,
@@ -224,8 +252,13 @@ Status validate(const FaultOptions& options, const pager::PagerOptions& pager) {
   const auto invalid = [](std::string text) { return fail(ErrorCode::kInvalid, std::move(text)); };
   if (options.threads < 1 || options.threads > kMaxThreads)
     return invalid(fmt::format("--threads: 1 to {}", kMaxThreads));
-  if (options.iterations < options.threads)
+  if (options.duration > kMaxDuration) return invalid("--duration: up to 24h");
+  if (options.duration.count() > 0 && !options.evict)
+    return invalid("--duration: not with --no-evict, which touches each page once");
+  if (options.duration.count() == 0 && options.iterations < options.threads)
     return invalid("--iterations: at least one for each thread");
+  if (options.rate_per_s > kMaxRatePerSecond)
+    return invalid(fmt::format("--rate: up to {}", kMaxRatePerSecond));
   const uint64_t pages = pages_of(options.bytes);
   if (options.bytes > kMaxBytes || pages < options.threads)
     return invalid("--size: from one page for each thread to 1T");
@@ -265,7 +298,7 @@ Result<FaultResult> measure_faults(const FaultOptions& options, const pager::Pag
   for (uint32_t i = 0; i < options.threads; ++i)
     touchers.push_back(
         std::make_unique<Toucher>(window, content, options, plan_of(options, pager, i), i));
-  const Run run = touch_all(window, touchers, options.pin);
+  const Run run = touch_all(window, touchers, options);
 
   FaultResult result;
   result.elapsed = run.elapsed;
@@ -275,6 +308,9 @@ Result<FaultResult> measure_faults(const FaultOptions& options, const pager::Pag
                   fmt::format("page {} did not hold what was written to it", *page));
     result.away_ns.merge(toucher->away_ns());
     result.present_ns.merge(toucher->present_ns());
+    result.touch_ns.merge(toucher->touch_ns());
+    result.late_touches += toucher->late_touches();
+    result.missed_touches += toucher->missed_touches();
   }
   result.touches = result.away_ns.count() + result.present_ns.count();
   const Instant start = SteadyClock::read();

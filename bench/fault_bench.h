@@ -4,6 +4,9 @@
 // Two kinds of run:
 //   steady state  the window is larger than the local budget, and the evictor runs all the time;
 //   no eviction   every page is pushed out first, and then touched once, with room for all of them.
+// A closed loop: a thread touches when its touch before is over. Or an open one (`rate_per_s`):
+// each touch has a time of its own, and its latency begins there (bench/pace.h).
+//
 // Whether a page was away is asked of the kernel (mincore(2)) just before the touch, outside the
 // measured time; touches of present pages are counted apart. The content of every page is checked
 // after its touch.
@@ -15,6 +18,8 @@
 
 #include "base/clock.h"
 #include "base/histogram.h"
+#include "bench/pace.h"
+#include "bench/progress.h"
 #include "bench/report.h"
 #include "bench/touch_order.h"
 #include "coordinator/client.h"
@@ -34,12 +39,15 @@ inline constexpr uint64_t kMaxBytes = uint64_t{1} << 40;
 struct FaultOptions {
   uint64_t bytes = uint64_t{256} << 20;  // of far memory that is touched
   uint64_t iterations = 10'000;          // measured touches, of all threads together
+  Milliseconds duration{0};              // not 0: touches for so long instead
+  uint64_t rate_per_s = 0;               // touches of each thread; 0: a closed loop
   Pattern pattern = Pattern::kRandom;
   Access access = Access::kRead;
   uint32_t threads = 1;  // each touches its own share of the memory
   bool evict = true;     // false: see above
   bool pin = false;      // thread i to CPU i
   uint64_t seed = 1;
+  ProgressOptions progress;
 };
 
 // kInvalid names the flag of `farpage bench fault`.
@@ -49,9 +57,12 @@ Status validate(const FaultOptions& options, const pager::PagerOptions& pager);
 uint64_t window_bytes(const FaultOptions& options, const pager::PagerOptions& pager);
 
 struct FaultResult {
-  Histogram away_ns;     // touches of pages that were away
-  Histogram present_ns;  // touches of the others
+  Histogram away_ns;     // touches of pages that were away; in an open loop from the intended start
+  Histogram present_ns;  // touches of the others; the same
+  Histogram touch_ns;    // those of away_ns, from the instruction itself in every loop
   uint64_t touches = 0;
+  // Of an open loop: touches that had to start late, and those that never did (bench/pace.h).
+  uint64_t late_touches = 0, missed_touches = 0;
   Nanoseconds elapsed{0};  // all touches with their checks
   // What the pager did meanwhile.
   uint64_t reads = 0, read_bytes = 0, prefetched_pages = 0, retries = 0;

@@ -26,6 +26,13 @@ double per_second(uint64_t count, Nanoseconds elapsed) {
              : static_cast<double>(count) * 1e9 / static_cast<double>(elapsed.count());
 }
 
+std::string loop_of(const FaultOptions& options) {
+  if (options.rate_per_s == 0) return "closed: a touch starts when the one before is over";
+  return fmt::format(
+      "open: {} touches/s of each thread; latency from the intended start, late or not",
+      options.rate_per_s);
+}
+
 }  // namespace
 
 Report fault_report(const FaultOptions& options, const pager::PagerOptions& pager,
@@ -40,6 +47,7 @@ Report fault_report(const FaultOptions& options, const pager::PagerOptions& page
       {"Touches", fmt::format("{}, {}, {} thread(s){}, seed {}", to_string(options.pattern),
                               to_string(options.access), options.threads,
                               options.pin ? " pinned" : "", options.seed)},
+      {"Loop", loop_of(options)},
       {"Eviction", options.evict ? "running (steady state)" : "none while measured"},
       {"Prefetch",
        pager.prefetch_depth == 0 ? "off" : fmt::format("{} pages", pager.prefetch_depth)},
@@ -47,7 +55,9 @@ Report fault_report(const FaultOptions& options, const pager::PagerOptions& page
   report.rows.push_back({"remote fault", kPageBytes, result.away_ns});
   if (result.present_ns.count() > 0)
     report.rows.push_back({"present page", kPageBytes, result.present_ns});
-  const Stage whole = stage_of("touch -> resumed", result.away_ns);
+  if (options.rate_per_s > 0)
+    report.rows.push_back({"remote fault, from its touch", kPageBytes, result.touch_ns});
+  const Stage whole = stage_of("touch -> resumed", result.touch_ns);
   const Stage queue = stage_of("queue (read -> posted)", result.queue_ns);
   const Stage wire = stage_of("wire (posted -> done)", result.wire_ns);
   report.stages = {queue, wire, rest_of(whole, queue, wire), whole,
@@ -66,6 +76,10 @@ Report fault_report(const FaultOptions& options, const pager::PagerOptions& page
                    {"evicted_written", result.evicted_written},
                    {"write_bytes", result.write_bytes},
                    {"retries", result.retries}};
+  if (options.rate_per_s > 0) {
+    report.counts.emplace_back("touches_started_late", result.late_touches);
+    report.counts.emplace_back("touches_never_started", result.missed_touches);
+  }
   return report;
 }
 

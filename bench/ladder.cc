@@ -17,6 +17,7 @@ FaultOptions fault_options(const LadderOptions& options) {
   fault.evict = false;
   fault.pin = options.pin;
   fault.seed = options.seed;
+  fault.progress = options.progress;
   return fault;
 }
 
@@ -27,6 +28,7 @@ ReadOptions read_options(const LadderOptions& options, const pager::PagerOptions
   read.pin = options.pin;
   read.seed = options.seed;
   read.channel = pager.channel;
+  read.progress = options.progress;
   return read;
 }
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "bench/floors.h"
+#include "bench/progress.h"
 #include "bench/report.h"
 #include "coordinator/client.h"
 #include "pager/options.h"
@@ -18,6 +19,7 @@ struct LadderOptions {
   uint64_t iterations = 10'000;
   bool pin = false;  // the touching thread
   uint64_t seed = 1;
+  ProgressOptions progress;  // of the steps that have a memory node in them
 };
 
 // What a remote fault over one transport costs above its parts: a READ of a page, and a fault that

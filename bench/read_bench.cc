@@ -2,7 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <bit>
+#include <limits>
 #include <optional>
 #include <thread>
 
@@ -10,6 +12,7 @@
 #include "base/mapping.h"
 #include "base/size.h"
 #include "bench/content.h"
+#include "bench/pace.h"
 #include "bench/self_check.h"
 #include "bench/slab_lease.h"
 #include "bench/touch.h"
@@ -20,6 +23,16 @@ namespace {
 
 constexpr uint64_t kWarmUpOperations = 500;
 constexpr Nanoseconds kLook = Seconds(1);
+
+// What ends a run, whichever comes first.
+struct Until {
+  uint64_t operations = std::numeric_limits<uint64_t>::max();
+  Instant end = Instant::max();
+
+  bool is_over(uint64_t posted) const {
+    return posted == operations || (end != Instant::max() && SteadyClock::read() >= end);
+  }
+};
 
 // One thread's work over one channel. All failures end the run.
 class Pump {
@@ -42,29 +55,36 @@ class Pump {
       content_of(before_, i, bytes_of(0));
       FARPAGE_TRY_VOID(one_by_one(rdma::OperationKind::kWrite, i));
     }
+    // What kOneWordAPage does not make anew for each WRITE.
+    for (size_t slot = 0; slot < slots_.size(); ++slot) content_of(after_, 0, bytes_of(slot));
     return {};
   }
 
-  Status run(uint64_t operations, ReadResult* result) {
+  // How many were posted, all of which completed.
+  Result<uint64_t> run(const Until& until, ReadResult* result) {
     uint64_t posted = 0;
     uint64_t completed = 0;
-    while (completed < operations) {
-      for (size_t slot = 0; slot < slots_.size() && posted < operations; ++slot) {
+    bool over = false;
+    while (!over || completed < posted) {
+      for (size_t slot = 0; slot < slots_.size() && !over; ++slot) {
         if (slots_[slot].busy) continue;
         FARPAGE_TRY_VOID(post(slot));
-        ++posted;
+        over = until.is_over(++posted);
       }
       FARPAGE_TRY(done, take(result));
       completed += done;
     }
-    return {};
+    return posted;
   }
 
   // What the WRITEs wrote, and only that, has changed.
   Status verify_writes() {
+    std::vector<std::byte> expected(options_.bytes);
     for (uint64_t i = 0; i < written_.size(); ++i) {
       FARPAGE_TRY_VOID(one_by_one(rdma::OperationKind::kRead, i));
-      if (!holds(written_[i] ? after_ : before_, i, bytes_of(0)))
+      content_of(written_[i] ? after_ : before_, written_[i] ? 0 : i, expected);
+      if (written_[i]) make(i, expected);
+      if (!std::ranges::equal(bytes_of(0), expected))
         return fail(ErrorCode::kConflict,
                     fmt::format("offset {} of the slab does not hold what was written there",
                                 i * options_.bytes));
@@ -86,10 +106,34 @@ class Pump {
     return {reinterpret_cast<uint64_t*>(bytes.data()), bytes.size() / sizeof(uint64_t)};
   }
   void content_of(const Content& content, uint64_t index, std::span<std::byte> bytes) const {
-    content.fill_words(index * options_.bytes / sizeof(uint64_t), words_of(bytes));
+    content.fill_words(first_word_of(index), words_of(bytes));
   }
-  bool holds(const Content& content, uint64_t index, std::span<std::byte> bytes) const {
-    return content.holds_words(index * options_.bytes / sizeof(uint64_t), words_of(bytes));
+  // Calls `function(first word, words)` for the parts of a piece that are made and checked.
+  template <typename Function>
+  void for_checked_parts(std::span<std::byte> bytes, Function function) const {
+    const std::span<uint64_t> words = words_of(bytes);
+    if (options_.check == ContentCheck::kEveryWord) return function(0, words);
+    for (size_t i = 0; i < words.size(); i += Content::kWords) function(i, words.subspan(i, 1));
+  }
+  uint64_t first_word_of(uint64_t index) const { return index * options_.bytes / sizeof(uint64_t); }
+  // What a WRITE of the piece writes.
+  void make(uint64_t index, std::span<std::byte> bytes) const {
+    for_checked_parts(bytes, [&](size_t first, std::span<uint64_t> words) {
+      after_.fill_words(first_word_of(index) + first, words);
+    });
+  }
+  // What an earlier READ left there must not pass for the next one's.
+  void spoil(std::span<std::byte> bytes) const {
+    for_checked_parts(bytes, [](size_t, std::span<uint64_t> words) {
+      for (uint64_t& word : words) word = ~word;
+    });
+  }
+  bool holds(uint64_t index, std::span<std::byte> bytes) const {
+    bool right = true;
+    for_checked_parts(bytes, [&](size_t first, std::span<uint64_t> words) {
+      right = before_.holds_words(first_word_of(index) + first, words) && right;
+    });
+    return right;
   }
 
   rdma::Operation operation_of(rdma::OperationKind kind, uint64_t index, size_t slot) const {
@@ -106,10 +150,9 @@ class Pump {
     slot.index = random_.below(written_.size());
     const std::span<std::byte> bytes = bytes_of(slot_index);
     if (options_.operation == rdma::OperationKind::kWrite) {
-      content_of(after_, slot.index, bytes);
+      make(slot.index, bytes);
     } else {
-      // What an earlier READ left there must not pass for this one's.
-      for (uint64_t& word : words_of(bytes)) word = ~word;
+      spoil(bytes);
     }
     const rdma::Operation operation = operation_of(options_.operation, slot.index, slot_index);
     slot.posted = SteadyClock::read();
@@ -129,7 +172,7 @@ class Pump {
       slot.busy = false;
       if (options_.operation == rdma::OperationKind::kWrite) {
         written_[slot.index] = true;
-      } else if (!holds(before_, slot.index, bytes_of(completion.token))) {
+      } else if (!holds(slot.index, bytes_of(completion.token))) {
         return fail(ErrorCode::kConflict,
                     fmt::format("a READ of offset {} of the slab brought something else",
                                 slot.index * options_.bytes));
@@ -142,13 +185,7 @@ class Pump {
   }
 
   Status one_by_one(rdma::OperationKind kind, uint64_t index) {
-    const rdma::Operation operation = operation_of(kind, index, 0);
-    if (channel_.post({&operation, 1}) != 1)
-      return fail(ErrorCode::kUnavailable, "the channel took no operation: " + why_broken());
-    rdma::Completion completion;
-    while (channel_.wait({&completion, 1}, kLook) == 0) {
-    }
-    return check_status(completion);
+    return perform(channel_, operation_of(kind, index, 0));
   }
 
   Status check_status(const rdma::Completion& completion) const {
@@ -173,12 +210,17 @@ class Pump {
 Result<ReadResult> run_pump(const ReadOptions& options, Pump& pump) {
   ReadResult result;
   FARPAGE_TRY_VOID(pump.fill());
-  FARPAGE_TRY_VOID(pump.run(kWarmUpOperations, nullptr));
+  FARPAGE_TRY_VOID(pump.run({.operations = kWarmUpOperations}, nullptr));
+  const Progress progress(options.progress, "read",
+                          {.operations = options.iterations, .time = options.duration},
+                          [&result] { return result.latency_ns.count(); });
   const Instant start = SteadyClock::read();
-  FARPAGE_TRY_VOID(pump.run(options.iterations, &result));
+  const Until until = options.duration.count() > 0 ? Until{.end = start + options.duration}
+                                                   : Until{.operations = options.iterations};
+  FARPAGE_TRY(posted, pump.run(until, &result));
   result.elapsed = SteadyClock::read() - start;
   if (options.operation == rdma::OperationKind::kWrite) FARPAGE_TRY_VOID(pump.verify_writes());
-  FARPAGE_TRY_VOID(check_transfer_claim({.measured_operations = options.iterations,
+  FARPAGE_TRY_VOID(check_transfer_claim({.measured_operations = posted,
                                          .completed_ok = result.latency_ns.count(),
                                          .completed_bytes = result.completed_bytes,
                                          .operation_bytes = options.bytes}));
@@ -189,7 +231,9 @@ Result<ReadResult> run_pump(const ReadOptions& options, Pump& pump) {
 
 Status validate(const ReadOptions& options) {
   const auto invalid = [](std::string text) { return fail(ErrorCode::kInvalid, std::move(text)); };
-  if (options.iterations < 1) return invalid("--iterations: at least 1");
+  if (options.duration > kMaxDuration) return invalid("--duration: up to 24h");
+  if (options.duration.count() == 0 && options.iterations < 1)
+    return invalid("--iterations: at least 1");
   if (options.depth < 1 || options.depth > kMaxDepth)
     return invalid(fmt::format("--depth: 1 to {}", kMaxDepth));
   if (options.depth > options.channel.operations_in_flight)

@@ -11,6 +11,7 @@
 
 #include "base/clock.h"
 #include "base/histogram.h"
+#include "bench/progress.h"
 #include "bench/report.h"
 #include "coordinator/client.h"
 #include "rdma/transport.h"
@@ -20,15 +21,25 @@ namespace farpage::bench {
 inline constexpr uint32_t kMaxDepth = 1024;
 inline constexpr uint64_t kMaxOperationBytes = uint64_t{1} << 20;
 
+// How the content of an operation is made and checked. Making and checking take time in which
+// nothing is posted: latencies do not have it, the rate does.
+enum class ContentCheck : uint8_t {
+  kEveryWord,
+  kOneWordAPage,  // the first; for rates. What WRITEs wrote is still read back in full.
+};
+
 struct ReadOptions {
   rdma::OperationKind operation = rdma::OperationKind::kRead;
   uint64_t bytes = 4096;  // of one operation; a power of two, at least 8
   uint64_t iterations = 10'000;
-  uint32_t depth = 1;  // operations in flight
+  Milliseconds duration{0};  // not 0: for so long instead
+  uint32_t depth = 1;        // operations in flight
   uint64_t slab_bytes = coordinator::kDefaultSlabBytes;
   bool pin = false;
+  ContentCheck check = ContentCheck::kEveryWord;
   uint64_t seed = 1;
   rdma::ChannelOptions channel;  // the template; the buffer is the benchmark's
+  ProgressOptions progress;
 };
 
 // kInvalid names the flag of `farpage bench read`.

@@ -39,6 +39,18 @@ std::string format_rows(const std::vector<Row>& rows) {
   return text;
 }
 
+std::string format_throughputs(const std::vector<Throughput>& throughputs) {
+  size_t width = 0;
+  for (const Throughput& throughput : throughputs) width = std::max(width, throughput.name.size());
+  std::string text =
+      fmt::format(" {:<{}}  #bytes   #iterations  BW average[MB/sec]  MsgRate[1/sec]\n", "", width);
+  for (const Throughput& throughput : throughputs)
+    text += fmt::format(" {:<{}}  {:<7}  {:<11}  {:<18.2f}  {:.0f}\n", throughput.name, width,
+                        throughput.bytes, throughput.operations, throughput.mb_per_second(),
+                        throughput.per_second());
+  return text;
+}
+
 std::string format_stages(const std::vector<Stage>& stages) {
   if (stages.empty()) return {};
   std::string text =
@@ -47,6 +59,15 @@ std::string format_stages(const std::vector<Stage>& stages) {
     text += fmt::format(" {:<34}{:>10.2f}{:>10.2f}{:>10.2f}\n", stage.name, stage.mean_us,
                         stage.p50_us, stage.p99_us);
   return text;
+}
+
+nlohmann::ordered_json json_of(const Throughput& throughput) {
+  return {{"name", throughput.name},
+          {"bytes", throughput.bytes},
+          {"iterations", throughput.operations},
+          {"seconds", static_cast<double>(throughput.elapsed.count()) / 1e9},
+          {"MB_per_s", throughput.mb_per_second()},
+          {"operations_per_s", throughput.per_second()}};
 }
 
 nlohmann::ordered_json json_of(const Row& row) {
@@ -66,6 +87,12 @@ nlohmann::ordered_json json_of(const Row& row) {
 
 }  // namespace
 
+double Throughput::per_second() const {
+  return elapsed.count() == 0
+             ? 0.0
+             : static_cast<double>(operations) * 1e9 / static_cast<double>(elapsed.count());
+}
+
 std::vector<std::pair<std::string, std::string>> facts_of(const Report& report) {
   const Environment& env = report.environment;
   std::vector<std::pair<std::string, std::string>> facts = {
@@ -82,6 +109,7 @@ std::vector<std::pair<std::string, std::string>> facts_of(const Report& report) 
 std::string format_text(const Report& report) {
   std::string text = format_header(report);
   text += format_rows(report.rows);
+  if (!report.throughputs.empty()) text += kRule + format_throughputs(report.throughputs);
   if (!report.stages.empty()) text += kRule + format_stages(report.stages);
   if (!report.figures.empty() || !report.counts.empty()) text += kRule;
   for (const auto& [name, value] : report.figures)
@@ -110,6 +138,9 @@ std::string format_json(const Report& report) {
   for (const auto& [name, value] : report.configuration) all["configuration"][name] = value;
   all["rows"] = ordered_json::array();
   for (const Row& row : report.rows) all["rows"].push_back(json_of(row));
+  all["throughputs"] = ordered_json::array();
+  for (const Throughput& throughput : report.throughputs)
+    all["throughputs"].push_back(json_of(throughput));
   all["stages"] = ordered_json::array();
   for (const Stage& stage : report.stages)
     all["stages"].push_back({{"name", stage.name},

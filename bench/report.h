@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/histogram.h"
 #include "bench/environment.h"
 
@@ -31,11 +32,23 @@ struct Stage {
   double p99_us = 0;
 };
 
+// One line of throughput.
+struct Throughput {
+  std::string name;
+  uint64_t bytes = 0;  // of one operation
+  uint64_t operations = 0;
+  Nanoseconds elapsed{0};
+
+  double per_second() const;
+  double mb_per_second() const { return per_second() * static_cast<double>(bytes) / 1e6; }
+};
+
 struct Report {
   std::string benchmark;  // "fault"
   Environment environment;
   std::vector<std::pair<std::string, std::string>> configuration;  // in the order of printing
   std::vector<Row> rows;
+  std::vector<Throughput> throughputs;
   std::vector<Stage> stages;
   std::vector<std::pair<std::string, double>> figures;   // derived: "faults_per_s"
   std::vector<std::pair<std::string, uint64_t>> counts;  // what the pager and the wire counted

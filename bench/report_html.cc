@@ -162,6 +162,17 @@ std::string plot(const Report& report) {
   return text + "</svg>\n" + legend + "</p>\n";
 }
 
+std::string throughput_table(const std::vector<Throughput>& throughputs) {
+  std::string text =
+      "<table>\n<tr><th></th><th>bytes</th><th>count</th><th>MB/s</th><th>operations/s</th></tr>\n";
+  for (const Throughput& throughput : throughputs)
+    text +=
+        fmt::format("<tr><td>{}</td><td>{}</td><td>{}</td><td>{:.2f}</td><td>{:.0f}</td></tr>\n",
+                    escaped(throughput.name), throughput.bytes, throughput.operations,
+                    throughput.mb_per_second(), throughput.per_second());
+  return text + "</table>\n";
+}
+
 std::string stage_table(const std::vector<Stage>& stages) {
   double longest = 1e-9;
   for (const Stage& stage : stages) longest = std::max(longest, stage.mean_us);
@@ -199,6 +210,8 @@ std::string format_html(const Report& report) {
   if (!report.rows.empty())
     page += "<h2>Latency</h2>\n" + latency_table(report) +
             "<h2>Share of operations that took no longer</h2>\n" + plot(report);
+  if (!report.throughputs.empty())
+    page += "<h2>Throughput</h2>\n" + throughput_table(report.throughputs);
   if (!report.stages.empty()) page += "<h2>Where the time goes</h2>\n" + stage_table(report.stages);
   if (!report.figures.empty() || !report.counts.empty())
     page += "<h2>Figures and counts</h2>\n" + numbers(report);

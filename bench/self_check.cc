@@ -25,6 +25,32 @@ Status check_fault_claim(const FaultClaim& claim) {
   return {};
 }
 
+Status check_evict_claim(const EvictClaim& claim) {
+  const auto refuse = [](std::string why) {
+    return fail(ErrorCode::kConflict, "no numbers for this run: " + std::move(why));
+  };
+  if (claim.measured_pages == 0 || claim.written_pages == 0) return refuse("no page was evicted");
+  if (claim.dirtied_pages < claim.measured_pages || claim.written_pages < claim.dirtied_pages)
+    return refuse(fmt::format("{} pages were dirtied to be evicted, but the evictor wrote only {}",
+                              claim.dirtied_pages, claim.written_pages));
+  const uint64_t needed = claim.written_pages * kPageBytes * claim.replicas;
+  if (claim.write_bytes < needed)
+    return refuse(fmt::format("{} pages on {} node(s) are {} bytes, but {} were written",
+                              claim.written_pages, claim.replicas, needed, claim.write_bytes));
+  return {};
+}
+
+Status check_request_claim(const RequestClaim& claim) {
+  const auto refuse = [](std::string why) {
+    return fail(ErrorCode::kConflict, "no numbers for this run: " + std::move(why));
+  };
+  if (claim.answered_requests == 0) return refuse("no request was answered");
+  if (claim.counted_requests < claim.answered_requests)
+    return refuse(fmt::format("{} requests were measured, the coordinator counted {}",
+                              claim.answered_requests, claim.counted_requests));
+  return {};
+}
+
 Status check_transfer_claim(const TransferClaim& claim) {
   const auto refuse = [](std::string why) {
     return fail(ErrorCode::kConflict, "no numbers for this run: " + std::move(why));

@@ -19,6 +19,23 @@ struct FaultClaim {
 // kConflict, and the cure, when the claim does not hold.
 Status check_fault_claim(const FaultClaim& claim);
 
+// What one evict benchmark claims.
+struct EvictClaim {
+  uint64_t dirtied_pages = 0;   // each was to leave once for each time it was dirtied
+  uint64_t measured_pages = 0;  // of these, while the clock ran
+  uint64_t written_pages = 0;   // by the evictor, through to dropped
+  uint64_t write_bytes = 0;     // that the nodes acknowledged
+  uint32_t replicas = 1;
+};
+Status check_evict_claim(const EvictClaim& claim);
+
+// What one control benchmark claims, and what the coordinator counted.
+struct RequestClaim {
+  uint64_t answered_requests = 0;
+  uint64_t counted_requests = 0;
+};
+Status check_request_claim(const RequestClaim& claim);
+
 // The same for READs and WRITEs that the benchmark posts itself.
 struct TransferClaim {
   uint64_t measured_operations = 0;

@@ -3,13 +3,18 @@
 #include <algorithm>
 
 namespace farpage::bench {
+namespace {
+
+constexpr Nanoseconds kLook = Seconds(1);
+
+}  // namespace
 
 Result<std::unique_ptr<SlabLease>> SlabLease::borrow(coordinator::Client& client,
                                                      uint64_t slab_bytes) {
   FARPAGE_TRY(stop, Doorbell::create());
   FARPAGE_TRY(region,
               client.create_region(
-                  {.name = "bench-read", .bytes = 0, .replicas = 1, .slab_bytes = slab_bytes}));
+                  {.name = "bench-slab", .bytes = 0, .replicas = 1, .slab_bytes = slab_bytes}));
   std::unique_ptr<SlabLease> slab(new SlabLease(client, std::move(region), std::move(stop)));
   FARPAGE_TRY(leases, client.lease_slabs(slab->region_.id, {SlabIndex{0}}));
   if (leases.empty() || leases.front().bytes != slab_bytes)
@@ -33,20 +38,45 @@ void SlabLease::renew() const {
 
 Result<std::unique_ptr<rdma::Channel>> SlabLease::connect(
     rdma::Transport& transport, const rdma::ChannelOptions& options) const {
-  FARPAGE_TRY(nodes, client_.nodes());
-  const auto node = std::find_if(nodes.begin(), nodes.end(), [this](const auto& candidate) {
-    return candidate.join.id == lease_.node;
+  FARPAGE_TRY(address, address_of(client_, lease_, transport.kind()));
+  return connect_to(client_, lease_, transport, address, options);
+}
+
+Result<rdma::TransportAddress> address_of(coordinator::Client& client,
+                                          const coordinator::Lease& lease,
+                                          rdma::TransportKind kind) {
+  FARPAGE_TRY(nodes, client.nodes());
+  const auto node = std::find_if(nodes.begin(), nodes.end(), [&lease](const auto& candidate) {
+    return candidate.join.id == lease.node;
   });
   if (node == nodes.end())
-    return fail(ErrorCode::kUnavailable, "node " + lease_.node.value + " is gone");
-  for (const rdma::TransportAddress& address : node->join.transports) {
-    if (address.kind != transport.kind() || !lease_.rkeys.contains(address.kind)) continue;
-    return transport.connect(address, options, [this](const rdma::QueuePairEndpoint& ours) {
-      return client_.exchange(lease_.node, ours);
-    });
+    return fail(ErrorCode::kUnavailable, "node " + lease.node.value + " is gone");
+  for (const rdma::TransportAddress& address : node->join.transports)
+    if (address.kind == kind && lease.rkeys.contains(kind)) return address;
+  return fail(ErrorCode::kUnsupported,
+              "node " + lease.node.value + " does not offer " + std::string(rdma::to_string(kind)));
+}
+
+Result<std::unique_ptr<rdma::Channel>> connect_to(coordinator::Client& client,
+                                                  const coordinator::Lease& lease,
+                                                  rdma::Transport& transport,
+                                                  const rdma::TransportAddress& address,
+                                                  const rdma::ChannelOptions& options) {
+  return transport.connect(address, options, [&](const rdma::QueuePairEndpoint& ours) {
+    return client.exchange(lease.node, ours);
+  });
+}
+
+Status perform(rdma::Channel& channel, const rdma::Operation& operation) {
+  if (channel.post({&operation, 1}) != 1)
+    return fail(ErrorCode::kUnavailable, "the channel took no operation: " + channel.why_broken());
+  rdma::Completion completion;
+  while (channel.wait({&completion, 1}, kLook) == 0) {
   }
-  return fail(ErrorCode::kUnsupported, "node " + lease_.node.value + " does not offer " +
-                                           std::string(rdma::to_string(transport.kind())));
+  if (completion.status == rdma::CompletionStatus::kOk) return {};
+  return fail(ErrorCode::kUnavailable, "an operation ended with '" +
+                                           std::string(rdma::to_string(completion.status)) + "' " +
+                                           channel.why_broken());
 }
 
 }  // namespace farpage::bench

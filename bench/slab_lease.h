@@ -21,7 +21,8 @@ class SlabLease {
   ~SlabLease();
 
   const coordinator::Lease& lease() const { return lease_; }
-  // A channel to the node that lends it; kUnsupported when the node does not offer the transport.
+  const RegionId& region() const { return region_.id; }
+  // A channel to the node that lends it: address_of() and connect_to().
   Result<std::unique_ptr<rdma::Channel>> connect(rdma::Transport& transport,
                                                  const rdma::ChannelOptions& options) const;
 
@@ -36,5 +37,19 @@ class SlabLease {
   Doorbell stop_;
   std::thread thread_;
 };
+
+// Where the node that lends it listens for this transport; kUnsupported when it does not.
+Result<rdma::TransportAddress> address_of(coordinator::Client& client,
+                                          const coordinator::Lease& lease,
+                                          rdma::TransportKind kind);
+// A channel to that address; a queue pair is exchanged through the coordinator.
+Result<std::unique_ptr<rdma::Channel>> connect_to(coordinator::Client& client,
+                                                  const coordinator::Lease& lease,
+                                                  rdma::Transport& transport,
+                                                  const rdma::TransportAddress& address,
+                                                  const rdma::ChannelOptions& options);
+
+// Posts one operation and waits for its end. kUnavailable: it did not end well.
+Status perform(rdma::Channel& channel, const rdma::Operation& operation);
 
 }  // namespace farpage::bench

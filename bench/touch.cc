@@ -48,4 +48,9 @@ void pin_this_thread(uint32_t index) {
   }
 }
 
+void unpin_this_thread() {
+  const cpu_set_t usable = usable_cpus();
+  (void)::pthread_setaffinity_np(::pthread_self(), sizeof usable, &usable);
+}
+
 }  // namespace farpage::bench

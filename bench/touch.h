@@ -28,6 +28,8 @@ bool is_present(const void* page);
 
 // Pins the calling thread to the index-th CPU (modulo their number) that this process may use.
 void pin_this_thread(uint32_t index);
+// A thread starts where the one that made it is pinned: lets it run on all of these CPUs again.
+void unpin_this_thread();
 uint32_t usable_cpu_count();
 
 }  // namespace farpage::bench

@@ -10,28 +10,33 @@ namespace {
 struct FaultSettings {
   BenchSettings bench;
   uint64_t size_bytes = bench::FaultOptions{}.bytes;
-  int64_t iterations = static_cast<int64_t>(bench::FaultOptions{}.iterations);
+  AmountSettings amount;
+  int64_t rate = 0;
   std::string pattern = "random";
   std::string access = "read";
   int64_t threads = 1;
   bool no_evict = false;
 };
 
-bench::FaultOptions fault_options(const FaultSettings& settings) {
+Result<bench::FaultOptions> fault_options(const FaultSettings& settings) {
+  FARPAGE_TRY(duration, duration_of(settings.amount));
   bench::FaultOptions options;
   options.bytes = settings.size_bytes;
-  options.iterations = static_cast<uint64_t>(settings.iterations);
+  options.iterations = static_cast<uint64_t>(settings.amount.iterations);
+  options.duration = duration;
+  options.rate_per_s = static_cast<uint64_t>(settings.rate);
   options.pattern = *bench::pattern_from(settings.pattern);
   options.access = *bench::access_from(settings.access);
   options.threads = static_cast<uint32_t>(settings.threads);
   options.evict = !settings.no_evict;
   options.pin = settings.bench.pin;
+  options.progress = progress_options(settings.bench);
   options.seed = static_cast<uint64_t>(settings.bench.seed);
   return options;
 }
 
 Result<int> run(const FaultSettings& settings) {
-  const bench::FaultOptions options = fault_options(settings);
+  FARPAGE_TRY(options, fault_options(settings));
   FARPAGE_TRY(pager, pager_options(settings.bench.pager));
   pager.name = "bench-fault";
   FARPAGE_TRY_VOID(bench::validate(options, pager));
@@ -50,9 +55,13 @@ void add_bench_fault(CLI::App& group, Invocation& invocation) {
       group, "fault", "Time touches of far memory, from the touch to the next instruction",
       {"farpage bench fault --transport tcp --no-evict",
        "farpage bench fault --local 64M --size 256M --access mixed --threads 2 --output json",
-       "farpage bench fault --coordinator http://10.0.0.1:7070 --transport verbs --prefetch 0"});
-  subcommand.size("--size", settings->size_bytes, "Far memory to touch")
-      .number("--iterations", settings->iterations, 1, int64_t{1} << 40, "Touches to measure")
+       "farpage bench fault -D 10 -s 1G --pattern zipf --rate 5000",
+       "farpage bench fault --coordinator http://10.0.0.1:7070 --transport verbs -d rxe0 -x 1"});
+  add_options(subcommand, settings->amount, "Touches to measure");
+  subcommand.size("-s,--size", settings->size_bytes, "Far memory to touch")
+      .number("--rate", settings->rate, 0, bench::kMaxRatePerSecond,
+              "Touches of each thread in a second, each with a time of its own from which its "
+              "latency counts (an open loop); 0: each when the one before is over")
       .choice("--pattern", settings->pattern, {"random", "sequential", "strided", "zipf"},
               "Order of the touches")
       .choice("--access", settings->access, {"read", "write", "mixed"}, "What a touch is")
@@ -61,7 +70,6 @@ void add_bench_fault(CLI::App& group, Invocation& invocation) {
       .flag("--no-evict", settings->no_evict,
             "Push everything out first, then touch each page once with room for all");
   add_options(subcommand, settings->bench);
-  add_options(subcommand, settings->bench.pager);
   subcommand.on_run(invocation, [settings] { return run(*settings); });
 }
 

@@ -15,7 +15,8 @@ struct LadderSettings {
 Result<int> run(const LadderSettings& settings) {
   const bench::LadderOptions options{.iterations = static_cast<uint64_t>(settings.iterations),
                                      .pin = settings.bench.pin,
-                                     .seed = static_cast<uint64_t>(settings.bench.seed)};
+                                     .seed = static_cast<uint64_t>(settings.bench.seed),
+                                     .progress = progress_options(settings.bench)};
   FARPAGE_TRY(pager, pager_options(settings.bench.pager));
   pager.name = "bench-ladder";
   FARPAGE_TRY_VOID(bench::validate(options, pager));
@@ -34,10 +35,9 @@ void add_bench_ladder(CLI::App& group, Invocation& invocation) {
                         "Time every floor below a remote fault, and the fault, in one run",
                         {"farpage bench ladder", "farpage bench ladder --pin --output json",
                          "farpage bench ladder --coordinator http://10.0.0.1:7070"});
-  subcommand.number("--iterations", settings->iterations, 1, int64_t{1} << 30,
+  subcommand.number("-n,--iterations", settings->iterations, 1, int64_t{1} << 30,
                     "Touches of each step");
   add_options(subcommand, settings->bench);
-  add_options(subcommand, settings->bench.pager);
   subcommand.on_run(invocation, [settings] { return run(*settings); });
 }
 

@@ -11,38 +11,31 @@ struct ReadSettings {
   BenchSettings bench;
   std::string operation = "read";
   uint64_t bytes = bench::ReadOptions{}.bytes;
-  int64_t iterations = static_cast<int64_t>(bench::ReadOptions{}.iterations);
+  AmountSettings amount;
   int64_t depth = 1;
 };
 
 Result<int> run(const ReadSettings& settings) {
   FARPAGE_TRY(pager, pager_options(settings.bench.pager));
+  FARPAGE_TRY(duration, duration_of(settings.amount));
   bench::ReadOptions options;
   options.operation =
       settings.operation == "write" ? rdma::OperationKind::kWrite : rdma::OperationKind::kRead;
   options.bytes = settings.bytes;
-  options.iterations = static_cast<uint64_t>(settings.iterations);
+  options.iterations = static_cast<uint64_t>(settings.amount.iterations);
+  options.duration = duration;
   options.depth = static_cast<uint32_t>(settings.depth);
   options.slab_bytes = pager.slab_bytes;
   options.pin = settings.bench.pin;
+  options.progress = progress_options(settings.bench);
   options.seed = static_cast<uint64_t>(settings.bench.seed);
   options.channel = pager.channel;
   FARPAGE_TRY_VOID(bench::validate(options));
   FARPAGE_TRY(ways, transports_one_by_one(settings.bench.pager));
   FARPAGE_TRY(cluster, open_cluster(settings.bench, pager.slab_bytes));
-  std::vector<bench::ReadResult> results;
-  std::string reasons;
-  for (auto& way : ways) {
-    Result<bench::ReadResult> result = bench::measure_reads(options, *way.front(), *cluster.client);
-    if (result) {
-      results.push_back(std::move(*result));
-    } else if (result.error().code == ErrorCode::kUnsupported) {
-      reasons += (reasons.empty() ? "" : "; ") + result.error().context;
-    } else {
-      return tl::unexpected(std::move(result).error());
-    }
-  }
-  if (results.empty()) return fail(ErrorCode::kUnsupported, "no transport works: " + reasons);
+  FARPAGE_TRY(results, measure_each(ways, [&](rdma::Transport& transport) {
+                return bench::measure_reads(options, transport, *cluster.client);
+              }));
   FARPAGE_TRY_VOID(print_report(bench::read_report(options, results), settings.bench));
   return kExitOk;
 }
@@ -51,16 +44,16 @@ Result<int> run(const ReadSettings& settings) {
 
 void add_bench_read(CLI::App& group, Invocation& invocation) {
   const auto settings = std::make_shared<ReadSettings>();
-  Subcommand subcommand(group, "read",
-                        "Time READs or WRITEs of a memory node's slab, over each transport",
-                        {"farpage bench read", "farpage bench read --transport tcp --depth 16",
-                         "farpage bench read --operation write --bytes 64K --output json"});
+  Subcommand subcommand(
+      group, "read", "Time READs or WRITEs of a memory node's slab, over each transport",
+      {"farpage bench read", "farpage bench read -s 4096 -n 100000 -d rxe0 -i 1 -x 1 -F",
+       "farpage bench read --transport tcp --depth 16 -D 10",
+       "farpage bench read --operation write --bytes 64K --output json"});
+  add_options(subcommand, settings->amount, "Operations to measure");
   subcommand.choice("--operation", settings->operation, {"read", "write"}, "What to time")
-      .size("--bytes", settings->bytes, "Of one operation: a power of two")
-      .number("--iterations", settings->iterations, 1, int64_t{1} << 40, "Operations to measure")
+      .size("-s,--bytes", settings->bytes, "Of one operation: a power of two")
       .number("--depth", settings->depth, 1, bench::kMaxDepth, "Operations in flight");
   add_options(subcommand, settings->bench);
-  add_options(subcommand, settings->bench.pager);
   subcommand.on_run(invocation, [settings] { return run(*settings); });
 }
 

@@ -1,6 +1,7 @@
 #include "cli/bench_settings.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <cstdio>
 #include <limits>
@@ -25,7 +26,25 @@ void add_options(Subcommand& subcommand, BenchSettings& settings) {
               Subcommand::Scope::kShared)
       .text("--html", settings.html, "Also write a page with the latencies plotted to this file")
       .text("--hgrm", settings.hgrm,
-            "Also write percentiles to this folder, for HdrHistogram's plotter");
+            "Also write percentiles to this folder, for HdrHistogram's plotter")
+      .flag(
+          "-F,--cpu-freq", settings.cpu_freq,
+          "Taken as perftest's flag of that name, and changes nothing: no benchmark here looks at "
+          "the CPU's frequency, or fails because of it");
+  add_options(subcommand, settings.pager, ShortFlags::kPerftest);
+}
+
+void add_options(Subcommand& subcommand, AmountSettings& settings, const std::string& what) {
+  constexpr int64_t kMaxIterations = int64_t{1} << 40;
+  subcommand.number("-n,--iterations", settings.iterations, 1, kMaxIterations, what)
+      .duration("-D,--duration", settings.duration, "Measure for so long instead, up to 24h")
+      .excludes("--iterations");
+}
+
+Result<Milliseconds> duration_of(const AmountSettings& settings) {
+  if (!settings.duration) return Milliseconds(0);
+  if (settings.duration->count() == 0) return fail(ErrorCode::kInvalid, "--duration: more than 0");
+  return *settings.duration;
 }
 
 Result<BenchCluster> open_cluster(const BenchSettings& settings, uint64_t needed_bytes) {
@@ -54,6 +73,10 @@ Result<std::vector<std::vector<std::unique_ptr<rdma::Transport>>>> transports_on
   for (std::unique_ptr<rdma::Transport>& transport : all)
     ways.emplace_back().push_back(std::move(transport));
   return ways;
+}
+
+bench::ProgressOptions progress_options(const BenchSettings& settings) {
+  return {.shown = settings.output == "text" && ::isatty(STDERR_FILENO) == 1, .fd = STDERR_FILENO};
 }
 
 Status print_report(bench::Report report, const BenchSettings& settings) {

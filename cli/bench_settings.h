@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 
+#include "bench/progress.h"
 #include "bench/report.h"
 #include "cli/embedded_cluster.h"
 #include "cli/run_settings.h"
@@ -19,12 +20,24 @@ struct BenchSettings {
   bool pin = false;
   int64_t seed = 1;
   std::string output = "text";
-  std::string html;  // file to write, too; empty: none
-  std::string hgrm;  // folder for percentile files; empty: none
+  std::string html;       // file to write, too; empty: none
+  std::string hgrm;       // folder for percentile files; empty: none
+  bool cpu_freq = false;  // perftest's -F: see its help
 };
 
-// Everything but the pager's knobs.
+// What all benchmarks share, the pager's knobs among it. perftest's short flags mean the same here
+// where there is such a thing: -d, -i, -x, -F, and those of the functions below.
 void add_options(Subcommand& subcommand, BenchSettings& settings);
+
+// How much is measured: a number of operations, or a time.
+struct AmountSettings {
+  int64_t iterations = 10'000;
+  std::optional<Milliseconds> duration;
+};
+// -n, --iterations and -D, --duration, of which one may be given. `what`: "Touches to measure".
+void add_options(Subcommand& subcommand, AmountSettings& settings, const std::string& what);
+// 0 when there is none. kInvalid: given as 0.
+Result<Milliseconds> duration_of(const AmountSettings& settings);
 
 // The cluster that a benchmark measures. Threads: one.
 struct BenchCluster {
@@ -38,6 +51,31 @@ Result<BenchCluster> open_cluster(const BenchSettings& settings, uint64_t needed
 // and this build has, with that one alone.
 Result<std::vector<std::vector<std::unique_ptr<rdma::Transport>>>> transports_one_by_one(
     const PagerSettings& settings);
+
+// A measurement by each of these in turn. One that is kUnsupported is left out; kUnsupported with
+// all their reasons when none is left, and any other failure as it is.
+template <typename Measure>
+auto measure_each(const std::vector<std::vector<std::unique_ptr<rdma::Transport>>>& ways,
+                  Measure measure)
+    -> Result<std::vector<typename decltype(measure(*ways.front().front()))::value_type>> {
+  std::vector<typename decltype(measure(*ways.front().front()))::value_type> results;
+  std::string reasons;
+  for (const auto& way : ways) {
+    auto result = measure(*way.front());
+    if (result) {
+      results.push_back(std::move(*result));
+    } else if (result.error().code == ErrorCode::kUnsupported) {
+      reasons += (reasons.empty() ? "" : "; ") + result.error().context;
+    } else {
+      return tl::unexpected(std::move(result).error());
+    }
+  }
+  if (results.empty()) return fail(ErrorCode::kUnsupported, "no transport works: " + reasons);
+  return results;
+}
+
+// Shown on a terminal, and beside text alone.
+bench::ProgressOptions progress_options(const BenchSettings& settings);
 
 // Adds what was measured where, prints it, and writes the files that were asked for.
 Status print_report(bench::Report report, const BenchSettings& settings);

@@ -35,6 +35,9 @@ class EnvironmentFirst final : public CLI::ConfigTOML {
       app = children.front();
     }
     const CLI::Option* option = app->get_option_no_throw("--" + item.name);
+    // As CLI11 does: a key may be the short form.
+    if (option == nullptr && item.name.size() == 1)
+      option = app->get_option_no_throw("-" + item.name);
     if (option == nullptr || option->get_envname().empty()) return false;
     const char* value = std::getenv(option->get_envname().c_str());
     return value != nullptr && *value != '\0';

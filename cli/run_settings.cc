@@ -8,7 +8,11 @@
 
 namespace farpage::cli {
 
-void add_options(Subcommand& subcommand, PagerSettings& settings) {
+void add_options(Subcommand& subcommand, PagerSettings& settings, ShortFlags short_flags) {
+  const auto named = [short_flags](const char* short_form, const char* long_form) {
+    const bool both = short_flags == ShortFlags::kPerftest;
+    return both ? fmt::format("{},{}", short_form, long_form) : std::string(long_form);
+  };
   subcommand.size("--local", settings.local_bytes, "Far memory that may be resident here at once")
       .number("--replicas", settings.replicas, 1, coordinator::kMaxReplicas,
               "Copies of each page, on as many nodes")
@@ -29,9 +33,12 @@ void add_options(Subcommand& subcommand, PagerSettings& settings) {
               "How the wire is waited for")
       .duration("--operation-timeout", settings.operation_timeout,
                 "A READ or WRITE that takes longer is tried elsewhere")
-      .text("--device", settings.device, "RDMA device (default: the first with an active port)")
-      .number("--device-port", settings.device_port, 0, 255, "Port of the device; 0: first active")
-      .number("--gid-index", settings.gid_index, -1, 255, "GID; -1: RoCE v2, IPv4 first")
+      .text(named("-d", "--device"), settings.device,
+            "RDMA device (default: the first with an active port)")
+      .number(named("-i", "--device-port"), settings.device_port, 0, 255,
+              "Port of the device; 0: first active")
+      .number(named("-x", "--gid-index"), settings.gid_index, -1, 255,
+              "GID; -1: RoCE v2, IPv4 first")
       .number("--mtu", settings.mtu_bytes, 0, 4096, "Upper limit of the path MTU; 0: the port's")
       .number("--max-rd-atomic", settings.max_rd_atomic, 0, 255,
               "Upper limit of READs in flight on a queue pair; 0: the device's")

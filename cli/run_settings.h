@@ -37,7 +37,10 @@ struct PagerSettings {
   int64_t retry_count = 3;
 };
 
-void add_options(Subcommand& subcommand, PagerSettings& settings);
+// kPerftest: --device, --device-port and --gid-index are -d, -i and -x too.
+enum class ShortFlags : bool { kNone, kPerftest };
+void add_options(Subcommand& subcommand, PagerSettings& settings,
+                 ShortFlags short_flags = ShortFlags::kNone);
 Result<pager::PagerOptions> pager_options(const PagerSettings& settings);
 // One for each transport that the settings allow and this build has, in the order of trying. Those
 // that cannot work here are left out with `auto`, and a failure when they were named.

@@ -19,6 +19,11 @@ std::string upper_snake(const std::string& text) {
   return name;
 }
 
+// "-s,--size" -> "--size"
+std::string long_form(const std::string& flag) {
+  return flag.substr(flag.find(',') + 1);
+}
+
 // A validator that turns the text into a plain number before CLI11 reads it.
 CLI::Validator size_validator() {
   return CLI::Validator(
@@ -75,7 +80,7 @@ void Subcommand::last(CLI::Option* option, const std::string& flag, Scope scope)
   if (scope == Scope::kOwn)
     for (const CLI::App* app = app_; app->get_parent() != nullptr; app = app->get_parent())
       prefix.insert(0, upper_snake(app->get_name()) + "_");
-  option->envname("FARPAGE_" + prefix + upper_snake(flag));
+  option->envname("FARPAGE_" + prefix + upper_snake(long_form(flag)));
   last_ = option;
 }
 
@@ -113,8 +118,8 @@ Subcommand& Subcommand::size(const std::string& flag, uint64_t& bytes, const std
   return *this;
 }
 
-Subcommand& Subcommand::duration(const std::string& flag, Milliseconds& value,
-                                 const std::string& help) {
+template <typename Value>
+void Subcommand::add_duration(const std::string& flag, Value& value, const std::string& help) {
   // The same text is read twice: once to refuse it with a sentence, once for its value.
   const auto check = [](std::string& text) -> std::string {
     const Result<Milliseconds> parsed = parse_duration(text);
@@ -124,15 +129,31 @@ Subcommand& Subcommand::duration(const std::string& flag, Milliseconds& value,
     if (const Result<Milliseconds> parsed = parse_duration(text)) value = *parsed;
   };
   last(app_->add_option_function<std::string>(flag, store, help)
-           ->default_str(format_duration(value))
            ->type_name("DURATION")
            ->check(CLI::Validator(check, "")),
        flag, Scope::kOwn);
+}
+
+Subcommand& Subcommand::duration(const std::string& flag, Milliseconds& value,
+                                 const std::string& help) {
+  add_duration(flag, value, help);
+  last_->default_str(format_duration(value));
+  return *this;
+}
+
+Subcommand& Subcommand::duration(const std::string& flag, std::optional<Milliseconds>& value,
+                                 const std::string& help) {
+  add_duration(flag, value, help);
   return *this;
 }
 
 Subcommand& Subcommand::flag(const std::string& flag, bool& value, const std::string& help) {
   last(app_->add_flag(flag, value, help), flag, Scope::kOwn);
+  return *this;
+}
+
+Subcommand& Subcommand::excludes(const std::string& flag) {
+  last_->excludes(app_->get_option(flag));
   return *this;
 }
 

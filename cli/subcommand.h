@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -32,8 +33,8 @@ struct Invocation {
 // A subcommand under construction. Each option is a flag (--lend), an environment variable
 // (FARPAGE_NODE_LEND, FARPAGE_BENCH_FAULT_SIZE; options that mean the same everywhere leave the
 // subcommand out: FARPAGE_COORDINATOR) and a key of the configuration file (lend in [node], size in
-// [bench.fault]), in this order of precedence. Values are borrowed: they must live until the
-// program has run.
+// [bench.fault]), in this order of precedence. A flag may have a short form: "-s,--size". Values
+// are borrowed: they must live until the program has run.
 class Subcommand {
  public:
   // `examples`: lines for the end of the help text.
@@ -52,9 +53,14 @@ class Subcommand {
   Subcommand& size(const std::string& flag, uint64_t& bytes, const std::string& help);
   // "500ms", "30s", "2m"; a bare number is seconds.
   Subcommand& duration(const std::string& flag, Milliseconds& value, const std::string& help);
+  // The same without a default: nullopt unless it is given.
+  Subcommand& duration(const std::string& flag, std::optional<Milliseconds>& value,
+                       const std::string& help);
   Subcommand& flag(const std::string& flag, bool& value, const std::string& help);
   // Makes the option that was added last required.
   Subcommand& required();
+  // Makes the option that was added last an error beside that one, which was added before.
+  Subcommand& excludes(const std::string& flag);
   // Everything from the first argument that is no option on, untouched: the command to run.
   Subcommand& command_line(std::vector<std::string>& value, const std::string& help);
 
@@ -63,6 +69,8 @@ class Subcommand {
 
  private:
   void last(CLI::Option* option, const std::string& flag, Scope scope);
+  template <typename Value>
+  void add_duration(const std::string& flag, Value& value, const std::string& help);
 
   CLI::App* app_;
   CLI::Option* last_ = nullptr;
@@ -84,6 +92,11 @@ void add_bench(CLI::App& root, Invocation& invocation);
 void add_bench_fault(CLI::App& group, Invocation& invocation);
 void add_bench_read(CLI::App& group, Invocation& invocation);
 void add_bench_ladder(CLI::App& group, Invocation& invocation);
+void add_bench_scan(CLI::App& group, Invocation& invocation);
+void add_bench_evict(CLI::App& group, Invocation& invocation);
+void add_bench_connect(CLI::App& group, Invocation& invocation);
+void add_bench_register(CLI::App& group, Invocation& invocation);
+void add_bench_control(CLI::App& group, Invocation& invocation);
 void add_version(CLI::App& root, Invocation& invocation);
 
 }  // namespace farpage::cli

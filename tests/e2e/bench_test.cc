@@ -78,6 +78,92 @@ TEST_P(BenchOver, ReadsAndWritesOfASlabAreChecked) {
   }
 }
 
+TEST_P(BenchOver, PerftestsShortFlagsMeasureForATime) {
+  const json fault = report_of(
+      {"fault", "-F", "--transport", GetParam(), "-s", "16M", "--local", "4M", "-D", "1"});
+  EXPECT_GT(fault["counts"]["faults"], 0);
+  EXPECT_GE(fault["counts"]["touches"], fault["counts"]["faults"]);
+  const json read = report_of({"read", "--transport", GetParam(), "-s", "8K", "-D", "200ms"});
+  EXPECT_GT(read["rows"][0]["iterations"], 0);
+  EXPECT_EQ(read["counts"][std::string(GetParam()) + "_bytes_checked"],
+            read["rows"][0]["iterations"].get<uint64_t>() * 8192);
+}
+
+TEST_P(BenchOver, OpenLoopChargesEachTouchFromItsOwnTime) {
+  const json report = report_of({"fault", "--transport", GetParam(), "-s", "16M", "--local", "4M",
+                                 "-n", "500", "--rate", "5000", "--threads", "2"});
+  EXPECT_EQ(report["counts"]["touches"], 500);
+  EXPECT_EQ(report["counts"]["touches_never_started"], 0);
+  EXPECT_NE(report["configuration"]["Loop"].get<std::string>().find("intended start"),
+            std::string::npos);
+  const json* from_touch = nullptr;
+  for (const json& row : report["rows"])
+    if (row["name"] == "remote fault, from its touch") from_touch = &row;
+  ASSERT_NE(from_touch, nullptr);
+  EXPECT_EQ((*from_touch)["iterations"], report["rows"][0]["iterations"]);
+  EXPECT_GE(report["rows"][0]["t_max"], (*from_touch)["t_max"]);
+}
+
+TEST_P(BenchOver, ScanBringsEveryPageBackOnce) {
+  const json report = report_of(
+      {"scan", "--transport", GetParam(), "-s", "16M", "--local", "4M", "--threads", "2"});
+  const json& counts = report["counts"];
+  EXPECT_EQ(counts["pages"], 4096);
+  EXPECT_GT(counts["prefetched_pages"], 0);
+  EXPECT_GE(counts["reads"].get<uint64_t>() + counts["prefetched_pages"].get<uint64_t>(), 4096U);
+  EXPECT_EQ(report["rows"][0]["iterations"], 4096);
+  EXPECT_EQ(report["throughputs"][0]["iterations"], 4096);
+  EXPECT_GT(report["throughputs"][1]["iterations"], 0);
+  EXPECT_NE(report["throughputs"][1]["name"].get<std::string>().find(GetParam()),
+            std::string::npos);
+  EXPECT_GT(report["figures"]["scan_to_raw_percent"], 0);
+}
+
+TEST_P(BenchOver, EvictionWritesEveryDirtyPageOfEveryRound) {
+  const json report =
+      report_of({"evict", "--transport", GetParam(), "-s", "4M", "--local", "8M", "-n", "3"});
+  const json& counts = report["counts"];
+  EXPECT_EQ(counts["rounds"], 3);
+  EXPECT_EQ(counts["pages"], 3 * 1024);
+  EXPECT_EQ(counts["dirtied_pages"], 4 * 1024);
+  EXPECT_EQ(counts["evicted_written"], 4 * 1024);
+  EXPECT_EQ(counts["write_bytes"], 4 * 1024 * 4096);
+  EXPECT_EQ(counts["checked_pages"], 4 * 1024);
+  EXPECT_GT(report["figures"]["evicted_to_raw_percent"], 0);
+}
+
+TEST_P(BenchOver, ConnectionsAreUsedBeforeTheyCount) {
+  const json report = report_of({"connect", "--transport", GetParam(), "-n", "20"});
+  const std::string name = GetParam();
+  EXPECT_EQ(report["counts"][name + "_connections"], 20);
+  EXPECT_EQ(report["counts"][name + "_bytes_checked"], 20 * 4096);
+  EXPECT_GE(report["rows"][1]["t_avg"], report["rows"][0]["t_avg"]);
+}
+
+TEST_P(BenchOver, LeasesAreUsedAndGivenBackBySize) {
+  const json report = report_of({"register", "--transport", GetParam(), "-n", "5", "-s", "2M,4M"});
+  ASSERT_EQ(report["rows"].size(), 6U);
+  for (const json& row : report["rows"]) EXPECT_EQ(row["iterations"], 5) << row;
+  EXPECT_EQ(report["rows"][5]["bytes"], 4 << 20);
+  EXPECT_EQ(report["counts"]["leases_4M"], 5);
+  EXPECT_EQ(report["counts"]["bytes_checked_2M"], 5 * 2 * 4096);
+}
+
+TEST(Bench, ControlRequestsAreCountedByTheCoordinatorToo) {
+  const json report = report_of({"control", "--transport", "tcp", "-n", "200", "--threads", "4"});
+  EXPECT_EQ(report["counts"]["requests"], 200);
+  EXPECT_GE(report["counts"]["counted_by_coordinator"], 200);
+  ASSERT_EQ(report["rows"].size(), 5U);
+  for (const json& row : report["rows"]) EXPECT_EQ(row["iterations"], 40) << row;
+}
+
+// Standard error is a pipe here, no terminal.
+TEST(Bench, ProgressIsForTerminalsAlone) {
+  const Outcome outcome = bench({"read", "--transport", "shm", "--slab", "2M", "-D", "2"});
+  EXPECT_EQ(outcome.status, 0) << outcome.log;
+  EXPECT_EQ(outcome.log, "");
+}
+
 TEST(Bench, LadderHasEveryStepInOneTable) {
   const json report = report_of(
       {"ladder", "--transport", "shm,tcp", "--iterations", "500", "--local", "8M", "--pin"});
@@ -129,9 +215,15 @@ TEST(Bench, WrongOptionsAreRefusedBeforeAnythingIsStarted) {
        std::vector<std::vector<std::string>>{{"fault", "--pattern", "spiral"},
                                              {"fault", "--threads", "0"},
                                              {"fault", "--no-evict", "--iterations", "1000000"},
+                                             {"fault", "-n", "5", "-D", "5"},
+                                             {"fault", "-D", "5", "--no-evict"},
+                                             {"fault", "-D", "25h"},
                                              {"read", "--bytes", "5000"},
                                              {"read", "--depth", "65"},
                                              {"ladder", "--local", "2M"},
+                                             {"scan", "-s", "1K"},
+                                             {"evict", "-s", "64M", "--local", "64M"},
+                                             {"register", "-s", "3M"},
                                              {}}) {
     const Outcome outcome = bench(wrong);
     EXPECT_EQ(outcome.status, 2) << outcome.log;

@@ -5,6 +5,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "bench/report_files.h"
+
 namespace farpage::bench {
 namespace {
 
@@ -71,6 +73,25 @@ TEST(Report, TextHasPerftestsColumns) {
   for (const char* part :
        {"Kernel", "Machine", "Command", "abc", "remote fault", "wire", "12345.5"})
     EXPECT_THAT(text, HasSubstr(part));
+}
+
+TEST(Report, ThroughputIsOperationsOverTimeInEveryForm) {
+  Report report = report_of_a_thousand();
+  report.throughputs = {
+      {.name = "scan, tcp", .bytes = 4096, .operations = 5000, .elapsed = Seconds(2)}};
+  EXPECT_DOUBLE_EQ(report.throughputs[0].per_second(), 2500);
+  EXPECT_DOUBLE_EQ(report.throughputs[0].mb_per_second(), 10.24);
+  EXPECT_EQ(Throughput{}.per_second(), 0);
+  const std::string text = format_text(report);
+  EXPECT_THAT(text, HasSubstr("BW average[MB/sec]"));
+  EXPECT_THAT(text, HasSubstr("10.24"));
+  const json row = json::parse(format_json(report))["throughputs"][0];
+  EXPECT_EQ(row["name"], "scan, tcp");
+  EXPECT_EQ(row["iterations"], 5000);
+  EXPECT_DOUBLE_EQ(row["MB_per_s"], 10.24);
+  const std::string page = format_html(report);
+  EXPECT_THAT(page, HasSubstr("Throughput"));
+  EXPECT_THAT(page, HasSubstr("10.24"));
 }
 
 TEST(Report, WithoutRowsItPrintsNoColumns) {

@@ -1,0 +1,48 @@
+// The connect benchmark: how long a new channel to a memory node takes, until the first READ over
+// it has completed. That is what a pager waits for when it starts, and after a break.
+//
+// The address of the node is known before, as a pager knows it; the handshake (with verbs: through
+// the coordinator) and the registration of the buffer, one page, are in the time. What the READ
+// brings is compared, outside of it.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "base/histogram.h"
+#include "bench/progress.h"
+#include "bench/report.h"
+#include "coordinator/client.h"
+#include "rdma/transport.h"
+
+namespace farpage::bench {
+
+struct ConnectOptions {
+  uint64_t iterations = 200;
+  Milliseconds duration{0};  // not 0: for so long instead
+  uint64_t slab_bytes = coordinator::kDefaultSlabBytes;
+  bool pin = false;
+  uint64_t seed = 1;
+  rdma::ChannelOptions channel;  // the template; buffer and session are the benchmark's
+  ProgressOptions progress;
+};
+
+// kInvalid names the flag of `farpage bench connect`.
+Status validate(const ConnectOptions& options);
+
+struct ConnectResult {
+  rdma::TransportKind transport = rdma::TransportKind::kTcp;
+  Histogram handshake_ns;   // until there is a channel
+  Histogram first_read_ns;  // until its first READ has completed: the handshake included
+  uint64_t read_bytes = 0;  // by these READs, and right
+};
+
+// kUnsupported when this host or the node has no such transport; kConflict when a self-check fails
+// or the content was wrong.
+Result<ConnectResult> measure_connects(const ConnectOptions& options, rdma::Transport& transport,
+                                       coordinator::Client& client);
+
+// All but the environment. Two rows for each result.
+Report connect_report(const ConnectOptions& options, const std::vector<ConnectResult>& results);
+
+}  // namespace farpage::bench

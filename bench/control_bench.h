@@ -1,0 +1,52 @@
+// The control benchmark: how many requests a coordinator answers, and how fast, by kind of request.
+//
+// Each thread goes round with requests of its own: it makes a region without slabs, sends a
+// heartbeat for it, reads it, lists the nodes and gives the region back. Answers are compared with
+// what was asked for, and the number of requests with what the coordinator counted itself. Each
+// request has a connection of its own, as those of nodes and pagers have (coordinator/
+// http_caller.h): connecting is in the time.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string_view>
+
+#include "base/histogram.h"
+#include "bench/progress.h"
+#include "bench/report.h"
+#include "coordinator/client.h"
+
+namespace farpage::bench {
+
+enum class RequestKind : uint8_t { kCreateRegion, kHeartbeat, kReadRegion, kListNodes, kDelete };
+inline constexpr size_t kRequestKinds = 5;
+std::string_view to_string(RequestKind kind);
+
+struct ControlOptions {
+  uint64_t iterations = 10'000;  // requests of all threads together
+  Milliseconds duration{0};      // not 0: for so long instead
+  uint32_t threads = 4;
+  uint64_t slab_bytes = coordinator::kDefaultSlabBytes;  // that of the nodes
+  ProgressOptions progress;
+};
+
+// kInvalid names the flag of `farpage bench control`.
+Status validate(const ControlOptions& options);
+
+struct ControlResult {
+  std::array<Histogram, kRequestKinds> latency_ns;  // by RequestKind
+  uint64_t requests = 0;
+  uint64_t counted_requests = 0;  // by the coordinator, of everybody, in the same time
+  Nanoseconds elapsed{0};
+};
+
+// What a coordinator has counted so far, of all routes: from the text of its /metrics.
+uint64_t requests_in(std::string_view metrics);
+
+// kConflict when a self-check fails (bench/self_check.h) or an answer was wrong.
+Result<ControlResult> measure_control(const ControlOptions& options, coordinator::Client& client);
+
+// All but the environment. One row for each kind of request.
+Report control_report(const ControlOptions& options, const ControlResult& result);
+
+}  // namespace farpage::bench

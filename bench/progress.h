@@ -1,0 +1,56 @@
+// Progress: one line on a terminal that says how far a long run is, rewritten twice a second and
+// gone at the end.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <thread>
+
+#include "base/clock.h"
+
+namespace farpage::bench {
+
+// What ends the run: a number of operations, or the time when it is not 0.
+struct ProgressGoal {
+  uint64_t operations = 0;
+  Nanoseconds time{0};
+};
+
+// "fault: 12000 of 100000 (12 %), 4000/s, 22 s left". The rate is the mean since the start.
+std::string progress_text(std::string_view what, const ProgressGoal& goal, uint64_t done,
+                          Nanoseconds elapsed);
+
+struct ProgressOptions {
+  bool shown = false;
+  int fd = 2;
+  Nanoseconds silence = Seconds(1);  // shorter runs show nothing
+  Nanoseconds interval = Milliseconds(500);
+};
+
+// Threads: one of its own when shown, on any CPU of the process; it calls `done`, which must
+// neither wait nor hold up whoever is measured. Construction and destruction: one.
+class Progress {
+ public:
+  Progress(const ProgressOptions& options, std::string what, const ProgressGoal& goal,
+           std::function<uint64_t()> done);
+  ~Progress();
+  Progress(const Progress&) = delete;
+  Progress& operator=(const Progress&) = delete;
+
+ private:
+  void show_until(const std::stop_token& stop);
+
+  const ProgressOptions options_;
+  const std::string what_;
+  const ProgressGoal goal_;
+  const std::function<uint64_t()> done_;
+  std::mutex mutex_;
+  std::condition_variable_any stopped_;
+  std::jthread thread_;
+};
+
+}  // namespace farpage::bench

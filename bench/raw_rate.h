@@ -1,0 +1,43 @@
+// The raw rate: what one channel of a transport carries at its best, to hold a rate of pages
+// against.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "bench/read_bench.h"
+#include "pager/options.h"
+#include "pager/stats.h"
+
+namespace farpage::bench {
+
+// Each size is tried at each depth, for so long.
+inline constexpr uint64_t kRawBytes[] = {4096, 32768, 262144, 1048576};
+inline constexpr uint32_t kRawDepths[] = {1, 4, 16};
+inline constexpr Milliseconds kRawDuration{200};
+
+struct RawRateOptions {
+  rdma::OperationKind operation = rdma::OperationKind::kRead;
+  bool pin = false;
+  uint64_t seed = 1;
+};
+
+struct RawRate {
+  rdma::TransportKind transport = rdma::TransportKind::kTcp;
+  Throughput best;  // its name says operation, transport and depth
+};
+
+// One word of each page is made and checked at once, as a walk over the pages does it; WRITEs are
+// read back. Borrows a slab of `pager.slab_bytes`. kUnsupported, kConflict: as measure_reads().
+Result<RawRate> measure_raw_rate(const RawRateOptions& options, const pager::PagerOptions& pager,
+                                 rdma::Transport& transport, coordinator::Client& client);
+
+// Those that a pager is connected by: "shm,tcp".
+std::string names_of_transports(const pager::PagerStats& stats);
+// The transport that a pager is connected by; of several, the one with the most channels. Null:
+// none of them.
+rdma::Transport* connected_transport(const pager::PagerStats& stats,
+                                     std::span<const std::unique_ptr<rdma::Transport>> transports);
+
+}  // namespace farpage::bench
