@@ -136,8 +136,18 @@ Subcommand& Subcommand::flag(const std::string& flag, bool& value, const std::st
   return *this;
 }
 
+Subcommand& Subcommand::positional(const std::string& name, int64_t& value, int64_t lowest,
+                                   int64_t highest, const std::string& help) {
+  last_ = app_->add_option(name, value, help)
+              ->type_name("")
+              ->check(CLI::Range(lowest, highest))
+              ->required()
+              ->configurable(false);
+  return *this;
+}
+
 Subcommand& Subcommand::required() {
-  last_->required();
+  last_->required()->default_str("");
   return *this;
 }
 
