@@ -85,6 +85,24 @@ TEST(PagerResize, WhoWaitsForRoomGoesOnWhenTheBudgetGrows) {
   EXPECT_EQ(rig.stats().faults_failed, 0U);
 }
 
+// A batch takes up to 0.3 s on this wire, so all that is too much takes longer than a fault may.
+TEST(PagerResize, NoFaultWaitsUntilAllThatIsTooMuchHasLeft) {
+  rdma::LoopOptions loop{.seed = 3};
+  loop.faults.delay_time = Milliseconds(300);
+  Rig rig({.transport = rdma::TransportKind::kLoop,
+           .pages = 32 * kPagesOfMiB,
+           .local_pages = 32 * kPagesOfMiB,
+           .fault_deadline = Seconds(2),
+           .loop = loop});
+  const uint64_t filled = 30 * kPagesOfMiB;
+  for (uint64_t page = 0; page < filled; ++page) fill(rig, page, 1);
+  ASSERT_TRUE(rig.pager().set_local(kMiB).has_value());
+  for (uint64_t page = filled; page < filled + 300; ++page) {
+    ASSERT_FALSE(ends_in_sigbus(rig.page(page), [&] { fill(rig, page, 1); })) << page;
+  }
+  EXPECT_EQ(rig.stats().faults_failed, 0U);
+}
+
 TEST(PagerResize, ManyThreadsSeeTheirOwnLastWritesWhateverTheBudgetIs) {
   constexpr uint64_t kSeed = 20261122;
   SCOPED_TRACE(testing::Message() << "seed " << kSeed);
