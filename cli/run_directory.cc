@@ -57,12 +57,14 @@ std::vector<std::string> socket_paths(pid_t pid, uid_t user) {
 
 // kNotFound: this process is no `farpage run`.
 Result<Fd> connect_to_this(pid_t pid, uid_t user) {
+  Result<Fd> none = fail(ErrorCode::kNotFound, fmt::format("process {} is no farpage run", pid));
   for (const std::string& path : socket_paths(pid, user)) {
     Result<Fd> socket = uffd::connect_to_pager(path, pid);
-    // What nobody listens to was left by one that was killed, long ago.
-    if (socket || socket.error().code != ErrorCode::kNotFound) return socket;
+    if (socket) return socket;
+    // What nobody listens to was left by one that was killed; a stranger may use the name, too.
+    if (socket.error().code != ErrorCode::kNotFound) none = std::move(socket);
   }
-  return fail(ErrorCode::kNotFound, fmt::format("process {} is no farpage run", pid));
+  return none;
 }
 
 }  // namespace
