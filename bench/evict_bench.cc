@@ -14,7 +14,7 @@ namespace {
 
 constexpr Nanoseconds kSettlePatience = Seconds(1);
 
-uint64_t room_pages(const pager::PagerOptions& pager) {
+uint64_t quiet_pages(const pager::PagerOptions& pager) {
   return (pager.local_bytes >> kPageShift) * pager.low_water_percent / 100;
 }
 
@@ -128,7 +128,7 @@ Status evict_all(const FarWindow& window, const EvictOptions& options,
 }  // namespace
 
 uint64_t dirty_pages(const EvictOptions& options, const pager::PagerOptions& pager) {
-  return options.bytes == 0 ? room_pages(pager) : options.bytes >> kPageShift;
+  return options.bytes == 0 ? quiet_pages(pager) : options.bytes >> kPageShift;
 }
 
 Status validate(const EvictOptions& options, const pager::PagerOptions& pager) {
@@ -138,12 +138,12 @@ Status validate(const EvictOptions& options, const pager::PagerOptions& pager) {
     return invalid("--iterations: at least 1");
   const uint64_t pages = dirty_pages(options, pager);
   if (pages < 1) return invalid("--size: at least one page");
-  if (pages > room_pages(pager))
+  if (pages > quiet_pages(pager))
     return invalid(
         fmt::format("--size: all of it must be dirty here at once: with --local {} and "
                     "--low-water {} at most {}",
                     format_size(pager.local_bytes), pager.low_water_percent,
-                    format_size(room_pages(pager) << kPageShift)));
+                    format_size(quiet_pages(pager) << kPageShift)));
   return {};
 }
 

@@ -17,6 +17,7 @@
 #include "cli/child.h"
 #include "cli/elf_check.h"
 #include "cli/embedded_cluster.h"
+#include "cli/run_directory.h"
 #include "cli/run_report.h"
 #include "cli/run_settings.h"
 #include "cli/secrets.h"
@@ -30,29 +31,6 @@ namespace {
 namespace handover = uffd::handover;
 
 constexpr char kAllocator[] = "libmimalloc.so.2";
-
-// A directory that only this user may enter, for the hand-over socket.
-class PrivateDirectory {
- public:
-  static Result<PrivateDirectory> create() {
-    const char* runtime = std::getenv("XDG_RUNTIME_DIR");
-    std::string path = runtime != nullptr && ::access(runtime, W_OK) == 0 ? runtime : "/tmp";
-    path += "/farpage-run-XXXXXX";
-    if (::mkdtemp(path.data()) == nullptr) return fail_errno("making a directory in " + path);
-    return PrivateDirectory(path);
-  }
-  PrivateDirectory(PrivateDirectory&& other) noexcept : path_(std::exchange(other.path_, "")) {}
-  PrivateDirectory& operator=(PrivateDirectory&&) = delete;
-  ~PrivateDirectory() {
-    std::error_code ignored;
-    if (!path_.empty()) std::filesystem::remove_all(path_, ignored);
-  }
-  const std::string& path() const { return path_; }
-
- private:
-  explicit PrivateDirectory(std::string path) : path_(std::move(path)) {}
-  std::string path_;
-};
 
 uint64_t available_memory_bytes() {
   std::ifstream file("/proc/meminfo");
@@ -180,8 +158,8 @@ Result<int> run(const RunSettings& settings) {
   }
   const std::string url = cluster ? cluster->coordinator_url() : settings.coordinator;
   FARPAGE_TRY(client, coordinator::Client::create({.url = url, .token = token}));
-  FARPAGE_TRY(directory, PrivateDirectory::create());
-  FARPAGE_TRY(server, uffd::HandoverServer::listen(directory.path() + "/handover"));
+  FARPAGE_TRY(directory, RunDirectory::create());
+  FARPAGE_TRY(server, uffd::HandoverServer::listen(directory.socket_path()));
   TargetService service(server, options, *client, transports);
 
   FARPAGE_TRY(child,

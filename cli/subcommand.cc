@@ -157,8 +157,18 @@ Subcommand& Subcommand::excludes(const std::string& flag) {
   return *this;
 }
 
+Subcommand& Subcommand::positional(const std::string& name, int64_t& value, int64_t lowest,
+                                   int64_t highest, const std::string& help) {
+  last_ = app_->add_option(name, value, help)
+              ->type_name("")
+              ->check(CLI::Range(lowest, highest))
+              ->required()
+              ->configurable(false);
+  return *this;
+}
+
 Subcommand& Subcommand::required() {
-  last_->required();
+  last_->required()->default_str("");
   return *this;
 }
 

@@ -57,6 +57,9 @@ class Subcommand {
   Subcommand& duration(const std::string& flag, std::optional<Milliseconds>& value,
                        const std::string& help);
   Subcommand& flag(const std::string& flag, bool& value, const std::string& help);
+  // An argument without a flag, which must be there. Neither a variable nor a key of the file.
+  Subcommand& positional(const std::string& name, int64_t& value, int64_t lowest, int64_t highest,
+                         const std::string& help);
   // Makes the option that was added last required.
   Subcommand& required();
   // Makes the option that was added last an error beside that one, which was added before.
@@ -84,6 +87,7 @@ CLI::App& add_group(CLI::App& root, const std::string& name, const std::string& 
                     const std::vector<std::string>& examples);
 
 void add_run(CLI::App& root, Invocation& invocation);
+void add_resize(CLI::App& root, Invocation& invocation);
 void add_coordinator(CLI::App& root, Invocation& invocation);
 void add_node(CLI::App& root, Invocation& invocation);
 void add_status(CLI::App& root, Invocation& invocation);

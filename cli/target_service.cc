@@ -7,6 +7,7 @@
 #include <array>
 #include <cerrno>
 #include <utility>
+#include <variant>
 
 #include "base/log.h"
 #include "pager/first_faults.h"
@@ -99,33 +100,82 @@ TargetService::TargetService(uffd::HandoverServer& server, const pager::PagerOpt
       options_(options),
       client_(client),
       transports_(transports),
-      acceptor_([this] { accept_targets(); }) {}
+      local_bytes_(options.local_bytes),
+      acceptor_([this] { accept_arrivals(); }) {}
 
 TargetService::~TargetService() {
   server_.stop();
 }
 
-void TargetService::accept_targets() {
+void TargetService::accept_arrivals() {
   while (true) {
-    Result<std::optional<uffd::HandedOver>> target = server_.accept();
-    if (!target) {
-      log::error("run: accept_failed reason=\"{}\"", target.error().message());
+    Result<std::optional<uffd::Arrival>> arrival = server_.accept();
+    if (!arrival) {
+      log::error("run: accept_failed reason=\"{}\"", arrival.error().message());
       return;
     }
-    if (!*target) return;
-    const std::lock_guard lock(mutex_);
-    reap();
-    Session& session = sessions_.emplace_back();
-    session.report.program = (*target)->program;
-    session.report.pid = (*target)->pid;
-    session.thread = std::jthread([this, &session, handed = std::move(**target)]() mutable {
-      serve(session, std::move(handed));
-    });
+    if (!*arrival) return;
+    if (auto* target = std::get_if<uffd::HandedOver>(&**arrival)) take_in(std::move(*target));
+    if (const auto* call = std::get_if<uffd::ResizeCall>(&**arrival)) resize(*call);
   }
 }
 
-void TargetService::serve(Session& session, uffd::HandedOver target) {
+void TargetService::take_in(uffd::HandedOver target) {
+  const std::lock_guard lock(mutex_);
+  reap();
+  Session& session = sessions_.emplace_back();
+  session.report.program = target.program;
+  session.report.pid = target.pid;
+  session.thread = std::jthread([this, &session, handed = std::move(target)]() mutable {
+    serve(session, std::move(handed));
+  });
+}
+
+void TargetService::resize(const uffd::ResizeCall& call) {
+  const Result<uffd::ResizedProcesses> changes = set_local(call.local_bytes);
+  if (changes)
+    log::info("run: budget_changed local_bytes={} processes={}", call.local_bytes, changes->size());
+  const Status told = uffd::answer(call, changes);
+  if (!told) log::warn("run: resize_not_told reason=\"{}\"", told.error().message());
+}
+
+Result<uffd::ResizedProcesses> TargetService::set_local(uint64_t local_bytes) {
+  FARPAGE_TRY_VOID(pager::validate_local(local_bytes));
+  const std::lock_guard lock(mutex_);
+  uffd::ResizedProcesses changes;
+  for (const Session& session : sessions_) {
+    if (!session.pager) continue;
+    const Status changed = session.pager->set_local(local_bytes);
+    if (!changed) {
+      set_local_of_all(local_bytes_);
+      return fail_with(fmt::format("{} (pid {})", session.report.program, session.report.pid),
+                       changed.error());
+    }
+    uffd::handover::ResizedProcess& change = changes.emplace_back();
+    change.pid = session.report.pid;
+    change.before_bytes = local_bytes_;
+    change.after_bytes = local_bytes;
+    session.report.program.copy(change.program, sizeof change.program - 1);
+  }
+  local_bytes_ = local_bytes;
+  return changes;
+}
+
+// Back to what was. Nobody refuses: either they are at that already, or it is more than they have.
+void TargetService::set_local_of_all(uint64_t local_bytes) {
+  for (const Session& session : sessions_)
+    if (session.pager) (void)session.pager->set_local(local_bytes);
+}
+
+pager::PagerOptions TargetService::options_now() const {
   pager::PagerOptions options = options_;
+  const std::lock_guard lock(mutex_);
+  options.local_bytes = local_bytes_;
+  return options;
+}
+
+void TargetService::serve(Session& session, uffd::HandedOver target) {
+  pager::PagerOptions options = options_now();
   options.name = target.program + "-" + std::to_string(target.pid);
   if (options.fork == pager::ForkMode::kShare && !uffd::tells_of_forks(target)) {
     log::warn(
@@ -189,7 +239,7 @@ bool TargetService::greet_child(Session& session, uffd::AddressSpace& space, con
 
 Status TargetService::start_child_pager(Session& session, pager::Inheritance& inheritance,
                                         bool known) {
-  pager::PagerOptions options = options_;
+  pager::PagerOptions options = options_now();
   options.name = fmt::format("{}-fork-{}", session.report.program, session.report.pid);
   FARPAGE_TRY(pager, pager::Pager::inherit(options, inheritance, known, client_, transports_,
                                            children_of(session)));
@@ -279,6 +329,8 @@ pager::Pager& TargetService::keep(Session& session, std::unique_ptr<pager::Pager
   const std::lock_guard lock(mutex_);
   session.pager = std::move(pager);
   session.had_pager = true;
+  // The budget may have changed since its options were taken. Nothing of it is pinned yet.
+  (void)session.pager->set_local(local_bytes_);
   return *session.pager;
 }
 

@@ -35,6 +35,10 @@ class TargetService {
   // Of those that have ended, and what those that run have so far. A forked child that never needed
   // a pager is not among them.
   std::vector<TargetReport> reports() const;
+  // Another PagerOptions::local_bytes for every process: those that have a pager (they are in the
+  // answer) and those that will get one. kInvalid, kConflict as Pager::set_local(), with the
+  // process in front: then no budget has changed.
+  Result<uffd::ResizedProcesses> set_local(uint64_t local_bytes);
 
  private:
   struct Session {
@@ -46,7 +50,12 @@ class TargetService {
     std::jthread thread;
   };
 
-  void accept_targets();
+  void accept_arrivals();
+  void take_in(uffd::HandedOver target);
+  void resize(const uffd::ResizeCall& call);
+  void set_local_of_all(uint64_t local_bytes);
+  // As they are for a pager that starts now.
+  pager::PagerOptions options_now() const;
   void serve(Session& session, uffd::HandedOver target);
   void take_child(Session& parent, pager::Inheritance inheritance);
   void serve_child(Session& session, pager::Inheritance inheritance, Fd socket);
@@ -63,12 +72,13 @@ class TargetService {
   void reap();
 
   uffd::HandoverServer& server_;
-  const pager::PagerOptions options_;
+  const pager::PagerOptions options_;  // but for local_bytes
   coordinator::Client& client_;
   std::vector<std::unique_ptr<rdma::Transport>>& transports_;
   mutable std::mutex mutex_;
   std::condition_variable ended_;
   std::list<Session> sessions_;  // guarded by mutex_
+  uint64_t local_bytes_;         // guarded by mutex_; of every pager in sessions_
   std::jthread acceptor_;
 };
 

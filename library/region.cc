@@ -189,6 +189,10 @@ RegionStatus Region::unpin(std::span<const std::byte> range) {
   return {};
 }
 
+RegionStatus Region::set_local(uint64_t local_bytes) {
+  return status_of(parts_->memory->pager().set_local(local_bytes));
+}
+
 RegionStats Region::stats() const {
   const pager::PagerStats pager = parts_->memory->pager().stats();
   RegionStats stats;

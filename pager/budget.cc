@@ -25,23 +25,30 @@ void futex_wake(std::atomic<uint32_t>& word) {
 
 }  // namespace
 
+Budget::Budget(uint64_t limit_pages, uint32_t high_percent, uint32_t low_percent)
+    : high_percent_(high_percent), low_percent_(low_percent) {
+  resize(limit_pages);
+}
+
 bool Budget::try_take() {
   uint64_t used = used_.load(std::memory_order_relaxed);
   do {
-    if (used >= limit_ && lifted_.load(std::memory_order_relaxed) == 0) {
+    if (used >= ceiling_.load(std::memory_order_relaxed) &&
+        lifted_.load(std::memory_order_relaxed) == 0) {
       signal_pressure();
       return false;
     }
   } while (!used_.compare_exchange_weak(used, used + 1, std::memory_order_relaxed));
-  if (used + 1 > high_) signal_pressure();
+  if (used + 1 > high_.load(std::memory_order_relaxed)) signal_pressure();
   return true;
 }
 
 uint32_t Budget::take_spare(uint32_t pages) {
   uint64_t used = used_.load(std::memory_order_relaxed);
+  const uint64_t high = high_.load(std::memory_order_relaxed);
   uint32_t taken = 0;
   do {
-    taken = used >= high_ ? 0 : static_cast<uint32_t>(std::min<uint64_t>(pages, high_ - used));
+    taken = used >= high ? 0 : static_cast<uint32_t>(std::min<uint64_t>(pages, high - used));
     if (taken == 0) return 0;
   } while (!used_.compare_exchange_weak(used, used + taken, std::memory_order_relaxed));
   return taken;
@@ -52,16 +59,35 @@ void Budget::give_back(uint64_t pages) {
   const uint64_t before = used_.fetch_sub(pages, std::memory_order_seq_cst);
   FARPAGE_CHECK(before >= pages, "%llu pages given back of %llu",
                 static_cast<unsigned long long>(pages), static_cast<unsigned long long>(before));
+  if (ceiling_.load(std::memory_order_relaxed) > limit()) lower_ceiling(before - pages, pages);
   // Pairs with the waiter's increment of room_waiters_ before it looks at the sequence again.
   room_sequence_.fetch_add(1, std::memory_order_seq_cst);
   if (room_waiters_.load(std::memory_order_seq_cst) != 0) futex_wake(room_sequence_);
+}
+
+void Budget::resize(uint64_t limit_pages) {
+  const std::lock_guard lock(resize_mutex_);
+  limit_.store(limit_pages, std::memory_order_relaxed);
+  high_.store(limit_pages * high_percent_ / 100, std::memory_order_relaxed);
+  low_.store(limit_pages * low_percent_ / 100, std::memory_order_relaxed);
+  const uint64_t here = std::min(used(), ceiling_.load(std::memory_order_relaxed));
+  ceiling_.store(std::max(limit_pages, here), std::memory_order_relaxed);
+  interrupt();  // whoever sees its sequences sees the stores above
+}
+
+void Budget::lower_ceiling(uint64_t used, uint64_t freed) {
+  const std::lock_guard lock(resize_mutex_);
+  const uint64_t ceiling = ceiling_.load(std::memory_order_relaxed);
+  const uint64_t wanted = std::min(ceiling, used + (freed + 1) / 2);
+  ceiling_.store(used <= limit() ? limit() : std::max(limit(), wanted), std::memory_order_relaxed);
 }
 
 void Budget::wait_for_room(Nanoseconds timeout) {
   const uint32_t seen = room_sequence_.load(std::memory_order_seq_cst);
   room_waiters_.fetch_add(1, std::memory_order_seq_cst);
   signal_pressure();
-  if (used_.load(std::memory_order_seq_cst) >= limit_) futex_wait(room_sequence_, seen, timeout);
+  if (used_.load(std::memory_order_seq_cst) >= ceiling_.load(std::memory_order_relaxed))
+    futex_wait(room_sequence_, seen, timeout);
   room_waiters_.fetch_sub(1, std::memory_order_relaxed);
 }
 

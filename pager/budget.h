@@ -3,17 +3,26 @@
 
 #include <atomic>
 #include <cstdint>
+#include <mutex>
 
 #include "base/clock.h"
 
 namespace farpage::pager {
 
-// Threads: any. Invariant: used() exceeds limit() only by what take_anyway() took, and by what was
-// taken while the limit was lifted.
+// The water marks move with the limit. After it was lowered, what is here already leaves at the
+// evictor's pace, and a fault that waited for all of that would miss its deadline. So a ceiling
+// comes down in place of the limit: of the room that is given back, faults get half.
+//
+// Threads: any.
+// Invariants:
+//  1. used() exceeds the ceiling only by what take_anyway() took, and by what was taken while the
+//     limit was lifted or while the ceiling was higher;
+//  2. the ceiling is the limit, except between a resize() to less than is used and the moment when
+//     no more is used than the limit.
 class Budget {
  public:
-  Budget(uint64_t limit_pages, uint64_t high_pages, uint64_t low_pages)
-      : limit_(limit_pages), high_(high_pages), low_(low_pages) {}
+  // Eviction starts above `high_percent` of the limit and goes on down to `low_percent`: 0 to 100.
+  Budget(uint64_t limit_pages, uint32_t high_percent, uint32_t low_percent);
 
   // One page more, if there is room, or while the limit is lifted.
   bool try_take();
@@ -29,11 +38,13 @@ class Budget {
     interrupt();
   }
   void restore_limit() { lifted_.fetch_sub(1, std::memory_order_relaxed); }
+  // Another limit from now on. Wakes those who wait for room, and the evictor.
+  void resize(uint64_t limit_pages);
 
   uint64_t used() const { return used_.load(std::memory_order_relaxed); }
-  uint64_t limit() const { return limit_; }
-  bool above_high() const { return used() > high_; }
-  bool above_low() const { return used() > low_; }
+  uint64_t limit() const { return limit_.load(std::memory_order_relaxed); }
+  bool above_high() const { return used() > high_.load(std::memory_order_relaxed); }
+  bool above_low() const { return used() > low_.load(std::memory_order_relaxed); }
 
   // Fault workers: sleeps until some pages were given back, or the timeout.
   void wait_for_room(Nanoseconds timeout);
@@ -45,10 +56,16 @@ class Budget {
 
  private:
   void signal_pressure();
+  // `freed` pages were given back, and `used` are left.
+  void lower_ceiling(uint64_t used, uint64_t freed);
 
-  const uint64_t limit_;
-  const uint64_t high_;
-  const uint64_t low_;
+  const uint32_t high_percent_;
+  const uint32_t low_percent_;
+  std::mutex resize_mutex_;  // of who writes the next four
+  std::atomic<uint64_t> limit_{0};
+  std::atomic<uint64_t> ceiling_{0};
+  std::atomic<uint64_t> high_{0};
+  std::atomic<uint64_t> low_{0};
   std::atomic<uint32_t> lifted_{0};
   alignas(64) std::atomic<uint64_t> used_{0};
   alignas(64) std::atomic<uint32_t> room_sequence_{0};  // futex of the fault workers

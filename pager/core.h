@@ -37,19 +37,19 @@ struct Core {
 
   std::atomic<bool> stopping{false};
   std::atomic<bool> target_gone{false};
-  std::atomic<uint64_t> installs{0};
+  // Counts epochs, in parts of 2^-32: ages go on evenly when the budget changes.
+  std::atomic<uint64_t> age_clock{0};
   // Thread id of the evictor, as faults carry it. It reads the target's pages, and one that the
   // target has dropped meanwhile makes it fault like any other thread.
   std::atomic<uint32_t> evictor_thread{0};
 
   // Pages installed one after the other carry the same or the next epoch: 16 epochs a budget.
   uint8_t next_epoch() {
-    const uint64_t per_epoch = budget.limit() / 16 + 1;
-    return static_cast<uint8_t>(installs.fetch_add(1, std::memory_order_relaxed) / per_epoch);
+    const uint64_t step = (uint64_t{16} << 32) / (budget.limit() + 1);
+    return static_cast<uint8_t>(age_clock.fetch_add(step, std::memory_order_relaxed) >> 32);
   }
   uint8_t current_epoch() const {
-    return static_cast<uint8_t>(installs.load(std::memory_order_relaxed) /
-                                (budget.limit() / 16 + 1));
+    return static_cast<uint8_t>(age_clock.load(std::memory_order_relaxed) >> 32);
   }
   void note_touched(PageIndex page) { layers.want(page); }
   // The leases of the layer in which a page with this word lies.

@@ -119,7 +119,7 @@ void ForkWindow::born(std::unique_ptr<uffd::AddressSpace> child) {
   }
   on_child_({.space = std::move(child),
              .member = std::move(*member),
-             .installs = core_.installs.load(std::memory_order_relaxed)});
+             .age_clock = core_.age_clock.load(std::memory_order_relaxed)});
 }
 
 }  // namespace farpage::pager

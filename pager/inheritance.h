@@ -12,7 +12,7 @@ namespace farpage::pager {
 struct Inheritance {
   std::unique_ptr<uffd::AddressSpace> space;
   std::unique_ptr<Member> member;
-  uint64_t installs = 0;  // of the parent so far: the ages of pages go on from there
+  uint64_t age_clock = 0;  // of the parent (core.h): the ages of pages go on from there
 };
 
 // Takes each child. Called by a fault worker of the parent: it must not wait for anything.

@@ -19,9 +19,10 @@ enum class ForkMode : uint8_t {
 };
 
 struct PagerOptions {
-  std::string name;                  // of the region, for people
-  uint64_t local_bytes = 64U << 20;  // resident pages of the window never exceed this
-  uint32_t replicas = 1;             // copies of each page on distinct nodes
+  std::string name;  // of the region, for people
+  // Resident pages of the window never exceed this, at the start: Pager::set_local() changes it.
+  uint64_t local_bytes = 64U << 20;
+  uint32_t replicas = 1;  // copies of each page on distinct nodes
   uint64_t slab_bytes = coordinator::kDefaultSlabBytes;
   uint32_t workers = 0;  // fault workers; 0: one for each CPU
   // No fault threads: each fault is handed to Pager::resolve() by the thread that has it. As many
@@ -46,5 +47,7 @@ inline constexpr uint32_t kMaxPrefetchDepth = 64;
 inline constexpr uint32_t kMaxNodes = 64;  // memory nodes of one region
 
 Status validate(const PagerOptions& options);
+// The part of it that holds for Pager::set_local().
+Status validate_local(uint64_t local_bytes);
 
 }  // namespace farpage::pager

@@ -4,6 +4,7 @@
 
 #include <array>
 #include <atomic>
+#include <mutex>
 #include <thread>
 
 #include "base/doorbell.h"
@@ -31,9 +32,13 @@ std::vector<int> allowed_cpus() {
   return cpus;
 }
 
-Budget make_budget(const PagerOptions& options) {
-  const uint64_t pages = options.local_bytes >> kPageShift;
-  return {pages, pages * options.high_water_percent / 100, pages * options.low_water_percent / 100};
+// Beyond the low-water mark the evictor would go on for ever.
+uint64_t pin_percent(const PagerOptions& options) {
+  return std::min(kPinPercent, options.low_water_percent);
+}
+constexpr uint64_t kMiBShift = 20 - kPageShift;  // of pages
+uint64_t pin_limit_pages(const PagerOptions& options, uint64_t local_bytes) {
+  return (local_bytes >> kPageShift) * pin_percent(options) / 100;
 }
 
 class PagerThreads final : public Pager, private LayerOwner {
@@ -52,7 +57,8 @@ class PagerThreads final : public Pager, private LayerOwner {
 
   PagerThreads(Parts parts, coordinator::Client& client, OnChild on_child)
       : parts_(std::move(parts)),
-        budget_(make_budget(parts_.options)),
+        budget_(parts_.options.local_bytes >> kPageShift, parts_.options.high_water_percent,
+                parts_.options.low_water_percent),
         layers_(*parts_.member, parts_.options, client, *this),
         core_{parts_.options,
               *parts_.space,
@@ -83,8 +89,8 @@ class PagerThreads final : public Pager, private LayerOwner {
 
   Status open(Milliseconds patience) { return layers_.open(patience); }
 
-  void take_over(uint64_t installs) {
-    core_.installs.store(installs, std::memory_order_relaxed);
+  void take_over(uint64_t age_clock) {
+    core_.age_clock.store(age_clock, std::memory_order_relaxed);
     budget_.take_anyway(resident_pages());
     for (uint8_t i = 0; i < core_.nodes.size(); ++i) node_wanted(NodeIndex{i});
   }
@@ -128,6 +134,15 @@ class PagerThreads final : public Pager, private LayerOwner {
   void bring_in_soon(uffd::PageRun run) override { readahead_->request(run); }
   void expect_access(uffd::PageRun run, AccessPattern pattern) override {
     parts_.access.set(run, pattern);
+  }
+
+  Status set_local(uint64_t local_bytes) override {
+    FARPAGE_TRY_VOID(validate_local(local_bytes));
+    const std::lock_guard lock(resize_mutex_);
+    if (!parts_.pins.set_limit(pin_limit_pages(parts_.options, local_bytes)))
+      return fail(ErrorCode::kConflict, too_much_is_pinned());
+    budget_.resize(local_bytes >> kPageShift);
+    return {};
   }
 
   bool begin_fork() override {
@@ -232,6 +247,15 @@ class PagerThreads final : public Pager, private LayerOwner {
     shared_stats_.replicas_lost.fetch_add(1, std::memory_order_relaxed);
   }
 
+  std::string too_much_is_pinned() const {
+    const uint64_t pinned = parts_.pins.pinned_pages();
+    const uint64_t percent = pin_percent(parts_.options);
+    const uint64_t least_pages = (pinned * 100 + percent - 1) / percent;
+    return "local: " + format_size(pinned << kPageShift) + " are pinned (mlock), and at most " +
+           std::to_string(percent) + " % may be: at least " +
+           std::to_string((least_pages >> kMiBShift) + 1) + "M, or unlock some";
+  }
+
   bool may_fork() {
     switch (parts_.options.fork) {
       case ForkMode::kRefuse:
@@ -272,6 +296,7 @@ class PagerThreads final : public Pager, private LayerOwner {
 
   // In this order: what is later uses what is earlier, and is destroyed first.
   Parts parts_;
+  std::mutex resize_mutex_;  // budget and pin limit change together
   Budget budget_;
   SharedStats shared_stats_;
   LayerSet layers_;
@@ -290,10 +315,15 @@ class PagerThreads final : public Pager, private LayerOwner {
 
 }  // namespace
 
+Status validate_local(uint64_t local_bytes) {
+  if (local_bytes >= kMinLocalBytes) return {};
+  return fail(ErrorCode::kInvalid,
+              "local: at least " + format_size(kMinLocalBytes) + " of memory must stay here");
+}
+
 Status validate(const PagerOptions& options) {
   const auto invalid = [](const std::string& text) { return fail(ErrorCode::kInvalid, text); };
-  if (options.local_bytes < kMinLocalBytes)
-    return invalid("local: at least " + format_size(kMinLocalBytes) + " of memory must stay here");
+  FARPAGE_TRY_VOID(validate_local(options.local_bytes));
   if (options.replicas < 1 || options.replicas > coordinator::kMaxReplicas)
     return invalid("replicas: 1 to " + std::to_string(coordinator::kMaxReplicas));
   const uint64_t slab = options.slab_bytes;
@@ -325,9 +355,7 @@ Result<std::unique_ptr<PagerThreads>> make_pager(const PagerOptions& options,
     complete.workers = static_cast<uint32_t>(std::max<size_t>(1, allowed_cpus().size()));
     complete.workers = std::min(complete.workers, kMaxWorkers);
   }
-  // Beyond the low-water mark the evictor would go on for ever.
-  const uint64_t pin_percent = std::min(kPinPercent, complete.low_water_percent);
-  const uint64_t pin_limit = (complete.local_bytes >> kPageShift) * pin_percent / 100;
+  const uint64_t pin_limit = pin_limit_pages(complete, complete.local_bytes);
   FARPAGE_TRY(pins, PinMap::create(space->pages(), pin_limit));
   FARPAGE_TRY(access, AccessMap::create(space->pages()));
   FARPAGE_TRY(buffers, Mapping::anonymous(PagerThreads::buffer_bytes(complete.workers), true));
@@ -358,7 +386,7 @@ Result<std::unique_ptr<Pager>> Pager::inherit(
     std::vector<std::unique_ptr<rdma::Transport>>& transports, OnChild on_child) {
   FARPAGE_TRY(pager, make_pager(options, inheritance.space, inheritance.member, client,
                                 std::move(on_child)));
-  pager->take_over(inheritance.installs);
+  pager->take_over(inheritance.age_clock);
   pager->start(client, transports, agent);
   return std::unique_ptr<Pager>(std::move(pager));
 }

@@ -46,6 +46,11 @@ class Pager {
   virtual void evict_soon(uffd::PageRun run) = 0;
   virtual void bring_in_soon(uffd::PageRun run) = 0;
   virtual void expect_access(uffd::PageRun run, AccessPattern pattern) = 0;
+  // Another PagerOptions::local_bytes from now on, and what may be pinned follows it. Returns at
+  // once: what is too much leaves without any fault, and meanwhile faults get half of the room.
+  // kInvalid: less than kMinLocalBytes. kConflict: more is pinned than could be then; it says what
+  // is possible. After a failure nothing has changed.
+  virtual Status set_local(uint64_t local_bytes) = 0;
   // Stands eviction still until end_fork(); meanwhile no fault waits for room. True: the target may
   // fork. With ForkMode::kShare its child comes by on_child; else every page of it is present
   // (brought in if the options say so) or was never written, and the kernel's copy is whole.

@@ -58,4 +58,11 @@ void PinMap::unpin(uffd::PageRun run) {
   pinned_.fetch_sub(removed, std::memory_order_relaxed);
 }
 
+bool PinMap::set_limit(uint64_t limit_pages) {
+  const std::lock_guard lock(mutex_);
+  if (pinned_pages() > limit_pages) return false;
+  limit_pages_ = limit_pages;
+  return true;
+}
+
 }  // namespace farpage::pager

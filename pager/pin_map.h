@@ -24,6 +24,8 @@ class PinMap {
   // All pages of the run or, when that would be more than the limit, none: false.
   bool pin(uffd::PageRun run);
   void unpin(uffd::PageRun run);
+  // Another limit from now on; false: more is pinned than that, and the limit stays.
+  bool set_limit(uint64_t limit_pages);
   uint64_t pinned_pages() const { return pinned_.load(std::memory_order_relaxed); }
 
  private:
@@ -33,9 +35,9 @@ class PinMap {
     return reinterpret_cast<std::atomic<uint64_t>*>(memory_.data());
   }
 
-  Mapping memory_;  // zeroed: none; touched only where pages are pinned
-  const uint64_t limit_pages_;
-  std::mutex mutex_;  // one change at a time; readers take no lock
+  Mapping memory_;        // zeroed: none; touched only where pages are pinned
+  uint64_t limit_pages_;  // guarded by mutex_
+  std::mutex mutex_;      // one change at a time; readers take no lock
   std::atomic<uint64_t> pinned_{0};
 };
 

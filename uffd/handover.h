@@ -16,6 +16,8 @@
 // 4. Commands of the pager go through the AgentRing to the agent thread in the target: what only
 // the
 //    target itself may do to its memory (another process cannot MADV_DONTNEED: EINVAL).
+// 5. `farpage resize` connects to the same socket and says Resize in place of Hello. It gets
+//    Welcome, then one ResizedProcess for each process that has a pager, and the end of the stream.
 #pragma once
 
 #include <stdint.h>
@@ -26,8 +28,9 @@
 
 namespace farpage::uffd::handover {
 
-inline constexpr uint32_t kMagic = 0x66617270;  // "farp"
-inline constexpr uint32_t kVersion = 2;
+inline constexpr uint32_t kMagic = 0x66617270;        // "farp"
+inline constexpr uint32_t kResizeMagic = 0x66617273;  // "fars"
+inline constexpr uint32_t kVersion = 3;
 
 // Environment of the target, set by `farpage run`.
 inline constexpr char kSocketVariable[] = "FARPAGE_HANDOVER";         // path of the socket
@@ -55,6 +58,21 @@ struct Welcome {
   uint32_t version = kVersion;
   int32_t status = 0;     // 0 or an errno
   char reason[200] = {};  // for stderr when status is not 0
+};
+
+// Another budget of local memory for every process of a `farpage run`, also for those to come.
+struct Resize {
+  uint32_t magic = kResizeMagic;
+  uint32_t version = kVersion;
+  uint64_t local_bytes = 0;
+};
+
+struct ResizedProcess {
+  uint32_t magic = kResizeMagic;
+  int32_t pid = 0;
+  uint64_t before_bytes = 0;
+  uint64_t after_bytes = 0;
+  char program[64] = {};
 };
 
 enum class RequestKind : uint32_t {

@@ -26,7 +26,7 @@ Result<ucred> peer_credentials(int socket) {
   if (::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &length) != 0)
     return fail_errno("SO_PEERCRED");
   if (peer.uid != ::geteuid() && peer.uid != 0)
-    return fail(ErrorCode::kDenied, "the target runs as another user than the pager");
+    return fail(ErrorCode::kDenied, "this is another user than the pager's");
   return peer;
 }
 
@@ -110,17 +110,36 @@ Result<HandedOver> make_target(handover::Hello& hello, const Fd& ring, pid_t pid
   return target;
 }
 
-// One Hello with its two descriptors.
-Result<HandedOver> receive_hello(Fd socket) {
-  handover::Hello hello;
-  FARPAGE_TRY(message, receive(socket.get(), &hello, sizeof hello, "the target's Hello"));
-  FARPAGE_TRY(peer, peer_credentials(socket.get()));
+// A Hello with its two descriptors.
+Result<HandedOver> take_hello(handover::Hello& hello, Message& message, pid_t peer) {
   FARPAGE_TRY_VOID(check_hello(hello, message.bytes));
   if (message.descriptor_count != 2)
     return fail(ErrorCode::kInvalid, "a Hello carries two descriptors: userfaultfd and ring");
-  FARPAGE_TRY(target, make_target(hello, message.descriptors[1], peer.pid));
-  target.socket = std::move(socket);
+  FARPAGE_TRY(target, make_target(hello, message.descriptors[1], peer));
   target.userfaultfd = std::move(message.descriptors[0]);
+  return target;
+}
+
+Status check_resize(const handover::Resize& resize) {
+  if (resize.version == handover::kVersion) return {};
+  return fail(ErrorCode::kInvalid,
+              "this farpage run is of another version: use the farpage that started it");
+}
+
+// What a peer says first.
+Result<Arrival> receive_arrival(Fd socket) {
+  handover::Hello hello;
+  FARPAGE_TRY(message, receive(socket.get(), &hello, sizeof hello, "the target's Hello"));
+  FARPAGE_TRY(peer, peer_credentials(socket.get()));
+  if (message.bytes == sizeof(handover::Resize) && hello.magic == handover::kResizeMagic) {
+    handover::Resize resize;
+    static_assert(sizeof resize <= sizeof hello);
+    std::memcpy(static_cast<void*>(&resize), &hello, sizeof resize);
+    FARPAGE_TRY_VOID(check_resize(resize));
+    return ResizeCall{.socket = std::move(socket), .local_bytes = resize.local_bytes};
+  }
+  FARPAGE_TRY(target, take_hello(hello, message, peer.pid));
+  target.socket = std::move(socket);
   return target;
 }
 
@@ -133,6 +152,10 @@ Status send_welcome(int socket, int status, const std::string& reason) {
   return {};
 }
 
+int errno_of(const Error& error) {
+  return error.code == ErrorCode::kInvalid ? EINVAL : EBUSY;
+}
+
 }  // namespace
 
 bool process_alive(const Fd& pidfd) {
@@ -142,6 +165,16 @@ bool process_alive(const Fd& pidfd) {
 
 Status welcome(const HandedOver& target, int status, const std::string& reason) {
   return send_welcome(target.socket.get(), status, reason);
+}
+
+Status answer(const ResizeCall& call, const Result<ResizedProcesses>& changes) {
+  const int socket = call.socket.get();
+  if (!changes) return send_welcome(socket, errno_of(changes.error()), changes.error().message());
+  FARPAGE_TRY_VOID(send_welcome(socket, 0, ""));
+  for (const handover::ResizedProcess& process : *changes)
+    if (::send(socket, &process, sizeof process, MSG_NOSIGNAL) != sizeof process)
+      return fail_errno("sending what a resize has changed");
+  return {};
 }
 
 Result<std::optional<TargetRequest>> read_request(const Fd& socket) {
@@ -229,28 +262,33 @@ void HandoverServer::stop() {
   (void)!::write(stop_.get(), &one, sizeof one);
 }
 
-Result<std::optional<HandedOver>> HandoverServer::accept() {
+Result<std::optional<Arrival>> HandoverServer::accept() {
   while (true) {
     std::array<pollfd, 2> polls{pollfd{listener_.get(), POLLIN, 0}, pollfd{stop_.get(), POLLIN, 0}};
     if (::poll(polls.data(), polls.size(), -1) < 0) {
       if (errno == EINTR) continue;
       return fail_errno("poll for targets");
     }
-    if (polls[1].revents != 0) return std::optional<HandedOver>();
+    if (polls[1].revents != 0) return std::optional<Arrival>();
     Fd socket(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
     if (!socket.valid()) continue;  // the peer gave up
-    // A peer that connects and says nothing must not hold up the others for long.
+    // A peer that connects and says nothing, or does not listen, must not hold up the others for
+    // long.
     (void)::setsockopt(socket.get(), SOL_SOCKET, SO_RCVTIMEO, &kPeerTimeout, sizeof kPeerTimeout);
+    (void)::setsockopt(socket.get(), SOL_SOCKET, SO_SNDTIMEO, &kPeerTimeout, sizeof kPeerTimeout);
     const int raw = socket.get();
     const Fd for_refusal(::dup(raw));
-    Result<HandedOver> target = receive_hello(std::move(socket));
-    if (!target) {
-      (void)send_welcome(for_refusal.get(), EPROTO, target.error().message());
+    Result<Arrival> arrival = receive_arrival(std::move(socket));
+    if (!arrival) {
+      (void)send_welcome(for_refusal.get(), EPROTO, arrival.error().message());
       continue;
     }
-    const timeval forever{};
-    (void)::setsockopt(target->socket.get(), SOL_SOCKET, SO_RCVTIMEO, &forever, sizeof forever);
-    return std::optional<HandedOver>(std::move(*target));
+    if (std::holds_alternative<HandedOver>(*arrival)) {
+      const timeval forever{};
+      (void)::setsockopt(raw, SOL_SOCKET, SO_RCVTIMEO, &forever, sizeof forever);
+      (void)::setsockopt(raw, SOL_SOCKET, SO_SNDTIMEO, &forever, sizeof forever);
+    }
+    return std::optional<Arrival>(std::move(*arrival));
   }
 }
 

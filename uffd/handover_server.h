@@ -1,11 +1,14 @@
 // The pager's end of the hand-over: accepts targets on a unix socket, checks who they are, and
-// takes their userfaultfd and ring. The words are in handover.h.
+// takes their userfaultfd and ring; and whoever asks for another budget. The words are in
+// handover.h.
 #pragma once
 
 #include <sys/types.h>
 
 #include <optional>
 #include <string>
+#include <variant>
+#include <vector>
 
 #include "base/fd.h"
 #include "base/mapping.h"
@@ -32,6 +35,19 @@ struct HandedOver {
 // Sends Welcome: status 0, or an errno with the reason that the target prints before it exits.
 Status welcome(const HandedOver& target, int status, const std::string& reason);
 
+// `farpage resize`, which waits for Welcome.
+struct ResizeCall {
+  Fd socket;
+  uint64_t local_bytes = 0;
+};
+using ResizedProcesses = std::vector<handover::ResizedProcess>;
+
+// Sends what has changed, or why nothing has.
+Status answer(const ResizeCall& call, const Result<ResizedProcesses>& changes);
+
+// Who has connected.
+using Arrival = std::variant<HandedOver, ResizeCall>;
+
 // A request, and the descriptor that came with it, if any.
 struct TargetRequest : handover::Request {
   Fd descriptor;
@@ -57,9 +73,9 @@ class HandoverServer {
   HandoverServer(HandoverServer&&) = default;
   ~HandoverServer();
 
-  // Waits for the next target. Refuses peers of other users (but root) and malformed Hellos with a
-  // reason and goes on waiting. nullopt after stop().
-  Result<std::optional<HandedOver>> accept();
+  // Waits for the next one to connect. Refuses peers of other users (but root) and malformed first
+  // messages with a reason and goes on waiting. nullopt after stop().
+  Result<std::optional<Arrival>> accept();
   void stop();
   const std::string& path() const { return path_; }
 

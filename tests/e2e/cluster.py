@@ -66,8 +66,12 @@ class Process:
 
     def finish(self, patience=120):
         """The exit status as a shell tells it, and standard output."""
+        return self.finish_with(None, patience)
+
+    def finish_with(self, text, patience=120):
+        """The same, after this on its standard input, which must be a pipe."""
         try:
-            output, _ = self.popen.communicate(timeout=patience)
+            output, _ = self.popen.communicate(text, timeout=patience)
         except subprocess.TimeoutExpired:
             raise AssertionError(f"it hangs\n{self.log()}") from None
         status = self.popen.returncode

@@ -6,7 +6,7 @@ One cluster lives through all rounds: a coordinator that keeps its state in SQLi
 In a round some programs run with far memory, over what the seed has chosen: what they do (random
 access, sort, children of fork in all scenarios, stress-ng's verifiers), sizes, budgets, transports,
 replicas, prefetch. Around them nodes are killed, restarted and stopped, and so is the
-coordinator. --round K runs round K of a seed alone.
+coordinator, and the budgets of the programs change. --round K runs round K of a seed alone.
 
 Never more than a program can bear. Lost replicas are not made again, so in the life of a program at
 most `replicas` - 1 nodes are disturbed for longer than it waits for them, though each as often as
@@ -69,6 +69,7 @@ class Program:
         self._stats_path = soak.path(f"{name}.json")
         size = chance.choice((16, 48, 96, 160)) * MIB
         local = max(2 * MIB, int(size * chance.choice((0.1, 0.25, 0.5, 0.8))))
+        self.budget_problem = None
         kind = chance.choices(("access", "sort", "forks", "stress-ng"), (5, 2, 2, 2))[0]
         if kind == "sort":
             command = ["sort", "-S", "200M", "--parallel=2", soak.lines]
@@ -86,6 +87,7 @@ class Program:
         else:
             command = [RANDOM_ACCESS, str(size), str(chance.randint(1, 4)), str(seconds),
                        str(chance.getrandbits(32))]
+        self.local = local
         self.options = {
             "--local": str(local), "--replicas": str(replicas),
             "--transport": chance.choice(("auto", "shm", "tcp", "tcp")),
@@ -110,6 +112,18 @@ class Program:
     def running(self):
         return self._thread.is_alive()
 
+    def change_budget(self, local):
+        """True: it has `local` bytes now. False: it had ended, or has more locked than that."""
+        done = subprocess.run([FARPAGE, "resize", str(self.process.pid), "--local", str(local)],
+                              stdin=subprocess.DEVNULL, capture_output=True, timeout=HANG, text=True,
+                              check=False)
+        if done.returncode == 0:
+            return True
+        self._thread.join(5)
+        if self.running() and "are pinned" not in done.stderr:
+            self.budget_problem = f"no other budget: {done.stderr}"
+        return False
+
     def _watch(self):
         try:
             output, _ = self.process.popen.communicate(timeout=self._end - time.monotonic())
@@ -133,6 +147,7 @@ class Program:
 
     def end(self):
         self._thread.join()
+        self.problem = self.problem or self.budget_problem
         self.process.end()
 
 
@@ -150,7 +165,7 @@ class Soak(EndToEnd):
         self._nodes = [None] * NODES
         self.totals = dict.fromkeys(
             ("rounds", "programs", "processes", "faults", "evictions", "replicas_lost", "node_kills",
-             "node_stops", "coordinator_kills", "wrong_bytes", "failures"), 0)
+             "node_stops", "coordinator_kills", "budgets_changed", "wrong_bytes", "failures"), 0)
         chance = random.Random(seed)
         self.lines = self.path("lines")
         lines = sorted(b"%0126x\n" % chance.getrandbits(500) for _ in range(100_000))
@@ -215,6 +230,7 @@ class Soak(EndToEnd):
         while time.monotonic() < end and any(p.running() for p in programs):
             time.sleep(chance.uniform(0.1, 2))
             self._disturb(chance, replicas, victims, events)
+            self._change_a_budget(chance, programs, events)
         for program in programs:
             program.end()
             self._count(program)
@@ -246,6 +262,13 @@ class Soak(EndToEnd):
             events.append(f"node-{node + 1} stopped for {pause} s")
             self.stop_node(node, pause)
 
+    def _change_a_budget(self, chance, programs, events):
+        program, factor = chance.choice(programs), chance.uniform(0.5, 2)
+        local = max(MIB, int(program.local * factor))
+        if program.running() and program.change_budget(local):
+            self.totals["budgets_changed"] += 1
+            events.append(f"{program.name} has {local >> 10}K")
+
     def _count(self, program):
         self.totals["programs"] += 1
         self.totals["wrong_bytes"] += program.wrong_bytes
@@ -276,7 +299,7 @@ class Soak(EndToEnd):
         except AssertionError as error:
             print(f"soak: FAILED {error}: {self.get('/v1/nodes')}", flush=True)
             self.totals["failures"] += 1
-        totals = ", ".join(f"{name} {value}" for name, value in self.totals.items())
+        totals = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in self.totals.items())
         print(f"soak: seed {self.seed}: {totals}", flush=True)
         return self.totals["failures"] == 0
 

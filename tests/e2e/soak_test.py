@@ -19,6 +19,7 @@ class Soaked(EndToEnd):
         disturbances = sum(totals[kind] for kind in
                            ("node_kills", "node_stops", "coordinator_kills"))
         self.assertGreaterEqual(disturbances, ROUNDS, totals)
+        self.assertGreater(totals["budgets_changed"], 0, totals)
         self.assertGreater(totals["evictions"], 10_000, totals)
 
 

@@ -84,9 +84,10 @@ class [[nodiscard]] RegionResult<void> {
 using RegionStatus = RegionResult<void>;
 
 struct RegionOptions {
-  std::string name = "region";                // for people, in `farpage status`
-  uint64_t bytes = 0;                         // of the region; rounded up to whole pages
-  uint64_t local_bytes = uint64_t{64} << 20;  // of it, at most so many here; at least 1 MiB
+  std::string name = "region";  // for people, in `farpage status`
+  uint64_t bytes = 0;           // of the region; rounded up to whole pages
+  // Of it, at most so many here; at least 1 MiB. Region::set_local() changes it.
+  uint64_t local_bytes = uint64_t{64} << 20;
 
   // http://host:port of the coordinator, and its bearer token if it asks for one. Empty: a
   // coordinator and `replicas` memory nodes inside this process. That saves no memory; it is for
@@ -186,6 +187,12 @@ class FARPAGE_EXPORT Region {
   // nothing was. kUnavailable: a page is lost, and nothing was pinned that was not before.
   RegionStatus pin(std::span<const std::byte> range);
   RegionStatus unpin(std::span<const std::byte> range);
+
+  // Another RegionOptions::local_bytes from now on, and what may be pinned follows it. Returns at
+  // once: what is too much leaves without being touched, and meanwhile faults get half of the room
+  // that this makes. kInvalid: less than 1 MiB. kConflict: more is pinned than could be then, and
+  // nothing has changed.
+  RegionStatus set_local(uint64_t local_bytes);
 
   RegionStats stats() const;
 

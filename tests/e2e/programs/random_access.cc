@@ -3,14 +3,15 @@
 //   random_access BYTES THREADS SECONDS [SEED]
 //
 // Fills BYTES with a pattern of its own for each page and version, then reads and rewrites random
-// pages from THREADS threads for SECONDS. Each thread has its own pages, so that what a page must
-// hold is known. Prints its resident memory before the fill, "filled", then "operations N
-// wrong_bytes N"; status 1 when a byte was wrong.
+// pages from THREADS threads for SECONDS, or until SIGUSR1. Each thread has its own pages, so that
+// what a page must hold is known. Prints its resident memory before the fill, "filled", then
+// "operations N wrong_bytes N"; status 1 when a byte was wrong.
 #include <sys/mman.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <chrono>
+#include <csignal>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -23,6 +24,9 @@
 namespace {
 
 constexpr size_t kWords = 512;  // of a page
+
+std::atomic<bool> enough{false};
+static_assert(std::atomic<bool>::is_always_lock_free);  // a signal handler writes it
 
 struct Settings {
   size_t pages = 0;
@@ -97,7 +101,7 @@ void access(Memory& memory, const Settings& settings, size_t thread, Totals& tot
   const auto end = std::chrono::steady_clock::now() + settings.time;
   uint64_t operations = 0;
   uint64_t wrong = 0;
-  while (std::chrono::steady_clock::now() < end) {
+  while (std::chrono::steady_clock::now() < end && !enough) {
     const size_t page = thread + settings.threads * (random() % own_pages);
     wrong += memory.wrong_bytes(page);
     if (random() % 4 == 0) memory.rewrite(page);
@@ -141,6 +145,7 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "random_access: at least one page for each of at least one thread\n");
     return 2;
   }
+  std::signal(SIGUSR1, [](int) { enough = true; });
   // Once with next to nothing, so that code and stacks are here when the baseline is taken.
   Settings little = settings;
   little.pages = settings.threads;

@@ -5,6 +5,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 #include <random>
@@ -167,6 +168,47 @@ TEST_P(RegionWithFaults, MoreThanTheBudgetIsNotPinned) {
   // What is left of the budget is enough for everything else.
   fill(region, 1);
   expect_filled(region, 1);
+}
+
+uint64_t present_bytes(const Region& region) {
+  std::vector<unsigned char> states(pages_of(region));
+  EXPECT_EQ(::mincore(region.bytes().data(), region.bytes().size(), states.data()), 0);
+  return kPage * static_cast<uint64_t>(std::count_if(states.begin(), states.end(),
+                                                     [](unsigned char s) { return (s & 1) != 0; }));
+}
+
+TEST_P(RegionWithFaults, ItsLocalMemoryShrinksWithoutATouchAndGrowsAgain) {
+  RegionOptions large = options();
+  large.local_bytes = 2 * large.bytes;
+  Region region = make_region(large);
+  fill(region, 1);
+  ASSERT_EQ(present_bytes(region), region.bytes().size());
+  constexpr uint64_t kLittle = uint64_t{2} << 20;
+  ASSERT_TRUE(region.set_local(kLittle).has_value());
+  EXPECT_TRUE(eventually([&] { return present_bytes(region) <= kLittle; }));
+  EXPECT_EQ(region.stats().local_bytes, kLittle);
+  expect_filled(region, 1);
+  fill(region, 2);
+  expect_filled(region, 2);
+  EXPECT_LE(region.stats().resident_bytes, kLittle);
+  ASSERT_TRUE(region.set_local(large.local_bytes).has_value());
+  expect_filled(region, 2);
+  EXPECT_EQ(present_bytes(region), region.bytes().size());
+}
+
+TEST_P(RegionWithFaults, LocalMemoryThatCannotBeIsRefused) {
+  Region region = make_region(options());  // 2 MiB of 8 are local
+  const RegionStatus little = region.set_local(1000);
+  ASSERT_FALSE(little.has_value());
+  EXPECT_EQ(little.error().code, RegionErrorCode::kInvalid);
+  const auto range = region.bytes().first(400 * kPage);
+  ASSERT_TRUE(region.pin(range).has_value());
+  const RegionStatus pinned = region.set_local(uint64_t{1} << 20);
+  ASSERT_FALSE(pinned.has_value());
+  EXPECT_EQ(pinned.error().code, RegionErrorCode::kConflict);
+  EXPECT_EQ(region.stats().local_bytes, uint64_t{2} << 20);
+  ASSERT_TRUE(region.unpin(range).has_value());
+  EXPECT_TRUE(region.set_local(uint64_t{1} << 20).has_value());
 }
 
 TEST_P(RegionWithFaults, EvictedPagesLeaveAlthoughThereIsRoom) {

@@ -1,15 +1,27 @@
 #include "pager/budget.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
+#include <atomic>
+#include <fstream>
+#include <string>
 #include <thread>
 #include <vector>
 
 namespace farpage::pager {
 namespace {
 
+// The kernel says that the thread sleeps.
+bool sleeps(pid_t thread) {
+  std::ifstream file("/proc/self/task/" + std::to_string(thread) + "/stat");
+  std::string line;
+  std::getline(file, line);
+  return line.find(") S ") != std::string::npos;
+}
+
 TEST(Budget, NeverGoesOverItsLimit) {
-  Budget budget(10, 8, 6);
+  Budget budget(10, 80, 60);
   for (int i = 0; i < 10; ++i) EXPECT_TRUE(budget.try_take());
   EXPECT_FALSE(budget.try_take());
   EXPECT_EQ(budget.used(), 10U);
@@ -18,7 +30,7 @@ TEST(Budget, NeverGoesOverItsLimit) {
 }
 
 TEST(Budget, SpareRoomEndsAtTheHighWaterMark) {
-  Budget budget(10, 8, 6);
+  Budget budget(10, 80, 60);
   EXPECT_EQ(budget.take_spare(5), 5U);
   EXPECT_EQ(budget.take_spare(5), 3U);
   EXPECT_EQ(budget.take_spare(5), 0U);
@@ -27,7 +39,7 @@ TEST(Budget, SpareRoomEndsAtTheHighWaterMark) {
 }
 
 TEST(Budget, ManyThreadsTakeExactlyWhatThereIs) {
-  Budget budget(1000, 900, 800);
+  Budget budget(1000, 90, 80);
   std::atomic<uint64_t> taken{0};
   std::vector<std::thread> threads;
   for (int t = 0; t < 4; ++t)
@@ -40,7 +52,7 @@ TEST(Budget, ManyThreadsTakeExactlyWhatThereIs) {
 }
 
 TEST(Budget, WaiterIsWokenWhenPagesComeBack) {
-  Budget budget(1, 1, 1);
+  Budget budget(1, 100, 100);
   ASSERT_TRUE(budget.try_take());
   std::thread waiter([&] {
     while (!budget.try_take()) budget.wait_for_room(Seconds(60));
@@ -52,7 +64,7 @@ TEST(Budget, WaiterIsWokenWhenPagesComeBack) {
 }
 
 TEST(Budget, EvictorIsWokenByPressure) {
-  Budget budget(4, 2, 1);
+  Budget budget(4, 50, 25);
   std::thread evictor([&] {
     while (!budget.above_high()) budget.wait_for_pressure(Seconds(60));
   });
@@ -61,8 +73,118 @@ TEST(Budget, EvictorIsWokenByPressure) {
   EXPECT_EQ(budget.used(), 3U);
 }
 
+// The waits below are long ones: a wake-up that is lost makes the test hang until its time limit.
+TEST(Budget, AGrownBudgetWakesWhoWaitsForRoom) {
+  Budget budget(1, 100, 100);
+  ASSERT_TRUE(budget.try_take());
+  std::atomic<pid_t> waiter_id{0};
+  std::thread waiter([&] {
+    waiter_id = ::gettid();
+    budget.wait_for_room(Seconds(3600));
+  });
+  while (waiter_id == 0 || !sleeps(waiter_id)) std::this_thread::yield();
+  budget.resize(2);
+  waiter.join();
+  EXPECT_TRUE(budget.try_take());
+  EXPECT_EQ(budget.limit(), 2U);
+}
+
+TEST(Budget, AShrunkBudgetWakesTheEvictor) {
+  Budget budget(100, 50, 40);
+  for (int i = 0; i < 20; ++i) ASSERT_TRUE(budget.try_take());
+  std::atomic<pid_t> evictor_id{0};
+  std::thread evictor([&] {
+    evictor_id = ::gettid();
+    while (!budget.above_high()) budget.wait_for_pressure(Seconds(3600));
+  });
+  while (evictor_id == 0 || !sleeps(evictor_id)) std::this_thread::yield();
+  budget.resize(30);
+  evictor.join();
+  EXPECT_TRUE(budget.above_high());
+}
+
+TEST(Budget, WaterMarksFollowTheLimit) {
+  Budget budget(100, 80, 60);
+  EXPECT_EQ(budget.take_spare(1000), 80U);
+  EXPECT_FALSE(budget.above_high());
+  budget.resize(200);
+  EXPECT_FALSE(budget.above_low());
+  EXPECT_EQ(budget.take_spare(1000), 80U);
+  budget.resize(100);
+  EXPECT_TRUE(budget.above_high());
+  EXPECT_EQ(budget.take_spare(1000), 0U);
+}
+
+TEST(Budget, WhileItShrinksFaultsGetHalfOfTheRoomThatIsGivenBack) {
+  Budget budget(1000, 90, 80);
+  for (int i = 0; i < 1000; ++i) ASSERT_TRUE(budget.try_take());
+  budget.resize(400);
+  EXPECT_FALSE(budget.try_take());
+  uint64_t batches = 0;
+  while (budget.used() > budget.limit()) {
+    ASSERT_LT(++batches, 100U);
+    const uint64_t before = budget.used();
+    budget.give_back(20);
+    uint64_t taken = 0;
+    while (budget.try_take()) ++taken;
+    if (budget.used() > budget.limit()) {
+      EXPECT_EQ(taken, 10U) << "of " << before;
+    }
+  }
+  EXPECT_EQ(batches, 59U);  // 10 pages less by each, and all 20 by the last
+  EXPECT_FALSE(budget.try_take());
+}
+
+TEST(Budget, AfterItHasShrunkTheNewLimitHolds) {
+  Budget budget(1000, 90, 80);
+  for (int i = 0; i < 1000; ++i) ASSERT_TRUE(budget.try_take());
+  budget.resize(400);
+  budget.give_back(700);
+  while (budget.try_take()) {
+  }
+  EXPECT_EQ(budget.used(), 400U);
+}
+
+TEST(Budget, GrownAgainWhileItShrinksItHasItsWholeRoom) {
+  Budget budget(1000, 90, 80);
+  for (int i = 0; i < 1000; ++i) ASSERT_TRUE(budget.try_take());
+  budget.resize(400);
+  budget.give_back(100);
+  budget.resize(2000);
+  while (budget.try_take()) {
+  }
+  EXPECT_EQ(budget.used(), 2000U);
+}
+
+TEST(Budget, ManyThreadsStayWithinWhateverTheLimitHasBeen) {
+  Budget budget(1000, 90, 80);
+  std::atomic<bool> stop{false};
+  std::atomic<uint64_t> most{0};
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t)
+    threads.emplace_back([&] {
+      while (!stop) {
+        uint64_t taken = 0;
+        while (taken < 300 && budget.try_take()) ++taken;
+        const uint64_t used = budget.used();
+        for (uint64_t seen = most; seen < used && !most.compare_exchange_weak(seen, used);) {
+        }
+        budget.give_back(taken);
+      }
+    });
+  for (uint64_t i = 0; i < 2000; ++i) budget.resize(100 + i * 37 % 900);
+  stop = true;
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_LE(most, 1000U);
+  EXPECT_EQ(budget.used(), 0U);
+  budget.resize(100);
+  while (budget.try_take()) {
+  }
+  EXPECT_EQ(budget.used(), 100U);
+}
+
 TEST(BudgetDeathTest, GivingBackWhatWasNotTakenIsABug) {
-  Budget budget(4, 2, 1);
+  Budget budget(4, 50, 25);
   EXPECT_DEATH(budget.give_back(1), "given back");
 }
 

@@ -35,6 +35,18 @@ TEST(PinMap, BeyondTheLimitNothingIsPinned) {
   EXPECT_FALSE(pins.pin(run(0, 1000)));
 }
 
+TEST(PinMap, ItsLimitDoesNotFallBelowWhatIsPinned) {
+  PinMap pins = PinMap::create(1000, 100).value();
+  ASSERT_TRUE(pins.pin(run(0, 60)));
+  EXPECT_FALSE(pins.set_limit(59));
+  EXPECT_TRUE(pins.pin(run(60, 40)));  // the old limit holds
+  pins.unpin(run(60, 40));
+  EXPECT_TRUE(pins.set_limit(60));
+  EXPECT_FALSE(pins.pin(run(60, 1)));
+  EXPECT_TRUE(pins.set_limit(61));
+  EXPECT_TRUE(pins.pin(run(60, 1)));
+}
+
 TEST(PinMap, APageIsPinnedOnceHoweverOftenItIsAskedFor) {
   PinMap pins = PinMap::create(1000, 100).value();
   EXPECT_TRUE(pins.pin(run(0, 100)));

@@ -15,6 +15,7 @@
 
 #include "base/mapping.h"
 #include "base/strong.h"
+#include "uffd/resize_call.h"
 
 namespace farpage::uffd {
 namespace {
@@ -83,7 +84,14 @@ class Handover : public testing::Test {
   std::string directory_;
   std::optional<HandoverServer> server_;
   std::thread acceptor_;
-  Result<std::optional<HandedOver>> accepted_ = std::optional<HandedOver>();
+  // Null unless the acceptor has ended with one.
+  template <typename Kind>
+  const Kind* accepted() const {
+    return accepted_.has_value() && accepted_->has_value() ? std::get_if<Kind>(&**accepted_)
+                                                           : nullptr;
+  }
+
+  Result<std::optional<Arrival>> accepted_ = std::optional<Arrival>();
   Fd any_descriptor_{::eventfd(0, EFD_CLOEXEC)};
   Fd ring_ = std::move(*create_memfd("ring", sizeof(AgentRing)));
 };
@@ -93,8 +101,8 @@ TEST_F(Handover, TargetIsTakenInWithItsDescriptors) {
   const Hello hello = good_hello();
   send_with(socket, &hello, sizeof hello, {any_descriptor_.get(), ring_.get()});
   acceptor_.join();
-  ASSERT_TRUE(accepted_.has_value() && accepted_->has_value());
-  const HandedOver& target = **accepted_;
+  ASSERT_NE(accepted<HandedOver>(), nullptr);
+  const HandedOver& target = *accepted<HandedOver>();
   EXPECT_EQ(target.pid, ::getpid());
   EXPECT_EQ(target.program, "program");
   EXPECT_EQ(target.window_bytes, uint64_t{1} << 20);
@@ -132,7 +140,116 @@ TEST_F(Handover, BadHellosAreRefusedWithAReasonAndTheNextTargetIsServed) {
   const Hello hello = good_hello();
   send_with(socket, &hello, sizeof hello, {any_descriptor_.get(), ring_.get()});
   acceptor_.join();
-  EXPECT_TRUE(accepted_.has_value() && accepted_->has_value());
+  EXPECT_NE(accepted<HandedOver>(), nullptr);
+}
+
+TEST_F(Handover, AResizeIsTakenInAndItsCallerHearsWhatHasChanged) {
+  auto socket = connect_to_pager(directory_ + "/socket", ::getpid());
+  ASSERT_TRUE(socket.has_value()) << socket.error().message();
+  Result<ResizedProcesses> heard = ResizedProcesses();
+  std::thread caller([&] { heard = resize(*socket, 12345678); });
+  acceptor_.join();
+  ASSERT_NE(accepted<ResizeCall>(), nullptr);
+  EXPECT_EQ(accepted<ResizeCall>()->local_bytes, 12345678U);
+  ResizedProcesses changes(2);
+  changes[0].pid = 7;
+  changes[1].before_bytes = 1;
+  changes[1].after_bytes = 2;
+  std::strcpy(changes[1].program, "program");
+  EXPECT_TRUE(answer(*accepted<ResizeCall>(), changes).has_value());
+  accepted_ = std::optional<Arrival>();  // hangs up
+  caller.join();
+  ASSERT_TRUE(heard.has_value()) << heard.error().message();
+  ASSERT_EQ(heard->size(), 2U);
+  EXPECT_EQ(heard->at(0).pid, 7);
+  EXPECT_EQ(heard->at(1).before_bytes, 1U);
+  EXPECT_EQ(heard->at(1).after_bytes, 2U);
+  EXPECT_STREQ(heard->at(1).program, "program");
+}
+
+TEST_F(Handover, ARefusedResizeComesBackAsItsReason) {
+  const struct {
+    ErrorCode code;
+    const char* text;
+  } cases[] = {{ErrorCode::kInvalid, "local: too little"}, {ErrorCode::kConflict, "it is pinned"}};
+  for (const auto& c : cases) {
+    auto socket = connect_to_pager(directory_ + "/socket", ::getpid());
+    ASSERT_TRUE(socket.has_value()) << socket.error().message();
+    Result<ResizedProcesses> heard = ResizedProcesses();
+    std::thread caller([&] { heard = resize(*socket, 1); });
+    acceptor_.join();
+    ASSERT_NE(accepted<ResizeCall>(), nullptr);
+    EXPECT_TRUE(answer(*accepted<ResizeCall>(), fail(c.code, c.text)).has_value());
+    caller.join();
+    ASSERT_FALSE(heard.has_value());
+    EXPECT_EQ(heard.error().code, c.code);
+    EXPECT_EQ(heard.error().context, c.text);
+    accepted_ = std::optional<Arrival>();
+    acceptor_ = std::thread([this] { accepted_ = server_->accept(); });
+  }
+}
+
+TEST_F(Handover, BadResizesAreRefusedWithAReason) {
+  handover::Resize resize;
+  resize.version = 99;
+  const Fd socket = connect();
+  send_with(socket, &resize, sizeof resize, {});
+  const Welcome answer = read_welcome(socket);
+  EXPECT_NE(answer.status, 0);
+  EXPECT_NE(std::string(answer.reason).find("another version"), std::string::npos);
+  for (const size_t bytes : {sizeof resize - 1, sizeof(uint32_t)}) {
+    const Fd shorter = connect();
+    const handover::Resize good;
+    send_with(shorter, &good, bytes, {});
+    EXPECT_NE(read_welcome(shorter).status, 0);
+  }
+  Hello long_one = good_hello();
+  long_one.magic = handover::kResizeMagic;
+  const Fd longer = connect();
+  send_with(longer, &long_one, sizeof long_one, {any_descriptor_.get(), ring_.get()});
+  EXPECT_NE(read_welcome(longer).status, 0);
+}
+
+TEST_F(Handover, WhoIsNotTheExpectedProcessIsNotAskedForAResize) {
+  const auto other = connect_to_pager(directory_ + "/socket", ::getppid());
+  ASSERT_FALSE(other.has_value());
+  EXPECT_EQ(other.error().code, ErrorCode::kNotFound);
+  const auto nobody = connect_to_pager(directory_ + "/nobody", ::getpid());
+  ASSERT_FALSE(nobody.has_value());
+  EXPECT_EQ(nobody.error().code, ErrorCode::kNotFound);
+}
+
+// A peer that answers a Resize with bytes of its own.
+TEST_F(Handover, AnswersThatAreNotOursEndTheResize) {
+  const std::string path = directory_ + "/stranger";
+  auto stranger = HandoverServer::listen(path);
+  ASSERT_TRUE(stranger.has_value());
+  handover::ResizedProcess bad_process;
+  bad_process.magic = 1;
+  const Welcome good;
+  const std::string good_bytes(reinterpret_cast<const char*>(&good), sizeof good);
+  const std::string bad_bytes(reinterpret_cast<const char*>(&bad_process), sizeof bad_process);
+  const struct {
+    ErrorCode code;
+    std::vector<std::string> messages;
+  } answers[] = {{ErrorCode::kUnavailable, {}},
+                 {ErrorCode::kUnsupported, {"no"}},
+                 {ErrorCode::kUnsupported, {good_bytes, "no"}},
+                 {ErrorCode::kUnsupported, {good_bytes, bad_bytes}}};
+  for (const auto& [code, messages] : answers) {
+    auto socket = connect_to_pager(path, ::getpid());
+    ASSERT_TRUE(socket.has_value());
+    Result<ResizedProcesses> heard = ResizedProcesses();
+    std::thread caller([&] { heard = resize(*socket, 1); });
+    auto call = stranger->accept();
+    ASSERT_TRUE(call.has_value() && call->has_value());
+    for (const std::string& message : messages)
+      send_with(std::get<ResizeCall>(**call).socket, message.data(), message.size(), {});
+    call = std::optional<Arrival>();
+    caller.join();
+    ASSERT_FALSE(heard.has_value());
+    EXPECT_EQ(heard.error().code, code);
+  }
 }
 
 TEST_F(Handover, RandomBytesNeverBecomeATarget) {

@@ -1,0 +1,100 @@
+#include "cli/run_directory.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <optional>
+#include <vector>
+
+#include "uffd/resize_call.h"
+
+namespace farpage::cli {
+namespace {
+
+constexpr char kSocketName[] = "/handover";
+constexpr int kMaxAncestors = 64;
+
+std::string runtime_directory() {
+  const char* runtime = std::getenv("XDG_RUNTIME_DIR");
+  return runtime != nullptr && ::access(runtime, W_OK) == 0 ? runtime : "/tmp";
+}
+
+std::string name_of_run(pid_t pid) {
+  return fmt::format("farpage-run-{}-", pid);
+}
+
+struct ProcessStatus {
+  pid_t parent = 0;
+  uid_t user = 0;
+};
+
+std::optional<ProcessStatus> status_of(pid_t pid) {
+  std::ifstream file(fmt::format("/proc/{}/status", pid));
+  if (!file) return std::nullopt;
+  ProcessStatus status;
+  for (std::string word; file >> word;) {
+    if (word == "PPid:") file >> status.parent;
+    if (word == "Uid:") file >> status.user;
+  }
+  return status;
+}
+
+// Where a `farpage run` of this user, whose environment may be another than ours, has its socket.
+std::vector<std::string> socket_paths(pid_t pid, uid_t user) {
+  std::vector<std::string> paths;
+  for (const std::string& place :
+       {runtime_directory(), fmt::format("/run/user/{}", user), std::string("/tmp")}) {
+    std::error_code ignored;
+    for (const auto& entry : std::filesystem::directory_iterator(place, ignored))
+      if (entry.path().filename().string().starts_with(name_of_run(pid)))
+        paths.push_back(entry.path().string() + kSocketName);
+  }
+  return paths;
+}
+
+// kNotFound: this process is no `farpage run`.
+Result<Fd> connect_to_this(pid_t pid, uid_t user) {
+  Result<Fd> none = fail(ErrorCode::kNotFound, fmt::format("process {} is no farpage run", pid));
+  for (const std::string& path : socket_paths(pid, user)) {
+    Result<Fd> socket = uffd::connect_to_pager(path, pid);
+    if (socket) return socket;
+    // What nobody listens to was left by one that was killed; a stranger may use the name, too.
+    if (socket.error().code != ErrorCode::kNotFound) none = std::move(socket);
+  }
+  return none;
+}
+
+}  // namespace
+
+Result<RunDirectory> RunDirectory::create() {
+  std::string path = runtime_directory() + "/" + name_of_run(::getpid()) + "XXXXXX";
+  if (::mkdtemp(path.data()) == nullptr) return fail_errno("making a directory in " + path);
+  return RunDirectory(std::move(path));
+}
+
+RunDirectory::~RunDirectory() {
+  std::error_code ignored;
+  if (!path_.empty()) std::filesystem::remove_all(path_, ignored);
+}
+
+std::string RunDirectory::socket_path() const {
+  return path_ + kSocketName;
+}
+
+Result<Fd> connect_to_run(pid_t pid) {
+  pid_t above = pid;
+  for (int i = 0; i < kMaxAncestors && above > 0; ++i) {
+    const std::optional<ProcessStatus> status = status_of(above);
+    if (!status) break;
+    Result<Fd> socket = connect_to_this(above, status->user);
+    if (socket || socket.error().code != ErrorCode::kNotFound) return socket;
+    above = status->parent;
+  }
+  return fail(ErrorCode::kNotFound,
+              fmt::format("no farpage run with pid {}, and none that has started it", pid));
+}
+
+}  // namespace farpage::cli
