@@ -4,6 +4,7 @@
 
 #include <barrier>
 #include <thread>
+#include <utility>
 
 #include "base/size.h"
 #include "bench/far_window.h"
@@ -62,10 +63,12 @@ class Toucher {
     if (!options.evict)
       once_ = distinct_pages(options.pattern, share_, plan.warm_up + plan.touches,
                              options.seed + index);
+    if (options.record) record_filling();
   }
 
   void warm_up() {
     for (uint64_t i = 0; i < plan_.warm_up && !wrong_page_; ++i) touch(next());
+    if (trace_) trace_->end_warm_up();
   }
   void measure() {
     measuring_ = true;
@@ -75,6 +78,7 @@ class Toucher {
   const Histogram& away_ns() const { return away_ns_; }
   const Histogram& present_ns() const { return present_ns_; }
   std::optional<uint64_t> wrong_page() const { return wrong_page_; }
+  std::optional<AccessTrace> take_trace() { return std::exchange(trace_, std::nullopt); }
 
  private:
   uint64_t next() { return once_.empty() ? order_.next() : once_[position_++]; }
@@ -84,10 +88,16 @@ class Toucher {
     return options_.access == Access::kWrite;
   }
 
+  void record_filling() {
+    trace_.emplace(share_.pages);
+    for (uint32_t page = 0; page < share_.pages; ++page) trace_->add({page, true});
+  }
+
   void touch(uint64_t page) {
     const auto words = window_.words(page);
     uint32_t& version = versions_[page - share_.first];
     const bool write = next_is_write();
+    if (trace_) trace_->add({static_cast<uint32_t>(page), write});
     const uint32_t written = version + 1;
     const uint64_t mark = write ? content_.mark(page, written) : 0;
     const bool present = is_present(words.data());
@@ -110,6 +120,7 @@ class Toucher {
   size_t position_ = 0;
   bool measuring_ = false;
   std::optional<uint64_t> wrong_page_;
+  std::optional<AccessTrace> trace_;
   Histogram away_ns_;
   Histogram present_ns_;
 };
@@ -229,6 +240,8 @@ Status validate(const FaultOptions& options, const pager::PagerOptions& pager) {
   const uint64_t pages = pages_of(options.bytes);
   if (options.bytes > kMaxBytes || pages < options.threads)
     return invalid("--size: from one page for each thread to 1T");
+  if (options.record && (options.threads > 1 || !options.evict))
+    return invalid("--record: with one thread, and without --no-evict");
   if (options.evict) return {};
   const uint64_t touched = options.iterations + options.threads * (kWarmUpPages + 1);
   if (touched > pages)
@@ -276,6 +289,7 @@ Result<FaultResult> measure_faults(const FaultOptions& options, const pager::Pag
     result.away_ns.merge(toucher->away_ns());
     result.present_ns.merge(toucher->present_ns());
   }
+  if (options.record) result.trace = touchers.front()->take_trace();
   result.touches = result.away_ns.count() + result.present_ns.count();
   const Instant start = SteadyClock::read();
   Status checked = {};

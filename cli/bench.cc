@@ -10,6 +10,7 @@ void add_bench(CLI::App& root, Invocation& invocation) {
   add_bench_fault(group, invocation);
   add_bench_read(group, invocation);
   add_bench_ladder(group, invocation);
+  add_bench_replay(group, invocation);
 }
 
 }  // namespace farpage::cli

@@ -7,6 +7,7 @@
 
 #include "pager/access_map.h"
 #include "pager/budget.h"
+#include "pager/eviction_hand.h"
 #include "pager/layer_set.h"
 #include "pager/options.h"
 #include "pager/page_table.h"
@@ -42,14 +43,12 @@ struct Core {
   // target has dropped meanwhile makes it fault like any other thread.
   std::atomic<uint32_t> evictor_thread{0};
 
-  // Pages installed one after the other carry the same or the next epoch: 16 epochs a budget.
+  // Pages installed one after the other carry the same or the next epoch.
   uint8_t next_epoch() {
-    const uint64_t per_epoch = budget.limit() / 16 + 1;
-    return static_cast<uint8_t>(installs.fetch_add(1, std::memory_order_relaxed) / per_epoch);
+    return epoch_of(installs.fetch_add(1, std::memory_order_relaxed), budget.limit());
   }
   uint8_t current_epoch() const {
-    return static_cast<uint8_t>(installs.load(std::memory_order_relaxed) /
-                                (budget.limit() / 16 + 1));
+    return epoch_of(installs.load(std::memory_order_relaxed), budget.limit());
   }
   void note_touched(PageIndex page) { layers.want(page); }
   // The leases of the layer in which a page with this word lies.

@@ -33,6 +33,8 @@ TEST(FaultOptions, WrongOnesAreRefusedByTheNameOfTheFlag) {
   expect_refused(with([](auto& o) { o.threads = kMaxThreads + 1; }), "--threads");
   expect_refused(with([](auto& o) { o.iterations = 0; }), "--iterations");
   expect_refused(with([](auto& o) { o.bytes = kPageBytes - 1; }), "--size");
+  expect_refused(with([](auto& o) { o.record = true, o.threads = 2; }), "--record");
+  expect_refused(with([](auto& o) { o.record = true, o.evict = false; }), "--record");
   expect_refused(with([](auto& o) { o.bytes = kMaxBytes + kPageBytes; }), "--size");
 }
 
