@@ -46,7 +46,9 @@ void PagerModel::install(PageAccess access, PageWord word) {
   const PageWord fetching = word.to(PageState::kFetching, remote ? PageWord::kFromRemote : 0);
   table_.transition_owned(page, word, fetching);
   const PageState state = access.write || !remote ? PageState::kDirty : PageState::kClean;
-  table_.transition_owned(page, fetching, fetching.to(state).with_epoch(epoch()));
+  const PageWord here = fetching.to(state);
+  table_.transition_owned(page, fetching,
+                          remote ? came_back(here, epoch()) : stamped(here, epoch()));
   protected_[access.page] = false;
   ++installs_;
   ++used_;
@@ -56,7 +58,8 @@ void PagerModel::write_resident(PageIndex page, PageWord word) {
   if (word.state() == PageState::kDirty && !protected_[page.value]) return;
   const PageWord held = word.to(PageState::kUnprotecting);
   table_.transition_owned(page, word, held);
-  table_.transition_owned(page, held, held.to(PageState::kDirty));
+  const PageWord dirty = held.to(PageState::kDirty);
+  table_.transition_owned(page, held, word.state() == PageState::kClean ? dirty : in_use(dirty));
   protected_[page.value] = false;
 }
 
@@ -91,14 +94,11 @@ void PagerModel::protect_spans() {
 }
 
 void PagerModel::drop(PageIndex page) {
-  for (const PageState state : {PageState::kEvicting, PageState::kDropping, PageState::kRemote})
-    move(page, state);
+  for (const PageState state : {PageState::kEvicting, PageState::kDropping, PageState::kRemote}) {
+    const PageWord word = table_.load(page);
+    table_.transition_owned(page, word, stamped(word.to(state), epoch()));
+  }
   --used_;
-}
-
-void PagerModel::move(PageIndex page, PageState state) {
-  const PageWord word = table_.load(page);
-  table_.transition_owned(page, word, word.to(state));
 }
 
 }  // namespace farpage::bench

@@ -30,7 +30,6 @@ class PagerModel final : public ReplacementPolicy {
   bool evict_batch();
   void protect_spans();
   void drop(PageIndex page);
-  void move(PageIndex page, pager::PageState state);
 
   const uint64_t capacity_;
   const uint64_t high_, low_;

@@ -1,9 +1,13 @@
 // EvictionHand: which resident page leaves next.
 //
 // A hand goes round the window in address order, as in CLOCK (Corbato, "A paging experiment with
-// the Multics system", 1969), so that victims lie together. userfaultfd has no accessed bit: what
-// is known of a page is when it was installed, in epochs (16 pass while as many pages are installed
-// as the budget has).
+// the Multics system", 1969), so that victims lie together. userfaultfd has no accessed bit: a
+// touch of a resident page is not seen. What is seen is how soon a page comes back after it has
+// left, as in the kernel's workingset detection (mm/workingset.c) and the ghost queue of S3-FIFO
+// (Yang et al., SOSP 2023). A page that comes back soon is passed over by the hand several times,
+// as in GCLOCK (Smith, "Sequentiality and prefetching in database systems", TODS 1978).
+//
+// Time is counted in epochs: 16 pass while as many pages are installed as the budget has.
 #pragma once
 
 #include <cstdint>
@@ -14,11 +18,30 @@
 namespace farpage::pager {
 
 inline constexpr uint64_t kEpochsOfBudget = 16;
-inline constexpr uint8_t kMinimumAge = 8;  // epochs; a younger page is passed over
+inline constexpr uint8_t kMinimumAge = 2;  // epochs; a younger page is passed over
+// Away for fewer epochs than this is soon. Epochs wrap: one in twenty of the pages that stay away
+// for very long looks like one that comes back soon.
+inline constexpr uint8_t kSoonEpochs = 12;
+inline constexpr uint32_t kPassesOfReturn = 8;  // for coming back soon; at most 15
 
 // The epoch in which the installation with this number falls; it wraps at 256.
 constexpr uint8_t epoch_of(uint64_t installs, uint64_t budget_pages) {
   return static_cast<uint8_t>(installs / (budget_pages / kEpochsOfBudget + 1));
+}
+
+// Words of a page in epoch `now`:
+// it leaves, or comes without having been touched, or for the first time;
+constexpr PageWord stamped(PageWord word, uint8_t now) {
+  return word.with_epoch(now).with_passes(0);
+}
+// it comes back because it was touched: `word` has the epoch of its eviction.
+constexpr PageWord came_back(PageWord word, uint8_t now) {
+  const bool soon = static_cast<uint8_t>(now - word.epoch()) < kSoonEpochs;
+  return stamped(word, now).with_passes(soon ? kPassesOfReturn : 0);
+}
+// It is resident, and a write has met a protection of the evictor.
+constexpr PageWord in_use(PageWord word) {
+  return word.passes() > 0 ? word : word.with_passes(1);
 }
 
 // Threads: one; others may change the table meanwhile.
@@ -32,7 +55,8 @@ class EvictionHand {
     PageWord word;  // Clean or Dirty, when it was looked at
   };
   uint64_t block() const { return block_; }
-  // The next page of the block that is to leave in epoch `now`; none: the block has no more.
+  // The next page of the block that is to leave in epoch `now`; none: the block has no more. Each
+  // page that is passed over for its passes has one less afterwards.
   std::optional<Due> next_in_block(uint8_t now);
   // What next_in_block() said last is taken.
   void took() { took_any_ = true; }
@@ -45,6 +69,7 @@ class EvictionHand {
   uint64_t block_ = 0;
   uint64_t page_in_block_ = 0;
   uint8_t minimum_age_ = kMinimumAge;  // halved after a round in which nothing was old enough
+  bool spares_ = true;                 // false after a round in which nothing was taken
   bool took_any_ = false;              // in this round
 };
 

@@ -108,5 +108,26 @@ TEST(PagerModel, StaysWithinTheBudgetAndEvictsInBatches) {
   EXPECT_GE(model.resident_pages(), 1024U * 94 / 100 - 256);
 }
 
+// What the pager is to reach: within a tenth of LRU, which sees every touch.
+TEST(PagerModel, MissesAtMostATenthMoreThanLruOnZipf) {
+  constexpr uint32_t kPages = 16'384;
+  constexpr uint32_t kLocalPercent = 25;
+  for (const uint64_t seed : {1, 2, 3}) {
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    AccessTrace trace(kPages);
+    for (uint32_t page = 0; page < kPages; ++page) trace.add({page, true});
+    TouchOrder order(Pattern::kZipf, {0, kPages}, seed);
+    const auto touch = [&](int touches) {
+      for (int i = 0; i < touches; ++i) trace.add({static_cast<uint32_t>(order.next()), false});
+    };
+    touch(2 * kPages);
+    trace.end_warm_up();
+    touch(100'000);
+    const Result<ReplayResult> result = replay_all(trace, kLocalPercent);
+    ASSERT_TRUE(result);
+    EXPECT_LE(result->ratio_to_lru(result->policies.back()), 1.10);
+  }
+}
+
 }  // namespace
 }  // namespace farpage::bench
