@@ -19,8 +19,7 @@ namespace farpage::bench {
 namespace {
 
 constexpr std::string_view kCounter = "farpage_coordinator_requests_total{";
-constexpr Nanoseconds kSettlePatience = Seconds(1);
-constexpr Milliseconds kLook{10};
+constexpr Milliseconds kBetweenChecks{10};
 
 tl::unexpected<Error> wrong_answer(const std::string& what) {
   return fail(ErrorCode::kConflict, "the coordinator's answer was wrong: " + what);
@@ -142,7 +141,7 @@ Status settle(ControlResult& result, uint64_t before, coordinator::Client& clien
     Status checked = check_request_claim(
         {.answered_requests = result.requests, .counted_requests = result.counted_requests});
     if (checked || SteadyClock::read() - start > kSettlePatience) return checked;
-    std::this_thread::sleep_for(kLook);
+    std::this_thread::sleep_for(kBetweenChecks);
   }
 }
 

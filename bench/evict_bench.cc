@@ -12,8 +12,6 @@
 namespace farpage::bench {
 namespace {
 
-constexpr Nanoseconds kSettlePatience = Seconds(1);
-
 uint64_t quiet_pages(const pager::PagerOptions& pager) {
   return (pager.local_bytes >> kPageShift) * pager.low_water_percent / 100;
 }

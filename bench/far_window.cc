@@ -10,7 +10,7 @@ namespace farpage::bench {
 namespace {
 
 // The evictor may need both CPUs: looking must cost it little.
-constexpr Nanoseconds kLook = std::chrono::microseconds(200);
+constexpr Nanoseconds kRecheck = std::chrono::microseconds(200);
 // A hint is a wish: what stays for so long is asked for again.
 constexpr Nanoseconds kAskAgain = Milliseconds(100);
 
@@ -51,7 +51,7 @@ Status FarWindow::push_out(uint64_t first, uint64_t pages) const {
       pager.evict_soon({PageIndex{next}, static_cast<uint32_t>(end - next)});
       asked = now;
     }
-    std::this_thread::sleep_for(kLook);
+    std::this_thread::sleep_for(kRecheck);
   }
 }
 

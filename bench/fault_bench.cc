@@ -4,6 +4,7 @@
 
 #include <barrier>
 #include <thread>
+#include <utility>
 
 #include "base/size.h"
 #include "bench/far_window.h"
@@ -21,8 +22,6 @@ constexpr uint64_t kWarmUpPages = 500;
 constexpr uint64_t kWarmUpBudgets = 2;
 constexpr uint64_t kMaxWarmUpTouches = 200'000;
 constexpr int kMaxPushRounds = 10;
-// A worker counts just after it woke the thread.
-constexpr Nanoseconds kSettlePatience = Seconds(1);
 
 uint64_t pages_of(uint64_t bytes) {
   return bytes >> kPageShift;
@@ -66,10 +65,12 @@ class Toucher {
     if (!options.evict)
       once_ = distinct_pages(options.pattern, share_, plan.warm_up + plan.pace.touches,
                              options.seed + index);
+    if (options.record) record_filling();
   }
 
   void warm_up() {
     for (uint64_t i = 0; i < plan_.warm_up && !wrong_page_; ++i) touch(next(), Nanoseconds(0));
+    if (trace_) trace_->end_warm_up();
   }
   void measure() {
     measuring_ = true;
@@ -96,6 +97,7 @@ class Toucher {
   uint64_t late_touches() const { return late_touches_; }
   uint64_t missed_touches() const { return missed_touches_; }
   std::optional<uint64_t> wrong_page() const { return wrong_page_; }
+  std::optional<AccessTrace> take_trace() { return std::exchange(trace_, std::nullopt); }
 
  private:
   uint64_t next() { return once_.empty() ? order_.next() : once_[position_++]; }
@@ -105,11 +107,17 @@ class Toucher {
     return options_.access == Access::kWrite;
   }
 
+  void record_filling() {
+    trace_.emplace(share_.pages);
+    for (uint32_t page = 0; page < share_.pages; ++page) trace_->add({page, true});
+  }
+
   // `late`: by how much it starts behind its intended time.
   void touch(uint64_t page, Nanoseconds late) {
     const auto words = window_.words(page);
     uint32_t& version = versions_[page - share_.first];
     const bool write = next_is_write();
+    if (trace_) trace_->add({static_cast<uint32_t>(page), write});
     const uint32_t written = version + 1;
     const uint64_t mark = write ? content_.mark(page, written) : 0;
     const bool present = is_present(words.data());
@@ -135,6 +143,7 @@ class Toucher {
   size_t position_ = 0;
   bool measuring_ = false;
   std::optional<uint64_t> wrong_page_;
+  std::optional<AccessTrace> trace_;
   Histogram away_ns_;
   Histogram present_ns_;
   Histogram touch_ns_;
@@ -262,6 +271,8 @@ Status validate(const FaultOptions& options, const pager::PagerOptions& pager) {
   const uint64_t pages = pages_of(options.bytes);
   if (options.bytes > kMaxBytes || pages < options.threads)
     return invalid("--size: from one page for each thread to 1T");
+  if (options.record && (options.threads > 1 || !options.evict))
+    return invalid("--record: with one thread, and without --no-evict");
   if (options.evict) return {};
   const uint64_t touched = options.iterations + options.threads * (kWarmUpPages + 1);
   if (touched > pages)
@@ -312,6 +323,7 @@ Result<FaultResult> measure_faults(const FaultOptions& options, const pager::Pag
     result.late_touches += toucher->late_touches();
     result.missed_touches += toucher->missed_touches();
   }
+  if (options.record) result.trace = touchers.front()->take_trace();
   result.touches = result.away_ns.count() + result.present_ns.count();
   const Instant start = SteadyClock::read();
   Status checked = {};

@@ -18,6 +18,7 @@
 
 #include "base/clock.h"
 #include "base/histogram.h"
+#include "bench/access_trace.h"
 #include "bench/pace.h"
 #include "bench/progress.h"
 #include "bench/report.h"
@@ -46,6 +47,7 @@ struct FaultOptions {
   uint32_t threads = 1;  // each touches its own share of the memory
   bool evict = true;     // false: see above
   bool pin = false;      // thread i to CPU i
+  bool record = false;   // the touches, in order: of one thread, with eviction
   uint64_t seed = 1;
   ProgressOptions progress;
 };
@@ -70,6 +72,7 @@ struct FaultResult {
   uint64_t evicted_written = 0, evicted_clean = 0, write_bytes = 0;
   Histogram queue_ns, wire_ns, install_ns;  // of demand READs, see pager/stats.h
   std::string transports;                   // that connected
+  std::optional<AccessTrace> trace;  // when recorded: filling and warming up, and the touches
 };
 
 // kConflict when a self-check fails (bench/self_check.h), or a page held the wrong content.

@@ -22,7 +22,6 @@ namespace farpage::bench {
 namespace {
 
 constexpr uint64_t kWarmUpOperations = 500;
-constexpr Nanoseconds kLook = Seconds(1);
 
 // What ends a run, whichever comes first.
 struct Until {

@@ -16,8 +16,6 @@
 namespace farpage::bench {
 namespace {
 
-constexpr Nanoseconds kSettlePatience = Seconds(1);
-
 uint64_t pages_of(uint64_t bytes) {
   return bytes >> kPageShift;
 }

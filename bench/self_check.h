@@ -4,9 +4,13 @@
 
 #include <cstdint>
 
+#include "base/clock.h"
 #include "base/result.h"
 
 namespace farpage::bench {
+
+// A worker counts just after it woke the thread: a check is repeated for so long.
+inline constexpr Nanoseconds kSettlePatience = Seconds(1);
 
 // What one fault benchmark claims, and what the pager says about the same time.
 struct FaultClaim {

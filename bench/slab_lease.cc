@@ -3,11 +3,7 @@
 #include <algorithm>
 
 namespace farpage::bench {
-namespace {
-
-constexpr Nanoseconds kLook = Seconds(1);
-
-}  // namespace
+namespace {}  // namespace
 
 Result<std::unique_ptr<SlabLease>> SlabLease::borrow(coordinator::Client& client,
                                                      uint64_t slab_bytes) {

@@ -4,11 +4,15 @@
 #include <memory>
 #include <thread>
 
+#include "base/clock.h"
 #include "base/doorbell.h"
 #include "coordinator/client.h"
 #include "rdma/transport.h"
 
 namespace farpage::bench {
+
+// How long one wait for completions is.
+inline constexpr Nanoseconds kLook = Seconds(1);
 
 // Threads: one of its own, which renews the lease; the rest is constant after construction. The
 // client outlives it.

@@ -16,6 +16,7 @@ struct FaultSettings {
   std::string access = "read";
   int64_t threads = 1;
   bool no_evict = false;
+  std::string record;  // file to write the touches to; empty: none
 };
 
 Result<bench::FaultOptions> fault_options(const FaultSettings& settings) {
@@ -31,6 +32,7 @@ Result<bench::FaultOptions> fault_options(const FaultSettings& settings) {
   options.evict = !settings.no_evict;
   options.pin = settings.bench.pin;
   options.progress = progress_options(settings.bench);
+  options.record = !settings.record.empty();
   options.seed = static_cast<uint64_t>(settings.bench.seed);
   return options;
 }
@@ -43,6 +45,7 @@ Result<int> run(const FaultSettings& settings) {
   FARPAGE_TRY(transports, make_transports(settings.bench.pager));
   FARPAGE_TRY(cluster, open_cluster(settings.bench, bench::window_bytes(options, pager)));
   FARPAGE_TRY(result, bench::measure_faults(options, pager, *cluster.client, transports));
+  if (result.trace) FARPAGE_TRY_VOID(result.trace->write_file(settings.record));
   FARPAGE_TRY_VOID(print_report(bench::fault_report(options, pager, result), settings.bench));
   return kExitOk;
 }
@@ -68,7 +71,9 @@ void add_bench_fault(CLI::App& group, Invocation& invocation) {
       .number("--threads", settings->threads, 1, bench::kMaxThreads,
               "Touching threads, each with its own share of the memory")
       .flag("--no-evict", settings->no_evict,
-            "Push everything out first, then touch each page once with room for all");
+            "Push everything out first, then touch each page once with room for all")
+      .text("--record", settings->record,
+            "Also write which pages were touched to this file, for farpage bench replay");
   add_options(subcommand, settings->bench);
   subcommand.on_run(invocation, [settings] { return run(*settings); });
 }

@@ -67,6 +67,9 @@ class Subcommand {
   // Everything from the first argument that is no option on, untouched: the command to run.
   Subcommand& command_line(std::vector<std::string>& value, const std::string& help);
 
+  // One argument or more that are no options.
+  Subcommand& files(std::vector<std::string>& value, const std::string& help);
+
   // What happens when this subcommand was chosen.
   void on_run(Invocation& invocation, std::function<Result<int>()> run);
 
@@ -101,6 +104,7 @@ void add_bench_evict(CLI::App& group, Invocation& invocation);
 void add_bench_connect(CLI::App& group, Invocation& invocation);
 void add_bench_register(CLI::App& group, Invocation& invocation);
 void add_bench_control(CLI::App& group, Invocation& invocation);
+void add_bench_replay(CLI::App& group, Invocation& invocation);
 void add_version(CLI::App& root, Invocation& invocation);
 
 }  // namespace farpage::cli

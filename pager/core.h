@@ -7,6 +7,7 @@
 
 #include "pager/access_map.h"
 #include "pager/budget.h"
+#include "pager/eviction_hand.h"
 #include "pager/layer_set.h"
 #include "pager/options.h"
 #include "pager/page_table.h"
@@ -43,14 +44,11 @@ struct Core {
   // target has dropped meanwhile makes it fault like any other thread.
   std::atomic<uint32_t> evictor_thread{0};
 
-  // Pages installed one after the other carry the same or the next epoch: 16 epochs a budget.
+  // Pages installed one after the other carry the same or the next epoch.
   uint8_t next_epoch() {
-    const uint64_t step = (uint64_t{16} << 32) / (budget.limit() + 1);
-    return static_cast<uint8_t>(age_clock.fetch_add(step, std::memory_order_relaxed) >> 32);
+    return epoch_of(age_clock.fetch_add(age_step(budget.limit()), std::memory_order_relaxed));
   }
-  uint8_t current_epoch() const {
-    return static_cast<uint8_t>(age_clock.load(std::memory_order_relaxed) >> 32);
-  }
+  uint8_t current_epoch() const { return epoch_of(age_clock.load(std::memory_order_relaxed)); }
   void note_touched(PageIndex page) { layers.want(page); }
   // The leases of the layer in which a page with this word lies.
   const LeaseMap& leases_of(PageWord word) const {

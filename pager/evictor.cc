@@ -3,22 +3,16 @@
 #include <pthread.h>
 #include <unistd.h>
 
-#include <algorithm>
-
 #include "base/check.h"
 #include "base/log.h"
 
 namespace farpage::pager {
-namespace {
-
-constexpr uint8_t kStartAge = 8;  // of the 16 epochs that a budget of installations takes
-
-}  // namespace
 
 Evictor::Evictor(Core& core, LinkPort& port, bool paused)
     : core_(core),
       port_(port),
       windows_(kMaxNodes, WriteWindow(kBatchPages)),
+      hand_(core.table),
       pauses_(paused ? 1 : 0),
       pause_hint_(paused),
       thread_([this] { run(); }) {
@@ -98,7 +92,7 @@ void Evictor::pick_cold() {
     std::unique_lock family_lock(core_.member.family()->mutex());
     for (uint32_t i = 0; i < run->pages; ++i) {
       const PageIndex page{run->first.value + i};
-      try_take(page, core_.table.load(page), family_lock);
+      (void)try_take(page, core_.table.load(page), family_lock);
     }
   }
 }
@@ -108,52 +102,35 @@ size_t Evictor::pick() {
   count_ = 0;
   pick_cold();
   if (count_ > 0 || !core_.budget.above_low()) return count_;
-  const uint64_t blocks = core_.table.blocks();
-  while (count_ < kBatchPages) {
-    if (core_.table.resident_in_block(hand_) > 0) pick_from_block(hand_);
-    if (count_ == kBatchPages) break;  // the hand stays: the block may have more
-    hand_page_ = 0;
-    if (++hand_ < blocks) continue;
-    hand_ = 0;
-    const bool any = count_ > 0 || victims_this_round_;
-    victims_this_round_ = false;
-    if (any) {
-      minimum_age_ = kStartAge;
-    } else if (minimum_age_ > 0) {
-      minimum_age_ =
-          static_cast<uint8_t>(minimum_age_ / 2);  // what is left is younger than asked for
-      continue;
-    }
-    break;
-  }
-  victims_this_round_ = victims_this_round_ || (count_ > 0 && hand_ > 0);
+  do {
+    pick_from_block();
+  } while (count_ < kBatchPages && hand_.next_block());  // a block that filled it may have more
   return count_;
 }
 
-void Evictor::pick_from_block(uint64_t block) {
+void Evictor::pick_from_block() {
+  if (core_.table.resident_in_block(hand_.block()) == 0) return;
   std::unique_lock family_lock(core_.member.family()->mutex());
   const uint8_t now = core_.current_epoch();
-  const uint64_t first = block * kPagesPerBlock;
-  const uint64_t end = std::min<uint64_t>(first + kPagesPerBlock, core_.table.pages());
-  for (uint64_t i = first + hand_page_; i < end && count_ < kBatchPages; ++i) {
-    hand_page_ = static_cast<uint32_t>(i - first + 1) % kPagesPerBlock;
-    const PageIndex page{i};
-    const PageWord word = core_.table.load(page);
-    if (static_cast<uint8_t>(now - word.epoch()) >= minimum_age_) try_take(page, word, family_lock);
+  while (count_ < kBatchPages) {
+    const auto due = hand_.next_in_block(now);
+    if (!due) return;
+    if (try_take(due->page, due->word, family_lock)) hand_.took();
   }
 }
 
-void Evictor::try_take(PageIndex page, PageWord word, std::unique_lock<std::mutex>& family_lock) {
-  if (word.state() != PageState::kClean && word.state() != PageState::kDirty) return;
-  if (core_.pins.is_pinned(page)) return;
+bool Evictor::try_take(PageIndex page, PageWord word, std::unique_lock<std::mutex>& family_lock) {
+  if (word.state() != PageState::kClean && word.state() != PageState::kDirty) return false;
+  if (core_.pins.is_pinned(page)) return false;
   PageWord evicting = word.to(PageState::kEvicting);
   if (word.state() == PageState::kDirty) {
     const std::optional<LayerId> layer = core_.layers.writable(page, family_lock);
-    if (!layer) return;
+    if (!layer) return false;
     evicting = word.to(PageState::kEvicting, PageWord::kWasDirty).with_layer(*layer);
   }
-  if (!core_.table.transition(page, word, evicting)) return;
+  if (!core_.table.transition(page, word, evicting)) return false;
   victims_[count_++] = Victim{.page = page, .word = evicting};
+  return true;
 }
 
 // Phase 1: one call for the span from the first to the last dirty victim of each block.

@@ -1,9 +1,7 @@
 // Evictor: the thread that keeps the resident pages under the budget.
 //
-// Order: by age. Each page carries the epoch of its installation; a hand goes round the 2 MiB
-// blocks and takes the pages that are old enough, so victims lie together: one flush protects a
-// whole span, one vector drops it (scattered single pages would cost an inter-processor interrupt
-// each).
+// Order: eviction_hand.h. Victims lie together, so that one flush protects a whole span, and one
+// vector drops it (scattered single pages would cost an inter-processor interrupt each).
 #pragma once
 
 #include <array>
@@ -15,6 +13,7 @@
 
 #include "base/doorbell.h"
 #include "pager/core.h"
+#include "pager/eviction_hand.h"
 #include "pager/link_port.h"
 #include "pager/write_window.h"
 
@@ -65,9 +64,9 @@ class Evictor {
   // The phases of one batch.
   size_t pick();  // 0
   void pick_cold();
-  void pick_from_block(uint64_t block);
+  void pick_from_block();
   // With the family's mutex held, which may be let go and taken again.
-  void try_take(PageIndex page, PageWord word, std::unique_lock<std::mutex>& family_lock);
+  bool try_take(PageIndex page, PageWord word, std::unique_lock<std::mutex>& family_lock);
   void protect();  // 1
   void protect_run(PageIndex first, uint32_t pages);
   void copy_out();  // 2
@@ -109,10 +108,7 @@ class Evictor {
   size_t run_count_ = 0;
   std::vector<WriteWindow> windows_;                  // of each node
   std::array<Instant, kMaxNodes> acknowledged_at_{};  // by each node, last
-  uint64_t hand_ = 0;                                 // block
-  uint32_t hand_page_ = 0;                            // page inside it
-  uint8_t minimum_age_ = 8;                           // epochs
-  bool victims_this_round_ = false;
+  EvictionHand hand_;
   size_t stuck_batches_ = 0;  // in a row that freed nothing
 
   std::mutex mutex_;

@@ -265,7 +265,9 @@ void Evictor::finish_drop(std::span<const uffd::PageRun> spans,
       const bool was_dirty = victim.word.has(PageWord::kWasDirty);
       PageState next = victim.zero ? PageState::kEmpty : PageState::kRemote;
       if (!ok) next = victim.zero ? PageState::kDirty : PageState::kClean;
-      core_.table.transition_owned(victim.page, victim.word, victim.word.to(next));
+      const PageWord left = victim.word.to(next);
+      core_.table.transition_owned(victim.page, victim.word,
+                                   ok ? stamped(left, core_.current_epoch()) : left);
       victim.keep = !ok;
       if (!ok) continue;
       ++freed;

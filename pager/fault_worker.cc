@@ -220,7 +220,7 @@ bool FaultWorker::fill_with_zeros(PageIndex page, PageWord word, Instant since) 
   switch (core_.space.zero(page)) {
     case uffd::Outcome::kDone:
       core_.table.transition_owned(page, fetching,
-                                   fetching.to(PageState::kDirty).with_epoch(core_.next_epoch()));
+                                   stamped(fetching.to(PageState::kDirty), core_.next_epoch()));
       stats_.faults_zero.add();
       stats_.zero_ns.record(nanoseconds_since(since));
       if (was_empty) core_.note_touched(page);
@@ -299,7 +299,10 @@ bool FaultWorker::unprotect(PageIndex page, PageWord word) {
   const uffd::Outcome outcome = core_.space.unprotect({page, 1});
   if (outcome == uffd::Outcome::kProcessGone)
     core_.target_gone.store(true, std::memory_order_release);
-  core_.table.transition_owned(page, held, held.to(PageState::kDirty));
+  // The first write after an installation for reading says no more than the installation.
+  const PageWord dirty = held.to(PageState::kDirty);
+  core_.table.transition_owned(page, held,
+                               word.state() == PageState::kClean ? dirty : in_use(dirty));
   return outcome != uffd::Outcome::kRetry;
 }
 

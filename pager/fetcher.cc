@@ -186,9 +186,10 @@ void Fetcher::install(Slot& slot) {
                           write ? uffd::Protection::kWritable : uffd::Protection::kWriteProtected);
   switch (outcome) {
     case uffd::Outcome::kDone: {
-      core_.table.transition_owned(slot.page, slot.word,
-                                   slot.word.to(write ? PageState::kDirty : PageState::kClean)
-                                       .with_epoch(core_.next_epoch()));
+      core_.table.transition_owned(
+          slot.page, slot.word,
+          came_back(slot.word.to(write ? PageState::kDirty : PageState::kClean),
+                    core_.next_epoch()));
       const Instant after = SteadyClock::read();
       stats_.faults_remote.add();
       stats_.install_ns.record(static_cast<uint64_t>((after - before).count()));
@@ -200,7 +201,7 @@ void Fetcher::install(Slot& slot) {
       // The target put memory of its own there (MAP_FIXED past the shim): what it holds is the
       // truth.
       core_.table.transition_owned(slot.page, slot.word,
-                                   slot.word.to(PageState::kDirty).with_epoch(core_.next_epoch()));
+                                   stamped(slot.word.to(PageState::kDirty), core_.next_epoch()));
       release(slot);
       return;
     case uffd::Outcome::kRetry:

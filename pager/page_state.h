@@ -49,8 +49,9 @@ std::string_view to_string(PageState state);
 using LayerId = Strong<struct LayerIdTag, uint16_t>;
 inline constexpr uint32_t kMaxLayers = 4096;  // what 12 bits hold
 
-// Layout: bits 0-3 state, 4-7 flags, 8-15 epoch of the installation, 16-27 layer, 28-31 zero. The
-// layer means something only while refers_to_slot().
+// Layout: bits 0-3 state, 4-7 flags, 8-15 epoch of the installation, or while Remote of the
+// eviction, 16-27 layer, 28-31 passes (eviction_hand.h). The layer means something only while
+// refers_to_slot().
 class PageWord {
  public:
   static constexpr uint32_t kFromRemote = 1U
@@ -69,11 +70,14 @@ class PageWord {
   constexpr PageState state() const { return static_cast<PageState>(raw_ & 0xF); }
   constexpr bool has(uint32_t flag) const { return (raw_ & flag) != 0; }
   constexpr uint8_t epoch() const { return static_cast<uint8_t>(raw_ >> 8); }
+  // How often the eviction hand will pass the page over.
+  constexpr uint32_t passes() const { return raw_ >> 28; }
   constexpr uint32_t raw() const { return raw_; }
 
   LayerId layer() const { return LayerId{static_cast<uint16_t>((raw_ >> 16) & 0xFFF)}; }
 
-  // The same page in another state: keeps epoch and layer, drops the flags that are not given.
+  // The same page in another state: keeps epoch, layer and passes, drops the flags that are not
+  // given.
   constexpr PageWord to(PageState state, uint32_t flags = 0) const {
     return PageWord((raw_ & ~0xFFU) | static_cast<uint32_t>(state) | flags);
   }
@@ -82,6 +86,9 @@ class PageWord {
   }
   constexpr PageWord with_epoch(uint8_t epoch) const {
     return PageWord((raw_ & ~0xFF00U) | (uint32_t{epoch} << 8));
+  }
+  constexpr PageWord with_passes(uint32_t passes) const {
+    return PageWord((raw_ & ~0xF0000000U) | (passes << 28));
   }
   constexpr bool operator==(const PageWord&) const = default;
 

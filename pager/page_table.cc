@@ -33,6 +33,13 @@ bool PageTable::transition(PageIndex page, PageWord from, PageWord to) {
   return true;
 }
 
+bool PageTable::set_passes(PageIndex page, PageWord from, uint32_t passes) {
+  uint32_t expected = from.raw();
+  return words()[page.value].compare_exchange_strong(expected, from.with_passes(passes).raw(),
+                                                     std::memory_order_acq_rel,
+                                                     std::memory_order_acquire);
+}
+
 void PageTable::count(PageIndex page, PageWord from, PageWord to) {
   const bool was = is_resident(from.state());
   const bool is = is_resident(to.state());

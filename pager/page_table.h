@@ -17,9 +17,10 @@ inline constexpr uint32_t kPagesPerBlock = 512;
 
 // Threads: any; no locks.
 // Invariants (page_table_invariants.cc checks them on a quiet table):
-//  1. each change of a word is an edge of the diagram in page_state.h;
+//  1. each change of a word is an edge of the diagram in page_state.h, or of its passes alone;
 //  2. a block's count is the number of its pages that are resident;
-//  3. away_pages() is the number of words for which is_away() holds.
+//  3. no page has more passes than eviction_hand.h gives;
+//  4. away_pages() is the number of words for which is_away() holds.
 class PageTable {
  public:
   static Result<PageTable> create(uint64_t pages);
@@ -37,6 +38,9 @@ class PageTable {
   // The same by the thread that owns the page (Fetching, Unprotecting, Dropping): nobody else may
   // have moved it.
   void transition_owned(PageIndex page, PageWord from, PageWord to);
+
+  // Changes the passes of a page that is still at `from`; false if another thread was first.
+  bool set_passes(PageIndex page, PageWord from, uint32_t passes);
 
   // Before any other thread changes the table: makes the Empty page what `word` says.
   void place(PageIndex page, PageWord word);

@@ -1,5 +1,6 @@
 #include <string>
 
+#include "pager/eviction_hand.h"
 #include "pager/page_table.h"
 
 namespace farpage::pager {
@@ -11,8 +12,9 @@ Status check_invariants(const PageTable& table) {
     for (uint64_t i = block * kPagesPerBlock; i < (block + 1) * kPagesPerBlock; ++i) {
       if (i >= table.pages()) break;
       const PageWord word = table.load(PageIndex{i});
-      if ((word.raw() >> 28) != 0)
-        return fail(ErrorCode::kConflict, "page " + std::to_string(i) + " has unknown bits");
+      if (word.passes() > kPassesOfReturn)
+        return fail(ErrorCode::kConflict, "page " + std::to_string(i) + " has " +
+                                              std::to_string(word.passes()) + " passes");
       if (is_resident(word.state())) ++resident;
       if (is_away(word)) ++away;
     }

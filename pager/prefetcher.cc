@@ -153,7 +153,7 @@ void Prefetcher::finish(Run& run, uint32_t page, PageState state) {
   if (is_resident(state)) {
     stats_.prefetch_pages.add();
     core_.table.transition_owned(
-        index, word, word.to(state, PageWord::kPrefetched).with_epoch(core_.next_epoch()));
+        index, word, stamped(word.to(state, PageWord::kPrefetched), core_.next_epoch()));
     return;
   }
   stats_.prefetch_failed_pages.add();

@@ -198,6 +198,28 @@ TEST(Bench, ZipfFindsMoreOfItsPagesHereThanRandomDoes) {
   EXPECT_GT(present("zipf"), 2 * present("random"));
 }
 
+// The model in bench/pager_model.h is the pager's own choice without its threads: the evictor of
+// the real one works beside the touching thread, and a batch leaves some touches later.
+TEST(Bench, ReplayOfItsTouchesPredictsThePagersReads) {
+  constexpr double kTolerance = 0.05;
+  const std::string trace = testing::TempDir() + "replayed.trace";
+  const json report =
+      report_of({"fault", "--transport", "shm", "--size", "64M", "--local", "16M", "--iterations",
+                 "60000", "--pattern", "zipf", "--prefetch", "0", "--record", trace});
+  const Outcome outcome = bench({"replay", trace, "--local", "25", "--output", "json"});
+  ASSERT_EQ(outcome.status, 0) << outcome.log;
+  const json replayed = json::parse(outcome.output, nullptr, false);
+  std::filesystem::remove(trace);
+  ASSERT_TRUE(replayed.is_array()) << outcome.output;
+  EXPECT_EQ(replayed[0]["accesses"], 60000);
+  EXPECT_EQ(replayed[0]["local_pages"], 4096);
+  const json& pager = replayed[0]["policies"].back();
+  ASSERT_EQ(pager["policy"], "pager");
+  const auto counted = report["counts"]["reads"].get<double>();
+  EXPECT_NEAR(pager["reads"].get<double>() / counted, 1, kTolerance)
+      << pager << " and the pager counted " << counted;
+}
+
 TEST(Bench, WritesTheFilesThatItIsAskedFor) {
   const std::filesystem::path folder = testing::TempDir() + "bench_files";
   std::filesystem::remove_all(folder);
@@ -218,6 +240,9 @@ TEST(Bench, WrongOptionsAreRefusedBeforeAnythingIsStarted) {
                                              {"fault", "-n", "5", "-D", "5"},
                                              {"fault", "-D", "5", "--no-evict"},
                                              {"fault", "-D", "25h"},
+                                             {"fault", "--record", "f", "--threads", "2"},
+                                             {"replay"},
+                                             {"replay", "/nonexistent/trace"},
                                              {"read", "--bytes", "5000"},
                                              {"read", "--depth", "65"},
                                              {"ladder", "--local", "2M"},

@@ -46,6 +46,12 @@ uffd::Outcome InterruptedSpace::install(PageIndex first, std::span<const std::by
   return outcome;
 }
 
+uffd::Outcome InterruptedSpace::protect(uffd::PageRun run) {
+  const uffd::Outcome outcome = real_->protect(run);
+  pause_after(Call::kProtect, run);
+  return outcome;
+}
+
 uffd::Outcome InterruptedSpace::unprotect(uffd::PageRun run) {
   const uffd::Outcome outcome = real_->unprotect(run);
   pause_after(Call::kUnprotect, run);

@@ -15,7 +15,7 @@ namespace farpage::pager {
 // Threads: any.
 class InterruptedSpace final : public uffd::AddressSpace {
  public:
-  enum class Call : uint8_t { kInstall, kUnprotect };
+  enum class Call : uint8_t { kInstall, kProtect, kUnprotect };
 
   explicit InterruptedSpace(std::unique_ptr<uffd::AddressSpace> real) : real_(std::move(real)) {}
 
@@ -33,7 +33,7 @@ class InterruptedSpace final : public uffd::AddressSpace {
   uffd::Outcome install(PageIndex first, std::span<const std::byte> bytes,
                         uffd::Protection protection) override;
   uffd::Outcome zero(PageIndex page) override { return real_->zero(page); }
-  uffd::Outcome protect(uffd::PageRun run) override { return real_->protect(run); }
+  uffd::Outcome protect(uffd::PageRun run) override;
   uffd::Outcome unprotect(uffd::PageRun run) override;
   Status read(std::span<const PageIndex> present, std::span<std::byte> out) override {
     return real_->read(present, out);

@@ -13,23 +13,11 @@ namespace farpage::pager {
 namespace {
 
 constexpr PageIndex kPage{7};
-// Until something that happens at once counts as never happening.
-constexpr Seconds kPatience{20};
 
 using Call = InterruptedSpace::Call;
 
 bool ready(const std::future<void>& future) {
   return future.wait_for(kPatience) == std::future_status::ready;
-}
-
-template <typename Condition>
-bool comes_true(Condition condition) {
-  const Instant begin = SteadyClock::read();
-  while (SteadyClock::read() - begin < kPatience) {
-    if (condition()) return true;
-    std::this_thread::yield();
-  }
-  return false;
 }
 
 // A store on a thread of its own.

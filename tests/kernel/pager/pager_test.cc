@@ -17,32 +17,6 @@ namespace {
 
 using rdma::TransportKind;
 
-uint64_t pattern(uint64_t page, uint64_t version) {
-  return page * 0x9E3779B97F4A7C15ULL + version;
-}
-
-void fill(Rig& rig, uint64_t page, uint64_t version) {
-  volatile uint64_t* words = rig.page(page);
-  for (size_t i = 0; i < kPageBytes / 8; i += 64) words[i] = pattern(page, version) + i;
-}
-
-bool holds(Rig& rig, uint64_t page, uint64_t version) {
-  volatile uint64_t* words = rig.page(page);
-  for (size_t i = 0; i < kPageBytes / 8; i += 64)
-    if (words[i] != pattern(page, version) + i) return false;
-  return true;
-}
-
-// Counters are written just after the thread was woken: give the worker the time to say it.
-template <typename Condition>
-bool eventually(Condition condition) {
-  for (int tries = 0; tries < 2000; ++tries) {
-    if (condition()) return true;
-    std::this_thread::sleep_for(Milliseconds(1));
-  }
-  return false;
-}
-
 class PagerOver : public testing::TestWithParam<TransportKind> {};
 
 INSTANTIATE_TEST_SUITE_P(Wires, PagerOver,
@@ -54,7 +28,7 @@ TEST_P(PagerOver, NeverWrittenPagesReadAsZerosAndCostNothingRemote) {
   Rig rig({.transport = GetParam()});
   for (uint64_t page = 0; page < rig.pages(); ++page) ASSERT_EQ(*rig.page(page), 0U) << page;
   EXPECT_EQ(rig.stats().writes, 0U);
-  EXPECT_TRUE(eventually([&] { return rig.stats().faults_zero == rig.pages(); }));
+  EXPECT_TRUE(comes_true([&] { return rig.stats().faults_zero == rig.pages(); }));
 }
 
 TEST_P(PagerOver, EveryByteComesBackAfterEviction) {
@@ -144,7 +118,7 @@ TEST_P(PagerOver, BudgetAndTableAgreeWhenAllIsQuiet) {
   Rig rig({.transport = GetParam(), .prefetch_depth = 32});
   std::mt19937_64 random(7);
   for (int i = 0; i < 20'000; ++i) fill(rig, random() % rig.pages(), 1);
-  EXPECT_TRUE(eventually([&] { return rig.pager().check_invariants().has_value(); }))
+  EXPECT_TRUE(comes_true([&] { return rig.pager().check_invariants().has_value(); }))
       << rig.pager().check_invariants().error().message();
 }
 

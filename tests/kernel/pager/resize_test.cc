@@ -14,30 +14,6 @@ namespace {
 
 constexpr uint64_t kMiB = uint64_t{1} << 20;
 constexpr uint64_t kPagesOfMiB = kMiB / kPageBytes;
-// Until something that happens soon counts as never happening.
-constexpr Seconds kPatience{60};
-
-template <typename Condition>
-bool comes_true(Condition condition) {
-  const Instant begin = SteadyClock::read();
-  while (SteadyClock::read() - begin < kPatience) {
-    if (condition()) return true;
-    std::this_thread::sleep_for(Milliseconds(1));
-  }
-  return false;
-}
-
-uint64_t content(uint64_t page, uint64_t version) {
-  return page * 0x9E3779B97F4A7C15ULL + version;
-}
-void fill(Rig& rig, uint64_t page, uint64_t version) {
-  for (size_t i = 0; i < kPageBytes / 8; i += 64) rig.page(page)[i] = content(page, version) + i;
-}
-bool holds(Rig& rig, uint64_t page, uint64_t version) {
-  for (size_t i = 0; i < kPageBytes / 8; i += 64)
-    if (rig.page(page)[i] != content(page, version) + i) return false;
-  return true;
-}
 
 // By the kernel's count.
 uint64_t present_pages(Rig& rig) {

@@ -7,8 +7,10 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <thread>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/mapping.h"
 #include "coordinator/client.h"
 #include "pager/pager.h"
@@ -141,6 +143,34 @@ class Rig {
   uint64_t base_ = 0;
   std::unique_ptr<Pager> pager_;
 };
+
+// Until something that another thread does soon counts as never happening.
+inline constexpr Seconds kPatience{60};
+
+template <typename Condition>
+bool comes_true(Condition condition) {
+  const Instant begin = SteadyClock::read();
+  while (SteadyClock::read() - begin < kPatience) {
+    if (condition()) return true;
+    std::this_thread::sleep_for(std::chrono::microseconds(200));
+  }
+  return false;
+}
+
+// Some words of a page, which tell its versions apart.
+inline uint64_t content(uint64_t page, uint64_t version) {
+  return page * 0x9E3779B97F4A7C15ULL + version;
+}
+inline void fill(Rig& rig, uint64_t page, uint64_t version) {
+  volatile uint64_t* words = rig.page(page);
+  for (size_t i = 0; i < kPageBytes / 8; i += 64) words[i] = content(page, version) + i;
+}
+inline bool holds(Rig& rig, uint64_t page, uint64_t version) {
+  volatile uint64_t* words = rig.page(page);
+  for (size_t i = 0; i < kPageBytes / 8; i += 64)
+    if (words[i] != content(page, version) + i) return false;
+  return true;
+}
 
 // Runs `touch` on the calling thread; true if it ended in SIGBUS at an address in the page of
 // `word`.

@@ -60,6 +60,8 @@ TEST(FaultOptions, WrongOnesAreRefusedByTheNameOfTheFlag) {
                    o.evict = false;
                  }),
                  "--no-evict");
+  expect_refused(with([](auto& o) { o.record = true, o.threads = 2; }), "--record");
+  expect_refused(with([](auto& o) { o.record = true, o.evict = false; }), "--record");
   expect_refused(with([](auto& o) { o.bytes = kMaxBytes + kPageBytes; }), "--size");
 }
 

@@ -15,6 +15,8 @@
 namespace farpage::cli {
 namespace {
 
+using Words = std::vector<std::string>;
+
 // A directory and a set of environment variables that end with the test.
 class ProgramTest : public testing::Test {
  protected:
@@ -279,7 +281,6 @@ TEST_F(ProgramTest, HelpOfEverySubcommandShowsExamples) {
 }
 
 TEST_F(ProgramTest, CommandLineOfAProgramIsTakenUntouched) {
-  using Words = std::vector<std::string>;
   struct Case {
     Words arguments;
     Words command;

@@ -1,0 +1,104 @@
+#include "bench/pager_model.h"
+
+#include "base/check.h"
+#include "pager/evictor.h"
+
+namespace farpage::bench {
+
+using pager::PageState;
+using pager::PageWord;
+
+namespace {
+
+pager::PageTable make_table(uint64_t pages) {
+  Result<pager::PageTable> table = pager::PageTable::create(pages);
+  FARPAGE_CHECK(table.has_value(), "%s", table.error().message().c_str());
+  return std::move(*table);
+}
+
+}  // namespace
+
+PagerModel::PagerModel(uint64_t pages, uint64_t capacity, const pager::PagerOptions& options)
+    : capacity_(capacity),
+      high_(capacity * options.high_water_percent / 100),
+      low_(capacity * options.low_water_percent / 100),
+      table_(make_table(pages)),
+      hand_(table_),
+      protected_(pages) {}
+
+bool PagerModel::touch(PageAccess access) {
+  const PageIndex page{access.page};
+  const PageWord word = table_.load(page);
+  if (pager::is_resident(word.state())) {
+    if (access.write) write_resident(page, word);
+    return true;
+  }
+  if (used_ > high_)
+    while (used_ > low_ && evict_batch()) {
+    }
+  install(access, word);
+  return false;
+}
+
+void PagerModel::install(PageAccess access, PageWord word) {
+  const PageIndex page{access.page};
+  const bool remote = word.state() == PageState::kRemote;
+  const PageWord fetching = word.to(PageState::kFetching, remote ? PageWord::kFromRemote : 0);
+  table_.transition_owned(page, word, fetching);
+  const PageState state = access.write || !remote ? PageState::kDirty : PageState::kClean;
+  const PageWord here = fetching.to(state);
+  table_.transition_owned(page, fetching,
+                          remote ? came_back(here, epoch()) : stamped(here, epoch()));
+  protected_[access.page] = false;
+  age_clock_ += pager::age_step(capacity_);
+  ++used_;
+}
+
+void PagerModel::write_resident(PageIndex page, PageWord word) {
+  if (word.state() == PageState::kDirty && !protected_[page.value]) return;
+  const PageWord held = word.to(PageState::kUnprotecting);
+  table_.transition_owned(page, word, held);
+  const PageWord dirty = held.to(PageState::kDirty);
+  table_.transition_owned(page, held, word.state() == PageState::kClean ? dirty : in_use(dirty));
+  protected_[page.value] = false;
+}
+
+// Evictor::pick() without pins, hints and leases. False: there is nothing to take.
+bool PagerModel::evict_batch() {
+  victims_.clear();
+  do {
+    while (victims_.size() < pager::Evictor::kBatchPages) {
+      const auto due = hand_.next_in_block(epoch());
+      if (!due) break;
+      victims_.push_back(due->page);
+      hand_.took();
+    }
+  } while (victims_.size() < pager::Evictor::kBatchPages && hand_.next_block());
+  protect_spans();
+  for (const PageIndex page : victims_) drop(page);
+  return !victims_.empty();
+}
+
+// As Evictor::protect(): from the first to the last Dirty victim of each block.
+void PagerModel::protect_spans() {
+  const auto block_of = [](PageIndex page) { return page.value / pager::kPagesPerBlock; };
+  std::optional<PageIndex> last;
+  for (const PageIndex victim : victims_) {
+    if (table_.load(victim).state() != PageState::kDirty) continue;
+    const bool same_block = last && block_of(*last) == block_of(victim);
+    const uint64_t first = same_block ? last->value : victim.value;
+    for (uint64_t page = first; page <= victim.value; ++page)
+      if (table_.load(PageIndex{page}).state() == PageState::kDirty) protected_[page] = true;
+    last = victim;
+  }
+}
+
+void PagerModel::drop(PageIndex page) {
+  for (const PageState state : {PageState::kEvicting, PageState::kDropping, PageState::kRemote}) {
+    const PageWord word = table_.load(page);
+    table_.transition_owned(page, word, stamped(word.to(state), epoch()));
+  }
+  --used_;
+}
+
+}  // namespace farpage::bench

@@ -1,0 +1,44 @@
+// PagerModel: the pager's choice of what leaves, with its own page table and eviction hand, and
+// without a kernel, threads or a wire.
+//
+// It sees what the pager sees: touches of pages that are away, the first write to a page that was
+// installed by a read, and writes to pages that were protected with a span of victims. Touches of
+// other pages are hits of which it learns nothing. A batch of victims leaves in an instant, so none
+// of them is rescued.
+#pragma once
+
+#include "bench/replacement.h"
+#include "pager/eviction_hand.h"
+#include "pager/options.h"
+#include "pager/page_table.h"
+
+namespace farpage::bench {
+
+// Threads: one.
+class PagerModel final : public ReplacementPolicy {
+ public:
+  // `capacity`: the budget (--local); the water marks are those of `options`.
+  PagerModel(uint64_t pages, uint64_t capacity, const pager::PagerOptions& options = {});
+  bool touch(PageAccess access) override;
+
+  uint64_t resident_pages() const { return used_; }
+
+ private:
+  uint8_t epoch() const { return pager::epoch_of(age_clock_); }
+  void install(PageAccess access, pager::PageWord word);
+  void write_resident(PageIndex page, pager::PageWord word);
+  bool evict_batch();
+  void protect_spans();
+  void drop(PageIndex page);
+
+  const uint64_t capacity_;
+  const uint64_t high_, low_;
+  pager::PageTable table_;
+  pager::EvictionHand hand_;
+  std::vector<bool> protected_;     // Dirty pages that the next write faults on all the same
+  std::vector<PageIndex> victims_;  // of the batch, in address order
+  uint64_t used_ = 0;
+  uint64_t age_clock_ = 0;
+};
+
+}  // namespace farpage::bench

@@ -1,0 +1,100 @@
+// Replacement policies of the literature, each told of every access: what the pager is compared
+// with by `farpage bench replay`. All but S3-FIFO are in any textbook; its source is with its
+// class.
+#pragma once
+
+#include <cstdint>
+#include <list>
+#include <vector>
+
+#include "bench/access_trace.h"
+
+namespace farpage::bench {
+
+// Threads: one.
+// Invariant: at most `capacity` pages are resident after each touch.
+class ReplacementPolicy {
+ public:
+  virtual ~ReplacementPolicy() = default;
+  // Was the page resident? It is afterwards.
+  virtual bool touch(PageAccess access) = 0;
+};
+
+// For each: pages below `pages`, of which `capacity` >= 1 fit.
+
+// Pages leave in the order in which they came.
+class Fifo final : public ReplacementPolicy {
+ public:
+  Fifo(uint64_t pages, uint64_t capacity) : resident_(pages), ring_(capacity) {}
+  bool touch(PageAccess access) override;
+
+ private:
+  std::vector<bool> resident_;
+  std::vector<uint32_t> ring_;
+  uint64_t used_ = 0;
+  uint64_t oldest_ = 0;
+};
+
+// A hand goes round the frames and takes the first page that was not touched since it last came by
+// (Corbato, "A paging experiment with the Multics system", 1969). A page comes untouched.
+class Clock final : public ReplacementPolicy {
+ public:
+  Clock(uint64_t pages, uint64_t capacity)
+      : resident_(pages), accessed_(pages), frames_(capacity) {}
+  bool touch(PageAccess access) override;
+
+ private:
+  uint64_t free_frame();
+
+  std::vector<bool> resident_;
+  std::vector<bool> accessed_;
+  std::vector<uint32_t> frames_;
+  uint64_t used_ = 0;
+  uint64_t hand_ = 0;
+};
+
+// The page leaves that was not touched for the longest time.
+class Lru final : public ReplacementPolicy {
+ public:
+  Lru(uint64_t pages, uint64_t capacity) : capacity_(capacity), resident_(pages), place_(pages) {}
+  bool touch(PageAccess access) override;
+
+ private:
+  const uint64_t capacity_;
+  std::list<uint32_t> order_;  // last touched first
+  std::vector<bool> resident_;
+  std::vector<std::list<uint32_t>::iterator> place_;
+};
+
+// S3-FIFO: a small queue that sorts out what is touched once, a main queue, and a ghost queue of
+// page numbers that have left the small one (Yang, Zhang, Qiu, Yue, Rashmi: "FIFO queues are all
+// you need for cache eviction", SOSP 2023, algorithm 1): the small queue is a tenth of the
+// capacity, the ghost queue has as many entries as the main one, counters end at 3. A page is in
+// the ghost queue while few enough have entered it after this one, as the paper proposes.
+class S3Fifo final : public ReplacementPolicy {
+ public:
+  S3Fifo(uint64_t pages, uint64_t capacity);
+  bool touch(PageAccess access) override;
+
+ private:
+  struct Page {
+    bool resident = false;
+    uint8_t touches = 0;
+    uint64_t ghost = 0;  // how many had entered the ghost queue with it; 0: it is not there
+  };
+  void evict();
+  void evict_small();
+  void evict_main();
+  bool is_ghost(const Page& page) const {
+    return page.ghost > 0 && ghosts_ - page.ghost < main_target_;
+  }
+
+  const uint64_t capacity_;
+  const uint64_t small_target_;
+  const uint64_t main_target_;
+  std::vector<Page> pages_;
+  std::list<uint32_t> small_, main_;  // last come first
+  uint64_t ghosts_ = 0;               // that have ever entered their queue
+};
+
+}  // namespace farpage::bench

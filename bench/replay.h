@@ -1,0 +1,43 @@
+// Replay: how often each replacement policy would have missed on a recorded trace.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string_view>
+#include <vector>
+
+#include "bench/access_trace.h"
+#include "bench/replacement.h"
+
+namespace farpage::bench {
+
+enum class PolicyKind : uint8_t { kFifo, kClock, kLru, kS3Fifo, kPager };
+inline constexpr PolicyKind kPolicyKinds[] = {PolicyKind::kFifo, PolicyKind::kClock,
+                                              PolicyKind::kLru, PolicyKind::kS3Fifo,
+                                              PolicyKind::kPager};
+std::string_view to_string(PolicyKind kind);
+
+std::unique_ptr<ReplacementPolicy> make_policy(PolicyKind kind, uint64_t pages, uint64_t capacity);
+
+// Of the accesses after the warm-up.
+struct PolicyResult {
+  PolicyKind kind = PolicyKind::kFifo;
+  uint64_t misses = 0;
+  uint64_t reads = 0;  // misses of pages that had been touched before: the others are zero pages
+};
+PolicyResult replay(PolicyKind kind, const AccessTrace& trace, uint64_t capacity);
+
+struct ReplayResult {
+  uint64_t capacity = 0;               // pages
+  uint64_t accesses = 0;               // counted ones
+  std::vector<PolicyResult> policies;  // in the order of kPolicyKinds
+
+  double miss_ratio(const PolicyResult& policy) const;
+  // 0 when LRU never misses.
+  double ratio_to_lru(const PolicyResult& policy) const;
+};
+// With room for `local_percent` (1 to 100) of the trace's pages, at least one. kInvalid when the
+// warm-up is all there is.
+Result<ReplayResult> replay_all(const AccessTrace& trace, uint32_t local_percent);
+
+}  // namespace farpage::bench

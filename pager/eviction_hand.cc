@@ -1,0 +1,40 @@
+#include "pager/eviction_hand.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace farpage::pager {
+
+std::optional<EvictionHand::Due> EvictionHand::next_in_block(uint8_t now) {
+  if (table_.resident_in_block(block_) == 0) return std::nullopt;
+  const uint64_t first = block_ * kPagesPerBlock;
+  const uint64_t pages = std::min<uint64_t>(kPagesPerBlock, table_.pages() - first);
+  while (page_in_block_ < pages) {
+    const PageIndex page{first + page_in_block_++};
+    const PageWord word = table_.load(page);
+    if (word.state() != PageState::kClean && word.state() != PageState::kDirty) continue;
+    if (static_cast<uint8_t>(now - word.epoch()) < minimum_age_) continue;
+    if (!spares_ || word.passes() == 0) return Due{page, word};
+    (void)table_.set_passes(page, word, word.passes() - 1);  // else it was touched just now
+  }
+  return std::nullopt;
+}
+
+bool EvictionHand::next_block() {
+  page_in_block_ = 0;
+  if (++block_ < table_.blocks()) return true;
+  block_ = 0;
+  if (std::exchange(took_any_, false)) {
+    minimum_age_ = kMinimumAge;
+    spares_ = true;
+    return false;
+  }
+  // Where each page is worth sparing, none is. A round more is all that this costs, however many
+  // passes there are.
+  if (std::exchange(spares_, false)) return true;
+  if (minimum_age_ == 0) return false;
+  minimum_age_ = static_cast<uint8_t>(minimum_age_ / 2);  // what is left is younger than asked for
+  return true;
+}
+
+}  // namespace farpage::pager

@@ -1,0 +1,41 @@
+// A victim that is written before it has left.
+#include <gtest/gtest.h>
+
+#include <thread>
+
+#include "interrupted_space.h"
+#include "rig.h"
+
+namespace farpage::pager {
+namespace {
+
+constexpr PageIndex kVictim{7};
+
+TEST(Rescue, WriteToAVictimKeepsItWithoutARead) {
+  InterruptedSpace* space = nullptr;
+  Rig rig({.transport = rdma::TransportKind::kLoop,
+           .workers = 2,
+           .wrap_space = [&space](std::unique_ptr<uffd::AddressSpace> real) {
+             auto wrapped = std::make_unique<InterruptedSpace>(std::move(real));
+             space = wrapped.get();
+             return wrapped;
+           }});
+  volatile uint64_t* words = rig.page(kVictim.value);
+  words[0] = 1;
+  // A page that is not in the table yet is not evicted, and the wish is forgotten.
+  ASSERT_TRUE(comes_true([&] { return rig.stats().faults_zero == 1; }));
+
+  space->interrupt(InterruptedSpace::Call::kProtect, kVictim, [&] { words[1] = 2; });
+  rig.pager().evict_soon({kVictim, 1});
+  ASSERT_TRUE(comes_true([&] { return rig.stats().evictions_cancelled == 1; }));
+  EXPECT_FALSE(rig.pager().is_away(kVictim));
+  EXPECT_EQ(words[0], 1U);
+  EXPECT_EQ(words[1], 2U);
+  const PagerStats stats = rig.stats();
+  EXPECT_EQ(stats.faults_rescued, 1U);
+  EXPECT_EQ(stats.evictions(), 0U);
+  EXPECT_EQ(stats.reads, 0U);
+}
+
+}  // namespace
+}  // namespace farpage::pager

@@ -1,0 +1,133 @@
+// Traces short enough to be followed by hand. Letters are pages.
+#include "bench/replay.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "bench/pager_model.h"
+#include "bench/touch_order.h"
+
+namespace farpage::bench {
+namespace {
+
+constexpr uint64_t kLetters = 26;
+
+// "a.b" for a miss, a hit, a miss: what the policy does with the letters, of which capitals write.
+std::string outcome_of(PolicyKind kind, uint64_t capacity, const std::string& touches) {
+  const auto policy = make_policy(kind, kLetters, capacity);
+  std::string outcome;
+  for (const char c : touches) {
+    const bool write = c >= 'A' && c <= 'Z';
+    const auto page = static_cast<uint32_t>(c - (write ? 'A' : 'a'));
+    outcome += policy->touch({page, write}) ? '.' : c;
+  }
+  return outcome;
+}
+
+TEST(Replacement, FifoForgetsWhatCameFirstHoweverOftenItWasTouched) {
+  EXPECT_EQ(outcome_of(PolicyKind::kFifo, 3, "abcaadabcd"), "abc..dabcd");
+}
+
+TEST(Replacement, LruForgetsWhatWasTouchedLongestAgo) {
+  // d takes b's place, b takes c's, c takes d's, d takes a's.
+  EXPECT_EQ(outcome_of(PolicyKind::kLru, 3, "abcaadabcd"), "abc..d.bcd");
+  EXPECT_EQ(outcome_of(PolicyKind::kLru, 3, "abcabdab"), "abc..d..");
+}
+
+TEST(Replacement, ClockGivesATouchedPageASecondChance) {
+  // d: the hand passes a, which was touched, and takes b. b: it takes c. e: it passes a again, once
+  // more touched, and takes d.
+  EXPECT_EQ(outcome_of(PolicyKind::kClock, 3, "abcadabaeabd"), "abc.d.b.e..d");
+  // All touched: one round only clears the bits, and the first page leaves.
+  EXPECT_EQ(outcome_of(PolicyKind::kClock, 2, "ababcb"), "ab..c.");
+}
+
+TEST(Replacement, S3FifoLetsAScanPassThroughTheSmallQueue) {
+  // Capacity 10: the small queue's tenth is one page. a and b are touched twice while they are
+  // small; then twelve pages are touched once each, which leave by the small queue.
+  EXPECT_EQ(outcome_of(PolicyKind::kS3Fifo, 10, "abaabbcdefghijklmnab"), "ab....cdefghijklmn..");
+  // FIFO would have lost both.
+  EXPECT_EQ(outcome_of(PolicyKind::kFifo, 10, "abaabbcdefghijklmnab"), "ab....cdefghijklmnab");
+}
+
+TEST(Replacement, S3FifoPutsAGhostIntoTheMainQueue) {
+  // Capacity 4: one page small, three main, three ghosts. e pushes a out; a comes back from the
+  // ghosts into the main queue, and f to i push out what is in the small one.
+  EXPECT_EQ(outcome_of(PolicyKind::kS3Fifo, 4, "abcdeafghia"), "abcdeafghi.");
+  EXPECT_EQ(outcome_of(PolicyKind::kFifo, 4, "abcdeafghia"), "abcdeafghia");
+}
+
+TEST(Replacement, OnePlaceIsEnoughForEachPolicy) {
+  for (const PolicyKind kind : kPolicyKinds)
+    EXPECT_EQ(outcome_of(kind, 1, "aabba"), "a.b.a") << to_string(kind);
+}
+
+TEST(Replacement, WhatFitsIsMissedOnce) {
+  for (const PolicyKind kind : kPolicyKinds) {
+    const auto policy = make_policy(kind, 50, 100);
+    size_t misses = 0;
+    for (uint32_t i = 0; i < 500; ++i) misses += policy->touch({i * 7 % 50, false}) ? 0 : 1;
+    EXPECT_EQ(misses, 50U) << to_string(kind);
+  }
+}
+
+TEST(Replay, CountsWhatComesAfterTheWarmUp) {
+  AccessTrace trace(4);
+  for (const uint32_t page : {0U, 1U, 2U}) trace.add({page, true});
+  trace.end_warm_up();
+  for (const uint32_t page : {2U, 0U, 3U, 0U}) trace.add({page, false});
+  const PolicyResult fifo = replay(PolicyKind::kFifo, trace, 2);
+  EXPECT_EQ(fifo.misses, 2U);  // 0 and 3
+  EXPECT_EQ(fifo.reads, 1U);   // 3 was never touched before: a zero page
+  const Result<ReplayResult> all = replay_all(trace, 50);
+  ASSERT_TRUE(all);
+  EXPECT_EQ(all->capacity, 2U);
+  EXPECT_EQ(all->accesses, 4U);
+  EXPECT_EQ(all->policies.size(), std::size(kPolicyKinds));
+  EXPECT_DOUBLE_EQ(all->miss_ratio(fifo), 0.5);
+  EXPECT_DOUBLE_EQ(all->ratio_to_lru(fifo), 1);
+}
+
+TEST(Replay, TraceThatIsAllWarmUpIsRefused) {
+  AccessTrace trace(1);
+  trace.add({0, true});
+  trace.end_warm_up();
+  EXPECT_FALSE(replay_all(trace, 25));
+}
+
+TEST(PagerModel, StaysWithinTheBudgetAndEvictsInBatches) {
+  constexpr uint64_t kPages = 4096;
+  PagerModel model(kPages, 1024);
+  uint64_t highest = 0;
+  for (uint32_t page = 0; page < kPages; ++page) {
+    (void)model.touch({page, true});
+    highest = std::max(highest, model.resident_pages());
+  }
+  EXPECT_EQ(highest, 1024U * 97 / 100 + 1);
+  EXPECT_GE(model.resident_pages(), 1024U * 94 / 100 - 256);
+}
+
+// What the pager is to reach: within a tenth of LRU, which sees every touch.
+TEST(PagerModel, MissesAtMostATenthMoreThanLruOnZipf) {
+  constexpr uint32_t kPages = 16'384;
+  constexpr uint32_t kLocalPercent = 25;
+  for (const uint64_t seed : {1, 2, 3}) {
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    AccessTrace trace(kPages);
+    for (uint32_t page = 0; page < kPages; ++page) trace.add({page, true});
+    TouchOrder order(Pattern::kZipf, {0, kPages}, seed);
+    const auto touch = [&](int touches) {
+      for (int i = 0; i < touches; ++i) trace.add({static_cast<uint32_t>(order.next()), false});
+    };
+    touch(2 * kPages);
+    trace.end_warm_up();
+    touch(100'000);
+    const Result<ReplayResult> result = replay_all(trace, kLocalPercent);
+    ASSERT_TRUE(result);
+    EXPECT_LE(result->ratio_to_lru(result->policies.back()), 1.10);
+  }
+}
+
+}  // namespace
+}  // namespace farpage::bench
