@@ -21,12 +21,9 @@ import sys
 import tempfile
 
 import swap_devices
+from systems import BUILD, ROOT, systems_here
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-BUILD = ROOT / "build/release"
 MIB = 1 << 20
-# What the program needs beside the memory it touches: libraries, page tables, its own tables.
-LIMIT_ALLOWANCE = 8 * MIB
 
 
 def parse_arguments():
@@ -47,52 +44,16 @@ def parse_arguments():
     return parser.parse_args()
 
 
-class Farpage:
-    def __init__(self, transport):
-        self.name, self.transport = f"farpage {transport}", transport
-
-    @contextlib.contextmanager
-    def running(self, size):
-        yield
-
-    def measure(self, arguments, local):
-        environment = dict(os.environ, FARPAGE_LOG_LEVEL="error")
-        return run([BUILD / "farpage", "run", "--local", str(local), "--lend", f"{2 * arguments[0]}",
-                    "--transport", self.transport, "--"], arguments, env=environment)
-
-
-class KernelSwap:
-    def __init__(self, name, device, *words):
-        self.name, self.device, self.words = f"swap {name}", device, words
-
-    @contextlib.contextmanager
-    def running(self, size):
-        with self.device(2 * size, *self.words) as device, swap_devices.swap_on(device):
-            yield
-
-    def measure(self, arguments, local):
-        with swap_devices.memory_limit(local + LIMIT_ALLOWANCE) as enter:
-            return run([], arguments, preexec_fn=enter)
-
-
-def run(before, arguments, **how):
-    words = [*before, BUILD / "random_touch", *map(str, arguments)]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=300, **how)
+def run(system, local, arguments):
+    with system.confine(local) as (before, how):
+        words = [*before, BUILD / "random_touch", *map(str, arguments)]
+        done = subprocess.run(words, capture_output=True, text=True, timeout=300, **how)
     if done.returncode != 0:
         raise RuntimeError(f"{' '.join(map(str, words))}: status {done.returncode}: {done.stderr[-2000:]}")
     result = json.loads(done.stdout)
     if result["timed_faults"] == 0:
         raise RuntimeError(f"{' '.join(map(str, words))}: not one touch was of a page that was away")
     return result
-
-
-def systems_here():
-    if "LAB_VM" not in os.environ:
-        return [Farpage("shm"), Farpage("tcp"), KernelSwap("zram", swap_devices.zram),
-                KernelSwap("loop on tmpfs", swap_devices.loop)]
-    address = os.environ["LAB_IP"]
-    return [Farpage("verbs"), KernelSwap("NVMe-oF/RDMA", swap_devices.nvme_rdma, address),
-            KernelSwap("NBD/TCP", swap_devices.nbd, address), KernelSwap("zram", swap_devices.zram)]
 
 
 def floors():
@@ -131,9 +92,9 @@ def measure_all(options, systems):
                         for threads in options.threads:
                             print(f"compare: round {number + 1} of {options.rounds}, {system.name}, "
                                   f"{share} % local, {writes} % writes, {threads} thread(s)", file=sys.stderr)
-                            local = size * share // 100
-                            result = system.measure([size, threads, writes, options.touches,
-                                                     options.seconds, number + 1], local)
+                            result = run(system, size * share // 100,
+                                         [size, threads, writes, options.touches, options.seconds,
+                                          number + 1])
                             samples.append({"round": number + 1, "system": system.name, "share": share,
                                             "writes": writes, "threads": threads, **result})
     return samples

@@ -1,0 +1,192 @@
+#!/usr/bin/env python3
+"""Real programs with part of their memory here: farpage beside kernel swap.
+
+  ./dev bench programs                    sort, sqlite3, redis-server, a graph walk in Python
+  ./dev bench programs redis --shares 50
+
+Each program runs plainly first: that is what all others are compared with, in run time (redis: in
+requests per second) and in output, which must be the same. A share is a part of the plain run's peak of
+resident memory. The table shows medians of the rounds, as slowdowns against the plain run. Needs root.
+"""
+import argparse
+import json
+import os
+import random
+import shutil
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+from systems import BUILD, systems_here
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+PATIENCE = 600
+SQL = """
+CREATE TABLE item(id INTEGER PRIMARY KEY, name TEXT, price INTEGER, note BLOB);
+WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 150000)
+INSERT INTO item SELECT i, 'name-' || (i * 7919 % 300000), i * 31 % 1009, hex(i * 2654435761) || printf('%0300d', i)
+  FROM n;
+CREATE INDEX by_name ON item(name);
+SELECT count(*), sum(price), sum(length(note)), max(name) FROM item;
+SELECT count(*) FROM item a JOIN item b ON b.name = 'name-' || a.id WHERE a.price < 100;
+UPDATE item SET note = note || 'x' WHERE price % 5 = 0;
+SELECT count(*), sum(length(note)) FROM item;
+"""
+
+
+class Command:
+    """A program that runs to its end; its rate is one over the time it takes."""
+
+    def __init__(self, name, words):
+        self.name, self.words = name, words
+
+    def run(self, before, how):
+        with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
+            begin = time.monotonic()
+            status, peak = finish(subprocess.Popen([*before, *self.words], stdout=output, stderr=errors, **how))
+            seconds = time.monotonic() - begin
+            output.seek(0)
+            errors.seek(0)
+            if status != 0:
+                raise RuntimeError(f"{self.name}: status {status}: {errors.read()[-2000:].decode()}")
+            return {"run": 1 / seconds}, output.read(), peak
+
+
+class Redis:
+    """redis-server, asked for values of 1 KiB by Zipf's law."""
+    name = "redis"
+    keys, value_bytes, seconds = 100_000, 1024, 4
+
+    def __init__(self, folder):
+        self.socket = os.path.join(folder, "redis.socket")
+        self.server = os.path.join(folder, "redis-server")
+        # One binary with several names; this one is in a package without a service that starts.
+        os.symlink(program("redis-check-rdb"), self.server)
+
+    def run(self, before, how):
+        server = subprocess.Popen([*before, self.server, "--port", "0", "--unixsocket", self.socket,
+                                   "--save", "", "--appendonly", "no"],
+                                  stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, **how)
+        try:
+            self.wait_for_socket(server)
+            done = subprocess.run([BUILD / "redis_zipf", self.socket, str(self.keys), str(self.value_bytes),
+                                   str(self.seconds)], capture_output=True, text=True, timeout=PATIENCE)
+            if done.returncode != 0:
+                raise RuntimeError(f"redis_zipf: status {done.returncode}: {done.stdout}{done.stderr}")
+        finally:
+            server.terminate()
+            _, peak = finish(server)
+        found = json.loads(done.stdout)
+        return {"GET": found["gets_per_s"], "SET": found["sets_per_s"]}, found["wrong"], peak
+
+    def wait_for_socket(self, server):
+        for _ in range(1000):
+            with socket.socket(socket.AF_UNIX) as connection:
+                if connection.connect_ex(self.socket) == 0:
+                    return
+            if server.poll() is not None:
+                break
+            time.sleep(0.02)
+        raise RuntimeError("redis-server does not listen")
+
+
+def measure(options, programs):
+    samples = []
+
+    def take(each, system, share, before, how):
+        rates, output, peak = each.run(before, how)
+        samples.append({"program": each.name, "system": system, "share": share, "peak_bytes": peak,
+                        "rates": rates})
+        return output, peak
+
+    for number in range(options.rounds):
+        for each in programs:
+            expected, peak = take(each, "plain", 100, [], {})
+            for system in systems_here():
+                with system.running(peak):
+                    for share in options.shares:
+                        print(f"programs: round {number + 1} of {options.rounds}, {each.name}, {system.name}, "
+                              f"{share} % of {peak >> 20} MiB", file=sys.stderr)
+                        with system.confine(peak * share // 100) as (before, how):
+                            output, _ = take(each, system.name, share, before, how)
+                        if output != expected:
+                            raise RuntimeError(f"{each.name} in {system.name}: the output differs")
+    return samples
+
+
+def table(options, samples):
+    def median(what, **wanted):
+        return statistics.median(sample["rates"][what] for sample in samples
+                                 if all(sample[key] == value for key, value in wanted.items()))
+
+    lines = [f"{'':24}" + "".join(f"{share:>9} %" for share in options.shares) + "   of the peak local"]
+    for name in dict.fromkeys(sample["program"] for sample in samples):
+        mine = [sample for sample in samples if sample["program"] == name]
+        peak = statistics.median(sample["peak_bytes"] for sample in mine if sample["system"] == "plain")
+        for what in mine[0]["rates"]:
+            plain = median(what, program=name, system="plain")
+            score = f"{1 / plain:.2f} s" if what == "run" else f"{plain:,.0f} {what}/s"
+            lines.append(f"{name}: plain {score}, peak {int(peak) >> 20} MiB")
+            for system in dict.fromkeys(sample["system"] for sample in mine if sample["system"] != "plain"):
+                lines.append(f"  {system:22}" + "".join(
+                    f"{plain / median(what, program=name, system=system, share=share):10.2f}x"
+                    for share in options.shares))
+    return "\n".join(lines)
+
+
+def finish(process):
+    """Its status, and the most that it, or one it waited for, had resident."""
+    watch = threading.Timer(PATIENCE, process.kill)
+    watch.start()
+    _, status, usage = os.wait4(process.pid, 0)
+    watch.cancel()
+    process.returncode = os.waitstatus_to_exitcode(status)
+    return process.returncode, usage.ru_maxrss << 10
+
+
+def program(name):
+    return shutil.which(name, path="/usr/bin:/bin") or sys.exit(f"{name} is not installed: ./dev setup programs")
+
+
+def make_programs(folder):
+    lines = os.path.join(folder, "lines")
+    source = random.Random(1)
+    with open(lines, "wb") as file:
+        for _ in range(160_000):
+            file.write(source.randbytes(200).hex().encode() + b"\n")
+    return [Command("sort", [program("sort"), "-S", "1G", "--parallel=1", lines]),
+            Command("sqlite", [program("sqlite3"), ":memory:", SQL]),
+            Command("graph", [program("python3"), os.path.join(HERE, "graph_walk.py"), "150000", "1000000"]),
+            Redis(folder)]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, prog="./dev bench programs",
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("programs", nargs="*", metavar="PROGRAM", help="sort, sqlite, graph, redis (default: all)")
+    parser.add_argument("--rounds", type=int, default=3, help="(%(default)s)")
+    parser.add_argument("--shares", type=int, nargs="+", default=[100, 75, 50, 25], metavar="PERCENT",
+                        help="of the plain run's peak that stay local (%(default)s)")
+    parser.add_argument("--json", metavar="FILE", help="write every single result there")
+    options = parser.parse_args()
+    if os.geteuid() != 0:
+        sys.exit("programs: swap devices and memory limits need root")
+    with tempfile.TemporaryDirectory(prefix="farpage-programs-") as folder:
+        programs = make_programs(folder)
+        unknown = set(options.programs) - {each.name for each in programs}
+        if unknown:
+            parser.error(f"no program {', '.join(sorted(unknown))} (sort, sqlite, graph, redis)")
+        samples = measure(options, [each for each in programs if each.name in (options.programs or [each.name])])
+    if options.json:
+        with open(options.json, "w", encoding="ascii") as file:
+            json.dump({"benchmark": "programs", "command": sys.argv, "rounds": options.rounds,
+                       "samples": samples}, file, indent=2)
+    print(table(options, samples))
+
+
+if __name__ == "__main__":
+    main()

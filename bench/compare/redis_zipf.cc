@@ -1,0 +1,204 @@
+// redis_zipf: a client of redis-server whose keys are asked for by Zipf's law.
+//
+//   redis_zipf SOCKET KEYS VALUE_BYTES SECONDS [SEED]
+//
+// Sets every key, then gets keys of Zipf-distributed rank (exponent 0.99) for SECONDS, then sets
+// such keys for SECONDS, 16 commands in flight. Each value that comes back is compared with the one
+// that was set. Prints one JSON object; status 1 when a value was wrong.
+#include <fmt/format.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/fd.h"
+#include "bench/touch_order.h"
+
+namespace {
+
+using farpage::SteadyClock;
+
+constexpr size_t kInFlight = 16;
+
+struct Settings {
+  std::string socket_path;
+  uint64_t keys = 0;
+  size_t value_bytes = 0;
+  farpage::Nanoseconds time{0};
+  uint64_t seed = 1;
+};
+
+[[noreturn]] void give_up(const char* what) {
+  std::perror(fmt::format("redis_zipf: {}", what).c_str());
+  std::exit(2);
+}
+
+// Replies in the order of the commands. Threads: one.
+class Connection {
+ public:
+  explicit Connection(const std::string& path) : socket_(::socket(AF_UNIX, SOCK_STREAM, 0)) {
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    path.copy(address.sun_path, sizeof address.sun_path - 1);
+    if (::connect(socket_.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0)
+      give_up("connect");
+  }
+
+  void send(std::string_view bytes) {
+    while (!bytes.empty()) {
+      const ssize_t sent = ::send(socket_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
+      if (sent <= 0) give_up("send");
+      bytes.remove_prefix(static_cast<size_t>(sent));
+    }
+  }
+  // "+OK", or the value of "$5"; valid until the next call.
+  std::string_view reply() {
+    const std::string_view line = take(line_bytes());
+    if (line.front() != '$') return line.substr(0, line.size() - 2);
+    const size_t bytes = std::strtoull(line.data() + 1, nullptr, 10);
+    return take(bytes + 2).substr(0, bytes);
+  }
+
+ private:
+  size_t line_bytes() {
+    for (;;) {
+      const size_t end = std::string_view(buffer_).substr(begin_).find("\r\n");
+      if (end != std::string_view::npos) return end + 2;
+      receive();
+    }
+  }
+  std::string_view take(size_t bytes) {
+    while (buffer_.size() - begin_ < bytes) receive();
+    begin_ += bytes;
+    return std::string_view(buffer_).substr(begin_ - bytes, bytes);
+  }
+  void receive() {
+    char piece[64 << 10];
+    const ssize_t got = ::recv(socket_.get(), piece, sizeof piece, 0);
+    if (got <= 0) give_up("recv");
+    buffer_.erase(0, begin_);
+    begin_ = 0;
+    buffer_.append(piece, static_cast<size_t>(got));
+  }
+
+  const farpage::Fd socket_;
+  std::string buffer_;
+  size_t begin_ = 0;
+};
+
+// Threads: one.
+class Load {
+ public:
+  explicit Load(const Settings& settings)
+      : settings_(settings),
+        connection_(settings.socket_path),
+        order_(farpage::bench::Pattern::kZipf, {0, settings.keys}, settings.seed),
+        versions_(settings.keys) {}
+
+  void fill() {
+    for (uint64_t key = 0; key < settings_.keys; key += kInFlight) {
+      keys_.clear();
+      for (uint64_t i = key; i < std::min(key + kInFlight, settings_.keys); ++i) keys_.push_back(i);
+      set_all();
+    }
+  }
+  double gets_per_s() {
+    return rate([this] { get_all(); });
+  }
+  double sets_per_s() {
+    return rate([this] { set_all(); });
+  }
+  uint64_t wrong() const { return wrong_; }
+
+ private:
+  template <typename Batch>
+  double rate(Batch batch) {
+    const farpage::Instant start = SteadyClock::read();
+    uint64_t commands = 0;
+    farpage::Nanoseconds taken{0};
+    for (; taken < settings_.time; taken = SteadyClock::read() - start, commands += kInFlight) {
+      keys_.clear();
+      for (size_t i = 0; i < kInFlight; ++i) keys_.push_back(order_.next());
+      batch();
+    }
+    return static_cast<double>(commands) * 1e9 / static_cast<double>(taken.count());
+  }
+
+  // The key and how often it was set, again and again.
+  void value_of(uint64_t key, std::string& value) const {
+    const std::string word = fmt::format("{}.{}-", key, versions_[key]);
+    value.clear();
+    while (value.size() < settings_.value_bytes) value += word;
+    value.resize(settings_.value_bytes);
+  }
+  void set_all() {
+    request_.clear();
+    for (const uint64_t key : keys_) {
+      ++versions_[key];
+      value_of(key, value_);
+      const std::string name = fmt::format("key:{}", key);
+      fmt::format_to(std::back_inserter(request_), "*3\r\n$3\r\nSET\r\n${}\r\n{}\r\n${}\r\n{}\r\n",
+                     name.size(), name, value_.size(), value_);
+    }
+    connection_.send(request_);
+    for (size_t i = 0; i < keys_.size(); ++i)
+      if (connection_.reply() != "+OK") ++wrong_;
+  }
+  void get_all() {
+    request_.clear();
+    for (const uint64_t key : keys_) {
+      const std::string name = fmt::format("key:{}", key);
+      fmt::format_to(std::back_inserter(request_), "*2\r\n$3\r\nGET\r\n${}\r\n{}\r\n", name.size(),
+                     name);
+    }
+    connection_.send(request_);
+    for (const uint64_t key : keys_) {
+      value_of(key, value_);
+      if (connection_.reply() != value_) ++wrong_;
+    }
+  }
+
+  const Settings& settings_;
+  Connection connection_;
+  farpage::bench::TouchOrder order_;
+  std::vector<uint32_t> versions_;  // of each key
+  std::vector<uint64_t> keys_;      // of the commands in flight
+  std::string request_, value_;
+  uint64_t wrong_ = 0;
+};
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc < 5) {
+    std::fputs(
+        "usage: redis_zipf SOCKET KEYS VALUE_BYTES SECONDS [SEED]\n"
+        "  redis_zipf /run/redis.sock 100000 1024 5\n",
+        stderr);
+    return 2;
+  }
+  const auto number = [&](int i) { return std::strtoull(argv[i], nullptr, 10); };
+  const Settings settings{.socket_path = argv[1],
+                          .keys = number(2),
+                          .value_bytes = number(3),
+                          .time = std::chrono::seconds(number(4)),
+                          .seed = argc > 5 ? number(5) : 1};
+  if (settings.keys < 1 || settings.value_bytes < 1) {
+    std::fputs("redis_zipf: KEYS and VALUE_BYTES: at least 1\n", stderr);
+    return 2;
+  }
+  Load load(settings);
+  load.fill();
+  const double gets = load.gets_per_s();
+  const double sets = load.sets_per_s();
+  fmt::print("{{\"gets_per_s\": {:.0f}, \"sets_per_s\": {:.0f}, \"wrong\": {}}}\n", gets, sets,
+             load.wrong());
+  return load.wrong() == 0 ? 0 : 1;
+}
