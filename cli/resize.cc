@@ -24,7 +24,8 @@ Result<int> resize(const ResizeSettings& settings) {
   const Result<uffd::ResizedProcesses> processes = uffd::resize(socket, settings.local_bytes);
   if (!processes) return fail_with("no budget was changed", processes.error());
   for (const uffd::handover::ResizedProcess& process : *processes)
-    fmt::print("{} (pid {}): {} -> {}\n", process.program, process.pid,
+    fmt::print("{} ({}): {} -> {}\n", process.program,
+               process.pid != 0 ? fmt::format("pid {}", process.pid) : "a child just made",
                format_size(process.before_bytes), format_size(process.after_bytes));
   if (processes->empty())
     fmt::print("no process has far memory yet: they will start with {}\n",

@@ -1,6 +1,7 @@
 #include "cli/run_directory.h"
 
 #include <fmt/format.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cstdlib>
@@ -42,6 +43,12 @@ std::optional<ProcessStatus> status_of(pid_t pid) {
   return status;
 }
 
+// In /tmp anybody may use the name.
+bool is_directory_of(uid_t user, const std::string& path) {
+  struct stat status {};
+  return ::lstat(path.c_str(), &status) == 0 && S_ISDIR(status.st_mode) && status.st_uid == user;
+}
+
 // Where a `farpage run` of this user, whose environment may be another than ours, has its socket.
 std::vector<std::string> socket_paths(pid_t pid, uid_t user) {
   std::vector<std::string> paths;
@@ -49,7 +56,8 @@ std::vector<std::string> socket_paths(pid_t pid, uid_t user) {
        {runtime_directory(), fmt::format("/run/user/{}", user), std::string("/tmp")}) {
     std::error_code ignored;
     for (const auto& entry : std::filesystem::directory_iterator(place, ignored))
-      if (entry.path().filename().string().starts_with(name_of_run(pid)))
+      if (entry.path().filename().string().starts_with(name_of_run(pid)) &&
+          is_directory_of(user, entry.path()))
         paths.push_back(entry.path().string() + kSocketName);
   }
   return paths;
@@ -61,7 +69,7 @@ Result<Fd> connect_to_this(pid_t pid, uid_t user) {
   for (const std::string& path : socket_paths(pid, user)) {
     Result<Fd> socket = uffd::connect_to_pager(path, pid);
     if (socket) return socket;
-    // What nobody listens to was left by one that was killed; a stranger may use the name, too.
+    // What nobody listens to was left by one that was killed.
     if (socket.error().code != ErrorCode::kNotFound) none = std::move(socket);
   }
   return none;

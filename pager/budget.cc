@@ -54,12 +54,40 @@ uint32_t Budget::take_spare(uint32_t pages) {
   return taken;
 }
 
-void Budget::give_back(uint64_t pages) {
-  if (pages == 0) return;
+uint64_t Budget::take_off(uint64_t pages) {
   const uint64_t before = used_.fetch_sub(pages, std::memory_order_seq_cst);
   FARPAGE_CHECK(before >= pages, "%llu pages given back of %llu",
                 static_cast<unsigned long long>(pages), static_cast<unsigned long long>(before));
-  if (ceiling_.load(std::memory_order_relaxed) > limit()) lower_ceiling(before - pages, pages);
+  return before - pages;
+}
+
+void Budget::give_back(uint64_t pages) {
+  if (pages == 0) return;
+  const uint64_t used = take_off(pages);
+  if (used <= limit()) lower_ceiling(used, 0);
+  wake_waiters();
+}
+
+void Budget::evicted(uint64_t pages) {
+  if (pages == 0) return;
+  lower_ceiling(take_off(pages), (pages + 1) / 2);
+  wake_waiters();
+}
+
+void Budget::inherit(uint64_t pages) {
+  const std::lock_guard lock(resize_mutex_);
+  const uint64_t used = used_.fetch_add(pages, std::memory_order_relaxed) + pages;
+  ceiling_.store(std::max(limit(), used), std::memory_order_relaxed);
+}
+
+void Budget::restore_limit() {
+  const std::lock_guard lock(resize_mutex_);
+  const uint64_t ceiling = ceiling_.load(std::memory_order_relaxed);
+  ceiling_.store(std::max(ceiling, used()), std::memory_order_relaxed);
+  lifted_.fetch_sub(1, std::memory_order_relaxed);
+}
+
+void Budget::wake_waiters() {
   // Pairs with the waiter's increment of room_waiters_ before it looks at the sequence again.
   room_sequence_.fetch_add(1, std::memory_order_seq_cst);
   if (room_waiters_.load(std::memory_order_seq_cst) != 0) futex_wake(room_sequence_);
@@ -75,11 +103,12 @@ void Budget::resize(uint64_t limit_pages) {
   interrupt();  // whoever sees its sequences sees the stores above
 }
 
-void Budget::lower_ceiling(uint64_t used, uint64_t freed) {
+void Budget::lower_ceiling(uint64_t used, uint64_t room) {
+  if (ceiling_.load(std::memory_order_relaxed) <= limit()) return;
   const std::lock_guard lock(resize_mutex_);
   const uint64_t ceiling = ceiling_.load(std::memory_order_relaxed);
-  const uint64_t wanted = std::min(ceiling, used + (freed + 1) / 2);
-  ceiling_.store(used <= limit() ? limit() : std::max(limit(), wanted), std::memory_order_relaxed);
+  const uint64_t wanted = used <= limit() ? limit() : std::min(ceiling, used + room);
+  ceiling_.store(std::max(limit(), wanted), std::memory_order_relaxed);
 }
 
 void Budget::wait_for_room(Nanoseconds timeout) {

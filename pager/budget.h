@@ -9,16 +9,17 @@
 
 namespace farpage::pager {
 
-// The water marks move with the limit. After it was lowered, what is here already leaves at the
-// evictor's pace, and a fault that waited for all of that would miss its deadline. So a ceiling
-// comes down in place of the limit: of the room that is given back, faults get half.
+// The water marks move with the limit. What is here already when the limit is lowered, or when a
+// child of fork begins with more than its limit, leaves at the evictor's pace, and a fault that
+// waited for all of that would miss its deadline. So a ceiling comes down in place of the limit: of
+// the room that an eviction makes, faults get half.
 //
 // Threads: any.
 // Invariants:
 //  1. used() exceeds the ceiling only by what take_anyway() took, and by what was taken while the
 //     limit was lifted or while the ceiling was higher;
-//  2. the ceiling is the limit, except between a resize() to less than is used and the moment when
-//     no more is used than the limit.
+//  2. the ceiling is the limit, except from when more than that is used (after resize(), inherit()
+//     or restore_limit()) until no more is used than the limit.
 class Budget {
  public:
   // Eviction starts above `high_percent` of the limit and goes on down to `low_percent`: 0 to 100.
@@ -31,13 +32,17 @@ class Budget {
   // As many of `pages` as there is room for below the high-water mark: for what nobody waits for.
   uint32_t take_spare(uint32_t pages);
   void give_back(uint64_t pages);
+  // The same, by the evictor.
+  void evicted(uint64_t pages);
+  // So many are here from the beginning, whatever the limit.
+  void inherit(uint64_t pages);
   // While nothing can be evicted (a fork is under way), no fault may wait for room: it could be a
   // fault of whoever has to finish first. Calls nest.
   void lift_limit() {
     lifted_.fetch_add(1, std::memory_order_relaxed);
     interrupt();
   }
-  void restore_limit() { lifted_.fetch_sub(1, std::memory_order_relaxed); }
+  void restore_limit();
   // Another limit from now on. Wakes those who wait for room, and the evictor.
   void resize(uint64_t limit_pages);
 
@@ -56,8 +61,11 @@ class Budget {
 
  private:
   void signal_pressure();
-  // `freed` pages were given back, and `used` are left.
-  void lower_ceiling(uint64_t used, uint64_t freed);
+  // Pages used afterwards.
+  uint64_t take_off(uint64_t pages);
+  void wake_waiters();
+  // To no less than the limit. No-ops where it is that already.
+  void lower_ceiling(uint64_t used, uint64_t room);
 
   const uint32_t high_percent_;
   const uint32_t low_percent_;

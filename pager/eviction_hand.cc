@@ -4,6 +4,12 @@
 #include <utility>
 
 namespace farpage::pager {
+namespace {
+
+// Where this many pages were passed over for each that was taken, a round is too dear.
+constexpr uint64_t kSparedForOne = 64;
+
+}  // namespace
 
 std::optional<EvictionHand::Due> EvictionHand::next_in_block(uint8_t now) {
   if (table_.resident_in_block(block_) == 0) return std::nullopt;
@@ -16,6 +22,7 @@ std::optional<EvictionHand::Due> EvictionHand::next_in_block(uint8_t now) {
     if (static_cast<uint8_t>(now - word.epoch()) < minimum_age_) continue;
     if (!spares_ || word.passes() == 0) return Due{page, word};
     (void)table_.set_passes(page, word, word.passes() - 1);  // else it was touched just now
+    ++spared_;
   }
   return std::nullopt;
 }
@@ -24,9 +31,11 @@ bool EvictionHand::next_block() {
   page_in_block_ = 0;
   if (++block_ < table_.blocks()) return true;
   block_ = 0;
-  if (std::exchange(took_any_, false)) {
+  const uint64_t taken = std::exchange(taken_, 0);
+  const uint64_t spared = std::exchange(spared_, 0);
+  if (taken > 0) {
     minimum_age_ = kMinimumAge;
-    spares_ = true;
+    spares_ = spared < taken * kSparedForOne;
     return false;
   }
   // Where each page is worth sparing, none is. A round more is all that this costs, however many

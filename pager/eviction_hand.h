@@ -64,7 +64,7 @@ class EvictionHand {
   // page that is passed over for its passes has one less afterwards.
   std::optional<Due> next_in_block(uint8_t now);
   // What next_in_block() said last is taken.
-  void took() { took_any_ = true; }
+  void took() { ++taken_; }
   // On to the next block. False: a round has ended in which something was taken, or in which
   // nothing could be, whatever its age.
   bool next_block();
@@ -74,8 +74,8 @@ class EvictionHand {
   uint64_t block_ = 0;
   uint64_t page_in_block_ = 0;
   uint8_t minimum_age_ = kMinimumAge;  // halved after a round in which nothing was old enough
-  bool spares_ = true;                 // false after a round in which nothing was taken
-  bool took_any_ = false;              // in this round
+  bool spares_ = true;                 // false after a round in which next to nothing was taken
+  uint64_t taken_ = 0, spared_ = 0;    // in this round
 };
 
 }  // namespace farpage::pager

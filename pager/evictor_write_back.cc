@@ -277,7 +277,7 @@ void Evictor::finish_drop(std::span<const uffd::PageRun> spans,
           .add();
     }
   }
-  core_.budget.give_back(freed);
+  core_.budget.evicted(freed);
   // Whoever faulted during the drop waits for this.
   wake_dropped(spans);
 }

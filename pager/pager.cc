@@ -91,7 +91,7 @@ class PagerThreads final : public Pager, private LayerOwner {
 
   void take_over(uint64_t age_clock) {
     core_.age_clock.store(age_clock, std::memory_order_relaxed);
-    budget_.take_anyway(resident_pages());
+    budget_.inherit(resident_pages());
     for (uint8_t i = 0; i < core_.nodes.size(); ++i) node_wanted(NodeIndex{i});
   }
 

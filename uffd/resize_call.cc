@@ -13,6 +13,14 @@ namespace {
 constexpr timeval kAnswerTimeout{.tv_sec = 30, .tv_usec = 0};
 constexpr size_t kMaxProcesses = 1U << 16;
 
+// What came from another user shall not reach the terminal as it is.
+template <size_t kBytes>
+void make_printable(char (&text)[kBytes]) {
+  text[kBytes - 1] = '\0';
+  for (char* c = text; *c != '\0'; ++c)
+    if (static_cast<unsigned char>(*c) < 0x20 || *c == 0x7f) *c = '?';
+}
+
 // Bytes of the next message; 0: the pager has hung up.
 Result<size_t> receive(const Fd& socket, void* buffer, size_t capacity) {
   ssize_t got = 0;
@@ -36,7 +44,7 @@ Status read_welcome(const Fd& socket) {
   FARPAGE_TRY(bytes, receive(socket, &welcome, sizeof welcome));
   if (bytes == 0) return fail(ErrorCode::kUnavailable, "the farpage run ended before it answered");
   if (bytes != sizeof welcome || welcome.magic != handover::kMagic) return not_understood();
-  welcome.reason[sizeof welcome.reason - 1] = '\0';
+  make_printable(welcome.reason);
   if (welcome.status == 0) return {};
   if (welcome.version != handover::kVersion) return not_understood();
   return fail(welcome.status == EINVAL ? ErrorCode::kInvalid : ErrorCode::kConflict,
@@ -53,9 +61,13 @@ Result<Fd> connect_to_pager(const std::string& path, pid_t pager) {
   std::memcpy(address.sun_path, path.c_str(), path.size() + 1);
   FARPAGE_TRY(socket, Fd::from_call(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0),
                                     "socket(AF_UNIX)"));
+  // Of connect(2), too: it waits while many others do.
+  for (const int option : {SO_SNDTIMEO, SO_RCVTIMEO})
+    (void)::setsockopt(socket.get(), SOL_SOCKET, option, &kAnswerTimeout, sizeof kAnswerTimeout);
   if (::connect(socket.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) != 0) {
     if (errno == ENOENT || errno == ECONNREFUSED)
       return fail(ErrorCode::kNotFound, "nobody listens on " + path);
+    if (errno == EAGAIN) return fail(ErrorCode::kTimedOut, "the farpage run does not answer");
     return fail_errno("connecting to " + path);
   }
   // Of whoever called listen().
@@ -66,7 +78,6 @@ Result<Fd> connect_to_pager(const std::string& path, pid_t pager) {
   if (peer.pid != pager)
     return fail(ErrorCode::kNotFound,
                 "process " + std::to_string(peer.pid) + " listens on " + path);
-  (void)::setsockopt(socket.get(), SOL_SOCKET, SO_RCVTIMEO, &kAnswerTimeout, sizeof kAnswerTimeout);
   return socket;
 }
 
@@ -81,7 +92,7 @@ Result<ResizedProcesses> resize(const Fd& socket, uint64_t local_bytes) {
     FARPAGE_TRY(bytes, receive(socket, &process, sizeof process));
     if (bytes == 0) break;
     if (bytes != sizeof process || process.magic != handover::kResizeMagic) return not_understood();
-    process.program[sizeof process.program - 1] = '\0';
+    make_printable(process.program);
     processes.push_back(process);
   }
   return processes;

@@ -115,7 +115,7 @@ TEST(Budget, WaterMarksFollowTheLimit) {
   EXPECT_EQ(budget.take_spare(1000), 0U);
 }
 
-TEST(Budget, WhileItShrinksFaultsGetHalfOfTheRoomThatIsGivenBack) {
+TEST(Budget, WhileItShrinksFaultsGetHalfOfTheRoomThatEvictionsMake) {
   Budget budget(1000, 90, 80);
   for (int i = 0; i < 1000; ++i) ASSERT_TRUE(budget.try_take());
   budget.resize(400);
@@ -124,7 +124,7 @@ TEST(Budget, WhileItShrinksFaultsGetHalfOfTheRoomThatIsGivenBack) {
   while (budget.used() > budget.limit()) {
     ASSERT_LT(++batches, 100U);
     const uint64_t before = budget.used();
-    budget.give_back(20);
+    budget.evicted(20);
     uint64_t taken = 0;
     while (budget.try_take()) ++taken;
     if (budget.used() > budget.limit()) {
@@ -133,6 +133,44 @@ TEST(Budget, WhileItShrinksFaultsGetHalfOfTheRoomThatIsGivenBack) {
   }
   EXPECT_EQ(batches, 59U);  // 10 pages less by each, and all 20 by the last
   EXPECT_FALSE(budget.try_take());
+}
+
+// What the target gives up itself is room for its faults, and takes none of theirs away.
+TEST(Budget, WhileItShrinksWhatIsGivenUpIsRoomForFaults) {
+  Budget budget(1000, 90, 80);
+  for (int i = 0; i < 1000; ++i) ASSERT_TRUE(budget.try_take());
+  budget.resize(400);
+  budget.evicted(20);
+  budget.give_back(1);
+  uint64_t taken = 0;
+  while (budget.try_take()) ++taken;
+  EXPECT_EQ(taken, 11U);
+}
+
+TEST(Budget, FaultsOfAChildThatBeginsAboveItsLimitDoNotWaitForAllOfThat) {
+  Budget budget(400, 90, 80);
+  budget.lift_limit();
+  budget.inherit(1000);
+  budget.resize(300);
+  budget.restore_limit();
+  EXPECT_FALSE(budget.try_take());
+  budget.evicted(20);
+  EXPECT_TRUE(budget.try_take());
+  EXPECT_LE(budget.used(), 990U);
+}
+
+TEST(Budget, FaultsDoNotWaitForAllThatCameWhileTheLimitWasLifted) {
+  Budget budget(100, 90, 80);
+  budget.lift_limit();
+  for (int i = 0; i < 1000; ++i) ASSERT_TRUE(budget.try_take());
+  budget.restore_limit();
+  EXPECT_FALSE(budget.try_take());
+  budget.evicted(20);
+  EXPECT_TRUE(budget.try_take());
+  budget.evicted(900);
+  uint64_t taken = 0;
+  while (budget.try_take()) ++taken;
+  EXPECT_EQ(budget.used(), 100U) << taken;
 }
 
 TEST(Budget, AfterItHasShrunkTheNewLimitHolds) {

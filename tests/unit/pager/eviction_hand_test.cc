@@ -72,6 +72,14 @@ TEST_F(EvictionHandTest, SparesNobodyWhereEverybodyHasPasses) {
   EXPECT_EQ(round(), Pages{5});
 }
 
+// Rounds that bring one page each would be as dear as they are many.
+TEST_F(EvictionHandTest, SparesNobodyAfterARoundThatBroughtNextToNothing) {
+  place(0);
+  for (uint64_t page = 1; page <= 70; ++page) place(page, 15);
+  EXPECT_EQ(round(), Pages{0});
+  EXPECT_EQ(round().size(), 70U);
+}
+
 TEST_F(EvictionHandTest, GoesOnInTheMiddleOfABlock) {
   for (const uint64_t page : {1, 2, 3}) place(page);
   for (const uint64_t page : {1, 2, 3}) {
