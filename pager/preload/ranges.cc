@@ -5,15 +5,16 @@
 
 namespace farpage::preload {
 
-long Ranges::open() {
-  constexpr uint64_t kListBytes = kMaxSpans * sizeof(Span);
-  const long address = system_call(SYS_mmap, nullptr, 2 * kListBytes, PROT_READ | PROT_WRITE,
+long Ranges::open(size_t max_spans) {
+  const uint64_t list_bytes = max_spans * sizeof(Span);
+  const long address = system_call(SYS_mmap, nullptr, 2 * list_bytes, PROT_READ | PROT_WRITE,
                                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (is_error(address)) {
     return address;
   }
   lists_[0].spans = reinterpret_cast<Span*>(address);
-  lists_[1].spans = lists_[0].spans + kMaxSpans;
+  lists_[1].spans = lists_[0].spans + max_spans;
+  max_spans_ = max_spans;
   return 0;
 }
 
@@ -44,7 +45,7 @@ bool Ranges::add(Span span) {
     span.end = spans[last].end > span.end ? spans[last].end : span.end;
     ++last;
   }
-  if (first == last && count == kMaxSpans) {
+  if (first == last && count == max_spans_) {
     return false;
   }
   replace(first, last, &span, 1);
@@ -72,7 +73,7 @@ bool Ranges::remove(Span span) {
   if (spans[last - 1].end > span.end) {
     rest[rest_count++] = {span.end, spans[last - 1].end};
   }
-  if (count - (last - first) + rest_count > kMaxSpans) {
+  if (count - (last - first) + rest_count > max_spans_) {
     return false;
   }
   replace(first, last, rest, rest_count);

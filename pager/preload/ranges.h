@@ -25,8 +25,8 @@ class Ranges {
   Ranges(const Ranges&) = delete;
   Ranges& operator=(const Ranges&) = delete;
 
-  // Reserves the array's memory. 0 or a negative errno.
-  long open();
+  // Reserves the array's memory, for at most `max_spans`. 0 or a negative errno.
+  long open(size_t max_spans = kMaxSpans);
 
   // The lowest span of `bytes` in the set at a multiple of `alignment` (a power of two); empty when
   // there is none.
@@ -77,6 +77,7 @@ class Ranges {
   size_t first_ending_after(uint64_t address) const;
   void replace(size_t first, size_t last, const Span* with, size_t with_count);
 
+  size_t max_spans_ = 0;
   List lists_[2];
   std::atomic<uint32_t> current_{0};
 };

@@ -11,9 +11,9 @@ start_node node-1 256M verbs
 run=("$farpage" run --coordinator http://127.0.0.1:7070 --transport verbs)
 
 section "sort over verbs"
-make_lines 8 >"$work/input"
+make_lines 6 >"$work/input"
 sort -S 40M "$work/input" >"$work/expected"
-timeout -s KILL 60 "${run[@]}" --local 4M --stats-file "$work/stats" -- \
+timeout -s KILL 120 "${run[@]}" --local 4M --stats-file "$work/stats" -- \
   sort -S 40M "$work/input" >"$work/found"
 cmp "$work/expected" "$work/found"
 expect_paging "$work/stats" verbs
