@@ -63,6 +63,27 @@ TEST_P(BenchOver, FaultsWithoutEvictionFetchEachPageOnce) {
   EXPECT_EQ(counts["evicted_written"], 0);
 }
 
+TEST_P(BenchOver, FaultsInTheTouchingThreadsHandlerFetchAndEvict) {
+  const json report = report_of({"fault", "--transport", GetParam(), "--size", "16M", "--local",
+                                 "4M", "--iterations", "4000", "--access", "mixed", "--threads",
+                                 "2", "--faults", "handler"});
+  const json& counts = report["counts"];
+  EXPECT_EQ(counts["touches"], 4000);
+  EXPECT_GT(counts["reads"], 0);
+  EXPECT_GT(counts["evicted_written"], 0);
+  EXPECT_EQ(report["rows"][0]["iterations"], counts["faults"]);
+  EXPECT_NE(report["configuration"]["Faults"].get<std::string>().find("SIGBUS handler"),
+            std::string::npos);
+}
+
+TEST_P(BenchOver, FaultsInTheHandlerWithoutEvictionFetchEachPageOnce) {
+  const json report =
+      report_of({"fault", "--transport", GetParam(), "--size", "16M", "--local", "8M",
+                 "--iterations", "1000", "--no-evict", "--prefetch", "0", "--faults", "handler"});
+  EXPECT_EQ(report["counts"]["faults"], 1000);
+  EXPECT_EQ(report["counts"]["reads"], 1000);
+}
+
 TEST_P(BenchOver, SequentialFaultsArePrefetched) {
   const json report = report_of({"fault", "--transport", GetParam(), "--size", "16M", "--local",
                                  "4M", "--iterations", "4000", "--pattern", "sequential"});
