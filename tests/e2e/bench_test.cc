@@ -194,10 +194,17 @@ TEST(Bench, LadderHasEveryStepInOneTable) {
     EXPECT_EQ(row["iterations"], 500) << row;
   }
   EXPECT_EQ(steps,
-            (std::vector<std::string>{"present page (the clock)", "anonymous zero fault",
-                                      "local userfaultfd fault", "READ, shm", "remote fault, shm",
-                                      "READ, tcp", "remote fault, tcp"}));
-  EXPECT_TRUE(report["figures"].contains("tcp_overhead_percent"));
+            (std::vector<std::string>{
+                "present page (the clock)", "anonymous zero fault", "local userfaultfd fault",
+                "local userfaultfd fault, spinning", "local userfaultfd fault, SIGBUS", "READ, shm",
+                "remote fault, shm", "remote fault, shm, SIGBUS", "READ, tcp", "remote fault, tcp",
+                "remote fault, tcp, SIGBUS"}));
+  for (const char* wire : {"shm", "shm_sigbus", "tcp", "tcp_sigbus"}) {
+    const std::string name(wire);
+    for (const char* figure : {"_floor_us", "_fault_us", "_overhead_us", "_overhead_percent"})
+      EXPECT_TRUE(report["figures"].contains(name + figure)) << name << figure;
+    EXPECT_GE(report["counts"][name + "_pages_fetched"], 500) << name;
+  }
 }
 
 // A benchmark that performs no transfer is rejected by its own self-check.
