@@ -16,10 +16,27 @@ constexpr Nanoseconds kAskAgain = Milliseconds(100);
 
 }  // namespace
 
+std::string_view to_string(FaultMode mode) {
+  switch (mode) {
+    case FaultMode::kInWorker:
+      return "worker";
+    case FaultMode::kInHandler:
+      return "handler";
+  }
+  return "unknown";
+}
+
+std::optional<FaultMode> fault_mode_from(std::string_view name) {
+  for (const FaultMode mode : {FaultMode::kInWorker, FaultMode::kInHandler})
+    if (name == to_string(mode)) return mode;
+  return std::nullopt;
+}
+
 Result<FarWindow> FarWindow::create(uint64_t pages, const pager::PagerOptions& options,
                                     coordinator::Client& client,
-                                    std::vector<std::unique_ptr<rdma::Transport>>& transports) {
-  FARPAGE_TRY(memory, library::FarMemory::create(pages, options, client, transports));
+                                    std::vector<std::unique_ptr<rdma::Transport>>& transports,
+                                    FaultMode mode) {
+  FARPAGE_TRY(memory, library::FarMemory::create(pages, options, client, transports, mode));
   return FarWindow(std::move(memory));
 }
 

@@ -2,7 +2,9 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "bench/content.h"
@@ -12,13 +14,19 @@ namespace farpage::bench {
 
 inline constexpr Nanoseconds kPushPatience = Seconds(10);
 
+using library::FaultMode;
+// "worker" and "handler", as on command lines.
+std::string_view to_string(FaultMode mode);
+std::optional<FaultMode> fault_mode_from(std::string_view name);
+
 // Threads: create() and destruction one; words() any.
 class FarWindow {
  public:
   // The client and the transports outlive the window.
   static Result<FarWindow> create(uint64_t pages, const pager::PagerOptions& options,
                                   coordinator::Client& client,
-                                  std::vector<std::unique_ptr<rdma::Transport>>& transports);
+                                  std::vector<std::unique_ptr<rdma::Transport>>& transports,
+                                  FaultMode mode = FaultMode::kInWorker);
 
   // The page itself: touching it may be a fault.
   std::span<uint64_t, Content::kWords> words(uint64_t page) const {
@@ -26,6 +34,7 @@ class FarWindow {
         reinterpret_cast<uint64_t*>(memory_.bytes().data() + (page << kPageShift)),
         Content::kWords);
   }
+  FaultMode fault_mode() const { return memory_.fault_mode(); }
   pager::PagerStats stats() const { return memory_.pager().stats(); }
 
   // Gives `pages` pages from `first` on their content of version 0.

@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "base/size.h"
-#include "bench/far_window.h"
 #include "bench/pace.h"
 #include "bench/raw_rate.h"
 #include "bench/self_check.h"
@@ -298,8 +297,8 @@ Result<FaultResult> measure_faults(const FaultOptions& options, const pager::Pag
                                    coordinator::Client& client,
                                    std::vector<std::unique_ptr<rdma::Transport>>& transports) {
   FARPAGE_TRY_VOID(validate(options, pager));
-  FARPAGE_TRY(window,
-              FarWindow::create(pages_of(window_bytes(options, pager)), pager, client, transports));
+  FARPAGE_TRY(window, FarWindow::create(pages_of(window_bytes(options, pager)), pager, client,
+                                        transports, options.faults));
   const Content content(options.seed);
   window.fill(content, 0, pages_of(options.bytes));
   if (!options.evict)
@@ -313,6 +312,7 @@ Result<FaultResult> measure_faults(const FaultOptions& options, const pager::Pag
 
   FaultResult result;
   result.elapsed = run.elapsed;
+  result.faults = window.fault_mode();
   for (const auto& toucher : touchers) {
     if (const auto page = toucher->wrong_page())
       return fail(ErrorCode::kConflict,

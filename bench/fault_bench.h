@@ -19,6 +19,7 @@
 #include "base/clock.h"
 #include "base/histogram.h"
 #include "bench/access_trace.h"
+#include "bench/far_window.h"
 #include "bench/pace.h"
 #include "bench/progress.h"
 #include "bench/report.h"
@@ -44,6 +45,7 @@ struct FaultOptions {
   uint64_t rate_per_s = 0;               // touches of each thread; 0: a closed loop
   Pattern pattern = Pattern::kRandom;
   Access access = Access::kRead;
+  FaultMode faults = FaultMode::kInWorker;
   uint32_t threads = 1;  // each touches its own share of the memory
   bool evict = true;     // false: see above
   bool pin = false;      // thread i to CPU i
@@ -72,6 +74,7 @@ struct FaultResult {
   uint64_t evicted_written = 0, evicted_clean = 0, write_bytes = 0;
   Histogram queue_ns, wire_ns, install_ns;  // of demand READs, see pager/stats.h
   std::string transports;                   // that connected
+  FaultMode faults = FaultMode::kInWorker;  // as the window had them resolved
   std::optional<AccessTrace> trace;  // when recorded: filling and warming up, and the touches
 };
 

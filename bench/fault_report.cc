@@ -12,11 +12,19 @@ Stage stage_of(std::string name, const Histogram& histogram) {
           us(histogram.percentile_ns(99))};
 }
 
-// What the pager cannot see: from the touch to the worker's read of the event, and from the install
-// to the touching thread's next instruction. The install call belongs here, too: it wakes the
-// thread, and where both share a CPU it returns only after the thread has run.
-Stage rest_of(const Stage& whole, const Stage& queue, const Stage& wire) {
-  return {"deliver, install, wake (rest)", whole.mean_us - queue.mean_us - wire.mean_us,
+bool in_handler(const FaultResult& result) {
+  return result.faults == FaultMode::kInHandler;
+}
+
+// What the pager cannot see: from the touch to the worker's read of the event (or the handler's
+// start), and from the install to the touching thread's next instruction. The install call belongs
+// here, too: a worker's wakes the thread, and where both share a CPU it returns only after the
+// thread has run.
+Stage rest_of(const FaultResult& result, const Stage& whole, const Stage& queue,
+              const Stage& wire) {
+  const char* name =
+      in_handler(result) ? "signal, install, return (rest)" : "deliver, install, wake (rest)";
+  return {name, whole.mean_us - queue.mean_us - wire.mean_us,
           whole.p50_us - queue.p50_us - wire.p50_us, whole.p99_us - queue.p99_us - wire.p99_us};
 }
 
@@ -47,6 +55,8 @@ Report fault_report(const FaultOptions& options, const pager::PagerOptions& page
       {"Touches", fmt::format("{}, {}, {} thread(s){}, seed {}", to_string(options.pattern),
                               to_string(options.access), options.threads,
                               options.pin ? " pinned" : "", options.seed)},
+      {"Faults", in_handler(result) ? "resolved by the touching thread in its SIGBUS handler"
+                                    : "resolved by the pager's fault workers"},
       {"Loop", loop_of(options)},
       {"Eviction", options.evict ? "running (steady state)" : "none while measured"},
       {"Prefetch",
@@ -60,8 +70,10 @@ Report fault_report(const FaultOptions& options, const pager::PagerOptions& page
   const Stage whole = stage_of("touch -> resumed", result.touch_ns);
   const Stage queue = stage_of("queue (read -> posted)", result.queue_ns);
   const Stage wire = stage_of("wire (posted -> done)", result.wire_ns);
-  report.stages = {queue, wire, rest_of(whole, queue, wire), whole,
-                   stage_of("install call, thread's run incl.", result.install_ns)};
+  report.stages = {
+      queue, wire, rest_of(result, whole, queue, wire), whole,
+      stage_of(in_handler(result) ? "install call" : "install call, thread's run incl.",
+               result.install_ns)};
   report.figures = {{"faults_per_s", per_second(result.away_ns.count(), result.elapsed)},
                     {"touches_per_s", per_second(result.touches, result.elapsed)}};
   report.counts = {{"touches", result.touches},

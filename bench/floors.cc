@@ -1,10 +1,14 @@
 #include "bench/floors.h"
 
 #include <poll.h>
+#include <sched.h>
+#include <signal.h>
 #include <sys/mman.h>
 
 #include <array>
 #include <atomic>
+#include <cerrno>
+#include <optional>
 #include <thread>
 #include <variant>
 #include <vector>
@@ -46,34 +50,52 @@ Result<Mapping> touched_memory(uint64_t pages) {
   return memory;
 }
 
-// Answers missing faults of a window with one page. Threads: one on each CPU.
-class LocalHandlers {
+// Answers missing faults of a window with one page. Threads: one on each CPU, or a spinning one.
+class HandlerThreads {
  public:
-  LocalHandlers(uffd::AddressSpace& space, std::span<const std::byte> source, const Doorbell& stop)
+  HandlerThreads(uffd::AddressSpace& space, std::span<const std::byte> source, const Doorbell& stop,
+                 bool spinning)
       : space_(space), source_(source), stop_(stop) {
-    for (uint32_t cpu = 0; cpu < usable_cpu_count(); ++cpu)
-      threads_.emplace_back([this, cpu] {
+    const uint32_t cpus = usable_cpu_count();
+    // --pin has the touching thread on the first CPU.
+    for (uint32_t cpu = spinning ? cpus - 1 : 0; cpu < cpus; ++cpu)
+      threads_.emplace_back([this, cpu, spinning] {
         pin_this_thread(cpu);
-        serve();
+        if (spinning)
+          spin();
+        else
+          block();
       });
   }
-  ~LocalHandlers() {
+  ~HandlerThreads() {
     stopping_.store(true, std::memory_order_release);
     stop_.ring();
   }
 
  private:
-  void serve() {
+  void block() {
     while (!stopping_.load(std::memory_order_acquire)) {
       std::array<pollfd, 2> polls{pollfd{space_.event_descriptor(), POLLIN, 0},
                                   pollfd{stop_.fd(), POLLIN, 0}};
       (void)::poll(polls.data(), polls.size(), -1);
-      std::array<uffd::Event, 16> events;
-      const size_t count = space_.read_events(events);
-      for (const uffd::Event& event : std::span(events).first(count))
-        if (const auto* fault = std::get_if<uffd::Fault>(&event))
-          (void)space_.install(fault->page, source_, uffd::Protection::kWriteProtected);
+      (void)serve();
     }
+  }
+
+  // The touching thread may have no other CPU than this one.
+  void spin() {
+    while (!stopping_.load(std::memory_order_acquire))
+      if (serve() == 0) ::sched_yield();
+  }
+
+  // How many events there were.
+  size_t serve() {
+    std::array<uffd::Event, 16> events;
+    const size_t count = space_.read_events(events);
+    for (const uffd::Event& event : std::span(events).first(count))
+      if (const auto* fault = std::get_if<uffd::Fault>(&event))
+        (void)space_.install(fault->page, source_, uffd::Protection::kWriteProtected);
+    return count;
   }
 
   uffd::AddressSpace& space_;
@@ -82,6 +104,65 @@ class LocalHandlers {
   std::atomic<bool> stopping_{false};
   std::vector<std::jthread> threads_;
 };
+
+// What the signal handler of a touching thread installs, and where.
+struct SignalledWindow {
+  uffd::AddressSpace* space;
+  std::span<const std::byte> source;
+};
+// A signal handler has nothing else to find it by.
+thread_local const SignalledWindow* signalled_window = nullptr;
+
+bool install_signalled_page(uint64_t address) {
+  if (signalled_window == nullptr) return false;
+  uffd::AddressSpace& space = *signalled_window->space;
+  const uint64_t base = space.address_of(PageIndex{0});
+  if (address < base || address - base >= space.pages() << kPageShift) return false;
+  const uffd::Outcome outcome =
+      space.install(PageIndex{(address - base) >> kPageShift}, signalled_window->source,
+                    uffd::Protection::kWriteProtected);
+  return outcome == uffd::Outcome::kDone || outcome == uffd::Outcome::kAlreadyPresent;
+}
+
+void on_floor_sigbus(int number, siginfo_t* info, void*) {
+  const int saved_errno = errno;
+  // The instruction is tried again, and ends the process.
+  if (!install_signalled_page(reinterpret_cast<uint64_t>(info->si_addr)))
+    (void)::signal(number, SIG_DFL);
+  errno = saved_errno;
+}
+
+// SIGBUS goes to on_floor_sigbus() for as long as it lives.
+class FloorSignal {
+ public:
+  FloorSignal() {
+    struct sigaction action {};
+    action.sa_sigaction = on_floor_sigbus;
+    action.sa_flags = SA_SIGINFO | SA_NODEFER | SA_ONSTACK;  // as the library's
+    (void)::sigaction(SIGBUS, &action, &former_);
+  }
+  FloorSignal(const FloorSignal&) = delete;
+  FloorSignal& operator=(const FloorSignal&) = delete;
+  ~FloorSignal() { (void)::sigaction(SIGBUS, &former_, nullptr); }
+
+ private:
+  struct sigaction former_ {};
+};
+
+// A window whose page tables exist, and none of whose pages are there.
+Result<std::unique_ptr<uffd::AddressSpace>> emptied_window(uint64_t pages,
+                                                           std::span<const std::byte> source,
+                                                           LocalHandler handler) {
+  FARPAGE_TRY(space, handler == LocalHandler::kSignal ? uffd::create_own_sigbus_window(pages)
+                                                      : uffd::create_own_window(pages));
+  for (uint64_t page = 0; page < pages; ++page)
+    (void)space->install(PageIndex{page}, source, uffd::Protection::kWritable);
+  const uffd::PageRun all{PageIndex{0}, static_cast<uint32_t>(pages)};
+  uffd::DropResult dropped;
+  FARPAGE_TRY_VOID(space->drop({&all, 1}, {&dropped, 1}));
+  if (dropped.sys_errno != 0) return fail_errno("dropping the window", dropped.sys_errno);
+  return space;
+}
 
 }  // namespace
 
@@ -99,23 +180,24 @@ Result<Histogram> measure_zero_fault(const FloorOptions& options) {
       options, [&](uint64_t page) { return timed_store(word_of(memory, page), page); });
 }
 
-Result<Histogram> measure_local_userfault(const FloorOptions& options) {
-  FARPAGE_TRY(space, uffd::create_own_window(options.pages));
+Result<Histogram> measure_local_userfault(const FloorOptions& options, LocalHandler handler) {
   FARPAGE_TRY(source, Mapping::anonymous(kPageBytes, true));
   FARPAGE_TRY(stop, Doorbell::create());
   const Content content(options.seed);
   content.fill(0, std::span<uint64_t, Content::kWords>(reinterpret_cast<uint64_t*>(source.data()),
                                                        Content::kWords));
-  for (uint64_t page = 0; page < options.pages; ++page)
-    (void)space->install(PageIndex{page}, source.bytes(), uffd::Protection::kWritable);
-  const uffd::PageRun all{PageIndex{0}, static_cast<uint32_t>(options.pages)};
-  uffd::DropResult dropped;
-  FARPAGE_TRY_VOID(space->drop({&all, 1}, {&dropped, 1}));
-  if (dropped.sys_errno != 0) return fail_errno("dropping the window", dropped.sys_errno);
+  FARPAGE_TRY(space, emptied_window(options.pages, source.bytes(), handler));
 
-  const LocalHandlers handlers(*space, source.bytes(), stop);
+  std::optional<HandlerThreads> handlers;
+  std::optional<FloorSignal> catching;
+  if (handler == LocalHandler::kSignal)
+    catching.emplace();
+  else
+    handlers.emplace(*space, source.bytes(), stop, handler == LocalHandler::kSpinning);
+  const SignalledWindow signalled{space.get(), source.bytes()};
   uint64_t wrong = 0;
   Histogram histogram = on_touching_thread(options, [&](uint64_t page) {
+    signalled_window = &signalled;  // of the touching thread, which this runs on
     auto* words = reinterpret_cast<uint64_t*>(space->address_of(PageIndex{page}));
     const uint64_t ns = timed_load(words);
     if (!content.holds(0, 0, std::span<const uint64_t, Content::kWords>(words, Content::kWords)))

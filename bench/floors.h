@@ -19,9 +19,16 @@ struct FloorOptions {
 Result<Histogram> measure_present_page(const FloorOptions& options);
 // The first store to an anonymous page: the kernel's own shortest fault.
 Result<Histogram> measure_zero_fault(const FloorOptions& options);
-// A load from a page that a handler in this process installs from a page in its cache. One handler
-// on each CPU, blocked in poll(2) on the one descriptor, as the pager's workers are: what is left
-// of a remote fault when the wire costs nothing.
-Result<Histogram> measure_local_userfault(const FloorOptions& options);
+
+// Who installs the page of a local fault.
+enum class LocalHandler : uint8_t {
+  kBlocked,  // a thread on each CPU, blocked in poll(2) on the one descriptor: as fault workers are
+  kSpinning,  // one thread on the last CPU, which looks again and again and yields between
+  kSignal,    // the touching thread itself, in a SIGBUS handler (UFFD_FEATURE_SIGBUS)
+};
+// A load from a page that a handler in this process installs from a page in its cache: what is left
+// of a remote fault when the wire costs nothing. kSignal replaces the SIGBUS handler of the process
+// while it measures: no other thread may need it then.
+Result<Histogram> measure_local_userfault(const FloorOptions& options, LocalHandler handler);
 
 }  // namespace farpage::bench

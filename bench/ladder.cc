@@ -9,9 +9,18 @@
 namespace farpage::bench {
 namespace {
 
+// A way to have faults resolved, and its floor.
+struct Delivery {
+  FaultMode mode;
+  std::string row;     // behind the name of a row
+  std::string figure;  // inside the name of a figure
+  Histogram local_fault;
+};
+
 // Room for what is touched, below the high-water mark, with space for warming up.
-FaultOptions fault_options(const LadderOptions& options) {
+FaultOptions fault_options(const LadderOptions& options, FaultMode mode = FaultMode::kInWorker) {
   FaultOptions fault;
+  fault.faults = mode;
   fault.iterations = options.iterations;
   fault.bytes = 2 * (options.iterations + 1024) * kPageBytes;
   fault.evict = false;
@@ -32,9 +41,32 @@ ReadOptions read_options(const LadderOptions& options, const pager::PagerOptions
   return read;
 }
 
+Status add_remote_fault(const LadderOptions& options, const pager::PagerOptions& pager,
+                        coordinator::Client& client,
+                        std::vector<std::unique_ptr<rdma::Transport>>& transports,
+                        const Histogram& read, const Delivery& delivery, Report& report) {
+  const rdma::TransportKind kind = transports.front()->kind();
+  const std::string name(rdma::to_string(kind));
+  pager::PagerOptions own = pager;
+  own.transports = {kind};
+  Result<FaultResult> fault =
+      measure_faults(fault_options(options, delivery.mode), own, client, transports);
+  if (!fault) return fail_with("faults over " + name + delivery.row, std::move(fault).error());
+
+  report.rows.push_back({"remote fault, " + name + delivery.row, kPageBytes, fault->away_ns});
+  const Overhead overhead = overhead_of(fault->away_ns, read, delivery.local_fault);
+  const std::string figure = name + delivery.figure;
+  report.figures.emplace_back(figure + "_floor_us", overhead.floor_us);
+  report.figures.emplace_back(figure + "_fault_us", overhead.fault_us);
+  report.figures.emplace_back(figure + "_overhead_us", overhead.above_us());
+  report.figures.emplace_back(figure + "_overhead_percent", overhead.above_percent());
+  report.counts.emplace_back(figure + "_pages_fetched", fault->reads + fault->prefetched_pages);
+  return {};
+}
+
 Status climb(const LadderOptions& options, const pager::PagerOptions& pager,
              coordinator::Client& client, std::vector<std::unique_ptr<rdma::Transport>>& transports,
-             const Histogram& local_fault, Report& report) {
+             const std::vector<Delivery>& deliveries, Report& report) {
   const rdma::TransportKind kind = transports.front()->kind();
   const std::string name(rdma::to_string(kind));
   const ReadOptions reading = read_options(options, pager);
@@ -44,20 +76,29 @@ Status climb(const LadderOptions& options, const pager::PagerOptions& pager,
     return {};
   }
   if (!read) return fail_with("READs over " + name, std::move(read).error());
-  pager::PagerOptions own = pager;
-  own.transports = {kind};
-  Result<FaultResult> fault = measure_faults(fault_options(options), own, client, transports);
-  if (!fault) return fail_with("faults over " + name, std::move(fault).error());
-
   report.rows.push_back({"READ, " + name, reading.bytes, read->latency_ns});
-  report.rows.push_back({"remote fault, " + name, kPageBytes, fault->away_ns});
-  const Overhead overhead = overhead_of(fault->away_ns, read->latency_ns, local_fault);
-  report.figures.emplace_back(name + "_floor_us", overhead.floor_us);
-  report.figures.emplace_back(name + "_fault_us", overhead.fault_us);
-  report.figures.emplace_back(name + "_overhead_us", overhead.above_us());
-  report.figures.emplace_back(name + "_overhead_percent", overhead.above_percent());
-  report.counts.emplace_back(name + "_pages_fetched", fault->reads + fault->prefetched_pages);
+  for (const Delivery& delivery : deliveries)
+    FARPAGE_TRY_VOID(
+        add_remote_fault(options, pager, client, transports, read->latency_ns, delivery, report));
   return {};
+}
+
+Result<std::vector<Delivery>> add_floors(const FloorOptions& options, Report& report) {
+  const auto add = [&report](std::string name, const Histogram& histogram) {
+    report.rows.push_back({std::move(name), kPageBytes, histogram});
+  };
+  FARPAGE_TRY(present, measure_present_page(options));
+  add("present page (the clock)", present);
+  FARPAGE_TRY(zero, measure_zero_fault(options));
+  add("anonymous zero fault", zero);
+  FARPAGE_TRY(blocked, measure_local_userfault(options, LocalHandler::kBlocked));
+  add("local userfaultfd fault", blocked);
+  FARPAGE_TRY(spinning, measure_local_userfault(options, LocalHandler::kSpinning));
+  add("local userfaultfd fault, spinning", spinning);
+  FARPAGE_TRY(signalled, measure_local_userfault(options, LocalHandler::kSignal));
+  add("local userfaultfd fault, SIGBUS", signalled);
+  return std::vector<Delivery>{{FaultMode::kInWorker, "", "", blocked},
+                               {FaultMode::kInHandler, ", SIGBUS", "_sigbus", signalled}};
 }
 
 }  // namespace
@@ -87,14 +128,13 @@ Result<Report> measure_ladder(
       {"Touches", fmt::format("random, read, 1 thread{}, seed {}", options.pin ? " pinned" : "",
                               options.seed)},
       {"Remote faults", fmt::format("no eviction, {} local", format_size(pager.local_bytes))},
-      {"Overhead", "remote fault - (READ + local userfaultfd fault), medians"}};
-  FARPAGE_TRY(present, measure_present_page(floor));
-  report.rows.push_back({"present page (the clock)", kPageBytes, present});
-  FARPAGE_TRY(zero, measure_zero_fault(floor));
-  report.rows.push_back({"anonymous zero fault", kPageBytes, zero});
-  FARPAGE_TRY(local, measure_local_userfault(floor));
-  report.rows.push_back({"local userfaultfd fault", kPageBytes, local});
-  for (auto& one : transports) FARPAGE_TRY_VOID(climb(options, pager, client, one, local, report));
+      {"Resolved by",
+       "a thread blocked in poll; spinning: one that looks again and again; SIGBUS: "
+       "the touching thread in its signal handler"},
+      {"Overhead", "remote fault - (READ + local userfaultfd fault resolved alike), medians"}};
+  FARPAGE_TRY(deliveries, add_floors(floor, report));
+  for (auto& one : transports)
+    FARPAGE_TRY_VOID(climb(options, pager, client, one, deliveries, report));
   if (report.figures.empty())
     return fail(ErrorCode::kUnsupported, "no transport works between this host and the node");
   return report;

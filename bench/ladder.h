@@ -22,8 +22,8 @@ struct LadderOptions {
   ProgressOptions progress;  // of the steps that have a memory node in them
 };
 
-// What a remote fault over one transport costs above its parts: a READ of a page, and a fault that
-// a local handler answers. All medians, in microseconds.
+// What a remote fault over one transport costs above its parts: a READ of a page, and a local fault
+// that is resolved in the same way (bench/floors.h). All medians, in microseconds.
 struct Overhead {
   double fault_us = 0;
   double floor_us = 0;  // READ + local fault

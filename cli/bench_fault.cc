@@ -14,6 +14,7 @@ struct FaultSettings {
   int64_t rate = 0;
   std::string pattern = "random";
   std::string access = "read";
+  std::string faults = "worker";
   int64_t threads = 1;
   bool no_evict = false;
   std::string record;  // file to write the touches to; empty: none
@@ -28,6 +29,7 @@ Result<bench::FaultOptions> fault_options(const FaultSettings& settings) {
   options.rate_per_s = static_cast<uint64_t>(settings.rate);
   options.pattern = *bench::pattern_from(settings.pattern);
   options.access = *bench::access_from(settings.access);
+  options.faults = *bench::fault_mode_from(settings.faults);
   options.threads = static_cast<uint32_t>(settings.threads);
   options.evict = !settings.no_evict;
   options.pin = settings.bench.pin;
@@ -59,6 +61,7 @@ void add_bench_fault(CLI::App& group, Invocation& invocation) {
       {"farpage bench fault --transport tcp --no-evict",
        "farpage bench fault --local 64M --size 256M --access mixed --threads 2 --output json",
        "farpage bench fault -D 10 -s 1G --pattern zipf --rate 5000",
+       "farpage bench fault --no-evict --faults handler",
        "farpage bench fault --coordinator http://10.0.0.1:7070 --transport verbs -d rxe0 -x 1"});
   add_options(subcommand, settings->amount, "Touches to measure");
   subcommand.size("-s,--size", settings->size_bytes, "Far memory to touch")
@@ -68,6 +71,9 @@ void add_bench_fault(CLI::App& group, Invocation& invocation) {
       .choice("--pattern", settings->pattern, {"random", "sequential", "strided", "zipf"},
               "Order of the touches")
       .choice("--access", settings->access, {"read", "write", "mixed"}, "What a touch is")
+      .choice("--faults", settings->faults, {"worker", "handler"},
+              "Who resolves them: threads of the pager, or the touching thread in its SIGBUS "
+              "handler, as a region of libfarpage may ask for")
       .number("--threads", settings->threads, 1, bench::kMaxThreads,
               "Touching threads, each with its own share of the memory")
       .flag("--no-evict", settings->no_evict,

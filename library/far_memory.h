@@ -31,6 +31,7 @@ class FarMemory {
 
   // Touching it may be a fault.
   std::span<std::byte> bytes() const { return bytes_; }
+  FaultMode fault_mode() const { return handled_ ? FaultMode::kInHandler : FaultMode::kInWorker; }
   pager::Pager& pager() const { return *pager_; }
 
   // Brings every page in and waits for it; `writable`: the first write is no fault either. They may

@@ -63,6 +63,27 @@ TEST_P(BenchOver, FaultsWithoutEvictionFetchEachPageOnce) {
   EXPECT_EQ(counts["evicted_written"], 0);
 }
 
+TEST_P(BenchOver, FaultsInTheTouchingThreadsHandlerFetchAndEvict) {
+  const json report = report_of({"fault", "--transport", GetParam(), "--size", "16M", "--local",
+                                 "4M", "--iterations", "4000", "--access", "mixed", "--threads",
+                                 "2", "--faults", "handler"});
+  const json& counts = report["counts"];
+  EXPECT_EQ(counts["touches"], 4000);
+  EXPECT_GT(counts["reads"], 0);
+  EXPECT_GT(counts["evicted_written"], 0);
+  EXPECT_EQ(report["rows"][0]["iterations"], counts["faults"]);
+  EXPECT_NE(report["configuration"]["Faults"].get<std::string>().find("SIGBUS handler"),
+            std::string::npos);
+}
+
+TEST_P(BenchOver, FaultsInTheHandlerWithoutEvictionFetchEachPageOnce) {
+  const json report =
+      report_of({"fault", "--transport", GetParam(), "--size", "16M", "--local", "8M",
+                 "--iterations", "1000", "--no-evict", "--prefetch", "0", "--faults", "handler"});
+  EXPECT_EQ(report["counts"]["faults"], 1000);
+  EXPECT_EQ(report["counts"]["reads"], 1000);
+}
+
 TEST_P(BenchOver, SequentialFaultsArePrefetched) {
   const json report = report_of({"fault", "--transport", GetParam(), "--size", "16M", "--local",
                                  "4M", "--iterations", "4000", "--pattern", "sequential"});
@@ -173,10 +194,17 @@ TEST(Bench, LadderHasEveryStepInOneTable) {
     EXPECT_EQ(row["iterations"], 500) << row;
   }
   EXPECT_EQ(steps,
-            (std::vector<std::string>{"present page (the clock)", "anonymous zero fault",
-                                      "local userfaultfd fault", "READ, shm", "remote fault, shm",
-                                      "READ, tcp", "remote fault, tcp"}));
-  EXPECT_TRUE(report["figures"].contains("tcp_overhead_percent"));
+            (std::vector<std::string>{
+                "present page (the clock)", "anonymous zero fault", "local userfaultfd fault",
+                "local userfaultfd fault, spinning", "local userfaultfd fault, SIGBUS", "READ, shm",
+                "remote fault, shm", "remote fault, shm, SIGBUS", "READ, tcp", "remote fault, tcp",
+                "remote fault, tcp, SIGBUS"}));
+  for (const char* wire : {"shm", "shm_sigbus", "tcp", "tcp_sigbus"}) {
+    const std::string name(wire);
+    for (const char* figure : {"_floor_us", "_fault_us", "_overhead_us", "_overhead_percent"})
+      EXPECT_TRUE(report["figures"].contains(name + figure)) << name << figure;
+    EXPECT_GE(report["counts"][name + "_pages_fetched"], 500) << name;
+  }
 }
 
 // A benchmark that performs no transfer is rejected by its own self-check.

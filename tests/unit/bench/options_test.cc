@@ -65,6 +65,27 @@ TEST(FaultOptions, WrongOnesAreRefusedByTheNameOfTheFlag) {
   expect_refused(with([](auto& o) { o.bytes = kMaxBytes + kPageBytes; }), "--size");
 }
 
+TEST(FaultOptions, EveryFaultModeHasANameThatLeadsBackToIt) {
+  EXPECT_EQ(FaultOptions{}.faults, FaultMode::kInWorker);
+  for (const FaultMode mode : {FaultMode::kInWorker, FaultMode::kInHandler})
+    EXPECT_EQ(fault_mode_from(to_string(mode)), mode);
+  EXPECT_NE(to_string(FaultMode::kInWorker), to_string(FaultMode::kInHandler));
+  EXPECT_EQ(fault_mode_from("kernel"), std::nullopt);
+}
+
+TEST(FaultReport, SaysWhoResolvedTheFaults) {
+  const auto faults = [](FaultMode mode) {
+    FaultResult result;
+    result.faults = mode;
+    const Report report = fault_report({}, {}, result);
+    for (const auto& [name, value] : report.configuration)
+      if (name == "Faults") return value;
+    return std::string();
+  };
+  EXPECT_THAT(faults(FaultMode::kInWorker), HasSubstr("fault workers"));
+  EXPECT_THAT(faults(FaultMode::kInHandler), HasSubstr("SIGBUS handler"));
+}
+
 TEST(FaultOptions, WithoutEvictionAllMustBeTouchedOnceAndStay) {
   FaultOptions options;
   options.evict = false;

@@ -106,7 +106,7 @@ const Wrong kWrong[] = {
     {"connect", "--iterations", "0"},  {"connect", "--duration", "1d"},
     {"register", "--iterations", "0"}, {"register", "--duration", "1d"},
     {"control", "--iterations", "0"},  {"control", "--duration", "1d"},
-    {"control", "--threads", "0"},
+    {"control", "--threads", "0"},     {"fault", "--faults", "kernel"},
 };
 
 TEST(BenchSettings, Defect6WrongValuesAreRefusedByTheNameOfTheFlag) {

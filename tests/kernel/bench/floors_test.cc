@@ -1,0 +1,77 @@
+// The floors of a local fault on the real kernel: every page comes, whoever installs it.
+#include "bench/floors.h"
+
+#include <gtest/gtest.h>
+#include <sched.h>
+#include <signal.h>
+
+#include <string>
+
+namespace farpage::bench {
+namespace {
+
+constexpr uint64_t kPages = 300;
+
+std::string name_of(const testing::TestParamInfo<LocalHandler>& info) {
+  switch (info.param) {
+    case LocalHandler::kBlocked:
+      return "Blocked";
+    case LocalHandler::kSpinning:
+      return "Spinning";
+    case LocalHandler::kSignal:
+      return "Signal";
+  }
+  return "Unknown";
+}
+
+class FloorWith : public testing::TestWithParam<LocalHandler> {};
+INSTANTIATE_TEST_SUITE_P(Handlers, FloorWith,
+                         testing::Values(LocalHandler::kBlocked, LocalHandler::kSpinning,
+                                         LocalHandler::kSignal),
+                         name_of);
+
+// All threads that are made while it lives share one CPU.
+class OneCpu {
+ public:
+  OneCpu() {
+    EXPECT_EQ(::sched_getaffinity(0, sizeof before_, &before_), 0);
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    for (size_t cpu = 0; cpu < CPU_SETSIZE && CPU_COUNT(&one) == 0; ++cpu)
+      if (CPU_ISSET(cpu, &before_)) CPU_SET(cpu, &one);
+    EXPECT_EQ(::sched_setaffinity(0, sizeof one, &one), 0);
+  }
+  ~OneCpu() { EXPECT_EQ(::sched_setaffinity(0, sizeof before_, &before_), 0); }
+
+ private:
+  cpu_set_t before_;
+};
+
+// measure_local_userfault() checks the content of each page.
+TEST_P(FloorWith, EveryPageIsInstalled) {
+  const Result<Histogram> floor = measure_local_userfault({.pages = kPages}, GetParam());
+  ASSERT_TRUE(floor.has_value()) << floor.error().message();
+  EXPECT_EQ(floor->count(), kPages);
+}
+
+TEST_P(FloorWith, OneCpuIsEnough) {
+  const OneCpu one;
+  const Result<Histogram> floor =
+      measure_local_userfault({.pages = kPages, .pin = true}, GetParam());
+  ASSERT_TRUE(floor.has_value()) << floor.error().message();
+  EXPECT_EQ(floor->count(), kPages);
+}
+
+TEST(Floor, SignalHandlerOfTheProcessIsBackAfterwards) {
+  struct sigaction ours {};
+  ours.sa_handler = [](int) {};
+  struct sigaction before {};
+  ASSERT_EQ(::sigaction(SIGBUS, &ours, &before), 0);
+  ASSERT_TRUE(measure_local_userfault({.pages = kPages}, LocalHandler::kSignal).has_value());
+  struct sigaction after {};
+  ASSERT_EQ(::sigaction(SIGBUS, &before, &after), 0);
+  EXPECT_EQ(after.sa_handler, ours.sa_handler);
+}
+
+}  // namespace
+}  // namespace farpage::bench
