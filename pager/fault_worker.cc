@@ -46,9 +46,14 @@ void FaultWorker::run(int cpu) {
     const bool prefetched = prefetcher_.progress();
     if (parked_count_ > 0) retry_parked();
     if (!in_flight()) {
-      // On one CPU the program may have run, and faulted again, as soon as it was woken: then a
-      // poll() before the read would only be on its way.
-      if (events == 0) watched_ = rota_->watch(index_, core_.space.event_descriptor());
+      // On one CPU, whoever was woken runs while this thread yields, and its next fault is there
+      // when it goes on: a poll() would only be on its way. Where yielding leads nowhere, nothing
+      // is read.
+      if (rota_->shared() && (events > 0 || fetched)) {
+        ::sched_yield();
+      } else if (events == 0) {
+        watched_ = rota_->watch(index_, core_.space.event_descriptor());
+      }
     } else if (events > 0 || fetched || prefetched) {
       idle_since_ = Instant{0};
     } else {
