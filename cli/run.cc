@@ -46,9 +46,12 @@ Result<EmbeddedCluster> start_cluster(const RunSettings& settings) {
   uint64_t lend = settings.lend_bytes != 0 ? settings.lend_bytes : available_memory_bytes() / 2;
   const uint64_t slab = settings.pager.slab_bytes;
   lend = std::max(lend / slab, uint64_t{1}) * slab;
-  return EmbeddedCluster::start({.lend_bytes = lend,
+  EmbeddedClusterOptions options{.lend_bytes = lend,
                                  .slab_bytes = slab,
-                                 .nodes = static_cast<uint32_t>(settings.pager.replicas)});
+                                 .nodes = static_cast<uint32_t>(settings.pager.replicas)};
+  // On one host verbs brings nothing: only for who asks for it.
+  if (settings.pager.transports != "auto") options.transports = settings.pager.transports;
+  return EmbeddedCluster::start(options);
 }
 
 // The shim lies beside the binary, or where an installation puts it.

@@ -36,6 +36,14 @@ echo "resident at most $most_kb kB of $limit_kb kB allowed"
 [ "$most_kb" -gt $((5 * 1024)) ] || fail "the program was not watched"
 [ "$most_kb" -le "$limit_kb" ] || fail "over the budget"
 
+section "a node of its own that may not pin what it lends: an error, and no program"
+status=0
+prlimit --memlock=8388608 setpriv --bounding-set -ipc_lock --inh-caps -ipc_lock \
+  "$farpage" run --transport verbs --lend 64M -- touch "$work/started" 2>"$work/log" || status=$?
+[ "$status" = 1 ] || fail "status $status, not 1" "$work/log"
+grep "memlock limit is 8M" "$work/log" >/dev/null || fail "no word of the limit" "$work/log"
+[ ! -e "$work/started" ] || fail "the program was started"
+
 section "kill -9 of the only node: SIGBUS within the deadline"
 "${run[@]}" --local 4M --fault-deadline 2s -- "$random_access" $((16 << 20)) 2 120 5 \
   >"$work/filled" 2>"$work/log" &
