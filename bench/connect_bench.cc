@@ -108,11 +108,7 @@ Result<ConnectResult> dial_all(const ConnectOptions& options, Dialler& dialler) 
 }  // namespace
 
 Status validate(const ConnectOptions& options) {
-  const auto invalid = [](std::string text) { return fail(ErrorCode::kInvalid, std::move(text)); };
-  if (options.duration > kMaxDuration) return invalid("--duration: up to 24h");
-  if (options.duration.count() == 0 && options.iterations < 1)
-    return invalid("--iterations: at least 1");
-  return {};
+  return validate_length(options.duration, options.iterations);
 }
 
 Result<ConnectResult> measure_connects(const ConnectOptions& options, rdma::Transport& transport,

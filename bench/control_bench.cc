@@ -134,15 +134,13 @@ Result<uint64_t> counted_requests(coordinator::Client& client) {
 
 // The coordinator counts a request just after its answer: it is asked again until it holds.
 Status settle(ControlResult& result, uint64_t before, coordinator::Client& client) {
-  const Instant start = SteadyClock::read();
-  while (true) {
+  const auto check = [&]() -> Status {
     FARPAGE_TRY(now, counted_requests(client));
     result.counted_requests = now - std::min(before, now);
-    Status checked = check_request_claim(
+    return check_request_claim(
         {.answered_requests = result.requests, .counted_requests = result.counted_requests});
-    if (checked || SteadyClock::read() - start > kSettlePatience) return checked;
-    std::this_thread::sleep_for(kBetweenChecks);
-  }
+  };
+  return until_settled(check, kBetweenChecks);
 }
 
 }  // namespace
@@ -178,13 +176,9 @@ uint64_t requests_in(std::string_view metrics) {
 }
 
 Status validate(const ControlOptions& options) {
-  const auto invalid = [](std::string text) { return fail(ErrorCode::kInvalid, std::move(text)); };
   if (options.threads < 1 || options.threads > kMaxThreads)
-    return invalid(fmt::format("--threads: 1 to {}", kMaxThreads));
-  if (options.duration > kMaxDuration) return invalid("--duration: up to 24h");
-  if (options.duration.count() == 0 && options.iterations < options.threads)
-    return invalid("--iterations: at least one for each thread");
-  return {};
+    return fail(ErrorCode::kInvalid, fmt::format("--threads: 1 to {}", kMaxThreads));
+  return validate_length(options.duration, options.iterations, options.threads);
 }
 
 Result<ControlResult> measure_control(const ControlOptions& options, coordinator::Client& client) {

@@ -100,17 +100,14 @@ void take_difference(EvictResult& result, const pager::PagerStats& before,
 // The evictor counts a page just after it is gone: the counters are looked at until they hold.
 Status settle(EvictResult& result, const FarWindow& window, const pager::PagerStats& before,
               uint32_t replicas) {
-  const Instant start = SteadyClock::read();
-  Status checked = {};
-  do {
+  return until_settled([&] {
     take_difference(result, before, window.stats());
-    checked = check_evict_claim({.dirtied_pages = result.dirtied_pages,
-                                 .measured_pages = result.pages,
-                                 .written_pages = result.evicted_written,
-                                 .write_bytes = result.write_bytes,
-                                 .replicas = replicas});
-  } while (!checked && SteadyClock::read() - start < kSettlePatience);
-  return checked;
+    return check_evict_claim({.dirtied_pages = result.dirtied_pages,
+                              .measured_pages = result.pages,
+                              .written_pages = result.evicted_written,
+                              .write_bytes = result.write_bytes,
+                              .replicas = replicas});
+  });
 }
 
 Status evict_all(const FarWindow& window, const EvictOptions& options,
@@ -131,9 +128,7 @@ uint64_t dirty_pages(const EvictOptions& options, const pager::PagerOptions& pag
 
 Status validate(const EvictOptions& options, const pager::PagerOptions& pager) {
   const auto invalid = [](std::string text) { return fail(ErrorCode::kInvalid, std::move(text)); };
-  if (options.duration > kMaxDuration) return invalid("--duration: up to 24h");
-  if (options.duration.count() == 0 && options.rounds < 1)
-    return invalid("--iterations: at least 1");
+  FARPAGE_TRY_VOID(validate_length(options.duration, options.rounds));
   const uint64_t pages = dirty_pages(options, pager);
   if (pages < 1) return invalid("--size: at least one page");
   if (pages > quiet_pages(pager))

@@ -14,6 +14,11 @@ namespace farpage::bench {
 
 inline constexpr Nanoseconds kPushPatience = Seconds(10);
 
+// Whole ones.
+constexpr uint64_t pages_of(uint64_t bytes) {
+  return bytes >> kPageShift;
+}
+
 using library::FaultMode;
 // "worker" and "handler", as on command lines.
 std::string_view to_string(FaultMode mode);

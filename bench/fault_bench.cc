@@ -22,10 +22,6 @@ constexpr uint64_t kWarmUpBudgets = 2;
 constexpr uint64_t kMaxWarmUpTouches = 200'000;
 constexpr int kMaxPushRounds = 10;
 
-uint64_t pages_of(uint64_t bytes) {
-  return bytes >> kPageShift;
-}
-
 uint64_t room_pages(const pager::PagerOptions& pager) {
   return pages_of(pager.local_bytes) * pager.high_water_percent / 100;
 }
@@ -260,11 +256,9 @@ Status validate(const FaultOptions& options, const pager::PagerOptions& pager) {
   const auto invalid = [](std::string text) { return fail(ErrorCode::kInvalid, std::move(text)); };
   if (options.threads < 1 || options.threads > kMaxThreads)
     return invalid(fmt::format("--threads: 1 to {}", kMaxThreads));
-  if (options.duration > kMaxDuration) return invalid("--duration: up to 24h");
+  FARPAGE_TRY_VOID(validate_length(options.duration, options.iterations, options.threads));
   if (options.duration.count() > 0 && !options.evict)
     return invalid("--duration: not with --no-evict, which touches each page once");
-  if (options.duration.count() == 0 && options.iterations < options.threads)
-    return invalid("--iterations: at least one for each thread");
   if (options.rate_per_s > kMaxRatePerSecond)
     return invalid(fmt::format("--rate: up to {}", kMaxRatePerSecond));
   const uint64_t pages = pages_of(options.bytes);
@@ -325,13 +319,11 @@ Result<FaultResult> measure_faults(const FaultOptions& options, const pager::Pag
   }
   if (options.record) result.trace = touchers.front()->take_trace();
   result.touches = result.away_ns.count() + result.present_ns.count();
-  const Instant start = SteadyClock::read();
-  Status checked = {};
-  do {
+  const auto check = [&] {
     take_difference(result, run.before, window.stats());
-    checked = check_result(options, result);
-  } while (!checked && result.away_ns.count() > 0 && SteadyClock::read() - start < kSettlePatience);
-  if (!checked) return tl::unexpected(std::move(checked).error());
+    return check_result(options, result);
+  };
+  FARPAGE_TRY_VOID(result.away_ns.count() > 0 ? until_settled(check) : check());
   return result;
 }
 

@@ -19,6 +19,14 @@ uint64_t limit_of(const PaceOptions& options) {
 
 }  // namespace
 
+Status validate_length(Milliseconds duration, uint64_t iterations,
+                       std::optional<uint32_t> threads) {
+  if (duration > kMaxDuration) return fail(ErrorCode::kInvalid, "--duration: up to 24h");
+  if (duration.count() != 0 || iterations >= threads.value_or(1)) return {};
+  return fail(ErrorCode::kInvalid,
+              threads ? "--iterations: at least one for each thread" : "--iterations: at least 1");
+}
+
 Pace::Pace(const PaceOptions& options, Instant start)
     : options_(options), start_(start), limit_(limit_of(options)) {}
 

@@ -9,11 +9,17 @@
 #include <optional>
 
 #include "base/clock.h"
+#include "base/result.h"
 
 namespace farpage::bench {
 
 inline constexpr uint64_t kMaxRatePerSecond = 10'000'000;
 inline constexpr Milliseconds kMaxDuration = Seconds(24 * 3600);
+
+// How long a run is, as --duration and --iterations say. kInvalid: more than kMaxDuration, or
+// without a duration fewer iterations than one, or than one for each of `threads`.
+Status validate_length(Milliseconds duration, uint64_t iterations,
+                       std::optional<uint32_t> threads = std::nullopt);
 
 struct PaceOptions {
   uint64_t touches = 0;      // without a duration

@@ -53,16 +53,6 @@ Result<RawRate> measure_raw_rate(const RawRateOptions& options, const pager::Pag
   return rate;
 }
 
-std::string names_of_transports(const pager::PagerStats& stats) {
-  std::string names;
-  for (size_t i = 0; i < stats.connected_by_kind.size(); ++i) {
-    if (stats.connected_by_kind[i] == 0) continue;
-    names += names.empty() ? "" : ",";
-    names += rdma::to_string(static_cast<rdma::TransportKind>(i));
-  }
-  return names;
-}
-
 rdma::Transport* connected_transport(const pager::PagerStats& stats,
                                      std::span<const std::unique_ptr<rdma::Transport>> transports) {
   rdma::Transport* connected = nullptr;

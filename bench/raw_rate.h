@@ -33,8 +33,6 @@ struct RawRate {
 Result<RawRate> measure_raw_rate(const RawRateOptions& options, const pager::PagerOptions& pager,
                                  rdma::Transport& transport, coordinator::Client& client);
 
-// Those that a pager is connected by: "shm,tcp".
-std::string names_of_transports(const pager::PagerStats& stats);
 // The transport that a pager is connected by; of several, the one with the most channels. Null:
 // none of them.
 rdma::Transport* connected_transport(const pager::PagerStats& stats,

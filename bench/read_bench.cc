@@ -230,9 +230,7 @@ Result<ReadResult> run_pump(const ReadOptions& options, Pump& pump) {
 
 Status validate(const ReadOptions& options) {
   const auto invalid = [](std::string text) { return fail(ErrorCode::kInvalid, std::move(text)); };
-  if (options.duration > kMaxDuration) return invalid("--duration: up to 24h");
-  if (options.duration.count() == 0 && options.iterations < 1)
-    return invalid("--iterations: at least 1");
+  FARPAGE_TRY_VOID(validate_length(options.duration, options.iterations));
   if (options.depth < 1 || options.depth > kMaxDepth)
     return invalid(fmt::format("--depth: 1 to {}", kMaxDepth));
   if (options.depth > options.channel.operations_in_flight)

@@ -115,11 +115,7 @@ class Tenant {
 }  // namespace
 
 Status validate(const RegisterOptions& options) {
-  const auto invalid = [](std::string text) { return fail(ErrorCode::kInvalid, std::move(text)); };
-  if (options.duration > kMaxDuration) return invalid("--duration: up to 24h");
-  if (options.duration.count() == 0 && options.iterations < 1)
-    return invalid("--iterations: at least 1");
-  return {};
+  return validate_length(options.duration, options.iterations);
 }
 
 Result<RegisterResult> measure_leases(const RegisterOptions& options, rdma::Transport& transport,

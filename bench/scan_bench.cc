@@ -16,10 +16,6 @@
 namespace farpage::bench {
 namespace {
 
-uint64_t pages_of(uint64_t bytes) {
-  return bytes >> kPageShift;
-}
-
 // Threads: one that walks; the results are read after it has ended, pages() at any time.
 class Walker {
  public:
@@ -51,7 +47,7 @@ class Walker {
 
 using Walkers = std::vector<std::unique_ptr<Walker>>;
 
-uint64_t pages_of(const Walkers& walkers) {
+uint64_t walked_pages(const Walkers& walkers) {
   uint64_t pages = 0;
   for (const auto& walker : walkers) pages += walker->pages();
   return pages;
@@ -67,7 +63,7 @@ Nanoseconds walk_all(const Walkers& walkers, const ScanOptions& options) {
       walker.walk();
     });
   const Progress progress(options.progress, "scan", {.operations = pages_of(options.bytes)},
-                          [&walkers] { return pages_of(walkers); });
+                          [&walkers] { return walked_pages(walkers); });
   const Instant start = SteadyClock::read();
   together.arrive_and_wait();
   for (std::jthread& thread : threads) thread.join();
@@ -96,13 +92,10 @@ Status check_result(const ScanResult& result) {
 
 // Workers count just after they woke the thread: the counters are looked at until they hold.
 Status settle(ScanResult& result, const FarWindow& window, const pager::PagerStats& before) {
-  const Instant start = SteadyClock::read();
-  Status checked = {};
-  do {
+  return until_settled([&] {
     take_difference(result, before, window.stats());
-    checked = check_result(result);
-  } while (!checked && SteadyClock::read() - start < kSettlePatience);
-  return checked;
+    return check_result(result);
+  });
 }
 
 Status walk_through(const FarWindow& window, const ScanOptions& options, ScanResult& result) {

@@ -3,14 +3,28 @@
 #pragma once
 
 #include <cstdint>
+#include <thread>
 
 #include "base/clock.h"
 #include "base/result.h"
 
 namespace farpage::bench {
 
-// A worker counts just after it woke the thread: a check is repeated for so long.
+// Who works counts just after it has answered: a check is repeated for so long.
 inline constexpr Nanoseconds kSettlePatience = Seconds(1);
+
+// Calls `check` until it succeeds, or for kSettlePatience; `pause` lies between two calls. Returns
+// what it said last. kConflict alone is repeated: a claim that does not hold yet.
+template <typename Check>
+Status until_settled(Check check, Nanoseconds pause = Nanoseconds(0)) {
+  const Instant start = SteadyClock::read();
+  while (true) {
+    Status checked = check();
+    if (checked || checked.error().code != ErrorCode::kConflict) return checked;
+    if (SteadyClock::read() - start >= kSettlePatience) return checked;
+    std::this_thread::sleep_for(pause);
+  }
+}
 
 // What one fault benchmark claims, and what the pager says about the same time.
 struct FaultClaim {

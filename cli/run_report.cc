@@ -35,12 +35,7 @@ std::string count_line(const char* name, uint64_t count, const std::string& more
 }
 
 std::string transports_of(const pager::PagerStats& stats) {
-  std::string names;
-  for (size_t i = 0; i < stats.connected_by_kind.size(); ++i) {
-    if (stats.connected_by_kind[i] == 0) continue;
-    if (!names.empty()) names += ",";
-    names += to_string(static_cast<rdma::TransportKind>(i));
-  }
+  const std::string names = names_of_transports(stats);
   return names.empty() ? "none" : names;
 }
 

@@ -214,11 +214,7 @@ RegionStats Region::stats() const {
   stats.replicas_lost = pager.replicas_lost;
   stats.fault_p50_ns = pager.fault_ns.percentile_ns(50);
   stats.fault_p99_ns = pager.fault_ns.percentile_ns(99);
-  for (size_t i = 0; i < pager.connected_by_kind.size(); ++i) {
-    if (pager.connected_by_kind[i] == 0) continue;
-    stats.transports += stats.transports.empty() ? "" : ",";
-    stats.transports += rdma::to_string(static_cast<rdma::TransportKind>(i));
-  }
+  stats.transports = names_of_transports(pager);
   return stats;
 }
 

@@ -64,7 +64,7 @@ class Budget {
   // Pages used afterwards.
   uint64_t take_off(uint64_t pages);
   void wake_waiters();
-  // To no less than the limit. No-ops where it is that already.
+  // To no less than the limit. Does nothing where it is that already.
   void lower_ceiling(uint64_t used, uint64_t room);
 
   const uint32_t high_percent_;

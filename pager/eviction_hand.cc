@@ -12,7 +12,6 @@ constexpr uint64_t kSparedForOne = 64;
 }  // namespace
 
 std::optional<EvictionHand::Due> EvictionHand::next_in_block(uint8_t now) {
-  if (table_.resident_in_block(block_) == 0) return std::nullopt;
   const uint64_t first = block_ * kPagesPerBlock;
   const uint64_t pages = std::min<uint64_t>(kPagesPerBlock, table_.pages() - first);
   while (page_in_block_ < pages) {
@@ -29,7 +28,10 @@ std::optional<EvictionHand::Due> EvictionHand::next_in_block(uint8_t now) {
 
 bool EvictionHand::next_block() {
   page_in_block_ = 0;
-  if (++block_ < table_.blocks()) return true;
+  do {
+    ++block_;
+  } while (block_ < table_.blocks() && table_.resident_in_block(block_) == 0);
+  if (block_ < table_.blocks()) return true;
   block_ = 0;
   const uint64_t taken = std::exchange(taken_, 0);
   const uint64_t spared = std::exchange(spared_, 0);

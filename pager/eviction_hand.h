@@ -59,14 +59,13 @@ class EvictionHand {
     PageIndex page;
     PageWord word;  // Clean or Dirty, when it was looked at
   };
-  uint64_t block() const { return block_; }
   // The next page of the block that is to leave in epoch `now`; none: the block has no more. Each
   // page that is passed over for its passes has one less afterwards.
   std::optional<Due> next_in_block(uint8_t now);
   // What next_in_block() said last is taken.
   void took() { ++taken_; }
-  // On to the next block. False: a round has ended in which something was taken, or in which
-  // nothing could be, whatever its age.
+  // On to the next block with resident pages, or from the last to the first of all. False: a round
+  // has ended in which something was taken, or in which nothing could be, whatever its age.
   bool next_block();
 
  private:

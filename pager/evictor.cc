@@ -109,7 +109,6 @@ size_t Evictor::pick() {
 }
 
 void Evictor::pick_from_block() {
-  if (core_.table.resident_in_block(hand_.block()) == 0) return;
   std::unique_lock family_lock(core_.member.family()->mutex());
   const uint8_t now = core_.current_epoch();
   while (count_ < kBatchPages) {

@@ -75,4 +75,14 @@ coordinator::Counters PagerStats::counters() const {
   return result;
 }
 
+std::string names_of_transports(const PagerStats& stats) {
+  std::string names;
+  for (size_t i = 0; i < stats.connected_by_kind.size(); ++i) {
+    if (stats.connected_by_kind[i] == 0) continue;
+    names += names.empty() ? "" : ",";
+    names += rdma::to_string(static_cast<rdma::TransportKind>(i));
+  }
+  return names;
+}
+
 }  // namespace farpage::pager

@@ -88,4 +88,7 @@ struct PagerStats {
   coordinator::Counters counters() const;
 };
 
+// Those that the pager is connected by: "shm,tcp"; empty: none.
+std::string names_of_transports(const PagerStats& stats);
+
 }  // namespace farpage::pager

@@ -5,7 +5,6 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include <array>
@@ -14,17 +13,15 @@
 #include <optional>
 
 #include "base/strong.h"
+#include "base/unix_socket.h"
 
 namespace farpage::uffd {
 namespace {
 
 constexpr timeval kPeerTimeout{.tv_sec = 5, .tv_usec = 0};
 
-Result<ucred> peer_credentials(int socket) {
-  ucred peer{};
-  socklen_t length = sizeof peer;
-  if (::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &length) != 0)
-    return fail_errno("SO_PEERCRED");
+Result<ucred> permitted_peer(int socket) {
+  FARPAGE_TRY(peer, peer_credentials(socket));
   if (peer.uid != ::geteuid() && peer.uid != 0)
     return fail(ErrorCode::kDenied, "this is another user than the pager's");
   return peer;
@@ -130,7 +127,7 @@ Status check_resize(const handover::Resize& resize) {
 Result<Arrival> receive_arrival(Fd socket) {
   handover::Hello hello;
   FARPAGE_TRY(message, receive(socket.get(), &hello, sizeof hello, "the target's Hello"));
-  FARPAGE_TRY(peer, peer_credentials(socket.get()));
+  FARPAGE_TRY(peer, permitted_peer(socket.get()));
   if (message.bytes == sizeof(handover::Resize) && hello.magic == handover::kResizeMagic) {
     handover::Resize resize;
     static_assert(sizeof resize <= sizeof hello);
@@ -239,14 +236,12 @@ Status reply(const Fd& socket, int status) {
 }
 
 Result<HandoverServer> HandoverServer::listen(const std::string& path) {
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  if (path.size() >= sizeof address.sun_path)
+  const std::optional<sockaddr_un> address = unix_address(path);
+  if (!address)
     return fail(ErrorCode::kInvalid, "the hand-over socket's path is too long: " + path);
-  std::memcpy(address.sun_path, path.c_str(), path.size() + 1);
   FARPAGE_TRY(listener, Fd::from_call(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0),
                                       "socket(AF_UNIX)"));
-  if (::bind(listener.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) != 0)
+  if (::bind(listener.get(), reinterpret_cast<const sockaddr*>(&*address), sizeof *address) != 0)
     return fail_errno("binding " + path);
   if (::listen(listener.get(), 16) != 0) return fail_errno("listening on " + path);
   FARPAGE_TRY(stop, Fd::from_call(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK), "eventfd"));

@@ -1,11 +1,11 @@
 #include "uffd/resize_call.h"
 
 #include <sys/socket.h>
-#include <sys/un.h>
 
-#include <array>
 #include <cerrno>
-#include <cstring>
+#include <optional>
+
+#include "base/unix_socket.h"
 
 namespace farpage::uffd {
 namespace {
@@ -54,27 +54,22 @@ Status read_welcome(const Fd& socket) {
 }  // namespace
 
 Result<Fd> connect_to_pager(const std::string& path, pid_t pager) {
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  if (path.size() >= sizeof address.sun_path)
+  const std::optional<sockaddr_un> address = unix_address(path);
+  if (!address)
     return fail(ErrorCode::kInvalid, "the hand-over socket's path is too long: " + path);
-  std::memcpy(address.sun_path, path.c_str(), path.size() + 1);
   FARPAGE_TRY(socket, Fd::from_call(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0),
                                     "socket(AF_UNIX)"));
   // Of connect(2), too: it waits while many others do.
   for (const int option : {SO_SNDTIMEO, SO_RCVTIMEO})
     (void)::setsockopt(socket.get(), SOL_SOCKET, option, &kAnswerTimeout, sizeof kAnswerTimeout);
-  if (::connect(socket.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) != 0) {
+  if (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&*address), sizeof *address) != 0) {
     if (errno == ENOENT || errno == ECONNREFUSED)
       return fail(ErrorCode::kNotFound, "nobody listens on " + path);
     if (errno == EAGAIN) return fail(ErrorCode::kTimedOut, "the farpage run does not answer");
     return fail_errno("connecting to " + path);
   }
   // Of whoever called listen().
-  ucred peer{};
-  socklen_t length = sizeof peer;
-  if (::getsockopt(socket.get(), SOL_SOCKET, SO_PEERCRED, &peer, &length) != 0)
-    return fail_errno("SO_PEERCRED");
+  FARPAGE_TRY(peer, peer_credentials(socket.get()));
   if (peer.pid != pager)
     return fail(ErrorCode::kNotFound,
                 "process " + std::to_string(peer.pid) + " listens on " + path);

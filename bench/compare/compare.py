@@ -8,7 +8,6 @@ The program is random_touch (bench/compare/random_touch.cc). Each system is meas
 the table shows medians of the rounds and ratios to farpage's first column. Needs root.
 """
 import argparse
-import contextlib
 import datetime
 import json
 import os

@@ -3,12 +3,14 @@
 #include <fmt/format.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <optional>
+
+#include "base/unix_socket.h"
 
 namespace farpage::rdma::shm {
 namespace {
@@ -16,13 +18,11 @@ namespace {
 constexpr int kBacklog = 64;
 
 Result<sockaddr_un> address_of(const std::string& path) {
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  if (path.empty() || path.size() >= sizeof address.sun_path)
-    return fail(ErrorCode::kInvalid, fmt::format("socket_path '{}' must have 1 to {} bytes", path,
-                                                 sizeof address.sun_path - 1));
-  std::memcpy(address.sun_path, path.data(), path.size());
-  return address;
+  const std::optional<sockaddr_un> address = unix_address(path);
+  if (path.empty() || !address)
+    return fail(ErrorCode::kInvalid,
+                fmt::format("socket_path '{}' must have 1 to {} bytes", path, kMaxUnixPathBytes));
+  return *address;
 }
 
 Status check_directory(const std::string& path) {
@@ -78,10 +78,7 @@ Result<Fd> connect_at(const std::string& path) {
 }
 
 Status check_peer_user(int socket) {
-  ucred peer{};
-  socklen_t length = sizeof peer;
-  if (::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &length) != 0)
-    return fail_errno("SO_PEERCRED");
+  FARPAGE_TRY(peer, peer_credentials(socket));
   const uid_t ours = ::geteuid();
   if (peer.uid == ours || peer.uid == 0 || ours == 0) return {};
   return fail(ErrorCode::kDenied, fmt::format("the peer runs as user {} and this process as user "

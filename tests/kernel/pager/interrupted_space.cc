@@ -70,4 +70,14 @@ void InterruptedSpace::pause_after(Call call, uffd::PageRun run) {
   meanwhile();
 }
 
+RigOptions interruptible(InterruptedSpace*& space) {
+  return {.transport = rdma::TransportKind::kLoop,
+          .workers = 2,
+          .wrap_space = [&space](std::unique_ptr<uffd::AddressSpace> real) {
+            auto wrapped = std::make_unique<InterruptedSpace>(std::move(real));
+            space = wrapped.get();
+            return wrapped;
+          }};
+}
+
 }  // namespace farpage::pager

@@ -8,6 +8,7 @@
 #include <mutex>
 #include <thread>
 
+#include "rig.h"
 #include "uffd/address_space.h"
 
 namespace farpage::pager {
@@ -59,5 +60,8 @@ class InterruptedSpace final : public uffd::AddressSpace {
   bool awaited_ = false;
   std::thread::id reader_;  // of the fault that was awaited
 };
+
+// For a rig of two workers on one of these; the making of the rig sets `space`.
+RigOptions interruptible(InterruptedSpace*& space);
 
 }  // namespace farpage::pager

@@ -44,13 +44,7 @@ INSTANTIATE_TEST_SUITE_P(After, LostWakeUp, testing::Values(Call::kInstall, Call
 // will wake who writes then, but for the worker that has read this write's fault.
 TEST_P(LostWakeUp, WriteToAPageProtectedAgainBeforeItsOwnerHasSpokenEnds) {
   InterruptedSpace* space = nullptr;
-  Rig rig({.transport = rdma::TransportKind::kLoop,
-           .workers = 2,
-           .wrap_space = [&space](std::unique_ptr<uffd::AddressSpace> real) {
-             auto wrapped = std::make_unique<InterruptedSpace>(std::move(real));
-             space = wrapped.get();
-             return wrapped;
-           }});
+  Rig rig(interruptible(space));
   volatile uint64_t* words = rig.page(kPage.value);
   words[2] = 3;
   // A page that is not in the table yet is not evicted, and the wish is forgotten.

@@ -13,13 +13,7 @@ constexpr PageIndex kVictim{7};
 
 TEST(Rescue, WriteToAVictimKeepsItWithoutARead) {
   InterruptedSpace* space = nullptr;
-  Rig rig({.transport = rdma::TransportKind::kLoop,
-           .workers = 2,
-           .wrap_space = [&space](std::unique_ptr<uffd::AddressSpace> real) {
-             auto wrapped = std::make_unique<InterruptedSpace>(std::move(real));
-             space = wrapped.get();
-             return wrapped;
-           }});
+  Rig rig(interruptible(space));
   volatile uint64_t* words = rig.page(kVictim.value);
   words[0] = 1;
   // A page that is not in the table yet is not evicted, and the wish is forgotten.

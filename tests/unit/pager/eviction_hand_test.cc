@@ -90,6 +90,18 @@ TEST_F(EvictionHandTest, GoesOnInTheMiddleOfABlock) {
   EXPECT_FALSE(hand_.next_in_block(kNow));
 }
 
+TEST_F(EvictionHandTest, StepsOverBlocksWithoutResidentPages) {
+  place(1);
+  place(kLast);
+  table_.place(PageIndex{600}, PageWord(PageState::kRemote).with_epoch(kInstalled));
+  EXPECT_TRUE(hand_.next_in_block(kNow));
+  EXPECT_FALSE(hand_.next_in_block(kNow));
+  ASSERT_TRUE(hand_.next_block());
+  const auto due = hand_.next_in_block(kNow);
+  ASSERT_TRUE(due);
+  EXPECT_EQ(due->page.value, kLast);
+}
+
 TEST(ComeBack, SoonEarnsPassesAndLateDoesNot) {
   const PageWord left = stamped(PageWord(PageState::kRemote).with_passes(3), 250);
   EXPECT_EQ(left.passes(), 0U);
