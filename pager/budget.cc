@@ -46,11 +46,14 @@ bool Budget::try_take() {
 uint32_t Budget::take_spare(uint32_t pages) {
   uint64_t used = used_.load(std::memory_order_relaxed);
   const uint64_t high = high_.load(std::memory_order_relaxed);
+  const uint64_t limit = limit_.load(std::memory_order_relaxed);
+  const uint64_t end = limit > high ? high + (limit - high) / 2 : limit;
   uint32_t taken = 0;
   do {
-    taken = used >= high ? 0 : static_cast<uint32_t>(std::min<uint64_t>(pages, high - used));
+    taken = used >= end ? 0 : static_cast<uint32_t>(std::min<uint64_t>(pages, end - used));
     if (taken == 0) return 0;
   } while (!used_.compare_exchange_weak(used, used + taken, std::memory_order_relaxed));
+  if (used + taken > high) signal_pressure();
   return taken;
 }
 

@@ -29,7 +29,8 @@ class Budget {
   bool try_take();
   // One page more, room or not: for a fault of the evictor itself, who would wait for its own work.
   void take_anyway(uint64_t pages = 1) { used_.fetch_add(pages, std::memory_order_relaxed); }
-  // As many of `pages` as there is room for below the high-water mark: for what nobody waits for.
+  // As many of `pages` as there is room for: for what nobody waits for, so that faults keep half of
+  // the room above the high-water mark.
   uint32_t take_spare(uint32_t pages);
   void give_back(uint64_t pages);
   // The same, by the evictor.

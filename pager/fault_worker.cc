@@ -173,15 +173,12 @@ bool FaultWorker::fetch(const uffd::Fault& fault, PageWord word, Instant since) 
 }
 
 std::optional<PrefetchPlan> FaultWorker::plan_after(const uffd::Fault& fault) {
-  switch (core_.access.of(fault.page)) {
-    case AccessPattern::kNormal:
-      return trends_.observe(fault.thread, fault.page);
-    case AccessPattern::kSequential:
-      return PrefetchPlan{PageIndex{fault.page.value + 1}, 1, core_.options.prefetch_depth};
-    case AccessPattern::kRandom:
-      break;
-  }
-  return std::nullopt;
+  const AccessPattern pattern = core_.access.of(fault.page);
+  if (pattern == AccessPattern::kRandom) return std::nullopt;
+  // Windows are a small part of what may be here.
+  const auto limit = static_cast<uint32_t>(
+      std::min<uint64_t>(core_.budget.limit() / kWindowsInBudget, core_.options.prefetch_depth));
+  return trends_.observe(fault.thread, fault.page, limit, pattern == AccessPattern::kSequential);
 }
 
 void FaultWorker::prefetch_after(const uffd::Fault& fault) {

@@ -29,7 +29,7 @@ struct PagerOptions {
   // are resolved at once as there are workers; more wait.
   bool resolve_in_thread = false;
   bool pin_workers = true;            // worker i on the i-th CPU this process may use
-  uint32_t prefetch_depth = 32;       // pages ahead of a trend; 0: off
+  uint32_t prefetch_depth = 64;       // pages of a window ahead of a trend; 0: off
   uint32_t high_water_percent = 97;   // of local_bytes: eviction starts above it
   uint32_t low_water_percent = 94;    // and goes on down to it
   Milliseconds fault_deadline{5000};  // then a fault fails on purpose
@@ -43,7 +43,7 @@ struct PagerOptions {
 inline constexpr uint64_t kMinLocalBytes = uint64_t{1} << 20;
 inline constexpr uint32_t kPinPercent = 85;  // of the budget may be pinned: faults need the rest
 inline constexpr uint32_t kMaxWorkers = 64;
-inline constexpr uint32_t kMaxPrefetchDepth = 64;
+inline constexpr uint32_t kMaxPrefetchDepth = 240;
 inline constexpr uint32_t kMaxNodes = 64;  // memory nodes of one region
 
 Status validate(const PagerOptions& options);

@@ -70,8 +70,7 @@ class PagerThreads final : public Pager, private LayerOwner {
               shared_stats_,
               parts_.pins,
               parts_.access},
-        fork_window_(core_, std::move(on_child)),
-        trends_(parts_.options.prefetch_depth) {
+        fork_window_(core_, std::move(on_child)) {
     core_.on_forked = [this](std::unique_ptr<uffd::AddressSpace> child) {
       fork_window_.born(std::move(child));
     };

@@ -16,8 +16,10 @@ void Prefetcher::start(const PrefetchPlan& plan) {
   for (size_t i = 0; i < kRuns && done < plan.pages; ++i) {
     Run& run = runs_[i];
     if (run.step != Step::kFree) continue;
+    if (done == plan.gap && ++done == plan.pages) return;
     // Contiguous pages travel in one READ, the steps of a stride one by one.
-    const uint32_t limit = plan.stride == 1 ? std::min<uint32_t>(plan.pages - done, kRunPages) : 1;
+    const uint32_t end = done < plan.gap ? std::min(plan.gap, plan.pages) : plan.pages;
+    const uint32_t limit = plan.stride == 1 ? std::min<uint32_t>(end - done, kRunPages) : 1;
     const uint64_t first =
         plan.first.value + static_cast<uint64_t>(plan.stride) * static_cast<uint64_t>(done);
     if (first >= core_.table.pages()) return;
@@ -39,7 +41,9 @@ void Prefetcher::start(const PrefetchPlan& plan) {
 uint32_t Prefetcher::claim(Run& run, PageIndex first, uint32_t limit) {
   run.first = first;
   run.pages = 0;
-  while (run.pages < limit) {
+  if (core_.table.load(first).state() != PageState::kRemote) return 0;
+  const uint32_t room = core_.budget.take_spare(limit);
+  while (run.pages < room) {
     const PageIndex page{first.value + run.pages};
     if (page.value >= core_.table.pages()) break;
     const PageWord word = core_.table.load(page);
@@ -48,15 +52,12 @@ uint32_t Prefetcher::claim(Run& run, PageIndex first, uint32_t limit) {
     if (run.pages > 0 && word.layer() != run.words[0].layer()) break;
     const LeaseMap& leases = core_.leases_of(word);
     if (leases.slab_of(page) != leases.slab_of(first)) break;
-    if (core_.budget.take_spare(1) == 0) break;
     const PageWord fetching =
         word.to(PageState::kFetching, PageWord::kFromRemote | PageWord::kPrefetched);
-    if (!core_.table.transition(page, word, fetching)) {
-      core_.budget.give_back(1);
-      break;
-    }
+    if (!core_.table.transition(page, word, fetching)) break;
     run.words[run.pages++] = fetching;
   }
+  if (run.pages < room) core_.budget.give_back(room - run.pages);
   return run.pages;
 }
 

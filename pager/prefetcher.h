@@ -15,8 +15,8 @@ namespace farpage::pager {
 // and wakes whoever came to wait for them.
 class Prefetcher {
  public:
-  static constexpr size_t kRuns = 8;
-  static constexpr size_t kRunPages = 16;
+  static constexpr size_t kRuns = 16;
+  static constexpr size_t kRunPages = 32;
   static constexpr size_t kBufferBytes = kRuns * kRunPages * kPageBytes;
 
   Prefetcher(Core& core, LinkPort& port, WorkerStats& stats);

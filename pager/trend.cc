@@ -26,48 +26,70 @@ void TrendDetector::restart(Walker& walker, uint32_t thread, PageIndex page) {
   walker.last = page;
   walker.next = 0;
   walker.filled = 0;
-  walker.expected = -1;
-  walker.depth = 0;
+  walker.marker = walker.next_marker = kNone;
 }
 
-std::optional<PrefetchPlan> TrendDetector::observe(uint32_t thread, PageIndex page) {
-  if (max_depth_ == 0) return std::nullopt;
+std::optional<PrefetchPlan> TrendDetector::observe(uint32_t thread, PageIndex page,
+                                                   uint32_t max_depth, bool sequential) {
+  if (max_depth == 0) return std::nullopt;
   Walker& walker = walkers_[thread % kThreads];
   if (walker.busy.test_and_set(std::memory_order_acquire)) return std::nullopt;
+  const auto at = static_cast<int64_t>(page.value);
   std::optional<PrefetchPlan> plan;
+  int64_t stride = 0;
   if (walker.known && walker.thread == thread) {
-    plan = advance(walker, page);
+    stride = follow(walker, at);
   } else {
     restart(walker, thread, page);
   }
+  if (sequential) stride = 1;
+  if (stride != walker.stride) walker.marker = kNone;
+  walker.stride = stride;
+  if (stride != 0)
+    plan = next_window(walker, at, sequential ? max_depth : std::min(kFirstDepth, max_depth),
+                       max_depth);
   walker.busy.clear(std::memory_order_release);
   return plan;
 }
 
-std::optional<PrefetchPlan> TrendDetector::advance(Walker& walker, PageIndex page) const {
-  const auto at = static_cast<int64_t>(page.value);
-  const bool used_up = walker.expected == at;
+int64_t TrendDetector::follow(Walker& walker, int64_t at) {
   // Between two faults of a walk lies what was fetched ahead: that is one step of it.
-  const int64_t delta = used_up ? walker.stride : at - static_cast<int64_t>(walker.last.value);
-  walker.last = page;
+  const int64_t delta =
+      walker.marker == at ? walker.stride : at - static_cast<int64_t>(walker.last.value);
+  walker.last = PageIndex{static_cast<uint64_t>(at)};
   walker.deltas[walker.next] = delta;
   walker.next = (walker.next + 1) % kHistory;
   walker.filled = std::min(walker.filled + 1, kHistory);
-
   const int64_t stride = majority(walker);
-  if (stride == 0 || std::abs(stride) > kMaxStride || stride != delta) {
-    walker.depth = 0;
-    walker.expected = -1;
-    return std::nullopt;
+  return stride == delta && std::abs(stride) <= kMaxStride ? stride : 0;
+}
+
+PrefetchPlan TrendDetector::next_window(Walker& walker, int64_t at, uint32_t first_depth,
+                                        uint32_t max_depth) {
+  const int64_t stride = walker.stride;
+  const auto behind = [&](int64_t page, uint32_t depth) {
+    return page + stride * (static_cast<int64_t>(depth) + 1);
+  };
+  const auto plan_from = [&](int64_t page, uint32_t pages) {
+    return PrefetchPlan{PageIndex{static_cast<uint64_t>(page + stride)}, stride, pages};
+  };
+  if (walker.marker != at) {  // a walk begins
+    walker.depth = first_depth;
+    walker.marker = behind(at, walker.depth);
+    walker.next_marker = kNone;
+    return plan_from(at, walker.depth);
   }
-  walker.depth =
-      used_up ? std::min(walker.depth * 2, max_depth_) : std::min(kFirstDepth, max_depth_);
-  walker.stride = stride;
-  const int64_t first = at + stride;
-  const int64_t last = at + stride * static_cast<int64_t>(walker.depth);
-  if (first < 0 || last < 0) return std::nullopt;
-  walker.expected = last + stride;
-  return PrefetchPlan{PageIndex{static_cast<uint64_t>(first)}, stride, walker.depth};
+  walker.depth = std::min(walker.depth * 2, max_depth);
+  if (walker.next_marker == kNone) {  // two windows: the one that is needed now and the next one
+    walker.marker = behind(at, walker.depth);
+    walker.next_marker = behind(walker.marker, walker.depth);
+    PrefetchPlan plan = plan_from(at, 2 * walker.depth + 1);
+    plan.gap = walker.depth;
+    return plan;
+  }
+  walker.marker = walker.next_marker;
+  walker.next_marker = behind(walker.marker, walker.depth);
+  return plan_from(walker.marker, walker.depth);
 }
 
 }  // namespace farpage::pager

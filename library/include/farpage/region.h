@@ -108,7 +108,7 @@ struct RegionOptions {
   //   a SIGBUS handler that is installed after the first such region must pass on what is not its.
   // Handlers installed before are called for every SIGBUS that is not ours, and for lost pages.
   bool resolve_in_handler = false;
-  uint32_t prefetch_pages = 32;  // ahead of a walk through memory, at most; 0: off
+  uint32_t prefetch_pages = 64;  // of a window ahead of a walk through memory; 0: off
   std::chrono::milliseconds fault_deadline{5000};     // then the touch ends in SIGBUS
   std::chrono::milliseconds operation_timeout{1000};  // of one READ or WRITE, which is then retried
 };

@@ -29,13 +29,14 @@ TEST(Budget, NeverGoesOverItsLimit) {
   EXPECT_TRUE(budget.try_take());
 }
 
-TEST(Budget, SpareRoomEndsAtTheHighWaterMark) {
+TEST(Budget, SpareRoomLeavesFaultsHalfOfWhatIsAboveTheHighWaterMark) {
   Budget budget(10, 80, 60);
   EXPECT_EQ(budget.take_spare(5), 5U);
-  EXPECT_EQ(budget.take_spare(5), 3U);
+  EXPECT_EQ(budget.take_spare(5), 4U);
   EXPECT_EQ(budget.take_spare(5), 0U);
-  EXPECT_TRUE(budget.above_low());
-  EXPECT_FALSE(budget.above_high());
+  EXPECT_TRUE(budget.above_high());
+  EXPECT_TRUE(budget.try_take());
+  EXPECT_FALSE(budget.try_take());
 }
 
 TEST(Budget, ManyThreadsTakeExactlyWhatThereIs) {
@@ -105,11 +106,11 @@ TEST(Budget, AShrunkBudgetWakesTheEvictor) {
 
 TEST(Budget, WaterMarksFollowTheLimit) {
   Budget budget(100, 80, 60);
-  EXPECT_EQ(budget.take_spare(1000), 80U);
-  EXPECT_FALSE(budget.above_high());
+  EXPECT_EQ(budget.take_spare(1000), 90U);
+  EXPECT_TRUE(budget.above_high());
   budget.resize(200);
   EXPECT_FALSE(budget.above_low());
-  EXPECT_EQ(budget.take_spare(1000), 80U);
+  EXPECT_EQ(budget.take_spare(1000), 90U);
   budget.resize(100);
   EXPECT_TRUE(budget.above_high());
   EXPECT_EQ(budget.take_spare(1000), 0U);

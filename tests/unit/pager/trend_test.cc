@@ -3,82 +3,132 @@
 #include <gtest/gtest.h>
 
 #include <random>
+#include <set>
+#include <vector>
 
 namespace farpage::pager {
 namespace {
 
-// Faults as a walker makes them that skips what was fetched ahead. Returns the pages fetched ahead.
-uint64_t walk(TrendDetector& detector, uint64_t start, int64_t stride, int faults) {
-  uint64_t ahead = 0;
-  auto page = static_cast<int64_t>(start);
-  for (int i = 0; i < faults; ++i) {
-    const auto plan = detector.observe(1, PageIndex{static_cast<uint64_t>(page)});
-    page += stride;
-    if (!plan) continue;
-    EXPECT_EQ(plan->stride, stride);
-    EXPECT_EQ(plan->first.value, static_cast<uint64_t>(page));
-    page += stride * plan->pages;
-    ahead += plan->pages;
+// A thread that walks through memory where nothing is present but what is fetched ahead.
+struct Walk {
+  TrendDetector& detector;
+  uint32_t thread = 1;
+  uint32_t max_depth = 32;
+  bool sequential = false;
+  std::set<int64_t> fetched = {};
+  std::vector<PrefetchPlan> plans = {};
+  int faults = 0;
+  std::set<int64_t> asked_now = {};
+  int waits = 0;  // for pages that were asked for by the fault just before
+
+  void touch(int64_t page) {
+    if (fetched.contains(page)) {
+      if (asked_now.contains(page)) ++waits;
+      asked_now.clear();
+      return;
+    }
+    ++faults;
+    asked_now.clear();
+    const auto plan =
+        detector.observe(thread, PageIndex{static_cast<uint64_t>(page)}, max_depth, sequential);
+    if (!plan) return;
+    plans.push_back(*plan);
+    for (uint32_t i = 0; i < plan->pages; ++i) {
+      if (i == plan->gap) continue;
+      const auto ahead =
+          static_cast<int64_t>(plan->first.value) + plan->stride * static_cast<int64_t>(i);
+      EXPECT_TRUE(fetched.insert(ahead).second) << "page " << ahead << " is asked for twice";
+      asked_now.insert(ahead);
+    }
   }
-  return ahead;
-}
+  void steps(int64_t start, int64_t stride, int count) {
+    for (int i = 0; i < count; ++i) touch(start + stride * i);
+  }
+};
 
 TEST(TrendDetector, FollowsSequentialWalksUpAndDown) {
-  TrendDetector up(32);
-  EXPECT_GT(walk(up, 100, 1, 20), 300U);
-  TrendDetector down(32);
-  EXPECT_GT(walk(down, 100'000, -1, 20), 300U);
+  TrendDetector detector;
+  Walk up{.detector = detector};
+  up.steps(100, 1, 1000);
+  EXPECT_LT(up.faults, 50);
+  Walk down{.detector = detector, .thread = 2};
+  down.steps(100'000, -1, 1000);
+  EXPECT_LT(down.faults, 50);
 }
 
 TEST(TrendDetector, FollowsAStride) {
-  TrendDetector detector(16);
-  EXPECT_GT(walk(detector, 0, 7, 20), 100U);
+  TrendDetector detector;
+  Walk walk{.detector = detector};
+  walk.steps(0, 7, 1000);
+  EXPECT_LT(walk.faults, 50);
 }
 
-TEST(TrendDetector, DepthGrowsWhileTheWindowIsUsedUpAndNeverOverTheLimit) {
-  TrendDetector detector(16);
-  uint64_t page = 0;
+TEST(TrendDetector, WindowsGrowToTheLimitAndNeverOverIt) {
+  TrendDetector detector;
+  Walk walk{.detector = detector};
+  walk.steps(0, 1, 1000);
   uint32_t last = 0;
-  for (int i = 0; i < 20; ++i) {
-    const auto plan = detector.observe(1, PageIndex{page++});
-    if (!plan) continue;
-    EXPECT_GE(plan->pages, last);
-    EXPECT_LE(plan->pages, 16U);
-    last = plan->pages;
-    page += plan->pages;
+  for (const PrefetchPlan& plan : walk.plans) {
+    const uint32_t window = plan.gap < plan.pages ? plan.gap : plan.pages;
+    EXPECT_GE(window, last);
+    EXPECT_LE(window, 32U);
+    last = window;
   }
-  EXPECT_EQ(last, 16U);
+  EXPECT_EQ(last, 32U);
+}
+
+TEST(TrendDetector, TheNextWindowIsAskedForWhileOneIsUsed) {
+  TrendDetector detector;
+  Walk walk{.detector = detector};
+  walk.steps(0, 1, 1000);
+  EXPECT_LE(walk.waits, 2) << "only the first two windows begin with a page just asked for";
+}
+
+TEST(TrendDetector, AnAnnouncedWalkIsFollowedFromItsFirstFaultOn) {
+  TrendDetector detector;
+  Walk walk{.detector = detector, .sequential = true};
+  walk.steps(50, 1, 1000);
+  ASSERT_FALSE(walk.plans.empty());
+  EXPECT_EQ(walk.plans.front().first.value, 51U);
+  EXPECT_EQ(walk.plans.front().pages, 32U);
+  EXPECT_LT(walk.faults, 35);
+}
+
+TEST(TrendDetector, AWalkThatIsInterruptedBeginsAgain) {
+  TrendDetector detector;
+  Walk walk{.detector = detector};
+  walk.steps(0, 1, 500);
+  walk.steps(1'000'000, 1, 500);
+  EXPECT_LT(walk.faults, 70);
 }
 
 TEST(TrendDetector, SaysNothingOnRandomFaults) {
   constexpr uint64_t kSeed = 3;
   std::mt19937_64 random(kSeed);
-  TrendDetector detector(32);
+  TrendDetector detector;
   uint64_t ahead = 0;
   for (int i = 0; i < 10'000; ++i)
-    if (const auto plan = detector.observe(1, PageIndex{random() % 1'000'000}))
+    if (const auto plan = detector.observe(1, PageIndex{random() % 1'000'000}, 32))
       ahead += plan->pages;
   EXPECT_LT(ahead, 100U) << "seed " << kSeed;
 }
 
 TEST(TrendDetector, ThreadsDoNotDisturbEachOther) {
-  TrendDetector detector(32);
+  TrendDetector detector;
   std::mt19937_64 random(4);
-  uint64_t page = 1000;
-  uint64_t ahead = 0;
-  for (int i = 0; i < 40; ++i) {
-    if (const auto plan = detector.observe(1, PageIndex{page++})) {
-      page += plan->pages;
-      ahead += plan->pages;
-    }
-    (void)detector.observe(2, PageIndex{random() % 1'000'000});
+  Walk walk{.detector = detector};
+  for (int i = 0; i < 1000; ++i) {
+    walk.touch(1000 + i);
+    (void)detector.observe(2, PageIndex{random() % 1'000'000}, 32);
   }
-  EXPECT_GT(ahead, 300U);
+  EXPECT_LT(walk.faults, 50);
 }
 
 TEST(TrendDetector, DepthZeroIsOff) {
-  TrendDetector detector(0);
-  EXPECT_EQ(walk(detector, 0, 1, 100), 0U);
+  TrendDetector detector;
+  Walk walk{.detector = detector, .max_depth = 0};
+  walk.steps(0, 1, 100);
+  EXPECT_EQ(walk.faults, 100);
 }
 
 }  // namespace
