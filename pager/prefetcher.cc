@@ -17,7 +17,7 @@ void Prefetcher::start(const PrefetchPlan& plan) {
     Run& run = runs_[i];
     if (run.step != Step::kFree) continue;
     if (done == plan.gap && ++done == plan.pages) return;
-    // Contiguous pages travel in one READ, the steps of a stride one by one.
+    // Pages upwards travel in one READ, those of any other stride one by one.
     const uint32_t end = done < plan.gap ? std::min(plan.gap, plan.pages) : plan.pages;
     const uint32_t limit = plan.stride == 1 ? std::min<uint32_t>(end - done, kRunPages) : 1;
     const uint64_t first =

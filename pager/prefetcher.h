@@ -15,7 +15,7 @@ namespace farpage::pager {
 // and wakes whoever came to wait for them.
 class Prefetcher {
  public:
-  static constexpr size_t kRuns = 16;
+  static constexpr size_t kRuns = 16;  // two windows of single pages, or of kMaxPrefetchDepth
   static constexpr size_t kRunPages = 32;
   static constexpr size_t kBufferBytes = kRuns * kRunPages * kPageBytes;
 

@@ -45,9 +45,10 @@ std::optional<PrefetchPlan> TrendDetector::observe(uint32_t thread, PageIndex pa
   if (sequential) stride = 1;
   if (stride != walker.stride) walker.marker = kNone;
   walker.stride = stride;
-  if (stride != 0)
-    plan = next_window(walker, at, sequential ? max_depth : std::min(kFirstDepth, max_depth),
-                       max_depth);
+  if (stride != 0) {
+    const uint32_t depth = stride == 1 ? max_depth : std::min(max_depth, kScatteredDepth);
+    plan = next_window(walker, at, sequential ? depth : std::min(kFirstDepth, depth), depth);
+  }
   walker.busy.clear(std::memory_order_release);
   return plan;
 }

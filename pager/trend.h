@@ -37,6 +37,7 @@ class TrendDetector {
   static constexpr size_t kThreads = 16;
   static constexpr uint32_t kFirstDepth = 4;
   static constexpr int64_t kMaxStride = 1024;
+  static constexpr uint32_t kScatteredDepth = 8;  // where each page takes a READ of its own
   static constexpr int64_t kNone = -1;
 
   struct Walker {
