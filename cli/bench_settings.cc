@@ -57,7 +57,8 @@ Result<BenchCluster> open_cluster(const BenchSettings& settings, uint64_t needed
                 EmbeddedCluster::start({.lend_bytes = (needed_bytes + slab - 1) / slab * slab,
                                         .slab_bytes = slab,
                                         .nodes = static_cast<uint32_t>(settings.pager.replicas),
-                                        .transports = settings.pager.transports}));
+                                        .transports = settings.pager.transports,
+                                        .device_words = device_words(settings.pager)}));
     cluster.embedded.emplace(std::move(started));
     url = cluster.embedded->coordinator_url();
   }

@@ -37,14 +37,14 @@ Result<EmbeddedCluster> EmbeddedCluster::start(const EmbeddedClusterOptions& opt
   FARPAGE_TRY(ready, wait_until_ready(coordinator, "coordinator"));
   EmbeddedCluster cluster(std::move(coordinator), ready.value("url", ""));
   for (uint32_t i = 0; i < options.nodes; ++i) {
-    FARPAGE_TRY(
-        node,
-        start_self({"node", "--coordinator", cluster.url_, "--name",
-                    // Its shm socket has the same name, and several clusters may run on a host.
-                    "local-" + std::to_string(::getpid()) + "-" + std::to_string(i + 1), "--lend",
-                    std::to_string(options.lend_bytes), "--slab",
-                    std::to_string(options.slab_bytes), "--transports", options.transports,
-                    "--lazy", "--leave-timeout", "1s", "--output", "json"}));
+    std::vector<std::string> words = {
+        "node", "--coordinator", cluster.url_, "--name",
+        // Its shm socket has the same name, and several clusters may run on a host.
+        "local-" + std::to_string(::getpid()) + "-" + std::to_string(i + 1), "--lend",
+        std::to_string(options.lend_bytes), "--slab", std::to_string(options.slab_bytes),
+        "--transports", options.transports, "--lazy", "--leave-timeout", "1s", "--output", "json"};
+    words.insert(words.end(), options.device_words.begin(), options.device_words.end());
+    FARPAGE_TRY(node, start_self(std::move(words)));
     cluster.nodes_.push_back(std::move(node));
   }
   for (Child& node : cluster.nodes_) FARPAGE_TRY_VOID(wait_until_ready(node, "memory node"));

@@ -15,6 +15,7 @@ struct EmbeddedClusterOptions {
   uint64_t slab_bytes = 0;
   uint32_t nodes = 1;
   std::string transports = "shm,tcp";
+  std::vector<std::string> device_words = {};  // options of `farpage node`
 };
 
 // Threads: one. Destroying it ends the processes.

@@ -48,7 +48,8 @@ Result<EmbeddedCluster> start_cluster(const RunSettings& settings) {
   lend = std::max(lend / slab, uint64_t{1}) * slab;
   EmbeddedClusterOptions options{.lend_bytes = lend,
                                  .slab_bytes = slab,
-                                 .nodes = static_cast<uint32_t>(settings.pager.replicas)};
+                                 .nodes = static_cast<uint32_t>(settings.pager.replicas),
+                                 .device_words = device_words(settings.pager)};
   // On one host verbs brings nothing: only for who asks for it.
   if (settings.pager.transports != "auto") options.transports = settings.pager.transports;
   return EmbeddedCluster::start(options);

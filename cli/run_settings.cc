@@ -77,6 +77,14 @@ Result<pager::PagerOptions> pager_options(const PagerSettings& settings) {
   return options;
 }
 
+std::vector<std::string> device_words(const PagerSettings& settings) {
+  std::vector<std::string> words = {"--device-port", std::to_string(settings.device_port),
+                                    "--gid-index",   std::to_string(settings.gid_index),
+                                    "--mtu",         std::to_string(settings.mtu_bytes)};
+  if (!settings.device.empty()) words.insert(words.end(), {"--device", settings.device});
+  return words;
+}
+
 Result<std::vector<std::unique_ptr<rdma::Transport>>> make_transports(
     const PagerSettings& settings) {
   FARPAGE_TRY(choice, parse_transports(settings.transports));

@@ -47,6 +47,9 @@ Result<pager::PagerOptions> pager_options(const PagerSettings& settings);
 Result<std::vector<std::unique_ptr<rdma::Transport>>> make_transports(
     const PagerSettings& settings);
 
+// The same device and port, as `farpage node` takes them: for nodes of our own.
+std::vector<std::string> device_words(const PagerSettings& settings);
+
 struct RunSettings {
   PagerSettings pager;
   std::string coordinator;  // empty: an embedded one

@@ -47,8 +47,7 @@ void FaultWorker::run(int cpu) {
     if (parked_count_ > 0) retry_parked();
     if (!in_flight()) {
       // On one CPU, whoever was woken runs while this thread yields, and its next fault is there
-      // when it goes on: a poll() would only be on its way. Where yielding leads nowhere, nothing
-      // is read.
+      // when it goes on: a poll() would only be on its way.
       if (rota_->shared() && (events > 0 || fetched)) {
         ::sched_yield();
       } else if (events == 0) {
@@ -104,7 +103,7 @@ void FaultWorker::retry_parked() {
 }
 
 void FaultWorker::wait_in_flight() {
-  if (short_of_room_ && fetcher_.outstanding() == 0) {
+  if (short_of_room_ && fetcher_.outstanding() == 0 && prefetcher_.outstanding() == 0) {
     core_.budget.wait_for_room(kRoomWait);
     return;
   }
@@ -183,7 +182,9 @@ std::optional<PrefetchPlan> FaultWorker::plan_after(const uffd::Fault& fault) {
 
 void FaultWorker::prefetch_after(const uffd::Fault& fault) {
   if (const auto plan = plan_after(fault)) {
-    fetcher_.post_queued();  // the page that somebody waits for goes first
+    // The page that somebody waits for goes first, all the way: shm copies while it posts.
+    fetcher_.post_queued();
+    (void)fetcher_.progress();
     prefetcher_.start(*plan);
   }
 }

@@ -48,7 +48,7 @@ class FaultWorker {
   };
   // Spin, giving the core away at each turn, before blocking: a wake-up costs more than this.
   static constexpr Nanoseconds kSpin = std::chrono::microseconds(50);
-  static constexpr uint64_t kWindowsInBudget = 32;  // at least, fetched ahead of a walk
+  static constexpr uint64_t kWindowsInBudget = 128;  // of those that are fetched ahead
   static constexpr Nanoseconds kRoomWait = Milliseconds(1);
   static constexpr size_t kMaxParked = 64;
   static constexpr size_t kMaxEvents = 16;

@@ -43,7 +43,7 @@ struct PagerOptions {
 inline constexpr uint64_t kMinLocalBytes = uint64_t{1} << 20;
 inline constexpr uint32_t kPinPercent = 85;  // of the budget may be pinned: faults need the rest
 inline constexpr uint32_t kMaxWorkers = 64;
-inline constexpr uint32_t kMaxPrefetchDepth = 240;
+inline constexpr uint32_t kMaxPrefetchDepth = 120;
 inline constexpr uint32_t kMaxNodes = 64;  // memory nodes of one region
 
 Status validate(const PagerOptions& options);

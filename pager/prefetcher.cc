@@ -5,6 +5,14 @@
 #include "base/check.h"
 
 namespace farpage::pager {
+namespace {
+
+// Not here, and not known to be zeros.
+bool can_be_read(PageWord word) {
+  return word.state() == PageState::kRemote && !word.has(PageWord::kMaybePresent);
+}
+
+}  // namespace
 
 Prefetcher::Prefetcher(Core& core, LinkPort& port, WorkerStats& stats)
     : core_(core), port_(port), stats_(stats) {
@@ -23,11 +31,12 @@ void Prefetcher::start(const PrefetchPlan& plan) {
     const uint64_t first =
         plan.first.value + static_cast<uint64_t>(plan.stride) * static_cast<uint64_t>(done);
     if (first >= core_.table.pages()) return;
-    if (claim(run, PageIndex{first}, limit) == 0) {
-      ++done;  // present or never written: the next one may be remote
+    if (!can_be_read(core_.table.load(PageIndex{first}))) {
+      ++done;  // the next one may be
       --i;
       continue;
     }
+    if (claim(run, PageIndex{first}, limit) == 0) return;  // no room
     done += run.pages;
     if (!post(i)) {
       abandon(run);
@@ -41,13 +50,12 @@ void Prefetcher::start(const PrefetchPlan& plan) {
 uint32_t Prefetcher::claim(Run& run, PageIndex first, uint32_t limit) {
   run.first = first;
   run.pages = 0;
-  if (core_.table.load(first).state() != PageState::kRemote) return 0;
   const uint32_t room = core_.budget.take_spare(limit);
   while (run.pages < room) {
     const PageIndex page{first.value + run.pages};
     if (page.value >= core_.table.pages()) break;
     const PageWord word = core_.table.load(page);
-    if (word.state() != PageState::kRemote || word.has(PageWord::kMaybePresent)) break;
+    if (!can_be_read(word)) break;
     // One READ: of one slab of one layer.
     if (run.pages > 0 && word.layer() != run.words[0].layer()) break;
     const LeaseMap& leases = core_.leases_of(word);

@@ -1,5 +1,5 @@
-// Prefetcher: READs ahead of a trend, on channels of their own, so that they never delay a demand
-// READ.
+// Prefetcher: READs ahead of a trend, on channels of their own, so that they do not queue before a
+// demand READ.
 #pragma once
 
 #include <array>
@@ -10,13 +10,13 @@
 
 namespace farpage::pager {
 
-// Threads: the worker that owns it. Takes room only below the high-water mark, and never makes a
-// fault wait for longer than the READ takes: a prefetch that fails gives its pages back to Remote
+// Threads: the worker that owns it. Takes only room that faults need not (Budget), and never makes
+// a fault wait for longer than the READ takes: a prefetch that fails gives its pages back to Remote
 // and wakes whoever came to wait for them.
 class Prefetcher {
  public:
   static constexpr size_t kRuns = 16;  // two windows of single pages, or of kMaxPrefetchDepth
-  static constexpr size_t kRunPages = 32;
+  static constexpr size_t kRunPages = 16;
   static constexpr size_t kBufferBytes = kRuns * kRunPages * kPageBytes;
 
   Prefetcher(Core& core, LinkPort& port, WorkerStats& stats);
@@ -38,7 +38,8 @@ class Prefetcher {
   std::span<std::byte> bytes_of(size_t run, uint32_t pages) const {
     return port_.buffer().subspan(run * kRunPages * kPageBytes, pages * kPageBytes);
   }
-  // Claims up to `limit` neighbours from `first` that are remote; returns how many.
+  // Claims up to `limit` neighbours from `first`, as far as they are remote and there is room for
+  // them; returns how many.
   uint32_t claim(Run& run, PageIndex first, uint32_t limit);
   bool post(size_t index);
   void complete(size_t index, rdma::CompletionStatus status);

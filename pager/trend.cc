@@ -43,7 +43,7 @@ std::optional<PrefetchPlan> TrendDetector::observe(uint32_t thread, PageIndex pa
     restart(walker, thread, page);
   }
   if (sequential) stride = 1;
-  if (stride != walker.stride) walker.marker = kNone;
+  if (stride != walker.stride) walker.marker = walker.next_marker = kNone;
   walker.stride = stride;
   if (stride != 0) {
     const uint32_t depth = stride == 1 ? max_depth : std::min(max_depth, kScatteredDepth);
@@ -55,8 +55,8 @@ std::optional<PrefetchPlan> TrendDetector::observe(uint32_t thread, PageIndex pa
 
 int64_t TrendDetector::follow(Walker& walker, int64_t at) {
   // Between two faults of a walk lies what was fetched ahead: that is one step of it.
-  const int64_t delta =
-      walker.marker == at ? walker.stride : at - static_cast<int64_t>(walker.last.value);
+  const bool used_up = at == walker.marker || at == walker.next_marker;
+  const int64_t delta = used_up ? walker.stride : at - static_cast<int64_t>(walker.last.value);
   walker.last = PageIndex{static_cast<uint64_t>(at)};
   walker.deltas[walker.next] = delta;
   walker.next = (walker.next + 1) % kHistory;
@@ -74,8 +74,15 @@ PrefetchPlan TrendDetector::next_window(Walker& walker, int64_t at, uint32_t fir
   const auto plan_from = [&](int64_t page, uint32_t pages) {
     return PrefetchPlan{PageIndex{static_cast<uint64_t>(page + stride)}, stride, pages};
   };
-  if (walker.marker != at) {  // a walk begins
-    walker.depth = first_depth;
+  if (walker.next_marker == at) {  // the page at the marker before it was here
+    walker.marker = at;
+    walker.next_marker = kNone;
+  }
+  if (walker.marker != at) {
+    // A walk begins, or less was fetched than was asked for.
+    const bool begins = walker.marker == kNone;
+    walker.depth = begins ? first_depth : std::max(first_depth, walker.depth / 2);
+    walker.depth = std::min(walker.depth, max_depth);
     walker.marker = behind(at, walker.depth);
     walker.next_marker = kNone;
     return plan_from(at, walker.depth);

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """farpage against kernel swap: the same program, the same share of its memory here, one boot.
 
-  ./dev bench compare             natively: farpage over shm and tcp; swap on zram and on a loop device
+  ./dev bench compare             natively: farpage over shm and tcp, under `run` and as a library whose
+                                  faults are resolved in a SIGBUS handler; swap on zram and on a loop device
   ./dev bench compare --lab       in the lab VM: farpage over verbs; swap on NVMe-oF/RDMA, NBD and zram
 
 The program is random_touch (bench/compare/random_touch.cc). Each system is measured in turn in every round;
@@ -20,7 +21,7 @@ import sys
 import tempfile
 
 import swap_devices
-from systems import BUILD, ROOT, systems_here
+from systems import BUILD, ROOT, libraries_here, systems_here
 
 MIB = 1 << 20
 
@@ -130,7 +131,7 @@ def describe(report):
 
 
 def compare(options):
-    systems = systems_here()
+    systems = [*systems_here(), *libraries_here()]
     measured = floors()
     if "LAB_VM" in os.environ:
         measured = {"ib_read_lat -s 4096": read_latency(), **measured}

@@ -2,7 +2,11 @@
 //
 //   random_touch BYTES THREADS WRITE_PERCENT TIMED_TOUCHES SECONDS [SEED]
 //
-// Fills BYTES of anonymous memory, then touches random pages of it from THREADS threads, each in a
+// With RANDOM_TOUCH_REGION="COORDINATOR TRANSPORT LOCAL_BYTES" in its environment the memory is a
+// region of the library, and faults are resolved in its SIGBUS handler. Otherwise it is anonymous
+// memory.
+//
+// Fills BYTES of it, then touches random pages of it from THREADS threads, each in a
 // share of its own: first TIMED_TOUCHES touches, each timed and sorted by whether the page was
 // present (mincore(2)); then as many as SECONDS allow, untimed, for the rate. Every touched page is
 // checked. Half of each page is zeros, so that a compressing swap device gets pages like real ones.
@@ -16,6 +20,8 @@
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
+#include <optional>
+#include <sstream>
 #include <thread>
 #include <vector>
 
@@ -23,6 +29,7 @@
 #include "bench/content.h"
 #include "bench/touch.h"
 #include "bench/touch_order.h"
+#include "farpage/region.h"
 
 namespace {
 
@@ -47,6 +54,8 @@ struct Settings {
 
 struct Memory {
   uint64_t* words = nullptr;
+  std::optional<farpage::Region> region = std::nullopt;  // whose memory it is
+
   std::span<uint64_t, kWords> page(uint64_t index) const {
     return std::span<uint64_t, kWords>(words + index * kWords, kWords);
   }
@@ -123,15 +132,41 @@ uint64_t major_faults() {
   return static_cast<uint64_t>(usage.ru_majflt);
 }
 
-int run(const Settings& settings) {
-  void* memory = ::mmap(nullptr, settings.pages * kPageBytes, PROT_READ | PROT_WRITE,
+std::optional<Memory> anonymous_memory(uint64_t bytes) {
+  void* memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (memory == MAP_FAILED) {
     std::perror("random_touch: mmap");
-    return 2;
+    return std::nullopt;
   }
-  (void)::madvise(memory, settings.pages * kPageBytes, MADV_NOHUGEPAGE);
-  const Memory pages{static_cast<uint64_t*>(memory)};
+  (void)::madvise(memory, bytes, MADV_NOHUGEPAGE);
+  return Memory{static_cast<uint64_t*>(memory)};
+}
+
+std::optional<Memory> region_memory(uint64_t bytes, const std::string& region) {
+  farpage::RegionOptions options;
+  options.bytes = bytes;
+  options.resolve_in_handler = true;
+  std::istringstream words(region);
+  words >> options.coordinator >> options.transport >> options.local_bytes;
+  auto created = farpage::Region::create(options);
+  if (!words || !created) {
+    fmt::print(stderr, "random_touch: RANDOM_TOUCH_REGION='{}': {}\n", region,
+               words ? created.error().message : "three words are needed");
+    return std::nullopt;
+  }
+  Memory memory{.region = std::move(*created)};
+  memory.words = reinterpret_cast<uint64_t*>(memory.region->bytes().data());
+  return memory;
+}
+
+int run(const Settings& settings) {
+  const char* region = std::getenv("RANDOM_TOUCH_REGION");
+  const uint64_t bytes = settings.pages * kPageBytes;
+  const std::optional<Memory> memory =
+      region == nullptr ? anonymous_memory(bytes) : region_memory(bytes, region);
+  if (!memory) return 2;
+  const Memory& pages = *memory;
   const Content content(settings.seed);
   std::vector<std::unique_ptr<Toucher>> touchers;
   for (uint32_t i = 0; i < settings.threads; ++i)

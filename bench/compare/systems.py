@@ -3,8 +3,10 @@
 Each is running() while it is measured, and confine() says how a program is started in it.
 """
 import contextlib
+import json
 import os
 import pathlib
+import subprocess
 
 import swap_devices
 
@@ -30,6 +32,26 @@ class Farpage:
                 "--transport", self.transport, "--"], {"env": dict(os.environ, FARPAGE_LOG_LEVEL="error")})
 
 
+class FarpageLibrary:
+    """random_touch in a region of the library, whose faults the touching thread resolves itself."""
+
+    def __init__(self, transport):
+        self.name, self.transport = f"library, {transport}", transport
+
+    @contextlib.contextmanager
+    def running(self, size):
+        with service("coordinator", "--listen", "127.0.0.1:0") as ready:
+            self.coordinator = ready["url"]
+            with service("node", "--coordinator", self.coordinator, "--lend", str(2 * size), "--transports",
+                         self.transport, "--leave-timeout", "1s"):
+                yield
+
+    @contextlib.contextmanager
+    def confine(self, local):
+        region = f"{self.coordinator} {self.transport} {local}"
+        yield [], {"env": dict(os.environ, FARPAGE_LOG_LEVEL="error", RANDOM_TOUCH_REGION=region)}
+
+
 class KernelSwap:
     def __init__(self, name, device, *words):
         self.name, self.device, self.words = f"swap {name}", device, words
@@ -45,7 +67,28 @@ class KernelSwap:
             yield [], {"preexec_fn": enter}
 
 
+@contextlib.contextmanager
+def service(*words):
+    """A coordinator or a node, with what it says when it is ready."""
+    process = subprocess.Popen([BUILD / "farpage", *words, "--output", "json"], stdout=subprocess.PIPE,
+                               env=dict(os.environ, FARPAGE_LOG_LEVEL="error"))
+    try:
+        line = process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"farpage {words[0]} did not start: status {process.wait()}")
+        yield json.loads(line)
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def libraries_here():
+    """For programs that are written for it: random_touch."""
+    return [] if "LAB_VM" in os.environ else [FarpageLibrary("shm"), FarpageLibrary("tcp")]
+
+
 def systems_here():
+    """For any program."""
     if "LAB_VM" not in os.environ:
         return [Farpage("shm"), Farpage("tcp"), KernelSwap("zram", swap_devices.zram),
                 KernelSwap("loop on tmpfs", swap_devices.loop)]

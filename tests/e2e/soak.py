@@ -91,7 +91,7 @@ class Program:
         self.options = {
             "--local": str(local), "--replicas": str(replicas),
             "--transport": chance.choice(("auto", "shm", "tcp", "tcp")),
-            "--prefetch": chance.choice(("0", "32", "240")), "--workers": chance.choice(("1", "2", "4")),
+            "--prefetch": chance.choice(("0", "32", "120")), "--workers": chance.choice(("1", "2", "4")),
             "--slab": "16M", "--fault-deadline": f"{DEADLINE}s"}
         self.words = " ".join(os.path.basename(word) for word in command)
         self._good = {"access": lambda output: b"wrong_bytes 0\n" in output,
