@@ -54,8 +54,7 @@ class Postgres(Verifier):
             nobody = pwd.getpwnam("nobody")
             os.chown(self.folder, nobody.pw_uid, nobody.pw_gid)
             capabilities = "+sys_ptrace,+dac_read_search"
-            self.user = [self.program("prlimit"), "--memlock=unlimited",  # for a node's verbs
-                         self.program("setpriv"), "--reuid", str(nobody.pw_uid), "--regid",
+            self.user = [self.program("setpriv"), "--reuid", str(nobody.pw_uid), "--regid",
                          str(nobody.pw_gid), "--clear-groups", "--inh-caps", capabilities,
                          "--ambient-caps", capabilities]
         self.make_database("database")

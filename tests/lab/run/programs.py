@@ -3,6 +3,7 @@
   programs.py [NAME...]      those of CHECKS with these names (default: all)
 """
 import os
+import resource
 import subprocess
 import sys
 import time
@@ -56,6 +57,8 @@ def run_one(name):
 
 
 def main():
+    # Verbs pin memory, also for the user that PostgreSQL runs as.
+    resource.setrlimit(resource.RLIMIT_MEMLOCK, (resource.RLIM_INFINITY,) * 2)
     names = sys.argv[1:] or list(CHECKS)
     if len(names) == 1:
         sys.exit(not run_one(names[0]))
