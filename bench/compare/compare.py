@@ -15,6 +15,7 @@ import os
 import pathlib
 import platform
 import shutil
+import signal
 import statistics
 import subprocess
 import sys
@@ -44,10 +45,14 @@ def parse_arguments():
     return parser.parse_args()
 
 
-def run(system, local, arguments):
+def run(system, local, arguments, tries=3):
     with system.confine(local) as (before, how):
         words = [*before, BUILD / "random_touch", *map(str, arguments)]
         done = subprocess.run(words, capture_output=True, text=True, timeout=300, **how)
+    if done.returncode == -signal.SIGKILL and tries > 1:
+        # The kernel's reclaim gives up now and then although there is swap.
+        print(f"compare: {system.name}: out of memory, once more", file=sys.stderr)
+        return run(system, local, arguments, tries - 1)
     if done.returncode != 0:
         raise RuntimeError(f"{' '.join(map(str, words))}: status {done.returncode}: {done.stderr[-2000:]}")
     result = json.loads(done.stdout)
