@@ -3,6 +3,7 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
+#include "base/unix_socket.h"
 #include "coordinator/api_json_parts.h"
 #include "coordinator/counter_name.h"
 #include "coordinator/url.h"
@@ -15,7 +16,6 @@ using rdma::TransportAddress;
 using rdma::TransportKind;
 
 constexpr uint64_t kMaxCapacityBytes = uint64_t{1} << 50;
-constexpr size_t kMaxPathBytes = 107;  // sockaddr_un.sun_path without its end
 constexpr size_t kMaxHostBytes = 255;
 
 void read_verbs(JsonReader& reader, TransportAddress& address) {
@@ -41,7 +41,7 @@ void read_transport(JsonReader& reader, TransportAddress& address) {
     case TransportKind::kVerbs:
       return read_verbs(reader, address);
     case TransportKind::kShm:
-      address.socket_path = reader.text("socket_path", kMaxPathBytes);
+      address.socket_path = reader.text("socket_path", kMaxUnixPathBytes);
       address.boot_id = reader.text("boot_id", kMaxNameBytes);
       return;
     case TransportKind::kTcp:

@@ -36,7 +36,7 @@ void Prefetcher::start(const PrefetchPlan& plan) {
       --i;
       continue;
     }
-    if (claim(run, PageIndex{first}, limit) == 0) return;  // no room
+    if (claim(run, PageIndex{first}, limit) == 0) return;  // no room, or lost a race
     done += run.pages;
     if (!post(i)) {
       abandon(run);

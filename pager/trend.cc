@@ -81,8 +81,7 @@ PrefetchPlan TrendDetector::next_window(Walker& walker, int64_t at, uint32_t fir
   if (walker.marker != at) {
     // A walk begins, or less was fetched than was asked for.
     const bool begins = walker.marker == kNone;
-    walker.depth = begins ? first_depth : std::max(first_depth, walker.depth / 2);
-    walker.depth = std::min(walker.depth, max_depth);
+    walker.depth = begins ? first_depth : std::clamp(walker.depth / 2, first_depth, max_depth);
     walker.marker = behind(at, walker.depth);
     walker.next_marker = kNone;
     return plan_from(at, walker.depth);

@@ -40,6 +40,7 @@ class WatchRota {
   // stop() (false: there may be events all the same).
   bool watch(uint32_t worker, int events);
   void won(uint32_t worker, Win win);
+  // Among more than one worker.
   bool shared() const { return bells_.size() > 1; }
   // From now on watch() returns at once.
   void stop();

@@ -149,10 +149,14 @@ std::optional<Memory> region_memory(uint64_t bytes, const std::string& region) {
   options.resolve_in_handler = true;
   std::istringstream words(region);
   words >> options.coordinator >> options.transport >> options.local_bytes;
+  if (!words) {
+    fmt::print(stderr, "random_touch: RANDOM_TOUCH_REGION='{}': three words are needed\n", region);
+    return std::nullopt;
+  }
   auto created = farpage::Region::create(options);
-  if (!words || !created) {
+  if (!created) {
     fmt::print(stderr, "random_touch: RANDOM_TOUCH_REGION='{}': {}\n", region,
-               words ? created.error().message : "three words are needed");
+               created.error().message);
     return std::nullopt;
   }
   Memory memory{.region = std::move(*created)};

@@ -7,18 +7,20 @@
 // that was set. Prints one JSON object; status 1 when a value was wrong.
 #include <fmt/format.h>
 #include <sys/socket.h>
-#include <sys/un.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
 #include <iterator>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "base/clock.h"
 #include "base/fd.h"
+#include "base/unix_socket.h"
 #include "bench/touch_order.h"
 
 namespace {
@@ -44,10 +46,13 @@ struct Settings {
 class Connection {
  public:
   explicit Connection(const std::string& path) : socket_(::socket(AF_UNIX, SOCK_STREAM, 0)) {
-    sockaddr_un address{};
-    address.sun_family = AF_UNIX;
-    path.copy(address.sun_path, sizeof address.sun_path - 1);
-    if (::connect(socket_.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0)
+    const std::optional<sockaddr_un> address = farpage::unix_address(path);
+    if (!address) {
+      errno = ENAMETOOLONG;
+      give_up("connect");
+    }
+    if (::connect(socket_.get(), reinterpret_cast<const sockaddr*>(&*address), sizeof *address) !=
+        0)
       give_up("connect");
   }
 
