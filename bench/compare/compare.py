@@ -38,6 +38,8 @@ def parse_arguments():
     parser.add_argument("--writes", type=int, nargs="+", default=[0, 50], metavar="PERCENT",
                         help="of the touches that write (%(default)s)")
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 4], help="(%(default)s)")
+    parser.add_argument("--systems", nargs="+", metavar="NAME",
+                        help="those whose name contains one of these (default: all)")
     parser.add_argument("--touches", type=int, default=20000, help="timed for the latencies (%(default)s)")
     parser.add_argument("--seconds", type=int, default=3, help="of untimed touches, for the rate (%(default)s)")
     parser.add_argument("--json", metavar="FILE", help="write every single result there")
@@ -136,7 +138,10 @@ def describe(report):
 
 
 def compare(options):
-    systems = [*systems_here(), *libraries_here()]
+    systems = [system for system in [*systems_here(), *libraries_here()]
+               if any(name in system.name for name in options.systems or [""])]
+    if not systems:
+        sys.exit(f"compare: no system is called {' or '.join(options.systems)}")
     measured = floors()
     if "LAB_VM" in os.environ:
         measured = {"ib_read_lat -s 4096": read_latency(), **measured}

@@ -50,14 +50,22 @@ def zram(size):
 
 @contextlib.contextmanager
 def loop(size):
-    """A loop device on a file in tmpfs."""
-    with tempfile.NamedTemporaryFile(dir="/dev/shm", prefix="farpage-swap-") as file:
-        file.truncate(size)
-        device = command("losetup", "--find", "--show", file.name)
+    """A loop device on a file in ramfs: tmpfs would be swapped out to itself, and stand still for ever. It
+    is filled here, so that its memory does not count against the limit of the program that swaps."""
+    with tempfile.TemporaryDirectory(prefix="farpage-swap-") as folder:
+        command("mount", "-t", "ramfs", "ramfs", folder)
         try:
-            yield device
+            path = pathlib.Path(folder) / "swap"
+            with open(path, "wb") as file:
+                for _ in range(0, size, 1 << 20):
+                    file.write(bytes(1 << 20))
+            device = command("losetup", "--find", "--show", path)
+            try:
+                yield device
+            finally:
+                command("losetup", "--detach", device)
         finally:
-            command("losetup", "--detach", device)
+            command("umount", folder)
 
 
 @contextlib.contextmanager
@@ -138,7 +146,7 @@ def swap_on(device):
     cluster = pathlib.Path("/proc/sys/vm/page-cluster")
     before = cluster.read_text()
     cluster.write_text("0")  # no read-ahead: the touches are random
-    command("swapon", device)
+    command("swapon", "--priority", "32767", device)  # before any other swap of this machine
     try:
         yield
     finally:

@@ -91,7 +91,7 @@ def systems_here():
     """For any program."""
     if "LAB_VM" not in os.environ:
         return [Farpage("shm"), Farpage("tcp"), KernelSwap("zram", swap_devices.zram),
-                KernelSwap("loop on tmpfs", swap_devices.loop)]
+                KernelSwap("loop on ramfs", swap_devices.loop)]
     address = os.environ["LAB_IP"]
     return [Farpage("verbs"), KernelSwap("NVMe-oF/RDMA", swap_devices.nvme_rdma, address),
             KernelSwap("NBD/TCP", swap_devices.nbd, address), KernelSwap("zram", swap_devices.zram)]
