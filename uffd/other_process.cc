@@ -34,36 +34,21 @@ class OtherWindow final : public WindowAddressSpace {
     bound_.store(true, std::memory_order_release);
   }
 
-  // process_vm_readv(2): adjacent pages become one vector element. It refuses what the target
-  // itself may not read (PROT_NONE); /proc/PID/mem does not, but knows no vectors.
+  // process_vm_readv(2) refuses what the target itself may not read (PROT_NONE); /proc/PID/mem does
+  // not, but knows no vectors.
   Status read(std::span<const PageIndex> present, std::span<std::byte> out) override {
     FARPAGE_CHECK(out.size() >= present.size() * kPageBytes, "%zu bytes", out.size());
-    constexpr size_t kMaxVectors = 512;
-    std::array<iovec, kMaxVectors> remote;
+    constexpr size_t kMaxElements = 512;
+    std::array<iovec, kMaxElements> remote;
     size_t page = 0;
     while (page < present.size()) {
       const size_t first = page;
-      size_t vectors = 0;
-      while (page < present.size()) {
-        const uint64_t address = address_of(present[page]);
-        if (vectors > 0) {
-          iovec& last = remote[vectors - 1];
-          if (reinterpret_cast<uint64_t>(last.iov_base) + last.iov_len == address) {
-            last.iov_len += kPageBytes;
-            ++page;
-            continue;
-          }
-        }
-        if (vectors == kMaxVectors) break;
-        remote[vectors++] = {reinterpret_cast<void*>(address), kPageBytes};
-        ++page;
-      }
-      const iovec local{out.data() + first * kPageBytes, (page - first) * kPageBytes};
-      const ssize_t got = ::process_vm_readv(pid_, &local, 1, remote.data(), vectors, 0);
+      const Gathered gathered = gather(present.subspan(first), remote);
+      const iovec local{out.data() + first * kPageBytes, gathered.pages * kPageBytes};
+      const ssize_t got = ::process_vm_readv(pid_, &local, 1, remote.data(), gathered.elements, 0);
       if (got < 0 && errno != EFAULT) return fail_errno("process_vm_readv of the target");
-      const size_t done = got < 0 ? 0 : static_cast<size_t>(got) / kPageBytes;
-      if (first + done == page) continue;
-      page = first + done;
+      page += got < 0 ? 0 : static_cast<size_t>(got) / kPageBytes;
+      if (page == first + gathered.pages) continue;
       FARPAGE_TRY_VOID(read_closed(present[page], out.subspan(page * kPageBytes, kPageBytes)));
       ++page;
     }

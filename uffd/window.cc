@@ -78,6 +78,26 @@ bool WindowAddressSpace::alive() {
   return ask() != Outcome::kProcessGone;
 }
 
+WindowAddressSpace::Gathered WindowAddressSpace::gather(std::span<const PageIndex> pages,
+                                                        std::span<iovec> vector) const {
+  Gathered gathered;
+  for (const PageIndex page : pages) {
+    const uint64_t address = address_of(page);
+    if (gathered.elements > 0) {
+      iovec& last = vector[gathered.elements - 1];
+      if (reinterpret_cast<uint64_t>(last.iov_base) + last.iov_len == address) {
+        last.iov_len += kPageBytes;
+        ++gathered.pages;
+        continue;
+      }
+    }
+    if (gathered.elements == vector.size()) break;
+    vector[gathered.elements++] = {reinterpret_cast<void*>(address), kPageBytes};
+    ++gathered.pages;
+  }
+  return gathered;
+}
+
 void WindowAddressSpace::wake(PageRun run) {
   userfaultfd_.wake(address_of(run.first), bytes_of(run));
 }

@@ -2,6 +2,8 @@
 // through the userfaultfd itself.
 #pragma once
 
+#include <sys/uio.h>
+
 #include <memory>
 
 #include "uffd/address_space.h"
@@ -37,6 +39,13 @@ class WindowAddressSpace : public AddressSpace {
 
   // Nothing is watched any more: missing pages read as zeros from here on.
   void close_userfaultfd() { userfaultfd_.close(); }
+
+  // Where the pages are; adjacent ones are one element. Some are left out where the vector is full.
+  struct Gathered {
+    size_t pages = 0;
+    size_t elements = 0;
+  };
+  Gathered gather(std::span<const PageIndex> pages, std::span<iovec> vector) const;
 
   static uint64_t bytes_of(PageRun run) { return uint64_t{run.pages} << kPageShift; }
 
