@@ -1,7 +1,7 @@
 #include "bench/pager_model.h"
 
 #include "base/check.h"
-#include "pager/evictor.h"
+#include "pager/eviction_batch.h"
 
 namespace farpage::bench {
 
@@ -63,23 +63,23 @@ void PagerModel::write_resident(PageIndex page, PageWord word) {
   protected_[page.value] = false;
 }
 
-// Evictor::pick() without pins, hints and leases. False: there is nothing to take.
+// EvictionBatch::pick() without pins, hints and leases. False: there is nothing to take.
 bool PagerModel::evict_batch() {
   victims_.clear();
   do {
-    while (victims_.size() < pager::Evictor::kBatchPages) {
+    while (victims_.size() < pager::EvictionBatch::kMaxPages) {
       const auto due = hand_.next_in_block(epoch());
       if (!due) break;
       victims_.push_back(due->page);
       hand_.took();
     }
-  } while (victims_.size() < pager::Evictor::kBatchPages && hand_.next_block());
+  } while (victims_.size() < pager::EvictionBatch::kMaxPages && hand_.next_block());
   protect_spans();
   for (const PageIndex page : victims_) drop(page);
   return !victims_.empty();
 }
 
-// As Evictor::protect(): from the first to the last Dirty victim of each block.
+// As EvictionBatch::protect(): from the first to the last Dirty victim of each block.
 void PagerModel::protect_spans() {
   const auto block_of = [](PageIndex page) { return page.value / pager::kPagesPerBlock; };
   std::optional<PageIndex> last;

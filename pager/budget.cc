@@ -25,8 +25,9 @@ void futex_wake(std::atomic<uint32_t>& word) {
 
 }  // namespace
 
-Budget::Budget(uint64_t limit_pages, uint32_t high_percent, uint32_t low_percent)
-    : high_percent_(high_percent), low_percent_(low_percent) {
+Budget::Budget(uint64_t limit_pages, uint32_t high_percent, uint32_t low_percent,
+               uint32_t pressing_percent)
+    : high_percent_(high_percent), low_percent_(low_percent), pressing_percent_(pressing_percent) {
   resize(limit_pages);
 }
 
@@ -39,7 +40,7 @@ bool Budget::try_take() {
       return false;
     }
   } while (!used_.compare_exchange_weak(used, used + 1, std::memory_order_relaxed));
-  if (used + 1 > high_.load(std::memory_order_relaxed)) signal_pressure();
+  if (used + 1 > pressing_.load(std::memory_order_relaxed)) signal_pressure();
   return true;
 }
 
@@ -53,7 +54,7 @@ uint32_t Budget::take_spare(uint32_t pages) {
     taken = used >= end ? 0 : static_cast<uint32_t>(std::min<uint64_t>(pages, end - used));
     if (taken == 0) return 0;
   } while (!used_.compare_exchange_weak(used, used + taken, std::memory_order_relaxed));
-  if (used + taken > high) signal_pressure();
+  if (used + taken > pressing_.load(std::memory_order_relaxed)) signal_pressure();
   return taken;
 }
 
@@ -101,6 +102,7 @@ void Budget::resize(uint64_t limit_pages) {
   limit_.store(limit_pages, std::memory_order_relaxed);
   high_.store(limit_pages * high_percent_ / 100, std::memory_order_relaxed);
   low_.store(limit_pages * low_percent_ / 100, std::memory_order_relaxed);
+  pressing_.store(limit_pages * pressing_percent_ / 100, std::memory_order_relaxed);
   const uint64_t here = std::min(used(), ceiling_.load(std::memory_order_relaxed));
   ceiling_.store(std::max(limit_pages, here), std::memory_order_relaxed);
   interrupt();  // whoever sees its sequences sees the stores above
@@ -131,7 +133,7 @@ void Budget::signal_pressure() {
 void Budget::wait_for_pressure(Nanoseconds timeout) {
   const uint32_t seen = pressure_sequence_.load(std::memory_order_seq_cst);
   evictor_sleeps_.store(1, std::memory_order_seq_cst);
-  if (!above_high() && !has_waiters()) futex_wait(pressure_sequence_, seen, timeout);
+  if (!is_pressing() && !has_waiters()) futex_wait(pressure_sequence_, seen, timeout);
   evictor_sleeps_.store(0, std::memory_order_relaxed);
 }
 

@@ -23,7 +23,12 @@ namespace farpage::pager {
 class Budget {
  public:
   // Eviction starts above `high_percent` of the limit and goes on down to `low_percent`: 0 to 100.
-  Budget(uint64_t limit_pages, uint32_t high_percent, uint32_t low_percent);
+  // The evictor's thread is woken above `pressing_percent`: more than `high_percent` where others
+  // evict, too.
+  Budget(uint64_t limit_pages, uint32_t high_percent, uint32_t low_percent,
+         uint32_t pressing_percent);
+  Budget(uint64_t limit_pages, uint32_t high_percent, uint32_t low_percent)
+      : Budget(limit_pages, high_percent, low_percent, high_percent) {}
 
   // One page more, if there is room, or while the limit is lifted.
   bool try_take();
@@ -50,11 +55,12 @@ class Budget {
   uint64_t used() const { return used_.load(std::memory_order_relaxed); }
   uint64_t limit() const { return limit_.load(std::memory_order_relaxed); }
   bool above_high() const { return used() > high_.load(std::memory_order_relaxed); }
+  bool is_pressing() const { return used() > pressing_.load(std::memory_order_relaxed); }
   bool above_low() const { return used() > low_.load(std::memory_order_relaxed); }
 
   // Fault workers: sleeps until some pages were given back, or the timeout.
   void wait_for_room(Nanoseconds timeout);
-  // Evictor: sleeps until used() is above the high-water mark, somebody waits, or the timeout.
+  // Evictor: sleeps until is_pressing(), somebody waits for room, or the timeout.
   void wait_for_pressure(Nanoseconds timeout);
   bool has_waiters() const { return room_waiters_.load(std::memory_order_relaxed) != 0; }
   // Ends the waits (shutdown, a hint).
@@ -70,11 +76,13 @@ class Budget {
 
   const uint32_t high_percent_;
   const uint32_t low_percent_;
-  std::mutex resize_mutex_;  // of who writes the next four
+  const uint32_t pressing_percent_;
+  std::mutex resize_mutex_;  // of who writes the next five
   std::atomic<uint64_t> limit_{0};
   std::atomic<uint64_t> ceiling_{0};
   std::atomic<uint64_t> high_{0};
   std::atomic<uint64_t> low_{0};
+  std::atomic<uint64_t> pressing_{0};
   std::atomic<uint32_t> lifted_{0};
   alignas(64) std::atomic<uint64_t> used_{0};
   alignas(64) std::atomic<uint32_t> room_sequence_{0};  // futex of the fault workers

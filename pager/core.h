@@ -14,6 +14,7 @@
 #include "pager/pin_map.h"
 #include "pager/run_queue.h"
 #include "pager/stats.h"
+#include "pager/write_guess.h"
 #include "uffd/address_space.h"
 
 namespace farpage::pager {
@@ -31,6 +32,7 @@ struct Core {
   PinMap& pins;
   AccessMap& access;
 
+  WriteGuess write_guess;
   RunQueue cold;  // what the evictor shall take first, however young
 
   // A worker has read that the target has forked. Set before the threads start.
@@ -49,6 +51,9 @@ struct Core {
     return epoch_of(age_clock.fetch_add(age_step(budget.limit()), std::memory_order_relaxed));
   }
   uint8_t current_epoch() const { return epoch_of(age_clock.load(std::memory_order_relaxed)); }
+  // Is a page that comes in for a read to be write-protected? What a fork shares stays shared until
+  // it is written.
+  bool protects_next_read() { return member.family()->has_forked() || write_guess.protect_next(); }
   void note_touched(PageIndex page) { layers.want(page); }
   // The leases of the layer in which a page with this word lies.
   const LeaseMap& leases_of(PageWord word) const {

@@ -31,11 +31,21 @@ bool Family::refers_elsewhere(const Member& self, LayerId layer, PageIndex page)
   });
 }
 
+void Family::add(const Member& member) {
+  members_.push_back(&member);
+  processes_.store(members_.size(), std::memory_order_relaxed);
+}
+
+void Family::remove(const Member& member) {
+  std::erase(members_, &member);
+  processes_.store(members_.size(), std::memory_order_relaxed);
+}
+
 Result<std::unique_ptr<Member>> Member::create(uint64_t pages) {
   FARPAGE_TRY(table, PageTable::create(pages));
   std::unique_ptr<Member> member(new Member(std::make_shared<Family>(), std::move(table)));
   const std::lock_guard lock(member->family_->mutex_);
-  member->family_->members_.push_back(member.get());
+  member->family_->add(*member);
   return member;
 }
 
@@ -51,13 +61,13 @@ Result<std::unique_ptr<Member>> Member::copy_of(
     const PageWord word = word_of(PageIndex{i}, parent.table_.load(PageIndex{i}));
     if (word.state() != PageState::kEmpty) member->table_.place(PageIndex{i}, word);
   }
-  member->family_->members_.push_back(member.get());
+  member->family_->add(*member);
   return member;
 }
 
 Member::~Member() {
   const std::lock_guard lock(family_->mutex_);
-  std::erase(family_->members_, this);
+  family_->remove(*this);
 }
 
 }  // namespace farpage::pager

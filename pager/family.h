@@ -40,14 +40,20 @@ class Family {
   std::mutex& mutex() const { return mutex_; }
   // With mutex() held: does a process other than `self` refer to the page's slot in the layer?
   bool refers_elsewhere(const Member& self, LayerId layer, PageIndex page) const;
+  // Pages may be shared with another process.
+  bool has_forked() const { return processes_.load(std::memory_order_relaxed) > 1; }
 
  private:
   friend class Member;
+  // With mutex() held.
+  void add(const Member& member);
+  void remove(const Member& member);
 
   NodeDirectory nodes_;
   std::array<std::atomic<LeaseMap*>, kMaxLayers> layers_{};
   mutable std::mutex mutex_;
   std::vector<const Member*> members_;  // guarded by mutex_
+  std::atomic<size_t> processes_{0};    // as many
 };
 
 // Member: one process of a family, by its pages, and the layers in which they may lie. Made before

@@ -46,19 +46,27 @@ void FaultWorker::run(int cpu) {
     const bool prefetched = prefetcher_.progress();
     if (parked_count_ > 0) retry_parked();
     if (!in_flight()) {
-      // On one CPU, whoever was woken runs while this thread yields, and its next fault is there
-      // when it goes on: a poll() would only be on its way.
-      if (rota_->shared() && (events > 0 || fetched)) {
-        ::sched_yield();
-      } else if (events == 0) {
-        watched_ = rota_->watch(index_, core_.space.event_descriptor());
-      }
+      wait_for_next(events > 0 || fetched);
     } else if (events > 0 || fetched || prefetched) {
       idle_since_ = Instant{0};
     } else {
       wait_in_flight();
     }
   }
+}
+
+// On one CPU, whoever was woken runs while this thread yields, and its next fault is there when it
+// goes on: a poll() would only be on its way.
+void FaultWorker::wait_for_next(bool resolved) {
+  if (rota_->shared()) {
+    const Instant now = SteadyClock::read();
+    if (resolved) resolved_at_ = now;
+    if (now - resolved_at_ < kSpinForNext) {
+      ::sched_yield();
+      return;
+    }
+  }
+  watched_ = rota_->watch(index_, core_.space.event_descriptor());
 }
 
 size_t FaultWorker::read_and_handle() {
@@ -258,6 +266,7 @@ bool FaultWorker::handle_write_protected(const uffd::Fault& fault, PageWord word
       return unprotect(fault.page, word);
     case PageState::kClean:
       stats_.faults_write.add();
+      core_.write_guess.written();
       return unprotect(fault.page, word);
     // Protected along with its neighbours by the evictor.
     case PageState::kDirty:

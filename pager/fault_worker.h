@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "pager/core.h"
+#include "pager/evictor.h"
 #include "pager/fetcher.h"
 #include "pager/prefetcher.h"
 #include "pager/trend.h"
@@ -33,7 +34,7 @@ class FaultWorker {
   FaultWorker(Core& core, Ports ports, TrendDetector& trends, WatchRota& rota, uint32_t index,
               int cpu);
   // Without a thread: for resolve_here() alone.
-  FaultWorker(Core& core, Ports ports, TrendDetector& trends);
+  FaultWorker(Core& core, Ports ports, TrendDetector& trends, Evictor& evictor);
 
   // Sees a fault of the calling thread through, from its signal handler
   // (fault_worker_in_thread.cc). One thread at a time.
@@ -48,6 +49,9 @@ class FaultWorker {
   };
   // Spin, giving the core away at each turn, before blocking: a wake-up costs more than this.
   static constexpr Nanoseconds kSpin = std::chrono::microseconds(50);
+  // After a fault: shorter than it takes to wake an idle core, so that a thread which runs on
+  // another one is left to the worker there.
+  static constexpr Nanoseconds kSpinForNext = std::chrono::microseconds(10);
   static constexpr uint64_t kWindowsInBudget = 128;  // of those that are fetched ahead
   static constexpr Nanoseconds kRoomWait = Milliseconds(1);
   static constexpr size_t kMaxParked = 64;
@@ -55,6 +59,7 @@ class FaultWorker {
 
   void run(int cpu);
   size_t read_and_handle();
+  void wait_for_next(bool resolved);
   void retry_parked();
   bool in_flight() const {
     return parked_count_ > 0 || fetcher_.outstanding() > 0 || prefetcher_.outstanding() > 0;
@@ -78,7 +83,8 @@ class FaultWorker {
 
   Core& core_;
   TrendDetector& trends_;
-  WatchRota* rota_ = nullptr;  // none without a thread
+  WatchRota* rota_ = nullptr;   // none without a thread
+  Evictor* evictor_ = nullptr;  // none with one
   uint32_t index_ = 0;
   bool watched_ = false;  // since the last fault
   WorkerStats stats_;
@@ -88,6 +94,7 @@ class FaultWorker {
   size_t parked_count_ = 0;
   bool short_of_room_ = false;  // some parked fault waits for the evictor
   Instant idle_since_{0};
+  Instant resolved_at_{0};
   std::jthread thread_;
 };
 

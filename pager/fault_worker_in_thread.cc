@@ -15,9 +15,10 @@ bool is_held(PageState state) {
 
 }  // namespace
 
-FaultWorker::FaultWorker(Core& core, Ports ports, TrendDetector& trends)
+FaultWorker::FaultWorker(Core& core, Ports ports, TrendDetector& trends, Evictor& evictor)
     : core_(core),
       trends_(trends),
+      evictor_(&evictor),
       fetcher_(core, ports.demand, stats_),
       prefetcher_(core, ports.prefetch, stats_) {}
 
@@ -40,6 +41,8 @@ void FaultWorker::resolve_here(const uffd::Fault& fault) {
     waited = true;
     core_.budget.wait_for_room(kRoomWait);
   }
+  fetcher_.post_queued();
+  evictor_->help();  // while the READ is on its way
   finish_in_flight();
 }
 

@@ -178,7 +178,7 @@ void Fetcher::complete(const rdma::Completion& completion) {
 }
 
 void Fetcher::install(Slot& slot) {
-  const bool write = slot.kind == uffd::FaultKind::kMissingWrite;
+  const bool write = slot.kind == uffd::FaultKind::kMissingWrite || !core_.protects_next_read();
   const size_t index = static_cast<size_t>(&slot - slots_.data());
   const Instant before = SteadyClock::read();
   const uffd::Outcome outcome =

@@ -36,6 +36,12 @@ std::vector<int> allowed_cpus() {
 uint64_t pin_percent(const PagerOptions& options) {
   return std::min(kPinPercent, options.low_water_percent);
 }
+// A thread that resolves its own faults evicts, too: the evictor's thread comes when that is not
+// enough.
+uint32_t pressing_percent(const PagerOptions& options) {
+  const uint32_t high = options.high_water_percent;
+  return options.resolve_in_thread ? (high + 100) / 2 : high;
+}
 constexpr uint64_t kMiBShift = 20 - kPageShift;  // of pages
 uint64_t pin_limit_pages(const PagerOptions& options, uint64_t local_bytes) {
   return (local_bytes >> kPageShift) * pin_percent(options) / 100;
@@ -58,7 +64,7 @@ class PagerThreads final : public Pager, private LayerOwner {
   PagerThreads(Parts parts, coordinator::Client& client, OnChild on_child)
       : parts_(std::move(parts)),
         budget_(parts_.options.local_bytes >> kPageShift, parts_.options.high_water_percent,
-                parts_.options.low_water_percent),
+                parts_.options.low_water_percent, pressing_percent(parts_.options)),
         layers_(*parts_.member, parts_.options, client, *this),
         core_{parts_.options,
               *parts_.space,
@@ -99,18 +105,18 @@ class PagerThreads final : public Pager, private LayerOwner {
     if (!agent) budget_.lift_limit();
     connector_ =
         std::make_unique<Connector>(core_, client, transports, port_list(), parts_.connector_bell);
+    evictor_ = std::make_unique<Evictor>(core_, *ports_.back(), !agent);
     const std::vector<int> cpus = allowed_cpus();
     for (uint32_t i = 0; i < parts_.options.workers; ++i) {
       const FaultWorker::Ports ports{*ports_[2 * i], *ports_[2 * i + 1]};
       if (parts_.options.resolve_in_thread) {
-        workers_.push_back(std::make_unique<FaultWorker>(core_, ports, trends_));
+        workers_.push_back(std::make_unique<FaultWorker>(core_, ports, trends_, *evictor_));
         continue;
       }
       const bool pin = parts_.options.pin_workers && !cpus.empty();
       workers_.push_back(std::make_unique<FaultWorker>(core_, ports, trends_, *parts_.rota, i,
                                                        pin ? cpus[i % cpus.size()] : -1));
     }
-    evictor_ = std::make_unique<Evictor>(core_, *ports_.back(), !agent);
     readahead_ = std::make_unique<Readahead>(core_);
     started_.store(true, std::memory_order_release);
   }
@@ -226,7 +232,7 @@ class PagerThreads final : public Pager, private LayerOwner {
   }
 
   static size_t buffer_bytes(uint32_t workers) {
-    return workers * FaultWorker::kBufferBytes + Evictor::kBufferBytes;
+    return workers * FaultWorker::kBufferBytes + EvictionBatch::kBufferBytes;
   }
 
  private:
@@ -284,7 +290,7 @@ class PagerThreads final : public Pager, private LayerOwner {
       take("demand-" + std::to_string(i), Fetcher::kBufferBytes);
       take("prefetch-" + std::to_string(i), Prefetcher::kBufferBytes);
     }
-    take("evict", Evictor::kBufferBytes);
+    take("evict", EvictionBatch::kBufferBytes);
   }
 
   std::vector<LinkPort*> port_list() const {

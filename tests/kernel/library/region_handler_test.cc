@@ -75,6 +75,16 @@ TEST(RegionHandler, PagesThatWereOnlyReadAreNotSentAgain) {
   EXPECT_LE(region.stats().evicted_written - written, small_options().local_bytes / kPage);
 }
 
+TEST(RegionHandler, WhatAThreadHasBegunToEvictIsFinishedWhenItTouchesNoMore) {
+  Region region = make_region(in_handler());
+  write_all(region, 1);
+  // Whichever phase the last help was in, all can leave now, and nothing stays half-way.
+  ASSERT_TRUE(region.evict(region.bytes()).has_value());
+  EXPECT_TRUE(eventually([&] { return region.stats().away_bytes == region.bytes().size(); }));
+  EXPECT_EQ(region.stats().resident_bytes, 0U);
+  for (size_t page = 0; page < pages_of(region); ++page) ASSERT_EQ(*word(region, page), 1 + page);
+}
+
 TEST(RegionHandler, SystemCallsOnPagesThatAreAwayAreRefusedUntilThePrefault) {
   Region region = make_region(in_handler());
   write_all(region, 1);

@@ -74,6 +74,19 @@ TEST(Budget, EvictorIsWokenByPressure) {
   EXPECT_EQ(budget.used(), 3U);
 }
 
+TEST(Budget, EvictorSleepsOnWhereOthersEvictUntilThatIsNotEnough) {
+  Budget budget(10, 50, 40, 80);
+  for (int i = 0; i < 6; ++i) EXPECT_TRUE(budget.try_take());
+  EXPECT_TRUE(budget.above_high());
+  EXPECT_FALSE(budget.is_pressing());
+  std::thread evictor([&] {
+    while (!budget.is_pressing()) budget.wait_for_pressure(Seconds(60));
+  });
+  for (int i = 0; i < 3; ++i) EXPECT_TRUE(budget.try_take());
+  evictor.join();
+  EXPECT_EQ(budget.used(), 9U);
+}
+
 // The waits below are long ones: a wake-up that is lost makes the test hang until its time limit.
 TEST(Budget, AGrownBudgetWakesWhoWaitsForRoom) {
   Budget budget(1, 100, 100);

@@ -1,0 +1,172 @@
+#include "pager/eviction_batch.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+
+namespace farpage::pager {
+
+EvictionBatch::EvictionBatch(Core& core, LinkPort& port)
+    : core_(core), port_(port), windows_(kMaxNodes, WriteWindow(kMaxPages)), hand_(core.table) {
+  FARPAGE_CHECK(port.buffer().size() >= kBufferBytes, "%zu bytes", port.buffer().size());
+}
+
+bool EvictionBatch::begin(uint32_t most) {
+  FARPAGE_CHECK(!active(), "%zu pages are still on their way", count_);
+  most_ = most;
+  picked_at_ = SteadyClock::read();
+  pick();
+  if (!active()) return false;
+  protect();
+  closing_ = false;
+  posted_at_ = SteadyClock::read();
+  run_count_ = 0;
+  copied_ = 0;
+  // What was copied out is sent while it is in the cache.
+  for (size_t first = 0; first < count_; first += kPagesOfCopy) {
+    const size_t end = std::min(first + kPagesOfCopy, count_);
+    copy_out(first, end);
+    build_runs(first, end);
+    (void)post_runs();
+  }
+  return true;
+}
+
+// What the target has called cold, of one run for each batch, so that victims stay in order.
+void EvictionBatch::pick_cold() {
+  while (count_ == 0) {
+    const auto run = core_.cold.take(most_);
+    if (!run) return;
+    std::unique_lock family_lock(core_.member.family()->mutex());
+    for (uint32_t i = 0; i < run->pages; ++i) {
+      const PageIndex page{run->first.value + i};
+      (void)try_take(page, core_.table.load(page), family_lock);
+    }
+  }
+}
+
+// Phase 0: victims, in address order, until the batch is full or the hand has come round.
+void EvictionBatch::pick() {
+  pick_cold();
+  if (count_ > 0 || !core_.budget.above_low()) return;
+  do {
+    pick_from_block();
+  } while (count_ < most_ && hand_.next_block());  // a block that filled it may have more
+}
+
+void EvictionBatch::pick_from_block() {
+  std::unique_lock family_lock(core_.member.family()->mutex());
+  const uint8_t now = core_.current_epoch();
+  while (count_ < most_) {
+    const auto due = hand_.next_in_block(now);
+    if (!due) return;
+    if (try_take(due->page, due->word, family_lock)) hand_.took();
+  }
+}
+
+bool EvictionBatch::try_take(PageIndex page, PageWord word,
+                             std::unique_lock<std::mutex>& family_lock) {
+  if (word.state() != PageState::kClean && word.state() != PageState::kDirty) return false;
+  if (core_.pins.is_pinned(page)) return false;
+  PageWord evicting = word.to(PageState::kEvicting);
+  if (word.state() == PageState::kDirty) {
+    const std::optional<LayerId> layer = core_.layers.writable(page, family_lock);
+    if (!layer) return false;
+    evicting = word.to(PageState::kEvicting, PageWord::kWasDirty).with_layer(*layer);
+  }
+  if (!core_.table.transition(page, word, evicting)) return false;
+  victims_[count_++] = Victim{.page = page, .word = evicting};
+  return true;
+}
+
+// Phase 1: one call for the span from the first to the last dirty victim of each block.
+void EvictionBatch::protect() {
+  size_t i = 0;
+  while (i < count_) {
+    const uint64_t block = victims_[i].page.value / kPagesPerBlock;
+    PageIndex first{0};
+    PageIndex last{0};
+    bool any = false;
+    for (; i < count_ && victims_[i].page.value / kPagesPerBlock == block; ++i) {
+      if (!victims_[i].word.has(PageWord::kWasDirty)) continue;
+      if (!any) first = victims_[i].page;
+      last = victims_[i].page;
+      any = true;
+    }
+    if (any) protect_run(first, static_cast<uint32_t>(last.value - first.value + 1));
+  }
+}
+
+void EvictionBatch::protect_run(PageIndex first, uint32_t pages) {
+  const auto with_retries = [this](uffd::PageRun run) {
+    uffd::Outcome outcome = core_.space.protect(run);
+    while (outcome == uffd::Outcome::kRetry && !core_.stopping.load(std::memory_order_acquire)) {
+      std::this_thread::yield();  // a fault worker is draining the events
+      outcome = core_.space.protect(run);
+    }
+    return outcome;
+  };
+  const uffd::Outcome whole = with_retries({first, pages});
+  if (whole == uffd::Outcome::kDone) return;
+  // The span crosses mappings, or a part is gone: page by page, victims only.
+  for (size_t i = 0; i < count_; ++i) {
+    Victim& victim = victims_[i];
+    if (victim.page < first || victim.page.value >= first.value + pages) continue;
+    if (!victim.word.has(PageWord::kWasDirty)) continue;
+    if (with_retries({victim.page, 1}) != uffd::Outcome::kDone)
+      keep_resident(victim, PageState::kDirty);
+  }
+}
+
+// Phase 2: the dirty ones of these victims, packed, in address order.
+void EvictionBatch::copy_out(size_t first, size_t end) {
+  std::array<PageIndex, kPagesOfCopy> pages;
+  size_t copied = 0;
+  for (size_t i = first; i < end; ++i) {
+    Victim& victim = victims_[i];
+    if (victim.keep || !victim.word.has(PageWord::kWasDirty)) continue;
+    victim.buffer = static_cast<int16_t>(copied_ + copied);
+    pages[copied++] = victim.page;
+  }
+  if (copied == 0) return;
+  const auto into = port_.buffer().subspan(copied_ * kPageBytes, copied * kPageBytes);
+  copied_ += copied;
+  if (!core_.space.read(std::span(pages).first(copied), into)) {
+    // One of them is not readable (unmapped meanwhile, or the target is gone): find out which.
+    for (size_t i = first; i < end; ++i) {
+      Victim& victim = victims_[i];
+      if (victim.buffer < 0) continue;
+      if (!core_.space.read({&victim.page, 1}, bytes_of(victim))) {
+        victim.buffer = -1;
+        keep_resident(victim, PageState::kDirty);
+      }
+    }
+  }
+  note_zero_pages(first, end);
+}
+
+void EvictionBatch::note_zero_pages(size_t first, size_t end) {
+  const auto all_zero = [](std::span<const std::byte> page) {
+    const auto* words = reinterpret_cast<const uint64_t*>(page.data());
+    // In steps of a cache line, so that the common case, a page with data, ends at once.
+    for (size_t i = 0; i < kPageBytes / 8; i += 8) {
+      uint64_t any = 0;
+      for (size_t j = 0; j < 8; ++j) any |= words[i + j];
+      if (any != 0) return false;
+    }
+    return true;
+  };
+  for (size_t i = first; i < end; ++i) {
+    Victim& victim = victims_[i];
+    if (victim.buffer < 0 || !all_zero(bytes_of(victim))) continue;
+    victim.zero = true;
+    victim.buffer = -1;
+  }
+}
+
+void EvictionBatch::keep_resident(Victim& victim, PageState state) {
+  victim.keep = true;
+  (void)core_.table.transition(victim.page, victim.word, victim.word.to(state));
+}
+
+}  // namespace farpage::pager

@@ -1,0 +1,125 @@
+// EvictionBatch: some resident pages on their way out: picked, protected, copied out, written to
+// every replica, dropped. It goes on in turns that never wait, so that whoever waits for something
+// else can see to it meanwhile.
+//
+// Order: eviction_hand.h. Victims lie together, so that one flush protects a whole span, and one
+// vector drops it (scattered single pages would cost an inter-processor interrupt each).
+#pragma once
+
+#include <array>
+#include <mutex>
+#include <vector>
+
+#include "pager/core.h"
+#include "pager/eviction_hand.h"
+#include "pager/link_port.h"
+#include "pager/write_window.h"
+
+namespace farpage::pager {
+
+// Threads: one at a time (Evictor); stats() from any.
+// Invariants:
+//  1. a page is dropped only after every replica that is not lost has acknowledged what it holds;
+//  2. a page that is written while it is being evicted stays;
+//  3. at any failure the page stays resident and Dirty.
+class EvictionBatch {
+ public:
+  static constexpr uint32_t kMaxPages = 256;
+  static constexpr size_t kBufferBytes = size_t{kMaxPages} * kPageBytes;
+
+  EvictionBatch(Core& core, LinkPort& port);
+
+  // Some are on their way.
+  bool active() const { return count_ > 0; }
+  // Takes at most `most` victims, and posts what has to be written. False: there is nothing to
+  // take. Only while none is active.
+  bool begin(uint32_t most);
+  // One turn. What is acknowledged is dropped when all is, or when it takes too long.
+  enum class Turn : uint8_t { kEnded, kMoved, kWaiting };
+  Turn advance();
+  // Turn by turn to the end; waits for the replicas.
+  void finish();
+  // Pages that the last batch has made room of.
+  uint64_t freed() const { return freed_; }
+
+  const EvictorStats& stats() const { return stats_; }
+
+ private:
+  // One victim of the batch.
+  struct Victim {
+    PageIndex page;
+    PageWord word;        // as the evictor left it: Evicting, then Dropping
+    uint8_t unacked = 0;  // replicas (bits) that have not acknowledged
+    int16_t buffer = -1;  // place in the buffer; -1: not copied out
+    bool zero = false;    // all zeros: nothing is sent, the page is Empty afterwards
+    bool keep = false;    // stays resident
+  };
+  // One WRITE: consecutive victims with consecutive pages and buffer places.
+  struct WriteRun {
+    size_t first = 0;
+    uint32_t count = 0;
+    uint32_t replica = 0;
+    bool in_flight = false;
+    bool done = false;
+  };
+  static constexpr size_t kPagesOfCopy = 64;
+  static constexpr size_t kMaxRuns = size_t{kMaxPages} * coordinator::kMaxReplicas;
+
+  // The phases of one batch.
+  void pick();  // 0
+  void pick_cold();
+  void pick_from_block();
+  // With the family's mutex held, which may be let go and taken again.
+  bool try_take(PageIndex page, PageWord word, std::unique_lock<std::mutex>& family_lock);
+  void protect();  // 1
+  void protect_run(PageIndex first, uint32_t pages);
+  // Of the victims from `first` to `end`:
+  void copy_out(size_t first, size_t end);  // 2
+  void note_zero_pages(size_t first, size_t end);
+  void build_runs(size_t first, size_t end);  // 3
+  size_t post_runs();
+  size_t take_completions();  // 4
+  void expire_replicas();
+  void fail_run(WriteRun& run, const char* why);
+  void shorten(WriteRun& run, uint32_t pages);
+  void acknowledge(WriteRun& run);
+  std::span<const WriteRun> runs() const;
+  bool all_done() const;
+  bool any_in_flight() const;
+  bool any_safe() const;
+  bool too_late() const;
+  void drop();  // 5
+  bool is_safe(const Victim& victim) const;
+  void finish_drop(std::span<const uffd::PageRun> spans, std::span<uffd::DropResult> results);
+  void wake_dropped(std::span<const uffd::PageRun> spans);
+  void keep_resident(Victim& victim, PageState state);
+
+  const SlabLease* lease_of(const Victim& victim) const {
+    return core_.leases_of(victim.word).find(victim.page);
+  }
+  const ReplicaLease& replica_of(const WriteRun& run) const;
+  WriteWindow& window_of(const ReplicaLease& replica) { return windows_[replica.node.value]; }
+  std::span<std::byte> bytes_of(const Victim& victim) const {
+    return port_.buffer().subspan(static_cast<size_t>(victim.buffer) * kPageBytes, kPageBytes);
+  }
+
+  Core& core_;
+  LinkPort& port_;
+  EvictorStats stats_;
+
+  std::array<Victim, kMaxPages> victims_;
+  size_t count_ = 0;
+  uint32_t most_ = 0;  // victims this time
+  std::array<WriteRun, kMaxRuns> runs_;
+  size_t run_count_ = 0;
+  size_t copied_ = 0;  // pages, into the buffer
+  Instant picked_at_{0};
+  Instant posted_at_{0};
+  bool closing_ = false;  // no more is posted: it ends with what it has
+  uint64_t freed_ = 0;
+  std::vector<WriteWindow> windows_;                  // of each node
+  std::array<Instant, kMaxNodes> acknowledged_at_{};  // by each node, last
+  EvictionHand hand_;
+};
+
+}  // namespace farpage::pager

@@ -1,0 +1,314 @@
+// Phases 3 to 5: to the replicas, acknowledged, dropped.
+
+#include <algorithm>
+#include <thread>
+
+#include "base/check.h"
+#include "base/log.h"
+#include "pager/eviction_batch.h"
+
+namespace farpage::pager {
+namespace {
+
+// A replica that cannot be reached for so long while another one acknowledged has missed a write:
+// it is given up, and the page lives on with the others.
+constexpr Nanoseconds kReplicaPatience = Seconds(1);
+constexpr uint32_t kMaxRunPages = 64;
+// Part of the fault deadline after which a slow batch ends with what it has. Whoever waits for room
+// shall see several batches end before its own deadline.
+constexpr int64_t kBatchesInADeadline = 4;
+
+}  // namespace
+
+const ReplicaLease& EvictionBatch::replica_of(const WriteRun& run) const {
+  return lease_of(victims_[run.first])->replicas[run.replica];
+}
+
+// Phase 3: consecutive pages of one slab are one WRITE to each replica.
+void EvictionBatch::build_runs(size_t begin, size_t end) {
+  size_t i = begin;
+  while (i < end) {
+    if (victims_[i].keep || victims_[i].buffer < 0) {
+      ++i;
+      continue;
+    }
+    const size_t first = i;
+    const SlabLease* lease = lease_of(victims_[first]);
+    const auto follows = [&](size_t next) {
+      const Victim& victim = victims_[next];
+      return !victim.keep && victim.buffer >= 0 && lease_of(victim) == lease &&
+             victim.page.value == victims_[next - 1].page.value + 1 &&
+             victim.buffer == victims_[next - 1].buffer + 1;
+    };
+    ++i;
+    while (i < end && i - first < kMaxRunPages && follows(i)) ++i;
+    for (uint32_t replica = 0; replica < lease->replica_count; ++replica) {
+      if (lease->replicas[replica].lost.load(std::memory_order_acquire)) continue;
+      for (size_t v = first; v < i; ++v)
+        victims_[v].unacked = static_cast<uint8_t>(victims_[v].unacked | (1U << replica));
+      runs_[run_count_++] =
+          WriteRun{.first = first, .count = static_cast<uint32_t>(i - first), .replica = replica};
+    }
+    if (run_count_ == 0 || runs_[run_count_ - 1].first != first) {
+      // No replica is left that could take it: it stays, as long as there is room.
+      for (size_t v = first; v < i; ++v) keep_resident(victims_[v], PageState::kDirty);
+    }
+  }
+}
+
+std::span<const EvictionBatch::WriteRun> EvictionBatch::runs() const {
+  return std::span(runs_).first(run_count_);
+}
+
+bool EvictionBatch::all_done() const {
+  return std::ranges::all_of(runs(), [](const WriteRun& run) { return run.done; });
+}
+
+bool EvictionBatch::any_safe() const {
+  return std::ranges::any_of(
+      runs(), [this](const WriteRun& run) { return run.done && is_safe(victims_[run.first]); });
+}
+
+bool EvictionBatch::any_in_flight() const {
+  return std::ranges::any_of(runs(), [](const WriteRun& run) { return run.in_flight; });
+}
+
+// A batch that takes long makes room with what is acknowledged; the rest stays, and its turn comes
+// again.
+bool EvictionBatch::too_late() const {
+  const Nanoseconds taken = SteadyClock::read() - posted_at_;
+  const Nanoseconds deadline = core_.options.fault_deadline;
+  return taken > deadline || (taken > deadline / kBatchesInADeadline && any_safe()) ||
+         core_.stopping.load(std::memory_order_acquire);
+}
+
+// Phases 3 to 5: runs are posted as far as the channels take them; what fails is tried again until
+// it is too late. Operations in flight use the buffer: their completions, which come within the
+// operation timeout, are waited for in any case.
+EvictionBatch::Turn EvictionBatch::advance() {
+  if (!active()) return Turn::kEnded;
+  const size_t moved = (closing_ ? 0 : post_runs()) + take_completions();
+  if (!closing_ && !all_done()) {
+    if (moved == 0) expire_replicas();
+    closing_ = too_late();
+    if (!closing_) return moved > 0 ? Turn::kMoved : Turn::kWaiting;
+  }
+  if (any_in_flight()) return Turn::kWaiting;
+  drop();
+  freed_ = 0;
+  for (size_t i = 0; i < count_; ++i)
+    if (!victims_[i].keep) ++freed_;
+  count_ = 0;
+  stats_.batches.add();
+  stats_.batch_ns.record(static_cast<uint64_t>((SteadyClock::read() - picked_at_).count()));
+  return Turn::kEnded;
+}
+
+void EvictionBatch::finish() {
+  while (true) {
+    const Turn turn = advance();
+    if (turn == Turn::kEnded) return;
+    if (turn == Turn::kMoved) continue;
+    if (any_in_flight()) {
+      std::this_thread::yield();
+    } else {
+      std::this_thread::sleep_for(std::chrono::microseconds(200));
+    }
+  }
+}
+
+size_t EvictionBatch::post_runs() {
+  size_t posted = 0;
+  for (size_t i = 0; i < run_count_; ++i) {
+    WriteRun& run = runs_[i];
+    if (run.done || run.in_flight) continue;
+    const ReplicaLease& replica = replica_of(run);
+    if (replica.lost.load(std::memory_order_acquire)) {
+      run.done = true;  // the bits stay: drop() keeps pages that nobody acknowledged
+      ++posted;
+      continue;
+    }
+    WriteWindow& window = window_of(replica);
+    if (run.count > window.pages()) shorten(run, window.pages());
+    if (!window.admits(run.count)) continue;
+    rdma::Channel* channel = port_.channel(replica.node);
+    if (channel == nullptr) continue;
+    const auto& key = replica.keys[static_cast<size_t>(channel->kind())];
+    if (!key) continue;
+    const Victim& first = victims_[run.first];
+    FARPAGE_CHECK(channel->limits().operation_bytes >= kMaxRunPages * kPageBytes,
+                  "operations of at most %u bytes", channel->limits().operation_bytes);
+    const rdma::Operation operation{
+        .kind = rdma::OperationKind::kWrite,
+        .local = port_.buffer().subspan(static_cast<size_t>(first.buffer) * kPageBytes,
+                                        run.count * kPageBytes),
+        .remote = core_.leases_of(first.word).address_of(replica, first.page),
+        .key = *key,
+        .generation = replica.generation,
+        .token = i};
+    if (channel->post({&operation, 1}) == 0) continue;
+    port_.posted(replica.node, 1);
+    window.posted(run.count);
+    run.in_flight = true;
+    ++posted;
+  }
+  return posted;
+}
+
+size_t EvictionBatch::take_completions() {
+  return port_.take_completions([this](const rdma::Completion& completion) {
+    WriteRun& run = runs_[completion.token];
+    run.in_flight = false;
+    if (completion.status == rdma::CompletionStatus::kOk) {
+      acknowledge(run);
+      return;
+    }
+    window_of(replica_of(run)).failed(run.count);
+    if (completion.status == rdma::CompletionStatus::kRemoteAccess) {
+      fail_run(run, "the node refused the WRITE");
+    } else {
+      stats_.write_failures.add();  // posted again by the next round
+    }
+  });
+}
+
+// See WriteWindow. What follows the first `pages` becomes a run of its own. There is room: each has
+// a page at least.
+void EvictionBatch::shorten(WriteRun& run, uint32_t pages) {
+  runs_[run_count_++] =
+      WriteRun{.first = run.first + pages, .count = run.count - pages, .replica = run.replica};
+  run.count = pages;
+}
+
+void EvictionBatch::acknowledge(WriteRun& run) {
+  run.done = true;
+  window_of(replica_of(run)).acknowledged(run.count);
+  acknowledged_at_[replica_of(run).node.value] = SteadyClock::read();
+  stats_.writes.add();
+  stats_.write_bytes.add(run.count * kPageBytes);
+  for (size_t v = run.first; v < run.first + run.count; ++v)
+    victims_[v].unacked = static_cast<uint8_t>(victims_[v].unacked & ~(1U << run.replica));
+}
+
+void EvictionBatch::fail_run(WriteRun& run, const char* why) {
+  stats_.write_failures.add();
+  run.done = true;
+  core_.lose_replica(victims_[run.first].page, victims_[run.first].word, replica_of(run), why);
+}
+
+void EvictionBatch::expire_replicas() {
+  const Instant now = SteadyClock::read();
+  for (size_t i = 0; i < run_count_; ++i) {
+    WriteRun& run = runs_[i];
+    if (run.done || run.in_flight) continue;
+    // A node that takes little at once is reached all the same.
+    const Instant heard = std::max(posted_at_, acknowledged_at_[replica_of(run).node.value]);
+    const bool late = now - heard >= kReplicaPatience;
+    // The patience is had once for a node, not once for each slab on it.
+    if (!late && core_.unreachable_for(replica_of(run).node) < kReplicaPatience) continue;
+    const SlabLease* lease = lease_of(victims_[run.first]);
+    const auto acknowledged_elsewhere = [&](uint32_t replica) {
+      return replica != run.replica &&
+             !lease->replicas[replica].lost.load(std::memory_order_acquire) &&
+             (victims_[run.first].unacked & (1U << replica)) == 0;
+    };
+    for (uint32_t replica = 0; replica < lease->replica_count; ++replica) {
+      if (!acknowledged_elsewhere(replica)) continue;
+      fail_run(run, "it could not be reached and has missed a write");
+      break;
+    }
+  }
+}
+
+// Does somebody else hold the content: every replica that is not lost, and at least one of them?
+bool EvictionBatch::is_safe(const Victim& victim) const {
+  if (victim.zero) return true;
+  const SlabLease* lease = lease_of(victim);
+  uint32_t holders = 0;
+  for (uint32_t r = 0; r < lease->replica_count; ++r) {
+    if (lease->replicas[r].lost.load(std::memory_order_acquire)) continue;
+    if ((victim.unacked & (1U << r)) != 0) return false;
+    ++holders;
+  }
+  return holders > 0;
+}
+
+// Phase 5: what every replica holds leaves, unless it was written meanwhile.
+void EvictionBatch::drop() {
+  std::array<uffd::PageRun, kMaxPages> spans;
+  std::array<uffd::DropResult, kMaxPages> results;
+  size_t span_count = 0;
+  for (size_t i = 0; i < count_; ++i) {
+    Victim& victim = victims_[i];
+    if (victim.keep) continue;
+    if (!is_safe(victim)) {
+      // Nobody else has this content, clean or not: from now on the page counts as changed.
+      keep_resident(victim, PageState::kDirty);
+      continue;
+    }
+    const uint32_t flags = victim.word.has(PageWord::kWasDirty) ? PageWord::kWasDirty : 0;
+    const PageWord dropping = victim.word.to(PageState::kDropping, flags);
+    if (!core_.table.transition(victim.page, victim.word, dropping)) {
+      victim.keep = true;  // written, or given up by the target
+      stats_.pages_cancelled.add();
+      continue;
+    }
+    victim.word = dropping;
+    if (span_count > 0 &&
+        spans[span_count - 1].first.value + spans[span_count - 1].pages == victim.page.value) {
+      ++spans[span_count - 1].pages;
+    } else {
+      spans[span_count++] = {victim.page, 1};
+    }
+  }
+  finish_drop(std::span(spans).first(span_count), std::span(results).first(span_count));
+}
+
+void EvictionBatch::finish_drop(std::span<const uffd::PageRun> spans,
+                                std::span<uffd::DropResult> results) {
+  if (spans.empty()) return;
+  const Status dropped = core_.space.drop(spans, results);
+  if (!dropped) core_.target_gone.store(true, std::memory_order_release);
+  size_t v = 0;
+  uint64_t freed = 0;
+  for (size_t s = 0; s < spans.size(); ++s) {
+    const bool ok = dropped && results[s].sys_errno == 0;
+    if (dropped && !ok)
+      log::warn("pager: drop_refused page={} pages={} errno={}", spans[s].first.value,
+                spans[s].pages, results[s].sys_errno);
+    for (uint32_t p = 0; p < spans[s].pages; ++p) {
+      while (victims_[v].page.value != spans[s].first.value + p) ++v;
+      Victim& victim = victims_[v];
+      const bool was_dirty = victim.word.has(PageWord::kWasDirty);
+      PageState next = victim.zero ? PageState::kEmpty : PageState::kRemote;
+      if (!ok) next = victim.zero ? PageState::kDirty : PageState::kClean;
+      const PageWord left = victim.word.to(next);
+      core_.table.transition_owned(victim.page, victim.word,
+                                   ok ? stamped(left, core_.current_epoch()) : left);
+      victim.keep = !ok;
+      if (!ok) continue;
+      ++freed;
+      (victim.zero ? stats_.pages_zero
+       : was_dirty ? stats_.pages_written
+                   : stats_.pages_clean)
+          .add();
+    }
+  }
+  core_.budget.evicted(freed);
+  // Whoever faulted during the drop waits for this.
+  wake_dropped(spans);
+}
+
+void EvictionBatch::wake_dropped(std::span<const uffd::PageRun> spans) {
+  // One call for neighbours: waking a page that nobody waits for costs nothing more.
+  size_t i = 0;
+  while (i < spans.size()) {
+    const uint64_t first = spans[i].first.value;
+    uint64_t end = first + spans[i].pages;
+    for (++i; i < spans.size() && spans[i].first.value - end < kPagesPerBlock; ++i)
+      end = spans[i].first.value + spans[i].pages;
+    core_.space.wake({PageIndex{first}, static_cast<uint32_t>(end - first)});
+  }
+}
+
+}  // namespace farpage::pager
