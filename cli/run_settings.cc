@@ -30,7 +30,7 @@ void add_options(Subcommand& subcommand, PagerSettings& settings, ShortFlags sho
       .text("--transport", settings.transports,
             "auto, or a list such as tcp,shm: what is tried, in this order")
       .choice("--poll-mode", settings.poll_mode, {"adaptive", "busy", "event"},
-              "How the wire is waited for")
+              "How the wire, and the next fault, are waited for")
       .duration("--operation-timeout", settings.operation_timeout,
                 "A READ or WRITE that takes longer is tried elsewhere")
       .text(named("-d", "--device"), settings.device,

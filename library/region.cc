@@ -2,6 +2,7 @@
 
 #include "library/logging.h"
 #include "library/region_parts.h"
+#include "library/signals.h"
 #include "rdma/transport_choice.h"
 
 namespace farpage {
@@ -118,6 +119,7 @@ RegionResult<Region> Region::create(const RegionOptions& options) {
     FARPAGE_TRY_VOID(check(options));
     FARPAGE_TRY(pager, pager_options(options));
     library::log_to_stderr_if_unset();
+    const library::SignalsBlocked blocked;
     auto parts = std::make_unique<Parts>();
     FARPAGE_TRY_VOID(options.coordinator.empty() ? parts->borrow_here(options)
                                                  : parts->borrow_from(options));

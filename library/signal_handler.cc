@@ -10,6 +10,8 @@
 #include <mutex>
 #include <utility>
 
+#include "library/signals.h"
+
 #if !defined(__x86_64__)
 #error "the error code of a fault is read from an x86-64 signal frame"
 #endif
@@ -88,6 +90,9 @@ void on_sigbus(int number, siginfo_t* info, void* context) {
     }
   }
   errno = saved_errno;
+  // Whoever it is meant for runs with the signals that were blocked before it.
+  (void)::pthread_sigmask(SIG_SETMASK, &static_cast<const ucontext_t*>(context)->uc_sigmask,
+                          nullptr);
   pass_on(number, info, context);
 }
 
@@ -95,8 +100,11 @@ Status install() {
   if (registry.installed) return {};
   struct sigaction action {};
   action.sa_sigaction = on_sigbus;
-  // NODEFER: the handler that we pass a signal on to may leave by longjmp. ONSTACK: a thread that
-  // has a signal stack wants it used.
+  // A handler of the program that touches the region must not run within ours, which may hold what
+  // it would wait for: only signals that the instruction itself causes get through. NODEFER: the
+  // handler that we pass a signal on to may leave by longjmp. ONSTACK: a thread that has a signal
+  // stack wants it used.
+  action.sa_mask = asynchronous_signals();
   action.sa_flags = SA_SIGINFO | SA_NODEFER | SA_ONSTACK;
   if (::sigaction(SIGBUS, nullptr, &registry.former) != 0 ||
       ::sigaction(SIGBUS, &action, nullptr) != 0)

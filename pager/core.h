@@ -54,6 +54,10 @@ struct Core {
   // Is a page that comes in for a read to be write-protected? What a fork shares stays shared until
   // it is written.
   bool protects_next_read() { return member.family()->has_forked() || write_guess.protect_next(); }
+  // The first write to a page that was protected.
+  void note_first_write() {
+    if (!member.family()->has_forked()) write_guess.written();
+  }
   void note_touched(PageIndex page) { layers.want(page); }
   // The leases of the layer in which a page with this word lies.
   const LeaseMap& leases_of(PageWord word) const {

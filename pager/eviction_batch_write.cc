@@ -109,7 +109,7 @@ void EvictionBatch::finish() {
     const Turn turn = advance();
     if (turn == Turn::kEnded) return;
     if (turn == Turn::kMoved) continue;
-    if (any_in_flight()) {
+    if (any_in_flight() && !closing_) {
       std::this_thread::yield();
     } else {
       std::this_thread::sleep_for(std::chrono::microseconds(200));

@@ -27,6 +27,11 @@ void Evictor::pause() {
   pause_hint_.store(true, std::memory_order_release);
   core_.budget.interrupt();
   changed_.wait(lock, [this] { return paused_ || core_.stopping.load(std::memory_order_acquire); });
+  lock.unlock();
+  // The thread may have been pausing all the time, and somebody have helped between an earlier
+  // resume() and the hint.
+  const std::lock_guard turn(turn_);
+  batch_.finish();
 }
 
 void Evictor::resume() {
@@ -38,10 +43,6 @@ void Evictor::resume() {
 
 bool Evictor::wait_while_paused() {
   if (!pause_hint_.load(std::memory_order_acquire)) return false;
-  {
-    const std::lock_guard turn(turn_);
-    (void)finish_batch();  // whoever helped has begun it before the hint
-  }
   std::unique_lock lock(mutex_);
   paused_ = pauses_ > 0;
   changed_.notify_all();
@@ -60,20 +61,20 @@ void Evictor::run() {
       core_.budget.wait_for_pressure(Milliseconds(100));
       // What a thread has begun that faults no more.
       const std::lock_guard turn(turn_);
-      (void)finish_batch();
+      batch_.finish();
       continue;
     }
     while ((core_.budget.above_low() || !core_.cold.empty()) &&
            !pause_hint_.load(std::memory_order_acquire) &&
            !core_.stopping.load(std::memory_order_acquire)) {
       if (evict_batch()) continue;
-      std::this_thread::sleep_for(Milliseconds(1));  // not to spin on it
+      std::this_thread::sleep_for(kRest);
       break;
     }
   }
   {
     const std::lock_guard turn(turn_);
-    (void)finish_batch();
+    batch_.finish();
   }
   const std::lock_guard lock(mutex_);
   changed_.notify_all();
@@ -82,22 +83,26 @@ void Evictor::run() {
 void Evictor::help() {
   const std::unique_lock turn(turn_, std::try_to_lock);
   if (!turn) return;
-  if (batch_.active() && batch_.advance() != EvictionBatch::Turn::kEnded) return;
-  if (core_.budget.above_high() && !pause_hint_.load(std::memory_order_acquire))
-    (void)batch_.begin(kPagesOfHelp);
+  if (batch_.active()) {
+    if (batch_.advance() != EvictionBatch::Turn::kEnded) return;
+    if (batch_.freed() == 0) rest();
+  }
+  const bool wanted = core_.budget.above_high() &&
+                      !core_.stopping.load(std::memory_order_acquire) &&
+                      !pause_hint_.load(std::memory_order_acquire);
+  if (wanted && SteadyClock::read() >= rests_until_ && !batch_.begin(kPagesOfHelp)) rest();
+}
+
+void Evictor::rest() {
+  rests_until_ = SteadyClock::read() + kRest;
 }
 
 bool Evictor::evict_batch() {
   const std::lock_guard turn(turn_);
-  if (!finish_batch()) return false;
-  if (batch_.begin(EvictionBatch::kMaxPages)) return finish_batch();
-  // Everything resident is pinned, in use by fault workers, or in slabs without a lease; or nothing
-  // was left of what is cold.
-  return !core_.budget.above_low();
-}
-
-bool Evictor::finish_batch() {
-  if (!batch_.active()) return true;
+  batch_.finish();  // what somebody has begun
+  // Nothing: everything resident is pinned, in use by fault workers, or in slabs without a lease;
+  // or nothing was left of what is cold.
+  if (!batch_.begin(EvictionBatch::kMaxPages)) return !core_.budget.above_low();
   batch_.finish();
   if (batch_.freed() > 0 || !core_.budget.above_low()) {  // what was only cold may as well stay
     stuck_batches_ = 0;

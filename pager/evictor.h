@@ -12,7 +12,8 @@
 
 namespace farpage::pager {
 
-// Threads: one of its own; all calls from any.
+// Threads: one of its own; all calls from any. help() is not for a signal handler that may
+// interrupt help().
 class Evictor {
  public:
   // `paused`: until the first resume().
@@ -32,18 +33,19 @@ class Evictor {
  private:
   // A thread that helps is kept from its own work so long; fewer share the cost of one flush.
   static constexpr uint32_t kPagesOfHelp = 16;
+  // Where nothing can be evicted, before it is tried again.
+  static constexpr Milliseconds kRest{1};
 
   void run();
   bool wait_while_paused();
   // One batch. False: there was nothing to take, or nothing could be written back.
   bool evict_batch();
-  // Sees the batch that is on its way through, if one is. False: nothing of it could be written
-  // back.
-  bool finish_batch();
+  void rest();
 
   Core& core_;
-  std::mutex turn_;  // of who uses the batch
+  std::mutex turn_;  // of who uses the next two, and the port
   EvictionBatch batch_;
+  Instant rests_until_{0};    // who helps
   size_t stuck_batches_ = 0;  // in a row that freed nothing
 
   std::mutex mutex_;

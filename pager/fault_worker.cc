@@ -34,7 +34,20 @@ FaultWorker::FaultWorker(Core& core, Ports ports, TrendDetector& trends, WatchRo
       index_(index),
       fetcher_(core, ports.demand, stats_),
       prefetcher_(core, ports.prefetch, stats_),
+      look_for_next_(look_of(core.options.channel.poll_mode)),
       thread_([this, cpu] { run(cpu); }) {}
+
+Nanoseconds FaultWorker::look_of(rdma::PollMode mode) {
+  switch (mode) {
+    case rdma::PollMode::kAdaptive:
+      return kAdaptiveLook;
+    case rdma::PollMode::kBusy:
+      return kBusyLook;
+    case rdma::PollMode::kEvent:
+      break;
+  }
+  return Nanoseconds(0);
+}
 
 void FaultWorker::run(int cpu) {
   (void)pthread_setname_np(pthread_self(), "fp-fault");
@@ -61,7 +74,7 @@ void FaultWorker::wait_for_next(bool resolved) {
   if (rota_->shared()) {
     const Instant now = SteadyClock::read();
     if (resolved) resolved_at_ = now;
-    if (now - resolved_at_ < kSpinForNext) {
+    if (now - resolved_at_ < look_for_next_) {
       ::sched_yield();
       return;
     }
@@ -266,7 +279,7 @@ bool FaultWorker::handle_write_protected(const uffd::Fault& fault, PageWord word
       return unprotect(fault.page, word);
     case PageState::kClean:
       stats_.faults_write.add();
-      core_.write_guess.written();
+      core_.note_first_write();
       return unprotect(fault.page, word);
     // Protected along with its neighbours by the evictor.
     case PageState::kDirty:

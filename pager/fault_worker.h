@@ -49,14 +49,17 @@ class FaultWorker {
   };
   // Spin, giving the core away at each turn, before blocking: a wake-up costs more than this.
   static constexpr Nanoseconds kSpin = std::chrono::microseconds(50);
-  // After a fault: shorter than it takes to wake an idle core, so that a thread which runs on
-  // another one is left to the worker there.
-  static constexpr Nanoseconds kSpinForNext = std::chrono::microseconds(10);
+  // After a fault, for the next one. Adaptive: shorter than it takes to wake an idle core, so that
+  // a thread which runs on another one is left to the worker there. Where idle cores poll, waking
+  // them costs nothing, and that is what busy is for.
+  static constexpr Nanoseconds kAdaptiveLook = std::chrono::microseconds(10);
+  static constexpr Nanoseconds kBusyLook = Milliseconds(1);
   static constexpr uint64_t kWindowsInBudget = 128;  // of those that are fetched ahead
   static constexpr Nanoseconds kRoomWait = Milliseconds(1);
   static constexpr size_t kMaxParked = 64;
   static constexpr size_t kMaxEvents = 16;
 
+  static Nanoseconds look_of(rdma::PollMode mode);
   void run(int cpu);
   size_t read_and_handle();
   void wait_for_next(bool resolved);
@@ -94,6 +97,7 @@ class FaultWorker {
   size_t parked_count_ = 0;
   bool short_of_room_ = false;  // some parked fault waits for the evictor
   Instant idle_since_{0};
+  Nanoseconds look_for_next_{0};
   Instant resolved_at_{0};
   std::jthread thread_;
 };

@@ -10,8 +10,8 @@
 
 namespace farpage::pager {
 
-// Threads: want() and slabs() from any; open() before the pager's threads start; the rest from the
-// evictor alone.
+// Threads: want() and slabs() from any; open() before the pager's threads start; the rest from
+// whoever evicts.
 class LayerSet {
  public:
   // As many as versions of one page can be read by living children, and one: enough for a process

@@ -1,5 +1,6 @@
-// LinkPort: the channels of one thread for one purpose, one to each memory node, and how broken
-// ones are replaced without the thread ever waiting for a connection.
+// LinkPort: the channels of one owner (a thread, or who has the evictor's turn) for one purpose,
+// one to each memory node, and how broken ones are replaced without the owner ever waiting for a
+// connection.
 #pragma once
 
 #include <array>

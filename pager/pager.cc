@@ -202,7 +202,7 @@ class PagerThreads final : public Pager, private LayerOwner {
   bool is_away(PageIndex page) const override {
     return parts_.member->table().load(page).state() == PageState::kRemote;
   }
-  bool has_spare_room() const override { return !budget_.above_high(); }
+  bool has_spare_room() const override { return !budget_.is_pressing(); }
   bool is_lost(PageIndex page) const override {
     return parts_.member->table().load(page).state() == PageState::kLost;
   }

@@ -69,7 +69,7 @@ class Pager {
   virtual std::optional<uffd::FaultKind> next_fault(PageIndex page, bool write) const = 0;
   // Only memory nodes have it.
   virtual bool is_away(PageIndex page) const = 0;
-  // Below the high-water mark.
+  // What nobody waits for may still come in.
   virtual bool has_spare_room() const = 0;
   // Nobody can give the page any more: touching it is SIGBUS.
   virtual bool is_lost(PageIndex page) const = 0;

@@ -127,6 +127,7 @@ void Prefetcher::install(size_t index) {
   uffd::Outcome outcome =
       core_.space.install(run.first, bytes_of(index, run.pages), uffd::Protection::kWriteProtected);
   if (outcome == uffd::Outcome::kRetry) return;
+  if (outcome == uffd::Outcome::kDone) core_.write_guess.protect(run.pages);
   for (uint32_t i = 0; i < run.pages; ++i) {
     // The run may cross mappings of the target: then page by page.
     uffd::Outcome of_page = outcome;

@@ -28,8 +28,9 @@ class WatchRota {
   // What a worker that has read faults knows of them.
   struct Win {
     uint32_t thread = 0;  // the last of the faulting threads
-    // It found them without having watched. That is what happens on one CPU: a thread that is woken
-    // runs at once, and has faulted again when the worker goes on.
+    // It found them without having watched. That is what happens on one CPU (a thread that is woken
+    // runs at once, and has faulted again when the worker goes on), or where idle CPUs poll; in
+    // both nobody else is needed.
     bool at_once = false;
   };
 

@@ -18,12 +18,15 @@ class WriteGuess {
   bool protect_next() {
     const bool sample = (asked_.fetch_add(1, std::memory_order_relaxed) & (kSampleEvery - 1)) == 0;
     if (!sample && likely()) return false;
-    const uint32_t pages = protected_.fetch_add(1, std::memory_order_relaxed) + 1;
-    if (pages >= kMemory) {
-      protected_.store(pages / 2, std::memory_order_relaxed);
-      written_.store(written_.load(std::memory_order_relaxed) / 2, std::memory_order_relaxed);
-    }
+    protect(1);
     return true;
+  }
+  // So many were protected without being asked about.
+  void protect(uint32_t more) {
+    const uint32_t pages = protected_.fetch_add(more, std::memory_order_relaxed) + more;
+    if (pages < kMemory) return;
+    protected_.store(pages / 2, std::memory_order_relaxed);
+    written_.store(written_.load(std::memory_order_relaxed) / 2, std::memory_order_relaxed);
   }
   // One of those that were protected is written.
   void written() { written_.fetch_add(1, std::memory_order_relaxed); }

@@ -3,6 +3,7 @@
 #include <setjmp.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -25,6 +26,17 @@ RegionOptions in_handler() {
   return options;
 }
 
+// What a signal handler of the program touches.
+const Region* touched_by_handler = nullptr;
+volatile uint64_t touches_of_handler = 0;
+void touch_some_page(int) {
+  const Region& region = *touched_by_handler;
+  const uint64_t page = touches_of_handler * 641 % pages_of(region);
+  const uint64_t seen = *word(region, page);
+  if (seen % 1'000'000 != page) std::abort();
+  touches_of_handler = touches_of_handler + 1;
+}
+
 // Pushes the first pages out, whatever they were.
 void write_all(const Region& region, uint64_t version) {
   for (size_t page = 0; page < pages_of(region); ++page) *word(region, page) = version + page;
@@ -44,7 +56,7 @@ TEST(RegionHandler, WritesToCleanPagesAreKept) {
   const Region region = make_region(in_handler());
   write_all(region, 1);
   for (uint64_t version = 2; version <= 4; ++version) {
-    // Read first, so that the page is clean and protected when it is written.
+    // Read first: pages that are read ahead are clean, and protected when they are written.
     for (size_t page = 0; page < pages_of(region); ++page) {
       ASSERT_EQ(*word(region, page), version - 1 + page) << page;
       *word(region, page) = version + page;
@@ -75,14 +87,36 @@ TEST(RegionHandler, PagesThatWereOnlyReadAreNotSentAgain) {
   EXPECT_LE(region.stats().evicted_written - written, small_options().local_bytes / kPage);
 }
 
-TEST(RegionHandler, WhatAThreadHasBegunToEvictIsFinishedWhenItTouchesNoMore) {
+TEST(RegionHandler, AllMayLeaveWhateverItsThreadsHaveBegunToEvict) {
   Region region = make_region(in_handler());
   write_all(region, 1);
-  // Whichever phase the last help was in, all can leave now, and nothing stays half-way.
+  // Whichever phase the last help was in.
   ASSERT_TRUE(region.evict(region.bytes()).has_value());
   EXPECT_TRUE(eventually([&] { return region.stats().away_bytes == region.bytes().size(); }));
   EXPECT_EQ(region.stats().resident_bytes, 0U);
   for (size_t page = 0; page < pages_of(region); ++page) ASSERT_EQ(*word(region, page), 1 + page);
+}
+
+TEST(RegionHandler, ASignalHandlerOfTheProgramMayTouchTheRegion) {
+  RegionOptions options = in_handler();
+  options.workers = 1;
+  const Region region = make_region(options);
+  write_all(region, 1'000'000);
+  touched_by_handler = &region;
+  touches_of_handler = 0;
+  struct sigaction action {
+  }, former{};
+  action.sa_handler = touch_some_page;
+  action.sa_flags = SA_RESTART;
+  ASSERT_EQ(::sigaction(SIGALRM, &action, &former), 0);
+  const itimerval often{.it_interval = {0, 50}, .it_value = {0, 50}}, never{};
+  ASSERT_EQ(::setitimer(ITIMER_REAL, &often, nullptr), 0);
+  // Faults, evictions of its own, and signals in the middle of both.
+  for (uint64_t version = 2; version < 2000 && touches_of_handler < 2000; ++version)
+    write_all(region, version * 1'000'000);
+  ASSERT_EQ(::setitimer(ITIMER_REAL, &never, nullptr), 0);
+  ASSERT_EQ(::sigaction(SIGALRM, &former, nullptr), 0);
+  EXPECT_GE(touches_of_handler, 2000U);
 }
 
 TEST(RegionHandler, SystemCallsOnPagesThatAreAwayAreRefusedUntilThePrefault) {

@@ -226,11 +226,13 @@ Rig::Rig(const RigOptions& options)
   } else {
     transports_.push_back(rdma::make_loop_transport(loop_));
   }
-  auto space = uffd::create_own_window(options.pages);
+  auto space = options.resolve_in_thread ? uffd::create_own_sigbus_window(options.pages)
+                                         : uffd::create_own_window(options.pages);
   EXPECT_TRUE(space.has_value()) << space.error().message();
   base_ = (*space)->address_of(PageIndex{0});
   if (options.wrap_space) *space = options.wrap_space(std::move(*space));
   PagerOptions pager_options;
+  pager_options.resolve_in_thread = options.resolve_in_thread;
   pager_options.local_bytes = options.local_pages * kPageBytes;
   pager_options.replicas = options.replicas;
   pager_options.slab_bytes = kTestSlabBytes;

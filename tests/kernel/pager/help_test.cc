@@ -1,0 +1,78 @@
+// Eviction by the thread that resolves its own faults.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include "rig.h"
+
+namespace farpage::pager {
+namespace {
+
+constexpr uint64_t kLocalPages = 1000;
+// The evictor's thread comes above 980; faults evict above 970.
+constexpr uint64_t kPagesAboveHighWater = 975;
+
+class Help : public ::testing::Test {
+ protected:
+  Help() : rig_({.pages = 4096, .local_pages = kLocalPages, .resolve_in_thread = true}) {}
+
+  // As a write would be that finds the page missing.
+  void write(uint64_t page) {
+    rig_.pager().resolve(
+        {PageIndex{page}, uffd::FaultKind::kMissingWrite, static_cast<uint32_t>(::gettid())});
+    fill(rig_, page, 1);
+  }
+  // Fails if that takes more than it takes to be above the high-water mark.
+  void write_until_pages_leave() {
+    const uint64_t before = rig_.stats().evictions();
+    while (leaving() == 0 && rig_.stats().evictions() == before) {
+      ASSERT_LT(rig_.stats().resident_pages, kPagesAboveHighWater) << "nobody evicts";
+      write(page_++);
+    }
+  }
+  // Pages that are leaving: all that are here were written.
+  uint64_t leaving() {
+    uint64_t pages = 0;
+    for (uint64_t page = 0; page < rig_.pages(); ++page)
+      if (rig_.pager().next_fault(PageIndex{page}, true) == uffd::FaultKind::kWriteProtected)
+        ++pages;
+    return pages;
+  }
+
+  Rig rig_;
+  uint64_t page_ = 0;
+};
+
+TEST_F(Help, WhatAFaultHasBegunToEvictEndsWithTheNextOrWithout) {
+  for (const bool next : {true, false}) {
+    write_until_pages_leave();
+    if (next) write(page_++);
+    EXPECT_TRUE(comes_true([&] { return leaving() == 0; }));
+    EXPECT_GT(rig_.stats().evictions(), 0U);
+    EXPECT_TRUE(rig_.pager().check_invariants());
+  }
+}
+
+TEST_F(Help, NothingIsLeavingWhenAPinHasReturned) {
+  write_until_pages_leave();
+  // Twice: the second pause may find the evictor as the first has left it.
+  for (const uint64_t first : {0, 100}) {
+    ASSERT_TRUE(rig_.pager().pin({PageIndex{first}, 100}));
+    for (uint64_t page = first; page < first + 100; ++page)
+      EXPECT_NE(rig_.pager().next_fault(PageIndex{page}, true), uffd::FaultKind::kWriteProtected);
+  }
+}
+
+TEST_F(Help, WhatIsWrittenComesBackWholeFromManyRounds) {
+  for (uint64_t round = 1; round <= 3; ++round)
+    for (uint64_t page = 0; page < rig_.pages(); ++page) {
+      while (const auto missing = rig_.pager().next_fault(PageIndex{page}, true))
+        rig_.pager().resolve({PageIndex{page}, *missing, static_cast<uint32_t>(::gettid())});
+      if (round > 1) {
+        ASSERT_TRUE(holds(rig_, page, round - 1)) << page;
+      }
+      fill(rig_, page, round);
+    }
+}
+
+}  // namespace
+}  // namespace farpage::pager
