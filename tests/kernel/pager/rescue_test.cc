@@ -1,6 +1,7 @@
 // A victim that is written before it has left.
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <thread>
 
 #include "interrupted_space.h"
@@ -19,9 +20,15 @@ TEST(Rescue, WriteToAVictimKeepsItWithoutARead) {
   // A page that is not in the table yet is not evicted, and the wish is forgotten.
   ASSERT_TRUE(comes_true([&] { return rig.stats().faults_zero == 1; }));
 
-  space->interrupt(InterruptedSpace::Call::kProtect, kVictim, [&] { words[1] = 2; });
+  std::atomic<bool> written{false};
+  space->interrupt(InterruptedSpace::Call::kProtect, kVictim, [&] {
+    words[1] = 2;
+    written.store(true, std::memory_order_release);
+  });
   rig.pager().evict_soon({kVictim, 1});
-  ASSERT_TRUE(comes_true([&] { return rig.stats().evictions_cancelled == 1; }));
+  ASSERT_TRUE(comes_true([&] {
+    return written.load(std::memory_order_acquire) && rig.stats().evictions_cancelled == 1;
+  }));
   EXPECT_FALSE(rig.pager().is_away(kVictim));
   EXPECT_EQ(words[0], 1U);
   EXPECT_EQ(words[1], 2U);
