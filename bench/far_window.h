@@ -42,6 +42,9 @@ class FarWindow {
   FaultMode fault_mode() const { return memory_.fault_mode(); }
   pager::PagerStats stats() const { return memory_.pager().stats(); }
 
+  // A touch of it now would wait for a READ.
+  bool is_away(uint64_t page) const { return memory_.pager().is_away(PageIndex{page}); }
+
   // Gives `pages` pages from `first` on their content of version 0.
   void fill(const Content& content, uint64_t first, uint64_t pages) const;
   uint64_t present_pages(uint64_t first, uint64_t pages) const;

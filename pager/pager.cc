@@ -200,7 +200,9 @@ class PagerThreads final : public Pager, private LayerOwner {
     return write ? uffd::FaultKind::kMissingWrite : uffd::FaultKind::kMissingRead;
   }
   bool is_away(PageIndex page) const override {
-    return parts_.member->table().load(page).state() == PageState::kRemote;
+    const PageWord word = parts_.member->table().load(page);
+    return word.state() == PageState::kRemote ||
+           (word.state() == PageState::kFetching && word.has(PageWord::kFromRemote));
   }
   bool has_spare_room() const override { return !budget_.is_pressing(); }
   bool is_lost(PageIndex page) const override {

@@ -63,6 +63,10 @@ class RandomAccess(EndToEnd):
     def test_over_tcp(self):
         self.check("tcp")
 
+    def over_verbs(self):
+        """By name, in the lab VM: soak_random_access.sh --lab."""
+        self.check("verbs")
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -92,8 +92,10 @@ TEST(RegionHandler, AllMayLeaveWhateverItsThreadsHaveBegunToEvict) {
   write_all(region, 1);
   // Whichever phase the last help was in.
   ASSERT_TRUE(region.evict(region.bytes()).has_value());
-  EXPECT_TRUE(eventually([&] { return region.stats().away_bytes == region.bytes().size(); }));
-  EXPECT_EQ(region.stats().resident_bytes, 0U);
+  EXPECT_TRUE(eventually([&] {
+    const RegionStats stats = region.stats();
+    return stats.away_bytes == region.bytes().size() && stats.resident_bytes == 0;
+  }));
   for (size_t page = 0; page < pages_of(region); ++page) ASSERT_EQ(*word(region, page), 1 + page);
 }
 
