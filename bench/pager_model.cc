@@ -66,14 +66,20 @@ void PagerModel::write_resident(PageIndex page, PageWord word) {
 // EvictionBatch::pick() without pins, hints and leases. False: there is nothing to take.
 bool PagerModel::evict_batch() {
   victims_.clear();
+  uint32_t spans = 0;
+  const auto is_full = [&] {
+    constexpr pager::EvictionBatch::Size kMost = pager::EvictionBatch::kSmall;
+    return victims_.size() >= kMost.pages || spans >= kMost.spans;
+  };
   do {
-    while (victims_.size() < pager::EvictionBatch::kMaxPages) {
+    while (!is_full()) {
       const auto due = hand_.next_in_block(epoch());
       if (!due) break;
+      if (victims_.empty() || due->page.value != victims_.back().value + 1) ++spans;
       victims_.push_back(due->page);
       hand_.took();
     }
-  } while (victims_.size() < pager::EvictionBatch::kMaxPages && hand_.next_block());
+  } while (!is_full() && hand_.next_block());
   protect_spans();
   for (const PageIndex page : victims_) drop(page);
   return !victims_.empty();

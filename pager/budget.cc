@@ -40,7 +40,6 @@ bool Budget::try_take() {
       return false;
     }
   } while (!used_.compare_exchange_weak(used, used + 1, std::memory_order_relaxed));
-  if (used + 1 > pressing_.load(std::memory_order_relaxed)) signal_pressure();
   return true;
 }
 
@@ -54,7 +53,6 @@ uint32_t Budget::take_spare(uint32_t pages) {
     taken = used >= end ? 0 : static_cast<uint32_t>(std::min<uint64_t>(pages, end - used));
     if (taken == 0) return 0;
   } while (!used_.compare_exchange_weak(used, used + taken, std::memory_order_relaxed));
-  if (used + taken > pressing_.load(std::memory_order_relaxed)) signal_pressure();
   return taken;
 }
 

@@ -30,13 +30,19 @@ class Budget {
   Budget(uint64_t limit_pages, uint32_t high_percent, uint32_t low_percent)
       : Budget(limit_pages, high_percent, low_percent, high_percent) {}
 
-  // One page more, if there is room, or while the limit is lifted.
+  // One page more, if there is room, or while the limit is lifted. Wakes the evictor only where it
+  // fails: else it would run before the READ is posted, on this CPU. See nudge().
   bool try_take();
   // One page more, room or not: for a fault of the evictor itself, who would wait for its own work.
   void take_anyway(uint64_t pages = 1) { used_.fetch_add(pages, std::memory_order_relaxed); }
   // As many of `pages` as there is room for: for what nobody waits for, so that faults keep half of
   // the room above the high-water mark.
   uint32_t take_spare(uint32_t pages);
+  // Wakes the evictor where it is_pressing(): for who has taken pages, when nobody waits for it any
+  // more.
+  void nudge() {
+    if (is_pressing()) signal_pressure();
+  }
   void give_back(uint64_t pages);
   // The same, by the evictor.
   void evicted(uint64_t pages);

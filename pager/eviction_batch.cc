@@ -11,9 +11,10 @@ EvictionBatch::EvictionBatch(Core& core, LinkPort& port)
   FARPAGE_CHECK(port.buffer().size() >= kBufferBytes, "%zu bytes", port.buffer().size());
 }
 
-bool EvictionBatch::begin(uint32_t most) {
+bool EvictionBatch::begin(Size most) {
   FARPAGE_CHECK(!active(), "%zu pages are still on their way", count_);
   most_ = most;
+  spans_ = 0;
   picked_at_ = SteadyClock::read();
   pick();
   if (!active()) return false;
@@ -35,7 +36,7 @@ bool EvictionBatch::begin(uint32_t most) {
 // What the target has called cold, of one run for each batch, so that victims stay in order.
 void EvictionBatch::pick_cold() {
   while (count_ == 0) {
-    const auto run = core_.cold.take(most_);
+    const auto run = core_.cold.take(most_.pages);
     if (!run) return;
     std::unique_lock family_lock(core_.member.family()->mutex());
     for (uint32_t i = 0; i < run->pages; ++i) {
@@ -51,13 +52,13 @@ void EvictionBatch::pick() {
   if (count_ > 0 || !core_.budget.above_low()) return;
   do {
     pick_from_block();
-  } while (count_ < most_ && hand_.next_block());  // a block that filled it may have more
+  } while (!is_full() && hand_.next_block());  // a block that filled it may have more
 }
 
 void EvictionBatch::pick_from_block() {
   std::unique_lock family_lock(core_.member.family()->mutex());
   const uint8_t now = core_.current_epoch();
-  while (count_ < most_) {
+  while (!is_full()) {
     const auto due = hand_.next_in_block(now);
     if (!due) return;
     if (try_take(due->page, due->word, family_lock)) hand_.took();
@@ -75,6 +76,7 @@ bool EvictionBatch::try_take(PageIndex page, PageWord word,
     evicting = word.to(PageState::kEvicting, PageWord::kWasDirty).with_layer(*layer);
   }
   if (!core_.table.transition(page, word, evicting)) return false;
+  if (count_ == 0 || page.value != victims_[count_ - 1].page.value + 1) ++spans_;
   victims_[count_++] = Victim{.page = page, .word = evicting};
   return true;
 }

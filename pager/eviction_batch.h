@@ -31,9 +31,19 @@ class EvictionBatch {
 
   // Some are on their way.
   bool active() const { return count_ > 0; }
-  // Takes at most `most` victims, and posts what has to be written. False: there is nothing to
-  // take. Only while none is active.
-  bool begin(uint32_t most);
+  // How much at once. A span is consecutive pages: each costs a walk through the page tables and
+  // cache misses of its own, and a page that follows its neighbour little but its copy. Where many
+  // are dropped in one call, whoever faults meanwhile waits for the CPU or for the flush; where few
+  // are, each flush serves few.
+  struct Size {
+    uint32_t pages;
+    uint32_t spans;
+  };
+  static constexpr Size kSmall{kMaxPages, 32};
+  static constexpr Size kLarge{kMaxPages, kMaxPages};
+  // Takes as many victims, and posts what has to be written. False: there is nothing to take. Only
+  // while none is active.
+  bool begin(Size most);
   // One turn. What is acknowledged is dropped when all is, or when it takes too long.
   enum class Turn : uint8_t { kEnded, kMoved, kWaiting };
   Turn advance();
@@ -71,6 +81,7 @@ class EvictionBatch {
   void pick_from_block();
   // With the family's mutex held, which may be let go and taken again.
   bool try_take(PageIndex page, PageWord word, std::unique_lock<std::mutex>& family_lock);
+  bool is_full() const { return count_ >= most_.pages || spans_ >= most_.spans; }
   void protect();  // 1
   void protect_run(PageIndex first, uint32_t pages);
   // Of the victims from `first` to `end`:
@@ -109,7 +120,8 @@ class EvictionBatch {
 
   std::array<Victim, kMaxPages> victims_;
   size_t count_ = 0;
-  uint32_t most_ = 0;  // victims this time
+  uint32_t spans_ = 0;  // of them
+  Size most_{};         // this time
   std::array<WriteRun, kMaxRuns> runs_;
   size_t run_count_ = 0;
   size_t copied_ = 0;  // pages, into the buffer

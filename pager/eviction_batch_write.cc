@@ -42,6 +42,7 @@ void EvictionBatch::build_runs(size_t begin, size_t end) {
     };
     ++i;
     while (i < end && i - first < kMaxRunPages && follows(i)) ++i;
+    const size_t runs_before = run_count_;
     for (uint32_t replica = 0; replica < lease->replica_count; ++replica) {
       if (lease->replicas[replica].lost.load(std::memory_order_acquire)) continue;
       for (size_t v = first; v < i; ++v)
@@ -49,7 +50,7 @@ void EvictionBatch::build_runs(size_t begin, size_t end) {
       runs_[run_count_++] =
           WriteRun{.first = first, .count = static_cast<uint32_t>(i - first), .replica = replica};
     }
-    if (run_count_ == 0 || runs_[run_count_ - 1].first != first) {
+    if (run_count_ == runs_before) {
       // No replica is left that could take it: it stays, as long as there is room.
       for (size_t v = first; v < i; ++v) keep_resident(victims_[v], PageState::kDirty);
     }

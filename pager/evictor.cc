@@ -67,7 +67,10 @@ void Evictor::run() {
     while ((core_.budget.above_low() || !core_.cold.empty()) &&
            !pause_hint_.load(std::memory_order_acquire) &&
            !core_.stopping.load(std::memory_order_acquire)) {
-      if (evict_batch()) continue;
+      if (evict_batch()) {
+        std::this_thread::yield();  // to whoever faults on this CPU
+        continue;
+      }
       std::this_thread::sleep_for(kRest);
       break;
     }
@@ -90,7 +93,7 @@ void Evictor::help() {
   const bool wanted = core_.budget.above_high() &&
                       !core_.stopping.load(std::memory_order_acquire) &&
                       !pause_hint_.load(std::memory_order_acquire);
-  if (wanted && SteadyClock::read() >= rests_until_ && !batch_.begin(kPagesOfHelp)) rest();
+  if (wanted && SteadyClock::read() >= rests_until_ && !batch_.begin(kHelp)) rest();
 }
 
 void Evictor::rest() {
@@ -102,7 +105,9 @@ bool Evictor::evict_batch() {
   batch_.finish();  // what somebody has begun
   // Nothing: everything resident is pinned, in use by fault workers, or in slabs without a lease;
   // or nothing was left of what is cold.
-  if (!batch_.begin(EvictionBatch::kMaxPages)) return !core_.budget.above_low();
+  const bool hurried = core_.budget.has_waiters();
+  if (!batch_.begin(hurried ? EvictionBatch::kLarge : EvictionBatch::kSmall))
+    return !core_.budget.above_low();
   batch_.finish();
   if (batch_.freed() > 0 || !core_.budget.above_low()) {  // what was only cold may as well stay
     stuck_batches_ = 0;

@@ -31,8 +31,8 @@ class Evictor {
   void resume();
 
  private:
-  // A thread that helps is kept from its own work so long; fewer share the cost of one flush.
-  static constexpr uint32_t kPagesOfHelp = 16;
+  // A thread that helps is kept from its own work so long.
+  static constexpr EvictionBatch::Size kHelp{16, 16};
   // Where nothing can be evicted, before it is tried again.
   static constexpr Milliseconds kRest{1};
 

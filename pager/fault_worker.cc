@@ -58,6 +58,7 @@ void FaultWorker::run(int cpu) {
     const bool fetched = fetcher_.progress();
     const bool prefetched = prefetcher_.progress();
     if (parked_count_ > 0) retry_parked();
+    if (events > 0 || fetched) core_.budget.nudge();
     if (!in_flight()) {
       wait_for_next(events > 0 || fetched);
     } else if (events > 0 || fetched || prefetched) {

@@ -44,6 +44,7 @@ void FaultWorker::resolve_here(const uffd::Fault& fault) {
   fetcher_.post_queued();
   evictor_->help();  // while the READ is on its way
   finish_in_flight();
+  core_.budget.nudge();
 }
 
 void FaultWorker::finish_in_flight() {

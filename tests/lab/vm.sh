@@ -14,7 +14,8 @@
 #   -t SECS   time limit, boot included (120)  -o DIR   out folder, kept (default: a temporary one)
 #   -M "A B"  modules to load as well          -a ARGS  kernel arguments to add
 #   -n        no rxe0                          -v       kernel and init messages to stderr
-#   -i        idle CPUs poll: burns host CPUs, but a wake-up then costs what it does on hardware
+#   -i        for latencies: idle CPUs poll (burns host CPUs, but a wake-up then costs what it does on
+#             hardware), and the tick is periodic (each timer that is set is a trip to the emulator)
 #
 # Exit status: the command's (A's). 124: time limit. 125: the VM died without a status (panic ...).
 # 126: the lab could not be prepared. 130: interrupted. Nothing of it outlives vm.sh.
@@ -54,7 +55,7 @@ parse_options() {
       -M) EXTRA_MODULES=${2:?-M needs module names}; shift 2 ;;
       -a) APPEND+=" ${2:?-a needs kernel arguments}"; shift 2 ;;
       -n) RXE=0; shift ;;
-      -i) APPEND+=" idle=poll"; shift ;;
+      -i) APPEND+=" idle=poll nohz=off highres=off"; shift ;;
       -v) VERBOSE=1; shift ;;
       --prepare) FORM=prepare; shift ;;
       --two) FORM=two; shift; break ;;
@@ -171,7 +172,7 @@ start_vm() { # NAME NETDEV
 
 # Copies a growing file to our stdout until the VM is gone.
 follow() { # NAME FILE PREFIX
-  tail -n +1 -s 0.05 --pid "${PID[$1]}" -f "$2" 2>/dev/null | sed -u "s/^/$3/" &
+  tail -n +1 -s 0.25 --pid "${PID[$1]}" -f "$2" 2>/dev/null | sed -u "s/^/$3/" &
   TAILS+=("$!")
 }
 
@@ -196,9 +197,11 @@ serve_request() {
   rm -f "$OUT/request"
 }
 
-# Until A ends or the time is up (then A has no status).
+# Until A ends or the time is up (then A has no status). It pauses by reading from a pipe that nobody
+# writes to: `sleep` is a process each time, and on two CPUs each takes a millisecond from a VM.
 supervise() {
-  local deadline=$((SECONDS + LIMIT_SECONDS))
+  local deadline=$((SECONDS + LIMIT_SECONDS)) silence
+  exec {silence}<> <(:)
   TIME_IS_UP=0
   while running A; do
     if [ "$SECONDS" -ge "$deadline" ]; then
@@ -207,8 +210,9 @@ supervise() {
       break
     fi
     [ "$FORM" = two ] && serve_request
-    sleep 0.04
+    read -r -t 0.04 -u "$silence"
   done
+  exec {silence}>&-
   if running B; then kill -KILL "${PID[B]}"; fi
   wait "${PID[@]}"
   PID=()

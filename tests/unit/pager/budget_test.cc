@@ -70,6 +70,7 @@ TEST(Budget, EvictorIsWokenByPressure) {
     while (!budget.above_high()) budget.wait_for_pressure(Seconds(60));
   });
   for (int i = 0; i < 3; ++i) EXPECT_TRUE(budget.try_take());
+  budget.nudge();
   evictor.join();
   EXPECT_EQ(budget.used(), 3U);
 }
@@ -83,6 +84,7 @@ TEST(Budget, EvictorSleepsOnWhereOthersEvictUntilThatIsNotEnough) {
     while (!budget.is_pressing()) budget.wait_for_pressure(Seconds(60));
   });
   for (int i = 0; i < 3; ++i) EXPECT_TRUE(budget.try_take());
+  budget.nudge();
   evictor.join();
   EXPECT_EQ(budget.used(), 9U);
 }
