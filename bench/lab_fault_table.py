@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The table of lab_fault.sh: medians over the rounds, and each against ib_read_lat of its round.
+"""The table of lab_fault.sh: medians over the rounds, and each against ib_read_lat of its round (the median of three runs).
 
 best: the round with the lowest 99th percentile against ib_read_lat, the one that the host disturbed least.
 """
@@ -22,7 +22,8 @@ def row(report, name):
 samples = {}  # name -> [(p50, p99, p50 / ib_read_lat, p99 / ib_read_lat)]
 stages = {}  # name -> [(mean, p50)]
 for number in range(1, rounds + 1):
-    typical, p99 = map(float, (out / f"perftest.{number}").read_text().split())
+    lines = (out / f"perftest.{number}").read_text().splitlines()
+    typical, p99 = (statistics.median(map(float, column)) for column in zip(*map(str.split, lines)))
 
     def add(name, p50, high):
         samples.setdefault(name, []).append((p50, high, p50 / typical, high / typical))
