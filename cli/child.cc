@@ -1,12 +1,14 @@
 #include "cli/child.h"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <poll.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <csignal>
@@ -41,17 +43,19 @@ std::vector<std::string> merged_environment(const ChildOptions& options) {
   std::vector<std::string> merged;
   for (char** entry = environ; *entry != nullptr; ++entry) {
     const std::string text(*entry);
-    bool replaced = false;
-    for (const auto& [name, value] : options.environment)
-      replaced = replaced || text.starts_with(name + "=");
+    const std::string name = text.substr(0, text.find('='));
+    const bool replaced = std::ranges::any_of(
+        options.environment, [&](const auto& variable) { return variable.first == name; });
     if (!replaced) merged.push_back(text);
   }
-  for (const auto& [name, value] : options.environment) merged.push_back(name + "=" + value);
+  for (const auto& [name, value] : options.environment)
+    merged.push_back(fmt::format("{}={}", name, value));
   return merged;
 }
 
 std::vector<char*> pointers_to(std::vector<std::string>& texts) {
   std::vector<char*> pointers;
+  pointers.reserve(texts.size() + 1);
   for (std::string& text : texts) pointers.push_back(text.data());
   pointers.push_back(nullptr);
   return pointers;

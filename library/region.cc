@@ -72,7 +72,7 @@ Result<uffd::PageRun> run_of(std::span<const std::byte> range, std::span<const s
 
 }  // namespace
 
-RegionError region_error(Error error) {
+RegionError region_error(const Error& error) {
   return {static_cast<RegionErrorCode>(error.code), error.message()};
 }
 static_assert(static_cast<int>(RegionErrorCode::kIo) == static_cast<int>(ErrorCode::kIo));
@@ -83,7 +83,7 @@ namespace {
 
 RegionStatus status_of(Status status) {
   if (status) return {};
-  return region_error(std::move(status).error());
+  return region_error(status.error());
 }
 
 }  // namespace
@@ -129,7 +129,7 @@ RegionResult<Region> Region::create(const RegionOptions& options) {
     return parts;
   };
   Result<std::unique_ptr<Parts>> parts = make();
-  if (!parts) return region_error(std::move(parts).error());
+  if (!parts) return region_error(parts.error());
   return Region(std::move(*parts));
 }
 

@@ -11,7 +11,7 @@
 
 namespace farpage {
 
-RegionError region_error(Error error);
+RegionError region_error(const Error& error);
 
 // In this order: what is later uses what is earlier, where it lies, and is destroyed first.
 struct Region::Parts {

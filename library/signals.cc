@@ -1,5 +1,7 @@
 #include "library/signals.h"
 
+#include <initializer_list>
+
 namespace farpage::library {
 
 sigset_t asynchronous_signals() {

@@ -97,7 +97,7 @@ class PagerThreads final : public Pager, private LayerOwner {
   void take_over(uint64_t age_clock) {
     core_.age_clock.store(age_clock, std::memory_order_relaxed);
     budget_.inherit(resident_pages());
-    for (uint8_t i = 0; i < core_.nodes.size(); ++i) node_wanted(NodeIndex{i});
+    for (size_t i = 0; i < core_.nodes.size(); ++i) node_wanted(NodeIndex{static_cast<uint8_t>(i)});
   }
 
   void start(coordinator::Client& client, std::vector<std::unique_ptr<rdma::Transport>>& transports,
@@ -108,7 +108,8 @@ class PagerThreads final : public Pager, private LayerOwner {
     evictor_ = std::make_unique<Evictor>(core_, *ports_.back(), !agent);
     const std::vector<int> cpus = allowed_cpus();
     for (uint32_t i = 0; i < parts_.options.workers; ++i) {
-      const FaultWorker::Ports ports{*ports_[2 * i], *ports_[2 * i + 1]};
+      const size_t first = size_t{2} * i;
+      const FaultWorker::Ports ports{*ports_[first], *ports_[first + 1]};
       if (parts_.options.resolve_in_thread) {
         workers_.push_back(std::make_unique<FaultWorker>(core_, ports, trends_, *evictor_));
         continue;

@@ -3,13 +3,15 @@
 namespace farpage::rdma {
 
 SessionFences::Pass::Pass(Pass&& other) noexcept
-    : fences_(other.fences_), key_(other.key_), gate_(std::exchange(other.gate_, nullptr)) {}
+    : fences_(other.fences_),
+      key_(std::move(other.key_)),
+      gate_(std::exchange(other.gate_, nullptr)) {}
 
 SessionFences::Pass& SessionFences::Pass::operator=(Pass&& other) noexcept {
   if (this != &other) {
     leave();
     fences_ = other.fences_;
-    key_ = other.key_;
+    key_ = std::move(other.key_);
     gate_ = std::exchange(other.gate_, nullptr);
   }
   return *this;

@@ -17,7 +17,7 @@
 #endif
 
 #ifndef UFFDIO_POISON
-#define _UFFDIO_POISON (0x08)
+#define _UFFDIO_POISON (0x08)  // NOLINT(bugprone-reserved-identifier): the kernel's name
 struct uffdio_poison {
   struct uffdio_range range;
   __u64 mode;

@@ -143,7 +143,7 @@ int Control::hand_over_child_or_exit(int socket, const handover::Hello& hello, i
 }
 
 long Control::fork_begin(Span span, int& for_child) {
-  int pair[2];
+  int pair[2] = {-1, -1};
   const long paired = system_call(SYS_socketpair, AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0,
                                   static_cast<int*>(pair));
   if (is_error(paired)) {

@@ -8,6 +8,8 @@
 #include <stddef.h>
 #include <sys/types.h>
 
+#include <initializer_list>
+
 #include "pager/preload/syscalls.h"
 
 namespace farpage::preload {

@@ -229,8 +229,7 @@ void Session::evict(const std::vector<uint64_t>& pages) {
     }
     PageBytes bytes(kPageBytes);
     const iovec here{bytes.data(), kPageBytes};
-    const iovec there{reinterpret_cast<void*>(page),
-                      kPageBytes};  // NOLINT(performance-no-int-to-ptr)
+    const iovec there{reinterpret_cast<void*>(page), kPageBytes};
     if (process_vm_readv(hello_.pid, &here, 1, &there, 1, 0) != static_cast<ssize_t>(kPageBytes)) {
       protect(page, false);  // PROT_NONE now: it stays
       continue;
