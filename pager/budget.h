@@ -38,8 +38,8 @@ class Budget {
   // As many of `pages` as there is room for: for what nobody waits for, so that faults keep half of
   // the room above the high-water mark.
   uint32_t take_spare(uint32_t pages);
-  // Wakes the evictor where it is_pressing(): for who has taken pages, when nobody waits for it any
-  // more.
+  // Wakes the evictor where it is_pressing(): for who has taken pages, once that keeps no fault
+  // waiting.
   void nudge() {
     if (is_pressing()) signal_pressure();
   }
@@ -66,7 +66,8 @@ class Budget {
 
   // Fault workers: sleeps until some pages were given back, or the timeout.
   void wait_for_room(Nanoseconds timeout);
-  // Evictor: sleeps until is_pressing(), somebody waits for room, or the timeout.
+  // Evictor: sleeps until nudge() finds that it is_pressing(), somebody has no room, or the
+  // timeout.
   void wait_for_pressure(Nanoseconds timeout);
   bool has_waiters() const { return room_waiters_.load(std::memory_order_relaxed) != 0; }
   // Ends the waits (shutdown, a hint).

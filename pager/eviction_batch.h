@@ -34,7 +34,8 @@ class EvictionBatch {
   // How much at once. A span is consecutive pages: each costs a walk through the page tables and
   // cache misses of its own, and a page that follows its neighbour little but its copy. Where many
   // are dropped in one call, whoever faults meanwhile waits for the CPU or for the flush; where few
-  // are, each flush serves few.
+  // are, each flush serves few. A batch ends with the first page of the last span; a run that the
+  // target has called cold is one batch, whatever its spans.
   struct Size {
     uint32_t pages;
     uint32_t spans;

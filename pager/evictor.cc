@@ -68,7 +68,8 @@ void Evictor::run() {
            !pause_hint_.load(std::memory_order_acquire) &&
            !core_.stopping.load(std::memory_order_acquire)) {
       if (evict_batch()) {
-        std::this_thread::yield();  // to whoever faults on this CPU
+        // To whoever faults on this CPU; but whoever waits for room waits for this thread.
+        if (!core_.budget.has_waiters()) std::this_thread::yield();
         continue;
       }
       std::this_thread::sleep_for(kRest);

@@ -57,8 +57,9 @@ void FaultWorker::run(int cpu) {
     fetcher_.post_queued();
     const bool fetched = fetcher_.progress();
     const bool prefetched = prefetcher_.progress();
-    if (parked_count_ > 0) retry_parked();
-    if (events > 0 || fetched) core_.budget.nudge();
+    const bool retried = parked_count_ > 0;
+    if (retried) retry_parked();
+    if (events > 0 || fetched || retried) core_.budget.nudge();
     if (!in_flight()) {
       wait_for_next(events > 0 || fetched);
     } else if (events > 0 || fetched || prefetched) {

@@ -22,14 +22,17 @@ class Farpage:
 
     @contextlib.contextmanager
     def running(self, size):
-        self.lend = 2 * size
+        # Memory that a program uses here and there takes a slab (64 MiB) for each of these places.
+        self.lend = 2 * size + (512 << 20)
         yield
 
     @contextlib.contextmanager
     def confine(self, local):
         """Words before the command, and keywords for Popen."""
+        # Idle CPUs poll in the lab, so the fault workers may, too.
+        polling = ["--poll-mode", "busy"] if "LAB_VM" in os.environ else []
         yield ([BUILD / "farpage", "run", "--local", str(local), "--lend", str(self.lend),
-                "--transport", self.transport, "--"], {"env": dict(os.environ, FARPAGE_LOG_LEVEL="error")})
+                "--transport", self.transport, *polling, "--"], {"env": dict(os.environ, FARPAGE_LOG_LEVEL="error")})
 
 
 class FarpageLibrary:

@@ -15,7 +15,8 @@
 #   -M "A B"  modules to load as well          -a ARGS  kernel arguments to add
 #   -n        no rxe0                          -v       kernel and init messages to stderr
 #   -i        for latencies: idle CPUs poll (burns host CPUs, but a wake-up then costs what it does on
-#             hardware), and the tick is periodic (each timer that is set is a trip to the emulator)
+#             hardware), and the tick is periodic (each timer that is set is a trip to the emulator;
+#             timed waits then end with a tick, every 4 ms)
 #
 # Exit status: the command's (A's). 124: time limit. 125: the VM died without a status (panic ...).
 # 126: the lab could not be prepared. 130: interrupted. Nothing of it outlives vm.sh.
@@ -197,8 +198,17 @@ serve_request() {
   rm -f "$OUT/request"
 }
 
-# Until A ends or the time is up (then A has no status). It pauses by reading from a pipe that nobody
-# writes to: `sleep` is a process each time, and on two CPUs each takes a millisecond from a VM.
+# A moment, by reading from a pipe that nobody writes to: `sleep` is a process each time, and on two
+# CPUs each takes a millisecond from a VM. Before 5.2 bash may miss the end of the timeout.
+pause() { # DESCRIPTOR
+  if [ $((BASH_VERSINFO[0] * 100 + BASH_VERSINFO[1])) -ge 502 ]; then
+    read -r -t 0.04 -u "$1"
+  else
+    sleep 0.04
+  fi
+}
+
+# Until A ends or the time is up (then A has no status).
 supervise() {
   local deadline=$((SECONDS + LIMIT_SECONDS)) silence
   exec {silence}<> <(:)
@@ -210,7 +220,7 @@ supervise() {
       break
     fi
     [ "$FORM" = two ] && serve_request
-    read -r -t 0.04 -u "$silence"
+    pause "$silence"
   done
   exec {silence}>&-
   if running B; then kill -KILL "${PID[B]}"; fi
