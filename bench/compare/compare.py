@@ -22,7 +22,7 @@ import sys
 import tempfile
 
 import swap_devices
-from systems import BUILD, ROOT, libraries_here, systems_here
+from systems import BUILD, ROOT, chosen, libraries_here, systems_here
 
 MIB = 1 << 20
 
@@ -140,10 +140,7 @@ def describe(report):
 
 
 def compare(options):
-    systems = [system for system in [*systems_here(), *libraries_here()]
-               if any(name in system.name for name in options.systems or [""])]
-    if not systems:
-        sys.exit(f"compare: no system is called {' or '.join(options.systems)}")
+    systems = chosen([*systems_here(), *libraries_here()], options.systems)
     measured = floors()
     if "LAB_VM" in os.environ:
         measured = {"ib_read_lat -s 4096": read_latency(), **measured}

@@ -24,7 +24,7 @@ import tempfile
 import threading
 import time
 
-from systems import BUILD, systems_here
+from systems import BUILD, chosen, systems_here
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 PATIENCE = 600
@@ -107,6 +107,7 @@ class Redis:
 
 def measure(options, programs):
     samples = []
+    systems = chosen(systems_here(), options.systems)
 
     def take(each, system, share, before, how, tries=3):
         try:
@@ -122,7 +123,7 @@ def measure(options, programs):
     for number in range(options.rounds):
         for each in programs:
             expected, peak = take(each, "plain", 100, [], {})
-            for system in systems_here():
+            for system in systems:
                 with system.running(peak):
                     for share in options.shares:
                         print(f"programs: round {number + 1} of {options.rounds}, {each.name}, {system.name}, "
@@ -199,6 +200,8 @@ def main():
     parser.add_argument("--rounds", type=int, default=3, help="(%(default)s)")
     parser.add_argument("--shares", type=int, nargs="+", default=[100, 75, 50, 25], metavar="PERCENT",
                         help="of the plain run's peak that stay local (%(default)s)")
+    parser.add_argument("--systems", nargs="+", metavar="NAME",
+                        help="those whose name contains one of these (default: all)")
     parser.add_argument("--json", metavar="FILE", help="write every single result there")
     options = parser.parse_args()
     if os.geteuid() != 0:

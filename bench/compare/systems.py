@@ -7,6 +7,7 @@ import json
 import os
 import pathlib
 import subprocess
+import sys
 
 import swap_devices
 
@@ -83,6 +84,14 @@ def service(*words):
     finally:
         process.terminate()
         process.wait()
+
+
+def chosen(systems, names):
+    """Those whose name contains one of these names; all, if there are none."""
+    found = [system for system in systems if any(name in system.name for name in names or [""])]
+    if not found:
+        sys.exit(f"no system is called {' or '.join(names)} ({', '.join(system.name for system in systems)})")
+    return found
 
 
 def libraries_here():
