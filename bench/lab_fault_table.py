@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""The table of lab_fault.sh: medians over the rounds, and each against ib_read_lat of its round (the median of three runs).
+"""The table of lab_fault.sh: medians over the rounds, and each against ib_read_lat of its round, the median
+of three runs.
 
 best: the round with the lowest 99th percentile against ib_read_lat, the one that the host disturbed least.
 """

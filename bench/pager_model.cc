@@ -69,8 +69,7 @@ bool PagerModel::evict_batch() {
   victims_.clear();
   uint32_t spans = 0;
   const auto is_full = [&] {
-    constexpr pager::EvictionBatch::Size kMost = pager::EvictionBatch::kSmall;
-    return victims_.size() >= kMost.pages || spans >= kMost.spans;
+    return pager::EvictionBatch::kSmall.is_reached(victims_.size(), spans);
   };
   do {
     while (!is_full()) {

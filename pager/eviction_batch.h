@@ -39,6 +39,9 @@ class EvictionBatch {
   struct Size {
     uint32_t pages;
     uint32_t spans;
+    constexpr bool is_reached(size_t with_pages, uint32_t with_spans) const {
+      return with_pages >= pages || with_spans >= spans;
+    }
   };
   static constexpr Size kSmall{kMaxPages, 32};
   static constexpr Size kLarge{kMaxPages, kMaxPages};
@@ -82,7 +85,7 @@ class EvictionBatch {
   void pick_from_block();
   // With the family's mutex held, which may be let go and taken again.
   bool try_take(PageIndex page, PageWord word, std::unique_lock<std::mutex>& family_lock);
-  bool is_full() const { return count_ >= most_.pages || spans_ >= most_.spans; }
+  bool is_full() const { return most_.is_reached(count_, spans_); }
   void protect();  // 1
   void protect_run(PageIndex first, uint32_t pages);
   // Of the victims from `first` to `end`:

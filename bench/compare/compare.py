@@ -22,7 +22,7 @@ import sys
 import tempfile
 
 import swap_devices
-from systems import BUILD, ROOT, chosen, libraries_here, systems_here
+from systems import BUILD, ROOT, Killed, chosen, libraries_here, systems_here, unless_killed
 
 MIB = 1 << 20
 
@@ -47,14 +47,12 @@ def parse_arguments():
     return parser.parse_args()
 
 
-def run(system, local, arguments, tries=3):
+def run(system, local, arguments):
     with system.confine(local) as (before, how):
         words = [*before, BUILD / "random_touch", *map(str, arguments)]
         done = subprocess.run(words, capture_output=True, text=True, timeout=300, **how)
-    if done.returncode == -signal.SIGKILL and tries > 1:
-        # The kernel's reclaim gives up now and then although there is swap.
-        print(f"compare: {system.name}: out of memory, once more", file=sys.stderr)
-        return run(system, local, arguments, tries - 1)
+    if done.returncode == -signal.SIGKILL:
+        raise Killed(" ".join(map(str, words)))
     if done.returncode != 0:
         raise RuntimeError(f"{' '.join(map(str, words))}: status {done.returncode}: {done.stderr[-2000:]}")
     result = json.loads(done.stdout)
@@ -99,9 +97,10 @@ def measure_all(options, systems):
                         for threads in options.threads:
                             print(f"compare: round {number + 1} of {options.rounds}, {system.name}, "
                                   f"{share} % local, {writes} % writes, {threads} thread(s)", file=sys.stderr)
-                            result = run(system, size * share // 100,
-                                         [size, threads, writes, options.touches, options.seconds,
-                                          number + 1])
+                            arguments = [size, threads, writes, options.touches, options.seconds, number + 1]
+                            result = unless_killed(system, lambda: run(system, size * share // 100, arguments))
+                            if result is None:
+                                sys.exit(f"compare: {system.name}: killed each time")
                             samples.append({"round": number + 1, "system": system.name, "share": share,
                                             "writes": writes, "threads": threads, **result})
     return samples

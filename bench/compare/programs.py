@@ -24,7 +24,7 @@ import tempfile
 import threading
 import time
 
-from systems import BUILD, chosen, systems_here
+from systems import BUILD, Killed, chosen, systems_here, unless_killed
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 PATIENCE = 600
@@ -41,10 +41,6 @@ SELECT count(*), sum(length(note)) FROM item;
 """
 
 
-class Killed(Exception):
-    """By the kernel, whose reclaim gives up now and then although there is swap."""
-
-
 class Command:
     """A program that runs to its end; its rate is one over the time it takes."""
 
@@ -58,8 +54,6 @@ class Command:
             seconds = time.monotonic() - begin
             output.seek(0)
             errors.seek(0)
-            if status == -signal.SIGKILL:
-                raise Killed
             if status != 0:
                 raise RuntimeError(f"{self.name}: status {status}: {errors.read()[-2000:].decode()}")
             return {"run": 1 / seconds}, digest(output), peak
@@ -86,9 +80,7 @@ class Redis:
                                    str(self.seconds)], capture_output=True, text=True, timeout=PATIENCE)
         finally:
             server.terminate()
-            status, peak = finish(server)
-        if status == -signal.SIGKILL:
-            raise Killed
+            _, peak = finish(server)
         if done.returncode != 0:
             raise RuntimeError(f"redis_zipf: status {done.returncode}: {done.stdout}{done.stderr}")
         found = json.loads(done.stdout)
@@ -109,27 +101,22 @@ def measure(options, programs):
     samples = []
     systems = chosen(systems_here(), options.systems)
 
-    def take(each, system, share, before, how, tries=3):
-        try:
-            rates, output, peak = each.run(before, how)
-        except Killed:
-            if tries > 1:
-                return take(each, system, share, before, how, tries - 1)
-            rates, output, peak = None, None, 0
-        samples.append({"program": each.name, "system": system, "share": share, "peak_bytes": peak,
-                        "rates": rates})
+    def take(each, name, share, result):
+        rates, output, peak = result
+        samples.append({"program": each.name, "system": name, "share": share, "peak_bytes": peak, "rates": rates})
         return output, peak
 
     for number in range(options.rounds):
         for each in programs:
-            expected, peak = take(each, "plain", 100, [], {})
+            expected, peak = take(each, "plain", 100, each.run([], {}))
             for system in systems:
                 with system.running(peak):
                     for share in options.shares:
                         print(f"programs: round {number + 1} of {options.rounds}, {each.name}, {system.name}, "
                               f"{share} % of {peak >> 20} MiB", file=sys.stderr)
                         with system.confine(peak * share // 100) as (before, how):
-                            output, _ = take(each, system.name, share, before, how)
+                            result = unless_killed(system, lambda: each.run(before, how))
+                            output, _ = take(each, system.name, share, result or (None, None, 0))
                         if output not in (expected, None):
                             raise RuntimeError(f"{each.name} in {system.name}: the output differs")
     return samples
@@ -169,11 +156,21 @@ def digest(file):
 
 def finish(process):
     """Its status, and the most that it, or one it waited for, had resident."""
-    watch = threading.Timer(PATIENCE, process.kill)
+    late = threading.Event()
+
+    def give_up():
+        late.set()
+        process.kill()
+
+    watch = threading.Timer(PATIENCE, give_up)
     watch.start()
     _, status, usage = os.wait4(process.pid, 0)
     watch.cancel()
     process.returncode = os.waitstatus_to_exitcode(status)
+    if late.is_set():
+        raise RuntimeError(f"{' '.join(map(str, process.args))}: not done after {PATIENCE} s")
+    if process.returncode == -signal.SIGKILL:
+        raise Killed(" ".join(map(str, process.args)))
     return process.returncode, usage.ru_maxrss << 10
 
 

@@ -86,6 +86,23 @@ def service(*words):
         process.wait()
 
 
+class Killed(Exception):
+    """By SIGKILL, which nobody here has sent."""
+
+
+def unless_killed(system, run, tries=3):
+    """What run() returns. Under kernel swap it is tried again, and None in the end: its reclaim gives up now and then
+    although there is swap. Anywhere else a killed program is an error."""
+    for _ in range(tries):
+        try:
+            return run()
+        except Killed:
+            if not isinstance(system, KernelSwap):
+                raise
+            print(f"{system.name}: killed, out of memory", file=sys.stderr)
+    return None
+
+
 def chosen(systems, names):
     """Those whose name contains one of these names; all, if there are none."""
     found = [system for system in systems if any(name in system.name for name in names or [""])]
