@@ -47,7 +47,8 @@ std::string format_target(const TargetReport& target) {
   text += count_line("remote faults", stats.faults_remote,
                      fmt::format("{} read", format_size(stats.read_bytes)));
   text += count_line("prefetched pages", stats.prefetch_pages);
-  text += count_line("zero-fill faults", stats.faults_zero);
+  text += count_line("zero-fill faults", stats.faults_zero,
+                     fmt::format("{} pages of zeros placed ahead", stats.zeros_ahead));
   text += count_line("first-write faults", stats.faults_write);
   text += count_line(
       "evictions", stats.evictions(),
@@ -108,6 +109,7 @@ std::string json_report(const std::vector<TargetReport>& targets, int exit_statu
                     {"retries", stats.retries},
                     {"prefetched_pages", stats.prefetch_pages},
                     {"prefetch_failed_pages", stats.prefetch_failed_pages},
+                    {"zero_pages_ahead", stats.zeros_ahead},
                     {"evictions",
                      {{"written", stats.evicted_written},
                       {"clean", stats.evicted_clean},

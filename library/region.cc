@@ -204,6 +204,7 @@ RegionStats Region::stats() const {
   stats.leased_slabs = pager.leased_slabs;
   stats.faults_remote = pager.faults_remote;
   stats.faults_zero = pager.faults_zero;
+  stats.zeros_ahead = pager.zeros_ahead;
   stats.faults_write = pager.faults_write;
   stats.faults_failed = pager.faults_failed;
   stats.prefetched = pager.prefetch_pages;

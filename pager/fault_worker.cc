@@ -8,6 +8,7 @@
 
 #include "base/log.h"
 #include "pager/discard.h"
+#include "pager/zeros.h"
 
 namespace farpage::pager {
 namespace {
@@ -26,8 +27,8 @@ uint64_t nanoseconds_since(Instant since) {
 
 }  // namespace
 
-FaultWorker::FaultWorker(Core& core, Ports ports, TrendDetector& trends, WatchRota& rota,
-                         uint32_t index, int cpu)
+FaultWorker::FaultWorker(Core& core, Ports ports, Trends& trends, WatchRota& rota, uint32_t index,
+                         int cpu)
     : core_(core),
       trends_(trends),
       rota_(&rota),
@@ -157,9 +158,13 @@ bool FaultWorker::handle_missing(const uffd::Fault& fault, PageWord word, Instan
       return fetch(fault, word, since);
     case PageState::kEmpty: {
       if (!take_room(fault, since)) return false;
-      if (fill_with_zeros(fault.page, word, since)) return true;
-      core_.budget.give_back(1);
-      return false;
+      if (!fill_with_zeros(fault, word, since)) {
+        core_.budget.give_back(1);
+        return false;
+      }
+      if (const auto plan = plan_after(fault, trends_.fresh))
+        place_zeros_ahead(core_, stats_, *plan, fault.kind);
+      return true;
     }
     case PageState::kFetching:
       // The install wakes this thread too, whoever does it.
@@ -173,7 +178,7 @@ bool FaultWorker::handle_missing(const uffd::Fault& fault, PageWord word, Instan
     case PageState::kEvicting:
       // An old message of a page that came meanwhile, or the target dropped it past the shim. The
       // kernel knows: zeros are placed only where nothing is.
-      return fill_with_zeros(fault.page, word, since);
+      return fill_with_zeros(fault, word, since);
     case PageState::kUnprotecting:
       return false;
     case PageState::kLost:
@@ -194,17 +199,18 @@ bool FaultWorker::fetch(const uffd::Fault& fault, PageWord word, Instant since) 
   return true;
 }
 
-std::optional<PrefetchPlan> FaultWorker::plan_after(const uffd::Fault& fault) {
+std::optional<PrefetchPlan> FaultWorker::plan_after(const uffd::Fault& fault,
+                                                    TrendDetector& trend) {
   const AccessPattern pattern = core_.access.of(fault.page);
   if (pattern == AccessPattern::kRandom) return std::nullopt;
   // Windows are a small part of what may be here.
   const auto limit = static_cast<uint32_t>(
       std::min<uint64_t>(core_.budget.limit() / kWindowsInBudget, core_.options.prefetch_depth));
-  return trends_.observe(fault.thread, fault.page, limit, pattern == AccessPattern::kSequential);
+  return trend.observe(fault.thread, fault.page, limit, pattern == AccessPattern::kSequential);
 }
 
 void FaultWorker::prefetch_after(const uffd::Fault& fault) {
-  if (const auto plan = plan_after(fault)) {
+  if (const auto plan = plan_after(fault, trends_.returning)) {
     // The page that somebody waits for goes first, all the way: shm copies while it posts.
     fetcher_.post_queued();
     (void)fetcher_.progress();
@@ -239,11 +245,12 @@ void FaultWorker::fail_for_room(PageIndex page, Instant since) {
       core_.budget.limit());
 }
 
-bool FaultWorker::fill_with_zeros(PageIndex page, PageWord word, Instant since) {
+bool FaultWorker::fill_with_zeros(const uffd::Fault& fault, PageWord word, Instant since) {
+  const PageIndex page = fault.page;
   const bool was_empty = word.state() == PageState::kEmpty;
   const PageWord fetching = word.to(PageState::kFetching);
   if (!core_.table.transition(page, word, fetching)) return false;
-  switch (core_.space.zero(page)) {
+  switch (place_zeros(core_, {page, 1}, fault.kind)) {
     case uffd::Outcome::kDone:
       core_.table.transition_owned(page, fetching,
                                    stamped(fetching.to(PageState::kDirty), core_.next_epoch()));

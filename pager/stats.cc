@@ -15,6 +15,7 @@ void PagerStats::add(const WorkerStats& worker) {
   retries += worker.retries.get();
   prefetch_pages += worker.prefetch_pages.get();
   prefetch_failed_pages += worker.prefetch_failed_pages.get();
+  zeros_ahead += worker.zeros_ahead.get();
   for (size_t i = 0; i < completions_by_status.size(); ++i)
     completions_by_status[i] += worker.completions_by_status[i].get();
   fault_ns.merge(worker.fault_ns);
@@ -61,6 +62,7 @@ coordinator::Counters PagerStats::counters() const {
       {"farpage_evictions_total{kind=\"cancelled\"}", evictions_cancelled},
       {"farpage_prefetch_total{outcome=\"installed\"}", prefetch_pages},
       {"farpage_prefetch_total{outcome=\"failed\"}", prefetch_failed_pages},
+      {"farpage_prefetch_total{outcome=\"zero\"}", zeros_ahead},
       {"farpage_resident_bytes", resident_pages * kPageBytes},
       {"farpage_remote_bytes", away_pages * kPageBytes},
       {"farpage_transport_fallbacks_total", transport_fallbacks},

@@ -37,7 +37,8 @@ struct alignas(64) WorkerStats {
   Counter read_bytes;
   Counter prefetch_pages;  // installed ahead
   Counter prefetch_failed_pages;
-  Counter retries;  // READs that were tried again, here or at another replica
+  Counter zeros_ahead;  // zero pages placed before their first touch
+  Counter retries;      // READs that were tried again, here or at another replica
   std::array<Counter, 6> completions_by_status;  // by rdma::CompletionStatus
   Histogram fault_ns;                            // remote fault: event read -> installed and woken
   Histogram queue_ns;                            //   event read -> posted
@@ -71,7 +72,7 @@ struct PagerStats {
   uint64_t faults_remote = 0, faults_zero = 0, faults_write = 0, faults_coalesced = 0;
   uint64_t faults_rescued = 0, faults_failed = 0, faults_waited_room = 0;
   uint64_t reads = 0, read_bytes = 0, retries = 0;
-  uint64_t prefetch_pages = 0, prefetch_failed_pages = 0;
+  uint64_t prefetch_pages = 0, prefetch_failed_pages = 0, zeros_ahead = 0;
   std::array<uint64_t, 6> completions_by_status{};
   uint64_t evicted_written = 0, evicted_clean = 0, evicted_zero = 0, evictions_cancelled = 0;
   uint64_t writes = 0, write_bytes = 0, write_failures = 0;

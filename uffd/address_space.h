@@ -79,8 +79,8 @@ struct DropResult {
 //  2. install and zero wake the threads that wait for the pages they placed, on kDone and on
 //     kAlreadyPresent. After kRetry a run may be placed in part: try the whole run again, what is
 //     present by then is skipped.
-//  3. protect and unprotect of a run that crosses mappings may answer kUnmapped on older kernels
-//     (6.1): try page by page.
+//  3. A run that crosses mappings is kUnmapped for install and zero, and on older kernels (6.1) for
+//     protect and unprotect: try page by page.
 class AddressSpace {
  public:
   virtual ~AddressSpace() = default;
@@ -97,7 +97,8 @@ class AddressSpace {
   // Places whole pages from `bytes`, starting at `first`. Several pages cost one call.
   virtual Outcome install(PageIndex first, std::span<const std::byte> bytes,
                           Protection protection) = 0;
-  virtual Outcome zero(PageIndex page) = 0;
+  // Places zero pages; several cost one call.
+  virtual Outcome zero(PageRun run) = 0;
   // From here on the next write to each present page of the run is a kWriteProtected fault.
   virtual Outcome protect(PageRun run) = 0;
   // The opposite; wakes the writers.

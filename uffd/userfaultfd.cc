@@ -133,19 +133,18 @@ size_t Userfaultfd::read(std::span<uffd_msg> messages) {
   return got <= 0 ? 0 : static_cast<size_t>(got) / sizeof(uffd_msg);
 }
 
-Outcome Userfaultfd::copy(uint64_t to, const void* from, uint64_t bytes, Protection protection) {
+// Places [to, to + bytes) by a call that may place less: `call(done, placed)` asks for what follows
+// the first `done` bytes, says in `placed` how much it has placed, and returns as ioctl(2).
+template <typename Call>
+Outcome Userfaultfd::place(uint64_t to, uint64_t bytes, const char* name, Call call) {
   uint64_t done = 0;
   while (true) {
-    uffdio_copy request{};
-    request.dst = to + done;
-    request.src = reinterpret_cast<uint64_t>(from) + done;
-    request.len = bytes - done;
-    request.mode = protection == Protection::kWriteProtected ? UFFDIO_COPY_MODE_WP : 0;
-    if (::ioctl(fd_.get(), UFFDIO_COPY, &request) == 0) return Outcome::kDone;
+    int64_t placed = 0;
+    if (call(done, placed) == 0) return Outcome::kDone;
     const int sys_errno = errno;
-    if (request.copy > 0) {
+    if (placed > 0) {
       // A part is placed, and errno is EAGAIN whatever stopped it: the rest tells why.
-      done += static_cast<uint64_t>(request.copy);
+      done += static_cast<uint64_t>(placed);
       continue;
     }
     if (sys_errno == EEXIST) {
@@ -154,17 +153,31 @@ Outcome Userfaultfd::copy(uint64_t to, const void* from, uint64_t bytes, Protect
       done += kPageBytes;  // skip the one that is present
       continue;
     }
-    return outcome_of_errno(sys_errno, "UFFDIO_COPY");
+    return outcome_of_errno(sys_errno, name);
   }
 }
 
-Outcome Userfaultfd::zero_page(uint64_t address) {
-  uffdio_zeropage request{};
-  request.range = {.start = address, .len = kPageBytes};
-  if (::ioctl(fd_.get(), UFFDIO_ZEROPAGE, &request) == 0) return Outcome::kDone;
-  const Outcome outcome = outcome_of_errno(errno, "UFFDIO_ZEROPAGE");
-  if (outcome == Outcome::kAlreadyPresent) wake(address, kPageBytes);
-  return outcome;
+Outcome Userfaultfd::copy(uint64_t to, const void* from, uint64_t bytes, Protection protection) {
+  return place(to, bytes, "UFFDIO_COPY", [&](uint64_t done, int64_t& placed) {
+    uffdio_copy request{};
+    request.dst = to + done;
+    request.src = reinterpret_cast<uint64_t>(from) + done;
+    request.len = bytes - done;
+    request.mode = protection == Protection::kWriteProtected ? UFFDIO_COPY_MODE_WP : 0;
+    const int result = ::ioctl(fd_.get(), UFFDIO_COPY, &request);
+    placed = request.copy;
+    return result;
+  });
+}
+
+Outcome Userfaultfd::zero_pages(uint64_t address, uint64_t bytes) {
+  return place(address, bytes, "UFFDIO_ZEROPAGE", [&](uint64_t done, int64_t& placed) {
+    uffdio_zeropage request{};
+    request.range = {.start = address + done, .len = bytes - done};
+    const int result = ::ioctl(fd_.get(), UFFDIO_ZEROPAGE, &request);
+    placed = request.zeropage;
+    return result;
+  });
 }
 
 std::optional<Userfaultfd> Userfaultfd::child_of(const uffd_msg& message) const {

@@ -34,8 +34,8 @@ Outcome WindowAddressSpace::install(PageIndex first, std::span<const std::byte> 
   return userfaultfd_.copy(address_of(first), bytes.data(), bytes.size(), protection);
 }
 
-Outcome WindowAddressSpace::zero(PageIndex page) {
-  return userfaultfd_.zero_page(address_of(page));
+Outcome WindowAddressSpace::zero(PageRun run) {
+  return userfaultfd_.zero_pages(address_of(run.first), bytes_of(run));
 }
 
 Outcome WindowAddressSpace::protect(PageRun run) {

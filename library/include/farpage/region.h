@@ -123,6 +123,7 @@ struct RegionStats {
 
   uint64_t faults_remote = 0;  // answered by a READ
   uint64_t faults_zero = 0;    // first touch of a page
+  uint64_t zeros_ahead = 0;    // pages that were there before the first touch, as zeros
   uint64_t faults_write = 0;   // first write to a page that had not changed
   uint64_t faults_failed = 0;  // ended in SIGBUS
   uint64_t prefetched = 0;

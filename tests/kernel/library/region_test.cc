@@ -222,7 +222,9 @@ TEST_P(RegionWithFaults, EvictedPagesLeaveAlthoughThereIsRoom) {
 }
 
 TEST_P(RegionWithFaults, NeededPagesComeInWithoutBeingTouched) {
-  Region region = make_region(options());
+  RegionOptions only_needed = options();
+  only_needed.prefetch_pages = 0;
+  Region region = make_region(only_needed);
   for (size_t page = 0; page < 200; ++page) *word(region, page) = 1'000'000 + page;
   // A page that is on its way in is no victim.
   ASSERT_TRUE(eventually([&] { return region.stats().faults_zero == 200; }));

@@ -33,7 +33,7 @@ class InterruptedSpace final : public uffd::AddressSpace {
   int event_descriptor() const override { return real_->event_descriptor(); }
   uffd::Outcome install(PageIndex first, std::span<const std::byte> bytes,
                         uffd::Protection protection) override;
-  uffd::Outcome zero(PageIndex page) override { return real_->zero(page); }
+  uffd::Outcome zero(uffd::PageRun run) override { return real_->zero(run); }
   uffd::Outcome protect(uffd::PageRun run) override;
   uffd::Outcome unprotect(uffd::PageRun run) override;
   Status read(std::span<const PageIndex> present, std::span<std::byte> out) override {

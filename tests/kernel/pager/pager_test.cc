@@ -3,6 +3,7 @@
 #include "pager/pager.h"
 
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 
 #include <atomic>
 #include <cstring>
@@ -180,6 +181,65 @@ TEST_P(PagerOver, SequentialReadsArePrefetched) {
   const PagerStats after = rig.stats();
   EXPECT_GT(after.prefetch_pages - before.prefetch_pages, 1000U);
   EXPECT_LT(after.faults_remote - before.faults_remote, 1500U);
+}
+
+TEST_P(PagerOver, FreshMemoryIsThereBeforeAWalkMeetsIt) {
+  Rig rig({.transport = GetParam(), .local_pages = 4096, .prefetch_depth = 32});
+  for (uint64_t page = 0; page < 1000; ++page) {
+    ASSERT_EQ(*rig.page(page), 0U) << page;  // a walk of reads
+  }
+  EXPECT_TRUE(comes_true([&] {
+    const PagerStats stats = rig.stats();
+    return stats.faults_zero < 300 && stats.zeros_ahead > 700 &&
+           stats.faults_zero + stats.zeros_ahead == stats.resident_pages;
+  }));
+  for (uint64_t page = 2000; page < 3000; ++page) fill(rig, page, 1);  // and one of writes
+  EXPECT_TRUE(comes_true([&] { return rig.stats().faults_zero < 600; }));
+  for (uint64_t page = 0; page < rig.pages(); ++page) {
+    if (page >= 2000 && page < 3000) {
+      ASSERT_TRUE(holds(rig, page, 1)) << page;
+    } else {
+      ASSERT_EQ(*rig.page(page), 0U) << page;
+    }
+  }
+  EXPECT_TRUE(comes_true([&] { return rig.pager().check_invariants().has_value(); }));
+}
+
+TEST_P(PagerOver, WalksThroughFreshMemoryOfManyThreadsStayWithinTheBudget) {
+  Rig rig({.transport = GetParam(), .prefetch_depth = 32});
+  constexpr uint64_t kThreads = 4;
+  std::atomic<uint64_t> wrong{0};
+  std::vector<std::thread> threads;
+  for (uint64_t t = 0; t < kThreads; ++t) {
+    threads.emplace_back([&, t] {
+      // Each page is walked over by all, and written in one word by each.
+      for (uint64_t page = 0; page < rig.pages(); ++page) {
+        if (rig.page(page)[t] != 0) ++wrong;
+        rig.page(page)[t] = content(page, t);
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_LE(rig.stats().resident_pages, 1024U);
+  for (uint64_t page = 0; page < rig.pages(); ++page)
+    for (uint64_t t = 0; t < kThreads; ++t)
+      if (rig.page(page)[t] != content(page, t)) ++wrong;
+  EXPECT_EQ(wrong, 0U);
+  EXPECT_GT(rig.stats().zeros_ahead, 0U);
+  EXPECT_TRUE(comes_true([&] { return rig.pager().check_invariants().has_value(); }));
+}
+
+TEST(Pager, AWalkThroughFreshMemoryEndsWithItsMapping) {
+  Rig rig({.local_pages = 4096, .prefetch_depth = 32});
+  constexpr uint64_t kEnd = 1003;
+  ASSERT_NE(::mmap(rig.bytes(kEnd), 100 * kPageBytes, PROT_READ | PROT_WRITE,
+                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0),
+            MAP_FAILED);
+  for (uint64_t page = 0; page < kEnd; ++page) fill(rig, page, 1);
+  for (uint64_t page = 0; page < kEnd; ++page) ASSERT_TRUE(holds(rig, page, 1)) << page;
+  EXPECT_TRUE(comes_true([&] { return rig.stats().resident_pages == kEnd; }));
+  EXPECT_EQ(*rig.page(kEnd), 0U);
+  EXPECT_TRUE(comes_true([&] { return rig.pager().check_invariants().has_value(); }));
 }
 
 TEST(Pager, BudgetFullAndNothingToBorrowEndsInSigbusNotInAHang) {

@@ -59,8 +59,31 @@ TEST(OwnWindow, SecondInstallIsAlreadyPresentAndChangesNothing) {
   EXPECT_EQ(window->install(PageIndex{1}, page_of(1), Protection::kWritable), Outcome::kDone);
   EXPECT_EQ(window->install(PageIndex{1}, page_of(2), Protection::kWritable),
             Outcome::kAlreadyPresent);
-  EXPECT_EQ(window->zero(PageIndex{1}), Outcome::kAlreadyPresent);
+  EXPECT_EQ(window->zero({PageIndex{1}, 1}), Outcome::kAlreadyPresent);
   EXPECT_EQ(*at(*window, 1), 1);
+}
+
+TEST(OwnWindow, ZerosOverAPresentPageAreTheRest) {
+  auto window = make_window(8);
+  EXPECT_EQ(window->install(PageIndex{2}, page_of(9), Protection::kWritable), Outcome::kDone);
+  EXPECT_EQ(window->zero({PageIndex{1}, 4}), Outcome::kDone);
+  EXPECT_EQ(*at(*window, 1), 0);
+  EXPECT_EQ(*at(*window, 2), 9);
+  EXPECT_EQ(*at(*window, 3), 0);
+  EXPECT_EQ(*at(*window, 4), 0);
+  *at(*window, 4) = 1;  // a fault of nobody's but the kernel's
+  EXPECT_EQ(*at(*window, 4), 1);
+}
+
+TEST(OwnWindow, ZerosAcrossMappingsAreRefusedAndPlacedOneByOne) {
+  auto window = make_window(8);
+  ASSERT_EQ(::mprotect(reinterpret_cast<void*>(window->address_of(PageIndex{4})), 4 * kPageBytes,
+                       PROT_NONE),
+            0);
+  EXPECT_EQ(window->zero({PageIndex{2}, 4}), Outcome::kUnmapped);
+  EXPECT_EQ(window->zero({PageIndex{2}, 1}), Outcome::kDone);
+  EXPECT_EQ(window->zero({PageIndex{3}, 1}), Outcome::kDone);
+  EXPECT_EQ(*at(*window, 3), 0);
 }
 
 TEST(OwnWindow, RunOverAPresentPageInstallsTheRest) {
