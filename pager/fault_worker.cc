@@ -27,8 +27,8 @@ uint64_t nanoseconds_since(Instant since) {
 
 }  // namespace
 
-FaultWorker::FaultWorker(Core& core, Ports ports, Trends& trends, WatchRota& rota, uint32_t index,
-                         int cpu)
+FaultWorker::FaultWorker(Core& core, Ports ports, TrendDetector& trends, WatchRota& rota,
+                         uint32_t index, int cpu)
     : core_(core),
       trends_(trends),
       rota_(&rota),
@@ -162,8 +162,7 @@ bool FaultWorker::handle_missing(const uffd::Fault& fault, PageWord word, Instan
         core_.budget.give_back(1);
         return false;
       }
-      if (const auto plan = plan_after(fault, trends_.fresh))
-        place_zeros_ahead(core_, stats_, *plan, fault.kind);
+      zeros_after(fault);
       return true;
     }
     case PageState::kFetching:
@@ -199,23 +198,28 @@ bool FaultWorker::fetch(const uffd::Fault& fault, PageWord word, Instant since) 
   return true;
 }
 
-std::optional<PrefetchPlan> FaultWorker::plan_after(const uffd::Fault& fault,
-                                                    TrendDetector& trend) {
-  const AccessPattern pattern = core_.access.of(fault.page);
-  if (pattern == AccessPattern::kRandom) return std::nullopt;
-  // Windows are a small part of what may be here.
-  const auto limit = static_cast<uint32_t>(
+// Pages of a window that is brought in ahead of a walk: a small part of what may be here.
+uint32_t FaultWorker::window_limit() const {
+  return static_cast<uint32_t>(
       std::min<uint64_t>(core_.budget.limit() / kWindowsInBudget, core_.options.prefetch_depth));
-  return trend.observe(fault.thread, fault.page, limit, pattern == AccessPattern::kSequential);
+}
+
+void FaultWorker::zeros_after(const uffd::Fault& fault) {
+  const AccessPattern pattern = core_.access.of(fault.page);
+  if (pattern == AccessPattern::kRandom) return;
+  place_zeros_ahead(core_, stats_, fault, window_limit(), pattern == AccessPattern::kSequential);
 }
 
 void FaultWorker::prefetch_after(const uffd::Fault& fault) {
-  if (const auto plan = plan_after(fault, trends_.returning)) {
-    // The page that somebody waits for goes first, all the way: shm copies while it posts.
-    fetcher_.post_queued();
-    (void)fetcher_.progress();
-    prefetcher_.start(*plan);
-  }
+  const AccessPattern pattern = core_.access.of(fault.page);
+  if (pattern == AccessPattern::kRandom) return;
+  const auto plan = trends_.observe(fault.thread, fault.page, window_limit(),
+                                    pattern == AccessPattern::kSequential);
+  if (!plan) return;
+  // The page that somebody waits for goes first, all the way: shm copies while it posts.
+  fetcher_.post_queued();
+  (void)fetcher_.progress();
+  prefetcher_.start(*plan);
 }
 
 bool FaultWorker::take_room(const uffd::Fault& fault, Instant since) {

@@ -31,9 +31,10 @@ class FaultWorker {
     LinkPort& prefetch;
   };
   // `index`: its place in the rota, which is stopped before the worker ends. cpu < 0: not pinned.
-  FaultWorker(Core& core, Ports ports, Trends& trends, WatchRota& rota, uint32_t index, int cpu);
+  FaultWorker(Core& core, Ports ports, TrendDetector& trends, WatchRota& rota, uint32_t index,
+              int cpu);
   // Without a thread: for resolve_here() alone.
-  FaultWorker(Core& core, Ports ports, Trends& trends, Evictor& evictor);
+  FaultWorker(Core& core, Ports ports, TrendDetector& trends, Evictor& evictor);
 
   // Sees a fault of the calling thread through, from its signal handler
   // (fault_worker_in_thread.cc). One thread at a time.
@@ -79,12 +80,13 @@ class FaultWorker {
   bool claim_present(PageIndex page, PageWord word);
   void handle_unmapped(const uffd::Unmapped& event);
   void fail_for_room(PageIndex page, Instant since);
-  std::optional<PrefetchPlan> plan_after(const uffd::Fault& fault, TrendDetector& trend);
+  uint32_t window_limit() const;
+  void zeros_after(const uffd::Fault& fault);
   void prefetch_after(const uffd::Fault& fault);
   void finish_in_flight();
 
   Core& core_;
-  Trends& trends_;
+  TrendDetector& trends_;
   WatchRota* rota_ = nullptr;   // none without a thread
   Evictor* evictor_ = nullptr;  // none with one
   uint32_t index_ = 0;

@@ -15,7 +15,7 @@ bool is_held(PageState state) {
 
 }  // namespace
 
-FaultWorker::FaultWorker(Core& core, Ports ports, Trends& trends, Evictor& evictor)
+FaultWorker::FaultWorker(Core& core, Ports ports, TrendDetector& trends, Evictor& evictor)
     : core_(core),
       trends_(trends),
       evictor_(&evictor),

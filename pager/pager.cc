@@ -310,7 +310,7 @@ class PagerThreads final : public Pager, private LayerOwner {
   LayerSet layers_;
   Core core_;
   ForkWindow fork_window_;
-  Trends trends_;
+  TrendDetector trends_;
   std::vector<std::unique_ptr<LinkPort>> ports_;
   std::array<std::atomic<bool>, kMaxNodes> requested_{};
   std::atomic<bool> started_{false};

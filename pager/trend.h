@@ -64,11 +64,4 @@ class TrendDetector {
   std::array<Walker, kThreads> walkers_{};
 };
 
-// One for what is read back, and one for what is used for the first time: a program does both by
-// turns, in walks that have nothing to do with each other.
-struct Trends {
-  TrendDetector returning;
-  TrendDetector fresh;
-};
-
 }  // namespace farpage::pager

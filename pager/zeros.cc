@@ -6,8 +6,29 @@
 namespace farpage::pager {
 namespace {
 
+// A walk is known by so many pages: as for those that are read ahead (trend.h).
+constexpr uint32_t kFewest = 4;
+
 // Never written: the kernel's one zero page is behind all of them, so it is always in the cache.
 alignas(kPageBytes) std::array<std::byte, kMaxZeroPages * kPageBytes> zeros;
+
+bool is_empty(const PageTable& table, uint64_t page) {
+  return table.load(PageIndex{page}).state() == PageState::kEmpty;
+}
+
+// Pages below `page`, next to it, that are Empty, or that are not: at most `limit`.
+uint32_t count_below(const PageTable& table, uint64_t page, bool empty, uint32_t limit) {
+  uint32_t count = 0;
+  while (count < limit && count < page && is_empty(table, page - 1 - count) == empty) ++count;
+  return count;
+}
+uint32_t count_above(const PageTable& table, uint64_t page, bool empty, uint32_t limit) {
+  uint32_t count = 0;
+  while (count < limit && page + 1 + count < table.pages() &&
+         is_empty(table, page + 1 + count) == empty)
+    ++count;
+  return count;
+}
 
 // Pages that this thread holds.
 struct Claim {
@@ -16,16 +37,16 @@ struct Claim {
   std::array<PageWord, kMaxZeroPages> words;
 
   PageIndex page(uint32_t i) const { return PageIndex{first.value + i}; }
+  uffd::PageRun run(uint32_t from, uint32_t count) const { return {page(from), count}; }
 };
 
-// Claims neighbours from `first` on, at most `limit`, as far as they are Empty and there is room.
-void claim_from(Core& core, PageIndex first, uint32_t limit, Claim& claim) {
-  claim.first = first;
+// From the first page of the run on, as far as they are still Empty and there is room.
+void claim_from(Core& core, uffd::PageRun run, Claim& claim) {
+  claim.first = run.first;
   claim.pages = 0;
-  const uint32_t room = core.budget.take_spare(std::min(limit, kMaxZeroPages));
+  const uint32_t room = core.budget.take_spare(std::min(run.pages, kMaxZeroPages));
   while (claim.pages < room) {
     const PageIndex page = claim.page(claim.pages);
-    if (page.value >= core.table.pages()) break;
     const PageWord word = core.table.load(page);
     if (word.state() != PageState::kEmpty) break;
     const PageWord held = word.to(PageState::kFetching);
@@ -35,14 +56,14 @@ void claim_from(Core& core, PageIndex first, uint32_t limit, Claim& claim) {
   if (claim.pages < room) core.budget.give_back(room - claim.pages);
 }
 
-void keep(Core& core, WorkerStats& stats, const Claim& claim, uint32_t from, uint32_t to) {
-  for (uint32_t i = from; i < to; ++i) {
+void keep(Core& core, WorkerStats& stats, const Claim& claim, uint32_t pages) {
+  for (uint32_t i = 0; i < pages; ++i) {
     const PageWord word = claim.words[i];
     core.table.transition_owned(claim.page(i), word,
                                 stamped(word.to(PageState::kDirty), core.next_epoch()));
     core.note_touched(claim.page(i));
   }
-  stats.zeros_ahead.add(to - from);
+  stats.zeros_ahead.add(pages);
 }
 
 void give_up(Core& core, const Claim& claim, uint32_t from) {
@@ -52,24 +73,23 @@ void give_up(Core& core, const Claim& claim, uint32_t from) {
                                 claim.words[i].to(PageState::kEmpty));
   core.budget.give_back(claim.pages - from);
   // Whoever came meanwhile faults again.
-  core.space.wake({claim.page(from), claim.pages - from});
+  core.space.wake(claim.run(from, claim.pages - from));
 }
 
 bool is_there(uffd::Outcome outcome) {
   return outcome == uffd::Outcome::kDone || outcome == uffd::Outcome::kAlreadyPresent;
 }
 
-// False: the walk ends here, or an event has to be read first.
-bool place(Core& core, WorkerStats& stats, const Claim& claim, uffd::FaultKind kind) {
-  const uffd::Outcome whole = place_zeros(core, {claim.first, claim.pages}, kind);
-  uint32_t placed = is_there(whole) ? claim.pages : 0;
+// How many of them are there now.
+uint32_t place(Core& core, const Claim& claim, uffd::FaultKind kind) {
+  const uffd::Outcome whole = place_zeros(core, claim.run(0, claim.pages), kind);
+  if (is_there(whole)) return claim.pages;
+  uint32_t placed = 0;
   if (whole == uffd::Outcome::kUnmapped) {  // the run leaves the mapping: up to there
-    while (placed < claim.pages && is_there(place_zeros(core, {claim.page(placed), 1}, kind)))
+    while (placed < claim.pages && is_there(place_zeros(core, claim.run(placed, 1), kind)))
       ++placed;
   }
-  keep(core, stats, claim, 0, placed);
-  give_up(core, claim, placed);
-  return placed == claim.pages;
+  return placed;
 }
 
 }  // namespace
@@ -80,26 +100,30 @@ uffd::Outcome place_zeros(Core& core, uffd::PageRun run, uffd::FaultKind kind) {
                             uffd::Protection::kWritable);
 }
 
-void place_zeros_ahead(Core& core, WorkerStats& stats, const PrefetchPlan& plan,
-                       uffd::FaultKind kind) {
+uffd::PageRun fresh_pages_ahead(const PageTable& table, PageIndex page, uint32_t limit,
+                                bool sequential) {
+  const uint32_t used_below =
+      sequential ? limit : count_below(table, page.value, /*empty=*/false, limit);
+  if (used_below >= kFewest)
+    return {PageIndex{page.value + 1}, count_above(table, page.value, /*empty=*/true, used_below)};
+  const uint32_t used_above = count_above(table, page.value, /*empty=*/false, limit);
+  if (used_above < kFewest) return {page, 0};
+  const uint32_t pages = count_below(table, page.value, /*empty=*/true, used_above);
+  return {PageIndex{page.value - pages}, pages};
+}
+
+void place_zeros_ahead(Core& core, WorkerStats& stats, const uffd::Fault& fault, uint32_t limit,
+                       bool sequential) {
+  uffd::PageRun rest = fresh_pages_ahead(core.table, fault.page, limit, sequential);
   Claim claim;
-  uint32_t done = 0;
-  while (done < plan.pages) {
-    if (done == plan.gap) {
-      ++done;
-      continue;
-    }
-    const uint32_t end = done < plan.gap ? std::min(plan.gap, plan.pages) : plan.pages;
-    const uint64_t first =
-        plan.first.value + static_cast<uint64_t>(plan.stride) * static_cast<uint64_t>(done);
-    if (first >= core.table.pages()) return;
-    claim_from(core, PageIndex{first}, plan.stride == 1 ? end - done : 1, claim);
-    if (claim.pages == 0) {
-      ++done;  // in use already, or no room
-      continue;
-    }
-    done += claim.pages;
-    if (!place(core, stats, claim, kind)) return;
+  while (rest.pages > 0) {
+    claim_from(core, rest, claim);
+    if (claim.pages == 0) return;  // no room, or somebody else is at it
+    const uint32_t placed = place(core, claim, fault.kind);
+    keep(core, stats, claim, placed);
+    give_up(core, claim, placed);
+    if (placed < claim.pages) return;
+    rest = {PageIndex{rest.first.value + placed}, rest.pages - placed};
   }
 }
 

@@ -1,0 +1,107 @@
+#include "pager/zeros.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+
+namespace farpage::pager {
+namespace {
+
+constexpr uint64_t kPages = 300;
+constexpr uint32_t kLimit = 64;
+
+class FreshPages : public testing::Test {
+ protected:
+  static PageTable make_table() {
+    Result<PageTable> table = PageTable::create(kPages);
+    EXPECT_TRUE(table.has_value());
+    return std::move(*table);
+  }
+  void use(uint64_t first, uint64_t end, PageState state = PageState::kDirty) {
+    for (uint64_t page = first; page < end; ++page) table_.place(PageIndex{page}, PageWord(state));
+  }
+  // Those ahead of a walk that has come to `page`, as "first+count".
+  std::string ahead(uint64_t page, bool sequential = false) {
+    use(page, page + 1);
+    const uffd::PageRun run = fresh_pages_ahead(table_, PageIndex{page}, kLimit, sequential);
+    if (run.pages == 0) return "none";
+    return std::to_string(run.first.value) + "+" + std::to_string(run.pages);
+  }
+
+  PageTable table_ = make_table();
+};
+
+TEST_F(FreshPages, AsManyBeforeAWalkAsLieBehindIt) {
+  use(10, 14);
+  EXPECT_EQ(ahead(14), "15+4");
+  use(15, 19);
+  EXPECT_EQ(ahead(19), "20+9");
+}
+
+TEST_F(FreshPages, NoMoreThanTheLimit) {
+  use(0, 100);
+  EXPECT_EQ(ahead(100), "101+64");
+}
+
+TEST_F(FreshPages, NoneBeforeAWalkIsKnown) {
+  EXPECT_EQ(ahead(50), "none");
+  use(97, 100);
+  EXPECT_EQ(ahead(100), "none");
+}
+
+TEST_F(FreshPages, WhatHasLeftWasUsedAllTheSame) {
+  use(0, 20, PageState::kRemote);
+  use(20, 24, PageState::kClean);
+  EXPECT_EQ(ahead(24), "25+24");
+}
+
+TEST_F(FreshPages, NotBeyondAPageThatIsInUse) {
+  use(0, 20);
+  use(25, 26, PageState::kRemote);
+  EXPECT_EQ(ahead(20), "21+4");
+}
+
+TEST_F(FreshPages, DownwardsToo) {
+  use(201, 211);
+  EXPECT_EQ(ahead(200), "190+10");
+  use(1, 101);
+  EXPECT_EQ(ahead(0), "none");  // the first of all pages
+}
+
+TEST_F(FreshPages, NotBeyondTheEnd) {
+  use(kPages - 30, kPages - 5);
+  EXPECT_EQ(ahead(kPages - 5), std::to_string(kPages - 4) + "+4");
+  EXPECT_EQ(ahead(kPages - 1), "none");
+}
+
+TEST_F(FreshPages, AllThatIsAllowedWhereTheProgramHasSaidThatItWalks) {
+  EXPECT_EQ(ahead(7, /*sequential=*/true), "8+64");
+}
+
+// Walks that alternate, as of a sort, which writes its lines upwards and its table downwards.
+TEST_F(FreshPages, EachOfTwoWalksIsKnown) {
+  for (uint64_t i = 0; i < 4; ++i) {
+    EXPECT_EQ(ahead(i), "none");
+    EXPECT_EQ(ahead(kPages - 1 - i), "none");
+  }
+  EXPECT_EQ(ahead(4), "5+4");
+  EXPECT_EQ(ahead(kPages - 5), std::to_string(kPages - 9) + "+4");
+}
+
+TEST_F(FreshPages, RandomTouchesOfLittleBringLittle) {
+  std::mt19937_64 random(11);
+  uint64_t touched = 0;
+  uint64_t placed = 0;
+  for (int i = 0; i < 100; ++i) {  // at most a third is used
+    const PageIndex page{random() % kPages};
+    if (table_.load(page).state() != PageState::kEmpty) continue;
+    table_.place(page, PageWord(PageState::kDirty));
+    ++touched;
+    placed += fresh_pages_ahead(table_, page, kLimit, /*sequential=*/false).pages;
+  }
+  EXPECT_GT(touched, 80U);
+  EXPECT_LT(placed, touched / 20);
+}
+
+}  // namespace
+}  // namespace farpage::pager
