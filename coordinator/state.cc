@@ -75,9 +75,9 @@ void State::set_use(Node& node, uint32_t slab, SlabUse use) {
   FARPAGE_CHECK(current != use, "slab %u of %s is already in state %d", slab,
                 node.record.join.id.value.c_str(), static_cast<int>(use));
   if (current == SlabUse::kFree) {
-    const auto it = std::find(node.free.rbegin(), node.free.rend(), slab);
-    FARPAGE_CHECK(it != node.free.rend(), "free slab %u is not in the free list", slab);
-    node.free.erase(std::next(it).base());
+    const auto it = std::find(node.free.begin(), node.free.end(), slab);
+    FARPAGE_CHECK(it != node.free.end(), "free slab %u is not in the free list", slab);
+    node.free.erase(it);
   }
   current = use;
   if (use == SlabUse::kFree) node.free.push_back(slab);

@@ -164,7 +164,8 @@ class State {
     bool silent = false;
     Instant last_heard{0};
     std::vector<SlabUse> slabs;
-    std::vector<uint32_t> free;  // next to be lent is the last
+    // Longest free first: what was given back a moment ago is still being scrubbed.
+    std::deque<uint32_t> free;
     std::deque<std::pair<Instant, uint32_t>> foreign;
     uint32_t reported_free = 0;
     Counters counters;

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <numeric>
 
 #include "coordinator/state.h"
 
@@ -36,7 +37,7 @@ void State::reset_slabs(Node& node, Instant now) {
       static_cast<uint32_t>(node.record.join.capacity_bytes / node.record.join.slab_bytes);
   node.slabs.assign(count, SlabUse::kFree);
   node.free.resize(count);
-  for (uint32_t i = 0; i < count; ++i) node.free[i] = count - 1 - i;
+  std::iota(node.free.begin(), node.free.end(), 0U);
   node.foreign.clear();
   node.reported_free = count;
   node.last_heard = now;

@@ -116,7 +116,7 @@ PlannedLease State::reserve(Node& node, SlabLeaseRequest request) {
   planned.node = node.record.join.id;
   planned.incarnation = node.record.join.incarnation;
   planned.agent_url = node.record.join.agent_url;
-  planned.node_slab = node.free.back();
+  planned.node_slab = node.free.front();
   planned.request = request;
   set_use(node, planned.node_slab, SlabUse::kPlacing);
   Revocation undo;

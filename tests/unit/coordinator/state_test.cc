@@ -154,6 +154,21 @@ TEST_F(StateTest, SlabIsNotLentAgainBeforeTheNodeConfirmsTheRevocation) {
   EXPECT_TRUE(state_.commit_lease(*plan, all_granted(*plan)).has_value());
 }
 
+// The node scrubs it first, and who leases it would wait for that.
+TEST_F(StateTest, SlabThatCameBackLastIsLentLast) {
+  join("n1", 3);
+  const RegionId region = region_with(1);
+  ASSERT_TRUE(state_.release(region, {SlabIndex{0}}).has_value());
+  state_.revoked(state_.revocations().at(0).id, false);
+  std::vector<uint32_t> order;
+  const auto plan =
+      state_.begin_lease(now_, region, {SlabIndex{0}, SlabIndex{1}, SlabIndex{2}}, {});
+  ASSERT_TRUE(plan.has_value());
+  for (const PlannedLease& planned : *plan) order.push_back(planned.node_slab);
+  EXPECT_EQ(order, (std::vector<uint32_t>{1, 2, 0}));
+  EXPECT_TRUE(state_.commit_lease(*plan, all_granted(*plan)).has_value());
+}
+
 TEST_F(StateTest, OneRefusalUndoesTheWholeRequest) {
   join("n1", 4);
   const RegionId region = *state_.create_region(now_, test_region(0));
