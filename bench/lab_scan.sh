@@ -12,7 +12,7 @@ export farpage=build/release/farpage
 if [ -z "${LAB_VM:-}" ]; then
   [ -x "$farpage" ] || { echo "lab_scan: $farpage is missing" >&2; exit 1; }
   rounds=${1:-3}
-  tests/lab/vm.sh -t $((120 + rounds * 120)) --two "$PWD/bench/lab_scan.sh $rounds" "$PWD/bench/lab_scan.sh"
+  tests/lab/vm.sh -t $((120 + rounds * 240)) --two "$PWD/bench/lab_scan.sh $rounds" "$PWD/bench/lab_scan.sh"
   exit
 fi
 
@@ -20,7 +20,7 @@ fi
 . tests/lab/run/cluster.sh
 if [ "$LAB_VM" = B ]; then
   start_coordinator "$LAB_IP:7070" --insecure
-  start_node node-b 512M verbs,tcp --listen-agent "$LAB_IP:0" --tcp-listen "$LAB_IP:0" --insecure
+  start_node node-b 256M verbs,tcp --slab 16M --listen-agent "$LAB_IP:0" --tcp-listen "$LAB_IP:0" --insecure
   lab signal cluster
   lab wait finished 3600
   exit
@@ -29,7 +29,7 @@ fi
 lab wait cluster
 for ((round = 1; round <= $1; ++round)); do
   for transport in verbs tcp; do
-    "$farpage" bench scan --coordinator "http://$LAB_PEER:7070" --size 64M --local 32M \
+    "$farpage" bench scan --coordinator "http://$LAB_PEER:7070" --size 64M --local 32M --slab 16M \
       --transport "$transport" --output json >"$work/$transport.$round.json"
   done
 done

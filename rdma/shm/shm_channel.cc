@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "rdma/adaptive_wait.h"
 #include "rdma/limits.h"
+#include "rdma/shm/copy_to_slab.h"
 #include "rdma/shm/seqpacket.h"
 
 namespace farpage::rdma::shm {
@@ -94,8 +95,11 @@ bool ShmChannel::copy(const Operation& operation, const Attachment& attachment,
     held = holds(attachment);
     if (held && allowed) {
       std::byte* const remote = attachment.slab->data() + offset;
-      std::byte* const local = operation.local.data();
-      std::memcpy(read ? local : remote, read ? remote : local, bytes);
+      if (read) {
+        std::memcpy(operation.local.data(), remote, bytes);
+      } else {
+        copy_to_slab(remote, operation.local);
+      }
     }
     page_->copying.store(++copying_, std::memory_order_release);
   });
