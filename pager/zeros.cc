@@ -80,16 +80,28 @@ bool is_there(uffd::Outcome outcome) {
   return outcome == uffd::Outcome::kDone || outcome == uffd::Outcome::kAlreadyPresent;
 }
 
-// How many of them are there now.
-uint32_t place(Core& core, const Claim& claim, uffd::FaultKind kind) {
+// After kRetry any part of them may be there. A page that counts as present and is not gets zeros
+// when it is touched; one that is there and does not count would never leave.
+void keep_uncertain(Core& core, WorkerStats& stats, const Claim& claim) {
+  keep(core, stats, claim, claim.pages);
+  core.space.wake(claim.run(0, claim.pages));  // as in give_up()
+}
+
+// False: nothing more is to be placed here.
+bool place(Core& core, WorkerStats& stats, const Claim& claim, uffd::FaultKind kind) {
   const uffd::Outcome whole = place_zeros(core, claim.run(0, claim.pages), kind);
-  if (is_there(whole)) return claim.pages;
-  uint32_t placed = 0;
+  if (whole == uffd::Outcome::kRetry) {
+    keep_uncertain(core, stats, claim);
+    return false;
+  }
+  uint32_t placed = is_there(whole) ? claim.pages : 0;
   if (whole == uffd::Outcome::kUnmapped) {  // the run leaves the mapping: up to there
     while (placed < claim.pages && is_there(place_zeros(core, claim.run(placed, 1), kind)))
       ++placed;
   }
-  return placed;
+  keep(core, stats, claim, placed);
+  give_up(core, claim, placed);
+  return placed == claim.pages;
 }
 
 }  // namespace
@@ -119,11 +131,8 @@ void place_zeros_ahead(Core& core, WorkerStats& stats, const uffd::Fault& fault,
   while (rest.pages > 0) {
     claim_from(core, rest, claim);
     if (claim.pages == 0) return;  // no room, or somebody else is at it
-    const uint32_t placed = place(core, claim, fault.kind);
-    keep(core, stats, claim, placed);
-    give_up(core, claim, placed);
-    if (placed < claim.pages) return;
-    rest = {PageIndex{rest.first.value + placed}, rest.pages - placed};
+    if (!place(core, stats, claim, fault.kind)) return;
+    rest = {claim.page(claim.pages), rest.pages - claim.pages};
   }
 }
 

@@ -11,6 +11,7 @@
 #include <thread>
 #include <vector>
 
+#include "interrupted_space.h"
 #include "rig.h"
 
 namespace farpage::pager {
@@ -227,6 +228,30 @@ TEST_P(PagerOver, WalksThroughFreshMemoryOfManyThreadsStayWithinTheBudget) {
   EXPECT_EQ(wrong, 0U);
   EXPECT_GT(rig.stats().zeros_ahead, 0U);
   EXPECT_TRUE(comes_true([&] { return rig.pager().check_invariants().has_value(); }));
+}
+
+// Some of the run may be there then, and the pager cannot know which.
+TEST(Pager, ARunOfZerosThatIsInterruptedIsCountedAndLeaves) {
+  InterruptedSpace* space = nullptr;
+  RigOptions options = interruptible(space);
+  options.local_pages = 4096;
+  options.prefetch_depth = 32;
+  Rig rig(options);
+  for (uint64_t page = 0; page < 400; ++page) {
+    if (page % 50 == 20) space->place_half_of_next_run();
+    if (page < 200) {
+      ASSERT_EQ(*rig.page(page), 0U) << page;
+    } else {
+      fill(rig, page, 1);
+    }
+  }
+  EXPECT_TRUE(comes_true([&] { return rig.pager().check_invariants().has_value(); }));
+  EXPECT_GE(rig.stats().resident_pages, 400U);
+  EXPECT_LE(rig.stats().resident_pages, 400U + 32U);
+  rig.pager().evict_soon({PageIndex{0}, 500});
+  EXPECT_TRUE(comes_true([&] { return rig.stats().resident_pages == 0; }));
+  for (uint64_t page = 0; page < 200; ++page) ASSERT_EQ(*rig.page(page), 0U) << page;
+  for (uint64_t page = 200; page < 400; ++page) ASSERT_TRUE(holds(rig, page, 1)) << page;
 }
 
 TEST(Pager, AWalkThroughFreshMemoryEndsWithItsMapping) {
