@@ -1,35 +1,53 @@
 #!/bin/bash
-# The remote fault against ib_read_lat, over SoftRoCE, in one boot of the lab VM: the coordinator,
-# the memory node, the pager and perftest share two emulated CPUs, so only the ratios mean anything.
+# The remote fault against ib_read_lat, over SoftRoCE, in one boot of the lab: only the ratios mean
+# anything.
 #
-#   bench/lab_fault.sh [ROUNDS]   (5)      prints one table; JSON of each run below $LAB_BENCH_OUT
+#   bench/lab_fault.sh [ROUNDS]         (5) one VM: the coordinator, the memory node, the pager and
+#                                       perftest share two emulated CPUs
+#   bench/lab_fault.sh --two [ROUNDS]   two VMs with one emulated CPU each: the coordinator and the
+#                                       memory node, and perftest's server, are in the other one
 #
+# Prints one table; JSON of each run below $LAB_BENCH_OUT.
 # Needs build/release/farpage (./dev build) and the lab's packages (./dev setup lab).
 set -euo pipefail
 cd "$(dirname "$(readlink -f "$0")")/.."
+two=0
+[ "${1:-}" != --two ] || { two=1; shift; }
 rounds=${1:-5}
+farpage=build/release/farpage
 
 if [ -z "${LAB_VM:-}" ]; then
-  [ -x build/release/farpage ] || { echo "lab_fault: build/release/farpage is missing" >&2; exit 1; }
+  [ -x "$farpage" ] || { echo "lab_fault: $farpage is missing" >&2; exit 1; }
   out=${LAB_BENCH_OUT:-$(mktemp -d)}
-  tests/lab/vm.sh -i -m 3072 -t 600 -o "$out" -- "$PWD/bench/lab_fault.sh $rounds"
+  if [ $two = 1 ]; then
+    line="$PWD/bench/lab_fault.sh --two $rounds"
+    tests/lab/vm.sh -i -m 2048 -t $((120 + rounds * 120)) -o "$out" --two "$line" "$line"
+  else
+    tests/lab/vm.sh -i -m 3072 -t 600 -o "$out" -- "$PWD/bench/lab_fault.sh $rounds"
+  fi
   exit
 fi
 
 # Idle CPUs poll in this VM (-i), as on a machine that is set up for latency, and ib_read_lat polls, too.
-farpage() {
-  FARPAGE_LOG_LEVEL=error build/release/farpage bench "$@" --transport verbs --poll-mode busy --output json
+where=()
+bench() {
+  FARPAGE_LOG_LEVEL=error "$farpage" bench "$@" --transport verbs --poll-mode busy --output json "${where[@]}"
+}
+read_lat() {
+  ib_read_lat -d "$LAB_DEV" -x "$LAB_GID" -F -s 4096 -n 5000 "$@" 2>/dev/null
 }
 perftest() { # prints t_typical and 99 %
-  ib_read_lat -d "$LAB_DEV" -x "$LAB_GID" -F -s 4096 -n 5000 >/dev/null 2>&1 &
-  local server=$! line="" tries=0
+  local server='' to=$LAB_PEER line="" tries=0
+  if [ $two = 0 ]; then
+    read_lat >/dev/null &
+    server=$! to=$LAB_IP
+  fi
   while [ -z "$line" ]; do
-    line=$(ib_read_lat -d "$LAB_DEV" -x "$LAB_GID" -F -s 4096 -n 5000 "$LAB_IP" 2>/dev/null |
-      awk '$1 == 4096 { print $5, $8 }') || true
+    line=$(read_lat "$to" | awk '$1 == 4096 { print $5, $8 }') || true
     tries=$((tries + 1))
     [ "$tries" -lt 100 ] || { echo "lab_fault: ib_read_lat does not work" >&2; exit 1; }
   done
-  wait "$server" || true
+  [ -z "$server" ] || wait "$server" || true
   echo "$line"
 }
 
@@ -47,19 +65,44 @@ print(lost * 100 / (last - start))'
 }
 
 # The first touch of guest memory is a fault on the host as well: have it done before.
-python3 -c 'b = bytearray(1200 << 20)
-for i in range(0, len(b), 4096): b[i] = 1'
+touch_memory() { # MEGABYTES
+  python3 -c 'import sys
+b = bytearray(int(sys.argv[1]) << 20)
+for i in range(0, len(b), 4096): b[i] = 1' "$1"
+}
+
+size=128M local=32M iterations=8000
+if [ $two = 1 ]; then
+  size=64M local=16M iterations=4000
+  # shellcheck source=tests/lab/run/cluster.sh
+  . tests/lab/run/cluster.sh
+  touch_memory 800
+  if [ "$LAB_VM" = B ]; then
+    start_coordinator "$LAB_IP:7070" --insecure
+    start_node node-b 512M verbs --listen-agent "$LAB_IP:0" --insecure
+    while true; do read_lat >/dev/null || sleep 0.1; done &
+    pids+=($!)
+    lab signal cluster
+    lab wait finished 3600
+    exit
+  fi
+  lab wait cluster 120
+  where=(--coordinator "http://$LAB_PEER:7070")
+else
+  touch_memory 1200
+fi
 
 for round in $(seq "$rounds"); do
   disturbance >"$LAB_OUT/disturbance.$round"
   # Three times: it runs in one of two states, from process to process (50 and 80 us).
   perftest >"$LAB_OUT/perftest.$round"
-  farpage ladder --iterations 4000 >"$LAB_OUT/ladder.$round.json"
+  bench ladder --iterations 4000 >"$LAB_OUT/ladder.$round.json"
   perftest >>"$LAB_OUT/perftest.$round"
-  farpage fault --no-evict --iterations 8000 >"$LAB_OUT/no_evict.$round.json"
-  farpage fault --size 128M --local 32M --iterations 10000 >"$LAB_OUT/steady.$round.json"
-  farpage fault --size 128M --local 32M --iterations 10000 --access mixed \
+  bench fault --no-evict --iterations "$iterations" --size "$((2 * ${size%M}))M" >"$LAB_OUT/no_evict.$round.json"
+  bench fault --size "$size" --local "$local" --iterations 10000 >"$LAB_OUT/steady.$round.json"
+  bench fault --size "$size" --local "$local" --iterations 10000 --access mixed \
     >"$LAB_OUT/steady_mixed.$round.json"
   perftest >>"$LAB_OUT/perftest.$round"
 done
-exec python3 bench/lab_fault_table.py "$LAB_OUT" "$rounds"
+[ $two = 0 ] || lab signal finished
+python3 bench/lab_fault_table.py "$LAB_OUT" "$rounds"

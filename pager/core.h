@@ -58,6 +58,10 @@ struct Core {
   void note_first_write() {
     if (!member.family()->has_forked()) write_guess.written();
   }
+  // Ends what this thread has begun by moving the page to Fetching.
+  void end_fetching(PageIndex page, PageWord from, PageWord to) {
+    if (table.end_fetching(page, from, to)) space.wake({page, 1});
+  }
   void note_touched(PageIndex page) { layers.want(page); }
   // The leases of the layer in which a page with this word lies.
   const LeaseMap& leases_of(PageWord word) const {

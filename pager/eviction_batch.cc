@@ -115,8 +115,17 @@ void EvictionBatch::protect_run(PageIndex first, uint32_t pages) {
     Victim& victim = victims_[i];
     if (victim.page < first || victim.page.value >= first.value + pages) continue;
     if (!victim.word.has(PageWord::kWasDirty)) continue;
-    if (with_retries({victim.page, 1}) != uffd::Outcome::kDone)
-      keep_resident(victim, PageState::kDirty);
+    switch (with_retries({victim.page, 1})) {
+      case uffd::Outcome::kDone:
+        break;
+      case uffd::Outcome::kUnmapped:
+        forget(victim);
+        break;
+      case uffd::Outcome::kAlreadyPresent:
+      case uffd::Outcome::kRetry:
+      case uffd::Outcome::kProcessGone:
+        keep_resident(victim, PageState::kDirty);
+    }
   }
 }
 
@@ -140,7 +149,14 @@ void EvictionBatch::copy_out(size_t first, size_t end) {
       if (victim.buffer < 0) continue;
       if (!core_.space.read({&victim.page, 1}, bytes_of(victim))) {
         victim.buffer = -1;
-        keep_resident(victim, PageState::kDirty);
+        // The target may have dropped it, and where threads resolve their own faults nobody answers
+        // the fault of this one: zeros then, which the next batch finds.
+        const uffd::ZeroResult zero = core_.space.zero({victim.page, 1}, uffd::ZeroFrames::kShared);
+        if (zero.outcome == uffd::Outcome::kUnmapped) {
+          forget(victim);
+        } else {
+          keep_resident(victim, PageState::kDirty);
+        }
       }
     }
   }
@@ -164,6 +180,13 @@ void EvictionBatch::note_zero_pages(size_t first, size_t end) {
     victim.zero = true;
     victim.buffer = -1;
   }
+}
+
+// Its memory is gone, and what was in it.
+void EvictionBatch::forget(Victim& victim) {
+  victim.keep = true;
+  if (core_.table.transition(victim.page, victim.word, victim.word.to(PageState::kEmpty)))
+    core_.budget.give_back(1);
 }
 
 void EvictionBatch::keep_resident(Victim& victim, PageState state) {

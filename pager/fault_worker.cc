@@ -158,15 +158,14 @@ bool FaultWorker::handle_missing(const uffd::Fault& fault, PageWord word, Instan
       return fetch(fault, word, since);
     case PageState::kEmpty: {
       if (!take_room(fault, since)) return false;
-      if (!fill_with_zeros(fault, word, since)) {
-        core_.budget.give_back(1);
-        return false;
-      }
-      zeros_after(fault);
-      return true;
+      if (fill_fresh(fault, word, since)) return true;
+      core_.budget.give_back(1);
+      return false;
     }
     case PageState::kFetching:
-      // The install wakes this thread too, whoever does it.
+      // Who has the page wakes this thread too.
+      if (!word.has(PageWord::kAwaited) && !core_.table.mark_awaited(fault.page, word))
+        return false;
       stats_.faults_coalesced.add();
       return true;
     case PageState::kDropping:
@@ -204,10 +203,22 @@ uint32_t FaultWorker::window_limit() const {
       std::min<uint64_t>(core_.budget.limit() / kWindowsInBudget, core_.options.prefetch_depth));
 }
 
-void FaultWorker::zeros_after(const uffd::Fault& fault) {
+// A page that was never used, and where this is a walk, those that it will use next.
+bool FaultWorker::fill_fresh(const uffd::Fault& fault, PageWord word, Instant since) {
   const AccessPattern pattern = core_.access.of(fault.page);
-  if (pattern == AccessPattern::kRandom) return;
-  place_zeros_ahead(core_, stats_, fault, window_limit(), pattern == AccessPattern::kSequential);
+  if (pattern != AccessPattern::kRandom) {
+    const uffd::PageRun walk =
+        fresh_walk(core_.table, fault.page, window_limit(), pattern == AccessPattern::kSequential);
+    if (walk.pages > 1) {
+      fetcher_.post_queued();  // before the time that this takes
+      if (fill_walk(core_, stats_, fault, word, walk)) {
+        stats_.faults_zero.add();
+        stats_.zero_ns.record(nanoseconds_since(since));
+        return true;
+      }
+    }
+  }
+  return fill_with_zeros(fault, word, since);
 }
 
 void FaultWorker::prefetch_after(const uffd::Fault& fault) {
@@ -240,7 +251,7 @@ void FaultWorker::fail_for_room(PageIndex page, Instant since) {
   if (word.state() != PageState::kEmpty && word.state() != PageState::kRemote) return;
   const PageWord fetching = word.to(PageState::kFetching);
   if (!core_.table.transition(page, word, fetching)) return;
-  core_.table.transition_owned(page, fetching, fetching.to(PageState::kLost));
+  core_.end_fetching(page, fetching, fetching.to(PageState::kLost));
   stats_.faults_failed.add();
   log::error(
       "pager: no_room address={:#x} page={} waited_ms={} budget_pages={}: nothing could be written "
@@ -254,30 +265,30 @@ bool FaultWorker::fill_with_zeros(const uffd::Fault& fault, PageWord word, Insta
   const bool was_empty = word.state() == PageState::kEmpty;
   const PageWord fetching = word.to(PageState::kFetching);
   if (!core_.table.transition(page, word, fetching)) return false;
-  switch (place_zeros(core_, {page, 1}, fault.kind)) {
+  switch (core_.space.zero({page, 1}, frames_for(fault.kind)).outcome) {
     case uffd::Outcome::kDone:
-      core_.table.transition_owned(page, fetching,
-                                   stamped(fetching.to(PageState::kDirty), core_.next_epoch()));
+      core_.end_fetching(page, fetching,
+                         stamped(fetching.to(PageState::kDirty), core_.next_epoch()));
       stats_.faults_zero.add();
       stats_.zero_ns.record(nanoseconds_since(since));
       if (was_empty) core_.note_touched(page);
       return true;
     case uffd::Outcome::kAlreadyPresent:
       // It was an old message. What is there may have been written: Dirty is always safe.
-      core_.table.transition_owned(page, fetching, fetching.to(PageState::kDirty));
+      core_.end_fetching(page, fetching, fetching.to(PageState::kDirty));
       if (was_empty) core_.note_touched(page);
       return true;
     case uffd::Outcome::kRetry:
       // Back to where it was: a resident page stays counted, an empty one is given back by the
       // caller.
-      core_.table.transition_owned(page, fetching,
-                                   fetching.to(was_empty ? PageState::kEmpty : PageState::kDirty));
+      core_.end_fetching(page, fetching,
+                         fetching.to(was_empty ? PageState::kEmpty : PageState::kDirty));
       return false;
     case uffd::Outcome::kProcessGone:
       core_.target_gone.store(true, std::memory_order_release);
       [[fallthrough]];
     case uffd::Outcome::kUnmapped:
-      core_.table.transition_owned(page, fetching, fetching.to(PageState::kEmpty));
+      core_.end_fetching(page, fetching, fetching.to(PageState::kEmpty));
       core_.budget.give_back(1);
       core_.space.wake({page, 1});
       return true;
@@ -325,7 +336,7 @@ bool FaultWorker::claim_present(PageIndex page, PageWord word) {
   if (!core_.table.transition(page, word, held)) return false;
   core_.budget.take_anyway();
   const uffd::Outcome outcome = core_.space.unprotect({page, 1});
-  core_.table.transition_owned(page, held, held.to(PageState::kDirty));
+  core_.end_fetching(page, held, held.to(PageState::kDirty));
   return outcome != uffd::Outcome::kRetry;
 }
 

@@ -81,7 +81,7 @@ class FaultWorker {
   void handle_unmapped(const uffd::Unmapped& event);
   void fail_for_room(PageIndex page, Instant since);
   uint32_t window_limit() const;
-  void zeros_after(const uffd::Fault& fault);
+  bool fill_fresh(const uffd::Fault& fault, PageWord word, Instant since);
   void prefetch_after(const uffd::Fault& fault);
   void finish_in_flight();
 

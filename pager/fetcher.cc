@@ -186,10 +186,9 @@ void Fetcher::install(Slot& slot) {
                           write ? uffd::Protection::kWritable : uffd::Protection::kWriteProtected);
   switch (outcome) {
     case uffd::Outcome::kDone: {
-      core_.table.transition_owned(
-          slot.page, slot.word,
-          came_back(slot.word.to(write ? PageState::kDirty : PageState::kClean),
-                    core_.next_epoch()));
+      core_.end_fetching(slot.page, slot.word,
+                         came_back(slot.word.to(write ? PageState::kDirty : PageState::kClean),
+                                   core_.next_epoch()));
       const Instant after = SteadyClock::read();
       stats_.faults_remote.add();
       stats_.install_ns.record(static_cast<uint64_t>((after - before).count()));
@@ -200,8 +199,8 @@ void Fetcher::install(Slot& slot) {
     case uffd::Outcome::kAlreadyPresent:
       // The target put memory of its own there (MAP_FIXED past the shim): what it holds is the
       // truth.
-      core_.table.transition_owned(slot.page, slot.word,
-                                   stamped(slot.word.to(PageState::kDirty), core_.next_epoch()));
+      core_.end_fetching(slot.page, slot.word,
+                         stamped(slot.word.to(PageState::kDirty), core_.next_epoch()));
       release(slot);
       return;
     case uffd::Outcome::kRetry:
@@ -210,7 +209,7 @@ void Fetcher::install(Slot& slot) {
       core_.target_gone.store(true, std::memory_order_release);
       [[fallthrough]];
     case uffd::Outcome::kUnmapped:
-      core_.table.transition_owned(slot.page, slot.word, slot.word.to(PageState::kEmpty));
+      core_.end_fetching(slot.page, slot.word, slot.word.to(PageState::kEmpty));
       core_.budget.give_back(1);
       core_.space.wake({slot.page, 1});
       release(slot);
@@ -229,7 +228,7 @@ void Fetcher::give_up(Slot& slot, const char* why) {
       "SIGBUS there",
       core_.space.address_of(slot.page), slot.page.value, nodes,
       (SteadyClock::read() - slot.since).count() / 1'000'000, why);
-  core_.table.transition_owned(slot.page, slot.word, slot.word.to(PageState::kLost));
+  core_.end_fetching(slot.page, slot.word, slot.word.to(PageState::kLost));
   core_.budget.give_back(1);
   slot.step = Step::kToPoison;
   poison(slot);

@@ -35,7 +35,7 @@ bool FirstFaults::answer_fault(const uffd::Fault& fault) {
 
 bool FirstFaults::give_zeros(PageIndex page, PageWord word) {
   if (word.state() != PageState::kEmpty) return false;
-  switch (child_.space->zero({page, 1})) {
+  switch (child_.space->zero({page, 1}, uffd::ZeroFrames::kShared).outcome) {
     case uffd::Outcome::kDone:
     case uffd::Outcome::kAlreadyPresent: {
       PageTable& table = child_.member->table();

@@ -35,7 +35,7 @@ PageWord inherited(PageWord before, PageWord now) {
 
 // Makes a page that may be there certain to be: true if it is in the child's memory now.
 bool settle_empty(uffd::AddressSpace& child, PageIndex page) {
-  const uffd::Outcome outcome = child.zero({page, 1});
+  const uffd::Outcome outcome = child.zero({page, 1}, uffd::ZeroFrames::kShared).outcome;
   return outcome == uffd::Outcome::kDone || outcome == uffd::Outcome::kAlreadyPresent;
 }
 

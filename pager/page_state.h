@@ -56,8 +56,11 @@ class PageWord {
  public:
   static constexpr uint32_t kFromRemote = 1U
                                           << 4;  // Fetching: there is a remote copy to fall back to
-  static constexpr uint32_t kPrefetched = 1U << 5;  // installed without being asked for
-  static constexpr uint32_t kWasDirty = 1U << 6;    // Evicting, Dropping: was Dirty before
+  // Fetching: a thread waits for it that came after the fetch began, so who ends it wakes the
+  // page's waiters, though the kernel's call has done so: the page may have been dropped in
+  // between.
+  static constexpr uint32_t kAwaited = 1U << 5;
+  static constexpr uint32_t kWasDirty = 1U << 6;  // Evicting, Dropping: was Dirty before
   // Remote, after a fork: the parent fetched the page while the fork was under way, so the child
   // may have it all the same.
   static constexpr uint32_t kMaybePresent = 1U << 7;

@@ -33,6 +33,19 @@ bool PageTable::transition(PageIndex page, PageWord from, PageWord to) {
   return true;
 }
 
+bool PageTable::end_fetching(PageIndex page, PageWord from, PageWord to) {
+  if (transition(page, from, to)) return false;
+  transition_owned(page, PageWord(from.raw() | PageWord::kAwaited), to);
+  return true;
+}
+
+bool PageTable::mark_awaited(PageIndex page, PageWord fetching) {
+  uint32_t expected = fetching.raw();
+  return words()[page.value].compare_exchange_strong(expected, expected | PageWord::kAwaited,
+                                                     std::memory_order_acq_rel,
+                                                     std::memory_order_acquire);
+}
+
 bool PageTable::set_passes(PageIndex page, PageWord from, uint32_t passes) {
   uint32_t expected = from.raw();
   return words()[page.value].compare_exchange_strong(expected, from.with_passes(passes).raw(),

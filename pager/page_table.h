@@ -39,6 +39,11 @@ class PageTable {
   // have moved it.
   void transition_owned(PageIndex page, PageWord from, PageWord to);
 
+  // The same, out of Fetching: true if the page was marked meanwhile, and is to be woken now.
+  [[nodiscard]] bool end_fetching(PageIndex page, PageWord from, PageWord to);
+  // Marks a page that is still at `fetching` as kAwaited; false if another thread was first.
+  bool mark_awaited(PageIndex page, PageWord fetching);
+
   // Changes the passes of a page that is still at `from`; false if another thread was first.
   bool set_passes(PageIndex page, PageWord from, uint32_t passes);
 

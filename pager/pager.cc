@@ -134,10 +134,14 @@ class PagerThreads final : public Pager, private LayerOwner {
   void unpin(uffd::PageRun run) override { parts_.pins.unpin(run); }
 
   void evict_soon(uffd::PageRun run) override {
+    readahead_->forget(run);
     core_.cold.push(run);
     budget_.interrupt();
   }
-  void bring_in_soon(uffd::PageRun run) override { readahead_->request(run); }
+  void bring_in_soon(uffd::PageRun run) override {
+    core_.cold.forget(run);
+    readahead_->request(run);
+  }
   void expect_access(uffd::PageRun run, AccessPattern pattern) override {
     parts_.access.set(run, pattern);
   }

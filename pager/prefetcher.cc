@@ -60,8 +60,7 @@ uint32_t Prefetcher::claim(Run& run, PageIndex first, uint32_t limit) {
     if (run.pages > 0 && word.layer() != run.words[0].layer()) break;
     const LeaseMap& leases = core_.leases_of(word);
     if (leases.slab_of(page) != leases.slab_of(first)) break;
-    const PageWord fetching =
-        word.to(PageState::kFetching, PageWord::kFromRemote | PageWord::kPrefetched);
+    const PageWord fetching = word.to(PageState::kFetching, PageWord::kFromRemote);
     if (!core_.table.transition(page, word, fetching)) break;
     run.words[run.pages++] = fetching;
   }
@@ -162,12 +161,11 @@ void Prefetcher::finish(Run& run, uint32_t page, PageState state) {
   const PageWord word = run.words[page];
   if (is_resident(state)) {
     stats_.prefetch_pages.add();
-    core_.table.transition_owned(
-        index, word, stamped(word.to(state, PageWord::kPrefetched), core_.next_epoch()));
+    core_.end_fetching(index, word, stamped(word.to(state), core_.next_epoch()));
     return;
   }
   stats_.prefetch_failed_pages.add();
-  core_.table.transition_owned(index, word, word.to(state));
+  core_.end_fetching(index, word, word.to(state));
   core_.budget.give_back(1);
   core_.space.wake({index, 1});
 }

@@ -34,12 +34,23 @@ void Readahead::run() {
   }
 }
 
+// A page that is on its way out when it is asked for would be missed.
+PageState Readahead::settled_state(PageIndex page) const {
+  PageState state = core_.table.load(page).state();
+  while ((state == PageState::kEvicting || state == PageState::kDropping) &&
+         !stop_.load(std::memory_order_acquire)) {
+    std::this_thread::sleep_for(std::chrono::microseconds(100));
+    state = core_.table.load(page).state();
+  }
+  return state;
+}
+
 void Readahead::bring_in(uffd::PageRun run) {
   std::array<std::byte, kPageBytes> unused;
   for (uint32_t i = 0; i < run.pages && !stop_.load(std::memory_order_acquire); ++i) {
     const PageIndex page{run.first.value + i};
     // What is here, or was never written, costs nothing.
-    if (core_.table.load(page).state() != PageState::kRemote) continue;
+    if (settled_state(page) != PageState::kRemote) continue;
     if (core_.budget.above_high()) return;
     (void)core_.space.read({&page, 1}, unused);  // a lost or closed page: not our business
   }

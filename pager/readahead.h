@@ -23,8 +23,10 @@ class Readahead {
   Readahead& operator=(const Readahead&) = delete;
 
   void request(uffd::PageRun run);
+  void forget(uffd::PageRun run) { wanted_.forget(run); }
 
  private:
+  PageState settled_state(PageIndex page) const;
   void run();
   void bring_in(uffd::PageRun run);
 

@@ -1,9 +1,11 @@
 // RunQueue: wishes of the target about runs of pages, until the thread that grants them comes by.
 #pragma once
 
+#include <algorithm>
 #include <deque>
 #include <mutex>
 #include <optional>
+#include <utility>
 
 #include "uffd/address_space.h"
 
@@ -34,12 +36,31 @@ class RunQueue {
     front.pages -= pages;
     return part;
   }
+  // No wish covers pages of the run any more: the target has changed its mind.
+  void forget(uffd::PageRun run) {
+    const std::lock_guard lock(mutex_);
+    const uint64_t first = run.first.value;
+    const uint64_t end = first + run.pages;
+    std::deque<uffd::PageRun> kept;
+    for (const uffd::PageRun& wish : runs_) {
+      const uint64_t wish_first = wish.first.value;
+      const uint64_t wish_end = wish_first + wish.pages;
+      keep_part(kept, wish_first, std::min(wish_end, first));
+      keep_part(kept, std::max(wish_first, end), wish_end);
+    }
+    runs_ = std::move(kept);
+  }
   bool empty() const {
     const std::lock_guard lock(mutex_);
     return runs_.empty();
   }
 
  private:
+  // All of a wish that the run does not touch is kept by one of the two calls above, not by both.
+  static void keep_part(std::deque<uffd::PageRun>& kept, uint64_t first, uint64_t end) {
+    if (first < end) kept.push_back({PageIndex{first}, static_cast<uint32_t>(end - first)});
+  }
+
   mutable std::mutex mutex_;
   std::deque<uffd::PageRun> runs_;
 };

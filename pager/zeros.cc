@@ -9,9 +9,6 @@ namespace {
 // A walk is known by so many pages: as for those that are read ahead (trend.h).
 constexpr uint32_t kFewest = 4;
 
-// Never written: the kernel's one zero page is behind all of them, so it is always in the cache.
-alignas(kPageBytes) std::array<std::byte, kMaxZeroPages * kPageBytes> zeros;
-
 bool is_empty(const PageTable& table, uint64_t page) {
   return table.load(PageIndex{page}).state() == PageState::kEmpty;
 }
@@ -30,110 +27,86 @@ uint32_t count_above(const PageTable& table, uint64_t page, bool empty, uint32_t
   return count;
 }
 
-// Pages that this thread holds.
+// Pages that this thread holds, in the order of their addresses.
 struct Claim {
-  PageIndex first;
-  uint32_t pages = 0;
-  std::array<PageWord, kMaxZeroPages> words;
+  uffd::PageRun run;
+  std::array<PageWord, uffd::kMaxZeroRun> words;
 
-  PageIndex page(uint32_t i) const { return PageIndex{first.value + i}; }
-  uffd::PageRun run(uint32_t from, uint32_t count) const { return {page(from), count}; }
+  PageIndex page(uint32_t i) const { return PageIndex{run.first.value + i}; }
+  bool upwards(PageIndex fault) const { return run.first == fault; }
 };
 
-// From the first page of the run on, as far as they are still Empty and there is room.
-void claim_from(Core& core, uffd::PageRun run, Claim& claim) {
-  claim.first = run.first;
-  claim.pages = 0;
-  const uint32_t room = core.budget.take_spare(std::min(run.pages, kMaxZeroPages));
-  while (claim.pages < room) {
-    const PageIndex page = claim.page(claim.pages);
-    const PageWord word = core.table.load(page);
-    if (word.state() != PageState::kEmpty) break;
-    const PageWord held = word.to(PageState::kFetching);
-    if (!core.table.transition(page, word, held)) break;
-    claim.words[claim.pages++] = held;
+// As far as its pages are still Empty; `word`: of the page with the fault.
+void claim_run(Core& core, PageIndex fault, PageWord word, uffd::PageRun run, Claim& claim) {
+  claim.run = {run.first, 0};
+  while (claim.run.pages < run.pages) {
+    const PageIndex page = claim.page(claim.run.pages);
+    const PageWord empty = page == fault ? word : core.table.load(page);
+    const PageWord held = empty.to(PageState::kFetching);
+    if (empty.state() != PageState::kEmpty || !core.table.transition(page, empty, held)) return;
+    claim.words[claim.run.pages++] = held;
   }
-  if (claim.pages < room) core.budget.give_back(room - claim.pages);
 }
 
-void keep(Core& core, WorkerStats& stats, const Claim& claim, uint32_t pages) {
-  for (uint32_t i = 0; i < pages; ++i) {
+// What is placed. Where the run leaves the mapping it is tried up to the middle.
+uffd::PageRun place(Core& core, const Claim& claim, PageIndex fault, uffd::ZeroFrames frames) {
+  for (uint32_t pages = claim.run.pages; pages > 0; pages /= 2) {
+    const PageIndex first = claim.upwards(fault) ? fault : PageIndex{fault.value - (pages - 1)};
+    const uffd::ZeroResult result = core.space.zero({first, pages}, frames);
+    if (result.pages > 0 || result.outcome != uffd::Outcome::kUnmapped)
+      return {first, result.pages};
+  }
+  return {fault, 0};
+}
+
+bool contains(uffd::PageRun run, PageIndex page) {
+  return page.value - run.first.value < run.pages;
+}
+
+// The placed ones are Dirty now, the others Empty again.
+void settle(Core& core, const Claim& claim, uffd::PageRun placed) {
+  for (uint32_t i = 0; i < claim.run.pages; ++i) {
+    const PageIndex page = claim.page(i);
     const PageWord word = claim.words[i];
-    core.table.transition_owned(claim.page(i), word,
-                                stamped(word.to(PageState::kDirty), core.next_epoch()));
-    core.note_touched(claim.page(i));
+    if (contains(placed, page)) {
+      core.end_fetching(page, word, stamped(word.to(PageState::kDirty), core.next_epoch()));
+      core.note_touched(page);
+    } else {
+      core.end_fetching(page, word, word.to(PageState::kEmpty));
+    }
   }
-  stats.zeros_ahead.add(pages);
-}
-
-void give_up(Core& core, const Claim& claim, uint32_t from) {
-  if (from == claim.pages) return;
-  for (uint32_t i = from; i < claim.pages; ++i)
-    core.table.transition_owned(claim.page(i), claim.words[i],
-                                claim.words[i].to(PageState::kEmpty));
-  core.budget.give_back(claim.pages - from);
-  // Whoever came meanwhile faults again.
-  core.space.wake(claim.run(from, claim.pages - from));
-}
-
-bool is_there(uffd::Outcome outcome) {
-  return outcome == uffd::Outcome::kDone || outcome == uffd::Outcome::kAlreadyPresent;
-}
-
-// After kRetry any part of them may be there. A page that counts as present and is not gets zeros
-// when it is touched; one that is there and does not count would never leave.
-void keep_uncertain(Core& core, WorkerStats& stats, const Claim& claim) {
-  keep(core, stats, claim, claim.pages);
-  core.space.wake(claim.run(0, claim.pages));  // as in give_up()
-}
-
-// False: nothing more is to be placed here.
-bool place(Core& core, WorkerStats& stats, const Claim& claim, uffd::FaultKind kind) {
-  const uffd::Outcome whole = place_zeros(core, claim.run(0, claim.pages), kind);
-  if (whole == uffd::Outcome::kRetry) {
-    keep_uncertain(core, stats, claim);
-    return false;
-  }
-  uint32_t placed = is_there(whole) ? claim.pages : 0;
-  if (whole == uffd::Outcome::kUnmapped) {  // the run leaves the mapping: up to there
-    while (placed < claim.pages && is_there(place_zeros(core, claim.run(placed, 1), kind)))
-      ++placed;
-  }
-  keep(core, stats, claim, placed);
-  give_up(core, claim, placed);
-  return placed == claim.pages;
 }
 
 }  // namespace
 
-uffd::Outcome place_zeros(Core& core, uffd::PageRun run, uffd::FaultKind kind) {
-  if (kind == uffd::FaultKind::kMissingRead) return core.space.zero(run);
-  return core.space.install(run.first, std::span(zeros).first(run.pages * kPageBytes),
-                            uffd::Protection::kWritable);
-}
-
-uffd::PageRun fresh_pages_ahead(const PageTable& table, PageIndex page, uint32_t limit,
-                                bool sequential) {
+uffd::PageRun fresh_walk(const PageTable& table, PageIndex page, uint32_t limit, bool sequential) {
+  limit = std::min(limit, uffd::kMaxZeroRun - 1);
   const uint32_t used_below =
       sequential ? limit : count_below(table, page.value, /*empty=*/false, limit);
   if (used_below >= kFewest)
-    return {PageIndex{page.value + 1}, count_above(table, page.value, /*empty=*/true, used_below)};
+    return {page, 1 + count_above(table, page.value, /*empty=*/true, used_below)};
   const uint32_t used_above = count_above(table, page.value, /*empty=*/false, limit);
-  if (used_above < kFewest) return {page, 0};
-  const uint32_t pages = count_below(table, page.value, /*empty=*/true, used_above);
-  return {PageIndex{page.value - pages}, pages};
+  if (used_above < kFewest) return {page, 1};
+  const uint32_t ahead = count_below(table, page.value, /*empty=*/true, used_above);
+  return {PageIndex{page.value - ahead}, 1 + ahead};
 }
 
-void place_zeros_ahead(Core& core, WorkerStats& stats, const uffd::Fault& fault, uint32_t limit,
-                       bool sequential) {
-  uffd::PageRun rest = fresh_pages_ahead(core.table, fault.page, limit, sequential);
+bool fill_walk(Core& core, WorkerStats& stats, const uffd::Fault& fault, PageWord word,
+               uffd::PageRun walk) {
+  const uint32_t room = core.budget.take_spare(walk.pages - 1);
+  const bool upwards = walk.first == fault.page;
+  const PageIndex first = upwards ? fault.page : PageIndex{fault.page.value - room};
   Claim claim;
-  while (rest.pages > 0) {
-    claim_from(core, rest, claim);
-    if (claim.pages == 0) return;  // no room, or somebody else is at it
-    if (!place(core, stats, claim, fault.kind)) return;
-    rest = {claim.page(claim.pages), rest.pages - claim.pages};
-  }
+  claim_run(core, fault.page, word, {first, room + 1}, claim);
+  uffd::PageRun placed{fault.page, 0};
+  if (contains(claim.run, fault.page))
+    placed = place(core, claim, fault.page, frames_for(fault.kind));
+  settle(core, claim, placed);
+  const bool answered = contains(placed, fault.page);
+  const uint32_t ahead = placed.pages - (answered ? 1 : 0);
+  core.budget.give_back(room - ahead);
+  stats.zeros_ahead.add(ahead);
+  return answered;
 }
 
 }  // namespace farpage::pager

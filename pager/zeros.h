@@ -1,29 +1,27 @@
-// Zeros: what a page that was never used begins with.
+// Zeros ahead of a walk through memory that was never used.
 #pragma once
 
 #include "pager/core.h"
 
 namespace farpage::pager {
 
-inline constexpr uint32_t kMaxZeroPages = 16;  // of one call
+// Pages that are about to be written get frames at once.
+inline uffd::ZeroFrames frames_for(uffd::FaultKind kind) {
+  return kind == uffd::FaultKind::kMissingRead ? uffd::ZeroFrames::kShared : uffd::ZeroFrames::kOwn;
+}
 
-// Places at most kMaxZeroPages. Those that are about to be written get frames at once, which costs
-// less than the kernel's own fault of a first write; the others have none before they are written.
-// Threads: fault workers. The outcomes are those of AddressSpace::zero().
-uffd::Outcome place_zeros(Core& core, uffd::PageRun run, uffd::FaultKind kind);
+// Which pages a walk through fresh memory uses next: it has come to `page`, which is Empty. The
+// page table itself remembers the way: as many pages as lie behind it, used without a gap, are its
+// next ones, at most `limit`, upwards or downwards. Any number of walks may alternate.
+// `sequential`: the program has said that it walks upwards. The run has `page` in it, at one end,
+// and Empty pages only.
+uffd::PageRun fresh_walk(const PageTable& table, PageIndex page, uint32_t limit, bool sequential);
 
-// Which pages a walk through fresh memory will use next: it has come to `page`, the first that is
-// Empty. The page table itself remembers the way: as many pages as lie behind it, used without a
-// gap, are placed before it, at most `limit`, upwards or downwards. So what is placed in vain is
-// never more than what was used, and any number of walks may alternate. `sequential`: the program
-// has said that it walks upwards. Pages of the run that are Empty are to be placed.
-uffd::PageRun fresh_pages_ahead(const PageTable& table, PageIndex page, uint32_t limit,
-                                bool sequential);
-
-// Places those, as far as there is room that faults need not (Budget), so that the walk meets them
-// without a fault. `fault` has been answered with zeros.
+// Answers a fault of an Empty page with zeros, and places those of the walk as well, by one call:
+// so all are of one mapping. What the fault itself needs no room for is taken from what others
+// leave (Budget). True: the fault is answered. False: nothing has changed.
 // Threads: fault workers.
-void place_zeros_ahead(Core& core, WorkerStats& stats, const uffd::Fault& fault, uint32_t limit,
-                       bool sequential);
+bool fill_walk(Core& core, WorkerStats& stats, const uffd::Fault& fault, PageWord word,
+               uffd::PageRun walk);
 
 }  // namespace farpage::pager

@@ -67,6 +67,18 @@ std::string_view to_string(Outcome outcome);
 
 enum class Protection : uint8_t { kWritable, kWriteProtected };
 
+// What zero() places: the kernel's one page of zeros, which gets a frame when it is written, or a
+// frame for each page, which costs less than that where it is about to be written.
+enum class ZeroFrames : uint8_t { kShared, kOwn };
+inline constexpr uint32_t kMaxZeroRun = 128;  // pages of one zero()
+
+// How far zero() came: the first `pages` of the run are placed, and `outcome` says what stopped it
+// there. kDone: nothing, all are placed.
+struct ZeroResult {
+  uint32_t pages = 0;
+  Outcome outcome = Outcome::kDone;
+};
+
 // How one run of drop() ended: 0 or the errno of the target's madvise(2).
 struct DropResult {
   int sys_errno = 0;
@@ -76,11 +88,11 @@ struct DropResult {
 // time may be in (they share the path to the target's agent); callers hold their own lock.
 // Invariants:
 //  1. install, zero and poison never replace a page that is present.
-//  2. install and zero wake the threads that wait for the pages they placed, on kDone and on
-//     kAlreadyPresent. After kRetry a run may be placed in part: try the whole run again, what is
-//     present by then is skipped.
-//  3. A run that crosses mappings is kUnmapped for install and zero, and on older kernels (6.1) for
-//     protect and unprotect: try page by page.
+//  2. install and zero wake the threads that wait for the pages they placed, and for a page that
+//     was present. install skips what is present; after kRetry a run may be installed in part: try
+//     the whole run again. zero stops at what is present.
+//  3. A run that crosses mappings is kUnmapped for install and zero, which then place nothing, and
+//     on older kernels (6.1) for protect and unprotect: try page by page.
 class AddressSpace {
  public:
   virtual ~AddressSpace() = default;
@@ -97,8 +109,8 @@ class AddressSpace {
   // Places whole pages from `bytes`, starting at `first`. Several pages cost one call.
   virtual Outcome install(PageIndex first, std::span<const std::byte> bytes,
                           Protection protection) = 0;
-  // Places zero pages; several cost one call.
-  virtual Outcome zero(PageRun run) = 0;
+  // Places zeros in at most kMaxZeroRun pages by one call.
+  virtual ZeroResult zero(PageRun run, ZeroFrames frames) = 0;
   // From here on the next write to each present page of the run is a kWriteProtected fault.
   virtual Outcome protect(PageRun run) = 0;
   // The opposite; wakes the writers.

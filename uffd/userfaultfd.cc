@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstdio>
 #include <string>
@@ -133,18 +134,19 @@ size_t Userfaultfd::read(std::span<uffd_msg> messages) {
   return got <= 0 ? 0 : static_cast<size_t>(got) / sizeof(uffd_msg);
 }
 
-// Places [to, to + bytes) by a call that may place less: `call(done, placed)` asks for what follows
-// the first `done` bytes, says in `placed` how much it has placed, and returns as ioctl(2).
-template <typename Call>
-Outcome Userfaultfd::place(uint64_t to, uint64_t bytes, const char* name, Call call) {
+Outcome Userfaultfd::copy(uint64_t to, const void* from, uint64_t bytes, Protection protection) {
   uint64_t done = 0;
   while (true) {
-    int64_t placed = 0;
-    if (call(done, placed) == 0) return Outcome::kDone;
+    uffdio_copy request{};
+    request.dst = to + done;
+    request.src = reinterpret_cast<uint64_t>(from) + done;
+    request.len = bytes - done;
+    request.mode = protection == Protection::kWriteProtected ? UFFDIO_COPY_MODE_WP : 0;
+    if (::ioctl(fd_.get(), UFFDIO_COPY, &request) == 0) return Outcome::kDone;
     const int sys_errno = errno;
-    if (placed > 0) {
+    if (request.copy > 0) {
       // A part is placed, and errno is EAGAIN whatever stopped it: the rest tells why.
-      done += static_cast<uint64_t>(placed);
+      done += static_cast<uint64_t>(request.copy);
       continue;
     }
     if (sys_errno == EEXIST) {
@@ -153,31 +155,50 @@ Outcome Userfaultfd::place(uint64_t to, uint64_t bytes, const char* name, Call c
       done += kPageBytes;  // skip the one that is present
       continue;
     }
-    return outcome_of_errno(sys_errno, name);
+    return outcome_of_errno(sys_errno, "UFFDIO_COPY");
   }
 }
 
-Outcome Userfaultfd::copy(uint64_t to, const void* from, uint64_t bytes, Protection protection) {
-  return place(to, bytes, "UFFDIO_COPY", [&](uint64_t done, int64_t& placed) {
-    uffdio_copy request{};
-    request.dst = to + done;
-    request.src = reinterpret_cast<uint64_t>(from) + done;
-    request.len = bytes - done;
-    request.mode = protection == Protection::kWriteProtected ? UFFDIO_COPY_MODE_WP : 0;
-    const int result = ::ioctl(fd_.get(), UFFDIO_COPY, &request);
-    placed = request.copy;
-    return result;
-  });
-}
+namespace {
 
-Outcome Userfaultfd::zero_pages(uint64_t address, uint64_t bytes) {
-  return place(address, bytes, "UFFDIO_ZEROPAGE", [&](uint64_t done, int64_t& placed) {
+// Never written: the kernel's one zero page is behind all of it, so it is always in the cache.
+alignas(kPageBytes) std::array<std::byte, kMaxZeroRun * kPageBytes> zeros;
+
+// Returns as ioctl(2); how many bytes were placed.
+int place_zeros(int fd, uint64_t to, uint64_t bytes, ZeroFrames frames, int64_t& placed) {
+  if (frames == ZeroFrames::kShared) {
     uffdio_zeropage request{};
-    request.range = {.start = address + done, .len = bytes - done};
-    const int result = ::ioctl(fd_.get(), UFFDIO_ZEROPAGE, &request);
+    request.range = {.start = to, .len = bytes};
+    const int result = ::ioctl(fd, UFFDIO_ZEROPAGE, &request);
     placed = request.zeropage;
     return result;
-  });
+  }
+  uffdio_copy request{};
+  request.dst = to;
+  request.src = reinterpret_cast<uint64_t>(zeros.data());
+  request.len = bytes;
+  const int result = ::ioctl(fd, UFFDIO_COPY, &request);
+  placed = request.copy;
+  return result;
+}
+
+}  // namespace
+
+ZeroResult Userfaultfd::zero(uint64_t address, uint64_t bytes, ZeroFrames frames) {
+  const auto pages_of = [](uint64_t done) { return static_cast<uint32_t>(done >> kPageShift); };
+  uint64_t done = 0;
+  while (true) {
+    int64_t placed = 0;
+    if (place_zeros(fd_.get(), address + done, bytes - done, frames, placed) == 0)
+      return {pages_of(bytes), Outcome::kDone};
+    const int sys_errno = errno;
+    if (placed > 0) {  // in part, with EAGAIN: the rest tells why
+      done += static_cast<uint64_t>(placed);
+      continue;
+    }
+    if (sys_errno == EEXIST) wake(address + done, kPageBytes);
+    return {pages_of(done), outcome_of_errno(sys_errno, "placing zeros")};
+  }
 }
 
 std::optional<Userfaultfd> Userfaultfd::child_of(const uffd_msg& message) const {

@@ -47,15 +47,12 @@ class Userfaultfd {
   std::optional<Userfaultfd> child_of(const uffd_msg& message) const;
 
   Outcome copy(uint64_t to, const void* from, uint64_t bytes, Protection protection);
-  Outcome zero_pages(uint64_t address, uint64_t bytes);
+  ZeroResult zero(uint64_t address, uint64_t bytes, ZeroFrames frames);
   Outcome write_protect(uint64_t address, uint64_t bytes, bool on) const;
   Outcome poison(uint64_t address, uint64_t bytes);
   void wake(uint64_t address, uint64_t bytes);
 
  private:
-  template <typename Call>
-  Outcome place(uint64_t to, uint64_t bytes, const char* name, Call call);
-
   Userfaultfd(Fd fd, uint64_t features) : fd_(std::move(fd)), features_(features) {}
   Fd fd_;
   uint64_t features_ = 0;

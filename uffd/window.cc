@@ -34,8 +34,9 @@ Outcome WindowAddressSpace::install(PageIndex first, std::span<const std::byte> 
   return userfaultfd_.copy(address_of(first), bytes.data(), bytes.size(), protection);
 }
 
-Outcome WindowAddressSpace::zero(PageRun run) {
-  return userfaultfd_.zero_pages(address_of(run.first), bytes_of(run));
+ZeroResult WindowAddressSpace::zero(PageRun run, ZeroFrames frames) {
+  FARPAGE_CHECK(run.pages <= kMaxZeroRun, "%u pages", run.pages);
+  return userfaultfd_.zero(address_of(run.first), bytes_of(run), frames);
 }
 
 Outcome WindowAddressSpace::protect(PageRun run) {

@@ -19,7 +19,7 @@ class WindowAddressSpace : public AddressSpace {
   int event_descriptor() const override { return userfaultfd_.fd(); }
   Outcome install(PageIndex first, std::span<const std::byte> bytes,
                   Protection protection) override;
-  Outcome zero(PageRun run) override;
+  ZeroResult zero(PageRun run, ZeroFrames frames) override;
   Outcome protect(PageRun run) override;
   Outcome unprotect(PageRun run) override;
   Status poison(PageRun run) override;

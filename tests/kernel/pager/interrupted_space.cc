@@ -41,19 +41,19 @@ size_t InterruptedSpace::read_events(std::span<uffd::Event> out) {
 
 uffd::Outcome InterruptedSpace::install(PageIndex first, std::span<const std::byte> bytes,
                                         uffd::Protection protection) {
-  if (halves(static_cast<uint32_t>(bytes.size() >> kPageShift))) {
-    (void)real_->install(first, bytes.first(bytes.size() / 2 & ~(kPageBytes - 1)), protection);
-    return uffd::Outcome::kRetry;
-  }
   const uffd::Outcome outcome = real_->install(first, bytes, protection);
   pause_after(Call::kInstall, {first, static_cast<uint32_t>(bytes.size() >> kPageShift)});
   return outcome;
 }
 
-uffd::Outcome InterruptedSpace::zero(uffd::PageRun run) {
-  if (!halves(run.pages)) return real_->zero(run);
-  (void)real_->zero({run.first, run.pages / 2});
-  return uffd::Outcome::kRetry;
+uffd::ZeroResult InterruptedSpace::zero(uffd::PageRun run, uffd::ZeroFrames frames) {
+  if (run.pages == 1 || !half_of_next_run_.exchange(false)) {
+    const uffd::ZeroResult result = real_->zero(run, frames);
+    pause_after(Call::kZero, run);
+    return result;
+  }
+  const uffd::ZeroResult half = real_->zero({run.first, run.pages / 2}, frames);
+  return {half.pages, uffd::Outcome::kRetry};
 }
 
 uffd::Outcome InterruptedSpace::protect(uffd::PageRun run) {

@@ -17,16 +17,16 @@ namespace farpage::pager {
 // Threads: any.
 class InterruptedSpace final : public uffd::AddressSpace {
  public:
-  enum class Call : uint8_t { kInstall, kProtect, kUnprotect };
+  enum class Call : uint8_t { kInstall, kZero, kProtect, kUnprotect };
 
   explicit InterruptedSpace(std::unique_ptr<uffd::AddressSpace> real) : real_(std::move(real)) {}
 
   // The next such call that covers the page runs `meanwhile` in its caller's thread before it
   // returns.
   void interrupt(Call call, PageIndex page, std::function<void()> meanwhile);
-  // The next call that places several pages places the first half of them, and says kRetry: as when
-  // the target forks meanwhile.
-  void place_half_of_next_run() { half_of_next_run_.store(true); }
+  // The next zero() of several pages places the first half of them, and says kRetry: as when the
+  // target forks meanwhile.
+  void zero_half_of_next_run() { half_of_next_run_.store(true); }
   // Becomes ready when a thread has read a write-protected fault of the page and asks for events
   // again: it has then done with that fault whatever it does at once.
   std::future<void> next_write_fault_handled(PageIndex page);
@@ -37,7 +37,7 @@ class InterruptedSpace final : public uffd::AddressSpace {
   int event_descriptor() const override { return real_->event_descriptor(); }
   uffd::Outcome install(PageIndex first, std::span<const std::byte> bytes,
                         uffd::Protection protection) override;
-  uffd::Outcome zero(uffd::PageRun run) override;
+  uffd::ZeroResult zero(uffd::PageRun run, uffd::ZeroFrames frames) override;
   uffd::Outcome protect(uffd::PageRun run) override;
   uffd::Outcome unprotect(uffd::PageRun run) override;
   Status read(std::span<const PageIndex> present, std::span<std::byte> out) override {
@@ -52,7 +52,6 @@ class InterruptedSpace final : public uffd::AddressSpace {
   void wake(uffd::PageRun run) override { real_->wake(run); }
 
  private:
-  bool halves(uint32_t pages) { return pages > 1 && half_of_next_run_.exchange(false); }
   void pause_after(Call call, uffd::PageRun run);
 
   const std::unique_ptr<uffd::AddressSpace> real_;

@@ -1,6 +1,7 @@
 // A write that faults while another thread of the pager has lifted the page's protection, or has
 // installed it, but has not said so in the page table yet.
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 
 #include <future>
 #include <optional>
@@ -79,6 +80,41 @@ TEST_P(LostWakeUp, WriteToAPageProtectedAgainBeforeItsOwnerHasSpokenEnds) {
   EXPECT_EQ(words[1], 2U);
   EXPECT_EQ(words[2], 3U);
   EXPECT_EQ(rig.stats().faults_failed, 0U);
+}
+
+class DroppedTooSoon : public testing::TestWithParam<Call> {};
+
+INSTANTIATE_TEST_SUITE_P(After, DroppedTooSoon, testing::Values(Call::kInstall, Call::kZero),
+                         [](const auto& call) {
+                           return call.param == Call::kInstall ? "Install" : "Zero";
+                         });
+
+// The call that places a page wakes who waits for it. The target may drop the page again at once,
+// and fault again, all before the page table knows that the page was there: that fault is left to
+// the thread that still has the page, whose call is over.
+TEST_P(DroppedTooSoon, TouchBeforeTheOwnerHasSpokenEnds) {
+  InterruptedSpace* space = nullptr;
+  Rig rig(interruptible(space));
+  volatile uint64_t* words = rig.page(kPage.value);
+  if (GetParam() == Call::kInstall) {
+    words[2] = 3;
+    ASSERT_TRUE(comes_true([&] { return rig.stats().faults_zero == 1; }));
+    rig.pager().evict_soon({kPage, 1});
+    ASSERT_TRUE(comes_true([&] { return rig.pager().is_away(kPage); }));
+  }
+  std::optional<Write> second;
+  std::promise<void> interruption;
+  space->interrupt(GetParam(), kPage, [&] {
+    EXPECT_EQ(::madvise(rig.bytes(kPage.value), kPageBytes, MADV_DONTNEED), 0);
+    second.emplace(words + 1, 5);
+    EXPECT_TRUE(comes_true([&] { return rig.stats().faults_coalesced >= 1; }));
+    interruption.set_value();
+  });
+  words[3] = 4;
+  ASSERT_TRUE(ready(interruption.get_future()));
+  ASSERT_TRUE(ready(second->done));
+  EXPECT_EQ(words[1], 5U);
+  EXPECT_TRUE(comes_true([&] { return rig.pager().check_invariants().has_value(); }));
 }
 
 }  // namespace

@@ -230,41 +230,100 @@ TEST_P(PagerOver, WalksThroughFreshMemoryOfManyThreadsStayWithinTheBudget) {
   EXPECT_TRUE(comes_true([&] { return rig.pager().check_invariants().has_value(); }));
 }
 
-// Some of the run may be there then, and the pager cannot know which.
-TEST(Pager, ARunOfZerosThatIsInterruptedIsCountedAndLeaves) {
+TEST(Pager, ARunOfZerosThatIsInterruptedIsPlacedInPart) {
   InterruptedSpace* space = nullptr;
   RigOptions options = interruptible(space);
   options.local_pages = 4096;
   options.prefetch_depth = 32;
   Rig rig(options);
   for (uint64_t page = 0; page < 400; ++page) {
-    if (page % 50 == 20) space->place_half_of_next_run();
+    if (page % 50 == 20) space->zero_half_of_next_run();
     if (page < 200) {
       ASSERT_EQ(*rig.page(page), 0U) << page;
     } else {
       fill(rig, page, 1);
     }
   }
+  EXPECT_TRUE(comes_true([&] {
+    const PagerStats stats = rig.stats();
+    return stats.resident_pages >= 400 &&
+           stats.resident_pages == stats.faults_zero + stats.zeros_ahead;
+  }));
   EXPECT_TRUE(comes_true([&] { return rig.pager().check_invariants().has_value(); }));
-  EXPECT_GE(rig.stats().resident_pages, 400U);
-  EXPECT_LE(rig.stats().resident_pages, 400U + 32U);
-  rig.pager().evict_soon({PageIndex{0}, 500});
-  EXPECT_TRUE(comes_true([&] { return rig.stats().resident_pages == 0; }));
+  EXPECT_TRUE(comes_true([&] {
+    rig.pager().evict_soon({PageIndex{0}, 500});
+    return rig.stats().resident_pages == 0;
+  }));
   for (uint64_t page = 0; page < 200; ++page) ASSERT_EQ(*rig.page(page), 0U) << page;
   for (uint64_t page = 200; page < 400; ++page) ASSERT_TRUE(holds(rig, page, 1)) << page;
 }
 
-TEST(Pager, AWalkThroughFreshMemoryEndsWithItsMapping) {
-  Rig rig({.local_pages = 4096, .prefetch_depth = 32});
-  constexpr uint64_t kEnd = 1003;
-  ASSERT_NE(::mmap(rig.bytes(kEnd), 100 * kPageBytes, PROT_READ | PROT_WRITE,
-                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0),
-            MAP_FAILED);
-  for (uint64_t page = 0; page < kEnd; ++page) fill(rig, page, 1);
-  for (uint64_t page = 0; page < kEnd; ++page) ASSERT_TRUE(holds(rig, page, 1)) << page;
-  EXPECT_TRUE(comes_true([&] { return rig.stats().resident_pages == kEnd; }));
-  EXPECT_EQ(*rig.page(kEnd), 0U);
-  EXPECT_TRUE(comes_true([&] { return rig.pager().check_invariants().has_value(); }));
+class FreshWalkOf : public testing::TestWithParam<int> {};
+
+INSTANTIATE_TEST_SUITE_P(Steps, FreshWalkOf, testing::Values(1, -1),
+                         [](const auto& step) { return step.param > 0 ? "Up" : "Down"; });
+
+// Memory of another kind lies behind it, of which not a page is placed: what is closed, and what
+// the target has put there itself.
+TEST_P(FreshWalkOf, FreshMemoryEndsWithItsMapping) {
+  for (const bool closed : {true, false}) {
+    Rig rig({.local_pages = 4096, .prefetch_depth = 32});
+    constexpr uint64_t kFirst = 500;
+    constexpr uint64_t kPages = 1003;
+    const auto close = [&](uint64_t first) {
+      if (closed) {
+        ASSERT_EQ(::mprotect(rig.bytes(first), 100 * kPageBytes, PROT_NONE), 0);
+      } else {
+        ASSERT_NE(::mmap(rig.bytes(first), 100 * kPageBytes, PROT_READ | PROT_WRITE,
+                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0),
+                  MAP_FAILED);
+      }
+    };
+    close(kFirst - 100);
+    close(kFirst + kPages);
+    const auto page = [&](uint64_t i) {
+      return GetParam() > 0 ? kFirst + i : kFirst + kPages - 1 - i;
+    };
+    for (uint64_t i = 0; i < kPages; ++i) fill(rig, page(i), 1);
+    for (uint64_t i = 0; i < kPages; ++i) ASSERT_TRUE(holds(rig, page(i), 1)) << i;
+    EXPECT_TRUE(comes_true([&] { return rig.stats().zeros_ahead > kPages * 3 / 4; }));
+    EXPECT_TRUE(comes_true([&] { return rig.stats().resident_pages == kPages; }));
+    EXPECT_TRUE(comes_true([&] { return rig.pager().check_invariants().has_value(); }));
+  }
+}
+
+// What one thread gives up, another one may come to at the same time on its walk.
+TEST_P(PagerOver, WalksIntoMemoryThatIsGivenUpSeeZerosOrTheirOwnWrites) {
+  Rig rig({.transport = GetParam(), .prefetch_depth = 32});
+  std::atomic<bool> stop{false};
+  std::atomic<uint64_t> wrong{0};
+  std::thread giver([&] {
+    // Odd runs of 16 pages are used and given up, again and again.
+    for (uint64_t round = 1; !stop; ++round) {
+      for (uint64_t run = 1; run < 64; run += 2) {
+        const uffd::PageRun pages{PageIndex{run * 16}, 16};
+        for (uint64_t page = run * 16; page < run * 16 + 16; ++page) {
+          if (*rig.page(page) != 0) ++wrong;
+          *rig.page(page) = round;
+        }
+        rig.pager().discard(pages);
+        if (::madvise(rig.bytes(run * 16), 16 * kPageBytes, MADV_DONTNEED) != 0) ++wrong;
+      }
+    }
+  });
+  for (uint64_t round = 0; round < 60; ++round) {
+    for (uint64_t run = 0; run < 64; run += 2) {  // even runs are walked through
+      for (uint64_t page = run * 16; page < run * 16 + 16; ++page) {
+        if (*rig.page(page) != (round == 0 ? 0 : content(page, round))) ++wrong;
+        *rig.page(page) = content(page, round + 1);
+      }
+    }
+    rig.pager().evict_soon({PageIndex{0}, 1024});
+  }
+  stop = true;
+  giver.join();
+  EXPECT_EQ(wrong, 0U);
+  EXPECT_EQ(rig.stats().faults_failed, 0U);
 }
 
 TEST(Pager, BudgetFullAndNothingToBorrowEndsInSigbusNotInAHang) {

@@ -59,30 +59,52 @@ TEST(OwnWindow, SecondInstallIsAlreadyPresentAndChangesNothing) {
   EXPECT_EQ(window->install(PageIndex{1}, page_of(1), Protection::kWritable), Outcome::kDone);
   EXPECT_EQ(window->install(PageIndex{1}, page_of(2), Protection::kWritable),
             Outcome::kAlreadyPresent);
-  EXPECT_EQ(window->zero({PageIndex{1}, 1}), Outcome::kAlreadyPresent);
+  EXPECT_EQ(window->zero({PageIndex{1}, 1}, ZeroFrames::kShared).outcome, Outcome::kAlreadyPresent);
   EXPECT_EQ(*at(*window, 1), 1);
 }
 
-TEST(OwnWindow, ZerosOverAPresentPageAreTheRest) {
-  auto window = make_window(8);
-  EXPECT_EQ(window->install(PageIndex{2}, page_of(9), Protection::kWritable), Outcome::kDone);
-  EXPECT_EQ(window->zero({PageIndex{1}, 4}), Outcome::kDone);
-  EXPECT_EQ(*at(*window, 1), 0);
-  EXPECT_EQ(*at(*window, 2), 9);
-  EXPECT_EQ(*at(*window, 3), 0);
-  EXPECT_EQ(*at(*window, 4), 0);
-  *at(*window, 4) = 1;  // a fault of nobody's but the kernel's
-  EXPECT_EQ(*at(*window, 4), 1);
+class OwnWindowZeros : public testing::TestWithParam<ZeroFrames> {};
+
+INSTANTIATE_TEST_SUITE_P(Frames, OwnWindowZeros,
+                         testing::Values(ZeroFrames::kShared, ZeroFrames::kOwn),
+                         [](const auto& frames) {
+                           return frames.param == ZeroFrames::kShared ? "Shared" : "Own";
+                         });
+
+TEST_P(OwnWindowZeros, AreWritableMemory) {
+  auto window = make_window(kMaxZeroRun);
+  const ZeroResult all = window->zero({PageIndex{0}, kMaxZeroRun}, GetParam());
+  EXPECT_EQ(all.outcome, Outcome::kDone);
+  EXPECT_EQ(all.pages, kMaxZeroRun);
+  for (uint64_t page = 0; page < kMaxZeroRun; ++page) {  // no fault but the kernel's own
+    ASSERT_EQ(*at(*window, page), 0);
+    *at(*window, page) = 1;
+    ASSERT_EQ(*at(*window, page), 1);
+  }
 }
 
-TEST(OwnWindow, ZerosAcrossMappingsAreRefusedAndPlacedOneByOne) {
+TEST_P(OwnWindowZeros, StopAtAPresentPage) {
+  auto window = make_window(8);
+  EXPECT_EQ(window->install(PageIndex{3}, page_of(9), Protection::kWritable), Outcome::kDone);
+  const ZeroResult some = window->zero({PageIndex{1}, 4}, GetParam());
+  EXPECT_EQ(some.outcome, Outcome::kAlreadyPresent);
+  EXPECT_EQ(some.pages, 2U);
+  EXPECT_EQ(*at(*window, 2), 0);
+  EXPECT_EQ(*at(*window, 3), 9);
+  const ZeroResult none = window->zero({PageIndex{3}, 2}, GetParam());
+  EXPECT_EQ(none.outcome, Outcome::kAlreadyPresent);
+  EXPECT_EQ(none.pages, 0U);
+}
+
+TEST_P(OwnWindowZeros, AreOfOneMapping) {
   auto window = make_window(8);
   ASSERT_EQ(::mprotect(reinterpret_cast<void*>(window->address_of(PageIndex{4})), 4 * kPageBytes,
                        PROT_NONE),
             0);
-  EXPECT_EQ(window->zero({PageIndex{2}, 4}), Outcome::kUnmapped);
-  EXPECT_EQ(window->zero({PageIndex{2}, 1}), Outcome::kDone);
-  EXPECT_EQ(window->zero({PageIndex{3}, 1}), Outcome::kDone);
+  const ZeroResult none = window->zero({PageIndex{2}, 4}, GetParam());
+  EXPECT_EQ(none.outcome, Outcome::kUnmapped);
+  EXPECT_EQ(none.pages, 0U);
+  EXPECT_EQ(window->zero({PageIndex{2}, 2}, GetParam()).outcome, Outcome::kDone);
   EXPECT_EQ(*at(*window, 3), 0);
 }
 

@@ -89,5 +89,17 @@ TEST(RunQueue, HandsOutInSlicesAndForgetsWhatIsTooMuch) {
   EXPECT_EQ(kept, RunQueue::kMaxRuns);
 }
 
+TEST(RunQueue, ForgetsWhatIsCoveredAndKeepsTheRest) {
+  RunQueue wishes;
+  wishes.push(run(100, 20));
+  wishes.push(run(110, 5));
+  wishes.push(run(118, 10));
+  wishes.push(run(500, 1));
+  wishes.forget(run(105, 15));  // 105 to 119
+  std::vector<std::pair<uint64_t, uint32_t>> left;
+  while (const auto wish = wishes.take(1000)) left.emplace_back(wish->first.value, wish->pages);
+  EXPECT_EQ(left, (std::vector<std::pair<uint64_t, uint32_t>>{{100, 5}, {120, 8}, {500, 1}}));
+}
+
 }  // namespace
 }  // namespace farpage::pager

@@ -122,10 +122,10 @@ TEST(PageWord, LayerEpochAndPassesDoNotTouchOneAnother) {
 
 TEST(PageWord, ChangingStateKeepsTheEpochAndDropsFlags) {
   const PageWord word =
-      PageWord(PageState::kClean, PageWord::kPrefetched).with_epoch(200).to(PageState::kDirty);
+      PageWord(PageState::kEvicting, PageWord::kWasDirty).with_epoch(200).to(PageState::kDirty);
   EXPECT_EQ(word.epoch(), 200);
   EXPECT_EQ(word.state(), PageState::kDirty);
-  EXPECT_FALSE(word.has(PageWord::kPrefetched));
+  EXPECT_FALSE(word.has(PageWord::kWasDirty));
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <random>
+#include <string>
 
 namespace farpage::pager {
 namespace {
@@ -10,7 +11,7 @@ namespace {
 constexpr uint64_t kPages = 300;
 constexpr uint32_t kLimit = 64;
 
-class FreshPages : public testing::Test {
+class FreshWalk : public testing::Test {
  protected:
   static PageTable make_table() {
     Result<PageTable> table = PageTable::create(kPages);
@@ -22,64 +23,65 @@ class FreshPages : public testing::Test {
   }
   // Those ahead of a walk that has come to `page`, as "first+count".
   std::string ahead(uint64_t page, bool sequential = false) {
+    const uffd::PageRun run = fresh_walk(table_, PageIndex{page}, kLimit, sequential);
     use(page, page + 1);
-    const uffd::PageRun run = fresh_pages_ahead(table_, PageIndex{page}, kLimit, sequential);
-    if (run.pages == 0) return "none";
-    return std::to_string(run.first.value) + "+" + std::to_string(run.pages);
+    if (run.pages == 1) return "none";
+    const uint64_t first = run.first.value + (run.first.value == page ? 1 : 0);
+    return std::to_string(first) + "+" + std::to_string(run.pages - 1);
   }
 
   PageTable table_ = make_table();
 };
 
-TEST_F(FreshPages, AsManyBeforeAWalkAsLieBehindIt) {
+TEST_F(FreshWalk, AsManyBeforeAWalkAsLieBehindIt) {
   use(10, 14);
   EXPECT_EQ(ahead(14), "15+4");
   use(15, 19);
   EXPECT_EQ(ahead(19), "20+9");
 }
 
-TEST_F(FreshPages, NoMoreThanTheLimit) {
+TEST_F(FreshWalk, NoMoreThanTheLimit) {
   use(0, 100);
   EXPECT_EQ(ahead(100), "101+64");
 }
 
-TEST_F(FreshPages, NoneBeforeAWalkIsKnown) {
+TEST_F(FreshWalk, NoneBeforeAWalkIsKnown) {
   EXPECT_EQ(ahead(50), "none");
   use(97, 100);
   EXPECT_EQ(ahead(100), "none");
 }
 
-TEST_F(FreshPages, WhatHasLeftWasUsedAllTheSame) {
+TEST_F(FreshWalk, WhatHasLeftWasUsedAllTheSame) {
   use(0, 20, PageState::kRemote);
   use(20, 24, PageState::kClean);
   EXPECT_EQ(ahead(24), "25+24");
 }
 
-TEST_F(FreshPages, NotBeyondAPageThatIsInUse) {
+TEST_F(FreshWalk, NotBeyondAPageThatIsInUse) {
   use(0, 20);
   use(25, 26, PageState::kRemote);
   EXPECT_EQ(ahead(20), "21+4");
 }
 
-TEST_F(FreshPages, DownwardsToo) {
+TEST_F(FreshWalk, DownwardsToo) {
   use(201, 211);
   EXPECT_EQ(ahead(200), "190+10");
   use(1, 101);
   EXPECT_EQ(ahead(0), "none");  // the first of all pages
 }
 
-TEST_F(FreshPages, NotBeyondTheEnd) {
+TEST_F(FreshWalk, NotBeyondTheEnd) {
   use(kPages - 30, kPages - 5);
   EXPECT_EQ(ahead(kPages - 5), std::to_string(kPages - 4) + "+4");
   EXPECT_EQ(ahead(kPages - 1), "none");
 }
 
-TEST_F(FreshPages, AllThatIsAllowedWhereTheProgramHasSaidThatItWalks) {
+TEST_F(FreshWalk, AllThatIsAllowedWhereTheProgramHasSaidThatItWalks) {
   EXPECT_EQ(ahead(7, /*sequential=*/true), "8+64");
 }
 
 // Walks that alternate, as of a sort, which writes its lines upwards and its table downwards.
-TEST_F(FreshPages, EachOfTwoWalksIsKnown) {
+TEST_F(FreshWalk, EachOfTwoWalksIsKnown) {
   for (uint64_t i = 0; i < 4; ++i) {
     EXPECT_EQ(ahead(i), "none");
     EXPECT_EQ(ahead(kPages - 1 - i), "none");
@@ -88,16 +90,17 @@ TEST_F(FreshPages, EachOfTwoWalksIsKnown) {
   EXPECT_EQ(ahead(kPages - 5), std::to_string(kPages - 9) + "+4");
 }
 
-TEST_F(FreshPages, RandomTouchesOfLittleBringLittle) {
+TEST_F(FreshWalk, RandomTouchesOfLittleBringLittle) {
   std::mt19937_64 random(11);
   uint64_t touched = 0;
   uint64_t placed = 0;
   for (int i = 0; i < 100; ++i) {  // at most a third is used
     const PageIndex page{random() % kPages};
     if (table_.load(page).state() != PageState::kEmpty) continue;
-    table_.place(page, PageWord(PageState::kDirty));
+    const uffd::PageRun run = fresh_walk(table_, page, kLimit, /*sequential=*/false);
+    use(run.first.value, run.first.value + run.pages);
     ++touched;
-    placed += fresh_pages_ahead(table_, page, kLimit, /*sequential=*/false).pages;
+    placed += run.pages - 1;
   }
   EXPECT_GT(touched, 80U);
   EXPECT_LT(placed, touched / 20);
