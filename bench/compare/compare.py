@@ -113,7 +113,7 @@ def median(samples, field, **wanted):
 
 def table(options, systems, samples):
     lines = [f"{'':24}{'accesses/s':>12}{'ratio':>8}{'fault p50':>12}{'fault p99':>12}{'p99 ratio':>11}"
-             f"{'first touch':>13}"]
+             f"{'first (mean)':>13}"]
     for share in options.shares:
         for writes in options.writes:
             for threads in options.threads:
@@ -124,9 +124,9 @@ def table(options, systems, samples):
                 for system in systems:
                     rate, p50, p99, first = (
                         median(samples, field, system=system.name, **wanted)
-                        for field in ("accesses_per_s", "fault_p50_us", "fault_p99_us", "first_touch_p50_us"))
+                        for field in ("accesses_per_s", "fault_p50_us", "fault_p99_us", "first_touch_mean_us"))
                     lines.append(f"  {system.name:22}{rate:12,.0f}{rate / ours['accesses_per_s']:8.2f}"
-                                 f"{p50:12.1f}{p99:12.1f}{p99 / ours['fault_p99_us']:11.2f}{first:13.1f}")
+                                 f"{p50:12.1f}{p99:12.1f}{p99 / ours['fault_p99_us']:11.2f}{first:13.2f}")
     return "\n".join(lines)
 
 

@@ -108,7 +108,8 @@ struct RegionOptions {
   //   a SIGBUS handler that is installed after the first such region must pass on what is not its.
   // Handlers installed before are called for every SIGBUS that is not ours, and for lost pages.
   bool resolve_in_handler = false;
-  // Of a window ahead of a walk through memory: at most 120, and 1/128 of local_bytes. 0: off.
+  // Of a window ahead of a walk, through what is away or was never used: at most 120, and 1/128 of
+  // local_bytes. 0: off.
   uint32_t prefetch_pages = 64;
   std::chrono::milliseconds fault_deadline{5000};     // then the touch ends in SIGBUS
   std::chrono::milliseconds operation_timeout{1000};  // of one READ or WRITE, which is then retried
