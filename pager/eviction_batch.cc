@@ -149,14 +149,7 @@ void EvictionBatch::copy_out(size_t first, size_t end) {
       if (victim.buffer < 0) continue;
       if (!core_.space.read({&victim.page, 1}, bytes_of(victim))) {
         victim.buffer = -1;
-        // The target may have dropped it, and where threads resolve their own faults nobody answers
-        // the fault of this one: zeros then, which the next batch finds.
-        const uffd::ZeroResult zero = core_.space.zero({victim.page, 1}, uffd::ZeroFrames::kShared);
-        if (zero.outcome == uffd::Outcome::kUnmapped) {
-          forget(victim);
-        } else {
-          keep_resident(victim, PageState::kDirty);
-        }
+        keep_readable(victim);
       }
     }
   }
@@ -185,8 +178,24 @@ void EvictionBatch::note_zero_pages(size_t first, size_t end) {
 // Its memory is gone, and what was in it.
 void EvictionBatch::forget(Victim& victim) {
   victim.keep = true;
-  if (core_.table.transition(victim.page, victim.word, victim.word.to(PageState::kEmpty)))
-    core_.budget.give_back(1);
+  if (!core_.table.transition(victim.page, victim.word, victim.word.to(PageState::kEmpty))) return;
+  core_.budget.give_back(1);
+  ++forgotten_;
+}
+
+// For a page that this thread cannot read. The target may have dropped it, and where threads
+// resolve their own faults nobody answers a fault of this one: zeros then, which a later batch
+// finds.
+void EvictionBatch::keep_readable(Victim& victim) {
+  victim.keep = true;
+  const PageWord held = victim.word.to(PageState::kFetching);
+  if (!core_.table.transition(victim.page, victim.word, held)) return;  // written, or given up
+  const uffd::ZeroResult zero = core_.space.zero({victim.page, 1}, uffd::ZeroFrames::kShared);
+  const bool gone = zero.outcome == uffd::Outcome::kUnmapped;
+  core_.end_fetching(victim.page, held, held.to(gone ? PageState::kEmpty : PageState::kDirty));
+  if (!gone) return;
+  core_.budget.give_back(1);
+  ++forgotten_;
 }
 
 void EvictionBatch::keep_resident(Victim& victim, PageState state) {

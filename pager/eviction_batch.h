@@ -21,7 +21,7 @@ namespace farpage::pager {
 // Invariants:
 //  1. a page is dropped only after every replica that is not lost has acknowledged what it holds;
 //  2. a page that is written while it is being evicted stays;
-//  3. at any failure the page stays resident and Dirty.
+//  3. at any failure the page stays resident and Dirty, but where its memory is gone.
 class EvictionBatch {
  public:
   static constexpr uint32_t kMaxPages = 256;
@@ -108,6 +108,7 @@ class EvictionBatch {
   void finish_drop(std::span<const uffd::PageRun> spans, std::span<uffd::DropResult> results);
   void wake_dropped(std::span<const uffd::PageRun> spans);
   void forget(Victim& victim);
+  void keep_readable(Victim& victim);
   void keep_resident(Victim& victim, PageState state);
 
   const SlabLease* lease_of(const Victim& victim) const {
@@ -134,6 +135,7 @@ class EvictionBatch {
   Instant posted_at_{0};
   bool closing_ = false;  // no more is posted: it ends with what it has
   uint64_t freed_ = 0;
+  uint64_t forgotten_ = 0;                            // of the pages under way
   std::vector<WriteWindow> windows_;                  // of each node
   std::array<Instant, kMaxNodes> acknowledged_at_{};  // by each node, last
   EvictionHand hand_;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <thread>
+#include <utility>
 
 #include "base/check.h"
 #include "base/log.h"
@@ -96,7 +97,7 @@ EvictionBatch::Turn EvictionBatch::advance() {
   }
   if (any_in_flight()) return Turn::kWaiting;
   drop();
-  freed_ = 0;
+  freed_ = std::exchange(forgotten_, 0);
   for (size_t i = 0; i < count_; ++i)
     if (!victims_[i].keep) ++freed_;
   count_ = 0;

@@ -17,7 +17,9 @@ inline constexpr uint32_t kPagesPerBlock = 512;
 
 // Threads: any; no locks.
 // Invariants (page_table_invariants.cc checks them on a quiet table):
-//  1. each change of a word is an edge of the diagram in page_state.h, or of its passes alone;
+//  1. each change of a word is an edge of the diagram in page_state.h, or of its passes alone, or
+//  of
+//     kAwaited alone;
 //  2. a block's count is the number of its pages that are resident;
 //  3. no page has more passes than eviction_hand.h gives;
 //  4. away_pages() is the number of words for which is_away() holds.
@@ -35,8 +37,8 @@ class PageTable {
 
   // Moves the page from `from` to `to` if it is still there; false if another thread was first.
   bool transition(PageIndex page, PageWord from, PageWord to);
-  // The same by the thread that owns the page (Fetching, Unprotecting, Dropping): nobody else may
-  // have moved it.
+  // The same by the thread that owns the page (Unprotecting, Dropping, or Fetching while no fault
+  // is handled): nobody else may have moved it.
   void transition_owned(PageIndex page, PageWord from, PageWord to);
 
   // The same, out of Fetching: true if the page was marked meanwhile, and is to be woken now.

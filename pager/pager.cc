@@ -135,6 +135,7 @@ class PagerThreads final : public Pager, private LayerOwner {
 
   void evict_soon(uffd::PageRun run) override {
     readahead_->forget(run);
+    core_.cold.forget(run);  // asked for again and again, it is one wish
     core_.cold.push(run);
     budget_.interrupt();
   }

@@ -22,7 +22,6 @@ void Readahead::request(uffd::PageRun run) {
 
 void Readahead::run() {
   (void)pthread_setname_np(pthread_self(), "fp-readahead");
-  constexpr uint32_t kSlice = 256;  // pages between two looks at stop_
   while (true) {
     {
       std::unique_lock lock(mutex_);
@@ -30,7 +29,8 @@ void Readahead::run() {
                     [this] { return stop_.load(std::memory_order_acquire) || !wanted_.empty(); });
     }
     if (stop_.load(std::memory_order_acquire)) return;
-    if (const auto run = wanted_.take(kSlice)) bring_in(*run);
+    // One by one, so that forget() reaches all but the one that is on its way.
+    if (const auto run = wanted_.take(1)) bring_in(run->first);
   }
 }
 
@@ -45,15 +45,11 @@ PageState Readahead::settled_state(PageIndex page) const {
   return state;
 }
 
-void Readahead::bring_in(uffd::PageRun run) {
+void Readahead::bring_in(PageIndex page) {
+  // What is here, or was never written, costs nothing.
+  if (settled_state(page) != PageState::kRemote || core_.budget.above_high()) return;
   std::array<std::byte, kPageBytes> unused;
-  for (uint32_t i = 0; i < run.pages && !stop_.load(std::memory_order_acquire); ++i) {
-    const PageIndex page{run.first.value + i};
-    // What is here, or was never written, costs nothing.
-    if (settled_state(page) != PageState::kRemote) continue;
-    if (core_.budget.above_high()) return;
-    (void)core_.space.read({&page, 1}, unused);  // a lost or closed page: not our business
-  }
+  (void)core_.space.read({&page, 1}, unused);  // a lost or closed page: not our business
 }
 
 }  // namespace farpage::pager

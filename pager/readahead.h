@@ -28,7 +28,7 @@ class Readahead {
  private:
   PageState settled_state(PageIndex page) const;
   void run();
-  void bring_in(uffd::PageRun run);
+  void bring_in(PageIndex page);
 
   Core& core_;
   RunQueue wanted_;

@@ -58,7 +58,8 @@ class RunQueue {
  private:
   // All of a wish that the run does not touch is kept by one of the two calls above, not by both.
   static void keep_part(std::deque<uffd::PageRun>& kept, uint64_t first, uint64_t end) {
-    if (first < end) kept.push_back({PageIndex{first}, static_cast<uint32_t>(end - first)});
+    if (first < end && kept.size() < kMaxRuns)
+      kept.push_back({PageIndex{first}, static_cast<uint32_t>(end - first)});
   }
 
   mutable std::mutex mutex_;

@@ -19,8 +19,8 @@ uffd::PageRun fresh_walk(const PageTable& table, PageIndex page, uint32_t limit,
 
 // Answers a fault of an Empty page with zeros, and places those of the walk as well, by one call:
 // so all are of one mapping. What the fault itself needs no room for is taken from what others
-// leave (Budget). True: the fault is answered. False: nothing has changed.
-// Threads: fault workers.
+// leave (Budget). True: the fault is answered. False: the page is as it was, though others may be
+// there. Threads: fault workers.
 bool fill_walk(Core& core, WorkerStats& stats, const uffd::Fault& fault, PageWord word,
                uffd::PageRun walk);
 

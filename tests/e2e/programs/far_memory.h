@@ -82,6 +82,15 @@ inline void push_out(Memory memory) {
     REQUIRE(madvise(memory.begin, memory.bytes, MADV_PAGEOUT) == 0);
     return resident_pages(memory) == 0;
   });
+  // The last of those wishes may still wait, and would take what comes in from now on. They are
+  // granted in their order.
+  const Memory marker = map_far(kMiB);
+  fill(marker, 1);
+  wait_until([marker] {
+    REQUIRE(madvise(marker.begin, marker.bytes, MADV_PAGEOUT) == 0);
+    return resident_pages(marker) == 0;
+  });
+  REQUIRE(munmap(marker.begin, marker.bytes) == 0);
 }
 
 // Writes and reads so much that whatever may leave does.

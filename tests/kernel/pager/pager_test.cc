@@ -294,7 +294,7 @@ TEST_P(FreshWalkOf, FreshMemoryEndsWithItsMapping) {
 
 // What one thread gives up, another one may come to at the same time on its walk.
 TEST_P(PagerOver, WalksIntoMemoryThatIsGivenUpSeeZerosOrTheirOwnWrites) {
-  Rig rig({.transport = GetParam(), .prefetch_depth = 32});
+  Rig rig({.transport = GetParam(), .local_pages = 4096, .prefetch_depth = 32});
   std::atomic<bool> stop{false};
   std::atomic<uint64_t> wrong{0};
   std::thread giver([&] {
@@ -311,19 +311,28 @@ TEST_P(PagerOver, WalksIntoMemoryThatIsGivenUpSeeZerosOrTheirOwnWrites) {
       }
     }
   });
-  for (uint64_t round = 0; round < 60; ++round) {
-    for (uint64_t run = 0; run < 64; run += 2) {  // even runs are walked through
+  for (uint64_t round = 1; round <= 60; ++round) {
+    for (uint64_t run = 0; run < 64;
+         run += 2) {  // even runs are walked through, up to the odd ones
       for (uint64_t page = run * 16; page < run * 16 + 16; ++page) {
-        if (*rig.page(page) != (round == 0 ? 0 : content(page, round))) ++wrong;
-        *rig.page(page) = content(page, round + 1);
+        if (*rig.page(page) != 0) ++wrong;
+        *rig.page(page) = content(page, round);
       }
     }
     rig.pager().evict_soon({PageIndex{0}, 1024});
+    for (uint64_t run = 0; run < 64; run += 2) {
+      for (uint64_t page = run * 16; page < run * 16 + 16; ++page)
+        if (*rig.page(page) != content(page, round)) ++wrong;
+      rig.pager().discard({PageIndex{run * 16}, 16});
+      if (::madvise(rig.bytes(run * 16), 16 * kPageBytes, MADV_DONTNEED) != 0) ++wrong;
+    }
   }
   stop = true;
   giver.join();
   EXPECT_EQ(wrong, 0U);
+  EXPECT_GT(rig.stats().zeros_ahead, 1000U);
   EXPECT_EQ(rig.stats().faults_failed, 0U);
+  EXPECT_TRUE(comes_true([&] { return rig.pager().check_invariants().has_value(); }));
 }
 
 TEST(Pager, BudgetFullAndNothingToBorrowEndsInSigbusNotInAHang) {
