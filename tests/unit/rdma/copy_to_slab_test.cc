@@ -10,7 +10,7 @@ namespace {
 
 // Of every length and at every place within a line, and not a byte beyond.
 TEST(CopyToSlab, CopiesWhatItIsGivenAndNothingElse) {
-  constexpr size_t kRoom = 4 * 4096;
+  constexpr size_t kRoom = size_t{4} * 4096;
   alignas(64) static std::array<std::byte, kRoom> from;
   alignas(64) static std::array<std::byte, kRoom> to;
   std::mt19937_64 random(5);
