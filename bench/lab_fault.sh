@@ -71,19 +71,16 @@ b = bytearray(int(sys.argv[1]) << 20)
 for i in range(0, len(b), 4096): b[i] = 1' "$1"
 }
 
-size=128M local=32M iterations=8000
+size=128M local=32M no_evict_size=256M no_evict_iterations=8000
 if [ $two = 1 ]; then
-  size=64M local=16M iterations=4000
+  size=64M local=16M no_evict_size=128M no_evict_iterations=4000
   # shellcheck source=tests/lab/run/cluster.sh
   . tests/lab/run/cluster.sh
   touch_memory 800
   if [ "$LAB_VM" = B ]; then
-    start_coordinator "$LAB_IP:7070" --insecure
-    start_node node-b 512M verbs --listen-agent "$LAB_IP:0" --insecure
     while true; do read_lat >/dev/null || sleep 0.1; done &
     pids+=($!)
-    lab signal cluster
-    lab wait finished 3600
+    serve_until_finished 3600 512M verbs
     exit
   fi
   lab wait cluster 120
@@ -98,7 +95,8 @@ for round in $(seq "$rounds"); do
   perftest >"$LAB_OUT/perftest.$round"
   bench ladder --iterations 4000 >"$LAB_OUT/ladder.$round.json"
   perftest >>"$LAB_OUT/perftest.$round"
-  bench fault --no-evict --iterations "$iterations" --size "$((2 * ${size%M}))M" >"$LAB_OUT/no_evict.$round.json"
+  bench fault --no-evict --size "$no_evict_size" --iterations "$no_evict_iterations" \
+    >"$LAB_OUT/no_evict.$round.json"
   bench fault --size "$size" --local "$local" --iterations 10000 >"$LAB_OUT/steady.$round.json"
   bench fault --size "$size" --local "$local" --iterations 10000 --access mixed \
     >"$LAB_OUT/steady_mixed.$round.json"

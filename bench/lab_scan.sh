@@ -19,10 +19,7 @@ fi
 # shellcheck source=tests/lab/run/cluster.sh
 . tests/lab/run/cluster.sh
 if [ "$LAB_VM" = B ]; then
-  start_coordinator "$LAB_IP:7070" --insecure
-  start_node node-b 256M verbs,tcp --slab 16M --listen-agent "$LAB_IP:0" --tcp-listen "$LAB_IP:0" --insecure
-  lab signal cluster
-  lab wait finished 3600
+  serve_until_finished 3600 256M verbs,tcp --slab 16M --tcp-listen "$LAB_IP:0"
   exit
 fi
 

@@ -115,17 +115,7 @@ void EvictionBatch::protect_run(PageIndex first, uint32_t pages) {
     Victim& victim = victims_[i];
     if (victim.page < first || victim.page.value >= first.value + pages) continue;
     if (!victim.word.has(PageWord::kWasDirty)) continue;
-    switch (with_retries({victim.page, 1})) {
-      case uffd::Outcome::kDone:
-        break;
-      case uffd::Outcome::kUnmapped:
-        forget(victim);
-        break;
-      case uffd::Outcome::kAlreadyPresent:
-      case uffd::Outcome::kRetry:
-      case uffd::Outcome::kProcessGone:
-        keep_resident(victim, PageState::kDirty);
-    }
+    if (with_retries({victim.page, 1}) != uffd::Outcome::kDone) keep_or_forget(victim);
   }
 }
 
@@ -149,7 +139,7 @@ void EvictionBatch::copy_out(size_t first, size_t end) {
       if (victim.buffer < 0) continue;
       if (!core_.space.read({&victim.page, 1}, bytes_of(victim))) {
         victim.buffer = -1;
-        keep_readable(victim);
+        keep_or_forget(victim);
       }
     }
   }
@@ -175,18 +165,10 @@ void EvictionBatch::note_zero_pages(size_t first, size_t end) {
   }
 }
 
-// Its memory is gone, and what was in it.
-void EvictionBatch::forget(Victim& victim) {
-  victim.keep = true;
-  if (!core_.table.transition(victim.page, victim.word, victim.word.to(PageState::kEmpty))) return;
-  core_.budget.give_back(1);
-  ++forgotten_;
-}
-
-// For a page that this thread cannot read. The target may have dropped it, and where threads
-// resolve their own faults nobody answers a fault of this one: zeros then, which a later batch
-// finds.
-void EvictionBatch::keep_readable(Victim& victim) {
+// For a page that cannot be protected or read. Its memory may be gone, and with it what was in it;
+// or the target has dropped it, and where threads resolve their own faults nobody answers a fault
+// of this one: then it gets zeros, which a later batch finds.
+void EvictionBatch::keep_or_forget(Victim& victim) {
   victim.keep = true;
   const PageWord held = victim.word.to(PageState::kFetching);
   if (!core_.table.transition(victim.page, victim.word, held)) return;  // written, or given up

@@ -107,8 +107,7 @@ class EvictionBatch {
   bool is_safe(const Victim& victim) const;
   void finish_drop(std::span<const uffd::PageRun> spans, std::span<uffd::DropResult> results);
   void wake_dropped(std::span<const uffd::PageRun> spans);
-  void forget(Victim& victim);
-  void keep_readable(Victim& victim);
+  void keep_or_forget(Victim& victim);
   void keep_resident(Victim& victim, PageState state);
 
   const SlabLease* lease_of(const Victim& victim) const {

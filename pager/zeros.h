@@ -18,9 +18,9 @@ inline uffd::ZeroFrames frames_for(uffd::FaultKind kind) {
 uffd::PageRun fresh_walk(const PageTable& table, PageIndex page, uint32_t limit, bool sequential);
 
 // Answers a fault of an Empty page with zeros, and places those of the walk as well, by one call:
-// so all are of one mapping. What the fault itself needs no room for is taken from what others
-// leave (Budget). True: the fault is answered. False: the page is as it was, though others may be
-// there. Threads: fault workers.
+// so all are of one mapping. The caller has taken room for the page of the fault; room for the
+// others is taken here, from what faults leave (Budget). True: the fault is answered. False: its
+// page is as it was, though others may be there. Threads: fault workers.
 bool fill_walk(Core& core, WorkerStats& stats, const uffd::Fault& fault, PageWord word,
                uffd::PageRun walk);
 

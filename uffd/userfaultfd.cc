@@ -134,71 +134,82 @@ size_t Userfaultfd::read(std::span<uffd_msg> messages) {
   return got <= 0 ? 0 : static_cast<size_t>(got) / sizeof(uffd_msg);
 }
 
-Outcome Userfaultfd::copy(uint64_t to, const void* from, uint64_t bytes, Protection protection) {
+namespace {
+
+// How far a call that places pages came, and the errno that stopped it there; 0: none, all is done.
+struct Placed {
+  uint64_t bytes = 0;
+  int sys_errno = 0;
+};
+
+// `call(done, placed)` asks for what follows the first `done` bytes, says in `placed` how much of
+// it was placed, and returns as ioctl(2). Where a part is placed errno is EAGAIN, whatever stopped
+// it: the rest tells why.
+template <typename Call>
+Placed place(uint64_t bytes, Call call) {
   uint64_t done = 0;
   while (true) {
-    uffdio_copy request{};
-    request.dst = to + done;
-    request.src = reinterpret_cast<uint64_t>(from) + done;
-    request.len = bytes - done;
-    request.mode = protection == Protection::kWriteProtected ? UFFDIO_COPY_MODE_WP : 0;
-    if (::ioctl(fd_.get(), UFFDIO_COPY, &request) == 0) return Outcome::kDone;
+    int64_t placed = 0;
+    if (call(done, placed) == 0) return {bytes, 0};
     const int sys_errno = errno;
-    if (request.copy > 0) {
-      // A part is placed, and errno is EAGAIN whatever stopped it: the rest tells why.
-      done += static_cast<uint64_t>(request.copy);
-      continue;
-    }
-    if (sys_errno == EEXIST) {
-      wake(to + done, kPageBytes);
-      if (done + kPageBytes >= bytes) return Outcome::kAlreadyPresent;
-      done += kPageBytes;  // skip the one that is present
-      continue;
-    }
-    return outcome_of_errno(sys_errno, "UFFDIO_COPY");
+    if (placed <= 0) return {done, sys_errno};
+    done += static_cast<uint64_t>(placed);
   }
 }
 
-namespace {
-
-// Never written: the kernel's one zero page is behind all of it, so it is always in the cache.
-alignas(kPageBytes) std::array<std::byte, kMaxZeroRun * kPageBytes> zeros;
-
-// Returns as ioctl(2); how many bytes were placed.
-int place_zeros(int fd, uint64_t to, uint64_t bytes, ZeroFrames frames, int64_t& placed) {
-  if (frames == ZeroFrames::kShared) {
-    uffdio_zeropage request{};
-    request.range = {.start = to, .len = bytes};
-    const int result = ::ioctl(fd, UFFDIO_ZEROPAGE, &request);
-    placed = request.zeropage;
-    return result;
-  }
+int copy_call(int fd, uint64_t to, uint64_t from, uint64_t bytes, uint64_t mode, int64_t& placed) {
   uffdio_copy request{};
   request.dst = to;
-  request.src = reinterpret_cast<uint64_t>(zeros.data());
+  request.src = from;
   request.len = bytes;
+  request.mode = mode;
   const int result = ::ioctl(fd, UFFDIO_COPY, &request);
   placed = request.copy;
   return result;
 }
 
+int zero_call(int fd, uint64_t to, uint64_t bytes, int64_t& placed) {
+  uffdio_zeropage request{};
+  request.range = {.start = to, .len = bytes};
+  const int result = ::ioctl(fd, UFFDIO_ZEROPAGE, &request);
+  placed = request.zeropage;
+  return result;
+}
+
+// Never written: the kernel's one zero page is behind all of it, so it is always in the cache.
+alignas(kPageBytes) std::array<std::byte, kMaxZeroRun * kPageBytes> zeros;
+
 }  // namespace
 
-ZeroResult Userfaultfd::zero(uint64_t address, uint64_t bytes, ZeroFrames frames) {
-  const auto pages_of = [](uint64_t done) { return static_cast<uint32_t>(done >> kPageShift); };
+Outcome Userfaultfd::copy(uint64_t to, const void* from, uint64_t bytes, Protection protection) {
+  const uint64_t mode = protection == Protection::kWriteProtected ? UFFDIO_COPY_MODE_WP : 0;
+  const auto source = reinterpret_cast<uint64_t>(from);
   uint64_t done = 0;
   while (true) {
-    int64_t placed = 0;
-    if (place_zeros(fd_.get(), address + done, bytes - done, frames, placed) == 0)
-      return {pages_of(bytes), Outcome::kDone};
-    const int sys_errno = errno;
-    if (placed > 0) {  // in part, with EAGAIN: the rest tells why
-      done += static_cast<uint64_t>(placed);
-      continue;
-    }
-    if (sys_errno == EEXIST) wake(address + done, kPageBytes);
-    return {pages_of(done), outcome_of_errno(sys_errno, "placing zeros")};
+    const Placed rest = place(bytes - done, [&](uint64_t more, int64_t& placed) {
+      const uint64_t at = done + more;
+      return copy_call(fd_.get(), to + at, source + at, bytes - at, mode, placed);
+    });
+    done += rest.bytes;
+    if (rest.sys_errno == 0) return Outcome::kDone;
+    if (rest.sys_errno != EEXIST) return outcome_of_errno(rest.sys_errno, "UFFDIO_COPY");
+    wake(to + done, kPageBytes);
+    done += kPageBytes;  // skip the one that is present
+    if (done >= bytes) return Outcome::kAlreadyPresent;
   }
+}
+
+ZeroResult Userfaultfd::zero(uint64_t address, uint64_t bytes, ZeroFrames frames) {
+  const Placed run = place(bytes, [&](uint64_t done, int64_t& placed) {
+    const uint64_t to = address + done;
+    if (frames == ZeroFrames::kShared) return zero_call(fd_.get(), to, bytes - done, placed);
+    const auto source = reinterpret_cast<uint64_t>(zeros.data());
+    return copy_call(fd_.get(), to, source, bytes - done, 0, placed);
+  });
+  const auto pages = static_cast<uint32_t>(run.bytes >> kPageShift);
+  if (run.sys_errno == 0) return {pages, Outcome::kDone};
+  if (run.sys_errno == EEXIST) wake(address + run.bytes, kPageBytes);
+  return {pages, outcome_of_errno(run.sys_errno, "placing zeros")};
 }
 
 std::optional<Userfaultfd> Userfaultfd::child_of(const uffd_msg& message) const {

@@ -5,6 +5,7 @@
 
 #include <future>
 #include <optional>
+#include <string>
 #include <thread>
 
 #include "interrupted_space.h"
@@ -33,12 +34,24 @@ struct Write {
   std::jthread thread;
 };
 
+std::string name_of_call(const testing::TestParamInfo<Call>& call) {
+  switch (call.param) {
+    case Call::kInstall:
+      return "Install";
+    case Call::kZero:
+      return "Zero";
+    case Call::kProtect:
+      return "Protect";
+    case Call::kUnprotect:
+      return "Unprotect";
+  }
+  return "";
+}
+
 class LostWakeUp : public testing::TestWithParam<Call> {};
 
 INSTANTIATE_TEST_SUITE_P(After, LostWakeUp, testing::Values(Call::kInstall, Call::kUnprotect),
-                         [](const auto& call) {
-                           return call.param == Call::kInstall ? "Install" : "Unprotect";
-                         });
+                         name_of_call);
 
 // The evictor protects spans, and a span covers pages that are not its victims. So a page may be
 // protected again between the call that woke its writers and the page table's news of it. Nobody
@@ -85,9 +98,7 @@ TEST_P(LostWakeUp, WriteToAPageProtectedAgainBeforeItsOwnerHasSpokenEnds) {
 class DroppedTooSoon : public testing::TestWithParam<Call> {};
 
 INSTANTIATE_TEST_SUITE_P(After, DroppedTooSoon, testing::Values(Call::kInstall, Call::kZero),
-                         [](const auto& call) {
-                           return call.param == Call::kInstall ? "Install" : "Zero";
-                         });
+                         name_of_call);
 
 // The call that places a page wakes who waits for it. The target may drop the page again at once,
 // and fault again, all before the page table knows that the page was there: that fault is left to

@@ -312,8 +312,8 @@ TEST_P(PagerOver, WalksIntoMemoryThatIsGivenUpSeeZerosOrTheirOwnWrites) {
     }
   });
   for (uint64_t round = 1; round <= 60; ++round) {
-    for (uint64_t run = 0; run < 64;
-         run += 2) {  // even runs are walked through, up to the odd ones
+    // Even runs are walked through, up to the odd ones.
+    for (uint64_t run = 0; run < 64; run += 2) {
       for (uint64_t page = run * 16; page < run * 16 + 16; ++page) {
         if (*rig.page(page) != 0) ++wrong;
         *rig.page(page) = content(page, round);

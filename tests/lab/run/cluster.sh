@@ -44,6 +44,16 @@ start_node() { # NAME BYTES TRANSPORTS [OPTION...]
   await 30 test -s "$work/$name"
 }
 
+# What the machine that lends does until the other one signals that it has finished.
+serve_until_finished() { # SECONDS BYTES TRANSPORTS [OPTION...]
+  local seconds=$1
+  shift
+  start_coordinator "$LAB_IP:7070" --insecure
+  start_node node-b "$@" --listen-agent "$LAB_IP:0" --insecure
+  lab signal cluster
+  lab wait finished "$seconds"
+}
+
 child_of() { # PID
   local child
   read -r child _ <"/proc/$1/task/$1/children"

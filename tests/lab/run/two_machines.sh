@@ -7,10 +7,7 @@ farpage=$2
 . "$(dirname "$0")/cluster.sh"
 
 if [ "$1" = B ]; then
-  start_coordinator "$LAB_IP:7070" --insecure
-  start_node node-b 256M verbs,tcp --listen-agent "$LAB_IP:0" --tcp-listen "$LAB_IP:0" --insecure
-  lab signal cluster
-  lab wait finished 240
+  serve_until_finished 240 256M verbs,tcp --tcp-listen "$LAB_IP:0"
   exit
 fi
 
