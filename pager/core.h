@@ -38,7 +38,9 @@ struct Core {
   // A worker has read that the target has forked. Set before the threads start.
   std::function<void(std::unique_ptr<uffd::AddressSpace>)> on_forked;
 
-  std::atomic<bool> stopping{false};
+  // Two steps: the evictor may be waiting for the end of a fault of its own (see evictor_thread).
+  std::atomic<bool> stopping{false};          // of all but the fault workers
+  std::atomic<bool> workers_stopping{false};  // the evictor has ended
   std::atomic<bool> target_gone{false};
   // Counts epochs, in parts of 2^-32: ages go on evenly when the budget changes.
   std::atomic<uint64_t> age_clock{0};

@@ -53,7 +53,7 @@ Nanoseconds FaultWorker::look_of(rdma::PollMode mode) {
 void FaultWorker::run(int cpu) {
   (void)pthread_setname_np(pthread_self(), "fp-fault");
   if (cpu >= 0) pin_this_thread(cpu);
-  while (!core_.stopping.load(std::memory_order_acquire)) {
+  while (!core_.workers_stopping.load(std::memory_order_acquire)) {
     const size_t events = read_and_handle();
     fetcher_.post_queued();
     const bool fetched = fetcher_.progress();

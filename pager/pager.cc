@@ -87,8 +87,10 @@ class PagerThreads final : public Pager, private LayerOwner {
     readahead_.reset();  // it may wait for a fault worker
     layers_.disown();    // their heartbeats read the workers' counters
     core_.stopping.store(true, std::memory_order_release);
-    parts_.rota->stop();
     parts_.connector_bell.ring();
+    evictor_.reset();  // it may wait for a fault worker, too
+    core_.workers_stopping.store(true, std::memory_order_release);
+    parts_.rota->stop();
     budget_.interrupt();
   }
 

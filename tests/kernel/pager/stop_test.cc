@@ -1,0 +1,40 @@
+// The end of a pager, whatever its threads are at.
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+
+#include <atomic>
+#include <thread>
+
+#include "interrupted_space.h"
+#include "rig.h"
+
+namespace farpage::pager {
+namespace {
+
+// The evictor faults like any other thread when it copies a page out that was dropped meanwhile.
+TEST(Stop, WaitsForTheEvictorThatWaitsForAFaultWorker) {
+  constexpr PageIndex kEvicted{7};
+  InterruptedSpace* space = nullptr;
+  Rig rig(interruptible(space));
+  fill(rig, kEvicted.value, 1);
+  ASSERT_TRUE(comes_true([&] { return rig.stats().faults_zero == 1; }));
+
+  std::atomic<bool> protected_{false};
+  std::atomic<bool> stopping{false};
+  std::atomic<bool> dropped{false};
+  space->interrupt(InterruptedSpace::Call::kProtect, kEvicted, [&] {
+    protected_.store(true);
+    while (!stopping.load()) std::this_thread::yield();
+    // Long enough for a fault worker that is told to end to have ended.
+    std::this_thread::sleep_for(Milliseconds(300));
+    dropped.store(::madvise(rig.bytes(kEvicted.value), kPageBytes, MADV_DONTNEED) == 0);
+  });
+  rig.pager().evict_soon({kEvicted, 1});
+  ASSERT_TRUE(comes_true([&] { return protected_.load(); }));
+  stopping.store(true);
+  rig.stop();  // would not return
+  EXPECT_TRUE(dropped);
+}
+
+}  // namespace
+}  // namespace farpage::pager
