@@ -1,6 +1,8 @@
 #include "cli/run_directory.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -16,7 +18,9 @@ namespace farpage::cli {
 namespace {
 
 constexpr char kSocketName[] = "/handover";
+constexpr char kNameOfAll[] = "farpage-run-";
 constexpr int kMaxAncestors = 64;
+constexpr int kMaxTries = 16;
 
 std::string runtime_directory() {
   const char* runtime = std::getenv("XDG_RUNTIME_DIR");
@@ -24,7 +28,7 @@ std::string runtime_directory() {
 }
 
 std::string name_of_run(pid_t pid) {
-  return fmt::format("farpage-run-{}-", pid);
+  return fmt::format("{}{}-", kNameOfAll, pid);
 }
 
 struct ProcessStatus {
@@ -47,6 +51,31 @@ std::optional<ProcessStatus> status_of(pid_t pid) {
 bool is_directory_of(uid_t user, const std::string& path) {
   struct stat status {};
   return ::lstat(path.c_str(), &status) == 0 && S_ISDIR(status.st_mode) && status.st_uid == user;
+}
+
+// Until the descriptor is closed nobody else gets it. kNotFound: the directory is gone, or another
+// has it.
+Result<Fd> lock_directory(const std::string& path) {
+  FARPAGE_TRY(directory,
+              Fd::from_call(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC),
+                            "opening " + path));
+  struct stat status {};
+  if (::flock(directory.get(), LOCK_EX | LOCK_NB) != 0 || ::fstat(directory.get(), &status) != 0 ||
+      status.st_nlink == 0)
+    return fail(ErrorCode::kNotFound, path + " is gone or in use");
+  return directory;
+}
+
+void remove_left_behind() {
+  std::error_code ignored;
+  for (const auto& entry : std::filesystem::directory_iterator(runtime_directory(), ignored)) {
+    const std::string path = entry.path().string();
+    if (!entry.path().filename().string().starts_with(kNameOfAll) ||
+        !is_directory_of(::getuid(), path))
+      continue;
+    const Result<Fd> lock = lock_directory(path);
+    if (lock) std::filesystem::remove_all(path, ignored);
+  }
 }
 
 // Where a `farpage run` of this user, whose environment may be another than ours, has its socket.
@@ -78,9 +107,15 @@ Result<Fd> connect_to_this(pid_t pid, uid_t user) {
 }  // namespace
 
 Result<RunDirectory> RunDirectory::create() {
-  std::string path = runtime_directory() + "/" + name_of_run(::getpid()) + "XXXXXX";
-  if (::mkdtemp(path.data()) == nullptr) return fail_errno("making a directory in " + path);
-  return RunDirectory(std::move(path));
+  remove_left_behind();
+  // Another process may take a new one for left behind before it is locked.
+  for (int tries = 0;; ++tries) {
+    std::string path = runtime_directory() + "/" + name_of_run(::getpid()) + "XXXXXX";
+    if (::mkdtemp(path.data()) == nullptr) return fail_errno("making a directory in " + path);
+    Result<Fd> lock = lock_directory(path);
+    if (lock) return RunDirectory(std::move(path), std::move(*lock));
+    if (tries == kMaxTries) return tl::unexpected(std::move(lock.error()));
+  }
 }
 
 RunDirectory::~RunDirectory() {
