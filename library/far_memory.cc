@@ -37,9 +37,9 @@ Status FarMemory::prefault(uffd::PageRun run, bool writable) const {
 }
 
 void FarMemory::bring_in_soon(uffd::PageRun run) const {
-  if (!handled_) return pager_->bring_in_soon(run);
+  pager_->bring_in_soon(run);
   // Whoever reads the window for the pager gets no page in: this thread can.
-  bring_in_here(*pager_, run);
+  if (handled_) bring_in_here(*pager_, run);
 }
 
 Status FarMemory::pin(uffd::PageRun run) const {

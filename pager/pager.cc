@@ -143,7 +143,7 @@ class PagerThreads final : public Pager, private LayerOwner {
   }
   void bring_in_soon(uffd::PageRun run) override {
     core_.cold.forget(run);
-    readahead_->request(run);
+    if (!parts_.options.resolve_in_thread) readahead_->request(run);
   }
   void expect_access(uffd::PageRun run, AccessPattern pattern) override {
     parts_.access.set(run, pattern);

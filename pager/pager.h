@@ -44,6 +44,7 @@ class Pager {
   virtual void unpin(uffd::PageRun run) = 0;
   // madvise(2). Wishes: done soon, as far as there is room, and forgotten when there are too many.
   virtual void evict_soon(uffd::PageRun run) = 0;
+  // With resolve_in_thread nobody but the caller can bring pages in: then they only stay.
   virtual void bring_in_soon(uffd::PageRun run) = 0;
   virtual void expect_access(uffd::PageRun run, AccessPattern pattern) = 0;
   // Another PagerOptions::local_bytes from now on, and what may be pinned follows it. Returns at

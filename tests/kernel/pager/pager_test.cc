@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <cstring>
@@ -344,6 +345,27 @@ TEST(Pager, BudgetFullAndNothingToBorrowEndsInSigbusNotInAHang) {
   }
   EXPECT_TRUE(failed);
   EXPECT_LE(rig.stats().resident_pages, 1024U);
+}
+
+TEST(Pager, PagesThatAreNeededAfterAllAreNotEvicted) {
+  for (const bool in_thread : {false, true}) {
+    Rig rig({.resolve_in_thread = in_thread});
+    for (uint64_t page = 0; page < 200; ++page) {
+      if (in_thread)
+        rig.pager().resolve(
+            {PageIndex{page}, uffd::FaultKind::kMissingWrite, static_cast<uint32_t>(::gettid())});
+      fill(rig, page, 1);
+    }
+    ASSERT_TRUE(comes_true([&] { return rig.stats().faults_zero == 200; }));
+    ASSERT_TRUE(rig.pager().begin_fork());  // stands eviction still
+    rig.pager().evict_soon({PageIndex{0}, 100});
+    rig.pager().evict_soon({PageIndex{100}, 100});
+    rig.pager().bring_in_soon({PageIndex{0}, 100});
+    rig.pager().end_fork(false);
+    EXPECT_TRUE(comes_true([&] { return rig.stats().evicted_written == 100; }));
+    for (uint64_t page = 0; page < 200; ++page)
+      EXPECT_EQ(rig.pager().is_away(PageIndex{page}), page >= 100) << page;
+  }
 }
 
 TEST(Pager, ForkIsAllowedOnlyWhileNothingIsAway) {
