@@ -58,7 +58,8 @@ class Caller {
       case RequestKind::kCreateRegion:
         return create();
       case RequestKind::kHeartbeat:
-        return client_.heartbeat_region(region_->id, {});
+        FARPAGE_TRY_VOID(client_.heartbeat_region(region_->id, {}));
+        return {};
       case RequestKind::kReadRegion:
         return read();
       case RequestKind::kListNodes:

@@ -108,6 +108,9 @@ struct RegionInfo {
 struct RegionHeartbeat {
   Counters counters;
 };
+struct RegionHeard {
+  uint64_t last_event = 0;  // its sequence: who has read that far need not ask for events
+};
 
 // ---- events ----
 

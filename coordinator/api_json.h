@@ -59,6 +59,7 @@ Result<std::vector<NodeInfo>> decode_node_list(std::string_view body);
 Result<RegionInfo> decode_region_info(std::string_view body);
 Result<std::vector<RegionInfo>> decode_region_list(std::string_view body);
 Result<std::vector<Lease>> decode_lease_list(std::string_view body);
+Result<RegionHeard> decode_region_heard(std::string_view body);
 Result<EventBatch> decode_event_batch(std::string_view body);
 Result<rdma::QueuePairEndpoint> decode_queue_pair_reply(std::string_view body);
 Result<SlabLeaseReply> decode_slab_lease_reply(std::string_view body);
@@ -68,6 +69,7 @@ std::string encode(const std::vector<NodeInfo>& nodes);
 std::string encode(const RegionInfo& region, Secrets secrets);
 std::string encode(const std::vector<RegionInfo>& regions);  // always without rkeys
 std::string encode(const std::vector<Lease>& leases);        // with rkeys
+std::string encode(const RegionHeard& heard);
 std::string encode(const EventBatch& batch);
 std::string encode(const SlabLeaseReply& reply);
 

@@ -189,6 +189,13 @@ Result<std::vector<Lease>> decode_lease_list(std::string_view body) {
       });
 }
 
+Result<RegionHeard> decode_region_heard(std::string_view body) {
+  return decode_with<RegionHeard>(body, UnknownFields::kIgnore,
+                                  [](JsonReader& reader, RegionHeard& heard) {
+                                    heard.last_event = reader.number("last_event", 0, kMaxU64);
+                                  });
+}
+
 Result<EventBatch> decode_event_batch(std::string_view body) {
   return decode_with<EventBatch>(
       body, UnknownFields::kIgnore, [](JsonReader& reader, EventBatch& batch) {
@@ -228,6 +235,10 @@ std::string encode(const std::vector<RegionInfo>& regions) {
 
 std::string encode(const std::vector<Lease>& leases) {
   return Json{{"leases", json_of(leases, Secrets::kShow)}}.dump();
+}
+
+std::string encode(const RegionHeard& heard) {
+  return Json{{"last_event", heard.last_event}}.dump();
 }
 
 std::string encode(const EventBatch& batch) {

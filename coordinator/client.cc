@@ -51,8 +51,10 @@ class HttpClient final : public Client {
     if (!answer) return tl::unexpected(answer.error());
     return {};
   }
-  Status heartbeat_region(const RegionId& region, const RegionHeartbeat& heartbeat) override {
-    return call_for_status("PUT", of_region(region, "/heartbeat"), encode(heartbeat));
+  Result<RegionHeard> heartbeat_region(const RegionId& region,
+                                       const RegionHeartbeat& heartbeat) override {
+    FARPAGE_TRY(answer, call("PUT", of_region(region, "/heartbeat"), encode(heartbeat)));
+    return decode_region_heard(answer);
   }
   Status delete_region(const RegionId& region) override {
     return call_for_status("DELETE", of_region(region, ""), "");

@@ -49,7 +49,8 @@ class Client {
                                                  const std::vector<SlabIndex>& slabs) = 0;
   // Gives slabs back; unknown ones are ignored.
   virtual Status release_slabs(const RegionId& region, const std::vector<SlabIndex>& slabs) = 0;
-  virtual Status heartbeat_region(const RegionId& region, const RegionHeartbeat& heartbeat) = 0;
+  virtual Result<RegionHeard> heartbeat_region(const RegionId& region,
+                                               const RegionHeartbeat& heartbeat) = 0;
   virtual Status delete_region(const RegionId& region) = 0;
   virtual Result<rdma::QueuePairEndpoint> exchange(const NodeId& node,
                                                    const rdma::QueuePairEndpoint& ours) = 0;

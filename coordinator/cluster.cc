@@ -142,9 +142,15 @@ Result<RegionInfo> Cluster::create_region(const RegionCreate& create) {
   return region(id);
 }
 
-Status Cluster::heartbeat_region(const RegionId& id, const RegionHeartbeat& heartbeat) {
+Result<RegionHeard> Cluster::heartbeat_region(const RegionId& id,
+                                              const RegionHeartbeat& heartbeat) {
   const Instant now = clock_.now();
-  return change([&](State& state) { return state.heartbeat_region(now, id, heartbeat); });
+  RegionHeard heard;
+  FARPAGE_TRY_VOID(change([&](State& state) {
+    heard.last_event = state.events().last();
+    return state.heartbeat_region(now, id, heartbeat);
+  }));
+  return heard;
 }
 
 Status Cluster::delete_region(const RegionId& id) {

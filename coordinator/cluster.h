@@ -68,7 +68,7 @@ class Cluster {
 
   // A region whose slabs cannot all be leased is not created.
   Result<RegionInfo> create_region(const RegionCreate& create);
-  Status heartbeat_region(const RegionId& id, const RegionHeartbeat& heartbeat);
+  Result<RegionHeard> heartbeat_region(const RegionId& id, const RegionHeartbeat& heartbeat);
   Status delete_region(const RegionId& id);
   Result<RegionInfo> region(const RegionId& id) const;
   std::vector<RegionInfo> regions() const;

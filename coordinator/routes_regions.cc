@@ -24,7 +24,9 @@ HttpReply show_region(Cluster& cluster, const HttpRequest& request) {
 HttpReply heartbeat_region(Cluster& cluster, const HttpRequest& request) {
   const auto heartbeat = decode_region_heartbeat(request.body);
   if (!heartbeat) return problem_reply(heartbeat.error());
-  return reply_to(cluster.heartbeat_region(RegionId{request.ids[0]}, *heartbeat));
+  const auto heard = cluster.heartbeat_region(RegionId{request.ids[0]}, *heartbeat);
+  if (!heard) return problem_reply(heard.error());
+  return HttpReply{200, encode(*heard)};
 }
 
 HttpReply lease(Cluster& cluster, const HttpRequest& request) {

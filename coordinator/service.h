@@ -26,8 +26,8 @@ struct ServiceOptions {
   // keys.
   bool insecure = false;
   uint32_t request_threads = 16;
-  uint32_t max_long_polls = 64;  // more get 503 with Retry-After; each may hold a thread
-  Milliseconds tick_interval{250};
+  uint32_t max_long_polls = 64;      // more get 503 with Retry-After; each may hold a thread
+  Milliseconds tick_interval{1000};  // each waking may cost a fault on this machine a switch
   // What is left at its default is chosen here: seed and first_sequence are not taken from this.
   StateOptions state;
 };

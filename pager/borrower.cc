@@ -95,9 +95,6 @@ void Borrower::run() {
     const Instant now = SteadyClock::read();
     if (now >= next_heartbeat && !region_.id.value.empty()) {
       heartbeat();
-      // Whoever is silent has no events either; asking would double the time that a lease, or the
-      // end, waits for this thread.
-      if (!coordinator_silent_) poll_events();
       next_heartbeat = now + region_.heartbeat_interval;
     }
     const auto until_heartbeat =
@@ -176,10 +173,11 @@ void Borrower::heartbeat() {
     const std::lock_guard lock(owner_mutex_);
     if (owner_ != nullptr) heartbeat.counters = owner_->counters_of(leases_);
   }
-  const Status beat = client_.heartbeat_region(region_.id, heartbeat);
+  const Result<coordinator::RegionHeard> beat = client_.heartbeat_region(region_.id, heartbeat);
   if (beat) {
     if (coordinator_silent_) log::info("pager: coordinator_back region={}", region_.id.value);
     coordinator_silent_ = false;
+    if (beat->last_event != events_since_) poll_events();
     return;
   }
   if (!coordinator_silent_)

@@ -183,9 +183,11 @@ Result<std::vector<coord::Lease>> TestClient::lease_slabs(const RegionId&,
 Status TestClient::release_slabs(const RegionId&, const std::vector<SlabIndex>&) {
   return {};
 }
-Status TestClient::heartbeat_region(const RegionId&, const coord::RegionHeartbeat&) {
+Result<coord::RegionHeard> TestClient::heartbeat_region(const RegionId&,
+                                                        const coord::RegionHeartbeat&) {
   const std::lock_guard lock(mutex_);
-  return check_up();
+  FARPAGE_TRY_VOID(check_up());
+  return coord::RegionHeard();
 }
 Status TestClient::delete_region(const RegionId&) {
   return {};

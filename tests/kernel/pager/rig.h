@@ -65,8 +65,8 @@ class TestClient final : public coordinator::Client {
   Result<std::vector<coordinator::Lease>> lease_slabs(const RegionId& region,
                                                       const std::vector<SlabIndex>& slabs) override;
   Status release_slabs(const RegionId& region, const std::vector<SlabIndex>& slabs) override;
-  Status heartbeat_region(const RegionId& region,
-                          const coordinator::RegionHeartbeat& heartbeat) override;
+  Result<coordinator::RegionHeard> heartbeat_region(
+      const RegionId& region, const coordinator::RegionHeartbeat& heartbeat) override;
   Status delete_region(const RegionId& region) override;
   Result<rdma::QueuePairEndpoint> exchange(const NodeId& node,
                                            const rdma::QueuePairEndpoint& ours) override;

@@ -94,6 +94,7 @@ TEST(ApiJson, SmallMessagesGoBothWays) {
   EXPECT_EQ(heartbeat->incarnation, 7U);
   EXPECT_EQ(heartbeat->counters.at("a_total"), 1U);
   EXPECT_EQ(decode_region_heartbeat(encode(RegionHeartbeat{{{"b", 2}}}))->counters.at("b"), 2U);
+  EXPECT_EQ(decode_region_heard(encode(RegionHeard{12}))->last_event, 12U);
   const std::vector<SlabIndex> slabs{SlabIndex{0}, SlabIndex{3}};
   EXPECT_EQ(*decode_slab_list(encode(slabs)), slabs);
   const auto asked =

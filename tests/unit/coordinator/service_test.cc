@@ -74,7 +74,9 @@ TEST_F(ServiceTest, RegionGrowsShrinksAndIsDeleted) {
   ASSERT_TRUE(client_->release_slabs(region->id, {SlabIndex{5}, SlabIndex{99}}).has_value());
   EXPECT_EQ(agents_.lent(), 4U);
   EXPECT_EQ(client_->region(region->id)->leases.size(), 4U);
-  ASSERT_TRUE(client_->heartbeat_region(region->id, {}).has_value());
+  const auto heard = client_->heartbeat_region(region->id, {});
+  ASSERT_TRUE(heard.has_value());
+  EXPECT_EQ(heard->last_event, client_->events(0, Milliseconds(0))->next_since);
   ASSERT_TRUE(client_->delete_region(region->id).has_value());
   EXPECT_EQ(agents_.lent(), 0U);
   EXPECT_EQ(client_->region(region->id).error().code, ErrorCode::kNotFound);

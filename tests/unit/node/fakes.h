@@ -185,7 +185,8 @@ class FakeClient final : public coordinator::Client {
     return never();
   }
   Status release_slabs(const RegionId&, const std::vector<SlabIndex>&) override { return never(); }
-  Status heartbeat_region(const RegionId&, const coordinator::RegionHeartbeat&) override {
+  Result<coordinator::RegionHeard> heartbeat_region(const RegionId&,
+                                                    const coordinator::RegionHeartbeat&) override {
     return never();
   }
   Status delete_region(const RegionId&) override { return never(); }
