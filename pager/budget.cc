@@ -128,8 +128,7 @@ void Budget::signal_pressure() {
   if (evictor_sleeps_.load(std::memory_order_seq_cst) != 0) futex_wake(pressure_sequence_);
 }
 
-void Budget::wait_for_pressure(Nanoseconds timeout) {
-  const uint32_t seen = pressure_sequence_.load(std::memory_order_seq_cst);
+void Budget::wait_for_pressure(uint32_t seen, Nanoseconds timeout) {
   evictor_sleeps_.store(1, std::memory_order_seq_cst);
   if (!is_pressing() && !has_waiters()) futex_wait(pressure_sequence_, seen, timeout);
   evictor_sleeps_.store(0, std::memory_order_relaxed);

@@ -66,9 +66,10 @@ class Budget {
 
   // Fault workers: sleeps until some pages were given back, or the timeout.
   void wait_for_room(Nanoseconds timeout);
-  // Evictor: sleeps until nudge() finds that it is_pressing(), somebody has no room, or the
-  // timeout.
-  void wait_for_pressure(Nanoseconds timeout);
+  // Evictor: sleeps until nudge() finds that it is_pressing(), somebody has no room, interrupt(),
+  // or the timeout; not at all where one of them has happened since pressure_seen() gave `seen`.
+  uint32_t pressure_seen() const { return pressure_sequence_.load(std::memory_order_seq_cst); }
+  void wait_for_pressure(uint32_t seen, Nanoseconds timeout);
   bool has_waiters() const { return room_waiters_.load(std::memory_order_relaxed) != 0; }
   // Ends the waits (shutdown, a hint).
   void interrupt();

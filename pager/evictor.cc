@@ -55,10 +55,12 @@ bool Evictor::wait_while_paused() {
 void Evictor::run() {
   (void)pthread_setname_np(pthread_self(), "fp-evict");
   core_.evictor_thread.store(static_cast<uint32_t>(::gettid()), std::memory_order_release);
-  while (!core_.stopping.load(std::memory_order_acquire)) {
+  while (true) {
+    const uint32_t seen = core_.budget.pressure_seen();  // before all that is looked at
+    if (core_.stopping.load(std::memory_order_acquire)) break;
     if (wait_while_paused()) continue;
     if (!core_.budget.is_pressing() && !core_.budget.has_waiters() && core_.cold.empty()) {
-      core_.budget.wait_for_pressure(Milliseconds(100));
+      core_.budget.wait_for_pressure(seen, core_.options.resolve_in_thread ? kHelpersRest : kLook);
       // What a thread has begun that faults no more.
       const std::lock_guard turn(turn_);
       batch_.finish();

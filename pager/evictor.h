@@ -35,6 +35,11 @@ class Evictor {
   static constexpr EvictionBatch::Size kHelp{16, 16};
   // Where nothing can be evicted, before it is tried again.
   static constexpr Milliseconds kRest{1};
+  // What a thread that helps has begun rests half-way for so long at most, if it faults no more.
+  static constexpr Milliseconds kHelpersRest{100};
+  // All that this thread waits for wakes it. Each waking that finds nothing would cost some fault a
+  // switch.
+  static constexpr Milliseconds kLook{5000};
 
   void run();
   bool wait_while_paused();

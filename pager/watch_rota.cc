@@ -25,6 +25,10 @@ bool WatchRota::watch(uint32_t worker, int events) {
   if (stopped_.load(std::memory_order_acquire)) return false;
   Worker& me = workers_[worker];
   const Doorbell& bell = bells_[worker];
+  if (me.rested) {
+    rest(me, bell);
+    return false;
+  }
   std::array<pollfd, 2> polls{pollfd{events, POLLIN, 0}, pollfd{bell.fd(), POLLIN, 0}};
   me.duty.store(Duty::kWatch, std::memory_order_release);
   (void)::poll(polls.data(), polls.size(), -1);
@@ -37,11 +41,19 @@ bool WatchRota::watch(uint32_t worker, int events) {
   if (stopped_.load(std::memory_order_acquire)) return false;
   (void)bell.wait(Milliseconds(0));
   if ((polls[0].revents & POLLIN) != 0) return true;
-  me.duty.store(Duty::kRest, std::memory_order_release);
-  const bool recalled = bell.wait(me.rest);
-  me.duty.store(Duty::kWork, std::memory_order_relaxed);
-  me.rest = recalled ? first_rest_ : std::min(me.rest * 2, kLongestRest);
+  rest(me, bell);
   return false;
+}
+
+// Who recalls stores `sole_wins_` and looks at the duties then; this the other way round, so one of
+// the two sees the other.
+void WatchRota::rest(Worker& me, const Doorbell& bell) {
+  me.duty.store(Duty::kRest, std::memory_order_seq_cst);
+  const uint32_t wins = sole_wins_.load(std::memory_order_seq_cst);
+  me.rested = wins != 0 && wins != me.seen_wins && !bell.wait(me.rest);
+  me.seen_wins = wins;
+  me.duty.store(Duty::kWork, std::memory_order_relaxed);
+  me.rest = me.rested ? std::min(me.rest * 2, kLongestRest) : first_rest_;
 }
 
 void WatchRota::won(uint32_t worker, Win win) {
@@ -52,17 +64,21 @@ void WatchRota::won(uint32_t worker, Win win) {
   if (!alone) last_winner_.store(worker, std::memory_order_relaxed);
   if (alone && win.at_once && win.thread == me.thread) {
     me.doubts = 0;
-    if (++me.wins >= kWinsToDismiss) ring_all_on(Duty::kWatch, worker);
+    if (++me.wins < kWinsToDismiss) return;
+    sole_wins_.store(me.wins, std::memory_order_relaxed);
+    ring_all_on(Duty::kWatch, worker);
     return;
   }
   me.wins = 0;
   me.thread = win.thread;
-  if (++me.doubts >= kDoubtsToRecall) ring_all_on(Duty::kRest, worker);
+  if (++me.doubts < kDoubtsToRecall && alone) return;
+  sole_wins_.store(0, std::memory_order_seq_cst);
+  ring_all_on(Duty::kRest, worker);
 }
 
 void WatchRota::ring_all_on(Duty duty, uint32_t but) {
   for (uint32_t i = 0; i < bells_.size(); ++i)
-    if (i != but && workers_[i].duty.load(std::memory_order_acquire) == duty) bells_[i].ring();
+    if (i != but && workers_[i].duty.load(std::memory_order_seq_cst) == duty) bells_[i].ring();
 }
 
 void WatchRota::stop() {

@@ -23,7 +23,7 @@ class WatchRota {
  public:
   static constexpr uint32_t kWinsToDismiss = 8;
   static constexpr uint32_t kDoubtsToRecall = 2;
-  static constexpr Milliseconds kFirstRest{2}, kLongestRest{64};  // doubled from rest to rest
+  static constexpr Milliseconds kFirstRest{2}, kLongestRest{256};  // doubled from rest to rest
 
   // What a worker that has read faults knows of them.
   struct Win {
@@ -38,7 +38,9 @@ class WatchRota {
                                                    Milliseconds first_rest = kFirstRest);
 
   // Blocks until `events` is readable (true), or the worker was dismissed and has rested, or
-  // stop() (false: there may be events all the same).
+  // stop() (false: there may be events all the same). Who has rested looks for events then, and
+  // rests again while the one that dismissed it goes on and has no doubts: watching, it would be
+  // woken for the next fault and dismissed anew.
   bool watch(uint32_t worker, int events);
   void won(uint32_t worker, Win win);
   // Among more than one worker.
@@ -50,19 +52,24 @@ class WatchRota {
   enum class Duty : uint8_t { kWork, kWatch, kRest };
   struct alignas(64) Worker {
     std::atomic<Duty> duty{Duty::kWork};
-    uint32_t thread = 0;  // of the last win
-    uint32_t wins = 0;    // in a row, at once, of that thread
-    uint32_t doubts = 0;  // in a row
-    Milliseconds rest{};  // the next one
+    uint32_t thread = 0;     // of the last win
+    uint32_t wins = 0;       // in a row, at once, of that thread
+    uint32_t doubts = 0;     // in a row
+    Milliseconds rest{};     // the next one
+    bool rested = false;     // and was not called back
+    uint32_t seen_wins = 0;  // of the sole winner, at the last rest
   };
   WatchRota(std::vector<Doorbell> bells, Milliseconds first_rest);
 
+  void rest(Worker& me, const Doorbell& bell);
   void ring_all_on(Duty duty, uint32_t but);
 
   const Milliseconds first_rest_;
   std::vector<Doorbell> bells_;  // of each worker
   std::vector<Worker> workers_;
   std::atomic<uint32_t> last_winner_{0};
+  // In a row, of the last winner, while it has good reason to think that no other is needed; or 0.
+  std::atomic<uint32_t> sole_wins_{0};
   std::atomic<bool> stopped_{false};
 };
 

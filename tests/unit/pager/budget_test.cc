@@ -67,7 +67,7 @@ TEST(Budget, WaiterIsWokenWhenPagesComeBack) {
 TEST(Budget, EvictorIsWokenByPressure) {
   Budget budget(4, 50, 25);
   std::thread evictor([&] {
-    while (!budget.above_high()) budget.wait_for_pressure(Seconds(60));
+    while (!budget.above_high()) budget.wait_for_pressure(budget.pressure_seen(), Seconds(60));
   });
   for (int i = 0; i < 3; ++i) EXPECT_TRUE(budget.try_take());
   budget.nudge();
@@ -81,7 +81,7 @@ TEST(Budget, EvictorSleepsOnWhereOthersEvictUntilThatIsNotEnough) {
   EXPECT_TRUE(budget.above_high());
   EXPECT_FALSE(budget.is_pressing());
   std::thread evictor([&] {
-    while (!budget.is_pressing()) budget.wait_for_pressure(Seconds(60));
+    while (!budget.is_pressing()) budget.wait_for_pressure(budget.pressure_seen(), Seconds(60));
   });
   for (int i = 0; i < 3; ++i) EXPECT_TRUE(budget.try_take());
   budget.nudge();
@@ -111,7 +111,7 @@ TEST(Budget, AShrunkBudgetWakesTheEvictor) {
   std::atomic<pid_t> evictor_id{0};
   std::thread evictor([&] {
     evictor_id = ::gettid();
-    while (!budget.above_high()) budget.wait_for_pressure(Seconds(3600));
+    while (!budget.above_high()) budget.wait_for_pressure(budget.pressure_seen(), Seconds(3600));
   });
   while (evictor_id == 0 || !sleeps(evictor_id)) std::this_thread::yield();
   budget.resize(30);

@@ -53,6 +53,31 @@ TEST_F(WatchRotaTest, WithoutThatEvidenceEverybodyWatchesOn) {
   EXPECT_TRUE(had_event) << "it watched until the event came";
 }
 
+TEST_F(WatchRotaTest, WhoHasRestedRestsOnWhileTheOtherGoesOnAndWatchesWhenItHasStopped) {
+  constexpr uint32_t kRests = 4;
+  std::atomic<uint32_t> rests{0};
+  std::atomic<uint32_t> wins{0};
+  std::atomic<bool> had_event{false};
+  std::jthread other([&] {
+    // Between a rest and the next watch the first worker has won again, kRests times.
+    for (uint32_t rest = 1; !rota_->watch(1, events_->fd()); ++rest) {
+      rests = rest;
+      while (rest <= kRests && wins < rest) std::this_thread::yield();
+    }
+    had_event = true;
+  });
+  while (rests == 0) rota_->won(0, {7, true});
+  events_->ring();  // and nobody takes the event: who watches has it at once
+  for (uint32_t rest = 1; rest <= kRests; ++rest) {
+    while (rests < rest && !had_event) std::this_thread::yield();
+    EXPECT_FALSE(had_event) << "it watched on after rest " << rest;
+    rota_->won(0, {7, true});
+    wins = rest;
+  }
+  other.join();  // nobody wins any more
+  EXPECT_TRUE(had_event);
+}
+
 TEST_F(WatchRotaTest, DoubtCallsBackWhoRests) {
   // Whoever is not called back rests for longer than any test may run.
   auto patient = WatchRota::create(2, std::chrono::hours(1));
@@ -77,6 +102,25 @@ TEST_F(WatchRotaTest, StopEndsEveryWatchNowAndLater) {
   other.join();
   EXPECT_FALSE(rota_->watch(0, events_->fd()));
   EXPECT_FALSE(rota_->watch(1, events_->fd()));
+}
+
+TEST_F(WatchRotaTest, StopEndsTheRestsOfWhoRestsAgainAndAgain) {
+  for (int round = 0; round < 30; ++round) {
+    auto rota = WatchRota::create(2, Milliseconds(1));
+    ASSERT_TRUE(rota);
+    std::atomic<uint32_t> rests{0};
+    std::atomic<bool> stopped{false};
+    std::jthread other([&] {
+      while (!stopped) {
+        (void)(*rota)->watch(1, events_->fd());
+        ++rests;
+      }
+    });
+    while (rests < 3) (*rota)->won(0, {7, true});
+    stopped = true;
+    (*rota)->stop();
+    other.join();
+  }
 }
 
 }  // namespace
