@@ -56,25 +56,35 @@ bool is_directory_of(uid_t user, const std::string& path) {
 // Until the descriptor is closed nobody else gets it. kNotFound: the directory is gone, or another
 // has it.
 Result<Fd> lock_directory(const std::string& path) {
-  FARPAGE_TRY(directory,
-              Fd::from_call(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC),
-                            "opening " + path));
+  const int opened = ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+  if (opened < 0 && errno == ENOENT) return fail(ErrorCode::kNotFound, path + " is gone");
+  FARPAGE_TRY(directory, Fd::from_call(opened, "opening " + path));
+  if (::flock(directory.get(), LOCK_EX | LOCK_NB) != 0) {
+    if (errno == EWOULDBLOCK) return fail(ErrorCode::kNotFound, path + " is in use");
+    return fail_errno("locking " + path);
+  }
   struct stat status {};
-  if (::flock(directory.get(), LOCK_EX | LOCK_NB) != 0 || ::fstat(directory.get(), &status) != 0 ||
-      status.st_nlink == 0)
-    return fail(ErrorCode::kNotFound, path + " is gone or in use");
+  if (::fstat(directory.get(), &status) != 0) return fail_errno("looking at " + path);
+  if (status.st_nlink == 0) return fail(ErrorCode::kNotFound, path + " is gone");
   return directory;
 }
 
+// Nothing but what a run has put there, so one that holds anything else stays.
+void remove_directory(const std::string& path) {
+  (void)::unlink((path + kSocketName).c_str());
+  (void)::rmdir(path.c_str());
+}
+
 void remove_left_behind() {
-  std::error_code ignored;
-  for (const auto& entry : std::filesystem::directory_iterator(runtime_directory(), ignored)) {
-    const std::string path = entry.path().string();
-    if (!entry.path().filename().string().starts_with(kNameOfAll) ||
+  std::error_code error;
+  for (std::filesystem::directory_iterator entry(runtime_directory(), error), end;
+       !error && entry != end; entry.increment(error)) {
+    const std::string path = entry->path().string();
+    if (!entry->path().filename().string().starts_with(kNameOfAll) ||
         !is_directory_of(::getuid(), path))
       continue;
     const Result<Fd> lock = lock_directory(path);
-    if (lock) std::filesystem::remove_all(path, ignored);
+    if (lock) remove_directory(path);
   }
 }
 
@@ -114,13 +124,14 @@ Result<RunDirectory> RunDirectory::create() {
     if (::mkdtemp(path.data()) == nullptr) return fail_errno("making a directory in " + path);
     Result<Fd> lock = lock_directory(path);
     if (lock) return RunDirectory(std::move(path), std::move(*lock));
-    if (tries == kMaxTries) return tl::unexpected(std::move(lock.error()));
+    if (lock.error().code == ErrorCode::kNotFound && tries < kMaxTries) continue;
+    remove_directory(path);
+    return tl::unexpected(std::move(lock.error()));
   }
 }
 
 RunDirectory::~RunDirectory() {
-  std::error_code ignored;
-  if (!path_.empty()) std::filesystem::remove_all(path_, ignored);
+  if (!path_.empty()) remove_directory(path_);
 }
 
 std::string RunDirectory::socket_path() const {

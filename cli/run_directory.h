@@ -14,7 +14,7 @@ namespace farpage::cli {
 // Only this user may enter it. Its name carries the process id: farpage-run-PID-XXXXXX, in
 // $XDG_RUNTIME_DIR or /tmp. Gone with the object. One whose process was killed is left behind; the
 // next create() of that user removes it. It is known by its lock, which ends with the process (the
-// same id may live in another PID namespace).
+// same id may live in another PID namespace). Not to be shared by two kernels.
 class RunDirectory {
  public:
   static Result<RunDirectory> create();

@@ -196,20 +196,19 @@ void Borrower::heartbeat() {
 void Borrower::poll_events() {
   const Result<coordinator::EventBatch> batch = client_.events(events_since_, Milliseconds(0));
   if (!batch) return;
-  events_since_ = batch->next_since;
   bool relevant = batch->missed;
   for (const coordinator::Event& event : batch->events)
     relevant = relevant || event.kind == coordinator::EventKind::kNodeJoined ||
                event.kind == coordinator::EventKind::kNodeLeft ||
                event.kind == coordinator::EventKind::kLeaseLost;
-  if (relevant) refresh_leases();
+  // What could not be looked up is asked for again.
+  if (!relevant || refresh_leases()) events_since_ = batch->next_since;
 }
 
-void Borrower::refresh_leases() {
-  if (!refresh_nodes()) return;
-  const Result<coordinator::RegionInfo> region = client_.region(region_.id);
-  if (!region) return;
-  for (const coordinator::Lease& lease : region->leases) {
+Status Borrower::refresh_leases() {
+  FARPAGE_TRY_VOID(refresh_nodes());
+  FARPAGE_TRY(region, client_.region(region_.id));
+  for (const coordinator::Lease& lease : region.leases) {
     if (!lease.lost || lease.slab.value >= leases_.slabs()) continue;
     const PageIndex page{uint64_t{lease.slab.value} * leases_.pages_per_slab()};
     const SlabLease* held = leases_.find(page);
@@ -221,6 +220,7 @@ void Borrower::refresh_leases() {
         lose_replica(page, replica, "the coordinator says that the node lost its memory");
     }
   }
+  return {};
 }
 
 void Borrower::lose_replica(PageIndex page, const ReplicaLease& replica, const char* why) {

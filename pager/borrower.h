@@ -63,7 +63,7 @@ class Borrower {
   Status refresh_nodes();
   void heartbeat();
   void poll_events();
-  void refresh_leases();
+  Status refresh_leases();
 
   const coordinator::RegionCreate request_;
   LeaseMap& leases_;

@@ -38,19 +38,20 @@ bool WatchRota::watch(uint32_t worker, int events) {
     if ((polls[0].revents & (POLLERR | POLLHUP | POLLNVAL)) != 0) (void)::poll(&polls[1], 1, 10);
     return (polls[0].revents & POLLIN) != 0;
   }
-  if (stopped_.load(std::memory_order_acquire)) return false;
   (void)bell.wait(Milliseconds(0));
+  if (stopped_.load(std::memory_order_acquire)) return false;  // its ring may have been that one
   if ((polls[0].revents & POLLIN) != 0) return true;
   rest(me, bell);
   return false;
 }
 
 // Who recalls stores `sole_wins_` and looks at the duties then; this the other way round, so one of
-// the two sees the other.
+// the two sees the other. A ring while they are not 0 is no recall but a dismissal that came late.
 void WatchRota::rest(Worker& me, const Doorbell& bell) {
   me.duty.store(Duty::kRest, std::memory_order_seq_cst);
   const uint32_t wins = sole_wins_.load(std::memory_order_seq_cst);
-  me.rested = wins != 0 && wins != me.seen_wins && !bell.wait(me.rest);
+  me.rested = wins != 0 && wins != me.seen_wins &&
+              (!bell.wait(me.rest) || sole_wins_.load(std::memory_order_seq_cst) != 0);
   me.seen_wins = wins;
   me.duty.store(Duty::kWork, std::memory_order_relaxed);
   me.rest = me.rested ? std::min(me.rest * 2, kLongestRest) : first_rest_;
@@ -72,6 +73,8 @@ void WatchRota::won(uint32_t worker, Win win) {
   me.wins = 0;
   me.thread = win.thread;
   if (++me.doubts < kDoubtsToRecall && alone) return;
+  // Who rests has seen wins; whoever set them to 0 has called it back.
+  if (sole_wins_.load(std::memory_order_relaxed) == 0) return;
   sole_wins_.store(0, std::memory_order_seq_cst);
   ring_all_on(Duty::kRest, worker);
 }

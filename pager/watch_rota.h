@@ -37,10 +37,10 @@ class WatchRota {
   static Result<std::unique_ptr<WatchRota>> create(uint32_t workers,
                                                    Milliseconds first_rest = kFirstRest);
 
-  // Blocks until `events` is readable (true), or the worker was dismissed and has rested, or
-  // stop() (false: there may be events all the same). Who has rested looks for events then, and
-  // rests again while the one that dismissed it goes on and has no doubts: watching, it would be
-  // woken for the next fault and dismissed anew.
+  // Blocks until `events` is readable (true), or the worker was dismissed and has rested (or need
+  // not any more), or stop() (false: there may be events all the same). Who has rested looks for
+  // events then, and rests again while the one that dismissed it goes on and has no doubts:
+  // watching, it would be woken for the next fault and dismissed anew.
   bool watch(uint32_t worker, int events);
   void won(uint32_t worker, Win win);
   // Among more than one worker.
@@ -68,7 +68,8 @@ class WatchRota {
   std::vector<Doorbell> bells_;  // of each worker
   std::vector<Worker> workers_;
   std::atomic<uint32_t> last_winner_{0};
-  // In a row, of the last winner, while it has good reason to think that no other is needed; or 0.
+  // In a row, of the last winner, from when it had good reason to think that no other is needed
+  // until it had doubts; or 0.
   std::atomic<uint32_t> sole_wins_{0};
   std::atomic<bool> stopped_{false};
 };

@@ -349,7 +349,7 @@ TEST(Pager, BudgetFullAndNothingToBorrowEndsInSigbusNotInAHang) {
 
 TEST(Pager, PagesThatAreNeededAfterAllAreNotEvicted) {
   for (const bool in_thread : {false, true}) {
-    Rig rig({.resolve_in_thread = in_thread});
+    Rig rig({.resolve_in_thread = in_thread, .fault_deadline = Seconds(3600)});
     for (uint64_t page = 0; page < 200; ++page) {
       if (in_thread)
         rig.pager().resolve(

@@ -45,13 +45,13 @@ class RunDirectoryTest : public testing::Test {
       (void)!::write(made[1], &result, 1);
       ::pause();
     }
+    ::close(made[1]);
     char result = 0;
     EXPECT_EQ(::read(made[0], &result, 1), 1);
     EXPECT_EQ(result, 'y');
     ::kill(child, SIGKILL);
     EXPECT_EQ(::waitpid(child, nullptr, 0), child);
     ::close(made[0]);
-    ::close(made[1]);
   }
 
   std::string place_;
@@ -71,7 +71,7 @@ TEST_F(RunDirectoryTest, IsGoneWithTheObject) {
 TEST_F(RunDirectoryTest, TheNextOneRemovesWhatAKilledProcessLeftAndNothingElse) {
   leave_behind();
   EXPECT_EQ(entries(), 1U);
-  fs::create_directory(place_ + "/farpage-other");
+  fs::create_directories(place_ + "/farpage-run-results/of-the-user");
   const Result<RunDirectory> first = RunDirectory::create();
   ASSERT_TRUE(first);
   EXPECT_EQ(entries(), 2U);

@@ -75,6 +75,13 @@ TEST(Budget, EvictorIsWokenByPressure) {
   EXPECT_EQ(budget.used(), 3U);
 }
 
+TEST(Budget, WhatHappensBeforeTheEvictorSleepsEndsItsSleep) {
+  Budget budget(4, 50, 25);
+  const uint32_t seen = budget.pressure_seen();
+  budget.interrupt();
+  budget.wait_for_pressure(seen, Seconds(3600));  // would take so long
+}
+
 TEST(Budget, EvictorSleepsOnWhereOthersEvictUntilThatIsNotEnough) {
   Budget budget(10, 50, 40, 80);
   for (int i = 0; i < 6; ++i) EXPECT_TRUE(budget.try_take());
