@@ -17,8 +17,7 @@ inline constexpr uint32_t kPagesPerBlock = 512;
 
 // Threads: any; no locks.
 // Invariants (page_table_invariants.cc checks them on a quiet table):
-//  1. each change of a word is an edge of the diagram in page_state.h, or of its passes alone, or
-//  of
+//  1. each change of a word is an edge of the diagram in page_state.h, or one of its passes or of
 //     kAwaited alone;
 //  2. a block's count is the number of its pages that are resident;
 //  3. no page has more passes than eviction_hand.h gives;

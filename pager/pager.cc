@@ -120,7 +120,8 @@ class PagerThreads final : public Pager, private LayerOwner {
       workers_.push_back(std::make_unique<FaultWorker>(core_, ports, trends_, *parts_.rota, i,
                                                        pin ? cpus[i % cpus.size()] : -1));
     }
-    readahead_ = std::make_unique<Readahead>(core_);
+    // Where threads resolve their own faults, whoever reads the window for the pager gets nothing.
+    if (!parts_.options.resolve_in_thread) readahead_ = std::make_unique<Readahead>(core_);
     started_.store(true, std::memory_order_release);
   }
 
@@ -136,14 +137,14 @@ class PagerThreads final : public Pager, private LayerOwner {
   void unpin(uffd::PageRun run) override { parts_.pins.unpin(run); }
 
   void evict_soon(uffd::PageRun run) override {
-    readahead_->forget(run);
+    if (readahead_) readahead_->forget(run);
     core_.cold.forget(run);  // asked for again and again, it is one wish
     core_.cold.push(run);
     budget_.interrupt();
   }
   void bring_in_soon(uffd::PageRun run) override {
     core_.cold.forget(run);
-    if (!parts_.options.resolve_in_thread) readahead_->request(run);
+    if (readahead_) readahead_->request(run);
   }
   void expect_access(uffd::PageRun run, AccessPattern pattern) override {
     parts_.access.set(run, pattern);
@@ -325,7 +326,7 @@ class PagerThreads final : public Pager, private LayerOwner {
   std::vector<std::unique_ptr<FaultWorker>> workers_;
   std::array<std::atomic_flag, kMaxWorkers> taken_{};  // by a thread in resolve()
   std::unique_ptr<Evictor> evictor_;
-  std::unique_ptr<Readahead> readahead_;
+  std::unique_ptr<Readahead> readahead_;  // none with resolve_in_thread
 };
 
 }  // namespace

@@ -19,18 +19,18 @@ TEST(Stop, WaitsForTheEvictorThatWaitsForAFaultWorker) {
   fill(rig, kEvicted.value, 1);
   ASSERT_TRUE(comes_true([&] { return rig.stats().faults_zero == 1; }));
 
-  std::atomic<bool> protected_{false};
+  std::atomic<bool> is_protected{false};
   std::atomic<bool> stopping{false};
   std::atomic<bool> dropped{false};
   space->interrupt(InterruptedSpace::Call::kProtect, kEvicted, [&] {
-    protected_.store(true);
+    is_protected.store(true);
     while (!stopping.load()) std::this_thread::yield();
     // Long enough for a fault worker that is told to end to have ended.
     std::this_thread::sleep_for(Milliseconds(300));
     dropped.store(::madvise(rig.bytes(kEvicted.value), kPageBytes, MADV_DONTNEED) == 0);
   });
   rig.pager().evict_soon({kEvicted, 1});
-  ASSERT_TRUE(comes_true([&] { return protected_.load(); }));
+  ASSERT_TRUE(comes_true([&] { return is_protected.load(); }));
   stopping.store(true);
   rig.stop();  // would not return
   EXPECT_TRUE(dropped);
