@@ -1,6 +1,7 @@
 #include "pager/eviction_batch.h"
 
 #include <algorithm>
+#include <thread>
 
 #include "base/check.h"
 
@@ -18,19 +19,37 @@ bool EvictionBatch::begin(Size most) {
   picked_at_ = SteadyClock::read();
   pick();
   if (!active()) return false;
+  give_way();
   protect();
+  give_way();
   closing_ = false;
   posted_at_ = SteadyClock::read();
   run_count_ = 0;
   copied_ = 0;
   // What was copied out is sent while it is in the cache.
-  for (size_t first = 0; first < count_; first += kPagesOfCopy) {
-    const size_t end = std::min(first + kPagesOfCopy, count_);
+  for (size_t first = 0, end = 0; first < count_; first = end) {
+    end = step_end(first);
     copy_out(first, end);
     build_runs(first, end);
     (void)post_runs();
+    give_way();
   }
   return true;
+}
+
+size_t EvictionBatch::step_end(size_t first) const {
+  const size_t most = std::min(first + kPagesOfStep, count_);
+  size_t end = first + 1;
+  for (uint32_t spans = 1; end < most; ++end)
+    if (victims_[end].page.value != victims_[end - 1].page.value + 1 && ++spans > most_.step_spans)
+      break;
+  return end;
+}
+
+// Where threads resolve their own faults, whoever gets the CPU could not help: this is its turn.
+void EvictionBatch::give_way() const {
+  if (most_.gives_way && !core_.options.resolve_in_thread && !core_.budget.has_waiters())
+    std::this_thread::yield();
 }
 
 // What the target has called cold, of one run for each batch, so that victims stay in order.
@@ -121,7 +140,7 @@ void EvictionBatch::protect_run(PageIndex first, uint32_t pages) {
 
 // Phase 2: the dirty ones of these victims, packed, in address order.
 void EvictionBatch::copy_out(size_t first, size_t end) {
-  std::array<PageIndex, kPagesOfCopy> pages;
+  std::array<PageIndex, kPagesOfStep> pages;
   size_t copied = 0;
   for (size_t i = first; i < end; ++i) {
     Victim& victim = victims_[i];

@@ -39,12 +39,14 @@ class EvictionBatch {
   struct Size {
     uint32_t pages;
     uint32_t spans;
+    uint32_t step_spans;  // copied out and posted before the next are
+    bool gives_way;  // its CPU, after each step, to a fault worker, while nobody waits for room
     constexpr bool is_reached(size_t with_pages, uint32_t with_spans) const {
       return with_pages >= pages || with_spans >= spans;
     }
   };
-  static constexpr Size kSmall{kMaxPages, 32};
-  static constexpr Size kLarge{kMaxPages, kMaxPages};
+  static constexpr Size kSmall{kMaxPages, 32, 8, true};
+  static constexpr Size kLarge{kMaxPages, kMaxPages, 64, false};
   // Takes as many victims, and posts what has to be written. False: there is nothing to take. Only
   // while none is active.
   bool begin(Size most);
@@ -76,7 +78,17 @@ class EvictionBatch {
     bool in_flight = false;
     bool done = false;
   };
-  static constexpr size_t kPagesOfCopy = 64;
+  // In one call of a channel. With its header each is two segments over TCP, which sends 128 of
+  // them in one system call.
+  static constexpr size_t kMaxPosting = 64;
+  // WRITEs to one node, in the order of the runs.
+  struct Posting {
+    rdma::Channel* channel = nullptr;
+    NodeIndex node;
+    size_t count = 0;
+    std::array<rdma::Operation, kMaxPosting> operations;
+  };
+  static constexpr size_t kPagesOfStep = 64;
   static constexpr size_t kMaxRuns = size_t{kMaxPages} * coordinator::kMaxReplicas;
 
   // The phases of one batch.
@@ -85,6 +97,8 @@ class EvictionBatch {
   void pick_from_block();
   // With the family's mutex held, which may be let go and taken again.
   bool try_take(PageIndex page, PageWord word, std::unique_lock<std::mutex>& family_lock);
+  size_t step_end(size_t first) const;
+  void give_way() const;
   bool is_full() const { return most_.is_reached(count_, spans_); }
   void protect();  // 1
   void protect_run(PageIndex first, uint32_t pages);
@@ -93,6 +107,9 @@ class EvictionBatch {
   void note_zero_pages(size_t first, size_t end);
   void build_runs(size_t first, size_t end);  // 3
   size_t post_runs();
+  rdma::Operation write_of(size_t index, const ReplicaLease& replica, RemoteKey key,
+                           const rdma::Channel& channel) const;
+  size_t post_gathered();
   size_t take_completions();  // 4
   void expire_replicas();
   void fail_run(WriteRun& run, const char* why);
@@ -129,6 +146,7 @@ class EvictionBatch {
   Size most_{};         // this time
   std::array<WriteRun, kMaxRuns> runs_;
   size_t run_count_ = 0;
+  Posting posting_;
   size_t copied_ = 0;  // pages, into the buffer
   Instant picked_at_{0};
   Instant posted_at_{0};

@@ -119,42 +119,73 @@ void EvictionBatch::finish() {
   }
 }
 
+// Neighbouring runs that go to the same node go there in one call: over TCP each costs more than
+// the page in it. What is gathered is posted before its channel is asked for again: a channel may
+// break when it is posted to, and be gone then.
 size_t EvictionBatch::post_runs() {
   size_t posted = 0;
-  for (size_t i = 0; i < run_count_; ++i) {
-    WriteRun& run = runs_[i];
-    if (run.done || run.in_flight) continue;
-    const ReplicaLease& replica = replica_of(run);
-    if (replica.lost.load(std::memory_order_acquire)) {
-      run.done = true;  // the bits stay: drop() keeps pages that nobody acknowledged
-      ++posted;
-      continue;
+  for (uint32_t replica = 0; replica < coordinator::kMaxReplicas; ++replica) {
+    for (size_t i = 0; i < run_count_; ++i) {
+      WriteRun& run = runs_[i];
+      if (run.replica != replica || run.done || run.in_flight) continue;
+      const ReplicaLease& lease = replica_of(run);
+      if (lease.lost.load(std::memory_order_acquire)) {
+        run.done = true;  // the bits stay: drop() keeps pages that nobody acknowledged
+        ++posted;
+        continue;
+      }
+      WriteWindow& window = window_of(lease);
+      if (run.count > window.pages()) shorten(run, window.pages());
+      if (!window.admits(run.count)) continue;
+      rdma::Channel* channel = port_.channel(lease.node);
+      if (channel == nullptr) continue;
+      const auto& key = lease.keys[static_cast<size_t>(channel->kind())];
+      if (!key) continue;
+      if (posting_.channel != channel) {
+        posted += post_gathered();
+        posting_.channel = channel;
+        posting_.node = lease.node;
+      }
+      window.posted(run.count);
+      posting_.operations[posting_.count++] = write_of(i, lease, *key, *channel);
+      if (posting_.count == posting_.operations.size()) posted += post_gathered();
     }
-    WriteWindow& window = window_of(replica);
-    if (run.count > window.pages()) shorten(run, window.pages());
-    if (!window.admits(run.count)) continue;
-    rdma::Channel* channel = port_.channel(replica.node);
-    if (channel == nullptr) continue;
-    const auto& key = replica.keys[static_cast<size_t>(channel->kind())];
-    if (!key) continue;
-    const Victim& first = victims_[run.first];
-    FARPAGE_CHECK(channel->limits().operation_bytes >= kMaxRunPages * kPageBytes,
-                  "operations of at most %u bytes", channel->limits().operation_bytes);
-    const rdma::Operation operation{
-        .kind = rdma::OperationKind::kWrite,
-        .local = port_.buffer().subspan(static_cast<size_t>(first.buffer) * kPageBytes,
-                                        run.count * kPageBytes),
-        .remote = core_.leases_of(first.word).address_of(replica, first.page),
-        .key = *key,
-        .generation = replica.generation,
-        .token = i};
-    if (channel->post({&operation, 1}) == 0) continue;
-    port_.posted(replica.node, 1);
-    window.posted(run.count);
-    run.in_flight = true;
-    ++posted;
   }
-  return posted;
+  return posted + post_gathered();
+}
+
+rdma::Operation EvictionBatch::write_of(size_t index, const ReplicaLease& replica, RemoteKey key,
+                                        const rdma::Channel& channel) const {
+  const WriteRun& run = runs_[index];
+  const Victim& first = victims_[run.first];
+  FARPAGE_CHECK(channel.limits().operation_bytes >= kMaxRunPages * kPageBytes,
+                "operations of at most %u bytes", channel.limits().operation_bytes);
+  return {.kind = rdma::OperationKind::kWrite,
+          .local = port_.buffer().subspan(static_cast<size_t>(first.buffer) * kPageBytes,
+                                          run.count * kPageBytes),
+          .remote = core_.leases_of(first.word).address_of(replica, first.page),
+          .key = key,
+          .generation = replica.generation,
+          .token = index};
+}
+
+// The channel takes the first of them, as many as it has room for; the others have another turn.
+size_t EvictionBatch::post_gathered() {
+  if (posting_.count == 0) return 0;
+  const auto operations = std::span(posting_.operations).first(posting_.count);
+  posting_.count = 0;
+  // It may be gone, and another one in its place, when this is called again.
+  const size_t accepted = std::exchange(posting_.channel, nullptr)->post(operations);
+  port_.posted(posting_.node, static_cast<uint32_t>(accepted));
+  for (size_t i = 0; i < operations.size(); ++i) {
+    WriteRun& run = runs_[operations[i].token];
+    if (i < accepted) {
+      run.in_flight = true;
+    } else {
+      windows_[posting_.node.value].not_posted(run.count);
+    }
+  }
+  return accepted;
 }
 
 size_t EvictionBatch::take_completions() {

@@ -4,6 +4,7 @@
 #include <pthread.h>
 #include <sched.h>
 
+#include <utility>
 #include <variant>
 
 #include "base/log.h"
@@ -55,6 +56,7 @@ void FaultWorker::run(int cpu) {
   if (cpu >= 0) pin_this_thread(cpu);
   while (!core_.workers_stopping.load(std::memory_order_acquire)) {
     const size_t events = read_and_handle();
+    if (std::exchange(reads_first_, false)) runs_in_wake_ = events > 0;
     fetcher_.post_queued();
     const bool fetched = fetcher_.progress();
     const bool prefetched = prefetcher_.progress();
@@ -72,11 +74,18 @@ void FaultWorker::run(int cpu) {
 }
 
 // On one CPU, whoever was woken runs while this thread yields, and its next fault is there when it
-// goes on: a poll() would only be on its way.
+// goes on: a poll() would only be on its way. Where the scheduler lets it run before the waking
+// call returns, that fault is there now, and who yields lets others go ahead of it. (Where idle
+// CPUs poll, a fault that is there may as well be that of a thread on another CPU.)
 void FaultWorker::wait_for_next(bool resolved) {
   if (rota_->shared()) {
     const Instant now = SteadyClock::read();
-    if (resolved) resolved_at_ = now;
+    if (resolved) {
+      resolved_at_ = now;
+      const bool idle_cpus_poll = core_.options.channel.poll_mode == rdma::PollMode::kBusy;
+      reads_first_ = !idle_cpus_poll && (runs_in_wake_ || ++since_probe_ % kYieldsToProbe == 0);
+      if (reads_first_) return;
+    }
     if (now - resolved_at_ < look_for_next_) {
       ::sched_yield();
       return;

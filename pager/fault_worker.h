@@ -54,6 +54,7 @@ class FaultWorker {
   // them costs nothing, and that is what busy is for.
   static constexpr Nanoseconds kAdaptiveLook = std::chrono::microseconds(10);
   static constexpr Nanoseconds kBusyLook = Milliseconds(1);
+  static constexpr uint32_t kYieldsToProbe = 16;     // for a fault that came before the yield
   static constexpr uint64_t kWindowsInBudget = 128;  // of those that are fetched ahead
   static constexpr Nanoseconds kRoomWait = Milliseconds(1);
   static constexpr size_t kMaxParked = 64;
@@ -100,6 +101,10 @@ class FaultWorker {
   Instant idle_since_{0};
   Nanoseconds look_for_next_{0};
   Instant resolved_at_{0};
+  // The thread that it woke last had faulted again before the waking call returned.
+  bool runs_in_wake_ = false;
+  bool reads_first_ = false;  // before it yields, this time
+  uint32_t since_probe_ = 0;  // faults after which it yielded
   std::jthread thread_;
 };
 

@@ -20,6 +20,8 @@ class WriteWindow {
   bool admits(uint32_t count) const { return in_flight_ + count <= pages_; }
 
   void posted(uint32_t count) { in_flight_ += count; }
+  // The channel did not take them after all: they have neither passed nor failed.
+  void not_posted(uint32_t count) { in_flight_ -= count; }
   void acknowledged(uint32_t count) {
     in_flight_ -= count;
     passed_ += count;

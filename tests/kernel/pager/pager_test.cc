@@ -45,6 +45,34 @@ TEST_P(PagerOver, EveryByteComesBackAfterEviction) {
   EXPECT_EQ(stats.faults_failed, 0U);
 }
 
+// Each page is a WRITE of its own to each node, and a channel takes three of them at a time.
+TEST_P(PagerOver, ScatteredPagesLeaveOverChannelsThatTakeAFewAtOnce) {
+  Rig rig({.transport = GetParam(), .replicas = 2, .nodes = 2, .operations_in_flight = 3});
+  for (uint64_t page = 0; page < rig.pages(); page += 2) fill(rig, page, 1);
+  for (uint64_t page = 0; page < rig.pages(); page += 2) ASSERT_TRUE(holds(rig, page, 1)) << page;
+  const PagerStats stats = rig.stats();
+  EXPECT_GE(stats.writes, 2 * stats.evicted_written);
+  EXPECT_GE(stats.evicted_written, rig.pages() / 2 - 1024);
+  EXPECT_EQ(stats.write_failures, 0U);
+  EXPECT_EQ(stats.faults_failed, 0U);
+  EXPECT_TRUE(comes_true([&] { return rig.pager().check_invariants().has_value(); }));
+}
+
+// 128 WRITEs, more than a channel is given at once, to one that breaks when it is given the first.
+TEST_P(PagerOver, ScatteredPagesStayWhenTheirNodeDiesBeforeTheyAreSent) {
+  Rig rig({.transport = GetParam(), .local_pages = 4096});
+  for (uint64_t page = 0; page < rig.pages(); page += 2) fill(rig, page, 1);
+  const uint64_t slabs = rig.pages() * kPageBytes / kTestSlabBytes;
+  ASSERT_TRUE(comes_true([&] { return rig.stats().leased_slabs == slabs; }));
+  rig.pager().evict_soon({PageIndex{0}, 256});
+  ASSERT_TRUE(comes_true([&] { return rig.stats().away_pages == 128; }));
+  rig.node(0).kill();
+  rig.pager().evict_soon({PageIndex{256}, 256});
+  ASSERT_TRUE(comes_true([&] { return rig.stats().channels_broken > 0; }));
+  for (uint64_t page = 256; page < rig.pages(); page += 2) ASSERT_TRUE(holds(rig, page, 1)) << page;
+  EXPECT_TRUE(comes_true([&] { return rig.pager().check_invariants().has_value(); }));
+}
+
 TEST_P(PagerOver, RandomReadsAndWritesOfManyThreadsSeeTheirOwnLastWrites) {
   constexpr uint64_t kSeed = 20261121;
   SCOPED_TRACE(testing::Message() << "seed " << kSeed);

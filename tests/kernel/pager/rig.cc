@@ -241,6 +241,7 @@ Rig::Rig(const RigOptions& options)
   pager_options.workers = options.workers;
   pager_options.pin_workers = false;
   pager_options.prefetch_depth = options.prefetch_depth;
+  pager_options.channel.operations_in_flight = options.operations_in_flight;
   pager_options.fault_deadline = options.fault_deadline;
   pager_options.fork = options.fork;
   pager_options.channel.operation_timeout = Milliseconds(500);

@@ -104,8 +104,9 @@ struct RigOptions {
   uint32_t nodes = 1;
   uint32_t workers = 2;
   uint32_t prefetch_depth = 0;
-  bool resolve_in_thread = false;  // and the test calls Pager::resolve()
-  int broken_calls = 0;            // to the coordinator, at the start
+  uint32_t operations_in_flight = 64;  // of each channel
+  bool resolve_in_thread = false;      // and the test calls Pager::resolve()
+  int broken_calls = 0;                // to the coordinator, at the start
   Milliseconds fault_deadline{3000};
   ForkMode fork = ForkMode::kRefuse;
   rdma::LoopOptions loop;

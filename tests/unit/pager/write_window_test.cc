@@ -12,6 +12,15 @@ TEST(WriteWindow, AdmitsUpToItsLimit) {
   EXPECT_FALSE(window.admits(65));
 }
 
+TEST(WriteWindow, WhatTheChannelDidNotTakeIsNoFailure) {
+  WriteWindow window(256);
+  window.posted(256);
+  window.not_posted(64);
+  EXPECT_EQ(window.pages(), 256U);
+  EXPECT_TRUE(window.admits(64));
+  EXPECT_FALSE(window.admits(65));
+}
+
 TEST(WriteWindow, AFailureHalvesWhatWasInFlight) {
   WriteWindow window(256);
   window.posted(64);
