@@ -16,6 +16,7 @@ bool EvictionBatch::begin(Size most) {
   FARPAGE_CHECK(!active(), "%zu pages are still on their way", count_);
   most_ = most;
   spans_ = 0;
+  taken_back_ = 0;
   picked_at_ = SteadyClock::read();
   pick();
   if (!active()) return false;
@@ -39,16 +40,17 @@ bool EvictionBatch::begin(Size most) {
 
 size_t EvictionBatch::step_end(size_t first) const {
   const size_t most = std::min(first + kPagesOfStep, count_);
+  const uint32_t most_spans = most_.step_spans > 0 ? most_.step_spans : kMaxPages;
   size_t end = first + 1;
   for (uint32_t spans = 1; end < most; ++end)
-    if (victims_[end].page.value != victims_[end - 1].page.value + 1 && ++spans > most_.step_spans)
+    if (victims_[end].page.value != victims_[end - 1].page.value + 1 && ++spans > most_spans)
       break;
   return end;
 }
 
 // Where threads resolve their own faults, whoever gets the CPU could not help: this is its turn.
 void EvictionBatch::give_way() const {
-  if (most_.gives_way && !core_.options.resolve_in_thread && !core_.budget.has_waiters())
+  if (most_.step_spans > 0 && !core_.options.resolve_in_thread && !core_.budget.has_waiters())
     std::this_thread::yield();
 }
 
@@ -190,7 +192,10 @@ void EvictionBatch::note_zero_pages(size_t first, size_t end) {
 void EvictionBatch::keep_or_forget(Victim& victim) {
   victim.keep = true;
   const PageWord held = victim.word.to(PageState::kFetching);
-  if (!core_.table.transition(victim.page, victim.word, held)) return;  // written, or given up
+  if (!core_.table.transition(victim.page, victim.word, held)) {
+    ++taken_back_;
+    return;
+  }
   const uffd::ZeroResult zero = core_.space.zero({victim.page, 1}, uffd::ZeroFrames::kShared);
   const bool gone = zero.outcome == uffd::Outcome::kUnmapped;
   core_.end_fetching(victim.page, held, held.to(gone ? PageState::kEmpty : PageState::kDirty));
@@ -201,7 +206,7 @@ void EvictionBatch::keep_or_forget(Victim& victim) {
 
 void EvictionBatch::keep_resident(Victim& victim, PageState state) {
   victim.keep = true;
-  (void)core_.table.transition(victim.page, victim.word, victim.word.to(state));
+  if (!core_.table.transition(victim.page, victim.word, victim.word.to(state))) ++taken_back_;
 }
 
 }  // namespace farpage::pager

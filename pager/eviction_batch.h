@@ -39,14 +39,15 @@ class EvictionBatch {
   struct Size {
     uint32_t pages;
     uint32_t spans;
-    uint32_t step_spans;  // copied out and posted before the next are
-    bool gives_way;  // its CPU, after each step, to a fault worker, while nobody waits for room
+    // Copied out and posted in one step. After each it gives its CPU to a fault worker, while nobody
+    // waits for room. 0: it never does.
+    uint32_t step_spans;
     constexpr bool is_reached(size_t with_pages, uint32_t with_spans) const {
       return with_pages >= pages || with_spans >= spans;
     }
   };
-  static constexpr Size kSmall{kMaxPages, 32, 8, true};
-  static constexpr Size kLarge{kMaxPages, kMaxPages, 64, false};
+  static constexpr Size kSmall{kMaxPages, 32, 8};
+  static constexpr Size kLarge{kMaxPages, kMaxPages, 0};
   // Takes as many victims, and posts what has to be written. False: there is nothing to take. Only
   // while none is active.
   bool begin(Size most);
@@ -57,6 +58,8 @@ class EvictionBatch {
   void finish();
   // Pages that the last batch has made room of.
   uint64_t freed() const { return freed_; }
+  // It has freed nothing, and that is not because the program has written or given up all of it.
+  bool stuck() const { return freed_ == 0 && taken_back_ < taken_; }
 
   const EvictorStats& stats() const { return stats_; }
 
@@ -119,7 +122,7 @@ class EvictionBatch {
   bool all_done() const;
   bool any_in_flight() const;
   bool any_safe() const;
-  bool too_late() const;
+  bool too_late(bool moved) const;
   void drop();  // 5
   bool is_safe(const Victim& victim) const;
   void finish_drop(std::span<const uffd::PageRun> spans, std::span<uffd::DropResult> results);
@@ -152,6 +155,8 @@ class EvictionBatch {
   Instant posted_at_{0};
   bool closing_ = false;  // no more is posted: it ends with what it has
   uint64_t freed_ = 0;
+  uint64_t taken_ = 0;                                // by the last batch
+  uint64_t taken_back_ = 0;                           // of these, by the program
   uint64_t forgotten_ = 0;                            // of the pages under way
   std::vector<WriteWindow> windows_;                  // of each node
   std::array<Instant, kMaxNodes> acknowledged_at_{};  // by each node, last

@@ -15,9 +15,12 @@ namespace {
 // it is given up, and the page lives on with the others.
 constexpr Nanoseconds kReplicaPatience = Seconds(1);
 constexpr uint32_t kMaxRunPages = 64;
-// Part of the fault deadline after which a slow batch ends with what it has. Whoever waits for room
+// Part of the fault deadline after which a batch ends with what it has. Whoever waits for room
 // shall see several batches end before its own deadline.
 constexpr int64_t kBatchesInADeadline = 4;
+// So long a batch of which nothing may leave waits for nodes that cannot be reached, while somebody
+// waits for room: the next one may have what may.
+constexpr Milliseconds kNothingSafe{50};
 
 }  // namespace
 
@@ -67,8 +70,9 @@ bool EvictionBatch::all_done() const {
 }
 
 bool EvictionBatch::any_safe() const {
-  return std::ranges::any_of(
-      runs(), [this](const WriteRun& run) { return run.done && is_safe(victims_[run.first]); });
+  return std::ranges::any_of(std::span(victims_).first(count_), [this](const Victim& victim) {
+    return !victim.keep && is_safe(victim);
+  });
 }
 
 bool EvictionBatch::any_in_flight() const {
@@ -76,12 +80,13 @@ bool EvictionBatch::any_in_flight() const {
 }
 
 // A batch that takes long makes room with what is acknowledged; the rest stays, and its turn comes
-// again.
-bool EvictionBatch::too_late() const {
+// again. Where somebody waits for room, it does not wait for nodes that cannot be reached now.
+bool EvictionBatch::too_late(bool moved) const {
+  if (core_.stopping.load(std::memory_order_acquire)) return true;
   const Nanoseconds taken = SteadyClock::read() - posted_at_;
-  const Nanoseconds deadline = core_.options.fault_deadline;
-  return taken > deadline || (taken > deadline / kBatchesInADeadline && any_safe()) ||
-         core_.stopping.load(std::memory_order_acquire);
+  if (taken > core_.options.fault_deadline / kBatchesInADeadline) return true;
+  if (moved || !core_.budget.has_waiters() || any_in_flight()) return false;
+  return taken > kNothingSafe || any_safe();
 }
 
 // Phases 3 to 5: runs are posted as far as the channels take them; what fails is tried again until
@@ -92,7 +97,7 @@ EvictionBatch::Turn EvictionBatch::advance() {
   const size_t moved = (closing_ ? 0 : post_runs()) + take_completions();
   if (!closing_ && !all_done()) {
     if (moved == 0) expire_replicas();
-    closing_ = too_late();
+    closing_ = too_late(moved > 0);
     if (!closing_) return moved > 0 ? Turn::kMoved : Turn::kWaiting;
   }
   if (any_in_flight()) return Turn::kWaiting;
@@ -100,7 +105,7 @@ EvictionBatch::Turn EvictionBatch::advance() {
   freed_ = std::exchange(forgotten_, 0);
   for (size_t i = 0; i < count_; ++i)
     if (!victims_[i].keep) ++freed_;
-  count_ = 0;
+  taken_ = std::exchange(count_, 0);
   stats_.batches.add();
   stats_.batch_ns.record(static_cast<uint64_t>((SteadyClock::read() - picked_at_).count()));
   return Turn::kEnded;
@@ -283,6 +288,7 @@ void EvictionBatch::drop() {
     const PageWord dropping = victim.word.to(PageState::kDropping, flags);
     if (!core_.table.transition(victim.page, victim.word, dropping)) {
       victim.keep = true;  // written, or given up by the target
+      ++taken_back_;
       stats_.pages_cancelled.add();
       continue;
     }

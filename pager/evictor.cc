@@ -105,7 +105,6 @@ void Evictor::rest() {
 
 bool Evictor::evict_batch() {
   const std::lock_guard turn(turn_);
-  const Instant since = SteadyClock::read();
   batch_.finish();  // what somebody has begun
   // Nothing: everything resident is pinned, in use by fault workers, or in slabs without a lease;
   // or nothing was left of what is cold.
@@ -117,9 +116,9 @@ bool Evictor::evict_batch() {
     stuck_batches_ = 0;
     return true;
   }
-  const bool slow = SteadyClock::read() - since >= kSlowBatch;
-  const bool first = ++stuck_batches_ == (slow ? 1 : kStuckBatches);
-  if ((first || stuck_batches_ % 1000 == 0) && core_.space.alive())
+  if (!batch_.stuck()) return true;
+  const bool ends = core_.stopping.load(std::memory_order_acquire) || !core_.space.alive();
+  if ((++stuck_batches_ == 1 || stuck_batches_ % 1000 == 0) && !ends)
     log::warn("pager: eviction_stuck batches={} resident_pages={}", stuck_batches_,
               core_.budget.used());
   return false;

@@ -32,13 +32,9 @@ class Evictor {
 
  private:
   // A thread that helps is kept from its own work so long.
-  static constexpr EvictionBatch::Size kHelp{16, 16, 16, false};
+  static constexpr EvictionBatch::Size kHelp{16, 16, 0};
   // Where nothing can be evicted, before it is tried again.
   static constexpr Milliseconds kRest{1};
-  // In a row that freed nothing, before a word is said of it: the program may have written or given
-  // up all of one. A slow one waited for nodes in vain, and is spoken of at once.
-  static constexpr size_t kStuckBatches = 16;
-  static constexpr Milliseconds kSlowBatch{50};
   // What a thread that helps has begun rests half-way for so long at most, if it faults no more.
   static constexpr Milliseconds kHelpersRest{100};
   // All that this thread waits for wakes it. Each waking that finds nothing would cost some fault a

@@ -188,24 +188,30 @@ uint64_t region_bytes(const BenchOptions& options) {
   return bytes * kRoomPercent / 100 + options.threads * options.max_value_bytes + kSpareBytes;
 }
 
-farpage::RegionResult<BenchResult> run_bench(const BenchOptions& options, farpage::Region& region) {
+farpage::RegionResult<BenchResult> run_bench(
+    const BenchOptions& options, farpage::Region& region,
+    const std::function<void(const std::string& phase)>& begins) {
   const SteadyClock clock;
   farpage::RegionMemory memory(region);
   BenchResult result;
   Workers workers;
   for (uint32_t i = 0; i < options.threads; ++i)
     workers.push_back(std::make_unique<Worker>(memory, clock, options, i));
-  result.phases.push_back(run_phase("fill", workers, &Worker::fill));
+  const auto run = [&](const std::string& name, void (Worker::*phase)()) {
+    begins(name);
+    result.phases.push_back(run_phase(name, workers, phase));
+  };
+  run("fill", &Worker::fill);
   for (const auto& worker : workers) {
     if (!worker->problem().empty())
       return farpage::RegionError{farpage::RegionErrorCode::kExhausted, worker->problem()};
     result.value_bytes += worker->value_bytes();
   }
-  result.phases.push_back(run_phase("warm-up", workers, &Worker::warm_up));
-  result.phases.push_back(run_phase("read", workers, &Worker::read));
-  result.phases.push_back(run_phase("verify", workers, &Worker::verify));
+  run("warm-up", &Worker::warm_up);
+  run("read", &Worker::read);
+  run("verify", &Worker::verify);
   result.after_verify = region.stats();
-  result.phases.push_back(run_phase("delete", workers, &Worker::remove));
+  run("delete", &Worker::remove);
   result.allocated_after_delete = memory.stats().allocated_bytes;
   return result;
 }

@@ -19,7 +19,10 @@ int fail(int status, const std::string& text) {
 }
 
 int run_bench(const kv::Options& options, farpage::Region& region) {
-  const auto result = kv::run_bench(options.bench, region);
+  const auto say = [](const std::string& phase) {
+    std::fprintf(stderr, "kv: %s ...\n", phase.c_str());
+  };
+  const auto result = kv::run_bench(options.bench, region, say);
   if (!result) return fail(kExitFailed, result.error().message);
   const std::string report = options.json ? kv::format_json(*result) : kv::format_text(*result);
   std::fputs(report.c_str(), stdout);

@@ -73,6 +73,22 @@ TEST_P(PagerOver, ScatteredPagesStayWhenTheirNodeDiesBeforeTheyAreSent) {
   EXPECT_TRUE(comes_true([&] { return rig.pager().check_invariants().has_value(); }));
 }
 
+// One in eight of the pages that make room has changed, and its node is waited for until the deadline.
+TEST_P(PagerOver, UnchangedPagesMakeRoomWhileADeadNodeIsWaitedFor) {
+  Rig rig({.transport = GetParam(), .fault_deadline = Seconds(3600)});
+  constexpr uint64_t kFresh = 3584;  // to the end: one slab, of which one page is written at first
+  for (uint64_t page = 0; page <= kFresh; ++page) fill(rig, page, 1);
+  ASSERT_TRUE(comes_true([&] { return rig.stats().leased_slabs == rig.pages() / 512; }));
+  // Backwards, all that is changed leaves, and the first 900 are here in the end.
+  for (uint64_t page = kFresh; page-- > 0;) ASSERT_TRUE(holds(rig, page, 1)) << page;
+  for (uint64_t page = 0; page < 900; page += 8) fill(rig, page, 2);
+  rig.node(0).kill();
+  for (uint64_t page = kFresh + 1; page < rig.pages(); ++page) fill(rig, page, 1);
+  for (uint64_t page = kFresh + 1; page < rig.pages(); ++page)
+    ASSERT_TRUE(holds(rig, page, 1)) << page;
+  EXPECT_EQ(rig.stats().faults_failed, 0U);
+}
+
 TEST_P(PagerOver, RandomReadsAndWritesOfManyThreadsSeeTheirOwnLastWrites) {
   constexpr uint64_t kSeed = 20261121;
   SCOPED_TRACE(testing::Message() << "seed " << kSeed);
