@@ -43,8 +43,7 @@ size_t EvictionBatch::step_end(size_t first) const {
   const uint32_t most_spans = most_.step_spans > 0 ? most_.step_spans : kMaxPages;
   size_t end = first + 1;
   for (uint32_t spans = 1; end < most; ++end)
-    if (victims_[end].page.value != victims_[end - 1].page.value + 1 && ++spans > most_spans)
-      break;
+    if (victims_[end].page.value != victims_[end - 1].page.value + 1 && ++spans > most_spans) break;
   return end;
 }
 

@@ -39,8 +39,8 @@ class EvictionBatch {
   struct Size {
     uint32_t pages;
     uint32_t spans;
-    // Copied out and posted in one step. After each it gives its CPU to a fault worker, while nobody
-    // waits for room. 0: it never does.
+    // Copied out and posted in one step. After each it gives its CPU to a fault worker, while
+    // nobody waits for room. 0: it never does.
     uint32_t step_spans;
     constexpr bool is_reached(size_t with_pages, uint32_t with_spans) const {
       return with_pages >= pages || with_spans >= spans;

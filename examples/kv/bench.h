@@ -33,8 +33,8 @@ struct BenchResult {
 // The region that such a bench needs.
 uint64_t region_bytes(const BenchOptions& options);
 
-// What went wrong before a phase could be measured, or the result. `begins` is told the name of each
-// phase.
+// What went wrong before a phase could be measured, or the result. `begins` is told the name of
+// each phase.
 farpage::RegionResult<BenchResult> run_bench(
     const BenchOptions& options, farpage::Region& region,
     const std::function<void(const std::string& phase)>& begins);

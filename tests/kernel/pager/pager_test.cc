@@ -73,7 +73,8 @@ TEST_P(PagerOver, ScatteredPagesStayWhenTheirNodeDiesBeforeTheyAreSent) {
   EXPECT_TRUE(comes_true([&] { return rig.pager().check_invariants().has_value(); }));
 }
 
-// One in eight of the pages that make room has changed, and its node is waited for until the deadline.
+// One in eight of the pages that make room has changed, and its node is waited for until the
+// deadline.
 TEST_P(PagerOver, UnchangedPagesMakeRoomWhileADeadNodeIsWaitedFor) {
   Rig rig({.transport = GetParam(), .fault_deadline = Seconds(3600)});
   constexpr uint64_t kFresh = 3584;  // to the end: one slab, of which one page is written at first
