@@ -81,6 +81,12 @@ class EvictionBatch {
     bool in_flight = false;
     bool done = false;
   };
+  // For a node to acknowledge something. It may be longer than a batch: those that follow go on
+  // with it.
+  struct NodeWait {
+    Instant since{0};  // it was asked first, or has acknowledged last
+    Instant until{0};  // a batch has wanted it; 0: it owes nothing
+  };
   // In one call of a channel. With its header each is two segments over TCP, which sends 128 of
   // them in one system call.
   static constexpr size_t kMaxPosting = 64;
@@ -134,6 +140,7 @@ class EvictionBatch {
     return core_.leases_of(victim.word).find(victim.page);
   }
   const ReplicaLease& replica_of(const WriteRun& run) const;
+  NodeWait& wait_of(const ReplicaLease& replica) { return waits_[replica.node.value]; }
   WriteWindow& window_of(const ReplicaLease& replica) { return windows_[replica.node.value]; }
   std::span<std::byte> bytes_of(const Victim& victim) const {
     return port_.buffer().subspan(static_cast<size_t>(victim.buffer) * kPageBytes, kPageBytes);
@@ -155,11 +162,11 @@ class EvictionBatch {
   Instant posted_at_{0};
   bool closing_ = false;  // no more is posted: it ends with what it has
   uint64_t freed_ = 0;
-  uint64_t taken_ = 0;                                // by the last batch
-  uint64_t taken_back_ = 0;                           // of these, by the program
-  uint64_t forgotten_ = 0;                            // of the pages under way
-  std::vector<WriteWindow> windows_;                  // of each node
-  std::array<Instant, kMaxNodes> acknowledged_at_{};  // by each node, last
+  uint64_t taken_ = 0;                       // by the last batch
+  uint64_t taken_back_ = 0;                  // of these, by the program
+  uint64_t forgotten_ = 0;                   // of the pages under way
+  std::vector<WriteWindow> windows_;         // of each node
+  std::array<NodeWait, kMaxNodes> waits_{};  // for each node
   EvictionHand hand_;
 };
 

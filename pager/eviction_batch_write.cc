@@ -18,8 +18,8 @@ constexpr uint32_t kMaxRunPages = 64;
 // Part of the fault deadline after which a batch ends with what it has. Whoever waits for room
 // shall see several batches end before its own deadline.
 constexpr int64_t kBatchesInADeadline = 4;
-// So long a batch of which nothing may leave waits for nodes that cannot be reached, while somebody
-// waits for room: the next one may have what may.
+// So long a batch of which nothing may leave waits for channels, while somebody waits for room: the
+// next one may have what may.
 constexpr Milliseconds kNothingSafe{50};
 
 }  // namespace
@@ -49,6 +49,9 @@ void EvictionBatch::build_runs(size_t begin, size_t end) {
     const size_t runs_before = run_count_;
     for (uint32_t replica = 0; replica < lease->replica_count; ++replica) {
       if (lease->replicas[replica].lost.load(std::memory_order_acquire)) continue;
+      NodeWait& wait = wait_of(lease->replicas[replica]);
+      if (posted_at_ - wait.until > kReplicaPatience) wait.since = std::max(wait.since, posted_at_);
+      wait.until = posted_at_;
       for (size_t v = first; v < i; ++v)
         victims_[v].unacked = static_cast<uint8_t>(victims_[v].unacked | (1U << replica));
       runs_[run_count_++] =
@@ -80,7 +83,8 @@ bool EvictionBatch::any_in_flight() const {
 }
 
 // A batch that takes long makes room with what is acknowledged; the rest stays, and its turn comes
-// again. Where somebody waits for room, it does not wait for nodes that cannot be reached now.
+// again. Where somebody waits for room, it does not wait for nodes to which there is no channel
+// now.
 bool EvictionBatch::too_late(bool moved) const {
   if (core_.stopping.load(std::memory_order_acquire)) return true;
   const Nanoseconds taken = SteadyClock::read() - posted_at_;
@@ -101,6 +105,12 @@ EvictionBatch::Turn EvictionBatch::advance() {
     if (!closing_) return moved > 0 ? Turn::kMoved : Turn::kWaiting;
   }
   if (any_in_flight()) return Turn::kWaiting;
+  if (closing_) {
+    expire_replicas();
+    const Instant now = SteadyClock::read();
+    for (const WriteRun& run : runs())
+      if (!run.done) wait_of(replica_of(run)).until = now;
+  }
   drop();
   freed_ = std::exchange(forgotten_, 0);
   for (size_t i = 0; i < count_; ++i)
@@ -125,8 +135,8 @@ void EvictionBatch::finish() {
 }
 
 // Neighbouring runs that go to the same node go there in one call: over TCP each costs more than
-// the page in it. What is gathered is posted before its channel is asked for again: a channel may
-// break when it is posted to, and be gone then.
+// the page in it. What is gathered is posted before a channel is asked for again: that may end one
+// that has broken.
 size_t EvictionBatch::post_runs() {
   size_t posted = 0;
   for (uint32_t replica = 0; replica < coordinator::kMaxReplicas; ++replica) {
@@ -142,17 +152,16 @@ size_t EvictionBatch::post_runs() {
       WriteWindow& window = window_of(lease);
       if (run.count > window.pages()) shorten(run, window.pages());
       if (!window.admits(run.count)) continue;
-      rdma::Channel* channel = port_.channel(lease.node);
-      if (channel == nullptr) continue;
-      const auto& key = lease.keys[static_cast<size_t>(channel->kind())];
-      if (!key) continue;
-      if (posting_.channel != channel) {
+      if (posting_.count == 0 || posting_.node != lease.node) {
         posted += post_gathered();
-        posting_.channel = channel;
+        posting_.channel = port_.channel(lease.node);
         posting_.node = lease.node;
       }
+      if (posting_.channel == nullptr) continue;
+      const auto& key = lease.keys[static_cast<size_t>(posting_.channel->kind())];
+      if (!key) continue;
       window.posted(run.count);
-      posting_.operations[posting_.count++] = write_of(i, lease, *key, *channel);
+      posting_.operations[posting_.count++] = write_of(i, lease, *key, *posting_.channel);
       if (posting_.count == posting_.operations.size()) posted += post_gathered();
     }
   }
@@ -179,8 +188,7 @@ size_t EvictionBatch::post_gathered() {
   if (posting_.count == 0) return 0;
   const auto operations = std::span(posting_.operations).first(posting_.count);
   posting_.count = 0;
-  // It may be gone, and another one in its place, when this is called again.
-  const size_t accepted = std::exchange(posting_.channel, nullptr)->post(operations);
+  const size_t accepted = posting_.channel->post(operations);
   port_.posted(posting_.node, static_cast<uint32_t>(accepted));
   for (size_t i = 0; i < operations.size(); ++i) {
     WriteRun& run = runs_[operations[i].token];
@@ -221,7 +229,7 @@ void EvictionBatch::shorten(WriteRun& run, uint32_t pages) {
 void EvictionBatch::acknowledge(WriteRun& run) {
   run.done = true;
   window_of(replica_of(run)).acknowledged(run.count);
-  acknowledged_at_[replica_of(run).node.value] = SteadyClock::read();
+  wait_of(replica_of(run)) = {.since = SteadyClock::read(), .until = Instant{0}};
   stats_.writes.add();
   stats_.write_bytes.add(run.count * kPageBytes);
   for (size_t v = run.first; v < run.first + run.count; ++v)
@@ -240,8 +248,7 @@ void EvictionBatch::expire_replicas() {
     WriteRun& run = runs_[i];
     if (run.done || run.in_flight) continue;
     // A node that takes little at once is reached all the same.
-    const Instant heard = std::max(posted_at_, acknowledged_at_[replica_of(run).node.value]);
-    const bool late = now - heard >= kReplicaPatience;
+    const bool late = now - wait_of(replica_of(run)).since >= kReplicaPatience;
     // The patience is had once for a node, not once for each slab on it.
     if (!late && core_.unreachable_for(replica_of(run).node) < kReplicaPatience) continue;
     const SlabLease* lease = lease_of(victims_[run.first]);

@@ -3,6 +3,8 @@
 #include <pthread.h>
 #include <unistd.h>
 
+#include <utility>
+
 #include "base/check.h"
 #include "base/log.h"
 
@@ -105,6 +107,7 @@ void Evictor::rest() {
 
 bool Evictor::evict_batch() {
   const std::lock_guard turn(turn_);
+  const Instant since = SteadyClock::read();
   batch_.finish();  // what somebody has begun
   // Nothing: everything resident is pinned, in use by fault workers, or in slabs without a lease;
   // or nothing was left of what is cold.
@@ -114,11 +117,14 @@ bool Evictor::evict_batch() {
   batch_.finish();
   if (batch_.freed() > 0 || !core_.budget.above_low()) {  // what was only cold may as well stay
     stuck_batches_ = 0;
+    stuck_said_ = false;
     return true;
   }
   if (!batch_.stuck()) return true;
+  if (stuck_batches_++ == 0) stuck_since_ = since;
   const bool ends = core_.stopping.load(std::memory_order_acquire) || !core_.space.alive();
-  if ((++stuck_batches_ == 1 || stuck_batches_ % 1000 == 0) && !ends)
+  if (ends || SteadyClock::read() - stuck_since_ < kStuck) return false;
+  if (!std::exchange(stuck_said_, true) || stuck_batches_ % 1000 == 0)
     log::warn("pager: eviction_stuck batches={} resident_pages={}", stuck_batches_,
               core_.budget.used());
   return false;

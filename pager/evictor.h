@@ -35,6 +35,8 @@ class Evictor {
   static constexpr EvictionBatch::Size kHelp{16, 16, 0};
   // Where nothing can be evicted, before it is tried again.
   static constexpr Milliseconds kRest{1};
+  // One of two replicas is given up after a second without it, and that is no cause for a word.
+  static constexpr Seconds kStuck{2};
   // What a thread that helps has begun rests half-way for so long at most, if it faults no more.
   static constexpr Milliseconds kHelpersRest{100};
   // All that this thread waits for wakes it. Each waking that finds nothing would cost some fault a
@@ -50,8 +52,11 @@ class Evictor {
   Core& core_;
   std::mutex turn_;  // of who uses the next two, and the port
   EvictionBatch batch_;
-  Instant rests_until_{0};    // who helps
-  size_t stuck_batches_ = 0;  // in a row that freed nothing
+  Instant rests_until_{0};  // who helps
+  // In a row that freed nothing, and since when.
+  size_t stuck_batches_ = 0;
+  Instant stuck_since_{0};
+  bool stuck_said_ = false;
 
   std::mutex mutex_;
   std::condition_variable changed_;

@@ -205,6 +205,36 @@ TEST_P(PagerOver, TwoReplicasSurviveTheLossOfOneNode) {
   EXPECT_GT(rig.stats().replicas_lost, 0U);
 }
 
+// It can be connected to again and again, and acknowledges nothing.
+class StalledReplica : public testing::TestWithParam<RigOptions> {};
+
+INSTANTIATE_TEST_SUITE_P(Timeouts, StalledReplica,
+                         testing::Values(RigOptions{.operation_timeout = Milliseconds(500)},
+                                         RigOptions{.operation_timeout = Milliseconds(1000)},
+                                         RigOptions{.fault_deadline = Seconds(20),
+                                                    .operation_timeout = Milliseconds(500)}),
+                         [](const auto& options) {
+                           return "Deadline" +
+                                  std::to_string(options.param.fault_deadline.count()) +
+                                  "Operation" +
+                                  std::to_string(options.param.operation_timeout.count());
+                         });
+
+TEST_P(StalledReplica, IsGivenUpAndTheOtherOneIsUsed) {
+  RigOptions options = GetParam();
+  options.transport = TransportKind::kLoop;
+  options.replicas = 2;
+  options.nodes = 2;
+  Rig rig(options);
+  for (uint64_t page = 0; page < 512; ++page) fill(rig, page, 1);
+  ASSERT_TRUE(comes_true([&] { return rig.stats().leased_slabs >= 1; }));
+  rig.loop().set_stalled("n2", true);
+  for (uint64_t page = 512; page < rig.pages(); ++page) fill(rig, page, 1);
+  for (uint64_t page = 0; page < rig.pages(); ++page) ASSERT_TRUE(holds(rig, page, 1)) << page;
+  EXPECT_EQ(rig.stats().faults_failed, 0U);
+  EXPECT_GT(rig.stats().replicas_lost, 0U);
+}
+
 TEST_P(PagerOver, DeadCoordinatorDoesNothingToTheProgram) {
   Rig rig({.transport = GetParam()});
   for (uint64_t page = 0; page < rig.pages(); ++page) fill(rig, page, 1);

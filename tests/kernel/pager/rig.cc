@@ -244,7 +244,7 @@ Rig::Rig(const RigOptions& options)
   pager_options.channel.operations_in_flight = options.operations_in_flight;
   pager_options.fault_deadline = options.fault_deadline;
   pager_options.fork = options.fork;
-  pager_options.channel.operation_timeout = Milliseconds(500);
+  pager_options.channel.operation_timeout = options.operation_timeout;
   client_->break_off(options.broken_calls);
   auto pager = Pager::create(pager_options, std::move(*space), *client_, transports_, Seconds(5));
   EXPECT_TRUE(pager.has_value()) << pager.error().message();

@@ -108,6 +108,7 @@ struct RigOptions {
   bool resolve_in_thread = false;      // and the test calls Pager::resolve()
   int broken_calls = 0;                // to the coordinator, at the start
   Milliseconds fault_deadline{3000};
+  Milliseconds operation_timeout{500};
   ForkMode fork = ForkMode::kRefuse;
   rdma::LoopOptions loop;
   // Puts a test's own address space around the real one; empty: none.
