@@ -99,16 +99,15 @@ def measure_all(options, systems):
                                   f"{share} % local, {writes} % writes, {threads} thread(s)", file=sys.stderr)
                             arguments = [size, threads, writes, options.touches, options.seconds, number + 1]
                             result = unless_killed(system, lambda: run(system, size * share // 100, arguments))
-                            if result is None:
-                                sys.exit(f"compare: {system.name}: killed each time")
                             samples.append({"round": number + 1, "system": system.name, "share": share,
-                                            "writes": writes, "threads": threads, **result})
+                                            "writes": writes, "threads": threads, **(result or {"killed": True})})
     return samples
 
 
 def median(samples, field, **wanted):
-    values = [s[field] for s in samples if all(s[key] == value for key, value in wanted.items())]
-    return statistics.median(values)
+    """Of the rounds that the program outlived; None: of none."""
+    values = [s[field] for s in samples if field in s and all(s[key] == value for key, value in wanted.items())]
+    return statistics.median(values) if values else None
 
 
 def table(options, systems, samples):
@@ -125,6 +124,9 @@ def table(options, systems, samples):
                     rate, p50, p99, first = (
                         median(samples, field, system=system.name, **wanted)
                         for field in ("accesses_per_s", "fault_p50_us", "fault_p99_us", "first_touch_mean_us"))
+                    if rate is None:
+                        lines.append(f"  {system.name:22}{'killed, out of memory, in each round':>48}")
+                        continue
                     lines.append(f"  {system.name:22}{rate:12,.0f}{rate / ours['accesses_per_s']:8.2f}"
                                  f"{p50:12.1f}{p99:12.1f}{p99 / ours['fault_p99_us']:11.2f}{first:13.2f}")
     return "\n".join(lines)
