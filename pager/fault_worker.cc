@@ -76,13 +76,15 @@ void FaultWorker::run(int cpu) {
 // On one CPU, whoever was woken runs while this thread yields, and its next fault is there when it
 // goes on: a poll() would only be on its way. Where the scheduler lets it run before the waking
 // call returns, that fault is there now, and who yields lets others go ahead of it. (Where idle
-// CPUs poll, a fault that is there may as well be that of a thread on another CPU.)
+// CPUs poll, a fault that is there may as well be that of a thread on another CPU.) Where another
+// worker answers faults, too, threads of several CPUs fault: who looks takes those of the others,
+// and wakes them across CPUs.
 void FaultWorker::wait_for_next(bool resolved) {
-  if (rota_->shared()) {
+  const bool idle_cpus_poll = core_.options.channel.poll_mode == rdma::PollMode::kBusy;
+  if (rota_->shared() && (idle_cpus_poll || rota_->won_last(index_))) {
     const Instant now = SteadyClock::read();
     if (resolved) {
       resolved_at_ = now;
-      const bool idle_cpus_poll = core_.options.channel.poll_mode == rdma::PollMode::kBusy;
       reads_first_ = !idle_cpus_poll && (runs_in_wake_ || ++since_probe_ % kYieldsToProbe == 0);
       if (reads_first_) return;
     }

@@ -18,7 +18,7 @@
 
 namespace farpage::pager {
 
-// Threads: watch() and won() of a worker by its own thread, stop() by any.
+// Threads: watch() and won() of a worker by its own thread, the others by any.
 class WatchRota {
  public:
   static constexpr uint32_t kWinsToDismiss = 8;
@@ -43,6 +43,10 @@ class WatchRota {
   // watching, it would be woken for the next fault and dismissed anew.
   bool watch(uint32_t worker, int events);
   void won(uint32_t worker, Win win);
+  // No other one has read a fault since.
+  bool won_last(uint32_t worker) const {
+    return last_winner_.load(std::memory_order_relaxed) == worker;
+  }
   // Among more than one worker.
   bool shared() const { return bells_.size() > 1; }
   // From now on watch() returns at once.

@@ -39,6 +39,16 @@ TEST_F(WatchRotaTest, AWorkerWithTheOneThreadOnItsCpuSendsTheOtherToRest) {
     for (uint32_t i = 0; i < WatchRota::kWinsToDismiss; ++i) rota_->won(0, {7, true});
 }
 
+TEST_F(WatchRotaTest, OneWorkerHasWonLastWhateverTheThread) {
+  rota_->won(1, {7, true});
+  EXPECT_TRUE(rota_->won_last(1));
+  EXPECT_FALSE(rota_->won_last(0));
+  rota_->won(0, {7, false});
+  rota_->won(0, {8, true});
+  EXPECT_TRUE(rota_->won_last(0));
+  EXPECT_FALSE(rota_->won_last(1));
+}
+
 TEST_F(WatchRotaTest, WithoutThatEvidenceEverybodyWatchesOn) {
   std::atomic<bool> had_event{false};
   std::jthread other([&] { had_event = rota_->watch(1, events_->fd()); });
