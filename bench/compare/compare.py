@@ -110,6 +110,10 @@ def median(samples, field, **wanted):
     return statistics.median(values) if values else None
 
 
+def ratio(value, ours):
+    return "-" if ours is None else f"{value / ours:.2f}"
+
+
 def table(options, systems, samples):
     lines = [f"{'':24}{'accesses/s':>12}{'ratio':>8}{'fault p50':>12}{'fault p99':>12}{'p99 ratio':>11}"
              f"{'first (mean)':>13}"]
@@ -127,8 +131,8 @@ def table(options, systems, samples):
                     if rate is None:
                         lines.append(f"  {system.name:22}{'killed, out of memory, in each round':>48}")
                         continue
-                    lines.append(f"  {system.name:22}{rate:12,.0f}{rate / ours['accesses_per_s']:8.2f}"
-                                 f"{p50:12.1f}{p99:12.1f}{p99 / ours['fault_p99_us']:11.2f}{first:13.2f}")
+                    lines.append(f"  {system.name:22}{rate:12,.0f}{ratio(rate, ours['accesses_per_s']):>8}"
+                                 f"{p50:12.1f}{p99:12.1f}{ratio(p99, ours['fault_p99_us']):>11}{first:13.2f}")
     return "\n".join(lines)
 
 
