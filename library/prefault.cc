@@ -1,7 +1,6 @@
 #include "library/prefault.h"
 
 #include <sys/mman.h>
-#include <unistd.h>
 
 #include <atomic>
 #include <cerrno>
@@ -54,22 +53,20 @@ Status prefault(std::span<std::byte> pages, bool writable) {
 }
 
 Status prefault_here(pager::Pager& pager, uffd::PageRun run, bool writable) {
-  const auto thread = static_cast<uint32_t>(::gettid());
   for (uint64_t i = 0; i < run.pages; ++i) {
     const PageIndex page{run.first.value + i};
     while (const auto missing = pager.next_fault(page, writable)) {
       if (pager.is_lost(page)) return lost_page();
-      pager.resolve({page, *missing, thread});
+      pager.resolve(page, *missing);
     }
   }
   return {};
 }
 
 void bring_in_here(pager::Pager& pager, uffd::PageRun run) {
-  const auto thread = static_cast<uint32_t>(::gettid());
   for (uint64_t i = 0; i < run.pages && pager.has_spare_room(); ++i) {
     const PageIndex page{run.first.value + i};
-    if (pager.is_away(page)) pager.resolve({page, uffd::FaultKind::kMissingRead, thread});
+    if (pager.is_away(page)) pager.resolve(page, uffd::FaultKind::kMissingRead);
   }
 }
 

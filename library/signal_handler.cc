@@ -2,7 +2,6 @@
 
 #include <signal.h>
 #include <ucontext.h>
-#include <unistd.h>
 
 #include <array>
 #include <atomic>
@@ -84,7 +83,7 @@ void on_sigbus(int number, siginfo_t* info, void* context) {
     pager::Pager& pager = *range->pager.load(std::memory_order_relaxed);
     const PageIndex page{(address - range->begin.load(std::memory_order_relaxed)) >> kPageShift};
     if (!pager.is_lost(page)) {
-      pager.resolve({page, kind_of(context), static_cast<uint32_t>(::gettid())});
+      pager.resolve(page, kind_of(context));
       errno = saved_errno;
       return;
     }

@@ -49,18 +49,19 @@ void FaultWorker::resolve_here(const uffd::Fault& fault) {
 
 void FaultWorker::finish_in_flight() {
   // What is read ahead too: after the return nobody would look after it.
-  Instant moved_at = SteadyClock::read();
+  Instant still_since{0};
   while (fetcher_.outstanding() > 0 || prefetcher_.outstanding() > 0) {
     fetcher_.post_queued();
     const bool fetched = fetcher_.progress();
     const bool prefetched = prefetcher_.progress();
-    const Instant now = SteadyClock::read();
     if (fetched || prefetched) {
-      moved_at = now;
-    } else {
-      ::sched_yield();
-      if (now - moved_at >= kSpin && prefetcher_.outstanding() == 0) fetcher_.wait_a_little();
+      still_since = Instant{0};
+      continue;
     }
+    const Instant now = SteadyClock::read();
+    if (still_since.count() == 0) still_since = now;
+    ::sched_yield();
+    if (now - still_since >= kSpin && prefetcher_.outstanding() == 0) fetcher_.wait_a_little();
   }
 }
 

@@ -92,31 +92,31 @@ bool Fetcher::post_batch(std::span<const rdma::Operation> operations, rdma::Chan
 
 void Fetcher::post_queued() {
   if (pending_ == 0) return;
-  std::array<rdma::Operation, kSlots> batch;
   size_t count = 0;
   NodeIndex batch_node;
   rdma::Channel* batch_channel = nullptr;
-  const Instant now = SteadyClock::read();
   for (size_t i = 0; i < kSlots; ++i) {
     Slot& slot = slots_[i];
-    if (slot.step != Step::kQueued || slot.not_before > now) continue;
+    if (slot.step != Step::kQueued) continue;
+    if (slot.not_before.count() != 0 && slot.not_before > SteadyClock::read()) continue;
     rdma::Operation operation;
     NodeIndex node;
     rdma::Channel* channel = nullptr;
     if (!build_operation(i, operation, node, channel)) {
-      if (slot.step == Step::kQueued && now - slot.since > core_.options.fault_deadline)
+      if (slot.step == Step::kQueued &&
+          SteadyClock::read() - slot.since > core_.options.fault_deadline)
         give_up(slot, "no replica could be reached before the deadline");
       continue;
     }
     if (count > 0 && channel != batch_channel) {
-      (void)post_batch(std::span(batch).first(count), *batch_channel, batch_node);
+      (void)post_batch(std::span(batch_).first(count), *batch_channel, batch_node);
       count = 0;
     }
-    batch[count++] = operation;
+    batch_[count++] = operation;
     batch_channel = channel;
     batch_node = node;
   }
-  if (count > 0) (void)post_batch(std::span(batch).first(count), *batch_channel, batch_node);
+  if (count > 0) (void)post_batch(std::span(batch_).first(count), *batch_channel, batch_node);
 }
 
 bool Fetcher::progress() {
@@ -125,7 +125,7 @@ bool Fetcher::progress() {
       port_.take_completions([this](const rdma::Completion& completion) { complete(completion); });
   if (pending_ > 0) {
     for (Slot& slot : slots_) {
-      if (slot.step == Step::kToInstall) install(slot);
+      if (slot.step == Step::kToInstall) install(slot, SteadyClock::read());
       if (slot.step == Step::kToPoison) poison(slot);
     }
     post_queued();
@@ -157,11 +157,12 @@ void Fetcher::complete(const rdma::Completion& completion) {
   ++pending_;
   stats_.completions_by_status[static_cast<size_t>(completion.status)].add();
   if (completion.status == rdma::CompletionStatus::kOk) [[likely]] {
-    stats_.wire_ns.record(static_cast<uint64_t>((SteadyClock::read() - slot.posted).count()));
+    const Instant now = SteadyClock::read();
+    stats_.wire_ns.record(static_cast<uint64_t>((now - slot.posted).count()));
     stats_.reads.add();
     stats_.read_bytes.add(kPageBytes);
     slot.step = Step::kToInstall;
-    install(slot);
+    install(slot, now);
     return;
   }
   stats_.retries.add();
@@ -177,10 +178,9 @@ void Fetcher::complete(const rdma::Completion& completion) {
     give_up(slot, "no replica answered before the deadline");
 }
 
-void Fetcher::install(Slot& slot) {
+void Fetcher::install(Slot& slot, Instant now) {
   const bool write = slot.kind == uffd::FaultKind::kMissingWrite || !core_.protects_next_read();
   const size_t index = static_cast<size_t>(&slot - slots_.data());
-  const Instant before = SteadyClock::read();
   const uffd::Outcome outcome =
       core_.space.install(slot.page, bytes_of(index),
                           write ? uffd::Protection::kWritable : uffd::Protection::kWriteProtected);
@@ -191,7 +191,7 @@ void Fetcher::install(Slot& slot) {
                                    core_.next_epoch()));
       const Instant after = SteadyClock::read();
       stats_.faults_remote.add();
-      stats_.install_ns.record(static_cast<uint64_t>((after - before).count()));
+      stats_.install_ns.record(static_cast<uint64_t>((after - now).count()));
       stats_.fault_ns.record(static_cast<uint64_t>((after - slot.since).count()));
       release(slot);
       return;

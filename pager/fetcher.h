@@ -62,7 +62,7 @@ class Fetcher {
   bool post_batch(std::span<const rdma::Operation> operations, rdma::Channel& channel,
                   NodeIndex node);
   void complete(const rdma::Completion& completion);
-  void install(Slot& slot);
+  void install(Slot& slot, Instant now);  // `now`: for the figures
   void give_up(Slot& slot, const char* why);
   void poison(Slot& slot);
   void release(Slot& slot);
@@ -71,6 +71,7 @@ class Fetcher {
   LinkPort& port_;
   WorkerStats& stats_;
   std::array<Slot, kSlots> slots_{};
+  std::array<rdma::Operation, kSlots> batch_{};  // of post_queued()
   size_t busy_ = 0;
   size_t pending_ = 0;  // slots that are neither free nor on the wire
 };

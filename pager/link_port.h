@@ -42,7 +42,7 @@ class LinkPort {
   // Takes what has completed on all channels and calls `done` with each. Returns how many it were.
   template <typename Done>
   size_t take_completions(Done&& done) {
-    std::array<rdma::Completion, 64> completions;
+    std::array<rdma::Completion, 16> completions;
     size_t taken = 0;
     for_each_busy_channel([&](NodeIndex node, rdma::Channel& channel) {
       const size_t got = channel.poll(completions);

@@ -1,6 +1,7 @@
 #include "pager/pager.h"
 
 #include <sched.h>
+#include <unistd.h>
 
 #include <array>
 #include <atomic>
@@ -30,6 +31,14 @@ std::vector<int> allowed_cpus() {
     for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu)
       if (CPU_ISSET(static_cast<unsigned>(cpu), &set)) cpus.push_back(cpu);
   return cpus;
+}
+
+// Its id, asked for once. Initial-exec: a signal handler reads it, in which nothing may be
+// allocated.
+uint32_t calling_thread() {
+  [[gnu::tls_model("initial-exec")]] static thread_local uint32_t id = 0;
+  if (id == 0) id = static_cast<uint32_t>(::gettid());
+  return id;
 }
 
 // Beyond the low-water mark the evictor would go on for ever.
@@ -176,7 +185,8 @@ class PagerThreads final : public Pager, private LayerOwner {
     evictor_->resume();
   }
 
-  void resolve(const uffd::Fault& fault) override {
+  void resolve(PageIndex page, uffd::FaultKind kind) override {
+    const uffd::Fault fault{page, kind, calling_thread()};
     // A thread comes back to its own worker, whose channel is then its own; another thread that
     // has the same one takes the next.
     for (size_t tries = 0;; ++tries) {

@@ -65,7 +65,7 @@ class Pager {
   // With PagerOptions::resolve_in_thread: when it returns, the page is here, poisoned, or another
   // fault of it tells more. Called from signal handlers: it takes no lock that code which touches
   // far memory could hold, and errno may change.
-  virtual void resolve(const uffd::Fault& fault) = 0;
+  virtual void resolve(PageIndex page, uffd::FaultKind kind) = 0;
   // Which fault a touch of the page would be now; nullopt: none.
   virtual std::optional<uffd::FaultKind> next_fault(PageIndex page, bool write) const = 0;
   // Only memory nodes have it.

@@ -1,6 +1,5 @@
 // Eviction by the thread that resolves its own faults.
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include "rig.h"
 
@@ -17,8 +16,7 @@ class Help : public ::testing::Test {
 
   // As a write would be that finds the page missing.
   void write(uint64_t page) {
-    rig_.pager().resolve(
-        {PageIndex{page}, uffd::FaultKind::kMissingWrite, static_cast<uint32_t>(::gettid())});
+    rig_.pager().resolve(PageIndex{page}, uffd::FaultKind::kMissingWrite);
     fill(rig_, page, 1);
   }
   // Fails if that takes more than it takes to be above the high-water mark.
@@ -66,7 +64,7 @@ TEST_F(Help, WhatIsWrittenComesBackWholeFromManyRounds) {
   for (uint64_t round = 1; round <= 3; ++round)
     for (uint64_t page = 0; page < rig_.pages(); ++page) {
       while (const auto missing = rig_.pager().next_fault(PageIndex{page}, true))
-        rig_.pager().resolve({PageIndex{page}, *missing, static_cast<uint32_t>(::gettid())});
+        rig_.pager().resolve(PageIndex{page}, *missing);
       if (round > 1) {
         ASSERT_TRUE(holds(rig_, page, round - 1)) << page;
       }

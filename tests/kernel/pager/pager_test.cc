@@ -426,9 +426,7 @@ TEST(Pager, PagesThatAreNeededAfterAllAreNotEvicted) {
   for (const bool in_thread : {false, true}) {
     Rig rig({.resolve_in_thread = in_thread, .fault_deadline = Seconds(3600)});
     for (uint64_t page = 0; page < 200; ++page) {
-      if (in_thread)
-        rig.pager().resolve(
-            {PageIndex{page}, uffd::FaultKind::kMissingWrite, static_cast<uint32_t>(::gettid())});
+      if (in_thread) rig.pager().resolve(PageIndex{page}, uffd::FaultKind::kMissingWrite);
       fill(rig, page, 1);
     }
     ASSERT_TRUE(comes_true([&] { return rig.stats().faults_zero == 200; }));
