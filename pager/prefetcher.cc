@@ -24,27 +24,26 @@ void Prefetcher::start(const PrefetchPlan& plan) {
   for (size_t i = 0; i < kRuns && done < plan.pages; ++i) {
     Run& run = runs_[i];
     if (run.step != Step::kFree) continue;
-    if (done == plan.gap && ++done == plan.pages) return;
+    if (done == plan.gap && ++done == plan.pages) break;
     // Pages upwards travel in one READ, those of any other stride one by one.
     const uint32_t end = done < plan.gap ? std::min(plan.gap, plan.pages) : plan.pages;
     const uint32_t limit = plan.stride == 1 ? std::min<uint32_t>(end - done, kRunPages) : 1;
     const uint64_t first =
         plan.first.value + static_cast<uint64_t>(plan.stride) * static_cast<uint64_t>(done);
-    if (first >= core_.table.pages()) return;
+    if (first >= core_.table.pages()) break;
     if (!can_be_read(core_.table.load(PageIndex{first}))) {
       ++done;  // the next one may be
       --i;
       continue;
     }
-    if (claim(run, PageIndex{first}, limit) == 0) return;  // no room, or lost a race
+    if (claim(run, PageIndex{first}, limit) == 0) break;  // no room, or lost a race
     done += run.pages;
-    if (!post(i)) {
+    if (!gather(i)) {
       abandon(run);
-      return;
+      break;
     }
-    run.step = Step::kOnWire;
-    ++busy_;
   }
+  post_gathered();
 }
 
 uint32_t Prefetcher::claim(Run& run, PageIndex first, uint32_t limit) {
@@ -68,7 +67,7 @@ uint32_t Prefetcher::claim(Run& run, PageIndex first, uint32_t limit) {
   return run.pages;
 }
 
-bool Prefetcher::post(size_t index) {
+bool Prefetcher::gather(size_t index) {
   Run& run = runs_[index];
   const LeaseMap& leases = core_.leases_of(run.words[0]);
   const SlabLease* lease = leases.find(run.first);
@@ -83,17 +82,33 @@ bool Prefetcher::post(size_t index) {
     const auto& key = replica.keys[static_cast<size_t>(channel->kind())];
     const uint32_t bytes = run.pages << kPageShift;
     if (!key || channel->limits().operation_bytes < bytes) continue;
-    const rdma::Operation operation{.kind = rdma::OperationKind::kRead,
+    if (channel != gathered_channel_) post_gathered();
+    gathered_channel_ = channel;
+    gathered_node_ = replica.node;
+    gathered_[gathered_count_++] = {.kind = rdma::OperationKind::kRead,
                                     .local = bytes_of(index, run.pages),
                                     .remote = leases.address_of(replica, run.first),
                                     .key = *key,
                                     .generation = replica.generation,
                                     .token = index};
-    if (channel->post({&operation, 1}) == 0) continue;
-    port_.posted(replica.node, 1);
+    run.step = Step::kOnWire;
+    ++busy_;
     return true;
   }
   return false;
+}
+
+void Prefetcher::post_gathered() {
+  const std::span<const rdma::Operation> batch(gathered_.data(), gathered_count_);
+  if (batch.empty()) return;
+  gathered_count_ = 0;
+  const size_t accepted = gathered_channel_->post(batch);
+  port_.posted(gathered_node_, static_cast<uint32_t>(accepted));
+  for (const rdma::Operation& refused : batch.subspan(accepted)) {
+    abandon(runs_[refused.token]);
+    runs_[refused.token].step = Step::kFree;
+    --busy_;
+  }
 }
 
 bool Prefetcher::progress() {

@@ -41,7 +41,10 @@ class Prefetcher {
   // Claims up to `limit` neighbours from `first`, as far as they are remote and there is room for
   // them; returns how many.
   uint32_t claim(Run& run, PageIndex first, uint32_t limit);
-  bool post(size_t index);
+  // Adds the READ of a claimed run to the batch; false: nobody can be asked for it now.
+  bool gather(size_t index);
+  // One post for all that was gathered: over tcp each is a system call.
+  void post_gathered();
   void complete(size_t index, rdma::CompletionStatus status);
   void install(size_t index);
   void abandon(Run& run);
@@ -51,6 +54,10 @@ class Prefetcher {
   LinkPort& port_;
   WorkerStats& stats_;
   std::array<Run, kRuns> runs_{};
+  std::array<rdma::Operation, kRuns> gathered_{};  // all for one channel
+  size_t gathered_count_ = 0;
+  rdma::Channel* gathered_channel_ = nullptr;
+  NodeIndex gathered_node_;
   size_t busy_ = 0;
 };
 

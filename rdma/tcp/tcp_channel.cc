@@ -129,19 +129,28 @@ void TcpChannel::receive() {
 }
 
 bool TcpChannel::receive_once() {
-  // A READ's data goes straight into its buffer: the part that is still missing, or, before its
-  // header is here, all of it in the hope that the header says so. What follows is staged.
-  InFlight& front = in_flight_.front();
-  const bool read = front.operation.kind == OperationKind::kRead;
-  const size_t header_missing = receiving_data_ ? 0 : kReplyBytes - reply_header_bytes_;
-  const size_t direct_bytes = read ? front.operation.local.size() - data_bytes_ : 0;
-  std::byte* const direct = front.operation.local.data() + data_bytes_;
-  std::array<iovec, 3> segments{{{reply_header_.data() + reply_header_bytes_, header_missing},
-                                 {direct, direct_bytes},
-                                 {staging_.data(), staging_.size()}}};
+  // The data of the next replies goes straight into the buffers of their READs, in the hope that
+  // each is answered by what it asked for. What follows is staged.
+  std::array<iovec, 2 * kScatteredReplies + 1> segments;
+  size_t used = 0;
+  size_t bytes = 0;
+  const auto add = [&](std::byte* data, size_t size) {
+    segments[used++] = {data, size};
+    bytes += size;
+  };
+  const size_t replies = std::min(in_flight_.size(), kScatteredReplies);
+  for (size_t i = 0; i < replies; ++i) {
+    const Operation& operation = in_flight_[i].operation;
+    const bool read = operation.kind == OperationKind::kRead;
+    const size_t had_header = i == 0 ? reply_header_bytes_ : 0;
+    const size_t had_data = i == 0 ? data_bytes_ : 0;
+    add(scattered_headers_[i].data(), kReplyBytes - had_header);
+    add(operation.local.data() + had_data, read ? operation.local.size() - had_data : 0);
+  }
+  add(staging_.data(), staging_.size());
   msghdr message{};
   message.msg_iov = segments.data();
-  message.msg_iovlen = segments.size();
+  message.msg_iovlen = used;
   const ssize_t received = ::recvmsg(socket_.get(), &message, MSG_DONTWAIT);
   if (received < 0) {
     if (errno == EINTR) return true;
@@ -152,29 +161,36 @@ bool TcpChannel::receive_once() {
     break_with(CompletionStatus::kPeerGone, "the node closed the connection", 0);
     return false;
   }
-  auto left = static_cast<size_t>(received);
-  const bool maybe_more = left == header_missing + direct_bytes + staging_.size();
-  const auto take = [&left](size_t at_most) {
-    const size_t taken = std::min(left, at_most);
-    left -= taken;
-    return taken;
-  };
+  take_scattered(std::span(segments).first(used), static_cast<size_t>(received));
+  return static_cast<size_t>(received) == bytes;
+}
 
-  reply_header_bytes_ += take(header_missing);
-  if (reply_header_bytes_ == kReplyBytes && !receiving_data_) take_reply_header();
-  if (!usable()) return false;
-  const size_t got_direct = take(direct_bytes);
-  if (receiving_data_) {
-    // take_reply_header() went on with this same operation, so the data is in its place.
-    data_bytes_ += got_direct;
-    if (data_bytes_ == front.operation.local.size()) finish_front(CompletionStatus::kOk);
-  } else {
-    // The reply carried no data (a refusal), so these bytes are the replies after it. They lie in a
-    // buffer of an operation that is done, which its owner has not been told yet.
-    feed({direct, got_direct});
+void TcpChannel::take_scattered(std::span<const iovec> segments, size_t bytes) {
+  const auto piece_of = [&bytes](const iovec& segment) {
+    const size_t taken = std::min(bytes, segment.iov_len);
+    bytes -= taken;
+    return std::span(static_cast<const std::byte*>(segment.iov_base), taken);
+  };
+  // Headers and buffers take turns.
+  for (size_t i = 0; i < segments.size() && bytes > 0 && usable(); ++i) {
+    const bool buffer = i % 2 == 1;
+    const std::span<const std::byte> piece = piece_of(segments[i]);
+    if (piece.empty()) continue;
+    if (!buffer) {
+      feed(piece);
+    } else if (receiving_data_ && piece.data() == next_data().data()) {
+      took_data(piece.size());
+    } else {
+      // A reply before carried no data (a refusal), so all from here on is in the wrong place: in
+      // buffers of operations whose owner has not been told yet. Into which it may have to go.
+      std::vector<std::byte> rest(piece.begin(), piece.end());
+      for (const iovec& segment : segments.subspan(i + 1)) {
+        const std::span<const std::byte> more = piece_of(segment);
+        rest.insert(rest.end(), more.begin(), more.end());
+      }
+      feed(rest);
+    }
   }
-  if (usable()) feed({staging_.data(), left});
-  return maybe_more;
 }
 
 void TcpChannel::feed(std::span<const std::byte> bytes) {
@@ -182,12 +198,11 @@ void TcpChannel::feed(std::span<const std::byte> bytes) {
     if (in_flight_.empty())
       return break_with(CompletionStatus::kPeerGone, "a reply to no request arrived", 0);
     if (receiving_data_) {
-      const std::span<std::byte> local = in_flight_.front().operation.local;
-      const size_t taken = std::min(bytes.size(), local.size() - data_bytes_);
-      std::memcpy(local.data() + data_bytes_, bytes.data(), taken);
-      data_bytes_ += taken;
+      const std::span<std::byte> place = next_data();
+      const size_t taken = std::min(bytes.size(), place.size());
+      std::memcpy(place.data(), bytes.data(), taken);
       bytes = bytes.subspan(taken);
-      if (data_bytes_ == local.size()) finish_front(CompletionStatus::kOk);
+      took_data(taken);
     } else {
       const size_t taken = std::min(bytes.size(), kReplyBytes - reply_header_bytes_);
       std::memcpy(reply_header_.data() + reply_header_bytes_, bytes.data(), taken);
@@ -197,6 +212,15 @@ void TcpChannel::feed(std::span<const std::byte> bytes) {
       if (!usable()) return;
     }
   }
+}
+
+std::span<std::byte> TcpChannel::next_data() {
+  return in_flight_.front().operation.local.subspan(data_bytes_);
+}
+
+void TcpChannel::took_data(size_t bytes) {
+  data_bytes_ += bytes;
+  if (next_data().empty()) finish_front(CompletionStatus::kOk);
 }
 
 void TcpChannel::take_reply_header() {

@@ -35,6 +35,8 @@ class TcpChannel final : public Channel {
   std::string why_broken() const override;
 
  private:
+  static constexpr size_t kScatteredReplies = 16;
+
   struct InFlight {
     Operation operation;
     uint64_t wire_token = 0;
@@ -53,9 +55,14 @@ class TcpChannel final : public Channel {
   void receive();
   // One recvmsg; whether the socket may hold more.
   bool receive_once();
-  // The next `bytes` bytes of the stream, wherever they were received.
+  // What receive_once() has received into its segments, `bytes` of it.
+  void take_scattered(std::span<const iovec> segments, size_t bytes);
+  // The next bytes of the stream, from elsewhere than where they belong.
   void feed(std::span<const std::byte> bytes);
   void take_reply_header();
+  // Where the front's next data belongs; while receiving_data_.
+  std::span<std::byte> next_data();
+  void took_data(size_t bytes);
   void finish_front(CompletionStatus status);
   void check_deadline();
   void break_with(CompletionStatus status, const char* reason, int sys_errno);
@@ -74,12 +81,14 @@ class TcpChannel final : public Channel {
   size_t sent_bytes_ = 0;
   uint64_t next_wire_token_ = 1;
 
-  // The reply being received: its header, then its data, straight into the front's buffer.
+  // The reply being received: its header, then its data into the front's buffer.
   std::array<std::byte, kReplyBytes> reply_header_{};
   size_t reply_header_bytes_ = 0;
   size_t data_bytes_ = 0;  // of the front's buffer received so far
   bool receiving_data_ = false;
-  std::vector<std::byte> staging_;  // what came behind that
+  // Of one recvmsg: headers of replies, and what came behind kScatteredReplies of them.
+  std::array<std::array<std::byte, kReplyBytes>, kScatteredReplies> scattered_headers_{};
+  std::vector<std::byte> staging_;
 
   std::atomic<bool> usable_{true};
   const char* broken_reason_ = "";

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <functional>
 #include <future>
+#include <random>
 #include <thread>
 #include <vector>
 
@@ -39,6 +40,10 @@ class Script {
   void welcome(const Welcome& welcome = {kProtocolVersion, WireStatus::kOk, kMaxOperationBytes}) {
     (void)receive<kHelloBytes>();
     send(encode(welcome));
+  }
+  void skip(size_t bytes) {
+    std::vector<std::byte> ignored(bytes);
+    (void)::recv(socket_.get(), ignored.data(), bytes, MSG_WAITALL);
   }
   Request request() { return decode_request(receive<kRequestBytes>()).value(); }
   void reply(const Request& request, uint8_t fill, size_t piece = SIZE_MAX) {
@@ -142,6 +147,56 @@ TEST_F(TcpChannelTest, RefusalAmongRepliesLeavesTheOthersRight) {
     for (const std::byte byte : reads[i].local) ASSERT_EQ(byte, std::byte(i));
   }
   EXPECT_TRUE(channel_->usable());
+}
+
+TEST_F(TcpChannelTest, AnyMixOfRepliesInAnyPiecesIsSortedOut) {
+  constexpr size_t kOperations = 48;  // more than one call scatters into
+  for (uint32_t seed = 0; seed < 60; ++seed) {
+    std::mt19937 random(seed);
+    std::array<bool, kOperations> refused{};
+    std::vector<Operation> operations;
+    for (uint64_t i = 0; i < kOperations; ++i) {
+      operations.push_back(read(i, i, 1 + random() % kPageBytes));
+      if (random() % 4 == 0) operations.back().kind = OperationKind::kWrite;
+      refused[i] = random() % 6 == 0;
+      std::ranges::fill(operations.back().local, std::byte{0xFF});
+    }
+    play([&](Script& node) {
+      node.welcome();
+      std::vector<std::byte> all;
+      const auto append = [&](std::span<const std::byte> bytes) {
+        all.insert(all.end(), bytes.begin(), bytes.end());
+      };
+      for (size_t i = 0; i < kOperations; ++i) {
+        const Request request = node.request();
+        if (request.kind == OperationKind::kWrite) node.skip(request.data_bytes);
+        const bool data = request.kind == OperationKind::kRead && !refused[i];
+        append(encode(Reply{refused[i] ? WireStatus::kRemoteAccess : WireStatus::kOk, request.token,
+                            data ? request.data_bytes : 0}));
+        if (data) append(std::vector<std::byte>(request.data_bytes, std::byte(i)));
+      }
+      for (std::span<const std::byte> left(all); !left.empty();) {
+        const size_t piece = std::min<size_t>(left.size(), 1 + random() % 40'000);
+        node.send(left.first(piece));
+        left = left.subspan(piece);
+      }
+      node.wait_for_end();
+    });
+    open();
+    ASSERT_EQ(channel_->post(operations), kOperations);
+    for (uint64_t i = 0; i < kOperations; ++i) {
+      const Completion done = wait_one(*channel_);
+      ASSERT_EQ(done.token, i) << "seed " << seed;
+      ASSERT_EQ(done.status, refused[i] ? CompletionStatus::kRemoteAccess : CompletionStatus::kOk);
+    }
+    for (size_t i = 0; i < kOperations; ++i) {
+      if (refused[i] || operations[i].kind == OperationKind::kWrite) continue;
+      for (const std::byte byte : operations[i].local)
+        ASSERT_EQ(byte, std::byte(i)) << "operation " << i << ", seed " << seed;
+    }
+    EXPECT_TRUE(channel_->usable());
+    stop();
+  }
 }
 
 TEST_F(TcpChannelTest, SilentNodeTimesOutAndBreaksTheChannel) {
