@@ -77,12 +77,15 @@ bool Prefetcher::gather(size_t index) {
     const ReplicaLease& replica =
         lease->replicas[(run.first.value / kRunPages + i) % lease->replica_count];
     if (replica.lost.load(std::memory_order_acquire)) continue;
-    rdma::Channel* channel = port_.channel(replica.node);
+    // While something is gathered for it, the port is not asked again: it may end the channel.
+    const bool same = gathered_count_ > 0 && gathered_node_ == replica.node;
+    rdma::Channel* channel = same ? gathered_channel_ : port_.channel(replica.node);
     if (channel == nullptr) continue;
+    if (same && gathered_count_ == channel->limits().operations_in_flight) return false;
     const auto& key = replica.keys[static_cast<size_t>(channel->kind())];
     const uint32_t bytes = run.pages << kPageShift;
     if (!key || channel->limits().operation_bytes < bytes) continue;
-    if (channel != gathered_channel_) post_gathered();
+    if (!same) post_gathered();
     gathered_channel_ = channel;
     gathered_node_ = replica.node;
     gathered_[gathered_count_++] = {.kind = rdma::OperationKind::kRead,

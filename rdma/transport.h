@@ -1,7 +1,8 @@
 // The seam to the wire: one-sided READs and WRITEs of a remote memory node, whatever carries them.
 //
-// A Channel goes to one node and belongs to one thread. Posting and polling never block and never
-// allocate. What holds for every implementation is written down as tests/contract/.
+// A Channel goes to one node and belongs to one thread. Posting and polling never block, and
+// allocate nothing where nothing fails. What holds for every implementation is written down as
+// tests/contract/.
 #pragma once
 
 #include <cstddef>
