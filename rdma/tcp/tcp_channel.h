@@ -2,6 +2,8 @@
 // request at a time they are as fast as io_uring, and simpler.
 #pragma once
 
+#include <sys/uio.h>
+
 #include <array>
 #include <atomic>
 #include <vector>

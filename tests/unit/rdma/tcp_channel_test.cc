@@ -121,6 +121,7 @@ TEST_F(TcpChannelTest, RefusalAmongRepliesLeavesTheOthersRight) {
   play([&](Script& node) {
     node.welcome();
     std::vector<Request> requests;
+    requests.reserve(4);
     for (int i = 0; i < 4; ++i) requests.push_back(node.request());
     // All at once, so that the data of the second is received where the first one's should be.
     std::vector<std::byte> all;
@@ -258,7 +259,7 @@ TEST_F(TcpChannelTest, HelloCarriesTheSession) {
 
 TEST_F(TcpChannelTest, NodeThatReadsNothingTimesOutAndUnsentOperationsAreFlushed) {
   borrower_.options.operation_timeout = Milliseconds(50);
-  TestBorrower large(16 * 1024);
+  TestBorrower large(size_t{16} * 1024);
   borrower_.options.buffer = large.buffer.bytes();
   std::promise<void> ended;
   play([&](Script& node) {
