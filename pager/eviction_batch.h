@@ -13,6 +13,7 @@
 #include "pager/core.h"
 #include "pager/eviction_hand.h"
 #include "pager/link_port.h"
+#include "pager/posting.h"
 #include "pager/write_window.h"
 
 namespace farpage::pager {
@@ -90,13 +91,6 @@ class EvictionBatch {
   // In one call of a channel. With its header each is two segments over TCP, which sends 128 of
   // them in one system call.
   static constexpr size_t kMaxPosting = 64;
-  // WRITEs to one node, in the order of the runs.
-  struct Posting {
-    rdma::Channel* channel = nullptr;
-    NodeIndex node;
-    size_t count = 0;
-    std::array<rdma::Operation, kMaxPosting> operations;
-  };
   static constexpr size_t kPagesOfStep = 64;
   static constexpr size_t kMaxRuns = size_t{kMaxPages} * coordinator::kMaxReplicas;
 
@@ -156,8 +150,8 @@ class EvictionBatch {
   Size most_{};         // this time
   std::array<WriteRun, kMaxRuns> runs_;
   size_t run_count_ = 0;
-  Posting posting_;
-  size_t copied_ = 0;  // pages, into the buffer
+  Posting<kMaxPosting> posting_{port_};  // in the order of the runs
+  size_t copied_ = 0;                    // pages, into the buffer
   Instant picked_at_{0};
   Instant posted_at_{0};
   bool closing_ = false;  // no more is posted: it ends with what it has

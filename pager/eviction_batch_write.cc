@@ -152,17 +152,14 @@ size_t EvictionBatch::post_runs() {
       WriteWindow& window = window_of(lease);
       if (run.count > window.pages()) shorten(run, window.pages());
       if (!window.admits(run.count)) continue;
-      if (posting_.count == 0 || posting_.node != lease.node) {
-        posted += post_gathered();
-        posting_.channel = port_.channel(lease.node);
-        posting_.node = lease.node;
-      }
-      if (posting_.channel == nullptr) continue;
-      const auto& key = lease.keys[static_cast<size_t>(posting_.channel->kind())];
+      if (posting_.is_for_another(lease.node)) posted += post_gathered();
+      const rdma::Channel* channel = posting_.channel(lease.node);
+      if (channel == nullptr) continue;
+      const auto& key = lease.keys[static_cast<size_t>(channel->kind())];
       if (!key) continue;
       window.posted(run.count);
-      posting_.operations[posting_.count++] = write_of(i, lease, *key, *posting_.channel);
-      if (posting_.count == posting_.operations.size()) posted += post_gathered();
+      posting_.add(write_of(i, lease, *key, *channel));
+      if (posting_.full()) posted += post_gathered();
     }
   }
   return posted + post_gathered();
@@ -185,20 +182,11 @@ rdma::Operation EvictionBatch::write_of(size_t index, const ReplicaLease& replic
 
 // The channel takes the first of them, as many as it has room for; the others have another turn.
 size_t EvictionBatch::post_gathered() {
-  if (posting_.count == 0) return 0;
-  const auto operations = std::span(posting_.operations).first(posting_.count);
-  posting_.count = 0;
-  const size_t accepted = posting_.channel->post(operations);
-  port_.posted(posting_.node, static_cast<uint32_t>(accepted));
-  for (size_t i = 0; i < operations.size(); ++i) {
-    WriteRun& run = runs_[operations[i].token];
-    if (i < accepted) {
-      run.in_flight = true;
-    } else {
-      windows_[posting_.node.value].not_posted(run.count);
-    }
-  }
-  return accepted;
+  const auto posted = posting_.post();
+  for (const rdma::Operation& operation : posted.accepted) runs_[operation.token].in_flight = true;
+  for (const rdma::Operation& operation : posted.refused)
+    windows_[posting_.node().value].not_posted(runs_[operation.token].count);
+  return posted.accepted.size();
 }
 
 size_t EvictionBatch::take_completions() {

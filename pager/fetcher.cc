@@ -39,7 +39,8 @@ bool Fetcher::choose_replica(Slot& slot, const SlabLease& lease, rdma::Channel*&
       ++alive;
       if ((slot.tried_replicas & (1U << index)) != 0) continue;
       untried_left = true;
-      channel = port_.channel(replica.node);
+      if (posting_.is_for_another(replica.node)) post_gathered();
+      channel = posting_.channel(replica.node);
       if (channel == nullptr || !replica.keys[static_cast<size_t>(channel->kind())]) continue;
       slot.replica = static_cast<uint8_t>(index);
       return true;
@@ -55,31 +56,28 @@ bool Fetcher::choose_replica(Slot& slot, const SlabLease& lease, rdma::Channel*&
   return false;
 }
 
-bool Fetcher::build_operation(size_t index, rdma::Operation& operation, NodeIndex& node,
-                              rdma::Channel*& channel) {
+bool Fetcher::gather(size_t index) {
   Slot& slot = slots_[index];
   const SlabLease* lease = core_.leases_of(slot.word).find(slot.page);
   FARPAGE_CHECK(lease != nullptr, "page %llu is remote without a lease",
                 static_cast<unsigned long long>(slot.page.value));
+  rdma::Channel* channel = nullptr;
   if (!choose_replica(slot, *lease, channel)) return false;
   const ReplicaLease& replica = lease->replicas[slot.replica];
-  node = replica.node;
-  operation = {.kind = rdma::OperationKind::kRead,
-               .local = bytes_of(index),
-               .remote = core_.leases_of(slot.word).address_of(replica, slot.page),
-               .key = *replica.keys[static_cast<size_t>(channel->kind())],
-               .generation = replica.generation,
-               .token = index};
+  posting_.add({.kind = rdma::OperationKind::kRead,
+                .local = bytes_of(index),
+                .remote = core_.leases_of(slot.word).address_of(replica, slot.page),
+                .key = *replica.keys[static_cast<size_t>(channel->kind())],
+                .generation = replica.generation,
+                .token = index});
   return true;
 }
 
-bool Fetcher::post_batch(std::span<const rdma::Operation> operations, rdma::Channel& channel,
-                         NodeIndex node) {
-  const size_t accepted = channel.post(operations);
-  if (accepted == 0) return false;
-  port_.posted(node, static_cast<uint32_t>(accepted));
+void Fetcher::post_gathered() {
+  const auto posted = posting_.post();
+  if (posted.accepted.empty()) return;
   const Instant now = SteadyClock::read();
-  for (const rdma::Operation& operation : operations.first(accepted)) {
+  for (const rdma::Operation& operation : posted.accepted) {
     Slot& slot = slots_[operation.token];
     if (slot.posted.count() == 0)
       stats_.queue_ns.record(static_cast<uint64_t>((now - slot.since).count()));
@@ -87,36 +85,19 @@ bool Fetcher::post_batch(std::span<const rdma::Operation> operations, rdma::Chan
     slot.posted = now;
     --pending_;
   }
-  return true;
 }
 
 void Fetcher::post_queued() {
   if (pending_ == 0) return;
-  size_t count = 0;
-  NodeIndex batch_node;
-  rdma::Channel* batch_channel = nullptr;
   for (size_t i = 0; i < kSlots; ++i) {
     Slot& slot = slots_[i];
     if (slot.step != Step::kQueued) continue;
     if (slot.not_before.count() != 0 && slot.not_before > SteadyClock::read()) continue;
-    rdma::Operation operation;
-    NodeIndex node;
-    rdma::Channel* channel = nullptr;
-    if (!build_operation(i, operation, node, channel)) {
-      if (slot.step == Step::kQueued &&
-          SteadyClock::read() - slot.since > core_.options.fault_deadline)
-        give_up(slot, "no replica could be reached before the deadline");
-      continue;
-    }
-    if (count > 0 && channel != batch_channel) {
-      (void)post_batch(std::span(batch_).first(count), *batch_channel, batch_node);
-      count = 0;
-    }
-    batch_[count++] = operation;
-    batch_channel = channel;
-    batch_node = node;
+    if (!gather(i) && slot.step == Step::kQueued &&
+        SteadyClock::read() - slot.since > core_.options.fault_deadline)
+      give_up(slot, "no replica could be reached before the deadline");
   }
-  if (count > 0) (void)post_batch(std::span(batch_).first(count), *batch_channel, batch_node);
+  post_gathered();
 }
 
 bool Fetcher::progress() {

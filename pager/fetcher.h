@@ -7,6 +7,7 @@
 #include "base/mapping.h"
 #include "pager/core.h"
 #include "pager/link_port.h"
+#include "pager/posting.h"
 
 namespace farpage::pager {
 
@@ -57,10 +58,8 @@ class Fetcher {
   }
   // Chooses a replica that can be asked now; false: none at the moment.
   bool choose_replica(Slot& slot, const SlabLease& lease, rdma::Channel*& channel);
-  bool build_operation(size_t index, rdma::Operation& operation, NodeIndex& node,
-                       rdma::Channel*& channel);
-  bool post_batch(std::span<const rdma::Operation> operations, rdma::Channel& channel,
-                  NodeIndex node);
+  bool gather(size_t index);
+  void post_gathered();
   void complete(const rdma::Completion& completion);
   void install(Slot& slot, Instant now);  // `now`: for the figures
   void give_up(Slot& slot, const char* why);
@@ -71,7 +70,7 @@ class Fetcher {
   LinkPort& port_;
   WorkerStats& stats_;
   std::array<Slot, kSlots> slots_{};
-  std::array<rdma::Operation, kSlots> batch_{};  // of post_queued()
+  Posting<kSlots> posting_{port_};  // of post_queued()
   size_t busy_ = 0;
   size_t pending_ = 0;  // slots that are neither free nor on the wire
 };

@@ -77,23 +77,19 @@ bool Prefetcher::gather(size_t index) {
     const ReplicaLease& replica =
         lease->replicas[(run.first.value / kRunPages + i) % lease->replica_count];
     if (replica.lost.load(std::memory_order_acquire)) continue;
-    // While something is gathered for it, the port is not asked again: it may end the channel.
-    const bool same = gathered_count_ > 0 && gathered_node_ == replica.node;
-    rdma::Channel* channel = same ? gathered_channel_ : port_.channel(replica.node);
+    if (posting_.is_for_another(replica.node)) post_gathered();
+    rdma::Channel* channel = posting_.channel(replica.node);
     if (channel == nullptr) continue;
-    if (same && gathered_count_ == channel->limits().operations_in_flight) return false;
+    if (posting_.size() == channel->limits().operations_in_flight) return false;
     const auto& key = replica.keys[static_cast<size_t>(channel->kind())];
     const uint32_t bytes = run.pages << kPageShift;
     if (!key || channel->limits().operation_bytes < bytes) continue;
-    if (!same) post_gathered();
-    gathered_channel_ = channel;
-    gathered_node_ = replica.node;
-    gathered_[gathered_count_++] = {.kind = rdma::OperationKind::kRead,
-                                    .local = bytes_of(index, run.pages),
-                                    .remote = leases.address_of(replica, run.first),
-                                    .key = *key,
-                                    .generation = replica.generation,
-                                    .token = index};
+    posting_.add({.kind = rdma::OperationKind::kRead,
+                  .local = bytes_of(index, run.pages),
+                  .remote = leases.address_of(replica, run.first),
+                  .key = *key,
+                  .generation = replica.generation,
+                  .token = index});
     run.step = Step::kOnWire;
     ++busy_;
     return true;
@@ -102,16 +98,7 @@ bool Prefetcher::gather(size_t index) {
 }
 
 void Prefetcher::post_gathered() {
-  const std::span<const rdma::Operation> batch(gathered_.data(), gathered_count_);
-  if (batch.empty()) return;
-  gathered_count_ = 0;
-  const size_t accepted = gathered_channel_->post(batch);
-  port_.posted(gathered_node_, static_cast<uint32_t>(accepted));
-  for (const rdma::Operation& refused : batch.subspan(accepted)) {
-    abandon(runs_[refused.token]);
-    runs_[refused.token].step = Step::kFree;
-    --busy_;
-  }
+  for (const rdma::Operation& refused : posting_.post().refused) fail(runs_[refused.token]);
 }
 
 bool Prefetcher::progress() {
@@ -134,9 +121,7 @@ void Prefetcher::complete(size_t index, rdma::CompletionStatus status) {
     install(index);
     return;
   }
-  abandon(run);
-  run.step = Step::kFree;
-  --busy_;
+  fail(run);
 }
 
 void Prefetcher::install(size_t index) {
@@ -186,6 +171,12 @@ void Prefetcher::finish(Run& run, uint32_t page, PageState state) {
   core_.end_fetching(index, word, word.to(state));
   core_.budget.give_back(1);
   core_.space.wake({index, 1});
+}
+
+void Prefetcher::fail(Run& run) {
+  abandon(run);
+  run.step = Step::kFree;
+  --busy_;
 }
 
 void Prefetcher::abandon(Run& run) {

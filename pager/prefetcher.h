@@ -6,6 +6,7 @@
 
 #include "pager/core.h"
 #include "pager/link_port.h"
+#include "pager/posting.h"
 #include "pager/trend.h"
 
 namespace farpage::pager {
@@ -43,21 +44,19 @@ class Prefetcher {
   uint32_t claim(Run& run, PageIndex first, uint32_t limit);
   // Adds the READ of a claimed run to the batch; false: nobody can be asked for it now.
   bool gather(size_t index);
-  // One post for all that was gathered: over tcp each is a system call.
   void post_gathered();
   void complete(size_t index, rdma::CompletionStatus status);
   void install(size_t index);
   void abandon(Run& run);
+  // As abandon(), of a run that was gathered.
+  void fail(Run& run);
   void finish(Run& run, uint32_t page, PageState state);
 
   Core& core_;
   LinkPort& port_;
   WorkerStats& stats_;
   std::array<Run, kRuns> runs_{};
-  std::array<rdma::Operation, kRuns> gathered_{};  // all for one channel
-  size_t gathered_count_ = 0;
-  rdma::Channel* gathered_channel_ = nullptr;
-  NodeIndex gathered_node_;
+  Posting<kRuns> posting_{port_};
   size_t busy_ = 0;
 };
 
