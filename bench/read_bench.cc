@@ -46,6 +46,7 @@ class Pump {
         after_(~options.seed),
         random_(options.seed),
         slots_(options.depth),
+        gathered_(options.depth),
         written_(lease.bytes / options.bytes) {}
 
   // The whole slab, once.
@@ -65,11 +66,14 @@ class Pump {
     uint64_t completed = 0;
     bool over = false;
     while (!over || completed < posted) {
+      // In one call of the channel, as a pager posts what it has: over TCP each is a system call.
+      gathered_.clear();
       for (size_t slot = 0; slot < slots_.size() && !over; ++slot) {
         if (slots_[slot].busy) continue;
-        FARPAGE_TRY_VOID(post(slot));
+        gather(slot);
         over = until.is_over(++posted);
       }
+      FARPAGE_TRY_VOID(post_gathered());
       FARPAGE_TRY(done, take(result));
       completed += done;
     }
@@ -144,7 +148,7 @@ class Pump {
             .token = slot};
   }
 
-  Status post(size_t slot_index) {
+  void gather(size_t slot_index) {
     Slot& slot = slots_[slot_index];
     slot.index = random_.below(written_.size());
     const std::span<std::byte> bytes = bytes_of(slot_index);
@@ -153,11 +157,16 @@ class Pump {
     } else {
       spoil(bytes);
     }
-    const rdma::Operation operation = operation_of(options_.operation, slot.index, slot_index);
-    slot.posted = SteadyClock::read();
-    if (channel_.post({&operation, 1}) != 1)
-      return fail(ErrorCode::kUnavailable, "the channel took no operation: " + why_broken());
+    gathered_.push_back(operation_of(options_.operation, slot.index, slot_index));
     slot.busy = true;
+  }
+
+  Status post_gathered() {
+    if (gathered_.empty()) return {};
+    const Instant now = SteadyClock::read();
+    for (const rdma::Operation& operation : gathered_) slots_[operation.token].posted = now;
+    if (channel_.post(gathered_) != gathered_.size())
+      return fail(ErrorCode::kUnavailable, "the channel did not take all: " + why_broken());
     return {};
   }
 
@@ -203,6 +212,7 @@ class Pump {
   const Content after_;   // of what WRITEs write
   Random random_;
   std::vector<Slot> slots_;
+  std::vector<rdma::Operation> gathered_;  // to be posted
   std::vector<bool> written_;  // by a WRITE, for each piece of the slab
 };
 
