@@ -213,7 +213,7 @@ class Pump {
   Random random_;
   std::vector<Slot> slots_;
   std::vector<rdma::Operation> gathered_;  // to be posted
-  std::vector<bool> written_;  // by a WRITE, for each piece of the slab
+  std::vector<bool> written_;              // by a WRITE, for each piece of the slab
 };
 
 Result<ReadResult> run_pump(const ReadOptions& options, Pump& pump) {

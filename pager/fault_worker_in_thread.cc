@@ -42,7 +42,8 @@ void FaultWorker::resolve_here(const uffd::Fault& fault) {
     core_.budget.wait_for_room(kRoomWait);
   }
   fetcher_.post_queued();
-  evictor_->help();  // while the READ is on its way
+  (void)fetcher_.progress();
+  if (fetcher_.outstanding() > 0) evictor_->help();  // while the READ is on its way
   finish_in_flight();
   core_.budget.nudge();
 }

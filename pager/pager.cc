@@ -45,8 +45,8 @@ uint32_t calling_thread() {
 uint64_t pin_percent(const PagerOptions& options) {
   return std::min(kPinPercent, options.low_water_percent);
 }
-// A thread that resolves its own faults evicts, too: the evictor's thread comes when that is not
-// enough.
+// A thread that waits for the READ of its own fault evicts meanwhile: the evictor's thread comes
+// when that is not enough.
 uint32_t pressing_percent(const PagerOptions& options) {
   const uint32_t high = options.high_water_percent;
   return options.resolve_in_thread ? (high + 100) / 2 : high;

@@ -7,24 +7,39 @@ namespace farpage::pager {
 namespace {
 
 constexpr uint64_t kLocalPages = 1000;
-// The evictor's thread comes above 980; faults evict above 970.
+// The evictor's thread comes above 980; above 970 those evict who wait for a READ.
 constexpr uint64_t kPagesAboveHighWater = 975;
+constexpr uint64_t kPagesBelowHighWater = 960;
+constexpr uint64_t kAwayPages = 100;
 
 class Help : public ::testing::Test {
  protected:
   Help() : rig_({.pages = 4096, .local_pages = kLocalPages, .resolve_in_thread = true}) {}
+
+  void SetUp() override {
+    for (uint64_t page = 0; page < kAwayPages; ++page) write(page);
+    ASSERT_TRUE(comes_true([&] { return rig_.stats().leased_slabs > 0; }));
+    rig_.pager().evict_soon({PageIndex{0}, kAwayPages});
+    ASSERT_TRUE(comes_true([&] { return rig_.stats().evictions() == kAwayPages; }));
+    for (uint64_t page = 0; page < kPagesBelowHighWater; ++page) write(kAwayPages + page);
+  }
 
   // As a write would be that finds the page missing.
   void write(uint64_t page) {
     rig_.pager().resolve(PageIndex{page}, uffd::FaultKind::kMissingWrite);
     fill(rig_, page, 1);
   }
+  // One of those that were away.
+  void write_with_a_read() {
+    ASSERT_TRUE(rig_.pager().is_away(PageIndex{away_}));
+    write(away_++);
+  }
   // Fails if that takes more than it takes to be above the high-water mark.
   void write_until_pages_leave() {
     const uint64_t before = rig_.stats().evictions();
     while (leaving() == 0 && rig_.stats().evictions() == before) {
       ASSERT_LT(rig_.stats().resident_pages, kPagesAboveHighWater) << "nobody evicts";
-      write(page_++);
+      write_with_a_read();
     }
   }
   // Pages that are leaving: all that are here were written.
@@ -37,13 +52,13 @@ class Help : public ::testing::Test {
   }
 
   Rig rig_;
-  uint64_t page_ = 0;
+  uint64_t away_ = 0;
 };
 
 TEST_F(Help, WhatAFaultHasBegunToEvictEndsWithTheNextOrWithout) {
   for (const bool next : {true, false}) {
     write_until_pages_leave();
-    if (next) write(page_++);
+    if (next) write_with_a_read();
     EXPECT_TRUE(comes_true([&] { return leaving() == 0; }));
     EXPECT_GT(rig_.stats().evictions(), 0U);
     EXPECT_TRUE(rig_.pager().check_invariants());
