@@ -2,8 +2,11 @@
 
 #include <fmt/format.h>
 
+#include <optional>
+
 #include "base/size.h"
 #include "bench/fault_bench.h"
+#include "bench/ping_pong.h"
 #include "bench/read_bench.h"
 
 namespace farpage::bench {
@@ -15,6 +18,12 @@ struct Delivery {
   std::string row;     // behind the name of a row
   std::string figure;  // inside the name of a figure
   Histogram local_fault;
+};
+
+// What brings a page: our READ, and where there is one, the floor of that.
+struct Wire {
+  Histogram read;
+  std::optional<Histogram> ping_pong;
 };
 
 // Room for what is touched, below the high-water mark, with space for warming up.
@@ -43,8 +52,8 @@ ReadOptions read_options(const LadderOptions& options, const pager::PagerOptions
 
 Status add_remote_fault(const LadderOptions& options, const pager::PagerOptions& pager,
                         coordinator::Client& client,
-                        std::vector<std::unique_ptr<rdma::Transport>>& transports,
-                        const Histogram& read, const Delivery& delivery, Report& report) {
+                        std::vector<std::unique_ptr<rdma::Transport>>& transports, const Wire& wire,
+                        const Delivery& delivery, Report& report) {
   const rdma::TransportKind kind = transports.front()->kind();
   const std::string name(rdma::to_string(kind));
   pager::PagerOptions own = pager;
@@ -54,14 +63,29 @@ Status add_remote_fault(const LadderOptions& options, const pager::PagerOptions&
   if (!fault) return fail_with("faults over " + name + delivery.row, std::move(fault).error());
 
   report.rows.push_back({"remote fault, " + name + delivery.row, kPageBytes, fault->away_ns});
-  const Overhead overhead = overhead_of(fault->away_ns, read, delivery.local_fault);
+  const Overhead overhead = overhead_of(fault->away_ns, wire.read, delivery.local_fault);
   const std::string figure = name + delivery.figure;
   report.figures.emplace_back(figure + "_floor_us", overhead.floor_us);
   report.figures.emplace_back(figure + "_fault_us", overhead.fault_us);
   report.figures.emplace_back(figure + "_overhead_us", overhead.above_us());
   report.figures.emplace_back(figure + "_overhead_percent", overhead.above_percent());
+  if (wire.ping_pong) {
+    const Overhead above = overhead_of(fault->away_ns, *wire.ping_pong, delivery.local_fault);
+    report.figures.emplace_back(figure + "_above_ping_pong_percent", above.above_percent());
+  }
   report.counts.emplace_back(figure + "_pages_fetched", fault->reads + fault->prefetched_pages);
   return {};
+}
+
+// The faster of both ways to wait, at the median.
+Result<Histogram> add_ping_pongs(const LadderOptions& options, Report& report) {
+  PingPongOptions ping_pong{.iterations = options.iterations, .pin = options.pin};
+  FARPAGE_TRY(blocking, measure_tcp_ping_pong(ping_pong));
+  report.rows.push_back({"TCP ping-pong, blocking", kPageBytes, blocking});
+  ping_pong.wait = PingPongWait::kSpinning;
+  FARPAGE_TRY(spinning, measure_tcp_ping_pong(ping_pong));
+  report.rows.push_back({"TCP ping-pong, spinning", kPageBytes, spinning});
+  return blocking.percentile_ns(50) < spinning.percentile_ns(50) ? blocking : spinning;
 }
 
 Status climb(const LadderOptions& options, const pager::PagerOptions& pager,
@@ -76,10 +100,14 @@ Status climb(const LadderOptions& options, const pager::PagerOptions& pager,
     return {};
   }
   if (!read) return fail_with("READs over " + name, std::move(read).error());
+  Wire wire{.read = read->latency_ns, .ping_pong = std::nullopt};
+  if (kind == rdma::TransportKind::kTcp) {
+    FARPAGE_TRY(ping_pong, add_ping_pongs(options, report));
+    wire.ping_pong = ping_pong;
+  }
   report.rows.push_back({"READ, " + name, reading.bytes, read->latency_ns});
   for (const Delivery& delivery : deliveries)
-    FARPAGE_TRY_VOID(
-        add_remote_fault(options, pager, client, transports, read->latency_ns, delivery, report));
+    FARPAGE_TRY_VOID(add_remote_fault(options, pager, client, transports, wire, delivery, report));
   return {};
 }
 
@@ -131,7 +159,11 @@ Result<Report> measure_ladder(
       {"Resolved by",
        "a thread blocked in poll; spinning: one that looks again and again; SIGBUS: "
        "the touching thread in its signal handler"},
-      {"Overhead", "remote fault - (READ + local userfaultfd fault resolved alike), medians"}};
+      {"Overhead", "remote fault - (READ + local userfaultfd fault resolved alike), medians"},
+      {"TCP ping-pong",
+       "16 B there, 4 KiB back, plain sockets on the loopback device: the faster one in place of "
+       "the "
+       "READ gives above_ping_pong"}};
   FARPAGE_TRY(deliveries, add_floors(floor, report));
   for (auto& one : transports)
     FARPAGE_TRY_VOID(climb(options, pager, client, one, deliveries, report));

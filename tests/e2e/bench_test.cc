@@ -197,13 +197,16 @@ TEST(Bench, LadderHasEveryStepInOneTable) {
             (std::vector<std::string>{
                 "present page (the clock)", "anonymous zero fault", "local userfaultfd fault",
                 "local userfaultfd fault, spinning", "local userfaultfd fault, SIGBUS", "READ, shm",
-                "remote fault, shm", "remote fault, shm, SIGBUS", "READ, tcp", "remote fault, tcp",
+                "remote fault, shm", "remote fault, shm, SIGBUS", "TCP ping-pong, blocking",
+                "TCP ping-pong, spinning", "READ, tcp", "remote fault, tcp",
                 "remote fault, tcp, SIGBUS"}));
   for (const char* wire : {"shm", "shm_sigbus", "tcp", "tcp_sigbus"}) {
     const std::string name(wire);
     for (const char* figure : {"_floor_us", "_fault_us", "_overhead_us", "_overhead_percent"})
       EXPECT_TRUE(report["figures"].contains(name + figure)) << name << figure;
     EXPECT_GE(report["counts"][name + "_pages_fetched"], 500) << name;
+    EXPECT_EQ(report["figures"].contains(name + "_above_ping_pong_percent"),
+              name.starts_with("tcp"));
   }
 }
 

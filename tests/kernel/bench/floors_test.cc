@@ -1,4 +1,4 @@
-// The floors of a local fault on the real kernel: every page comes, whoever installs it.
+// The floors on the real kernel: every page comes, whoever installs or sends it.
 #include "bench/floors.h"
 
 #include <gtest/gtest.h>
@@ -6,6 +6,8 @@
 #include <signal.h>
 
 #include <string>
+
+#include "bench/ping_pong.h"
 
 namespace farpage::bench {
 namespace {
@@ -58,6 +60,27 @@ TEST_P(FloorWith, OneCpuIsEnough) {
   const OneCpu one;
   const Result<Histogram> floor =
       measure_local_userfault({.pages = kPages, .pin = true}, GetParam());
+  ASSERT_TRUE(floor.has_value()) << floor.error().message();
+  EXPECT_EQ(floor->count(), kPages);
+}
+
+// measure_tcp_ping_pong() checks each answer.
+TEST(PingPong, EveryAnswerComes) {
+  for (const auto wait : {PingPongWait::kBlocking, PingPongWait::kSpinning}) {
+    for (const bool pin : {false, true}) {
+      const Result<Histogram> floor =
+          measure_tcp_ping_pong({.iterations = kPages, .pin = pin, .wait = wait});
+      ASSERT_TRUE(floor.has_value()) << floor.error().message();
+      EXPECT_EQ(floor->count(), kPages);
+      EXPECT_GT(floor->percentile_ns(50), 0U);
+    }
+  }
+}
+
+TEST(PingPong, OneCpuIsEnough) {
+  const OneCpu one;
+  const Result<Histogram> floor =
+      measure_tcp_ping_pong({.iterations = kPages, .wait = PingPongWait::kSpinning});
   ASSERT_TRUE(floor.has_value()) << floor.error().message();
   EXPECT_EQ(floor->count(), kPages);
 }
