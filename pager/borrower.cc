@@ -143,6 +143,8 @@ Status Borrower::adopt(const std::vector<coordinator::Lease>& leases) {
     leases_.publish(index, std::move(slab));
     leased_slabs_.fetch_add(1, std::memory_order_relaxed);
   }
+  const std::lock_guard lock(owner_mutex_);
+  if (owner_ != nullptr) owner_->leased();
   return {};
 }
 

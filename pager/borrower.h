@@ -23,6 +23,8 @@ class LayerOwner {
   virtual ~LayerOwner() = default;
   // Channels to this node will be needed soon. Said with every lease.
   virtual void node_wanted(NodeIndex node) = 0;
+  // Pages of some more slabs have a place now.
+  virtual void leased() = 0;
   // What the pager counts, for the region's heartbeat; with which of its layers it was asked.
   virtual coordinator::Counters counters_of(const LeaseMap& layer) = 0;
   virtual void replica_lost() = 0;

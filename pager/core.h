@@ -7,12 +7,12 @@
 
 #include "pager/access_map.h"
 #include "pager/budget.h"
+#include "pager/cold_wishes.h"
 #include "pager/eviction_hand.h"
 #include "pager/layer_set.h"
 #include "pager/options.h"
 #include "pager/page_table.h"
 #include "pager/pin_map.h"
-#include "pager/run_queue.h"
 #include "pager/stats.h"
 #include "pager/write_guess.h"
 #include "uffd/address_space.h"
@@ -33,7 +33,7 @@ struct Core {
   AccessMap& access;
 
   WriteGuess write_guess;
-  RunQueue cold;  // what the evictor shall take first, however young
+  ColdWishes cold;  // what the evictor shall take first, however young
 
   // A worker has read that the target has forked. Set before the threads start.
   std::function<void(std::unique_ptr<uffd::AddressSpace>)> on_forked;

@@ -56,12 +56,14 @@ void EvictionBatch::give_way() const {
 // What the target has called cold, of one run for each batch, so that victims stay in order.
 void EvictionBatch::pick_cold() {
   while (count_ == 0) {
+    const uint32_t leases = core_.cold.leases_seen();
     const auto run = core_.cold.take(most_.pages);
     if (!run) return;
     std::unique_lock family_lock(core_.member.family()->mutex());
     for (uint32_t i = 0; i < run->pages; ++i) {
       const PageIndex page{run->first.value + i};
-      (void)try_take(page, core_.table.load(page), family_lock);
+      if (try_take(page, core_.table.load(page), family_lock) == Taken::kWithoutSlab)
+        core_.cold.put_off({page, 1}, leases);
     }
   }
 }
@@ -81,24 +83,24 @@ void EvictionBatch::pick_from_block() {
   while (!is_full()) {
     const auto due = hand_.next_in_block(now);
     if (!due) return;
-    if (try_take(due->page, due->word, family_lock)) hand_.took();
+    if (try_take(due->page, due->word, family_lock) == Taken::kYes) hand_.took();
   }
 }
 
-bool EvictionBatch::try_take(PageIndex page, PageWord word,
-                             std::unique_lock<std::mutex>& family_lock) {
-  if (word.state() != PageState::kClean && word.state() != PageState::kDirty) return false;
-  if (core_.pins.is_pinned(page)) return false;
+EvictionBatch::Taken EvictionBatch::try_take(PageIndex page, PageWord word,
+                                             std::unique_lock<std::mutex>& family_lock) {
+  if (word.state() != PageState::kClean && word.state() != PageState::kDirty) return Taken::kNo;
+  if (core_.pins.is_pinned(page)) return Taken::kNo;
   PageWord evicting = word.to(PageState::kEvicting);
   if (word.state() == PageState::kDirty) {
     const std::optional<LayerId> layer = core_.layers.writable(page, family_lock);
-    if (!layer) return false;
+    if (!layer) return Taken::kWithoutSlab;
     evicting = word.to(PageState::kEvicting, PageWord::kWasDirty).with_layer(*layer);
   }
-  if (!core_.table.transition(page, word, evicting)) return false;
+  if (!core_.table.transition(page, word, evicting)) return Taken::kNo;
   if (count_ == 0 || page.value != victims_[count_ - 1].page.value + 1) ++spans_;
   victims_[count_++] = Victim{.page = page, .word = evicting};
-  return true;
+  return Taken::kYes;
 }
 
 // Phase 1: one call for the span from the first to the last dirty victim of each block.

@@ -99,7 +99,8 @@ class EvictionBatch {
   void pick_cold();
   void pick_from_block();
   // With the family's mutex held, which may be let go and taken again.
-  bool try_take(PageIndex page, PageWord word, std::unique_lock<std::mutex>& family_lock);
+  enum class Taken : uint8_t { kYes, kNo, kWithoutSlab };
+  Taken try_take(PageIndex page, PageWord word, std::unique_lock<std::mutex>& family_lock);
   size_t step_end(size_t first) const;
   void give_way() const;
   bool is_full() const { return most_.is_reached(count_, spans_); }

@@ -32,19 +32,24 @@ Status LayerSet::add(std::optional<Milliseconds> patience) {
 
 std::optional<LayerId> LayerSet::writable(PageIndex page,
                                           std::unique_lock<std::mutex>& family_lock) {
-  for (size_t i = 0; i < count_.load(std::memory_order_relaxed); ++i) {
+  for (size_t i = 0;; ++i) {
+    if (i == count_.load(std::memory_order_relaxed)) {
+      family_lock.unlock();  // a new layer takes a number under it
+      const Status added = add(std::nullopt);
+      family_lock.lock();
+      if (!added) {
+        if (!std::exchange(full_, true))
+          log::warn("pager: no_layer reason=\"{}\": some pages stay resident",
+                    added.error().message());
+        return std::nullopt;
+      }
+    }
     Layer& layer = *own_[i];
     if (member_.family()->refers_elsewhere(member_, layer.id(), page)) continue;
     if (layer.leases().find(page) != nullptr) return layer.id();
     layer.want(page);
     return std::nullopt;
   }
-  family_lock.unlock();  // a new layer takes a number under it
-  const Status added = add(std::nullopt);
-  family_lock.lock();
-  if (!added && !std::exchange(full_, true))
-    log::warn("pager: no_layer reason=\"{}\": some pages stay resident", added.error().message());
-  return std::nullopt;  // the next try finds it, and asks for the slab
 }
 
 uint64_t LayerSet::leased_slabs() const {

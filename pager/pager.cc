@@ -147,7 +147,6 @@ class PagerThreads final : public Pager, private LayerOwner {
 
   void evict_soon(uffd::PageRun run) override {
     if (readahead_) readahead_->forget(run);
-    core_.cold.forget(run);  // asked for again and again, it is one wish
     core_.cold.push(run);
     budget_.interrupt();
   }
@@ -268,6 +267,10 @@ class PagerThreads final : public Pager, private LayerOwner {
     // One of the regions of a process tells for all.
     const bool tells = layers_.is_first(layer) && started_.load(std::memory_order_acquire);
     return tells ? stats().counters() : coordinator::Counters();
+  }
+  void leased() override {
+    core_.cold.leased();
+    if (!core_.cold.empty()) budget_.interrupt();
   }
   void replica_lost() override {
     shared_stats_.replicas_lost.fetch_add(1, std::memory_order_relaxed);

@@ -19,7 +19,12 @@ class RunQueue {
   // A wish too many is forgotten: nobody may rely on one.
   void push(uffd::PageRun run) {
     const std::lock_guard lock(mutex_);
-    if (runs_.size() < kMaxRuns && run.pages > 0) runs_.push_back(run);
+    add(run);
+  }
+  // All of them, behind those of `other`.
+  void move_to(RunQueue& other) {
+    const std::scoped_lock lock(mutex_, other.mutex_);
+    for (const uffd::PageRun& run : std::exchange(runs_, {})) other.add(run);
   }
   // At most `pages` pages, from the front; nullopt when there are none.
   std::optional<uffd::PageRun> take(uint32_t pages) {
@@ -56,6 +61,14 @@ class RunQueue {
   }
 
  private:
+  void add(uffd::PageRun run) {
+    if (run.pages == 0) return;
+    if (!runs_.empty() && runs_.back().first.value + runs_.back().pages == run.first.value) {
+      runs_.back().pages += run.pages;
+    } else if (runs_.size() < kMaxRuns) {
+      runs_.push_back(run);
+    }
+  }
   // All of a wish that the run does not touch is kept by one of the two calls above, not by both.
   static void keep_part(std::deque<uffd::PageRun>& kept, uint64_t first, uint64_t end) {
     if (first < end && kept.size() < kMaxRuns)

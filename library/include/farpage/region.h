@@ -182,8 +182,8 @@ class FARPAGE_EXPORT Region {
   // It is needed soon: its pages come in while the caller goes on (with resolve_in_handler: before
   // this returns).
   RegionStatus will_need(std::span<const std::byte> range);
-  // It is not needed soon: its pages leave, however young. A wish: a page whose slab is still being
-  // leased stays.
+  // It is not needed soon: its pages leave, however young, those without a slab when they have one.
+  // A wish: of very many that wait, some may be forgotten.
   RegionStatus evict(std::span<const std::byte> range);
 
   // Brings the range in, writable, and keeps it here until unpin(); a page is pinned once, however

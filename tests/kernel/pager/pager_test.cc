@@ -422,6 +422,21 @@ TEST(Pager, BudgetFullAndNothingToBorrowEndsInSigbusNotInAHang) {
   EXPECT_LE(rig.stats().resident_pages, 1024U);
 }
 
+TEST(Pager, AWishToEvictOutlastsTheWaitForASlab) {
+  Rig rig({});
+  rig.client().set_slab_limit(1);
+  constexpr uint64_t kFirst = 500;  // twelve pages of the first slab, 88 of the next one
+  for (uint64_t page = kFirst; page < kFirst + 100; ++page) fill(rig, page, 1);
+  // The wish for a page that is not in the table yet is forgotten.
+  for (uint64_t page = kFirst; page < kFirst + 100; ++page)
+    ASSERT_TRUE(comes_true([&] { return !rig.pager().next_fault(PageIndex{page}, true); }));
+  rig.pager().evict_soon({PageIndex{kFirst}, 100});
+  ASSERT_TRUE(comes_true([&] { return rig.stats().away_pages == 12; }));
+  rig.client().set_slab_limit(2);
+  EXPECT_TRUE(comes_true([&] { return rig.stats().away_pages == 100; }));
+  for (uint64_t page = kFirst; page < kFirst + 100; ++page) ASSERT_TRUE(holds(rig, page, 1));
+}
+
 TEST(Pager, PagesThatAreNeededAfterAllAreNotEvicted) {
   for (const bool in_thread : {false, true}) {
     Rig rig({.resolve_in_thread = in_thread, .fault_deadline = Seconds(3600)});

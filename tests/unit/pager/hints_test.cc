@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "pager/access_map.h"
+#include "pager/cold_wishes.h"
 #include "pager/pin_map.h"
 #include "pager/run_queue.h"
 
@@ -83,7 +84,7 @@ TEST(RunQueue, HandsOutInSlicesAndForgetsWhatIsTooMuch) {
   EXPECT_EQ(last->first.value, 120U);
   EXPECT_EQ(last->pages, 5U);
   EXPECT_TRUE(wishes.empty());
-  for (size_t i = 0; i < RunQueue::kMaxRuns + 10; ++i) wishes.push(run(i, 1));
+  for (size_t i = 0; i < RunQueue::kMaxRuns + 10; ++i) wishes.push(run(2 * i, 1));
   size_t kept = 0;
   while (wishes.take(1)) ++kept;
   EXPECT_EQ(kept, RunQueue::kMaxRuns);
@@ -99,6 +100,49 @@ TEST(RunQueue, ForgetsWhatIsCoveredAndKeepsTheRest) {
   std::vector<std::pair<uint64_t, uint32_t>> left;
   while (const auto wish = wishes.take(1000)) left.emplace_back(wish->first.value, wish->pages);
   EXPECT_EQ(left, (std::vector<std::pair<uint64_t, uint32_t>>{{100, 5}, {120, 8}, {500, 1}}));
+}
+
+TEST(RunQueue, NeighboursAreOneWish) {
+  RunQueue queue;
+  for (uint64_t page = 0; page < 2 * RunQueue::kMaxRuns; ++page) queue.push(run(page, 1));
+  const auto all = queue.take(UINT32_MAX);
+  ASSERT_TRUE(all.has_value());
+  EXPECT_EQ(all->first, PageIndex{0});
+  EXPECT_EQ(all->pages, 2 * RunQueue::kMaxRuns);
+  EXPECT_TRUE(queue.empty());
+}
+
+TEST(ColdWishes, WhatHasNoSlabWaitsForTheNextLease) {
+  ColdWishes wishes;
+  wishes.push(run(10, 4));
+  const uint32_t seen = wishes.leases_seen();
+  ASSERT_TRUE(wishes.take(4).has_value());
+  wishes.put_off(run(11, 2), seen);
+  EXPECT_TRUE(wishes.empty());
+  wishes.leased();
+  const auto again = wishes.take(4);
+  ASSERT_TRUE(again.has_value());
+  EXPECT_EQ(again->first, PageIndex{11});
+  EXPECT_EQ(again->pages, 2U);
+}
+
+TEST(ColdWishes, ALeaseBetweenTheLookAndTheWaitIsNotMissed) {
+  ColdWishes wishes;
+  const uint32_t seen = wishes.leases_seen();
+  wishes.leased();
+  wishes.put_off(run(10, 4), seen);
+  EXPECT_TRUE(wishes.take(4).has_value());
+}
+
+TEST(ColdWishes, WhatWaitsIsForgottenToo) {
+  ColdWishes wishes;
+  wishes.put_off(run(10, 4), wishes.leases_seen());
+  wishes.forget(run(11, 3));
+  wishes.leased();
+  const auto left = wishes.take(4);
+  ASSERT_TRUE(left.has_value());
+  EXPECT_EQ(left->pages, 1U);
+  EXPECT_TRUE(wishes.empty());
 }
 
 }  // namespace
