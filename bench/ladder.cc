@@ -101,7 +101,7 @@ Status climb(const LadderOptions& options, const pager::PagerOptions& pager,
   }
   if (!read) return fail_with("READs over " + name, std::move(read).error());
   Wire wire{.read = read->latency_ns, .ping_pong = std::nullopt};
-  if (kind == rdma::TransportKind::kTcp) {
+  if (kind == rdma::TransportKind::kTcp && options.loopback) {
     FARPAGE_TRY(ping_pong, add_ping_pongs(options, report));
     wire.ping_pong = ping_pong;
   }
@@ -159,11 +159,12 @@ Result<Report> measure_ladder(
       {"Resolved by",
        "a thread blocked in poll; spinning: one that looks again and again; SIGBUS: "
        "the touching thread in its signal handler"},
-      {"Overhead", "remote fault - (READ + local userfaultfd fault resolved alike), medians"},
-      {"TCP ping-pong",
-       "16 B there, 4 KiB back, plain sockets on the loopback device: the faster one in place of "
-       "the "
-       "READ gives above_ping_pong"}};
+      {"Overhead", "remote fault - (READ + local userfaultfd fault resolved alike), medians"}};
+  if (options.loopback)
+    report.configuration.emplace_back(
+        "TCP ping-pong",
+        "16 B there, 4 KiB back, plain sockets: the faster one in place of the READ gives "
+        "above_ping_pong");
   FARPAGE_TRY(deliveries, add_floors(floor, report));
   for (auto& one : transports)
     FARPAGE_TRY_VOID(climb(options, pager, client, one, deliveries, report));

@@ -18,6 +18,8 @@ namespace farpage::bench {
 struct LadderOptions {
   uint64_t iterations = 10'000;
   bool pin = false;  // the touching thread
+  // The nodes are on this host: what is measured over TCP has the loopback device in it.
+  bool loopback = true;
   uint64_t seed = 1;
   ProgressOptions progress;  // of the steps that have a memory node in them
 };

@@ -15,6 +15,7 @@ struct LadderSettings {
 Result<int> run(const LadderSettings& settings) {
   const bench::LadderOptions options{.iterations = static_cast<uint64_t>(settings.iterations),
                                      .pin = settings.bench.pin,
+                                     .loopback = settings.bench.coordinator.empty(),
                                      .seed = static_cast<uint64_t>(settings.bench.seed),
                                      .progress = progress_options(settings.bench)};
   FARPAGE_TRY(pager, pager_options(settings.bench.pager));

@@ -141,6 +141,7 @@ RegionStatus Region::discard(std::span<const std::byte> range) {
   const Result<uffd::PageRun> run = run_of(range, bytes(), Rounding::kInner);
   if (!run) return region_error(run.error());
   if (run->pages == 0) return {};
+  const library::SignalsBlocked signals;  // a fault of their handlers may evict, too
   return status_of(parts_->memory->discard(*run));
 }
 
@@ -167,6 +168,7 @@ RegionStatus Region::expect(std::span<const std::byte> range, Access access) {
 RegionStatus Region::will_need(std::span<const std::byte> range) {
   const Result<uffd::PageRun> run = run_of(range, bytes(), Rounding::kOuter);
   if (!run) return region_error(run.error());
+  const library::SignalsBlocked signals;
   parts_->memory->bring_in_soon(*run);
   return {};
 }
@@ -174,6 +176,7 @@ RegionStatus Region::will_need(std::span<const std::byte> range) {
 RegionStatus Region::evict(std::span<const std::byte> range) {
   const Result<uffd::PageRun> run = run_of(range, bytes(), Rounding::kInner);
   if (!run) return region_error(run.error());
+  const library::SignalsBlocked signals;
   parts_->memory->pager().evict_soon(*run);
   return {};
 }

@@ -108,12 +108,16 @@ void Borrower::run() {
 
 // A layer that was not opened by open_region() gets its region with its first slab.
 Status Borrower::lease_wanted() {
-  const std::vector<SlabIndex> wanted = leases_.wanted(kMaxSlabsPerRequest);
-  if (wanted.empty()) return {};
-  if (region_.id.value.empty()) {
-    FARPAGE_TRY_VOID(create_region());
+  while (true) {
+    const std::vector<SlabIndex> wanted = leases_.wanted(kMaxSlabsPerRequest);
+    if (wanted.empty()) return {};
+    if (region_.id.value.empty()) {
+      FARPAGE_TRY_VOID(create_region());
+    }
+    const uint64_t before = leased_slabs();
+    FARPAGE_TRY_VOID(lease(wanted));
+    if (leased_slabs() == before) return {};
   }
-  return lease(wanted);
 }
 
 Status Borrower::lease(const std::vector<SlabIndex>& slabs) {

@@ -23,8 +23,8 @@ namespace farpage::pager {
 class Budget {
  public:
   // Eviction starts above `high_percent` of the limit and goes on down to `low_percent`: 0 to 100.
-  // The evictor's thread is woken above `pressing_percent`: more than `high_percent` where others
-  // evict, too.
+  // The evictor's thread is woken above `pressing_percent`: more than `high_percent` where threads
+  // that fault evict, too, while they wait.
   Budget(uint64_t limit_pages, uint32_t high_percent, uint32_t low_percent,
          uint32_t pressing_percent);
   Budget(uint64_t limit_pages, uint32_t high_percent, uint32_t low_percent)

@@ -1,47 +1,67 @@
 // ColdWishes: what the target has said that it does not need soon.
 #pragma once
 
-#include <atomic>
+#include <mutex>
 #include <optional>
 
-#include "pager/run_queue.h"
+#include "pager/run_list.h"
 
 namespace farpage::pager {
 
 // A page can leave only to a slab that is leased. Wishes that come earlier wait for the next lease.
 //
-// Threads: any.
+// Threads: any, but for take() and put_off(), which are the evictor's.
 class ColdWishes {
  public:
   // Asked for again and again, it is one wish.
   void push(uffd::PageRun run) {
-    forget(run);
+    const std::lock_guard lock(mutex_);
+    forget_all(run);
     ready_.push(run);
   }
   void forget(uffd::PageRun run) {
-    ready_.forget(run);
-    waiting_.forget(run);
+    const std::lock_guard lock(mutex_);
+    forget_all(run);
   }
-  // The next ones that may be granted, at most `pages`.
-  std::optional<uffd::PageRun> take(uint32_t pages) { return ready_.take(pages); }
-  bool empty() const { return ready_.empty(); }
-
-  // Of what was taken since leases_seen() gave `seen`: pages without a slab.
-  uint32_t leases_seen() const { return leases_.load(std::memory_order_seq_cst); }
-  void put_off(uffd::PageRun run, uint32_t seen) {
-    waiting_.push(run);
-    if (leases_seen() != seen) waiting_.move_to(ready_);
+  bool empty() const {
+    const std::lock_guard lock(mutex_);
+    return ready_.empty();
   }
   // A slab has been leased.
   void leased() {
-    leases_.fetch_add(1, std::memory_order_seq_cst);
+    const std::lock_guard lock(mutex_);
+    lease_since_take_ = true;
     waiting_.move_to(ready_);
   }
 
+  // The next ones that may be granted, at most `pages`.
+  std::optional<uffd::PageRun> take(uint32_t pages) {
+    const std::lock_guard lock(mutex_);
+    taken_.clear();
+    lease_since_take_ = false;
+    const auto run = ready_.take(pages);
+    if (run) taken_.push(*run);
+    return run;
+  }
+  // A page that was taken last has no slab.
+  void put_off(PageIndex page) {
+    const std::lock_guard lock(mutex_);
+    if (!taken_.contains(page)) return;  // forgotten meanwhile
+    (lease_since_take_ ? ready_ : waiting_).push({page, 1});
+  }
+
  private:
-  RunQueue ready_;
-  RunQueue waiting_;
-  std::atomic<uint32_t> leases_{0};
+  void forget_all(uffd::PageRun run) {
+    ready_.forget(run);
+    taken_.forget(run);
+    waiting_.forget(run);
+  }
+
+  mutable std::mutex mutex_;
+  RunList ready_;
+  RunList taken_;  // last
+  RunList waiting_;
+  bool lease_since_take_ = false;
 };
 
 }  // namespace farpage::pager

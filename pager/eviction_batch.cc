@@ -47,7 +47,7 @@ size_t EvictionBatch::step_end(size_t first) const {
   return end;
 }
 
-// Where threads resolve their own faults, whoever gets the CPU could not help: this is its turn.
+// To a fault worker. A thread that resolves its own faults has the CPU by itself.
 void EvictionBatch::give_way() const {
   if (most_.step_spans > 0 && !core_.options.resolve_in_thread && !core_.budget.has_waiters())
     std::this_thread::yield();
@@ -56,14 +56,13 @@ void EvictionBatch::give_way() const {
 // What the target has called cold, of one run for each batch, so that victims stay in order.
 void EvictionBatch::pick_cold() {
   while (count_ == 0) {
-    const uint32_t leases = core_.cold.leases_seen();
     const auto run = core_.cold.take(most_.pages);
     if (!run) return;
     std::unique_lock family_lock(core_.member.family()->mutex());
     for (uint32_t i = 0; i < run->pages; ++i) {
       const PageIndex page{run->first.value + i};
       if (try_take(page, core_.table.load(page), family_lock) == Taken::kWithoutSlab)
-        core_.cold.put_off({page, 1}, leases);
+        core_.cold.put_off(page);
     }
   }
 }

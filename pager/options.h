@@ -28,9 +28,11 @@ struct PagerOptions {
   // No fault threads: each fault is handed to Pager::resolve() by the thread that has it. As many
   // are resolved at once as there are workers; more wait.
   bool resolve_in_thread = false;
-  bool pin_workers = true;            // worker i on the i-th CPU this process may use
-  uint32_t prefetch_depth = 64;       // pages of a window ahead of a trend; 0: off
-  uint32_t high_water_percent = 97;   // of local_bytes: eviction starts above it
+  bool pin_workers = true;       // worker i on the i-th CPU this process may use
+  uint32_t prefetch_depth = 64;  // pages of a window ahead of a trend; 0: off
+  // Of local_bytes: eviction starts above it. Where threads resolve their own faults they evict
+  // above it while they wait, and the evictor's thread starts half-way between it and 100.
+  uint32_t high_water_percent = 97;
   uint32_t low_water_percent = 94;    // and goes on down to it
   Milliseconds fault_deadline{5000};  // then a fault fails on purpose
   ForkMode fork = ForkMode::kRefuse;

@@ -46,7 +46,7 @@ uint64_t pin_percent(const PagerOptions& options) {
   return std::min(kPinPercent, options.low_water_percent);
 }
 // A thread that waits for the READ of its own fault evicts meanwhile: the evictor's thread comes
-// when that is not enough.
+// when that is not enough, or nobody waits.
 uint32_t pressing_percent(const PagerOptions& options) {
   const uint32_t high = options.high_water_percent;
   return options.resolve_in_thread ? (high + 100) / 2 : high;
@@ -134,7 +134,10 @@ class PagerThreads final : public Pager, private LayerOwner {
     started_.store(true, std::memory_order_release);
   }
 
-  void discard(uffd::PageRun run) override { fork_window_.discard(run); }
+  void discard(uffd::PageRun run) override {
+    core_.cold.forget(run);
+    fork_window_.discard(run);
+  }
 
   bool pin(uffd::PageRun run) override {
     if (!parts_.pins.pin(run)) return false;

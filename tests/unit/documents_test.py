@@ -14,6 +14,10 @@ DEFINED = re.compile(r"\b(?:TYPED_)?TEST(?:_F|_P)?\(\s*(\w+),\s*(\w+)\s*\)")
 CLASS_OR_METHOD = re.compile(r"^(?:class (\w+)\(|    def test_(\w+)\()", re.M)
 
 
+# add_test(NAME Suite.Name ...), farpage_lab_test(NAME Suite.Name ...)
+IN_CMAKE = re.compile(r"^\s*\w+_test\(NAME ([A-Z]\w*)\.(\w+)", re.M)
+
+
 def slug(heading):
     """As GitHub makes it."""
     return re.sub(r"[^\w\- ]", "", re.sub(r"[`*]", "", heading.strip().lower())).replace(" ", "-")
@@ -38,7 +42,7 @@ def unknown_tests(root, path, text, tests):
         # Tests of a program are named without their transports.
         wanted = re.compile(re.escape(name).replace(r"\*", r"\w*") + r"(_over_\w+)?")
         # `Type.member` has the same form.
-        meant = suite in tests or "*" in name
+        meant = suite in tests or not name[0].islower()
         if meant and not any(wanted.fullmatch(known) for known in tests.get(suite, ())):
             yield f"{path.relative_to(root)}: no test {suite}.{name}"
 
@@ -56,6 +60,9 @@ def main(root):
                 suite = "EndToEnd" + name
             else:
                 tests.setdefault(suite, set()).add(method)
+    for path in (root / "tests").rglob("CMakeLists.txt"):
+        for suite, name in IN_CMAKE.findall(path.read_text()):
+            tests.setdefault(suite, set()).add(name)
     documents = sorted([*root.glob("*.md"), *root.glob("*/*.md"), *root.glob("docs/*/*.md")])
     found = []
     for path in documents:

@@ -101,8 +101,8 @@ struct RegionOptions {
 
   uint32_t workers = 0;  // fault threads; 0: one for each CPU
   // No fault threads: each fault is resolved by the thread that has it, in a SIGBUS handler of the
-  // library, without a switch to another thread. Needs no privilege; whether it is faster is not
-  // shown. It is not transparent:
+  // library, without a switch to another thread. Needs no privilege, and is faster, most of all
+  // over shm (docs/performance.md). It is not transparent:
   //   system calls on pages that are away fail with EFAULT (ENOMEM for mlock): prefault() first;
   //   a thread must not block SIGBUS;
   //   a SIGBUS handler that is installed after the first such region must pass on what is not its.

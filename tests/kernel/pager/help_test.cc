@@ -14,7 +14,19 @@ constexpr uint64_t kAwayPages = 100;
 
 class Help : public ::testing::Test {
  protected:
-  Help() : rig_({.pages = 4096, .local_pages = kLocalPages, .resolve_in_thread = true}) {}
+  Help()
+      : rig_({.transport = rdma::TransportKind::kLoop,
+              .pages = 4096,
+              .local_pages = kLocalPages,
+              .resolve_in_thread = true,
+              .loop = slow_loop()}) {}
+
+  // A READ takes some looks, so that there is time to help.
+  static rdma::LoopOptions slow_loop() {
+    rdma::LoopOptions loop;
+    loop.faults.delay_polls = 50;
+    return loop;
+  }
 
   void SetUp() override {
     for (uint64_t page = 0; page < kAwayPages; ++page) write(page);

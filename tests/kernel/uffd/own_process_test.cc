@@ -127,12 +127,13 @@ TEST(OwnWindow, WriteToAProtectedPageFaultsUntilItIsUnprotected) {
   auto window = make_window(8);
   ASSERT_EQ(window->install(PageIndex{0}, page_of(1), Protection::kWriteProtected), Outcome::kDone);
   EXPECT_EQ(*at(*window, 0), 1);  // reading is free
-  std::thread writer([&] { *at(*window, 0) = 2; });
+  // Atomic: the writer stands still in the middle of its write.
+  std::thread writer([&] { __atomic_store_n(at(*window, 0), 2, __ATOMIC_RELAXED); });
   const Event event = next_event(*window);
   const auto* fault = std::get_if<Fault>(&event);
   ASSERT_NE(fault, nullptr);
   EXPECT_EQ(fault->kind, FaultKind::kWriteProtected);
-  EXPECT_EQ(*at(*window, 0), 1);
+  EXPECT_EQ(__atomic_load_n(at(*window, 0), __ATOMIC_RELAXED), 1);
   EXPECT_EQ(window->unprotect({PageIndex{0}, 1}), Outcome::kDone);
   writer.join();
   EXPECT_EQ(*at(*window, 0), 2);

@@ -84,10 +84,10 @@ TEST(RunQueue, HandsOutInSlicesAndForgetsWhatIsTooMuch) {
   EXPECT_EQ(last->first.value, 120U);
   EXPECT_EQ(last->pages, 5U);
   EXPECT_TRUE(wishes.empty());
-  for (size_t i = 0; i < RunQueue::kMaxRuns + 10; ++i) wishes.push(run(2 * i, 1));
+  for (size_t i = 0; i < RunList::kMaxRuns + 10; ++i) wishes.push(run(2 * i, 1));
   size_t kept = 0;
   while (wishes.take(1)) ++kept;
-  EXPECT_EQ(kept, RunQueue::kMaxRuns);
+  EXPECT_EQ(kept, RunList::kMaxRuns);
 }
 
 TEST(RunQueue, ForgetsWhatIsCoveredAndKeepsTheRest) {
@@ -104,20 +104,24 @@ TEST(RunQueue, ForgetsWhatIsCoveredAndKeepsTheRest) {
 
 TEST(RunQueue, NeighboursAreOneWish) {
   RunQueue queue;
-  for (uint64_t page = 0; page < 2 * RunQueue::kMaxRuns; ++page) queue.push(run(page, 1));
+  for (uint64_t page = 0; page < 2 * RunList::kMaxRuns; ++page) queue.push(run(page, 1));
   const auto all = queue.take(UINT32_MAX);
   ASSERT_TRUE(all.has_value());
   EXPECT_EQ(all->first, PageIndex{0});
-  EXPECT_EQ(all->pages, 2 * RunQueue::kMaxRuns);
+  EXPECT_EQ(all->pages, 2 * RunList::kMaxRuns);
   EXPECT_TRUE(queue.empty());
+}
+
+// Takes all that may be granted, and puts these off.
+void take_and_put_off(ColdWishes& wishes, uint64_t first, uint32_t pages) {
+  ASSERT_TRUE(wishes.take(1000).has_value());
+  for (uint64_t page = first; page < first + pages; ++page) wishes.put_off(PageIndex{page});
 }
 
 TEST(ColdWishes, WhatHasNoSlabWaitsForTheNextLease) {
   ColdWishes wishes;
   wishes.push(run(10, 4));
-  const uint32_t seen = wishes.leases_seen();
-  ASSERT_TRUE(wishes.take(4).has_value());
-  wishes.put_off(run(11, 2), seen);
+  take_and_put_off(wishes, 11, 2);
   EXPECT_TRUE(wishes.empty());
   wishes.leased();
   const auto again = wishes.take(4);
@@ -128,20 +132,36 @@ TEST(ColdWishes, WhatHasNoSlabWaitsForTheNextLease) {
 
 TEST(ColdWishes, ALeaseBetweenTheLookAndTheWaitIsNotMissed) {
   ColdWishes wishes;
-  const uint32_t seen = wishes.leases_seen();
+  wishes.push(run(10, 1));
+  ASSERT_TRUE(wishes.take(1).has_value());
   wishes.leased();
-  wishes.put_off(run(10, 4), seen);
-  EXPECT_TRUE(wishes.take(4).has_value());
+  wishes.put_off(PageIndex{10});
+  EXPECT_TRUE(wishes.take(1).has_value());
 }
 
 TEST(ColdWishes, WhatWaitsIsForgottenToo) {
   ColdWishes wishes;
-  wishes.put_off(run(10, 4), wishes.leases_seen());
+  wishes.push(run(10, 4));
+  take_and_put_off(wishes, 10, 4);
   wishes.forget(run(11, 3));
   wishes.leased();
   const auto left = wishes.take(4);
   ASSERT_TRUE(left.has_value());
   EXPECT_EQ(left->pages, 1U);
+  EXPECT_TRUE(wishes.empty());
+}
+
+TEST(ColdWishes, WhatIsForgottenBetweenTheLookAndTheWaitIsNotPutOff) {
+  ColdWishes wishes;
+  wishes.push(run(10, 2));
+  ASSERT_TRUE(wishes.take(2).has_value());
+  wishes.forget(run(10, 1));
+  wishes.put_off(PageIndex{10});
+  wishes.put_off(PageIndex{11});
+  wishes.leased();
+  const auto left = wishes.take(2);
+  ASSERT_TRUE(left.has_value());
+  EXPECT_EQ(left->first, PageIndex{11});
   EXPECT_TRUE(wishes.empty());
 }
 
