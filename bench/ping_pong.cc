@@ -15,7 +15,7 @@
 #include <thread>
 
 #include "base/fd.h"
-#include "base/size.h"
+#include "base/strong.h"
 #include "bench/touch.h"
 
 namespace farpage::bench {
