@@ -20,17 +20,22 @@ void Readahead::request(uffd::PageRun run) {
   changed_.notify_all();
 }
 
+void Readahead::forget(uffd::PageRun run) {
+  const std::lock_guard lock(mutex_);
+  wanted_.forget(run);
+}
+
 void Readahead::run() {
   (void)pthread_setname_np(pthread_self(), "fp-readahead");
   while (true) {
-    {
-      std::unique_lock lock(mutex_);
-      changed_.wait(lock,
-                    [this] { return stop_.load(std::memory_order_acquire) || !wanted_.empty(); });
-    }
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock,
+                  [this] { return stop_.load(std::memory_order_acquire) || !wanted_.empty(); });
     if (stop_.load(std::memory_order_acquire)) return;
     // One by one, so that forget() reaches all but the one that is on its way.
-    if (const auto run = wanted_.take(1)) bring_in(run->first);
+    const auto run = wanted_.take(1);
+    lock.unlock();
+    if (run) bring_in(run->first);
   }
 }
 

@@ -6,7 +6,7 @@
 #include <thread>
 
 #include "pager/core.h"
-#include "pager/run_queue.h"
+#include "pager/run_list.h"
 
 namespace farpage::pager {
 
@@ -23,7 +23,8 @@ class Readahead {
   Readahead& operator=(const Readahead&) = delete;
 
   void request(uffd::PageRun run);
-  void forget(uffd::PageRun run) { wanted_.forget(run); }
+  // The target has changed its mind.
+  void forget(uffd::PageRun run);
 
  private:
   PageState settled_state(PageIndex page) const;
@@ -31,8 +32,8 @@ class Readahead {
   void bring_in(PageIndex page);
 
   Core& core_;
-  RunQueue wanted_;
   std::mutex mutex_;
+  RunList wanted_;  // guarded by mutex_
   std::condition_variable changed_;
   std::atomic<bool> stop_{false};
   std::jthread thread_;

@@ -1,4 +1,5 @@
-// RunList: some runs of pages, in a place of fixed size: a signal handler may hold it.
+// RunList: wishes of the target about runs of pages, until the thread that grants them comes by. In
+// a place of fixed size: that thread may be in a signal handler.
 #pragma once
 
 #include <algorithm>
@@ -11,13 +12,14 @@
 
 namespace farpage::pager {
 
-// Threads: one at a time. Allocates nothing.
+// Threads: one at a time. Allocates nothing. One run too many is forgotten: nobody may rely on a
+// wish.
 class RunList {
  public:
   static constexpr size_t kMaxRuns = 256;
 
   bool empty() const { return count_ == 0; }
-  // Neighbours are one run. One too many is forgotten.
+  // Neighbours are one run.
   void push(uffd::PageRun run) {
     if (run.pages == 0) return;
     if (!empty() && end_of(runs_[count_ - 1]) == run.first.value) {
@@ -41,6 +43,7 @@ class RunList {
   }
   // No page of the run is covered any more.
   void forget(uffd::PageRun run) {
+    if (empty()) return;
     const RunList before = *this;
     clear();
     for (const uffd::PageRun& old : before.runs()) {

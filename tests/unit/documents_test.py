@@ -12,8 +12,6 @@ TEST = re.compile(r"`([A-Z]\w*)\.([\w*]+)`")
 DEFINED = re.compile(r"\b(?:TYPED_)?TEST(?:_F|_P)?\(\s*(\w+),\s*(\w+)\s*\)")
 # Several processes: EndToEndClass.name for each method test_name (tests/e2e/CMakeLists.txt).
 CLASS_OR_METHOD = re.compile(r"^(?:class (\w+)\(|    def test_(\w+)\()", re.M)
-
-
 # add_test(NAME Suite.Name ...), farpage_lab_test(NAME Suite.Name ...)
 IN_CMAKE = re.compile(r"^\s*\w+_test\(NAME ([A-Z]\w*)\.(\w+)", re.M)
 

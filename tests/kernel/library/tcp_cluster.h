@@ -44,7 +44,7 @@ class TcpCluster {
     node_ = node::Node::create(node, std::move(pool), std::move(hosts), std::move(client)).value();
     ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
   }
-  // The same for a region over it.
+  // For a region whose pages lie there.
   RegionOptions reached_by(RegionOptions options) const {
     options.coordinator = service_->url();
     options.transport = "tcp";

@@ -6,7 +6,9 @@
 #include <netinet/in.h>
 #include <sys/socket.h>
 
+#include <mutex>
 #include <string>
+#include <utility>
 
 #include "base/fd.h"
 #include "coordinator/api_json.h"
@@ -16,7 +18,7 @@
 namespace farpage::coordinator {
 namespace {
 
-// An agent that remembers what it was asked and answers everything with answer_.
+// An agent that remembers what it was asked and answers everything alike.
 class AgentClientTest : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -25,6 +27,7 @@ class AgentClientTest : public ::testing::Test {
     options.threads = 2;
     std::vector<Route> routes;
     const auto reply = [this](const HttpRequest& request) {
+      const std::lock_guard lock(mutex_);
       asked_ = request;
       return answer_;
     };
@@ -39,6 +42,14 @@ class AgentClientTest : public ::testing::Test {
     url_ = "http://127.0.0.1:" + std::to_string(server_->port());
   }
 
+  void answer_with(HttpReply reply) {
+    const std::lock_guard lock(mutex_);
+    answer_ = std::move(reply);
+  }
+  HttpRequest asked() {
+    const std::lock_guard lock(mutex_);
+    return asked_;
+  }
   static std::unique_ptr<AgentClient> client(const std::string& token = "agent-token",
                                              Milliseconds timeout = Milliseconds(10000)) {
     return make_http_agent_client(AgentClientOptions{token, timeout});
@@ -49,8 +60,9 @@ class AgentClientTest : public ::testing::Test {
   }
 
   const SlabLeaseRequest request_{RegionId{"r"}, SlabIndex{7}, 1};
-  HttpRequest asked_;
-  HttpReply answer_;
+  std::mutex mutex_;
+  HttpRequest asked_;  // guarded by mutex_
+  HttpReply answer_;   // guarded by mutex_
   std::unique_ptr<HttpServer> server_;
   std::string url_;
 };
@@ -61,28 +73,28 @@ TEST_F(AgentClientTest, LeasesRevokesAndConnects) {
   granted.bytes = kMinSlabBytes;
   granted.rkeys = {{rdma::TransportKind::kTcp, RemoteKey{5}}};
   granted.generation = Generation{9};
-  answer_.body = encode(granted);
+  answer_with({200, encode(granted)});
   const auto reply = client()->lease(url_, 3, request_);
   ASSERT_TRUE(reply.has_value()) << reply.error().message();
   EXPECT_EQ(reply->rkeys, granted.rkeys);
   EXPECT_EQ(reply->generation, granted.generation);
-  EXPECT_EQ(asked_.ids, std::vector<std::string>{"3"});
-  EXPECT_EQ(decode_slab_lease_request(asked_.body)->slab, SlabIndex{7});
-  answer_ = HttpReply{204, "", "", {}};
+  EXPECT_EQ(asked().ids, std::vector<std::string>{"3"});
+  EXPECT_EQ(decode_slab_lease_request(asked().body)->slab, SlabIndex{7});
+  answer_with(HttpReply{204, "", "", {}});
   ASSERT_TRUE(client()->revoke(url_, 4, Generation{9}).has_value());
-  EXPECT_EQ(asked_.ids, std::vector<std::string>{"4"});
-  EXPECT_EQ(decode_slab_revoke_request(asked_.body)->generation, Generation{9});
-  answer_ = HttpReply{200, encode(test_endpoint())};
+  EXPECT_EQ(asked().ids, std::vector<std::string>{"4"});
+  EXPECT_EQ(decode_slab_revoke_request(asked().body)->generation, Generation{9});
+  answer_with(HttpReply{200, encode(test_endpoint())});
   const auto endpoint = client()->connect(url_, test_endpoint());
   ASSERT_TRUE(endpoint.has_value()) << endpoint.error().message();
   EXPECT_EQ(*endpoint, test_endpoint());
 }
 
 TEST_F(AgentClientTest, RefusalsKeepTheirCode) {
-  answer_ = problem_reply(Error{ErrorCode::kConflict, "lent to another", 0});
+  answer_with(problem_reply(Error{ErrorCode::kConflict, "lent to another", 0}));
   EXPECT_EQ(lease_failure(), ErrorCode::kConflict);
   EXPECT_EQ(client()->revoke(url_, 3, Generation{1}).error().code, ErrorCode::kConflict);
-  answer_ = problem_reply(Error{ErrorCode::kUnavailable, "is leaving", 0});
+  answer_with(problem_reply(Error{ErrorCode::kUnavailable, "is leaving", 0}));
   EXPECT_EQ(lease_failure(), ErrorCode::kUnavailable);
   EXPECT_EQ(client("wrong")->lease(url_, 3, request_).error().code, ErrorCode::kDenied);
 }
@@ -90,7 +102,7 @@ TEST_F(AgentClientTest, RefusalsKeepTheirCode) {
 TEST_F(AgentClientTest, NonsenseIsTheNodesFaultAndMayHaveBeenGranted) {
   for (const char* body :
        {"", "[]", "{}", R"({"address":1,"bytes":1,"rkeys":{},"generation":1})"}) {
-    answer_.body = body;
+    answer_with({200, body});
     EXPECT_EQ(lease_failure(), ErrorCode::kIo) << body;
   }
 }

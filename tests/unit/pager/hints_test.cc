@@ -4,7 +4,7 @@
 #include "pager/access_map.h"
 #include "pager/cold_wishes.h"
 #include "pager/pin_map.h"
-#include "pager/run_queue.h"
+#include "pager/run_list.h"
 
 namespace farpage::pager {
 namespace {
@@ -73,8 +73,8 @@ TEST(AccessMap, IsNormalUntilSaidOtherwiseAndTouchesNoOtherSixteenPages) {
   EXPECT_EQ(access.of(PageIndex{40}), AccessPattern::kNormal);
 }
 
-TEST(RunQueue, HandsOutInSlicesAndForgetsWhatIsTooMuch) {
-  RunQueue wishes;
+TEST(RunList, HandsOutInSlicesAndForgetsWhatIsTooMuch) {
+  RunList wishes;
   EXPECT_FALSE(wishes.take(10));
   wishes.push(run(100, 25));
   wishes.push(run(7, 0));  // no pages: no wish
@@ -90,8 +90,8 @@ TEST(RunQueue, HandsOutInSlicesAndForgetsWhatIsTooMuch) {
   EXPECT_EQ(kept, RunList::kMaxRuns);
 }
 
-TEST(RunQueue, ForgetsWhatIsCoveredAndKeepsTheRest) {
-  RunQueue wishes;
+TEST(RunList, ForgetsWhatIsCoveredAndKeepsTheRest) {
+  RunList wishes;
   wishes.push(run(100, 20));
   wishes.push(run(110, 5));
   wishes.push(run(118, 10));
@@ -102,8 +102,8 @@ TEST(RunQueue, ForgetsWhatIsCoveredAndKeepsTheRest) {
   EXPECT_EQ(left, (std::vector<std::pair<uint64_t, uint32_t>>{{100, 5}, {120, 8}, {500, 1}}));
 }
 
-TEST(RunQueue, NeighboursAreOneWish) {
-  RunQueue queue;
+TEST(RunList, NeighboursAreOneWish) {
+  RunList queue;
   for (uint64_t page = 0; page < 2 * RunList::kMaxRuns; ++page) queue.push(run(page, 1));
   const auto all = queue.take(UINT32_MAX);
   ASSERT_TRUE(all.has_value());
