@@ -62,6 +62,11 @@ class Budget {
   uint64_t limit() const { return limit_.load(std::memory_order_relaxed); }
   bool above_high() const { return used() > high_.load(std::memory_order_relaxed); }
   bool is_pressing() const { return used() > pressing_.load(std::memory_order_relaxed); }
+  // Of the room above the high-water mark half is used up.
+  bool is_short() const {
+    const uint64_t high = high_.load(std::memory_order_relaxed);
+    return used() > high + (limit() - high) / 2;
+  }
   bool above_low() const { return used() > low_.load(std::memory_order_relaxed); }
 
   // Fault workers: sleeps until some pages were given back, or the timeout.

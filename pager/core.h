@@ -9,6 +9,7 @@
 #include "pager/budget.h"
 #include "pager/cold_wishes.h"
 #include "pager/eviction_hand.h"
+#include "pager/eviction_priority.h"
 #include "pager/layer_set.h"
 #include "pager/options.h"
 #include "pager/page_table.h"
@@ -34,6 +35,7 @@ struct Core {
 
   WriteGuess write_guess;
   ColdWishes cold;  // what the evictor shall take first, however young
+  EvictionPriority eviction_priority;
 
   // A worker has read that the target has forked. Set before the threads start.
   std::function<void(std::unique_ptr<uffd::AddressSpace>)> on_forked;
@@ -63,6 +65,15 @@ struct Core {
   // Ends what this thread has begun by moving the page to Fetching.
   void end_fetching(PageIndex page, PageWord from, PageWord to) {
     if (table.end_fetching(page, from, to)) space.wake({page, 1});
+  }
+  // As Budget's; who evicts runs no longer behind the program where half of the room is used up.
+  void nudge_evictor() {
+    if (budget.is_short()) eviction_priority.come_forward();
+    budget.nudge();
+  }
+  void wait_for_room(Nanoseconds timeout) {
+    eviction_priority.come_forward();
+    budget.wait_for_room(timeout);
   }
   void note_touched(PageIndex page) { layers.want(page); }
   // The leases of the layer in which a page with this word lies.

@@ -18,6 +18,7 @@ Evictor::Evictor(Core& core, LinkPort& port, bool paused)
       thread_([this] { run(); }) {}
 
 Evictor::~Evictor() {
+  core_.eviction_priority.come_forward();
   core_.budget.interrupt();
   const std::lock_guard lock(mutex_);
   changed_.notify_all();
@@ -27,6 +28,7 @@ void Evictor::pause() {
   std::unique_lock lock(mutex_);
   ++pauses_;
   pause_hint_.store(true, std::memory_order_release);
+  core_.eviction_priority.come_forward();
   core_.budget.interrupt();
   changed_.wait(lock, [this] { return paused_ || core_.stopping.load(std::memory_order_acquire); });
   lock.unlock();
@@ -57,11 +59,13 @@ bool Evictor::wait_while_paused() {
 void Evictor::run() {
   (void)pthread_setname_np(pthread_self(), "fp-evict");
   core_.evictor_thread.store(static_cast<uint32_t>(::gettid()), std::memory_order_release);
+  core_.eviction_priority.add(::gettid());
   while (true) {
     const uint32_t seen = core_.budget.pressure_seen();  // before all that is looked at
     if (core_.stopping.load(std::memory_order_acquire)) break;
     if (wait_while_paused()) continue;
     if (!core_.budget.is_pressing() && !core_.budget.has_waiters() && core_.cold.empty()) {
+      step_back();
       core_.budget.wait_for_pressure(seen, core_.options.resolve_in_thread ? kHelpersRest : kLook);
       // What a thread has begun that faults no more.
       const std::lock_guard turn(turn_);
@@ -86,6 +90,16 @@ void Evictor::run() {
   }
   const std::lock_guard lock(mutex_);
   changed_.notify_all();
+}
+
+// Until room is short: Core::nudge_evictor(). The target's agent says late who it is.
+void Evictor::step_back() {
+  if (!agent_known_) {
+    const pid_t agent = core_.space.dropping_thread();
+    agent_known_ = agent != 0;
+    if (agent_known_) core_.eviction_priority.add(agent);
+  }
+  core_.eviction_priority.step_back();
 }
 
 void Evictor::help() {

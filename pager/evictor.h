@@ -45,6 +45,7 @@ class Evictor {
 
   void run();
   bool wait_while_paused();
+  void step_back();
   // One batch. False: there was nothing to take, or nothing could be written back.
   bool evict_batch();
   void rest();
@@ -53,6 +54,7 @@ class Evictor {
   std::mutex turn_;  // of who uses the next two, and the port
   EvictionBatch batch_;
   Instant rests_until_{0};  // who helps
+  bool agent_known_ = false;
   // In a row that freed nothing, and since when.
   size_t stuck_batches_ = 0;
   Instant stuck_since_{0};

@@ -62,7 +62,7 @@ void FaultWorker::run(int cpu) {
     const bool prefetched = prefetcher_.progress();
     const bool retried = parked_count_ > 0;
     if (retried) retry_parked();
-    if (events > 0 || fetched || retried) core_.budget.nudge();
+    if (events > 0 || fetched || retried) core_.nudge_evictor();
     if (!in_flight()) {
       wait_for_next(events > 0 || fetched);
     } else if (events > 0 || fetched || prefetched) {
@@ -139,7 +139,7 @@ void FaultWorker::retry_parked() {
 
 void FaultWorker::wait_in_flight() {
   if (short_of_room_ && fetcher_.outstanding() == 0 && prefetcher_.outstanding() == 0) {
-    core_.budget.wait_for_room(kRoomWait);
+    core_.wait_for_room(kRoomWait);
     return;
   }
   const Instant now = SteadyClock::read();
@@ -181,6 +181,7 @@ bool FaultWorker::handle_missing(const uffd::Fault& fault, PageWord word, Instan
       return true;
     case PageState::kDropping:
       // The evictor wakes the range after the drop, and the thread faults again.
+      core_.eviction_priority.come_forward();
       return true;
     case PageState::kClean:
     case PageState::kDirty:
@@ -325,7 +326,8 @@ bool FaultWorker::handle_write_protected(const uffd::Fault& fault, PageWord word
     case PageState::kFetching:
     case PageState::kUnprotecting:
       return false;
-    case PageState::kDropping:  // the evictor wakes the range after the drop
+    case PageState::kDropping:  // as for a missing page
+      core_.eviction_priority.come_forward();
       return true;
     case PageState::kEmpty:
       // Given up by the target, and about to be dropped by it: let the write go.

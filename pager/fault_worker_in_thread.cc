@@ -26,9 +26,11 @@ void FaultWorker::resolve_here(const uffd::Fault& fault) {
   const Instant since = SteadyClock::read();
   bool waited = false;
   while (!core_.stopping.load(std::memory_order_acquire)) {
-    if (is_held(core_.table.load(fault.page).state())) {
+    const PageState state = core_.table.load(fault.page).state();
+    if (is_held(state)) {
       // Nobody sleeps in the kernel here, so nobody is woken: the end is seen by looking, and the
       // instruction is then tried again.
+      if (state == PageState::kDropping) core_.eviction_priority.come_forward();
       do {
         ::sched_yield();
       } while (is_held(core_.table.load(fault.page).state()));
@@ -39,13 +41,13 @@ void FaultWorker::resolve_here(const uffd::Fault& fault) {
     if (!short_of_room_) continue;  // the page changed meanwhile
     if (!waited) stats_.faults_waited_room.add();
     waited = true;
-    core_.budget.wait_for_room(kRoomWait);
+    core_.wait_for_room(kRoomWait);
   }
   fetcher_.post_queued();
   (void)fetcher_.progress();
   if (fetcher_.outstanding() > 0) evictor_->help();  // while the READ is on its way
   finish_in_flight();
-  core_.budget.nudge();
+  core_.nudge_evictor();
 }
 
 void FaultWorker::finish_in_flight() {

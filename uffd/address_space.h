@@ -6,6 +6,8 @@
 // Source of the kernel's rules: Documentation/admin-guide/mm/userfaultfd.rst, ioctl_userfaultfd(2).
 #pragma once
 
+#include <sys/types.h>
+
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -122,6 +124,9 @@ class AddressSpace {
   virtual Status read(std::span<const PageIndex> present, std::span<std::byte> out) = 0;
   // Gives the frames of the runs back to the system. results.size() == runs.size().
   virtual Status drop(std::span<const PageRun> runs, std::span<DropResult> results) = 0;
+  // The thread of another process that does it, for who gives it a priority; 0: there is none, or
+  // it is not known yet.
+  virtual pid_t dropping_thread() { return 0; }
   // Makes each touch of the run end in SIGBUS, and wakes its waiters. May return before it is done.
   virtual Status poison(PageRun run) = 0;
   // An event waits to be read (fork, munmap, mremap) whose call may have changed the address space

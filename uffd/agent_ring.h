@@ -24,6 +24,8 @@ class AgentRingProducer {
   Status run(std::span<handover::Command> commands);
   // The same without waiting; the results are lost.
   Status post(const handover::Command& command);
+  // As the target says, and sees it; 0: not yet.
+  pid_t agent_thread() const { return ring_.agent_thread.load(std::memory_order_acquire); }
 
  private:
   uint32_t publish(std::span<const handover::Command> commands);

@@ -30,7 +30,7 @@ namespace farpage::uffd::handover {
 
 inline constexpr uint32_t kMagic = 0x66617270;        // "farp"
 inline constexpr uint32_t kResizeMagic = 0x66617273;  // "fars"
-inline constexpr uint32_t kVersion = 3;
+inline constexpr uint32_t kVersion = 4;
 
 // Environment of the target, set by `farpage run`.
 inline constexpr char kSocketVariable[] = "FARPAGE_HANDOVER";         // path of the socket
@@ -127,6 +127,8 @@ struct Command {
   uint32_t reserved = 0;
 };
 
+inline constexpr char kAgentName[] = "farpage-agent";  // of the thread
+
 inline constexpr uint32_t kRingCommands = 2048;  // power of two
 
 // Single producer (the pager, under its own lock), single consumer (the agent). head and tail count
@@ -140,6 +142,7 @@ struct AgentRing {
   std::atomic<uint32_t> agent_sleeps{0};
   alignas(64) std::atomic<uint32_t> tail{0};
   std::atomic<uint32_t> pager_sleeps{0};
+  std::atomic<int32_t> agent_thread{0};  // its id, as the target sees it
   alignas(64) Command commands[kRingCommands];
 };
 static_assert(std::atomic<uint32_t>::is_always_lock_free);

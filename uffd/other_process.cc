@@ -8,7 +8,9 @@
 #include <array>
 #include <atomic>
 #include <cerrno>
+#include <fstream>
 #include <optional>
+#include <string>
 
 #include "base/check.h"
 #include "uffd/agent_ring.h"
@@ -68,6 +70,16 @@ class OtherWindow final : public WindowAddressSpace {
       results = results.subspan(count);
     }
     return {};
+  }
+
+  // Only a thread of the target: in a namespace of its own its ids mean others here.
+  pid_t dropping_thread() override {
+    const pid_t thread = bound_.load(std::memory_order_acquire) ? agent_->agent_thread() : 0;
+    const auto name = "/proc/" + std::to_string(pid_) + "/task/" + std::to_string(thread) + "/comm";
+    std::string comm;
+    return thread > 0 && std::getline(std::ifstream(name), comm) && comm == handover::kAgentName
+               ? thread
+               : 0;
   }
 
  protected:

@@ -91,7 +91,9 @@ long Agent::start(int userfault_fd, int control_fd) {
 
 int Agent::thread_main(void* self) {
   Agent& agent = *static_cast<Agent*>(self);
-  system_call(SYS_prctl, PR_SET_NAME, "farpage-agent", 0, 0, 0);
+  system_call(SYS_prctl, PR_SET_NAME, handover::kAgentName, 0, 0, 0);
+  agent.ring_->agent_thread.store(static_cast<int32_t>(system_call(SYS_gettid)),
+                                  std::memory_order_release);
   agent.keep_descriptors();
   agent.probe_vectored_drop();
   agent.run();

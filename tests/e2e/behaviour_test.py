@@ -31,6 +31,20 @@ sys.stdin.readline()
 print(memory.count(b"x"))
 """
 
+WAIT_FOR_THE_AGENTS_NICENESS = """
+import os, sys, time
+memory = bytearray(b"x" * (32 << 20))
+def agents():
+    for task in os.listdir("/proc/self/task"):
+        with open(f"/proc/self/task/{task}/comm") as name:
+            if name.read() == "farpage-agent\\n":
+                yield os.getpriority(os.PRIO_PROCESS, int(task))
+end = time.monotonic() + 30
+while list(agents()) != [19] and time.monotonic() < end:
+    time.sleep(0.01)
+print(*agents(), os.getpriority(os.PRIO_PROCESS, 0), memory.count(b"x"))
+"""
+
 
 class Behaviour(EndToEnd):
     """With the embedded coordinator and node: what a first try uses."""
@@ -60,6 +74,11 @@ class Behaviour(EndToEnd):
         self.assertEqual(status, 5, log)
         output, _ = waiting.popen.communicate(b"\n", timeout=60)
         self.assertEqual((waiting.popen.returncode, output), (6, b""), waiting.log())
+
+    def test_what_drops_pages_in_the_program_runs_behind_it_while_there_is_room(self):
+        status, output, log = self.run_far([sys.executable, "-c", WAIT_FOR_THE_AGENTS_NICENESS],
+                                           local="8M", options=["--lend", "256M"])
+        self.assertEqual((status, output), (0, f"19 0 {32 << 20}\n".encode()), log)
 
     def test_sigterm_reaches_the_program(self):
         process = self.start_run(
