@@ -43,11 +43,15 @@ bool Budget::try_take() {
   return true;
 }
 
-uint32_t Budget::take_spare(uint32_t pages) {
-  uint64_t used = used_.load(std::memory_order_relaxed);
+uint64_t Budget::half_of_room() const {
   const uint64_t high = high_.load(std::memory_order_relaxed);
   const uint64_t limit = limit_.load(std::memory_order_relaxed);
-  const uint64_t end = limit > high ? high + (limit - high) / 2 : limit;
+  return limit > high ? high + (limit - high) / 2 : limit;
+}
+
+uint32_t Budget::take_spare(uint32_t pages) {
+  uint64_t used = used_.load(std::memory_order_relaxed);
+  const uint64_t end = half_of_room();
   uint32_t taken = 0;
   do {
     taken = used >= end ? 0 : static_cast<uint32_t>(std::min<uint64_t>(pages, end - used));

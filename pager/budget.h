@@ -63,10 +63,7 @@ class Budget {
   bool above_high() const { return used() > high_.load(std::memory_order_relaxed); }
   bool is_pressing() const { return used() > pressing_.load(std::memory_order_relaxed); }
   // Of the room above the high-water mark half is used up.
-  bool is_short() const {
-    const uint64_t high = high_.load(std::memory_order_relaxed);
-    return used() > high + (limit() - high) / 2;
-  }
+  bool is_short() const { return used() > half_of_room(); }
   bool above_low() const { return used() > low_.load(std::memory_order_relaxed); }
 
   // Fault workers: sleeps until some pages were given back, or the timeout.
@@ -81,6 +78,8 @@ class Budget {
 
  private:
   void signal_pressure();
+  // Half-way from the high-water mark to the limit, which may be below it while it is lowered.
+  uint64_t half_of_room() const;
   // Pages used afterwards.
   uint64_t take_off(uint64_t pages);
   void wake_waiters();

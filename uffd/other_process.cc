@@ -74,12 +74,12 @@ class OtherWindow final : public WindowAddressSpace {
 
   // Only a thread of the target: in a namespace of its own its ids mean others here.
   pid_t dropping_thread() override {
-    const pid_t thread = bound_.load(std::memory_order_acquire) ? agent_->agent_thread() : 0;
-    const auto name = "/proc/" + std::to_string(pid_) + "/task/" + std::to_string(thread) + "/comm";
-    std::string comm;
-    return thread > 0 && std::getline(std::ifstream(name), comm) && comm == handover::kAgentName
-               ? thread
-               : 0;
+    if (!bound_.load(std::memory_order_acquire)) return 0;
+    const pid_t thread = agent_->agent_thread();
+    std::ifstream file("/proc/" + std::to_string(pid_) + "/task/" + std::to_string(thread) +
+                       "/comm");
+    std::string name;
+    return std::getline(file, name) && name == handover::kAgentName ? thread : 0;
   }
 
  protected:
