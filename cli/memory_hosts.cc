@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include "base/log.h"
-#include "rdma/session_fences.h"
 #include "rdma/shm/shm.h"
 #include "rdma/tcp/tcp.h"
 #include "rdma/verbs/verbs.h"
@@ -62,10 +61,8 @@ MadeHost make_one(const NodeSettings& settings, rdma::TransportKind kind, const 
 }  // namespace
 
 Result<std::vector<std::unique_ptr<rdma::MemoryHost>>> make_memory_hosts(
-    const NodeSettings& settings, const rdma::TransportChoice& choice) {
+    const NodeSettings& settings, const rdma::TransportChoice& choice, const Fences& fences) {
   std::vector<std::unique_ptr<rdma::MemoryHost>> hosts;
-  // One table, so that a channel fences the former one of its session whatever carried it.
-  const auto fences = std::make_shared<rdma::SessionFences>();
   for (const rdma::TransportKind kind : choice.kinds) {
     MadeHost host = make_one(settings, kind, fences);
     if (host) {

@@ -7,13 +7,16 @@
 #include "base/result.h"
 #include "cli/node_settings.h"
 #include "rdma/memory_host.h"
+#include "rdma/session_fences.h"
 
 namespace farpage::cli {
 
-// One host for each transport of the choice. With auto, one that this host cannot offer is left out
-// and the reason logged, and it is a failure when none is left; a transport that was named must
+// One host for each transport of the choice; they share `fences`, so that a channel fences the
+// former one of its session whatever carried it. With auto, one that this host cannot offer is left
+// out and the reason logged, and it is a failure when none is left; a transport that was named must
 // work.
 Result<std::vector<std::unique_ptr<rdma::MemoryHost>>> make_memory_hosts(
-    const NodeSettings& settings, const rdma::TransportChoice& choice);
+    const NodeSettings& settings, const rdma::TransportChoice& choice,
+    const std::shared_ptr<rdma::SessionFences>& fences);
 
 }  // namespace farpage::cli

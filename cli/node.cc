@@ -85,7 +85,8 @@ Result<int> serve(const NodeSettings& settings) {
   FARPAGE_TRY(token, read_token(settings.token_file));
   FARPAGE_TRY(client, coordinator::Client::create({settings.coordinator, token}));
   FARPAGE_TRY(signals, ShutdownSignals::create());
-  FARPAGE_TRY(hosts, make_memory_hosts(settings, choice));
+  const auto fences = std::make_shared<rdma::SessionFences>(settings.session_grace);
+  FARPAGE_TRY(hosts, make_memory_hosts(settings, choice, fences));
   Result<std::unique_ptr<node::SlabPool>> pool = make_pool(settings, offers_verbs(hosts), signals);
   if (!pool && signals.is_pending()) return kExitOk;
   if (!pool) return tl::unexpected(std::move(pool).error());
@@ -94,6 +95,7 @@ Result<int> serve(const NodeSettings& settings) {
   std::optional<Error> refusal;  // guarded by mutex
   std::once_flag ready;
   node::NodeOptions options = node_options(settings, listen, token);
+  options.session_groups = [fences] { return fences->groups(); };
   options.on_joined = [&](const coordinator::NodeInfo& node) {
     std::call_once(ready, [&] { print_ready(settings, node); });
   };
@@ -109,7 +111,10 @@ Result<int> serve(const NodeSettings& settings) {
   const int signal_number = signals.wait();
   if (signal_number == 0) {
     const std::lock_guard lock(mutex);
-    return fail_with("the coordinator refuses this node", *refusal);
+    Error error = *refusal;
+    // The name is an option, and it has to be another one.
+    if (error.code == ErrorCode::kConflict) error.code = ErrorCode::kInvalid;
+    return fail_with("the coordinator refuses this node", std::move(error));
   }
   log::info("node stopping signal={}", signal_number);
   if (node->leave(settings.leave_timeout)) return kExitOk;

@@ -58,6 +58,9 @@ void add_options(Subcommand& subcommand, NodeSettings& settings) {
       .duration("--heartbeat", settings.heartbeat_interval, "How often the coordinator hears of us")
       .duration("--leave-timeout", settings.leave_timeout,
                 "How long SIGTERM waits for borrowers to give their slabs back")
+      .duration("--session-grace", settings.session_grace,
+                "How long a borrower that stopped answering keeps its slabs: its machine may be "
+                "suspended or cut off")
       .choice("--output", settings.output, {"text", "json"}, "Form of the line printed when joined",
               Subcommand::Scope::kShared);
 }

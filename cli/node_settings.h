@@ -35,6 +35,7 @@ struct NodeSettings {
   bool insecure = false;
   Milliseconds heartbeat_interval{1000};
   Milliseconds leave_timeout{30'000};
+  Milliseconds session_grace{600'000};
   std::string output = "text";
 };
 

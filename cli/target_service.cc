@@ -9,6 +9,7 @@
 #include <utility>
 #include <variant>
 
+#include "base/host.h"
 #include "base/log.h"
 #include "pager/first_faults.h"
 #include "uffd/other_process.h"
@@ -91,13 +92,19 @@ std::optional<int> answer_without_pager(pager::FirstFaults& first_faults,
   return ENOSYS;
 }
 
+// Processes that fork read from each other's regions, so all pagers here are one group.
+pager::PagerOptions with_session_group(pager::PagerOptions options) {
+  if (options.session_group == 0) options.session_group = random_u32() | 1;
+  return options;
+}
+
 }  // namespace
 
 TargetService::TargetService(uffd::HandoverServer& server, const pager::PagerOptions& options,
                              coordinator::Client& client,
                              std::vector<std::unique_ptr<rdma::Transport>>& transports)
     : server_(server),
-      options_(options),
+      options_(with_session_group(options)),
       client_(client),
       transports_(transports),
       local_bytes_(options.local_bytes),

@@ -31,6 +31,11 @@ class HttpAgentClient final : public AgentClient {
     return understood(agent_url, decode_queue_pair_reply(answer));
   }
 
+  Result<uint64_t> incarnation(const std::string& agent_url) override {
+    FARPAGE_TRY(answer, call("GET", agent_url, "/v1/status", ""));
+    return understood(agent_url, decode_incarnation(answer));
+  }
+
  private:
   // A reply that makes no sense is the node's fault, not the caller's.
   template <typename T>
@@ -42,8 +47,13 @@ class HttpAgentClient final : public AgentClient {
 
   Result<std::string> post(const std::string& agent_url, const std::string& path,
                            std::string body) const {
+    return call("POST", agent_url, path, std::move(body));
+  }
+
+  Result<std::string> call(const char* method, const std::string& agent_url,
+                           const std::string& path, std::string body) const {
     FARPAGE_TRY(url, parse_http_url(agent_url));
-    return HttpCaller(url, options_.token).call("POST", path, std::move(body), options_.timeout);
+    return HttpCaller(url, options_.token).call(method, path, std::move(body), options_.timeout);
   }
 
   const AgentClientOptions options_;

@@ -3,6 +3,7 @@
 //   POST {agent_url}/v1/slabs/{node_slab}/lease   SlabLeaseRequest -> SlabLeaseReply
 //   POST {agent_url}/v1/slabs/{node_slab}/revoke  SlabRevokeRequest -> 204
 //   POST {agent_url}/v1/connect                   QueuePairEndpoint -> QueuePairEndpoint
+//   GET  {agent_url}/v1/status                    -> the node's incarnation, among others
 #pragma once
 
 #include <memory>
@@ -25,6 +26,9 @@ class AgentClient {
                         Generation generation) = 0;
   virtual Result<rdma::QueuePairEndpoint> connect(const std::string& agent_url,
                                                   const rdma::QueuePairEndpoint& peer) = 0;
+  // Which node answers there. kUnavailable: none. kTimedOut: something took the connection, or may
+  // have, and did not answer in time.
+  virtual Result<uint64_t> incarnation(const std::string& agent_url) = 0;
 };
 
 struct AgentClientOptions {

@@ -29,7 +29,8 @@ using Counters = std::map<std::string, uint64_t>;
 enum class NodeState : uint8_t { kAlive, kDraining, kLost };
 std::string_view to_string(NodeState state);
 
-// POST /v1/nodes. The same id with another incarnation replaces the node: its old leases are lost.
+// POST /v1/nodes. The same id with another incarnation replaces the node, once the former process
+// does not answer any more: its leases are lost.
 struct NodeJoin {
   NodeId id;                 // chosen by the node, stable over restarts
   uint64_t incarnation = 0;  // random, new with each start of the process: its memory is new
@@ -53,6 +54,9 @@ struct NodeHeartbeat {
   uint64_t incarnation = 0;
   uint32_t free_slabs = 0;
   Counters counters;
+  // Borrowers that have a data session here, or had one that ended without a close a short while
+  // ago (rdma/session_fences.h). Their regions are not taken back, however silent they are.
+  std::vector<uint32_t> session_groups;
 };
 
 // One queue pair exchange that went through the coordinator.
@@ -91,6 +95,9 @@ struct RegionCreate {
   uint64_t bytes = 0;  // placed at once, rounded up to slabs; may be 0
   uint32_t replicas = 1;
   uint64_t slab_bytes = kDefaultSlabBytes;
+  // Of the data sessions of this region's pager. 0: it has none, so only heartbeats keep the
+  // region.
+  uint32_t session_group = 0;
 };
 
 struct RegionInfo {
@@ -99,7 +106,8 @@ struct RegionInfo {
   uint32_t replicas = 1;
   uint64_t slab_bytes = kDefaultSlabBytes;
   Milliseconds heartbeat_interval{1000};  // what the coordinator asks for
-  Milliseconds time_to_live{60000};       // silence after which the slabs are taken back
+  // Silence, without a data session at any node, after which the slabs are taken back.
+  Milliseconds time_to_live{60000};
   std::vector<Lease> leases;
   Counters counters;
 };

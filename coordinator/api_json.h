@@ -25,6 +25,7 @@ inline constexpr size_t kMaxUrlBytes = 256;
 inline constexpr size_t kMaxCounters = 512;      // in one heartbeat
 inline constexpr size_t kMaxCounterBytes = 200;  // of one counter's name with its labels
 inline constexpr uint32_t kMaxSlabsPerNode = 1U << 20;
+inline constexpr size_t kMaxSessionGroups = size_t{1} << 16;  // in one heartbeat
 
 enum class Secrets : bool { kHide, kShow };  // kHide: leases without their rkeys
 
@@ -63,6 +64,7 @@ Result<RegionHeard> decode_region_heard(std::string_view body);
 Result<EventBatch> decode_event_batch(std::string_view body);
 Result<rdma::QueuePairEndpoint> decode_queue_pair_reply(std::string_view body);
 Result<SlabLeaseReply> decode_slab_lease_reply(std::string_view body);
+Result<uint64_t> decode_incarnation(std::string_view body);  // of a node's GET /v1/status
 
 std::string encode(const NodeInfo& node);
 std::string encode(const std::vector<NodeInfo>& nodes);

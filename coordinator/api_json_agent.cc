@@ -71,6 +71,13 @@ Result<SlabLeaseReply> decode_slab_lease_reply(std::string_view body) {
       });
 }
 
+Result<uint64_t> decode_incarnation(std::string_view body) {
+  return decode_with<uint64_t>(body, UnknownFields::kIgnore,
+                               [](JsonReader& reader, uint64_t& incarnation) {
+                                 incarnation = reader.number("incarnation", 1, kMaxU64);
+                               });
+}
+
 // Without the session, which lets whoever knows it disconnect the peer: it is in no listing.
 Json json_of_endpoint(const QueuePairEndpoint& endpoint) {
   return Json{{"qpn", endpoint.qpn},

@@ -201,6 +201,10 @@ Result<NodeHeartbeat> decode_node_heartbeat(std::string_view body) {
         heartbeat.free_slabs =
             static_cast<uint32_t>(reader.number("free_slabs", 0, kMaxSlabsPerNode));
         read_counters(reader, heartbeat.counters);
+        if (!reader.has("session_groups")) return;
+        reader.each_number("session_groups", kMaxSessionGroups, kMaxU32, [&](uint64_t group) {
+          heartbeat.session_groups.push_back(static_cast<uint32_t>(group));
+        });
       });
 }
 
@@ -223,7 +227,8 @@ std::string encode(const NodeJoin& node) {
 std::string encode(const NodeHeartbeat& heartbeat) {
   return Json{{"incarnation", heartbeat.incarnation},
               {"free_slabs", heartbeat.free_slabs},
-              {"counters", heartbeat.counters}}
+              {"counters", heartbeat.counters},
+              {"session_groups", heartbeat.session_groups}}
       .dump();
 }
 

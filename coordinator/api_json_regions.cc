@@ -146,6 +146,8 @@ Result<RegionCreate> decode_region_create(std::string_view body) {
         read_slab_bytes(reader, region.slab_bytes);
         region.bytes = reader.number_or("bytes", 0, kMaxSlabsPerRegion * region.slab_bytes, 0);
         read_replicas(reader, region.replicas);
+        region.session_group =
+            static_cast<uint32_t>(reader.number_or("session_group", 0, kMaxU32, 0));
       });
 }
 
@@ -209,7 +211,8 @@ std::string encode(const RegionCreate& region) {
   return Json{{"name", region.name},
               {"bytes", region.bytes},
               {"replicas", region.replicas},
-              {"slab_bytes", region.slab_bytes}}
+              {"slab_bytes", region.slab_bytes},
+              {"session_group", region.session_group}}
       .dump();
 }
 

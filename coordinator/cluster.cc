@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <cerrno>
+
 #include "base/log.h"
 
 namespace farpage::coordinator {
@@ -61,9 +63,38 @@ auto Cluster::change(Command command) -> decltype(command(std::declval<State&>()
 
 // ---- nodes ----
 
+Result<std::optional<uint64_t>> Cluster::find_replaced(const NodeJoin& join) const {
+  const Result<NodeInfo> known = node(join.id);
+  if (!known || known->join.incarnation == join.incarnation) return std::nullopt;
+  const std::string& url = known->join.agent_url;
+  const Result<uint64_t> answer = agents_->incarnation(url);
+  if (answer && *answer == known->join.incarnation)
+    return fail(ErrorCode::kConflict,
+                fmt::format("a node named '{}' is already running, with its agent at {}: give this "
+                            "one another name with --name",
+                            join.id.value, url));
+  const bool unclear = !answer && (answer.error().code == ErrorCode::kTimedOut ||
+                                   answer.error().sys_errno == ETIMEDOUT);
+  if (unclear && known->state != NodeState::kLost)
+    return fail(ErrorCode::kUnavailable,
+                fmt::format("a node named '{}' still sends heartbeats, but its agent at {} does "
+                            "not answer: try again until they end, or give this one another name "
+                            "with --name",
+                            join.id.value, url));
+  return known->join.incarnation;
+}
+
 Result<Joined> Cluster::join(const NodeJoin& join) {
+  FARPAGE_TRY(replaced, find_replaced(join));
   const Instant now = clock_.now();
   FARPAGE_TRY(joined, change([&](State& state) -> Result<Joined> {
+                const Result<NodeInfo> known = state.node(now, join.id);
+                if (known && known->join.incarnation != join.incarnation &&
+                    known->join.incarnation != replaced)
+                  return fail(ErrorCode::kUnavailable,
+                              fmt::format("another process joined as node '{}' at the same time: "
+                                          "try again",
+                                          join.id.value));
                 FARPAGE_TRY(created, state.join(now, join));
                 not_before_.erase(join.agent_url);
                 FARPAGE_TRY(node, state.node(now, join.id));

@@ -17,6 +17,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -54,7 +55,9 @@ class Cluster {
                                                  std::unique_ptr<AgentClient> agents,
                                                  const Clock& clock);
 
-  // The failures are those of State, plus the store's.
+  // The failures are those of State, plus the store's. An incarnation that would take the place of
+  // another one is let in only when that one does not answer any more: kConflict while its agent
+  // answers, kUnavailable while that cannot be told.
   Result<Joined> join(const NodeJoin& join);
   Status heartbeat_node(const NodeId& id, const NodeHeartbeat& heartbeat);
   Status drain_node(const NodeId& id);
@@ -101,6 +104,8 @@ class Cluster {
   template <typename Command>
   auto change(Command command) -> decltype(command(std::declval<State&>()));
   Status save();  // with the lock held
+  // The incarnation that this join would replace; nullopt: none.
+  Result<std::optional<uint64_t>> find_replaced(const NodeJoin& join) const;
   Status lease_missing(const RegionId& id, const std::vector<SlabIndex>& slabs,
                        uint64_t slab_bytes);
   // Asks the nodes; those that failed go into `avoid`. The first failure, if any.

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 #include <httplib.h>
 
+#include <cerrno>
+
 #include "coordinator/problem.h"
 
 namespace farpage::coordinator {
@@ -13,9 +15,11 @@ Error transport_error(const HttpUrl& server, httplib::Error error) {
   switch (error) {
     case httplib::Error::Connection:
     case httplib::Error::BindIPAddress:
-    case httplib::Error::ConnectionTimeout:
       return Error{ErrorCode::kUnavailable, who + " does not answer: is it running, and reachable?",
                    0};
+    case httplib::Error::ConnectionTimeout:
+      return Error{ErrorCode::kUnavailable, who + " does not answer: is it running, and reachable?",
+                   ETIMEDOUT};
     case httplib::Error::Canceled:
       return Error{ErrorCode::kIo, who + " sent an answer that is too long", 0};
     default:

@@ -23,7 +23,8 @@ class HttpCaller {
       : server_(std::move(server)), token_(std::move(token)) {}
 
   // The body of a 2xx answer. A request without body: empty `body`.
-  // kUnavailable: the server was not reached, and saw nothing of the request. kTimedOut: no whole
+  // kUnavailable: the server was not reached, and saw nothing of the request (sys_errno is
+  // ETIMEDOUT when nothing answered at all, as for a machine that is off). kTimedOut: no whole
   // answer came, and the server may have done it or not. Else what its problem+json says.
   Result<std::string> call(const char* method, const std::string& path, std::string body,
                            Milliseconds timeout) const;

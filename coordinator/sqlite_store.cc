@@ -11,7 +11,7 @@ namespace {
 using rdma::TransportKind;
 
 constexpr int64_t kApplicationId = 0x66617270;  // "farp"
-constexpr int64_t kSchemaVersion = 1;
+constexpr int64_t kSchemaVersion = 2;
 constexpr TransportKind kKeyColumns[] = {TransportKind::kVerbs, TransportKind::kShm,
                                          TransportKind::kTcp, TransportKind::kLoop};
 
@@ -20,7 +20,7 @@ CREATE TABLE meta(last_sequence INTEGER NOT NULL);
 INSERT INTO meta VALUES(0);
 CREATE TABLE nodes(id TEXT PRIMARY KEY, join_body TEXT NOT NULL, draining INTEGER NOT NULL);
 CREATE TABLE regions(id TEXT PRIMARY KEY, name TEXT NOT NULL, replicas INTEGER NOT NULL,
-  slab_bytes INTEGER NOT NULL);
+  slab_bytes INTEGER NOT NULL, session_group INTEGER NOT NULL);
 CREATE TABLE leases(region TEXT NOT NULL, slab INTEGER NOT NULL, replica INTEGER NOT NULL,
   node TEXT NOT NULL, node_slab INTEGER NOT NULL, address INTEGER NOT NULL, bytes INTEGER NOT NULL,
   generation INTEGER NOT NULL, lost INTEGER NOT NULL,
@@ -152,12 +152,13 @@ Result<Snapshot> SqliteStore::load() {
         snapshot.nodes.push_back(NodeRecord{std::move(*join), row.integer(1) != 0});
         return {};
       }));
-  FARPAGE_TRY_VOID(each_row(database_, "SELECT id, name, replicas, slab_bytes FROM regions",
-                            [&](const Statement& row) -> Status {
-                              snapshot.regions.push_back(RegionRecord{
-                                  RegionId{row.text(0)}, row.text(1), u32(row, 2), u64(row, 3)});
-                              return {};
-                            }));
+  FARPAGE_TRY_VOID(
+      each_row(database_, "SELECT id, name, replicas, slab_bytes, session_group FROM regions",
+               [&](const Statement& row) -> Status {
+                 snapshot.regions.push_back(RegionRecord{RegionId{row.text(0)}, row.text(1),
+                                                         u32(row, 2), u64(row, 3), u32(row, 4)});
+                 return {};
+               }));
   FARPAGE_TRY_VOID(each_row(database_,
                             "SELECT region, slab, replica, node, node_slab, address, bytes, "
                             "generation, lost, rkey_verbs, rkey_shm, rkey_tcp, rkey_loop "
@@ -184,11 +185,11 @@ Status SqliteStore::write_all(const Changes& changes) {
       },
       [](Statement& remove, const NodeId& id) { remove.bind(id.value); }));
   FARPAGE_TRY_VOID(write_table(
-      database_, changes.regions, "REPLACE INTO regions VALUES(?,?,?,?)",
+      database_, changes.regions, "REPLACE INTO regions VALUES(?,?,?,?,?)",
       "DELETE FROM regions WHERE id=?",
       [](Statement& insert, const RegionId& id, const RegionRecord& record) {
         insert.bind(id.value).bind(record.name).bind(record.replicas);
-        insert.bind(as_signed(record.slab_bytes));
+        insert.bind(as_signed(record.slab_bytes)).bind(record.session_group);
       },
       [](Statement& remove, const RegionId& id) { remove.bind(id.value); }));
   FARPAGE_TRY_VOID(write_table(

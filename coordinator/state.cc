@@ -12,6 +12,8 @@ State::State(StateOptions options, const Snapshot& snapshot, Instant now)
       events_(options.event_capacity,
               snapshot.last_sequence != 0 ? snapshot.last_sequence : options.first_sequence,
               snapshot.last_sequence != 0) {
+  last_tick_ = now;
+  awake_since_ = now;
   restore(snapshot, now);
 }
 
@@ -129,8 +131,11 @@ void State::revoked(uint64_t revocation, bool foreign) {
 }
 
 void State::tick(Instant now) {
+  // What others sent while this process did not run is still in its sockets.
+  if (now - last_tick_ > options_.longest_tick) awake_since_ = now;
+  last_tick_ = now;
   for (auto& [id, node] : nodes_) {
-    if (!node.silent && now - node.last_heard > options_.node_time_to_live) {
+    if (!node.silent && silence(now, node.last_heard) > options_.node_time_to_live) {
       node.silent = true;
       emit(EventKind::kNodeLost, id);
     }
@@ -142,9 +147,39 @@ void State::tick(Instant now) {
   }
   for (auto region = regions_.begin(); region != regions_.end();) {
     const auto next = std::next(region);
-    if (now - region->second.last_heard > options_.region_time_to_live) erase_region(region);
+    Region& looked_at = region->second;
+    if (may_be_in_use(now, looked_at)) looked_at.last_wanted = now;
+    const Instant last = std::max(looked_at.last_heard, looked_at.last_wanted);
+    if (silence(now, last) > options_.region_time_to_live) erase_region(region);
     region = next;
   }
+}
+
+Nanoseconds State::silence(Instant now, Instant last_heard) const {
+  return now - std::max(last_heard, awake_since_);
+}
+
+// What the nodes that lend to the region know of its pager's data sessions. A node that has been
+// silent for a short time may have one; a node that is silent for good proves nothing, unless all
+// of them are: then it is this coordinator that is cut off, and could not take a slab back anyway.
+bool State::may_be_in_use(Instant now, const Region& region) const {
+  if (region.record.session_group == 0) return false;
+  bool any_lender = false;
+  bool any_heard = false;
+  for (const auto& [key, lease] : region.leases) {
+    if (lease.lost) continue;
+    any_lender = true;
+    const Node& node = nodes_.at(lease.node);
+    const Nanoseconds quiet = silence(now, node.last_heard);
+    if (quiet > options_.node_time_to_live) {
+      if (quiet <= kSilentNodeFactor * options_.region_time_to_live) return true;
+      continue;
+    }
+    any_heard = true;
+    if (!node.session_groups || node.session_groups->count(region.record.session_group) != 0)
+      return true;
+  }
+  return any_lender && !any_heard;
 }
 
 Totals State::totals() const {

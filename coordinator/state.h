@@ -47,6 +47,8 @@ struct StateOptions {
   Milliseconds region_heartbeat_interval{1000};
   size_t max_nodes = 1024;
   size_t max_regions = 4096;
+  // A longer time between two tick() means that this process did not run.
+  Nanoseconds longest_tick = Seconds(2);
   size_t event_capacity = 4096;
   uint64_t seed = 0;            // of placement and region ids
   uint64_t first_sequence = 0;  // of the events of a new store
@@ -95,6 +97,9 @@ struct Totals {
 
 class State {
  public:
+  // A silent node keeps the regions it lends to for so many times region_time_to_live.
+  static constexpr int kSilentNodeFactor = 10;
+
   // Everything of the snapshot counts as heard at `now`: a full grace period after a restart. What
   // does not fit together (a lease on an unknown node) is marked lost.
   State(StateOptions options, const Snapshot& snapshot, Instant now);
@@ -144,7 +149,9 @@ class State {
   void revoked(uint64_t revocation, bool foreign);
 
   // ---- time ----
-  // Silent nodes are lost, silent regions deleted, foreign slabs tried again.
+  // Silent nodes are lost, foreign slabs tried again, and a region is deleted that nobody can want:
+  // for region_time_to_live its pager was silent, had no data session at any node that lends to it,
+  // and this coordinator was running (it was not stopped: tick() was called often enough).
   void tick(Instant now);
 
   const EventLog& events() const { return events_; }
@@ -169,12 +176,15 @@ class State {
     std::deque<std::pair<Instant, uint32_t>> foreign;
     uint32_t reported_free = 0;
     Counters counters;
+    // As the node said last; nothing is known of them after a start until its first heartbeat.
+    std::optional<std::set<uint32_t>> session_groups;
     std::deque<QueuePairExchanged> exchanged;
   };
   using Replicas = std::map<std::pair<SlabIndex, uint32_t>, Lease>;
   struct Region {
     RegionRecord record;
     Instant last_heard{0};
+    Instant last_wanted{0};  // when the nodes last said, or may have said, that it is in use
     Counters counters;
     Replicas leases;
   };
@@ -212,12 +222,17 @@ class State {
                         const std::vector<LeaseOutcome>& outcomes) const;
   void settle(const PlannedLease& planned, const LeaseOutcome& outcome, bool keep);
   void erase_region(std::map<RegionId, Region>::iterator region);
+  bool may_be_in_use(Instant now, const Region& region) const;
+  Nanoseconds silence(Instant now, Instant last_heard) const;
   // state_invariants.cc
   std::string check_node(const Node& node) const;
   std::string check_region(const Region& region) const;
   std::string check_slab_uses() const;
 
   const StateOptions options_;
+  Instant last_tick_{0};
+  // Silence counts from here: the start, or the end of the last pause of this process.
+  Instant awake_since_{0};
   std::map<NodeId, Node> nodes_;
   std::map<RegionId, Region> regions_;
   std::map<uint64_t, PendingRevocation> revocations_;

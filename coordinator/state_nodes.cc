@@ -140,6 +140,7 @@ Status State::heartbeat_node(Instant now, const NodeId& id, const NodeHeartbeat&
                                                  heartbeat.free_slabs, node.slabs.size()));
   node.reported_free = heartbeat.free_slabs;
   node.counters = heartbeat.counters;
+  node.session_groups.emplace(heartbeat.session_groups.begin(), heartbeat.session_groups.end());
   hear(now, node);
   return {};
 }

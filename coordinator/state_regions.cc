@@ -41,7 +41,8 @@ Result<RegionId> State::create_region(Instant now, const RegionCreate& create) {
     id.value = fmt::format("r-{:016x}", placement_.next_random());
   } while (regions_.count(id) != 0);
   Region& region = regions_[id];
-  region.record = RegionRecord{id, create.name, create.replicas, create.slab_bytes};
+  region.record =
+      RegionRecord{id, create.name, create.replicas, create.slab_bytes, create.session_group};
   region.last_heard = now;
   changes_.regions[id] = region.record;
   emit(EventKind::kRegionCreated, {}, id);

@@ -25,6 +25,7 @@ struct RegionRecord {
   std::string name;
   uint32_t replicas = 1;
   uint64_t slab_bytes = kDefaultSlabBytes;
+  uint32_t session_group = 0;
 };
 
 struct LeaseKey {

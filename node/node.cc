@@ -17,10 +17,10 @@ bool is_forgotten(const Status& contact) {
   return !contact && contact.error().code == ErrorCode::kNotFound;
 }
 
-// What will not get better by trying again.
+// What will not get better by trying again. A conflict: another node has this name.
 bool is_refusal(const Error& error) {
   return error.code == ErrorCode::kDenied || error.code == ErrorCode::kInvalid ||
-         error.code == ErrorCode::kUnsupported;
+         error.code == ErrorCode::kUnsupported || error.code == ErrorCode::kConflict;
 }
 
 // IPv6 addresses stand in brackets in a URL.
@@ -173,6 +173,7 @@ Milliseconds Node::beat_once() {
   heartbeat.incarnation = incarnation_;
   heartbeat.free_slabs = lender_.lendable_slabs();
   heartbeat.counters = counters_of(report());
+  if (options_.session_groups) heartbeat.session_groups = options_.session_groups();
   const Status contact = client_->heartbeat_node(options_.id, heartbeat);
   note_contact(contact);
   if (is_forgotten(contact)) {

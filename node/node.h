@@ -31,10 +31,12 @@ struct NodeOptions {
   // Between attempts to join; doubles up to the second one.
   Milliseconds first_backoff{100};
   Milliseconds longest_backoff{5000};
+  // The borrowers with a data session here, for the heartbeats; empty: none are reported.
+  std::function<std::vector<uint32_t>()> session_groups;
   // Both on the node's own thread. on_joined: each time the coordinator took the node in.
   std::function<void(const coordinator::NodeInfo&)> on_joined;
-  // The coordinator is there and says no (token, a field) before the node ever joined: it will not
-  // get better by itself, and the node tries no more.
+  // The coordinator answers and refuses (token, a field, a name that is taken) before the node ever
+  // joined: trying again would not help, and the node stops trying.
   std::function<void(const Error&)> on_refused;
 };
 

@@ -4,8 +4,12 @@
 
 namespace farpage::pager {
 
-LinkPort::LinkPort(std::string name, std::span<std::byte> buffer, const Doorbell& wanted)
-    : name_(std::move(name)), buffer_(buffer), session_(random_u64() | 1), doorbell_(wanted) {}
+LinkPort::LinkPort(std::string name, std::span<std::byte> buffer, uint32_t session_group,
+                   const Doorbell& wanted)
+    : name_(std::move(name)),
+      buffer_(buffer),
+      session_((uint64_t{session_group} << 32) | random_u32() | 1),
+      doorbell_(wanted) {}
 
 LinkPort::~LinkPort() {
   for (Link& link : links_) {

@@ -22,8 +22,9 @@ namespace farpage::pager {
 class LinkPort {
  public:
   // `buffer`: what READs and WRITEs of this thread land in and leave from. `wanted`: rung when a
-  // channel is missing. Both outlive the port.
-  LinkPort(std::string name, std::span<std::byte> buffer, const Doorbell& wanted);
+  // channel is missing. Both outlive the port. `session_group`: of the pager's process.
+  LinkPort(std::string name, std::span<std::byte> buffer, uint32_t session_group,
+           const Doorbell& wanted);
   ~LinkPort();
   LinkPort(const LinkPort&) = delete;
   LinkPort& operator=(const LinkPort&) = delete;

@@ -36,6 +36,8 @@ struct PagerOptions {
   uint32_t low_water_percent = 94;    // and goes on down to it
   Milliseconds fault_deadline{5000};  // then a fault fails on purpose
   ForkMode fork = ForkMode::kRefuse;
+  // The same for all pagers of one process (rdma/session_fences.h). 0: a random one.
+  uint32_t session_group = 0;
   // Which transports, in which order they are tried for each node.
   std::vector<rdma::TransportKind> transports = {
       rdma::TransportKind::kVerbs, rdma::TransportKind::kShm, rdma::TransportKind::kTcp};

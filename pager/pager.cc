@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "base/doorbell.h"
+#include "base/host.h"
 #include "base/size.h"
 #include "pager/connector.h"
 #include "pager/core.h"
@@ -310,7 +311,8 @@ class PagerThreads final : public Pager, private LayerOwner {
   void make_ports() {
     std::span<std::byte> rest = parts_.buffers.bytes();
     const auto take = [&](const std::string& name, size_t bytes) {
-      ports_.push_back(std::make_unique<LinkPort>(name, rest.first(bytes), parts_.connector_bell));
+      ports_.push_back(std::make_unique<LinkPort>(
+          name, rest.first(bytes), parts_.options.session_group, parts_.connector_bell));
       rest = rest.subspan(bytes);
     };
     for (uint32_t i = 0; i < parts_.options.workers; ++i) {
@@ -387,6 +389,7 @@ Result<std::unique_ptr<PagerThreads>> make_pager(const PagerOptions& options,
     complete.workers = static_cast<uint32_t>(std::max<size_t>(1, allowed_cpus().size()));
     complete.workers = std::min(complete.workers, kMaxWorkers);
   }
+  if (complete.session_group == 0) complete.session_group = random_u32() | 1;
   const uint64_t pin_limit = pin_limit_pages(complete, complete.local_bytes);
   FARPAGE_TRY(pins, PinMap::create(space->pages(), pin_limit));
   FARPAGE_TRY(access, AccessMap::create(space->pages()));

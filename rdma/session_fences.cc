@@ -1,5 +1,7 @@
 #include "rdma/session_fences.h"
 
+#include <algorithm>
+
 namespace farpage::rdma {
 
 SessionFences::Pass::Pass(Pass&& other) noexcept
@@ -17,12 +19,17 @@ SessionFences::Pass& SessionFences::Pass::operator=(Pass&& other) noexcept {
   return *this;
 }
 
-void SessionFences::Pass::leave() {
+void SessionFences::Pass::leave(SessionEnd end) {
   if (gate_ == nullptr) return;
   // Whoever takes over holds this lock while it calls when_fenced.
   const std::lock_guard lock(fences_->mutex_);
   const auto entry = fences_->open_.find(key_);
-  if (entry != fences_->open_.end() && entry->second == gate_) fences_->open_.erase(entry);
+  if (entry != fences_->open_.end() && entry->second == gate_) {
+    fences_->open_.erase(entry);
+    const SessionGroup group = session_group_of(key_.second);
+    if (end == SessionEnd::kUncertain && group != 0)
+      fences_->uncertain_[group] = SteadyClock::read() + fences_->grace_;
+  }
   gate_.reset();
 }
 
@@ -41,6 +48,20 @@ SessionFences::Pass SessionFences::enter(uint64_t session, uint64_t host,
   }
   open = gate;
   return Pass(this, key, std::move(gate));
+}
+
+std::vector<SessionGroup> SessionFences::groups(Instant now) {
+  const std::lock_guard lock(mutex_);
+  std::erase_if(uncertain_, [now](const auto& entry) { return entry.second <= now; });
+  std::vector<SessionGroup> groups;
+  for (const auto& [key, gate] : open_) groups.push_back(session_group_of(key.second));
+  for (const auto& [group, until] : uncertain_) groups.push_back(group);
+  std::ranges::sort(groups);
+  const auto repeated = std::ranges::unique(groups);
+  groups.erase(repeated.begin(), repeated.end());
+  std::erase(groups, SessionGroup{0});
+  if (groups.size() > kMaxGroups) groups.resize(kMaxGroups);
+  return groups;
 }
 
 size_t SessionFences::size() const {

@@ -7,6 +7,9 @@
 // former one before its connect() returns. verbs has no such place: there the former queue pair is
 // destroyed, or reset when the new channel is another transport's. All hosts of a node share a
 // table.
+//
+// The table also says which borrowers are connected: the node reports their session groups to the
+// coordinator, which takes no region back whose borrower still has a channel somewhere.
 #pragma once
 
 #include <cstdint>
@@ -15,8 +18,25 @@
 #include <memory>
 #include <mutex>
 #include <utility>
+#include <vector>
+
+#include "base/clock.h"
 
 namespace farpage::rdma {
+
+// The sessions of one borrowing process share the upper half of their numbers: its session group.
+// 0: no group. A group is random, so two processes share one only by accident; then a region is
+// kept until both are gone.
+using SessionGroup = uint32_t;
+constexpr SessionGroup session_group_of(uint64_t session) {
+  return static_cast<SessionGroup>(session >> 32);
+}
+
+// How a channel ended, as far as the node knows.
+enum class SessionEnd : uint8_t {
+  kClosed,     // the peer's kernel closed the connection: the process has ended or wanted it so
+  kUncertain,  // the peer does not answer: it may be stopped, suspended, or cut off
+};
 
 // Threads: any. Locks are taken in the order table, gate.
 // Invariants:
@@ -24,6 +44,7 @@ namespace farpage::rdma {
 //  2. Once enter() has returned, no use_if_open() of a former Pass is under way, and none begins.
 //  3. There is an entry for each open Pass and no other: the table is as long as its owner has
 //     connections.
+//  4. A group whose channel ended kUncertain is listed by groups() for `grace` from then on.
 class SessionFences {
  private:
   struct Gate {
@@ -62,18 +83,23 @@ class SessionFences {
       return use_if_open([] {});
     }
 
+    // Leaves the session now, as its destruction does, and says how the channel ended.
+    void leave(SessionEnd end = SessionEnd::kClosed);
+
    private:
     friend class SessionFences;
     Pass(SessionFences* fences, Key key, std::shared_ptr<Gate> gate)
         : fences_(fences), key_(key), gate_(std::move(gate)) {}
-    void leave();
 
     SessionFences* fences_ = nullptr;
     Key key_{};
     std::shared_ptr<Gate> gate_;
   };
 
-  SessionFences() = default;
+  static constexpr Nanoseconds kDefaultGrace = std::chrono::minutes(10);
+  static constexpr size_t kMaxGroups = size_t{1} << 16;  // that groups() lists
+
+  explicit SessionFences(Nanoseconds grace = kDefaultGrace) : grace_(grace) {}
   SessionFences(const SessionFences&) = delete;
   SessionFences& operator=(const SessionFences&) = delete;
 
@@ -82,11 +108,18 @@ class SessionFences {
   // never after the Pass is destroyed; it must not block. The table must outlive the Pass.
   Pass enter(uint64_t session, uint64_t host = 0, std::function<void()> when_fenced = {});
 
+  // The groups of all open Passes and of those that ended kUncertain within the grace before `now`,
+  // in ascending order, each once, without group 0.
+  std::vector<SessionGroup> groups(Instant now = SteadyClock::read());
+
   size_t size() const;
 
  private:
+  const Nanoseconds grace_;
   mutable std::mutex mutex_;
-  std::map<Key, std::shared_ptr<Gate>> open_;  // guarded by mutex_
+  // Guarded by mutex_.
+  std::map<Key, std::shared_ptr<Gate>> open_;
+  std::map<SessionGroup, Instant> uncertain_;  // until when a group without a channel is listed
 };
 
 }  // namespace farpage::rdma

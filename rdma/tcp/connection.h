@@ -67,6 +67,8 @@ class Connection {
   void drop_replies();
 
   bool greeted() const { return greeted_; }
+  // Nothing more is served; the session is told how the connection ended.
+  void leave_session(SessionEnd end) { pass_.leave(end); }
   // The batch points into memory whose withdrawal waits for it.
   bool holds_withdrawn_memory() const;
 

@@ -23,6 +23,13 @@ void set_tag(io_uring_sqe* entry, const void* tag) {
   io_uring_sqe_set_data(entry, const_cast<void*>(tag));
 }
 
+// Of a receive or send that returned `result`. Anything but the peer's own close, such as a
+// keep-alive that was not answered, says nothing about its process.
+SessionEnd end_of(int result) {
+  const bool closed_by_peer = result == 0 || result == -ECONNRESET || result == -EPIPE;
+  return closed_by_peer ? SessionEnd::kClosed : SessionEnd::kUncertain;
+}
+
 }  // namespace
 
 DataServer::DataServer(const TcpHostOptions& options, int listener, SharedState& shared)
@@ -196,7 +203,8 @@ void DataServer::on_wake() {
   if (!disconnect_holders_.exchange(false, std::memory_order_acq_rel)) return;
   for (const auto& peer : peers_) {
     if (peer->connection.holds_withdrawn_memory())
-      close(*peer, "it does not take its replies and their slab is withdrawn");
+      close(*peer, "it does not take its replies and their slab is withdrawn",
+            SessionEnd::kUncertain);
   }
 }
 
@@ -209,7 +217,7 @@ void DataServer::on_tick() {
     if (!peer->connection.greeted() && now - peer->opened > options_.hello_timeout)
       close(*peer, "no hello within hello_timeout");
     if (peer->sending && now - peer->send_started > options_.stall_timeout)
-      close(*peer, "it takes no replies");
+      close(*peer, "it takes no replies", SessionEnd::kUncertain);
   }
   if (!peers_.empty()) arm_tick();
 }
@@ -218,7 +226,7 @@ void DataServer::on_receive(Peer& peer, int result) {
   peer.receiving = false;
   if (peer.closing) return;
   if (result == -EINTR || result == -EAGAIN) return arm_receive(peer);
-  if (result <= 0) return close(peer, "");  // an ordinary end, or a reset
+  if (result <= 0) return close(peer, "", end_of(result));
   peer.connection.received(static_cast<size_t>(result));
   go_on(peer);
 }
@@ -226,7 +234,7 @@ void DataServer::on_receive(Peer& peer, int result) {
 void DataServer::on_send(Peer& peer, int result) {
   peer.sending = false;
   if (peer.closing) return;
-  if (result < 0 && result != -EINTR && result != -EAGAIN) return close(peer, "");
+  if (result < 0 && result != -EINTR && result != -EAGAIN) return close(peer, "", end_of(result));
   if (result > 0 && !peer.connection.sent(static_cast<size_t>(result)))
     peer.send_started = SteadyClock::read();
   if (peer.connection.has_replies()) return arm_send(peer);
@@ -245,9 +253,10 @@ void DataServer::go_on(Peer& peer) {
   arm_receive(peer);
 }
 
-void DataServer::close(Peer& peer, std::string_view reason) {
+void DataServer::close(Peer& peer, std::string_view reason, SessionEnd end) {
   if (peer.closing) return;
   peer.closing = true;
+  peer.connection.leave_session(end);
   some_closing_ = true;
   if (!reason.empty()) {
     if (const auto held = shared_.log_limiter.allow(SteadyClock::read()))

@@ -85,7 +85,7 @@ class DataServer {
 
   // Serves what was received and asks for more of whatever is possible.
   void go_on(Peer& peer);
-  void close(Peer& peer, std::string_view reason);
+  void close(Peer& peer, std::string_view reason, SessionEnd end = SessionEnd::kClosed);
   void forget_closed();
   void wake();
 

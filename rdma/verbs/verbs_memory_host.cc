@@ -87,7 +87,8 @@ Result<QueuePairEndpoint> VerbsMemoryHost::accept(const QueuePairEndpoint& peer)
   FARPAGE_TRY(unconnected, UnconnectedQueuePair::create(device_, completions_, local_,
                                                         /*work_requests=*/1, kPeerAccess));
   for (auto entry = peers_.begin(); entry != peers_.end();)
-    entry = replaced(*entry) ? drop(entry, "the peer connects anew") : std::next(entry);
+    entry = replaced(*entry) ? drop(entry, "the peer connects anew", SessionEnd::kClosed)
+                             : std::next(entry);
   QueuePairEndpoint ours = unconnected.endpoint();
   FARPAGE_TRY(queue_pair, std::move(unconnected).connect(peer, RetryPolicy{}));
   ours.mtu_bytes = queue_pair.mtu_bytes();
@@ -112,10 +113,12 @@ HostCounters VerbsMemoryHost::counters() const {
   return counters;
 }
 
-VerbsMemoryHost::Peers::iterator VerbsMemoryHost::drop(Peers::iterator peer, std::string_view why) {
+VerbsMemoryHost::Peers::iterator VerbsMemoryHost::drop(Peers::iterator peer, std::string_view why,
+                                                       SessionEnd end) {
   log::info("verbs: peer dropped device={} qpn={} peer_qpn={} peer_gid={} reason=\"{}\"",
             device_->name(), peer->first, peer->second.endpoint.qpn, peer->second.endpoint.gid,
             why);
+  peer->second.pass.leave(end);
   return peers_.erase(peer);
 }
 
@@ -123,7 +126,7 @@ void VerbsMemoryHost::on_queue_pair_error(uint32_t qpn, ibv_event_type type) {
   const std::lock_guard lock(mutex_);
   if (type == IBV_EVENT_QP_ACCESS_ERR) ++refused_;
   const auto peer = peers_.find(qpn);
-  if (peer != peers_.end()) drop(peer, "its queue pair reported an error");
+  if (peer != peers_.end()) drop(peer, "its queue pair reported an error", SessionEnd::kUncertain);
 }
 
 void VerbsMemoryHost::check_peers() {
@@ -142,7 +145,8 @@ void VerbsMemoryHost::take_answers() {
       if (peer == peers_.end()) continue;
       peer->second.probed = false;
       if (answer.status != IBV_WC_SUCCESS) {
-        drop(peer, device_->library().wc_status_str(answer.status));
+        // A process that ended and a machine that is suspended look alike from here.
+        drop(peer, device_->library().wc_status_str(answer.status), SessionEnd::kUncertain);
       }
     }
   }
@@ -151,7 +155,7 @@ void VerbsMemoryHost::take_answers() {
 void VerbsMemoryHost::probe_all() {
   for (auto peer = peers_.begin(); peer != peers_.end();) {
     if (!peer->second.pass.is_open()) {
-      peer = drop(peer, "it connects anew by another transport");
+      peer = drop(peer, "it connects anew by another transport", SessionEnd::kClosed);
       continue;
     }
     if (peer->second.probed) {
@@ -164,7 +168,7 @@ void VerbsMemoryHost::probe_all() {
     probe.send_flags = IBV_SEND_SIGNALED;
     ibv_send_wr* not_taken = nullptr;
     if (peer->second.queue_pair.post(&probe, &not_taken) != 0) {
-      peer = drop(peer, "its queue pair takes no requests");
+      peer = drop(peer, "its queue pair takes no requests", SessionEnd::kUncertain);
       continue;
     }
     peer->second.probed = true;

@@ -58,7 +58,7 @@ class VerbsMemoryHost final : public MemoryHost {
   void check_peers();
   void take_answers();
   void probe_all();
-  Peers::iterator drop(Peers::iterator peer, std::string_view why);
+  Peers::iterator drop(Peers::iterator peer, std::string_view why, SessionEnd end);
 
   // Constant after construction.
   const VerbsHostOptions options_;

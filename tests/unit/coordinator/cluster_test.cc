@@ -42,6 +42,7 @@ class ClusterTest : public ::testing::Test {
     StateOptions options;
     options.seed = 99;
     options.first_sequence = 1;
+    options.longest_tick = Seconds(1 << 20);  // these tests move the clock in large steps
     cluster_.reset();
     auto made = Cluster::create(options, std::move(store), agents_.client(), clock_);
     ASSERT_TRUE(made.has_value()) << made.error().message();
@@ -171,6 +172,47 @@ TEST_F(ClusterTest, StoreThatCannotBeWrittenFailsTheCallAndIsTriedAgain) {
   EXPECT_TRUE(cluster_->lease_slabs(region->id, {SlabIndex{1}}).has_value());
 }
 
+TEST_F(ClusterTest, SecondProcessWithTheNameOfARunningNodeIsRefused) {
+  join("n1", 4);
+  const auto region = cluster_->create_region(test_region(2));
+  ASSERT_TRUE(region.has_value());
+  NodeJoin second = test_node("n1", 4, 2);
+  second.agent_url = "http://other:7071";
+  const auto refused = cluster_->join(second);
+  ASSERT_FALSE(refused.has_value());
+  EXPECT_EQ(refused.error().code, ErrorCode::kConflict);
+  EXPECT_NE(refused.error().context.find("--name"), std::string::npos) << refused.error().context;
+  clock_.advance(Seconds(30));
+  cluster_->tick();  // also when it has been silent: its agent answers
+  EXPECT_EQ(cluster_->join(second).error().code, ErrorCode::kConflict);
+  EXPECT_EQ(cluster_->node(NodeId{"n1"})->join.incarnation, 1U);
+  for (const Lease& lease : cluster_->region(region->id)->leases) EXPECT_FALSE(lease.lost);
+}
+
+TEST_F(ClusterTest, NodeThatCrashedAndComesBackAtOnceIsLetIn) {
+  join("n1", 4);
+  agents_.set_mood(url("n1"), Mood::kUnreachable);
+  NodeJoin second = test_node("n1", 4, 2);
+  second.agent_url = "http://other:7071";
+  EXPECT_TRUE(cluster_->join(second).has_value());
+  // On the same port as before it is the new process that answers.
+  agents_.set_incarnation("http://other:7071", 3);
+  NodeJoin third = test_node("n1", 4, 3);
+  third.agent_url = "http://other:7071";
+  EXPECT_TRUE(cluster_->join(third).has_value());
+}
+
+TEST_F(ClusterTest, JoinInThePlaceOfANodeThatHangsWaitsUntilItsHeartbeatsEnd) {
+  join("n1", 4);
+  agents_.set_mood(url("n1"), Mood::kLosesAnswers);
+  NodeJoin second = test_node("n1", 4, 2);
+  second.agent_url = "http://other:7071";
+  EXPECT_EQ(cluster_->join(second).error().code, ErrorCode::kUnavailable);
+  clock_.advance(Seconds(6));
+  cluster_->tick();
+  EXPECT_TRUE(cluster_->join(second).has_value());
+}
+
 class RestartTest : public ClusterTest {
  protected:
   void SetUp() override {
@@ -243,6 +285,7 @@ TEST_F(RestartTest, NodeThatRestartedMeanwhileLosesItsLeases) {
   const auto region = cluster_->create_region(test_region(1));
   ASSERT_TRUE(region.has_value());
   restart();
+  agents_.set_incarnation(url("n1"), 2);
   ASSERT_TRUE(cluster_->join(test_node("n1", 4, 2)).has_value());
   EXPECT_TRUE(cluster_->region(region->id)->leases.at(0).lost);
   restart();

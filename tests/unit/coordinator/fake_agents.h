@@ -34,6 +34,11 @@ class FakeAgents {
     for (const auto& [key, slab] : slabs_) count += slab.lent ? 1 : 0;
     return count;
   }
+  // The process that answers there; by default the first incarnation of test_node().
+  void set_incarnation(const std::string& url, uint64_t incarnation) {
+    const std::lock_guard lock(mutex_);
+    incarnations_[url] = incarnation;
+  }
   // A slab that was asked for while another request held it.
   size_t double_lends() const {
     const std::lock_guard lock(mutex_);
@@ -78,6 +83,9 @@ class FakeAgents {
     Result<rdma::QueuePairEndpoint> connect(const std::string& url,
                                             const rdma::QueuePairEndpoint& peer) override {
       return agents_.connect(url, peer);
+    }
+    Result<uint64_t> incarnation(const std::string& url) override {
+      return agents_.incarnation(url);
     }
 
    private:
@@ -130,8 +138,17 @@ class FakeAgents {
     return node;
   }
 
+  Result<uint64_t> incarnation(const std::string& url) {
+    const std::lock_guard lock(mutex_);
+    const Mood mood = moods_[url];
+    if (mood != Mood::kGood) return failure_of(mood);
+    const auto known = incarnations_.find(url);
+    return known == incarnations_.end() ? 1 : known->second;
+  }
+
   mutable std::mutex mutex_;
   std::map<std::string, Mood> moods_;
+  std::map<std::string, uint64_t> incarnations_;
   std::map<std::pair<std::string, uint32_t>, Slab> slabs_;
   size_t double_lends_ = 0;
   uint64_t slab_bytes_ = kMinSlabBytes;

@@ -138,6 +138,7 @@ TEST_F(ServiceTest, Defect7DeletedNodeDisappearsFromEveryListingAndItsLeasesAreL
   EXPECT_TRUE(sees(EventKind::kNodeLeft));
   // The same process does not come back by itself; a restarted one does.
   EXPECT_EQ(client_->join(test_node("node-a", 2)).error().code, ErrorCode::kConflict);
+  agents_.set_incarnation("http://node-a:7071", 2);
   EXPECT_TRUE(client_->join(test_node("node-a", 2, 2)).has_value());
 }
 
@@ -183,6 +184,7 @@ TEST_F(ServiceTest, StaleEndpointOfARestartedNodeIsNotListed) {
   EXPECT_NE(client_->get("/v1/nodes/n1/rdma/endpoint")->find("\"qpn\":78"), std::string::npos);
   const auto region = client_->create_region(test_region(1));
   ASSERT_TRUE(region.has_value());
+  agents_.set_incarnation("http://n1:7071", 2);
   ASSERT_TRUE(client_->join(test_node("n1", 2, 2)).has_value());
   EXPECT_EQ(client_->get("/v1/nodes/n1/rdma/endpoint")->find("\"qpn\":78"), std::string::npos);
   EXPECT_TRUE(client_->region(region->id)->leases.at(0).lost);

@@ -15,6 +15,7 @@ StateOptions options_with(uint64_t seed) {
   StateOptions options;
   options.seed = seed;
   options.first_sequence = 1000;
+  options.longest_tick = Seconds(1 << 20);  // these tests move the clock in large steps
   return options;
 }
 

@@ -18,6 +18,7 @@ inline ServiceOptions test_options() {
   options.request_threads = 4;
   options.max_long_polls = 4;
   options.tick_interval = Milliseconds(20);
+  options.state.longest_tick = Seconds(1 << 20);  // tests move the clock in large steps
   return options;
 }
 

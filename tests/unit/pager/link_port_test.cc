@@ -24,7 +24,7 @@ class StateChannel final : public rdma::Channel {
 struct LinkPortTest : testing::Test {
   Doorbell bell = std::move(*Doorbell::create());
   std::array<std::byte, 64> buffer{};
-  LinkPort port{"test", buffer, bell};
+  LinkPort port{"test", buffer, 0, bell};
   const NodeIndex node{5};
 };
 
