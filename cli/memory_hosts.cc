@@ -28,7 +28,7 @@ MadeHost make_tcp(const NodeSettings& settings, const Fences& fences) {
 MadeHost make_shm(const NodeSettings& settings, const Fences& fences) {
   rdma::ShmHostOptions options;
   options.socket_path =
-      settings.shm_socket.empty() ? default_shm_socket(node_name(settings)) : settings.shm_socket;
+      settings.shm_socket.empty() ? default_shm_socket(settings.name) : settings.shm_socket;
   options.fences = fences;
   return rdma::make_shm_memory_host(std::move(options));
 }

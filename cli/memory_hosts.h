@@ -11,10 +11,10 @@
 
 namespace farpage::cli {
 
-// One host for each transport of the choice; they share `fences`, so that a channel fences the
-// former one of its session whatever carried it. With auto, one that this host cannot offer is left
-// out and the reason logged, and it is a failure when none is left; a transport that was named must
-// work.
+// `settings` with the name that the node joins with. One host for each transport of the choice;
+// they share `fences`, so that a channel fences the former one of its session whatever carried it.
+// With auto, one that this host cannot offer is left out and the reason logged, and it is a failure
+// when none is left; a transport that was named must work.
 Result<std::vector<std::unique_ptr<rdma::MemoryHost>>> make_memory_hosts(
     const NodeSettings& settings, const rdma::TransportChoice& choice,
     const std::shared_ptr<rdma::SessionFences>& fences);

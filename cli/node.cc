@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "base/size.h"
 #include "cli/memory_hosts.h"
+#include "cli/node_name.h"
 #include "cli/node_settings.h"
 #include "cli/secrets.h"
 #include "cli/signals.h"
@@ -65,7 +66,7 @@ Result<std::unique_ptr<node::SlabPool>> make_pool(const NodeSettings& settings, 
 node::NodeOptions node_options(const NodeSettings& settings, const HostPort& listen,
                                const std::string& token) {
   node::NodeOptions options;
-  options.id = NodeId{node_name(settings)};
+  options.id = NodeId{settings.name};
   options.agent = {listen.host, listen.port, token};
   options.advertise_host = settings.advertise;
   options.heartbeat_interval = settings.heartbeat_interval;
@@ -78,8 +79,10 @@ bool offers_verbs(const std::vector<std::unique_ptr<rdma::MemoryHost>>& hosts) {
   return false;
 }
 
-Result<int> serve(const NodeSettings& settings) {
+Result<int> serve(NodeSettings settings) {
   FARPAGE_TRY_VOID(check(settings));
+  FARPAGE_TRY(claimed, claim_node_name(settings.name, node_directory()));
+  settings.name = claimed.name;
   FARPAGE_TRY(listen, parse_host_port(settings.listen_agent, "--listen-agent"));
   FARPAGE_TRY(choice, parse_transports(settings.transports));
   FARPAGE_TRY(token, read_token(settings.token_file));

@@ -5,24 +5,21 @@
 
 #include <cstdlib>
 
-#include "base/host.h"
-
 namespace farpage::cli {
 
 Result<rdma::TransportChoice> parse_transports(const std::string& text) {
   return rdma::parse_transports(text, "--transports");
 }
 
-std::string node_name(const NodeSettings& settings) {
-  return settings.name.empty() ? host_name() : settings.name;
+std::string node_directory() {
+  if (::geteuid() == 0) return "/run/farpage";
+  const char* runtime = std::getenv("XDG_RUNTIME_DIR");
+  if (runtime != nullptr && *runtime == '/') return std::string(runtime) + "/farpage";
+  return fmt::format("/tmp/farpage-{}", ::geteuid());
 }
 
 std::string default_shm_socket(const std::string& node_name) {
-  const std::string file = "/" + node_name + ".sock";
-  if (::geteuid() == 0) return "/run/farpage" + file;
-  const char* runtime = std::getenv("XDG_RUNTIME_DIR");
-  if (runtime != nullptr && *runtime == '/') return std::string(runtime) + "/farpage" + file;
-  return fmt::format("/tmp/farpage-{}{}", ::geteuid(), file);
+  return node_directory() + "/" + node_name + ".sock";
 }
 
 void add_options(Subcommand& subcommand, NodeSettings& settings) {
@@ -35,7 +32,10 @@ void add_options(Subcommand& subcommand, NodeSettings& settings) {
             Subcommand::Scope::kShared)
       .size("--lend", settings.lend_bytes, "How much memory to lend; taken at once")
       .size("--slab", settings.slab_bytes, "Unit of lending, a power of two from 2M to 1G")
-      .text("--name", settings.name, "Name of this node in the cluster (default: the host's name)")
+      .text(
+          "--name", settings.name,
+          "Name of this node in the cluster (default: the host's name, or the host's name with -2, "
+          "-3 and so on where nodes of this host have the former ones)")
       .text("--listen-agent", settings.listen_agent, "Where the coordinator reaches this node")
       .text("--advertise", settings.advertise,
             "Name or address that others use for this host, when it listens on 0.0.0.0")

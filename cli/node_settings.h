@@ -17,7 +17,7 @@ struct NodeSettings {
   std::string coordinator;
   uint64_t lend_bytes = uint64_t{1} << 30;
   uint64_t slab_bytes = coordinator::kDefaultSlabBytes;
-  std::string name;  // empty: the host's
+  std::string name;  // empty: the host's, made unique (node_name.h)
   std::string listen_agent = "127.0.0.1:0";
   std::string advertise;  // empty: the host of listen_agent, or of tcp_listen for TCP
   std::string transports = "auto";
@@ -45,11 +45,11 @@ void add_options(Subcommand& subcommand, NodeSettings& settings);
 // Which transports to offer. With auto, those that this host cannot offer are left out.
 Result<rdma::TransportChoice> parse_transports(const std::string& text);
 
-// --name, or the name of this host.
-std::string node_name(const NodeSettings& settings);
+// Where the nodes of this user keep what belongs to this host: /run/farpage for root, else below
+// $XDG_RUNTIME_DIR or /tmp.
+std::string node_directory();
 
-// Where a node of that name listens for borrowers on its own host: in /run/farpage for root, else
-// below $XDG_RUNTIME_DIR or /tmp.
+// Where a node of that name listens for borrowers on its own host.
 std::string default_shm_socket(const std::string& node_name);
 
 // What is wrong with the settings, before anything is started: kInvalid names the flag.

@@ -3,6 +3,7 @@
 #include <pthread.h>
 
 #include <map>
+#include <utility>
 
 #include "base/log.h"
 
@@ -20,7 +21,8 @@ Borrower::Borrower(const PagerOptions& options, LeaseMap& leases, NodeDirectory&
     : request_{.name = options.name,
                .bytes = 0,
                .replicas = options.replicas,
-               .slab_bytes = options.slab_bytes},
+               .slab_bytes = options.slab_bytes,
+               .session_group = options.session_group},
       leases_(leases),
       nodes_(nodes),
       client_(client),
@@ -88,15 +90,16 @@ void Borrower::run() {
   (void)pthread_setname_np(pthread_self(), "fp-borrower");
   Instant next_heartbeat = SteadyClock::read();
   while (!stopping_.load(std::memory_order_acquire)) {
+    // First of all: who comes back after a pause must know what became of its leases.
+    const Instant now = SteadyClock::read();
+    if (now >= next_heartbeat && !region_.id.value.empty()) {
+      heartbeat(now - next_heartbeat > region_.heartbeat_interval);
+      next_heartbeat = now + region_.heartbeat_interval;
+    }
     const Status leased = lease_wanted();
     if (!leased && !lease_refused_)
       log::warn("pager: lease_refused reason=\"{}\" (trying again)", leased.error().message());
     lease_refused_ = !leased;
-    const Instant now = SteadyClock::read();
-    if (now >= next_heartbeat && !region_.id.value.empty()) {
-      heartbeat();
-      next_heartbeat = now + region_.heartbeat_interval;
-    }
     const auto until_heartbeat =
         region_.id.value.empty()
             ? kUntilWanted
@@ -173,7 +176,7 @@ Status Borrower::refresh_nodes() {
   return {};
 }
 
-void Borrower::heartbeat() {
+void Borrower::heartbeat(bool late) {
   coordinator::RegionHeartbeat heartbeat;
   {
     const std::lock_guard lock(owner_mutex_);
@@ -181,9 +184,10 @@ void Borrower::heartbeat() {
   }
   const Result<coordinator::RegionHeard> beat = client_.heartbeat_region(region_.id, heartbeat);
   if (beat) {
-    if (coordinator_silent_) log::info("pager: coordinator_back region={}", region_.id.value);
-    coordinator_silent_ = false;
-    if (beat->last_event != events_since_) poll_events();
+    const bool was_silent = std::exchange(coordinator_silent_, false);
+    if (was_silent) log::info("pager: coordinator_back region={}", region_.id.value);
+    const bool known = (was_silent || late) && refresh_leases().has_value();
+    if (beat->last_event != events_since_ && !known) poll_events();
     return;
   }
   if (!coordinator_silent_)

@@ -63,7 +63,8 @@ class Borrower {
   Status adopt(const std::vector<coordinator::Lease>& leases);
   Result<NodeIndex> node_index(const NodeId& id);
   Status refresh_nodes();
-  void heartbeat();
+  // `late`: the last one is so long ago that this process was stopped, or kept waiting.
+  void heartbeat(bool late);
   void poll_events();
   Status refresh_leases();
 

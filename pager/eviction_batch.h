@@ -10,6 +10,7 @@
 #include <mutex>
 #include <vector>
 
+#include "base/loop_gap.h"
 #include "pager/core.h"
 #include "pager/eviction_hand.h"
 #include "pager/link_port.h"
@@ -115,6 +116,7 @@ class EvictionBatch {
                            const rdma::Channel& channel) const;
   size_t post_gathered();
   size_t take_completions();  // 4
+  void restart_patience(Instant now);
   void expire_replicas();
   void fail_run(WriteRun& run, const char* why);
   void shorten(WriteRun& run, uint32_t pages);
@@ -155,6 +157,7 @@ class EvictionBatch {
   size_t copied_ = 0;                    // pages, into the buffer
   Instant picked_at_{0};
   Instant posted_at_{0};
+  LoopGap gap_;
   bool closing_ = false;  // no more is posted: it ends with what it has
   uint64_t freed_ = 0;
   uint64_t taken_ = 0;                       // by the last batch

@@ -98,6 +98,8 @@ bool EvictionBatch::too_late(bool moved) const {
 // operation timeout, are waited for in any case.
 EvictionBatch::Turn EvictionBatch::advance() {
   if (!active()) return Turn::kEnded;
+  const Instant now = SteadyClock::read();
+  if (gap_.turn(now).count() != 0) restart_patience(now);
   const size_t moved = (closing_ ? 0 : post_runs()) + take_completions();
   if (!closing_ && !all_done()) {
     if (moved == 0) expire_replicas();
@@ -107,10 +109,10 @@ EvictionBatch::Turn EvictionBatch::advance() {
   if (any_in_flight()) return Turn::kWaiting;
   if (closing_) {
     expire_replicas();
-    const Instant now = SteadyClock::read();
     for (const WriteRun& run : runs())
       if (!run.done) wait_of(replica_of(run)).until = now;
   }
+  gap_.rest();
   drop();
   freed_ = std::exchange(forgotten_, 0);
   for (size_t i = 0; i < count_; ++i)
@@ -119,6 +121,13 @@ EvictionBatch::Turn EvictionBatch::advance() {
   stats_.batches.add();
   stats_.batch_ns.record(static_cast<uint64_t>((SteadyClock::read() - picked_at_).count()));
   return Turn::kEnded;
+}
+
+// This process did not run for a while: no node is late by that.
+void EvictionBatch::restart_patience(Instant now) {
+  posted_at_ = now;
+  for (const WriteRun& run : runs())
+    if (!run.done) wait_of(replica_of(run)).since = now;
 }
 
 void EvictionBatch::finish() {

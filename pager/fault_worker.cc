@@ -128,12 +128,16 @@ size_t FaultWorker::read_and_handle() {
 
 void FaultWorker::retry_parked() {
   short_of_room_ = false;
+  const Nanoseconds gap = parked_gap_.turn(SteadyClock::read());
+  if (gap.count() != 0)
+    for (Parked& parked : std::span(parked_).first(parked_count_)) parked.since += gap;
   size_t kept = 0;
   for (size_t i = 0; i < parked_count_; ++i) {
     const Parked parked = parked_[i];
     if (!handle(parked.fault, parked.since)) parked_[kept++] = parked;
   }
   parked_count_ = kept;
+  if (kept == 0) parked_gap_.rest();
   fetcher_.post_queued();
 }
 

@@ -7,6 +7,7 @@
 #include <array>
 #include <thread>
 
+#include "base/loop_gap.h"
 #include "pager/core.h"
 #include "pager/evictor.h"
 #include "pager/fetcher.h"
@@ -97,6 +98,7 @@ class FaultWorker {
   Prefetcher prefetcher_;
   std::array<Parked, kMaxParked> parked_;
   size_t parked_count_ = 0;
+  LoopGap parked_gap_;
   bool short_of_room_ = false;  // some parked fault waits for the evictor
   Instant idle_since_{0};
   Nanoseconds look_for_next_{0};

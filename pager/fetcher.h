@@ -62,6 +62,7 @@ class Fetcher {
   void post_gathered();
   void complete(const rdma::Completion& completion);
   void install(Slot& slot, Instant now);  // `now`: for the figures
+  bool is_too_late(Slot& slot, Instant looked, Nanoseconds longest) const;
   void give_up(Slot& slot, const char* why);
   void poison(Slot& slot);
   void release(Slot& slot);

@@ -190,6 +190,7 @@ void DataServer::on_accept(int result, bool more) {
     return;
   }
   tune(socket.get());
+  limit_unacknowledged(socket.get());
   peers_.push_back(std::make_unique<Peer>(
       Connection(std::move(socket), shared_.keys, *shared_.fences, shared_.counters)));
   peers_.back()->opened = SteadyClock::read();

@@ -77,6 +77,12 @@ void tune(int socket) {
   (void)::setsockopt(socket, IPPROTO_TCP, TCP_CONGESTION, kCubic.data(), kCubic.size());
 }
 
+void limit_unacknowledged(int socket) {
+  const unsigned limit_ms =
+      1000 * (kKeepAliveIdleSeconds + kKeepAliveIntervalSeconds * kKeepAliveProbes);
+  (void)::setsockopt(socket, IPPROTO_TCP, TCP_USER_TIMEOUT, &limit_ms, sizeof limit_ms);
+}
+
 Result<Fd> connect_to(const std::string& host, uint16_t port, Instant deadline) {
   FARPAGE_TRY(addresses, resolve(host, port, false));
   const std::string name = fmt::format("{}:{}", host, port);

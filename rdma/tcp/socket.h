@@ -25,6 +25,9 @@ bool is_wildcard(const std::string& host);
 // distributions, costs up to a third of the throughput at large windows. None is essential, so
 // failures are ignored.
 void tune(int socket);
+// For the node's end: a peer that acknowledges nothing of what was sent to it ends the connection
+// (TCP_USER_TIMEOUT, RFC 5482) as soon as an idle one does, not after the kernel's 15 minutes.
+void limit_unacknowledged(int socket);
 
 // For handshakes on non-blocking sockets. Fail with kTimedOut, or kUnavailable when the peer
 // closed.

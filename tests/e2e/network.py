@@ -92,6 +92,11 @@ class Network:
         self._set_rules([f'{way} "{host.port}" counter drop' for host in hosts
                          for way in ("iifname", "oifname")])
 
+    def cut_between(self, one, other):
+        """Nothing goes from one of the two hosts to the other."""
+        self._set_rules([f'iifname "{a.port}" oifname "{b.port}" counter drop'
+                         for a, b in ((one, other), (other, one))])
+
     def heal(self):
         """Forwards everything again; returns how many frames were dropped until now."""
         words = self._switch.run("nft", "list", "table", "bridge", "faults").split()
