@@ -18,7 +18,7 @@ namespace {
 
 using HandlerResponse = httplib::Server::HandlerResponse;
 
-constexpr int64_t kKeepAliveSeconds = 1;  // how long a connection may stay silent before a request
+constexpr int64_t kKeepAliveSeconds = 5;  // how long a connection may stay silent before a request
 
 // Takes the same time for every wrong token of the same length.
 bool equal_secret(std::string_view given, std::string_view expected) {

@@ -167,6 +167,25 @@ TEST_F(ProcessTest, Defect6NodeKnobsShowInTheCluster) {
   EXPECT_EQ(n2->join.transports[0].socket_path, directory_ + "/s/n1.sock");
 }
 
+TEST_F(ProcessTest, SecondNodeWithTheNameOfARunningOneEndsWithStatus2AndTakesNothing) {
+  start_coordinator();
+  ChildProcess& first = start_node({"--heartbeat", "20ms"});
+  ASSERT_TRUE(client()->create_region({"r", 2 << 20, 1, 2 << 20}).has_value());
+  const uint64_t incarnation = client()->nodes()->at(0).join.incarnation;
+  ChildProcess& second = start(node_arguments({"--transports", "tcp"}));
+  EXPECT_EQ(second.wait(), 2);
+  EXPECT_NE(second.log().find("--name"), std::string::npos) << second.log();
+  EXPECT_EQ(second.output(), "");
+  EXPECT_EQ(client()->nodes()->at(0).join.incarnation, incarnation);
+  for (const auto& region : *client()->regions())
+    for (const auto& lease : region.leases) EXPECT_FALSE(lease.lost);
+  // One that crashed and comes back at once is let in.
+  first.send(SIGKILL);
+  EXPECT_EQ(first.wait(), 128 + SIGKILL);
+  start_node();
+  EXPECT_NE(client()->nodes()->at(0).join.incarnation, incarnation);
+}
+
 TEST_F(ProcessTest, TokenIsAskedForOnEveryWay) {
   const std::string right = write_file("right", kToken);
   const std::string wrong = write_file("wrong", "fedcba9876543210fedcba9876543210");

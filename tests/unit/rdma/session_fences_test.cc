@@ -98,5 +98,41 @@ TEST(SessionFences, EnterWaitsForTheUseThatIsUnderWay) {
   }
 }
 
+constexpr uint64_t session_of(SessionGroup group, uint32_t number) {
+  return (uint64_t{group} << 32) | number;
+}
+
+TEST(SessionFences, GroupsAreThoseOfTheOpenPasses) {
+  SessionFences fences;
+  const SessionFences::Pass one = fences.enter(session_of(5, 1));
+  const SessionFences::Pass same_group = fences.enter(session_of(5, 2), 1);
+  std::optional<SessionFences::Pass> other = fences.enter(session_of(3, 1));
+  const SessionFences::Pass no_group = fences.enter(7);
+  const SessionFences::Pass no_session = fences.enter(0);
+  EXPECT_EQ(fences.groups(), (std::vector<SessionGroup>{3, 5}));
+  other.reset();
+  EXPECT_EQ(fences.groups(), std::vector<SessionGroup>{5});
+}
+
+TEST(SessionFences, GroupWhosePeerDoesNotAnswerIsListedForTheGrace) {
+  SessionFences fences(Seconds(600));
+  SessionFences::Pass silent = fences.enter(session_of(5, 1));
+  SessionFences::Pass closed = fences.enter(session_of(6, 1));
+  silent.leave(SessionEnd::kUncertain);
+  closed.leave(SessionEnd::kClosed);
+  const Instant now = SteadyClock::read();
+  EXPECT_EQ(fences.groups(now + Seconds(590)), std::vector<SessionGroup>{5});
+  EXPECT_TRUE(fences.groups(now + Seconds(601)).empty());
+  EXPECT_EQ(fences.size(), 0U);
+}
+
+TEST(SessionFences, PassThatANewerChannelTookSaysNothingWhenItEnds) {
+  SessionFences fences(Seconds(600));
+  SessionFences::Pass former = fences.enter(session_of(5, 1));
+  { const SessionFences::Pass newer = fences.enter(session_of(5, 1)); }
+  former.leave(SessionEnd::kUncertain);
+  EXPECT_TRUE(fences.groups().empty());
+}
+
 }  // namespace
 }  // namespace farpage::rdma
