@@ -150,6 +150,7 @@ Milliseconds Node::join_once(Milliseconds backoff) {
   note_contact(contact);
   if (joined) {
     ever_joined_ = true;
+    refusal_said_.clear();
     set_membership(Membership::kJoined);
     log::info("node joined id={} slabs={} agent={}", options_.id.value, pool_->slab_count(),
               agent_url());
@@ -162,8 +163,10 @@ Milliseconds Node::join_once(Milliseconds backoff) {
       options_.on_refused(joined.error());
     else
       log::error("node refused reason=\"{}\"", joined.error().message());
-  } else if (joined.error().code != ErrorCode::kUnavailable) {
-    log::warn("node join_refused reason=\"{}\"", joined.error().message());
+  } else if (std::string reason = joined.error().message();
+             joined.error().code != ErrorCode::kUnavailable && reason != refusal_said_) {
+    log::warn("node join_refused reason=\"{}\" note=\"trying again\"", reason);
+    refusal_said_ = std::move(reason);
   }
   return backoff;
 }

@@ -104,6 +104,7 @@ class Node {
   bool stopping_ = false;
 
   bool ever_joined_ = false;  // thread_ only, until it is joined
+  std::string refusal_said_;  // thread_ only: each reason is logged once
 
   std::thread thread_;
 };
