@@ -44,10 +44,10 @@ bool Connector::serve_ports() {
   const size_t nodes = core_.nodes.size();
   for (LinkPort* port : ports_) {
     for (size_t i = 0; i < nodes; ++i) {
-      const NodeIndex node{static_cast<uint8_t>(i)};
+      const NodeIndex node{static_cast<uint16_t>(i)};
       if (core_.stopping.load(std::memory_order_relaxed)) return true;
       if (!port->wants(node)) continue;
-      Attempt& attempt = attempts_[{port, node.value}];
+      Attempt& attempt = attempts_[{port, node}];
       if (SteadyClock::read() >= attempt.not_before) connect(*port, node, attempt);
       all_served = all_served && !port->wants(node);
     }
@@ -88,7 +88,7 @@ void Connector::connect(LinkPort& port, NodeIndex node, Attempt& attempt) {
     core_.shared_stats.channels_connected.fetch_add(1, std::memory_order_relaxed);
     core_.shared_stats.connected_by_kind[static_cast<size_t>(transport.kind())].fetch_add(
         1, std::memory_order_relaxed);
-    core_.unreachable_since_ns[node.value].store(0, std::memory_order_relaxed);
+    core_.peers[node].unreachable_since_ns.store(0, std::memory_order_relaxed);
     attempt.connected_at = SteadyClock::read();
     attempt.pause = Milliseconds(0);
     attempt.not_before = Instant{0};
@@ -96,7 +96,7 @@ void Connector::connect(LinkPort& port, NodeIndex node, Attempt& attempt) {
     return;
   }
   int64_t reachable = 0;
-  (void)core_.unreachable_since_ns[node.value].compare_exchange_strong(reachable, start.count(),
+  (void)core_.peers[node].unreachable_since_ns.compare_exchange_strong(reachable, start.count(),
                                                                        std::memory_order_relaxed);
   if (attempt.pause.count() == 0)
     log::warn("pager: connect_failed port={} node={} reason=\"{}\"", port.name(),

@@ -43,7 +43,7 @@ class Connector {
   std::vector<std::unique_ptr<rdma::Transport>>& transports_;
   const std::vector<LinkPort*> ports_;
   const Doorbell& bell_;
-  std::map<std::pair<LinkPort*, uint8_t>, Attempt> attempts_;
+  std::map<std::pair<LinkPort*, NodeIndex>, Attempt> attempts_;
   std::jthread thread_;
 };
 
