@@ -35,16 +35,20 @@ struct Joined {
   bool created = false;  // false: this incarnation was known already
 };
 
-// Everything that /metrics and /v1/cluster tell, at one moment.
-struct ClusterFacts {
+// Everything that /v1/cluster tells, at one moment.
+struct ClusterSummary {
   Totals totals;
-  std::vector<NodeInfo> nodes;
-  std::vector<RegionInfo> regions;
-  std::map<NodeId, uint32_t> reported_free_slabs;
   size_t pending_revocations = 0;
   uint64_t last_sequence = 0;
   std::string store_kind;
   bool store_works = true;
+};
+
+// And /metrics. Thousands of nodes take some milliseconds to copy.
+struct ClusterFacts : ClusterSummary {
+  std::vector<NodeInfo> nodes;
+  std::vector<RegionInfo> regions;
+  std::map<NodeId, uint32_t> reported_free_slabs;
 };
 
 class Cluster {
@@ -77,6 +81,7 @@ class Cluster {
 
   // Waits up to `timeout` for an event after `since`; returns at once after stop().
   EventBatch events(uint64_t since, Milliseconds timeout);
+  ClusterSummary summary() const;
   ClusterFacts facts() const;
 
   // Expiry of what is silent.
@@ -100,7 +105,8 @@ class Cluster {
 
   template <typename Command>
   auto change(Command command) -> decltype(command(std::declval<State&>()));
-  Status save();  // with the lock held
+  Status save();                                  // with the lock held
+  void summarize(ClusterSummary& summary) const;  // with the lock held
   Status lease_missing(const RegionId& id, const std::vector<SlabIndex>& slabs,
                        uint64_t slab_bytes);
   // Asks the nodes; those that failed go into `avoid`. The first failure, if any.
