@@ -9,6 +9,7 @@
 namespace farpage::pager {
 namespace {
 
+constexpr Milliseconds kIdle{1000};
 constexpr Milliseconds kFirstPause{5};
 constexpr Milliseconds kLongestPause{500};
 // A channel that lived shorter than this counts against its transport.
@@ -34,25 +35,27 @@ Connector::~Connector() {
 void Connector::run() {
   (void)pthread_setname_np(pthread_self(), "fp-connector");
   while (!core_.stopping.load(std::memory_order_acquire)) {
-    const bool all_served = serve_ports();
-    (void)bell_.wait(all_served ? Milliseconds(1000) : kFirstPause);
+    const Milliseconds pause = serve_ports();
+    (void)bell_.wait(pause);
   }
 }
 
-bool Connector::serve_ports() {
-  bool all_served = true;
+Milliseconds Connector::serve_ports() {
+  Milliseconds pause = kIdle;
   const size_t nodes = core_.nodes.size();
   for (LinkPort* port : ports_) {
     for (size_t i = 0; i < nodes; ++i) {
       const NodeIndex node{static_cast<uint16_t>(i)};
-      if (core_.stopping.load(std::memory_order_relaxed)) return true;
+      if (core_.stopping.load(std::memory_order_relaxed)) return kIdle;
       if (!port->wants(node)) continue;
       Attempt& attempt = attempts_[{port, node}];
       if (SteadyClock::read() >= attempt.not_before) connect(*port, node, attempt);
-      all_served = all_served && !port->wants(node);
+      if (!port->wants(node)) continue;
+      const auto left = std::chrono::ceil<Milliseconds>(attempt.not_before - SteadyClock::read());
+      pause = std::clamp(left, Milliseconds(1), pause);
     }
   }
-  return all_served;
+  return pause;
 }
 
 void Connector::connect(LinkPort& port, NodeIndex node, Attempt& attempt) {

@@ -32,8 +32,8 @@ class Connector {
   };
 
   void run();
-  // True: every wanted channel was made.
-  bool serve_ports();
+  // How long until a channel that could not be made is tried again; kIdle: all were made.
+  Milliseconds serve_ports();
   void connect(LinkPort& port, NodeIndex node, Attempt& attempt);
   Result<std::unique_ptr<rdma::Channel>> connect_by(rdma::Transport& transport, LinkPort& port,
                                                     const coordinator::NodeInfo& node);
