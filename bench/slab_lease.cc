@@ -41,13 +41,8 @@ Result<std::unique_ptr<rdma::Channel>> SlabLease::connect(
 Result<rdma::TransportAddress> address_of(coordinator::Client& client,
                                           const coordinator::Lease& lease,
                                           rdma::TransportKind kind) {
-  FARPAGE_TRY(nodes, client.nodes());
-  const auto node = std::find_if(nodes.begin(), nodes.end(), [&lease](const auto& candidate) {
-    return candidate.join.id == lease.node;
-  });
-  if (node == nodes.end())
-    return fail(ErrorCode::kUnavailable, "node " + lease.node.value + " is gone");
-  for (const rdma::TransportAddress& address : node->join.transports)
+  FARPAGE_TRY(node, client.node(lease.node));
+  for (const rdma::TransportAddress& address : node.join.transports)
     if (address.kind == kind && lease.rkeys.contains(kind)) return address;
   return fail(ErrorCode::kUnsupported,
               "node " + lease.node.value + " does not offer " + std::string(rdma::to_string(kind)));

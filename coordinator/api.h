@@ -18,6 +18,7 @@ inline constexpr uint64_t kDefaultSlabBytes = uint64_t{64} << 20;
 inline constexpr uint64_t kMinSlabBytes = uint64_t{2} << 20;
 inline constexpr uint64_t kMaxSlabBytes = uint64_t{1} << 30;
 inline constexpr uint32_t kMaxReplicas = 3;
+inline constexpr uint32_t kMaxNodes = 4096;  // of a cluster
 inline constexpr uint32_t kMaxSlabsPerRegion = 1U << 16;
 inline constexpr size_t kMaxNameBytes = 64;  // names and ids: [A-Za-z0-9._-]
 

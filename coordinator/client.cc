@@ -70,6 +70,10 @@ class HttpClient final : public Client {
     FARPAGE_TRY(answer, call("GET", "/v1/nodes", ""));
     return decode_node_list(answer);
   }
+  Result<NodeInfo> node(const NodeId& node) override {
+    FARPAGE_TRY(answer, call("GET", of_node(node, ""), ""));
+    return decode_node_info(answer);
+  }
   Result<std::vector<RegionInfo>> regions() override {
     FARPAGE_TRY(answer, call("GET", "/v1/regions", ""));
     return decode_region_list(answer);

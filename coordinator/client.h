@@ -57,6 +57,8 @@ class Client {
 
   // -- as anybody --
   virtual Result<std::vector<NodeInfo>> nodes() = 0;
+  // kNotFound: no such node, or it has left.
+  virtual Result<NodeInfo> node(const NodeId& node) = 0;
   virtual Result<std::vector<RegionInfo>> regions() = 0;  // without rkeys
   virtual Result<EventBatch> events(uint64_t since, Milliseconds timeout) = 0;
   // The raw body of a GET, for `farpage status` and tests.

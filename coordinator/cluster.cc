@@ -110,6 +110,7 @@ Status Cluster::heartbeat_node(const NodeId& id, const NodeHeartbeat& heartbeat)
   return change([&](State& state) -> Status {
     const Instant now = clock_.now();
     FARPAGE_TRY_VOID(state.heartbeat_node(now, id, heartbeat));
+    if (not_before_.empty()) return {};  // it is thousands of nodes each second
     FARPAGE_TRY(node, state.node(now, id));
     not_before_.erase(node.join.agent_url);
     return {};
@@ -185,8 +186,11 @@ Result<RegionHeard> Cluster::heartbeat_region(const RegionId& id,
 }
 
 Status Cluster::delete_region(const RegionId& id) {
-  FARPAGE_TRY(pass, gate_.enter(id, kGateTimeout));
-  FARPAGE_TRY_VOID(change([&](State& state) { return state.delete_region(id); }));
+  {
+    // Not while the nodes are told: a repeated request shall learn at once that it is done.
+    FARPAGE_TRY(pass, gate_.enter(id, kGateTimeout));
+    FARPAGE_TRY_VOID(change([&](State& state) { return state.delete_region(id); }));
+  }
   log::info("coordinator: region deleted region={}", id.value);
   revoke_now(id);
   return {};
@@ -291,17 +295,28 @@ EventBatch Cluster::events(uint64_t since, Milliseconds timeout) {
   return batch;
 }
 
+void Cluster::summarize(ClusterSummary& summary) const {
+  summary.totals = state_.totals();
+  summary.pending_revocations = state_.revocations().size();
+  summary.last_sequence = state_.events().last();
+  summary.store_kind = store_->kind();
+  summary.store_works = store_works_;
+}
+
+ClusterSummary Cluster::summary() const {
+  const std::lock_guard lock(mutex_);
+  ClusterSummary summary;
+  summarize(summary);
+  return summary;
+}
+
 ClusterFacts Cluster::facts() const {
   const std::lock_guard lock(mutex_);
   ClusterFacts facts;
-  facts.totals = state_.totals();
+  summarize(facts);
   facts.nodes = state_.nodes(clock_.now());
   facts.regions = state_.regions();
   facts.reported_free_slabs = state_.reported_free_slabs();
-  facts.pending_revocations = state_.revocations().size();
-  facts.last_sequence = state_.events().last();
-  facts.store_kind = store_->kind();
-  facts.store_works = store_works_;
   return facts;
 }
 

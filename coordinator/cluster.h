@@ -36,16 +36,20 @@ struct Joined {
   bool created = false;  // false: this incarnation was known already
 };
 
-// Everything that /metrics and /v1/cluster tell, at one moment.
-struct ClusterFacts {
+// Everything that /v1/cluster tells, at one moment.
+struct ClusterSummary {
   Totals totals;
-  std::vector<NodeInfo> nodes;
-  std::vector<RegionInfo> regions;
-  std::map<NodeId, uint32_t> reported_free_slabs;
   size_t pending_revocations = 0;
   uint64_t last_sequence = 0;
   std::string store_kind;
   bool store_works = true;
+};
+
+// And /metrics. Thousands of nodes take some milliseconds to copy.
+struct ClusterFacts : ClusterSummary {
+  std::vector<NodeInfo> nodes;
+  std::vector<RegionInfo> regions;
+  std::map<NodeId, uint32_t> reported_free_slabs;
 };
 
 class Cluster {
@@ -80,6 +84,7 @@ class Cluster {
 
   // Waits up to `timeout` for an event after `since`; returns at once after stop().
   EventBatch events(uint64_t since, Milliseconds timeout);
+  ClusterSummary summary() const;
   ClusterFacts facts() const;
 
   // Expiry of what is silent.
@@ -106,6 +111,7 @@ class Cluster {
   Status save();  // with the lock held
   // The incarnation that this join would replace; nullopt: none.
   Result<std::optional<uint64_t>> find_replaced(const NodeJoin& join) const;
+  void summarize(ClusterSummary& summary) const;  // with the lock held
   Status lease_missing(const RegionId& id, const std::vector<SlabIndex>& slabs,
                        uint64_t slab_bytes);
   // Asks the nodes; those that failed go into `avoid`. The first failure, if any.

@@ -19,6 +19,10 @@ namespace {
 using HandlerResponse = httplib::Server::HandlerResponse;
 
 constexpr int64_t kKeepAliveSeconds = 5;  // how long a connection may stay silent before a request
+// Connections that the kernel keeps until they are accepted (no more than net.core.somaxconn).
+// httplib has 5: with some tens of callers at once the next ones wait a second for their SYN to be
+// sent again.
+constexpr int kBacklog = 4096;
 
 // Takes the same time for every wrong token of the same length.
 bool equal_secret(std::string_view given, std::string_view expected) {
@@ -126,6 +130,7 @@ class Server final : public HttpServer {
   const RouteTable table_;
   const RequestObserver observer_;
   httplib::Server server_;
+  socket_t socket_ = -1;  // the last one that httplib tried to bind, which it listens on
   uint16_t port_ = 0;
   std::atomic<bool> ended_{false};
   std::thread listener_;
@@ -197,9 +202,10 @@ void Server::configure() {
     return new httplib::ThreadPool(threads);  // httplib deletes it
   };
   // httplib's own default is SO_REUSEPORT, with which two coordinators would share a port unseen.
-  server_.set_socket_options([](socket_t socket) {
+  server_.set_socket_options([this](socket_t socket) {
     const int on = 1;
     ::setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+    socket_ = socket;
   });
   server_.set_tcp_nodelay(true);
   server_.set_keep_alive_max_count(1);
@@ -241,6 +247,7 @@ Status Server::start() {
                             "host?",
                             options_.host, options_.port));
   port_ = static_cast<uint16_t>(port);
+  if (::listen(socket_, kBacklog) != 0) return fail_errno("listen");
   listener_ = std::thread([this] {
     server_.listen_after_bind();
     ended_.store(true, std::memory_order_release);  // pairs with the acquire in start()

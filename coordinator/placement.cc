@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
 
 namespace farpage::coordinator {
 namespace {
@@ -35,22 +36,29 @@ size_t Placement::below(size_t bound) {
 std::optional<Choices> Placement::place_randomly(std::vector<uint32_t> free_slabs, size_t slabs,
                                                  uint32_t replicas) {
   Choices choices;
+  std::vector<size_t> candidates;
+  for (size_t node = 0; node < free_slabs.size(); ++node)
+    if (free_slabs[node] > 0) candidates.push_back(node);
   for (size_t slab = 0; slab < slabs; ++slab) {
-    std::vector<size_t> candidates;
-    for (size_t node = 0; node < free_slabs.size(); ++node)
-      if (free_slabs[node] > 0) candidates.push_back(node);
     auto& chosen = choices.emplace_back();
+    // Those in front have no replica of this slab yet.
+    size_t in_front = candidates.size();
     while (chosen.size() < replicas) {
-      if (candidates.empty()) return std::nullopt;
-      size_t winner = below(candidates.size());
-      if (candidates.size() > 1) {
+      if (in_front == 0) return std::nullopt;
+      size_t winner = below(in_front);
+      if (in_front > 1) {
         // The second one is another node than the first.
-        const size_t rival = (winner + 1 + below(candidates.size() - 1)) % candidates.size();
+        const size_t rival = (winner + 1 + below(in_front - 1)) % in_front;
         if (free_slabs[candidates[rival]] > free_slabs[candidates[winner]]) winner = rival;
       }
       chosen.push_back(candidates[winner]);
       --free_slabs[candidates[winner]];
-      candidates.erase(candidates.begin() + static_cast<std::ptrdiff_t>(winner));
+      std::swap(candidates[winner], candidates[--in_front]);
+    }
+    for (size_t i = candidates.size(); i > in_front; --i) {
+      if (free_slabs[candidates[i - 1]] > 0) continue;
+      std::swap(candidates[i - 1], candidates.back());
+      candidates.pop_back();
     }
   }
   return choices;

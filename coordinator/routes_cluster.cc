@@ -101,7 +101,7 @@ HttpReply events(RouteContext& context, const HttpRequest& request) {
 }
 
 HttpReply totals(RouteContext& context) {
-  const ClusterFacts facts = context.cluster.facts();
+  const ClusterSummary facts = context.cluster.summary();
   const Totals& t = facts.totals;
   const auto uptime =
       std::chrono::duration_cast<Milliseconds>(context.clock.now() - context.started);
@@ -133,7 +133,7 @@ std::string metrics_text(RouteContext& context) {
 }
 
 HttpReply ready(RouteContext& context) {
-  if (!context.cluster.facts().store_works)
+  if (!context.cluster.summary().store_works)
     return problem_reply(
         Error{ErrorCode::kUnavailable, "the store cannot be written: see the log", 0});
   return HttpReply{200, Json{{"status", "ready"}}.dump()};

@@ -81,6 +81,8 @@ void State::set_use(Node& node, uint32_t slab, SlabUse use) {
     FARPAGE_CHECK(it != node.free.end(), "free slab %u is not in the free list", slab);
     node.free.erase(it);
   }
+  --node.slabs_by_use[static_cast<size_t>(current)];
+  ++node.slabs_by_use[static_cast<size_t>(use)];
   current = use;
   if (use == SlabUse::kFree) node.free.push_back(slab);
 }
@@ -196,15 +198,12 @@ Totals State::totals() const {
         ++totals.nodes_lost;
         break;
     }
-    const auto count = [&slabs = node.slabs](SlabUse use) {
-      return static_cast<uint64_t>(std::count(slabs.begin(), slabs.end(), use));
-    };
     totals.slabs += node.slabs.size();
-    totals.slabs_free += count(SlabUse::kFree);
-    totals.slabs_placing += count(SlabUse::kPlacing);
-    totals.slabs_leased += count(SlabUse::kLeased);
-    totals.slabs_revoking += count(SlabUse::kRevoking);
-    totals.slabs_foreign += count(SlabUse::kForeign);
+    totals.slabs_free += node.count(SlabUse::kFree);
+    totals.slabs_placing += node.count(SlabUse::kPlacing);
+    totals.slabs_leased += node.count(SlabUse::kLeased);
+    totals.slabs_revoking += node.count(SlabUse::kRevoking);
+    totals.slabs_foreign += node.count(SlabUse::kForeign);
     totals.bytes += node.slabs.size() * node.record.join.slab_bytes;
     totals.bytes_free += node.free.size() * node.record.join.slab_bytes;
   }

@@ -20,11 +20,12 @@
 //  1. A slab of a node is at one place: free, placing, leased once, revoking, or foreign.
 //  2. The replicas of one slab of a region are on distinct nodes, as far as they are not lost, and
 //     either all of them exist or none.
-//  3. The free list of a node holds exactly its kFree slabs.
+//  3. The free list of a node holds exactly its kFree slabs; slabs_by_use counts its slabs.
 //  4. A lease that is not lost names a known node, and a slab inside it.
 //  5. Every placing or revoking slab has exactly one Revocation, which names it.
 #pragma once
 
+#include <array>
 #include <deque>
 #include <map>
 #include <optional>
@@ -45,13 +46,13 @@ struct StateOptions {
   Nanoseconds node_time_to_live = Seconds(5);
   Nanoseconds region_time_to_live = Seconds(60);
   Milliseconds region_heartbeat_interval{1000};
-  size_t max_nodes = 1024;
+  size_t max_nodes = kMaxNodes;
   size_t max_regions = 4096;
   // A longer time between two tick() means that this process did not run.
   Nanoseconds longest_tick = Seconds(2);
-  size_t event_capacity = 4096;
-  uint64_t seed = 0;            // of placement and region ids
-  uint64_t first_sequence = 0;  // of the events of a new store
+  size_t event_capacity = size_t{4} * kMaxNodes;  // all nodes lost and back, and some
+  uint64_t seed = 0;                              // of placement and region ids
+  uint64_t first_sequence = 0;                    // of the events of a new store
 };
 
 // One slab that the node must be asked for, between begin_lease() and commit_lease().
@@ -166,11 +167,14 @@ class State {
 
  private:
   enum class SlabUse : uint8_t { kFree, kPlacing, kLeased, kRevoking, kForeign };
+  static constexpr size_t kSlabUses = 5;
   struct Node {
     NodeRecord record;
     bool silent = false;
     Instant last_heard{0};
     std::vector<SlabUse> slabs;
+    std::array<uint32_t, kSlabUses> slabs_by_use{};
+    uint32_t count(SlabUse use) const { return slabs_by_use[static_cast<size_t>(use)]; }
     // Longest free first: what was given back a moment ago is still being scrubbed.
     std::deque<uint32_t> free;
     std::deque<std::pair<Instant, uint32_t>> foreign;

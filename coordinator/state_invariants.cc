@@ -10,14 +10,15 @@ std::string State::check_node(const Node& node) const {
   const std::string& id = node.record.join.id.value;
   std::set<uint32_t> free(node.free.begin(), node.free.end());
   if (free.size() != node.free.size()) return fmt::format("node {}: a slab is free twice", id);
-  size_t foreign = 0;
+  std::array<uint32_t, kSlabUses> by_use{};
   for (uint32_t slab = 0; slab < node.slabs.size(); ++slab) {
     const bool is_free = node.slabs[slab] == SlabUse::kFree;
     if (is_free != (free.count(slab) == 1))
       return fmt::format("node {}: the free list is wrong about slab {}", id, slab);
-    foreign += node.slabs[slab] == SlabUse::kForeign ? 1 : 0;
+    ++by_use[static_cast<size_t>(node.slabs[slab])];
   }
-  if (foreign != node.foreign.size())
+  if (by_use != node.slabs_by_use) return fmt::format("node {}: its slabs are miscounted", id);
+  if (const uint32_t foreign = node.count(SlabUse::kForeign); foreign != node.foreign.size())
     return fmt::format("node {}: {} foreign slabs, {} listed", id, foreign, node.foreign.size());
   if (!free.empty() && *free.rbegin() >= node.slabs.size())
     return fmt::format("node {}: a free slab lies outside", id);

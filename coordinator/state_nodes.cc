@@ -7,7 +7,7 @@
 
 namespace farpage::coordinator {
 namespace {
-constexpr size_t kMaxRetired = 1024;
+constexpr size_t kMaxRetired = size_t{2} * kMaxNodes;
 constexpr size_t kMaxExchangesKept = 64;  // of each node
 
 tl::unexpected<Error> no_such_node(const NodeId& id) {
@@ -36,6 +36,8 @@ void State::reset_slabs(Node& node, Instant now) {
   const auto count =
       static_cast<uint32_t>(node.record.join.capacity_bytes / node.record.join.slab_bytes);
   node.slabs.assign(count, SlabUse::kFree);
+  node.slabs_by_use = {};
+  node.slabs_by_use[static_cast<size_t>(SlabUse::kFree)] = count;
   node.free.resize(count);
   std::iota(node.free.begin(), node.free.end(), 0U);
   node.foreign.clear();
@@ -50,9 +52,7 @@ void State::retire(const NodeId& id, uint64_t incarnation) {
 }
 
 size_t State::slabs_in_use(const Node& node) const {
-  return static_cast<size_t>(std::count_if(node.slabs.begin(), node.slabs.end(), [](SlabUse use) {
-    return use == SlabUse::kLeased || use == SlabUse::kPlacing;
-  }));
+  return node.count(SlabUse::kLeased) + node.count(SlabUse::kPlacing);
 }
 
 void State::lose_leases(const NodeId& id) {

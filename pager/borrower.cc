@@ -12,7 +12,11 @@ namespace {
 
 constexpr size_t kMaxSlabsPerRequest = 16;
 constexpr Milliseconds kRetryLease{250};
-constexpr Milliseconds kUntilWanted{1000};  // without a region nothing has to be renewed
+// At the end, so that no lease is held by nobody until the region's time to live.
+constexpr int kMaxDeleteTries = 5;
+constexpr Milliseconds kRetryDelete{100};
+constexpr Milliseconds kDeletePatience{4000};  // no further try after it
+constexpr Milliseconds kUntilWanted{1000};     // without a region nothing has to be renewed
 
 }  // namespace
 
@@ -45,16 +49,34 @@ void Borrower::disown() {
 Borrower::~Borrower() {
   stop();
   if (region_.id.value.empty()) return;
-  if (const Status deleted = client_.delete_region(region_.id); !deleted)
+  if (const Status deleted = give_region_back(); !deleted)
     log::warn(
         "pager: region_not_deleted region={} reason=\"{}\" (the coordinator takes it back "
         "after its time to live)",
         region_.id.value, deleted.error().message());
 }
 
+// A coordinator that is busy may not take a connection in time, or not answer in time.
+Status Borrower::give_region_back() {
+  const Instant start = SteadyClock::read();
+  for (int tries = 1;; ++tries) {
+    Status deleted = client_.delete_region(region_.id);
+    if (deleted) return {};
+    const ErrorCode code = deleted.error().code;
+    if (code == ErrorCode::kNotFound) return {};  // by a try whose answer was lost
+    const bool may_change = code == ErrorCode::kUnavailable || code == ErrorCode::kTimedOut;
+    if (!may_change || tries == kMaxDeleteTries || SteadyClock::read() - start >= kDeletePatience)
+      return deleted;
+    std::this_thread::sleep_for(kRetryDelete);
+  }
+}
+
 Status Borrower::create_region() {
   FARPAGE_TRY(region, client_.create_region(request_));
   region_ = std::move(region);
+  // What happened before does not concern it.
+  FARPAGE_TRY(heard, client_.heartbeat_region(region_.id, {}));
+  events_since_ = heard.last_event;
   return {};
 }
 
@@ -128,50 +150,74 @@ Status Borrower::lease(const std::vector<SlabIndex>& slabs) {
   return adopt(leases);
 }
 
+// One slab that cannot be used does not keep the others from being used.
 Status Borrower::adopt(const std::vector<coordinator::Lease>& leases) {
+  Status failure{};
+  std::set<SlabIndex> unusable;
   std::map<SlabIndex, std::unique_ptr<SlabLease>> slabs;
   for (const coordinator::Lease& lease : leases) {
     if (lease.slab.value >= leases_.slabs()) continue;
     if (lease.bytes != region_.slab_bytes)
       return fail(ErrorCode::kInvalid, "the coordinator leased a slab of another size");
-    FARPAGE_TRY(node, node_index(lease.node));
     std::unique_ptr<SlabLease>& slab = slabs[lease.slab];
     if (!slab) slab = std::make_unique<SlabLease>();
+    if (lease.lost && !nodes_.find(lease.node)) continue;  // the node may have left
+    const Result<NodeIndex> node = node_index(lease.node);
+    if (!node) {
+      if (failure) failure = tl::unexpected(node.error());
+      unusable.insert(lease.slab);
+      continue;
+    }
     if (slab->replica_count == coordinator::kMaxReplicas)
       return fail(ErrorCode::kInvalid, "the coordinator leased too many replicas");
     ReplicaLease& replica = slab->replicas[slab->replica_count++];
-    replica.node = node;
+    replica.node = *node;
     replica.address = lease.address;
     replica.generation = lease.generation;
     replica.lost.store(lease.lost, std::memory_order_relaxed);
     for (const auto& [kind, key] : lease.rkeys) replica.keys[static_cast<size_t>(kind)] = key;
   }
+  std::vector<SlabIndex> without_node;
   for (auto& [index, slab] : slabs) {
+    if (unusable.contains(index)) continue;
+    if (slab->replica_count == 0) {
+      without_node.push_back(index);
+      continue;
+    }
     leases_.publish(index, std::move(slab));
     leased_slabs_.fetch_add(1, std::memory_order_relaxed);
   }
-  const std::lock_guard lock(owner_mutex_);
-  if (owner_ != nullptr) owner_->leased();
-  return {};
+  {
+    const std::lock_guard lock(owner_mutex_);
+    if (owner_ != nullptr) owner_->leased();
+  }
+  if (without_node.empty()) return failure;
+  // They can be leased again after they were given back.
+  FARPAGE_TRY_VOID(client_.release_slabs(region_.id, without_node));
+  return fail(ErrorCode::kUnavailable, "the nodes that lent some slabs have left");
 }
 
 Result<NodeIndex> Borrower::node_index(const NodeId& id) {
-  auto index = nodes_.find(id);
+  std::optional<NodeIndex> index = nodes_.find(id);
   if (!index) {
-    FARPAGE_TRY_VOID(refresh_nodes());
-    index = nodes_.find(id);
+    const Result<coordinator::NodeInfo> node = client_.node(id);
+    if (!node && node.error().code == ErrorCode::kNotFound)
+      return fail(ErrorCode::kUnavailable, "node " + id.value + " has left since it lent a slab");
+    if (!node) return tl::unexpected(node.error());
+    FARPAGE_TRY(added, nodes_.put(*node));
+    index = added;
   }
-  if (!index) return fail(ErrorCode::kNotFound, "the coordinator does not list node " + id.value);
   const std::lock_guard lock(owner_mutex_);
   if (owner_ != nullptr) owner_->node_wanted(*index);
   return *index;
 }
 
-Status Borrower::refresh_nodes() {
-  FARPAGE_TRY(nodes, client_.nodes());
-  for (const coordinator::NodeInfo& node : nodes) {
-    if (!nodes_.put(node))
-      log::warn("pager: too_many_nodes ignored={} limit={}", node.join.id.value, kMaxNodes);
+Status Borrower::refresh_nodes(const std::set<NodeId>& ids) {
+  for (const NodeId& id : ids) {
+    const Result<coordinator::NodeInfo> node = client_.node(id);
+    if (!node && node.error().code == ErrorCode::kNotFound) continue;  // it has left
+    if (!node) return tl::unexpected(node.error());
+    FARPAGE_TRY_VOID(nodes_.put(*node));
   }
   return {};
 }
@@ -186,8 +232,9 @@ void Borrower::heartbeat(bool late) {
   if (beat) {
     const bool was_silent = std::exchange(coordinator_silent_, false);
     if (was_silent) log::info("pager: coordinator_back region={}", region_.id.value);
-    const bool known = (was_silent || late) && refresh_leases().has_value();
-    if (beat->last_event != events_since_ && !known) poll_events();
+    // What fails here is asked for again when the events say so.
+    if (was_silent || late) (void)refresh_leases();
+    if (beat->last_event != events_since_) poll_events();
     return;
   }
   if (!coordinator_silent_)
@@ -206,17 +253,21 @@ void Borrower::heartbeat(bool late) {
 void Borrower::poll_events() {
   const Result<coordinator::EventBatch> batch = client_.events(events_since_, Milliseconds(0));
   if (!batch) return;
-  bool relevant = batch->missed;
-  for (const coordinator::Event& event : batch->events)
-    relevant = relevant || event.kind == coordinator::EventKind::kNodeJoined ||
-               event.kind == coordinator::EventKind::kNodeLeft ||
-               event.kind == coordinator::EventKind::kLeaseLost;
+  // Of thousands of nodes only those are asked for that lend to us.
+  std::set<NodeId> joined;
+  bool lost = batch->missed;
+  for (const coordinator::Event& event : batch->events) {
+    if (event.kind == coordinator::EventKind::kNodeJoined && nodes_.find(event.node))
+      joined.insert(event.node);
+    lost = lost || (event.kind == coordinator::EventKind::kLeaseLost && event.region == region_.id);
+  }
+  if (batch->missed)
+    for (NodeId& id : nodes_.ids()) joined.insert(std::move(id));
   // What could not be looked up is asked for again.
-  if (!relevant || refresh_leases()) events_since_ = batch->next_since;
+  if (refresh_nodes(joined) && (!lost || refresh_leases())) events_since_ = batch->next_since;
 }
 
 Status Borrower::refresh_leases() {
-  FARPAGE_TRY_VOID(refresh_nodes());
   FARPAGE_TRY(region, client_.region(region_.id));
   for (const coordinator::Lease& lease : region.leases) {
     if (!lease.lost || lease.slab.value >= leases_.slabs()) continue;

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <thread>
 #include <vector>
 
@@ -56,13 +57,14 @@ class Borrower {
            coordinator::Client& client, LayerOwner& owner, Doorbell bell);
   void run();
   void stop();
+  Status give_region_back();
   Status create_region();
   Status lease_wanted();
   void lose_replica(PageIndex page, const ReplicaLease& replica, const char* why);
   Status lease(const std::vector<SlabIndex>& slabs);
   Status adopt(const std::vector<coordinator::Lease>& leases);
   Result<NodeIndex> node_index(const NodeId& id);
-  Status refresh_nodes();
+  Status refresh_nodes(const std::set<NodeId>& ids);
   // `late`: the last one is so long ago that this process was stopped, or kept waiting.
   void heartbeat(bool late);
   void poll_events();

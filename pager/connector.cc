@@ -9,6 +9,7 @@
 namespace farpage::pager {
 namespace {
 
+constexpr Milliseconds kIdle{1000};
 constexpr Milliseconds kFirstPause{5};
 constexpr Milliseconds kLongestPause{500};
 // A channel that lived shorter than this counts against its transport.
@@ -34,25 +35,27 @@ Connector::~Connector() {
 void Connector::run() {
   (void)pthread_setname_np(pthread_self(), "fp-connector");
   while (!core_.stopping.load(std::memory_order_acquire)) {
-    const bool all_served = serve_ports();
-    (void)bell_.wait(all_served ? Milliseconds(1000) : kFirstPause);
+    const Milliseconds pause = serve_ports();
+    (void)bell_.wait(pause);
   }
 }
 
-bool Connector::serve_ports() {
-  bool all_served = true;
+Milliseconds Connector::serve_ports() {
+  Milliseconds pause = kIdle;
   const size_t nodes = core_.nodes.size();
   for (LinkPort* port : ports_) {
     for (size_t i = 0; i < nodes; ++i) {
-      const NodeIndex node{static_cast<uint8_t>(i)};
-      if (core_.stopping.load(std::memory_order_relaxed)) return true;
+      const NodeIndex node{static_cast<uint16_t>(i)};
+      if (core_.stopping.load(std::memory_order_relaxed)) return kIdle;
       if (!port->wants(node)) continue;
-      Attempt& attempt = attempts_[{port, node.value}];
+      Attempt& attempt = attempts_[{port, node}];
       if (SteadyClock::read() >= attempt.not_before) connect(*port, node, attempt);
-      all_served = all_served && !port->wants(node);
+      if (!port->wants(node)) continue;
+      const auto left = std::chrono::ceil<Milliseconds>(attempt.not_before - SteadyClock::read());
+      pause = std::clamp(left, Milliseconds(1), pause);
     }
   }
-  return all_served;
+  return pause;
 }
 
 void Connector::connect(LinkPort& port, NodeIndex node, Attempt& attempt) {
@@ -88,7 +91,7 @@ void Connector::connect(LinkPort& port, NodeIndex node, Attempt& attempt) {
     core_.shared_stats.channels_connected.fetch_add(1, std::memory_order_relaxed);
     core_.shared_stats.connected_by_kind[static_cast<size_t>(transport.kind())].fetch_add(
         1, std::memory_order_relaxed);
-    core_.unreachable_since_ns[node.value].store(0, std::memory_order_relaxed);
+    core_.peers[node].unreachable_since_ns.store(0, std::memory_order_relaxed);
     attempt.connected_at = SteadyClock::read();
     attempt.pause = Milliseconds(0);
     attempt.not_before = Instant{0};
@@ -96,7 +99,7 @@ void Connector::connect(LinkPort& port, NodeIndex node, Attempt& attempt) {
     return;
   }
   int64_t reachable = 0;
-  (void)core_.unreachable_since_ns[node.value].compare_exchange_strong(reachable, start.count(),
+  (void)core_.peers[node].unreachable_since_ns.compare_exchange_strong(reachable, start.count(),
                                                                        std::memory_order_relaxed);
   if (attempt.pause.count() == 0)
     log::warn("pager: connect_failed port={} node={} reason=\"{}\"", port.name(),

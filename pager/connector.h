@@ -32,8 +32,8 @@ class Connector {
   };
 
   void run();
-  // True: every wanted channel was made.
-  bool serve_ports();
+  // How long until a channel that could not be made is tried again; kIdle: all were made.
+  Milliseconds serve_ports();
   void connect(LinkPort& port, NodeIndex node, Attempt& attempt);
   Result<std::unique_ptr<rdma::Channel>> connect_by(rdma::Transport& transport, LinkPort& port,
                                                     const coordinator::NodeInfo& node);
@@ -43,7 +43,7 @@ class Connector {
   std::vector<std::unique_ptr<rdma::Transport>>& transports_;
   const std::vector<LinkPort*> ports_;
   const Doorbell& bell_;
-  std::map<std::pair<LinkPort*, uint8_t>, Attempt> attempts_;
+  std::map<std::pair<LinkPort*, NodeIndex>, Attempt> attempts_;
   std::jthread thread_;
 };
 

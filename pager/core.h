@@ -1,7 +1,6 @@
 // Core: what the threads of one pager share.
 #pragma once
 
-#include <array>
 #include <atomic>
 #include <functional>
 
@@ -11,8 +10,10 @@
 #include "pager/eviction_hand.h"
 #include "pager/eviction_priority.h"
 #include "pager/layer_set.h"
+#include "pager/node_table.h"
 #include "pager/options.h"
 #include "pager/page_table.h"
+#include "pager/peer_state.h"
 #include "pager/pin_map.h"
 #include "pager/stats.h"
 #include "pager/write_guess.h"
@@ -32,6 +33,7 @@ struct Core {
   SharedStats& shared_stats;
   PinMap& pins;
   AccessMap& access;
+  NodeTable<PeerState>& peers;
 
   WriteGuess write_guess;
   ColdWishes cold;  // what the evictor shall take first, however young
@@ -80,10 +82,8 @@ struct Core {
   const LeaseMap& leases_of(PageWord word) const {
     return member.family()->leases_of(word.layer());
   }
-  // Since when no port could connect to the node; 0: it could. Written by the connector.
-  std::array<std::atomic<int64_t>, kMaxNodes> unreachable_since_ns{};
   Nanoseconds unreachable_for(NodeIndex node) const {
-    const int64_t since = unreachable_since_ns[node.value].load(std::memory_order_relaxed);
+    const int64_t since = peers[node].unreachable_since_ns.load(std::memory_order_relaxed);
     return since == 0 ? Nanoseconds(0) : SteadyClock::read() - Nanoseconds(since);
   }
   // As mark_lost(), for a replica of the layer that `word` names.

@@ -8,7 +8,7 @@
 namespace farpage::pager {
 
 EvictionBatch::EvictionBatch(Core& core, LinkPort& port)
-    : core_(core), port_(port), windows_(kMaxNodes, WriteWindow(kMaxPages)), hand_(core.table) {
+    : core_(core), port_(port), hand_(core.table) {
   FARPAGE_CHECK(port.buffer().size() >= kBufferBytes, "%zu bytes", port.buffer().size());
 }
 

@@ -8,7 +8,6 @@
 
 #include <array>
 #include <mutex>
-#include <vector>
 
 #include "base/loop_gap.h"
 #include "pager/core.h"
@@ -26,7 +25,7 @@ namespace farpage::pager {
 //  3. at any failure the page stays resident and Dirty, but where its memory is gone.
 class EvictionBatch {
  public:
-  static constexpr uint32_t kMaxPages = 256;
+  static constexpr uint32_t kMaxPages = WriteWindow::kLimit;
   static constexpr size_t kBufferBytes = size_t{kMaxPages} * kPageBytes;
 
   EvictionBatch(Core& core, LinkPort& port);
@@ -83,12 +82,6 @@ class EvictionBatch {
     bool in_flight = false;
     bool done = false;
   };
-  // For a node to acknowledge something. It may be longer than a batch: those that follow go on
-  // with it.
-  struct NodeWait {
-    Instant since{0};  // it was asked first, or has acknowledged last
-    Instant until{0};  // a batch has wanted it; 0: it owes nothing
-  };
   // In one call of a channel. With its header each is two segments over TCP, which sends 128 of
   // them in one system call.
   static constexpr size_t kMaxPosting = 64;
@@ -137,8 +130,8 @@ class EvictionBatch {
     return core_.leases_of(victim.word).find(victim.page);
   }
   const ReplicaLease& replica_of(const WriteRun& run) const;
-  NodeWait& wait_of(const ReplicaLease& replica) { return waits_[replica.node.value]; }
-  WriteWindow& window_of(const ReplicaLease& replica) { return windows_[replica.node.value]; }
+  PeerState::Wait& wait_of(const ReplicaLease& replica) { return core_.peers[replica.node].wait; }
+  WriteWindow& window_of(const ReplicaLease& replica) { return core_.peers[replica.node].window; }
   std::span<std::byte> bytes_of(const Victim& victim) const {
     return port_.buffer().subspan(static_cast<size_t>(victim.buffer) * kPageBytes, kPageBytes);
   }
@@ -160,11 +153,9 @@ class EvictionBatch {
   LoopGap gap_;
   bool closing_ = false;  // no more is posted: it ends with what it has
   uint64_t freed_ = 0;
-  uint64_t taken_ = 0;                       // by the last batch
-  uint64_t taken_back_ = 0;                  // of these, by the program
-  uint64_t forgotten_ = 0;                   // of the pages under way
-  std::vector<WriteWindow> windows_;         // of each node
-  std::array<NodeWait, kMaxNodes> waits_{};  // for each node
+  uint64_t taken_ = 0;       // by the last batch
+  uint64_t taken_back_ = 0;  // of these, by the program
+  uint64_t forgotten_ = 0;   // of the pages under way
   EvictionHand hand_;
 };
 

@@ -49,7 +49,7 @@ void EvictionBatch::build_runs(size_t begin, size_t end) {
     const size_t runs_before = run_count_;
     for (uint32_t replica = 0; replica < lease->replica_count; ++replica) {
       if (lease->replicas[replica].lost.load(std::memory_order_acquire)) continue;
-      NodeWait& wait = wait_of(lease->replicas[replica]);
+      PeerState::Wait& wait = wait_of(lease->replicas[replica]);
       if (posted_at_ - wait.until > kReplicaPatience) wait.since = std::max(wait.since, posted_at_);
       wait.until = posted_at_;
       for (size_t v = first; v < i; ++v)
@@ -194,7 +194,7 @@ size_t EvictionBatch::post_gathered() {
   const auto posted = posting_.post();
   for (const rdma::Operation& operation : posted.accepted) runs_[operation.token].in_flight = true;
   for (const rdma::Operation& operation : posted.refused)
-    windows_[posting_.node().value].not_posted(runs_[operation.token].count);
+    core_.peers[posting_.node()].window.not_posted(runs_[operation.token].count);
   return posted.accepted.size();
 }
 

@@ -18,7 +18,7 @@
 namespace farpage::pager {
 
 // Number of a memory node inside this pager: an index into the tables of channels.
-using NodeIndex = Strong<struct NodeIndexTag, uint8_t>;
+using NodeIndex = Strong<struct NodeIndexTag, uint16_t>;
 
 inline constexpr size_t kTransportKinds = 4;
 

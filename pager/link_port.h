@@ -11,7 +11,7 @@
 
 #include "base/doorbell.h"
 #include "pager/lease_map.h"
-#include "pager/options.h"
+#include "pager/node_table.h"
 #include "rdma/transport.h"
 
 namespace farpage::pager {
@@ -21,9 +21,21 @@ namespace farpage::pager {
 // the port.
 class LinkPort {
  public:
+  // All zeros: there was never a channel. The port owns all three channels.
+  struct Link {
+    rdma::Channel* channel;               // owner thread
+    uint32_t in_flight;                   // owner thread
+    uint16_t place;                       // owner thread: in the list of busy nodes
+    NodeIndex busy;                       // owner thread: entry of that list with this number
+    std::atomic<rdma::Channel*> retired;  // owner -> connector
+    std::atomic<rdma::Channel*> mailbox;  // connector -> owner
+    std::atomic<bool> wanted;             // owner -> connector
+  };
+  using Links = NodeTable<Link>;
+
   // `buffer`: what READs and WRITEs of this thread land in and leave from. `wanted`: rung when a
   // channel is missing. Both outlive the port. `session_group`: of the pager's process.
-  LinkPort(std::string name, std::span<std::byte> buffer, uint32_t session_group,
+  LinkPort(std::string name, std::span<std::byte> buffer, uint32_t session_group, Links links,
            const Doorbell& wanted);
   ~LinkPort();
   LinkPort(const LinkPort&) = delete;
@@ -36,9 +48,11 @@ class LinkPort {
   // Calls `visit` with each channel that has something in flight, broken ones too.
   template <typename Visit>
   void for_each_busy_channel(Visit&& visit) {
-    for (uint32_t i = 0; i < used_nodes_; ++i)
-      if (Link& link = links_[i]; link.channel && link.in_flight > 0)
-        visit(NodeIndex{static_cast<uint8_t>(i)}, *link.channel);
+    // Backwards: a node that `visit` completes is replaced by one that was visited.
+    for (size_t i = busy_count_; i > 0; --i) {
+      const NodeIndex node = busy(i - 1);
+      visit(node, *links_[node].channel);
+    }
   }
   // Takes what has completed on all channels and calls `done` with each. Returns how many it were.
   template <typename Done>
@@ -55,46 +69,51 @@ class LinkPort {
   }
   // The owner counts what it has in flight on each channel.
   void posted(NodeIndex node, uint32_t operations) {
-    links_[node.value].in_flight += operations;
-    if (used_nodes_ <= node.value) used_nodes_ = node.value + 1U;
+    if (operations == 0) return;
+    Link& link = links_[node];
+    if (link.in_flight == 0) {
+      link.place = busy_count_++;
+      busy(link.place) = node;
+    }
+    link.in_flight += operations;
   }
+  // Inside for_each_busy_channel(): of the node that is visited.
   void completed(NodeIndex node, uint32_t operations) {
-    links_[node.value].in_flight -= operations;
+    if (operations == 0) return;
+    Link& link = links_[node];
+    link.in_flight -= operations;
+    if (link.in_flight > 0) return;
+    const NodeIndex last = busy(--busy_count_);
+    busy(link.place) = last;
+    links_[last].place = link.place;
   }
 
   // -- connector thread --
-  bool wants(NodeIndex node) const {
-    return links_[node.value].wanted.load(std::memory_order_acquire);
-  }
+  bool wants(NodeIndex node) const { return links_[node].wanted.load(std::memory_order_acquire); }
   void deliver(NodeIndex node, std::unique_ptr<rdma::Channel> channel);
   // The broken channel that is to be replaced, to say why it broke and to destroy it away from the
   // fault path; null if there is none.
   std::unique_ptr<rdma::Channel> take_retired(NodeIndex node) {
     return std::unique_ptr<rdma::Channel>(
-        links_[node.value].retired.exchange(nullptr, std::memory_order_acquire));
+        links_[node].retired.exchange(nullptr, std::memory_order_acquire));
   }
   // From any thread: a channel to this node will be needed soon.
-  void request(NodeIndex node) { links_[node.value].wanted.store(true, std::memory_order_release); }
+  void request(NodeIndex node) { links_[node].wanted.store(true, std::memory_order_release); }
 
   const std::string& name() const { return name_; }
   std::span<std::byte> buffer() const { return buffer_; }
   uint64_t session() const { return session_; }
 
  private:
-  struct Link {
-    std::unique_ptr<rdma::Channel> channel;        // owner thread
-    uint32_t in_flight = 0;                        // owner thread
-    std::atomic<rdma::Channel*> retired{nullptr};  // owner -> connector
-    std::atomic<rdma::Channel*> mailbox{nullptr};  // connector -> owner
-    std::atomic<bool> wanted{false};               // owner -> connector
-  };
+  NodeIndex& busy(size_t place) { return links_[NodeIndex{static_cast<uint16_t>(place)}].busy; }
 
   const std::string name_;
   const std::span<std::byte> buffer_;
   const uint64_t session_;
   const Doorbell& doorbell_;
-  uint32_t used_nodes_ = 0;  // owner thread: one more than the highest node posted to
-  std::array<Link, kMaxNodes> links_;
+  uint16_t busy_count_ = 0;       // owner thread: nodes with something in flight
+  uint32_t connected_nodes_ = 0;  // connector thread: one more than the highest delivered to
+  const Links links_;
 };
 
 }  // namespace farpage::pager

@@ -5,23 +5,28 @@
 
 namespace farpage::pager {
 
-std::optional<NodeIndex> NodeDirectory::put(const coordinator::NodeInfo& node) {
+Result<NodeIndex> NodeDirectory::put(const coordinator::NodeInfo& node) {
   const std::lock_guard lock(mutex_);
-  for (size_t i = 0; i < nodes_.size(); ++i) {
-    if (nodes_[i].join.id != node.join.id) continue;
-    nodes_[i] = node;
-    return NodeIndex{static_cast<uint8_t>(i)};
+  if (const auto known = indexes_.find(node.join.id); known != indexes_.end()) {
+    nodes_[known->second.value] = node;
+    return known->second;
   }
-  if (nodes_.size() == kMaxNodes) return std::nullopt;
+  if (nodes_.size() == kMaxNodes)
+    return fail(ErrorCode::kExhausted,
+                "node " + node.join.id.value + " cannot be used: this program has borrowed from " +
+                    std::to_string(kMaxNodes) +
+                    " nodes already; start it again, or let fewer nodes lend more each");
+  const NodeIndex index{static_cast<uint16_t>(nodes_.size())};
   nodes_.push_back(node);
-  return NodeIndex{static_cast<uint8_t>(nodes_.size() - 1)};
+  indexes_.emplace(node.join.id, index);
+  return index;
 }
 
 std::optional<NodeIndex> NodeDirectory::find(const NodeId& id) const {
   const std::lock_guard lock(mutex_);
-  for (size_t i = 0; i < nodes_.size(); ++i)
-    if (nodes_[i].join.id == id) return NodeIndex{static_cast<uint8_t>(i)};
-  return std::nullopt;
+  const auto known = indexes_.find(id);
+  if (known == indexes_.end()) return std::nullopt;
+  return known->second;
 }
 
 coordinator::NodeInfo NodeDirectory::get(NodeIndex index) const {
@@ -32,6 +37,13 @@ coordinator::NodeInfo NodeDirectory::get(NodeIndex index) const {
 size_t NodeDirectory::size() const {
   const std::lock_guard lock(mutex_);
   return nodes_.size();
+}
+
+std::vector<NodeId> NodeDirectory::ids() const {
+  const std::lock_guard lock(mutex_);
+  std::vector<NodeId> ids;
+  for (const coordinator::NodeInfo& node : nodes_) ids.push_back(node.join.id);
+  return ids;
 }
 
 bool mark_lost(const LeaseMap& leases, const NodeDirectory& nodes, PageIndex page,

@@ -1,8 +1,10 @@
-// NodeDirectory: the memory nodes this pager knows, and how to reach each.
+// NodeDirectory: the memory nodes that lend to one family of processes, or have lent to it, and how
+// to reach each.
 #pragma once
 
 #include <mutex>
 #include <optional>
+#include <unordered_map>
 #include <vector>
 
 #include "coordinator/api.h"
@@ -13,17 +15,20 @@ namespace farpage::pager {
 // Threads: any; one mutex, never held across I/O, never taken on the fault path.
 class NodeDirectory {
  public:
-  // The index of the node: the old one, with refreshed addresses, or a new one. nullopt when
+  // The index of the node: the old one, with refreshed addresses, or a new one. kExhausted when
   // kMaxNodes are known already.
-  std::optional<NodeIndex> put(const coordinator::NodeInfo& node);
+  Result<NodeIndex> put(const coordinator::NodeInfo& node);
   std::optional<NodeIndex> find(const NodeId& id) const;
   coordinator::NodeInfo get(NodeIndex index) const;
   std::string name_of(NodeIndex index) const { return get(index).join.id.value; }
   size_t size() const;
+  std::vector<NodeId> ids() const;
 
  private:
   mutable std::mutex mutex_;
-  std::vector<coordinator::NodeInfo> nodes_;  // guarded by mutex_
+  // Guarded by mutex_.
+  std::vector<coordinator::NodeInfo> nodes_;
+  std::unordered_map<NodeId, NodeIndex> indexes_;  // by id
 };
 
 // The replica cannot be used any more: its node lost the memory, or it missed a write. True, and

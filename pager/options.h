@@ -48,7 +48,8 @@ inline constexpr uint64_t kMinLocalBytes = uint64_t{1} << 20;
 inline constexpr uint32_t kPinPercent = 85;  // of the budget may be pinned: faults need the rest
 inline constexpr uint32_t kMaxWorkers = 64;
 inline constexpr uint32_t kMaxPrefetchDepth = 120;
-inline constexpr uint32_t kMaxNodes = 64;  // memory nodes of one region
+// Memory nodes that lend, or have lent, to one process and those that came from it by fork.
+inline constexpr uint32_t kMaxNodes = coordinator::kMaxNodes;
 
 Status validate(const PagerOptions& options);
 // The part of it that holds for Pager::set_local().

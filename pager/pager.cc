@@ -68,6 +68,8 @@ class PagerThreads final : public Pager, private LayerOwner {
     AccessMap access;
     Mapping buffers;
     std::unique_ptr<WatchRota> rota;
+    std::vector<LinkPort::Links> links;  // of each port
+    NodeTable<PeerState> peers;
     Doorbell connector_bell;
   };
 
@@ -85,7 +87,8 @@ class PagerThreads final : public Pager, private LayerOwner {
               parts_.member->family()->nodes(),
               shared_stats_,
               parts_.pins,
-              parts_.access},
+              parts_.access,
+              parts_.peers},
         fork_window_(core_, std::move(on_child)) {
     core_.on_forked = [this](std::unique_ptr<uffd::AddressSpace> child) {
       fork_window_.born(std::move(child));
@@ -109,7 +112,8 @@ class PagerThreads final : public Pager, private LayerOwner {
   void take_over(uint64_t age_clock) {
     core_.age_clock.store(age_clock, std::memory_order_relaxed);
     budget_.inherit(resident_pages());
-    for (size_t i = 0; i < core_.nodes.size(); ++i) node_wanted(NodeIndex{static_cast<uint8_t>(i)});
+    for (size_t i = 0; i < core_.nodes.size(); ++i)
+      node_wanted(NodeIndex{static_cast<uint16_t>(i)});
   }
 
   void start(coordinator::Client& client, std::vector<std::unique_ptr<rdma::Transport>>& transports,
@@ -255,6 +259,7 @@ class PagerThreads final : public Pager, private LayerOwner {
     return {};
   }
 
+  static size_t port_count(uint32_t workers) { return size_t{2} * workers + 1; }
   static size_t buffer_bytes(uint32_t workers) {
     return workers * FaultWorker::kBufferBytes + EvictionBatch::kBufferBytes;
   }
@@ -263,7 +268,7 @@ class PagerThreads final : public Pager, private LayerOwner {
   // -- LayerOwner --
   void node_wanted(NodeIndex node) override {
     // Each layer asks; a channel that is there already is not to be replaced.
-    if (requested_[node.value].exchange(true, std::memory_order_relaxed)) return;
+    if (core_.peers[node].requested.exchange(true, std::memory_order_relaxed)) return;
     for (const auto& port : ports_) port->request(node);
     parts_.connector_bell.ring();
   }
@@ -312,7 +317,8 @@ class PagerThreads final : public Pager, private LayerOwner {
     std::span<std::byte> rest = parts_.buffers.bytes();
     const auto take = [&](const std::string& name, size_t bytes) {
       ports_.push_back(std::make_unique<LinkPort>(
-          name, rest.first(bytes), parts_.options.session_group, parts_.connector_bell));
+          name, rest.first(bytes), parts_.options.session_group,
+          std::move(parts_.links.at(ports_.size())), parts_.connector_bell));
       rest = rest.subspan(bytes);
     };
     for (uint32_t i = 0; i < parts_.options.workers; ++i) {
@@ -338,7 +344,6 @@ class PagerThreads final : public Pager, private LayerOwner {
   ForkWindow fork_window_;
   TrendDetector trends_;
   std::vector<std::unique_ptr<LinkPort>> ports_;
-  std::array<std::atomic<bool>, kMaxNodes> requested_{};
   std::atomic<bool> started_{false};
   std::unique_ptr<Connector> connector_;
   std::vector<std::unique_ptr<FaultWorker>> workers_;
@@ -394,12 +399,18 @@ Result<std::unique_ptr<PagerThreads>> make_pager(const PagerOptions& options,
   FARPAGE_TRY(pins, PinMap::create(space->pages(), pin_limit));
   FARPAGE_TRY(access, AccessMap::create(space->pages()));
   FARPAGE_TRY(buffers, Mapping::anonymous(PagerThreads::buffer_bytes(complete.workers), true));
+  std::vector<LinkPort::Links> links;
+  while (links.size() < PagerThreads::port_count(complete.workers)) {
+    FARPAGE_TRY(of_port, LinkPort::Links::create());
+    links.push_back(std::move(of_port));
+  }
+  FARPAGE_TRY(peers, NodeTable<PeerState>::create());
   FARPAGE_TRY(rota, WatchRota::create(complete.workers));
   FARPAGE_TRY(connector_bell, Doorbell::create());
   return std::make_unique<PagerThreads>(
       PagerThreads::Parts{std::move(complete), std::move(space), std::move(member), std::move(pins),
-                          std::move(access), std::move(buffers), std::move(rota),
-                          std::move(connector_bell)},
+                          std::move(access), std::move(buffers), std::move(rota), std::move(links),
+                          std::move(peers), std::move(connector_bell)},
       client, std::move(on_child));
 }
 

@@ -10,14 +10,14 @@
 
 namespace farpage::pager {
 
-// Threads: one. All numbers are pages.
+// Threads: one. All numbers are pages. All zeros is a window that is open wide (NodeTable).
 class WriteWindow {
  public:
-  explicit WriteWindow(uint32_t limit) : limit_(limit), pages_(limit) {}
+  static constexpr uint32_t kLimit = 256;
 
   // The most that may be in flight, so also the longest WRITE. At least 1.
-  uint32_t pages() const { return pages_; }
-  bool admits(uint32_t count) const { return in_flight_ + count <= pages_; }
+  uint32_t pages() const { return kLimit - withheld_; }
+  bool admits(uint32_t count) const { return in_flight_ + count <= pages(); }
 
   void posted(uint32_t count) { in_flight_ += count; }
   // The channel did not take them after all: they have neither passed nor failed.
@@ -25,20 +25,19 @@ class WriteWindow {
   void acknowledged(uint32_t count) {
     in_flight_ -= count;
     passed_ += count;
-    if (passed_ < limit_) return;
+    if (passed_ < kLimit) return;
     passed_ = 0;
-    pages_ = std::min(pages_ * 2, limit_);
+    withheld_ = kLimit - std::min(pages() * 2, kLimit);
   }
-  // Half of what was too much, until `limit` pages have passed.
+  // Half of what was too much, until kLimit pages have passed.
   void failed(uint32_t count) {
-    pages_ = std::max(std::min(pages_, in_flight_) / 2, uint32_t{1});
+    withheld_ = kLimit - std::max(std::min(pages(), in_flight_) / 2, uint32_t{1});
     in_flight_ -= count;
     passed_ = 0;
   }
 
  private:
-  uint32_t limit_;
-  uint32_t pages_;
+  uint32_t withheld_ = 0;  // of kLimit, after failures
   uint32_t in_flight_ = 0;
   uint32_t passed_ = 0;  // acknowledged since the last failure or doubling
 };

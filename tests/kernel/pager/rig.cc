@@ -205,6 +205,13 @@ Result<std::vector<coord::NodeInfo>> TestClient::nodes() {
   return infos;
 }
 
+Result<coord::NodeInfo> TestClient::node(const NodeId& id) {
+  FARPAGE_TRY(all, nodes());
+  for (const coord::NodeInfo& info : all)
+    if (info.join.id == id) return info;
+  return fail(ErrorCode::kNotFound, "no node " + id.value);
+}
+
 Result<std::vector<coord::RegionInfo>> TestClient::regions() {
   return std::vector<coord::RegionInfo>();
 }

@@ -71,6 +71,7 @@ class TestClient final : public coordinator::Client {
   Result<rdma::QueuePairEndpoint> exchange(const NodeId& node,
                                            const rdma::QueuePairEndpoint& ours) override;
   Result<std::vector<coordinator::NodeInfo>> nodes() override;
+  Result<coordinator::NodeInfo> node(const NodeId& id) override;
   Result<std::vector<coordinator::RegionInfo>> regions() override;
   Result<coordinator::EventBatch> events(uint64_t since, Milliseconds timeout) override;
   Result<std::string> get(const std::string& path) override;

@@ -230,6 +230,28 @@ TEST_F(ProcessTest, StatusShowsTheClusterAsTableAndAsJson) {
   EXPECT_EQ(machine.output().find("rkey"), std::string::npos) << machine.output();
 }
 
+TEST_F(ProcessTest, ACoordinatorThatIsBusyKeepsHundredsOfConnectionsForLater) {
+  ChildProcess& coordinator = start_coordinator();
+  coordinator.send(SIGSTOP);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = ::htonl(INADDR_LOOPBACK);
+  address.sin_port = ::htons(static_cast<uint16_t>(std::stoi(url_.substr(url_.rfind(':') + 1))));
+  std::vector<Fd> connections;
+  for (int i = 0; i < 200; ++i) {
+    Fd& connection = connections.emplace_back(::socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0));
+    ASSERT_TRUE(connection.valid());
+    if (::connect(connection.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) == 0)
+      continue;
+    // On loopback the handshake is over at once, or, where the queue is full, not at all.
+    pollfd poll{.fd = connection.get(), .events = POLLOUT, .revents = 0};
+    ASSERT_EQ(::poll(&poll, 1, 500), 1) << "connection " << i;
+  }
+  coordinator.send(SIGCONT);
+  connections.clear();
+  EXPECT_TRUE(client()->nodes().has_value());
+}
+
 TEST_F(ProcessTest, WrongSettingsEndWithStatus2AndOneLineWithTheCure) {
   struct Case {
     std::vector<std::string> arguments;

@@ -5,6 +5,8 @@
 
 #include <cstdlib>
 #include <filesystem>
+#include <latch>
+#include <thread>
 
 #include "coordinator/memory_store.h"
 #include "coordinator/sqlite_store.h"
@@ -29,6 +31,34 @@ class FailingStore final : public Store {
  private:
   const bool& fails_;
   std::unique_ptr<Store> inner_;
+};
+
+// Takes no slab back before it is told to.
+class HoldingAgents final : public AgentClient {
+ public:
+  HoldingAgents(std::unique_ptr<AgentClient> agents, std::latch& asked, std::latch& may_answer)
+      : agents_(std::move(agents)), asked_(asked), may_answer_(may_answer) {}
+  Result<SlabLeaseReply> lease(const std::string& url, uint32_t slab,
+                               const SlabLeaseRequest& request) override {
+    return agents_->lease(url, slab, request);
+  }
+  Status revoke(const std::string& url, uint32_t slab, Generation generation) override {
+    asked_.count_down();
+    may_answer_.wait();
+    return agents_->revoke(url, slab, generation);
+  }
+  Result<rdma::QueuePairEndpoint> connect(const std::string& url,
+                                          const rdma::QueuePairEndpoint& peer) override {
+    return agents_->connect(url, peer);
+  }
+  Result<uint64_t> incarnation(const std::string& url) override {
+    return agents_->incarnation(url);
+  }
+
+ private:
+  const std::unique_ptr<AgentClient> agents_;
+  std::latch& asked_;
+  std::latch& may_answer_;
 };
 
 class ClusterTest : public ::testing::Test {
@@ -59,6 +89,26 @@ class ClusterTest : public ::testing::Test {
   std::unique_ptr<Cluster> cluster_;
   size_t expected_double_lends_ = 0;
 };
+
+TEST_F(ClusterTest, DeletionThatIsRepeatedWhileANodeIsToldLearnsThatItIsDone) {
+  std::latch asked(1);
+  std::latch may_answer(1);
+  StateOptions options;
+  options.first_sequence = 1;
+  cluster_ = std::move(*Cluster::create(
+      options, make_memory_store(),
+      std::make_unique<HoldingAgents>(agents_.client(), asked, may_answer), clock_));
+  join("n1", 4);
+  const RegionId region = cluster_->create_region(test_region(1))->id;
+  std::thread first([&] { EXPECT_TRUE(cluster_->delete_region(region).has_value()); });
+  asked.wait();
+  const Status second = cluster_->delete_region(region);
+  may_answer.count_down();
+  first.join();
+  ASSERT_FALSE(second.has_value());
+  EXPECT_EQ(second.error().code, ErrorCode::kNotFound) << second.error().message();
+  EXPECT_EQ(agents_.lent(), 0U);
+}
 
 TEST_F(ClusterTest, UnreachableNodeIsReplacedByAnother) {
   join("n1", 4);

@@ -49,6 +49,19 @@ TEST(Placement, TwoChoicesKeepEqualNodesNearlyEqual) {
   EXPECT_LE(*most - *least, 20U);  // one choice alone would differ by some 70
 }
 
+TEST(Placement, EachSlabOfThousandsOfNodesIsChosenOnce) {
+  Placement placement(42);
+  const std::vector<uint32_t> free(4096, 2);
+  const auto choices = placement.place(free, 2730, 3);  // all slabs but two
+  ASSERT_TRUE(choices.has_value());
+  std::vector<uint32_t> used(free.size(), 0);
+  for (const auto& nodes : *choices) {
+    EXPECT_EQ(std::set<size_t>(nodes.begin(), nodes.end()).size(), 3U);
+    for (const size_t node : nodes) ++used[node];
+  }
+  EXPECT_LE(*std::max_element(used.begin(), used.end()), 2U);
+}
+
 TEST(Placement, SameSeedSamePlacement) {
   const std::vector<uint32_t> free{5, 5, 5};
   EXPECT_EQ(Placement(7).place(free, 6, 2), Placement(7).place(free, 6, 2));

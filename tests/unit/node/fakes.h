@@ -194,6 +194,7 @@ class FakeClient final : public coordinator::Client {
     return never();
   }
   Result<std::vector<coordinator::NodeInfo>> nodes() override { return never(); }
+  Result<coordinator::NodeInfo> node(const NodeId&) override { return never(); }
   Result<std::vector<coordinator::RegionInfo>> regions() override { return never(); }
   Result<coordinator::EventBatch> events(uint64_t, Milliseconds) override { return never(); }
   Result<std::string> get(const std::string&) override { return never(); }

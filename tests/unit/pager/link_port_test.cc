@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <vector>
+
 namespace farpage::pager {
 namespace {
 
@@ -24,7 +27,7 @@ class StateChannel final : public rdma::Channel {
 struct LinkPortTest : testing::Test {
   Doorbell bell = std::move(*Doorbell::create());
   std::array<std::byte, 64> buffer{};
-  LinkPort port{"test", buffer, 0, bell};
+  LinkPort port{"test", buffer, 0, std::move(*LinkPort::Links::create()), bell};
   const NodeIndex node{5};
 };
 
@@ -62,6 +65,38 @@ TEST_F(LinkPortTest, Defect3BrokenChannelIsReplacedOnlyWhenItsLastCompletionWasT
   EXPECT_TRUE(port.wants(node));
   port.deliver(node, std::make_unique<StateChannel>(second_usable));
   EXPECT_NE(port.channel(node), nullptr);
+}
+
+TEST_F(LinkPortTest, EachBusyChannelIsVisitedOnceAndNoOther) {
+  bool usable = true;
+  const auto connect = [&](NodeIndex to) {
+    port.deliver(to, std::make_unique<StateChannel>(usable));
+    ASSERT_NE(port.channel(to), nullptr);
+  };
+  const std::vector<NodeIndex> nodes{{0}, {63}, {64}, {255}, {256}, {kMaxNodes - 1}};
+  for (const NodeIndex each : nodes) {
+    connect(each);
+    port.posted(each, 2);
+  }
+  connect(NodeIndex{7});
+  port.posted(NodeIndex{7}, 0);
+  const auto visited = [&](uint32_t complete) {
+    std::vector<NodeIndex> list;
+    port.for_each_busy_channel([&](NodeIndex each, rdma::Channel&) {
+      list.push_back(each);
+      port.completed(each, complete);
+    });
+    std::sort(list.begin(), list.end());
+    return list;
+  };
+  EXPECT_EQ(visited(0), nodes);
+  port.completed(NodeIndex{64}, 2);
+  port.completed(NodeIndex{kMaxNodes - 1}, 1);
+  EXPECT_EQ(visited(1), (std::vector<NodeIndex>{{0}, {63}, {255}, {256}, {kMaxNodes - 1}}));
+  EXPECT_EQ(visited(1), (std::vector<NodeIndex>{{0}, {63}, {255}, {256}}));
+  EXPECT_EQ(visited(0), std::vector<NodeIndex>());
+  port.posted(NodeIndex{64}, 1);
+  EXPECT_EQ(visited(1), std::vector<NodeIndex>{{64}});
 }
 
 TEST_F(LinkPortTest, ChannelNobodyTookIsDestroyedWithThePort) {

@@ -6,14 +6,14 @@ namespace farpage::pager {
 namespace {
 
 TEST(WriteWindow, AdmitsUpToItsLimit) {
-  WriteWindow window(256);
+  WriteWindow window;
   window.posted(192);
   EXPECT_TRUE(window.admits(64));
   EXPECT_FALSE(window.admits(65));
 }
 
 TEST(WriteWindow, WhatTheChannelDidNotTakeIsNoFailure) {
-  WriteWindow window(256);
+  WriteWindow window;
   window.posted(256);
   window.not_posted(64);
   EXPECT_EQ(window.pages(), 256U);
@@ -22,7 +22,7 @@ TEST(WriteWindow, WhatTheChannelDidNotTakeIsNoFailure) {
 }
 
 TEST(WriteWindow, AFailureHalvesWhatWasInFlight) {
-  WriteWindow window(256);
+  WriteWindow window;
   window.posted(64);
   window.failed(64);
   EXPECT_EQ(window.pages(), 32U);
@@ -30,7 +30,7 @@ TEST(WriteWindow, AFailureHalvesWhatWasInFlight) {
 }
 
 TEST(WriteWindow, OnePageIsTriedHoweverOftenItFails) {
-  WriteWindow window(256);
+  WriteWindow window;
   for (int i = 0; i < 20; ++i) {
     ASSERT_TRUE(window.admits(window.pages()));
     window.posted(window.pages());
@@ -40,7 +40,7 @@ TEST(WriteWindow, OnePageIsTriedHoweverOftenItFails) {
 }
 
 TEST(WriteWindow, GrowsBackWhenAsMuchHasPassedAsItsLimit) {
-  WriteWindow window(256);
+  WriteWindow window;
   window.posted(256);
   window.failed(256);
   ASSERT_EQ(window.pages(), 128U);

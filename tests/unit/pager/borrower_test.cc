@@ -1,0 +1,342 @@
+#include "pager/borrower.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <functional>
+
+namespace farpage::pager {
+namespace {
+
+constexpr uint64_t kSlabBytes = uint64_t{2} << 20;
+constexpr Seconds kPatience{60};
+constexpr uint32_t kOnAKnownNode = kMaxNodes + 1;  // a slab
+
+// The coordinator of a cluster in which slab N is lent by node N, but for one slab more on node 0.
+// Remembers what it was asked. Threads: any.
+class OneNodeForEachSlab final : public coordinator::Client {
+ public:
+  std::vector<std::string> calls() const {
+    const std::lock_guard lock(mutex_);
+    return calls_;
+  }
+  size_t count(const std::string& call) const {
+    const std::lock_guard lock(mutex_);
+    return static_cast<size_t>(std::count(calls_.begin(), calls_.end(), call));
+  }
+  bool comes_true(const std::function<bool()>& condition) const {
+    const Instant start = SteadyClock::read();
+    while (!condition()) {
+      if (SteadyClock::read() - start > kPatience) return false;
+      std::this_thread::sleep_for(Milliseconds(1));
+    }
+    return true;
+  }
+  size_t leases_held() const {
+    const std::lock_guard lock(mutex_);
+    return leases_.size();
+  }
+  void happens(coordinator::EventKind kind, const std::string& node, const std::string& region) {
+    const std::lock_guard lock(mutex_);
+    coordinator::Event event;
+    event.sequence = ++last_event_;
+    event.kind = kind;
+    event.node = NodeId{node};
+    event.region = RegionId{region};
+    events_.push_back(event);
+  }
+  void lose_node(const std::string& id) {
+    const std::lock_guard lock(mutex_);
+    gone_.insert(NodeId{id});
+    for (auto& [slab, lease] : leases_) lease.lost = lease.lost || lease.node.value == id;
+  }
+  void forget_events() {
+    const std::lock_guard lock(mutex_);
+    missed_ = true;
+    ++last_event_;
+  }
+  // Of the next calls of delete_region(): not_done are lost on the way there, done on the way back.
+  void lose_deletes(int not_done, int done) {
+    const std::lock_guard lock(mutex_);
+    deletes_not_done_ = not_done;
+    delete_answers_lost_ = done;
+  }
+
+  Result<coordinator::NodeInfo> join(const coordinator::NodeJoin&) override { return never(); }
+  Status heartbeat_node(const NodeId&, const coordinator::NodeHeartbeat&) override {
+    return never();
+  }
+  Status remove_node(const NodeId&, bool) override { return never(); }
+  Status drain_node(const NodeId&) override { return never(); }
+
+  Result<coordinator::RegionInfo> create_region(const coordinator::RegionCreate& create) override {
+    const std::lock_guard lock(mutex_);
+    calls_.push_back("create");
+    coordinator::RegionInfo region;
+    region.id = RegionId{"r1"};
+    region.replicas = create.replicas;
+    region.slab_bytes = create.slab_bytes;
+    region.heartbeat_interval = Milliseconds(1);
+    exists_ = true;
+    return region;
+  }
+  Result<coordinator::RegionInfo> region(const RegionId& id) override {
+    const std::lock_guard lock(mutex_);
+    calls_.push_back("region");
+    coordinator::RegionInfo region;
+    region.id = id;
+    region.slab_bytes = kSlabBytes;
+    for (const auto& [slab, lease] : leases_) region.leases.push_back(lease);
+    return region;
+  }
+  Result<std::vector<coordinator::Lease>> lease_slabs(
+      const RegionId&, const std::vector<SlabIndex>& slabs) override {
+    const std::lock_guard lock(mutex_);
+    calls_.push_back("lease");
+    std::vector<coordinator::Lease> list;
+    for (const SlabIndex slab : slabs) {
+      coordinator::Lease& lease = leases_[slab];
+      if (lease.bytes == 0) {
+        lease.slab = slab;
+        const uint32_t number = slab.value == kOnAKnownNode ? 0 : slab.value + 1000 * releases_;
+        lease.node = NodeId{"n" + std::to_string(number)};
+        lease.bytes = kSlabBytes;
+        lease.generation = Generation{1};
+        lease.rkeys[rdma::TransportKind::kTcp] = RemoteKey{7};
+      }
+      list.push_back(lease);
+    }
+    return list;
+  }
+  Status release_slabs(const RegionId&, const std::vector<SlabIndex>& slabs) override {
+    const std::lock_guard lock(mutex_);
+    calls_.push_back("release");
+    ++releases_;
+    for (const SlabIndex slab : slabs) leases_.erase(slab);
+    return {};
+  }
+  Result<coordinator::RegionHeard> heartbeat_region(const RegionId&,
+                                                    const coordinator::RegionHeartbeat&) override {
+    const std::lock_guard lock(mutex_);
+    calls_.push_back("heartbeat");
+    return coordinator::RegionHeard{last_event_};
+  }
+  Status delete_region(const RegionId&) override {
+    const std::lock_guard lock(mutex_);
+    calls_.push_back("delete");
+    if (deletes_not_done_ > 0) {
+      --deletes_not_done_;
+      return fail(ErrorCode::kUnavailable, "does not answer");
+    }
+    if (!exists_) return fail(ErrorCode::kNotFound, "no such region");
+    exists_ = false;
+    leases_.clear();
+    if (delete_answers_lost_ > 0) {
+      --delete_answers_lost_;
+      return fail(ErrorCode::kTimedOut, "did not answer in time");
+    }
+    return {};
+  }
+  Result<rdma::QueuePairEndpoint> exchange(const NodeId&, const rdma::QueuePairEndpoint&) override {
+    return never();
+  }
+
+  Result<std::vector<coordinator::NodeInfo>> nodes() override {
+    const std::lock_guard lock(mutex_);
+    calls_.push_back("nodes");
+    return never();
+  }
+  Result<coordinator::NodeInfo> node(const NodeId& id) override {
+    const std::lock_guard lock(mutex_);
+    calls_.push_back("node " + id.value);
+    if (gone_.contains(id)) return fail(ErrorCode::kNotFound, "no node " + id.value);
+    coordinator::NodeInfo info;
+    info.join.id = id;
+    return info;
+  }
+  Result<std::vector<coordinator::RegionInfo>> regions() override { return never(); }
+  Result<coordinator::EventBatch> events(uint64_t since, Milliseconds) override {
+    const std::lock_guard lock(mutex_);
+    calls_.push_back("events");
+    coordinator::EventBatch batch{.events = {}, .next_since = last_event_, .missed = missed_};
+    for (const coordinator::Event& event : events_)
+      if (event.sequence > since) batch.events.push_back(event);
+    missed_ = false;
+    return batch;
+  }
+  Result<std::string> get(const std::string&) override { return never(); }
+
+ private:
+  static tl::unexpected<Error> never() {
+    return fail(ErrorCode::kUnsupported, "not a call of a borrower");
+  }
+
+  mutable std::mutex mutex_;
+  std::vector<std::string> calls_;
+  std::map<SlabIndex, coordinator::Lease> leases_;
+  std::vector<coordinator::Event> events_;
+  std::set<NodeId> gone_;
+  uint64_t last_event_ = 5000;  // many things have happened before
+  uint32_t releases_ = 0;
+  bool exists_ = false;
+  bool missed_ = false;
+  int deletes_not_done_ = 0;
+  int delete_answers_lost_ = 0;
+};
+
+class CountingOwner final : public LayerOwner {
+ public:
+  void node_wanted(NodeIndex node) override { wanted.insert(node); }
+  void leased() override {}
+  coordinator::Counters counters_of(const LeaseMap&) override { return {}; }
+  void replica_lost() override { lost.fetch_add(1); }
+
+  std::set<NodeIndex> wanted;  // by the borrower's thread, or before it starts
+  std::atomic<int> lost{0};
+};
+
+struct BorrowerTest : testing::Test {
+  static constexpr uint32_t kSlabs = kMaxNodes + 2;
+  static PagerOptions options() {
+    PagerOptions options;
+    options.slab_bytes = kSlabBytes;
+    return options;
+  }
+  std::unique_ptr<Borrower> borrower() {
+    return std::move(*Borrower::create(options(), *leases, nodes, client, owner));
+  }
+  PageIndex page_of(uint32_t slab) const {
+    return PageIndex{uint64_t{slab} * leases->pages_per_slab()};
+  }
+  bool is_leased(uint32_t slab) const { return leases->find(page_of(slab)) != nullptr; }
+
+  OneNodeForEachSlab client;
+  CountingOwner owner;
+  NodeDirectory nodes;
+  std::unique_ptr<LeaseMap> leases =
+      std::move(*LeaseMap::create(kSlabs * (kSlabBytes >> kPageShift), kSlabBytes));
+};
+
+TEST_F(BorrowerTest, AsksForTheNodesOfItsLeasesAndForNoOther) {
+  const auto one = borrower();
+  ASSERT_TRUE(one->open_region(Seconds(0)).has_value());
+  EXPECT_EQ(client.calls(), (std::vector<std::string>{"create", "heartbeat", "lease", "node n0"}));
+  EXPECT_EQ(nodes.size(), 1U);
+  EXPECT_EQ(owner.wanted.size(), 1U);
+}
+
+TEST_F(BorrowerTest, LeasesFromAsManyNodesAsAClusterHasAndSaysWhyNotFromTheNext) {
+  {
+    const auto one = borrower();
+    ASSERT_TRUE(one->open_region(Seconds(0)).has_value());
+    for (uint32_t slab = 1; slab < kMaxNodes; ++slab) leases->touch(page_of(slab));
+    one->start();
+    ASSERT_TRUE(client.comes_true([&] { return one->leased_slabs() >= kMaxNodes; }));
+    leases->touch(page_of(kMaxNodes));
+    leases->touch(page_of(kOnAKnownNode));
+    one->ring();
+    ASSERT_TRUE(
+        client.comes_true([&] { return client.count("node n" + std::to_string(kMaxNodes)) > 0; }));
+  }
+  EXPECT_EQ(nodes.size(), size_t{kMaxNodes});
+  EXPECT_EQ(owner.wanted.size(), size_t{kMaxNodes});
+  EXPECT_EQ(leases->find(page_of(kMaxNodes - 1))->replicas[0].node, NodeIndex{kMaxNodes - 1});
+  EXPECT_FALSE(is_leased(kMaxNodes));
+  EXPECT_TRUE(is_leased(kOnAKnownNode)) << "though it was asked for together with the other one";
+  EXPECT_EQ(client.count("nodes"), 0U);
+  EXPECT_EQ(client.leases_held(), 0U) << "given back, with what could not be used";
+}
+
+TEST_F(BorrowerTest, WhatHappensToOtherNodesAndRegionsCostsNoLookup) {
+  const auto one = borrower();
+  ASSERT_TRUE(one->open_region(Seconds(0)).has_value());
+  one->start();
+  ASSERT_TRUE(client.comes_true([&] { return client.count("heartbeat") > 2; }));
+  EXPECT_EQ(client.count("events"), 0U) << "what happened before the region concerns nobody";
+  for (int i = 100; i < 200; ++i) {
+    client.happens(coordinator::EventKind::kNodeJoined, "n" + std::to_string(i), "");
+    client.happens(coordinator::EventKind::kNodeLeft, "n" + std::to_string(i), "");
+    client.happens(coordinator::EventKind::kLeaseLost, "n" + std::to_string(i), "r2");
+  }
+  ASSERT_TRUE(client.comes_true([&] { return client.count("events") > 0; }));
+  client.happens(coordinator::EventKind::kNodeJoined, "n0", "");
+  ASSERT_TRUE(client.comes_true([&] { return client.count("node n0") == 2; }));
+  EXPECT_EQ(client.count("nodes"), 0U);
+  EXPECT_EQ(client.count("region"), 0U);
+  EXPECT_EQ(nodes.size(), 1U);
+}
+
+TEST_F(BorrowerTest, ReplicaOfALostLeaseIsLost) {
+  const auto one = borrower();
+  ASSERT_TRUE(one->open_region(Seconds(0)).has_value());
+  one->start();
+  client.lose_node("n0");
+  client.happens(coordinator::EventKind::kLeaseLost, "n0", "r1");
+  ASSERT_TRUE(client.comes_true([&] { return owner.lost.load() == 1; }));
+  EXPECT_TRUE(leases->find(page_of(0))->replicas[0].lost.load());
+}
+
+TEST_F(BorrowerTest, ReplicaOfALostLeaseIsLostAlsoWhenTheEventWasForgotten) {
+  const auto one = borrower();
+  ASSERT_TRUE(one->open_region(Seconds(0)).has_value());
+  one->start();
+  client.lose_node("n0");
+  client.forget_events();
+  ASSERT_TRUE(client.comes_true([&] { return owner.lost.load() == 1; }));
+  EXPECT_EQ(client.count("nodes"), 0U);
+}
+
+TEST_F(BorrowerTest, SlabOfANodeThatHasLeftIsLeasedAgainElsewhere) {
+  client.lose_node("n0");
+  const auto one = borrower();
+  const Status refused = one->open_region(Seconds(0));
+  ASSERT_FALSE(refused.has_value());
+  EXPECT_EQ(refused.error().code, ErrorCode::kUnavailable) << "the next try may find another node";
+  client.lose_node("n0");  // the coordinator notices, too
+  const Status opened = one->open_region(Seconds(60));
+  ASSERT_TRUE(opened.has_value()) << opened.error().message();
+  EXPECT_EQ(client.count("release"), 1U);
+  EXPECT_EQ(nodes.name_of(leases->find(page_of(0))->replicas[0].node), "n1000");
+}
+
+TEST_F(BorrowerTest, RegionIsGivenBackWhenNothingCouldBeMadeOfItsLeases) {
+  client.lose_node("n0");
+  {
+    const auto one = borrower();
+    EXPECT_FALSE(one->open_region(Seconds(0)).has_value());
+    EXPECT_EQ(client.leases_held(), 1U);
+  }
+  EXPECT_EQ(client.leases_held(), 0U);
+  EXPECT_EQ(client.count("delete"), 1U);
+}
+
+TEST_F(BorrowerTest, RegionIsGivenBackThoughTheCoordinatorIsBusyAtFirst) {
+  struct Case {
+    int not_done;
+    int answers_lost;
+    size_t tries;
+  };
+  for (const Case& c : {Case{1, 0, 2}, {0, 1, 2}, {2, 1, 4}}) {
+    const size_t before = client.count("delete");
+    client.lose_deletes(c.not_done, c.answers_lost);
+    {
+      const auto one = borrower();
+      ASSERT_TRUE(one->open_region(Seconds(0)).has_value());
+      EXPECT_EQ(client.leases_held(), 1U);
+    }
+    EXPECT_EQ(client.leases_held(), 0U);
+    EXPECT_EQ(client.count("delete") - before, c.tries);
+  }
+}
+
+TEST_F(BorrowerTest, CoordinatorThatIsGoneForGoodDoesNotKeepAProgramFromEnding) {
+  client.lose_deletes(1000, 0);
+  {
+    const auto one = borrower();
+    ASSERT_TRUE(one->open_region(Seconds(0)).has_value());
+  }
+  EXPECT_LT(client.count("delete"), 10U);
+}
+
+}  // namespace
+}  // namespace farpage::pager
