@@ -109,6 +109,11 @@ class Behaviour(EndToEnd):
             "for i in 1 2 3; do echo $i | tr 123 abc; done; x=$(seq 3 | tail -n 1); (exit $x)")
         self.assertEqual((status, output), (3, b"a\nb\nc\n"), log)
 
+    def test_a_module_opened_with_deepbind_has_the_programs_malloc(self):
+        program = os.path.join(BUILD, "tests", "deep_bind")
+        status, output, log = self.run_far([program], options=["--lend", "256M"])
+        self.assertEqual((status, output), (0, b"blocks exchanged\n"), log)
+
     def test_the_program_does_not_outlive_farpage(self):
         self.start_cluster()
         process = self.start_run(["sleep", "600"])
