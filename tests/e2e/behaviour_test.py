@@ -9,6 +9,8 @@ import unittest
 
 from cluster import BUILD, EndToEnd, MIB, child_of, wait_until
 
+HERE = os.path.dirname(os.path.abspath(__file__))
+
 FORK_WITH_MEMORY_AWAY = """
 import os, sys
 memory = bytearray(b"x" * (32 << 20))
@@ -113,6 +115,15 @@ class Behaviour(EndToEnd):
         program = os.path.join(BUILD, "tests", "deep_bind")
         status, output, log = self.run_far([program], options=["--lend", "256M"])
         self.assertEqual((status, output), (0, b"blocks exchanged\n"), log)
+
+    def test_a_jvm_with_zgc_gets_the_addresses_that_its_heap_needs(self):
+        java = shutil.which("java")
+        if java is None or shutil.which("javac") is None:
+            self.skipTest("no JDK: ./dev setup programs")
+        source = os.path.join(HERE, "programs", "HeapCheck.java")
+        status, output, log = self.run_far([java, "-XX:+UseZGC", "-Xmx256m", source, "40000"],
+                                           local="64M", options=["--lend", "2G"])
+        self.assertEqual((status, output), (0, b"40000 blocks are right\n"), log)
 
     def test_the_program_does_not_outlive_farpage(self):
         self.start_cluster()
