@@ -98,7 +98,8 @@ Result<Child> Child::start(const ChildOptions& options) {
   int sys_errno = 0;
   if (::read(problem.read.get(), &sys_errno, sizeof sys_errno) == sizeof sys_errno) {
     child.wait();
-    return fail_errno("running " + file, sys_errno);
+    const ErrorCode code = sys_errno == ENOENT ? ErrorCode::kNotFound : ErrorCode::kUnsupported;
+    return tl::unexpected(Error{code, "running " + file, sys_errno});
   }
   return child;
 }

@@ -26,6 +26,8 @@ struct ChildOptions {
 // process also dies with us: without its pager a target would wait for ever.
 class Child {
  public:
+  // kNotFound or kUnsupported when the kernel does not run the file; other codes: no process could
+  // be made.
   static Result<Child> start(const ChildOptions& options);
   Child(Child&&) noexcept;
   Child& operator=(Child&&) = delete;

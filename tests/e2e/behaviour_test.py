@@ -133,15 +133,48 @@ class Behaviour(EndToEnd):
         process.end()
         wait_until(lambda: not os.path.exists(f"/proc/{program}"), "the program ends")
 
-    def test_a_missing_command_is_named(self):
-        status, _, log = self.run_far(["no-such-program-at-all"])
-        self.assertNotEqual(status, 0)
-        self.assertIn("no-such-program-at-all is not in PATH", log)
+    def assert_refused(self, status, word, command, **more):
+        found, output, log = self.run_far(command, **more)
+        self.assertEqual((found, output), (status, b""), log)
+        self.assertIn(word, log)
+        self.assertEqual(log.count("\n"), 1, log)
+
+    def test_a_missing_program_is_named_with_status_127(self):
+        self.assert_refused(127, "no-such-program-at-all is not in PATH", ["no-such-program-at-all"])
+        self.assert_refused(127, "/no/such/program does not exist", ["/no/such/program"])
+        with open(self.path("script"), "w", encoding="ascii") as file:
+            file.write("#!/no/such/interpreter\n")
+        os.chmod(self.path("script"), 0o755)
+        self.assert_refused(127, "/no/such/interpreter", [self.path("script")])
+
+    def test_a_file_that_cannot_be_executed_is_named_with_status_126(self):
+        for path in ("/etc/passwd", self.folder):
+            self.assert_refused(126, f"{path} is not a file that can be executed", [path])
+
+    def test_a_failure_of_farpage_is_no_status_of_the_program(self):
+        self.assert_refused(1, "token-file /no/such", ["true"], options=["--token-file", "/no/such"])
+        self.assert_refused(2, "--no-such-option", ["true"], options=["--no-such-option"])
+
+    def test_a_script_without_an_interpreter_line_is_run_by_the_shell(self):
+        with open(self.path("script"), "w", encoding="ascii") as file:
+            file.write("echo $1\nexit 7\n")
+        os.chmod(self.path("script"), 0o755)
+        status, output, log = self.run_far([self.path("script"), "word"], options=["--lend", "256M"])
+        self.assertEqual((status, output), (7, b"word\n"), log)
 
     def test_a_statically_linked_program_is_refused(self):
-        status, _, log = self.run_far([os.path.join(BUILD, "tests", "static_program")])
-        self.assertEqual(status, 2, log)
-        self.assertIn("statically linked", log)
+        self.assert_refused(126, "statically linked",
+                            [os.path.join(BUILD, "tests", "static_program")])
+
+    def test_a_program_built_with_a_sanitizer_is_refused(self):
+        for name, program in (("AddressSanitizer", "sanitized_address"),
+                              ("ThreadSanitizer", "sanitized_thread")):
+            self.assert_refused(126, f"it is built with {name}",
+                                [os.path.join(BUILD, "tests", program)])
+        library = self.path("libasan.so.8")  # it is known by its name
+        shutil.copy(os.path.join(BUILD, "tests", "modules", "farpage_test_module.so"), library)
+        self.assert_refused(126, f"LD_PRELOAD names {library}, the runtime of AddressSanitizer",
+                            ["/bin/true"], environment={"LD_PRELOAD": library})
 
     def test_a_setuid_program_is_refused(self):
         program = self.path("setuid-program")
@@ -151,9 +184,7 @@ class Behaviour(EndToEnd):
             os.chmod(program, 0o755 | stat.S_ISUID)
         else:
             program = shutil.which("su")
-        status, _, log = self.run_far([program])
-        self.assertEqual(status, 2, log)
-        self.assertIn("setuid", log)
+        self.assert_refused(126, "setuid", [program])
 
     def test_a_fork_with_memory_away_is_refused_when_asked(self):
         status, output, log = self.run_far([sys.executable, "-c", FORK_WITH_MEMORY_AWAY],
