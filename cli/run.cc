@@ -205,6 +205,9 @@ Result<int> run(const RunSettings& settings) {
   service.wait_for_targets();
   const std::vector<TargetReport> reports = service.reports();
   if (settings.stats) fmt::print(stderr, "{}", format_report(reports));
+  fmt::print(stderr, "{}",
+             local_memory_warning(
+                 memory_use(reports, settings.pager.local_bytes, child->peak_resident_bytes())));
   if (!settings.stats_file.empty())
     FARPAGE_TRY_VOID(write_stats_file(settings.stats_file, json_report(reports, status)));
   return status;

@@ -176,6 +176,14 @@ class Behaviour(EndToEnd):
         self.assert_refused(126, f"LD_PRELOAD names {library}, the runtime of AddressSanitizer",
                             ["/bin/true"], environment={"LD_PRELOAD": library})
 
+    def test_memory_that_stays_local_is_told_of_at_the_end(self):
+        program = os.path.join(BUILD, "tests", "own_calls")
+        for line, warnings in ((f"{program} own {160 * MIB}", 1), (f"{program} libc {160 * MIB}", 0),
+                               (f"{program} own {16 * MIB}", 0)):
+            with self.subTest(line):
+                status, _, log = self.run_shell(line, local="16M")
+                self.assertEqual((status, log.count("of its memory became far")), (0, warnings), log)
+
     def test_a_setuid_program_is_refused(self):
         program = self.path("setuid-program")
         shutil.copy("/bin/true", program)
