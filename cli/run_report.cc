@@ -153,9 +153,9 @@ std::string local_memory_warning(const MemoryUse& use) {
   return fmt::format(
       "farpage: the program had up to {} MiB resident with --local {}, and only {} MiB of its "
       "memory "
-      "became far; what it maps by system calls of its own (Go without cgo, static programs that "
-      "it "
-      "starts), shared memory and mapped files stay local\n",
+      "became far; what is mapped by system calls of its own (Go without cgo), by static programs "
+      "or "
+      "by those started without LD_PRELOAD, shared memory and mapped files stay local\n",
       use.peak_bytes >> 20, format_size(use.local_bytes), use.far_bytes >> 20);
 }
 
