@@ -1,18 +1,11 @@
 #include "cli/allocator.h"
 
-#include <elf.h>
-#include <fcntl.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-
 #include <algorithm>
 #include <array>
-#include <cstring>
-#include <span>
+#include <optional>
 #include <string_view>
 
-#include "base/fd.h"
-#include "base/mapping.h"
+#include "cli/elf_file.h"
 
 namespace farpage::cli {
 namespace {
@@ -25,63 +18,13 @@ bool is_known_allocator(std::string_view library) {
                      [name](const char* known) { return name.find(known) != name.npos; });
 }
 
-// An ELF file as it lies on disk. What a bound check finds outside of it is empty.
-class ElfFile {
- public:
-  explicit ElfFile(std::span<const std::byte> bytes) : bytes_(bytes) {}
-
-  template <typename T>
-  std::span<const T> array(uint64_t offset, uint64_t count) const {
-    if (offset > bytes_.size() || count > (bytes_.size() - offset) / sizeof(T)) return {};
-    if (offset % alignof(T) != 0) return {};
-    return {reinterpret_cast<const T*>(bytes_.data() + offset), count};
-  }
-  std::string_view text(const Elf64_Shdr& strings, uint64_t at) const {
-    const auto letters = array<char>(strings.sh_offset, strings.sh_size);
-    if (at >= letters.size()) return {};
-    return {letters.data() + at, strnlen(letters.data() + at, letters.size() - at)};
-  }
-  std::span<const Elf64_Shdr> sections() const {
-    const auto header = array<Elf64_Ehdr>(0, 1);
-    if (header.empty() || std::memcmp(header[0].e_ident, ELFMAG, SELFMAG) != 0) return {};
-    return array<Elf64_Shdr>(header[0].e_shoff, header[0].e_shnum);
-  }
-  // Calls each(entry, section of its strings) for every entry of the sections of that type.
-  template <typename Entry, typename Each>
-  void for_each(uint32_t section_type, Each each) const {
-    const auto all = sections();
-    for (const Elf64_Shdr& section : all) {
-      if (section.sh_type != section_type || section.sh_link >= all.size()) continue;
-      for (const Entry& entry : array<Entry>(section.sh_offset, section.sh_size / sizeof(Entry)))
-        each(entry, all[section.sh_link]);
-    }
-  }
-
- private:
-  std::span<const std::byte> bytes_;
-};
-
 }  // namespace
 
 bool brings_allocator(const std::string& elf_path) {
-  const Fd fd(::open(elf_path.c_str(), O_RDONLY | O_CLOEXEC));
-  struct stat status {};
-  if (!fd.valid() || ::fstat(fd.get(), &status) != 0 || status.st_size <= 0) return false;
-  const auto bytes = static_cast<size_t>(status.st_size);
-  void* address = ::mmap(nullptr, bytes, PROT_READ, MAP_PRIVATE, fd.get(), 0);
-  if (address == MAP_FAILED) return false;
-  const Mapping mapping = Mapping::adopt(address, bytes);
-  const ElfFile file(mapping.bytes());
-  bool found = false;
-  file.for_each<Elf64_Sym>(SHT_DYNSYM, [&](const Elf64_Sym& symbol, const Elf64_Shdr& strings) {
-    found = found || (symbol.st_shndx != SHN_UNDEF && ELF64_ST_TYPE(symbol.st_info) == STT_FUNC &&
-                      file.text(strings, symbol.st_name) == "malloc");
-  });
-  file.for_each<Elf64_Dyn>(SHT_DYNAMIC, [&](const Elf64_Dyn& entry, const Elf64_Shdr& strings) {
-    found = found ||
-            (entry.d_tag == DT_NEEDED && is_known_allocator(file.text(strings, entry.d_un.d_val)));
-  });
-  return found;
+  const std::optional<ElfFile> file = ElfFile::open(elf_path);
+  return file && (file->any_symbol(ElfFile::Table::kDynamic, [](const ElfFile::Symbol& symbol) {
+           return symbol.defined_function && symbol.name == "malloc";
+         }) || file->any_library(is_known_allocator));
 }
 
 std::vector<std::string> preload_entries(const std::string& list) {

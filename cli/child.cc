@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <poll.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -98,7 +99,8 @@ Result<Child> Child::start(const ChildOptions& options) {
   int sys_errno = 0;
   if (::read(problem.read.get(), &sys_errno, sizeof sys_errno) == sizeof sys_errno) {
     child.wait();
-    return fail_errno("running " + file, sys_errno);
+    const ErrorCode code = sys_errno == ENOENT ? ErrorCode::kNotFound : ErrorCode::kUnsupported;
+    return tl::unexpected(Error{code, "running " + file, sys_errno});
   }
   return child;
 }
@@ -108,7 +110,8 @@ Child::Child(Child&& other) noexcept
       pidfd_(std::move(other.pidfd_)),
       output_(std::move(other.output_)),
       buffered_(std::move(other.buffered_)),
-      status_(other.status_) {}
+      status_(other.status_),
+      peak_resident_bytes_(other.peak_resident_bytes_) {}
 
 Child::~Child() {
   if (pid_ > 0 && !status_) stop(kStopPatience);
@@ -126,8 +129,10 @@ bool Child::ended(Milliseconds timeout) const {
 int Child::wait() {
   if (status_) return *status_;
   int raw = 0;
-  while (::waitpid(pid_, &raw, 0) < 0 && errno == EINTR) {
+  rusage usage{};
+  while (::wait4(pid_, &raw, 0, &usage) < 0 && errno == EINTR) {
   }
+  peak_resident_bytes_ = static_cast<uint64_t>(usage.ru_maxrss) << 10;
   status_ = WIFSIGNALED(raw) ? 128 + WTERMSIG(raw) : WEXITSTATUS(raw);
   return *status_;
 }

@@ -3,6 +3,7 @@
 
 #include <sys/types.h>
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <utility>
@@ -26,6 +27,8 @@ struct ChildOptions {
 // process also dies with us: without its pager a target would wait for ever.
 class Child {
  public:
+  // kNotFound or kUnsupported when the kernel does not run the file; other codes: no process could
+  // be made.
   static Result<Child> start(const ChildOptions& options);
   Child(Child&&) noexcept;
   Child& operator=(Child&&) = delete;
@@ -37,6 +40,10 @@ class Child {
 
   // Waits for its end: the exit status, or 128 + the signal, as shells say it.
   int wait();
+  // Once wait() has returned: the most that it, or any one process that it has waited for, had
+  // resident. Pages of files and shared memory count too, and at least what this process had when
+  // it started the child.
+  uint64_t peak_resident_bytes() const { return peak_resident_bytes_; }
   // The next line of its standard output; kTimedOut, or kUnavailable when it closed it.
   Result<std::string> read_line(Milliseconds timeout);
   // SIGTERM, then SIGKILL after the time; returns its status.
@@ -52,6 +59,7 @@ class Child {
   Fd output_;
   std::string buffered_;
   std::optional<int> status_;
+  uint64_t peak_resident_bytes_ = 0;
 };
 
 }  // namespace farpage::cli

@@ -7,20 +7,23 @@
 #include <unistd.h>
 
 #include <array>
+#include <cerrno>
 #include <cstdlib>
 #include <cstring>
 #include <sstream>
 #include <vector>
 
 #include "base/fd.h"
+#include "cli/sanitizer.h"
 
 namespace farpage::cli {
 namespace {
 
+constexpr char kShell[] = "/bin/sh";
 constexpr int kMaxInterpreters = 4;  // as the kernel: a script's interpreter may be a script
 
 tl::unexpected<Error> refused(const std::string& path, const std::string& why) {
-  return fail(ErrorCode::kInvalid, path + " cannot be given far memory: " + why);
+  return fail(ErrorCode::kUnsupported, path + " cannot be given far memory: " + why);
 }
 
 // The first bytes of the file, enough for an ELF header or a #! line; none if it cannot be read.
@@ -62,16 +65,36 @@ Status check_elf(const std::string& path, int fd, const std::string& start) {
                  "build of it");
 }
 
-Result<std::string> check_at_depth(const std::string& path, int depth) {
-  FARPAGE_TRY(fd, Fd::from_call(::open(path.c_str(), O_RDONLY | O_CLOEXEC), "opening " + path));
+Status check_sanitizer(const std::string& path) {
+  const std::string sanitizer(sanitizer_of(path));
+  if (sanitizer.empty()) return {};
+  return refused(path, "it is built with " + sanitizer +
+                           ", whose runtime has a malloc of its own and must be the first library; "
+                           "use a build without it");
+}
+
+Result<Fd> open_program(const std::string& path) {
+  Fd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (fd.valid()) return fd;
+  const int sys_errno = errno;
+  const ErrorCode code = sys_errno == ENOENT ? ErrorCode::kNotFound : ErrorCode::kDenied;
+  return tl::unexpected(Error{code, "opening " + path, sys_errno});
+}
+
+Result<CheckedProgram> check_at_depth(const std::string& path, int depth) {
+  FARPAGE_TRY(fd, open_program(path));
   const std::string start = read_start(fd.get());
   if (start.starts_with(ELFMAG)) {
     FARPAGE_TRY_VOID(check_privileges(path, fd.get()));
     FARPAGE_TRY_VOID(check_elf(path, fd.get(), start));
-    return path;
+    FARPAGE_TRY_VOID(check_sanitizer(path));
+    return CheckedProgram{.elf = path};
   }
-  if (!start.starts_with("#!")) return std::string("/bin/sh");
   if (depth == kMaxInterpreters) return refused(path, "too many interpreters in a row");
+  if (!start.starts_with("#!")) {
+    FARPAGE_TRY(shell, check_at_depth(kShell, depth + 1));
+    return CheckedProgram{.elf = shell.elf, .needs_shell = true};
+  }
   std::istringstream line(start.substr(2, start.find('\n') - 2));
   std::string interpreter;
   std::string argument;
@@ -84,28 +107,37 @@ Result<std::string> check_at_depth(const std::string& path, int depth) {
   return check_at_depth(interpreter, depth + 1);
 }
 
+// 0 when execve would take the file, else its errno.
+int why_not_executable(const std::string& path) {
+  struct stat status {};
+  if (::stat(path.c_str(), &status) != 0) return errno;
+  return S_ISREG(status.st_mode) && ::access(path.c_str(), X_OK) == 0 ? 0 : EACCES;
+}
+
 }  // namespace
 
 Result<std::string> find_program(const std::string& command) {
-  const auto executable = [](const std::string& path) {
-    struct stat status {};
-    return ::access(path.c_str(), X_OK) == 0 && ::stat(path.c_str(), &status) == 0 &&
-           S_ISREG(status.st_mode);
-  };
   if (command.find('/') != std::string::npos) {
-    if (executable(command)) return command;
-    return fail(ErrorCode::kNotFound, command + " is not an executable file");
+    const int problem = why_not_executable(command);
+    if (problem == 0) return command;
+    if (problem == ENOENT) return fail(ErrorCode::kNotFound, command + " does not exist");
+    return fail(ErrorCode::kDenied, command + " is not a file that can be executed");
   }
   const char* path = std::getenv("PATH");
   std::istringstream directories(path != nullptr ? path : "/usr/bin:/bin");
-  for (std::string directory; std::getline(directories, directory, ':');) {
+  std::string denied;
+  for (std::string directory; !command.empty() && std::getline(directories, directory, ':');) {
     const std::string candidate = (directory.empty() ? "." : directory) + "/" + command;
-    if (executable(candidate)) return candidate;
+    const int problem = why_not_executable(candidate);
+    if (problem == 0) return candidate;
+    if (problem == EACCES && denied.empty()) denied = candidate;
   }
+  if (!denied.empty())
+    return fail(ErrorCode::kDenied, denied + " is not a file that can be executed");
   return fail(ErrorCode::kNotFound, command + " is not in PATH");
 }
 
-Result<std::string> check_program(const std::string& path) {
+Result<CheckedProgram> check_program(const std::string& path) {
   return check_at_depth(path, 0);
 }
 

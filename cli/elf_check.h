@@ -8,13 +8,20 @@
 
 namespace farpage::cli {
 
-// The file that execvp would run; kNotFound names the command and what was searched.
+// The file that execvp would run. Fails with the command and what was searched: kNotFound when
+// there is none, kDenied when it is there and cannot be executed.
 Result<std::string> find_program(const std::string& command);
 
-// The ELF program that execve of `path` runs in the end: itself, or the interpreter that its #!
-// line names. kInvalid, with the reason, when the loader would not preload the shim into it: not a
-// 64-bit ELF program, statically linked, or one that changes its privileges (setuid, setgid, file
-// capabilities). Whatever is neither ELF nor a script with #! is handed to /bin/sh, as execvp does.
-Result<std::string> check_program(const std::string& path);
+struct CheckedProgram {
+  std::string elf;  // what runs in the end: the program, or the interpreter that its #! line names
+  // It is neither ELF nor a script with #!, and is to be handed to /bin/sh, as execvp does.
+  bool needs_shell = false;
+};
+
+// What execvp of `path` comes to. kUnsupported, with the reason and the cure, when it cannot have
+// far memory: not a 64-bit ELF program, statically linked, one that changes its privileges (setuid,
+// setgid, file capabilities), or built with a sanitizer that has a malloc of its own. kNotFound
+// when an interpreter is missing, kDenied when a file cannot be read.
+Result<CheckedProgram> check_program(const std::string& path);
 
 }  // namespace farpage::cli

@@ -52,7 +52,7 @@ void add_root_options(CLI::App& root, ProgramSettings& settings) {
       "Each option is also an environment variable and a key of the configuration file; the "
       "command\n"
       "line wins over the environment, and the environment over the file.\n"
-      "Exit status: 0 success, 1 failure, 2 wrong usage.\n\n"
+      "Exit status: 0 success, 1 failure, 2 wrong usage; farpage run: see farpage run --help.\n\n"
       "Examples:\n"
       "  farpage run --local 64M --stats -- sort -S 1G big.txt\n"
       "  farpage doctor\n"

@@ -20,6 +20,7 @@
 #include "cli/run_directory.h"
 #include "cli/run_report.h"
 #include "cli/run_settings.h"
+#include "cli/sanitizer.h"
 #include "cli/secrets.h"
 #include "cli/subcommand.h"
 #include "cli/target_service.h"
@@ -74,17 +75,37 @@ std::string variable(const char* name, const char* otherwise) {
   return value != nullptr ? value : otherwise;
 }
 
-// `elf`: what runs in the end, if `program` is a script.
-ChildOptions target_options(const RunSettings& settings, pager::ForkMode fork,
-                            const std::string& program, const std::string& elf,
+struct Target {
+  std::string file;
+  CheckedProgram program;
+};
+
+Result<Target> find_target(const std::string& command) {
+  FARPAGE_TRY(file, find_program(command));
+  FARPAGE_TRY(program, check_program(file));
+  for (const std::string& library : preload_entries(variable("LD_PRELOAD", "")))
+    if (!sanitizer_of_library(library).empty())
+      return fail(
+          ErrorCode::kUnsupported,
+          fmt::format("{} cannot be given far memory: LD_PRELOAD names {}, the runtime of {}, "
+                      "which has a malloc of its own; unset it",
+                      file, library, sanitizer_of_library(library)));
+  return Target{std::move(file), std::move(program)};
+}
+
+ChildOptions target_options(const RunSettings& settings, pager::ForkMode fork, const Target& target,
                             const std::string& shim, const std::string& socket) {
   ChildOptions options;
   options.arguments = settings.command;
-  options.arguments[0] = program;
-  options.name = settings.command[0];
+  options.arguments[0] = target.file;
+  if (target.program.needs_shell) {
+    options.arguments.insert(options.arguments.begin(), target.program.elf);
+  } else {
+    options.name = settings.command[0];
+  }
   options.environment = {
-      {"LD_PRELOAD",
-       preload_list(shim, kAllocator, variable("LD_PRELOAD", ""), brings_allocator(elf))},
+      {"LD_PRELOAD", preload_list(shim, kAllocator, variable("LD_PRELOAD", ""),
+                                  brings_allocator(target.program.elf))},
       // tcmalloc takes its memory by sbrk first, and that is local.
       {"TCMALLOC_SKIP_SBRK", variable("TCMALLOC_SKIP_SBRK", "1")},
       {handover::kSocketVariable, socket},
@@ -143,13 +164,23 @@ Status write_stats_file(const std::string& path, const std::string& json) {
   return {};
 }
 
+// Says why the program does not run; the exit status, which is that of env, nice and timeout.
+int refuse(const Error& error) {
+  fmt::print(stderr, "farpage: {}\n", error.message());
+  return error.code == ErrorCode::kNotFound ? kExitNotFound : kExitCannotRun;
+}
+
+bool is_about_the_program(const Error& error) {
+  return error.code == ErrorCode::kNotFound || error.code == ErrorCode::kUnsupported;
+}
+
 Result<int> run(const RunSettings& settings) {
   FARPAGE_TRY_VOID(check(settings));
   FARPAGE_TRY(options, pager_options(settings.pager));
   FARPAGE_TRY(fork, fork_mode(settings, uffd::fork_events_allowed()));
   options.fork = fork;
-  FARPAGE_TRY(program, find_program(settings.command.at(0)));
-  FARPAGE_TRY(elf, check_program(program));
+  const Result<Target> target = find_target(settings.command.at(0));
+  if (!target) return refuse(target.error());
   FARPAGE_TRY(shim, find_shim());
   FARPAGE_TRY(token, read_token(settings.token_file));
   FARPAGE_TRY(signals, SignalRelay::create());
@@ -166,13 +197,17 @@ Result<int> run(const RunSettings& settings) {
   FARPAGE_TRY(server, uffd::HandoverServer::listen(directory.socket_path()));
   TargetService service(server, options, *client, transports);
 
-  FARPAGE_TRY(child,
-              Child::start(target_options(settings, fork, program, elf, shim, server.path())));
+  Result<Child> child = Child::start(target_options(settings, fork, *target, shim, server.path()));
+  if (!child && is_about_the_program(child.error())) return refuse(child.error());
+  if (!child) return tl::unexpected(child.error());
   raise_descriptor_limit();
-  const int status = signals.relay_until_end(child);
+  const int status = signals.relay_until_end(*child);
   service.wait_for_targets();
   const std::vector<TargetReport> reports = service.reports();
   if (settings.stats) fmt::print(stderr, "{}", format_report(reports));
+  fmt::print(stderr, "{}",
+             local_memory_warning(
+                 memory_use(reports, settings.pager.local_bytes, child->peak_resident_bytes())));
   if (!settings.stats_file.empty())
     FARPAGE_TRY_VOID(write_stats_file(settings.stats_file, json_report(reports, status)));
   return status;
@@ -186,8 +221,12 @@ void add_run(CLI::App& root, Invocation& invocation) {
       root, "run", "Run a program with most of its memory on memory nodes",
       {"farpage run --local 64M --stats -- sort -S 1G big.txt",
        "farpage run --local 1G --coordinator http://10.0.0.1:7070 --token-file token -- ./program",
-       "farpage run --local 512M --replicas 2 --coordinator http://10.0.0.1:7070 -- sqlite3",
-       "The program's exit status is returned; 128 + N when signal N ended it."});
+       "farpage run --local 512M --replicas 2 --coordinator http://10.0.0.1:7070 -- sqlite3", "",
+       "Exit status: the program's, or 128 + N when signal N ended it; 127 when the program is not",
+       "found; 126 when it is found but cannot be executed, cannot have far memory (static, "
+       "setuid,",
+       "32-bit, built with a sanitizer), or got no pager (no coordinator, no node); 1 when farpage",
+       "fails, and 2 when it is used wrongly."});
   add_options(subcommand, *settings);
   subcommand.on_run(invocation, [settings] { return run(*settings); });
 }

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "base/size.h"
@@ -129,6 +130,33 @@ std::string json_report(const std::vector<TargetReport>& targets, int exit_statu
                       {"evict_batch", json_of(stats.evict_batch_ns)}}}});
   }
   return nlohmann::json{{"exit_status", exit_status}, {"targets", list}}.dump(2) + "\n";
+}
+
+MemoryUse memory_use(const std::vector<TargetReport>& targets, uint64_t local_bytes,
+                     uint64_t peak_bytes) {
+  MemoryUse use{.local_bytes = local_bytes, .peak_bytes = peak_bytes};
+  for (const TargetReport& target : targets) {
+    const pager::PagerStats& stats = target.stats;
+    // Of all that a page goes through, these come first.
+    use.far_bytes += (stats.faults_zero + stats.zeros_ahead) * kPageBytes;
+    // `farpage resize` may have changed it.
+    use.local_bytes = std::max(use.local_bytes, stats.budget_pages * kPageBytes);
+  }
+  return use;
+}
+
+std::string local_memory_warning(const MemoryUse& use) {
+  constexpr uint64_t kNextToNothing = 16;  // of the peak, one part in so many
+  if (use.peak_bytes <= use.local_bytes || use.peak_bytes - use.local_bytes <= kMaxUnseenBytes)
+    return {};
+  if (use.far_bytes >= use.peak_bytes / kNextToNothing) return {};
+  return fmt::format(
+      "farpage: the program had up to {} MiB resident with --local {}, and only {} MiB of its "
+      "memory "
+      "became far; what is mapped by system calls of its own (Go without cgo), by static programs "
+      "or "
+      "by those started without LD_PRELOAD, shared memory and mapped files stay local\n",
+      use.peak_bytes >> 20, format_size(use.local_bytes), use.far_bytes >> 20);
 }
 
 }  // namespace farpage::cli

@@ -23,6 +23,9 @@ namespace farpage::cli {
 inline constexpr int kExitOk = 0;
 inline constexpr int kExitFailure = 1;
 inline constexpr int kExitUsage = 2;  // the command line, the environment or the file is wrong
+// Of `farpage run`, about the program that it is to start.
+inline constexpr int kExitCannotRun = 126;
+inline constexpr int kExitNotFound = 127;
 
 // What the command line chose. The value is the exit status; a failure is printed as one line and
 // ends with kExitUsage when it is kInvalid, else with kExitFailure.

@@ -22,6 +22,24 @@ bool may_be_far(const MapCall& call) {
          call.length > 0;
 }
 
+// A reservation of address space at a hint, of the kind that a program may need at that very place.
+//
+// A hint is a wish, and most programs have no more use for it than to spread their mappings:
+// mimalloc, V8, Go's runtime go on with what they get. So their memory is far, wherever they want
+// it. The heap of OpenJDK's ZGC can lie at some addresses only, from 4 TiB on: it reserves them
+// with PROT_NONE, unmaps at once what lies elsewhere, and goes on until it gives up. A program that
+// has done so gets its hints from then on, and such a reservation is local.
+//
+// Below 1 TiB, a JVM looks for a place for compressed pointers in the same way, but takes any in
+// the end; its heap is to be far.
+bool may_need_its_hint(const MapCall& call) {
+  constexpr uint64_t kLowest = uint64_t{1} << 40;
+  constexpr uint64_t kEnd = uint64_t{1} << 47;  // of what the kernel gives unless it is asked to
+  const uint64_t hint = address_of(call.address);
+  return call.protection == PROT_NONE && (call.flags & MAP_NORESERVE) != 0 &&
+         hint % kPageBytes == 0 && hint >= kLowest && hint < kEnd;
+}
+
 long map_local(const MapCall& call, int flags, void* address) {
   return system_call(SYS_mmap, address, call.length, call.protection, flags, call.fd, call.offset);
 }
@@ -65,7 +83,16 @@ long map(const MapCall& call) {
   if (!may_be_far(call) || call.length < shim.minimum_bytes() || bytes < call.length) {
     return map_local(call);
   }
-  const long far = shim.map(bytes, call.protection);
+  const bool reserves_at_hint = may_need_its_hint(call);
+  if (reserves_at_hint && shim.insists_on_hints()) {
+    const long there = map_local(call, call.flags | MAP_FIXED_NOREPLACE, call.address);
+    if (!is_error(there)) {
+      return there;
+    }
+  }
+  using Placing = Shim::Placing;
+  const long far = shim.map(bytes, call.protection,
+                            reserves_at_hint ? Placing::kRefusedHint : Placing::kAnywhere);
   return far != 0 ? far : map_local(call);
 }
 

@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <sys/mman.h>
 
+#include "pager/preload/mappings.h"
 #include "pager/preload/report.h"
 
 namespace farpage::preload {
@@ -33,8 +34,8 @@ uint64_t alignment_for(uint64_t bytes) {
 
 }  // namespace
 
-long Shim::map(uint64_t bytes, int protection) {
-  const long begin = take(bytes, protection);
+long Shim::map(uint64_t bytes, int protection, Placing placing) {
+  const long begin = take(bytes, protection, placing);
   if (begin == 0 || is_error(begin)) {
     return begin;
   }
@@ -47,9 +48,10 @@ long Shim::map(uint64_t bytes, int protection) {
   return begin;
 }
 
-long Shim::take(uint64_t bytes, int protection) {
+long Shim::take(uint64_t bytes, int protection, Placing placing) {
   const Locked locked(lock_);
   const Span span = free_.find(bytes, alignment_for(bytes));
+  refused_hint_ = placing == Placing::kRefusedHint ? span : Span{};
   if (span.empty()) {
     if (!warned_full_) {
       warned_full_ = true;
@@ -109,7 +111,20 @@ long Shim::overlay(Span from, Span to) {
 
 long Shim::unmap(Span far) {
   const Locked locked(lock_);
+  note_given_back(far);
   return unmap_locked(far);
+}
+
+// No far mapping was made or unmapped since the reservation, or it is not refused_hint_ any more.
+// PROT_NONE still: the program has not used it, so only its address can be the reason.
+void Shim::note_given_back(Span far) {
+  Mapping mapping;
+  if (!far.empty() && far.begin == refused_hint_.begin && far.end == refused_hint_.end &&
+      !is_error(find_mapping(far, mapping)) && mapping.protection == PROT_NONE &&
+      mapping.span.contains(far)) {
+    insists_on_hints_.store(true, std::memory_order_relaxed);
+  }
+  refused_hint_ = {};
 }
 
 long Shim::discard(Span far, int advice) {

@@ -53,7 +53,9 @@ class Shim {
   // errno.
 
   // Fresh zeros in the window; 0 when there is no room (said once): take local memory then.
-  long map(uint64_t bytes, int protection);
+  // kRefusedHint: it is a reservation that the program wanted elsewhere (see insists_on_hints()).
+  enum class Placing : bool { kAnywhere, kRefusedHint };
+  long map(uint64_t bytes, int protection, Placing placing = Placing::kAnywhere);
   // Fresh zeros at these very pages of the window, whatever was there.
   long map_at(Span far, int protection);
   // Moves the local mapping `from` over `to`, which overlaps the window; it stays local.
@@ -88,6 +90,10 @@ class Shim {
   // The kernel is about to pin the span for long: it is not evicted until it is unmapped.
   long register_buffer(Span far);
 
+  // The program has given a reservation that was not where it wanted it back at once, unused: it
+  // needs the addresses that it asks for. Stays true.
+  bool insists_on_hints() const { return insists_on_hints_.load(std::memory_order_relaxed); }
+
   pid_t fork();
 
   // Whether `fd` is one of the shim's own, which the program must not close.
@@ -104,6 +110,7 @@ class Shim {
   long make_window_memory(Span span);
   long discard_locked(Span far, int advice);
   long unmap_locked(Span far);
+  void note_given_back(Span far);
   void forget_wishes(Span far);
   void unlock_locked(Span far);
   void repin();
@@ -111,7 +118,7 @@ class Shim {
   void keep_wishes_from_children();
 
   // Without.
-  long take(uint64_t bytes, int protection);
+  long take(uint64_t bytes, int protection, Placing placing);
   long lock_as_future(Span far, int protection);
   long movable(Span old, int& protection);
   long move(Span old, Span to, int protection, bool keep_old);
@@ -134,7 +141,8 @@ class Shim {
   // mprotect does not take away: a page is made the window's own again by mapping it afresh. Never
   // reset.
   std::atomic<bool> altered_{false};
-  std::atomic<int> future_lock_{0};  // MCL_* of the last mlockall that had MCL_FUTURE
+  std::atomic<bool> insists_on_hints_{false};  // set under lock_
+  std::atomic<int> future_lock_{0};            // MCL_* of the last mlockall that had MCL_FUTURE
 
   Lock fork_lock_;
   // The child's end of its control socket, while a fork is under way. Guarded by fork_lock_.
@@ -148,6 +156,7 @@ class Shim {
   Ranges advised_;     // RANDOM or SEQUENTIAL; the pager has the pattern
   Ranges childless_;   // MADV_DONTFORK
   Ranges wiped_;       // MADV_WIPEONFORK
+  Span refused_hint_;  // the last mapping, if it was Placing::kRefusedHint and is still there
   Control control_;
   int forks_ = 0;
   bool warned_full_ = false;

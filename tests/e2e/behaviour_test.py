@@ -9,6 +9,8 @@ import unittest
 
 from cluster import BUILD, EndToEnd, MIB, child_of, wait_until
 
+HERE = os.path.dirname(os.path.abspath(__file__))
+
 FORK_WITH_MEMORY_AWAY = """
 import os, sys
 memory = bytearray(b"x" * (32 << 20))
@@ -109,6 +111,20 @@ class Behaviour(EndToEnd):
             "for i in 1 2 3; do echo $i | tr 123 abc; done; x=$(seq 3 | tail -n 1); (exit $x)")
         self.assertEqual((status, output), (3, b"a\nb\nc\n"), log)
 
+    def test_a_module_opened_with_deepbind_has_the_programs_malloc(self):
+        program = os.path.join(BUILD, "tests", "deep_bind")
+        status, output, log = self.run_far([program], options=["--lend", "256M"])
+        self.assertEqual((status, output), (0, b"blocks exchanged\n"), log)
+
+    def test_a_jvm_with_zgc_gets_the_addresses_that_its_heap_needs(self):
+        java = shutil.which("java")
+        if java is None or shutil.which("javac") is None:
+            self.skipTest("no JDK: ./dev setup programs")
+        source = os.path.join(HERE, "programs", "HeapCheck.java")
+        status, output, log = self.run_far([java, "-XX:+UseZGC", "-Xmx256m", source, "40000"],
+                                           local="64M", options=["--lend", "2G"])
+        self.assertEqual((status, output), (0, b"40000 blocks are right\n"), log)
+
     def test_the_program_does_not_outlive_farpage(self):
         self.start_cluster()
         process = self.start_run(["sleep", "600"])
@@ -117,15 +133,56 @@ class Behaviour(EndToEnd):
         process.end()
         wait_until(lambda: not os.path.exists(f"/proc/{program}"), "the program ends")
 
-    def test_a_missing_command_is_named(self):
-        status, _, log = self.run_far(["no-such-program-at-all"])
-        self.assertNotEqual(status, 0)
-        self.assertIn("no-such-program-at-all is not in PATH", log)
+    def assert_refused(self, status, word, command, **more):
+        found, output, log = self.run_far(command, **more)
+        self.assertEqual((found, output), (status, b""), log)
+        self.assertIn(word, log)
+        self.assertEqual(log.count("\n"), 1, log)
+
+    def test_a_missing_program_is_named_with_status_127(self):
+        self.assert_refused(127, "no-such-program-at-all is not in PATH", ["no-such-program-at-all"])
+        self.assert_refused(127, "/no/such/program does not exist", ["/no/such/program"])
+        with open(self.path("script"), "w", encoding="ascii") as file:
+            file.write("#!/no/such/interpreter\n")
+        os.chmod(self.path("script"), 0o755)
+        self.assert_refused(127, "/no/such/interpreter", [self.path("script")])
+
+    def test_a_file_that_cannot_be_executed_is_named_with_status_126(self):
+        for path in ("/etc/passwd", self.folder):
+            self.assert_refused(126, f"{path} is not a file that can be executed", [path])
+
+    def test_a_failure_of_farpage_is_no_status_of_the_program(self):
+        self.assert_refused(1, "token-file /no/such", ["true"], options=["--token-file", "/no/such"])
+        self.assert_refused(2, "--no-such-option", ["true"], options=["--no-such-option"])
+
+    def test_a_script_without_an_interpreter_line_is_run_by_the_shell(self):
+        with open(self.path("script"), "w", encoding="ascii") as file:
+            file.write("echo $1\nexit 7\n")
+        os.chmod(self.path("script"), 0o755)
+        status, output, log = self.run_far([self.path("script"), "word"], options=["--lend", "256M"])
+        self.assertEqual((status, output), (7, b"word\n"), log)
 
     def test_a_statically_linked_program_is_refused(self):
-        status, _, log = self.run_far([os.path.join(BUILD, "tests", "static_program")])
-        self.assertEqual(status, 2, log)
-        self.assertIn("statically linked", log)
+        self.assert_refused(126, "statically linked",
+                            [os.path.join(BUILD, "tests", "static_program")])
+
+    def test_a_program_built_with_a_sanitizer_is_refused(self):
+        for name, program in (("AddressSanitizer", "sanitized_address"),
+                              ("ThreadSanitizer", "sanitized_thread")):
+            self.assert_refused(126, f"it is built with {name}",
+                                [os.path.join(BUILD, "tests", program)])
+        library = self.path("libasan.so.8")  # it is known by its name
+        shutil.copy(os.path.join(BUILD, "tests", "modules", "farpage_test_module.so"), library)
+        self.assert_refused(126, f"LD_PRELOAD names {library}, the runtime of AddressSanitizer",
+                            ["/bin/true"], environment={"LD_PRELOAD": library})
+
+    def test_memory_that_stays_local_is_told_of_at_the_end(self):
+        program = os.path.join(BUILD, "tests", "own_calls")
+        for line, warnings in ((f"{program} own {160 * MIB}", 1), (f"{program} libc {160 * MIB}", 0),
+                               (f"{program} own {16 * MIB}", 0)):
+            with self.subTest(line):
+                status, _, log = self.run_shell(line, local="16M")
+                self.assertEqual((status, log.count("of its memory became far")), (0, warnings), log)
 
     def test_a_setuid_program_is_refused(self):
         program = self.path("setuid-program")
@@ -135,9 +192,7 @@ class Behaviour(EndToEnd):
             os.chmod(program, 0o755 | stat.S_ISUID)
         else:
             program = shutil.which("su")
-        status, _, log = self.run_far([program])
-        self.assertEqual(status, 2, log)
-        self.assertIn("setuid", log)
+        self.assert_refused(126, "setuid", [program])
 
     def test_a_fork_with_memory_away_is_refused_when_asked(self):
         status, output, log = self.run_far([sys.executable, "-c", FORK_WITH_MEMORY_AWAY],

@@ -7,7 +7,7 @@ import sys
 EXPORTED = {"_ZnamSt11align_val_t", "_ZnamSt11align_val_tRKSt9nothrow_t", "_ZnwmSt11align_val_t",
             "_ZnwmSt11align_val_tRKSt9nothrow_t", "__open64_2", "__open_2", "__openat64_2", "__openat_2",
             "aligned_alloc", "close", "close_range", "closefrom",
-            "daemon", "fcntl", "fcntl64", "fork", "forkpty", "io_uring_register_buf_ring",
+            "daemon", "dlmopen", "dlopen", "fcntl", "fcntl64", "fork", "forkpty", "io_uring_register_buf_ring",
             "io_uring_register_buffers", "io_uring_register_buffers_tags",
             "io_uring_register_buffers_update_tag", "madvise", "memalign", "mlock", "mlock2", "mlockall", "mmap",
             "mmap64", "mremap", "munlock", "munlockall", "munmap", "open", "open64", "openat",

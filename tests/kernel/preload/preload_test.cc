@@ -84,6 +84,16 @@ class Preload : public testing::Test {
     return pager_->with_all([](auto& all) { return all.size(); });
   }
 
+  // Runs to the end; each place that the target tells is in the window. How many there were.
+  int expect_far_places() {
+    std::istringstream lines(expect_success().output);
+    int places = 0;
+    for (std::string line; std::getline(lines, line); ++places) {
+      EXPECT_TRUE(session([&](Session& s) { return s.holds(parse_told(line).address); })) << line;
+    }
+    return places;
+  }
+
   size_t session_index_ = 0;
   std::unique_ptr<SmallPager> pager_;
   std::unique_ptr<TargetProcess> target_;
@@ -195,6 +205,16 @@ TEST_F(Preload, FixedMappingsOverFarMemoryReplaceItAndItBecomesFarAgain) {
   go_on();
   expect_success();
   EXPECT_GE(session([](Session& s) { return s.refetches(); }), 1U);
+}
+
+TEST_F(Preload, MemoryIsFarWhereAProgramDoesWithoutItsHint) {
+  start("casual-hints");
+  EXPECT_EQ(expect_far_places(), 3);
+}
+
+TEST_F(Preload, AProgramThatGivesBackWhatIsNotAtItsHintGetsItsHints) {
+  start("needed-hints");
+  EXPECT_EQ(expect_far_places(), 3);
 }
 
 TEST_F(Preload, AFullWindowIsSaidOnceAndTheRestIsLocal) {

@@ -43,6 +43,10 @@ int run_poison(const char*);
 int run_pager_lost(const char*);
 int run_stress(const char* seed);
 
+// target_hints.cc
+int run_casual_hints(const char*);
+int run_needed_hints(const char*);
+
 // target_processes.cc
 int run_exit_status(const char* status);
 int run_fork(const char*);

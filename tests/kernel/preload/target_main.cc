@@ -24,6 +24,8 @@ constexpr Named kScenarios[] = {
     {"remap-refused", run_remap_refused},
     {"lock", run_lock},
     {"fixed", run_fixed},
+    {"casual-hints", run_casual_hints},
+    {"needed-hints", run_needed_hints},
     {"full-window", run_full_window},
     {"drop", run_drop},
     {"poison", run_poison},

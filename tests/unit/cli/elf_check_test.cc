@@ -8,6 +8,7 @@
 #include <sys/xattr.h>
 #include <unistd.h>
 
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 
@@ -36,7 +37,7 @@ class ElfCheck : public testing::Test {
     return path;
   }
   static std::string why_not(const std::string& path) {
-    const Result<std::string> judged = check_program(path);
+    const Result<CheckedProgram> judged = check_program(path);
     return judged ? "" : judged.error().message();
   }
 
@@ -46,15 +47,50 @@ class ElfCheck : public testing::Test {
 };
 
 TEST_F(ElfCheck, ADynamicallyLinkedProgramIsTaken) {
-  EXPECT_EQ(check_program("/bin/true").value(), "/bin/true");
+  EXPECT_EQ(check_program("/bin/true").value().elf, "/bin/true");
 }
 
 TEST_F(ElfCheck, AScriptIsJudgedByItsInterpreter) {
-  EXPECT_EQ(check_program(script("#!/bin/sh")).value(), "/bin/sh");
-  EXPECT_EQ(check_program(script("#! /bin/sh -e")).value(), "/bin/sh");
-  EXPECT_EQ(check_program(script("#!" + script("#!/bin/sh"))).value(), "/bin/sh");
-  EXPECT_TRUE(check_program(script("#!/usr/bin/env sh")).value().ends_with("/sh"));
+  EXPECT_EQ(check_program(script("#!/bin/sh")).value().elf, "/bin/sh");
+  EXPECT_EQ(check_program(script("#! /bin/sh -e")).value().elf, "/bin/sh");
+  EXPECT_EQ(check_program(script("#!" + script("#!/bin/sh"))).value().elf, "/bin/sh");
+  EXPECT_TRUE(check_program(script("#!/usr/bin/env sh")).value().elf.ends_with("/sh"));
   EXPECT_NE(why_not(script("#!/no/such/interpreter")), "");
+}
+
+TEST_F(ElfCheck, ATextWithoutAnInterpreterLineGoesToTheShell) {
+  EXPECT_TRUE(check_program(script("# no interpreter")).value().needs_shell);
+  EXPECT_EQ(check_program(script("# no interpreter")).value().elf, "/bin/sh");
+  EXPECT_FALSE(check_program(script("#!/bin/sh")).value().needs_shell);
+}
+
+TEST_F(ElfCheck, WhatIsMissingIsNotFoundAndWhatCannotBeExecutedIsDenied) {
+  const auto code_of = [](const std::string& command) {
+    return find_program(command).error().code;
+  };
+  EXPECT_EQ(code_of("/no/such/program"), ErrorCode::kNotFound);
+  EXPECT_EQ(code_of("no-such-program-at-all"), ErrorCode::kNotFound);
+  EXPECT_EQ(code_of(""), ErrorCode::kNotFound);
+  EXPECT_EQ(code_of("/etc/passwd"), ErrorCode::kDenied);
+  EXPECT_EQ(code_of("/tmp"), ErrorCode::kDenied);
+  EXPECT_EQ(check_program(script("#!/no/such/interpreter")).error().code, ErrorCode::kNotFound);
+  EXPECT_EQ(find_program("true").value().substr(0, 1), "/");
+}
+
+TEST_F(ElfCheck, AFileInPathThatCannotBeExecutedIsDeniedUnlessAnotherOneCan) {
+  const char* before = std::getenv("PATH");
+  const std::string path = before != nullptr ? before : "";
+  const std::string plain = copy_of_true(0644);
+  const std::string name = plain.substr(plain.rfind('/') + 1);
+  ::setenv("PATH", plain.substr(0, plain.rfind('/')).c_str(), 1);
+  const Result<std::string> found = find_program(name);
+  ::setenv("PATH", (plain.substr(0, plain.rfind('/')) + ":/bin").c_str(), 1);
+  std::filesystem::copy_file(plain, plain.substr(0, plain.rfind('/')) + "/true");
+  const Result<std::string> other = find_program("true");
+  ::setenv("PATH", path.c_str(), 1);
+  ASSERT_FALSE(found);
+  EXPECT_EQ(found.error().code, ErrorCode::kDenied);
+  EXPECT_EQ(other.value(), "/bin/true");
 }
 
 TEST_F(ElfCheck, InterpretersInARowEndSomewhere) {

@@ -1,0 +1,48 @@
+// ElfFile: what a 64-bit ELF file says about its libraries and symbols, read from disk.
+#pragma once
+
+#include <elf.h>
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "base/mapping.h"
+
+namespace farpage::cli {
+
+// Threads: any; nothing changes after open(). The file may be cut off or garbled: what would lie
+// outside of it is empty. Its bytes are those on disk: a program that is written to meanwhile may
+// give any answer.
+class ElfFile {
+ public:
+  // nullopt when the file cannot be read, or is empty.
+  static std::optional<ElfFile> open(const std::string& path);
+
+  struct Symbol {
+    std::string_view name;
+    bool defined_function = false;
+  };
+  // Whether `matches` is true for any symbol, of the dynamic table or, if `all`, of either.
+  enum class Table : bool { kDynamic, kAll };
+  bool any_symbol(Table table, const std::function<bool(const Symbol&)>& matches) const;
+  // The same for the libraries that it names as needed.
+  bool any_library(const std::function<bool(std::string_view)>& matches) const;
+
+ private:
+  explicit ElfFile(Mapping mapping) : mapping_(std::move(mapping)) {}
+
+  template <typename T>
+  std::span<const T> array(uint64_t offset, uint64_t count) const;
+  std::string_view text(const Elf64_Shdr& strings, uint64_t at) const;
+  std::span<const Elf64_Shdr> sections() const;
+  template <typename Entry, typename Each>
+  void for_each(uint32_t section_type, Each each) const;
+
+  Mapping mapping_;
+};
+
+}  // namespace farpage::cli

@@ -1,0 +1,4 @@
+// Built with several sanitizers; it only needs to exist.
+int main() {
+  return 0;
+}
