@@ -1,6 +1,7 @@
 // Strong<Tag, T>: a number or a name that cannot be taken for another one.
 #pragma once
 
+#include <array>
 #include <compare>
 #include <cstdint>
 #include <functional>
@@ -18,10 +19,17 @@ using PageIndex = Strong<struct PageIndexTag, uint64_t>;  // page number inside 
 using SlabIndex = Strong<struct SlabIndexTag, uint32_t>;  // slab number inside a region
 using RemoteAddress =
     Strong<struct RemoteAddressTag, uint64_t>;              // as the memory node registered it
-using RemoteKey = Strong<struct RemoteKeyTag, uint32_t>;    // rkey
 using Generation = Strong<struct GenerationTag, uint32_t>;  // of one slab; rises with each lease
 using NodeId = Strong<struct NodeIdTag, std::string>;
 using RegionId = Strong<struct RegionIdTag, std::string>;
+
+// What a READ or WRITE of lent memory shows. verbs: the card's rkey, and no secret. The other
+// transports: a handle by which the node finds the slab, and 128 random bits that it compares.
+struct RemoteKey {
+  uint32_t value = 0;  // not secret
+  std::array<uint64_t, 2> secret = {};
+  auto operator<=>(const RemoteKey&) const = default;  // NOLINT(modernize-use-nullptr): as above
+};
 
 inline constexpr size_t kPageBytes = 4096;
 inline constexpr unsigned kPageShift = 12;
@@ -32,5 +40,12 @@ template <typename Tag, typename T>
 struct std::hash<farpage::Strong<Tag, T>> {
   size_t operator()(const farpage::Strong<Tag, T>& strong) const noexcept {
     return std::hash<T>{}(strong.value);
+  }
+};
+
+template <>
+struct std::hash<farpage::RemoteKey> {
+  size_t operator()(const farpage::RemoteKey& key) const noexcept {
+    return std::hash<uint32_t>{}(key.value);
   }
 };

@@ -126,16 +126,21 @@ std::string_view to_string(EventKind kind) {
 }
 
 void read_remote_keys(JsonReader& reader, RemoteKeys& keys) {
-  reader.each_entry("rkeys", kMaxTransports, kMaxU32, [&](const std::string& name, uint64_t key) {
+  reader.each_text("rkeys", kMaxTransports, [&](const std::string& name, const std::string& text) {
     const auto kind = rdma::transport_kind_from(name);
     if (!kind) return reader.refuse("rkeys", "holds a transport other than verbs, shm, tcp, loop");
-    keys.emplace(*kind, RemoteKey{static_cast<uint32_t>(key)});
+    const auto key = rdma::remote_key_from(text);
+    if (!key)
+      return reader.refuse("rkeys",
+                           "must hold 40 lower-case hexadecimal digits for each transport");
+    keys.emplace(*kind, *key);
   });
 }
 
 Json json_of_keys(const RemoteKeys& keys) {
   Json json = Json::object();
-  for (const auto& [kind, key] : keys) json[std::string(rdma::to_string(kind))] = key.value;
+  for (const auto& [kind, key] : keys)
+    json[std::string(rdma::to_string(kind))] = rdma::to_text(key);
   return json;
 }
 

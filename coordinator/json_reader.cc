@@ -214,13 +214,36 @@ void JsonReader::each_number(const char* key, size_t max, uint64_t largest,
   }
 }
 
+const Json* JsonReader::find_object(const char* key, size_t max) {
+  const Json* object = find(key);
+  if (object == nullptr) return nullptr;
+  if (!object->is_object()) {
+    refuse(key, "must be an object");
+    return nullptr;
+  }
+  if (object->size() > max) {
+    refuse(key, fmt::format("has {} entries, at most {} are allowed", object->size(), max));
+    return nullptr;
+  }
+  return object;
+}
+
+void JsonReader::each_text(const char* key, size_t max,
+                           const std::function<void(const std::string&, const std::string&)>& use) {
+  const Json* object = find_object(key, max);
+  if (object == nullptr) return;
+  for (const auto& [entry, value] : object->items()) {
+    if (!value.is_string())
+      return refuse(fmt::format("{}.{}", key, quote(entry)), "must be a string");
+    use(entry, value.get_ref<const std::string&>());
+    if (!ok()) return;
+  }
+}
+
 void JsonReader::each_entry(const char* key, size_t max, uint64_t largest,
                             const std::function<void(const std::string&, uint64_t)>& use) {
-  const Json* object = find(key);
+  const Json* object = find_object(key, max);
   if (object == nullptr) return;
-  if (!object->is_object()) return refuse(key, "must be an object");
-  if (object->size() > max)
-    return refuse(key, fmt::format("has {} entries, at most {} are allowed", object->size(), max));
   for (const auto& [entry, value] : object->items()) {
     const uint64_t number = unsigned_of(value, fmt::format("{}.{}", key, quote(entry)), 0, largest);
     if (!ok()) return;

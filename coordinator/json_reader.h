@@ -52,6 +52,10 @@ class JsonReader {
   // An optional object whose values are unsigned integers up to `largest`.
   void each_entry(const char* key, size_t max, uint64_t largest,
                   const std::function<void(const std::string& entry, uint64_t value)>& use);
+  // An optional object whose values are strings.
+  void each_text(
+      const char* key, size_t max,
+      const std::function<void(const std::string& entry, const std::string& value)>& use);
 
   // Says that a field which was read is wrong after all.
   void refuse(std::string_view key, std::string why);
@@ -65,6 +69,7 @@ class JsonReader {
   const nlohmann::json* find(std::string_view key);
   const nlohmann::json* require(std::string_view key);
   const nlohmann::json* require_array(const char* key, size_t max);
+  const nlohmann::json* find_object(const char* key, size_t max);  // null: missing, or refused
   uint64_t unsigned_of(const nlohmann::json& value, std::string_view key, uint64_t min,
                        uint64_t max);
   void refuse_unknown();

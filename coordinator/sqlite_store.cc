@@ -24,7 +24,7 @@ CREATE TABLE regions(id TEXT PRIMARY KEY, name TEXT NOT NULL, replicas INTEGER N
 CREATE TABLE leases(region TEXT NOT NULL, slab INTEGER NOT NULL, replica INTEGER NOT NULL,
   node TEXT NOT NULL, node_slab INTEGER NOT NULL, address INTEGER NOT NULL, bytes INTEGER NOT NULL,
   generation INTEGER NOT NULL, lost INTEGER NOT NULL,
-  rkey_verbs INTEGER, rkey_shm INTEGER, rkey_tcp INTEGER, rkey_loop INTEGER,
+  rkey_verbs TEXT, rkey_shm TEXT, rkey_tcp TEXT, rkey_loop TEXT,
   PRIMARY KEY(region, slab, replica)) WITHOUT ROWID;
 CREATE TABLE revocations(id INTEGER PRIMARY KEY, node TEXT NOT NULL, incarnation INTEGER NOT NULL,
   agent_url TEXT NOT NULL, node_slab INTEGER NOT NULL, generation INTEGER NOT NULL,
@@ -84,7 +84,7 @@ void bind_lease(Statement& insert, const LeaseKey& key, const Lease& lease) {
     if (rkey == lease.rkeys.end())
       insert.bind_null();
     else
-      insert.bind(rkey->second.value);
+      insert.bind(rdma::to_text(rkey->second));
   }
 }
 
@@ -100,7 +100,8 @@ std::pair<LeaseKey, Lease> read_lease(const Statement& row) {
   lease.lost = row.integer(8) != 0;
   int column = 9;
   for (const TransportKind kind : kKeyColumns) {
-    if (!row.is_null(column)) lease.rkeys[kind] = RemoteKey{u32(row, column)};
+    if (!row.is_null(column))
+      if (const auto key = rdma::remote_key_from(row.text(column))) lease.rkeys[kind] = *key;
     ++column;
   }
   return {LeaseKey{RegionId{row.text(0)}, lease.slab, lease.replica}, lease};

@@ -19,6 +19,10 @@ std::optional<TransportKind> transport_kind_from(std::string_view name);
 // Validity is checked by is_gid().
 bool is_gid(std::string_view text);
 
+// A key as 40 lower-case hexadecimal digits: handle (or the card's rkey), then the secret.
+std::string to_text(const RemoteKey& key);
+std::optional<RemoteKey> remote_key_from(std::string_view text);
+
 // One way into a memory node, as the node publishes it. Only the fields of its kind are set.
 struct TransportAddress {
   TransportKind kind = TransportKind::kTcp;

@@ -7,9 +7,19 @@
 
 namespace farpage::rdma {
 
+namespace {
+
+// Two words, no branch between them: the time does not depend on where they differ.
+bool same_secret(const RemoteKey& a, const RemoteKey& b) {
+  return ((a.secret[0] ^ b.secret[0]) | (a.secret[1] ^ b.secret[1])) == 0;
+}
+
+}  // namespace
+
 KeyTable::Use::Use(Use&& other) noexcept
     : table_(other.table_),
       entry_(std::exchange(other.entry_, nullptr)),
+      key_is_unknown_(other.key_is_unknown_),
       bytes_(std::exchange(other.bytes_, {})) {}
 
 KeyTable::Use& KeyTable::Use::operator=(Use&& other) noexcept {
@@ -17,6 +27,7 @@ KeyTable::Use& KeyTable::Use::operator=(Use&& other) noexcept {
     release();
     table_ = other.table_;
     entry_ = std::exchange(other.entry_, nullptr);
+    key_is_unknown_ = other.key_is_unknown_;
     bytes_ = std::exchange(other.bytes_, {});
   }
   return *this;
@@ -65,16 +76,29 @@ Result<RemoteKey> KeyTable::insert(const SlabMemory& slab, Generation generation
   const std::lock_guard lock(mutex_);
   if (entries_.size() >= kMaxKeys)
     return fail(ErrorCode::kExhausted, "too many slabs are lent: take some back first");
-  for (;;) {
-    const RemoteKey key{random_u32()};
-    if (entries_.try_emplace(key, std::move(entry)).second) return key;
-  }
+  RemoteKey key{random_u32(), {random_u64(), random_u64()}};
+  while (entries_.count(key.value) != 0 || withdrawn_.count(key.value) != 0)
+    key.value = random_u32();
+  entry->key = key;
+  entries_.emplace(key.value, std::move(entry));
+  return key;
 }
 
-KeyTable::Entry* KeyTable::find(RemoteKey key, Generation generation) {
-  const auto found = entries_.find(key);
-  if (found == entries_.end() || found->second->generation != generation) return nullptr;
-  return found->second.get();
+KeyTable::Entry* KeyTable::find(const RemoteKey& key, Generation generation, Use& refused) {
+  const auto found = entries_.find(key.value);
+  if (found != entries_.end() && same_secret(found->second->key, key))
+    return found->second->generation == generation ? found->second.get() : nullptr;
+  const auto withdrawn = withdrawn_.find(key.value);
+  refused.key_is_unknown_ = withdrawn == withdrawn_.end() || !same_secret(withdrawn->second, key);
+  return nullptr;
+}
+
+void KeyTable::remember(const RemoteKey& withdrawn) {
+  withdrawn_.emplace(withdrawn.value, withdrawn);
+  withdrawn_order_.push_back(withdrawn.value);
+  if (withdrawn_order_.size() <= kMaxRemembered) return;
+  withdrawn_.erase(withdrawn_order_.front());
+  withdrawn_order_.pop_front();
 }
 
 KeyTable::Use KeyTable::use(Entry* entry, std::span<std::byte> bytes) {
@@ -82,11 +106,12 @@ KeyTable::Use KeyTable::use(Entry* entry, std::span<std::byte> bytes) {
   return Use(this, entry, bytes);
 }
 
-KeyTable::Use KeyTable::acquire(RemoteKey key, Generation generation, RemoteAddress address,
+KeyTable::Use KeyTable::acquire(const RemoteKey& key, Generation generation, RemoteAddress address,
                                 uint64_t bytes) {
   const std::lock_guard lock(mutex_);
-  Entry* entry = find(key, generation);
-  if (entry == nullptr || bytes == 0) return {};
+  Use refused;
+  Entry* entry = find(key, generation, refused);
+  if (entry == nullptr || bytes == 0) return refused;
   const std::span<std::byte> slab = entry->slab.bytes;
   const auto base = reinterpret_cast<uintptr_t>(slab.data());
   if (address.value < base) return {};
@@ -95,17 +120,19 @@ KeyTable::Use KeyTable::acquire(RemoteKey key, Generation generation, RemoteAddr
   return use(entry, slab.subspan(offset, bytes));
 }
 
-KeyTable::Use KeyTable::acquire(RemoteKey key, Generation generation) {
+KeyTable::Use KeyTable::acquire(const RemoteKey& key, Generation generation) {
   const std::lock_guard lock(mutex_);
-  Entry* entry = find(key, generation);
-  if (entry == nullptr) return {};
+  Use refused;
+  Entry* entry = find(key, generation, refused);
+  if (entry == nullptr) return refused;
   return use(entry, entry->slab.bytes);
 }
 
-KeyTable::Withdrawal KeyTable::withdraw(RemoteKey key) {
+KeyTable::Withdrawal KeyTable::withdraw(const RemoteKey& key) {
   const std::lock_guard lock(mutex_);
-  auto node = entries_.extract(key);
+  auto node = entries_.extract(key.value);
   if (node.empty()) return {};
+  remember(node.mapped()->key);
   node.mapped()->withdrawn.store(true, std::memory_order_release);
   return Withdrawal(this, std::move(node.mapped()));
 }

@@ -7,6 +7,7 @@
 
 #include <atomic>
 #include <condition_variable>
+#include <deque>
 #include <memory>
 #include <mutex>
 #include <span>
@@ -19,6 +20,10 @@
 
 namespace farpage::rdma {
 
+// The node finds a slab by the handle in the key, which is not secret, and then compares the 128
+// random bits of the secret in constant time. So neither a wrong answer nor its time says anything
+// about the secret, and who has one key knows nothing about another.
+//
 // Threads: any.
 // Invariants:
 //  1. After withdraw(key) returned, acquire() with that key finds nothing.
@@ -29,6 +34,8 @@ class KeyTable {
 
  public:
   static constexpr size_t kMaxKeys = 1U << 20;
+  // Withdrawn keys that are told from keys that were never valid.
+  static constexpr size_t kMaxRemembered = 1U << 14;
 
   // The right to touch a range of lent memory; holds up the withdrawal of its key. Empty when
   // acquire() refused.
@@ -42,6 +49,9 @@ class KeyTable {
     ~Use() { release(); }
 
     explicit operator bool() const { return entry_ != nullptr; }
+    // acquire() refused because nobody was ever given this key (as far as is remembered): the
+    // caller may be guessing. Not set for a withdrawn key, a wrong generation or wrong bounds.
+    bool key_is_unknown() const { return key_is_unknown_; }
     std::span<std::byte> bytes() const { return bytes_; }
     int memfd() const;
     // The key was withdrawn meanwhile, and somebody may be waiting for this Use.
@@ -54,6 +64,7 @@ class KeyTable {
         : table_(table), entry_(entry), bytes_(bytes) {}
     KeyTable* table_ = nullptr;
     Entry* entry_ = nullptr;
+    bool key_is_unknown_ = false;
     std::span<std::byte> bytes_;
   };
 
@@ -86,30 +97,36 @@ class KeyTable {
 
   // The range [address, address + bytes) of the slab with this key and generation, or an empty Use
   // when key or generation is wrong, bytes is 0, or the range is not wholly inside.
-  Use acquire(RemoteKey key, Generation generation, RemoteAddress address, uint64_t bytes);
+  Use acquire(const RemoteKey& key, Generation generation, RemoteAddress address, uint64_t bytes);
   // The whole slab.
-  Use acquire(RemoteKey key, Generation generation);
+  Use acquire(const RemoteKey& key, Generation generation);
 
   // Empty when the key is unknown. One withdrawal per key.
-  Withdrawal withdraw(RemoteKey key);
+  Withdrawal withdraw(const RemoteKey& key);
 
   size_t size() const;
 
  private:
   struct Entry {
     SlabMemory slab;
+    RemoteKey key;
     Generation generation;
     std::atomic<uint32_t> uses{0};
     std::atomic<bool> withdrawn{false};
   };
 
-  Entry* find(RemoteKey key, Generation generation);  // mutex_ held
-  Use use(Entry* entry, std::span<std::byte> bytes);  // mutex_ held
+  // Both with mutex_ held. find() sets `refused` when there is no such entry.
+  Entry* find(const RemoteKey& key, Generation generation, Use& refused);
+  Use use(Entry* entry, std::span<std::byte> bytes);
+  void remember(const RemoteKey& withdrawn);  // with mutex_ held
   void release(Entry* entry);
   bool wait_unused(Entry& entry, Instant deadline);
 
   mutable std::mutex mutex_;
-  std::unordered_map<RemoteKey, std::unique_ptr<Entry>> entries_;  // guarded by mutex_
+  // Guarded by mutex_.
+  std::unordered_map<uint32_t, std::unique_ptr<Entry>> entries_;  // by handle
+  std::unordered_map<uint32_t, RemoteKey> withdrawn_;             // by handle; the latest ones
+  std::deque<uint32_t> withdrawn_order_;
 
   // Withdrawals that wait for the last Use. A release that makes a count 0 looks here after it, a
   // waiter counts itself before it looks at the count (both sequentially consistent), so one of the

@@ -5,12 +5,19 @@
 #include <cstdint>
 #include <span>
 
+#include "base/clock.h"
 #include "rdma/transport.h"
 
 namespace farpage::rdma {
 
 inline constexpr uint32_t kMaxOperationBytes = 1U << 20;
 inline constexpr uint32_t kMaxOperationsInFlight = 1024;
+// Keys that nobody was ever given, shown on one connection of tcp or shm: then it is closed, and
+// its peer's next connections wait for so long. A withdrawn key does not count. A borrower of the
+// former life of a node shows one for each of its slabs, and is answered by a closed connection
+// where it would be by a refusal: it loses that replica either way.
+inline constexpr uint32_t kMaxUnknownKeys = 16;
+inline constexpr Nanoseconds kGuessPenalty = Seconds(1);
 
 inline ChannelLimits limits_for(const ChannelOptions& options) {
   const uint32_t in_flight =

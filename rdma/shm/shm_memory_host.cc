@@ -12,6 +12,7 @@
 #include "base/check.h"
 #include "base/host.h"
 #include "base/log.h"
+#include "rdma/limits.h"
 #include "rdma/log_limiter.h"
 #include "rdma/shm/seqpacket.h"
 #include "rdma/shm/shm.h"
@@ -79,18 +80,21 @@ class ShmMemoryHost final : public MemoryHost {
   ShmPeers peers_;
   LogLimiter log_limiter_;
   std::vector<std::shared_ptr<ShmPeer>> served_;  // service thread only
+  Instant no_accept_before_{0};                   // service thread only; after a peer that guessed
   std::thread thread_;
 };
 
 void ShmMemoryHost::run() {
   for (;;) {
-    const bool full = served_.size() >= options_.max_peers;
+    const Nanoseconds held = no_accept_before_ - SteadyClock::read();
+    const bool full = served_.size() >= options_.max_peers || held.count() > 0;
     std::vector<pollfd> entries;
     entries.push_back({wake_.get(), POLLIN, 0});
     // Further borrowers wait in the listener's queue until one leaves.
     entries.push_back({full ? -1 : listener_.get(), POLLIN, 0});
     for (const auto& peer : served_) entries.push_back({peer->socket.get(), POLLIN, 0});
-    if (::poll(entries.data(), entries.size(), -1) < 0) {
+    const int timeout_ms = held.count() > 0 ? static_cast<int>(held / Milliseconds(1)) + 1 : -1;
+    if (::poll(entries.data(), entries.size(), timeout_ms) < 0) {
       FARPAGE_CHECK(errno == EINTR || errno == ENOMEM, "poll failed with errno %d", errno);
       continue;
     }
@@ -146,6 +150,11 @@ bool ShmMemoryHost::serve(ShmPeer& peer) {
   if (send_packet(peer.socket.get(), encode(answer.reply), answer.descriptor) !=
       PacketOutcome::kDone) {
     log_closed("it does not read its replies");
+    return false;
+  }
+  if (answer.guesses) {
+    log_closed("it asked for keys that nobody was given");
+    no_accept_before_ = SteadyClock::read() + kGuessPenalty;
     return false;
   }
   return answer.reply.status != ReplyStatus::kVersion;

@@ -16,6 +16,7 @@ struct WireRequest {
     } lease;           // attach
     uint64_t session;  // Hello
   } body;
+  std::array<uint64_t, 2> secret;  // attach: of the key
 };
 static_assert(sizeof(WireRequest) == kRequestBytes);
 
@@ -34,11 +35,12 @@ static_assert(sizeof(WireReply) == kReplyBytes);
 }  // namespace
 
 std::array<std::byte, kRequestBytes> encode(const Request& request) {
-  WireRequest wire{kMagic, request.version, static_cast<uint16_t>(request.kind), {}};
+  WireRequest wire{kMagic, request.version, static_cast<uint16_t>(request.kind), {}, {}};
   if (request.kind == RequestKind::kHello) {
     wire.body.session = request.session;
   } else {
     wire.body.lease = {request.key.value, request.generation.value};
+    wire.secret = request.key.secret;
   }
   std::array<std::byte, kRequestBytes> bytes{};
   std::memcpy(bytes.data(), &wire, sizeof wire);
@@ -56,17 +58,18 @@ std::array<std::byte, kReplyBytes> encode(const Reply& reply) {
 
 std::optional<Request> decode_request(std::span<const std::byte> bytes) {
   WireRequest wire{};
-  if (bytes.size() != sizeof wire) return std::nullopt;
-  std::memcpy(&wire, bytes.data(), sizeof wire);
+  if (bytes.size() != sizeof wire && bytes.size() != kVersion1RequestBytes) return std::nullopt;
+  std::memcpy(&wire, bytes.data(), bytes.size());
   if (wire.magic != kMagic) return std::nullopt;
   const bool hello = wire.kind == static_cast<uint16_t>(RequestKind::kHello);
+  if (bytes.size() != sizeof wire && !(hello && wire.version == 1)) return std::nullopt;
   if (!hello && wire.kind != static_cast<uint16_t>(RequestKind::kAttach)) return std::nullopt;
   if (!hello && wire.version != kProtocolVersion) return std::nullopt;
   Request request{.version = wire.version, .kind = static_cast<RequestKind>(wire.kind)};
   if (hello) {
     request.session = wire.body.session;
   } else {
-    request.key = RemoteKey{wire.body.lease.key};
+    request.key = RemoteKey{wire.body.lease.key, wire.secret};
     request.generation = Generation{wire.body.lease.generation};
   }
   return request;

@@ -14,9 +14,10 @@
 
 namespace farpage::rdma::shm {
 
-inline constexpr uint32_t kMagic = 0x53504146;  // "FAPS" in memory
-inline constexpr uint16_t kProtocolVersion = 1;
-inline constexpr size_t kRequestBytes = 16;
+inline constexpr uint32_t kMagic = 0x53504146;   // "FAPS" in memory
+inline constexpr uint16_t kProtocolVersion = 2;  // 2: keys of 128 bits
+inline constexpr size_t kRequestBytes = 32;
+inline constexpr size_t kVersion1RequestBytes = 16;
 inline constexpr size_t kReplyBytes = 40;
 
 enum class RequestKind : uint16_t {
@@ -52,7 +53,8 @@ struct Reply {
 
 std::array<std::byte, kRequestBytes> encode(const Request& request);
 std::array<std::byte, kReplyBytes> encode(const Reply& reply);
-// Empty when malformed: wrong size, magic or kind. A Hello's version is not judged.
+// Empty when malformed: wrong size, magic or kind. A Hello's version is not judged; one of version
+// 1 is shorter.
 std::optional<Request> decode_request(std::span<const std::byte> bytes);
 std::optional<Reply> decode_reply(std::span<const std::byte> bytes);
 

@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "base/host.h"
+#include "rdma/limits.h"
 
 namespace farpage::rdma::shm {
 namespace {
@@ -87,8 +88,10 @@ ShmPeers::Answer ShmPeers::attach(ShmPeer& peer, const Request& request) {
   Answer answer;
   const std::lock_guard lock(mutex_);
   answer.use = keys_.acquire(request.key, request.generation);
-  const auto lease = leases_.find(request.key);
-  if (!answer.use || lease == leases_.end()) {
+  // Only what the table has compared is looked up.
+  const auto lease = answer.use ? leases_.find(request.key) : leases_.end();
+  if (lease == leases_.end()) {
+    if (answer.use.key_is_unknown()) answer.guesses = ++peer.unknown_keys >= kMaxUnknownKeys;
     answer.use.release();
     answer.reply.status = ReplyStatus::kRemoteAccess;
     return answer;

@@ -22,6 +22,7 @@ struct ShmPeer {
   Fd page_fd;
   Mapping page_mapping;
   bool greeted = false;
+  uint32_t unknown_keys = 0;  // that it asked for
   std::vector<uint32_t> free_slots;
   std::unordered_map<RemoteKey, uint32_t> slots;  // of the slabs it attached
   std::atomic<bool> gone{false};
@@ -43,6 +44,7 @@ class ShmPeers {
     Reply reply;
     int descriptor = -1;
     KeyTable::Use use;
+    bool guesses = false;  // the peer has shown too many keys that nobody was ever given
   };
   Answer answer(ShmPeer& peer, const Request& request);
 

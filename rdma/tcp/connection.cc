@@ -47,6 +47,10 @@ bool Connection::serve() {
 
 bool Connection::serve_requests() {
   while (reply_count_ < kMaxReplies && !close_after_replies_) {
+    if (guesses()) {
+      close_reason_ = "it shows keys that nobody was given";
+      return false;
+    }
     if (write_.active) {
       if (unread_bytes() == 0) break;
       continue_write();
@@ -104,7 +108,7 @@ bool Connection::serve_request() {
 void Connection::serve_read(const Request& request) {
   KeyTable::Use data =
       keys_.acquire(request.key, request.generation, request.address, request.data_bytes);
-  if (!data) {
+  if (is_refused(data)) {
     add(counters_.refused);
     add_reply({WireStatus::kRemoteAccess, request.token, 0}, {});
     return;
@@ -117,8 +121,13 @@ void Connection::serve_read(const Request& request) {
 void Connection::begin_write(const Request& request) {
   write_ = {request, 0, true, false};
   // Refused as a whole or not at all, as far as that is known now.
-  write_.refused =
-      !keys_.acquire(request.key, request.generation, request.address, request.data_bytes);
+  write_.refused = is_refused(
+      keys_.acquire(request.key, request.generation, request.address, request.data_bytes));
+}
+
+bool Connection::is_refused(const KeyTable::Use& use) {
+  if (use.key_is_unknown()) ++unknown_keys_;
+  return !use;
 }
 
 void Connection::continue_write() {

@@ -15,6 +15,7 @@
 #include "base/clock.h"
 #include "base/fd.h"
 #include "rdma/key_table.h"
+#include "rdma/limits.h"
 #include "rdma/session_fences.h"
 #include "rdma/tcp/frame.h"
 
@@ -67,6 +68,8 @@ class Connection {
   void drop_replies();
 
   bool greeted() const { return greeted_; }
+  // It is closed because its peer has shown kMaxUnknownKeys.
+  bool guesses() const { return unknown_keys_ >= kMaxUnknownKeys; }
   // Nothing more is served; the session is told how the connection ended.
   void leave_session(SessionEnd end) { pass_.leave(end); }
   // The batch points into memory whose withdrawal waits for it.
@@ -80,6 +83,8 @@ class Connection {
   void begin_write(const Request& request);
   void continue_write();
   void serve_read(const Request& request);
+  // Counts the keys that nobody was given.
+  bool is_refused(const KeyTable::Use& use);
   void add_reply(const Reply& reply, KeyTable::Use data);
   size_t unread_bytes() const { return received_end_ - received_begin_; }
   const std::byte* unread() const { return receive_buffer_.data() + received_begin_; }
@@ -90,6 +95,7 @@ class Connection {
   DataCounters& counters_;
   SessionFences::Pass pass_;  // after socket_, which whoever takes it away shuts down
   bool greeted_ = false;
+  uint32_t unknown_keys_ = 0;
   bool close_after_replies_ = false;
   std::string close_reason_;
 

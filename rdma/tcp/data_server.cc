@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 #include "base/check.h"
 #include "base/log.h"
@@ -193,8 +194,11 @@ void DataServer::on_accept(int result, bool more) {
   limit_unacknowledged(socket.get());
   peers_.push_back(std::make_unique<Peer>(
       Connection(std::move(socket), shared_.keys, *shared_.fences, shared_.counters)));
-  peers_.back()->opened = SteadyClock::read();
-  arm_receive(*peers_.back());
+  Peer& peer = *peers_.back();
+  peer.opened = SteadyClock::read();
+  peer.address = peer_address(peer.connection.socket());
+  peer.held_until = shared_.held.held_until(peer.address, peer.opened);
+  if (peer.held_until <= peer.opened) arm_receive(peer);
   arm_tick();
 }
 
@@ -215,6 +219,11 @@ void DataServer::on_tick() {
   if (!accept_armed_) arm_accept();
   const Instant now = SteadyClock::read();
   for (const auto& peer : peers_) {
+    if (peer->held_until > now) continue;
+    if (std::exchange(peer->held_until, Instant{0}) > peer->opened) {
+      peer->opened = now;
+      arm_receive(*peer);
+    }
     if (!peer->connection.greeted() && now - peer->opened > options_.hello_timeout)
       close(*peer, "no hello within hello_timeout");
     if (peer->sending && now - peer->send_started > options_.stall_timeout)
@@ -258,6 +267,8 @@ void DataServer::close(Peer& peer, std::string_view reason, SessionEnd end) {
   if (peer.closing) return;
   peer.closing = true;
   peer.connection.leave_session(end);
+  if (peer.connection.guesses())
+    shared_.held.hold(peer.address, SteadyClock::read() + kGuessPenalty);
   some_closing_ = true;
   if (!reason.empty()) {
     if (const auto held = shared_.log_limiter.allow(SteadyClock::read()))

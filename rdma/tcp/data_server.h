@@ -8,6 +8,7 @@
 #include <array>
 #include <atomic>
 #include <memory>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -17,6 +18,7 @@
 #include "rdma/log_limiter.h"
 #include "rdma/session_fences.h"
 #include "rdma/tcp/connection.h"
+#include "rdma/tcp/held_addresses.h"
 #include "rdma/tcp/ring.h"
 #include "rdma/tcp/tcp.h"
 
@@ -29,6 +31,7 @@ struct SharedState {
   DataCounters counters;
   std::atomic<uint32_t> connections{0};
   LogLimiter log_limiter;
+  HeldAddresses held;
 };
 
 // Threads: create, start, stop and disconnect_holders from any; the rest belongs to its own thread.
@@ -57,7 +60,9 @@ class DataServer {
     const Tag receive_tag{Event::kReceive, this};
     const Tag send_tag{Event::kSend, this};
     Connection connection;
+    std::string address;  // of its host
     Instant opened{0};
+    Instant held_until{0};  // nothing is received before; on_tick() ends it
     Instant send_started{0};
     bool receiving = false;
     bool sending = false;

@@ -141,6 +141,8 @@ std::array<std::byte, kRequestBytes> encode(const Request& request) {
                                read ? FrameKind::kRead : FrameKind::kWrite, WireStatus::kOk);
   writer.put(request.key.value);
   writer.put(request.generation.value);
+  writer.put(request.key.secret[0]);
+  writer.put(request.key.secret[1]);
   writer.put(request.token);
   writer.put(request.address.value);
   writer.put(request.data_bytes);
@@ -195,8 +197,9 @@ Decoded<Request> decode_request(std::span<const std::byte, kRequestBytes> bytes)
   if (!is(prefix, WireStatus::kOk)) return tl::unexpected(FrameFault::kUnknownStatus);
   Request request;
   request.kind = read ? OperationKind::kRead : OperationKind::kWrite;
-  request.key = {reader.get<uint32_t>()};
+  request.key.value = reader.get<uint32_t>();
   request.generation = {reader.get<uint32_t>()};
+  request.key.secret = {reader.get<uint64_t>(), reader.get<uint64_t>()};
   request.token = reader.get<uint64_t>();
   request.address = {reader.get<uint64_t>()};
   request.data_bytes = reader.get<uint32_t>();

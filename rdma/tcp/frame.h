@@ -20,11 +20,11 @@
 namespace farpage::rdma::tcp {
 
 inline constexpr uint32_t kMagic = 0x47504146;  // "FAPG" on the wire
-inline constexpr uint8_t kProtocolVersion = 1;
+inline constexpr uint8_t kProtocolVersion = 2;  // 2: keys of 128 bits
 
 inline constexpr size_t kHelloBytes = 28;
 inline constexpr size_t kWelcomeBytes = 20;
-inline constexpr size_t kRequestBytes = 40;  // and the data of a WRITE
+inline constexpr size_t kRequestBytes = 56;  // and the data of a WRITE
 inline constexpr size_t kReplyBytes = 24;    // and the data of a READ
 
 enum class WireStatus : uint16_t {

@@ -9,6 +9,7 @@
 #include <array>
 #include <cerrno>
 #include <memory>
+#include <optional>
 
 namespace farpage::rdma::tcp {
 namespace {
@@ -153,17 +154,36 @@ Status receive_all(int socket, std::span<std::byte> bytes, Instant deadline) {
   return {};
 }
 
-std::string peer_name(int socket) {
+namespace {
+
+struct NumericName {
+  std::string host;
+  std::string port;
+};
+
+std::optional<NumericName> numeric_peer(int socket) {
   sockaddr_storage storage{};
   socklen_t length = sizeof storage;
   auto* address = reinterpret_cast<sockaddr*>(&storage);
-  if (::getpeername(socket, address, &length) != 0) return "unknown";
+  if (::getpeername(socket, address, &length) != 0) return std::nullopt;
   std::array<char, NI_MAXHOST> host{};
   std::array<char, NI_MAXSERV> service{};
   if (::getnameinfo(address, length, host.data(), host.size(), service.data(), service.size(),
                     NI_NUMERICHOST | NI_NUMERICSERV) != 0)
-    return "unknown";
-  return fmt::format("{}:{}", host.data(), service.data());
+    return std::nullopt;
+  return NumericName{host.data(), service.data()};
+}
+
+}  // namespace
+
+std::string peer_name(int socket) {
+  const auto peer = numeric_peer(socket);
+  return peer ? fmt::format("{}:{}", peer->host, peer->port) : "unknown";
+}
+
+std::string peer_address(int socket) {
+  const auto peer = numeric_peer(socket);
+  return peer ? peer->host : std::string();
 }
 
 }  // namespace farpage::rdma::tcp

@@ -36,5 +36,7 @@ Status receive_all(int socket, std::span<std::byte> bytes, Instant deadline);
 
 // "192.0.2.1:4791", for the log.
 std::string peer_name(int socket);
+// The same without the port; empty when the peer is gone.
+std::string peer_address(int socket);
 
 }  // namespace farpage::rdma::tcp

@@ -69,7 +69,7 @@ TEST(ApiJson, RegionAndLeasesGoBothWays) {
   lease.node_slab = 9;
   lease.address = RemoteAddress{~uint64_t{0}};
   lease.bytes = kMinSlabBytes;
-  lease.rkeys = {{rdma::TransportKind::kShm, RemoteKey{~uint32_t{0}}}};
+  lease.rkeys = {{rdma::TransportKind::kShm, RemoteKey{~uint32_t{0}, {~uint64_t{0}, 1}}}};
   lease.generation = Generation{5};
   lease.lost = true;
   region.leases = {lease};

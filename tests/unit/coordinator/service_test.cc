@@ -88,7 +88,7 @@ TEST_F(ServiceTest, RemoteKeysAreInLeaseRepliesAndNowhereElse) {
   ASSERT_TRUE(client_->join(test_node("n1", 4)).has_value());
   const auto region = client_->create_region(test_region(1));
   ASSERT_TRUE(region.has_value());
-  const std::string rkey = std::to_string(FakeAgents::rkey_of(0, 1));
+  const std::string rkey = rdma::to_text(RemoteKey{FakeAgents::rkey_of(0, 1)});
   EXPECT_NE(client_->get("/v1/regions/" + region->id.value)->find(rkey), std::string::npos);
   for (const char* path : {"/v1/regions", "/v1/nodes", "/v1/nodes/n1", "/v1/events", "/v1/cluster",
                            "/metrics", "/v1/nodes/n1/rdma/endpoint"}) {

@@ -40,7 +40,7 @@ Changes some_changes() {
   lease.node_slab = 2;
   lease.address = RemoteAddress{~uint64_t{0} - 4095};
   lease.bytes = kMinSlabBytes;
-  lease.rkeys = {{rdma::TransportKind::kTcp, RemoteKey{~uint32_t{0}}},
+  lease.rkeys = {{rdma::TransportKind::kTcp, RemoteKey{~uint32_t{0}, {5, ~uint64_t{0}}}},
                  {rdma::TransportKind::kVerbs, RemoteKey{0}}};
   lease.generation = Generation{9};
   lease.lost = true;
@@ -71,7 +71,8 @@ void expect_some_changes(Store& store) {
   const Lease& lease = snapshot->leases.begin()->second;
   EXPECT_EQ(lease.address.value, ~uint64_t{0} - 4095);
   EXPECT_EQ(lease.rkeys.size(), 2U);
-  EXPECT_EQ(lease.rkeys.at(rdma::TransportKind::kTcp).value, ~uint32_t{0});
+  EXPECT_EQ(lease.rkeys.at(rdma::TransportKind::kTcp),
+            (RemoteKey{~uint32_t{0}, {5, ~uint64_t{0}}}));
   EXPECT_EQ(lease.node_slab, 2U);
   EXPECT_TRUE(lease.lost);
   ASSERT_EQ(snapshot->revocations.size(), 1U);

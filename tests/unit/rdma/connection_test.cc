@@ -219,5 +219,46 @@ TEST_F(ConnectionTest, OtherVersionIsToldOursAndClosed) {
   EXPECT_EQ(welcome->version, kProtocolVersion);
 }
 
+TEST_F(ConnectionTest, PeerThatGuessesKeysIsClosedAfterAFew) {
+  greet();
+  for (uint32_t i = 1; i < kMaxUnknownKeys; ++i) {
+    Request guess = request(i % 2 == 0 ? OperationKind::kRead : OperationKind::kWrite, 0, 8, i);
+    guess.key.secret[i % 2] ^= uint64_t{1} << i;
+    const std::vector<std::byte> data(8);
+    ASSERT_TRUE(give(encode(guess)));
+    if (guess.kind == OperationKind::kWrite) {
+      ASSERT_TRUE(give(data));
+    }
+    EXPECT_EQ(reply_at(take_replies(), 0).status, WireStatus::kRemoteAccess);
+    EXPECT_FALSE(connection_.guesses());
+  }
+  Request guess = request(OperationKind::kRead, 0, 8, 77);
+  guess.key.value ^= 1;
+  EXPECT_FALSE(give(encode(guess)));
+  EXPECT_TRUE(connection_.guesses());
+  EXPECT_NE(connection_.close_reason().find("keys"), std::string::npos);
+}
+
+TEST_F(ConnectionTest, WithdrawnKeyAndWrongBoundsAreRefusedForEverAndNotTakenForGuesses) {
+  greet();
+  (void)keys_.withdraw(key_);
+  const RemoteKey other = keys_.insert({slab_, -1}, Generation{2}).value();
+  for (uint32_t i = 0; i < 10 * kMaxUnknownKeys; ++i) {
+    ASSERT_TRUE(give(encode(request(OperationKind::kRead, 0, 8, i))));
+    EXPECT_EQ(reply_at(take_replies(), 0).status, WireStatus::kRemoteAccess);
+    Request outside = request(OperationKind::kRead, slab_.size(), 8, i);
+    outside.key = other;
+    outside.generation = Generation{2};
+    ASSERT_TRUE(give(encode(outside)));
+    EXPECT_EQ(reply_at(take_replies(), 0).status, WireStatus::kRemoteAccess);
+  }
+  Request good = request(OperationKind::kRead, 0, 8, 5);
+  good.key = other;
+  good.generation = Generation{2};
+  ASSERT_TRUE(give(encode(good)));
+  EXPECT_EQ(reply_at(take_replies(), 0).status, WireStatus::kOk);
+  EXPECT_FALSE(connection_.guesses());
+}
+
 }  // namespace
 }  // namespace farpage::rdma::tcp

@@ -16,17 +16,24 @@ std::array<std::byte, N> with(std::array<std::byte, N> bytes, size_t at, uint8_t
 }
 
 Request page_read() {
-  return {OperationKind::kRead, 0x1122334455667788, {0x7f0011223344}, {0xdeadbeef}, {42}, 4096};
+  return {OperationKind::kRead,
+          0x1122334455667788,
+          {0x7f0011223344},
+          {0xdeadbeef, {0x0102030405060708, 0x1112131415161718}},
+          {42},
+          4096};
 }
 
 TEST(Frame, RequestIsLaidOutAsDocumented) {
   const auto bytes = encode(page_read());
   const std::array<uint8_t, kRequestBytes> expected = {
-      40,   0,    0,    0,                             // length of the frame
-      0x46, 0x41, 0x50, 0x47,                          // "FAPG"
-      1,    3,    0,    0,                             // version, READ, status
-      0xef, 0xbe, 0xad, 0xde,                          // rkey
-      42,   0,    0,    0,                             // generation
+      56,   0,    0,    0,                          // length of the frame
+      0x46, 0x41, 0x50, 0x47,                       // "FAPG"
+      2,    3,    0,    0,                          // version, READ, status
+      0xef, 0xbe, 0xad, 0xde,                       // handle of the key
+      42,   0,    0,    0,                          // generation
+      8,    7,    6,    5,    4,    3,    2,    1,  // secret of the key
+      0x18, 0x17, 0x16, 0x15, 0x14, 0x13, 0x12, 0x11,
       0x88, 0x77, 0x66, 0x55, 0x44, 0x33, 0x22, 0x11,  // token
       0x44, 0x33, 0x22, 0x11, 0,    0x7f, 0,    0,     // address
       0,    0x10, 0,    0};                            // data bytes
@@ -98,13 +105,14 @@ TEST(Frame, RequestWithAWrongFieldIsRefusedForThatField) {
     uint8_t value;
     FrameFault fault;
   };
-  for (const Case& c : {Case{0, 39, FrameFault::kFrameBytes},
-                        {0, 41, FrameFault::kFrameBytes},
+  for (const Case& c : {Case{0, 55, FrameFault::kFrameBytes},
+                        {0, 57, FrameFault::kFrameBytes},
                         {3, 0x80, FrameFault::kFrameBytes},
                         {4, 0, FrameFault::kWrongMagic},
                         {7, 0xff, FrameFault::kWrongMagic},
                         {8, 0, FrameFault::kWrongVersion},
-                        {8, 2, FrameFault::kWrongVersion},
+                        {8, 1, FrameFault::kWrongVersion},
+                        {8, 3, FrameFault::kWrongVersion},
                         {9, 0, FrameFault::kUnexpectedKind},
                         {9, 1, FrameFault::kUnexpectedKind},
                         {9, 5, FrameFault::kUnexpectedKind},

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <atomic>
 #include <limits>
+#include <mutex>
+#include <random>
 #include <thread>
 #include <vector>
 
@@ -117,14 +119,19 @@ TEST_F(KeyTableTest, MovedUseIsReleasedOnce) {
 // The owner scribbles over the slab as soon as the withdrawal is over; a user that still held it
 // would see that. (Under the thread sanitizer this is a data race as well.)
 TEST_F(KeyTableTest, ConcurrentUsersNeverSeeTheSlabAfterItsWithdrawal) {
-  std::atomic<uint32_t> current{0};  // the key of this round
+  std::mutex key_mutex;
+  RemoteKey current;  // the key of this round; guarded by key_mutex
   std::atomic<bool> stop{false};
   std::atomic<uint64_t> uses{0};
   std::atomic<int> wrong{0};
   const auto user = [&] {
     while (!stop.load(std::memory_order_acquire)) {
-      const uint32_t key = current.load(std::memory_order_acquire);
-      const KeyTable::Use use = table_.acquire({key}, {1}, {base()}, kSlabBytes);
+      RemoteKey key;
+      {
+        const std::lock_guard lock(key_mutex);
+        key = current;
+      }
+      const KeyTable::Use use = table_.acquire(key, {1}, {base()}, kSlabBytes);
       if (!use) {
         std::this_thread::yield();
         continue;
@@ -138,7 +145,10 @@ TEST_F(KeyTableTest, ConcurrentUsersNeverSeeTheSlabAfterItsWithdrawal) {
   for (int round = 0; round < 100; ++round) {
     std::fill(slab_.begin(), slab_.end(), std::byte{1});
     const RemoteKey key = lend();
-    current.store(key.value, std::memory_order_release);
+    {
+      const std::lock_guard lock(key_mutex);
+      current = key;
+    }
     const uint64_t before = uses.load();
     while (uses.load() < before + 2) std::this_thread::yield();
     { const KeyTable::Withdrawal withdrawal = table_.withdraw(key); }
@@ -148,6 +158,42 @@ TEST_F(KeyTableTest, ConcurrentUsersNeverSeeTheSlabAfterItsWithdrawal) {
   for (std::thread& thread : users) thread.join();
   EXPECT_EQ(wrong.load(), 0);
   EXPECT_EQ(table_.size(), 0U);
+}
+
+TEST_F(KeyTableTest, MillionWrongKeysOpenNothing) {
+  const RemoteKey key = lend();
+  std::mt19937_64 random(20261123);
+  for (uint32_t i = 0; i < 1'000'000; ++i) {
+    // The handle is not secret: whoever guesses may know it, and all of the secret but one bit.
+    RemoteKey guess = key;
+    if (i % 4 == 0) guess.value = static_cast<uint32_t>(random());
+    if (i < 128) {
+      guess.secret[i / 64] ^= uint64_t{1} << (i % 64);
+    } else {
+      guess.secret = {random(), i % 2 == 0 ? key.secret[1] : random()};
+    }
+    const KeyTable::Use use = table_.acquire(guess, Generation{1}, RemoteAddress{base()}, 1);
+    ASSERT_FALSE(static_cast<bool>(use)) << i;
+    ASSERT_TRUE(use.key_is_unknown()) << i;
+  }
+  EXPECT_TRUE(allowed(key, base(), 1));
+}
+
+TEST_F(KeyTableTest, WithdrawnKeysAreToldFromUnknownOnesAndNeverLentAgain) {
+  const RemoteKey key = lend();
+  (void)table_.withdraw(key);
+  const KeyTable::Use withdrawn = table_.acquire(key, Generation{1});
+  EXPECT_FALSE(static_cast<bool>(withdrawn));
+  EXPECT_FALSE(withdrawn.key_is_unknown());
+  RemoteKey near = key;
+  near.secret[1] ^= 1;
+  EXPECT_TRUE(table_.acquire(near, Generation{1}).key_is_unknown());
+  const RemoteKey other = lend();
+  EXPECT_NE(other.value, key.value);
+  EXPECT_FALSE(table_.acquire(other, Generation{2}).key_is_unknown()) << "another generation";
+  // Only the latest are remembered.
+  for (size_t i = 0; i < KeyTable::kMaxRemembered; ++i) (void)table_.withdraw(lend());
+  EXPECT_TRUE(table_.acquire(key, Generation{1}).key_is_unknown());
 }
 
 }  // namespace

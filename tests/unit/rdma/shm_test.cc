@@ -1,4 +1,5 @@
 #include "rdma/shm/shm.h"
+#include "rdma/limits.h"
 
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -216,6 +217,31 @@ TEST(ShmPeers, SlotsRunOutAndComeBack) {
   EXPECT_EQ(attach(keys.back()), shm::ReplyStatus::kExhausted);
   EXPECT_TRUE(peers.withdraw(keys[5], Seconds(1)));
   EXPECT_EQ(attach(keys.back()), shm::ReplyStatus::kOk);
+}
+
+TEST(ShmPeers, PeerThatGuessesKeysIsFoundAndOneWithAWithdrawnKeyIsNot) {
+  shm::ShmPeers peers;
+  TestSlab slab(1);
+  const auto peer = peers.add(Fd()).value();
+  const auto attach = [&](const RemoteKey& key) {
+    return peers.answer(*peer, {shm::kProtocolVersion, shm::RequestKind::kAttach, key, {1}});
+  };
+  const RemoteKey withdrawn = peers.expose({slab.memory.bytes(), slab.memfd.get()}, {1}).value();
+  const RemoteKey lent = peers.expose({slab.memory.bytes(), slab.memfd.get()}, {1}).value();
+  EXPECT_TRUE(peers.withdraw(withdrawn, Seconds(1)));
+  for (uint32_t i = 0; i < 10 * kMaxUnknownKeys; ++i) {
+    const auto answer = attach(withdrawn);
+    EXPECT_EQ(answer.reply.status, shm::ReplyStatus::kRemoteAccess);
+    ASSERT_FALSE(answer.guesses);
+  }
+  for (uint32_t i = 1; i <= kMaxUnknownKeys; ++i) {
+    RemoteKey guess = lent;
+    guess.secret[0] ^= i;
+    const auto answer = attach(guess);
+    EXPECT_EQ(answer.reply.status, shm::ReplyStatus::kRemoteAccess);
+    EXPECT_EQ(answer.guesses, i == kMaxUnknownKeys);
+  }
+  EXPECT_EQ(attach(lent).reply.status, shm::ReplyStatus::kOk);
 }
 
 }  // namespace

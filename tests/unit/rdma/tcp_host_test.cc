@@ -222,5 +222,53 @@ TEST_F(TcpHostTest, OptionsThatCannotWorkAreRefusedByName) {
   EXPECT_NE(context_of(options), "accepted") << "the port is taken";
 }
 
+TEST_F(TcpHostTest, BorrowerThatGuessesKeysIsSlowedDownAndDisturbsNobody) {
+  start();
+  const auto channel = connect();  // before: it goes on
+  uint64_t tries = 0;
+  for (int connection = 0; connection < 4; ++connection) {
+    const Instant begin = SteadyClock::read();
+    const Fd guesser = raw();
+    if (connection > 0) {
+      EXPECT_GE(SteadyClock::read() - begin, kGuessPenalty / 2) << "of connection " << connection;
+    }
+    bool hung_up = false;
+    while (!hung_up) {
+      Operation guess = slab_.read(0, borrower_.page(0));
+      guess.key.secret[0] ^= ++tries;
+      const auto frame = encode(Request{OperationKind::kRead, tries, guess.remote, guess.key,
+                                        guess.generation, kPageBytes});
+      const Instant deadline = SteadyClock::read() + Seconds(10);
+      std::array<std::byte, kReplyBytes> reply{};
+      hung_up =
+          !send_all(guesser.get(), frame, deadline) || !receive_all(guesser.get(), reply, deadline);
+      if (!hung_up) {
+        EXPECT_EQ(decode_reply(reply)->status, WireStatus::kRemoteAccess);
+      }
+    }
+    EXPECT_LE(tries, static_cast<uint64_t>(connection + 1) * kMaxUnknownKeys);
+    ASSERT_EQ(run(*channel, slab_.read(3, borrower_.page(0))), CompletionStatus::kOk);
+  }
+  expect_page(*channel, 3, std::byte{4});
+}
+
+TEST_F(TcpHostTest, RefusalsOfAWithdrawnSlabLeaveTheConnectionToTheOthers) {
+  start();
+  TestSlab other(64);
+  other.lend_on(*host_);
+  const auto channel = connect();
+  host_->withdraw(other.key);
+  for (int round = 0; round < 4; ++round) {
+    std::vector<Operation> reads;
+    for (size_t page = 0; page < 32; ++page)
+      reads.push_back(other.read(page, borrower_.page(page), page));
+    ASSERT_EQ(channel->post(reads), reads.size());
+    for (size_t i = 0; i < reads.size(); ++i)
+      EXPECT_EQ(wait_one(*channel).status, CompletionStatus::kRemoteAccess);
+    EXPECT_TRUE(channel->usable());
+    expect_page(*channel, 3, std::byte{4});
+  }
+}
+
 }  // namespace
 }  // namespace farpage::rdma::tcp
