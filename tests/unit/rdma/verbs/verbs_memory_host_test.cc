@@ -71,7 +71,7 @@ TEST_F(VerbsMemoryHostTest, EachLeaseIsARegistrationWithNoMoreThanReadAndWrite) 
   EXPECT_EQ(fake_->state().alive, alive - 1);
 }
 
-TEST_F(VerbsMemoryHostTest, EachBorrowerHasAProtectionDomainAsLongAsItHasSomethingInIt) {
+TEST_F(VerbsMemoryHostTest, EachBorrowerHasAProtectionDomainOfItsOwn) {
   create();
   const int alive = fake_->state().alive;
   const auto session_of = [](uint32_t qpn, SessionGroup borrower) {
@@ -137,7 +137,7 @@ TEST_F(VerbsMemoryHostTest, APeerThatConnectsAnewReplacesItsOldQueuePair) {
   EXPECT_EQ(fake_->state().queue_pairs.size(), 2U);
 }
 
-TEST_F(VerbsMemoryHostTest, NewQueuePairOfASessionIsReadyOnlyWhenTheFormerOneIsDestroyed) {
+TEST_F(VerbsMemoryHostTest, NewQueuePairWaitsForTheEndOfItsSessionsFormerOne) {
   create();
   QueuePairEndpoint pager = pager_endpoint(0x500);
   pager.session = 0xfedcba9876543210;
