@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""The documents: each link leads somewhere, and each test that they name exists."""
+"""The documents: each link leads somewhere, each test that they name exists, and each row of
+docs/guarantees.md names a test."""
 import pathlib
 import re
 import sys
@@ -7,8 +8,10 @@ import sys
 FENCED = re.compile(r"^( *)```.*?^\1```", re.M | re.S)
 HEADING = re.compile(r"^#+\s+(.*)$", re.M)
 LINK = re.compile(r"\]\((?!https?:|mailto:)([^)\s]+)\)")
-# `Suite.Name`, `Suite.*`, `Suite.Some*`
-TEST = re.compile(r"`([A-Z]\w*)\.([\w*]+)`")
+# `Suite.Name`, `Suite.*`, `Suite.Some*`, `Parameters/Suite.*`
+TEST = re.compile(r"`(?:\w+/)?([A-Z]\w*)\.([\w*]+)`")
+# A row of a table, but not its heading and not the line below that.
+ROW = re.compile(r"^\|(?! *(?:-|guarantee \|))(.*)\|$", re.M)
 DEFINED = re.compile(r"\b(?:TYPED_)?TEST(?:_F|_P)?\(\s*(\w+),\s*(\w+)\s*\)")
 # Several processes: EndToEndClass.name for each method test_name (tests/e2e/CMakeLists.txt).
 CLASS_OR_METHOD = re.compile(r"^(?:class (\w+)\(|    def test_(\w+)\()", re.M)
@@ -45,6 +48,12 @@ def unknown_tests(root, path, text, tests):
             yield f"{path.relative_to(root)}: no test {suite}.{name}"
 
 
+def rows_without_test(root, path, text):
+    for row in ROW.findall(text):
+        if not TEST.search(row):
+            yield f"{path.relative_to(root)}: no test in the row '{row.strip()[:60]}'"
+
+
 def main(root):
     root = root.resolve()
     tests = {}
@@ -67,6 +76,10 @@ def main(root):
         text = path.read_text()
         found += broken_links(root, path, text)
         found += unknown_tests(root, path, text, tests)
+        if path == root / "docs/guarantees.md":
+            found += rows_without_test(root, path, text)
+    if not (root / "docs/guarantees.md").exists():
+        found.append("docs/guarantees.md is missing")
     if not documents or not tests:
         found.append(f"{len(documents)} documents and {len(tests)} test suites: is {root} the project?")
     for line in found:
