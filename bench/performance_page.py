@@ -22,7 +22,8 @@ How to read it:
 SECTIONS = [
     ("ladder", "A remote fault and its floors",
      "Random reads of one thread, without eviction. \"SIGBUS\": the touching thread resolves the fault in its own handler "
-     "(the library); else a thread of the pager does."),
+     "(the library); else a thread of the pager does. An overhead is what the fault costs above its floor; it can be "
+     "negative, because a worker that has answered a fault reads again before it sleeps, and the floor's handler does not."),
     ("fault-shm", "Faults with eviction, shared memory",
      "Random touches, half of them writes, in four times the local memory: each fault also evicts a page."),
     ("fault-tcp", "Faults with eviction, TCP on loopback", "The same over TCP."),
@@ -31,8 +32,7 @@ SECTIONS = [
     ("evict-shm", "Eviction alone, shared memory", "Dirty memory, all of it evicted, beside raw WRITEs."),
     ("evict-tcp", "Eviction alone, TCP on loopback", "The same over TCP."),
     ("compare", "Beside kernel swap, one program",
-     "256 MiB, half of them local, random touches of one thread, half of them writes; medians of the rounds. The ratio is "
-     "to the first line."),
+     "256 MiB, half of them local, random touches of one thread, half of them writes; medians of the rounds."),
     ("programs", "Beside kernel swap, real programs",
      "Slowdown against a run with all memory local, with half of the peak local; medians of the rounds."),
     ("connect-tcp", "Connecting", "New channels to a memory node, until their first READ is done."),
@@ -56,7 +56,8 @@ def of_benchmark(report):
     parts = []
     if report.get("figures"):
         figures = report["figures"].items()
-        shown = [(name, value) for name, value in figures if "percent" in name or "share" in name or "ratio" in name]
+        words = ("percent", "share", "ratio", "floor", "overhead")
+        shown = [(name, value) for name, value in figures if any(word in name for word in words)]
         if shown:
             parts.append(table(["figure", "value"], [(f"`{name}`", number(value)) for name, value in shown]))
     if report.get("rows"):
@@ -75,17 +76,26 @@ def of_benchmark(report):
 
 def of_compare(report):
     samples = report["samples"]
-    rows, first = [], None
+    measured, killed = [], []
     for system in dict.fromkeys(sample["system"] for sample in samples):
         mine = [s for s in samples if s["system"] == system and not s.get("killed")]
         if not mine:
-            rows.append((system, "killed, out of memory, in each round", "", "", "", ""))
+            killed.append(system)
             continue
         rate, p50, p99 = (statistics.median(s[field] for s in mine)
                           for field in ("accesses_per_s", "fault_p50_us", "fault_p99_us"))
-        first = first or (rate, p99)
-        rows.append((system, number(rate), f"{rate / first[0]:.2f}", number(p50), number(p99), f"{p99 / first[1]:.2f}"))
-    return table(["system", "accesses/s", "ratio", "fault p50, us", "fault p99, us", "ratio"], rows)
+        measured.append((system, rate, p50, p99))
+    if not measured:
+        return "No system outlived its rounds."
+    first = measured[0]
+    rows = [(system, number(rate), f"{rate / first[1]:.2f}", number(p50), number(p99), f"{p99 / first[3]:.2f}")
+            for system, rate, p50, p99 in measured]
+    floors = [(name, "", "", number(floor["p50_us"]), number(floor["p99_us"]), "")
+              for name, floor in report["floors"].items()]
+    text = table(["system", "accesses/s", "ratio", "fault p50, us", "fault p99, us", "ratio"], rows + floors)
+    if killed:
+        text += f"\n\nKilled in each round, out of memory under its limit: {', '.join(killed)}."
+    return text + f"\n\nRatios are to {first[0]}; the last lines are floors of the same run."
 
 
 def of_programs(report):
@@ -94,7 +104,8 @@ def of_programs(report):
     rows = []
     for program in dict.fromkeys(sample["program"] for sample in samples):
         mine = [sample for sample in samples if sample["program"] == program]
-        for what in mine[0]["rates"]:
+        alive = [sample["rates"] for sample in mine if sample["system"] == "plain" and sample["rates"] is not None]
+        for what in alive[0] if alive else []:
             def median(system):
                 rates = [s["rates"][what] for s in mine if s["system"] == system and s["rates"] is not None]
                 return statistics.median(rates) if rates else None
