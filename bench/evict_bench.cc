@@ -157,7 +157,7 @@ Result<EvictResult> measure_evict(const EvictOptions& options, const pager::Page
     transport = connected_transport(window.stats(), transports);
   }
   if (transport == nullptr)
-    return fail(ErrorCode::kConflict, "no numbers for this run: the pager connected nowhere");
+    return fail(ErrorCode::kConflict, "no numbers for this run: the pager has no connection");
   FARPAGE_TRY(
       raw, measure_raw_rate(
                {.operation = rdma::OperationKind::kWrite, .pin = options.pin, .seed = options.seed},

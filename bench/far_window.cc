@@ -62,7 +62,7 @@ Status FarWindow::push_out(uint64_t first, uint64_t pages) const {
     if (next > before) moved = now;
     if (now - moved > kPushPatience)
       return fail(ErrorCode::kConflict,
-                  fmt::format("page {} of {} does not leave (is the evictor stuck? See the log)",
+                  fmt::format("page {} of {} was not evicted (is the evictor stuck? See the log)",
                               next - first, pages));
     if (asked.count() == 0 || now - std::max(asked, moved) > kAskAgain) {
       pager.evict_soon({PageIndex{next}, static_cast<uint32_t>(end - next)});

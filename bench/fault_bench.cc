@@ -158,10 +158,10 @@ Status push_out(const FarWindow& window, const Content& content, const FaultOpti
     present = window.present_pages(0, pages);
   }
   if (present > 0)
-    return fail(ErrorCode::kConflict,
-                fmt::format("{} of {} pages could not be pushed out (is the evictor stuck? See the "
-                            "log)",
-                            present, pages));
+    return fail(
+        ErrorCode::kConflict,
+        fmt::format("{} of {} pages could not be evicted (is the evictor stuck? See the log)",
+                    present, pages));
   window.discard(pages, ballast);
   return {};
 }
@@ -277,11 +277,10 @@ Status validate(const FaultOptions& options, const pager::PagerOptions& pager) {
                     format_size(options.bytes), pages,
                     pages - std::min(pages, options.threads * (kWarmUpPages + 1))));
   if (touched > room_pages(pager))
-    return invalid(
-        fmt::format("--local: with --no-evict all that is touched must stay: {} for {} "
-                    "iterations",
-                    format_size((touched * 100 / pager.high_water_percent + 1) << kPageShift),
-                    options.iterations));
+    return invalid(fmt::format(
+        "--local: with --no-evict all touched pages must stay resident: {} for {} iterations",
+        format_size((touched * 100 / pager.high_water_percent + 1) << kPageShift),
+        options.iterations));
   return {};
 }
 

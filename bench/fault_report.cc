@@ -35,7 +35,7 @@ double per_second(uint64_t count, Nanoseconds elapsed) {
 }
 
 std::string loop_of(const FaultOptions& options) {
-  if (options.rate_per_s == 0) return "closed: a touch starts when the one before is over";
+  if (options.rate_per_s == 0) return "closed: a touch starts when the previous one ends";
   return fmt::format(
       "open: {} touches/s of each thread; latency from the intended start, late or not",
       options.rate_per_s);
@@ -58,7 +58,7 @@ Report fault_report(const FaultOptions& options, const pager::PagerOptions& page
       {"Faults", in_handler(result) ? "resolved by the touching thread in its SIGBUS handler"
                                     : "resolved by the pager's fault workers"},
       {"Loop", loop_of(options)},
-      {"Eviction", options.evict ? "running (steady state)" : "none while measured"},
+      {"Eviction", options.evict ? "running (steady state)" : "none during the measurement"},
       {"Prefetch",
        pager.prefetch_depth == 0 ? "off" : fmt::format("{} pages", pager.prefetch_depth)},
       {"Content", "checked on every touch"}};

@@ -157,8 +157,8 @@ Result<Report> measure_ladder(
                               options.seed)},
       {"Remote faults", fmt::format("no eviction, {} local", format_size(pager.local_bytes))},
       {"Resolved by",
-       "a thread blocked in poll; spinning: one that looks again and again; SIGBUS: "
-       "the touching thread in its signal handler"},
+       "a thread blocked in poll; spinning: a thread that polls continuously; SIGBUS: the touching "
+       "thread in its signal handler"},
       {"Overhead", "remote fault - (READ + local userfaultfd fault resolved alike), medians"}};
   if (options.loopback)
     report.configuration.emplace_back(

@@ -74,7 +74,7 @@ class Tenant {
       return fail(ErrorCode::kConflict, "a new slab did not hold what was written to it");
     FARPAGE_TRY_VOID(perform(channel, operation_of(rdma::OperationKind::kRead, lease, 1)));
     if (std::ranges::any_of(words_, [](uint64_t word) { return word != 0; }))
-      return fail(ErrorCode::kConflict, "a new slab held something before it was written");
+      return fail(ErrorCode::kConflict, "a new slab was not zero before it was written");
     return {};
   }
 
@@ -148,7 +148,7 @@ Report register_report(const std::vector<RegisterResult>& results) {
   report.benchmark = "register";
   report.configuration = {
       {"Time", "of the request to the coordinator and the node behind it; then one WRITE"},
-      {"Content", "each slab is zeros at first, and holds what is written"}};
+      {"Content", "each slab is zero at first, and returns what was written"}};
   for (const RegisterResult& result : results) {
     const std::string size = format_size(result.slab_bytes);
     report.rows.push_back({"lease, " + size, result.slab_bytes, result.lease_ns});

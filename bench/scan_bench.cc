@@ -147,7 +147,7 @@ Result<ScanResult> measure_scan(const ScanOptions& options, const pager::PagerOp
     transport = connected_transport(window.stats(), transports);
   }
   if (transport == nullptr)
-    return fail(ErrorCode::kConflict, "no numbers for this run: the pager connected nowhere");
+    return fail(ErrorCode::kConflict, "no numbers for this run: the pager has no connection");
   FARPAGE_TRY(
       raw, measure_raw_rate({.pin = options.pin, .seed = options.seed}, pager, *transport, client));
   result.raw = raw;

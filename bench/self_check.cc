@@ -12,8 +12,8 @@ Status check_fault_claim(const FaultClaim& claim) {
   };
   if (claim.measured_faults == 0)
     return refuse(
-        "no page that was touched had been away; --size must be larger than --local, and "
-        "--iterations large enough");
+        "no touched page was remote; --size must be larger than --local, and --iterations large "
+        "enough");
   const uint64_t fetched = claim.reads + claim.prefetched_pages;
   if (fetched == 0) return refuse("the pager fetched no page, so nothing came from a memory node");
   if (claim.read_bytes != claim.reads * kPageBytes)
@@ -58,7 +58,7 @@ Status check_transfer_claim(const TransferClaim& claim) {
   if (claim.measured_operations == 0 || claim.completed_ok == 0)
     return refuse("no operation completed");
   if (claim.completed_ok != claim.measured_operations)
-    return refuse(fmt::format("{} operations were measured, {} completed well",
+    return refuse(fmt::format("{} operations were measured, {} succeeded",
                               claim.measured_operations, claim.completed_ok));
   if (claim.completed_bytes != claim.completed_ok * claim.operation_bytes)
     return refuse(fmt::format("{} operations of {} bytes moved {} bytes", claim.completed_ok,

@@ -5,7 +5,7 @@ namespace farpage::cli {
 
 void add_bench(CLI::App& root, Invocation& invocation) {
   CLI::App& group =
-      add_group(root, "bench", "Measure faults, the wire, what comes and goes, and the coordinator",
+      add_group(root, "bench", "Measure faults, transports, eviction and the coordinator",
                 {"farpage bench ladder", "farpage bench fault --transport tcp",
                  "farpage bench fault --help", "farpage bench scan",
                  "farpage bench evict --local 256M", "farpage bench connect --transport tcp",

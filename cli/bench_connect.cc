@@ -39,10 +39,10 @@ Result<int> run(const ConnectSettings& settings) {
 void add_bench_connect(CLI::App& group, Invocation& invocation) {
   const auto settings = std::make_shared<ConnectSettings>();
   Subcommand subcommand(
-      group, "connect", "Time new channels to a memory node, until their first READ is done",
+      group, "connect", "Time new channels to a memory node, until their first READ completes",
       {"farpage bench connect", "farpage bench connect --transport tcp -D 10",
        "farpage bench connect --coordinator http://10.0.0.1:7070 --transport verbs -d rxe0"});
-  add_options(subcommand, settings->amount, "Channels to make");
+  add_options(subcommand, settings->amount, "Channels to create");
   add_options(subcommand, settings->bench);
   subcommand.on_run(invocation, [settings] { return run(*settings); });
 }

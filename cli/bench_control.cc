@@ -36,12 +36,12 @@ Result<int> run(const ControlSettings& settings) {
 void add_bench_control(CLI::App& group, Invocation& invocation) {
   const auto settings = std::make_shared<ControlSettings>();
   Subcommand subcommand(group, "control",
-                        "Requests that a coordinator answers: how many, and how fast, by kind",
+                        "Measure rate and latency of requests to a coordinator, by kind",
                         {"farpage bench control", "farpage bench control --threads 16 -D 10",
                          "farpage bench control --coordinator http://10.0.0.1:7070 --output json"});
-  add_options(subcommand, settings->amount, "Requests to make");
+  add_options(subcommand, settings->amount, "Requests to send");
   subcommand.number("--threads", settings->threads, 1, bench::kMaxThreads,
-                    "Threads that ask at the same time");
+                    "Threads that send requests at the same time");
   add_options(subcommand, settings->bench);
   subcommand.on_run(invocation, [settings] { return run(*settings); });
 }

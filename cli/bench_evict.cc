@@ -43,7 +43,7 @@ void add_bench_evict(CLI::App& group, Invocation& invocation) {
        "farpage bench evict -s 16M -n 100 --replicas 2 --output json"});
   add_options(subcommand, settings->amount, "Rounds to measure");
   subcommand.size("-s,--size", settings->size_bytes,
-                  "Dirty memory of each round; 0: all that --local and --low-water have room for");
+                  "Memory to dirty in each round; 0: as much as --local and --low-water permit");
   add_options(subcommand, settings->bench);
   subcommand.on_run(invocation, [settings] { return run(*settings); });
 }

@@ -66,20 +66,20 @@ void add_bench_fault(CLI::App& group, Invocation& invocation) {
   add_options(subcommand, settings->amount, "Touches to measure");
   subcommand.size("-s,--size", settings->size_bytes, "Far memory to touch")
       .number("--rate", settings->rate, 0, bench::kMaxRatePerSecond,
-              "Touches of each thread in a second, each with a time of its own from which its "
-              "latency counts (an open loop); 0: each when the one before is over")
+              "Touches per second of each thread (an open loop; latency counts from the intended "
+              "start of a touch); 0: each touch starts when the previous one ends")
       .choice("--pattern", settings->pattern, {"random", "sequential", "strided", "zipf"},
               "Order of the touches")
-      .choice("--access", settings->access, {"read", "write", "mixed"}, "What a touch is")
+      .choice("--access", settings->access, {"read", "write", "mixed"}, "Kind of access")
       .choice("--faults", settings->faults, {"worker", "handler"},
-              "Who resolves them: threads of the pager, or the touching thread in its SIGBUS "
-              "handler, as a region of libfarpage may ask for")
+              "Who resolves the faults: threads of the pager, or the touching thread in its SIGBUS "
+              "handler (an option of libfarpage)")
       .number("--threads", settings->threads, 1, bench::kMaxThreads,
               "Touching threads, each with its own share of the memory")
       .flag("--no-evict", settings->no_evict,
-            "Push everything out first, then touch each page once with room for all")
+            "Evict all pages first, then touch each page once with room for all")
       .text("--record", settings->record,
-            "Also write which pages were touched to this file, for farpage bench replay");
+            "Also record the touched pages in this file, for farpage bench replay");
   add_options(subcommand, settings->bench);
   subcommand.on_run(invocation, [settings] { return run(*settings); });
 }

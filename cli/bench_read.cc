@@ -51,7 +51,7 @@ void add_bench_read(CLI::App& group, Invocation& invocation) {
        "farpage bench read --operation write --bytes 64K --output json"});
   add_options(subcommand, settings->amount, "Operations to measure");
   subcommand.choice("--operation", settings->operation, {"read", "write"}, "What to time")
-      .size("-s,--bytes", settings->bytes, "Of one operation: a power of two")
+      .size("-s,--bytes", settings->bytes, "Size of one operation, a power of two")
       .number("--depth", settings->depth, 1, bench::kMaxDepth, "Operations in flight");
   add_options(subcommand, settings->bench);
   subcommand.on_run(invocation, [settings] { return run(*settings); });

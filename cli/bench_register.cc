@@ -88,7 +88,7 @@ Result<int> run(const RegisterSettings& settings) {
 void add_bench_register(CLI::App& group, Invocation& invocation) {
   const auto settings = std::make_shared<RegisterSettings>();
   Subcommand subcommand(
-      group, "register", "Time leases: a slab until it is usable, and giving it back",
+      group, "register", "Time leases of slabs until they are usable, and their return",
       {"farpage bench register", "farpage bench register -s 2M,1G -n 20",
        "farpage bench register --coordinator http://10.0.0.1:7070 --slab 64M --output json"});
   add_options(subcommand, settings->amount, "Leases of each size");

@@ -73,7 +73,7 @@ void add_bench_replay(CLI::App& group, Invocation& invocation) {
   subcommand.files(settings->files, "Traces that farpage bench fault --record has written")
       .number("--local", settings->local_percent, 1, 100,
               "Percent of a trace's pages that may be resident")
-      .choice("--output", settings->output, {"text", "json"}, "How to print it",
+      .choice("--output", settings->output, {"text", "json"}, "Output format",
               Subcommand::Scope::kShared);
   subcommand.on_run(invocation, [settings] { return run(*settings); });
 }

@@ -35,8 +35,7 @@ Result<int> run(const ScanSettings& settings) {
 void add_bench_scan(CLI::App& group, Invocation& invocation) {
   const auto settings = std::make_shared<ScanSettings>();
   Subcommand subcommand(
-      group, "scan",
-      "Walk once through memory that is away: MB/s, beside READs of the same transport",
+      group, "scan", "Walk once through remote memory: MB/s, beside READs of the same transport",
       {"farpage bench scan", "farpage bench scan -s 1G --threads 2 --transport tcp",
        "farpage bench scan --prefetch 0 --output json"});
   subcommand.size("-s,--size", settings->size_bytes, "Far memory to walk through")

@@ -21,23 +21,22 @@ void add_options(Subcommand& subcommand, BenchSettings& settings) {
             Subcommand::Scope::kShared)
       .flag("--pin", settings.pin, "Pin each touching thread to a CPU of its own")
       .number("--seed", settings.seed, 0, std::numeric_limits<int64_t>::max(),
-              "Of the order of touches and of the content")
-      .choice("--output", settings.output, {"text", "json"}, "How to print it",
+              "Seed of the access order and of the content")
+      .choice("--output", settings.output, {"text", "json"}, "Output format",
               Subcommand::Scope::kShared)
       .text("--html", settings.html, "Also write a page with the latencies plotted to this file")
       .text("--hgrm", settings.hgrm,
             "Also write percentiles to this folder, for HdrHistogram's plotter")
-      .flag(
-          "-F,--cpu-freq", settings.cpu_freq,
-          "Taken as perftest's flag of that name, and changes nothing: no benchmark here looks at "
-          "the CPU's frequency, or fails because of it");
+      .flag("-F,--cpu-freq", settings.cpu_freq,
+            "Accepted as in perftest, without effect: no benchmark here looks at the CPU's "
+            "frequency");
   add_options(subcommand, settings.pager, ShortFlags::kPerftest);
 }
 
 void add_options(Subcommand& subcommand, AmountSettings& settings, const std::string& what) {
   constexpr int64_t kMaxIterations = int64_t{1} << 40;
   subcommand.number("-n,--iterations", settings.iterations, 1, kMaxIterations, what)
-      .duration("-D,--duration", settings.duration, "Measure for so long instead, up to 24h")
+      .duration("-D,--duration", settings.duration, "Measure for this time instead, up to 24h")
       .excludes("--iterations");
 }
 

@@ -48,7 +48,7 @@ Result<int> serve(const CoordinatorSettings& settings) {
 void add_coordinator(CLI::App& root, Invocation& invocation) {
   const auto settings = std::make_shared<CoordinatorSettings>();
   Subcommand subcommand(
-      root, "coordinator", "Serve the REST API: who lends, who borrows, who is alive",
+      root, "coordinator", "Run the coordinator, which assigns the memory of nodes to programs",
       {"farpage coordinator", "farpage coordinator --store sqlite:/var/lib/farpage/coordinator.db",
        "farpage coordinator --listen 0.0.0.0:7070 --token-file /etc/farpage/token"});
   add_options(subcommand, *settings);

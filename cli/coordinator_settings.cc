@@ -13,18 +13,19 @@ void add_options(Subcommand& subcommand, CoordinatorSettings& settings) {
       .text("--store", settings.store,
             "What survives a restart: memory (nothing) or sqlite:PATH (nodes, regions, leases)")
       .text("--token-file", settings.token_file,
-            "File with the bearer token that callers must bring, and that nodes are called with",
+            "File with the bearer token that callers must send, and that the coordinator sends to "
+            "nodes",
             Subcommand::Scope::kShared)
       .flag("--insecure", settings.insecure, "Listen beyond loopback without a token")
       .duration("--node-ttl", settings.node_time_to_live,
                 "Silence after which a node counts as lost; its leases go on")
       .duration("--region-ttl", settings.region_time_to_live,
-                "Silence after which the slabs of a region are taken back")
+                "Silence of a pager after which the slabs of its region are taken back")
       .number("--request-threads", settings.request_threads, 1, 1024, "Threads for requests")
       .number("--max-long-polls", settings.max_long_polls, 1, 1023,
-              "Calls of /v1/events that may wait at once")
-      .choice("--output", settings.output, {"text", "json"}, "Form of the line printed when ready",
-              Subcommand::Scope::kShared);
+              "Calls of /v1/events that may wait at the same time")
+      .choice("--output", settings.output, {"text", "json"},
+              "Format of the line printed when ready", Subcommand::Scope::kShared);
 }
 
 Result<coordinator::ServiceOptions> service_options(const CoordinatorSettings& settings,

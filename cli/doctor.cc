@@ -45,9 +45,9 @@ Result<int> examine(const DoctorSettings& settings) {
 void add_doctor(CLI::App& root, Invocation& invocation) {
   const auto settings = std::make_shared<DoctorSettings>();
   Subcommand(root, "doctor",
-             "Say whether this host can run farpage, and how to fix what is missing",
+             "Check whether this host can run farpage, and how to fix what is missing",
              {"farpage doctor", "farpage doctor --output json"})
-      .choice("--output", settings->output, {"text", "json"}, "How to print it",
+      .choice("--output", settings->output, {"text", "json"}, "Output format",
               Subcommand::Scope::kShared)
       .on_run(invocation, [settings] { return examine(*settings); });
 }

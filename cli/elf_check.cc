@@ -41,9 +41,10 @@ Status check_privileges(const std::string& path, int fd) {
   const bool has_capabilities =
       ::geteuid() != 0 && ::fgetxattr(fd, "security.capability", nullptr, 0) > 0;
   if (changes_user || changes_group || has_capabilities)
-    return refused(path,
-                   "it changes its privileges when it starts (setuid, setgid or capabilities), and "
-                   "then the loader ignores LD_PRELOAD; run it as the user it becomes");
+    return refused(
+        path,
+        "it changes its privileges when it starts (setuid, setgid or capabilities), so the dynamic "
+        "linker ignores LD_PRELOAD; run farpage as the user that it changes to");
   return {};
 }
 

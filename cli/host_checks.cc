@@ -60,7 +60,7 @@ Check check_kernel_version(const std::string& release) {
   if (major < 5 || (major == 5 && minor < 14))
     return {"kernel", Verdict::kMissing, release + ": too old", "run Linux 6.1 or newer"};
   if (major == 5)
-    return {"kernel", Verdict::kOptional, release + ": may work, is not tested",
+    return {"kernel", Verdict::kOptional, release + ": may work, but is not tested",
             "run Linux 6.1 or newer"};
   return {"kernel", Verdict::kOk, release, ""};
 }
@@ -75,7 +75,7 @@ std::vector<Check> check_userfaultfd(const uffd::KernelReport& kernel) {
     checks.push_back(
         {"userfaultfd", Verdict::kMissing,
          kernel.reason +
-             (kernel.user_mode_works ? ": only without faults inside system calls" : ""),
+             (kernel.user_mode_works ? ": works only for faults outside system calls" : ""),
          "run as root, or give the user access to /dev/userfaultfd (Linux 6.1), or setcap "
          "cap_sys_ptrace+ep on the farpage binary; in a container: --cap-add SYS_PTRACE and a "
          "seccomp profile that allows userfaultfd"});
@@ -83,8 +83,9 @@ std::vector<Check> check_userfaultfd(const uffd::KernelReport& kernel) {
     const Verdict verdict = feature.present    ? Verdict::kOk
                             : feature.required ? Verdict::kMissing
                                                : Verdict::kOptional;
-    checks.push_back({"userfaultfd " + feature.name, verdict, feature.purpose,
-                      feature.present ? "" : "run the kernel version given, or a newer one"});
+    checks.push_back(
+        {"userfaultfd " + feature.name, verdict, feature.purpose,
+         feature.present ? "" : "run the kernel version in parentheses, or a newer one"});
   }
   return checks;
 }
@@ -92,7 +93,7 @@ std::vector<Check> check_userfaultfd(const uffd::KernelReport& kernel) {
 Check check_io_uring() {
   io_uring_params params{};
   const Fd ring(static_cast<int>(::syscall(SYS_io_uring_setup, 2, &params)));
-  if (ring.valid()) return {"io_uring", Verdict::kOk, "rings can be made", ""};
+  if (ring.valid()) return {"io_uring", Verdict::kOk, "rings can be created", ""};
   const std::string reason = ::strerrordesc_np(errno);
   return {
       "io_uring", Verdict::kOptional, reason + ": this host cannot lend over TCP",
@@ -180,15 +181,15 @@ Check check_port(const rdma::DeviceReport& port) {
                   port.state, port.link_layer, port.active_mtu_bytes, port.max_rd_atomic, gids);
   if (port.unusable_because.empty()) return {"RDMA device", Verdict::kOk, detail, ""};
   return {"RDMA device", Verdict::kOptional, detail + ": " + port.unusable_because,
-          "see docs/rdma-setup.md; without it TCP carries the pages"};
+          "see docs/rdma-setup.md; without RDMA farpage uses TCP"};
 }
 
 }  // namespace
 
 std::vector<Check> check_rdma_devices() {
   const char* cure =
-      "see docs/rdma-setup.md (SoftRoCE: rdma link add rxe0 type rxe netdev eth0); without it TCP "
-      "carries the pages";
+      "see docs/rdma-setup.md (SoftRoCE: rdma link add rxe0 type rxe netdev eth0); without RDMA "
+      "farpage uses TCP";
   const Result<std::vector<rdma::DeviceReport>> ports = rdma::list_devices();
   if (!ports) return {{"RDMA device", Verdict::kOptional, ports.error().message(), cure}};
   if (ports->empty()) return {{"RDMA device", Verdict::kOptional, "none", cure}};

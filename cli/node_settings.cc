@@ -28,14 +28,13 @@ void add_options(Subcommand& subcommand, NodeSettings& settings) {
             Subcommand::Scope::kShared)
       .required()
       .text("--token-file", settings.token_file,
-            "File with the bearer token, for the coordinator and for the agent's own callers",
+            "File with the bearer token, for the coordinator and for callers of the agent",
             Subcommand::Scope::kShared)
-      .size("--lend", settings.lend_bytes, "How much memory to lend; taken at once")
+      .size("--lend", settings.lend_bytes, "Memory to lend; allocated at the start")
       .size("--slab", settings.slab_bytes, "Unit of lending, a power of two from 2M to 1G")
-      .text(
-          "--name", settings.name,
-          "Name of this node in the cluster (default: the host's name, or the host's name with -2, "
-          "-3 and so on where nodes of this host have the former ones)")
+      .text("--name", settings.name,
+            "Name of this node in the cluster (default: the host's name; further nodes of this "
+            "host append -2, -3 and so on)")
       .text("--listen-agent", settings.listen_agent, "Where the coordinator reaches this node")
       .text("--advertise", settings.advertise,
             "Name or address that others use for this host, when it listens on 0.0.0.0")
@@ -50,19 +49,20 @@ void add_options(Subcommand& subcommand, NodeSettings& settings) {
       .number("--gid-index", settings.gid_index, -1, 255, "GID; -1: RoCE v2, IPv4 first")
       .number("--mtu", settings.mtu_bytes, 0, 4096, "Upper limit of the path MTU; 0: the port's")
       .number("--max-rd-atomic", settings.max_rd_atomic, 0, 255,
-              "READs answered at once for one borrower; 0: the device's limit")
+              "READs in flight for one borrower; 0: the device's limit")
       .flag("--hugepages", settings.hugepages, "Lend 2 MiB pages of the host's pool")
       .flag("--lazy", settings.lazy,
-            "Take each page when it is first written, not all at the start")
-      .number("--numa-node", settings.numa_node, -1, 1023, "Take the memory from there; -1: any")
-      .duration("--heartbeat", settings.heartbeat_interval, "How often the coordinator hears of us")
+            "Allocate each page when it is first written, not all pages at the start")
+      .number("--numa-node", settings.numa_node, -1, 1023, "NUMA node of the memory; -1: any")
+      .duration("--heartbeat", settings.heartbeat_interval,
+                "Interval of the heartbeats to the coordinator")
       .duration("--leave-timeout", settings.leave_timeout,
-                "How long SIGTERM waits for borrowers to give their slabs back")
+                "How long SIGTERM waits for borrowers to return their slabs")
       .duration("--session-grace", settings.session_grace,
                 "How long a borrower that stopped answering keeps its slabs: its machine may be "
                 "suspended or cut off")
-      .choice("--output", settings.output, {"text", "json"}, "Form of the line printed when joined",
-              Subcommand::Scope::kShared);
+      .choice("--output", settings.output, {"text", "json"},
+              "Format of the line printed when joined", Subcommand::Scope::kShared);
 }
 
 Status check(const NodeSettings& settings) {

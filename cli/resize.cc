@@ -25,10 +25,10 @@ Result<int> resize(const ResizeSettings& settings) {
   if (!processes) return fail_with("no budget was changed", processes.error());
   for (const uffd::handover::ResizedProcess& process : *processes)
     fmt::print("{} ({}): {} -> {}\n", process.program,
-               process.pid != 0 ? fmt::format("pid {}", process.pid) : "a child just made",
+               process.pid != 0 ? fmt::format("pid {}", process.pid) : "a new child",
                format_size(process.before_bytes), format_size(process.after_bytes));
   if (processes->empty())
-    fmt::print("no process has far memory yet: they will start with {}\n",
+    fmt::print("no process has far memory yet: new processes will start with {}\n",
                format_size(settings.local_bytes));
   return kExitOk;
 }
@@ -37,14 +37,15 @@ Result<int> resize(const ResizeSettings& settings) {
 
 void add_resize(CLI::App& root, Invocation& invocation) {
   const auto settings = std::make_shared<ResizeSettings>();
-  Subcommand(root, "resize", "Change how much memory stays here of programs that run",
+  Subcommand(root, "resize", "Change the local-memory budget of running programs",
              {"farpage resize 4711 --local 128M", "farpage resize $(pgrep -o redis) --local 2G",
-              "It holds for every process of that farpage run, each with a budget of its own, and "
-              "for those",
-              "that it will start. What is too much leaves at once, without waiting for a touch."})
+              "The new budget applies to each process of that farpage run, and to processes that "
+              "start later.",
+              "Excess pages are evicted at once, without waiting for a touch."})
       .positional("PID", settings->pid, 1, std::numeric_limits<int32_t>::max(),
-                  "Process id of farpage run, or of a program below it")
-      .size("--local", settings->local_bytes, "Far memory that may be resident here at once")
+                  "Process id of farpage run, or of a program that it started")
+      .size("--local", settings->local_bytes,
+            "Far memory that may be resident on this host, per process")
       .required()
       .on_run(invocation, [settings] { return resize(*settings); });
 }

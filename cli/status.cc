@@ -57,7 +57,7 @@ void add_status(CLI::App& root, Invocation& invocation) {
       .required()
       .text("--token-file", settings->token_file, "File with the bearer token",
             Subcommand::Scope::kShared)
-      .choice("--output", settings->output, {"text", "json"}, "How to print it",
+      .choice("--output", settings->output, {"text", "json"}, "Output format",
               Subcommand::Scope::kShared)
       .on_run(invocation, [settings] { return print_status(*settings); });
 }

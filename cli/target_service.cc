@@ -186,8 +186,8 @@ void TargetService::serve(Session& session, uffd::HandedOver target) {
   options.name = target.program + "-" + std::to_string(target.pid);
   if (options.fork == pager::ForkMode::kShare && !uffd::tells_of_forks(target)) {
     log::warn(
-        "run: no_fork_events pid={} program={}: it has given its privileges up; it cannot fork "
-        "while memory of it is away",
+        "run: no_fork_events pid={} program={}: it has dropped its privileges and cannot fork "
+        "while pages of it are remote",
         target.pid, target.program);
     options.fork = pager::ForkMode::kRefuse;
   }

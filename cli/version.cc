@@ -32,7 +32,7 @@ void add_version(CLI::App& root, Invocation& invocation) {
   const auto settings = std::make_shared<VersionSettings>();
   Subcommand(root, "version", "Print version, commit, build type and transports",
              {"farpage version", "farpage version --output json"})
-      .choice("--output", settings->output, {"text", "json"}, "How to print it",
+      .choice("--output", settings->output, {"text", "json"}, "Output format",
               Subcommand::Scope::kShared)
       .on_run(invocation, [settings] { return print_version(*settings); });
 }

@@ -42,7 +42,7 @@ class HttpAgentClient final : public AgentClient {
   static Result<T> understood(const std::string& agent_url, Result<T> reply) {
     if (reply) return reply;
     return fail(ErrorCode::kIo,
-                fmt::format("{} answered nonsense: {}", agent_url, reply.error().message()));
+                fmt::format("{} sent an invalid answer: {}", agent_url, reply.error().message()));
   }
 
   Result<std::string> post(const std::string& agent_url, const std::string& path,

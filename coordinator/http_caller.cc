@@ -23,7 +23,8 @@ Error transport_error(const HttpUrl& server, httplib::Error error) {
     case httplib::Error::Canceled:
       return Error{ErrorCode::kIo, who + " sent an answer that is too long", 0};
     default:
-      return Error{ErrorCode::kTimedOut, who + " broke off, or did not answer in time", 0};
+      return Error{ErrorCode::kTimedOut, who + " closed the connection, or did not answer in time",
+                   0};
   }
 }
 

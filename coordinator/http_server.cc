@@ -58,11 +58,13 @@ std::optional<int64_t> content_length(const httplib::Request& request) {
 std::optional<HttpReply> refuse_framing(const httplib::Request& request) {
   if (request.has_header("Transfer-Encoding"))
     return refuse(501, ErrorCode::kUnsupported,
-                  "Transfer-Encoding is not served: send the body with Content-Length");
+                  "Transfer-Encoding is not supported: send the body with Content-Length");
   if (request.has_header("Content-Encoding"))
-    return refuse(415, ErrorCode::kUnsupported, "Content-Encoding is not served: send plain JSON");
+    return refuse(415, ErrorCode::kUnsupported,
+                  "Content-Encoding is not supported: send plain JSON");
   if (request.has_header("Range"))
-    return refuse(416, ErrorCode::kUnsupported, "Range is not served: ask for the whole");
+    return refuse(416, ErrorCode::kUnsupported,
+                  "Range is not supported: request the whole resource");
   const std::optional<int64_t> length = content_length(request);
   if (length && *length < 0)
     return refuse(400, ErrorCode::kInvalid, "Content-Length must be one non-negative integer");
@@ -152,7 +154,7 @@ std::optional<HttpReply> Server::guard(const httplib::Request& request) const {
     return refuse(404, ErrorCode::kNotFound, "no such path: /openapi.json lists all");
   HttpReply reply =
       refuse(405, ErrorCode::kInvalid,
-             fmt::format("this path serves {}", fmt::join(match.other_methods, ", ")));
+             fmt::format("this path supports {}", fmt::join(match.other_methods, ", ")));
   reply.headers["Allow"] = fmt::format("{}", fmt::join(match.other_methods, ", "));
   return reply;
 }
@@ -242,10 +244,11 @@ Status Server::start() {
                        ? server_.bind_to_any_port(options_.host)
                        : (server_.bind_to_port(options_.host, options_.port) ? options_.port : -1);
   if (port <= 0)
-    return fail(ErrorCode::kConflict,
-                fmt::format("cannot listen on {}:{}: is the port taken, and the address of this "
-                            "host?",
-                            options_.host, options_.port));
+    return fail(
+        ErrorCode::kConflict,
+        fmt::format(
+            "cannot listen on {}:{}: is the port free, and is the address one of this host?",
+            options_.host, options_.port));
   port_ = static_cast<uint16_t>(port);
   if (::listen(socket_, kBacklog) != 0) return fail_errno("listen");
   listener_ = std::thread([this] {

@@ -173,7 +173,7 @@ std::string JsonReader::text(const char* key, size_t max_bytes) {
 std::string JsonReader::name(const char* key) {
   std::string text = this->text(key, kMaxUrlBytes);
   if (ok() && !is_name(text))
-    refuse(key, fmt::format("{} is no name: use 1 to {} of the characters A-Z a-z 0-9 . _ -",
+    refuse(key, fmt::format("{} is not a name: use 1 to {} of the characters A-Z a-z 0-9 . _ -",
                             quote(text), kMaxNameBytes));
   return ok() ? text : std::string();
 }

@@ -76,7 +76,7 @@ void add_totals(Families& families, const ClusterFacts& facts) {
   const char* leases = "Leases by state";
   add("leases", leases, {{"state", "held"}}, totals.leases - totals.leases_lost);
   add("leases", leases, {{"state", "lost"}}, totals.leases_lost);
-  add("pending_revocations", "Slabs that a node has not confirmed to have taken back", {},
+  add("pending_revocations", "Slabs whose revocation their node has not confirmed", {},
       facts.pending_revocations);
   add("store_up", "1 while the store can be written", {}, facts.store_works ? 1 : 0);
   for (const auto& [id, free] : facts.reported_free_slabs)

@@ -55,10 +55,10 @@ Status check_options(const ServiceOptions& options) {
   const auto bad = [](std::string text) { return fail(ErrorCode::kInvalid, std::move(text)); };
   if (options.host.empty()) return bad("option host: must name an address of this machine");
   if (options.token.empty() && !options.insecure && !is_loopback(options.host))
-    return bad(fmt::format(
-        "option token: listening on {} lets other machines in, and a coordinator hands out memory "
-        "and its keys: give a token, listen on 127.0.0.1, or say insecure",
-        options.host));
+    return bad(
+        fmt::format("option token: listening on {} gives other machines access to memory and keys: "
+                    "set a token, listen on 127.0.0.1, or set insecure",
+                    options.host));
   if (options.request_threads == 0) return bad("option request_threads: must be 1 or more");
   if (options.tick_interval <= Milliseconds(0))
     return bad("option tick_interval: must be 1 ms or more");

@@ -21,8 +21,8 @@ tl::unexpected<Error> sqlite_failure(const std::string& path, int code, const ch
     case SQLITE_NOTADB:
     case SQLITE_CORRUPT:
       return fail(ErrorCode::kInvalid,
-                  fmt::format("store {} is damaged or no SQLite file ({}): restore it from a copy, "
-                              "or move it away to start with an empty one",
+                  fmt::format("store {} is damaged or not an SQLite file ({}): restore it from a "
+                              "copy, or move it away to start with an empty one",
                               path, text));
     case SQLITE_FULL:
       return fail(ErrorCode::kExhausted, fmt::format("store {}: the disk is full", path));

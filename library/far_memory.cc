@@ -45,7 +45,8 @@ void FarMemory::bring_in_soon(uffd::PageRun run) const {
 Status FarMemory::pin(uffd::PageRun run) const {
   if (run.pages == 0) return {};
   if (!pager_->pin(run))
-    return fail(ErrorCode::kExhausted, "range: with it too much of local_bytes would be pinned");
+    return fail(ErrorCode::kExhausted,
+                "range: more of local_bytes would be pinned than is allowed");
   Status here = prefault(run, true);
   if (!here) pager_->unpin(run);
   return here;

@@ -20,7 +20,7 @@ Status check(const RegionOptions& options) {
   const auto invalid = [](std::string text) { return fail(ErrorCode::kInvalid, std::move(text)); };
   if (options.bytes == 0 || options.bytes > kMaxBytes) return invalid("bytes: from 1 to 4 TiB");
   if (options.coordinator.empty() && options.transport != "auto")
-    return invalid("transport: only with a coordinator; without one it is the in-process one");
+    return invalid("transport: needs a coordinator; without one the transport is in-process");
   return {};
 }
 
@@ -154,7 +154,7 @@ RegionStatus Region::prefault(std::span<const std::byte> range, Prefault purpose
   if (run->pages > local)
     return RegionError{RegionErrorCode::kExhausted,
                        "range: " + std::to_string(run->pages) + " pages are more than the " +
-                           std::to_string(local) + " that local_bytes lets stay"};
+                           std::to_string(local) + " that local_bytes permits"};
   return status_of(parts_->memory->prefault(*run, purpose == Prefault::kForWriting));
 }
 

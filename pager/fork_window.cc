@@ -100,7 +100,7 @@ Result<std::unique_ptr<Member>> ForkWindow::make_member(uffd::AddressSpace& chil
 
 // Without a snapshot nobody knows what is in the child: where something is missing it gets SIGBUS.
 Result<std::unique_ptr<Member>> ForkWindow::make_lost_member() const {
-  log::error("pager: fork_past_the_shim: the child gets SIGBUS where memory was away");
+  log::error("pager: fork_past_the_shim: the child gets SIGBUS where pages were remote");
   return Member::copy_of(core_.member, [](PageIndex, PageWord word) {
     return word.state() == PageState::kEmpty ? word : word.to(PageState::kLost);
   });
@@ -112,7 +112,7 @@ void ForkWindow::born(std::unique_ptr<uffd::AddressSpace> child) {
   ++children_;
   changed_.notify_all();
   if (!member) {
-    log::error("pager: child_stranded reason=\"{}\": it waits for ever where memory was away",
+    log::error("pager: child_stranded reason=\"{}\": it waits for ever at a page that is remote",
                member.error().message());
     stranded_.push_back(std::move(child));
     return;

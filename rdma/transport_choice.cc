@@ -28,7 +28,7 @@ Result<TransportChoice> parse_transports(const std::string& text, const std::str
                               "as tcp,shm",
                               field, name));
     if (std::find(choice.kinds.begin(), choice.kinds.end(), *kind) != choice.kinds.end())
-      return fail(ErrorCode::kInvalid, fmt::format("{}: {} stands there twice", field, name));
+      return fail(ErrorCode::kInvalid, fmt::format("{}: {} is listed twice", field, name));
     choice.kinds.push_back(*kind);
     at = end + 1;
   }

@@ -23,7 +23,7 @@ constexpr timeval kPeerTimeout{.tv_sec = 5, .tv_usec = 0};
 Result<ucred> permitted_peer(int socket) {
   FARPAGE_TRY(peer, peer_credentials(socket));
   if (peer.uid != ::geteuid() && peer.uid != 0)
-    return fail(ErrorCode::kDenied, "this is another user than the pager's");
+    return fail(ErrorCode::kDenied, "this user is not the pager's user");
   return peer;
 }
 

@@ -23,10 +23,10 @@ struct NamedFeature {
 };
 
 constexpr NamedFeature kFeatures[] = {
-    {UFFD_FEATURE_PAGEFAULT_FLAG_WP, "WP", true, "write protection: which pages are dirty (5.7)"},
-    {UFFD_FEATURE_THREAD_ID, "THREAD_ID", false, "prefetch by thread (4.14)"},
-    {UFFD_FEATURE_EVENT_UNMAP, "EVENT_UNMAP", false, "munmap behind the shim's back (4.11)"},
-    {UFFD_FEATURE_EVENT_REMAP, "EVENT_REMAP", false, "mremap behind the shim's back (4.11)"},
+    {UFFD_FEATURE_PAGEFAULT_FLAG_WP, "WP", true, "write protection: detects modified pages (5.7)"},
+    {UFFD_FEATURE_THREAD_ID, "THREAD_ID", false, "prefetch per thread (4.14)"},
+    {UFFD_FEATURE_EVENT_UNMAP, "EVENT_UNMAP", false, "munmap calls that bypass the shim (4.11)"},
+    {UFFD_FEATURE_EVENT_REMAP, "EVENT_REMAP", false, "mremap calls that bypass the shim (4.11)"},
     {UFFD_FEATURE_POISON, "POISON", false, "SIGBUS for a lost page without a mapping (6.6)"},
 };
 

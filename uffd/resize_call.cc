@@ -35,8 +35,8 @@ Result<size_t> receive(const Fd& socket, void* buffer, size_t capacity) {
 
 tl::unexpected<Error> not_understood() {
   return fail(ErrorCode::kUnsupported,
-              "the farpage run gives no answer that this farpage knows: use the farpage that "
-              "started it");
+              "the farpage run sent an answer that this farpage does not know: use the farpage "
+              "that started it");
 }
 
 Status read_welcome(const Fd& socket) {
