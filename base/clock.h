@@ -23,11 +23,11 @@ class Clock {
 class SteadyClock final : public Clock {
  public:
   Instant now() const override;
-  // For code on the fault path that measures and never waits on a fake clock.
+  // For code on the fault path that measures time and never needs a fake clock.
   static Instant read();
 };
 
-// Stands still until advanced. Threads: any.
+// A clock that moves only when advanced, for tests. Threads: any.
 class ManualClock final : public Clock {
  public:
   Instant now() const override { return Instant(now_ns_.load(std::memory_order_acquire)); }

@@ -3,8 +3,7 @@
 // 6 seconds it took to compile a file with four log lines).
 //
 // Lines read `folder: event key=value ...`. Any thread may call; a line below the level costs one
-// load. Where lines go and from which level on is the program's to set: cli/logging,
-// library/logging.
+// load. The program sets the destination and the level: cli/logging, library/logging.
 #pragma once
 
 #include <fmt/core.h>

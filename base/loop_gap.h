@@ -1,6 +1,6 @@
-// LoopGap: tells a loop that turns often that it did not run for a while, because its process was
-// stopped or its machine suspended. Time limits of what the loop waits for do not count that while:
-// the answer may have come meanwhile, or could not be asked for.
+// LoopGap: detects that a loop with short turns did not run for a while, because its process was
+// stopped or its machine suspended. The loop's time limits do not count such a gap: the awaited
+// answer may have arrived meanwhile, or the request could not be sent.
 #pragma once
 
 #include "base/clock.h"
@@ -13,15 +13,15 @@ class LoopGap {
   // No turn takes so long by itself, not even on a busy machine.
   static constexpr Nanoseconds kLongestTurn = Seconds(1);
 
-  // Call it once a turn. What has passed since the former turn, if that is more than kLongestTurn;
-  // else 0, as for the first turn.
+  // Call it once per turn. Returns the time since the previous turn if that is more than
+  // kLongestTurn; otherwise 0, also for the first turn.
   Nanoseconds turn(Instant now) {
     const Instant former = last_;
     last_ = now;
     const bool gap = former.count() != 0 && now - former > kLongestTurn;
     return gap ? now - former : Nanoseconds(0);
   }
-  // The loop waits for nothing from here on: the next turn is the first one.
+  // The loop is idle from now on: the next turn counts as the first one.
   void rest() { last_ = Instant{0}; }
 
  private:

@@ -1,8 +1,8 @@
 // Result<T>: a value or the reason why there is none.
 //
-// Three kinds of trouble, never mixed (docs/design-notes.md, "Errors"):
+// Three kinds of errors, never mixed (docs/design-notes.md, "Errors"):
 //   bug      FARPAGE_CHECK (check.h), aborts;
-//   outcome  an expected result (already present, peer gone) is an enum, switched on all;
+//   outcome  an expected result (already present, peer gone) is an enum; callers handle all;
 //   failure  Result<T>: printed once, where it is handled.
 #pragma once
 
@@ -12,7 +12,7 @@
 
 namespace farpage {
 
-// What a caller may want to tell apart; everything else is in the text.
+// What a caller may need to distinguish; everything else is in the text.
 enum class ErrorCode {
   kInvalid,      // the input is wrong: names the field and the cure
   kNotFound,     // no such thing

@@ -1,4 +1,4 @@
-// Sockets of this host: the address of a path, and who is at the other end.
+// Unix sockets: the address of a path, and the credentials of the peer.
 #pragma once
 
 #include <sys/socket.h>
@@ -11,13 +11,13 @@
 
 namespace farpage {
 
-// What an address has room for, its end not counted.
+// The longest path of an address, without the terminating zero.
 inline constexpr size_t kMaxUnixPathBytes = sizeof(sockaddr_un::sun_path) - 1;
 
-// None: the path is longer than kMaxUnixPathBytes. An empty path is for the caller to refuse.
+// nullopt: the path is longer than kMaxUnixPathBytes. The caller must reject an empty path.
 std::optional<sockaddr_un> unix_address(std::string_view path);
 
-// Of the process at the other end, when it called connect(2), listen(2) or socketpair(2) (unix(7),
+// The credentials of the peer at its call of connect(2), listen(2) or socketpair(2) (unix(7),
 // SO_PEERCRED).
 Result<ucred> peer_credentials(int fd);
 

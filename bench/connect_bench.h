@@ -1,9 +1,9 @@
-// The connect benchmark: how long a new channel to a memory node takes, until the first READ over
-// it has completed. That is what a pager waits for when it starts, and after a break.
+// The connect benchmark: the time from the start of a new channel to a memory node until the first
+// READ over it completes. A pager waits that long when it starts, and after a channel breaks.
 //
-// The address of the node is known before, as a pager knows it; the handshake (with verbs: through
-// the coordinator) and the registration of the buffer, one page, are in the time. What the READ
-// brings is compared, outside of it.
+// The address of the node is known beforehand, as in a pager. The time includes the handshake (with
+// verbs: through the coordinator) and the registration of the buffer, one page. The data of the
+// READ is checked outside of the measured time.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ namespace farpage::bench {
 
 struct ConnectOptions {
   uint64_t iterations = 200;
-  Milliseconds duration{0};  // not 0: for so long instead
+  Milliseconds duration{0};  // not 0: run for this time instead
   uint64_t slab_bytes = coordinator::kDefaultSlabBytes;
   bool pin = false;
   uint64_t seed = 1;

@@ -1,6 +1,6 @@
-// Content: what the bytes of a benchmark's memory are, so that every page that was fetched can be
-// checked. Each page differs from every other one, and each write to a page leaves a mark of its
-// own: a lost write, an old version and a page of somebody else are all seen.
+// Content: the bytes of a benchmark's memory, so that every fetched page can be checked. Each page
+// differs from all others, and each write to a page leaves its own mark. So lost writes, old
+// versions and swapped pages are detected.
 #pragma once
 
 #include <cstdint>

@@ -1,10 +1,9 @@
-// The control benchmark: how many requests a coordinator answers, and how fast, by kind of request.
+// The control benchmark: rate and latency of requests to a coordinator, by kind of request.
 //
-// Each thread goes round with requests of its own: it makes a region without slabs, sends a
-// heartbeat for it, reads it, lists the nodes and gives the region back. Answers are compared with
-// what was asked for, and the number of requests with what the coordinator counted itself. Each
-// request has a connection of its own, as those of nodes and pagers have (coordinator/
-// http_caller.h): connecting is in the time.
+// Each thread repeats a cycle: it creates a region without slabs, sends a heartbeat for it, reads
+// it, lists the nodes and deletes the region. Answers are checked against the requests, and the
+// number of requests against the coordinator's own count. Each request uses a new connection, as
+// those of nodes and pagers do (coordinator/http_caller.h), and the time includes connecting.
 #pragma once
 
 #include <array>
@@ -24,7 +23,7 @@ std::string_view to_string(RequestKind kind);
 
 struct ControlOptions {
   uint64_t iterations = 10'000;  // requests of all threads together
-  Milliseconds duration{0};      // not 0: for so long instead
+  Milliseconds duration{0};      // not 0: run for this time instead
   uint32_t threads = 4;
   uint64_t slab_bytes = coordinator::kDefaultSlabBytes;  // that of the nodes
   ProgressOptions progress;
@@ -36,7 +35,7 @@ Status validate(const ControlOptions& options);
 struct ControlResult {
   std::array<Histogram, kRequestKinds> latency_ns;  // by RequestKind
   uint64_t requests = 0;
-  uint64_t counted_requests = 0;  // by the coordinator, of everybody, in the same time
+  uint64_t counted_requests = 0;  // by the coordinator, of all clients, in the same time
   Nanoseconds elapsed{0};
 };
 

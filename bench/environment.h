@@ -1,4 +1,4 @@
-// Where and with what a number was measured: a number without it is not a number.
+// The environment of a measurement, printed with every result.
 #pragma once
 
 #include <string>
@@ -10,7 +10,7 @@ struct Environment {
   std::string processor;  // model name of the first CPU
   unsigned cpus = 0;      // that this process may use
   std::string kernel;     // release
-  std::string load;       // the three averages: who else was running
+  std::string load;       // the three load averages
   std::string commit;     // of this program; given by the caller
   std::string build_type;
   std::string date;     // UTC, ISO 8601

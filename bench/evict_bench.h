@@ -1,10 +1,10 @@
-// The evict benchmark: how fast dirty pages leave, through to acknowledged by every replica and
-// dropped.
+// The evict benchmark: the rate of evicting dirty pages, until every replica has acknowledged them
+// and they are dropped.
 //
-// Each round dirties as many pages as there is room for, reading back and checking what the round
-// before left; then the clock starts, all of them are evicted by hint (what Region::evict() and
-// MADV_PAGEOUT do), and it stops when the last one is on its memory nodes alone. Beside it, over
-// the same transport: the raw rate of WRITEs (raw_rate.h).
+// Each round dirties as many pages as there is room for, and checks the content that the previous
+// round left. Then the clock starts, all of the pages are evicted by hint (as by Region::evict()
+// and MADV_PAGEOUT), and the clock stops when the last page is only on its memory nodes. The raw
+// rate of WRITEs over the same transport (raw_rate.h) is measured for comparison.
 #pragma once
 
 #include <cstdint>
@@ -24,25 +24,25 @@ namespace farpage::bench {
 struct EvictOptions {
   uint64_t bytes = 0;        // dirtied in each round; 0: all that there is room for
   uint64_t rounds = 10;      // that are measured
-  Milliseconds duration{0};  // not 0: rounds for so long instead
+  Milliseconds duration{0};  // not 0: rounds for this time instead
   bool pin = false;          // the thread that posts the raw WRITEs
   uint64_t seed = 1;
   ProgressOptions progress;
 };
 
-// Below the low-water mark: nothing leaves before it is told to.
+// Below the low-water mark: no page is evicted before the hint.
 uint64_t dirty_pages(const EvictOptions& options, const pager::PagerOptions& pager);
 
 // kInvalid names the flag of `farpage bench evict`.
 Status validate(const EvictOptions& options, const pager::PagerOptions& pager);
 
-// What has to be borrowed for it: the memory, and a slab for the raw WRITEs.
+// The memory to borrow for it, including a slab for the raw WRITEs.
 uint64_t evict_bytes(const EvictOptions& options, const pager::PagerOptions& pager);
 
 struct EvictResult {
-  Histogram round_ns;      // from the hint until the last page was gone
+  Histogram round_ns;      // from the hint until the last page was evicted
   Histogram batch_ns;      // of the pager's batches: picked -> dropped
-  uint64_t pages = 0;      // that left in measured rounds
+  uint64_t pages = 0;      // evicted in measured rounds
   Nanoseconds elapsed{0};  // of these rounds, without the dirtying
   // What the pager did in all rounds.
   uint64_t dirtied_pages = 0, evicted_written = 0, evicted_clean = 0, cancelled = 0;

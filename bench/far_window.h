@@ -1,4 +1,4 @@
-// FarWindow: far memory of this process, for touching: a window, its pager, and what is in it.
+// FarWindow: far memory of this process for benchmarks: a window, its pager, and its content.
 #pragma once
 
 #include <memory>
@@ -33,7 +33,7 @@ class FarWindow {
                                   std::vector<std::unique_ptr<rdma::Transport>>& transports,
                                   FaultMode mode = FaultMode::kInWorker);
 
-  // The page itself: touching it may be a fault.
+  // The page itself: a touch may be a fault.
   std::span<uint64_t, Content::kWords> words(uint64_t page) const {
     return std::span<uint64_t, Content::kWords>(
         reinterpret_cast<uint64_t*>(memory_.bytes().data() + (page << kPageShift)),
@@ -45,14 +45,14 @@ class FarWindow {
   // A touch of it now would wait for a READ.
   bool is_away(uint64_t page) const { return memory_.pager().is_away(PageIndex{page}); }
 
-  // Gives `pages` pages from `first` on their content of version 0.
+  // Writes content of version 0 to `pages` pages from `first` on.
   void fill(const Content& content, uint64_t first, uint64_t pages) const;
   uint64_t present_pages(uint64_t first, uint64_t pages) const;
-  // Evicts these pages by hint, as Region::evict() does, and returns when every one of them is on
-  // its memory nodes alone. None of them may be all zeros, or be touched meanwhile. kConflict: for
-  // kPushPatience none of them left.
+  // Evicts these pages by hint, as Region::evict() does, and returns when all of them are only
+  // on their memory nodes. None of them may be all zeros, or be touched meanwhile. kConflict: none
+  // of them was evicted for kPushPatience.
   Status push_out(uint64_t first, uint64_t pages) const;
-  // They are zeros from now on, and not resident.
+  // The pages read as zeros from now on, and are not resident.
   void discard(uint64_t first, uint64_t pages) const;
 
  private:

@@ -3,12 +3,12 @@
 //
 // Two kinds of run:
 //   steady state  the window is larger than the local budget, and the evictor runs all the time;
-//   no eviction   every page is pushed out first, and then touched once, with room for all of them.
-// A closed loop: a thread touches when its touch before is over. Or an open one (`rate_per_s`):
-// each touch has a time of its own, and its latency begins there (bench/pace.h).
+//   no eviction   every page is evicted first, and then touched once, with room for all of them.
+// In a closed loop, a thread starts a touch when its previous touch ends. In an open loop
+// (`rate_per_s`), each touch has an intended start, from which its latency counts (bench/pace.h).
 //
-// Whether a page was away is asked of the kernel (mincore(2)) just before the touch, outside the
-// measured time; touches of present pages are counted apart. The content of every page is checked
+// The kernel tells (mincore(2)) just before the touch, outside the measured time, whether the page
+// is present; touches of present pages are counted separately. The content of every page is checked
 // after its touch.
 #pragma once
 
@@ -31,7 +31,11 @@
 
 namespace farpage::bench {
 
-enum class Access : uint8_t { kRead, kWrite, kMixed };  // kMixed: every other touch, at random
+enum class Access : uint8_t {
+  kRead,
+  kWrite,
+  kMixed
+};  // kMixed: half of the touches write, at random
 std::string_view to_string(Access access);
 std::optional<Access> access_from(std::string_view name);
 
@@ -41,7 +45,7 @@ inline constexpr uint64_t kMaxBytes = uint64_t{1} << 40;
 struct FaultOptions {
   uint64_t bytes = uint64_t{256} << 20;  // of far memory that is touched
   uint64_t iterations = 10'000;          // measured touches, of all threads together
-  Milliseconds duration{0};              // not 0: touches for so long instead
+  Milliseconds duration{0};              // not 0: touches for this time instead
   uint64_t rate_per_s = 0;               // touches of each thread; 0: a closed loop
   Pattern pattern = Pattern::kRandom;
   Access access = Access::kRead;
@@ -57,7 +61,7 @@ struct FaultOptions {
 // kInvalid names the flag of `farpage bench fault`.
 Status validate(const FaultOptions& options, const pager::PagerOptions& pager);
 
-// What has to be borrowed for such a run.
+// The memory to borrow for such a run.
 uint64_t window_bytes(const FaultOptions& options, const pager::PagerOptions& pager);
 
 struct FaultResult {

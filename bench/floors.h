@@ -1,4 +1,4 @@
-// The floors: what a touch costs where no memory node is involved. Each is measured in random order
+// The floors: the cost of a touch without a memory node. Each is measured in random order
 // over `pages` pages whose page tables exist already.
 #pragma once
 
@@ -15,20 +15,20 @@ struct FloorOptions {
   uint64_t seed = 1;
 };
 
-// A load from a page that is there: no fault, so mostly the clock.
+// A load from a present page: no fault, so mostly the cost of the clock.
 Result<Histogram> measure_present_page(const FloorOptions& options);
 // The first store to an anonymous page: the kernel's own shortest fault.
 Result<Histogram> measure_zero_fault(const FloorOptions& options);
 
-// Who installs the page of a local fault.
+// The thread that installs the page of a local fault.
 enum class LocalHandler : uint8_t {
   kBlocked,  // a thread on each CPU, blocked in poll(2) on the one descriptor: as fault workers are
-  kSpinning,  // one thread on the last CPU, which looks again and again and yields between
+  kSpinning,  // one thread on the last CPU, which polls continuously and yields in between
   kSignal,    // the touching thread itself, in a SIGBUS handler (UFFD_FEATURE_SIGBUS)
 };
-// A load from a page that a handler in this process installs from a page in its cache: what is left
-// of a remote fault when the wire costs nothing. kSignal replaces the SIGBUS handler of the process
-// while it measures: no other thread may need it then.
+// A load from a page that a handler in this process installs from a page in its cache: the cost of
+// a remote fault without the wire. kSignal replaces the SIGBUS handler of the process while it
+// measures: no other thread may need it then.
 Result<Histogram> measure_local_userfault(const FloorOptions& options, LocalHandler handler);
 
 }  // namespace farpage::bench

@@ -1,5 +1,5 @@
-// The ladder: from a touch that costs nothing to a remote fault, all in one run, so that each step
-// can be held against the ones below it.
+// The ladder: steps from a touch without a fault to a remote fault, all in one run, so that each
+// step can be compared with the steps below it.
 #pragma once
 
 #include <cstdint>
@@ -18,14 +18,14 @@ namespace farpage::bench {
 struct LadderOptions {
   uint64_t iterations = 10'000;
   bool pin = false;  // the touching thread
-  // The nodes are on this host: what is measured over TCP has the loopback device in it.
+  // The nodes are on this host: measurements over TCP use the loopback device.
   bool loopback = true;
   uint64_t seed = 1;
   ProgressOptions progress;  // of the steps that have a memory node in them
 };
 
-// What a remote fault over one transport costs above its parts: a READ of a page, and a local fault
-// that is resolved in the same way (bench/floors.h). All medians, in microseconds.
+// The cost of a remote fault over one transport above its parts: a READ of a page, and a local
+// fault that is resolved in the same way (bench/floors.h). All medians, in microseconds.
 struct Overhead {
   double fault_us = 0;
   double floor_us = 0;  // READ + local fault
@@ -37,11 +37,11 @@ Overhead overhead_of(const Histogram& fault, const Histogram& read, const Histog
 // kInvalid names the flag of `farpage bench ladder`.
 Status validate(const LadderOptions& options, const pager::PagerOptions& pager);
 
-// What has to be borrowed for it.
+// The memory to borrow for it.
 uint64_t ladder_bytes(const LadderOptions& options, const pager::PagerOptions& pager);
 
 // `transports`: one list for each kind to climb, each with that transport alone. A kind that the
-// node or this host does not have is left out and named in the report. All but the environment.
+// node or this host lacks is omitted and named in the report. All but the environment.
 Result<Report> measure_ladder(
     const LadderOptions& options, const pager::PagerOptions& pager, coordinator::Client& client,
     std::vector<std::vector<std::unique_ptr<rdma::Transport>>>& transports);

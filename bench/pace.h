@@ -1,8 +1,8 @@
-// Pace: when each touch of one thread is to start, and when the thread is done.
+// Pace: the start time of each touch of one thread, and the end of the thread's run.
 //
-// A closed loop starts a touch when the one before is over. An open loop has a time for each: a
-// touch that a stall delays still counts from its own time, so that the stall is charged to all
-// that it delays ("coordinated omission": Gil Tene, "How NOT to Measure Latency").
+// A closed loop starts a touch when the previous one ends. An open loop has an intended start for
+// each touch. The latency of a delayed touch counts from there, so a stall is charged to all
+// touches that it delays ("coordinated omission": Gil Tene, "How NOT to Measure Latency").
 #pragma once
 
 #include <cstdint>
@@ -32,13 +32,13 @@ class Pace {
  public:
   Pace(const PaceOptions& options, Instant start);
 
-  // The intended start of the next touch, which may be past or still to come (wait_until());
-  // nullopt: that was all. A closed loop's is `now`.
+  // The intended start of the next touch, in the past or in the future (wait_until()); nullopt: the
+  // run is over. A closed loop's is `now`.
   std::optional<Instant> next(Instant now);
-  // Touches of an open loop that next() gave when their time was past already.
+  // Touches of an open loop that next() returned after their intended start.
   uint64_t late() const { return late_; }
-  // After the last one: touches of an open loop whose time lay within the duration, and which the
-  // thread never came to.
+  // After the last touch: touches of an open loop whose intended start was within the duration, but
+  // which the thread did not reach.
   uint64_t missed() const;
 
  private:
@@ -53,7 +53,7 @@ class Pace {
   uint64_t late_ = 0;
 };
 
-// Sleeps, and spins for the last part: a sleep alone would end late.
+// Sleeps, and spins for the last part, because a sleep ends late.
 void wait_until(Instant time);
 
 }  // namespace farpage::bench

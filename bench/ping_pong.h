@@ -1,5 +1,5 @@
-// The floor of a page that comes over TCP: 16 bytes there and 4 KiB back on the loopback device, by
-// plain sockets, two threads and nothing of this project.
+// The floor of a page over TCP: a request of 16 bytes and a reply of 4 KiB on the loopback device,
+// with plain sockets and two threads, and without any code of farpage.
 #pragma once
 
 #include <cstdint>
@@ -9,14 +9,14 @@
 
 namespace farpage::bench {
 
-// How both threads wait for the other one.
+// How each thread waits for the other one.
 enum class PingPongWait : uint8_t {
   kBlocking,  // in recv(2)
-  kSpinning,  // they look again and again, and yield between
+  kSpinning,  // they poll continuously, and yield in between
 };
 struct PingPongOptions {
   uint64_t iterations = 10'000;
-  bool pin = false;  // the asking thread to the first CPU, the answering one to the last
+  bool pin = false;  // the requesting thread to the first CPU, the answering one to the last
   PingPongWait wait = PingPongWait::kBlocking;
 };
 

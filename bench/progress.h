@@ -1,5 +1,5 @@
-// Progress: one line on a terminal that says how far a long run is, rewritten twice a second and
-// gone at the end.
+// Progress: one line on a terminal with the progress of a long run, rewritten twice a second and
+// removed at the end.
 #pragma once
 
 #include <condition_variable>
@@ -32,7 +32,7 @@ struct ProgressOptions {
 };
 
 // Threads: one of its own when shown, on any CPU of the process; it calls `done`, which must
-// neither wait nor hold up whoever is measured. Construction and destruction: one.
+// neither block nor delay the measured threads. Construction and destruction: one.
 class Progress {
  public:
   Progress(const ProgressOptions& options, std::string what, const ProgressGoal& goal,

@@ -1,5 +1,5 @@
-// The raw rate: what one channel of a transport carries at its best, to hold a rate of pages
-// against.
+// The raw rate: the best throughput of one channel of a transport, for comparison with a rate of
+// pages.
 #pragma once
 
 #include <memory>
@@ -12,7 +12,7 @@
 
 namespace farpage::bench {
 
-// Each size is tried at each depth, for so long.
+// The time for each combination of size and depth.
 inline constexpr uint64_t kRawBytes[] = {4096, 32768, 262144, 1048576};
 inline constexpr uint32_t kRawDepths[] = {1, 4, 16};
 inline constexpr Milliseconds kRawDuration{200};
@@ -28,8 +28,8 @@ struct RawRate {
   Throughput best;  // its name says operation, transport and depth
 };
 
-// One word of each page is made and checked at once, as a walk over the pages does it; WRITEs are
-// read back. Borrows a slab of `pager.slab_bytes`. kUnsupported, kConflict: as measure_reads().
+// One word of each page is written and checked, as in a walk over the pages; WRITEs are read back.
+// Borrows a slab of `pager.slab_bytes`. kUnsupported, kConflict: as measure_reads().
 Result<RawRate> measure_raw_rate(const RawRateOptions& options, const pager::PagerOptions& pager,
                                  rdma::Transport& transport, coordinator::Client& client);
 

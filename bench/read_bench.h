@@ -1,8 +1,8 @@
-// The read benchmark: READs (or WRITEs) of one leased slab, posted by this program itself over one
-// channel: what the wire costs without any fault.
+// The read benchmark: READs (or WRITEs) of one leased slab, posted by this program over one
+// channel: the cost of the wire without faults.
 //
-// The slab is filled first; each READ lands in a buffer that was spoilt before and is compared with
-// what must have come, outside the measured time. After WRITEs the slab is read back and compared.
+// The slab is filled first. The buffer of each READ is overwritten beforehand, and its content is
+// checked afterwards, outside the measured time. After WRITEs the slab is read back and compared.
 #pragma once
 
 #include <cstdint>
@@ -21,8 +21,8 @@ namespace farpage::bench {
 inline constexpr uint32_t kMaxDepth = 1024;
 inline constexpr uint64_t kMaxOperationBytes = uint64_t{1} << 20;
 
-// How the content of an operation is made and checked. Making and checking take time in which
-// nothing is posted: latencies do not have it, the rate does.
+// How the content of an operation is generated and checked. Nothing is posted meanwhile: latencies
+// do not include that time, the rate does.
 enum class ContentCheck : uint8_t {
   kEveryWord,
   kOneWordAPage,  // the first; for rates. What WRITEs wrote is still read back in full.
@@ -32,7 +32,7 @@ struct ReadOptions {
   rdma::OperationKind operation = rdma::OperationKind::kRead;
   uint64_t bytes = 4096;  // of one operation; a power of two, at least 8
   uint64_t iterations = 10'000;
-  Milliseconds duration{0};  // not 0: for so long instead
+  Milliseconds duration{0};  // not 0: run for this time instead
   uint32_t depth = 1;        // operations in flight
   uint64_t slab_bytes = coordinator::kDefaultSlabBytes;
   bool pin = false;

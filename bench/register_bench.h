@@ -1,8 +1,9 @@
-// The register benchmark: what a lease costs. A slab is borrowed until a page of it has been
-// written, and given back.
+// The register benchmark: the cost of a lease. A slab is leased, a page of it is written, and the
+// slab is returned.
 //
-// The node registers a slab anew for each lease, on every transport that it offers, and revokes the
-// registration when it comes back: larger slabs cost more where a network card pins their memory.
+// The node registers a slab for each lease, on every transport that it offers, and revokes the
+// registration when the slab is returned. Larger slabs cost more if a network card pins their
+// memory.
 #pragma once
 
 #include <cstdint>
@@ -18,14 +19,14 @@ namespace farpage::bench {
 
 struct RegisterOptions {
   uint64_t iterations = 50;
-  Milliseconds duration{0};                              // not 0: for so long instead
+  Milliseconds duration{0};                              // not 0: run for this time instead
   uint64_t slab_bytes = coordinator::kDefaultSlabBytes;  // that of the nodes
   uint64_t seed = 1;
   rdma::ChannelOptions channel;  // the template; buffer and session are the benchmark's
   ProgressOptions progress;
 };
 
-// What a node has to lend for it: a slab that is given back is not free at once.
+// The memory that a node must lend for it: a returned slab is not free at once.
 inline constexpr uint64_t kRegisterSlabs = 8;
 
 // kInvalid names the flag of `farpage bench register`.
@@ -40,7 +41,7 @@ struct RegisterResult {
   uint64_t checked_bytes = 0;  // read back from the slabs, and right
 };
 
-// Over a channel that was there before. kUnsupported when this host or the node has no such
+// Over a channel that exists already. kUnsupported when this host or the node has no such
 // transport; kConflict when a self-check fails or the content was wrong.
 Result<RegisterResult> measure_leases(const RegisterOptions& options, rdma::Transport& transport,
                                       coordinator::Client& client);

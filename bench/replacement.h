@@ -1,5 +1,5 @@
-// Replacement policies of the literature, each told of every access: what the pager is compared
-// with by `farpage bench replay`. All but S3-FIFO are in any textbook; its source is with its
+// Replacement policies of the literature, each of which sees every access. `farpage bench replay`
+// compares the pager with them. All except S3-FIFO are in any textbook; its source is given at its
 // class.
 #pragma once
 
@@ -16,13 +16,13 @@ namespace farpage::bench {
 class ReplacementPolicy {
  public:
   virtual ~ReplacementPolicy() = default;
-  // Was the page resident? It is afterwards.
+  // Returns whether the page was resident. It is resident afterwards.
   virtual bool touch(PageAccess access) = 0;
 };
 
 // For each: pages below `pages`, of which `capacity` >= 1 fit.
 
-// Pages leave in the order in which they came.
+// Pages are evicted in the order of their installation.
 class Fifo final : public ReplacementPolicy {
  public:
   Fifo(uint64_t pages, uint64_t capacity) : resident_(pages), ring_(capacity) {}
@@ -35,8 +35,8 @@ class Fifo final : public ReplacementPolicy {
   uint64_t oldest_ = 0;
 };
 
-// A hand goes round the frames and takes the first page that was not touched since it last came by
-// (Corbato, "A paging experiment with the Multics system", 1969). A page comes untouched.
+// A hand moves round the frames and takes the first page that was not touched since its last visit
+// (Corbato, "A paging experiment with the Multics system", 1969). A new page counts as untouched.
 class Clock final : public ReplacementPolicy {
  public:
   Clock(uint64_t pages, uint64_t capacity)
@@ -53,7 +53,7 @@ class Clock final : public ReplacementPolicy {
   uint64_t hand_ = 0;
 };
 
-// The page leaves that was not touched for the longest time.
+// Evicts the page that was not touched for the longest time.
 class Lru final : public ReplacementPolicy {
  public:
   Lru(uint64_t pages, uint64_t capacity) : capacity_(capacity), resident_(pages), place_(pages) {}
@@ -66,9 +66,9 @@ class Lru final : public ReplacementPolicy {
   std::vector<std::list<uint32_t>::iterator> place_;
 };
 
-// S3-FIFO: a small queue that sorts out what is touched once, a main queue, and a ghost queue of
-// page numbers that have left the small one (Yang, Zhang, Qiu, Yue, Rashmi: "FIFO queues are all
-// you need for cache eviction", SOSP 2023, algorithm 1): the small queue is a tenth of the
+// S3-FIFO: a small queue that filters out pages that are touched once, a main queue, and a ghost
+// queue of page numbers that have left the small one (Yang, Zhang, Qiu, Yue, Rashmi: "FIFO queues
+// are all you need for cache eviction", SOSP 2023, algorithm 1): the small queue is a tenth of the
 // capacity, the ghost queue has as many entries as the main one, counters end at 3. A page is in
 // the ghost queue while few enough have entered it after this one, as the paper proposes.
 class S3Fifo final : public ReplacementPolicy {

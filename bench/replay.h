@@ -1,4 +1,4 @@
-// Replay: how often each replacement policy would have missed on a recorded trace.
+// Replay: the number of misses of each replacement policy on a recorded trace.
 #pragma once
 
 #include <cstdint>
@@ -37,7 +37,7 @@ struct ReplayResult {
   double ratio_to_lru(const PolicyResult& policy) const;
 };
 // With room for `local_percent` (1 to 100) of the trace's pages, at least one. kInvalid when the
-// warm-up is all there is.
+// trace has only its warm-up.
 Result<ReplayResult> replay_all(const AccessTrace& trace, uint32_t local_percent);
 
 }  // namespace farpage::bench

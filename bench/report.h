@@ -1,4 +1,4 @@
-// Report: what a benchmark found, in perftest's look (linux-rdma/perftest) or as JSON.
+// Report: the results of a benchmark, in the format of perftest (linux-rdma/perftest) or as JSON.
 #pragma once
 
 #include <cstdint>
@@ -54,7 +54,8 @@ struct Report {
   std::vector<std::pair<std::string, uint64_t>> counts;  // what the pager and the wire counted
 };
 
-// What every form of the report begins with, as names and values: where and how it was measured.
+// The head of the report in every format, as names and values: the environment and the
+// configuration.
 std::vector<std::pair<std::string, std::string>> facts_of(const Report& report);
 
 // Ends with a line feed.

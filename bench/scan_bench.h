@@ -1,8 +1,8 @@
-// The scan benchmark: how fast memory that is away comes back to whoever walks through it.
+// The scan benchmark: the rate at which a walk through remote memory gets its pages.
 //
-// Every page is filled and pushed out; then one or more threads walk once through all of them, each
-// through its share in order, and check a word of each page on the way. Beside it, over the same
-// transport: the raw rate of READs (raw_rate.h).
+// Every page is filled and evicted. Then one or more threads walk once through all of them, each
+// through its share in order, and check a word of each page. The raw rate of READs over the same
+// transport (raw_rate.h) is measured for comparison.
 #pragma once
 
 #include <cstdint>
@@ -30,12 +30,12 @@ struct ScanOptions {
 // kInvalid names the flag of `farpage bench scan`.
 Status validate(const ScanOptions& options);
 
-// What has to be borrowed for it: the memory, and a slab for the raw READs.
+// The memory to borrow for it, including a slab for the raw READs.
 uint64_t scan_bytes(const ScanOptions& options, const pager::PagerOptions& pager);
 
 struct ScanResult {
   Histogram touch_ns;  // of each page: from before the load of its word to after it
-  uint64_t pages = 0;  // walked through, and right
+  uint64_t pages = 0;  // walked through, with correct content
   Nanoseconds elapsed{0};
   // What the pager did meanwhile.
   uint64_t reads = 0, read_bytes = 0, prefetched_pages = 0, rescued_faults = 0, retries = 0;

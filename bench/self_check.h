@@ -10,11 +10,11 @@
 
 namespace farpage::bench {
 
-// Who works counts just after it has answered: a check is repeated for so long.
+// The counters are updated just after the work is done, so a check is repeated for this time.
 inline constexpr Nanoseconds kSettlePatience = Seconds(1);
 
-// Calls `check` until it succeeds, or for kSettlePatience; `pause` lies between two calls. Returns
-// what it said last. kConflict alone is repeated: a claim that does not hold yet.
+// Calls `check` until it succeeds, for at most kSettlePatience, with `pause` between two calls.
+// Returns its last result. Only kConflict is retried: the claim may hold later.
 template <typename Check>
 Status until_settled(Check check, Nanoseconds pause = Nanoseconds(0)) {
   const Instant start = SteadyClock::read();
@@ -26,7 +26,7 @@ Status until_settled(Check check, Nanoseconds pause = Nanoseconds(0)) {
   }
 }
 
-// What one fault benchmark claims, and what the pager says about the same time.
+// The numbers of one fault benchmark, and the pager's counters of the same time.
 struct FaultClaim {
   uint64_t measured_faults = 0;  // touches of pages that were away
   uint64_t reads = 0;            // demand READs that completed
@@ -37,7 +37,7 @@ struct FaultClaim {
 // kConflict, and the cure, when the claim does not hold.
 Status check_fault_claim(const FaultClaim& claim);
 
-// What one evict benchmark claims.
+// The numbers of one evict benchmark.
 struct EvictClaim {
   uint64_t dirtied_pages = 0;   // each was to leave once for each time it was dirtied
   uint64_t measured_pages = 0;  // of these, while the clock ran
@@ -47,7 +47,7 @@ struct EvictClaim {
 };
 Status check_evict_claim(const EvictClaim& claim);
 
-// What one control benchmark claims, and what the coordinator counted.
+// The numbers of one control benchmark, and the coordinator's counters.
 struct RequestClaim {
   uint64_t answered_requests = 0;
   uint64_t counted_requests = 0;

@@ -11,7 +11,7 @@
 
 namespace farpage::bench {
 
-// How long one wait for completions is.
+// The duration of one wait for completions.
 inline constexpr Nanoseconds kLook = Seconds(1);
 
 // Threads: one of its own, which renews the lease; the rest is constant after construction. The
@@ -42,7 +42,7 @@ class SlabLease {
   std::thread thread_;
 };
 
-// Where the node that lends it listens for this transport; kUnsupported when it does not.
+// The address of the lending node for this transport; kUnsupported when the node does not offer it.
 Result<rdma::TransportAddress> address_of(coordinator::Client& client,
                                           const coordinator::Lease& lease,
                                           rdma::TransportKind kind);
@@ -53,7 +53,7 @@ Result<std::unique_ptr<rdma::Channel>> connect_to(coordinator::Client& client,
                                                   const rdma::TransportAddress& address,
                                                   const rdma::ChannelOptions& options);
 
-// Posts one operation and waits for its end. kUnavailable: it did not end well.
+// Posts one operation and waits for its completion. kUnavailable: it failed.
 Status perform(rdma::Channel& channel, const rdma::Operation& operation);
 
 }  // namespace farpage::bench

@@ -23,12 +23,13 @@ inline uint64_t timed_store(volatile uint64_t* word, uint64_t value) {
   return static_cast<uint64_t>((SteadyClock::read() - before).count());
 }
 
-// Is the page of this address in memory now (mincore(2))? Reading it would be a fault.
+// Whether the page of this address is in memory (mincore(2)). Reading it to find out would be a
+// fault.
 bool is_present(const void* page);
 
 // Pins the calling thread to the index-th CPU (modulo their number) that this process may use.
 void pin_this_thread(uint32_t index);
-// A thread starts where the one that made it is pinned: lets it run on all of these CPUs again.
+// A thread inherits the CPU affinity of its creator: lets it run on all of these CPUs again.
 void unpin_this_thread();
 uint32_t usable_cpu_count();
 

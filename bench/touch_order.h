@@ -1,4 +1,4 @@
-// TouchOrder: which page a thread touches next.
+// TouchOrder: the sequence of pages that a thread touches.
 #pragma once
 
 #include <cstdint>
@@ -18,8 +18,7 @@ inline constexpr double kZipfExponent = 0.99;
 std::string_view to_string(Pattern pattern);
 std::optional<Pattern> pattern_from(std::string_view name);
 
-// A contiguous share of the pages: each thread has its own, so that it alone knows what its pages
-// hold.
+// A contiguous share of the pages. Each thread has its own, so it knows the content of its pages.
 struct PageShare {
   uint64_t first = 0;
   uint64_t pages = 0;
@@ -27,7 +26,7 @@ struct PageShare {
 // Share i of n of `pages` pages; the shares differ by at most one page and cover all.
 PageShare share_of(uint64_t pages, uint32_t index, uint32_t count);
 
-// xoshiro would be better, and nobody could tell: SplitMix64. Threads: one.
+// SplitMix64, which is sufficient for this purpose. Threads: one.
 class Random {
  public:
   explicit Random(uint64_t seed) : state_(seed) {}
@@ -65,7 +64,7 @@ class TouchOrder {
   Random random_;
   uint64_t position_ = 0;
   std::optional<ZipfRanks> ranks_;
-  std::vector<uint64_t> page_of_rank_;  // for kZipf: what is often touched lies scattered
+  std::vector<uint64_t> page_of_rank_;  // for kZipf: scatters the pages that are touched often
 };
 
 // `count` pages of the share, none of them twice: the first ones of the pattern; kRandom and kZipf

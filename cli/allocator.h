@@ -1,5 +1,5 @@
-// Which malloc a program will have, so that two of them are never mixed: a block of one that comes
-// to the free() of the other is the end of the program.
+// Decides which malloc a program will use, so that two are never mixed: passing a block of one to
+// the free() of the other would crash the program.
 #pragma once
 
 #include <string>
@@ -9,11 +9,11 @@
 
 namespace farpage::cli {
 
-// The program has a malloc of its own: the ELF file defines it, or is linked to a library that is
-// known to (jemalloc, tcmalloc, mimalloc and others). Unreadable files: false.
+// The program has its own malloc: the ELF file defines it, or is linked to a library that is known
+// to define it (jemalloc, tcmalloc, mimalloc and others). Unreadable files: false.
 bool brings_allocator(const std::string& elf_path);
 
-// The entries of a LD_PRELOAD list, by colons and blanks.
+// The entries of a LD_PRELOAD list, separated by colons and spaces.
 std::vector<std::string> preload_entries(const std::string& list);
 
 // LD_PRELOAD of the target: the shim before everything, what the user preloads, and `allocator`

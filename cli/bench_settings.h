@@ -1,4 +1,4 @@
-// What all benchmarks have in common on the command line.
+// The command-line options that all benchmarks share.
 #pragma once
 
 #include <memory>
@@ -25,8 +25,8 @@ struct BenchSettings {
   bool cpu_freq = false;  // perftest's -F: see its help
 };
 
-// What all benchmarks share, the pager's knobs among it. perftest's short flags mean the same here
-// where there is such a thing: -d, -i, -x, -F, and those of the functions below.
+// The options that all benchmarks share, including the pager's. perftest's short flags have the
+// same meaning where they apply: -d, -i, -x, -F, and those of the functions below.
 void add_options(Subcommand& subcommand, BenchSettings& settings);
 
 // How much is measured: a number of operations, or a time.
@@ -44,16 +44,17 @@ struct BenchCluster {
   std::optional<EmbeddedCluster> embedded;
   std::unique_ptr<coordinator::Client> client;
 };
-// The named one, or an embedded one that lends at least `needed_bytes` with each node.
+// The cluster of --coordinator, or an embedded one that lends at least `needed_bytes` with each
+// node.
 Result<BenchCluster> open_cluster(const BenchSettings& settings, uint64_t needed_bytes);
 
-// For benchmarks that measure each transport by itself: one list for each that the settings allow
-// and this build has, with that one alone.
+// For benchmarks that measure each transport separately: one list, with one transport, for each
+// that the settings allow and this build has.
 Result<std::vector<std::vector<std::unique_ptr<rdma::Transport>>>> transports_one_by_one(
     const PagerSettings& settings);
 
-// A measurement by each of these in turn. One that is kUnsupported is left out; kUnsupported with
-// all their reasons when none is left, and any other failure as it is.
+// A measurement over each of these in turn. A transport that is kUnsupported is skipped; if none is
+// left, the result is kUnsupported with all reasons. Other failures are returned unchanged.
 template <typename Measure>
 auto measure_each(const std::vector<std::vector<std::unique_ptr<rdma::Transport>>>& ways,
                   Measure measure)

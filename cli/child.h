@@ -1,4 +1,4 @@
-// Child: one process that we start and answer for.
+// Child: a child process, with its exit status and output.
 #pragma once
 
 #include <sys/types.h>
@@ -24,11 +24,11 @@ struct ChildOptions {
 };
 
 // Threads: one. Destroying it ends the process (SIGTERM, then SIGKILL) and waits for it. The
-// process also dies with us: without its pager a target would wait for ever.
+// process also dies with this one: without its pager a target would wait for ever.
 class Child {
  public:
   // kNotFound or kUnsupported when the kernel does not run the file; other codes: no process could
-  // be made.
+  // be created.
   static Result<Child> start(const ChildOptions& options);
   Child(Child&&) noexcept;
   Child& operator=(Child&&) = delete;
@@ -38,10 +38,10 @@ class Child {
   int pidfd() const { return pidfd_.get(); }  // readable when it has ended
   void signal(int number) const;
 
-  // Waits for its end: the exit status, or 128 + the signal, as shells say it.
+  // Waits for its end: the exit status, or 128 + the signal, as in shells.
   int wait();
-  // Once wait() has returned: the most that it, or any one process that it has waited for, had
-  // resident. Pages of files and shared memory count too, and at least what this process had when
+  // Valid after wait(): the peak resident memory of this process, or of the largest process that it
+  // waited for. Pages of files and shared memory count too, and at least what this process had when
   // it started the child.
   uint64_t peak_resident_bytes() const { return peak_resident_bytes_; }
   // The next line of its standard output; kTimedOut, or kUnavailable when it closed it.

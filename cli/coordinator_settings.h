@@ -1,4 +1,4 @@
-// The knobs of `farpage coordinator`.
+// The options of `farpage coordinator`.
 #pragma once
 
 #include <memory>

@@ -14,9 +14,9 @@
 
 namespace farpage::cli {
 
-// Threads: any; nothing changes after open(). The file may be cut off or garbled: what would lie
-// outside of it is empty. Its bytes are those on disk: a program that is written to meanwhile may
-// give any answer.
+// Threads: any; nothing changes after open(). The file may be truncated or corrupt: parts outside
+// of it count as empty. The bytes are those on disk: while a file is being written, the results are
+// arbitrary.
 class ElfFile {
  public:
   // nullopt when the file cannot be read, or is empty.

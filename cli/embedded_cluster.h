@@ -1,5 +1,5 @@
-// EmbeddedCluster: a coordinator and memory nodes of our own, as processes on this host, so that a
-// first try of `farpage run` needs nothing.
+// EmbeddedCluster: a coordinator and memory nodes as child processes on this host, so that
+// `farpage run` works without a cluster.
 #pragma once
 
 #include <string>

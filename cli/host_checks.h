@@ -1,4 +1,4 @@
-// What `farpage doctor` looks at: is this host fit to borrow, to lend, and over what?
+// The checks of `farpage doctor`: can this host borrow and lend, and over which transports?
 #pragma once
 
 #include <cstdint>
@@ -15,8 +15,8 @@ namespace farpage::cli {
 
 enum class Verdict : uint8_t {
   kOk,
-  kOptional,  // not there; the program runs without it, and `cure` says how to get it
-  kMissing,   // not there, and the program cannot run
+  kOptional,  // missing; farpage runs without it, and `cure` says how to get it
+  kMissing,   // missing, and farpage cannot run
 };
 std::string_view to_string(Verdict verdict);
 
@@ -27,7 +27,7 @@ struct Check {
   std::string cure;    // empty when kOk
 };
 
-// Where /proc and /sys are read: below "" on a host, below a directory in tests.
+// The root of /proc and /sys: "" on a host, a directory in tests.
 class HostFiles {
  public:
   explicit HostFiles(std::string root = "") : root_(std::move(root)) {}
@@ -40,8 +40,8 @@ class HostFiles {
 
 // "6.1.0-25-amd64" of uname(2): at least 5.14.
 Check check_kernel_version(const std::string& release);
-// May this process make a userfaultfd that also serves faults inside system calls, and one line for
-// each feature of it that the pager uses?
+// Whether this process may create a userfaultfd that also handles faults inside system calls, and
+// one line for each feature that the pager uses.
 std::vector<Check> check_userfaultfd(const uffd::KernelReport& kernel);
 Check check_io_uring();
 // The allocator that `farpage run` preloads next to the shim.

@@ -1,4 +1,4 @@
-// "host:port" as people write it.
+// Parsing of "host:port".
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ struct HostPort {
 Result<HostPort> parse_host_port(const std::string& text, const std::string& flag);
 
 // The host that a listener is published with: `advertise`, or the host it listens on. kInvalid when
-// that is a wildcard: nobody could connect to it.
+// that is a wildcard, to which no peer can connect.
 Result<std::string> published_host(const HostPort& listen, const std::string& advertise,
                                    const std::string& flag);
 

@@ -1,4 +1,4 @@
-// Where log lines go: one place for the whole program.
+// The log of the program.
 #pragma once
 
 #include <string>
@@ -6,7 +6,7 @@
 
 namespace farpage::cli {
 
-// The names that --log-level knows, from most to least.
+// The names of --log-level, from the most verbose to the least.
 std::vector<std::string> log_levels();
 
 // Plain lines on standard error: time, level, text. `level` is one of log_levels().

@@ -12,9 +12,9 @@
 namespace farpage::cli {
 
 // `settings` with the name that the node joins with. One host for each transport of the choice;
-// they share `fences`, so that a channel fences the former one of its session whatever carried it.
-// With auto, one that this host cannot offer is left out and the reason logged, and it is a failure
-// when none is left; a transport that was named must work.
+// they share `fences`, so that a channel fences the previous one of its session over any transport.
+// With auto, a transport that this host cannot offer is omitted and the reason is logged; the call
+// fails when none is left. A transport that was named must work.
 Result<std::vector<std::unique_ptr<rdma::MemoryHost>>> make_memory_hosts(
     const NodeSettings& settings, const rdma::TransportChoice& choice,
     const std::shared_ptr<rdma::SessionFences>& fences);

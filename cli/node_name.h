@@ -8,16 +8,16 @@
 
 namespace farpage::cli {
 
-// A default name is not given to another farpage node of this host and user as long as the object
-// lives: a lock on DIRECTORY/NAME.lock holds it, which ends with the process.
+// While the object exists, no other farpage node of this host and user gets the same default name:
+// a lock on DIRECTORY/NAME.lock reserves it, which ends with the process.
 struct NodeName {
   std::string name;
-  Fd lock;  // invalid: the name was asked for, or the directory cannot be used
+  Fd lock;  // invalid: the name was given, or the directory cannot be used
 };
 
-// `wanted` as it is: the coordinator refuses it where it is taken. Where it is empty: the host's
-// name, or host-2 to host-64 where other nodes of this host hold the former ones. kConflict: all
-// of them are held.
+// Returns `wanted` unchanged: the coordinator refuses it if it is taken. If it is empty: the host's
+// name, or host-2 to host-64 if other nodes of this host have reserved the previous names.
+// kConflict: all of them are reserved.
 Result<NodeName> claim_node_name(const std::string& wanted, const std::string& directory);
 
 }  // namespace farpage::cli

@@ -1,4 +1,4 @@
-// The knobs of `farpage node`.
+// The options of `farpage node`.
 #pragma once
 
 #include <string>
@@ -42,17 +42,17 @@ struct NodeSettings {
 // The options of the subcommand, bound to `settings`.
 void add_options(Subcommand& subcommand, NodeSettings& settings);
 
-// Which transports to offer. With auto, those that this host cannot offer are left out.
+// The transports to offer. With auto, those that this host cannot offer are omitted.
 Result<rdma::TransportChoice> parse_transports(const std::string& text);
 
-// Where the nodes of this user keep what belongs to this host: /run/farpage for root, else below
+// The directory for sockets and locks of this user's nodes: /run/farpage for root, otherwise below
 // $XDG_RUNTIME_DIR or /tmp.
 std::string node_directory();
 
 // Where a node of that name listens for borrowers on its own host.
 std::string default_shm_socket(const std::string& node_name);
 
-// What is wrong with the settings, before anything is started: kInvalid names the flag.
+// Validates the settings before anything is started: kInvalid names the flag.
 Status check(const NodeSettings& settings);
 
 }  // namespace farpage::cli

@@ -1,4 +1,4 @@
-// Bearer tokens from files: on a command line everybody could read them.
+// Bearer tokens from files: a command line would be visible to other users.
 #pragma once
 
 #include <string>

@@ -8,15 +8,15 @@
 
 namespace farpage::cli {
 
-// Make one before any other thread starts: threads inherit the blocked signals, so that only wait()
-// takes them. A child that is executed inherits them, too: call unblock_in_child() before exec.
+// Create it before any other thread starts: threads inherit the blocked signals, so only wait()
+// receives them. A child process inherits them too: call unblock_in_child() before exec.
 // Threads: the main thread; interrupt() any.
 class ShutdownSignals {
  public:
   static Result<ShutdownSignals> create();
 
   // Sleeps until SIGINT or SIGTERM and returns which, or until interrupt() and returns 0. After a
-  // signal the next one ends the process at once, as if nobody had asked for them.
+  // signal the next one ends the process at once, by its default action.
   int wait();
   void interrupt() const;
   // One has arrived and wait() would return it.

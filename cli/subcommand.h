@@ -27,15 +27,15 @@ inline constexpr int kExitUsage = 2;  // the command line, the environment or th
 inline constexpr int kExitCannotRun = 126;
 inline constexpr int kExitNotFound = 127;
 
-// What the command line chose. The value is the exit status; a failure is printed as one line and
-// ends with kExitUsage when it is kInvalid, else with kExitFailure.
+// The action that the command line selected. The value is the exit status; a failure is printed as
+// one line and ends with kExitUsage when it is kInvalid, else with kExitFailure.
 struct Invocation {
   std::function<Result<int>()> run;
 };
 
 // A subcommand under construction. Each option is a flag (--lend), an environment variable
-// (FARPAGE_NODE_LEND, FARPAGE_BENCH_FAULT_SIZE; options that mean the same everywhere leave the
-// subcommand out: FARPAGE_COORDINATOR) and a key of the configuration file (lend in [node], size in
+// (FARPAGE_NODE_LEND, FARPAGE_BENCH_FAULT_SIZE; options with one meaning everywhere omit the
+// subcommand: FARPAGE_COORDINATOR) and a key of the configuration file (lend in [node], size in
 // [bench.fault]), in this order of precedence. A flag may have a short form: "-s,--size". Values
 // are borrowed: they must live until the program has run.
 class Subcommand {
@@ -60,20 +60,20 @@ class Subcommand {
   Subcommand& duration(const std::string& flag, std::optional<Milliseconds>& value,
                        const std::string& help);
   Subcommand& flag(const std::string& flag, bool& value, const std::string& help);
-  // An argument without a flag, which must be there. Neither a variable nor a key of the file.
+  // A required argument without a flag. It has no environment variable and no key of the file.
   Subcommand& positional(const std::string& name, int64_t& value, int64_t lowest, int64_t highest,
                          const std::string& help);
   // Makes the option that was added last required.
   Subcommand& required();
-  // Makes the option that was added last an error beside that one, which was added before.
+  // Makes the option that was added last mutually exclusive with `flag`, which was added before.
   Subcommand& excludes(const std::string& flag);
-  // Everything from the first argument that is no option on, untouched: the command to run.
+  // Everything from the first argument that is not an option, unchanged: the command to run.
   Subcommand& command_line(std::vector<std::string>& value, const std::string& help);
 
-  // One argument or more that are no options.
+  // One or more arguments that are not options.
   Subcommand& files(std::vector<std::string>& value, const std::string& help);
 
-  // What happens when this subcommand was chosen.
+  // The action of this subcommand.
   void on_run(Invocation& invocation, std::function<Result<int>()> run);
 
  private:

@@ -1,5 +1,5 @@
-// TargetService: takes targets in as their shims knock or as targets fork, and runs a pager for
-// each that needs one.
+// TargetService: accepts targets when their shims connect or when targets fork, and runs a pager
+// for each target that needs one.
 #pragma once
 
 #include <condition_variable>
@@ -15,7 +15,7 @@
 
 namespace farpage::cli {
 
-// What is known at the end of one target.
+// The final report of one target.
 struct TargetReport {
   std::string program;
   int pid = 0;
@@ -30,14 +30,14 @@ class TargetService {
                 std::vector<std::unique_ptr<rdma::Transport>>& transports);
   ~TargetService();
 
-  // Waits until every target that was taken in has ended.
+  // Waits until every accepted target has ended.
   void wait_for_targets();
-  // Of those that have ended, and what those that run have so far. A forked child that never needed
-  // a pager is not among them.
+  // The reports of targets that have ended, and the present state of those that run. Forked
+  // children that never needed a pager are not included.
   std::vector<TargetReport> reports() const;
-  // Another PagerOptions::local_bytes for every process: those that have a pager (they are in the
-  // answer) and those that will get one. kInvalid, kConflict as Pager::set_local(), with the
-  // process in front: then no budget has changed.
+  // Sets a new PagerOptions::local_bytes for every process: those that have a pager (the result
+  // lists them) and those that will get one. kInvalid, kConflict as in Pager::set_local(), preceded
+  // by the process: then no budget has changed.
   Result<uffd::ResizedProcesses> set_local(uint64_t local_bytes);
 
  private:
@@ -68,7 +68,8 @@ class TargetService {
   pager::OnChild children_of(Session& session);
   pager::Pager& keep(Session& session, std::unique_ptr<pager::Pager> pager);
   void end(Session& session);
-  // With mutex_ held: joins the threads of sessions that have ended; without a report they go.
+  // With mutex_ held: joins the threads of sessions that have ended; removes those without a
+  // report.
   void reap();
 
   uffd::HandoverServer& server_;

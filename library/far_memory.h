@@ -34,17 +34,17 @@ class FarMemory {
   FaultMode fault_mode() const { return handled_ ? FaultMode::kInHandler : FaultMode::kInWorker; }
   pager::Pager& pager() const { return *pager_; }
 
-  // Brings every page in and waits for it; `writable`: the first write is no fault either. They may
-  // leave again at any time. kUnavailable: a page is lost.
+  // Fetches every page and waits for it; `writable`: the first write is no fault either. The pages
+  // may be evicted again at any time. kUnavailable: a page is lost.
   Status prefault(uffd::PageRun run, bool writable) const;
-  // Soon, as far as there is room; with kInHandler now.
+  // Fetches pages soon, as far as there is room; with kInHandler before this returns.
   void bring_in_soon(uffd::PageRun run) const;
-  // Here and writable until pager().unpin(). kExhausted: too much would be pinned. kUnavailable: a
-  // page is lost. After a failure nothing of the run is pinned.
+  // The pages are resident and writable until pager().unpin(). kExhausted: too much would be
+  // pinned. kUnavailable: a page is lost. After a failure nothing of the run is pinned.
   Status pin(uffd::PageRun run) const;
   // How many pages of the run the kernel has in memory.
   uint64_t present_pages(uffd::PageRun run) const;
-  // They are zeros from now on, and not resident.
+  // The pages read as zeros from now on, and are not resident.
   Status discard(uffd::PageRun run) const;
 
  private:

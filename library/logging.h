@@ -1,4 +1,4 @@
-// Where the log lines of the pager go inside a program that is not ours.
+// The destination of the pager's log lines inside a foreign program.
 #pragma once
 
 namespace farpage::library {

@@ -1,4 +1,4 @@
-// Bringing pages in from the calling thread, so that a page that is lost is an error, not SIGBUS.
+// Fetching pages from the calling thread, so that a lost page is an error, not SIGBUS.
 #pragma once
 
 #include <span>
@@ -12,10 +12,11 @@ namespace farpage::library {
 // is lost.
 Status prefault(std::span<std::byte> pages, bool writable);
 
-// By the pager, in this thread: where the kernel's own touch would be EFAULT. The same results.
+// By the pager, in this thread: for windows on which system calls fail with EFAULT. The same
+// results.
 Status prefault_here(pager::Pager& pager, uffd::PageRun run, bool writable);
 
-// Those pages of the run that are away, while there is room without pushing others out.
+// Fetches remote pages of the run, while there is room without evicting others.
 void bring_in_here(pager::Pager& pager, uffd::PageRun run);
 
 }  // namespace farpage::library

@@ -1,5 +1,5 @@
-// The SIGBUS handler of this process: faults of far memory go to their pager, all else to whoever
-// had the signal before.
+// The SIGBUS handler of this process: faults of far memory go to their pager, all other signals to
+// the previous handler.
 #pragma once
 
 #include <span>
@@ -11,8 +11,8 @@ namespace farpage::library {
 inline constexpr size_t kMaxHandledRanges = 64;
 
 // One range whose SIGBUS faults are resolved, for as long as this object lives. The first one
-// installs the handler (SA_SIGINFO, SA_NODEFER, SA_ONSTACK), which then stays: a handler that was
-// installed later could not be told from ours.
+// installs the handler (SA_SIGINFO, SA_NODEFER, SA_ONSTACK), which then stays, because it
+// could not recognise a handler that was installed later.
 // Threads: add() and destruction any; no thread may be in the range at its end.
 class HandledRange {
  public:

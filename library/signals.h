@@ -8,9 +8,9 @@ namespace farpage::library {
 // All but those that an instruction causes in the thread that executes it.
 sigset_t asynchronous_signals();
 
-// Keeps them from the calling thread, and for good from the threads that it makes meanwhile: a
-// handler of the program shall run on threads of the program. On one of ours it could touch a
-// region and wait for that very thread.
+// Blocks them in the calling thread for the life of the object, and permanently in the threads that
+// it creates meanwhile, so that handlers of the program run on threads of the program. On one of
+// our threads, a handler could touch a region and wait for that same thread.
 class SignalsBlocked {
  public:
   SignalsBlocked();

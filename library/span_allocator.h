@@ -1,4 +1,5 @@
-// SpanAllocator: which bytes of a span are taken. Knows offsets only; never touches the span.
+// SpanAllocator: which bytes of a span are allocated. It uses only offsets and never touches the
+// span.
 //
 // Small requests have size classes, four to each power of two (as jemalloc, Evans 2006), in chunks
 // of 16 pages that hold one class each and one bit for each slot. Large ones are runs of whole
@@ -39,8 +40,9 @@ class SpanAllocator {
   // taken as 1. `alignment` is a power of two.
   std::optional<uint64_t> allocate(uint64_t bytes, uint64_t alignment);
 
-  // Ends an allocation, with the arguments it was made with. The pages that nothing is in any more,
-  // if any: they stay taken, so that their content can be given up first, until give_back().
+  // Ends an allocation, with the arguments it was made with. Returns the pages that have
+  // become empty, if any: they stay allocated until give_back(), so that their content can be
+  // discarded first.
   std::optional<Extent> release(uint64_t offset, uint64_t bytes, uint64_t alignment);
   void give_back(Extent extent);
 

@@ -1,5 +1,5 @@
-// AccessMap: how the target has said that it will walk through its memory: madvise(2)'s NORMAL,
-// RANDOM and SEQUENTIAL.
+// AccessMap: the access pattern that the target has announced: madvise(2)'s NORMAL, RANDOM and
+// SEQUENTIAL.
 #pragma once
 
 #include <atomic>
@@ -12,13 +12,13 @@
 namespace farpage::pager {
 
 enum class AccessPattern : uint8_t {
-  kNormal,      // what comes next is guessed (trend.h)
-  kRandom,      // nothing is fetched ahead
-  kSequential,  // the pages that follow are fetched ahead from the first fault on
+  kNormal,      // prefetch follows detected trends (trend.h)
+  kRandom,      // no prefetch
+  kSequential,  // the following pages are prefetched from the first fault on
 };
 
-// One byte for each 16 pages: advice, not contents, so its edges may be blurred by that much.
-// Threads: any; no locks.
+// One byte for each 16 pages: the edges of a range are rounded to that, since advice may be
+// inexact. Threads: any; no locks.
 class AccessMap {
  public:
   static Result<AccessMap> create(uint64_t pages);

@@ -1,4 +1,4 @@
-// Budget: how many pages may be resident, and who waits for room.
+// Budget: how many pages may be resident, and the threads that wait for room.
 #pragma once
 
 #include <atomic>
@@ -9,10 +9,10 @@
 
 namespace farpage::pager {
 
-// The water marks move with the limit. What is here already when the limit is lowered, or when a
-// child of fork begins with more than its limit, leaves at the evictor's pace, and a fault that
-// waited for all of that would miss its deadline. So a ceiling comes down in place of the limit: of
-// the room that an eviction makes, faults get half.
+// The water marks move with the limit. When the limit is lowered, or a child of fork starts with
+// more pages than its limit, the excess pages are evicted at the evictor's pace. A fault that
+// waited for all of that would miss its deadline. So a ceiling is lowered gradually instead of the
+// limit: faults get half of the room that evictions make.
 //
 // Threads: any.
 // Invariants:
@@ -22,54 +22,54 @@ namespace farpage::pager {
 //     or restore_limit()) until no more is used than the limit.
 class Budget {
  public:
-  // Eviction starts above `high_percent` of the limit and goes on down to `low_percent`: 0 to 100.
-  // The evictor's thread is woken above `pressing_percent`: more than `high_percent` where threads
-  // that fault evict, too, while they wait.
+  // Eviction starts above `high_percent` of the limit and continues down to `low_percent`: 0 to
+  // 100. The evictor's thread is woken above `pressing_percent`, which is higher than
+  // `high_percent` where faulting threads also evict while they wait.
   Budget(uint64_t limit_pages, uint32_t high_percent, uint32_t low_percent,
          uint32_t pressing_percent);
   Budget(uint64_t limit_pages, uint32_t high_percent, uint32_t low_percent)
       : Budget(limit_pages, high_percent, low_percent, high_percent) {}
 
-  // One page more, if there is room, or while the limit is lifted. Wakes the evictor only where it
-  // fails: else it would run before the READ is posted, on this CPU. See nudge().
+  // Takes one page, if there is room or the limit is lifted. Wakes the evictor only on failure:
+  // otherwise the evictor would run on this CPU before the READ is posted. See nudge().
   bool try_take();
-  // One page more, room or not: for a fault of the evictor itself, who would wait for its own work.
+  // Takes one page even without room: for a fault of the evictor, which would wait for itself.
   void take_anyway(uint64_t pages = 1) { used_.fetch_add(pages, std::memory_order_relaxed); }
-  // As many of `pages` as there is room for: for what nobody waits for, so that faults keep half of
-  // the room above the high-water mark.
+  // Takes as many of `pages` as there is room for, for pages that no thread waits for. Leaves half
+  // of the room above the high-water mark to faults.
   uint32_t take_spare(uint32_t pages);
-  // Wakes the evictor where it is_pressing(): for who has taken pages, once that keeps no fault
-  // waiting.
+  // Wakes the evictor if is_pressing(). Callers that took pages call it when no fault has to wait
+  // for that.
   void nudge() {
     if (is_pressing()) signal_pressure();
   }
   void give_back(uint64_t pages);
   // The same, by the evictor.
   void evicted(uint64_t pages);
-  // So many are here from the beginning, whatever the limit.
+  // The number of pages that are resident from the start, whatever the limit.
   void inherit(uint64_t pages);
-  // While nothing can be evicted (a fork is under way), no fault may wait for room: it could be a
-  // fault of whoever has to finish first. Calls nest.
+  // While eviction is paused (during a fork), no fault may wait for room: the faulting thread could
+  // be one that must finish first. Calls nest.
   void lift_limit() {
     lifted_.fetch_add(1, std::memory_order_relaxed);
     interrupt();
   }
   void restore_limit();
-  // Another limit from now on. Wakes those who wait for room, and the evictor.
+  // Sets a new limit. Wakes the threads that wait for room, and the evictor.
   void resize(uint64_t limit_pages);
 
   uint64_t used() const { return used_.load(std::memory_order_relaxed); }
   uint64_t limit() const { return limit_.load(std::memory_order_relaxed); }
   bool above_high() const { return used() > high_.load(std::memory_order_relaxed); }
   bool is_pressing() const { return used() > pressing_.load(std::memory_order_relaxed); }
-  // Of the room above the high-water mark half is used up.
+  // Half of the room above the high-water mark is used up.
   bool is_short() const { return used() > half_of_room(); }
   bool above_low() const { return used() > low_.load(std::memory_order_relaxed); }
 
   // Fault workers: sleeps until some pages were given back, or the timeout.
   void wait_for_room(Nanoseconds timeout);
-  // Evictor: sleeps until nudge() finds that it is_pressing(), somebody has no room, interrupt(),
-  // or the timeout; not at all where one of them has happened since pressure_seen() gave `seen`.
+  // Evictor: sleeps until nudge() finds is_pressing(), a thread finds no room, interrupt(), or the
+  // timeout. Returns at once if one of these has happened since pressure_seen() returned `seen`.
   uint32_t pressure_seen() const { return pressure_sequence_.load(std::memory_order_seq_cst); }
   void wait_for_pressure(uint32_t seen, Nanoseconds timeout);
   bool has_waiters() const { return room_waiters_.load(std::memory_order_relaxed) != 0; }
@@ -83,13 +83,13 @@ class Budget {
   // Pages used afterwards.
   uint64_t take_off(uint64_t pages);
   void wake_waiters();
-  // To no less than the limit. Does nothing where it is that already.
+  // Not below the limit. Does nothing if the ceiling is there already.
   void lower_ceiling(uint64_t used, uint64_t room);
 
   const uint32_t high_percent_;
   const uint32_t low_percent_;
   const uint32_t pressing_percent_;
-  std::mutex resize_mutex_;  // of who writes the next five
+  std::mutex resize_mutex_;  // guards writes of the next five
   std::atomic<uint64_t> limit_{0};
   std::atomic<uint64_t> ceiling_{0};
   std::atomic<uint64_t> high_{0};

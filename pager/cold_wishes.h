@@ -1,4 +1,4 @@
-// ColdWishes: what the target has said that it does not need soon.
+// ColdWishes: the ranges that the target has declared cold (MADV_COLD, MADV_PAGEOUT).
 #pragma once
 
 #include <mutex>
@@ -8,12 +8,12 @@
 
 namespace farpage::pager {
 
-// A page can leave only to a slab that is leased. Wishes that come earlier wait for the next lease.
+// A page can be evicted only to a leased slab. Earlier wishes wait for the next lease.
 //
 // Threads: any, but for take() and put_off(), which are the evictor's.
 class ColdWishes {
  public:
-  // Asked for again and again, it is one wish.
+  // Repeated wishes for the same range are one wish.
   void push(uffd::PageRun run) {
     const std::lock_guard lock(mutex_);
     forget_all(run);
@@ -43,7 +43,7 @@ class ColdWishes {
     if (run) taken_.push(*run);
     return run;
   }
-  // A page that was taken last has no slab.
+  // A page of the last take() has no slab.
   void put_off(PageIndex page) {
     const std::lock_guard lock(mutex_);
     if (!taken_.contains(page)) return;  // forgotten meanwhile

@@ -36,7 +36,7 @@ struct Core {
   NodeTable<PeerState>& peers;
 
   WriteGuess write_guess;
-  ColdWishes cold;  // what the evictor shall take first, however young
+  ColdWishes cold;  // what the evictor takes first, whatever its age
   EvictionPriority eviction_priority;
 
   // A worker has read that the target has forked. Set before the threads start.
@@ -57,18 +57,18 @@ struct Core {
     return epoch_of(age_clock.fetch_add(age_step(budget.limit()), std::memory_order_relaxed));
   }
   uint8_t current_epoch() const { return epoch_of(age_clock.load(std::memory_order_relaxed)); }
-  // Is a page that comes in for a read to be write-protected? What a fork shares stays shared until
-  // it is written.
+  // Must a page that is fetched for a read be write-protected? Pages shared by a fork stay shared
+  // until they are written.
   bool protects_next_read() { return member.family()->has_forked() || write_guess.protect_next(); }
   // The first write to a page that was protected.
   void note_first_write() {
     if (!member.family()->has_forked()) write_guess.written();
   }
-  // Ends what this thread has begun by moving the page to Fetching.
+  // Completes a fetch that this thread started by moving the page to Fetching.
   void end_fetching(PageIndex page, PageWord from, PageWord to) {
     if (table.end_fetching(page, from, to)) space.wake({page, 1});
   }
-  // As Budget's; who evicts runs no longer behind the program where half of the room is used up.
+  // As in Budget; also restores the priority of eviction when half of the room is used up.
   void nudge_evictor() {
     if (budget.is_short()) eviction_priority.come_forward();
     budget.nudge();
@@ -78,7 +78,7 @@ struct Core {
     budget.wait_for_room(timeout);
   }
   void note_touched(PageIndex page) { layers.want(page); }
-  // The leases of the layer in which a page with this word lies.
+  // The leases of the layer that stores a page with this word.
   const LeaseMap& leases_of(PageWord word) const {
     return member.family()->leases_of(word.layer());
   }

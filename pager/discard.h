@@ -1,4 +1,4 @@
-// Giving pages up: their contents are not wanted any more.
+// Discarding pages: their contents are not needed any more.
 #pragma once
 
 #include "pager/core.h"
@@ -6,9 +6,10 @@
 namespace farpage::pager {
 
 enum class BusyPages : uint8_t {
-  kWait,  // until the fault worker or the evictor that holds the page lets go: every page ends
-          // Empty
-  kSkip,  // for fault workers, which may hold some themselves: those find out when they install
+  kWait,  // until the fault worker or the evictor that owns the page releases it: every page
+          // ends Empty
+  kSkip,  // for fault workers, which may own some pages themselves: those detect it when they
+          // install
 };
 
 // Every page of the run becomes Empty: its next touch gives zeros. The frames are dropped by the

@@ -1,6 +1,6 @@
-// EvictionBatch: some resident pages on their way out: picked, protected, copied out, written to
-// every replica, dropped. It goes on in turns that never wait, so that whoever waits for something
-// else can see to it meanwhile.
+// EvictionBatch: a set of resident pages during their eviction: picked, protected, copied out,
+// written to every replica, dropped. It proceeds in turns that never block, so that a thread that
+// waits for something else can evict meanwhile.
 //
 // Order: eviction_hand.h. Victims lie together, so that one flush protects a whole span, and one
 // vector drops it (scattered single pages would cost an inter-processor interrupt each).
@@ -21,8 +21,8 @@ namespace farpage::pager {
 // Threads: one at a time (Evictor); stats() from any.
 // Invariants:
 //  1. a page is dropped only after every replica that is not lost has acknowledged what it holds;
-//  2. a page that is written while it is being evicted stays;
-//  3. at any failure the page stays resident and Dirty, but where its memory is gone.
+//  2. a page that is written during its eviction stays;
+//  3. after any failure the page stays resident and Dirty, unless its memory is gone.
 class EvictionBatch {
  public:
   static constexpr uint32_t kMaxPages = WriteWindow::kLimit;
@@ -32,16 +32,16 @@ class EvictionBatch {
 
   // Some are on their way.
   bool active() const { return count_ > 0; }
-  // How much at once. A span is consecutive pages: each costs a walk through the page tables and
-  // cache misses of its own, and a page that follows its neighbour little but its copy. Where many
-  // are dropped in one call, whoever faults meanwhile waits for the CPU or for the flush; where few
-  // are, each flush serves few. A batch ends with the first page of the last span; a run that the
-  // target has called cold is one batch, whatever its spans.
+  // The size of a batch. A span is a run of consecutive pages: each span costs a page table walk
+  // and cache misses, and each further page of it costs little more than its copy. When many pages
+  // are dropped in one call, a thread that faults meanwhile waits for the CPU or for the flush;
+  // when few are, each flush serves few pages. A batch ends with the first page of the last span; a
+  // run that the target has declared cold is one batch, whatever its spans.
   struct Size {
     uint32_t pages;
     uint32_t spans;
-    // Copied out and posted in one step. After each it gives its CPU to a fault worker, while
-    // nobody waits for room. 0: it never does.
+    // Copied out and posted in one step. After each step it yields its CPU to a fault worker,
+    // unless a thread waits for room. 0: it never yields.
     uint32_t step_spans;
     constexpr bool is_reached(size_t with_pages, uint32_t with_spans) const {
       return with_pages >= pages || with_spans >= spans;
@@ -49,17 +49,18 @@ class EvictionBatch {
   };
   static constexpr Size kSmall{kMaxPages, 32, 8};
   static constexpr Size kLarge{kMaxPages, kMaxPages, 0};
-  // Takes as many victims, and posts what has to be written. False: there is nothing to take. Only
-  // while none is active.
+  // Takes that many victims, and posts what must be written. False: there is nothing to take. Only
+  // while no batch is active.
   bool begin(Size most);
-  // One turn. What is acknowledged is dropped when all is, or when it takes too long.
+  // One turn. Drops the acknowledged pages when all are acknowledged, or when that takes too long.
   enum class Turn : uint8_t { kEnded, kMoved, kWaiting };
   Turn advance();
-  // Turn by turn to the end; waits for the replicas.
+  // All turns to the end; waits for the replicas.
   void finish();
-  // Pages that the last batch has made room of.
+  // Pages that the last batch has freed.
   uint64_t freed() const { return freed_; }
-  // It has freed nothing, and that is not because the program has written or given up all of it.
+  // The batch has freed nothing, although the program has not written or discarded all of its
+  // pages.
   bool stuck() const { return freed_ == 0 && taken_back_ < taken_; }
 
   const EvictorStats& stats() const { return stats_; }
@@ -92,7 +93,7 @@ class EvictionBatch {
   void pick();  // 0
   void pick_cold();
   void pick_from_block();
-  // With the family's mutex held, which may be let go and taken again.
+  // With the family's mutex held, which may be released and acquired again.
   enum class Taken : uint8_t { kYes, kNo, kWithoutSlab };
   Taken try_take(PageIndex page, PageWord word, std::unique_lock<std::mutex>& family_lock);
   size_t step_end(size_t first) const;
@@ -151,7 +152,7 @@ class EvictionBatch {
   Instant picked_at_{0};
   Instant posted_at_{0};
   LoopGap gap_;
-  bool closing_ = false;  // no more is posted: it ends with what it has
+  bool closing_ = false;  // nothing more is posted: the batch ends with what it has
   uint64_t freed_ = 0;
   uint64_t taken_ = 0;       // by the last batch
   uint64_t taken_back_ = 0;  // of these, by the program

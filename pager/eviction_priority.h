@@ -1,11 +1,11 @@
-// EvictionPriority: eviction runs behind all other threads (nice 19) while there is room, and as
-// the process does when room runs short or somebody waits.
+// EvictionPriority: eviction runs at the lowest priority (nice 19) while there is room, and at the
+// priority of the process when room runs short or a thread waits.
 //
-// It has a CPU of its own only where there are enough. On CFS (Linux before 6.6) a thread that
-// slept for long is ahead of the others by half a scheduling period when it wakes, and yields in
-// vain until that is used up: traced, a program whose fault had been answered waited 2 to 8 ms for
-// the evictor and the target's agent. At nice 19 that is used up 68 times as fast, and eviction
-// gets the gaps that the program leaves while its READs are on their way.
+// With few CPUs eviction competes with the program. On CFS (Linux before 6.6) a thread that slept
+// for long has a credit of half a scheduling period when it wakes, and its yields have no effect
+// until the credit is used up: in a trace, a program whose fault had been answered waited 2 to 8 ms
+// for the evictor and the target's agent. At nice 19 the credit is used up 68 times as fast, and
+// eviction runs while the program waits for its READs.
 #pragma once
 
 #include <sys/types.h>
@@ -16,17 +16,17 @@
 
 namespace farpage::pager {
 
-// Threads: any, also in signal handlers, but for add() and step_back(): the evictor's.
+// Threads: any, also in signal handlers, except add() and step_back(): the evictor's.
 class EvictionPriority {
  public:
-  // Who evicts: two at most, the evictor itself and the target's agent. Without effect where this
-  // process may not take that back (neither CAP_SYS_NICE nor RLIMIT_NICE).
+  // Adds a thread that evicts: at most two, the evictor and the target's agent. Has no effect where
+  // this process could not raise the priority again (neither CAP_SYS_NICE nor RLIMIT_NICE).
   void add(pid_t thread);
   // To nice 19.
   void step_back() {
     if (!is_back_.load(std::memory_order_relaxed)) set(true);
   }
-  // To where they were. Costs a load while they are there.
+  // Restores the priorities. Costs one load if they are already restored.
   void come_forward() {
     if (is_back_.load(std::memory_order_relaxed)) set(false);
   }

@@ -1,5 +1,5 @@
-// Evictor: who keeps the resident pages under the budget: a thread, and where faults are resolved
-// in the faulting thread, that thread too.
+// Evictor: keeps the resident pages within the budget. It has a thread; where the faulting thread
+// resolves its faults, that thread evicts too.
 #pragma once
 
 #include <atomic>
@@ -22,25 +22,25 @@ class Evictor {
 
   const EvictorStats& stats() const { return batch_.stats(); }
 
-  // A little of the work, without waiting: for a thread whose READ is on its way, on whose CPU it
-  // interrupts nobody. Does nothing while somebody else is at it.
+  // Evicts a few pages without waiting, for a thread whose READ is in flight and whose CPU is free
+  // meanwhile. Does nothing while another thread evicts.
   void help();
 
-  // Returns when nothing is being evicted; nothing will be until as many resume() as pause().
+  // Returns when no eviction is in progress; none starts until every pause() has had its resume().
   void pause();
   void resume();
 
  private:
-  // A thread that helps is kept from its own work so long.
+  // The batch of help(), which delays the thread's own work.
   static constexpr EvictionBatch::Size kHelp{16, 16, 0};
-  // Where nothing can be evicted, before it is tried again.
+  // The pause before a retry when nothing can be evicted.
   static constexpr Milliseconds kRest{1};
-  // One of two replicas is given up after a second without it, and that is no cause for a word.
+  // Longer than the second after which one of two replicas is given up, which needs no log line.
   static constexpr Seconds kStuck{2};
-  // What a thread that helps has begun rests half-way for so long at most, if it faults no more.
+  // A batch that help() started waits at most this long if its thread has no further fault.
   static constexpr Milliseconds kHelpersRest{100};
-  // All that this thread waits for wakes it. Each waking that finds nothing would cost some fault a
-  // switch.
+  // Every condition that this thread waits for wakes it. Each wake-up without work would cost some
+  // fault a context switch.
   static constexpr Milliseconds kLook{5000};
 
   void run();
@@ -51,7 +51,7 @@ class Evictor {
   void rest();
 
   Core& core_;
-  std::mutex turn_;  // of who uses the next two, and the port
+  std::mutex turn_;  // guards the next two, and the port
   EvictionBatch batch_;
   Instant rests_until_{0};  // who helps
   bool agent_known_ = false;

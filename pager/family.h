@@ -1,5 +1,4 @@
-// Family: the processes that came from one another by fork, and whose pages lie in each other's
-// layers.
+// Family: the processes related by fork, whose pages are stored in each other's layers.
 #pragma once
 
 #include <array>
@@ -35,8 +34,8 @@ class Family {
   Result<LayerId> add_layer(LeaseMap& leases);
   void remove_layer(LayerId layer);
 
-  // Held while a slot is chosen to be overwritten, and while a process joins with what it refers
-  // to: who refers to a slot can only become fewer otherwise.
+  // Held while a slot is chosen to be overwritten, and while a process joins with its references.
+  // At all other times, references to a slot can only decrease.
   std::mutex& mutex() const { return mutex_; }
   // With mutex() held: does a process other than `self` refer to the page's slot in the layer?
   bool refers_elsewhere(const Member& self, LayerId layer, PageIndex page) const;
@@ -56,16 +55,16 @@ class Family {
   std::atomic<size_t> processes_{0};    // as many
 };
 
-// Member: one process of a family, by its pages, and the layers in which they may lie. Made before
-// the pager that serves them, and by a fork long before, if ever, there is one.
+// Member: one process of a family: its pages, and the layers that may store them. It exists before
+// its pager; after a fork, the pager is created much later, or never.
 //
 // Threads: the table as PageTable says; layers() by one thread at a time.
 class Member {
  public:
   // The first of a family.
   static Result<std::unique_ptr<Member>> create(uint64_t pages);
-  // What `parent` refers to at this moment, with each used page as `word_of` makes it out of the
-  // parent's; nothing that both refer to is overwritten from now on.
+  // Copies the present references of `parent`; `word_of` converts the word of each used page. From
+  // now on nothing that both refer to is overwritten.
   static Result<std::unique_ptr<Member>> copy_of(
       const Member& parent, const std::function<PageWord(PageIndex, PageWord)>& word_of);
   ~Member();

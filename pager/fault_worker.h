@@ -1,7 +1,7 @@
-// FaultWorker: one thread that reads fault events and sees each of them through.
+// FaultWorker: one thread that reads fault events and resolves each of them.
 //
-// Waking an idle core is the dearest thing on the path, so there is one worker on each CPU, all
-// reading the same descriptor: whichever core faults, a worker there answers (docs/performance.md).
+// Waking an idle core is the most expensive part of the path, so there is one worker on each CPU,
+// and all read the same descriptor: a worker on the faulting core answers (docs/performance.md).
 #pragma once
 
 #include <array>
@@ -19,9 +19,8 @@ namespace farpage::pager {
 
 // Threads: one of its own, which owns all but the counters.
 // Invariants:
-//  1. every fault that was read is answered: installed, zero-filled, unprotected, poisoned, or left
-//  to a
-//     thread that holds its page and wakes it;
+//  1. every fault that was read is answered: installed, zero-filled, unprotected, poisoned,
+//     or left to a thread that owns the page and wakes the waiting threads;
 //  2. the thread never blocks on the coordinator, on a lock held across I/O, or on an absent page.
 class FaultWorker {
  public:
@@ -37,8 +36,8 @@ class FaultWorker {
   // Without a thread: for resolve_here() alone.
   FaultWorker(Core& core, Ports ports, TrendDetector& trends, Evictor& evictor);
 
-  // Sees a fault of the calling thread through, from its signal handler
-  // (fault_worker_in_thread.cc). One thread at a time.
+  // Resolves a fault of the calling thread, from its signal handler (fault_worker_in_thread.cc).
+  // One thread at a time.
   void resolve_here(const uffd::Fault& fault);
 
   const WorkerStats& stats() const { return stats_; }
@@ -48,11 +47,11 @@ class FaultWorker {
     uffd::Fault fault;
     Instant since{0};
   };
-  // Spin, giving the core away at each turn, before blocking: a wake-up costs more than this.
+  // Time to spin, with a yield in each turn, before blocking: a wake-up costs more than this.
   static constexpr Nanoseconds kSpin = std::chrono::microseconds(50);
-  // After a fault, for the next one. Adaptive: shorter than it takes to wake an idle core, so that
-  // a thread which runs on another one is left to the worker there. Where idle cores poll, waking
-  // them costs nothing, and that is what busy is for.
+  // Time to spin after a fault for the next one. Adaptive: shorter than the wake-up of an idle
+  // core, so that the worker on another core serves the threads there. Busy: for machines whose
+  // idle cores poll, where a wake-up costs nothing.
   static constexpr Nanoseconds kAdaptiveLook = std::chrono::microseconds(10);
   static constexpr Nanoseconds kBusyLook = Milliseconds(1);
   static constexpr uint32_t kYieldsToProbe = 16;     // for a fault that came before the yield
@@ -71,7 +70,7 @@ class FaultWorker {
   }
   void wait_in_flight();
 
-  // True: answered, or somebody else will. False: try again later (parked).
+  // True: answered, or another thread will answer it. False: retry later (parked).
   bool handle(const uffd::Fault& fault, Instant since);
   bool handle_missing(const uffd::Fault& fault, PageWord word, Instant since);
   bool handle_write_protected(const uffd::Fault& fault, PageWord word);
@@ -103,7 +102,7 @@ class FaultWorker {
   Instant idle_since_{0};
   Nanoseconds look_for_next_{0};
   Instant resolved_at_{0};
-  // The thread that it woke last had faulted again before the waking call returned.
+  // The thread that was woken last had faulted again before the waking call returned.
   bool runs_in_wake_ = false;
   bool reads_first_ = false;  // before it yields, this time
   uint32_t since_probe_ = 0;  // faults after which it yielded

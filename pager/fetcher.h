@@ -11,11 +11,11 @@
 
 namespace farpage::pager {
 
-// Threads: the worker that owns it. No allocation, no lock, no log on the way of a fault that goes
-// well. Invariants:
+// Threads: the worker that owns it. No allocation, no lock and no log on the path of a successful
+// fault. Invariants:
 //  1. a page that was given to start() is Fetching until it is Clean, Dirty, Lost or Empty;
-//  2. that happens within the fault deadline and one operation timeout, whatever the nodes do;
-//  3. each fetch in flight has a landing slot of its own.
+//  2. that happens within the fault deadline plus one operation timeout, whatever the nodes do;
+//  3. each fetch in flight has its own landing slot.
 class Fetcher {
  public:
   static constexpr size_t kSlots = 32;
@@ -33,7 +33,7 @@ class Fetcher {
 
   // Posts what is to be posted, takes completions, installs. True: something moved.
   bool progress();
-  // Waits a little for the next completion, by the transport's own way of waiting.
+  // Waits briefly for the next completion, with the transport's wait().
   void wait_a_little();
 
   // Posts now what start() queued: one call for a whole batch of faults.
@@ -56,7 +56,7 @@ class Fetcher {
   std::span<std::byte> bytes_of(size_t slot) const {
     return port_.buffer().subspan(slot * kPageBytes, kPageBytes);
   }
-  // Chooses a replica that can be asked now; false: none at the moment.
+  // Chooses a replica that can be used now; false: none at the moment.
   bool choose_replica(Slot& slot, const SlabLease& lease, rdma::Channel*& channel);
   bool gather(size_t index);
   void post_gathered();

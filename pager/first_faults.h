@@ -1,5 +1,5 @@
-// FirstFaults: what a forked child needs before it is worth a pager. Most children exec, or do a
-// little and end: they take some fresh pages, and write to some that are write-protected.
+// FirstFaults: serves a forked child before it needs a pager. Most children exec, or end soon: they
+// use some fresh pages, and write to some that are write-protected.
 #pragma once
 
 #include "pager/inheritance.h"
@@ -9,15 +9,15 @@ namespace farpage::pager {
 // Threads: one, while the child has no pager. The inheritance outlives it.
 class FirstFaults {
  public:
-  // Pages that are given without a pager, and thus without a budget.
+  // Pages that the child gets without a pager, and so without a budget.
   static constexpr size_t kMaxPages = 64;
 
   explicit FirstFaults(Inheritance& child) : child_(child) {}
 
-  // Reads and answers the child's events. False: it needs a pager; who was not answered has been
-  // woken, and faults again.
+  // Reads and answers the child's events. False: it needs a pager; threads that were not answered
+  // have been woken, and fault again.
   bool answer();
-  // The child gives these pages up.
+  // The child discards these pages.
   void discard(uffd::PageRun run);
 
  private:

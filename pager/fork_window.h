@@ -1,17 +1,18 @@
 // ForkWindow: what a pager does while its target forks, so that the child gets exactly the pages
 // that the parent had when the kernel copied its memory.
 //
-// The kernel copies what is present. What is away it cannot know, so a snapshot S is taken before
-// the fork; from S to the end of the fork nothing is evicted. Then only these can happen until the
-// copy:
+// The kernel copies present pages and does not know of remote ones. So a snapshot S is taken before
+// the fork, and nothing is evicted from S to the end of the fork. Until the copy only these changes
+// can happen:
 //
 //   Remote -> present    the child may have the page or not: Remote, with kMaybePresent
 //   Empty  -> present    the same, and a zero page is placed where the kernel finds nothing
 //   Clean  -> Dirty      present in the child as well: Dirty is always right
-//   given up             applied to S too, if it was asked for before the copy (discard())
+//   discarded            applied to S too, if it was requested before the copy (discard())
 //
 // The event that brings the child's userfaultfd is queued after the copy, and the forking thread
-// waits until it is read; that is when the child's pages are made out of S and the parent's now.
+// waits until it is read; at that time the child's page words are derived from S and the parent's
+// present words.
 #pragma once
 
 #include <condition_variable>
@@ -30,9 +31,9 @@ class ForkWindow {
  public:
   ForkWindow(Core& core, OnChild on_child) : core_(core), on_child_(std::move(on_child)) {}
 
-  // Eviction stands still from before open() until after close().
+  // Eviction is paused from before open() until after close().
   Status open();
-  // `forked`: there is a child, whose event may still be in a worker's hands: waits for it.
+  // `forked`: there is a child. Its event may still be processed by a worker: waits for that.
   void close(bool forked);
   // As discard_pages() with kWait, at any time.
   void discard(uffd::PageRun run);
@@ -50,8 +51,8 @@ class ForkWindow {
   std::condition_variable changed_;
   std::unique_ptr<Member> snapshot_;  // guarded by mutex_; null: closed
   size_t children_ = 0;               // guarded by mutex_; of this window
-  // Guarded by mutex_. Children that could not be given pages: closing their userfaultfd would turn
-  // what is away into zeros.
+  // Guarded by mutex_. Children that could not get a pager: closing their userfaultfd would turn
+  // their remote pages into zeros.
   std::vector<std::unique_ptr<uffd::AddressSpace>> stranded_;
 };
 

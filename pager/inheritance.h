@@ -1,4 +1,5 @@
-// Inheritance: what a child of fork starts with. Its pager, if it ever needs one, is made of it.
+// Inheritance: the initial state of a forked child. Its pager, if it ever needs one, starts from
+// it.
 #pragma once
 
 #include <functional>
@@ -12,10 +13,10 @@ namespace farpage::pager {
 struct Inheritance {
   std::unique_ptr<uffd::AddressSpace> space;
   std::unique_ptr<Member> member;
-  uint64_t age_clock = 0;  // of the parent (core.h): the ages of pages go on from there
+  uint64_t age_clock = 0;  // of the parent (core.h): the ages of pages continue from there
 };
 
-// Takes each child. Called by a fault worker of the parent: it must not wait for anything.
+// Called with each child, by a fault worker of the parent: it must not block.
 using OnChild = std::function<void(Inheritance)>;
 
 }  // namespace farpage::pager

@@ -1,9 +1,9 @@
-// Layer: the memory of one region on the nodes, as a place for contents of pages.
+// Layer: the memory of one region on the nodes, as a place for page contents.
 //
-// Page p of a layer lies where the identity mapping says (lease_map.h). A process that never forks
-// has one layer. A fork shares: parent and child both read what is away from the layers in which it
-// lies. Nothing is copied: whoever changes such a page writes it back to another layer of its own.
-// See "Pages shared by a fork" in design-notes.
+// The identity mapping (lease_map.h) gives the place of page p of a layer. A process that never
+// forks has one layer. After a fork, parent and child both read remote pages from the layers that
+// store them. Nothing is copied: a process that modifies such a page writes it back to another
+// layer of its own. See "Pages shared by a fork" in design-notes.
 #pragma once
 
 #include <memory>
@@ -33,7 +33,7 @@ class Layer {
   LayerId id() const { return id_; }
   LeaseMap& leases() const { return *leases_; }
   Borrower& borrower() { return *borrower_; }
-  // A page of this slab will need a place here.
+  // A page of this slab will need a slot here.
   void want(PageIndex page) {
     if (leases_->touch(page)) borrower_->ring();
   }

@@ -1,4 +1,4 @@
-// LayerSet: the layers that one pager has made, and where a page that leaves is written to.
+// LayerSet: the layers that one pager has created, and the choice of the layer for a write-back.
 #pragma once
 
 #include <array>
@@ -10,12 +10,12 @@
 
 namespace farpage::pager {
 
-// Threads: want() and slabs() from any; open() before the pager's threads start; the rest from
-// whoever evicts.
+// Threads: want() and slabs() from any; open() before the pager's threads start; the rest from the
+// thread that evicts.
 class LayerSet {
  public:
-  // As many as versions of one page can be read by living children, and one: enough for a process
-  // that changes everything between the forks of this many children.
+  // One per version of a page that living children can read, plus one: enough for a process that
+  // modifies everything between the forks of that many children.
   static constexpr size_t kMaxOwn = 64;
 
   // All outlive it. `owner`: of the layers that will be made here.
@@ -25,18 +25,18 @@ class LayerSet {
   LayerSet(const LayerSet&) = delete;
   LayerSet& operator=(const LayerSet&) = delete;
 
-  // No layer calls the owner any more. They live on while another process holds them.
+  // No layer calls the owner any more. Layers continue to exist while another process holds them.
   void disown();
   // The first layer, with its first slab leased: what the first process of a family starts with.
   Status open(Milliseconds patience) { return add(patience); }
 
-  // A page was used for the first time, and will have to be written somewhere one day.
+  // A page was used for the first time, and will need a slot for its write-back.
   void want(PageIndex page) {
     if (count_.load(std::memory_order_acquire) > 0) own_[0]->want(page);
   }
-  // A layer whose slot of the page nobody but this process refers to, and whose slab is leased.
-  // nullopt: none yet; what is missing has been asked for. With the family's mutex held in
-  // `family_lock`, which may be let go and taken again.
+  // A layer in which no other process refers to the slot of the page, and whose slab is leased.
+  // nullopt: none yet; what is missing has been requested. With the family's mutex held in
+  // `family_lock`, which may be released and acquired again.
   std::optional<LayerId> writable(PageIndex page, std::unique_lock<std::mutex>& family_lock);
 
   uint64_t leased_slabs() const;
@@ -45,7 +45,7 @@ class LayerSet {
   }
 
  private:
-  // One layer more; with the first slab leased when there is `patience`.
+  // Creates another layer; with the first slab leased if `patience` is given.
   Status add(std::optional<Milliseconds> patience);
 
   Member& member_;
@@ -56,7 +56,7 @@ class LayerSet {
   bool closed_ = false;                              // guarded by mutex_
   std::array<std::shared_ptr<Layer>, kMaxOwn> own_;  // [0, count_) do not change any more
   std::atomic<size_t> count_{0};
-  bool full_ = false;  // said so already
+  bool full_ = false;  // already logged
 };
 
 }  // namespace farpage::pager

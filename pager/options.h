@@ -1,4 +1,4 @@
-// What a pager is told at its start. Every field is a flag of `farpage run` (docs/operations.md).
+// The options of a pager. Every field is a flag of `farpage run` (docs/operations.md).
 #pragma once
 
 #include <cstdint>
@@ -14,31 +14,31 @@ namespace farpage::pager {
 // What fork() of a target does while pages of it are away.
 enum class ForkMode : uint8_t {
   kRefuse,  // fails
-  kPullIn,  // brings all of them in first, past the budget if need be
-  kShare,   // the child gets a pager of its own, and shares what is away until one side changes it
+  kPullIn,  // fetches all of them first, beyond the budget if necessary
+  kShare,   // the child gets its own pager, and shares remote pages until one side modifies them
 };
 
 struct PagerOptions {
   std::string name;  // of the region, for people
-  // Resident pages of the window never exceed this, at the start: Pager::set_local() changes it.
+  // The initial limit of resident pages of the window. Pager::set_local() changes it.
   uint64_t local_bytes = 64U << 20;
   uint32_t replicas = 1;  // copies of each page on distinct nodes
   uint64_t slab_bytes = coordinator::kDefaultSlabBytes;
   uint32_t workers = 0;  // fault workers; 0: one for each CPU
-  // No fault threads: each fault is handed to Pager::resolve() by the thread that has it. As many
-  // are resolved at once as there are workers; more wait.
+  // No fault threads: the faulting thread calls Pager::resolve(). As many faults are resolved at
+  // once as there are workers; further threads wait.
   bool resolve_in_thread = false;
   bool pin_workers = true;       // worker i on the i-th CPU this process may use
   uint32_t prefetch_depth = 64;  // pages of a window ahead of a trend; 0: off
   // Of local_bytes: eviction starts above it. Where threads resolve their own faults they evict
   // above it while they wait, and the evictor's thread starts half-way between it and 100.
   uint32_t high_water_percent = 97;
-  uint32_t low_water_percent = 94;    // and goes on down to it
+  uint32_t low_water_percent = 94;    // and continues down to it
   Milliseconds fault_deadline{5000};  // then a fault fails on purpose
   ForkMode fork = ForkMode::kRefuse;
   // The same for all pagers of one process (rdma/session_fences.h). 0: a random one.
   uint32_t session_group = 0;
-  // Which transports, in which order they are tried for each node.
+  // The transports, in the order in which they are tried for each node.
   std::vector<rdma::TransportKind> transports = {
       rdma::TransportKind::kVerbs, rdma::TransportKind::kShm, rdma::TransportKind::kTcp};
   rdma::ChannelOptions channel;  // the template of each channel; the buffer is the pager's
@@ -48,7 +48,7 @@ inline constexpr uint64_t kMinLocalBytes = uint64_t{1} << 20;
 inline constexpr uint32_t kPinPercent = 85;  // of the budget may be pinned: faults need the rest
 inline constexpr uint32_t kMaxWorkers = 64;
 inline constexpr uint32_t kMaxPrefetchDepth = 120;
-// Memory nodes that lend, or have lent, to one process and those that came from it by fork.
+// Memory nodes that lend, or have lent, to one process and its forked descendants.
 inline constexpr uint32_t kMaxNodes = coordinator::kMaxNodes;
 
 Status validate(const PagerOptions& options);

@@ -33,15 +33,15 @@
 namespace farpage::pager {
 
 enum class PageState : uint8_t {
-  kEmpty,         // never written, or given up: reads as zeros, nothing is stored anywhere
-  kFetching,      // a fault worker is about to install it; nobody else touches it
+  kEmpty,         // never written, or discarded: reads as zeros, nothing is stored anywhere
+  kFetching,      // a fault worker is about to install it and owns it
   kClean,         // present, write-protected; the remote copy is the same
   kDirty,         // present, writable (or spuriously protected); the remote copy is stale or none
-  kUnprotecting,  // a fault worker is lifting the protection; Dirty next
+  kUnprotecting,  // a fault worker is removing the protection; Dirty next
   kEvicting,      // present, protected, being copied out; a write cancels it
-  kDropping,      // copied out and acknowledged, being taken away; faults wait for the drop
+  kDropping,      // copied out and acknowledged, being dropped; faults wait for the drop
   kRemote,        // absent; all required replicas have it
-  kLost,          // absent, and no replica could give it: touching it is SIGBUS
+  kLost,          // absent, and no replica could deliver it: a touch is SIGBUS
 };
 std::string_view to_string(PageState state);
 
@@ -62,7 +62,7 @@ class PageWord {
   static constexpr uint32_t kAwaited = 1U << 5;
   static constexpr uint32_t kWasDirty = 1U << 6;  // Evicting, Dropping: was Dirty before
   // Remote, after a fork: the parent fetched the page while the fork was under way, so the child
-  // may have it all the same.
+  // may have it nevertheless.
   static constexpr uint32_t kMaybePresent = 1U << 7;
 
   constexpr PageWord() = default;
@@ -73,7 +73,7 @@ class PageWord {
   constexpr PageState state() const { return static_cast<PageState>(raw_ & 0xF); }
   constexpr bool has(uint32_t flag) const { return (raw_ & flag) != 0; }
   constexpr uint8_t epoch() const { return static_cast<uint8_t>(raw_ >> 8); }
-  // How often the eviction hand will pass the page over.
+  // How often the eviction hand will skip the page.
   constexpr uint32_t passes() const { return raw_ >> 28; }
   constexpr uint32_t raw() const { return raw_; }
 

@@ -1,5 +1,5 @@
-// PageTable: the state word of each page of a region, 4 bytes a page, and what eviction needs to
-// find victims without reading them all: how many resident pages each 2 MiB block has.
+// PageTable: the state word of each page of a region, 4 bytes per page, and the number of resident
+// pages in each 2 MiB block, by which eviction finds victims without reading all words.
 #pragma once
 
 #include <atomic>
@@ -17,8 +17,8 @@ inline constexpr uint32_t kPagesPerBlock = 512;
 
 // Threads: any; no locks.
 // Invariants (page_table_invariants.cc checks them on a quiet table):
-//  1. each change of a word is an edge of the diagram in page_state.h, or one of its passes or of
-//     kAwaited alone;
+//  1. each change of a word is an edge of the diagram in page_state.h, or changes only its passes
+//     or kAwaited;
 //  2. a block's count is the number of its pages that are resident;
 //  3. no page has more passes than eviction_hand.h gives;
 //  4. away_pages() is the number of words for which is_away() holds.
@@ -37,10 +37,11 @@ class PageTable {
   // Moves the page from `from` to `to` if it is still there; false if another thread was first.
   bool transition(PageIndex page, PageWord from, PageWord to);
   // The same by the thread that owns the page (Unprotecting, Dropping, or Fetching while no fault
-  // is handled): nobody else may have moved it.
+  // is handled): no other thread may have moved it.
   void transition_owned(PageIndex page, PageWord from, PageWord to);
 
-  // The same, out of Fetching: true if the page was marked meanwhile, and is to be woken now.
+  // The same, out of Fetching: true if the page was marked meanwhile, and its waiters must be
+  // woken.
   [[nodiscard]] bool end_fetching(PageIndex page, PageWord from, PageWord to);
   // Marks a page that is still at `fetching` as kAwaited; false if another thread was first.
   bool mark_awaited(PageIndex page, PageWord fetching);
@@ -55,7 +56,7 @@ class PageTable {
     return counts()[block].load(std::memory_order_relaxed);
   }
   uint64_t away_pages() const { return shared_->away.load(std::memory_order_relaxed); }
-  // One more than the highest page that was ever anything but Empty: where a walk over all may end.
+  // One more than the highest page that was ever not Empty: the end of a walk over all used pages.
   uint64_t used_pages() const { return shared_->used.load(std::memory_order_acquire); }
 
  private:

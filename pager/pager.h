@@ -1,5 +1,5 @@
-// Pager: the brain. Gives one address space more memory than its budget, by keeping the rest on
-// memory nodes. One pager serves one target.
+// Pager: gives one address space more memory than its budget, and keeps the rest on memory nodes.
+// One pager serves one target.
 #pragma once
 
 #include <memory>
@@ -36,43 +36,44 @@ class Pager {
       OnChild on_child);
   virtual ~Pager() = default;
 
-  // The target gives these pages up: zeros from now on. Returns when no worker holds one of them.
+  // The target discards these pages: they read as zeros from now on. Returns when no worker owns
+  // one of them.
   virtual void discard(uffd::PageRun run) = 0;
   // mlock(2): from the return of pin() on these pages are not evicted, once they are here; false:
   // the pins would take more of the budget than kPinPercent, and nothing was pinned.
   virtual bool pin(uffd::PageRun run) = 0;
   virtual void unpin(uffd::PageRun run) = 0;
-  // madvise(2). Wishes: done soon, as far as there is room, and forgotten when there are too many.
+  // madvise(2). Hints: executed soon, as far as there is room, and dropped when there are too many.
   virtual void evict_soon(uffd::PageRun run) = 0;
-  // With resolve_in_thread nobody but the caller can bring pages in: then they only stay.
+  // With resolve_in_thread only the caller can fetch pages: then this only cancels evict_soon().
   virtual void bring_in_soon(uffd::PageRun run) = 0;
   virtual void expect_access(uffd::PageRun run, AccessPattern pattern) = 0;
-  // Another PagerOptions::local_bytes from now on, and what may be pinned follows it. Returns at
-  // once: what is too much leaves without any fault, and meanwhile faults get half of the room.
-  // kInvalid: less than kMinLocalBytes. kConflict: more is pinned than could be then; it says what
-  // is possible. After a failure nothing has changed.
+  // Sets a new PagerOptions::local_bytes; the limit for pins changes with it. Returns at once:
+  // excess pages are evicted without a fault, and meanwhile faults get half of the freed room.
+  // kInvalid: less than kMinLocalBytes. kConflict: more is pinned than the new limit; the text
+  // names the smallest possible size. After a failure nothing has changed.
   virtual Status set_local(uint64_t local_bytes) = 0;
-  // Stands eviction still until end_fork(); meanwhile no fault waits for room. True: the target may
-  // fork. With ForkMode::kShare its child comes by on_child; else every page of it is present
-  // (brought in if the options say so) or was never written, and the kernel's copy is whole.
-  // False: it may not, and eviction goes on.
+  // Pauses eviction until end_fork(); meanwhile no fault waits for room. True: the target may
+  // fork. With ForkMode::kShare on_child gets its child; otherwise every page is present
+  // (fetched if the options say so) or was never written, and the kernel's copy is complete.
+  // False: it may not fork, and eviction continues.
   virtual bool begin_fork() = 0;
   // `forked`: there is a child. Returns after on_child has had it.
   virtual void end_fork(bool forked) = 0;
-  // The target's agent can be asked to drop pages. Once, after inherit() without one.
+  // From now on the target's agent can drop pages. Call once, after inherit() without an agent.
   virtual void agent_ready() = 0;
 
-  // With PagerOptions::resolve_in_thread: when it returns, the page is here, poisoned, or another
-  // fault of it tells more. Called from signal handlers: it takes no lock that code which touches
-  // far memory could hold, and errno may change.
+  // With PagerOptions::resolve_in_thread: when it returns, the page is present or poisoned, or the
+  // next fault on it will decide. Called from signal handlers: it takes no lock that code which
+  // touches far memory could hold, and errno may change.
   virtual void resolve(PageIndex page, uffd::FaultKind kind) = 0;
   // Which fault a touch of the page would be now; nullopt: none.
   virtual std::optional<uffd::FaultKind> next_fault(PageIndex page, bool write) const = 0;
   // Only memory nodes have it.
   virtual bool is_away(PageIndex page) const = 0;
-  // What nobody waits for may still come in.
+  // Pages that no thread waits for may still be fetched.
   virtual bool has_spare_room() const = 0;
-  // Nobody can give the page any more: touching it is SIGBUS.
+  // No replica can deliver the page any more: a touch is SIGBUS.
   virtual bool is_lost(PageIndex page) const = 0;
 
   virtual uffd::AddressSpace& space() = 0;

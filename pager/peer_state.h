@@ -10,18 +10,18 @@ namespace farpage::pager {
 
 // All zeros: nothing has happened yet (NodeTable).
 struct PeerState {
-  // For a node to acknowledge something. It may be longer than a batch: those that follow go on
-  // with it.
+  // A wait for a node to acknowledge something. It may span several batches.
   struct Wait {
-    Instant since{0};  // it was asked first, or has acknowledged last
-    Instant until{0};  // a batch has wanted it; 0: it owes nothing
+    Instant since{0};  // the first request, or the last acknowledgement
+    Instant until{0};  // the latest time at which a batch wanted it; 0: nothing is outstanding
   };
 
   // Its channels were asked for. Any thread.
   std::atomic<bool> requested{false};
-  // Since when no port could connect to it; 0: it could. Written by the connector.
+  // The time since which no port could connect to it; 0: the last attempt succeeded. Written by the
+  // connector.
   std::atomic<int64_t> unreachable_since_ns{0};
-  // Of whoever evicts.
+  // Of the thread that evicts.
   Wait wait;
   WriteWindow window;
 };

@@ -24,7 +24,7 @@ class PinMap {
   // All pages of the run or, when that would be more than the limit, none: false.
   bool pin(uffd::PageRun run);
   void unpin(uffd::PageRun run);
-  // Another limit from now on; false: more is pinned than that, and the limit stays.
+  // Sets a new limit; false: more is pinned than that, and the limit stays.
   bool set_limit(uint64_t limit_pages);
   uint64_t pinned_pages() const { return pinned_.load(std::memory_order_relaxed); }
 

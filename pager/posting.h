@@ -23,7 +23,7 @@ class Posting {
 
   size_t size() const { return count_; }
   bool full() const { return count_ == kMax; }
-  // What is gathered goes to another node, and has to be posted before anything for this one.
+  // The gathered operations go to another node, and must be posted before any for this one.
   bool is_for_another(NodeIndex node) const { return count_ > 0 && node_ != node; }
   // nullptr: none at the moment. While something is gathered for the node, the port is not asked
   // again: it may end the channel.

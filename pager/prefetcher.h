@@ -1,5 +1,5 @@
-// Prefetcher: READs ahead of a trend, on channels of their own, so that they do not queue before a
-// demand READ.
+// Prefetcher: READs ahead of a trend, on separate channels, so that no demand READ queues behind
+// them.
 #pragma once
 
 #include <array>
@@ -11,9 +11,9 @@
 
 namespace farpage::pager {
 
-// Threads: the worker that owns it. Takes only room that faults need not (Budget), and never makes
-// a fault wait for longer than the READ takes: a prefetch that fails gives its pages back to Remote
-// and wakes whoever came to wait for them.
+// Threads: the worker that owns it. Takes only room that faults do not need (Budget), and never
+// makes a fault wait for longer than the READ takes: when a prefetch fails, its pages are Remote
+// again and the threads that wait for them are woken.
 class Prefetcher {
  public:
   static constexpr size_t kRuns = 16;  // two windows of single pages, or of kMaxPrefetchDepth
@@ -42,13 +42,13 @@ class Prefetcher {
   // Claims up to `limit` neighbours from `first`, as far as they are remote and there is room for
   // them; returns how many.
   uint32_t claim(Run& run, PageIndex first, uint32_t limit);
-  // Adds the READ of a claimed run to the batch; false: nobody can be asked for it now.
+  // Adds the READ of a claimed run to the batch; false: no replica can be used now.
   bool gather(size_t index);
   void post_gathered();
   void complete(size_t index, rdma::CompletionStatus status);
   void install(size_t index);
   void abandon(Run& run);
-  // As abandon(), of a run that was gathered.
+  // As abandon(), for a run that was gathered.
   void fail(Run& run);
   void finish(Run& run, uint32_t page, PageState state);
 

@@ -1,4 +1,4 @@
-// Readahead: the thread that brings in what the target has asked for with MADV_WILLNEED.
+// Readahead: the thread that fetches the ranges of MADV_WILLNEED.
 #pragma once
 
 #include <condition_variable>
@@ -10,9 +10,9 @@
 
 namespace farpage::pager {
 
-// It reads one byte range of the target after the other, so that each absent page is a fault like
-// any other and the fault workers fetch it: no second path installs pages. Only into room below the
-// high-water mark; what does not fit is forgotten.
+// It reads the ranges of the target one after the other, so that each absent page is an ordinary
+// fault and the fault workers fetch it: no second path installs pages. It uses only room below the
+// high-water mark; pages that do not fit are skipped.
 // Threads: one of its own; request() from any. It may wait for a page of the target, so it ends
 // before the fault workers do.
 class Readahead {
@@ -23,7 +23,7 @@ class Readahead {
   Readahead& operator=(const Readahead&) = delete;
 
   void request(uffd::PageRun run);
-  // The target has changed its mind.
+  // The target has cancelled the hint.
   void forget(uffd::PageRun run);
 
  private:

@@ -1,5 +1,5 @@
-// RunList: wishes of the target about runs of pages, until the thread that grants them comes by. In
-// a place of fixed size: that thread may be in a signal handler.
+// RunList: pending hints of the target about runs of pages. It has a fixed size, because the thread
+// that executes the hints may be in a signal handler.
 #pragma once
 
 #include <algorithm>
@@ -12,8 +12,8 @@
 
 namespace farpage::pager {
 
-// Threads: one at a time. Allocates nothing. One run too many is forgotten: nobody may rely on a
-// wish.
+// Threads: one at a time. Allocates nothing. When the list is full, a further run is dropped: hints
+// are not guarantees.
 class RunList {
  public:
   static constexpr size_t kMaxRuns = 256;

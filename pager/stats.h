@@ -1,4 +1,4 @@
-// What the pager counts. Each fault worker and the evictor write their own; readers add them up.
+// The pager's counters. Each fault worker and the evictor write their own; readers add them up.
 #pragma once
 
 #include <array>
@@ -29,8 +29,8 @@ struct alignas(64) WorkerStats {
   Counter faults_remote;       // answered by a READ
   Counter faults_zero;         // never written before: a zero page
   Counter faults_write;        // first write to a clean page
-  Counter faults_coalesced;    // somebody was fetching the page already
-  Counter faults_rescued;      // a write that stopped an eviction
+  Counter faults_coalesced;    // another thread was already fetching the page
+  Counter faults_rescued;      // a write that cancelled an eviction
   Counter faults_failed;       // ended in SIGBUS
   Counter faults_waited_room;  // had to wait for the evictor
   Counter reads;               // demand READs that completed

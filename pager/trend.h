@@ -1,10 +1,10 @@
-// TrendDetector: is a thread walking through memory, and in which steps?
+// TrendDetector: detects whether a thread walks through memory, and its stride.
 //
 // The majority vote over recent deltas is Leap's (Maruf and Chowdhury, USENIX ATC 2020, 4.1).
-// Memory is fetched ahead in windows, and the page behind each window is left away: the fault
-// there, at the marker, says that the window was used, as PG_readahead does in Linux's readahead.
-// From the second window on, the one behind the next marker is asked for at each marker: while a
-// window is used, the next one travels. The depth doubles from window to window.
+// Memory is prefetched in windows, and the page after each window is not fetched: the fault at this
+// marker shows that the window was used, like PG_readahead in Linux's readahead. From the second
+// window on, the fault at a marker requests the window after the next marker, so one window is in
+// flight while the other is used. The depth doubles from window to window.
 #pragma once
 
 #include <array>
@@ -16,7 +16,7 @@
 
 namespace farpage::pager {
 
-// Pages first, first + stride, ... `pages` of them, without the one in place `gap`.
+// `pages` pages: first, first + stride, ..., without the one at index `gap`.
 struct PrefetchPlan {
   PageIndex first;
   int64_t stride = 1;
@@ -24,11 +24,13 @@ struct PrefetchPlan {
   uint32_t gap = UINT32_MAX;
 };
 
-// Threads: any; two that meet on one walker do not wait, the second one learns nothing.
+// Threads: any. When two threads use one walker at the same time, neither waits, and the second one
+// is not recorded.
 class TrendDetector {
  public:
-  // A demand fault of `thread` on `page`: what to fetch ahead, if anything, in windows of at most
-  // `max_depth` pages. `sequential`: the program has said that it walks page by page.
+  // Records a demand fault of `thread` on `page` and returns what to prefetch, if anything, in
+  // windows of at most `max_depth` pages. `sequential`: the program has announced a sequential
+  // walk.
   std::optional<PrefetchPlan> observe(uint32_t thread, PageIndex page, uint32_t max_depth,
                                       bool sequential = false);
 
@@ -37,7 +39,7 @@ class TrendDetector {
   static constexpr size_t kThreads = 16;
   static constexpr uint32_t kFirstDepth = 4;
   static constexpr int64_t kMaxStride = 1024;
-  static constexpr uint32_t kScatteredDepth = 8;  // where each page takes a READ of its own
+  static constexpr uint32_t kScatteredDepth = 8;  // where each page needs its own READ
   static constexpr int64_t kNone = -1;
 
   struct Walker {
@@ -48,8 +50,8 @@ class TrendDetector {
     std::array<int64_t, kHistory> deltas{};
     size_t next = 0;
     size_t filled = 0;
-    int64_t marker = kNone;       // the fault that is due when the window is used up
-    int64_t next_marker = kNone;  // behind the window after it, if that is on its way
+    int64_t marker = kNone;       // the fault that is expected when the window is used up
+    int64_t next_marker = kNone;  // after the following window, if that is in flight
     int64_t stride = 0;
     uint32_t depth = 0;
   };

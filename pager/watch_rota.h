@@ -1,11 +1,11 @@
 // WatchRota: which of the fault workers watch for faults, and which rest.
 //
 // A fault wakes every worker that polls the descriptor. One of them reads it; the others find
-// nothing and go back to sleep inside poll(), without a word to us. Each such waking is on the
-// faulting thread's way (under emulation 20 us of 200) and takes a CPU from whoever works there. So
-// a worker that has good reason to think that the one faulting thread runs on its own CPU sends the
-// others to rest, and calls them back as soon as it has not: it then would have to be woken across
-// CPUs, the dearest thing on the path.
+// nothing and go back to sleep inside poll(), which does not return. Each such wake-up delays the
+// faulting thread (under emulation 20 us of 200) and takes CPU time from other threads. So a worker
+// with evidence that the only faulting thread runs on its own CPU tells the others to rest. It
+// calls them back as soon as the evidence is gone: it would then have to be woken across CPUs,
+// which is the most expensive part of the path.
 #pragma once
 
 #include <atomic>
@@ -25,29 +25,29 @@ class WatchRota {
   static constexpr uint32_t kDoubtsToRecall = 2;
   static constexpr Milliseconds kFirstRest{2}, kLongestRest{256};  // doubled from rest to rest
 
-  // What a worker that has read faults knows of them.
+  // What a worker knows about the faults that it has read.
   struct Win {
     uint32_t thread = 0;  // the last of the faulting threads
-    // It found them without having watched. That is what happens on one CPU (a thread that is woken
-    // runs at once, and has faulted again when the worker goes on), or where idle CPUs poll; in
-    // both nobody else is needed.
+    // It found them without watching. This happens on one CPU (the woken thread runs at once, and
+    // has faulted again when the worker continues), or where idle CPUs poll. No other worker is
+    // needed in either case.
     bool at_once = false;
   };
 
   static Result<std::unique_ptr<WatchRota>> create(uint32_t workers,
                                                    Milliseconds first_rest = kFirstRest);
 
-  // Blocks until `events` is readable (true), or the worker was dismissed and has rested (or need
-  // not any more), or stop() (false: there may be events all the same). Who has rested looks for
-  // events then, and rests again while the one that dismissed it goes on and has no doubts:
-  // watching, it would be woken for the next fault and dismissed anew.
+  // Blocks until `events` is readable (true), or until the worker was dismissed and its rest is
+  // over, or stop() (false: there may be events nevertheless). After a rest the worker looks for
+  // events, and rests again while the worker that dismissed it continues without doubts: if it
+  // watched, it would be woken for the next fault and dismissed again.
   bool watch(uint32_t worker, int events);
   void won(uint32_t worker, Win win);
-  // No other one has read a fault since.
+  // No other worker has read a fault since.
   bool won_last(uint32_t worker) const {
     return last_winner_.load(std::memory_order_relaxed) == worker;
   }
-  // Among more than one worker.
+  // There is more than one worker.
   bool shared() const { return bells_.size() > 1; }
   // From now on watch() returns at once.
   void stop();
@@ -72,8 +72,8 @@ class WatchRota {
   std::vector<Doorbell> bells_;  // of each worker
   std::vector<Worker> workers_;
   std::atomic<uint32_t> last_winner_{0};
-  // In a row, of the last winner, from when it had good reason to think that no other is needed
-  // until it had doubts; or 0.
+  // Consecutive faults of the last winner while it had evidence that no other worker is needed;
+  // otherwise 0.
   std::atomic<uint32_t> sole_wins_{0};
   std::atomic<bool> stopped_{false};
 };

@@ -1,9 +1,11 @@
-// WriteGuess: will a page that comes in for a read be written before it leaves?
+// WriteGuess: predicts whether a page that is fetched for a read will be written before its
+// eviction.
 //
-// Such a page is write-protected, so that its first write is seen and a page without one leaves for
-// nothing. To see a write costs a fault, and a flush of the other cores' TLBs: several times what
-// it costs to write a page back. So where many are written, they come in writable, and count as
-// changed; a few stay protected all the same, and tell when that is no longer so.
+// Such a page is write-protected, so that the pager detects its first write, and can drop the page
+// without a write-back if there is none. Detecting a write costs a fault and a flush of the other
+// cores' TLBs: several times the cost of writing the page back. So if many such pages are written,
+// they are installed writable and count as modified. A few stay protected nevertheless, and show
+// when the pattern ends.
 #pragma once
 
 #include <atomic>
@@ -11,31 +13,31 @@
 
 namespace farpage::pager {
 
-// Threads: any. A guess: counts that are lost between threads do no harm.
+// Threads: any. Counts that are lost between threads are harmless: this is a prediction.
 class WriteGuess {
  public:
-  // For a page that comes in for a read.
+  // For a page that is fetched for a read.
   bool protect_next() {
     const bool sample = (asked_.fetch_add(1, std::memory_order_relaxed) & (kSampleEvery - 1)) == 0;
     if (!sample && likely()) return false;
     protect(1);
     return true;
   }
-  // So many were protected without being asked about.
+  // The number of pages that were protected without a call of this.
   void protect(uint32_t more) {
     const uint32_t pages = protected_.fetch_add(more, std::memory_order_relaxed) + more;
     if (pages < kMemory) return;
     protected_.store(pages / 2, std::memory_order_relaxed);
     written_.store(written_.load(std::memory_order_relaxed) / 2, std::memory_order_relaxed);
   }
-  // One of those that were protected is written.
+  // A protected page is written.
   void written() { written_.fetch_add(1, std::memory_order_relaxed); }
 
  private:
   static constexpr uint32_t kSampleEvery = 16;
-  static constexpr uint32_t kEnough = 64;   // pages, to guess at all
-  static constexpr uint32_t kMemory = 512;  // pages; then what was seen counts half
-  // Where one in so many is written, a write-back of the others costs less than the faults.
+  static constexpr uint32_t kEnough = 64;   // pages before the first prediction
+  static constexpr uint32_t kMemory = 512;  // pages; then all counts are halved
+  // If one in this many is written, writing the others back costs less than the faults.
   static constexpr uint32_t kOneIn = 4;
 
   bool likely() const {

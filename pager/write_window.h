@@ -1,8 +1,8 @@
-// WriteWindow: how much the evictor has on the wire to one node at once.
+// WriteWindow: the limit of the evictor's pages in flight to one node.
 //
-// A network that loses or reorders packets may break a long exchange each time it is tried: a card
-// that goes back to the first packet it misses never gets through many of them, and its retries run
-// out. What cannot pass together passes in smaller parts.
+// A network that loses or reorders packets may break every attempt of a long WRITE: a card that
+// restarts at the first missing packet (go-back-N) never completes many packets, and its retries
+// run out. Smaller parts get through.
 #pragma once
 
 #include <algorithm>
@@ -10,7 +10,7 @@
 
 namespace farpage::pager {
 
-// Threads: one. All numbers are pages. All zeros is a window that is open wide (NodeTable).
+// Threads: one. All numbers are pages. All zeros is a fully open window (NodeTable).
 class WriteWindow {
  public:
   static constexpr uint32_t kLimit = 256;
@@ -20,7 +20,7 @@ class WriteWindow {
   bool admits(uint32_t count) const { return in_flight_ + count <= pages(); }
 
   void posted(uint32_t count) { in_flight_ += count; }
-  // The channel did not take them after all: they have neither passed nor failed.
+  // The channel did not accept them: they have neither succeeded nor failed.
   void not_posted(uint32_t count) { in_flight_ -= count; }
   void acknowledged(uint32_t count) {
     in_flight_ -= count;
@@ -29,7 +29,7 @@ class WriteWindow {
     passed_ = 0;
     withheld_ = kLimit - std::min(pages() * 2, kLimit);
   }
-  // Half of what was too much, until kLimit pages have passed.
+  // Halves the window, until kLimit pages have been acknowledged.
   void failed(uint32_t count) {
     withheld_ = kLimit - std::max(std::min(pages(), in_flight_) / 2, uint32_t{1});
     in_flight_ -= count;

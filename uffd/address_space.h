@@ -1,4 +1,5 @@
-// The seam to the kernel: the window of one address space whose pages we place and take away.
+// The interface to the kernel: the window of one address space, whose pages are installed and
+// dropped here.
 //
 // Pages are numbered from the start of the window; raw addresses appear only for messages. One
 // implementation serves memory of this process (own_process.h), one that of another process which
@@ -31,7 +32,7 @@ enum class FaultKind : uint8_t {
   kWriteProtected,  // a write to a page that is present and write-protected
 };
 
-// ---- events, a closed sum ----
+// ---- events ----
 
 struct Fault {
   PageIndex page;
@@ -41,16 +42,16 @@ struct Fault {
 struct Unmapped {  // the range has no memory of ours any more
   PageRun run;
 };
-struct Moved {  // mremap(2) behind our back: pages of the window now live elsewhere
+struct Moved {  // an mremap(2) that bypassed the shim moved pages of the window
   PageRun run;
 };
-// A fault on memory that follows our descriptor but is not in the window (after Moved). It has been
-// answered with SIGBUS already: never with zeros.
+// A fault on memory that is registered with our descriptor but is not in the window (after Moved).
+// It has already been answered with SIGBUS, never with zeros.
 struct StrayFault {
   uint64_t address = 0;
 };
-// The process has forked: the same window in the child, whose missing pages wait for us from the
-// start. The forking thread goes on when this is read.
+// The process has forked. The child has the same window, and we serve its missing pages from the
+// start. The forking thread continues when this event is read.
 struct Forked {
   std::unique_ptr<class AddressSpace> child;
 };
@@ -69,13 +70,13 @@ std::string_view to_string(Outcome outcome);
 
 enum class Protection : uint8_t { kWritable, kWriteProtected };
 
-// What zero() places: the kernel's one page of zeros, which gets a frame when it is written, or a
-// frame for each page, which costs less than that where it is about to be written.
+// What zero() installs: the kernel's shared zero page, which gets a frame when it is written, or a
+// frame for each page, which is cheaper if the page is about to be written.
 enum class ZeroFrames : uint8_t { kShared, kOwn };
 inline constexpr uint32_t kMaxZeroRun = 128;  // pages of one zero()
 
-// How far zero() came: the first `pages` of the run are placed, and `outcome` says what stopped it
-// there. kDone: nothing, all are placed.
+// The result of zero(): the first `pages` of the run are installed, and `outcome` says what stopped
+// it there. kDone: all are installed.
 struct ZeroResult {
   uint32_t pages = 0;
   Outcome outcome = Outcome::kDone;
@@ -86,8 +87,8 @@ struct DropResult {
   int sys_errno = 0;
 };
 
-// Threads: all calls from any thread at once, but for drop() and poison(), which one thread at a
-// time may be in (they share the path to the target's agent); callers hold their own lock.
+// Threads: any thread may make any call at any time, except drop() and poison(): one thread at a
+// time (they share the path to the target's agent), under a lock of the callers.
 // Invariants:
 //  1. install, zero and poison never replace a page that is present.
 //  2. install and zero wake the threads that wait for the pages they placed, and for a page that
@@ -122,20 +123,20 @@ class AddressSpace {
   // target like any other and blocks the caller until a fault worker serves it: never call it from
   // one.
   virtual Status read(std::span<const PageIndex> present, std::span<std::byte> out) = 0;
-  // Gives the frames of the runs back to the system. results.size() == runs.size().
+  // Returns the frames of the runs to the system. results.size() == runs.size().
   virtual Status drop(std::span<const PageRun> runs, std::span<DropResult> results) = 0;
-  // The thread of another process that does it, for who gives it a priority; 0: there is none, or
-  // it is not known yet.
+  // The thread of another process that executes drop(), so that callers can set its priority; 0:
+  // there is none, or it is not known yet.
   virtual pid_t dropping_thread() { return 0; }
   // Makes each touch of the run end in SIGBUS, and wakes its waiters. May return before it is done.
   virtual Status poison(PageRun run) = 0;
-  // An event waits to be read (fork, munmap, mremap) whose call may have changed the address space
-  // already.
+  // True while an unread event (fork, munmap, mremap) exists whose call may already have changed
+  // the address space.
   virtual bool event_pending() = 0;
   // The address space still exists: its process has neither exited nor called exec. Slow (a system
-  // call); after false nothing here has an effect any more.
+  // call). Once this is false, no call here has an effect any more.
   virtual bool alive() = 0;
-  // Lets the threads that wait for these pages try again.
+  // Wakes the threads that wait for these pages; they retry.
   virtual void wake(PageRun run) = 0;
 };
 

@@ -1,5 +1,5 @@
-// AgentRing's producer: what only the target itself may do to its memory is written into a shared
-// ring and done by the shim's agent thread (handover.h says who waits on what).
+// The producer of an AgentRing: commands that only the target can execute on its memory go through
+// a shared ring to the shim's agent thread (handover.h describes the waiting).
 #pragma once
 
 #include <functional>
@@ -16,7 +16,7 @@ namespace farpage::uffd {
 // Threads: any; run() is serialised by a mutex that is held while the target works.
 class AgentRingProducer {
  public:
-  // `target_alive` is asked now and then while waiting, so that a dead target ends the wait.
+  // `target_alive` is called from time to time while waiting, so that a dead target ends the wait.
   AgentRingProducer(Mapping ring, std::function<bool()> target_alive);
 
   // Has the agent execute the commands, at most kRingCommands, and waits for the results, which are
@@ -24,7 +24,7 @@ class AgentRingProducer {
   Status run(std::span<handover::Command> commands);
   // The same without waiting; the results are lost.
   Status post(const handover::Command& command);
-  // As the target says, and sees it; 0: not yet.
+  // The id that the target reported, in its own PID namespace; 0: not reported yet.
   pid_t agent_thread() const { return ring_.agent_thread.load(std::memory_order_acquire); }
 
  private:

@@ -1,22 +1,19 @@
-// What the shim inside a target and the pager outside say to each other.
+// The protocol between the shim inside a target and the pager outside.
 //
-// Plain structs without any library: the shim is loaded into foreign programs and depends on libc
-// alone. Both sides are the same build; `version` refuses a mixed pair.
+// Plain structs without any library: the shim is loaded into foreign programs and depends only on
+// libc. Both sides must be of the same build; `version` rejects other pairs.
 //
-// 1. The shim connects to the unix socket (SOCK_SEQPACKET) named by FARPAGE_HANDOVER, sends Hello
-// with
-//    two descriptors (the userfaultfd, then a memfd that holds the AgentRing) and waits for
-//    Welcome. The pager checks the peer's credentials: the same user or root.
-// 2. Requests of the shim (Request, answered by Reply) go over the same socket, one at a time.
-// 3. fork() where UFFD_FEATURE_EVENT_FORK is on: kForkBegin carries one end of a socket pair. The
-// child
+// 1. The shim connects to the unix socket (SOCK_SEQPACKET) named by FARPAGE_HANDOVER. It
+//    sends Hello with two descriptors (the userfaultfd, then a memfd that holds the AgentRing) and
+//    waits for Welcome. The pager checks the peer's credentials: the same user or root.
+// 2. Requests of the shim (Request, answered by Reply) use the same socket, one at a time.
+// 3. fork() with UFFD_FEATURE_EVENT_FORK: kForkBegin carries one end of a socket pair. The child
 //    inherits the other end, sends Hello on it with one descriptor (its own ring), and gets Welcome
-//    with one: its userfaultfd, which the kernel gave to the pager. From then on it is a target
-//    like any other, and this its socket.
-// 4. Commands of the pager go through the AgentRing to the agent thread in the target: what only
-// the
-//    target itself may do to its memory (another process cannot MADV_DONTNEED: EINVAL).
-// 5. `farpage resize` connects to the same socket and says Resize in place of Hello. It gets
+//    with one descriptor: its userfaultfd, which the kernel gave to the pager. From then on it is a
+//    target like any other, and this is its socket.
+// 4. Commands of the pager go through the AgentRing to the agent thread in the target, because only
+//    the target can execute them on its memory (another process cannot MADV_DONTNEED: EINVAL).
+// 5. `farpage resize` connects to the same socket and sends Resize instead of Hello. It gets
 //    Welcome, then one ResizedProcess for each process that has a pager, and the end of the stream.
 #pragma once
 
@@ -40,8 +37,8 @@ inline constexpr char kForkVariable[] = "FARPAGE_FORK";  // kForkShare, or anyth
 inline constexpr char kForkShare[] = "share";
 
 // The window: one contiguous, page-aligned range of the target's address space, reserved and
-// registered (MISSING and WP) once. All far memory is carved out of it, so page p of the region is
-// the page at window_address + p * 4096, and nothing is looked up on a fault.
+// registered (MISSING and WP) once. All far memory is allocated from it, so page p of the region is
+// the page at window_address + p * 4096, without a lookup.
 struct Hello {
   uint32_t magic = kMagic;
   uint32_t version = kVersion;
@@ -60,7 +57,7 @@ struct Welcome {
   char reason[200] = {};  // for stderr when status is not 0
 };
 
-// Another budget of local memory for every process of a `farpage run`, also for those to come.
+// A new budget of local memory for every process of a `farpage run`, including future ones.
 struct Resize {
   uint32_t magic = kResizeMagic;
   uint32_t version = kVersion;
@@ -76,19 +73,19 @@ struct ResizedProcess {
 };
 
 enum class RequestKind : uint32_t {
-  // The target gives up the contents of [address, address + bytes): reads give zeros from now on.
-  // The
-  // shim calls MADV_DONTNEED itself after the reply. madvise(DONTNEED, FREE), munmap, MAP_FIXED.
+  // The target discards the contents of [address, address + bytes): reads return zeros from now on.
+  // The shim calls MADV_DONTNEED itself after the reply. madvise(DONTNEED, FREE), munmap,
+  // MAP_FIXED.
   kDiscard = 1,
   // fork() is about to be called. Status 0: the child's copy will be whole, or (3 above) the pager
-  // serves it; eviction stands still until kForkDone. Else EAGAIN: refuse the fork.
+  // serves it; eviction is paused until kForkDone. Otherwise EAGAIN: refuse the fork.
   kForkBegin = 2,
-  // The fork is over. bytes: 0 if it failed, else the length of the window.
+  // The fork is over. bytes: 0 if it failed, otherwise the length of the window.
   kForkDone = 3,
-  // Evict [address, address + bytes) soon / bring it in soon. Hints: status is always 0.
+  // Evict [address, address + bytes) soon / fetch it soon. Hints: status is always 0.
   kColdHint = 4,
   kWillNeedHint = 5,
-  // madvise(NORMAL, RANDOM, SEQUENTIAL): what to fetch ahead there. Hints, as above.
+  // madvise(NORMAL, RANDOM, SEQUENTIAL): what to prefetch there. Hints, as above.
   kNormalAccess = 6,
   kRandomAccess = 7,
   kSequentialAccess = 8,

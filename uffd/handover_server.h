@@ -1,6 +1,6 @@
-// The pager's end of the hand-over: accepts targets on a unix socket, checks who they are, and
-// takes their userfaultfd and ring; and whoever asks for another budget. The words are in
-// handover.h.
+// The pager's end of the hand-over: accepts targets on a unix socket, checks their credentials, and
+// receives their userfaultfd and ring. It also accepts resize requests. handover.h defines the
+// messages.
 #pragma once
 
 #include <sys/types.h>
@@ -19,7 +19,7 @@ namespace farpage::uffd {
 
 bool process_alive(const Fd& pidfd);
 
-// A target that said Hello and waits for Welcome.
+// A target that has sent Hello and waits for Welcome.
 struct HandedOver {
   Fd socket;
   Fd userfaultfd;
@@ -42,10 +42,10 @@ struct ResizeCall {
 };
 using ResizedProcesses = std::vector<handover::ResizedProcess>;
 
-// Sends what has changed, or why nothing has.
+// Sends the changes, or the reason why there are none.
 Status answer(const ResizeCall& call, const Result<ResizedProcesses>& changes);
 
-// Who has connected.
+// A peer that has connected.
 using Arrival = std::variant<HandedOver, ResizeCall>;
 
 // A request, and the descriptor that came with it, if any.
@@ -73,8 +73,8 @@ class HandoverServer {
   HandoverServer(HandoverServer&&) = default;
   ~HandoverServer();
 
-  // Waits for the next one to connect. Refuses peers of other users (but root) and malformed first
-  // messages with a reason and goes on waiting. nullopt after stop().
+  // Waits for the next connection. Rejects peers of other users (except root) and malformed first
+  // messages with a reason, and continues to wait. nullopt after stop().
   Result<std::optional<Arrival>> accept();
   void stop();
   const std::string& path() const { return path_; }

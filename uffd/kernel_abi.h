@@ -1,6 +1,6 @@
-// <linux/userfaultfd.h> of the build host, completed with what newer kernels have: Debian 12 ships
-// the headers of 6.1, and what a kernel really offers is probed at run time (UFFDIO_API, errno).
-// Source: include/uapi/linux/userfaultfd.h of Linux 6.6 (POISON, WP_UNPOPULATED).
+// <linux/userfaultfd.h> of the build host, completed with definitions of newer kernels: Debian 12
+// ships the headers of 6.1. The features of the running kernel are probed at run time (UFFDIO_API,
+// errno). Source: include/uapi/linux/userfaultfd.h of Linux 6.6 (POISON, WP_UNPOPULATED).
 #pragma once
 
 #include <linux/ioctl.h>

@@ -11,10 +11,10 @@ namespace farpage::uffd {
 // Takes the descriptor and the ring out of `target`; the control socket stays with the caller.
 Result<std::unique_ptr<AddressSpace>> adopt_window(HandedOver& target);
 
-// Will fork events come from its userfaultfd?
+// Does its userfaultfd deliver fork events?
 bool tells_of_forks(const HandedOver& target);
 
-// The child of an adopted window (event Forked) has said who it is: its pages can be read and
+// The child of an adopted window (event Forked) has sent its Hello: its pages can be read and
 // dropped from now on. Takes the ring out of `child`.
 void bind_child(AddressSpace& space, HandedOver& child);
 

@@ -12,9 +12,9 @@ namespace farpage::uffd {
 Result<std::unique_ptr<AddressSpace>> create_own_window(uint64_t pages,
                                                         bool user_mode_only = false);
 
-// The same, but nobody is told of a fault: the faulting thread gets SIGBUS (UFFD_FEATURE_SIGBUS),
-// and its handler resolves it. System calls that meet a missing or protected page fail with EFAULT.
-// Needs no privilege; read() of an absent page fails.
+// The same, without messages: the faulting thread gets SIGBUS (UFFD_FEATURE_SIGBUS), and its
+// handler resolves the fault. System calls on a missing or protected page fail with EFAULT. Needs
+// no privilege; read() of an absent page fails.
 Result<std::unique_ptr<AddressSpace>> create_own_sigbus_window(uint64_t pages);
 
 }  // namespace farpage::uffd

@@ -1,4 +1,4 @@
-// What this kernel and this user have of userfaultfd, for `farpage doctor`.
+// Which userfaultfd features this kernel offers to this user, for `farpage doctor`.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,7 @@ struct KernelReport {
   std::vector<FeatureReport> features;
 };
 
-// May this user have the children of fork told of (UFFD_FEATURE_EVENT_FORK: CAP_SYS_PTRACE)?
+// May this user receive fork events (UFFD_FEATURE_EVENT_FORK: CAP_SYS_PTRACE)?
 bool fork_events_allowed();
 
 // Opens and closes descriptors; changes nothing.

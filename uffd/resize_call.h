@@ -1,4 +1,4 @@
-// The other end of a ResizeCall: what `farpage resize` says to a running `farpage run`.
+// The client's end of a ResizeCall: the request of `farpage resize` to a running `farpage run`.
 #pragma once
 
 #include <sys/types.h>
@@ -11,12 +11,12 @@
 
 namespace farpage::uffd {
 
-// Connects to the hand-over socket of process `pager`. kNotFound: it is not that process that
-// listens there, or nobody does. kDenied: the socket is another user's.
+// Connects to the hand-over socket of process `pager`. kNotFound: another process
+// listens there, or none. kDenied: the socket belongs to another user.
 Result<Fd> connect_to_pager(const std::string& path, pid_t pager);
 
-// The change, once. Blocks until the answer is here or 30 s have passed (kTimedOut). kInvalid and
-// kConflict: the pager's own words for why nothing has changed.
+// Requests the change, once. Blocks until the answer arrives or 30 s have passed (kTimedOut).
+// kInvalid and kConflict carry the pager's reason why nothing has changed.
 Result<ResizedProcesses> resize(const Fd& socket, uint64_t local_bytes);
 
 }  // namespace farpage::uffd

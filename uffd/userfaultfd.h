@@ -13,14 +13,14 @@ struct uffd_msg;
 
 namespace farpage::uffd {
 
-// What we ask of the kernel. Without kRequired we do not start; kWanted is used where it is
-// offered.
+// Features that are requested from the kernel. kRequired is necessary to start; kWanted is used if
+// it is offered.
 struct Features {
   uint64_t required = 0;
   uint64_t wanted = 0;
 };
 Features pager_features();
-// For faults that the faulting thread resolves in its signal handler: no messages at all.
+// For faults that the faulting thread resolves in its signal handler, without messages.
 Features sigbus_features();
 
 // Threads: any. All calls are thin wrappers of one ioctl each.
@@ -30,7 +30,7 @@ class Userfaultfd {
   // the ways to get the privilege; kUnsupported names the missing features. `user_mode_only` needs
   // no privilege, but read(2) and the like into a missing page fail with EFAULT.
   static Result<Userfaultfd> create(const Features& features, bool user_mode_only = false);
-  // One that another process opened, with the features its UFFDIO_API granted.
+  // A descriptor that another process opened, with the features that its UFFDIO_API granted.
   static Userfaultfd adopt(Fd fd, uint64_t features) { return {std::move(fd), features}; }
 
   int fd() const { return fd_.get(); }
@@ -58,8 +58,8 @@ class Userfaultfd {
   uint64_t features_ = 0;
 };
 
-// One kernel message as an event of the window [base, base + pages * 4096). Nothing for messages
-// that we never asked for.
+// One kernel message as an event of the window [base, base + pages * 4096). nullopt for messages
+// that were not requested.
 std::optional<Event> decode(const uffd_msg& message, uint64_t base, uint64_t pages);
 
 }  // namespace farpage::uffd

@@ -1,5 +1,5 @@
-// WindowAddressSpace: what memory of this process and of another one have in common, all that goes
-// through the userfaultfd itself.
+// WindowAddressSpace: the common part of address spaces of this process and of another one, which
+// uses only the userfaultfd.
 #pragma once
 
 #include <sys/uio.h>
@@ -31,13 +31,13 @@ class WindowAddressSpace : public AddressSpace {
   WindowAddressSpace(Userfaultfd userfaultfd, uint64_t base, uint64_t pages)
       : userfaultfd_(std::move(userfaultfd)), base_(base), pages_(pages) {}
 
-  // The child's window, of which this descriptor tells.
+  // The child's window, whose events this descriptor delivers.
   virtual std::unique_ptr<AddressSpace> make_child(Userfaultfd userfaultfd) = 0;
 
   // Kernels before 6.6 have no UFFDIO_POISON: make the range fail some other way.
   virtual Status poison_by_mapping(uint64_t address, uint64_t bytes) = 0;
 
-  // Nothing is watched any more: missing pages read as zeros from here on.
+  // Ends the registration: missing pages read as zeros from now on.
   void close_userfaultfd() { userfaultfd_.close(); }
 
   // Where the pages are; adjacent ones are one element. Some are left out where the vector is full.

@@ -1,13 +1,13 @@
 // farpage: memory of other machines inside your program.
 //
-// A Region is a range of addresses of which at most `local_bytes` are in this host's memory; the
-// rest is on memory nodes and comes back, page by page, when it is touched. Pages are 4 KiB. Memory
+// A Region is a range of addresses of which at most `local_bytes` are in this host's memory. The
+// rest is on memory nodes and is fetched, page by page, when it is touched. Pages are 4 KiB. Memory
 // that was never written reads as zeros and costs nothing.
 //
-// A page that no replica can give within the deadline ends in SIGBUS at the touch, with the address
-// in si_addr and the reason in the log: never in zeros, and never in a hang.
+// If no replica delivers a page within the deadline, the touch ends in SIGBUS, with the address in
+// si_addr and the reason in the log. It never reads zeros and never hangs.
 //
-// The whole of it, with an example: docs/library.md. There is no stable ABI yet: build the program
+// Documentation with an example: docs/library.md. There is no stable ABI yet: build the program
 // and the library of one version with one compiler.
 #pragma once
 
@@ -25,7 +25,7 @@
 
 namespace farpage {
 
-// What a caller may want to tell apart; everything else is in the text.
+// What a caller may need to distinguish; everything else is in the text.
 enum class RegionErrorCode : uint8_t {
   kInvalid,      // an argument is wrong: the text names it and the cure
   kNotFound,     // no such thing
@@ -43,8 +43,8 @@ struct RegionError {
   std::string message;  // a sentence for people
 };
 
-// A value, or why there is none. No function of this library throws, but for
-// RegionMemory::allocate, whose contract is the standard's.
+// A value, or the reason why there is none. No function of this library throws, except
+// RegionMemory::allocate, as the standard requires.
 template <typename T>
 class [[nodiscard]] RegionResult {
  public:
@@ -65,7 +65,7 @@ class [[nodiscard]] RegionResult {
   std::variant<T, RegionError> content_;
 };
 
-// Done, or why not.
+// Success, or the reason of the failure.
 template <>
 class [[nodiscard]] RegionResult<void> {
  public:
@@ -86,10 +86,10 @@ using RegionStatus = RegionResult<void>;
 struct RegionOptions {
   std::string name = "region";  // for people, in `farpage status`
   uint64_t bytes = 0;           // of the region; rounded up to whole pages
-  // Of it, at most so many here; at least 1 MiB. Region::set_local() changes it.
+  // How much of it may be in local memory; at least 1 MiB. Region::set_local() changes it.
   uint64_t local_bytes = uint64_t{64} << 20;
 
-  // http://host:port of the coordinator, and its bearer token if it asks for one. Empty: a
+  // http://host:port of the coordinator, and its bearer token if it requires one. Empty: a
   // coordinator and `replicas` memory nodes inside this process. That saves no memory; it is for
   // tests and first steps.
   std::string coordinator;
@@ -100,22 +100,24 @@ struct RegionOptions {
   uint64_t slab_bytes = uint64_t{64} << 20;  // unit of borrowing: that of the nodes
 
   uint32_t workers = 0;  // fault threads; 0: one for each CPU
-  // No fault threads: each fault is resolved by the thread that has it, in a SIGBUS handler of the
-  // library, without a switch to another thread. Needs no privilege, and is faster, most of all
-  // over shm (docs/performance.md). It is not transparent:
+  // No fault threads: the faulting thread resolves each fault in a SIGBUS handler of the library,
+  // without a switch to another thread. Needs no privilege, and is faster, above all over shm
+  // (docs/performance.md). It is not transparent:
   //   system calls on pages that are away fail with EFAULT (ENOMEM for mlock): prefault() first;
   //   a thread must not block SIGBUS;
-  //   a SIGBUS handler that is installed after the first such region must pass on what is not its.
-  // Handlers installed before are called for every SIGBUS that is not ours, and for lost pages.
+  //   a SIGBUS handler that is installed later must call the previous one for foreign signals.
+  // Handlers installed before are called for every SIGBUS that is no fault of a region, and for
+  // lost pages.
   bool resolve_in_handler = false;
-  // Of a window ahead of a walk, through what is away or was never used: at most 120, and 1/128 of
+  // The size of a prefetch window, in remote or never used memory: at most 120 pages, and 1/128 of
   // local_bytes. 0: off.
   uint32_t prefetch_pages = 64;
   std::chrono::milliseconds fault_deadline{5000};     // then the touch ends in SIGBUS
   std::chrono::milliseconds operation_timeout{1000};  // of one READ or WRITE, which is then retried
 };
 
-// Since the region was made; the first group is now. Counts of pages unless the name says else.
+// Counted since the creation of the region; the first group is the present state. In pages unless
+// the name says otherwise.
 struct RegionStats {
   uint64_t resident_bytes = 0;
   uint64_t local_bytes = 0;  // the budget
@@ -124,8 +126,8 @@ struct RegionStats {
 
   uint64_t faults_remote = 0;  // answered by a READ
   uint64_t faults_zero = 0;    // first touch of a page
-  uint64_t zeros_ahead = 0;    // pages that were there before the first touch, as zeros
-  uint64_t faults_write = 0;   // first write to a page that had not changed
+  uint64_t zeros_ahead = 0;    // zero pages installed before their first touch
+  uint64_t faults_write = 0;   // first write to an unmodified page
   uint64_t faults_failed = 0;  // ended in SIGBUS
   uint64_t prefetched = 0;
   uint64_t evicted_written = 0;  // sent to every replica, then dropped
@@ -140,10 +142,9 @@ struct RegionStats {
   std::string transports;  // that connected: "shm,tcp"
 };
 
-// Threads: the memory itself is like any other memory: any thread may read and write it, and
-// orders its accesses as usual. The calls on ranges and stats() may be made by any thread at once.
-// create(), moving and destroying: one thread, and no other may touch the memory or be inside
-// a call then.
+// Threads: any thread may read and write the memory, and synchronizes its accesses as usual. Any
+// thread may make the calls on ranges and stats() at any time. create(), moving and destroying: one
+// thread, while no other touches the memory or is inside a call.
 //
 // In a child of fork() the range is not mapped (SIGSEGV): the pager lives in the parent.
 class FARPAGE_EXPORT Region {
@@ -156,7 +157,7 @@ class FARPAGE_EXPORT Region {
   Region& operator=(Region&&) noexcept;
   Region(const Region&) = delete;
   Region& operator=(const Region&) = delete;
-  // Unmaps the range and gives the slabs back. What was in it is gone.
+  // Unmaps the range and returns the slabs. The content is lost.
   ~Region();
 
   // The memory, page-aligned. The same for the life of the region; moving the handle keeps it.
@@ -164,38 +165,38 @@ class FARPAGE_EXPORT Region {
 
   // Ranges below must lie inside bytes() (kInvalid otherwise).
 
-  // The range is not wanted any more: it reads as zeros from now on, and nothing of it is here or
-  // sent anywhere. Whole pages only: the parts of pages at both ends keep their content.
+  // Discards the content of the range: it reads as zeros from now on, uses no memory and is not
+  // sent anywhere. Whole pages only: partial pages at both ends keep their content.
   RegionStatus discard(std::span<const std::byte> range);
 
-  // Brings every page of the range in and waits for them. For writing: the pages are writable too,
-  // so that not even the first write is a fault. kUnavailable: a page is lost. kExhausted: the
-  // range is larger than the budget. They may leave again at any time.
+  // Fetches every page of the range and waits for them. For writing: the pages are also writable,
+  // so that the first write is no fault. kUnavailable: a page is lost. kExhausted: the range is
+  // larger than the budget. The pages may be evicted again at any time.
   enum class Prefault : uint8_t { kForReading, kForWriting };
   RegionStatus prefault(std::span<const std::byte> range, Prefault purpose) const;
 
-  // Wishes: right results never depend on them. Granted soon, as far as there is room, and
-  // forgotten when there are too many at once.
-  // How the range will be walked: what is fetched ahead. For groups of 16 pages.
+  // Hints: correctness never depends on them. They are executed soon, as far as there is room, and
+  // dropped when there are too many at once.
+  // The access pattern of the range, which controls prefetch. In units of 16 pages.
   enum class Access : uint8_t { kNormal, kSequential, kRandom };
   RegionStatus expect(std::span<const std::byte> range, Access access);
-  // It is needed soon: its pages come in while the caller goes on (with resolve_in_handler: before
-  // this returns).
+  // The range is needed soon: its pages are fetched while the caller continues (with
+  // resolve_in_handler: before this returns).
   RegionStatus will_need(std::span<const std::byte> range);
-  // It is not needed soon: its pages leave, however young, those without a slab when they have one.
-  // A wish: of very many that wait, some may be forgotten.
+  // The range is not needed soon: its pages are evicted whatever their age; those without a slab
+  // when they have one. If very many hints are pending, some may be dropped.
   RegionStatus evict(std::span<const std::byte> range);
 
-  // Brings the range in, writable, and keeps it here until unpin(); a page is pinned once, however
-  // often this is called. kExhausted: with it more than 85 % of the budget would be pinned, and
-  // nothing was. kUnavailable: a page is lost, and nothing was pinned that was not before.
+  // Fetches the range, writable, and keeps it resident until unpin(); pins of a page are not
+  // counted. kExhausted: more than 85 % of the budget would be pinned; nothing was pinned.
+  // kUnavailable: a page is lost; no further page was pinned.
   RegionStatus pin(std::span<const std::byte> range);
   RegionStatus unpin(std::span<const std::byte> range);
 
-  // Another RegionOptions::local_bytes from now on, and what may be pinned follows it. Returns at
-  // once: what is too much leaves without being touched, and meanwhile faults get half of the room
-  // that this makes. kInvalid: less than 1 MiB. kConflict: more is pinned than could be then, and
-  // nothing has changed.
+  // Sets a new RegionOptions::local_bytes; the limit for pins changes with it. Returns at once:
+  // excess pages are evicted without a touch, and meanwhile faults get half of the freed room.
+  // kInvalid: less than 1 MiB. kConflict: more is pinned than the new limit, and nothing has
+  // changed.
   RegionStatus set_local(uint64_t local_bytes);
 
   RegionStats stats() const;
@@ -208,20 +209,20 @@ class FARPAGE_EXPORT Region {
 };
 
 struct RegionMemoryStats {
-  uint64_t allocated_bytes = 0;  // as asked for
+  uint64_t allocated_bytes = 0;  // as requested
   uint64_t reserved_bytes = 0;   // taken from the region for them: rounding, and free small blocks
   uint64_t region_bytes = 0;
-  uint64_t allocations = 0;  // that live
+  uint64_t allocations = 0;  // that exist now
 };
 
-// Allocates from a region: for std::pmr containers, or by itself.
+// Allocates from a region: for std::pmr containers, or directly.
 //
 // All metadata is in ordinary local memory, so that neither allocate nor deallocate touches a far
-// page. Up to 16 KiB come from size classes (at most 25 % larger than asked, 16 bytes at least), in
-// chunks of 64 KiB that hold one class; larger ones are whole pages, best fit. Pages of
-// what is given back are discarded: dead bytes are never written to a node.
+// page. Up to 16 KiB come from size classes (at most 25 % larger than requested, at least 16
+// bytes), in chunks of 64 KiB that hold one class; larger ones are whole pages, best fit. Empty
+// pages are discarded: freed data is not written to a node.
 //
-// Threads: any. The region outlives it, and nothing else hands out the same region's memory.
+// Threads: any. The region outlives it, and nothing else allocates the same region's memory.
 class FARPAGE_EXPORT RegionMemory final : public std::pmr::memory_resource {
  public:
   explicit RegionMemory(Region& region);
