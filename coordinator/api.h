@@ -161,6 +161,7 @@ struct SlabLeaseRequest {
   RegionId region;
   SlabIndex slab;
   uint32_t replica = 0;
+  uint32_t session_group = 0;  // of the region
 };
 
 struct SlabLeaseReply {

@@ -51,6 +51,8 @@ Result<SlabLeaseRequest> decode_slab_lease_request(std::string_view body) {
         request.slab =
             SlabIndex{static_cast<uint32_t>(reader.number("slab", 0, kMaxSlabsPerRegion - 1))};
         request.replica = static_cast<uint32_t>(reader.number("replica", 0, kMaxReplicas - 1));
+        request.session_group =
+            static_cast<uint32_t>(reader.number_or("session_group", 0, kMaxU32, 0));
       });
 }
 
@@ -98,8 +100,10 @@ std::string encode(const QueuePairEndpoint& endpoint) {
 }
 
 std::string encode(const SlabLeaseRequest& request) {
-  return Json{
-      {"region", request.region.value}, {"slab", request.slab.value}, {"replica", request.replica}}
+  return Json{{"region", request.region.value},
+              {"slab", request.slab.value},
+              {"replica", request.replica},
+              {"session_group", request.session_group}}
       .dump();
 }
 

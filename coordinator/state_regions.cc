@@ -166,7 +166,8 @@ Result<std::vector<PlannedLease>> State::begin_lease(Instant now, const RegionId
   for (size_t i = 0; i < missing.size(); ++i)
     for (uint32_t replica = 0; replica < replicas; ++replica)
       plan.push_back(
-          reserve(*lenders[(*choices)[i][replica]], SlabLeaseRequest{id, missing[i], replica}));
+          reserve(*lenders[(*choices)[i][replica]],
+                  SlabLeaseRequest{id, missing[i], replica, region->record.session_group}));
   return plan;
 }
 

@@ -22,11 +22,12 @@ Lender::~Lender() {
   for (const auto& [node_slab, lease] : leases_) withdraw_all(lease.registrations);
 }
 
-Result<std::vector<Lender::Registration>> Lender::expose_everywhere(const SlabPool::Lent& lent) {
+Result<std::vector<Lender::Registration>> Lender::expose_everywhere(const SlabPool::Lent& lent,
+                                                                    rdma::SessionGroup borrower) {
   std::vector<Registration> registrations;
   for (const auto& host : hosts_) {
     const rdma::TransportKind kind = host->address().kind;
-    Result<RemoteKey> key = host->expose(lent.memory, lent.generation);
+    Result<RemoteKey> key = host->expose(lent.memory, lent.generation, borrower);
     if (!key) {
       withdraw_all(registrations);
       return fail_with(fmt::format("registering a slab with {}", rdma::to_string(kind)),
@@ -51,7 +52,7 @@ Result<coordinator::SlabLeaseReply> Lender::lease(uint32_t node_slab,
   if (refusing_)
     return fail(ErrorCode::kUnavailable, "this node is leaving and gives no new leases");
   FARPAGE_TRY(lent, pool_.lend(node_slab, kScrubWait));
-  Result<std::vector<Registration>> registrations = expose_everywhere(lent);
+  Result<std::vector<Registration>> registrations = expose_everywhere(lent, borrower.session_group);
   if (!registrations) {
     const Status back = pool_.take_back(node_slab, lent.generation);
     FARPAGE_CHECK(back.has_value(), "slab %u was lent a moment ago", node_slab);

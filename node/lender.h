@@ -70,7 +70,8 @@ class Lender {
     std::vector<Registration> registrations;
   };
 
-  Result<std::vector<Registration>> expose_everywhere(const SlabPool::Lent& lent);
+  Result<std::vector<Registration>> expose_everywhere(const SlabPool::Lent& lent,
+                                                      rdma::SessionGroup borrower);
   static void withdraw_all(const std::vector<Registration>& registrations);
 
   SlabPool& pool_;

@@ -8,6 +8,7 @@
 #include "base/result.h"
 #include "base/strong.h"
 #include "rdma/endpoint.h"
+#include "rdma/session_fences.h"
 
 namespace farpage::rdma {
 
@@ -38,7 +39,10 @@ class MemoryHost {
   // Grants READ and WRITE on the slab to whoever knows the key, until withdraw(). One registration
   // per lease. The key is not guessable where the transport lets us choose it (tcp, shm). The
   // remote address of the slab's first byte is the address of bytes.data() in this process.
-  virtual Result<RemoteKey> expose(const SlabMemory& slab, Generation generation) = 0;
+  // verbs: only queue pairs whose session is of `borrower` can use the key. The others need no such
+  // bound, for nobody can guess their keys.
+  virtual Result<RemoteKey> expose(const SlabMemory& slab, Generation generation,
+                                   SessionGroup borrower) = 0;
 
   // After it returns no READ or WRITE with that key succeeds, and none is still touching the
   // memory.

@@ -12,6 +12,7 @@ function(farpage_test name)
   # A test is compiled more often than it runs.
   target_compile_options(${name} PRIVATE $<$<CONFIG:RelWithDebInfo>:-O0>)
   add_dependencies(tests_${T_LABEL} ${name})
-  gtest_discover_tests(${name} PROPERTIES LABELS ${T_LABEL} TIMEOUT ${T_TIMEOUT}
+  # The name of a parameter is the one that its generator gives; its value may be any bytes.
+  gtest_discover_tests(${name} NO_PRETTY_VALUES PROPERTIES LABELS ${T_LABEL} TIMEOUT ${T_TIMEOUT}
                        DISCOVERY_TIMEOUT 60)
 endfunction()

@@ -29,7 +29,8 @@ class LoopMemoryHost final : public MemoryHost {
     return address;
   }
 
-  Result<RemoteKey> expose(const SlabMemory& slab, Generation generation) override {
+  Result<RemoteKey> expose(const SlabMemory& slab, Generation generation,
+                           SessionGroup /*borrower*/) override {
     FARPAGE_TRY(key, core_->keys.insert(slab, generation));
     const std::lock_guard lock(mutex_);
     exposed_.push_back(key);

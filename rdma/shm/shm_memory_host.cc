@@ -51,7 +51,8 @@ class ShmMemoryHost final : public MemoryHost {
     return address;
   }
 
-  Result<RemoteKey> expose(const SlabMemory& slab, Generation generation) override {
+  Result<RemoteKey> expose(const SlabMemory& slab, Generation generation,
+                           SessionGroup /*borrower*/) override {
     return peers_.expose(slab, generation);
   }
 

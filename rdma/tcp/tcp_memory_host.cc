@@ -50,7 +50,8 @@ class TcpMemoryHost final : public MemoryHost {
 
   TransportAddress address() const override { return address_; }
 
-  Result<RemoteKey> expose(const SlabMemory& slab, Generation generation) override {
+  Result<RemoteKey> expose(const SlabMemory& slab, Generation generation,
+                           SessionGroup /*borrower*/) override {
     return shared_.keys.insert(slab, generation);
   }
 

@@ -64,10 +64,10 @@ Status to_ready_to_send(const QueuePairHandle& handle, const ConnectionPlan& pla
 }  // namespace
 
 QueuePairHandle::QueuePairHandle(QueuePairHandle&& other) noexcept
-    : device_(std::move(other.device_)), queue_pair_(std::exchange(other.queue_pair_, nullptr)) {}
+    : domain_(std::move(other.domain_)), queue_pair_(std::exchange(other.queue_pair_, nullptr)) {}
 
 QueuePairHandle& QueuePairHandle::operator=(QueuePairHandle&& other) noexcept {
-  std::swap(device_, other.device_);
+  std::swap(domain_, other.domain_);
   std::swap(queue_pair_, other.queue_pair_);
   return *this;
 }
@@ -76,8 +76,8 @@ QueuePairHandle::~QueuePairHandle() {
   if (queue_pair_ == nullptr) return;
   const uint32_t number = queue_pair_->qp_num;
   // Only a driver that lost its device refuses; what relies on the destruction must be known then.
-  if (const int error = device_->library().destroy_qp(queue_pair_); error != 0)
-    log::error("verbs: queue_pair_not_destroyed device={} qpn={} error=\"{}\"", device_->name(),
+  if (const int error = device().library().destroy_qp(queue_pair_); error != 0)
+    log::error("verbs: queue_pair_not_destroyed device={} qpn={} error=\"{}\"", device().name(),
                number, ::strerrordesc_np(error));
 }
 
@@ -87,11 +87,9 @@ Status QueuePair::reset() {
   return modify(handle_, attributes, IBV_QP_STATE, "RESET");
 }
 
-Result<UnconnectedQueuePair> UnconnectedQueuePair::create(std::shared_ptr<const Device> device,
-                                                          const CompletionQueue& completions,
-                                                          const LocalSide& local,
-                                                          uint32_t work_requests,
-                                                          unsigned remote_access) {
+Result<UnconnectedQueuePair> UnconnectedQueuePair::create(
+    std::shared_ptr<const ProtectionDomain> domain, const CompletionQueue& completions,
+    const LocalSide& local, uint32_t work_requests, unsigned remote_access) {
   ibv_qp_init_attr wanted{};
   wanted.send_cq = completions.get();
   wanted.recv_cq = completions.get();
@@ -101,12 +99,12 @@ Result<UnconnectedQueuePair> UnconnectedQueuePair::create(std::shared_ptr<const 
   wanted.cap.max_recv_wr = 1;
   wanted.cap.max_send_sge = 1;
   wanted.cap.max_recv_sge = 1;
-  ibv_qp* made = device->library().create_qp(device->protection_domain(), &wanted);
+  ibv_qp* made = domain->device().library().create_qp(domain->get(), &wanted);
   if (made == nullptr) {
     return fail_errno("create a queue pair of " + std::to_string(work_requests) + " requests on " +
-                      device->name());
+                      domain->device().name());
   }
-  QueuePairHandle handle(std::move(device), made);
+  QueuePairHandle handle(std::move(domain), made);
   FARPAGE_TRY_VOID(to_init(handle, local.port.port, remote_access));
   // Random, so that packets of an earlier connection with the same numbers are not taken for ours.
   return UnconnectedQueuePair(std::move(handle), local, random_u32() & kMask24Bits);

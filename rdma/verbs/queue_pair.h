@@ -20,17 +20,17 @@ namespace farpage::rdma::verbs {
 // Owns the ibv_qp. After destruction the device touches no buffer of its operations any more.
 class QueuePairHandle {
  public:
-  QueuePairHandle(std::shared_ptr<const Device> device, ibv_qp* queue_pair)
-      : device_(std::move(device)), queue_pair_(queue_pair) {}
+  QueuePairHandle(std::shared_ptr<const ProtectionDomain> domain, ibv_qp* queue_pair)
+      : domain_(std::move(domain)), queue_pair_(queue_pair) {}
   QueuePairHandle(QueuePairHandle&& other) noexcept;
   QueuePairHandle& operator=(QueuePairHandle&& other) noexcept;
   ~QueuePairHandle();
 
   ibv_qp* get() const { return queue_pair_; }
-  const Device& device() const { return *device_; }
+  const Device& device() const { return domain_->device(); }
 
  private:
-  std::shared_ptr<const Device> device_;
+  std::shared_ptr<const ProtectionDomain> domain_;
   ibv_qp* queue_pair_;
 };
 
@@ -62,7 +62,7 @@ class QueuePair {
 class UnconnectedQueuePair {
  public:
   // remote_access: what the peer may do to this side's registered memory (IBV_ACCESS_REMOTE_...).
-  static Result<UnconnectedQueuePair> create(std::shared_ptr<const Device> device,
+  static Result<UnconnectedQueuePair> create(std::shared_ptr<const ProtectionDomain> domain,
                                              const CompletionQueue& completions,
                                              const LocalSide& local, uint32_t work_requests,
                                              unsigned remote_access);

@@ -45,39 +45,44 @@ Result<std::shared_ptr<const Device>> Device::open(
     if (name != found->name) continue;
     ibv_context* context = library->open_device(found);
     if (context == nullptr) return fail_errno("open RDMA device " + name);
-    std::shared_ptr<Device> device(new Device(library, context));
-    device->protection_domain_ = library->alloc_pd(context);
-    if (device->protection_domain_ == nullptr) {
-      return fail_errno("allocate a protection domain on " + name);
-    }
-    return device;
+    return std::shared_ptr<const Device>(new Device(library, context));
   }
   return fail(ErrorCode::kNotFound, "RDMA device " + name + " is gone");
 }
 
 Device::~Device() {
-  if (protection_domain_ != nullptr) library_->dealloc_pd(protection_domain_);
   library_->close_device(context_);
 }
 
-Result<Registration> Registration::create(std::shared_ptr<const Device> device,
+Result<std::shared_ptr<const ProtectionDomain>> ProtectionDomain::create(
+    std::shared_ptr<const Device> device) {
+  ibv_pd* domain = device->library().alloc_pd(device->context());
+  if (domain == nullptr) return fail_errno("allocate a protection domain on " + device->name());
+  return std::shared_ptr<const ProtectionDomain>(new ProtectionDomain(std::move(device), domain));
+}
+
+ProtectionDomain::~ProtectionDomain() {
+  device_->library().dealloc_pd(domain_);
+}
+
+Result<Registration> Registration::create(std::shared_ptr<const ProtectionDomain> domain,
                                           std::span<std::byte> bytes, int access) {
-  ibv_mr* region =
-      device->library().reg_mr(device->protection_domain(), bytes.data(), bytes.size(), access);
+  const Device& device = domain->device();
+  ibv_mr* region = device.library().reg_mr(domain->get(), bytes.data(), bytes.size(), access);
   if (region == nullptr) {
     const int error = errno;
-    return fail_errno("register " + std::to_string(bytes.size()) + " bytes with " + device->name() +
+    return fail_errno("register " + std::to_string(bytes.size()) + " bytes with " + device.name() +
                           (error == ENOMEM ? memlock_hint() : ""),
                       error);
   }
-  return Registration(std::move(device), region);
+  return Registration(std::move(domain), region);
 }
 
 Registration::Registration(Registration&& other) noexcept
-    : device_(std::move(other.device_)), region_(std::exchange(other.region_, nullptr)) {}
+    : domain_(std::move(other.domain_)), region_(std::exchange(other.region_, nullptr)) {}
 
 Registration::~Registration() {
-  if (region_ != nullptr) device_->library().dereg_mr(region_);
+  if (region_ != nullptr) domain_->device().library().dereg_mr(region_);
 }
 
 Result<CompletionQueue> CompletionQueue::create(std::shared_ptr<const Device> device,

@@ -29,7 +29,7 @@ class DeviceList {
   size_t count_ = 0;
 };
 
-// An opened device and one protection domain on it. Threads: any.
+// An opened device. Threads: any.
 class Device {
  public:
   static Result<std::shared_ptr<const Device>> open(
@@ -40,7 +40,6 @@ class Device {
 
   const VerbsLibrary& library() const { return *library_; }
   ibv_context* context() const { return context_; }
-  ibv_pd* protection_domain() const { return protection_domain_; }
   std::string name() const { return context_->device->name; }
 
  private:
@@ -49,7 +48,27 @@ class Device {
 
   std::shared_ptr<const VerbsLibrary> library_;
   ibv_context* context_;
-  ibv_pd* protection_domain_ = nullptr;
+};
+
+// What bounds the rkeys of a peer: the device refuses a READ or WRITE whose key belongs to another
+// domain than the queue pair it comes by (InfiniBand Architecture 1.4, 10.2.3). Threads: any.
+class ProtectionDomain {
+ public:
+  static Result<std::shared_ptr<const ProtectionDomain>> create(
+      std::shared_ptr<const Device> device);
+  ~ProtectionDomain();
+  ProtectionDomain(const ProtectionDomain&) = delete;
+  ProtectionDomain& operator=(const ProtectionDomain&) = delete;
+
+  const Device& device() const { return *device_; }
+  ibv_pd* get() const { return domain_; }
+
+ private:
+  ProtectionDomain(std::shared_ptr<const Device> device, ibv_pd* domain)
+      : device_(std::move(device)), domain_(domain) {}
+
+  std::shared_ptr<const Device> device_;
+  ibv_pd* domain_;
 };
 
 // Memory that the device may touch; pinned as long as this lives. After destruction no access with
@@ -57,7 +76,7 @@ class Device {
 class Registration {
  public:
   // kExhausted names the limit on locked memory.
-  static Result<Registration> create(std::shared_ptr<const Device> device,
+  static Result<Registration> create(std::shared_ptr<const ProtectionDomain> domain,
                                      std::span<std::byte> bytes, int access);
   Registration(Registration&& other) noexcept;
   Registration& operator=(Registration&&) = delete;
@@ -67,10 +86,10 @@ class Registration {
   uint32_t remote_key() const { return region_->rkey; }
 
  private:
-  Registration(std::shared_ptr<const Device> device, ibv_mr* region)
-      : device_(std::move(device)), region_(region) {}
+  Registration(std::shared_ptr<const ProtectionDomain> domain, ibv_mr* region)
+      : domain_(std::move(domain)), region_(region) {}
 
-  std::shared_ptr<const Device> device_;
+  std::shared_ptr<const ProtectionDomain> domain_;
   ibv_mr* region_;
 };
 

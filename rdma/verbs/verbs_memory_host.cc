@@ -60,8 +60,25 @@ TransportAddress VerbsMemoryHost::address() const {
   return address;
 }
 
-Result<RemoteKey> VerbsMemoryHost::expose(const SlabMemory& slab, Generation /*generation*/) {
-  FARPAGE_TRY(registration, Registration::create(device_, slab.bytes, kSlabAccess));
+Result<std::shared_ptr<const ProtectionDomain>> VerbsMemoryHost::domain_of(SessionGroup borrower) {
+  std::erase_if(domains_, [](const auto& entry) { return entry.second.expired(); });
+  std::weak_ptr<const ProtectionDomain>& known = domains_[borrower];
+  if (auto domain = known.lock()) return domain;
+  FARPAGE_TRY(domain, ProtectionDomain::create(device_));
+  known = domain;
+  return domain;
+}
+
+Result<RemoteKey> VerbsMemoryHost::expose(const SlabMemory& slab, Generation /*generation*/,
+                                          SessionGroup borrower) {
+  std::shared_ptr<const ProtectionDomain> domain;
+  {
+    const std::lock_guard lock(mutex_);
+    FARPAGE_TRY(found, domain_of(borrower));
+    domain = std::move(found);
+  }
+  // Without the lock: the device pins the whole slab.
+  FARPAGE_TRY(registration, Registration::create(std::move(domain), slab.bytes, kSlabAccess));
   const RemoteKey key{registration.remote_key()};
   const std::lock_guard lock(mutex_);
   registrations_.emplace(key.value, std::move(registration));
@@ -84,7 +101,8 @@ Result<QueuePairEndpoint> VerbsMemoryHost::accept(const QueuePairEndpoint& peer)
   }
   // Made while the former one lives, so it has another number: what is still on its way to that
   // one finds nothing. Made ready only when the former one is destroyed.
-  FARPAGE_TRY(unconnected, UnconnectedQueuePair::create(device_, completions_, local_,
+  FARPAGE_TRY(domain, domain_of(session_group_of(peer.session)));
+  FARPAGE_TRY(unconnected, UnconnectedQueuePair::create(std::move(domain), completions_, local_,
                                                         /*work_requests=*/1, kPeerAccess));
   for (auto entry = peers_.begin(); entry != peers_.end();)
     entry = replaced(*entry) ? drop(entry, "the peer connects anew", SessionEnd::kClosed)

@@ -32,7 +32,8 @@ class VerbsMemoryHost final : public MemoryHost {
       const std::shared_ptr<const VerbsLibrary>& library, const VerbsHostOptions& options);
 
   TransportAddress address() const override;
-  Result<RemoteKey> expose(const SlabMemory& slab, Generation generation) override;
+  Result<RemoteKey> expose(const SlabMemory& slab, Generation generation,
+                           SessionGroup borrower) override;
   void withdraw(RemoteKey key) override;
   Result<QueuePairEndpoint> accept(const QueuePairEndpoint& peer) override;
   HostCounters counters() const override;
@@ -54,6 +55,9 @@ class VerbsMemoryHost final : public MemoryHost {
         device_(std::move(device)),
         completions_(std::move(completions)) {}
 
+  // Each borrower has a protection domain of its own, as long as it has a lease or a queue pair.
+  // With mutex_ held.
+  Result<std::shared_ptr<const ProtectionDomain>> domain_of(SessionGroup borrower);
   void on_queue_pair_error(uint32_t qpn, ibv_event_type type);
   void check_peers();
   void take_answers();
@@ -69,6 +73,7 @@ class VerbsMemoryHost final : public MemoryHost {
   mutable std::mutex mutex_;
   // Guarded by mutex_.
   CompletionQueue completions_;
+  std::map<SessionGroup, std::weak_ptr<const ProtectionDomain>> domains_;
   std::map<uint32_t, Registration> registrations_;  // by rkey
   Peers peers_;
   uint64_t refused_ = 0;

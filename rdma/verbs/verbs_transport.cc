@@ -61,12 +61,13 @@ Result<std::unique_ptr<Channel>> VerbsTransport::connect(const TransportAddress&
                                        {options.device, options.device_port, options.gid_index,
                                         options.mtu_bytes, options.max_rd_atomic}));
   FARPAGE_TRY(device, device_named(local.port.device));
-  FARPAGE_TRY(buffer, Registration::create(device, options.buffer, IBV_ACCESS_LOCAL_WRITE));
+  FARPAGE_TRY(domain, ProtectionDomain::create(device));
+  FARPAGE_TRY(buffer, Registration::create(domain, options.buffer, IBV_ACCESS_LOCAL_WRITE));
   const uint32_t in_flight = operations_in_flight(local.port, options);
   FARPAGE_TRY(completions, CompletionQueue::create(
                                device, options.cq_depth == 0 ? in_flight : options.cq_depth));
   FARPAGE_TRY(unconnected,
-              UnconnectedQueuePair::create(device, completions, local, in_flight, kRemoteAccess));
+              UnconnectedQueuePair::create(domain, completions, local, in_flight, kRemoteAccess));
   QueuePairEndpoint ours = unconnected.endpoint();
   ours.session = options.session;
   FARPAGE_TRY(peer, exchange(ours));

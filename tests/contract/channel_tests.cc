@@ -78,7 +78,7 @@ TEST_P(TransportContract, Defect1ConnectToADeadHostFails) {
   EXPECT_FALSE(channel.error().context.empty());
 }
 
-TEST_P(TransportContract, Defect1DeathOfTheHostEndsAllInFlightAndIsNeverTakenForSuccess) {
+TEST_P(TransportContract, Defect1DeathOfTheHostFailsAllThatIsInFlight) {
   constexpr size_t kOperations = 32;
   const Slab& slab = lend(kSlabBytes);
   const auto channel = connect();

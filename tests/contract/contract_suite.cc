@@ -63,7 +63,7 @@ Slab& TransportContract::lend(size_t bytes, uint32_t generation) {
   slab->memory = Mapping::shared(slab->memfd.get(), bytes).value();
   fill_original(slab->memory.bytes(), 0);
   slab->generation = {generation};
-  Result<RemoteKey> key = host_->expose(slab->as_memory(), slab->generation);
+  Result<RemoteKey> key = host_->expose(slab->as_memory(), slab->generation, 0);
   EXPECT_TRUE(key.has_value()) << key.error().message();
   slab->key = key.value_or(RemoteKey{});
   slabs_.push_back(std::move(slab));

@@ -47,7 +47,7 @@ TEST_P(TransportContract, WriteReachesThatOffsetAndNothingElse) {
   EXPECT_TRUE(is_original(memory.subspan(22'345), 22'345));
 }
 
-TEST_P(TransportContract, Defect2ConcurrentReadsEachHaveTheirOwnBytesWhenTheyComplete) {
+TEST_P(TransportContract, Defect2ConcurrentReadsEachHaveTheirOwnBytes) {
   constexpr size_t kReads = 32;
   const Slab& slab = lend(kLargeSlabBytes);
   const auto channel = connect();
@@ -79,7 +79,7 @@ TEST_P(TransportContract, Defect2ConcurrentReadsEachHaveTheirOwnBytesWhenTheyCom
 }
 
 // Operations in flight never overlap: each slot has its own part of the slab and of the buffer.
-TEST_P(TransportContract, ManyMixedOperationsInFlightCompleteExactlyOnceAndRightly) {
+TEST_P(TransportContract, MixedOperationsInFlightCompleteExactlyOnce) {
   constexpr size_t kSlots = 64;
   constexpr size_t kZoneBytes = size_t{64} << 10;
   const uint64_t seed = ::testing::UnitTest::GetInstance()->random_seed() + 4711U;

@@ -18,7 +18,7 @@ ChannelOptions of_session(ChannelOptions options, uint64_t session) {
 
 TEST_P(TransportContract, NewChannelOfASessionFencesTheWritesOfTheFormerOne) {
   const Slab& slab = lend(kBytes);
-  const ChannelOptions session = of_session(options(), random_u64() | 1);
+  const ChannelOptions session = of_session(options(), random_u32() | 1);
   const std::span<std::byte> older = local(0, kBytes);
   const std::span<std::byte> newer = local(kBytes, kBytes);
   const std::span<std::byte> seen = local(2 * kBytes, kBytes);
@@ -50,7 +50,7 @@ TEST_P(TransportContract, NewChannelOfASessionFencesTheWritesOfTheFormerOne) {
 
 TEST_P(TransportContract, ChannelsOfOtherSessionsAndOfNoneAreNotFenced) {
   const Slab& slab = lend(kPageBytes);
-  const uint64_t session = random_u64() | 1;
+  const uint64_t session = random_u32() | 1;
   std::vector<std::unique_ptr<Channel>> channels;
   for (const uint64_t number : {session, session + 2, uint64_t{0}, uint64_t{0}})
     channels.push_back(connect(of_session(options(), number)));
@@ -64,7 +64,7 @@ TEST_P(TransportContract, ChannelsOfOtherSessionsAndOfNoneAreNotFenced) {
 
 TEST_P(TransportContract, SessionWhoseChannelIsGoneConnectsAnew) {
   const Slab& slab = lend(kPageBytes);
-  const ChannelOptions session = of_session(options(), random_u64() | 1);
+  const ChannelOptions session = of_session(options(), random_u32() | 1);
   for (int i = 0; i < 5; ++i) {
     const auto channel = connect(session);
     ASSERT_NE(channel, nullptr);

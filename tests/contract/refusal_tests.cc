@@ -51,7 +51,7 @@ TEST_P(TransportContract, WrongGenerationIsRefused) {
   }
 }
 
-TEST_P(TransportContract, RightOfAnEarlierLeaseIsRefusedAfterTheSlabIsLentAgain) {
+TEST_P(TransportContract, RightOfAnEarlierLeaseIsRefusedInALaterOne) {
   const Slab& slab = lend(kSlabBytes, 1);
   auto channel = connect();
   const Operation stale = read(slab, 0, local(0, kPageBytes));
@@ -113,7 +113,7 @@ TEST_P(TransportContract, LocalSideOutOfBoundsIsRefusedAndHarmsNothing) {
   EXPECT_EQ(status(local(0, kPageBytes)), CompletionStatus::kOk);
 }
 
-TEST_P(TransportContract, Defect3RefusalReachesItsWaiterAloneAndTheChannelCanBeRebuilt) {
+TEST_P(TransportContract, Defect3RefusalReachesItsWaiterAlone) {
   constexpr size_t kOperations = 9;
   constexpr size_t kBad = 4;
   const Slab& slab = lend(kSlabBytes);

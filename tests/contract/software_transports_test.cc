@@ -75,14 +75,13 @@ LoopFaults slow_and_unordered() {
 }
 
 INSTANTIATE_TEST_SUITE_P(
-    Software, TransportContract,
+    , TransportContract,
     ::testing::Values(
         ContractCase{"tcp", [] { return std::make_unique<TcpHarness>(1); }},
-        ContractCase{"tcp_two_servers", [] { return std::make_unique<TcpHarness>(2); }},
+        ContractCase{"tcp2", [] { return std::make_unique<TcpHarness>(2); }},
         ContractCase{"shm", [] { return std::make_unique<ShmHarness>(); }},
         ContractCase{"loop", [] { return std::make_unique<LoopHarness>(LoopFaults{}); }},
-        ContractCase{"loop_unordered",
-                     [] { return std::make_unique<LoopHarness>(slow_and_unordered()); }}),
+        ContractCase{"loose", [] { return std::make_unique<LoopHarness>(slow_and_unordered()); }}),
     case_name);
 
 }  // namespace

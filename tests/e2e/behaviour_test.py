@@ -77,7 +77,7 @@ class Behaviour(EndToEnd):
         output, _ = waiting.popen.communicate(b"\n", timeout=60)
         self.assertEqual((waiting.popen.returncode, output), (6, b""), waiting.log())
 
-    def test_what_drops_pages_in_the_program_runs_behind_it_while_there_is_room(self):
+    def test_dropping_pages_yields_to_the_program_while_there_is_room(self):
         status, output, log = self.run_far([sys.executable, "-c", WAIT_FOR_THE_AGENTS_NICENESS],
                                            local="8M", options=["--lend", "256M"])
         self.assertEqual((status, output), (0, f"19 0 {32 << 20}\n".encode()), log)

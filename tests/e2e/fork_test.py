@@ -68,7 +68,7 @@ class Fork(EndToEnd):
     def regions(self):
         return [region["name"] for region in json.loads(self.get("/v1/regions"))["regions"]]
 
-    def test_rounds_of_fork_and_change_on_both_sides_leave_no_wrong_byte_and_no_lease(self):
+    def test_rounds_of_fork_and_change_leave_no_wrong_byte_and_no_lease(self):
         self.start_cluster()
         process = self.forks("rounds", 512, 1000, stdin=subprocess.PIPE)
         self.assertEqual(process.popen.stdout.readline(), b"wrong_pages 0\n", process.log())

@@ -53,7 +53,7 @@ class AgentHandler(http.server.BaseHTTPRequestHandler):
                                          "code": "unavailable"})
             agents.granted += 1
             agents.lent.add(slab)
-        return self.answer(200, {"address": 4096, "bytes": SLAB, "rkeys": {"tcp": 7},
+        return self.answer(200, {"address": 4096, "bytes": SLAB, "rkeys": {"tcp": f"{7:040x}"},
                                  "generation": 1})
 
     def answer(self, status, body=None):

@@ -54,7 +54,7 @@ class Pauses(PauseTest):
     def run_stopped(self, transport):
         self.start_coordinator(*TIME_TO_LIVE)
         self.start_node("node-1", transports=transport)
-        process = self.start_access(12, transport)
+        process = self.start_access(6, transport)
         for _ in range(2):
             self.stop_group(process)
             self.pass_time_to_live()
@@ -72,8 +72,8 @@ class Pauses(PauseTest):
         self.start_coordinator(*TIME_TO_LIVE)
         for name in ("node-1", "node-2"):
             self.start_node(name, transports="tcp")
-        process = self.start_access(12, "tcp", replicas=2)
-        for _ in range(3):
+        process = self.start_access(6, "tcp", replicas=2)
+        for _ in range(2):
             self.stop_group(process)
             self.pass_time_to_live()
             self.go_on(process)

@@ -72,11 +72,11 @@ class Verifier(EndToEnd):
         self.assertEqual(found, status, process.log()[-3000:])
         return output
 
-    def compare(self, command, transport, local=None, output=True, **more):
+    def compare(self, command, transport, local=None, output=True, lend="1G", **more):
         """Plain run, far run, the same output; the far one must have been one in far memory."""
         expected, peak = self.plain(command, **more)
         self.assertTrue(expected or not output)
-        self.start_cluster(transport=transport, lend="512M" if FORM == "lab" else "1G")
+        self.start_cluster(transport=transport, lend="512M" if FORM == "lab" else lend)
         local = local or self.quarter(peak)
         found = self.far(command, transport, local, **more)
         if output:

@@ -44,10 +44,10 @@ class RegionWithFaults : public testing::TestWithParam<bool> {
   }
 };
 INSTANTIATE_TEST_SUITE_P(Resolved, RegionWithFaults, testing::Bool(), [](const auto& mode) {
-  return std::string(mode.param ? "InTheHandler" : "ByWorkers");
+  return std::string(mode.param ? "Handler" : "Workers");
 });
 
-TEST_P(RegionWithFaults, HoldsMoreThanItsBudgetAndEveryByteComesBack) {
+TEST_P(RegionWithFaults, HoldsMoreThanItsBudgetAndLosesNoByte) {
   const Region region = make_region(options());
   for (uint64_t version = 1; version <= 2; ++version) {
     fill(region, version);
@@ -177,7 +177,7 @@ uint64_t present_bytes(const Region& region) {
                                                      [](unsigned char s) { return (s & 1) != 0; }));
 }
 
-TEST_P(RegionWithFaults, ItsLocalMemoryShrinksWithoutATouchAndGrowsAgain) {
+TEST_P(RegionWithFaults, ShrinksWithoutATouchAndGrowsAgain) {
   RegionOptions large = options();
   large.local_bytes = 2 * large.bytes;
   Region region = make_region(large);

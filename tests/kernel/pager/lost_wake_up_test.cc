@@ -56,7 +56,7 @@ INSTANTIATE_TEST_SUITE_P(After, LostWakeUp, testing::Values(Call::kInstall, Call
 // The evictor protects spans, and a span covers pages that are not its victims. So a page may be
 // protected again between the call that woke its writers and the page table's news of it. Nobody
 // will wake who writes then, but for the worker that has read this write's fault.
-TEST_P(LostWakeUp, WriteToAPageProtectedAgainBeforeItsOwnerHasSpokenEnds) {
+TEST_P(LostWakeUp, WriteToAPageProtectedAgainTooSoonEnds) {
   InterruptedSpace* space = nullptr;
   Rig rig(interruptible(space));
   volatile uint64_t* words = rig.page(kPage.value);

@@ -214,10 +214,9 @@ INSTANTIATE_TEST_SUITE_P(Timeouts, StalledReplica,
                                          RigOptions{.fault_deadline = Seconds(20),
                                                     .operation_timeout = Milliseconds(500)}),
                          [](const auto& options) {
-                           return "Deadline" +
-                                  std::to_string(options.param.fault_deadline.count()) +
-                                  "Operation" +
-                                  std::to_string(options.param.operation_timeout.count());
+                           return "After" +
+                                  std::to_string(options.param.operation_timeout.count()) + "Of" +
+                                  std::to_string(options.param.fault_deadline.count());
                          });
 
 TEST_P(StalledReplica, IsGivenUpAndTheOtherOneIsUsed) {

@@ -27,7 +27,7 @@ int evictors_niceness() {
   return found;
 }
 
-TEST(PagerPriority, TheEvictorStepsBackWhileThereIsRoomAndComesForwardForWhoHasNone) {
+TEST(PagerPriority, TheEvictorStepsBackOnlyWhileThereIsRoom) {
   Rig rig({.fault_deadline = Seconds(3600)});
   ASSERT_TRUE(comes_true([] { return evictors_niceness() == 19; })) << evictors_niceness();
   rig.client().set_slab_limit(1);  // 512 pages can leave, the others have to stay

@@ -60,7 +60,7 @@ Result<coord::Lease> TestNode::lease(SlabIndex slab, uint32_t replica) {
   auto memory = Mapping::shared(fd->get(), kTestSlabBytes);
   EXPECT_TRUE(memory.has_value());
   const Generation generation{++generation_};
-  const auto key = host_->expose({memory->bytes(), fd->get()}, generation);
+  const auto key = host_->expose({memory->bytes(), fd->get()}, generation, 0);
   EXPECT_TRUE(key.has_value()) << key.error().message();
   coord::Lease lease;
   lease.slab = slab;

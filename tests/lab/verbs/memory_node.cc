@@ -3,7 +3,7 @@
 //
 //   memory_node [--listen PORT] [--mtu BYTES] [--gid INDEX] [--max-peers N] [--check-ms N]
 //
-//   expose          -> ok ADDRESS RKEY BYTES
+//   expose [GROUP]  -> ok ADDRESS RKEY BYTES, for the borrower of that session group
 //   withdraw RKEY   -> ok
 //   accept ENDPOINT -> ok ENDPOINT | error TEXT
 //   peers           -> ok COUNT
@@ -34,7 +34,9 @@ std::string answer(const std::string& line, rdma::MemoryHost& host, std::span<st
   std::string verb;
   words >> verb;
   if (verb == "expose") {
-    auto key = host.expose({.bytes = memory, .memfd = -1}, Generation{1});
+    rdma::SessionGroup borrower = 0;
+    words >> borrower;
+    auto key = host.expose({.bytes = memory, .memfd = -1}, Generation{1}, borrower);
     if (!key) return "error " + key.error().message();
     reply << "ok " << reinterpret_cast<uintptr_t>(memory.data()) << ' ' << key->value << ' '
           << memory.size();

@@ -80,8 +80,8 @@ Result<std::string> NodeLink::ask(const std::string& line) {
   return text.substr(2);
 }
 
-Result<Lease> NodeLink::expose() {
-  FARPAGE_TRY(reply, ask("expose"));
+Result<Lease> NodeLink::expose(rdma::SessionGroup borrower) {
+  FARPAGE_TRY(reply, ask("expose " + std::to_string(borrower)));
   std::istringstream words(reply);
   Lease lease;
   words >> lease.address.value >> lease.key.value >> lease.bytes;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "rdma/session_fences.h"
 #include "rdma/transport.h"
 
 namespace farpage::lab {
@@ -29,7 +30,7 @@ class NodeLink {
   NodeLink& operator=(NodeLink&&) = delete;
   ~NodeLink();
 
-  Result<Lease> expose();
+  Result<Lease> expose(rdma::SessionGroup borrower = 0);
   void withdraw(RemoteKey key);
   Result<rdma::QueuePairEndpoint> accept(const rdma::QueuePairEndpoint& peer);
   // Peers that have a queue pair there, -1 if the node does not answer.

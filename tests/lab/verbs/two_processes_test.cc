@@ -130,6 +130,34 @@ TEST_F(TwoProcesses, AWrongKeyIsRefusedAndANewChannelWorks) {
   EXPECT_EQ(client_.run(client_.read(lease_, 0, 0, 9)), CompletionStatus::kOk);
 }
 
+TEST_F(TwoProcesses, KeyOfAnotherBorrowerIsRefusedByTheDevice) {
+  constexpr uint64_t kMine = uint64_t{7} << 32;
+  constexpr uint64_t kTheirs = uint64_t{8} << 32;
+  start_node();
+  auto lease = node_->expose(7);
+  ASSERT_TRUE(lease) << lease.error().message();
+  client_.options.session = kMine | 1;
+  connect();
+  EXPECT_EQ(client_.run(client_.read(*lease, 0, 0, 1)), CompletionStatus::kOk);
+
+  Client stranger;
+  stranger.options.session = kTheirs | 1;
+  ASSERT_TRUE(stranger.connect(*node_));
+  std::memset(stranger.page(0).data(), 0x11, kPageBytes);
+  EXPECT_EQ(stranger.run(stranger.read(*lease, 0, 0, 1)), CompletionStatus::kRemoteAccess);
+  EXPECT_TRUE(all_bytes_are(stranger.page(0), 0x11));
+  ASSERT_TRUE(stranger.connect(*node_));
+  EXPECT_EQ(stranger.run(stranger.write(*lease, 0, 0, 2)), CompletionStatus::kRemoteAccess);
+  EXPECT_EQ(node_->byte_at(0), 0xAB);
+
+  // Processes that forked from one another are one borrower.
+  Client child;
+  child.options.session = kMine | 2;
+  ASSERT_TRUE(child.connect(*node_));
+  EXPECT_EQ(child.run(child.read(*lease, 0, 0, 1)), CompletionStatus::kOk);
+  EXPECT_EQ(client_.run(client_.read(*lease, 1, 1, 2)), CompletionStatus::kOk);
+}
+
 TEST_F(TwoProcesses, BeyondTheLeaseAndAfterWithdrawalIsRefused) {
   start_node();
   connect();

@@ -26,7 +26,7 @@ TEST(LocalMemoryWarning, IsNotForAProgramWithFarMemory) {
   EXPECT_FALSE(warns(kMiB, 160 * kMiB, 10 * kMiB));
 }
 
-TEST(LocalMemoryWarning, IsNotForAProgramThatFitsIntoItsBudgetOrIsLittleMoreThanItsLibraries) {
+TEST(LocalMemoryWarning, IsNotForAProgramThatFitsIntoItsBudget) {
   EXPECT_FALSE(warns(kGiB, 300 * kMiB, 0));
   EXPECT_FALSE(warns(32 * kMiB, 30 * kMiB, 0));
   EXPECT_FALSE(warns(32 * kMiB, 32 * kMiB + kMaxUnseenBytes, 0));

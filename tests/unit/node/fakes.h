@@ -29,7 +29,8 @@ class FakeHost final : public rdma::MemoryHost {
     address.port = 7072;
     return address;
   }
-  Result<RemoteKey> expose(const rdma::SlabMemory& slab, Generation generation) override {
+  Result<RemoteKey> expose(const rdma::SlabMemory& slab, Generation generation,
+                           rdma::SessionGroup /*borrower*/) override {
     const std::lock_guard lock(mutex_);
     if (failing_) return fail(ErrorCode::kExhausted, "memlock limit");
     exposed_[++last_key_] = {slab, generation};

@@ -63,7 +63,7 @@ TEST_F(WatchRotaTest, WithoutThatEvidenceEverybodyWatchesOn) {
   EXPECT_TRUE(had_event) << "it watched until the event came";
 }
 
-TEST_F(WatchRotaTest, WhoHasRestedRestsOnWhileTheOtherGoesOnAndWatchesWhenItHasStopped) {
+TEST_F(WatchRotaTest, WhoRestsWatchesAgainWhenTheOtherHasStopped) {
   constexpr uint32_t kRests = 4;
   std::atomic<uint32_t> rests{0};
   std::atomic<uint32_t> wins{0};

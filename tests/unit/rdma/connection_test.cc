@@ -239,7 +239,7 @@ TEST_F(ConnectionTest, PeerThatGuessesKeysIsClosedAfterAFew) {
   EXPECT_NE(connection_.close_reason().find("keys"), std::string::npos);
 }
 
-TEST_F(ConnectionTest, WithdrawnKeyAndWrongBoundsAreRefusedForEverAndNotTakenForGuesses) {
+TEST_F(ConnectionTest, WithdrawnKeyAndWrongBoundsAreRefusedAndNoGuesses) {
   greet();
   (void)keys_.withdraw(key_);
   const RemoteKey other = keys_.insert({slab_, -1}, Generation{2}).value();

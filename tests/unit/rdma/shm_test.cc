@@ -111,9 +111,9 @@ TEST_F(ShmTest, PathTooLongForASocketIsRefusedByName) {
 
 TEST_F(ShmTest, SlabWithoutAMemfdCannotBeExposed) {
   start();
-  EXPECT_FALSE(host_->expose({slab_.memory.bytes(), -1}, {1}).has_value());
+  EXPECT_FALSE(host_->expose({slab_.memory.bytes(), -1}, {1}, 0).has_value());
   const Fd small = create_memfd("farpage-small", kPageBytes).value();
-  EXPECT_FALSE(host_->expose({slab_.memory.bytes(), small.get()}, {1}).has_value());
+  EXPECT_FALSE(host_->expose({slab_.memory.bytes(), small.get()}, {1}, 0).has_value());
 }
 
 TEST_F(ShmTest, ChannelsOfOneTransportShareTheMappingAndGiveItBack) {

@@ -115,7 +115,7 @@ TEST_F(TcpHostTest, EndOfTheHostDoesNotWaitForABorrowerThatNeverReads) {
   EXPECT_TRUE(is_hung_up(stuck.get()));
 }
 
-TEST_F(TcpHostTest, RestOfAWriteThatArrivesAfterANewConnectionOfItsSessionIsNotApplied) {
+TEST_F(TcpHostTest, RestOfAWriteIsNotAppliedAfterItsSessionConnectsAnew) {
   constexpr uint64_t kSession = 0x1234;
   start();
   borrower_.options.session = kSession;

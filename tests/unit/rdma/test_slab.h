@@ -22,7 +22,7 @@ struct TestSlab {
   }
   void lend_on(MemoryHost& host, uint32_t generation_ = 1) {
     generation = {generation_};
-    key = host.expose({memory.bytes(), memfd.get()}, generation).value();
+    key = host.expose({memory.bytes(), memfd.get()}, generation, 0).value();
   }
   Operation read(size_t page, std::span<std::byte> local, uint64_t token = 1) const {
     const auto base = reinterpret_cast<uintptr_t>(memory.data());

@@ -204,13 +204,13 @@ int FakeVerbs::dealloc_pd(ibv_pd* pd) const {
   return 0;
 }
 
-ibv_mr* FakeVerbs::reg_mr(ibv_pd* /*pd*/, void* address, size_t bytes, int access) const {
+ibv_mr* FakeVerbs::reg_mr(ibv_pd* pd, void* address, size_t bytes, int access) const {
   if (state_->register_fails) {
     errno = ENOMEM;
     return nullptr;
   }
   ++state_->alive;
-  state_->registered.push_back({address, bytes, access});
+  state_->registered.push_back({address, bytes, access, pd});
   auto* mr = new ibv_mr{};
   mr->lkey = mr->rkey = ++state_->next_number;
   return mr;
@@ -265,6 +265,7 @@ const char* FakeVerbs::wc_status_str(ibv_wc_status /*status*/) const {
 ibv_qp* FakeVerbs::create_qp(ibv_pd* pd, ibv_qp_init_attr* attributes) const {
   auto* qp = new ibv_qp{};
   qp->context = pd->context;
+  qp->pd = pd;
   qp->send_cq = attributes->send_cq;
   qp->qp_num = ++state_->next_number;
   const std::lock_guard lock(state_->mutex);

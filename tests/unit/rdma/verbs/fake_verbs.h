@@ -45,6 +45,7 @@ struct RegisterCall {
   const void* address = nullptr;
   size_t bytes = 0;
   int access = 0;
+  const ibv_pd* domain = nullptr;
 };
 
 struct PostedRequest {

@@ -58,8 +58,8 @@ class VerbsMemoryHostTest : public ::testing::Test {
 
 TEST_F(VerbsMemoryHostTest, EachLeaseIsARegistrationWithNoMoreThanReadAndWrite) {
   create();
-  const auto first = host_->expose({slab_.bytes(), -1}, Generation{1});
-  const auto second = host_->expose({slab_.bytes(), -1}, Generation{2});
+  const auto first = host_->expose({slab_.bytes(), -1}, Generation{1}, 0);
+  const auto second = host_->expose({slab_.bytes(), -1}, Generation{2}, 0);
   ASSERT_TRUE(first && second);
   EXPECT_NE(first->value, second->value);
   for (const RegisterCall& call : fake_->state().registered) {
@@ -71,10 +71,40 @@ TEST_F(VerbsMemoryHostTest, EachLeaseIsARegistrationWithNoMoreThanReadAndWrite) 
   EXPECT_EQ(fake_->state().alive, alive - 1);
 }
 
+TEST_F(VerbsMemoryHostTest, EachBorrowerHasAProtectionDomainOfItsOwn) {
+  create();
+  const int alive = fake_->state().alive;
+  const auto session_of = [](uint32_t qpn, SessionGroup borrower) {
+    QueuePairEndpoint pager = pager_endpoint(qpn);
+    pager.session = (uint64_t{borrower} << 32) | qpn;
+    return pager;
+  };
+  const auto mine = host_->expose({slab_.bytes(), -1}, Generation{1}, 7);
+  const auto more = host_->expose({slab_.bytes(), -1}, Generation{1}, 7);
+  const auto theirs = host_->expose({slab_.bytes(), -1}, Generation{1}, 8);
+  ASSERT_TRUE(mine && more && theirs);
+  ASSERT_TRUE(host_->accept(session_of(0x500, 7)));
+  ASSERT_TRUE(host_->accept(session_of(0x501, 8)));
+  ASSERT_TRUE(host_->accept(session_of(0x502, 7)));
+  const auto& registered = fake_->state().registered;
+  const auto& queue_pairs = fake_->state().queue_pairs;
+  ASSERT_EQ(registered.size(), 3U);
+  ASSERT_EQ(queue_pairs.size(), 3U);
+  EXPECT_EQ(registered[0].domain, registered[1].domain);
+  EXPECT_NE(registered[0].domain, registered[2].domain);
+  EXPECT_EQ(queue_pairs[0]->pd, registered[0].domain);
+  EXPECT_EQ(queue_pairs[1]->pd, registered[2].domain);
+  EXPECT_EQ(queue_pairs[2]->pd, registered[0].domain);
+  const int before = fake_->state().alive;
+  host_->withdraw(*theirs);
+  EXPECT_EQ(fake_->state().alive, before - 1) << "its queue pair still needs the domain";
+  EXPECT_GT(before, alive);
+}
+
 TEST_F(VerbsMemoryHostTest, TooLittleLockedMemoryIsAnErrorThatNamesTheSize) {
   create();
   fake_->state().register_fails = true;
-  const auto refused = host_->expose({slab_.bytes(), -1}, Generation{1});
+  const auto refused = host_->expose({slab_.bytes(), -1}, Generation{1}, 0);
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().code, ErrorCode::kExhausted);
   EXPECT_THAT(refused.error().message(), HasSubstr("16384 bytes"));
@@ -107,7 +137,7 @@ TEST_F(VerbsMemoryHostTest, APeerThatConnectsAnewReplacesItsOldQueuePair) {
   EXPECT_EQ(fake_->state().queue_pairs.size(), 2U);
 }
 
-TEST_F(VerbsMemoryHostTest, NewQueuePairOfASessionIsReadyOnlyWhenTheFormerOneIsDestroyed) {
+TEST_F(VerbsMemoryHostTest, NewQueuePairWaitsForTheEndOfItsSessionsFormerOne) {
   create();
   QueuePairEndpoint pager = pager_endpoint(0x500);
   pager.session = 0xfedcba9876543210;

@@ -1,0 +1,32 @@
+#!/usr/bin/env python3
+"""test_names_test.py BUILD_DIR: the names of all tests are short words.
+
+ctest aligns its lines to the longest name: one that is too long, or that has the bytes of a parameter
+in it, makes all of them hard to read.
+"""
+import json
+import re
+import subprocess
+import sys
+
+MAX_NAME = 76  # ctest's lines have some 45 columns beside the name
+NAME = re.compile(r"[\w./]+")
+
+
+def main(build_dir):
+    listing = subprocess.run(["ctest", "--test-dir", build_dir, "-C", "full", "--show-only=json-v1"],
+                             check=True, capture_output=True, text=True).stdout
+    names = [test["name"] for test in json.loads(listing)["tests"]]
+    found = [f"{name[:200]}: {len(name)} characters, at most {MAX_NAME}" for name in names if len(name) > MAX_NAME]
+    found += [f"{name[:200]}: has more than letters, digits, _, . and /; give the parameter a name generator"
+              for name in names if not NAME.fullmatch(name)]
+    if not names:
+        found.append(f"no tests in {build_dir}")
+    for line in found:
+        print(line, file=sys.stderr)
+    print(f"{len(names)} names, {len(found)} errors")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))
