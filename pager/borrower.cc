@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "base/loop_gap.h"
 
 namespace farpage::pager {
 namespace {
@@ -115,7 +116,7 @@ void Borrower::run() {
     // First of all: who comes back after a pause must know what became of its leases.
     const Instant now = SteadyClock::read();
     if (now >= next_heartbeat && !region_.id.value.empty()) {
-      heartbeat(now - next_heartbeat > region_.heartbeat_interval);
+      heartbeat(now - next_heartbeat > region_.heartbeat_interval + LoopGap::kLongestTurn);
       next_heartbeat = now + region_.heartbeat_interval;
     }
     const Status leased = lease_wanted();

@@ -236,7 +236,8 @@ TEST_F(ClusterTest, SecondProcessWithTheNameOfARunningNodeIsRefused) {
   cluster_->tick();  // also when it has been silent: its agent answers
   EXPECT_EQ(cluster_->join(second).error().code, ErrorCode::kConflict);
   EXPECT_EQ(cluster_->node(NodeId{"n1"})->join.incarnation, 1U);
-  for (const Lease& lease : cluster_->region(region->id)->leases) EXPECT_FALSE(lease.lost);
+  const auto kept = cluster_->region(region->id);
+  for (const Lease& lease : kept->leases) EXPECT_FALSE(lease.lost);
 }
 
 TEST_F(ClusterTest, NodeThatCrashedAndComesBackAtOnceIsLetIn) {
