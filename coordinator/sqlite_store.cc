@@ -11,7 +11,7 @@ namespace {
 using rdma::TransportKind;
 
 constexpr int64_t kApplicationId = 0x66617270;  // "farp"
-constexpr int64_t kSchemaVersion = 2;
+constexpr int64_t kSchemaVersion = 3;           // 3: keys of 128 bits, as text
 constexpr TransportKind kKeyColumns[] = {TransportKind::kVerbs, TransportKind::kShm,
                                          TransportKind::kTcp, TransportKind::kLoop};
 
@@ -88,7 +88,7 @@ void bind_lease(Statement& insert, const LeaseKey& key, const Lease& lease) {
   }
 }
 
-std::pair<LeaseKey, Lease> read_lease(const Statement& row) {
+Result<std::pair<LeaseKey, Lease>> read_lease(const Statement& row) {
   Lease lease;
   lease.slab = SlabIndex{u32(row, 1)};
   lease.replica = u32(row, 2);
@@ -100,11 +100,20 @@ std::pair<LeaseKey, Lease> read_lease(const Statement& row) {
   lease.lost = row.integer(8) != 0;
   int column = 9;
   for (const TransportKind kind : kKeyColumns) {
-    if (!row.is_null(column))
-      if (const auto key = rdma::remote_key_from(row.text(column))) lease.rkeys[kind] = *key;
+    if (!row.is_null(column)) {
+      const auto key = rdma::remote_key_from(row.text(column));
+      // What stands there may be a key and is not repeated.
+      if (!key)
+        return fail(ErrorCode::kInvalid,
+                    fmt::format("rkey_{} of slab {} of region {} is no key of 40 hexadecimal "
+                                "digits: restore the file from a copy, or move it away to start "
+                                "with an empty one",
+                                rdma::to_string(kind), lease.slab.value, row.text(0)));
+      lease.rkeys[kind] = *key;
+    }
     ++column;
   }
-  return {LeaseKey{RegionId{row.text(0)}, lease.slab, lease.replica}, lease};
+  return std::pair{LeaseKey{RegionId{row.text(0)}, lease.slab, lease.replica}, lease};
 }
 
 void bind_revocation(Statement& insert, uint64_t id, const Revocation& revocation) {
@@ -165,7 +174,11 @@ Result<Snapshot> SqliteStore::load() {
                             "generation, lost, rkey_verbs, rkey_shm, rkey_tcp, rkey_loop "
                             "FROM leases",
                             [&](const Statement& row) -> Status {
-                              snapshot.leases.insert(read_lease(row));
+                              auto lease = read_lease(row);
+                              if (!lease)
+                                return fail_with("store " + database_.path() + ": a lease",
+                                                 lease.error());
+                              snapshot.leases.insert(std::move(*lease));
                               return {};
                             }));
   FARPAGE_TRY_VOID(each_row(database_,
@@ -234,6 +247,12 @@ Status prepare_schema(const Database& database) {
     return fail(
         ErrorCode::kInvalid,
         fmt::format("store {} belongs to another program: name another file", database.path()));
+  if (version < kSchemaVersion)
+    return fail(ErrorCode::kInvalid,
+                fmt::format("store {} has schema {}, this farpage knows {}: the leases in it have "
+                            "keys that nodes of this version refuse. End the programs that borrow, "
+                            "and move the file away to start with an empty one",
+                            database.path(), version, kSchemaVersion));
   if (version != kSchemaVersion)
     return fail(ErrorCode::kInvalid,
                 fmt::format("store {} has schema {}, this farpage knows {}: use the farpage that "

@@ -12,12 +12,13 @@ namespace farpage::rdma {
 
 inline constexpr uint32_t kMaxOperationBytes = 1U << 20;
 inline constexpr uint32_t kMaxOperationsInFlight = 1024;
-// Keys that nobody was ever given, shown on one connection of tcp or shm: then it is closed, and
-// its peer's next connections wait for so long. A withdrawn key does not count. A borrower of the
-// former life of a node shows one for each of its slabs, and is answered by a closed connection
-// where it would be by a refusal: it loses that replica either way.
+// Different keys that nobody was ever given, shown on one connection of tcp or shm: the refusals
+// are sent, the connection is closed, and the next connections of its peer wait for so long. A
+// withdrawn key does not count. A borrower of the former life of a node shows one key for each of
+// its slabs: each connection tells it of kMaxUnknownKeys slabs that they are lost. The penalty is
+// well below ChannelOptions::connect_timeout, so that a connection which waits does not time out.
 inline constexpr uint32_t kMaxUnknownKeys = 16;
-inline constexpr Nanoseconds kGuessPenalty = Seconds(1);
+inline constexpr Nanoseconds kGuessPenalty = Milliseconds(250);
 
 inline ChannelLimits limits_for(const ChannelOptions& options) {
   const uint32_t in_flight =

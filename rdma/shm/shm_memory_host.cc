@@ -4,14 +4,18 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
+#include <string>
 #include <thread>
 #include <vector>
 
 #include "base/check.h"
 #include "base/host.h"
 #include "base/log.h"
+#include "base/unix_socket.h"
+#include "rdma/held_peers.h"
 #include "rdma/limits.h"
 #include "rdma/log_limiter.h"
 #include "rdma/shm/seqpacket.h"
@@ -69,6 +73,7 @@ class ShmMemoryHost final : public MemoryHost {
 
  private:
   void run();
+  void wait_for_events(std::vector<pollfd>& entries) const;
   void accept_peer();
   // False: the peer is to be removed.
   bool serve(ShmPeer& peer);
@@ -81,24 +86,36 @@ class ShmMemoryHost final : public MemoryHost {
   ShmPeers peers_;
   LogLimiter log_limiter_;
   std::vector<std::shared_ptr<ShmPeer>> served_;  // service thread only
-  Instant no_accept_before_{0};                   // service thread only; after a peer that guessed
+  HeldPeers held_;                                // by user
   std::thread thread_;
 };
 
+// Leaves in `entries` what happened to wake_, the listener, and each of served_.
+void ShmMemoryHost::wait_for_events(std::vector<pollfd>& entries) const {
+  const bool full = served_.size() >= options_.max_peers;
+  entries.clear();
+  entries.push_back({wake_.get(), POLLIN, 0});
+  // Further borrowers wait in the listener's queue until one leaves.
+  entries.push_back({full ? -1 : listener_.get(), POLLIN, 0});
+  const Instant now = SteadyClock::read();
+  int timeout_ms = -1;
+  for (const auto& peer : served_) {
+    const Nanoseconds hold = peer->served_from - now;
+    const bool held = hold.count() > 0;
+    entries.push_back({held ? -1 : peer->socket.get(), POLLIN, 0});
+    if (!held) continue;
+    const int hold_ms = static_cast<int>(std::chrono::ceil<Milliseconds>(hold).count());
+    timeout_ms = timeout_ms < 0 ? hold_ms : std::min(timeout_ms, hold_ms);
+  }
+  if (::poll(entries.data(), entries.size(), timeout_ms) >= 0) return;
+  FARPAGE_CHECK(errno == EINTR || errno == ENOMEM, "poll failed with errno %d", errno);
+  for (pollfd& entry : entries) entry.revents = 0;
+}
+
 void ShmMemoryHost::run() {
+  std::vector<pollfd> entries;
   for (;;) {
-    const Nanoseconds held = no_accept_before_ - SteadyClock::read();
-    const bool full = served_.size() >= options_.max_peers || held.count() > 0;
-    std::vector<pollfd> entries;
-    entries.push_back({wake_.get(), POLLIN, 0});
-    // Further borrowers wait in the listener's queue until one leaves.
-    entries.push_back({full ? -1 : listener_.get(), POLLIN, 0});
-    for (const auto& peer : served_) entries.push_back({peer->socket.get(), POLLIN, 0});
-    const int timeout_ms = held.count() > 0 ? static_cast<int>(held / Milliseconds(1)) + 1 : -1;
-    if (::poll(entries.data(), entries.size(), timeout_ms) < 0) {
-      FARPAGE_CHECK(errno == EINTR || errno == ENOMEM, "poll failed with errno %d", errno);
-      continue;
-    }
+    wait_for_events(entries);
     if (entries[0].revents != 0) break;
     std::vector<std::shared_ptr<ShmPeer>> staying;
     for (size_t i = 0; i < served_.size(); ++i) {
@@ -130,8 +147,13 @@ void ShmMemoryHost::accept_peer() {
   }
   if (const Status user = check_peer_user(socket.get()); !user)
     return log_closed(user.error().context.c_str());
+  const Result<ucred> credentials = peer_credentials(socket.get());
+  if (!credentials) return log_closed(credentials.error().context.c_str());
   Result<std::shared_ptr<ShmPeer>> peer = peers_.add(std::move(socket));
   if (!peer) return log_closed(peer.error().context.c_str());
+  const Instant now = SteadyClock::read();
+  (*peer)->user = std::to_string(credentials->uid);
+  (*peer)->served_from = now + held_.hold_of((*peer)->user, now);
   served_.push_back(std::move(*peer));
 }
 
@@ -155,7 +177,7 @@ bool ShmMemoryHost::serve(ShmPeer& peer) {
   }
   if (answer.guesses) {
     log_closed("it asked for keys that nobody was given");
-    no_accept_before_ = SteadyClock::read() + kGuessPenalty;
+    held_.hold(peer.user, SteadyClock::read() + kGuessPenalty);
     return false;
   }
   return answer.reply.status != ReplyStatus::kVersion;

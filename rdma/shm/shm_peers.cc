@@ -8,7 +8,6 @@
 #include <thread>
 
 #include "base/host.h"
-#include "rdma/limits.h"
 
 namespace farpage::rdma::shm {
 namespace {
@@ -91,7 +90,8 @@ ShmPeers::Answer ShmPeers::attach(ShmPeer& peer, const Request& request) {
   // Only what the table has compared is looked up.
   const auto lease = answer.use ? leases_.find(request.key) : leases_.end();
   if (lease == leases_.end()) {
-    if (answer.use.key_is_unknown()) answer.guesses = ++peer.unknown_keys >= kMaxUnknownKeys;
+    if (answer.use.key_is_unknown()) peer.guesses.add(request.key);
+    answer.guesses = peer.guesses.too_many();
     answer.use.release();
     answer.reply.status = ReplyStatus::kRemoteAccess;
     return answer;

@@ -4,11 +4,13 @@
 #include <atomic>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <unordered_map>
 #include <vector>
 
 #include "base/fd.h"
 #include "base/mapping.h"
+#include "rdma/guesses.h"
 #include "rdma/key_table.h"
 #include "rdma/memory_host.h"
 #include "rdma/session_fences.h"
@@ -19,10 +21,12 @@ namespace farpage::rdma::shm {
 // One connected borrower.
 struct ShmPeer {
   Fd socket;
+  std::string user;
+  Instant served_from{0};  // nothing is received before; service thread only
   Fd page_fd;
   Mapping page_mapping;
   bool greeted = false;
-  uint32_t unknown_keys = 0;  // that it asked for
+  Guesses guesses;
   std::vector<uint32_t> free_slots;
   std::unordered_map<RemoteKey, uint32_t> slots;  // of the slabs it attached
   std::atomic<bool> gone{false};

@@ -47,10 +47,6 @@ bool Connection::serve() {
 
 bool Connection::serve_requests() {
   while (reply_count_ < kMaxReplies && !close_after_replies_) {
-    if (guesses()) {
-      close_reason_ = "it shows keys that nobody was given";
-      return false;
-    }
     if (write_.active) {
       if (unread_bytes() == 0) break;
       continue_write();
@@ -108,11 +104,7 @@ bool Connection::serve_request() {
 void Connection::serve_read(const Request& request) {
   KeyTable::Use data =
       keys_.acquire(request.key, request.generation, request.address, request.data_bytes);
-  if (is_refused(data)) {
-    add(counters_.refused);
-    add_reply({WireStatus::kRemoteAccess, request.token, 0}, {});
-    return;
-  }
+  if (is_refused(data, request)) return refuse_access(request);
   add(counters_.reads);
   add(counters_.bytes_read, request.data_bytes);
   add_reply({WireStatus::kOk, request.token, request.data_bytes}, std::move(data));
@@ -122,12 +114,22 @@ void Connection::begin_write(const Request& request) {
   write_ = {request, 0, true, false};
   // Refused as a whole or not at all, as far as that is known now.
   write_.refused = is_refused(
-      keys_.acquire(request.key, request.generation, request.address, request.data_bytes));
+      keys_.acquire(request.key, request.generation, request.address, request.data_bytes), request);
 }
 
-bool Connection::is_refused(const KeyTable::Use& use) {
-  if (use.key_is_unknown()) ++unknown_keys_;
+bool Connection::is_refused(const KeyTable::Use& use, const Request& request) {
+  if (use.key_is_unknown()) guesses_.add(request.key);
   return !use;
+}
+
+// The refusal is sent even when it is the last one: the peer may be a borrower of the node's former
+// life, which has to learn that these slabs are lost.
+void Connection::refuse_access(const Request& request) {
+  add(counters_.refused);
+  add_reply({WireStatus::kRemoteAccess, request.token, 0}, {});
+  if (!guesses()) return;
+  close_after_replies_ = true;
+  close_reason_ = "it shows keys that nobody was given";
 }
 
 void Connection::continue_write() {
@@ -143,11 +145,7 @@ void Connection::continue_write() {
   write_.done_bytes += static_cast<uint32_t>(piece);
   if (write_.done_bytes < request.data_bytes) return;
   write_.active = false;
-  if (write_.refused) {
-    add(counters_.refused);
-    add_reply({WireStatus::kRemoteAccess, request.token, 0}, {});
-    return;
-  }
+  if (write_.refused) return refuse_access(request);
   add(counters_.writes);
   add(counters_.bytes_written, request.data_bytes);
   add_reply({WireStatus::kOk, request.token, 0}, {});

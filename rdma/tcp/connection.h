@@ -14,8 +14,8 @@
 
 #include "base/clock.h"
 #include "base/fd.h"
+#include "rdma/guesses.h"
 #include "rdma/key_table.h"
-#include "rdma/limits.h"
 #include "rdma/session_fences.h"
 #include "rdma/tcp/frame.h"
 
@@ -56,7 +56,8 @@ class Connection {
   // Serves what has been received, until the batch is full. False: close() it, for close_reason().
   [[nodiscard]] bool serve();
   const std::string& close_reason() const { return close_reason_; }
-  // After the replies are sent, hang up (the hand-shake was refused).
+  // After the replies are sent, hang up: the hand-shake was refused, or the peer guesses(). There
+  // are replies then.
   bool close_after_replies() const { return close_after_replies_; }
 
   // The batch, or what is left of it; msg_iovlen is 0 when there is none.
@@ -68,8 +69,8 @@ class Connection {
   void drop_replies();
 
   bool greeted() const { return greeted_; }
-  // It is closed because its peer has shown kMaxUnknownKeys.
-  bool guesses() const { return unknown_keys_ >= kMaxUnknownKeys; }
+  // Its peer has shown kMaxUnknownKeys.
+  bool guesses() const { return guesses_.too_many(); }
   // Nothing more is served; the session is told how the connection ended.
   void leave_session(SessionEnd end) { pass_.leave(end); }
   // The batch points into memory whose withdrawal waits for it.
@@ -83,8 +84,9 @@ class Connection {
   void begin_write(const Request& request);
   void continue_write();
   void serve_read(const Request& request);
-  // Counts the keys that nobody was given.
-  bool is_refused(const KeyTable::Use& use);
+  // Notes a key that nobody was given.
+  bool is_refused(const KeyTable::Use& use, const Request& request);
+  void refuse_access(const Request& request);
   void add_reply(const Reply& reply, KeyTable::Use data);
   size_t unread_bytes() const { return received_end_ - received_begin_; }
   const std::byte* unread() const { return receive_buffer_.data() + received_begin_; }
@@ -95,7 +97,7 @@ class Connection {
   DataCounters& counters_;
   SessionFences::Pass pass_;  // after socket_, which whoever takes it away shuts down
   bool greeted_ = false;
-  uint32_t unknown_keys_ = 0;
+  Guesses guesses_;
   bool close_after_replies_ = false;
   std::string close_reason_;
 

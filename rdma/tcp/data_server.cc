@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <utility>
 
 #include "base/check.h"
 #include "base/log.h"
@@ -117,6 +116,8 @@ void DataServer::handle(const io_uring_cqe& completion) {
       return on_receive(*tag->peer, completion.res);
     case Event::kSend:
       return on_send(*tag->peer, completion.res);
+    case Event::kHoldEnd:
+      return on_hold_end(*tag->peer);
   }
 }
 
@@ -161,6 +162,14 @@ void DataServer::arm_send(Peer& peer) {
   peer.sending = true;
 }
 
+void DataServer::arm_hold(Peer& peer, Nanoseconds time) {
+  peer.hold_time = {time / Seconds(1), (time % Seconds(1)).count()};
+  io_uring_sqe* entry = ring_.next_entry();
+  io_uring_prep_timeout(entry, &peer.hold_time, 0, 0);
+  set_tag(entry, &peer.hold_tag);
+  peer.held = true;
+}
+
 void DataServer::on_accept(int result, bool more) {
   accept_armed_ = more;
   if (stopping_.load(std::memory_order_acquire)) {
@@ -197,8 +206,12 @@ void DataServer::on_accept(int result, bool more) {
   Peer& peer = *peers_.back();
   peer.opened = SteadyClock::read();
   peer.address = peer_address(peer.connection.socket());
-  peer.held_until = shared_.held.held_until(peer.address, peer.opened);
-  if (peer.held_until <= peer.opened) arm_receive(peer);
+  const Nanoseconds hold = shared_.held.hold_of(peer.address, peer.opened);
+  if (hold.count() > 0) {
+    arm_hold(peer, hold);
+  } else {
+    arm_receive(peer);
+  }
   arm_tick();
 }
 
@@ -219,11 +232,7 @@ void DataServer::on_tick() {
   if (!accept_armed_) arm_accept();
   const Instant now = SteadyClock::read();
   for (const auto& peer : peers_) {
-    if (peer->held_until > now) continue;
-    if (std::exchange(peer->held_until, Instant{0}) > peer->opened) {
-      peer->opened = now;
-      arm_receive(*peer);
-    }
+    if (peer->held) continue;
     if (!peer->connection.greeted() && now - peer->opened > options_.hello_timeout)
       close(*peer, "no hello within hello_timeout");
     if (peer->sending && now - peer->send_started > options_.stall_timeout)
@@ -250,6 +259,13 @@ void DataServer::on_send(Peer& peer, int result) {
   if (peer.connection.has_replies()) return arm_send(peer);
   if (peer.connection.close_after_replies()) return close(peer, peer.connection.close_reason());
   go_on(peer);
+}
+
+void DataServer::on_hold_end(Peer& peer) {
+  peer.held = false;
+  if (peer.closing) return;
+  peer.opened = SteadyClock::read();
+  arm_receive(peer);
 }
 
 void DataServer::go_on(Peer& peer) {

@@ -14,11 +14,11 @@
 
 #include "base/clock.h"
 #include "base/fd.h"
+#include "rdma/held_peers.h"
 #include "rdma/key_table.h"
 #include "rdma/log_limiter.h"
 #include "rdma/session_fences.h"
 #include "rdma/tcp/connection.h"
-#include "rdma/tcp/held_addresses.h"
 #include "rdma/tcp/ring.h"
 #include "rdma/tcp/tcp.h"
 
@@ -31,7 +31,7 @@ struct SharedState {
   DataCounters counters;
   std::atomic<uint32_t> connections{0};
   LogLimiter log_limiter;
-  HeldAddresses held;
+  HeldPeers held;  // by address
 };
 
 // Threads: create, start, stop and disconnect_holders from any; the rest belongs to its own thread.
@@ -49,7 +49,7 @@ class DataServer {
 
  private:
   struct Peer;
-  enum class Event : uint8_t { kAccept, kWake, kTick, kReceive, kSend };
+  enum class Event : uint8_t { kAccept, kWake, kTick, kReceive, kSend, kHoldEnd };
   // What a completion is about; the ring carries its address.
   struct Tag {
     Event event;
@@ -59,15 +59,17 @@ class DataServer {
     explicit Peer(Connection connection_) : connection(std::move(connection_)) {}
     const Tag receive_tag{Event::kReceive, this};
     const Tag send_tag{Event::kSend, this};
+    const Tag hold_tag{Event::kHoldEnd, this};
     Connection connection;
-    std::string address;  // of its host
+    std::string address;  // of its host; kept, as a socket that was reset has none
     Instant opened{0};
-    Instant held_until{0};  // nothing is received before; on_tick() ends it
     Instant send_started{0};
+    __kernel_timespec hold_time{};
+    bool held = false;  // for hold_time; nothing is received meanwhile
     bool receiving = false;
     bool sending = false;
     bool closing = false;
-    bool busy() const { return receiving || sending; }
+    bool busy() const { return receiving || sending || held; }
   };
 
   DataServer(const TcpHostOptions& options, int listener, SharedState& shared);
@@ -81,12 +83,14 @@ class DataServer {
   void arm_tick();
   void arm_receive(Peer& peer);
   void arm_send(Peer& peer);
+  void arm_hold(Peer& peer, Nanoseconds time);
 
   void on_accept(int result, bool more);
   void on_wake();
   void on_tick();
   void on_receive(Peer& peer, int result);
   void on_send(Peer& peer, int result);
+  void on_hold_end(Peer& peer);
 
   // Serves what was received and asks for more of whatever is possible.
   void go_on(Peer& peer);

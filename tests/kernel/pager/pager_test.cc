@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "interrupted_space.h"
+#include "rdma/limits.h"
 #include "rig.h"
 
 namespace farpage::pager {
@@ -192,6 +193,23 @@ TEST_P(PagerOver, RevokedLeaseEndsInSigbusNotInZeros) {
   for (uint64_t page = 0; page < rig.pages(); ++page) fill(rig, page, 1);
   rig.node(0).revoke_all();
   EXPECT_TRUE(ends_in_sigbus(rig.page(2)));
+}
+
+TEST_P(PagerOver, RevokedLeaseTakesNothingFromTheOtherSlabs) {
+  Rig rig({.transport = GetParam()});
+  constexpr uint64_t kSlabPages = kTestSlabBytes / kPageBytes;
+  constexpr uint64_t kRevoked = 2;
+  for (uint64_t page = 0; page < rig.pages(); ++page) fill(rig, page, 1);
+  rig.node(0).revoke(SlabIndex{kRevoked});
+  uint64_t lost = 0;
+  for (uint64_t i = 0; i < rig.pages(); ++i) {
+    // Of the revoked slab and of another one in turns.
+    const uint64_t other = (kRevoked + 1) * kSlabPages + i % (rig.pages() - kSlabPages);
+    if (i < kSlabPages) lost += ends_in_sigbus(rig.page(kRevoked * kSlabPages + i)) ? 1 : 0;
+    ASSERT_TRUE(holds(rig, other % rig.pages(), 1)) << other % rig.pages();
+  }
+  EXPECT_GT(lost, 10 * rdma::kMaxUnknownKeys);
+  EXPECT_EQ(rig.stats().faults_failed, lost);
 }
 
 TEST_P(PagerOver, TwoReplicasSurviveTheLossOfOneNode) {

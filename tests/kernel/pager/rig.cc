@@ -71,7 +71,7 @@ Result<coord::Lease> TestNode::lease(SlabIndex slab, uint32_t replica) {
   lease.rkeys[host_->address().kind] = *key;
   lease.generation = generation;
   slabs_.emplace_back(std::move(*fd), std::move(*memory));
-  keys_.push_back(*key);
+  keys_.emplace_back(slab, *key);
   return lease;
 }
 
@@ -95,8 +95,15 @@ void TestNode::restart() {
 
 void TestNode::revoke_all() {
   const std::lock_guard lock(mutex_);
-  for (const RemoteKey key : keys_) host_->withdraw(key);
+  for (const auto& [slab, key] : keys_) host_->withdraw(key);
   keys_.clear();
+}
+
+void TestNode::revoke(SlabIndex slab) {
+  const std::lock_guard lock(mutex_);
+  for (const auto& [lent, key] : keys_)
+    if (lent == slab) host_->withdraw(key);
+  std::erase_if(keys_, [slab](const auto& entry) { return entry.first == slab; });
 }
 
 Status TestClient::check_up() const {

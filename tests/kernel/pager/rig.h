@@ -34,6 +34,8 @@ class TestNode {
   void restart();
   // Revokes what was leased, without telling anybody.
   void revoke_all();
+  // Revokes that one.
+  void revoke(SlabIndex slab);
 
  private:
   void start();
@@ -47,7 +49,7 @@ class TestNode {
   uint64_t incarnation_ = 0;
   uint32_t generation_ = 0;
   std::vector<std::pair<Fd, Mapping>> slabs_;
-  std::vector<RemoteKey> keys_;
+  std::vector<std::pair<SlabIndex, RemoteKey>> keys_;
   std::unique_ptr<rdma::MemoryHost> host_;
 };
 

@@ -234,9 +234,63 @@ TEST_F(ConnectionTest, PeerThatGuessesKeysIsClosedAfterAFew) {
   }
   Request guess = request(OperationKind::kRead, 0, 8, 77);
   guess.key.value ^= 1;
-  EXPECT_FALSE(give(encode(guess)));
+  ASSERT_TRUE(give(encode(guess)));
   EXPECT_TRUE(connection_.guesses());
+  EXPECT_TRUE(connection_.close_after_replies());
+  EXPECT_EQ(reply_at(take_replies(), 0).status, WireStatus::kRemoteAccess);
   EXPECT_NE(connection_.close_reason().find("keys"), std::string::npos);
+  ASSERT_TRUE(give(encode(request(OperationKind::kRead, 0, 8, 78))));
+  EXPECT_FALSE(connection_.has_replies()) << "nothing is served any more";
+}
+
+// A borrower of the node's former life has many operations in flight when the node is back.
+TEST_F(ConnectionTest, RefusalsOfManyWrongKeysAtOnceAreSentBeforeTheConnectionEnds) {
+  for (const size_t good_before : {size_t{0}, Connection::kMaxReplies - kMaxUnknownKeys}) {
+    for (const OperationKind kind : {OperationKind::kRead, OperationKind::kWrite}) {
+      Connection connection(Fd(), keys_, fences_, counters_);
+      std::vector<std::byte> stream;
+      const auto append = [&](std::span<const std::byte> bytes) {
+        stream.insert(stream.end(), bytes.begin(), bytes.end());
+      };
+      append(encode(Hello{}));
+      for (size_t i = 0; i < good_before; ++i)
+        append(encode(request(OperationKind::kRead, 0, 8, i)));
+      for (uint32_t i = 1; i <= 3 * kMaxUnknownKeys; ++i) {
+        Request wrong = request(kind, 0, 8, i);
+        wrong.key.secret[1] ^= i;
+        append(encode(wrong));
+        if (kind == OperationKind::kWrite) append(std::vector<std::byte>(8));
+      }
+      std::memcpy(connection.receive_space().data(), stream.data(), stream.size());
+      connection.received(stream.size());
+      uint32_t refused = 0;
+      while (connection.serve() && connection.has_replies()) {
+        const msghdr* message = connection.replies();
+        size_t bytes = 0;
+        for (size_t i = 0; i < message->msg_iovlen; ++i) {
+          const iovec& segment = message->msg_iov[i];
+          bytes += segment.iov_len;
+          if (segment.iov_len != kReplyBytes) continue;
+          const std::span header(static_cast<const std::byte*>(segment.iov_base), kReplyBytes);
+          refused += reply_at(header, 0).status == WireStatus::kRemoteAccess;
+        }
+        connection.sent(bytes);
+      }
+      EXPECT_EQ(refused, kMaxUnknownKeys);
+      EXPECT_TRUE(connection.close_after_replies());
+    }
+  }
+}
+
+TEST_F(ConnectionTest, WrongKeyThatIsShownAgainIsNotAnotherGuess) {
+  greet();
+  for (uint32_t i = 0; i < 10 * kMaxUnknownKeys; ++i) {
+    Request wrong = request(OperationKind::kRead, 0, 8, i);
+    wrong.key.secret[0] ^= 1 + i % (kMaxUnknownKeys - 1);
+    ASSERT_TRUE(give(encode(wrong)));
+    EXPECT_EQ(reply_at(take_replies(), 0).status, WireStatus::kRemoteAccess) << i;
+  }
+  EXPECT_FALSE(connection_.guesses());
 }
 
 TEST_F(ConnectionTest, WithdrawnKeyAndWrongBoundsAreRefusedAndNoGuesses) {

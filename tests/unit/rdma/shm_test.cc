@@ -1,7 +1,7 @@
 #include "rdma/shm/shm.h"
-#include "rdma/limits.h"
 
 #include <gtest/gtest.h>
+#include <poll.h>
 #include <sys/stat.h>
 
 #include <cstdlib>
@@ -9,6 +9,9 @@
 #include <fstream>
 #include <thread>
 
+#include "rdma/limits.h"
+#include "rdma/shm/seqpacket.h"
+#include "rdma/shm/shm_message.h"
 #include "rdma/shm/shm_peers.h"
 #include "tests/unit/rdma/test_slab.h"
 
@@ -219,6 +222,80 @@ TEST(ShmPeers, SlotsRunOutAndComeBack) {
   EXPECT_EQ(attach(keys.back()), shm::ReplyStatus::kOk);
 }
 
+// A borrower that speaks the protocol, and asks for what it likes.
+class RawShmBorrower {
+ public:
+  explicit RawShmBorrower(const std::string& path) : socket_(shm::connect_at(path).value()) {
+    EXPECT_TRUE(ask({shm::kProtocolVersion, shm::RequestKind::kHello, {}, {}}).has_value());
+  }
+  // The reply's status; none when the host hung up.
+  std::optional<shm::ReplyStatus> ask(const shm::Request& request) {
+    if (shm::send_packet(socket_.get(), encode(request), -1) != shm::PacketOutcome::kDone)
+      return std::nullopt;
+    std::array<std::byte, shm::kReplyBytes> bytes{};
+    for (;;) {
+      const shm::ReceivedPacket packet = shm::receive_packet(socket_.get(), bytes);
+      if (packet.outcome == shm::PacketOutcome::kPeerGone) return std::nullopt;
+      if (packet.outcome == shm::PacketOutcome::kDone)
+        return shm::decode_reply(std::span(bytes).first(packet.bytes))->status;
+      pollfd entry{socket_.get(), POLLIN, 0};
+      (void)::poll(&entry, 1, 10'000);
+    }
+  }
+  // Attaches with another wrong key each, until the host hangs up; how many were refused.
+  uint32_t guess_until_hung_up(const TestSlab& slab, uint64_t& tries) {
+    for (uint32_t refused = 0;; ++refused) {
+      RemoteKey key = slab.key;
+      key.secret[0] ^= ++tries;
+      const auto status =
+          ask({shm::kProtocolVersion, shm::RequestKind::kAttach, key, slab.generation});
+      if (!status) return refused;
+      EXPECT_EQ(*status, shm::ReplyStatus::kRemoteAccess);
+    }
+  }
+
+ private:
+  Fd socket_;
+};
+
+TEST_F(ShmTest, BorrowerThatGuessesKeysIsSlowedDownAndDisturbsNobody) {
+  start();
+  const auto channel = connect();  // before: it goes on
+  Instant first_guess{0};
+  uint64_t tries = 0;
+  for (uint64_t connection = 1; connection <= 4; ++connection) {
+    RawShmBorrower guesser(host_->address().socket_path);
+    if (connection > 1) {
+      // The penalty began after the former connection's first guess.
+      EXPECT_GE(SteadyClock::read() - first_guess, kGuessPenalty) << "of connection " << connection;
+    }
+    first_guess = SteadyClock::read();
+    EXPECT_EQ(guesser.guess_until_hung_up(slab_, tries), kMaxUnknownKeys);
+    ASSERT_EQ(run(*channel, slab_.read(3, borrower_.page(0))), CompletionStatus::kOk);
+  }
+  EXPECT_EQ(run(*connect(), slab_.read(3, borrower_.page(0))), CompletionStatus::kOk);
+}
+
+TEST_F(ShmTest, ThousandsOfWrongKeysOnManyConnectionsOpenNothing) {
+  start();
+  std::vector<std::unique_ptr<RawShmBorrower>> guessers;
+  for (int i = 0; i < 200; ++i)
+    guessers.push_back(std::make_unique<RawShmBorrower>(host_->address().socket_path));
+  uint64_t tries = 0;
+  for (const auto& guesser : guessers)
+    EXPECT_EQ(guesser->guess_until_hung_up(slab_, tries), kMaxUnknownKeys);
+  EXPECT_EQ(run(*connect(), slab_.read(3, borrower_.page(0))), CompletionStatus::kOk);
+}
+
+TEST_F(ShmTest, BorrowerThatIsHeldStopsNeitherAnotherOneNorTheEndOfTheHost) {
+  start();
+  uint64_t tries = 0;
+  RawShmBorrower(host_->address().socket_path).guess_until_hung_up(slab_, tries);
+  const Fd held = shm::connect_at(host_->address().socket_path).value();
+  EXPECT_EQ(run(*connect(), slab_.read(3, borrower_.page(0))), CompletionStatus::kOk);
+  host_.reset();
+}
+
 TEST(ShmPeers, PeerThatGuessesKeysIsFoundAndOneWithAWithdrawnKeyIsNot) {
   shm::ShmPeers peers;
   TestSlab slab(1);
@@ -234,8 +311,11 @@ TEST(ShmPeers, PeerThatGuessesKeysIsFoundAndOneWithAWithdrawnKeyIsNot) {
     EXPECT_EQ(answer.reply.status, shm::ReplyStatus::kRemoteAccess);
     ASSERT_FALSE(answer.guesses);
   }
+  RemoteKey guess = lent;
+  guess.secret[0] ^= 1;
+  for (uint32_t i = 0; i < 10 * kMaxUnknownKeys; ++i) ASSERT_FALSE(attach(guess).guesses);
   for (uint32_t i = 1; i <= kMaxUnknownKeys; ++i) {
-    RemoteKey guess = lent;
+    guess = lent;
     guess.secret[0] ^= i;
     const auto answer = attach(guess);
     EXPECT_EQ(answer.reply.status, shm::ReplyStatus::kRemoteAccess);

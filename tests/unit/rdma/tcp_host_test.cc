@@ -3,6 +3,7 @@
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <numeric>
 #include <thread>
 #include <vector>
 
@@ -72,6 +73,21 @@ class TcpHostTest : public ::testing::Test {
     for (;;) {
       const Status got = receive_all(socket, ignored, SteadyClock::read() + Seconds(20));
       if (!got) return got.error().code != ErrorCode::kTimedOut;
+    }
+  }
+
+  // READs with another wrong key each, until the host hangs up; how many were refused.
+  uint32_t guess_until_hung_up(int socket, uint64_t& tries) {
+    for (uint32_t refused = 0;; ++refused) {
+      Operation guess = slab_.read(0, borrower_.page(0));
+      guess.key.secret[0] ^= ++tries;
+      const auto frame = encode(Request{OperationKind::kRead, tries, guess.remote, guess.key,
+                                        guess.generation, kPageBytes});
+      const Instant deadline = SteadyClock::read() + Seconds(10);
+      std::array<std::byte, kReplyBytes> reply{};
+      if (!send_all(socket, frame, deadline) || !receive_all(socket, reply, deadline))
+        return refused;
+      EXPECT_EQ(decode_reply(reply)->status, WireStatus::kRemoteAccess);
     }
   }
 
@@ -225,31 +241,73 @@ TEST_F(TcpHostTest, OptionsThatCannotWorkAreRefusedByName) {
 TEST_F(TcpHostTest, BorrowerThatGuessesKeysIsSlowedDownAndDisturbsNobody) {
   start();
   const auto channel = connect();  // before: it goes on
+  Instant first_guess{0};
   uint64_t tries = 0;
-  for (int connection = 0; connection < 4; ++connection) {
-    const Instant begin = SteadyClock::read();
+  for (uint64_t connection = 1; connection <= 4; ++connection) {
     const Fd guesser = raw();
-    if (connection > 0) {
-      EXPECT_GE(SteadyClock::read() - begin, kGuessPenalty / 2) << "of connection " << connection;
+    if (connection > 1) {
+      // The penalty began after the former connection's first guess.
+      EXPECT_GE(SteadyClock::read() - first_guess, kGuessPenalty) << "of connection " << connection;
     }
-    bool hung_up = false;
-    while (!hung_up) {
-      Operation guess = slab_.read(0, borrower_.page(0));
-      guess.key.secret[0] ^= ++tries;
-      const auto frame = encode(Request{OperationKind::kRead, tries, guess.remote, guess.key,
-                                        guess.generation, kPageBytes});
-      const Instant deadline = SteadyClock::read() + Seconds(10);
-      std::array<std::byte, kReplyBytes> reply{};
-      hung_up =
-          !send_all(guesser.get(), frame, deadline) || !receive_all(guesser.get(), reply, deadline);
-      if (!hung_up) {
-        EXPECT_EQ(decode_reply(reply)->status, WireStatus::kRemoteAccess);
-      }
-    }
-    EXPECT_LE(tries, static_cast<uint64_t>(connection + 1) * kMaxUnknownKeys);
+    first_guess = SteadyClock::read();
+    EXPECT_EQ(guess_until_hung_up(guesser.get(), tries), kMaxUnknownKeys);
     ASSERT_EQ(run(*channel, slab_.read(3, borrower_.page(0))), CompletionStatus::kOk);
   }
   expect_page(*channel, 3, std::byte{4});
+  expect_page(*connect(), 3, std::byte{4});
+}
+
+TEST_F(TcpHostTest, ThousandsOfWrongKeysOnManyConnectionsOpenNothing) {
+  start();
+  const auto channel = connect();
+  std::vector<Fd> guessers;
+  for (int i = 0; i < 200; ++i) guessers.push_back(raw());
+  uint64_t tries = 0;
+  for (const Fd& guesser : guessers)
+    EXPECT_EQ(guess_until_hung_up(guesser.get(), tries), kMaxUnknownKeys);
+  EXPECT_EQ(host_->counters().refused, guessers.size() * kMaxUnknownKeys);
+  EXPECT_EQ(host_->counters().reads, 0U);
+  expect_page(*channel, 3, std::byte{4});
+}
+
+// A node that was restarted at its port: a borrower still has the keys of its former life, and
+// perhaps some of the new one.
+TEST_F(TcpHostTest, BorrowerWithManyKeysOfAFormerLifeLearnsThatAllAreLostAndReadsTheRest) {
+  start();
+  constexpr uint32_t kOldKeys = 3 * kMaxUnknownKeys;
+  std::vector<uint32_t> open(kOldKeys);
+  std::iota(open.begin(), open.end(), 1U);
+  for (uint32_t connection = 1; !open.empty(); ++connection) {
+    ASSERT_LE(connection, kOldKeys / kMaxUnknownKeys) << open.size() << " keys without an answer";
+    const auto channel = connect();
+    expect_page(*channel, 3, std::byte{4});
+    std::vector<Operation> reads;
+    for (const uint32_t key : open) {
+      reads.push_back(slab_.read(0, borrower_.page(key), key));
+      reads.back().key.secret[0] ^= key;
+    }
+    ASSERT_EQ(channel->post(reads), reads.size());
+    for (size_t i = 0; i < reads.size(); ++i) {
+      const Completion done = wait_one(*channel);
+      ASSERT_NE(done.status, CompletionStatus::kOk);
+      if (done.status == CompletionStatus::kRemoteAccess)
+        std::erase(open, static_cast<uint32_t>(done.token));
+    }
+  }
+  expect_page(*connect(), 3, std::byte{4});
+}
+
+TEST_F(TcpHostTest, EndOfTheHostEndsABorrowerThatIsHeld) {
+  start();
+  uint64_t tries = 0;
+  const Fd guesser = raw();
+  (void)guess_until_hung_up(guesser.get(), tries);
+  wait_for_peers(0);
+  const Fd held =
+      connect_to("127.0.0.1", host_->address().port, SteadyClock::read() + Seconds(10)).value();
+  while (host_->counters().peers == 0) std::this_thread::yield();
+  host_.reset();
+  EXPECT_TRUE(is_hung_up(held.get()));
 }
 
 TEST_F(TcpHostTest, RefusalsOfAWithdrawnSlabLeaveTheConnectionToTheOthers) {
