@@ -272,7 +272,7 @@ TEST_F(TcpHostTest, ThousandsOfWrongKeysOnManyConnectionsOpenNothing) {
 
 // A node that was restarted at its port: a borrower still has the keys of its former life, and
 // perhaps some of the new one.
-TEST_F(TcpHostTest, BorrowerWithManyKeysOfAFormerLifeLearnsThatAllAreLostAndReadsTheRest) {
+TEST_F(TcpHostTest, BorrowerWithKeysOfAFormerLifeLearnsThatAllAreLost) {
   start();
   constexpr uint32_t kOldKeys = 3 * kMaxUnknownKeys;
   std::vector<uint32_t> open(kOldKeys);
