@@ -20,7 +20,7 @@ import performance_page
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "bench" / "results"
 PAGE = ROOT / "docs" / "performance.md"
-FARPAGE = ROOT / "build" / "release" / "farpage"
+FARPAGE = "build/release/farpage"  # from ROOT: the reports have no path of this machine
 
 # What `farpage bench` reports as JSON itself, with machine, commit and command.
 BENCHMARKS = {
@@ -65,13 +65,13 @@ def record(names):
         about = machine()
         if name in BENCHMARKS:
             words = BENCHMARKS[name]
-            done = subprocess.run([FARPAGE, "bench", *words, "--output", "json"], stdout=subprocess.PIPE, text=True,
-                                  check=False)
+            done = subprocess.run([FARPAGE, "bench", *words, "--output", "json"], cwd=ROOT, stdout=subprocess.PIPE,
+                                  text=True, check=False)
             report = json.loads(done.stdout) if done.returncode == 0 else None
         else:
             words = SCRIPTS[name][:-1]
             raw = file.with_suffix(".tmp")
-            done = subprocess.run([ROOT / "dev", "bench", *SCRIPTS[name], raw], check=False)
+            done = subprocess.run(["./dev", "bench", *SCRIPTS[name], raw.relative_to(ROOT)], cwd=ROOT, check=False)
             report = json.loads(raw.read_text()) if done.returncode == 0 else None
             raw.unlink(missing_ok=True)
         if report is None:
