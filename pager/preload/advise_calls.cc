@@ -49,7 +49,7 @@ long advise_far(Span far, int advice) {
     case MADV_WIPEONFORK:
     case MADV_KEEPONFORK:
       return shim.wipe_in_children(far, advice == MADV_WIPEONFORK);
-    // What would make huge or shared pages behind the pager's back. Wishes, all of them.
+    // These would create huge or shared pages unknown to the pager. All are hints: ignored.
     case MADV_HUGEPAGE:
     case MADV_NOHUGEPAGE:
     case MADV_MERGEABLE:
@@ -88,8 +88,8 @@ void advise_cold(void* address, size_t length) {
   }
 }
 
-// On another process the kernel allows no advice that loses contents; on this one (Linux 6.13) it
-// would be lost past the pager. EINVAL is what kernels before that answer.
+// For another process the kernel refuses advice that discards contents. For this one (Linux 6.13)
+// it would discard them without telling the pager. EINVAL is the answer of older kernels.
 long advise_process(int pidfd, const void* vector, size_t count, int advice, unsigned flags) {
   const auto* parts = static_cast<const iovec*>(vector);
   if (shim.active() && loses_contents(advice)) {

@@ -18,8 +18,7 @@ namespace handover = uffd::handover;
 namespace {
 
 constexpr uint64_t kStackBytes = 64 << 10;
-// How long the agent looks at the ring before it sleeps: a wake-up of an idle core costs about
-// this.
+// How long the agent polls the ring before it sleeps: about the cost of waking an idle core.
 constexpr int64_t kSpinNanoseconds = 30'000;
 
 #ifndef MADV_DONTNEED_LOCKED
@@ -55,7 +54,7 @@ long Agent::create_ring() {
     system_call(SYS_close, fd);
     return address;
   }
-  // A memfd is zeros, and that is the empty ring. A forked child has no business with it.
+  // A new memfd is all zeros, which is an empty ring. A forked child must not have it.
   ring_ = reinterpret_cast<handover::AgentRing*>(address);
   system_call(SYS_madvise, ring_, sizeof(handover::AgentRing), MADV_DONTFORK);
   return fd;
@@ -76,7 +75,7 @@ long Agent::start(int userfault_fd, int control_fd) {
   if (is_error(stack)) {
     return stack;
   }
-  system_call(SYS_mprotect, stack, kPageBytes, PROT_NONE);  // below the stack
+  system_call(SYS_mprotect, stack, kPageBytes, PROT_NONE);  // guard page
   system_call(SYS_madvise, stack, kStackBytes, MADV_DONTFORK);
   // The thread inherits the blocked signals. No CLONE_FILES: a descriptor table of its own.
   const SignalsBlocked blocked;
@@ -99,8 +98,7 @@ int Agent::thread_main(void* self) {
   agent.run();
 }
 
-// Closes what the thread inherited but must not keep open: a pipe's reader waits for its last
-// writer.
+// Closes all other inherited descriptors: a pipe's reader waits until the last writer has closed.
 void Agent::keep_descriptors() const {
   uint32_t from = 0;
   for (;;) {
@@ -120,8 +118,8 @@ void Agent::keep_descriptors() const {
   }
 }
 
-// Newer kernels (6.13) let a process use MADV_DONTNEED on itself through process_madvise: one
-// call, and one interruption of the other cores, for a whole vector.
+// Linux 6.13 and later accept MADV_DONTNEED in process_madvise on the calling process: one call,
+// and one TLB shootdown, for a whole vector.
 void Agent::probe_vectored_drop() {
   const long pidfd = system_call(SYS_pidfd_open, system_call(SYS_getpid), 0);
   if (is_error(pidfd)) {
@@ -163,7 +161,7 @@ uint32_t Agent::wait_for_commands(uint32_t tail) {
     system_call(SYS_sched_yield);
   } while (now_ns() < until_ns);
   for (;;) {
-    // Pairs with the producer: it stores head, then looks at agent_sleeps; we do the reverse.
+    // Pairs with the producer: it stores head, then reads agent_sleeps; the agent does the reverse.
     ring_->agent_sleeps.store(1, std::memory_order_seq_cst);
     const uint32_t head = ring_->head.load(std::memory_order_seq_cst);
     if (head != tail) {
@@ -191,8 +189,8 @@ uint32_t Agent::execute(uint32_t tail, uint32_t end) {
   return tail + 1;
 }
 
-// The drops from `tail` on, up to the first other command or the first that the vector cannot do
-// (mlocked memory, an unmapped part), which is then done alone.
+// Executes the drops from `tail` up to the first command of another kind, or the first that the
+// vector call cannot do (mlocked memory, an unmapped part), which is then done alone.
 uint32_t Agent::drop_vector(uint32_t tail, uint32_t end) {
   iovec vector[kMaxBatch];
   uint32_t count = 0;
@@ -227,7 +225,7 @@ int32_t Agent::drop(const handover::Command& command) const {
   return static_cast<int32_t>(-result);
 }
 
-// Beyond the end of a file there is no page: a touch is SIGBUS, with the address in siginfo.
+// A file has no page beyond its end: an access gets SIGBUS, with the address in siginfo.
 int32_t Agent::poison(const handover::Command& command) {
   if (empty_memfd_ < 0) {
     const long fd = system_call(SYS_memfd_create, "farpage-lost-pages", MFD_CLOEXEC);
@@ -242,7 +240,7 @@ int32_t Agent::poison(const handover::Command& command) {
   if (is_error(result)) {
     return static_cast<int32_t>(-result);
   }
-  // The mapping itself wakes nobody: a thread that waits for the page would wait for ever.
+  // mmap wakes no waiter: a thread that waits for the page would wait forever.
   uffdio_range range{};
   range.start = command.address;
   range.len = bytes_of(command);
@@ -251,8 +249,8 @@ int32_t Agent::poison(const handover::Command& command) {
 }
 
 void Agent::publish(uint32_t tail) {
-  // Pairs with the pager: it raises pager_sleeps, then looks at tail; we do the reverse. The
-  // results are visible to whoever sees this tail.
+  // Pairs with the pager: it sets pager_sleeps, then reads tail; the agent does the reverse. A
+  // reader that sees this tail also sees the results.
   ring_->tail.store(tail, std::memory_order_seq_cst);
   if (ring_->pager_sleeps.exchange(0, std::memory_order_seq_cst) != 0) {
     system_call(SYS_futex, &ring_->tail, FUTEX_WAKE, 1);

@@ -1,15 +1,15 @@
 // Agent: the thread in the target that executes the pager's commands (uffd/handover.h, AgentRing):
-// what only the target itself may do to its memory.
+// the memory operations that only the target itself may perform.
 //
 // It is a bare kernel thread, not a pthread: libc does not count it (a program whose main thread
-// calls pthread_exit still ends with its last thread, and one that has no threads keeps libc's
-// single-threaded paths), and it can start before libc's constructors have run. It has a descriptor
-// table of its own, which keeps the userfaultfd and the control socket open whatever the program
-// closes: were the last userfaultfd closed, missing pages would turn into zeros.
+// calls pthread_exit still ends with its last thread, and one without threads keeps libc's
+// single-threaded paths), and it can start before libc's constructors have run. Its own descriptor
+// table keeps the userfaultfd and the control socket open even if the program closes them: if the
+// last userfaultfd were closed, missing pages would read as zeros.
 //
 // Threads: start() once in each process. The agent's code shares its creator's thread-local
-// storage, so it makes raw system calls only, calls nothing of libc that may touch errno, and never
-// allocates or takes the shim's lock (whose holder may be waiting for a pager that waits for the
+// storage. So it makes raw system calls only, calls no libc function that may set errno, never
+// allocates, and never takes the shim's lock (its holder may wait for a pager that waits for the
 // agent).
 #pragma once
 
@@ -23,22 +23,21 @@ namespace farpage::preload {
 
 class Agent {
  public:
-  // Commands executed at most before the pager is told about them, and the vector of one
-  // process_madvise.
+  // Maximum number of commands between two publish() calls, and in one process_madvise vector.
   static constexpr uint32_t kMaxBatch = 256;
 
   constexpr Agent() = default;
   Agent(const Agent&) = delete;
   Agent& operator=(const Agent&) = delete;
 
-  // Creates the ring. The memfd that holds it, for the pager, or a negative errno.
+  // Creates the ring. Returns its memfd, for the pager, or a negative errno.
   long create_ring();
-  // In a forked child, which has the memory of its parent's agent but not the thread.
+  // In a forked child: it has the memory of the parent's agent, but not its thread.
   void forget_after_fork();
   // Starts the thread; these descriptors stay open in its table. 0 or a negative errno.
   long start(int userfault_fd, int control_fd);
 
-  // A command has mapped something over a part of the window that is not the window's own memory.
+  // A command has mapped other memory over a part of the window.
   bool has_poisoned() const { return has_poisoned_.load(std::memory_order_acquire); }
 
  private:

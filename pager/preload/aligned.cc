@@ -1,10 +1,10 @@
-// Aligned allocations of small size, repaired.
+// Works around misaligned small allocations of mimalloc.
 //
-// mimalloc 2.0.9 (Debian 12), which `farpage run` preloads, answers a power of two up to 1024
-// bytes, aligned to 256 and more, with a block that is aligned to 128 only: it takes such blocks
-// for aligned by themselves, but puts the first one of a page 128 bytes behind its beginning.
-// Larger sizes take another way there, so these are made larger. With other allocators it costs
-// some bytes.
+// mimalloc 2.0.9 (Debian 12), which `farpage run` preloads, aligns blocks to only 128 bytes when
+// asked for a power of two up to 1024 bytes with an alignment of 256 or more: it assumes that such
+// blocks are naturally aligned, but places the first one of a page 128 bytes after its start.
+// Larger sizes take another path in mimalloc, so these requests are enlarged. With other allocators
+// this costs some bytes.
 #include <stddef.h>
 
 #include "pager/preload/next.h"
@@ -49,8 +49,8 @@ FARPAGE_EXPORT void* aligned_alloc(size_t alignment, size_t bytes) noexcept {
   return preload::next_aligned_alloc.get()(alignment, preload::repaired(alignment, bytes));
 }
 
-// operator new of C++17 and its kin, by the names that the x86-64 and arm64 ABI gives them: whoever
-// calls one has the C++ library, which is the last to have it.
+// The aligned variants of operator new (C++17), by their mangled names in the x86-64 and arm64 ABI.
+// A caller has loaded the C++ library, which provides the next definition.
 FARPAGE_EXPORT void* aligned_new(size_t bytes, size_t alignment) asm("_ZnwmSt11align_val_t");
 void* aligned_new(size_t bytes, size_t alignment) {
   return preload::next_new.get()(preload::repaired(alignment, bytes), alignment);

@@ -16,8 +16,8 @@ namespace handover = uffd::handover;
 
 namespace {
 
-// One message of the peer: its length, 0 at the end of the connection, or a negative errno. A
-// descriptor that comes with it is left in `descriptor`.
+// Receives one message. Returns its length, 0 at the end of the connection, or a negative errno.
+// Stores a descriptor that comes with it in `descriptor`.
 long receive(int fd, void* words, size_t bytes, int timeout_seconds, int* descriptor = nullptr) {
   for (;;) {
     pollfd waiting{.fd = fd, .events = POLLIN, .revents = 0};
@@ -50,7 +50,7 @@ long receive(int fd, void* words, size_t bytes, int timeout_seconds, int* descri
   }
 }
 
-// A message with up to two descriptors.
+// Sends a message with up to two descriptors.
 long send_with(int fd, const void* words, size_t bytes, const int* descriptors, size_t count) {
   alignas(cmsghdr) char rights[CMSG_SPACE(2 * sizeof(int))] = {};
   iovec part{.iov_base = const_cast<void*>(words), .iov_len = bytes};
@@ -93,7 +93,7 @@ int connect_or_exit(const char* path) {
   return move_out_of_the_way(static_cast<int>(fd));
 }
 
-// Waits for Welcome after a Hello was sent with the result `sent`.
+// Waits for Welcome. `sent`: the result of sending Hello.
 void await_welcome_or_exit(int fd, long sent, int* descriptor) {
   handover::Welcome welcome;
   const long received = is_error(sent) ? sent
@@ -168,7 +168,7 @@ long Control::request(handover::RequestKind kind, Span span) {
   return exchange(request, -1);
 }
 
-// With `descriptor`, unless it is -1.
+// Sends `descriptor` too, unless it is -1.
 long Control::exchange(const handover::Request& request, int descriptor) {
   const int connection = fd();
   if (connection < 0) {
@@ -188,7 +188,7 @@ long Control::exchange(const handover::Request& request, int descriptor) {
       .error(is_error(result) ? result : -EPIPE)
       .text("; memory of this program cannot be given back, and what is far cannot be reached")
       .write();
-  // Also for the agent's duplicate: a pager that was only slow learns that this is over.
+  // Also ends the agent's duplicate: a pager that was only slow sees the connection closed.
   system_call(SYS_shutdown, connection, SHUT_RDWR);
   close();
   return -EIO;

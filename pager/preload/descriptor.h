@@ -1,10 +1,10 @@
-// Where the shim's own descriptors live.
+// Numbers of the shim's own descriptors.
 #pragma once
 
 namespace farpage::preload {
 
 // Moves a descriptor to a high number (close-on-exec), so that the program gets the numbers it
-// would get without the shim. Returns the old one when that cannot be.
+// would get without the shim. Returns `fd` itself if it cannot be moved.
 int move_out_of_the_way(int fd);
 
 }  // namespace farpage::preload

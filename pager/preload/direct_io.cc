@@ -1,9 +1,9 @@
-// O_DIRECT is taken away from the files that the program opens.
+// Removes O_DIRECT from the files that the program opens.
 //
-// With it the device writes into the program's pages past the page tables, also into one that is
-// being evicted: what it writes then would be lost. Through the page cache the bytes are the same;
-// what O_DIRECT promises on top (less copying, less cache) cannot be had for memory that comes and
-// goes. It says nothing about durability, which stays with O_SYNC and fsync.
+// With O_DIRECT the device writes to the program's pages past the page tables; a write to a page
+// that is being evicted would be lost. Through the page cache the bytes are the same. The benefits
+// of O_DIRECT (less copying, less cache) are not possible for memory that can be evicted.
+// Durability does not depend on it, but on O_SYNC and fsync.
 #include "pager/preload/direct_io.h"
 
 #include <errno.h>
@@ -86,7 +86,7 @@ FARPAGE_EXPORT int openat64(int folder, const char* path, int flags, ...) {
   return preload::open_at(folder, path, flags, mode);
 }
 
-// What the headers make of the above when _FORTIFY_SOURCE is on.
+// The headers call these instead under _FORTIFY_SOURCE.
 FARPAGE_EXPORT int __open_2(const char* path, int flags) {
   return preload::open_at(AT_FDCWD, path, flags, 0);
 }
@@ -103,7 +103,7 @@ FARPAGE_EXPORT int __openat64_2(int folder, const char* path, int flags) {
   return preload::open_at(folder, path, flags, 0);
 }
 
-// Whatever the third argument is, it is one word, or none.
+// The third argument is one word, or absent.
 FARPAGE_EXPORT int fcntl(int fd, int command, ...) {
   va_list rest;
   va_start(rest, command);

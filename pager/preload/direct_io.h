@@ -4,7 +4,7 @@
 namespace farpage::preload {
 
 int buffered(int flags);
-// Of a pipe the flag means packets, and that is no concern of ours.
+// On a pipe the flag means packet mode, and it stays.
 int buffered_unless_pipe(int fd, int flags);
 
 }  // namespace farpage::preload

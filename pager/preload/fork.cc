@@ -1,7 +1,7 @@
 // fork() of a program that has far memory, and libc's functions that fork inside.
 //
 // Not here: vfork, posix_spawn, system, popen and clone with CLONE_VM share the memory until exec
-// and need no help. _Fork and a bare clone get SIGSEGV in the child (shim.h, invariant 3).
+// and need no handling. _Fork and a bare clone get SIGSEGV in the child (shim.h, invariant 3).
 #include <errno.h>
 #include <fcntl.h>
 #include <pty.h>
@@ -24,7 +24,7 @@ pid_t Shim::fork() {
 }
 
 int Shim::refuse_fork(long reason) {
-  if (reason != -EIO) {  // that one has been said
+  if (reason != -EIO) {  // already reported
     Report()
         .text(
             "fork refused: part of this program's memory is on another machine, and a child would "
@@ -33,7 +33,7 @@ int Shim::refuse_fork(long reason) {
             "vfork")
         .write();
   }
-  // Not EAGAIN: shells try again for minutes then.
+  // Not EAGAIN: shells retry it for minutes.
   errno = ENOMEM;
   return -1;
 }
@@ -66,7 +66,7 @@ pid_t Shim::fork_copied() {
   return child;
 }
 
-// One at a time: the pager gets the child's userfaultfd by an event that does not say whose it is.
+// One fork at a time: the event with the child's userfaultfd does not name the child.
 pid_t Shim::fork_shared() {
   const Locked one_at_a_time(fork_lock_);
   int for_child = -1;
@@ -100,8 +100,8 @@ pid_t Shim::fork_shared() {
   return child;
 }
 
-// In the child, which has one thread: the window is served already, and the child makes itself
-// known and starts an agent of its own.
+// In the child, which has one thread. The pager serves the window already; the child introduces
+// itself and starts its own agent.
 void Shim::hand_over_after_fork(int socket) {
   lock_.reset_after_fork();
   forks_ = 0;
@@ -122,8 +122,8 @@ void Shim::hand_over_after_fork(int socket) {
   if (is_error(started)) {
     Report().text("cannot start the agent thread: ").error(started).write_and_exit();
   }
-  // Locks and registered buffers stay with the parent. Of what the kernel has wiped here the pager
-  // knows the parent's contents.
+  // Locks and registered buffers stay with the parent. For ranges that the kernel has wiped here
+  // the pager still has the parent's contents.
   locked_.remove(window_);
   registered_.remove(window_);
   future_lock_.store(0, std::memory_order_relaxed);
@@ -133,8 +133,8 @@ void Shim::hand_over_after_fork(int socket) {
   });
 }
 
-// In the child, which has one thread: what it inherited of the window is ordinary memory now (the
-// kernel registers nothing for a child that did not ask for fork events), and so is all that it
+// In the child, which has one thread. The inherited part of the window is ordinary memory now
+// (without fork events the kernel registers nothing for a child), and so is all that the child
 // maps.
 void Shim::forget_after_fork() {
   state_.store(State::kLocal, std::memory_order_release);

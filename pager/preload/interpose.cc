@@ -1,10 +1,9 @@
-// The functions that take libc's place in the program. Each is as thread-safe as the one it
-// replaces, leaves errno alone unless it fails, and does nothing of its own without
-// FARPAGE_HANDOVER.
+// The functions that replace libc's in the program. Each is as thread-safe as the original, sets
+// errno only on failure, and does nothing of its own without FARPAGE_HANDOVER.
 //
-// Not here: calls that libc makes inside (thread stacks, its own malloc), and system calls that a
-// program makes by an instruction of its own. What forks is in fork.cc, files in direct_io.cc,
-// rings in ring_buffers.cc.
+// Not intercepted: libc's internal calls (thread stacks, its own malloc), and system calls by the
+// program's own instructions. Elsewhere: forks in fork.cc, files in direct_io.cc, rings in
+// ring_buffers.cc.
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -25,7 +24,7 @@ constinit Shim shim;
 
 namespace {
 
-// close_range around the shim's own descriptors.
+// close_range that skips the shim's own descriptors.
 long close_all_but_own(unsigned first, unsigned last, int flags) {
   if (first > last) {
     return -EINVAL;
@@ -155,9 +154,9 @@ FARPAGE_EXPORT int madvise(void* address, size_t length, int advice) noexcept {
   return preload::zero_or_errno(preload::advise(address, length, advice));
 }
 
-// Unlike madvise it never loses contents, and returns the error.
+// Unlike madvise it never discards contents, and it returns the error number.
 FARPAGE_EXPORT int posix_madvise(void* address, size_t length, int advice) noexcept {
-  if (advice != POSIX_MADV_DONTNEED) {  // the others are the same numbers
+  if (advice != POSIX_MADV_DONTNEED) {  // the other values are the same
     return static_cast<int>(-preload::advise(address, length, advice));
   }
   preload::advise_cold(address, length);
@@ -193,7 +192,7 @@ FARPAGE_EXPORT int munlockall() noexcept {
   return preload::zero_or_errno(preload::unlock_all_memory());
 }
 
-// Runtimes that avoid libc's wrappers often still come this way.
+// Runtimes that avoid libc's wrappers often use this one.
 FARPAGE_EXPORT long syscall(long number, ...) noexcept {
   va_list rest;
   va_start(rest, number);
@@ -207,7 +206,7 @@ FARPAGE_EXPORT long syscall(long number, ...) noexcept {
   return preload::value_or_errno(preload::any_call(number, a, b, c, d, e, f));
 }
 
-// Programs that close all descriptors they do not know (daemons above all) do not mean these.
+// Programs that close all unknown descriptors (mostly daemons) must not close the shim's.
 FARPAGE_EXPORT int close(int fd) {
   if (preload::shim.owns_descriptor(fd)) {
     errno = EBADF;

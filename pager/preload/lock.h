@@ -1,7 +1,7 @@
 // Lock: a futex mutex whose holder has all signals blocked.
 //
-// Blocking them makes the interposed functions as safe in a signal handler as the plain system
-// calls are: a handler can never run on top of a holder and wait for it for ever.
+// This makes the interposed functions as safe in a signal handler as the plain system calls: a
+// handler cannot interrupt a holder, so it cannot deadlock on the lock.
 #pragma once
 
 #include <linux/futex.h>
@@ -36,7 +36,7 @@ class Lock {
   Lock(const Lock&) = delete;
   Lock& operator=(const Lock&) = delete;
 
-  // In a forked child: a holder that the child does not have will not release it.
+  // In a forked child, where the thread that holds the lock does not exist.
   void reset_after_fork() { word_.store(kFree, std::memory_order_relaxed); }
 
  private:
@@ -48,7 +48,7 @@ class Lock {
     if (word_.compare_exchange_strong(expected, kHeld, std::memory_order_acquire)) {
       return;
     }
-    // Pairs with the exchange in release(): whoever sets kHeldAndWaitedFor is woken by it.
+    // Pairs with the exchange in release(), which wakes a thread that set kHeldAndWaitedFor.
     while (word_.exchange(kHeldAndWaitedFor, std::memory_order_acquire) != kFree) {
       system_call(SYS_futex, &word_, FUTEX_WAIT_PRIVATE, kHeldAndWaitedFor, nullptr);
     }

@@ -1,4 +1,4 @@
-// mlock and its kin: the kernel keeps the pages from being swapped, the pager from being evicted.
+// mlock and variants: the kernel does not swap the pages out, the pager does not evict them.
 #include <errno.h>
 #include <sys/mman.h>
 
@@ -30,21 +30,21 @@ long kernel_lock(Span span, unsigned flags) {
 }  // namespace
 
 long Shim::lock(Span far, unsigned flags) {
-  // Of no bytes: only whether this process may lock memory at all.
+  // Zero bytes: checks only whether this process may lock memory at all.
   if (const long allowed = system_call(SYS_mlock, far.begin, 0); is_error(allowed)) {
     return allowed;
   }
   {
     const Locked locked(lock_);
     if (free_.intersects(far)) {
-      return -ENOMEM;  // as the kernel for what is not mapped
+      return -ENOMEM;  // as the kernel for unmapped memory
     }
     if (const long pinned = control_.request(RequestKind::kPin, far); is_error(pinned)) {
       return pinned;
     }
     locked_.add(far);
   }
-  // Not under our lock: this brings in what is away.
+  // Not under our lock: this fetches remote pages.
   const long result = kernel_lock(far, flags);
   if (is_error(result)) {
     unlock(far);
@@ -104,7 +104,7 @@ long Shim::unlock_all() {
   return result;
 }
 
-// Only what the program has locked or registered is pinned when this returns.
+// Leaves only what the program has locked or registered pinned.
 void Shim::repin() {
   control_.request(RequestKind::kUnpin, window_);
   for (const Ranges* ranges : {&locked_, &registered_}) {
@@ -112,14 +112,14 @@ void Shim::repin() {
   }
 }
 
-// What is only reserved (PROT_NONE) is left out: it may be much more than will ever be used.
+// Skips a reservation (PROT_NONE): it may be much larger than what is ever used.
 long Shim::lock_as_future(Span far, int protection) {
   const int flags = future_lock_.load(std::memory_order_relaxed);
   if ((flags & MCL_FUTURE) == 0 || protection == PROT_NONE) {
     return 0;
   }
   const long result = lock(far, (flags & MCL_ONFAULT) != 0 ? MLOCK_ONFAULT : 0);
-  return result == -ENOMEM ? -EAGAIN : result;  // as mmap says it
+  return result == -ENOMEM ? -EAGAIN : result;  // as mmap reports it
 }
 
 long Shim::register_buffer(Span far) {

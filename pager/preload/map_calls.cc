@@ -8,7 +8,7 @@
 namespace farpage::preload {
 namespace {
 
-// Mappings with one of these have properties that far memory has not.
+// Far memory cannot have the properties that these flags ask for.
 constexpr int kLocalFlags = MAP_GROWSDOWN | MAP_HUGETLB | MAP_LOCKED | MAP_STACK
 #ifdef MAP_32BIT
                             | MAP_32BIT
@@ -22,19 +22,19 @@ bool may_be_far(const MapCall& call) {
          call.length > 0;
 }
 
-// A reservation of address space at a hint, of the kind that a program may need at that very place.
+// Whether this reserves address space at a hint that the program may require.
 //
-// A hint is a wish, and most programs have no more use for it than to spread their mappings:
-// mimalloc, V8, Go's runtime go on with what they get. So their memory is far, wherever they want
-// it. The heap of OpenJDK's ZGC can lie at some addresses only, from 4 TiB on: it reserves them
-// with PROT_NONE, unmaps at once what lies elsewhere, and goes on until it gives up. A program that
-// has done so gets its hints from then on, and such a reservation is local.
+// A hint does not bind, and most programs use it only to spread their mappings: mimalloc, V8 and
+// Go's runtime accept any address. So their memory is far, whatever the hint. The heap of OpenJDK's
+// ZGC must lie at certain addresses, from 4 TiB on: it reserves them with PROT_NONE, unmaps at once
+// a reservation at another address, and continues until it gives up. After a program has done so,
+// its hints are obeyed, and such a reservation is local.
 //
-// Below 1 TiB, a JVM looks for a place for compressed pointers in the same way, but takes any in
-// the end; its heap is to be far.
+// Below 1 TiB, a JVM searches in the same way for a range for compressed pointers, but accepts any
+// address in the end; its heap should be far.
 bool may_need_its_hint(const MapCall& call) {
   constexpr uint64_t kLowest = uint64_t{1} << 40;
-  constexpr uint64_t kEnd = uint64_t{1} << 47;  // of what the kernel gives unless it is asked to
+  constexpr uint64_t kEnd = uint64_t{1} << 47;  // the kernel's limit without a higher hint
   const uint64_t hint = address_of(call.address);
   return call.protection == PROT_NONE && (call.flags & MAP_NORESERVE) != 0 &&
          hint % kPageBytes == 0 && hint >= kLowest && hint < kEnd;
@@ -57,7 +57,7 @@ long map_fixed(const MapCall& call) {
   if (may_be_far(call) && far.contains(wanted)) {
     return shim.map_at(far, call.protection);
   }
-  // Mapped elsewhere first and moved here, so that nothing is lost when the kernel refuses it.
+  // Maps elsewhere first, then moves the mapping here: nothing is lost if the kernel refuses it.
   const long elsewhere = map_local(call, call.flags & ~MAP_FIXED, nullptr);
   if (is_error(elsewhere)) {
     return elsewhere;

@@ -64,7 +64,7 @@ class MapsReader {
     memmove(text_, text_ + at_, held_ - at_);
     held_ -= at_;
     at_ = 0;
-    if (held_ == sizeof(text_)) {  // the path of a file longer than any we look for
+    if (held_ == sizeof(text_)) {  // a line too long for the buffer
       held_ = 0;
       skipping_ = true;
     }

@@ -1,4 +1,4 @@
-// What the kernel says about an address: a line of /proc/self/maps, read without an allocator.
+// Reads mappings from /proc/self/maps, without an allocator.
 #pragma once
 
 #include "pager/preload/syscalls.h"
@@ -11,12 +11,12 @@ struct Mapping {
   bool anonymous = false;
 };
 
-// The mapping that holds the beginning of `span`, together with those of the same kind that follow
-// it up to the span's end (the kernel does not always merge them). 0, -EFAULT when there is none,
-// or the errno of /proc. Slow (the whole list up to there): for mremap only.
+// Finds the mapping that contains the start of `span`, joined with adjacent ones of the same kind
+// up to the span's end (the kernel does not always merge them). Returns 0, -EFAULT if there is
+// none, or the errno of /proc. Slow (reads all lines up to there): for mremap only.
 long find_mapping(Span span, Mapping& mapping);
 
-// One line of /proc/<pid>/maps, without its newline. false when it has another form.
+// Parses one line of /proc/<pid>/maps, without its newline. false if its format differs.
 bool parse_mapping(const char* line, const char* end, Mapping& mapping);
 
 }  // namespace farpage::preload

@@ -1,8 +1,8 @@
-// The memory calls of the program, as plain functions: what the exported ones (interpose.cc) and
-// syscall(2) lead to. Each returns what the kernel's call of that name returns: a value, or a
-// negative errno. What does not touch the window goes to the kernel as it is.
+// The program's memory calls as plain functions, called by the exported ones (interpose.cc) and by
+// syscall(2). Each returns what the kernel's call of that name returns: a value, or a negative
+// errno. Calls that do not touch the window go to the kernel unchanged.
 //
-// Threads: any, and signal handlers, as the calls they stand for.
+// Threads: any, and signal handlers, as for the system calls.
 #pragma once
 
 #include <stddef.h>
@@ -26,7 +26,7 @@ long map(const MapCall& call);
 long unmap(void* address, size_t length);
 long remap(void* address, size_t old_length, size_t new_length, int flags, void* new_address);
 long advise(void* address, size_t length, int advice);
-// posix_madvise's DONTNEED, which never loses contents.
+// posix_madvise's DONTNEED, which never discards contents.
 void advise_cold(void* address, size_t length);
 long advise_process(int pidfd, const void* vector, size_t count, int advice, unsigned flags);
 long protect_with_key(void* address, size_t length, int protection, int key);
@@ -40,7 +40,7 @@ inline uint64_t address_of(const void* pointer) {
   return reinterpret_cast<uint64_t>(pointer);
 }
 
-// The pages that a call names; empty when the kernel would refuse them, as it then shall.
+// The pages that a call names; empty if the kernel would refuse the call, which then goes to it.
 inline Span pages_of(const void* address, size_t length) {
   const uint64_t begin = address_of(address);
   const uint64_t bytes = round_up_to_page(length);
@@ -50,7 +50,7 @@ inline Span pages_of(const void* address, size_t length) {
   return {begin, begin + bytes};
 }
 
-// Calls `local` for what lies before and behind the window; the first failure counts.
+// Calls `local` for the parts before and after the window; returns the first failure.
 template <typename Local>
 long on_both_sides(Span wanted, Span far, Local local) {
   long result = 0;

@@ -1,15 +1,14 @@
 // dlopen and dlmopen without RTLD_DEEPBIND.
 //
-// A module that is opened with that flag looks a symbol up in its own libraries before the
-// program's. It then calls libc's malloc, while the program calls the preloaded one, and a block
-// that goes from one to the other ends the process. The flag is taken away in every process that
-// has the shim, also without FARPAGE_HANDOVER and in forked children: the preloaded malloc is there
-// too.
+// A module opened with that flag looks up a symbol in its own libraries before the program's. It
+// then calls libc's malloc while the program calls the preloaded one, and a block allocated by one
+// and freed by the other aborts the process. The shim removes the flag in every process that loads
+// it, also without FARPAGE_HANDOVER and in forked children: the preloaded malloc is there too.
 //
-// The dynamic linker takes the caller from the return address: RUNPATH, $ORIGIN and the namespace
-// of the new module are the caller's. A wrapper in C++ would be the caller itself, unless the
-// compiler happens to make a sibling call of it. So both functions jump to the real one, with the
-// stack and the arguments as they came. On x86-64 only, as `farpage run` is.
+// The dynamic linker identifies the caller by the return address: RUNPATH, $ORIGIN and the
+// namespace of the new module are the caller's. A wrapper in C++ would itself be the caller, unless
+// the compiler makes a sibling call. So both functions jump to the real one with the stack and the
+// other arguments unchanged. x86-64 only, like `farpage run`.
 #if defined(__x86_64__)
 
 #include <dlfcn.h>
@@ -29,7 +28,7 @@ static_assert(RTLD_DEEPBIND == 8, "the assembly below clears this bit");
 
 }  // namespace
 
-// For the assembly below alone.
+// For the assembly below only.
 extern "C" __attribute__((visibility("hidden"), used)) void* farpage_real_dlopen() {
   return reinterpret_cast<void*>(next_dlopen.get());
 }
@@ -39,8 +38,8 @@ extern "C" __attribute__((visibility("hidden"), used)) void* farpage_real_dlmope
 
 }  // namespace farpage::preload
 
-// All three argument registers are kept over the look-up. The mode is the second argument of dlopen
-// and the third of dlmopen.
+// The lookup preserves all three argument registers. The mode is the second argument of dlopen and
+// the third of dlmopen.
 #define FARPAGE_JUMP_WITHOUT_DEEPBIND(name, real, mode) \
   asm(".text\n"                                         \
       ".globl " name                                    \

@@ -1,4 +1,4 @@
-// The function of the same name behind the shim's, for those that wrap one of another library.
+// The next definition of a function after the shim's, for wrappers of another library's functions.
 #pragma once
 
 #include <dlfcn.h>
@@ -7,7 +7,7 @@
 
 namespace farpage::preload {
 
-// Threads: any. The look-up is done once, at the first call.
+// Threads: any. The lookup is done once, at the first call.
 template <typename Function>
 class Next {
  public:

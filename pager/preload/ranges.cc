@@ -34,7 +34,7 @@ bool Ranges::add(Span span) {
     return true;
   }
   const auto& [spans, count] = list();
-  // Everything from the first span that touches it to the last one becomes one.
+  // Merges all spans that overlap or touch it into one.
   size_t first = first_ending_after(span.begin);
   if (first > 0 && spans[first - 1].end == span.begin) {
     --first;

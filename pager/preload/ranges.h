@@ -3,8 +3,8 @@
 //
 // Threads: none; the caller holds the shim's lock.
 // Invariants: 1. spans are sorted, not empty, disjoint, and do not touch. 2. All bounds are page
-// aligned. 3. The spans make sense at every instant: a change is prepared in a second array, and
-// one store puts it in place. A child that is forked meanwhile sees them before or after it.
+// aligned. 3. The spans are consistent at every instant: a change is prepared in a second array,
+// and one store publishes it. A child forked meanwhile sees the state before or after it.
 #pragma once
 
 #include <stddef.h>
@@ -17,8 +17,8 @@ namespace farpage::preload {
 
 class Ranges {
  public:
-  // More free spans than the kernel allows mappings by default (vm.max_map_count, 65530): each hole
-  // in the window is a mapping of its own.
+  // More than the kernel's default limit of mappings (vm.max_map_count, 65530): each hole in the
+  // window is a mapping of its own.
   static constexpr size_t kMaxSpans = size_t{1} << 18;
 
   constexpr Ranges() = default;
@@ -32,9 +32,9 @@ class Ranges {
   // there is none.
   Span find(uint64_t bytes, uint64_t alignment) const;
 
-  // What is in already stays. false when the array is full: nothing changed.
+  // Pages already in the set stay in it. false: the array is full, and nothing changed.
   bool add(Span span);
-  // What is out already stays so. false when the array is full: nothing changed.
+  // Pages not in the set are ignored. false: the array is full, and nothing changed.
   bool remove(Span span);
 
   bool intersects(Span span) const;
@@ -43,7 +43,7 @@ class Ranges {
   size_t size() const { return list().count; }
   const Span& operator[](size_t index) const { return list().spans[index]; }
 
-  // Calls each(Span) for what lies in `span`, from below. `each` changes nothing here.
+  // Calls each(Span) for the set's parts in `span`, ascending. `each` must not change the set.
   template <typename Each>
   void for_each_in(Span span, Each each) const {
     const auto& [spans, count] = list();
@@ -51,7 +51,7 @@ class Ranges {
       each(overlap(spans[i], span));
     }
   }
-  // The same for what lies between.
+  // The same for the gaps between them.
   template <typename Each>
   void for_each_gap_in(Span span, Each each) const {
     uint64_t from = span.begin;

@@ -1,5 +1,5 @@
-// mremap. The kernel's own would take pages out of the window behind the pager's back, so far
-// memory is moved by copying it: what is away comes in on the way.
+// mremap. The kernel's call would move pages out of the window without telling the pager. The shim
+// copies far memory instead, which fetches remote pages.
 #include <errno.h>
 #include <sys/mman.h>
 
@@ -15,7 +15,7 @@ namespace {
 #define MREMAP_DONTUNMAP 4  // Linux 5.7
 #endif
 
-// What is zero is not written, so that an empty page stays one.
+// Does not write zero pages, so that an empty page stays empty.
 void copy_pages(Span from, uint64_t to) {
   const uint64_t* source = reinterpret_cast<const uint64_t*>(from.begin);
   uint64_t* target = reinterpret_cast<uint64_t*>(to);
@@ -33,7 +33,7 @@ void copy_pages(Span from, uint64_t to) {
 
 }  // namespace
 
-// The protection of `old`; -EFAULT, as the kernel answers, when it is not one whole mapping.
+// Gets the protection of `old`. -EFAULT, as from the kernel, if it is not one whole mapping.
 long Shim::movable(Span old, int& protection) {
   Mapping mapping;
   if (const long found = find_mapping(old, mapping); is_error(found)) {
@@ -113,8 +113,8 @@ long Shim::remap_away(Span old, bool keep_old) {
   return move(old, {begin, begin + old.bytes()}, protection, keep_old);
 }
 
-// Fresh, writable pages at `to` become what `old` is, which is given up. No lock: the copy touches
-// far memory. A program that uses the range meanwhile is wrong with the real mremap too.
+// Copies `old` to the fresh, writable pages at `to`, then unmaps or discards it. No lock: the copy
+// touches far memory. A program that uses the range meanwhile is wrong with the real mremap too.
 long Shim::move(Span old, Span to, int protection, bool keep_old) {
   bool was_locked = false;
   {
@@ -174,7 +174,7 @@ long remap(void* address, size_t old_length, size_t new_length, int flags, void*
     return -EINVAL;
   }
   if (far.empty()) {
-    // MREMAP_DONTUNMAP onto far memory would need the kernel's call twice; nobody is known to.
+    // MREMAP_DONTUNMAP onto far memory would need two calls; no known program does it.
     return keep_old ? -EINVAL : shim.overlay(old, wanted);
   }
   if (!far.contains(old)) {

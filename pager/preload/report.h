@@ -1,5 +1,5 @@
 // Report: one line on the standard error of a foreign program, built without libc and written by
-// one system call, so that it can be said from anywhere.
+// one system call, so that any code can use it.
 #pragma once
 
 #include <stddef.h>
@@ -12,7 +12,7 @@ class Report {
   Report() { text("farpage: "); }
   Report& text(const char* words);
   Report& number(uint64_t value);
-  // "Operation not permitted (errno 1)" for those that a user meets here, else the number alone.
+  // "operation not permitted (errno 1)" for common errors, else "failed" and the number.
   Report& error(long negative_errno);
   // Writes the line. Longer ones are cut at kMaxBytes.
   void write();

@@ -7,13 +7,13 @@
 #include "pager/preload/next.h"
 #include "pager/preload/shim.h"
 
-// liburing makes its system calls itself, so its own functions are wrapped as well.
+// liburing makes its own system calls, so its functions are wrapped as well.
 struct io_uring;
 
 namespace farpage::preload {
 namespace {
 
-// <linux/io_uring.h>, of which old systems have old versions.
+// From <linux/io_uring.h>, which is too old on some systems.
 constexpr unsigned kRegisterBuffers = 0;
 constexpr unsigned kRegisterBuffers2 = 15;
 constexpr unsigned kRegisterBuffersUpdate = 16;

@@ -12,8 +12,8 @@ using uffd::handover::RequestKind;
 
 namespace {
 
-// Allocators want their segments aligned to their size, mimalloc to 32 MiB. Given at once, they
-// need not map twice the size and trim it. Smaller ones fill the holes as they are.
+// Allocators want their segments aligned to their size, mimalloc to 32 MiB. With aligned mappings
+// they need not map twice the size and trim it. Smaller mappings fill holes at any page.
 constexpr uint64_t kMinAlignedBytes = 1 << 20;
 constexpr uint64_t kMaxAlignment = 32 << 20;
 
@@ -115,8 +115,8 @@ long Shim::unmap(Span far) {
   return unmap_locked(far);
 }
 
-// No far mapping was made or unmapped since the reservation, or it is not refused_hint_ any more.
-// PROT_NONE still: the program has not used it, so only its address can be the reason.
+// If refused_hint_ is set, no far mapping was made or unmapped since the reservation. If it is
+// still PROT_NONE, the program has not used it and unmaps it because of its address.
 void Shim::note_given_back(Span far) {
   Mapping mapping;
   if (!far.empty() && far.begin == refused_hint_.begin && far.end == refused_hint_.end &&
@@ -157,7 +157,7 @@ long Shim::unmap_locked(Span far) {
     const long mapped = system_call(SYS_mmap, far.begin, far.bytes(), PROT_NONE,
                                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
     if (future_lock_.load(std::memory_order_relaxed) != 0) {
-      system_call(SYS_munlock, far.begin, far.bytes());  // the kernel locks what is mapped now
+      system_call(SYS_munlock, far.begin, far.bytes());  // the kernel locks new mappings now
     }
     const long made = is_error(mapped) ? mapped : make_window_memory(far);
     if (is_error(made)) {
@@ -168,14 +168,14 @@ long Shim::unmap_locked(Span far) {
     if (is_error(dropped)) {
       return dropped;
     }
-    // Fails only when the kernel has no mapping left to split. The range is empty all the same.
+    // Fails only at the kernel's limit of mappings. The range is empty in any case.
     system_call(SYS_mprotect, far.begin, far.bytes(), PROT_NONE);
   }
-  free_.add(far);  // with a full array the addresses are lost, not the memory
+  free_.add(far);  // if the array is full, the addresses leak, not the memory
   return 0;
 }
 
-// What the program has said about these pages goes with them.
+// Drops the locks, registrations and advice of these pages.
 void Shim::forget_wishes(Span far) {
   unlock_locked(far);
   if (registered_.intersects(far)) {
@@ -195,7 +195,7 @@ long Shim::hint(RequestKind kind, Span far) {
   if (kind == RequestKind::kColdHint && locked_.intersects(far)) {
     return -EINVAL;
   }
-  control_.request(kind, far);  // a wish: without a pager it comes to nothing
+  control_.request(kind, far);  // only a hint: errors are ignored
   return 0;
 }
 

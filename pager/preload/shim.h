@@ -1,19 +1,19 @@
 // Shim: the far memory of this process, as the interposed functions (interpose.cc) see it.
 //
-// Everything far lies in one window of address space, reserved and registered with userfaultfd at
-// the start. The shim only decides which addresses of it are in use; which page is where is the
-// pager's business alone.
+// All far memory lies in one window of address space, reserved and registered with userfaultfd at
+// start. The shim decides only which of its addresses are in use; the pager alone decides where
+// each page is.
 //
 // Threads: every method from any thread, also from signal handlers. One lock guards the free list,
 // the control socket and the number of running forks; no far memory is touched under it. A second
-// one makes forks that share wait for each other.
+// one serializes shared forks (fork_shared()).
 // Invariants:
-// 1. A free page of the window is PROT_NONE and empty (MADV_DONTNEED done, the pager told): whoever
-//    is given it next reads zeros.
-// 2. What lock_ guards makes sense at every instant, also while it is held: a child of fork sees it
-//    as it was then, without the thread that held it.
-// 3. The window is MADV_DONTFORK unless forks_ > 0: a child that comes about without fork() (a bare
-//    clone, forkpty) gets SIGSEGV there, never zeros in place of what is away.
+// 1. A free page of the window is PROT_NONE and empty (MADV_DONTNEED done, the pager told): its
+//    next user reads zeros.
+// 2. What lock_ guards is consistent at every instant, also while it is held: a forked child sees
+//    that state, without the thread that held it.
+// 3. The window is MADV_DONTFORK unless forks_ > 0: a child created without fork() (_Fork, a bare
+//    clone) gets SIGSEGV there, never zeros in place of remote pages.
 // 4. A range is discarded at the pager before the kernel drops it; if the pager cannot be told, the
 //    call fails and nothing is dropped.
 #pragma once
@@ -30,7 +30,7 @@
 #include "pager/preload/syscalls.h"
 #include "pager/preload/userfault.h"
 
-// A function that the program gets in place of libc's.
+// A function that replaces libc's in the program.
 #define FARPAGE_EXPORT extern "C" __attribute__((visibility("default")))
 
 namespace farpage::preload {
@@ -42,7 +42,7 @@ class Shim {
   Shim& operator=(const Shim&) = delete;
 
   // Whether far memory is in use here; the first call starts it (an allocator may call mmap before
-  // any constructor has run). Ends the process when FARPAGE_HANDOVER is set and cannot be obeyed.
+  // any constructor has run). Exits if FARPAGE_HANDOVER is set and far memory cannot be started.
   bool active();
 
   // The part of a range that lies in the window. Valid once active() was true.
@@ -52,46 +52,45 @@ class Shim {
   // All of these take page-aligned, non-empty spans, and return 0 or an address, or a negative
   // errno.
 
-  // Fresh zeros in the window; 0 when there is no room (said once): take local memory then.
-  // kRefusedHint: it is a reservation that the program wanted elsewhere (see insists_on_hints()).
+  // Maps zeros in the window; 0 if there is no room (reported once): the caller then maps local
+  // memory. kRefusedHint: a reservation that the program wanted elsewhere (see insists_on_hints()).
   enum class Placing : bool { kAnywhere, kRefusedHint };
   long map(uint64_t bytes, int protection, Placing placing = Placing::kAnywhere);
-  // Fresh zeros at these very pages of the window, whatever was there.
+  // Maps zeros at exactly these pages of the window, replacing what was there.
   long map_at(Span far, int protection);
   // Moves the local mapping `from` over `to`, which overlaps the window; it stays local.
   long overlay(Span from, Span to);
-  // Takes back what was given; free pages in the span do no harm.
+  // Frees the span; some of its pages may be free already.
   long unmap(Span far);
-  // mremap of a range in the window, in place if it can be, else to any place.
+  // mremap of a range in the window, in place if possible, else to any address.
   long remap(Span old, uint64_t new_bytes, bool may_move);
-  // The same to a given place, far or local, which does not overlap `old`. keep_old: what was there
-  // stays mapped, as zeros (MREMAP_DONTUNMAP).
+  // The same to a given address, far or local, that does not overlap `old`. keep_old: `old` stays
+  // mapped, as zeros (MREMAP_DONTUNMAP).
   long remap_to(Span old, Span wanted, bool keep_old);
   long remap_away(Span old, bool keep_old);
-  // The span reads zeros from now on. -EINVAL where it is locked and `advice` is not
+  // The span reads zeros from now on. -EINVAL if a part is locked and `advice` is not
   // MADV_DONTNEED_LOCKED.
   long discard(Span far, int advice);
-  // The pager is asked to evict (-EINVAL what is locked), or to bring in.
+  // Asks the pager to evict (-EINVAL if a part is locked) or to fetch.
   long hint(uffd::handover::RequestKind kind, Span far);
   long expect_access(uffd::handover::RequestKind pattern, Span far);
   // Whether children get the span at all.
   long keep_from_children(Span far, bool keep);
   // Whether they get it as zeros.
   long wipe_in_children(Span far, bool wipe);
-  // The kernel knows something about some mapping of the window that must not stay with its
-  // addresses when they are given out again.
+  // A mapping in the window has a property that must not remain when its addresses are reused.
   void note_altered() { altered_.store(true, std::memory_order_release); }
 
-  // mlock and its kin (lock_calls.cc). -ENOMEM when the pager will not keep so much here.
+  // mlock and its variants (lock_calls.cc). -ENOMEM if the pager refuses to pin so much.
   long lock(Span far, unsigned mlock2_flags);
   void unlock(Span far);
   long lock_all(int mlockall_flags);
   long unlock_all();
-  // The kernel is about to pin the span for long: it is not evicted until it is unmapped.
+  // The kernel is about to pin the span long-term: it is not evicted until it is unmapped.
   long register_buffer(Span far);
 
-  // The program has given a reservation that was not where it wanted it back at once, unused: it
-  // needs the addresses that it asks for. Stays true.
+  // The program unmapped a reservation at once, unused, because it was not at its hint: it needs
+  // the addresses that it asks for. Stays true.
   bool insists_on_hints() const { return insists_on_hints_.load(std::memory_order_relaxed); }
 
   pid_t fork();
@@ -117,7 +116,7 @@ class Shim {
   long remap_in_place(Span old, uint64_t new_bytes, int protection);
   void keep_wishes_from_children();
 
-  // Without.
+  // Without lock_.
   long take(uint64_t bytes, int protection, Placing placing);
   long lock_as_future(Span far, int protection);
   long movable(Span old, int& protection);
@@ -138,14 +137,13 @@ class Shim {
 
   std::atomic<State> state_{State::kUnknown};
   // The program mapped something else into the window, or gave a part of it a property that
-  // mprotect does not take away: a page is made the window's own again by mapping it afresh. Never
-  // reset.
+  // mprotect does not remove: unmap then replaces the pages by a new mapping. Never reset.
   std::atomic<bool> altered_{false};
   std::atomic<bool> insists_on_hints_{false};  // set under lock_
   std::atomic<int> future_lock_{0};            // MCL_* of the last mlockall that had MCL_FUTURE
 
   Lock fork_lock_;
-  // The child's end of its control socket, while a fork is under way. Guarded by fork_lock_.
+  // The child's end of its control socket, during a fork. Guarded by fork_lock_.
   std::atomic<int> child_socket_{-1};
 
   Lock lock_;
@@ -162,8 +160,8 @@ class Shim {
   bool warned_full_ = false;
 };
 
-// The one of this process: a function that takes libc's place is called with nothing else to find
-// it by. Usable before any constructor has run.
+// The only one of this process: interposed functions have no other way to find it. Usable before
+// any constructor has run.
 extern Shim shim;
 
 }  // namespace farpage::preload

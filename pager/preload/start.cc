@@ -12,7 +12,7 @@
 namespace farpage::preload {
 namespace {
 
-// Whatever alignment an allocator wants inside, addresses and window offsets agree on it.
+// Addresses and window offsets agree modulo any alignment up to this one.
 constexpr uint64_t kWindowAlignment = uint64_t{1} << 30;
 
 void name_program(char* name, size_t bytes) {
@@ -119,7 +119,7 @@ void Shim::reserve_window_or_exit(uint64_t bytes) {
 
 // Gives reserved memory the properties of the window.
 long Shim::make_window_memory(Span span) {
-  // Without huge pages in the kernel this one is EINVAL, and not needed.
+  // In a kernel without huge pages this fails with EINVAL and is not needed.
   system_call(SYS_madvise, span.begin, span.bytes(), MADV_NOHUGEPAGE);
   if (forks_ == 0) {
     const long kept_from_children =

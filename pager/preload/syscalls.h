@@ -60,7 +60,7 @@ long system_call(long number, Words... words) {
   return system_call_words(number, all[0], all[1], all[2], all[3], all[4], all[5]);
 }
 
-// What mmap and mremap return is an address or one of the last 4095 numbers.
+// mmap and mremap return an address or one of the last 4095 values.
 inline bool is_error(long result) {
   return result < 0 && result >= -4095;
 }

@@ -47,7 +47,7 @@ int open_or_exit() {
   return static_cast<int>(fd);
 }
 
-// The kernel answers with all that it offers, whatever was asked for.
+// `offered`: all features of the kernel, whatever was asked for.
 long handshake(int fd, uint64_t features, uint64_t* offered) {
   uffdio_api api{};
   api.api = UFFD_API;
@@ -64,7 +64,7 @@ bool Userfault::tells_of_forks() const {
 }
 
 Userfault open_userfault_or_exit(bool fork_events) {
-  // A descriptor takes one UFFDIO_API, and an unknown feature spoils it: ask on one, use another.
+  // A descriptor takes one UFFDIO_API, and an unknown feature makes it fail: probe on another one.
   const int probe = open_or_exit();
   uint64_t offered = 0;
   const long probed = handshake(probe, 0, &offered);

@@ -9,18 +9,18 @@ namespace farpage::preload {
 
 struct Userfault {
   int fd = -1;
-  uint64_t features = 0;  // UFFD_FEATURE_* that are on
+  uint64_t features = 0;  // UFFD_FEATURE_* that are enabled
 
   bool tells_of_forks() const;
 };
 
 // A full descriptor (page faults inside system calls too): /dev/userfaultfd first, then the system
-// call. Write-protect faults are required; thread ids, REMAP and UNMAP events and poison are taken
-// where the kernel has them. REMOVE events are left out on purpose: with them the target's own
-// MADV_DONTNEED, the agent's above all, would wait for the pager to read the event.
+// call. Write-protect faults are required; thread ids, REMAP and UNMAP events and poison are
+// enabled where the kernel has them. REMOVE events are off on purpose: with them the target's own
+// MADV_DONTNEED, mostly the agent's, would wait until the pager reads the event.
 //
-// `fork_events`: wanted too; they need CAP_SYS_PTRACE, and are left out without it.
-// Says why on standard error and ends the process when the kernel refuses.
+// `fork_events`: enabled too; they need CAP_SYS_PTRACE, and are left off without it. If the kernel
+// refuses, reports the reason on standard error and exits.
 Userfault open_userfault_or_exit(bool fork_events);
 
 // Missing and write-protect faults of the span go to the pager from now on. 0 or a negative errno.
