@@ -11,7 +11,7 @@ void AccessMap::set(uffd::PageRun run, AccessPattern pattern) {
   if (run.pages == 0) return;
   const uint64_t last = (run.first.value + run.pages - 1) / kGranulePages;
   for (uint64_t granule = run.first.value / kGranulePages; granule <= last; ++granule) {
-    // Bytes that already say so are not touched: the memory under them may not exist yet.
+    // Does not write bytes that match already: their memory may not be allocated yet.
     if (bytes()[granule].load(std::memory_order_relaxed) != pattern)
       bytes()[granule].store(pattern, std::memory_order_relaxed);
   }

@@ -13,10 +13,10 @@ namespace {
 
 constexpr size_t kMaxSlabsPerRequest = 16;
 constexpr Milliseconds kRetryLease{250};
-// At the end, so that no lease is held by nobody until the region's time to live.
+// At the end: retries, so that no lease stays held until the region's time to live expires.
 constexpr int kMaxDeleteTries = 5;
 constexpr Milliseconds kRetryDelete{100};
-constexpr Milliseconds kDeletePatience{4000};  // no further try after it
+constexpr Milliseconds kDeletePatience{4000};  // no retry after it
 constexpr Milliseconds kUntilWanted{1000};     // without a region nothing has to be renewed
 
 }  // namespace
@@ -57,14 +57,14 @@ Borrower::~Borrower() {
         region_.id.value, deleted.error().message());
 }
 
-// A coordinator that is busy may not take a connection in time, or not answer in time.
+// Retries: a busy coordinator may not accept a connection, or not answer, in time.
 Status Borrower::give_region_back() {
   const Instant start = SteadyClock::read();
   for (int tries = 1;; ++tries) {
     Status deleted = client_.delete_region(region_.id);
     if (deleted) return {};
     const ErrorCode code = deleted.error().code;
-    if (code == ErrorCode::kNotFound) return {};  // by a try whose answer was lost
+    if (code == ErrorCode::kNotFound) return {};  // deleted by an attempt whose answer was lost
     const bool may_change = code == ErrorCode::kUnavailable || code == ErrorCode::kTimedOut;
     if (!may_change || tries == kMaxDeleteTries || SteadyClock::read() - start >= kDeletePatience)
       return deleted;
@@ -75,7 +75,7 @@ Status Borrower::give_region_back() {
 Status Borrower::create_region() {
   FARPAGE_TRY(region, client_.create_region(request_));
   region_ = std::move(region);
-  // What happened before does not concern it.
+  // Earlier events do not concern this region.
   FARPAGE_TRY(heard, client_.heartbeat_region(region_.id, {}));
   events_since_ = heard.last_event;
   return {};
@@ -89,8 +89,8 @@ Status Borrower::open_region(Milliseconds patience) {
     if (region_.id.value.empty()) opened = create_region();
     if (opened) opened = lease({SlabIndex{0}});
     if (opened) return {};
-    // A coordinator that dies in the middle of an answer may have made a region that we know
-    // nothing of. Its time to live ends that one; a lease is the same when it is asked for again.
+    // A coordinator that fails before its answer may have made a region unknown to us, which ends
+    // after its time to live. A repeated lease request returns the same lease.
     const ErrorCode code = opened.error().code;
     const bool may_change = code == ErrorCode::kExhausted || code == ErrorCode::kUnavailable ||
                             code == ErrorCode::kTimedOut;
@@ -113,7 +113,7 @@ void Borrower::run() {
   (void)pthread_setname_np(pthread_self(), "fp-borrower");
   Instant next_heartbeat = SteadyClock::read();
   while (!stopping_.load(std::memory_order_acquire)) {
-    // First of all: who comes back after a pause must know what became of its leases.
+    // Heartbeat first: after a pause this process must learn the state of its leases.
     const Instant now = SteadyClock::read();
     if (now >= next_heartbeat && !region_.id.value.empty()) {
       heartbeat(now - next_heartbeat > region_.heartbeat_interval + LoopGap::kLongestTurn);
@@ -151,7 +151,7 @@ Status Borrower::lease(const std::vector<SlabIndex>& slabs) {
   return adopt(leases);
 }
 
-// One slab that cannot be used does not keep the others from being used.
+// An unusable slab does not prevent the use of the others.
 Status Borrower::adopt(const std::vector<coordinator::Lease>& leases) {
   Status failure{};
   std::set<SlabIndex> unusable;
@@ -193,7 +193,7 @@ Status Borrower::adopt(const std::vector<coordinator::Lease>& leases) {
     if (owner_ != nullptr) owner_->leased();
   }
   if (without_node.empty()) return failure;
-  // They can be leased again after they were given back.
+  // They can be leased again after their release.
   FARPAGE_TRY_VOID(client_.release_slabs(region_.id, without_node));
   return fail(ErrorCode::kUnavailable, "the nodes that lent some slabs have left");
 }
@@ -233,7 +233,7 @@ void Borrower::heartbeat(bool late) {
   if (beat) {
     const bool was_silent = std::exchange(coordinator_silent_, false);
     if (was_silent) log::info("pager: coordinator_back region={}", region_.id.value);
-    // What fails here is asked for again when the events say so.
+    // A failure is retried when the next events arrive.
     if (was_silent || late) (void)refresh_leases();
     if (beat->last_event != events_since_) poll_events();
     return;
@@ -243,8 +243,8 @@ void Borrower::heartbeat(bool late) {
               beat.error().message(), leased_slabs());
   coordinator_silent_ = true;
   if (beat.error().code != ErrorCode::kNotFound) return;
-  // A coordinator without our region: it lost its state. The slabs we hold stay ours at the nodes;
-  // a new region is for those we still need.
+  // The coordinator does not know our region: it lost its state. The slabs we hold stay ours at the
+  // nodes; the new region is for the slabs still needed.
   const Result<coordinator::RegionInfo> region = client_.create_region(request_);
   if (!region) return;
   log::warn("pager: region_recreated old={} new={}", region_.id.value, region->id.value);
@@ -254,7 +254,7 @@ void Borrower::heartbeat(bool late) {
 void Borrower::poll_events() {
   const Result<coordinator::EventBatch> batch = client_.events(events_since_, Milliseconds(0));
   if (!batch) return;
-  // Of thousands of nodes only those are asked for that lend to us.
+  // Looks up only the nodes that lend to us, not thousands of others.
   std::set<NodeId> joined;
   bool lost = batch->missed;
   for (const coordinator::Event& event : batch->events) {
@@ -264,7 +264,7 @@ void Borrower::poll_events() {
   }
   if (batch->missed)
     for (NodeId& id : nodes_.ids()) joined.insert(std::move(id));
-  // What could not be looked up is asked for again.
+  // After a failed lookup the next poll reads the same events again.
   if (refresh_nodes(joined) && (!lost || refresh_leases())) events_since_ = batch->next_since;
 }
 

@@ -1,6 +1,6 @@
-// Borrower: a layer's conversation with the coordinator. Leases slabs before they are needed,
-// renews the region, and learns which replicas are lost. Nothing on the fault path waits for it;
-// when the coordinator is silent, paging goes on under the leases held.
+// Borrower: a layer's client of the coordinator. Leases slabs before they are needed, renews the
+// region, and learns which replicas are lost. The fault path never waits for it; while the
+// coordinator does not answer, paging continues with the leases held.
 #pragma once
 
 #include <atomic>
@@ -22,16 +22,16 @@ namespace farpage::pager {
 class LayerOwner {
  public:
   virtual ~LayerOwner() = default;
-  // Channels to this node will be needed soon. Said with every lease.
+  // Channels to this node will be needed soon. Called for every lease.
   virtual void node_wanted(NodeIndex node) = 0;
-  // Pages of some more slabs have a place now.
+  // Pages of more slabs have a remote address now.
   virtual void leased() = 0;
-  // What the pager counts, for the region's heartbeat; with which of its layers it was asked.
+  // The pager's counters, for the region's heartbeat. `layer`: the one that asks.
   virtual coordinator::Counters counters_of(const LeaseMap& layer) = 0;
   virtual void replica_lost() = 0;
 };
 
-// Threads: its own, after start(). Leases, nodes and client outlive it; the owner may end before.
+// Threads: its own, after start(). Leases, nodes and client outlive it; the owner may end earlier.
 class Borrower {
  public:
   static Result<std::unique_ptr<Borrower>> create(const PagerOptions& options, LeaseMap& leases,
@@ -42,12 +42,12 @@ class Borrower {
   // Creates the region and leases its first slab, so that a cluster that cannot serve it is known
   // before the program starts. Waits up to `patience` for enough memory nodes.
   Status open_region(Milliseconds patience);
-  // Without open_region() before, the thread does what it would have done.
+  // Starts the thread. It creates the region, unless open_region() has done so.
   void start();
-  // Something is wanted of the leases.
+  // Wakes the thread: a slab is wanted.
   void ring() const { bell_.ring(); }
-  // The owner ends; the region is kept for those who still read from it. Returns when no call of
-  // the owner is under way, and none will be.
+  // The owner ends; the region stays for other readers. After the return no call to the owner runs
+  // or starts.
   void disown();
 
   uint64_t leased_slabs() const { return leased_slabs_.load(std::memory_order_relaxed); }
@@ -65,7 +65,7 @@ class Borrower {
   Status adopt(const std::vector<coordinator::Lease>& leases);
   Result<NodeIndex> node_index(const NodeId& id);
   Status refresh_nodes(const std::set<NodeId>& ids);
-  // `late`: the last one is so long ago that this process was stopped, or kept waiting.
+  // `late`: the last one is so old that this process must have been stopped or delayed.
   void heartbeat(bool late);
   void poll_events();
   Status refresh_leases();
@@ -80,8 +80,8 @@ class Borrower {
   std::atomic<bool> stopping_{false};
   coordinator::RegionInfo region_;
   uint64_t events_since_ = 0;
-  bool coordinator_silent_ = false;  // said so already
-  bool lease_refused_ = false;       // said so already
+  bool coordinator_silent_ = false;  // already logged
+  bool lease_refused_ = false;       // already logged
   std::atomic<uint64_t> leased_slabs_{0};
   std::jthread thread_;
 };

@@ -94,7 +94,7 @@ void Budget::restore_limit() {
 }
 
 void Budget::wake_waiters() {
-  // Pairs with the waiter's increment of room_waiters_ before it looks at the sequence again.
+  // Pairs with the waiter's increment of room_waiters_ before it reads the sequence again.
   room_sequence_.fetch_add(1, std::memory_order_seq_cst);
   if (room_waiters_.load(std::memory_order_seq_cst) != 0) futex_wake(room_sequence_);
 }
@@ -107,7 +107,7 @@ void Budget::resize(uint64_t limit_pages) {
   pressing_.store(limit_pages * pressing_percent_ / 100, std::memory_order_relaxed);
   const uint64_t here = std::min(used(), ceiling_.load(std::memory_order_relaxed));
   ceiling_.store(std::max(limit_pages, here), std::memory_order_relaxed);
-  interrupt();  // whoever sees its sequences sees the stores above
+  interrupt();  // a thread that sees its sequences sees the stores above
 }
 
 void Budget::lower_ceiling(uint64_t used, uint64_t room) {

@@ -1,4 +1,4 @@
-// Connector: the thread that makes channels, so that no fault thread ever waits for a handshake.
+// Connector: the thread that connects channels, so that no fault thread waits for a handshake.
 #pragma once
 
 #include <map>
@@ -13,7 +13,7 @@
 
 namespace farpage::pager {
 
-// Threads: its own; stop() from the one that made it. Ports and core outlive it.
+// Threads: its own; the thread that made it destroys it. Ports and core outlive it.
 class Connector {
  public:
   Connector(Core& core, coordinator::Client& client,
@@ -22,17 +22,17 @@ class Connector {
   ~Connector();
 
  private:
-  // What is known about one port's connections to one node.
+  // State of one port's connections to one node.
   struct Attempt {
     Instant not_before{0};  // back-off
     Milliseconds pause{0};
     size_t broken_in_a_row = 0;  // channels that broke soon after they were made
     Instant connected_at{0};
-    size_t preferred = 0;  // index into `transports_` where the next try starts
+    size_t preferred = 0;  // index into `transports_` where the next attempt starts
   };
 
   void run();
-  // How long until a channel that could not be made is tried again; kIdle: all were made.
+  // Time until the next attempt to connect a channel; kIdle: all are connected.
   Milliseconds serve_ports();
   void connect(LinkPort& port, NodeIndex node, Attempt& attempt);
   Result<std::unique_ptr<rdma::Channel>> connect_by(rdma::Transport& transport, LinkPort& port,

@@ -34,7 +34,7 @@ void discard_pages(Core& core, uffd::PageRun run, BusyPages busy) {
     const PageIndex page{run.first.value + i};
     while (!discard_one(core, page, busy)) {
       if (core.stopping.load(std::memory_order_acquire)) return;
-      core.eviction_priority.come_forward();  // it may be the evictor who has the page
+      core.eviction_priority.come_forward();  // the evictor may own the page
       ::sched_yield();
     }
   }

@@ -27,7 +27,7 @@ bool EvictionBatch::begin(Size most) {
   posted_at_ = SteadyClock::read();
   run_count_ = 0;
   copied_ = 0;
-  // What was copied out is sent while it is in the cache.
+  // Sends copied pages while they are in the cache.
   for (size_t first = 0, end = 0; first < count_; first = end) {
     end = step_end(first);
     copy_out(first, end);
@@ -47,13 +47,13 @@ size_t EvictionBatch::step_end(size_t first) const {
   return end;
 }
 
-// To a fault worker. A thread that resolves its own faults has the CPU by itself.
+// Yields to a fault worker. Threads that resolve their own faults do not need it.
 void EvictionBatch::give_way() const {
   if (most_.step_spans > 0 && !core_.options.resolve_in_thread && !core_.budget.has_waiters())
     std::this_thread::yield();
 }
 
-// What the target has called cold, of one run for each batch, so that victims stay in order.
+// Picks pages that the target has called cold, of one run per batch, so that victims stay in order.
 void EvictionBatch::pick_cold() {
   while (count_ == 0) {
     const auto run = core_.cold.take(most_.pages);
@@ -67,13 +67,13 @@ void EvictionBatch::pick_cold() {
   }
 }
 
-// Phase 0: victims, in address order, until the batch is full or the hand has come round.
+// Phase 0: picks victims in address order until the batch is full or the hand completes its round.
 void EvictionBatch::pick() {
   pick_cold();
   if (count_ > 0 || !core_.budget.above_low()) return;
   do {
     pick_from_block();
-  } while (!is_full() && hand_.next_block());  // a block that filled it may have more
+  } while (!is_full() && hand_.next_block());  // a block that filled the batch may have more
 }
 
 void EvictionBatch::pick_from_block() {
@@ -102,7 +102,7 @@ EvictionBatch::Taken EvictionBatch::try_take(PageIndex page, PageWord word,
   return Taken::kYes;
 }
 
-// Phase 1: one call for the span from the first to the last dirty victim of each block.
+// Phase 1: protects each block from its first to its last dirty victim with one call.
 void EvictionBatch::protect() {
   size_t i = 0;
   while (i < count_) {
@@ -131,7 +131,7 @@ void EvictionBatch::protect_run(PageIndex first, uint32_t pages) {
   };
   const uffd::Outcome whole = with_retries({first, pages});
   if (whole == uffd::Outcome::kDone) return;
-  // The span crosses mappings, or a part is gone: page by page, victims only.
+  // The span crosses mappings, or a part is gone: protect page by page, victims only.
   for (size_t i = 0; i < count_; ++i) {
     Victim& victim = victims_[i];
     if (victim.page < first || victim.page.value >= first.value + pages) continue;
@@ -140,7 +140,7 @@ void EvictionBatch::protect_run(PageIndex first, uint32_t pages) {
   }
 }
 
-// Phase 2: the dirty ones of these victims, packed, in address order.
+// Phase 2: copies out the dirty ones of these victims, packed, in address order.
 void EvictionBatch::copy_out(size_t first, size_t end) {
   std::array<PageIndex, kPagesOfStep> pages;
   size_t copied = 0;
@@ -186,9 +186,9 @@ void EvictionBatch::note_zero_pages(size_t first, size_t end) {
   }
 }
 
-// For a page that cannot be protected or read. Its memory may be gone, and with it what was in it;
-// or the target has dropped it, and where threads resolve their own faults nobody answers a fault
-// of this one: then it gets zeros, which a later batch finds.
+// For a page that cannot be protected or read. Its memory and its content may be gone. Or the
+// target has dropped it, and where threads resolve their own faults no worker answers this thread's
+// fault: then it gets zeros, which a later batch finds.
 void EvictionBatch::keep_or_forget(Victim& victim) {
   victim.keep = true;
   const PageWord held = victim.word.to(PageState::kFetching);

@@ -1,4 +1,4 @@
-// Phases 3 to 5: to the replicas, acknowledged, dropped.
+// Phases 3 to 5: write to the replicas, collect acknowledgements, drop.
 
 #include <algorithm>
 #include <thread>
@@ -11,15 +11,15 @@
 namespace farpage::pager {
 namespace {
 
-// A replica that cannot be reached for so long while another one acknowledged has missed a write:
-// it is given up, and the page lives on with the others.
+// A replica unreachable for this long while another one acknowledged has missed a write: it is
+// marked lost, and the other replicas keep the page.
 constexpr Nanoseconds kReplicaPatience = Seconds(1);
 constexpr uint32_t kMaxRunPages = 64;
-// Part of the fault deadline after which a batch ends with what it has. Whoever waits for room
-// shall see several batches end before its own deadline.
+// A batch ends, complete or not, after this fraction of the fault deadline: a thread that waits for
+// room should see several batches end before its own deadline.
 constexpr int64_t kBatchesInADeadline = 4;
-// So long a batch of which nothing may leave waits for channels, while somebody waits for room: the
-// next one may have what may.
+// While a thread waits for room, a batch without a safe page waits this long for channels: the next
+// batch may have safe pages.
 constexpr Milliseconds kNothingSafe{50};
 
 }  // namespace
@@ -58,7 +58,7 @@ void EvictionBatch::build_runs(size_t begin, size_t end) {
           WriteRun{.first = first, .count = static_cast<uint32_t>(i - first), .replica = replica};
     }
     if (run_count_ == runs_before) {
-      // No replica is left that could take it: it stays, as long as there is room.
+      // These pages have no replica left to write to: they stay, as long as there is room.
       for (size_t v = first; v < i; ++v) keep_resident(victims_[v], PageState::kDirty);
     }
   }
@@ -82,9 +82,8 @@ bool EvictionBatch::any_in_flight() const {
   return std::ranges::any_of(runs(), [](const WriteRun& run) { return run.in_flight; });
 }
 
-// A batch that takes long makes room with what is acknowledged; the rest stays, and its turn comes
-// again. Where somebody waits for room, it does not wait for nodes to which there is no channel
-// now.
+// A slow batch drops the acknowledged pages; a later batch takes the rest. While a thread waits for
+// room, the batch does not wait for nodes without a channel.
 bool EvictionBatch::too_late(bool moved) const {
   if (core_.stopping.load(std::memory_order_acquire)) return true;
   const Nanoseconds taken = SteadyClock::read() - posted_at_;
@@ -93,9 +92,9 @@ bool EvictionBatch::too_late(bool moved) const {
   return taken > kNothingSafe || any_safe();
 }
 
-// Phases 3 to 5: runs are posted as far as the channels take them; what fails is tried again until
-// it is too late. Operations in flight use the buffer: their completions, which come within the
-// operation timeout, are waited for in any case.
+// Phases 3 to 5: posts runs as far as the channels accept them, and retries failed ones until it is
+// too late. Operations in flight use the buffer, so their completions, which come within the
+// operation timeout, are awaited in any case.
 EvictionBatch::Turn EvictionBatch::advance() {
   if (!active()) return Turn::kEnded;
   const Instant now = SteadyClock::read();
@@ -123,7 +122,7 @@ EvictionBatch::Turn EvictionBatch::advance() {
   return Turn::kEnded;
 }
 
-// This process did not run for a while: no node is late by that.
+// This process did not run for a while: that time does not count against a node.
 void EvictionBatch::restart_patience(Instant now) {
   posted_at_ = now;
   for (const WriteRun& run : runs())
@@ -143,9 +142,9 @@ void EvictionBatch::finish() {
   }
 }
 
-// Neighbouring runs that go to the same node go there in one call: over TCP each costs more than
-// the page in it. What is gathered is posted before a channel is asked for again: that may end one
-// that has broken.
+// Neighbouring runs to the same node share one call: over TCP a call costs more than the page in
+// it. Gathered runs are posted before the next request for a channel, which may retire a broken
+// one.
 size_t EvictionBatch::post_runs() {
   size_t posted = 0;
   for (uint32_t replica = 0; replica < coordinator::kMaxReplicas; ++replica) {
@@ -154,7 +153,7 @@ size_t EvictionBatch::post_runs() {
       if (run.replica != replica || run.done || run.in_flight) continue;
       const ReplicaLease& lease = replica_of(run);
       if (lease.lost.load(std::memory_order_acquire)) {
-        run.done = true;  // the bits stay: drop() keeps pages that nobody acknowledged
+        run.done = true;  // the bits stay: drop() keeps pages without acknowledgement
         ++posted;
         continue;
       }
@@ -189,7 +188,7 @@ rdma::Operation EvictionBatch::write_of(size_t index, const ReplicaLease& replic
           .token = index};
 }
 
-// The channel takes the first of them, as many as it has room for; the others have another turn.
+// The channel accepts the first ones, as many as it has room for; the others are posted later.
 size_t EvictionBatch::post_gathered() {
   const auto posted = posting_.post();
   for (const rdma::Operation& operation : posted.accepted) runs_[operation.token].in_flight = true;
@@ -210,13 +209,13 @@ size_t EvictionBatch::take_completions() {
     if (completion.status == rdma::CompletionStatus::kRemoteAccess) {
       fail_run(run, "the node refused the WRITE");
     } else {
-      stats_.write_failures.add();  // posted again by the next round
+      stats_.write_failures.add();  // the next round posts it again
     }
   });
 }
 
-// See WriteWindow. What follows the first `pages` becomes a run of its own. There is room: each has
-// a page at least.
+// See WriteWindow. The pages after the first `pages` become a run of their own. runs_ has room:
+// each run has at least one page.
 void EvictionBatch::shorten(WriteRun& run, uint32_t pages) {
   runs_[run_count_++] =
       WriteRun{.first = run.first + pages, .count = run.count - pages, .replica = run.replica};
@@ -244,9 +243,9 @@ void EvictionBatch::expire_replicas() {
   for (size_t i = 0; i < run_count_; ++i) {
     WriteRun& run = runs_[i];
     if (run.done || run.in_flight) continue;
-    // A node that takes little at once is reached all the same.
+    // A node that accepts little at a time is still reachable.
     const bool late = now - wait_of(replica_of(run)).since >= kReplicaPatience;
-    // The patience is had once for a node, not once for each slab on it.
+    // The patience applies once to a node, not once to each slab on it.
     if (!late && core_.unreachable_for(replica_of(run).node) < kReplicaPatience) continue;
     const SlabLease* lease = lease_of(victims_[run.first]);
     const auto acknowledged_elsewhere = [&](uint32_t replica) {
@@ -262,7 +261,7 @@ void EvictionBatch::expire_replicas() {
   }
 }
 
-// Does somebody else hold the content: every replica that is not lost, and at least one of them?
+// Whether every replica that is not lost holds the content, and at least one does.
 bool EvictionBatch::is_safe(const Victim& victim) const {
   if (victim.zero) return true;
   const SlabLease* lease = lease_of(victim);
@@ -275,7 +274,7 @@ bool EvictionBatch::is_safe(const Victim& victim) const {
   return holders > 0;
 }
 
-// Phase 5: what every replica holds leaves, unless it was written meanwhile.
+// Phase 5: drops the pages that every replica holds, unless they were written meanwhile.
 void EvictionBatch::drop() {
   std::array<uffd::PageRun, kMaxPages> spans;
   std::array<uffd::DropResult, kMaxPages> results;
@@ -284,14 +283,14 @@ void EvictionBatch::drop() {
     Victim& victim = victims_[i];
     if (victim.keep) continue;
     if (!is_safe(victim)) {
-      // Nobody else has this content, clean or not: from now on the page counts as changed.
+      // No replica has this content, clean or not: from now on the page counts as dirty.
       keep_resident(victim, PageState::kDirty);
       continue;
     }
     const uint32_t flags = victim.word.has(PageWord::kWasDirty) ? PageWord::kWasDirty : 0;
     const PageWord dropping = victim.word.to(PageState::kDropping, flags);
     if (!core_.table.transition(victim.page, victim.word, dropping)) {
-      victim.keep = true;  // written, or given up by the target
+      victim.keep = true;  // written, or discarded by the target
       ++taken_back_;
       stats_.pages_cancelled.add();
       continue;
@@ -338,12 +337,12 @@ void EvictionBatch::finish_drop(std::span<const uffd::PageRun> spans,
     }
   }
   core_.budget.evicted(freed);
-  // Whoever faulted during the drop waits for this.
+  // Threads that faulted during the drop wait for this.
   wake_dropped(spans);
 }
 
 void EvictionBatch::wake_dropped(std::span<const uffd::PageRun> spans) {
-  // One call for neighbours: waking a page that nobody waits for costs nothing more.
+  // One call for neighbours: waking a page without waiters costs nothing extra.
   size_t i = 0;
   while (i < spans.size()) {
     const uint64_t first = spans[i].first.value;

@@ -6,7 +6,7 @@
 namespace farpage::pager {
 namespace {
 
-// Where this many pages were passed over for each that was taken, a round is too dear.
+// A round that passes over this many pages for each one taken is too expensive.
 constexpr uint64_t kSparedForOne = 64;
 
 }  // namespace
@@ -20,7 +20,7 @@ std::optional<EvictionHand::Due> EvictionHand::next_in_block(uint8_t now) {
     if (word.state() != PageState::kClean && word.state() != PageState::kDirty) continue;
     if (static_cast<uint8_t>(now - word.epoch()) < minimum_age_) continue;
     if (!spares_ || word.passes() == 0) return Due{page, word};
-    (void)table_.set_passes(page, word, word.passes() - 1);  // else it was touched just now
+    (void)table_.set_passes(page, word, word.passes() - 1);  // fails if it was touched just now
     ++spared_;
   }
   return std::nullopt;
@@ -40,11 +40,11 @@ bool EvictionHand::next_block() {
     spares_ = spared < taken * kSparedForOne;
     return false;
   }
-  // Where each page is worth sparing, none is. A round more is all that this costs, however many
+  // If a round spared every page, the next one spares none. This costs one round, however many
   // passes there are.
   if (std::exchange(spares_, false)) return true;
   if (minimum_age_ == 0) return false;
-  minimum_age_ = static_cast<uint8_t>(minimum_age_ / 2);  // what is left is younger than asked for
+  minimum_age_ = static_cast<uint8_t>(minimum_age_ / 2);  // all remaining pages are younger
   return true;
 }
 

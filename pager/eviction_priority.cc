@@ -15,8 +15,8 @@ bool set_niceness(pid_t thread, int niceness) {
   return ::setpriority(PRIO_PROCESS, static_cast<id_t>(thread), niceness) == 0;
 }
 
-// Tried, by the least step there is: capabilities and limits mean different things in different
-// user namespaces. Where it may not, the thread stays this one step behind.
+// Tests it with the smallest step: capabilities and limits mean different things in different user
+// namespaces. If it fails, the thread keeps this one step of lower priority.
 bool may_come_forward(pid_t thread, int usual) {
   return usual < kMostNice && set_niceness(thread, usual + 1) && set_niceness(thread, usual);
 }
@@ -39,7 +39,7 @@ void EvictionPriority::set(bool back) {
   apply();
 }
 
-// Of several at a time the last one leaves what was set last.
+// Of concurrent calls the last one applies the value that was set last.
 void EvictionPriority::apply() {
   bool back = false;
   do {

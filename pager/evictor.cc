@@ -32,8 +32,8 @@ void Evictor::pause() {
   core_.budget.interrupt();
   changed_.wait(lock, [this] { return paused_ || core_.stopping.load(std::memory_order_acquire); });
   lock.unlock();
-  // The thread may have been pausing all the time, and somebody have helped between an earlier
-  // resume() and the hint.
+  // The thread may have been paused all the time, and another thread may have helped between an
+  // earlier resume() and the hint.
   const std::lock_guard turn(turn_);
   batch_.finish();
 }
@@ -61,13 +61,13 @@ void Evictor::run() {
   core_.evictor_thread.store(static_cast<uint32_t>(::gettid()), std::memory_order_release);
   core_.eviction_priority.add(::gettid());
   while (true) {
-    const uint32_t seen = core_.budget.pressure_seen();  // before all that is looked at
+    const uint32_t seen = core_.budget.pressure_seen();  // before all other reads
     if (core_.stopping.load(std::memory_order_acquire)) break;
     if (wait_while_paused()) continue;
     if (!core_.budget.is_pressing() && !core_.budget.has_waiters() && core_.cold.empty()) {
       step_back();
       core_.budget.wait_for_pressure(seen, core_.options.resolve_in_thread ? kHelpersRest : kLook);
-      // What a thread has begun that faults no more.
+      // Finishes a batch of a thread that no longer faults.
       const std::lock_guard turn(turn_);
       batch_.finish();
       continue;
@@ -76,7 +76,7 @@ void Evictor::run() {
            !pause_hint_.load(std::memory_order_acquire) &&
            !core_.stopping.load(std::memory_order_acquire)) {
       if (evict_batch()) {
-        // To whoever faults on this CPU; but whoever waits for room waits for this thread.
+        // Yields to a faulting thread on this CPU, unless a thread waits for room.
         if (!core_.budget.has_waiters()) std::this_thread::yield();
         continue;
       }
@@ -92,7 +92,7 @@ void Evictor::run() {
   changed_.notify_all();
 }
 
-// Until room is short: Core::nudge_evictor(). The target's agent says late who it is.
+// Until room is short: Core::nudge_evictor(). The id of the target's agent is known late.
 void Evictor::step_back() {
   if (!agent_known_) {
     const pid_t agent = core_.space.dropping_thread();
@@ -122,14 +122,14 @@ void Evictor::rest() {
 bool Evictor::evict_batch() {
   const std::lock_guard turn(turn_);
   const Instant since = SteadyClock::read();
-  batch_.finish();  // what somebody has begun
-  // Nothing: everything resident is pinned, in use by fault workers, or in slabs without a lease;
-  // or nothing was left of what is cold.
+  batch_.finish();  // one that a helper began
+  // No victims: everything resident is pinned, in use by fault workers, or in slabs without a
+  // lease; or no cold page is left.
   const bool hurried = core_.budget.has_waiters();
   if (!batch_.begin(hurried ? EvictionBatch::kLarge : EvictionBatch::kSmall))
     return !core_.budget.above_low();
   batch_.finish();
-  if (batch_.freed() > 0 || !core_.budget.above_low()) {  // what was only cold may as well stay
+  if (batch_.freed() > 0 || !core_.budget.above_low()) {  // cold pages alone may stay
     stuck_batches_ = 0;
     stuck_said_ = false;
     return true;

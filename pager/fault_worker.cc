@@ -73,12 +73,12 @@ void FaultWorker::run(int cpu) {
   }
 }
 
-// On one CPU, whoever was woken runs while this thread yields, and its next fault is there when it
-// goes on: a poll() would only be on its way. Where the scheduler lets it run before the waking
-// call returns, that fault is there now, and who yields lets others go ahead of it. (Where idle
-// CPUs poll, a fault that is there may as well be that of a thread on another CPU.) Where another
-// worker answers faults, too, threads of several CPUs fault: who looks takes those of the others,
-// and wakes them across CPUs.
+// On one CPU, a woken thread runs while this one yields, and its next fault is ready afterwards: a
+// poll() would only add a delay. If the scheduler runs it before the waking call returns, that
+// fault is ready now, and a yield would only let other threads run first. (If idle CPUs poll, a
+// ready fault may also come from a thread on another CPU.) If another worker answers faults too,
+// threads of several CPUs fault: a worker that reads eagerly takes the faults of the others, and
+// wakes across CPUs.
 void FaultWorker::wait_for_next(bool resolved) {
   const bool idle_cpus_poll = core_.options.channel.poll_mode == rdma::PollMode::kBusy;
   if (rota_->shared() && (idle_cpus_poll || rota_->won_last(index_))) {
@@ -178,7 +178,7 @@ bool FaultWorker::handle_missing(const uffd::Fault& fault, PageWord word, Instan
       return false;
     }
     case PageState::kFetching:
-      // Who has the page wakes this thread too.
+      // The page's owner wakes this thread too.
       if (!word.has(PageWord::kAwaited) && !core_.table.mark_awaited(fault.page, word))
         return false;
       stats_.faults_coalesced.add();
@@ -190,8 +190,8 @@ bool FaultWorker::handle_missing(const uffd::Fault& fault, PageWord word, Instan
     case PageState::kClean:
     case PageState::kDirty:
     case PageState::kEvicting:
-      // An old message of a page that came meanwhile, or the target dropped it past the shim. The
-      // kernel knows: zeros are placed only where nothing is.
+      // A stale fault of a page installed meanwhile, or the target dropped it past the shim. The
+      // kernel decides: it places zeros only where no page is.
       return fill_with_zeros(fault, word, since);
     case PageState::kUnprotecting:
       return false;
@@ -206,27 +206,27 @@ bool FaultWorker::fetch(const uffd::Fault& fault, PageWord word, Instant since) 
   const PageWord fetching = word.to(PageState::kFetching, PageWord::kFromRemote);
   if (!core_.table.transition(fault.page, word, fetching)) {
     core_.budget.give_back(1);
-    return false;  // look again
+    return false;  // the page changed
   }
   fetcher_.start(fault.page, fetching, fault.kind, since);
   prefetch_after(fault);
   return true;
 }
 
-// Pages of a window that is brought in ahead of a walk: a small part of what may be here.
+// Size of the window fetched ahead of a stream: a small part of the budget.
 uint32_t FaultWorker::window_limit() const {
   return static_cast<uint32_t>(
       std::min<uint64_t>(core_.budget.limit() / kWindowsInBudget, core_.options.prefetch_depth));
 }
 
-// A page that was never used, and where this is a walk, those that it will use next.
+// Fills a page that was never used and, in a stream, those that it will use next.
 bool FaultWorker::fill_fresh(const uffd::Fault& fault, PageWord word, Instant since) {
   const AccessPattern pattern = core_.access.of(fault.page);
   if (pattern != AccessPattern::kRandom) {
     const uffd::PageRun walk =
         fresh_walk(core_.table, fault.page, window_limit(), pattern == AccessPattern::kSequential);
     if (walk.pages > 1) {
-      fetcher_.post_queued();  // before the time that this takes
+      fetcher_.post_queued();  // before the fill, which takes time
       if (fill_walk(core_, stats_, fault, word, walk)) {
         stats_.faults_zero.add();
         stats_.zero_ns.record(nanoseconds_since(since));
@@ -243,7 +243,7 @@ void FaultWorker::prefetch_after(const uffd::Fault& fault) {
   const auto plan = trends_.observe(fault.thread, fault.page, window_limit(),
                                     pattern == AccessPattern::kSequential);
   if (!plan) return;
-  // The page that somebody waits for goes first, all the way: shm copies while it posts.
+  // The demanded page goes first, to its completion if possible: shm copies while it posts.
   fetcher_.post_queued();
   (void)fetcher_.progress();
   prefetcher_.start(*plan);
@@ -261,8 +261,8 @@ bool FaultWorker::take_room(const uffd::Fault& fault, Instant since) {
 }
 
 void FaultWorker::fail_for_room(PageIndex page, Instant since) {
-  // The page's content, if it has one, stays where it is: only this touch fails. SIGBUS is for good
-  // on the page, so it is the last resort against a hang.
+  // The page's content, if it has one, stays where it is: only this access fails. SIGBUS on the
+  // page is permanent, so it is the last resort against a hang.
   const PageWord word = core_.table.load(page);
   if (word.state() != PageState::kEmpty && word.state() != PageState::kRemote) return;
   const PageWord fetching = word.to(PageState::kFetching);
@@ -290,13 +290,13 @@ bool FaultWorker::fill_with_zeros(const uffd::Fault& fault, PageWord word, Insta
       if (was_empty) core_.note_touched(page);
       return true;
     case uffd::Outcome::kAlreadyPresent:
-      // It was an old message. What is there may have been written: Dirty is always safe.
+      // A stale fault. The page may have been written: Dirty is always safe.
       core_.end_fetching(page, fetching, fetching.to(PageState::kDirty));
       if (was_empty) core_.note_touched(page);
       return true;
     case uffd::Outcome::kRetry:
-      // Back to where it was: a resident page stays counted, an empty one is given back by the
-      // caller.
+      // Restores the state: a resident page stays counted; for an empty one the caller returns the
+      // room.
       core_.end_fetching(page, fetching,
                          fetching.to(was_empty ? PageState::kEmpty : PageState::kDirty));
       return false;
@@ -324,8 +324,8 @@ bool FaultWorker::handle_write_protected(const uffd::Fault& fault, PageWord word
     // Protected along with its neighbours by the evictor.
     case PageState::kDirty:
       return unprotect(fault.page, word);
-    // Installed or unprotected, but the owner has not said so yet. Its call has woken all who
-    // waited then, and not this thread, if the evictor has protected the page again with a span
+    // Installed or unprotected, but the owner has not set the state yet. Its call has woken all
+    // earlier waiters, but not this thread, if the evictor has protected the page again with a span
     // since.
     case PageState::kFetching:
     case PageState::kUnprotecting:
@@ -334,20 +334,20 @@ bool FaultWorker::handle_write_protected(const uffd::Fault& fault, PageWord word
       core_.eviction_priority.come_forward();
       return true;
     case PageState::kEmpty:
-      // Given up by the target, and about to be dropped by it: let the write go.
+      // Discarded by the target, which is about to drop it: let the write proceed.
       return core_.space.unprotect({fault.page, 1}) != uffd::Outcome::kRetry;
     case PageState::kRemote:
       if (word.has(PageWord::kMaybePresent)) return claim_present(fault.page, word);
       core_.space.wake({fault.page, 1});  // it will fault again, as missing
       return true;
     case PageState::kLost:
-      // Mostly gone, and then it faults again, as missing. A child of fork may have the page.
+      // Usually gone: then it faults again, as missing. A forked child may have the page.
       return core_.space.unprotect({fault.page, 1}) != uffd::Outcome::kRetry;
   }
   return true;
 }
 
-// A child of fork has the page after all: nobody installed it here, so the fault is no old message.
+// A forked child has the page after all: no worker installed it here, so the fault is not stale.
 bool FaultWorker::claim_present(PageIndex page, PageWord word) {
   const PageWord held = word.to(PageState::kFetching);
   if (!core_.table.transition(page, word, held)) return false;
@@ -358,14 +358,14 @@ bool FaultWorker::claim_present(PageIndex page, PageWord word) {
 }
 
 bool FaultWorker::unprotect(PageIndex page, PageWord word) {
-  // The page is held while the protection is lifted: else the evictor could protect it for itself
-  // in between, and this call would open it again behind its back.
+  // Holds the page while it lifts the protection: otherwise the evictor could protect it in
+  // between, and this call would undo that.
   const PageWord held = word.to(PageState::kUnprotecting);
   if (!core_.table.transition(page, word, held)) return false;
   const uffd::Outcome outcome = core_.space.unprotect({page, 1});
   if (outcome == uffd::Outcome::kProcessGone)
     core_.target_gone.store(true, std::memory_order_release);
-  // The first write after an installation for reading says no more than the installation.
+  // The first write after a read installation adds no information about use.
   const PageWord dirty = held.to(PageState::kDirty);
   core_.table.transition_owned(page, held,
                                word.state() == PageState::kClean ? dirty : in_use(dirty));

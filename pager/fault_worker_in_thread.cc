@@ -7,7 +7,7 @@
 namespace farpage::pager {
 namespace {
 
-// Another thread owns the page and moves it on by itself.
+// Another thread owns the page and will change its state.
 bool is_held(PageState state) {
   return state == PageState::kFetching || state == PageState::kUnprotecting ||
          state == PageState::kDropping;
@@ -28,8 +28,8 @@ void FaultWorker::resolve_here(const uffd::Fault& fault) {
   while (!core_.stopping.load(std::memory_order_acquire)) {
     const PageState state = core_.table.load(fault.page).state();
     if (is_held(state)) {
-      // Nobody sleeps in the kernel here, so nobody is woken: the end is seen by looking, and the
-      // instruction is then tried again.
+      // No thread sleeps in the kernel here, so none is woken: this one polls the state, and the
+      // instruction is then retried.
       if (state == PageState::kDropping) core_.eviction_priority.come_forward();
       do {
         ::sched_yield();
@@ -45,13 +45,13 @@ void FaultWorker::resolve_here(const uffd::Fault& fault) {
   }
   fetcher_.post_queued();
   (void)fetcher_.progress();
-  if (fetcher_.outstanding() > 0) evictor_->help();  // while the READ is on its way
+  if (fetcher_.outstanding() > 0) evictor_->help();  // while the READ is in flight
   finish_in_flight();
   core_.nudge_evictor();
 }
 
 void FaultWorker::finish_in_flight() {
-  // What is read ahead too: after the return nobody would look after it.
+  // Prefetches too: after the return no thread would complete them.
   Instant still_since{0};
   while (fetcher_.outstanding() > 0 || prefetcher_.outstanding() > 0) {
     fetcher_.post_queued();

@@ -7,7 +7,7 @@
 namespace farpage::pager {
 namespace {
 
-// After every replica was tried in vain: how long before the next round.
+// Pause after all replicas have failed, before the next round.
 constexpr Nanoseconds kRetryPause = std::chrono::microseconds(500);
 
 }  // namespace
@@ -51,7 +51,7 @@ bool Fetcher::choose_replica(Slot& slot, const SlabLease& lease, rdma::Channel*&
       return false;
     }
     if (untried_left) break;
-    slot.tried_replicas = 0;  // all were tried: again from the first, after a pause
+    slot.tried_replicas = 0;  // all failed: restart from the first, after a pause
   }
   slot.not_before = SteadyClock::read() + kRetryPause;
   return false;
@@ -153,7 +153,7 @@ void Fetcher::complete(const rdma::Completion& completion) {
   if (completion.status == rdma::CompletionStatus::kRemoteAccess) {
     core_.lose_replica(slot.page, slot.word, replica, "the node refused the READ");
   } else if (completion.status != rdma::CompletionStatus::kFlushed) {
-    // Flushed: not this operation's fault, so the same replica may be asked again.
+    // Flushed: the operation itself did not fail, so the same replica may be retried.
     slot.tried_replicas = static_cast<uint8_t>(slot.tried_replicas | (1U << slot.replica));
   }
   if (is_too_late(slot, slot.posted, core_.options.channel.operation_timeout))
@@ -179,14 +179,13 @@ void Fetcher::install(Slot& slot, Instant now) {
       return;
     }
     case uffd::Outcome::kAlreadyPresent:
-      // The target put memory of its own there (MAP_FIXED past the shim): what it holds is the
-      // truth.
+      // The target mapped its own memory there (MAP_FIXED past the shim): that content is valid.
       core_.end_fetching(slot.page, slot.word,
                          stamped(slot.word.to(PageState::kDirty), core_.next_epoch()));
       release(slot);
       return;
     case uffd::Outcome::kRetry:
-      return;  // the worker drains the events, then comes back
+      return;  // the worker drains the events, then retries
     case uffd::Outcome::kProcessGone:
       core_.target_gone.store(true, std::memory_order_release);
       [[fallthrough]];
@@ -199,8 +198,8 @@ void Fetcher::install(Slot& slot, Instant now) {
   }
 }
 
-// Whether the fault has waited for the deadline while this process ran. `looked`: when the slot was
-// looked at last, which is `longest` ago at most if nothing stopped the process (LoopGap).
+// Whether the fault has waited past the deadline, without the time in which this process was
+// stopped. `looked`: the slot's last check, at most `longest` ago if the process ran (LoopGap).
 bool Fetcher::is_too_late(Slot& slot, Instant looked, Nanoseconds longest) const {
   const Instant now = SteadyClock::read();
   if (looked.count() != 0 && now - looked > longest + LoopGap::kLongestTurn)
@@ -227,7 +226,7 @@ void Fetcher::give_up(Slot& slot, const char* why) {
 
 void Fetcher::poison(Slot& slot) {
   const Status done = core_.space.poison({slot.page, 1});
-  if (!done && done.error().code == ErrorCode::kUnavailable) return;  // again after the events
+  if (!done && done.error().code == ErrorCode::kUnavailable) return;  // retried after the events
   if (!done) log::error("pager: poison_failed page={} {}", slot.page.value, done.error().message());
   release(slot);
 }

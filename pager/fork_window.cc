@@ -8,7 +8,7 @@ namespace {
 
 constexpr Milliseconds kLook{1};
 
-// What the child has of a page that was `before` in the snapshot and is `now` in the parent.
+// The child's state of a page that was `before` in the snapshot and is `now` in the parent.
 PageWord inherited(PageWord before, PageWord now) {
   switch (before.state()) {
     case PageState::kRemote:
@@ -33,7 +33,7 @@ PageWord inherited(PageWord before, PageWord now) {
   return {};
 }
 
-// Makes a page that may be there certain to be: true if it is in the child's memory now.
+// Settles whether the page is present: places zeros if not. True: it is in the child's memory now.
 bool settle_empty(uffd::AddressSpace& child, PageIndex page) {
   const uffd::Outcome outcome = child.zero({page, 1}, uffd::ZeroFrames::kShared).outcome;
   return outcome == uffd::Outcome::kDone || outcome == uffd::Outcome::kAlreadyPresent;
@@ -62,8 +62,8 @@ void ForkWindow::close(bool forked) {
 void ForkWindow::discard(uffd::PageRun run) {
   {
     std::unique_lock lock(mutex_);
-    // While an event waits to be read the copy may have been made already, with these pages in it:
-    // then the child keeps them. Asked for before the copy, they belong to nobody in the child.
+    // While an event is unread, the kernel may have made the copy already, with these pages in it:
+    // then the child keeps them. Discarded before the copy, they do not exist in the child.
     while (snapshot_ && children_ == 0 && core_.space.event_pending() &&
            !core_.stopping.load(std::memory_order_acquire))
       changed_.wait_for(lock, kLook);
@@ -83,7 +83,7 @@ Result<std::unique_ptr<Member>> ForkWindow::make_member(uffd::AddressSpace& chil
   FARPAGE_TRY(member, Member::copy_of(*snapshot_, [this](PageIndex page, PageWord before) {
                 return inherited(before, core_.table.load(page));
               }));
-  // Used for the first time since the snapshot.
+  // Pages first used after the snapshot.
   const uint64_t used = core_.table.used_pages();
   for (uint64_t i = 0; i < used; ++i) {
     const PageIndex page{i};
@@ -98,7 +98,7 @@ Result<std::unique_ptr<Member>> ForkWindow::make_member(uffd::AddressSpace& chil
   return member;
 }
 
-// Without a snapshot nobody knows what is in the child: where something is missing it gets SIGBUS.
+// Without a snapshot the child's memory is unknown: where a page is missing it gets SIGBUS.
 Result<std::unique_ptr<Member>> ForkWindow::make_lost_member() const {
   log::error("pager: fork_past_the_shim: the child gets SIGBUS where pages were remote");
   return Member::copy_of(core_.member, [](PageIndex, PageWord word) {

@@ -34,7 +34,7 @@ std::optional<LayerId> LayerSet::writable(PageIndex page,
                                           std::unique_lock<std::mutex>& family_lock) {
   for (size_t i = 0;; ++i) {
     if (i == count_.load(std::memory_order_relaxed)) {
-      family_lock.unlock();  // a new layer takes a number under it
+      family_lock.unlock();  // a new layer gets its number under this lock
       const Status added = add(std::nullopt);
       family_lock.lock();
       if (!added) {

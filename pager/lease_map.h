@@ -1,5 +1,5 @@
-// LeaseMap: where the pages of each slab live. Read on the fault path, written by the borrower
-// thread.
+// LeaseMap: the remote addresses of each slab's pages. Read on the fault path, written by the
+// borrower thread.
 #pragma once
 
 #include <array>
@@ -28,7 +28,7 @@ struct ReplicaLease {
   RemoteAddress address;
   std::array<std::optional<RemoteKey>, kTransportKinds> keys;  // by TransportKind
   Generation generation;
-  // Set once: the node, its memory or the right to it is gone. Never read from or written to again.
+  // Set once: the node, its memory or the access right is gone. Not read or written any more.
   mutable std::atomic<bool> lost{false};
 };
 
@@ -38,7 +38,7 @@ struct SlabLease {
 };
 
 // Threads: find() and mark_lost() from any thread without a lock; publish() under its own mutex. A
-// lease that was published stays valid memory for the life of the map.
+// published lease stays valid memory for the life of the map.
 class LeaseMap {
  public:
   // For a region of up to `pages` pages in slabs of `slab_bytes`.
@@ -62,9 +62,9 @@ class LeaseMap {
 
   void publish(SlabIndex slab, std::unique_ptr<SlabLease> lease);
 
-  // A page of the slab was used for the first time: true once, and from then on a lease is wanted.
+  // The first call for a page of a slab returns true; from then on a lease is wanted.
   bool touch(PageIndex page);
-  // The slabs that are wanted and not leased.
+  // Slabs that are wanted and not leased, at most `limit`.
   std::vector<SlabIndex> wanted(size_t limit) const;
 
  private:

@@ -1,5 +1,5 @@
-// LinkPort: the channels of one owner (a thread, or who has the evictor's turn) for one purpose,
-// one to each memory node, and how broken ones are replaced without the owner ever waiting for a
+// LinkPort: the channels of one owner (a thread, or the holder of the evictor's turn) for one
+// purpose, one to each memory node. Replaces broken ones without making the owner wait for a
 // connection.
 #pragma once
 
@@ -16,9 +16,9 @@
 
 namespace farpage::pager {
 
-// Threads: the connector thread calls wants(), deliver() and take_retired(); all else but request()
-// is the owner's. Invariant: a channel has exactly one owner: the connector until deliver(), then
-// the port.
+// Threads: the connector thread calls wants(), deliver() and take_retired(), any thread request(),
+// the owner all else. Invariant: a channel has exactly one owner: the connector until deliver(),
+// then the port.
 class LinkPort {
  public:
   // All zeros: there was never a channel. The port owns all three channels.
@@ -33,28 +33,28 @@ class LinkPort {
   };
   using Links = NodeTable<Link>;
 
-  // `buffer`: what READs and WRITEs of this thread land in and leave from. `wanted`: rung when a
-  // channel is missing. Both outlive the port. `session_group`: of the pager's process.
+  // `buffer`: target of the owner's READs and source of its WRITEs. `wanted`: rung when a channel
+  // is missing. Both outlive the port. `session_group`: of the pager's process.
   LinkPort(std::string name, std::span<std::byte> buffer, uint32_t session_group, Links links,
            const Doorbell& wanted);
   ~LinkPort();
   LinkPort(const LinkPort&) = delete;
   LinkPort& operator=(const LinkPort&) = delete;
 
-  // The usable channel to the node, or nullptr; then a new one is asked for, and comes by itself.
-  // A broken channel is replaced when nothing is in flight on it any more.
+  // The usable channel to the node, or nullptr: then the port requests one, which a later call
+  // returns. A broken channel is replaced when nothing is in flight on it any more.
   rdma::Channel* channel(NodeIndex node);
 
-  // Calls `visit` with each channel that has something in flight, broken ones too.
+  // Calls `visit` with each channel that has operations in flight, broken ones too.
   template <typename Visit>
   void for_each_busy_channel(Visit&& visit) {
-    // Backwards: a node that `visit` completes is replaced by one that was visited.
+    // Backwards: a node that `visit` completes is replaced by one already visited.
     for (size_t i = busy_count_; i > 0; --i) {
       const NodeIndex node = busy(i - 1);
       visit(node, *links_[node].channel);
     }
   }
-  // Takes what has completed on all channels and calls `done` with each. Returns how many it were.
+  // Takes the completions of all channels and calls `done` with each. Returns their number.
   template <typename Done>
   size_t take_completions(Done&& done) {
     std::array<rdma::Completion, 16> completions;
@@ -77,7 +77,7 @@ class LinkPort {
     }
     link.in_flight += operations;
   }
-  // Inside for_each_busy_channel(): of the node that is visited.
+  // Only inside for_each_busy_channel(), for the visited node.
   void completed(NodeIndex node, uint32_t operations) {
     if (operations == 0) return;
     Link& link = links_[node];
@@ -91,8 +91,8 @@ class LinkPort {
   // -- connector thread --
   bool wants(NodeIndex node) const { return links_[node].wanted.load(std::memory_order_acquire); }
   void deliver(NodeIndex node, std::unique_ptr<rdma::Channel> channel);
-  // The broken channel that is to be replaced, to say why it broke and to destroy it away from the
-  // fault path; null if there is none.
+  // Takes the broken channel, to log why it broke and destroy it off the fault path; null if there
+  // is none.
   std::unique_ptr<rdma::Channel> take_retired(NodeIndex node) {
     return std::unique_ptr<rdma::Channel>(
         links_[node].retired.exchange(nullptr, std::memory_order_acquire));

@@ -1,5 +1,5 @@
-// NodeDirectory: the memory nodes that lend to one family of processes, or have lent to it, and how
-// to reach each.
+// NodeDirectory: the memory nodes that lend, or have lent, to one family of processes, with their
+// addresses.
 #pragma once
 
 #include <mutex>
@@ -15,8 +15,8 @@ namespace farpage::pager {
 // Threads: any; one mutex, never held across I/O, never taken on the fault path.
 class NodeDirectory {
  public:
-  // The index of the node: the old one, with refreshed addresses, or a new one. kExhausted when
-  // kMaxNodes are known already.
+  // Returns the node's index: the known one, with refreshed addresses, or a new one. kExhausted
+  // when kMaxNodes are known already.
   Result<NodeIndex> put(const coordinator::NodeInfo& node);
   std::optional<NodeIndex> find(const NodeId& id) const;
   coordinator::NodeInfo get(NodeIndex index) const;
@@ -31,8 +31,8 @@ class NodeDirectory {
   std::unordered_map<NodeId, NodeIndex> indexes_;  // by id
 };
 
-// The replica cannot be used any more: its node lost the memory, or it missed a write. True, and
-// said in the log, the first time.
+// Marks the replica unusable: its node lost the memory, or it missed a write. The first call logs
+// it and returns true.
 bool mark_lost(const LeaseMap& leases, const NodeDirectory& nodes, PageIndex page,
                const ReplicaLease& replica, const char* why);
 

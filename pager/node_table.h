@@ -1,6 +1,6 @@
-// NodeTable: one entry for each memory node that a pager may come to know. There is address space
-// for all of them; the kernel gives memory to the parts that are used, and nodes are numbered in
-// the order in which they first lent something.
+// NodeTable: one entry for each memory node that a pager may use. Address space is reserved for
+// all; the kernel allocates memory for the used parts, and nodes are numbered in the order of their
+// first lease.
 #pragma once
 
 #include <type_traits>

@@ -34,20 +34,19 @@ std::vector<int> allowed_cpus() {
   return cpus;
 }
 
-// Its id, asked for once. Initial-exec: a signal handler reads it, in which nothing may be
-// allocated.
+// The thread's id, queried once. Initial-exec: a signal handler reads it, and must not allocate.
 uint32_t calling_thread() {
   [[gnu::tls_model("initial-exec")]] static thread_local uint32_t id = 0;
   if (id == 0) id = static_cast<uint32_t>(::gettid());
   return id;
 }
 
-// Beyond the low-water mark the evictor would go on for ever.
+// With more pinned than the low-water mark the evictor would never stop.
 uint64_t pin_percent(const PagerOptions& options) {
   return std::min(kPinPercent, options.low_water_percent);
 }
-// A thread that waits for the READ of its own fault evicts meanwhile: the evictor's thread comes
-// when that is not enough, or nobody waits.
+// A thread that waits for the READ of its own fault evicts meanwhile. The evictor's thread runs
+// when that is not enough, or when no thread waits.
 uint32_t pressing_percent(const PagerOptions& options) {
   const uint32_t high = options.high_water_percent;
   return options.resolve_in_thread ? (high + 100) / 2 : high;
@@ -59,7 +58,7 @@ uint64_t pin_limit_pages(const PagerOptions& options, uint64_t local_bytes) {
 
 class PagerThreads final : public Pager, private LayerOwner {
  public:
-  // What has to exist before the threads, made by create().
+  // Created before the threads, by create().
   struct Parts {
     PagerOptions options;
     std::unique_ptr<uffd::AddressSpace> space;
@@ -134,7 +133,7 @@ class PagerThreads final : public Pager, private LayerOwner {
       workers_.push_back(std::make_unique<FaultWorker>(core_, ports, trends_, *parts_.rota, i,
                                                        pin ? cpus[i % cpus.size()] : -1));
     }
-    // Where threads resolve their own faults, whoever reads the window for the pager gets nothing.
+    // Where threads resolve their own faults, a read of the window by the pager fetches nothing.
     if (!parts_.options.resolve_in_thread) readahead_ = std::make_unique<Readahead>(core_);
     started_.store(true, std::memory_order_release);
   }
@@ -146,7 +145,7 @@ class PagerThreads final : public Pager, private LayerOwner {
 
   bool pin(uffd::PageRun run) override {
     if (!parts_.pins.pin(run)) return false;
-    // What the evictor had picked before is gone when this returns; it picks none of them again.
+    // After this, the evictor has finished all earlier picks; it picks none of these pages again.
     evictor_->pause();
     evictor_->resume();
     return true;
@@ -194,11 +193,11 @@ class PagerThreads final : public Pager, private LayerOwner {
 
   void resolve(PageIndex page, uffd::FaultKind kind) override {
     const uffd::Fault fault{page, kind, calling_thread()};
-    // A thread comes back to its own worker, whose channel is then its own; another thread that
-    // has the same one takes the next.
+    // A thread returns to its own worker and so to its own channels; if another thread is using
+    // that worker, it takes the next one.
     for (size_t tries = 0;; ++tries) {
       const size_t index = (fault.thread + tries) % workers_.size();
-      // Acquire: pairs with the release below, so that a worker is one thread's at a time.
+      // Acquire: pairs with the release below, so that only one thread at a time uses a worker.
       if (!taken_[index].test_and_set(std::memory_order_acquire)) {
         workers_[index]->resolve_here(fault);
         taken_[index].clear(std::memory_order_release);
@@ -267,13 +266,13 @@ class PagerThreads final : public Pager, private LayerOwner {
  private:
   // -- LayerOwner --
   void node_wanted(NodeIndex node) override {
-    // Each layer asks; a channel that is there already is not to be replaced.
+    // Each layer asks; an existing channel must not be replaced.
     if (core_.peers[node].requested.exchange(true, std::memory_order_relaxed)) return;
     for (const auto& port : ports_) port->request(node);
     parts_.connector_bell.ring();
   }
   coordinator::Counters counters_of(const LeaseMap& layer) override {
-    // One of the regions of a process tells for all.
+    // One region of a process reports for all of them.
     const bool tells = layers_.is_first(layer) && started_.load(std::memory_order_acquire);
     return tells ? stats().counters() : coordinator::Counters();
   }
@@ -334,7 +333,7 @@ class PagerThreads final : public Pager, private LayerOwner {
     return list;
   }
 
-  // In this order: what is later uses what is earlier, and is destroyed first.
+  // Order matters: a member uses earlier ones and is destroyed before them.
   Parts parts_;
   std::mutex resize_mutex_;  // budget and pin limit change together
   Budget budget_;
@@ -383,7 +382,7 @@ Status validate(const PagerOptions& options) {
 
 namespace {
 
-// All but the threads. Takes space and member only when it succeeds.
+// Makes all but the threads. Takes space and member only on success.
 Result<std::unique_ptr<PagerThreads>> make_pager(const PagerOptions& options,
                                                  std::unique_ptr<uffd::AddressSpace>& space,
                                                  std::unique_ptr<Member>& member,

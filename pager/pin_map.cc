@@ -50,7 +50,7 @@ void PinMap::unpin(uffd::PageRun run) {
   const std::lock_guard lock(mutex_);
   uint64_t removed = 0;
   for_each_word(run, [&](uint64_t index, uint64_t bits) {
-    // Words that were never touched stay so: the run may be the whole window.
+    // Does not write untouched words: the run may be the whole window.
     if (pinned_pages() == removed || words()[index].load(std::memory_order_relaxed) == 0) return;
     const uint64_t before = words()[index].fetch_and(~bits, std::memory_order_release);
     removed += static_cast<uint64_t>(std::popcount(before & bits));

@@ -7,7 +7,7 @@
 namespace farpage::pager {
 namespace {
 
-// Not here, and not known to be zeros.
+// Remote, and certainly without a copy from a fork.
 bool can_be_read(PageWord word) {
   return word.state() == PageState::kRemote && !word.has(PageWord::kMaybePresent);
 }
@@ -25,14 +25,14 @@ void Prefetcher::start(const PrefetchPlan& plan) {
     Run& run = runs_[i];
     if (run.step != Step::kFree) continue;
     if (done == plan.gap && ++done == plan.pages) break;
-    // Pages upwards travel in one READ, those of any other stride one by one.
+    // Pages of stride 1 share one READ, those of any other stride are read one by one.
     const uint32_t end = done < plan.gap ? std::min(plan.gap, plan.pages) : plan.pages;
     const uint32_t limit = plan.stride == 1 ? std::min<uint32_t>(end - done, kRunPages) : 1;
     const uint64_t first =
         plan.first.value + static_cast<uint64_t>(plan.stride) * static_cast<uint64_t>(done);
     if (first >= core_.table.pages()) break;
     if (!can_be_read(core_.table.load(PageIndex{first}))) {
-      ++done;  // the next one may be
+      ++done;  // the next one may be readable
       --i;
       continue;
     }
@@ -55,7 +55,7 @@ uint32_t Prefetcher::claim(Run& run, PageIndex first, uint32_t limit) {
     if (page.value >= core_.table.pages()) break;
     const PageWord word = core_.table.load(page);
     if (!can_be_read(word)) break;
-    // One READ: of one slab of one layer.
+    // One READ covers one slab of one layer.
     if (run.pages > 0 && word.layer() != run.words[0].layer()) break;
     const LeaseMap& leases = core_.leases_of(word);
     if (leases.slab_of(page) != leases.slab_of(first)) break;
@@ -142,7 +142,7 @@ void Prefetcher::install(size_t index) {
       case uffd::Outcome::kDone:
         finish(run, i, PageState::kClean);
         break;
-      // Placed by the first try, or by the target itself: taken as changed, which is always safe.
+      // Placed by the first attempt or by the target itself: Dirty, which is always safe.
       case uffd::Outcome::kAlreadyPresent:
         finish(run, i, PageState::kDirty);
         break;

@@ -9,7 +9,7 @@ namespace {
 
 constexpr size_t kBatchPages = 256;
 
-// The next pages that are away, from `at` on, which moves behind the last one looked at.
+// The next remote pages from `at` on; advances `at` past the last page examined.
 std::vector<PageIndex> next_batch(const PageTable& table, uint64_t& at) {
   std::vector<PageIndex> batch;
   for (const uint64_t end = table.used_pages(); at < end && batch.size() < kBatchPages; ++at)
@@ -25,10 +25,10 @@ bool pull_in(Core& core) {
   while (!core.stopping.load(std::memory_order_acquire)) {
     const std::vector<PageIndex> batch = next_batch(core.table, at);
     if (batch.empty()) break;
-    // Reading an absent page is a fault of the target, which a worker answers with a READ.
+    // A read of a remote page is a fault of the target, which a worker answers with a READ.
     if (!core.space.read(batch, std::span(bytes).first(batch.size() * kPageBytes))) return false;
   }
-  // A page that is present may not be called so yet by the worker that has installed it.
+  // The worker that installed a page may not have set its state yet.
   const Instant start = SteadyClock::read();
   while (core.table.away_pages() > 0) {
     if (core.stopping.load(std::memory_order_acquire) ||

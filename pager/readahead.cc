@@ -32,14 +32,14 @@ void Readahead::run() {
     changed_.wait(lock,
                   [this] { return stop_.load(std::memory_order_acquire) || !wanted_.empty(); });
     if (stop_.load(std::memory_order_acquire)) return;
-    // One by one, so that forget() reaches all but the one that is on its way.
+    // One by one, so that forget() reaches all but the page in flight.
     const auto run = wanted_.take(1);
     lock.unlock();
     if (run) bring_in(run->first);
   }
 }
 
-// A page that is on its way out when it is asked for would be missed.
+// Waits for the end of an eviction: the page may be remote then.
 PageState Readahead::settled_state(PageIndex page) const {
   PageState state = core_.table.load(page).state();
   while ((state == PageState::kEvicting || state == PageState::kDropping) &&
@@ -51,10 +51,10 @@ PageState Readahead::settled_state(PageIndex page) const {
 }
 
 void Readahead::bring_in(PageIndex page) {
-  // What is here, or was never written, costs nothing.
+  // Resident pages, and pages that were never written, need no fetch.
   if (settled_state(page) != PageState::kRemote || core_.budget.above_high()) return;
   std::array<std::byte, kPageBytes> unused;
-  (void)core_.space.read({&page, 1}, unused);  // a lost or closed page: not our business
+  (void)core_.space.read({&page, 1}, unused);  // a lost or closed page is no error here
 }
 
 }  // namespace farpage::pager

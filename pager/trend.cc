@@ -54,7 +54,7 @@ std::optional<PrefetchPlan> TrendDetector::observe(uint32_t thread, PageIndex pa
 }
 
 int64_t TrendDetector::follow(Walker& walker, int64_t at) {
-  // Between two faults of a walk lies what was fetched ahead: that is one step of it.
+  // Pages fetched ahead lie between two faults of a stream: together they count as one step.
   const bool used_up = at == walker.marker || at == walker.next_marker;
   const int64_t delta = used_up ? walker.stride : at - static_cast<int64_t>(walker.last.value);
   walker.last = PageIndex{static_cast<uint64_t>(at)};
@@ -74,12 +74,12 @@ PrefetchPlan TrendDetector::next_window(Walker& walker, int64_t at, uint32_t fir
   const auto plan_from = [&](int64_t page, uint32_t pages) {
     return PrefetchPlan{PageIndex{static_cast<uint64_t>(page + stride)}, stride, pages};
   };
-  if (walker.next_marker == at) {  // the page at the marker before it was here
+  if (walker.next_marker == at) {  // the page at the previous marker was resident
     walker.marker = at;
     walker.next_marker = kNone;
   }
   if (walker.marker != at) {
-    // A walk begins, or less was fetched than was asked for.
+    // A stream begins, or fewer pages were fetched than requested.
     const bool begins = walker.marker == kNone;
     walker.depth = begins ? first_depth : std::clamp(walker.depth / 2, first_depth, max_depth);
     walker.marker = behind(at, walker.depth);
@@ -87,7 +87,7 @@ PrefetchPlan TrendDetector::next_window(Walker& walker, int64_t at, uint32_t fir
     return plan_from(at, walker.depth);
   }
   walker.depth = std::min(walker.depth * 2, max_depth);
-  if (walker.next_marker == kNone) {  // two windows: the one that is needed now and the next one
+  if (walker.next_marker == kNone) {  // two windows: the current one and the next one
     walker.marker = behind(at, walker.depth);
     walker.next_marker = behind(walker.marker, walker.depth);
     PrefetchPlan plan = plan_from(at, 2 * walker.depth + 1);

@@ -34,19 +34,19 @@ bool WatchRota::watch(uint32_t worker, int events) {
   (void)::poll(polls.data(), polls.size(), -1);
   me.duty.store(Duty::kWork, std::memory_order_relaxed);
   if (polls[1].revents == 0) {
-    // The target is going away; whoever watches it stops us.
+    // The target is exiting; the thread that watches it stops us.
     if ((polls[0].revents & (POLLERR | POLLHUP | POLLNVAL)) != 0) (void)::poll(&polls[1], 1, 10);
     return (polls[0].revents & POLLIN) != 0;
   }
   (void)bell.wait(Milliseconds(0));
-  if (stopped_.load(std::memory_order_acquire)) return false;  // its ring may have been that one
+  if (stopped_.load(std::memory_order_acquire)) return false;  // stop() may have rung
   if ((polls[0].revents & POLLIN) != 0) return true;
   rest(me, bell);
   return false;
 }
 
-// Who recalls stores `sole_wins_` and looks at the duties then; this the other way round, so one of
-// the two sees the other. A ring while they are not 0 is no recall but a dismissal that came late.
+// The recaller stores `sole_wins_`, then reads the duties; this does the reverse, so one of the two
+// sees the other. A ring while `sole_wins_` is not 0 is a late dismissal, not a recall.
 void WatchRota::rest(Worker& me, const Doorbell& bell) {
   me.duty.store(Duty::kRest, std::memory_order_seq_cst);
   const uint32_t wins = sole_wins_.load(std::memory_order_seq_cst);
@@ -73,7 +73,7 @@ void WatchRota::won(uint32_t worker, Win win) {
   me.wins = 0;
   me.thread = win.thread;
   if (++me.doubts < kDoubtsToRecall && alone) return;
-  // Who rests has seen wins; whoever set them to 0 has called it back.
+  // A resting worker has seen wins; the thread that set them to 0 has recalled it.
   if (sole_wins_.load(std::memory_order_relaxed) == 0) return;
   sole_wins_.store(0, std::memory_order_seq_cst);
   ring_all_on(Duty::kRest, worker);

@@ -6,14 +6,14 @@
 namespace farpage::pager {
 namespace {
 
-// A walk is known by so many pages: as for those that are read ahead (trend.h).
+// Pages that identify a stream, the same number as for prefetching (trend.h).
 constexpr uint32_t kFewest = 4;
 
 bool is_empty(const PageTable& table, uint64_t page) {
   return table.load(PageIndex{page}).state() == PageState::kEmpty;
 }
 
-// Pages below `page`, next to it, that are Empty, or that are not: at most `limit`.
+// Number of pages directly below `page` that are Empty, or that are not; at most `limit`.
 uint32_t count_below(const PageTable& table, uint64_t page, bool empty, uint32_t limit) {
   uint32_t count = 0;
   while (count < limit && count < page && is_empty(table, page - 1 - count) == empty) ++count;
@@ -36,7 +36,7 @@ struct Claim {
   bool upwards(PageIndex fault) const { return run.first == fault; }
 };
 
-// As far as its pages are still Empty; `word`: of the page with the fault.
+// Claims the run as far as its pages are still Empty. `word`: of the page with the fault.
 void claim_run(Core& core, PageIndex fault, PageWord word, uffd::PageRun run, Claim& claim) {
   claim.run = {run.first, 0};
   while (claim.run.pages < run.pages) {
@@ -48,7 +48,7 @@ void claim_run(Core& core, PageIndex fault, PageWord word, uffd::PageRun run, Cl
   }
 }
 
-// What is placed. Where the run leaves the mapping it is tried up to the middle.
+// Returns what it placed. If the run leaves the mapping, retries with half of it.
 uffd::PageRun place(Core& core, const Claim& claim, PageIndex fault, uffd::ZeroFrames frames) {
   for (uint32_t pages = claim.run.pages; pages > 0; pages /= 2) {
     const PageIndex first = claim.upwards(fault) ? fault : PageIndex{fault.value - (pages - 1)};
@@ -63,7 +63,7 @@ bool contains(uffd::PageRun run, PageIndex page) {
   return page.value - run.first.value < run.pages;
 }
 
-// The placed ones are Dirty now, the others Empty again.
+// The placed pages become Dirty, the others Empty again.
 void settle(Core& core, const Claim& claim, uffd::PageRun placed) {
   for (uint32_t i = 0; i < claim.run.pages; ++i) {
     const PageIndex page = claim.page(i);
