@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Today's figures: measured, kept as JSON, and shown on one page.
 
-  ./dev bench record [NAME...]   measure all, or these, and write bench/results/NAME.json. Some 15 minutes
+  ./dev bench record [NAME...]   measure all, or these, and write bench/results/NAME.json. Some 25 minutes
                                  in all; nothing else should run on the machine meanwhile
   ./dev bench report [--check]   write docs/performance.md from bench/results/; --check: only say whether
                                  the page is what the results give
@@ -14,6 +14,7 @@ import pathlib
 import platform
 import subprocess
 import sys
+import tempfile
 
 import performance_page
 
@@ -34,11 +35,14 @@ BENCHMARKS = {
     "connect-tcp": ["connect", "--transport", "tcp"],
     "control": ["control"],
 }
-# Scripts that write their results to a file.
+# Scripts of `./dev bench` that write their results to a file.
 SCRIPTS = {
     "compare": ["compare", "--shares", "50", "--writes", "50", "--threads", "1", "--rounds", "3", "--json"],
     "programs": ["programs", "--shares", "50", "--rounds", "3", "--json"],
 }
+# The remote fault over verbs, in the lab VM.
+LAB = ["bench/lab_fault.sh", "3"]
+NAMES = [*BENCHMARKS, *SCRIPTS, "lab"]
 
 
 def machine():
@@ -51,34 +55,48 @@ def machine():
             "date": f"{datetime.datetime.now(datetime.timezone.utc):%Y-%m-%dT%H:%MZ}"}
 
 
+def run_benchmark(words):
+    done = subprocess.run([FARPAGE, "bench", *words, "--output", "json"], cwd=ROOT, stdout=subprocess.PIPE, text=True,
+                          check=False)
+    return json.loads(done.stdout) if done.returncode == 0 else None
+
+
+def run_script(words):
+    with tempfile.TemporaryDirectory() as directory:
+        file = pathlib.Path(directory) / "results.json"
+        done = subprocess.run(["./dev", "bench", *words, file], cwd=ROOT, check=False)
+        return json.loads(file.read_text()) if done.returncode == 0 else None
+
+
+def run_lab():
+    with tempfile.TemporaryDirectory() as directory:
+        done = subprocess.run(LAB, cwd=ROOT, stdout=sys.stderr, env={**os.environ, "LAB_BENCH_OUT": directory},
+                              check=False)
+        return json.loads((pathlib.Path(directory) / "lab_fault.json").read_text()) if done.returncode == 0 else None
+
+
 def record(names):
-    unknown = set(names) - BENCHMARKS.keys() - SCRIPTS.keys()
+    unknown = set(names) - set(NAMES)
     if unknown:
-        sys.exit(f"record: no benchmark {', '.join(sorted(unknown))} ({', '.join([*BENCHMARKS, *SCRIPTS])})")
+        sys.exit(f"record: no benchmark {', '.join(sorted(unknown))} ({', '.join(NAMES)})")
     RESULTS.mkdir(exist_ok=True)
     failed = []
-    for name in [*BENCHMARKS, *SCRIPTS]:
+    for name in NAMES:
         if names and name not in names:
             continue
         print(f"record: {name}", file=sys.stderr, flush=True)
-        file = RESULTS / f"{name}.json"
         about = machine()
         if name in BENCHMARKS:
-            words = BENCHMARKS[name]
-            done = subprocess.run([FARPAGE, "bench", *words, "--output", "json"], cwd=ROOT, stdout=subprocess.PIPE,
-                                  text=True, check=False)
-            report = json.loads(done.stdout) if done.returncode == 0 else None
+            command, result = ["./dev", "bench", *BENCHMARKS[name]], run_benchmark(BENCHMARKS[name])
+        elif name in SCRIPTS:
+            command, result = ["./dev", "bench", *SCRIPTS[name][:-1]], run_script(SCRIPTS[name])
         else:
-            words = SCRIPTS[name][:-1]
-            raw = file.with_suffix(".tmp")
-            done = subprocess.run(["./dev", "bench", *SCRIPTS[name], raw.relative_to(ROOT)], cwd=ROOT, check=False)
-            report = json.loads(raw.read_text()) if done.returncode == 0 else None
-            raw.unlink(missing_ok=True)
-        if report is None:
+            command, result = LAB, run_lab()
+        if result is None:
             failed.append(name)
             continue
-        result = {"name": name, "command": " ".join(["./dev", "bench", *words]), "machine": about, "report": report}
-        file.write_text(json.dumps(result, indent=1) + "\n")
+        result = {"name": name, "command": " ".join(command), "machine": about, "report": result}
+        (RESULTS / f"{name}.json").write_text(json.dumps(result, indent=1) + "\n")
     if failed:
         sys.exit(f"record: failed: {', '.join(failed)}")
 

@@ -79,7 +79,7 @@ class Redis:
             done = subprocess.run([BUILD / "redis_zipf", self.socket, str(self.keys), str(self.value_bytes),
                                    str(self.seconds)], capture_output=True, text=True, timeout=PATIENCE)
         finally:
-            server.terminate()
+            os.kill(server.pid, signal.SIGTERM)  # Popen.terminate() would reap a server that has ended
             _, peak = finish(server)
         if done.returncode != 0:
             raise RuntimeError(f"redis_zipf: status {done.returncode}: {done.stdout}{done.stderr}")
@@ -91,7 +91,7 @@ class Redis:
             with socket.socket(socket.AF_UNIX) as connection:
                 if connection.connect_ex(self.socket) == 0:
                     return
-            if server.poll() is not None:
+            if os.waitid(os.P_PID, server.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
                 break
             time.sleep(0.02)
         raise RuntimeError("redis-server does not listen")
