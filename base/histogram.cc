@@ -98,4 +98,23 @@ uint64_t Histogram::percentile_ns(double percent) const {
   return upper_edge_ns(kBuckets - 1);
 }
 
+LatencySummary Histogram::summary() const {
+  return {.count = count(),
+          .mean_ns = mean_ns(),
+          .p50_ns = percentile_ns(50),
+          .p99_ns = percentile_ns(99),
+          .p999_ns = percentile_ns(99.9),
+          .max_ns = max_ns()};
+}
+
+void Histogram::cumulate(std::span<const uint64_t> edges_ns, std::span<uint64_t> counts) const {
+  uint64_t seen = 0;
+  size_t next = 0;
+  for (size_t i = 0; i < edges_ns.size(); ++i) {
+    for (const size_t end = bucket_of(edges_ns[i]) + 1; next < end; ++next)
+      seen += bucket_count(next);
+    counts[i] = seen;
+  }
+}
+
 }  // namespace farpage

@@ -6,8 +6,16 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <span>
 
 namespace farpage {
+
+// What a report shows of a histogram, in 48 bytes.
+struct LatencySummary {
+  uint64_t count = 0;
+  double mean_ns = 0;
+  uint64_t p50_ns = 0, p99_ns = 0, p999_ns = 0, max_ns = 0;
+};
 
 // Threads: record() from one thread at a time; everything else from any thread, and sees a recent
 // state. Give each thread its own and merge.
@@ -34,6 +42,9 @@ class Histogram {
   uint64_t percentile_ns(double percent) const;
   uint64_t min_ns() const { return percentile_ns(0); }
   uint64_t max_ns() const { return percentile_ns(100); }
+  LatencySummary summary() const;
+  // counts[i] = values up to edges_ns[i], within the error of a bucket. Edges ascend.
+  void cumulate(std::span<const uint64_t> edges_ns, std::span<uint64_t> counts) const;
 
   // For export: bucket i holds values in (upper_edge_ns(i - 1), upper_edge_ns(i)].
   uint64_t bucket_count(size_t index) const {

@@ -341,11 +341,17 @@ pager::Pager& TargetService::keep(Session& session, std::unique_ptr<pager::Pager
   return *session.pager;
 }
 
+void TargetService::take_statistics(TargetReport& report, const pager::Pager& pager) {
+  const pager::PagerStats stats = pager.stats();
+  report.counts = stats;
+  report.latencies = stats.latencies();
+}
+
 void TargetService::end(Session& session) {
   std::unique_ptr<pager::Pager> finished;
   {
     const std::lock_guard lock(mutex_);
-    if (session.pager) session.report.stats = session.pager->stats();
+    if (session.pager) take_statistics(session.report, *session.pager);
     finished = std::move(session.pager);
   }
   finished.reset();
@@ -383,7 +389,7 @@ std::vector<TargetReport> TargetService::reports() const {
   for (const Session& session : sessions_) {
     if (!session.had_pager) continue;
     TargetReport report = session.report;
-    if (session.pager) report.stats = session.pager->stats();
+    if (session.pager) take_statistics(report, *session.pager);
     reports.push_back(std::move(report));
   }
   return reports;

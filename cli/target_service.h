@@ -19,7 +19,8 @@ namespace farpage::cli {
 struct TargetReport {
   std::string program;
   int pid = 0;
-  pager::PagerStats stats;
+  pager::PagerCounts counts;
+  pager::PagerLatencies latencies;
 };
 
 // Threads: one that accepts, one for each target. The client and the transports outlive it.
@@ -67,6 +68,8 @@ class TargetService {
   void wait_for_exit(pager::Pager& pager);
   pager::OnChild children_of(Session& session);
   pager::Pager& keep(Session& session, std::unique_ptr<pager::Pager> pager);
+  // With mutex_ held: the report as its pager has it now.
+  static void take_statistics(TargetReport& report, const pager::Pager& pager);
   void end(Session& session);
   // With mutex_ held: joins the threads of sessions that have ended; removes those without a
   // report.

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
 
 namespace farpage::coordinator {
 namespace {
@@ -45,7 +46,36 @@ Result<std::pair<std::string, std::string>> take_label(std::string_view& rest) {
   return label;
 }
 
+// A label le="SECONDS", with a number.
+bool has_edge(const CounterName& name) {
+  for (const auto& [key, text] : name.labels) {
+    if (key != "le") continue;
+    double seconds = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), seconds);
+    return error == std::errc() && end == text.data() + text.size();
+  }
+  return false;
+}
+
 }  // namespace
+
+HistogramPart take_histogram_part(CounterName& name) {
+  constexpr std::string_view kUnit = "_seconds";
+  constexpr std::pair<std::string_view, HistogramPart> kParts[] = {
+      {"_bucket", HistogramPart::kBucket},
+      {"_count", HistogramPart::kCount},
+      {"_sum_ns", HistogramPart::kSum}};
+  const std::string_view family = name.family;
+  for (const auto& [suffix, part] : kParts) {
+    if (!family.ends_with(suffix)) continue;
+    const size_t base = family.size() - suffix.size();
+    if (!family.substr(0, base).ends_with(kUnit)) continue;
+    if (part == HistogramPart::kBucket && !has_edge(name)) continue;
+    name.family.resize(base);
+    return part;
+  }
+  return HistogramPart::kNone;
+}
 
 Result<CounterName> parse_counter_name(std::string_view text) {
   const size_t brace = text.find('{');

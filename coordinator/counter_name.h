@@ -1,6 +1,7 @@
 // The names of counters as heartbeats carry them: farpage_faults_total{kind="remote"}.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -21,6 +22,12 @@ struct CounterName {
 // kInvalid: anything else; the prefix farpage_coordinator_ (the coordinator's own); the labels
 // node, region and name (the coordinator adds them).
 Result<CounterName> parse_counter_name(std::string_view text);
+
+// A histogram is pushed as NAME_seconds_bucket{le="SECONDS"} (cumulative), NAME_seconds_count and
+// NAME_seconds_sum_ns (counters are integers).
+enum class HistogramPart : uint8_t { kNone, kBucket, kCount, kSum };
+// Shortens name.family to NAME_seconds, unless the result is kNone.
+HistogramPart take_histogram_part(CounterName& name);
 
 inline constexpr size_t kMaxCounterLabels = 4;
 

@@ -5,6 +5,8 @@
 #include <prometheus/registry.h>
 #include <prometheus/text_serializer.h>
 
+#include <algorithm>
+#include <cstdlib>
 #include <map>
 
 #include "coordinator/counter_name.h"
@@ -36,11 +38,15 @@ class Families {
 
   void add_pushed(const Counters& counters, const Labels& owner) {
     for (const auto& [text, value] : counters) {
-      const auto name = parse_counter_name(text);
+      auto name = parse_counter_name(text);
       if (!name) continue;  // was refused when it was pushed
+      if (const HistogramPart part = take_histogram_part(*name); part != HistogramPart::kNone) {
+        add_histogram_part(*name, part, value, owner);
+        continue;
+      }
       Labels labels = name->labels;
       labels.insert(labels.end(), owner.begin(), owner.end());
-      add(name->family, "Pushed in heartbeats", labels, static_cast<double>(value));
+      add(name->family, kPushed, labels, static_cast<double>(value));
     }
   }
 
@@ -51,6 +57,46 @@ class Families {
   }
 
  private:
+  static constexpr const char* kPushed = "Pushed in heartbeats";
+
+  void add_histogram_part(const CounterName& name, HistogramPart part, uint64_t value,
+                          const Labels& owner) {
+    MetricFamily& family = families_[name.family];
+    family.name = name.family;
+    family.help = kPushed;
+    family.type = MetricType::Histogram;
+    std::vector<ClientMetric::Label> labels;
+    double edge = 0;
+    for (const auto& [key, text] : name.labels) {
+      if (key == "le") edge = std::strtod(text.c_str(), nullptr);
+      if (key != "le") labels.push_back({key, text});
+    }
+    for (const auto& [key, text] : owner) labels.push_back({key, text});
+    auto metric = std::find_if(family.metric.begin(), family.metric.end(),
+                               [&](const ClientMetric& known) { return known.label == labels; });
+    if (metric == family.metric.end()) {
+      metric = family.metric.emplace(family.metric.end());
+      metric->label = std::move(labels);
+    }
+    ClientMetric::Histogram& histogram = metric->histogram;
+    switch (part) {
+      case HistogramPart::kBucket: {
+        auto at = std::find_if(histogram.bucket.begin(), histogram.bucket.end(),
+                               [&](const auto& bucket) { return bucket.upper_bound > edge; });
+        histogram.bucket.insert(at, {.cumulative_count = value, .upper_bound = edge});
+        break;
+      }
+      case HistogramPart::kCount:
+        histogram.sample_count = value;
+        break;
+      case HistogramPart::kSum:
+        histogram.sample_sum = static_cast<double>(value) / 1e9;
+        break;
+      case HistogramPart::kNone:
+        break;
+    }
+  }
+
   std::map<std::string, MetricFamily> families_;
 };
 

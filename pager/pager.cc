@@ -237,6 +237,7 @@ class PagerThreads final : public Pager, private LayerOwner {
   uffd::AddressSpace& space() override { return *parts_.space; }
   bool target_gone() const override { return core_.target_gone.load(std::memory_order_acquire); }
 
+  uint64_t local_pages() const override { return budget_.limit(); }
   PagerStats stats() const override {
     PagerStats sum;
     for (const auto& worker : workers_) sum.add(worker->stats());
@@ -356,7 +357,7 @@ class PagerThreads final : public Pager, private LayerOwner {
 Status validate_local(uint64_t local_bytes) {
   if (local_bytes >= kMinLocalBytes) return {};
   return fail(ErrorCode::kInvalid,
-              "local: at least " + format_size(kMinLocalBytes) + " of memory must stay here");
+              "local: at least " + format_size(kMinLocalBytes) + " of memory must stay local");
 }
 
 Status validate(const PagerOptions& options) {

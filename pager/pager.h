@@ -78,6 +78,8 @@ class Pager {
 
   virtual uffd::AddressSpace& space() = 0;
   virtual PagerStats stats() const = 0;
+  // The budget, in pages: what stats().budget_pages says, without the sums.
+  virtual uint64_t local_pages() const = 0;
   // Exited, or called exec.
   virtual bool target_gone() const = 0;
   // For tests, when no fault and no eviction is under way: the page table and the budget agree.

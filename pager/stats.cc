@@ -1,6 +1,32 @@
 #include "pager/stats.h"
 
+#include <algorithm>
+
 namespace farpage::pager {
+
+namespace {
+
+// Upper edges of the exported buckets, in nanoseconds, and as the label `le`, in seconds.
+constexpr std::array<uint64_t, 16> kEdgesNs{2'500,      5'000,       10'000,      25'000,
+                                            50'000,     100'000,     250'000,     500'000,
+                                            1'000'000,  2'500'000,   5'000'000,   10'000'000,
+                                            50'000'000, 100'000'000, 500'000'000, 1'000'000'000};
+constexpr std::array<const char*, kEdgesNs.size()> kEdgesSeconds{
+    "0.0000025", "0.000005", "0.00001", "0.000025", "0.00005", "0.0001", "0.00025", "0.0005",
+    "0.001",     "0.0025",   "0.005",   "0.01",     "0.05",    "0.1",    "0.5",     "1"};
+
+// As a Prometheus histogram; its sum travels in nanoseconds, because counters are integers.
+void add_histogram(coordinator::Counters& counters, const std::string& name,
+                   const Histogram& histogram) {
+  std::array<uint64_t, kEdgesNs.size()> counts{};
+  histogram.cumulate(kEdgesNs, counts);
+  for (size_t i = 0; i < counts.size(); ++i)
+    counters[name + "_bucket{le=\"" + kEdgesSeconds[i] + "\"}"] = counts[i];
+  counters[name + "_count"] = std::max(histogram.count(), counts.back());
+  counters[name + "_sum_ns"] = histogram.sum_ns();
+}
+
+}  // namespace
 
 void PagerStats::add(const WorkerStats& worker) {
   faults_remote += worker.faults_remote.get();
@@ -44,6 +70,11 @@ void PagerStats::add(const SharedStats& shared) {
     connected_by_kind[i] += shared.connected_by_kind[i].load(std::memory_order_relaxed);
 }
 
+PagerLatencies PagerStats::latencies() const {
+  return {fault_ns.summary(),   queue_ns.summary(), wire_ns.summary(),
+          install_ns.summary(), zero_ns.summary(),  evict_batch_ns.summary()};
+}
+
 coordinator::Counters PagerStats::counters() const {
   coordinator::Counters result{
       {"farpage_faults_total{kind=\"remote\"}", faults_remote},
@@ -67,9 +98,8 @@ coordinator::Counters PagerStats::counters() const {
       {"farpage_remote_bytes", away_pages * kPageBytes},
       {"farpage_transport_fallbacks_total", transport_fallbacks},
       {"farpage_replicas_lost_total", replicas_lost},
-      {"farpage_fault_seconds_p50_ns", fault_ns.percentile_ns(50)},
-      {"farpage_fault_seconds_p99_ns", fault_ns.percentile_ns(99)},
   };
+  add_histogram(result, "farpage_fault_seconds", fault_ns);
   for (size_t i = 1; i < completions_by_status.size(); ++i) {
     const std::string code(to_string(static_cast<rdma::CompletionStatus>(i)));
     result["farpage_errors_total{code=\"" + code + "\"}"] = completions_by_status[i];
@@ -77,10 +107,10 @@ coordinator::Counters PagerStats::counters() const {
   return result;
 }
 
-std::string names_of_transports(const PagerStats& stats) {
+std::string names_of_transports(const PagerCounts& counts) {
   std::string names;
-  for (size_t i = 0; i < stats.connected_by_kind.size(); ++i) {
-    if (stats.connected_by_kind[i] == 0) continue;
+  for (size_t i = 0; i < counts.connected_by_kind.size(); ++i) {
+    if (counts.connected_by_kind[i] == 0) continue;
     names += names.empty() ? "" : ",";
     names += rdma::to_string(static_cast<rdma::TransportKind>(i));
   }

@@ -67,8 +67,13 @@ struct SharedStats {  // written rarely, by several threads
   std::array<std::atomic<uint64_t>, kTransportKinds> connected_by_kind{};
 };
 
-// A sum at one moment.
-struct PagerStats {
+// What a pager keeps of the times of its faults after it has ended.
+struct PagerLatencies {
+  LatencySummary fault, queue, wire, install, zero, evict_batch;
+};
+
+// Sums at one moment.
+struct PagerCounts {
   uint64_t faults_remote = 0, faults_zero = 0, faults_write = 0, faults_coalesced = 0;
   uint64_t faults_rescued = 0, faults_failed = 0, faults_waited_room = 0;
   uint64_t reads = 0, read_bytes = 0, retries = 0;
@@ -79,9 +84,15 @@ struct PagerStats {
   uint64_t transport_fallbacks = 0, channels_broken = 0, replicas_lost = 0;
   std::array<uint64_t, kTransportKinds> connected_by_kind{};
   uint64_t resident_pages = 0, away_pages = 0, budget_pages = 0, leased_slabs = 0;
-  Histogram fault_ns, queue_ns, wire_ns, install_ns, zero_ns, evict_batch_ns;
 
   uint64_t evictions() const { return evicted_written + evicted_clean + evicted_zero; }
+};
+
+// The same with all times: more than 200 KiB, so it is kept only while something is measured.
+struct PagerStats : PagerCounts {
+  Histogram fault_ns, queue_ns, wire_ns, install_ns, zero_ns, evict_batch_ns;
+
+  PagerLatencies latencies() const;
   void add(const WorkerStats& worker);
   void add(const EvictorStats& evictor);
   void add(const SharedStats& shared);
@@ -90,6 +101,6 @@ struct PagerStats {
 };
 
 // Those that the pager is connected by: "shm,tcp"; empty: none.
-std::string names_of_transports(const PagerStats& stats);
+std::string names_of_transports(const PagerCounts& counts);
 
 }  // namespace farpage::pager

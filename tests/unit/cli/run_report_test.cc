@@ -1,6 +1,9 @@
 #include "cli/run_report.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
 
 namespace farpage::cli {
 namespace {
@@ -41,15 +44,34 @@ TEST(LocalMemoryWarning, IsOneLineWithTheNumbersAndTheReasons) {
     EXPECT_NE(text.find(word), std::string::npos) << word << " in " << text;
 }
 
+// Ended processes stay in the report until `run` ends: 10,000 of them must be cheap.
+static_assert(sizeof(TargetReport) < 1024);
+
+TEST(RunReport, ShowsTheTimesOfAnEndedProcess) {
+  pager::PagerStats stats;
+  stats.faults_remote = 3;
+  stats.evicted_clean = 1;
+  for (const uint64_t ns : {10'000, 20'000, 30'000}) stats.fault_ns.record(ns);
+  const TargetReport report{
+      .program = "sort", .pid = 7, .counts = stats, .latencies = stats.latencies()};
+  EXPECT_THAT(format_report({report}),
+              testing::ContainsRegex("remote fault +20\\.[01] +30\\.[012]"));
+  const auto json = nlohmann::json::parse(json_report({report}, 0));
+  const auto& times = json["targets"][0]["latency"]["remote_fault"];
+  EXPECT_EQ(times["count"], 3);
+  EXPECT_NEAR(times["mean_us"].get<double>(), 20.0, 0.001);
+  EXPECT_NEAR(times["p50_us"].get<double>(), 20.0, 0.2);
+}
+
 TEST(MemoryUse, CountsPagesThatCameIntoBeingInAllProcesses) {
   TargetReport shell;
-  shell.stats.faults_zero = 10;
-  shell.stats.budget_pages = 100;
+  shell.counts.faults_zero = 10;
+  shell.counts.budget_pages = 100;
   TargetReport program;
-  program.stats.faults_zero = 1000;
-  program.stats.zeros_ahead = 500;
-  program.stats.evicted_written = 7000;
-  program.stats.budget_pages = 200;
+  program.counts.faults_zero = 1000;
+  program.counts.zeros_ahead = 500;
+  program.counts.evicted_written = 7000;
+  program.counts.budget_pages = 200;
   const MemoryUse use = memory_use({shell, program}, 150 * kPageBytes, kGiB);
   EXPECT_EQ(use.far_bytes, 1510 * kPageBytes);
   EXPECT_EQ(use.local_bytes, 200 * kPageBytes);

@@ -15,6 +15,22 @@ TEST(CounterName, TakesNameAndLabelsApart) {
   EXPECT_EQ(name->labels[1], (std::pair<std::string, std::string>("le", "+0.5")));
 }
 
+TEST(CounterName, TellsThePartsOfAHistogramFromOtherCounters) {
+  const auto part_of = [](const char* text) {
+    CounterName name = *parse_counter_name(text);
+    const HistogramPart part = take_histogram_part(name);
+    return std::pair(part, name.family);
+  };
+  const std::string family = "farpage_fault_seconds";
+  EXPECT_EQ(part_of(R"(fault_seconds_bucket{le="0.001"})"),
+            std::pair(HistogramPart::kBucket, family));
+  EXPECT_EQ(part_of("fault_seconds_count"), std::pair(HistogramPart::kCount, family));
+  EXPECT_EQ(part_of("fault_seconds_sum_ns"), std::pair(HistogramPart::kSum, family));
+  for (const char* other : {"fault_seconds_bucket", R"(fault_seconds_bucket{le="x"})",
+                            R"(fault_bucket{le="1"})", "pages_count", "fault_seconds"})
+    EXPECT_EQ(part_of(other).first, HistogramPart::kNone) << other;
+}
+
 TEST(CounterName, RefusesWhatWouldBreakTheTextFormatOrTheCoordinatorsOwnSeries) {
   for (const char* text : {"",
                            "Faults",

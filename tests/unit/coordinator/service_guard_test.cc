@@ -1,4 +1,6 @@
 // What the service refuses: framing, tokens, paths, methods, and malformed bodies.
+#include <gmock/gmock.h>
+
 #include <nlohmann/json.hpp>
 #include <random>
 
@@ -118,6 +120,40 @@ TEST_F(ServiceTest, RequestsWithoutTheRightTokenAre401) {
     EXPECT_EQ(raw_request(port(), "GET", path).status, 401) << path;
   for (const char* path : {"/healthz", "/readyz", "/version"})
     EXPECT_EQ(raw_request(port(), "GET", path).status, 200) << path;
+}
+
+TEST_F(ServiceTest, APushedHistogramComesOutAsAPrometheusHistogramInSeconds) {
+  ASSERT_TRUE(client_->join(test_node("n1", 4)).has_value());
+  const auto region = client_->create_region(test_region(1));
+  ASSERT_TRUE(region.has_value());
+  RegionHeartbeat heartbeat;
+  heartbeat.counters = {{"farpage_fault_seconds_bucket{le=\"0.01\"}", 5},
+                        {"farpage_fault_seconds_bucket{le=\"0.000005\"}", 1},
+                        {"farpage_fault_seconds_bucket{le=\"0.001\"}", 4},
+                        {"farpage_fault_seconds_count", 6},
+                        {"farpage_fault_seconds_sum_ns", 1'500'000'000}};
+  ASSERT_TRUE(client_->heartbeat_region(region->id, heartbeat).has_value());
+  const std::string owner = "region=\"" + region->id.value + "\",name=\"test\"";
+  const std::string expected =
+      "# TYPE farpage_fault_seconds histogram\n"
+      "farpage_fault_seconds_count{" +
+      owner +
+      "} 6\n"
+      "farpage_fault_seconds_sum{" +
+      owner +
+      "} 1.5\n"
+      "farpage_fault_seconds_bucket{" +
+      owner +
+      ",le=\"5e-06\"} 1\n"
+      "farpage_fault_seconds_bucket{" +
+      owner +
+      ",le=\"0.001\"} 4\n"
+      "farpage_fault_seconds_bucket{" +
+      owner +
+      ",le=\"0.01\"} 5\n"
+      "farpage_fault_seconds_bucket{" +
+      owner + ",le=\"+Inf\"} 6\n";
+  EXPECT_THAT(*client_->get("/metrics"), testing::HasSubstr(expected));
 }
 
 TEST_F(ServiceTest, Defect11MetricsChangeAndMatchWhatWasPushed) {

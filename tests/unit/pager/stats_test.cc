@@ -31,5 +31,24 @@ TEST(PagerStats, SumsItsThreadsAndExportsTheSameNumbers) {
             2U);
 }
 
+TEST(PagerStats, ExportsItsFaultTimesAsAHistogram) {
+  WorkerStats worker;
+  for (const uint64_t ns : {1'000U, 7'000U, 30'000U, 30'000U, 2'000'000'000U})
+    worker.fault_ns.record(ns);
+  PagerStats sum;
+  sum.add(worker);
+  coordinator::Counters counters = sum.counters();
+  const auto bucket = [&](const std::string& edge) {
+    return counters.at("farpage_fault_seconds_bucket{le=\"" + edge + "\"}");
+  };
+  EXPECT_EQ(bucket("0.0000025"), 1U);
+  EXPECT_EQ(bucket("0.000005"), 1U);
+  EXPECT_EQ(bucket("0.00001"), 2U);
+  EXPECT_EQ(bucket("0.00005"), 4U);
+  EXPECT_EQ(bucket("1"), 4U);
+  EXPECT_EQ(counters.at("farpage_fault_seconds_count"), 5U);
+  EXPECT_EQ(counters.at("farpage_fault_seconds_sum_ns"), 2'000'068'000U);
+}
+
 }  // namespace
 }  // namespace farpage::pager
