@@ -15,4 +15,8 @@ std::string host_name();
 uint64_t random_u64();
 uint32_t random_u32();
 
+// Raises the soft limit of open files to the hard one. Programs started later inherit it, and some
+// (select(2)) do not work with a large one.
+void raise_descriptor_limit();
+
 }  // namespace farpage

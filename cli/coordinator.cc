@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/clock.h"
+#include "base/host.h"
 #include "base/log.h"
 #include "cli/coordinator_settings.h"
 #include "cli/secrets.h"
@@ -32,6 +33,7 @@ Result<int> serve(const CoordinatorSettings& settings) {
   FARPAGE_TRY(options, service_options(settings, token));
   FARPAGE_TRY(store, open_store(settings.store));
   FARPAGE_TRY(signals, ShutdownSignals::create());
+  raise_descriptor_limit();
   auto agents = coordinator::make_http_agent_client({token});
   const SteadyClock clock;
   FARPAGE_TRY(service, coordinator::Service::create(std::move(options), std::move(store),

@@ -18,7 +18,7 @@ void add_options(Subcommand& subcommand, CoordinatorSettings& settings) {
             Subcommand::Scope::kShared)
       .flag("--insecure", settings.insecure, "Listen beyond loopback without a token")
       .duration("--node-ttl", settings.node_time_to_live,
-                "Silence after which a node counts as lost; its leases go on")
+                "Silence after which a node counts as lost; its leases stay valid")
       .duration("--region-ttl", settings.region_time_to_live,
                 "Silence of a pager after which the slabs of its region are taken back")
       .number("--request-threads", settings.request_threads, 1, 1024, "Threads for requests")

@@ -70,7 +70,7 @@ Status check_sanitizer(const std::string& path) {
   const std::string sanitizer(sanitizer_of(path));
   if (sanitizer.empty()) return {};
   return refused(path, "it is built with " + sanitizer +
-                           ", whose runtime has a malloc of its own and must be the first library; "
+                           ", whose runtime brings its own malloc and must be the first library; "
                            "use a build without it");
 }
 

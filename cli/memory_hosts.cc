@@ -21,6 +21,7 @@ MadeHost make_tcp(const NodeSettings& settings, const Fences& fences) {
   options.listen_host = listen.host;
   options.port = listen.port;
   options.advertise_host = published;
+  options.max_connections = static_cast<uint32_t>(settings.max_connections);
   options.fences = fences;
   return rdma::make_tcp_memory_host(std::move(options));
 }
@@ -29,6 +30,7 @@ MadeHost make_shm(const NodeSettings& settings, const Fences& fences) {
   rdma::ShmHostOptions options;
   options.socket_path =
       settings.shm_socket.empty() ? default_shm_socket(settings.name) : settings.shm_socket;
+  options.max_peers = static_cast<uint32_t>(settings.max_connections);
   options.fences = fences;
   return rdma::make_shm_memory_host(std::move(options));
 }
@@ -40,6 +42,7 @@ MadeHost make_verbs(const NodeSettings& settings, const Fences& fences) {
   options.gid_index = static_cast<int>(settings.gid_index);
   options.mtu_bytes = static_cast<uint32_t>(settings.mtu_bytes);
   options.max_rd_atomic = static_cast<uint32_t>(settings.max_rd_atomic);
+  options.max_peers = static_cast<uint32_t>(settings.max_connections);
   options.fences = fences;
   return rdma::make_verbs_memory_host(options);
 }

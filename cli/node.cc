@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "base/host.h"
 #include "base/log.h"
 #include "base/size.h"
 #include "cli/memory_hosts.h"
@@ -81,6 +82,7 @@ bool offers_verbs(const std::vector<std::unique_ptr<rdma::MemoryHost>>& hosts) {
 
 Result<int> serve(NodeSettings settings) {
   FARPAGE_TRY_VOID(check(settings));
+  raise_descriptor_limit();
   FARPAGE_TRY(claimed, claim_node_name(settings.name, node_directory()));
   settings.name = claimed.name;
   FARPAGE_TRY(listen, parse_host_port(settings.listen_agent, "--listen-agent"));

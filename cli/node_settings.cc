@@ -50,6 +50,8 @@ void add_options(Subcommand& subcommand, NodeSettings& settings) {
       .number("--mtu", settings.mtu_bytes, 0, 4096, "Upper limit of the path MTU; 0: the port's")
       .number("--max-rd-atomic", settings.max_rd_atomic, 0, 255,
               "READs in flight for one borrower; 0: the device's limit")
+      .number("--max-connections", settings.max_connections, 1, 65536,
+              "Connections of borrowers on each transport; further ones are refused")
       .flag("--hugepages", settings.hugepages, "Lend 2 MiB pages of the host's pool")
       .flag("--lazy", settings.lazy,
             "Allocate each page when it is first written, not all pages at the start")

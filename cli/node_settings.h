@@ -28,6 +28,7 @@ struct NodeSettings {
   int64_t gid_index = -1;
   int64_t mtu_bytes = 0;
   int64_t max_rd_atomic = 0;
+  int64_t max_connections = 1024;
   bool hugepages = false;
   bool lazy = false;
   int64_t numa_node = -1;

@@ -47,7 +47,7 @@ class EnvironmentFirst final : public CLI::ConfigTOML {
 };
 
 void add_root_options(CLI::App& root, ProgramSettings& settings) {
-  root.description("Memory of other machines for unmodified programs.");
+  root.description("Lets unmodified programs use the memory of other machines.");
   root.footer(
       "Each option is also an environment variable and a key of the configuration file; the "
       "command\n"

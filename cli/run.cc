@@ -1,7 +1,6 @@
 // farpage run: a program with more memory than this host gives it. The composition root of a pager.
 #include <fmt/format.h>
 #include <poll.h>
-#include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <unistd.h>
 
@@ -13,6 +12,7 @@
 #include <fstream>
 #include <optional>
 
+#include "base/host.h"
 #include "cli/allocator.h"
 #include "cli/child.h"
 #include "cli/elf_check.h"
@@ -88,7 +88,7 @@ Result<Target> find_target(const std::string& command) {
       return fail(
           ErrorCode::kUnsupported,
           fmt::format("{} cannot be given far memory: LD_PRELOAD names {}, the runtime of {}, "
-                      "which has a malloc of its own; unset it",
+                      "which brings its own malloc; unset it",
                       file, library, sanitizer_of_library(library)));
   return Target{std::move(file), std::move(program)};
 }
@@ -148,14 +148,6 @@ class SignalRelay {
   Fd fd_;
 };
 
-// Each target costs descriptors. Not before the program has started, which inherits the limit.
-void raise_descriptor_limit() {
-  rlimit limit{};
-  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
-  limit.rlim_cur = limit.rlim_max;
-  (void)::setrlimit(RLIMIT_NOFILE, &limit);
-}
-
 Status write_stats_file(const std::string& path, const std::string& json) {
   std::ofstream file(path);
   file << json;
@@ -200,7 +192,7 @@ Result<int> run(const RunSettings& settings) {
   Result<Child> child = Child::start(target_options(settings, fork, *target, shim, server.path()));
   if (!child && is_about_the_program(child.error())) return refuse(child.error());
   if (!child) return tl::unexpected(child.error());
-  raise_descriptor_limit();
+  raise_descriptor_limit();  // each target costs descriptors
   const int status = signals.relay_until_end(*child);
   service.wait_for_targets();
   const std::vector<TargetReport> reports = service.reports();
@@ -226,7 +218,7 @@ void add_run(CLI::App& root, Invocation& invocation) {
        "found; 126 when it is found but cannot be executed, cannot have far memory (static, "
        "setuid,",
        "32-bit, built with a sanitizer), or got no pager (no coordinator, no node); 1 when farpage",
-       "fails, and 2 when it is used wrongly."});
+       "fails, and 2 on wrong usage."});
   add_options(subcommand, *settings);
   subcommand.on_run(invocation, [settings] { return run(*settings); });
 }

@@ -104,7 +104,7 @@ std::vector<std::string> socket_paths(pid_t pid, uid_t user) {
 
 // kNotFound: this process is no `farpage run`.
 Result<Fd> connect_to_this(pid_t pid, uid_t user) {
-  Result<Fd> none = fail(ErrorCode::kNotFound, fmt::format("process {} is no farpage run", pid));
+  Result<Fd> none = fail(ErrorCode::kNotFound, fmt::format("process {} is not a farpage run", pid));
   for (const std::string& path : socket_paths(pid, user)) {
     Result<Fd> socket = uffd::connect_to_pager(path, pid);
     if (socket) return socket;

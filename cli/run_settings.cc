@@ -13,7 +13,7 @@ void add_options(Subcommand& subcommand, PagerSettings& settings, ShortFlags sho
     const bool both = short_flags == ShortFlags::kPerftest;
     return both ? fmt::format("{},{}", short_form, long_form) : std::string(long_form);
   };
-  subcommand.size("--local", settings.local_bytes, "Far memory that may be resident here at once")
+  subcommand.size("--local", settings.local_bytes, "Far memory resident on this host, per process")
       .number("--replicas", settings.replicas, 1, coordinator::kMaxReplicas,
               "Copies of each page, on as many nodes")
       .size("--slab", settings.slab_bytes, "Unit of borrowing; must be that of the nodes")
@@ -23,16 +23,17 @@ void add_options(Subcommand& subcommand, PagerSettings& settings, ShortFlags sho
               "Fault threads; 0: one for each CPU")
       .flag("--no-pin", settings.no_pin, "Do not pin the fault threads to CPUs")
       .number("--prefetch", settings.prefetch_depth, 0, pager::kMaxPrefetchDepth,
-              "Pages of a window that is brought in ahead of a walk, by READs or as zeros; 0: off")
+              "Pages of a prefetch window; 0: off")
       .number("--high-water", settings.high_water_percent, 1, 100,
               "Eviction starts above this share of --local, in percent")
-      .number("--low-water", settings.low_water_percent, 1, 100, "and goes on down to this one")
+      .number("--low-water", settings.low_water_percent, 1, 100,
+              "Eviction stops at this share, in percent")
       .text("--transport", settings.transports,
-            "auto, or a list such as tcp,shm: what is tried, in this order")
+            "auto, or a list such as tcp,shm, tried in this order")
       .choice("--poll-mode", settings.poll_mode, {"adaptive", "busy", "event"},
-              "How the wire, and the next fault, are waited for")
+              "How to wait for completions and for the next fault")
       .duration("--operation-timeout", settings.operation_timeout,
-                "A READ or WRITE that takes longer is tried elsewhere")
+                "A READ or WRITE that takes longer is retried on another replica")
       .text(named("-d", "--device"), settings.device,
             "RDMA device (default: the first with an active port)")
       .number(named("-i", "--device-port"), settings.device_port, 0, 255,
@@ -44,8 +45,8 @@ void add_options(Subcommand& subcommand, PagerSettings& settings, ShortFlags sho
               "Upper limit of READs in flight on a queue pair; 0: the device's")
       .number("--max-send-wr", settings.max_send_wr, 1, 4096, "Operations in flight on a channel")
       .number("--cq-depth", settings.cq_depth, 0, 65536, "Completion queue; 0: --max-send-wr")
-      .number("--timeout", settings.timeout_exponent, 1, 31, "Each try waits 4.096 us * 2^N")
-      .number("--retry-cnt", settings.retry_count, 0, 6, "Tries after the first");
+      .number("--timeout", settings.timeout_exponent, 1, 31, "Each attempt waits 4.096 us * 2^N")
+      .number("--retry-cnt", settings.retry_count, 0, 6, "Attempts after the first");
 }
 
 Result<pager::PagerOptions> pager_options(const PagerSettings& settings) {
@@ -101,12 +102,11 @@ void add_options(Subcommand& subcommand, RunSettings& settings) {
             Subcommand::Scope::kShared)
       .size("--lend", settings.lend_bytes,
             "What the embedded node lends; 0: half of the free memory")
-      .size("--window", settings.window_bytes, "Address space set aside for far memory")
+      .size("--window", settings.window_bytes, "Address space reserved for far memory")
       .size("--mmap-min", settings.mmap_min_bytes, "Smaller anonymous mappings stay local")
-      .choice(
-          "--fork", settings.fork, {"auto", "share", "pull-in", "refuse"},
-          "When memory of a program that forks is away: share it with the child, bring all of it "
-          "back first, or let fork() fail; auto: share, or refuse without the privilege")
+      .choice("--fork", settings.fork, {"auto", "share", "pull-in", "refuse"},
+              "When a program forks while pages of it are remote: share them with the child, fetch "
+              "all of them first, or let fork() fail; auto: share, or refuse without the privilege")
       .flag("--stats", settings.stats, "Print what the pager did, at the end, on standard error")
       .text("--stats-file", settings.stats_file, "Write the same as JSON to this file")
       .command_line(settings.command, "The program and its arguments");
@@ -121,9 +121,8 @@ Result<pager::ForkMode> fork_mode(const RunSettings& settings, bool may_share) {
                 "--fork=share: this user gets no fork events of userfaultfd; run as root or with "
                 "CAP_SYS_PTRACE, or choose --fork=pull-in or --fork=refuse");
   log::warn(
-      "run: no_fork_events: without CAP_SYS_PTRACE a fork fails while memory of the program is "
-      "away; "
-      "--fork=pull-in brings all of it back first");
+      "run: no_fork_events: without CAP_SYS_PTRACE a fork fails while pages of the program are "
+      "remote; --fork=pull-in fetches all of them first");
   return pager::ForkMode::kRefuse;
 }
 

@@ -20,7 +20,7 @@ void read_queue_pair_endpoint(JsonReader& reader, QueuePairEndpoint& endpoint) {
   if (reader.ok() && endpoint.gid.empty() && endpoint.is_global)
     reader.refuse("gid", "is missing: a global route needs the port's GID");
   if (reader.ok() && !endpoint.gid.empty() && !rdma::is_gid(endpoint.gid))
-    reader.refuse("gid", "is no GID: write it like an IPv6 address, as in ::ffff:10.0.0.1");
+    reader.refuse("gid", "is not a GID: write it like an IPv6 address, as in ::ffff:10.0.0.1");
   endpoint.mtu_bytes = static_cast<uint32_t>(reader.number("mtu_bytes", 256, 4096));
   if (reader.ok() && (endpoint.mtu_bytes & (endpoint.mtu_bytes - 1)) != 0)
     reader.refuse("mtu_bytes", "must be 256, 512, 1024, 2048 or 4096");

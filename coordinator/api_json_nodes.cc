@@ -24,7 +24,7 @@ void read_verbs(JsonReader& reader, TransportAddress& address) {
   address.lid = static_cast<uint16_t>(reader.number("lid", 0, 65535));
   address.gid = reader.text("gid", kMaxNameBytes);
   if (reader.ok() && !rdma::is_gid(address.gid))
-    reader.refuse("gid", "is no GID: write it like an IPv6 address, as in ::ffff:10.0.0.1");
+    reader.refuse("gid", "is not a GID: write it like an IPv6 address, as in ::ffff:10.0.0.1");
   address.gid_index = static_cast<uint8_t>(reader.number("gid_index", 0, 255));
   address.mtu_bytes = static_cast<uint32_t>(reader.number("mtu_bytes", 256, 4096));
   if (reader.ok() && (address.mtu_bytes & (address.mtu_bytes - 1)) != 0)

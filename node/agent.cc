@@ -24,7 +24,7 @@ Result<uint32_t> node_slab_of(const HttpRequest& request) {
   uint32_t slab = 0;
   const auto [rest, problem] = std::from_chars(text.data(), text.data() + text.size(), slab);
   if (problem != std::errc() || rest != text.data() + text.size())
-    return fail(ErrorCode::kNotFound, fmt::format("node_slab {} is not a number of a slab", text));
+    return fail(ErrorCode::kNotFound, fmt::format("node_slab {} is not a slab number", text));
   return slab;
 }
 

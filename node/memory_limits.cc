@@ -64,7 +64,7 @@ Status check_available(uint64_t lend_bytes, bool hugepages) {
     if (pages * kHugePageBytes >= lend_bytes) return {};
     return fail(ErrorCode::kExhausted,
                 fmt::format("lending {} of huge pages needs {} free ones and there are {}: sysctl "
-                            "vm.nr_hugepages={}, or leave out --hugepages",
+                            "vm.nr_hugepages={}, or omit --hugepages",
                             format_size(lend_bytes), lend_bytes / kHugePageBytes, pages,
                             lend_bytes / kHugePageBytes));
   }

@@ -139,7 +139,7 @@ void Node::note_contact(const Status& contact) {
     was_away = std::exchange(told_away_, !answered);
   }
   if (!answered && !was_away)
-    log::warn("node coordinator_away reason=\"{}\" note=\"leases go on; trying again\"",
+    log::warn("node coordinator_away reason=\"{}\" note=\"leases stay valid; retrying\"",
               contact.error().message());
   if (answered && was_away) log::info("node coordinator_back");
 }
@@ -218,7 +218,7 @@ bool Node::leave(Milliseconds limit) {
   set_membership(Membership::kLeaving);
   if (is_member) {
     const Status told = client_->drain_node(options_.id);
-    if (!told) log::warn("node drain_not_told reason=\"{}\"", told.error().message());
+    if (!told) log::warn("node drain_failed reason=\"{}\"", told.error().message());
   }
   const uint32_t lent = pool_->counts().leased;
   if (lent > 0) log::info("node leaving leased_slabs={} limit_ms={}", lent, limit.count());
@@ -231,7 +231,7 @@ bool Node::leave(Milliseconds limit) {
   thread_.join();
   if (ever_joined_) {
     const Status removed = client_->remove_node(options_.id, !drained);
-    if (!removed) log::warn("node removal_not_told reason=\"{}\"", removed.error().message());
+    if (!removed) log::warn("node removal_failed reason=\"{}\"", removed.error().message());
   }
   set_membership(Membership::kLeft);
   log::info("node left drained={} slabs_still_leased={}", drained, pool_->counts().leased);

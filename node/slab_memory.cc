@@ -60,7 +60,7 @@ tl::unexpected<Error> without_hugepages(const SlabMemoryOptions& options, Error 
     return tl::unexpected<Error>(std::move(error));
   return fail(ErrorCode::kExhausted,
               fmt::format("no huge pages left for a slab of {} MiB; reserve more with sysctl "
-                          "vm.nr_hugepages, or leave out --hugepages",
+                          "vm.nr_hugepages, or omit --hugepages",
                           options.slab_bytes >> 20));
 }
 

@@ -117,8 +117,9 @@ Result<SlabPool::Lent> SlabPool::lend(uint32_t slab, Nanoseconds wait) {
   }
   switch (wanted.state) {
     case SlabState::kScrubbing:
-      return fail(ErrorCode::kUnavailable,
-                  fmt::format("node_slab {} is still being scrubbed; try again or another", slab));
+      return fail(
+          ErrorCode::kUnavailable,
+          fmt::format("node_slab {} is still being scrubbed; retry, or take another slab", slab));
     case SlabState::kLeased:
       return fail(ErrorCode::kConflict, fmt::format("node_slab {} is leased", slab));
     case SlabState::kFree:

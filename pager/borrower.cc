@@ -52,8 +52,7 @@ Borrower::~Borrower() {
   if (region_.id.value.empty()) return;
   if (const Status deleted = give_region_back(); !deleted)
     log::warn(
-        "pager: region_not_deleted region={} reason=\"{}\" (the coordinator takes it back "
-        "after its time to live)",
+        "pager: region_not_deleted region={} reason=\"{}\" (the coordinator deletes it later)",
         region_.id.value, deleted.error().message());
 }
 
@@ -239,7 +238,7 @@ void Borrower::heartbeat(bool late) {
     return;
   }
   if (!coordinator_silent_)
-    log::warn("pager: coordinator_silent reason=\"{}\" (paging goes on under {} leased slabs)",
+    log::warn("pager: coordinator_silent reason=\"{}\" (paging continues with {} leased slabs)",
               beat.error().message(), leased_slabs());
   coordinator_silent_ = true;
   if (beat.error().code != ErrorCode::kNotFound) return;

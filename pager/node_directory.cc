@@ -15,7 +15,7 @@ Result<NodeIndex> NodeDirectory::put(const coordinator::NodeInfo& node) {
     return fail(ErrorCode::kExhausted,
                 "node " + node.join.id.value + " cannot be used: this program has borrowed from " +
                     std::to_string(kMaxNodes) +
-                    " nodes already; start it again, or let fewer nodes lend more each");
+                    " nodes already; restart it, or use fewer, larger nodes");
   const NodeIndex index{static_cast<uint16_t>(nodes_.size())};
   nodes_.push_back(node);
   indexes_.emplace(node.join.id, index);

@@ -186,7 +186,7 @@ long Control::exchange(const handover::Request& request, int descriptor) {
   Report()
       .text("the pager is gone: ")
       .error(is_error(result) ? result : -EPIPE)
-      .text("; memory of this program cannot be given back, and what is far cannot be reached")
+      .text("; memory of this program cannot be returned, and its remote pages are unreachable")
       .write();
   // Also ends the agent's duplicate: a pager that was only slow sees the connection closed.
   system_call(SYS_shutdown, connection, SHUT_RDWR);

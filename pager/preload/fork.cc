@@ -29,7 +29,7 @@ int Shim::refuse_fork(long reason) {
         .text(
             "fork refused: part of this program's memory is on another machine, and a child would "
             "not have it; give the program more local memory (--local), let `farpage run` share or "
-            "bring back what is away (--fork), or let the program start others with posix_spawn or "
+            "fetch the remote pages (--fork), or let the program start others with posix_spawn or "
             "vfork")
         .write();
   }

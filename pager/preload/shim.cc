@@ -61,7 +61,7 @@ long Shim::take(uint64_t bytes, int protection, Placing placing) {
           .text(" bytes in the far window of ")
           .number(window_.bytes())
           .text(
-              "; this and what else does not fit stays in local memory (raise "
+              "; this and further memory that does not fit stays local (raise "
               "FARPAGE_WINDOW_BYTES)")
           .write();
     }

@@ -41,7 +41,7 @@ int open_or_exit() {
     Report()
         .text("cannot create a userfaultfd: ")
         .error(fd)
-        .text("; this needs Linux 5.7 or newer with CONFIG_USERFAULTFD; see `farpage doctor`")
+        .text("; this needs Linux 5.14 or newer with CONFIG_USERFAULTFD; see `farpage doctor`")
         .write_and_exit();
   }
   return static_cast<int>(fd);
@@ -72,7 +72,7 @@ Userfault open_userfault_or_exit(bool fork_events) {
   if (is_error(probed) || (offered & kRequired) != kRequired) {
     Report()
         .text(
-            "this kernel's userfaultfd cannot write-protect pages; Linux 5.7 or newer with "
+            "this kernel's userfaultfd cannot write-protect pages; Linux 5.14 or newer with "
             "CONFIG_HAVE_ARCH_USERFAULTFD_WP is needed; see `farpage doctor`")
         .write_and_exit();
   }

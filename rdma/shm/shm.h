@@ -36,7 +36,7 @@ struct ShmHostOptions {
   // Its directory must belong to this user with mode 0700; it is made if missing. Borrowers must
   // run under this user or root.
   std::string socket_path;
-  uint32_t max_peers = 256;
+  uint32_t max_peers = 1024;
   // How long withdraw() waits for a copy under way in a borrower that does not run (stopped).
   Nanoseconds withdraw_grace = Milliseconds(200);
   std::shared_ptr<SessionFences> fences = nullptr;  // of the whole node; null: one of its own

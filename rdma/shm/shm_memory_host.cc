@@ -176,7 +176,7 @@ bool ShmMemoryHost::serve(ShmPeer& peer) {
     return false;
   }
   if (answer.guesses) {
-    log_closed("it asked for keys that nobody was given");
+    log_closed("the peer used unknown keys");
     held_.hold(peer.user, SteadyClock::read() + kGuessPenalty);
     return false;
   }

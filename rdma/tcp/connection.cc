@@ -129,7 +129,7 @@ void Connection::refuse_access(const Request& request) {
   add_reply({WireStatus::kRemoteAccess, request.token, 0}, {});
   if (!guesses()) return;
   close_after_replies_ = true;
-  close_reason_ = "it shows keys that nobody was given";
+  close_reason_ = "the peer used unknown keys";
 }
 
 void Connection::continue_write() {

@@ -236,7 +236,7 @@ void DataServer::on_tick() {
     if (!peer->connection.greeted() && now - peer->opened > options_.hello_timeout)
       close(*peer, "no hello within hello_timeout");
     if (peer->sending && now - peer->send_started > options_.stall_timeout)
-      close(*peer, "it takes no replies", SessionEnd::kUncertain);
+      close(*peer, "the peer does not read its replies", SessionEnd::kUncertain);
   }
   if (!peers_.empty()) arm_tick();
 }

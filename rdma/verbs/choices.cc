@@ -55,7 +55,7 @@ Status check_peer(const LocalSide& local, const QueuePairEndpoint& peer) {
   if (peer.psn > kMask24Bits) return bad_peer("psn", "has more than 24 bits");
   if (!mtu_from_bytes(peer.mtu_bytes)) {
     return bad_peer("mtu_bytes",
-                    std::to_string(peer.mtu_bytes) + " is none of 256, 512, 1024, 2048, 4096");
+                    std::to_string(peer.mtu_bytes) + " is not one of 256, 512, 1024, 2048, 4096");
   }
   if (peer.max_dest_rd_atomic == 0) return bad_peer("max_dest_rd_atomic", "must be 1 or more");
   if (local.port.ethernet && !peer.is_global) {
@@ -156,8 +156,8 @@ Result<GidFacts> choose_gid(const PortFacts& port, int index) {
 
 Result<LocalSide> choose_local_side(const Survey& survey, const PortWish& wish) {
   if (wish.mtu_bytes != 0 && !mtu_from_bytes(wish.mtu_bytes)) {
-    return fail(ErrorCode::kInvalid,
-                "mtu " + std::to_string(wish.mtu_bytes) + " is none of 256, 512, 1024, 2048, 4096");
+    return fail(ErrorCode::kInvalid, "mtu " + std::to_string(wish.mtu_bytes) +
+                                         " is not one of 256, 512, 1024, 2048, 4096");
   }
   if (wish.gid_index > kMaxGidIndex) {
     return fail(ErrorCode::kInvalid,

@@ -105,7 +105,7 @@ Result<QueuePairEndpoint> VerbsMemoryHost::accept(const QueuePairEndpoint& peer)
   FARPAGE_TRY(unconnected, UnconnectedQueuePair::create(std::move(domain), completions_, local_,
                                                         /*work_requests=*/1, kPeerAccess));
   for (auto entry = peers_.begin(); entry != peers_.end();)
-    entry = replaced(*entry) ? drop(entry, "the peer connects anew", SessionEnd::kClosed)
+    entry = replaced(*entry) ? drop(entry, "the peer reconnects", SessionEnd::kClosed)
                              : std::next(entry);
   QueuePairEndpoint ours = unconnected.endpoint();
   FARPAGE_TRY(queue_pair, std::move(unconnected).connect(peer, RetryPolicy{}));
@@ -173,7 +173,7 @@ void VerbsMemoryHost::take_answers() {
 void VerbsMemoryHost::probe_all() {
   for (auto peer = peers_.begin(); peer != peers_.end();) {
     if (!peer->second.pass.is_open()) {
-      peer = drop(peer, "it connects anew by another transport", SessionEnd::kClosed);
+      peer = drop(peer, "the peer reconnects over another transport", SessionEnd::kClosed);
       continue;
     }
     if (peer->second.probed) {

@@ -2,7 +2,9 @@
 import json
 import os
 import re
+import resource
 import signal
+import socket
 import struct
 import subprocess
 import sys
@@ -39,6 +41,25 @@ class Cluster(EndToEnd):
                                  stdin=subprocess.PIPE)
         address = int(process.popen.stdout.readline())
         return process, child_of(process.pid), address
+
+    def test_node_takes_more_connections_than_its_soft_descriptor_limit(self):
+        self.start_coordinator()
+        before = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (128, before[1]))
+        try:
+            self.start_node("node", "--max-connections", "300", transports="tcp")
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, before)
+        node = json.loads(self.get("/v1/nodes/node"))["transports"][0]
+        held = [socket.create_connection((node["host"], node["port"])) for _ in range(250)]
+        try:
+            status, output, log = self.run_far([sys.executable, "-c", "print(len(b'x' * (16 << 20)))"],
+                                               local="4M", options=["--transport", "tcp"])
+            self.assertEqual((status, output), (0, b"16777216\n"), log)
+            self.expect_real_paging("tcp")
+        finally:
+            for connection in held:
+                connection.close()
 
     def region(self):
         identifier = json.loads(self.get("/v1/regions"))["regions"][0]["id"]

@@ -120,6 +120,8 @@ const Knob kNodeKnobs[] = {
      [](const NodeSettings& s) { return std::to_string(s.mtu_bytes); }, "1024", "2048"},
     {"max-rd-atomic", "FARPAGE_NODE_MAX_RD_ATOMIC", "16", "8",
      [](const NodeSettings& s) { return std::to_string(s.max_rd_atomic); }, "16", "8"},
+    {"max-connections", "FARPAGE_NODE_MAX_CONNECTIONS", "9", "4096",
+     [](const NodeSettings& s) { return std::to_string(s.max_connections); }, "9", "4096"},
     {"numa-node", "FARPAGE_NODE_NUMA_NODE", "0", "1",
      [](const NodeSettings& s) { return std::to_string(s.numa_node); }, "0", "1"},
     {"heartbeat", "FARPAGE_NODE_HEARTBEAT", "250ms", "3s",
