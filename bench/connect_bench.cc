@@ -5,7 +5,6 @@
 #include <optional>
 #include <thread>
 
-#include "base/host.h"
 #include "base/mapping.h"
 #include "bench/content.h"
 #include "bench/pace.h"
@@ -66,7 +65,7 @@ class Dialler {
 
  private:
   Result<std::unique_ptr<rdma::Channel>> dial() {
-    channel_options_.session = random_u64() | 1;
+    channel_options_.session = slab_.new_session();
     return connect_to(client_, slab_.lease(), transport_, address_, channel_options_);
   }
   rdma::Operation operation_of(rdma::OperationKind kind, uint64_t page) const {

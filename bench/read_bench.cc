@@ -8,7 +8,6 @@
 #include <optional>
 #include <thread>
 
-#include "base/host.h"
 #include "base/mapping.h"
 #include "base/size.h"
 #include "bench/content.h"
@@ -260,7 +259,7 @@ Result<ReadResult> measure_reads(const ReadOptions& options, rdma::Transport& tr
   FARPAGE_TRY(buffer, Mapping::anonymous(whole_pages << kPageShift, true));
   rdma::ChannelOptions channel_options = options.channel;
   channel_options.buffer = buffer.bytes();
-  channel_options.session = random_u64() | 1;
+  channel_options.session = slab->new_session();
   FARPAGE_TRY(channel, slab->connect(transport, channel_options));
   if (channel->limits().operation_bytes < options.bytes)
     return fail(ErrorCode::kInvalid,

@@ -6,7 +6,6 @@
 #include <map>
 #include <memory>
 
-#include "base/host.h"
 #include "base/mapping.h"
 #include "base/size.h"
 #include "bench/content.h"
@@ -28,10 +27,10 @@ uint64_t since(Instant start) {
 // Threads: one.
 class Tenant {
  public:
-  Tenant(const RegisterOptions& options, const RegionId& region, rdma::Transport& transport,
+  Tenant(const RegisterOptions& options, const SlabLease& first, rdma::Transport& transport,
          coordinator::Client& client, std::span<std::byte> buffer)
       : options_(options),
-        region_(region),
+        first_(first),
         transport_(transport),
         client_(client),
         buffer_(buffer),
@@ -41,7 +40,7 @@ class Tenant {
   // One lease, from asking for it to giving it back.
   Status lease(RegisterResult* result) {
     const Instant start = SteadyClock::read();
-    FARPAGE_TRY(leases, client_.lease_slabs(region_, {kSlab}));
+    FARPAGE_TRY(leases, client_.lease_slabs(first_.region(), {kSlab}));
     const uint64_t lease_ns = since(start);
     if (leases.size() != 1 || leases.front().bytes != options_.slab_bytes)
       return fail(ErrorCode::kInvalid, "the coordinator leased no slab of the size asked for");
@@ -53,7 +52,7 @@ class Tenant {
     const uint64_t write_ns = since(writing);
     FARPAGE_TRY_VOID(check(*channel, lease));
     const Instant giving_back = SteadyClock::read();
-    FARPAGE_TRY_VOID(client_.release_slabs(region_, {kSlab}));
+    FARPAGE_TRY_VOID(client_.release_slabs(first_.region(), {kSlab}));
     const uint64_t give_back_ns = since(giving_back);
     ++number_;
     if (result == nullptr) return {};
@@ -84,7 +83,7 @@ class Tenant {
     if (channel) return channel.get();
     rdma::ChannelOptions options = options_.channel;
     options.buffer = buffer_;
-    options.session = random_u64() | 1;
+    options.session = first_.new_session();
     FARPAGE_TRY(address, address_of(client_, lease, transport_.kind()));
     FARPAGE_TRY(made, connect_to(client_, lease, transport_, address, options));
     channel = std::move(made);
@@ -102,7 +101,7 @@ class Tenant {
   }
 
   const RegisterOptions& options_;
-  const RegionId& region_;
+  const SlabLease& first_;  // of the same region
   rdma::Transport& transport_;
   coordinator::Client& client_;
   const std::span<std::byte> buffer_;                 // one page
@@ -123,7 +122,7 @@ Result<RegisterResult> measure_leases(const RegisterOptions& options, rdma::Tran
   FARPAGE_TRY_VOID(validate(options));
   FARPAGE_TRY(first, SlabLease::borrow(client, options.slab_bytes));
   FARPAGE_TRY(buffer, Mapping::anonymous(kPageBytes, true));
-  Tenant tenant(options, first->region(), transport, client, buffer.bytes());
+  Tenant tenant(options, *first, transport, client, buffer.bytes());
   for (uint64_t i = 0; i < kWarmUpLeases; ++i) FARPAGE_TRY_VOID(tenant.lease(nullptr));
   RegisterResult result;
   result.slab_bytes = options.slab_bytes;

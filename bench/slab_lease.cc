@@ -3,15 +3,17 @@
 #include <algorithm>
 
 namespace farpage::bench {
-namespace {}  // namespace
 
 Result<std::unique_ptr<SlabLease>> SlabLease::borrow(coordinator::Client& client,
                                                      uint64_t slab_bytes) {
   FARPAGE_TRY(stop, Doorbell::create());
-  FARPAGE_TRY(region,
-              client.create_region(
-                  {.name = "bench-slab", .bytes = 0, .replicas = 1, .slab_bytes = slab_bytes}));
-  std::unique_ptr<SlabLease> slab(new SlabLease(client, std::move(region), std::move(stop)));
+  const rdma::SessionGroup group = rdma::new_session_group();
+  FARPAGE_TRY(region, client.create_region({.name = "bench-slab",
+                                            .bytes = 0,
+                                            .replicas = 1,
+                                            .slab_bytes = slab_bytes,
+                                            .session_group = group}));
+  std::unique_ptr<SlabLease> slab(new SlabLease(client, group, std::move(region), std::move(stop)));
   FARPAGE_TRY(leases, client.lease_slabs(slab->region_.id, {SlabIndex{0}}));
   if (leases.empty() || leases.front().bytes != slab_bytes)
     return fail(ErrorCode::kInvalid, "the coordinator leased no slab of the size asked for");

@@ -7,6 +7,7 @@
 #include "base/clock.h"
 #include "base/doorbell.h"
 #include "coordinator/client.h"
+#include "rdma/session_fences.h"
 #include "rdma/transport.h"
 
 namespace farpage::bench {
@@ -26,16 +27,23 @@ class SlabLease {
 
   const coordinator::Lease& lease() const { return lease_; }
   const RegionId& region() const { return region_.id; }
+  // For a channel of its own: only sessions of this group may use the slab over verbs.
+  uint64_t new_session() const { return rdma::new_session(session_group_); }
   // A channel to the node that lends it: address_of() and connect_to().
   Result<std::unique_ptr<rdma::Channel>> connect(rdma::Transport& transport,
                                                  const rdma::ChannelOptions& options) const;
 
  private:
-  SlabLease(coordinator::Client& client, coordinator::RegionInfo region, Doorbell stop)
-      : client_(client), region_(std::move(region)), stop_(std::move(stop)) {}
+  SlabLease(coordinator::Client& client, rdma::SessionGroup session_group,
+            coordinator::RegionInfo region, Doorbell stop)
+      : client_(client),
+        session_group_(session_group),
+        region_(std::move(region)),
+        stop_(std::move(stop)) {}
   void renew() const;
 
   coordinator::Client& client_;
+  const rdma::SessionGroup session_group_;
   coordinator::RegionInfo region_;
   coordinator::Lease lease_;
   Doorbell stop_;

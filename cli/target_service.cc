@@ -9,9 +9,9 @@
 #include <utility>
 #include <variant>
 
-#include "base/host.h"
 #include "base/log.h"
 #include "pager/first_faults.h"
+#include "rdma/session_fences.h"
 #include "uffd/other_process.h"
 
 namespace farpage::cli {
@@ -94,7 +94,7 @@ std::optional<int> answer_without_pager(pager::FirstFaults& first_faults,
 
 // Processes that fork read from each other's regions, so all pagers here are one group.
 pager::PagerOptions with_session_group(pager::PagerOptions options) {
-  if (options.session_group == 0) options.session_group = random_u32() | 1;
+  if (options.session_group == 0) options.session_group = rdma::new_session_group();
   return options;
 }
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "base/host.h"
+#include "rdma/session_fences.h"
 
 namespace farpage::pager {
 
@@ -11,7 +11,7 @@ LinkPort::LinkPort(std::string name, std::span<std::byte> buffer, uint32_t sessi
                    Links links, const Doorbell& wanted)
     : name_(std::move(name)),
       buffer_(buffer),
-      session_((uint64_t{session_group} << 32) | random_u32() | 1),
+      session_(rdma::new_session(session_group)),
       doorbell_(wanted),
       links_(std::move(links)) {}
 

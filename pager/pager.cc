@@ -9,7 +9,6 @@
 #include <thread>
 
 #include "base/doorbell.h"
-#include "base/host.h"
 #include "base/size.h"
 #include "pager/connector.h"
 #include "pager/core.h"
@@ -19,6 +18,7 @@
 #include "pager/fork_window.h"
 #include "pager/pull_in.h"
 #include "pager/readahead.h"
+#include "rdma/session_fences.h"
 
 namespace farpage::pager {
 namespace {
@@ -394,7 +394,7 @@ Result<std::unique_ptr<PagerThreads>> make_pager(const PagerOptions& options,
     complete.workers = static_cast<uint32_t>(std::max<size_t>(1, allowed_cpus().size()));
     complete.workers = std::min(complete.workers, kMaxWorkers);
   }
-  if (complete.session_group == 0) complete.session_group = random_u32() | 1;
+  if (complete.session_group == 0) complete.session_group = rdma::new_session_group();
   const uint64_t pin_limit = pin_limit_pages(complete, complete.local_bytes);
   FARPAGE_TRY(pins, PinMap::create(space->pages(), pin_limit));
   FARPAGE_TRY(access, AccessMap::create(space->pages()));

@@ -31,6 +31,9 @@ using SessionGroup = uint32_t;
 constexpr SessionGroup session_group_of(uint64_t session) {
   return static_cast<SessionGroup>(session >> 32);
 }
+// Random, and never 0.
+SessionGroup new_session_group();
+uint64_t new_session(SessionGroup group);
 
 // How a channel ended, as far as the node knows.
 enum class SessionEnd : uint8_t {

@@ -18,6 +18,15 @@ timeout -s KILL 120 "${run[@]}" --local 4M --stats-file "$work/stats" -- \
 cmp "$work/expected" "$work/found"
 expect_paging "$work/stats" verbs
 
+section "benchmarks over verbs: each checks the bytes that it reads"
+for benchmark in "read --iterations 50" "connect --iterations 5" "register --iterations 5" \
+  "fault --size 16M --local 4M --iterations 200"; do
+  # shellcheck disable=SC2086
+  timeout -s KILL 60 "$farpage" bench $benchmark --coordinator http://127.0.0.1:7070 \
+    --transport verbs >"$work/found" 2>"$work/log" || fail "bench $benchmark" "$work/log"
+  echo "bench $benchmark: done"
+done
+
 section "random access over verbs"
 timeout -s KILL 60 "${run[@]}" --local 8M --stats-file "$work/stats" -- \
   "$random_access" $((32 << 20)) 2 6 3 >"$work/found" &
