@@ -7,7 +7,7 @@
 #include "base/clock.h"
 #include "base/doorbell.h"
 #include "coordinator/client.h"
-#include "rdma/session_fences.h"
+#include "rdma/session.h"
 #include "rdma/transport.h"
 
 namespace farpage::bench {

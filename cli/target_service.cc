@@ -11,7 +11,7 @@
 
 #include "base/log.h"
 #include "pager/first_faults.h"
-#include "rdma/session_fences.h"
+#include "rdma/session.h"
 #include "uffd/other_process.h"
 
 namespace farpage::cli {

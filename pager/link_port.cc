@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "rdma/session_fences.h"
+#include "rdma/session.h"
 
 namespace farpage::pager {
 

@@ -18,7 +18,7 @@
 #include "pager/fork_window.h"
 #include "pager/pull_in.h"
 #include "pager/readahead.h"
-#include "rdma/session_fences.h"
+#include "rdma/session.h"
 
 namespace farpage::pager {
 namespace {

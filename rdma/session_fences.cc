@@ -2,17 +2,7 @@
 
 #include <algorithm>
 
-#include "base/host.h"
-
 namespace farpage::rdma {
-
-SessionGroup new_session_group() {
-  return random_u32() | 1;
-}
-
-uint64_t new_session(SessionGroup group) {
-  return (uint64_t{group} << 32) | random_u32() | 1;
-}
 
 SessionFences::Pass::Pass(Pass&& other) noexcept
     : fences_(other.fences_),

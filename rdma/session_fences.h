@@ -21,19 +21,9 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "rdma/session.h"
 
 namespace farpage::rdma {
-
-// The sessions of one borrowing process share the upper half of their numbers: its session group.
-// 0: no group. A group is random, so two processes share one only by accident; then a region is
-// kept until both are gone.
-using SessionGroup = uint32_t;
-constexpr SessionGroup session_group_of(uint64_t session) {
-  return static_cast<SessionGroup>(session >> 32);
-}
-// Random, and never 0.
-SessionGroup new_session_group();
-uint64_t new_session(SessionGroup group);
 
 // How a channel ended, as far as the node knows.
 enum class SessionEnd : uint8_t {

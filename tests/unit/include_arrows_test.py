@@ -20,6 +20,7 @@ PAGER_MAY_SEE = {
     "uffd/address_space.h",
     "rdma/transport.h",
     "rdma/endpoint.h",
+    "rdma/session.h",
     "coordinator/api.h",
     "coordinator/client.h",
 }
