@@ -65,7 +65,7 @@ Status FarWindow::push_out(uint64_t first, uint64_t pages) const {
                   fmt::format("page {} of {} was not evicted (is the evictor stuck? See the log)",
                               next - first, pages));
     if (asked.count() == 0 || now - std::max(asked, moved) > kAskAgain) {
-      pager.evict_soon({PageIndex{next}, static_cast<uint32_t>(end - next)});
+      pager.hint_cold({PageIndex{next}, static_cast<uint32_t>(end - next)});
       asked = now;
     }
     std::this_thread::sleep_for(kRecheck);

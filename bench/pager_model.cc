@@ -1,7 +1,7 @@
 #include "bench/pager_model.h"
 
 #include "base/check.h"
-#include "pager/eviction_batch.h"
+#include "pager/evict/eviction_batch.h"
 
 namespace farpage::bench {
 

@@ -8,9 +8,9 @@
 #pragma once
 
 #include "bench/replacement.h"
-#include "pager/eviction_hand.h"
+#include "pager/evict/eviction_hand.h"
 #include "pager/options.h"
-#include "pager/page_table.h"
+#include "pager/pages/page_table.h"
 
 namespace farpage::bench {
 

@@ -18,12 +18,12 @@
 #include "cli/elf_check.h"
 #include "cli/embedded_cluster.h"
 #include "cli/run_directory.h"
-#include "cli/run_report.h"
 #include "cli/run_settings.h"
 #include "cli/sanitizer.h"
 #include "cli/secrets.h"
 #include "cli/subcommand.h"
-#include "cli/target_service.h"
+#include "serve/run_report.h"
+#include "serve/target_service.h"
 #include "uffd/probe.h"
 
 namespace farpage::cli {
@@ -187,7 +187,7 @@ Result<int> run(const RunSettings& settings) {
   FARPAGE_TRY(client, coordinator::Client::create({.url = url, .token = token}));
   FARPAGE_TRY(directory, RunDirectory::create());
   FARPAGE_TRY(server, uffd::HandoverServer::listen(directory.socket_path()));
-  TargetService service(server, options, *client, transports);
+  serve::TargetService service(server, options, *client, transports);
 
   Result<Child> child = Child::start(target_options(settings, fork, *target, shim, server.path()));
   if (!child && is_about_the_program(child.error())) return refuse(child.error());
@@ -195,13 +195,13 @@ Result<int> run(const RunSettings& settings) {
   raise_descriptor_limit();  // each target costs descriptors
   const int status = signals.relay_until_end(*child);
   service.wait_for_targets();
-  const std::vector<TargetReport> reports = service.reports();
-  if (settings.stats) fmt::print(stderr, "{}", format_report(reports));
+  const std::vector<serve::TargetReport> reports = service.reports();
+  if (settings.stats) fmt::print(stderr, "{}", serve::format_report(reports));
   fmt::print(stderr, "{}",
-             local_memory_warning(
-                 memory_use(reports, settings.pager.local_bytes, child->peak_resident_bytes())));
+             serve::local_memory_warning(serve::memory_use(reports, settings.pager.local_bytes,
+                                                           child->peak_resident_bytes())));
   if (!settings.stats_file.empty())
-    FARPAGE_TRY_VOID(write_stats_file(settings.stats_file, json_report(reports, status)));
+    FARPAGE_TRY_VOID(write_stats_file(settings.stats_file, serve::json_report(reports, status)));
   return status;
 }
 

@@ -36,8 +36,8 @@ Status FarMemory::prefault(uffd::PageRun run, bool writable) const {
   return prefault_here(*pager_, run, writable);
 }
 
-void FarMemory::bring_in_soon(uffd::PageRun run) const {
-  pager_->bring_in_soon(run);
+void FarMemory::hint_willneed(uffd::PageRun run) const {
+  pager_->hint_willneed(run);
   // Whoever reads the window for the pager gets no page in: this thread can.
   if (handled_) bring_in_here(*pager_, run);
 }

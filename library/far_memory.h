@@ -38,7 +38,7 @@ class FarMemory {
   // may be evicted again at any time. kUnavailable: a page is lost.
   Status prefault(uffd::PageRun run, bool writable) const;
   // Fetches pages soon, as far as there is room; with kInHandler before this returns.
-  void bring_in_soon(uffd::PageRun run) const;
+  void hint_willneed(uffd::PageRun run) const;
   // The pages are resident and writable until pager().unpin(). kExhausted: too much would be
   // pinned. kUnavailable: a page is lost. After a failure nothing of the run is pinned.
   Status pin(uffd::PageRun run) const;

@@ -161,7 +161,7 @@ RegionStatus Region::prefault(std::span<const std::byte> range, Prefault purpose
 RegionStatus Region::expect(std::span<const std::byte> range, Access access) {
   const Result<uffd::PageRun> run = run_of(range, bytes(), Rounding::kOuter);
   if (!run) return region_error(run.error());
-  parts_->memory->pager().expect_access(*run, pattern_of(access));
+  parts_->memory->pager().advise(*run, pattern_of(access));
   return {};
 }
 
@@ -169,7 +169,7 @@ RegionStatus Region::will_need(std::span<const std::byte> range) {
   const Result<uffd::PageRun> run = run_of(range, bytes(), Rounding::kOuter);
   if (!run) return region_error(run.error());
   const library::SignalsBlocked signals;
-  parts_->memory->bring_in_soon(*run);
+  parts_->memory->hint_willneed(*run);
   return {};
 }
 
@@ -177,7 +177,7 @@ RegionStatus Region::evict(std::span<const std::byte> range) {
   const Result<uffd::PageRun> run = run_of(range, bytes(), Rounding::kInner);
   if (!run) return region_error(run.error());
   const library::SignalsBlocked signals;
-  parts_->memory->pager().evict_soon(*run);
+  parts_->memory->pager().hint_cold(*run);
   return {};
 }
 

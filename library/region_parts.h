@@ -13,7 +13,7 @@ namespace farpage {
 
 RegionError region_error(const Error& error);
 
-// In this order: later members use earlier ones by address, and are destroyed first.
+// In this order: later process images use earlier ones by address, and are destroyed first.
 struct Region::Parts {
   Status borrow_here(const RegionOptions& options);
   Status borrow_from(const RegionOptions& options);

@@ -4,31 +4,31 @@
 #include <atomic>
 #include <functional>
 
-#include "pager/access_map.h"
-#include "pager/budget.h"
-#include "pager/cold_wishes.h"
-#include "pager/eviction_hand.h"
-#include "pager/eviction_priority.h"
-#include "pager/layer_set.h"
-#include "pager/node_table.h"
+#include "pager/evict/cold_hints.h"
+#include "pager/evict/eviction_hand.h"
+#include "pager/evict/eviction_priority.h"
+#include "pager/fork/backing_regions.h"
+#include "pager/links/node_table.h"
+#include "pager/links/peer_state.h"
 #include "pager/options.h"
-#include "pager/page_table.h"
-#include "pager/peer_state.h"
-#include "pager/pin_map.h"
+#include "pager/pages/access_map.h"
+#include "pager/pages/budget.h"
+#include "pager/pages/page_table.h"
+#include "pager/pages/pin_map.h"
+#include "pager/pages/write_guess.h"
 #include "pager/stats.h"
-#include "pager/write_guess.h"
 #include "uffd/address_space.h"
 
 namespace farpage::pager {
 
-// Threads: see each member. All outlive the threads.
+// Threads: see each process image. All outlive the threads.
 struct Core {
   const PagerOptions& options;
   uffd::AddressSpace& space;
-  Member& member;
-  PageTable& table;  // the member's
+  ProcessImage& image;
+  PageTable& table;  // the process image's
   Budget& budget;
-  LayerSet& layers;
+  BackingRegions& backing_regions;
   NodeDirectory& nodes;
   SharedStats& shared_stats;
   PinMap& pins;
@@ -36,7 +36,7 @@ struct Core {
   NodeTable<PeerState>& peers;
 
   WriteGuess write_guess;
-  ColdWishes cold;  // what the evictor takes first, whatever its age
+  ColdHints cold;  // what the evictor takes first, whatever its age
   EvictionPriority eviction_priority;
 
   // A worker has read that the target has forked. Set before the threads start.
@@ -59,10 +59,12 @@ struct Core {
   uint8_t current_epoch() const { return epoch_of(age_clock.load(std::memory_order_relaxed)); }
   // Must a page that is fetched for a read be write-protected? Pages shared by a fork stay shared
   // until they are written.
-  bool protects_next_read() { return member.family()->has_forked() || write_guess.protect_next(); }
+  bool protects_next_read() {
+    return image.fork_group()->has_forked() || write_guess.protect_next();
+  }
   // The first write to a page that was protected.
   void note_first_write() {
-    if (!member.family()->has_forked()) write_guess.written();
+    if (!image.fork_group()->has_forked()) write_guess.written();
   }
   // Completes a fetch that this thread started by moving the page to Fetching.
   void end_fetching(PageIndex page, PageWord from, PageWord to) {
@@ -70,23 +72,23 @@ struct Core {
   }
   // As in Budget; also restores the priority of eviction when half of the room is used up.
   void nudge_evictor() {
-    if (budget.is_short()) eviction_priority.come_forward();
+    if (budget.nearly_full()) eviction_priority.come_forward();
     budget.nudge();
   }
   void wait_for_room(Nanoseconds timeout) {
     eviction_priority.come_forward();
     budget.wait_for_room(timeout);
   }
-  void note_touched(PageIndex page) { layers.want(page); }
-  // The leases of the layer that stores a page with this word.
+  void note_touched(PageIndex page) { backing_regions.want(page); }
+  // The leases of the backing region that stores a page with this word.
   const LeaseMap& leases_of(PageWord word) const {
-    return member.family()->leases_of(word.layer());
+    return image.fork_group()->leases_of(word.backing_region());
   }
   Nanoseconds unreachable_for(NodeIndex node) const {
     const int64_t since = peers[node].unreachable_since_ns.load(std::memory_order_relaxed);
     return since == 0 ? Nanoseconds(0) : SteadyClock::read() - Nanoseconds(since);
   }
-  // As mark_lost(), for a replica of the layer that `word` names.
+  // As mark_lost(), for a replica of the backing region that `word` names.
   void lose_replica(PageIndex page, PageWord word, const ReplicaLease& replica, const char* why);
 };
 

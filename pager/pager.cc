@@ -10,14 +10,14 @@
 
 #include "base/doorbell.h"
 #include "base/size.h"
-#include "pager/connector.h"
 #include "pager/core.h"
-#include "pager/discard.h"
-#include "pager/evictor.h"
-#include "pager/fault_worker.h"
-#include "pager/fork_window.h"
-#include "pager/pull_in.h"
-#include "pager/readahead.h"
+#include "pager/evict/evictor.h"
+#include "pager/fault/discard.h"
+#include "pager/fault/fault_worker.h"
+#include "pager/fault/pull_in.h"
+#include "pager/fault/readahead.h"
+#include "pager/fork/fork_window.h"
+#include "pager/links/connector.h"
 #include "rdma/session.h"
 
 namespace farpage::pager {
@@ -56,17 +56,17 @@ uint64_t pin_limit_pages(const PagerOptions& options, uint64_t local_bytes) {
   return (local_bytes >> kPageShift) * pin_percent(options) / 100;
 }
 
-class PagerThreads final : public Pager, private LayerOwner {
+class PagerThreads final : public Pager, private RegionOwner {
  public:
   // Created before the threads, by create().
   struct Parts {
     PagerOptions options;
     std::unique_ptr<uffd::AddressSpace> space;
-    std::unique_ptr<Member> member;
+    std::unique_ptr<ProcessImage> image;
     PinMap pins;
     AccessMap access;
     Mapping buffers;
-    std::unique_ptr<WatchRota> rota;
+    std::unique_ptr<WakePolicy> wake_policy;
     std::vector<LinkPort::Links> links;  // of each port
     NodeTable<PeerState> peers;
     Doorbell connector_bell;
@@ -76,14 +76,14 @@ class PagerThreads final : public Pager, private LayerOwner {
       : parts_(std::move(parts)),
         budget_(parts_.options.local_bytes >> kPageShift, parts_.options.high_water_percent,
                 parts_.options.low_water_percent, pressing_percent(parts_.options)),
-        layers_(*parts_.member, parts_.options, client, *this),
+        backing_regions_(*parts_.image, parts_.options, client, *this),
         core_{parts_.options,
               *parts_.space,
-              *parts_.member,
-              parts_.member->table(),
+              *parts_.image,
+              parts_.image->table(),
               budget_,
-              layers_,
-              parts_.member->family()->nodes(),
+              backing_regions_,
+              parts_.image->fork_group()->nodes(),
               shared_stats_,
               parts_.pins,
               parts_.access,
@@ -96,17 +96,17 @@ class PagerThreads final : public Pager, private LayerOwner {
   }
 
   ~PagerThreads() override {
-    readahead_.reset();  // it may wait for a fault worker
-    layers_.disown();    // their heartbeats read the workers' counters
+    readahead_.reset();         // it may wait for a fault worker
+    backing_regions_.disown();  // their heartbeats read the workers' counters
     core_.stopping.store(true, std::memory_order_release);
     parts_.connector_bell.ring();
     evictor_.reset();  // it may wait for a fault worker, too
     core_.workers_stopping.store(true, std::memory_order_release);
-    parts_.rota->stop();
+    parts_.wake_policy->stop();
     budget_.interrupt();
   }
 
-  Status open(Milliseconds patience) { return layers_.open(patience); }
+  Status open(Milliseconds patience) { return backing_regions_.open(patience); }
 
   void take_over(uint64_t age_clock) {
     core_.age_clock.store(age_clock, std::memory_order_relaxed);
@@ -130,8 +130,8 @@ class PagerThreads final : public Pager, private LayerOwner {
         continue;
       }
       const bool pin = parts_.options.pin_workers && !cpus.empty();
-      workers_.push_back(std::make_unique<FaultWorker>(core_, ports, trends_, *parts_.rota, i,
-                                                       pin ? cpus[i % cpus.size()] : -1));
+      workers_.push_back(std::make_unique<FaultWorker>(core_, ports, trends_, *parts_.wake_policy,
+                                                       i, pin ? cpus[i % cpus.size()] : -1));
     }
     // Where threads resolve their own faults, a read of the window by the pager fetches nothing.
     if (!parts_.options.resolve_in_thread) readahead_ = std::make_unique<Readahead>(core_);
@@ -152,16 +152,16 @@ class PagerThreads final : public Pager, private LayerOwner {
   }
   void unpin(uffd::PageRun run) override { parts_.pins.unpin(run); }
 
-  void evict_soon(uffd::PageRun run) override {
+  void hint_cold(uffd::PageRun run) override {
     if (readahead_) readahead_->forget(run);
     core_.cold.push(run);
     budget_.interrupt();
   }
-  void bring_in_soon(uffd::PageRun run) override {
+  void hint_willneed(uffd::PageRun run) override {
     core_.cold.forget(run);
     if (readahead_) readahead_->request(run);
   }
-  void expect_access(uffd::PageRun run, AccessPattern pattern) override {
+  void advise(uffd::PageRun run, AccessPattern pattern) override {
     parts_.access.set(run, pattern);
   }
 
@@ -207,7 +207,7 @@ class PagerThreads final : public Pager, private LayerOwner {
     }
   }
   std::optional<uffd::FaultKind> next_fault(PageIndex page, bool write) const override {
-    switch (parts_.member->table().load(page).state()) {
+    switch (parts_.image->table().load(page).state()) {
       case PageState::kDirty:
         return std::nullopt;
       case PageState::kClean:
@@ -225,13 +225,13 @@ class PagerThreads final : public Pager, private LayerOwner {
     return write ? uffd::FaultKind::kMissingWrite : uffd::FaultKind::kMissingRead;
   }
   bool is_away(PageIndex page) const override {
-    const PageWord word = parts_.member->table().load(page);
+    const PageWord word = parts_.image->table().load(page);
     return word.state() == PageState::kRemote ||
            (word.state() == PageState::kFetching && word.has(PageWord::kFromRemote));
   }
   bool has_spare_room() const override { return !budget_.is_pressing(); }
   bool is_lost(PageIndex page) const override {
-    return parts_.member->table().load(page).state() == PageState::kLost;
+    return parts_.image->table().load(page).state() == PageState::kLost;
   }
 
   uffd::AddressSpace& space() override { return *parts_.space; }
@@ -246,7 +246,7 @@ class PagerThreads final : public Pager, private LayerOwner {
     sum.resident_pages = budget_.used();
     sum.budget_pages = budget_.limit();
     sum.away_pages = core_.table.away_pages();
-    sum.leased_slabs = layers_.leased_slabs();
+    sum.leased_slabs = backing_regions_.leased_slabs();
     return sum;
   }
 
@@ -267,14 +267,15 @@ class PagerThreads final : public Pager, private LayerOwner {
  private:
   // -- LayerOwner --
   void node_wanted(NodeIndex node) override {
-    // Each layer asks; an existing channel must not be replaced.
+    // Each backing region asks; an existing channel must not be replaced.
     if (core_.peers[node].requested.exchange(true, std::memory_order_relaxed)) return;
     for (const auto& port : ports_) port->request(node);
     parts_.connector_bell.ring();
   }
-  coordinator::Counters counters_of(const LeaseMap& layer) override {
+  coordinator::Counters counters_of(const LeaseMap& backing_region) override {
     // One region of a process reports for all of them.
-    const bool tells = layers_.is_first(layer) && started_.load(std::memory_order_acquire);
+    const bool tells =
+        backing_regions_.is_first(backing_region) && started_.load(std::memory_order_acquire);
     return tells ? stats().counters() : coordinator::Counters();
   }
   void leased() override {
@@ -334,12 +335,12 @@ class PagerThreads final : public Pager, private LayerOwner {
     return list;
   }
 
-  // Order matters: a member uses earlier ones and is destroyed before them.
+  // Order matters: a process image uses earlier ones and is destroyed before them.
   Parts parts_;
   std::mutex resize_mutex_;  // budget and pin limit change together
   Budget budget_;
   SharedStats shared_stats_;
-  LayerSet layers_;
+  BackingRegions backing_regions_;
   Core core_;
   ForkWindow fork_window_;
   TrendDetector trends_;
@@ -383,10 +384,10 @@ Status validate(const PagerOptions& options) {
 
 namespace {
 
-// Makes all but the threads. Takes space and member only on success.
+// Makes all but the threads. Takes space and process image only on success.
 Result<std::unique_ptr<PagerThreads>> make_pager(const PagerOptions& options,
                                                  std::unique_ptr<uffd::AddressSpace>& space,
-                                                 std::unique_ptr<Member>& member,
+                                                 std::unique_ptr<ProcessImage>& image,
                                                  coordinator::Client& client, OnChild on_child) {
   FARPAGE_TRY_VOID(validate(options));
   PagerOptions complete = options;
@@ -405,12 +406,12 @@ Result<std::unique_ptr<PagerThreads>> make_pager(const PagerOptions& options,
     links.push_back(std::move(of_port));
   }
   FARPAGE_TRY(peers, NodeTable<PeerState>::create());
-  FARPAGE_TRY(rota, WatchRota::create(complete.workers));
+  FARPAGE_TRY(wake_policy, WakePolicy::create(complete.workers));
   FARPAGE_TRY(connector_bell, Doorbell::create());
   return std::make_unique<PagerThreads>(
-      PagerThreads::Parts{std::move(complete), std::move(space), std::move(member), std::move(pins),
-                          std::move(access), std::move(buffers), std::move(rota), std::move(links),
-                          std::move(peers), std::move(connector_bell)},
+      PagerThreads::Parts{std::move(complete), std::move(space), std::move(image), std::move(pins),
+                          std::move(access), std::move(buffers), std::move(wake_policy),
+                          std::move(links), std::move(peers), std::move(connector_bell)},
       client, std::move(on_child));
 }
 
@@ -420,8 +421,8 @@ Result<std::unique_ptr<Pager>> Pager::create(
     const PagerOptions& options, std::unique_ptr<uffd::AddressSpace> space,
     coordinator::Client& client, std::vector<std::unique_ptr<rdma::Transport>>& transports,
     Milliseconds patience, OnChild on_child) {
-  FARPAGE_TRY(member, Member::create(space->pages()));
-  FARPAGE_TRY(pager, make_pager(options, space, member, client, std::move(on_child)));
+  FARPAGE_TRY(image, ProcessImage::create(space->pages()));
+  FARPAGE_TRY(pager, make_pager(options, space, image, client, std::move(on_child)));
   FARPAGE_TRY_VOID(pager->open(patience));
   pager->start(client, transports, true);
   return std::unique_ptr<Pager>(std::move(pager));
@@ -430,7 +431,7 @@ Result<std::unique_ptr<Pager>> Pager::create(
 Result<std::unique_ptr<Pager>> Pager::inherit(
     const PagerOptions& options, Inheritance& inheritance, bool agent, coordinator::Client& client,
     std::vector<std::unique_ptr<rdma::Transport>>& transports, OnChild on_child) {
-  FARPAGE_TRY(pager, make_pager(options, inheritance.space, inheritance.member, client,
+  FARPAGE_TRY(pager, make_pager(options, inheritance.space, inheritance.image, client,
                                 std::move(on_child)));
   pager->take_over(inheritance.age_clock);
   pager->start(client, transports, agent);

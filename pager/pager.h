@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "coordinator/client.h"
-#include "pager/access_map.h"
-#include "pager/inheritance.h"
+#include "pager/fork/inheritance.h"
 #include "pager/options.h"
+#include "pager/pages/access_map.h"
 #include "pager/stats.h"
 #include "rdma/transport.h"
 #include "uffd/address_space.h"
@@ -44,10 +44,10 @@ class Pager {
   virtual bool pin(uffd::PageRun run) = 0;
   virtual void unpin(uffd::PageRun run) = 0;
   // madvise(2). Hints: executed soon, as far as there is room, and dropped when there are too many.
-  virtual void evict_soon(uffd::PageRun run) = 0;
-  // With resolve_in_thread only the caller can fetch pages: then this only cancels evict_soon().
-  virtual void bring_in_soon(uffd::PageRun run) = 0;
-  virtual void expect_access(uffd::PageRun run, AccessPattern pattern) = 0;
+  virtual void hint_cold(uffd::PageRun run) = 0;
+  // With resolve_in_thread only the caller can fetch pages: then this only cancels hint_cold().
+  virtual void hint_willneed(uffd::PageRun run) = 0;
+  virtual void advise(uffd::PageRun run, AccessPattern pattern) = 0;
   // Sets a new PagerOptions::local_bytes; the limit for pins changes with it. Returns at once:
   // excess pages are evicted without a fault, and meanwhile faults get half of the freed room.
   // kInvalid: less than kMinLocalBytes. kConflict: more is pinned than the new limit; the text

@@ -8,7 +8,7 @@
 
 #include "base/histogram.h"
 #include "coordinator/api.h"
-#include "pager/lease_map.h"
+#include "pager/links/lease_map.h"
 #include "rdma/transport.h"
 
 namespace farpage::pager {

@@ -11,9 +11,11 @@ BELOW = {
     "coordinator": {"rdma", "base"},
     "node": {"coordinator", "rdma", "base"},
     "pager": {"coordinator", "rdma", "uffd", "base"},
+    "shim": {"uffd", "base"},
+    "serve": {"pager", "coordinator", "rdma", "uffd", "base"},
     "library": {"pager", "node", "coordinator", "rdma", "uffd", "base"},
     "bench": {"library", "pager", "coordinator", "rdma", "uffd", "base"},
-    "cli": {"bench", "pager", "node", "coordinator", "rdma", "uffd", "base"},
+    "cli": {"bench", "serve", "pager", "node", "coordinator", "rdma", "uffd", "base"},
 }
 # What the pager may see of the folders below it: the two seams and the coordinator's client.
 PAGER_MAY_SEE = {
@@ -23,6 +25,14 @@ PAGER_MAY_SEE = {
     "rdma/session.h",
     "coordinator/api.h",
     "coordinator/client.h",
+}
+# The rooms of pager/, and what each may see of the others. core.h is above pages, links and fork.
+ROOMS_BELOW = {
+    "pages": set(),
+    "links": {"pages"},
+    "fork": {"pages", "links", "fault"},
+    "evict": {"pages", "links", "fork"},
+    "fault": {"pages", "links", "fork", "evict"},
 }
 # Foreign headers that only one folder may know.
 PRIVATE = {
@@ -41,11 +51,17 @@ def errors_of(path, text):
         if kind == '"' and target in BELOW and target != folder:
             if target not in BELOW[folder]:
                 yield f"{path}: {folder}/ must not include {header}"
-            elif folder == "pager" and path.parts[1] == "preload":
+            elif folder == "shim":
                 if target != "base" and header not in ("uffd/handover.h", "uffd/kernel_abi.h"):
                     yield f"{path}: the shim may include only uffd/handover.h and kernel_abi.h, not {header}"
             elif folder == "pager" and target != "base" and header not in PAGER_MAY_SEE:
                 yield f"{path}: the pager acts only through the seams, not {header}"
+        if folder == "pager" and kind == '"' and len(path.parts) > 2 and header.startswith("pager/"):
+            room, other = path.parts[1], header.split("/")[1]
+            if other in ROOMS_BELOW and other != room and other not in ROOMS_BELOW[room]:
+                yield f"{path}: pager/{room}/ must not include {header}"
+            if other in ("core.h", "pager.h") and room == "pages":
+                yield f"{path}: pager/pages/ must not include {header}"
         for pattern, owners in PRIVATE.items():
             if re.fullmatch(pattern, header) and not str(path).startswith(owners):
                 yield f"{path}: {header} belongs to {', '.join(owners)} alone"

@@ -30,7 +30,7 @@ class Help : public ::testing::Test {
 
   void SetUp() override {
     for (uint64_t page = 0; page < kAwayPages; ++page) write(page);
-    rig_.pager().evict_soon({PageIndex{0}, kAwayPages});
+    rig_.pager().hint_cold({PageIndex{0}, kAwayPages});
     ASSERT_TRUE(comes_true([&] { return rig_.stats().evictions() == kAwayPages; }));
     for (uint64_t page = 0; page < kPagesBelowHighWater; ++page) write(kAwayPages + page);
   }

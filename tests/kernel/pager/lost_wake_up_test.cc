@@ -63,7 +63,7 @@ TEST_P(LostWakeUp, WriteToAPageProtectedAgainTooSoonEnds) {
   words[2] = 3;
   // A page that is not in the table yet is not evicted, and the wish is forgotten.
   ASSERT_TRUE(comes_true([&] { return rig.stats().faults_zero == 1; }));
-  rig.pager().evict_soon({kPage, 1});
+  rig.pager().hint_cold({kPage, 1});
   ASSERT_TRUE(comes_true([&] { return rig.pager().is_away(kPage); }));
   // A write to an absent page is an install, to a page that was read an unprotect.
   if (GetParam() == Call::kUnprotect) {
@@ -110,7 +110,7 @@ TEST_P(DroppedTooSoon, TouchBeforeTheOwnerHasSpokenEnds) {
   if (GetParam() == Call::kInstall) {
     words[2] = 3;
     ASSERT_TRUE(comes_true([&] { return rig.stats().faults_zero == 1; }));
-    rig.pager().evict_soon({kPage, 1});
+    rig.pager().hint_cold({kPage, 1});
     ASSERT_TRUE(comes_true([&] { return rig.pager().is_away(kPage); }));
   }
   std::optional<Write> second;

@@ -65,10 +65,10 @@ TEST_P(PagerOver, ScatteredPagesStayWhenTheirNodeDiesBeforeTheyAreSent) {
   for (uint64_t page = 0; page < rig.pages(); page += 2) fill(rig, page, 1);
   const uint64_t slabs = rig.pages() * kPageBytes / kTestSlabBytes;
   ASSERT_TRUE(comes_true([&] { return rig.stats().leased_slabs == slabs; }));
-  rig.pager().evict_soon({PageIndex{0}, 256});
+  rig.pager().hint_cold({PageIndex{0}, 256});
   ASSERT_TRUE(comes_true([&] { return rig.stats().away_pages == 128; }));
   rig.node(0).kill();
-  rig.pager().evict_soon({PageIndex{256}, 256});
+  rig.pager().hint_cold({PageIndex{256}, 256});
   ASSERT_TRUE(comes_true([&] { return rig.stats().channels_broken > 0; }));
   for (uint64_t page = 256; page < rig.pages(); page += 2) ASSERT_TRUE(holds(rig, page, 1)) << page;
   EXPECT_TRUE(comes_true([&] { return rig.pager().check_invariants().has_value(); }));
@@ -344,7 +344,7 @@ TEST(Pager, ARunOfZerosThatIsInterruptedIsPlacedInPart) {
   }));
   EXPECT_TRUE(comes_true([&] { return rig.pager().check_invariants().has_value(); }));
   EXPECT_TRUE(comes_true([&] {
-    rig.pager().evict_soon({PageIndex{0}, 500});
+    rig.pager().hint_cold({PageIndex{0}, 500});
     return rig.stats().resident_pages == 0;
   }));
   for (uint64_t page = 0; page < 200; ++page) ASSERT_EQ(*rig.page(page), 0U) << page;
@@ -412,7 +412,7 @@ TEST_P(PagerOver, WalksIntoMemoryThatIsGivenUpSeeZerosOrTheirOwnWrites) {
         *rig.page(page) = content(page, round);
       }
     }
-    rig.pager().evict_soon({PageIndex{0}, 1024});
+    rig.pager().hint_cold({PageIndex{0}, 1024});
     for (uint64_t run = 0; run < 64; run += 2) {
       for (uint64_t page = run * 16; page < run * 16 + 16; ++page)
         if (*rig.page(page) != content(page, round)) ++wrong;
@@ -447,7 +447,7 @@ TEST(Pager, AWishToEvictOutlastsTheWaitForASlab) {
   // The wish for a page that is not in the table yet is forgotten.
   for (uint64_t page = kFirst; page < kFirst + 100; ++page)
     ASSERT_TRUE(comes_true([&] { return !rig.pager().next_fault(PageIndex{page}, true); }));
-  rig.pager().evict_soon({PageIndex{kFirst}, 100});
+  rig.pager().hint_cold({PageIndex{kFirst}, 100});
   ASSERT_TRUE(comes_true([&] { return rig.stats().away_pages == 12; }));
   rig.client().set_slab_limit(2);
   EXPECT_TRUE(comes_true([&] { return rig.stats().away_pages == 100; }));
@@ -463,9 +463,9 @@ TEST(Pager, PagesThatAreNeededAfterAllAreNotEvicted) {
     }
     ASSERT_TRUE(comes_true([&] { return rig.stats().faults_zero == 200; }));
     ASSERT_TRUE(rig.pager().begin_fork());  // stands eviction still
-    rig.pager().evict_soon({PageIndex{0}, 100});
-    rig.pager().evict_soon({PageIndex{100}, 100});
-    rig.pager().bring_in_soon({PageIndex{0}, 100});
+    rig.pager().hint_cold({PageIndex{0}, 100});
+    rig.pager().hint_cold({PageIndex{100}, 100});
+    rig.pager().hint_willneed({PageIndex{0}, 100});
     rig.pager().end_fork(false);
     EXPECT_TRUE(comes_true([&] { return rig.stats().evicted_written == 100; }));
     for (uint64_t page = 0; page < 200; ++page)

@@ -25,7 +25,7 @@ TEST(Rescue, WriteToAVictimKeepsItWithoutARead) {
     words[1] = 2;
     written.store(true, std::memory_order_release);
   });
-  rig.pager().evict_soon({kVictim, 1});
+  rig.pager().hint_cold({kVictim, 1});
   ASSERT_TRUE(comes_true([&] {
     return written.load(std::memory_order_acquire) && rig.stats().evictions_cancelled == 1;
   }));

@@ -29,7 +29,7 @@ TEST(Stop, WaitsForTheEvictorThatWaitsForAFaultWorker) {
     std::this_thread::sleep_for(Milliseconds(300));
     dropped.store(::madvise(rig.bytes(kEvicted.value), kPageBytes, MADV_DONTNEED) == 0);
   });
-  rig.pager().evict_soon({kEvicted, 1});
+  rig.pager().hint_cold({kEvicted, 1});
   ASSERT_TRUE(comes_true([&] { return is_protected.load(); }));
   stopping.store(true);
   rig.stop();  // would not return

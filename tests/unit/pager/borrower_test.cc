@@ -1,4 +1,4 @@
-#include "pager/borrower.h"
+#include "pager/links/borrower.h"
 
 #include <gtest/gtest.h>
 
@@ -184,7 +184,7 @@ class OneNodeForEachSlab final : public coordinator::Client {
   int delete_answers_lost_ = 0;
 };
 
-class CountingOwner final : public LayerOwner {
+class CountingOwner final : public RegionOwner {
  public:
   void node_wanted(NodeIndex node) override { wanted.insert(node); }
   void leased() override {}

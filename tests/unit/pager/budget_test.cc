@@ -1,4 +1,4 @@
-#include "pager/budget.h"
+#include "pager/pages/budget.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -34,10 +34,10 @@ TEST(Budget, SpareRoomLeavesFaultsHalfOfWhatIsAboveTheHighWaterMark) {
   EXPECT_EQ(budget.take_spare(5), 5U);
   EXPECT_EQ(budget.take_spare(5), 4U);
   EXPECT_EQ(budget.take_spare(5), 0U);
-  EXPECT_FALSE(budget.is_short());
+  EXPECT_FALSE(budget.nearly_full());
   EXPECT_TRUE(budget.above_high());
   EXPECT_TRUE(budget.try_take());
-  EXPECT_TRUE(budget.is_short());
+  EXPECT_TRUE(budget.nearly_full());
   EXPECT_FALSE(budget.try_take());
 }
 

@@ -1,4 +1,4 @@
-#include "pager/eviction_hand.h"
+#include "pager/evict/eviction_hand.h"
 
 #include <gtest/gtest.h>
 
@@ -17,9 +17,9 @@ class EvictionHandTest : public testing::Test {
     EXPECT_TRUE(table.has_value());
     return std::move(*table);
   }
-  void place(uint64_t page, uint32_t passes = 0, uint8_t epoch = kInstalled) {
+  void place(uint64_t page, uint32_t references = 0, uint8_t epoch = kInstalled) {
     table_.place(PageIndex{page},
-                 PageWord(PageState::kClean).with_epoch(epoch).with_passes(passes));
+                 PageWord(PageState::kClean).with_epoch(epoch).with_references(references));
   }
   // The pages that the hand takes until it says that a round has ended.
   std::vector<uint64_t> round() {
@@ -103,19 +103,19 @@ TEST_F(EvictionHandTest, StepsOverBlocksWithoutResidentPages) {
 }
 
 TEST(ComeBack, SoonEarnsPassesAndLateDoesNot) {
-  const PageWord left = stamped(PageWord(PageState::kRemote).with_passes(3), 250);
-  EXPECT_EQ(left.passes(), 0U);
+  const PageWord left = stamped(PageWord(PageState::kRemote).with_references(3), 250);
+  EXPECT_EQ(left.references(), 0U);
   const auto at = [&](uint8_t now) { return came_back(left.to(PageState::kClean), now); };
-  EXPECT_EQ(at(250).passes(), kPassesOfReturn);
-  EXPECT_EQ(at(static_cast<uint8_t>(250 + kSoonEpochs - 1)).passes(), kPassesOfReturn);
-  EXPECT_EQ(at(static_cast<uint8_t>(250 + kSoonEpochs)).passes(), 0U);
+  EXPECT_EQ(at(250).references(), kReferencesOfReturn);
+  EXPECT_EQ(at(static_cast<uint8_t>(250 + kSoonEpochs - 1)).references(), kReferencesOfReturn);
+  EXPECT_EQ(at(static_cast<uint8_t>(250 + kSoonEpochs)).references(), 0U);
   EXPECT_EQ(at(3).epoch(), 3);
 }
 
 TEST(ComeBack, PageInUseHasAPassAtLeast) {
   const PageWord word(PageState::kDirty);
-  EXPECT_EQ(in_use(word).passes(), 1U);
-  EXPECT_EQ(in_use(word.with_passes(5)).passes(), 5U);
+  EXPECT_EQ(in_use(word).references(), 1U);
+  EXPECT_EQ(in_use(word.with_references(5)).references(), 5U);
 }
 
 TEST(Epoch, SixteenPassWhileABudgetIsInstalled) {

@@ -1,4 +1,4 @@
-#include "pager/eviction_priority.h"
+#include "pager/evict/eviction_priority.h"
 
 #include <gtest/gtest.h>
 #include <linux/capability.h>

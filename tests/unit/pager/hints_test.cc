@@ -1,10 +1,10 @@
-// What the target says about its pages: pins, access patterns, wishes.
+// What the target says about its pages: pins, access patterns, hints.
 #include <gtest/gtest.h>
 
-#include "pager/access_map.h"
-#include "pager/cold_wishes.h"
-#include "pager/pin_map.h"
-#include "pager/run_list.h"
+#include "pager/evict/cold_hints.h"
+#include "pager/pages/access_map.h"
+#include "pager/pages/pin_map.h"
+#include "pager/pages/run_list.h"
 
 namespace farpage::pager {
 namespace {
@@ -113,13 +113,13 @@ TEST(RunList, NeighboursAreOneWish) {
 }
 
 // Takes all that may be granted, and puts these off.
-void take_and_put_off(ColdWishes& wishes, uint64_t first, uint32_t pages) {
+void take_and_put_off(ColdHints& wishes, uint64_t first, uint32_t pages) {
   ASSERT_TRUE(wishes.take(1000).has_value());
   for (uint64_t page = first; page < first + pages; ++page) wishes.put_off(PageIndex{page});
 }
 
-TEST(ColdWishes, WhatHasNoSlabWaitsForTheNextLease) {
-  ColdWishes wishes;
+TEST(ColdHints, WhatHasNoSlabWaitsForTheNextLease) {
+  ColdHints wishes;
   wishes.push(run(10, 4));
   take_and_put_off(wishes, 11, 2);
   EXPECT_TRUE(wishes.empty());
@@ -130,8 +130,8 @@ TEST(ColdWishes, WhatHasNoSlabWaitsForTheNextLease) {
   EXPECT_EQ(again->pages, 2U);
 }
 
-TEST(ColdWishes, ALeaseBetweenTheLookAndTheWaitIsNotMissed) {
-  ColdWishes wishes;
+TEST(ColdHints, ALeaseBetweenTheLookAndTheWaitIsNotMissed) {
+  ColdHints wishes;
   wishes.push(run(10, 1));
   ASSERT_TRUE(wishes.take(1).has_value());
   wishes.leased();
@@ -139,8 +139,8 @@ TEST(ColdWishes, ALeaseBetweenTheLookAndTheWaitIsNotMissed) {
   EXPECT_TRUE(wishes.take(1).has_value());
 }
 
-TEST(ColdWishes, WhatWaitsIsForgottenToo) {
-  ColdWishes wishes;
+TEST(ColdHints, WhatWaitsIsForgottenToo) {
+  ColdHints wishes;
   wishes.push(run(10, 4));
   take_and_put_off(wishes, 10, 4);
   wishes.forget(run(11, 3));
@@ -151,8 +151,8 @@ TEST(ColdWishes, WhatWaitsIsForgottenToo) {
   EXPECT_TRUE(wishes.empty());
 }
 
-TEST(ColdWishes, WhatIsForgottenBetweenTheLookAndTheWaitIsNotPutOff) {
-  ColdWishes wishes;
+TEST(ColdHints, WhatIsForgottenBetweenTheLookAndTheWaitIsNotPutOff) {
+  ColdHints wishes;
   wishes.push(run(10, 2));
   ASSERT_TRUE(wishes.take(2).has_value());
   wishes.forget(run(10, 1));

@@ -1,4 +1,4 @@
-#include "pager/lease_map.h"
+#include "pager/links/lease_map.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "pager/link_port.h"
+#include "pager/links/link_port.h"
 
 #include <gtest/gtest.h>
 

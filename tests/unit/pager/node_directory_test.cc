@@ -1,4 +1,4 @@
-#include "pager/node_directory.h"
+#include "pager/links/node_directory.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "pager/page_table.h"
+#include "pager/pages/page_table.h"
 
 #include <gtest/gtest.h>
 
@@ -102,22 +102,22 @@ TEST(PageTable, PassesChangeOnlyWhileThePageIsAsItWas) {
   PageTable table = make_table(8);
   const PageWord clean = PageWord(PageState::kClean).with_epoch(7);
   table.place(PageIndex{1}, clean);
-  EXPECT_TRUE(table.set_passes(PageIndex{1}, clean, 8));
-  EXPECT_EQ(table.load(PageIndex{1}), clean.with_passes(8));
-  EXPECT_FALSE(table.set_passes(PageIndex{1}, clean, 3));
+  EXPECT_TRUE(table.set_references(PageIndex{1}, clean, 8));
+  EXPECT_EQ(table.load(PageIndex{1}), clean.with_references(8));
+  EXPECT_FALSE(table.set_references(PageIndex{1}, clean, 3));
   EXPECT_TRUE(check_invariants(table).has_value());
 }
 
 TEST(PageWord, LayerEpochAndPassesDoNotTouchOneAnother) {
   const PageWord word = PageWord(PageState::kDirty)
-                            .with_passes(15)
-                            .with_layer(LayerId{kMaxLayers - 1})
+                            .with_references(15)
+                            .with_backing(BackingId{kMaxBackingRegions - 1})
                             .with_epoch(255);
-  EXPECT_EQ(word.passes(), 15U);
-  EXPECT_EQ(word.layer().value, kMaxLayers - 1);
+  EXPECT_EQ(word.references(), 15U);
+  EXPECT_EQ(word.backing_region().value, kMaxBackingRegions - 1);
   EXPECT_EQ(word.epoch(), 255);
-  EXPECT_EQ(word.with_passes(0).layer().value, kMaxLayers - 1);
-  EXPECT_EQ(word.to(PageState::kClean).passes(), 15U);
+  EXPECT_EQ(word.with_references(0).backing_region().value, kMaxBackingRegions - 1);
+  EXPECT_EQ(word.to(PageState::kClean).references(), 15U);
 }
 
 TEST(PageWord, ChangingStateKeepsTheEpochAndDropsFlags) {

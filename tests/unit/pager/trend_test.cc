@@ -1,4 +1,4 @@
-#include "pager/trend.h"
+#include "pager/fault/trend.h"
 
 #include <gtest/gtest.h>
 

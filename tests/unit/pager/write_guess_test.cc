@@ -1,4 +1,4 @@
-#include "pager/write_guess.h"
+#include "pager/pages/write_guess.h"
 
 #include <gtest/gtest.h>
 

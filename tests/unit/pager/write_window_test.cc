@@ -1,4 +1,4 @@
-#include "pager/write_window.h"
+#include "pager/links/write_window.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "pager/zeros.h"
+#include "pager/fault/zeros.h"
 
 #include <gtest/gtest.h>
 

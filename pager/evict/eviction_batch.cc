@@ -1,0 +1,213 @@
+#include "pager/evict/eviction_batch.h"
+
+#include <algorithm>
+#include <thread>
+
+#include "base/check.h"
+
+namespace farpage::pager {
+
+EvictionBatch::EvictionBatch(Core& core, LinkPort& port)
+    : core_(core), port_(port), hand_(core.table) {
+  FARPAGE_CHECK(port.buffer().size() >= kBufferBytes, "%zu bytes", port.buffer().size());
+}
+
+bool EvictionBatch::begin(Size most) {
+  FARPAGE_CHECK(!active(), "%zu pages are still on their way", count_);
+  most_ = most;
+  spans_ = 0;
+  taken_back_ = 0;
+  picked_at_ = SteadyClock::read();
+  pick();
+  if (!active()) return false;
+  give_way();
+  protect();
+  give_way();
+  closing_ = false;
+  posted_at_ = SteadyClock::read();
+  run_count_ = 0;
+  copied_ = 0;
+  // Sends copied pages while they are in the cache.
+  for (size_t first = 0, end = 0; first < count_; first = end) {
+    end = step_end(first);
+    copy_out(first, end);
+    build_runs(first, end);
+    (void)post_runs();
+    give_way();
+  }
+  return true;
+}
+
+size_t EvictionBatch::step_end(size_t first) const {
+  const size_t most = std::min(first + kPagesOfStep, count_);
+  const uint32_t most_spans = most_.step_spans > 0 ? most_.step_spans : kMaxPages;
+  size_t end = first + 1;
+  for (uint32_t spans = 1; end < most; ++end)
+    if (victims_[end].page.value != victims_[end - 1].page.value + 1 && ++spans > most_spans) break;
+  return end;
+}
+
+// Yields to a fault worker. Threads that resolve their own faults do not need it.
+void EvictionBatch::give_way() const {
+  if (most_.step_spans > 0 && !core_.options.resolve_in_thread && !core_.budget.has_waiters())
+    std::this_thread::yield();
+}
+
+// Picks pages that the target has called cold, of one run per batch, so that victims stay in order.
+void EvictionBatch::pick_cold() {
+  while (count_ == 0) {
+    const auto run = core_.cold.take(most_.pages);
+    if (!run) return;
+    std::unique_lock group_lock(core_.image.fork_group()->mutex());
+    for (uint32_t i = 0; i < run->pages; ++i) {
+      const PageIndex page{run->first.value + i};
+      if (try_take(page, core_.table.load(page), group_lock) == Taken::kWithoutSlab)
+        core_.cold.put_off(page);
+    }
+  }
+}
+
+// Phase 0: picks victims in address order until the batch is full or the hand completes its round.
+void EvictionBatch::pick() {
+  pick_cold();
+  if (count_ > 0 || !core_.budget.above_low()) return;
+  do {
+    pick_from_block();
+  } while (!is_full() && hand_.next_block());  // a block that filled the batch may have more
+}
+
+void EvictionBatch::pick_from_block() {
+  std::unique_lock group_lock(core_.image.fork_group()->mutex());
+  const uint8_t now = core_.current_epoch();
+  while (!is_full()) {
+    const auto due = hand_.next_in_block(now);
+    if (!due) return;
+    if (try_take(due->page, due->word, group_lock) == Taken::kYes) hand_.took();
+  }
+}
+
+EvictionBatch::Taken EvictionBatch::try_take(PageIndex page, PageWord word,
+                                             std::unique_lock<std::mutex>& group_lock) {
+  if (word.state() != PageState::kClean && word.state() != PageState::kDirty) return Taken::kNo;
+  if (core_.pins.is_pinned(page)) return Taken::kNo;
+  PageWord evicting = word.to(PageState::kEvicting);
+  if (word.state() == PageState::kDirty) {
+    const std::optional<BackingId> backing_region =
+        core_.backing_regions.writable(page, group_lock);
+    if (!backing_region) return Taken::kWithoutSlab;
+    evicting = word.to(PageState::kEvicting, PageWord::kWasDirty).with_backing(*backing_region);
+  }
+  if (!core_.table.transition(page, word, evicting)) return Taken::kNo;
+  if (count_ == 0 || page.value != victims_[count_ - 1].page.value + 1) ++spans_;
+  victims_[count_++] = Victim{.page = page, .word = evicting};
+  return Taken::kYes;
+}
+
+// Phase 1: protects each block from its first to its last dirty victim with one call.
+void EvictionBatch::protect() {
+  size_t i = 0;
+  while (i < count_) {
+    const uint64_t block = victims_[i].page.value / kPagesPerBlock;
+    PageIndex first{0};
+    PageIndex last{0};
+    bool any = false;
+    for (; i < count_ && victims_[i].page.value / kPagesPerBlock == block; ++i) {
+      if (!victims_[i].word.has(PageWord::kWasDirty)) continue;
+      if (!any) first = victims_[i].page;
+      last = victims_[i].page;
+      any = true;
+    }
+    if (any) protect_run(first, static_cast<uint32_t>(last.value - first.value + 1));
+  }
+}
+
+void EvictionBatch::protect_run(PageIndex first, uint32_t pages) {
+  const auto with_retries = [this](uffd::PageRun run) {
+    uffd::Outcome outcome = core_.space.protect(run);
+    while (outcome == uffd::Outcome::kRetry && !core_.stopping.load(std::memory_order_acquire)) {
+      std::this_thread::yield();  // a fault worker is draining the events
+      outcome = core_.space.protect(run);
+    }
+    return outcome;
+  };
+  const uffd::Outcome whole = with_retries({first, pages});
+  if (whole == uffd::Outcome::kDone) return;
+  // The span crosses mappings, or a part is gone: protect page by page, victims only.
+  for (size_t i = 0; i < count_; ++i) {
+    Victim& victim = victims_[i];
+    if (victim.page < first || victim.page.value >= first.value + pages) continue;
+    if (!victim.word.has(PageWord::kWasDirty)) continue;
+    if (with_retries({victim.page, 1}) != uffd::Outcome::kDone) keep_or_forget(victim);
+  }
+}
+
+// Phase 2: copies out the dirty ones of these victims, packed, in address order.
+void EvictionBatch::copy_out(size_t first, size_t end) {
+  std::array<PageIndex, kPagesOfStep> pages;
+  size_t copied = 0;
+  for (size_t i = first; i < end; ++i) {
+    Victim& victim = victims_[i];
+    if (victim.keep || !victim.word.has(PageWord::kWasDirty)) continue;
+    victim.buffer = static_cast<int16_t>(copied_ + copied);
+    pages[copied++] = victim.page;
+  }
+  if (copied == 0) return;
+  const auto into = port_.buffer().subspan(copied_ * kPageBytes, copied * kPageBytes);
+  copied_ += copied;
+  if (!core_.space.read(std::span(pages).first(copied), into)) {
+    // One of them is not readable (unmapped meanwhile, or the target is gone): find out which.
+    for (size_t i = first; i < end; ++i) {
+      Victim& victim = victims_[i];
+      if (victim.buffer < 0) continue;
+      if (!core_.space.read({&victim.page, 1}, bytes_of(victim))) {
+        victim.buffer = -1;
+        keep_or_forget(victim);
+      }
+    }
+  }
+  note_zero_pages(first, end);
+}
+
+void EvictionBatch::note_zero_pages(size_t first, size_t end) {
+  const auto all_zero = [](std::span<const std::byte> page) {
+    const auto* words = reinterpret_cast<const uint64_t*>(page.data());
+    // In steps of a cache line, so that the common case, a page with data, ends at once.
+    for (size_t i = 0; i < kPageBytes / 8; i += 8) {
+      uint64_t any = 0;
+      for (size_t j = 0; j < 8; ++j) any |= words[i + j];
+      if (any != 0) return false;
+    }
+    return true;
+  };
+  for (size_t i = first; i < end; ++i) {
+    Victim& victim = victims_[i];
+    if (victim.buffer < 0 || !all_zero(bytes_of(victim))) continue;
+    victim.zero = true;
+    victim.buffer = -1;
+  }
+}
+
+// For a page that cannot be protected or read. Its memory and its content may be gone. Or the
+// target has dropped it, and where threads resolve their own faults no worker answers this thread's
+// fault: then it gets zeros, which a later batch finds.
+void EvictionBatch::keep_or_forget(Victim& victim) {
+  victim.keep = true;
+  const PageWord held = victim.word.to(PageState::kFetching);
+  if (!core_.table.transition(victim.page, victim.word, held)) {
+    ++taken_back_;
+    return;
+  }
+  const uffd::ZeroResult zero = core_.space.zero({victim.page, 1}, uffd::ZeroFrames::kShared);
+  const bool gone = zero.outcome == uffd::Outcome::kUnmapped;
+  core_.end_fetching(victim.page, held, held.to(gone ? PageState::kEmpty : PageState::kDirty));
+  if (!gone) return;
+  core_.budget.give_back(1);
+  ++forgotten_;
+}
+
+void EvictionBatch::keep_resident(Victim& victim, PageState state) {
+  victim.keep = true;
+  if (!core_.table.transition(victim.page, victim.word, victim.word.to(state))) ++taken_back_;
+}
+
+}  // namespace farpage::pager

@@ -1,0 +1,163 @@
+// EvictionBatch: a set of resident pages during their eviction: picked, protected, copied out,
+// written to every replica, dropped. It proceeds in turns that never block, so that a thread that
+// waits for something else can evict meanwhile.
+//
+// Order: eviction_hand.h. Victims lie together, so that one flush protects a whole span, and one
+// vector drops it (scattered single pages would cost an inter-processor interrupt each).
+#pragma once
+
+#include <array>
+#include <mutex>
+
+#include "base/loop_gap.h"
+#include "pager/core.h"
+#include "pager/evict/eviction_hand.h"
+#include "pager/links/link_port.h"
+#include "pager/links/posting.h"
+#include "pager/links/write_window.h"
+
+namespace farpage::pager {
+
+// Threads: one at a time (Evictor); stats() from any.
+// Invariants:
+//  1. a page is dropped only after every replica that is not lost has acknowledged what it holds;
+//  2. a page that is written during its eviction stays;
+//  3. after any failure the page stays resident and Dirty, unless its memory is gone.
+class EvictionBatch {
+ public:
+  static constexpr uint32_t kMaxPages = WriteWindow::kLimit;
+  static constexpr size_t kBufferBytes = size_t{kMaxPages} * kPageBytes;
+
+  EvictionBatch(Core& core, LinkPort& port);
+
+  // Some are on their way.
+  bool active() const { return count_ > 0; }
+  // The size of a batch. A span is a run of consecutive pages: each span costs a page table walk
+  // and cache misses, and each further page of it costs little more than its copy. When many pages
+  // are dropped in one call, a thread that faults meanwhile waits for the CPU or for the flush;
+  // when few are, each flush serves few pages. A batch ends with the first page of the last span; a
+  // run that the target has declared cold is one batch, whatever its spans.
+  struct Size {
+    uint32_t pages;
+    uint32_t spans;
+    // Copied out and posted in one step. After each step it yields its CPU to a fault worker,
+    // unless a thread waits for room. 0: it never yields.
+    uint32_t step_spans;
+    constexpr bool is_reached(size_t with_pages, uint32_t with_spans) const {
+      return with_pages >= pages || with_spans >= spans;
+    }
+  };
+  static constexpr Size kSmall{kMaxPages, 32, 8};
+  static constexpr Size kLarge{kMaxPages, kMaxPages, 0};
+  // Takes that many victims, and posts what must be written. False: there is nothing to take. Only
+  // while no batch is active.
+  bool begin(Size most);
+  // One turn. Drops the acknowledged pages when all are acknowledged, or when that takes too long.
+  enum class Turn : uint8_t { kEnded, kMoved, kWaiting };
+  Turn advance();
+  // All turns to the end; waits for the replicas.
+  void finish();
+  // Pages that the last batch has freed.
+  uint64_t freed() const { return freed_; }
+  // The batch has freed nothing, although the program has not written or discarded all of its
+  // pages.
+  bool stuck() const { return freed_ == 0 && taken_back_ < taken_; }
+
+  const EvictorStats& stats() const { return stats_; }
+
+ private:
+  // One victim of the batch.
+  struct Victim {
+    PageIndex page;
+    PageWord word;        // as the evictor left it: Evicting, then Dropping
+    uint8_t unacked = 0;  // replicas (bits) that have not acknowledged
+    int16_t buffer = -1;  // place in the buffer; -1: not copied out
+    bool zero = false;    // all zeros: nothing is sent, the page is Empty afterwards
+    bool keep = false;    // stays resident
+  };
+  // One WRITE: consecutive victims with consecutive pages and buffer places.
+  struct WriteRun {
+    size_t first = 0;
+    uint32_t count = 0;
+    uint32_t replica = 0;
+    bool in_flight = false;
+    bool done = false;
+  };
+  // In one call of a channel. With its header each is two segments over TCP, which sends 128 of
+  // them in one system call.
+  static constexpr size_t kMaxPosting = 64;
+  static constexpr size_t kPagesOfStep = 64;
+  static constexpr size_t kMaxRuns = size_t{kMaxPages} * coordinator::kMaxReplicas;
+
+  // The phases of one batch.
+  void pick();  // 0
+  void pick_cold();
+  void pick_from_block();
+  // With the fork group's mutex held, which may be released and acquired again.
+  enum class Taken : uint8_t { kYes, kNo, kWithoutSlab };
+  Taken try_take(PageIndex page, PageWord word, std::unique_lock<std::mutex>& group_lock);
+  size_t step_end(size_t first) const;
+  void give_way() const;
+  bool is_full() const { return most_.is_reached(count_, spans_); }
+  void protect();  // 1
+  void protect_run(PageIndex first, uint32_t pages);
+  // Of the victims from `first` to `end`:
+  void copy_out(size_t first, size_t end);  // 2
+  void note_zero_pages(size_t first, size_t end);
+  void build_runs(size_t first, size_t end);  // 3
+  size_t post_runs();
+  rdma::Operation write_of(size_t index, const ReplicaLease& replica, RemoteKey key,
+                           const rdma::Channel& channel) const;
+  size_t post_gathered();
+  size_t take_completions();  // 4
+  void restart_patience(Instant now);
+  void expire_replicas();
+  void fail_run(WriteRun& run, const char* why);
+  void shorten(WriteRun& run, uint32_t pages);
+  void acknowledge(WriteRun& run);
+  std::span<const WriteRun> runs() const;
+  bool all_done() const;
+  bool any_in_flight() const;
+  bool any_safe() const;
+  bool too_late(bool moved) const;
+  void drop();  // 5
+  bool is_safe(const Victim& victim) const;
+  void finish_drop(std::span<const uffd::PageRun> spans, std::span<uffd::DropResult> results);
+  void wake_dropped(std::span<const uffd::PageRun> spans);
+  void keep_or_forget(Victim& victim);
+  void keep_resident(Victim& victim, PageState state);
+
+  const SlabLease* lease_of(const Victim& victim) const {
+    return core_.leases_of(victim.word).find(victim.page);
+  }
+  const ReplicaLease& replica_of(const WriteRun& run) const;
+  PeerState::Wait& wait_of(const ReplicaLease& replica) { return core_.peers[replica.node].wait; }
+  WriteWindow& window_of(const ReplicaLease& replica) { return core_.peers[replica.node].window; }
+  std::span<std::byte> bytes_of(const Victim& victim) const {
+    return port_.buffer().subspan(static_cast<size_t>(victim.buffer) * kPageBytes, kPageBytes);
+  }
+
+  Core& core_;
+  LinkPort& port_;
+  EvictorStats stats_;
+
+  std::array<Victim, kMaxPages> victims_;
+  size_t count_ = 0;
+  uint32_t spans_ = 0;  // of them
+  Size most_{};         // this time
+  std::array<WriteRun, kMaxRuns> runs_;
+  size_t run_count_ = 0;
+  Posting<kMaxPosting> posting_{port_};  // in the order of the runs
+  size_t copied_ = 0;                    // pages, into the buffer
+  Instant picked_at_{0};
+  Instant posted_at_{0};
+  LoopGap gap_;
+  bool closing_ = false;  // nothing more is posted: the batch ends with what it has
+  uint64_t freed_ = 0;
+  uint64_t taken_ = 0;       // by the last batch
+  uint64_t taken_back_ = 0;  // of these, by the program
+  uint64_t forgotten_ = 0;   // of the pages under way
+  EvictionHand hand_;
+};
+
+}  // namespace farpage::pager

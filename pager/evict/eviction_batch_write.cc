@@ -1,0 +1,356 @@
+// Phases 3 to 5: write to the replicas, collect acknowledgements, drop.
+
+#include <algorithm>
+#include <thread>
+#include <utility>
+
+#include "base/check.h"
+#include "base/log.h"
+#include "pager/evict/eviction_batch.h"
+
+namespace farpage::pager {
+namespace {
+
+// A replica unreachable for this long while another one acknowledged has missed a write: it is
+// marked lost, and the other replicas keep the page.
+constexpr Nanoseconds kReplicaPatience = Seconds(1);
+constexpr uint32_t kMaxRunPages = 64;
+// A batch ends, complete or not, after this fraction of the fault deadline: a thread that waits for
+// room should see several batches end before its own deadline.
+constexpr int64_t kBatchesInADeadline = 4;
+// While a thread waits for room, a batch without a safe page waits this long for channels: the next
+// batch may have safe pages.
+constexpr Milliseconds kNothingSafe{50};
+
+}  // namespace
+
+const ReplicaLease& EvictionBatch::replica_of(const WriteRun& run) const {
+  return lease_of(victims_[run.first])->replicas[run.replica];
+}
+
+// Phase 3: consecutive pages of one slab are one WRITE to each replica.
+void EvictionBatch::build_runs(size_t begin, size_t end) {
+  size_t i = begin;
+  while (i < end) {
+    if (victims_[i].keep || victims_[i].buffer < 0) {
+      ++i;
+      continue;
+    }
+    const size_t first = i;
+    const SlabLease* lease = lease_of(victims_[first]);
+    const auto follows = [&](size_t next) {
+      const Victim& victim = victims_[next];
+      return !victim.keep && victim.buffer >= 0 && lease_of(victim) == lease &&
+             victim.page.value == victims_[next - 1].page.value + 1 &&
+             victim.buffer == victims_[next - 1].buffer + 1;
+    };
+    ++i;
+    while (i < end && i - first < kMaxRunPages && follows(i)) ++i;
+    const size_t runs_before = run_count_;
+    for (uint32_t replica = 0; replica < lease->replica_count; ++replica) {
+      if (lease->replicas[replica].lost.load(std::memory_order_acquire)) continue;
+      PeerState::Wait& wait = wait_of(lease->replicas[replica]);
+      if (posted_at_ - wait.until > kReplicaPatience) wait.since = std::max(wait.since, posted_at_);
+      wait.until = posted_at_;
+      for (size_t v = first; v < i; ++v)
+        victims_[v].unacked = static_cast<uint8_t>(victims_[v].unacked | (1U << replica));
+      runs_[run_count_++] =
+          WriteRun{.first = first, .count = static_cast<uint32_t>(i - first), .replica = replica};
+    }
+    if (run_count_ == runs_before) {
+      // These pages have no replica left to write to: they stay, as long as there is room.
+      for (size_t v = first; v < i; ++v) keep_resident(victims_[v], PageState::kDirty);
+    }
+  }
+}
+
+std::span<const EvictionBatch::WriteRun> EvictionBatch::runs() const {
+  return std::span(runs_).first(run_count_);
+}
+
+bool EvictionBatch::all_done() const {
+  return std::ranges::all_of(runs(), [](const WriteRun& run) { return run.done; });
+}
+
+bool EvictionBatch::any_safe() const {
+  return std::ranges::any_of(std::span(victims_).first(count_), [this](const Victim& victim) {
+    return !victim.keep && is_safe(victim);
+  });
+}
+
+bool EvictionBatch::any_in_flight() const {
+  return std::ranges::any_of(runs(), [](const WriteRun& run) { return run.in_flight; });
+}
+
+// A slow batch drops the acknowledged pages; a later batch takes the rest. While a thread waits for
+// room, the batch does not wait for nodes without a channel.
+bool EvictionBatch::too_late(bool moved) const {
+  if (core_.stopping.load(std::memory_order_acquire)) return true;
+  const Nanoseconds taken = SteadyClock::read() - posted_at_;
+  if (taken > core_.options.fault_deadline / kBatchesInADeadline) return true;
+  if (moved || !core_.budget.has_waiters() || any_in_flight()) return false;
+  return taken > kNothingSafe || any_safe();
+}
+
+// Phases 3 to 5: posts runs as far as the channels accept them, and retries failed ones until it is
+// too late. Operations in flight use the buffer, so their completions, which come within the
+// operation timeout, are awaited in any case.
+EvictionBatch::Turn EvictionBatch::advance() {
+  if (!active()) return Turn::kEnded;
+  const Instant now = SteadyClock::read();
+  if (gap_.turn(now).count() != 0) restart_patience(now);
+  const size_t moved = (closing_ ? 0 : post_runs()) + take_completions();
+  if (!closing_ && !all_done()) {
+    if (moved == 0) expire_replicas();
+    closing_ = too_late(moved > 0);
+    if (!closing_) return moved > 0 ? Turn::kMoved : Turn::kWaiting;
+  }
+  if (any_in_flight()) return Turn::kWaiting;
+  if (closing_) {
+    expire_replicas();
+    for (const WriteRun& run : runs())
+      if (!run.done) wait_of(replica_of(run)).until = now;
+  }
+  gap_.rest();
+  drop();
+  freed_ = std::exchange(forgotten_, 0);
+  for (size_t i = 0; i < count_; ++i)
+    if (!victims_[i].keep) ++freed_;
+  taken_ = std::exchange(count_, 0);
+  stats_.batches.add();
+  stats_.batch_ns.record(static_cast<uint64_t>((SteadyClock::read() - picked_at_).count()));
+  return Turn::kEnded;
+}
+
+// This process did not run for a while: that time does not count against a node.
+void EvictionBatch::restart_patience(Instant now) {
+  posted_at_ = now;
+  for (const WriteRun& run : runs())
+    if (!run.done) wait_of(replica_of(run)).since = now;
+}
+
+void EvictionBatch::finish() {
+  while (true) {
+    const Turn turn = advance();
+    if (turn == Turn::kEnded) return;
+    if (turn == Turn::kMoved) continue;
+    if (any_in_flight() && !closing_) {
+      std::this_thread::yield();
+    } else {
+      std::this_thread::sleep_for(std::chrono::microseconds(200));
+    }
+  }
+}
+
+// Neighbouring runs to the same node share one call: over TCP a call costs more than the page in
+// it. Gathered runs are posted before the next request for a channel, which may retire a broken
+// one.
+size_t EvictionBatch::post_runs() {
+  size_t posted = 0;
+  for (uint32_t replica = 0; replica < coordinator::kMaxReplicas; ++replica) {
+    for (size_t i = 0; i < run_count_; ++i) {
+      WriteRun& run = runs_[i];
+      if (run.replica != replica || run.done || run.in_flight) continue;
+      const ReplicaLease& lease = replica_of(run);
+      if (lease.lost.load(std::memory_order_acquire)) {
+        run.done = true;  // the bits stay: drop() keeps pages without acknowledgement
+        ++posted;
+        continue;
+      }
+      WriteWindow& window = window_of(lease);
+      if (run.count > window.pages()) shorten(run, window.pages());
+      if (!window.admits(run.count)) continue;
+      if (posting_.is_for_another(lease.node)) posted += post_gathered();
+      const rdma::Channel* channel = posting_.channel(lease.node);
+      if (channel == nullptr) continue;
+      const auto& key = lease.keys[static_cast<size_t>(channel->kind())];
+      if (!key) continue;
+      window.posted(run.count);
+      posting_.add(write_of(i, lease, *key, *channel));
+      if (posting_.full()) posted += post_gathered();
+    }
+  }
+  return posted + post_gathered();
+}
+
+rdma::Operation EvictionBatch::write_of(size_t index, const ReplicaLease& replica, RemoteKey key,
+                                        const rdma::Channel& channel) const {
+  const WriteRun& run = runs_[index];
+  const Victim& first = victims_[run.first];
+  FARPAGE_CHECK(channel.limits().operation_bytes >= kMaxRunPages * kPageBytes,
+                "operations of at most %u bytes", channel.limits().operation_bytes);
+  return {.kind = rdma::OperationKind::kWrite,
+          .local = port_.buffer().subspan(static_cast<size_t>(first.buffer) * kPageBytes,
+                                          run.count * kPageBytes),
+          .remote = core_.leases_of(first.word).address_of(replica, first.page),
+          .key = key,
+          .generation = replica.generation,
+          .token = index};
+}
+
+// The channel accepts the first ones, as many as it has room for; the others are posted later.
+size_t EvictionBatch::post_gathered() {
+  const auto posted = posting_.post();
+  for (const rdma::Operation& operation : posted.accepted) runs_[operation.token].in_flight = true;
+  for (const rdma::Operation& operation : posted.refused)
+    core_.peers[posting_.node()].window.not_posted(runs_[operation.token].count);
+  return posted.accepted.size();
+}
+
+size_t EvictionBatch::take_completions() {
+  return port_.take_completions([this](const rdma::Completion& completion) {
+    WriteRun& run = runs_[completion.token];
+    run.in_flight = false;
+    if (completion.status == rdma::CompletionStatus::kOk) {
+      acknowledge(run);
+      return;
+    }
+    window_of(replica_of(run)).failed(run.count);
+    if (completion.status == rdma::CompletionStatus::kRemoteAccess) {
+      fail_run(run, "the node refused the WRITE");
+    } else {
+      stats_.write_failures.add();  // the next round posts it again
+    }
+  });
+}
+
+// See WriteWindow. The pages after the first `pages` become a run of their own. runs_ has room:
+// each run has at least one page.
+void EvictionBatch::shorten(WriteRun& run, uint32_t pages) {
+  runs_[run_count_++] =
+      WriteRun{.first = run.first + pages, .count = run.count - pages, .replica = run.replica};
+  run.count = pages;
+}
+
+void EvictionBatch::acknowledge(WriteRun& run) {
+  run.done = true;
+  window_of(replica_of(run)).acknowledged(run.count);
+  wait_of(replica_of(run)) = {.since = SteadyClock::read(), .until = Instant{0}};
+  stats_.writes.add();
+  stats_.write_bytes.add(run.count * kPageBytes);
+  for (size_t v = run.first; v < run.first + run.count; ++v)
+    victims_[v].unacked = static_cast<uint8_t>(victims_[v].unacked & ~(1U << run.replica));
+}
+
+void EvictionBatch::fail_run(WriteRun& run, const char* why) {
+  stats_.write_failures.add();
+  run.done = true;
+  core_.lose_replica(victims_[run.first].page, victims_[run.first].word, replica_of(run), why);
+}
+
+void EvictionBatch::expire_replicas() {
+  const Instant now = SteadyClock::read();
+  for (size_t i = 0; i < run_count_; ++i) {
+    WriteRun& run = runs_[i];
+    if (run.done || run.in_flight) continue;
+    // A node that accepts little at a time is still reachable.
+    const bool late = now - wait_of(replica_of(run)).since >= kReplicaPatience;
+    // The patience applies once to a node, not once to each slab on it.
+    if (!late && core_.unreachable_for(replica_of(run).node) < kReplicaPatience) continue;
+    const SlabLease* lease = lease_of(victims_[run.first]);
+    const auto acknowledged_elsewhere = [&](uint32_t replica) {
+      return replica != run.replica &&
+             !lease->replicas[replica].lost.load(std::memory_order_acquire) &&
+             (victims_[run.first].unacked & (1U << replica)) == 0;
+    };
+    for (uint32_t replica = 0; replica < lease->replica_count; ++replica) {
+      if (!acknowledged_elsewhere(replica)) continue;
+      fail_run(run, "it could not be reached and has missed a write");
+      break;
+    }
+  }
+}
+
+// Whether every replica that is not lost holds the content, and at least one does.
+bool EvictionBatch::is_safe(const Victim& victim) const {
+  if (victim.zero) return true;
+  const SlabLease* lease = lease_of(victim);
+  uint32_t holders = 0;
+  for (uint32_t r = 0; r < lease->replica_count; ++r) {
+    if (lease->replicas[r].lost.load(std::memory_order_acquire)) continue;
+    if ((victim.unacked & (1U << r)) != 0) return false;
+    ++holders;
+  }
+  return holders > 0;
+}
+
+// Phase 5: drops the pages that every replica holds, unless they were written meanwhile.
+void EvictionBatch::drop() {
+  std::array<uffd::PageRun, kMaxPages> spans;
+  std::array<uffd::DropResult, kMaxPages> results;
+  size_t span_count = 0;
+  for (size_t i = 0; i < count_; ++i) {
+    Victim& victim = victims_[i];
+    if (victim.keep) continue;
+    if (!is_safe(victim)) {
+      // No replica has this content, clean or not: from now on the page counts as dirty.
+      keep_resident(victim, PageState::kDirty);
+      continue;
+    }
+    const uint32_t flags = victim.word.has(PageWord::kWasDirty) ? PageWord::kWasDirty : 0;
+    const PageWord dropping = victim.word.to(PageState::kDropping, flags);
+    if (!core_.table.transition(victim.page, victim.word, dropping)) {
+      victim.keep = true;  // written, or discarded by the target
+      ++taken_back_;
+      stats_.pages_cancelled.add();
+      continue;
+    }
+    victim.word = dropping;
+    if (span_count > 0 &&
+        spans[span_count - 1].first.value + spans[span_count - 1].pages == victim.page.value) {
+      ++spans[span_count - 1].pages;
+    } else {
+      spans[span_count++] = {victim.page, 1};
+    }
+  }
+  finish_drop(std::span(spans).first(span_count), std::span(results).first(span_count));
+}
+
+void EvictionBatch::finish_drop(std::span<const uffd::PageRun> spans,
+                                std::span<uffd::DropResult> results) {
+  if (spans.empty()) return;
+  const Status dropped = core_.space.drop(spans, results);
+  if (!dropped) core_.target_gone.store(true, std::memory_order_release);
+  size_t v = 0;
+  uint64_t freed = 0;
+  for (size_t s = 0; s < spans.size(); ++s) {
+    const bool ok = dropped && results[s].sys_errno == 0;
+    if (dropped && !ok)
+      log::warn("pager: drop_refused page={} pages={} errno={}", spans[s].first.value,
+                spans[s].pages, results[s].sys_errno);
+    for (uint32_t p = 0; p < spans[s].pages; ++p) {
+      while (victims_[v].page.value != spans[s].first.value + p) ++v;
+      Victim& victim = victims_[v];
+      const bool was_dirty = victim.word.has(PageWord::kWasDirty);
+      PageState next = victim.zero ? PageState::kEmpty : PageState::kRemote;
+      if (!ok) next = victim.zero ? PageState::kDirty : PageState::kClean;
+      const PageWord left = victim.word.to(next);
+      core_.table.transition_owned(victim.page, victim.word,
+                                   ok ? stamped(left, core_.current_epoch()) : left);
+      victim.keep = !ok;
+      if (!ok) continue;
+      ++freed;
+      (victim.zero ? stats_.pages_zero
+       : was_dirty ? stats_.pages_written
+                   : stats_.pages_clean)
+          .add();
+    }
+  }
+  core_.budget.evicted(freed);
+  // Threads that faulted during the drop wait for this.
+  wake_dropped(spans);
+}
+
+void EvictionBatch::wake_dropped(std::span<const uffd::PageRun> spans) {
+  // One call for neighbours: waking a page without waiters costs nothing extra.
+  size_t i = 0;
+  while (i < spans.size()) {
+    const uint64_t first = spans[i].first.value;
+    uint64_t end = first + spans[i].pages;
+    for (++i; i < spans.size() && spans[i].first.value - end < kPagesPerBlock; ++i)
+      end = spans[i].first.value + spans[i].pages;
+    core_.space.wake({PageIndex{first}, static_cast<uint32_t>(end - first)});
+  }
+}
+
+}  // namespace farpage::pager

@@ -1,0 +1,71 @@
+// Faults that the faulting thread resolves itself, by the same code and the same states as the
+// fault threads. See "Faults in the thread's own signal handler" in design-notes.
+#include <sched.h>
+
+#include "pager/fault/fault_worker.h"
+
+namespace farpage::pager {
+namespace {
+
+// Another thread owns the page and will change its state.
+bool is_held(PageState state) {
+  return state == PageState::kFetching || state == PageState::kUnprotecting ||
+         state == PageState::kDropping;
+}
+
+}  // namespace
+
+FaultWorker::FaultWorker(Core& core, Ports ports, TrendDetector& trends, Evictor& evictor)
+    : core_(core),
+      trends_(trends),
+      evictor_(&evictor),
+      fetcher_(core, ports.demand, stats_),
+      prefetcher_(core, ports.prefetch, stats_) {}
+
+void FaultWorker::resolve_here(const uffd::Fault& fault) {
+  const Instant since = SteadyClock::read();
+  bool waited = false;
+  while (!core_.stopping.load(std::memory_order_acquire)) {
+    const PageState state = core_.table.load(fault.page).state();
+    if (is_held(state)) {
+      // No thread sleeps in the kernel here, so none is woken: this one polls the state, and the
+      // instruction is then retried.
+      if (state == PageState::kDropping) core_.eviction_priority.come_forward();
+      do {
+        ::sched_yield();
+      } while (is_held(core_.table.load(fault.page).state()));
+      return;
+    }
+    short_of_room_ = false;
+    if (handle(fault, since)) break;
+    if (!short_of_room_) continue;  // the page changed meanwhile
+    if (!waited) stats_.faults_waited_room.add();
+    waited = true;
+    core_.wait_for_room(kRoomWait);
+  }
+  fetcher_.post_queued();
+  (void)fetcher_.progress();
+  if (fetcher_.outstanding() > 0) evictor_->help();  // while the READ is in flight
+  finish_in_flight();
+  core_.nudge_evictor();
+}
+
+void FaultWorker::finish_in_flight() {
+  // Prefetches too: after the return no thread would complete them.
+  Instant still_since{0};
+  while (fetcher_.outstanding() > 0 || prefetcher_.outstanding() > 0) {
+    fetcher_.post_queued();
+    const bool fetched = fetcher_.progress();
+    const bool prefetched = prefetcher_.progress();
+    if (fetched || prefetched) {
+      still_since = Instant{0};
+      continue;
+    }
+    const Instant now = SteadyClock::read();
+    if (still_since.count() == 0) still_since = now;
+    ::sched_yield();
+    if (now - still_since >= kSpin && prefetcher_.outstanding() == 0) fetcher_.wait_a_little();
+  }
+}
+
+}  // namespace farpage::pager

@@ -1,0 +1,240 @@
+#include "pager/fault/fetcher.h"
+
+#include "base/check.h"
+#include "base/log.h"
+#include "base/loop_gap.h"
+
+namespace farpage::pager {
+namespace {
+
+// Pause after all replicas have failed, before the next round.
+constexpr Nanoseconds kRetryPause = std::chrono::microseconds(500);
+
+}  // namespace
+
+Fetcher::Fetcher(Core& core, LinkPort& port, WorkerStats& stats)
+    : core_(core), port_(port), stats_(stats) {
+  FARPAGE_CHECK(port.buffer().size() >= kBufferBytes, "%zu bytes", port.buffer().size());
+}
+
+void Fetcher::start(PageIndex page, PageWord word, uffd::FaultKind kind, Instant since) {
+  FARPAGE_CHECK(has_room(), "no slot for page %llu", static_cast<unsigned long long>(page.value));
+  for (Slot& slot : slots_) {
+    if (slot.step != Step::kFree) continue;
+    slot = Slot{.step = Step::kQueued, .kind = kind, .page = page, .word = word, .since = since};
+    ++busy_;
+    ++pending_;
+    return;
+  }
+}
+
+bool Fetcher::choose_replica(Slot& slot, const SlabLease& lease, rdma::Channel*& channel) {
+  uint32_t alive = 0;
+  for (int round = 0; round < 2; ++round) {
+    alive = 0;
+    bool untried_left = false;
+    for (uint32_t i = 0; i < lease.replica_count; ++i) {
+      const auto index = static_cast<uint32_t>((slot.page.value + i) % lease.replica_count);
+      const ReplicaLease& replica = lease.replicas[index];
+      if (replica.lost.load(std::memory_order_acquire)) continue;
+      ++alive;
+      if ((slot.tried_replicas & (1U << index)) != 0) continue;
+      untried_left = true;
+      if (posting_.is_for_another(replica.node)) post_gathered();
+      channel = posting_.channel(replica.node);
+      if (channel == nullptr || !replica.keys[static_cast<size_t>(channel->kind())]) continue;
+      slot.replica = static_cast<uint8_t>(index);
+      return true;
+    }
+    if (alive == 0) {
+      give_up(slot, "every replica of the page is lost");
+      return false;
+    }
+    if (untried_left) break;
+    slot.tried_replicas = 0;  // all failed: restart from the first, after a pause
+  }
+  slot.not_before = SteadyClock::read() + kRetryPause;
+  return false;
+}
+
+bool Fetcher::gather(size_t index) {
+  Slot& slot = slots_[index];
+  const SlabLease* lease = core_.leases_of(slot.word).find(slot.page);
+  FARPAGE_CHECK(lease != nullptr, "page %llu is remote without a lease",
+                static_cast<unsigned long long>(slot.page.value));
+  rdma::Channel* channel = nullptr;
+  if (!choose_replica(slot, *lease, channel)) return false;
+  const ReplicaLease& replica = lease->replicas[slot.replica];
+  posting_.add({.kind = rdma::OperationKind::kRead,
+                .local = bytes_of(index),
+                .remote = core_.leases_of(slot.word).address_of(replica, slot.page),
+                .key = *replica.keys[static_cast<size_t>(channel->kind())],
+                .generation = replica.generation,
+                .token = index});
+  return true;
+}
+
+void Fetcher::post_gathered() {
+  const auto posted = posting_.post();
+  if (posted.accepted.empty()) return;
+  const Instant now = SteadyClock::read();
+  for (const rdma::Operation& operation : posted.accepted) {
+    Slot& slot = slots_[operation.token];
+    if (slot.posted.count() == 0)
+      stats_.queue_ns.record(static_cast<uint64_t>((now - slot.since).count()));
+    slot.step = Step::kOnWire;
+    slot.posted = now;
+    --pending_;
+  }
+}
+
+void Fetcher::post_queued() {
+  if (pending_ == 0) return;
+  for (size_t i = 0; i < kSlots; ++i) {
+    Slot& slot = slots_[i];
+    if (slot.step != Step::kQueued) continue;
+    if (slot.not_before.count() != 0 && slot.not_before > SteadyClock::read()) continue;
+    const Instant looked = slot.not_before;
+    if (!gather(i) && slot.step == Step::kQueued && is_too_late(slot, looked, Nanoseconds(0)))
+      give_up(slot, "no replica could be reached before the deadline");
+  }
+  post_gathered();
+}
+
+bool Fetcher::progress() {
+  if (busy_ == 0) return false;
+  const size_t taken =
+      port_.take_completions([this](const rdma::Completion& completion) { complete(completion); });
+  if (pending_ > 0) {
+    for (Slot& slot : slots_) {
+      if (slot.step == Step::kToInstall) install(slot, SteadyClock::read());
+      if (slot.step == Step::kToPoison) poison(slot);
+    }
+    post_queued();
+  }
+  return taken > 0;
+}
+
+void Fetcher::wait_a_little() {
+  constexpr Nanoseconds kWait = std::chrono::microseconds(100);
+  rdma::Channel* only = nullptr;
+  NodeIndex only_node;
+  size_t busy_channels = 0;
+  port_.for_each_busy_channel([&](NodeIndex node, rdma::Channel& channel) {
+    ++busy_channels;
+    only = &channel;
+    only_node = node;
+  });
+  if (busy_channels != 1 || pending_ > 0) return;
+  std::array<rdma::Completion, kSlots> completions;
+  const size_t got = only->wait(completions, kWait);
+  port_.completed(only_node, static_cast<uint32_t>(got));
+  for (const rdma::Completion& completion : std::span(completions).first(got)) complete(completion);
+}
+
+void Fetcher::complete(const rdma::Completion& completion) {
+  Slot& slot = slots_[completion.token];
+  FARPAGE_CHECK(slot.step == Step::kOnWire, "completion for slot %llu, which waits for none",
+                static_cast<unsigned long long>(completion.token));
+  ++pending_;
+  stats_.completions_by_status[static_cast<size_t>(completion.status)].add();
+  if (completion.status == rdma::CompletionStatus::kOk) [[likely]] {
+    const Instant now = SteadyClock::read();
+    stats_.wire_ns.record(static_cast<uint64_t>((now - slot.posted).count()));
+    stats_.reads.add();
+    stats_.read_bytes.add(kPageBytes);
+    slot.step = Step::kToInstall;
+    install(slot, now);
+    return;
+  }
+  stats_.retries.add();
+  slot.step = Step::kQueued;
+  const ReplicaLease& replica = core_.leases_of(slot.word).find(slot.page)->replicas[slot.replica];
+  if (completion.status == rdma::CompletionStatus::kRemoteAccess) {
+    core_.lose_replica(slot.page, slot.word, replica, "the node refused the READ");
+  } else if (completion.status != rdma::CompletionStatus::kFlushed) {
+    // Flushed: the operation itself did not fail, so the same replica may be retried.
+    slot.tried_replicas = static_cast<uint8_t>(slot.tried_replicas | (1U << slot.replica));
+  }
+  if (is_too_late(slot, slot.posted, core_.options.channel.operation_timeout))
+    give_up(slot, "no replica answered before the deadline");
+}
+
+void Fetcher::install(Slot& slot, Instant now) {
+  const bool write = slot.kind == uffd::FaultKind::kMissingWrite || !core_.protects_next_read();
+  const size_t index = static_cast<size_t>(&slot - slots_.data());
+  const uffd::Outcome outcome =
+      core_.space.install(slot.page, bytes_of(index),
+                          write ? uffd::Protection::kWritable : uffd::Protection::kWriteProtected);
+  switch (outcome) {
+    case uffd::Outcome::kDone: {
+      core_.end_fetching(slot.page, slot.word,
+                         came_back(slot.word.to(write ? PageState::kDirty : PageState::kClean),
+                                   core_.next_epoch()));
+      const Instant after = SteadyClock::read();
+      stats_.faults_remote.add();
+      stats_.install_ns.record(static_cast<uint64_t>((after - now).count()));
+      stats_.fault_ns.record(static_cast<uint64_t>((after - slot.since).count()));
+      release(slot);
+      return;
+    }
+    case uffd::Outcome::kAlreadyPresent:
+      // The target mapped its own memory there (MAP_FIXED past the shim): that content is valid.
+      core_.end_fetching(slot.page, slot.word,
+                         stamped(slot.word.to(PageState::kDirty), core_.next_epoch()));
+      release(slot);
+      return;
+    case uffd::Outcome::kRetry:
+      return;  // the worker drains the events, then retries
+    case uffd::Outcome::kProcessGone:
+      core_.target_gone.store(true, std::memory_order_release);
+      [[fallthrough]];
+    case uffd::Outcome::kUnmapped:
+      core_.end_fetching(slot.page, slot.word, slot.word.to(PageState::kEmpty));
+      core_.budget.give_back(1);
+      core_.space.wake({slot.page, 1});
+      release(slot);
+      return;
+  }
+}
+
+// Whether the fault has waited past the deadline, without the time in which this process was
+// stopped. `looked`: the slot's last check, at most `longest` ago if the process ran (LoopGap).
+bool Fetcher::is_too_late(Slot& slot, Instant looked, Nanoseconds longest) const {
+  const Instant now = SteadyClock::read();
+  if (looked.count() != 0 && now - looked > longest + LoopGap::kLongestTurn)
+    slot.since += now - looked - longest;
+  return now - slot.since > core_.options.fault_deadline;
+}
+
+void Fetcher::give_up(Slot& slot, const char* why) {
+  stats_.faults_failed.add();
+  const SlabLease* lease = core_.leases_of(slot.word).find(slot.page);
+  std::string nodes;
+  for (uint32_t i = 0; lease != nullptr && i < lease->replica_count; ++i)
+    nodes += (i > 0 ? "," : "") + core_.nodes.name_of(lease->replicas[i].node);
+  log::error(
+      "pager: page_lost address={:#x} page={} nodes={} after_ms={} reason=\"{}\": the program gets "
+      "SIGBUS there",
+      core_.space.address_of(slot.page), slot.page.value, nodes,
+      (SteadyClock::read() - slot.since).count() / 1'000'000, why);
+  core_.end_fetching(slot.page, slot.word, slot.word.to(PageState::kLost));
+  core_.budget.give_back(1);
+  slot.step = Step::kToPoison;
+  poison(slot);
+}
+
+void Fetcher::poison(Slot& slot) {
+  const Status done = core_.space.poison({slot.page, 1});
+  if (!done && done.error().code == ErrorCode::kUnavailable) return;  // retried after the events
+  if (!done) log::error("pager: poison_failed page={} {}", slot.page.value, done.error().message());
+  release(slot);
+}
+
+void Fetcher::release(Slot& slot) {
+  slot.step = Step::kFree;
+  --busy_;
+  --pending_;
+}
+
+}  // namespace farpage::pager

@@ -1,0 +1,79 @@
+// Fetcher: the demand faults of one worker, from the READ to the woken thread.
+#pragma once
+
+#include <array>
+#include <span>
+
+#include "base/mapping.h"
+#include "pager/core.h"
+#include "pager/links/link_port.h"
+#include "pager/links/posting.h"
+
+namespace farpage::pager {
+
+// Threads: the worker that owns it. No allocation, no lock and no log on the path of a successful
+// fault. Invariants:
+//  1. a page that was given to start() is Fetching until it is Clean, Dirty, Lost or Empty;
+//  2. that happens within the fault deadline plus one operation timeout, whatever the nodes do;
+//  3. each fetch in flight has its own landing slot.
+class Fetcher {
+ public:
+  static constexpr size_t kSlots = 32;
+  static constexpr size_t kBufferBytes = kSlots * kPageBytes;
+
+  // The port's buffer begins with kBufferBytes for the slots.
+  Fetcher(Core& core, LinkPort& port, WorkerStats& stats);
+
+  bool has_room() const { return busy_ < kSlots; }
+  size_t outstanding() const { return busy_; }
+
+  // Fetches a page that the caller has moved to Fetching (with kFromRemote) and taken from the
+  // budget. `word`: what it is now. `since`: when the fault was read.
+  void start(PageIndex page, PageWord word, uffd::FaultKind kind, Instant since);
+
+  // Posts what is to be posted, takes completions, installs. True: something moved.
+  bool progress();
+  // Waits briefly for the next completion, with the transport's wait().
+  void wait_a_little();
+
+  // Posts now what start() queued: one call for a whole batch of faults.
+  void post_queued();
+
+ private:
+  enum class Step : uint8_t { kFree, kQueued, kOnWire, kToInstall, kToPoison };
+  struct Slot {
+    Step step = Step::kFree;
+    uffd::FaultKind kind = uffd::FaultKind::kMissingRead;
+    uint8_t tried_replicas = 0;  // bit set
+    uint8_t replica = 0;
+    PageIndex page;
+    PageWord word;
+    Instant since{0};
+    Instant posted{0};
+    Instant not_before{0};
+  };
+
+  std::span<std::byte> bytes_of(size_t slot) const {
+    return port_.buffer().subspan(slot * kPageBytes, kPageBytes);
+  }
+  // Chooses a replica that can be used now; false: none at the moment.
+  bool choose_replica(Slot& slot, const SlabLease& lease, rdma::Channel*& channel);
+  bool gather(size_t index);
+  void post_gathered();
+  void complete(const rdma::Completion& completion);
+  void install(Slot& slot, Instant now);  // `now`: for the figures
+  bool is_too_late(Slot& slot, Instant looked, Nanoseconds longest) const;
+  void give_up(Slot& slot, const char* why);
+  void poison(Slot& slot);
+  void release(Slot& slot);
+
+  Core& core_;
+  LinkPort& port_;
+  WorkerStats& stats_;
+  std::array<Slot, kSlots> slots_{};
+  Posting<kSlots> posting_{port_};  // of post_queued()
+  size_t busy_ = 0;
+  size_t pending_ = 0;  // slots that are neither free nor on the wire
+};
+
+}  // namespace farpage::pager

@@ -1,0 +1,186 @@
+#include "pager/fault/prefetcher.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+
+namespace farpage::pager {
+namespace {
+
+// Remote, and certainly without a copy from a fork.
+bool can_be_read(PageWord word) {
+  return word.state() == PageState::kRemote && !word.has(PageWord::kMaybePresent);
+}
+
+}  // namespace
+
+Prefetcher::Prefetcher(Core& core, LinkPort& port, WorkerStats& stats)
+    : core_(core), port_(port), stats_(stats) {
+  FARPAGE_CHECK(port.buffer().size() >= kBufferBytes, "%zu bytes", port.buffer().size());
+}
+
+void Prefetcher::start(const PrefetchPlan& plan) {
+  uint32_t done = 0;
+  for (size_t i = 0; i < kRuns && done < plan.pages; ++i) {
+    Run& run = runs_[i];
+    if (run.step != Step::kFree) continue;
+    if (done == plan.gap && ++done == plan.pages) break;
+    // Pages of stride 1 share one READ, those of any other stride are read one by one.
+    const uint32_t end = done < plan.gap ? std::min(plan.gap, plan.pages) : plan.pages;
+    const uint32_t limit = plan.stride == 1 ? std::min<uint32_t>(end - done, kRunPages) : 1;
+    const uint64_t first =
+        plan.first.value + static_cast<uint64_t>(plan.stride) * static_cast<uint64_t>(done);
+    if (first >= core_.table.pages()) break;
+    if (!can_be_read(core_.table.load(PageIndex{first}))) {
+      ++done;  // the next one may be readable
+      --i;
+      continue;
+    }
+    if (claim(run, PageIndex{first}, limit) == 0) break;  // no room, or lost a race
+    done += run.pages;
+    if (!gather(i)) {
+      abandon(run);
+      break;
+    }
+  }
+  post_gathered();
+}
+
+uint32_t Prefetcher::claim(Run& run, PageIndex first, uint32_t limit) {
+  run.first = first;
+  run.pages = 0;
+  const uint32_t room = core_.budget.take_spare(limit);
+  while (run.pages < room) {
+    const PageIndex page{first.value + run.pages};
+    if (page.value >= core_.table.pages()) break;
+    const PageWord word = core_.table.load(page);
+    if (!can_be_read(word)) break;
+    // One READ covers one slab of one backing region.
+    if (run.pages > 0 && word.backing_region() != run.words[0].backing_region()) break;
+    const LeaseMap& leases = core_.leases_of(word);
+    if (leases.slab_of(page) != leases.slab_of(first)) break;
+    const PageWord fetching = word.to(PageState::kFetching, PageWord::kFromRemote);
+    if (!core_.table.transition(page, word, fetching)) break;
+    run.words[run.pages++] = fetching;
+  }
+  if (run.pages < room) core_.budget.give_back(room - run.pages);
+  return run.pages;
+}
+
+bool Prefetcher::gather(size_t index) {
+  Run& run = runs_[index];
+  const LeaseMap& leases = core_.leases_of(run.words[0]);
+  const SlabLease* lease = leases.find(run.first);
+  FARPAGE_CHECK(lease != nullptr, "page %llu is remote without a lease",
+                static_cast<unsigned long long>(run.first.value));
+  for (uint32_t i = 0; i < lease->replica_count; ++i) {
+    const ReplicaLease& replica =
+        lease->replicas[(run.first.value / kRunPages + i) % lease->replica_count];
+    if (replica.lost.load(std::memory_order_acquire)) continue;
+    if (posting_.is_for_another(replica.node)) post_gathered();
+    rdma::Channel* channel = posting_.channel(replica.node);
+    if (channel == nullptr) continue;
+    if (posting_.size() == channel->limits().operations_in_flight) return false;
+    const auto& key = replica.keys[static_cast<size_t>(channel->kind())];
+    const uint32_t bytes = run.pages << kPageShift;
+    if (!key || channel->limits().operation_bytes < bytes) continue;
+    posting_.add({.kind = rdma::OperationKind::kRead,
+                  .local = bytes_of(index, run.pages),
+                  .remote = leases.address_of(replica, run.first),
+                  .key = *key,
+                  .generation = replica.generation,
+                  .token = index});
+    run.step = Step::kOnWire;
+    ++busy_;
+    return true;
+  }
+  return false;
+}
+
+void Prefetcher::post_gathered() {
+  for (const rdma::Operation& refused : posting_.post().refused) fail(runs_[refused.token]);
+}
+
+bool Prefetcher::progress() {
+  if (busy_ == 0) return false;
+  const size_t taken = port_.take_completions([this](const rdma::Completion& completion) {
+    complete(completion.token, completion.status);
+  });
+  for (size_t i = 0; i < kRuns; ++i)
+    if (runs_[i].step == Step::kToInstall) install(i);
+  return taken > 0;
+}
+
+void Prefetcher::complete(size_t index, rdma::CompletionStatus status) {
+  Run& run = runs_[index];
+  FARPAGE_CHECK(run.step == Step::kOnWire, "completion for prefetch %zu, which waits for none",
+                index);
+  stats_.completions_by_status[static_cast<size_t>(status)].add();
+  if (status == rdma::CompletionStatus::kOk) {
+    run.step = Step::kToInstall;
+    install(index);
+    return;
+  }
+  fail(run);
+}
+
+void Prefetcher::install(size_t index) {
+  Run& run = runs_[index];
+  uffd::Outcome outcome =
+      core_.space.install(run.first, bytes_of(index, run.pages), uffd::Protection::kWriteProtected);
+  if (outcome == uffd::Outcome::kRetry) return;
+  if (outcome == uffd::Outcome::kDone) core_.write_guess.protect(run.pages);
+  for (uint32_t i = 0; i < run.pages; ++i) {
+    // The run may cross mappings of the target: then page by page.
+    uffd::Outcome of_page = outcome;
+    if (outcome != uffd::Outcome::kDone && run.pages > 1) {
+      of_page = core_.space.install(PageIndex{run.first.value + i},
+                                    bytes_of(index, run.pages).subspan(i * kPageBytes, kPageBytes),
+                                    uffd::Protection::kWriteProtected);
+    }
+    switch (of_page) {
+      case uffd::Outcome::kDone:
+        finish(run, i, PageState::kClean);
+        break;
+      // Placed by the first attempt or by the target itself: Dirty, which is always safe.
+      case uffd::Outcome::kAlreadyPresent:
+        finish(run, i, PageState::kDirty);
+        break;
+      case uffd::Outcome::kRetry:
+        finish(run, i, PageState::kRemote);
+        break;
+      case uffd::Outcome::kUnmapped:
+      case uffd::Outcome::kProcessGone:
+        finish(run, i, PageState::kEmpty);
+        break;
+    }
+  }
+  run.step = Step::kFree;
+  --busy_;
+}
+
+void Prefetcher::finish(Run& run, uint32_t page, PageState state) {
+  const PageIndex index{run.first.value + page};
+  const PageWord word = run.words[page];
+  if (is_resident(state)) {
+    stats_.prefetch_pages.add();
+    core_.end_fetching(index, word, stamped(word.to(state), core_.next_epoch()));
+    return;
+  }
+  stats_.prefetch_failed_pages.add();
+  core_.end_fetching(index, word, word.to(state));
+  core_.budget.give_back(1);
+  core_.space.wake({index, 1});
+}
+
+void Prefetcher::fail(Run& run) {
+  abandon(run);
+  run.step = Step::kFree;
+  --busy_;
+}
+
+void Prefetcher::abandon(Run& run) {
+  for (uint32_t i = 0; i < run.pages; ++i) finish(run, i, PageState::kRemote);
+}
+
+}  // namespace farpage::pager

@@ -1,0 +1,63 @@
+// Prefetcher: READs ahead of a trend, on separate channels, so that no demand READ queues behind
+// them.
+#pragma once
+
+#include <array>
+
+#include "pager/core.h"
+#include "pager/fault/trend.h"
+#include "pager/links/link_port.h"
+#include "pager/links/posting.h"
+
+namespace farpage::pager {
+
+// Threads: the worker that owns it. Takes only room that faults do not need (Budget), and never
+// makes a fault wait for longer than the READ takes: when a prefetch fails, its pages are Remote
+// again and the threads that wait for them are woken.
+class Prefetcher {
+ public:
+  static constexpr size_t kRuns = 16;  // two windows of single pages, or of kMaxPrefetchDepth
+  static constexpr size_t kRunPages = 16;
+  static constexpr size_t kBufferBytes = kRuns * kRunPages * kPageBytes;
+
+  Prefetcher(Core& core, LinkPort& port, WorkerStats& stats);
+
+  // Starts as much of the plan as there is room for.
+  void start(const PrefetchPlan& plan);
+  bool progress();
+  size_t outstanding() const { return busy_; }
+
+ private:
+  enum class Step : uint8_t { kFree, kOnWire, kToInstall };
+  struct Run {
+    Step step = Step::kFree;
+    PageIndex first;
+    uint32_t pages = 0;
+    std::array<PageWord, kRunPages> words;
+  };
+
+  std::span<std::byte> bytes_of(size_t run, uint32_t pages) const {
+    return port_.buffer().subspan(run * kRunPages * kPageBytes, pages * kPageBytes);
+  }
+  // Claims up to `limit` neighbours from `first`, as far as they are remote and there is room for
+  // them; returns how many.
+  uint32_t claim(Run& run, PageIndex first, uint32_t limit);
+  // Adds the READ of a claimed run to the batch; false: no replica can be used now.
+  bool gather(size_t index);
+  void post_gathered();
+  void complete(size_t index, rdma::CompletionStatus status);
+  void install(size_t index);
+  void abandon(Run& run);
+  // As abandon(), for a run that was gathered.
+  void fail(Run& run);
+  void finish(Run& run, uint32_t page, PageState state);
+
+  Core& core_;
+  LinkPort& port_;
+  WorkerStats& stats_;
+  std::array<Run, kRuns> runs_{};
+  Posting<kRuns> posting_{port_};
+  size_t busy_ = 0;
+};
+
+}  // namespace farpage::pager

@@ -1,0 +1,42 @@
+#include "pager/fault/pull_in.h"
+
+#include <algorithm>
+#include <thread>
+#include <vector>
+
+namespace farpage::pager {
+namespace {
+
+constexpr size_t kBatchPages = 256;
+
+// The next remote pages from `at` on; advances `at` past the last page examined.
+std::vector<PageIndex> next_batch(const PageTable& table, uint64_t& at) {
+  std::vector<PageIndex> batch;
+  for (const uint64_t end = table.used_pages(); at < end && batch.size() < kBatchPages; ++at)
+    if (is_away(table.load(PageIndex{at}))) batch.push_back(PageIndex{at});
+  return batch;
+}
+
+}  // namespace
+
+bool pull_in(Core& core) {
+  std::vector<std::byte> bytes(kBatchPages * kPageBytes);
+  uint64_t at = 0;
+  while (!core.stopping.load(std::memory_order_acquire)) {
+    const std::vector<PageIndex> batch = next_batch(core.table, at);
+    if (batch.empty()) break;
+    // A read of a remote page is a fault of the target, which a worker answers with a READ.
+    if (!core.space.read(batch, std::span(bytes).first(batch.size() * kPageBytes))) return false;
+  }
+  // The worker that installed a page may not have set its state yet.
+  const Instant start = SteadyClock::read();
+  while (core.table.away_pages() > 0) {
+    if (core.stopping.load(std::memory_order_acquire) ||
+        SteadyClock::read() - start > core.options.fault_deadline)
+      return false;
+    std::this_thread::sleep_for(std::chrono::microseconds(100));
+  }
+  return true;
+}
+
+}  // namespace farpage::pager

@@ -1,0 +1,55 @@
+// BackingRegion: the memory of one region on the nodes, as a place for page contents.
+//
+// The identity mapping (lease_map.h) gives the place of page p of a backing region. A process that
+// never forks has one backing region. After a fork, parent and child both read remote pages from
+// the backing regions that store them. Nothing is copied: a process that modifies such a page
+// writes it back to another backing region of its own. See "Pages shared by a fork" in
+// design-notes.
+#pragma once
+
+#include <memory>
+
+#include "pager/fork/fork_group.h"
+#include "pager/links/borrower.h"
+#include "pager/links/lease_map.h"
+
+namespace farpage::pager {
+
+// Threads: leases as LeaseMap says; the borrower has its own. Invariants:
+//  1. only the pager that made a backing region writes to it: no late WRITE of another session can
+//  follow
+//     (see "Fencing late WRITEs" in design-notes);
+//  2. a slot of it is written only while no other process of the fork group refers to that slot
+//     (BackingRegions::writable);
+//  3. it exists, and its region is renewed, while any process of the fork group holds it.
+class BackingRegion {
+ public:
+  // The number of the backing region in its fork group is free again after its destructor.
+  static Result<std::shared_ptr<BackingRegion>> create(std::shared_ptr<ForkGroup> fork_group,
+                                                       const PagerOptions& options, uint64_t pages,
+                                                       coordinator::Client& client,
+                                                       RegionOwner& owner);
+  ~BackingRegion();
+  BackingRegion(const BackingRegion&) = delete;
+  BackingRegion& operator=(const BackingRegion&) = delete;
+
+  BackingId id() const { return id_; }
+  LeaseMap& leases() const { return *leases_; }
+  Borrower& borrower() { return *borrower_; }
+  // A page of this slab will need a slot here.
+  void want(PageIndex page) {
+    if (leases_->touch(page)) borrower_->ring();
+  }
+
+ private:
+  BackingRegion(std::shared_ptr<ForkGroup> fork_group, BackingId id,
+                std::unique_ptr<LeaseMap> leases)
+      : fork_group_(std::move(fork_group)), id_(id), leases_(std::move(leases)) {}
+
+  const std::shared_ptr<ForkGroup> fork_group_;
+  const BackingId id_;
+  const std::unique_ptr<LeaseMap> leases_;
+  std::unique_ptr<Borrower> borrower_;
+};
+
+}  // namespace farpage::pager

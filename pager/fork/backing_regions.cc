@@ -1,0 +1,62 @@
+#include "pager/fork/backing_regions.h"
+
+#include <utility>
+
+#include "base/log.h"
+
+namespace farpage::pager {
+
+void BackingRegions::disown() {
+  const std::lock_guard lock(mutex_);
+  closed_ = true;
+  for (size_t i = 0; i < count_.load(std::memory_order_relaxed); ++i) own_[i]->borrower().disown();
+}
+
+Status BackingRegions::add(std::optional<Milliseconds> patience) {
+  const std::lock_guard lock(mutex_);
+  if (closed_) return fail(ErrorCode::kUnavailable, "the pager ends");
+  const size_t count = count_.load(std::memory_order_relaxed);
+  if (count == kMaxOwn)
+    return fail(ErrorCode::kExhausted, "too many children share different contents of one page");
+  FARPAGE_TRY(backing_region, BackingRegion::create(image_.fork_group(), options_,
+                                                    image_.table().pages(), client_, owner_));
+  if (patience) {
+    FARPAGE_TRY_VOID(backing_region->borrower().open_region(*patience));
+  }
+  backing_region->borrower().start();
+  image_.backing_regions().push_back(backing_region);
+  own_[count] = std::move(backing_region);
+  count_.store(count + 1, std::memory_order_release);
+  return {};
+}
+
+std::optional<BackingId> BackingRegions::writable(PageIndex page,
+                                                  std::unique_lock<std::mutex>& group_lock) {
+  for (size_t i = 0;; ++i) {
+    if (i == count_.load(std::memory_order_relaxed)) {
+      group_lock.unlock();  // a new backing region gets its number under this lock
+      const Status added = add(std::nullopt);
+      group_lock.lock();
+      if (!added) {
+        if (!std::exchange(full_, true))
+          log::warn("pager: no_layer reason=\"{}\": some pages stay resident",
+                    added.error().message());
+        return std::nullopt;
+      }
+    }
+    BackingRegion& backing_region = *own_[i];
+    if (image_.fork_group()->refers_elsewhere(image_, backing_region.id(), page)) continue;
+    if (backing_region.leases().find(page) != nullptr) return backing_region.id();
+    backing_region.want(page);
+    return std::nullopt;
+  }
+}
+
+uint64_t BackingRegions::leased_slabs() const {
+  uint64_t slabs = 0;
+  for (size_t i = 0; i < count_.load(std::memory_order_acquire); ++i)
+    slabs += own_[i]->borrower().leased_slabs();
+  return slabs;
+}
+
+}  // namespace farpage::pager

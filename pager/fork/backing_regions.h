@@ -1,0 +1,65 @@
+// BackingRegions: the backing regions that one pager has created, and the choice of the backing
+// region for a write-back.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <mutex>
+#include <optional>
+
+#include "pager/fork/backing_region.h"
+
+namespace farpage::pager {
+
+// Threads: want() and slabs() from any; open() before the pager's threads start; the rest from the
+// thread that evicts.
+class BackingRegions {
+ public:
+  // One per version of a page that living children can read, plus one: enough for a process that
+  // modifies everything between the forks of that many children.
+  static constexpr size_t kMaxOwn = 64;
+
+  // All outlive it. `owner`: of the backing regions that will be made here.
+  BackingRegions(ProcessImage& image, const PagerOptions& options, coordinator::Client& client,
+                 RegionOwner& owner)
+      : image_(image), options_(options), client_(client), owner_(owner) {}
+  BackingRegions(const BackingRegions&) = delete;
+  BackingRegions& operator=(const BackingRegions&) = delete;
+
+  // No backing region calls the owner any more. Layers continue to exist while another process
+  // holds them.
+  void disown();
+  // The first backing region, with its first slab leased: what the first process of a fork group
+  // starts with.
+  Status open(Milliseconds patience) { return add(patience); }
+
+  // A page was used for the first time, and will need a slot for its write-back.
+  void want(PageIndex page) {
+    if (count_.load(std::memory_order_acquire) > 0) own_[0]->want(page);
+  }
+  // A backing region in which no other process refers to the slot of the page, and whose slab is
+  // leased. nullopt: none yet; what is missing has been requested. With the fork group's mutex held
+  // in `family_lock`, which may be released and acquired again.
+  std::optional<BackingId> writable(PageIndex page, std::unique_lock<std::mutex>& group_lock);
+
+  uint64_t leased_slabs() const;
+  bool is_first(const LeaseMap& leases) const {
+    return count_.load(std::memory_order_acquire) > 0 && &own_[0]->leases() == &leases;
+  }
+
+ private:
+  // Creates another backing region; with the first slab leased if `patience` is given.
+  Status add(std::optional<Milliseconds> patience);
+
+  ProcessImage& image_;
+  const PagerOptions& options_;
+  coordinator::Client& client_;
+  RegionOwner& owner_;
+  std::mutex mutex_;                                         // held while a backing region is added
+  bool closed_ = false;                                      // guarded by mutex_
+  std::array<std::shared_ptr<BackingRegion>, kMaxOwn> own_;  // [0, count_) do not change any more
+  std::atomic<size_t> count_{0};
+  bool full_ = false;  // already logged
+};
+
+}  // namespace farpage::pager

@@ -1,0 +1,76 @@
+#include "pager/fork/fork_group.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+#include "pager/fork/backing_region.h"
+
+namespace farpage::pager {
+
+Result<BackingId> ForkGroup::add_backing_region(LeaseMap& leases) {
+  const std::lock_guard lock(mutex_);
+  for (uint16_t i = 0; i < kMaxBackingRegions; ++i) {
+    if (backing_regions_[i].load(std::memory_order_relaxed) != nullptr) continue;
+    backing_regions_[i].store(&leases, std::memory_order_release);
+    return BackingId{i};
+  }
+  return fail(ErrorCode::kExhausted, "the processes of one fork_group have " +
+                                         std::to_string(kMaxBackingRegions) +
+                                         " backing_regions already");
+}
+
+void ForkGroup::remove_backing_region(BackingId backing_region) {
+  const std::lock_guard lock(mutex_);
+  backing_regions_[backing_region.value].store(nullptr, std::memory_order_release);
+}
+
+bool ForkGroup::refers_elsewhere(const ProcessImage& self, BackingId backing_region,
+                                 PageIndex page) const {
+  return std::any_of(images_.begin(), images_.end(), [&](const ProcessImage* image) {
+    if (image == &self) return false;
+    const PageWord word = image->table().load(page);
+    return word.backing_region() == backing_region && refers_to_slot(word);
+  });
+}
+
+void ForkGroup::add(const ProcessImage& image) {
+  images_.push_back(&image);
+  processes_.store(images_.size(), std::memory_order_relaxed);
+}
+
+void ForkGroup::remove(const ProcessImage& image) {
+  std::erase(images_, &image);
+  processes_.store(images_.size(), std::memory_order_relaxed);
+}
+
+Result<std::unique_ptr<ProcessImage>> ProcessImage::create(uint64_t pages) {
+  FARPAGE_TRY(table, PageTable::create(pages));
+  std::unique_ptr<ProcessImage> image(
+      new ProcessImage(std::make_shared<ForkGroup>(), std::move(table)));
+  const std::lock_guard lock(image->fork_group_->mutex_);
+  image->fork_group_->add(*image);
+  return image;
+}
+
+Result<std::unique_ptr<ProcessImage>> ProcessImage::copy_of(
+    const ProcessImage& parent, const std::function<PageWord(PageIndex, PageWord)>& word_of) {
+  FARPAGE_TRY(table, PageTable::create(parent.table_.pages()));
+  std::unique_ptr<ProcessImage> image(new ProcessImage(parent.fork_group_, std::move(table)));
+  image->backing_regions_ = parent.backing_regions_;
+  const std::lock_guard lock(image->fork_group_->mutex_);
+  // Pages that are Empty now and used later have no slot to refer to.
+  const uint64_t used = parent.table_.used_pages();
+  for (uint64_t i = 0; i < used; ++i) {
+    const PageWord word = word_of(PageIndex{i}, parent.table_.load(PageIndex{i}));
+    if (word.state() != PageState::kEmpty) image->table_.place(PageIndex{i}, word);
+  }
+  image->fork_group_->add(*image);
+  return image;
+}
+
+ProcessImage::~ProcessImage() {
+  const std::lock_guard lock(fork_group_->mutex_);
+  fork_group_->remove(*this);
+}
+
+}  // namespace farpage::pager

@@ -1,0 +1,125 @@
+#include "pager/fork/fork_window.h"
+
+#include "base/log.h"
+#include "pager/fault/discard.h"
+
+namespace farpage::pager {
+namespace {
+
+constexpr Milliseconds kLook{1};
+
+// The child's state of a page that was `before` in the snapshot and is `now` in the parent.
+PageWord inherited(PageWord before, PageWord now) {
+  switch (before.state()) {
+    case PageState::kRemote:
+      return before.to(PageState::kRemote, now == before && !before.has(PageWord::kMaybePresent)
+                                               ? 0
+                                               : PageWord::kMaybePresent);
+    case PageState::kFetching:
+      return before.has(PageWord::kFromRemote)
+                 ? before.to(PageState::kRemote, PageWord::kMaybePresent)
+                 : PageWord();
+    case PageState::kClean:
+      return before.to(now.state() == PageState::kClean ? PageState::kClean : PageState::kDirty);
+    case PageState::kDirty:
+    case PageState::kUnprotecting:
+    case PageState::kEvicting:
+    case PageState::kDropping:
+      return before.to(PageState::kDirty);
+    case PageState::kEmpty:
+    case PageState::kLost:
+      return before.to(before.state());
+  }
+  return {};
+}
+
+// Settles whether the page is present: places zeros if not. True: it is in the child's memory now.
+bool settle_empty(uffd::AddressSpace& child, PageIndex page) {
+  const uffd::Outcome outcome = child.zero({page, 1}, uffd::ZeroFrames::kShared).outcome;
+  return outcome == uffd::Outcome::kDone || outcome == uffd::Outcome::kAlreadyPresent;
+}
+
+}  // namespace
+
+Status ForkWindow::open() {
+  FARPAGE_TRY(snapshot,
+              ProcessImage::copy_of(core_.image, [](PageIndex, PageWord word) { return word; }));
+  const std::lock_guard lock(mutex_);
+  snapshot_ = std::move(snapshot);
+  children_ = 0;
+  return {};
+}
+
+void ForkWindow::close(bool forked) {
+  std::unique_lock lock(mutex_);
+  while (forked && snapshot_ && children_ == 0 && !core_.stopping.load(std::memory_order_acquire) &&
+         !core_.target_gone.load(std::memory_order_acquire))
+    changed_.wait_for(lock, kLook);
+  const std::unique_ptr<ProcessImage> ended = std::move(snapshot_);
+  lock.unlock();
+}
+
+void ForkWindow::discard(uffd::PageRun run) {
+  {
+    std::unique_lock lock(mutex_);
+    // While an event is unread, the kernel may have made the copy already, with these pages in it:
+    // then the child keeps them. Discarded before the copy, they do not exist in the child.
+    while (snapshot_ && children_ == 0 && core_.space.event_pending() &&
+           !core_.stopping.load(std::memory_order_acquire))
+      changed_.wait_for(lock, kLook);
+    if (snapshot_ && children_ == 0) {
+      for (uint64_t i = 0; i < run.pages; ++i) {
+        const PageIndex page{run.first.value + i};
+        const PageWord word = snapshot_->table().load(page);
+        if (word.state() != PageState::kEmpty)
+          snapshot_->table().transition_owned(page, word, PageWord(PageState::kEmpty));
+      }
+    }
+  }
+  discard_pages(core_, run, BusyPages::kWait);
+}
+
+Result<std::unique_ptr<ProcessImage>> ForkWindow::make_image(uffd::AddressSpace& child) const {
+  FARPAGE_TRY(image, ProcessImage::copy_of(*snapshot_, [this](PageIndex page, PageWord before) {
+                return inherited(before, core_.table.load(page));
+              }));
+  // Pages first used after the snapshot.
+  const uint64_t used = core_.table.used_pages();
+  for (uint64_t i = 0; i < used; ++i) {
+    const PageIndex page{i};
+    const PageWord before = snapshot_->table().load(page);
+    const bool unsure =
+        before.state() == PageState::kFetching
+            ? !before.has(PageWord::kFromRemote)
+            : before.state() == PageState::kEmpty && is_resident(core_.table.load(page).state());
+    if (unsure && settle_empty(child, page))
+      image->table().place(page, PageWord(PageState::kDirty));
+  }
+  return image;
+}
+
+// Without a snapshot the child's memory is unknown: where a page is missing it gets SIGBUS.
+Result<std::unique_ptr<ProcessImage>> ForkWindow::make_lost_image() const {
+  log::error("pager: fork_past_the_shim: the child gets SIGBUS where pages were remote");
+  return ProcessImage::copy_of(core_.image, [](PageIndex, PageWord word) {
+    return word.state() == PageState::kEmpty ? word : word.to(PageState::kLost);
+  });
+}
+
+void ForkWindow::born(std::unique_ptr<uffd::AddressSpace> child) {
+  const std::lock_guard lock(mutex_);
+  Result<std::unique_ptr<ProcessImage>> image = snapshot_ ? make_image(*child) : make_lost_image();
+  ++children_;
+  changed_.notify_all();
+  if (!image) {
+    log::error("pager: child_stranded reason=\"{}\": it waits for ever at a page that is remote",
+               image.error().message());
+    stranded_.push_back(std::move(child));
+    return;
+  }
+  on_child_({.space = std::move(child),
+             .image = std::move(*image),
+             .age_clock = core_.age_clock.load(std::memory_order_relaxed)});
+}
+
+}  // namespace farpage::pager

@@ -1,0 +1,294 @@
+#include "pager/links/borrower.h"
+
+#include <pthread.h>
+
+#include <map>
+#include <utility>
+
+#include "base/log.h"
+#include "base/loop_gap.h"
+
+namespace farpage::pager {
+namespace {
+
+constexpr size_t kMaxSlabsPerRequest = 16;
+constexpr Milliseconds kRetryLease{250};
+// At the end: retries, so that no lease stays held until the region's time to live expires.
+constexpr int kMaxDeleteTries = 5;
+constexpr Milliseconds kRetryDelete{100};
+constexpr Milliseconds kDeletePatience{4000};  // no retry after it
+constexpr Milliseconds kUntilWanted{1000};     // without a region nothing has to be renewed
+
+}  // namespace
+
+Borrower::Borrower(const PagerOptions& options, LeaseMap& leases, NodeDirectory& nodes,
+                   coordinator::Client& client, RegionOwner& owner, Doorbell bell)
+    : request_{.name = options.name,
+               .bytes = 0,
+               .replicas = options.replicas,
+               .slab_bytes = options.slab_bytes,
+               .session_group = options.session_group},
+      leases_(leases),
+      nodes_(nodes),
+      client_(client),
+      bell_(std::move(bell)),
+      owner_(&owner) {}
+
+Result<std::unique_ptr<Borrower>> Borrower::create(const PagerOptions& options, LeaseMap& leases,
+                                                   NodeDirectory& nodes,
+                                                   coordinator::Client& client,
+                                                   RegionOwner& owner) {
+  FARPAGE_TRY(bell, Doorbell::create());
+  return std::unique_ptr<Borrower>(
+      new Borrower(options, leases, nodes, client, owner, std::move(bell)));
+}
+
+void Borrower::disown() {
+  const std::lock_guard lock(owner_mutex_);
+  owner_ = nullptr;
+}
+
+Borrower::~Borrower() {
+  stop();
+  if (region_.id.value.empty()) return;
+  if (const Status deleted = give_region_back(); !deleted)
+    log::warn(
+        "pager: region_not_deleted region={} reason=\"{}\" (the coordinator deletes it later)",
+        region_.id.value, deleted.error().message());
+}
+
+// Retries: a busy coordinator may not accept a connection, or not answer, in time.
+Status Borrower::give_region_back() {
+  const Instant start = SteadyClock::read();
+  for (int tries = 1;; ++tries) {
+    Status deleted = client_.delete_region(region_.id);
+    if (deleted) return {};
+    const ErrorCode code = deleted.error().code;
+    if (code == ErrorCode::kNotFound) return {};  // deleted by an attempt whose answer was lost
+    const bool may_change = code == ErrorCode::kUnavailable || code == ErrorCode::kTimedOut;
+    if (!may_change || tries == kMaxDeleteTries || SteadyClock::read() - start >= kDeletePatience)
+      return deleted;
+    std::this_thread::sleep_for(kRetryDelete);
+  }
+}
+
+Status Borrower::create_region() {
+  FARPAGE_TRY(region, client_.create_region(request_));
+  region_ = std::move(region);
+  // Earlier events do not concern this region.
+  FARPAGE_TRY(heard, client_.heartbeat_region(region_.id, {}));
+  events_since_ = heard.last_event;
+  return {};
+}
+
+Status Borrower::open_region(Milliseconds patience) {
+  const Instant start = SteadyClock::read();
+  while (true) {
+    const bool last_try = SteadyClock::read() - start >= patience;
+    Status opened{};
+    if (region_.id.value.empty()) opened = create_region();
+    if (opened) opened = lease({SlabIndex{0}});
+    if (opened) return {};
+    // A coordinator that fails before its answer may have made a region unknown to us, which ends
+    // after its time to live. A repeated lease request returns the same lease.
+    const ErrorCode code = opened.error().code;
+    const bool may_change = code == ErrorCode::kExhausted || code == ErrorCode::kUnavailable ||
+                            code == ErrorCode::kTimedOut;
+    if (last_try || !may_change) return fail_with("borrowing memory", opened.error());
+    std::this_thread::sleep_for(Milliseconds(100));
+  }
+}
+
+void Borrower::start() {
+  thread_ = std::jthread([this] { run(); });
+}
+
+void Borrower::stop() {
+  stopping_.store(true, std::memory_order_release);
+  bell_.ring();
+  if (thread_.joinable()) thread_.join();
+}
+
+void Borrower::run() {
+  (void)pthread_setname_np(pthread_self(), "fp-borrower");
+  Instant next_heartbeat = SteadyClock::read();
+  while (!stopping_.load(std::memory_order_acquire)) {
+    // Heartbeat first: after a pause this process must learn the state of its leases.
+    const Instant now = SteadyClock::read();
+    if (now >= next_heartbeat && !region_.id.value.empty()) {
+      heartbeat(now - next_heartbeat > region_.heartbeat_interval + LoopGap::kLongestTurn);
+      next_heartbeat = now + region_.heartbeat_interval;
+    }
+    const Status leased = lease_wanted();
+    if (!leased && !lease_refused_)
+      log::warn("pager: lease_refused reason=\"{}\" (trying again)", leased.error().message());
+    lease_refused_ = !leased;
+    const auto until_heartbeat =
+        region_.id.value.empty()
+            ? kUntilWanted
+            : std::chrono::duration_cast<Milliseconds>(next_heartbeat - SteadyClock::read());
+    const Milliseconds pause = leased ? until_heartbeat : kRetryLease;
+    (void)bell_.wait(std::max(pause, Milliseconds(1)));
+  }
+}
+
+// A backing region that was not opened by open_region() gets its region with its first slab.
+Status Borrower::lease_wanted() {
+  while (true) {
+    const std::vector<SlabIndex> wanted = leases_.wanted(kMaxSlabsPerRequest);
+    if (wanted.empty()) return {};
+    if (region_.id.value.empty()) {
+      FARPAGE_TRY_VOID(create_region());
+    }
+    const uint64_t before = leased_slabs();
+    FARPAGE_TRY_VOID(lease(wanted));
+    if (leased_slabs() == before) return {};
+  }
+}
+
+Status Borrower::lease(const std::vector<SlabIndex>& slabs) {
+  FARPAGE_TRY(leases, client_.lease_slabs(region_.id, slabs));
+  return adopt(leases);
+}
+
+// An unusable slab does not prevent the use of the others.
+Status Borrower::adopt(const std::vector<coordinator::Lease>& leases) {
+  Status failure{};
+  std::set<SlabIndex> unusable;
+  std::map<SlabIndex, std::unique_ptr<SlabLease>> slabs;
+  for (const coordinator::Lease& lease : leases) {
+    if (lease.slab.value >= leases_.slabs()) continue;
+    if (lease.bytes != region_.slab_bytes)
+      return fail(ErrorCode::kInvalid, "the coordinator leased a slab of another size");
+    std::unique_ptr<SlabLease>& slab = slabs[lease.slab];
+    if (!slab) slab = std::make_unique<SlabLease>();
+    if (lease.lost && !nodes_.find(lease.node)) continue;  // the node may have left
+    const Result<NodeIndex> node = node_index(lease.node);
+    if (!node) {
+      if (failure) failure = tl::unexpected(node.error());
+      unusable.insert(lease.slab);
+      continue;
+    }
+    if (slab->replica_count == coordinator::kMaxReplicas)
+      return fail(ErrorCode::kInvalid, "the coordinator leased too many replicas");
+    ReplicaLease& replica = slab->replicas[slab->replica_count++];
+    replica.node = *node;
+    replica.address = lease.address;
+    replica.generation = lease.generation;
+    replica.lost.store(lease.lost, std::memory_order_relaxed);
+    for (const auto& [kind, key] : lease.rkeys) replica.keys[static_cast<size_t>(kind)] = key;
+  }
+  std::vector<SlabIndex> without_node;
+  for (auto& [index, slab] : slabs) {
+    if (unusable.contains(index)) continue;
+    if (slab->replica_count == 0) {
+      without_node.push_back(index);
+      continue;
+    }
+    leases_.publish(index, std::move(slab));
+    leased_slabs_.fetch_add(1, std::memory_order_relaxed);
+  }
+  {
+    const std::lock_guard lock(owner_mutex_);
+    if (owner_ != nullptr) owner_->leased();
+  }
+  if (without_node.empty()) return failure;
+  // They can be leased again after their release.
+  FARPAGE_TRY_VOID(client_.release_slabs(region_.id, without_node));
+  return fail(ErrorCode::kUnavailable, "the nodes that lent some slabs have left");
+}
+
+Result<NodeIndex> Borrower::node_index(const NodeId& id) {
+  std::optional<NodeIndex> index = nodes_.find(id);
+  if (!index) {
+    const Result<coordinator::NodeInfo> node = client_.node(id);
+    if (!node && node.error().code == ErrorCode::kNotFound)
+      return fail(ErrorCode::kUnavailable, "node " + id.value + " has left since it lent a slab");
+    if (!node) return tl::unexpected(node.error());
+    FARPAGE_TRY(added, nodes_.put(*node));
+    index = added;
+  }
+  const std::lock_guard lock(owner_mutex_);
+  if (owner_ != nullptr) owner_->node_wanted(*index);
+  return *index;
+}
+
+Status Borrower::refresh_nodes(const std::set<NodeId>& ids) {
+  for (const NodeId& id : ids) {
+    const Result<coordinator::NodeInfo> node = client_.node(id);
+    if (!node && node.error().code == ErrorCode::kNotFound) continue;  // it has left
+    if (!node) return tl::unexpected(node.error());
+    FARPAGE_TRY_VOID(nodes_.put(*node));
+  }
+  return {};
+}
+
+void Borrower::heartbeat(bool late) {
+  coordinator::RegionHeartbeat heartbeat;
+  {
+    const std::lock_guard lock(owner_mutex_);
+    if (owner_ != nullptr) heartbeat.counters = owner_->counters_of(leases_);
+  }
+  const Result<coordinator::RegionHeard> beat = client_.heartbeat_region(region_.id, heartbeat);
+  if (beat) {
+    const bool was_silent = std::exchange(coordinator_silent_, false);
+    if (was_silent) log::info("pager: coordinator_back region={}", region_.id.value);
+    // A failure is retried when the next events arrive.
+    if (was_silent || late) (void)refresh_leases();
+    if (beat->last_event != events_since_) poll_events();
+    return;
+  }
+  if (!coordinator_silent_)
+    log::warn("pager: coordinator_silent reason=\"{}\" (paging continues with {} leased slabs)",
+              beat.error().message(), leased_slabs());
+  coordinator_silent_ = true;
+  if (beat.error().code != ErrorCode::kNotFound) return;
+  // The coordinator does not know our region: it lost its state. The slabs we hold stay ours at the
+  // nodes; the new region is for the slabs still needed.
+  const Result<coordinator::RegionInfo> region = client_.create_region(request_);
+  if (!region) return;
+  log::warn("pager: region_recreated old={} new={}", region_.id.value, region->id.value);
+  region_ = *region;
+}
+
+void Borrower::poll_events() {
+  const Result<coordinator::EventBatch> batch = client_.events(events_since_, Milliseconds(0));
+  if (!batch) return;
+  // Looks up only the nodes that lend to us, not thousands of others.
+  std::set<NodeId> joined;
+  bool lost = batch->missed;
+  for (const coordinator::Event& event : batch->events) {
+    if (event.kind == coordinator::EventKind::kNodeJoined && nodes_.find(event.node))
+      joined.insert(event.node);
+    lost = lost || (event.kind == coordinator::EventKind::kLeaseLost && event.region == region_.id);
+  }
+  if (batch->missed)
+    for (NodeId& id : nodes_.ids()) joined.insert(std::move(id));
+  // After a failed lookup the next poll reads the same events again.
+  if (refresh_nodes(joined) && (!lost || refresh_leases())) events_since_ = batch->next_since;
+}
+
+Status Borrower::refresh_leases() {
+  FARPAGE_TRY(region, client_.region(region_.id));
+  for (const coordinator::Lease& lease : region.leases) {
+    if (!lease.lost || lease.slab.value >= leases_.slabs()) continue;
+    const PageIndex page{uint64_t{lease.slab.value} * leases_.pages_per_slab()};
+    const SlabLease* held = leases_.find(page);
+    const auto node = nodes_.find(lease.node);
+    if (held == nullptr || !node) continue;
+    for (uint32_t i = 0; i < held->replica_count; ++i) {
+      const ReplicaLease& replica = held->replicas[i];
+      if (replica.node == *node && replica.generation == lease.generation)
+        lose_replica(page, replica, "the coordinator says that the node lost its memory");
+    }
+  }
+  return {};
+}
+
+void Borrower::lose_replica(PageIndex page, const ReplicaLease& replica, const char* why) {
+  if (!mark_lost(leases_, nodes_, page, replica, why)) return;
+  const std::lock_guard lock(owner_mutex_);
+  if (owner_ != nullptr) owner_->replica_lost();
+}
+
+}  // namespace farpage::pager

@@ -1,0 +1,90 @@
+// Borrower: a backing region's client of the coordinator. Leases slabs before they are needed,
+// renews the region, and learns which replicas are lost. The fault path never waits for it; while
+// the coordinator does not answer, paging continues with the leases held.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <thread>
+#include <vector>
+
+#include "base/doorbell.h"
+#include "coordinator/client.h"
+#include "pager/links/lease_map.h"
+#include "pager/links/node_directory.h"
+#include "pager/options.h"
+
+namespace farpage::pager {
+
+// The pager that made the backing region, as its borrower sees it. Threads: called by the
+// borrower's.
+class RegionOwner {
+ public:
+  virtual ~RegionOwner() = default;
+  // Channels to this node will be needed soon. Called for every lease.
+  virtual void node_wanted(NodeIndex node) = 0;
+  // Pages of more slabs have a remote address now.
+  virtual void leased() = 0;
+  // The pager's counters, for the region's heartbeat. `backing region`: the one that asks.
+  virtual coordinator::Counters counters_of(const LeaseMap& backing_region) = 0;
+  virtual void replica_lost() = 0;
+};
+
+// Threads: its own, after start(). Leases, nodes and client outlive it; the owner may end earlier.
+class Borrower {
+ public:
+  static Result<std::unique_ptr<Borrower>> create(const PagerOptions& options, LeaseMap& leases,
+                                                  NodeDirectory& nodes, coordinator::Client& client,
+                                                  RegionOwner& owner);
+  ~Borrower();
+
+  // Creates the region and leases its first slab, so that a cluster that cannot serve it is known
+  // before the program starts. Waits up to `patience` for enough memory nodes.
+  Status open_region(Milliseconds patience);
+  // Starts the thread. It creates the region, unless open_region() has done so.
+  void start();
+  // Wakes the thread: a slab is wanted.
+  void ring() const { bell_.ring(); }
+  // The owner ends; the region stays for other readers. After the return no call to the owner runs
+  // or starts.
+  void disown();
+
+  uint64_t leased_slabs() const { return leased_slabs_.load(std::memory_order_relaxed); }
+
+ private:
+  Borrower(const PagerOptions& options, LeaseMap& leases, NodeDirectory& nodes,
+           coordinator::Client& client, RegionOwner& owner, Doorbell bell);
+  void run();
+  void stop();
+  Status give_region_back();
+  Status create_region();
+  Status lease_wanted();
+  void lose_replica(PageIndex page, const ReplicaLease& replica, const char* why);
+  Status lease(const std::vector<SlabIndex>& slabs);
+  Status adopt(const std::vector<coordinator::Lease>& leases);
+  Result<NodeIndex> node_index(const NodeId& id);
+  Status refresh_nodes(const std::set<NodeId>& ids);
+  // `late`: the last one is so old that this process must have been stopped or delayed.
+  void heartbeat(bool late);
+  void poll_events();
+  Status refresh_leases();
+
+  const coordinator::RegionCreate request_;
+  LeaseMap& leases_;
+  NodeDirectory& nodes_;
+  coordinator::Client& client_;
+  const Doorbell bell_;
+  std::mutex owner_mutex_;
+  RegionOwner* owner_;  // guarded by owner_mutex_; null when it has ended
+  std::atomic<bool> stopping_{false};
+  coordinator::RegionInfo region_;
+  uint64_t events_since_ = 0;
+  bool coordinator_silent_ = false;  // already logged
+  bool lease_refused_ = false;       // already logged
+  std::atomic<uint64_t> leased_slabs_{0};
+  std::jthread thread_;
+};
+
+}  // namespace farpage::pager

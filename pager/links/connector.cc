@@ -1,0 +1,127 @@
+#include "pager/links/connector.h"
+
+#include <pthread.h>
+
+#include <algorithm>
+
+#include "base/log.h"
+
+namespace farpage::pager {
+namespace {
+
+constexpr Milliseconds kIdle{1000};
+constexpr Milliseconds kFirstPause{5};
+constexpr Milliseconds kLongestPause{500};
+// A channel that lived shorter than this counts against its transport.
+constexpr Nanoseconds kShortLife = Seconds(10);
+constexpr size_t kMaxBrokenInARow = 3;
+
+}  // namespace
+
+Connector::Connector(Core& core, coordinator::Client& client,
+                     std::vector<std::unique_ptr<rdma::Transport>>& transports,
+                     std::vector<LinkPort*> ports, const Doorbell& bell)
+    : core_(core),
+      client_(client),
+      transports_(transports),
+      ports_(std::move(ports)),
+      bell_(bell),
+      thread_([this] { run(); }) {}
+
+Connector::~Connector() {
+  bell_.ring();
+}
+
+void Connector::run() {
+  (void)pthread_setname_np(pthread_self(), "fp-connector");
+  while (!core_.stopping.load(std::memory_order_acquire)) {
+    const Milliseconds pause = serve_ports();
+    (void)bell_.wait(pause);
+  }
+}
+
+Milliseconds Connector::serve_ports() {
+  Milliseconds pause = kIdle;
+  const size_t nodes = core_.nodes.size();
+  for (LinkPort* port : ports_) {
+    for (size_t i = 0; i < nodes; ++i) {
+      const NodeIndex node{static_cast<uint16_t>(i)};
+      if (core_.stopping.load(std::memory_order_relaxed)) return kIdle;
+      if (!port->wants(node)) continue;
+      Attempt& attempt = attempts_[{port, node}];
+      if (SteadyClock::read() >= attempt.not_before) connect(*port, node, attempt);
+      if (!port->wants(node)) continue;
+      const auto left = std::chrono::ceil<Milliseconds>(attempt.not_before - SteadyClock::read());
+      pause = std::clamp(left, Milliseconds(1), pause);
+    }
+  }
+  return pause;
+}
+
+void Connector::connect(LinkPort& port, NodeIndex node, Attempt& attempt) {
+  const coordinator::NodeInfo info = core_.nodes.get(node);
+  const Instant start = SteadyClock::read();
+  if (const std::unique_ptr<rdma::Channel> broken = port.take_retired(node))
+    log::warn("pager: channel_broken port={} node={} transport={} reason=\"{}\"", port.name(),
+              info.join.id.value, to_string(broken->kind()), broken->why_broken());
+  if (attempt.connected_at.count() != 0) {
+    core_.shared_stats.channels_broken.fetch_add(1, std::memory_order_relaxed);
+    const bool short_life = start - attempt.connected_at < kShortLife;
+    attempt.broken_in_a_row = short_life ? attempt.broken_in_a_row + 1 : 0;
+    attempt.connected_at = Instant{0};
+    if (attempt.broken_in_a_row >= kMaxBrokenInARow) {
+      attempt.preferred = (attempt.preferred + 1) % transports_.size();
+      attempt.broken_in_a_row = 0;
+    }
+  }
+  std::string reasons;
+  for (size_t i = 0; i < transports_.size(); ++i) {
+    rdma::Transport& transport = *transports_[(attempt.preferred + i) % transports_.size()];
+    Result<std::unique_ptr<rdma::Channel>> channel = connect_by(transport, port, info);
+    if (!channel) {
+      reasons += fmt::format("{}{}: {}", reasons.empty() ? "" : "; ", to_string(transport.kind()),
+                             channel.error().message());
+      if (channel.error().code != ErrorCode::kUnsupported)
+        core_.shared_stats.transport_fallbacks.fetch_add(1, std::memory_order_relaxed);
+      continue;
+    }
+    log::debug("pager: connected port={} node={} transport={} in_us={}", port.name(),
+               info.join.id.value, to_string(transport.kind()),
+               (SteadyClock::read() - start).count() / 1000);
+    core_.shared_stats.channels_connected.fetch_add(1, std::memory_order_relaxed);
+    core_.shared_stats.connected_by_kind[static_cast<size_t>(transport.kind())].fetch_add(
+        1, std::memory_order_relaxed);
+    core_.peers[node].unreachable_since_ns.store(0, std::memory_order_relaxed);
+    attempt.connected_at = SteadyClock::read();
+    attempt.pause = Milliseconds(0);
+    attempt.not_before = Instant{0};
+    port.deliver(node, std::move(*channel));
+    return;
+  }
+  int64_t reachable = 0;
+  (void)core_.peers[node].unreachable_since_ns.compare_exchange_strong(reachable, start.count(),
+                                                                       std::memory_order_relaxed);
+  if (attempt.pause.count() == 0)
+    log::warn("pager: connect_failed port={} node={} reason=\"{}\"", port.name(),
+              info.join.id.value, reasons);
+  attempt.pause = std::clamp(attempt.pause * 2, kFirstPause, kLongestPause);
+  attempt.not_before = SteadyClock::read() + attempt.pause;
+}
+
+Result<std::unique_ptr<rdma::Channel>> Connector::connect_by(rdma::Transport& transport,
+                                                             LinkPort& port,
+                                                             const coordinator::NodeInfo& node) {
+  const auto address =
+      std::find_if(node.join.transports.begin(), node.join.transports.end(),
+                   [&](const rdma::TransportAddress& a) { return a.kind == transport.kind(); });
+  if (address == node.join.transports.end())
+    return fail(ErrorCode::kUnsupported, "the node does not offer it");
+  rdma::ChannelOptions options = core_.options.channel;
+  options.buffer = port.buffer();
+  options.session = port.session();
+  return transport.connect(*address, options, [&](const rdma::QueuePairEndpoint& ours) {
+    return client_.exchange(node.join.id, ours);
+  });
+}
+
+}  // namespace farpage::pager

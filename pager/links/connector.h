@@ -1,0 +1,50 @@
+// Connector: the thread that connects channels, so that no fault thread waits for a handshake.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "base/doorbell.h"
+#include "coordinator/client.h"
+#include "pager/core.h"
+#include "pager/links/link_port.h"
+
+namespace farpage::pager {
+
+// Threads: its own; the thread that made it destroys it. Ports and core outlive it.
+class Connector {
+ public:
+  Connector(Core& core, coordinator::Client& client,
+            std::vector<std::unique_ptr<rdma::Transport>>& transports, std::vector<LinkPort*> ports,
+            const Doorbell& bell);
+  ~Connector();
+
+ private:
+  // State of one port's connections to one node.
+  struct Attempt {
+    Instant not_before{0};  // back-off
+    Milliseconds pause{0};
+    size_t broken_in_a_row = 0;  // channels that broke soon after they were made
+    Instant connected_at{0};
+    size_t preferred = 0;  // index into `transports_` where the next attempt starts
+  };
+
+  void run();
+  // Time until the next attempt to connect a channel; kIdle: all are connected.
+  Milliseconds serve_ports();
+  void connect(LinkPort& port, NodeIndex node, Attempt& attempt);
+  Result<std::unique_ptr<rdma::Channel>> connect_by(rdma::Transport& transport, LinkPort& port,
+                                                    const coordinator::NodeInfo& node);
+
+  Core& core_;
+  coordinator::Client& client_;
+  std::vector<std::unique_ptr<rdma::Transport>>& transports_;
+  const std::vector<LinkPort*> ports_;
+  const Doorbell& bell_;
+  std::map<std::pair<LinkPort*, NodeIndex>, Attempt> attempts_;
+  std::jthread thread_;
+};
+
+}  // namespace farpage::pager

@@ -1,0 +1,57 @@
+#include "pager/links/node_directory.h"
+
+#include "base/log.h"
+#include "pager/options.h"
+
+namespace farpage::pager {
+
+Result<NodeIndex> NodeDirectory::put(const coordinator::NodeInfo& node) {
+  const std::lock_guard lock(mutex_);
+  if (const auto known = indexes_.find(node.join.id); known != indexes_.end()) {
+    nodes_[known->second.value] = node;
+    return known->second;
+  }
+  if (nodes_.size() == kMaxNodes)
+    return fail(ErrorCode::kExhausted,
+                "node " + node.join.id.value + " cannot be used: this program has borrowed from " +
+                    std::to_string(kMaxNodes) +
+                    " nodes already; restart it, or use fewer, larger nodes");
+  const NodeIndex index{static_cast<uint16_t>(nodes_.size())};
+  nodes_.push_back(node);
+  indexes_.emplace(node.join.id, index);
+  return index;
+}
+
+std::optional<NodeIndex> NodeDirectory::find(const NodeId& id) const {
+  const std::lock_guard lock(mutex_);
+  const auto known = indexes_.find(id);
+  if (known == indexes_.end()) return std::nullopt;
+  return known->second;
+}
+
+coordinator::NodeInfo NodeDirectory::get(NodeIndex index) const {
+  const std::lock_guard lock(mutex_);
+  return nodes_.at(index.value);
+}
+
+size_t NodeDirectory::size() const {
+  const std::lock_guard lock(mutex_);
+  return nodes_.size();
+}
+
+std::vector<NodeId> NodeDirectory::ids() const {
+  const std::lock_guard lock(mutex_);
+  std::vector<NodeId> ids;
+  for (const coordinator::NodeInfo& node : nodes_) ids.push_back(node.join.id);
+  return ids;
+}
+
+bool mark_lost(const LeaseMap& leases, const NodeDirectory& nodes, PageIndex page,
+               const ReplicaLease& replica, const char* why) {
+  if (replica.lost.exchange(true, std::memory_order_acq_rel)) return false;
+  log::warn("pager: replica_lost slab={} node={} reason=\"{}\"", leases.slab_of(page).value,
+            nodes.name_of(replica.node), why);
+  return true;
+}
+
+}  // namespace farpage::pager

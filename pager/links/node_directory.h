@@ -1,0 +1,39 @@
+// NodeDirectory: the memory nodes that lend, or have lent, to one fork group of processes, with
+// their addresses.
+#pragma once
+
+#include <mutex>
+#include <optional>
+#include <unordered_map>
+#include <vector>
+
+#include "coordinator/api.h"
+#include "pager/links/lease_map.h"
+
+namespace farpage::pager {
+
+// Threads: any; one mutex, never held across I/O, never taken on the fault path.
+class NodeDirectory {
+ public:
+  // Returns the node's index: the known one, with refreshed addresses, or a new one. kExhausted
+  // when kMaxNodes are known already.
+  Result<NodeIndex> put(const coordinator::NodeInfo& node);
+  std::optional<NodeIndex> find(const NodeId& id) const;
+  coordinator::NodeInfo get(NodeIndex index) const;
+  std::string name_of(NodeIndex index) const { return get(index).join.id.value; }
+  size_t size() const;
+  std::vector<NodeId> ids() const;
+
+ private:
+  mutable std::mutex mutex_;
+  // Guarded by mutex_.
+  std::vector<coordinator::NodeInfo> nodes_;
+  std::unordered_map<NodeId, NodeIndex> indexes_;  // by id
+};
+
+// Marks the replica unusable: its node lost the memory, or it missed a write. The first call logs
+// it and returns true.
+bool mark_lost(const LeaseMap& leases, const NodeDirectory& nodes, PageIndex page,
+               const ReplicaLease& replica, const char* why);
+
+}  // namespace farpage::pager

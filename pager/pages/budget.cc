@@ -1,0 +1,147 @@
+#include "pager/pages/budget.h"
+
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <climits>
+#include <ctime>
+
+#include "base/check.h"
+
+namespace farpage::pager {
+namespace {
+
+void futex_wait(std::atomic<uint32_t>& word, uint32_t seen, Nanoseconds timeout) {
+  const auto seconds = std::chrono::duration_cast<Seconds>(timeout);
+  const timespec time{.tv_sec = seconds.count(), .tv_nsec = (timeout - seconds).count()};
+  (void)::syscall(SYS_futex, &word, FUTEX_WAIT_PRIVATE, seen, &time, nullptr, 0);
+}
+
+void futex_wake(std::atomic<uint32_t>& word) {
+  (void)::syscall(SYS_futex, &word, FUTEX_WAKE_PRIVATE, INT_MAX, nullptr, nullptr, 0);
+}
+
+}  // namespace
+
+Budget::Budget(uint64_t limit_pages, uint32_t high_percent, uint32_t low_percent,
+               uint32_t pressing_percent)
+    : high_percent_(high_percent), low_percent_(low_percent), pressing_percent_(pressing_percent) {
+  resize(limit_pages);
+}
+
+bool Budget::try_take() {
+  uint64_t used = used_.load(std::memory_order_relaxed);
+  do {
+    if (used >= ceiling_.load(std::memory_order_relaxed) &&
+        lifted_.load(std::memory_order_relaxed) == 0) {
+      signal_pressure();
+      return false;
+    }
+  } while (!used_.compare_exchange_weak(used, used + 1, std::memory_order_relaxed));
+  return true;
+}
+
+uint64_t Budget::half_of_room() const {
+  const uint64_t high = high_.load(std::memory_order_relaxed);
+  const uint64_t limit = limit_.load(std::memory_order_relaxed);
+  return limit > high ? high + (limit - high) / 2 : limit;
+}
+
+uint32_t Budget::take_spare(uint32_t pages) {
+  uint64_t used = used_.load(std::memory_order_relaxed);
+  const uint64_t end = half_of_room();
+  uint32_t taken = 0;
+  do {
+    taken = used >= end ? 0 : static_cast<uint32_t>(std::min<uint64_t>(pages, end - used));
+    if (taken == 0) return 0;
+  } while (!used_.compare_exchange_weak(used, used + taken, std::memory_order_relaxed));
+  return taken;
+}
+
+uint64_t Budget::take_off(uint64_t pages) {
+  const uint64_t before = used_.fetch_sub(pages, std::memory_order_seq_cst);
+  FARPAGE_CHECK(before >= pages, "%llu pages given back of %llu",
+                static_cast<unsigned long long>(pages), static_cast<unsigned long long>(before));
+  return before - pages;
+}
+
+void Budget::give_back(uint64_t pages) {
+  if (pages == 0) return;
+  const uint64_t used = take_off(pages);
+  if (used <= limit()) lower_ceiling(used, 0);
+  wake_waiters();
+}
+
+void Budget::evicted(uint64_t pages) {
+  if (pages == 0) return;
+  lower_ceiling(take_off(pages), (pages + 1) / 2);
+  wake_waiters();
+}
+
+void Budget::inherit(uint64_t pages) {
+  const std::lock_guard lock(resize_mutex_);
+  const uint64_t used = used_.fetch_add(pages, std::memory_order_relaxed) + pages;
+  ceiling_.store(std::max(limit(), used), std::memory_order_relaxed);
+}
+
+void Budget::restore_limit() {
+  const std::lock_guard lock(resize_mutex_);
+  const uint64_t ceiling = ceiling_.load(std::memory_order_relaxed);
+  ceiling_.store(std::max(ceiling, used()), std::memory_order_relaxed);
+  lifted_.fetch_sub(1, std::memory_order_relaxed);
+}
+
+void Budget::wake_waiters() {
+  // Pairs with the waiter's increment of room_waiters_ before it reads the sequence again.
+  room_sequence_.fetch_add(1, std::memory_order_seq_cst);
+  if (room_waiters_.load(std::memory_order_seq_cst) != 0) futex_wake(room_sequence_);
+}
+
+void Budget::resize(uint64_t limit_pages) {
+  const std::lock_guard lock(resize_mutex_);
+  limit_.store(limit_pages, std::memory_order_relaxed);
+  high_.store(limit_pages * high_percent_ / 100, std::memory_order_relaxed);
+  low_.store(limit_pages * low_percent_ / 100, std::memory_order_relaxed);
+  pressing_.store(limit_pages * pressing_percent_ / 100, std::memory_order_relaxed);
+  const uint64_t here = std::min(used(), ceiling_.load(std::memory_order_relaxed));
+  ceiling_.store(std::max(limit_pages, here), std::memory_order_relaxed);
+  interrupt();  // a thread that sees its sequences sees the stores above
+}
+
+void Budget::lower_ceiling(uint64_t used, uint64_t room) {
+  if (ceiling_.load(std::memory_order_relaxed) <= limit()) return;
+  const std::lock_guard lock(resize_mutex_);
+  const uint64_t ceiling = ceiling_.load(std::memory_order_relaxed);
+  const uint64_t wanted = used <= limit() ? limit() : std::min(ceiling, used + room);
+  ceiling_.store(std::max(limit(), wanted), std::memory_order_relaxed);
+}
+
+void Budget::wait_for_room(Nanoseconds timeout) {
+  const uint32_t seen = room_sequence_.load(std::memory_order_seq_cst);
+  room_waiters_.fetch_add(1, std::memory_order_seq_cst);
+  signal_pressure();
+  if (used_.load(std::memory_order_seq_cst) >= ceiling_.load(std::memory_order_relaxed))
+    futex_wait(room_sequence_, seen, timeout);
+  room_waiters_.fetch_sub(1, std::memory_order_relaxed);
+}
+
+void Budget::signal_pressure() {
+  pressure_sequence_.fetch_add(1, std::memory_order_seq_cst);
+  if (evictor_sleeps_.load(std::memory_order_seq_cst) != 0) futex_wake(pressure_sequence_);
+}
+
+void Budget::wait_for_pressure(uint32_t seen, Nanoseconds timeout) {
+  evictor_sleeps_.store(1, std::memory_order_seq_cst);
+  if (!is_pressing() && !has_waiters()) futex_wait(pressure_sequence_, seen, timeout);
+  evictor_sleeps_.store(0, std::memory_order_relaxed);
+}
+
+void Budget::interrupt() {
+  room_sequence_.fetch_add(1, std::memory_order_seq_cst);
+  futex_wake(room_sequence_);
+  signal_pressure();
+}
+
+}  // namespace farpage::pager

@@ -1,0 +1,106 @@
+// Budget: how many pages may be resident, and the threads that wait for room.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <mutex>
+
+#include "base/clock.h"
+
+namespace farpage::pager {
+
+// The water marks move with the limit. When the limit is lowered, or a child of fork starts with
+// more pages than its limit, the excess pages are evicted at the evictor's pace. A fault that
+// waited for all of that would miss its deadline. So a ceiling is lowered gradually instead of the
+// limit: faults get half of the room that evictions make.
+//
+// Threads: any.
+// Invariants:
+//  1. used() exceeds the ceiling only by what take_anyway() took, and by what was taken while the
+//     limit was lifted or while the ceiling was higher;
+//  2. the ceiling is the limit, except from when more than that is used (after resize(), inherit()
+//     or restore_limit()) until no more is used than the limit.
+class Budget {
+ public:
+  // Eviction starts above `high_percent` of the limit and continues down to `low_percent`: 0 to
+  // 100. The evictor's thread is woken above `pressing_percent`, which is higher than
+  // `high_percent` where faulting threads also evict while they wait.
+  Budget(uint64_t limit_pages, uint32_t high_percent, uint32_t low_percent,
+         uint32_t pressing_percent);
+  Budget(uint64_t limit_pages, uint32_t high_percent, uint32_t low_percent)
+      : Budget(limit_pages, high_percent, low_percent, high_percent) {}
+
+  // Takes one page, if there is room or the limit is lifted. Wakes the evictor only on failure:
+  // otherwise the evictor would run on this CPU before the READ is posted. See nudge().
+  bool try_take();
+  // Takes one page even without room: for a fault of the evictor, which would wait for itself.
+  void take_anyway(uint64_t pages = 1) { used_.fetch_add(pages, std::memory_order_relaxed); }
+  // Takes as many of `pages` as there is room for, for pages that no thread waits for. Leaves half
+  // of the room above the high-water mark to faults.
+  uint32_t take_spare(uint32_t pages);
+  // Wakes the evictor if is_pressing(). Callers that took pages call it when no fault has to wait
+  // for that.
+  void nudge() {
+    if (is_pressing()) signal_pressure();
+  }
+  void give_back(uint64_t pages);
+  // The same, by the evictor.
+  void evicted(uint64_t pages);
+  // The number of pages that are resident from the start, whatever the limit.
+  void inherit(uint64_t pages);
+  // While eviction is paused (during a fork), no fault may wait for room: the faulting thread could
+  // be one that must finish first. Calls nest.
+  void lift_limit() {
+    lifted_.fetch_add(1, std::memory_order_relaxed);
+    interrupt();
+  }
+  void restore_limit();
+  // Sets a new limit. Wakes the threads that wait for room, and the evictor.
+  void resize(uint64_t limit_pages);
+
+  uint64_t used() const { return used_.load(std::memory_order_relaxed); }
+  uint64_t limit() const { return limit_.load(std::memory_order_relaxed); }
+  bool above_high() const { return used() > high_.load(std::memory_order_relaxed); }
+  bool is_pressing() const { return used() > pressing_.load(std::memory_order_relaxed); }
+  // Half of the room above the high-water mark is used up.
+  bool nearly_full() const { return used() > half_of_room(); }
+  bool above_low() const { return used() > low_.load(std::memory_order_relaxed); }
+
+  // Fault workers: sleeps until some pages were given back, or the timeout.
+  void wait_for_room(Nanoseconds timeout);
+  // Evictor: sleeps until nudge() finds is_pressing(), a thread finds no room, interrupt(), or the
+  // timeout. Returns at once if one of these has happened since pressure_seen() returned `seen`.
+  uint32_t pressure_seen() const { return pressure_sequence_.load(std::memory_order_seq_cst); }
+  void wait_for_pressure(uint32_t seen, Nanoseconds timeout);
+  bool has_waiters() const { return room_waiters_.load(std::memory_order_relaxed) != 0; }
+  // Ends the waits (shutdown, a hint).
+  void interrupt();
+
+ private:
+  void signal_pressure();
+  // Half-way from the high-water mark to the limit, which may be below it while it is lowered.
+  uint64_t half_of_room() const;
+  // Pages used afterwards.
+  uint64_t take_off(uint64_t pages);
+  void wake_waiters();
+  // Not below the limit. Does nothing if the ceiling is there already.
+  void lower_ceiling(uint64_t used, uint64_t room);
+
+  const uint32_t high_percent_;
+  const uint32_t low_percent_;
+  const uint32_t pressing_percent_;
+  std::mutex resize_mutex_;  // guards writes of the next five
+  std::atomic<uint64_t> limit_{0};
+  std::atomic<uint64_t> ceiling_{0};
+  std::atomic<uint64_t> high_{0};
+  std::atomic<uint64_t> low_{0};
+  std::atomic<uint64_t> pressing_{0};
+  std::atomic<uint32_t> lifted_{0};
+  alignas(64) std::atomic<uint64_t> used_{0};
+  alignas(64) std::atomic<uint32_t> room_sequence_{0};  // futex of the fault workers
+  std::atomic<uint32_t> room_waiters_{0};
+  alignas(64) std::atomic<uint32_t> pressure_sequence_{0};  // futex of the evictor
+  std::atomic<uint32_t> evictor_sleeps_{0};
+};
+
+}  // namespace farpage::pager

@@ -1,0 +1,89 @@
+// PageTable: the state word of each page of a region, 4 bytes per page, and the number of resident
+// pages in each 2 MiB block, by which eviction finds victims without reading all words.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <string>
+
+#include "base/mapping.h"
+#include "base/result.h"
+#include "base/strong.h"
+#include "pager/pages/page_state.h"
+
+namespace farpage::pager {
+
+inline constexpr uint32_t kPagesPerBlock = 512;
+
+// Threads: any; no locks.
+// Invariants (page_table_invariants.cc checks them on a quiet table):
+//  1. each change of a word is an edge of the diagram in page_state.h, or changes only its
+//  reference count
+//     or kAwaited;
+//  2. a block's count is the number of its pages that are resident;
+//  3. no reference count is above what page_age.h gives;
+//  4. away_pages() is the number of words for which is_away() holds.
+class PageTable {
+ public:
+  static Result<PageTable> create(uint64_t pages);
+
+  uint64_t pages() const { return pages_; }
+  uint64_t blocks() const { return (pages_ + kPagesPerBlock - 1) / kPagesPerBlock; }
+
+  // Acquire: pairs with the release in transition(), so what was done before is seen.
+  PageWord load(PageIndex page) const {
+    return PageWord(words()[page.value].load(std::memory_order_acquire));
+  }
+
+  // Moves the page from `from` to `to` if it is still there; false if another thread was first.
+  bool transition(PageIndex page, PageWord from, PageWord to);
+  // The same by the thread that owns the page (Unprotecting, Dropping, or Fetching while no fault
+  // is handled): no other thread may have moved it.
+  void transition_owned(PageIndex page, PageWord from, PageWord to);
+
+  // The same, out of Fetching: true if the page was marked meanwhile, and its waiters must be
+  // woken.
+  [[nodiscard]] bool end_fetching(PageIndex page, PageWord from, PageWord to);
+  // Marks a page that is still at `fetching` as kAwaited; false if another thread was first.
+  bool mark_awaited(PageIndex page, PageWord fetching);
+
+  // Changes the reference count of a page that is still at `from`; false if another thread was
+  // first.
+  bool set_references(PageIndex page, PageWord from, uint32_t references);
+
+  // Before any other thread changes the table: makes the Empty page what `word` says.
+  void place(PageIndex page, PageWord word);
+
+  uint32_t resident_in_block(uint64_t block) const {
+    return counts()[block].load(std::memory_order_relaxed);
+  }
+  uint64_t away_pages() const { return shared_->away.load(std::memory_order_relaxed); }
+  // One more than the highest page that was ever not Empty: the end of a walk over all used pages.
+  uint64_t used_pages() const { return shared_->used.load(std::memory_order_acquire); }
+
+ private:
+  struct Shared {  // in memory of its own, so that the table can be moved
+    std::atomic<uint64_t> away{0};
+    alignas(64) std::atomic<uint64_t> used{0};
+  };
+  PageTable(Mapping word_memory, Mapping count_memory, Mapping shared_memory, uint64_t pages);
+  void note_used(PageIndex page);
+  void count(PageIndex page, PageWord from, PageWord to);
+  std::atomic<uint32_t>* words() const {
+    return reinterpret_cast<std::atomic<uint32_t>*>(word_memory_.data());
+  }
+  std::atomic<uint32_t>* counts() const {
+    return reinterpret_cast<std::atomic<uint32_t>*>(count_memory_.data());
+  }
+
+  Mapping word_memory_;  // zeroed: all Empty; touched only where pages are used
+  Mapping count_memory_;
+  Mapping shared_memory_;
+  Shared* shared_;
+  uint64_t pages_;
+};
+
+// The first broken invariant of a quiet table, or success.
+Status check_invariants(const PageTable& table);
+
+}  // namespace farpage::pager

@@ -1,0 +1,398 @@
+#include "serve/target_service.h"
+
+#include <fmt/format.h>
+#include <poll.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <utility>
+#include <variant>
+
+#include "base/log.h"
+#include "pager/fault/first_faults.h"
+#include "rdma/session.h"
+#include "uffd/other_process.h"
+
+namespace farpage::serve {
+namespace {
+
+constexpr Milliseconds kNodePatience{5000};
+constexpr Milliseconds kAliveCheck{20};
+
+// The pages of a request; false: they lie outside of the window.
+bool run_of(const uffd::handover::Request& request, const uffd::AddressSpace& space,
+            uffd::PageRun& run) {
+  const uint64_t window_address = space.address_of(PageIndex{0});
+  if (request.address < window_address || request.address % kPageBytes != 0) return false;
+  const uint64_t first = (request.address - window_address) >> kPageShift;
+  const uint64_t pages = (request.bytes + kPageBytes - 1) >> kPageShift;
+  if (first >= space.pages() || pages > space.pages() - first) return false;
+  run = {PageIndex{first}, static_cast<uint32_t>(pages)};
+  return true;
+}
+
+// Status of the reply to a request about pages: 0 or an errno.
+int apply(uffd::handover::RequestKind kind, uffd::PageRun run, pager::Pager& pager) {
+  using uffd::handover::RequestKind;
+  switch (kind) {
+    case RequestKind::kDiscard:
+      pager.discard(run);
+      return 0;
+    case RequestKind::kColdHint:
+      pager.hint_cold(run);
+      return 0;
+    case RequestKind::kWillNeedHint:
+      pager.hint_willneed(run);
+      return 0;
+    case RequestKind::kNormalAccess:
+      pager.advise(run, pager::AccessPattern::kNormal);
+      return 0;
+    case RequestKind::kRandomAccess:
+      pager.advise(run, pager::AccessPattern::kRandom);
+      return 0;
+    case RequestKind::kSequentialAccess:
+      pager.advise(run, pager::AccessPattern::kSequential);
+      return 0;
+    case RequestKind::kPin:
+      return pager.pin(run) ? 0 : ENOMEM;
+    case RequestKind::kUnpin:
+      pager.unpin(run);
+      return 0;
+    case RequestKind::kForkBegin:
+    case RequestKind::kForkDone:
+      break;
+  }
+  return ENOSYS;
+}
+
+// What a child without a pager asks for; nullopt: it needs one.
+std::optional<int> answer_without_pager(pager::FirstFaults& first_faults,
+                                        const uffd::AddressSpace& space,
+                                        const uffd::TargetRequest& request) {
+  using uffd::handover::RequestKind;
+  uffd::PageRun run;
+  switch (request.kind) {
+    case RequestKind::kDiscard:
+      if (!run_of(request, space, run)) return EINVAL;
+      first_faults.discard(run);
+      return 0;
+    case RequestKind::kColdHint:
+    case RequestKind::kWillNeedHint:
+    case RequestKind::kNormalAccess:
+    case RequestKind::kRandomAccess:
+    case RequestKind::kSequentialAccess:
+    case RequestKind::kUnpin:
+      return 0;
+    case RequestKind::kPin:
+    case RequestKind::kForkBegin:
+    case RequestKind::kForkDone:
+      return std::nullopt;
+  }
+  return ENOSYS;
+}
+
+// Processes that fork read from each other's regions, so all pagers here are one group.
+pager::PagerOptions with_session_group(pager::PagerOptions options) {
+  if (options.session_group == 0) options.session_group = rdma::new_session_group();
+  return options;
+}
+
+}  // namespace
+
+TargetService::TargetService(uffd::HandoverServer& server, const pager::PagerOptions& options,
+                             coordinator::Client& client,
+                             std::vector<std::unique_ptr<rdma::Transport>>& transports)
+    : server_(server),
+      options_(with_session_group(options)),
+      client_(client),
+      transports_(transports),
+      local_bytes_(options.local_bytes),
+      acceptor_([this] { accept_arrivals(); }) {}
+
+TargetService::~TargetService() {
+  server_.stop();
+}
+
+void TargetService::accept_arrivals() {
+  while (true) {
+    Result<std::optional<uffd::Arrival>> arrival = server_.accept();
+    if (!arrival) {
+      log::error("run: accept_failed reason=\"{}\"", arrival.error().message());
+      return;
+    }
+    if (!*arrival) return;
+    if (auto* target = std::get_if<uffd::HandedOver>(&**arrival)) take_in(std::move(*target));
+    if (const auto* call = std::get_if<uffd::ResizeCall>(&**arrival)) resize(*call);
+  }
+}
+
+void TargetService::take_in(uffd::HandedOver target) {
+  const std::lock_guard lock(mutex_);
+  reap();
+  Session& session = sessions_.emplace_back();
+  session.report.program = target.program;
+  session.report.pid = target.pid;
+  session.thread = std::jthread([this, &session, handed = std::move(target)]() mutable {
+    serve(session, std::move(handed));
+  });
+}
+
+void TargetService::resize(const uffd::ResizeCall& call) {
+  const Result<uffd::ResizedProcesses> changes = set_local(call.local_bytes);
+  if (changes)
+    log::info("run: budget_changed local_bytes={} processes={}", call.local_bytes, changes->size());
+  const Status told = uffd::answer(call, changes);
+  if (!told) log::warn("run: resize_not_told reason=\"{}\"", told.error().message());
+}
+
+Result<uffd::ResizedProcesses> TargetService::set_local(uint64_t local_bytes) {
+  FARPAGE_TRY_VOID(pager::validate_local(local_bytes));
+  const std::lock_guard lock(mutex_);
+  uffd::ResizedProcesses changes;
+  for (const Session& session : sessions_) {
+    if (!session.pager) continue;
+    const Status changed = session.pager->set_local(local_bytes);
+    if (!changed) {
+      set_local_of_all(local_bytes_);
+      return fail_with(fmt::format("{} (pid {})", session.report.program, session.report.pid),
+                       changed.error());
+    }
+    uffd::handover::ResizedProcess& change = changes.emplace_back();
+    change.pid = session.report.pid;
+    change.before_bytes = local_bytes_;
+    change.after_bytes = local_bytes;
+    session.report.program.copy(change.program, sizeof change.program - 1);
+  }
+  local_bytes_ = local_bytes;
+  return changes;
+}
+
+// Back to what was. Nobody refuses: either they are at that already, or it is more than they have.
+void TargetService::set_local_of_all(uint64_t local_bytes) {
+  for (const Session& session : sessions_)
+    if (session.pager) (void)session.pager->set_local(local_bytes);
+}
+
+pager::PagerOptions TargetService::options_now() const {
+  pager::PagerOptions options = options_;
+  const std::lock_guard lock(mutex_);
+  options.local_bytes = local_bytes_;
+  return options;
+}
+
+void TargetService::serve(Session& session, uffd::HandedOver target) {
+  pager::PagerOptions options = options_now();
+  options.name = target.program + "-" + std::to_string(target.pid);
+  if (options.fork == pager::ForkMode::kShare && !uffd::tells_of_forks(target)) {
+    log::warn(
+        "run: no_fork_events pid={} program={}: it has dropped its privileges and cannot fork "
+        "while pages of it are remote",
+        target.pid, target.program);
+    options.fork = pager::ForkMode::kRefuse;
+  }
+  Result<std::unique_ptr<uffd::AddressSpace>> space = uffd::adopt_window(target);
+  Result<std::unique_ptr<pager::Pager>> pager =
+      space ? pager::Pager::create(options, std::move(*space), client_, transports_, kNodePatience,
+                                   children_of(session))
+            : tl::unexpected(space.error());
+  if (!pager) {
+    (void)uffd::welcome(target, ENOMEM, pager.error().message());
+    end(session);
+    return;
+  }
+  pager::Pager& running = keep(session, std::move(*pager));
+  log::debug("run: target_started pid={} program={} window_bytes={} budget_bytes={}", target.pid,
+             target.program, target.window_bytes, options.local_bytes);
+  if (uffd::welcome(target, 0, "")) answer_requests(session, running, target.socket);
+  wait_for_exit(running);
+  end(session);
+}
+
+pager::OnChild TargetService::children_of(Session& session) {
+  return [this, &session](pager::Inheritance inheritance) {
+    take_child(session, std::move(inheritance));
+  };
+}
+
+// A fault worker of the parent calls this.
+void TargetService::take_child(Session& parent, pager::Inheritance inheritance) {
+  const std::lock_guard lock(mutex_);
+  reap();
+  Session& session = sessions_.emplace_back();
+  session.report.program = parent.report.program;
+  session.thread = std::jthread([this, &session, inherited = std::move(inheritance),
+                                 socket = std::move(parent.child_socket)]() mutable {
+    serve_child(session, std::move(inherited), std::move(socket));
+  });
+}
+
+bool TargetService::greet_child(Session& session, uffd::AddressSpace& space, const Fd& socket) {
+  Result<std::optional<uffd::HandedOver>> hello = uffd::read_child_hello(socket);
+  if (!hello && !space.alive()) return false;  // it has ended meanwhile
+  if (!hello) {
+    log::error("run: bad_child reason=\"{}\"", hello.error().message());
+    return false;
+  }
+  if (!*hello) return false;
+  const int pid = (*hello)->pid;
+  uffd::bind_child(space, **hello);
+  {
+    const std::lock_guard lock(mutex_);
+    session.report.pid = pid;
+  }
+  return static_cast<bool>(uffd::welcome_child(socket, space.event_descriptor()));
+}
+
+Status TargetService::start_child_pager(Session& session, pager::Inheritance& inheritance,
+                                        bool known) {
+  pager::PagerOptions options = options_now();
+  options.name = fmt::format("{}-fork-{}", session.report.program, session.report.pid);
+  FARPAGE_TRY(pager, pager::Pager::inherit(options, inheritance, known, client_, transports_,
+                                           children_of(session)));
+  keep(session, std::move(pager));
+  return {};
+}
+
+// A child that only execs, or does a little and ends, gets no pager.
+void TargetService::serve_child(Session& session, pager::Inheritance inheritance, Fd socket) {
+  uffd::AddressSpace& space = *inheritance.space;
+  pager::FirstFaults first_faults(inheritance);
+  bool known = false;
+  bool start_failed = false;
+  while (space.alive()) {
+    const bool served = session.pager != nullptr;
+    std::array<pollfd, 2> polls{pollfd{socket.get(), POLLIN, 0},
+                                pollfd{served ? -1 : space.event_descriptor(), POLLIN, 0}};
+    (void)::poll(polls.data(), polls.size(), static_cast<int>(kAliveCheck.count()));
+    const bool asks = polls[0].revents != 0;
+    if (asks && !known) {
+      known = greet_child(session, space, socket);
+      if (!known) socket.reset();
+      if (known && served) session.pager->agent_ready();
+      continue;
+    }
+    std::optional<uffd::TargetRequest> request;
+    if (asks) {
+      Result<std::optional<uffd::TargetRequest>> read = uffd::read_request(socket);
+      if (!read) log::error("run: bad_request reason=\"{}\"", read.error().message());
+      if (read) request = std::move(*read);
+      if (!request) socket.reset();
+    }
+    std::optional<int> status;
+    if (request && !served) status = answer_without_pager(first_faults, space, *request);
+    const bool asks_too_much = request && !status;
+    if (!served && (asks_too_much || (polls[1].revents != 0 && !first_faults.answer()))) {
+      const Status started = start_child_pager(session, inheritance, known);
+      if (!started && !std::exchange(start_failed, true))
+        log::error("run: child_pager_failed pid={} reason=\"{}\" (trying again)",
+                   session.report.pid, started.error().message());
+      if (!started) std::this_thread::sleep_for(kAliveCheck);
+    }
+    if (!request) continue;
+    if (!status)
+      status = session.pager ? answer(session, *session.pager, std::move(*request)) : EAGAIN;
+    if (!uffd::reply(socket, *status)) socket.reset();
+  }
+  inheritance = {};
+  end(session);
+}
+
+void TargetService::answer_requests(Session& session, pager::Pager& pager, const Fd& socket) {
+  while (true) {
+    Result<std::optional<uffd::TargetRequest>> request = uffd::read_request(socket);
+    if (!request) {
+      log::error("run: bad_request reason=\"{}\"", request.error().message());
+      return;
+    }
+    if (!*request) return;
+    if (!uffd::reply(socket, answer(session, pager, std::move(**request)))) return;
+  }
+}
+
+int TargetService::answer(Session& session, pager::Pager& pager, uffd::TargetRequest request) {
+  using uffd::handover::RequestKind;
+  if (request.kind == RequestKind::kForkBegin)
+    return begin_fork(session, pager, std::move(request.descriptor));
+  if (request.kind == RequestKind::kForkDone) {
+    pager.end_fork(request.bytes != 0);
+    return 0;
+  }
+  uffd::PageRun run;
+  if (!run_of(request, pager.space(), run)) return EINVAL;
+  return apply(request.kind, run, pager);
+}
+
+int TargetService::begin_fork(Session& session, pager::Pager& pager, Fd child_socket) {
+  if (child_socket.valid() && !uffd::expect_child(child_socket)) return EINVAL;
+  {
+    const std::lock_guard lock(mutex_);
+    session.child_socket = std::move(child_socket);
+  }
+  return pager.begin_fork() ? 0 : EAGAIN;
+}
+
+pager::Pager& TargetService::keep(Session& session, std::unique_ptr<pager::Pager> pager) {
+  const std::lock_guard lock(mutex_);
+  session.pager = std::move(pager);
+  session.had_pager = true;
+  // The budget may have changed since its options were taken. Nothing of it is pinned yet.
+  (void)session.pager->set_local(local_bytes_);
+  return *session.pager;
+}
+
+void TargetService::take_statistics(TargetReport& report, const pager::Pager& pager) {
+  const pager::PagerStats stats = pager.stats();
+  report.counts = stats;
+  report.latencies = stats.latencies();
+}
+
+void TargetService::end(Session& session) {
+  std::unique_ptr<pager::Pager> finished;
+  {
+    const std::lock_guard lock(mutex_);
+    if (session.pager) take_statistics(session.report, *session.pager);
+    finished = std::move(session.pager);
+  }
+  finished.reset();
+  const std::lock_guard lock(mutex_);
+  session.ended = true;
+  ended_.notify_all();
+}
+
+void TargetService::reap() {
+  std::erase_if(sessions_, [](Session& session) {
+    if (session.ended && session.thread.joinable()) session.thread.join();
+    return session.ended && !session.had_pager;
+  });
+}
+
+void TargetService::wait_for_exit(pager::Pager& pager) {
+  // The control socket is closed: by exit, by exec, or by a program that closes what it does not
+  // know. Only the kernel's word that the memory is gone ends the pager, or its faults would never
+  // end.
+  while (!pager.target_gone() && pager.space().alive())
+    (void)::poll(nullptr, 0, kAliveCheck.count());
+}
+
+void TargetService::wait_for_targets() {
+  std::unique_lock lock(mutex_);
+  ended_.wait(lock, [this] {
+    return std::all_of(sessions_.begin(), sessions_.end(),
+                       [](const Session& session) { return session.ended; });
+  });
+}
+
+std::vector<TargetReport> TargetService::reports() const {
+  const std::lock_guard lock(mutex_);
+  std::vector<TargetReport> reports;
+  for (const Session& session : sessions_) {
+    if (!session.had_pager) continue;
+    TargetReport report = session.report;
+    if (session.pager) take_statistics(report, *session.pager);
+    reports.push_back(std::move(report));
+  }
+  return reports;
+}
+
+}  // namespace farpage::serve

@@ -1,0 +1,89 @@
+// TargetService: accepts targets when their shims connect or when targets fork, and runs a pager
+// for each target that needs one.
+#pragma once
+
+#include <condition_variable>
+#include <functional>
+#include <list>
+#include <memory>
+#include <mutex>
+#include <thread>
+
+#include "coordinator/client.h"
+#include "pager/pager.h"
+#include "uffd/handover_server.h"
+
+namespace farpage::serve {
+
+// The final report of one target.
+struct TargetReport {
+  std::string program;
+  int pid = 0;
+  pager::PagerCounts counts;
+  pager::PagerLatencies latencies;
+};
+
+// Threads: one that accepts, one for each target. The client and the transports outlive it.
+class TargetService {
+ public:
+  TargetService(uffd::HandoverServer& server, const pager::PagerOptions& options,
+                coordinator::Client& client,
+                std::vector<std::unique_ptr<rdma::Transport>>& transports);
+  ~TargetService();
+
+  // Waits until every accepted target has ended.
+  void wait_for_targets();
+  // The reports of targets that have ended, and the present state of those that run. Forked
+  // children that never needed a pager are not included.
+  std::vector<TargetReport> reports() const;
+  // Sets a new PagerOptions::local_bytes for every process: those that have a pager (the result
+  // lists them) and those that will get one. kInvalid, kConflict as in Pager::set_local(), preceded
+  // by the process: then no budget has changed.
+  Result<uffd::ResizedProcesses> set_local(uint64_t local_bytes);
+
+ private:
+  struct Session {
+    TargetReport report;                  // guarded by mutex_
+    std::unique_ptr<pager::Pager> pager;  // guarded by mutex_; null when not started, or ended
+    bool had_pager = false;               // guarded by mutex_
+    bool ended = false;                   // guarded by mutex_
+    Fd child_socket;                      // guarded by mutex_; of the child that is being made
+    std::jthread thread;
+  };
+
+  void accept_arrivals();
+  void take_in(uffd::HandedOver target);
+  void resize(const uffd::ResizeCall& call);
+  void set_local_of_all(uint64_t local_bytes);
+  // As they are for a pager that starts now.
+  pager::PagerOptions options_now() const;
+  void serve(Session& session, uffd::HandedOver target);
+  void take_child(Session& parent, pager::Inheritance inheritance);
+  void serve_child(Session& session, pager::Inheritance inheritance, Fd socket);
+  bool greet_child(Session& session, uffd::AddressSpace& space, const Fd& socket);
+  Status start_child_pager(Session& session, pager::Inheritance& inheritance, bool known);
+  int answer(Session& session, pager::Pager& pager, uffd::TargetRequest request);
+  int begin_fork(Session& session, pager::Pager& pager, Fd child_socket);
+  void answer_requests(Session& session, pager::Pager& pager, const Fd& socket);
+  void wait_for_exit(pager::Pager& pager);
+  pager::OnChild children_of(Session& session);
+  pager::Pager& keep(Session& session, std::unique_ptr<pager::Pager> pager);
+  // With mutex_ held: the report as its pager has it now.
+  static void take_statistics(TargetReport& report, const pager::Pager& pager);
+  void end(Session& session);
+  // With mutex_ held: joins the threads of sessions that have ended; removes those without a
+  // report.
+  void reap();
+
+  uffd::HandoverServer& server_;
+  const pager::PagerOptions options_;  // but for local_bytes
+  coordinator::Client& client_;
+  std::vector<std::unique_ptr<rdma::Transport>>& transports_;
+  mutable std::mutex mutex_;
+  std::condition_variable ended_;
+  std::list<Session> sessions_;  // guarded by mutex_
+  uint64_t local_bytes_;         // guarded by mutex_; of every pager in sessions_
+  std::jthread acceptor_;
+};
+
+}  // namespace farpage::serve
