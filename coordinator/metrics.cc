@@ -37,7 +37,7 @@ class Families {
   void add_pushed(const Counters& counters, const Labels& owner) {
     for (const auto& [text, value] : counters) {
       const auto name = parse_counter_name(text);
-      if (!name) continue;  // was refused when it was pushed
+      if (!name) continue;  // refused when it was pushed
       Labels labels = name->labels;
       labels.insert(labels.end(), owner.begin(), owner.end());
       add(name->family, "Pushed in heartbeats", labels, static_cast<double>(value));
