@@ -64,7 +64,7 @@ struct HttpServerOptions {
 using RequestObserver = std::function<void(const std::string& route, const std::string& method,
                                            int status, Nanoseconds elapsed)>;
 
-// Threads: handlers and the observer are called from `threads` threads at once.
+// Threads: `threads` threads call the handlers and the observer concurrently.
 class HttpServer {
  public:
   // Listens when it returns. kConflict: the port is taken.
