@@ -37,7 +37,7 @@ class HttpAgentClient final : public AgentClient {
   }
 
  private:
-  // A reply that makes no sense is the node's fault, not the caller's.
+  // A malformed reply is the node's error, not the caller's.
   template <typename T>
   static Result<T> understood(const std::string& agent_url, Result<T> reply) {
     if (reply) return reply;

@@ -3,7 +3,7 @@
 //   POST {agent_url}/v1/slabs/{node_slab}/lease   SlabLeaseRequest -> SlabLeaseReply
 //   POST {agent_url}/v1/slabs/{node_slab}/revoke  SlabRevokeRequest -> 204
 //   POST {agent_url}/v1/connect                   QueuePairEndpoint -> QueuePairEndpoint
-//   GET  {agent_url}/v1/status                    -> the node's incarnation, among others
+//   GET  {agent_url}/v1/status                    -> the node's incarnation, among other fields
 #pragma once
 
 #include <memory>
@@ -15,8 +15,8 @@
 
 namespace farpage::coordinator {
 
-// Threads: any; each call blocks up to the timeout. kUnavailable: the node was not reached, or says
-// so. kTimedOut: no answer came, and the node may have done it. kConflict: see api.h.
+// Threads: any; each call blocks up to the timeout. kUnavailable: the node was not reached, or
+// answered so. kTimedOut: no answer; the node may have executed the call. kConflict: see api.h.
 class AgentClient {
  public:
   virtual ~AgentClient() = default;
@@ -26,8 +26,8 @@ class AgentClient {
                         Generation generation) = 0;
   virtual Result<rdma::QueuePairEndpoint> connect(const std::string& agent_url,
                                                   const rdma::QueuePairEndpoint& peer) = 0;
-  // Which node answers there. kUnavailable: none. kTimedOut: something took the connection, or may
-  // have, and did not answer in time.
+  // The node that answers at this URL. kUnavailable: none. kTimedOut: the connection was, or may
+  // have been, accepted, but no answer came in time.
   virtual Result<uint64_t> incarnation(const std::string& agent_url) = 0;
 };
 

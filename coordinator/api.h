@@ -1,5 +1,5 @@
-// The words of the REST API as plain structs, with one decode function and one encode function each
-// (api_json.h). docs/protocol-rest.md describes the routes.
+// The messages of the REST API as plain structs. api_json.h has one decode and one encode function
+// for each. docs/protocol-rest.md describes the routes.
 #pragma once
 
 #include <cstdint>
@@ -18,11 +18,11 @@ inline constexpr uint64_t kDefaultSlabBytes = uint64_t{64} << 20;
 inline constexpr uint64_t kMinSlabBytes = uint64_t{2} << 20;
 inline constexpr uint64_t kMaxSlabBytes = uint64_t{1} << 30;
 inline constexpr uint32_t kMaxReplicas = 3;
-inline constexpr uint32_t kMaxNodes = 4096;  // of a cluster
+inline constexpr uint32_t kMaxNodes = 4096;  // per cluster
 inline constexpr uint32_t kMaxSlabsPerRegion = 1U << 16;
 inline constexpr size_t kMaxNameBytes = 64;  // names and ids: [A-Za-z0-9._-]
 
-// Counters travel in heartbeats and come out of /metrics under the same names.
+// Heartbeats carry counters; /metrics exports them under the same names.
 using Counters = std::map<std::string, uint64_t>;
 
 // ---- nodes ----
@@ -30,12 +30,12 @@ using Counters = std::map<std::string, uint64_t>;
 enum class NodeState : uint8_t { kAlive, kDraining, kLost };
 std::string_view to_string(NodeState state);
 
-// POST /v1/nodes. The same id with another incarnation replaces the node, once the former process
-// does not answer any more: its leases are lost.
+// POST /v1/nodes. The same id with another incarnation replaces the node once the former process no
+// longer answers; the node's leases are then lost.
 struct NodeJoin {
   NodeId id;                 // chosen by the node, stable over restarts
-  uint64_t incarnation = 0;  // random, new with each start of the process: its memory is new
-  std::string agent_url;     // http://host:port of the node's agent API
+  uint64_t incarnation = 0;  // random, new at each process start: the memory is new
+  std::string agent_url;     // http://host:port of the agent API
   uint64_t capacity_bytes = 0;
   uint64_t slab_bytes = kDefaultSlabBytes;
   std::string version;
@@ -55,19 +55,19 @@ struct NodeHeartbeat {
   uint64_t incarnation = 0;
   uint32_t free_slabs = 0;
   Counters counters;
-  // Borrowers that have a data session here, or had one that ended without a close a short while
-  // ago (rdma/session_fences.h). Their regions are not taken back, however silent they are.
+  // Borrowers with a data session at this node, or with one that recently ended without a close
+  // (rdma/session_fences.h). Their regions do not expire, even without heartbeats.
   std::vector<uint32_t> session_groups;
 };
 
-// One queue pair exchange that went through the coordinator.
+// One queue pair exchange relayed by the coordinator.
 struct QueuePairExchanged {
   rdma::QueuePairEndpoint peer;
   rdma::QueuePairEndpoint node;
 };
 
-// GET /v1/nodes/{id}/rdma/endpoint: how to reach the node's memory, and the latest exchanges with
-// this incarnation of it.
+// GET /v1/nodes/{id}/rdma/endpoint: the addresses of the node's memory, and the latest exchanges
+// with this incarnation.
 struct NodeEndpoints {
   NodeId id;
   uint64_t incarnation = 0;
@@ -77,7 +77,7 @@ struct NodeEndpoints {
 
 // ---- leases and regions ----
 
-// The right of one region to one slab. rkeys: one for each transport the node offers.
+// The right of one region to use one slab. rkeys: one for each transport the node offers.
 struct Lease {
   SlabIndex slab;        // inside the region
   uint32_t replica = 0;  // 0 .. replicas - 1
@@ -96,7 +96,7 @@ struct RegionCreate {
   uint64_t bytes = 0;  // placed at once, rounded up to slabs; may be 0
   uint32_t replicas = 1;
   uint64_t slab_bytes = kDefaultSlabBytes;
-  // Of the data sessions of this region's pager. 0: it has none, so only heartbeats keep the
+  // Group of the data sessions of this region's pager. 0: no sessions, so only heartbeats keep the
   // region.
   uint32_t session_group = 0;
 };
@@ -106,8 +106,8 @@ struct RegionInfo {
   std::string name;
   uint32_t replicas = 1;
   uint64_t slab_bytes = kDefaultSlabBytes;
-  Milliseconds heartbeat_interval{1000};  // what the coordinator asks for
-  // Silence, without a data session at any node, after which the slabs are taken back.
+  Milliseconds heartbeat_interval{1000};  // requested by the coordinator
+  // Time without heartbeats and without a data session at any node until the slabs are revoked.
   Milliseconds time_to_live{60000};
   std::vector<Lease> leases;
   Counters counters;
@@ -118,13 +118,13 @@ struct RegionHeartbeat {
   Counters counters;
 };
 struct RegionHeard {
-  uint64_t last_event = 0;  // its sequence: who has read that far need not ask for events
+  uint64_t last_event = 0;  // its sequence; a client that has read it has no new events to fetch
 };
 
 // ---- events ----
 
-// A silent node loses no lease: whoever still reaches it goes on using it. Leases are lost one by
-// one (kLeaseLost), when the node comes back with new memory or is removed.
+// A silent node loses no leases: borrowers that still reach it keep using it. When the node comes
+// back with new memory or is removed, its leases are lost, with one kLeaseLost each.
 enum class EventKind : uint8_t {
   kNodeJoined,  // new, back with new memory, or heard again after kNodeLost
   kNodeDraining,
@@ -144,19 +144,19 @@ struct Event {
   SlabIndex slab;
 };
 
-// GET /v1/events?since=N&timeout=S. `missed`: events after `since` were already forgotten (or the
-// coordinator is a new one); read /v1/nodes and the region again, then go on from next_since.
+// GET /v1/events?since=N&timeout=S. `missed`: events after `since` were already dropped (or the
+// coordinator is a new one); read /v1/nodes and the region again, then continue from next_since.
 struct EventBatch {
   std::vector<Event> events;
   uint64_t next_since = 0;
   bool missed = false;
 };
 
-// ---- agent API of a node (called by the coordinator alone) ----
+// ---- agent API of a node (called only by the coordinator) ----
 
-// POST /v1/slabs/{node_slab}/lease. Idempotent: the same request for a slab that it already holds
-// is answered with the lease it has (the coordinator repeats it when a reply was lost). A slab that
-// another request holds: 409.
+// POST /v1/slabs/{node_slab}/lease. Idempotent: a repeated request for a leased slab returns
+// the existing lease (the coordinator retries when a reply was lost). A slab that is leased by
+// another request: 409.
 struct SlabLeaseRequest {
   RegionId region;
   SlabIndex slab;
@@ -171,7 +171,7 @@ struct SlabLeaseReply {
   Generation generation;  // never 0
 };
 
-// POST /v1/slabs/{node_slab}/revoke -> 204, also when that lease is over. Another generation: 409.
+// POST /v1/slabs/{node_slab}/revoke -> 204, also if that lease has ended. Another generation: 409.
 struct SlabRevokeRequest {
   Generation generation;
 };

@@ -1,11 +1,11 @@
-// The words of api.h as JSON: one decode and one encode function for each message.
+// The messages of api.h as JSON: one decode and one encode function for each message.
 //
 // Decoding is strict, because the bytes come from a socket: wrong types, numbers out of range, bad
 // names, bad GIDs, fields missing for their transport, keys given twice and nesting deeper than
 // kMaxJsonDepth are refused. Requests also refuse unknown fields; replies ignore them, so that an
 // older client understands a newer coordinator.
-// Failures are kInvalid. One that concerns a field reads "field 'transports[0].gid': what is wrong,
-// and the cure"; field_of() gives that path back.
+// Failures are kInvalid. A failure of one field reads "field 'transports[0].gid': what is wrong,
+// and the remedy"; field_of() extracts that path.
 //
 // Threads: any (no state).
 #pragma once
@@ -22,17 +22,17 @@ namespace farpage::coordinator {
 inline constexpr size_t kMaxJsonDepth = 16;
 inline constexpr size_t kMaxTransports = 16;
 inline constexpr size_t kMaxUrlBytes = 256;
-inline constexpr size_t kMaxCounters = 512;      // in one heartbeat
-inline constexpr size_t kMaxCounterBytes = 200;  // of one counter's name with its labels
+inline constexpr size_t kMaxCounters = 512;      // per heartbeat
+inline constexpr size_t kMaxCounterBytes = 200;  // per counter name, with its labels
 inline constexpr uint32_t kMaxSlabsPerNode = 1U << 20;
-inline constexpr size_t kMaxSessionGroups = size_t{1} << 16;  // in one heartbeat
+inline constexpr size_t kMaxSessionGroups = size_t{1} << 16;  // per heartbeat
 
 enum class Secrets : bool { kHide, kShow };  // kHide: leases without their rkeys
 
-// The field that a decode failure is about; empty when it is about the whole body.
+// The field that a decode failure concerns; empty when it concerns the whole body.
 std::string field_of(const Error& error);
 
-// [A-Za-z0-9._-]{1,64}, and not only dots (it is a part of URLs).
+// [A-Za-z0-9._-]{1,64}, and not only dots (names are parts of URLs).
 bool is_name(std::string_view text);
 
 // ---- requests ----

@@ -80,7 +80,7 @@ Result<uint64_t> decode_incarnation(std::string_view body) {
                                });
 }
 
-// Without the session, which lets whoever knows it disconnect the peer: it is in no listing.
+// Omits the session: anyone who knows it can disconnect the peer, so no listing contains it.
 Json json_of_endpoint(const QueuePairEndpoint& endpoint) {
   return Json{{"qpn", endpoint.qpn},
               {"psn", endpoint.psn},

@@ -1,4 +1,4 @@
-// Pieces that several messages share. Private to coordinator/.
+// Parts that several messages share. Private to coordinator/.
 #pragma once
 
 #include <map>
@@ -20,7 +20,7 @@ void read_slab_bytes(JsonReader& reader, uint64_t& slab_bytes);
 nlohmann::json json_of_keys(const RemoteKeys& keys);
 nlohmann::json json_of_endpoint(const rdma::QueuePairEndpoint& endpoint);
 
-// Decodes one body: parses it, lets `read` take the fields, and reports what is wrong.
+// Decodes one body: parses it, calls `read` for the fields, and reports the first error.
 template <typename T, typename Read>
 Result<T> decode_with(std::string_view body, UnknownFields unknown, Read read) {
   FARPAGE_TRY(document, parse_json_object(body));

@@ -92,7 +92,7 @@ void read_event(JsonReader& reader, EventBatch& batch) {
     batch.events.push_back(event);
     return;
   }
-  // A kind of a newer coordinator: nothing that this client could act on.
+  // A kind from a newer coordinator, which this client cannot handle.
 }
 
 Json json_of(const Event& event) {

@@ -60,7 +60,7 @@ class HttpClient final : public Client {
     return call_for_status("DELETE", of_region(region, ""), "");
   }
   Result<QueuePairEndpoint> exchange(const NodeId& node, const QueuePairEndpoint& ours) override {
-    // The coordinator asks the node in turn, and must have the time to say that it did not answer.
+    // The coordinator calls the node; allow it the time to report that the node did not answer.
     FARPAGE_TRY(answer, caller_.call("POST", of_node(node, "/rdma/endpoint"), encode(ours),
                                      lease_timeout(0, 0)));
     return decode_queue_pair_reply(answer);
@@ -95,7 +95,7 @@ class HttpClient final : public Client {
     if (!answer) return tl::unexpected(answer.error());
     return {};
   }
-  // The coordinator asks a node for each slab in turn; one that is silent costs its whole timeout.
+  // The coordinator calls nodes one slab at a time; a silent node costs its whole timeout.
   Milliseconds lease_timeout(uint64_t slabs, uint32_t replicas) const {
     return timeout_ + kAgentAllowance +
            kTimePerSlab * static_cast<int64_t>(std::min<uint64_t>(slabs, kMaxSlabsPerRegion)) *

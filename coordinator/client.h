@@ -1,4 +1,4 @@
-// The coordinator's REST API, called from C++. Used by nodes and pagers, never on the fault path.
+// C++ client of the coordinator's REST API. Nodes and pagers use it, never on the fault path.
 #pragma once
 
 #include <memory>
@@ -16,15 +16,14 @@ struct ClientOptions {
   Milliseconds timeout{2000};
 };
 
-// create_region(), lease_slabs(), release_slabs() and exchange() make the coordinator ask nodes in
-// turn: they wait this much longer than the timeout, and more for each slab and replica.
+// create_region(), lease_slabs(), release_slabs() and exchange() make the coordinator call nodes:
+// their deadline is longer than the timeout by this much, and by more for each slab and replica.
 inline constexpr Milliseconds kAgentAllowance{10000};
 inline constexpr Milliseconds kTimePerSlab{50};
 
-// Threads: any; each call makes its own request, blocks up to the timeout (events(): plus the
-// poll's own timeout), and fails with kUnavailable when the coordinator cannot be reached, with
-// kTimedOut when it did not answer (it may have done what was asked), else with the code and the
-// text of its problem+json answer.
+// Threads: any; each call makes its own request and blocks up to the timeout (events(): plus the
+// poll's own timeout). kUnavailable: the coordinator cannot be reached. kTimedOut: it did not
+// answer (it may have executed the request). Else the code and the text of its problem+json answer.
 class Client {
  public:
   static Result<std::unique_ptr<Client>> create(ClientOptions options);
@@ -34,20 +33,19 @@ class Client {
   virtual Result<NodeInfo> join(const NodeJoin& node) = 0;
   // kNotFound (HTTP 410): join again.
   virtual Status heartbeat_node(const NodeId& node, const NodeHeartbeat& heartbeat) = 0;
-  // Leave; fails with kConflict while slabs are lent, unless `force`.
+  // Fails with kConflict while slabs are lent, unless `force`.
   virtual Status remove_node(const NodeId& node, bool force) = 0;
-  // No new leases from here on.
+  // Refuses new leases from now on.
   virtual Status drain_node(const NodeId& node) = 0;
 
   // -- as a borrower --
   virtual Result<RegionInfo> create_region(const RegionCreate& region) = 0;
   virtual Result<RegionInfo> region(const RegionId& region) = 0;  // with its rkeys
   // Leases the given slabs of the region on every replica; a region may have holes. Idempotent:
-  // slabs that are leased already come back as they are. All or nothing: kExhausted names what is
-  // missing.
+  // returns existing leases unchanged. All or nothing: kExhausted names what is missing.
   virtual Result<std::vector<Lease>> lease_slabs(const RegionId& region,
                                                  const std::vector<SlabIndex>& slabs) = 0;
-  // Gives slabs back; unknown ones are ignored.
+  // Releases slabs; ignores unknown ones.
   virtual Status release_slabs(const RegionId& region, const std::vector<SlabIndex>& slabs) = 0;
   virtual Result<RegionHeard> heartbeat_region(const RegionId& region,
                                                const RegionHeartbeat& heartbeat) = 0;
@@ -55,7 +53,7 @@ class Client {
   virtual Result<rdma::QueuePairEndpoint> exchange(const NodeId& node,
                                                    const rdma::QueuePairEndpoint& ours) = 0;
 
-  // -- as anybody --
+  // -- as any client --
   virtual Result<std::vector<NodeInfo>> nodes() = 0;
   // kNotFound: no such node, or it has left.
   virtual Result<NodeInfo> node(const NodeId& node) = 0;

@@ -49,7 +49,7 @@ Status Cluster::save() {
   return {};
 }
 
-// Runs one command on the state, writes what it changed, and wakes those who wait for events.
+// Runs one command on the state, writes its changes, and wakes the threads that wait for events.
 template <typename Command>
 auto Cluster::change(Command command) -> decltype(command(std::declval<State&>())) {
   const std::lock_guard lock(mutex_);
@@ -110,7 +110,7 @@ Status Cluster::heartbeat_node(const NodeId& id, const NodeHeartbeat& heartbeat)
   return change([&](State& state) -> Status {
     const Instant now = clock_.now();
     FARPAGE_TRY_VOID(state.heartbeat_node(now, id, heartbeat));
-    if (not_before_.empty()) return {};  // it is thousands of nodes each second
+    if (not_before_.empty()) return {};  // thousands of nodes call this each second
     FARPAGE_TRY(node, state.node(now, id));
     not_before_.erase(node.join.agent_url);
     return {};
@@ -187,7 +187,7 @@ Result<RegionHeard> Cluster::heartbeat_region(const RegionId& id,
 
 Status Cluster::delete_region(const RegionId& id) {
   {
-    // Not while the nodes are told: a repeated request shall learn at once that it is done.
+    // Leave the gate before calling the nodes, so that a repeated request returns at once.
     FARPAGE_TRY(pass, gate_.enter(id, kGateTimeout));
     FARPAGE_TRY_VOID(change([&](State& state) { return state.delete_region(id); }));
   }
@@ -229,10 +229,10 @@ Status Cluster::lease_missing(const RegionId& id, const std::vector<SlabIndex>& 
     });
     std::vector<LeaseOutcome> outcomes(plan.size());
     if (!reserved) {
-      // Reserved, but not written: nothing was asked yet, so it is simply undone.
+      // Reserved, but not written. No node was asked yet, so undo it.
       const std::lock_guard lock(mutex_);
       if (!plan.empty()) static_cast<void>(state_.commit_lease(plan, outcomes));
-      // That no other node is left is not the reason: it is why the first ones failed.
+      // After a failed attempt, report that failure, not that no other node is left.
       const bool later = reserved.error().code == ErrorCode::kExhausted && !failure;
       return later ? failure : reserved;
     }
@@ -332,7 +332,7 @@ void Cluster::tick() {
     }
     return {};
   });
-  static_cast<void>(saved);  // save() has logged it, and tries again with the next tick
+  static_cast<void>(saved);  // save() has logged it; the next tick retries
 }
 
 void Cluster::stop() {

@@ -1,16 +1,15 @@
-// Cluster: the coordinator without HTTP. The state behind a lock, the store behind the state, and
-// the conversations with the nodes' agents.
+// Cluster: the coordinator without HTTP. It owns the state, the lock that guards it, the store that
+// persists it, and the client of the nodes' agents.
 //
 // Leasing has three steps: reserve (locked, written to the store), ask the nodes (unlocked), commit
 // or undo (locked, written). A coordinator that dies in between finds the reservations in its store
-// and gives the slabs back.
+// and releases the slabs.
 //
-// Threads: any. tick() and retry_revocations() are for one background thread each.
+// Threads: any. tick() and retry_revocations() each belong to one background thread.
 // Invariants:
-//  1. The lock is never held across a call of an agent.
-//  2. What a call answers has been written to the store, or the call fails with kUnavailable (and
-//  is
-//     written with the next change: repeating the request is right).
+//  1. No agent call is made with the lock held.
+//  2. A call that succeeds has written its change to the store. If the write fails, the call
+//     returns kUnavailable and the next change writes it too: the caller should retry.
 #pragma once
 
 #include <condition_variable>
@@ -36,7 +35,7 @@ struct Joined {
   bool created = false;  // false: this incarnation was known already
 };
 
-// Everything that /v1/cluster tells, at one moment.
+// A consistent snapshot of what /v1/cluster reports.
 struct ClusterSummary {
   Totals totals;
   size_t pending_revocations = 0;
@@ -45,7 +44,7 @@ struct ClusterSummary {
   bool store_works = true;
 };
 
-// And /metrics. Thousands of nodes take some milliseconds to copy.
+// The same for /metrics. Copying thousands of nodes takes some milliseconds.
 struct ClusterFacts : ClusterSummary {
   std::vector<NodeInfo> nodes;
   std::vector<RegionInfo> regions;
@@ -59,9 +58,8 @@ class Cluster {
                                                  std::unique_ptr<AgentClient> agents,
                                                  const Clock& clock);
 
-  // The failures are those of State, plus the store's. An incarnation that would take the place of
-  // another one is let in only when that one does not answer any more: kConflict while its agent
-  // answers, kUnavailable while that cannot be told.
+  // Fails as State and the store do. An incarnation replaces another one only when the old one no
+  // longer answers: kConflict while the old agent answers, kUnavailable while that is not known.
   Result<Joined> join(const NodeJoin& join);
   Status heartbeat_node(const NodeId& id, const NodeHeartbeat& heartbeat);
   Status drain_node(const NodeId& id);
@@ -70,7 +68,7 @@ class Cluster {
   std::vector<NodeInfo> nodes() const;
   Result<NodeEndpoints> endpoints(const NodeId& id) const;
   // Both queue pairs are ready when it returns. Fails as AgentClient::connect, and with kConflict
-  // when the node restarted meanwhile.
+  // when the node restarted in the meantime.
   Result<rdma::QueuePairEndpoint> exchange(const NodeId& id, const rdma::QueuePairEndpoint& peer);
 
   // A region whose slabs cannot all be leased is not created.
@@ -87,10 +85,10 @@ class Cluster {
   ClusterSummary summary() const;
   ClusterFacts facts() const;
 
-  // Expiry of what is silent.
+  // Expires silent nodes and regions.
   void tick();
-  // Tells the nodes again what they have not confirmed; a node that does not answer is left alone
-  // for kRevocationBackoff or until its next heartbeat.
+  // Retries the revocations that nodes have not confirmed. Skips a node that does not answer for
+  // kRevocationBackoff or until its next heartbeat.
   void retry_revocations();
   // Ends every wait of events(), now and later.
   void stop();
@@ -99,7 +97,7 @@ class Cluster {
 
   static constexpr Nanoseconds kRevocationBackoff = Seconds(5);
   static constexpr int kMaxLeaseAttempts = 8;      // each with other nodes or slabs
-  static constexpr int kMaxOrphanRevocations = 3;  // tries for a node that was removed
+  static constexpr int kMaxOrphanRevocations = 3;  // attempts for a removed node
   static constexpr Milliseconds kGateTimeout{30000};
 
  private:
@@ -114,7 +112,7 @@ class Cluster {
   void summarize(ClusterSummary& summary) const;  // with the lock held
   Status lease_missing(const RegionId& id, const std::vector<SlabIndex>& slabs,
                        uint64_t slab_bytes);
-  // Asks the nodes; those that failed go into `avoid`. The first failure, if any.
+  // Asks the nodes, adds those that failed to `avoid`, and returns the first failure.
   Status ask_nodes(const std::vector<PlannedLease>& plan, uint64_t slab_bytes,
                    std::vector<LeaseOutcome>& outcomes, std::set<NodeId>& avoid);
   // cluster_revocations.cc
@@ -138,7 +136,7 @@ class Cluster {
   uint64_t saved_sequence_ = 0;
   bool store_works_ = true;
   bool stopping_ = false;
-  std::set<uint64_t> claimed_;                 // revocations that some thread works on
+  std::set<uint64_t> claimed_;                 // revocations that a thread is processing
   std::map<std::string, Instant> not_before_;  // by agent_url, after a failure
   std::map<uint64_t, int> orphan_tries_;
 };

@@ -4,7 +4,7 @@
 
 namespace farpage::coordinator {
 
-// Takes those that no other thread works on and whose node is not to be left alone.
+// Claims the revocations that no other thread has claimed and whose node is not in backoff.
 std::vector<Revocation> Cluster::claim_revocations(const RegionId* only_region) {
   const std::lock_guard lock(mutex_);
   const Instant now = clock_.now();
@@ -39,7 +39,7 @@ Cluster::RevokeOutcome Cluster::revoke_one(Revocation revocation) {
   const Status status =
       agents_->revoke(revocation.agent_url, revocation.node_slab, revocation.generation);
   if (status) return RevokeOutcome::kDone;
-  // Another generation, or no such slab: that lease is over.
+  // Another generation, or no such slab: that lease has ended.
   if (status.error().code == ErrorCode::kConflict || status.error().code == ErrorCode::kNotFound)
     return RevokeOutcome::kDone;
   return RevokeOutcome::kUnreachable;
@@ -76,7 +76,7 @@ void Cluster::revoke(const std::vector<Revocation>& list) {
     }
     settle(revocation, outcome);
   }
-  // Once for all: a coordinator that dies before merely asks again.
+  // One save for all. After a crash before it, the coordinator asks the nodes again.
   const std::lock_guard lock(mutex_);
   const Status saved = save();
   static_cast<void>(saved);  // logged by save(); written with the next change

@@ -30,7 +30,7 @@ tl::unexpected<Error> bad(const char* why) {
               fmt::format("{}; write it as faults_total or faults_total{{kind=\"remote\"}}", why));
 }
 
-// Takes key="value" off the front of `rest`.
+// Consumes key="value" at the front of `rest`.
 Result<std::pair<std::string, std::string>> take_label(std::string_view& rest) {
   const size_t equals = rest.find("=\"");
   if (equals == std::string_view::npos) return bad("a label is not key=\"value\"");

@@ -17,7 +17,7 @@ struct CounterName {
   bool operator==(const CounterName&) const = default;
 };
 
-// name: [a-z][a-z0-9_]*, with or without the prefix farpage_; then perhaps {key="value",...} with
+// name: [a-z][a-z0-9_]*, with or without the prefix farpage_; then optional {key="value",...} with
 // keys like names and values of [A-Za-z0-9._+-], at most kMaxCounterLabels of them.
 // kInvalid: anything else; the prefix farpage_coordinator_ (the coordinator's own); the labels
 // node, region and name (the coordinator adds them).

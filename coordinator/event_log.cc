@@ -18,7 +18,7 @@ void EventLog::append(Event event) {
 EventBatch EventLog::since(uint64_t since) const {
   EventBatch batch;
   batch.next_since = last();
-  // A number from the future was given by another coordinator: all that is kept is news.
+  // A number above last() came from another coordinator: the reader has seen none of these events.
   const bool known = since >= base_ && since <= last();
   batch.missed = since == 0 ? forgotten_ : !known;
   const auto skip = known ? static_cast<std::ptrdiff_t>(since - base_) : 0;

@@ -1,4 +1,4 @@
-// EventLog: the latest events, numbered, for readers that ask "what came after N".
+// EventLog: the latest events, numbered, for readers that ask for the events after N.
 #pragma once
 
 #include <cstdint>
@@ -10,16 +10,16 @@ namespace farpage::coordinator {
 
 // Threads: one at a time.
 // Invariants:
-//  1. Sequence numbers rise by one with each event and are never used again, not even after a
-//     restart: start behind what the store remembers, or behind the wall clock in microseconds.
+//  1. Sequence numbers rise by one with each event and are never reused, not even after a restart:
+//     start after the last number in the store, or after the wall clock in microseconds.
 //  2. Events base_ + 1 .. last() are kept; at most `capacity` of them.
 class EventLog {
  public:
-  // `earlier_events`: events up to `start` existed and are forgotten.
+  // `earlier_events`: events up to `start` existed and were dropped.
   EventLog(size_t capacity, uint64_t start, bool earlier_events);
 
-  void append(Event event);  // its sequence is set here
-  // Events after `since`. 0 means everything kept. Never waits.
+  void append(Event event);  // sets its sequence
+  // Events after `since`; 0: all that are kept. Does not block.
   EventBatch since(uint64_t since) const;
   uint64_t last() const { return base_ + events_.size(); }
 

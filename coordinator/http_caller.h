@@ -1,8 +1,7 @@
-// HttpCaller: one HTTP/1.1 request at a time to one server, each on a connection of its own.
+// HttpCaller: one HTTP/1.1 request at a time to one server, each on its own connection.
 //
-// A kept connection would save a millisecond and cost a class of failures: the server may close it
-// while the next request is on its way. Calls here are rare (heartbeats, leases), so they do
-// without.
+// A persistent connection would save a millisecond but adds a race: the server may close it while
+// the next request is in flight. Calls are rare (heartbeats, leases), so there is none.
 #pragma once
 
 #include <string>
@@ -14,7 +13,7 @@
 
 namespace farpage::coordinator {
 
-inline constexpr size_t kMaxAnswerBytes = size_t{128} << 20;  // a region of 65536 slabs has 40 MB
+inline constexpr size_t kMaxAnswerBytes = size_t{128} << 20;  // a region of 65536 slabs: 40 MB
 
 // Threads: any (no state beyond construction).
 class HttpCaller {
@@ -22,10 +21,10 @@ class HttpCaller {
   HttpCaller(HttpUrl server, std::string token)
       : server_(std::move(server)), token_(std::move(token)) {}
 
-  // The body of a 2xx answer. A request without body: empty `body`.
-  // kUnavailable: the server was not reached, and saw nothing of the request (sys_errno is
-  // ETIMEDOUT when nothing answered at all, as for a machine that is off). kTimedOut: no whole
-  // answer came, and the server may have done it or not. Else what its problem+json says.
+  // Returns the body of a 2xx answer. Empty `body`: the request has none.
+  // kUnavailable: the server was not reached and received nothing of the request (sys_errno is
+  // ETIMEDOUT when nothing answered at all, as for a machine that is off). kTimedOut: no complete
+  // answer; the server may have executed the request. Else the failure in its problem+json.
   Result<std::string> call(const char* method, const std::string& path, std::string body,
                            Milliseconds timeout) const;
 

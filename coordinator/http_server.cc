@@ -18,13 +18,12 @@ namespace {
 
 using HandlerResponse = httplib::Server::HandlerResponse;
 
-constexpr int64_t kKeepAliveSeconds = 5;  // how long a connection may stay silent before a request
-// Connections that the kernel keeps until they are accepted (no more than net.core.somaxconn).
-// httplib has 5: with some tens of callers at once the next ones wait a second for their SYN to be
-// sent again.
+constexpr int64_t kKeepAliveSeconds = 5;  // idle limit of a connection before its request
+// Connections that the kernel queues until accept() (at most net.core.somaxconn). httplib uses 5:
+// with some tens of concurrent callers, further ones wait a second for a SYN retransmission.
 constexpr int kBacklog = 4096;
 
-// Takes the same time for every wrong token of the same length.
+// Constant time for all wrong tokens of the same length.
 bool equal_secret(std::string_view given, std::string_view expected) {
   unsigned difference = given.size() == expected.size() ? 0 : 1;
   for (size_t i = 0; i < given.size(); ++i)
@@ -44,7 +43,7 @@ HttpReply refuse(int status, ErrorCode code, std::string text) {
   return problem_reply(status, Error{code, std::move(text), 0});
 }
 
-// The request's Content-Length; nothing when it is absent, -1 when it makes no sense.
+// The request's Content-Length; nullopt when it is absent, -1 when it is invalid.
 std::optional<int64_t> content_length(const httplib::Request& request) {
   const size_t count = request.get_header_value_count("Content-Length");
   if (count == 0) return std::nullopt;
@@ -104,8 +103,8 @@ void put(const HttpReply& reply, httplib::Response& response) {
   if (reply.status != 204) response.set_content(reply.body, reply.content_type);
 }
 
-// httplib would cut every reply, a refusal too, to the ranges that the request asked for. The
-// request is its own object and not const; only its handlers see it so.
+// httplib would cut every reply, also a refusal, to the requested ranges. The cast is safe:
+// httplib's request object is not const, only the handlers' reference to it is.
 void forget_ranges(const httplib::Request& request) {
   const_cast<httplib::Request&>(request).ranges.clear();
 }
@@ -122,7 +121,7 @@ class Server final : public HttpServer {
 
  private:
   void configure();
-  // The reply to a request that no handler shall see.
+  // The refusal of a request that must not reach a handler.
   std::optional<HttpReply> guard(const httplib::Request& request) const;
   HandlerResponse handle_head(const httplib::Request& request, httplib::Response& response) const;
   void dispatch(const httplib::Request& request, httplib::Response& response) const;
@@ -132,7 +131,7 @@ class Server final : public HttpServer {
   const RouteTable table_;
   const RequestObserver observer_;
   httplib::Server server_;
-  socket_t socket_ = -1;  // the last one that httplib tried to bind, which it listens on
+  socket_t socket_ = -1;  // the last one that httplib tried to bind: its listening socket
   uint16_t port_ = 0;
   std::atomic<bool> ended_{false};
   std::thread listener_;
@@ -203,7 +202,7 @@ void Server::configure() {
   server_.new_task_queue = [threads = options_.threads] {
     return new httplib::ThreadPool(threads);  // httplib deletes it
   };
-  // httplib's own default is SO_REUSEPORT, with which two coordinators would share a port unseen.
+  // httplib sets SO_REUSEPORT by default: two coordinators would share a port without an error.
   server_.set_socket_options([this](socket_t socket) {
     const int on = 1;
     ::setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
@@ -224,7 +223,7 @@ void Server::configure() {
     log::error("coordinator: request failed");
     put(problem_reply(Error{ErrorCode::kIo, "the coordinator failed: see its log", 0}), response);
   });
-  // What httplib refuses by itself (a malformed request line, an endless header) has no body yet.
+  // Refusals of httplib itself (a malformed request line, a header without end) have no body yet.
   server_.set_error_handler(httplib::Server::HandlerWithResponse(
       [](const httplib::Request& request, httplib::Response& response) -> HandlerResponse {
         forget_ranges(request);
@@ -255,7 +254,7 @@ Status Server::start() {
     server_.listen_after_bind();
     ended_.store(true, std::memory_order_release);  // pairs with the acquire in start()
   });
-  // stop() before the loop has begun would be lost; the socket itself accepts already.
+  // A stop() before the accept loop runs would have no effect; the socket already accepts.
   while (!server_.is_running() && !ended_.load(std::memory_order_acquire))
     std::this_thread::yield();
   return {};

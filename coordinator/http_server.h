@@ -1,11 +1,11 @@
-// HttpServer: cpp-httplib 0.11 behind a table of routes, with what that library leaves open closed.
+// HttpServer: cpp-httplib 0.11 with a route table and the request checks that the library lacks.
 //
 // Before a body is read, every request passes a guard: Transfer-Encoding, Content-Encoding and
-// Range are refused (501, 415, 416), as are repeated or absurd Content-Length (400, 413), bodies
-// that are not application/json (415: also keeps a web page from posting here), paths longer than
+// Range are refused (501, 415, 416), as are a repeated or invalid Content-Length (400, 413),
+// bodies that are not application/json (415; this also stops cross-site posts), paths longer than
 // kMaxPathBytes (414), missing tokens (401), unknown paths (404) and methods (405). A connection
-// serves one request and a silent one is closed soon, so that none holds a thread for long.
-// Everything of 400 and above is problem+json; an exception becomes a 500.
+// serves one request and has a short idle timeout, so that none holds a thread for long.
+// Every status of 400 and above is problem+json; an exception becomes a 500.
 #pragma once
 
 #include <chrono>
@@ -26,8 +26,8 @@ inline constexpr size_t kMaxBodyBytes = size_t{1} << 20;
 inline constexpr size_t kMaxPathBytes = 512;
 
 struct HttpRequest {
-  std::vector<std::string> ids;              // what stands for each {} of the pattern: is_name()
-  std::map<std::string, std::string> query;  // only what the route allows
+  std::vector<std::string> ids;              // the value of each {} of the pattern: is_name()
+  std::map<std::string, std::string> query;  // only the keys that the route allows
   std::string body;
 };
 
@@ -54,17 +54,17 @@ struct Route {
 struct HttpServerOptions {
   std::string host = "127.0.0.1";
   uint16_t port = 0;  // 0: any free one
-  std::string token;  // empty: none is asked for
+  std::string token;  // empty: none is required
   uint32_t threads = 16;
   Milliseconds io_timeout{5000};
 };
 
-// Called after each request: the route's pattern ("refused" if none), its status, and how long the
-// handler took.
+// Called after each request with the route's pattern ("refused" if none), the method, the status
+// and the handler's run time.
 using RequestObserver = std::function<void(const std::string& route, const std::string& method,
                                            int status, Nanoseconds elapsed)>;
 
-// Threads: handlers and the observer are called from `threads` threads at once.
+// Threads: `threads` threads call the handlers and the observer concurrently.
 class HttpServer {
  public:
   // Listens when it returns. kConflict: the port is taken.
@@ -74,7 +74,7 @@ class HttpServer {
   virtual ~HttpServer() = default;  // stops
 
   virtual uint16_t port() const = 0;
-  // Ends when the handlers that are running have returned: make them return first.
+  // Blocks until the running handlers have returned; make them return first.
   virtual void stop() = 0;
 };
 

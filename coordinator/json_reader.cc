@@ -14,7 +14,7 @@ using Json = nlohmann::json;
 
 constexpr size_t kMaxQuotedBytes = 40;
 
-// User input inside an error text: short, printable ASCII.
+// Makes user input safe for an error text: short, printable ASCII.
 std::string quote(std::string_view text) {
   std::string out;
   for (const char c : text.substr(0, kMaxQuotedBytes))
@@ -28,8 +28,8 @@ bool is_plain_text(std::string_view text) {
   return true;
 }
 
-// Watches the parser: what is too deep or given twice is dropped and remembered, so that hostile
-// nesting costs no memory.
+// Parser callback: drops and records values that are too deep or have a duplicate key, so that
+// hostile nesting costs no memory.
 class ParseGuard {
  public:
   bool operator()(int, Json::parse_event_t event, Json& value) {
@@ -113,7 +113,7 @@ void JsonReader::refuse(std::string_view key, std::string why) {
 
 uint64_t JsonReader::unsigned_of(const Json& value, std::string_view key, uint64_t min,
                                  uint64_t max) {
-  // A non-negative integer that does not fit 64 bits arrives as a float, and is refused as such.
+  // The parser returns an integer beyond 64 bits as a float, which is refused.
   if (!value.is_number_unsigned()) {
     refuse(key, fmt::format("must be an integer from {} to {}, written without sign or fraction",
                             min, max));

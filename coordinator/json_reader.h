@@ -1,5 +1,5 @@
-// JsonReader: takes the fields of one JSON object, one after the other, and remembers the first
-// thing that is wrong with any of them, so that a decode function reads like a list of its fields.
+// JsonReader: reads the fields of one JSON object and keeps the first error, so that a decode
+// function is a plain list of its fields.
 //
 // Private to coordinator/. Threads: one at a time.
 #pragma once
@@ -18,18 +18,18 @@
 
 namespace farpage::coordinator {
 
-// Limits of number() where the type is the only one.
+// Limits of number() when only the type limits the value.
 inline constexpr uint64_t kMaxU32 = std::numeric_limits<uint32_t>::max();
 inline constexpr uint64_t kMaxU64 = std::numeric_limits<uint64_t>::max();
 
 enum class UnknownFields : bool { kRefuse, kIgnore };
 
-// Parses a body that must be one JSON object; depth and duplicate keys are checked here.
+// Parses a body that must be one JSON object; checks depth and duplicate keys.
 Result<std::shared_ptr<const nlohmann::json>> parse_json_object(std::string_view body);
 
 // Invariants:
-//  1. After the first failure every getter returns its type's zero, and finish() the failure.
-//  2. finish() of the outermost reader reports unknown fields; nested ones do so when they end.
+//  1. After the first failure every getter returns zero or empty, and finish() the failure.
+//  2. finish() of the outermost reader reports unknown fields; nested readers do so at their end.
 class JsonReader {
  public:
   // `object` must outlive the reader.
@@ -57,7 +57,7 @@ class JsonReader {
       const char* key, size_t max,
       const std::function<void(const std::string& entry, const std::string& value)>& use);
 
-  // Says that a field which was read is wrong after all.
+  // Marks a field that was already read as wrong.
   void refuse(std::string_view key, std::string why);
   bool ok() const { return !*failure_; }
   Status finish();

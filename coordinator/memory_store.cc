@@ -23,7 +23,7 @@ void collect(const Map& records, List& list) {
   for (const auto& [key, record] : records) list.push_back(*record);
 }
 
-// Keeps what was written as one big change since nothing, without removals.
+// Keeps all writes as one change relative to an empty store, without removals.
 class MemoryStore final : public Store {
  public:
   std::string_view kind() const override { return "memory"; }

@@ -1,4 +1,4 @@
-// A store that remembers nothing beyond the life of its process.
+// A store in memory: its contents end with the process.
 #pragma once
 
 #include <memory>
@@ -7,9 +7,8 @@
 
 namespace farpage::coordinator {
 
-// A coordinator on it that restarts knows nothing: nodes join again by themselves, borrowers must
-// make new regions, and slabs that are still lent to the old ones are left alone (409 of the
-// agent).
+// After a restart the coordinator knows nothing: nodes rejoin by themselves, borrowers must create
+// new regions, and slabs still leased to old regions are skipped (409 from the agent).
 std::unique_ptr<Store> make_memory_store();
 
 }  // namespace farpage::coordinator

@@ -39,7 +39,7 @@ class Families {
   void add_pushed(const Counters& counters, const Labels& owner) {
     for (const auto& [text, value] : counters) {
       auto name = parse_counter_name(text);
-      if (!name) continue;  // was refused when it was pushed
+      if (!name) continue;  // refused when it was pushed
       if (const HistogramPart part = take_histogram_part(*name); part != HistogramPart::kNone) {
         add_histogram_part(*name, part, value, owner);
         continue;

@@ -1,7 +1,7 @@
-// Metrics: what /metrics says, in the Prometheus text format.
+// Metrics: the content of /metrics, in the Prometheus text format.
 //
-// The coordinator's own series start with farpage_coordinator_. What nodes and regions push in
-// their heartbeats keeps its name and gets the label node, or region and name. Names that end in
+// The coordinator's own series start with farpage_coordinator_. Series that nodes and regions push
+// in heartbeats keep their names and get the label node, or region and name. Names that end in
 // _total are counters, the others gauges.
 #pragma once
 

@@ -9,7 +9,7 @@ namespace {
 
 using Choices = std::vector<std::vector<size_t>>;
 
-// Always the nodes with the most free slabs: optimal for distinct replicas, but a herd.
+// Always takes the nodes with the most free slabs: optimal for distinct replicas, but it herds.
 std::optional<Choices> place_emptiest_first(std::vector<uint32_t> free_slabs, size_t slabs,
                                             uint32_t replicas) {
   if (free_slabs.size() < replicas) return std::nullopt;
@@ -41,13 +41,13 @@ std::optional<Choices> Placement::place_randomly(std::vector<uint32_t> free_slab
     if (free_slabs[node] > 0) candidates.push_back(node);
   for (size_t slab = 0; slab < slabs; ++slab) {
     auto& chosen = choices.emplace_back();
-    // Those in front have no replica of this slab yet.
+    // The first in_front candidates have no replica of this slab yet.
     size_t in_front = candidates.size();
     while (chosen.size() < replicas) {
       if (in_front == 0) return std::nullopt;
       size_t winner = below(in_front);
       if (in_front > 1) {
-        // The second one is another node than the first.
+        // rival != winner.
         const size_t rival = (winner + 1 + below(in_front - 1)) % in_front;
         if (free_slabs[candidates[rival]] > free_slabs[candidates[winner]]) winner = rival;
       }

@@ -1,9 +1,8 @@
-// Placement: on which nodes the replicas of a slab go.
+// Placement: chooses the nodes for the replicas of a slab.
 //
-// The power of two choices: of two nodes taken at random the one with more free slabs wins, which
-// keeps the fullest node within O(log log n) of the mean (Mitzenmacher, "The Power of Two Choices
-// in Randomized Load Balancing", IEEE TPDS 12(10), 2001) without a herd running to the emptiest
-// one.
+// Power of two choices: of two random nodes, take the one with more free slabs. This keeps the
+// fullest node within O(log log n) of the mean (Mitzenmacher, "The Power of Two Choices in
+// Randomized Load Balancing", IEEE TPDS 12(10), 2001) without herding to the emptiest node.
 #pragma once
 
 #include <cstdint>
@@ -18,10 +17,9 @@ class Placement {
  public:
   explicit Placement(uint64_t seed) : random_(seed) {}
 
-  // choice[s][r] is the index of the node for replica r of slab s; the nodes of one slab are
-  // distinct, and no node is chosen more often than it has free slabs. Nothing when that is
-  // impossible: when the random choices run into a dead end, the fullest-first choice, which finds
-  // a placement if there is any, decides.
+  // choice[s][r] is the index of the node for replica r of slab s. The nodes of one slab are
+  // distinct, and no node is chosen more often than it has free slabs. If the random choices fail,
+  // place_emptiest_first() decides; it finds a placement if one exists. nullopt: none exists.
   std::optional<std::vector<std::vector<size_t>>> place(const std::vector<uint32_t>& free_slabs,
                                                         size_t slabs, uint32_t replicas);
 

@@ -1,10 +1,10 @@
 // Failures on the wire: application/problem+json (RFC 9457).
 //
 //   {"type": "urn:farpage:problem:conflict", "title": "conflict", "status": 409,
-//    "detail": "a sentence with the cure", "code": "conflict", "field": "transports[0].gid"}
+//    "detail": "a sentence with the remedy", "code": "conflict", "field": "transports[0].gid"}
 //
-// `code` is the name of our ErrorCode, so that a C++ client gets back what the server failed with;
-// `field` is there when one field of the request is to blame.
+// `code` is the name of our ErrorCode, so that a C++ client gets the server's code. `field` is
+// present when one field of the request is wrong.
 #pragma once
 
 #include <string>
@@ -16,14 +16,14 @@ namespace farpage::coordinator {
 
 inline constexpr char kProblemType[] = "application/problem+json";
 
-// The status that goes with a failure: 400 malformed, 422 a wrong field, 404, 409, 503, 507
+// The HTTP status of a failure: 400 malformed, 422 a wrong field, 404, 409, 503, 507
 // (exhausted), 401, 501, 504, 500.
 int status_of(const Error& error);
 
 std::string encode_problem(int status, const Error& error);
 
-// What an answer of 400 and above says. Bodies that are no problem+json are described by their
-// status alone.
+// The error in an answer of 400 and above. A body that is not problem+json is described by its
+// status only.
 Error error_of_answer(int status, std::string_view body);
 
 }  // namespace farpage::coordinator

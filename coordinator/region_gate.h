@@ -1,5 +1,5 @@
-// RegionGate: requests that change one region go one after the other, also while they wait for a
-// node's answer, so that a repeated request finds what the first one did.
+// RegionGate: serializes the requests that change one region, also while they wait for a node's
+// answer, so that a repeated request sees the result of the first one.
 #pragma once
 
 #include <condition_variable>
@@ -31,7 +31,7 @@ class RegionGate {
     RegionId region_;
   };
 
-  // Waits for the region's turn. kUnavailable: not within `timeout`.
+  // Waits until no other request holds the region. kUnavailable: not within `timeout`.
   Result<Pass> enter(const RegionId& region, Milliseconds timeout) {
     std::unique_lock lock(mutex_);
     if (!left_.wait_for(lock, timeout, [&] { return busy_.count(region) == 0; }))

@@ -1,4 +1,4 @@
-// RouteTable: which route serves a method and a path.
+// RouteTable: finds the route for a method and a path.
 #pragma once
 
 #include <string>

@@ -12,7 +12,7 @@ namespace farpage::coordinator {
 
 inline constexpr Milliseconds kMaxPollTimeout{60000};
 
-// What the routes act on; outlives the server.
+// What the routes use; it outlives the server.
 struct RouteContext {
   Cluster& cluster;
   Metrics& metrics;
@@ -29,7 +29,7 @@ std::vector<Route> cluster_routes(RouteContext& context);
 // Every route of the service.
 std::vector<Route> all_routes(RouteContext& context);
 
-// The content of openapi.json, put into the program by CMake.
+// The content of openapi.json, embedded by CMake.
 extern const char kOpenApi[];
 
 inline HttpReply no_content() {

@@ -50,7 +50,7 @@ std::optional<Milliseconds> parse_seconds(std::string_view text) {
   return Milliseconds(static_cast<int64_t>(*whole * 1000 + thousandths));
 }
 
-// One place among those that may wait.
+// One of the max_long_polls slots.
 class PollSlot {
  public:
   explicit PollSlot(RouteContext& context)

@@ -22,7 +22,7 @@ HttpReply heartbeat_node(Cluster& cluster, const HttpRequest& request) {
   const auto heartbeat = decode_node_heartbeat(request.body);
   if (!heartbeat) return problem_reply(heartbeat.error());
   const Status status = cluster.heartbeat_node(NodeId{request.ids[0]}, *heartbeat);
-  // Not 404: the path is right, and the node's cure is to join again.
+  // Not 404: the path is right, and the node must join again.
   if (!status && status.error().code == ErrorCode::kNotFound)
     return problem_reply(kGone, status.error());
   return reply_to(status);

@@ -14,7 +14,7 @@ HttpReply create(Cluster& cluster, const HttpRequest& request) {
   return reply;
 }
 
-// The one GET with rkeys: a borrower that was restarted takes its region up again with it.
+// The only GET with rkeys: a restarted borrower resumes its region with it.
 HttpReply show_region(Cluster& cluster, const HttpRequest& request) {
   const auto region = cluster.region(RegionId{request.ids[0]});
   if (!region) return problem_reply(region.error());

@@ -17,7 +17,7 @@
 namespace farpage::coordinator {
 namespace {
 
-// Calls `work` every `interval` on a thread of its own, until stop().
+// Calls `work` every `interval` on its own thread until stop().
 class Periodic {
  public:
   Periodic(Milliseconds interval, std::function<void()> work)
@@ -68,8 +68,8 @@ Status check_options(const ServiceOptions& options) {
   return {};
 }
 
-// The events of a new store start at the wall clock, so that no earlier coordinator gave out the
-// same numbers (EventLog, invariant 1).
+// The events of a new store start at the wall clock, so that they do not reuse an earlier
+// coordinator's numbers (EventLog, invariant 1).
 uint64_t wall_clock_us() {
   return static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::microseconds>(
                                    std::chrono::system_clock::now().time_since_epoch())

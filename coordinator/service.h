@@ -1,5 +1,5 @@
-// Service: the coordinator as a process sees it: the cluster, its HTTP server and its two
-// background threads (expiry; revocations that were not confirmed).
+// Service: the whole coordinator: the cluster, its HTTP server and its two background threads
+// (expiry; retries of unconfirmed revocations).
 //
 // The routes are described in docs/protocol-rest.md and openapi.json.
 #pragma once
@@ -20,23 +20,23 @@ inline constexpr uint16_t kDefaultPort = 7070;
 struct ServiceOptions {
   std::string host = "127.0.0.1";
   uint16_t port = kDefaultPort;  // 0: any free one, see Service::port()
-  // Asked for as bearer token on everything but /healthz, /readyz and /version. Empty: none.
+  // Bearer token required on all paths but /healthz, /readyz and /version. Empty: none.
   std::string token;
-  // Lets a coordinator without token listen beyond loopback: whoever reaches it gets memory and
-  // keys.
+  // Allows a coordinator without token to listen beyond loopback: any peer that reaches it gets
+  // memory and keys.
   bool insecure = false;
   uint32_t request_threads = 16;
   uint32_t max_long_polls = 64;      // more get 503 with Retry-After; each may hold a thread
-  Milliseconds tick_interval{1000};  // each waking may cost a fault on this machine a switch
-  // What is left at its default is chosen here: seed and first_sequence are not taken from this.
+  Milliseconds tick_interval{1000};  // a wakeup can delay a local fault by a context switch
+  // The service sets seed and first_sequence itself and ignores these two.
   StateOptions state;
 };
 
 // Threads: any.
 class Service {
  public:
-  // Serves when it returns. kInvalid: names the option (an empty token beyond loopback without
-  // `insecure` too). kConflict: the port is taken. Else the store's failure. `clock` must outlive
+  // Serves when it returns. kInvalid: names the option (also an empty token beyond loopback without
+  // `insecure`). kConflict: the port is taken. Else the store's failure. `clock` must outlive
   // the service.
   static Result<std::unique_ptr<Service>> create(ServiceOptions options,
                                                  std::unique_ptr<Store> store,
@@ -45,10 +45,10 @@ class Service {
   virtual ~Service() = default;  // stops
 
   virtual uint16_t port() const = 0;
-  virtual std::string url() const = 0;  // http://host:port; the host as it was given
-  // Wakes the long polls, lets running requests end, and returns when all threads have.
+  virtual std::string url() const = 0;  // http://host:port; the host as configured
+  // Wakes the long polls, lets running requests finish, and returns when all threads have ended.
   virtual void stop() = 0;
-  // The state machine's broken invariant, for tests; empty when all hold.
+  // For tests: the first broken invariant of the state machine; empty when all hold.
   virtual std::string check() const = 0;
 };
 

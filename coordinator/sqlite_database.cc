@@ -9,7 +9,7 @@
 namespace farpage::coordinator {
 namespace {
 
-constexpr int kBusyTimeoutMs = 200;  // the file belongs to one coordinator; nothing to wait for
+constexpr int kBusyTimeoutMs = 200;  // short: only one coordinator uses the file
 
 tl::unexpected<Error> sqlite_failure(const std::string& path, int code, const char* text) {
   switch (code & 0xff) {
@@ -107,7 +107,7 @@ bool Statement::is_null(int column) const {
 }
 
 Result<Database> Database::open(const std::string& path) {
-  // SQLite would create it with the umask; its -wal file takes over the mode of this one.
+  // SQLite would create it with the umask; the -wal file gets the mode of this file.
   const Result<Fd> file =
       Fd::from_call(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600), "open store " + path);
   if (!file) return tl::unexpected(file.error());

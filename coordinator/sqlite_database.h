@@ -1,4 +1,4 @@
-// Database and Statement: owners of sqlite3 handles, with SQLite's codes as our errors.
+// Database and Statement: own sqlite3 handles and map SQLite's codes to our errors.
 //
 // Private to the SQLite store. Threads: one at a time.
 #pragma once
@@ -23,9 +23,9 @@ class Statement {
   Statement& bind(int64_t value);
   Statement& bind(std::string_view text);  // copied
   Statement& bind_null();
-  // True: a row is there. False: done; the statement can be bound and run again.
+  // True: a row is available. False: done; the statement can be bound and run again.
   Result<bool> step();
-  // Runs a statement that gives no rows.
+  // Runs a statement that returns no rows.
   Status run();
 
   int64_t integer(int column) const;
@@ -47,7 +47,7 @@ class Statement {
 
 class Database {
  public:
-  // Opens or creates the file, readable by its owner alone (it holds rkeys). kDenied, kIo.
+  // Opens or creates the file, readable only by its owner (it holds rkeys). kDenied, kIo.
   static Result<Database> open(const std::string& path);
 
   Result<Statement> prepare(std::string_view sql) const;

@@ -31,7 +31,7 @@ CREATE TABLE revocations(id INTEGER PRIMARY KEY, node TEXT NOT NULL, incarnation
   region TEXT NOT NULL, slab INTEGER NOT NULL, replica INTEGER NOT NULL);
 )";
 
-// SQLite's integers are signed: the same 64 bits.
+// SQLite's integers are signed; this keeps the 64 bits.
 int64_t as_signed(uint64_t value) {
   return static_cast<int64_t>(value);
 }
@@ -102,7 +102,7 @@ Result<std::pair<LeaseKey, Lease>> read_lease(const Statement& row) {
   for (const TransportKind kind : kKeyColumns) {
     if (!row.is_null(column)) {
       const auto key = rdma::remote_key_from(row.text(column));
-      // What stands there may be a key and is not repeated.
+      // The text may be a key: do not log it.
       if (!key)
         return fail(ErrorCode::kInvalid,
                     fmt::format("rkey_{} of slab {} of region {} is no key of 40 hexadecimal "
@@ -225,7 +225,7 @@ Status SqliteStore::write(const Changes& changes) {
   Status status = write_all(changes);
   if (status) status = database_.execute("COMMIT");
   if (!status) {
-    // The first failure is the one to report.
+    // Report the first failure.
     const Status ignored = database_.execute("ROLLBACK");
     static_cast<void>(ignored);
   }
@@ -265,8 +265,8 @@ Status prepare_schema(const Database& database) {
 
 Result<std::unique_ptr<Store>> open_sqlite_store(const std::string& path) {
   FARPAGE_TRY(database, Database::open(path));
-  // In this order: with the exclusive mode set before the first access, WAL needs no shared memory
-  // file, and the first read takes the lock for good.
+  // The order matters: with the exclusive mode set before the first access, WAL needs no shared
+  // memory file, and the first read takes the lock until close.
   FARPAGE_TRY_VOID(
       database.execute("PRAGMA locking_mode=EXCLUSIVE; PRAGMA journal_mode=WAL; "
                        "PRAGMA synchronous=FULL;"));

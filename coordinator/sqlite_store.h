@@ -1,4 +1,4 @@
-// A store in one SQLite file (WAL, synchronous=FULL): survives the death of the coordinator and of
+// A store in one SQLite file (WAL, synchronous=FULL): survives a crash of the coordinator and of
 // its machine.
 #pragma once
 
@@ -10,9 +10,9 @@
 
 namespace farpage::coordinator {
 
-// Opens or creates `path`, and keeps it locked against other processes for the store's life.
+// Opens or creates `path`, and keeps it locked against other processes until the store closes.
 // kConflict: in use by another process. kInvalid: damaged, not SQLite, another program's, or of a
-// newer schema. kDenied: not writable. Each names the file and the cure.
+// newer schema. kDenied: not writable. Each names the file and the remedy.
 Result<std::unique_ptr<Store>> open_sqlite_store(const std::string& path);
 
 }  // namespace farpage::coordinator

@@ -32,7 +32,7 @@ void State::restore(const Snapshot& snapshot, Instant now) {
   for (const Revocation& revocation : snapshot.revocations) {
     next_revocation_ = std::max(next_revocation_, revocation.id + 1);
     Node* node = node_of(revocation);
-    // A lease that was written is the truth: the intent behind it was answered.
+    // A stored lease overrides a stored revocation of its slab: that request was answered.
     if (node != nullptr && (revocation.node_slab >= node->slabs.size() ||
                             node->slabs[revocation.node_slab] != SlabUse::kFree)) {
       changes_.revocations[revocation.id] = std::nullopt;
@@ -133,7 +133,7 @@ void State::revoked(uint64_t revocation, bool foreign) {
 }
 
 void State::tick(Instant now) {
-  // What others sent while this process did not run is still in its sockets.
+  // Messages that arrived while this process did not run may still be in its sockets.
   if (now - last_tick_ > options_.longest_tick) awake_since_ = now;
   last_tick_ = now;
   for (auto& [id, node] : nodes_) {
@@ -161,9 +161,9 @@ Nanoseconds State::silence(Instant now, Instant last_heard) const {
   return now - std::max(last_heard, awake_since_);
 }
 
-// What the nodes that lend to the region know of its pager's data sessions. A node that has been
-// silent for a short time may have one; a node that is silent for good proves nothing, unless all
-// of them are: then it is this coordinator that is cut off, and could not take a slab back anyway.
+// Whether a lender of the region has, or may have, a data session of its pager. A lender that has
+// been silent for a short time may have one. One silent for long is ignored, unless all are: then
+// this coordinator is probably partitioned, and could not revoke a slab anyway.
 bool State::may_be_in_use(Instant now, const Region& region) const {
   if (region.record.session_group == 0) return false;
   bool any_lender = false;

@@ -1,9 +1,9 @@
-// State: who lends, who borrows, who is alive. A pure state machine: commands and the time go in,
-// answers, events and changes come out. No I/O, no clock, no lock.
+// State: the lenders, the borrowers, and the nodes that are alive. A pure state machine: commands
+// and the time are inputs; answers, events and changes are outputs. No I/O, no clock, no lock.
 //
 // A node:   (join) -> alive -> (drain) -> draining; silent for node_time_to_live -> lost; heard
-// again
-//           -> what it was, with its leases. A new incarnation replaces it: its leases are lost.
+//           again -> its former state, with its leases. A new incarnation replaces it: its leases
+//           are lost.
 // A slab of a node:
 //
 //   kFree --begin_lease--> kPlacing --commit--> kLeased --release, delete, expiry--> kRevoking
@@ -11,15 +11,15 @@
 //     |                       +--> kForeign / kRevoking                                 |
 //     +--- kForeign (after region_time_to_live) --- revoked() --------------------------+
 //
-// kPlacing: the node is being asked. kRevoking: the node must still confirm that it took the slab
-// back. kForeign: the node lends it to somebody this coordinator does not know (its memory store
-// was lost), so it is left alone for a while.
+// kPlacing: the node is being asked. kRevoking: the node must still confirm the revocation.
+// kForeign: the node lends it to a borrower that this coordinator does not know (its memory store
+// was lost); the coordinator does not use it for a while.
 //
 // Threads: one at a time (Cluster holds a lock).
 // Invariants (check() in state_invariants.cc):
-//  1. A slab of a node is at one place: free, placing, leased once, revoking, or foreign.
-//  2. The replicas of one slab of a region are on distinct nodes, as far as they are not lost, and
-//     either all of them exist or none.
+//  1. A slab of a node is in exactly one state: free, placing, leased once, revoking, or foreign.
+//  2. The replicas of one slab of a region are on distinct nodes, except lost ones, and either
+//     all of them exist or none.
 //  3. The free list of a node holds exactly its kFree slabs; slabs_by_use counts its slabs.
 //  4. A lease that is not lost names a known node, and a slab inside it.
 //  5. Every placing or revoking slab has exactly one Revocation, which names it.
@@ -48,16 +48,16 @@ struct StateOptions {
   Milliseconds region_heartbeat_interval{1000};
   size_t max_nodes = kMaxNodes;
   size_t max_regions = 4096;
-  // A longer time between two tick() means that this process did not run.
+  // A longer time between two calls of tick() means that this process did not run.
   Nanoseconds longest_tick = Seconds(2);
-  size_t event_capacity = size_t{4} * kMaxNodes;  // all nodes lost and back, and some
-  uint64_t seed = 0;                              // of placement and region ids
-  uint64_t first_sequence = 0;                    // of the events of a new store
+  size_t event_capacity = size_t{4} * kMaxNodes;  // all nodes lost and back, with a margin
+  uint64_t seed = 0;                              // for placement and region ids
+  uint64_t first_sequence = 0;                    // for the events of a new store
 };
 
-// One slab that the node must be asked for, between begin_lease() and commit_lease().
+// One slab to request from its node, between begin_lease() and commit_lease().
 struct PlannedLease {
-  uint64_t revocation = 0;  // the record that undoes it
+  uint64_t revocation = 0;  // the record for the undo
   NodeId node;
   uint64_t incarnation = 0;
   std::string agent_url;
@@ -69,8 +69,8 @@ struct PlannedLease {
 enum class LeaseAnswer : uint8_t {
   kNotAsked,  // nothing was sent
   kGranted,
-  kRefused,  // the node said no
-  kForeign,  // the node lends it to somebody else
+  kRefused,  // the node refused
+  kForeign,  // the node lends it to another borrower
   kUnknown,  // no answer: it may have been granted
 };
 
@@ -98,11 +98,11 @@ struct Totals {
 
 class State {
  public:
-  // A silent node keeps the regions it lends to for so many times region_time_to_live.
+  // A silent node keeps its borrowers' regions alive for this many times region_time_to_live.
   static constexpr int kSilentNodeFactor = 10;
 
-  // Everything of the snapshot counts as heard at `now`: a full grace period after a restart. What
-  // does not fit together (a lease on an unknown node) is marked lost.
+  // All nodes and regions of the snapshot count as heard at `now`: a full grace period after a
+  // restart. Inconsistent records (a lease on an unknown node) are marked lost.
   State(StateOptions options, const Snapshot& snapshot, Instant now);
 
   // ---- nodes (state_nodes.cc) ----
@@ -112,52 +112,52 @@ class State {
   // kNotFound: unknown, or another incarnation. kInvalid: more free slabs than slabs.
   Status heartbeat_node(Instant now, const NodeId& id, const NodeHeartbeat& heartbeat);
   Status drain_node(const NodeId& id);
-  // kConflict while slabs are lent, unless `force`: then the leases are lost, and revoked as far as
-  // the node can be reached.
+  // kConflict while slabs are lent, unless `force`: then the leases are lost, and revoked if the
+  // node can be reached.
   Status remove_node(const NodeId& id, bool force);
   Result<NodeInfo> node(Instant now, const NodeId& id) const;
   std::vector<NodeInfo> nodes(Instant now) const;
   Result<NodeEndpoints> endpoints(const NodeId& id) const;
-  // kConflict: the node has restarted since.
+  // kConflict: the node has restarted in the meantime.
   Status record_exchange(const NodeId& id, uint64_t incarnation, QueuePairExchanged pair);
 
   // ---- regions (state_regions.cc) ----
   Result<RegionId> create_region(Instant now, const RegionCreate& create);
   Status heartbeat_region(Instant now, const RegionId& id, const RegionHeartbeat& heartbeat);
-  Status delete_region(const RegionId& id);  // its slabs are to be revoked
+  Status delete_region(const RegionId& id);  // queues the revocation of its slabs
   Result<RegionInfo> region(const RegionId& id) const;
   std::vector<RegionInfo> regions() const;
-  // Reserves a slab of a node for each replica of those of `slabs` that are not leased yet; none of
-  // `avoid`. All or nothing; kExhausted says what is missing. Must be followed by commit_lease().
+  // Reserves a node's slab for each replica of those `slabs` that are not leased yet, on no node of
+  // `avoid`. All or nothing; kExhausted names what is missing. Must be followed by commit_lease().
   Result<std::vector<PlannedLease>> begin_lease(Instant now, const RegionId& id,
                                                 const std::vector<SlabIndex>& slabs,
                                                 const std::set<NodeId>& avoid);
-  // outcomes[i] is the answer for plan[i]. When all are granted and nothing changed meanwhile, they
-  // become leases. Else none does: what was granted, or may have been, is to be revoked.
+  // outcomes[i] is the answer for plan[i]. If all are granted and nothing changed in the meantime,
+  // they become leases. Else none does, and those that are or may be granted are to be revoked.
   // kNotFound: the region is gone. kUnavailable: a node restarted or left, or did not grant.
   Status commit_lease(const std::vector<PlannedLease>& plan,
                       const std::vector<LeaseOutcome>& outcomes);
-  // The slabs' leases, in order of slab and replica.
+  // The slabs' leases, ordered by slab and replica.
   Result<std::vector<Lease>> leases(const RegionId& id, const std::vector<SlabIndex>& slabs) const;
   Status release(const RegionId& id, const std::vector<SlabIndex>& slabs);
 
   // ---- revocations ----
-  // Those that are not part of a lease request under way.
+  // Revocations that are not part of a lease request in flight.
   std::vector<Revocation> revocations() const;
   bool node_is_known(const NodeId& id) const { return nodes_.count(id) != 0; }
   void learn_generation(uint64_t revocation, Generation generation);
-  // The node has taken the slab back (or it is not ours: `foreign`), or will never be asked again.
+  // The node has confirmed (or the slab is not ours: `foreign`), or there are no more retries.
   void revoked(uint64_t revocation, bool foreign);
 
   // ---- time ----
-  // Silent nodes are lost, foreign slabs tried again, and a region is deleted that nobody can want:
-  // for region_time_to_live its pager was silent, had no data session at any node that lends to it,
-  // and this coordinator was running (it was not stopped: tick() was called often enough).
+  // Marks silent nodes lost and frees foreign slabs after region_time_to_live. Deletes a region
+  // whose pager, for region_time_to_live, was silent and had no data session at any of its lenders
+  // while this coordinator was running (tick() was called often enough).
   void tick(Instant now);
 
   const EventLog& events() const { return events_; }
   Totals totals() const;
-  // Free slabs as the node itself reported them last, for the metrics.
+  // Free slabs in the latest report of each node, for the metrics.
   std::map<NodeId, uint32_t> reported_free_slabs() const;
 
   // What changed since the last call.
@@ -175,12 +175,12 @@ class State {
     std::vector<SlabUse> slabs;
     std::array<uint32_t, kSlabUses> slabs_by_use{};
     uint32_t count(SlabUse use) const { return slabs_by_use[static_cast<size_t>(use)]; }
-    // Longest free first: what was given back a moment ago is still being scrubbed.
+    // Longest free first: a slab released recently is still being scrubbed.
     std::deque<uint32_t> free;
     std::deque<std::pair<Instant, uint32_t>> foreign;
     uint32_t reported_free = 0;
     Counters counters;
-    // As the node said last; nothing is known of them after a start until its first heartbeat.
+    // From the node's latest heartbeat; nullopt: none since the start of this coordinator.
     std::optional<std::set<uint32_t>> session_groups;
     std::deque<QueuePairExchanged> exchanged;
   };
@@ -188,7 +188,7 @@ class State {
   struct Region {
     RegionRecord record;
     Instant last_heard{0};
-    Instant last_wanted{0};  // when the nodes last said, or may have said, that it is in use
+    Instant last_wanted{0};  // when nodes last reported, or may have reported, use
     Counters counters;
     Replicas leases;
   };
@@ -235,7 +235,7 @@ class State {
 
   const StateOptions options_;
   Instant last_tick_{0};
-  // Silence counts from here: the start, or the end of the last pause of this process.
+  // Silence counts from here: the start, or the end of this process's latest pause.
   Instant awake_since_{0};
   std::map<NodeId, Node> nodes_;
   std::map<RegionId, Region> regions_;

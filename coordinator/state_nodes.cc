@@ -8,7 +8,7 @@
 namespace farpage::coordinator {
 namespace {
 constexpr size_t kMaxRetired = size_t{2} * kMaxNodes;
-constexpr size_t kMaxExchangesKept = 64;  // of each node
+constexpr size_t kMaxExchangesKept = 64;  // per node
 
 tl::unexpected<Error> no_such_node(const NodeId& id) {
   return fail(ErrorCode::kNotFound, fmt::format("no node '{}'", id.value));
@@ -31,7 +31,7 @@ NodeInfo State::info_of(Instant now, const Node& node) const {
   return info;
 }
 
-// All slabs free, the lowest to be lent first.
+// Makes all slabs free; the lowest is lent first.
 void State::reset_slabs(Node& node, Instant now) {
   const auto count =
       static_cast<uint32_t>(node.record.join.capacity_bytes / node.record.join.slab_bytes);
@@ -88,7 +88,7 @@ Result<bool> State::join(Instant now, const NodeJoin& join) {
   return !same;
 }
 
-// The process that was known tells of itself again.
+// A known process joins again.
 Status State::renew(Instant now, Node& node, const NodeJoin& join) {
   if (node.record.join.capacity_bytes != join.capacity_bytes ||
       node.record.join.slab_bytes != join.slab_bytes)
@@ -101,14 +101,14 @@ Status State::renew(Instant now, Node& node, const NodeJoin& join) {
   return {};
 }
 
-// A new process, perhaps in the place of an old one, whose memory is gone.
+// A new process; it may replace an old one, whose memory is lost.
 void State::replace(Instant now, const NodeJoin& join) {
   if (const auto old = nodes_.find(join.id); old != nodes_.end()) {
     retire(join.id, old->second.record.join.incarnation);
     if (!old->second.silent) emit(EventKind::kNodeLost, join.id);
     lose_leases(join.id);
   }
-  // Nothing is left to be taken back.
+  // There is nothing left to revoke.
   for (auto it = revocations_.begin(); it != revocations_.end();) {
     const auto next = std::next(it);
     if (it->second.revocation.node == join.id) erase_revocation(it->first);

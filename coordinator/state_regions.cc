@@ -56,7 +56,7 @@ Status State::heartbeat_region(Instant now, const RegionId& id, const RegionHear
   return {};
 }
 
-// The lease ends: whoever still has the slab is told to take it back.
+// Ends the lease; the node, if it still has the memory, is told to revoke the slab.
 void State::drop_lease(Region& region, Replicas::iterator it) {
   const auto& [key, lease] = *it;
   if (!lease.lost) {
@@ -190,7 +190,7 @@ Status State::check_outcomes(const std::vector<PlannedLease>& plan,
   return {};
 }
 
-// Ends one reservation: as a lease if `keep`, else as the answer demands.
+// Ends one reservation: as a lease if `keep`, else according to the answer.
 void State::settle(const PlannedLease& planned, const LeaseOutcome& outcome, bool keep) {
   const auto pending = revocations_.find(planned.revocation);
   if (pending == revocations_.end()) return;  // the node has new memory

@@ -1,5 +1,4 @@
-// The seam to what outlives the coordinator: nodes, regions, leases, and what is still to be
-// revoked.
+// The interface to persistent state: nodes, regions, leases, and pending revocations.
 #pragma once
 
 #include <cstdint>
@@ -35,20 +34,20 @@ struct LeaseKey {
   auto operator<=>(const LeaseKey&) const = default;  // NOLINT(modernize-use-nullptr): false alarm
 };
 
-// A slab that the node may hold for nobody: the coordinator tells it to take the slab back.
+// A slab that the node may hold without a lease: the coordinator tells the node to revoke it.
 struct Revocation {
   uint64_t id = 0;
   NodeId node;
   uint64_t incarnation = 0;
   std::string agent_url;
   uint32_t node_slab = 0;
-  // 0: the node was asked to lend the slab and the answer is not known. Repeating the request gives
-  // the generation (POST .../lease is idempotent).
+  // 0: the node was asked to lend the slab and the answer is not known. A retry returns the
+  // generation (POST .../lease is idempotent).
   Generation generation;
   SlabLeaseRequest asked;
 };
 
-// What to write: a value puts the record, nothing removes it. Later entries override earlier ones.
+// What to write: a value stores a record, nullopt removes it. Later ones override earlier ones.
 struct Changes {
   std::map<NodeId, std::optional<NodeRecord>> nodes;
   std::map<RegionId, std::optional<RegionRecord>> regions;
@@ -76,9 +75,9 @@ class Store {
   virtual ~Store() = default;
   // "memory", "sqlite": for /v1/cluster.
   virtual std::string_view kind() const = 0;
-  // All that was written. Fails when a record cannot be understood.
+  // All stored records. Fails when a record cannot be decoded.
   virtual Result<Snapshot> load() = 0;
-  // All or nothing, and durable when it returns.
+  // Atomic, and durable when it returns.
   virtual Status write(const Changes& changes) = 0;
 };
 

@@ -14,10 +14,10 @@ struct HttpUrl {
   uint16_t port = 0;
 };
 
-// Accepts http://host:port with an optional final slash; kInvalid with the cure on anything else.
+// Accepts http://host:port with an optional final slash; else kInvalid with the remedy.
 Result<HttpUrl> parse_http_url(std::string_view url);
 
-// True for localhost, 127.0.0.0/8 and ::1, written so.
+// True for localhost, 127.0.0.0/8 and ::1 in these spellings.
 bool is_loopback(std::string_view host);
 
 }  // namespace farpage::coordinator

@@ -16,7 +16,7 @@ using coordinator::Access;
 using coordinator::HttpReply;
 using coordinator::HttpRequest;
 
-constexpr uint32_t kThreads = 4;  // one coordinator, now and then a person
+constexpr uint32_t kThreads = 4;  // one coordinator, and occasional operators
 
 // The number in /v1/slabs/{node_slab}/...
 Result<uint32_t> node_slab_of(const HttpRequest& request) {
@@ -107,7 +107,7 @@ class HttpAgent final : public Agent {
 
   Lender& lender_;
   const std::function<NodeReport()> report_;
-  std::unique_ptr<coordinator::HttpServer> server_;  // last: its threads use the others
+  std::unique_ptr<coordinator::HttpServer> server_;  // last: its threads use the other members
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Agent: the node's HTTP API. The coordinator lends and revokes through it; people look at it.
+// Agent: the node's HTTP API. The coordinator leases and revokes through it; operators read it.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@ namespace farpage::node {
 struct AgentOptions {
   std::string host = "127.0.0.1";
   uint16_t port = 0;  // 0: any free one
-  std::string token;  // bearer token that every call but /healthz must bring; empty: none
+  std::string token;  // bearer token required on every call but /healthz; empty: none
 };
 
 // Routes (bodies and replies as in coordinator/api_json.h, failures as in coordinator/problem.h,
@@ -24,16 +24,15 @@ struct AgentOptions {
 //   POST /v1/slabs/{node_slab}/revoke   SlabRevokeRequest -> 204; 409 on another generation
 //   POST /v1/connect                    QueuePairEndpoint -> 200 QueuePairEndpoint
 //   GET  /v1/status                     the node's report as JSON
-//   GET  /metrics                       the same for Prometheus
-//   GET  /healthz                       200 while the process answers
-// Whoever may call the first three may read and write any slab: protect the port as the
+//   GET  /metrics                       the report for Prometheus
+//   GET  /healthz                       200 while the process runs
+// A client of the first three routes can read and write any slab: protect the port like the
 // coordinator's.
 //
-// Threads: any. Requests are answered on threads of the agent until it is destroyed.
+// Threads: any. The agent's own threads answer requests until it is destroyed.
 class Agent {
  public:
-  // `lender` and what `report` uses must outlive the agent. Fails with kConflict when the port is
-  // taken.
+  // `lender` and all that `report` uses must outlive the agent. kConflict: the port is taken.
   static Result<std::unique_ptr<Agent>> create(const AgentOptions& options, Lender& lender,
                                                std::function<NodeReport()> report);
   virtual ~Agent() = default;

@@ -77,7 +77,7 @@ Status Lender::revoke(uint32_t node_slab, Generation generation) {
   {
     const std::lock_guard lock(mutex_);
     FARPAGE_TRY(status, pool_.status(node_slab));
-    // The pool says why: an unknown slab, a stale generation, or nothing to do.
+    // The pool returns the reason: an unknown slab, a stale generation, or success (already over).
     if (status.generation != generation || status.state != SlabState::kLeased)
       return pool_.take_back(node_slab, generation);
     const auto held = leases_.find(node_slab);

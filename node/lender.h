@@ -1,4 +1,4 @@
-// Lender: lends the pool's slabs on every wire of the node, and takes them back.
+// Lender: lends the pool's slabs on every transport of the node, and revokes them.
 #pragma once
 
 #include <condition_variable>
@@ -23,8 +23,9 @@ struct TransportReport {
 
 // Threads: any.
 // Invariants:
-//  1. Each lease has one registration on every host, or none at all: a borrower may use any wire.
-//  2. A slab goes back to the pool only after every host has withdrawn its key.
+//  1. Each lease has one registration on every host, or none at all: a borrower may use any
+//     transport.
+//  2. A slab returns to the pool only after every host has withdrawn its key.
 class Lender {
  public:
   // How long a lease waits for a slab that is being scrubbed.
@@ -32,27 +33,27 @@ class Lender {
 
   // Both must outlive the lender. At most one host of each transport.
   Lender(SlabPool& pool, std::span<const std::unique_ptr<rdma::MemoryHost>> hosts);
-  // Withdraws whatever is still lent.
+  // Withdraws all slabs that are still lent.
   ~Lender();
 
-  // The same borrower asking for the same slab again gets the same lease again: the coordinator may
-  // have lost the answer. kConflict: leased to another. kUnavailable: leaving, or still scrubbed.
-  // kExhausted and others: a wire could not register the slab (memlock).
+  // Idempotent: a retry by the same borrower returns the same lease (the coordinator may have lost
+  // the answer). kConflict: leased to another. kUnavailable: leaving, or still being scrubbed.
+  // kExhausted and others: a host could not register the slab (memlock).
   Result<coordinator::SlabLeaseReply> lease(uint32_t node_slab,
                                             const coordinator::SlabLeaseRequest& borrower);
-  // Ends a lease: no READ or WRITE with its keys succeeds afterwards. Twice is once. kConflict: the
-  // generation is not the slab's current one, and nothing was done.
+  // Ends a lease: no READ or WRITE with its keys succeeds afterwards. Idempotent. kConflict: the
+  // generation is not the slab's current one; nothing changed.
   Status revoke(uint32_t node_slab, Generation generation);
 
-  // A peer's queue pair, answered by the verbs host. kUnsupported: this node has none.
+  // The verbs host connects to the peer's queue pair. kUnsupported: this node has no verbs host.
   Result<rdma::QueuePairEndpoint> connect(const rdma::QueuePairEndpoint& peer);
 
   void refuse_new_leases();
   bool refuses_new_leases() const;
-  // Waits until nothing is leased; false when `limit` passed first.
+  // Waits until nothing is leased; false: not within `limit`.
   bool wait_until_nothing_leased(Nanoseconds limit);
 
-  // Slabs that a borrower can get now or in a moment: 0 once new leases are refused.
+  // Slabs that are free or being scrubbed; 0 once new leases are refused.
   uint32_t lendable_slabs() const;
   SlabCounts slab_counts() const { return pool_.counts(); }
   std::vector<rdma::TransportAddress> addresses() const;
@@ -77,7 +78,7 @@ class Lender {
   SlabPool& pool_;
   const std::span<const std::unique_ptr<rdma::MemoryHost>> hosts_;
 
-  mutable std::mutex mutex_;  // held across registration: leases are rare and seconds apart
+  mutable std::mutex mutex_;  // held during registration: leases are rare, seconds apart
   // Guarded by mutex_.
   std::map<uint32_t, Lease> leases_;  // by node slab
   bool refusing_ = false;

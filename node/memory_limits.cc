@@ -16,7 +16,7 @@
 namespace farpage::node {
 namespace {
 
-// Of the calling thread.
+// Checks the calling thread.
 bool has_ipc_lock() {
   __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
   std::array<__user_cap_data_struct, _LINUX_CAPABILITY_U32S_3> data{};

@@ -12,18 +12,18 @@
 namespace farpage::node {
 namespace {
 
-// A 410: the coordinator does not know this node, or knows another life of it.
+// A 410: the coordinator does not know this node, or knows another incarnation.
 bool is_forgotten(const Status& contact) {
   return !contact && contact.error().code == ErrorCode::kNotFound;
 }
 
-// What will not get better by trying again. A conflict: another node has this name.
+// Errors that a retry cannot fix. kConflict: another node has this name.
 bool is_refusal(const Error& error) {
   return error.code == ErrorCode::kDenied || error.code == ErrorCode::kInvalid ||
          error.code == ErrorCode::kUnsupported || error.code == ErrorCode::kConflict;
 }
 
-// IPv6 addresses stand in brackets in a URL.
+// A URL has IPv6 addresses in brackets.
 std::string url_of(const std::string& host, uint16_t port) {
   const bool is_ipv6 = host.find(':') != std::string::npos;
   return is_ipv6 ? fmt::format("http://[{}]:{}", host, port)
@@ -125,7 +125,7 @@ Membership Node::membership() const {
 
 void Node::set_membership(Membership membership) {
   const std::lock_guard lock(mutex_);
-  // leave() has the last word.
+  // Only kLeft may follow kLeaving.
   if (membership_ == Membership::kLeaving && membership != Membership::kLeft) return;
   membership_ = membership;
 }

@@ -1,5 +1,5 @@
-// Node: one memory node. Lends slabs, tells the coordinator that it lives, and leaves in good
-// order.
+// Node: one memory node. Lends slabs, sends heartbeats to the coordinator, and leaves the cluster
+// cleanly.
 #pragma once
 
 #include <condition_variable>
@@ -25,18 +25,18 @@ namespace farpage::node {
 struct NodeOptions {
   NodeId id;
   AgentOptions agent;
-  // The host that the coordinator finds the agent under; empty: agent.host.
+  // The host name or address of the agent for the coordinator; empty: agent.host.
   std::string advertise_host;
   Milliseconds heartbeat_interval{1000};
-  // Between attempts to join; doubles up to the second one.
+  // Delay between join attempts; it doubles from the first value to the second.
   Milliseconds first_backoff{100};
   Milliseconds longest_backoff{5000};
-  // The borrowers with a data session here, for the heartbeats; empty: none are reported.
+  // Returns the borrowers with a data session here, for the heartbeats; empty: reports none.
   std::function<std::vector<uint32_t>()> session_groups;
-  // Both on the node's own thread. on_joined: each time the coordinator took the node in.
+  // Both callbacks run on the node's own thread. on_joined: after each successful join.
   std::function<void(const coordinator::NodeInfo&)> on_joined;
-  // The coordinator answers and refuses (token, a field, a name that is taken) before the node ever
-  // joined: trying again would not help, and the node stops trying.
+  // The coordinator refused the node (token, a field, a name that is taken) before its first join.
+  // A retry would not help, so the node makes no further attempts.
   std::function<void(const Error&)> on_refused;
 };
 
@@ -48,8 +48,8 @@ std::string_view to_string(Membership membership);
 
 // Threads: any; one thread of its own talks to the coordinator.
 // Invariants:
-//  1. A coordinator that is away changes nothing for borrowers: leases end by revoke or with the
-//     node alone.
+//  1. An unreachable coordinator changes nothing for borrowers: a lease ends only by revoke or with
+//     the node.
 //  2. The incarnation is random and new for each Node, as its memory is.
 class Node {
  public:
@@ -57,17 +57,17 @@ class Node {
   static Result<std::unique_ptr<Node>> create(NodeOptions options, std::unique_ptr<SlabPool> pool,
                                               std::vector<std::unique_ptr<rdma::MemoryHost>> hosts,
                                               std::unique_ptr<coordinator::Client> client);
-  // As after a power loss: the coordinator is told nothing, leases end now.
+  // Like a power loss: sends nothing to the coordinator and ends all leases at once.
   ~Node();
   Node(const Node&) = delete;
   Node& operator=(const Node&) = delete;
 
-  // No new leases; the coordinator is told; borrowers have `limit` to give their slabs back; then
-  // the coordinator forgets the node. False when slabs were still lent at the end: their contents
-  // are lost. Call it once.
+  // Refuses new leases, drains the node at the coordinator, waits up to `limit` for borrowers to
+  // release their slabs, then removes the node from the coordinator. False: slabs were still lent
+  // at the end; their contents are lost. Call it once.
   bool leave(Milliseconds limit);
 
-  // What the agent lends through.
+  // Used by the agent.
   Lender& lender() { return lender_; }
 
   NodeReport report() const;
@@ -81,8 +81,8 @@ class Node {
   Status start();
 
   coordinator::NodeJoin join_message() const;
-  void keep_membership();                        // the thread
-  Milliseconds join_once(Milliseconds backoff);  // both return how long to sleep
+  void keep_membership();                        // body of thread_
+  Milliseconds join_once(Milliseconds backoff);  // both return the time to sleep
   Milliseconds beat_once();
   void note_contact(const Status& contact);
   void set_membership(Membership membership);
@@ -100,7 +100,7 @@ class Node {
   std::condition_variable changed_;
   Membership membership_ = Membership::kJoining;
   bool in_contact_ = false;  // the coordinator answered the latest call
-  bool told_away_ = false;   // one line per absence
+  bool told_away_ = false;   // one log line per outage
   bool stopping_ = false;
 
   bool ever_joined_ = false;  // thread_ only, until it is joined

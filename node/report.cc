@@ -82,7 +82,7 @@ nlohmann::json address_json(const rdma::TransportAddress& address) {
   return json;
 }
 
-// Names may hold any byte a user typed; a broken one must not make dump() throw.
+// Names may hold any bytes from a user; invalid UTF-8 must not make dump() throw.
 std::string dump(const nlohmann::json& json) {
   return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }

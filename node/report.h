@@ -1,4 +1,4 @@
-// What a node says about itself: as numbers for Prometheus and heartbeats, as JSON for people.
+// A node's report: as numbers for Prometheus and heartbeats, as JSON for operators.
 #pragma once
 
 #include <string>
@@ -26,7 +26,8 @@ struct NodeReport {
 // (farpage_node_reads_total{transport="tcp"}); docs/operations.md lists them.
 coordinator::Counters counters_of(const NodeReport& report);
 
-// Prometheus' text format 0.0.4: the counters, and the gauges that a coordinator knows anyway.
+// Prometheus' text format 0.0.4: the counters, and the gauges that heartbeats omit
+// because the coordinator already knows them.
 std::string prometheus_text(const NodeReport& report);
 
 // GET /v1/status

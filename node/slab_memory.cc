@@ -26,7 +26,7 @@ Status bind_to_numa_node(const Mapping& mapping, int numa_node) {
   if (node >= kMaxNumaNodes)
     return fail(ErrorCode::kInvalid, fmt::format("numa_node {} is out of range", numa_node));
   mask[node / kBits] = 1UL << (node % kBits);
-  // The kernel reads one bit less than it is told (mbind(2), BUGS).
+  // The kernel reads one bit less than maxnode (mbind(2), BUGS).
   if (::syscall(SYS_mbind, mapping.data(), mapping.size(), MPOL_BIND, mask.data(),
                 kMaxNumaNodes + 1, 0) == 0)
     return {};
@@ -38,7 +38,7 @@ Status bind_to_numa_node(const Mapping& mapping, int numa_node) {
   return fail_errno(fmt::format("binding a slab to NUMA node {}", numa_node));
 }
 
-// Before 5.14 there is no MADV_POPULATE_WRITE: one write to each page does the same.
+// For kernels before 5.14, without MADV_POPULATE_WRITE: one write to each page does the same.
 void touch_every_page(const Mapping& mapping) {
   for (size_t at = 0; at < mapping.size(); at += kPageBytes)
     *static_cast<volatile std::byte*>(mapping.data() + at) = std::byte{0};

@@ -1,4 +1,5 @@
-// SlabMemory's owner: one life of one slab, from the kernel's zeroed pages to their return.
+// OwnedSlabMemory: the memory of one slab for one lease, from the kernel's zeroed pages to their
+// release.
 #pragma once
 
 #include <cstdint>
@@ -14,25 +15,24 @@ namespace farpage::node {
 struct SlabMemoryOptions {
   uint64_t slab_bytes = 0;
   bool hugepages = false;  // 2 MiB pages from the host's pool (vm.nr_hugepages)
-  bool lazy = false;       // take each page when it is first written, not now
-  int numa_node = -1;      // all pages from this NUMA node; -1: wherever the kernel likes
+  bool lazy = false;       // allocate each page at its first write, not now
+  int numa_node = -1;      // all pages from this NUMA node; -1: the kernel chooses
 };
 
-// A memfd, mapped shared and (unless lazy) touched, so that no access faults later. It is zeroed by
-// the kernel: one life is one memfd, and the next borrower gets another one. That is what keeps a
-// former borrower out, who may still have the old memfd mapped (shm hands it over).
+// A memfd, mapped shared and (unless lazy) touched, so that no access faults later. The kernel
+// zeroes it. Each lease gets a new memfd, because a former borrower may still have the old one
+// mapped (shm passes the descriptor).
 class OwnedSlabMemory {
  public:
   OwnedSlabMemory() = default;
   OwnedSlabMemory(OwnedSlabMemory&&) noexcept = default;
   OwnedSlabMemory& operator=(OwnedSlabMemory&&) noexcept = default;
 
-  // Fails with kExhausted when the memory is not there, kInvalid when numa_node does not exist; the
-  // text says the cure.
+  // kExhausted: not enough memory. kInvalid: numa_node does not exist. The text names the remedy.
   static Result<OwnedSlabMemory> create(const SlabMemoryOptions& options);
 
-  // Gives every page back to the kernel, also where a former borrower still has it mapped: it reads
-  // zeros from now on. Must be called before destruction if the slab was ever lent.
+  // Returns every page to the kernel, even if a former borrower still has it mapped; that borrower
+  // then reads zeros. Must be called before destruction if the slab was ever lent.
   Status give_up_pages();
 
   rdma::SlabMemory view() const { return {mapping_.bytes(), memfd_.get()}; }

@@ -171,7 +171,7 @@ Result<OwnedSlabMemory> SlabPool::next_life(OwnedSlabMemory former) {
 }
 
 void SlabPool::scrub_until_stopped() {
-  bool told = false;  // one line per run of failures
+  bool told = false;  // one log line per run of failures
   std::unique_lock lock(mutex_);
   while (true) {
     work_.wait(lock, [this] { return stopping_ || !queue_.empty(); });

@@ -1,4 +1,4 @@
-// SlabPool: the memory that a node lends, cut into slabs, and who may have which.
+// SlabPool: the memory that a node lends, divided into slabs, and the state of each slab.
 #pragma once
 
 #include <condition_variable>
@@ -29,14 +29,14 @@ struct SlabPoolOptions {
   uint64_t lend_bytes = 0;  // rounded down to slabs; at least one
   uint64_t slab_bytes = 0;  // power of two, coordinator::kMinSlabBytes .. kMaxSlabBytes
   bool hugepages = false;
-  bool lazy = false;  // promise the memory, and take it page by page as it is written
+  bool lazy = false;  // allocate page by page at the first write
   int numa_node = -1;
   bool pinned = false;  // a network card will register all of it: check the memlock limit
-  // Generations start behind this one. 0: the seconds since 2020, so that they rise over a restart
-  // of the node too (a slab is not lent more often than once a second for long).
+  // Generations start after this one. 0: the seconds since 2020, so that they also rise across node
+  // restarts (the long-term lease rate of a slab is at most one per second).
   uint32_t generation_base = 0;
-  // Called on the creating thread after each slab: lending many gigabytes takes a while. False
-  // stops it: create() fails with kUnavailable.
+  // Called on the creating thread after each slab, as many gigabytes take a while. Return false to
+  // stop: create() then fails with kUnavailable.
   std::function<bool(uint64_t ready_bytes, uint64_t total_bytes)> progress;
 };
 
@@ -46,19 +46,19 @@ struct SlabCounts {
   uint32_t scrubbing = 0;
 };
 
-// Threads: any. One thread of its own scrubs.
+// Threads: any. The pool's own thread scrubs.
 // Invariants:
 //  1. A slab is lent to one lease at a time, and the generation of each lease of a slab is higher
 //     than all before it.
 //  2. The memory of a lease is zero when it is lent, and is never that of an earlier lease: each
-//     life of a slab has its own memfd.
+//     lease of a slab has its own memfd.
 //  3. free + leased + scrubbing == slab_count().
-//  4. The pages of a life are given back before those of the next one are taken: the pool never
-//     holds more than lend_bytes.
+//  4. The pages of an ended lease are freed before those for the next one are allocated: the pool
+//     never holds more than lend_bytes.
 class SlabPool {
  public:
-  // Takes and (unless lazy) touches all the memory. Fails with kInvalid (names the option) or
-  // kExhausted (memlock, huge pages, memory; says the cure).
+  // Allocates and (unless lazy) touches all the memory. Fails with kInvalid (names the option) or
+  // kExhausted (memlock, huge pages, memory; names the remedy).
   static Result<std::unique_ptr<SlabPool>> create(const SlabPoolOptions& options);
   ~SlabPool();
   SlabPool(const SlabPool&) = delete;
@@ -68,13 +68,13 @@ class SlabPool {
     rdma::SlabMemory memory;  // valid until take_back()
     Generation generation;
   };
-  // Lends a free slab; one that is being scrubbed is waited for, up to `wait`.
+  // Lends a free slab; waits up to `wait` for one that is being scrubbed.
   // kNotFound: no such slab. kConflict: leased. kUnavailable: still being scrubbed.
   Result<Lent> lend(uint32_t slab, Nanoseconds wait);
 
-  // Takes a leased slab back: its memory is invalid from here on, so withdraw it everywhere first.
-  // Nothing happens when that lease is already over. kNotFound: no such slab. kConflict: the
-  // generation is not the slab's current one.
+  // Ends a slab's lease and invalidates its memory; withdraw the slab from every host first. Does
+  // nothing when that lease has already ended. kNotFound: no such slab. kConflict: the generation
+  // is not the slab's current one.
   Status take_back(uint32_t slab, Generation generation);
 
   // The state and the generation of the latest lease (generation_base before the first).
@@ -98,7 +98,7 @@ class SlabPool {
 
   SlabPool(SlabMemoryOptions options, std::vector<Slab> slabs);
   void scrub_until_stopped();
-  // Both without the lock: the slab belongs to the scrubber while its state is kScrubbing.
+  // Both run without the lock: the scrubber owns a slab while its state is kScrubbing.
   Result<OwnedSlabMemory> next_life(OwnedSlabMemory former);
   Status check_slab(uint32_t slab) const;
 
