@@ -1,7 +1,7 @@
-// The waiting of all channels: spin with sched_yield, then block, as the poll mode says.
+// How every channel waits: spin with sched_yield, then block, depending on the poll mode.
 //
-// Waking an idle core costs some 20 us, several times a small READ, so a short spin pays; the yield
-// costs nothing on a core that is ours alone and lets the peer run on one that is not.
+// Waking an idle core costs some 20 us, several times a small READ, so a short spin pays off. The
+// yield costs nothing on a core of our own and lets the peer run on a shared one.
 #pragma once
 
 #include <sched.h>

@@ -36,7 +36,7 @@ std::optional<TransportKind> transport_kind_from(std::string_view name) {
 bool is_gid(std::string_view text) {
   in6_addr address{};
   if (text.size() >= INET6_ADDRSTRLEN) return false;
-  // inet_pton stops at a NUL, which would let anything follow one.
+  // inet_pton stops at a NUL and would accept any text after it.
   if (text.find('\0') != std::string_view::npos) return false;
   return ::inet_pton(AF_INET6, std::string(text).c_str(), &address) == 1;
 }

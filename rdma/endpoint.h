@@ -1,4 +1,4 @@
-// What is published about a node's wires: how to reach it, and the queue pair of one peer.
+// What a node publishes about its transports: its addresses, and the queue pair for one peer.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace farpage::rdma {
 
-// In the order in which `auto` tries them.
+// In the order of preference of `auto`.
 enum class TransportKind : uint8_t { kVerbs, kShm, kTcp, kLoop };
 std::string_view to_string(TransportKind kind);
 std::optional<TransportKind> transport_kind_from(std::string_view name);
@@ -23,7 +23,7 @@ bool is_gid(std::string_view text);
 std::string to_text(const RemoteKey& key);
 std::optional<RemoteKey> remote_key_from(std::string_view text);
 
-// One way into a memory node, as the node publishes it. Only the fields of its kind are set.
+// One address of a memory node, as published. Only the fields of its kind are set.
 struct TransportAddress {
   TransportKind kind = TransportKind::kTcp;
   // tcp
@@ -46,7 +46,7 @@ struct TransportAddress {
 // One side of a reliable-connected queue pair. Exchanged through the coordinator; both sides are
 // ready to send before the reply is given (InfiniBand Architecture 1.4, 10.3).
 struct QueuePairEndpoint {
-  // Of the peer (ChannelOptions::session): its former queue pair is destroyed. 0: none.
+  // ChannelOptions::session of the peer: its previous queue pair is destroyed. 0: none.
   uint64_t session = 0;
   uint32_t qpn = 0;  // 24 bits
   uint32_t psn = 0;  // 24 bits, random

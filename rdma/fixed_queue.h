@@ -1,4 +1,4 @@
-// FixedQueue: first in, first out, in memory that is allocated once.
+// FixedQueue: a FIFO in memory that is allocated once.
 #pragma once
 
 #include <cstddef>

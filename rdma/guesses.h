@@ -1,4 +1,4 @@
-// Guesses: the keys that one connection of tcp or shm has shown and nobody was ever given.
+// Guesses: the keys presented on one tcp or shm connection that the node never issued.
 #pragma once
 
 #include <algorithm>
@@ -9,8 +9,8 @@
 
 namespace farpage::rdma {
 
-// A key that is shown again is no further guess: it tells its peer nothing new, and a borrower of a
-// node's former life shows each of its keys as often as it has operations in flight.
+// Each key counts once: presenting it again tells the peer nothing new, and a borrower of the
+// node's previous run presents each of its keys as often as it has operations in flight.
 //
 // Threads: one.
 class Guesses {

@@ -1,5 +1,5 @@
-// HeldPeers: who showed keys that nobody was ever given. A new connection from there is served only
-// after a while, so guessing is slow; connections that are open go on.
+// HeldPeers: peers that presented keys the node never issued. Their new connections are served only
+// after a delay, which makes guessing slow; open connections continue.
 #pragma once
 
 #include <map>
@@ -10,9 +10,9 @@
 
 namespace farpage::rdma {
 
-// A peer is named by its host's address (tcp) or its user (shm).
+// A peer is identified by its host's address (tcp) or its user (shm).
 //
-// Threads: any. Bounded: at kMaxPeers the one that is free first is forgotten.
+// Threads: any. Bounded: at kMaxPeers the entry that expires first is dropped.
 class HeldPeers {
  public:
   static constexpr size_t kMaxPeers = 1024;
@@ -22,7 +22,7 @@ class HeldPeers {
     if (held_.size() >= kMaxPeers && held_.count(peer) == 0) forget_first();
     held_[peer] = until;
   }
-  // How long a connection from there waits; 0: it need not.
+  // How long a new connection of this peer must wait; 0: not at all.
   Nanoseconds hold_of(const std::string& peer, Instant now) {
     const std::lock_guard lock(mutex_);
     const auto held = held_.find(peer);

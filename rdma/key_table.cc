@@ -9,7 +9,7 @@ namespace farpage::rdma {
 
 namespace {
 
-// Two words, no branch between them: the time does not depend on where they differ.
+// Compares two words without a branch, so the time does not depend on where they differ.
 bool same_secret(const RemoteKey& a, const RemoteKey& b) {
   return ((a.secret[0] ^ b.secret[0]) | (a.secret[1] ^ b.secret[1])) == 0;
 }
@@ -144,7 +144,7 @@ size_t KeyTable::size() const {
 
 void KeyTable::release(Entry* entry) {
   if (entry->uses.fetch_sub(1, std::memory_order_seq_cst) != 1) return;
-  // From here on the entry may be gone: only the table is touched.
+  // The entry may be destroyed from here on: access only the table.
   if (waiters_.load(std::memory_order_seq_cst) == 0) return;
   const std::lock_guard lock(drained_mutex_);
   drained_.notify_all();

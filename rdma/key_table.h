@@ -1,8 +1,8 @@
-// KeyTable: which memory a node has lent under which rkey, for the transports where we choose it.
+// KeyTable: maps rkeys to the memory a node has lent, for transports whose keys we choose.
 //
-// A slab is lent by insert() and taken back by withdraw(). Whoever touches lent memory holds a Use,
-// and a withdrawal ends only when the last Use is gone, so that a slab can be scrubbed and lent
-// again without a late READ or WRITE in it.
+// insert() lends a slab; withdraw() revokes its key. Each access to lent memory holds a Use, and a
+// withdrawal ends only when the last Use is released. So a slab can be scrubbed and lent again
+// without a late READ or WRITE in it.
 #pragma once
 
 #include <atomic>
@@ -20,9 +20,9 @@
 
 namespace farpage::rdma {
 
-// The node finds a slab by the handle in the key, which is not secret, and then compares the 128
-// random bits of the secret in constant time. So neither a wrong answer nor its time says anything
-// about the secret, and who has one key knows nothing about another.
+// The node finds a slab by the handle in the key, which is not secret, then compares the 128 random
+// bits of the secret in constant time. So neither a refusal nor its timing reveals anything about
+// the secret, and one key reveals nothing about another.
 //
 // Threads: any.
 // Invariants:
@@ -34,10 +34,10 @@ class KeyTable {
 
  public:
   static constexpr size_t kMaxKeys = 1U << 20;
-  // Withdrawn keys that are told from keys that were never valid.
+  // Withdrawn keys that are remembered, to distinguish them from keys never issued.
   static constexpr size_t kMaxRemembered = 1U << 14;
 
-  // The right to touch a range of lent memory; holds up the withdrawal of its key. Empty when
+  // The right to access a range of lent memory; delays the withdrawal of its key. Empty if
   // acquire() refused.
   class Use {
    public:
@@ -49,12 +49,12 @@ class KeyTable {
     ~Use() { release(); }
 
     explicit operator bool() const { return entry_ != nullptr; }
-    // acquire() refused because nobody was ever given this key (as far as is remembered): the
-    // caller may be guessing. Not set for a withdrawn key, a wrong generation or wrong bounds.
+    // acquire() refused because this key was never issued (as far as is remembered): the caller may
+    // be guessing. Not set for a withdrawn key, a wrong generation or wrong bounds.
     bool key_is_unknown() const { return key_is_unknown_; }
     std::span<std::byte> bytes() const { return bytes_; }
     int memfd() const;
-    // The key was withdrawn meanwhile, and somebody may be waiting for this Use.
+    // The key has been withdrawn, and a Withdrawal may be waiting for this Use.
     bool withdrawn() const;
     void release();
 
@@ -68,7 +68,7 @@ class KeyTable {
     std::span<std::byte> bytes_;
   };
 
-  // A key taken out of the table. Destroying it waits for the last Use, without a limit.
+  // A key removed from the table. The destructor waits for the last Use, without a limit.
   class Withdrawal {
    public:
     Withdrawal() = default;
@@ -77,7 +77,7 @@ class KeyTable {
     ~Withdrawal();
 
     explicit operator bool() const { return entry_ != nullptr; }
-    // Whether the last Use was gone within `limit`.
+    // Whether the last Use was released within `limit`.
     bool drained_within(Nanoseconds limit);
 
    private:
@@ -128,8 +128,8 @@ class KeyTable {
   std::unordered_map<uint32_t, RemoteKey> withdrawn_;             // by handle; the latest ones
   std::deque<uint32_t> withdrawn_order_;
 
-  // Withdrawals that wait for the last Use. A release that makes a count 0 looks here after it, a
-  // waiter counts itself before it looks at the count (both sequentially consistent), so one of the
+  // Withdrawals that wait for the last Use. A release that makes a count 0 then reads this; a
+  // waiter increments this before it reads the count (both sequentially consistent). So one of the
   // two always sees the other.
   std::atomic<uint32_t> waiters_{0};
   std::mutex drained_mutex_;

@@ -1,4 +1,4 @@
-// Limits of the transports that are written here; verbs asks its device.
+// Limits of tcp, shm and loop; verbs asks its device.
 #pragma once
 
 #include <algorithm>
@@ -12,11 +12,11 @@ namespace farpage::rdma {
 
 inline constexpr uint32_t kMaxOperationBytes = 1U << 20;
 inline constexpr uint32_t kMaxOperationsInFlight = 1024;
-// Different keys that nobody was ever given, shown on one connection of tcp or shm: the refusals
-// are sent, the connection is closed, and the next connections of its peer wait for so long. A
-// withdrawn key does not count. A borrower of the former life of a node shows one key for each of
-// its slabs: each connection tells it of kMaxUnknownKeys slabs that they are lost. The penalty is
-// well below ChannelOptions::connect_timeout, so that a connection which waits does not time out.
+// Limit of distinct never-issued keys on one tcp or shm connection. At the limit the node sends the
+// refusals, closes the connection, and delays new connections of the peer by kGuessPenalty. A
+// withdrawn key does not count. A borrower of the node's previous run presents one key per slab:
+// each connection tells it that kMaxUnknownKeys slabs are lost. The penalty is well below
+// ChannelOptions::connect_timeout, so a delayed connection does not time out.
 inline constexpr uint32_t kMaxUnknownKeys = 16;
 inline constexpr Nanoseconds kGuessPenalty = Milliseconds(250);
 

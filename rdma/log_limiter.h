@@ -15,7 +15,7 @@ class LogLimiter {
   static constexpr uint32_t kMaxLinesPerWindow = 8;
   static constexpr Nanoseconds kWindow = Seconds(10);
 
-  // Whether a line may be written now, and if so how many were held back since the last one.
+  // The number of lines suppressed since the last one; nullopt if no line may be written now.
   std::optional<uint64_t> allow(Instant now);
 
  private:

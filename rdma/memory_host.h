@@ -1,4 +1,4 @@
-// The node's side of the seam: memory offered to READ and WRITE.
+// The node's side of the transport interface: memory exposed to READ and WRITE.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace farpage::rdma {
 
-// One slab as the node owns it: mapped memory, and the memfd behind it (shm hands that over).
+// One slab as the node owns it: mapped memory and its memfd, which shm passes to borrowers.
 struct SlabMemory {
   std::span<std::byte> bytes;
   int memfd = -1;
@@ -36,21 +36,20 @@ class MemoryHost {
   // What to publish so that Transport::connect finds this host.
   virtual TransportAddress address() const = 0;
 
-  // Grants READ and WRITE on the slab to whoever knows the key, until withdraw(). One registration
-  // per lease. The key is not guessable where the transport lets us choose it (tcp, shm). The
-  // remote address of the slab's first byte is the address of bytes.data() in this process.
-  // verbs: only queue pairs whose session is of `borrower` can use the key. The others need no such
-  // bound, for nobody can guess their keys.
+  // Grants READ and WRITE on the slab to any holder of the key, until withdraw(). One registration
+  // per lease. Where the transport lets us choose the key (tcp, shm), it is not guessable. The
+  // remote address of the slab's first byte is the address of bytes.data() in this process. verbs:
+  // only queue pairs whose session belongs to `borrower` can use the key. The other transports do
+  // not need this rule because their keys cannot be guessed.
   virtual Result<RemoteKey> expose(const SlabMemory& slab, Generation generation,
                                    SessionGroup borrower) = 0;
 
-  // After it returns no READ or WRITE with that key succeeds, and none is still touching the
-  // memory.
+  // After it returns, no READ or WRITE with that key succeeds, and none still accesses the memory.
   virtual void withdraw(RemoteKey key) = 0;
 
   // verbs: makes a queue pair for this peer, ready to send, and returns its endpoint. Each channel
-  // of a peer has its own; one whose peer is gone is destroyed when the device reports it, and the
-  // former one of the same session before the new one is ready. Others: kUnsupported.
+  // of a peer has its own. The host destroys one whose peer is gone when the device reports it, and
+  // the previous one of the same session before the new one is ready. Others: kUnsupported.
   virtual Result<QueuePairEndpoint> accept(const QueuePairEndpoint& peer) = 0;
 
   virtual HostCounters counters() const = 0;

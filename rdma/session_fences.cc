@@ -21,7 +21,7 @@ SessionFences::Pass& SessionFences::Pass::operator=(Pass&& other) noexcept {
 
 void SessionFences::Pass::leave(SessionEnd end) {
   if (gate_ == nullptr) return;
-  // Whoever takes over holds this lock while it calls when_fenced.
+  // enter() holds this lock while it calls when_fenced.
   const std::lock_guard lock(fences_->mutex_);
   const auto entry = fences_->open_.find(key_);
   if (entry != fences_->open_.end() && entry->second == gate_) {

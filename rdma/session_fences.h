@@ -1,15 +1,15 @@
-// SessionFences: of all channels that one session ever had, only the newest may act.
+// SessionFences: only the newest channel of a session may apply operations.
 //
-// A borrower gives up a channel whose operations did not complete, connects anew, and writes the
-// same pages again with newer bytes. The old bytes may still be on their way: in a socket's buffer,
-// in a list of delayed operations. Applied later they would silently undo the newer ones. So the
-// side that applies operations does it with a Pass, and a new channel takes the pass away from the
-// former one before its connect() returns. verbs has no such place: there the former queue pair is
-// destroyed, or reset when the new channel is another transport's. All hosts of a node share a
-// table.
+// A borrower abandons a channel whose operations did not complete, reconnects, and writes the same
+// pages again with newer bytes. The old bytes may still be in flight: in a socket's buffer, or in a
+// list of delayed operations. Applied later, they would silently overwrite the newer ones. So the
+// side that applies operations does it under a Pass, and a new channel revokes the previous
+// channel's Pass before its connect() returns. verbs has no such place: there the previous queue
+// pair is destroyed, or reset if the new channel is of another transport. All hosts of a node share
+// a table.
 //
-// The table also says which borrowers are connected: the node reports their session groups to the
-// coordinator, which takes no region back whose borrower still has a channel somewhere.
+// The table also tells which borrowers are connected: the node reports their session groups to the
+// coordinator, which reclaims no region whose borrower still has a channel.
 #pragma once
 
 #include <cstdint>
@@ -27,15 +27,15 @@ namespace farpage::rdma {
 
 // How a channel ended, as far as the node knows.
 enum class SessionEnd : uint8_t {
-  kClosed,     // the peer's kernel closed the connection: the process has ended or wanted it so
-  kUncertain,  // the peer does not answer: it may be stopped, suspended, or cut off
+  kClosed,     // the peer's kernel closed the connection: the process exited or closed it
+  kUncertain,  // the peer does not answer: it may be stopped, suspended, or unreachable
 };
 
 // Threads: any. Locks are taken in the order table, gate.
 // Invariants:
 //  1. At most one Pass of each session is open: that of the latest enter().
-//  2. Once enter() has returned, no use_if_open() of a former Pass is under way, and none begins.
-//  3. There is an entry for each open Pass and no other: the table is as long as its owner has
+//  2. Once enter() has returned, no use_if_open() of an older Pass is running, and none begins.
+//  3. There is exactly one entry for each open Pass: the table is as long as its owner has
 //     connections.
 //  4. A group whose channel ended kUncertain is listed by groups() for `grace` from then on.
 class SessionFences {
@@ -48,8 +48,8 @@ class SessionFences {
   using Key = std::pair<uint64_t, uint64_t>;
 
  public:
-  // One channel's right to act. Move-only; its destruction leaves the session. A default Pass is
-  // always open: that of a channel without a session.
+  // One channel's right to apply operations. Move-only; its destructor leaves the session. A
+  // default Pass is always open: channels without a session have one.
   //
   // Threads: use_if_open() from one at a time.
   class Pass {
@@ -76,7 +76,7 @@ class SessionFences {
       return use_if_open([] {});
     }
 
-    // Leaves the session now, as its destruction does, and says how the channel ended.
+    // Leaves the session now, as the destructor does, and records how the channel ended.
     void leave(SessionEnd end = SessionEnd::kClosed);
 
    private:
@@ -90,15 +90,15 @@ class SessionFences {
   };
 
   static constexpr Nanoseconds kDefaultGrace = std::chrono::minutes(10);
-  static constexpr size_t kMaxGroups = size_t{1} << 16;  // that groups() lists
+  static constexpr size_t kMaxGroups = size_t{1} << 16;  // limit of groups()
 
   explicit SessionFences(Nanoseconds grace = kDefaultGrace) : grace_(grace) {}
   SessionFences(const SessionFences&) = delete;
   SessionFences& operator=(const SessionFences&) = delete;
 
-  // The pass of the newest channel of `session` to `host` (0 where there is but one host). Session
-  // 0 is no session. `when_fenced` is called, once at most, when a newer channel takes over, and
-  // never after the Pass is destroyed; it must not block. The table must outlive the Pass.
+  // The pass of the newest channel of `session` to `host` (0 if there is only one host). Session 0
+  // is no session. `when_fenced` is called at most once, when a newer channel takes over, and never
+  // after the Pass is destroyed; it must not block. The table must outlive the Pass.
   Pass enter(uint64_t session, uint64_t host = 0, std::function<void()> when_fenced = {});
 
   // The groups of all open Passes and of those that ended kUncertain within the grace before `now`,

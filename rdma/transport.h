@@ -1,8 +1,8 @@
-// The seam to the wire: one-sided READs and WRITEs of a remote memory node, whatever carries them.
+// The transport interface: one-sided READs and WRITEs to a remote memory node.
 //
-// A Channel goes to one node and belongs to one thread. Posting and polling never block, and
-// allocate nothing where nothing fails. What holds for every implementation is written down as
-// tests/contract/.
+// A Channel connects to one node and belongs to one thread. Posting and polling never block, and
+// allocate only when an operation fails. tests/contract/ states the contract of all
+// implementations.
 #pragma once
 
 #include <cstddef>
@@ -25,7 +25,7 @@ enum class CompletionStatus : uint8_t {
   kLocalError,    // this side's buffer or queue pair was refused: a bug or a lost device
   kPeerGone,      // the node does not answer or closed the connection
   kTimedOut,      // no answer within operation_timeout
-  kFlushed,       // given up because another operation broke the channel; may have taken effect
+  kFlushed,       // aborted because another operation broke the channel; may have taken effect
 };
 std::string_view to_string(CompletionStatus status);
 
@@ -40,7 +40,7 @@ struct Operation {
   RemoteAddress remote;
   RemoteKey key;
   Generation generation;
-  uint64_t token = 0;  // returned with the completion; the caller's own
+  uint64_t token = 0;  // chosen by the caller; returned with the completion
 };
 
 struct Completion {
@@ -50,24 +50,24 @@ struct Completion {
 
 struct ChannelLimits {
   uint32_t operations_in_flight = 0;  // READs and WRITEs together
-  uint32_t reads_in_flight = 0;       // of these, READs the wire carries at once (more just queue)
+  uint32_t reads_in_flight = 0;       // of these, READs the wire carries at once (the rest queue)
   uint32_t operation_bytes = 0;       // longest single operation
 };
 
-// How wait() passes the time. kAdaptive spins with sched_yield for spin_time, then blocks.
+// How wait() waits. kAdaptive spins with sched_yield for spin_time, then blocks.
 enum class PollMode : uint8_t { kAdaptive, kBusy, kEvent };
 std::string_view to_string(PollMode mode);
 std::optional<PollMode> poll_mode_from(std::string_view name);
 
-// Threads: one thread owns a channel and calls everything; usable() may be asked by any thread.
+// Threads: one thread owns a channel and makes all calls; any thread may call usable().
 // Invariants:
-//  1. Each accepted operation completes exactly once, at the latest operation_timeout after it was
-//     posted plus one call of poll() or wait(), also when the peer dies.
+//  1. Each accepted operation completes exactly once, at the latest in the first poll() or wait()
+//     after its operation_timeout, even if the peer dies.
 //  2. After the first status other than kOk that breaks the connection, usable() is false, post()
 //     accepts nothing, and all that is in flight completes with an error.
 //  3. A kRemoteAccess breaks a verbs channel (the queue pair goes to ERROR); others stay usable.
-//     Callers must ask usable() and not rely on either.
-//  4. The bytes of a READ are in `local` when, and only when, its completion says kOk.
+//     Callers must check usable() and rely on neither.
+//  4. The bytes of a READ are in `local` if and only if its completion says kOk.
 class Channel {
  public:
   virtual ~Channel() = default;
@@ -94,10 +94,10 @@ class Channel {
 struct ChannelOptions {
   // Registered once for local access; must outlive the channel. Page-aligned.
   std::span<std::byte> buffer;
-  // Names this side's end across reconnections to a host, random. A new channel fences the former
-  // one of the same session: once connect() has returned, no WRITE that was posted on the former
-  // one takes effect any more, though it may still have been on its way; and the former one breaks,
-  // at the latest when it is used. 0: no session; such a channel fences none and is not fenced.
+  // Names this side's end across reconnections to a host; random. A new channel fences the previous
+  // one of the same session: once connect() has returned, no WRITE posted on the previous one takes
+  // effect, even if it was still in flight; and the previous one breaks, at the latest when it is
+  // used. 0: no session; such a channel fences none and is not fenced.
   uint64_t session = 0;
   uint32_t operations_in_flight = 64;
   PollMode poll_mode = PollMode::kAdaptive;
@@ -111,21 +111,21 @@ struct ChannelOptions {
   uint32_t mtu_bytes = 0;         // 0: min of both active MTUs; else an upper limit
   uint32_t max_rd_atomic = 0;     // 0: the device's limit; else an upper limit
   uint32_t cq_depth = 0;          // 0: operations_in_flight
-  uint8_t timeout_exponent = 14;  // 4.096 us * 2^timeout for each try
-  uint8_t retry_count = 3;        // at most 6: 7 never ends on SoftRoCE
+  uint8_t timeout_exponent = 14;  // 4.096 us * 2^timeout for each attempt
+  uint8_t retry_count = 3;        // at most 6: SoftRoCE retries 7 without end
 };
 
-// Tells the node our queue pair and returns the node's one for it (verbs only; the other transports
-// never call it). Given by the composition root: it goes through the coordinator.
+// Sends our queue pair's endpoint to the node and returns the node's (verbs only; the other
+// transports never call it). The composition root provides it: it goes through the coordinator.
 using QueuePairExchange = std::function<Result<QueuePairEndpoint>(const QueuePairEndpoint& ours)>;
 
-// One way of making channels. Threads: any; connect() blocks up to connect_timeout.
+// Makes channels of one kind. Threads: any; connect() blocks up to connect_timeout.
 class Transport {
  public:
   virtual ~Transport() = default;
   virtual TransportKind kind() const = 0;
   // Fails with kUnsupported and the reason if this host cannot use it for that address (no device,
-  // another host's memory), so that the caller can try the next one.
+  // another host's memory); the caller can then use the next transport.
   virtual Result<std::unique_ptr<Channel>> connect(const TransportAddress& address,
                                                    const ChannelOptions& options,
                                                    const QueuePairExchange& exchange) = 0;

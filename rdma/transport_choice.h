@@ -1,4 +1,4 @@
-// Which transports to use, from their names, and the borrower's end of each.
+// Parses the names of transports and makes the borrower's end of each.
 #pragma once
 
 #include <memory>
@@ -11,11 +11,11 @@
 namespace farpage::rdma {
 
 struct TransportChoice {
-  bool automatic = false;  // those that cannot work here are left out; named ones must work
+  bool automatic = false;  // transports that cannot work here are skipped; named ones must work
   std::vector<TransportKind> kinds;
 };
 
-// "auto" or a list such as "tcp,shm". kInvalid names `field`, where the user wrote it.
+// "auto" or a list such as "tcp,shm". kInvalid names `field`, the setting with the text.
 Result<TransportChoice> parse_transports(const std::string& text, const std::string& field);
 
 // One for each kind of the choice, in its order. `loop` is not made here: it needs its network.

@@ -1,8 +1,7 @@
-// The interface to the kernel: the window of one address space, whose pages are installed and
-// dropped here.
+// The interface to the kernel: installs and drops the pages of one address space's window.
 //
-// Pages are numbered from the start of the window; raw addresses appear only for messages. One
-// implementation serves memory of this process (own_process.h), one that of another process which
+// Pages are numbered from the start of the window; raw addresses appear only in messages. One
+// implementation serves memory of this process (own_process.h), the other that of a process which
 // handed its userfaultfd over (other_process.h).
 // Source of the kernel's rules: Documentation/admin-guide/mm/userfaultfd.rst, ioctl_userfaultfd(2).
 #pragma once
@@ -39,13 +38,13 @@ struct Fault {
   FaultKind kind = FaultKind::kMissingRead;
   uint32_t thread = 0;  // thread id in the target, 0 where the kernel does not tell
 };
-struct Unmapped {  // the range has no memory of ours any more
+struct Unmapped {  // the range no longer has memory of ours
   PageRun run;
 };
 struct Moved {  // an mremap(2) that bypassed the shim moved pages of the window
   PageRun run;
 };
-// A fault on memory that is registered with our descriptor but is not in the window (after Moved).
+// A fault on memory that is registered with our descriptor but is outside the window (after Moved).
 // It has already been answered with SIGBUS, never with zeros.
 struct StrayFault {
   uint64_t address = 0;
@@ -62,7 +61,7 @@ using Event = std::variant<Fault, Unmapped, Moved, StrayFault, Forked>;
 enum class Outcome : uint8_t {
   kDone,
   kAlreadyPresent,  // EEXIST: another install was first; waiters were woken
-  kRetry,           // EAGAIN: an event is queued; read all events, then try again
+  kRetry,           // EAGAIN: an event is queued; read all events, then retry
   kUnmapped,        // ENOENT: the target unmapped or replaced that memory
   kProcessGone,     // ESRCH: the target has exited or called exec
 };
@@ -70,13 +69,13 @@ std::string_view to_string(Outcome outcome);
 
 enum class Protection : uint8_t { kWritable, kWriteProtected };
 
-// What zero() installs: the kernel's shared zero page, which gets a frame when it is written, or a
+// What zero() installs: the kernel's shared zero page, which gets a frame at the first write, or a
 // frame for each page, which is cheaper if the page is about to be written.
 enum class ZeroFrames : uint8_t { kShared, kOwn };
 inline constexpr uint32_t kMaxZeroRun = 128;  // pages of one zero()
 
-// The result of zero(): the first `pages` of the run are installed, and `outcome` says what stopped
-// it there. kDone: all are installed.
+// The result of zero(): the first `pages` of the run are installed; `outcome` is why it stopped
+// there. kDone: all are installed.
 struct ZeroResult {
   uint32_t pages = 0;
   Outcome outcome = Outcome::kDone;
@@ -87,29 +86,29 @@ struct DropResult {
   int sys_errno = 0;
 };
 
-// Threads: any thread may make any call at any time, except drop() and poison(): one thread at a
-// time (they share the path to the target's agent), under a lock of the callers.
+// Threads: any thread may make any call at any time, except drop() and poison(): callers serialise
+// these with a lock, because they share the path to the target's agent.
 // Invariants:
 //  1. install, zero and poison never replace a page that is present.
 //  2. install and zero wake the threads that wait for the pages they placed, and for a page that
-//     was present. install skips what is present; after kRetry a run may be installed in part: try
-//     the whole run again. zero stops at what is present.
+//     was present. install skips present pages; after kRetry a run may be installed in part: retry
+//     the whole run. zero stops at a present page.
 //  3. A run that crosses mappings is kUnmapped for install and zero, which then place nothing, and
-//     on older kernels (6.1) for protect and unprotect: try page by page.
+//     on older kernels (6.1) for protect and unprotect: retry page by page.
 class AddressSpace {
  public:
   virtual ~AddressSpace() = default;
 
   virtual uint64_t pages() const = 0;
-  // For messages: where the page is in the target.
+  // The page's address in the target, for messages.
   virtual uint64_t address_of(PageIndex page) const = 0;
 
-  // Stores the events that are there, at most out.size(); never blocks.
+  // Stores the queued events, at most out.size(); never blocks.
   virtual size_t read_events(std::span<Event> out) = 0;
   // Becomes readable when read_events() would return something.
   virtual int event_descriptor() const = 0;
 
-  // Places whole pages from `bytes`, starting at `first`. Several pages cost one call.
+  // Places whole pages from `bytes`, starting at `first`. One call places several pages.
   virtual Outcome install(PageIndex first, std::span<const std::byte> bytes,
                           Protection protection) = 0;
   // Places zeros in at most kMaxZeroRun pages by one call.
@@ -118,17 +117,16 @@ class AddressSpace {
   virtual Outcome protect(PageRun run) = 0;
   // The opposite; wakes the writers.
   virtual Outcome unprotect(PageRun run) = 0;
-  // Reads present pages into out[i * 4096], also those that the program has closed to itself with
-  // PROT_NONE (other_process.h). A page that is absent after all is a fault of the
-  // target like any other and blocks the caller until a fault worker serves it: never call it from
-  // one.
+  // Reads present pages into out[i * 4096], also those that the program has made PROT_NONE
+  // (other_process.h). If a page is absent after all, this is a fault of the target like any other
+  // and blocks the caller until a fault worker serves it: never call it from one.
   virtual Status read(std::span<const PageIndex> present, std::span<std::byte> out) = 0;
   // Returns the frames of the runs to the system. results.size() == runs.size().
   virtual Status drop(std::span<const PageRun> runs, std::span<DropResult> results) = 0;
   // The thread of another process that executes drop(), so that callers can set its priority; 0:
   // there is none, or it is not known yet.
   virtual pid_t dropping_thread() { return 0; }
-  // Makes each touch of the run end in SIGBUS, and wakes its waiters. May return before it is done.
+  // Makes each access to the run end in SIGBUS; wakes its waiters. May return before it is done.
   virtual Status poison(PageRun run) = 0;
   // True while an unread event (fork, munmap, mremap) exists whose call may already have changed
   // the address space.

@@ -72,7 +72,7 @@ Status AgentRingProducer::wait_for_tail(uint32_t wanted) {
 Status AgentRingProducer::run(std::span<handover::Command> commands) {
   FARPAGE_CHECK(commands.size() <= kRingCommands, "%zu commands", commands.size());
   const std::lock_guard lock(mutex_);
-  // Whatever post() left behind is done first, so there is room for all.
+  // Earlier commands of post() complete first, so there is room for all.
   FARPAGE_TRY_VOID(wait_for_tail(ring_.head.load(std::memory_order_relaxed)));
   const uint32_t end = publish(commands);
   FARPAGE_TRY_VOID(wait_for_tail(end));

@@ -19,8 +19,8 @@ class AgentRingProducer {
   // `target_alive` is called from time to time while waiting, so that a dead target ends the wait.
   AgentRingProducer(Mapping ring, std::function<bool()> target_alive);
 
-  // Has the agent execute the commands, at most kRingCommands, and waits for the results, which are
-  // written back. Fails with kUnavailable when the target is gone.
+  // Has the agent execute the commands, at most kRingCommands, waits for the results, and writes
+  // them back. Fails with kUnavailable when the target is gone.
   Status run(std::span<handover::Command> commands);
   // The same without waiting; the results are lost.
   Status post(const handover::Command& command);

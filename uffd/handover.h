@@ -77,8 +77,8 @@ enum class RequestKind : uint32_t {
   // The shim calls MADV_DONTNEED itself after the reply. madvise(DONTNEED, FREE), munmap,
   // MAP_FIXED.
   kDiscard = 1,
-  // fork() is about to be called. Status 0: the child's copy will be whole, or (3 above) the pager
-  // serves it; eviction is paused until kForkDone. Otherwise EAGAIN: refuse the fork.
+  // fork() is about to be called. Status 0: the child's copy will be complete, or (3 above) the
+  // pager serves it; eviction is paused until kForkDone. Otherwise EAGAIN: refuse the fork.
   kForkBegin = 2,
   // The fork is over. bytes: 0 if it failed, otherwise the length of the window.
   kForkDone = 3,
@@ -130,10 +130,10 @@ inline constexpr uint32_t kRingCommands = 2048;  // power of two
 
 // Single producer (the pager, under its own lock), single consumer (the agent). head and tail count
 // commands since the start; entry i is commands[i % kRingCommands].
-// Waiting: the agent sleeps on `head` after setting agent_sleeps = 1; the producer stores head
-// (release), then wakes if agent_sleeps was 1. The same with tail and pager_sleeps the other way
-// round. Both use shared futexes (no FUTEX_PRIVATE_FLAG) and check again after raising their flag
-// (sequentially consistent), so no wake-up is lost.
+// Waiting: the agent sleeps on `head` after setting agent_sleeps = 1; the producer stores head,
+// then wakes if agent_sleeps was 1. For tail and pager_sleeps the roles are swapped. Both use
+// shared futexes (no FUTEX_PRIVATE_FLAG) and check again after setting their flag (sequentially
+// consistent), so no wake-up is lost.
 struct AgentRing {
   alignas(64) std::atomic<uint32_t> head{0};
   std::atomic<uint32_t> agent_sleeps{0};

@@ -27,8 +27,7 @@ Result<ucred> permitted_peer(int socket) {
   return peer;
 }
 
-// What one message brought: bytes, descriptors, and the pid of whoever sent it, if that was asked
-// for.
+// One received message: its bytes, its descriptors, and the sender's pid if requested.
 struct Message {
   size_t bytes = 0;
   std::array<Fd, 2> descriptors;
@@ -36,7 +35,7 @@ struct Message {
   pid_t sender = 0;
 };
 
-// Whatever arrives is owned before it is judged.
+// Takes ownership of received descriptors before it checks the message.
 Result<Message> receive(int socket, void* buffer, size_t capacity, const char* what) {
   iovec vector{buffer, capacity};
   alignas(cmsghdr) std::array<char, CMSG_SPACE(4 * sizeof(int)) + CMSG_SPACE(sizeof(ucred))>
@@ -86,7 +85,7 @@ Status check_hello(const handover::Hello& hello, size_t bytes) {
   return {};
 }
 
-// The target that a checked Hello tells of, but for socket and userfaultfd.
+// The target of a checked Hello, without its socket and userfaultfd.
 Result<HandedOver> make_target(handover::Hello& hello, const Fd& ring, pid_t pid) {
   struct stat status {};
   if (::fstat(ring.get(), &status) != 0) return fail_errno("fstat of the ring");
@@ -123,7 +122,7 @@ Status check_resize(const handover::Resize& resize) {
               "this farpage run is of another version: use the farpage that started it");
 }
 
-// What a peer says first.
+// A peer's first message.
 Result<Arrival> receive_arrival(Fd socket) {
   handover::Hello hello;
   FARPAGE_TRY(message, receive(socket.get(), &hello, sizeof hello, "the target's Hello"));
@@ -188,7 +187,7 @@ Result<std::optional<TargetRequest>> read_request(const Fd& socket) {
 }
 
 Status expect_child(const Fd& socket) {
-  // The pair was made by the parent, so the credentials of the peer are not the child's.
+  // The parent made the pair, so the credentials of the peer are not the child's.
   const int on = 1;
   if (::setsockopt(socket.get(), SOL_SOCKET, SO_PASSCRED, &on, sizeof on) != 0)
     return fail_errno("SO_PASSCRED");
@@ -266,9 +265,8 @@ Result<std::optional<Arrival>> HandoverServer::accept() {
     }
     if (polls[1].revents != 0) return std::optional<Arrival>();
     Fd socket(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
-    if (!socket.valid()) continue;  // the peer gave up
-    // A peer that connects and says nothing, or does not listen, must not hold up the others for
-    // long.
+    if (!socket.valid()) continue;  // the peer has closed the connection
+    // A peer that connects and does not send or receive must not delay the others for long.
     (void)::setsockopt(socket.get(), SOL_SOCKET, SO_RCVTIMEO, &kPeerTimeout, sizeof kPeerTimeout);
     (void)::setsockopt(socket.get(), SOL_SOCKET, SO_SNDTIMEO, &kPeerTimeout, sizeof kPeerTimeout);
     const int raw = socket.get();

@@ -54,13 +54,13 @@ struct TargetRequest : handover::Request {
 };
 
 // The next request of a target. Blocks. nullopt: it closed the socket (exit or exec).
-// kInvalid: a malformed request; hang up.
+// kInvalid: a malformed request; close the socket.
 Result<std::optional<TargetRequest>> read_request(const Fd& socket);
 Status reply(const Fd& socket, int status);
 
-// A forked child on the socket that came with its parent's kForkBegin: before the child is made,
-// its Hello, and Welcome with its userfaultfd. HandedOver::userfaultfd stays empty; the socket
-// stays with the caller. nullopt: the child ended first.
+// A forked child on the socket that came with its parent's kForkBegin. In order: expect_child()
+// before the fork, its Hello, then Welcome with its userfaultfd. HandedOver::userfaultfd stays
+// empty; the caller keeps the socket. nullopt: the child ended first.
 Status expect_child(const Fd& socket);
 Result<std::optional<HandedOver>> read_child_hello(const Fd& socket);
 Status welcome_child(const Fd& socket, int userfaultfd);
@@ -68,7 +68,7 @@ Status welcome_child(const Fd& socket, int userfaultfd);
 // Threads: accept() from one thread; stop() from any.
 class HandoverServer {
  public:
-  // Listens on `path` in a directory that only this user may enter. The path is removed at the end.
+  // Listens on `path` in a directory that only this user may enter. The destructor removes `path`.
   static Result<HandoverServer> listen(const std::string& path);
   HandoverServer(HandoverServer&&) = default;
   ~HandoverServer();

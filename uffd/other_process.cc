@@ -25,8 +25,8 @@ class OtherWindow final : public WindowAddressSpace {
   OtherWindow(Userfaultfd userfaultfd, uint64_t base, uint64_t pages)
       : WindowAddressSpace(std::move(userfaultfd), base, pages) {}
 
-  // Who it is. A forked child is served before that is known; read() and drop() are not called
-  // then.
+  // Sets the target process. A forked child is served before it is known; read() and drop() are not
+  // called then.
   void bind(HandedOver& target) {
     pid_ = target.pid;
     memory_ =
@@ -37,7 +37,7 @@ class OtherWindow final : public WindowAddressSpace {
   }
 
   // process_vm_readv(2) refuses what the target itself may not read (PROT_NONE); /proc/PID/mem does
-  // not, but knows no vectors.
+  // not, but reads only one range per call.
   Status read(std::span<const PageIndex> present, std::span<std::byte> out) override {
     FARPAGE_CHECK(out.size() >= present.size() * kPageBytes, "%zu bytes", out.size());
     constexpr size_t kMaxElements = 512;
@@ -72,7 +72,7 @@ class OtherWindow final : public WindowAddressSpace {
     return {};
   }
 
-  // Only a thread of the target: in a namespace of its own its ids mean others here.
+  // Checks that the id is a thread of the target: a PID namespace of its own has other ids.
   pid_t dropping_thread() override {
     if (!bound_.load(std::memory_order_acquire)) return 0;
     const pid_t thread = agent_->agent_thread();
@@ -105,7 +105,7 @@ class OtherWindow final : public WindowAddressSpace {
 
   // Written by bind() before bound_ (release).
   pid_t pid_ = 0;
-  Fd memory_;  // invalid where /proc says no: such pages then stay in memory
+  Fd memory_;  // invalid where /proc denies access: PROT_NONE pages then stay resident
   std::optional<AgentRingProducer> agent_;
   std::atomic<bool> bound_{false};
   std::array<handover::Command, 512> commands_;  // drop() only: one thread at a time

@@ -18,7 +18,7 @@ namespace farpage::uffd {
 namespace {
 
 // Newer kernels (6.13) let a process use MADV_DONTNEED on itself through process_madvise: one call,
-// and one interruption of the other cores, for a whole vector. Invalid where this one does not.
+// and one interrupt to the other cores, for a whole vector. Invalid if this kernel does not.
 Result<Fd> probe_vectored_drop() {
   Fd self(static_cast<int>(::syscall(SYS_pidfd_open, ::getpid(), 0)));
   FARPAGE_TRY(page, Mapping::anonymous(kPageBytes, true));
@@ -37,11 +37,11 @@ class OwnWindow final : public WindowAddressSpace {
         empty_memfd_(std::move(empty_memfd)),
         self_(std::move(self)) {}
 
-  // First the descriptor: unmapping a range that is watched waits until somebody reads the event.
+  // Close the descriptor first: unmapping a registered range waits until its event is read.
   ~OwnWindow() override { close_userfaultfd(); }
 
-  // Not by memcpy: a page that is absent after all may be lost, or nobody may resolve faults of
-  // this thread, and both would be SIGBUS. The kernel says EFAULT.
+  // Not by memcpy: a page that is absent after all may be lost, or the faults of this thread may
+  // have no resolver; memcpy would then end in SIGBUS. The kernel returns EFAULT.
   Status read(std::span<const PageIndex> present, std::span<std::byte> out) override {
     FARPAGE_CHECK(out.size() >= present.size() * kPageBytes, "%zu bytes", out.size());
     constexpr size_t kMaxElements = 256;
@@ -65,7 +65,7 @@ class OwnWindow final : public WindowAddressSpace {
       std::ranges::fill(results.subspan(done, together), DropResult{});
       done += together;
       if (done == runs.size()) break;
-      // Alone: what the vector cannot do says why.
+      // A call of its own gets the errno of the run that stopped the vector.
       void* address = reinterpret_cast<void*>(address_of(runs[done].first));
       const bool failed = ::madvise(address, bytes_of(runs[done]), MADV_DONTNEED) != 0;
       results[done++].sys_errno = failed ? errno : 0;
@@ -78,7 +78,7 @@ class OwnWindow final : public WindowAddressSpace {
   std::unique_ptr<AddressSpace> make_child(Userfaultfd) override { return nullptr; }
 
   Status poison_by_mapping(uint64_t address, uint64_t bytes) override {
-    // Beyond the end of an empty file every touch is SIGBUS.
+    // Every access beyond the end of an empty file is SIGBUS.
     void* mapped = ::mmap(reinterpret_cast<void*>(address), bytes, PROT_READ | PROT_WRITE,
                           MAP_SHARED | MAP_FIXED, empty_memfd_.get(), 0);
     if (mapped == MAP_FAILED) return fail_errno("mapping an empty file over a lost page");
@@ -86,7 +86,7 @@ class OwnWindow final : public WindowAddressSpace {
   }
 
  private:
-  // How many of the runs, from the first on, one call has dropped.
+  // Drops runs from the first on with one call; returns how many.
   size_t drop_vector(std::span<const PageRun> runs) {
     if (!self_.valid()) return 0;
     constexpr size_t kBatch = 256;
@@ -114,7 +114,7 @@ Result<std::unique_ptr<AddressSpace>> make_window(uint64_t pages, const Features
   FARPAGE_TRY(memory, Mapping::anonymous(pages << kPageShift));
   if (::madvise(memory.data(), memory.size(), MADV_NOHUGEPAGE) != 0 && errno != EINVAL)
     return fail_errno("madvise(NOHUGEPAGE)");
-  // A child of fork() would read zeros where pages are away: give it SIGSEGV instead.
+  // A child of fork() would read zeros in place of remote pages: give it SIGSEGV instead.
   if (::madvise(memory.data(), memory.size(), MADV_DONTFORK) != 0)
     return fail_errno("madvise(DONTFORK)");
   FARPAGE_TRY_VOID(

@@ -13,7 +13,7 @@ namespace {
 constexpr timeval kAnswerTimeout{.tv_sec = 30, .tv_usec = 0};
 constexpr size_t kMaxProcesses = 1U << 16;
 
-// What came from another user shall not reach the terminal as it is.
+// Text from another user must not reach the terminal unchecked.
 template <size_t kBytes>
 void make_printable(char (&text)[kBytes]) {
   text[kBytes - 1] = '\0';
@@ -21,7 +21,7 @@ void make_printable(char (&text)[kBytes]) {
     if (static_cast<unsigned char>(*c) < 0x20 || *c == 0x7f) *c = '?';
 }
 
-// Bytes of the next message; 0: the pager has hung up.
+// Bytes of the next message; 0: the pager has closed the connection.
 Result<size_t> receive(const Fd& socket, void* buffer, size_t capacity) {
   ssize_t got = 0;
   do {
@@ -59,7 +59,7 @@ Result<Fd> connect_to_pager(const std::string& path, pid_t pager) {
     return fail(ErrorCode::kInvalid, "the hand-over socket's path is too long: " + path);
   FARPAGE_TRY(socket, Fd::from_call(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0),
                                     "socket(AF_UNIX)"));
-  // Of connect(2), too: it waits while many others do.
+  // Limits connect(2), too: it blocks while the listener's queue is full.
   for (const int option : {SO_SNDTIMEO, SO_RCVTIMEO})
     (void)::setsockopt(socket.get(), SOL_SOCKET, option, &kAnswerTimeout, sizeof kAnswerTimeout);
   if (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&*address), sizeof *address) != 0) {
@@ -68,7 +68,7 @@ Result<Fd> connect_to_pager(const std::string& path, pid_t pager) {
     if (errno == EAGAIN) return fail(ErrorCode::kTimedOut, "the farpage run does not answer");
     return fail_errno("connecting to " + path);
   }
-  // Of whoever called listen().
+  // The credentials of the process that called listen().
   FARPAGE_TRY(peer, peer_credentials(socket.get()));
   if (peer.pid != pager)
     return fail(ErrorCode::kNotFound,

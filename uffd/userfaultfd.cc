@@ -40,7 +40,7 @@ Result<Fd> open_descriptor(bool user_mode_only) {
   return fail_errno("userfaultfd");
 }
 
-// The range ioctls report trouble in errno; a multi-page one may have done a part.
+// The range ioctls report errors in errno; a multi-page one may have done a part.
 Outcome outcome_of_errno(int sys_errno, const char* call) {
   switch (sys_errno) {
     case EAGAIN:
@@ -88,13 +88,13 @@ Features pager_features() {
 }
 
 Features sigbus_features() {
-  // No events either: nobody reads the descriptor, and munmap would wait for ever.
+  // No events either: nothing reads the descriptor, and munmap would block forever.
   return {.required = UFFD_FEATURE_PAGEFAULT_FLAG_WP | UFFD_FEATURE_SIGBUS,
           .wanted = UFFD_FEATURE_POISON};
 }
 
 Result<Userfaultfd> Userfaultfd::create(const Features& features, bool user_mode_only) {
-  // UFFDIO_API may be called once per descriptor, so one is spent on asking.
+  // UFFDIO_API may be called once per descriptor, so a separate one queries the features.
   uint64_t offered = 0;
   {
     FARPAGE_TRY(probe, open_descriptor(user_mode_only));
@@ -129,22 +129,22 @@ Status Userfaultfd::register_range(uint64_t address, uint64_t bytes) {
 
 size_t Userfaultfd::read(std::span<uffd_msg> messages) {
   const ssize_t got = ::read(fd_.get(), messages.data(), messages.size_bytes());
-  // EAGAIN: nothing there. Anything else means that the descriptor is dead; the owner finds out by
+  // EAGAIN: no event. Any other error means that the descriptor is dead; the owner learns it from
   // the target's exit.
   return got <= 0 ? 0 : static_cast<size_t>(got) / sizeof(uffd_msg);
 }
 
 namespace {
 
-// How far a call that places pages came, and the errno that stopped it there; 0: none, all is done.
+// How far a call that places pages got, and the errno that stopped it there; 0: all is done.
 struct Placed {
   uint64_t bytes = 0;
   int sys_errno = 0;
 };
 
-// `call(done, placed)` asks for what follows the first `done` bytes, says in `placed` how much of
-// it was placed, and returns as ioctl(2). Where a part is placed errno is EAGAIN, whatever stopped
-// it: the rest tells why.
+// `call(done, placed)` continues after the first `done` bytes, stores in `placed` how much it
+// placed, and returns as ioctl(2). After a partial call errno is EAGAIN, whatever stopped it: the
+// next call for the rest reports the cause.
 template <typename Call>
 Placed place(uint64_t bytes, Call call) {
   uint64_t done = 0;
@@ -176,7 +176,7 @@ int zero_call(int fd, uint64_t to, uint64_t bytes, int64_t& placed) {
   return result;
 }
 
-// Never written: the kernel's one zero page is behind all of it, so it is always in the cache.
+// Never written: all of it maps the kernel's one zero page, so it is always in the cache.
 alignas(kPageBytes) std::array<std::byte, kMaxZeroRun * kPageBytes> zeros;
 
 }  // namespace
@@ -194,7 +194,7 @@ Outcome Userfaultfd::copy(uint64_t to, const void* from, uint64_t bytes, Protect
     if (rest.sys_errno == 0) return Outcome::kDone;
     if (rest.sys_errno != EEXIST) return outcome_of_errno(rest.sys_errno, "UFFDIO_COPY");
     wake(to + done, kPageBytes);
-    done += kPageBytes;  // skip the one that is present
+    done += kPageBytes;  // skip the present page
     if (done >= bytes) return Outcome::kAlreadyPresent;
   }
 }
@@ -236,7 +236,7 @@ Outcome Userfaultfd::poison(uint64_t address, uint64_t bytes) {
 
 void Userfaultfd::wake(uint64_t address, uint64_t bytes) {
   uffdio_range range{.start = address, .len = bytes};
-  // Fails only when the range is gone, and then nobody waits.
+  // Fails only when the range is gone; then no thread waits.
   (void)::ioctl(fd_.get(), UFFDIO_WAKE, &range);
 }
 

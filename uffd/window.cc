@@ -65,8 +65,8 @@ Status WindowAddressSpace::poison_range(uint64_t address, uint64_t bytes) {
   return fail(ErrorCode::kUnavailable, "an event is queued");
 }
 
-// Asks for something outside of what is registered: the kernel looks for queued events and for the
-// memory first, and changes nothing.
+// Requests a range outside the registered one: the kernel first checks for queued events and for
+// the memory, and changes nothing.
 Outcome WindowAddressSpace::ask() const {
   return userfaultfd_.write_protect(base_ - kPageBytes, kPageBytes, true);
 }

@@ -1,4 +1,4 @@
-// WindowAddressSpace: the common part of address spaces of this process and of another one, which
+// WindowAddressSpace: the part common to address spaces of this process and of another one, which
 // uses only the userfaultfd.
 #pragma once
 
@@ -34,13 +34,13 @@ class WindowAddressSpace : public AddressSpace {
   // The child's window, whose events this descriptor delivers.
   virtual std::unique_ptr<AddressSpace> make_child(Userfaultfd userfaultfd) = 0;
 
-  // Kernels before 6.6 have no UFFDIO_POISON: make the range fail some other way.
+  // Kernels before 6.6 have no UFFDIO_POISON: make the range fail by a mapping.
   virtual Status poison_by_mapping(uint64_t address, uint64_t bytes) = 0;
 
   // Ends the registration: missing pages read as zeros from now on.
   void close_userfaultfd() { userfaultfd_.close(); }
 
-  // Where the pages are; adjacent ones are one element. Some are left out where the vector is full.
+  // The pages' addresses; adjacent pages share an element. Some are left out if the vector is full.
   struct Gathered {
     size_t pages = 0;
     size_t elements = 0;

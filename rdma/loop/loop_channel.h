@@ -1,4 +1,4 @@
-// LoopChannel: operations wait in a list until the network's faults let them happen.
+// LoopChannel: operations wait in a list until the network's faults let them complete.
 #pragma once
 
 #include <atomic>
@@ -14,9 +14,10 @@ namespace farpage::rdma::loop {
 
 // Threads: see Channel.
 // Invariants:
-//  1. pending_ is in the order of posting. Bytes move when an operation completes, not earlier;
-//     until then a READ's buffer holds a filler, so that whoever looks too early sees it.
-//  2. They move with pass_ open: what a newer channel of the session left pending never happens.
+//  1. pending_ is in posting order. Bytes move when an operation completes, not earlier; until then
+//     a READ's buffer holds a filler, which exposes a reader that does not wait.
+//  2. Bytes move only with pass_ open: once a newer channel connects, pending operations have no
+//     effect.
 class LoopChannel final : public Channel {
  public:
   LoopChannel(std::shared_ptr<Network> network, std::shared_ptr<HostCore> host,
@@ -37,7 +38,7 @@ class LoopChannel final : public Channel {
     Instant deadline{0};
     uint64_t due_poll = 0;
     Instant due_time{0};
-    CompletionStatus failure = CompletionStatus::kOk;  // what it ends with, instead of happening
+    CompletionStatus failure = CompletionStatus::kOk;  // unless kOk: its result, without an effect
     bool lost = false;
   };
 

@@ -6,10 +6,10 @@
 
 namespace farpage::rdma::shm {
 
-// As memcpy of all of `from`; to has as many bytes. Where the CPU allows, the bytes go past its
-// caches: the lines of a slab need not be read before they are overwritten, and they displace
-// nothing (docs/experiments/scan-and-evict.md). Visible to all who see what the caller stores
-// afterwards.
+// Like memcpy of all of `from`; `to` has as many bytes. Where the CPU supports it, the stores
+// bypass its caches: the lines of a slab need not be read before they are overwritten, and no other
+// lines are displaced (docs/experiments/scan-and-evict.md). A thread that sees a later store of the
+// caller also sees these bytes.
 void copy_to_slab(std::byte* to, std::span<const std::byte> from);
 
 }  // namespace farpage::rdma::shm

@@ -111,7 +111,7 @@ PacketOutcome send_packet(int socket, std::span<const std::byte> bytes, int desc
 
 ReceivedPacket receive_packet(int socket, std::span<std::byte> buffer) {
   iovec segment{buffer.data(), buffer.size()};
-  // Room for one descriptor: the kernel closes any that come on top.
+  // Room for one descriptor: the kernel closes any further ones.
   alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
   msghdr message{};
   message.msg_iov = &segment;
@@ -129,7 +129,7 @@ ReceivedPacket receive_packet(int socket, std::span<std::byte> buffer) {
   const cmsghdr* header = CMSG_FIRSTHDR(&message);
   if (header == nullptr || header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS)
     return packet;
-  // Padding leaves room for a second one, which must not leak; the last one is kept.
+  // Padding leaves room for a second descriptor, which must not leak; keep the last one.
   const size_t count = (header->cmsg_len - CMSG_LEN(0)) / sizeof(int);
   for (size_t i = 0; i < count; ++i) {
     int descriptor = -1;

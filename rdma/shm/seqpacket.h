@@ -1,4 +1,4 @@
-// Unix sockets that keep message boundaries and carry descriptors.
+// Unix sockets that preserve message boundaries and pass descriptors.
 #pragma once
 
 #include <span>
@@ -8,21 +8,20 @@
 
 namespace farpage::rdma::shm {
 
-// Listening, non-blocking. The directory must be ours alone (mode 0700; made if missing). A socket
-// file that nobody listens on any more is replaced, a live one is kConflict.
+// Listening, non-blocking. The directory must belong to this user alone (mode 0700; made if
+// missing). A socket file without a listener is replaced; one with a listener is kConflict.
 Result<Fd> listen_at(const std::string& path);
 // Connected, non-blocking. kUnavailable when nobody listens.
 Result<Fd> connect_at(const std::string& path);
 
-// kDenied unless the other end runs under this process' user or as root; a root process accepts
-// any.
+// kDenied unless the peer runs as this process's user or as root; a root process accepts any.
 Status check_peer_user(int socket);
 
 enum class PacketOutcome : uint8_t { kDone, kWouldBlock, kPeerGone };
 
 struct ReceivedPacket {
   PacketOutcome outcome = PacketOutcome::kWouldBlock;
-  size_t bytes = 0;  // at most the buffer's size: a longer message is cut
+  size_t bytes = 0;  // at most the buffer's size: a longer message is truncated
   Fd descriptor;     // invalid if none came
 };
 

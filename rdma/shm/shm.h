@@ -1,13 +1,14 @@
-// The shm transport: a node on this host. Its slabs are memfds, handed over through a unix socket
-// when a lease is first used; READ and WRITE are copies, and the node's process does nothing.
+// The shm transport: a node on this host. Its slabs are memfds, passed through a unix socket when a
+// lease is first used; READ and WRITE are copies that do not involve the node's process.
 //
 // Rule for nodes: when a slab is lent again it must be a NEW memfd (see "Withdrawal" below).
 //
 // Withdrawal. The host clears a word in memory it shares with each borrower, which the borrower
-// checks before every copy, and waits for copies under way. A borrower of ours is stopped exactly.
-// One that ignores the word (it runs under the same user) still has the old memfd mapped, and
-// nothing can take that away: so the slab's next life must be in another memfd. Punch a hole into
-// the old one before closing it, so that a borrower's idle mapping does not keep its pages.
+// checks before every copy, and waits for copies in progress. This stops a correct borrower
+// reliably. A borrower that ignores the word (it runs as the same user) keeps the old memfd mapped,
+// and the host cannot revoke that mapping: so the slab must be lent next from another memfd. Punch
+// a hole into the old one before closing it, so that a borrower's idle mapping does not keep its
+// pages.
 #pragma once
 
 #include <memory>
@@ -20,24 +21,24 @@
 namespace farpage::rdma {
 
 // connect() fails with kUnsupported when the address belongs to another kernel (boot_id),
-// kUnavailable when nobody listens, kDenied when the listener runs under another user.
+// kUnavailable when there is no listener, kDenied when the listener runs as another user.
 //
-// The first use of a lease on a channel asks the node for its memfd; the operations that wait for
-// the answer complete in poll() or wait(), all others already in post(). Mappings and sessions are
-// shared between the channels of one transport, so use one transport per process. Limits as tcp.
+// The first use of a lease on a channel requests its memfd from the node; the operations that wait
+// for the answer complete in poll() or wait(), all others already in post(). The channels of one
+// transport share mappings and sessions, so use one transport per process. Limits as tcp.
 //
-// Sessions. All copies are made by the borrower's own thread inside its calls, so a channel that is
-// broken or destroyed leaves nothing behind that could happen later; a former one that is still
-// called finds its pass taken (session_fences.h) and breaks. The host is told of the session too,
-// to fence channels of other transports.
+// Sessions. The borrower's own thread makes all copies inside its calls, so a broken or destroyed
+// channel leaves nothing in flight. A previous channel of the session finds its Pass revoked at its
+// next call (session_fences.h) and breaks. The host also learns the session, to fence channels of
+// other transports.
 std::unique_ptr<Transport> make_shm_transport();
 
 struct ShmHostOptions {
   // Its directory must belong to this user with mode 0700; it is made if missing. Borrowers must
-  // run under this user or root.
+  // run as this user or as root.
   std::string socket_path;
   uint32_t max_peers = 1024;
-  // How long withdraw() waits for a copy under way in a borrower that does not run (stopped).
+  // How long withdraw() waits for a copy in progress in a borrower that does not run (stopped).
   Nanoseconds withdraw_grace = Milliseconds(200);
   std::shared_ptr<SessionFences> fences = nullptr;  // of the whole node; null: one of its own
 };

@@ -15,7 +15,7 @@
 namespace farpage::rdma::shm {
 namespace {
 
-// A dead host is noticed by the socket, and that costs a system call.
+// Detecting a dead host takes a system call on the socket.
 constexpr Nanoseconds kLookInterval = std::chrono::microseconds(200);
 
 // Only this side writes these counters.
@@ -67,7 +67,7 @@ std::optional<CompletionStatus> ShmChannel::run(const Operation& operation) {
   CompletionStatus status = CompletionStatus::kOk;
   if (!copy(operation, found->second, status)) {
     attachments_.erase(found);
-    // Another generation under the same number: ask for that one.
+    // Another generation under the same key: attach to that one.
     if (!same_life) return std::nullopt;
     status = CompletionStatus::kRemoteAccess;
   }
@@ -144,7 +144,7 @@ void ShmChannel::block(Instant deadline) {
       Nanoseconds(0), std::min({deadline, waiting_.front().deadline, now + Seconds(60)}) - now);
   const timespec timeout{left / Seconds(1), (left % Seconds(1)).count()};
   pollfd entry{session_.socket.get(), POLLIN, 0};
-  (void)::ppoll(&entry, 1, &timeout, nullptr);  // the caller looks again, whatever it says
+  (void)::ppoll(&entry, 1, &timeout, nullptr);  // the caller checks again, whatever the result
 }
 
 void ShmChannel::look() {
@@ -216,7 +216,7 @@ void ShmChannel::ask_for_next() {
       asked_ = request;
       return;
     case PacketOutcome::kWouldBlock:
-      return;  // the next look asks again
+      return;  // the next look() sends it again
     case PacketOutcome::kPeerGone:
       return break_with(CompletionStatus::kPeerGone, "the node closed the connection");
   }

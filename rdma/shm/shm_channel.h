@@ -24,16 +24,15 @@ struct ProcessState {
 
 // Threads: see Channel.
 // Invariants:
-//  1. An operation on an attached slab is done when post() returns. Others are in waiting_, in the
-//     order of their posting; while there are any, one attach request is on its way.
+//  1. An operation on an attached slab is done when post() returns. Others are in waiting_, in
+//     posting order; while there are any, one attach request is in flight.
 //  2. waiting_ and done_ together never exceed limits().operations_in_flight.
-//  3. Bytes move on the owner's thread alone, inside post(), poll() and wait(), while the channel
-//  is
-//     usable and its pass is open. So nothing of a broken or destroyed channel is on its way
-//     anywhere, and nothing moves once a newer channel of the session has been connected.
+//  3. Bytes move only on the owner's thread, inside post(), poll() and wait(), while the channel is
+//     usable and its pass is open. So a broken or destroyed channel has nothing in flight, and
+//     nothing moves once a newer channel of the session has connected.
 class ShmChannel final : public Channel {
  public:
-  // What the hand-shake brought.
+  // The result of the handshake.
   struct Session {
     Fd socket;
     Mapping page;  // holds a PeerPage
@@ -72,7 +71,7 @@ class ShmChannel final : public Channel {
   bool holds(const Attachment& attachment) const;
   void check_pass();
 
-  // Reads what the host sent, and notices when it is gone.
+  // Reads the host's messages and detects when it is gone.
   void look();
   void take_reply(const Reply& reply, const Fd& memfd);
   CompletionStatus attach(const Request& request, const Reply& reply, const Fd& memfd);

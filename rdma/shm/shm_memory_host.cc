@@ -39,7 +39,7 @@ class ShmMemoryHost final : public MemoryHost {
   }
 
   ~ShmMemoryHost() override {
-    peers_.withdraw_all(options_.withdraw_grace);  // stops copies that the borrowers do themselves
+    peers_.withdraw_all(options_.withdraw_grace);  // stops copies in progress in the borrowers
     const uint64_t one = 1;
     const ssize_t written = ::write(wake_.get(), &one, sizeof one);
     FARPAGE_CHECK(written == sizeof one, "write to an eventfd returned %zd", written);
@@ -75,7 +75,7 @@ class ShmMemoryHost final : public MemoryHost {
   void run();
   void wait_for_events(std::vector<pollfd>& entries) const;
   void accept_peer();
-  // False: the peer is to be removed.
+  // False: remove the peer.
   bool serve(ShmPeer& peer);
   void log_closed(const char* reason);
 
@@ -90,12 +90,12 @@ class ShmMemoryHost final : public MemoryHost {
   std::thread thread_;
 };
 
-// Leaves in `entries` what happened to wake_, the listener, and each of served_.
+// Fills `entries` with the events of wake_, the listener, and each of served_.
 void ShmMemoryHost::wait_for_events(std::vector<pollfd>& entries) const {
   const bool full = served_.size() >= options_.max_peers;
   entries.clear();
   entries.push_back({wake_.get(), POLLIN, 0});
-  // Further borrowers wait in the listener's queue until one leaves.
+  // New borrowers wait in the listener's queue until one leaves.
   entries.push_back({full ? -1 : listener_.get(), POLLIN, 0});
   const Instant now = SteadyClock::read();
   int timeout_ms = -1;
@@ -138,7 +138,7 @@ void ShmMemoryHost::run() {
 void ShmMemoryHost::accept_peer() {
   Fd socket(::accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
   if (!socket.valid()) {
-    // Out of descriptors: the request stays in the queue; do not ask for it in a loop.
+    // Out of descriptors: the connection stays in the queue; do not retry in a loop.
     if (errno == EMFILE || errno == ENFILE) {
       log_closed("out of file descriptors: raise the limit (ulimit -n)");
       std::this_thread::sleep_for(Milliseconds(10));

@@ -44,8 +44,8 @@ struct Reply {
   uint16_t version = kProtocolVersion;
   ReplyStatus status = ReplyStatus::kOk;
   uint32_t slot = 0;  // of PeerPage::lease
-  // Attach: what that slot holds while the right lasts; a host never uses a number twice.
-  // Hello: a random number of this host's life.
+  // Attach: the content of that slot while the right lasts; a host never reuses a number. Hello: a
+  // random number of this run of the host.
   uint64_t lease = 0;
   uint64_t address = 0;  // remote address of the memfd's first byte
   uint64_t bytes = 0;
@@ -53,23 +53,23 @@ struct Reply {
 
 std::array<std::byte, kRequestBytes> encode(const Request& request);
 std::array<std::byte, kReplyBytes> encode(const Reply& reply);
-// Empty when malformed: wrong size, magic or kind. A Hello's version is not judged; one of version
-// 1 is shorter.
+// Empty when malformed: wrong size, magic or kind. Does not check the version of a Hello; one of
+// version 1 is shorter.
 std::optional<Request> decode_request(std::span<const std::byte> bytes);
 std::optional<Reply> decode_reply(std::span<const std::byte> bytes);
 
 inline constexpr uint32_t kMaxAttachments = 8192;
 
-// One per connection, in a memfd made by the host. Both write to it, so each trusts it only in what
-// harms the other side alone.
+// One per connection, in a memfd made by the host. Both sides write to it, so each relies on it
+// only where a wrong value harms the other side alone.
 //
-// A copy: the borrower makes `copying` odd, looks at its lease word, copies, makes `copying` even.
-// A withdrawal: the host clears the word, then looks at `copying` and waits until it has changed if
-// it is odd. The first two accesses of each are sequentially consistent, so either the borrower
-// sees the cleared word or the host sees the copy.
+// A copy: the borrower makes `copying` odd, reads its lease word, copies, makes `copying` even. A
+// withdrawal: the host clears the word, then reads `copying` and, if it is odd, waits until it
+// changes. The first two accesses of each are sequentially consistent, so either the borrower sees
+// the cleared word or the host sees the copy.
 struct PeerPage {
   alignas(64) std::atomic<uint64_t> copying{0};
-  // Kept by the borrower, only shown by the host.
+  // Written by the borrower; the host only reports them.
   alignas(64) std::atomic<uint64_t> reads{0};
   std::atomic<uint64_t> writes{0};
   std::atomic<uint64_t> bytes_read{0};

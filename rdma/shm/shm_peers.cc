@@ -21,7 +21,7 @@ void add_counters(const ShmPeer& peer, HostCounters& sum) {
   sum.refused += page.refused.load(std::memory_order_relaxed);
 }
 
-// A copy that was under way when the lease word had been cleared.
+// A copy that was in progress when the lease word was cleared.
 struct OngoingCopy {
   std::shared_ptr<ShmPeer> peer;
   uint64_t copying = 0;
@@ -87,7 +87,7 @@ ShmPeers::Answer ShmPeers::attach(ShmPeer& peer, const Request& request) {
   Answer answer;
   const std::lock_guard lock(mutex_);
   answer.use = keys_.acquire(request.key, request.generation);
-  // Only what the table has compared is looked up.
+  // Look up only keys that the table has verified.
   const auto lease = answer.use ? leases_.find(request.key) : leases_.end();
   if (lease == leases_.end()) {
     if (answer.use.key_is_unknown()) peer.guesses.add(request.key);

@@ -22,7 +22,7 @@ namespace farpage::rdma::shm {
 struct ShmPeer {
   Fd socket;
   std::string user;
-  Instant served_from{0};  // nothing is received before; service thread only
+  Instant served_from{0};  // no receive before; service thread only
   Fd page_fd;
   Mapping page_mapping;
   bool greeted = false;
@@ -35,25 +35,25 @@ struct ShmPeer {
   PeerPage& page() const { return *reinterpret_cast<PeerPage*>(page_mapping.data()); }
 };
 
-// Threads: any. A peer's socket is read and closed by the host's service thread alone.
+// Threads: any. Only the host's service thread reads and closes a peer's socket.
 class ShmPeers {
  public:
   ShmPeers();
 
   Result<std::shared_ptr<ShmPeer>> add(Fd socket);
   void remove(const std::shared_ptr<ShmPeer>& peer);
-  // The answer to a request, and the descriptor that goes with it (-1: none). The answer must be
-  // sent under the returned Use, which keeps the slab's memfd open.
+  // The answer to a request, and the descriptor that goes with it (-1: none). Send the answer while
+  // holding the Use, which keeps the slab's memfd open.
   struct Answer {
     Reply reply;
     int descriptor = -1;
     KeyTable::Use use;
-    bool guesses = false;  // the peer has shown too many keys that nobody was ever given
+    bool guesses = false;  // the peer has presented too many never-issued keys
   };
   Answer answer(ShmPeer& peer, const Request& request);
 
   Result<RemoteKey> expose(const SlabMemory& slab, Generation generation);
-  // False: a peer's copy was still under way after `grace`, because it does not run.
+  // False: a peer's copy was still in progress after `grace`, because it does not run.
   bool withdraw(RemoteKey key, Nanoseconds grace);
   void withdraw_all(Nanoseconds grace);
 

@@ -19,7 +19,7 @@ class SlabMappings {
   // Which slab: the host's number for itself and its number for the lease.
   using Name = std::pair<uint64_t, uint64_t>;
 
-  // Fails with kInvalid when the memfd is smaller than `bytes` or may shrink under us.
+  // Fails with kInvalid when the memfd is smaller than `bytes` or not sealed against shrinking.
   Result<std::shared_ptr<Mapping>> get(const Name& name, const Fd& memfd, uint64_t bytes);
 
  private:

@@ -78,7 +78,7 @@ bool Connection::serve_hello() {
     close_after_replies_ = true;
     close_reason_ = "the peer speaks protocol version " + std::to_string(hello->version);
   } else {
-    // Its own server thread closes it, when it sees the end of the stream.
+    // The socket's own server thread closes it when a receive returns 0.
     pass_ = fences_.enter(hello->session, 0,
                           [socket = socket_.get()] { ::shutdown(socket, SHUT_RDWR); });
   }
@@ -112,7 +112,7 @@ void Connection::serve_read(const Request& request) {
 
 void Connection::begin_write(const Request& request) {
   write_ = {request, 0, true, false};
-  // Refused as a whole or not at all, as far as that is known now.
+  // Checks the whole range now; each piece is checked again when it arrives.
   write_.refused = is_refused(
       keys_.acquire(request.key, request.generation, request.address, request.data_bytes), request);
 }
@@ -122,8 +122,8 @@ bool Connection::is_refused(const KeyTable::Use& use, const Request& request) {
   return !use;
 }
 
-// The refusal is sent even when it is the last one: the peer may be a borrower of the node's former
-// life, which has to learn that these slabs are lost.
+// Sends the refusal even if the connection then closes: a borrower of the node's previous run must
+// learn that these slabs are lost.
 void Connection::refuse_access(const Request& request) {
   add(counters_.refused);
   add_reply({WireStatus::kRemoteAccess, request.token, 0}, {});

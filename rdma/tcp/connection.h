@@ -1,5 +1,5 @@
-// Connection: the node's end of one TCP connection, without the input and output itself: bytes in,
-// replies out. DataServer moves the bytes.
+// Connection: the protocol of the node's end of one TCP connection: bytes in, replies out.
+// DataServer does the input and output.
 #pragma once
 
 #include <sys/socket.h>
@@ -31,15 +31,15 @@ struct DataCounters {
   std::atomic<uint64_t> malformed{0};
 };
 
-// Memory is bounded: one receive buffer and one batch of replies. While a batch is on its way out,
-// nothing more is served, so a peer that does not read its replies stops itself and nobody else.
+// Memory is bounded: one receive buffer and one batch of replies. While a batch is being sent,
+// nothing more is served, so a peer that does not read its replies stalls only itself.
 //
 // Threads: one server thread.
 // Invariants:
 //  1. Replies leave in the order of their requests.
 //  2. Between calls, memory is held (KeyTable::Use) only by READ replies that are not wholly sent.
-//  3. Requests are served with pass_ open: once another connection has greeted with the same
-//     session, on whatever thread, nothing of this one is applied, and its socket is shut down.
+//  3. Requests are served with pass_ open: once another connection, on any thread, has sent a Hello
+//     with the same session, nothing of this one is applied, and its socket is shut down.
 class Connection {
  public:
   static constexpr size_t kReceiveBytes = size_t{64} << 10;
@@ -53,25 +53,25 @@ class Connection {
   std::span<std::byte> receive_space();
   void received(size_t bytes) { received_end_ += bytes; }
 
-  // Serves what has been received, until the batch is full. False: close() it, for close_reason().
+  // Serves received requests until the batch is full. False: close it, for close_reason().
   [[nodiscard]] bool serve();
   const std::string& close_reason() const { return close_reason_; }
-  // After the replies are sent, hang up: the hand-shake was refused, or the peer guesses(). There
-  // are replies then.
+  // Close after the replies are sent: the handshake was refused, or the peer guesses(). Then there
+  // are replies.
   bool close_after_replies() const { return close_after_replies_; }
 
-  // The batch, or what is left of it; msg_iovlen is 0 when there is none.
+  // The unsent part of the batch; msg_iovlen is 0 when there is none.
   msghdr* replies();
   bool has_replies() const { return reply_count_ > 0; }
   // Whether the whole batch is sent now.
   bool sent(size_t bytes);
-  // Gives back the memory that unsent replies point to.
+  // Releases the memory that unsent replies point to.
   void drop_replies();
 
   bool greeted() const { return greeted_; }
-  // Its peer has shown kMaxUnknownKeys.
+  // The peer has presented kMaxUnknownKeys never-issued keys.
   bool guesses() const { return guesses_.too_many(); }
-  // Nothing more is served; the session is told how the connection ended.
+  // Stops serving, and records in the session how the connection ended.
   void leave_session(SessionEnd end) { pass_.leave(end); }
   // The batch points into memory whose withdrawal waits for it.
   bool holds_withdrawn_memory() const;
@@ -84,7 +84,7 @@ class Connection {
   void begin_write(const Request& request);
   void continue_write();
   void serve_read(const Request& request);
-  // Notes a key that nobody was given.
+  // Records a key that was never issued.
   bool is_refused(const KeyTable::Use& use, const Request& request);
   void refuse_access(const Request& request);
   void add_reply(const Reply& reply, KeyTable::Use data);
@@ -95,7 +95,7 @@ class Connection {
   KeyTable& keys_;
   SessionFences& fences_;
   DataCounters& counters_;
-  SessionFences::Pass pass_;  // after socket_, which whoever takes it away shuts down
+  SessionFences::Pass pass_;  // after socket_, which when_fenced shuts down
   bool greeted_ = false;
   Guesses guesses_;
   bool close_after_replies_ = false;
@@ -105,8 +105,8 @@ class Connection {
   size_t received_begin_ = 0;
   size_t received_end_ = 0;
 
-  // A WRITE whose data is still coming. Each piece is checked and copied on its own, so that no
-  // memory is held while we wait for a slow peer.
+  // A WRITE whose data is still arriving. Each piece is checked and copied separately, so no memory
+  // is held while we wait for a slow peer.
   struct Write {
     Request request;
     uint32_t done_bytes = 0;

@@ -18,13 +18,13 @@ namespace {
 
 constexpr unsigned kRingEntries = 512;
 
-// liburing takes the tag back as it was given.
+// liburing returns the tag unchanged.
 void set_tag(io_uring_sqe* entry, const void* tag) {
   io_uring_sqe_set_data(entry, const_cast<void*>(tag));
 }
 
-// Of a receive or send that returned `result`. Anything but the peer's own close, such as a
-// keep-alive that was not answered, says nothing about its process.
+// For a receive or send that returned `result`. Any end but the peer's own close, such as an
+// unanswered keep-alive, says nothing about its process.
 SessionEnd end_of(int result) {
   const bool closed_by_peer = result == 0 || result == -ECONNRESET || result == -EPIPE;
   return closed_by_peer ? SessionEnd::kClosed : SessionEnd::kUncertain;
@@ -181,7 +181,7 @@ void DataServer::on_accept(int result, bool more) {
     accept_multishot_ = false;       // or this is a kernel before Linux 5.19
     return arm_accept();
   }
-  // Out of descriptors or memory: try again at the next tick and not in a loop.
+  // Out of descriptors or memory: retry at the next tick, not in a loop.
   if (result == -EMFILE || result == -ENFILE || result == -ENOMEM || result == -ENOBUFS) {
     if (const auto held = shared_.log_limiter.allow(SteadyClock::read()))
       log::error("tcp_host accept_failed error=\"{}\" suppressed={}", ::strerrordesc_np(-result),
@@ -191,7 +191,7 @@ void DataServer::on_accept(int result, bool more) {
   if (!more) arm_accept();
   if (result < 0) return;  // the peer was gone before it was accepted
   Fd socket(result);
-  // Counted before it is judged: several server threads accept at once.
+  // Count before the check: several server threads accept at once.
   if (shared_.connections.fetch_add(1, std::memory_order_relaxed) >= options_.max_connections) {
     shared_.connections.fetch_sub(1, std::memory_order_relaxed);
     if (const auto held = shared_.log_limiter.allow(SteadyClock::read()))
@@ -291,7 +291,7 @@ void DataServer::close(Peer& peer, std::string_view reason, SessionEnd end) {
       log::warn("tcp_host connection_closed peer={} reason=\"{}\" suppressed={}",
                 peer_name(peer.connection.socket()), reason, *held);
   }
-  // Ends what the ring still does with it; forget_closed() waits for that.
+  // Ends the ring's operations on it; forget_closed() waits for them.
   ::shutdown(peer.connection.socket(), SHUT_RDWR);
 }
 

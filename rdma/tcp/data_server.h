@@ -1,8 +1,8 @@
 // DataServer: one thread and one io_uring that serve many connections.
 //
-// Each connection has at most one receive and one send in the ring. Everything that one round of
-// completions asks for is submitted with one system call. When nothing is left to do the thread
-// spins with sched_yield for a while, then blocks in the kernel.
+// Each connection has at most one receive and one send in the ring. All submissions of one round of
+// completions take one system call. An idle thread spins with sched_yield for a while, then blocks
+// in the kernel.
 #pragma once
 
 #include <array>
@@ -37,7 +37,7 @@ struct SharedState {
 // Threads: create, start, stop and disconnect_holders from any; the rest belongs to its own thread.
 class DataServer {
  public:
-  // `listener` is borrowed until stop(), `shared` for life.
+  // `listener` must stay open until stop(), `shared` must outlive the server.
   static Result<std::unique_ptr<DataServer>> create(const TcpHostOptions& options, int listener,
                                                     SharedState& shared);
   ~DataServer();
@@ -50,7 +50,7 @@ class DataServer {
  private:
   struct Peer;
   enum class Event : uint8_t { kAccept, kWake, kTick, kReceive, kSend, kHoldEnd };
-  // What a completion is about; the ring carries its address.
+  // What a completion belongs to; the ring carries the tag's address.
   struct Tag {
     Event event;
     Peer* peer = nullptr;
@@ -61,7 +61,7 @@ class DataServer {
     const Tag send_tag{Event::kSend, this};
     const Tag hold_tag{Event::kHoldEnd, this};
     Connection connection;
-    std::string address;  // of its host; kept, as a socket that was reset has none
+    std::string address;  // of its host; kept because a socket that was reset has none
     Instant opened{0};
     Instant send_started{0};
     __kernel_timespec hold_time{};
@@ -92,7 +92,7 @@ class DataServer {
   void on_send(Peer& peer, int result);
   void on_hold_end(Peer& peer);
 
-  // Serves what was received and asks for more of whatever is possible.
+  // Serves received requests, then starts the next receive and send where possible.
   void go_on(Peer& peer);
   void close(Peer& peer, std::string_view reason, SessionEnd end = SessionEnd::kClosed);
   void forget_closed();

@@ -2,9 +2,8 @@
 // has the layout. All numbers are little-endian; the first four bytes of every frame are its
 // length.
 //
-// The stream is strictly ordered: Hello, Welcome, then any number of Requests, answered in the
-// order in which they were sent. So each side always knows which header comes next and how long it
-// is.
+// Frames are strictly ordered: Hello, Welcome, then Requests, answered in the order in which they
+// were sent. So each side always knows which header comes next and how long it is.
 #pragma once
 
 #include <array>
@@ -33,7 +32,7 @@ enum class WireStatus : uint16_t {
   kVersion = 2,       // only in a Welcome: the node speaks another version
 };
 
-// Why a frame was not understood; the connection is closed then.
+// Why a frame was rejected; the connection is then closed.
 enum class FrameFault : uint8_t {
   kWrongMagic,
   kWrongVersion,
@@ -48,12 +47,12 @@ std::string_view to_string(FrameFault fault);
 template <typename T>
 using Decoded = tl::expected<T, FrameFault>;
 
-// First frame of the borrower. Before it is answered, the former connection of the same session is
-// fenced: none of its frames, nor the rest of one, is applied any more. Its layout and that of
-// Welcome are the same in every version, so that two versions can tell each other so.
+// First frame of the borrower. Before the answer, the previous connection of the same session is
+// fenced: none of its frames, nor the rest of one, is applied any more. Hello and Welcome have the
+// same layout in every version, so that a version mismatch can be reported.
 struct Hello {
   uint8_t version = kProtocolVersion;
-  uint32_t operations_in_flight = 0;  // what the borrower will have in flight at most
+  uint32_t operations_in_flight = 0;  // the most that the borrower will have in flight
   uint64_t session = 0;               // ChannelOptions::session
 };
 
@@ -84,7 +83,7 @@ std::array<std::byte, kWelcomeBytes> encode(const Welcome& welcome);
 std::array<std::byte, kRequestBytes> encode(const Request& request);
 std::array<std::byte, kReplyBytes> encode(const Reply& reply);
 
-// The version is returned and not judged: see Hello.
+// Does not check the version: see Hello.
 Decoded<Hello> decode_hello(std::span<const std::byte, kHelloBytes> bytes);
 Decoded<Welcome> decode_welcome(std::span<const std::byte, kWelcomeBytes> bytes);
 // 1 <= data_bytes <= kMaxOperationBytes.

@@ -1,5 +1,5 @@
-// Ring: owns one io_uring. Written for liburing 2.1 and Linux 5.15 on; newer kernels' features are
-// used where they are found.
+// Ring: owns one io_uring. Written for liburing 2.1 and Linux 5.15 or later; uses features of newer
+// kernels if present.
 #pragma once
 
 #include <liburing.h>
@@ -23,7 +23,7 @@ class Ring {
   Ring& operator=(const Ring&) = delete;
   ~Ring();
 
-  // With room for `entries` submissions. Fails with kUnsupported and the cure where io_uring is
+  // With room for `entries` submissions. Fails with kUnsupported and the remedy if io_uring is
   // missing or forbidden.
   Status open(unsigned entries);
 

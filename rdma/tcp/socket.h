@@ -12,7 +12,7 @@
 
 namespace farpage::rdma::tcp {
 
-// A connected, non-blocking, tuned socket. Tries every address of the name until the deadline.
+// A connected, non-blocking, tuned socket. Attempts each address of the name until the deadline.
 Result<Fd> connect_to(const std::string& host, uint16_t port, Instant deadline);
 
 // A bound, listening, blocking socket (SO_REUSEADDR).
@@ -25,7 +25,7 @@ bool is_wildcard(const std::string& host);
 // distributions, costs up to a third of the throughput at large windows. None is essential, so
 // failures are ignored.
 void tune(int socket);
-// For the node's end: a peer that acknowledges nothing of what was sent to it ends the connection
+// For the node's end: a connection whose peer does not acknowledge sent data ends
 // (TCP_USER_TIMEOUT, RFC 5482) as soon as an idle one does, not after the kernel's 15 minutes.
 void limit_unacknowledged(int socket);
 

@@ -119,7 +119,7 @@ void TcpChannel::block(Instant deadline) {
   const timespec timeout{left / Seconds(1), (left % Seconds(1)).count()};
   const auto events = static_cast<short>(POLLIN | (sent_ < in_flight_.size() ? POLLOUT : 0));
   pollfd entry{socket_.get(), events, 0};
-  (void)::ppoll(&entry, 1, &timeout, nullptr);  // the caller looks again, whatever it says
+  (void)::ppoll(&entry, 1, &timeout, nullptr);  // the caller checks again, whatever the result
 }
 
 void TcpChannel::receive() {
@@ -128,8 +128,8 @@ void TcpChannel::receive() {
 }
 
 bool TcpChannel::receive_once() {
-  // The data of the next replies goes straight into the buffers of their READs, in the hope that
-  // each is answered by what it asked for. What follows is staged.
+  // Receives the data of the next replies directly into the buffers of their READs, assuming that
+  // none is refused. The rest is staged.
   std::array<iovec, 2 * kScatteredReplies + 1> segments;
   size_t used = 0;
   size_t bytes = 0;
@@ -170,7 +170,7 @@ void TcpChannel::take_scattered(std::span<const iovec> segments, size_t bytes) {
     bytes -= taken;
     return std::span(static_cast<const std::byte*>(segment.iov_base), taken);
   };
-  // Headers and buffers take turns.
+  // Headers and buffers alternate.
   for (size_t i = 0; i < segments.size() && bytes > 0 && usable(); ++i) {
     const bool buffer = i % 2 == 1;
     const std::span<const std::byte> piece = piece_of(segments[i]);
@@ -180,8 +180,8 @@ void TcpChannel::take_scattered(std::span<const iovec> segments, size_t bytes) {
     } else if (receiving_data_ && piece.data() == next_data().data()) {
       took_data(piece.size());
     } else {
-      // A reply before carried no data (a refusal), so all from here on is in the wrong place: in
-      // buffers of operations whose owner has not been told yet. Into which it may have to go.
+      // An earlier reply had no data (a refusal), so the rest is misplaced, in buffers of
+      // operations still in flight. Copy it first: feed() may write to these buffers.
       std::vector<std::byte> rest(piece.begin(), piece.end());
       for (const iovec& segment : segments.subspan(i + 1)) {
         const std::span<const std::byte> more = piece_of(segment);

@@ -1,5 +1,5 @@
-// TcpChannel: the borrower's end of one connection, on plain non-blocking system calls: at one
-// request at a time they are as fast as io_uring, and simpler.
+// TcpChannel: the borrower's end of one connection, on plain non-blocking system calls: with one
+// request in flight they are as fast as io_uring, and simpler.
 #pragma once
 
 #include <sys/uio.h>
@@ -19,10 +19,10 @@ namespace farpage::rdma::tcp {
 
 // Threads: see Channel.
 // Invariants:
-//  1. in_flight_ holds accepted operations in the order of the wire: the first sent_ are wholly
-//     sent, of the next one sent_bytes_ bytes are. Replies answer its front.
+//  1. in_flight_ holds accepted operations in wire order: the first sent_ are wholly sent, of the
+//     next one sent_bytes_ bytes are. Replies answer its front.
 //  2. in_flight_ and done_ together never exceed limits().operations_in_flight.
-//  3. Once broken, the socket is closed: a late reply cannot reach a buffer that was given back.
+//  3. Once broken, the socket is closed: a late reply cannot reach a returned buffer.
 class TcpChannel final : public Channel {
  public:
   // `socket`: connected, after the handshake.
@@ -50,19 +50,19 @@ class TcpChannel final : public Channel {
     }
   };
 
-  // Sends what was accepted, as far as the socket takes it.
+  // Sends accepted operations until the socket is full.
   void flush();
   void advance_sent(size_t bytes);
   // Receives until the socket is empty.
   void receive();
   // One recvmsg; whether the socket may hold more.
   bool receive_once();
-  // What receive_once() has received into its segments, `bytes` of it.
+  // Handles the `bytes` bytes that receive_once() received into its segments.
   void take_scattered(std::span<const iovec> segments, size_t bytes);
-  // The next bytes of the stream, from elsewhere than where they belong.
+  // Handles the next received bytes, which are not yet in their place.
   void feed(std::span<const std::byte> bytes);
   void take_reply_header();
-  // Where the front's next data belongs; while receiving_data_.
+  // The place of the front's next data; while receiving_data_.
   std::span<std::byte> next_data();
   void took_data(size_t bytes);
   void finish_front(CompletionStatus status);
@@ -88,7 +88,7 @@ class TcpChannel final : public Channel {
   size_t reply_header_bytes_ = 0;
   size_t data_bytes_ = 0;  // of the front's buffer received so far
   bool receiving_data_ = false;
-  // Of one recvmsg: headers of replies, and what came behind kScatteredReplies of them.
+  // Of one recvmsg: reply headers, and the bytes after kScatteredReplies replies.
   std::array<std::array<std::byte, kReplyBytes>, kScatteredReplies> scattered_headers_{};
   std::vector<std::byte> staging_;
 

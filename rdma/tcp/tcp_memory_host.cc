@@ -58,7 +58,7 @@ class TcpMemoryHost final : public MemoryHost {
   void withdraw(RemoteKey key) override {
     KeyTable::Withdrawal withdrawal = shared_.keys.withdraw(key);
     if (withdrawal.drained_within(options_.withdraw_grace)) return;
-    // Somebody takes no replies. Its connection ends, and with it the last use of the memory.
+    // A peer does not receive its replies. Closing its connection ends the last use of the memory.
     for (const auto& server : servers_) server->disconnect_holders();
   }
 

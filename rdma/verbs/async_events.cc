@@ -89,7 +89,7 @@ void AsyncEvents::drain() {
     const char* text = library.event_type_str(type);
     const uint32_t qpn = subject == Subject::kQueuePair ? event.element.qp->qp_num : 0;
     const int port = subject == Subject::kPort ? event.element.port_num : 0;
-    // First: destroying a queue pair waits until its events are acknowledged.
+    // Acknowledge first: destroying a queue pair waits until its events are acknowledged.
     library.ack_async_event(&event);
     switch (subject) {
       case Subject::kQueuePair:

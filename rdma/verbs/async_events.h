@@ -1,5 +1,5 @@
-// AsyncEvents: the thread that reads what a device reports by itself (a port went down, a queue
-// pair failed), logs it, and lets its owner look after things at regular intervals.
+// AsyncEvents: the thread that reads a device's asynchronous events (a port went down, a queue pair
+// failed), logs them, and calls its owner at regular intervals.
 #pragma once
 
 #include <infiniband/verbs.h>
@@ -24,8 +24,8 @@ struct AsyncEventHandlers {
   Nanoseconds interval = std::chrono::hours(1);
 };
 
-// Threads: owns one; create and destroy from any. Destruction ends and joins the thread: no handler
-// runs afterwards.
+// Threads: owns one; create and destroy from any. The destructor stops and joins the thread: no
+// handler runs afterwards.
 class AsyncEvents {
  public:
   static Result<std::unique_ptr<AsyncEvents>> start(std::shared_ptr<const Device> device,

@@ -26,7 +26,7 @@ bool same_subnet(const GidBytes& a, const GidBytes& b) {
   return std::equal(a.begin(), a.begin() + 8, b.begin());
 }
 
-// Lower is better; GIDs that are never chosen unasked have no rank.
+// Lower is better; GIDs that are used only on request have no rank.
 std::optional<int> gid_rank(const PortFacts& port, const GidFacts& gid) {
   if (gid.index > kMaxGidIndex) return std::nullopt;
   if (!port.ethernet) return 0;

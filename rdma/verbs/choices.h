@@ -1,5 +1,5 @@
-// The choices that make two queue pairs meet: which port, which GID, which MTU, how many READs.
-// Pure functions of what is known about this side (PortFacts, the configuration) and of the peer.
+// How a queue pair is configured to match its peer: port, GID, MTU, READ depth. Pure functions of
+// this side's facts (PortFacts, the configuration) and of the peer's endpoint.
 #pragma once
 
 #include <infiniband/verbs.h>
@@ -15,8 +15,8 @@
 
 namespace farpage::rdma::verbs {
 
-// Retries beyond this are refused: the specification's 7 is finite, but SoftRoCE takes it as "for
-// ever", and an operation on a dead peer would never complete.
+// Larger retry counts are refused: the specification's 7 is finite, but SoftRoCE takes it as
+// unlimited, and an operation on a dead peer would never complete.
 inline constexpr uint8_t kMaxRetryCount = 6;
 // 5 bits in the queue pair; 0 would mean "never time out".
 inline constexpr uint8_t kMinTimeoutExponent = 1;
@@ -36,8 +36,8 @@ struct PortWish {
 // Why no queue pair of ours can use this port; empty if it can.
 std::string why_unusable(const PortFacts& port);
 
-// The first port that fits the wish and can be used. kUnsupported if there is none: the text says
-// for each candidate why not. kInvalid if the wish itself is wrong.
+// The first port that matches the wish and can be used. kUnsupported if there is none: the text
+// gives the reason for each candidate. kInvalid if the wish itself is wrong.
 Result<PortFacts> choose_port(const Survey& survey, const PortWish& wish);
 
 // index -1: on Ethernet RoCE v2, IPv4-mapped first, then other addresses, then link-local ones
@@ -55,7 +55,7 @@ struct LocalSide {
 };
 Result<LocalSide> choose_local_side(const Survey& survey, const PortWish& wish);
 
-// What we tell the peer.
+// What we send to the peer.
 QueuePairEndpoint endpoint_of(const LocalSide& local, uint32_t qpn, uint32_t psn);
 
 struct RetryPolicy {
@@ -65,7 +65,7 @@ struct RetryPolicy {
 // Names the option that is out of range and says why.
 Status check_retry_policy(const RetryPolicy& policy);
 
-// The attributes with which a queue pair reaches ready-to-receive and ready-to-send.
+// The attributes that bring a queue pair to ready-to-receive and ready-to-send.
 struct ConnectionPlan {
   ibv_mtu path_mtu = IBV_MTU_1024;
   uint32_t mtu_bytes = 1024;
@@ -77,11 +77,11 @@ struct ConnectionPlan {
   RetryPolicy retry;
   ibv_ah_attr path{};
 };
-// Joins both sides. The peer's endpoint comes from outside: kInvalid names its wrong field.
+// Combines both sides. The peer's endpoint is not trusted: kInvalid names its wrong field.
 Result<ConnectionPlan> plan_connection(const LocalSide& local, uint32_t own_psn,
                                        const QueuePairEndpoint& peer, const RetryPolicy& retry);
 
-// How a work completion is told to the caller of the channel.
+// The channel's status for a work completion.
 CompletionStatus completion_status_of(ibv_wc_status status);
 
 }  // namespace farpage::rdma::verbs

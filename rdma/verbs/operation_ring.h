@@ -1,7 +1,7 @@
 // OperationRing: what is in flight on one queue pair, in the order of posting.
 //
-// A reliable-connected send queue completes in that order, so the completion of one operation says
-// of all earlier ones that they succeeded; these need not be signalled. The work request's id is
+// A reliable-connected send queue completes in that order, so the completion of one operation
+// implies that all earlier ones succeeded; these need not be signalled. The work request's id is
 // the operation's sequence number.
 //
 // Threads: the channel's. Never allocates after construction.
@@ -35,16 +35,16 @@ class OperationRing {
   // REQUIRES room() > 0.
   void push(uint64_t token, Instant posted_at);
 
-  // Takes an operation in that was never sent and has failed already; it completes when all before
-  // it have. REQUIRES room() > 0.
+  // Adds an operation that was never sent and has already failed; it completes after all earlier
+  // ones. REQUIRES room() > 0.
   void push_refused(uint64_t token, CompletionStatus status);
 
-  // The operation has this status and all before it succeeded. A number that is not in flight is
+  // The operation has this status and all earlier ones succeeded. A number that is not in flight is
   // ignored: returns false.
   bool complete(uint64_t sequence, CompletionStatus status);
 
-  // Ends all that is in flight: kTimedOut what was posted before `deadline_passed_for`, else
-  // kFlushed.
+  // Completes everything in flight: with kTimedOut if posted before `deadline_passed_for`, else
+  // with kFlushed.
   void abandon(Instant deadline_passed_for);
 
   // REQUIRES awaits_completion().

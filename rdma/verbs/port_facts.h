@@ -1,5 +1,5 @@
-// What can be known about the ports of RDMA devices, as plain values: read once from the library,
-// so that every choice made from them is a pure function (choices.h).
+// Facts about the ports of RDMA devices as plain values: read once from the library, so that every
+// choice made from them is a pure function (choices.h).
 #pragma once
 
 #include <array>
@@ -47,14 +47,14 @@ struct PortFacts {
 };
 
 std::string_view to_string(ibv_port_state state);
-// 256 .. 4096; 0 for a value that the specification does not know.
+// 256 .. 4096; 0 for a value that the specification does not define.
 uint32_t mtu_bytes_of(ibv_mtu mtu);
 std::optional<ibv_mtu> mtu_from_bytes(uint32_t bytes);
 
 // Every port of `context`'s device. Fails if the device cannot be queried.
 Result<std::vector<PortFacts>> read_ports(const VerbsLibrary& library, ibv_context* context);
 
-// Every port of every device, or of the one named; devices that cannot be opened are left out and
+// Every port of every device, or of the named one; devices that cannot be opened are skipped and
 // described in `unreadable`.
 struct Survey {
   std::vector<PortFacts> ports;

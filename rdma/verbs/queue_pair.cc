@@ -75,7 +75,7 @@ QueuePairHandle& QueuePairHandle::operator=(QueuePairHandle&& other) noexcept {
 QueuePairHandle::~QueuePairHandle() {
   if (queue_pair_ == nullptr) return;
   const uint32_t number = queue_pair_->qp_num;
-  // Only a driver that lost its device refuses; what relies on the destruction must be known then.
+  // Fails only if the driver lost its device. Log it, because callers rely on the destruction.
   if (const int error = device().library().destroy_qp(queue_pair_); error != 0)
     log::error("verbs: queue_pair_not_destroyed device={} qpn={} error=\"{}\"", device().name(),
                number, ::strerrordesc_np(error));
@@ -106,7 +106,7 @@ Result<UnconnectedQueuePair> UnconnectedQueuePair::create(
   }
   QueuePairHandle handle(std::move(domain), made);
   FARPAGE_TRY_VOID(to_init(handle, local.port.port, remote_access));
-  // Random, so that packets of an earlier connection with the same numbers are not taken for ours.
+  // Random, so that packets of an earlier connection with the same numbers are not accepted.
   return UnconnectedQueuePair(std::move(handle), local, random_u32() & kMask24Bits);
 }
 

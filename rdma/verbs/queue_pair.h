@@ -1,8 +1,8 @@
 // A reliable-connected queue pair in two types: one that is not connected yet and is consumed by
-// the handshake, and one that is ready to send. RESET and INIT are passed inside create(); RTR and
-// RTS inside connect() (InfiniBand Architecture 1.4, 10.3.1).
+// the handshake, and one that is ready to send. create() passes through RESET and INIT, connect()
+// through RTR and RTS (InfiniBand Architecture 1.4, 10.3.1).
 //
-// Threads: the owner's, except where the specification lets any (the data path does not lock).
+// Threads: the owner's, except where the specification allows any (the data path does not lock).
 #pragma once
 
 #include <infiniband/verbs.h>
@@ -17,7 +17,7 @@
 
 namespace farpage::rdma::verbs {
 
-// Owns the ibv_qp. After destruction the device touches no buffer of its operations any more.
+// Owns the ibv_qp. After destruction the device accesses no buffer of its operations.
 class QueuePairHandle {
  public:
   QueuePairHandle(std::shared_ptr<const ProtectionDomain> domain, ibv_qp* queue_pair)
@@ -38,7 +38,7 @@ class QueuePair {
  public:
   uint32_t number() const { return handle_.get()->qp_num; }
   uint32_t mtu_bytes() const { return plan_.mtu_bytes; }
-  // READs in flight at once: what both sides can do.
+  // READs in flight at once: as many as both sides support.
   uint32_t read_depth() const { return plan_.max_rd_atomic; }
   uint32_t answer_depth() const { return plan_.max_dest_rd_atomic; }
   // Sends a linked list of requests with one doorbell; 0, or an error number and the first request
@@ -46,7 +46,7 @@ class QueuePair {
   int post(ibv_send_wr* first, ibv_send_wr** not_taken) {
     return ibv_post_send(handle_.get(), first, not_taken);
   }
-  // To RESET: what arrives for it from now on is dropped, and nothing of it is under way any more.
+  // To RESET: packets that arrive from now on are dropped, and no operation on it is in progress.
   // Threads: any.
   Status reset();
 
@@ -67,7 +67,7 @@ class UnconnectedQueuePair {
                                              const LocalSide& local, uint32_t work_requests,
                                              unsigned remote_access);
 
-  // What the peer must be told.
+  // What to send to the peer.
   QueuePairEndpoint endpoint() const;
   Result<QueuePair> connect(const QueuePairEndpoint& peer, const RetryPolicy& retry) &&;
 

@@ -9,10 +9,10 @@
 namespace farpage::rdma::verbs {
 namespace {
 
-// Each acknowledgement takes a lock, so they are collected.
+// Each acknowledgement takes a lock, so they are batched.
 constexpr unsigned kEventsPerAcknowledgement = 64;
 
-// Why pinning `bytes` may have failed, as ENOMEM says only that it did.
+// Why pinning `bytes` may have failed: ENOMEM does not tell.
 std::string memlock_hint() {
   rlimit limit{};
   if (getrlimit(RLIMIT_MEMLOCK, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return "";

@@ -1,5 +1,5 @@
-// Owners of libibverbs' objects, each with its named factory. Whoever holds one of them holds the
-// device too, so members in creation order are destroyed in the right order.
+// Owners of libibverbs' objects, each with its named factory. Each owner also holds the device, so
+// members in creation order are destroyed in the right order.
 #pragma once
 
 #include <infiniband/verbs.h>
@@ -50,8 +50,8 @@ class Device {
   ibv_context* context_;
 };
 
-// What bounds the rkeys of a peer: the device refuses a READ or WRITE whose key belongs to another
-// domain than the queue pair it comes by (InfiniBand Architecture 1.4, 10.2.3). Threads: any.
+// Limits which rkeys a peer can use: the device refuses a READ or WRITE whose key belongs to
+// another domain than its queue pair (InfiniBand Architecture 1.4, 10.2.3). Threads: any.
 class ProtectionDomain {
  public:
   static Result<std::shared_ptr<const ProtectionDomain>> create(
@@ -71,8 +71,8 @@ class ProtectionDomain {
   ibv_pd* domain_;
 };
 
-// Memory that the device may touch; pinned as long as this lives. After destruction no access with
-// its key succeeds and none is still under way.
+// Memory that the device may access; pinned as long as this lives. After destruction no access with
+// its key succeeds and none is in progress.
 class Registration {
  public:
   // kExhausted names the limit on locked memory.
@@ -106,11 +106,11 @@ class CompletionQueue {
   int poll(std::span<ibv_wc> completions) {
     return ibv_poll_cq(queue_, static_cast<int>(completions.size()), completions.data());
   }
-  // Has the next completion make event_fd() readable. What completed before may not: poll again
+  // Makes the next completion make event_fd() readable. Earlier completions may not: poll again
   // after arming, then wait.
   bool arm() { return ibv_req_notify_cq(queue_, 0) == 0; }
   int event_fd() const { return channel_->fd; }
-  // Takes the events that made event_fd() readable.
+  // Consumes the events that made event_fd() readable.
   void take_events();
 
  private:

@@ -1,13 +1,12 @@
-// The seam over RDMA verbs: InfiniBand, RoCE v2 and SoftRoCE, through rdma-core alone.
+// The verbs transport: InfiniBand, RoCE v2 and SoftRoCE, through rdma-core alone.
 //
-// libibverbs is loaded at run time, so a program with this linked in starts on a machine that lacks
-// it; whoever asks for verbs there gets kUnsupported and the reason. The same holds for a build
-// made without its headers.
+// libibverbs is loaded at run time, so a program linked with this starts on a machine without it;
+// calls for verbs there fail with kUnsupported and the reason. The same holds for a build without
+// its headers.
 //
 // A Channel is one reliable-connected queue pair of its own (InfiniBand Architecture 1.4, 10.3).
-// The other end is made by the node's MemoryHost, one for each channel; the two are told of each
-// other by the caller (QueuePairExchange). iWARP devices are refused: they connect through rdma_cm
-// only.
+// The node's MemoryHost makes the other end, one for each channel; the caller exchanges the two
+// endpoints (QueuePairExchange). iWARP devices are refused: they connect only through rdma_cm.
 #pragma once
 
 #include <cstdint>
@@ -26,9 +25,9 @@ namespace farpage::rdma {
 // Whether this binary was built with libibverbs' headers.
 bool built_with_verbs();
 
-// kUnsupported if libibverbs cannot be loaded. Whether a device fits is seen by connect(), which
+// kUnsupported if libibverbs cannot be loaded. connect() determines whether a device fits, and
 // fails with kUnsupported if none does. connect() blocks in the exchange: the exchange's own time
-// limit is the one that counts.
+// limit applies.
 Result<std::unique_ptr<Transport>> make_verbs_transport();
 
 struct VerbsHostOptions {
@@ -43,8 +42,8 @@ struct VerbsHostOptions {
 };
 
 // kUnsupported with the reason if no device fits. Threads: one of its own, for the device's events
-// and for finding peers that are gone: a peer that does not answer a probe loses its queue pair
-// within two intervals, one that connects anew with the same queue pair at once.
+// and for dead peers: a peer that does not answer a probe loses its queue pair within two
+// intervals; one that reconnects with the same queue pair loses the old one at once.
 Result<std::unique_ptr<MemoryHost>> make_verbs_memory_host(const VerbsHostOptions& options);
 
 struct GidReport {
@@ -53,7 +52,7 @@ struct GidReport {
   std::string type;  // "InfiniBand", "RoCE v1", "RoCE v2"
 };
 
-// One port of one device, for people to read.
+// One port of one device, for display.
 struct DeviceReport {
   std::string device;
   uint8_t port = 0;

@@ -11,10 +11,10 @@ namespace farpage::rdma::verbs {
 namespace {
 
 constexpr size_t kCompletionsPerPoll = 16;
-// Every so many WRITEs one is signalled; the last request of a doorbell always is.
+// One WRITE in this many is signalled; the last request of a doorbell always is.
 constexpr uint64_t kSignalInterval = 16;
 constexpr Instant kNever{std::numeric_limits<int64_t>::min()};
-// So that no sum of an instant and a caller's duration overflows.
+// Keeps the sum of an instant and a caller's duration from overflowing.
 constexpr Nanoseconds kLongest = std::chrono::hours(24);
 
 timespec timespec_of(Nanoseconds duration) {
@@ -40,7 +40,7 @@ VerbsChannel::VerbsChannel(std::shared_ptr<const Device> device, Registration re
       requests_(limits.operations_in_flight),
       slices_(limits.operations_in_flight) {}
 
-// Not left to the device, which would break the queue pair for it.
+// Checked here because the device would break the queue pair.
 bool VerbsChannel::may_be_sent(const Operation& operation) const {
   const auto begin = reinterpret_cast<uintptr_t>(operation.local.data());
   const auto memory = reinterpret_cast<uintptr_t>(memory_.data());
@@ -91,7 +91,7 @@ size_t VerbsChannel::post(std::span<const Operation> operations) {
 }
 
 // Sends the first `requests` prepared requests with one doorbell. They belong to `count`
-// operations, of which the device takes all or, with an error, a part.
+// operations; on an error the device takes only a part of them.
 VerbsChannel::Sent VerbsChannel::send(size_t requests, uint64_t first, size_t count) {
   if (requests == 0) return {.accepted = count, .error = 0};
   requests_[requests - 1].send_flags |= IBV_SEND_SIGNALED;
@@ -105,7 +105,7 @@ size_t VerbsChannel::poll(std::span<Completion> completions) {
   return ring_.take(completions);
 }
 
-// Moves what the device has completed into the ring; false if there was nothing.
+// Moves the device's completions into the ring; false if there was none.
 bool VerbsChannel::harvest() {
   if (!queue_pair_ || !ring_.awaits_completion()) return true;
   std::array<ibv_wc, kCompletionsPerPoll> work;
@@ -127,7 +127,7 @@ bool VerbsChannel::harvest() {
   return count > 0;
 }
 
-// The device's own time limit can be longer than ours, or it can be dead.
+// The device's own time limit can be longer than ours, or the device can be dead.
 void VerbsChannel::expire() {
   const Instant deadline_passed_for = SteadyClock::read() - operation_timeout_;
   if (ring_.oldest_posted_at() > deadline_passed_for) return;
@@ -161,8 +161,8 @@ size_t VerbsChannel::wait(std::span<Completion> completions, Nanoseconds timeout
   return 0;
 }
 
-// sched_yield: where the other side's work is done on this very CPU (SoftRoCE, one core), spinning
-// alone would keep it from being done.
+// sched_yield: if the other side works on this same CPU (SoftRoCE, one core), spinning alone would
+// keep it from running.
 size_t VerbsChannel::spin(std::span<Completion> completions, Instant until, bool yield) {
   while (true) {
     if (const size_t count = poll(completions); count > 0) return count;
@@ -173,7 +173,7 @@ size_t VerbsChannel::spin(std::span<Completion> completions, Instant until, bool
 
 size_t VerbsChannel::block(std::span<Completion> completions, Instant until) {
   while (true) {
-    // What completes between the last poll and arming raises no event: hence the poll in between.
+    // A completion between the last poll and arming raises no event: hence the poll after arming.
     if (!completions_.arm()) {
       break_channel("the completion queue cannot be armed", kNever);
     }

@@ -1,8 +1,8 @@
 // Channel over one reliable-connected queue pair.
 //
-// When an operation fails, the queue pair is destroyed at once and what was behind it ends as
-// kFlushed: destruction is the point after which the device touches no buffer, whatever the driver
-// does with flushed requests, and no late completion can be taken for a new operation's.
+// When an operation fails, the queue pair is destroyed at once and later operations end as
+// kFlushed: after destruction the device accesses no buffer, whatever the driver does with flushed
+// requests, and no late completion can be mistaken for a new operation's.
 #pragma once
 
 #include <infiniband/verbs.h>

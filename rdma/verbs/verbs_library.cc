@@ -68,7 +68,7 @@ class LoadedLibrary final : public VerbsLibrary {
     return call_.query_device(context, attributes);
   }
   int query_port(ibv_context* context, uint8_t port, ibv_port_attr* attributes) const override {
-    // The exported function fills the older, shorter structure at the start of today's.
+    // The exported function fills an older, shorter structure: the start of the current one.
     *attributes = {};
     return call_.query_port(context, port, reinterpret_cast<_compat_ibv_port_attr*>(attributes));
   }

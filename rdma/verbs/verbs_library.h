@@ -1,9 +1,9 @@
-// VerbsLibrary: the calls of libibverbs that we use, found at run time.
+// VerbsLibrary: the calls of libibverbs that we use, resolved at run time.
 //
-// An interface, so that what we ask of a device can be tested without one. Each method is the
-// function of that name (ibv_...) and keeps its conventions: null or an error number on failure,
-// errno set. The calls of the data path (ibv_post_send, ibv_poll_cq, ibv_req_notify_cq) are not
-// here: libibverbs has them inline, through the pointers in ibv_context.
+// An interface, so that our use of a device can be tested without one. Each method is the function
+// of that name (ibv_...) and keeps its conventions: null or an error number on failure, errno set.
+// The calls of the data path (ibv_post_send, ibv_poll_cq, ibv_req_notify_cq) are not here:
+// libibverbs defines them inline, through the pointers in ibv_context.
 //
 // Threads: any.
 #pragma once

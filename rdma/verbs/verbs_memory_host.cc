@@ -8,13 +8,13 @@
 namespace farpage::rdma::verbs {
 namespace {
 
-// The least that lets a peer READ and WRITE; the specification wants LOCAL_WRITE with REMOTE_WRITE.
+// The least rights for READ and WRITE; the specification requires LOCAL_WRITE with REMOTE_WRITE.
 constexpr int kSlabAccess =
     IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE;
 constexpr unsigned kPeerAccess = IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE;
 constexpr uint32_t kMaxPeersLimit = 65536;
 
-// A queue pair number that comes again belongs to a peer that began anew; so does a session.
+// A repeated queue pair number or session means that the peer has reconnected.
 bool replaces(const QueuePairEndpoint& newer, const QueuePairEndpoint& former) {
   const bool same_number =
       newer.qpn == former.qpn && newer.lid == former.lid && newer.gid == former.gid;
@@ -99,8 +99,8 @@ Result<QueuePairEndpoint> VerbsMemoryHost::accept(const QueuePairEndpoint& peer)
                                            " peers have queue pairs here, the most allowed "
                                            "(max_peers)");
   }
-  // Made while the former one lives, so it has another number: what is still on its way to that
-  // one finds nothing. Made ready only when the former one is destroyed.
+  // Made while the previous one exists, so its number differs: packets in flight to the previous
+  // one find nothing. Made ready only after the previous one is destroyed.
   FARPAGE_TRY(domain, domain_of(session_group_of(peer.session)));
   FARPAGE_TRY(unconnected, UnconnectedQueuePair::create(std::move(domain), completions_, local_,
                                                         /*work_requests=*/1, kPeerAccess));
@@ -163,7 +163,7 @@ void VerbsMemoryHost::take_answers() {
       if (peer == peers_.end()) continue;
       peer->second.probed = false;
       if (answer.status != IBV_WC_SUCCESS) {
-        // A process that ended and a machine that is suspended look alike from here.
+        // From here an exited process and a suspended machine look alike.
         drop(peer, device_->library().wc_status_str(answer.status), SessionEnd::kUncertain);
       }
     }

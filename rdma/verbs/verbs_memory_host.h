@@ -1,9 +1,9 @@
 // MemoryHost over verbs: the device itself answers READs and WRITEs; this class makes the queue
-// pairs and the registrations that let it.
+// pairs and the registrations for them.
 //
-// A peer that dies says nothing, and a queue pair that only answers never notices. So idle peers
-// are probed with a WRITE of no bytes, which needs no key and no memory: one that the peer's device
-// does not acknowledge fails within (retries + 1) timeouts, and the queue pair is dropped.
+// A dead peer sends nothing, and a queue pair that only answers does not detect it. So idle peers
+// are probed with a WRITE of no bytes, which needs no key and no memory: if the peer's device does
+// not acknowledge it, it fails within (retries + 1) timeouts, and the queue pair is dropped.
 #pragma once
 
 #include <infiniband/verbs.h>
@@ -24,7 +24,7 @@ namespace farpage::rdma::verbs {
 // Threads: any; besides the callers', the one of events_.
 // Invariants:
 //  1. A peer is in peers_ under the number of our queue pair, which is ready to send.
-//  2. Locks are taken in the order mutex_, fences_; a peer that is fenced is reset without mutex_.
+//  2. Locks are taken in the order mutex_, fences_; fenced peers are reset without mutex_.
 //  3. At most one probe is in flight on each queue pair, so the completion queue never overflows.
 class VerbsMemoryHost final : public MemoryHost {
  public:
@@ -43,7 +43,7 @@ class VerbsMemoryHost final : public MemoryHost {
     QueuePair queue_pair;
     QueuePairEndpoint endpoint;
     bool probed = false;       // and not answered yet
-    SessionFences::Pass pass;  // after queue_pair, which whoever takes it away resets
+    SessionFences::Pass pass;  // after queue_pair, which when_fenced resets
   };
   using Peers = std::map<uint32_t, Peer>;
 
@@ -55,8 +55,8 @@ class VerbsMemoryHost final : public MemoryHost {
         device_(std::move(device)),
         completions_(std::move(completions)) {}
 
-  // Each borrower has a protection domain of its own, as long as it has a lease or a queue pair.
-  // With mutex_ held.
+  // Each borrower has its own protection domain while it has a lease or a queue pair. With mutex_
+  // held.
   Result<std::shared_ptr<const ProtectionDomain>> domain_of(SessionGroup borrower);
   void on_queue_pair_error(uint32_t qpn, ibv_event_type type);
   void check_peers();

@@ -28,7 +28,7 @@ Status check_options(const ChannelOptions& options) {
   return check_retry_policy({options.timeout_exponent, options.retry_count});
 }
 
-// As many operations as were asked for, or as the device and the completion queue have room for.
+// The requested number, limited by the room in the device and the completion queue.
 uint32_t operations_in_flight(const PortFacts& port, const ChannelOptions& options) {
   uint32_t count =
       std::min(options.operations_in_flight, std::min(port.max_work_requests, port.max_cq_entries));
