@@ -112,7 +112,7 @@ struct Reply {
 enum class CommandKind : uint32_t {
   kDrop = 1,  // MADV_DONTNEED the range (MADV_DONTNEED_LOCKED where it is mlocked)
   kPoison =
-      2,  // kernels without UFFDIO_POISON: map an empty memfd over it, so that a touch is SIGBUS
+      2,  // kernels without UFFDIO_POISON: map an empty memfd over it, so that an access is SIGBUS
 };
 
 struct Command {

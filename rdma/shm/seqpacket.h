@@ -11,7 +11,7 @@ namespace farpage::rdma::shm {
 // Listening, non-blocking. The directory must belong to this user alone (mode 0700; made if
 // missing). A socket file without a listener is replaced; one with a listener is kConflict.
 Result<Fd> listen_at(const std::string& path);
-// Connected, non-blocking. kUnavailable when nobody listens.
+// Connected, non-blocking. kUnavailable without a listener.
 Result<Fd> connect_at(const std::string& path);
 
 // kDenied unless the peer runs as this process's user or as root; a root process accepts any.

@@ -65,7 +65,7 @@ class DataServer {
     Instant opened{0};
     Instant send_started{0};
     __kernel_timespec hold_time{};
-    bool held = false;  // for hold_time; nothing is received meanwhile
+    bool held = false;  // for hold_time; no receive until then
     bool receiving = false;
     bool sending = false;
     bool closing = false;
