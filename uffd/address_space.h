@@ -86,8 +86,8 @@ struct DropResult {
   int sys_errno = 0;
 };
 
-// Threads: any thread may make any call at any time, except drop() and poison(): callers serialise
-// these with a lock, because they share the path to the target's agent.
+// Threads: any thread may make any call at any time, except drop(): one thread at a time (the
+// evictor). No call waits for a drop() of another thread.
 // Invariants:
 //  1. install, zero and poison never replace a page that is present.
 //  2. install and zero wake the threads that wait for the pages they placed, and for a page that

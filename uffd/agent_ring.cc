@@ -7,6 +7,7 @@
 
 #include <climits>
 #include <ctime>
+#include <utility>
 
 #include "base/check.h"
 
@@ -69,14 +70,33 @@ Status AgentRingProducer::wait_for_tail(uint32_t wanted) {
   return {};
 }
 
+// Slots of commands whose results are still to be read are not free.
+bool AgentRingProducer::has_room_for(size_t commands) const {
+  const uint32_t oldest = unread_ ? *unread_ : ring_.tail.load(std::memory_order_acquire);
+  const uint32_t used = ring_.head.load(std::memory_order_relaxed) - oldest;
+  return used + commands <= kRingCommands;
+}
+
 Status AgentRingProducer::run(std::span<handover::Command> commands) {
   FARPAGE_CHECK(commands.size() <= kRingCommands, "%zu commands", commands.size());
+  const std::lock_guard one_at_a_time(run_mutex_);
+  uint32_t end = 0;
+  while (true) {
+    std::unique_lock lock(mutex_);
+    if (has_room_for(commands.size())) {
+      unread_ = ring_.head.load(std::memory_order_relaxed);
+      end = publish(commands);
+      break;
+    }
+    // Full of commands of post(), which the agent executes without us.
+    const uint32_t queued = ring_.head.load(std::memory_order_relaxed);
+    lock.unlock();
+    FARPAGE_TRY_VOID(wait_for_tail(queued));
+  }
+  const Status done = wait_for_tail(end);
   const std::lock_guard lock(mutex_);
-  // Earlier commands of post() complete first, so there is room for all.
-  FARPAGE_TRY_VOID(wait_for_tail(ring_.head.load(std::memory_order_relaxed)));
-  const uint32_t end = publish(commands);
-  FARPAGE_TRY_VOID(wait_for_tail(end));
-  const auto first = end - static_cast<uint32_t>(commands.size());
+  const uint32_t first = *std::exchange(unread_, std::nullopt);
+  if (!done) return done;
   for (uint32_t i = 0; i < commands.size(); ++i)
     commands[i].result = ring_.commands[(first + i) % kRingCommands].result;
   return {};
@@ -84,9 +104,7 @@ Status AgentRingProducer::run(std::span<handover::Command> commands) {
 
 Status AgentRingProducer::post(const handover::Command& command) {
   const std::lock_guard lock(mutex_);
-  const uint32_t queued =
-      ring_.head.load(std::memory_order_relaxed) - ring_.tail.load(std::memory_order_acquire);
-  if (queued >= kRingCommands) return fail(ErrorCode::kExhausted, "the agent's ring is full");
+  if (!has_room_for(1)) return fail(ErrorCode::kExhausted, "the agent's ring is full");
   publish({&command, 1});
   return {};
 }

@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <mutex>
+#include <optional>
 #include <span>
 
 #include "base/clock.h"
@@ -13,7 +14,7 @@
 
 namespace farpage::uffd {
 
-// Threads: any; run() is serialised by a mutex that is held while the target works.
+// Threads: any. One run() at a time; the others wait for it. post() waits for nobody.
 class AgentRingProducer {
  public:
   // `target_alive` is called from time to time while waiting, so that a dead target ends the wait.
@@ -28,10 +29,14 @@ class AgentRingProducer {
   pid_t agent_thread() const { return ring_.agent_thread.load(std::memory_order_acquire); }
 
  private:
+  bool has_room_for(size_t commands) const;
   uint32_t publish(std::span<const handover::Command> commands);
   Status wait_for_tail(uint32_t target_tail);
 
-  std::mutex mutex_;
+  std::mutex run_mutex_;  // held while the target works
+  std::mutex mutex_;      // held for a few instructions
+  // Guarded by mutex_: the first command of a run() whose results have not been read.
+  std::optional<uint32_t> unread_;
   Mapping memory_;
   handover::AgentRing& ring_;
   const std::function<bool()> target_alive_;

@@ -80,6 +80,36 @@ TEST(AgentRing, DeadTargetEndsTheWait) {
   EXPECT_EQ(status.error().code, ErrorCode::kUnavailable);
 }
 
+// A fault worker posts; it must not wait until the agent has dropped the evictor's pages.
+TEST(AgentRing, PostDoesNotWaitForARunAndItsResultsStay) {
+  const Fd fd = std::move(*create_memfd("ring", sizeof(AgentRing)));
+  const Mapping memory = make_ring(fd);
+  AgentRing& ring = *reinterpret_cast<AgentRing*>(memory.data());
+  AgentRingProducer producer(make_ring(fd), [] { return true; });
+  std::vector<Command> commands(4);
+  std::jthread runner([&] { EXPECT_TRUE(producer.run(commands)); });
+  while (ring.head.load() < commands.size()) std::this_thread::yield();
+  // The agent has executed nothing yet. The rest of the ring is free, the slots of run() are not.
+  for (size_t i = commands.size(); i < kRingCommands; ++i) ASSERT_TRUE(producer.post({}));
+  EXPECT_FALSE(producer.post({}));
+  for (uint32_t i = 0; i < commands.size(); ++i)
+    ring.commands[i].result = static_cast<int32_t>(i) + 10;
+  ring.tail.store(ring.head.load());
+  runner.join();
+  for (size_t i = 0; i < commands.size(); ++i)
+    EXPECT_EQ(commands[i].result, static_cast<int32_t>(i) + 10);
+}
+
+TEST(AgentRing, RunWaitsForRoomBehindPosts) {
+  const Fd fd = std::move(*create_memfd("ring", sizeof(AgentRing)));
+  AgentRingProducer producer(make_ring(fd), [] { return true; });
+  for (uint32_t i = 0; i < kRingCommands; ++i) ASSERT_TRUE(producer.post({}));
+  ThreadAgent agent(fd);
+  Command command{.address = 3};
+  ASSERT_TRUE(producer.run({&command, 1}));
+  EXPECT_EQ(command.result, 3);
+}
+
 TEST(AgentRing, FullRingRefusesAnotherPost) {
   const Fd fd = std::move(*create_memfd("ring", sizeof(AgentRing)));
   AgentRingProducer producer(make_ring(fd), [] { return true; });
