@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <iterator>
+
 #include "coordinator/api_json.h"
 #include "coordinator/http_caller.h"
 
@@ -12,11 +15,19 @@ class HttpAgentClient final : public AgentClient {
  public:
   explicit HttpAgentClient(AgentClientOptions options) : options_(std::move(options)) {}
 
-  Result<SlabLeaseReply> lease(const std::string& agent_url, uint32_t node_slab,
-                               const SlabLeaseRequest& request) override {
-    FARPAGE_TRY(answer,
-                post(agent_url, fmt::format("/v1/slabs/{}/lease", node_slab), encode(request)));
-    return understood(agent_url, decode_slab_lease_reply(answer));
+  std::vector<Result<SlabLeaseReply>> lease(const std::string& agent_url,
+                                            std::span<const NodeSlabRequest> slabs) override {
+    std::vector<Result<SlabLeaseReply>> replies;
+    while (!slabs.empty()) {
+      const size_t count = std::min(slabs.size(), kMaxSlabsPerLease);
+      auto some = lease_some(agent_url, slabs.first(count));
+      if (some)
+        std::move(some->begin(), some->end(), std::back_inserter(replies));
+      else
+        replies.insert(replies.end(), count, tl::unexpected(some.error()));
+      slabs = slabs.subspan(count);
+    }
+    return replies;
   }
 
   Status revoke(const std::string& agent_url, uint32_t node_slab, Generation generation) override {
@@ -37,6 +48,12 @@ class HttpAgentClient final : public AgentClient {
   }
 
  private:
+  Result<std::vector<Result<SlabLeaseReply>>> lease_some(const std::string& agent_url,
+                                                         std::span<const NodeSlabRequest> slabs) {
+    FARPAGE_TRY(answer, post(agent_url, "/v1/slabs/lease", encode(slabs)));
+    return understood(agent_url, decode_slab_lease_replies(answer, slabs.size()));
+  }
+
   // A malformed reply is the node's error, not the caller's.
   template <typename T>
   static Result<T> understood(const std::string& agent_url, Result<T> reply) {

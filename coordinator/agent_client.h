@@ -1,13 +1,15 @@
 // AgentClient: the coordinator's side of the agent API that every memory node serves.
 //
-//   POST {agent_url}/v1/slabs/{node_slab}/lease   SlabLeaseRequest -> SlabLeaseReply
+//   POST {agent_url}/v1/slabs/lease               NodeSlabRequest each -> SlabLeaseReply each
 //   POST {agent_url}/v1/slabs/{node_slab}/revoke  SlabRevokeRequest -> 204
 //   POST {agent_url}/v1/connect                   QueuePairEndpoint -> QueuePairEndpoint
 //   GET  {agent_url}/v1/status                    -> the node's incarnation, among other fields
 #pragma once
 
 #include <memory>
+#include <span>
 #include <string>
+#include <vector>
 
 #include "base/clock.h"
 #include "base/result.h"
@@ -20,8 +22,9 @@ namespace farpage::coordinator {
 class AgentClient {
  public:
   virtual ~AgentClient() = default;
-  virtual Result<SlabLeaseReply> lease(const std::string& agent_url, uint32_t node_slab,
-                                       const SlabLeaseRequest& request) = 0;
+  // One result for each slab, in their order. When the request itself fails, all have its error.
+  virtual std::vector<Result<SlabLeaseReply>> lease(const std::string& agent_url,
+                                                    std::span<const NodeSlabRequest> slabs) = 0;
   virtual Status revoke(const std::string& agent_url, uint32_t node_slab,
                         Generation generation) = 0;
   virtual Result<rdma::QueuePairEndpoint> connect(const std::string& agent_url,

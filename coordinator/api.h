@@ -154,14 +154,21 @@ struct EventBatch {
 
 // ---- agent API of a node (called only by the coordinator) ----
 
-// POST /v1/slabs/{node_slab}/lease. Idempotent: a repeated request for a leased slab returns
-// the existing lease (the coordinator retries when a reply was lost). A slab that is leased by
-// another request: 409.
+// POST /v1/slabs/lease: at most kMaxSlabsPerLease of them, each answered on its own, in their
+// order. Idempotent: the same request for a slab that it already holds is answered with the lease
+// it has (the coordinator repeats it when a reply was lost). A slab that another request holds:
+// conflict.
+inline constexpr size_t kMaxSlabsPerLease = 256;
 struct SlabLeaseRequest {
   RegionId region;
   SlabIndex slab;
   uint32_t replica = 0;
   uint32_t session_group = 0;  // of the region
+};
+
+struct NodeSlabRequest {
+  uint32_t node_slab = 0;
+  SlabLeaseRequest lease;
 };
 
 struct SlabLeaseReply {

@@ -10,6 +10,7 @@
 // Threads: any (no state).
 #pragma once
 
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -42,7 +43,7 @@ Result<RegionCreate> decode_region_create(std::string_view body);
 Result<RegionHeartbeat> decode_region_heartbeat(std::string_view body);
 Result<std::vector<SlabIndex>> decode_slab_list(std::string_view body);
 Result<rdma::QueuePairEndpoint> decode_queue_pair_endpoint(std::string_view body);
-Result<SlabLeaseRequest> decode_slab_lease_request(std::string_view body);
+Result<std::vector<NodeSlabRequest>> decode_slab_lease_requests(std::string_view body);
 Result<SlabRevokeRequest> decode_slab_revoke_request(std::string_view body);
 
 std::string encode(const NodeJoin& node);
@@ -51,7 +52,7 @@ std::string encode(const RegionCreate& region);
 std::string encode(const RegionHeartbeat& heartbeat);
 std::string encode(const std::vector<SlabIndex>& slabs);
 std::string encode(const rdma::QueuePairEndpoint& endpoint);
-std::string encode(const SlabLeaseRequest& request);
+std::string encode(std::span<const NodeSlabRequest> requests);
 std::string encode(const SlabRevokeRequest& request);
 
 // ---- replies ----
@@ -63,7 +64,9 @@ Result<std::vector<Lease>> decode_lease_list(std::string_view body);
 Result<RegionHeard> decode_region_heard(std::string_view body);
 Result<EventBatch> decode_event_batch(std::string_view body);
 Result<rdma::QueuePairEndpoint> decode_queue_pair_reply(std::string_view body);
-Result<SlabLeaseReply> decode_slab_lease_reply(std::string_view body);
+// One for each request; kInvalid too when it is another number of them.
+Result<std::vector<Result<SlabLeaseReply>>> decode_slab_lease_replies(std::string_view body,
+                                                                      size_t requests);
 Result<uint64_t> decode_incarnation(std::string_view body);  // of a node's GET /v1/status
 
 std::string encode(const NodeInfo& node);
@@ -73,7 +76,7 @@ std::string encode(const std::vector<RegionInfo>& regions);  // always without r
 std::string encode(const std::vector<Lease>& leases);        // with rkeys
 std::string encode(const RegionHeard& heard);
 std::string encode(const EventBatch& batch);
-std::string encode(const SlabLeaseReply& reply);
+std::string encode(const std::vector<Result<SlabLeaseReply>>& replies);
 
 // GET /v1/nodes/{id}/rdma/endpoint
 std::string encode(const NodeEndpoints& endpoints);

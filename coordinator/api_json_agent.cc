@@ -1,6 +1,7 @@
 #include <nlohmann/json.hpp>
 
 #include "coordinator/api_json_parts.h"
+#include "coordinator/problem.h"
 
 namespace farpage::coordinator {
 namespace {
@@ -34,6 +35,28 @@ uint32_t read_generation(JsonReader& reader) {
   return static_cast<uint32_t>(reader.number("generation", 1, kMaxU32));
 }
 
+Result<SlabLeaseReply> read_slab_lease_reply(JsonReader& entry) {
+  if (entry.has("code")) {
+    const std::string code = entry.text("code", kMaxNameBytes);
+    return fail(error_code_from(code).value_or(ErrorCode::kIo),
+                entry.text("detail", kMaxDetailBytes));
+  }
+  SlabLeaseReply reply;
+  reply.address = RemoteAddress{entry.number("address", 0, kMaxU64)};
+  reply.bytes = entry.number("bytes", kMinSlabBytes, kMaxSlabBytes);
+  read_remote_keys(entry, reply.rkeys);
+  reply.generation = Generation{read_generation(entry)};
+  return reply;
+}
+
+Json json_of(const Result<SlabLeaseReply>& reply) {
+  if (!reply) return {{"code", to_string(reply.error().code)}, {"detail", reply.error().message()}};
+  return {{"address", reply->address.value},
+          {"bytes", reply->bytes},
+          {"rkeys", json_of_keys(reply->rkeys)},
+          {"generation", reply->generation.value}};
+}
+
 }  // namespace
 
 Result<QueuePairEndpoint> decode_queue_pair_endpoint(std::string_view body) {
@@ -44,15 +67,21 @@ Result<QueuePairEndpoint> decode_queue_pair_reply(std::string_view body) {
   return decode_with<QueuePairEndpoint>(body, UnknownFields::kIgnore, read_queue_pair_endpoint);
 }
 
-Result<SlabLeaseRequest> decode_slab_lease_request(std::string_view body) {
-  return decode_with<SlabLeaseRequest>(
-      body, UnknownFields::kRefuse, [](JsonReader& reader, SlabLeaseRequest& request) {
-        request.region = RegionId{reader.name("region")};
-        request.slab =
-            SlabIndex{static_cast<uint32_t>(reader.number("slab", 0, kMaxSlabsPerRegion - 1))};
-        request.replica = static_cast<uint32_t>(reader.number("replica", 0, kMaxReplicas - 1));
-        request.session_group =
-            static_cast<uint32_t>(reader.number_or("session_group", 0, kMaxU32, 0));
+Result<std::vector<NodeSlabRequest>> decode_slab_lease_requests(std::string_view body) {
+  return decode_with<std::vector<NodeSlabRequest>>(
+      body, UnknownFields::kRefuse, [](JsonReader& reader, std::vector<NodeSlabRequest>& requests) {
+        reader.each("slabs", kMaxSlabsPerLease, [&](JsonReader& entry) {
+          NodeSlabRequest& request = requests.emplace_back();
+          request.node_slab =
+              static_cast<uint32_t>(entry.number("node_slab", 0, kMaxSlabsPerNode - 1));
+          request.lease.region = RegionId{entry.name("region")};
+          request.lease.slab =
+              SlabIndex{static_cast<uint32_t>(entry.number("slab", 0, kMaxSlabsPerRegion - 1))};
+          request.lease.replica =
+              static_cast<uint32_t>(entry.number("replica", 0, kMaxReplicas - 1));
+          request.lease.session_group =
+              static_cast<uint32_t>(entry.number_or("session_group", 0, kMaxU32, 0));
+        });
       });
 }
 
@@ -63,14 +92,19 @@ Result<SlabRevokeRequest> decode_slab_revoke_request(std::string_view body) {
                                         });
 }
 
-Result<SlabLeaseReply> decode_slab_lease_reply(std::string_view body) {
-  return decode_with<SlabLeaseReply>(
-      body, UnknownFields::kIgnore, [](JsonReader& reader, SlabLeaseReply& reply) {
-        reply.address = RemoteAddress{reader.number("address", 0, kMaxU64)};
-        reply.bytes = reader.number("bytes", kMinSlabBytes, kMaxSlabBytes);
-        read_remote_keys(reader, reply.rkeys);
-        reply.generation = Generation{read_generation(reader)};
-      });
+Result<std::vector<Result<SlabLeaseReply>>> decode_slab_lease_replies(std::string_view body,
+                                                                      size_t requests) {
+  using Replies = std::vector<Result<SlabLeaseReply>>;
+  FARPAGE_TRY(replies, decode_with<Replies>(
+                           body, UnknownFields::kIgnore, [](JsonReader& reader, Replies& list) {
+                             reader.each("slabs", kMaxSlabsPerLease, [&](JsonReader& entry) {
+                               list.push_back(read_slab_lease_reply(entry));
+                             });
+                           }));
+  if (replies.size() != requests)
+    return fail(ErrorCode::kInvalid, "field 'slabs': " + std::to_string(replies.size()) +
+                                         " answers to " + std::to_string(requests) + " requests");
+  return replies;
 }
 
 Result<uint64_t> decode_incarnation(std::string_view body) {
@@ -99,24 +133,26 @@ std::string encode(const QueuePairEndpoint& endpoint) {
   return json.dump();
 }
 
-std::string encode(const SlabLeaseRequest& request) {
-  return Json{{"region", request.region.value},
-              {"slab", request.slab.value},
-              {"replica", request.replica},
-              {"session_group", request.session_group}}
-      .dump();
+std::string encode(std::span<const NodeSlabRequest> requests) {
+  Json slabs = Json::array();
+  for (const NodeSlabRequest& request : requests)
+    slabs.push_back({{"node_slab", request.node_slab},
+                     {"region", request.lease.region.value},
+                     {"slab", request.lease.slab.value},
+                     {"replica", request.lease.replica},
+                     {"session_group", request.lease.session_group}});
+  return Json{{"slabs", std::move(slabs)}}.dump();
 }
 
 std::string encode(const SlabRevokeRequest& request) {
   return Json{{"generation", request.generation.value}}.dump();
 }
 
-std::string encode(const SlabLeaseReply& reply) {
-  return Json{{"address", reply.address.value},
-              {"bytes", reply.bytes},
-              {"rkeys", json_of_keys(reply.rkeys)},
-              {"generation", reply.generation.value}}
-      .dump();
+std::string encode(const std::vector<Result<SlabLeaseReply>>& replies) {
+  Json slabs = Json::array();
+  for (const Result<SlabLeaseReply>& reply : replies) slabs.push_back(json_of(reply));
+  // A detail may quote what a caller sent.
+  return Json{{"slabs", std::move(slabs)}}.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
 }  // namespace farpage::coordinator

@@ -3,6 +3,9 @@
 #include <fmt/format.h>
 
 #include <cerrno>
+#include <iterator>
+#include <map>
+#include <thread>
 
 #include "base/log.h"
 
@@ -249,18 +252,43 @@ Status Cluster::lease_missing(const RegionId& id, const std::vector<SlabIndex>& 
   return failure;
 }
 
+std::vector<Result<SlabLeaseReply>> Cluster::lease_at_nodes(
+    const std::vector<PlannedLease>& plan) const {
+  std::map<std::string, std::vector<size_t>> of_node;  // indices into plan
+  for (size_t i = 0; i < plan.size(); ++i) of_node[plan[i].agent_url].push_back(i);
+  std::vector<Result<SlabLeaseReply>> replies(plan.size());
+  const auto ask = [&](const std::string& agent_url, const std::vector<size_t>& indices) {
+    std::vector<NodeSlabRequest> slabs;
+    for (const size_t i : indices) slabs.push_back({plan[i].node_slab, plan[i].request});
+    std::vector<Result<SlabLeaseReply>> of_these = agents_->lease(agent_url, slabs);
+    for (size_t i = 0; i < indices.size(); ++i) replies[indices[i]] = std::move(of_these[i]);
+  };
+  // A node that does not answer takes as long as the timeout, but the others need not wait for it.
+  std::vector<std::jthread> threads;
+  for (auto node = of_node.begin(); node != of_node.end(); ++node) {
+    if (std::next(node) == of_node.end() || threads.size() == kMaxNodesAsked) {
+      ask(node->first, node->second);
+    } else {
+      threads.emplace_back([&ask, node] { ask(node->first, node->second); });
+    }
+  }
+  threads.clear();
+  return replies;
+}
+
 Status Cluster::ask_nodes(const std::vector<PlannedLease>& plan, uint64_t slab_bytes,
                           std::vector<LeaseOutcome>& outcomes, std::set<NodeId>& avoid) {
+  std::vector<Result<SlabLeaseReply>> replies = lease_at_nodes(plan);
   Status status = {};
   for (size_t i = 0; i < plan.size(); ++i) {
     const PlannedLease& planned = plan[i];
-    if (avoid.count(planned.node) != 0) continue;
-    auto grant = agents_->lease(planned.agent_url, planned.node_slab, planned.request);
+    Result<SlabLeaseReply>& grant = replies[i];
     if (grant && grant->bytes == slab_bytes) {
       outcomes[i] = LeaseOutcome{LeaseAnswer::kGranted, std::move(*grant)};
       continue;
     }
-    Error error = grant ? Error{ErrorCode::kIo, "lent a slab of another size", 0} : grant.error();
+    const Error error =
+        grant ? Error{ErrorCode::kIo, "lent a slab of another size", 0} : grant.error();
     if (grant || error.code == ErrorCode::kTimedOut || error.code == ErrorCode::kIo) {
       outcomes[i].answer = LeaseAnswer::kUnknown;
     } else {

@@ -97,6 +97,7 @@ class Cluster {
 
   static constexpr Nanoseconds kRevocationBackoff = Seconds(5);
   static constexpr int kMaxLeaseAttempts = 8;      // each with other nodes or slabs
+  static constexpr size_t kMaxNodesAsked = 16;     // at once, for one request
   static constexpr int kMaxOrphanRevocations = 3;  // attempts for a removed node
   static constexpr Milliseconds kGateTimeout{30000};
 
@@ -112,6 +113,8 @@ class Cluster {
   void summarize(ClusterSummary& summary) const;  // with the lock held
   Status lease_missing(const RegionId& id, const std::vector<SlabIndex>& slabs,
                        uint64_t slab_bytes);
+  // One request to each node, kMaxNodesAsked at a time.
+  std::vector<Result<SlabLeaseReply>> lease_at_nodes(const std::vector<PlannedLease>& plan) const;
   // Asks the nodes, adds those that failed to `avoid`, and returns the first failure.
   Status ask_nodes(const std::vector<PlannedLease>& plan, uint64_t slab_bytes,
                    std::vector<LeaseOutcome>& outcomes, std::set<NodeId>& avoid);

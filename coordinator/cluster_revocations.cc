@@ -21,7 +21,8 @@ std::vector<Revocation> Cluster::claim_revocations(const RegionId* only_region) 
 
 Cluster::RevokeOutcome Cluster::revoke_one(Revocation revocation) {
   if (revocation.generation.value == 0) {
-    const auto grant = agents_->lease(revocation.agent_url, revocation.node_slab, revocation.asked);
+    const NodeSlabRequest asked{revocation.node_slab, revocation.asked};
+    const auto grant = agents_->lease(revocation.agent_url, {&asked, 1}).front();
     if (!grant) {
       switch (grant.error().code) {
         case ErrorCode::kConflict:

@@ -14,7 +14,6 @@ constexpr ErrorCode kCodes[] = {
     ErrorCode::kInvalid,     ErrorCode::kNotFound,  ErrorCode::kConflict,
     ErrorCode::kUnavailable, ErrorCode::kExhausted, ErrorCode::kDenied,
     ErrorCode::kUnsupported, ErrorCode::kTimedOut,  ErrorCode::kIo};
-constexpr size_t kMaxDetailBytes = 4096;
 
 ErrorCode code_of_status(int status) {
   switch (status) {
@@ -41,6 +40,12 @@ ErrorCode code_of_status(int status) {
 }
 
 }  // namespace
+
+std::optional<ErrorCode> error_code_from(std::string_view name) {
+  for (const ErrorCode known : kCodes)
+    if (name == to_string(known)) return known;
+  return std::nullopt;
+}
 
 int status_of(const Error& error) {
   switch (error.code) {
@@ -84,8 +89,7 @@ Error error_of_answer(int status, std::string_view body) {
   JsonReader reader(**document, UnknownFields::kIgnore);
   const std::string code = reader.text_or_empty("code", kMaxNameBytes);
   const std::string detail = reader.text_or_empty("detail", kMaxDetailBytes);
-  for (const ErrorCode known : kCodes)
-    if (code == to_string(known)) error.code = known;
+  error.code = error_code_from(code).value_or(error.code);
   if (!detail.empty()) error.context = detail;
   return error;
 }

@@ -7,6 +7,7 @@
 // present when one field of the request is wrong.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -21,6 +22,10 @@ inline constexpr char kProblemType[] = "application/problem+json";
 int status_of(const Error& error);
 
 std::string encode_problem(int status, const Error& error);
+
+// A code by its name.
+std::optional<ErrorCode> error_code_from(std::string_view name);
+inline constexpr size_t kMaxDetailBytes = 4096;
 
 // The error in an answer of 400 and above. A body that is not problem+json is described by its
 // status only.

@@ -63,7 +63,7 @@ class HttpAgent final : public Agent {
                          Access access = Access::kToken) {
       routes.push_back({method, pattern, {}, std::move(handler), access});
     };
-    add("POST", "/v1/slabs/{node_slab}/lease",
+    add("POST", "/v1/slabs/lease",
         [this](const HttpRequest& request) { return reply_of(lease(request)); });
     add("POST", "/v1/slabs/{node_slab}/revoke", [this](const HttpRequest& request) {
       const Status done = revoke(request);
@@ -87,10 +87,11 @@ class HttpAgent final : public Agent {
   }
 
   Result<std::string> lease(const HttpRequest& request) {
-    FARPAGE_TRY(node_slab, node_slab_of(request));
-    FARPAGE_TRY(borrower, coordinator::decode_slab_lease_request(request.body));
-    FARPAGE_TRY(reply, lender_.lease(node_slab, borrower));
-    return coordinator::encode(reply);
+    FARPAGE_TRY(wanted, coordinator::decode_slab_lease_requests(request.body));
+    std::vector<Result<coordinator::SlabLeaseReply>> replies;
+    for (const coordinator::NodeSlabRequest& slab : wanted)
+      replies.push_back(lender_.lease(slab.node_slab, slab.lease));
+    return coordinator::encode(replies);
   }
 
   Status revoke(const HttpRequest& request) {

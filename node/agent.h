@@ -20,7 +20,7 @@ struct AgentOptions {
 
 // Routes (bodies and replies as in coordinator/api_json.h, failures as in coordinator/problem.h,
 // limits and refused headers as in coordinator/http_server.h):
-//   POST /v1/slabs/{node_slab}/lease    SlabLeaseRequest -> 200 SlabLeaseReply
+//   POST /v1/slabs/lease                NodeSlabRequest each -> 200 SlabLeaseReply each
 //   POST /v1/slabs/{node_slab}/revoke   SlabRevokeRequest -> 204; 409 on another generation
 //   POST /v1/connect                    QueuePairEndpoint -> 200 QueuePairEndpoint
 //   GET  /v1/status                     the node's report as JSON

@@ -41,20 +41,19 @@ class Agents(http.server.ThreadingHTTPServer):
 
 class AgentHandler(http.server.BaseHTTPRequestHandler):
     def do_POST(self):
-        self.rfile.read(int(self.headers["Content-Length"]))
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         agents = self.server
-        slab = int(self.path.split("/")[3])
         with agents.lock:
             if self.path.endswith("/revoke"):
-                agents.lent.discard(slab)
+                agents.lent.discard(int(self.path.split("/")[3]))
                 return self.answer(204)
-            if not agents.grants:
-                return self.answer(503, {"type": "about:blank", "status": 503, "detail": "not now",
-                                         "code": "unavailable"})
-            agents.granted += 1
-            agents.lent.add(slab)
-        return self.answer(200, {"address": 4096, "bytes": SLAB, "rkeys": {"tcp": f"{7:040x}"},
-                                 "generation": 1})
+            slabs = [entry["node_slab"] for entry in body["slabs"]]
+            if agents.grants:
+                agents.granted += len(slabs)
+                agents.lent.update(slabs)
+        one = {"address": 4096, "bytes": SLAB, "rkeys": {"tcp": f"{7:040x}"}, "generation": 1}
+        refusal = {"code": "unavailable", "detail": "not now"}
+        return self.answer(200, {"slabs": [one if agents.grants else refusal] * len(slabs)})
 
     def answer(self, status, body=None):
         text = json.dumps(body).encode() if body else b""

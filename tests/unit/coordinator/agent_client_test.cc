@@ -31,7 +31,7 @@ class AgentClientTest : public ::testing::Test {
       asked_ = request;
       return answer_;
     };
-    routes.push_back({"POST", "/v1/slabs/{node_slab}/lease", {}, reply});
+    routes.push_back({"POST", "/v1/slabs/lease", {}, reply});
     routes.push_back({"POST", "/v1/slabs/{node_slab}/revoke", {}, reply});
     routes.push_back({"POST", "/v1/connect", {}, reply});
     auto server =
@@ -55,11 +55,11 @@ class AgentClientTest : public ::testing::Test {
     return make_http_agent_client(AgentClientOptions{token, timeout});
   }
   ErrorCode lease_failure() {
-    const auto reply = client()->lease(url_, 3, request_);
+    const auto reply = client()->lease(url_, request_).front();
     return reply ? ErrorCode::kUnsupported : reply.error().code;
   }
 
-  const SlabLeaseRequest request_{RegionId{"r"}, SlabIndex{7}, 1};
+  const std::vector<NodeSlabRequest> request_{{3, {RegionId{"r"}, SlabIndex{7}, 1}}};
   std::mutex mutex_;
   HttpRequest asked_;  // guarded by mutex_
   HttpReply answer_;   // guarded by mutex_
@@ -73,13 +73,20 @@ TEST_F(AgentClientTest, LeasesRevokesAndConnects) {
   granted.bytes = kMinSlabBytes;
   granted.rkeys = {{rdma::TransportKind::kTcp, RemoteKey{5}}};
   granted.generation = Generation{9};
-  answer_with({200, encode(granted)});
-  const auto reply = client()->lease(url_, 3, request_);
-  ASSERT_TRUE(reply.has_value()) << reply.error().message();
-  EXPECT_EQ(reply->rkeys, granted.rkeys);
-  EXPECT_EQ(reply->generation, granted.generation);
-  EXPECT_EQ(asked().ids, std::vector<std::string>{"3"});
-  EXPECT_EQ(decode_slab_lease_request(asked().body)->slab, SlabIndex{7});
+  const std::vector<NodeSlabRequest> wanted{request_.front(),
+                                            {5, {RegionId{"r"}, SlabIndex{8}, 1}}};
+  answer_with({200, encode({granted, fail(ErrorCode::kConflict, "lent to another")})});
+  const auto replies = client()->lease(url_, wanted);
+  ASSERT_EQ(replies.size(), 2U);
+  ASSERT_TRUE(replies[0].has_value()) << replies[0].error().message();
+  EXPECT_EQ(replies[0]->rkeys, granted.rkeys);
+  EXPECT_EQ(replies[0]->generation, granted.generation);
+  EXPECT_EQ(replies[1].error().code, ErrorCode::kConflict);
+  EXPECT_EQ(replies[1].error().context, "lent to another");
+  const auto seen = decode_slab_lease_requests(asked().body);
+  ASSERT_EQ(seen->size(), 2U);
+  EXPECT_EQ(seen->at(1).node_slab, 5U);
+  EXPECT_EQ(seen->at(1).lease.slab, SlabIndex{8});
   answer_with(HttpReply{204, "", "", {}});
   ASSERT_TRUE(client()->revoke(url_, 4, Generation{9}).has_value());
   EXPECT_EQ(asked().ids, std::vector<std::string>{"4"});
@@ -96,15 +103,22 @@ TEST_F(AgentClientTest, RefusalsKeepTheirCode) {
   EXPECT_EQ(client()->revoke(url_, 3, Generation{1}).error().code, ErrorCode::kConflict);
   answer_with(problem_reply(Error{ErrorCode::kUnavailable, "is leaving", 0}));
   EXPECT_EQ(lease_failure(), ErrorCode::kUnavailable);
-  EXPECT_EQ(client("wrong")->lease(url_, 3, request_).error().code, ErrorCode::kDenied);
+  EXPECT_EQ(client("wrong")->lease(url_, request_).front().error().code, ErrorCode::kDenied);
 }
 
 TEST_F(AgentClientTest, NonsenseIsTheNodesFaultAndMayHaveBeenGranted) {
-  for (const char* body :
-       {"", "[]", "{}", R"({"address":1,"bytes":1,"rkeys":{},"generation":1})"}) {
+  for (const char* body : {"", "[]", "{}", R"({"slabs":[]})", R"({"slabs":[{},{}]})",
+                           R"({"slabs":[{"address":1,"bytes":1,"rkeys":{},"generation":1}]})"}) {
     answer_with({200, body});
     EXPECT_EQ(lease_failure(), ErrorCode::kIo) << body;
   }
+}
+
+TEST_F(AgentClientTest, EverySlabHasAnAnswerHoweverManyAreAsked) {
+  answer_with(problem_reply(Error{ErrorCode::kUnavailable, "is leaving", 0}));
+  const std::vector<NodeSlabRequest> many(kMaxSlabsPerLease + 3, request_.front());
+  EXPECT_EQ(client()->lease(url_, many).size(), many.size());
+  EXPECT_EQ(decode_slab_lease_requests(asked().body)->size(), 3U) << "the rest of them";
 }
 
 TEST_F(AgentClientTest, NodeThatWasNotReachedSawNothing) {
@@ -123,7 +137,7 @@ TEST_F(AgentClientTest, NodeThatAcceptsAndIsSilentMayHaveDoneIt) {
   ASSERT_EQ(::listen(listener.get(), 1), 0);
   ASSERT_EQ(::getsockname(listener.get(), reinterpret_cast<sockaddr*>(&address), &length), 0);
   const std::string silent = "http://127.0.0.1:" + std::to_string(ntohs(address.sin_port));
-  const auto reply = client("", Milliseconds(100))->lease(silent, 3, request_);
+  const auto reply = client("", Milliseconds(100))->lease(silent, request_).front();
   ASSERT_FALSE(reply.has_value());
   EXPECT_EQ(reply.error().code, ErrorCode::kTimedOut);
 }

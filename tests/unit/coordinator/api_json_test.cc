@@ -97,11 +97,14 @@ TEST(ApiJson, SmallMessagesGoBothWays) {
   EXPECT_EQ(decode_region_heard(encode(RegionHeard{12}))->last_event, 12U);
   const std::vector<SlabIndex> slabs{SlabIndex{0}, SlabIndex{3}};
   EXPECT_EQ(*decode_slab_list(encode(slabs)), slabs);
-  const auto asked =
-      decode_slab_lease_request(encode(SlabLeaseRequest{RegionId{"r"}, SlabIndex{4}, 2}));
-  EXPECT_EQ(asked->region, RegionId{"r"});
-  EXPECT_EQ(asked->slab, SlabIndex{4});
-  EXPECT_EQ(asked->replica, 2U);
+  const std::vector<NodeSlabRequest> wanted{{9, {RegionId{"r"}, SlabIndex{4}, 2, 77}}};
+  const auto asked = decode_slab_lease_requests(encode(wanted));
+  ASSERT_EQ(asked->size(), 1U);
+  EXPECT_EQ(asked->front().node_slab, 9U);
+  EXPECT_EQ(asked->front().lease.region, RegionId{"r"});
+  EXPECT_EQ(asked->front().lease.slab, SlabIndex{4});
+  EXPECT_EQ(asked->front().lease.replica, 2U);
+  EXPECT_EQ(asked->front().lease.session_group, 77U);
   EXPECT_EQ(decode_slab_revoke_request(encode(SlabRevokeRequest{Generation{6}}))->generation.value,
             6U);
   SlabLeaseReply reply;
@@ -109,10 +112,15 @@ TEST(ApiJson, SmallMessagesGoBothWays) {
   reply.bytes = kMinSlabBytes;
   reply.rkeys = {{rdma::TransportKind::kVerbs, RemoteKey{0}}};
   reply.generation = Generation{1};
-  const auto granted = decode_slab_lease_reply(encode(reply));
+  const auto replies =
+      decode_slab_lease_replies(encode({reply, fail(ErrorCode::kExhausted, "memlock")}), 2);
+  ASSERT_TRUE(replies.has_value()) << replies.error().message();
+  const Result<SlabLeaseReply>& granted = replies->front();
   ASSERT_TRUE(granted.has_value()) << granted.error().message();
   EXPECT_EQ(granted->rkeys, reply.rkeys);
   EXPECT_EQ(granted->generation, reply.generation);
+  EXPECT_EQ(replies->back().error().code, ErrorCode::kExhausted);
+  EXPECT_EQ(replies->back().error().context, "memlock");
 }
 
 TEST(ApiJson, EventsGoBothWaysAndUnknownKindsAreSkipped) {
@@ -134,9 +142,10 @@ TEST(ApiJson, EventsGoBothWaysAndUnknownKindsAreSkipped) {
 }
 
 TEST(ApiJson, RepliesMayHaveFieldsOfANewerVersion) {
-  EXPECT_TRUE(decode_slab_lease_reply(
-                  R"({"address":1,"bytes":2097152,"rkeys":{},"generation":1,"colour":"red"})")
-                  .has_value());
+  const auto replies = decode_slab_lease_replies(
+      R"({"slabs":[{"address":1,"bytes":2097152,"rkeys":{},"generation":1,"colour":"red"}]})", 1);
+  ASSERT_TRUE(replies.has_value()) << replies.error().message();
+  EXPECT_TRUE(replies->front().has_value());
 }
 
 struct BadBody {

@@ -38,9 +38,9 @@ class HoldingAgents final : public AgentClient {
  public:
   HoldingAgents(std::unique_ptr<AgentClient> agents, std::latch& asked, std::latch& may_answer)
       : agents_(std::move(agents)), asked_(asked), may_answer_(may_answer) {}
-  Result<SlabLeaseReply> lease(const std::string& url, uint32_t slab,
-                               const SlabLeaseRequest& request) override {
-    return agents_->lease(url, slab, request);
+  std::vector<Result<SlabLeaseReply>> lease(const std::string& url,
+                                            std::span<const NodeSlabRequest> slabs) override {
+    return agents_->lease(url, slabs);
   }
   Status revoke(const std::string& url, uint32_t slab, Generation generation) override {
     asked_.count_down();

@@ -73,9 +73,12 @@ class FakeAgents {
   class Caller final : public AgentClient {
    public:
     explicit Caller(FakeAgents& agents) : agents_(agents) {}
-    Result<SlabLeaseReply> lease(const std::string& url, uint32_t slab,
-                                 const SlabLeaseRequest& request) override {
-      return agents_.lease(url, slab, request);
+    std::vector<Result<SlabLeaseReply>> lease(const std::string& url,
+                                              std::span<const NodeSlabRequest> slabs) override {
+      std::vector<Result<SlabLeaseReply>> replies;
+      for (const NodeSlabRequest& slab : slabs)
+        replies.push_back(agents_.lease(url, slab.node_slab, slab.lease));
+      return replies;
     }
     Status revoke(const std::string& url, uint32_t slab, Generation generation) override {
       return agents_.revoke(url, slab, generation);

@@ -16,7 +16,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr char kLease[] = R"({"region":"r1","slab":0,"replica":0})";
+constexpr char kLease[] = R"({"slabs":[{"node_slab":0,"region":"r1","slab":0,"replica":0}]})";
 
 class AgentTest : public testing::Test {
  protected:
@@ -61,6 +61,15 @@ class AgentTest : public testing::Test {
     return reply->status;
   }
 
+  Result<coordinator::SlabLeaseReply> lease(uint32_t node_slab, const std::string& region) {
+    const std::vector<coordinator::NodeSlabRequest> wanted{
+        {node_slab, {RegionId{region}, SlabIndex{0}, 0}}};
+    const auto answer = post("/v1/slabs/lease", coordinator::encode(wanted));
+    EXPECT_EQ(answer->status, 200) << answer->body;
+    FARPAGE_TRY(replies, coordinator::decode_slab_lease_replies(answer->body, 1));
+    return std::move(replies.front());
+  }
+
   std::unique_ptr<SlabPool> pool_;
   std::vector<std::unique_ptr<rdma::MemoryHost>> hosts_;
   std::optional<Lender> lender_;
@@ -69,10 +78,7 @@ class AgentTest : public testing::Test {
 };
 
 TEST_F(AgentTest, LeasesAndRevokes) {
-  const auto leased = post("/v1/slabs/1/lease", kLease);
-  ASSERT_TRUE(leased);
-  ASSERT_EQ(leased->status, 200) << leased->body;
-  const auto reply = coordinator::decode_slab_lease_reply(leased->body);
+  const auto reply = lease(1, "r1");
   ASSERT_TRUE(reply.has_value()) << reply.error().message();
   EXPECT_EQ(reply->bytes, kSlab);
   EXPECT_EQ(reply->rkeys.size(), 2U);
@@ -86,9 +92,24 @@ TEST_F(AgentTest, LeasesAndRevokes) {
 }
 
 TEST_F(AgentTest, SlabOfAnotherBorrowerIsAConflict) {
-  ASSERT_EQ(post("/v1/slabs/0/lease", kLease)->status, 200);
-  EXPECT_EQ(post("/v1/slabs/0/lease", kLease)->status, 200);
-  EXPECT_EQ(refused("/v1/slabs/0/lease", R"({"region":"r2","slab":0,"replica":0})"), 409);
+  const auto first = lease(0, "r1");
+  ASSERT_TRUE(first) << first.error().message();
+  EXPECT_EQ(lease(0, "r1")->rkeys, first->rkeys);
+  EXPECT_EQ(lease(0, "r2").error().code, ErrorCode::kConflict);
+}
+
+TEST_F(AgentTest, OneRequestLeasesManySlabsAndAnswersEachOnItsOwn) {
+  const std::vector<coordinator::NodeSlabRequest> wanted{{1, {RegionId{"r1"}, SlabIndex{0}, 0}},
+                                                         {2, {RegionId{"r1"}, SlabIndex{1}, 0}},
+                                                         {0, {RegionId{"r1"}, SlabIndex{2}, 0}}};
+  const auto answer = post("/v1/slabs/lease", coordinator::encode(wanted));
+  ASSERT_EQ(answer->status, 200) << answer->body;
+  const auto replies = coordinator::decode_slab_lease_replies(answer->body, wanted.size());
+  ASSERT_TRUE(replies.has_value()) << replies.error().message();
+  EXPECT_TRUE(replies->at(0).has_value());
+  EXPECT_EQ(replies->at(1).error().code, ErrorCode::kNotFound) << "past the last slab";
+  EXPECT_TRUE(replies->at(2).has_value());
+  EXPECT_EQ(pool_->counts().leased, 2U);
 }
 
 TEST_F(AgentTest, ConnectsQueuePairs) {
@@ -103,27 +124,34 @@ TEST_F(AgentTest, ConnectsQueuePairs) {
 }
 
 TEST_F(AgentTest, UnknownThingsAre404) {
-  EXPECT_EQ(refused("/v1/slabs/2/lease", kLease), 404) << "past the last slab";
-  EXPECT_EQ(refused("/v1/slabs/4294967296/lease", kLease), 404) << "more than 32 bits";
-  EXPECT_EQ(refused("/v1/slabs/-1/lease", kLease), 404);
-  EXPECT_EQ(refused("/v1/slabs/1/lease/x", kLease), 404);
-  EXPECT_EQ(refused("/v1/slabs/x/lease", kLease), 404);
+  constexpr char kRevoke[] = R"({"generation":10})";
+  EXPECT_EQ(refused("/v1/slabs/2/revoke", kRevoke), 404) << "past the last slab";
+  EXPECT_EQ(refused("/v1/slabs/4294967296/revoke", kRevoke), 404) << "more than 32 bits";
+  EXPECT_EQ(refused("/v1/slabs/-1/revoke", kRevoke), 404);
+  EXPECT_EQ(refused("/v1/slabs/1/revoke/x", kRevoke), 404);
+  EXPECT_EQ(refused("/v1/slabs/x/revoke", kRevoke), 404);
+  EXPECT_EQ(refused("/v1/slabs/1/lease", kLease), 404);
   EXPECT_EQ(refused("/", ""), 404);
 }
 
 TEST_F(AgentTest, WrongBodiesNameTheField) {
   struct Case {
     const char* path;
-    const char* body;
+    std::string body;
     const char* names;
   };
+  const auto slabs = [](const std::string& one) { return "{\"slabs\":[{" + one + "}]}"; };
   for (const Case& c :
-       {Case{"/v1/slabs/0/lease", "", ""},
-        {"/v1/slabs/0/lease", "[]", ""},
-        {"/v1/slabs/0/lease", R"({"region":"r1","slab":0})", "replica"},
-        {"/v1/slabs/0/lease", R"({"region":"../x","slab":0,"replica":0})", "region"},
-        {"/v1/slabs/0/lease", R"({"region":"r","slab":-1,"replica":0})", "slab"},
-        {"/v1/slabs/0/lease", R"({"region":"r","slab":0,"replica":0,"x":1})", "x"},
+       {Case{"/v1/slabs/lease", "", ""},
+        {"/v1/slabs/lease", "[]", ""},
+        {"/v1/slabs/lease", R"({})", "slabs"},
+        {"/v1/slabs/lease", slabs(R"("node_slab":0,"region":"r1","slab":0)"), "slabs[0].replica"},
+        {"/v1/slabs/lease", slabs(R"("region":"r1","slab":0,"replica":0)"), "slabs[0].node_slab"},
+        {"/v1/slabs/lease", slabs(R"("node_slab":0,"region":"../x","slab":0,"replica":0)"),
+         "slabs[0].region"},
+        {"/v1/slabs/lease", slabs(R"("node_slab":0,"region":"r","slab":-1,"replica":0)"),
+         "slabs[0].slab"},
+        {"/v1/slabs/lease", slabs(R"("node_slab":0,"region":"r","slab":0,"replica":0,"x":1)"), "x"},
         {"/v1/slabs/0/revoke", R"({"generation":"1"})", "generation"},
         {"/v1/slabs/0/revoke", R"({"generation":4294967296})", "generation"},
         {"/v1/connect", R"({"qpn":1})", ""}}) {
@@ -140,8 +168,8 @@ TEST_F(AgentTest, SurvivesAThousandMalformedBodies) {
   const unsigned seed = std::random_device{}();
   SCOPED_TRACE(fmt::format("seed {}", seed));
   std::mt19937 random(seed);
-  const std::string valid = R"({"region":"r1","slab":0,"replica":0})";
-  const char* paths[] = {"/v1/slabs/0/lease", "/v1/slabs/0/revoke", "/v1/connect"};
+  const std::string valid = kLease;
+  const char* paths[] = {"/v1/slabs/lease", "/v1/slabs/0/revoke", "/v1/connect"};
   for (int i = 0; i < 1000; ++i) {
     std::string body = valid.substr(0, random() % valid.size());
     for (unsigned flips = random() % 8; flips > 0 && !body.empty(); --flips)
@@ -151,11 +179,11 @@ TEST_F(AgentTest, SurvivesAThousandMalformedBodies) {
     ASSERT_GE(reply->status, 400) << body;
     ASSERT_LT(reply->status, 500) << body;
   }
-  EXPECT_EQ(post("/v1/slabs/0/lease", valid)->status, 200) << "an honest client is unharmed";
+  EXPECT_EQ(post("/v1/slabs/lease", valid)->status, 200) << "an honest client is unharmed";
 }
 
 TEST_F(AgentTest, OversizedBodyIsRefused) {
-  const auto reply = post("/v1/slabs/0/lease", std::string(coordinator::kMaxBodyBytes + 1, ' '));
+  const auto reply = post("/v1/slabs/lease", std::string(coordinator::kMaxBodyBytes + 1, ' '));
   // The agent may close the connection before it has read all of it.
   if (reply) {
     EXPECT_EQ(reply->status, 413);
@@ -183,17 +211,17 @@ TEST_F(AgentTest, EveryCallButHealthNeedsTheToken) {
   EXPECT_EQ(http_->Get("/healthz")->status, 200);
   for (const char* path : {"/v1/status", "/metrics"})
     EXPECT_EQ(http_->Get(path)->status, 401) << path;
-  EXPECT_EQ(refused("/v1/slabs/0/lease", kLease), 401);
+  EXPECT_EQ(refused("/v1/slabs/lease", kLease), 401);
   http_->set_bearer_token_auth("0123456789abcdeX");
-  EXPECT_EQ(refused("/v1/slabs/0/lease", kLease), 401);
+  EXPECT_EQ(refused("/v1/slabs/lease", kLease), 401);
   EXPECT_EQ(pool_->counts().leased, 0U);
   http_->set_bearer_token_auth("0123456789abcdef");
-  EXPECT_EQ(post("/v1/slabs/0/lease", kLease)->status, 200);
+  EXPECT_EQ(post("/v1/slabs/lease", kLease)->status, 200);
   EXPECT_EQ(http_->Get("/v1/status")->status, 200);
 }
 
 TEST_F(AgentTest, MetricsAndStatusSayTheSame) {
-  ASSERT_EQ(post("/v1/slabs/0/lease", kLease)->status, 200);
+  ASSERT_EQ(post("/v1/slabs/lease", kLease)->status, 200);
   const std::string metrics = http_->Get("/metrics")->body;
   EXPECT_NE(metrics.find("farpage_node_slabs{state=\"leased\"} 1"), std::string::npos) << metrics;
   EXPECT_NE(metrics.find("farpage_node_reads_total{transport=\"tcp\"} 7"), std::string::npos);
