@@ -8,6 +8,7 @@
 #include "pager/evict/eviction_hand.h"
 #include "pager/evict/eviction_priority.h"
 #include "pager/fork/backing_regions.h"
+#include "pager/fork/event_readers.h"
 #include "pager/links/node_table.h"
 #include "pager/links/peer_state.h"
 #include "pager/options.h"
@@ -39,8 +40,9 @@ struct Core {
   ColdHints cold;  // what the evictor takes first, whatever its age
   EvictionPriority eviction_priority;
 
-  // A worker has read that the target has forked. Set before the threads start.
+  // A worker has read that the target has forked: never waits. Set before the threads start.
   std::function<void(std::unique_ptr<uffd::AddressSpace>)> on_forked;
+  EventReaders event_readers;
 
   // Two steps: the evictor may be waiting for the end of a fault of its own (see evictor_thread).
   std::atomic<bool> stopping{false};          // of all but the fault workers

@@ -70,6 +70,7 @@ class PagerThreads final : public Pager, private RegionOwner {
     std::vector<LinkPort::Links> links;  // of each port
     NodeTable<PeerState> peers;
     Doorbell connector_bell;
+    Doorbell children_bell;
   };
 
   PagerThreads(Parts parts, coordinator::Client& client, OnChild on_child)
@@ -88,9 +89,9 @@ class PagerThreads final : public Pager, private RegionOwner {
               parts_.pins,
               parts_.access,
               parts_.peers},
-        fork_window_(core_, std::move(on_child)) {
+        fork_window_(core_, parts_.children_bell, std::move(on_child)) {
     core_.on_forked = [this](std::unique_ptr<uffd::AddressSpace> child) {
-      fork_window_.born(std::move(child));
+      fork_window_.arrived(std::move(child));
     };
     make_ports();
   }
@@ -104,6 +105,8 @@ class PagerThreads final : public Pager, private RegionOwner {
     core_.workers_stopping.store(true, std::memory_order_release);
     parts_.wake_policy->stop();
     budget_.interrupt();
+    workers_.clear();
+    fork_window_.adopt();  // those that the workers have read at the last moment
   }
 
   Status open(Milliseconds patience) { return backing_regions_.open(patience); }
@@ -185,6 +188,11 @@ class PagerThreads final : public Pager, private RegionOwner {
     fork_window_.close(forked);
     budget_.restore_limit();
     evictor_->resume();
+  }
+  int children_descriptor() const override { return parts_.children_bell.fd(); }
+  void adopt_children() override {
+    (void)parts_.children_bell.wait(Milliseconds(0));
+    fork_window_.adopt();
   }
   void agent_ready() override {
     budget_.restore_limit();
@@ -408,10 +416,12 @@ Result<std::unique_ptr<PagerThreads>> make_pager(const PagerOptions& options,
   FARPAGE_TRY(peers, NodeTable<PeerState>::create());
   FARPAGE_TRY(wake_policy, WakePolicy::create(complete.workers));
   FARPAGE_TRY(connector_bell, Doorbell::create());
+  FARPAGE_TRY(children_bell, Doorbell::create());
   return std::make_unique<PagerThreads>(
       PagerThreads::Parts{std::move(complete), std::move(space), std::move(image), std::move(pins),
                           std::move(access), std::move(buffers), std::move(wake_policy),
-                          std::move(links), std::move(peers), std::move(connector_bell)},
+                          std::move(links), std::move(peers), std::move(connector_bell),
+                          std::move(children_bell)},
       client, std::move(on_child));
 }
 

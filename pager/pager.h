@@ -60,6 +60,10 @@ class Pager {
   virtual bool begin_fork() = 0;
   // `forked`: there is a child. Returns after on_child has had it.
   virtual void end_fork(bool forked) = 0;
+  // Readable when children have arrived: call adopt_children() then. A child of a fork that the
+  // pager was told of arrives no later than end_fork(); one that was not announced at any time.
+  virtual int children_descriptor() const = 0;
+  virtual void adopt_children() = 0;
   // From now on the target's agent can drop pages. Call once, after inherit() without an agent.
   virtual void agent_ready() = 0;
 

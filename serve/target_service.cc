@@ -215,7 +215,7 @@ pager::OnChild TargetService::children_of(Session& session) {
   };
 }
 
-// A fault worker of the parent calls this.
+// The thread that answers the parent's requests calls this.
 void TargetService::take_child(Session& parent, pager::Inheritance inheritance) {
   const std::lock_guard lock(mutex_);
   reap();
@@ -262,9 +262,12 @@ void TargetService::serve_child(Session& session, pager::Inheritance inheritance
   bool start_failed = false;
   while (space.alive()) {
     const bool served = session.pager != nullptr;
-    std::array<pollfd, 2> polls{pollfd{socket.get(), POLLIN, 0},
-                                pollfd{served ? -1 : space.event_descriptor(), POLLIN, 0}};
+    std::array<pollfd, 2> polls{
+        pollfd{socket.get(), POLLIN, 0},
+        pollfd{served ? session.pager->children_descriptor() : space.event_descriptor(), POLLIN,
+               0}};
     (void)::poll(polls.data(), polls.size(), static_cast<int>(kAliveCheck.count()));
+    if (served && polls[1].revents != 0) session.pager->adopt_children();
     const bool asks = polls[0].revents != 0;
     if (asks && !known) {
       known = greet_child(session, space, socket);
@@ -300,6 +303,11 @@ void TargetService::serve_child(Session& session, pager::Inheritance inheritance
 
 void TargetService::answer_requests(Session& session, pager::Pager& pager, const Fd& socket) {
   while (true) {
+    std::array<pollfd, 2> polls{pollfd{socket.get(), POLLIN, 0},
+                                pollfd{pager.children_descriptor(), POLLIN, 0}};
+    (void)::poll(polls.data(), polls.size(), -1);
+    if (polls[1].revents != 0) pager.adopt_children();
+    if (polls[0].revents == 0) continue;
     Result<std::optional<uffd::TargetRequest>> request = uffd::read_request(socket);
     if (!request) {
       log::error("run: bad_request reason=\"{}\"", request.error().message());
@@ -371,8 +379,10 @@ void TargetService::wait_for_exit(pager::Pager& pager) {
   // The control socket is closed: by exit, by exec, or by a program that closes what it does not
   // know. Only the kernel's word that the memory is gone ends the pager, or its faults would never
   // end.
-  while (!pager.target_gone() && pager.space().alive())
-    (void)::poll(nullptr, 0, kAliveCheck.count());
+  while (!pager.target_gone() && pager.space().alive()) {
+    pollfd children{pager.children_descriptor(), POLLIN, 0};
+    if (::poll(&children, 1, kAliveCheck.count()) > 0) pager.adopt_children();
+  }
 }
 
 void TargetService::wait_for_targets() {

@@ -64,6 +64,7 @@ class TargetService {
   Status start_child_pager(Session& session, pager::Inheritance& inheritance, bool known);
   int answer(Session& session, pager::Pager& pager, uffd::TargetRequest request);
   int begin_fork(Session& session, pager::Pager& pager, Fd child_socket);
+  // Until the control socket is closed.
   void answer_requests(Session& session, pager::Pager& pager, const Fd& socket);
   void wait_for_exit(pager::Pager& pager);
   pager::OnChild children_of(Session& session);

@@ -22,7 +22,7 @@ int main(int argc, char** argv) {
 
   farpage::RegionMemory memory(*region);
   std::pmr::vector<uint64_t> numbers(&memory);
-  numbers.reserve(4'000'000);  // 32 MB, of which 8 MiB stay here
+  numbers.reserve(4'000'000);  // 32 MB, of which 8 MiB stay local
   std::mt19937_64 random(1);
   for (size_t i = 0; i < numbers.capacity(); ++i) numbers.push_back(random());
   std::sort(numbers.begin(), numbers.end());

@@ -100,10 +100,16 @@ size_t FaultWorker::read_and_handle() {
   // Room for the worst case: each event may need a slot or a parking place.
   if (kMaxParked - parked_count_ < kMaxEvents) return 0;
   std::array<uffd::Event, kMaxEvents> events;
+  core_.event_readers.begin(index_);
   const size_t count = core_.space.read_events(events);
-  if (count == 0) return 0;
+  if (count > 0) handle_events(std::span(events).first(count));
+  core_.event_readers.end(index_);
+  return count;
+}
+
+void FaultWorker::handle_events(std::span<uffd::Event> events) {
   const Instant now = SteadyClock::read();
-  for (uffd::Event& event : std::span(events).first(count)) {
+  for (uffd::Event& event : events) {
     if (const auto* fault = std::get_if<uffd::Fault>(&event)) {
       wake_policy_->won(index_, {fault->thread, !watched_});
       short_of_room_ = false;
@@ -123,7 +129,6 @@ size_t FaultWorker::read_and_handle() {
     }
   }
   watched_ = false;
-  return count;
 }
 
 void FaultWorker::retry_parked() {

@@ -64,6 +64,7 @@ class FaultWorker {
   static Nanoseconds look_of(rdma::PollMode mode);
   void run(int cpu);
   size_t read_and_handle();
+  void handle_events(std::span<uffd::Event> events);
   void wait_for_next(bool resolved);
   void retry_parked();
   bool in_flight() const {

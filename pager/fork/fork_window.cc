@@ -45,29 +45,50 @@ Status ForkWindow::open() {
   FARPAGE_TRY(snapshot,
               ProcessImage::copy_of(core_.image, [](PageIndex, PageWord word) { return word; }));
   const std::lock_guard lock(mutex_);
+  adopt_arrivals();  // of forks that were not announced
   snapshot_ = std::move(snapshot);
   children_ = 0;
   return {};
 }
 
 void ForkWindow::close(bool forked) {
-  std::unique_lock lock(mutex_);
+  const std::lock_guard lock(mutex_);
+  adopt_arrivals();
   while (forked && snapshot_ && children_ == 0 && !core_.stopping.load(std::memory_order_acquire) &&
-         !core_.target_gone.load(std::memory_order_acquire))
-    changed_.wait_for(lock, kLook);
-  const std::unique_ptr<ProcessImage> ended = std::move(snapshot_);
-  lock.unlock();
+         !core_.target_gone.load(std::memory_order_acquire)) {
+    {
+      std::unique_lock arrivals(arrivals_mutex_);
+      arrival_.wait_for(arrivals, kLook, [this] { return !arrivals_.empty(); });
+    }
+    adopt_arrivals();
+  }
+  snapshot_.reset();
 }
 
+bool ForkWindow::has_arrivals() const {
+  const std::lock_guard lock(arrivals_mutex_);
+  return !arrivals_.empty();
+}
+
+// With an open window: has the kernel made the copy for the child? While an event is unread it may
+// have; the answer waits for that.
+bool ForkWindow::copied() {
+  const auto known = [this] { return children_ > 0 || has_arrivals(); };
+  while (!known() && core_.space.event_pending() &&
+         !core_.stopping.load(std::memory_order_acquire)) {
+    std::unique_lock arrivals(arrivals_mutex_);
+    arrival_.wait_for(arrivals, kLook, [this] { return !arrivals_.empty(); });
+  }
+  // An event that is not in the kernel's queue any more may still be in a worker's hands.
+  if (!known()) core_.event_readers.wait_until_handled();
+  return known();
+}
+
+// Pages that are discarded before the copy do not exist in the child; later the child keeps them.
 void ForkWindow::discard(uffd::PageRun run) {
   {
-    std::unique_lock lock(mutex_);
-    // While an event is unread, the kernel may have made the copy already, with these pages in it:
-    // then the child keeps them. Discarded before the copy, they do not exist in the child.
-    while (snapshot_ && children_ == 0 && core_.space.event_pending() &&
-           !core_.stopping.load(std::memory_order_acquire))
-      changed_.wait_for(lock, kLook);
-    if (snapshot_ && children_ == 0) {
+    const std::lock_guard lock(mutex_);
+    if (snapshot_ && !copied()) {
       for (uint64_t i = 0; i < run.pages; ++i) {
         const PageIndex page{run.first.value + i};
         const PageWord word = snapshot_->table().load(page);
@@ -106,11 +127,32 @@ Result<std::unique_ptr<ProcessImage>> ForkWindow::make_lost_image() const {
   });
 }
 
-void ForkWindow::born(std::unique_ptr<uffd::AddressSpace> child) {
+void ForkWindow::arrived(std::unique_ptr<uffd::AddressSpace> child) {
+  {
+    const std::lock_guard lock(arrivals_mutex_);
+    arrivals_.push_back(std::move(child));
+  }
+  arrival_.notify_all();
+  arrival_bell_.ring();
+}
+
+void ForkWindow::adopt() {
   const std::lock_guard lock(mutex_);
-  Result<std::unique_ptr<ProcessImage>> image = snapshot_ ? make_image(*child) : make_lost_image();
+  adopt_arrivals();
+}
+
+void ForkWindow::adopt_arrivals() {
+  std::vector<std::unique_ptr<uffd::AddressSpace>> children;
+  {
+    const std::lock_guard lock(arrivals_mutex_);
+    children.swap(arrivals_);
+  }
+  for (std::unique_ptr<uffd::AddressSpace>& child : children) adopt_one(std::move(child));
+}
+
+void ForkWindow::adopt_one(std::unique_ptr<uffd::AddressSpace> child) {
   ++children_;
-  changed_.notify_all();
+  Result<std::unique_ptr<ProcessImage>> image = snapshot_ ? make_image(*child) : make_lost_image();
   if (!image) {
     log::error("pager: child_stranded reason=\"{}\": it waits for ever at a page that is remote",
                image.error().message());

@@ -11,8 +11,9 @@
 //   discarded            applied to S too, if it was requested before the copy (discard())
 //
 // The event that brings the child's userfaultfd is queued after the copy, and the forking thread
-// waits until it is read; at that time the child's page words are derived from S and the parent's
-// present words.
+// waits until it is read. A fault worker reads it and only leaves the child in a list: the thread
+// that answers the target's requests adopts it, which copies the page table. The child's page words
+// are derived from S and the parent's words at that time.
 #pragma once
 
 #include <condition_variable>
@@ -20,39 +21,53 @@
 #include <mutex>
 #include <vector>
 
+#include "base/doorbell.h"
 #include "pager/core.h"
 #include "pager/fork/inheritance.h"
 
 namespace farpage::pager {
 
-// Threads: open(), close() and discard() from the thread that answers the target's requests;
-// born() from fault workers.
+// Threads: arrived() by fault workers, and it never waits for the others. The rest by one thread at
+// a time (a mutex sees to it): the one that answers the target's requests.
 class ForkWindow {
  public:
-  ForkWindow(Core& core, OnChild on_child) : core_(core), on_child_(std::move(on_child)) {}
+  ForkWindow(Core& core, const Doorbell& arrivals, OnChild on_child)
+      : core_(core), arrival_bell_(arrivals), on_child_(std::move(on_child)) {}
 
   // Eviction is paused from before open() until after close().
   Status open();
-  // `forked`: there is a child. Its event may still be processed by a worker: waits for that.
+  // `forked`: there is a child. Waits until its event has been read, and adopts it.
   void close(bool forked);
   // As discard_pages() with kWait, at any time.
   void discard(uffd::PageRun run);
 
-  // The kernel has copied the target's memory.
-  void born(std::unique_ptr<uffd::AddressSpace> child);
+  // The kernel has copied the target's memory. Rings the doorbell.
+  void arrived(std::unique_ptr<uffd::AddressSpace> child);
+  // Hands the children that have arrived to on_child.
+  void adopt();
 
  private:
   Result<std::unique_ptr<ProcessImage>> make_image(uffd::AddressSpace& child) const;
   Result<std::unique_ptr<ProcessImage>> make_lost_image() const;
+  bool has_arrivals() const;
+  bool copied();
+  void adopt_arrivals();
+  void adopt_one(std::unique_ptr<uffd::AddressSpace> child);
 
   Core& core_;
+  const Doorbell& arrival_bell_;
   const OnChild on_child_;
+
+  mutable std::mutex arrivals_mutex_;  // held for a few instructions
+  std::condition_variable arrival_;
+  std::vector<std::unique_ptr<uffd::AddressSpace>> arrivals_;  // guarded by arrivals_mutex_
+
   std::mutex mutex_;
-  std::condition_variable changed_;
-  std::unique_ptr<ProcessImage> snapshot_;  // guarded by mutex_; null: closed
-  size_t children_ = 0;                     // guarded by mutex_; of this window
-  // Guarded by mutex_. Children that could not get a pager: closing their userfaultfd would turn
-  // their remote pages into zeros.
+  // Guarded by mutex_.
+  std::unique_ptr<ProcessImage> snapshot_;  // null: closed
+  size_t children_ = 0;                     // of this window
+  // Children that could not get a pager: closing their userfaultfd would turn their remote pages
+  // into zeros.
   std::vector<std::unique_ptr<uffd::AddressSpace>> stranded_;
 };
 

@@ -16,7 +16,8 @@ struct Inheritance {
   uint64_t age_clock = 0;  // of the parent (core.h): the ages of pages continue from there
 };
 
-// Called with each child, by a fault worker of the parent: it must not block.
+// Called with each child, by the thread that calls Pager::end_fork() or adopt_children(), or that
+// destroys the pager.
 using OnChild = std::function<void(Inheritance)>;
 
 }  // namespace farpage::pager

@@ -1,24 +1,15 @@
 #include "pager/pages/budget.h"
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <atomic>
-#include <fstream>
-#include <string>
 #include <thread>
 #include <vector>
 
+#include "tests/sleeping_thread.h"
+
 namespace farpage::pager {
 namespace {
-
-// The kernel says that the thread sleeps.
-bool sleeps(pid_t thread) {
-  std::ifstream file("/proc/self/task/" + std::to_string(thread) + "/stat");
-  std::string line;
-  std::getline(file, line);
-  return line.find(") S ") != std::string::npos;
-}
 
 TEST(Budget, NeverGoesOverItsLimit) {
   Budget budget(10, 80, 60);
@@ -68,9 +59,12 @@ TEST(Budget, WaiterIsWokenWhenPagesComeBack) {
 
 TEST(Budget, EvictorIsWokenByPressure) {
   Budget budget(4, 50, 25);
+  SleepingThread sleeper;
   std::thread evictor([&] {
-    while (!budget.above_high()) budget.wait_for_pressure(budget.pressure_seen(), Seconds(60));
+    sleeper.begin();
+    while (!budget.above_high()) budget.wait_for_pressure(budget.pressure_seen(), Seconds(3600));
   });
+  sleeper.await();
   for (int i = 0; i < 3; ++i) EXPECT_TRUE(budget.try_take());
   budget.nudge();
   evictor.join();
@@ -89,9 +83,12 @@ TEST(Budget, EvictorSleepsOnWhereOthersEvictUntilThatIsNotEnough) {
   for (int i = 0; i < 6; ++i) EXPECT_TRUE(budget.try_take());
   EXPECT_TRUE(budget.above_high());
   EXPECT_FALSE(budget.is_pressing());
+  SleepingThread sleeper;
   std::thread evictor([&] {
-    while (!budget.is_pressing()) budget.wait_for_pressure(budget.pressure_seen(), Seconds(60));
+    sleeper.begin();
+    while (!budget.is_pressing()) budget.wait_for_pressure(budget.pressure_seen(), Seconds(3600));
   });
+  sleeper.await();
   for (int i = 0; i < 3; ++i) EXPECT_TRUE(budget.try_take());
   budget.nudge();
   evictor.join();
@@ -102,12 +99,12 @@ TEST(Budget, EvictorSleepsOnWhereOthersEvictUntilThatIsNotEnough) {
 TEST(Budget, AGrownBudgetWakesWhoWaitsForRoom) {
   Budget budget(1, 100, 100);
   ASSERT_TRUE(budget.try_take());
-  std::atomic<pid_t> waiter_id{0};
+  SleepingThread sleeper;
   std::thread waiter([&] {
-    waiter_id = ::gettid();
+    sleeper.begin();
     budget.wait_for_room(Seconds(3600));
   });
-  while (waiter_id == 0 || !sleeps(waiter_id)) std::this_thread::yield();
+  sleeper.await();
   budget.resize(2);
   waiter.join();
   EXPECT_TRUE(budget.try_take());
@@ -117,12 +114,12 @@ TEST(Budget, AGrownBudgetWakesWhoWaitsForRoom) {
 TEST(Budget, AShrunkBudgetWakesTheEvictor) {
   Budget budget(100, 50, 40);
   for (int i = 0; i < 20; ++i) ASSERT_TRUE(budget.try_take());
-  std::atomic<pid_t> evictor_id{0};
+  SleepingThread sleeper;
   std::thread evictor([&] {
-    evictor_id = ::gettid();
+    sleeper.begin();
     while (!budget.above_high()) budget.wait_for_pressure(budget.pressure_seen(), Seconds(3600));
   });
-  while (evictor_id == 0 || !sleeps(evictor_id)) std::this_thread::yield();
+  sleeper.await();
   budget.resize(30);
   evictor.join();
   EXPECT_TRUE(budget.above_high());

@@ -19,9 +19,9 @@ bool refers_elsewhere(const ProcessImage& self, BackingId backing_region, uint64
   return self.fork_group()->refers_elsewhere(self, backing_region, PageIndex{page});
 }
 
-class FamilyTest : public testing::Test {
+class ForkGroupTest : public testing::Test {
  protected:
-  FamilyTest() : parent_(ProcessImage::create(1000).value()) {
+  ForkGroupTest() : parent_(ProcessImage::create(1000).value()) {
     parent_->table().place(PageIndex{0}, PageWord(PageState::kRemote).with_backing(kSecond));
     parent_->table().place(PageIndex{1}, PageWord(PageState::kClean));
     parent_->table().place(PageIndex{2}, PageWord(PageState::kDirty));
@@ -32,11 +32,11 @@ class FamilyTest : public testing::Test {
   std::unique_ptr<ProcessImage> parent_;
 };
 
-TEST_F(FamilyTest, AProcessAloneRefersForNobodyElse) {
+TEST_F(ForkGroupTest, AProcessAloneRefersForNobodyElse) {
   for (uint64_t page = 0; page < 10; ++page) EXPECT_FALSE(refers_elsewhere(*parent_, kFirst, page));
 }
 
-TEST_F(FamilyTest, ACopyRefersToTheSlotsThatItMayStillRead) {
+TEST_F(ForkGroupTest, ACopyRefersToTheSlotsThatItMayStillRead) {
   const std::unique_ptr<ProcessImage> child = copy(*parent_);
   EXPECT_TRUE(refers_elsewhere(*parent_, kSecond, 0));
   EXPECT_FALSE(refers_elsewhere(*parent_, kFirst, 0));  // the same page of another backing region
@@ -48,7 +48,7 @@ TEST_F(FamilyTest, ACopyRefersToTheSlotsThatItMayStillRead) {
   EXPECT_TRUE(check_invariants(child->table()).has_value());
 }
 
-TEST_F(FamilyTest, ASlotIsFreeAgainOnceTheCopyChangesThePageOrEnds) {
+TEST_F(ForkGroupTest, ASlotIsFreeAgainOnceTheCopyChangesThePageOrEnds) {
   std::unique_ptr<ProcessImage> child = copy(*parent_);
   const PageWord remote = child->table().load(PageIndex{0});
   child->table().transition_owned(PageIndex{0}, remote, PageWord(PageState::kEmpty));
@@ -58,7 +58,7 @@ TEST_F(FamilyTest, ASlotIsFreeAgainOnceTheCopyChangesThePageOrEnds) {
   EXPECT_FALSE(refers_elsewhere(*parent_, kFirst, 1));
 }
 
-TEST_F(FamilyTest, ACopyOfACopyRefersToo) {
+TEST_F(ForkGroupTest, ACopyOfACopyRefersToo) {
   std::unique_ptr<ProcessImage> child = copy(*parent_);
   const std::unique_ptr<ProcessImage> grandchild = copy(*child);
   child.reset();
@@ -68,7 +68,7 @@ TEST_F(FamilyTest, ACopyOfACopyRefersToo) {
   EXPECT_TRUE(refers_elsewhere(*sibling, kSecond, 0));
 }
 
-TEST_F(FamilyTest, LayersHaveNumbersUntilTheirLimitAndAfterAnEndAgain) {
+TEST_F(ForkGroupTest, LayersHaveNumbersUntilTheirLimitAndAfterAnEndAgain) {
   auto leases = LeaseMap::create(1000, uint64_t{2} << 20).value();
   const auto fork_group = parent_->fork_group();
   for (uint32_t i = 0; i < kMaxBackingRegions; ++i)

@@ -6,6 +6,8 @@
 #include <optional>
 #include <thread>
 
+#include "tests/sleeping_thread.h"
+
 namespace farpage::pager {
 namespace {
 
@@ -52,7 +54,12 @@ TEST_F(WakePolicyTest, OneWorkerHasWonLastWhateverTheThread) {
 
 TEST_F(WakePolicyTest, WithoutThatEvidenceEverybodyWatchesOn) {
   std::atomic<bool> had_event{false};
-  std::jthread other([&] { had_event = wake_policy_->watch(1, events_->fd()); });
+  SleepingThread sleeper;
+  std::jthread other([&] {
+    sleeper.begin();
+    had_event = wake_policy_->watch(1, events_->fd());
+  });
+  sleeper.await();
   for (uint32_t i = 0; i < 100 * WakePolicy::kWinsToStop; ++i) {
     wake_policy_->won(0, {i % 2, true});              // two threads fault
     wake_policy_->won(0, {7, i % 4 != 0});            // it had to watch for the fault
@@ -108,7 +115,12 @@ TEST_F(WakePolicyTest, DoubtCallsBackWhoRests) {
 }
 
 TEST_F(WakePolicyTest, StopEndsEveryWatchNowAndLater) {
-  std::jthread other([&] { EXPECT_FALSE(wake_policy_->watch(1, events_->fd())); });
+  SleepingThread sleeper;
+  std::jthread other([&] {
+    sleeper.begin();
+    EXPECT_FALSE(wake_policy_->watch(1, events_->fd()));
+  });
+  sleeper.await();
   wake_policy_->stop();
   other.join();
   EXPECT_FALSE(wake_policy_->watch(0, events_->fd()));

@@ -1,0 +1,34 @@
+// To wait until another thread sleeps in the kernel, so that what a test does next happens while it
+// waits, and not before it has started.
+#pragma once
+
+#include <unistd.h>
+
+#include <atomic>
+#include <fstream>
+#include <string>
+#include <thread>
+
+namespace farpage {
+
+class SleepingThread {
+ public:
+  // By the thread itself, before it waits.
+  void begin() { id_ = ::gettid(); }
+  // By another thread.
+  void await() const {
+    while (id_ == 0 || !sleeps()) std::this_thread::yield();
+  }
+
+ private:
+  bool sleeps() const {
+    std::ifstream file("/proc/self/task/" + std::to_string(id_.load()) + "/stat");
+    std::string line;
+    std::getline(file, line);
+    return line.find(") S ") != std::string::npos;
+  }
+
+  std::atomic<pid_t> id_{0};
+};
+
+}  // namespace farpage
