@@ -1,4 +1,4 @@
-// farpage bench connect: how long a new channel to a memory node takes.
+// farpage bench connect: the time to open a channel to a memory node.
 #include "bench/connect_bench.h"
 
 #include "cli/bench_settings.h"

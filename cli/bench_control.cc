@@ -1,4 +1,4 @@
-// farpage bench control: how many requests a coordinator answers, and how fast.
+// farpage bench control: request rate and latency of a coordinator.
 #include "bench/control_bench.h"
 
 #include "bench/fault_bench.h"

@@ -1,4 +1,4 @@
-// farpage bench evict: how fast dirty pages leave.
+// farpage bench evict: the rate at which dirty pages are evicted.
 #include "bench/evict_bench.h"
 
 #include "cli/bench_settings.h"

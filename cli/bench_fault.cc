@@ -1,4 +1,4 @@
-// farpage bench fault: how long a thread waits for a page of far memory.
+// farpage bench fault: the latency of a fault on a page of far memory.
 #include "bench/fault_bench.h"
 
 #include "cli/bench_settings.h"

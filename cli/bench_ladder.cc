@@ -1,4 +1,4 @@
-// farpage bench ladder: every floor below a remote fault, and the fault, in one table.
+// farpage bench ladder: the latency of each layer below a remote fault, and of the fault itself.
 #include "bench/ladder.h"
 
 #include "cli/bench_settings.h"

@@ -1,4 +1,4 @@
-// farpage bench read: what the wire costs without any fault.
+// farpage bench read: the latency of READs without faults.
 #include "bench/read_bench.h"
 
 #include "cli/bench_settings.h"

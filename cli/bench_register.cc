@@ -1,4 +1,4 @@
-// farpage bench register: what a lease of a slab costs.
+// farpage bench register: the time to lease a slab.
 #include "bench/register_bench.h"
 
 #include "base/size.h"
@@ -17,7 +17,7 @@ struct RegisterSettings {
                         .duration = {}};
 };
 
-// Those of a cluster that is there already are what they are.
+// The slab size of an existing cluster is fixed.
 Result<std::vector<uint64_t>> slab_sizes(const RegisterSettings& settings) {
   if (!settings.bench.coordinator.empty()) {
     if (settings.sizes.empty()) return std::vector<uint64_t>{settings.bench.pager.slab_bytes};
@@ -52,7 +52,7 @@ Result<bench::RegisterOptions> register_options(const RegisterSettings& settings
   return options;
 }
 
-// By the first transport that works: the node registers a slab on all of its own anyway.
+// Uses the first transport that works: the node registers a slab with all of its transports anyway.
 Result<bench::RegisterResult> measure(const bench::RegisterOptions& options,
                                       const BenchSettings& bench) {
   FARPAGE_TRY(transports, make_transports(bench.pager));

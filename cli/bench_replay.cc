@@ -1,4 +1,4 @@
-// farpage bench replay: what other replacement policies would have made of a recorded trace.
+// farpage bench replay: replays a recorded trace with other replacement policies.
 #include "bench/replay.h"
 
 #include <fmt/format.h>

@@ -1,4 +1,4 @@
-// farpage bench scan: how fast memory comes back to whoever walks through it.
+// farpage bench scan: the throughput of a sequential walk through remote pages.
 #include "bench/scan_bench.h"
 
 #include "bench/fault_bench.h"

@@ -20,8 +20,8 @@ struct BenchSettings {
   bool pin = false;
   int64_t seed = 1;
   std::string output = "text";
-  std::string html;       // file to write, too; empty: none
-  std::string hgrm;       // folder for percentile files; empty: none
+  std::string html;       // additional output file; empty: none
+  std::string hgrm;       // directory for percentile files; empty: none
   bool cpu_freq = false;  // perftest's -F: see its help
 };
 
@@ -29,14 +29,14 @@ struct BenchSettings {
 // same meaning where they apply: -d, -i, -x, -F, and those of the functions below.
 void add_options(Subcommand& subcommand, BenchSettings& settings);
 
-// How much is measured: a number of operations, or a time.
+// The length of a measurement: a number of operations, or a duration.
 struct AmountSettings {
   int64_t iterations = 10'000;
   std::optional<Milliseconds> duration;
 };
-// -n, --iterations and -D, --duration, of which one may be given. `what`: "Touches to measure".
+// -n, --iterations and -D, --duration, which exclude each other. `what`: "Touches to measure".
 void add_options(Subcommand& subcommand, AmountSettings& settings, const std::string& what);
-// 0 when there is none. kInvalid: given as 0.
+// 0 when no duration is given. kInvalid: given as 0.
 Result<Milliseconds> duration_of(const AmountSettings& settings);
 
 // The cluster that a benchmark measures. Threads: one.
@@ -75,10 +75,10 @@ auto measure_each(const std::vector<std::vector<std::unique_ptr<rdma::Transport>
   return results;
 }
 
-// Shown on a terminal, and beside text alone.
+// Progress is shown only on a terminal and with text output.
 bench::ProgressOptions progress_options(const BenchSettings& settings);
 
-// Adds what was measured where, prints it, and writes the files that were asked for.
+// Adds the description of the setup, prints the report, and writes the requested files.
 Status print_report(bench::Report report, const BenchSettings& settings);
 
 }  // namespace farpage::cli

@@ -1,4 +1,4 @@
-// What this binary was built from and with.
+// Version, commit and features of this binary.
 #pragma once
 
 #include <string>
@@ -10,7 +10,7 @@ struct BuildInfo {
   std::string version;
   std::string commit;  // "unknown" outside a git tree; "-dirty" with uncommitted changes
   std::string build_type;
-  std::vector<std::string> transports;  // that can be chosen with --transports
+  std::vector<std::string> transports;  // the valid names for --transports
 };
 
 BuildInfo build_info();

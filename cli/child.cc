@@ -21,15 +21,14 @@ namespace {
 
 constexpr Milliseconds kStopPatience{5000};
 
-// In the child, between fork and exec: system calls alone. What goes wrong is told through
-// `problem`.
+// Runs in the child between fork and exec: system calls only. Writes errno to `problem` on failure.
 [[noreturn]] void become(const ChildOptions& options, const std::vector<char*>& arguments,
                          const std::vector<char*>& environment, pid_t parent, int output,
                          int problem) {
   sigset_t none;
   ::sigemptyset(&none);
   ::sigprocmask(SIG_SETMASK, &none, nullptr);
-  ::signal(SIGPIPE, SIG_DFL);  // ours is ignored, by the HTTP library; that would be inherited
+  ::signal(SIGPIPE, SIG_DFL);  // the HTTP library ignores it, and exec would keep that
   if (output >= 0) ::dup2(output, STDOUT_FILENO);
   if (options.own_process_group) ::setpgid(0, 0);
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);

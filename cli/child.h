@@ -18,35 +18,35 @@ namespace farpage::cli {
 struct ChildOptions {
   std::vector<std::string> arguments;                            // arguments[0]: the file to run
   std::string name;                                              // argv[0]; empty: arguments[0]
-  std::vector<std::pair<std::string, std::string>> environment;  // added to ours
-  bool capture_output = false;                                   // standard output through a pipe
+  std::vector<std::pair<std::string, std::string>> environment;  // added to the parent's
+  bool capture_output = false;                                   // read standard output via a pipe
   bool own_process_group = false;  // signals of the terminal (Ctrl-C) do not reach it
 };
 
-// Threads: one. Destroying it ends the process (SIGTERM, then SIGKILL) and waits for it. The
-// process also dies with this one: without its pager a target would wait for ever.
+// Threads: one. The destructor ends the process (SIGTERM, then SIGKILL) and waits for it. The child
+// also dies with its parent: without a pager, a fault of a target would block forever.
 class Child {
  public:
-  // kNotFound or kUnsupported when the kernel does not run the file; other codes: no process could
-  // be created.
+  // kNotFound or kUnsupported: the kernel cannot execute the file. Other codes: the process could
+  // not be created.
   static Result<Child> start(const ChildOptions& options);
   Child(Child&&) noexcept;
   Child& operator=(Child&&) = delete;
   ~Child();
 
   pid_t pid() const { return pid_; }
-  int pidfd() const { return pidfd_.get(); }  // readable when it has ended
+  int pidfd() const { return pidfd_.get(); }  // readable after the child has ended
   void signal(int number) const;
 
-  // Waits for its end: the exit status, or 128 + the signal, as in shells.
+  // Waits for the child to end. Returns the exit status, or 128 + the signal, as shells do.
   int wait();
-  // Valid after wait(): the peak resident memory of this process, or of the largest process that it
-  // waited for. Pages of files and shared memory count too, and at least what this process had when
+  // Valid after wait(): the peak resident memory of the child, or of the largest process that it
+  // waited for, including file and shared pages. It is at least what the parent had resident when
   // it started the child.
   uint64_t peak_resident_bytes() const { return peak_resident_bytes_; }
-  // The next line of its standard output; kTimedOut, or kUnavailable when it closed it.
+  // The next line of its standard output. kUnavailable: the child has closed it. kTimedOut.
   Result<std::string> read_line(Milliseconds timeout);
-  // SIGTERM, then SIGKILL after the time; returns its status.
+  // Sends SIGTERM, then SIGKILL after `patience`. Returns the same status as wait().
   int stop(Milliseconds patience);
 
  private:

@@ -1,4 +1,4 @@
-// farpage coordinator: the control plane. The composition root of a coordinator.
+// farpage coordinator: the control plane. Constructs and connects the parts of a coordinator.
 #include <fmt/format.h>
 
 #include <cstdio>
@@ -17,7 +17,7 @@
 namespace farpage::cli {
 namespace {
 
-// The line that scripts wait for.
+// Prints the ready line, for which scripts wait.
 void print_ready(const CoordinatorSettings& settings, const std::string& url) {
   if (settings.output == "json") {
     const nlohmann::json ready = {{"event", "ready"}, {"url", url}, {"store", settings.store}};

@@ -1,4 +1,4 @@
-// farpage doctor: says whether this host is fit, line by line, and how to make it so.
+// farpage doctor: reports whether farpage can run on this host, and how to enable what is missing.
 #include <fmt/format.h>
 
 #include <cstdio>

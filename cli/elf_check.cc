@@ -20,13 +20,13 @@ namespace farpage::cli {
 namespace {
 
 constexpr char kShell[] = "/bin/sh";
-constexpr int kMaxInterpreters = 4;  // as the kernel: a script's interpreter may be a script
+constexpr int kMaxInterpreters = 4;  // as in the kernel: an interpreter may be a script
 
 tl::unexpected<Error> refused(const std::string& path, const std::string& why) {
   return fail(ErrorCode::kUnsupported, path + " cannot be given far memory: " + why);
 }
 
-// The first bytes of the file, enough for an ELF header or a #! line; none if it cannot be read.
+// The start of the file, enough for an ELF header or a #! line; empty if it cannot be read.
 std::string read_start(int fd) {
   std::array<char, 256> bytes{};
   const ssize_t got = ::pread(fd, bytes.data(), bytes.size(), 0);
@@ -100,7 +100,7 @@ Result<CheckedProgram> check_at_depth(const std::string& path, int depth) {
   std::string interpreter;
   std::string argument;
   line >> interpreter >> argument;
-  // env(1) is only a way to find the real one.
+  // env(1) only searches for the real interpreter.
   if (interpreter.ends_with("/env") && !argument.empty() && argument.front() != '-') {
     FARPAGE_TRY(found, find_program(argument));
     return check_at_depth(found, depth + 1);
@@ -108,7 +108,7 @@ Result<CheckedProgram> check_at_depth(const std::string& path, int depth) {
   return check_at_depth(interpreter, depth + 1);
 }
 
-// 0 when execve would take the file, else its errno.
+// 0 when execve would accept the file, else its errno.
 int why_not_executable(const std::string& path) {
   struct stat status {};
   if (::stat(path.c_str(), &status) != 0) return errno;

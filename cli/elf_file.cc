@@ -40,7 +40,7 @@ std::span<const Elf64_Shdr> ElfFile::sections() const {
   return array<Elf64_Shdr>(header[0].e_shoff, header[0].e_shnum);
 }
 
-// Calls each(entry, section of its strings) for every entry of the sections of that type.
+// Calls each(entry, string section) for every entry of the sections of that type.
 template <typename Entry, typename Each>
 void ElfFile::for_each(uint32_t section_type, Each each) const {
   const auto all = sections();

@@ -1,4 +1,4 @@
-// ElfFile: what a 64-bit ELF file says about its libraries and symbols, read from disk.
+// ElfFile: reads the needed libraries and the symbols of a 64-bit ELF file.
 #pragma once
 
 #include <elf.h>
@@ -14,22 +14,21 @@
 
 namespace farpage::cli {
 
-// Threads: any; nothing changes after open(). The file may be truncated or corrupt: parts outside
-// of it count as empty. The bytes are those on disk: while a file is being written, the results are
-// arbitrary.
+// Threads: any; immutable after open(). The file may be truncated or corrupt: parts outside of it
+// count as empty. If the file is written to at the same time, the results are arbitrary.
 class ElfFile {
  public:
-  // nullopt when the file cannot be read, or is empty.
+  // nullopt: the file is unreadable or empty.
   static std::optional<ElfFile> open(const std::string& path);
 
   struct Symbol {
     std::string_view name;
     bool defined_function = false;
   };
-  // Whether `matches` is true for any symbol, of the dynamic table or, if `all`, of either.
+  // Whether `matches` is true for a symbol of the dynamic table or, with kAll, of either table.
   enum class Table : bool { kDynamic, kAll };
   bool any_symbol(Table table, const std::function<bool(const Symbol&)>& matches) const;
-  // The same for the libraries that it names as needed.
+  // The same for the libraries in its DT_NEEDED entries.
   bool any_library(const std::function<bool(std::string_view)>& matches) const;
 
  private:

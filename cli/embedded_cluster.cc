@@ -9,7 +9,7 @@ namespace {
 
 constexpr Milliseconds kReadyPatience{30000};
 
-// The line of JSON that a process prints when it is ready.
+// Returns the JSON line that a process prints when it is ready.
 Result<nlohmann::json> wait_until_ready(Child& child, const std::string& what) {
   Result<std::string> line = child.read_line(kReadyPatience);
   if (!line) return fail_with("starting the embedded " + what, line.error());
@@ -25,7 +25,7 @@ Result<Child> start_self(std::vector<std::string> arguments) {
                        .name = "farpage",
                        .environment = {{"FARPAGE_LOG_LEVEL", "warning"}},
                        .capture_output = true,
-                       // The program may survive a Ctrl-C, and needs its memory then.
+                       // The program may survive a Ctrl-C and then still needs its memory.
                        .own_process_group = true});
 }
 
@@ -39,7 +39,7 @@ Result<EmbeddedCluster> EmbeddedCluster::start(const EmbeddedClusterOptions& opt
   for (uint32_t i = 0; i < options.nodes; ++i) {
     std::vector<std::string> words = {
         "node", "--coordinator", cluster.url_, "--name",
-        // Its shm socket has the same name, and several clusters may run on a host.
+        // Also the name of its shm socket; several clusters may run on one host.
         "local-" + std::to_string(::getpid()) + "-" + std::to_string(i + 1), "--lend",
         std::to_string(options.lend_bytes), "--slab", std::to_string(options.slab_bytes),
         "--transports", options.transports, "--lazy", "--leave-timeout", "1s", "--output", "json"};

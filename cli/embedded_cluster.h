@@ -18,7 +18,7 @@ struct EmbeddedClusterOptions {
   std::vector<std::string> device_words = {};  // options of `farpage node`
 };
 
-// Threads: one. Destroying it ends the processes.
+// Threads: one. The destructor ends the processes.
 class EmbeddedCluster {
  public:
   static Result<EmbeddedCluster> start(const EmbeddedClusterOptions& options);

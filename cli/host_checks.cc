@@ -101,7 +101,7 @@ Check check_io_uring() {
 }
 
 Check check_allocator() {
-  // As the dynamic linker will look for it when `farpage run` preloads it.
+  // The dynamic linker searches the same way when `farpage run` preloads it.
   for (const char* name : {"libmimalloc.so.2", "libmimalloc.so.3"}) {
     void* library = ::dlopen(name, RTLD_LAZY | RTLD_LOCAL);
     if (library == nullptr) continue;

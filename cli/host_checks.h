@@ -15,7 +15,7 @@ namespace farpage::cli {
 
 enum class Verdict : uint8_t {
   kOk,
-  kOptional,  // missing; farpage runs without it, and `cure` says how to get it
+  kOptional,  // missing, but farpage runs without it; `cure` says how to get it
   kMissing,   // missing, and farpage cannot run
 };
 std::string_view to_string(Verdict verdict);
@@ -31,17 +31,17 @@ struct Check {
 class HostFiles {
  public:
   explicit HostFiles(std::string root = "") : root_(std::move(root)) {}
-  // The whole file without the last newline; nothing if it cannot be read.
+  // The whole file without the last newline; nullopt if it cannot be read.
   std::optional<std::string> read(const std::string& path) const;
 
  private:
   std::string root_;
 };
 
-// "6.1.0-25-amd64" of uname(2): at least 5.14.
+// `release` as from uname(2), "6.1.0-25-amd64". At least 5.14 is required.
 Check check_kernel_version(const std::string& release);
-// Whether this process may create a userfaultfd that also handles faults inside system calls, and
-// one line for each feature that the pager uses.
+// Whether this process may create a userfaultfd that also handles faults in kernel mode, and one
+// line for each feature that the pager uses.
 std::vector<Check> check_userfaultfd(const uffd::KernelReport& kernel);
 Check check_io_uring();
 // The allocator that `farpage run` preloads next to the shim.
@@ -50,7 +50,7 @@ Check check_memlock_limit(uint64_t soft_limit_bytes, bool has_ipc_lock);
 Check check_huge_pages(const HostFiles& files);
 // The memory limit of this process' control group, v1 or v2.
 Check check_cgroup_limit(const HostFiles& files);
-// One line for each port of each device, or one that says why there is none.
+// One line for each port of each device, or one line with the reason why there is no device.
 std::vector<Check> check_rdma_devices();
 
 // Bit `number` of CapEff in /proc/self/status.

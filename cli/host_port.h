@@ -18,8 +18,8 @@ struct HostPort {
 // "host:port", "[v6]:port". kInvalid names `flag`.
 Result<HostPort> parse_host_port(const std::string& text, const std::string& flag);
 
-// The host that a listener is published with: `advertise`, or the host it listens on. kInvalid when
-// that is a wildcard, to which no peer can connect.
+// The host that peers use to connect to a listener: `advertise`, or the host it listens on.
+// kInvalid when that is a wildcard address.
 Result<std::string> published_host(const HostPort& listen, const std::string& advertise,
                                    const std::string& flag);
 

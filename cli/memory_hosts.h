@@ -11,10 +11,10 @@
 
 namespace farpage::cli {
 
-// `settings` with the name that the node joins with. One host for each transport of the choice;
-// they share `fences`, so that a channel fences the previous one of its session over any transport.
-// With auto, a transport that this host cannot offer is omitted and the reason is logged; the call
-// fails when none is left. A transport that was named must work.
+// `settings` contains the name with which the node joins. Returns one host for each transport of
+// the choice. They share `fences`, so a channel fences the previous one of its session over any
+// transport. With auto, a transport that this host cannot offer is omitted with a log line; the
+// call fails when none works. A transport that was named explicitly must work.
 Result<std::vector<std::unique_ptr<rdma::MemoryHost>>> make_memory_hosts(
     const NodeSettings& settings, const rdma::TransportChoice& choice,
     const std::shared_ptr<rdma::SessionFences>& fences);

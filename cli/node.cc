@@ -1,4 +1,4 @@
-// farpage node: lends this host's memory. The composition root of a memory node.
+// farpage node: lends this host's memory. Constructs and connects the parts of a memory node.
 #include <fmt/format.h>
 
 #include <cstdio>
@@ -22,7 +22,7 @@
 namespace farpage::cli {
 namespace {
 
-// The line that scripts wait for.
+// Prints the ready line, for which scripts wait.
 void print_ready(const NodeSettings& settings, const coordinator::NodeInfo& node) {
   const coordinator::NodeJoin& join = node.join;
   std::vector<std::string> transports;
@@ -117,7 +117,7 @@ Result<int> serve(NodeSettings settings) {
   if (signal_number == 0) {
     const std::lock_guard lock(mutex);
     Error error = *refusal;
-    // The name is an option, and it has to be another one.
+    // The name is an option: the user must choose another.
     if (error.code == ErrorCode::kConflict) error.code = ErrorCode::kInvalid;
     return fail_with("the coordinator refuses this node", std::move(error));
   }

@@ -9,7 +9,7 @@
 namespace farpage::cli {
 
 // While the object exists, no other farpage node of this host and user gets the same default name:
-// a lock on DIRECTORY/NAME.lock reserves it, which ends with the process.
+// a lock on DIRECTORY/NAME.lock reserves it. The kernel releases the lock when the process ends.
 struct NodeName {
   std::string name;
   Fd lock;  // invalid: the name was given, or the directory cannot be used

@@ -50,7 +50,7 @@ Result<rdma::TransportChoice> parse_transports(const std::string& text);
 // $XDG_RUNTIME_DIR or /tmp.
 std::string node_directory();
 
-// Where a node of that name listens for borrowers on its own host.
+// The socket on which a node of that name accepts borrowers of its own host.
 std::string default_shm_socket(const std::string& node_name);
 
 // Validates the settings before anything is started: kInvalid names the flag.

@@ -13,8 +13,8 @@
 namespace farpage::cli {
 namespace {
 
-// CLI11 lets the configuration file win over the environment. Here it is the other way round: an
-// item whose option has its environment variable set is left out of the file.
+// In CLI11 the configuration file takes precedence over the environment. This class reverses that:
+// it drops an item of the file when the environment variable of its option is set.
 class EnvironmentFirst final : public CLI::ConfigTOML {
  public:
   explicit EnvironmentFirst(const CLI::App& root) : root_(root) {}
@@ -35,7 +35,7 @@ class EnvironmentFirst final : public CLI::ConfigTOML {
       app = children.front();
     }
     const CLI::Option* option = app->get_option_no_throw("--" + item.name);
-    // As CLI11 does: a key may be the short form.
+    // As in CLI11, a key may be the short form.
     if (option == nullptr && item.name.size() == 1)
       option = app->get_option_no_throw("-" + item.name);
     if (option == nullptr || option->get_envname().empty()) return false;
@@ -74,7 +74,7 @@ void add_root_options(CLI::App& root, ProgramSettings& settings) {
   root.set_version_flag("--version", "farpage " FARPAGE_VERSION);
 }
 
-// "INI was not able to parse node.lemd" -> what a user can act on; other texts stay as they are.
+// "INI was not able to parse node.lemd" -> a text that names the wrong key; others are unchanged.
 std::string configuration_text(std::string text) {
   constexpr std::string_view kPrefix = "INI was not able to parse ";
   constexpr std::string_view kSection = ".++";
@@ -86,10 +86,10 @@ std::string configuration_text(std::string text) {
   return fmt::format("the configuration file has an unknown section: [{}]", text);
 }
 
-// One line: CLI11 puts some of its messages on several.
+// Joins the lines of a CLI11 message into one.
 std::string one_line(const CLI::App* app, const CLI::Error& error) {
   std::string text = configuration_text(error.what());
-  // A misspelt subcommand would be reported as a missing one.
+  // CLI11 reports a misspelt subcommand as a missing one.
   if (app->get_subcommands().empty() && !app->remaining().empty())
     text = fmt::format("there is no subcommand '{}'", app->remaining().front());
   while (!text.empty() && text.back() == '\n') text.pop_back();

@@ -11,14 +11,14 @@
 
 namespace farpage::cli {
 
-// The options that stand before any subcommand.
+// The options that precede the subcommand.
 struct ProgramSettings {
   std::string log_level = "info";
 };
 
-// Outcome of reading the command line, the environment and the configuration file. When `run` is
-// empty there is nothing to do but to print `output` (help, version) or `problem` (one line) and to
-// exit with `exit_status`.
+// Outcome of reading the command line, the environment and the configuration file. When
+// `invocation.run` is empty, the program only prints `output` (help, version) or `problem` (one
+// line) and exits with `exit_status`.
 struct ParsedCommandLine {
   Invocation invocation;
   ProgramSettings settings;
@@ -29,14 +29,14 @@ struct ParsedCommandLine {
 
 using AddSubcommand = std::function<void(CLI::App& root, Invocation& invocation)>;
 
-// `arguments` without the program's name. `parsed` must outlive the run: options live in it.
+// `arguments` without the program's name. `parsed` holds the options and must outlive the run.
 void parse_command_line(const std::vector<std::string>& arguments,
                         std::span<const AddSubcommand> subcommands, ParsedCommandLine& parsed);
 
 // All subcommands of the program, in the order of the help text.
 std::vector<AddSubcommand> all_subcommands();
 
-// Everything main() does.
+// The body of main().
 int run_program(const std::vector<std::string>& arguments);
 
 }  // namespace farpage::cli

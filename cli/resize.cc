@@ -1,4 +1,4 @@
-// farpage resize: another budget for programs that run.
+// farpage resize: changes the budget of running programs.
 #include <fmt/format.h>
 
 #include <limits>

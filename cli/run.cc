@@ -1,4 +1,4 @@
-// farpage run: a program with more memory than this host gives it. The composition root of a pager.
+// farpage run: runs a program with far memory. Constructs and connects the parts of a pager.
 #include <fmt/format.h>
 #include <poll.h>
 #include <sys/signalfd.h>
@@ -51,12 +51,12 @@ Result<EmbeddedCluster> start_cluster(const RunSettings& settings) {
                                  .slab_bytes = slab,
                                  .nodes = static_cast<uint32_t>(settings.pager.replicas),
                                  .device_words = device_words(settings.pager)};
-  // On one host verbs brings nothing: only for who asks for it.
+  // On one host verbs has no advantage: use it only on request.
   if (settings.pager.transports != "auto") options.transports = settings.pager.transports;
   return EmbeddedCluster::start(options);
 }
 
-// The shim lies beside the binary, or where an installation puts it.
+// The shim is in the directory of the binary or in that of an installation.
 Result<std::string> find_shim() {
   std::error_code problem;
   const std::filesystem::path self = std::filesystem::read_symlink("/proc/self/exe", problem);
@@ -106,7 +106,7 @@ ChildOptions target_options(const RunSettings& settings, pager::ForkMode fork, c
   options.environment = {
       {"LD_PRELOAD", preload_list(shim, kAllocator, variable("LD_PRELOAD", ""),
                                   brings_allocator(target.program.elf))},
-      // tcmalloc takes its memory by sbrk first, and that is local.
+      // tcmalloc first uses sbrk, whose memory is local.
       {"TCMALLOC_SKIP_SBRK", variable("TCMALLOC_SKIP_SBRK", "1")},
       {handover::kSocketVariable, socket},
       {handover::kWindowVariable, std::to_string(settings.window_bytes)},
@@ -116,11 +116,11 @@ ChildOptions target_options(const RunSettings& settings, pager::ForkMode fork, c
   return options;
 }
 
-// Signals for us are signals for the program. Those of a terminal reach its whole group by
-// themselves.
+// Forwards signals to the program, except those of a terminal, which the kernel sends to the whole
+// process group.
 class SignalRelay {
  public:
-  // Before any thread starts, so that all of them block these signals.
+  // Call it before any thread starts: threads inherit the signal mask.
   static Result<SignalRelay> create() {
     sigset_t set;
     ::sigemptyset(&set);
@@ -156,7 +156,7 @@ Status write_stats_file(const std::string& path, const std::string& json) {
   return {};
 }
 
-// Says why the program does not run; the exit status, which is that of env, nice and timeout.
+// Prints why the program cannot run. Returns the same exit status as env, nice and timeout.
 int refuse(const Error& error) {
   fmt::print(stderr, "farpage: {}\n", error.message());
   return error.code == ErrorCode::kNotFound ? kExitNotFound : kExitCannotRun;
@@ -192,7 +192,7 @@ Result<int> run(const RunSettings& settings) {
   Result<Child> child = Child::start(target_options(settings, fork, *target, shim, server.path()));
   if (!child && is_about_the_program(child.error())) return refuse(child.error());
   if (!child) return tl::unexpected(child.error());
-  raise_descriptor_limit();  // each target costs descriptors
+  raise_descriptor_limit();  // each target needs descriptors
   const int status = signals.relay_until_end(*child);
   service.wait_for_targets();
   const std::vector<serve::TargetReport> reports = service.reports();

@@ -47,14 +47,14 @@ std::optional<ProcessStatus> status_of(pid_t pid) {
   return status;
 }
 
-// In /tmp anybody may use the name.
+// In /tmp another user may have created the name.
 bool is_directory_of(uid_t user, const std::string& path) {
   struct stat status {};
   return ::lstat(path.c_str(), &status) == 0 && S_ISDIR(status.st_mode) && status.st_uid == user;
 }
 
-// Until the descriptor is closed nobody else gets it. kNotFound: the directory is gone, or another
-// has it.
+// An exclusive lock, held until the descriptor is closed. kNotFound: the directory was removed, or
+// another process holds the lock.
 Result<Fd> lock_directory(const std::string& path) {
   const int opened = ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
   if (opened < 0 && errno == ENOENT) return fail(ErrorCode::kNotFound, path + " is gone");
@@ -69,7 +69,7 @@ Result<Fd> lock_directory(const std::string& path) {
   return directory;
 }
 
-// Nothing but what a run has put there, so one that holds anything else stays.
+// Removes only the socket of a run: a directory with other files is kept.
 void remove_directory(const std::string& path) {
   (void)::unlink((path + kSocketName).c_str());
   (void)::rmdir(path.c_str());
@@ -88,7 +88,7 @@ void remove_left_behind() {
   }
 }
 
-// Where a `farpage run` of this user, whose environment may be another than ours, has its socket.
+// Possible sockets of a `farpage run` of this user, whose environment may differ from ours.
 std::vector<std::string> socket_paths(pid_t pid, uid_t user) {
   std::vector<std::string> paths;
   for (const std::string& place :
@@ -108,7 +108,7 @@ Result<Fd> connect_to_this(pid_t pid, uid_t user) {
   for (const std::string& path : socket_paths(pid, user)) {
     Result<Fd> socket = uffd::connect_to_pager(path, pid);
     if (socket) return socket;
-    // What nobody listens to was left by one that was killed.
+    // A socket without a listener belonged to a run that was killed.
     if (socket.error().code != ErrorCode::kNotFound) none = std::move(socket);
   }
   return none;
@@ -118,7 +118,7 @@ Result<Fd> connect_to_this(pid_t pid, uid_t user) {
 
 Result<RunDirectory> RunDirectory::create() {
   remove_left_behind();
-  // Another process may take a new one for left behind before it is locked.
+  // Another process may remove the new directory as a leftover before it is locked.
   for (int tries = 0;; ++tries) {
     std::string path = runtime_directory() + "/" + name_of_run(::getpid()) + "XXXXXX";
     if (::mkdtemp(path.data()) == nullptr) return fail_errno("making a directory in " + path);

@@ -1,4 +1,4 @@
-// The directory of a `farpage run`, which holds its hand-over socket, and how others find it.
+// The directory of a `farpage run` with its hand-over socket, and how other processes find it.
 #pragma once
 
 #include <sys/types.h>
@@ -11,10 +11,10 @@
 
 namespace farpage::cli {
 
-// Only this user may enter it. Its name carries the process id: farpage-run-PID-XXXXXX, in
-// $XDG_RUNTIME_DIR or /tmp. Gone with the object. One whose process was killed is left behind; the
-// next create() of that user removes it. It is known by its lock, which ends with the process (the
-// same id may live in another PID namespace). Not to be shared by two kernels.
+// Only this user may enter it. Its name is farpage-run-PID-XXXXXX, in $XDG_RUNTIME_DIR or /tmp. The
+// destructor removes it. If the process was killed, the next create() of that user removes it. Such
+// a directory is recognised by its lock, which the kernel releases when the process ends; its PID
+// may exist in another PID namespace. Two kernels must not share the parent directory.
 class RunDirectory {
  public:
   static Result<RunDirectory> create();
@@ -31,8 +31,8 @@ class RunDirectory {
   Fd lock_;
 };
 
-// A connection to the `farpage run` with this process id, or to the nearest one that has started
-// `pid`. kNotFound: there is none. kDenied: it is another user's.
+// A connection to the `farpage run` with this process id, or to the nearest ancestor of `pid` that
+// is one. kNotFound: there is none. kDenied: it belongs to another user.
 Result<Fd> connect_to_run(pid_t pid);
 
 }  // namespace farpage::cli

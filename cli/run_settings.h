@@ -1,4 +1,4 @@
-// The knobs of `farpage run`.
+// The options of `farpage run`.
 #pragma once
 
 #include <memory>
@@ -12,7 +12,7 @@
 
 namespace farpage::cli {
 
-// A pager's knobs, shared by every subcommand that runs one.
+// The options of a pager, shared by every subcommand that runs one.
 struct PagerSettings {
   uint64_t local_bytes = uint64_t{64} << 20;
   uint64_t slab_bytes = coordinator::kDefaultSlabBytes;
@@ -37,17 +37,18 @@ struct PagerSettings {
   int64_t retry_count = 3;
 };
 
-// kPerftest: --device, --device-port and --gid-index are -d, -i and -x too.
+// kPerftest: --device, --device-port and --gid-index have the short forms -d, -i and -x.
 enum class ShortFlags : bool { kNone, kPerftest };
 void add_options(Subcommand& subcommand, PagerSettings& settings,
                  ShortFlags short_flags = ShortFlags::kNone);
 Result<pager::PagerOptions> pager_options(const PagerSettings& settings);
-// One for each transport that the settings allow and this build has, in the order of trying. Those
-// that cannot work here are left out with `auto`, and a failure when they were named.
+// One for each transport that the settings allow and this build has, in order of preference. With
+// `auto`, transports that cannot work on this host are omitted; a named one that cannot work is an
+// error.
 Result<std::vector<std::unique_ptr<rdma::Transport>>> make_transports(
     const PagerSettings& settings);
 
-// The same device and port, as `farpage node` takes them: for nodes of our own.
+// The device options as arguments of `farpage node`, for the embedded nodes.
 std::vector<std::string> device_words(const PagerSettings& settings);
 
 struct RunSettings {
@@ -65,8 +66,8 @@ struct RunSettings {
 
 void add_options(Subcommand& subcommand, RunSettings& settings);
 Status check(const RunSettings& settings);
-// `may_share`: this user gets fork events. Says so when that decides. Fails when what was asked for
-// cannot be had.
+// `may_share`: this user gets fork events. Logs a warning when `auto` falls back to kRefuse.
+// kDenied: `share` was requested without fork events.
 Result<pager::ForkMode> fork_mode(const RunSettings& settings, bool may_share);
 
 }  // namespace farpage::cli

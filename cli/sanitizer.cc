@@ -11,7 +11,7 @@ namespace {
 
 struct Sanitizer {
   std::string_view name;
-  std::string_view start;          // called first in every program that is built with it
+  std::string_view start;          // the first function that instrumented programs call
   std::string_view gcc_library;    // the beginning of its name
   std::string_view clang_library;  // likewise
 };
@@ -41,7 +41,7 @@ std::string_view sanitizer_of(const std::string& elf_path) {
   const std::optional<ElfFile> file = ElfFile::open(elf_path);
   if (!file) return {};
   std::string_view found;
-  // Only one: the compilers refuse combinations of these.
+  // At most one: compilers refuse combinations of these.
   const auto note = [&found](std::string_view name) {
     found = name;
     return !name.empty();
@@ -49,8 +49,8 @@ std::string_view sanitizer_of(const std::string& elf_path) {
   if (file->any_library(
           [&](std::string_view library) { return note(sanitizer_of_library(library)); }))
     return found;
-  // Instrumented code calls it, so it is a symbol of the program, defined or not; only GCC leaves
-  // that of a static runtime out of the dynamic table.
+  // Instrumented code calls it, so it is a symbol of the program, defined or undefined. Only GCC
+  // omits the one of a static runtime from the dynamic table.
   file->any_symbol(ElfFile::Table::kAll, [&](const ElfFile::Symbol& symbol) {
     return note(
         name_of([&](const Sanitizer& sanitizer) { return symbol.name == sanitizer.start; }));

@@ -8,21 +8,21 @@
 
 namespace farpage::cli {
 
-// Create it before any other thread starts: threads inherit the blocked signals, so only wait()
-// receives them. A child process inherits them too: call unblock_in_child() before exec.
-// Threads: the main thread; interrupt() any.
+// Create it before any other thread starts: threads inherit the signal mask, so only wait()
+// receives the signals. A child process inherits it too: call unblock_in_child() before exec.
+// Threads: the main thread; interrupt(): any.
 class ShutdownSignals {
  public:
   static Result<ShutdownSignals> create();
 
-  // Sleeps until SIGINT or SIGTERM and returns which, or until interrupt() and returns 0. After a
-  // signal the next one ends the process at once, by its default action.
+  // Blocks until SIGINT or SIGTERM, and returns its number, or until interrupt(), and returns 0.
+  // After the first signal, the next one ends the process by its default action.
   int wait();
   void interrupt() const;
-  // One has arrived and wait() would return it.
+  // Whether a signal is pending that wait() would return.
   bool is_pending() const;
 
-  // Between fork and exec: the mask as it was before. Async-signal-safe.
+  // Restores the previous mask, between fork and exec. Async-signal-safe.
   void unblock_in_child() const;
 
  private:

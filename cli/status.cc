@@ -1,4 +1,4 @@
-// farpage status: who lends, who borrows.
+// farpage status: lists the lenders and borrowers of a cluster.
 #include <fmt/format.h>
 
 #include <cstdio>
@@ -18,7 +18,7 @@ struct StatusSettings {
   std::string output = "text";
 };
 
-// What the coordinator answers, as it is, so that nothing it says is lost here.
+// Prints the coordinator's answers unchanged, including fields unknown to this version.
 Result<int> print_json(coordinator::Client& client) {
   nlohmann::json all;
   for (const char* part : {"nodes", "regions", "cluster"}) {
@@ -28,7 +28,7 @@ Result<int> print_json(coordinator::Client& client) {
       return fail(
           ErrorCode::kUnavailable,
           fmt::format("/v1/{} is not answered by a coordinator: check --coordinator", part));
-    // Lists come as {"nodes": [...]}.
+    // A list has the form {"nodes": [...]}.
     all[part] = answer.contains(part) && answer[part].is_array() ? answer[part] : answer;
   }
   fmt::print("{}\n", all.dump(2, ' ', false, nlohmann::json::error_handler_t::replace));

@@ -1,4 +1,4 @@
-// What `farpage status` prints.
+// The text output of `farpage status`.
 #pragma once
 
 #include <string>
@@ -8,7 +8,7 @@
 
 namespace farpage::cli {
 
-// Nodes, regions and totals, for people.
+// Tables of nodes, regions and totals.
 std::string status_text(const std::vector<coordinator::NodeInfo>& nodes,
                         const std::vector<coordinator::RegionInfo>& regions);
 

@@ -24,7 +24,7 @@ std::string long_form(const std::string& flag) {
   return flag.substr(flag.find(',') + 1);
 }
 
-// A validator that turns the text into a plain number before CLI11 reads it.
+// Converts the text into a plain number before CLI11 reads it.
 CLI::Validator size_validator() {
   return CLI::Validator(
       [](std::string& text) -> std::string {
@@ -72,7 +72,7 @@ Subcommand::Subcommand(CLI::App& root, const std::string& name, const std::strin
                        const std::vector<std::string>& examples)
     : app_(root.add_subcommand(name, summary)) {
   app_->footer(footer_of(examples));
-  app_->fallthrough();  // --log-level and --config may stand behind the subcommand, too
+  app_->fallthrough();  // --log-level and --config may follow the subcommand
 }
 
 void Subcommand::last(CLI::Option* option, const std::string& flag, Scope scope) {
@@ -120,7 +120,7 @@ Subcommand& Subcommand::size(const std::string& flag, uint64_t& bytes, const std
 
 template <typename Value>
 void Subcommand::add_duration(const std::string& flag, Value& value, const std::string& help) {
-  // The same text is read twice: once to refuse it with a sentence, once for its value.
+  // The text is parsed twice: for the error message, then for the value.
   const auto check = [](std::string& text) -> std::string {
     const Result<Milliseconds> parsed = parse_duration(text);
     return parsed ? std::string() : parsed.error().context;

@@ -1,4 +1,4 @@
-// One subcommand of the binary: its options, its examples, and what it does.
+// One subcommand of the binary: its options, examples and action.
 //
 // To add one: declare its add_ function below and put it into the table in program.cc.
 #pragma once
@@ -22,22 +22,22 @@ namespace farpage::cli {
 
 inline constexpr int kExitOk = 0;
 inline constexpr int kExitFailure = 1;
-inline constexpr int kExitUsage = 2;  // the command line, the environment or the file is wrong
-// Of `farpage run`, about the program that it is to start.
+inline constexpr int kExitUsage = 2;  // invalid command line, environment or file
+// `farpage run` cannot start the program.
 inline constexpr int kExitCannotRun = 126;
 inline constexpr int kExitNotFound = 127;
 
-// The action that the command line selected. The value is the exit status; a failure is printed as
-// one line and ends with kExitUsage when it is kInvalid, else with kExitFailure.
+// The action that the command line selected. Its value is the exit status. An error is printed as
+// one line; the exit status is kExitUsage for kInvalid, else kExitFailure.
 struct Invocation {
   std::function<Result<int>()> run;
 };
 
 // A subcommand under construction. Each option is a flag (--lend), an environment variable
-// (FARPAGE_NODE_LEND, FARPAGE_BENCH_FAULT_SIZE; options with one meaning everywhere omit the
-// subcommand: FARPAGE_COORDINATOR) and a key of the configuration file (lend in [node], size in
-// [bench.fault]), in this order of precedence. A flag may have a short form: "-s,--size". Values
-// are borrowed: they must live until the program has run.
+// (FARPAGE_NODE_LEND, FARPAGE_BENCH_FAULT_SIZE; without the subcommand for options that mean the
+// same everywhere: FARPAGE_COORDINATOR) and a key of the configuration file (lend in [node], size
+// in [bench.fault]), in this order of precedence. A flag may have a short form: "-s,--size". Values
+// are stored by reference and must outlive the run.
 class Subcommand {
  public:
   // `examples`: lines for the end of the help text.
@@ -56,24 +56,24 @@ class Subcommand {
   Subcommand& size(const std::string& flag, uint64_t& bytes, const std::string& help);
   // "500ms", "30s", "2m"; a bare number is seconds.
   Subcommand& duration(const std::string& flag, Milliseconds& value, const std::string& help);
-  // The same without a default: nullopt unless it is given.
+  // The same without a default: nullopt if absent.
   Subcommand& duration(const std::string& flag, std::optional<Milliseconds>& value,
                        const std::string& help);
   Subcommand& flag(const std::string& flag, bool& value, const std::string& help);
-  // A required argument without a flag. It has no environment variable and no key of the file.
+  // A required argument without a flag, environment variable or key of the file.
   Subcommand& positional(const std::string& name, int64_t& value, int64_t lowest, int64_t highest,
                          const std::string& help);
-  // Makes the option that was added last required.
+  // Makes the last added option required.
   Subcommand& required();
-  // Makes the option that was added last mutually exclusive with `flag`, which was added before.
+  // Makes the last added option mutually exclusive with `flag`, which was added before.
   Subcommand& excludes(const std::string& flag);
-  // Everything from the first argument that is not an option, unchanged: the command to run.
+  // The command to run: all arguments from the first that is not an option, unchanged.
   Subcommand& command_line(std::vector<std::string>& value, const std::string& help);
 
   // One or more arguments that are not options.
   Subcommand& files(std::vector<std::string>& value, const std::string& help);
 
-  // The action of this subcommand.
+  // Sets the action of this subcommand.
   void on_run(Invocation& invocation, std::function<Result<int>()> run);
 
  private:
@@ -88,7 +88,7 @@ class Subcommand {
 // "500ms", "30s", "2m", "1h"; a bare number is seconds. kInvalid otherwise.
 Result<Milliseconds> parse_duration(const std::string& text);
 
-// A subcommand that only holds others ("bench"): one of them must follow it on the command line.
+// A subcommand that only contains others ("bench"): one of them must follow on the command line.
 CLI::App& add_group(CLI::App& root, const std::string& name, const std::string& summary,
                     const std::vector<std::string>& examples);
 

@@ -1,4 +1,4 @@
-// Columns of text that line up.
+// Tables of text.
 #pragma once
 
 #include <string>
@@ -6,8 +6,8 @@
 
 namespace farpage::cli {
 
-// Every row as wide as the widest cell of each column, two spaces apart, no spaces at line ends.
-// Each row has as many cells as `header`.
+// Each column is as wide as its widest cell. Columns are two spaces apart; lines have no trailing
+// spaces. Each row must have as many cells as `header`.
 std::string format_table(const std::vector<std::string>& header,
                          const std::vector<std::vector<std::string>>& rows);
 

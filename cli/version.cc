@@ -1,4 +1,4 @@
-// farpage version: what this binary is.
+// farpage version: prints the build information.
 #include <fmt/format.h>
 
 #include <cstdio>
