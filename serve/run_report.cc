@@ -136,7 +136,7 @@ MemoryUse memory_use(const std::vector<TargetReport>& targets, uint64_t local_by
   MemoryUse use{.local_bytes = local_bytes, .peak_bytes = peak_bytes};
   for (const TargetReport& target : targets) {
     const pager::PagerCounts& counts = target.counts;
-    // Of all that a page goes through, these come first.
+    // A page first becomes far memory by one of these.
     use.far_bytes += (counts.faults_zero + counts.zeros_ahead) * kPageBytes;
     // `farpage resize` may have changed it.
     use.local_bytes = std::max(use.local_bytes, counts.budget_pages * kPageBytes);
@@ -145,7 +145,7 @@ MemoryUse memory_use(const std::vector<TargetReport>& targets, uint64_t local_by
 }
 
 std::string local_memory_warning(const MemoryUse& use) {
-  constexpr uint64_t kNextToNothing = 16;  // of the peak, one part in so many
+  constexpr uint64_t kNextToNothing = 16;  // less than 1/16 of the peak
   if (use.peak_bytes <= use.local_bytes || use.peak_bytes - use.local_bytes <= kMaxUnseenBytes)
     return {};
   if (use.far_bytes >= use.peak_bytes / kNextToNothing) return {};

@@ -20,7 +20,7 @@ namespace {
 constexpr Milliseconds kNodePatience{5000};
 constexpr Milliseconds kAliveCheck{20};
 
-// The pages of a request; false: they lie outside of the window.
+// The pages of a request. False: unaligned, or outside of the window.
 bool run_of(const uffd::handover::Request& request, const uffd::AddressSpace& space,
             uffd::PageRun& run) {
   const uint64_t window_address = space.address_of(PageIndex{0});
@@ -32,7 +32,7 @@ bool run_of(const uffd::handover::Request& request, const uffd::AddressSpace& sp
   return true;
 }
 
-// Status of the reply to a request about pages: 0 or an errno.
+// Returns the status of the reply to a request about pages: 0 or an errno.
 int apply(uffd::handover::RequestKind kind, uffd::PageRun run, pager::Pager& pager) {
   using uffd::handover::RequestKind;
   switch (kind) {
@@ -66,7 +66,7 @@ int apply(uffd::handover::RequestKind kind, uffd::PageRun run, pager::Pager& pag
   return ENOSYS;
 }
 
-// What a child without a pager asks for; nullopt: it needs one.
+// The reply to a child without a pager; nullopt: the request needs one.
 std::optional<int> answer_without_pager(pager::FirstFaults& first_faults,
                                         const uffd::AddressSpace& space,
                                         const uffd::TargetRequest& request) {
@@ -92,7 +92,7 @@ std::optional<int> answer_without_pager(pager::FirstFaults& first_faults,
   return ENOSYS;
 }
 
-// Processes that fork read from each other's regions, so all pagers here are one group.
+// Forked processes read from each other's regions, so all pagers here form one session group.
 pager::PagerOptions with_session_group(pager::PagerOptions options) {
   if (options.session_group == 0) options.session_group = rdma::new_session_group();
   return options;
@@ -168,7 +168,7 @@ Result<uffd::ResizedProcesses> TargetService::set_local(uint64_t local_bytes) {
   return changes;
 }
 
-// Back to what was. Nobody refuses: either they are at that already, or it is more than they have.
+// Restores the previous budget. No pager refuses: each one has this budget or a smaller one.
 void TargetService::set_local_of_all(uint64_t local_bytes) {
   for (const Session& session : sessions_)
     if (session.pager) (void)session.pager->set_local(local_bytes);
@@ -215,7 +215,7 @@ pager::OnChild TargetService::children_of(Session& session) {
   };
 }
 
-// The thread that answers the parent's requests calls this.
+// Called by the thread that answers the parent's requests.
 void TargetService::take_child(Session& parent, pager::Inheritance inheritance) {
   const std::lock_guard lock(mutex_);
   reap();
@@ -229,7 +229,7 @@ void TargetService::take_child(Session& parent, pager::Inheritance inheritance) 
 
 bool TargetService::greet_child(Session& session, uffd::AddressSpace& space, const Fd& socket) {
   Result<std::optional<uffd::HandedOver>> hello = uffd::read_child_hello(socket);
-  if (!hello && !space.alive()) return false;  // it has ended meanwhile
+  if (!hello && !space.alive()) return false;  // the child has ended
   if (!hello) {
     log::error("run: bad_child reason=\"{}\"", hello.error().message());
     return false;
@@ -254,7 +254,7 @@ Status TargetService::start_child_pager(Session& session, pager::Inheritance& in
   return {};
 }
 
-// A child that only execs, or does a little and ends, gets no pager.
+// A child that execs or ends after a few faults gets no pager.
 void TargetService::serve_child(Session& session, pager::Inheritance inheritance, Fd socket) {
   uffd::AddressSpace& space = *inheritance.space;
   pager::FirstFaults first_faults(inheritance);
@@ -344,7 +344,7 @@ pager::Pager& TargetService::keep(Session& session, std::unique_ptr<pager::Pager
   const std::lock_guard lock(mutex_);
   session.pager = std::move(pager);
   session.had_pager = true;
-  // The budget may have changed since its options were taken. Nothing of it is pinned yet.
+  // The budget may have changed since options_now(). No page is pinned yet, so this cannot fail.
   (void)session.pager->set_local(local_bytes_);
   return *session.pager;
 }
@@ -376,9 +376,9 @@ void TargetService::reap() {
 }
 
 void TargetService::wait_for_exit(pager::Pager& pager) {
-  // The control socket is closed: by exit, by exec, or by a program that closes what it does not
-  // know. Only the kernel's word that the memory is gone ends the pager, or its faults would never
-  // end.
+  // The control socket is closed: by exit, by exec, or by a program that closes unknown
+  // descriptors. The pager must run until the kernel reports that the memory is gone; otherwise
+  // faults of a live program would block forever.
   while (!pager.target_gone() && pager.space().alive()) {
     pollfd children{pager.children_descriptor(), POLLIN, 0};
     if (::poll(&children, 1, kAliveCheck.count()) > 0) pager.adopt_children();

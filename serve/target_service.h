@@ -23,7 +23,7 @@ struct TargetReport {
   pager::PagerLatencies latencies;
 };
 
-// Threads: one that accepts, one for each target. The client and the transports outlive it.
+// Threads: one that accepts, one for each target. The client and the transports must outlive it.
 class TargetService {
  public:
   TargetService(uffd::HandoverServer& server, const pager::PagerOptions& options,
@@ -33,21 +33,21 @@ class TargetService {
 
   // Waits until every accepted target has ended.
   void wait_for_targets();
-  // The reports of targets that have ended, and the present state of those that run. Forked
-  // children that never needed a pager are not included.
+  // The reports of ended targets, and the current state of running ones. Omits forked children that
+  // never needed a pager.
   std::vector<TargetReport> reports() const;
-  // Sets a new PagerOptions::local_bytes for every process: those that have a pager (the result
-  // lists them) and those that will get one. kInvalid, kConflict as in Pager::set_local(), preceded
-  // by the process: then no budget has changed.
+  // Sets PagerOptions::local_bytes of all processes: those that have a pager (the result lists
+  // them) and those that will get one. kInvalid, kConflict: as in Pager::set_local(), prefixed with
+  // the process; all budgets are then unchanged.
   Result<uffd::ResizedProcesses> set_local(uint64_t local_bytes);
 
  private:
   struct Session {
     TargetReport report;                  // guarded by mutex_
-    std::unique_ptr<pager::Pager> pager;  // guarded by mutex_; null when not started, or ended
+    std::unique_ptr<pager::Pager> pager;  // guarded by mutex_; null before start and after end
     bool had_pager = false;               // guarded by mutex_
     bool ended = false;                   // guarded by mutex_
-    Fd child_socket;                      // guarded by mutex_; of the child that is being made
+    Fd child_socket;                      // guarded by mutex_; of the fork in progress
     std::jthread thread;
   };
 
@@ -55,7 +55,7 @@ class TargetService {
   void take_in(uffd::HandedOver target);
   void resize(const uffd::ResizeCall& call);
   void set_local_of_all(uint64_t local_bytes);
-  // As they are for a pager that starts now.
+  // The options for a pager that starts now.
   pager::PagerOptions options_now() const;
   void serve(Session& session, uffd::HandedOver target);
   void take_child(Session& parent, pager::Inheritance inheritance);
@@ -64,20 +64,19 @@ class TargetService {
   Status start_child_pager(Session& session, pager::Inheritance& inheritance, bool known);
   int answer(Session& session, pager::Pager& pager, uffd::TargetRequest request);
   int begin_fork(Session& session, pager::Pager& pager, Fd child_socket);
-  // Until the control socket is closed.
+  // Returns when the control socket is closed.
   void answer_requests(Session& session, pager::Pager& pager, const Fd& socket);
   void wait_for_exit(pager::Pager& pager);
   pager::OnChild children_of(Session& session);
   pager::Pager& keep(Session& session, std::unique_ptr<pager::Pager> pager);
-  // With mutex_ held: the report as its pager has it now.
+  // With mutex_ held: copies the current statistics of the pager.
   static void take_statistics(TargetReport& report, const pager::Pager& pager);
   void end(Session& session);
-  // With mutex_ held: joins the threads of sessions that have ended; removes those without a
-  // report.
+  // With mutex_ held: joins the threads of ended sessions and removes those without a report.
   void reap();
 
   uffd::HandoverServer& server_;
-  const pager::PagerOptions options_;  // but for local_bytes
+  const pager::PagerOptions options_;  // except local_bytes
   coordinator::Client& client_;
   std::vector<std::unique_ptr<rdma::Transport>>& transports_;
   mutable std::mutex mutex_;
