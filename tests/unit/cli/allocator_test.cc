@@ -57,7 +57,7 @@ TEST(Allocator, CutOffAndGarbledFilesBringNone) {
   EXPECT_FALSE(judge(""));
   for (size_t size = 1; size < bytes.size(); size = size * 3 + 1)
     EXPECT_FALSE(judge(bytes.substr(0, size))) << size;
-  for (size_t at = 0; at < 64; ++at) {  // each byte of the header, all ones
+  for (size_t at = 0; at < 64; ++at) {  // set each header byte to 0xff
     std::string garbled = bytes;
     garbled[at] = '\xff';
     EXPECT_FALSE(judge(garbled)) << at;

@@ -83,7 +83,7 @@ TEST(BenchSettings, HelpSaysThatTheFrequencyFlagChangesNothing) {
   EXPECT_THAT(help.output, HasSubstr("without effect"));
 }
 
-// A value that a flag of a benchmark must refuse, with the flag in the message.
+// A value that a benchmark must refuse with a message that names the flag.
 struct Wrong {
   const char* subcommand;
   const char* flag;
@@ -120,7 +120,7 @@ TEST(BenchSettings, Defect6WrongValuesAreRefusedByTheNameOfTheFlag) {
   }
 }
 
-// What only the benchmark itself can refuse, before it starts anything.
+// Combinations that only the benchmark itself can refuse, before it starts anything.
 TEST(BenchSettings, Defect6WrongCombinationsAreRefusedByTheNameOfTheFlag) {
   struct Case {
     Words arguments;

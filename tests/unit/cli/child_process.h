@@ -1,4 +1,4 @@
-// The farpage binary as a child, for tests of what users and init systems see.
+// Runs the farpage binary as a child process, to test its output, signals and exit status.
 #pragma once
 
 #include <fcntl.h>
@@ -17,7 +17,7 @@
 
 namespace farpage::cli {
 
-// Killed and reaped when it goes out of scope. Threads: one.
+// Threads: one. The destructor kills and reaps the child.
 class ChildProcess {
  public:
   explicit ChildProcess(std::vector<std::string> arguments) {
@@ -55,7 +55,7 @@ class ChildProcess {
     while (::read(output_.get(), &byte, 1) == 1 && byte != '\n') line += byte;
     return line;
   }
-  // Reads standard error up to a line that holds `text`; false if it ends before.
+  // Reads standard error up to a line that contains `text`; false if it ends before.
   bool wait_for_log(const std::string& text) {
     std::string line;
     char byte = 0;
@@ -71,8 +71,8 @@ class ChildProcess {
 
   void send(int signal_number) const { ::kill(pid_, signal_number); }
 
-  // Waits for its end: the exit status, or 128 + the signal. Afterwards output() and log() are
-  // whole.
+  // Waits for the child to end. Returns the exit status, or 128 + the signal. Afterwards output()
+  // and log() are complete.
   int wait() {
     drain();
     int status = 0;
@@ -83,7 +83,7 @@ class ChildProcess {
   const std::string& log() const { return log_; }
 
  private:
-  // Both pipes at once: a child that fills one of them would wait for us.
+  // Reads both pipes at once: a child blocks when one of them is full.
   void drain() {
     std::array<pollfd, 2> sources{{{output_.get(), POLLIN, 0}, {problems_.get(), POLLIN, 0}}};
     std::array<std::string*, 2> texts{&all_output_, &log_};

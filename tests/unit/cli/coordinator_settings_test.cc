@@ -12,7 +12,7 @@
 namespace farpage::cli {
 namespace {
 
-// What a command line becomes; an error stays visible as its text.
+// The result of a command line; an error is returned as its text.
 std::string effect(const std::vector<std::string>& arguments,
                    std::string (*see)(const coordinator::ServiceOptions&)) {
   CoordinatorSettings settings;

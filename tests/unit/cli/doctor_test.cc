@@ -12,7 +12,7 @@
 namespace farpage::cli {
 namespace {
 
-// A host made of files.
+// A fake /proc and /sys in a directory.
 class FakeHost {
  public:
   FakeHost() {

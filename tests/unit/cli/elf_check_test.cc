@@ -1,4 +1,4 @@
-// Real files: scripts, privileged copies, this test itself.
+// Uses real files: scripts, privileged copies, and this test binary.
 #include "cli/elf_check.h"
 
 #include <gtest/gtest.h>
@@ -120,7 +120,7 @@ TEST_F(ElfCheck, FileCapabilitiesAreRefusedForWhoeverHasThemNotYet) {
   capabilities.data[0].permitted = 1U << CAP_NET_RAW;
   if (::setxattr(path.c_str(), "security.capability", &capabilities, XATTR_CAPS_SZ_2, 0) != 0)
     GTEST_SKIP() << "this file system keeps no capabilities";
-  EXPECT_EQ(why_not(path), "");  // root gains nothing by them
+  EXPECT_EQ(why_not(path), "");  // root gains no privileges from them
   const pid_t child = ::fork();
   if (child == 0) {
     constexpr uid_t kNobody = 65534;
@@ -136,7 +136,7 @@ TEST_F(ElfCheck, WhatIsNoProgramForThisMachineIsRefused) {
   const std::string path = copy_of_true(0755);
   std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
   file.seekp(4);
-  file.put(1);  // 32 bits
+  file.put(1);  // ELFCLASS32
   file.close();
   EXPECT_NE(why_not(path).find("64-bit"), std::string::npos);
 }

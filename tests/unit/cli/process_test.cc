@@ -1,4 +1,4 @@
-// The binary itself: exit statuses, signals, ready lines, and that each knob does what it says.
+// The binary as a process: exit statuses, signals, ready lines, and the effect of each option.
 #include <arpa/inet.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -34,7 +34,7 @@ class ProcessTest : public testing::Test {
   ChildProcess& start(std::vector<std::string> arguments) {
     return *children_.emplace_back(std::make_unique<ChildProcess>(std::move(arguments)));
   }
-  // A coordinator that is ready, and its URL in url_.
+  // Starts a coordinator, waits until it is ready, and sets url_.
   ChildProcess& start_coordinator(std::vector<std::string> more = {}) {
     std::vector<std::string> arguments = {"coordinator", "--output", "json"};
     if (std::find(more.begin(), more.end(), "--listen") == more.end())
@@ -64,7 +64,7 @@ class ProcessTest : public testing::Test {
     for (size_t i = 0; i < more.size(); ++i) arguments.push_back(more[i]);
     return arguments;
   }
-  // A node that has joined; what its ready line said is in ready_.
+  // Starts a node, waits until it has joined, and sets ready_ to its ready line.
   ChildProcess& start_node(std::vector<std::string> more = {}, const std::string& name = "n1") {
     ChildProcess& child = start(node_arguments(std::move(more), name));
     ready_ = json::parse(child.read_line(), nullptr, false);
@@ -180,7 +180,7 @@ TEST_F(ProcessTest, SecondNodeWithTheNameOfARunningOneEndsWithStatus2AndTakesNot
   const auto regions = client()->regions();
   ASSERT_EQ(regions->size(), 1U);
   for (const auto& lease : regions->at(0).leases) EXPECT_FALSE(lease.lost);
-  // One that crashed and comes back at once is let in.
+  // A node that crashed and restarts at once is admitted.
   first.send(SIGKILL);
   EXPECT_EQ(first.wait(), 128 + SIGKILL);
   start_node();
@@ -244,7 +244,7 @@ TEST_F(ProcessTest, ACoordinatorThatIsBusyKeepsHundredsOfConnectionsForLater) {
     ASSERT_TRUE(connection.valid());
     if (::connect(connection.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) == 0)
       continue;
-    // On loopback the handshake is over at once, or, where the queue is full, not at all.
+    // On loopback the handshake completes at once, or never when the queue is full.
     pollfd poll{.fd = connection.get(), .events = POLLOUT, .revents = 0};
     ASSERT_EQ(::poll(&poll, 1, 500), 1) << "connection " << i;
   }

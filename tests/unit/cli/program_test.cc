@@ -17,7 +17,7 @@ namespace {
 
 using Words = std::vector<std::string>;
 
-// A directory and a set of environment variables that end with the test.
+// A directory and environment variables, removed after the test.
 class ProgramTest : public testing::Test {
  protected:
   ProgramTest() {
@@ -73,8 +73,8 @@ class ProgramTest : public testing::Test {
   std::vector<std::string> set_;
 };
 
-// One knob: two values that differ from each other and from the default, and how to see the one in
-// force.
+// One option: two values that differ from each other and from the default, and how to read the
+// value in effect.
 struct Knob {
   const char* option;  // without the dashes
   const char* variable;
@@ -187,7 +187,7 @@ TEST_F(ProgramTest, Defect6EveryNodeFlagTakesEffect) {
   }
 }
 
-// The table above must not lag behind: each option in the help text is a knob or a flag of it.
+// The table above must be complete: it contains each option of the help text.
 TEST_F(ProgramTest, Defect6NoNodeKnobIsWithoutATest) {
   const ParsedCommandLine help = parse({"node", "--help"});
   size_t variables = 0;

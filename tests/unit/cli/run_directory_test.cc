@@ -34,7 +34,7 @@ class RunDirectoryTest : public testing::Test {
   size_t entries() const {
     return static_cast<size_t>(std::distance(fs::directory_iterator(place_), {}));
   }
-  // By a process that is killed with it.
+  // Creates a directory in a process that is then killed.
   void leave_behind() const {
     int made[2];
     ASSERT_EQ(::pipe(made), 0);

@@ -28,7 +28,7 @@ std::unique_ptr<RunParse> parse_run(std::vector<std::string> arguments) {
   return parse;
 }
 
-// A knob, and what it must change in what the pager is given.
+// An option, and the change that it must make in the pager's options.
 struct PagerKnob {
   const char* option;
   const char* value;
@@ -81,7 +81,7 @@ TEST(RunSettings, Defect6EveryPagerKnobReachesThePager) {
     SCOPED_TRACE(knob.option);
     const auto before = pager_options(parse_run({})->settings.pager);
     ASSERT_TRUE(before.has_value());
-    EXPECT_NE(knob.read(*before), knob.expected);  // else the test would prove nothing
+    EXPECT_NE(knob.read(*before), knob.expected);  // otherwise the test proves nothing
     const auto parse = parse_run({fmt::format("--{}", knob.option), knob.value});
     ASSERT_EQ(parse->line.exit_status, kExitOk) << parse->line.problem;
     const auto after = pager_options(parse->settings.pager);
@@ -110,7 +110,7 @@ TEST(RunSettings, Defect6FlagsAndTheRestTakeEffect) {
   EXPECT_EQ(parse_run({})->settings.command, std::vector<std::string>{"true"});
 }
 
-// The tables above must not lag behind the help text.
+// The tables above must contain every option of the help text.
 TEST(RunSettings, Defect6NoKnobIsWithoutATest) {
   ParsedCommandLine help;
   parse_command_line({"run", "--help"}, all_subcommands(), help);

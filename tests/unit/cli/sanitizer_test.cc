@@ -1,4 +1,4 @@
-// Programs as the compiler builds them.
+// Uses programs built by the compiler.
 #include "cli/sanitizer.h"
 
 #include <gtest/gtest.h>
