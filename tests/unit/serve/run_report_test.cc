@@ -44,7 +44,7 @@ TEST(LocalMemoryWarning, IsOneLineWithTheNumbersAndTheReasons) {
     EXPECT_NE(text.find(word), std::string::npos) << word << " in " << text;
 }
 
-// Ended processes stay in the report until `run` ends: 10,000 of them must be cheap.
+// Reports of ended processes are kept until `run` ends: 10,000 of them must fit in little memory.
 static_assert(sizeof(TargetReport) < 1024);
 
 TEST(RunReport, ShowsTheTimesOfAnEndedProcess) {
