@@ -72,7 +72,8 @@ TEST_F(Help, WhatAFaultHasBegunToEvictEndsWithTheNextOrWithout) {
     if (next) write_with_a_read();
     EXPECT_TRUE(comes_true([&] { return leaving() == 0; }));
     EXPECT_GT(rig_.stats().evictions(), 0U);
-    EXPECT_TRUE(rig_.pager().check_invariants());
+    // The last pages may still be on their way out: leaving() does not see those that are dropped.
+    EXPECT_TRUE(comes_true([&] { return rig_.pager().check_invariants().has_value(); }));
   }
 }
 
