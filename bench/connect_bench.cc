@@ -44,7 +44,7 @@ class Dialler {
     return {};
   }
 
-  // One channel and its first READ; the channel is gone when it returns.
+  // Connects one channel, does its first READ, and closes it.
   Status connect(ConnectResult* result) {
     const uint64_t page = random_.below(kPages);
     for (uint64_t& word : words_) word = ~word;

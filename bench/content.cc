@@ -48,12 +48,12 @@ bool Content::holds(uint64_t page, uint32_t version,
   const uint64_t base = base_of(page);
   uint64_t wrong = 0;
   for (size_t i = 0; i < kMarks; ++i) {
-    // The latest write that went to this word; none yet when that would be before the first.
+    // The latest write to this word; none if that number is below 1.
     const uint32_t ago = static_cast<uint32_t>((version + kMarks - i) % kMarks);
     const uint64_t right = version > ago ? mark(page, version - ago) : base + i * kStep;
     wrong |= words[i] ^ right;
   }
-  // Without a branch in it, so that it is done in vectors: it runs once for each page.
+  // No branches, so that the compiler vectorises it: it runs once for each page.
   for (size_t i = kMarks; i < kWords; ++i) wrong |= words[i] ^ (base + i * kStep);
   return wrong == 0;
 }

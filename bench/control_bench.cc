@@ -25,7 +25,7 @@ tl::unexpected<Error> wrong_answer(const std::string& what) {
   return fail(ErrorCode::kConflict, "the coordinator's answer was wrong: " + what);
 }
 
-// Threads: one that asks; the results are read after it has ended, requests() at any time.
+// Threads: one sends the requests; results are read after it has ended, requests() at any time.
 class Caller {
  public:
   Caller(coordinator::Client& client, const ControlOptions& options, uint32_t index)
@@ -133,7 +133,7 @@ Result<uint64_t> counted_requests(coordinator::Client& client) {
   return requests_in(metrics);
 }
 
-// The coordinator counts a request just after its answer: it is asked again until it holds.
+// The coordinator counts a request just after its answer, so the check is repeated.
 Status settle(ControlResult& result, uint64_t before, coordinator::Client& client) {
   const auto check = [&]() -> Status {
     FARPAGE_TRY(now, counted_requests(client));

@@ -22,8 +22,8 @@ class Rounds {
   Rounds(const FarWindow& window, uint64_t pages, uint64_t seed)
       : window_(window), pages_(pages), content_(seed) {}
 
-  // The first round makes the content; it is not measured: the nodes see the memory for the first
-  // time.
+  // The first round writes the content. It is not measured, because the nodes touch their memory
+  // for the first time.
   Status warm_up(EvictResult& result) {
     window_.fill(content_, 0, pages_);
     result.dirtied_pages += pages_;
@@ -42,7 +42,7 @@ class Rounds {
     return {};
   }
 
-  // All of it comes back as it was last written.
+  // Checks that all pages hold what was written last.
   Status read_back(EvictResult& result) {
     for (uint64_t page = 0; page < pages_; ++page) FARPAGE_TRY_VOID(check(page, result));
     return {};
@@ -97,7 +97,7 @@ void take_difference(EvictResult& result, const pager::PagerStats& before,
   result.transports = names_of_transports(after);
 }
 
-// The evictor counts a page just after it is gone: the counters are looked at until they hold.
+// The evictor counts a page just after its drop, so the check is repeated.
 Status settle(EvictResult& result, const FarWindow& window, const pager::PagerStats& before,
               uint32_t replicas) {
   return until_settled([&] {

@@ -9,9 +9,9 @@
 namespace farpage::bench {
 namespace {
 
-// The evictor may need both CPUs: looking must cost it little.
+// Polling must leave the CPUs to the evictor.
 constexpr Nanoseconds kRecheck = std::chrono::microseconds(200);
-// A hint is a wish: what stays for so long is asked for again.
+// Hints may be dropped: pages that stay longer than this are hinted again.
 constexpr Nanoseconds kAskAgain = Milliseconds(100);
 
 }  // namespace

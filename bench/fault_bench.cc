@@ -15,9 +15,9 @@
 namespace farpage::bench {
 namespace {
 
-// A toucher's first faults find cold code and cold caches.
+// The first faults of a thread run with cold caches.
 constexpr uint64_t kWarmUpPages = 500;
-// Of a local budget: touches until the evictor runs in its steady state.
+// In local budgets: the touches until the evictor is in its steady state.
 constexpr uint64_t kWarmUpBudgets = 2;
 constexpr uint64_t kMaxWarmUpTouches = 200'000;
 constexpr int kMaxPushRounds = 10;
@@ -26,7 +26,7 @@ uint64_t room_pages(const pager::PagerOptions& pager) {
   return pages_of(pager.local_bytes) * pager.high_water_percent / 100;
 }
 
-// Other pages, to push the measured ones out with.
+// Other pages, whose faults evict the measured ones.
 uint64_t ballast_pages(const FaultOptions& options, const pager::PagerOptions& pager) {
   return options.evict ? 0 : pages_of(pager.local_bytes) * 5 / 4;
 }
@@ -44,7 +44,7 @@ ThreadPlan plan_of(const FaultOptions& options, const pager::PagerOptions& pager
                    .rate_per_s = options.rate_per_s}};
 }
 
-// Threads: one that touches; the results are read after it has ended.
+// Threads: one touches; the results are read after it has ended.
 class Toucher {
  public:
   Toucher(const FarWindow& window, const Content& content, const FaultOptions& options,
@@ -107,7 +107,7 @@ class Toucher {
     for (uint32_t page = 0; page < share_.pages; ++page) trace_->add({page, true});
   }
 
-  // `late`: by how much it starts behind its intended time.
+  // `late`: the delay behind the intended start.
   void touch(uint64_t page, Nanoseconds late) {
     const auto words = window_.words(page);
     uint32_t& version = versions_[page - share_.first];
@@ -115,8 +115,8 @@ class Toucher {
     if (trace_) trace_->add({static_cast<uint32_t>(page), write});
     const uint32_t written = version + 1;
     const uint64_t mark = write ? content_.mark(page, written) : 0;
-    // Gone from the page table is not enough: while a vector of pages leaves, the kernel flushes
-    // TLBs at its end, and until then a page can be read without a fault.
+    // An absent page-table entry is not enough: the kernel flushes the TLBs after a whole vector of
+    // pages, and until then a page can be read without a fault.
     const bool away = !is_present(words.data()) && window_.is_away(page);
     const uint64_t ns =
         write ? timed_store(&words[Content::mark_word(written)], mark) : timed_load(words.data());
@@ -148,7 +148,7 @@ class Toucher {
   uint64_t missed_touches_ = 0;
 };
 
-// All of the touched memory on the memory nodes and none of it here, and room for what is touched.
+// All touched memory is remote at first, and the budget has room for the touched pages.
 Status push_out(const FarWindow& window, const Content& content, const FaultOptions& options,
                 uint64_t ballast) {
   const uint64_t pages = pages_of(options.bytes);

@@ -1,4 +1,4 @@
-// The fault benchmark's result for people: rows, stages, figures.
+// The text report of the fault benchmark: rows, stages, figures.
 #include <fmt/format.h>
 
 #include "base/size.h"

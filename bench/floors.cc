@@ -88,7 +88,7 @@ class HandlerThreads {
       if (serve() == 0) ::sched_yield();
   }
 
-  // How many events there were.
+  // The number of events read.
   size_t serve() {
     std::array<uffd::Event, 16> events;
     const size_t count = space_.read_events(events);
@@ -110,7 +110,7 @@ struct SignalledWindow {
   uffd::AddressSpace* space;
   std::span<const std::byte> source;
 };
-// A signal handler has nothing else to find it by.
+// A global, because a signal handler has no other way to find it.
 thread_local const SignalledWindow* signalled_window = nullptr;
 
 bool install_signalled_page(uint64_t address) {
@@ -126,7 +126,7 @@ bool install_signalled_page(uint64_t address) {
 
 void on_floor_sigbus(int number, siginfo_t* info, void*) {
   const int saved_errno = errno;
-  // The instruction is tried again, and ends the process.
+  // The instruction runs again and ends the process.
   if (!install_signalled_page(reinterpret_cast<uint64_t>(info->si_addr)))
     (void)::signal(number, SIG_DFL);
   errno = saved_errno;
@@ -149,7 +149,7 @@ class FloorSignal {
   struct sigaction former_ {};
 };
 
-// A window whose page tables exist, and none of whose pages are there.
+// A window with page tables and without pages.
 Result<std::unique_ptr<uffd::AddressSpace>> emptied_window(uint64_t pages,
                                                            std::span<const std::byte> source,
                                                            LocalHandler handler) {

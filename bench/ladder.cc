@@ -12,7 +12,7 @@
 namespace farpage::bench {
 namespace {
 
-// A way to have faults resolved, and its floor.
+// One way to resolve faults, and its floor.
 struct Delivery {
   FaultMode mode;
   std::string row;     // behind the name of a row
@@ -20,13 +20,13 @@ struct Delivery {
   Histogram local_fault;
 };
 
-// What brings a page: our READ, and where there is one, the floor of that.
+// How a page is fetched: our READ, and its floor if there is one.
 struct Wire {
   Histogram read;
   std::optional<Histogram> ping_pong;
 };
 
-// Room for what is touched, below the high-water mark, with space for warming up.
+// Room for the touched pages and the warm-up below the high-water mark.
 FaultOptions fault_options(const LadderOptions& options, FaultMode mode = FaultMode::kInWorker) {
   FaultOptions fault;
   fault.faults = mode;

@@ -13,7 +13,7 @@ constexpr Nanoseconds kSpin = std::chrono::microseconds(150);
 uint64_t limit_of(const PaceOptions& options) {
   if (options.duration.count() == 0) return options.touches;
   if (options.rate_per_s == 0) return std::numeric_limits<uint64_t>::max();
-  // Those whose time lies before the end: the first is one period behind the start.
+  // Touches with a start before the end; the first is one period after the start.
   return (static_cast<uint64_t>(options.duration.count()) * options.rate_per_s + 999) / 1000 - 1;
 }
 

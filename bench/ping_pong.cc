@@ -60,7 +60,7 @@ Result<Pair> connected_pair() {
   return pair;
 }
 
-// False: the other end is gone, or silent for too long.
+// False: the peer closed the connection, or a timeout.
 bool receive(const Fd& socket, std::span<std::byte> bytes, PingPongWait wait) {
   const bool blocking = wait == PingPongWait::kBlocking;
   Instant give_up{0};
@@ -101,7 +101,7 @@ void answer(const Fd& socket, PingPongWait wait) {
   }
 }
 
-// Nanoseconds; nothing: no answer, or another one's.
+// Nanoseconds; nullopt: no answer, or a wrong one.
 std::optional<uint64_t> ask(const Fd& socket, uint64_t number, PingPongWait wait) {
   Request request{};
   Page page;

@@ -22,7 +22,7 @@ double seconds_left(const ProgressGoal& goal, uint64_t done, double rate, Nanose
 }
 
 void write_text(int fd, std::string_view text) {
-  // A terminal that takes no more misses a line: nothing depends on it.
+  // If the terminal accepts no more output, the line is lost.
   if (::write(fd, text.data(), text.size()) < 0) return;
 }
 

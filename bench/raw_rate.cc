@@ -41,7 +41,7 @@ Result<RawRate> measure_raw_rate(const RawRateOptions& options, const pager::Pag
       const ReadOptions read = read_options(options, pager, bytes, depth);
       if (depth > read.channel.operations_in_flight) continue;
       const Result<ReadResult> result = measure_reads(read, transport, client);
-      // Longer than this channel carries at once: the options are valid in themselves.
+      // The operation is larger than this channel supports: skip this size.
       if (!result && result.error().code == ErrorCode::kInvalid) continue;
       if (!result) return tl::unexpected(result.error());
       const Throughput throughput = throughput_of(read, *result);

@@ -54,18 +54,18 @@ class Pump {
       content_of(before_, i, bytes_of(0));
       FARPAGE_TRY_VOID(one_by_one(rdma::OperationKind::kWrite, i));
     }
-    // What kOneWordAPage does not make anew for each WRITE.
+    // The words that kOneWordAPage does not regenerate for each WRITE.
     for (size_t slot = 0; slot < slots_.size(); ++slot) content_of(after_, 0, bytes_of(slot));
     return {};
   }
 
-  // How many were posted, all of which completed.
+  // The number of operations posted; all of them completed.
   Result<uint64_t> run(const Until& until, ReadResult* result) {
     uint64_t posted = 0;
     uint64_t completed = 0;
     bool over = false;
     while (!over || completed < posted) {
-      // In one call of the channel, as a pager posts what it has: over TCP each is a system call.
+      // In one call, as the pager does: over TCP each call is a system call.
       gathered_.clear();
       for (size_t slot = 0; slot < slots_.size() && !over; ++slot) {
         if (slots_[slot].busy) continue;
@@ -79,7 +79,7 @@ class Pump {
     return posted;
   }
 
-  // What the WRITEs wrote, and only that, has changed.
+  // Checks that exactly the words written by the WRITEs have changed.
   Status verify_writes() {
     std::vector<std::byte> expected(options_.bytes);
     for (uint64_t i = 0; i < written_.size(); ++i) {
@@ -124,7 +124,7 @@ class Pump {
       after_.fill_words(first_word_of(index) + first, words);
     });
   }
-  // What an earlier READ left there must not pass for the next one's.
+  // Overwrites the result of an earlier READ, so that it cannot pass the next check.
   void spoil(std::span<std::byte> bytes) const {
     for_checked_parts(bytes, [](size_t, std::span<uint64_t> words) {
       for (uint64_t& word : words) word = ~word;

@@ -37,7 +37,7 @@ class Tenant {
         words_(reinterpret_cast<uint64_t*>(buffer.data()), Content::kWords),
         content_(options.seed) {}
 
-  // One lease, from asking for it to giving it back.
+  // One lease, from the request to the return.
   Status lease(RegisterResult* result) {
     const Instant start = SteadyClock::read();
     FARPAGE_TRY(leases, client_.lease_slabs(first_.region(), {kSlab}));
@@ -64,7 +64,7 @@ class Tenant {
   }
 
  private:
-  // The page that was written holds it, and the one behind it is zeros, whoever had the slab
+  // The written page holds the content, and the next page is zeros although the slab was used
   // before.
   Status check(rdma::Channel& channel, const coordinator::Lease& lease) {
     std::ranges::fill(words_, ~uint64_t{0});
@@ -77,7 +77,7 @@ class Tenant {
     return {};
   }
 
-  // To the node of this lease; made when it is first needed, which no measured time has in it.
+  // The channel to the node of this lease; connected on first use, outside the measured time.
   Result<rdma::Channel*> channel_to(const coordinator::Lease& lease) {
     std::unique_ptr<rdma::Channel>& channel = channels_[lease.node];
     if (channel) return channel.get();

@@ -88,7 +88,7 @@ void S3Fifo::evict() {
   }
 }
 
-// What was touched more than once moves on to the main queue; the first that was not leaves.
+// Pages touched more than once move to the main queue; the first other page is evicted.
 void S3Fifo::evict_small() {
   while (!small_.empty()) {
     const uint32_t number = small_.back();

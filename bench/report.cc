@@ -151,7 +151,7 @@ std::string format_json(const Report& report) {
   for (const auto& [name, value] : report.figures) all["figures"][name] = value;
   all["counts"] = ordered_json::object();
   for (const auto& [name, value] : report.counts) all["counts"][name] = value;
-  // A command line may hold bytes that are no UTF-8: they are replaced, not refused.
+  // Bytes of the command line that are not UTF-8 are replaced.
   return all.dump(2, ' ', false, ordered_json::error_handler_t::replace) + "\n";
 }
 

@@ -1,4 +1,4 @@
-// The report as one HTML page. The plot is an inline SVG: nothing is loaded from anywhere.
+// The report as one HTML page. The plot is an inline SVG, so the page loads nothing else.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -76,7 +76,7 @@ std::string latency_table(const Report& report) {
   return text + "</table></div>\n";
 }
 
-// The logarithmic axis: whole decades around all that was measured.
+// The logarithmic axis: whole decades that contain all samples.
 class Axis {
  public:
   explicit Axis(const std::vector<Row>& rows) {
@@ -125,7 +125,7 @@ std::string grid(const Axis& axis) {
                     (kLeft + kWidth - kRight) / 2, kHeight - 6);
 }
 
-// At most a few hundred points a curve: a step of the histogram that is not seen is left out.
+// At most a few hundred points for each curve: steps too small to see are omitted.
 std::string curve(const Histogram& h, const Axis& axis, std::string_view colour) {
   std::string points;
   uint64_t seen = 0;

@@ -16,7 +16,7 @@
 namespace farpage::bench {
 namespace {
 
-// Threads: one that walks; the results are read after it has ended, pages() at any time.
+// Threads: one reads the pages; results are read after it has ended, pages() at any time.
 class Walker {
  public:
   Walker(const FarWindow& window, const Content& content, PageShare share)
@@ -81,7 +81,7 @@ void take_difference(ScanResult& result, const pager::PagerStats& before,
   result.transports = names_of_transports(after);
 }
 
-// All of it was away, so all of it must have come.
+// All pages were remote, so all of them must have been fetched.
 Status check_result(const ScanResult& result) {
   return check_fault_claim({.measured_faults = result.pages,
                             .reads = result.reads,
@@ -90,7 +90,7 @@ Status check_result(const ScanResult& result) {
                             .rescued_faults = result.rescued_faults});
 }
 
-// Workers count just after they woke the thread: the counters are looked at until they hold.
+// Workers count just after they wake the thread, so the check is repeated.
 Status settle(ScanResult& result, const FarWindow& window, const pager::PagerStats& before) {
   return until_settled([&] {
     take_difference(result, before, window.stats());

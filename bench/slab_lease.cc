@@ -25,12 +25,12 @@ Result<std::unique_ptr<SlabLease>> SlabLease::borrow(coordinator::Client& client
 SlabLease::~SlabLease() {
   stop_.ring();
   if (thread_.joinable()) thread_.join();
-  // Best effort: the coordinator takes it back by itself after its time to live.
+  // Best effort: otherwise the coordinator deletes the region after its time to live.
   (void)client_.delete_region(region_.id);
 }
 
 void SlabLease::renew() const {
-  // A failure shows itself: the node refuses the next operation.
+  // A failed heartbeat becomes visible when the node refuses an operation.
   while (!stop_.wait(region_.heartbeat_interval)) (void)client_.heartbeat_region(region_.id, {});
 }
 

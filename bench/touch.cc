@@ -13,7 +13,7 @@
 namespace farpage::bench {
 namespace {
 
-// Of the process: a thread that was pinned already would know only its own CPU.
+// The CPUs of the process: a pinned thread would report only its own CPU.
 cpu_set_t usable_cpus() {
   cpu_set_t set;
   CPU_ZERO(&set);

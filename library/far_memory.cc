@@ -38,7 +38,7 @@ Status FarMemory::prefault(uffd::PageRun run, bool writable) const {
 
 void FarMemory::hint_willneed(uffd::PageRun run) const {
   pager_->hint_willneed(run);
-  // Whoever reads the window for the pager gets no page in: this thread can.
+  // The pager's own reads of the window fetch no page here; this thread can.
   if (handled_) bring_in_here(*pager_, run);
 }
 
@@ -63,7 +63,7 @@ uint64_t FarMemory::present_pages(uffd::PageRun run) const {
 
 Status FarMemory::discard(uffd::PageRun run) const {
   const std::span<std::byte> range = bytes_of(run);
-  // First the pager's word, then the frames: from the reply on no install of old bytes can come.
+  // The pager first, then the frames: after its reply no old bytes can be installed.
   pager_->discard(run);
   if (::madvise(range.data(), range.size(), MADV_DONTNEED) != 0)
     return fail_errno("madvise(DONTNEED) of far memory");

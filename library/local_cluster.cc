@@ -12,7 +12,7 @@ namespace farpage::library {
 namespace {
 
 constexpr Milliseconds kHeartbeat{200};
-// One borrower, and what its nodes and events need.
+// Enough for one borrower, its nodes and its events.
 constexpr uint32_t kRequestThreads = 4;
 
 std::string random_token() {

@@ -15,12 +15,12 @@
 namespace farpage::library {
 namespace {
 
-// Older kernels: as the program itself would, SIGBUS included.
+// For older kernels: touches the pages like the program would, including SIGBUS.
 void touch(std::span<std::byte> pages, bool writable) {
   for (size_t at = 0; at < pages.size(); at += kPageBytes) {
     std::atomic_ref<std::byte> first(pages[at]);
     std::byte seen = first.load(std::memory_order_relaxed);
-    // Writes what is there, and never over what another thread writes meanwhile.
+    // Rewrites the present value atomically, so that no concurrent write is lost.
     while (writable && !first.compare_exchange_weak(seen, seen, std::memory_order_relaxed)) {
     }
   }

@@ -45,8 +45,8 @@ void RegionMemory::do_deallocate(void* memory, size_t bytes, size_t alignment) {
     unused = parts_->allocator.release(offset, bytes, alignment);
   }
   if (!unused) return;
-  // Without the lock: it waits for pages that are on their way. Nobody can take them meanwhile. A
-  // discard that fails costs a write-back of dead bytes and nothing else.
+  // Without the lock, because it waits for pages in flight. They cannot be allocated meanwhile. A
+  // failed discard costs only a write-back of unused bytes.
   (void)parts_->memory.discard(
       {PageIndex{unused->first_page}, static_cast<uint32_t>(unused->pages)});
   const std::lock_guard lock(parts_->mutex);

@@ -22,7 +22,7 @@ namespace {
 constexpr uint64_t kPresent = 1;
 constexpr uint64_t kWrite = 2;
 
-// A signal handler has nothing else to find these by: the one mutable global of the library.
+// The only mutable global of the library: a signal handler has no other way to find these.
 struct Range {
   std::atomic<uint64_t> begin{0};  // 0: free. Written last, cleared first
   std::atomic<uint64_t> end{0};
@@ -48,8 +48,7 @@ void pass_on(int number, siginfo_t* info, void* context) {
     former.sa_handler(number);
     return;
   }
-  // The default action: the instruction is tried again and ends the process, as it would have
-  // without us.
+  // The default action: the instruction runs again and ends the process, as without this library.
   struct sigaction action {};
   action.sa_handler = SIG_DFL;
   ::sigaction(SIGBUS, &action, nullptr);
@@ -77,7 +76,7 @@ uffd::FaultKind kind_of(const void* context) {
 void on_sigbus(int number, siginfo_t* info, void* context) {
   const int saved_errno = errno;
   const auto address = reinterpret_cast<uint64_t>(info->si_addr);
-  // A signal that somebody sent carries no address.
+  // A signal sent by kill(2) or similar carries no address.
   const Range* range = info->si_code > 0 ? find(address) : nullptr;
   if (range != nullptr) {
     pager::Pager& pager = *range->pager.load(std::memory_order_relaxed);
@@ -89,7 +88,7 @@ void on_sigbus(int number, siginfo_t* info, void* context) {
     }
   }
   errno = saved_errno;
-  // Whoever it is meant for runs with the signals that were blocked before it.
+  // The next handler runs with the signal mask from before the signal.
   (void)::pthread_sigmask(SIG_SETMASK, &static_cast<const ucontext_t*>(context)->uc_sigmask,
                           nullptr);
   pass_on(number, info, context);
@@ -99,10 +98,9 @@ Status install() {
   if (registry.installed) return {};
   struct sigaction action {};
   action.sa_sigaction = on_sigbus;
-  // A handler of the program that touches the region must not run within ours, which may hold what
-  // it would wait for: only signals that the instruction itself causes get through. NODEFER: the
-  // handler that we pass a signal on to may leave by longjmp. ONSTACK: a thread that has a signal
-  // stack wants it used.
+  // A handler of the program that touches the region must not interrupt ours, which may hold a
+  // lock that it needs: only synchronous signals are left unblocked. NODEFER: the next handler may
+  // leave by longjmp. ONSTACK: use the thread's alternate signal stack if it has one.
   action.sa_mask = asynchronous_signals();
   action.sa_flags = SA_SIGINFO | SA_NODEFER | SA_ONSTACK;
   if (::sigaction(SIGBUS, nullptr, &registry.former) != 0 ||

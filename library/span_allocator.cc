@@ -90,7 +90,7 @@ std::optional<uint64_t> SpanAllocator::take_slot(uint64_t class_bytes) {
                             .taken_bits = std::vector<uint64_t>((slots + 63) / 64)};
     with_room.insert(*first);
   }
-  // The lowest chunk: the others run empty, and their pages can leave for good.
+  // The lowest chunk, so that the others become empty and their pages can be discarded.
   const uint64_t first = *with_room.begin();
   Chunk& chunk = chunks_.at(first);
   uint32_t slot = 0;

@@ -18,7 +18,7 @@ using Instant = std::chrono::steady_clock::time_point;
 // Rounding to size classes, and chunks that are not full.
 constexpr uint64_t kRoomPercent = 135;
 constexpr uint64_t kSpareBytes = uint64_t{16} << 20;
-// In the warm-up every so many operations writes the next version of its key.
+// In the warm-up, one operation in this many writes the next version of its key.
 constexpr uint64_t kUpdateEvery = 10;
 
 // The same for each key in every phase, without a table.
@@ -74,7 +74,7 @@ class Worker {
     }
   }
 
-  // What the phase has counted, and nothing is counted any more.
+  // The counts of the phase, after its end.
   PhaseResult take(std::vector<uint64_t>& latencies_ns) {
     latencies_ns.insert(latencies_ns.end(), latencies_ns_.begin(), latencies_ns_.end());
     latencies_ns_.clear();
@@ -117,7 +117,7 @@ class Worker {
   void get(uint64_t key) {
     const std::string name = name_of(key);
     size_t bytes = 0;
-    // The check is part of what is timed: it is what reads the value.
+    // The check is timed, because it is what reads the value.
     const bool right = timed([&] {
       const auto value = store_.get(name);
       bytes = value ? value->size() : 0;

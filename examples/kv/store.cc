@@ -8,7 +8,7 @@ namespace kv {
 namespace {
 
 constexpr size_t kValueAlignment = 16;
-// Freed in one go to make room for a value.
+// Freed at once to make room for a value.
 constexpr size_t kExpireBatch = 64;
 
 }  // namespace
