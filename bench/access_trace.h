@@ -4,7 +4,7 @@
 //   bytes  0-7   "FPTRACE1"
 //   bytes  8-15  pages: each page number is below it
 //   bytes 16-23  accesses
-//   bytes 24-31  how many of them, from the first on, only bring a cache into its steady state
+//   bytes 24-31  how many of the first accesses only warm the cache up
 //   then 4 bytes an access: page number * 2, plus 1 for a write
 #pragma once
 
@@ -36,7 +36,7 @@ class AccessTrace {
 
   // At most kMaxTraceAccesses.
   void add(PageAccess access);
-  // What has been added so far is the warm-up.
+  // Marks the accesses added so far as the warm-up.
   void end_warm_up() { warm_up_ = size(); }
 
   uint64_t pages() const { return pages_; }
@@ -48,10 +48,10 @@ class AccessTrace {
   bool operator==(const AccessTrace&) const = default;
 
   std::vector<std::byte> encode() const;
-  // kInvalid for anything that encode() would not have made.
+  // kInvalid: encode() cannot have produced these bytes.
   static Result<AccessTrace> decode(std::span<const std::byte> bytes);
 
-  // kInvalid, with the path, when the file cannot be written, or read, or holds no trace.
+  // kInvalid, with the path: the file cannot be written or read, or is not a trace.
   Status write_file(const std::string& path) const;
   static Result<AccessTrace> read_file(const std::string& path);
 

@@ -17,7 +17,7 @@ namespace farpage::bench {
 namespace {
 
 constexpr uint64_t kWarmUpConnections = 3;
-constexpr uint64_t kPages = 64;  // with content, of the slab
+constexpr uint64_t kPages = 64;  // of the slab, with content
 
 // Threads: one.
 class Dialler {

@@ -1,9 +1,9 @@
 // The connect benchmark: the time from the start of a new channel to a memory node until the first
-// READ over it completes. A pager waits that long when it starts, and after a channel breaks.
+// READ over it completes. A pager waits that long at its start and at each reconnect.
 //
 // The address of the node is known beforehand, as in a pager. The time includes the handshake (with
 // verbs: through the coordinator) and the registration of the buffer, one page. The data of the
-// READ is checked outside of the measured time.
+// READ is checked outside the measured time.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,7 @@ struct ConnectOptions {
   uint64_t slab_bytes = coordinator::kDefaultSlabBytes;
   bool pin = false;
   uint64_t seed = 1;
-  rdma::ChannelOptions channel;  // the template; buffer and session are the benchmark's
+  rdma::ChannelOptions channel;  // template; the benchmark sets buffer and session
   ProgressOptions progress;
 };
 
@@ -32,13 +32,13 @@ Status validate(const ConnectOptions& options);
 
 struct ConnectResult {
   rdma::TransportKind transport = rdma::TransportKind::kTcp;
-  Histogram handshake_ns;   // until there is a channel
-  Histogram first_read_ns;  // until its first READ has completed: the handshake included
-  uint64_t read_bytes = 0;  // by these READs, and right
+  Histogram handshake_ns;   // from the start until the channel is connected
+  Histogram first_read_ns;  // from the start until its first READ has completed
+  uint64_t read_bytes = 0;  // by these READs, verified
 };
 
 // kUnsupported when this host or the node has no such transport; kConflict when a self-check fails
-// or the content was wrong.
+// or the content is wrong.
 Result<ConnectResult> measure_connects(const ConnectOptions& options, rdma::Transport& transport,
                                        coordinator::Client& client);
 

@@ -1,6 +1,6 @@
 // Content: the bytes of a benchmark's memory, so that every fetched page can be checked. Each page
-// differs from all others, and each write to a page leaves its own mark. So lost writes, old
-// versions and swapped pages are detected.
+// differs from all others, and each write to a page leaves a mark of its own, so a check detects
+// lost writes, old versions and swapped pages.
 #pragma once
 
 #include <cstdint>
@@ -14,21 +14,21 @@ namespace farpage::bench {
 class Content {
  public:
   static constexpr size_t kWords = kPageBytes / sizeof(uint64_t);
-  // The n-th write to a page (n = 1, 2, ...) goes to word n % kMarks: the marks of the last kMarks
-  // writes can be seen.
+  // The n-th write to a page (n = 1, 2, ...) goes to word n % kMarks: a page holds the
+  // marks of its last kMarks writes.
   static constexpr size_t kMarks = 8;
 
   explicit Content(uint64_t seed) : seed_(seed) {}
 
-  // Writes all of the page, version 0.
+  // Writes version 0 of the whole page.
   void fill(uint64_t page, std::span<uint64_t, kWords> words) const;
-  // Where the n-th write goes, and what it writes. n > 0.
+  // The word and the value of the n-th write. n > 0.
   static size_t mark_word(uint32_t version) { return version % kMarks; }
   uint64_t mark(uint64_t page, uint32_t version) const;
-  // Are these the words of the page after `version` writes?
+  // Whether these are the words of the page after `version` writes.
   bool holds(uint64_t page, uint32_t version, std::span<const uint64_t, kWords> words) const;
 
-  // The same for memory that is never marked, taken as one row of words: page 0, page 1, ...
+  // The same for memory without marks, as one array of words: page 0, page 1, ...
   void fill_words(uint64_t first_word, std::span<uint64_t> words) const;
   bool holds_words(uint64_t first_word, std::span<const uint64_t> words) const;
 

@@ -94,7 +94,7 @@ class Caller {
   coordinator::Client& client_;
   const uint64_t slab_bytes_;
   const std::string name_;
-  std::optional<coordinator::RegionInfo> region_;  // that this thread has now
+  std::optional<coordinator::RegionInfo> region_;  // that exists now
   std::array<Histogram, kRequestKinds> latency_ns_;
 };
 

@@ -2,8 +2,8 @@
 //
 // Each thread repeats a cycle: it creates a region without slabs, sends a heartbeat for it, reads
 // it, lists the nodes and deletes the region. Answers are checked against the requests, and the
-// number of requests against the coordinator's own count. Each request uses a new connection, as
-// those of nodes and pagers do (coordinator/http_caller.h), and the time includes connecting.
+// number of requests against the coordinator's own count. Each request uses a new connection, as in
+// nodes and pagers (coordinator/http_caller.h), and the time includes the connect.
 #pragma once
 
 #include <array>
@@ -25,7 +25,7 @@ struct ControlOptions {
   uint64_t iterations = 10'000;  // requests of all threads together
   Milliseconds duration{0};      // not 0: run for this time instead
   uint32_t threads = 4;
-  uint64_t slab_bytes = coordinator::kDefaultSlabBytes;  // that of the nodes
+  uint64_t slab_bytes = coordinator::kDefaultSlabBytes;  // as on the nodes
   ProgressOptions progress;
 };
 
@@ -35,17 +35,17 @@ Status validate(const ControlOptions& options);
 struct ControlResult {
   std::array<Histogram, kRequestKinds> latency_ns;  // by RequestKind
   uint64_t requests = 0;
-  uint64_t counted_requests = 0;  // by the coordinator, of all clients, in the same time
+  uint64_t counted_requests = 0;  // the coordinator's count in that time, for all clients
   Nanoseconds elapsed{0};
 };
 
-// What a coordinator has counted so far, of all routes: from the text of its /metrics.
+// The requests that a coordinator has counted so far, all routes, from the text of its /metrics.
 uint64_t requests_in(std::string_view metrics);
 
-// kConflict when a self-check fails (bench/self_check.h) or an answer was wrong.
+// kConflict when a self-check fails (bench/self_check.h) or an answer is wrong.
 Result<ControlResult> measure_control(const ControlOptions& options, coordinator::Client& client);
 
-// All but the environment. One row for each kind of request.
+// Without the environment. One row for each kind of request.
 Report control_report(const ControlOptions& options, const ControlResult& result);
 
 }  // namespace farpage::bench

@@ -17,7 +17,7 @@ struct Environment {
   std::string command;  // the command line of this process
 };
 
-// Everything but commit and build_type, which the binary knows.
+// Without commit and build_type, which the caller sets.
 Environment observe_environment();
 
 }  // namespace farpage::bench

@@ -73,7 +73,7 @@ class Rounds {
   const uint64_t pages_;
   const Content content_;
   uint32_t version_ = 0;             // writes to every page
-  std::atomic<uint64_t> rounds_{0};  // measured
+  std::atomic<uint64_t> rounds_{0};  // measured ones
 };
 
 Status run_rounds(Rounds& rounds, const EvictOptions& options, EvictResult& result) {

@@ -1,9 +1,9 @@
-// The evict benchmark: the rate of evicting dirty pages, until every replica has acknowledged them
-// and they are dropped.
+// The evict benchmark: the rate of evicting dirty pages. A page counts when every replica has
+// acknowledged its WRITE and the page is dropped.
 //
-// Each round dirties as many pages as there is room for, and checks the content that the previous
-// round left. Then the clock starts, all of the pages are evicted by hint (as by Region::evict()
-// and MADV_PAGEOUT), and the clock stops when the last page is only on its memory nodes. The raw
+// Each round dirties as many pages as fit, and checks the content of the previous round. Then the
+// clock starts, a hint evicts all of the pages (as Region::evict() and MADV_PAGEOUT do), and the
+// clock stops when the last page is remote. The raw
 // rate of WRITEs over the same transport (raw_rate.h) is measured for comparison.
 #pragma once
 
@@ -22,8 +22,8 @@
 namespace farpage::bench {
 
 struct EvictOptions {
-  uint64_t bytes = 0;        // dirtied in each round; 0: all that there is room for
-  uint64_t rounds = 10;      // that are measured
+  uint64_t bytes = 0;        // dirtied in each round; 0: as many as fit
+  uint64_t rounds = 10;      // measured ones
   Milliseconds duration{0};  // not 0: rounds for this time instead
   bool pin = false;          // the thread that posts the raw WRITEs
   uint64_t seed = 1;
@@ -43,7 +43,7 @@ struct EvictResult {
   Histogram round_ns;      // from the hint until the last page was evicted
   Histogram batch_ns;      // of the pager's batches: picked -> dropped
   uint64_t pages = 0;      // evicted in measured rounds
-  Nanoseconds elapsed{0};  // of these rounds, without the dirtying
+  Nanoseconds elapsed{0};  // of these rounds, without dirtying
   // What the pager did in all rounds.
   uint64_t dirtied_pages = 0, evicted_written = 0, evicted_clean = 0, cancelled = 0;
   uint64_t writes = 0, write_bytes = 0, write_failures = 0;
@@ -52,12 +52,12 @@ struct EvictResult {
   RawRate raw;
 };
 
-// kConflict when a self-check fails (bench/self_check.h), or a page held the wrong content.
+// kConflict when a self-check fails (bench/self_check.h), or a page has wrong content.
 Result<EvictResult> measure_evict(const EvictOptions& options, const pager::PagerOptions& pager,
                                   coordinator::Client& client,
                                   std::vector<std::unique_ptr<rdma::Transport>>& transports);
 
-// All but the environment.
+// Without the environment.
 Report evict_report(const EvictOptions& options, const pager::PagerOptions& pager,
                     const EvictResult& result);
 

@@ -51,7 +51,7 @@ uint64_t FarWindow::present_pages(uint64_t first, uint64_t pages) const {
 Status FarWindow::push_out(uint64_t first, uint64_t pages) const {
   pager::Pager& pager = memory_.pager();
   const uint64_t end = first + pages;
-  uint64_t next = first;  // all before it have left
+  uint64_t next = first;  // all pages before it are remote
   Instant moved = SteadyClock::read();
   Instant asked{0};
   while (true) {

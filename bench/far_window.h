@@ -1,4 +1,4 @@
-// FarWindow: far memory of this process for benchmarks: a window, its pager, and its content.
+// FarWindow: far memory of this process for benchmarks: a window and its pager.
 #pragma once
 
 #include <memory>
@@ -14,7 +14,7 @@ namespace farpage::bench {
 
 inline constexpr Nanoseconds kPushPatience = Seconds(10);
 
-// Whole ones.
+// Whole pages only.
 constexpr uint64_t pages_of(uint64_t bytes) {
   return bytes >> kPageShift;
 }
@@ -33,7 +33,7 @@ class FarWindow {
                                   std::vector<std::unique_ptr<rdma::Transport>>& transports,
                                   FaultMode mode = FaultMode::kInWorker);
 
-  // The page itself: a touch may be a fault.
+  // The words of the page itself: an access may fault.
   std::span<uint64_t, Content::kWords> words(uint64_t page) const {
     return std::span<uint64_t, Content::kWords>(
         reinterpret_cast<uint64_t*>(memory_.bytes().data() + (page << kPageShift)),
@@ -42,15 +42,15 @@ class FarWindow {
   FaultMode fault_mode() const { return memory_.fault_mode(); }
   pager::PagerStats stats() const { return memory_.pager().stats(); }
 
-  // A touch of it now would wait for a READ.
+  // Whether the page is remote: a touch of it now would wait for a READ.
   bool is_away(uint64_t page) const { return memory_.pager().is_away(PageIndex{page}); }
 
   // Writes content of version 0 to `pages` pages from `first` on.
   void fill(const Content& content, uint64_t first, uint64_t pages) const;
   uint64_t present_pages(uint64_t first, uint64_t pages) const;
-  // Evicts these pages by hint, as Region::evict() does, and returns when all of them are only
-  // on their memory nodes. None of them may be all zeros, or be touched meanwhile. kConflict: none
-  // of them was evicted for kPushPatience.
+  // Evicts these pages by hint, as Region::evict() does, and returns when all of them are remote.
+  // None of them may be all zeros, or be touched meanwhile. kConflict: no page was evicted for
+  // kPushPatience.
   Status push_out(uint64_t first, uint64_t pages) const;
   // The pages read as zeros from now on, and are not resident.
   void discard(uint64_t first, uint64_t pages) const;

@@ -84,7 +84,7 @@ class Toucher {
     missed_touches_ = pace.missed();
   }
 
-  // Also while it measures.
+  // Any thread, also during the measurement.
   uint64_t touches() const { return away_ns_.count() + present_ns_.count(); }
   const Histogram& away_ns() const { return away_ns_; }
   const Histogram& present_ns() const { return present_ns_; }
@@ -136,7 +136,7 @@ class Toucher {
   std::vector<uint32_t> versions_;  // writes to each page of the share
   Random coin_;
   TouchOrder order_;
-  std::vector<uint64_t> once_;  // without eviction: the pages, in the order of touching
+  std::vector<uint64_t> once_;  // without eviction: the pages in touch order
   size_t position_ = 0;
   bool measuring_ = false;
   std::optional<uint64_t> wrong_page_;

@@ -5,11 +5,11 @@
 //   steady state  the window is larger than the local budget, and the evictor runs all the time;
 //   no eviction   every page is evicted first, and then touched once, with room for all of them.
 // In a closed loop, a thread starts a touch when its previous touch ends. In an open loop
-// (`rate_per_s`), each touch has an intended start, from which its latency counts (bench/pace.h).
+// (`rate_per_s`), each touch has an intended start, where its latency starts (bench/pace.h).
 //
-// The kernel tells (mincore(2)) just before the touch, outside the measured time, whether the page
-// is present; touches of present pages are counted separately. The content of every page is checked
-// after its touch.
+// Just before the touch, outside the measured time, mincore(2) tells whether the page is present;
+// touches of present pages are counted separately. The content of every page is checked after its
+// touch.
 #pragma once
 
 #include <cstdint>
@@ -43,7 +43,7 @@ inline constexpr uint32_t kMaxThreads = 64;
 inline constexpr uint64_t kMaxBytes = uint64_t{1} << 40;
 
 struct FaultOptions {
-  uint64_t bytes = uint64_t{256} << 20;  // of far memory that is touched
+  uint64_t bytes = uint64_t{256} << 20;  // of far memory to touch
   uint64_t iterations = 10'000;          // measured touches, of all threads together
   Milliseconds duration{0};              // not 0: touches for this time instead
   uint64_t rate_per_s = 0;               // touches of each thread; 0: a closed loop
@@ -51,9 +51,9 @@ struct FaultOptions {
   Access access = Access::kRead;
   FaultMode faults = FaultMode::kInWorker;
   uint32_t threads = 1;  // each touches its own share of the memory
-  bool evict = true;     // false: see above
+  bool evict = true;     // false: the run without eviction
   bool pin = false;      // thread i to CPU i
-  bool record = false;   // the touches, in order: of one thread, with eviction
+  bool record = false;   // record the trace: only with one thread and eviction
   uint64_t seed = 1;
   ProgressOptions progress;
 };
@@ -65,11 +65,11 @@ Status validate(const FaultOptions& options, const pager::PagerOptions& pager);
 uint64_t window_bytes(const FaultOptions& options, const pager::PagerOptions& pager);
 
 struct FaultResult {
-  Histogram away_ns;     // touches of pages that were away; in an open loop from the intended start
+  Histogram away_ns;     // touches of remote pages; in an open loop from the intended start
   Histogram present_ns;  // touches of the others; the same
-  Histogram touch_ns;    // those of away_ns, from the instruction itself in every loop
+  Histogram touch_ns;    // as away_ns, but always from the instruction itself
   uint64_t touches = 0;
-  // Of an open loop: touches that had to start late, and those that never did (bench/pace.h).
+  // Of an open loop: touches that started late, and those that never started (bench/pace.h).
   uint64_t late_touches = 0, missed_touches = 0;
   Nanoseconds elapsed{0};  // all touches with their checks
   // What the pager did meanwhile.
@@ -78,16 +78,16 @@ struct FaultResult {
   uint64_t evicted_written = 0, evicted_clean = 0, write_bytes = 0;
   Histogram queue_ns, wire_ns, install_ns;  // of demand READs, see pager/stats.h
   std::string transports;                   // that connected
-  FaultMode faults = FaultMode::kInWorker;  // as the window had them resolved
+  FaultMode faults = FaultMode::kInWorker;  // of the window
   std::optional<AccessTrace> trace;  // when recorded: filling and warming up, and the touches
 };
 
-// kConflict when a self-check fails (bench/self_check.h), or a page held the wrong content.
+// kConflict when a self-check fails (bench/self_check.h), or a page has wrong content.
 Result<FaultResult> measure_faults(const FaultOptions& options, const pager::PagerOptions& pager,
                                    coordinator::Client& client,
                                    std::vector<std::unique_ptr<rdma::Transport>>& transports);
 
-// All but the environment.
+// Without the environment.
 Report fault_report(const FaultOptions& options, const pager::PagerOptions& pager,
                     const FaultResult& result);
 

@@ -17,9 +17,9 @@ bool in_handler(const FaultResult& result) {
 }
 
 // What the pager cannot see: from the touch to the worker's read of the event (or the handler's
-// start), and from the install to the touching thread's next instruction. The install call belongs
-// here, too: a worker's wakes the thread, and where both share a CPU it returns only after the
-// thread has run.
+// start), and from the install to the touching thread's next instruction. It includes the install
+// call: a worker's install wakes the thread and, if both share a CPU, returns only after the thread
+// has run.
 Stage rest_of(const FaultResult& result, const Stage& whole, const Stage& queue,
               const Stage& wire) {
   const char* name =

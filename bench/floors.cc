@@ -50,14 +50,14 @@ Result<Mapping> touched_memory(uint64_t pages) {
   return memory;
 }
 
-// Answers missing faults of a window with one page. Threads: one on each CPU, or a spinning one.
+// Resolves missing faults of a window with one page. Threads: one on each CPU, or one that spins.
 class HandlerThreads {
  public:
   HandlerThreads(uffd::AddressSpace& space, std::span<const std::byte> source, const Doorbell& stop,
                  bool spinning)
       : space_(space), source_(source), stop_(stop) {
     const uint32_t cpus = usable_cpu_count();
-    // --pin has the touching thread on the first CPU.
+    // With --pin, the touching thread is on the first CPU: a spinning thread uses the last.
     for (uint32_t cpu = spinning ? cpus - 1 : 0; cpu < cpus; ++cpu)
       threads_.emplace_back([this, cpu, spinning] {
         pin_this_thread(cpu);
@@ -82,7 +82,7 @@ class HandlerThreads {
     }
   }
 
-  // The touching thread may have no other CPU than this one.
+  // Yields because the touching thread may be limited to the same CPU.
   void spin() {
     while (!stopping_.load(std::memory_order_acquire))
       if (serve() == 0) ::sched_yield();
@@ -105,7 +105,7 @@ class HandlerThreads {
   std::vector<std::jthread> threads_;
 };
 
-// What the signal handler of a touching thread installs, and where.
+// The window of a touching thread, and the page that its signal handler installs.
 struct SignalledWindow {
   uffd::AddressSpace* space;
   std::span<const std::byte> source;
@@ -132,7 +132,7 @@ void on_floor_sigbus(int number, siginfo_t* info, void*) {
   errno = saved_errno;
 }
 
-// SIGBUS goes to on_floor_sigbus() for as long as it lives.
+// on_floor_sigbus() handles SIGBUS during the lifetime of this object.
 class FloorSignal {
  public:
   FloorSignal() {
@@ -197,7 +197,7 @@ Result<Histogram> measure_local_userfault(const FloorOptions& options, LocalHand
   const SignalledWindow signalled{space.get(), source.bytes()};
   uint64_t wrong = 0;
   Histogram histogram = on_touching_thread(options, [&](uint64_t page) {
-    signalled_window = &signalled;  // of the touching thread, which this runs on
+    signalled_window = &signalled;  // thread-local: this runs on the touching thread
     auto* words = reinterpret_cast<uint64_t*>(space->address_of(PageIndex{page}));
     const uint64_t ns = timed_load(words);
     if (!content.holds(0, 0, std::span<const uint64_t, Content::kWords>(words, Content::kWords)))

@@ -1,5 +1,5 @@
-// The floors: the cost of a touch without a memory node. Each is measured in random order
-// over `pages` pages whose page tables exist already.
+// The floors: the cost of a touch without a memory node. Each is measured in random order over
+// `pages` pages whose page tables already exist.
 #pragma once
 
 #include <cstdint>
@@ -22,13 +22,13 @@ Result<Histogram> measure_zero_fault(const FloorOptions& options);
 
 // The thread that installs the page of a local fault.
 enum class LocalHandler : uint8_t {
-  kBlocked,  // a thread on each CPU, blocked in poll(2) on the one descriptor: as fault workers are
-  kSpinning,  // one thread on the last CPU, which polls continuously and yields in between
+  kBlocked,   // a thread on each CPU, blocked in poll(2) on the same descriptor, as fault workers
+  kSpinning,  // one thread on the last CPU, which polls continuously and yields between polls
   kSignal,    // the touching thread itself, in a SIGBUS handler (UFFD_FEATURE_SIGBUS)
 };
 // A load from a page that a handler in this process installs from a page in its cache: the cost of
-// a remote fault without the wire. kSignal replaces the SIGBUS handler of the process while it
-// measures: no other thread may need it then.
+// a remote fault without the wire. kSignal replaces the SIGBUS handler of the process during the
+// measurement: no other thread may need the handler then.
 Result<Histogram> measure_local_userfault(const FloorOptions& options, LocalHandler handler);
 
 }  // namespace farpage::bench

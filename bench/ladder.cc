@@ -15,8 +15,8 @@ namespace {
 // One way to resolve faults, and its floor.
 struct Delivery {
   FaultMode mode;
-  std::string row;     // behind the name of a row
-  std::string figure;  // inside the name of a figure
+  std::string row;     // suffix of the name of a row
+  std::string figure;  // part of the name of a figure
   Histogram local_fault;
 };
 
@@ -77,7 +77,7 @@ Status add_remote_fault(const LadderOptions& options, const pager::PagerOptions&
   return {};
 }
 
-// The faster of both ways to wait, at the median.
+// Returns the wait mode with the lower median.
 Result<Histogram> add_ping_pongs(const LadderOptions& options, Report& report) {
   PingPongOptions ping_pong{.iterations = options.iterations, .pin = options.pin};
   FARPAGE_TRY(blocking, measure_tcp_ping_pong(ping_pong));
@@ -141,7 +141,7 @@ Status validate(const LadderOptions& options, const pager::PagerOptions& pager) 
 }
 
 uint64_t ladder_bytes(const LadderOptions& options, const pager::PagerOptions& pager) {
-  // A slab for the READs, and those of the faults.
+  // The slabs of the READs and of the faults.
   return window_bytes(fault_options(options), pager) + 2 * pager.slab_bytes;
 }
 

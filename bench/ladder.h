@@ -21,7 +21,7 @@ struct LadderOptions {
   // The nodes are on this host: measurements over TCP use the loopback device.
   bool loopback = true;
   uint64_t seed = 1;
-  ProgressOptions progress;  // of the steps that have a memory node in them
+  ProgressOptions progress;  // of the steps that use a memory node
 };
 
 // The cost of a remote fault over one transport above its parts: a READ of a page, and a local
@@ -40,8 +40,8 @@ Status validate(const LadderOptions& options, const pager::PagerOptions& pager);
 // The memory to borrow for it.
 uint64_t ladder_bytes(const LadderOptions& options, const pager::PagerOptions& pager);
 
-// `transports`: one list for each kind to climb, each with that transport alone. A kind that the
-// node or this host lacks is omitted and named in the report. All but the environment.
+// `transports`: one list for each kind to measure, with that transport alone. A kind that the node
+// or this host lacks is omitted and named in the report. Without the environment.
 Result<Report> measure_ladder(
     const LadderOptions& options, const pager::PagerOptions& pager, coordinator::Client& client,
     std::vector<std::vector<std::unique_ptr<rdma::Transport>>>& transports);

@@ -7,7 +7,7 @@ namespace farpage::bench {
 namespace {
 
 constexpr uint64_t kNanosecondsPerSecond = 1'000'000'000;
-// More than the kernel's timer slack and a wake-up.
+// Longer than the kernel's timer slack plus a wake-up.
 constexpr Nanoseconds kSpin = std::chrono::microseconds(150);
 
 uint64_t limit_of(const PaceOptions& options) {

@@ -63,8 +63,8 @@ void PagerModel::write_resident(PageIndex page, PageWord word) {
   protected_[page.value] = false;
 }
 
-// EvictionBatch::pick() without pins, hints, leases and faults that wait for room. False: there is
-// nothing to take.
+// EvictionBatch::pick() without pins, hints, leases and faults that wait for room. False: no victim
+// was found.
 bool PagerModel::evict_batch() {
   victims_.clear();
   uint32_t spans = 0;

@@ -1,10 +1,10 @@
 // PagerModel: the pager's replacement policy, with its page table and eviction hand, without a
 // kernel, threads or a wire.
 //
-// It has the information that the pager has: touches of pages that are away, the first write to a
-// page that was installed by a read, and writes to pages that were protected with a span of
-// victims. All other touches are hits, which it does not see. A batch of victims is evicted at
-// once, so no write cancels an eviction.
+// It sees what the pager sees: touches of remote pages, the first write to a page that a read
+// installed, and writes to pages that were write-protected with a span of victims. All other
+// touches are hits and invisible to it. A batch of victims is evicted atomically, so no write
+// cancels an eviction.
 #pragma once
 
 #include "bench/replacement.h"
@@ -35,7 +35,7 @@ class PagerModel final : public ReplacementPolicy {
   const uint64_t high_, low_;
   pager::PageTable table_;
   pager::EvictionHand hand_;
-  std::vector<bool> protected_;     // Dirty pages on which the next write faults nevertheless
+  std::vector<bool> protected_;     // Dirty pages whose next write faults nevertheless
   std::vector<PageIndex> victims_;  // of the batch, in address order
   uint64_t used_ = 0;
   uint64_t age_clock_ = 0;

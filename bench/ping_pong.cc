@@ -21,7 +21,7 @@
 namespace farpage::bench {
 namespace {
 
-constexpr Seconds kPatience{5};  // for one answer
+constexpr Seconds kPatience{5};  // for one reply
 constexpr size_t kRequestBytes = 16;
 constexpr uint64_t kWarmUp = 500;
 
@@ -90,7 +90,7 @@ bool send(const Fd& socket, std::span<const std::byte> bytes) {
   return true;
 }
 
-// Until the other end is closed.
+// Replies until the peer closes.
 void answer(const Fd& socket, PingPongWait wait) {
   Request request;
   Page page{};

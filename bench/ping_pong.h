@@ -12,15 +12,16 @@ namespace farpage::bench {
 // How each thread waits for the other one.
 enum class PingPongWait : uint8_t {
   kBlocking,  // in recv(2)
-  kSpinning,  // they poll continuously, and yield in between
+  kSpinning,  // polls continuously, and yields between polls
 };
 struct PingPongOptions {
   uint64_t iterations = 10'000;
-  bool pin = false;  // the requesting thread to the first CPU, the answering one to the last
+  bool pin = false;  // the requesting thread to the first CPU, the replying one to the last
   PingPongWait wait = PingPongWait::kBlocking;
 };
 
-// From before the request is sent to after the page is received, each with its own number in it.
+// Time from before the send of the request until the page is received. Each round trip carries
+// its own number.
 Result<Histogram> measure_tcp_ping_pong(const PingPongOptions& options);
 
 }  // namespace farpage::bench

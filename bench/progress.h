@@ -14,7 +14,7 @@
 
 namespace farpage::bench {
 
-// What ends the run: a number of operations, or the time when it is not 0.
+// The end of the run: after `duration` if it is not 0, otherwise after a number of operations.
 struct ProgressGoal {
   uint64_t operations = 0;
   Nanoseconds time{0};

@@ -28,13 +28,13 @@ struct RawRate {
   Throughput best;  // its name says operation, transport and depth
 };
 
-// One word of each page is written and checked, as in a walk over the pages; WRITEs are read back.
+// Writes and checks one word of each page, as the scan benchmark does; WRITEs are read back.
 // Borrows a slab of `pager.slab_bytes`. kUnsupported, kConflict: as measure_reads().
 Result<RawRate> measure_raw_rate(const RawRateOptions& options, const pager::PagerOptions& pager,
                                  rdma::Transport& transport, coordinator::Client& client);
 
-// The transport that a pager is connected by; of several, the one with the most channels. Null:
-// none of them.
+// The transport over which a pager is connected; of several, the one with the most channels. Null:
+// none.
 rdma::Transport* connected_transport(const pager::PagerStats& stats,
                                      std::span<const std::unique_ptr<rdma::Transport>> transports);
 

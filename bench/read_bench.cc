@@ -22,7 +22,7 @@ namespace {
 
 constexpr uint64_t kWarmUpOperations = 500;
 
-// What ends a run, whichever comes first.
+// The end of a run: whichever limit is reached first.
 struct Until {
   uint64_t operations = std::numeric_limits<uint64_t>::max();
   Instant end = Instant::max();
@@ -32,7 +32,7 @@ struct Until {
   }
 };
 
-// One thread's work over one channel. All failures end the run.
+// Posts the operations of one thread over one channel. Any failure ends the run.
 class Pump {
  public:
   Pump(const ReadOptions& options, const coordinator::Lease& lease, rdma::Channel& channel,
@@ -48,7 +48,7 @@ class Pump {
         gathered_(options.depth),
         written_(lease.bytes / options.bytes) {}
 
-  // The whole slab, once.
+  // Writes the whole slab once.
   Status fill() {
     for (uint64_t i = 0; i < written_.size(); ++i) {
       content_of(before_, i, bytes_of(0));
@@ -97,7 +97,7 @@ class Pump {
  private:
   struct Slot {
     bool busy = false;
-    uint64_t index = 0;  // of the piece of the slab
+    uint64_t index = 0;  // of a piece of the slab
     Instant posted{0};
   };
 
@@ -110,7 +110,7 @@ class Pump {
   void content_of(const Content& content, uint64_t index, std::span<std::byte> bytes) const {
     content.fill_words(first_word_of(index), words_of(bytes));
   }
-  // Calls `function(first word, words)` for the parts of a piece that are made and checked.
+  // Calls `function(first word, words)` for the parts of a piece that are generated and checked.
   template <typename Function>
   void for_checked_parts(std::span<std::byte> bytes, Function function) const {
     const std::span<uint64_t> words = words_of(bytes);
@@ -118,7 +118,7 @@ class Pump {
     for (size_t i = 0; i < words.size(); i += Content::kWords) function(i, words.subspan(i, 1));
   }
   uint64_t first_word_of(uint64_t index) const { return index * options_.bytes / sizeof(uint64_t); }
-  // What a WRITE of the piece writes.
+  // Generates the data of a WRITE of the piece.
   void make(uint64_t index, std::span<std::byte> bytes) const {
     for_checked_parts(bytes, [&](size_t first, std::span<uint64_t> words) {
       after_.fill_words(first_word_of(index) + first, words);
@@ -207,12 +207,12 @@ class Pump {
   const coordinator::Lease& lease_;
   rdma::Channel& channel_;
   const std::span<std::byte> buffer_;
-  const Content before_;  // of the slab as it was filled
-  const Content after_;   // of what WRITEs write
+  const Content before_;  // of the filled slab
+  const Content after_;   // of the WRITEs
   Random random_;
   std::vector<Slot> slots_;
   std::vector<rdma::Operation> gathered_;  // to be posted
-  std::vector<bool> written_;              // by a WRITE, for each piece of the slab
+  std::vector<bool> written_;              // whether a WRITE wrote this piece of the slab
 };
 
 Result<ReadResult> run_pump(const ReadOptions& options, Pump& pump) {

@@ -21,11 +21,11 @@ namespace farpage::bench {
 inline constexpr uint32_t kMaxDepth = 1024;
 inline constexpr uint64_t kMaxOperationBytes = uint64_t{1} << 20;
 
-// How the content of an operation is generated and checked. Nothing is posted meanwhile: latencies
-// do not include that time, the rate does.
+// How the content of an operation is generated and checked. Nothing is posted during that time: the
+// rate includes it, latencies do not.
 enum class ContentCheck : uint8_t {
   kEveryWord,
-  kOneWordAPage,  // the first; for rates. What WRITEs wrote is still read back in full.
+  kOneWordAPage,  // the first one; for rates. WRITEs are still read back in full.
 };
 
 struct ReadOptions {
@@ -38,7 +38,7 @@ struct ReadOptions {
   bool pin = false;
   ContentCheck check = ContentCheck::kEveryWord;
   uint64_t seed = 1;
-  rdma::ChannelOptions channel;  // the template; the buffer is the benchmark's
+  rdma::ChannelOptions channel;  // template; the benchmark sets the buffer
   ProgressOptions progress;
 };
 
@@ -47,17 +47,17 @@ Status validate(const ReadOptions& options);
 
 struct ReadResult {
   rdma::TransportKind transport = rdma::TransportKind::kTcp;
-  Histogram latency_ns;  // just before the post to the completion
+  Histogram latency_ns;  // from just before the post to the completion
   uint64_t completed_bytes = 0;
   Nanoseconds elapsed{0};
 };
 
 // kUnsupported when this host or the node has no such transport; kConflict when a self-check fails
-// or the content was wrong.
+// or the content is wrong.
 Result<ReadResult> measure_reads(const ReadOptions& options, rdma::Transport& transport,
                                  coordinator::Client& client);
 
-// All but the environment. One row for each result.
+// Without the environment. One row for each result.
 Report read_report(const ReadOptions& options, const std::vector<ReadResult>& results);
 
 }  // namespace farpage::bench

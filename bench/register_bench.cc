@@ -17,7 +17,7 @@ namespace farpage::bench {
 namespace {
 
 constexpr uint64_t kWarmUpLeases = 2;
-// Of the region: slab 0 is the SlabLease's.
+// Slab 0 of the region belongs to the SlabLease.
 constexpr SlabIndex kSlab{1};
 
 uint64_t since(Instant start) {
@@ -107,7 +107,7 @@ class Tenant {
   const std::span<std::byte> buffer_;                 // one page
   const std::span<uint64_t, Content::kWords> words_;  // of the buffer
   const Content content_;
-  uint64_t number_ = 0;  // of the lease: each has its own content
+  uint64_t number_ = 0;  // of the lease; selects its content
   std::map<NodeId, std::unique_ptr<rdma::Channel>> channels_;
 };
 

@@ -20,13 +20,13 @@ namespace farpage::bench {
 struct RegisterOptions {
   uint64_t iterations = 50;
   Milliseconds duration{0};                              // not 0: run for this time instead
-  uint64_t slab_bytes = coordinator::kDefaultSlabBytes;  // that of the nodes
+  uint64_t slab_bytes = coordinator::kDefaultSlabBytes;  // as on the nodes
   uint64_t seed = 1;
-  rdma::ChannelOptions channel;  // the template; buffer and session are the benchmark's
+  rdma::ChannelOptions channel;  // template; the benchmark sets buffer and session
   ProgressOptions progress;
 };
 
-// The memory that a node must lend for it: a returned slab is not free at once.
+// Slabs that a node must lend for it: a returned slab is not free at once.
 inline constexpr uint64_t kRegisterSlabs = 8;
 
 // kInvalid names the flag of `farpage bench register`.
@@ -36,17 +36,17 @@ struct RegisterResult {
   uint64_t slab_bytes = 0;
   rdma::TransportKind transport = rdma::TransportKind::kTcp;  // of the WRITEs
   Histogram lease_ns;                                         // until the coordinator has answered
-  Histogram usable_ns;     // until the first WRITE to the slab has completed: the lease included
+  Histogram usable_ns;     // from the same start until the first WRITE to the slab has completed
   Histogram give_back_ns;  // until the coordinator has answered
-  uint64_t checked_bytes = 0;  // read back from the slabs, and right
+  uint64_t checked_bytes = 0;  // read back from the slabs and verified
 };
 
-// Over a channel that exists already. kUnsupported when this host or the node has no such
-// transport; kConflict when a self-check fails or the content was wrong.
+// Over a channel that is already connected. kUnsupported when this host or the node has no such
+// transport; kConflict when a self-check fails or the content is wrong.
 Result<RegisterResult> measure_leases(const RegisterOptions& options, rdma::Transport& transport,
                                       coordinator::Client& client);
 
-// All but the environment. Three rows for each result.
+// Without the environment. Three rows for each result.
 Report register_report(const std::vector<RegisterResult>& results);
 
 }  // namespace farpage::bench

@@ -5,7 +5,7 @@
 namespace farpage::bench {
 namespace {
 
-constexpr uint8_t kMaxTouches = 3;  // that S3-FIFO counts
+constexpr uint8_t kMaxTouches = 3;  // where counters of S3-FIFO saturate
 
 }  // namespace
 

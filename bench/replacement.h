@@ -1,6 +1,5 @@
-// Replacement policies of the literature, each of which sees every access. `farpage bench replay`
-// compares the pager with them. All except S3-FIFO are in any textbook; its source is given at its
-// class.
+// Replacement policies of the literature. Each sees every access. `farpage bench replay` compares
+// the pager with them. All except S3-FIFO are textbook policies.
 #pragma once
 
 #include <cstdint>
@@ -16,13 +15,13 @@ namespace farpage::bench {
 class ReplacementPolicy {
  public:
   virtual ~ReplacementPolicy() = default;
-  // Returns whether the page was resident. It is resident afterwards.
+  // Makes the page resident. Returns whether it was resident before.
   virtual bool touch(PageAccess access) = 0;
 };
 
-// For each: pages below `pages`, of which `capacity` >= 1 fit.
+// For each policy: page numbers are below `pages`; at most `capacity` >= 1 pages are resident.
 
-// Pages are evicted in the order of their installation.
+// Evicts pages in the order of their installation.
 class Fifo final : public ReplacementPolicy {
  public:
   Fifo(uint64_t pages, uint64_t capacity) : resident_(pages), ring_(capacity) {}
@@ -35,7 +34,7 @@ class Fifo final : public ReplacementPolicy {
   uint64_t oldest_ = 0;
 };
 
-// A hand moves round the frames and takes the first page that was not touched since its last visit
+// A hand cycles through the frames and evicts the first page not touched since its last visit
 // (Corbato, "A paging experiment with the Multics system", 1969). A new page counts as untouched.
 class Clock final : public ReplacementPolicy {
  public:
@@ -53,7 +52,7 @@ class Clock final : public ReplacementPolicy {
   uint64_t hand_ = 0;
 };
 
-// Evicts the page that was not touched for the longest time.
+// Evicts the least recently touched page.
 class Lru final : public ReplacementPolicy {
  public:
   Lru(uint64_t pages, uint64_t capacity) : capacity_(capacity), resident_(pages), place_(pages) {}
@@ -61,16 +60,16 @@ class Lru final : public ReplacementPolicy {
 
  private:
   const uint64_t capacity_;
-  std::list<uint32_t> order_;  // last touched first
+  std::list<uint32_t> order_;  // most recently touched first
   std::vector<bool> resident_;
   std::vector<std::list<uint32_t>::iterator> place_;
 };
 
-// S3-FIFO: a small queue that filters out pages that are touched once, a main queue, and a ghost
-// queue of page numbers that have left the small one (Yang, Zhang, Qiu, Yue, Rashmi: "FIFO queues
-// are all you need for cache eviction", SOSP 2023, algorithm 1): the small queue is a tenth of the
-// capacity, the ghost queue has as many entries as the main one, counters end at 3. A page is in
-// the ghost queue while few enough have entered it after this one, as the paper proposes.
+// S3-FIFO: a small queue that filters out pages touched only once, a main queue, and a ghost queue
+// of page numbers evicted from the small one (Yang, Zhang, Qiu, Yue, Rashmi: "FIFO queues are all
+// you need for cache eviction", SOSP 2023, algorithm 1). The small queue is a tenth of the
+// capacity, the ghost queue has as many entries as the main one, counters saturate at 3. As the
+// paper proposes, a page is in the ghost queue until that many later pages have entered it.
 class S3Fifo final : public ReplacementPolicy {
  public:
   S3Fifo(uint64_t pages, uint64_t capacity);
@@ -80,7 +79,7 @@ class S3Fifo final : public ReplacementPolicy {
   struct Page {
     bool resident = false;
     uint8_t touches = 0;
-    uint64_t ghost = 0;  // how many had entered the ghost queue with it; 0: it is not there
+    uint64_t ghost = 0;  // its sequence number in the ghost queue; 0: not in it
   };
   void evict();
   void evict_small();
@@ -93,8 +92,8 @@ class S3Fifo final : public ReplacementPolicy {
   const uint64_t small_target_;
   const uint64_t main_target_;
   std::vector<Page> pages_;
-  std::list<uint32_t> small_, main_;  // last come first
-  uint64_t ghosts_ = 0;               // that have ever entered their queue
+  std::list<uint32_t> small_, main_;  // newest first
+  uint64_t ghosts_ = 0;               // pages that ever entered the ghost queue
 };
 
 }  // namespace farpage::bench

@@ -19,17 +19,17 @@ std::string_view to_string(PolicyKind kind);
 
 std::unique_ptr<ReplacementPolicy> make_policy(PolicyKind kind, uint64_t pages, uint64_t capacity);
 
-// Of the accesses after the warm-up.
+// Counts the accesses after the warm-up.
 struct PolicyResult {
   PolicyKind kind = PolicyKind::kFifo;
   uint64_t misses = 0;
-  uint64_t reads = 0;  // misses of pages that had been touched before: the others are zero pages
+  uint64_t reads = 0;  // misses of pages touched before; the other misses are zero pages
 };
 PolicyResult replay(PolicyKind kind, const AccessTrace& trace, uint64_t capacity);
 
 struct ReplayResult {
   uint64_t capacity = 0;               // pages
-  uint64_t accesses = 0;               // counted ones
+  uint64_t accesses = 0;               // without the warm-up
   std::vector<PolicyResult> policies;  // in the order of kPolicyKinds
 
   double miss_ratio(const PolicyResult& policy) const;

@@ -23,8 +23,7 @@ struct Row {
   Histogram latency_ns;
 };
 
-// One part of what a fault costs. Percentiles of parts do not add up to those of the whole; means
-// do.
+// One stage of a fault. The means of stages add up to the mean of the whole; percentiles do not.
 struct Stage {
   std::string name;
   double mean_us = 0;

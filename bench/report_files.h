@@ -17,7 +17,7 @@ std::string format_hgrm(const Row& row);
 // as an inline SVG (latency on a logarithmic axis), and the mean of each stage.
 std::string format_html(const Report& report);
 
-// Writes `folder`/fault-remote-fault.hgrm and so on, one for each row; creates the folder.
+// Writes `folder`/fault-remote-fault.hgrm and so on, one file a row; creates the folder.
 Status write_hgrm_files(const Report& report, const std::string& folder);
 Status write_html_file(const Report& report, const std::string& path);
 

@@ -1,7 +1,7 @@
-// The scan benchmark: the rate at which a walk through remote memory gets its pages.
+// The scan benchmark: the rate of a stream over remote pages.
 //
-// Every page is filled and evicted. Then one or more threads walk once through all of them, each
-// through its share in order, and check a word of each page. The raw rate of READs over the same
+// Every page is filled and evicted. Then one or more threads stream once over all of them, each
+// over its share in order, and check a word of each page. The raw rate of READs over the same
 // transport (raw_rate.h) is measured for comparison.
 #pragma once
 
@@ -20,8 +20,8 @@
 namespace farpage::bench {
 
 struct ScanOptions {
-  uint64_t bytes = uint64_t{256} << 20;  // that are walked through
-  uint32_t threads = 1;                  // each walks through its own share
+  uint64_t bytes = uint64_t{256} << 20;  // of all shares
+  uint32_t threads = 1;                  // each streams over its own share
   bool pin = false;                      // thread i to CPU i
   uint64_t seed = 1;
   ProgressOptions progress;
@@ -35,7 +35,7 @@ uint64_t scan_bytes(const ScanOptions& options, const pager::PagerOptions& pager
 
 struct ScanResult {
   Histogram touch_ns;  // of each page: from before the load of its word to after it
-  uint64_t pages = 0;  // walked through, with correct content
+  uint64_t pages = 0;  // streamed, with correct content
   Nanoseconds elapsed{0};
   // What the pager did meanwhile.
   uint64_t reads = 0, read_bytes = 0, prefetched_pages = 0, rescued_faults = 0, retries = 0;
@@ -44,12 +44,12 @@ struct ScanResult {
   RawRate raw;
 };
 
-// kConflict when a self-check fails (bench/self_check.h), or a page held the wrong content.
+// kConflict when a self-check fails (bench/self_check.h), or a page has wrong content.
 Result<ScanResult> measure_scan(const ScanOptions& options, const pager::PagerOptions& pager,
                                 coordinator::Client& client,
                                 std::vector<std::unique_ptr<rdma::Transport>>& transports);
 
-// All but the environment.
+// Without the environment.
 Report scan_report(const ScanOptions& options, const pager::PagerOptions& pager,
                    const ScanResult& result);
 

@@ -1,5 +1,5 @@
-// The self-checks: no benchmark prints a number for a run in which nothing moved, or in which less
-// moved than was measured.
+// The self-checks: a benchmark prints no number for a run that moved no data, or less than it
+// measured.
 #pragma once
 
 #include <cstdint>
@@ -10,11 +10,11 @@
 
 namespace farpage::bench {
 
-// The counters are updated just after the work is done, so a check is repeated for this time.
+// Counters are updated just after the work, so a failed check is retried for this time.
 inline constexpr Nanoseconds kSettlePatience = Seconds(1);
 
 // Calls `check` until it succeeds, for at most kSettlePatience, with `pause` between two calls.
-// Returns its last result. Only kConflict is retried: the claim may hold later.
+// Returns its last result. Retries only kConflict: the claim may hold later.
 template <typename Check>
 Status until_settled(Check check, Nanoseconds pause = Nanoseconds(0)) {
   const Instant start = SteadyClock::read();
@@ -28,21 +28,21 @@ Status until_settled(Check check, Nanoseconds pause = Nanoseconds(0)) {
 
 // The numbers of one fault benchmark, and the pager's counters of the same time.
 struct FaultClaim {
-  uint64_t measured_faults = 0;  // touches of pages that were away
+  uint64_t measured_faults = 0;  // touches of remote pages
   uint64_t reads = 0;            // demand READs that completed
   uint64_t read_bytes = 0;
   uint64_t prefetched_pages = 0;
   uint64_t rescued_faults = 0;  // answered without a READ
 };
-// kConflict, and the cure, when the claim does not hold.
+// kConflict, and how to fix it, when the claim does not hold.
 Status check_fault_claim(const FaultClaim& claim);
 
 // The numbers of one evict benchmark.
 struct EvictClaim {
-  uint64_t dirtied_pages = 0;   // each was to leave once for each time it was dirtied
+  uint64_t dirtied_pages = 0;   // each dirtying must lead to one eviction
   uint64_t measured_pages = 0;  // of these, while the clock ran
-  uint64_t written_pages = 0;   // by the evictor, through to dropped
-  uint64_t write_bytes = 0;     // that the nodes acknowledged
+  uint64_t written_pages = 0;   // by the evictor, and dropped
+  uint64_t write_bytes = 0;     // acknowledged by the nodes
   uint32_t replicas = 1;
 };
 Status check_evict_claim(const EvictClaim& claim);
@@ -54,7 +54,7 @@ struct RequestClaim {
 };
 Status check_request_claim(const RequestClaim& claim);
 
-// The same for READs and WRITEs that the benchmark posts itself.
+// The numbers of READs and WRITEs that a benchmark posts itself.
 struct TransferClaim {
   uint64_t measured_operations = 0;
   uint64_t completed_ok = 0;

@@ -1,4 +1,4 @@
-// SlabLease: one slab, borrowed for as long as this object lives.
+// SlabLease: one slab, borrowed for the lifetime of this object.
 #pragma once
 
 #include <memory>
@@ -15,8 +15,8 @@ namespace farpage::bench {
 // The duration of one wait for completions.
 inline constexpr Nanoseconds kLook = Seconds(1);
 
-// Threads: one of its own, which renews the lease; the rest is constant after construction. The
-// client outlives it.
+// Threads: one of its own renews the lease; the rest is constant after construction. The client
+// outlives it.
 class SlabLease {
  public:
   static Result<std::unique_ptr<SlabLease>> borrow(coordinator::Client& client,
@@ -27,9 +27,9 @@ class SlabLease {
 
   const coordinator::Lease& lease() const { return lease_; }
   const RegionId& region() const { return region_.id; }
-  // For a channel of its own: only sessions of this group may use the slab over verbs.
+  // For a channel that the caller makes: over verbs, only sessions of this group may use the slab.
   uint64_t new_session() const { return rdma::new_session(session_group_); }
-  // A channel to the node that lends it: address_of() and connect_to().
+  // A channel to the lender: address_of() and connect_to().
   Result<std::unique_ptr<rdma::Channel>> connect(rdma::Transport& transport,
                                                  const rdma::ChannelOptions& options) const;
 
@@ -50,7 +50,7 @@ class SlabLease {
   std::thread thread_;
 };
 
-// The address of the lending node for this transport; kUnsupported when the node does not offer it.
+// The lender's address for this transport; kUnsupported when the node does not offer it.
 Result<rdma::TransportAddress> address_of(coordinator::Client& client,
                                           const coordinator::Lease& lease,
                                           rdma::TransportKind kind);

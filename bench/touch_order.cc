@@ -109,7 +109,7 @@ std::vector<uint64_t> distinct_pages(Pattern pattern, PageShare share, uint64_t 
   }
   if (pattern == Pattern::kRandom || pattern == Pattern::kZipf) {
     Random random(seed);
-    for (uint64_t i = 0; i < count; ++i)  // Fisher and Yates, as far as it is needed
+    for (uint64_t i = 0; i < count; ++i)  // partial Fisher-Yates shuffle
       std::swap(pages[i], pages[i + random.below(share.pages - i)]);
   }
   pages.resize(count);

@@ -8,7 +8,7 @@
 
 namespace farpage::bench {
 
-// kStrided: every kStridePages-th page, then the ones beside them. kZipf: page number i of a random
+// kStrided: every kStridePages-th page, then their neighbours. kZipf: page number i of a random
 // ranking is touched in proportion to 1 / i^0.99, as YCSB does (Cooper et al., SoCC 2010).
 enum class Pattern : uint8_t { kRandom, kSequential, kStrided, kZipf };
 inline constexpr Pattern kPatterns[] = {Pattern::kRandom, Pattern::kSequential, Pattern::kStrided,
@@ -18,7 +18,7 @@ inline constexpr double kZipfExponent = 0.99;
 std::string_view to_string(Pattern pattern);
 std::optional<Pattern> pattern_from(std::string_view name);
 
-// A contiguous share of the pages. Each thread has its own, so it knows the content of its pages.
+// A contiguous share of the pages. Each thread has its own and knows the content of its pages.
 struct PageShare {
   uint64_t first = 0;
   uint64_t pages = 0;
@@ -26,7 +26,7 @@ struct PageShare {
 // Share i of n of `pages` pages; the shares differ by at most one page and cover all.
 PageShare share_of(uint64_t pages, uint32_t index, uint32_t count);
 
-// SplitMix64, which is sufficient for this purpose. Threads: one.
+// SplitMix64. Threads: one.
 class Random {
  public:
   explicit Random(uint64_t seed) : state_(seed) {}
@@ -64,11 +64,11 @@ class TouchOrder {
   Random random_;
   uint64_t position_ = 0;
   std::optional<ZipfRanks> ranks_;
-  std::vector<uint64_t> page_of_rank_;  // for kZipf: scatters the pages that are touched often
+  std::vector<uint64_t> page_of_rank_;  // for kZipf: scatters the hot pages
 };
 
-// `count` pages of the share, none of them twice: the first ones of the pattern; kRandom and kZipf
-// draw them at random.
+// `count` distinct pages of the share: the first ones of the pattern; kRandom and kZipf draw them
+// at random.
 std::vector<uint64_t> distinct_pages(Pattern pattern, PageShare share, uint64_t count,
                                      uint64_t seed);
 

@@ -1,17 +1,16 @@
-// random_touch: one and the same program for every far memory that is compared.
+// random_touch: the same workload for every far-memory system of the comparison.
 //
 //   random_touch BYTES THREADS WRITE_PERCENT TIMED_TOUCHES SECONDS [SEED]
 //
-// With RANDOM_TOUCH_REGION="COORDINATOR TRANSPORT LOCAL_BYTES" in its environment the memory is a
-// region of the library, and faults are resolved in its SIGBUS handler. Otherwise it is anonymous
+// With RANDOM_TOUCH_REGION="COORDINATOR TRANSPORT LOCAL_BYTES" in its environment, the memory is a
+// region of the library, whose SIGBUS handler resolves the faults. Otherwise it is anonymous
 // memory.
 //
-// Fills BYTES of it, each page's first touch timed, then touches random pages of it from THREADS
-// threads, each in a share of its own: first TIMED_TOUCHES touches, each timed and sorted by
-// whether the page was present (mincore(2)); then as many as SECONDS allow, untimed, for the rate.
-// Every touched page is checked. Half of each page is zeros, so that a compressing swap device gets
-// pages like real ones. Prints one JSON object; status 1 when a page held anything but what was
-// written to it.
+// Fills BYTES of it and times the first touch of each page. Then THREADS threads touch random
+// pages, each in a share of its own: first TIMED_TOUCHES touches, each timed and classified by
+// whether the page was present (mincore(2)); then untimed touches for SECONDS, for the rate. Every
+// touched page is checked. Half of each page is zeros, so that a compressing swap device gets
+// realistic pages. Prints one JSON object; status 1 when a page has wrong content.
 #include <fmt/format.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
@@ -55,14 +54,14 @@ struct Settings {
 
 struct Memory {
   uint64_t* words = nullptr;
-  std::optional<farpage::Region> region = std::nullopt;  // whose memory it is
+  std::optional<farpage::Region> region = std::nullopt;  // owns the memory, if any
 
   std::span<uint64_t, kWords> page(uint64_t index) const {
     return std::span<uint64_t, kWords>(words + index * kWords, kWords);
   }
 };
 
-// Threads: one that touches; the results are read after it has ended.
+// Threads: one touches; read the results after it ended.
 class Toucher {
  public:
   Toucher(const Settings& settings, const Memory& memory, const Content& content, uint32_t index)
@@ -84,7 +83,7 @@ class Toucher {
     for (uint64_t i = 0; i < settings_.timed_touches / settings_.threads; ++i) touch(true);
   }
   void touch_until(Instant end) {
-    // The clock is read once in a while: the loop is what is measured.
+    // Reads the clock only every 64 touches, to keep it out of the rate.
     while (SteadyClock::read() < end)
       for (int i = 0; i < 64; ++i, ++touches_) touch(false);
   }
@@ -95,7 +94,7 @@ class Toucher {
   uint64_t wrong_pages() const { return wrong_pages_; }
 
  private:
-  static constexpr size_t kMark = kWords - 1;  // the word that the writes go to
+  static constexpr size_t kMark = kWords - 1;  // the word that writes change
 
   void touch(bool timed) {
     const uint64_t offset = random_.below(share_.pages);
@@ -111,7 +110,7 @@ class Toucher {
       words[kMark] = version + 1;
     }
     if (write) ++version;
-    // Two words tell a lost write, an old page and a page of somebody else.
+    // Two words suffice to detect a lost write, an old version and a wrong page.
     const std::span<const uint64_t> first = words.first(1);
     if (!content_.holds_words((share_.first + offset) * kWords, first) || words[kMark] != version)
       ++wrong_pages_;

@@ -1,10 +1,10 @@
-// redis_zipf: a client of redis-server whose keys are asked for by Zipf's law.
+// redis_zipf: a client of redis-server that requests Zipf-distributed keys.
 //
 //   redis_zipf SOCKET KEYS VALUE_BYTES SECONDS [SEED]
 //
 // Sets every key, then gets keys of Zipf-distributed rank (exponent 0.99) for SECONDS, then sets
-// such keys for SECONDS, 16 commands in flight. Each value that comes back is compared with the one
-// that was set. Prints one JSON object; status 1 when a value was wrong.
+// such keys for SECONDS, 16 commands in flight. Checks each returned value. Prints one JSON object;
+// status 1 when a value is wrong.
 #include <fmt/format.h>
 #include <sys/socket.h>
 
@@ -136,7 +136,7 @@ class Load {
     return static_cast<double>(commands) * 1e9 / static_cast<double>(taken.count());
   }
 
-  // The key and how often it was set, again and again.
+  // Repeats the key and its version.
   void value_of(uint64_t key, std::string& value) const {
     const std::string word = fmt::format("{}.{}-", key, versions_[key]);
     value.clear();
