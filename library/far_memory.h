@@ -29,20 +29,20 @@ class FarMemory {
                                   std::vector<std::unique_ptr<rdma::Transport>>& transports,
                                   FaultMode mode = FaultMode::kInWorker);
 
-  // Touching it may be a fault.
+  // An access to it may fault.
   std::span<std::byte> bytes() const { return bytes_; }
   FaultMode fault_mode() const { return handled_ ? FaultMode::kInHandler : FaultMode::kInWorker; }
   pager::Pager& pager() const { return *pager_; }
 
-  // Fetches every page and waits for it; `writable`: the first write is no fault either. The pages
-  // may be evicted again at any time. kUnavailable: a page is lost.
+  // Fetches every page and waits for it; `writable`: the first write does not fault either. The
+  // pages may be evicted again at any time. kUnavailable: a page is lost.
   Status prefault(uffd::PageRun run, bool writable) const;
-  // Fetches pages soon, as far as there is room; with kInHandler before this returns.
+  // Fetches pages soon, while there is room; with kInHandler, before this returns.
   void hint_willneed(uffd::PageRun run) const;
-  // The pages are resident and writable until pager().unpin(). kExhausted: too much would be
-  // pinned. kUnavailable: a page is lost. After a failure nothing of the run is pinned.
+  // Keeps the pages resident and writable until pager().unpin(). kExhausted: the limit for pins.
+  // kUnavailable: a page is lost. After a failure, no page of the run is pinned.
   Status pin(uffd::PageRun run) const;
-  // How many pages of the run the kernel has in memory.
+  // The number of pages of the run that are resident, according to the kernel.
   uint64_t present_pages(uffd::PageRun run) const;
   // The pages read as zeros from now on, and are not resident.
   Status discard(uffd::PageRun run) const;

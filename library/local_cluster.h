@@ -13,13 +13,13 @@
 namespace farpage::library {
 
 struct LocalClusterOptions {
-  uint64_t lend_bytes = 0;  // of each node; taken page by page as it is written
+  uint64_t lend_bytes = 0;  // of each node; allocated page by page, on the first write
   uint64_t slab_bytes = 0;
   uint32_t nodes = 1;
 };
 
-// Threads: one. The coordinator listens on loopback with a token that nobody else knows; the pages
-// travel by the in-process transport.
+// Threads: one. The coordinator listens on loopback with a secret token; pages use the in-process
+// transport.
 class LocalCluster {
  public:
   static Result<std::unique_ptr<LocalCluster>> start(const LocalClusterOptions& options);

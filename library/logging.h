@@ -1,11 +1,10 @@
-// The destination of the pager's log lines inside a foreign program.
+// The destination of the pager's log lines inside a program that uses the library.
 #pragma once
 
 namespace farpage::library {
 
-// spdlog's own default is standard output, which belongs to the program: unless the program has
-// set a default logger of its own (then that one is used), warnings and errors go to standard
-// error.
+// Sends warnings and errors to standard error, because standard output (spdlog's default) belongs
+// to the program. If the program has set a default logger of its own, that one is used.
 void log_to_stderr_if_unset();
 
 }  // namespace farpage::library

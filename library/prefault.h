@@ -8,12 +8,11 @@
 
 namespace farpage::library {
 
-// By the kernel. Whole pages; `writable`: the first write is no fault either. kUnavailable: a page
-// is lost.
+// By the kernel. Whole pages; `writable`: the first write does not fault either. kUnavailable: a
+// page is lost.
 Status prefault(std::span<std::byte> pages, bool writable);
 
-// By the pager, in this thread: for windows on which system calls fail with EFAULT. The same
-// results.
+// By the pager, in this thread: for windows on which system calls fail with EFAULT. Same results.
 Status prefault_here(pager::Pager& pager, uffd::PageRun run, bool writable);
 
 // Fetches remote pages of the run, while there is room without evicting others.

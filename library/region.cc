@@ -55,7 +55,7 @@ pager::AccessPattern pattern_of(Region::Access access) {
   return pager::AccessPattern::kNormal;
 }
 
-// The pages that a range touches, or (inner) those that lie in it whole.
+// The pages that a range overlaps, or (kInner) those entirely inside it.
 enum class Rounding : uint8_t { kOuter, kInner };
 Result<uffd::PageRun> run_of(std::span<const std::byte> range, std::span<const std::byte> window,
                              Rounding rounding) {
@@ -141,7 +141,7 @@ RegionStatus Region::discard(std::span<const std::byte> range) {
   const Result<uffd::PageRun> run = run_of(range, bytes(), Rounding::kInner);
   if (!run) return region_error(run.error());
   if (run->pages == 0) return {};
-  const library::SignalsBlocked signals;  // a fault of their handlers may evict, too
+  const library::SignalsBlocked signals;  // a fault in a handler may evict, too
   return status_of(parts_->memory->discard(*run));
 }
 

@@ -11,7 +11,7 @@ struct RegionMemory::Parts {
   explicit Parts(const library::FarMemory& of)
       : memory(of), base(of.bytes().data()), allocator(of.bytes().size() >> kPageShift) {}
 
-  const library::FarMemory& memory;  // of the region: it stays where it is when the handle moves
+  const library::FarMemory& memory;  // the region's; a move of the handle keeps its address
   std::byte* const base;
   mutable std::mutex mutex;
   library::SpanAllocator allocator;  // guarded by mutex
@@ -27,7 +27,7 @@ void* RegionMemory::try_allocate(size_t bytes, size_t alignment) noexcept {
     const auto offset = parts_->allocator.allocate(bytes, alignment);
     return offset ? parts_->base + *offset : nullptr;
   } catch (const std::bad_alloc&) {
-    return nullptr;  // of the metadata
+    return nullptr;  // from the metadata
   }
 }
 

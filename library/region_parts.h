@@ -1,4 +1,4 @@
-// What a Region is made of, for the files that implement it.
+// The members of a Region, for the files that implement it.
 #pragma once
 
 #include <memory>
@@ -13,7 +13,7 @@ namespace farpage {
 
 RegionError region_error(const Error& error);
 
-// In this order: later process images use earlier ones by address, and are destroyed first.
+// Order matters: later members use earlier ones by address, and are destroyed first.
 struct Region::Parts {
   Status borrow_here(const RegionOptions& options);
   Status borrow_from(const RegionOptions& options);

@@ -24,13 +24,13 @@ constexpr uint64_t kWrite = 2;
 
 // The only mutable global of the library: a signal handler has no other way to find these.
 struct Range {
-  std::atomic<uint64_t> begin{0};  // 0: free. Written last, cleared first
+  std::atomic<uint64_t> begin{0};  // 0: free entry. Written last, cleared first
   std::atomic<uint64_t> end{0};
   std::atomic<pager::Pager*> pager{nullptr};
 };
 struct Registry {
   std::array<Range, kMaxHandledRanges> ranges;
-  std::mutex mutex;  // of changes; the handler takes none
+  std::mutex mutex;  // for changes; the handler takes no lock
   bool installed = false;
   struct sigaction former {};  // constant once `installed`
 };

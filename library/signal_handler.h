@@ -10,9 +10,9 @@ namespace farpage::library {
 
 inline constexpr size_t kMaxHandledRanges = 64;
 
-// One range whose SIGBUS faults are resolved, for as long as this object lives. The first one
-// installs the handler (SA_SIGINFO, SA_NODEFER, SA_ONSTACK), which then stays, because it
-// could not recognise a handler that was installed later.
+// One range whose SIGBUS faults are resolved during the lifetime of this object. The first one
+// installs the handler (SA_SIGINFO, SA_NODEFER, SA_ONSTACK). The handler then stays, because
+// removing it could remove a handler that the program installed later.
 // Threads: add() and destruction any; no thread may be in the range at its end.
 class HandledRange {
  public:

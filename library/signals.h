@@ -5,12 +5,12 @@
 
 namespace farpage::library {
 
-// All but those that an instruction causes in the thread that executes it.
+// All signals except those that an instruction causes in the executing thread.
 sigset_t asynchronous_signals();
 
-// Blocks them in the calling thread for the life of the object, and permanently in the threads that
-// it creates meanwhile, so that handlers of the program run on threads of the program. On one of
-// our threads, a handler could touch a region and wait for that same thread.
+// Blocks them in the calling thread for the lifetime of the object, and permanently in threads
+// created meanwhile, so that handlers of the program run on threads of the program. On one of our
+// threads, a handler could touch a region and wait for that same thread.
 class SignalsBlocked {
  public:
   SignalsBlocked();

@@ -21,7 +21,7 @@ SpanAllocator::SpanAllocator(uint64_t pages) {
 std::optional<uint64_t> SpanAllocator::class_bytes_of(uint64_t bytes, uint64_t alignment) {
   bytes = std::max<uint64_t>(bytes, 1);
   if (bytes > kLargestClass || alignment > kLargestClass) return std::nullopt;
-  // A slot lies at a multiple of its class, so a power of two keeps every alignment up to itself.
+  // A slot is at a multiple of its class, so a power-of-two class has all alignments up to itself.
   if (alignment > kSmallestClass) return std::bit_ceil(std::max(bytes, alignment));
   if (bytes <= 4 * kSmallestClass)
     return (bytes + kSmallestClass - 1) / kSmallestClass * kSmallestClass;

@@ -3,7 +3,7 @@
 //
 // Small requests have size classes, four to each power of two (as jemalloc, Evans 2006), in chunks
 // of 16 pages that hold one class each and one bit for each slot. Large ones are runs of whole
-// pages, best fit, with neighbours merged when they are free again.
+// pages, best fit; free neighbours are merged.
 #pragma once
 
 #include <array>
@@ -26,8 +26,8 @@ struct Extent {
 // Threads: one at a time.
 // Invariants:
 //  1. no byte belongs to two allocations, or to one and a free extent;
-//  2. free extents are never neighbours: they were merged;
-//  3. a chunk without a taken slot exists only while it is the one with room of its class.
+//  2. no two free extents are adjacent;
+//  3. a chunk without a taken slot exists only while it is the only one of its class with room.
 class SpanAllocator {
  public:
   static constexpr uint64_t kSmallestClass = 16;
@@ -36,13 +36,13 @@ class SpanAllocator {
 
   explicit SpanAllocator(uint64_t pages);
 
-  // The offset of the first byte. nullopt: no room, or an alignment above a page. 0 bytes are
-  // taken as 1. `alignment` is a power of two.
+  // The offset of the first byte. nullopt: no room, or an alignment above a page. 0 bytes count
+  // as 1. `alignment` is a power of two.
   std::optional<uint64_t> allocate(uint64_t bytes, uint64_t alignment);
 
-  // Ends an allocation, with the arguments it was made with. Returns the pages that have
-  // become empty, if any: they stay allocated until give_back(), so that their content can be
-  // discarded first.
+  // Ends an allocation; the arguments are those of allocate(). Returns the pages that are now
+  // empty, if any: they stay allocated until give_back(), so that the caller can discard their
+  // content first.
   std::optional<Extent> release(uint64_t offset, uint64_t bytes, uint64_t alignment);
   void give_back(Extent extent);
 
@@ -50,7 +50,7 @@ class SpanAllocator {
   uint64_t allocations() const { return allocations_; }
   uint64_t reserved_bytes() const { return reserved_pages_ << kPageShift; }
 
-  // The class of a request; nullopt: it is a large one. For tests.
+  // The class of a request; nullopt: a large one. For tests.
   static std::optional<uint64_t> class_bytes_of(uint64_t bytes, uint64_t alignment);
 
  private:

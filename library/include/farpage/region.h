@@ -25,12 +25,12 @@
 
 namespace farpage {
 
-// What a caller may need to distinguish; everything else is in the text.
+// Only what a caller may need to distinguish; the message has the details.
 enum class RegionErrorCode : uint8_t {
-  kInvalid,      // an argument is wrong: the text names it and the cure
-  kNotFound,     // no such thing
-  kConflict,     // the thing is in another state than the call needs
-  kUnavailable,  // it may work later: the coordinator or a memory node is away
+  kInvalid,      // an argument is wrong: the message names it and the fix
+  kNotFound,     // no such object
+  kConflict,     // wrong state for the call
+  kUnavailable,  // the coordinator or a memory node is unreachable; a retry may succeed
   kExhausted,    // a limit or a capacity is reached
   kDenied,       // privilege or credentials are missing
   kUnsupported,  // this kernel, device or build cannot do it
@@ -40,10 +40,10 @@ enum class RegionErrorCode : uint8_t {
 
 struct RegionError {
   RegionErrorCode code = RegionErrorCode::kIo;
-  std::string message;  // a sentence for people
+  std::string message;  // a sentence for the user
 };
 
-// A value, or the reason why there is none. No function of this library throws, except
+// A value, or the error. No function of this library throws, except
 // RegionMemory::allocate, as the standard requires.
 template <typename T>
 class [[nodiscard]] RegionResult {
@@ -65,7 +65,7 @@ class [[nodiscard]] RegionResult {
   std::variant<T, RegionError> content_;
 };
 
-// Success, or the reason of the failure.
+// Success, or the error.
 template <>
 class [[nodiscard]] RegionResult<void> {
  public:
@@ -84,7 +84,7 @@ class [[nodiscard]] RegionResult<void> {
 using RegionStatus = RegionResult<void>;
 
 struct RegionOptions {
-  std::string name = "region";  // for people, in `farpage status`
+  std::string name = "region";  // shown by `farpage status`
   uint64_t bytes = 0;           // of the region; rounded up to whole pages
   // How much of it may be in local memory; at least 1 MiB. Region::set_local() changes it.
   uint64_t local_bytes = uint64_t{64} << 20;
@@ -94,22 +94,22 @@ struct RegionOptions {
   // tests and first steps.
   std::string coordinator;
   std::string token;
-  // With a coordinator: "auto" (verbs, shm, tcp), or a list such as "tcp,shm", tried in this order.
+  // With a coordinator: "auto" (verbs, shm, tcp), or an ordered list such as "tcp,shm".
   std::string transport = "auto";
   uint32_t replicas = 1;                     // copies of each page on distinct nodes, 1 to 3
-  uint64_t slab_bytes = uint64_t{64} << 20;  // unit of borrowing: that of the nodes
+  uint64_t slab_bytes = uint64_t{64} << 20;  // unit of borrowing; as on the nodes
 
   uint32_t workers = 0;  // fault threads; 0: one for each CPU
   // No fault threads: the faulting thread resolves each fault in a SIGBUS handler of the library,
-  // without a switch to another thread. Needs no privilege, and is faster, above all over shm
+  // without a thread switch. Needs no privilege, and is faster, above all over shm
   // (docs/performance.md). It is not transparent:
-  //   system calls on pages that are away fail with EFAULT (ENOMEM for mlock): prefault() first;
+  //   system calls on remote pages fail with EFAULT (ENOMEM for mlock): prefault() first;
   //   a thread must not block SIGBUS;
   //   a SIGBUS handler that is installed later must call the previous one for foreign signals.
-  // Handlers installed before are called for every SIGBUS that is no fault of a region, and for
+  // A handler installed before is called for every SIGBUS that is not a fault of a region, and for
   // lost pages.
   bool resolve_in_handler = false;
-  // The size of a prefetch window, in remote or never used memory: at most 120 pages, and 1/128 of
+  // The size of a prefetch window, for remote or never used pages: at most 120 pages, and 1/128 of
   // local_bytes. 0: off.
   uint32_t prefetch_pages = 64;
   std::chrono::milliseconds fault_deadline{5000};     // then the touch ends in SIGBUS
@@ -130,9 +130,9 @@ struct RegionStats {
   uint64_t faults_write = 0;   // first write to an unmodified page
   uint64_t faults_failed = 0;  // ended in SIGBUS
   uint64_t prefetched = 0;
-  uint64_t evicted_written = 0;  // sent to every replica, then dropped
+  uint64_t evicted_written = 0;  // written back to every replica, then dropped
   uint64_t evicted_clean = 0;    // dropped: the nodes have it
-  uint64_t evicted_zero = 0;     // all zeros: neither sent nor kept
+  uint64_t evicted_zero = 0;     // all zeros: dropped without a WRITE
   uint64_t read_bytes = 0;
   uint64_t written_bytes = 0;
   uint64_t retries = 0;
@@ -170,21 +170,21 @@ class FARPAGE_EXPORT Region {
   RegionStatus discard(std::span<const std::byte> range);
 
   // Fetches every page of the range and waits for them. For writing: the pages are also writable,
-  // so that the first write is no fault. kUnavailable: a page is lost. kExhausted: the range is
+  // so that the first write does not fault. kUnavailable: a page is lost. kExhausted: the range is
   // larger than the budget. The pages may be evicted again at any time.
   enum class Prefault : uint8_t { kForReading, kForWriting };
   RegionStatus prefault(std::span<const std::byte> range, Prefault purpose) const;
 
-  // Hints: correctness never depends on them. They are executed soon, as far as there is room, and
-  // dropped when there are too many at once.
+  // Hints: correctness never depends on them. They are executed soon, while there is room; excess
+  // hints are dropped.
   // The access pattern of the range, which controls prefetch. In units of 16 pages.
   enum class Access : uint8_t { kNormal, kSequential, kRandom };
   RegionStatus expect(std::span<const std::byte> range, Access access);
   // The range is needed soon: its pages are fetched while the caller continues (with
   // resolve_in_handler: before this returns).
   RegionStatus will_need(std::span<const std::byte> range);
-  // The range is not needed soon: its pages are evicted whatever their age; those without a slab
-  // when they have one. If very many hints are pending, some may be dropped.
+  // The range is not needed soon: its pages are evicted whatever their age; pages without a slab
+  // when they get one. If very many hints are pending, some may be dropped.
   RegionStatus evict(std::span<const std::byte> range);
 
   // Fetches the range, writable, and keeps it resident until unpin(); pins of a page are not
@@ -194,8 +194,8 @@ class FARPAGE_EXPORT Region {
   RegionStatus unpin(std::span<const std::byte> range);
 
   // Sets a new RegionOptions::local_bytes; the limit for pins changes with it. Returns at once:
-  // excess pages are evicted without a touch, and meanwhile faults get half of the freed room.
-  // kInvalid: less than 1 MiB. kConflict: more is pinned than the new limit, and nothing has
+  // excess pages are evicted in the background, and meanwhile faults get half of the freed room.
+  // kInvalid: less than 1 MiB. kConflict: more is pinned than the new limit; nothing has
   // changed.
   RegionStatus set_local(uint64_t local_bytes);
 
