@@ -1,4 +1,4 @@
-// FARPAGE_CHECK: a bug stops the process, in release builds too. Never for input or system calls.
+// FARPAGE_CHECK: aborts on a bug, in release builds too. Not for input or system-call errors.
 #pragma once
 
 namespace farpage {

@@ -1,4 +1,4 @@
-// Clock: where time comes from, so that leases and deadlines can be tested without waiting.
+// Clock: the source of time, replaceable so that tests of leases and deadlines need not wait.
 #pragma once
 
 #include <atomic>

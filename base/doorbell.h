@@ -1,5 +1,5 @@
-// Doorbell: one thread waits, others ring. It is an eventfd, so it can be polled together with
-// other descriptors.
+// Doorbell: one thread waits, others ring. An eventfd, so it can be polled together with other
+// descriptors.
 #pragma once
 
 #include "base/clock.h"
@@ -13,8 +13,8 @@ class Doorbell {
   static Result<Doorbell> create();
 
   void ring() const;
-  // Waits for a ring, or the timeout (negative: for ever), and clears all rings so far.
-  // True: it rang.
+  // Waits for a ring, or the timeout (negative: forever), and clears all rings so far.
+  // True: there was a ring.
   bool wait(Milliseconds timeout) const;
   int fd() const { return fd_.get(); }
 

@@ -19,11 +19,11 @@ class Fd {
 
   int get() const { return fd_; }
   bool valid() const { return fd_ >= 0; }
-  // Gives the descriptor away; the caller closes it.
+  // Releases the descriptor; the caller closes it.
   int release() { return std::exchange(fd_, -1); }
   void reset();
 
-  // Wraps what a system call returned: a failure when it is negative.
+  // Wraps the result of a system call; negative: a failure.
   static Result<Fd> from_call(int returned, std::string_view context);
   Result<Fd> duplicate() const;
 

@@ -6,7 +6,7 @@
 
 namespace farpage {
 namespace {
-// One writer: a load and a store are enough, and cheaper than a locked add on the fault path.
+// One writer: a load and a store suffice, and are cheaper than a locked add on the fault path.
 void add(std::atomic<uint64_t>& counter, uint64_t by) {
   counter.store(counter.load(std::memory_order_relaxed) + by, std::memory_order_relaxed);
 }

@@ -1,6 +1,6 @@
 // Histogram: log-linear counts of nanoseconds, as HdrHistogram (Gil Tene, hdrhistogram.org) lays
-// them out: each power of two is split into 128 equal buckets, so a value is known to better than
-// 1 %, from 1 ns to 2^42 ns (73 minutes), in 38 KiB that never grow.
+// them out: each power of two is split into 128 equal buckets, so the error of a value is below
+// 1 %, from 1 ns to 2^42 ns (73 minutes), in a fixed 38 KiB.
 #pragma once
 
 #include <array>
@@ -10,15 +10,15 @@
 
 namespace farpage {
 
-// What a report shows of a histogram, in 48 bytes.
+// The figures of a histogram for a report, in 48 bytes.
 struct LatencySummary {
   uint64_t count = 0;
   double mean_ns = 0;
   uint64_t p50_ns = 0, p99_ns = 0, p999_ns = 0, max_ns = 0;
 };
 
-// Threads: record() from one thread at a time; everything else from any thread, and sees a recent
-// state. Give each thread its own and merge.
+// Threads: record() one at a time; everything else any, and sees a recent state. For several
+// writers, give each thread its own and merge.
 class Histogram {
  public:
   static constexpr unsigned kSubBits = 7;   // 128 buckets an octave: below 0.8 % error
@@ -31,7 +31,7 @@ class Histogram {
 
   void record(uint64_t value_ns);
   void merge(const Histogram& other);
-  // What was recorded since `earlier`, an older copy of this one.
+  // The values recorded since `earlier`, an older copy of this one.
   Histogram since(const Histogram& earlier) const;
 
   uint64_t count() const { return count_.load(std::memory_order_relaxed); }

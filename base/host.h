@@ -1,4 +1,4 @@
-// Facts about this host that several folders ask for.
+// Properties of this host that several folders use.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,6 @@
 // LoopGap: detects that a loop with short turns did not run for a while, because its process was
-// stopped or its machine suspended. The loop's time limits do not count such a gap: the awaited
-// answer may have arrived meanwhile, or the request could not be sent.
+// stopped or its machine suspended. The deadlines of the loop exclude such a gap: the reply may
+// have arrived meanwhile, or the request could not be sent.
 #pragma once
 
 #include "base/clock.h"
@@ -10,7 +10,7 @@ namespace farpage {
 // Threads: one at a time.
 class LoopGap {
  public:
-  // No turn takes so long by itself, not even on a busy machine.
+  // Longer than any turn takes, even on a busy machine.
   static constexpr Nanoseconds kLongestTurn = Seconds(1);
 
   // Call it once per turn. Returns the time since the previous turn if that is more than

@@ -18,11 +18,11 @@ class Mapping {
   Mapping& operator=(const Mapping&) = delete;
   ~Mapping();
 
-  // Zeroed private memory, touched lazily by the kernel (`prefault` touches all of it now).
+  // Zeroed private memory, allocated lazily by the kernel (`prefault`: all of it now).
   static Result<Mapping> anonymous(size_t bytes, bool prefault = false);
-  // A descriptor's first `bytes` bytes, shared, readable and writable.
+  // The first `bytes` bytes of a descriptor, shared, readable and writable.
   static Result<Mapping> shared(int fd, size_t bytes);
-  // Takes over a range somebody else mapped.
+  // Takes ownership of an existing mapping.
   static Mapping adopt(void* address, size_t bytes);
 
   std::byte* data() const { return data_; }

@@ -1,4 +1,4 @@
-// Result<T>: a value or the reason why there is none.
+// Result<T>: a value or an error.
 //
 // Three kinds of errors, never mixed (docs/design-notes.md, "Errors"):
 //   bug      FARPAGE_CHECK (check.h), aborts;
@@ -12,12 +12,12 @@
 
 namespace farpage {
 
-// What a caller may need to distinguish; everything else is in the text.
+// Only what a caller may need to distinguish; the context has the details.
 enum class ErrorCode {
-  kInvalid,      // the input is wrong: names the field and the cure
-  kNotFound,     // no such thing
-  kConflict,     // the thing is in another state than the call needs
-  kUnavailable,  // it may work later (peer or service away)
+  kInvalid,      // the input is wrong: names the field and the fix
+  kNotFound,     // no such object
+  kConflict,     // wrong state for the call
+  kUnavailable,  // peer or service unreachable; a retry may succeed
   kExhausted,    // a limit or a capacity is reached
   kDenied,       // privilege or credentials are missing
   kUnsupported,  // this kernel, device or build cannot do it
@@ -29,7 +29,7 @@ std::string_view to_string(ErrorCode code);
 
 struct [[nodiscard]] Error {
   ErrorCode code = ErrorCode::kIo;
-  std::string context;  // a sentence for the user: what failed, on what, and the cure if known
+  std::string context;  // a sentence for the user: what failed, on what, and the fix if known
   int sys_errno = 0;    // 0 when no system call was involved
 
   // "context: strerror (code)".
@@ -44,12 +44,12 @@ inline tl::unexpected<Error> fail(ErrorCode code, std::string context) {
   return tl::unexpected<Error>(Error{code, std::move(context), 0});
 }
 
-// A failed system call: takes errno at once, before anything else can change it.
-// EPERM and EACCES become kDenied, ENOMEM and friends kExhausted, ETIMEDOUT kTimedOut, else kIo.
+// A failed system call: reads errno first, before anything can change it.
+// EPERM and EACCES become kDenied, ENOMEM and similar kExhausted, ETIMEDOUT kTimedOut, else kIo.
 tl::unexpected<Error> fail_errno(std::string_view context);
 tl::unexpected<Error> fail_errno(std::string_view context, int sys_errno);
 
-// Passes a failure on, with more context in front.
+// Forwards a failure with more context in front.
 tl::unexpected<Error> fail_with(std::string_view context, Error error);
 
 }  // namespace farpage
@@ -62,7 +62,7 @@ tl::unexpected<Error> fail_with(std::string_view context, Error error);
   auto name = std::move(*name##_result)
 // NOLINTEND(bugprone-macro-parentheses)
 
-// FARPAGE_TRY_VOID(expression): the same where the value is not wanted.
+// FARPAGE_TRY_VOID(expression): the same without the value.
 #define FARPAGE_TRY_VOID(expression)                                                       \
   do {                                                                                     \
     auto farpage_try_result = (expression);                                                \

@@ -1,4 +1,4 @@
-// Sizes as people write them: "4096", "64K", "256M", "1G", "2T" (powers of 1024).
+// Human-readable sizes: "4096", "64K", "256M", "1G", "2T" (powers of 1024).
 #pragma once
 
 #include <cstdint>

@@ -23,7 +23,7 @@ using Generation = Strong<struct GenerationTag, uint32_t>;  // of one slab; rise
 using NodeId = Strong<struct NodeIdTag, std::string>;
 using RegionId = Strong<struct RegionIdTag, std::string>;
 
-// The credential of a READ or WRITE of lent memory. verbs: the card's rkey, and no secret. Other
+// The credential of a READ or WRITE of lent memory. verbs: the card's rkey, no secret. Other
 // transports: a handle by which the node finds the slab, and 128 random bits that it compares.
 struct RemoteKey {
   uint32_t value = 0;  // not secret
