@@ -15,13 +15,13 @@ namespace {
 
 using Instant = std::chrono::steady_clock::time_point;
 
-// Rounding to size classes, and chunks that are not full.
+// For rounding to size classes, and partly filled chunks.
 constexpr uint64_t kRoomPercent = 135;
 constexpr uint64_t kSpareBytes = uint64_t{16} << 20;
 // In the warm-up, one operation in this many writes the next version of its key.
 constexpr uint64_t kUpdateEvery = 10;
 
-// The same for each key in every phase, without a table.
+// Deterministic: a key has the same size in every phase, without a table.
 uint64_t size_of(uint64_t key, const BenchOptions& options) {
   std::mt19937_64 random(options.seed ^ (key * 0x9E3779B97F4A7C15ULL));
   uint64_t low = options.min_value_bytes;
@@ -184,7 +184,7 @@ bool BenchResult::all_right() const {
 uint64_t region_bytes(const BenchOptions& options) {
   uint64_t bytes = 0;
   for (uint64_t key = 0; key < options.values; ++key) bytes += size_of(key, options);
-  // While a value is replaced, each thread has both.
+  // During a replacement, each thread holds the old and the new value.
   return bytes * kRoomPercent / 100 + options.threads * options.max_value_bytes + kSpareBytes;
 }
 

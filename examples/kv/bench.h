@@ -1,4 +1,4 @@
-// The bench: phases over stores whose values are far, each value checked when it is read.
+// The bench: phases over stores with far values. Each read checks the value.
 #pragma once
 
 #include <cstdint>
@@ -14,8 +14,8 @@ struct PhaseResult {
   std::string name;
   uint64_t operations = 0;
   uint64_t bytes = 0;     // of values, written or read
-  uint64_t verified = 0;  // values whose checksum was that of their key and version
-  uint64_t wrong = 0;     // any other answer than the right one
+  uint64_t verified = 0;  // values with the checksum of their key and version
+  uint64_t wrong = 0;     // any other result
   double seconds = 0;
   double p50_us = 0;
   double p99_us = 0;
@@ -33,8 +33,7 @@ struct BenchResult {
 // The region that such a bench needs.
 uint64_t region_bytes(const BenchOptions& options);
 
-// What went wrong before a phase could be measured, or the result. `begins` is told the name of
-// each phase.
+// The result, or the error that prevented a phase. Calls `begins` with the name of each phase.
 farpage::RegionResult<BenchResult> run_bench(
     const BenchOptions& options, farpage::Region& region,
     const std::function<void(const std::string& phase)>& begins);

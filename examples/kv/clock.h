@@ -1,4 +1,4 @@
-// Where time comes from, so that expiry can be tested without waiting.
+// The source of time, replaceable so that tests of expiry need not wait.
 #pragma once
 
 #include <chrono>
@@ -7,7 +7,7 @@ namespace kv {
 
 using Milliseconds = std::chrono::milliseconds;
 
-// Time since some fixed point; never goes back. Threads: any.
+// Time since some fixed point; monotonic. Threads: any.
 class Clock {
  public:
   virtual ~Clock() = default;

@@ -19,7 +19,7 @@ uint64_t seed_of(std::string_view key, uint32_t version) {
   return seed;
 }
 
-// Depends on each word and its place.
+// Depends on each word and its position.
 uint64_t checksum(uint64_t seed, std::span<const std::byte> bytes) {
   uint64_t sum = mix(seed ^ bytes.size());
   for (size_t at = 0; at < bytes.size(); at += 8) {

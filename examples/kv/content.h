@@ -1,4 +1,4 @@
-// Values whose bytes follow from their key and version, so that a wrong one is seen.
+// Values whose bytes derive from their key and version, so that a check detects a wrong one.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +11,7 @@ namespace kv {
 inline constexpr size_t kMinContentBytes = 16;
 
 // The first 8 bytes are a checksum of the rest, seeded by key and version: a value of another key,
-// an older version, a page of zeros and a page that lies at the wrong place all fail.
+// an older version, a page of zeros and a misplaced page all fail the check.
 // REQUIRES: value.size() >= kMinContentBytes.
 void fill_content(std::string_view key, uint32_t version, std::span<std::byte> value);
 bool holds_content(std::string_view key, uint32_t version, std::span<const std::byte> value);

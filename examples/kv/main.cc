@@ -1,4 +1,4 @@
-// kv: a key-value store whose values are in the memory of other machines.
+// kv: a key-value store with values in remote memory.
 #include <cstdio>
 #include <iostream>
 

@@ -22,7 +22,7 @@ std::optional<uint64_t> parse_number(const std::string& text, uint64_t low, uint
   return number;
 }
 
-// One option with a value: its name, the values it takes in words, and what it does with one
+// One option with a value: its name, a description of its values, and a function that applies one
 // (false: refused).
 struct Option {
   std::string name;

@@ -14,8 +14,8 @@ struct BenchOptions {
   uint64_t values = 20'000;
   uint64_t min_value_bytes = 1 << 10;  // sizes are spread evenly over the octaves between
   uint64_t max_value_bytes = 16 << 10;
-  uint64_t reads = 20'000;  // of the phase "read"; "warm-up" has half as many
-  uint32_t threads = 1;     // each with a store of its own, over the same region
+  uint64_t reads = 20'000;  // of the phase "read"; "warm-up" does half as many
+  uint32_t threads = 1;     // each with its own store, in the same region
   uint64_t seed = 1;
 };
 
@@ -26,7 +26,7 @@ struct Options {
   bool json = false;
 };
 
-// The options, or what is wrong with them (names the option).
+// The options, or an error that names the option.
 struct ParsedOptions {
   std::optional<Options> options;
   std::string problem;

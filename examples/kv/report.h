@@ -1,4 +1,4 @@
-// What a bench found, as a table for people or JSON for programs.
+// The results of a bench, as a table or as JSON.
 #pragma once
 
 #include <string>

@@ -1,4 +1,4 @@
-// The store by hand: one command a line.
+// An interactive store: one command a line.
 #pragma once
 
 #include <istream>
@@ -8,7 +8,7 @@
 
 namespace kv {
 
-// put KEY VALUE [TTL_MS]; get KEY; delete KEY; stats. Until the end of the input; an answer a line.
+// put KEY VALUE [TTL_MS]; get KEY; delete KEY; stats. Until the end of input; one reply a line.
 void run_shell(Store& store, std::istream& in, std::ostream& out);
 
 }  // namespace kv

@@ -38,7 +38,7 @@ PutResult Store::put(std::string_view key, std::span<const std::byte> value,
   std::optional<Entry> fresh = make_entry(value);
   if (!fresh) return PutResult::kNoRoom;
   if (time_to_live) fresh->expires_at = clock_.now() + *time_to_live;
-  // After make_entry(): that may have freed the former one, if it had expired.
+  // Looked up after make_entry(), which may free the previous value if it has expired.
   if (const auto former = entries_.find(key); former != entries_.end()) erase(former);
   const auto at = entries_.emplace(std::string(key), *fresh).first;
   if (fresh->expires_at) by_expiry_.insert({*fresh->expires_at, at->first});

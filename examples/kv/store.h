@@ -1,4 +1,4 @@
-// Store: keys and an index here, values in whatever memory it is given: that of a farpage region.
+// Store: keys and index in local memory, values in a given memory resource: a farpage region.
 #pragma once
 
 #include <cstddef>
@@ -22,15 +22,15 @@ enum class PutResult {
   kStored,
   kBadKey,        // empty, or longer than kMaxKeyBytes
   kValueTooLong,  // longer than kMaxValueBytes
-  kNoRoom,        // and nothing has expired that could be given up for it
+  kNoRoom,        // and no expired value left to free
 };
 std::string_view to_string(PutResult result);
 
 // Threads: one at a time. `values` and `clock` outlive it.
 // Invariants:
 //  1. a put that fails changes nothing;
-//  2. looking a key up, deleting and expiring touch no value: a far page is touched only to write
-//     a value, or by who reads what get() returned.
+//  2. lookup, deletion and expiry touch no value: a far page is touched only to write a value, or
+//     when the caller reads the result of get().
 class Store {
  public:
   Store(std::pmr::memory_resource& values, const Clock& clock) : values_(values), clock_(clock) {}
@@ -38,21 +38,21 @@ class Store {
   Store(const Store&) = delete;
   Store& operator=(const Store&) = delete;
 
-  // Replaces what was there. Without a time to live it stays until it is deleted; a former one is
-  // forgotten.
+  // Replaces the value and its time to live. Without a time to live, the value stays until it is
+  // deleted.
   PutResult put(std::string_view key, std::span<const std::byte> value,
                 std::optional<Milliseconds> time_to_live = std::nullopt);
-  // The value where it lies, until the next call that is not get(). nullopt: never put, deleted, or
+  // The value in place, valid until the next call other than get(). nullopt: never put, deleted, or
   // expired.
   std::optional<std::span<const std::byte>> get(std::string_view key) const;
-  // False: it was not there (any more).
+  // False: no such key, or expired.
   bool remove(std::string_view key);
 
-  // Frees what has expired, oldest first, at most `limit`; returns how many. put() does it when
+  // Frees at most `limit` expired values, oldest first; returns their number. put() calls it when
   // there is no room.
   size_t remove_expired(size_t limit);
 
-  // Keys, with those that have expired and were not freed yet.
+  // The number of keys, including expired ones not freed yet.
   size_t size() const { return entries_.size(); }
   size_t value_bytes() const { return value_bytes_; }
 
