@@ -12,13 +12,15 @@
 #
 #   -m MB     memory of each VM (2048)         -c N     CPUs of each VM (2; with --two: 1)
 #   -t SECS   time limit, boot included (120)  -o DIR   out folder, kept (default: a temporary one)
+#   -b SECS   limit of one boot (30); a VM that hangs in its boot is booted again, twice at most
 #   -M "A B"  modules to load as well          -a ARGS  kernel arguments to add
 #   -n        no rxe0                          -v       kernel and init messages to stderr
 #   -i        for latencies: idle CPUs poll (burns host CPUs, but a wake-up then costs what it does on
 #             hardware), and the tick is periodic (each timer that is set is a trip to the emulator;
 #             timed waits then end with a tick, every 4 ms)
 #
-# Exit status: the command's (A's). 124: time limit. 125: the VM died without a status (panic ...).
+# Exit status: the command's (A's). 124: time limit. 125: the VM died without a status (panic ...),
+# or hung in each of its boots.
 # 126: the lab could not be prepared. 130: interrupted. Nothing of it outlives vm.sh.
 #
 # In the VM: LAB_VM (A, B), LAB_IP, LAB_PEER, LAB_DEV=rxe0, LAB_GID=1 (RoCE v2, IPv4), LAB_OUT (the
@@ -37,7 +39,7 @@ die() { say "$*"; exit 126; }
 . "$LAB/initramfs.sh"
 
 # ------------------------------------------------------------------- options ----
-MEMORY_MB=2048 CPUS='' LIMIT_SECONDS=120 OUT='' EXTRA_MODULES='' APPEND='' RXE=1 VERBOSE=0 FORM=one
+MEMORY_MB=2048 CPUS='' LIMIT_SECONDS=120 BOOT_SECONDS=30 OUT='' EXTRA_MODULES='' APPEND='' RXE=1 VERBOSE=0 FORM=one
 
 usage() { sed -n '2,/^set -u/p' "$0" | sed '$d; s/^# \{0,1\}//'; }
 
@@ -52,6 +54,7 @@ parse_options() {
       -m) MEMORY_MB=$(number "$@") || exit; shift 2 ;;
       -c) CPUS=$(number "$@") || exit; shift 2 ;;
       -t) LIMIT_SECONDS=$(number "$@") || exit; shift 2 ;;
+      -b) BOOT_SECONDS=$(number "$@") || exit; shift 2 ;;
       -o) OUT=${2:?-o needs a folder}; shift 2 ;;
       -M) EXTRA_MODULES=${2:?-M needs module names}; shift 2 ;;
       -a) APPEND+=" ${2:?-a needs kernel arguments}"; shift 2 ;;
@@ -208,16 +211,41 @@ pause() { # DESCRIPTOR
   fi
 }
 
-# Until A ends or the time is up (then A has no status).
+# True when the command of each VM has begun.
+booted() {
+  local name
+  for name in "${!PID[@]}"; do
+    [[ $(<"$OUT/$name/console.log") == *"lab: command"* ]] || return 1
+  done
+}
+
+# Once a second: sets HUNG when a VM does not come through its boot (rare, under the emulator; no
+# command has begun then, or only B's), and ends a VM that hangs in its shutdown.
+check_progress() { # SECONDS_SINCE_START
+  if [ -z "$BOOTED" ] && booted; then BOOTED=1; fi
+  if [ -z "$BOOTED" ] && [ "$1" -ge "$BOOT_SECONDS" ] && running A; then
+    HUNG=1
+    kill -KILL "${PID[A]}"
+  fi
+  [ -s "$OUT/A/status" ] || return 0
+  SHUTDOWN_SECONDS=$((SHUTDOWN_SECONDS + 1))
+  if [ $SHUTDOWN_SECONDS -gt 5 ]; then kill -KILL "${PID[A]}"; fi
+}
+
+# Until A ends, hangs in its boot, or the time is up (then A has no status).
 supervise() {
-  local deadline=$((SECONDS + LIMIT_SECONDS)) silence
+  local start=$SECONDS checked=$SECONDS silence
   exec {silence}<> <(:)
-  TIME_IS_UP=0
+  TIME_IS_UP=0 BOOTED='' HUNG='' SHUTDOWN_SECONDS=0
   while running A; do
-    if [ "$SECONDS" -ge "$deadline" ]; then
+    if [ "$SECONDS" -ge "$DEADLINE" ]; then
       TIME_IS_UP=1
       kill -KILL "${PID[A]}"
       break
+    fi
+    if [ "$SECONDS" != "$checked" ]; then
+      checked=$SECONDS
+      check_progress $((SECONDS - start))
     fi
     [ "$FORM" = two ] && serve_request
     pause "$silence"
@@ -243,15 +271,7 @@ conclude() {
   exit 125
 }
 
-main() {
-  parse_options "$@"
-  prepare
-  if [ $FORM = prepare ]; then
-    echo "$KERNEL"
-    exit 0
-  fi
-  OUT=${OUT:-$SCRATCH/out}
-  { mkdir -p "$OUT" && OUT=$(cd "$OUT" && pwd -P); } || die "cannot write ${OUT:-the out folder}"
+start_vms() {
   rm -f "$OUT"/signal.* "$OUT"/request*
   if [ $FORM = one ]; then
     : "${CPUS:=2}"
@@ -262,14 +282,38 @@ main() {
     : "${CPUS:=1}"
     write_folder A 10.77.0.1 10.77.0.2 "${COMMAND[0]}"
     write_folder B 10.77.0.2 10.77.0.1 "${COMMAND[1]}"
-    qemu-system-x86_64 -netdev help 2>/dev/null | grep -q dgram || die "--two needs QEMU 7.2 or newer"
     start_vm A "$(cable A B)"
     start_vm B "$(cable B A)"
     follow A "$OUT/A/stdout.log" 'A| '
     follow B "$OUT/B/stdout.log" 'B| '
   fi
   [ $VERBOSE = 1 ] && follow A "$OUT/A/console.log" '' >&2
-  supervise
+}
+
+main() {
+  local boot name
+  parse_options "$@"
+  prepare
+  if [ $FORM = prepare ]; then
+    echo "$KERNEL"
+    exit 0
+  fi
+  if [ $FORM = two ] && ! qemu-system-x86_64 -netdev help 2>/dev/null | grep -q dgram; then
+    die "--two needs QEMU 7.2 or newer"
+  fi
+  OUT=${OUT:-$SCRATCH/out}
+  { mkdir -p "$OUT" && OUT=$(cd "$OUT" && pwd -P); } || die "cannot write ${OUT:-the out folder}"
+  DEADLINE=$((SECONDS + LIMIT_SECONDS))
+  for boot in 1 2 3; do
+    rm -f "$SCRATCH"/*.sock
+    start_vms
+    supervise
+    [ -n "$HUNG" ] || break
+    say "boot $boot of 3 hung for $BOOT_SECONDS s; the last lines of each console:"
+    for name in A B; do
+      if [ -e "$OUT/$name/console.log" ]; then tail -n 5 "$OUT/$name/console.log" >&2; fi
+    done
+  done
   conclude
 }
 
