@@ -261,7 +261,7 @@ supervise() {
 conclude() {
   local folder=$OUT/A
   if [ -s "$folder/status" ]; then exit "$(<"$folder/status")"; fi
-  if [ $TIME_IS_UP = 1 ]; then
+  if [ "$TIME_IS_UP" = 1 ]; then
     tail -n 5 "$folder/console.log" >&2
     say "time limit of $LIMIT_SECONDS s reached"
     exit 124
