@@ -3,7 +3,7 @@
 // Each thread repeats a cycle: it creates a region without slabs, sends a heartbeat for it, reads
 // it, lists the nodes and deletes the region. Answers are checked against the requests, and the
 // number of requests against the coordinator's own count. Each request uses a new connection, as in
-// nodes and pagers (coordinator/http_caller.h), and the time includes the connect.
+// nodes and pagers (http/caller.h), and the time includes the connect.
 #pragma once
 
 #include <array>

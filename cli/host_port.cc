@@ -4,12 +4,12 @@
 
 #include <charconv>
 
-#include "coordinator/url.h"
+#include "http/url.h"
 
 namespace farpage::cli {
 
 bool HostPort::is_loopback() const {
-  return coordinator::is_loopback(host);
+  return http::is_loopback(host);
 }
 
 bool HostPort::is_wildcard() const {

@@ -6,7 +6,7 @@
 #include <iterator>
 
 #include "coordinator/api_json.h"
-#include "coordinator/http_caller.h"
+#include "http/caller.h"
 
 namespace farpage::coordinator {
 namespace {
@@ -69,8 +69,8 @@ class HttpAgentClient final : public AgentClient {
 
   Result<std::string> call(const char* method, const std::string& agent_url,
                            const std::string& path, std::string body) const {
-    FARPAGE_TRY(url, parse_http_url(agent_url));
-    return HttpCaller(url, options_.token).call(method, path, std::move(body), options_.timeout);
+    FARPAGE_TRY(url, http::parse_url(agent_url));
+    return http::Caller(url, options_.token).call(method, path, std::move(body), options_.timeout);
   }
 
   const AgentClientOptions options_;

@@ -20,7 +20,6 @@ inline constexpr uint64_t kMaxSlabBytes = uint64_t{1} << 30;
 inline constexpr uint32_t kMaxReplicas = 3;
 inline constexpr uint32_t kMaxNodes = 4096;  // per cluster
 inline constexpr uint32_t kMaxSlabsPerRegion = 1U << 16;
-inline constexpr size_t kMaxNameBytes = 64;  // names and ids: [A-Za-z0-9._-]
 
 // Heartbeats carry counters; /metrics exports them under the same names.
 using Counters = std::map<std::string, uint64_t>;

@@ -5,7 +5,7 @@
 // kMaxJsonDepth are refused. Requests also refuse unknown fields; replies ignore them, so that an
 // older client understands a newer coordinator.
 // Failures are kInvalid. A failure of one field reads "field 'transports[0].gid': what is wrong,
-// and the remedy"; field_of() extracts that path.
+// and the remedy"; http::field_of() extracts that path.
 //
 // Threads: any (no state).
 #pragma once
@@ -20,21 +20,13 @@
 
 namespace farpage::coordinator {
 
-inline constexpr size_t kMaxJsonDepth = 16;
 inline constexpr size_t kMaxTransports = 16;
-inline constexpr size_t kMaxUrlBytes = 256;
 inline constexpr size_t kMaxCounters = 512;      // per heartbeat
 inline constexpr size_t kMaxCounterBytes = 200;  // per counter name, with its labels
 inline constexpr uint32_t kMaxSlabsPerNode = 1U << 20;
 inline constexpr size_t kMaxSessionGroups = size_t{1} << 16;  // per heartbeat
 
 enum class Secrets : bool { kHide, kShow };  // kHide: leases without their rkeys
-
-// The field that a decode failure concerns; empty when it concerns the whole body.
-std::string field_of(const Error& error);
-
-// [A-Za-z0-9._-]{1,64}, and not only dots (names are parts of URLs).
-bool is_name(std::string_view text);
 
 // ---- requests ----
 Result<NodeJoin> decode_node_join(std::string_view body);

@@ -1,7 +1,7 @@
 #include <nlohmann/json.hpp>
 
 #include "coordinator/api_json_parts.h"
-#include "coordinator/problem.h"
+#include "http/problem.h"
 
 namespace farpage::coordinator {
 namespace {
@@ -11,11 +11,11 @@ using rdma::QueuePairEndpoint;
 
 constexpr uint64_t kMaxU24 = (uint64_t{1} << 24) - 1;
 
-void read_queue_pair_endpoint(JsonReader& reader, QueuePairEndpoint& endpoint) {
+void read_queue_pair_endpoint(http::JsonReader& reader, QueuePairEndpoint& endpoint) {
   endpoint.qpn = static_cast<uint32_t>(reader.number("qpn", 1, kMaxU24));
   endpoint.psn = static_cast<uint32_t>(reader.number("psn", 0, kMaxU24));
   endpoint.lid = static_cast<uint16_t>(reader.number("lid", 0, 65535));
-  endpoint.gid = reader.text_or_empty("gid", kMaxNameBytes);
+  endpoint.gid = reader.text_or_empty("gid", http::kMaxNameBytes);
   endpoint.gid_index = static_cast<uint8_t>(reader.number_or("gid_index", 0, 255, 0));
   endpoint.is_global = reader.boolean_or("is_global", true);
   if (reader.ok() && endpoint.gid.empty() && endpoint.is_global)
@@ -28,21 +28,21 @@ void read_queue_pair_endpoint(JsonReader& reader, QueuePairEndpoint& endpoint) {
   endpoint.max_rd_atomic = static_cast<uint32_t>(reader.number_or("max_rd_atomic", 0, 255, 1));
   endpoint.max_dest_rd_atomic =
       static_cast<uint32_t>(reader.number_or("max_dest_rd_atomic", 0, 255, 1));
-  endpoint.session = reader.number_or("session", 0, kMaxU64, 0);
+  endpoint.session = reader.number_or("session", 0, http::kMaxU64, 0);
 }
 
-uint32_t read_generation(JsonReader& reader) {
-  return static_cast<uint32_t>(reader.number("generation", 1, kMaxU32));
+uint32_t read_generation(http::JsonReader& reader) {
+  return static_cast<uint32_t>(reader.number("generation", 1, http::kMaxU32));
 }
 
-Result<SlabLeaseReply> read_slab_lease_reply(JsonReader& entry) {
+Result<SlabLeaseReply> read_slab_lease_reply(http::JsonReader& entry) {
   if (entry.has("code")) {
-    const std::string code = entry.text("code", kMaxNameBytes);
-    return fail(error_code_from(code).value_or(ErrorCode::kIo),
-                entry.text("detail", kMaxDetailBytes));
+    const std::string code = entry.text("code", http::kMaxNameBytes);
+    return fail(http::error_code_from(code).value_or(ErrorCode::kIo),
+                entry.text("detail", http::kMaxDetailBytes));
   }
   SlabLeaseReply reply;
-  reply.address = RemoteAddress{entry.number("address", 0, kMaxU64)};
+  reply.address = RemoteAddress{entry.number("address", 0, http::kMaxU64)};
   reply.bytes = entry.number("bytes", kMinSlabBytes, kMaxSlabBytes);
   read_remote_keys(entry, reply.rkeys);
   reply.generation = Generation{read_generation(entry)};
@@ -60,17 +60,20 @@ Json json_of(const Result<SlabLeaseReply>& reply) {
 }  // namespace
 
 Result<QueuePairEndpoint> decode_queue_pair_endpoint(std::string_view body) {
-  return decode_with<QueuePairEndpoint>(body, UnknownFields::kRefuse, read_queue_pair_endpoint);
+  return decode_with<QueuePairEndpoint>(body, http::UnknownFields::kRefuse,
+                                        read_queue_pair_endpoint);
 }
 
 Result<QueuePairEndpoint> decode_queue_pair_reply(std::string_view body) {
-  return decode_with<QueuePairEndpoint>(body, UnknownFields::kIgnore, read_queue_pair_endpoint);
+  return decode_with<QueuePairEndpoint>(body, http::UnknownFields::kIgnore,
+                                        read_queue_pair_endpoint);
 }
 
 Result<std::vector<NodeSlabRequest>> decode_slab_lease_requests(std::string_view body) {
   return decode_with<std::vector<NodeSlabRequest>>(
-      body, UnknownFields::kRefuse, [](JsonReader& reader, std::vector<NodeSlabRequest>& requests) {
-        reader.each("slabs", kMaxSlabsPerLease, [&](JsonReader& entry) {
+      body, http::UnknownFields::kRefuse,
+      [](http::JsonReader& reader, std::vector<NodeSlabRequest>& requests) {
+        reader.each("slabs", kMaxSlabsPerLease, [&](http::JsonReader& entry) {
           NodeSlabRequest& request = requests.emplace_back();
           request.node_slab =
               static_cast<uint32_t>(entry.number("node_slab", 0, kMaxSlabsPerNode - 1));
@@ -80,14 +83,14 @@ Result<std::vector<NodeSlabRequest>> decode_slab_lease_requests(std::string_view
           request.lease.replica =
               static_cast<uint32_t>(entry.number("replica", 0, kMaxReplicas - 1));
           request.lease.session_group =
-              static_cast<uint32_t>(entry.number_or("session_group", 0, kMaxU32, 0));
+              static_cast<uint32_t>(entry.number_or("session_group", 0, http::kMaxU32, 0));
         });
       });
 }
 
 Result<SlabRevokeRequest> decode_slab_revoke_request(std::string_view body) {
-  return decode_with<SlabRevokeRequest>(body, UnknownFields::kRefuse,
-                                        [](JsonReader& reader, SlabRevokeRequest& request) {
+  return decode_with<SlabRevokeRequest>(body, http::UnknownFields::kRefuse,
+                                        [](http::JsonReader& reader, SlabRevokeRequest& request) {
                                           request.generation = Generation{read_generation(reader)};
                                         });
 }
@@ -95,12 +98,13 @@ Result<SlabRevokeRequest> decode_slab_revoke_request(std::string_view body) {
 Result<std::vector<Result<SlabLeaseReply>>> decode_slab_lease_replies(std::string_view body,
                                                                       size_t requests) {
   using Replies = std::vector<Result<SlabLeaseReply>>;
-  FARPAGE_TRY(replies, decode_with<Replies>(
-                           body, UnknownFields::kIgnore, [](JsonReader& reader, Replies& list) {
-                             reader.each("slabs", kMaxSlabsPerLease, [&](JsonReader& entry) {
-                               list.push_back(read_slab_lease_reply(entry));
-                             });
-                           }));
+  FARPAGE_TRY(replies,
+              decode_with<Replies>(
+                  body, http::UnknownFields::kIgnore, [](http::JsonReader& reader, Replies& list) {
+                    reader.each("slabs", kMaxSlabsPerLease, [&](http::JsonReader& entry) {
+                      list.push_back(read_slab_lease_reply(entry));
+                    });
+                  }));
   if (replies.size() != requests)
     return fail(ErrorCode::kInvalid, "field 'slabs': " + std::to_string(replies.size()) +
                                          " answers to " + std::to_string(requests) + " requests");
@@ -108,9 +112,9 @@ Result<std::vector<Result<SlabLeaseReply>>> decode_slab_lease_replies(std::strin
 }
 
 Result<uint64_t> decode_incarnation(std::string_view body) {
-  return decode_with<uint64_t>(body, UnknownFields::kIgnore,
-                               [](JsonReader& reader, uint64_t& incarnation) {
-                                 incarnation = reader.number("incarnation", 1, kMaxU64);
+  return decode_with<uint64_t>(body, http::UnknownFields::kIgnore,
+                               [](http::JsonReader& reader, uint64_t& incarnation) {
+                                 incarnation = reader.number("incarnation", 1, http::kMaxU64);
                                });
 }
 

@@ -6,7 +6,7 @@
 #include "base/unix_socket.h"
 #include "coordinator/api_json_parts.h"
 #include "coordinator/counter_name.h"
-#include "coordinator/url.h"
+#include "http/url.h"
 
 namespace farpage::coordinator {
 namespace {
@@ -18,11 +18,11 @@ using rdma::TransportKind;
 constexpr uint64_t kMaxCapacityBytes = uint64_t{1} << 50;
 constexpr size_t kMaxHostBytes = 255;
 
-void read_verbs(JsonReader& reader, TransportAddress& address) {
-  address.device = reader.text("device", kMaxNameBytes);
+void read_verbs(http::JsonReader& reader, TransportAddress& address) {
+  address.device = reader.text("device", http::kMaxNameBytes);
   address.device_port = static_cast<uint8_t>(reader.number("device_port", 1, 255));
   address.lid = static_cast<uint16_t>(reader.number("lid", 0, 65535));
-  address.gid = reader.text("gid", kMaxNameBytes);
+  address.gid = reader.text("gid", http::kMaxNameBytes);
   if (reader.ok() && !rdma::is_gid(address.gid))
     reader.refuse("gid", "is not a GID: write it like an IPv6 address, as in ::ffff:10.0.0.1");
   address.gid_index = static_cast<uint8_t>(reader.number("gid_index", 0, 255));
@@ -31,8 +31,8 @@ void read_verbs(JsonReader& reader, TransportAddress& address) {
     reader.refuse("mtu_bytes", "must be 256, 512, 1024, 2048 or 4096");
 }
 
-void read_transport(JsonReader& reader, TransportAddress& address) {
-  const std::string kind = reader.text("kind", kMaxNameBytes);
+void read_transport(http::JsonReader& reader, TransportAddress& address) {
+  const std::string kind = reader.text("kind", http::kMaxNameBytes);
   if (!reader.ok()) return;
   const auto known = rdma::transport_kind_from(kind);
   if (!known) return reader.refuse("kind", "must be verbs, shm, tcp or loop");
@@ -42,7 +42,7 @@ void read_transport(JsonReader& reader, TransportAddress& address) {
       return read_verbs(reader, address);
     case TransportKind::kShm:
       address.socket_path = reader.text("socket_path", kMaxUnixPathBytes);
-      address.boot_id = reader.text("boot_id", kMaxNameBytes);
+      address.boot_id = reader.text("boot_id", http::kMaxNameBytes);
       return;
     case TransportKind::kTcp:
       address.host = reader.text("host", kMaxHostBytes);
@@ -77,11 +77,11 @@ Json json_of(const TransportAddress& address) {
   return json;
 }
 
-void read_node_join(JsonReader& reader, NodeJoin& node) {
+void read_node_join(http::JsonReader& reader, NodeJoin& node) {
   node.id = NodeId{reader.name("id")};
-  node.incarnation = reader.number("incarnation", 1, kMaxU64);
-  node.agent_url = reader.text("agent_url", kMaxUrlBytes);
-  if (reader.ok() && !parse_http_url(node.agent_url))
+  node.incarnation = reader.number("incarnation", 1, http::kMaxU64);
+  node.agent_url = reader.text("agent_url", http::kMaxUrlBytes);
+  if (reader.ok() && !http::parse_url(node.agent_url))
     reader.refuse("agent_url", "must be http://host:port without a path");
   read_slab_bytes(reader, node.slab_bytes);
   node.capacity_bytes = reader.number("capacity_bytes", 1, kMaxCapacityBytes);
@@ -92,9 +92,10 @@ void read_node_join(JsonReader& reader, NodeJoin& node) {
   if (reader.ok() && node.capacity_bytes / node.slab_bytes > kMaxSlabsPerNode)
     reader.refuse("capacity_bytes",
                   fmt::format("has more than {} slabs: use larger slabs", kMaxSlabsPerNode));
-  node.version = reader.text_or_empty("version", kMaxNameBytes);
-  reader.each("transports", kMaxTransports,
-              [&](JsonReader& entry) { read_transport(entry, node.transports.emplace_back()); });
+  node.version = reader.text_or_empty("version", http::kMaxNameBytes);
+  reader.each("transports", kMaxTransports, [&](http::JsonReader& entry) {
+    read_transport(entry, node.transports.emplace_back());
+  });
   if (reader.ok() && node.transports.empty())
     reader.refuse("transports", "must name at least one way to reach the node's memory");
 }
@@ -111,17 +112,17 @@ Json json_of(const NodeJoin& node) {
               {"transports", std::move(transports)}};
 }
 
-void read_node_info(JsonReader& reader, NodeInfo& node) {
+void read_node_info(http::JsonReader& reader, NodeInfo& node) {
   read_node_join(reader, node.join);
-  const std::string state = reader.text("state", kMaxNameBytes);
+  const std::string state = reader.text("state", http::kMaxNameBytes);
   for (const NodeState known : {NodeState::kAlive, NodeState::kDraining, NodeState::kLost})
     if (state == to_string(known)) node.state = known;
   if (reader.ok() && state != to_string(node.state))
     reader.refuse("state", "must be alive, draining or lost");
   node.total_slabs = static_cast<uint32_t>(reader.number("total_slabs", 0, kMaxSlabsPerNode));
   node.free_slabs = static_cast<uint32_t>(reader.number("free_slabs", 0, kMaxSlabsPerNode));
-  node.last_heartbeat_age =
-      Milliseconds(static_cast<int64_t>(reader.number("last_heartbeat_age_ms", 0, kMaxU64 >> 24)));
+  node.last_heartbeat_age = Milliseconds(
+      static_cast<int64_t>(reader.number("last_heartbeat_age_ms", 0, http::kMaxU64 >> 24)));
   read_counters(reader, node.counters);
 }
 
@@ -149,30 +150,10 @@ std::string_view to_string(NodeState state) {
   return "unknown";
 }
 
-std::string field_of(const Error& error) {
-  constexpr std::string_view kStart = "field '";
-  if (error.context.rfind(kStart, 0) != 0) return {};
-  const size_t end = error.context.find("': ");
-  return end == std::string::npos ? std::string()
-                                  : error.context.substr(kStart.size(), end - kStart.size());
-}
-
-bool is_name(std::string_view text) {
-  if (text.empty() || text.size() > kMaxNameBytes) return false;
-  bool only_dots = true;
-  for (const char c : text) {
-    const bool letter_or_digit =
-        (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
-    if (!letter_or_digit && c != '.' && c != '_' && c != '-') return false;
-    only_dots = only_dots && c == '.';
-  }
-  return !only_dots;
-}
-
-void read_counters(JsonReader& reader, Counters& counters) {
+void read_counters(http::JsonReader& reader, Counters& counters) {
   std::set<std::pair<std::string, std::vector<std::pair<std::string, std::string>>>> seen;
   reader.each_entry(
-      "counters", kMaxCounters, kMaxU64, [&](const std::string& name, uint64_t value) {
+      "counters", kMaxCounters, http::kMaxU64, [&](const std::string& name, uint64_t value) {
         if (name.size() > kMaxCounterBytes)
           return reader.refuse("counters",
                                fmt::format("one name has more than {} bytes", kMaxCounterBytes));
@@ -184,39 +165,40 @@ void read_counters(JsonReader& reader, Counters& counters) {
       });
 }
 
-void read_slab_bytes(JsonReader& reader, uint64_t& slab_bytes) {
+void read_slab_bytes(http::JsonReader& reader, uint64_t& slab_bytes) {
   slab_bytes = reader.number_or("slab_bytes", kMinSlabBytes, kMaxSlabBytes, kDefaultSlabBytes);
   if (reader.ok() && (slab_bytes & (slab_bytes - 1)) != 0)
     reader.refuse("slab_bytes", "must be a power of two");
 }
 
 Result<NodeJoin> decode_node_join(std::string_view body) {
-  return decode_with<NodeJoin>(body, UnknownFields::kRefuse, read_node_join);
+  return decode_with<NodeJoin>(body, http::UnknownFields::kRefuse, read_node_join);
 }
 
 Result<NodeHeartbeat> decode_node_heartbeat(std::string_view body) {
   return decode_with<NodeHeartbeat>(
-      body, UnknownFields::kRefuse, [](JsonReader& reader, NodeHeartbeat& heartbeat) {
-        heartbeat.incarnation = reader.number("incarnation", 1, kMaxU64);
+      body, http::UnknownFields::kRefuse, [](http::JsonReader& reader, NodeHeartbeat& heartbeat) {
+        heartbeat.incarnation = reader.number("incarnation", 1, http::kMaxU64);
         heartbeat.free_slabs =
             static_cast<uint32_t>(reader.number("free_slabs", 0, kMaxSlabsPerNode));
         read_counters(reader, heartbeat.counters);
         if (!reader.has("session_groups")) return;
-        reader.each_number("session_groups", kMaxSessionGroups, kMaxU32, [&](uint64_t group) {
+        reader.each_number("session_groups", kMaxSessionGroups, http::kMaxU32, [&](uint64_t group) {
           heartbeat.session_groups.push_back(static_cast<uint32_t>(group));
         });
       });
 }
 
 Result<NodeInfo> decode_node_info(std::string_view body) {
-  return decode_with<NodeInfo>(body, UnknownFields::kIgnore, read_node_info);
+  return decode_with<NodeInfo>(body, http::UnknownFields::kIgnore, read_node_info);
 }
 
 Result<std::vector<NodeInfo>> decode_node_list(std::string_view body) {
   return decode_with<std::vector<NodeInfo>>(
-      body, UnknownFields::kIgnore, [](JsonReader& reader, std::vector<NodeInfo>& nodes) {
+      body, http::UnknownFields::kIgnore,
+      [](http::JsonReader& reader, std::vector<NodeInfo>& nodes) {
         reader.each("nodes", std::numeric_limits<size_t>::max(),
-                    [&](JsonReader& entry) { read_node_info(entry, nodes.emplace_back()); });
+                    [&](http::JsonReader& entry) { read_node_info(entry, nodes.emplace_back()); });
       });
 }
 

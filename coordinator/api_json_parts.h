@@ -8,23 +8,23 @@
 
 #include "coordinator/api.h"
 #include "coordinator/api_json.h"
-#include "coordinator/json_reader.h"
+#include "http/json_reader.h"
 
 namespace farpage::coordinator {
 
 using RemoteKeys = std::map<rdma::TransportKind, RemoteKey>;
 
-void read_counters(JsonReader& reader, Counters& counters);
-void read_remote_keys(JsonReader& reader, RemoteKeys& keys);
-void read_slab_bytes(JsonReader& reader, uint64_t& slab_bytes);
+void read_counters(http::JsonReader& reader, Counters& counters);
+void read_remote_keys(http::JsonReader& reader, RemoteKeys& keys);
+void read_slab_bytes(http::JsonReader& reader, uint64_t& slab_bytes);
 nlohmann::json json_of_keys(const RemoteKeys& keys);
 nlohmann::json json_of_endpoint(const rdma::QueuePairEndpoint& endpoint);
 
 // Decodes one body: parses it, calls `read` for the fields, and reports the first error.
 template <typename T, typename Read>
-Result<T> decode_with(std::string_view body, UnknownFields unknown, Read read) {
-  FARPAGE_TRY(document, parse_json_object(body));
-  JsonReader reader(*document, unknown);
+Result<T> decode_with(std::string_view body, http::UnknownFields unknown, Read read) {
+  FARPAGE_TRY(document, http::parse_json_object(body));
+  http::JsonReader reader(*document, unknown);
   T value{};
   read(reader, value);
   FARPAGE_TRY_VOID(reader.finish());

@@ -13,15 +13,16 @@ using Json = nlohmann::json;
 constexpr uint64_t kMaxMilliseconds = uint64_t{1} << 40;
 constexpr size_t kNoLimit = std::numeric_limits<size_t>::max();
 
-void read_lease(JsonReader& reader, Lease& lease) {
+void read_lease(http::JsonReader& reader, Lease& lease) {
   lease.slab = SlabIndex{static_cast<uint32_t>(reader.number("slab", 0, kMaxSlabsPerRegion - 1))};
   lease.replica = static_cast<uint32_t>(reader.number("replica", 0, kMaxReplicas - 1));
   lease.node = NodeId{reader.name("node")};
   lease.node_slab = static_cast<uint32_t>(reader.number("node_slab", 0, kMaxSlabsPerNode - 1));
-  lease.address = RemoteAddress{reader.number("address", 0, kMaxU64)};
+  lease.address = RemoteAddress{reader.number("address", 0, http::kMaxU64)};
   lease.bytes = reader.number("bytes", kMinSlabBytes, kMaxSlabBytes);
   read_remote_keys(reader, lease.rkeys);
-  lease.generation = Generation{static_cast<uint32_t>(reader.number("generation", 1, kMaxU32))};
+  lease.generation =
+      Generation{static_cast<uint32_t>(reader.number("generation", 1, http::kMaxU32))};
   lease.lost = reader.boolean_or("lost", false);
 }
 
@@ -44,11 +45,11 @@ Json json_of(const std::vector<Lease>& leases, Secrets secrets) {
   return list;
 }
 
-void read_replicas(JsonReader& reader, uint32_t& replicas) {
+void read_replicas(http::JsonReader& reader, uint32_t& replicas) {
   replicas = static_cast<uint32_t>(reader.number_or("replicas", 1, kMaxReplicas, 1));
 }
 
-void read_region_info(JsonReader& reader, RegionInfo& region) {
+void read_region_info(http::JsonReader& reader, RegionInfo& region) {
   region.id = RegionId{reader.name("id")};
   region.name = reader.name("name");
   read_replicas(reader, region.replicas);
@@ -58,7 +59,7 @@ void read_region_info(JsonReader& reader, RegionInfo& region) {
   region.time_to_live =
       Milliseconds(static_cast<int64_t>(reader.number("time_to_live_ms", 1, kMaxMilliseconds)));
   reader.each("leases", kNoLimit,
-              [&](JsonReader& entry) { read_lease(entry, region.leases.emplace_back()); });
+              [&](http::JsonReader& entry) { read_lease(entry, region.leases.emplace_back()); });
   read_counters(reader, region.counters);
 }
 
@@ -78,14 +79,14 @@ constexpr EventKind kEventKinds[] = {EventKind::kNodeJoined,    EventKind::kNode
                                      EventKind::kRegionCreated, EventKind::kRegionDeleted,
                                      EventKind::kLeaseLost};
 
-void read_event(JsonReader& reader, EventBatch& batch) {
+void read_event(http::JsonReader& reader, EventBatch& batch) {
   Event event;
-  event.sequence = reader.number("sequence", 1, kMaxU64);
-  event.node = NodeId{reader.text_or_empty("node", kMaxNameBytes)};
-  event.region = RegionId{reader.text_or_empty("region", kMaxNameBytes)};
+  event.sequence = reader.number("sequence", 1, http::kMaxU64);
+  event.node = NodeId{reader.text_or_empty("node", http::kMaxNameBytes)};
+  event.region = RegionId{reader.text_or_empty("region", http::kMaxNameBytes)};
   event.slab =
       SlabIndex{static_cast<uint32_t>(reader.number_or("slab", 0, kMaxSlabsPerRegion - 1, 0))};
-  const std::string kind = reader.text("kind", kMaxNameBytes);
+  const std::string kind = reader.text("kind", http::kMaxNameBytes);
   for (const EventKind known : kEventKinds) {
     if (kind != to_string(known)) continue;
     event.kind = known;
@@ -125,7 +126,7 @@ std::string_view to_string(EventKind kind) {
   return "unknown";
 }
 
-void read_remote_keys(JsonReader& reader, RemoteKeys& keys) {
+void read_remote_keys(http::JsonReader& reader, RemoteKeys& keys) {
   reader.each_text("rkeys", kMaxTransports, [&](const std::string& name, const std::string& text) {
     const auto kind = rdma::transport_kind_from(name);
     if (!kind) return reader.refuse("rkeys", "holds a transport other than verbs, shm, tcp, loop");
@@ -146,26 +147,27 @@ Json json_of_keys(const RemoteKeys& keys) {
 
 Result<RegionCreate> decode_region_create(std::string_view body) {
   return decode_with<RegionCreate>(
-      body, UnknownFields::kRefuse, [](JsonReader& reader, RegionCreate& region) {
+      body, http::UnknownFields::kRefuse, [](http::JsonReader& reader, RegionCreate& region) {
         region.name = reader.name("name");
         read_slab_bytes(reader, region.slab_bytes);
         region.bytes = reader.number_or("bytes", 0, kMaxSlabsPerRegion * region.slab_bytes, 0);
         read_replicas(reader, region.replicas);
         region.session_group =
-            static_cast<uint32_t>(reader.number_or("session_group", 0, kMaxU32, 0));
+            static_cast<uint32_t>(reader.number_or("session_group", 0, http::kMaxU32, 0));
       });
 }
 
 Result<RegionHeartbeat> decode_region_heartbeat(std::string_view body) {
-  return decode_with<RegionHeartbeat>(body, UnknownFields::kRefuse,
-                                      [](JsonReader& reader, RegionHeartbeat& heartbeat) {
+  return decode_with<RegionHeartbeat>(body, http::UnknownFields::kRefuse,
+                                      [](http::JsonReader& reader, RegionHeartbeat& heartbeat) {
                                         read_counters(reader, heartbeat.counters);
                                       });
 }
 
 Result<std::vector<SlabIndex>> decode_slab_list(std::string_view body) {
   return decode_with<std::vector<SlabIndex>>(
-      body, UnknownFields::kRefuse, [](JsonReader& reader, std::vector<SlabIndex>& slabs) {
+      body, http::UnknownFields::kRefuse,
+      [](http::JsonReader& reader, std::vector<SlabIndex>& slabs) {
         std::set<uint64_t> seen;
         reader.each_number("slabs", kMaxSlabsPerRegion, kMaxSlabsPerRegion - 1, [&](uint64_t slab) {
           if (!seen.insert(slab).second)
@@ -177,37 +179,39 @@ Result<std::vector<SlabIndex>> decode_slab_list(std::string_view body) {
 }
 
 Result<RegionInfo> decode_region_info(std::string_view body) {
-  return decode_with<RegionInfo>(body, UnknownFields::kIgnore, read_region_info);
+  return decode_with<RegionInfo>(body, http::UnknownFields::kIgnore, read_region_info);
 }
 
 Result<std::vector<RegionInfo>> decode_region_list(std::string_view body) {
   return decode_with<std::vector<RegionInfo>>(
-      body, UnknownFields::kIgnore, [](JsonReader& reader, std::vector<RegionInfo>& regions) {
-        reader.each("regions", kNoLimit,
-                    [&](JsonReader& entry) { read_region_info(entry, regions.emplace_back()); });
+      body, http::UnknownFields::kIgnore,
+      [](http::JsonReader& reader, std::vector<RegionInfo>& regions) {
+        reader.each("regions", kNoLimit, [&](http::JsonReader& entry) {
+          read_region_info(entry, regions.emplace_back());
+        });
       });
 }
 
 Result<std::vector<Lease>> decode_lease_list(std::string_view body) {
   return decode_with<std::vector<Lease>>(
-      body, UnknownFields::kIgnore, [](JsonReader& reader, std::vector<Lease>& leases) {
+      body, http::UnknownFields::kIgnore, [](http::JsonReader& reader, std::vector<Lease>& leases) {
         reader.each("leases", kNoLimit,
-                    [&](JsonReader& entry) { read_lease(entry, leases.emplace_back()); });
+                    [&](http::JsonReader& entry) { read_lease(entry, leases.emplace_back()); });
       });
 }
 
 Result<RegionHeard> decode_region_heard(std::string_view body) {
-  return decode_with<RegionHeard>(body, UnknownFields::kIgnore,
-                                  [](JsonReader& reader, RegionHeard& heard) {
-                                    heard.last_event = reader.number("last_event", 0, kMaxU64);
-                                  });
+  return decode_with<RegionHeard>(
+      body, http::UnknownFields::kIgnore, [](http::JsonReader& reader, RegionHeard& heard) {
+        heard.last_event = reader.number("last_event", 0, http::kMaxU64);
+      });
 }
 
 Result<EventBatch> decode_event_batch(std::string_view body) {
   return decode_with<EventBatch>(
-      body, UnknownFields::kIgnore, [](JsonReader& reader, EventBatch& batch) {
-        reader.each("events", kNoLimit, [&](JsonReader& entry) { read_event(entry, batch); });
-        batch.next_since = reader.number("next_since", 0, kMaxU64);
+      body, http::UnknownFields::kIgnore, [](http::JsonReader& reader, EventBatch& batch) {
+        reader.each("events", kNoLimit, [&](http::JsonReader& entry) { read_event(entry, batch); });
+        batch.next_since = reader.number("next_since", 0, http::kMaxU64);
         batch.missed = reader.boolean_or("missed", false);
       });
 }

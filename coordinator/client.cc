@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include "coordinator/api_json.h"
-#include "coordinator/http_caller.h"
+#include "http/caller.h"
 
 namespace farpage::coordinator {
 namespace {
@@ -12,7 +12,7 @@ using rdma::QueuePairEndpoint;
 
 class HttpClient final : public Client {
  public:
-  HttpClient(HttpUrl url, ClientOptions options)
+  HttpClient(http::Url url, ClientOptions options)
       : caller_(std::move(url), std::move(options.token)), timeout_(options.timeout) {}
 
   Result<NodeInfo> join(const NodeJoin& node) override {
@@ -108,14 +108,14 @@ class HttpClient final : public Client {
     return fmt::format("/v1/regions/{}{}", region.value, rest);
   }
 
-  const HttpCaller caller_;
+  const http::Caller caller_;
   const Milliseconds timeout_;
 };
 
 }  // namespace
 
 Result<std::unique_ptr<Client>> Client::create(ClientOptions options) {
-  auto url = parse_http_url(options.url);
+  auto url = http::parse_url(options.url);
   if (!url) return fail_with("coordinator", url.error());
   if (options.timeout <= Milliseconds(0))
     return fail(ErrorCode::kInvalid, "coordinator: timeout must be more than 0 ms");

@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "coordinator/cluster.h"
-#include "coordinator/http_server.h"
 #include "coordinator/metrics.h"
+#include "http/server.h"
 
 namespace farpage::coordinator {
 
@@ -22,22 +22,22 @@ struct RouteContext {
   std::atomic<uint32_t> long_polls{0};
 };
 
-std::vector<Route> node_routes(RouteContext& context);
-std::vector<Route> region_routes(RouteContext& context);
-std::vector<Route> cluster_routes(RouteContext& context);
+std::vector<http::Route> node_routes(RouteContext& context);
+std::vector<http::Route> region_routes(RouteContext& context);
+std::vector<http::Route> cluster_routes(RouteContext& context);
 
 // Every route of the service.
-std::vector<Route> all_routes(RouteContext& context);
+std::vector<http::Route> all_routes(RouteContext& context);
 
 // The content of openapi.json, embedded by CMake.
 extern const char kOpenApi[];
 
-inline HttpReply no_content() {
-  return HttpReply{204, "", "", {}};
+inline http::Reply no_content() {
+  return http::Reply{204, "", "", {}};
 }
 
-inline HttpReply reply_to(const Status& status) {
-  return status ? no_content() : problem_reply(status.error());
+inline http::Reply reply_to(const Status& status) {
+  return status ? no_content() : http::problem_reply(status.error());
 }
 
 }  // namespace farpage::coordinator

@@ -67,13 +67,13 @@ class PollSlot {
   const bool granted_;
 };
 
-HttpReply events(RouteContext& context, const HttpRequest& request) {
+http::Reply events(RouteContext& context, const http::Request& request) {
   uint64_t since = 0;
   Milliseconds timeout{0};
   if (const auto it = request.query.find("since"); it != request.query.end()) {
     const auto parsed = parse_u64(it->second);
     if (!parsed)
-      return problem_reply(
+      return http::problem_reply(
           bad_parameter("the query parameter since must be the next_since of an "
                         "earlier answer, or 0"));
     since = *parsed;
@@ -81,31 +81,32 @@ HttpReply events(RouteContext& context, const HttpRequest& request) {
   if (const auto it = request.query.find("timeout"); it != request.query.end()) {
     const auto parsed = parse_seconds(it->second);
     if (!parsed || *parsed > kMaxPollTimeout)
-      return problem_reply(
+      return http::problem_reply(
           bad_parameter("the query parameter timeout must be seconds from 0 to "
                         "60, with up to three decimals"));
     timeout = *parsed;
   }
   if (timeout == Milliseconds(0))
-    return HttpReply{200, encode(context.cluster.events(since, timeout))};
+    return http::Reply{200, encode(context.cluster.events(since, timeout))};
   const PollSlot slot(context);
   if (!slot.granted()) {
-    HttpReply reply = problem_reply(Error{ErrorCode::kUnavailable,
-                                          "too many long polls are waiting: try again, or ask with "
-                                          "timeout=0",
-                                          0});
+    http::Reply reply =
+        http::problem_reply(Error{ErrorCode::kUnavailable,
+                                  "too many long polls are waiting: try again, or ask with "
+                                  "timeout=0",
+                                  0});
     reply.headers.emplace("Retry-After", "1");
     return reply;
   }
-  return HttpReply{200, encode(context.cluster.events(since, timeout))};
+  return http::Reply{200, encode(context.cluster.events(since, timeout))};
 }
 
-HttpReply totals(RouteContext& context) {
+http::Reply totals(RouteContext& context) {
   const ClusterSummary facts = context.cluster.summary();
   const Totals& t = facts.totals;
   const auto uptime =
       std::chrono::duration_cast<Milliseconds>(context.clock.now() - context.started);
-  return HttpReply{
+  return http::Reply{
       200,
       Json{{"version", FARPAGE_VERSION},
            {"uptime_ms", uptime.count()},
@@ -132,19 +133,19 @@ std::string metrics_text(RouteContext& context) {
                               context.long_polls.load(std::memory_order_relaxed));
 }
 
-HttpReply ready(RouteContext& context) {
+http::Reply ready(RouteContext& context) {
   if (!context.cluster.summary().store_works)
-    return problem_reply(
+    return http::problem_reply(
         Error{ErrorCode::kUnavailable, "the store cannot be written: see the log", 0});
-  return HttpReply{200, Json{{"status", "ready"}}.dump()};
+  return http::Reply{200, Json{{"status", "ready"}}.dump()};
 }
 
 }  // namespace
 
-std::vector<Route> cluster_routes(RouteContext& context) {
+std::vector<http::Route> cluster_routes(RouteContext& context) {
   const auto fixed = [](std::string body, std::string type) {
-    return [body = std::move(body), type = std::move(type)](const HttpRequest&) {
-      return HttpReply{200, body, type, {}};
+    return [body = std::move(body), type = std::move(type)](const http::Request&) {
+      return http::Reply{200, body, type, {}};
     };
   };
   const std::string json = "application/json";
@@ -152,35 +153,35 @@ std::vector<Route> cluster_routes(RouteContext& context) {
       {"GET",
        "/v1/events",
        {"since", "timeout"},
-       [&context](const HttpRequest& request) { return events(context, request); }},
-      {"GET", "/v1/cluster", {}, [&context](const HttpRequest&) { return totals(context); }},
+       [&context](const http::Request& request) { return events(context, request); }},
+      {"GET", "/v1/cluster", {}, [&context](const http::Request&) { return totals(context); }},
       {"GET",
        "/metrics",
        {},
-       [&context](const HttpRequest&) {
-         return HttpReply{
+       [&context](const http::Request&) {
+         return http::Reply{
              200, metrics_text(context), "text/plain; version=0.0.4; charset=utf-8", {}};
        }},
-      {"GET", "/healthz", {}, fixed(R"({"status":"ok"})", json), Access::kOpen},
+      {"GET", "/healthz", {}, fixed(R"({"status":"ok"})", json), http::Access::kOpen},
       {"GET",
        "/readyz",
        {},
-       [&context](const HttpRequest&) { return ready(context); },
-       Access::kOpen},
+       [&context](const http::Request&) { return ready(context); },
+       http::Access::kOpen},
       {"GET",
        "/version",
        {},
        fixed(Json{{"version", FARPAGE_VERSION}, {"api", "v1"}}.dump(), json),
-       Access::kOpen},
+       http::Access::kOpen},
       {"GET", "/openapi.json", {}, fixed(kOpenApi, json)},
       {"GET", "/", {}, fixed(kPage, "text/html; charset=utf-8")},
   };
 }
 
-std::vector<Route> all_routes(RouteContext& context) {
-  std::vector<Route> routes = node_routes(context);
-  for (Route& route : region_routes(context)) routes.push_back(std::move(route));
-  for (Route& route : cluster_routes(context)) routes.push_back(std::move(route));
+std::vector<http::Route> all_routes(RouteContext& context) {
+  std::vector<http::Route> routes = node_routes(context);
+  for (http::Route& route : region_routes(context)) routes.push_back(std::move(route));
+  for (http::Route& route : cluster_routes(context)) routes.push_back(std::move(route));
   return routes;
 }
 

@@ -6,75 +6,75 @@ namespace {
 
 constexpr int kGone = 410;
 
-HttpReply join(Cluster& cluster, const HttpRequest& request) {
+http::Reply join(Cluster& cluster, const http::Request& request) {
   const auto join = decode_node_join(request.body);
-  if (!join) return problem_reply(join.error());
+  if (!join) return http::problem_reply(join.error());
   const auto joined = cluster.join(*join);
-  if (!joined) return problem_reply(joined.error());
-  HttpReply reply;
+  if (!joined) return http::problem_reply(joined.error());
+  http::Reply reply;
   reply.status = joined->created ? 201 : 200;
   reply.body = encode(joined->node);
   if (joined->created) reply.headers["Location"] = "/v1/nodes/" + join->id.value;
   return reply;
 }
 
-HttpReply heartbeat_node(Cluster& cluster, const HttpRequest& request) {
+http::Reply heartbeat_node(Cluster& cluster, const http::Request& request) {
   const auto heartbeat = decode_node_heartbeat(request.body);
-  if (!heartbeat) return problem_reply(heartbeat.error());
+  if (!heartbeat) return http::problem_reply(heartbeat.error());
   const Status status = cluster.heartbeat_node(NodeId{request.ids[0]}, *heartbeat);
   // Not 404: the path is right, and the node must join again.
   if (!status && status.error().code == ErrorCode::kNotFound)
-    return problem_reply(kGone, status.error());
+    return http::problem_reply(kGone, status.error());
   return reply_to(status);
 }
 
-HttpReply show_node(Cluster& cluster, const HttpRequest& request) {
+http::Reply show_node(Cluster& cluster, const http::Request& request) {
   const auto node = cluster.node(NodeId{request.ids[0]});
-  if (!node) return problem_reply(node.error());
-  return HttpReply{200, encode(*node)};
+  if (!node) return http::problem_reply(node.error());
+  return http::Reply{200, encode(*node)};
 }
 
-HttpReply remove_node(Cluster& cluster, const HttpRequest& request) {
+http::Reply remove_node(Cluster& cluster, const http::Request& request) {
   bool force = false;
   if (const auto it = request.query.find("force"); it != request.query.end()) {
     if (it->second != "true" && it->second != "false")
-      return problem_reply(Error{ErrorCode::kInvalid,
-                                 "the query parameter force must be true or "
-                                 "false",
-                                 0});
+      return http::problem_reply(Error{ErrorCode::kInvalid,
+                                       "the query parameter force must be true or "
+                                       "false",
+                                       0});
     force = it->second == "true";
   }
   return reply_to(cluster.remove_node(NodeId{request.ids[0]}, force));
 }
 
-HttpReply exchange(Cluster& cluster, const HttpRequest& request) {
+http::Reply exchange(Cluster& cluster, const http::Request& request) {
   const auto peer = decode_queue_pair_endpoint(request.body);
-  if (!peer) return problem_reply(peer.error());
+  if (!peer) return http::problem_reply(peer.error());
   const auto theirs = cluster.exchange(NodeId{request.ids[0]}, *peer);
-  if (!theirs) return problem_reply(theirs.error());
-  return HttpReply{200, encode(*theirs)};
+  if (!theirs) return http::problem_reply(theirs.error());
+  return http::Reply{200, encode(*theirs)};
 }
 
-HttpReply endpoints(Cluster& cluster, const HttpRequest& request) {
+http::Reply endpoints(Cluster& cluster, const http::Request& request) {
   const auto endpoints = cluster.endpoints(NodeId{request.ids[0]});
-  if (!endpoints) return problem_reply(endpoints.error());
-  return HttpReply{200, encode(*endpoints)};
+  if (!endpoints) return http::problem_reply(endpoints.error());
+  return http::Reply{200, encode(*endpoints)};
 }
 
 }  // namespace
 
-std::vector<Route> node_routes(RouteContext& context) {
+std::vector<http::Route> node_routes(RouteContext& context) {
   Cluster& cluster = context.cluster;
-  const auto with = [&cluster](HttpReply (*handler)(Cluster&, const HttpRequest&)) {
-    return [&cluster, handler](const HttpRequest& request) { return handler(cluster, request); };
+  const auto with = [&cluster](http::Reply (*handler)(Cluster&, const http::Request&)) {
+    return [&cluster, handler](const http::Request& request) { return handler(cluster, request); };
   };
   return {
       {"POST", "/v1/nodes", {}, with(join)},
       {"GET",
        "/v1/nodes",
        {},
-       [&cluster](const HttpRequest&) {
-         return HttpReply{200, encode(cluster.nodes())};
+       [&cluster](const http::Request&) {
+         return http::Reply{200, encode(cluster.nodes())};
        }},
       {"GET", "/v1/nodes/{id}", {}, with(show_node)},
       {"DELETE", "/v1/nodes/{id}", {"force"}, with(remove_node)},
@@ -82,7 +82,7 @@ std::vector<Route> node_routes(RouteContext& context) {
       {"POST",
        "/v1/nodes/{id}/drain",
        {},
-       [&cluster](const HttpRequest& request) {
+       [&cluster](const http::Request& request) {
          return reply_to(cluster.drain_node(NodeId{request.ids[0]}));
        }},
       {"POST", "/v1/nodes/{id}/rdma/endpoint", {}, with(exchange)},

@@ -4,63 +4,63 @@
 namespace farpage::coordinator {
 namespace {
 
-HttpReply create(Cluster& cluster, const HttpRequest& request) {
+http::Reply create(Cluster& cluster, const http::Request& request) {
   const auto create = decode_region_create(request.body);
-  if (!create) return problem_reply(create.error());
+  if (!create) return http::problem_reply(create.error());
   const auto region = cluster.create_region(*create);
-  if (!region) return problem_reply(region.error());
-  HttpReply reply{201, encode(*region, Secrets::kShow)};
+  if (!region) return http::problem_reply(region.error());
+  http::Reply reply{201, encode(*region, Secrets::kShow)};
   reply.headers["Location"] = "/v1/regions/" + region->id.value;
   return reply;
 }
 
 // The only GET with rkeys: a restarted borrower resumes its region with it.
-HttpReply show_region(Cluster& cluster, const HttpRequest& request) {
+http::Reply show_region(Cluster& cluster, const http::Request& request) {
   const auto region = cluster.region(RegionId{request.ids[0]});
-  if (!region) return problem_reply(region.error());
-  return HttpReply{200, encode(*region, Secrets::kShow)};
+  if (!region) return http::problem_reply(region.error());
+  return http::Reply{200, encode(*region, Secrets::kShow)};
 }
 
-HttpReply heartbeat_region(Cluster& cluster, const HttpRequest& request) {
+http::Reply heartbeat_region(Cluster& cluster, const http::Request& request) {
   const auto heartbeat = decode_region_heartbeat(request.body);
-  if (!heartbeat) return problem_reply(heartbeat.error());
+  if (!heartbeat) return http::problem_reply(heartbeat.error());
   const auto heard = cluster.heartbeat_region(RegionId{request.ids[0]}, *heartbeat);
-  if (!heard) return problem_reply(heard.error());
-  return HttpReply{200, encode(*heard)};
+  if (!heard) return http::problem_reply(heard.error());
+  return http::Reply{200, encode(*heard)};
 }
 
-HttpReply lease(Cluster& cluster, const HttpRequest& request) {
+http::Reply lease(Cluster& cluster, const http::Request& request) {
   const auto slabs = decode_slab_list(request.body);
-  if (!slabs) return problem_reply(slabs.error());
+  if (!slabs) return http::problem_reply(slabs.error());
   const auto leases = cluster.lease_slabs(RegionId{request.ids[0]}, *slabs);
-  if (!leases) return problem_reply(leases.error());
-  return HttpReply{200, encode(*leases)};
+  if (!leases) return http::problem_reply(leases.error());
+  return http::Reply{200, encode(*leases)};
 }
 
-HttpReply release(Cluster& cluster, const HttpRequest& request) {
+http::Reply release(Cluster& cluster, const http::Request& request) {
   const auto slabs = decode_slab_list(request.body);
-  if (!slabs) return problem_reply(slabs.error());
+  if (!slabs) return http::problem_reply(slabs.error());
   return reply_to(cluster.release_slabs(RegionId{request.ids[0]}, *slabs));
 }
 
-HttpReply remove_region(Cluster& cluster, const HttpRequest& request) {
+http::Reply remove_region(Cluster& cluster, const http::Request& request) {
   return reply_to(cluster.delete_region(RegionId{request.ids[0]}));
 }
 
 }  // namespace
 
-std::vector<Route> region_routes(RouteContext& context) {
+std::vector<http::Route> region_routes(RouteContext& context) {
   Cluster& cluster = context.cluster;
-  const auto with = [&cluster](HttpReply (*handler)(Cluster&, const HttpRequest&)) {
-    return [&cluster, handler](const HttpRequest& request) { return handler(cluster, request); };
+  const auto with = [&cluster](http::Reply (*handler)(Cluster&, const http::Request&)) {
+    return [&cluster, handler](const http::Request& request) { return handler(cluster, request); };
   };
   return {
       {"POST", "/v1/regions", {}, with(create)},
       {"GET",
        "/v1/regions",
        {},
-       [&cluster](const HttpRequest&) {
-         return HttpReply{200, encode(cluster.regions())};
+       [&cluster](const http::Request&) {
+         return http::Reply{200, encode(cluster.regions())};
        }},
       {"GET", "/v1/regions/{id}", {}, with(show_region)},
       {"DELETE", "/v1/regions/{id}", {}, with(remove_region)},

@@ -9,10 +9,10 @@
 
 #include "base/host.h"
 #include "base/log.h"
-#include "coordinator/http_server.h"
 #include "coordinator/metrics.h"
 #include "coordinator/routes.h"
-#include "coordinator/url.h"
+#include "http/server.h"
+#include "http/url.h"
 
 namespace farpage::coordinator {
 namespace {
@@ -54,7 +54,7 @@ class Periodic {
 Status check_options(const ServiceOptions& options) {
   const auto bad = [](std::string text) { return fail(ErrorCode::kInvalid, std::move(text)); };
   if (options.host.empty()) return bad("option host: must name an address of this machine");
-  if (options.token.empty() && !options.insecure && !is_loopback(options.host))
+  if (options.token.empty() && !options.insecure && !http::is_loopback(options.host))
     return bad(
         fmt::format("option token: listening on {} gives other machines access to memory and keys: "
                     "set a token, listen on 127.0.0.1, or set insecure",
@@ -98,22 +98,23 @@ class HttpService final : public Service {
   const std::unique_ptr<Cluster> cluster_;
   Metrics metrics_;
   RouteContext context_;
-  std::unique_ptr<HttpServer> server_;
+  std::unique_ptr<http::Server> server_;
   std::unique_ptr<Periodic> expiry_;
   std::unique_ptr<Periodic> revocations_;
 };
 
 Status HttpService::start() {
-  HttpServerOptions http;
+  http::ServerOptions http;
   http.host = options_.host;
   http.port = options_.port;
   http.token = options_.token;
   http.threads = options_.request_threads + options_.max_long_polls;
-  FARPAGE_TRY(server, HttpServer::create(http, all_routes(context_),
-                                         [this](const std::string& route, const std::string& method,
-                                                int status, Nanoseconds elapsed) {
-                                           metrics_.count_request(route, method, status, elapsed);
-                                         }));
+  FARPAGE_TRY(server,
+              http::Server::create(http, all_routes(context_),
+                                   [this](const std::string& route, const std::string& method,
+                                          int status, Nanoseconds elapsed) {
+                                     metrics_.count_request(route, method, status, elapsed);
+                                   }));
   server_ = std::move(server);
   expiry_ = std::make_unique<Periodic>(options_.tick_interval, [this] { cluster_->tick(); });
   revocations_ =

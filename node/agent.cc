@@ -7,19 +7,19 @@
 #include <vector>
 
 #include "coordinator/api_json.h"
-#include "coordinator/http_server.h"
+#include "http/server.h"
 
 namespace farpage::node {
 namespace {
 
-using coordinator::Access;
-using coordinator::HttpReply;
-using coordinator::HttpRequest;
+using http::Access;
+using http::Reply;
+using http::Request;
 
 constexpr uint32_t kThreads = 4;  // one coordinator, and occasional operators
 
 // The number in /v1/slabs/{node_slab}/...
-Result<uint32_t> node_slab_of(const HttpRequest& request) {
+Result<uint32_t> node_slab_of(const http::Request& request) {
   const std::string& text = request.ids.front();
   uint32_t slab = 0;
   const auto [rest, problem] = std::from_chars(text.data(), text.data() + text.size(), slab);
@@ -28,8 +28,8 @@ Result<uint32_t> node_slab_of(const HttpRequest& request) {
   return slab;
 }
 
-HttpReply reply_of(const Result<std::string>& body) {
-  if (!body) return coordinator::problem_reply(body.error());
+http::Reply reply_of(const Result<std::string>& body) {
+  if (!body) return http::problem_reply(body.error());
   return {200, *body};
 }
 
@@ -39,14 +39,14 @@ class HttpAgent final : public Agent {
       : lender_(lender), report_(std::move(report)) {}
 
   Status listen(const AgentOptions& options) {
-    coordinator::HttpServerOptions server;
+    http::ServerOptions server;
     server.host = options.host;
     server.port = options.port;
     server.token = options.token;
     server.threads = kThreads;
-    auto made = coordinator::HttpServer::create(
-        std::move(server), routes(),
-        [](const std::string&, const std::string&, int, Nanoseconds) {});
+    auto made =
+        http::Server::create(std::move(server), routes(),
+                             [](const std::string&, const std::string&, int, Nanoseconds) {});
     if (!made)
       return fail_with(fmt::format("--listen-agent {}:{}", options.host, options.port),
                        std::move(made).error());
@@ -57,36 +57,36 @@ class HttpAgent final : public Agent {
   uint16_t port() const override { return server_->port(); }
 
  private:
-  std::vector<coordinator::Route> routes() {
-    std::vector<coordinator::Route> routes;
+  std::vector<http::Route> routes() {
+    std::vector<http::Route> routes;
     const auto add = [&](const char* method, const char* pattern, auto handler,
-                         Access access = Access::kToken) {
+                         http::Access access = http::Access::kToken) {
       routes.push_back({method, pattern, {}, std::move(handler), access});
     };
     add("POST", "/v1/slabs/lease",
-        [this](const HttpRequest& request) { return reply_of(lease(request)); });
-    add("POST", "/v1/slabs/{node_slab}/revoke", [this](const HttpRequest& request) {
+        [this](const http::Request& request) { return reply_of(lease(request)); });
+    add("POST", "/v1/slabs/{node_slab}/revoke", [this](const http::Request& request) {
       const Status done = revoke(request);
-      return done ? HttpReply{204, ""} : coordinator::problem_reply(done.error());
+      return done ? http::Reply{204, ""} : http::problem_reply(done.error());
     });
     add("POST", "/v1/connect",
-        [this](const HttpRequest& request) { return reply_of(connect(request)); });
-    add("GET", "/v1/status", [this](const HttpRequest&) {
-      return HttpReply{200, status_json(report_())};
+        [this](const http::Request& request) { return reply_of(connect(request)); });
+    add("GET", "/v1/status", [this](const http::Request&) {
+      return http::Reply{200, status_json(report_())};
     });
-    add("GET", "/metrics", [this](const HttpRequest&) {
-      return HttpReply{200, prometheus_text(report_()), "text/plain; version=0.0.4"};
+    add("GET", "/metrics", [this](const http::Request&) {
+      return http::Reply{200, prometheus_text(report_()), "text/plain; version=0.0.4"};
     });
     add(
         "GET", "/healthz",
-        [](const HttpRequest&) {
-          return HttpReply{200, "ok\n", "text/plain"};
+        [](const http::Request&) {
+          return http::Reply{200, "ok\n", "text/plain"};
         },
-        Access::kOpen);
+        http::Access::kOpen);
     return routes;
   }
 
-  Result<std::string> lease(const HttpRequest& request) {
+  Result<std::string> lease(const http::Request& request) {
     FARPAGE_TRY(wanted, coordinator::decode_slab_lease_requests(request.body));
     std::vector<Result<coordinator::SlabLeaseReply>> replies;
     for (const coordinator::NodeSlabRequest& slab : wanted)
@@ -94,13 +94,13 @@ class HttpAgent final : public Agent {
     return coordinator::encode(replies);
   }
 
-  Status revoke(const HttpRequest& request) {
+  Status revoke(const http::Request& request) {
     FARPAGE_TRY(node_slab, node_slab_of(request));
     FARPAGE_TRY(order, coordinator::decode_slab_revoke_request(request.body));
     return lender_.revoke(node_slab, order.generation);
   }
 
-  Result<std::string> connect(const HttpRequest& request) {
+  Result<std::string> connect(const http::Request& request) {
     FARPAGE_TRY(peer, coordinator::decode_queue_pair_endpoint(request.body));
     FARPAGE_TRY(ours, lender_.connect(peer));
     return coordinator::encode(ours);
@@ -108,7 +108,7 @@ class HttpAgent final : public Agent {
 
   Lender& lender_;
   const std::function<NodeReport()> report_;
-  std::unique_ptr<coordinator::HttpServer> server_;  // last: its threads use the other members
+  std::unique_ptr<http::Server> server_;  // last: its threads use the other members
 };
 
 }  // namespace

@@ -18,8 +18,8 @@ struct AgentOptions {
   std::string token;  // bearer token required on every call but /healthz; empty: none
 };
 
-// Routes (bodies and replies as in coordinator/api_json.h, failures as in coordinator/problem.h,
-// limits and refused headers as in coordinator/http_server.h):
+// Routes (bodies and replies as in coordinator/api_json.h, failures as in http/problem.h,
+// limits and refused headers as in http/server.h):
 //   POST /v1/slabs/lease                NodeSlabRequest each -> 200 SlabLeaseReply each
 //   POST /v1/slabs/{node_slab}/revoke   SlabRevokeRequest -> 204; 409 on another generation
 //   POST /v1/connect                    QueuePairEndpoint -> 200 QueuePairEndpoint

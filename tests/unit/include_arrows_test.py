@@ -8,14 +8,15 @@ BELOW = {
     "base": set(),
     "uffd": {"base"},
     "rdma": {"base"},
-    "coordinator": {"rdma", "base"},
-    "node": {"coordinator", "rdma", "base"},
+    "http": {"base"},
+    "coordinator": {"http", "rdma", "base"},
+    "node": {"coordinator", "http", "rdma", "base"},
     "pager": {"coordinator", "rdma", "uffd", "base"},
     "shim": {"uffd", "base"},
     "serve": {"pager", "coordinator", "rdma", "uffd", "base"},
-    "library": {"pager", "node", "coordinator", "rdma", "uffd", "base"},
-    "bench": {"library", "pager", "coordinator", "rdma", "uffd", "base"},
-    "cli": {"bench", "serve", "pager", "node", "coordinator", "rdma", "uffd", "base"},
+    "library": {"pager", "node", "coordinator", "http", "rdma", "uffd", "base"},
+    "bench": {"library", "pager", "coordinator", "http", "rdma", "uffd", "base"},
+    "cli": {"bench", "serve", "pager", "node", "coordinator", "http", "rdma", "uffd", "base"},
 }
 # What the pager may see of the folders below it: the two seams and the coordinator's client.
 PAGER_MAY_SEE = {
@@ -39,7 +40,7 @@ PRIVATE = {
     r"linux/userfaultfd\.h": ("uffd/",),
     r"infiniband/.*": ("rdma/verbs/",),
     r"liburing.*": ("rdma/tcp/",),
-    r"httplib\.h": ("coordinator/", "node/"),
+    r"httplib\.h": ("http/",),
 }
 INCLUDE = re.compile(r'^\s*#\s*include\s+(["<])([^">]+)[">]', re.M)
 

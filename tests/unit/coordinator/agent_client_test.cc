@@ -12,7 +12,7 @@
 
 #include "base/fd.h"
 #include "coordinator/api_json.h"
-#include "coordinator/http_server.h"
+#include "http/server.h"
 #include "tests/unit/coordinator/fake_agents.h"
 
 namespace farpage::coordinator {
@@ -22,11 +22,11 @@ namespace {
 class AgentClientTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    HttpServerOptions options;
+    http::ServerOptions options;
     options.token = "agent-token";
     options.threads = 2;
-    std::vector<Route> routes;
-    const auto reply = [this](const HttpRequest& request) {
+    std::vector<http::Route> routes;
+    const auto reply = [this](const http::Request& request) {
       const std::lock_guard lock(mutex_);
       asked_ = request;
       return answer_;
@@ -35,18 +35,18 @@ class AgentClientTest : public ::testing::Test {
     routes.push_back({"POST", "/v1/slabs/{node_slab}/revoke", {}, reply});
     routes.push_back({"POST", "/v1/connect", {}, reply});
     auto server =
-        HttpServer::create(options, std::move(routes),
-                           [](const std::string&, const std::string&, int, Nanoseconds) {});
+        http::Server::create(options, std::move(routes),
+                             [](const std::string&, const std::string&, int, Nanoseconds) {});
     ASSERT_TRUE(server.has_value()) << server.error().message();
     server_ = std::move(*server);
     url_ = "http://127.0.0.1:" + std::to_string(server_->port());
   }
 
-  void answer_with(HttpReply reply) {
+  void answer_with(http::Reply reply) {
     const std::lock_guard lock(mutex_);
     answer_ = std::move(reply);
   }
-  HttpRequest asked() {
+  http::Request asked() {
     const std::lock_guard lock(mutex_);
     return asked_;
   }
@@ -61,9 +61,9 @@ class AgentClientTest : public ::testing::Test {
 
   const std::vector<NodeSlabRequest> request_{{3, {RegionId{"r"}, SlabIndex{7}, 1}}};
   std::mutex mutex_;
-  HttpRequest asked_;  // guarded by mutex_
-  HttpReply answer_;   // guarded by mutex_
-  std::unique_ptr<HttpServer> server_;
+  http::Request asked_;  // guarded by mutex_
+  http::Reply answer_;   // guarded by mutex_
+  std::unique_ptr<http::Server> server_;
   std::string url_;
 };
 
@@ -87,21 +87,21 @@ TEST_F(AgentClientTest, LeasesRevokesAndConnects) {
   ASSERT_EQ(seen->size(), 2U);
   EXPECT_EQ(seen->at(1).node_slab, 5U);
   EXPECT_EQ(seen->at(1).lease.slab, SlabIndex{8});
-  answer_with(HttpReply{204, "", "", {}});
+  answer_with(http::Reply{204, "", "", {}});
   ASSERT_TRUE(client()->revoke(url_, 4, Generation{9}).has_value());
   EXPECT_EQ(asked().ids, std::vector<std::string>{"4"});
   EXPECT_EQ(decode_slab_revoke_request(asked().body)->generation, Generation{9});
-  answer_with(HttpReply{200, encode(test_endpoint())});
+  answer_with(http::Reply{200, encode(test_endpoint())});
   const auto endpoint = client()->connect(url_, test_endpoint());
   ASSERT_TRUE(endpoint.has_value()) << endpoint.error().message();
   EXPECT_EQ(*endpoint, test_endpoint());
 }
 
 TEST_F(AgentClientTest, RefusalsKeepTheirCode) {
-  answer_with(problem_reply(Error{ErrorCode::kConflict, "lent to another", 0}));
+  answer_with(http::problem_reply(Error{ErrorCode::kConflict, "lent to another", 0}));
   EXPECT_EQ(lease_failure(), ErrorCode::kConflict);
   EXPECT_EQ(client()->revoke(url_, 3, Generation{1}).error().code, ErrorCode::kConflict);
-  answer_with(problem_reply(Error{ErrorCode::kUnavailable, "is leaving", 0}));
+  answer_with(http::problem_reply(Error{ErrorCode::kUnavailable, "is leaving", 0}));
   EXPECT_EQ(lease_failure(), ErrorCode::kUnavailable);
   EXPECT_EQ(client("wrong")->lease(url_, request_).front().error().code, ErrorCode::kDenied);
 }
@@ -115,7 +115,7 @@ TEST_F(AgentClientTest, NonsenseIsTheNodesFaultAndMayHaveBeenGranted) {
 }
 
 TEST_F(AgentClientTest, EverySlabHasAnAnswerHoweverManyAreAsked) {
-  answer_with(problem_reply(Error{ErrorCode::kUnavailable, "is leaving", 0}));
+  answer_with(http::problem_reply(Error{ErrorCode::kUnavailable, "is leaving", 0}));
   const std::vector<NodeSlabRequest> many(kMaxSlabsPerLease + 3, request_.front());
   EXPECT_EQ(client()->lease(url_, many).size(), many.size());
   EXPECT_EQ(decode_slab_lease_requests(asked().body)->size(), 3U) << "the rest of them";

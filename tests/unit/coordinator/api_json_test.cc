@@ -1,10 +1,11 @@
 #include "coordinator/api_json.h"
+#include "http/json_reader.h"
 
 #include <gtest/gtest.h>
 
 #include <string>
 
-#include "coordinator/problem.h"
+#include "http/problem.h"
 #include "tests/unit/coordinator/fake_agents.h"
 
 namespace farpage::coordinator {
@@ -159,8 +160,8 @@ void expect_refused(Decode decode, std::initializer_list<BadBody> cases) {
     const auto decoded = decode(bad.body);
     ASSERT_FALSE(decoded.has_value()) << bad.body;
     EXPECT_EQ(decoded.error().code, ErrorCode::kInvalid) << bad.body;
-    EXPECT_EQ(field_of(decoded.error()), bad.field) << bad.body << decoded.error().message();
-    EXPECT_EQ(status_of(decoded.error()), *bad.field == 0 ? 400 : 422) << bad.body;
+    EXPECT_EQ(http::field_of(decoded.error()), bad.field) << bad.body << decoded.error().message();
+    EXPECT_EQ(http::status_of(decoded.error()), *bad.field == 0 ? 400 : 422) << bad.body;
   }
 }
 
@@ -282,13 +283,13 @@ TEST(ApiJson, CountersAreBounded) {
 
 TEST(Problem, KeepsCodeTextAndField) {
   const Error error{ErrorCode::kInvalid, "field 'a[0].b': is missing", 0};
-  const std::string body = encode_problem(422, error);
+  const std::string body = http::encode_problem(422, error);
   EXPECT_NE(body.find(R"("field":"a[0].b")"), std::string::npos);
   EXPECT_NE(body.find(R"("status":422)"), std::string::npos);
-  EXPECT_EQ(error_of_answer(422, body).code, ErrorCode::kInvalid);
-  EXPECT_EQ(error_of_answer(422, body).context, error.context);
-  EXPECT_EQ(error_of_answer(404, "<html>").code, ErrorCode::kNotFound);
-  EXPECT_EQ(error_of_answer(503, "").code, ErrorCode::kUnavailable);
+  EXPECT_EQ(http::error_of_answer(422, body).code, ErrorCode::kInvalid);
+  EXPECT_EQ(http::error_of_answer(422, body).context, error.context);
+  EXPECT_EQ(http::error_of_answer(404, "<html>").code, ErrorCode::kNotFound);
+  EXPECT_EQ(http::error_of_answer(503, "").code, ErrorCode::kUnavailable);
 }
 
 }  // namespace

@@ -5,8 +5,8 @@
 #include <set>
 
 #include "coordinator/api_json.h"
-#include "coordinator/http_caller.h"
 #include "coordinator/state.h"
+#include "http/caller.h"
 #include "tests/unit/coordinator/fake_agents.h"
 
 namespace farpage::coordinator {
@@ -110,7 +110,7 @@ TEST_F(LargeCluster, ListOfItsNodesWithManyCountersFitsIntoAnAnswer) {
   for (uint32_t i = 0; i < kNodes; ++i)
     ASSERT_TRUE(state_.heartbeat_node(now_, NodeId{name_of(i)}, heartbeat).has_value());
   const std::string answer = encode(state_.nodes(now_));
-  EXPECT_LT(answer.size(), kMaxAnswerBytes / 2);
+  EXPECT_LT(answer.size(), http::kMaxAnswerBytes / 2);
   const auto nodes = decode_node_list(answer);
   ASSERT_TRUE(nodes.has_value()) << nodes.error().message();
   EXPECT_EQ(nodes->size(), size_t{kNodes});

@@ -4,8 +4,8 @@
 #include <set>
 
 #include "coordinator/routes.h"
-#include "tests/unit/coordinator/raw_http.h"
 #include "tests/unit/coordinator/test_service.h"
+#include "tests/unit/http/raw_http.h"
 
 namespace farpage::coordinator {
 namespace {
@@ -50,7 +50,7 @@ TEST_F(OpenApiTest, DescribesExactlyTheServedRoutes) {
   auto cluster = Cluster::create({}, make_memory_store(), agents_.client(), clock_);
   Metrics metrics;
   RouteContext context{**cluster, metrics, clock_};
-  for (const Route& route : all_routes(context)) served.emplace(route.method, route.pattern);
+  for (const http::Route& route : all_routes(context)) served.emplace(route.method, route.pattern);
   EXPECT_EQ(described, served);
 }
 
@@ -58,7 +58,7 @@ TEST_F(OpenApiTest, DescribedQueryParametersAndAccessAreTheServedOnes) {
   auto cluster = Cluster::create({}, make_memory_store(), agents_.client(), clock_);
   Metrics metrics;
   RouteContext context{**cluster, metrics, clock_};
-  for (const Route& route : all_routes(context)) {
+  for (const http::Route& route : all_routes(context)) {
     std::string method = route.method;
     std::transform(method.begin(), method.end(), method.begin(),
                    [](char c) { return static_cast<char>(c + 32); });
@@ -67,7 +67,7 @@ TEST_F(OpenApiTest, DescribedQueryParametersAndAccessAreTheServedOnes) {
     for (const Json& parameter : operation.value("parameters", Json::array()))
       if (parameter["in"] == "query") query.push_back(parameter["name"]);
     EXPECT_EQ(query, route.query) << route.pattern;
-    EXPECT_EQ(operation.contains("security"), route.access == Access::kOpen) << route.pattern;
+    EXPECT_EQ(operation.contains("security"), route.access == http::Access::kOpen) << route.pattern;
   }
 }
 

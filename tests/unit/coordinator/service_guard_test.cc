@@ -5,9 +5,9 @@
 #include <random>
 
 #include "coordinator/api_json.h"
-#include "coordinator/http_server.h"
-#include "tests/unit/coordinator/raw_http.h"
+#include "http/server.h"
 #include "tests/unit/coordinator/test_service.h"
+#include "tests/unit/http/raw_http.h"
 
 namespace farpage::coordinator {
 namespace {

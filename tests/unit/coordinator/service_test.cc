@@ -4,8 +4,8 @@
 #include <chrono>
 #include <thread>
 
-#include "tests/unit/coordinator/raw_http.h"
 #include "tests/unit/coordinator/test_service.h"
+#include "tests/unit/http/raw_http.h"
 
 namespace farpage::coordinator {
 namespace {

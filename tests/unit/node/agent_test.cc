@@ -8,8 +8,8 @@
 #include <random>
 
 #include "coordinator/api_json.h"
-#include "coordinator/http_server.h"
 #include "fakes.h"
+#include "http/server.h"
 
 namespace farpage::node {
 namespace {
@@ -183,7 +183,7 @@ TEST_F(AgentTest, SurvivesAThousandMalformedBodies) {
 }
 
 TEST_F(AgentTest, OversizedBodyIsRefused) {
-  const auto reply = post("/v1/slabs/lease", std::string(coordinator::kMaxBodyBytes + 1, ' '));
+  const auto reply = post("/v1/slabs/lease", std::string(http::kMaxBodyBytes + 1, ' '));
   // The agent may close the connection before it has read all of it.
   if (reply) {
     EXPECT_EQ(reply->status, 413);

@@ -1,4 +1,4 @@
-// HttpCaller: one HTTP/1.1 request at a time to one server, each on its own connection.
+// Caller: one HTTP/1.1 request at a time to one server, each on its own connection.
 //
 // A persistent connection would save a millisecond but adds a race: the server may close it while
 // the next request is in flight. Calls are rare (heartbeats, leases), so there is none.
@@ -9,16 +9,16 @@
 
 #include "base/clock.h"
 #include "base/result.h"
-#include "coordinator/url.h"
+#include "http/url.h"
 
-namespace farpage::coordinator {
+namespace farpage::http {
 
 inline constexpr size_t kMaxAnswerBytes = size_t{128} << 20;  // a region of 65536 slabs: 40 MB
 
 // Threads: any (no state beyond construction).
-class HttpCaller {
+class Caller {
  public:
-  HttpCaller(HttpUrl server, std::string token)
+  Caller(Url server, std::string token)
       : server_(std::move(server)), token_(std::move(token)) {}
 
   // Returns the body of a 2xx answer. Empty `body`: the request has none.
@@ -29,8 +29,8 @@ class HttpCaller {
                            Milliseconds timeout) const;
 
  private:
-  HttpUrl server_;
+  Url server_;
   std::string token_;
 };
 
-}  // namespace farpage::coordinator
+}  // namespace farpage::http

@@ -1,14 +1,14 @@
-#include "coordinator/url.h"
+#include "http/url.h"
 
 #include <gtest/gtest.h>
 
-namespace farpage::coordinator {
+namespace farpage::http {
 namespace {
 
 TEST(Url, TakesHostAndPort) {
-  EXPECT_EQ(parse_http_url("http://10.0.0.1:7070")->host, "10.0.0.1");
-  EXPECT_EQ(parse_http_url("http://node-1.lan:65535/")->port, 65535);
-  EXPECT_EQ(parse_http_url("http://[::1]:80")->host, "::1");
+  EXPECT_EQ(parse_url("http://10.0.0.1:7070")->host, "10.0.0.1");
+  EXPECT_EQ(parse_url("http://node-1.lan:65535/")->port, 65535);
+  EXPECT_EQ(parse_url("http://[::1]:80")->host, "::1");
 }
 
 TEST(Url, RefusesEverythingElse) {
@@ -16,7 +16,7 @@ TEST(Url, RefusesEverythingElse) {
        {"", "http://", "http://h", "http://h:", "http://h:0", "http://h:65536", "http://h:1/x",
         "http://:1", "https://h:1", "http://u@h:1", "http://h:1x", "http://[::1:80", "http://h h:1",
         "http://h:-1", "http://h:+1", "http://h:01", "http://::1:80", "http://h\n:1"})
-    EXPECT_FALSE(parse_http_url(url).has_value()) << url;
+    EXPECT_FALSE(parse_url(url).has_value()) << url;
 }
 
 TEST(Url, KnowsLoopback) {
@@ -27,4 +27,4 @@ TEST(Url, KnowsLoopback) {
 }
 
 }  // namespace
-}  // namespace farpage::coordinator
+}  // namespace farpage::http

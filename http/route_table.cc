@@ -1,8 +1,8 @@
-#include "coordinator/route_table.h"
+#include "http/route_table.h"
 
-#include "coordinator/api_json.h"
+#include "http/json_reader.h"
 
-namespace farpage::coordinator {
+namespace farpage::http {
 namespace {
 
 // "/a/b" -> "", "a", "b".
@@ -54,4 +54,4 @@ RouteMatch RouteTable::match(std::string_view method, std::string_view path) con
   return found;
 }
 
-}  // namespace farpage::coordinator
+}  // namespace farpage::http

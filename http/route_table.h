@@ -5,9 +5,9 @@
 #include <string_view>
 #include <vector>
 
-#include "coordinator/http_server.h"
+#include "http/server.h"
 
-namespace farpage::coordinator {
+namespace farpage::http {
 
 struct RouteMatch {
   const Route* route = nullptr;  // null: no such path, or not with this method
@@ -30,4 +30,4 @@ class RouteTable {
   std::vector<Entry> entries_;
 };
 
-}  // namespace farpage::coordinator
+}  // namespace farpage::http

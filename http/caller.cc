@@ -1,16 +1,16 @@
-#include "coordinator/http_caller.h"
+#include "http/caller.h"
 
 #include <fmt/format.h>
 #include <httplib.h>
 
 #include <cerrno>
 
-#include "coordinator/problem.h"
+#include "http/problem.h"
 
-namespace farpage::coordinator {
+namespace farpage::http {
 namespace {
 
-Error transport_error(const HttpUrl& server, httplib::Error error) {
+Error transport_error(const Url& server, httplib::Error error) {
   const std::string who = fmt::format("http://{}:{}", server.host, server.port);
   switch (error) {
     case httplib::Error::Connection:
@@ -30,7 +30,7 @@ Error transport_error(const HttpUrl& server, httplib::Error error) {
 
 }  // namespace
 
-Result<std::string> HttpCaller::call(const char* method, const std::string& path, std::string body,
+Result<std::string> Caller::call(const char* method, const std::string& path, std::string body,
                                      Milliseconds timeout) const {
   try {
     httplib::Client client(server_.host, server_.port);
@@ -64,4 +64,4 @@ Result<std::string> HttpCaller::call(const char* method, const std::string& path
   }
 }
 
-}  // namespace farpage::coordinator
+}  // namespace farpage::http

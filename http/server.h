@@ -1,4 +1,4 @@
-// HttpServer: cpp-httplib 0.11 with a route table and the request checks that the library lacks.
+// Server: cpp-httplib 0.11 with a route table and the request checks that the library lacks.
 //
 // Before a body is read, every request passes a guard: Transfer-Encoding, Content-Encoding and
 // Range are refused (501, 415, 416), as are a repeated or invalid Content-Length (400, 413),
@@ -20,26 +20,26 @@
 #include "base/clock.h"
 #include "base/result.h"
 
-namespace farpage::coordinator {
+namespace farpage::http {
 
 inline constexpr size_t kMaxBodyBytes = size_t{1} << 20;
 inline constexpr size_t kMaxPathBytes = 512;
 
-struct HttpRequest {
+struct Request {
   std::vector<std::string> ids;              // the value of each {} of the pattern: is_name()
   std::map<std::string, std::string> query;  // only the keys that the route allows
   std::string body;
 };
 
-struct HttpReply {
+struct Reply {
   int status = 200;
   std::string body;
   std::string content_type = "application/json";
   std::map<std::string, std::string> headers;
 };
 
-HttpReply problem_reply(const Error& error);
-HttpReply problem_reply(int status, const Error& error);
+Reply problem_reply(const Error& error);
+Reply problem_reply(int status, const Error& error);
 
 enum class Access : bool { kToken, kOpen };
 
@@ -47,11 +47,11 @@ struct Route {
   std::string method;   // GET, POST, PUT, DELETE
   std::string pattern;  // "/v1/nodes/{id}/heartbeat"; braces match one name
   std::vector<std::string> query;
-  std::function<HttpReply(const HttpRequest&)> handler;
+  std::function<Reply(const Request&)> handler;
   Access access = Access::kToken;
 };
 
-struct HttpServerOptions {
+struct ServerOptions {
   std::string host = "127.0.0.1";
   uint16_t port = 0;  // 0: any free one
   std::string token;  // empty: none is required
@@ -65,17 +65,17 @@ using RequestObserver = std::function<void(const std::string& route, const std::
                                            int status, Nanoseconds elapsed)>;
 
 // Threads: `threads` threads call the handlers and the observer concurrently.
-class HttpServer {
+class Server {
  public:
   // Listens when it returns. kConflict: the port is taken.
-  static Result<std::unique_ptr<HttpServer>> create(HttpServerOptions options,
+  static Result<std::unique_ptr<Server>> create(ServerOptions options,
                                                     std::vector<Route> routes,
                                                     RequestObserver observer);
-  virtual ~HttpServer() = default;  // stops
+  virtual ~Server() = default;  // stops
 
   virtual uint16_t port() const = 0;
   // Blocks until the running handlers have returned; make them return first.
   virtual void stop() = 0;
 };
 
-}  // namespace farpage::coordinator
+}  // namespace farpage::http

@@ -1,13 +1,12 @@
-#include "coordinator/problem.h"
+#include "http/problem.h"
 
 #include <fmt/format.h>
 
 #include <nlohmann/json.hpp>
 
-#include "coordinator/api_json.h"
-#include "coordinator/json_reader.h"
+#include "http/json_reader.h"
 
-namespace farpage::coordinator {
+namespace farpage::http {
 namespace {
 
 constexpr ErrorCode kCodes[] = {
@@ -94,4 +93,4 @@ Error error_of_answer(int status, std::string_view body) {
   return error;
 }
 
-}  // namespace farpage::coordinator
+}  // namespace farpage::http

@@ -13,7 +13,7 @@
 
 #include "base/result.h"
 
-namespace farpage::coordinator {
+namespace farpage::http {
 
 inline constexpr char kProblemType[] = "application/problem+json";
 
@@ -31,4 +31,4 @@ inline constexpr size_t kMaxDetailBytes = 4096;
 // status only.
 Error error_of_answer(int status, std::string_view body);
 
-}  // namespace farpage::coordinator
+}  // namespace farpage::http

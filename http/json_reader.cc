@@ -1,18 +1,18 @@
-#include "coordinator/json_reader.h"
+#include "http/json_reader.h"
 
 #include <fmt/format.h>
 
 #include <nlohmann/json.hpp>
 #include <vector>
 
-#include "coordinator/api_json.h"
 
-namespace farpage::coordinator {
+namespace farpage::http {
 namespace {
 
 using Json = nlohmann::json;
 
 constexpr size_t kMaxQuotedBytes = 40;
+constexpr size_t kMaxTextBytes = 256;  // read before a name is checked, to say what is wrong
 
 // Makes user input safe for an error text: short, printable ASCII.
 std::string quote(std::string_view text) {
@@ -64,6 +64,26 @@ class ParseGuard {
 };
 
 }  // namespace
+
+std::string field_of(const Error& error) {
+  constexpr std::string_view kStart = "field '";
+  if (error.context.rfind(kStart, 0) != 0) return {};
+  const size_t end = error.context.find("': ");
+  return end == std::string::npos ? std::string()
+                                  : error.context.substr(kStart.size(), end - kStart.size());
+}
+
+bool is_name(std::string_view text) {
+  if (text.empty() || text.size() > kMaxNameBytes) return false;
+  bool only_dots = true;
+  for (const char c : text) {
+    const bool letter_or_digit =
+        (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
+    if (!letter_or_digit && c != '.' && c != '_' && c != '-') return false;
+    only_dots = only_dots && c == '.';
+  }
+  return !only_dots;
+}
 
 Result<std::shared_ptr<const Json>> parse_json_object(std::string_view body) {
   ParseGuard guard;
@@ -171,7 +191,7 @@ std::string JsonReader::text(const char* key, size_t max_bytes) {
 }
 
 std::string JsonReader::name(const char* key) {
-  std::string text = this->text(key, kMaxUrlBytes);
+  std::string text = this->text(key, kMaxTextBytes);
   if (ok() && !is_name(text))
     refuse(key, fmt::format("{} is not a name: use 1 to {} of the characters A-Z a-z 0-9 . _ -",
                             quote(text), kMaxNameBytes));
@@ -267,4 +287,4 @@ Status JsonReader::finish() {
   return {};
 }
 
-}  // namespace farpage::coordinator
+}  // namespace farpage::http

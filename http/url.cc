@@ -1,11 +1,11 @@
-#include "coordinator/url.h"
+#include "http/url.h"
 
 #include <arpa/inet.h>
 #include <fmt/format.h>
 
 #include <charconv>
 
-namespace farpage::coordinator {
+namespace farpage::http {
 namespace {
 
 bool is_host(std::string_view host, bool bracketed) {
@@ -24,7 +24,7 @@ bool is_host(std::string_view host, bool bracketed) {
 
 }  // namespace
 
-Result<HttpUrl> parse_http_url(std::string_view url) {
+Result<Url> parse_url(std::string_view url) {
   const auto bad = [&] {
     return fail(ErrorCode::kInvalid,
                 fmt::format("'{}' is no URL: write http://host:port", url.substr(0, 64)));
@@ -45,7 +45,7 @@ Result<HttpUrl> parse_http_url(std::string_view url) {
   if (error != std::errc() || end != port_text.data() + port_text.size() || port_text[0] == '0' ||
       port > 65535 || !is_host(host, bracketed))
     return bad();
-  return HttpUrl{std::string(host), static_cast<uint16_t>(port)};
+  return Url{std::string(host), static_cast<uint16_t>(port)};
 }
 
 bool is_loopback(std::string_view host) {
@@ -57,4 +57,4 @@ bool is_loopback(std::string_view host) {
   return ::inet_pton(AF_INET6, text.c_str(), &v6) == 1 && IN6_IS_ADDR_LOOPBACK(&v6);
 }
 
-}  // namespace farpage::coordinator
+}  // namespace farpage::http

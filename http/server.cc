@@ -1,4 +1,4 @@
-#include "coordinator/http_server.h"
+#include "http/server.h"
 
 #include <fmt/format.h>
 #include <httplib.h>
@@ -10,10 +10,10 @@
 #include <thread>
 
 #include "base/log.h"
-#include "coordinator/problem.h"
-#include "coordinator/route_table.h"
+#include "http/problem.h"
+#include "http/route_table.h"
 
-namespace farpage::coordinator {
+namespace farpage::http {
 namespace {
 
 using HandlerResponse = httplib::Server::HandlerResponse;
@@ -39,7 +39,7 @@ bool has_token(const httplib::Request& request, const std::string& token) {
          equal_secret(std::string_view(header).substr(kScheme.size()), token);
 }
 
-HttpReply refuse(int status, ErrorCode code, std::string text) {
+Reply refuse(int status, ErrorCode code, std::string text) {
   return problem_reply(status, Error{code, std::move(text), 0});
 }
 
@@ -54,7 +54,7 @@ std::optional<int64_t> content_length(const httplib::Request& request) {
   return sound ? length : -1;
 }
 
-std::optional<HttpReply> refuse_framing(const httplib::Request& request) {
+std::optional<Reply> refuse_framing(const httplib::Request& request) {
   if (request.has_header("Transfer-Encoding"))
     return refuse(501, ErrorCode::kUnsupported,
                   "Transfer-Encoding is not supported: send the body with Content-Length");
@@ -79,7 +79,7 @@ std::optional<HttpReply> refuse_framing(const httplib::Request& request) {
   return std::nullopt;
 }
 
-std::optional<HttpReply> refuse_query(const httplib::Request& request, const Route& route) {
+std::optional<Reply> refuse_query(const httplib::Request& request, const Route& route) {
   for (const auto& [key, value] : request.params) {
     if (std::find(route.query.begin(), route.query.end(), key) == route.query.end())
       return refuse(400, ErrorCode::kInvalid,
@@ -97,7 +97,7 @@ std::string_view lookup_method(const httplib::Request& request) {
   return request.method == "HEAD" ? std::string_view("GET") : std::string_view(request.method);
 }
 
-void put(const HttpReply& reply, httplib::Response& response) {
+void put(const Reply& reply, httplib::Response& response) {
   response.status = reply.status;
   for (const auto& [name, value] : reply.headers) response.set_header(name, value);
   if (reply.status != 204) response.set_content(reply.body, reply.content_type);
@@ -109,11 +109,11 @@ void forget_ranges(const httplib::Request& request) {
   const_cast<httplib::Request&>(request).ranges.clear();
 }
 
-class Server final : public HttpServer {
+class HttplibServer final : public Server {
  public:
-  Server(HttpServerOptions options, std::vector<Route> routes, RequestObserver observer)
+  HttplibServer(ServerOptions options, std::vector<Route> routes, RequestObserver observer)
       : options_(std::move(options)), table_(std::move(routes)), observer_(std::move(observer)) {}
-  ~Server() override { stop(); }
+  ~HttplibServer() override { stop(); }
 
   Status start();
   uint16_t port() const override { return port_; }
@@ -122,12 +122,12 @@ class Server final : public HttpServer {
  private:
   void configure();
   // The refusal of a request that must not reach a handler.
-  std::optional<HttpReply> guard(const httplib::Request& request) const;
+  std::optional<Reply> guard(const httplib::Request& request) const;
   HandlerResponse handle_head(const httplib::Request& request, httplib::Response& response) const;
   void dispatch(const httplib::Request& request, httplib::Response& response) const;
-  HttpReply run(const Route& route, const HttpRequest& request) const;
+  Reply run(const Route& route, const Request& request) const;
 
-  const HttpServerOptions options_;
+  const ServerOptions options_;
   const RouteTable table_;
   const RequestObserver observer_;
   httplib::Server server_;
@@ -137,21 +137,21 @@ class Server final : public HttpServer {
   std::thread listener_;
 };
 
-std::optional<HttpReply> Server::guard(const httplib::Request& request) const {
+std::optional<Reply> HttplibServer::guard(const httplib::Request& request) const {
   if (auto refused = refuse_framing(request)) return refused;
   const RouteMatch match = table_.match(lookup_method(request), request.path);
   const bool open = match.route != nullptr && match.route->access == Access::kOpen;
   if (!open && !has_token(request, options_.token)) {
-    HttpReply reply = refuse(401, ErrorCode::kDenied,
+    Reply reply = refuse(401, ErrorCode::kDenied,
                              "the bearer token is missing or wrong: send Authorization: Bearer "
-                             "with the coordinator's token");
+                             "with the cluster's token");
     reply.headers["WWW-Authenticate"] = "Bearer";
     return reply;
   }
   if (match.route != nullptr) return refuse_query(request, *match.route);
   if (match.other_methods.empty())
     return refuse(404, ErrorCode::kNotFound, "no such path: /openapi.json lists all");
-  HttpReply reply =
+  Reply reply =
       refuse(405, ErrorCode::kInvalid,
              fmt::format("this path supports {}", fmt::join(match.other_methods, ", ")));
   reply.headers["Allow"] = fmt::format("{}", fmt::join(match.other_methods, ", "));
@@ -159,9 +159,9 @@ std::optional<HttpReply> Server::guard(const httplib::Request& request) const {
 }
 
 // Runs before the body is read.
-HandlerResponse Server::handle_head(const httplib::Request& request,
+HandlerResponse HttplibServer::handle_head(const httplib::Request& request,
                                     httplib::Response& response) const {
-  if (const std::optional<HttpReply> refused = guard(request)) {
+  if (const std::optional<Reply> refused = guard(request)) {
     forget_ranges(request);
     put(*refused, response);
     observer_("refused", "", refused->status, Nanoseconds(0));
@@ -174,31 +174,31 @@ HandlerResponse Server::handle_head(const httplib::Request& request,
   return HandlerResponse::Handled;
 }
 
-HttpReply Server::run(const Route& route, const HttpRequest& request) const {
+Reply HttplibServer::run(const Route& route, const Request& request) const {
   try {
     return route.handler(request);
   } catch (const std::exception& error) {
-    log::error("coordinator: handler failed route={} error=\"{}\"", route.pattern, error.what());
-    return problem_reply(Error{ErrorCode::kIo, "the coordinator failed: see its log", 0});
+    log::error("http: handler_failed route={} error=\"{}\"", route.pattern, error.what());
+    return problem_reply(Error{ErrorCode::kIo, "the server failed: see its log", 0});
   }
 }
 
-void Server::dispatch(const httplib::Request& request, httplib::Response& response) const {
+void HttplibServer::dispatch(const httplib::Request& request, httplib::Response& response) const {
   const RouteMatch match = table_.match(lookup_method(request), request.path);
   if (match.route == nullptr)
     return put(refuse(404, ErrorCode::kNotFound, "no such path"), response);
-  HttpRequest ours;
+  Request ours;
   ours.ids = match.ids;
   for (const auto& [key, value] : request.params) ours.query[key] = value;
   ours.body = request.body;
   const Instant start = SteadyClock::read();
-  const HttpReply reply = run(*match.route, ours);
+  const Reply reply = run(*match.route, ours);
   const Nanoseconds elapsed = SteadyClock::read() - start;
   put(reply, response);
   observer_(match.route->pattern, match.route->method, reply.status, elapsed);
 }
 
-void Server::configure() {
+void HttplibServer::configure() {
   server_.new_task_queue = [threads = options_.threads] {
     return new httplib::ThreadPool(threads);  // httplib deletes it
   };
@@ -220,8 +220,8 @@ void Server::configure() {
       });
   server_.set_exception_handler([](const httplib::Request&, httplib::Response& response,
                                    const std::exception_ptr&) {
-    log::error("coordinator: request failed");
-    put(problem_reply(Error{ErrorCode::kIo, "the coordinator failed: see its log", 0}), response);
+    log::error("http: request_failed");
+    put(problem_reply(Error{ErrorCode::kIo, "the server failed: see its log", 0}), response);
   });
   // Refusals of httplib itself (a malformed request line, a header without end) have no body yet.
   server_.set_error_handler(httplib::Server::HandlerWithResponse(
@@ -237,7 +237,7 @@ void Server::configure() {
   server_.Get(".*", handler).Post(".*", handler).Put(".*", handler).Delete(".*", handler);
 }
 
-Status Server::start() {
+Status HttplibServer::start() {
   configure();
   const int port = options_.port == 0
                        ? server_.bind_to_any_port(options_.host)
@@ -260,7 +260,7 @@ Status Server::start() {
   return {};
 }
 
-void Server::stop() {
+void HttplibServer::stop() {
   if (!listener_.joinable()) return;
   server_.stop();
   listener_.join();
@@ -268,25 +268,25 @@ void Server::stop() {
 
 }  // namespace
 
-HttpReply problem_reply(int status, const Error& error) {
-  HttpReply reply;
+Reply problem_reply(int status, const Error& error) {
+  Reply reply;
   reply.status = status;
   reply.body = encode_problem(status, error);
   reply.content_type = kProblemType;
   return reply;
 }
 
-HttpReply problem_reply(const Error& error) {
+Reply problem_reply(const Error& error) {
   return problem_reply(status_of(error), error);
 }
 
-Result<std::unique_ptr<HttpServer>> HttpServer::create(HttpServerOptions options,
+Result<std::unique_ptr<Server>> Server::create(ServerOptions options,
                                                        std::vector<Route> routes,
                                                        RequestObserver observer) {
   auto server =
-      std::make_unique<Server>(std::move(options), std::move(routes), std::move(observer));
+      std::make_unique<HttplibServer>(std::move(options), std::move(routes), std::move(observer));
   FARPAGE_TRY_VOID(server->start());
   return server;
 }
 
-}  // namespace farpage::coordinator
+}  // namespace farpage::http

@@ -1,7 +1,7 @@
 // JsonReader: reads the fields of one JSON object and keeps the first error, so that a decode
 // function is a plain list of its fields.
 //
-// Private to coordinator/. Threads: one at a time.
+// Threads: one at a time.
 #pragma once
 
 #include <cstdint>
@@ -16,11 +16,20 @@
 
 #include "base/result.h"
 
-namespace farpage::coordinator {
+namespace farpage::http {
 
 // Limits of number() when only the type limits the value.
 inline constexpr uint64_t kMaxU32 = std::numeric_limits<uint32_t>::max();
 inline constexpr uint64_t kMaxU64 = std::numeric_limits<uint64_t>::max();
+
+inline constexpr size_t kMaxJsonDepth = 16;
+inline constexpr size_t kMaxNameBytes = 64;
+
+// [A-Za-z0-9._-]{1,64}, and not only dots (names are parts of URLs).
+bool is_name(std::string_view text);
+
+// The field that a decode failure concerns; empty when it concerns the whole body.
+std::string field_of(const Error& error);
 
 enum class UnknownFields : bool { kRefuse, kIgnore };
 
@@ -81,4 +90,4 @@ class JsonReader {
   std::set<std::string, std::less<>> taken_;
 };
 
-}  // namespace farpage::coordinator
+}  // namespace farpage::http
