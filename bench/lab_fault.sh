@@ -1,13 +1,13 @@
 #!/bin/bash
-# The remote fault against ib_read_lat, over SoftRoCE, in one boot of the lab: only the ratios mean
-# anything.
+# The remote fault against ib_read_lat, over SoftRoCE, in one boot of the lab: only the ratios are
+# meaningful.
 #
 #   bench/lab_fault.sh [ROUNDS]         (5) one VM: the coordinator, the memory node, the pager and
 #                                       perftest share two emulated CPUs
 #   bench/lab_fault.sh --two [ROUNDS]   two VMs with one emulated CPU each: the coordinator and the
 #                                       memory node, and perftest's server, are in the other one
 #
-# Prints one table; JSON of each run below $LAB_BENCH_OUT.
+# Prints one table; writes the JSON of each run below $LAB_BENCH_OUT.
 # Needs build/release/farpage (./dev build) and the lab's packages (./dev setup lab).
 set -euo pipefail
 cd "$(dirname "$(readlink -f "$0")")/.."
@@ -28,7 +28,7 @@ if [ -z "${LAB_VM:-}" ]; then
   exit
 fi
 
-# Idle CPUs poll in this VM (-i), as on a machine that is set up for latency, and ib_read_lat polls, too.
+# Idle CPUs poll in this VM (-i), as on a machine configured for latency. ib_read_lat also polls.
 where=()
 bench() {
   FARPAGE_LOG_LEVEL=error "$farpage" bench "$@" --transport verbs --poll-mode busy --output json "${where[@]}"
@@ -51,7 +51,7 @@ perftest() { # prints t_typical and 99 %
   echo "$line"
 }
 
-# How much of a guest CPU the host takes away for more than a millisecond at a time, in percent.
+# The share of guest CPU time lost to the host in gaps above 1 ms, in percent.
 disturbance() {
   python3 -c '
 import time
@@ -64,7 +64,7 @@ while last - start < 1_500_000_000:
 print(lost * 100 / (last - start))'
 }
 
-# The first touch of guest memory is a fault on the host as well: have it done before.
+# The first touch of guest memory also faults on the host: take those faults before measuring.
 touch_memory() { # MEGABYTES
   python3 -c 'import sys
 b = bytearray(int(sys.argv[1]) << 20)
@@ -91,7 +91,7 @@ fi
 
 for round in $(seq "$rounds"); do
   disturbance >"$LAB_OUT/disturbance.$round"
-  # Three times: it runs in one of two states, from process to process (50 and 80 us).
+  # Three runs: each process is in one of two states (50 and 80 us).
   perftest >"$LAB_OUT/perftest.$round"
   bench ladder --iterations 4000 >"$LAB_OUT/ladder.$round.json"
   perftest >>"$LAB_OUT/perftest.$round"

@@ -1,8 +1,8 @@
 #!/bin/bash
-# A walk through memory of another machine against raw READs, in two lab VMs on one Ethernet, each with
-# one emulated CPU: only the ratios mean anything.
+# A walk through another machine's memory against raw READs, in two lab VMs on one Ethernet, each
+# with one emulated CPU: only the ratios are meaningful.
 #
-#   bench/lab_scan.sh [ROUNDS]   (3)      prints one line for each walk, and the medians
+#   bench/lab_scan.sh [ROUNDS]   (3)      prints one line per walk, and the medians
 #
 # Needs build/release/farpage (./dev build) and the lab's packages (./dev setup lab).
 set -euo pipefail

@@ -18,7 +18,7 @@ How to read it:
   [experiments/lab-verbs.md](experiments/lab-verbs.md).
 """
 
-# Title, one sentence, and how the result is shown. In this order.
+# Title, one sentence, and how to show the result. In the order of the page.
 SECTIONS = [
     ("ladder", "A remote fault and its floors",
      "Random reads of one thread, without eviction. \"SIGBUS\": the touching thread resolves the fault in its own handler "

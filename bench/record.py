@@ -21,9 +21,9 @@ import performance_page
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "bench" / "results"
 PAGE = ROOT / "docs" / "performance.md"
-FARPAGE = "build/release/farpage"  # from ROOT: the reports have no path of this machine
+FARPAGE = "build/release/farpage"  # relative to ROOT: no path of this machine enters the reports
 
-# What `farpage bench` reports as JSON itself, with machine, commit and command.
+# Benchmarks whose JSON from `farpage bench` already has machine, commit and command.
 BENCHMARKS = {
     "ladder": ["ladder", "--iterations", "3000"],
     "fault-shm": ["fault", "--transport", "shm", "--access", "mixed"],

@@ -1,4 +1,4 @@
-# Writes OUTPUT, a header with the commit of SOURCE; run at each build, touches it only on a change.
+# Writes OUTPUT, a header with the commit of SOURCE. Runs at each build; writes only on a change.
 execute_process(COMMAND git describe --always --dirty --abbrev=12 --exclude=*
                 WORKING_DIRECTORY ${SOURCE} OUTPUT_VARIABLE commit
                 OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET RESULT_VARIABLE failed)

@@ -1,4 +1,4 @@
-# Everything comes from the distribution; the package list is in ./dev.
+# All dependencies come from the distribution; the package list is in ./dev.
 find_package(Threads REQUIRED)
 find_package(PkgConfig REQUIRED)
 find_package(tl-expected REQUIRED)
@@ -11,7 +11,7 @@ find_package(OpenSSL REQUIRED)
 find_package(prometheus-cpp REQUIRED)
 find_package(GTest REQUIRED)
 pkg_check_modules(liburing REQUIRED IMPORTED_TARGET liburing)
-# The link flags come from pkg-config: the header alone has another ABI than the library.
+# Flags from pkg-config: without them the header has another ABI than the library.
 pkg_check_modules(httplib REQUIRED IMPORTED_TARGET cpp-httplib)
 
 set(FARPAGE_HAVE_VERBS OFF)

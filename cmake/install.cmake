@@ -3,7 +3,7 @@ include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
 install(TARGETS farpage RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
-# Where `farpage run` looks for it.
+# The folder in which `farpage run` looks for the shim.
 install(TARGETS farpage_preload LIBRARY DESTINATION lib/farpage)
 
 install(TARGETS farpage_shared EXPORT farpage LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})

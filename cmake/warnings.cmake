@@ -1,4 +1,4 @@
-# farpage_options: what every target of ours is compiled with.
+# farpage_options: the compile options of all our targets.
 add_library(farpage_options INTERFACE)
 target_compile_options(farpage_options INTERFACE
   -Wall -Wextra -Wpedantic -Wconversion -Wshadow -Wno-missing-field-initializers)
@@ -16,7 +16,7 @@ if(FARPAGE_SANITIZE)
   target_link_options(farpage_sanitizers INTERFACE -fsanitize=${FARPAGE_SANITIZE})
 endif()
 
-# farpage_folder(NAME sources...): the one library target of a folder, alias farpage::NAME.
+# farpage_folder(NAME sources...): the library target of a folder, alias farpage::NAME.
 function(farpage_folder name)
   add_library(farpage_${name} STATIC ${ARGN})
   add_library(farpage::${name} ALIAS farpage_${name})

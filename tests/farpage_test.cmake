@@ -1,5 +1,5 @@
-# farpage_test(NAME LABEL label SOURCES ... LIBRARIES ...): one GoogleTest program whose every test is
-# a ctest test of that label: unit, kernel (real userfaultfd), e2e (several processes), rdma (lab VM).
+# farpage_test(NAME LABEL label SOURCES ... LIBRARIES ...): one GoogleTest program; each of its tests
+# is a ctest test of that label: unit, kernel (real userfaultfd), e2e (several processes), rdma (lab VM).
 function(farpage_test name)
   cmake_parse_arguments(T "" "LABEL;TIMEOUT" "SOURCES;LIBRARIES" ${ARGN})
   if(NOT T_TIMEOUT)
@@ -9,10 +9,10 @@ function(farpage_test name)
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
   target_link_libraries(${name} PRIVATE ${T_LIBRARIES} GTest::gmock GTest::gtest_main
                         farpage_options farpage_sanitizers)
-  # A test is compiled more often than it runs.
+  # A test is compiled more often than it is run, so compile time counts more.
   target_compile_options(${name} PRIVATE $<$<CONFIG:RelWithDebInfo>:-O0>)
   add_dependencies(tests_${T_LABEL} ${name})
-  # The name of a parameter is the one that its generator gives; its value may be any bytes.
+  # Tests are named by the parameter's name, not by its value, which may be arbitrary bytes.
   gtest_discover_tests(${name} NO_PRETTY_VALUES PROPERTIES LABELS ${T_LABEL} TIMEOUT ${T_TIMEOUT}
                        DISCOVERY_TIMEOUT 60)
 endfunction()

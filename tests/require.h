@@ -1,11 +1,11 @@
-// For programs that run in far memory, where a test framework would have memory of its own.
+// For programs that run in far memory, where a test framework would add its own allocations.
 #pragma once
 
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
 
-// Ends the program at once, with status 1 and the place, when something is not as it should be.
+// Unless `condition` holds, reports the source line and ends the program at once with status 1.
 #define REQUIRE(condition)                                                                      \
   do {                                                                                          \
     if (!(condition)) {                                                                         \

@@ -1,5 +1,5 @@
-// To wait until another thread sleeps in the kernel, so that what a test does next happens while it
-// waits, and not before it has started.
+// Waits until another thread sleeps in the kernel, so that the test's next step happens while that
+// thread waits, not before.
 #pragma once
 
 #include <unistd.h>
@@ -13,9 +13,9 @@ namespace farpage {
 
 class SleepingThread {
  public:
-  // By the thread itself, before it waits.
+  // Called by the thread itself, before it waits.
   void begin() { id_ = ::gettid(); }
-  // By another thread.
+  // Called by another thread.
   void await() const {
     while (id_ == 0 || !sleeps()) std::this_thread::yield();
   }

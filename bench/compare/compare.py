@@ -168,7 +168,7 @@ def compare(options):
 def boot_lab(options):
     """This script again, in the VM, whose files are lost with it, except those in the out folder."""
     with tempfile.TemporaryDirectory(prefix="farpage-compare-") as out:
-        # Idle CPUs poll: a wake-up then costs what it does on hardware.
+        # Idle CPUs poll, so that a wake-up costs as much as on hardware.
         status = subprocess.run([ROOT / "tests/lab/vm.sh", "-i", "-m", "4096", "-t", "3000", "-o", out, "--",
                                  sys.executable, __file__, *sys.argv[1:]]).returncode
         if options.json and status == 0:

@@ -67,7 +67,7 @@ class Redis:
     def __init__(self, folder):
         self.socket = os.path.join(folder, "redis.socket")
         self.server = os.path.join(folder, "redis-server")
-        # One binary with several names; this one is in a package without a service that starts.
+        # One binary with several names; the package of this name starts no service.
         os.symlink(program("redis-check-rdb"), self.server)
 
     def run(self, before, how):

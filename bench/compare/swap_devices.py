@@ -38,7 +38,7 @@ def wait_for(what, condition, seconds=10):
 
 @contextlib.contextmanager
 def zram(size):
-    subprocess.run(["modprobe", "zram"], capture_output=True)  # it may be built in
+    subprocess.run(["modprobe", "zram"], capture_output=True)  # it may be built into the kernel
     number = pathlib.Path("/sys/class/zram-control/hot_add").read_text().strip()
     try:
         write(f"/sys/block/zram{number}/disksize", str(size))
@@ -98,7 +98,7 @@ def nvme_rdma(size, address):
                                 "addr_trsvcid": str(NVME_PORT)}.items():
                 write(port / name, value)
             (port / "subsystems" / NQN).symlink_to(subsystem)
-            # The connection lives as long as the controller, not as long as this descriptor.
+            # The connection lasts as long as the controller, not as long as this descriptor.
             with open("/dev/nvme-fabrics", "r+b", buffering=0) as fabrics:
                 fabrics.write(f"transport=rdma,traddr={address},trsvcid={NVME_PORT},nqn={NQN}".encode())
             device = wait_for("the NVMe device", lambda: set(glob.glob("/dev/nvme*n1")) - before)
@@ -146,7 +146,7 @@ def swap_on(device):
     cluster = pathlib.Path("/proc/sys/vm/page-cluster")
     before = cluster.read_text()
     cluster.write_text("0")  # no read-ahead: the touches are random
-    command("swapon", "--priority", "32767", device)  # before any other swap of this machine
+    command("swapon", "--priority", "32767", device)  # higher than any other swap of this machine
     try:
         yield
     finally:
@@ -168,7 +168,7 @@ def memory_limit(size):
         yield lambda: write(group / "cgroup.procs", str(os.getpid()))
     finally:
         def removed():
-            with contextlib.suppress(OSError):  # busy until the last process has been taken down
+            with contextlib.suppress(OSError):  # busy until the last process has been removed
                 group.rmdir()
             return not group.exists()
         wait_for("the end of the control group", removed)

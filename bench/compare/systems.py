@@ -13,7 +13,7 @@ import swap_devices
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BUILD = ROOT / "build/release"
-# What a program needs beside the memory that is measured: libraries, page tables, its own tables.
+# Memory of a program beside the measured part: libraries, page tables, its own tables.
 LIMIT_ALLOWANCE = 8 << 20
 
 
@@ -23,14 +23,14 @@ class Farpage:
 
     @contextlib.contextmanager
     def running(self, size):
-        # Memory that a program uses here and there takes a slab (64 MiB) for each of these places.
+        # Scattered memory of a program takes one slab (64 MiB) per place.
         self.lend = 2 * size + (512 << 20)
         yield
 
     @contextlib.contextmanager
     def confine(self, local):
         """Words before the command, and keywords for Popen."""
-        # Idle CPUs poll in the lab, so the fault workers may, too.
+        # Idle CPUs poll in the lab, so the fault workers may poll, too.
         polling = ["--poll-mode", "busy"] if "LAB_VM" in os.environ else []
         yield ([BUILD / "farpage", "run", "--local", str(local), "--lend", str(self.lend),
                 "--transport", self.transport, *polling, "--"], {"env": dict(os.environ, FARPAGE_LOG_LEVEL="error")})

@@ -44,7 +44,7 @@ struct Reply {
   uint16_t version = kProtocolVersion;
   ReplyStatus status = ReplyStatus::kOk;
   uint32_t slot = 0;  // of PeerPage::lease
-  // Attach: the content of that slot while the right lasts; a host never reuses a number. Hello: a
+  // Attach: the content of that slot while the lease lasts; a host never reuses a number. Hello: a
   // random number of this run of the host.
   uint64_t lease = 0;
   uint64_t address = 0;  // remote address of the memfd's first byte

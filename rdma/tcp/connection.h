@@ -106,7 +106,7 @@ class Connection {
   size_t received_end_ = 0;
 
   // A WRITE whose data is still arriving. Each piece is checked and copied separately, so no memory
-  // is held while we wait for a slow peer.
+  // is held while a slow peer sends.
   struct Write {
     Request request;
     uint32_t done_bytes = 0;

@@ -1,5 +1,5 @@
-# Adds the verbs transport to farpage_rdma, or, without libibverbs' headers, what says that it is
-# absent. The library itself is loaded at run time, so nothing links to it.
+# Adds the verbs transport to farpage_rdma; without libibverbs headers, a stub that reports its
+# absence. libibverbs is loaded at run time, so nothing links to it.
 if(FARPAGE_HAVE_VERBS)
   target_sources(farpage_rdma PRIVATE
     verbs/async_events.cc

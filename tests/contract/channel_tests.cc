@@ -89,11 +89,11 @@ TEST_P(TransportContract, Defect1DeathOfTheHostFailsAllThatIsInFlight) {
   const size_t posted = channel->post(operations);
   harness_->kill_host(std::move(host_));
   for (const auto& [i, status] : drain(*channel, posted)) {
-    // Answered before the death: then the bytes are there.
+    // Completed before the host died, so the data has arrived.
     if (status != CompletionStatus::kOk) continue;
     EXPECT_TRUE(is_original(local(i * kPageBytes, kPageBytes), i * kPageBytes));
   }
-  // It may take the channel an operation, or a moment, to notice.
+  // The channel may need one more operation, or some time, to detect it.
   const Instant give_up = SteadyClock::read() + Seconds(20);
   while (channel->usable() && SteadyClock::read() < give_up)
     (void)run(*channel, read(slab, 0, local(0, kPageBytes)));

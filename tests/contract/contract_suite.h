@@ -1,4 +1,4 @@
-// What holds for every transport, as one test suite over a small harness. A program that links the
+// The contract of every transport, as one test suite over a small harness. A program that links the
 // object library farpage_contract_suite and instantiates the suite runs it:
 //
 //   INSTANTIATE_TEST_SUITE_P(Tcp, TransportContract,
@@ -28,19 +28,19 @@ class Harness {
  public:
   virtual ~Harness() = default;
 
-  // A new host; the one before it is gone (a restart).
+  // A new host; the previous one no longer exists (a restart).
   virtual Result<std::unique_ptr<MemoryHost>> make_host() = 0;
   virtual std::unique_ptr<Transport> make_transport() = 0;
-  // What connect() is given. By default none is needed.
+  // The exchange passed to connect(). By default none is needed.
   virtual QueuePairExchange exchange_with(MemoryHost& /*host*/) { return {}; }
-  // Ends the host as a crash would, as far as its peers can see.
+  // Ends the host in a way that its peers cannot tell from a crash.
   virtual void kill_host(std::unique_ptr<MemoryHost> host) { host.reset(); }
 
-  // The generation travels with each operation and is checked; else the rkey alone stands for it.
+  // Each operation carries the generation and the host checks it; else only the rkey does.
   virtual bool checks_generation() const { return true; }
-  // The host counts the operations it serves (a NIC that serves them alone does not tell).
+  // The host counts the operations it serves (it cannot when a NIC serves them).
   virtual bool counts_operations() const { return true; }
-  // Operations of the long tests; fewer where each is slow.
+  // Operations of a long test; fewer for a slow transport.
   virtual int long_test_operations() const { return 4000; }
   virtual Nanoseconds operation_timeout() const { return Seconds(10); }
 };
@@ -52,7 +52,7 @@ struct ContractCase {
 void PrintTo(const ContractCase& contract_case, std::ostream* stream);
 std::string case_name(const ::testing::TestParamInfo<ContractCase>& info);
 
-// Memory of a node, filled with bytes that tell its pages apart.
+// Memory of a node; each page has different content.
 struct Slab {
   Fd memfd;
   Mapping memory;
@@ -73,7 +73,7 @@ class TransportContract : public ::testing::TestWithParam<ContractCase> {
   void SetUp() override;
 
   void start_host();
-  // The slab is lent under `generation`.
+  // A new slab, lent under `generation`.
   Slab& lend(size_t bytes, uint32_t generation = 1);
 
   ChannelOptions options() const;
@@ -90,7 +90,7 @@ class TransportContract : public ::testing::TestWithParam<ContractCase> {
 
   // Posts one operation and waits for it.
   static CompletionStatus run(Channel& channel, const Operation& operation);
-  // run(), on a new channel if the last one broke.
+  // run(); reconnects first if the channel has failed.
   CompletionStatus run_anew(std::unique_ptr<Channel>& channel, const Operation& operation);
   // Waits for `count` completions; each token must come once.
   static std::map<uint64_t, CompletionStatus> drain(Channel& channel, size_t count);
@@ -102,10 +102,10 @@ class TransportContract : public ::testing::TestWithParam<ContractCase> {
   std::unique_ptr<MemoryHost> host_;
 };
 
-// The bytes that a slab holds at `offset` before anybody wrote to it.
+// The byte of a slab at `offset` before any WRITE.
 std::byte original_byte(uint64_t offset);
 void fill_original(std::span<std::byte> bytes, uint64_t offset);
-// Whether `bytes` are the original ones from `offset` on.
+// Whether `bytes` equal the original content from `offset` on.
 ::testing::AssertionResult is_original(std::span<const std::byte> bytes, uint64_t offset);
 
 }  // namespace farpage::rdma::contract

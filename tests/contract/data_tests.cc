@@ -1,4 +1,4 @@
-// The contract: what READ and WRITE move, and when.
+// The contract: which data READ and WRITE transfer, and when.
 #include <algorithm>
 #include <array>
 #include <atomic>
@@ -70,7 +70,7 @@ TEST_P(TransportContract, Defect2ConcurrentReadsEachHaveTheirOwnBytes) {
       const size_t i = completion.token - 100;
       ASSERT_LT(i, kReads);
       ASSERT_EQ(completion.status, CompletionStatus::kOk);
-      // At once, while others are still on their way.
+      // Checked at once, while others are in flight.
       ASSERT_TRUE(is_original(local(i * kPageBytes, kPageBytes), page_of[i] * kPageBytes));
     }
     completed += stored;
@@ -99,7 +99,7 @@ TEST_P(TransportContract, MixedOperationsInFlightCompleteExactlyOnce) {
   const int total = harness_->long_test_operations();
   const size_t largest = std::min<size_t>(kZoneBytes, channel->limits().operation_bytes);
   const auto prepare = [&](size_t i, uint64_t token) {
-    // Mostly pages, sometimes anything.
+    // Mostly whole pages, sometimes any length.
     const size_t bytes = random() % 4 != 0 ? kPageBytes : 1 + random() % largest;
     const uint64_t offset = i * kZoneBytes + random() % (kZoneBytes - bytes + 1);
     const std::span<std::byte> data = local(i * kZoneBytes, bytes);
@@ -114,7 +114,7 @@ TEST_P(TransportContract, MixedOperationsInFlightCompleteExactlyOnce) {
   int started = 0;
   int finished = 0;
   uint64_t round = 0;
-  std::vector<Operation> batch;  // accepted or not, each holds its slot
+  std::vector<Operation> batch;  // not accepted yet; each already holds its slot
   while (finished < total) {
     ++round;
     for (size_t i = 0; i < kSlots && started < total; ++i) {

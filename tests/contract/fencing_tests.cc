@@ -1,4 +1,4 @@
-// The contract: a new channel of a session fences the former one.
+// The contract: a new channel of a session fences the previous one.
 #include <algorithm>
 
 #include "base/host.h"
@@ -27,8 +27,8 @@ TEST_P(TransportContract, NewChannelOfASessionFencesTheWritesOfTheFormerOne) {
 
   const auto former = connect(session);
   ASSERT_NE(former, nullptr);
-  // Far more than any socket buffers, so that some are on this side, some on their way and one is
-  // half there.
+  // Far more than any socket buffers: some are still here, some in flight, and one is partly
+  // received.
   std::vector<Operation> writes;
   for (uint64_t i = 0; i < session.operations_in_flight; ++i)
     writes.push_back(write(slab, 0, older, i));

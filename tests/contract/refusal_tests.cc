@@ -1,4 +1,4 @@
-// The contract: what is refused, and whom a refusal reaches.
+// The contract: which operations are refused, and which operations a refusal fails.
 #include <algorithm>
 #include <atomic>
 #include <limits>
@@ -150,10 +150,10 @@ TEST_P(TransportContract, WithdrawnSlabIsRefusedAndOthersAreNot) {
             CompletionStatus::kRemoteAccess);
   EXPECT_TRUE(is_original(taken.memory.bytes(), 0));
   EXPECT_EQ(run_anew(channel, read(kept, 0, local(0, kPageBytes))), CompletionStatus::kOk);
-  host_->withdraw(taken.key);  // again: nothing happens
+  host_->withdraw(taken.key);  // a second time: no effect
 }
 
-// Once withdraw() has returned, the memory is the node's own: no READ may still see it.
+// Once withdraw() has returned, only the node uses the memory: no READ may still see it.
 TEST_P(TransportContract, NobodyTouchesASlabOnceItsWithdrawalReturned) {
   for (int round = 0; round < 5; ++round) {
     Slab& slab = lend(kSlabBytes);

@@ -1,9 +1,9 @@
 # farpage_lab_test(NAME name COMMAND line [COMMAND_B line] [OPTIONS option...] [TIMEOUT seconds]
 # [FULL]):
 # a ctest test, label rdma, that runs a line of bash inside a lab VM (tests/lab/vm.sh) and passes
-# when its status is 0. COMMAND_B: two VMs on one Ethernet, the second one runs this line. OPTIONS
-# are vm.sh's, such as -m 1024. The working folder, inside too, is the build folder; the host's files
-# are all there, so binaries of this build can be named by their path. TIMEOUT (120) covers the boot.
+# when its status is 0. COMMAND_B: two VMs on one Ethernet; the second VM runs this line. OPTIONS
+# are those of vm.sh, such as -m 1024. The working folder is the build folder, also in the VM, which
+# has all files of the host: a line can name binaries by path. TIMEOUT (120) includes the boot.
 # FULL: only in ./dev test --full.
 function(farpage_lab_test)
   cmake_parse_arguments(PARSE_ARGV 0 T "FULL" "NAME;COMMAND;COMMAND_B;TIMEOUT" "OPTIONS")
@@ -22,7 +22,7 @@ function(farpage_lab_test)
   else()
     add_test(NAME ${T_NAME} ${when} WORKING_DIRECTORY ${CMAKE_BINARY_DIR} COMMAND ${lab} -- "${T_COMMAND}")
   endif()
-  # The emulated CPUs want the real ones for themselves.
+  # The emulated CPUs need the real ones exclusively.
   set_tests_properties(${T_NAME} PROPERTIES LABELS rdma TIMEOUT ${ctest_timeout} RUN_SERIAL ON
                        FIXTURES_REQUIRED lab)
 endfunction()

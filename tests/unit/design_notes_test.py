@@ -4,7 +4,7 @@ import pathlib
 import re
 import sys
 
-MAX_LINES = 15  # of an entry; measurements belong into docs/experiments/
+MAX_LINES = 15  # of an entry; measurements belong in docs/experiments/
 COMMENT_BREAK = re.compile(r"\n\s*(?://|#|\*)\s*")
 REFERENCE = re.compile(r'"([^"\n]{3,60})"\s+in\s+(?:docs/)?design-notes|design-notes(?:\.md)?,?\s+"([^"\n]{3,60})"')
 

@@ -10,7 +10,7 @@ HEADING = re.compile(r"^#+\s+(.*)$", re.M)
 LINK = re.compile(r"\]\((?!https?:|mailto:)([^)\s]+)\)")
 # `Suite.Name`, `Suite.*`, `Suite.Some*`, `Parameters/Suite.*`
 TEST = re.compile(r"`(?:\w+/)?([A-Z]\w*)\.([\w*]+)`")
-# A row of a table, but not its heading and not the line below that.
+# A row of a table, except its heading and the line below that.
 ROW = re.compile(r"^\|(?! *(?:-|guarantee \|))(.*)\|$", re.M)
 DEFINED = re.compile(r"\b(?:TYPED_)?TEST(?:_F|_P)?\(\s*(\w+),\s*(\w+)\s*\)")
 # Several processes: EndToEndClass.name for each method test_name (tests/e2e/CMakeLists.txt).
@@ -40,7 +40,7 @@ def broken_links(root, path, text):
 
 def unknown_tests(root, path, text, tests):
     for suite, name in TEST.findall(text):
-        # Tests of a program are named without their transports.
+        # Documents name tests of a program without the transport.
         wanted = re.compile(re.escape(name).replace(r"\*", r"\w*") + r"(_over_\w+)?")
         # `Type.member` has the same form.
         meant = suite in tests or not name[0].islower()

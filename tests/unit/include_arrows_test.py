@@ -18,7 +18,7 @@ BELOW = {
     "bench": {"library", "pager", "coordinator", "http", "rdma", "uffd", "base"},
     "cli": {"bench", "serve", "pager", "node", "coordinator", "http", "rdma", "uffd", "base"},
 }
-# What the pager may see of the folders below it: the two seams and the coordinator's client.
+# Headers that the pager may include from lower folders: the two seams and the coordinator's client.
 PAGER_MAY_SEE = {
     "uffd/address_space.h",
     "rdma/transport.h",
@@ -27,7 +27,7 @@ PAGER_MAY_SEE = {
     "coordinator/api.h",
     "coordinator/client.h",
 }
-# The rooms of pager/, and what each may see of the others. core.h is above pages, links and fork.
+# The subfolders of pager/, and those that each may include. core.h is above pages, links and fork.
 ROOMS_BELOW = {
     "pages": set(),
     "links": {"pages"},
@@ -35,7 +35,7 @@ ROOMS_BELOW = {
     "evict": {"pages", "links", "fork"},
     "fault": {"pages", "links", "fork", "evict"},
 }
-# Foreign headers that only one folder may know.
+# Foreign headers, and the only folders that may include them.
 PRIVATE = {
     r"linux/userfaultfd\.h": ("uffd/",),
     r"infiniband/.*": ("rdma/verbs/",),

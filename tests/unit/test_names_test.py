@@ -9,7 +9,7 @@ import re
 import subprocess
 import sys
 
-MAX_NAME = 76  # ctest's lines have some 45 columns beside the name
+MAX_NAME = 76  # a line of ctest has about 45 columns beside the name
 NAME = re.compile(r"[\w./]+")
 
 

@@ -33,7 +33,7 @@ TEST(Pace, OpenLoopGivesEachTouchItsOwnTime) {
   EXPECT_EQ(pace.late(), 0U);
 }
 
-// Coordinated omission: what a stall delays is neither left out nor moved.
+// Coordinated omission: a stall neither drops nor moves the operations that it delays.
 TEST(Pace, StallMovesNoIntendedTimeAndIsCounted) {
   Pace pace({.touches = 4, .rate_per_s = 1000}, kStart);
   EXPECT_EQ(pace.next(kStart), kStart + Milliseconds(1));

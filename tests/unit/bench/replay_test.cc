@@ -1,4 +1,4 @@
-// Traces short enough to be followed by hand. Letters are pages.
+// Traces short enough to check by hand. Letters are pages.
 #include "bench/replay.h"
 
 #include <gtest/gtest.h>
@@ -13,7 +13,7 @@ namespace {
 
 constexpr uint64_t kLetters = 26;
 
-// "a.b" for a miss, a hit, a miss: what the policy does with the letters, of which capitals write.
+// The outcome of each touch: "a.b" for a miss, a hit, a miss. Capital letters are writes.
 std::string outcome_of(PolicyKind kind, uint64_t capacity, const std::string& touches) {
   const auto policy = make_policy(kind, kLetters, capacity);
   std::string outcome;
@@ -36,18 +36,18 @@ TEST(Replacement, LruForgetsWhatWasTouchedLongestAgo) {
 }
 
 TEST(Replacement, ClockGivesATouchedPageASecondChance) {
-  // d: the hand passes a, which was touched, and takes b. b: it takes c. e: it passes a again, once
-  // more touched, and takes d.
+  // d: the hand passes a, which was touched, and evicts b. b: it evicts c. e: it passes a, which
+  // was touched again, and evicts d.
   EXPECT_EQ(outcome_of(PolicyKind::kClock, 3, "abcadabaeabd"), "abc.d.b.e..d");
-  // All touched: one round only clears the bits, and the first page leaves.
+  // All touched: the first round only clears the bits, then the first page is evicted.
   EXPECT_EQ(outcome_of(PolicyKind::kClock, 2, "ababcb"), "ab..c.");
 }
 
 TEST(Replacement, S3FifoLetsAScanPassThroughTheSmallQueue) {
-  // Capacity 10: the small queue's tenth is one page. a and b are touched twice while they are
-  // small; then twelve pages are touched once each, which leave by the small queue.
+  // Capacity 10: the small queue's tenth is one page. a and b are touched twice in the small queue.
+  // Then twelve pages are touched once each and leave through the small queue.
   EXPECT_EQ(outcome_of(PolicyKind::kS3Fifo, 10, "abaabbcdefghijklmnab"), "ab....cdefghijklmn..");
-  // FIFO would have lost both.
+  // FIFO evicts both.
   EXPECT_EQ(outcome_of(PolicyKind::kFifo, 10, "abaabbcdefghijklmnab"), "ab....cdefghijklmnab");
 }
 
@@ -108,7 +108,7 @@ TEST(PagerModel, StaysWithinTheBudgetAndEvictsInBatches) {
   EXPECT_GE(model.resident_pages(), 1024U * 94 / 100 - 256);
 }
 
-// What the pager is to reach: within a tenth of LRU, which sees every touch.
+// The pager's target: within a tenth of LRU, which sees every touch.
 TEST(PagerModel, MissesAtMostATenthMoreThanLruOnZipf) {
   constexpr uint32_t kPages = 16'384;
   constexpr uint32_t kLocalPercent = 25;

@@ -62,7 +62,7 @@ TEST(TouchOrder, ZipfTouchesFewPagesOften) {
   EXPECT_NEAR(static_cast<double>(touches[1]), expected(2), expected(2) / 10);
   EXPECT_NEAR(static_cast<double>(std::accumulate(touches.begin(), touches.begin() + 100, 0ULL)),
               0.68 * kTouches, 0.04 * kTouches);
-  EXPECT_NE(hottest, 0);  // the ranking has nothing to do with the addresses
+  EXPECT_NE(hottest, 0);  // the ranking does not depend on the addresses
 }
 
 TEST(TouchOrder, RandomStaysInItsShareAndReachesAllOfIt) {

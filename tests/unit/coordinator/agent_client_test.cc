@@ -1,5 +1,5 @@
-// The HTTP side of AgentClient against a real server. Whether a node may have done what it was
-// asked decides how a lease is undone, so each way of failing is told apart here.
+// The HTTP side of AgentClient against a real server. Whether the node may have executed a request
+// decides how a lease is undone, so the tests distinguish each kind of failure.
 #include "coordinator/agent_client.h"
 
 #include <gtest/gtest.h>
@@ -18,7 +18,7 @@
 namespace farpage::coordinator {
 namespace {
 
-// An agent that remembers what it was asked and answers everything alike.
+// An agent that records the last request and gives every request the same answer.
 class AgentClientTest : public ::testing::Test {
  protected:
   void SetUp() override {

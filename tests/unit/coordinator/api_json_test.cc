@@ -165,7 +165,7 @@ void expect_refused(Decode decode, std::initializer_list<BadBody> cases) {
   }
 }
 
-// A valid NodeJoin with one piece replaced.
+// A valid NodeJoin in which `by` replaces `piece`.
 std::string node_with(const std::string& piece, const std::string& by) {
   std::string body =
       R"({"id":"n1","incarnation":1,"agent_url":"http://h:1","capacity_bytes":4194304,)"

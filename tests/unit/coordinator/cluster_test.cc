@@ -17,7 +17,7 @@ namespace {
 
 using Mood = FakeAgents::Mood;
 
-// Fails to write while told so.
+// Its writes fail while `fails` is true.
 class FailingStore final : public Store {
  public:
   explicit FailingStore(const bool& fails) : fails_(fails), inner_(make_memory_store()) {}
@@ -33,7 +33,7 @@ class FailingStore final : public Store {
   std::unique_ptr<Store> inner_;
 };
 
-// Takes no slab back before it is told to.
+// Revokes no slab before `may_answer`.
 class HoldingAgents final : public AgentClient {
  public:
   HoldingAgents(std::unique_ptr<AgentClient> agents, std::latch& asked, std::latch& may_answer)
@@ -136,7 +136,7 @@ TEST_F(ClusterTest, LostAnswerIsFoundOutAndTheSlabComesBack) {
   join("n1", 4);
   agents_.set_mood(url("n1"), Mood::kLosesAnswers);
   EXPECT_FALSE(cluster_->create_region(test_region(1)).has_value());
-  EXPECT_EQ(agents_.lent(), 1U);  // granted, but nobody knows
+  EXPECT_EQ(agents_.lent(), 1U);  // granted, but the answer was lost
   EXPECT_EQ(totals().slabs_revoking, 1U);
   agents_.set_mood(url("n1"), Mood::kGood);
   clock_.advance(Cluster::kRevocationBackoff);
@@ -153,7 +153,7 @@ TEST_F(ClusterTest, FailedRevocationIsRepeatedAfterTheNextHeartbeat) {
   ASSERT_TRUE(cluster_->delete_region(region->id).has_value());
   EXPECT_EQ(totals().slabs_revoking, 2U);
   agents_.set_mood(url("n1"), Mood::kGood);
-  cluster_->retry_revocations();  // still left alone
+  cluster_->retry_revocations();  // too early for a retry
   EXPECT_EQ(totals().slabs_revoking, 2U);
   ASSERT_TRUE(cluster_->heartbeat_node(NodeId{"n1"}, NodeHeartbeat{1, 2, {}}).has_value());
   cluster_->retry_revocations();
@@ -199,7 +199,7 @@ TEST_F(ClusterTest, SlabOfAnotherSizeIsNotAccepted) {
   join("n1", 4);
   agents_.set_slab_bytes(2 * kMinSlabBytes);
   EXPECT_FALSE(cluster_->create_region(test_region(1)).has_value());
-  EXPECT_EQ(agents_.lent(), 0U);  // asked for, found wrong, given back
+  EXPECT_EQ(agents_.lent(), 0U);  // leased, found to have the wrong size, returned
 }
 
 TEST_F(ClusterTest, StoreThatCannotBeWrittenFailsTheCallAndIsTriedAgain) {
@@ -233,7 +233,7 @@ TEST_F(ClusterTest, SecondProcessWithTheNameOfARunningNodeIsRefused) {
   EXPECT_EQ(refused.error().code, ErrorCode::kConflict);
   EXPECT_NE(refused.error().context.find("--name"), std::string::npos) << refused.error().context;
   clock_.advance(Seconds(30));
-  cluster_->tick();  // also when it has been silent: its agent answers
+  cluster_->tick();  // refused even after silence: the agent still answers
   EXPECT_EQ(cluster_->join(second).error().code, ErrorCode::kConflict);
   EXPECT_EQ(cluster_->node(NodeId{"n1"})->join.incarnation, 1U);
   const auto kept = cluster_->region(region->id);
@@ -246,7 +246,7 @@ TEST_F(ClusterTest, NodeThatCrashedAndComesBackAtOnceIsLetIn) {
   NodeJoin second = test_node("n1", 4, 2);
   second.agent_url = "http://other:7071";
   EXPECT_TRUE(cluster_->join(second).has_value());
-  // On the same port as before it is the new process that answers.
+  // The same port as before: the new process answers there.
   agents_.set_incarnation("http://other:7071", 3);
   NodeJoin third = test_node("n1", 4, 3);
   third.agent_url = "http://other:7071";
@@ -303,11 +303,11 @@ TEST_F(RestartTest, KnowsNodesRegionsAndLeasesAndGivesThemAFullGracePeriod) {
   ASSERT_EQ(after->leases.size(), 4U);
   EXPECT_EQ(after->leases[0].rkeys, region->leases[0].rkeys);
   EXPECT_EQ(after->leases[0].generation, region->leases[0].generation);
-  // They find it again by their heartbeats alone.
+  // Heartbeats are enough; nobody joins again.
   EXPECT_TRUE(cluster_->heartbeat_node(NodeId{"n1"}, NodeHeartbeat{1, 2, {}}).has_value());
   EXPECT_TRUE(cluster_->heartbeat_region(region->id, {}).has_value());
   EXPECT_TRUE(cluster_->lease_slabs(region->id, {SlabIndex{0}, SlabIndex{1}}).has_value());
-  // The numbers of the events go on.
+  // The event numbers continue.
   EXPECT_FALSE(cluster_->events(seen, Milliseconds(0)).missed);
   join("n3", 4);
   EXPECT_EQ(cluster_->events(seen, Milliseconds(0)).events.at(0).sequence, seen + 1);

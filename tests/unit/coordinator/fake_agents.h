@@ -11,7 +11,7 @@
 
 namespace farpage::coordinator {
 
-// Threads: any. Outlives the AgentClient objects that it gives out.
+// Threads: any. Must outlive the AgentClient objects that it returns.
 class FakeAgents {
  public:
   enum class Mood { kGood, kUnreachable, kLosesAnswers, kRefuses };
@@ -20,7 +20,7 @@ class FakeAgents {
     const std::lock_guard lock(mutex_);
     moods_[url] = mood;
   }
-  // As if the slab were lent to somebody whom the coordinator does not know.
+  // Lends the slab to a region that the coordinator does not know.
   void lend_to_stranger(const std::string& url, uint32_t slab) {
     const std::lock_guard lock(mutex_);
     Slab& lent = slabs_[{url, slab}];
@@ -39,7 +39,7 @@ class FakeAgents {
     const std::lock_guard lock(mutex_);
     incarnations_[url] = incarnation;
   }
-  // A slab that was asked for while another request held it.
+  // Number of requests for a slab that another lease held.
   size_t double_lends() const {
     const std::lock_guard lock(mutex_);
     return double_lends_;

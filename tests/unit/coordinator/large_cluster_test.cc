@@ -1,4 +1,4 @@
-// As many nodes as a cluster can have.
+// The largest number of nodes in a cluster.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -77,7 +77,7 @@ TEST_F(LargeCluster, SpreadsARegionOverItsNodes) {
   std::map<NodeId, uint32_t> lent;
   const auto info = state_.region(region);
   for (const Lease& lease : info->leases) ++lent[lease.node];
-  // Three slabs for each on the average.
+  // Three slabs per node on average.
   EXPECT_GT(lent.size(), size_t{kNodes} * 95 / 100);
 }
 
@@ -94,7 +94,7 @@ TEST_F(LargeCluster, EventsOfAllNodesThatAreLostAndComeBackAreKept) {
   EXPECT_EQ(batch.events.size(), size_t{2} * kNodes);
 }
 
-// Nodes that were replaced one after the other cannot come back, however many they are.
+// A replaced node cannot join again, however many nodes were replaced after it.
 TEST_F(LargeCluster, NoNodeThatWasReplacedJoinsAgain) {
   for (uint32_t i = 0; i < kNodes; ++i)
     ASSERT_TRUE(state_.join(now_, test_node(name_of(i), kSlabsOfANode, 2)).has_value());

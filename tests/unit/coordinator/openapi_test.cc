@@ -29,7 +29,7 @@ class OpenApiTest : public ServiceTest {
   Json document_;
 };
 
-// Every "$ref" in the document names something that is there.
+// Every "$ref" in the document resolves.
 void expect_references(const Json& root, const Json& part) {
   if (part.is_array() || part.is_object()) {
     for (const Json& child : part) expect_references(root, child);
@@ -79,7 +79,7 @@ TEST_F(OpenApiTest, EveryDescribedRouteAnswersAsDescribed) {
       if (const size_t id = path.find("{id}"); id != std::string::npos) path.replace(id, 4, "n1");
       const RawAnswer answer = raw_request(port(), upper(method), path);
       EXPECT_NE(answer.status, 405) << method << path;
-      // There may be no such node or region, but there is such a path.
+      // The node or region may not exist, but the path does.
       EXPECT_EQ(answer.body.find("no such path"), std::string::npos) << method << path;
       EXPECT_TRUE(operation["responses"].contains(std::to_string(answer.status)))
           << method << " " << path << " gave " << answer.status;

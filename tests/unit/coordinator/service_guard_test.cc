@@ -48,7 +48,7 @@ TEST_F(ServiceTest, FramingThatIsNotServedIsRefused) {
 }
 
 TEST_F(ServiceTest, HostileHeadersDoNoHarm) {
-  // Long lists of ranges and endless names are what regular expressions choke on.
+  // Long range lists and long names are expensive for regular expressions.
   std::string ranges = "Range: bytes=0-1";
   while (ranges.size() < 7000) ranges += ",0-1";
   EXPECT_GE(raw_request(port(), "GET", "/v1/nodes", "", ranges + "\r\n").status, 400);
@@ -231,7 +231,7 @@ class Mutator {
         return std::string(1 + below(200000), below(2) == 0 ? '[' : '{');
       case 3:  // nested deeply inside a field
         return with_first_value(std::string(5000, '[') + std::string(5000, ']'));
-      case 4:  // a number that fits nothing
+      case 4:  // a number that fits no type
         return with_first_value(below(2) == 0 ? "1" + std::string(1 + below(3000), '0') : "-1e400");
       case 5:  // an unknown field
         return R"({"no_such_field":0,)" + valid.substr(1);
@@ -249,7 +249,7 @@ class Mutator {
     for (char& byte : bytes) byte = static_cast<char>(below(256));
     return bytes;
   }
-  // A first key that every message knows or refuses, with the wrong value.
+  // A first key, known or unknown to the message, with the wrong value.
   std::string with_first_value(const std::string& value) {
     static constexpr const char* kKeys[] = {"id", "incarnation", "qpn", "name", "slabs", "other"};
     return std::string("{\"") + kKeys[below(std::size(kKeys))] + "\":" + value + "}";
@@ -272,7 +272,7 @@ TEST_F(ServiceTest, ThousandMalformedBodiesAreRefusedAndHarmNobody) {
     const RawAnswer answer = raw_request(port(), route.method, route.path, body);
     ASSERT_GE(answer.status, 400) << "seed " << seed << " round " << i << " " << route.path << " "
                                   << body.substr(0, 200);
-    // The body is read before the region is looked for: 404 would mean that it was understood.
+    // The body is decoded before the region is looked up: 404 would mean a valid body.
     ASSERT_NE(answer.status, 404) << "seed " << seed << " round " << i << " "
                                   << body.substr(0, 200);
     ASSERT_LT(answer.status, 500) << "seed " << seed << " round " << i;
@@ -292,7 +292,7 @@ TEST_F(ServiceTest, TheValidBodiesThatAreMutatedAreValid) {
   ASSERT_TRUE(client_->join(test_node("honest", 8)).has_value());
   for (const BodyRoute& route : body_routes()) {
     const RawAnswer answer = raw_request(port(), route.method, route.path, route.body);
-    // The region r-0 does not exist; the body was understood all the same.
+    // 404: the region r-0 does not exist, but the body was valid.
     EXPECT_TRUE(answer.status < 300 || answer.status == 404) << route.path << answer.body;
   }
 }

@@ -64,7 +64,7 @@ TEST_F(ServiceTest, RegionGrowsShrinksAndIsDeleted) {
               FakeAgents::rkey_of(lease.node_slab, lease.generation.value));
   }
   EXPECT_NE(region->leases[0].node, region->leases[1].node);
-  // A hole between slab 1 and slab 5, and slab 1 as it was.
+  // Slabs 2 to 4 stay without a lease, and the lease of slab 1 does not change.
   const auto grown = client_->lease_slabs(region->id, {SlabIndex{1}, SlabIndex{5}});
   ASSERT_TRUE(grown.has_value()) << grown.error().message();
   ASSERT_EQ(grown->size(), 4U);
@@ -136,7 +136,7 @@ TEST_F(ServiceTest, Defect7DeletedNodeDisappearsFromEveryListingAndItsLeasesAreL
   for (const Lease& lease : after->leases) EXPECT_TRUE(lease.lost);
   EXPECT_TRUE(sees(EventKind::kLeaseLost));
   EXPECT_TRUE(sees(EventKind::kNodeLeft));
-  // The same process does not come back by itself; a restarted one does.
+  // The same process cannot join again; a restarted one can.
   EXPECT_EQ(client_->join(test_node("node-a", 2)).error().code, ErrorCode::kConflict);
   agents_.set_incarnation("http://node-a:7071", 2);
   EXPECT_TRUE(client_->join(test_node("node-a", 2, 2)).has_value());

@@ -1,4 +1,4 @@
-// When a silent region is taken back, and when it is kept.
+// When the coordinator reclaims a silent region, and when it keeps it.
 #include <gtest/gtest.h>
 
 #include "coordinator/state.h"
@@ -10,7 +10,7 @@ namespace {
 constexpr uint32_t kGroup = 0xbeef;
 
 // Two nodes, n1 and n2, each with a replica of the region's one slab. The region never sends a
-// heartbeat; time passes in seconds, with a tick at each, and the nodes report what they are told.
+// heartbeat; time passes in seconds, with a tick at each, and the nodes report the given sessions.
 class StateSilenceTest : public ::testing::Test {
  protected:
   void SetUp() override {

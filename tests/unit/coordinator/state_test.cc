@@ -93,11 +93,11 @@ TEST_F(StateTest, NewIncarnationLosesTheOldLeasesAndFreesEverySlab) {
   for (const Lease& lease : *leases) EXPECT_TRUE(lease.lost);
   EXPECT_EQ(state_.totals().slabs_free, 4U);
   EXPECT_EQ(state_.totals().leases_lost, 2U);
-  // The old process must not take the name back, nor count as alive.
+  // The old process can neither take the name again nor count as alive.
   EXPECT_EQ(state_.join(now_, test_node("n1", 4, 1)).error().code, ErrorCode::kConflict);
   EXPECT_EQ(state_.heartbeat_node(now_, NodeId{"n1"}, NodeHeartbeat{1, 0, {}}).error().code,
             ErrorCode::kNotFound);
-  // Lost leases are given back without asking anybody.
+  // Lost leases are released without a request to a node.
   ASSERT_TRUE(state_.release(region, {SlabIndex{0}, SlabIndex{1}}).has_value());
   EXPECT_TRUE(state_.revocations().empty());
 }
@@ -155,7 +155,7 @@ TEST_F(StateTest, SlabIsNotLentAgainBeforeTheNodeConfirmsTheRevocation) {
   EXPECT_TRUE(state_.commit_lease(*plan, all_granted(*plan)).has_value());
 }
 
-// The node scrubs it first, and who leases it would wait for that.
+// The node scrubs it first, and its next borrower would wait for that.
 TEST_F(StateTest, SlabThatCameBackLastIsLentLast) {
   join("n1", 3);
   const RegionId region = region_with(1);
@@ -182,7 +182,7 @@ TEST_F(StateTest, OneRefusalUndoesTheWholeRequest) {
   EXPECT_EQ(state_.commit_lease(*plan, outcomes).error().code, ErrorCode::kUnavailable);
   EXPECT_TRUE(state_.region(region)->leases.empty());
   const Totals totals = state_.totals();
-  EXPECT_EQ(totals.slabs_revoking, 2U);  // granted, and perhaps granted
+  EXPECT_EQ(totals.slabs_revoking, 2U);  // one granted, one unknown
   EXPECT_EQ(totals.slabs_foreign, 1U);
   EXPECT_EQ(totals.slabs_free, 1U);
   EXPECT_EQ(totals.slabs_placing, 0U);
@@ -271,7 +271,7 @@ TEST_F(StateTest, ChangesBuildTheSameStateAgain) {
   EXPECT_EQ(restored.totals().nodes_alive, 2U);  // a full grace period
   EXPECT_EQ(restored.region(region)->leases.size(), 4U);
   EXPECT_EQ(restored.totals().slabs_leased, 4U);
-  EXPECT_EQ(restored.revocations().size(), 2U);  // asked for, never answered
+  EXPECT_EQ(restored.revocations().size(), 2U);  // requested, never answered
   EXPECT_EQ(restored.events().last(), all.last_sequence);
   EXPECT_TRUE(restored.events().since(0).missed);
   EXPECT_FALSE(restored.events().since(all.last_sequence).missed);
@@ -388,7 +388,7 @@ TEST(State, InvariantsHoldOnRandomWalks) {
     }
     leased += walk.leased();
   }
-  EXPECT_GT(leased, 1000U);  // else the walks tried nothing
+  EXPECT_GT(leased, 1000U);  // else the walks tested nothing
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Both stores do the same; the SQLite one also outlives its object.
+// Both stores behave the same; the data of the SQLite store outlives its object.
 #include "coordinator/store.h"
 
 #include <gtest/gtest.h>

@@ -16,7 +16,7 @@ class ManualClock final : public Clock {
   Milliseconds now_{1000};
 };
 
-// Counts what is taken, and has room for so much.
+// Counts the allocated bytes and allows at most `limit`.
 class CountingMemory final : public std::pmr::memory_resource {
  public:
   explicit CountingMemory(size_t limit) : limit_(limit) {}

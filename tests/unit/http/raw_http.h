@@ -28,8 +28,7 @@ inline RawAnswer raw_exchange(uint16_t port, const std::string& bytes) {
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   if (::connect(socket.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)) != 0)
     return {};
-  // A server that refuses early may close before everything is sent: its answer counts all the
-  // same.
+  // A server that refuses early may close before everything is sent; its answer still counts.
   size_t sent = 0;
   while (sent < bytes.size()) {
     const ssize_t n = ::send(socket.get(), bytes.data() + sent, bytes.size() - sent, MSG_NOSIGNAL);

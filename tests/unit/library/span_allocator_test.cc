@@ -39,7 +39,7 @@ TEST(SpanAllocator, OffsetsAreAlignedAsAsked) {
   EXPECT_FALSE(allocator.allocate(16, kPageBytes * 2));
 }
 
-// Against a map of what is taken: nothing overlaps, and in the end all of it is one extent again.
+// Checked against a map of the allocations: none overlap, and the freed pages merge in the end.
 TEST(SpanAllocator, RandomAllocationsNeverOverlapAndAllPagesComeBack) {
   constexpr uint64_t kSeed = 11;
   SCOPED_TRACE(kSeed);

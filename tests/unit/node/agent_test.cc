@@ -51,7 +51,7 @@ class AgentTest : public testing::Test {
   httplib::Result post(const std::string& path, const std::string& body) {
     return http_->Post(path, body, "application/json");
   }
-  // The status of a POST, which must be a problem+json that says so itself.
+  // The status of a POST; its body must be problem+json with the same status.
   int refused(const std::string& path, const std::string& body) {
     const auto reply = post(path, body);
     if (!reply) return -1;

@@ -1,4 +1,4 @@
-// Stand-ins for the two neighbours of a node: a wire, and a coordinator.
+// Fakes of the two peers of a node: a memory host, and a coordinator.
 #pragma once
 
 #include <algorithm>
@@ -17,7 +17,7 @@ namespace farpage::node {
 
 inline constexpr uint64_t kSlab = uint64_t{2} << 20;
 
-// Hands out keys and forgets them; no peer ever connects. Threads: any.
+// Issues and withdraws keys; no peer ever connects. Threads: any.
 class FakeHost final : public rdma::MemoryHost {
  public:
   explicit FakeHost(rdma::TransportKind kind) : kind_(kind) {}
@@ -80,7 +80,7 @@ class FakeHost final : public rdma::MemoryHost {
   bool failing_ = false;
 };
 
-// What a FakeCoordinator saw and how it answers; shared by the test and the client in the node.
+// The calls of the node's client and the answers to them; shared by the test and that client.
 // Threads: any.
 class FakeCoordinator {
  public:
@@ -102,7 +102,7 @@ class FakeCoordinator {
   }
   void answer_joins(Status answer) { set(join_answer_, std::move(answer)); }
   void answer_heartbeats(Status answer) { set(heartbeat_answer_, std::move(answer)); }
-  // Refuses one heartbeat with a 410, as a coordinator that was restarted without its state.
+  // Answers one heartbeat with 410, as a coordinator that restarted without its state does.
   void forget_node() {
     const std::lock_guard lock(mutex_);
     forget_next_ = true;

@@ -1,4 +1,4 @@
-// A node, a coordinator, and a borrower over TCP: all of them the real ones, in one process.
+// A real node, a real coordinator, and a real borrower over TCP, in one process.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -128,7 +128,7 @@ TEST_F(NodeCluster, BorrowerNeverSeesTheBytesOfTheFormerOne) {
       former = lease;
     }
     ASSERT_TRUE(client_->delete_region(region.id).has_value());
-    // The rights of a region end with it.
+    // The keys of a region are withdrawn with it.
     EXPECT_EQ(transfer(former, rdma::OperationKind::kRead, page->bytes()),
               rdma::CompletionStatus::kRemoteAccess);
   }
@@ -145,8 +145,8 @@ TEST_F(NodeCluster, Defect9ByteWrittenThroughTheLeaseIsTheByteInTheNodesMemory) 
   std::memset(page->data(), 0x5A, kPageBytes);
   ASSERT_EQ(transfer(region.leases[0], rdma::OperationKind::kWrite, page->bytes()),
             rdma::CompletionStatus::kOk);
-  // Node and test share an address space, so the lease's address can be looked at; through the
-  // kernel, because the data server's thread wrote it and only a socket orders the two.
+  // Node and test share an address space, so the test can read at the lease's address. It reads
+  // through the kernel: the data server's thread wrote the page, and only a socket orders the two.
   const Fd memory(::open("/proc/self/mem", O_RDONLY | O_CLOEXEC));
   std::array<std::byte, kPageBytes> seen{};
   ASSERT_EQ(::pread(memory.get(), seen.data(), seen.size(),
@@ -173,7 +173,7 @@ TEST_F(NodeCluster, RestartedCoordinatorGetsItsNodeBackAndOldLeasesGoOn) {
   const auto nodes = client_->nodes();
   ASSERT_TRUE(nodes.has_value());
   ASSERT_EQ(nodes->size(), 1U);
-  // The slab of the forgotten region is left alone: the other one can be had.
+  // The slab of the forgotten region stays lent; the other one can be leased.
   EXPECT_EQ(borrow("new", kSlab).leases.size(), 1U);
   EXPECT_EQ(node_->report().slabs.leased, 2U);
 }
@@ -204,7 +204,7 @@ TEST_F(NodeCluster, LeavingWaitsForTheBorrower) {
   const coordinator::RegionInfo region = borrow("r", kSlab);
   ASSERT_EQ(region.leases.size(), 1U);
   std::thread borrower([&] {
-    // Gives back once the coordinator shows the node as leaving.
+    // Releases its lease once the coordinator shows the node as draining.
     while (client_->nodes()->at(0).state != coordinator::NodeState::kDraining)
       std::this_thread::yield();
     EXPECT_TRUE(client_->delete_region(region.id).has_value());

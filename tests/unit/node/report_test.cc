@@ -31,7 +31,7 @@ NodeReport example() {
   return report;
 }
 
-// docs/operations.md lists these; whoever renames one breaks dashboards.
+// docs/operations.md lists these; a rename breaks dashboards.
 TEST(NodeReport, MetricsHaveTheirPublishedNames) {
   const std::string text = prometheus_text(example());
   for (const char* line :

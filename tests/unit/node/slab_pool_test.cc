@@ -95,7 +95,7 @@ TEST(SlabPool, BytesOfTheFormerBorrowerAreNeverVisible) {
   }
 }
 
-// A borrower over shm has the memfd itself, and nobody can take it out of its hands.
+// A borrower over shm holds the memfd itself, and nobody can revoke that.
 TEST(SlabPool, FormerBorrowersMappingReachesNothingOfTheNextLife) {
   const auto pool = make_pool(1);
   const auto first = pool->lend(0, kLong);
@@ -213,7 +213,7 @@ TEST(SlabPool, NumaNodeBindsTheMemoryAndAMissingOneIsRefused) {
   EXPECT_NE(missing.error().context.find("numa_node 1023"), std::string::npos);
 }
 
-// Capabilities belong to a thread: a helper thread gives CAP_IPC_LOCK up and asks.
+// Capabilities are per thread: a helper thread drops CAP_IPC_LOCK and creates the pool.
 TEST(SlabPool, MemlockLimitIsRefusedWithTheCure) {
   rlimit before{};
   ASSERT_EQ(::getrlimit(RLIMIT_MEMLOCK, &before), 0);

@@ -12,8 +12,8 @@ constexpr uint64_t kSlabBytes = uint64_t{2} << 20;
 constexpr Seconds kPatience{60};
 constexpr uint32_t kOnAKnownNode = kMaxNodes + 1;  // a slab
 
-// The coordinator of a cluster in which slab N is lent by node N, but for one slab more on node 0.
-// Remembers what it was asked. Threads: any.
+// The coordinator of a cluster in which node N lends slab N, and node 0 lends one slab more.
+// Records its calls. Threads: any.
 class OneNodeForEachSlab final : public coordinator::Client {
  public:
   std::vector<std::string> calls() const {
@@ -55,7 +55,7 @@ class OneNodeForEachSlab final : public coordinator::Client {
     missed_ = true;
     ++last_event_;
   }
-  // Of the next calls of delete_region(): not_done are lost on the way there, done on the way back.
+  // Of the next delete_region() calls, `not_done` requests and `done` replies are lost.
   void lose_deletes(int not_done, int done) {
     const std::lock_guard lock(mutex_);
     deletes_not_done_ = not_done;
@@ -176,7 +176,7 @@ class OneNodeForEachSlab final : public coordinator::Client {
   std::map<SlabIndex, coordinator::Lease> leases_;
   std::vector<coordinator::Event> events_;
   std::set<NodeId> gone_;
-  uint64_t last_event_ = 5000;  // many things have happened before
+  uint64_t last_event_ = 5000;  // many events happened before
   uint32_t releases_ = 0;
   bool exists_ = false;
   bool missed_ = false;
@@ -191,7 +191,7 @@ class CountingOwner final : public RegionOwner {
   coordinator::Counters counters_of(const LeaseMap&) override { return {}; }
   void replica_lost() override { lost.fetch_add(1); }
 
-  std::set<NodeIndex> wanted;  // by the borrower's thread, or before it starts
+  std::set<NodeIndex> wanted;  // written by the borrower's thread, or before its start
   std::atomic<int> lost{0};
 };
 
@@ -292,7 +292,7 @@ TEST_F(BorrowerTest, SlabOfANodeThatHasLeftIsLeasedAgainElsewhere) {
   const Status refused = one->open_region(Seconds(0));
   ASSERT_FALSE(refused.has_value());
   EXPECT_EQ(refused.error().code, ErrorCode::kUnavailable) << "the next try may find another node";
-  client.lose_node("n0");  // the coordinator notices, too
+  client.lose_node("n0");  // the coordinator detects it, too
   const Status opened = one->open_region(Seconds(60));
   ASSERT_TRUE(opened.has_value()) << opened.error().message();
   EXPECT_EQ(client.count("release"), 1U);

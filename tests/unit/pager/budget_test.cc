@@ -75,7 +75,7 @@ TEST(Budget, WhatHappensBeforeTheEvictorSleepsEndsItsSleep) {
   Budget budget(4, 50, 25);
   const uint32_t seen = budget.pressure_seen();
   budget.interrupt();
-  budget.wait_for_pressure(seen, Seconds(3600));  // would take so long
+  budget.wait_for_pressure(seen, Seconds(3600));  // a lost wake-up would take an hour
 }
 
 TEST(Budget, EvictorSleepsOnWhereOthersEvictUntilThatIsNotEnough) {
@@ -95,7 +95,7 @@ TEST(Budget, EvictorSleepsOnWhereOthersEvictUntilThatIsNotEnough) {
   EXPECT_EQ(budget.used(), 9U);
 }
 
-// The waits below are long ones: a wake-up that is lost makes the test hang until its time limit.
+// The timeouts below are long: a lost wake-up makes the test hang until its time limit.
 TEST(Budget, AGrownBudgetWakesWhoWaitsForRoom) {
   Budget budget(1, 100, 100);
   ASSERT_TRUE(budget.try_take());
@@ -153,11 +153,11 @@ TEST(Budget, WhileItShrinksFaultsGetHalfOfTheRoomThatEvictionsMake) {
       EXPECT_EQ(taken, 10U) << "of " << before;
     }
   }
-  EXPECT_EQ(batches, 59U);  // 10 pages less by each, and all 20 by the last
+  EXPECT_EQ(batches, 59U);  // 10 pages less after each, 20 after the last
   EXPECT_FALSE(budget.try_take());
 }
 
-// What the target gives up itself is room for its faults, and takes none of theirs away.
+// All pages that the target frees itself are room for its faults, beside half of the evicted ones.
 TEST(Budget, WhileItShrinksWhatIsGivenUpIsRoomForFaults) {
   Budget budget(1000, 90, 80);
   for (int i = 0; i < 1000; ++i) ASSERT_TRUE(budget.try_take());

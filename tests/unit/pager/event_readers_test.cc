@@ -19,7 +19,7 @@ TEST(EventReaders, AnEventThatHasBeenReadIsHandledWhenTheWaitEnds) {
   EventReaders readers;
   std::atomic<bool> handled{false};
   std::atomic<bool> waits{false};
-  readers.begin(1);  // and it has taken an event
+  readers.begin(1);  // it has read an event
   std::jthread other([&] {
     while (!waits) std::this_thread::yield();
     for (int i = 0; i < 100; ++i) std::this_thread::yield();

@@ -21,7 +21,7 @@ class EvictionHandTest : public testing::Test {
     table_.place(PageIndex{page},
                  PageWord(PageState::kClean).with_epoch(epoch).with_references(references));
   }
-  // The pages that the hand takes until it says that a round has ended.
+  // The pages that the hand selects until its round ends.
   std::vector<uint64_t> round() {
     std::vector<uint64_t> taken;
     do {
@@ -66,13 +66,13 @@ TEST_F(EvictionHandTest, SpendsAPassEachTimeItComesBy) {
 TEST_F(EvictionHandTest, SparesNobodyWhereEverybodyHasPasses) {
   for (const uint64_t page : {1, 2, 3}) place(page, 15);
   EXPECT_EQ(round(), (Pages{1, 2, 3}));
-  // What comes afterwards is spared again.
+  // Pages placed later are spared again.
   place(4, 1);
   place(5);
   EXPECT_EQ(round(), Pages{5});
 }
 
-// Rounds that bring one page each would be as dear as they are many.
+// Many rounds that yield one page each would be too expensive.
 TEST_F(EvictionHandTest, SparesNobodyAfterARoundThatBroughtNextToNothing) {
   place(0);
   for (uint64_t page = 1; page <= 70; ++page) place(page, 15);

@@ -22,7 +22,7 @@ bool set_niceness(int value) {
   return ::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), value) == 0;
 }
 
-// A thread that does nothing until it is let go. `begin` runs in it first.
+// A thread that runs `begin` and then sleeps until the destructor.
 class IdleThread {
  public:
   explicit IdleThread(const std::function<void()>& begin = [] {})
@@ -47,7 +47,7 @@ class IdleThread {
   std::thread thread_;
 };
 
-// Without the right to lower a niceness nothing of this can be seen.
+// Skipped without the right to lower a niceness.
 class EvictionPriorityTest : public testing::Test {
  protected:
   void SetUp() override {
@@ -111,7 +111,7 @@ TEST_F(EvictionPriorityTest, WhoCouldNotComeBackStaysWhereItIs) {
   if (limit.rlim_cur >= 20) GTEST_SKIP() << "RLIMIT_NICE lets every thread come back";
   int least = -1, after = -2;
   std::thread([&] {
-    // Of this thread alone.
+    // pid 0: this thread only.
     __user_cap_header_struct header{.version = _LINUX_CAPABILITY_VERSION_3, .pid = 0};
     __user_cap_data_struct none[_LINUX_CAPABILITY_U32S_3] = {};
     ASSERT_EQ(::syscall(SYS_capset, &header, none), 0);
@@ -131,7 +131,7 @@ TEST_F(EvictionPriorityTest, AThreadThatIsGoneIsNobody) {
   const IdleThread evictor;
   const IdleThread agent;
   EvictionPriority priority;
-  priority.add(gone);  // takes the place of neither
+  priority.add(gone);  // takes no place of the others
   priority.add(evictor.id());
   priority.add(agent.id());
   priority.step_back();

@@ -77,7 +77,7 @@ TEST(RunList, HandsOutInSlicesAndForgetsWhatIsTooMuch) {
   RunList wishes;
   EXPECT_FALSE(wishes.take(10));
   wishes.push(run(100, 25));
-  wishes.push(run(7, 0));  // no pages: no wish
+  wishes.push(run(7, 0));  // no pages: ignored
   EXPECT_EQ(wishes.take(10)->first.value, 100U);
   EXPECT_EQ(wishes.take(10)->first.value, 110U);
   const auto last = wishes.take(10);
@@ -112,7 +112,7 @@ TEST(RunList, NeighboursAreOneWish) {
   EXPECT_TRUE(queue.empty());
 }
 
-// Takes all that may be granted, and puts these off.
+// Takes all hints that may be granted and puts off these pages.
 void take_and_put_off(ColdHints& wishes, uint64_t first, uint32_t pages) {
   ASSERT_TRUE(wishes.take(1000).has_value());
   for (uint64_t page = first; page < first + pages; ++page) wishes.put_off(PageIndex{page});

@@ -8,7 +8,7 @@
 namespace farpage::pager {
 namespace {
 
-// A channel of nothing but its state.
+// A channel with nothing but a state.
 class StateChannel final : public rdma::Channel {
  public:
   explicit StateChannel(bool& usable) : usable_(usable) {}
@@ -102,7 +102,7 @@ TEST_F(LinkPortTest, EachBusyChannelIsVisitedOnceAndNoOther) {
 TEST_F(LinkPortTest, ChannelNobodyTookIsDestroyedWithThePort) {
   bool usable = true;
   (void)port.channel(node);
-  port.deliver(node, std::make_unique<StateChannel>(usable));  // leak checkers see the rest
+  port.deliver(node, std::make_unique<StateChannel>(usable));  // a leak checker does the rest
   EXPECT_FALSE(port.wants(node));
 }
 

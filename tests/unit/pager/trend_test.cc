@@ -9,7 +9,7 @@
 namespace farpage::pager {
 namespace {
 
-// A thread that walks through memory where nothing is present but what is fetched ahead.
+// A thread that walks through memory in which only prefetched pages are resident.
 struct Walk {
   TrendDetector& detector;
   uint32_t thread = 1;
@@ -19,7 +19,7 @@ struct Walk {
   std::vector<PrefetchPlan> plans = {};
   int faults = 0;
   std::set<int64_t> asked_now = {};
-  int waits = 0;  // for pages that were asked for by the fault just before
+  int waits = 0;  // for pages that the previous fault requested
 
   void touch(int64_t page) {
     if (fetched.contains(page)) {

@@ -62,8 +62,8 @@ TEST_F(WakePolicyTest, WithoutThatEvidenceEverybodyWatchesOn) {
   sleeper.await();
   for (uint32_t i = 0; i < 100 * WakePolicy::kWinsToStop; ++i) {
     wake_policy_->won(0, {i % 2, true});              // two threads fault
-    wake_policy_->won(0, {7, i % 4 != 0});            // it had to watch for the fault
-    if (i % 4 == 0) wake_policy_->won(1, {7, true});  // the other was faster
+    wake_policy_->won(0, {7, i % 4 != 0});            // worker 0 had to watch for the fault
+    if (i % 4 == 0) wake_policy_->won(1, {7, true});  // worker 1 was faster
   }
   EXPECT_FALSE(had_event);
   events_->ring();
@@ -77,7 +77,7 @@ TEST_F(WakePolicyTest, WhoRestsWatchesAgainWhenTheOtherHasStopped) {
   std::atomic<uint32_t> wins{0};
   std::atomic<bool> had_event{false};
   std::jthread other([&] {
-    // Between a rest and the next watch the first worker has won again, kRests times.
+    // Worker 0 wins again between each of the first kRests rests and the next watch.
     for (uint32_t rest = 1; !wake_policy_->watch(1, events_->fd()); ++rest) {
       rests = rest;
       while (rest <= kRests && wins < rest) std::this_thread::yield();
@@ -85,19 +85,19 @@ TEST_F(WakePolicyTest, WhoRestsWatchesAgainWhenTheOtherHasStopped) {
     had_event = true;
   });
   while (rests == 0) wake_policy_->won(0, {7, true});
-  events_->ring();  // and nobody takes the event: who watches has it at once
+  events_->ring();  // nobody takes the event, so a watch returns at once
   for (uint32_t rest = 1; rest <= kRests; ++rest) {
     while (rests < rest && !had_event) std::this_thread::yield();
     EXPECT_FALSE(had_event) << "it watched on after rest " << rest;
     wake_policy_->won(0, {7, true});
     wins = rest;
   }
-  other.join();  // nobody wins any more
+  other.join();  // no more wins
   EXPECT_TRUE(had_event);
 }
 
 TEST_F(WakePolicyTest, DoubtCallsBackWhoRests) {
-  // Whoever is not called back rests for longer than any test may run.
+  // A worker that is not recalled rests for longer than any test may run.
   auto patient = WakePolicy::create(2, std::chrono::hours(1));
   ASSERT_TRUE(patient);
   WakePolicy& wake_policy = **patient;

@@ -5,7 +5,7 @@
 namespace farpage::pager {
 namespace {
 
-// How many of so many pages that come in for a read are protected; `write`: each of those is
+// How many of `pages` pages fetched for a read are write-protected. `write`: each of those is then
 // written.
 int protected_of(WriteGuess& guess, int pages, bool write) {
   int protections = 0;

@@ -21,7 +21,7 @@ class FreshWalk : public testing::Test {
   void use(uint64_t first, uint64_t end, PageState state = PageState::kDirty) {
     for (uint64_t page = first; page < end; ++page) table_.place(PageIndex{page}, PageWord(state));
   }
-  // Those ahead of a walk that has come to `page`, as "first+count".
+  // The pages ahead of a walk that has reached `page`, as "first+count".
   std::string ahead(uint64_t page, bool sequential = false) {
     const uffd::PageRun run = fresh_walk(table_, PageIndex{page}, kLimit, sequential);
     use(page, page + 1);
@@ -67,7 +67,7 @@ TEST_F(FreshWalk, DownwardsToo) {
   use(201, 211);
   EXPECT_EQ(ahead(200), "190+10");
   use(1, 101);
-  EXPECT_EQ(ahead(0), "none");  // the first of all pages
+  EXPECT_EQ(ahead(0), "none");  // no page below it
 }
 
 TEST_F(FreshWalk, NotBeyondTheEnd) {
@@ -80,7 +80,7 @@ TEST_F(FreshWalk, AllThatIsAllowedWhereTheProgramHasSaidThatItWalks) {
   EXPECT_EQ(ahead(7, /*sequential=*/true), "8+64");
 }
 
-// Walks that alternate, as of a sort, which writes its lines upwards and its table downwards.
+// Two walks that alternate, as in a sort that writes its lines upwards and its table downwards.
 TEST_F(FreshWalk, EachOfTwoWalksIsKnown) {
   for (uint64_t i = 0; i < 4; ++i) {
     EXPECT_EQ(ahead(i), "none");

@@ -17,7 +17,7 @@ class ConnectionTest : public ::testing::Test {
     key_ = keys_.insert({slab_, -1}, Generation{1}).value();
   }
 
-  // Gives the bytes to the connection in pieces of at most `piece`; false when it wants to close.
+  // Passes the bytes to the connection in pieces of at most `piece`; false when it wants to close.
   bool give(std::span<const std::byte> bytes, size_t piece = SIZE_MAX) {
     while (!bytes.empty()) {
       const std::span<std::byte> space = connection_.receive_space();
@@ -123,7 +123,7 @@ TEST_F(ConnectionTest, WriteWhoseKeyIsWithdrawnHalfwayIsRefusedAndStopsWriting) 
   ASSERT_TRUE(give(encode(request(OperationKind::kWrite, 0, 1000, 9))));
   ASSERT_TRUE(give(std::span(data).first(400)));
   { const KeyTable::Withdrawal withdrawal = keys_.withdraw(key_); }
-  std::fill(slab_.begin(), slab_.end(), std::byte{0});  // the owner's again
+  std::fill(slab_.begin(), slab_.end(), std::byte{0});  // only the owner uses it now
   ASSERT_TRUE(give(std::span(data).subspan(400)));
   const std::vector<std::byte> replies = take_replies();
   ASSERT_EQ(replies.size(), kReplyBytes);
@@ -166,7 +166,7 @@ TEST_F(ConnectionTest, RestOfAWriteOfAFencedConnectionIsNotApplied) {
   const std::vector<std::byte> data(1000, std::byte{0xCC});
   ASSERT_TRUE(give(encode(request(OperationKind::kWrite, 0, 1000, 9))));
   ASSERT_TRUE(give(std::span(data).first(400)));
-  // A newer connection of the session, and what it wrote.
+  // A newer connection of the session, and its WRITE.
   const SessionFences::Pass newer = fences_.enter(kSession);
   std::fill(slab_.begin(), slab_.end(), std::byte{0});
   EXPECT_FALSE(give(std::span(data).subspan(400)));
@@ -202,7 +202,7 @@ TEST_F(ConnectionTest, AnythingButAHelloFirstIsMalformed) {
 
 TEST_F(ConnectionTest, SecondHelloIsMalformed) {
   greet();
-  ASSERT_TRUE(give(encode(Hello{})));  // shorter than a request: nothing can be said yet
+  ASSERT_TRUE(give(encode(Hello{})));  // shorter than a request: not checked yet
   EXPECT_FALSE(give(encode(Hello{})));
   EXPECT_EQ(counters_.malformed.load(), 1U);
 }
@@ -243,7 +243,7 @@ TEST_F(ConnectionTest, PeerThatGuessesKeysIsClosedAfterAFew) {
   EXPECT_FALSE(connection_.has_replies()) << "nothing is served any more";
 }
 
-// A borrower of the node's former life has many operations in flight when the node is back.
+// After a restart of the node, a borrower has many operations with old keys in flight.
 TEST_F(ConnectionTest, RefusalsOfManyWrongKeysAtOnceAreSentBeforeTheConnectionEnds) {
   for (const size_t good_before : {size_t{0}, Connection::kMaxReplies - kMaxUnknownKeys}) {
     for (const OperationKind kind : {OperationKind::kRead, OperationKind::kWrite}) {

@@ -8,7 +8,7 @@
 namespace farpage::rdma::shm {
 namespace {
 
-// Of every length and at every place within a line, and not a byte beyond.
+// Any length at any offset within a cache line, and not a byte beyond.
 TEST(CopyToSlab, CopiesWhatItIsGivenAndNothingElse) {
   constexpr size_t kRoom = size_t{4} * 4096;
   alignas(64) static std::array<std::byte, kRoom> from;

@@ -1,4 +1,4 @@
-// One node, two transports: a channel fences the former one of its session whatever carried it.
+// One node, two transports: a channel fences the previous one of its session on either transport.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -38,7 +38,7 @@ TEST(CrossTransportFence, LateWritesOverTcpDoNotUndoANewerOneOverSharedMemory) {
   std::fill(older.begin(), older.end(), kOlder);
   std::fill(newer.begin(), newer.end(), kNewer);
 
-  // Far more than any socket buffers: some are applied, one is half there, the rest is to come.
+  // Far more than any socket buffers: some are applied, one is partly received, the rest pending.
   slab.lend_on(*tcp_host);
   const auto former =
       make_tcp_transport()->connect(tcp_host->address(), borrower.options, {}).value();

@@ -163,7 +163,7 @@ TEST(Frame, RandomBytesNeverDecodeToSomethingOutOfRange) {
   SCOPED_TRACE(::testing::Message() << "seed " << kSeed);
   std::mt19937_64 random(kSeed);
   for (int i = 0; i < 20'000; ++i) {
-    // A good frame with some bytes changed comes further than noise.
+    // A valid frame with some bytes changed passes more checks than noise.
     auto bytes = encode(page_read());
     for (uint64_t change = 1 + random() % 4; change > 0; --change)
       bytes[random() % bytes.size()] = static_cast<std::byte>(random());

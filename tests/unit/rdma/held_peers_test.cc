@@ -20,7 +20,7 @@ TEST(HeldPeers, TheOneThatIsFreeFirstIsForgottenWhenThereAreTooMany) {
   for (size_t i = 0; i < HeldPeers::kMaxPeers; ++i)
     held.hold(std::to_string(i), Seconds(100) + Seconds((i + 7) % HeldPeers::kMaxPeers));
   const std::string first = std::to_string(HeldPeers::kMaxPeers - 7);
-  held.hold("0", Seconds(5000));  // known: nobody is forgotten
+  held.hold("0", Seconds(5000));  // already listed: no other peer is dropped
   EXPECT_GT(held.hold_of(first, Seconds(1)), Seconds(0));
   held.hold("new", Seconds(5000));
   EXPECT_EQ(held.hold_of(first, Seconds(1)), Seconds(0));

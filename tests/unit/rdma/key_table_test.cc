@@ -116,7 +116,7 @@ TEST_F(KeyTableTest, MovedUseIsReleasedOnce) {
   EXPECT_TRUE(withdrawal.drained_within(Milliseconds(0)));
 }
 
-// The owner scribbles over the slab as soon as the withdrawal is over; a user that still held it
+// The owner overwrites the slab as soon as the withdrawal has returned; a user that still held it
 // would see that. (Under the thread sanitizer this is a data race as well.)
 TEST_F(KeyTableTest, ConcurrentUsersNeverSeeTheSlabAfterItsWithdrawal) {
   std::mutex key_mutex;
@@ -164,7 +164,7 @@ TEST_F(KeyTableTest, MillionWrongKeysOpenNothing) {
   const RemoteKey key = lend();
   std::mt19937_64 random(20261123);
   for (uint32_t i = 0; i < 1'000'000; ++i) {
-    // The handle is not secret: whoever guesses may know it, and all of the secret but one bit.
+    // The handle is not secret: a guesser may know it, and all bits of the secret but one.
     RemoteKey guess = key;
     if (i % 4 == 0) guess.value = static_cast<uint32_t>(random());
     if (i < 128) {

@@ -26,7 +26,7 @@ class LoopTest : public ::testing::Test {
     for (size_t i = 0; i < count; ++i) operations.push_back(slab_.read(i, borrower_.page(i), i));
     return operations;
   }
-  // Polls until all are done; the order in which they came, and at which poll.
+  // Polls until all are done; returns their order, each with the number of its poll.
   std::vector<std::pair<uint64_t, int>> order_of(size_t count) {
     std::vector<std::pair<uint64_t, int>> order;
     for (int poll = 1; order.size() < count && poll < 10'000; ++poll) {
@@ -133,7 +133,7 @@ TEST_F(LoopTest, InjectedDeathBreaksTheChannelAndFlushesTheRest) {
   EXPECT_EQ(done[1].status, CompletionStatus::kFlushed);
   EXPECT_EQ(done[2].status, CompletionStatus::kFlushed);
   EXPECT_FALSE(channel_->usable());
-  // The host lives: a new channel works.
+  // The host still runs: a new channel works.
   const auto again = connect();
   EXPECT_EQ(run(*again, slab_.read(0, borrower_.page(0))), CompletionStatus::kOk);
 }

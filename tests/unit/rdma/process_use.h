@@ -1,4 +1,4 @@
-// What this process holds of the system, to find leaks.
+// System resources held by this process, to detect leaks.
 #pragma once
 
 #include <dirent.h>

@@ -50,7 +50,7 @@ TEST(SessionFences, TableHoldsNoMoreThanTheOpenPasses) {
     std::optional<SessionFences::Pass> former = fences.enter(7);
     SessionFences::Pass latter = fences.enter(7);
     EXPECT_EQ(fences.size(), 1U);
-    former.reset();  // and does not take the newer one's entry along
+    former.reset();  // does not remove the newer one's entry
     EXPECT_EQ(fences.size(), 1U);
     const SessionFences::Pass moved = std::move(latter);
     EXPECT_TRUE(moved.is_open());

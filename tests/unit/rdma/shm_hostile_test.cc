@@ -1,4 +1,4 @@
-// A thousand connections to the hand-over socket that send what they must not.
+// A thousand connections to the hand-over socket that send invalid packets.
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <spdlog/spdlog.h>
@@ -50,7 +50,7 @@ class ShmHostileTest : public ::testing::Test {
       (void)send_packet(socket.get(), encode(Request{}), -1);
       ASSERT_EQ(receive(socket.get()), PacketOutcome::kDone);
     }
-    // Something that is wrong in this place, now and then with a descriptor.
+    // A packet that is invalid here, sometimes with a descriptor.
     Request request{kProtocolVersion, RequestKind::kAttach, {static_cast<uint32_t>(random())}, {1}};
     const auto bytes = encode(request);
     std::vector<std::byte> packet(bytes.begin(), bytes.end());

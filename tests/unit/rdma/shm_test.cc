@@ -36,7 +36,7 @@ class ShmTest : public ::testing::Test {
   std::unique_ptr<Channel> connect() {
     return transport_->connect(host_->address(), borrower_.options, {}).value();
   }
-  // How often the text occurs in the list of this process' mappings.
+  // How often the text occurs in the list of this process's mappings.
   static size_t mappings_of(const std::string& name) {
     std::ifstream maps("/proc/self/maps");
     size_t count = 0;
@@ -222,7 +222,7 @@ TEST(ShmPeers, SlotsRunOutAndComeBack) {
   EXPECT_EQ(attach(keys.back()), shm::ReplyStatus::kOk);
 }
 
-// A borrower that speaks the protocol, and asks for what it likes.
+// A borrower that speaks the protocol and can send any request.
 class RawShmBorrower {
  public:
   explicit RawShmBorrower(const std::string& path) : socket_(shm::connect_at(path).value()) {
@@ -242,7 +242,7 @@ class RawShmBorrower {
       (void)::poll(&entry, 1, 10'000);
     }
   }
-  // Attaches with another wrong key each, until the host hangs up; how many were refused.
+  // Attaches with a new wrong key each time until the host hangs up; returns how many it refused.
   uint32_t guess_until_hung_up(const TestSlab& slab, uint64_t& tries) {
     for (uint32_t refused = 0;; ++refused) {
       RemoteKey key = slab.key;
@@ -260,13 +260,13 @@ class RawShmBorrower {
 
 TEST_F(ShmTest, BorrowerThatGuessesKeysIsSlowedDownAndDisturbsNobody) {
   start();
-  const auto channel = connect();  // before: it goes on
+  const auto channel = connect();  // stays usable
   Instant first_guess{0};
   uint64_t tries = 0;
   for (uint64_t connection = 1; connection <= 4; ++connection) {
     RawShmBorrower guesser(host_->address().socket_path);
     if (connection > 1) {
-      // The penalty began after the former connection's first guess.
+      // The penalty began after the previous connection's first guess.
       EXPECT_GE(SteadyClock::read() - first_guess, kGuessPenalty) << "of connection " << connection;
     }
     first_guess = SteadyClock::read();

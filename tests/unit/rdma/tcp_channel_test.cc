@@ -1,4 +1,4 @@
-// The borrower's end against nodes that do not behave: a script on a real socket plays the node.
+// The borrower's end against nodes that misbehave: a script on a real socket plays the node.
 #include <gtest/gtest.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -86,7 +86,7 @@ class TcpChannelTest : public ::testing::Test {
   }
   void open() { channel_ = connect().value(); }
 
-  // A slab that no one looks at: the script makes up the bytes.
+  // Nothing accesses the slab: the script makes up the bytes.
   Operation read(size_t page, uint64_t token, size_t bytes = kPageBytes) const {
     return {OperationKind::kRead, borrower_.page(page, bytes), {0x1000}, {1}, {1}, token};
   }
@@ -151,7 +151,7 @@ TEST_F(TcpChannelTest, RefusalAmongRepliesLeavesTheOthersRight) {
 }
 
 TEST_F(TcpChannelTest, AnyMixOfRepliesInAnyPiecesIsSortedOut) {
-  constexpr size_t kOperations = 48;  // more than one call scatters into
+  constexpr size_t kOperations = 48;  // more than one receive call scatters into
   for (uint32_t seed = 0; seed < 60; ++seed) {
     std::mt19937 random(seed);
     std::array<bool, kOperations> refused{};
@@ -226,7 +226,7 @@ TEST_F(TcpChannelTest, ReplyThatComesAfterTheTimeoutTouchesNoBuffer) {
   play([&](Script& node) {
     node.welcome();
     const Request request = node.request();
-    // The first half of it, so that the channel is in the middle of the data when it gives up.
+    // The first half of the data, so that the channel times out in the middle of it.
     node.send(encode(Reply{WireStatus::kOk, request.token, request.data_bytes}));
     node.send(std::vector<std::byte>(kPageBytes / 2, std::byte{1}));
     timed_out.get_future().wait();
@@ -238,7 +238,7 @@ TEST_F(TcpChannelTest, ReplyThatComesAfterTheTimeoutTouchesNoBuffer) {
   EXPECT_EQ(run(*channel_, operation), CompletionStatus::kTimedOut);
   std::fill(operation.local.begin(), operation.local.end(), std::byte{0x77});
   timed_out.set_value();
-  thread_.join();  // the node has sent, and has seen us hang up
+  thread_.join();  // the node has sent the rest, and the channel has closed
   std::array<Completion, 4> done;
   EXPECT_EQ(channel_->wait(done, Milliseconds(10)), 0U);
   EXPECT_EQ(std::count(operation.local.begin(), operation.local.end(), std::byte{0x77}),
@@ -342,7 +342,7 @@ TEST_F(TcpChannelTest, ReplyThatFitsNoRequestBreaksTheChannel) {
       EXPECT_EQ(status, CompletionStatus::kPeerGone) << what;
       EXPECT_FALSE(channel_->usable()) << what;
     }
-    // The surplus reply is found at the latest with the next operation.
+    // The next operation at the latest detects the surplus reply.
     (void)run(*channel_, operation);
     EXPECT_FALSE(channel_->usable()) << what;
     stop();

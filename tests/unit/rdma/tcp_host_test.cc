@@ -1,4 +1,4 @@
-// The node's data server against borrowers that do not behave.
+// The node's data server against borrowers that misbehave.
 #include <gtest/gtest.h>
 #include <sys/socket.h>
 
@@ -25,7 +25,7 @@ class TcpHostTest : public ::testing::Test {
   std::unique_ptr<Channel> connect() {
     return make_tcp_transport()->connect(host_->address(), borrower_.options, {}).value();
   }
-  // A bare connection, greeted.
+  // A bare connection after its handshake.
   Fd raw(uint64_t session = 0) {
     const Instant deadline = SteadyClock::read() + Seconds(10);
     Fd socket = connect_to("127.0.0.1", host_->address().port, deadline).value();
@@ -34,8 +34,8 @@ class TcpHostTest : public ::testing::Test {
     EXPECT_TRUE(receive_all(socket.get(), welcome, deadline).has_value());
     return socket;
   }
-  // Asks for far more than any socket buffers, and reads none of it. All in one segment, so that it
-  // is one batch of the host.
+  // Requests far more than any socket buffers, and reads none of it. All in one segment, so that
+  // the host serves it as one batch.
   void ask_and_never_read(int socket) {
     const auto address = reinterpret_cast<uintptr_t>(slab_.memory.data());
     std::vector<std::byte> all;
@@ -57,8 +57,8 @@ class TcpHostTest : public ::testing::Test {
     const ssize_t sent = ::send(socket, frame.data(), frame.size(), MSG_NOSIGNAL);
     return sent == static_cast<ssize_t>(frame.size());
   }
-  // Until the host has nothing to do with the connection any more, so that none of its frames is
-  // applied later.
+  // Waits until the host has dropped the other connections, so that it applies none of their frames
+  // later.
   void wait_for_peers(uint64_t peers) const {
     while (host_->counters().peers > peers) std::this_thread::yield();
   }
@@ -76,7 +76,7 @@ class TcpHostTest : public ::testing::Test {
     }
   }
 
-  // READs with another wrong key each, until the host hangs up; how many were refused.
+  // READs, each with another wrong key, until the host hangs up; returns how many it refused.
   uint32_t guess_until_hung_up(int socket, uint64_t& tries) {
     for (uint32_t refused = 0;; ++refused) {
       Operation guess = slab_.read(0, borrower_.page(0));
@@ -179,7 +179,7 @@ TEST_F(TcpHostTest, WriteThatWaitsBehindUnreadRepliesIsNotAppliedAfterANewConnec
   const auto channel = connect();
   std::fill_n(borrower_.page(0).begin(), kPageBytes, std::byte{0xBB});
   ASSERT_EQ(run(*channel, slab_.write(3, borrower_.page(0))), CompletionStatus::kOk);
-  EXPECT_TRUE(is_hung_up(former.get()));  // takes the replies that are still there
+  EXPECT_TRUE(is_hung_up(former.get()));  // receives the remaining replies first
   wait_for_peers(1);
   expect_page(*channel, 3, std::byte{0xBB});
 }
@@ -240,13 +240,13 @@ TEST_F(TcpHostTest, OptionsThatCannotWorkAreRefusedByName) {
 
 TEST_F(TcpHostTest, BorrowerThatGuessesKeysIsSlowedDownAndDisturbsNobody) {
   start();
-  const auto channel = connect();  // before: it goes on
+  const auto channel = connect();  // stays usable
   Instant first_guess{0};
   uint64_t tries = 0;
   for (uint64_t connection = 1; connection <= 4; ++connection) {
     const Fd guesser = raw();
     if (connection > 1) {
-      // The penalty began after the former connection's first guess.
+      // The penalty began after the previous connection's first guess.
       EXPECT_GE(SteadyClock::read() - first_guess, kGuessPenalty) << "of connection " << connection;
     }
     first_guess = SteadyClock::read();
@@ -270,8 +270,8 @@ TEST_F(TcpHostTest, ThousandsOfWrongKeysOnManyConnectionsOpenNothing) {
   expect_page(*channel, 3, std::byte{4});
 }
 
-// A node that was restarted at its port: a borrower still has the keys of its former life, and
-// perhaps some of the new one.
+// A node that restarted on its port: a borrower still has keys from before the restart, and perhaps
+// some newer ones.
 TEST_F(TcpHostTest, BorrowerWithKeysOfAFormerLifeLearnsThatAllAreLost) {
   start();
   constexpr uint32_t kOldKeys = 3 * kMaxUnknownKeys;

@@ -1,4 +1,4 @@
-// A thousand connections that send what they must not, beside one honest borrower.
+// A thousand connections that send invalid frames, beside one honest borrower.
 #include <gtest/gtest.h>
 #include <spdlog/spdlog.h>
 #include <sys/socket.h>
@@ -21,7 +21,7 @@ namespace {
 
 using Bytes = std::vector<std::byte>;
 
-// Sends what it must not, from a seed.
+// Makes invalid streams from a seed.
 class Attacker {
  public:
   Attacker(uint64_t seed, const TestSlab& slab) : random_(seed), slab_(slab) {}
@@ -47,10 +47,10 @@ class Attacker {
         append(bytes, noise(random_() % 200));
         break;
       }
-      case 4: {  // a WRITE that breaks off
+      case 4: {  // a truncated WRITE
         Request write = request();
         write.kind = OperationKind::kWrite;
-        write.key.value ^= 1;  // and must not reach the slab
+        write.key.value ^= 1;  // so it must not reach the slab
         write.data_bytes = 5000;
         append(bytes, encode(write));
         append(bytes, noise(random_() % 5000));
@@ -80,7 +80,7 @@ class Attacker {
     for (std::byte& byte : bytes) byte = static_cast<std::byte>(random_());
     return bytes;
   }
-  // A READ that is right, or refused for its key or its bounds.
+  // A READ that is valid, or refused for its key or its bounds.
   Request request() {
     Request request{OperationKind::kRead, random_(), {}, slab_.key, slab_.generation, 0};
     request.address = {reinterpret_cast<uintptr_t>(slab_.memory.data())};
@@ -89,7 +89,7 @@ class Attacker {
     if (random_() % 3 == 0) request.key.value = static_cast<uint32_t>(random_());
     return request;
   }
-  // Wrong in the part that every frame begins with.
+  // Damages the first bytes, which all frames have in common.
   template <size_t N>
   Bytes damaged(std::array<std::byte, N> frame) {
     frame[random_() % 12] ^= static_cast<std::byte>(1 + random_() % 255);
@@ -136,12 +136,12 @@ TEST_F(TcpHostileTest, ThousandMalformedStreamsEndTheirConnectionsAndHarmNobody)
   uint64_t honest_operations = 0;
   std::thread honest([&] {
     for (size_t i = 0; !stop.load(std::memory_order_acquire); ++i, ++honest_operations) {
-      const size_t page = i % 128;  // the attackers' WRITEs carry wrong keys: all pages stay
+      const size_t page = i % 128;  // the attackers' WRITEs have wrong keys: no page changes
       const CompletionStatus status = run(*channel, slab_.read(page, borrower_.page(0)));
       wrong += status != CompletionStatus::kOk || borrower_.page(0)[77] != std::byte(page + 1);
     }
   });
-  for (int i = 0; i < 50; ++i) attack(attacker.stream());  // allocators have warmed up
+  for (int i = 0; i < 50; ++i) attack(attacker.stream());  // warms up the allocators
   wait_for_peers(*host_, 1);
   const size_t descriptors = open_descriptors();
   const size_t resident = resident_bytes();
@@ -156,7 +156,7 @@ TEST_F(TcpHostileTest, ThousandMalformedStreamsEndTheirConnectionsAndHarmNobody)
   EXPECT_EQ(wrong.load(), 0);
   EXPECT_GT(honest_operations, 0U);
   EXPECT_TRUE(channel->usable());
-  // Streams that are only cut off are not counted: some 5 of 8 are malformed.
+  // Truncated streams are not counted: about 5 of 8 are malformed.
   EXPECT_GT(host_->counters().malformed, 500U);
 }
 

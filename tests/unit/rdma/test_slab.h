@@ -44,7 +44,7 @@ struct TestBorrower {
   explicit TestBorrower(size_t pages = 64)
       : buffer(Mapping::anonymous(pages * kPageBytes).value()) {
     options.buffer = buffer.bytes();
-    // Tests of time-outs set their own; all others must not meet one on a busy machine.
+    // Timeout tests set their own; no other test may time out on a busy machine.
     options.operation_timeout = Seconds(30);
     options.connect_timeout = Seconds(30);
   }

@@ -20,7 +20,7 @@ Mapping make_ring(const Fd& fd) {
   return std::move(*Mapping::shared(fd.get(), sizeof(AgentRing)));
 }
 
-// The other end, as the shim's agent is: takes commands in order, answers with a function of each.
+// The other end, like the shim's agent: takes commands in order; a result depends on its command.
 class ThreadAgent {
  public:
   explicit ThreadAgent(const Fd& fd)

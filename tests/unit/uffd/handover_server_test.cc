@@ -84,7 +84,7 @@ class Handover : public testing::Test {
   std::string directory_;
   std::optional<HandoverServer> server_;
   std::thread acceptor_;
-  // Null unless the acceptor has ended with one.
+  // Null unless the acceptor has returned a Kind.
   template <typename Kind>
   const Kind* accepted() const {
     return accepted_.has_value() && accepted_->has_value() ? std::get_if<Kind>(&**accepted_)
@@ -157,7 +157,7 @@ TEST_F(Handover, AResizeIsTakenInAndItsCallerHearsWhatHasChanged) {
   changes[1].after_bytes = 2;
   std::strcpy(changes[1].program, "program");
   EXPECT_TRUE(answer(*accepted<ResizeCall>(), changes).has_value());
-  accepted_ = std::optional<Arrival>();  // hangs up
+  accepted_ = std::optional<Arrival>();  // closes the connection
   caller.join();
   ASSERT_TRUE(heard.has_value()) << heard.error().message();
   ASSERT_EQ(heard->size(), 2U);
@@ -219,7 +219,7 @@ TEST_F(Handover, WhoIsNotTheExpectedProcessIsNotAskedForAResize) {
   EXPECT_EQ(nobody.error().code, ErrorCode::kNotFound);
 }
 
-// A peer that answers a Resize with bytes of its own.
+// A peer that answers a Resize with invalid bytes.
 TEST_F(Handover, AnswersThatAreNotOursEndTheResize) {
   const std::string path = directory_ + "/stranger";
   auto stranger = HandoverServer::listen(path);
@@ -291,7 +291,7 @@ TEST_F(Handover, AForkedChildIsKnownByTheKernelsWordAndGetsItsUserfaultfd) {
   ASSERT_TRUE(expect_child(ours).has_value());
   const pid_t child = ::fork();
   if (child == 0) {
-    const Hello hello = good_hello();  // its pid field is not believed
+    const Hello hello = good_hello();  // the server ignores its pid field
     send_with(theirs, &hello, sizeof hello, {ring_.get()});
     Welcome welcome;
     alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};

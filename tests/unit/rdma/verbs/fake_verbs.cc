@@ -10,7 +10,7 @@
 namespace farpage::rdma::verbs {
 namespace {
 
-// The inline calls reach the fake through the context that they are given.
+// The inline calls reach the fake through their context argument.
 struct FakeContext {
   ibv_context base{};  // first
   FakeVerbs::State* state = nullptr;

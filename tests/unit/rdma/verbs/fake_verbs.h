@@ -1,6 +1,6 @@
-// FakeVerbs: RDMA devices that exist in memory only. They record what is asked of them and complete
-// what the test tells them to complete, so that choices of attributes and the routing of
-// completions can be tested without hardware.
+// FakeVerbs: RDMA devices that exist in memory only. They record the calls and complete what the
+// test tells them to, so that tests of attributes and of the routing of completions need no
+// hardware.
 #pragma once
 
 #include <infiniband/verbs.h>
@@ -61,7 +61,7 @@ class FakeVerbs final : public VerbsLibrary {
   explicit FakeVerbs(std::vector<FakeDevice> devices);
   ~FakeVerbs() override;
 
-  // What the test sets and looks at; call under lock() if the code under test has a thread.
+  // State that the test sets and reads; hold the lock if the code under test has a thread.
   struct State {
     std::mutex mutex;
     std::vector<FakeDevice> devices;
@@ -82,7 +82,7 @@ class FakeVerbs final : public VerbsLibrary {
   };
   State& state() const { return *state_; }
 
-  // Has the device complete a posted request.
+  // Completes a posted request as the device would.
   void complete(uint64_t request_id, ibv_wc_status status);
   void raise(const ibv_async_event& event);
 

@@ -36,7 +36,7 @@ class VerbsMemoryHostTest : public ::testing::Test {
     ASSERT_TRUE(host) << host.error().message();
     host_ = std::move(*host);
   }
-  // For what the host's own thread does; fails the test after a time that only a hang needs.
+  // Waits for an effect of the host's own thread; fails the test after 20 s, a hang.
   void eventually(const std::function<bool()>& holds) {
     const Instant give_up = SteadyClock::read() + Seconds(20);
     while (!holds()) {

@@ -229,7 +229,7 @@ TEST_F(VerbsChannelTest, AnErrorReachesItsOperationAndFlushesTheRest) {
   EXPECT_TRUE(fake_->state().queue_pairs.empty())
       << "the device must not touch the buffer any more";
   EXPECT_EQ(post(OperationKind::kRead, 1), 0U);
-  // What the device says afterwards is about operations that are already done.
+  // The device's later completions are for operations that are already done.
   fake_->complete(posted()[2].request.wr_id, IBV_WC_WR_FLUSH_ERR);
   EXPECT_TRUE(poll_all().empty());
 }
