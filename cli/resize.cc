@@ -28,7 +28,7 @@ Result<int> resize(const ResizeSettings& settings) {
                process.pid != 0 ? fmt::format("pid {}", process.pid) : "a new child",
                format_size(process.before_bytes), format_size(process.after_bytes));
   if (processes->empty())
-    fmt::print("no process has far memory yet: new processes will start with {}\n",
+    fmt::print("no process has far memory yet: the budget will be {}\n",
                format_size(settings.local_bytes));
   return kExitOk;
 }
@@ -37,15 +37,15 @@ Result<int> resize(const ResizeSettings& settings) {
 
 void add_resize(CLI::App& root, Invocation& invocation) {
   const auto settings = std::make_shared<ResizeSettings>();
-  Subcommand(root, "resize", "Change the local-memory budget of running programs",
-             {"farpage resize 4711 --local 128M", "farpage resize $(pgrep -o redis) --local 2G",
-              "The new budget applies to each process of that farpage run, and to processes that "
-              "start later.",
-              "Excess pages are evicted at once, without waiting for a touch."})
+  Subcommand(
+      root, "resize", "Change the local-memory budget of a running program",
+      {"farpage resize 4711 --local 128M", "farpage resize $(pgrep -o redis) --local 2G",
+       "The new budget is that of the whole farpage run, shared by its processes, or of each "
+       "process when it was started with --local-each.",
+       "Excess pages are evicted at once, without waiting for a touch."})
       .positional("PID", settings->pid, 1, std::numeric_limits<int32_t>::max(),
                   "Process id of farpage run, or of a program that it started")
-      .size("--local", settings->local_bytes,
-            "Far memory that may be resident on this host, per process")
+      .size("--local", settings->local_bytes, "Far memory that may be resident on this host")
       .required()
       .on_run(invocation, [settings] { return resize(*settings); });
 }

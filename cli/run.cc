@@ -171,6 +171,8 @@ Result<int> run(const RunSettings& settings) {
   FARPAGE_TRY(options, pager_options(settings.pager));
   FARPAGE_TRY(fork, fork_mode(settings, uffd::fork_events_allowed()));
   options.fork = fork;
+  options.local_bytes = settings.local_bytes();
+  FARPAGE_TRY_VOID(validate(options));
   const Result<Target> target = find_target(settings.command.at(0));
   if (!target) return refuse(target.error());
   FARPAGE_TRY(shim, find_shim());
@@ -187,7 +189,7 @@ Result<int> run(const RunSettings& settings) {
   FARPAGE_TRY(client, coordinator::Client::create({.url = url, .token = token}));
   FARPAGE_TRY(directory, RunDirectory::create());
   FARPAGE_TRY(server, uffd::HandoverServer::listen(directory.socket_path()));
-  serve::TargetService service(server, options, *client, transports);
+  serve::TargetService service(server, options, settings.budget_scope(), *client, transports);
 
   Result<Child> child = Child::start(target_options(settings, fork, *target, shim, server.path()));
   if (!child && is_about_the_program(child.error())) return refuse(child.error());
@@ -198,8 +200,8 @@ Result<int> run(const RunSettings& settings) {
   const std::vector<serve::TargetReport> reports = service.reports();
   if (settings.stats) fmt::print(stderr, "{}", serve::format_report(reports));
   fmt::print(stderr, "{}",
-             serve::local_memory_warning(serve::memory_use(reports, settings.pager.local_bytes,
-                                                           child->peak_resident_bytes())));
+             serve::local_memory_warning(
+                 serve::memory_use(reports, settings.local_bytes(), child->peak_resident_bytes())));
   if (!settings.stats_file.empty())
     FARPAGE_TRY_VOID(write_stats_file(settings.stats_file, serve::json_report(reports, status)));
   return status;

@@ -13,7 +13,7 @@ void add_options(Subcommand& subcommand, PagerSettings& settings, ShortFlags sho
     const bool both = short_flags == ShortFlags::kPerftest;
     return both ? fmt::format("{},{}", short_form, long_form) : std::string(long_form);
   };
-  subcommand.size("--local", settings.local_bytes, "Far memory resident on this host, per process")
+  subcommand.size("--local", settings.local_bytes, "Far memory resident on this host")
       .number("--replicas", settings.replicas, 1, coordinator::kMaxReplicas,
               "Copies of each page, on as many nodes")
       .size("--slab", settings.slab_bytes, "Unit of borrowing; must be that of the nodes")
@@ -100,6 +100,9 @@ void add_options(Subcommand& subcommand, RunSettings& settings) {
             Subcommand::Scope::kShared)
       .text("--token-file", settings.token_file, "File with the coordinator's bearer token",
             Subcommand::Scope::kShared)
+      .size("--local-each", settings.local_each_bytes,
+            "In place of --local, which all processes of the program share: a budget for each one")
+      .excludes("--local")
       .size("--lend", settings.lend_bytes,
             "What the embedded node lends; 0: half of the free memory")
       .size("--window", settings.window_bytes, "Address space reserved for far memory")
@@ -127,10 +130,9 @@ Result<pager::ForkMode> fork_mode(const RunSettings& settings, bool may_share) {
 }
 
 Status check(const RunSettings& settings) {
-  if (settings.window_bytes < settings.pager.local_bytes ||
-      settings.window_bytes > (uint64_t{1} << 42))
+  if (settings.window_bytes < settings.local_bytes() || settings.window_bytes > (uint64_t{1} << 42))
     return fail(ErrorCode::kInvalid, fmt::format("--window: from --local ({}) to 4T",
-                                                 format_size(settings.pager.local_bytes)));
+                                                 format_size(settings.local_bytes())));
   if (settings.mmap_min_bytes < kPageBytes)
     return fail(ErrorCode::kInvalid, "--mmap-min: at least 4096");
   return {};

@@ -9,6 +9,7 @@
 #include "cli/subcommand.h"
 #include "pager/options.h"
 #include "rdma/transport.h"
+#include "serve/budget_group.h"
 
 namespace farpage::cli {
 
@@ -55,13 +56,21 @@ struct RunSettings {
   PagerSettings pager;
   std::string coordinator;  // empty: an embedded one
   std::string token_file;
-  uint64_t lend_bytes = 0;  // of the embedded node; 0: half of the free memory
+  uint64_t local_each_bytes = 0;  // 0: all processes share pager.local_bytes
+  uint64_t lend_bytes = 0;        // of the embedded node; 0: half of the free memory
   uint64_t window_bytes = uint64_t{64} << 30;
   uint64_t mmap_min_bytes = uint64_t{128} << 10;
   std::string fork = "auto";
   bool stats = false;
   std::string stats_file;
   std::vector<std::string> command;
+
+  serve::BudgetScope budget_scope() const {
+    return local_each_bytes == 0 ? serve::BudgetScope::kGroup : serve::BudgetScope::kEach;
+  }
+  uint64_t local_bytes() const {
+    return local_each_bytes == 0 ? pager.local_bytes : local_each_bytes;
+  }
 };
 
 void add_options(Subcommand& subcommand, RunSettings& settings);

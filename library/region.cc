@@ -150,7 +150,7 @@ RegionStatus Region::prefault(std::span<const std::byte> range, Prefault purpose
   const Result<uffd::PageRun> run = run_of(range, all, Rounding::kOuter);
   if (!run) return region_error(run.error());
   if (run->pages == 0) return {};
-  const uint64_t local = parts_->memory->pager().local_pages();
+  const uint64_t local = parts_->memory->pager().budget_use().limit_pages;
   if (run->pages > local)
     return RegionError{RegionErrorCode::kExhausted,
                        "range: " + std::to_string(run->pages) + " pages are more than the " +

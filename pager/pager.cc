@@ -52,8 +52,8 @@ uint32_t pressing_percent(const PagerOptions& options) {
   return options.resolve_in_thread ? (high + 100) / 2 : high;
 }
 constexpr uint64_t kMiBShift = 20 - kPageShift;  // of pages
-uint64_t pin_limit_pages(const PagerOptions& options, uint64_t local_bytes) {
-  return (local_bytes >> kPageShift) * pin_percent(options) / 100;
+uint64_t pin_limit_pages(const PagerOptions& options, uint64_t budget_pages) {
+  return budget_pages * pin_percent(options) / 100;
 }
 
 class PagerThreads final : public Pager, private RegionOwner {
@@ -170,11 +170,17 @@ class PagerThreads final : public Pager, private RegionOwner {
 
   Status set_local(uint64_t local_bytes) override {
     FARPAGE_TRY_VOID(validate_local(local_bytes));
+    return set_limit(local_bytes >> kPageShift);
+  }
+  Status set_limit(uint64_t pages) override {
     const std::lock_guard lock(resize_mutex_);
-    if (!parts_.pins.set_limit(pin_limit_pages(parts_.options, local_bytes)))
+    if (!parts_.pins.set_limit(pin_limit_pages(parts_.options, pages)))
       return fail(ErrorCode::kConflict, too_much_is_pinned());
-    budget_.resize(local_bytes >> kPageShift);
+    budget_.resize(pages);
     return {};
+  }
+  uint64_t limit_to_pin(uffd::PageRun run) const override {
+    return limit_for(parts_.pins.pinned_pages() + run.pages);
   }
 
   bool begin_fork() override {
@@ -245,7 +251,14 @@ class PagerThreads final : public Pager, private RegionOwner {
   uffd::AddressSpace& space() override { return *parts_.space; }
   bool target_gone() const override { return core_.target_gone.load(std::memory_order_acquire); }
 
-  uint64_t local_pages() const override { return budget_.limit(); }
+  BudgetUse budget_use() const override {
+    BudgetUse use{.limit_pages = budget_.limit(),
+                  .used_pages = budget_.used(),
+                  .least_pages = limit_for(parts_.pins.pinned_pages())};
+    for (const auto& worker : workers_)
+      use.faults += worker->stats().faults_remote.get() + worker->stats().faults_zero.get();
+    return use;
+  }
   PagerStats stats() const override {
     PagerStats sum;
     for (const auto& worker : workers_) sum.add(worker->stats());
@@ -294,13 +307,17 @@ class PagerThreads final : public Pager, private RegionOwner {
     shared_stats_.replicas_lost.fetch_add(1, std::memory_order_relaxed);
   }
 
+  // The smallest limit with which so many pages may be pinned.
+  uint64_t limit_for(uint64_t pinned_pages) const {
+    const uint64_t percent = pin_percent(parts_.options);
+    return (pinned_pages * 100 + percent - 1) / percent;
+  }
+
   std::string too_much_is_pinned() const {
     const uint64_t pinned = parts_.pins.pinned_pages();
-    const uint64_t percent = pin_percent(parts_.options);
-    const uint64_t least_pages = (pinned * 100 + percent - 1) / percent;
     return "local: " + format_size(pinned << kPageShift) + " are pinned (mlock), and at most " +
-           std::to_string(percent) + " % may be: at least " +
-           std::to_string((least_pages >> kMiBShift) + 1) + "M, or unlock some";
+           std::to_string(pin_percent(parts_.options)) + " % may be: at least " +
+           std::to_string((limit_for(pinned) >> kMiBShift) + 1) + "M, or unlock some";
   }
 
   bool may_fork() {
@@ -404,7 +421,7 @@ Result<std::unique_ptr<PagerThreads>> make_pager(const PagerOptions& options,
     complete.workers = std::min(complete.workers, kMaxWorkers);
   }
   if (complete.session_group == 0) complete.session_group = rdma::new_session_group();
-  const uint64_t pin_limit = pin_limit_pages(complete, complete.local_bytes);
+  const uint64_t pin_limit = pin_limit_pages(complete, complete.local_bytes >> kPageShift);
   FARPAGE_TRY(pins, PinMap::create(space->pages(), pin_limit));
   FARPAGE_TRY(access, AccessMap::create(space->pages()));
   FARPAGE_TRY(buffers, Mapping::anonymous(PagerThreads::buffer_bytes(complete.workers), true));

@@ -16,6 +16,14 @@
 
 namespace farpage::pager {
 
+// What divides memory among pagers needs to know of one, without the cost of its statistics.
+struct BudgetUse {
+  uint64_t limit_pages = 0;
+  uint64_t used_pages = 0;
+  uint64_t least_pages = 0;  // the smallest limit that set_limit() accepts: what is pinned needs it
+  uint64_t faults = 0;       // that needed a page of room, since the start
+};
+
 // Threads (all of its own): `workers` fault workers, one evictor, one connector, one borrower.
 // Every method may be called from any other thread.
 class Pager {
@@ -53,6 +61,11 @@ class Pager {
   // kInvalid: less than kMinLocalBytes. kConflict: more is pinned than the new limit; the text
   // names the smallest possible size. After a failure nothing has changed.
   virtual Status set_local(uint64_t local_bytes) = 0;
+  // The same in pages, also below kMinLocalBytes: for the share of a budget that pagers have in
+  // common. kConflict: less than BudgetUse::least_pages.
+  virtual Status set_limit(uint64_t pages) = 0;
+  // The smallest limit with which pin(run) succeeds.
+  virtual uint64_t limit_to_pin(uffd::PageRun run) const = 0;
   // Pauses eviction until end_fork(); meanwhile no fault waits for room. True: the target may
   // fork. With ForkMode::kShare on_child gets its child; otherwise every page is present
   // (fetched if the options say so) or was never written, and the kernel's copy is complete.
@@ -82,8 +95,7 @@ class Pager {
 
   virtual uffd::AddressSpace& space() = 0;
   virtual PagerStats stats() const = 0;
-  // The budget, in pages: what stats().budget_pages says, without the sums.
-  virtual uint64_t local_pages() const = 0;
+  virtual BudgetUse budget_use() const = 0;
   // Exited, or called exec.
   virtual bool target_gone() const = 0;
   // For tests, when no fault and no eviction is under way: the page table and the budget agree.

@@ -54,11 +54,10 @@ int apply(uffd::handover::RequestKind kind, uffd::PageRun run, pager::Pager& pag
     case RequestKind::kSequentialAccess:
       pager.advise(run, pager::AccessPattern::kSequential);
       return 0;
-    case RequestKind::kPin:
-      return pager.pin(run) ? 0 : ENOMEM;
     case RequestKind::kUnpin:
       pager.unpin(run);
       return 0;
+    case RequestKind::kPin:
     case RequestKind::kForkBegin:
     case RequestKind::kForkDone:
       break;
@@ -101,13 +100,13 @@ pager::PagerOptions with_session_group(pager::PagerOptions options) {
 }  // namespace
 
 TargetService::TargetService(uffd::HandoverServer& server, const pager::PagerOptions& options,
-                             coordinator::Client& client,
+                             BudgetScope scope, coordinator::Client& client,
                              std::vector<std::unique_ptr<rdma::Transport>>& transports)
     : server_(server),
       options_(with_session_group(options)),
+      budgets_(options.local_bytes, scope),
       client_(client),
       transports_(transports),
-      local_bytes_(options.local_bytes),
       acceptor_([this] { accept_arrivals(); }) {}
 
 TargetService::~TargetService() {
@@ -147,37 +146,25 @@ void TargetService::resize(const uffd::ResizeCall& call) {
 }
 
 Result<uffd::ResizedProcesses> TargetService::set_local(uint64_t local_bytes) {
-  FARPAGE_TRY_VOID(pager::validate_local(local_bytes));
+  FARPAGE_TRY(changes, budgets_.set_local(local_bytes));
   const std::lock_guard lock(mutex_);
-  uffd::ResizedProcesses changes;
-  for (const Session& session : sessions_) {
-    if (!session.pager) continue;
-    const Status changed = session.pager->set_local(local_bytes);
-    if (!changed) {
-      set_local_of_all(local_bytes_);
-      return fail_with(fmt::format("{} (pid {})", session.report.program, session.report.pid),
-                       changed.error());
-    }
-    uffd::handover::ResizedProcess& change = changes.emplace_back();
-    change.pid = session.report.pid;
-    change.before_bytes = local_bytes_;
-    change.after_bytes = local_bytes;
-    session.report.program.copy(change.program, sizeof change.program - 1);
+  uffd::ResizedProcesses processes;
+  for (const BudgetGroup::Change& change : changes) {
+    const auto session = std::ranges::find_if(
+        sessions_, [&](const Session& s) { return s.pager.get() == change.pager; });
+    if (session == sessions_.end()) continue;  // it has just ended
+    uffd::handover::ResizedProcess& process = processes.emplace_back();
+    process.pid = session->report.pid;
+    process.before_bytes = change.before_bytes;
+    process.after_bytes = change.after_bytes;
+    session->report.program.copy(process.program, sizeof process.program - 1);
   }
-  local_bytes_ = local_bytes;
-  return changes;
-}
-
-// Restores the previous budget. No pager refuses: each one has this budget or a smaller one.
-void TargetService::set_local_of_all(uint64_t local_bytes) {
-  for (const Session& session : sessions_)
-    if (session.pager) (void)session.pager->set_local(local_bytes);
+  return processes;
 }
 
 pager::PagerOptions TargetService::options_now() const {
   pager::PagerOptions options = options_;
-  const std::lock_guard lock(mutex_);
-  options.local_bytes = local_bytes_;
+  options.local_bytes = budgets_.local_bytes();
   return options;
 }
 
@@ -328,6 +315,7 @@ int TargetService::answer(Session& session, pager::Pager& pager, uffd::TargetReq
   }
   uffd::PageRun run;
   if (!run_of(request, pager.space(), run)) return EINVAL;
+  if (request.kind == RequestKind::kPin) return budgets_.pin(pager, run) ? 0 : ENOMEM;
   return apply(request.kind, run, pager);
 }
 
@@ -344,8 +332,9 @@ pager::Pager& TargetService::keep(Session& session, std::unique_ptr<pager::Pager
   const std::lock_guard lock(mutex_);
   session.pager = std::move(pager);
   session.had_pager = true;
-  // The budget may have changed since options_now(). No page is pinned yet, so this cannot fail.
-  (void)session.pager->set_local(local_bytes_);
+  const int pid = session.report.pid;
+  budgets_.add(*session.pager, fmt::format("{} ({})", session.report.program,
+                                           pid != 0 ? fmt::format("pid {}", pid) : "a new child"));
   return *session.pager;
 }
 
@@ -359,7 +348,10 @@ void TargetService::end(Session& session) {
   std::unique_ptr<pager::Pager> finished;
   {
     const std::lock_guard lock(mutex_);
-    if (session.pager) take_statistics(session.report, *session.pager);
+    if (session.pager) {
+      take_statistics(session.report, *session.pager);
+      budgets_.remove(*session.pager);
+    }
     finished = std::move(session.pager);
   }
   finished.reset();

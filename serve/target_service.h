@@ -11,6 +11,7 @@
 
 #include "coordinator/client.h"
 #include "pager/pager.h"
+#include "serve/budget_group.h"
 #include "uffd/handover_server.h"
 
 namespace farpage::serve {
@@ -26,8 +27,9 @@ struct TargetReport {
 // Threads: one that accepts, one for each target. The client and the transports must outlive it.
 class TargetService {
  public:
+  // options.local_bytes is the budget of what `scope` says.
   TargetService(uffd::HandoverServer& server, const pager::PagerOptions& options,
-                coordinator::Client& client,
+                BudgetScope scope, coordinator::Client& client,
                 std::vector<std::unique_ptr<rdma::Transport>>& transports);
   ~TargetService();
 
@@ -36,9 +38,8 @@ class TargetService {
   // The reports of ended targets, and the current state of running ones. Omits forked children that
   // never needed a pager.
   std::vector<TargetReport> reports() const;
-  // Sets PagerOptions::local_bytes of all processes: those that have a pager (the result lists
-  // them) and those that will get one. kInvalid, kConflict: as in Pager::set_local(), prefixed with
-  // the process; all budgets are then unchanged.
+  // Sets the budget; the result lists the processes that have a pager. kInvalid, kConflict: as
+  // BudgetGroup::set_local().
   Result<uffd::ResizedProcesses> set_local(uint64_t local_bytes);
 
  private:
@@ -54,7 +55,6 @@ class TargetService {
   void accept_arrivals();
   void take_in(uffd::HandedOver target);
   void resize(const uffd::ResizeCall& call);
-  void set_local_of_all(uint64_t local_bytes);
   // The options for a pager that starts now.
   pager::PagerOptions options_now() const;
   void serve(Session& session, uffd::HandedOver target);
@@ -77,12 +77,12 @@ class TargetService {
 
   uffd::HandoverServer& server_;
   const pager::PagerOptions options_;  // except local_bytes
+  BudgetGroup budgets_;                // of the pagers in sessions_
   coordinator::Client& client_;
   std::vector<std::unique_ptr<rdma::Transport>>& transports_;
   mutable std::mutex mutex_;
   std::condition_variable ended_;
   std::list<Session> sessions_;  // guarded by mutex_
-  uint64_t local_bytes_;         // guarded by mutex_; of every pager in sessions_
   std::jthread acceptor_;
 };
 

@@ -144,7 +144,7 @@ class EndToEnd(unittest.TestCase):
         where = ["--coordinator", self.url, *self.token_arguments()] if self.url else []
         self.stats_path = self.path("stats.json")
         return self._owned(Process(
-            [*self.enter, FARPAGE, "run", "--local", local, "--stats-file", self.stats_path, *where,
+            [*self.enter, FARPAGE, "run", *(["--local", local] if local else []), "--stats-file", self.stats_path, *where,
              *options, "--", *command], self._log("run"), environment, stdin))
 
     def run_far(self, command, **more):

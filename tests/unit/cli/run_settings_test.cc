@@ -94,6 +94,10 @@ TEST(RunSettings, Defect6FlagsAndTheRestTakeEffect) {
   EXPECT_FALSE(pager_options(parse_run({"--no-pin"})->settings.pager)->pin_workers);
   EXPECT_TRUE(parse_run({"--stats"})->settings.stats);
   EXPECT_EQ(parse_run({"--stats-file", "f"})->settings.stats_file, "f");
+  EXPECT_EQ(parse_run({"--local-each", "3G"})->settings.local_bytes(), uint64_t{3} << 30);
+  EXPECT_EQ(parse_run({"--local-each", "3G"})->settings.budget_scope(), serve::BudgetScope::kEach);
+  EXPECT_EQ(parse_run({"--local", "3G"})->settings.local_bytes(), uint64_t{3} << 30);
+  EXPECT_EQ(parse_run({"--local", "3G"})->settings.budget_scope(), serve::BudgetScope::kGroup);
   EXPECT_EQ(parse_run({"--lend", "3G"})->settings.lend_bytes, uint64_t{3} << 30);
   EXPECT_EQ(parse_run({"--window", "8G"})->settings.window_bytes, uint64_t{8} << 30);
   EXPECT_EQ(parse_run({"--mmap-min", "64K"})->settings.mmap_min_bytes, uint64_t{65536});
@@ -118,7 +122,7 @@ TEST(RunSettings, Defect6NoKnobIsWithoutATest) {
   for (size_t at = help.output.find("(Env:"); at != std::string::npos;
        at = help.output.find("(Env:", at + 1))
     ++variables;
-  EXPECT_EQ(variables, std::size(kPagerKnobs) + 9) << help.output;
+  EXPECT_EQ(variables, std::size(kPagerKnobs) + 10) << help.output;
 }
 
 TEST(RunSettings, ImpossibleCombinationsNameTheKnob) {
@@ -129,6 +133,8 @@ TEST(RunSettings, ImpossibleCombinationsNameTheKnob) {
     const auto options = pager_options(parse->settings.pager);
     return options ? std::string() : options.error().message();
   };
+  EXPECT_NE(problem_of({"--local", "8M", "--local-each", "8M"}).find("--local-each"),
+            std::string::npos);
   EXPECT_NE(problem_of({"--local", "4K"}).find("local"), std::string::npos);
   EXPECT_NE(problem_of({"--slab", "3M"}).find("slab"), std::string::npos);
   EXPECT_NE(problem_of({"--low-water", "99", "--high-water", "90"}).find("low-water"),

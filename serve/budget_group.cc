@@ -1,0 +1,152 @@
+#include "serve/budget_group.h"
+
+#include <fmt/format.h>
+#include <pthread.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/size.h"
+#include "serve/budget_shares.h"
+
+namespace farpage::serve {
+namespace {
+
+constexpr double kNewest = 0.1;  // weight of the last step in the average: half a second
+
+}  // namespace
+
+BudgetGroup::BudgetGroup(uint64_t local_bytes, BudgetScope scope)
+    : scope_(scope), local_bytes_(local_bytes) {
+  if (scope_ == BudgetScope::kGroup) thread_ = std::jthread([this] { run(); });
+}
+
+BudgetGroup::~BudgetGroup() {
+  const std::lock_guard lock(mutex_);
+  stopping_ = true;
+  changed_.notify_all();
+}
+
+uint64_t BudgetGroup::local_bytes() const {
+  const std::lock_guard lock(mutex_);
+  return local_bytes_;
+}
+
+void BudgetGroup::run() {
+  (void)pthread_setname_np(pthread_self(), "fp-budget");
+  std::unique_lock lock(mutex_);
+  while (!stopping_) {
+    if (members_.size() < 2) {
+      changed_.wait(lock);
+      continue;
+    }
+    changed_.wait_for(lock, kStep);
+    measure();
+    divide();
+  }
+}
+
+void BudgetGroup::measure() {
+  for (Member& member : members_) {
+    const uint64_t faults = member.pager->budget_use().faults;
+    const auto step = static_cast<double>(faults - std::exchange(member.faults_seen, faults));
+    member.faults += (step - member.faults) * kNewest;
+  }
+}
+
+// `pinning` needs a limit of at least `least` pages.
+void BudgetGroup::divide(const pager::Pager* pinning, uint64_t least) {
+  std::vector<BudgetMember> members;
+  for (const Member& member : members_) {
+    const pager::BudgetUse use = member.pager->budget_use();
+    members.push_back({.limit = member.is_new ? 0 : use.limit_pages,
+                       .used = use.used_pages,
+                       .least = member.pager == pinning ? least : use.least_pages,
+                       .faults = member.faults});
+  }
+  const std::vector<uint64_t> limits = divide_budget(local_bytes_ >> kPageShift, members);
+  for (size_t i = 0; i < limits.size(); ++i) {
+    members_[i].is_new = false;
+    // A refused limit (a page was pinned just now) is set at the next step.
+    if (limits[i] != members_[i].pager->budget_use().limit_pages)
+      (void)members_[i].pager->set_limit(limits[i]);
+  }
+}
+
+void BudgetGroup::add(pager::Pager& pager, std::string name) {
+  const std::lock_guard lock(mutex_);
+  members_.push_back({.pager = &pager,
+                      .name = std::move(name),
+                      .faults_seen = pager.budget_use().faults});
+  if (scope_ == BudgetScope::kEach) {
+    (void)pager.set_local(local_bytes_);  // no page is pinned yet: this cannot fail
+    return;
+  }
+  divide();
+  changed_.notify_all();
+}
+
+void BudgetGroup::remove(const pager::Pager& pager) {
+  const std::lock_guard lock(mutex_);
+  std::erase_if(members_, [&](const Member& member) { return member.pager == &pager; });
+  if (scope_ == BudgetScope::kGroup) divide();
+}
+
+bool BudgetGroup::pin(pager::Pager& pager, uffd::PageRun run) {
+  if (pager.pin(run)) return true;
+  if (scope_ == BudgetScope::kEach) return false;
+  const std::lock_guard lock(mutex_);
+  uint64_t needed = pager.limit_to_pin(run);
+  const uint64_t least = needed;
+  for (const Member& member : members_)
+    if (member.pager != &pager)
+      needed += std::max(member.pager->budget_use().least_pages, kFloorPages);
+  if (needed > local_bytes_ >> kPageShift) return false;
+  divide(&pager, least);
+  return pager.pin(run);
+}
+
+Status BudgetGroup::check_pins(uint64_t local_bytes) const {
+  if (members_.size() == 1) return {};  // its pager says it with more detail
+  uint64_t least = 0;
+  for (const Member& member : members_) least += member.pager->budget_use().least_pages;
+  if (least <= local_bytes >> kPageShift) return {};
+  return fail(ErrorCode::kConflict,
+              fmt::format("local: the processes have locked memory (mlock) that needs a budget of "
+                          "at least {}M; unlock some, or choose more",
+                          (least >> (20 - kPageShift)) + 1));
+}
+
+// All, or none.
+Status BudgetGroup::set_each(uint64_t local_bytes) {
+  for (const Member& member : members_) {
+    const Status changed = member.pager->set_local(local_bytes);
+    if (changed) continue;
+    // No pager refuses: each has this budget already, or had it before.
+    for (const Member& former : members_) (void)former.pager->set_local(local_bytes_);
+    return fail_with(member.name, changed.error());
+  }
+  return {};
+}
+
+Result<std::vector<BudgetGroup::Change>> BudgetGroup::set_local(uint64_t local_bytes) {
+  FARPAGE_TRY_VOID(pager::validate_local(local_bytes));
+  const std::lock_guard lock(mutex_);
+  std::vector<Change> changes;
+  for (const Member& member : members_)
+    changes.push_back(
+        {.pager = member.pager, .before_bytes = member.pager->budget_use().limit_pages << kPageShift});
+  if (scope_ == BudgetScope::kGroup) {
+    FARPAGE_TRY_VOID(check_pins(local_bytes));
+  }
+  if (scope_ == BudgetScope::kEach || members_.size() == 1) {
+    FARPAGE_TRY_VOID(set_each(local_bytes));
+  }
+  local_bytes_ = local_bytes;
+  if (scope_ == BudgetScope::kGroup) divide();
+  for (size_t i = 0; i < changes.size(); ++i)
+    changes[i].after_bytes = members_[i].pager->budget_use().limit_pages << kPageShift;
+  return changes;
+}
+
+}  // namespace farpage::serve

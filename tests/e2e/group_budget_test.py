@@ -1,0 +1,89 @@
+"""The processes of one `farpage run` share its budget, by need."""
+import subprocess
+import sys
+import unittest
+
+from cluster import EndToEnd, MIB, RANDOM_ACCESS, child_of, resident_bytes, wait_until
+from resize_test import LOCKING
+
+# Fills memory, waits for a line, runs the command of its arguments, and checks its memory.
+PARENT = """
+import subprocess, sys
+block = bytearray(b"%d" % 7) * (int(sys.argv[1]) << 20)
+print("filled", flush=True)
+sys.stdin.readline()
+status = subprocess.call(sys.argv[2:])
+print("status", status, "right" if block.count(b"7") == len(block) else "wrong", flush=True)
+"""
+
+
+class GroupBudget(EndToEnd):
+    def access(self, mebibytes, seconds, seed):
+        return [RANDOM_ACCESS, str(mebibytes * MIB), "1", str(seconds), str(seed)]
+
+    def two_at_once(self, **more):
+        self.start_cluster()
+        command = " & ".join(" ".join(self.access(24, 2, seed)) for seed in (1, 2))
+        process = self.start_run(["/bin/sh", "-c", f"{command} & wait"], **more)
+        status, output = process.finish()
+        self.assertEqual((status, output.count(b"wrong_bytes 0\n")), (0, 2), process.log())
+        workers = [stats for stats in self.all_stats() if stats["program"] == "random_access"]
+        self.assertEqual(len(workers), 2, self.all_stats())
+        for stats in workers:
+            self.assertEqual(stats["faults"]["failed"], 0, stats)
+        return workers
+
+    def test_two_processes_share_the_budget(self):
+        workers = self.two_at_once(local="32M")
+        self.assertGreater(sum(stats["evictions"]["written"] for stats in workers), 16 * MIB // 4096)
+
+    def test_each_process_has_a_budget_when_asked(self):
+        workers = self.two_at_once(local=None, options=["--local-each", "32M"])
+        self.assertEqual([stats["evictions"]["written"] for stats in workers], [0, 0], workers)
+        self.assertEqual([stats["local_bytes"] for stats in workers], [32 * MIB] * 2, workers)
+
+    def start_parent(self, mebibytes, command):
+        """A parent that has filled its memory, and has not yet started its child."""
+        self.start_cluster()
+        process = self.start_run([sys.executable, "-c", PARENT, str(mebibytes), *command],
+                                 local="32M", stdin=subprocess.PIPE)
+        self.assertEqual(process.popen.stdout.readline(), b"filled\n", process.log())
+        return process, child_of(process.pid)
+
+    def start_child(self, process):
+        process.popen.stdin.write(b"\n")
+        process.popen.stdin.flush()
+
+    def test_an_idle_process_gives_room_to_one_that_faults(self):
+        process, parent = self.start_parent(28, self.access(26, 3600, 5))
+        before = resident_bytes(parent)
+        self.start_child(process)
+        name, kilobytes = process.popen.stdout.readline().split()
+        self.assertEqual(name, b"baseline_kilobytes")
+        self.assertEqual(process.popen.stdout.readline(), b"filled\n", process.log())
+        child = child_of(parent)
+
+        def far_of_child():
+            return resident_bytes(child) - int(kilobytes) * 1024
+
+        wait_until(lambda: far_of_child() >= 25 * MIB, "the child has what it needs")
+        self.assertLess(resident_bytes(parent), before - 16 * MIB)
+        process_budget = 32 * MIB * 105 // 100
+        wait_until(lambda: far_of_child() + 28 * MIB - (before - resident_bytes(parent)) <=
+                   process_budget, "both are within the budget")
+        subprocess.run(["kill", "-USR1", str(child)], check=True)
+        status, output = process.finish_with(b"")
+        self.assertEqual(status, 0, process.log())
+        self.assertIn(b"wrong_bytes 0\n", output)
+        self.assertIn(b"status 0 right\n", output)
+
+    def test_a_process_may_lock_what_an_idle_one_had(self):
+        process, _ = self.start_parent(28, [sys.executable, "-c", LOCKING, "20"])
+        self.start_child(process)
+        self.assertEqual(process.popen.stdout.readline(), b"0\n", process.log())
+        status, output = process.finish_with(b"\n\n")
+        self.assertEqual((status, output), (0, b"0\nstatus 0 right\n"), process.log())
+
+
+if __name__ == "__main__":
+    unittest.main()
