@@ -10,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
+import threading
 import time
 import unittest
 import urllib.request
@@ -211,3 +212,52 @@ def resident_bytes(pid):
     except (FileNotFoundError, ProcessLookupError):
         pass
     return 0
+
+
+def processes_below(pid):
+    try:
+        with open(f"/proc/{pid}/task/{pid}/children", encoding="utf-8") as file:
+            children = [int(child) for child in file.read().split()]
+    except (FileNotFoundError, ProcessLookupError):
+        return []
+    return children + [below for child in children for below in processes_below(child)]
+
+
+def far_resident_bytes(pids):
+    """Far memory that is resident; a page that several processes share counts once."""
+    total = 0
+    for pid in pids:
+        try:
+            with open(f"/proc/{pid}/smaps", encoding="utf-8") as file:
+                pss = 0
+                for line in file:
+                    if line.startswith("Pss:"):
+                        pss = int(line.split()[1]) << 10
+                    elif line.startswith("VmFlags:") and " um" in line:
+                        total += pss
+        except (FileNotFoundError, ProcessLookupError, PermissionError):
+            pass
+    return total
+
+
+class FarMemory:
+    """Measures the far memory of all processes of a `farpage run` while the block runs."""
+    def __init__(self, pid):
+        self.most = 0
+        self.samples = 0
+        self._pid = pid
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._measure)
+
+    def _measure(self):
+        while not self._ended.wait(0.02):
+            self.most = max(self.most, far_resident_bytes(processes_below(self._pid)))
+            self.samples += 1
+
+    def __enter__(self):
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self._ended.set()
+        self._thread.join()

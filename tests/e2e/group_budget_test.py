@@ -3,7 +3,7 @@ import subprocess
 import sys
 import unittest
 
-from cluster import EndToEnd, MIB, RANDOM_ACCESS, child_of, resident_bytes, wait_until
+from cluster import EndToEnd, FarMemory, MIB, RANDOM_ACCESS, child_of, resident_bytes, wait_until
 from resize_test import LOCKING
 
 # Fills memory, waits for a line, runs the command of its arguments, and checks its memory.
@@ -14,6 +14,19 @@ print("filled", flush=True)
 sys.stdin.readline()
 status = subprocess.call(sys.argv[2:])
 print("status", status, "right" if block.count(b"7") == len(block) else "wrong", flush=True)
+"""
+
+
+# Six children work on memory of their own and on a part of their parent's.
+POOL = """
+import multiprocessing
+numbers = list(range(400000))
+def work(seed):
+    mine = [n * seed % 1000003 for n in numbers]
+    mine.sort()
+    return sum(mine[::seed])
+with multiprocessing.get_context("fork").Pool(6) as pool:
+    print(pool.map(work, range(1, 25), chunksize=1))
 """
 
 
@@ -41,6 +54,19 @@ class GroupBudget(EndToEnd):
         workers = self.two_at_once(local=None, options=["--local-each", "32M"])
         self.assertEqual([stats["evictions"]["written"] for stats in workers], [0, 0], workers)
         self.assertEqual([stats["local_bytes"] for stats in workers], [32 * MIB] * 2, workers)
+
+    def test_a_forking_pool_stays_within_the_budget(self):
+        expected = subprocess.run([sys.executable, "-c", POOL], capture_output=True, check=True).stdout
+        self.start_coordinator()
+        self.start_node("node", "--slab", "8M", lend="2G", transports="shm")
+        process = self.start_run([sys.executable, "-c", POOL], local="48M", options=["--slab", "8M"])
+        with FarMemory(process.pid) as far:
+            status, output = process.finish()
+        self.assertEqual((status, output), (0, expected), process.log())
+        workers = [stats for stats in self.all_stats() if stats["evictions"]["written"] > 0]
+        print("most far memory", far.most >> 20, "MiB,", len(workers), "processes")
+        self.assertGreater(len(workers), 6, self.all_stats())
+        self.assertLessEqual(far.most, 48 * MIB * 105 // 100)
 
     def start_parent(self, mebibytes, command):
         """A parent that has filled its memory, and has not yet started its child."""

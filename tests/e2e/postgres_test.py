@@ -7,7 +7,7 @@ import signal
 import subprocess
 import unittest
 
-from cluster import FARPAGE, wait_until
+from cluster import FARPAGE, MIB, FarMemory, wait_until
 from verifier import PATIENCE, PATIENT, SLAB, Verifier, scaled
 
 ROWS = scaled(100_000, 4_000_000, 15_000)
@@ -118,8 +118,10 @@ class Postgres(Verifier):
         self.client("pgbench", "-n", "-c", "4", "-j", "2", "-t", str(turns))
         command = [self.tool("psql"), "-h", self.folder, "-U", "postgres", "-At", "-c",
                    f"set max_parallel_workers_per_gather = 0; {SESSION}", "postgres"]
-        sessions = [subprocess.Popen(command, stdout=subprocess.PIPE) for _ in range(2)]
-        answers = {session.communicate(timeout=PATIENCE)[0] for session in sessions}
+        with FarMemory(server.pid) as far:
+            sessions = [subprocess.Popen(command, stdout=subprocess.PIPE) for _ in range(2)]
+            answers = {session.communicate(timeout=PATIENCE)[0] for session in sessions}
+        self.far_memory = far.most
         self.assertEqual([session.returncode for session in sessions], [0] * 2, server.log()[-3000:])
         self.assertEqual(len(answers), 1, answers)
         self.assertEqual(self.client("psql", "-At", "-c", BALANCE), b"t|%d\n" % (4 * turns))
@@ -134,6 +136,10 @@ class Postgres(Verifier):
                                                      "--transport", transport))
         self.assertEqual(found, expected)
         self.expect_real_paging(transport)
+        print("most far memory", self.far_memory / MIB, "MiB")
+        self.assertGreater(self.far_memory, 0)
+        # The background processes have no pager: up to 64 pages each that no budget counts.
+        self.assertLessEqual(self.far_memory, 6 * MIB * 105 // 100 + 6 * 64 * 4096)
 
     def test_postgres_sessions_over_shm(self):
         self.sessions("shm")
