@@ -99,7 +99,8 @@ EvictionBatch::Taken EvictionBatch::try_take(PageIndex page, PageWord word,
   }
   if (!core_.table.transition(page, word, evicting)) return Taken::kNo;
   if (count_ == 0 || page.value != victims_[count_ - 1].page.value + 1) ++spans_;
-  victims_[count_++] = Victim{.page = page, .word = evicting};
+  victims_[count_++] =
+      Victim{.page = page, .word = evicting, .lease = core_.leases_of(evicting).find(page)};
   return Taken::kYes;
 }
 

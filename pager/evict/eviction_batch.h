@@ -69,7 +69,8 @@ class EvictionBatch {
   // One victim of the batch.
   struct Victim {
     PageIndex page;
-    PageWord word;        // as the evictor left it: Evicting, then Dropping
+    PageWord word;  // as the evictor left it: Evicting, then Dropping
+    const SlabLease* lease = nullptr;
     uint8_t unacked = 0;  // replicas (bits) that have not acknowledged
     int16_t buffer = -1;  // place in the buffer; -1: not copied out
     bool zero = false;    // all zeros: nothing is sent, the page is Empty afterwards
@@ -106,8 +107,7 @@ class EvictionBatch {
   void note_zero_pages(size_t first, size_t end);
   void build_runs(size_t first, size_t end);  // 3
   size_t post_runs();
-  rdma::Operation write_of(size_t index, const ReplicaLease& replica, RemoteKey key,
-                           const rdma::Channel& channel) const;
+  rdma::Operation write_of(size_t index, const Route& route) const;
   size_t post_gathered();
   size_t take_completions();  // 4
   void restart_patience(Instant now);
@@ -127,9 +127,6 @@ class EvictionBatch {
   void keep_or_forget(Victim& victim);
   void keep_resident(Victim& victim, PageState state);
 
-  const SlabLease* lease_of(const Victim& victim) const {
-    return core_.leases_of(victim.word).find(victim.page);
-  }
   const ReplicaLease& replica_of(const WriteRun& run) const;
   PeerState::Wait& wait_of(const ReplicaLease& replica) { return core_.peers[replica.node].wait; }
   WriteWindow& window_of(const ReplicaLease& replica) { return core_.peers[replica.node].window; }

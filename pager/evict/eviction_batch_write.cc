@@ -25,7 +25,7 @@ constexpr Milliseconds kNothingSafe{50};
 }  // namespace
 
 const ReplicaLease& EvictionBatch::replica_of(const WriteRun& run) const {
-  return lease_of(victims_[run.first])->replicas[run.replica];
+  return *victims_[run.first].lease->replicas[run.replica];
 }
 
 // Phase 3: consecutive pages of one slab are one WRITE to each replica.
@@ -37,10 +37,10 @@ void EvictionBatch::build_runs(size_t begin, size_t end) {
       continue;
     }
     const size_t first = i;
-    const SlabLease* lease = lease_of(victims_[first]);
+    const SlabLease* lease = victims_[first].lease;
     const auto follows = [&](size_t next) {
       const Victim& victim = victims_[next];
-      return !victim.keep && victim.buffer >= 0 && lease_of(victim) == lease &&
+      return !victim.keep && victim.buffer >= 0 && victim.lease == lease &&
              victim.page.value == victims_[next - 1].page.value + 1 &&
              victim.buffer == victims_[next - 1].buffer + 1;
     };
@@ -48,8 +48,8 @@ void EvictionBatch::build_runs(size_t begin, size_t end) {
     while (i < end && i - first < kMaxRunPages && follows(i)) ++i;
     const size_t runs_before = run_count_;
     for (uint32_t replica = 0; replica < lease->replica_count; ++replica) {
-      if (lease->replicas[replica].lost.load(std::memory_order_acquire)) continue;
-      PeerState::Wait& wait = wait_of(lease->replicas[replica]);
+      if (!lease->replicas[replica]->is_written()) continue;
+      PeerState::Wait& wait = wait_of(*lease->replicas[replica]);
       if (posted_at_ - wait.until > kReplicaPatience) wait.since = std::max(wait.since, posted_at_);
       wait.until = posted_at_;
       for (size_t v = first; v < i; ++v)
@@ -151,41 +151,35 @@ size_t EvictionBatch::post_runs() {
     for (size_t i = 0; i < run_count_; ++i) {
       WriteRun& run = runs_[i];
       if (run.replica != replica || run.done || run.in_flight) continue;
-      const ReplicaLease& lease = replica_of(run);
-      if (lease.lost.load(std::memory_order_acquire)) {
+      const ReplicaLease& replica_lease = replica_of(run);
+      if (!replica_lease.is_written()) {
         run.done = true;  // the bits stay: drop() keeps pages without acknowledgement
         ++posted;
         continue;
       }
-      WriteWindow& window = window_of(lease);
+      WriteWindow& window = window_of(replica_lease);
       if (run.count > window.pages()) shorten(run, window.pages());
       if (!window.admits(run.count)) continue;
-      if (posting_.is_for_another(lease.node)) posted += post_gathered();
-      const rdma::Channel* channel = posting_.channel(lease.node);
-      if (channel == nullptr) continue;
-      const auto& key = lease.keys[static_cast<size_t>(channel->kind())];
-      if (!key) continue;
+      const auto route = posting_.route(replica_lease, [&] { posted += post_gathered(); });
+      if (!route) continue;
       window.posted(run.count);
-      posting_.add(write_of(i, lease, *key, *channel));
+      posting_.add(write_of(i, *route));
       if (posting_.full()) posted += post_gathered();
     }
   }
   return posted + post_gathered();
 }
 
-rdma::Operation EvictionBatch::write_of(size_t index, const ReplicaLease& replica, RemoteKey key,
-                                        const rdma::Channel& channel) const {
+rdma::Operation EvictionBatch::write_of(size_t index, const Route& route) const {
   const WriteRun& run = runs_[index];
   const Victim& first = victims_[run.first];
-  FARPAGE_CHECK(channel.limits().operation_bytes >= kMaxRunPages * kPageBytes,
-                "operations of at most %u bytes", channel.limits().operation_bytes);
-  return {.kind = rdma::OperationKind::kWrite,
-          .local = port_.buffer().subspan(static_cast<size_t>(first.buffer) * kPageBytes,
-                                          run.count * kPageBytes),
-          .remote = core_.leases_of(first.word).address_of(replica, first.page),
-          .key = key,
-          .generation = replica.generation,
-          .token = index};
+  const rdma::ChannelLimits limits = route.channel.limits();
+  FARPAGE_CHECK(limits.operation_bytes >= kMaxRunPages * kPageBytes,
+                "operations of at most %u bytes", limits.operation_bytes);
+  return route.operation(rdma::OperationKind::kWrite,
+                         port_.buffer().subspan(static_cast<size_t>(first.buffer) * kPageBytes,
+                                                run.count * kPageBytes),
+                         core_.leases_of(first.word).address_of(route.replica, first.page), index);
 }
 
 // The channel accepts the first ones, as many as it has room for; the others are posted later.
@@ -247,10 +241,9 @@ void EvictionBatch::expire_replicas() {
     const bool late = now - wait_of(replica_of(run)).since >= kReplicaPatience;
     // The patience applies once to a node, not once to each slab on it.
     if (!late && core_.unreachable_for(replica_of(run).node) < kReplicaPatience) continue;
-    const SlabLease* lease = lease_of(victims_[run.first]);
+    const SlabLease* lease = victims_[run.first].lease;
     const auto acknowledged_elsewhere = [&](uint32_t replica) {
-      return replica != run.replica &&
-             !lease->replicas[replica].lost.load(std::memory_order_acquire) &&
+      return replica != run.replica && lease->replicas[replica]->is_read() &&
              (victims_[run.first].unacked & (1U << replica)) == 0;
     };
     for (uint32_t replica = 0; replica < lease->replica_count; ++replica) {
@@ -261,15 +254,15 @@ void EvictionBatch::expire_replicas() {
   }
 }
 
-// Whether every replica that is not lost holds the content, and at least one does.
+// Whether every replica that is written holds the content, and at least one can be read.
 bool EvictionBatch::is_safe(const Victim& victim) const {
   if (victim.zero) return true;
-  const SlabLease* lease = lease_of(victim);
   uint32_t holders = 0;
-  for (uint32_t r = 0; r < lease->replica_count; ++r) {
-    if (lease->replicas[r].lost.load(std::memory_order_acquire)) continue;
+  for (uint32_t r = 0; r < victim.lease->replica_count; ++r) {
+    const ReplicaLease& replica = *victim.lease->replicas[r];
+    if (!replica.is_written()) continue;
     if ((victim.unacked & (1U << r)) != 0) return false;
-    ++holders;
+    if (replica.is_read()) ++holders;
   }
   return holders > 0;
 }

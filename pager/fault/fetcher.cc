@@ -28,49 +28,45 @@ void Fetcher::start(PageIndex page, PageWord word, uffd::FaultKind kind, Instant
   }
 }
 
-bool Fetcher::choose_replica(Slot& slot, const SlabLease& lease, rdma::Channel*& channel) {
+std::optional<Route> Fetcher::choose_replica(Slot& slot, const SlabLease& lease) {
   uint32_t alive = 0;
   for (int round = 0; round < 2; ++round) {
     alive = 0;
     bool untried_left = false;
     for (uint32_t i = 0; i < lease.replica_count; ++i) {
       const auto index = static_cast<uint32_t>((slot.page.value + i) % lease.replica_count);
-      const ReplicaLease& replica = lease.replicas[index];
-      if (replica.lost.load(std::memory_order_acquire)) continue;
+      const ReplicaLease& replica = *lease.replicas[index];
+      if (!replica.is_read()) continue;
       ++alive;
       if ((slot.tried_replicas & (1U << index)) != 0) continue;
       untried_left = true;
-      if (posting_.is_for_another(replica.node)) post_gathered();
-      channel = posting_.channel(replica.node);
-      if (channel == nullptr || !replica.keys[static_cast<size_t>(channel->kind())]) continue;
-      slot.replica = static_cast<uint8_t>(index);
-      return true;
+      const auto route = posting_.route(replica, [this] { post_gathered(); });
+      if (!route) continue;
+      slot.replica = &replica;
+      slot.place = static_cast<uint8_t>(index);
+      return route;
     }
     if (alive == 0) {
       give_up(slot, "every replica of the page is lost");
-      return false;
+      return std::nullopt;
     }
     if (untried_left) break;
     slot.tried_replicas = 0;  // all failed: restart from the first, after a pause
   }
   slot.not_before = SteadyClock::read() + kRetryPause;
-  return false;
+  return std::nullopt;
 }
 
 bool Fetcher::gather(size_t index) {
   Slot& slot = slots_[index];
-  const SlabLease* lease = core_.leases_of(slot.word).find(slot.page);
+  const LeaseMap& leases = core_.leases_of(slot.word);
+  const SlabLease* lease = leases.find(slot.page);
   FARPAGE_CHECK(lease != nullptr, "page %llu is remote without a lease",
                 static_cast<unsigned long long>(slot.page.value));
-  rdma::Channel* channel = nullptr;
-  if (!choose_replica(slot, *lease, channel)) return false;
-  const ReplicaLease& replica = lease->replicas[slot.replica];
-  posting_.add({.kind = rdma::OperationKind::kRead,
-                .local = bytes_of(index),
-                .remote = core_.leases_of(slot.word).address_of(replica, slot.page),
-                .key = *replica.keys[static_cast<size_t>(channel->kind())],
-                .generation = replica.generation,
-                .token = index});
+  const std::optional<Route> route = choose_replica(slot, *lease);
+  if (!route) return false;
+  posting_.add(route->operation(rdma::OperationKind::kRead, bytes_of(index),
+                                leases.address_of(route->replica, slot.page), index));
   return true;
 }
 
@@ -149,12 +145,11 @@ void Fetcher::complete(const rdma::Completion& completion) {
   }
   stats_.retries.add();
   slot.step = Step::kQueued;
-  const ReplicaLease& replica = core_.leases_of(slot.word).find(slot.page)->replicas[slot.replica];
   if (completion.status == rdma::CompletionStatus::kRemoteAccess) {
-    core_.lose_replica(slot.page, slot.word, replica, "the node refused the READ");
+    core_.lose_replica(slot.page, slot.word, *slot.replica, "the node refused the READ");
   } else if (completion.status != rdma::CompletionStatus::kFlushed) {
     // Flushed: the operation itself did not fail, so the same replica may be retried.
-    slot.tried_replicas = static_cast<uint8_t>(slot.tried_replicas | (1U << slot.replica));
+    slot.tried_replicas = static_cast<uint8_t>(slot.tried_replicas | (1U << slot.place));
   }
   if (is_too_late(slot, slot.posted, core_.options.channel.operation_timeout))
     give_up(slot, "no replica answered before the deadline");
@@ -212,7 +207,7 @@ void Fetcher::give_up(Slot& slot, const char* why) {
   const SlabLease* lease = core_.leases_of(slot.word).find(slot.page);
   std::string nodes;
   for (uint32_t i = 0; lease != nullptr && i < lease->replica_count; ++i)
-    nodes += (i > 0 ? "," : "") + core_.nodes.name_of(lease->replicas[i].node);
+    nodes += (i > 0 ? "," : "") + core_.nodes.name_of(lease->replicas[i]->node);
   log::error(
       "pager: page_lost address={:#x} page={} nodes={} after_ms={} reason=\"{}\": the program gets "
       "SIGBUS there",

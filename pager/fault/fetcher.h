@@ -44,10 +44,11 @@ class Fetcher {
   struct Slot {
     Step step = Step::kFree;
     uffd::FaultKind kind = uffd::FaultKind::kMissingRead;
-    uint8_t tried_replicas = 0;  // bit set
-    uint8_t replica = 0;
+    uint8_t tried_replicas = 0;  // bit set of places in the lease
+    uint8_t place = 0;           // of `replica`
     PageIndex page;
     PageWord word;
+    const ReplicaLease* replica = nullptr;  // of the last READ
     Instant since{0};
     Instant posted{0};
     Instant not_before{0};
@@ -56,8 +57,8 @@ class Fetcher {
   std::span<std::byte> bytes_of(size_t slot) const {
     return port_.buffer().subspan(slot * kPageBytes, kPageBytes);
   }
-  // Chooses a replica that can be used now; false: none at the moment.
-  bool choose_replica(Slot& slot, const SlabLease& lease, rdma::Channel*& channel);
+  // Chooses a replica that can be read now, and sets it in the slot; nullopt: none at the moment.
+  std::optional<Route> choose_replica(Slot& slot, const SlabLease& lease);
   bool gather(size_t index);
   void post_gathered();
   void complete(const rdma::Completion& completion);

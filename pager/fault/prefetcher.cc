@@ -75,21 +75,15 @@ bool Prefetcher::gather(size_t index) {
                 static_cast<unsigned long long>(run.first.value));
   for (uint32_t i = 0; i < lease->replica_count; ++i) {
     const ReplicaLease& replica =
-        lease->replicas[(run.first.value / kRunPages + i) % lease->replica_count];
-    if (replica.lost.load(std::memory_order_acquire)) continue;
-    if (posting_.is_for_another(replica.node)) post_gathered();
-    rdma::Channel* channel = posting_.channel(replica.node);
-    if (channel == nullptr) continue;
-    if (posting_.size() == channel->limits().operations_in_flight) return false;
-    const auto& key = replica.keys[static_cast<size_t>(channel->kind())];
-    const uint32_t bytes = run.pages << kPageShift;
-    if (!key || channel->limits().operation_bytes < bytes) continue;
-    posting_.add({.kind = rdma::OperationKind::kRead,
-                  .local = bytes_of(index, run.pages),
-                  .remote = leases.address_of(replica, run.first),
-                  .key = *key,
-                  .generation = replica.generation,
-                  .token = index});
+        *lease->replicas[(run.first.value / kRunPages + i) % lease->replica_count];
+    if (!replica.is_read()) continue;
+    const auto route = posting_.route(replica, [this] { post_gathered(); });
+    if (!route) continue;
+    const rdma::ChannelLimits limits = route->channel.limits();
+    if (posting_.size() == limits.operations_in_flight) return false;
+    if (limits.operation_bytes < run.pages << kPageShift) continue;
+    posting_.add(route->operation(rdma::OperationKind::kRead, bytes_of(index, run.pages),
+                                  leases.address_of(replica, run.first), index));
     run.step = Step::kOnWire;
     ++busy_;
     return true;

@@ -155,13 +155,12 @@ Status Borrower::lease(const std::vector<SlabIndex>& slabs) {
 Status Borrower::adopt(const std::vector<coordinator::Lease>& leases) {
   Status failure{};
   std::set<SlabIndex> unusable;
-  std::map<SlabIndex, std::unique_ptr<SlabLease>> slabs;
+  std::map<SlabIndex, std::vector<std::unique_ptr<const ReplicaLease>>> slabs;
   for (const coordinator::Lease& lease : leases) {
     if (lease.slab.value >= leases_.slabs()) continue;
     if (lease.bytes != region_.slab_bytes)
       return fail(ErrorCode::kInvalid, "the coordinator leased a slab of another size");
-    std::unique_ptr<SlabLease>& slab = slabs[lease.slab];
-    if (!slab) slab = std::make_unique<SlabLease>();
+    auto& replicas = slabs[lease.slab];
     if (lease.lost && !nodes_.find(lease.node)) continue;  // the node may have left
     const Result<NodeIndex> node = node_index(lease.node);
     if (!node) {
@@ -169,23 +168,24 @@ Status Borrower::adopt(const std::vector<coordinator::Lease>& leases) {
       unusable.insert(lease.slab);
       continue;
     }
-    if (slab->replica_count == coordinator::kMaxReplicas)
+    if (replicas.size() == coordinator::kMaxReplicas)
       return fail(ErrorCode::kInvalid, "the coordinator leased too many replicas");
-    ReplicaLease& replica = slab->replicas[slab->replica_count++];
-    replica.node = *node;
-    replica.address = lease.address;
-    replica.generation = lease.generation;
-    replica.lost.store(lease.lost, std::memory_order_relaxed);
-    for (const auto& [kind, key] : lease.rkeys) replica.keys[static_cast<size_t>(kind)] = key;
+    auto replica = std::make_unique<ReplicaLease>();
+    replica->node = *node;
+    replica->address = lease.address;
+    replica->generation = lease.generation;
+    if (lease.lost) (void)replica->end(ReplicaState::kLost);
+    for (const auto& [kind, key] : lease.rkeys) replica->keys[static_cast<size_t>(kind)] = key;
+    replicas.push_back(std::move(replica));
   }
   std::vector<SlabIndex> without_node;
-  for (auto& [index, slab] : slabs) {
+  for (auto& [index, replicas] : slabs) {
     if (unusable.contains(index)) continue;
-    if (slab->replica_count == 0) {
+    if (replicas.empty()) {
       without_node.push_back(index);
       continue;
     }
-    leases_.publish(index, std::move(slab));
+    leases_.publish(index, std::move(replicas));
     leased_slabs_.fetch_add(1, std::memory_order_relaxed);
   }
   {
@@ -277,7 +277,7 @@ Status Borrower::refresh_leases() {
     const auto node = nodes_.find(lease.node);
     if (held == nullptr || !node) continue;
     for (uint32_t i = 0; i < held->replica_count; ++i) {
-      const ReplicaLease& replica = held->replicas[i];
+      const ReplicaLease& replica = *held->replicas[i];
       if (replica.node == *node && replica.generation == lease.generation)
         lose_replica(page, replica, "the coordinator says that the node lost its memory");
     }

@@ -1,5 +1,6 @@
 #include "pager/links/lease_map.h"
 
+#include <algorithm>
 #include <bit>
 
 #include "base/check.h"
@@ -18,10 +19,49 @@ Result<std::unique_ptr<LeaseMap>> LeaseMap::create(uint64_t pages, uint64_t slab
   return std::unique_ptr<LeaseMap>(new LeaseMap(std::move(memory), slabs, shift));
 }
 
-void LeaseMap::publish(SlabIndex slab, std::unique_ptr<SlabLease> lease) {
+bool ReplicaLease::end(ReplicaState as) const {
+  ReplicaState now = state.load(std::memory_order_acquire);
+  while (now == ReplicaState::kLive || now == ReplicaState::kFilling)
+    if (state.compare_exchange_weak(now, as, std::memory_order_acq_rel)) return true;
+  return false;
+}
+
+bool ReplicaLease::filled() const {
+  ReplicaState filling = ReplicaState::kFilling;
+  return state.compare_exchange_strong(filling, ReplicaState::kLive, std::memory_order_acq_rel);
+}
+
+void LeaseMap::publish(SlabIndex slab, std::vector<std::unique_ptr<const ReplicaLease>> replicas) {
+  auto lease = std::make_unique<SlabLease>();
+  FARPAGE_CHECK(!replicas.empty() && replicas.size() <= lease->replicas.size(), "%zu replicas",
+                replicas.size());
   const std::lock_guard lock(mutex_);
+  for (std::unique_ptr<const ReplicaLease>& replica : replicas) {
+    lease->replicas[lease->replica_count++] = replica.get();
+    replicas_.push_back(std::move(replica));
+  }
   entry(slab).lease.store(lease.get(), std::memory_order_release);
   published_.push_back(std::move(lease));
+}
+
+bool LeaseMap::replace(SlabIndex slab, const ReplicaLease& old,
+                       std::unique_ptr<const ReplicaLease> by) {
+  const std::lock_guard lock(mutex_);
+  const SlabLease* present = entry(slab).lease.load(std::memory_order_relaxed);
+  if (present == nullptr) return false;
+  auto lease = std::make_unique<SlabLease>(*present);
+  const auto end = lease->replicas.begin() + lease->replica_count;
+  const auto place = std::find(lease->replicas.begin(), end, &old);
+  if (place == end) return false;
+  *place = by.get();
+  if (std::none_of(lease->replicas.begin(), end,
+                   [](const ReplicaLease* r) { return r->is_read(); }))
+    return false;
+  replicas_.push_back(std::move(by));
+  entry(slab).lease.store(lease.get(), std::memory_order_release);
+  published_.push_back(std::move(lease));
+  (void)old.end(ReplicaState::kWithdrawn);
+  return true;
 }
 
 bool LeaseMap::touch(PageIndex page) {

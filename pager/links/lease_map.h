@@ -22,23 +22,44 @@ using NodeIndex = Strong<struct NodeIndexTag, uint16_t>;
 
 inline constexpr size_t kTransportKinds = 4;
 
+//   filling --> live --> lost        the node, its memory or the access right is gone
+//      |          |
+//      +----------+----> withdrawn   another replica has taken its place
+enum class ReplicaState : uint8_t {
+  kFilling,    // gets every WRITE, and lacks pages that were written before: not read
+  kLive,       // has every page: read and written
+  kLost,       // has missed a write, or cannot be used any more: neither read nor written
+  kWithdrawn,  // the same, but on purpose
+};
+
 // One replica of one slab.
 struct ReplicaLease {
   NodeIndex node;
   RemoteAddress address;
   std::array<std::optional<RemoteKey>, kTransportKinds> keys;  // by TransportKind
   Generation generation;
-  // Set once: the node, its memory or the access right is gone. Not read or written any more.
-  mutable std::atomic<bool> lost{false};
+  mutable std::atomic<ReplicaState> state{ReplicaState::kLive};
+
+  bool is_read() const { return state.load(std::memory_order_acquire) == ReplicaState::kLive; }
+  bool is_written() const {
+    const ReplicaState now = state.load(std::memory_order_acquire);
+    return now == ReplicaState::kLive || now == ReplicaState::kFilling;
+  }
+  // Ends its use; false: that was the case before. `as`: kLost or kWithdrawn.
+  bool end(ReplicaState as) const;
+  // From kFilling; false: it has ended meanwhile.
+  bool filled() const;
 };
 
+// The replicas of one slab at one moment. An operation looks the lease up once and keeps the
+// pointer until it ends: LeaseMap::replace() may publish another one meanwhile.
 struct SlabLease {
   uint32_t replica_count = 0;
-  std::array<ReplicaLease, coordinator::kMaxReplicas> replicas;
+  std::array<const ReplicaLease*, coordinator::kMaxReplicas> replicas{};
 };
 
-// Threads: find() and mark_lost() from any thread without a lock; publish() under its own mutex. A
-// published lease stays valid memory for the life of the map.
+// Threads: find() from any thread without a lock; publish() and replace() under a mutex. Leases and
+// replicas stay valid memory for the life of the map.
 class LeaseMap {
  public:
   // For a region of up to `pages` pages in slabs of `slab_bytes`.
@@ -60,7 +81,14 @@ class LeaseMap {
     return RemoteAddress{replica.address.value + (in_slab << kPageShift)};
   }
 
-  void publish(SlabIndex slab, std::unique_ptr<SlabLease> lease);
+  // The first lease of the slab: 1 to kMaxReplicas replicas.
+  void publish(SlabIndex slab, std::vector<std::unique_ptr<const ReplicaLease>> replicas);
+  // `by` takes the place of `old` in the slab's lease, and `old` is withdrawn unless it is lost.
+  // Both leases share the other replicas: what one operation learns of a replica, all know. An
+  // operation that began before does not know `by`: whoever fills `by` starts after these have
+  // ended. False, and nothing changes: `old` is not in the lease any more, or no replica of the new
+  // lease could be read.
+  bool replace(SlabIndex slab, const ReplicaLease& old, std::unique_ptr<const ReplicaLease> by);
 
   // The first call for a page of a slab returns true; from then on a lease is wanted.
   bool touch(PageIndex page);
@@ -82,7 +110,9 @@ class LeaseMap {
   const unsigned pages_per_slab_shift_;
   std::atomic<uint64_t> touched_slabs_{0};  // one more than the highest touched one
   std::mutex mutex_;
-  std::vector<std::unique_ptr<SlabLease>> published_;  // guarded by mutex_; all that ever were
+  // Guarded by mutex_; all that ever were.
+  std::vector<std::unique_ptr<const SlabLease>> published_;
+  std::vector<std::unique_ptr<const ReplicaLease>> replicas_;
 };
 
 }  // namespace farpage::pager

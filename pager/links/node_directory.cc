@@ -48,7 +48,7 @@ std::vector<NodeId> NodeDirectory::ids() const {
 
 bool mark_lost(const LeaseMap& leases, const NodeDirectory& nodes, PageIndex page,
                const ReplicaLease& replica, const char* why) {
-  if (replica.lost.exchange(true, std::memory_order_acq_rel)) return false;
+  if (!replica.end(ReplicaState::kLost)) return false;
   log::warn("pager: replica_lost slab={} node={} reason=\"{}\"", leases.slab_of(page).value,
             nodes.name_of(replica.node), why);
   return true;

@@ -3,12 +3,31 @@
 #pragma once
 
 #include <array>
+#include <optional>
 #include <span>
 
 #include "base/check.h"
+#include "pager/links/lease_map.h"
 #include "pager/links/link_port.h"
 
 namespace farpage::pager {
+
+// How an operation reaches a replica now.
+struct Route {
+  const ReplicaLease& replica;
+  rdma::Channel& channel;
+  RemoteKey key;
+
+  rdma::Operation operation(rdma::OperationKind kind, std::span<std::byte> local,
+                            RemoteAddress remote, uint64_t token) const {
+    return {.kind = kind,
+            .local = local,
+            .remote = remote,
+            .key = key,
+            .generation = replica.generation,
+            .token = token};
+  }
+};
 
 // Threads: the owner of the port.
 template <size_t kMax>
@@ -34,6 +53,18 @@ class Posting {
       node_ = node;
     }
     return channel_;
+  }
+  // The one place that answers "which channel, which key" for a replica: of demand READs, prefetch
+  // and write-back. nullopt: there is no usable channel at the moment, or the replica has no key
+  // for its transport. `post_gathered` posts what is gathered for another node.
+  template <typename PostGathered>
+  std::optional<Route> route(const ReplicaLease& replica, PostGathered&& post_gathered) {
+    if (is_for_another(replica.node)) post_gathered();
+    rdma::Channel* usable = channel(replica.node);
+    if (usable == nullptr) return std::nullopt;
+    const auto& key = replica.keys[static_cast<size_t>(usable->kind())];
+    if (!key) return std::nullopt;
+    return Route{replica, *usable, *key};
   }
   NodeIndex node() const { return node_; }
   // For the node that channel() was last asked for.

@@ -240,7 +240,7 @@ TEST_F(BorrowerTest, LeasesFromAsManyNodesAsAClusterHasAndSaysWhyNotFromTheNext)
   }
   EXPECT_EQ(nodes.size(), size_t{kMaxNodes});
   EXPECT_EQ(owner.wanted.size(), size_t{kMaxNodes});
-  EXPECT_EQ(leases->find(page_of(kMaxNodes - 1))->replicas[0].node, NodeIndex{kMaxNodes - 1});
+  EXPECT_EQ(leases->find(page_of(kMaxNodes - 1))->replicas[0]->node, NodeIndex{kMaxNodes - 1});
   EXPECT_FALSE(is_leased(kMaxNodes));
   EXPECT_TRUE(is_leased(kOnAKnownNode)) << "though it was asked for together with the other one";
   EXPECT_EQ(client.count("nodes"), 0U);
@@ -273,7 +273,7 @@ TEST_F(BorrowerTest, ReplicaOfALostLeaseIsLost) {
   client.lose_node("n0");
   client.happens(coordinator::EventKind::kLeaseLost, "n0", "r1");
   ASSERT_TRUE(client.comes_true([&] { return owner.lost.load() == 1; }));
-  EXPECT_TRUE(leases->find(page_of(0))->replicas[0].lost.load());
+  EXPECT_FALSE(leases->find(page_of(0))->replicas[0]->is_read());
 }
 
 TEST_F(BorrowerTest, ReplicaOfALostLeaseIsLostAlsoWhenTheEventWasForgotten) {
@@ -296,7 +296,7 @@ TEST_F(BorrowerTest, SlabOfANodeThatHasLeftIsLeasedAgainElsewhere) {
   const Status opened = one->open_region(Seconds(60));
   ASSERT_TRUE(opened.has_value()) << opened.error().message();
   EXPECT_EQ(client.count("release"), 1U);
-  EXPECT_EQ(nodes.name_of(leases->find(page_of(0))->replicas[0].node), "n1000");
+  EXPECT_EQ(nodes.name_of(leases->find(page_of(0))->replicas[0]->node), "n1000");
 }
 
 TEST_F(BorrowerTest, RegionIsGivenBackWhenNothingCouldBeMadeOfItsLeases) {

@@ -2,6 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <thread>
+#include <vector>
+
 namespace farpage::pager {
 namespace {
 
@@ -11,6 +15,22 @@ std::unique_ptr<LeaseMap> make_map(uint64_t pages) {
   auto map = LeaseMap::create(pages, kSlab);
   EXPECT_TRUE(map.has_value());
   return std::move(*map);
+}
+
+using Replicas = std::vector<std::unique_ptr<const ReplicaLease>>;
+
+std::unique_ptr<const ReplicaLease> make_replica(uint64_t address,
+                                                 ReplicaState state = ReplicaState::kLive) {
+  auto replica = std::make_unique<ReplicaLease>();
+  replica->address = RemoteAddress{address};
+  replica->state = state;
+  return replica;
+}
+
+Replicas make_replicas(size_t count) {
+  Replicas replicas;
+  for (uint64_t i = 0; i < count; ++i) replicas.push_back(make_replica(i));
+  return replicas;
 }
 
 TEST(LeaseMap, PageLiesAtTheSameOffsetInItsSlab) {
@@ -32,7 +52,7 @@ TEST(LeaseMap, UnleasedSlabHasNoLeaseAndIsWantedOnceTouched) {
   EXPECT_FALSE(map->touch(PageIndex{4001}));  // the same slab
   EXPECT_TRUE(map->touch(PageIndex{3}));
   EXPECT_EQ(map->wanted(10), (std::vector{SlabIndex{0}, SlabIndex{7}}));
-  map->publish(SlabIndex{7}, std::make_unique<SlabLease>());
+  map->publish(SlabIndex{7}, make_replicas(1));
   EXPECT_EQ(map->wanted(10), (std::vector{SlabIndex{0}}));
   EXPECT_NE(map->find(PageIndex{4000}), nullptr);
 }
@@ -43,15 +63,76 @@ TEST(LeaseMap, WantedIsLimited) {
   EXPECT_EQ(map->wanted(16).size(), 16U);
 }
 
-TEST(LeaseMap, ReplacedLeaseStaysValidForThoseWhoHoldIt) {
+TEST(LeaseMap, AReplacedReplicaIsWithdrawnAndItsLeaseStaysValid) {
   const auto map = make_map(512);
-  auto first = std::make_unique<SlabLease>();
-  first->replica_count = 1;
-  map->publish(SlabIndex{0}, std::move(first));
+  map->publish(SlabIndex{0}, make_replicas(2));
   const SlabLease* held = map->find(PageIndex{0});
-  map->publish(SlabIndex{0}, std::make_unique<SlabLease>());
-  EXPECT_EQ(held->replica_count, 1U);
-  EXPECT_NE(map->find(PageIndex{0}), held);
+  const ReplicaLease& old = *held->replicas[1];
+  EXPECT_TRUE(map->replace(SlabIndex{0}, old, make_replica(7, ReplicaState::kFilling)));
+  const SlabLease* now = map->find(PageIndex{0});
+  ASSERT_NE(now, held);
+  EXPECT_EQ(held->replicas[1], &old);
+  EXPECT_FALSE(old.is_read());
+  EXPECT_FALSE(old.is_written());
+  EXPECT_EQ(now->replica_count, 2U);
+  EXPECT_EQ(now->replicas[1]->address.value, 7U);
+  // Whoever holds the former lease learns of the loss of a replica that both have.
+  EXPECT_TRUE(now->replicas[0]->end(ReplicaState::kLost));
+  EXPECT_FALSE(held->replicas[0]->is_read());
+  EXPECT_FALSE(map->replace(SlabIndex{0}, old, make_replica(8)));
+}
+
+TEST(LeaseMap, TheLastReadableReplicaIsNotReplacedByOneThatIsFilling) {
+  const auto map = make_map(512);
+  map->publish(SlabIndex{0}, make_replicas(2));
+  const SlabLease* lease = map->find(PageIndex{0});
+  EXPECT_TRUE(lease->replicas[0]->end(ReplicaState::kLost));
+  const ReplicaLease& last = *lease->replicas[1];
+  EXPECT_FALSE(map->replace(SlabIndex{0}, last, make_replica(7, ReplicaState::kFilling)));
+  EXPECT_TRUE(last.is_read());
+  EXPECT_EQ(map->find(PageIndex{0}), lease);
+  EXPECT_TRUE(map->replace(SlabIndex{0}, last, make_replica(8)));
+}
+
+TEST(LeaseMap, AFillingReplicaIsWrittenAndReadOnlyWhenItIsFilled) {
+  const auto filling = make_replica(1, ReplicaState::kFilling);
+  EXPECT_TRUE(filling->is_written());
+  EXPECT_FALSE(filling->is_read());
+  EXPECT_TRUE(filling->filled());
+  EXPECT_TRUE(filling->is_read());
+  EXPECT_TRUE(filling->end(ReplicaState::kLost));
+  EXPECT_FALSE(filling->end(ReplicaState::kWithdrawn));  // the first reason stays
+  EXPECT_EQ(filling->state.load(), ReplicaState::kLost);
+  EXPECT_FALSE(filling->filled());
+
+  const auto ended = make_replica(1, ReplicaState::kFilling);
+  EXPECT_TRUE(ended->end(ReplicaState::kWithdrawn));
+  EXPECT_FALSE(ended->filled());
+  EXPECT_FALSE(ended->is_written());
+}
+
+TEST(LeaseMap, ReadersSeeWholeLeasesWhileReplicasAreReplaced) {
+  const auto map = make_map(512);
+  map->publish(SlabIndex{0}, make_replicas(2));
+  std::atomic<bool> ended{false};
+  std::atomic<uint64_t> looked{0};
+  std::thread reader([&] {
+    while (!ended.load()) {
+      const SlabLease* lease = map->find(PageIndex{0});
+      size_t readable = 0;
+      for (uint32_t i = 0; i < lease->replica_count; ++i)
+        readable += lease->replicas[i]->address.value < 1'000'000 ? 1 : 0;
+      EXPECT_EQ(readable, 2U);
+      looked.fetch_add(1);
+    }
+  });
+  while (looked.load() == 0) std::this_thread::yield();
+  for (uint64_t i = 0; i < 2000; ++i) {
+    const SlabLease* lease = map->find(PageIndex{0});
+    EXPECT_TRUE(map->replace(SlabIndex{0}, *lease->replicas[i % 2], make_replica(i)));
+  }
+  ended.store(true);
+  reader.join();
 }
 
 }  // namespace
