@@ -1,5 +1,5 @@
-// farpage bench as a user runs it, on an embedded cluster: it moves what it measures, and says so.
-// Nothing here depends on how long anything takes.
+// farpage bench as a user runs it, on an embedded cluster: it moves the bytes that it measures and
+// reports them. No test here depends on timing.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -25,7 +25,7 @@ Outcome bench(std::vector<std::string> arguments) {
   return {status, child.output(), child.log()};
 }
 
-// The report of a run that must go well.
+// The report of a run that must succeed.
 json report_of(std::vector<std::string> arguments) {
   for (const char* argument : {"--output", "json", "--slab", "2M"})
     arguments.emplace_back(argument);
@@ -178,7 +178,7 @@ TEST(Bench, ControlRequestsAreCountedByTheCoordinatorToo) {
   for (const json& row : report["rows"]) EXPECT_EQ(row["iterations"], 40) << row;
 }
 
-// Standard error is a pipe here, no terminal.
+// Standard error is a pipe here, not a terminal.
 TEST(Bench, ProgressIsForTerminalsAlone) {
   const Outcome outcome = bench({"read", "--transport", "shm", "--slab", "2M", "-D", "2"});
   EXPECT_EQ(outcome.status, 0) << outcome.log;
@@ -229,8 +229,8 @@ TEST(Bench, ZipfFindsMoreOfItsPagesHereThanRandomDoes) {
   EXPECT_GT(present("zipf"), 2 * present("random"));
 }
 
-// The model in bench/pager_model.h is the pager's own choice without its threads: the evictor of
-// the real one works beside the touching thread, and a batch leaves some touches later.
+// The model in bench/pager_model.h makes the pager's choices without its threads: the real evictor
+// runs beside the touching thread, so a batch ends some touches later.
 TEST(Bench, ReplayOfItsTouchesPredictsThePagersReads) {
   constexpr double kTolerance = 0.05;
   const std::string trace = testing::TempDir() + "replayed.trace";

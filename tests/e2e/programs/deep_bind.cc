@@ -1,5 +1,5 @@
-// Opens a module with RTLD_DEEPBIND, by a name that only this program's RUNPATH leads to. Blocks go
-// both ways between the two.
+// Opens a module with RTLD_DEEPBIND, by a name that only this program's RUNPATH resolves. Each side
+// frees blocks of the other.
 #include <dlfcn.h>
 
 #include <cstdio>

@@ -1,5 +1,5 @@
-// What the programs of memory_calls_test.py share: far memory with known bytes in it, and what the
-// kernel says about where it is.
+// What the programs of memory_calls_test.py share: far memory with known bytes, and the kernel's
+// view of which pages are resident.
 #pragma once
 
 #include <sys/mman.h>
@@ -35,7 +35,7 @@ inline Memory map_far(size_t bytes) {
   return {static_cast<unsigned char*>(address), bytes};
 }
 
-// Each word of page i has a value of its own: nothing is zero, and no page is like another.
+// Each word of page i has its own value: no word is zero, and no two pages are equal.
 inline uint64_t word_of(uint32_t seed, size_t index) {
   return (index + 1) * 0x9E3779B97F4A7C15ULL + seed;
 }
@@ -43,7 +43,7 @@ inline void fill(Memory memory, uint32_t seed) {
   auto* words = reinterpret_cast<volatile uint64_t*>(memory.begin);
   for (size_t i = 0; i < memory.bytes / 8; ++i) words[i] = word_of(seed, i);
 }
-// `from_page`: the range is the part of a filled one that begins there.
+// `from_page`: the range begins at this page of a filled one.
 inline bool is_filled(Memory memory, uint32_t seed, size_t from_page = 0) {
   auto* words = reinterpret_cast<volatile uint64_t*>(memory.begin);
   const size_t before = from_page * kPage / 8;
@@ -67,7 +67,7 @@ inline size_t resident_pages(Memory memory) {
   return count;
 }
 
-// Something that another thread or process does soon.
+// A condition that another thread or process fulfils soon.
 template <typename Condition>
 void wait_until(Condition condition) {
   for (int tries = 0; tries < 30'000; ++tries) {
@@ -82,8 +82,8 @@ inline void push_out(Memory memory) {
     REQUIRE(madvise(memory.begin, memory.bytes, MADV_PAGEOUT) == 0);
     return resident_pages(memory) == 0;
   });
-  // The last of those wishes may still wait, and would take what comes in from now on. They are
-  // granted in their order.
+  // The last hints may still be queued, and would evict pages that are fetched from now on. Hints
+  // are executed in order.
   const Memory marker = map_far(kMiB);
   fill(marker, 1);
   wait_until([marker] {
@@ -93,7 +93,7 @@ inline void push_out(Memory memory) {
   REQUIRE(munmap(marker.begin, marker.bytes) == 0);
 }
 
-// Writes and reads so much that whatever may leave does.
+// Writes and reads so much that every page that may be evicted is.
 inline void churn(size_t bytes) {
   const Memory other = map_far(bytes);
   for (uint32_t round = 0; round < 2; ++round) fill(other, round);

@@ -1,10 +1,10 @@
-// forks: forks over and over while it changes its memory, and checks every byte on both sides.
+// forks: forks repeatedly while it changes its memory, and checks every byte on both sides.
 //
 //   forks SCENARIO PAGES ROUNDS SEED
 //
 // Each page holds a pattern of its number and version. The versions are in a small static array, so
-// that a child knows what it must find from the instant of its birth. Prints "wrong_pages N" at the
-// end (of the process that checks last); status 1 when a page was wrong.
+// a child knows from its start what it must find. The process that checks last prints
+// "wrong_pages N"; status 1 when a page was wrong.
 #include <signal.h>
 #include <spawn.h>
 #include <sys/mman.h>
@@ -65,7 +65,7 @@ size_t wrong_pages() {
   return wrong;
 }
 
-// Gives `count` random pages a new version, or drops them.
+// Writes a new version to `count` random pages, or drops them.
 void change(std::mt19937_64& random, size_t count) {
   for (size_t i = 0; i < count; ++i) {
     const size_t page = random() % page_count;
@@ -78,7 +78,7 @@ void change(std::mt19937_64& random, size_t count) {
   }
 }
 
-// The child goes on with random numbers of its own.
+// The child continues with its own random numbers.
 pid_t fork_or_exit(std::mt19937_64& random) {
   const uint64_t childs_seed = random();
   const pid_t child = fork();
@@ -102,7 +102,7 @@ size_t wait_for(pid_t child) {
   _exit(wrong == 0 ? 0 : 1);
 }
 
-// What a child does: checks what it was born with, changes it, checks again.
+// A child checks what it inherited, changes it, and checks again.
 size_t live(std::mt19937_64& random) {
   size_t wrong = wrong_pages();
   change(random, page_count / 4);
@@ -123,7 +123,7 @@ size_t rounds(std::mt19937_64& random, size_t count) {
   return wrong;
 }
 
-// Each generation forks the next, changes its memory while that one lives, and checks.
+// Each generation forks the next, changes its memory while that one runs, and checks.
 size_t nested(std::mt19937_64& random, size_t generations) {
   change(random, page_count / 2);
   if (generations == 0) return wrong_pages();
@@ -138,18 +138,18 @@ size_t nested(std::mt19937_64& random, size_t generations) {
   return wrong + wrong_pages();
 }
 
-// Each generation ends as soon as it has forked the next; the last one tells.
+// Each generation ends as soon as it has forked the next; the last one prints the result.
 size_t orphans(std::mt19937_64& random, size_t generations) {
   for (size_t i = 0; i < generations; ++i) {
     change(random, page_count / 4);
     if (fork_or_exit(random) != 0) _exit(0);
-    usleep(20'000);  // the parent is gone, and its pager with it
+    usleep(20'000);  // the parent and its pager have ended
     if (const size_t wrong = live(random); wrong != 0) return wrong;
   }
   return 0;
 }
 
-// Children that only exec, and one that execs after it has lived.
+// Children that only exec, and one that execs after it has used its memory.
 size_t exec(std::mt19937_64& random, size_t count) {
   size_t wrong = 0;
   for (size_t i = 0; i < count; ++i) {
@@ -179,7 +179,7 @@ size_t spawn(std::mt19937_64& random, size_t count) {
   return wrong + wrong_pages();
 }
 
-// Other threads fault, write and give memory up while this one forks.
+// Other threads fault, write and unmap memory while this one forks.
 size_t threads(std::mt19937_64& random, size_t count) {
   constexpr size_t kOwnPages = 64;
   std::atomic<bool> stop{false};
@@ -189,7 +189,7 @@ size_t threads(std::mt19937_64& random, size_t count) {
     busy.emplace_back([&, t] {
       std::mt19937_64 own(t);
       while (!stop.load()) {
-        // Memory that comes and goes, beside pages that all processes only read.
+        // Memory that is mapped and unmapped, beside pages that all processes only read.
         void* mapped = mmap(nullptr, kOwnPages * kWords * 8, PROT_READ | PROT_WRITE,
                             MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         auto* words = static_cast<volatile uint64_t*>(mapped);
@@ -214,7 +214,7 @@ size_t threads(std::mt19937_64& random, size_t count) {
   return wrong + wrong_pages();
 }
 
-// Children that are killed at any moment of their lives.
+// Children that are killed at random moments.
 size_t killed(std::mt19937_64& random, size_t count) {
   for (size_t i = 0; i < count; ++i) {
     const pid_t child = fork_or_exit(random);

@@ -1,5 +1,5 @@
-// The only process of a small guest (its /init): fills memory with a pattern, looks at it twice,
-// prints a checksum to the console, and switches the guest off. MIB is the kernel argument
+// The only process of a small guest (its /init): fills memory with a pattern, reads it twice,
+// prints a checksum to the console, and powers the guest off. MIB is the kernel argument
 // guest_mib=.
 #include <sys/mman.h>
 #include <sys/mount.h>
@@ -20,7 +20,7 @@ uint64_t word_of(uint64_t place, uint64_t version) {
   return word ^ word >> 31;
 }
 
-// Words that are wrong; the sum of all words is added up.
+// Counts wrong words, and adds up all words.
 uint64_t wrong_words(const uint64_t* words, uint64_t count, uint64_t version, uint64_t& sum) {
   uint64_t wrong = 0;
   for (uint64_t i = 0; i < count; ++i) {

@@ -1,6 +1,6 @@
-// heap_churn BYTES: about so much heap by every function of malloc's family, in two threads, each
-// byte of it checked. Prints the file whose malloc served it. `heap_churn pairs COUNT`: so many
-// pairs of malloc and free, of sizes from 16 bytes to 64 KiB, among some hundred blocks that live.
+// heap_churn BYTES: allocates about BYTES by every function of malloc's family, in two threads, and
+// checks each byte. Prints the file whose malloc served it. `heap_churn pairs COUNT`: COUNT pairs
+// of malloc and free, of sizes from 16 bytes to 64 KiB, among some hundred live blocks.
 #include <dlfcn.h>
 #include <malloc.h>
 
@@ -66,7 +66,7 @@ size_t some_size(std::mt19937& random) {
   return 1 + random() % (kind < 60 ? kSmall : kind < 95 ? kMiddle : kLarge);
 }
 
-// Every alignment with every size about it.
+// Every alignment with every size near it.
 void aligned() {
   for (size_t alignment = 16; alignment <= 8192; alignment *= 2) {
     const auto check = [alignment](void* block, size_t bytes) {

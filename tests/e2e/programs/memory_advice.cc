@@ -1,4 +1,4 @@
-// madvise, mlock, mincore and msync on memory that is away.
+// madvise, mlock, mincore and msync on remote memory.
 #include "far_memory.h"
 
 namespace farpage::test {
@@ -18,7 +18,7 @@ void pageout_and_willneed() {
   REQUIRE(madvise(memory.begin, memory.bytes, MADV_WILLNEED) == 0);
   wait_until([memory] { return resident_pages(memory) == memory.pages(); });
   REQUIRE(is_filled(memory, 1));
-  // Never written: nothing to bring in, and still zeros.
+  // Never written: nothing to fetch, and still zeros.
   const Memory empty = map_far(kMiB);
   REQUIRE(madvise(empty.begin, empty.bytes, MADV_WILLNEED) == 0);
   REQUIRE(madvise(empty.begin, empty.bytes, MADV_PAGEOUT) == 0);
@@ -43,7 +43,7 @@ void sequential() {
   fill(memory, 3);
   push_out(memory);
   REQUIRE(madvise(memory.begin, memory.bytes, MADV_SEQUENTIAL) == 0);
-  REQUIRE(is_filled(memory.part(0, 1), 3));  // one touch, and the pages behind it come
+  REQUIRE(is_filled(memory.part(0, 1), 3));  // one touch fetches the pages behind it too
   wait_until([memory] { return resident_pages(memory.part(1, 16)) == 16; });
   REQUIRE(is_filled(memory, 3));
 }
@@ -53,15 +53,15 @@ void random_access() {
   fill(memory, 4);
   push_out(memory);
   REQUIRE(madvise(memory.begin, memory.bytes, MADV_RANDOM) == 0);
-  REQUIRE(is_filled(memory.part(0, 64), 4));  // a walk, and yet nothing behind it comes
+  REQUIRE(is_filled(memory.part(0, 64), 4));  // a stream, but nothing is prefetched
   usleep(100'000);
   REQUIRE(resident_pages(memory) == 64);
-  // The advice does not stay with the addresses.
+  // The advice ends with the mapping.
   REQUIRE(munmap(memory.begin, memory.bytes) == 0);
   const Memory again = map_far(4 * kMiB);
   REQUIRE(again.begin == memory.begin);
   fill(again, 5);
-  // Walked until it is seen: a walk may be over before there is a connection to fetch ahead on.
+  // Repeated until it is seen: a walk may end before a prefetch channel is connected.
   wait_until([again] {
     push_out(again);
     REQUIRE(is_filled(again.part(0, 64), 5));
@@ -93,7 +93,7 @@ void lock() {
   REQUIRE(munlock(locked.begin, locked.bytes) == 0);
   churn(48 * kMiB);
   REQUIRE(resident_pages(locked) < locked.pages() && is_filled(locked, 6));
-  // What was locked is not for ever: unmapped and given out again it may leave.
+  // The lock ends with the mapping: unmapped and mapped again, the pages may be evicted.
   REQUIRE(mlock(locked.begin, locked.bytes) == 0 && munmap(locked.begin, locked.bytes) == 0);
   const Memory again = map_far(4 * kMiB);
   REQUIRE(again.begin == locked.begin && is_zero(again));
@@ -116,7 +116,7 @@ void lock_all() {
               MAP_FAILED &&
           errno == EAGAIN);
   REQUIRE(madvise(later.begin, kPage, MADV_PAGEOUT) == -1 && errno == EINVAL);
-  // Given back after something foreign lay in it, and given out again: twice, for the flags that
+  // Released after a foreign mapping was there, and mapped again: twice, because of the flags that
   // the kernel keeps.
   for (int round = 0; round < 2; ++round) {
     REQUIRE(mmap(later.begin, kPage, PROT_READ, MAP_SHARED | MAP_ANONYMOUS | MAP_FIXED, -1, 0) ==
@@ -136,7 +136,7 @@ void lock_all_refused() {
   fill(memory, 11);
   errno = 0;
   REQUIRE(mlockall(MCL_CURRENT) == -1 && errno == ENOMEM);
-  churn(32 * kMiB);  // nothing stayed pinned
+  churn(32 * kMiB);  // nothing is still pinned
   push_out(memory);
   REQUIRE(is_filled(memory, 11));
 }

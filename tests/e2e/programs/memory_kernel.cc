@@ -1,4 +1,4 @@
-// Others than the program's own loads and stores on memory that is away: system calls, devices,
+// Accesses to remote memory other than the program's own loads and stores: system calls, devices,
 // rings, futexes, signals, threads, the loader.
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -19,7 +19,7 @@
 namespace farpage::test {
 namespace {
 
-// A file of known bytes, opened for direct I/O; it has no name any more.
+// A file of known bytes, opened for direct I/O and unlinked.
 int file_filled(size_t bytes, uint32_t seed, int flags) {
   char path[] = "far-memory-XXXXXX";
   const int file = mkstemp(path);
@@ -50,7 +50,7 @@ void direct_io() {
   }
   stop = true;
   presses.join();
-  // How it is safe: no device ever sees these pages, by whatever way the flag was asked for.
+  // Safe because no device ever accesses these pages, however O_DIRECT was requested.
   const auto is_direct = [](int fd) { return (fcntl(fd, F_GETFL) & O_DIRECT) != 0; };
   REQUIRE(!is_direct(file));
   REQUIRE(fcntl(file, F_SETFL, O_DIRECT) == 0 && !is_direct(file));
@@ -66,7 +66,7 @@ void direct_io() {
   REQUIRE(fcntl(packets[1], F_SETFL, O_DIRECT | O_NONBLOCK) == 0 && is_direct(packets[1]));
 }
 
-// The kernel keeps the frames of a registered buffer: they must not be exchanged for others.
+// The kernel keeps the frames of a registered buffer: they must not be replaced.
 void ring_buffers() {
   const int file = file_filled(4 * kMiB, 20, 0);
   const Memory memory = map_far(4 * kMiB);
@@ -85,7 +85,7 @@ void ring_buffers() {
     REQUIRE(is_filled(memory.part(0, 256), 20));
     fill(memory.part(0, 256), 21 + round);
   }
-  // By a bare system call, and more than may be kept here.
+  // By a bare system call, and more than may be pinned.
   REQUIRE(io_uring_unregister_buffers(&ring) == 0);
   const Memory large = map_far(32 * kMiB);
   const iovec too_much{large.begin, large.bytes};
@@ -97,7 +97,7 @@ void ring_buffers() {
   const Memory again = map_far(4 * kMiB);
   REQUIRE(again.begin == memory.begin && is_zero(again));
   fill(again, 30);
-  push_out(again);  // not pinned any more
+  push_out(again);  // no longer pinned
   REQUIRE(is_filled(again, 30));
 }
 
@@ -117,7 +117,7 @@ void futexes() {
         futex_wait_while(turn, seen);
         continue;
       }
-      if (seen % 200 == 0) push_out(memory);  // the other thread waits on a page that is away
+      if (seen % 200 == 0) push_out(memory);  // the other thread waits on a remote page
       turn.store(seen + 1);
       syscall(SYS_futex, &turn, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
     }
@@ -133,7 +133,7 @@ Memory in_handler;
 std::atomic<uint32_t> handled{0};
 
 void on_alarm(int) {
-  // A page that is away, touched in the middle of another fault or of a call of the shim.
+  // A remote page, touched during another fault or a call of the shim.
   const size_t page = handled.fetch_add(1) * 37 % in_handler.pages();
   if (!is_filled(in_handler.part(page, 1), 40, page)) {
     constexpr char kWrong[] = "a wrong byte in the handler\n";
@@ -147,7 +147,7 @@ void signals() {
   fill(in_handler, 40);
   struct sigaction action {};
   action.sa_handler = on_alarm;
-  REQUIRE(sigaction(SIGALRM, &action, nullptr) == 0);  // no SA_RESTART: faults must not care
+  REQUIRE(sigaction(SIGALRM, &action, nullptr) == 0);  // no SA_RESTART: it must not affect faults
   const itimerval often{{0, 2000}, {0, 2000}};
   REQUIRE(setitimer(ITIMER_REAL, &often, nullptr) == 0);
   for (int round = 0; round < 200 && (round < 5 || handled < 100); ++round) churn(24 * kMiB);
@@ -174,7 +174,7 @@ void threads_that_end() {
   }
 }
 
-// The library fills a heap block in its constructor, and looks at it when asked.
+// The library fills a heap block in its constructor, and checks it on request.
 void library() {
   for (int round = 0; round < 5; ++round) {
     void* loaded = dlopen(FARPAGE_ALLOCATING_LIBRARY, RTLD_NOW);
@@ -187,7 +187,7 @@ void library() {
   }
 }
 
-// Another process looks at what is away: prints where, and waits.
+// Another process reads remote pages: prints their address, and waits.
 void looked_at() {
   const Memory memory = map_far(kMiB);
   fill(memory, 50);

@@ -1,4 +1,4 @@
-// munmap, mmap(MAP_FIXED), mremap, mprotect and fork's advice on memory that is away.
+// munmap, mmap(MAP_FIXED), mremap, mprotect and the fork advice of madvise on remote memory.
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/syscall.h>
@@ -30,7 +30,7 @@ void unmap() {
   REQUIRE(is_zero(middle));
   fill(memory, 2);
   push_out(memory);
-  // Fixed anonymous memory, then a file, over what is away.
+  // Fixed anonymous memory, then a file, mapped over remote pages.
   REQUIRE(mmap(middle.begin, middle.bytes, kReadWrite, kAnywhere | MAP_FIXED, -1, 0) ==
           middle.begin);
   REQUIRE(is_zero(middle) && is_filled(memory.part(0, 256), 2));
@@ -46,7 +46,7 @@ void remap_in_place_and_moved() {
   push_out(memory);
   memory = {remap(memory, 6 * kMiB, MREMAP_MAYMOVE), 6 * kMiB};
   REQUIRE(is_zero(memory.part(1024, 512)) && is_filled(memory.part(0, 1024), 3));
-  // With a neighbour behind it, it has to move.
+  // With a mapping behind it, it must move.
   const Memory wall{memory.begin + memory.bytes, kMiB};
   REQUIRE(mmap(wall.begin, wall.bytes, kReadWrite, kAnywhere | MAP_FIXED, -1, 0) == wall.begin);
   push_out(memory.part(0, 1024));
@@ -57,7 +57,7 @@ void remap_in_place_and_moved() {
   push_out(memory.part(0, 1024));
   memory = {remap(memory, kMiB, 0), kMiB};
   REQUIRE(is_filled(memory, 3) && is_zero(wall));
-  // What was cut off is gone for good.
+  // The pages that were cut off are lost.
   memory = {remap(memory, 4 * kMiB, MREMAP_MAYMOVE), 4 * kMiB};
   REQUIRE(is_filled(memory.part(0, 256), 3) && is_zero(memory.part(256, 768)));
 }
@@ -100,7 +100,7 @@ void remap_and_keep() {
   REQUIRE(is_filled(moved, 6) && is_filled(source, 7));
 }
 
-// Pages that the program has closed take no room: 32 MiB of them and 32 MiB more fit the budget.
+// PROT_NONE pages can be evicted: 32 MiB of them and 32 MiB more fit the budget.
 void closed_pages() {
   const Memory closed = map_far(32 * kMiB);
   fill(closed, 8);
@@ -109,7 +109,7 @@ void closed_pages() {
   push_out(closed.part(0, 2048));
   REQUIRE(mprotect(closed.begin, closed.bytes, PROT_READ) == 0);
   REQUIRE(is_filled(closed, 8));
-  // A guard page in the middle of memory in use.
+  // A guard page inside memory in use.
   const Memory guard = closed.part(100, 1);
   REQUIRE(mprotect(closed.begin, closed.bytes, kReadWrite) == 0);
   fill(closed, 9);
@@ -119,7 +119,7 @@ void closed_pages() {
   REQUIRE(mprotect(guard.begin, kPage, PROT_READ) == 0 && is_filled(guard, 9, 100));
 }
 
-// By the kernel's call, not by libc's function of that name.
+// By the system call, not by libc's function.
 void bare_calls() {
   const Memory memory = map_far(4 * kMiB);
   fill(memory, 10);
@@ -169,7 +169,7 @@ void fork_advice() {
   REQUIRE(madvise(memory.begin, memory.bytes, MADV_KEEPONFORK) == 0);
   push_out(memory);
   REQUIRE(status_of_child(wants_bytes, memory) == 0);
-  // Neither wish stays with the addresses.
+  // Neither advice stays with the addresses.
   REQUIRE(madvise(memory.begin, memory.bytes / 2, MADV_WIPEONFORK) == 0);
   REQUIRE(madvise(memory.begin + memory.bytes / 2, memory.bytes / 2, MADV_DONTFORK) == 0);
   REQUIRE(munmap(memory.begin, memory.bytes) == 0);

@@ -1,5 +1,5 @@
-// own_calls libc|own BYTES: so much private memory, mapped through libc or by a system call
-// instruction of its own, as Go's runtime does; each page is touched.
+// own_calls libc|own BYTES: maps BYTES of private memory through libc, or by its own system call
+// instruction as Go's runtime does, and touches each page.
 #include <sys/mman.h>
 #include <sys/syscall.h>
 

@@ -2,9 +2,9 @@
 //
 //   random_access BYTES THREADS SECONDS [SEED]
 //
-// Fills BYTES with a pattern of its own for each page and version, then reads and rewrites random
-// pages from THREADS threads for SECONDS, or until SIGUSR1. Each thread has its own pages, so that
-// what a page must hold is known. Prints its resident memory before the fill, "filled", then
+// Fills BYTES with a distinct pattern for each page and version, then reads and rewrites random
+// pages from THREADS threads for SECONDS, or until SIGUSR1. Each thread has its own pages, so the
+// content of each page is known. Prints its resident memory before the fill, "filled", then
 // "operations N wrong_bytes N"; status 1 when a byte was wrong.
 #include <sys/mman.h>
 #include <unistd.h>
@@ -50,7 +50,7 @@ class Memory {
  public:
   explicit Memory(const Settings& settings)
       : settings_(settings), versions_(map<uint32_t>(settings.pages, MAP_SHARED)) {
-    // Shared memory stays local, and is all here before the baseline is taken.
+    // Shared memory stays local, and is resident before the baseline is taken.
     for (size_t page = 0; page < settings.pages; ++page) versions_[page] = 1;
   }
   void take() { pages_ = map<Page>(settings_.pages, MAP_PRIVATE); }
@@ -146,7 +146,7 @@ int main(int argc, char** argv) {
     return 2;
   }
   std::signal(SIGUSR1, [](int) { enough = true; });
-  // Once with next to nothing, so that code and stacks are here when the baseline is taken.
+  // Once with little memory, so that code and stacks are resident when the baseline is taken.
   Settings little = settings;
   little.pages = settings.threads;
   little.time = std::chrono::seconds(0);

@@ -1,4 +1,4 @@
-// Statically linked: nothing can be preloaded into it.
+// Statically linked: no library can be preloaded into it.
 int main() {
   return 0;
 }

@@ -1,4 +1,4 @@
-// The floors on the real kernel: every page comes, whoever installs or sends it.
+// The floors on the real kernel: every page arrives, whoever installs or sends it.
 #include "bench/floors.h"
 
 #include <gtest/gtest.h>
@@ -32,7 +32,7 @@ INSTANTIATE_TEST_SUITE_P(Handlers, FloorWith,
                                          LocalHandler::kSignal),
                          name_of);
 
-// All threads that are made while it lives share one CPU.
+// All threads that are created during its lifetime share one CPU.
 class OneCpu {
  public:
   OneCpu() {

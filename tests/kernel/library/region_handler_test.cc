@@ -1,4 +1,4 @@
-// What is special when the faulting thread resolves its faults in a SIGBUS handler.
+// Behaviour that is specific to faults resolved in the thread's SIGBUS handler.
 #include <fcntl.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -42,7 +42,7 @@ void touch_some_page(int) {
   touches_of_handler = touches_of_handler + 1;
 }
 
-// Pushes the first pages out, whatever they were.
+// Evicts the first pages, clean or dirty.
 void write_all(const Region& region, uint64_t version) {
   for (size_t page = 0; page < pages_of(region); ++page) *word(region, page) = version + page;
 }
@@ -61,7 +61,7 @@ TEST(RegionHandler, WritesToCleanPagesAreKept) {
   const Region region = make_region(in_handler());
   write_all(region, 1);
   for (uint64_t version = 2; version <= 4; ++version) {
-    // Read first: pages that are read ahead are clean, and protected when they are written.
+    // Read first: prefetched pages are clean, and still protected when they are written.
     for (size_t page = 0; page < pages_of(region); ++page) {
       ASSERT_EQ(*word(region, page), version - 1 + page) << page;
       *word(region, page) = version + page;
@@ -88,15 +88,15 @@ TEST(RegionHandler, PagesThatWereOnlyReadAreNotSentAgain) {
   const uint64_t pages = pages_of(region);
   EXPECT_EQ(sum, 4 * (pages + pages * (pages - 1) / 2));
   EXPECT_GT(region.stats().evicted_clean, pages);
-  // What was still dirty of the budget when the reading began, and no more.
+  // At most what was dirty when the reading began.
   EXPECT_LE(region.stats().evicted_written - written, small_options().local_bytes / kPage);
 }
 
 TEST(RegionHandler, AllMayLeaveWhateverItsThreadsHaveBegunToEvict) {
   const TcpCluster cluster = make_cluster();
   Region region = make_region(cluster.reached_by(in_handler()));
-  // Most pages are away at the second time: whoever waits for them evicts, and may be in any phase
-  // of it in the end.
+  // Most pages are remote in the second round: the waiting threads evict, and may be in any phase
+  // of it at the end.
   for (int round = 0; round < 2; ++round) write_all(region, 1);
   ASSERT_TRUE(region.evict(region.bytes()).has_value());
   EXPECT_TRUE(eventually([&] {
@@ -124,7 +124,7 @@ TEST(RegionHandler, ASignalHandlerOfTheProgramMayTouchTheRegion) {
   ASSERT_EQ(::sigaction(SIGALRM, &action, &former), 0);
   const itimerval often{.it_interval = {0, 50}, .it_value = {0, 50}}, never{};
   ASSERT_EQ(::setitimer(ITIMER_REAL, &often, nullptr), 0);
-  // Faults, evictions of its own, and signals in the middle of both.
+  // Faults, evictions by the faulting thread, and signals during both.
   for (uint64_t version = 2; version < 2000 && touches_of_handler < 2000; ++version)
     write_all(region, version * 1'000'000);
   ASSERT_EQ(::setitimer(ITIMER_REAL, &never, nullptr), 0);
@@ -201,7 +201,7 @@ void foreign_handler(int, siginfo_t* info, void*) {
   siglongjmp(escape, 1);
 }
 
-// Memory behind the end of its file: SIGBUS, and no business of ours.
+// Memory behind the end of its file: a SIGBUS that is not ours.
 volatile char* beyond_the_end() {
   const int fd = ::memfd_create("empty", MFD_CLOEXEC);
   return static_cast<volatile char*>(::mmap(nullptr, kPage, PROT_READ, MAP_SHARED, fd, 0));

@@ -15,7 +15,7 @@ TEST(RegionMemory, AVectorLargerThanTheBudgetIsSorted) {
   Region region = make_region();
   RegionMemory memory(region);
   std::pmr::vector<uint64_t> numbers(&memory);
-  numbers.reserve(uint64_t{6} << 17);  // 6 MiB of 8, 2 of them here
+  numbers.reserve(uint64_t{6} << 17);  // 6 MiB of 8, of which 2 are local
   std::mt19937_64 random(1);
   uint64_t sum = 0;
   while (numbers.size() < numbers.capacity()) sum += numbers.emplace_back(random());
@@ -42,7 +42,7 @@ TEST(RegionMemory, AMapOfStringsKeepsThemAll) {
 
 TEST(RegionMemory, WhatIsFreedIsDiscardedAndNotSent) {
   RegionOptions options = small_options();
-  options.prefetch_pages = 0;  // no page comes that is not touched
+  options.prefetch_pages = 0;  // only touched pages are fetched
   Region region = make_region(options);
   RegionMemory memory(region);
   constexpr size_t kBytes = 1 << 20;  // half the budget

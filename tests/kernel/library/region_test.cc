@@ -1,4 +1,4 @@
-// The region as a program uses it: nothing but the public header.
+// The region as a program uses it: only the public header.
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/mman.h>
@@ -165,7 +165,7 @@ TEST_P(RegionWithFaults, MoreThanTheBudgetIsNotPinned) {
   const size_t budget_pages = small_options().local_bytes / kPage;
   ASSERT_TRUE(region.pin(region.bytes().first(budget_pages * 8 / 10 * kPage)));
   EXPECT_FALSE(region.pin(region.bytes().subspan(budget_pages * kPage, budget_pages / 10 * kPage)));
-  // What is left of the budget is enough for everything else.
+  // The rest of the budget is enough for everything else.
   fill(region, 1);
   expect_filled(region, 1);
 }
@@ -226,7 +226,7 @@ TEST_P(RegionWithFaults, NeededPagesComeInWithoutBeingTouched) {
   only_needed.prefetch_pages = 0;
   Region region = make_region(only_needed);
   for (size_t page = 0; page < 200; ++page) *word(region, page) = 1'000'000 + page;
-  // A page that is on its way in is no victim.
+  // A page that is being fetched is not a victim.
   ASSERT_TRUE(eventually([&] { return region.stats().faults_zero == 200; }));
   ASSERT_TRUE(region.evict(region.bytes().first(200 * kPage)));
   ASSERT_TRUE(eventually([&] { return region.stats().resident_bytes == 0; }));

@@ -27,8 +27,8 @@ class InterruptedSpace final : public uffd::AddressSpace {
   // The next zero() of several pages places the first half of them, and says kRetry: as when the
   // target forks meanwhile.
   void zero_half_of_next_run() { half_of_next_run_.store(true); }
-  // Becomes ready when a thread has read a write-protected fault of the page and asks for events
-  // again: it has then done with that fault whatever it does at once.
+  // Becomes ready when a thread that has read a write-protected fault of the page reads events
+  // again: its first handling of that fault is over.
   std::future<void> next_write_fault_handled(PageIndex page);
 
   uint64_t pages() const override { return real_->pages(); }
@@ -56,17 +56,17 @@ class InterruptedSpace final : public uffd::AddressSpace {
 
   const std::unique_ptr<uffd::AddressSpace> real_;
   std::atomic<bool> half_of_next_run_{false};
-  std::mutex mutex_;  // of all below
+  std::mutex mutex_;  // guards all members below
   Call call_ = Call::kInstall;
   PageIndex interrupted_page_{0};
-  std::function<void()> meanwhile_;  // none: no call is to be interrupted
+  std::function<void()> meanwhile_;  // empty: no call is interrupted
   PageIndex awaited_page_{0};
   std::promise<void> handled_;
   bool awaited_ = false;
   std::thread::id reader_;  // of the fault that was awaited
 };
 
-// For a rig of two workers on one of these; the making of the rig sets `space`.
+// For a rig of two workers on an InterruptedSpace; the rig's creation sets `space`.
 RigOptions interruptible(InterruptedSpace*& space);
 
 }  // namespace farpage::pager

@@ -1,5 +1,5 @@
-// A write that faults while another thread of the pager has lifted the page's protection, or has
-// installed it, but has not said so in the page table yet.
+// A write that faults after another thread of the pager has removed the page's protection, or has
+// installed the page, and before the page table says so.
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 
@@ -22,7 +22,7 @@ bool ready(const std::future<void>& future) {
   return future.wait_for(kPatience) == std::future_status::ready;
 }
 
-// A store on a thread of its own.
+// A store on another thread.
 struct Write {
   Write(volatile uint64_t* word, uint64_t value)
       : done(end.get_future()), thread([this, word, value] {
@@ -54,18 +54,18 @@ INSTANTIATE_TEST_SUITE_P(After, LostWakeUp, testing::Values(Call::kInstall, Call
                          name_of_call);
 
 // The evictor protects spans, and a span covers pages that are not its victims. So a page may be
-// protected again between the call that woke its writers and the page table's news of it. Nobody
-// will wake who writes then, but for the worker that has read this write's fault.
+// protected again between the call that woke its writers and the change of the page table. A thread
+// that writes then can be woken only by the worker that has read its fault.
 TEST_P(LostWakeUp, WriteToAPageProtectedAgainTooSoonEnds) {
   InterruptedSpace* space = nullptr;
   Rig rig(interruptible(space));
   volatile uint64_t* words = rig.page(kPage.value);
   words[2] = 3;
-  // A page that is not in the table yet is not evicted, and the wish is forgotten.
+  // A page that is not in the table yet is not evicted, and the hint is dropped.
   ASSERT_TRUE(comes_true([&] { return rig.stats().faults_zero == 1; }));
   rig.pager().hint_cold({kPage, 1});
   ASSERT_TRUE(comes_true([&] { return rig.pager().is_away(kPage); }));
-  // A write to an absent page is an install, to a page that was read an unprotect.
+  // A write to an absent page leads to an install, a write to a page that was read to an unprotect.
   if (GetParam() == Call::kUnprotect) {
     ASSERT_EQ(words[2], 3U);
   }
@@ -100,9 +100,9 @@ class DroppedTooSoon : public testing::TestWithParam<Call> {};
 INSTANTIATE_TEST_SUITE_P(After, DroppedTooSoon, testing::Values(Call::kInstall, Call::kZero),
                          name_of_call);
 
-// The call that places a page wakes who waits for it. The target may drop the page again at once,
-// and fault again, all before the page table knows that the page was there: that fault is left to
-// the thread that still has the page, whose call is over.
+// The call that installs a page wakes its waiters. The target may drop the page at once and fault
+// again before the page table says that the page was present. That fault is left to the thread that
+// owns the page, although its call is over.
 TEST_P(DroppedTooSoon, TouchBeforeTheOwnerHasSpokenEnds) {
   InterruptedSpace* space = nullptr;
   Rig rig(interruptible(space));

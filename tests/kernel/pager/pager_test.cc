@@ -46,7 +46,7 @@ TEST_P(PagerOver, EveryByteComesBackAfterEviction) {
   EXPECT_EQ(stats.faults_failed, 0U);
 }
 
-// Each page is a WRITE of its own to each node, and a channel takes three of them at a time.
+// Each page is one WRITE to each node, and a channel accepts three at a time.
 TEST_P(PagerOver, ScatteredPagesLeaveOverChannelsThatTakeAFewAtOnce) {
   Rig rig({.transport = GetParam(), .replicas = 2, .nodes = 2, .operations_in_flight = 3});
   for (uint64_t page = 0; page < rig.pages(); page += 2) fill(rig, page, 1);
@@ -59,7 +59,7 @@ TEST_P(PagerOver, ScatteredPagesLeaveOverChannelsThatTakeAFewAtOnce) {
   EXPECT_TRUE(comes_true([&] { return rig.pager().check_invariants().has_value(); }));
 }
 
-// 128 WRITEs, more than a channel is given at once, to one that breaks when it is given the first.
+// 128 WRITEs, more than one post, to a channel that breaks at the first.
 TEST_P(PagerOver, ScatteredPagesStayWhenTheirNodeDiesBeforeTheyAreSent) {
   Rig rig({.transport = GetParam(), .local_pages = 4096});
   for (uint64_t page = 0; page < rig.pages(); page += 2) fill(rig, page, 1);
@@ -74,14 +74,13 @@ TEST_P(PagerOver, ScatteredPagesStayWhenTheirNodeDiesBeforeTheyAreSent) {
   EXPECT_TRUE(comes_true([&] { return rig.pager().check_invariants().has_value(); }));
 }
 
-// One in eight of the pages that make room has changed, and its node is waited for until the
-// deadline.
+// One in eight victims is dirty, and its node does not answer before the deadline.
 TEST_P(PagerOver, UnchangedPagesMakeRoomWhileADeadNodeIsWaitedFor) {
   Rig rig({.transport = GetParam(), .fault_deadline = Seconds(3600)});
-  constexpr uint64_t kFresh = 3584;  // to the end: one slab, of which one page is written at first
+  constexpr uint64_t kFresh = 3584;  // up to the end: one slab, of which one page is written first
   for (uint64_t page = 0; page <= kFresh; ++page) fill(rig, page, 1);
   ASSERT_TRUE(comes_true([&] { return rig.stats().leased_slabs == rig.pages() / 512; }));
-  // Backwards, all that is changed leaves, and the first 900 are here in the end.
+  // Backwards: all dirty pages are evicted, and the first 900 are resident at the end.
   for (uint64_t page = kFresh; page-- > 0;) ASSERT_TRUE(holds(rig, page, 1)) << page;
   for (uint64_t page = 0; page < 900; page += 8) fill(rig, page, 2);
   rig.node(0).kill();
@@ -101,8 +100,7 @@ TEST_P(PagerOver, RandomReadsAndWritesOfManyThreadsSeeTheirOwnLastWrites) {
   for (unsigned t = 0; t < kThreads; ++t) {
     threads.emplace_back([&, t] {
       std::mt19937_64 random(kSeed + t);
-      const uint64_t mine =
-          rig.pages() / kThreads;  // each thread has pages of its own, interleaved
+      const uint64_t mine = rig.pages() / kThreads;  // each thread has its own pages, interleaved
       std::vector<uint64_t> version(mine, 0);
       for (int i = 0; i < 20'000; ++i) {
         const uint64_t own = random() % mine;
@@ -203,7 +201,7 @@ TEST_P(PagerOver, RevokedLeaseTakesNothingFromTheOtherSlabs) {
   rig.node(0).revoke(SlabIndex{kRevoked});
   uint64_t lost = 0;
   for (uint64_t i = 0; i < rig.pages(); ++i) {
-    // Of the revoked slab and of another one in turns.
+    // Of the revoked slab and of another one, alternately.
     const uint64_t other = (kRevoked + 1) * kSlabPages + i % (rig.pages() - kSlabPages);
     if (i < kSlabPages) lost += ends_in_sigbus(rig.page(kRevoked * kSlabPages + i)) ? 1 : 0;
     ASSERT_TRUE(holds(rig, other % rig.pages(), 1)) << other % rig.pages();
@@ -223,7 +221,7 @@ TEST_P(PagerOver, TwoReplicasSurviveTheLossOfOneNode) {
   EXPECT_GT(rig.stats().replicas_lost, 0U);
 }
 
-// It can be connected to again and again, and acknowledges nothing.
+// Accepts every connection, and acknowledges nothing.
 class StalledReplica : public testing::TestWithParam<RigOptions> {};
 
 INSTANTIATE_TEST_SUITE_P(Timeouts, StalledReplica,
@@ -306,7 +304,7 @@ TEST_P(PagerOver, WalksThroughFreshMemoryOfManyThreadsStayWithinTheBudget) {
   std::vector<std::thread> threads;
   for (uint64_t t = 0; t < kThreads; ++t) {
     threads.emplace_back([&, t] {
-      // Each page is walked over by all, and written in one word by each.
+      // All threads walk over each page, and each writes one word of it.
       for (uint64_t page = 0; page < rig.pages(); ++page) {
         if (rig.page(page)[t] != 0) ++wrong;
         rig.page(page)[t] = content(page, t);
@@ -356,8 +354,8 @@ class FreshWalkOf : public testing::TestWithParam<int> {};
 INSTANTIATE_TEST_SUITE_P(Steps, FreshWalkOf, testing::Values(1, -1),
                          [](const auto& step) { return step.param > 0 ? "Up" : "Down"; });
 
-// Memory of another kind lies behind it, of which not a page is placed: what is closed, and what
-// the target has put there itself.
+// Behind it lies other memory, in which no page is installed: PROT_NONE, and a mapping of the
+// target's own.
 TEST_P(FreshWalkOf, FreshMemoryEndsWithItsMapping) {
   for (const bool closed : {true, false}) {
     Rig rig({.local_pages = 4096, .prefetch_depth = 32});
@@ -385,13 +383,13 @@ TEST_P(FreshWalkOf, FreshMemoryEndsWithItsMapping) {
   }
 }
 
-// What one thread gives up, another one may come to at the same time on its walk.
+// One thread discards pages that another one reaches on its walk at the same time.
 TEST_P(PagerOver, WalksIntoMemoryThatIsGivenUpSeeZerosOrTheirOwnWrites) {
   Rig rig({.transport = GetParam(), .local_pages = 4096, .prefetch_depth = 32});
   std::atomic<bool> stop{false};
   std::atomic<uint64_t> wrong{0};
   std::thread giver([&] {
-    // Odd runs of 16 pages are used and given up, again and again.
+    // Odd runs of 16 pages are used and discarded repeatedly.
     for (uint64_t round = 1; !stop; ++round) {
       for (uint64_t run = 1; run < 64; run += 2) {
         const uffd::PageRun pages{PageIndex{run * 16}, 16};
@@ -444,7 +442,7 @@ TEST(Pager, AWishToEvictOutlastsTheWaitForASlab) {
   rig.client().set_slab_limit(1);
   constexpr uint64_t kFirst = 500;  // twelve pages of the first slab, 88 of the next one
   for (uint64_t page = kFirst; page < kFirst + 100; ++page) fill(rig, page, 1);
-  // The wish for a page that is not in the table yet is forgotten.
+  // A hint for a page that is not in the table yet is dropped.
   for (uint64_t page = kFirst; page < kFirst + 100; ++page)
     ASSERT_TRUE(comes_true([&] { return !rig.pager().next_fault(PageIndex{page}, true); }));
   rig.pager().hint_cold({PageIndex{kFirst}, 100});
@@ -462,7 +460,7 @@ TEST(Pager, PagesThatAreNeededAfterAllAreNotEvicted) {
       fill(rig, page, 1);
     }
     ASSERT_TRUE(comes_true([&] { return rig.stats().faults_zero == 200; }));
-    ASSERT_TRUE(rig.pager().begin_fork());  // stands eviction still
+    ASSERT_TRUE(rig.pager().begin_fork());  // pauses eviction
     rig.pager().hint_cold({PageIndex{0}, 100});
     rig.pager().hint_cold({PageIndex{100}, 100});
     rig.pager().hint_willneed({PageIndex{0}, 100});
@@ -509,7 +507,7 @@ TEST(Pager, Defect4FaultsInFlightTogetherEachGetTheirOwnBytes) {
   loop.faults = {.delay_polls = 40, .reorder = true};
   Rig rig({.transport = TransportKind::kLoop, .workers = 1, .loop = loop});
   for (uint64_t page = 0; page < rig.pages(); ++page) fill(rig, page, 1);
-  constexpr uint64_t kThreads = 16;  // one worker, so they share its landing slots
+  constexpr uint64_t kThreads = 16;  // one worker: they share its fetch slots
   std::atomic<uint64_t> wrong{0};
   std::vector<std::thread> threads;
   for (uint64_t t = 0; t < kThreads; ++t)
@@ -544,7 +542,8 @@ TEST(Pager, AWireThatCarriesAFewPagesAtOnceGetsThemInSmallParts) {
   EXPECT_EQ(rig.stats().faults_failed, 0U);
 }
 
-// One page in 50 ms, so a full batch takes longer than a fault may: what is written makes room.
+// One page in 50 ms, so a full batch takes longer than the fault deadline: acknowledged pages make
+// room earlier.
 TEST(Pager, WhoWaitsForRoomDoesNotWaitForASlowBatchToEnd) {
   rdma::LoopOptions loop;
   loop.faults.write_bytes_at_once = kPageBytes;

@@ -1,4 +1,5 @@
-// Eviction runs behind the program while there is room (EvictionPriority), in the pager as it is.
+// Eviction has a lower priority than the program while there is room (EvictionPriority), in a whole
+// pager.
 #include <dirent.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
@@ -13,7 +14,7 @@
 namespace farpage::pager {
 namespace {
 
-// Of this process's evictor; -1: it has none.
+// Of this process's evictor; -1: there is none.
 int evictors_niceness() {
   int found = -1;
   DIR* tasks = ::opendir("/proc/self/task");
@@ -30,7 +31,7 @@ int evictors_niceness() {
 TEST(PagerPriority, TheEvictorStepsBackOnlyWhileThereIsRoom) {
   Rig rig({.fault_deadline = Seconds(3600)});
   ASSERT_TRUE(comes_true([] { return evictors_niceness() == 19; })) << evictors_niceness();
-  rig.client().set_slab_limit(1);  // 512 pages can leave, the others have to stay
+  rig.client().set_slab_limit(1);  // 512 pages can be evicted, the others must stay
   std::thread program([&] {
     for (uint64_t page = 0; page < 3000; ++page) fill(rig, page, 1);
   });

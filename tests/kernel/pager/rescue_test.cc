@@ -1,4 +1,4 @@
-// A victim that is written before it has left.
+// A victim that is written before it is dropped.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -17,7 +17,7 @@ TEST(Rescue, WriteToAVictimKeepsItWithoutARead) {
   Rig rig(interruptible(space));
   volatile uint64_t* words = rig.page(kVictim.value);
   words[0] = 1;
-  // A page that is not in the table yet is not evicted, and the wish is forgotten.
+  // A page that is not in the table yet is not evicted, and the hint is dropped.
   ASSERT_TRUE(comes_true([&] { return rig.stats().faults_zero == 1; }));
 
   std::atomic<bool> written{false};

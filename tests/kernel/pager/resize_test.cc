@@ -15,7 +15,7 @@ namespace {
 constexpr uint64_t kMiB = uint64_t{1} << 20;
 constexpr uint64_t kPagesOfMiB = kMiB / kPageBytes;
 
-// By the kernel's count.
+// As the kernel counts.
 uint64_t present_pages(Rig& rig) {
   std::vector<unsigned char> states(rig.pages());
   EXPECT_EQ(::mincore(rig.bytes(0), rig.pages() * kPageBytes, states.data()), 0);
@@ -47,7 +47,7 @@ TEST(PagerResize, AShrunkBudgetIsEvictedWithoutAnyFaultAndAGrownOneHoldsMoreAgai
 
 TEST(PagerResize, WhoWaitsForRoomGoesOnWhenTheBudgetGrows) {
   Rig rig({.fault_deadline = Seconds(3600)});
-  rig.client().set_slab_limit(1);  // 512 pages can leave, the others have to stay
+  rig.client().set_slab_limit(1);  // 512 pages can be evicted, the others must stay
   std::thread program([&] {
     for (uint64_t page = 0; page < 3000; ++page) fill(rig, page, 1);
   });
@@ -61,7 +61,8 @@ TEST(PagerResize, WhoWaitsForRoomGoesOnWhenTheBudgetGrows) {
   EXPECT_EQ(rig.stats().faults_failed, 0U);
 }
 
-// A batch takes up to 0.3 s on this wire, so all that is too much takes longer than a fault may.
+// A batch takes up to 0.3 s on this wire, so evicting the excess takes longer than the fault
+// deadline.
 TEST(PagerResize, NoFaultWaitsUntilAllThatIsTooMuchHasLeft) {
   rdma::LoopOptions loop{.seed = 3};
   loop.faults.delay_time = Milliseconds(300);
@@ -129,7 +130,7 @@ TEST(PagerResize, BelowWhatIsPinnedItIsRefusedAndNothingChanges) {
 
   rig.pager().unpin({PageIndex{0}, 300});
   ASSERT_TRUE(rig.pager().set_local(2 * kMiB).has_value());
-  EXPECT_FALSE(rig.pager().pin({PageIndex{0}, 100}));  // 435 may be
+  EXPECT_FALSE(rig.pager().pin({PageIndex{0}, 100}));  // the limit is 435
   EXPECT_TRUE(comes_true([&] { return present_pages(rig) <= 2 * kPagesOfMiB; }));
   for (uint64_t page = 300; page < 700; ++page)
     ASSERT_FALSE(rig.pager().is_away(PageIndex{page})) << page;

@@ -1,5 +1,5 @@
 // A pager on a real userfaultfd window of this process, and memory nodes of any transport in this
-// process behind a stand-in for the coordinator's client.
+// process behind a fake of the coordinator's client.
 #pragma once
 
 #include <functional>
@@ -28,13 +28,13 @@ class TestNode {
 
   coordinator::NodeInfo info() const;
   Result<coordinator::Lease> lease(SlabIndex slab, uint32_t replica);
-  // The process dies: connections break and its memory is gone.
+  // As if the process died: connections break and its memory is lost.
   void kill();
-  // It comes back with empty memory and other keys.
+  // Restarts it with empty memory and new keys.
   void restart();
-  // Revokes what was leased, without telling anybody.
+  // Revokes all leases without an event.
   void revoke_all();
-  // Revokes that one.
+  // Revokes one lease.
   void revoke(SlabIndex slab);
 
  private:
@@ -78,12 +78,12 @@ class TestClient final : public coordinator::Client {
   Result<coordinator::EventBatch> events(uint64_t since, Milliseconds timeout) override;
   Result<std::string> get(const std::string& path) override;
 
-  // From now on every call fails, as with a dead coordinator.
+  // From now on every call fails, as when the coordinator is down.
   void set_down(bool down);
-  // Of the next calls that lead to a lease, so many break off in the middle, as with a coordinator
-  // that is killed then.
+  // So many of the next calls that lead to a lease fail halfway, as when the coordinator is killed
+  // then.
   void break_off(int calls);
-  // No more slabs beyond so many.
+  // The most slabs that are leased.
   void set_slab_limit(size_t slabs);
 
  private:
@@ -108,13 +108,13 @@ struct RigOptions {
   uint32_t workers = 2;
   uint32_t prefetch_depth = 0;
   uint32_t operations_in_flight = 64;  // of each channel
-  bool resolve_in_thread = false;      // and the test calls Pager::resolve()
+  bool resolve_in_thread = false;      // the test calls Pager::resolve()
   int broken_calls = 0;                // to the coordinator, at the start
   Milliseconds fault_deadline{3000};
   Milliseconds operation_timeout{500};
   ForkMode fork = ForkMode::kRefuse;
   rdma::LoopOptions loop;
-  // Puts a test's own address space around the real one; empty: none.
+  // Wraps the real address space in the test's own; empty: none.
   std::function<std::unique_ptr<uffd::AddressSpace>(std::unique_ptr<uffd::AddressSpace>)>
       wrap_space = {};
 };
@@ -125,7 +125,7 @@ class Rig {
   ~Rig();
 
   uint64_t pages() const { return options_.pages; }
-  // The window, as the program sees it.
+  // The window as the program sees it.
   volatile uint64_t* page(uint64_t index) {
     return reinterpret_cast<volatile uint64_t*>(base_ + index * kPageBytes);
   }
@@ -137,7 +137,7 @@ class Rig {
   TestNode& node(size_t index) { return *nodes_[index]; }
   TestClient& client() { return *client_; }
   rdma::LoopNetwork& loop() { return *loop_; }
-  // Ends the pager. Its memory is gone with it.
+  // Ends the pager. Its memory is released.
   void stop() { pager_.reset(); }
 
  private:
@@ -150,7 +150,7 @@ class Rig {
   std::unique_ptr<Pager> pager_;
 };
 
-// Until something that another thread does soon counts as never happening.
+// How long a test waits for another thread before it fails.
 inline constexpr Seconds kPatience{60};
 
 template <typename Condition>
@@ -163,7 +163,7 @@ bool comes_true(Condition condition) {
   return false;
 }
 
-// Some words of a page, which tell its versions apart.
+// Some words of a page, which differ between its versions.
 inline uint64_t content(uint64_t page, uint64_t version) {
   return page * 0x9E3779B97F4A7C15ULL + version;
 }

@@ -1,4 +1,4 @@
-// The end of a pager, whatever its threads are at.
+// The end of a pager, whatever its threads are doing.
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 
@@ -11,7 +11,7 @@
 namespace farpage::pager {
 namespace {
 
-// The evictor faults like any other thread when it copies a page out that was dropped meanwhile.
+// The evictor faults like any other thread when it copies out a page that was dropped meanwhile.
 TEST(Stop, WaitsForTheEvictorThatWaitsForAFaultWorker) {
   constexpr PageIndex kEvicted{7};
   InterruptedSpace* space = nullptr;
@@ -25,7 +25,7 @@ TEST(Stop, WaitsForTheEvictorThatWaitsForAFaultWorker) {
   space->interrupt(InterruptedSpace::Call::kProtect, kEvicted, [&] {
     is_protected.store(true);
     while (!stopping.load()) std::this_thread::yield();
-    // Long enough for a fault worker that is told to end to have ended.
+    // Long enough for a fault worker to end after it is told to.
     std::this_thread::sleep_for(Milliseconds(300));
     dropped.store(::madvise(rig.bytes(kEvicted.value), kPageBytes, MADV_DONTNEED) == 0);
   });

@@ -1,5 +1,5 @@
-// The shim in a small program of ours (target_main.cc) against a real userfaultfd; the other side
-// of the hand-over is SmallPager.
+// The shim in a test program (target_main.cc) with a real userfaultfd; the peer of the hand-over is
+// SmallPager.
 #include <gmock/gmock.h>
 
 #include <cstring>
@@ -58,7 +58,7 @@ class Preload : public testing::Test {
                                    {"LD_PRELOAD", FARPAGE_SHIM}});
   }
 
-  // Waits for the next place the target tells.
+  // Waits for the next address that the target prints.
   Told told() { return parse_told(target_->read_line()); }
   void go_on() { target_->write_line("go"); }
 
@@ -84,7 +84,8 @@ class Preload : public testing::Test {
     return pager_->with_all([](auto& all) { return all.size(); });
   }
 
-  // Runs to the end; each place that the target tells is in the window. How many there were.
+  // Runs to the end and checks that each address that the target prints is in the window. Returns
+  // their number.
   int expect_far_places() {
     std::istringstream lines(expect_success().output);
     int places = 0;
@@ -137,7 +138,7 @@ TEST_F(Preload, UnmappedPartsAreGoneAndComeBackAsZeros) {
   start("unmap");
   expect_success();
   const std::vector<Request> all = requests();
-  ASSERT_EQ(all.size(), 2U);  // the middle, the whole; what is free already costs nothing
+  ASSERT_EQ(all.size(), 2U);  // the middle, the whole; a free range causes no request
   EXPECT_EQ(all[0].kind, RequestKind::kDiscard);
   EXPECT_EQ(all[0].bytes, 32 * kPageBytes);
   EXPECT_EQ(all[1].bytes, 64 * kPageBytes);
@@ -231,7 +232,8 @@ TEST_F(Preload, AFullWindowIsSaidOnceAndTheRestIsLocal) {
   EXPECT_EQ(outcome.errors.find("farpage:", said + 1), std::string::npos);
 }
 
-// The scenario "drop": its pages go and come back changed, then go and come back locked.
+// The scenario "drop": its pages are evicted and return changed, then are evicted and return
+// locked.
 void Preload::drop_and_compare() {
   Told place = told();
   evict(place);
@@ -261,7 +263,7 @@ TEST_F(Preload, TheAgentDropsPagesLockedOnesToo) {
 
 TEST_F(Preload, TheAgentDropsPagesOnAKernelWithoutVectoredDrops) {
   start("old-kernel", "drop");
-  session_index_ = 1;  // it registers anew after exec
+  session_index_ = 1;  // it registers again after exec
   drop_and_compare();
 }
 
@@ -273,7 +275,7 @@ TEST_F(Preload, TheAgentSaysWhichCommandsFailed) {
     return s.command(CommandKind::kDrop, {place.address, 0x1000, place.address + kPageBytes});
   });
   EXPECT_THAT(results, testing::ElementsAre(0, ENOMEM, 0));
-  // The ring goes round: more commands than it has places, in pieces of odd size.
+  // The ring wraps around: more commands than it has entries, in pieces of odd size.
   for (int round = 0; round < 10; ++round) {
     const auto many = session([&](Session& s) {
       return s.command(CommandKind::kDrop, std::vector<uint64_t>(777, place.address));

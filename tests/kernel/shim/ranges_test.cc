@@ -44,13 +44,13 @@ TEST(Ranges, HoldsAsManySpansAsItSaysAndThenRefuses) {
   }
   const uint64_t beyond = 4 * kMost;
   EXPECT_FALSE(free.add(pages(beyond, beyond + 1)));
-  EXPECT_FALSE(free.remove(pages(1, 2)));  // would make two of one
+  EXPECT_FALSE(free.remove(pages(1, 2)));  // would split one range
   EXPECT_TRUE(free.contains(pages(0, 3)));
-  EXPECT_TRUE(free.add(pages(3, 4)));  // makes one of two
+  EXPECT_TRUE(free.add(pages(3, 4)));  // joins two ranges
   EXPECT_TRUE(free.remove(pages(1, 2)));
 }
 
-// Against a plain table of pages.
+// Compared with a plain table of pages.
 TEST(Ranges, AgreesWithATableOfPages) {
   const uint32_t seed = std::random_device{}();
   SCOPED_TRACE("seed " + std::to_string(seed));
@@ -76,7 +76,7 @@ TEST(Ranges, AgreesWithATableOfPages) {
     }
     ASSERT_EQ(free.intersects(pages(other_begin, other_end)), any);
     ASSERT_EQ(free.contains(pages(other_begin, other_end)), all);
-    // What is in and what lies between are told from below, each once, and make up the whole.
+    // The ranges and the gaps are visited in order, each once, and cover the whole.
     std::vector<bool> seen(kPages, false);
     uint64_t inside = 0;
     uint64_t between = 0;

@@ -1,5 +1,5 @@
-// Programs as they come from the distribution, with their malloc served by mimalloc behind the
-// shim, under a budget far below what they use.
+// Programs of the distribution, with their malloc served by mimalloc behind the shim, and a budget
+// far below what they use.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -35,8 +35,8 @@ class RealPrograms : public testing::Test {
     }
   }
 
-  // Runs the command plainly and under the shim: same output, and at least `least_pages` of it were
-  // far memory, most of them away from time to time.
+  // Runs the command plainly and under the shim: same output, and at least `least_pages` pages were
+  // far memory, most of them evicted at some time.
   void expect_same(const std::vector<std::string>& command, size_t least_pages) {
     if (access(command[0].c_str(), X_OK) != 0) {
       GTEST_SKIP() << "no " << command[0];

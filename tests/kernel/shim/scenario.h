@@ -21,7 +21,7 @@ unsigned char* map_memory(size_t bytes);
 void fill(unsigned char* memory, size_t bytes, uint32_t seed);
 bool is_filled(const unsigned char* memory, size_t bytes, uint32_t seed);
 bool is_zero(const unsigned char* memory, size_t bytes);
-// Whether the kernel can read a byte there: no signal if not.
+// Whether the kernel can read a byte there; raises no signal.
 bool is_readable(const void* memory);
 // Prints "word address bytes" for the test, and waits for its line.
 void tell(const char* word, const void* memory, size_t bytes);

@@ -153,7 +153,7 @@ void Session::on_missing(uint64_t page) {
     return;
   }
   if (resident_.count(page) != 0) {
-    return wake(page);  // a second thread's fault, answered with the first
+    return wake(page);  // a second thread's fault, answered by the first
   }
   install(page);
 }
@@ -173,7 +173,8 @@ void Session::install(uint64_t page) {
     result = ioctl(userfault_.get(), UFFDIO_COPY, &copy);
   }
   if (result != 0) {
-    return wake(page);  // an event is queued (EAGAIN), or it is there or gone: it faults again
+    return wake(page);  // an event is queued (EAGAIN), or the page is present or unmapped: the
+                        // thread faults again
   }
   if (found == store_.end()) {
     ++zero_fills_;

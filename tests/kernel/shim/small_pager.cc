@@ -49,7 +49,7 @@ void SmallPager::loop() {
   for (;;) {
     std::vector<pollfd> waiting = {{listener_.get(), POLLIN, 0}, {wake_.get(), POLLIN, 0}};
     for (const auto& session : sessions_) {
-      waiting.push_back({session->control_fd(), POLLIN, 0});  // -1 is passed over
+      waiting.push_back({session->control_fd(), POLLIN, 0});  // poll ignores -1
       waiting.push_back({session->userfault_fd(), POLLIN, 0});
     }
     poll(waiting.data(), waiting.size(), -1);

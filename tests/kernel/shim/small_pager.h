@@ -1,8 +1,8 @@
-// SmallPager: the other side of uffd/handover.h, as small as it can be: far pages are kept in a map
-// of this process. It serves any number of targets with one thread.
+// SmallPager: a minimal peer for uffd/handover.h: it keeps far pages in a map of this process, and
+// serves any number of targets with one thread.
 //
-// Threads: everything of a session belongs to the pager's thread; a test reaches it by with_session
-// and with_all, which run there.
+// Threads: a session belongs to the pager's thread; a test accesses it by with_session() and
+// with_all(), which run there.
 #pragma once
 
 #include <cstdint>
@@ -36,7 +36,7 @@ struct PagerOptions {
   size_t budget_pages = 0;
 };
 
-// One process that has handed its window over.
+// One process that has handed over its window.
 class Session {
  public:
   Session(Fd control, const PagerOptions& options);
@@ -53,12 +53,12 @@ class Session {
   size_t requests_of(uffd::handover::RequestKind kind) const;
   size_t pinned_pages() const { return pinned_.size(); }
 
-  // Writes pages out and lets the target's agent drop them. What is not there is passed over.
+  // Stores the pages and lets the target's agent drop them. Absent pages are skipped.
   void evict(const std::vector<uint64_t>& pages);
-  // What the target finds there when it touches the page again.
+  // The content that the target gets when it touches the page again.
   void put(uint64_t address, PageBytes bytes);
   const PageBytes* stored(uint64_t address) const;
-  // The next touch of the page is counted and not answered.
+  // The next fault of the page is counted and not answered.
   void hold(uint64_t page) { held_pages_.insert(page); }
   size_t held_faults() const { return held_faults_; }
   // Commands the agent and waits; the results, none when the target ended meanwhile. Faults and
