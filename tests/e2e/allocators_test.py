@@ -1,4 +1,4 @@
-"""The heap of a program is in far memory, whichever allocator serves it."""
+"""The heap of a program is in far memory, whatever its allocator."""
 import os
 import shutil
 import subprocess
@@ -54,7 +54,7 @@ class Allocators(EndToEnd):
         self.linked("mimalloc")
 
     def test_a_pair_of_malloc_and_free_costs_no_system_call(self):
-        """Three times as many pairs, and no more calls: the shim is not on malloc's path."""
+        """Three times as many pairs make no more calls: the shim is not on malloc's path."""
         strace = shutil.which("strace")
         if strace is None:
             self.skipTest("no strace")
@@ -66,12 +66,12 @@ class Allocators(EndToEnd):
             self.assertEqual(status, 0, log)
             with open(trace, encoding="utf-8") as file:
                 lines = file.read().splitlines()
-            program = lines[0].split()[0]  # not the agent, which has a thread of its own
+            program = lines[0].split()[0]  # not the agent thread
             return sum(line.split()[0] == program for line in lines)
 
         few, many = calls(100_000), calls(300_000)
         print(f"system calls of the program: {few} and {many}", flush=True)
-        # mimalloc gives pages back by the clock: a few of those may fall into the longer run.
+        # mimalloc returns pages after a time: a few such calls may fall into the longer run.
         self.assertLess(many - few, 200)
 
 

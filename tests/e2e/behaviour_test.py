@@ -1,4 +1,4 @@
-"""`farpage run` is transparent where it can be, and says so where it cannot."""
+"""`farpage run` is transparent where possible, and reports where it is not."""
 import os
 import shutil
 import signal
@@ -49,7 +49,7 @@ print(*agents(), os.getpriority(os.PRIO_PROCESS, 0), memory.count(b"x"))
 
 
 class Behaviour(EndToEnd):
-    """With the embedded coordinator and node: what a first try uses."""
+    """With the embedded coordinator and node, as on a first try."""
 
     def run_shell(self, line, **more):
         return self.run_far(["sh", "-c", line], options=["--lend", "1G"], **more)
@@ -171,7 +171,7 @@ class Behaviour(EndToEnd):
                               ("ThreadSanitizer", "sanitized_thread")):
             self.assert_refused(126, f"it is built with {name}",
                                 [os.path.join(BUILD, "tests", program)])
-        library = self.path("libasan.so.8")  # it is known by its name
+        library = self.path("libasan.so.8")  # recognised by its name
         shutil.copy(os.path.join(BUILD, "tests", "modules", "farpage_test_module.so"), library)
         self.assert_refused(126, f"LD_PRELOAD names {library}, the runtime of AddressSanitizer",
                             ["/bin/true"], environment={"LD_PRELOAD": library})

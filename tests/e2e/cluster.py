@@ -18,7 +18,7 @@ import urllib.request
 BUILD = os.environ["FARPAGE_BUILD"]
 FARPAGE = os.path.join(BUILD, "farpage")
 RANDOM_ACCESS = os.path.join(BUILD, "tests", "random_access")
-PATIENCE = 60  # seconds until a step that should be quick counts as hanging
+PATIENCE = 60  # seconds after which a quick step counts as hung
 MIB = 1 << 20
 
 _libc = ctypes.CDLL(None)
@@ -32,7 +32,7 @@ def _own_group():
 
 
 def wait_until(condition, what, patience=PATIENCE):
-    """Waits for something that other processes do; fails, with its name, when it does not happen."""
+    """Waits for a condition that other processes fulfil; fails with `what` when they do not."""
     end = time.monotonic() + patience
     while not condition():
         if time.monotonic() > end:
@@ -59,18 +59,18 @@ class Process:
         self.popen.send_signal(number)
 
     def end(self):
-        """kill -9, and gone when it returns."""
+        """SIGKILL; returns when the process has ended."""
         if self.popen.poll() is None:
             self.popen.kill()
         self.popen.wait(PATIENCE)
         self.popen.stdout.close()
 
     def finish(self, patience=120):
-        """The exit status as a shell tells it, and standard output."""
+        """The exit status as a shell reports it, and standard output."""
         return self.finish_with(None, patience)
 
     def finish_with(self, text, patience=120):
-        """The same, after this on its standard input, which must be a pipe."""
+        """The same, after writing `text` to its standard input, which must be a pipe."""
         try:
             output, _ = self.popen.communicate(text, timeout=patience)
         except subprocess.TimeoutExpired:
@@ -80,7 +80,7 @@ class Process:
 
 
 class Service(Process):
-    """A coordinator or a node that has said that it is ready."""
+    """A coordinator or a node that has printed that it is ready."""
 
     def __init__(self, arguments, log, enter=()):
         super().__init__([*enter, FARPAGE, *arguments, "--output", "json"], log)
@@ -91,14 +91,14 @@ class Service(Process):
 
 
 class EndToEnd(unittest.TestCase):
-    """A test with a directory of its own and the means to start a cluster."""
+    """A test with its own directory, which can start a cluster."""
 
     def setUp(self):
         self.folder = tempfile.mkdtemp(prefix="farpage-e2e-")
         self.addCleanup(shutil.rmtree, self.folder, ignore_errors=True)
         self.token = None
         self.url = None
-        self.enter = []  # before each command: how to get to the host it is to run on
+        self.enter = []  # before each command: enters the host that it runs on
         self._started = 0
 
     def path(self, name):
@@ -134,14 +134,14 @@ class EndToEnd(unittest.TestCase):
             self._log(name), self.enter))
 
     def start_cluster(self, nodes=1, transport="shm", lend="512M"):
-        """A coordinator and nodes; what is returned ends them."""
+        """Starts and returns a coordinator and nodes."""
         coordinator = self.start_coordinator()
         return coordinator, [self.start_node(f"node-{i + 1}", lend=lend, transports=transport)
                              for i in range(nodes)]
 
     def start_run(self, command, local="32M", options=(), stdin=subprocess.DEVNULL,
                   environment=None):
-        """`farpage run` in the cluster (or an embedded one, when there is none)."""
+        """Starts `farpage run` in the cluster, or with an embedded one if there is none."""
         where = ["--coordinator", self.url, *self.token_arguments()] if self.url else []
         self.stats_path = self.path("stats.json")
         return self._owned(Process(
@@ -149,13 +149,13 @@ class EndToEnd(unittest.TestCase):
              *options, "--", *command], self._log("run"), environment, stdin))
 
     def run_far(self, command, **more):
-        """Runs it to its end: status, output, and what went to standard error."""
+        """Runs it to its end: status, standard output, standard error."""
         process = self.start_run(command, **more)
         status, output = process.finish()
         return status, output, process.log()
 
     def start_access(self, seconds, transport, replicas=1, deadline=2, size=48 * MIB, local="12M"):
-        """A program that touches far memory all the time; returned when it has filled it."""
+        """Starts a program that touches far memory continuously; returns when it has filled it."""
         process = self.start_run(
             [RANDOM_ACCESS, str(size), "2", str(seconds), "11"], local=local,
             options=["--transport", transport, "--replicas", str(replicas),
@@ -174,7 +174,7 @@ class EndToEnd(unittest.TestCase):
             return json.load(file)["targets"]
 
     def stats(self):
-        """Of the last run, the first process that took far memory."""
+        """Of the first process of the last run that used far memory."""
         return self.all_stats()[0]
 
     def get(self, path, base=None):
@@ -186,7 +186,7 @@ class EndToEnd(unittest.TestCase):
             return reply.read().decode()
 
     def expect_real_paging(self, transport=None):
-        """The run must have been one in far memory, or it has shown nothing."""
+        """Fails if the run used too little far memory to prove anything."""
         stats = self.stats()
         self.assertGreater(stats["faults"]["remote"] + stats["prefetched_pages"], 1000, stats)
         self.assertGreater(stats["evictions"]["written"], 1000, stats)
@@ -196,7 +196,7 @@ class EndToEnd(unittest.TestCase):
 
 
 def child_of(pid):
-    """The program that a `farpage run` with a cluster of its own has started; None: not yet."""
+    """The program that a `farpage run` in a cluster has started; None: not yet."""
     with open(f"/proc/{pid}/task/{pid}/children", encoding="utf-8") as file:
         children = file.read().split()
     return int(children[0]) if children else None

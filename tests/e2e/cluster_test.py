@@ -1,4 +1,4 @@
-"""Coordinator, node and pager of a running program agree: on who is there, on bytes, on counts."""
+"""Coordinator, node and pager of a running program agree on members, bytes and counts."""
 import json
 import os
 import re
@@ -14,8 +14,8 @@ import unittest
 from cluster import EndToEnd, MIB, child_of, wait_until
 
 PAGE = 4096
-# Fills pages with 0xAB and their number, says where they are, waits, prints the pages that do not
-# hold that any more, with their last byte, and waits again.
+# Fills pages with 0xAB and their number, prints their address, waits, prints the changed pages with
+# their last byte, and waits again.
 FILL = """
 import ctypes, mmap, sys
 pages = 4096
@@ -35,7 +35,7 @@ PAGES = 4096
 
 class Cluster(EndToEnd):
     def start_fill(self):
-        """FILL over TCP with most of its pages away; the process, its pid and their address."""
+        """Starts FILL over TCP with most of its pages remote; returns the process, its pid and the address."""
         process = self.start_run([sys.executable, "-c", FILL], local="4M",
                                  options=["--transport", "tcp", "--window", "1G"],
                                  stdin=subprocess.PIPE)
@@ -78,7 +78,7 @@ class Cluster(EndToEnd):
             for page in range(PAGES):
                 pagemap.seek((address // PAGE + page) * 8)
                 if struct.unpack("Q", pagemap.read(8))[0] >> 63:
-                    continue  # it is here, and may be newer than its copy
+                    continue  # resident, and perhaps newer than its remote copy
                 place = offset + page * PAGE
                 lent.seek(leases[place // slab_bytes] + place % slab_bytes)
                 self.assertEqual(lent.read(PAGE), page.to_bytes(8, "little") + b"\xab" * 4088)
@@ -88,7 +88,7 @@ class Cluster(EndToEnd):
                     lent.write(b"\xcd")
         self.assertGreater(compared, PAGES // 2)
         output, _ = process.popen.communicate(b"\n\n", timeout=60)
-        # And the other way round: what is written on the node is what the program reads.
+        # The other direction: the program reads what is written on the node.
         self.assertEqual(output, b"%d True 205\nwalked\n" % changed, process.log())
 
     def remote_faults(self):
@@ -97,7 +97,7 @@ class Cluster(EndToEnd):
         return int(found.group(1)) if found else None
 
     def settled_remote_faults(self):
-        """What /metrics says when it has not changed for more than two heartbeats."""
+        """/metrics after it has not changed for more than two heartbeats."""
         last = (None, time.monotonic())
 
         def settled():

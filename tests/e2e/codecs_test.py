@@ -1,4 +1,4 @@
-"""Encoders and archivers with large windows: what they make in far memory is what they make without."""
+"""Encoders and archivers with large windows: the same output as in a plain run."""
 import os
 import random
 import subprocess
@@ -9,7 +9,7 @@ from verifier import FORM, PATIENCE, Verifier, scaled
 
 class Codecs(Verifier):
     def make_input(self, kibibytes):
-        """Words that come again after short and after long distances."""
+        """Words that repeat at short and at long distances."""
         source = random.Random(7)
         words = [source.randbytes(source.randrange(2, 12)).hex().encode() for _ in range(4000)]
         part = b" ".join(source.choices(words, k=kibibytes * 1024 // 30))
@@ -27,7 +27,7 @@ class Codecs(Verifier):
                                self.path("input")], transport, local="14M" if FORM == "short" else None)
         with open(self.path("packed"), "wb") as file:
             file.write(packed)
-        # Its window is what this needs.
+        # Most of its memory is the window.
         self.expect_input(self.far([self.program("zstd"), "-d", "--long=27", "-c", self.path("packed")],
                                    transport, "4M"))
 

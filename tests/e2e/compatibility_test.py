@@ -1,4 +1,4 @@
-"""docs/compatibility.md claims what tests prove, and all of it."""
+"""docs/compatibility.md claims exactly what tests prove."""
 import glob
 import json
 import os
@@ -44,7 +44,7 @@ def rows():
 
 
 def claimed():
-    """Names of the tests that the table speaks of."""
+    """Names of the tests that the table mentions."""
     names = []
     for row in rows():
         test = row["test"].strip("`")

@@ -13,7 +13,7 @@ trap 'rm -rf "$work"' EXIT
 export LC_ALL=C TMPDIR=$work FARPAGE_LOG_LEVEL=warning
 
 row() { printf '  %-34s%14s\n' "$1" "$2"; }
-# The same for both: one buffer that holds the whole file, so that sort keeps it all in memory.
+# The same for both: a buffer for the whole file, so that sort keeps it in memory.
 sort_it() { "$@" sort -S 400M "$work/input"; }
 seconds() { printf '%d.%d s' $(($1 / 1000)) $(($1 % 1000 / 100)); }
 now_ms() { date +%s%3N; }

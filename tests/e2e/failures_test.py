@@ -1,4 +1,4 @@
-"""What breaks around a running program: it goes on, or gets SIGBUS in time. Never wrong bytes."""
+"""Failures around a running program: it continues, or gets SIGBUS within the deadline. Never wrong bytes."""
 import signal
 import time
 import unittest

@@ -1,4 +1,4 @@
-"""A child of fork has a correct copy of its own, whatever was away, and gives back what it borrowed."""
+"""A forked child has a correct copy, whichever pages were remote, and returns its leases."""
 import json
 import os
 import subprocess

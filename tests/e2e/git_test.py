@@ -1,4 +1,4 @@
-"""git repacks a repository in far memory: the objects are those of a plain repack, and fsck agrees."""
+"""git repacks a repository in far memory: the same objects as in a plain repack, and fsck succeeds."""
 import os
 import random
 import shutil

@@ -1,4 +1,4 @@
-"""Interpreters, virtual machines and compiled programs of languages with memory management of their own."""
+"""Interpreters, virtual machines and compiled languages with their own memory management."""
 import os
 import subprocess
 import unittest

@@ -1,4 +1,4 @@
-"""libfarpage in programs of its own: examples/kv with values on real nodes, and an installation."""
+"""Programs on libfarpage: examples/kv with values on real nodes, and an installation."""
 import json
 import os
 import re
@@ -14,7 +14,7 @@ SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file_
 
 
 class Kv(EndToEnd):
-    """Every value is checked by kv itself, against its key and version."""
+    """kv checks every value against its key and version."""
 
     def start_kv(self, command, *options, stdin=subprocess.DEVNULL):
         return self._owned(Process([KV, command, "--coordinator", self.url, *options],
@@ -71,8 +71,8 @@ class Kv(EndToEnd):
         _, nodes = self.start_cluster(transport="tcp")
         process = self.start_kv("bench", "--transport", "tcp", "--local", "4M", "--values", "3000",
                                 "--reads", "100000000", "--faults", faults)
-        # Where all that is resident is changed, it is for want of room that it ends: pages that were
-        # only read must be there.
+        # If every resident page were dirty, it would end for lack of room: some resident pages must be
+        # clean.
         wait_until(lambda: "warm-up" in process.log(), "every value is stored")
         read = self.remote_faults(process)
         wait_until(lambda: self.remote_faults(process) > read + 2048, "values are read")
@@ -95,7 +95,7 @@ class Kv(EndToEnd):
 
 
 class Installed(EndToEnd):
-    """What `cmake --install` has put somewhere else is enough to build and run programs."""
+    """An installation elsewhere by `cmake --install` is enough to build and run programs."""
 
     def setUp(self):
         super().setUp()
@@ -150,7 +150,7 @@ class Installed(EndToEnd):
         self.assertTrue(ours)
         for name in ours:
             self.assertRegex(name, r"farpage::Region(Memory|Options|Error|Result|Stats|MemoryStats)?\b")
-        # Nobody who includes the header needs a package of ours.
+        # The public header needs none of our dependencies.
         for folder, _, files in os.walk(os.path.join(self.prefix, "include")):
             for name in files:
                 with open(os.path.join(folder, name), encoding="utf-8") as file:

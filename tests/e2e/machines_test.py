@@ -7,8 +7,8 @@ import unittest
 from cluster import BUILD
 from verifier import PATIENCE, Verifier, scaled
 
-# As in the lab (tests/lab/vm.sh): an emulated guest on a busy machine may spin for ever where it measures
-# its clock. Here the clock may be wrong.
+# As in the lab (tests/lab/vm.sh): on a busy machine an emulated guest may spin forever while it
+# calibrates its clock. A wrong clock does not matter here.
 CLOCK = "tsc=reliable clocksource=tsc no_timer_check tsc_early_khz=2500000 mitigations=off"
 PROGRAMS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "programs")
 

@@ -1,4 +1,4 @@
-"""Clusters of thousands of nodes, and leases that end with whoever held them."""
+"""Clusters of thousands of nodes, and leases that end with their holder."""
 import concurrent.futures
 import http.server
 import json
@@ -19,7 +19,7 @@ SLAB = 2 * MIB
 
 
 class Agents(http.server.ThreadingHTTPServer):
-    """The agents of nodes that have no memory. All of them grant, or none. Remembers what is lent."""
+    """Agents of nodes without memory. All of them grant, or none. Remembers what is lent."""
 
     def __init__(self, grants):
         super().__init__(("127.0.0.1", 0), AgentHandler)
@@ -74,7 +74,7 @@ class ManyNodes(EndToEnd):
         return agents
 
     def join(self, name, agent_url, slab_bytes):
-        """A node that is nothing but an entry in the coordinator's list."""
+        """A node that exists only in the coordinator's list."""
         body = {"id": name, "incarnation": 1, "agent_url": agent_url, "slab_bytes": slab_bytes,
                 "capacity_bytes": 64 * slab_bytes, "version": "none",
                 "transports": [{"kind": "tcp", "host": "127.0.0.1", "port": 1}]}
@@ -94,7 +94,7 @@ class ManyNodes(EndToEnd):
         wait_until(lambda: self.cluster()["pending_revocations"] == 0, "the nodes have all back")
 
     def start_full_cluster(self):
-        """Real nodes, and as many others as a cluster can have; those lend no slab of our size."""
+        """Real nodes, and as many others as a cluster can have, which lend no slab of our size."""
         self.start_coordinator("--node-ttl", "1h")
         for i in range(MAX_NODES - REAL_NODES):
             self.join(f"listed-{i}", "http://127.0.0.1:1", 2 * SLAB)
@@ -158,12 +158,12 @@ class ManyNodes(EndToEnd):
         self.assertEqual(run.finish()[0], 128 + signal.SIGKILL, run.log())
         self.expect_nothing_held()
         run = self.start_access(3600, "tcp", size=16 * MIB, local="4M")
-        run.end()  # the pager itself: its time to live ends the region
+        run.end()  # kills the pager: the region ends with its time to live
         wait_until(lambda: self.cluster()["regions"] == 0, "the region is over")
         self.expect_nothing_held()
 
     def test_a_program_that_fails_at_its_start_holds_no_lease(self):
-        """Of two replicas one is granted, the other refused, again and again."""
+        """Of two replicas one is granted and the other refused, repeatedly."""
         agents = self.start_agents(grants=True)
         self.start_coordinator("--node-ttl", "1h")
         self.join("grants", agents.url(), SLAB)

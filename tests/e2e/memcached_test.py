@@ -1,4 +1,4 @@
-"""memcached in far memory gives back what was set, or says that it has it no more."""
+"""memcached in far memory returns what was set, or reports a miss."""
 import random
 import socket
 import unittest
@@ -21,7 +21,7 @@ class Memcached(Verifier):
         return connection, replies
 
     def work(self, name):
-        """Sets, overwrites, deletes and gets keys from two connections; how many were still there."""
+        """Sets, overwrites, deletes and gets keys from two connections; returns the number of hits."""
         source = random.Random(5)
         connections = [self.talk(name) for _ in range(2)]  # two of the server's threads
         values = {}
@@ -58,7 +58,7 @@ class Memcached(Verifier):
                     "-u", "root"]
         plain = self.serve(command("plain"), self.path("plain"))
         found = self.work("plain")
-        self.assertGreater(found, KEYS // 3)  # of those that were set, whatever did not fit
+        self.assertGreater(found, KEYS // 3)  # although not all keys fit
         local = self.quarter(peak_of(plain.pid))
         plain.end()
 

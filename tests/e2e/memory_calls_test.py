@@ -1,4 +1,4 @@
-"""Every memory call keeps its meaning on memory that is away (programs/memory_calls.cc)."""
+"""Every memory call keeps its meaning on remote memory (programs/memory_calls.cc)."""
 import ctypes
 import os
 import subprocess
@@ -111,7 +111,7 @@ class MemoryCalls(EndToEnd):
             value, error = peek(address)
             self.assertTrue(error != 0 or value == word, (value, error))
             self.assertEqual(read(address), (8, word))
-            self.assertEqual(peek(address), (word, 0))  # it is here now
+            self.assertEqual(peek(address), (word, 0))  # resident now
         finally:
             libc.ptrace(PTRACE_DETACH, pid, None, None)
         process.popen.stdin.write(b"\n")

@@ -1,4 +1,4 @@
-"""Programs that write patterns into memory and look for a wrong bit find none in far memory."""
+"""Programs that write patterns and look for wrong bits find none in far memory."""
 import unittest
 
 from verifier import FORM, Verifier, scaled
@@ -6,10 +6,10 @@ from verifier import FORM, Verifier, scaled
 
 class MemoryTesters(Verifier):
     def memtester(self, transport):
-        # Its tests of 64 and more passes are the full form's.
+        # The full form has the tests of 64 passes and more.
         masks = {"short": "0x180ff", "full": "0x1ffff", "lab": "0x1"}
         size = scaled(12, 64)
-        # It tests what it can lock; where it may lock nothing at all, it tests what it was asked to.
+        # It tests what it can lock; where it may lock nothing, it tests the size that was requested.
         unlocked = ["setpriv", "--bounding-set", "-ipc_lock", "prlimit", "--memlock=0"]
         self.compare([*unlocked, self.program("memtester"), f"{size}M", "1"], transport,
                      local=f"{size // 4 or 1}M",

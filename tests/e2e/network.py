@@ -1,4 +1,4 @@
-"""Hosts of their own on one machine: namespaces joined by a bridge, the switch.
+"""Several hosts on one machine: namespaces joined by a bridge, the switch.
 
 A host has its own network, host name and boot id, which is what tells two kernels apart; the file
 system is shared, so a program that looked at paths alone would take two hosts for one. The
@@ -13,7 +13,7 @@ import uuid
 from cluster import Process
 
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
-# What the switch drops of the frames that it forwards. Replaces the former rules.
+# Which frames the switch drops. Replaces the former rules.
 RULES = """
 table bridge faults
 delete table bridge faults
@@ -27,7 +27,7 @@ table bridge faults {{
 
 
 def why_impossible():
-    """Why this machine cannot have hosts of its own; empty if it can."""
+    """Why this machine cannot have such hosts; empty if it can."""
     if os.geteuid() != 0:
         return "only root makes network namespaces"
     missing = [tool for tool in ("ip", "nft", "nsenter", "unshare") if not shutil.which(tool)]
@@ -35,7 +35,7 @@ def why_impossible():
 
 
 class Namespace:
-    """Namespaces held by a process that sleeps."""
+    """Namespaces held by a sleeping process."""
 
     def __init__(self, test, name, *setup):
         line = " && ".join(("echo 1 >/proc/sys/net/ipv6/conf/default/disable_ipv6", *setup,
@@ -49,7 +49,7 @@ class Namespace:
 
     @property
     def enter(self):
-        """What to put before a command that is to run here."""
+        """The prefix of a command that runs here."""
         return ["nsenter", f"--target={self.pid}", "--net", "--mount", "--uts", "--"]
 
     def run(self, *arguments, text=None):
@@ -58,7 +58,7 @@ class Namespace:
 
 
 class Network:
-    """The switch, and what goes wrong on it."""
+    """The switch and its faults."""
 
     def __init__(self, test):
         self._test = test
@@ -84,16 +84,16 @@ class Network:
         return host
 
     def lose_percent(self, percent):
-        """Drops that many of the frames, at random, in both directions."""
+        """Drops this share of the frames, at random, in both directions."""
         self._set_rules([f"numgen random mod 1000 < {percent * 10} counter drop"])
 
     def cut(self, *hosts):
-        """Nothing goes to or comes from these hosts, without anybody being told."""
+        """Drops all frames to and from these hosts silently."""
         self._set_rules([f'{way} "{host.port}" counter drop' for host in hosts
                          for way in ("iifname", "oifname")])
 
     def cut_between(self, one, other):
-        """Nothing goes from one of the two hosts to the other."""
+        """Drops all frames between the two hosts."""
         self._set_rules([f'iifname "{a.port}" oifname "{b.port}" counter drop'
                          for a, b in ((one, other), (other, one))])
 

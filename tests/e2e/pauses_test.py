@@ -1,4 +1,4 @@
-"""Processes and machines that stand still for longer than any time limit: no page is lost by it.
+"""Processes and machines that stop for longer than any time limit: no page is lost.
 
 How long is told by the coordinator itself: a region that nobody keeps alive, created when the pause
 begins, is taken back when the region's time to live has passed.
@@ -17,7 +17,7 @@ TIME_TO_LIVE = ["--region-ttl", "2s"]
 
 
 class PauseTest(EndToEnd):
-    """What the tests here share."""
+    """Shared by the tests here."""
 
     def create_marker(self):
         request = urllib.request.Request(self.url + "/v1/regions", method="POST",
@@ -30,7 +30,7 @@ class PauseTest(EndToEnd):
         return [region["name"] for region in json.loads(self.get("/v1/regions"))["regions"]]
 
     def pass_time_to_live(self):
-        """Twice, so that what was heard a moment before the first is past its time, too."""
+        """Twice, so that what arrived just before the first pause has expired, too."""
         for _ in range(2):
             marker = self.create_marker()
             wait_until(lambda: marker not in self.get("/v1/regions"), "a silent region expires")
@@ -85,7 +85,7 @@ class Pauses(PauseTest):
         self.start_node("node-1")
         process = self.start_access(10, "tcp")
         coordinator.kill(signal.SIGSTOP)
-        # The pager asks each second, and each time waits for 2 s: it is longer than the limit.
+        # The pager asks each second and waits 2 s each time: longer than the limit.
         wait_until(lambda: "coordinator_silent" in process.log(), "the pager notices")
         coordinator.kill(signal.SIGCONT)
         wait_until(lambda: "coordinator_back" in process.log(), "it is back")
@@ -112,7 +112,7 @@ class Pauses(PauseTest):
 
 @unittest.skipIf(why_impossible(), why_impossible())
 class PausesOfHosts(PauseTest):
-    """Borrower, lender and coordinator on hosts of their own."""
+    """Borrower, lender and coordinator on separate hosts."""
 
     def setUp(self):
         super().setUp()
@@ -131,7 +131,7 @@ class PausesOfHosts(PauseTest):
         return "1s" if "gone" in self.id() else "10m"
 
     def get(self, path, base=None):
-        """As seen from the coordinator's own host."""
+        """As seen from the coordinator's host."""
         return self.control.run("curl", "-sf", (base or self.url) + path)
 
     def create_marker(self):
@@ -155,7 +155,7 @@ class PausesOfHosts(PauseTest):
 
     def test_suspended_host_finds_its_pages_again(self):
         process = self.start_access(6, "tcp", deadline=2)
-        self.network.cut(self.borrower)  # with READs on their way
+        self.network.cut(self.borrower)  # with READs in flight
         self.stop_group(process)
         wait_until(lambda: self.peers() == 0, "the node gives its connections up")
         self.pass_time_to_live()

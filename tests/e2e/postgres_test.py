@@ -31,12 +31,12 @@ select count(*), sum(price), max(name) from (select md5(i::text) as name, i * 79
 select count(*), max(items) from (select md5((i % 70000)::text) as name, count(*) as items,
   string_agg(i::text, ',') as list from generate_series(1, {ROWS}) i group by 1) grouped;
 """
-# What pgbench's transactions leave true.
+# An invariant of pgbench's transactions.
 BALANCE = """
 select (select sum(abalance) from pgbench_accounts) = (select sum(delta) from pgbench_history),
        (select count(*) from pgbench_history)
 """
-# Most of its memory shall be the sessions' own, which is far.
+# So that most of its memory is private to the sessions, and far.
 SETTINGS = [f"--{setting}" for setting in (
     "shared_buffers=1MB", "fsync=off", "max_wal_size=1GB", "work_mem=256MB",
     "maintenance_work_mem=256MB")]
@@ -50,7 +50,8 @@ class Postgres(Verifier):
         self.binaries = os.path.dirname(found[-1])
         self.user = []
         if os.geteuid() == 0:
-            # PostgreSQL refuses to be root; farpage keeps what userfaultfd and this folder ask for.
+            # PostgreSQL refuses to run as root; farpage keeps the capabilities that userfaultfd and this
+            # folder need.
             nobody = pwd.getpwnam("nobody")
             os.chown(self.folder, nobody.pw_uid, nobody.pw_gid)
             capabilities = "+sys_ptrace,+dac_read_search"
@@ -68,7 +69,7 @@ class Postgres(Verifier):
                        check=True, capture_output=True, timeout=PATIENCE)
 
     def run_command(self, *options):
-        # The cluster is one of this user's own: a socket of root's node would not let it in.
+        # An embedded cluster of this user: a node of root would not accept it on its socket.
         return [*self.user, FARPAGE, "run", "--lend", "1G", "--stats-file", self.path("stats.json"),
                 *PATIENT, *options, "--"]
 
@@ -83,7 +84,7 @@ class Postgres(Verifier):
         shutil.rmtree(self.path("database"))
         os.rename(self.path("untouched"), self.path("database"))
 
-        # Half of the peak is code and shared buffers, which stay here.
+        # Half of the peak is code and shared buffers, which stay local.
         run = self.run_command("--local", self.quarter(peak // 2), "--transport", transport)
         found, _ = self.plain([*run, *command], stdin=self.path("queries"))
         self.assertTrue(found == expected, f"the output differs\n{found}\n{expected}")
@@ -107,7 +108,7 @@ class Postgres(Verifier):
         return run.stdout
 
     def serve_sessions(self, run):
-        """A server whose sessions are processes that the postmaster makes by fork: what they answer."""
+        """Starts a server whose sessions are forked processes; returns their answers."""
         turns = scaled(100, 20_000, 5)
         server = self.start_process([*run, self.tool("postgres"), "-D", self.path("database"), "-k",
                                      self.folder, "-h", "", *SETTINGS])

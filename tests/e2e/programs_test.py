@@ -1,4 +1,4 @@
-"""Real, unmodified programs in far memory give what they give without it."""
+"""Real, unmodified programs give the same output in far memory."""
 import os
 import random
 import subprocess
@@ -116,7 +116,7 @@ class Programs(Verifier):
             calls = "\n".join(f"h ^= f{i}(a, 64);" for i in functions)
             file.write("int main(void) { uint32_t a[64], h = 0; for (int i = 0; i < 64; i++) "
                        f"a[i] = i * 2654435761u;\n{calls}\nprintf(\"%08x\\n\", h); }}\n")
-        # Through the driver, which starts the compiler proper with vfork.
+        # By the driver, which starts the compiler with vfork.
         self.compare([self.program("gcc"), "-O1", "-S", "-o", "-", self.path("big.c")], transport)
 
     def test_gcc_over_shm(self):

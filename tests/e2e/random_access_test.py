@@ -15,7 +15,7 @@ BUDGET = BYTES // 4
 
 
 class ResidentSampler:
-    """The largest VmRSS of a process, as long as it lives."""
+    """The largest VmRSS of a process during its lifetime."""
 
     def __init__(self, pid):
         self.most = 0
@@ -40,8 +40,8 @@ class RandomAccess(EndToEnd):
         self.start_cluster(transport=transport, lend=f"{BYTES // MIB + 192}M")
         process = self.start_run([RANDOM_ACCESS, str(BYTES), "2", str(SECONDS), "7"],
                                  local=str(BUDGET), options=["--transport", transport])
-        # What the program has without its far memory: its code, libraries, stacks, and the table
-        # of what each page holds, which is shared memory and so always here.
+        # Everything but far memory: code, libraries, stacks, and the table of page contents, which is
+        # shared memory and always resident.
         name, kilobytes = process.popen.stdout.readline().split()
         self.assertEqual(name, b"baseline_kilobytes")
         sampler = ResidentSampler(child_of(process.pid))

@@ -1,4 +1,4 @@
-"""redis-server in far memory: what it holds, what it saves, and redis's own checks of that."""
+"""redis-server in far memory: its data, its files, and redis's own checks of both."""
 import os
 import random
 import socket
@@ -12,7 +12,7 @@ KEYS = scaled(20_000, 600_000, 4_000)
 
 
 class Client:
-    """As much of redis's protocol as the test needs: commands in batches, replies in their order."""
+    """The part of redis's protocol that the test needs: commands in batches, replies in order."""
 
     def __init__(self, path):
         self.socket = socket.socket(socket.AF_UNIX)
@@ -54,7 +54,7 @@ class Client:
 class Redis(Verifier):
     def setUp(self):
         super().setUp()
-        # One binary with several names. This one comes without a service that starts by itself.
+        # One binary with several names. This package starts no service.
         self.server = self.path("redis-server")
         os.symlink(self.program("redis-check-rdb"), self.server)
 
@@ -70,7 +70,7 @@ class Redis(Verifier):
         return process, client
 
     def fill(self, client):
-        """Keys of several types, overwritten, deleted and expired in part; all of it checked by value."""
+        """Keys of several types, some overwritten, deleted or expired; every value is checked."""
         source = random.Random(11)
         values = {}
         for begin in range(0, KEYS, 500):
@@ -127,11 +127,11 @@ class Redis(Verifier):
         self.expect_saved("aof", "appendonlydir/appendonly.aof.manifest", latest, "--appendonly", "yes")
 
     def save(self, client, values):
-        """Two children write what was true when they were made, while the server goes on changing it."""
+        """Two children write the state of their fork while the server goes on changing it."""
         self.assertIn(b"started", client("BGSAVE"))
         self.change(client, values, 0)
         self.expect_done(client, b"rdb_bgsave_in_progress", b"rdb_last_bgsave_status")
-        client("CONFIG", "SET", "appendonly", "yes")  # has a child write the file anew
+        client("CONFIG", "SET", "appendonly", "yes")  # a child rewrites the file
         self.change(client, values, 1)
         self.expect_done(client, b"aof_rewrite_in_progress", b"aof_last_bgrewrite_status")
         self.change(client, values, 2)
@@ -153,7 +153,7 @@ class Redis(Verifier):
         self.assertEqual(state()[status], b"ok")
 
     def expect_saved(self, kind, file, digest, *more):
-        """redis's own check of a file, and what a plain server finds in it."""
+        """redis's own check of a file, and the data that a plain server loads from it."""
         checker = self.program(f"redis-check-{kind}")
         checked = subprocess.run([checker, self.path("far/" + file)], capture_output=True, text=True,
                                  timeout=PATIENCE, check=False)

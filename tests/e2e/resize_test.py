@@ -1,4 +1,4 @@
-"""`farpage resize`: the budget of programs that run, smaller and larger."""
+"""`farpage resize`: smaller and larger budgets for running programs."""
 import random
 import re
 import signal
@@ -8,7 +8,7 @@ import unittest
 
 from cluster import EndToEnd, FARPAGE, MIB, RANDOM_ACCESS, child_of, resident_bytes, wait_until
 
-# Locks as many MiB as it is told to, then one lets it go on and end.
+# Locks as many MiB as its argument says, unlocks them after one line of input, ends after another.
 LOCKING = """
 import ctypes, mmap, sys
 size = int(sys.argv[1]) << 20
@@ -37,7 +37,7 @@ class Resize(EndToEnd):
         return output
 
     def start_filled(self, size, local):
-        """A program that touches far memory until SIGUSR1, and what it has besides."""
+        """A program that touches far memory until SIGUSR1, and the size of its other memory."""
         self.start_cluster()
         process = self.start_run([RANDOM_ACCESS, str(size), "2", "3600", "5"], local=local)
         name, kilobytes = process.popen.stdout.readline().split()
@@ -65,7 +65,7 @@ class Resize(EndToEnd):
             self.assertEqual(output, f"random_access (pid {program}): {before} -> {local}\n")
             wait_until(lambda most=mebibytes * MIB * 105 // 100: resident() <= most, local)
             before = local
-        # By the program's own id it is the same.
+        # The program's own pid works as well.
         self.assertIn(f"{before} -> 64M", self.expect_resize(program, "64M"))
         wait_until(lambda: resident() > 40 * MIB, "the larger budget is used")
         self.expect_resize(process.pid, "8M")
@@ -79,8 +79,8 @@ class Resize(EndToEnd):
 
     def test_every_process_of_the_run(self):
         self.start_cluster()
-        # A shell is a process with far memory of its own; the program below it is another one, and
-        # the second one starts when the budget has changed.
+        # The shell has far memory, and so have the two programs that it starts; the second one starts
+        # after the budget has changed.
         run = (f"{RANDOM_ACCESS} {32 * MIB} 1 0 1; read line; "
                f"{RANDOM_ACCESS} {32 * MIB} 1 0 2; true")
         process = self.start_run(["/bin/sh", "-c", run], local="64M", stdin=subprocess.PIPE)
@@ -106,7 +106,7 @@ class Resize(EndToEnd):
             self.assertEqual(problem.count("\n"), 1, problem)
         for pid in ("0", "-3", "many"):
             self.assertEqual(resize(pid, "16M")[0], 2)
-        # This test is a process without a farpage run above it, and of the other there is none.
+        # The first does not exist, and no farpage run has started the other.
         for pid in (process.popen.pid + (1 << 22), 1):
             status, output, problem = resize(pid, "16M")
             self.assertEqual((status, output), (1, ""), problem)

@@ -1,4 +1,4 @@
-"""A seeded mix of everything that goes wrong, round after round; every byte is checked.
+"""A seeded mix of failures in rounds; every byte is checked.
 
     ./dev soak MINUTES [--seed N] [--round K]
 
@@ -33,12 +33,12 @@ NODE_BYTES = "1G"
 NODE_TTL = "2s"
 REGION_TTL = "10s"
 DEADLINE = 20  # seconds
-HANG = 120  # seconds that a program may take longer than it was told to
+HANG = 120  # seconds by which a program may exceed its run time
 
 
 def where_threads_are(pager):
     """Of a `farpage run` and its program: each thread, its time on CPUs (in ticks, user and system)
-    and what it waits for in the kernel. Twice, since a program that is slow gets on between."""
+    and what it waits for in the kernel. Twice, to tell a slow program from a hung one."""
     first = sample_of_threads(pager)
     time.sleep(2)
     return f"{first}\n2 s later:\n{sample_of_threads(pager)}"
@@ -59,7 +59,7 @@ def sample_of_threads(pager):
 
 
 class Program:
-    """One program under `farpage run`, with settings of its own."""
+    """One program under `farpage run`, with its own settings."""
 
     def __init__(self, soak, name, chance, replicas, seconds):
         self.name = name
@@ -113,7 +113,7 @@ class Program:
         return self._thread.is_alive()
 
     def change_budget(self, local):
-        """True: it has `local` bytes now. False: it had ended, or has more locked than that."""
+        """True: its budget is `local` bytes now. False: it had ended, or has more locked."""
         done = subprocess.run([FARPAGE, "resize", str(self.process.pid), "--local", str(local)],
                               stdin=subprocess.DEVNULL, capture_output=True, timeout=HANG, text=True,
                               check=False)
@@ -133,7 +133,7 @@ class Program:
         status = self.process.popen.returncode
         wrong = [int(words[1]) for words in map(bytes.split, output.splitlines()[-1:])
                  if words[:1] in ([b"wrong_bytes"], [b"wrong_pages"])]
-        # A program that only says that something is wrong: one byte at least.
+        # A program that reports an error without a count: at least one byte.
         self.wrong_bytes = sum(wrong) or int(status == 0 and not self._good(output))
         if status != 0 or self.wrong_bytes != 0:
             self.problem = f"status {status}, {self.wrong_bytes} wrong bytes"
@@ -152,10 +152,10 @@ class Program:
 
 
 class Soak(EndToEnd):
-    """The cluster and its rounds. Not a test case of its own: soak_test.py has that."""
+    """The cluster and its rounds. soak_test.py has the test case."""
 
     def runTest(self):
-        """unittest wants one."""
+        """unittest needs one."""
 
     def begin(self, seed):
         self.setUp()
@@ -217,7 +217,7 @@ class Soak(EndToEnd):
     # ---- one round ----
 
     def run_round(self, number, seconds):
-        """True: all programs ended well."""
+        """True: all programs succeeded."""
         chance = random.Random(f"{self.seed}/{number}")
         replicas = chance.choice((1, 2, 2, 2, 3))
         programs = [Program(self, f"round-{number}-{i + 1}", chance, replicas, seconds)
@@ -256,7 +256,7 @@ class Soak(EndToEnd):
             events.append(f"node-{node + 1} killed, away for {pause} s")
             self.kill_node(node, pause)
         else:
-            # A replica that misses writes is given up, so with several only a victim is stopped.
+            # A replica that misses writes is marked lost, so with several only a victim is stopped.
             node = chance.choice(victims if victims else range(NODES))
             pause = chance.choice((0.05, 0.5, 1.5, 3))
             events.append(f"node-{node + 1} stopped for {pause} s")
@@ -286,15 +286,15 @@ class Soak(EndToEnd):
             print(f"soak:   {program}: {len(program.targets)} process(es), {faults} remote faults, "
                   f"{program.problem or 'ok'}", flush=True)
 
-    # ---- all of it ----
+    # ---- all rounds ----
 
     def run_rounds(self, rounds, seconds=10):
-        """Runs rounds (their numbers, of `seconds` each) until one fails. True: none did."""
+        """Runs the numbered rounds, of `seconds` each, until one fails. True: none failed."""
         for number in rounds:
             if not self.run_round(number, seconds):
                 break
         try:
-            # A program that ends without a coordinator leaves its region to the time to live.
+            # The region of a program that ends without a coordinator ends with its time to live.
             wait_until(lambda: len(set(self.free_slabs())) == 1, "every slab is given back", 60)
         except AssertionError as error:
             print(f"soak: FAILED {error}: {self.get('/v1/nodes')}", flush=True)

@@ -1,4 +1,4 @@
-"""stress-ng's stressors, which are children that it makes by fork, find no wrong byte in far memory."""
+"""stress-ng's stressors, which are forked children, find no wrong byte in far memory."""
 import unittest
 
 from verifier import PATIENCE, PATIENT, Verifier, scaled
@@ -10,7 +10,7 @@ SIZE = scaled("32M", "32M", "4M")  # four times that
 
 class StressNg(Verifier):
     def stress(self, transport, *stressors, local=LOCAL, seconds=SECONDS):
-        """`local` for each stressor: a quarter of what it works on."""
+        """`local`: a quarter of the memory of the stressors."""
         self.start_cluster(transport=transport, lend="3G")
         run = self.start_run(
             [*self.without_poison(), self.program("stress-ng"), "--verify", "--timeout", seconds,
@@ -23,8 +23,8 @@ class StressNg(Verifier):
         self.expect_real_paging(transport)
 
     def without_poison(self):
-        """As root, --madvise takes two frames of RAM from this machine for good (MADV_HWPOISON), where
-        the kernel can."""
+        """As root, --madvise disables two frames of RAM until the next boot (MADV_HWPOISON), where the
+        kernel can."""
         return [self.program("setpriv"), "--bounding-set", "-sys_admin"]
 
     def vm(self, transport):
@@ -57,7 +57,7 @@ class StressNg(Verifier):
         self.mappings("tcp")
 
     def moves(self, transport):
-        # Halved and doubled, to other addresses too; checked after each halving.
+        # Halves and doubles mappings, also at other addresses; checks after each halving.
         self.stress(transport, "--mremap", "1", "--mremap-bytes", SIZE,
                     "--mremap-ops", str(scaled(4, 150, 8)), seconds=str(PATIENCE))
 
@@ -68,7 +68,7 @@ class StressNg(Verifier):
         self.moves("tcp")
 
     def advice(self, transport):
-        # One random advice after the other for each page of 4 MiB, of a file or of no file in turn.
+        # One random advice after another for each page of 4 MiB, alternately of a file and anonymous.
         self.stress(transport, "--madvise", "1", "--madvise-ops", str(scaled(30, 1500, 20)),
                     local="1M", seconds=str(PATIENCE))
 

@@ -1,4 +1,4 @@
-"""Borrower and lender on hosts of their own, and what a network does to them."""
+"""Borrower and lender on separate hosts, with faults of the network between them."""
 import re
 import signal
 import time
@@ -9,9 +9,9 @@ from network import Network, why_impossible
 
 SIGBUS_STATUS = 128 + signal.SIGBUS
 DEADLINE = 2  # seconds
-OPERATION = 1  # seconds that one READ may take: the deadline is looked at when it has ended
-# Until `farpage run` has ended too: it asks the coordinator twice, each time for 2 s at most, and
-# this machine may be busy.
+OPERATION = 1  # seconds that one READ may take: the deadline is checked after it
+# Until `farpage run` has ended, too: it calls the coordinator twice, for at most 2 s each, and this
+# machine may be busy.
 END = 10
 
 
@@ -101,7 +101,7 @@ class TwoHosts(EndToEnd):
         self.expect_real_paging("tcp")
 
     def start_needing_two_slabs(self, deadline):
-        """More than the one slab that is to be had; returned when the second one was refused."""
+        """Uses more than the only free slab; returns when the second one was refused."""
         self.start_node_on(self.lender, "node-1", lend="64M")
         process = self.start_run([RANDOM_ACCESS, str(96 * MIB), "2", "2", "5"], local="12M",
                                  options=["--fault-deadline", f"{deadline}s"])

@@ -1,4 +1,4 @@
-"""What the tests share in which a foreign program, or a checker beside it, says whether memory is right.
+"""Shared by the tests in which a foreign program, or a checker beside it, verifies the memory.
 
 Each runs twice: plainly, which gives the right answer and how much memory is resident at the peak, and
 with far memory and a quarter of that peak as its budget.
@@ -17,31 +17,31 @@ PATIENCE = 1500 if FORM == "full" else 240
 
 # An emulated machine takes seconds to register a slab of the usual size.
 SLAB = ["--slab", "8M"] if FORM == "lab" else []
-# So that a busy machine is not taken for a node that is gone.
+# A busy machine must not be taken for a lost node.
 PATIENT = ["--fault-deadline", "60s", "--operation-timeout", "10s", *SLAB]
 
 
 def scaled(short, full, lab=None):
-    """How much work: some seconds, or some minutes, or what an emulated machine can do in seconds."""
+    """The amount of work: for some seconds, for some minutes, or for seconds of an emulated machine."""
     return {"short": short, "full": full, "lab": lab or max(2, short // 40)}[FORM]
 
 
 class Verifier(EndToEnd):
     def program(self, name):
-        """Its path, as the distribution's package has it: what else is in PATH may be a wrapper."""
+        """The path of the distribution's binary: PATH may contain wrappers."""
         path = shutil.which(name, path="/usr/bin:/usr/sbin:/bin:/sbin")
         self.assertTrue(path, f"{name} is not installed: ./dev setup programs")
         return path
 
     def start_coordinator(self, *more, **where):
-        # These tests keep the machine busy; a node that is late with its heartbeat is not lost.
+        # These tests keep the machine busy: a late heartbeat must not make a node lost.
         return super().start_coordinator("--node-ttl", "60s", *more, **where)
 
     def start_node(self, name="node", *more, **options):
         return super().start_node(name, *SLAB, *more, **options)
 
     def plain(self, command, environment=None, stdin=None):
-        """Standard output, and the most that the program, or one it started, had resident."""
+        """Standard output, and the peak resident memory of the program or of one that it started."""
         with (open(stdin or os.devnull, "rb") as source, open(self.path("output"), "w+b") as output,
               open(self.path("errors"), "w+b") as errors):
             run = subprocess.Popen(command, stdin=source, stdout=output, stderr=errors,
@@ -73,7 +73,7 @@ class Verifier(EndToEnd):
         return output
 
     def compare(self, command, transport, local=None, output=True, lend="1G", **more):
-        """Plain run, far run, the same output; the far one must have been one in far memory."""
+        """A plain run and a far run give the same output; the far one must have used far memory."""
         expected, peak = self.plain(command, **more)
         self.assertTrue(expected or not output)
         self.start_cluster(transport=transport, lend="512M" if FORM == "lab" else lend)
@@ -85,19 +85,19 @@ class Verifier(EndToEnd):
         return found
 
     def stats(self):
-        """Of the process that lived most in far memory; compilers and the like start others."""
+        """Of the process with the most far memory; compilers and others start several."""
         return max(self.all_stats(), key=lambda target: target["evictions"]["written"])
 
     def expect_real_paging(self, transport=None):
         stats = self.stats()
-        # What docs/compatibility.md tells of this test.
+        # The figures of docs/compatibility.md.
         print(f"{stats['program']} over {stats['transports']}, {stats['local_bytes'] // MIB} MiB local:"
               f" {stats['faults']['remote']:,} remote faults,"
               f" {sum(stats['evictions'][kind] for kind in ('written', 'clean', 'zero')):,} evictions")
         super().expect_real_paging(transport)
 
     def serve(self, command, path, transport=None, local=None):
-        """A server, plain or with far memory, that listens on a socket of its own when this returns."""
+        """Starts a server, plain or with far memory; returns when it listens on its socket."""
         if transport:
             server = self.start_run(command, local=local,
                                     options=["--transport", transport, *PATIENT])

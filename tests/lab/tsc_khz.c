@@ -1,7 +1,7 @@
 // Prints the frequency of this CPU's time-stamp counter in kHz.
 //
 // The emulated CPU passes the host's counter through, but the small machine type has no timer to
-// calibrate it against, and a calibration on a busy host goes wrong: so the guest is told.
+// calibrate it against, and a calibration on a busy host is wrong: so the guest is given the value.
 #include <stdint.h>
 #include <stdio.h>
 #include <time.h>
@@ -14,8 +14,8 @@ struct reading {
   int64_t nanoseconds;
 };
 
-// The clock read between two counter reads: of many tries the one with the least time between them,
-// so that an interrupt in the middle does not count.
+// The clock read between two counter reads: of many attempts the one with the least time between
+// them, so that an interrupt in between does not count.
 static struct reading read_both(void) {
   struct reading best = {0, 0};
   uint64_t narrowest = UINT64_MAX;

@@ -148,7 +148,7 @@ write_folder() { # NAME IP PEER WORD...
 }
 
 # Starts QEMU in the background; PID[NAME] is its process. -cpu: the emulator runs `rep movsb` byte
-# by byte, so the guest must not think that it is fast. setpriv: QEMU dies with us even if we are
+# by byte, so the guest must not use it as a fast copy. setpriv: QEMU dies with us even if we are
 # killed outright.
 start_vm() { # NAME NETDEV
   local name=$1 folder=$OUT/$1 mac kernel=$KERNEL/vmlinux arguments
@@ -188,7 +188,7 @@ cable() { # OWN_END OTHER_END
 
 running() { [ -n "${PID[$1]:-}" ] && kill -0 "${PID[$1]}" 2>/dev/null; }
 
-# What VM A asked for with `lab host`.
+# Executes the request that VM A made with `lab host`.
 serve_request() {
   local what
   [ -e "$OUT/request" ] || return 0
@@ -201,8 +201,8 @@ serve_request() {
   rm -f "$OUT/request"
 }
 
-# A moment, by reading from a pipe that nobody writes to: `sleep` is a process each time, and on two
-# CPUs each takes a millisecond from a VM. Before 5.2 bash may miss the end of the timeout.
+# A short sleep, by reading from a pipe without a writer: `sleep` starts a process each time, which
+# on two CPUs takes a millisecond from a VM. Before 5.2 bash may miss the end of the timeout.
 pause() { # DESCRIPTOR
   if [ $((BASH_VERSINFO[0] * 100 + BASH_VERSINFO[1])) -ge 502 ]; then
     read -r -t 0.04 -u "$1"

@@ -1,5 +1,5 @@
-// An address space in which a call on one page can be interrupted after the kernel has done it and
-// before the pager knows: what happens then is up to the test.
+// An address space in which a call on one page can be interrupted after the kernel has executed it
+// and before the pager knows: the test decides what happens then.
 #pragma once
 
 #include <atomic>

@@ -1,6 +1,6 @@
 #!/bin/bash
 # In two lab VMs: coordinator and node in B, `farpage run -- random_access` in A over verbs, while
-# netem spoils what both machines send: no byte is wrong, and the program ends well.
+# netem disturbs what both machines send: no byte is wrong, and the program succeeds.
 # bad_network.sh A|B FARPAGE RANDOM_ACCESS
 set -euo pipefail
 farpage=$2 random_access=$3
@@ -10,8 +10,8 @@ farpage=$2 random_access=$3
 networks=("loss 1%" "delay 2ms 1ms" "delay 2ms reorder 20% 50%" "duplicate 5%" "corrupt 1%")
 modprobe sch_netem
 
-# Delays that vary are for B alone: A's WRITEs would hardly ever arrive in sequence, and rxe, which
-# goes back to the first packet that it misses, would need minutes.
+# Only B's delays vary: A's WRITEs would hardly ever arrive in sequence, and rxe, which restarts at
+# the first missing packet, would need minutes.
 spoil() { # MACHINE NETWORK
   local network=$2
   [ "$*" != "A delay 2ms 1ms" ] || network="delay 2ms"
@@ -23,7 +23,7 @@ heal() {
   tc qdisc del dev eth0 root
 }
 
-# What the device has counted since it was made, and what netem has dropped.
+# The counters of the device since its creation, and the drops of netem.
 counts_to() { # FILE
   (cd "/sys/class/infiniband/$LAB_DEV/ports/1/hw_counters" && grep . -- *) >"$1"
   tc -s qdisc show dev eth0 | sed -n 's/.*(dropped \([0-9]*\),.*/netem_dropped:\1/p' >>"$1"
@@ -47,7 +47,7 @@ if [ "$1" = B ]; then
   exit
 fi
 
-# That the network was as bad as asked for, and that the program paged over it.
+# Checks that the network was as bad as requested, and that the program paged over it.
 expect_bad_network() { # NUMBER STATS_FILE
   python3 - "$LAB_OUT" "$@" "${networks[$1]}" <<'CHECK'
 import json, sys

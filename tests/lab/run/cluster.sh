@@ -1,4 +1,4 @@
-# What the lab's scripts share. Sourced, with farpage=PATH. Everything it starts ends with the shell.
+# Shared by the lab's scripts. Sourced, with farpage=PATH. All processes end with the shell.
 # shellcheck shell=bash
 export LC_ALL=C FARPAGE_LOG_LEVEL=warning
 work=$(mktemp -d)
@@ -44,7 +44,7 @@ start_node() { # NAME BYTES TRANSPORTS [OPTION...]
   await 30 test -s "$work/$name"
 }
 
-# What the machine that lends does until the other one signals that it has finished.
+# The lending machine runs this until the other one signals its end.
 serve_until_finished() { # SECONDS BYTES TRANSPORTS [OPTION...]
   local seconds=$1
   shift
@@ -60,7 +60,7 @@ child_of() { # PID
   echo "$child"
 }
 
-# The largest VmRSS of a process while it lives.
+# The largest VmRSS of a process during its lifetime.
 most_resident_kb() { # PID
   local most=0 key value
   while [ -d "/proc/$1" ]; do

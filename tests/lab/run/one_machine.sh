@@ -1,5 +1,5 @@
 #!/bin/bash
-# In a lab VM: `farpage run` over verbs on one machine, with processes of its own for coordinator and
+# In a lab VM: `farpage run` over verbs on one machine, with separate processes for coordinator and
 # node. one_machine.sh FARPAGE RANDOM_ACCESS
 set -euo pipefail
 farpage=$1 random_access=$2
@@ -33,13 +33,13 @@ timeout -s KILL 60 "${run[@]}" --local 8M --stats-file "$work/stats" -- \
 pid=$!
 await 60 grep -q baseline "$work/found"
 read -r _ baseline_kb <"$work/found"
-# timeout(1), farpage and the program are one below the other.
+# timeout(1) starts farpage, which starts the program.
 program=$(child_of "$(child_of "$pid")")
 most_kb=$(most_resident_kb "$program")
 wait "$pid"
 tail -n 1 "$work/found"
 expect_paging "$work/stats" verbs
-# The baseline is what the program has without its far memory.
+# The baseline is the program's memory without far memory.
 limit_kb=$((baseline_kb + 8 * 1024 * 105 / 100))
 echo "resident at most $most_kb kB of $limit_kb kB allowed"
 [ "$most_kb" -gt $((5 * 1024)) ] || fail "the program was not watched"

@@ -62,8 +62,8 @@ def main():
     names = sys.argv[1:] or list(CHECKS)
     if len(names) == 1:
         sys.exit(not run_one(names[0]))
-    # Each in a process of its own: what an earlier one took would count as the peak of a later
-    # one's plain run (exec() keeps the parent's in ru_maxrss).
+    # Each in its own process: otherwise the peak of an earlier one would count for a later one's
+    # plain run (exec() keeps ru_maxrss).
     failed = [name for name in names if subprocess.call([sys.executable, __file__, name]) != 0]
     print(f"{len(names) - len(failed)} of {len(names)} passed" + "".join(f"\nfailed: {name}" for name in failed))
     sys.exit(bool(failed))

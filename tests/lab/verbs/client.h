@@ -1,4 +1,4 @@
-// Client: the other side of a memory node in these tests: a landing buffer and a channel to it.
+// Client: a buffer, and a channel to the memory node of these tests.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -14,7 +14,7 @@
 namespace farpage::lab {
 
 inline constexpr size_t kBufferPages = 64;
-// Far above anything the device needs; a test that waits this long has found a hang.
+// Far above what the device needs: a test that waits this long has found a hang.
 inline constexpr auto kPatience = Seconds(20);
 
 class Client {

@@ -1,4 +1,4 @@
-// A memory node as small as can be: lends 1 MiB of 0xAB bytes over verbs and answers lines on a
+// A minimal memory node: lends 1 MiB of 0xAB bytes over verbs and answers lines on a
 // socket, its standard input or one TCP connection at a time.
 //
 //   memory_node [--listen PORT] [--mtu BYTES] [--gid INDEX] [--max-peers N] [--check-ms N]
@@ -63,7 +63,7 @@ std::string answer(const std::string& line, rdma::MemoryHost& host, std::span<st
   return "error unknown word " + verb;
 }
 
-// Answers until the other side closes.
+// Answers until the peer closes.
 void serve(int fd, rdma::MemoryHost& host, std::span<std::byte> memory) {
   FILE* stream = fdopen(dup(fd), "r+");
   char line[1024];

@@ -1,4 +1,5 @@
-// NodeLink: a test's line to a memory node process (memory_node.cc), which it may have started.
+// NodeLink: a test's connection to a memory node process (memory_node.cc), which it may have
+// started.
 #pragma once
 
 #include <sys/types.h>
@@ -22,7 +23,7 @@ struct Lease {
 // Threads: one. Destruction ends a process that it started.
 class NodeLink {
  public:
-  // The program beside this test's own.
+  // The program in the directory of this test's binary.
   static Result<NodeLink> start(const std::vector<std::string>& arguments = {});
   // A node that listens on another machine.
   static Result<NodeLink> connect(const std::string& ip, uint16_t port);

@@ -71,7 +71,7 @@ TEST_F(TwoProcesses, WritesArriveAndEachReadGetsItsOwnBytes) {
   }
   EXPECT_EQ(node_->byte_at(17 * kPageBytes + 5), 17);
 
-  // Backwards, so that a slot filled by another operation's READ is seen.
+  // Backwards, so that a buffer filled by another operation's READ is noticed.
   std::vector<Operation> reads;
   for (size_t page = 0; page < kBufferPages; ++page) {
     reads.push_back(client_.read(lease_, kBufferPages - 1 - page, page, page));
@@ -150,7 +150,7 @@ TEST_F(TwoProcesses, KeyOfAnotherBorrowerIsRefusedByTheDevice) {
   EXPECT_EQ(stranger.run(stranger.write(*lease, 0, 0, 2)), CompletionStatus::kRemoteAccess);
   EXPECT_EQ(node_->byte_at(0), 0xAB);
 
-  // Processes that forked from one another are one borrower.
+  // Processes related by fork are one borrower.
   Client child;
   child.options.session = kMine | 2;
   ASSERT_TRUE(child.connect(*node_));
@@ -212,7 +212,7 @@ TEST_F(TwoProcesses, AKilledNodeIsToldAsPeerGone) {
 TEST_F(TwoProcesses, OperationTimeoutIsKeptWhereTheDevicesOwnLimitIsLonger) {
   for (const PollMode mode : {PollMode::kAdaptive, PollMode::kBusy, PollMode::kEvent}) {
     client_.options.poll_mode = mode;
-    client_.options.timeout_exponent = 20;  // 4.3 s for each of 7 tries
+    client_.options.timeout_exponent = 20;  // 4.3 s for each of 7 attempts
     client_.options.retry_count = 6;
     client_.options.operation_timeout = Milliseconds(100);
     start_node();
@@ -245,7 +245,7 @@ TEST_F(TwoProcesses, TheNodeDropsPeersThatAreGoneAndKeepsTheOthers) {
   gone.disconnect();
   const Instant give_up = SteadyClock::read() + kPatience;
   while (node_->peers() != 1 && SteadyClock::read() < give_up) {
-    // Traffic goes on meanwhile: probes and READs share the queue pair.
+    // Traffic continues: probes and READs share the queue pair.
     EXPECT_EQ(client_.run(client_.read(lease_, 0, 0, 1)), CompletionStatus::kOk);
   }
   EXPECT_EQ(node_->peers(), 1);

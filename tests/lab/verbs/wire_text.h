@@ -1,4 +1,4 @@
-// The words between a test and its memory node process: one line there, one line back.
+// The protocol between a test and its memory node process: one line each way.
 #pragma once
 
 #include <istream>
