@@ -1,4 +1,4 @@
-"""docs/performance.md, made of the results in bench/results/ (record.py)."""
+"""Generates docs/performance.md from the results in bench/results/ (record.py)."""
 import statistics
 
 HEAD = """# Performance

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""farpage against kernel swap: the same program, the same share of its memory here, one boot.
+"""farpage against kernel swap: the same program, the same share of its memory local, in one boot.
 
   ./dev bench compare             natively: farpage over shm and tcp, under `run` and as a library whose
                                   faults are resolved in a SIGBUS handler; swap on zram and on a loop device
@@ -62,7 +62,7 @@ def run(system, local, arguments):
 
 
 def floors():
-    """The wire and the local fault in the same boot."""
+    """The wire and the local fault, measured in the same boot."""
     words = [BUILD / "farpage", "bench", "ladder", "--iterations", "3000", "--output", "json"]
     if "LAB_VM" in os.environ:
         words += ["--transport", "verbs"]
@@ -105,7 +105,7 @@ def measure_all(options, systems):
 
 
 def median(samples, field, **wanted):
-    """Of the rounds that the program outlived; None: of none."""
+    """Over the rounds that the program survived; None: there is no such round."""
     values = [s[field] for s in samples if field in s and all(s[key] == value for key, value in wanted.items())]
     return statistics.median(values) if values else None
 
@@ -166,7 +166,7 @@ def compare(options):
 
 
 def boot_lab(options):
-    """This script again, in the VM, whose files are lost with it, except those in the out folder."""
+    """Runs this script in the VM. Of the VM's files only those in the out folder remain."""
     with tempfile.TemporaryDirectory(prefix="farpage-compare-") as out:
         # Idle CPUs poll, so that a wake-up costs as much as on hardware.
         status = subprocess.run([ROOT / "tests/lab/vm.sh", "-i", "-m", "4096", "-t", "3000", "-o", out, "--",

@@ -1,4 +1,4 @@
-"""A graph of dictionaries and lists, walked: what an interpreter does to memory.
+"""Walks a graph of dictionaries and lists: the memory accesses of an interpreter.
 
   graph_walk.py NODES STEPS
 """

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Real programs with part of their memory here: farpage beside kernel swap.
+"""Real programs with part of their memory local: farpage beside kernel swap.
 
   ./dev bench programs                    sort, sqlite3, redis-server, a graph walk in Python
   ./dev bench programs redis --shares 50
@@ -42,7 +42,7 @@ SELECT count(*), sum(length(note)) FROM item;
 
 
 class Command:
-    """A program that runs to its end; its rate is one over the time it takes."""
+    """A program that runs to its end; its rate is the reciprocal of its run time."""
 
     def __init__(self, name, words):
         self.name, self.words = name, words
@@ -60,7 +60,7 @@ class Command:
 
 
 class Redis:
-    """redis-server, asked for values of 1 KiB by Zipf's law."""
+    """redis-server under GETs of 1 KiB values with a Zipf distribution."""
     name = "redis"
     keys, value_bytes, seconds = 100_000, 1024, 4
 
@@ -147,7 +147,7 @@ def table(options, samples):
 
 
 def digest(file):
-    """What a child of ours had resident before its exec counts for its peak, so outputs are not held here."""
+    """Resident memory of our child before its exec counts for its peak, so this process holds no outputs."""
     digested = hashlib.sha256()
     while part := file.read(1 << 20):
         digested.update(part)
@@ -155,7 +155,7 @@ def digest(file):
 
 
 def finish(process):
-    """Its status, and the most that it, or one it waited for, had resident."""
+    """Its status, and the peak resident memory of it and of the children that it waited for."""
     late = threading.Event()
 
     def give_up():

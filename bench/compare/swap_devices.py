@@ -1,4 +1,4 @@
-"""Kernel swap on one device at a time, and a memory limit for one program: what farpage is compared with.
+"""Kernel swap on one device at a time, and a memory limit for one program: the systems that farpage is compared with.
 
 Each device is a context manager that gives the block device's path; whatever it made is gone at the end.
 All need root. The memory behind every device is this machine's, as farpage's embedded node's is.
@@ -50,7 +50,7 @@ def zram(size):
 
 @contextlib.contextmanager
 def loop(size):
-    """A loop device on a file in ramfs: tmpfs would be swapped out to itself, and stand still for ever. It
+    """A loop device on a file in ramfs: tmpfs would be swapped out to itself, and hang. It
     is filled here, so that its memory does not count against the limit of the program that swaps."""
     with tempfile.TemporaryDirectory(prefix="farpage-swap-") as folder:
         command("mount", "-t", "ramfs", "ramfs", folder)
@@ -156,7 +156,7 @@ def swap_on(device):
 
 @contextlib.contextmanager
 def memory_limit(size):
-    """A memory control group; gives a function that puts the calling process into it."""
+    """A memory control group; yields a function that moves the calling process into it."""
     v2 = pathlib.Path("/sys/fs/cgroup/cgroup.controllers")
     root = pathlib.Path("/sys/fs/cgroup" if v2.exists() and "memory" in v2.read_text()
                         else "/sys/fs/cgroup/memory")

@@ -73,7 +73,7 @@ class KernelSwap:
 
 @contextlib.contextmanager
 def service(*words):
-    """A coordinator or a node, with what it says when it is ready."""
+    """A coordinator or a node, with the line that it prints when it is ready."""
     process = subprocess.Popen([BUILD / "farpage", *words, "--output", "json"], stdout=subprocess.PIPE,
                                env=dict(os.environ, FARPAGE_LOG_LEVEL="error"))
     try:
@@ -87,11 +87,11 @@ def service(*words):
 
 
 class Killed(Exception):
-    """By SIGKILL, which nobody here has sent."""
+    """True if SIGKILL ended it (this script sends none)."""
 
 
 def unless_killed(system, run, tries=3):
-    """What run() returns. Under kernel swap it is tried again, and None in the end: its reclaim gives up now and then
+    """What run() returns. Under kernel swap it is retried, and None after the last attempt: reclaim sometimes fails
     although there is swap. Anywhere else a killed program is an error."""
     for _ in range(tries):
         try:
@@ -104,7 +104,7 @@ def unless_killed(system, run, tries=3):
 
 
 def chosen(systems, names):
-    """Those whose name contains one of these names; all, if there are none."""
+    """Those whose name contains one of `names`; all if `names` is empty."""
     found = [system for system in systems if any(name in system.name for name in names or [""])]
     if not found:
         sys.exit(f"no system is called {' or '.join(names)} ({', '.join(system.name for system in systems)})")
@@ -112,7 +112,7 @@ def chosen(systems, names):
 
 
 def libraries_here():
-    """For programs that are written for it: random_touch."""
+    """For programs that use the library: random_touch."""
     return [] if "LAB_VM" in os.environ else [FarpageLibrary("shm"), FarpageLibrary("tcp")]
 
 
