@@ -54,14 +54,13 @@ void BudgetGroup::measure() {
   }
 }
 
-// `pinning` needs a limit of at least `least` pages.
-void BudgetGroup::divide(const pager::Pager* pinning, uint64_t least) {
+void BudgetGroup::divide() {
   std::vector<BudgetMember> members;
   for (const Member& member : members_) {
     const pager::BudgetUse use = member.pager->budget_use();
     members.push_back({.limit = member.is_new ? 0 : use.limit_pages,
                        .used = use.used_pages,
-                       .least = member.pager == pinning ? least : use.least_pages,
+                       .least = std::max(use.least_pages, member.pinning),
                        .faults = member.faults});
   }
   const std::vector<uint64_t> limits = divide_budget(local_bytes_ >> kPageShift, members);
@@ -75,9 +74,8 @@ void BudgetGroup::divide(const pager::Pager* pinning, uint64_t least) {
 
 void BudgetGroup::add(pager::Pager& pager, std::string name) {
   const std::lock_guard lock(mutex_);
-  members_.push_back({.pager = &pager,
-                      .name = std::move(name),
-                      .faults_seen = pager.budget_use().faults});
+  members_.push_back(
+      {.pager = &pager, .name = std::move(name), .faults_seen = pager.budget_use().faults});
   if (scope_ == BudgetScope::kEach) {
     (void)pager.set_local(local_bytes_);  // no page is pinned yet: this cannot fail
     return;
@@ -92,18 +90,31 @@ void BudgetGroup::remove(const pager::Pager& pager) {
   if (scope_ == BudgetScope::kGroup) divide();
 }
 
+// Not while the lock is held: a pin waits for the eviction that is under way.
 bool BudgetGroup::pin(pager::Pager& pager, uffd::PageRun run) {
   if (pager.pin(run)) return true;
-  if (scope_ == BudgetScope::kEach) return false;
+  if (scope_ == BudgetScope::kEach || !reserve(pager, pager.limit_to_pin(run))) return false;
+  const bool pinned = pager.pin(run);
+  (void)reserve(pager, 0);
+  return pinned;
+}
+
+// False: the others need what is missing for that limit. 0: ends the reservation.
+bool BudgetGroup::reserve(const pager::Pager& pager, uint64_t limit) {
   const std::lock_guard lock(mutex_);
-  uint64_t needed = pager.limit_to_pin(run);
-  const uint64_t least = needed;
-  for (const Member& member : members_)
-    if (member.pager != &pager)
-      needed += std::max(member.pager->budget_use().least_pages, kFloorPages);
-  if (needed > local_bytes_ >> kPageShift) return false;
-  divide(&pager, least);
-  return pager.pin(run);
+  uint64_t needed = limit;
+  Member* reserving = nullptr;
+  for (Member& member : members_) {
+    if (member.pager == &pager) {
+      reserving = &member;
+    } else {
+      needed += std::max({member.pager->budget_use().least_pages, member.pinning, kFloorPages});
+    }
+  }
+  if (reserving == nullptr || (limit != 0 && needed > local_bytes_ >> kPageShift)) return false;
+  reserving->pinning = limit;
+  divide();
+  return true;
 }
 
 Status BudgetGroup::check_pins(uint64_t local_bytes) const {
@@ -134,8 +145,8 @@ Result<std::vector<BudgetGroup::Change>> BudgetGroup::set_local(uint64_t local_b
   const std::lock_guard lock(mutex_);
   std::vector<Change> changes;
   for (const Member& member : members_)
-    changes.push_back(
-        {.pager = member.pager, .before_bytes = member.pager->budget_use().limit_pages << kPageShift});
+    changes.push_back({.pager = member.pager,
+                       .before_bytes = member.pager->budget_use().limit_pages << kPageShift});
   if (scope_ == BudgetScope::kGroup) {
     FARPAGE_TRY_VOID(check_pins(local_bytes));
   }

@@ -49,14 +49,16 @@ class BudgetGroup {
     pager::Pager* pager = nullptr;
     std::string name;
     uint64_t faults_seen = 0;
-    double faults = 0;  // BudgetMember::faults
+    double faults = 0;     // BudgetMember::faults
+    uint64_t pinning = 0;  // the limit that a pin() under way needs
     bool is_new = true;
   };
 
   void run();
   // With mutex_ held.
   void measure();
-  void divide(const pager::Pager* pinning = nullptr, uint64_t least = 0);
+  void divide();
+  bool reserve(const pager::Pager& pager, uint64_t limit);
   Status check_pins(uint64_t local_bytes) const;
   Status set_each(uint64_t local_bytes);
 
