@@ -7,6 +7,7 @@
 #include "cli/run_directory.h"
 #include "cli/subcommand.h"
 #include "pager/options.h"
+#include "serve/target_service.h"
 #include "uffd/resize_call.h"
 
 namespace farpage::cli {
@@ -24,8 +25,7 @@ Result<int> resize(const ResizeSettings& settings) {
   const Result<uffd::ResizedProcesses> processes = uffd::resize(socket, settings.local_bytes);
   if (!processes) return fail_with("no budget was changed", processes.error());
   for (const uffd::handover::ResizedProcess& process : *processes)
-    fmt::print("{} ({}): {} -> {}\n", process.program,
-               process.pid != 0 ? fmt::format("pid {}", process.pid) : "a new child",
+    fmt::print("{}: {} -> {}\n", serve::label_of(process.program, process.pid),
                format_size(process.before_bytes), format_size(process.after_bytes));
   if (processes->empty())
     fmt::print("no process has far memory yet: the budget will be {}\n",

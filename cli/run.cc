@@ -168,11 +168,9 @@ bool is_about_the_program(const Error& error) {
 
 Result<int> run(const RunSettings& settings) {
   FARPAGE_TRY_VOID(check(settings));
-  FARPAGE_TRY(options, pager_options(settings.pager));
+  FARPAGE_TRY(options, pager_options(settings));
   FARPAGE_TRY(fork, fork_mode(settings, uffd::fork_events_allowed()));
   options.fork = fork;
-  options.local_bytes = settings.local_bytes();
-  FARPAGE_TRY_VOID(validate(options));
   const Result<Target> target = find_target(settings.command.at(0));
   if (!target) return refuse(target.error());
   FARPAGE_TRY(shim, find_shim());

@@ -129,6 +129,12 @@ Result<pager::ForkMode> fork_mode(const RunSettings& settings, bool may_share) {
   return pager::ForkMode::kRefuse;
 }
 
+Result<pager::PagerOptions> pager_options(const RunSettings& settings) {
+  PagerSettings pager = settings.pager;
+  pager.local_bytes = settings.local_bytes();
+  return pager_options(pager);
+}
+
 Status check(const RunSettings& settings) {
   if (settings.window_bytes < settings.local_bytes() || settings.window_bytes > (uint64_t{1} << 42))
     return fail(ErrorCode::kInvalid, fmt::format("--window: from --local ({}) to 4T",

@@ -74,6 +74,7 @@ struct RunSettings {
 };
 
 void add_options(Subcommand& subcommand, RunSettings& settings);
+Result<pager::PagerOptions> pager_options(const RunSettings& settings);
 Status check(const RunSettings& settings);
 // `may_share`: this user gets fork events. Logs a warning when `auto` falls back to kRefuse.
 // kDenied: `share` was requested without fork events.

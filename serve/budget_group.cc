@@ -56,8 +56,10 @@ void BudgetGroup::measure() {
 
 void BudgetGroup::divide() {
   std::vector<BudgetMember> members;
+  std::vector<uint64_t> before;
   for (const Member& member : members_) {
     const pager::BudgetUse use = member.pager->budget_use();
+    before.push_back(use.limit_pages);
     members.push_back({.limit = member.is_new ? 0 : use.limit_pages,
                        .used = use.used_pages,
                        .least = std::max(use.least_pages, member.pinning),
@@ -67,8 +69,7 @@ void BudgetGroup::divide() {
   for (size_t i = 0; i < limits.size(); ++i) {
     members_[i].is_new = false;
     // A refused limit (a page was pinned just now) is set at the next step.
-    if (limits[i] != members_[i].pager->budget_use().limit_pages)
-      (void)members_[i].pager->set_limit(limits[i]);
+    if (limits[i] != before[i]) (void)members_[i].pager->set_limit(limits[i]);
   }
 }
 

@@ -8,13 +8,9 @@ namespace {
 constexpr uint64_t kSmallestFloor = 16;
 constexpr double kBusy = 0.5;  // faults of a step: a process with more is not idle
 
-struct Share {
-  uint64_t limit = 0;
-  uint64_t bottom = 0;  // the limit does not go below it
-  uint64_t used = 0;
-  double faults = 0;
-  bool is_new = false;
-  bool needs = false;     // it faults, and has used up its share
+struct Share : BudgetMember {
+  uint64_t bottom = 0;    // the limit does not go below it
+  bool needs = false;     // it is new, or it faults and has used up its limit
   bool deprived = false;  // it needs more, and has less than a busy process keeps
 };
 
@@ -42,13 +38,13 @@ Group group_of(uint64_t total, std::span<const BudgetMember> members) {
   group.floor = std::clamp(group.fair / 2, kSmallestFloor, kFloorPages);
   for (const BudgetMember& member : members) {
     const bool busy = member.faults >= kBusy;
-    Share share{.limit = member.limit, .used = member.used, .faults = member.faults};
+    const bool is_new = member.limit == 0;
+    Share share{member};
     share.bottom = std::max({member.least, group.floor, busy ? group.fair / 2 : 0});
-    share.is_new = member.limit == 0;
     // An evictor that keeps up leaves between 94 and 97 percent of a limit in use.
-    share.needs = share.is_new || (busy && member.used >= member.limit - member.limit / 8);
-    share.deprived = share.is_new || (share.needs && member.limit < share.bottom);
-    share.limit = std::max({share.limit, member.least, share.is_new ? group.floor : 0});
+    share.needs = is_new || (busy && member.used >= member.limit - member.limit / 8);
+    share.deprived = is_new || (share.needs && member.limit < share.bottom);
+    share.limit = std::max({member.limit, member.least, is_new ? group.floor : 0});
     group.shares.push_back(share);
   }
   return group;
@@ -101,7 +97,7 @@ void fit_into_total(Group& group) {
   }
 }
 
-// A deprived member counts as one that faults as often as the mean of the needy ones.
+// Some member needs more. A deprived one counts as one that faults as often as the mean of the needy.
 void grant(Group& group, uint64_t pool) {
   double sum = 0;
   size_t needy = 0;
@@ -110,7 +106,6 @@ void grant(Group& group, uint64_t pool) {
     sum += share.faults;
     ++needy;
   }
-  if (needy == 0) return;
   const double mean = std::max(sum / static_cast<double>(needy), 1.0);
   const auto weight = [&](const Share& share) {
     return share.deprived ? std::max(share.faults, mean) : std::max(share.faults, mean / 8);
@@ -132,11 +127,14 @@ std::vector<uint64_t> divide_budget(uint64_t total, std::span<const BudgetMember
   Group group = group_of(total, members);
   const bool any_needs =
       std::ranges::any_of(group.shares, [](const Share& share) { return share.needs; });
-  if (any_needs) take_unused(group);
-  const uint64_t pool = group.pool();
-  if (any_needs && pool < total / 16) take_from_idle(group);
+  uint64_t pool = 0;
+  if (any_needs) {
+    take_unused(group);
+    pool = group.pool();
+    if (pool < total / 16) take_from_idle(group);
+  }
   fit_into_total(group);
-  grant(group, pool);
+  if (any_needs) grant(group, pool);
   std::vector<uint64_t> limits;
   for (const Share& share : group.shares) limits.push_back(share.limit);
   return limits;

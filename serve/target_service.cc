@@ -33,7 +33,8 @@ bool run_of(const uffd::handover::Request& request, const uffd::AddressSpace& sp
 }
 
 // Returns the status of the reply to a request about pages: 0 or an errno.
-int apply(uffd::handover::RequestKind kind, uffd::PageRun run, pager::Pager& pager) {
+int apply(uffd::handover::RequestKind kind, uffd::PageRun run, pager::Pager& pager,
+          BudgetGroup& budgets) {
   using uffd::handover::RequestKind;
   switch (kind) {
     case RequestKind::kDiscard:
@@ -54,10 +55,11 @@ int apply(uffd::handover::RequestKind kind, uffd::PageRun run, pager::Pager& pag
     case RequestKind::kSequentialAccess:
       pager.advise(run, pager::AccessPattern::kSequential);
       return 0;
+    case RequestKind::kPin:
+      return budgets.pin(pager, run) ? 0 : ENOMEM;
     case RequestKind::kUnpin:
       pager.unpin(run);
       return 0;
-    case RequestKind::kPin:
     case RequestKind::kForkBegin:
     case RequestKind::kForkDone:
       break;
@@ -98,6 +100,11 @@ pager::PagerOptions with_session_group(pager::PagerOptions options) {
 }
 
 }  // namespace
+
+std::string label_of(std::string_view program, int pid) {
+  return pid == 0 ? fmt::format("{} (a new child)", program)
+                  : fmt::format("{} (pid {})", program, pid);
+}
 
 TargetService::TargetService(uffd::HandoverServer& server, const pager::PagerOptions& options,
                              BudgetScope scope, coordinator::Client& client,
@@ -315,8 +322,7 @@ int TargetService::answer(Session& session, pager::Pager& pager, uffd::TargetReq
   }
   uffd::PageRun run;
   if (!run_of(request, pager.space(), run)) return EINVAL;
-  if (request.kind == RequestKind::kPin) return budgets_.pin(pager, run) ? 0 : ENOMEM;
-  return apply(request.kind, run, pager);
+  return apply(request.kind, run, pager, budgets_);
 }
 
 int TargetService::begin_fork(Session& session, pager::Pager& pager, Fd child_socket) {
@@ -332,9 +338,7 @@ pager::Pager& TargetService::keep(Session& session, std::unique_ptr<pager::Pager
   const std::lock_guard lock(mutex_);
   session.pager = std::move(pager);
   session.had_pager = true;
-  const int pid = session.report.pid;
-  budgets_.add(*session.pager, fmt::format("{} ({})", session.report.program,
-                                           pid != 0 ? fmt::format("pid {}", pid) : "a new child"));
+  budgets_.add(*session.pager, label_of(session.report.program, session.report.pid));
   return *session.pager;
 }
 

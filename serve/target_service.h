@@ -24,6 +24,9 @@ struct TargetReport {
   pager::PagerLatencies latencies;
 };
 
+// "sort (pid 4711)". pid 0: a child that has not told it yet.
+std::string label_of(std::string_view program, int pid);
+
 // Threads: one that accepts, one for each target. The client and the transports must outlive it.
 class TargetService {
  public:

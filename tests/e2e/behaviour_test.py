@@ -7,7 +7,7 @@ import subprocess
 import sys
 import unittest
 
-from cluster import BUILD, EndToEnd, MIB, child_of, wait_until
+from cluster import BUILD, EndToEnd, MIB, child_of, children_of, wait_until
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 
@@ -97,8 +97,7 @@ class Behaviour(EndToEnd):
         process = self.start_run([sys.executable, "-c", SURVIVE_SIGINT], local="8M",
                                  options=["--lend", "256M"], stdin=subprocess.PIPE)
         self.assertEqual(process.popen.stdout.readline(), b"ready\n", process.log())
-        with open(f"/proc/{process.pid}/task/{process.pid}/children", encoding="utf-8") as file:
-            groups = [os.getpgid(int(child)) for child in file.read().split()]
+        groups = [os.getpgid(child) for child in children_of(process.pid)]
         # Coordinator, node, program: a terminal sends its signals to the program's group.
         self.assertEqual([group == process.pid for group in groups], [False, False, True])
         os.killpg(process.pid, signal.SIGINT)

@@ -65,6 +65,11 @@ class Process:
         self.popen.wait(PATIENCE)
         self.popen.stdout.close()
 
+    def send(self, text):
+        """Writes to its standard input, which must be a pipe."""
+        self.popen.stdin.write(text)
+        self.popen.stdin.flush()
+
     def finish(self, patience=120):
         """The exit status as a shell reports it, and standard output."""
         return self.finish_with(None, patience)
@@ -164,6 +169,12 @@ class EndToEnd(unittest.TestCase):
         self.assertEqual(process.popen.stdout.readline(), b"filled\n", process.log())
         return process
 
+    def read_baseline(self, process):
+        """Of a RANDOM_ACCESS that was just started: its resident memory without far memory."""
+        name, kilobytes = process.popen.stdout.readline().split()
+        self.assertEqual(name, b"baseline_kilobytes")
+        return int(kilobytes) * 1024
+
     def expect_right_end(self, process):
         status, output = process.finish()
         self.assertEqual(status, 0, process.log())
@@ -195,11 +206,15 @@ class EndToEnd(unittest.TestCase):
             self.assertEqual(stats["transports"], transport)
 
 
+def children_of(pid):
+    with open(f"/proc/{pid}/task/{pid}/children", encoding="utf-8") as file:
+        return [int(child) for child in file.read().split()]
+
+
 def child_of(pid):
     """The program that a `farpage run` in a cluster has started; None: not yet."""
-    with open(f"/proc/{pid}/task/{pid}/children", encoding="utf-8") as file:
-        children = file.read().split()
-    return int(children[0]) if children else None
+    children = children_of(pid)
+    return children[0] if children else None
 
 
 def resident_bytes(pid):
@@ -216,8 +231,7 @@ def resident_bytes(pid):
 
 def processes_below(pid):
     try:
-        with open(f"/proc/{pid}/task/{pid}/children", encoding="utf-8") as file:
-            children = [int(child) for child in file.read().split()]
+        children = children_of(pid)
     except (FileNotFoundError, ProcessLookupError):
         return []
     return children + [below for child in children for below in processes_below(child)]
@@ -240,18 +254,24 @@ def far_resident_bytes(pids):
     return total
 
 
-class FarMemory:
-    """Measures the far memory of all processes of a `farpage run` while the block runs."""
-    def __init__(self, pid):
+def far_memory_of_run(pid):
+    """Of all processes of the `farpage run`."""
+    return far_resident_bytes(processes_below(pid))
+
+
+class Sampler:
+    """The largest result of `measure` while the block runs."""
+
+    def __init__(self, measure):
         self.most = 0
         self.samples = 0
-        self._pid = pid
+        self._value = measure
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._measure)
 
     def _measure(self):
         while not self._ended.wait(0.02):
-            self.most = max(self.most, far_resident_bytes(processes_below(self._pid)))
+            self.most = max(self.most, self._value())
             self.samples += 1
 
     def __enter__(self):

@@ -3,19 +3,19 @@ import subprocess
 import sys
 import unittest
 
-from cluster import EndToEnd, FarMemory, MIB, RANDOM_ACCESS, child_of, resident_bytes, wait_until
+from cluster import (EndToEnd, MIB, RANDOM_ACCESS, Sampler, child_of, far_memory_of_run,
+                     far_resident_bytes, wait_until)
 from resize_test import LOCKING
 
 # Fills memory, waits for a line, runs the command of its arguments, and checks its memory.
 PARENT = """
 import subprocess, sys
-block = bytearray(b"%d" % 7) * (int(sys.argv[1]) << 20)
+block = bytearray(b"7") * (int(sys.argv[1]) << 20)
 print("filled", flush=True)
 sys.stdin.readline()
 status = subprocess.call(sys.argv[2:])
 print("status", status, "right" if block.count(b"7") == len(block) else "wrong", flush=True)
 """
-
 
 # Six children work on memory of their own and on a part of their parent's.
 POOL = """
@@ -60,12 +60,14 @@ class GroupBudget(EndToEnd):
         self.start_coordinator()
         self.start_node("node", "--slab", "8M", lend="2G", transports="shm")
         process = self.start_run([sys.executable, "-c", POOL], local="48M", options=["--slab", "8M"])
-        with FarMemory(process.pid) as far:
+        with Sampler(lambda: far_memory_of_run(process.pid)) as far:
             status, output = process.finish()
         self.assertEqual((status, output), (0, expected), process.log())
         workers = [stats for stats in self.all_stats() if stats["evictions"]["written"] > 0]
         print("most far memory", far.most >> 20, "MiB,", len(workers), "processes")
         self.assertGreater(len(workers), 6, self.all_stats())
+        self.assertGreater(far.samples, 20)
+        self.assertGreater(far.most, 0)
         self.assertLessEqual(far.most, 48 * MIB * 105 // 100)
 
     def start_parent(self, mebibytes, command):
@@ -76,27 +78,17 @@ class GroupBudget(EndToEnd):
         self.assertEqual(process.popen.stdout.readline(), b"filled\n", process.log())
         return process, child_of(process.pid)
 
-    def start_child(self, process):
-        process.popen.stdin.write(b"\n")
-        process.popen.stdin.flush()
-
     def test_an_idle_process_gives_room_to_one_that_faults(self):
         process, parent = self.start_parent(28, self.access(26, 3600, 5))
-        before = resident_bytes(parent)
-        self.start_child(process)
-        name, kilobytes = process.popen.stdout.readline().split()
-        self.assertEqual(name, b"baseline_kilobytes")
+        before = far_resident_bytes([parent])
+        process.send(b"\n")
+        self.read_baseline(process)
         self.assertEqual(process.popen.stdout.readline(), b"filled\n", process.log())
         child = child_of(parent)
-
-        def far_of_child():
-            return resident_bytes(child) - int(kilobytes) * 1024
-
-        wait_until(lambda: far_of_child() >= 25 * MIB, "the child has what it needs")
-        self.assertLess(resident_bytes(parent), before - 16 * MIB)
-        process_budget = 32 * MIB * 105 // 100
-        wait_until(lambda: far_of_child() + 28 * MIB - (before - resident_bytes(parent)) <=
-                   process_budget, "both are within the budget")
+        wait_until(lambda: far_resident_bytes([child]) >= 25 * MIB, "the child has what it needs")
+        self.assertLess(far_resident_bytes([parent]), before - 16 * MIB)
+        wait_until(lambda: far_resident_bytes([parent, child]) <= 32 * MIB * 105 // 100,
+                   "both are within the budget")
         subprocess.run(["kill", "-USR1", str(child)], check=True)
         status, output = process.finish_with(b"")
         self.assertEqual(status, 0, process.log())
@@ -105,7 +97,7 @@ class GroupBudget(EndToEnd):
 
     def test_a_process_may_lock_what_an_idle_one_had(self):
         process, _ = self.start_parent(28, [sys.executable, "-c", LOCKING, "20"])
-        self.start_child(process)
+        process.send(b"\n")
         self.assertEqual(process.popen.stdout.readline(), b"0\n", process.log())
         status, output = process.finish_with(b"\n\n")
         self.assertEqual((status, output), (0, b"0\nstatus 0 right\n"), process.log())

@@ -114,8 +114,7 @@ class MemoryCalls(EndToEnd):
             self.assertEqual(peek(address), (word, 0))  # resident now
         finally:
             libc.ptrace(PTRACE_DETACH, pid, None, None)
-        process.popen.stdin.write(b"\n")
-        process.popen.stdin.flush()
+        process.send(b"\n")
         self.assertEqual(process.finish()[0], 0, process.log())
 
 

@@ -4,35 +4,13 @@ FARPAGE_SOAK_SECONDS and FARPAGE_SOAK_MIB make it as long and large as wanted
 (soak_random_access.sh).
 """
 import os
-import threading
 import unittest
 
-from cluster import EndToEnd, MIB, RANDOM_ACCESS, child_of, resident_bytes
+from cluster import EndToEnd, MIB, RANDOM_ACCESS, Sampler, child_of, resident_bytes
 
 SECONDS = int(os.environ.get("FARPAGE_SOAK_SECONDS", "10"))
 BYTES = int(os.environ.get("FARPAGE_SOAK_MIB", "128")) * MIB
 BUDGET = BYTES // 4
-
-
-class ResidentSampler:
-    """The largest VmRSS of a process during its lifetime."""
-
-    def __init__(self, pid):
-        self.most = 0
-        self.samples = 0
-        self._pid = pid
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._sample)
-        self._thread.start()
-
-    def _sample(self):
-        while not self._stop.wait(0.02):
-            self.most = max(self.most, resident_bytes(self._pid))
-            self.samples += 1
-
-    def end(self):
-        self._stop.set()
-        self._thread.join()
 
 
 class RandomAccess(EndToEnd):
@@ -42,13 +20,10 @@ class RandomAccess(EndToEnd):
                                  local=str(BUDGET), options=["--transport", transport])
         # Everything but far memory: code, libraries, stacks, and the table of page contents, which is
         # shared memory and always resident.
-        name, kilobytes = process.popen.stdout.readline().split()
-        self.assertEqual(name, b"baseline_kilobytes")
-        sampler = ResidentSampler(child_of(process.pid))
-        self.addCleanup(sampler.end)
-        status, output = process.finish(SECONDS * 3 + 120)
-        sampler.end()
-        limit = int(kilobytes) * 1024 + BUDGET * 105 // 100
+        limit = self.read_baseline(process) + BUDGET * 105 // 100
+        program = child_of(process.pid)
+        with Sampler(lambda: resident_bytes(program)) as sampler:
+            status, output = process.finish(SECONDS * 3 + 120)
         print(f"{transport}: {output.decode().split()[1:]}, resident at most {sampler.most} of "
               f"{limit} allowed, {sampler.samples} samples", flush=True)
         self.assertEqual(status, 0, process.log())

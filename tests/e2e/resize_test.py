@@ -40,10 +40,9 @@ class Resize(EndToEnd):
         """A program that touches far memory until SIGUSR1, and the size of its other memory."""
         self.start_cluster()
         process = self.start_run([RANDOM_ACCESS, str(size), "2", "3600", "5"], local=local)
-        name, kilobytes = process.popen.stdout.readline().split()
-        self.assertEqual(name, b"baseline_kilobytes")
+        baseline = self.read_baseline(process)
         self.assertEqual(process.popen.stdout.readline(), b"filled\n", process.log())
-        return process, int(kilobytes) * 1024
+        return process, baseline
 
     def test_down_and_up_while_it_runs(self):
         process, baseline = self.start_filled(96 * MIB, "64M")
@@ -126,8 +125,7 @@ class Resize(EndToEnd):
         self.assertEqual(int(found[1]), child_of(process.pid))
         self.assertGreaterEqual(int(found[2]), 20)
         self.assertIn("32M -> " + found[3], self.expect_resize(process.pid, found[3]))
-        process.popen.stdin.write(b"\n")
-        process.popen.stdin.flush()
+        process.send(b"\n")
         self.assertEqual(process.popen.stdout.readline(), b"0\n", process.log())
         self.assertIn(found[3] + " -> 16M", self.expect_resize(process.pid, "16M"))
         status, _ = process.finish_with(b"\n")

@@ -20,8 +20,8 @@
 #             timed waits then end with a tick, every 4 ms)
 #
 # Exit status: the command's (A's). 124: time limit. 125: the VM died without a status (panic ...),
-# or hung in each of its boots.
-# 126: the lab could not be prepared. 130: interrupted. Nothing of it outlives vm.sh.
+# or hung in each of its boots. 126: the lab could not be prepared. 130: interrupted. Nothing of it
+# outlives vm.sh.
 #
 # In the VM: LAB_VM (A, B), LAB_IP, LAB_PEER, LAB_DEV=rxe0, LAB_GID=1 (RoCE v2, IPv4), LAB_OUT (the
 # out folder), and the program `lab`: signal NAME, wait NAME, host kill|stop|cont B.
@@ -219,17 +219,18 @@ booted() {
   done
 }
 
-# Once a second: sets HUNG when a VM does not come through its boot (rare, under the emulator; no
-# command has begun then, or only B's), and ends a VM that hangs in its shutdown.
+# Once a second: ends a VM that hangs in its shutdown, and sets HUNG when a VM hangs in its boot (rare,
+# under the emulator). The command of the other one may have begun then: it begins again, in new VMs.
 check_progress() { # SECONDS_SINCE_START
-  if [ -z "$BOOTED" ] && booted; then BOOTED=1; fi
-  if [ -z "$BOOTED" ] && [ "$1" -ge "$BOOT_SECONDS" ] && running A; then
+  if [ -s "$OUT/A/status" ]; then
+    SHUTDOWN_SECONDS=$((SHUTDOWN_SECONDS + 1))
+    if [ $SHUTDOWN_SECONDS -gt 5 ]; then kill -KILL "${PID[A]}"; fi
+  elif [ -z "$BOOTED" ] && booted; then
+    BOOTED=1
+  elif [ -z "$BOOTED" ] && [ "$1" -ge "$BOOT_SECONDS" ]; then
     HUNG=1
     kill -KILL "${PID[A]}"
   fi
-  [ -s "$OUT/A/status" ] || return 0
-  SHUTDOWN_SECONDS=$((SHUTDOWN_SECONDS + 1))
-  if [ $SHUTDOWN_SECONDS -gt 5 ]; then kill -KILL "${PID[A]}"; fi
 }
 
 # Until A ends, hangs in its boot, or the time is up (then A has no status).
