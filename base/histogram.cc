@@ -6,9 +6,8 @@
 
 namespace farpage {
 namespace {
-// One writer: a load and a store suffice, and are cheaper than a locked add on the fault path.
 void add(std::atomic<uint64_t>& counter, uint64_t by) {
-  counter.store(counter.load(std::memory_order_relaxed) + by, std::memory_order_relaxed);
+  counter.fetch_add(by, std::memory_order_relaxed);
 }
 }  // namespace
 
@@ -30,7 +29,6 @@ uint64_t Histogram::upper_edge_ns(size_t index) {
 
 void Histogram::record(uint64_t value_ns) {
   add(counts_[bucket_of(value_ns)], 1);
-  add(count_, 1);
   add(sum_ns_, value_ns);
 }
 
@@ -39,7 +37,6 @@ void Histogram::merge(const Histogram& other) {
     const uint64_t n = other.bucket_count(i);
     if (n != 0) add(counts_[i], n);
   }
-  add(count_, other.count());
   add(sum_ns_, other.sum_ns());
 }
 
@@ -47,26 +44,29 @@ Histogram& Histogram::operator=(const Histogram& other) {
   if (this == &other) return *this;
   for (size_t i = 0; i < kBuckets; ++i)
     counts_[i].store(other.bucket_count(i), std::memory_order_relaxed);
-  count_.store(other.count(), std::memory_order_relaxed);
   sum_ns_.store(other.sum_ns(), std::memory_order_relaxed);
   return *this;
 }
 
 Histogram Histogram::since(const Histogram& earlier) const {
   Histogram difference;
-  uint64_t total = 0;
   for (size_t i = 0; i < kBuckets; ++i) {
     const uint64_t n = bucket_count(i) - earlier.bucket_count(i);
     difference.counts_[i].store(n, std::memory_order_relaxed);
-    total += n;
   }
-  difference.count_.store(total, std::memory_order_relaxed);
   difference.sum_ns_.store(sum_ns() - earlier.sum_ns(), std::memory_order_relaxed);
   return difference;
 }
 
+uint64_t Histogram::count() const {
+  uint64_t total = 0;
+  for (size_t i = 0; i < kBuckets; ++i) total += bucket_count(i);
+  return total;
+}
+
 double Histogram::mean_ns() const {
-  return count() == 0 ? 0.0 : static_cast<double>(sum_ns()) / static_cast<double>(count());
+  const uint64_t values = count();
+  return values == 0 ? 0.0 : static_cast<double>(sum_ns()) / static_cast<double>(values);
 }
 
 double Histogram::stddev_ns() const {
@@ -84,8 +84,7 @@ double Histogram::stddev_ns() const {
 }
 
 uint64_t Histogram::percentile_ns(double percent) const {
-  uint64_t total = 0;
-  for (size_t i = 0; i < kBuckets; ++i) total += bucket_count(i);
+  const uint64_t total = count();
   if (total == 0) return 0;
   const double share = std::clamp(percent, 0.0, 100.0) / 100.0;
   const auto rank =

@@ -187,7 +187,8 @@ Result<int> run(const RunSettings& settings) {
   FARPAGE_TRY(client, coordinator::Client::create({.url = url, .token = token}));
   FARPAGE_TRY(directory, RunDirectory::create());
   FARPAGE_TRY(server, uffd::HandoverServer::listen(directory.socket_path()));
-  serve::TargetService service(server, options, settings.budget_scope(), *client, transports);
+  FARPAGE_TRY(engine, pager::Engine::create(options, *client, transports));
+  serve::TargetService service(server, *engine, options, settings.budget_scope());
 
   Result<Child> child = Child::start(target_options(settings, fork, *target, shim, server.path()));
   if (!child && is_about_the_program(child.error())) return refuse(child.error());

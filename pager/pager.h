@@ -1,5 +1,4 @@
 // Pager: gives one address space more memory than its budget, and keeps the rest on memory nodes.
-// One pager serves one target.
 #pragma once
 
 #include <memory>
@@ -7,7 +6,6 @@
 #include <vector>
 
 #include "coordinator/client.h"
-#include "pager/fork/inheritance.h"
 #include "pager/options.h"
 #include "pager/pages/access_map.h"
 #include "pager/stats.h"
@@ -24,24 +22,14 @@ struct BudgetUse {
   uint64_t faults = 0;       // that needed a page of room, since the start
 };
 
-// Threads (all of its own): `workers` fault workers, one evictor, one connector, one borrower.
-// Every method may be called from any other thread.
+// One target of an engine (engine.h). Every method may be called from any thread but the engine's.
 class Pager {
  public:
-  // Borrows the first slab (waiting up to `patience` for memory nodes), then starts. The client and
-  // the transports outlive the pager; `transports` are tried in their order. `on_child` takes the
-  // children of a target that forks; needed with ForkMode::kShare.
+  // A target with an engine of its own: Engine::create() and Engine::add().
   static Result<std::unique_ptr<Pager>> create(
       const PagerOptions& options, std::unique_ptr<uffd::AddressSpace> space,
       coordinator::Client& client, std::vector<std::unique_ptr<rdma::Transport>>& transports,
-      Milliseconds patience, OnChild on_child = {});
-  // The pager of a forked child. It borrows memory when it first has to write a page back. Without
-  // `agent` nothing is evicted, and the budget is no limit, until agent_ready(). After a failure
-  // the inheritance is as it was.
-  static Result<std::unique_ptr<Pager>> inherit(
-      const PagerOptions& options, Inheritance& inheritance, bool agent,
-      coordinator::Client& client, std::vector<std::unique_ptr<rdma::Transport>>& transports,
-      OnChild on_child);
+      Milliseconds patience);
   virtual ~Pager() = default;
 
   // The target discards these pages: they read as zeros from now on. Returns when no worker owns
@@ -77,7 +65,7 @@ class Pager {
   // pager was told of arrives no later than end_fork(); one that was not announced at any time.
   virtual int children_descriptor() const = 0;
   virtual void adopt_children() = 0;
-  // From now on the target's agent can drop pages. Call once, after inherit() without an agent.
+  // From now on the target's agent can drop pages. Call once, after Engine::adopt().
   virtual void agent_ready() = 0;
 
   // With PagerOptions::resolve_in_thread: when it returns, the page is present or poisoned, or the

@@ -28,7 +28,7 @@ void add_histogram(coordinator::Counters& counters, const std::string& name,
 
 }  // namespace
 
-void PagerStats::add(const WorkerStats& worker) {
+void PagerStats::add(const WorkerCounts& worker) {
   faults_remote += worker.faults_remote.get();
   faults_zero += worker.faults_zero.get();
   faults_write += worker.faults_write.get();
@@ -44,14 +44,18 @@ void PagerStats::add(const WorkerStats& worker) {
   zeros_ahead += worker.zeros_ahead.get();
   for (size_t i = 0; i < completions_by_status.size(); ++i)
     completions_by_status[i] += worker.completions_by_status[i].get();
-  fault_ns.merge(worker.fault_ns);
-  queue_ns.merge(worker.queue_ns);
-  wire_ns.merge(worker.wire_ns);
-  install_ns.merge(worker.install_ns);
-  zero_ns.merge(worker.zero_ns);
 }
 
-void PagerStats::add(const EvictorStats& evictor) {
+void PagerStats::add(const TargetTimes& times) {
+  fault_ns.merge(times.fault_ns);
+  queue_ns.merge(times.queue_ns);
+  wire_ns.merge(times.wire_ns);
+  install_ns.merge(times.install_ns);
+  zero_ns.merge(times.zero_ns);
+  evict_batch_ns.merge(times.evict_batch_ns);
+}
+
+void PagerStats::add(const EvictorCounts& evictor) {
   evicted_written += evictor.pages_written.get();
   evicted_clean += evictor.pages_clean.get();
   evicted_zero += evictor.pages_zero.get();
@@ -59,15 +63,13 @@ void PagerStats::add(const EvictorStats& evictor) {
   writes += evictor.writes.get();
   write_bytes += evictor.write_bytes.get();
   write_failures += evictor.write_failures.get();
-  evict_batch_ns.merge(evictor.batch_ns);
 }
 
-void PagerStats::add(const SharedStats& shared) {
-  transport_fallbacks += shared.transport_fallbacks.load(std::memory_order_relaxed);
-  channels_broken += shared.channels_broken.load(std::memory_order_relaxed);
-  replicas_lost += shared.replicas_lost.load(std::memory_order_relaxed);
+void PagerStats::add(const LinkCounts& links) {
+  transport_fallbacks += links.transport_fallbacks.load(std::memory_order_relaxed);
+  channels_broken += links.channels_broken.load(std::memory_order_relaxed);
   for (size_t i = 0; i < connected_by_kind.size(); ++i)
-    connected_by_kind[i] += shared.connected_by_kind[i].load(std::memory_order_relaxed);
+    connected_by_kind[i] += links.connected_by_kind[i].load(std::memory_order_relaxed);
 }
 
 PagerLatencies PagerStats::latencies() const {

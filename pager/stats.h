@@ -1,4 +1,4 @@
-// The pager's counters. Each fault worker and the evictor write their own; readers add them up.
+// The counters of targets. Each fault worker and the evictor write their own; readers add them up.
 #pragma once
 
 #include <array>
@@ -25,7 +25,8 @@ class Counter {
   std::atomic<uint64_t> value_{0};
 };
 
-struct alignas(64) WorkerStats {
+// Of one target, by one fault worker.
+struct alignas(64) WorkerCounts {
   Counter faults_remote;       // answered by a READ
   Counter faults_zero;         // never written before: a zero page
   Counter faults_write;        // first write to a clean page
@@ -40,14 +41,20 @@ struct alignas(64) WorkerStats {
   Counter zeros_ahead;  // zero pages placed before their first touch
   Counter retries;      // READs that were tried again, here or at another replica
   std::array<Counter, 6> completions_by_status;  // by rdma::CompletionStatus
-  Histogram fault_ns;                            // remote fault: event read -> installed and woken
-  Histogram queue_ns;                            //   event read -> posted
-  Histogram wire_ns;                             //   posted -> completion seen
-  Histogram install_ns;                          //   the call that installs and wakes
-  Histogram zero_ns;                             // zero fault: event read -> installed
 };
 
-struct alignas(64) EvictorStats {
+// The times of one target. Any thread records.
+struct TargetTimes {
+  Histogram fault_ns;        // remote fault: event read -> installed and woken
+  Histogram queue_ns;        //   event read -> posted
+  Histogram wire_ns;         //   posted -> completion seen
+  Histogram install_ns;      //   the call that installs and wakes
+  Histogram zero_ns;         // zero fault: event read -> installed
+  Histogram evict_batch_ns;  // picked -> dropped
+};
+
+// Of one target.
+struct alignas(64) EvictorCounts {
   Counter pages_written;    // sent to the replicas
   Counter pages_clean;      // dropped without being sent
   Counter pages_zero;       // all zeros: recorded, not sent
@@ -56,14 +63,13 @@ struct alignas(64) EvictorStats {
   Counter writes;  // WRITE operations, all replicas
   Counter write_bytes;
   Counter write_failures;  // WRITEs with another status than ok
-  Histogram batch_ns;      // picked -> dropped
 };
 
-struct SharedStats {  // written rarely, by several threads
+// Of one engine: written rarely, by several threads.
+struct LinkCounts {
   std::atomic<uint64_t> transport_fallbacks{0};
   std::atomic<uint64_t> channels_connected{0};
   std::atomic<uint64_t> channels_broken{0};
-  std::atomic<uint64_t> replicas_lost{0};
   std::array<std::atomic<uint64_t>, kTransportKinds> connected_by_kind{};
 };
 
@@ -93,9 +99,10 @@ struct PagerStats : PagerCounts {
   Histogram fault_ns, queue_ns, wire_ns, install_ns, zero_ns, evict_batch_ns;
 
   PagerLatencies latencies() const;
-  void add(const WorkerStats& worker);
-  void add(const EvictorStats& evictor);
-  void add(const SharedStats& shared);
+  void add(const WorkerCounts& worker);
+  void add(const EvictorCounts& evictor);
+  void add(const TargetTimes& times);
+  void add(const LinkCounts& links);
   // The names of /metrics (docs/operations.md), as they travel in heartbeats.
   coordinator::Counters counters() const;
 };

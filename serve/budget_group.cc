@@ -12,6 +12,7 @@
 namespace farpage::serve {
 namespace {
 
+constexpr uint64_t kSlack = 16;  // of this part of its pages: more than above the high-water mark
 constexpr double kNewest = 0.1;  // weight of the last step in the average: half a second
 
 }  // namespace
@@ -81,7 +82,13 @@ void BudgetGroup::add(pager::Pager& pager, std::string name) {
     (void)pager.set_local(local_bytes_);  // no page is pinned yet: this cannot fail
     return;
   }
-  divide();
+  // A child of fork keeps what it has until the next step: most exec before, and evict nothing.
+  const uint64_t used = pager.budget_use().used_pages;
+  if (used > 0) {
+    (void)pager.set_limit(used + used / kSlack + kFloorPages);
+  } else {
+    divide();
+  }
   changed_.notify_all();
 }
 

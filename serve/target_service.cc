@@ -10,8 +10,6 @@
 #include <variant>
 
 #include "base/log.h"
-#include "pager/fault/first_faults.h"
-#include "rdma/session.h"
 #include "uffd/other_process.h"
 
 namespace farpage::serve {
@@ -19,6 +17,7 @@ namespace {
 
 constexpr Milliseconds kNodePatience{5000};
 constexpr Milliseconds kAliveCheck{20};
+constexpr uint64_t kFewFaults = 64;  // of a child that most likely has called exec
 
 // The pages of a request. False: unaligned, or outside of the window.
 bool run_of(const uffd::handover::Request& request, const uffd::AddressSpace& space,
@@ -67,38 +66,6 @@ int apply(uffd::handover::RequestKind kind, uffd::PageRun run, pager::Pager& pag
   return ENOSYS;
 }
 
-// The reply to a child without a pager; nullopt: the request needs one.
-std::optional<int> answer_without_pager(pager::FirstFaults& first_faults,
-                                        const uffd::AddressSpace& space,
-                                        const uffd::TargetRequest& request) {
-  using uffd::handover::RequestKind;
-  uffd::PageRun run;
-  switch (request.kind) {
-    case RequestKind::kDiscard:
-      if (!run_of(request, space, run)) return EINVAL;
-      first_faults.discard(run);
-      return 0;
-    case RequestKind::kColdHint:
-    case RequestKind::kWillNeedHint:
-    case RequestKind::kNormalAccess:
-    case RequestKind::kRandomAccess:
-    case RequestKind::kSequentialAccess:
-    case RequestKind::kUnpin:
-      return 0;
-    case RequestKind::kPin:
-    case RequestKind::kForkBegin:
-    case RequestKind::kForkDone:
-      return std::nullopt;
-  }
-  return ENOSYS;
-}
-
-// Forked processes read from each other's regions, so all pagers here form one session group.
-pager::PagerOptions with_session_group(pager::PagerOptions options) {
-  if (options.session_group == 0) options.session_group = rdma::new_session_group();
-  return options;
-}
-
 }  // namespace
 
 std::string label_of(std::string_view program, int pid) {
@@ -106,14 +73,12 @@ std::string label_of(std::string_view program, int pid) {
                   : fmt::format("{} (pid {})", program, pid);
 }
 
-TargetService::TargetService(uffd::HandoverServer& server, const pager::PagerOptions& options,
-                             BudgetScope scope, coordinator::Client& client,
-                             std::vector<std::unique_ptr<rdma::Transport>>& transports)
+TargetService::TargetService(uffd::HandoverServer& server, pager::Engine& engine,
+                             const pager::PagerOptions& options, BudgetScope scope)
     : server_(server),
-      options_(with_session_group(options)),
+      engine_(engine),
+      fork_(options.fork),
       budgets_(options.local_bytes, scope),
-      client_(client),
-      transports_(transports),
       acceptor_([this] { accept_arrivals(); }) {}
 
 TargetService::~TargetService() {
@@ -169,15 +134,12 @@ Result<uffd::ResizedProcesses> TargetService::set_local(uint64_t local_bytes) {
   return processes;
 }
 
-pager::PagerOptions TargetService::options_now() const {
-  pager::PagerOptions options = options_;
-  options.local_bytes = budgets_.local_bytes();
-  return options;
+pager::TargetOptions TargetService::target_options(std::string name) const {
+  return {.name = std::move(name), .local_bytes = budgets_.local_bytes(), .fork = fork_};
 }
 
 void TargetService::serve(Session& session, uffd::HandedOver target) {
-  pager::PagerOptions options = options_now();
-  options.name = target.program + "-" + std::to_string(target.pid);
+  pager::TargetOptions options = target_options(target.program + "-" + std::to_string(target.pid));
   if (options.fork == pager::ForkMode::kShare && !uffd::tells_of_forks(target)) {
     log::warn(
         "run: no_fork_events pid={} program={}: it has dropped its privileges and cannot fork "
@@ -187,8 +149,7 @@ void TargetService::serve(Session& session, uffd::HandedOver target) {
   }
   Result<std::unique_ptr<uffd::AddressSpace>> space = uffd::adopt_window(target);
   Result<std::unique_ptr<pager::Pager>> pager =
-      space ? pager::Pager::create(options, std::move(*space), client_, transports_, kNodePatience,
-                                   children_of(session))
+      space ? engine_.add(options, std::move(*space), kNodePatience, children_of(session))
             : tl::unexpected(space.error());
   if (!pager) {
     (void)uffd::welcome(target, ENOMEM, pager.error().message());
@@ -196,6 +157,7 @@ void TargetService::serve(Session& session, uffd::HandedOver target) {
     return;
   }
   pager::Pager& running = keep(session, std::move(*pager));
+  share_budget(session, running);
   log::debug("run: target_started pid={} program={} window_bytes={} budget_bytes={}", target.pid,
              target.program, target.window_bytes, options.local_bytes);
   if (uffd::welcome(target, 0, "")) answer_requests(session, running, target.socket);
@@ -214,6 +176,7 @@ void TargetService::take_child(Session& parent, pager::Inheritance inheritance) 
   const std::lock_guard lock(mutex_);
   reap();
   Session& session = sessions_.emplace_back();
+  session.is_child = true;
   session.report.program = parent.report.program;
   session.thread = std::jthread([this, &session, inherited = std::move(inheritance),
                                  socket = std::move(parent.child_socket)]() mutable {
@@ -221,7 +184,16 @@ void TargetService::take_child(Session& parent, pager::Inheritance inheritance) 
   });
 }
 
-bool TargetService::greet_child(Session& session, uffd::AddressSpace& space, const Fd& socket) {
+// Waits for the child's Hello. False: it has ended, or called exec, first.
+bool TargetService::greet_child(Session& session, pager::Pager& pager, const Fd& socket) {
+  uffd::AddressSpace& space = pager.space();
+  while (space.alive()) {
+    std::array<pollfd, 2> polls{pollfd{socket.get(), POLLIN, 0},
+                                pollfd{pager.children_descriptor(), POLLIN, 0}};
+    (void)::poll(polls.data(), polls.size(), static_cast<int>(kAliveCheck.count()));
+    if (polls[1].revents != 0) pager.adopt_children();
+    if (polls[0].revents != 0) break;
+  }
   Result<std::optional<uffd::HandedOver>> hello = uffd::read_child_hello(socket);
   if (!hello && !space.alive()) return false;  // the child has ended
   if (!hello) {
@@ -238,60 +210,29 @@ bool TargetService::greet_child(Session& session, uffd::AddressSpace& space, con
   return static_cast<bool>(uffd::welcome_child(socket, space.event_descriptor()));
 }
 
-Status TargetService::start_child_pager(Session& session, pager::Inheritance& inheritance,
-                                        bool known) {
-  pager::PagerOptions options = options_now();
-  options.name = fmt::format("{}-fork-{}", session.report.program, session.report.pid);
-  FARPAGE_TRY(pager, pager::Pager::inherit(options, inheritance, known, client_, transports_,
-                                           children_of(session)));
-  keep(session, std::move(pager));
-  return {};
+// Its userfaultfd must not be closed while it lives: its remote pages would become zeros.
+Result<pager::Pager*> TargetService::adopt(Session& session, pager::Inheritance& inheritance) {
+  const std::string name = session.report.program + "-fork";
+  FARPAGE_TRY(pager, engine_.adopt(target_options(name), inheritance, children_of(session)));
+  return &keep(session, std::move(pager));
 }
 
-// A child that execs or ends after a few faults gets no pager.
 void TargetService::serve_child(Session& session, pager::Inheritance inheritance, Fd socket) {
-  uffd::AddressSpace& space = *inheritance.space;
-  pager::FirstFaults first_faults(inheritance);
-  bool known = false;
-  bool start_failed = false;
-  while (space.alive()) {
-    const bool served = session.pager != nullptr;
-    std::array<pollfd, 2> polls{
-        pollfd{socket.get(), POLLIN, 0},
-        pollfd{served ? session.pager->children_descriptor() : space.event_descriptor(), POLLIN,
-               0}};
-    (void)::poll(polls.data(), polls.size(), static_cast<int>(kAliveCheck.count()));
-    if (served && polls[1].revents != 0) session.pager->adopt_children();
-    const bool asks = polls[0].revents != 0;
-    if (asks && !known) {
-      known = greet_child(session, space, socket);
-      if (!known) socket.reset();
-      if (known && served) session.pager->agent_ready();
-      continue;
-    }
-    std::optional<uffd::TargetRequest> request;
-    if (asks) {
-      Result<std::optional<uffd::TargetRequest>> read = uffd::read_request(socket);
-      if (!read) log::error("run: bad_request reason=\"{}\"", read.error().message());
-      if (read) request = std::move(*read);
-      if (!request) socket.reset();
-    }
-    std::optional<int> status;
-    if (request && !served) status = answer_without_pager(first_faults, space, *request);
-    const bool asks_too_much = request && !status;
-    if (!served && (asks_too_much || (polls[1].revents != 0 && !first_faults.answer()))) {
-      const Status started = start_child_pager(session, inheritance, known);
-      if (!started && !std::exchange(start_failed, true))
-        log::error("run: child_pager_failed pid={} reason=\"{}\" (trying again)",
-                   session.report.pid, started.error().message());
-      if (!started) std::this_thread::sleep_for(kAliveCheck);
-    }
-    if (!request) continue;
-    if (!status)
-      status = session.pager ? answer(session, *session.pager, std::move(*request)) : EAGAIN;
-    if (!uffd::reply(socket, *status)) socket.reset();
+  Result<pager::Pager*> adopted = adopt(session, inheritance);
+  if (!adopted)
+    log::error("run: child_not_served program={} reason=\"{}\" (trying again)",
+               session.report.program, adopted.error().message());
+  while (!adopted && inheritance.space->alive()) {
+    std::this_thread::sleep_for(kAliveCheck);
+    adopted = adopt(session, inheritance);
   }
-  inheritance = {};
+  if (adopted && greet_child(session, **adopted, socket)) {
+    (*adopted)->agent_ready();
+    share_budget(session, **adopted);
+    answer_requests(session, **adopted, socket);
+  }
+  socket.reset();
+  if (adopted) wait_for_exit(**adopted);
   end(session);
 }
 
@@ -337,9 +278,23 @@ int TargetService::begin_fork(Session& session, pager::Pager& pager, Fd child_so
 pager::Pager& TargetService::keep(Session& session, std::unique_ptr<pager::Pager> pager) {
   const std::lock_guard lock(mutex_);
   session.pager = std::move(pager);
-  session.had_pager = true;
-  budgets_.add(*session.pager, label_of(session.report.program, session.report.pid));
   return *session.pager;
+}
+
+void TargetService::share_budget(Session& session, pager::Pager& pager) {
+  std::string label;
+  {
+    const std::lock_guard lock(mutex_);
+    label = label_of(session.report.program, session.report.pid);
+  }
+  budgets_.add(pager, std::move(label));
+}
+
+bool TargetService::is_reported(const Session& session) {
+  const pager::PagerCounts& counts = session.report.counts;
+  if (!session.is_child) return counts.budget_pages > 0;
+  return counts.faults_remote + counts.faults_zero + counts.faults_write > kFewFaults ||
+         counts.evictions() > 0;
 }
 
 void TargetService::take_statistics(TargetReport& report, const pager::Pager& pager) {
@@ -367,7 +322,7 @@ void TargetService::end(Session& session) {
 void TargetService::reap() {
   std::erase_if(sessions_, [](Session& session) {
     if (session.ended && session.thread.joinable()) session.thread.join();
-    return session.ended && !session.had_pager;
+    return session.ended && !is_reported(session);
   });
 }
 
@@ -389,14 +344,12 @@ void TargetService::wait_for_targets() {
   });
 }
 
-std::vector<TargetReport> TargetService::reports() const {
+std::vector<TargetReport> TargetService::reports() {
   const std::lock_guard lock(mutex_);
   std::vector<TargetReport> reports;
-  for (const Session& session : sessions_) {
-    if (!session.had_pager) continue;
-    TargetReport report = session.report;
-    if (session.pager) take_statistics(report, *session.pager);
-    reports.push_back(std::move(report));
+  for (Session& session : sessions_) {
+    if (session.pager) take_statistics(session.report, *session.pager);
+    if (is_reported(session)) reports.push_back(session.report);
   }
   return reports;
 }

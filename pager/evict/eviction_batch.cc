@@ -7,13 +7,13 @@
 
 namespace farpage::pager {
 
-EvictionBatch::EvictionBatch(Core& core, LinkPort& port)
-    : core_(core), port_(port), hand_(core.table) {
+EvictionBatch::EvictionBatch(EngineCore& engine, LinkPort& port) : engine_(engine), port_(port) {
   FARPAGE_CHECK(port.buffer().size() >= kBufferBytes, "%zu bytes", port.buffer().size());
 }
 
-bool EvictionBatch::begin(Size most) {
+bool EvictionBatch::begin(Target& target, Size most) {
   FARPAGE_CHECK(!active(), "%zu pages are still on their way", count_);
+  target_ = &target;
   most_ = most;
   spans_ = 0;
   taken_back_ = 0;
@@ -49,20 +49,20 @@ size_t EvictionBatch::step_end(size_t first) const {
 
 // Yields to a fault worker. Threads that resolve their own faults do not need it.
 void EvictionBatch::give_way() const {
-  if (most_.step_spans > 0 && !core_.options.resolve_in_thread && !core_.budget.has_waiters())
+  if (most_.step_spans > 0 && !target_->options.resolve_in_thread && !target_->budget.has_waiters())
     std::this_thread::yield();
 }
 
 // Picks pages that the target has called cold, of one run per batch, so that victims stay in order.
 void EvictionBatch::pick_cold() {
   while (count_ == 0) {
-    const auto run = core_.cold.take(most_.pages);
+    const auto run = target_->cold.take(most_.pages);
     if (!run) return;
-    std::unique_lock group_lock(core_.image.fork_group()->mutex());
+    std::unique_lock group_lock(target_->image.fork_group()->mutex());
     for (uint32_t i = 0; i < run->pages; ++i) {
       const PageIndex page{run->first.value + i};
-      if (try_take(page, core_.table.load(page), group_lock) == Taken::kWithoutSlab)
-        core_.cold.put_off(page);
+      if (try_take(page, target_->table.load(page), group_lock) == Taken::kWithoutSlab)
+        target_->cold.put_off(page);
     }
   }
 }
@@ -70,37 +70,38 @@ void EvictionBatch::pick_cold() {
 // Phase 0: picks victims in address order until the batch is full or the hand completes its round.
 void EvictionBatch::pick() {
   pick_cold();
-  if (count_ > 0 || !core_.budget.above_low()) return;
+  if (count_ > 0 || !target_->budget.above_low()) return;
   do {
     pick_from_block();
-  } while (!is_full() && hand_.next_block());  // a block that filled the batch may have more
+  } while (!is_full() &&
+           target_->eviction.hand.next_block());  // a block that filled the batch may have more
 }
 
 void EvictionBatch::pick_from_block() {
-  std::unique_lock group_lock(core_.image.fork_group()->mutex());
-  const uint8_t now = core_.current_epoch();
+  std::unique_lock group_lock(target_->image.fork_group()->mutex());
+  const uint8_t now = target_->current_epoch();
   while (!is_full()) {
-    const auto due = hand_.next_in_block(now);
+    const auto due = target_->eviction.hand.next_in_block(now);
     if (!due) return;
-    if (try_take(due->page, due->word, group_lock) == Taken::kYes) hand_.took();
+    if (try_take(due->page, due->word, group_lock) == Taken::kYes) target_->eviction.hand.took();
   }
 }
 
 EvictionBatch::Taken EvictionBatch::try_take(PageIndex page, PageWord word,
                                              std::unique_lock<std::mutex>& group_lock) {
   if (word.state() != PageState::kClean && word.state() != PageState::kDirty) return Taken::kNo;
-  if (core_.pins.is_pinned(page)) return Taken::kNo;
+  if (target_->pins.is_pinned(page)) return Taken::kNo;
   PageWord evicting = word.to(PageState::kEvicting);
   if (word.state() == PageState::kDirty) {
     const std::optional<BackingId> backing_region =
-        core_.backing_regions.writable(page, group_lock);
+        target_->backing_regions.writable(page, group_lock);
     if (!backing_region) return Taken::kWithoutSlab;
     evicting = word.to(PageState::kEvicting, PageWord::kWasDirty).with_backing(*backing_region);
   }
-  if (!core_.table.transition(page, word, evicting)) return Taken::kNo;
+  if (!target_->table.transition(page, word, evicting)) return Taken::kNo;
   if (count_ == 0 || page.value != victims_[count_ - 1].page.value + 1) ++spans_;
   victims_[count_++] =
-      Victim{.page = page, .word = evicting, .lease = core_.leases_of(evicting).find(page)};
+      Victim{.page = page, .word = evicting, .lease = target_->leases_of(evicting).find(page)};
   return Taken::kYes;
 }
 
@@ -124,10 +125,10 @@ void EvictionBatch::protect() {
 
 void EvictionBatch::protect_run(PageIndex first, uint32_t pages) {
   const auto with_retries = [this](uffd::PageRun run) {
-    uffd::Outcome outcome = core_.space.protect(run);
-    while (outcome == uffd::Outcome::kRetry && !core_.stopping.load(std::memory_order_acquire)) {
+    uffd::Outcome outcome = target_->space.protect(run);
+    while (outcome == uffd::Outcome::kRetry && !target_->closing.load(std::memory_order_acquire)) {
       std::this_thread::yield();  // a fault worker is draining the events
-      outcome = core_.space.protect(run);
+      outcome = target_->space.protect(run);
     }
     return outcome;
   };
@@ -155,12 +156,12 @@ void EvictionBatch::copy_out(size_t first, size_t end) {
   if (copied == 0) return;
   const auto into = port_.buffer().subspan(copied_ * kPageBytes, copied * kPageBytes);
   copied_ += copied;
-  if (!core_.space.read(std::span(pages).first(copied), into)) {
+  if (!target_->space.read(std::span(pages).first(copied), into)) {
     // One of them is not readable (unmapped meanwhile, or the target is gone): find out which.
     for (size_t i = first; i < end; ++i) {
       Victim& victim = victims_[i];
       if (victim.buffer < 0) continue;
-      if (!core_.space.read({&victim.page, 1}, bytes_of(victim))) {
+      if (!target_->space.read({&victim.page, 1}, bytes_of(victim))) {
         victim.buffer = -1;
         keep_or_forget(victim);
       }
@@ -194,21 +195,21 @@ void EvictionBatch::note_zero_pages(size_t first, size_t end) {
 void EvictionBatch::keep_or_forget(Victim& victim) {
   victim.keep = true;
   const PageWord held = victim.word.to(PageState::kFetching);
-  if (!core_.table.transition(victim.page, victim.word, held)) {
+  if (!target_->table.transition(victim.page, victim.word, held)) {
     ++taken_back_;
     return;
   }
-  const uffd::ZeroResult zero = core_.space.zero({victim.page, 1}, uffd::ZeroFrames::kShared);
+  const uffd::ZeroResult zero = target_->space.zero({victim.page, 1}, uffd::ZeroFrames::kShared);
   const bool gone = zero.outcome == uffd::Outcome::kUnmapped;
-  core_.end_fetching(victim.page, held, held.to(gone ? PageState::kEmpty : PageState::kDirty));
+  target_->end_fetching(victim.page, held, held.to(gone ? PageState::kEmpty : PageState::kDirty));
   if (!gone) return;
-  core_.budget.give_back(1);
+  target_->budget.give_back(1);
   ++forgotten_;
 }
 
 void EvictionBatch::keep_resident(Victim& victim, PageState state) {
   victim.keep = true;
-  if (!core_.table.transition(victim.page, victim.word, victim.word.to(state))) ++taken_back_;
+  if (!target_->table.transition(victim.page, victim.word, victim.word.to(state))) ++taken_back_;
 }
 
 }  // namespace farpage::pager

@@ -10,15 +10,16 @@
 #include <mutex>
 
 #include "base/loop_gap.h"
-#include "pager/core.h"
-#include "pager/evict/eviction_hand.h"
 #include "pager/links/link_port.h"
 #include "pager/links/posting.h"
 #include "pager/links/write_window.h"
+#include "pager/target.h"
 
 namespace farpage::pager {
 
-// Threads: one at a time (Evictor); stats() from any.
+// All pages of one batch belong to one target.
+//
+// Threads: one at a time (Evictor).
 // Invariants:
 //  1. a page is dropped only after every replica that is not lost has acknowledged what it holds;
 //  2. a page that is written during its eviction stays;
@@ -28,7 +29,7 @@ class EvictionBatch {
   static constexpr uint32_t kMaxPages = WriteWindow::kLimit;
   static constexpr size_t kBufferBytes = size_t{kMaxPages} * kPageBytes;
 
-  EvictionBatch(Core& core, LinkPort& port);
+  EvictionBatch(EngineCore& engine, LinkPort& port);
 
   // Some are on their way.
   bool active() const { return count_ > 0; }
@@ -49,9 +50,10 @@ class EvictionBatch {
   };
   static constexpr Size kSmall{kMaxPages, 32, 8};
   static constexpr Size kLarge{kMaxPages, kMaxPages, 0};
-  // Takes that many victims, and posts what must be written. False: there is nothing to take. Only
-  // while no batch is active.
-  bool begin(Size most);
+  // Takes that many victims of the target, and posts what must be written. False: there is nothing
+  // to take. Only while no batch is active.
+  bool begin(Target& target, Size most);
+  bool is_of(const Target& target) const { return active() && target_ == &target; }
   // One turn. Drops the acknowledged pages when all are acknowledged, or when that takes too long.
   enum class Turn : uint8_t { kEnded, kMoved, kWaiting };
   Turn advance();
@@ -62,8 +64,6 @@ class EvictionBatch {
   // The batch has freed nothing, although the program has not written or discarded all of its
   // pages.
   bool stuck() const { return freed_ == 0 && taken_back_ < taken_; }
-
-  const EvictorStats& stats() const { return stats_; }
 
  private:
   // One victim of the batch.
@@ -128,15 +128,15 @@ class EvictionBatch {
   void keep_resident(Victim& victim, PageState state);
 
   const ReplicaLease& replica_of(const WriteRun& run) const;
-  PeerState::Wait& wait_of(const ReplicaLease& replica) { return core_.peers[replica.node].wait; }
-  WriteWindow& window_of(const ReplicaLease& replica) { return core_.peers[replica.node].window; }
+  PeerState::Wait& wait_of(const ReplicaLease& replica) { return engine_.peers[replica.node].wait; }
+  WriteWindow& window_of(const ReplicaLease& replica) { return engine_.peers[replica.node].window; }
   std::span<std::byte> bytes_of(const Victim& victim) const {
     return port_.buffer().subspan(static_cast<size_t>(victim.buffer) * kPageBytes, kPageBytes);
   }
 
-  Core& core_;
+  EngineCore& engine_;
   LinkPort& port_;
-  EvictorStats stats_;
+  Target* target_ = nullptr;  // of the last batch
 
   std::array<Victim, kMaxPages> victims_;
   size_t count_ = 0;
@@ -154,7 +154,6 @@ class EvictionBatch {
   uint64_t taken_ = 0;       // by the last batch
   uint64_t taken_back_ = 0;  // of these, by the program
   uint64_t forgotten_ = 0;   // of the pages under way
-  EvictionHand hand_;
 };
 
 }  // namespace farpage::pager

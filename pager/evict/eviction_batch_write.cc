@@ -85,10 +85,10 @@ bool EvictionBatch::any_in_flight() const {
 // A slow batch drops the acknowledged pages; a later batch takes the rest. While a thread waits for
 // room, the batch does not wait for nodes without a channel.
 bool EvictionBatch::too_late(bool moved) const {
-  if (core_.stopping.load(std::memory_order_acquire)) return true;
+  if (target_->closing.load(std::memory_order_acquire)) return true;
   const Nanoseconds taken = SteadyClock::read() - posted_at_;
-  if (taken > core_.options.fault_deadline / kBatchesInADeadline) return true;
-  if (moved || !core_.budget.has_waiters() || any_in_flight()) return false;
+  if (taken > target_->options.fault_deadline / kBatchesInADeadline) return true;
+  if (moved || !target_->budget.has_waiters() || any_in_flight()) return false;
   return taken > kNothingSafe || any_safe();
 }
 
@@ -117,8 +117,9 @@ EvictionBatch::Turn EvictionBatch::advance() {
   for (size_t i = 0; i < count_; ++i)
     if (!victims_[i].keep) ++freed_;
   taken_ = std::exchange(count_, 0);
-  stats_.batches.add();
-  stats_.batch_ns.record(static_cast<uint64_t>((SteadyClock::read() - picked_at_).count()));
+  target_->eviction.counts.batches.add();
+  target_->times.evict_batch_ns.record(
+      static_cast<uint64_t>((SteadyClock::read() - picked_at_).count()));
   return Turn::kEnded;
 }
 
@@ -179,7 +180,8 @@ rdma::Operation EvictionBatch::write_of(size_t index, const Route& route) const 
   return route.operation(rdma::OperationKind::kWrite,
                          port_.buffer().subspan(static_cast<size_t>(first.buffer) * kPageBytes,
                                                 run.count * kPageBytes),
-                         core_.leases_of(first.word).address_of(route.replica, first.page), index);
+                         target_->leases_of(first.word).address_of(route.replica, first.page),
+                         index);
 }
 
 // The channel accepts the first ones, as many as it has room for; the others are posted later.
@@ -187,7 +189,7 @@ size_t EvictionBatch::post_gathered() {
   const auto posted = posting_.post();
   for (const rdma::Operation& operation : posted.accepted) runs_[operation.token].in_flight = true;
   for (const rdma::Operation& operation : posted.refused)
-    core_.peers[posting_.node()].window.not_posted(runs_[operation.token].count);
+    engine_.peers[posting_.node()].window.not_posted(runs_[operation.token].count);
   return posted.accepted.size();
 }
 
@@ -203,7 +205,7 @@ size_t EvictionBatch::take_completions() {
     if (completion.status == rdma::CompletionStatus::kRemoteAccess) {
       fail_run(run, "the node refused the WRITE");
     } else {
-      stats_.write_failures.add();  // the next round posts it again
+      target_->eviction.counts.write_failures.add();  // the next round posts it again
     }
   });
 }
@@ -220,16 +222,16 @@ void EvictionBatch::acknowledge(WriteRun& run) {
   run.done = true;
   window_of(replica_of(run)).acknowledged(run.count);
   wait_of(replica_of(run)) = {.since = SteadyClock::read(), .until = Instant{0}};
-  stats_.writes.add();
-  stats_.write_bytes.add(run.count * kPageBytes);
+  target_->eviction.counts.writes.add();
+  target_->eviction.counts.write_bytes.add(run.count * kPageBytes);
   for (size_t v = run.first; v < run.first + run.count; ++v)
     victims_[v].unacked = static_cast<uint8_t>(victims_[v].unacked & ~(1U << run.replica));
 }
 
 void EvictionBatch::fail_run(WriteRun& run, const char* why) {
-  stats_.write_failures.add();
+  target_->eviction.counts.write_failures.add();
   run.done = true;
-  core_.lose_replica(victims_[run.first].page, victims_[run.first].word, replica_of(run), why);
+  target_->lose_replica(victims_[run.first].page, victims_[run.first].word, replica_of(run), why);
 }
 
 void EvictionBatch::expire_replicas() {
@@ -240,7 +242,7 @@ void EvictionBatch::expire_replicas() {
     // A node that accepts little at a time is still reachable.
     const bool late = now - wait_of(replica_of(run)).since >= kReplicaPatience;
     // The patience applies once to a node, not once to each slab on it.
-    if (!late && core_.unreachable_for(replica_of(run).node) < kReplicaPatience) continue;
+    if (!late && engine_.unreachable_for(replica_of(run).node) < kReplicaPatience) continue;
     const SlabLease* lease = victims_[run.first].lease;
     const auto acknowledged_elsewhere = [&](uint32_t replica) {
       return replica != run.replica && lease->replicas[replica]->is_read() &&
@@ -282,10 +284,10 @@ void EvictionBatch::drop() {
     }
     const uint32_t flags = victim.word.has(PageWord::kWasDirty) ? PageWord::kWasDirty : 0;
     const PageWord dropping = victim.word.to(PageState::kDropping, flags);
-    if (!core_.table.transition(victim.page, victim.word, dropping)) {
+    if (!target_->table.transition(victim.page, victim.word, dropping)) {
       victim.keep = true;  // written, or discarded by the target
       ++taken_back_;
-      stats_.pages_cancelled.add();
+      target_->eviction.counts.pages_cancelled.add();
       continue;
     }
     victim.word = dropping;
@@ -302,8 +304,8 @@ void EvictionBatch::drop() {
 void EvictionBatch::finish_drop(std::span<const uffd::PageRun> spans,
                                 std::span<uffd::DropResult> results) {
   if (spans.empty()) return;
-  const Status dropped = core_.space.drop(spans, results);
-  if (!dropped) core_.target_gone.store(true, std::memory_order_release);
+  const Status dropped = target_->space.drop(spans, results);
+  if (!dropped) target_->gone.store(true, std::memory_order_release);
   size_t v = 0;
   uint64_t freed = 0;
   for (size_t s = 0; s < spans.size(); ++s) {
@@ -318,18 +320,18 @@ void EvictionBatch::finish_drop(std::span<const uffd::PageRun> spans,
       PageState next = victim.zero ? PageState::kEmpty : PageState::kRemote;
       if (!ok) next = victim.zero ? PageState::kDirty : PageState::kClean;
       const PageWord left = victim.word.to(next);
-      core_.table.transition_owned(victim.page, victim.word,
-                                   ok ? stamped(left, core_.current_epoch()) : left);
+      target_->table.transition_owned(victim.page, victim.word,
+                                      ok ? stamped(left, target_->current_epoch()) : left);
       victim.keep = !ok;
       if (!ok) continue;
       ++freed;
-      (victim.zero ? stats_.pages_zero
-       : was_dirty ? stats_.pages_written
-                   : stats_.pages_clean)
+      (victim.zero ? target_->eviction.counts.pages_zero
+       : was_dirty ? target_->eviction.counts.pages_written
+                   : target_->eviction.counts.pages_clean)
           .add();
     }
   }
-  core_.budget.evicted(freed);
+  target_->budget.evicted(freed);
   // Threads that faulted during the drop wait for this.
   wake_dropped(spans);
 }
@@ -342,7 +344,7 @@ void EvictionBatch::wake_dropped(std::span<const uffd::PageRun> spans) {
     uint64_t end = first + spans[i].pages;
     for (++i; i < spans.size() && spans[i].first.value - end < kPagesPerBlock; ++i)
       end = spans[i].first.value + spans[i].pages;
-    core_.space.wake({PageIndex{first}, static_cast<uint32_t>(end - first)});
+    target_->space.wake({PageIndex{first}, static_cast<uint32_t>(end - first)});
   }
 }
 

@@ -10,138 +10,189 @@
 
 namespace farpage::pager {
 
-Evictor::Evictor(Core& core, LinkPort& port, bool paused)
-    : core_(core),
-      batch_(core, port),
-      pauses_(paused ? 1 : 0),
-      pause_hint_(paused),
-      thread_([this] { run(); }) {}
+Evictor::Evictor(EngineCore& engine, LinkPort& port)
+    : engine_(engine), batch_(engine, port), thread_([this] { run(); }) {}
 
 Evictor::~Evictor() {
-  core_.eviction_priority.come_forward();
-  core_.budget.interrupt();
-  const std::lock_guard lock(mutex_);
-  changed_.notify_all();
+  engine_.eviction_priority.come_forward();
+  engine_.pressure.signal();
 }
 
-void Evictor::pause() {
-  std::unique_lock lock(mutex_);
-  ++pauses_;
-  pause_hint_.store(true, std::memory_order_release);
-  core_.eviction_priority.come_forward();
-  core_.budget.interrupt();
-  changed_.wait(lock, [this] { return paused_ || core_.stopping.load(std::memory_order_acquire); });
-  lock.unlock();
-  // The thread may have been paused all the time, and another thread may have helped between an
-  // earlier resume() and the hint.
-  const std::lock_guard turn(turn_);
-  batch_.finish();
+template <typename Work>
+void Evictor::in_turn(Work&& work) {
+  others_.fetch_add(1, std::memory_order_seq_cst);
+  engine_.eviction_priority.come_forward();
+  {
+    const std::lock_guard turn(turn_);
+    work();
+  }
+  if (others_.fetch_sub(1, std::memory_order_seq_cst) == 1) others_.notify_all();
 }
 
-void Evictor::resume() {
-  const std::lock_guard lock(mutex_);
-  FARPAGE_CHECK(pauses_ > 0, "resumed %d times too often", 1 - pauses_);
-  pause_hint_.store(--pauses_ > 0, std::memory_order_release);
-  changed_.notify_all();
+// A mutex alone would let this thread take it again before a waiting one.
+void Evictor::wait_for_others() const {
+  for (uint32_t others = 0; (others = others_.load(std::memory_order_seq_cst)) != 0;)
+    others_.wait(others);
 }
 
-bool Evictor::wait_while_paused() {
-  if (!pause_hint_.load(std::memory_order_acquire)) return false;
-  std::unique_lock lock(mutex_);
-  paused_ = pauses_ > 0;
-  changed_.notify_all();
-  changed_.wait(lock,
-                [this] { return pauses_ == 0 || core_.stopping.load(std::memory_order_acquire); });
-  paused_ = false;
-  return true;
+void Evictor::add(Target& target) {
+  in_turn([&] { targets_.push_back(&target); });
+  engine_.pressure.signal();
+}
+
+void Evictor::remove(Target& target) {
+  target.come_forward();
+  in_turn([&] {
+    if (batch_.is_of(target)) batch_.finish();
+    std::erase(targets_, &target);
+  });
+}
+
+void Evictor::pause(Target& target) {
+  target.eviction.pauses.fetch_add(1, std::memory_order_seq_cst);
+  target.come_forward();
+  in_turn([&] {
+    if (batch_.is_of(target)) batch_.finish();
+  });
+}
+
+void Evictor::resume(Target& target) {
+  const int pauses = target.eviction.pauses.fetch_sub(1, std::memory_order_seq_cst);
+  FARPAGE_CHECK(pauses > 0, "resumed %d times too often", 1 - pauses);
+  engine_.pressure.signal();
 }
 
 void Evictor::run() {
   (void)pthread_setname_np(pthread_self(), "fp-evict");
-  core_.evictor_thread.store(static_cast<uint32_t>(::gettid()), std::memory_order_release);
-  core_.eviction_priority.add(::gettid());
-  while (true) {
-    const uint32_t seen = core_.budget.pressure_seen();  // before all other reads
-    if (core_.stopping.load(std::memory_order_acquire)) break;
-    if (wait_while_paused()) continue;
-    if (!core_.budget.is_pressing() && !core_.budget.has_waiters() && core_.cold.empty()) {
-      step_back();
-      core_.budget.wait_for_pressure(seen, core_.options.resolve_in_thread ? kHelpersRest : kLook);
-      // Finishes a batch of a thread that no longer faults.
-      const std::lock_guard turn(turn_);
-      batch_.finish();
-      continue;
-    }
-    while ((core_.budget.above_low() || !core_.cold.empty()) &&
-           !pause_hint_.load(std::memory_order_acquire) &&
-           !core_.stopping.load(std::memory_order_acquire)) {
-      if (evict_batch()) {
-        // Yields to a faulting thread on this CPU, unless a thread waits for room.
-        if (!core_.budget.has_waiters()) std::this_thread::yield();
-        continue;
-      }
-      std::this_thread::sleep_for(kRest);
-      break;
-    }
-  }
-  {
+  engine_.evictor_thread.store(static_cast<uint32_t>(::gettid()), std::memory_order_release);
+  engine_.eviction_priority.add(::gettid());
+  while (!engine_.stopping.load(std::memory_order_acquire)) {
+    wait_for_others();
+    const uint32_t seen = engine_.pressure.seen();  // before all other reads
+    Nanoseconds pause{0};
+    if (evict_next(pause)) continue;
+    if (engine_.stopping.load(std::memory_order_acquire)) break;
+    engine_.pressure.wait(seen, pause);
+    // Finishes a batch of a thread that no longer faults.
     const std::lock_guard turn(turn_);
     batch_.finish();
   }
-  const std::lock_guard lock(mutex_);
-  changed_.notify_all();
 }
 
-// Until room is short: Core::nudge_evictor(). The id of the target's agent is known late.
-void Evictor::step_back() {
-  if (!agent_known_) {
-    const pid_t agent = core_.space.dropping_thread();
-    agent_known_ = agent != 0;
-    if (agent_known_) core_.eviction_priority.add(agent);
+bool Evictor::evict_next(Nanoseconds& pause) {
+  Target* target = nullptr;
+  {
+    const std::lock_guard turn(turn_);
+    bool some_rest = false;
+    target = next_target(SteadyClock::read(), some_rest);
+    if (target == nullptr) {
+      if (!some_rest) step_back();
+      pause = some_rest                           ? Nanoseconds(kRest)
+              : engine_.options.resolve_in_thread ? Nanoseconds(kHelpersRest)
+                                                  : Nanoseconds(kLook);
+      return false;
+    }
+    if (!evict_batch(*target)) rest(*target);
+    if (target->budget.has_waiters()) return true;
   }
-  core_.eviction_priority.step_back();
+  // Yields to a faulting thread on this CPU, unless a thread waits for room.
+  std::this_thread::yield();
+  return true;
 }
 
-void Evictor::help() {
+Target* Evictor::next_target(Instant now, bool& some_rest) {
+  Target* chosen = nullptr;
+  size_t place = 0;
+  for (size_t i = 0; i < targets_.size(); ++i) {
+    const size_t at = (next_ + i) % targets_.size();
+    Target& target = *targets_[at];
+    if (!wants(target)) continue;
+    if (now < target.eviction.rests_until) {
+      some_rest = true;
+      continue;
+    }
+    const bool hurried = target.budget.has_waiters();
+    if (chosen != nullptr && !hurried) continue;
+    chosen = &target;
+    place = at;
+    if (hurried) break;
+  }
+  if (chosen != nullptr) next_ = place + 1;
+  return chosen;
+}
+
+bool Evictor::wants(Target& target) const {
+  const Budget& budget = target.budget;
+  bool& evicting = target.eviction.evicting;
+  if (target.eviction.pauses.load(std::memory_order_seq_cst) > 0 ||
+      target.closing.load(std::memory_order_relaxed)) {
+    evicting = false;
+    return false;
+  }
+  evicting = (evicting || budget.is_pressing() || budget.has_waiters()) && budget.above_low();
+  return evicting || !target.cold.empty();
+}
+
+// Until room is short: Target::nudge_evictor(). The id of a target's agent is known late.
+void Evictor::step_back() {
+  for (Target* target : targets_) {
+    EvictionState& state = target->eviction;
+    if (!state.agent_known) {
+      const pid_t agent = target->space.dropping_thread();
+      state.agent_known = agent != 0;
+      if (state.agent_known) state.agent_priority.add(agent);
+    }
+    state.agent_priority.step_back();
+  }
+  engine_.eviction_priority.step_back();
+}
+
+void Evictor::help(Target& target) {
   const std::unique_lock turn(turn_, std::try_to_lock);
   if (!turn) return;
   if (batch_.active()) {
     if (batch_.advance() != EvictionBatch::Turn::kEnded) return;
-    if (batch_.freed() == 0) rest();
+    if (batch_.freed() == 0) rest(target);
   }
-  const bool wanted = core_.budget.above_high() &&
-                      !core_.stopping.load(std::memory_order_acquire) &&
-                      !pause_hint_.load(std::memory_order_acquire);
-  if (wanted && SteadyClock::read() >= rests_until_ && !batch_.begin(kHelp)) rest();
+  const bool wanted = target.budget.above_high() &&
+                      !target.closing.load(std::memory_order_acquire) &&
+                      target.eviction.pauses.load(std::memory_order_seq_cst) == 0;
+  if (wanted && SteadyClock::read() >= target.eviction.rests_until && !batch_.begin(target, kHelp))
+    rest(target);
 }
 
-void Evictor::rest() {
-  rests_until_ = SteadyClock::read() + kRest;
+void Evictor::rest(Target& target) {
+  target.eviction.evicting = false;
+  target.eviction.rests_until = SteadyClock::read() + kRest;
 }
 
-bool Evictor::evict_batch() {
-  const std::lock_guard turn(turn_);
+bool Evictor::evict_batch(Target& target) {
   const Instant since = SteadyClock::read();
   batch_.finish();  // one that a helper began
   // No victims: everything resident is pinned, in use by fault workers, or in slabs without a
   // lease; or no cold page is left.
-  const bool hurried = core_.budget.has_waiters();
-  if (!batch_.begin(hurried ? EvictionBatch::kLarge : EvictionBatch::kSmall))
-    return !core_.budget.above_low();
+  const bool hurried = target.budget.has_waiters();
+  if (!batch_.begin(target, hurried ? EvictionBatch::kLarge : EvictionBatch::kSmall))
+    return !target.budget.above_low();
   batch_.finish();
-  if (batch_.freed() > 0 || !core_.budget.above_low()) {  // cold pages alone may stay
-    stuck_batches_ = 0;
-    stuck_said_ = false;
+  if (batch_.freed() > 0 || !target.budget.above_low()) {  // cold pages alone may stay
+    target.eviction.stuck_batches = 0;
+    target.eviction.stuck_said = false;
     return true;
   }
   if (!batch_.stuck()) return true;
-  if (stuck_batches_++ == 0) stuck_since_ = since;
-  const bool ends = core_.stopping.load(std::memory_order_acquire) || !core_.space.alive();
-  if (ends || SteadyClock::read() - stuck_since_ < kStuck) return false;
-  if (!std::exchange(stuck_said_, true) || stuck_batches_ % 1000 == 0)
-    log::warn("pager: eviction_stuck batches={} resident_pages={}", stuck_batches_,
-              core_.budget.used());
+  note_stuck(target, since);
   return false;
+}
+
+void Evictor::note_stuck(Target& target, Instant since) {
+  EvictionState& state = target.eviction;
+  if (state.stuck_batches++ == 0) state.stuck_since = since;
+  const bool ends = target.closing.load(std::memory_order_acquire) || !target.space.alive();
+  if (ends || SteadyClock::read() - state.stuck_since < kStuck) return;
+  if (!std::exchange(state.stuck_said, true) || state.stuck_batches % 1000 == 0)
+    log::warn("pager: eviction_stuck batches={} resident_pages={}", state.stuck_batches,
+              target.budget.used());
 }
 
 }  // namespace farpage::pager

@@ -1,34 +1,38 @@
-// Evictor: keeps the resident pages within the budget. It has a thread; where the faulting thread
-// resolves its faults, that thread evicts too.
+// Evictor: keeps the resident pages of each target within its budget. It has a thread; where the
+// faulting thread resolves its faults, that thread evicts too.
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
 #include <mutex>
 #include <thread>
+#include <vector>
 
-#include "pager/core.h"
 #include "pager/evict/eviction_batch.h"
+#include "pager/target.h"
 
 namespace farpage::pager {
 
+// One batch at a time, of one target: those that a thread waits for come first, the others in turn.
+//
 // Threads: one of its own; all calls from any. help() is not for a signal handler that may
 // interrupt help().
 class Evictor {
  public:
-  // `paused`: until the first resume().
-  Evictor(Core& core, LinkPort& port, bool paused);
+  Evictor(EngineCore& engine, LinkPort& port);
   ~Evictor();
 
-  const EvictorStats& stats() const { return batch_.stats(); }
+  void add(Target& target);
+  // Returns when none of its pages is being evicted; none will be. Target::closing is set.
+  void remove(Target& target);
 
   // Evicts a few pages without waiting, for a thread whose READ is in flight and whose CPU is free
   // meanwhile. Does nothing while another thread evicts.
-  void help();
+  void help(Target& target);
 
-  // Returns when no eviction is in progress; none starts until every pause() has had its resume().
-  void pause();
-  void resume();
+  // Returns when no page of the target is being evicted; none will be until every pause() has had
+  // its resume().
+  void pause(Target& target);
+  void resume(Target& target);
 
  private:
   // The batch of help(), which delays the thread's own work.
@@ -44,27 +48,27 @@ class Evictor {
   static constexpr Milliseconds kLook{5000};
 
   void run();
-  bool wait_while_paused();
+  // Runs `work` with turn_ held, before the thread's next batch.
+  template <typename Work>
+  void in_turn(Work&& work);
+  void wait_for_others() const;
+  // One batch of the next target that needs it. False: none does; `pause` is how long to wait.
+  bool evict_next(Nanoseconds& pause);
+  // With turn_ held:
+  Target* next_target(Instant now, bool& some_rest);
+  bool wants(Target& target) const;
   void step_back();
   // One batch. False: there was nothing to take, or nothing could be written back.
-  bool evict_batch();
-  void rest();
+  bool evict_batch(Target& target);
+  static void note_stuck(Target& target, Instant since);
+  static void rest(Target& target);
 
-  Core& core_;
-  std::mutex turn_;  // guards the next two, and the port
+  EngineCore& engine_;
+  std::mutex turn_;  // guards the next three, EvictionState, and the port
   EvictionBatch batch_;
-  Instant rests_until_{0};  // who helps
-  bool agent_known_ = false;
-  // In a row that freed nothing, and since when.
-  size_t stuck_batches_ = 0;
-  Instant stuck_since_{0};
-  bool stuck_said_ = false;
-
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  int pauses_;           // guarded by mutex_
-  bool paused_ = false;  // guarded by mutex_
-  std::atomic<bool> pause_hint_;
+  std::vector<Target*> targets_;
+  size_t next_ = 0;                  // where the search for the next target begins
+  std::atomic<uint32_t> others_{0};  // threads that want the turn
   std::jthread thread_;
 };
 

@@ -6,8 +6,8 @@ namespace farpage::pager {
 namespace {
 
 // True: the page is Empty, or is to be skipped.
-bool discard_one(Core& core, PageIndex page, BusyPages busy) {
-  const PageWord word = core.table.load(page);
+bool discard_one(Target& target, PageIndex page, BusyPages busy) {
+  const PageWord word = target.table.load(page);
   switch (word.state()) {
     case PageState::kEmpty:
       return true;
@@ -22,19 +22,19 @@ bool discard_one(Core& core, PageIndex page, BusyPages busy) {
     case PageState::kLost:
       break;
   }
-  if (!core.table.transition(page, word, PageWord(PageState::kEmpty))) return false;
-  if (is_resident(word.state())) core.budget.give_back(1);
+  if (!target.table.transition(page, word, PageWord(PageState::kEmpty))) return false;
+  if (is_resident(word.state())) target.budget.give_back(1);
   return true;
 }
 
 }  // namespace
 
-void discard_pages(Core& core, uffd::PageRun run, BusyPages busy) {
+void discard_pages(Target& target, uffd::PageRun run, BusyPages busy) {
   for (uint64_t i = 0; i < run.pages; ++i) {
     const PageIndex page{run.first.value + i};
-    while (!discard_one(core, page, busy)) {
-      if (core.stopping.load(std::memory_order_acquire)) return;
-      core.eviction_priority.come_forward();  // the evictor may own the page
+    while (!discard_one(target, page, busy)) {
+      if (target.closing.load(std::memory_order_acquire)) return;
+      target.come_forward();  // the evictor may own the page
       ::sched_yield();
     }
   }

@@ -1,7 +1,7 @@
 // Discarding pages: their contents are not needed any more.
 #pragma once
 
-#include "pager/core.h"
+#include "pager/target.h"
 
 namespace farpage::pager {
 
@@ -14,6 +14,6 @@ enum class BusyPages : uint8_t {
 
 // Every page of the run becomes Empty: its next touch gives zeros. The frames are dropped by the
 // target itself, after this returns. Threads: any; with kWait not a fault worker.
-void discard_pages(Core& core, uffd::PageRun run, BusyPages busy);
+void discard_pages(Target& target, uffd::PageRun run, BusyPages busy);
 
 }  // namespace farpage::pager

@@ -1,23 +1,23 @@
 // FaultWorker: one thread that reads fault events and resolves each of them.
 //
 // Waking an idle core is the most expensive part of the path, so there is one worker on each CPU,
-// and all read the same descriptor: a worker on the faulting core answers (docs/performance.md).
+// and all read the descriptors of all targets: a worker on the faulting core answers
+// (docs/performance.md).
 #pragma once
 
 #include <array>
 #include <thread>
 
 #include "base/loop_gap.h"
-#include "pager/core.h"
 #include "pager/evict/evictor.h"
 #include "pager/fault/fetcher.h"
 #include "pager/fault/prefetcher.h"
-#include "pager/fault/trend.h"
 #include "pager/fault/wake_policy.h"
+#include "pager/target.h"
 
 namespace farpage::pager {
 
-// Threads: one of its own, which owns all but the counters.
+// Threads: one of its own.
 // Invariants:
 //  1. every fault that was read is answered: installed, zero-filled, unprotected, poisoned,
 //     or left to a thread that owns the page and wakes the waiting threads;
@@ -32,19 +32,17 @@ class FaultWorker {
   };
   // `index`: its place in the wake-up policy, which is stopped before the worker ends. cpu < 0: not
   // pinned.
-  FaultWorker(Core& core, Ports ports, TrendDetector& trends, WakePolicy& wake_policy,
-              uint32_t index, int cpu);
+  FaultWorker(EngineCore& engine, Ports ports, WakePolicy& wake_policy, uint32_t index, int cpu);
   // Without a thread: for resolve_here() alone.
-  FaultWorker(Core& core, Ports ports, TrendDetector& trends, Evictor& evictor);
+  FaultWorker(EngineCore& engine, Ports ports, Evictor& evictor, uint32_t index);
 
   // Resolves a fault of the calling thread, from its signal handler (fault_worker_in_thread.cc).
   // One thread at a time.
-  void resolve_here(const uffd::Fault& fault);
-
-  const WorkerStats& stats() const { return stats_; }
+  void resolve_here(Target& target, const uffd::Fault& fault);
 
  private:
   struct Parked {
+    Target* target = nullptr;
     uffd::Fault fault;
     Instant since{0};
   };
@@ -58,13 +56,23 @@ class FaultWorker {
   static constexpr uint32_t kYieldsToProbe = 16;     // for a fault that came before the yield
   static constexpr uint64_t kWindowsInBudget = 128;  // of those that are fetched ahead
   static constexpr Nanoseconds kRoomWait = Milliseconds(1);
+  // While this worker waits for the room of one target it answers no fault of another.
+  static constexpr Nanoseconds kSharedRoomWait = std::chrono::microseconds(100);
   static constexpr size_t kMaxParked = 64;
   static constexpr size_t kMaxEvents = 16;
 
   static Nanoseconds look_of(rdma::PollMode mode);
   void run(int cpu);
+  struct Moved {
+    bool answered = false;
+    bool prefetched = false;
+  };
+  // Reads, answers, posts and installs, without waiting.
+  Moved take_turn();
   size_t read_and_handle();
-  void handle_events(std::span<uffd::Event> events);
+  void handle_events(Target& target, std::span<uffd::Event> events);
+  void nudge_evictor();
+  void leave_closing();
   void wait_for_next(bool resolved);
   void retry_parked();
   bool in_flight() const {
@@ -73,34 +81,37 @@ class FaultWorker {
   void wait_in_flight();
 
   // True: answered, or another thread will answer it. False: retry later (parked).
-  bool handle(const uffd::Fault& fault, Instant since);
-  bool handle_missing(const uffd::Fault& fault, PageWord word, Instant since);
-  bool handle_write_protected(const uffd::Fault& fault, PageWord word);
-  bool fetch(const uffd::Fault& fault, PageWord word, Instant since);
-  bool fill_with_zeros(const uffd::Fault& fault, PageWord word, Instant since);
-  bool take_room(const uffd::Fault& fault, Instant since);
-  bool unprotect(PageIndex page, PageWord word);
-  bool claim_present(PageIndex page, PageWord word);
-  void handle_unmapped(const uffd::Unmapped& event);
-  void fail_for_room(PageIndex page, Instant since);
-  uint32_t window_limit() const;
-  bool fill_fresh(const uffd::Fault& fault, PageWord word, Instant since);
-  void prefetch_after(const uffd::Fault& fault);
+  bool handle(Target& target, const uffd::Fault& fault, Instant since);
+  bool handle_missing(Target& target, const uffd::Fault& fault, PageWord word, Instant since);
+  bool handle_write_protected(Target& target, const uffd::Fault& fault, PageWord word);
+  bool fetch(Target& target, const uffd::Fault& fault, PageWord word, Instant since);
+  bool fill_with_zeros(Target& target, const uffd::Fault& fault, PageWord word, Instant since);
+  bool take_room(Target& target, const uffd::Fault& fault, Instant since);
+  static bool unprotect(Target& target, PageIndex page, PageWord word);
+  static bool claim_present(Target& target, PageIndex page, PageWord word);
+  void fail_for_room(Target& target, PageIndex page, Instant since);
+  uint32_t window_limit(const Target& target) const;
+  bool fill_fresh(Target& target, const uffd::Fault& fault, PageWord word, Instant since);
+  void prefetch_after(Target& target, const uffd::Fault& fault);
   void finish_in_flight();
 
-  Core& core_;
-  TrendDetector& trends_;
+  WorkerCounts& counts_of(const Target& target) const { return target.counts_of(index_); }
+
+  EngineCore& engine_;
   WakePolicy* wake_policy_ = nullptr;  // none without a thread
   Evictor* evictor_ = nullptr;         // none with one
-  uint32_t index_ = 0;
+  const uint32_t index_;
   bool watched_ = false;  // since the last fault
-  WorkerStats stats_;
   Fetcher fetcher_;
   Prefetcher prefetcher_;
   std::array<Parked, kMaxParked> parked_;
   size_t parked_count_ = 0;
   LoopGap parked_gap_;
-  bool short_of_room_ = false;  // some parked fault waits for the evictor
+  Target* short_of_room_ = nullptr;  // the last of those whose parked faults wait for the evictor
+  // Targets with a fault in this turn.
+  std::array<Target*, kMaxParked> served_{};
+  size_t served_count_ = 0;
+  uint64_t removals_seen_ = 0;
   Instant idle_since_{0};
   Nanoseconds look_for_next_{0};
   Instant resolved_at_{0};

@@ -15,39 +15,39 @@ bool is_held(PageState state) {
 
 }  // namespace
 
-FaultWorker::FaultWorker(Core& core, Ports ports, TrendDetector& trends, Evictor& evictor)
-    : core_(core),
-      trends_(trends),
+FaultWorker::FaultWorker(EngineCore& engine, Ports ports, Evictor& evictor, uint32_t index)
+    : engine_(engine),
       evictor_(&evictor),
-      fetcher_(core, ports.demand, stats_),
-      prefetcher_(core, ports.prefetch, stats_) {}
+      index_(index),
+      fetcher_(engine, ports.demand, index),
+      prefetcher_(ports.prefetch, index) {}
 
-void FaultWorker::resolve_here(const uffd::Fault& fault) {
+void FaultWorker::resolve_here(Target& target, const uffd::Fault& fault) {
   const Instant since = SteadyClock::read();
   bool waited = false;
-  while (!core_.stopping.load(std::memory_order_acquire)) {
-    const PageState state = core_.table.load(fault.page).state();
+  while (!target.closing.load(std::memory_order_acquire)) {
+    const PageState state = target.table.load(fault.page).state();
     if (is_held(state)) {
       // No thread sleeps in the kernel here, so none is woken: this one polls the state, and the
       // instruction is then retried.
-      if (state == PageState::kDropping) core_.eviction_priority.come_forward();
+      if (state == PageState::kDropping) target.come_forward();
       do {
         ::sched_yield();
-      } while (is_held(core_.table.load(fault.page).state()));
+      } while (is_held(target.table.load(fault.page).state()));
       return;
     }
-    short_of_room_ = false;
-    if (handle(fault, since)) break;
-    if (!short_of_room_) continue;  // the page changed meanwhile
-    if (!waited) stats_.faults_waited_room.add();
+    short_of_room_ = nullptr;
+    if (handle(target, fault, since)) break;
+    if (short_of_room_ == nullptr) continue;  // the page changed meanwhile
+    if (!waited) counts_of(target).faults_waited_room.add();
     waited = true;
-    core_.wait_for_room(kRoomWait);
+    target.wait_for_room(kRoomWait);
   }
   fetcher_.post_queued();
   (void)fetcher_.progress();
-  if (fetcher_.outstanding() > 0) evictor_->help();  // while the READ is in flight
+  if (fetcher_.outstanding() > 0) evictor_->help(target);  // while the READ is in flight
   finish_in_flight();
-  core_.nudge_evictor();
+  target.nudge_evictor();
 }
 
 void FaultWorker::finish_in_flight() {

@@ -1,5 +1,7 @@
 #include "pager/fault/fetcher.h"
 
+#include <utility>
+
 #include "base/check.h"
 #include "base/log.h"
 #include "base/loop_gap.h"
@@ -12,16 +14,23 @@ constexpr Nanoseconds kRetryPause = std::chrono::microseconds(500);
 
 }  // namespace
 
-Fetcher::Fetcher(Core& core, LinkPort& port, WorkerStats& stats)
-    : core_(core), port_(port), stats_(stats) {
+Fetcher::Fetcher(EngineCore& engine, LinkPort& port, uint32_t worker)
+    : engine_(engine), port_(port), worker_(worker) {
   FARPAGE_CHECK(port.buffer().size() >= kBufferBytes, "%zu bytes", port.buffer().size());
 }
 
-void Fetcher::start(PageIndex page, PageWord word, uffd::FaultKind kind, Instant since) {
+void Fetcher::start(Target& target, PageIndex page, PageWord word, uffd::FaultKind kind,
+                    Instant since) {
   FARPAGE_CHECK(has_room(), "no slot for page %llu", static_cast<unsigned long long>(page.value));
   for (Slot& slot : slots_) {
     if (slot.step != Step::kFree) continue;
-    slot = Slot{.step = Step::kQueued, .kind = kind, .page = page, .word = word, .since = since};
+    slot = Slot{.step = Step::kQueued,
+                .kind = kind,
+                .target = &target,
+                .page = page,
+                .word = word,
+                .since = since};
+    target.hold(worker_);
     ++busy_;
     ++pending_;
     return;
@@ -59,7 +68,7 @@ std::optional<Route> Fetcher::choose_replica(Slot& slot, const SlabLease& lease)
 
 bool Fetcher::gather(size_t index) {
   Slot& slot = slots_[index];
-  const LeaseMap& leases = core_.leases_of(slot.word);
+  const LeaseMap& leases = slot.target->leases_of(slot.word);
   const SlabLease* lease = leases.find(slot.page);
   FARPAGE_CHECK(lease != nullptr, "page %llu is remote without a lease",
                 static_cast<unsigned long long>(slot.page.value));
@@ -77,7 +86,7 @@ void Fetcher::post_gathered() {
   for (const rdma::Operation& operation : posted.accepted) {
     Slot& slot = slots_[operation.token];
     if (slot.posted.count() == 0)
-      stats_.queue_ns.record(static_cast<uint64_t>((now - slot.since).count()));
+      slot.target->times.queue_ns.record(static_cast<uint64_t>((now - slot.since).count()));
     slot.step = Step::kOnWire;
     slot.posted = now;
     --pending_;
@@ -133,61 +142,67 @@ void Fetcher::complete(const rdma::Completion& completion) {
   FARPAGE_CHECK(slot.step == Step::kOnWire, "completion for slot %llu, which waits for none",
                 static_cast<unsigned long long>(completion.token));
   ++pending_;
-  stats_.completions_by_status[static_cast<size_t>(completion.status)].add();
+  if (slot.target == nullptr) {
+    release(slot);
+    return;
+  }
+  WorkerCounts& counts = counts_of(slot);
+  counts.completions_by_status[static_cast<size_t>(completion.status)].add();
   if (completion.status == rdma::CompletionStatus::kOk) [[likely]] {
     const Instant now = SteadyClock::read();
-    stats_.wire_ns.record(static_cast<uint64_t>((now - slot.posted).count()));
-    stats_.reads.add();
-    stats_.read_bytes.add(kPageBytes);
+    slot.target->times.wire_ns.record(static_cast<uint64_t>((now - slot.posted).count()));
+    counts.reads.add();
+    counts.read_bytes.add(kPageBytes);
     slot.step = Step::kToInstall;
     install(slot, now);
     return;
   }
-  stats_.retries.add();
+  counts.retries.add();
   slot.step = Step::kQueued;
   if (completion.status == rdma::CompletionStatus::kRemoteAccess) {
-    core_.lose_replica(slot.page, slot.word, *slot.replica, "the node refused the READ");
+    slot.target->lose_replica(slot.page, slot.word, *slot.replica, "the node refused the READ");
   } else if (completion.status != rdma::CompletionStatus::kFlushed) {
     // Flushed: the operation itself did not fail, so the same replica may be retried.
     slot.tried_replicas = static_cast<uint8_t>(slot.tried_replicas | (1U << slot.place));
   }
-  if (is_too_late(slot, slot.posted, core_.options.channel.operation_timeout))
+  if (is_too_late(slot, slot.posted, engine_.options.channel.operation_timeout))
     give_up(slot, "no replica answered before the deadline");
 }
 
 void Fetcher::install(Slot& slot, Instant now) {
-  const bool write = slot.kind == uffd::FaultKind::kMissingWrite || !core_.protects_next_read();
+  Target& target = *slot.target;
+  const bool write = slot.kind == uffd::FaultKind::kMissingWrite || !target.protects_next_read();
   const size_t index = static_cast<size_t>(&slot - slots_.data());
   const uffd::Outcome outcome =
-      core_.space.install(slot.page, bytes_of(index),
-                          write ? uffd::Protection::kWritable : uffd::Protection::kWriteProtected);
+      target.space.install(slot.page, bytes_of(index),
+                           write ? uffd::Protection::kWritable : uffd::Protection::kWriteProtected);
   switch (outcome) {
     case uffd::Outcome::kDone: {
-      core_.end_fetching(slot.page, slot.word,
-                         came_back(slot.word.to(write ? PageState::kDirty : PageState::kClean),
-                                   core_.next_epoch()));
+      target.end_fetching(slot.page, slot.word,
+                          came_back(slot.word.to(write ? PageState::kDirty : PageState::kClean),
+                                    target.next_epoch()));
       const Instant after = SteadyClock::read();
-      stats_.faults_remote.add();
-      stats_.install_ns.record(static_cast<uint64_t>((after - now).count()));
-      stats_.fault_ns.record(static_cast<uint64_t>((after - slot.since).count()));
+      counts_of(slot).faults_remote.add();
+      target.times.install_ns.record(static_cast<uint64_t>((after - now).count()));
+      target.times.fault_ns.record(static_cast<uint64_t>((after - slot.since).count()));
       release(slot);
       return;
     }
     case uffd::Outcome::kAlreadyPresent:
       // The target mapped its own memory there (MAP_FIXED past the shim): that content is valid.
-      core_.end_fetching(slot.page, slot.word,
-                         stamped(slot.word.to(PageState::kDirty), core_.next_epoch()));
+      target.end_fetching(slot.page, slot.word,
+                          stamped(slot.word.to(PageState::kDirty), target.next_epoch()));
       release(slot);
       return;
     case uffd::Outcome::kRetry:
       return;  // the worker drains the events, then retries
     case uffd::Outcome::kProcessGone:
-      core_.target_gone.store(true, std::memory_order_release);
+      target.gone.store(true, std::memory_order_release);
       [[fallthrough]];
     case uffd::Outcome::kUnmapped:
-      core_.end_fetching(slot.page, slot.word, slot.word.to(PageState::kEmpty));
-      core_.budget.give_back(1);
-      core_.space.wake({slot.page, 1});
+      target.end_fetching(slot.page, slot.word, slot.word.to(PageState::kEmpty));
+      target.budget.give_back(1);
+      target.space.wake({slot.page, 1});
       release(slot);
       return;
   }
@@ -199,28 +214,29 @@ bool Fetcher::is_too_late(Slot& slot, Instant looked, Nanoseconds longest) const
   const Instant now = SteadyClock::read();
   if (looked.count() != 0 && now - looked > longest + LoopGap::kLongestTurn)
     slot.since += now - looked - longest;
-  return now - slot.since > core_.options.fault_deadline;
+  return now - slot.since > engine_.options.fault_deadline;
 }
 
 void Fetcher::give_up(Slot& slot, const char* why) {
-  stats_.faults_failed.add();
-  const SlabLease* lease = core_.leases_of(slot.word).find(slot.page);
+  Target& target = *slot.target;
+  counts_of(slot).faults_failed.add();
+  const SlabLease* lease = target.leases_of(slot.word).find(slot.page);
   std::string nodes;
   for (uint32_t i = 0; lease != nullptr && i < lease->replica_count; ++i)
-    nodes += (i > 0 ? "," : "") + core_.nodes.name_of(lease->replicas[i]->node);
+    nodes += (i > 0 ? "," : "") + engine_.nodes->name_of(lease->replicas[i]->node);
   log::error(
       "pager: page_lost address={:#x} page={} nodes={} after_ms={} reason=\"{}\": the program gets "
       "SIGBUS there",
-      core_.space.address_of(slot.page), slot.page.value, nodes,
+      target.space.address_of(slot.page), slot.page.value, nodes,
       (SteadyClock::read() - slot.since).count() / 1'000'000, why);
-  core_.end_fetching(slot.page, slot.word, slot.word.to(PageState::kLost));
-  core_.budget.give_back(1);
+  target.end_fetching(slot.page, slot.word, slot.word.to(PageState::kLost));
+  target.budget.give_back(1);
   slot.step = Step::kToPoison;
   poison(slot);
 }
 
 void Fetcher::poison(Slot& slot) {
-  const Status done = core_.space.poison({slot.page, 1});
+  const Status done = slot.target->space.poison({slot.page, 1});
   if (!done && done.error().code == ErrorCode::kUnavailable) return;  // retried after the events
   if (!done) log::error("pager: poison_failed page={} {}", slot.page.value, done.error().message());
   release(slot);
@@ -230,6 +246,20 @@ void Fetcher::release(Slot& slot) {
   slot.step = Step::kFree;
   --busy_;
   --pending_;
+  if (slot.target != nullptr) std::exchange(slot.target, nullptr)->let_go(worker_);
+}
+
+void Fetcher::leave_closing() {
+  if (busy_ == 0) return;
+  for (Slot& slot : slots_) {
+    if (slot.step == Step::kFree || slot.target == nullptr || !slot.target->closing.load())
+      continue;
+    if (slot.step == Step::kOnWire) {
+      std::exchange(slot.target, nullptr)->let_go(worker_);
+    } else {
+      release(slot);
+    }
+  }
 }
 
 }  // namespace farpage::pager

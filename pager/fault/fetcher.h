@@ -5,9 +5,9 @@
 #include <span>
 
 #include "base/mapping.h"
-#include "pager/core.h"
 #include "pager/links/link_port.h"
 #include "pager/links/posting.h"
+#include "pager/target.h"
 
 namespace farpage::pager {
 
@@ -21,15 +21,15 @@ class Fetcher {
   static constexpr size_t kSlots = 32;
   static constexpr size_t kBufferBytes = kSlots * kPageBytes;
 
-  // The port's buffer begins with kBufferBytes for the slots.
-  Fetcher(Core& core, LinkPort& port, WorkerStats& stats);
+  // The port's buffer begins with kBufferBytes for the slots. `worker`: its index.
+  Fetcher(EngineCore& engine, LinkPort& port, uint32_t worker);
 
   bool has_room() const { return busy_ < kSlots; }
   size_t outstanding() const { return busy_; }
 
   // Fetches a page that the caller has moved to Fetching (with kFromRemote) and taken from the
   // budget. `word`: what it is now. `since`: when the fault was read.
-  void start(PageIndex page, PageWord word, uffd::FaultKind kind, Instant since);
+  void start(Target& target, PageIndex page, PageWord word, uffd::FaultKind kind, Instant since);
 
   // Posts what is to be posted, takes completions, installs. True: something moved.
   bool progress();
@@ -38,6 +38,8 @@ class Fetcher {
 
   // Posts now what start() queued: one call for a whole batch of faults.
   void post_queued();
+  // Lets go of every target that is being removed. A READ of it still lands in its slot.
+  void leave_closing();
 
  private:
   enum class Step : uint8_t { kFree, kQueued, kOnWire, kToInstall, kToPoison };
@@ -46,6 +48,7 @@ class Fetcher {
     uffd::FaultKind kind = uffd::FaultKind::kMissingRead;
     uint8_t tried_replicas = 0;  // bit set of places in the lease
     uint8_t place = 0;           // of `replica`
+    Target* target = nullptr;    // null: it was removed while the READ was on the wire
     PageIndex page;
     PageWord word;
     const ReplicaLease* replica = nullptr;  // of the last READ
@@ -68,9 +71,11 @@ class Fetcher {
   void poison(Slot& slot);
   void release(Slot& slot);
 
-  Core& core_;
+  WorkerCounts& counts_of(const Slot& slot) const { return slot.target->counts_of(worker_); }
+
+  EngineCore& engine_;
   LinkPort& port_;
-  WorkerStats& stats_;
+  const uint32_t worker_;
   std::array<Slot, kSlots> slots_{};
   Posting<kSlots> posting_{port_};  // of post_queued()
   size_t busy_ = 0;

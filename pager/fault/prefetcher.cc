@@ -1,6 +1,7 @@
 #include "pager/fault/prefetcher.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/check.h"
 
@@ -14,12 +15,11 @@ bool can_be_read(PageWord word) {
 
 }  // namespace
 
-Prefetcher::Prefetcher(Core& core, LinkPort& port, WorkerStats& stats)
-    : core_(core), port_(port), stats_(stats) {
+Prefetcher::Prefetcher(LinkPort& port, uint32_t worker) : port_(port), worker_(worker) {
   FARPAGE_CHECK(port.buffer().size() >= kBufferBytes, "%zu bytes", port.buffer().size());
 }
 
-void Prefetcher::start(const PrefetchPlan& plan) {
+void Prefetcher::start(Target& target, const PrefetchPlan& plan) {
   uint32_t done = 0;
   for (size_t i = 0; i < kRuns && done < plan.pages; ++i) {
     Run& run = runs_[i];
@@ -30,12 +30,13 @@ void Prefetcher::start(const PrefetchPlan& plan) {
     const uint32_t limit = plan.stride == 1 ? std::min<uint32_t>(end - done, kRunPages) : 1;
     const uint64_t first =
         plan.first.value + static_cast<uint64_t>(plan.stride) * static_cast<uint64_t>(done);
-    if (first >= core_.table.pages()) break;
-    if (!can_be_read(core_.table.load(PageIndex{first}))) {
+    if (first >= target.table.pages()) break;
+    if (!can_be_read(target.table.load(PageIndex{first}))) {
       ++done;  // the next one may be readable
       --i;
       continue;
     }
+    run.target = &target;
     if (claim(run, PageIndex{first}, limit) == 0) break;  // no room, or lost a race
     done += run.pages;
     if (!gather(i)) {
@@ -49,27 +50,28 @@ void Prefetcher::start(const PrefetchPlan& plan) {
 uint32_t Prefetcher::claim(Run& run, PageIndex first, uint32_t limit) {
   run.first = first;
   run.pages = 0;
-  const uint32_t room = core_.budget.take_spare(limit);
+  Target& target = *run.target;
+  const uint32_t room = target.budget.take_spare(limit);
   while (run.pages < room) {
     const PageIndex page{first.value + run.pages};
-    if (page.value >= core_.table.pages()) break;
-    const PageWord word = core_.table.load(page);
+    if (page.value >= target.table.pages()) break;
+    const PageWord word = target.table.load(page);
     if (!can_be_read(word)) break;
     // One READ covers one slab of one backing region.
     if (run.pages > 0 && word.backing_region() != run.words[0].backing_region()) break;
-    const LeaseMap& leases = core_.leases_of(word);
+    const LeaseMap& leases = target.leases_of(word);
     if (leases.slab_of(page) != leases.slab_of(first)) break;
     const PageWord fetching = word.to(PageState::kFetching, PageWord::kFromRemote);
-    if (!core_.table.transition(page, word, fetching)) break;
+    if (!target.table.transition(page, word, fetching)) break;
     run.words[run.pages++] = fetching;
   }
-  if (run.pages < room) core_.budget.give_back(room - run.pages);
+  if (run.pages < room) target.budget.give_back(room - run.pages);
   return run.pages;
 }
 
 bool Prefetcher::gather(size_t index) {
   Run& run = runs_[index];
-  const LeaseMap& leases = core_.leases_of(run.words[0]);
+  const LeaseMap& leases = run.target->leases_of(run.words[0]);
   const SlabLease* lease = leases.find(run.first);
   FARPAGE_CHECK(lease != nullptr, "page %llu is remote without a lease",
                 static_cast<unsigned long long>(run.first.value));
@@ -85,6 +87,7 @@ bool Prefetcher::gather(size_t index) {
     posting_.add(route->operation(rdma::OperationKind::kRead, bytes_of(index, run.pages),
                                   leases.address_of(replica, run.first), index));
     run.step = Step::kOnWire;
+    run.target->hold(worker_);
     ++busy_;
     return true;
   }
@@ -109,7 +112,11 @@ void Prefetcher::complete(size_t index, rdma::CompletionStatus status) {
   Run& run = runs_[index];
   FARPAGE_CHECK(run.step == Step::kOnWire, "completion for prefetch %zu, which waits for none",
                 index);
-  stats_.completions_by_status[static_cast<size_t>(status)].add();
+  if (run.target == nullptr) {
+    release(run);
+    return;
+  }
+  run.target->counts_of(worker_).completions_by_status[static_cast<size_t>(status)].add();
   if (status == rdma::CompletionStatus::kOk) {
     run.step = Step::kToInstall;
     install(index);
@@ -120,17 +127,18 @@ void Prefetcher::complete(size_t index, rdma::CompletionStatus status) {
 
 void Prefetcher::install(size_t index) {
   Run& run = runs_[index];
-  uffd::Outcome outcome =
-      core_.space.install(run.first, bytes_of(index, run.pages), uffd::Protection::kWriteProtected);
+  Target& target = *run.target;
+  uffd::Outcome outcome = target.space.install(run.first, bytes_of(index, run.pages),
+                                               uffd::Protection::kWriteProtected);
   if (outcome == uffd::Outcome::kRetry) return;
-  if (outcome == uffd::Outcome::kDone) core_.write_guess.protect(run.pages);
+  if (outcome == uffd::Outcome::kDone) target.write_guess.protect(run.pages);
   for (uint32_t i = 0; i < run.pages; ++i) {
     // The run may cross mappings of the target: then page by page.
     uffd::Outcome of_page = outcome;
     if (outcome != uffd::Outcome::kDone && run.pages > 1) {
-      of_page = core_.space.install(PageIndex{run.first.value + i},
-                                    bytes_of(index, run.pages).subspan(i * kPageBytes, kPageBytes),
-                                    uffd::Protection::kWriteProtected);
+      of_page = target.space.install(PageIndex{run.first.value + i},
+                                     bytes_of(index, run.pages).subspan(i * kPageBytes, kPageBytes),
+                                     uffd::Protection::kWriteProtected);
     }
     switch (of_page) {
       case uffd::Outcome::kDone:
@@ -149,28 +157,46 @@ void Prefetcher::install(size_t index) {
         break;
     }
   }
-  run.step = Step::kFree;
-  --busy_;
+  release(run);
 }
 
 void Prefetcher::finish(Run& run, uint32_t page, PageState state) {
+  Target& target = *run.target;
+  WorkerCounts& counts = target.counts_of(worker_);
   const PageIndex index{run.first.value + page};
   const PageWord word = run.words[page];
   if (is_resident(state)) {
-    stats_.prefetch_pages.add();
-    core_.end_fetching(index, word, stamped(word.to(state), core_.next_epoch()));
+    counts.prefetch_pages.add();
+    target.end_fetching(index, word, stamped(word.to(state), target.next_epoch()));
     return;
   }
-  stats_.prefetch_failed_pages.add();
-  core_.end_fetching(index, word, word.to(state));
-  core_.budget.give_back(1);
-  core_.space.wake({index, 1});
+  counts.prefetch_failed_pages.add();
+  target.end_fetching(index, word, word.to(state));
+  target.budget.give_back(1);
+  target.space.wake({index, 1});
 }
 
 void Prefetcher::fail(Run& run) {
   abandon(run);
+  release(run);
+}
+
+void Prefetcher::release(Run& run) {
   run.step = Step::kFree;
   --busy_;
+  if (run.target != nullptr) std::exchange(run.target, nullptr)->let_go(worker_);
+}
+
+void Prefetcher::leave_closing() {
+  if (busy_ == 0) return;
+  for (Run& run : runs_) {
+    if (run.step == Step::kFree || run.target == nullptr || !run.target->closing.load()) continue;
+    if (run.step == Step::kOnWire) {
+      std::exchange(run.target, nullptr)->let_go(worker_);
+    } else {
+      release(run);
+    }
+  }
 }
 
 void Prefetcher::abandon(Run& run) {

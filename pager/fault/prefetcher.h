@@ -4,10 +4,10 @@
 
 #include <array>
 
-#include "pager/core.h"
 #include "pager/fault/trend.h"
 #include "pager/links/link_port.h"
 #include "pager/links/posting.h"
+#include "pager/target.h"
 
 namespace farpage::pager {
 
@@ -20,17 +20,21 @@ class Prefetcher {
   static constexpr size_t kRunPages = 16;
   static constexpr size_t kBufferBytes = kRuns * kRunPages * kPageBytes;
 
-  Prefetcher(Core& core, LinkPort& port, WorkerStats& stats);
+  // `worker`: its index.
+  Prefetcher(LinkPort& port, uint32_t worker);
 
   // Starts as much of the plan as there is room for.
-  void start(const PrefetchPlan& plan);
+  void start(Target& target, const PrefetchPlan& plan);
   bool progress();
+  // As Fetcher.
+  void leave_closing();
   size_t outstanding() const { return busy_; }
 
  private:
   enum class Step : uint8_t { kFree, kOnWire, kToInstall };
   struct Run {
     Step step = Step::kFree;
+    Target* target = nullptr;  // null: it was removed while the READ was on the wire
     PageIndex first;
     uint32_t pages = 0;
     std::array<PageWord, kRunPages> words;
@@ -52,9 +56,10 @@ class Prefetcher {
   void fail(Run& run);
   void finish(Run& run, uint32_t page, PageState state);
 
-  Core& core_;
+  void release(Run& run);
+
   LinkPort& port_;
-  WorkerStats& stats_;
+  const uint32_t worker_;
   std::array<Run, kRuns> runs_{};
   Posting<kRuns> posting_{port_};
   size_t busy_ = 0;

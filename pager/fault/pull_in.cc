@@ -19,20 +19,20 @@ std::vector<PageIndex> next_batch(const PageTable& table, uint64_t& at) {
 
 }  // namespace
 
-bool pull_in(Core& core) {
+bool pull_in(Target& target) {
   std::vector<std::byte> bytes(kBatchPages * kPageBytes);
   uint64_t at = 0;
-  while (!core.stopping.load(std::memory_order_acquire)) {
-    const std::vector<PageIndex> batch = next_batch(core.table, at);
+  while (!target.closing.load(std::memory_order_acquire)) {
+    const std::vector<PageIndex> batch = next_batch(target.table, at);
     if (batch.empty()) break;
     // A read of a remote page is a fault of the target, which a worker answers with a READ.
-    if (!core.space.read(batch, std::span(bytes).first(batch.size() * kPageBytes))) return false;
+    if (!target.space.read(batch, std::span(bytes).first(batch.size() * kPageBytes))) return false;
   }
   // The worker that installed a page may not have set its state yet.
   const Instant start = SteadyClock::read();
-  while (core.table.away_pages() > 0) {
-    if (core.stopping.load(std::memory_order_acquire) ||
-        SteadyClock::read() - start > core.options.fault_deadline)
+  while (target.table.away_pages() > 0) {
+    if (target.closing.load(std::memory_order_acquire) ||
+        SteadyClock::read() - start > target.options.fault_deadline)
       return false;
     std::this_thread::sleep_for(std::chrono::microseconds(100));
   }

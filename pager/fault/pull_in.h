@@ -1,7 +1,7 @@
 // Fetching all remote pages.
 #pragma once
 
-#include "pager/core.h"
+#include "pager/target.h"
 
 namespace farpage::pager {
 
@@ -9,6 +9,6 @@ namespace farpage::pager {
 // memory would be complete. False: a page is lost or cannot be read, or the pager stops. The caller
 // has paused eviction and lifted the budget's limit. Threads: any but a fault worker (each page is
 // fetched by one).
-bool pull_in(Core& core);
+bool pull_in(Target& target);
 
 }  // namespace farpage::pager

@@ -5,56 +5,74 @@
 #include <array>
 
 namespace farpage::pager {
-
-Readahead::Readahead(Core& core) : core_(core), thread_([this] { run(); }) {}
-
-Readahead::~Readahead() {
-  const std::lock_guard lock(mutex_);
-  stop_.store(true, std::memory_order_release);
-  changed_.notify_all();
-}
-
-void Readahead::request(uffd::PageRun run) {
-  const std::lock_guard lock(mutex_);
-  wanted_.push(run);
-  changed_.notify_all();
-}
-
-void Readahead::forget(uffd::PageRun run) {
-  const std::lock_guard lock(mutex_);
-  wanted_.forget(run);
-}
-
-void Readahead::run() {
-  (void)pthread_setname_np(pthread_self(), "fp-readahead");
-  while (true) {
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock,
-                  [this] { return stop_.load(std::memory_order_acquire) || !wanted_.empty(); });
-    if (stop_.load(std::memory_order_acquire)) return;
-    // One by one, so that forget() reaches all but the page in flight.
-    const auto run = wanted_.take(1);
-    lock.unlock();
-    if (run) bring_in(run->first);
-  }
-}
+namespace {
 
 // Waits for the end of an eviction: the page may be remote then.
-PageState Readahead::settled_state(PageIndex page) const {
-  PageState state = core_.table.load(page).state();
+PageState settled_state(const Target& target, PageIndex page) {
+  PageState state = target.table.load(page).state();
   while ((state == PageState::kEvicting || state == PageState::kDropping) &&
-         !stop_.load(std::memory_order_acquire)) {
+         !target.closing.load(std::memory_order_acquire)) {
     std::this_thread::sleep_for(std::chrono::microseconds(100));
-    state = core_.table.load(page).state();
+    state = target.table.load(page).state();
   }
   return state;
 }
 
-void Readahead::bring_in(PageIndex page) {
+}  // namespace
+
+Readahead::Readahead() : thread_([this] { run(); }) {}
+
+Readahead::~Readahead() {
+  const std::lock_guard lock(mutex_);
+  stop_ = true;
+  changed_.notify_all();
+}
+
+void Readahead::request(Target& target, uffd::PageRun run) {
+  const std::lock_guard lock(mutex_);
+  wanted_[&target].push(run);
+  changed_.notify_all();
+}
+
+void Readahead::forget(Target& target, uffd::PageRun run) {
+  const std::lock_guard lock(mutex_);
+  const auto entry = wanted_.find(&target);
+  if (entry == wanted_.end()) return;
+  entry->second.forget(run);
+  if (entry->second.empty()) wanted_.erase(entry);
+}
+
+void Readahead::remove(Target& target) {
+  std::unique_lock lock(mutex_);
+  wanted_.erase(&target);
+  changed_.wait(lock, [&] { return reads_ != &target; });
+}
+
+void Readahead::run() {
+  (void)pthread_setname_np(pthread_self(), "fp-readahead");
+  std::unique_lock lock(mutex_);
+  while (true) {
+    changed_.wait(lock, [this] { return stop_ || !wanted_.empty(); });
+    if (stop_) return;
+    auto entry = wanted_.upper_bound(last_);
+    if (entry == wanted_.end()) entry = wanted_.begin();
+    last_ = reads_ = entry->first;
+    // One by one, so that forget() reaches all but the page in flight.
+    const auto run = entry->second.take(1);
+    if (entry->second.empty()) wanted_.erase(entry);
+    lock.unlock();
+    if (run) bring_in(*reads_, run->first);
+    lock.lock();
+    reads_ = nullptr;
+    changed_.notify_all();
+  }
+}
+
+void Readahead::bring_in(Target& target, PageIndex page) {
   // Resident pages, and pages that were never written, need no fetch.
-  if (settled_state(page) != PageState::kRemote || core_.budget.above_high()) return;
+  if (settled_state(target, page) != PageState::kRemote || target.budget.above_high()) return;
   std::array<std::byte, kPageBytes> unused;
-  (void)core_.space.read({&page, 1}, unused);  // a lost or closed page is no error here
+  (void)target.space.read({&page, 1}, unused);  // a lost or closed page is no error here
 }
 
 }  // namespace farpage::pager

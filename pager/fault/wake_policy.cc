@@ -84,6 +84,11 @@ void WakePolicy::ring_all_on(WakeRole role, uint32_t but) {
     if (i != but && workers_[i].role.load(std::memory_order_seq_cst) == role) bells_[i].ring();
 }
 
+void WakePolicy::look_again() {
+  sole_wins_.store(0, std::memory_order_seq_cst);
+  for (const Doorbell& bell : bells_) bell.ring();
+}
+
 void WakePolicy::stop() {
   stopped_.store(true, std::memory_order_release);
   for (const Doorbell& bell : bells_) bell.ring();

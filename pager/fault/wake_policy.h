@@ -49,6 +49,8 @@ class WakePolicy {
   }
   // There is more than one worker.
   bool shared() const { return bells_.size() > 1; }
+  // The descriptor to watch has changed: every watch() under way returns, and no rest goes on.
+  void look_again();
   // From now on watch() returns at once.
   void stop();
 

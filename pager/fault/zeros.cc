@@ -37,22 +37,22 @@ struct Claim {
 };
 
 // Claims the run as far as its pages are still Empty. `word`: of the page with the fault.
-void claim_run(Core& core, PageIndex fault, PageWord word, uffd::PageRun run, Claim& claim) {
+void claim_run(Target& target, PageIndex fault, PageWord word, uffd::PageRun run, Claim& claim) {
   claim.run = {run.first, 0};
   while (claim.run.pages < run.pages) {
     const PageIndex page = claim.page(claim.run.pages);
-    const PageWord empty = page == fault ? word : core.table.load(page);
+    const PageWord empty = page == fault ? word : target.table.load(page);
     const PageWord held = empty.to(PageState::kFetching);
-    if (empty.state() != PageState::kEmpty || !core.table.transition(page, empty, held)) return;
+    if (empty.state() != PageState::kEmpty || !target.table.transition(page, empty, held)) return;
     claim.words[claim.run.pages++] = held;
   }
 }
 
 // Returns what it placed. If the run leaves the mapping, retries with half of it.
-uffd::PageRun place(Core& core, const Claim& claim, PageIndex fault, uffd::ZeroFrames frames) {
+uffd::PageRun place(Target& target, const Claim& claim, PageIndex fault, uffd::ZeroFrames frames) {
   for (uint32_t pages = claim.run.pages; pages > 0; pages /= 2) {
     const PageIndex first = claim.upwards(fault) ? fault : PageIndex{fault.value - (pages - 1)};
-    const uffd::ZeroResult result = core.space.zero({first, pages}, frames);
+    const uffd::ZeroResult result = target.space.zero({first, pages}, frames);
     if (result.pages > 0 || result.outcome != uffd::Outcome::kUnmapped)
       return {first, result.pages};
   }
@@ -64,15 +64,15 @@ bool contains(uffd::PageRun run, PageIndex page) {
 }
 
 // The placed pages become Dirty, the others Empty again.
-void settle(Core& core, const Claim& claim, uffd::PageRun placed) {
+void settle(Target& target, const Claim& claim, uffd::PageRun placed) {
   for (uint32_t i = 0; i < claim.run.pages; ++i) {
     const PageIndex page = claim.page(i);
     const PageWord word = claim.words[i];
     if (contains(placed, page)) {
-      core.end_fetching(page, word, stamped(word.to(PageState::kDirty), core.next_epoch()));
-      core.note_touched(page);
+      target.end_fetching(page, word, stamped(word.to(PageState::kDirty), target.next_epoch()));
+      target.note_touched(page);
     } else {
-      core.end_fetching(page, word, word.to(PageState::kEmpty));
+      target.end_fetching(page, word, word.to(PageState::kEmpty));
     }
   }
 }
@@ -91,21 +91,21 @@ uffd::PageRun fresh_walk(const PageTable& table, PageIndex page, uint32_t limit,
   return {PageIndex{page.value - ahead}, 1 + ahead};
 }
 
-bool fill_walk(Core& core, WorkerStats& stats, const uffd::Fault& fault, PageWord word,
+bool fill_walk(Target& target, WorkerCounts& counts, const uffd::Fault& fault, PageWord word,
                uffd::PageRun walk) {
-  const uint32_t room = core.budget.take_spare(walk.pages - 1);
+  const uint32_t room = target.budget.take_spare(walk.pages - 1);
   const bool upwards = walk.first == fault.page;
   const PageIndex first = upwards ? fault.page : PageIndex{fault.page.value - room};
   Claim claim;
-  claim_run(core, fault.page, word, {first, room + 1}, claim);
+  claim_run(target, fault.page, word, {first, room + 1}, claim);
   uffd::PageRun placed{fault.page, 0};
   if (contains(claim.run, fault.page))
-    placed = place(core, claim, fault.page, frames_for(fault.kind));
-  settle(core, claim, placed);
+    placed = place(target, claim, fault.page, frames_for(fault.kind));
+  settle(target, claim, placed);
   const bool answered = contains(placed, fault.page);
   const uint32_t ahead = placed.pages - (answered ? 1 : 0);
-  core.budget.give_back(room - ahead);
-  stats.zeros_ahead.add(ahead);
+  target.budget.give_back(room - ahead);
+  counts.zeros_ahead.add(ahead);
   return answered;
 }
 

@@ -1,7 +1,7 @@
 // Zeros ahead of a walk through memory that was never used.
 #pragma once
 
-#include "pager/core.h"
+#include "pager/target.h"
 
 namespace farpage::pager {
 
@@ -21,7 +21,7 @@ uffd::PageRun fresh_walk(const PageTable& table, PageIndex page, uint32_t limit,
 // all of them belong to one mapping. The caller has taken room for the page of the fault; room for
 // the others is taken here, as far as faults do not need it (Budget). True: the fault is answered.
 // False: its page is unchanged, but others may be installed. Threads: fault workers.
-bool fill_walk(Core& core, WorkerStats& stats, const uffd::Fault& fault, PageWord word,
+bool fill_walk(Target& target, WorkerCounts& counts, const uffd::Fault& fault, PageWord word,
                uffd::PageRun walk);
 
 }  // namespace farpage::pager

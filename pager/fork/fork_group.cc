@@ -43,10 +43,11 @@ void ForkGroup::remove(const ProcessImage& image) {
   processes_.store(images_.size(), std::memory_order_relaxed);
 }
 
-Result<std::unique_ptr<ProcessImage>> ProcessImage::create(uint64_t pages) {
+Result<std::unique_ptr<ProcessImage>> ProcessImage::create(uint64_t pages,
+                                                           std::shared_ptr<NodeDirectory> nodes) {
   FARPAGE_TRY(table, PageTable::create(pages));
   std::unique_ptr<ProcessImage> image(
-      new ProcessImage(std::make_shared<ForkGroup>(), std::move(table)));
+      new ProcessImage(std::make_shared<ForkGroup>(std::move(nodes)), std::move(table)));
   const std::lock_guard lock(image->fork_group_->mutex_);
   image->fork_group_->add(*image);
   return image;

@@ -20,11 +20,11 @@ class ProcessImage;
 // Threads: any. leases_of() without a lock; the list of process images under mutex().
 class ForkGroup {
  public:
-  ForkGroup() = default;
+  explicit ForkGroup(std::shared_ptr<NodeDirectory> nodes) : nodes_(std::move(nodes)) {}
   ForkGroup(const ForkGroup&) = delete;
   ForkGroup& operator=(const ForkGroup&) = delete;
 
-  NodeDirectory& nodes() { return nodes_; }
+  NodeDirectory& nodes() { return *nodes_; }
 
   // Of a backing region that the caller's process holds.
   LeaseMap& leases_of(BackingId backing_region) const {
@@ -49,7 +49,7 @@ class ForkGroup {
   void add(const ProcessImage& image);
   void remove(const ProcessImage& image);
 
-  NodeDirectory nodes_;
+  const std::shared_ptr<NodeDirectory> nodes_;
   std::array<std::atomic<LeaseMap*>, kMaxBackingRegions> backing_regions_{};
   mutable std::mutex mutex_;
   std::vector<const ProcessImage*> images_;  // guarded by mutex_
@@ -62,8 +62,9 @@ class ForkGroup {
 // Threads: the table as PageTable says; backing regions() by one thread at a time.
 class ProcessImage {
  public:
-  // The first of a fork group.
-  static Result<std::unique_ptr<ProcessImage>> create(uint64_t pages);
+  // The first of a fork group. `nodes`: of the engine.
+  static Result<std::unique_ptr<ProcessImage>> create(uint64_t pages,
+                                                      std::shared_ptr<NodeDirectory> nodes);
   // Copies the present references of `parent`; `word_of` converts the word of each used page. From
   // now on nothing that both refer to is overwritten.
   static Result<std::unique_ptr<ProcessImage>> copy_of(

@@ -43,7 +43,7 @@ bool settle_empty(uffd::AddressSpace& child, PageIndex page) {
 
 Status ForkWindow::open() {
   FARPAGE_TRY(snapshot,
-              ProcessImage::copy_of(core_.image, [](PageIndex, PageWord word) { return word; }));
+              ProcessImage::copy_of(target_.image, [](PageIndex, PageWord word) { return word; }));
   const std::lock_guard lock(mutex_);
   adopt_arrivals();  // of forks that were not announced
   snapshot_ = std::move(snapshot);
@@ -54,8 +54,9 @@ Status ForkWindow::open() {
 void ForkWindow::close(bool forked) {
   const std::lock_guard lock(mutex_);
   adopt_arrivals();
-  while (forked && snapshot_ && children_ == 0 && !core_.stopping.load(std::memory_order_acquire) &&
-         !core_.target_gone.load(std::memory_order_acquire)) {
+  while (forked && snapshot_ && children_ == 0 &&
+         !target_.closing.load(std::memory_order_acquire) &&
+         !target_.gone.load(std::memory_order_acquire)) {
     {
       std::unique_lock arrivals(arrivals_mutex_);
       arrival_.wait_for(arrivals, kLook, [this] { return !arrivals_.empty(); });
@@ -74,13 +75,13 @@ bool ForkWindow::has_arrivals() const {
 // have; the answer waits for that.
 bool ForkWindow::copied() {
   const auto known = [this] { return children_ > 0 || has_arrivals(); };
-  while (!known() && core_.space.event_pending() &&
-         !core_.stopping.load(std::memory_order_acquire)) {
+  while (!known() && target_.space.event_pending() &&
+         !target_.closing.load(std::memory_order_acquire)) {
     std::unique_lock arrivals(arrivals_mutex_);
     arrival_.wait_for(arrivals, kLook, [this] { return !arrivals_.empty(); });
   }
   // An event that is not in the kernel's queue any more may still be in a worker's hands.
-  if (!known()) core_.event_readers.wait_until_handled();
+  if (!known()) target_.engine.event_readers.wait_until_handled();
   return known();
 }
 
@@ -97,22 +98,22 @@ void ForkWindow::discard(uffd::PageRun run) {
       }
     }
   }
-  discard_pages(core_, run, BusyPages::kWait);
+  discard_pages(target_, run, BusyPages::kWait);
 }
 
 Result<std::unique_ptr<ProcessImage>> ForkWindow::make_image(uffd::AddressSpace& child) const {
   FARPAGE_TRY(image, ProcessImage::copy_of(*snapshot_, [this](PageIndex page, PageWord before) {
-                return inherited(before, core_.table.load(page));
+                return inherited(before, target_.table.load(page));
               }));
   // Pages first used after the snapshot.
-  const uint64_t used = core_.table.used_pages();
+  const uint64_t used = target_.table.used_pages();
   for (uint64_t i = 0; i < used; ++i) {
     const PageIndex page{i};
     const PageWord before = snapshot_->table().load(page);
     const bool unsure =
         before.state() == PageState::kFetching
             ? !before.has(PageWord::kFromRemote)
-            : before.state() == PageState::kEmpty && is_resident(core_.table.load(page).state());
+            : before.state() == PageState::kEmpty && is_resident(target_.table.load(page).state());
     if (unsure && settle_empty(child, page))
       image->table().place(page, PageWord(PageState::kDirty));
   }
@@ -122,7 +123,7 @@ Result<std::unique_ptr<ProcessImage>> ForkWindow::make_image(uffd::AddressSpace&
 // Without a snapshot the child's memory is unknown: where a page is missing it gets SIGBUS.
 Result<std::unique_ptr<ProcessImage>> ForkWindow::make_lost_image() const {
   log::error("pager: fork_past_the_shim: the child gets SIGBUS where pages were remote");
-  return ProcessImage::copy_of(core_.image, [](PageIndex, PageWord word) {
+  return ProcessImage::copy_of(target_.image, [](PageIndex, PageWord word) {
     return word.state() == PageState::kEmpty ? word : word.to(PageState::kLost);
   });
 }
@@ -161,7 +162,7 @@ void ForkWindow::adopt_one(std::unique_ptr<uffd::AddressSpace> child) {
   }
   on_child_({.space = std::move(child),
              .image = std::move(*image),
-             .age_clock = core_.age_clock.load(std::memory_order_relaxed)});
+             .age_clock = target_.age_clock.load(std::memory_order_relaxed)});
 }
 
 }  // namespace farpage::pager

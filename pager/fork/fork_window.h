@@ -22,8 +22,8 @@
 #include <vector>
 
 #include "base/doorbell.h"
-#include "pager/core.h"
 #include "pager/fork/inheritance.h"
+#include "pager/target.h"
 
 namespace farpage::pager {
 
@@ -31,8 +31,8 @@ namespace farpage::pager {
 // a time (a mutex sees to it): the one that answers the target's requests.
 class ForkWindow {
  public:
-  ForkWindow(Core& core, const Doorbell& arrivals, OnChild on_child)
-      : core_(core), arrival_bell_(arrivals), on_child_(std::move(on_child)) {}
+  ForkWindow(Target& target, const Doorbell& arrivals, OnChild on_child)
+      : target_(target), arrival_bell_(arrivals), on_child_(std::move(on_child)) {}
 
   // Eviction is paused from before open() until after close().
   Status open();
@@ -54,7 +54,7 @@ class ForkWindow {
   void adopt_arrivals();
   void adopt_one(std::unique_ptr<uffd::AddressSpace> child);
 
-  Core& core_;
+  Target& target_;
   const Doorbell& arrival_bell_;
   const OnChild on_child_;
 

@@ -13,7 +13,7 @@ namespace farpage::pager {
 struct Inheritance {
   std::unique_ptr<uffd::AddressSpace> space;
   std::unique_ptr<ProcessImage> image;
-  uint64_t age_clock = 0;  // of the parent (core.h): the ages of pages continue from there
+  uint64_t age_clock = 0;  // of the parent (target.h): the ages of pages continue from there
 };
 
 // Called with each child, by the thread that calls Pager::end_fork() or adopt_children(), or that

@@ -8,15 +8,15 @@
 
 #include "base/doorbell.h"
 #include "coordinator/client.h"
-#include "pager/core.h"
+#include "pager/engine_core.h"
 #include "pager/links/link_port.h"
 
 namespace farpage::pager {
 
-// Threads: its own; the thread that made it destroys it. Ports and core outlive it.
+// Threads: its own; the thread that made it destroys it. Ports and engine outlive it.
 class Connector {
  public:
-  Connector(Core& core, coordinator::Client& client,
+  Connector(EngineCore& engine, coordinator::Client& client,
             std::vector<std::unique_ptr<rdma::Transport>>& transports, std::vector<LinkPort*> ports,
             const Doorbell& bell);
   ~Connector();
@@ -38,7 +38,7 @@ class Connector {
   Result<std::unique_ptr<rdma::Channel>> connect_by(rdma::Transport& transport, LinkPort& port,
                                                     const coordinator::NodeInfo& node);
 
-  Core& core_;
+  EngineCore& engine_;
   coordinator::Client& client_;
   std::vector<std::unique_ptr<rdma::Transport>>& transports_;
   const std::vector<LinkPort*> ports_;

@@ -1,33 +1,18 @@
 #include "pager/pages/budget.h"
 
-#include <linux/futex.h>
-#include <sys/syscall.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <climits>
-#include <ctime>
 
 #include "base/check.h"
+#include "base/futex.h"
 
 namespace farpage::pager {
-namespace {
 
-void futex_wait(std::atomic<uint32_t>& word, uint32_t seen, Nanoseconds timeout) {
-  const auto seconds = std::chrono::duration_cast<Seconds>(timeout);
-  const timespec time{.tv_sec = seconds.count(), .tv_nsec = (timeout - seconds).count()};
-  (void)::syscall(SYS_futex, &word, FUTEX_WAIT_PRIVATE, seen, &time, nullptr, 0);
-}
-
-void futex_wake(std::atomic<uint32_t>& word) {
-  (void)::syscall(SYS_futex, &word, FUTEX_WAKE_PRIVATE, INT_MAX, nullptr, nullptr, 0);
-}
-
-}  // namespace
-
-Budget::Budget(uint64_t limit_pages, uint32_t high_percent, uint32_t low_percent,
-               uint32_t pressing_percent)
-    : high_percent_(high_percent), low_percent_(low_percent), pressing_percent_(pressing_percent) {
+Budget::Budget(Pressure& pressure, uint64_t limit_pages, uint32_t high_percent,
+               uint32_t low_percent, uint32_t pressing_percent)
+    : pressure_(pressure),
+      high_percent_(high_percent),
+      low_percent_(low_percent),
+      pressing_percent_(pressing_percent) {
   resize(limit_pages);
 }
 
@@ -36,7 +21,7 @@ bool Budget::try_take() {
   do {
     if (used >= ceiling_.load(std::memory_order_relaxed) &&
         lifted_.load(std::memory_order_relaxed) == 0) {
-      signal_pressure();
+      pressure_.signal();
       return false;
     }
   } while (!used_.compare_exchange_weak(used, used + 1, std::memory_order_relaxed));
@@ -121,27 +106,16 @@ void Budget::lower_ceiling(uint64_t used, uint64_t room) {
 void Budget::wait_for_room(Nanoseconds timeout) {
   const uint32_t seen = room_sequence_.load(std::memory_order_seq_cst);
   room_waiters_.fetch_add(1, std::memory_order_seq_cst);
-  signal_pressure();
+  pressure_.signal();
   if (used_.load(std::memory_order_seq_cst) >= ceiling_.load(std::memory_order_relaxed))
     futex_wait(room_sequence_, seen, timeout);
   room_waiters_.fetch_sub(1, std::memory_order_relaxed);
 }
 
-void Budget::signal_pressure() {
-  pressure_sequence_.fetch_add(1, std::memory_order_seq_cst);
-  if (evictor_sleeps_.load(std::memory_order_seq_cst) != 0) futex_wake(pressure_sequence_);
-}
-
-void Budget::wait_for_pressure(uint32_t seen, Nanoseconds timeout) {
-  evictor_sleeps_.store(1, std::memory_order_seq_cst);
-  if (!is_pressing() && !has_waiters()) futex_wait(pressure_sequence_, seen, timeout);
-  evictor_sleeps_.store(0, std::memory_order_relaxed);
-}
-
 void Budget::interrupt() {
   room_sequence_.fetch_add(1, std::memory_order_seq_cst);
   futex_wake(room_sequence_);
-  signal_pressure();
+  pressure_.signal();
 }
 
 }  // namespace farpage::pager

@@ -6,6 +6,7 @@
 #include <mutex>
 
 #include "base/clock.h"
+#include "pager/pages/pressure.h"
 
 namespace farpage::pager {
 
@@ -25,10 +26,11 @@ class Budget {
   // Eviction starts above `high_percent` of the limit and continues down to `low_percent`: 0 to
   // 100. The evictor's thread is woken above `pressing_percent`, which is higher than
   // `high_percent` where faulting threads also evict while they wait.
-  Budget(uint64_t limit_pages, uint32_t high_percent, uint32_t low_percent,
+  // `pressure`: the evictor's, which outlives this.
+  Budget(Pressure& pressure, uint64_t limit_pages, uint32_t high_percent, uint32_t low_percent,
          uint32_t pressing_percent);
-  Budget(uint64_t limit_pages, uint32_t high_percent, uint32_t low_percent)
-      : Budget(limit_pages, high_percent, low_percent, high_percent) {}
+  Budget(Pressure& pressure, uint64_t limit_pages, uint32_t high_percent, uint32_t low_percent)
+      : Budget(pressure, limit_pages, high_percent, low_percent, high_percent) {}
 
   // Takes one page, if there is room or the limit is lifted. Wakes the evictor only on failure:
   // otherwise the evictor would run on this CPU before the READ is posted. See nudge().
@@ -41,7 +43,7 @@ class Budget {
   // Wakes the evictor if is_pressing(). Callers that took pages call it when no fault has to wait
   // for that.
   void nudge() {
-    if (is_pressing()) signal_pressure();
+    if (is_pressing()) pressure_.signal();
   }
   void give_back(uint64_t pages);
   // The same, by the evictor.
@@ -68,16 +70,11 @@ class Budget {
 
   // Fault workers: sleeps until some pages were given back, or the timeout.
   void wait_for_room(Nanoseconds timeout);
-  // Evictor: sleeps until nudge() finds is_pressing(), a thread finds no room, interrupt(), or the
-  // timeout. Returns at once if one of these has happened since pressure_seen() returned `seen`.
-  uint32_t pressure_seen() const { return pressure_sequence_.load(std::memory_order_seq_cst); }
-  void wait_for_pressure(uint32_t seen, Nanoseconds timeout);
   bool has_waiters() const { return room_waiters_.load(std::memory_order_relaxed) != 0; }
   // Ends the waits (shutdown, a hint).
   void interrupt();
 
  private:
-  void signal_pressure();
   // Half-way from the high-water mark to the limit, which may be below it while it is lowered.
   uint64_t half_of_room() const;
   // Pages used afterwards.
@@ -86,6 +83,7 @@ class Budget {
   // Not below the limit. Does nothing if the ceiling is there already.
   void lower_ceiling(uint64_t used, uint64_t room);
 
+  Pressure& pressure_;
   const uint32_t high_percent_;
   const uint32_t low_percent_;
   const uint32_t pressing_percent_;
@@ -99,8 +97,6 @@ class Budget {
   alignas(64) std::atomic<uint64_t> used_{0};
   alignas(64) std::atomic<uint32_t> room_sequence_{0};  // futex of the fault workers
   std::atomic<uint32_t> room_waiters_{0};
-  alignas(64) std::atomic<uint32_t> pressure_sequence_{0};  // futex of the evictor
-  std::atomic<uint32_t> evictor_sleeps_{0};
 };
 
 }  // namespace farpage::pager

@@ -12,7 +12,8 @@ namespace farpage::pager {
 namespace {
 
 TEST(Budget, NeverGoesOverItsLimit) {
-  Budget budget(10, 80, 60);
+  Pressure pressure;
+  Budget budget(pressure, 10, 80, 60);
   for (int i = 0; i < 10; ++i) EXPECT_TRUE(budget.try_take());
   EXPECT_FALSE(budget.try_take());
   EXPECT_EQ(budget.used(), 10U);
@@ -21,7 +22,8 @@ TEST(Budget, NeverGoesOverItsLimit) {
 }
 
 TEST(Budget, SpareRoomLeavesFaultsHalfOfWhatIsAboveTheHighWaterMark) {
-  Budget budget(10, 80, 60);
+  Pressure pressure;
+  Budget budget(pressure, 10, 80, 60);
   EXPECT_EQ(budget.take_spare(5), 5U);
   EXPECT_EQ(budget.take_spare(5), 4U);
   EXPECT_EQ(budget.take_spare(5), 0U);
@@ -33,7 +35,8 @@ TEST(Budget, SpareRoomLeavesFaultsHalfOfWhatIsAboveTheHighWaterMark) {
 }
 
 TEST(Budget, ManyThreadsTakeExactlyWhatThereIs) {
-  Budget budget(1000, 90, 80);
+  Pressure pressure;
+  Budget budget(pressure, 1000, 90, 80);
   std::atomic<uint64_t> taken{0};
   std::vector<std::thread> threads;
   for (int t = 0; t < 4; ++t)
@@ -46,7 +49,8 @@ TEST(Budget, ManyThreadsTakeExactlyWhatThereIs) {
 }
 
 TEST(Budget, WaiterIsWokenWhenPagesComeBack) {
-  Budget budget(1, 100, 100);
+  Pressure pressure;
+  Budget budget(pressure, 1, 100, 100);
   ASSERT_TRUE(budget.try_take());
   std::thread waiter([&] {
     while (!budget.try_take()) budget.wait_for_room(Seconds(60));
@@ -58,11 +62,12 @@ TEST(Budget, WaiterIsWokenWhenPagesComeBack) {
 }
 
 TEST(Budget, EvictorIsWokenByPressure) {
-  Budget budget(4, 50, 25);
+  Pressure pressure;
+  Budget budget(pressure, 4, 50, 25);
   SleepingThread sleeper;
   std::thread evictor([&] {
     sleeper.begin();
-    while (!budget.above_high()) budget.wait_for_pressure(budget.pressure_seen(), Seconds(3600));
+    while (!budget.above_high()) pressure.wait(pressure.seen(), Seconds(3600));
   });
   sleeper.await();
   for (int i = 0; i < 3; ++i) EXPECT_TRUE(budget.try_take());
@@ -72,21 +77,23 @@ TEST(Budget, EvictorIsWokenByPressure) {
 }
 
 TEST(Budget, WhatHappensBeforeTheEvictorSleepsEndsItsSleep) {
-  Budget budget(4, 50, 25);
-  const uint32_t seen = budget.pressure_seen();
+  Pressure pressure;
+  Budget budget(pressure, 4, 50, 25);
+  const uint32_t seen = pressure.seen();
   budget.interrupt();
-  budget.wait_for_pressure(seen, Seconds(3600));  // a lost wake-up would take an hour
+  pressure.wait(seen, Seconds(3600));  // a lost wake-up would take an hour
 }
 
 TEST(Budget, EvictorSleepsOnWhereOthersEvictUntilThatIsNotEnough) {
-  Budget budget(10, 50, 40, 80);
+  Pressure pressure;
+  Budget budget(pressure, 10, 50, 40, 80);
   for (int i = 0; i < 6; ++i) EXPECT_TRUE(budget.try_take());
   EXPECT_TRUE(budget.above_high());
   EXPECT_FALSE(budget.is_pressing());
   SleepingThread sleeper;
   std::thread evictor([&] {
     sleeper.begin();
-    while (!budget.is_pressing()) budget.wait_for_pressure(budget.pressure_seen(), Seconds(3600));
+    while (!budget.is_pressing()) pressure.wait(pressure.seen(), Seconds(3600));
   });
   sleeper.await();
   for (int i = 0; i < 3; ++i) EXPECT_TRUE(budget.try_take());
@@ -97,7 +104,8 @@ TEST(Budget, EvictorSleepsOnWhereOthersEvictUntilThatIsNotEnough) {
 
 // The timeouts below are long: a lost wake-up makes the test hang until its time limit.
 TEST(Budget, AGrownBudgetWakesWhoWaitsForRoom) {
-  Budget budget(1, 100, 100);
+  Pressure pressure;
+  Budget budget(pressure, 1, 100, 100);
   ASSERT_TRUE(budget.try_take());
   SleepingThread sleeper;
   std::thread waiter([&] {
@@ -112,12 +120,13 @@ TEST(Budget, AGrownBudgetWakesWhoWaitsForRoom) {
 }
 
 TEST(Budget, AShrunkBudgetWakesTheEvictor) {
-  Budget budget(100, 50, 40);
+  Pressure pressure;
+  Budget budget(pressure, 100, 50, 40);
   for (int i = 0; i < 20; ++i) ASSERT_TRUE(budget.try_take());
   SleepingThread sleeper;
   std::thread evictor([&] {
     sleeper.begin();
-    while (!budget.above_high()) budget.wait_for_pressure(budget.pressure_seen(), Seconds(3600));
+    while (!budget.above_high()) pressure.wait(pressure.seen(), Seconds(3600));
   });
   sleeper.await();
   budget.resize(30);
@@ -126,7 +135,8 @@ TEST(Budget, AShrunkBudgetWakesTheEvictor) {
 }
 
 TEST(Budget, WaterMarksFollowTheLimit) {
-  Budget budget(100, 80, 60);
+  Pressure pressure;
+  Budget budget(pressure, 100, 80, 60);
   EXPECT_EQ(budget.take_spare(1000), 90U);
   EXPECT_TRUE(budget.above_high());
   budget.resize(200);
@@ -138,7 +148,8 @@ TEST(Budget, WaterMarksFollowTheLimit) {
 }
 
 TEST(Budget, WhileItShrinksFaultsGetHalfOfTheRoomThatEvictionsMake) {
-  Budget budget(1000, 90, 80);
+  Pressure pressure;
+  Budget budget(pressure, 1000, 90, 80);
   for (int i = 0; i < 1000; ++i) ASSERT_TRUE(budget.try_take());
   budget.resize(400);
   EXPECT_FALSE(budget.try_take());
@@ -159,7 +170,8 @@ TEST(Budget, WhileItShrinksFaultsGetHalfOfTheRoomThatEvictionsMake) {
 
 // All pages that the target frees itself are room for its faults, beside half of the evicted ones.
 TEST(Budget, WhileItShrinksWhatIsGivenUpIsRoomForFaults) {
-  Budget budget(1000, 90, 80);
+  Pressure pressure;
+  Budget budget(pressure, 1000, 90, 80);
   for (int i = 0; i < 1000; ++i) ASSERT_TRUE(budget.try_take());
   budget.resize(400);
   budget.evicted(20);
@@ -170,7 +182,8 @@ TEST(Budget, WhileItShrinksWhatIsGivenUpIsRoomForFaults) {
 }
 
 TEST(Budget, FaultsOfAChildThatBeginsAboveItsLimitDoNotWaitForAllOfThat) {
-  Budget budget(400, 90, 80);
+  Pressure pressure;
+  Budget budget(pressure, 400, 90, 80);
   budget.lift_limit();
   budget.inherit(1000);
   budget.resize(300);
@@ -182,7 +195,8 @@ TEST(Budget, FaultsOfAChildThatBeginsAboveItsLimitDoNotWaitForAllOfThat) {
 }
 
 TEST(Budget, FaultsDoNotWaitForAllThatCameWhileTheLimitWasLifted) {
-  Budget budget(100, 90, 80);
+  Pressure pressure;
+  Budget budget(pressure, 100, 90, 80);
   budget.lift_limit();
   for (int i = 0; i < 1000; ++i) ASSERT_TRUE(budget.try_take());
   budget.restore_limit();
@@ -196,7 +210,8 @@ TEST(Budget, FaultsDoNotWaitForAllThatCameWhileTheLimitWasLifted) {
 }
 
 TEST(Budget, AfterItHasShrunkTheNewLimitHolds) {
-  Budget budget(1000, 90, 80);
+  Pressure pressure;
+  Budget budget(pressure, 1000, 90, 80);
   for (int i = 0; i < 1000; ++i) ASSERT_TRUE(budget.try_take());
   budget.resize(400);
   budget.give_back(700);
@@ -206,7 +221,8 @@ TEST(Budget, AfterItHasShrunkTheNewLimitHolds) {
 }
 
 TEST(Budget, GrownAgainWhileItShrinksItHasItsWholeRoom) {
-  Budget budget(1000, 90, 80);
+  Pressure pressure;
+  Budget budget(pressure, 1000, 90, 80);
   for (int i = 0; i < 1000; ++i) ASSERT_TRUE(budget.try_take());
   budget.resize(400);
   budget.give_back(100);
@@ -217,7 +233,8 @@ TEST(Budget, GrownAgainWhileItShrinksItHasItsWholeRoom) {
 }
 
 TEST(Budget, ManyThreadsStayWithinWhateverTheLimitHasBeen) {
-  Budget budget(1000, 90, 80);
+  Pressure pressure;
+  Budget budget(pressure, 1000, 90, 80);
   std::atomic<bool> stop{false};
   std::atomic<uint64_t> most{0};
   std::vector<std::thread> threads;
@@ -244,7 +261,8 @@ TEST(Budget, ManyThreadsStayWithinWhateverTheLimitHasBeen) {
 }
 
 TEST(BudgetDeathTest, GivingBackWhatWasNotTakenIsABug) {
-  Budget budget(4, 50, 25);
+  Pressure pressure;
+  Budget budget(pressure, 4, 50, 25);
   EXPECT_DEATH(budget.give_back(1), "given back");
 }
 

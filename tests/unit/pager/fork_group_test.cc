@@ -21,7 +21,7 @@ bool refers_elsewhere(const ProcessImage& self, BackingId backing_region, uint64
 
 class ForkGroupTest : public testing::Test {
  protected:
-  ForkGroupTest() : parent_(ProcessImage::create(1000).value()) {
+  ForkGroupTest() : parent_(ProcessImage::create(1000, std::make_shared<NodeDirectory>()).value()) {
     parent_->table().place(PageIndex{0}, PageWord(PageState::kRemote).with_backing(kSecond));
     parent_->table().place(PageIndex{1}, PageWord(PageState::kClean));
     parent_->table().place(PageIndex{2}, PageWord(PageState::kDirty));

@@ -2,17 +2,20 @@
 
 #include <gtest/gtest.h>
 
+#include <memory>
+
 namespace farpage::pager {
 namespace {
 
 TEST(PagerStats, SumsItsThreadsAndExportsTheSameNumbers) {
-  WorkerStats first;
-  WorkerStats second;
-  EvictorStats evictor;
+  WorkerCounts first;
+  WorkerCounts second;
+  EvictorCounts evictor;
+  const auto times = std::make_unique<TargetTimes>();
   first.faults_remote.add(3);
   second.faults_remote.add(4);
-  first.fault_ns.record(1000);
-  second.fault_ns.record(3000);
+  times->fault_ns.record(1000);
+  times->fault_ns.record(3000);
   evictor.pages_written.add(5);
   evictor.pages_clean.add(6);
   second.completions_by_status[static_cast<size_t>(rdma::CompletionStatus::kTimedOut)].add(2);
@@ -20,6 +23,7 @@ TEST(PagerStats, SumsItsThreadsAndExportsTheSameNumbers) {
   sum.add(first);
   sum.add(second);
   sum.add(evictor);
+  sum.add(*times);
   EXPECT_EQ(sum.faults_remote, 7U);
   EXPECT_EQ(sum.evictions(), 11U);
   EXPECT_EQ(sum.fault_ns.count(), 2U);
@@ -32,11 +36,11 @@ TEST(PagerStats, SumsItsThreadsAndExportsTheSameNumbers) {
 }
 
 TEST(PagerStats, ExportsItsFaultTimesAsAHistogram) {
-  WorkerStats worker;
+  const auto times = std::make_unique<TargetTimes>();
   for (const uint64_t ns : {1'000U, 7'000U, 30'000U, 30'000U, 2'000'000'000U})
-    worker.fault_ns.record(ns);
+    times->fault_ns.record(ns);
   PagerStats sum;
-  sum.add(worker);
+  sum.add(*times);
   coordinator::Counters counters = sum.counters();
   const auto bucket = [&](const std::string& edge) {
     return counters.at("farpage_fault_seconds_bucket{le=\"" + edge + "\"}");

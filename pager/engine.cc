@@ -1,0 +1,193 @@
+#include "pager/engine.h"
+
+#include <sched.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <thread>
+
+#include "pager/engine_threads.h"
+#include "pager/target_pager.h"
+#include "rdma/session.h"
+
+namespace farpage::pager {
+namespace {
+
+// The CPUs this process may run on.
+std::vector<int> allowed_cpus() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  std::vector<int> cpus;
+  if (::sched_getaffinity(0, sizeof set, &set) == 0)
+    for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu)
+      if (CPU_ISSET(static_cast<unsigned>(cpu), &set)) cpus.push_back(cpu);
+  return cpus;
+}
+
+// The thread's id, queried once. Initial-exec: a signal handler reads it, and must not allocate.
+uint32_t calling_thread() {
+  [[gnu::tls_model("initial-exec")]] static thread_local uint32_t id = 0;
+  if (id == 0) id = static_cast<uint32_t>(::gettid());
+  return id;
+}
+
+}  // namespace
+
+EngineThreads::EngineThreads(Parts parts, coordinator::Client& client,
+                             std::vector<std::unique_ptr<rdma::Transport>>& transports)
+    : client_(client),
+      buffers_(std::move(parts.buffers)),
+      wake_policy_(std::move(parts.wake_policy)),
+      connector_bell_(std::move(parts.connector_bell)),
+      core_{std::move(parts.options), std::make_shared<NodeDirectory>(), std::move(parts.peers),
+            std::move(parts.targets)} {
+  make_ports(std::move(parts.links));
+  connector_ = std::make_unique<Connector>(core_, client, transports, port_list(), connector_bell_);
+  evictor_ = std::make_unique<Evictor>(core_, *ports_.back());
+  make_workers();
+  if (!core_.options.resolve_in_thread) readahead_ = std::make_unique<Readahead>();
+}
+
+EngineThreads::~EngineThreads() {
+  core_.stopping.store(true, std::memory_order_release);
+  readahead_.reset();
+  connector_bell_.ring();
+  evictor_.reset();
+  core_.workers_stopping.store(true, std::memory_order_release);
+  wake_policy_->stop();
+  workers_.clear();
+}
+
+void EngineThreads::make_ports(std::vector<LinkPort::Links> links) {
+  std::span<std::byte> rest = buffers_.bytes();
+  const auto take = [&](const std::string& name, size_t bytes) {
+    ports_.push_back(
+        std::make_unique<LinkPort>(name, rest.first(bytes), core_.options.session_group,
+                                   std::move(links.at(ports_.size())), connector_bell_));
+    rest = rest.subspan(bytes);
+  };
+  for (uint32_t i = 0; i < core_.options.workers; ++i) {
+    take("demand-" + std::to_string(i), Fetcher::kBufferBytes);
+    take("prefetch-" + std::to_string(i), Prefetcher::kBufferBytes);
+  }
+  take("evict", EvictionBatch::kBufferBytes);
+}
+
+void EngineThreads::make_workers() {
+  const std::vector<int> cpus = allowed_cpus();
+  for (uint32_t i = 0; i < core_.options.workers; ++i) {
+    const FaultWorker::Ports ports{*ports_[size_t{2} * i], *ports_[size_t{2} * i + 1]};
+    if (core_.options.resolve_in_thread) {
+      workers_.push_back(std::make_unique<FaultWorker>(core_, ports, *evictor_, i));
+      continue;
+    }
+    const bool pin = core_.options.pin_workers && !cpus.empty();
+    workers_.push_back(std::make_unique<FaultWorker>(core_, ports, *wake_policy_, i,
+                                                     pin ? cpus[i % cpus.size()] : -1));
+  }
+}
+
+std::vector<LinkPort*> EngineThreads::port_list() const {
+  std::vector<LinkPort*> list;
+  for (const auto& port : ports_) list.push_back(port.get());
+  return list;
+}
+
+void EngineThreads::node_wanted(NodeIndex node) {
+  // Each backing region asks; an existing channel must not be replaced.
+  if (core_.peers[node].requested.exchange(true, std::memory_order_relaxed)) return;
+  for (const auto& port : ports_) port->request(node);
+  connector_bell_.ring();
+}
+
+Status EngineThreads::start(Target& target) {
+  if (!core_.options.resolve_in_thread) {
+    FARPAGE_TRY_VOID(core_.targets.add(target, target.space.event_descriptor()));
+  }
+  const Target* none = nullptr;
+  oldest_.compare_exchange_strong(none, &target, std::memory_order_relaxed);
+  evictor_->add(target);
+  wake_policy_->look_again();
+  return {};
+}
+
+void EngineThreads::remove(Target& target) {
+  const Target* oldest = &target;
+  oldest_.compare_exchange_strong(oldest, nullptr, std::memory_order_relaxed);
+  // Both may wait for a fault worker.
+  if (readahead_) readahead_->remove(target);
+  evictor_->remove(target);
+  core_.targets.remove(target);
+  core_.removals.fetch_add(1, std::memory_order_release);
+  wake_policy_->look_again();
+  target.budget.interrupt();
+  core_.event_readers.wait_until_handled();
+  while (target.is_held()) std::this_thread::sleep_for(std::chrono::microseconds(50));
+}
+
+void EngineThreads::resolve(Target& target, PageIndex page, uffd::FaultKind kind) {
+  const uffd::Fault fault{page, kind, calling_thread()};
+  // A thread returns to its own worker and so to its own channels; if another thread is using
+  // that worker, it takes the next one.
+  for (size_t tries = 0;; ++tries) {
+    const size_t index = (fault.thread + tries) % workers_.size();
+    // Acquire: pairs with the release below, so that only one thread at a time uses a worker.
+    if (!taken_[index].test_and_set(std::memory_order_acquire)) {
+      workers_[index]->resolve_here(target, fault);
+      taken_[index].clear(std::memory_order_release);
+      return;
+    }
+    if (tries % workers_.size() == workers_.size() - 1) ::sched_yield();
+  }
+}
+
+Result<std::unique_ptr<Pager>> EngineThreads::add(const TargetOptions& options,
+                                                  std::unique_ptr<uffd::AddressSpace> space,
+                                                  Milliseconds patience, OnChild on_child) {
+  FARPAGE_TRY(image, ProcessImage::create(space->pages(), core_.nodes));
+  FARPAGE_TRY(pager, TargetPager::create(*this, options, space, image, std::move(on_child)));
+  FARPAGE_TRY_VOID(pager->open(patience));
+  FARPAGE_TRY_VOID(pager->start());
+  return std::unique_ptr<Pager>(std::move(pager));
+}
+
+Result<std::unique_ptr<Pager>> EngineThreads::adopt(const TargetOptions& options,
+                                                    Inheritance& inheritance, OnChild on_child) {
+  FARPAGE_TRY(pager, TargetPager::create(*this, options, inheritance.space, inheritance.image,
+                                         std::move(on_child)));
+  pager->take_over(inheritance.age_clock);
+  if (const Status started = pager->start(); !started) {
+    pager->give_back(inheritance);
+    return tl::unexpected(started.error());
+  }
+  return std::unique_ptr<Pager>(std::move(pager));
+}
+
+Result<std::unique_ptr<Engine>> Engine::create(
+    const PagerOptions& options, coordinator::Client& client,
+    std::vector<std::unique_ptr<rdma::Transport>>& transports) {
+  FARPAGE_TRY_VOID(validate(options));
+  PagerOptions complete = options;
+  if (complete.workers == 0) {
+    complete.workers = static_cast<uint32_t>(std::max<size_t>(1, allowed_cpus().size()));
+    complete.workers = std::min(complete.workers, kMaxWorkers);
+  }
+  if (complete.session_group == 0) complete.session_group = rdma::new_session_group();
+  FARPAGE_TRY(peers, NodeTable<PeerState>::create());
+  FARPAGE_TRY(targets, TargetSet::create());
+  FARPAGE_TRY(buffers, Mapping::anonymous(EngineThreads::buffer_bytes(complete.workers), true));
+  std::vector<LinkPort::Links> links;
+  while (links.size() < EngineThreads::port_count(complete.workers)) {
+    FARPAGE_TRY(of_port, LinkPort::Links::create());
+    links.push_back(std::move(of_port));
+  }
+  FARPAGE_TRY(wake_policy, WakePolicy::create(complete.workers));
+  FARPAGE_TRY(connector_bell, Doorbell::create());
+  return std::make_unique<EngineThreads>(
+      EngineThreads::Parts{std::move(complete), std::move(peers), std::move(targets),
+                           std::move(buffers), std::move(links), std::move(wake_policy),
+                           std::move(connector_bell)},
+      client, transports);
+}
+
+}  // namespace farpage::pager

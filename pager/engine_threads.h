@@ -1,0 +1,86 @@
+// EngineThreads: the engine behind engine.h, as its targets see it.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <memory>
+#include <vector>
+
+#include "base/doorbell.h"
+#include "pager/engine.h"
+#include "pager/engine_core.h"
+#include "pager/evict/evictor.h"
+#include "pager/fault/fault_worker.h"
+#include "pager/fault/readahead.h"
+#include "pager/links/connector.h"
+#include "pager/links/link_port.h"
+
+namespace farpage::pager {
+
+// Threads: as Engine.
+class EngineThreads final : public Engine {
+ public:
+  // Made before the threads, by Engine::create().
+  struct Parts {
+    PagerOptions options;
+    NodeTable<PeerState> peers;
+    TargetSet targets;
+    Mapping buffers;
+    std::vector<LinkPort::Links> links;  // of each port
+    std::unique_ptr<WakePolicy> wake_policy;
+    Doorbell connector_bell;
+  };
+  static size_t port_count(uint32_t workers) { return size_t{2} * workers + 1; }
+  static size_t buffer_bytes(uint32_t workers) {
+    return workers * FaultWorker::kBufferBytes + EvictionBatch::kBufferBytes;
+  }
+
+  EngineThreads(Parts parts, coordinator::Client& client,
+                std::vector<std::unique_ptr<rdma::Transport>>& transports);
+  ~EngineThreads() override;
+
+  Result<std::unique_ptr<Pager>> add(const TargetOptions& options,
+                                     std::unique_ptr<uffd::AddressSpace> space,
+                                     Milliseconds patience, OnChild on_child) override;
+  Result<std::unique_ptr<Pager>> adopt(const TargetOptions& options, Inheritance& inheritance,
+                                       OnChild on_child) override;
+
+  // From now on its faults are answered and its pages evicted.
+  Status start(Target& target);
+  // Returns when no thread of the engine refers to the target. Target::closing is set.
+  void remove(Target& target);
+
+  EngineCore& core() { return core_; }
+  coordinator::Client& client() { return client_; }
+  Evictor& evictor() { return *evictor_; }
+  // nullptr: threads resolve their own faults, and a read of the pager fetches nothing.
+  Readahead* readahead() { return readahead_.get(); }
+  // Channels to this node will be needed soon.
+  void node_wanted(NodeIndex node);
+  // Pager::resolve().
+  void resolve(Target& target, PageIndex page, uffd::FaultKind kind);
+  // The counters of the engine are reported once: by its oldest target.
+  bool is_oldest(const Target& target) const {
+    return oldest_.load(std::memory_order_relaxed) == &target;
+  }
+
+ private:
+  void make_ports(std::vector<LinkPort::Links> links);
+  void make_workers();
+  std::vector<LinkPort*> port_list() const;
+
+  coordinator::Client& client_;
+  const Mapping buffers_;
+  const std::unique_ptr<WakePolicy> wake_policy_;
+  const Doorbell connector_bell_;
+  EngineCore core_;
+  std::atomic<const Target*> oldest_{nullptr};
+  std::vector<std::unique_ptr<LinkPort>> ports_;
+  std::unique_ptr<Connector> connector_;
+  std::vector<std::unique_ptr<FaultWorker>> workers_;
+  std::array<std::atomic_flag, kMaxWorkers> taken_{};  // by a thread in resolve()
+  std::unique_ptr<Evictor> evictor_;
+  std::unique_ptr<Readahead> readahead_;
+};
+
+}  // namespace farpage::pager

@@ -1,0 +1,32 @@
+// EvictionState: what the evictor keeps for each target.
+#pragma once
+
+#include <atomic>
+
+#include "base/clock.h"
+#include "pager/evict/eviction_hand.h"
+#include "pager/evict/eviction_priority.h"
+#include "pager/stats.h"
+
+namespace farpage::pager {
+
+// Threads: the holder of the evictor's turn, but for the first two members: any.
+struct EvictionState {
+  explicit EvictionState(PageTable& table) : hand(table) {}
+
+  EvictionPriority agent_priority;  // of the target's agent
+  // No batch of the target begins while it is not 0.
+  std::atomic<int> pauses{0};
+
+  EvictionHand hand;
+  EvictorCounts counts;      // readers: any
+  bool evicting = false;     // from the pressing mark down to the low one
+  bool agent_known = false;  // agent_priority has its thread
+  Instant rests_until{0};    // nothing could be evicted
+  // Batches in a row that freed nothing, and since when.
+  size_t stuck_batches = 0;
+  Instant stuck_since{0};
+  bool stuck_said = false;
+};
+
+}  // namespace farpage::pager

@@ -1,0 +1,66 @@
+// TargetSet: the targets of one engine, as its fault workers find those that have events.
+//
+// One target is the common case: its own descriptor is watched and read. Several are found through
+// an epoll set, which costs a system call more for each round.
+#pragma once
+
+#include <sys/epoll.h>
+
+#include <array>
+#include <atomic>
+#include <mutex>
+#include <vector>
+
+#include "base/fd.h"
+#include "base/result.h"
+
+namespace farpage::pager {
+
+struct Target;
+
+// Threads: any. A worker calls for_each_ready() inside a section of EventReaders, so that remove()
+// can be followed by a wait for all sections.
+class TargetSet {
+ public:
+  static Result<TargetSet> create();
+  TargetSet(TargetSet&& other) noexcept;
+
+  Status add(Target& target, int events);
+  void remove(Target& target);
+
+  // Readable when a target has events, as long as the set does not change.
+  int descriptor() const { return watched_.load(std::memory_order_acquire); }
+  bool has_one() const { return sole_.load(std::memory_order_relaxed) != nullptr; }
+  // Calls `visit` with each target that may have events.
+  template <typename Visit>
+  void for_each_ready(Visit&& visit) const {
+    // Sequentially consistent, as the begin of the section: remove() then either sees the section,
+    // or is seen here.
+    if (Target* sole = sole_.load(std::memory_order_seq_cst); sole != nullptr) {
+      visit(*sole);
+      return;
+    }
+    std::array<epoll_event, kMaxReady> ready;
+    const int count = ::epoll_wait(epoll_.get(), ready.data(), kMaxReady, 0);
+    for (int i = 0; i < count; ++i)
+      visit(*static_cast<Target*>(ready[static_cast<size_t>(i)].data.ptr));
+  }
+
+ private:
+  static constexpr int kMaxReady = 16;  // of one call; the kernel gives the others their turn next
+  struct Member {
+    Target* target = nullptr;
+    int events = -1;
+  };
+
+  explicit TargetSet(Fd epoll) : epoll_(std::move(epoll)), watched_(epoll_.get()) {}
+  void publish();  // with mutex_ held
+
+  Fd epoll_;
+  std::atomic<Target*> sole_{nullptr};
+  std::atomic<int> watched_;
+  std::mutex mutex_;
+  std::vector<Member> members_;  // guarded by mutex_
+};
+
+}  // namespace farpage::pager

@@ -1,0 +1,34 @@
+#include "pager/options.h"
+
+#include "base/size.h"
+
+namespace farpage::pager {
+
+Status validate_local(uint64_t local_bytes) {
+  if (local_bytes >= kMinLocalBytes) return {};
+  return fail(ErrorCode::kInvalid,
+              "local: at least " + format_size(kMinLocalBytes) + " of memory must stay local");
+}
+
+Status validate(const PagerOptions& options) {
+  const auto invalid = [](const std::string& text) { return fail(ErrorCode::kInvalid, text); };
+  FARPAGE_TRY_VOID(validate_local(options.local_bytes));
+  if (options.replicas < 1 || options.replicas > coordinator::kMaxReplicas)
+    return invalid("replicas: 1 to " + std::to_string(coordinator::kMaxReplicas));
+  const uint64_t slab = options.slab_bytes;
+  if (slab < coordinator::kMinSlabBytes || slab > coordinator::kMaxSlabBytes ||
+      (slab & (slab - 1)) != 0)
+    return invalid("slab: a power of two from 2M to 1G");
+  if (options.workers > kMaxWorkers)
+    return invalid("workers: at most " + std::to_string(kMaxWorkers));
+  if (options.prefetch_depth > kMaxPrefetchDepth)
+    return invalid("prefetch-depth: at most " + std::to_string(kMaxPrefetchDepth));
+  if (options.low_water_percent < 1 || options.low_water_percent > options.high_water_percent ||
+      options.high_water_percent > 100)
+    return invalid("water marks: 1 <= low-water <= high-water <= 100 percent");
+  if (options.fault_deadline < Milliseconds(10)) return invalid("fault-deadline: at least 10 ms");
+  if (options.transports.empty()) return invalid("transport: name at least one");
+  return {};
+}
+
+}  // namespace farpage::pager

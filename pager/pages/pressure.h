@@ -1,0 +1,27 @@
+// Pressure: what the evictor's thread sleeps on: the budgets of all targets signal it.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+#include "base/clock.h"
+
+namespace farpage::pager {
+
+// Threads: any; one waits.
+class Pressure {
+ public:
+  // A target is above its mark, or a thread finds no room. One atomic addition, and a system call
+  // only while the evictor sleeps.
+  void signal();
+  // Sleeps until the next signal() or the timeout. Returns at once if there was a signal() since
+  // seen() returned `seen`: look for work in between.
+  uint32_t seen() const { return sequence_.load(std::memory_order_seq_cst); }
+  void wait(uint32_t seen, Nanoseconds timeout);
+
+ private:
+  alignas(64) std::atomic<uint32_t> sequence_{0};  // futex
+  std::atomic<uint32_t> sleeps_{0};
+};
+
+}  // namespace farpage::pager

@@ -1,0 +1,117 @@
+// Target: one address space that an engine serves: its page table, its budget, its hints and its
+// process image. It has no thread and no channel of its own.
+#pragma once
+
+#include <atomic>
+#include <functional>
+
+#include "pager/engine_core.h"
+#include "pager/evict/cold_hints.h"
+#include "pager/evict/eviction_state.h"
+#include "pager/fault/trend.h"
+#include "pager/fork/backing_regions.h"
+#include "pager/pages/access_map.h"
+#include "pager/pages/budget.h"
+#include "pager/pages/page_table.h"
+#include "pager/pages/pin_map.h"
+#include "pager/pages/write_guess.h"
+#include "uffd/address_space.h"
+
+namespace farpage::pager {
+
+// What one fault worker has of one target.
+struct alignas(64) WorkerShare {
+  WorkerCounts counts;
+  // Fetches, prefetches and parked faults of the target in the worker's hands. One writer.
+  std::atomic<uint32_t> held{0};
+};
+
+// Threads: see each member. The references outlive it.
+struct Target {
+  const PagerOptions& options;
+  EngineCore& engine;
+  uffd::AddressSpace& space;
+  ProcessImage& image;
+  PageTable& table;  // the process image's
+  Budget& budget;
+  BackingRegions& backing_regions;
+  PinMap& pins;
+  AccessMap& access;
+  WorkerShare* shares;  // one for each worker
+  TargetTimes& times;
+
+  TrendDetector trends{};
+  WriteGuess write_guess{};
+  ColdHints cold{};  // what the evictor takes first, whatever its age
+  EvictionState eviction{table};
+
+  // A worker has read that the target has forked: never waits. Set before the target is served.
+  std::function<void(std::unique_ptr<uffd::AddressSpace>)> on_forked{};
+
+  std::atomic<bool> closing{false};  // it is being removed from the engine
+  std::atomic<bool> gone{false};     // its process has ended, or called exec
+  std::atomic<uint64_t> replicas_lost{0};
+  // Counts epochs, in parts of 2^-32: ages go on evenly when the budget changes.
+  std::atomic<uint64_t> age_clock{0};
+
+  WorkerCounts& counts_of(uint32_t worker) const { return shares[worker].counts; }
+  // The worker holds one reference more, or one less: remove() waits for those of all workers.
+  void hold(uint32_t worker) const {
+    std::atomic<uint32_t>& held = shares[worker].held;
+    held.store(held.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+  }
+  void let_go(uint32_t worker) const {
+    std::atomic<uint32_t>& held = shares[worker].held;
+    held.store(held.load(std::memory_order_relaxed) - 1, std::memory_order_release);
+  }
+  bool is_held() const {
+    for (uint32_t i = 0; i < options.workers; ++i)
+      if (shares[i].held.load(std::memory_order_acquire) != 0) return true;
+    return false;
+  }
+
+  // Pages installed one after the other carry the same or the next epoch.
+  uint8_t next_epoch() {
+    return epoch_of(age_clock.fetch_add(age_step(budget.limit()), std::memory_order_relaxed));
+  }
+  uint8_t current_epoch() const { return epoch_of(age_clock.load(std::memory_order_relaxed)); }
+  // Must a page that is fetched for a read be write-protected? Pages shared by a fork stay shared
+  // until they are written.
+  bool protects_next_read() {
+    return image.fork_group()->has_forked() || write_guess.protect_next();
+  }
+  // The first write to a page that was protected.
+  void note_first_write() {
+    if (!image.fork_group()->has_forked()) write_guess.written();
+  }
+  // Completes a fetch that this thread started by moving the page to Fetching.
+  void end_fetching(PageIndex page, PageWord from, PageWord to) const {
+    if (table.end_fetching(page, from, to)) space.wake({page, 1});
+  }
+  // Restores the priority of eviction: of the evictor's thread, and of the target's agent.
+  void come_forward() {
+    engine.eviction_priority.come_forward();
+    eviction.agent_priority.come_forward();
+  }
+  // As in Budget; also restores the priority of eviction when half of the room is used up.
+  void nudge_evictor() {
+    if (budget.nearly_full()) come_forward();
+    budget.nudge();
+  }
+  void wait_for_room(Nanoseconds timeout) {
+    come_forward();
+    budget.wait_for_room(timeout);
+  }
+  void note_touched(PageIndex page) const { backing_regions.want(page); }
+  // The leases of the backing region that stores a page with this word.
+  const LeaseMap& leases_of(PageWord word) const {
+    return image.fork_group()->leases_of(word.backing_region());
+  }
+  // As mark_lost(), for a replica of the backing region that `word` names.
+  void lose_replica(PageIndex page, PageWord word, const ReplicaLease& replica, const char* why) {
+    if (mark_lost(leases_of(word), *engine.nodes, page, replica, why))
+      replicas_lost.fetch_add(1, std::memory_order_relaxed);
+  }
+};
+
+}  // namespace farpage::pager

@@ -1,0 +1,287 @@
+#include "pager/target_pager.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/size.h"
+#include "pager/fault/discard.h"
+#include "pager/fault/pull_in.h"
+
+namespace farpage::pager {
+namespace {
+
+// With more pinned than the low-water mark the evictor would never stop.
+uint64_t pin_percent(const PagerOptions& options) {
+  return std::min(kPinPercent, options.low_water_percent);
+}
+// A thread that waits for the READ of its own fault evicts meanwhile. The evictor's thread runs
+// when that is not enough, or when no thread waits.
+uint32_t pressing_percent(const PagerOptions& options) {
+  const uint32_t high = options.high_water_percent;
+  return options.resolve_in_thread ? (high + 100) / 2 : high;
+}
+constexpr uint64_t kMiBShift = 20 - kPageShift;  // of pages
+uint64_t pin_limit_pages(const PagerOptions& options, uint64_t budget_pages) {
+  return budget_pages * pin_percent(options) / 100;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<TargetPager>> TargetPager::create(EngineThreads& engine,
+                                                         const TargetOptions& options,
+                                                         std::unique_ptr<uffd::AddressSpace>& space,
+                                                         std::unique_ptr<ProcessImage>& image,
+                                                         OnChild on_child) {
+  FARPAGE_TRY_VOID(validate_local(options.local_bytes));
+  PagerOptions complete = engine.core().options;
+  complete.name = options.name;
+  complete.local_bytes = options.local_bytes;
+  complete.fork = options.fork;
+  const uint64_t pin_limit = pin_limit_pages(complete, complete.local_bytes >> kPageShift);
+  FARPAGE_TRY(pins, PinMap::create(space->pages(), pin_limit));
+  FARPAGE_TRY(access, AccessMap::create(space->pages()));
+  FARPAGE_TRY(shares, Mapping::anonymous(complete.workers * sizeof(WorkerShare)));
+  FARPAGE_TRY(times, Mapping::anonymous(sizeof(TargetTimes)));
+  FARPAGE_TRY(children_bell, Doorbell::create());
+  return std::unique_ptr<TargetPager>(new TargetPager(
+      engine,
+      Parts{std::move(complete), std::move(space), std::move(image), std::move(pins),
+            std::move(access), std::move(shares), std::move(times), std::move(children_bell)},
+      std::move(on_child)));
+}
+
+TargetPager::TargetPager(EngineThreads& engine, Parts parts, OnChild on_child)
+    : engine_(engine),
+      parts_(std::move(parts)),
+      budget_(engine.core().pressure, parts_.options.local_bytes >> kPageShift,
+              parts_.options.high_water_percent, parts_.options.low_water_percent,
+              pressing_percent(parts_.options)),
+      backing_regions_(*parts_.image, parts_.options, engine.client(), *this),
+      target_{parts_.options,
+              engine.core(),
+              *parts_.space,
+              *parts_.image,
+              parts_.image->table(),
+              budget_,
+              backing_regions_,
+              parts_.pins,
+              parts_.access,
+              reinterpret_cast<WorkerShare*>(parts_.shares.data()),
+              *reinterpret_cast<TargetTimes*>(parts_.times.data())},
+      fork_window_(target_, parts_.children_bell, std::move(on_child)) {
+  target_.on_forked = [this](std::unique_ptr<uffd::AddressSpace> child) {
+    fork_window_.arrived(std::move(child));
+  };
+}
+
+TargetPager::~TargetPager() {
+  backing_regions_.disown();  // their heartbeats read the counters
+  target_.closing.store(true, std::memory_order_release);
+  if (started_.load(std::memory_order_relaxed)) engine_.remove(target_);
+  fork_window_.adopt();  // those that the workers have read at the last moment
+}
+
+void TargetPager::take_over(uint64_t age_clock) {
+  target_.age_clock.store(age_clock, std::memory_order_relaxed);
+  budget_.inherit(resident_pages());
+  budget_.lift_limit();
+  engine_.evictor().pause(target_);
+}
+
+Status TargetPager::start() {
+  FARPAGE_TRY_VOID(engine_.start(target_));
+  started_.store(true, std::memory_order_release);
+  return {};
+}
+
+void TargetPager::give_back(Inheritance& inheritance) {
+  inheritance.space = std::move(parts_.space);
+  inheritance.image = std::move(parts_.image);
+}
+
+void TargetPager::agent_ready() {
+  budget_.restore_limit();
+  engine_.evictor().resume(target_);
+}
+
+void TargetPager::discard(uffd::PageRun run) {
+  target_.cold.forget(run);
+  fork_window_.discard(run);
+}
+
+bool TargetPager::pin(uffd::PageRun run) {
+  if (!parts_.pins.pin(run)) return false;
+  // After this, the evictor has finished all earlier picks; it picks none of these pages again.
+  engine_.evictor().pause(target_);
+  engine_.evictor().resume(target_);
+  return true;
+}
+
+void TargetPager::hint_cold(uffd::PageRun run) {
+  if (Readahead* readahead = engine_.readahead()) readahead->forget(target_, run);
+  target_.cold.push(run);
+  budget_.interrupt();
+}
+
+void TargetPager::hint_willneed(uffd::PageRun run) {
+  target_.cold.forget(run);
+  if (Readahead* readahead = engine_.readahead()) readahead->request(target_, run);
+}
+
+Status TargetPager::set_local(uint64_t local_bytes) {
+  FARPAGE_TRY_VOID(validate_local(local_bytes));
+  return set_limit(local_bytes >> kPageShift);
+}
+
+Status TargetPager::set_limit(uint64_t pages) {
+  const std::lock_guard lock(resize_mutex_);
+  if (!parts_.pins.set_limit(pin_limit_pages(parts_.options, pages)))
+    return fail(ErrorCode::kConflict, too_much_is_pinned());
+  budget_.resize(pages);
+  return {};
+}
+
+uint64_t TargetPager::limit_to_pin(uffd::PageRun run) const {
+  return limit_for(parts_.pins.pinned_pages() + run.pages);
+}
+
+// The smallest limit with which so many pages may be pinned.
+uint64_t TargetPager::limit_for(uint64_t pinned_pages) const {
+  const uint64_t percent = pin_percent(parts_.options);
+  return (pinned_pages * 100 + percent - 1) / percent;
+}
+
+std::string TargetPager::too_much_is_pinned() const {
+  const uint64_t pinned = parts_.pins.pinned_pages();
+  return "local: " + format_size(pinned << kPageShift) + " are pinned (mlock), and at most " +
+         std::to_string(pin_percent(parts_.options)) + " % may be: at least " +
+         std::to_string((limit_for(pinned) >> kMiBShift) + 1) + "M, or unlock some";
+}
+
+bool TargetPager::begin_fork() {
+  budget_.lift_limit();
+  engine_.evictor().pause(target_);
+  if (may_fork()) return true;
+  end_fork(false);
+  return false;
+}
+
+void TargetPager::end_fork(bool forked) {
+  fork_window_.close(forked);
+  budget_.restore_limit();
+  engine_.evictor().resume(target_);
+}
+
+bool TargetPager::may_fork() {
+  switch (parts_.options.fork) {
+    case ForkMode::kRefuse:
+      return target_.table.away_pages() == 0;
+    case ForkMode::kPullIn:
+      return target_.table.away_pages() == 0 || pull_in(target_);
+    case ForkMode::kShare:
+      return static_cast<bool>(fork_window_.open());
+  }
+  return false;
+}
+
+void TargetPager::adopt_children() {
+  (void)parts_.children_bell.wait(Milliseconds(0));
+  fork_window_.adopt();
+}
+
+std::optional<uffd::FaultKind> TargetPager::next_fault(PageIndex page, bool write) const {
+  switch (target_.table.load(page).state()) {
+    case PageState::kDirty:
+      return std::nullopt;
+    case PageState::kClean:
+    case PageState::kUnprotecting:
+    case PageState::kEvicting:
+      if (!write) return std::nullopt;
+      return uffd::FaultKind::kWriteProtected;
+    case PageState::kEmpty:
+    case PageState::kFetching:
+    case PageState::kDropping:
+    case PageState::kRemote:
+    case PageState::kLost:
+      break;
+  }
+  return write ? uffd::FaultKind::kMissingWrite : uffd::FaultKind::kMissingRead;
+}
+
+bool TargetPager::is_away(PageIndex page) const {
+  const PageWord word = target_.table.load(page);
+  return word.state() == PageState::kRemote ||
+         (word.state() == PageState::kFetching && word.has(PageWord::kFromRemote));
+}
+
+BudgetUse TargetPager::budget_use() const {
+  BudgetUse use{.limit_pages = budget_.limit(),
+                .used_pages = budget_.used(),
+                .least_pages = limit_for(parts_.pins.pinned_pages())};
+  for (uint32_t i = 0; i < parts_.options.workers; ++i) {
+    const WorkerCounts& counts = target_.counts_of(i);
+    use.faults += counts.faults_remote.get() + counts.faults_zero.get();
+  }
+  return use;
+}
+
+PagerStats TargetPager::stats_of_target() const {
+  PagerStats sum;
+  for (uint32_t i = 0; i < parts_.options.workers; ++i) sum.add(target_.counts_of(i));
+  sum.add(target_.eviction.counts);
+  sum.add(target_.times);
+  sum.replicas_lost = target_.replicas_lost.load(std::memory_order_relaxed);
+  sum.resident_pages = budget_.used();
+  sum.budget_pages = budget_.limit();
+  sum.away_pages = target_.table.away_pages();
+  sum.leased_slabs = backing_regions_.leased_slabs();
+  return sum;
+}
+
+PagerStats TargetPager::stats() const {
+  PagerStats sum = stats_of_target();
+  sum.add(engine_.core().link_counts);
+  return sum;
+}
+
+coordinator::Counters TargetPager::counters_of(const LeaseMap& backing_region) {
+  // One region of a process reports for all of them, and one process for the engine.
+  const bool tells =
+      backing_regions_.is_first(backing_region) && started_.load(std::memory_order_acquire);
+  if (!tells) return {};
+  return engine_.is_oldest(target_) ? stats().counters() : stats_of_target().counters();
+}
+
+void TargetPager::leased() {
+  target_.cold.leased();
+  if (!target_.cold.empty()) budget_.interrupt();
+}
+
+Status TargetPager::check_invariants() const {
+  FARPAGE_TRY_VOID(pager::check_invariants(target_.table));
+  const uint64_t resident = resident_pages();
+  if (resident != budget_.used())
+    return fail(ErrorCode::kConflict, "the budget counts " + std::to_string(budget_.used()) +
+                                          " pages, the table " + std::to_string(resident));
+  return {};
+}
+
+uint64_t TargetPager::resident_pages() const {
+  uint64_t resident = 0;
+  for (uint64_t b = 0; b < target_.table.blocks(); ++b)
+    resident += target_.table.resident_in_block(b);
+  return resident;
+}
+
+Result<std::unique_ptr<Pager>> Pager::create(
+    const PagerOptions& options, std::unique_ptr<uffd::AddressSpace> space,
+    coordinator::Client& client, std::vector<std::unique_ptr<rdma::Transport>>& transports,
+    Milliseconds patience) {
+  FARPAGE_TRY(engine, Engine::create(options, client, transports));
+  FARPAGE_TRY(pager, engine->add({options.name, options.local_bytes, options.fork},
+                                 std::move(space), patience, {}));
+  static_cast<TargetPager&>(*pager).own(std::move(engine));
+  return pager;
+}
+
+}  // namespace farpage::pager

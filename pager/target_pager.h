@@ -1,0 +1,101 @@
+// TargetPager: one target of an engine, with all that it owns.
+#pragma once
+
+#include <mutex>
+
+#include "base/doorbell.h"
+#include "pager/engine_threads.h"
+#include "pager/fork/fork_window.h"
+#include "pager/pager.h"
+
+namespace farpage::pager {
+
+class TargetPager final : public Pager, private RegionOwner {
+ public:
+  // Takes space and image only on success. The target is not served yet.
+  static Result<std::unique_ptr<TargetPager>> create(EngineThreads& engine,
+                                                     const TargetOptions& options,
+                                                     std::unique_ptr<uffd::AddressSpace>& space,
+                                                     std::unique_ptr<ProcessImage>& image,
+                                                     OnChild on_child);
+  ~TargetPager() override;
+
+  // The first process of a fork group: leases its first slab.
+  Status open(Milliseconds patience) { return backing_regions_.open(patience); }
+  // A forked child, with the pages that it has.
+  void take_over(uint64_t age_clock);
+  Status start();
+  // After start() has failed: the pager is of no more use.
+  void give_back(Inheritance& inheritance);
+  // From now on this target owns its engine.
+  void own(std::unique_ptr<Engine> engine) { own_engine_ = std::move(engine); }
+
+  void discard(uffd::PageRun run) override;
+  bool pin(uffd::PageRun run) override;
+  void unpin(uffd::PageRun run) override { parts_.pins.unpin(run); }
+  void hint_cold(uffd::PageRun run) override;
+  void hint_willneed(uffd::PageRun run) override;
+  void advise(uffd::PageRun run, AccessPattern pattern) override {
+    parts_.access.set(run, pattern);
+  }
+  Status set_local(uint64_t local_bytes) override;
+  Status set_limit(uint64_t pages) override;
+  uint64_t limit_to_pin(uffd::PageRun run) const override;
+  bool begin_fork() override;
+  void end_fork(bool forked) override;
+  int children_descriptor() const override { return parts_.children_bell.fd(); }
+  void adopt_children() override;
+  void agent_ready() override;
+  void resolve(PageIndex page, uffd::FaultKind kind) override {
+    engine_.resolve(target_, page, kind);
+  }
+  std::optional<uffd::FaultKind> next_fault(PageIndex page, bool write) const override;
+  bool is_away(PageIndex page) const override;
+  bool has_spare_room() const override { return !budget_.is_pressing(); }
+  bool is_lost(PageIndex page) const override {
+    return target_.table.load(page).state() == PageState::kLost;
+  }
+  uffd::AddressSpace& space() override { return *parts_.space; }
+  bool target_gone() const override { return target_.gone.load(std::memory_order_acquire); }
+  BudgetUse budget_use() const override;
+  PagerStats stats() const override;
+  Status check_invariants() const override;
+
+ private:
+  struct Parts {
+    PagerOptions options;
+    std::unique_ptr<uffd::AddressSpace> space;
+    std::unique_ptr<ProcessImage> image;
+    PinMap pins;
+    AccessMap access;
+    Mapping shares;  // WorkerShare of each worker
+    Mapping times;   // TargetTimes: only buckets that were used cost memory
+    Doorbell children_bell;
+  };
+  TargetPager(EngineThreads& engine, Parts parts, OnChild on_child);
+
+  // -- RegionOwner --
+  void node_wanted(NodeIndex node) override { engine_.node_wanted(node); }
+  coordinator::Counters counters_of(const LeaseMap& backing_region) override;
+  void leased() override;
+  void replica_lost() override { target_.replicas_lost.fetch_add(1, std::memory_order_relaxed); }
+
+  bool may_fork();
+  uint64_t resident_pages() const;
+  uint64_t limit_for(uint64_t pinned_pages) const;
+  std::string too_much_is_pinned() const;
+  PagerStats stats_of_target() const;
+
+  // Order matters: a part uses earlier ones and is destroyed before them.
+  std::unique_ptr<Engine> own_engine_;
+  EngineThreads& engine_;
+  Parts parts_;
+  std::mutex resize_mutex_;  // budget and pin limit change together
+  Budget budget_;
+  BackingRegions backing_regions_;
+  Target target_;
+  ForkWindow fork_window_;
+  std::atomic<bool> started_{false};
+};
+
+}  // namespace farpage::pager
