@@ -159,7 +159,7 @@ Result<std::unique_ptr<uffd::AddressSpace>> emptied_window(uint64_t pages,
     (void)space->install(PageIndex{page}, source, uffd::Protection::kWritable);
   const uffd::PageRun all{PageIndex{0}, static_cast<uint32_t>(pages)};
   uffd::DropResult dropped;
-  FARPAGE_TRY_VOID(space->drop({&all, 1}, {&dropped, 1}));
+  FARPAGE_TRY_VOID(space->drop({&all, 1}, {&dropped, 1}, Seconds(1)));
   if (dropped.sys_errno != 0) return fail_errno("dropping the window", dropped.sys_errno);
   return space;
 }

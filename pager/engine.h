@@ -40,9 +40,9 @@ class Engine {
   virtual Result<std::unique_ptr<Pager>> add(const TargetOptions& options,
                                              std::unique_ptr<uffd::AddressSpace> space,
                                              Milliseconds patience, OnChild on_child) = 0;
-  // Serves a forked child. It borrows memory when it first has to write a page back. Nothing is
-  // evicted, and the budget is no limit, until Pager::agent_ready(). After a failure the
-  // inheritance is as it was.
+  // Serves a forked child. It borrows memory when it first has to write a page back. The budget is
+  // no limit until Pager::agent_ready(), and nothing is evicted until Pager::begin_eviction().
+  // After a failure the inheritance is as it was.
   virtual Result<std::unique_ptr<Pager>> adopt(const TargetOptions& options,
                                                Inheritance& inheritance, OnChild on_child) = 0;
 };

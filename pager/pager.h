@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "coordinator/client.h"
@@ -13,6 +14,9 @@
 #include "uffd/address_space.h"
 
 namespace farpage::pager {
+
+// Most forked children call exec, or end, before they have used more. No page of them is evicted.
+inline constexpr uint64_t kFreePages = 64;
 
 // What divides memory among pagers needs to know of one, without the cost of its statistics.
 struct BudgetUse {
@@ -61,12 +65,19 @@ class Pager {
   virtual bool begin_fork() = 0;
   // `forked`: there is a child. Returns after on_child has had it.
   virtual void end_fork(bool forked) = 0;
-  // Readable when children have arrived: call adopt_children() then. A child of a fork that the
-  // pager was told of arrives no later than end_fork(); one that was not announced at any time.
-  virtual int children_descriptor() const = 0;
+  // Readable when children have arrived, or wants_budget() has become true: call adopt_children()
+  // then. A child of a fork that the pager was told of arrives no later than end_fork(); one that
+  // was not announced at any time.
+  virtual int attention_descriptor() const = 0;
   virtual void adopt_children() = 0;
-  // From now on the target's agent can drop pages. Call once, after Engine::adopt().
-  virtual void agent_ready() = 0;
+  // After Engine::adopt(), in this order. The target's agent can drop pages from now on. The child
+  // has what it had at the fork and kFreePages more; `name`: TargetOptions::name, which now can
+  // tell the process.
+  virtual void agent_ready(std::string name) = 0;
+  // It needs more than that: its faults wait for begin_eviction().
+  virtual bool wants_budget() const = 0;
+  // From now on it has a budget like any other, set before.
+  virtual void begin_eviction() = 0;
 
   // With PagerOptions::resolve_in_thread: when it returns, the page is present or poisoned, or the
   // next fault on it will decide. Called from signal handlers: it takes no lock that code which

@@ -10,6 +10,7 @@
 #include "pager/evict/eviction_state.h"
 #include "pager/fault/trend.h"
 #include "pager/fork/backing_regions.h"
+#include "pager/pager.h"
 #include "pager/pages/access_map.h"
 #include "pager/pages/budget.h"
 #include "pager/pages/page_table.h"
@@ -47,6 +48,13 @@ struct Target {
 
   // A worker has read that the target has forked: never waits. Set before the target is served.
   std::function<void(std::unique_ptr<uffd::AddressSpace>)> on_forked{};
+
+  // A forked child without a budget: it has no more room than it was given, and no page of it is
+  // evicted.
+  std::atomic<bool> on_trial{false};
+  std::atomic<bool> wants_budget{false};
+  std::atomic<uint64_t> copied{0};
+  std::function<void()> on_wants_budget{};  // never waits
 
   std::atomic<bool> closing{false};  // it is being removed from the engine
   std::atomic<bool> gone{false};     // its process has ended, or called exec
@@ -97,6 +105,14 @@ struct Target {
   void nudge_evictor() {
     if (budget.nearly_full()) come_forward();
     budget.nudge();
+  }
+  // A fault found no room.
+  void note_short_of_room() {
+    if (on_trial.load(std::memory_order_acquire) && !wants_budget.exchange(true)) on_wants_budget();
+  }
+  // A write to a page that was shared with the parent until now: the kernel copies it.
+  void note_copied() {
+    if (on_trial.load(std::memory_order_relaxed) && ++copied == kFreePages) note_short_of_room();
   }
   void wait_for_room(Nanoseconds timeout) {
     come_forward();

@@ -42,11 +42,11 @@ Result<std::unique_ptr<TargetPager>> TargetPager::create(EngineThreads& engine,
   FARPAGE_TRY(access, AccessMap::create(space->pages()));
   FARPAGE_TRY(shares, Mapping::anonymous(complete.workers * sizeof(WorkerShare)));
   FARPAGE_TRY(times, Mapping::anonymous(sizeof(TargetTimes)));
-  FARPAGE_TRY(children_bell, Doorbell::create());
+  FARPAGE_TRY(attention, Doorbell::create());
   return std::unique_ptr<TargetPager>(new TargetPager(
       engine,
       Parts{std::move(complete), std::move(space), std::move(image), std::move(pins),
-            std::move(access), std::move(shares), std::move(times), std::move(children_bell)},
+            std::move(access), std::move(shares), std::move(times), std::move(attention)},
       std::move(on_child)));
 }
 
@@ -68,7 +68,8 @@ TargetPager::TargetPager(EngineThreads& engine, Parts parts, OnChild on_child)
               parts_.access,
               reinterpret_cast<WorkerShare*>(parts_.shares.data()),
               *reinterpret_cast<TargetTimes*>(parts_.times.data())},
-      fork_window_(target_, parts_.children_bell, std::move(on_child)) {
+      fork_window_(target_, parts_.attention, std::move(on_child)) {
+  target_.on_wants_budget = [this] { parts_.attention.ring(); };
   target_.on_forked = [this](std::unique_ptr<uffd::AddressSpace> child) {
     fork_window_.arrived(std::move(child));
   };
@@ -99,8 +100,15 @@ void TargetPager::give_back(Inheritance& inheritance) {
   inheritance.image = std::move(parts_.image);
 }
 
-void TargetPager::agent_ready() {
+void TargetPager::agent_ready(std::string name) {
+  parts_.options.name = std::move(name);  // nothing is borrowed before the first eviction
+  budget_.resize(budget_.used() + kFreePages);
   budget_.restore_limit();
+  target_.on_trial.store(true, std::memory_order_release);
+}
+
+void TargetPager::begin_eviction() {
+  target_.on_trial.store(false, std::memory_order_release);
   engine_.evictor().resume(target_);
 }
 
@@ -185,7 +193,7 @@ bool TargetPager::may_fork() {
 }
 
 void TargetPager::adopt_children() {
-  (void)parts_.children_bell.wait(Milliseconds(0));
+  (void)parts_.attention.wait(Milliseconds(0));
   fork_window_.adopt();
 }
 

@@ -43,9 +43,11 @@ class TargetPager final : public Pager, private RegionOwner {
   uint64_t limit_to_pin(uffd::PageRun run) const override;
   bool begin_fork() override;
   void end_fork(bool forked) override;
-  int children_descriptor() const override { return parts_.children_bell.fd(); }
+  int attention_descriptor() const override { return parts_.attention.fd(); }
   void adopt_children() override;
-  void agent_ready() override;
+  void agent_ready(std::string name) override;
+  bool wants_budget() const override { return target_.wants_budget.load(); }
+  void begin_eviction() override;
   void resolve(PageIndex page, uffd::FaultKind kind) override {
     engine_.resolve(target_, page, kind);
   }
@@ -70,7 +72,7 @@ class TargetPager final : public Pager, private RegionOwner {
     AccessMap access;
     Mapping shares;  // WorkerShare of each worker
     Mapping times;   // TargetTimes: only buckets that were used cost memory
-    Doorbell children_bell;
+    Doorbell attention;
   };
   TargetPager(EngineThreads& engine, Parts parts, OnChild on_child);
 

@@ -12,7 +12,6 @@
 namespace farpage::serve {
 namespace {
 
-constexpr uint64_t kSlack = 16;  // of this part of its pages: more than above the high-water mark
 constexpr double kNewest = 0.1;  // weight of the last step in the average: half a second
 
 }  // namespace
@@ -82,13 +81,7 @@ void BudgetGroup::add(pager::Pager& pager, std::string name) {
     (void)pager.set_local(local_bytes_);  // no page is pinned yet: this cannot fail
     return;
   }
-  // A child of fork keeps what it has until the next step: most exec before, and evict nothing.
-  const uint64_t used = pager.budget_use().used_pages;
-  if (used > 0) {
-    (void)pager.set_limit(used + used / kSlack + kFloorPages);
-  } else {
-    divide();
-  }
+  divide();
   changed_.notify_all();
 }
 

@@ -17,7 +17,8 @@ namespace {
 
 constexpr Milliseconds kNodePatience{5000};
 constexpr Milliseconds kAliveCheck{20};
-constexpr uint64_t kFewFaults = 64;  // of a child that most likely has called exec
+// A child that has neither called exec nor needed room for so long gets a budget.
+constexpr Milliseconds kTrial{50};
 
 // The pages of a request. False: unaligned, or outside of the window.
 bool run_of(const uffd::handover::Request& request, const uffd::AddressSpace& space,
@@ -158,6 +159,7 @@ void TargetService::serve(Session& session, uffd::HandedOver target) {
   }
   pager::Pager& running = keep(session, std::move(*pager));
   share_budget(session, running);
+  session.has_budget = true;
   log::debug("run: target_started pid={} program={} window_bytes={} budget_bytes={}", target.pid,
              target.program, target.window_bytes, options.local_bytes);
   if (uffd::welcome(target, 0, "")) answer_requests(session, running, target.socket);
@@ -189,7 +191,7 @@ bool TargetService::greet_child(Session& session, pager::Pager& pager, const Fd&
   uffd::AddressSpace& space = pager.space();
   while (space.alive()) {
     std::array<pollfd, 2> polls{pollfd{socket.get(), POLLIN, 0},
-                                pollfd{pager.children_descriptor(), POLLIN, 0}};
+                                pollfd{pager.attention_descriptor(), POLLIN, 0}};
     (void)::poll(polls.data(), polls.size(), static_cast<int>(kAliveCheck.count()));
     if (polls[1].revents != 0) pager.adopt_children();
     if (polls[0].revents != 0) break;
@@ -227,9 +229,10 @@ void TargetService::serve_child(Session& session, pager::Inheritance inheritance
     adopted = adopt(session, inheritance);
   }
   if (adopted && greet_child(session, **adopted, socket)) {
-    (*adopted)->agent_ready();
-    share_budget(session, **adopted);
+    (*adopted)->agent_ready(
+        fmt::format("{}-fork-{}", session.report.program, session.report.pid));
     answer_requests(session, **adopted, socket);
+    if (!session.has_budget) end_trial(session, **adopted);
   }
   socket.reset();
   if (adopted) wait_for_exit(**adopted);
@@ -237,11 +240,15 @@ void TargetService::serve_child(Session& session, pager::Inheritance inheritance
 }
 
 void TargetService::answer_requests(Session& session, pager::Pager& pager, const Fd& socket) {
+  const Instant start = SteadyClock::read();
   while (true) {
     std::array<pollfd, 2> polls{pollfd{socket.get(), POLLIN, 0},
-                                pollfd{pager.children_descriptor(), POLLIN, 0}};
-    (void)::poll(polls.data(), polls.size(), -1);
+                                pollfd{pager.attention_descriptor(), POLLIN, 0}};
+    (void)::poll(polls.data(), polls.size(),
+                 session.has_budget ? -1 : static_cast<int>(kTrial.count()));
     if (polls[1].revents != 0) pager.adopt_children();
+    if (!session.has_budget && (pager.wants_budget() || SteadyClock::read() - start >= kTrial))
+      end_trial(session, pager);
     if (polls[0].revents == 0) continue;
     Result<std::optional<uffd::TargetRequest>> request = uffd::read_request(socket);
     if (!request) {
@@ -290,10 +297,17 @@ void TargetService::share_budget(Session& session, pager::Pager& pager) {
   budgets_.add(pager, std::move(label));
 }
 
+void TargetService::end_trial(Session& session, pager::Pager& pager) {
+  share_budget(session, pager);
+  pager.begin_eviction();
+  session.has_budget = true;
+}
+
 bool TargetService::is_reported(const Session& session) {
   const pager::PagerCounts& counts = session.report.counts;
   if (!session.is_child) return counts.budget_pages > 0;
-  return counts.faults_remote + counts.faults_zero + counts.faults_write > kFewFaults ||
+  return counts.faults_remote + counts.faults_zero + counts.faults_write >
+             pager::kFreePages ||
          counts.evictions() > 0;
 }
 
@@ -331,7 +345,7 @@ void TargetService::wait_for_exit(pager::Pager& pager) {
   // descriptors. The pager must run until the kernel reports that the memory is gone; otherwise
   // faults of a live program would block forever.
   while (!pager.target_gone() && pager.space().alive()) {
-    pollfd children{pager.children_descriptor(), POLLIN, 0};
+    pollfd children{pager.attention_descriptor(), POLLIN, 0};
     if (::poll(&children, 1, kAliveCheck.count()) > 0) pager.adopt_children();
   }
 }

@@ -48,6 +48,7 @@ class TargetService {
     TargetReport report;                  // guarded by mutex_
     std::unique_ptr<pager::Pager> pager;  // guarded by mutex_; null before start and after end
     bool is_child = false;                // const; of a fork
+    bool has_budget = false;              // its thread's
     bool ended = false;                   // guarded by mutex_
     Fd child_socket;                      // guarded by mutex_; of the fork in progress
     std::jthread thread;
@@ -71,6 +72,8 @@ class TargetService {
   pager::Pager& keep(Session& session, std::unique_ptr<pager::Pager> pager);
   // From now on it shares the budget.
   void share_budget(Session& session, pager::Pager& pager);
+  // A forked child gets a budget.
+  void end_trial(Session& session, pager::Pager& pager);
   // With mutex_ held.
   static bool is_reported(const Session& session);
   // With mutex_ held: copies the current statistics of the pager.

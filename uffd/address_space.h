@@ -81,13 +81,15 @@ struct ZeroResult {
   Outcome outcome = Outcome::kDone;
 };
 
+inline constexpr size_t kMaxDropRuns = 512;
+
 // How one run of drop() ended: 0 or the errno of the target's madvise(2).
 struct DropResult {
   int sys_errno = 0;
 };
 
-// Threads: any thread may make any call at any time, except drop(): one thread at a time (the
-// evictor). No call waits for a drop() of another thread.
+// Threads: any thread may make any call at any time, except drop() and await_drop(): one
+// thread at a time (the evictor). No call waits for a drop() of another thread.
 // Invariants:
 //  1. install, zero and poison never replace a page that is present.
 //  2. install and zero wake the threads that wait for the pages they placed, and for a page that
@@ -121,8 +123,12 @@ class AddressSpace {
   // (other_process.h). If a page is absent after all, this is a fault of the target like any other
   // and blocks the caller until a fault worker serves it: never call it from one.
   virtual Status read(std::span<const PageIndex> present, std::span<std::byte> out) = 0;
-  // Returns the frames of the runs to the system. results.size() == runs.size().
-  virtual Status drop(std::span<const PageRun> runs, std::span<DropResult> results) = 0;
+  // Returns the frames of at most kMaxDropRuns runs to the system. results.size() == runs.size().
+  // kTimedOut: it goes on, and await_drop() gives the results: the target itself drops its pages,
+  // and may be stopped. Other failures: the target is gone.
+  virtual Status drop(std::span<const PageRun> runs, std::span<DropResult> results,
+                      Nanoseconds patience) = 0;
+  virtual Status await_drop(std::span<DropResult> results, Nanoseconds patience) = 0;
   // The thread of another process that executes drop(), so that callers can set its priority; 0:
   // there is none, or it is not known yet.
   virtual pid_t dropping_thread() { return 0; }

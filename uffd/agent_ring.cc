@@ -5,6 +5,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <climits>
 #include <ctime>
 #include <utility>
@@ -18,14 +19,14 @@ using handover::kRingCommands;
 
 // The agent answers a batch in some 10 to 200 us; waking an idle core costs 20.
 constexpr Nanoseconds kSpin = std::chrono::microseconds(30);
-constexpr Nanoseconds kAliveCheck = Milliseconds(100);
 
 void futex_wake(std::atomic<uint32_t>& word) {
   (void)::syscall(SYS_futex, &word, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
 }
 
 void futex_wait(std::atomic<uint32_t>& word, uint32_t seen, Nanoseconds timeout) {
-  const timespec time{.tv_sec = 0, .tv_nsec = timeout.count()};
+  const auto seconds = std::chrono::duration_cast<Seconds>(timeout);
+  const timespec time{.tv_sec = seconds.count(), .tv_nsec = (timeout - seconds).count()};
   (void)::syscall(SYS_futex, &word, FUTEX_WAIT, seen, &time, nullptr, 0);
 }
 
@@ -53,19 +54,22 @@ uint32_t AgentRingProducer::publish(std::span<const handover::Command> commands)
   return next;
 }
 
-Status AgentRingProducer::wait_for_tail(uint32_t wanted) {
-  const Instant spin_until = SteadyClock::read() + kSpin;
+Status AgentRingProducer::wait_for_tail(uint32_t wanted, Nanoseconds patience) {
+  const Instant start = SteadyClock::read();
   while (!reached(ring_.tail.load(std::memory_order_acquire), wanted)) {
-    if (SteadyClock::read() < spin_until) {
+    const Nanoseconds waited = SteadyClock::read() - start;
+    if (waited < std::min(kSpin, patience)) {
       ::sched_yield();
       continue;
     }
+    if (waited >= patience)
+      return patience.count() == 0 || target_alive_()
+                 ? fail(ErrorCode::kTimedOut, "the target's agent does not answer")
+                 : fail(ErrorCode::kUnavailable, "the target process is gone");
     ring_.pager_sleeps.store(1, std::memory_order_seq_cst);
     const uint32_t seen = ring_.tail.load(std::memory_order_seq_cst);
-    if (!reached(seen, wanted)) futex_wait(ring_.tail, seen, kAliveCheck);
+    if (!reached(seen, wanted)) futex_wait(ring_.tail, seen, patience - waited);
     ring_.pager_sleeps.store(0, std::memory_order_relaxed);
-    if (!reached(ring_.tail.load(std::memory_order_acquire), wanted) && !target_alive_())
-      return fail(ErrorCode::kUnavailable, "the target process is gone");
   }
   return {};
 }
@@ -77,23 +81,25 @@ bool AgentRingProducer::has_room_for(size_t commands) const {
   return used + commands <= kRingCommands;
 }
 
-Status AgentRingProducer::run(std::span<handover::Command> commands) {
+Status AgentRingProducer::begin(std::span<const handover::Command> commands, Nanoseconds patience) {
   FARPAGE_CHECK(commands.size() <= kRingCommands, "%zu commands", commands.size());
-  const std::lock_guard one_at_a_time(run_mutex_);
-  uint32_t end = 0;
   while (true) {
     std::unique_lock lock(mutex_);
     if (has_room_for(commands.size())) {
       unread_ = ring_.head.load(std::memory_order_relaxed);
-      end = publish(commands);
-      break;
+      end_ = publish(commands);
+      return {};
     }
     // Full of commands of post(), which the agent executes without us.
     const uint32_t queued = ring_.head.load(std::memory_order_relaxed);
     lock.unlock();
-    FARPAGE_TRY_VOID(wait_for_tail(queued));
+    FARPAGE_TRY_VOID(wait_for_tail(queued, patience));
   }
-  const Status done = wait_for_tail(end);
+}
+
+Status AgentRingProducer::await(std::span<handover::Command> commands, Nanoseconds patience) {
+  const Status done = wait_for_tail(end_, patience);
+  if (!done && done.error().code == ErrorCode::kTimedOut) return done;
   const std::lock_guard lock(mutex_);
   const uint32_t first = *std::exchange(unread_, std::nullopt);
   if (!done) return done;

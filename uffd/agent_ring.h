@@ -14,16 +14,20 @@
 
 namespace farpage::uffd {
 
-// Threads: any. One run() at a time; the others wait for it. post() waits for nobody.
+// Threads: any; begin() and await() one at a time. post() waits for nobody.
 class AgentRingProducer {
  public:
-  // `target_alive` is called from time to time while waiting, so that a dead target ends the wait.
+  // `target_alive` is called when a wait has been in vain, so that a dead target ends the waits;
+  // not for a look (patience 0).
   AgentRingProducer(Mapping ring, std::function<bool()> target_alive);
 
-  // Has the agent execute the commands, at most kRingCommands, waits for the results, and writes
-  // them back. Fails with kUnavailable when the target is gone.
-  Status run(std::span<handover::Command> commands);
-  // The same without waiting; the results are lost.
+  // Has the agent execute the commands, at most kRingCommands. kTimedOut: the ring was full for
+  // that long, and nothing has begun. kUnavailable: the target is gone.
+  Status begin(std::span<const handover::Command> commands, Nanoseconds patience);
+  // Waits for the results of the last begin(), and writes them back. kTimedOut: call it again; a
+  // stopped target answers when it continues. kUnavailable: the target is gone.
+  Status await(std::span<handover::Command> commands, Nanoseconds patience);
+  // Has the agent execute a command whose result is not wanted.
   Status post(const handover::Command& command);
   // The id that the target reported, in its own PID namespace; 0: not reported yet.
   pid_t agent_thread() const { return ring_.agent_thread.load(std::memory_order_acquire); }
@@ -31,12 +35,12 @@ class AgentRingProducer {
  private:
   bool has_room_for(size_t commands) const;
   uint32_t publish(std::span<const handover::Command> commands);
-  Status wait_for_tail(uint32_t target_tail);
+  Status wait_for_tail(uint32_t target_tail, Nanoseconds patience);
 
-  std::mutex run_mutex_;  // held while the target works
-  std::mutex mutex_;      // held for a few instructions
-  // Guarded by mutex_: the first command of a run() whose results have not been read.
+  std::mutex mutex_;  // held for a few instructions
+  // Guarded by mutex_: the first command of a begin() whose results have not been read.
   std::optional<uint32_t> unread_;
+  uint32_t end_ = 0;  // after the last command of the last begin()
   Mapping memory_;
   handover::AgentRing& ring_;
   const std::function<bool()> target_alive_;

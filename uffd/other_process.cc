@@ -31,8 +31,8 @@ class OtherWindow final : public WindowAddressSpace {
     pid_ = target.pid;
     memory_ =
         Fd(::open(("/proc/" + std::to_string(target.pid) + "/mem").c_str(), O_RDONLY | O_CLOEXEC));
-    auto pidfd = std::make_shared<Fd>(std::move(target.pidfd));
-    agent_.emplace(std::move(target.ring), [pidfd] { return process_alive(*pidfd); });
+    // After exec the process lives on, but its agent does not.
+    agent_.emplace(std::move(target.ring), [this] { return alive(); });
     bound_.store(true, std::memory_order_release);
   }
 
@@ -57,18 +57,26 @@ class OtherWindow final : public WindowAddressSpace {
     return {};
   }
 
-  Status drop(std::span<const PageRun> runs, std::span<DropResult> results) override {
-    while (!runs.empty()) {
-      const size_t count = std::min(runs.size(), commands_.size());
-      for (size_t i = 0; i < count; ++i)
-        commands_[i] = {.address = address_of(runs[i].first),
-                        .pages = runs[i].pages,
-                        .kind = handover::CommandKind::kDrop};
-      FARPAGE_TRY_VOID(agent_->run(std::span(commands_).first(count)));
-      for (size_t i = 0; i < count; ++i) results[i].sys_errno = commands_[i].result;
-      runs = runs.subspan(count);
-      results = results.subspan(count);
+  Status drop(std::span<const PageRun> runs, std::span<DropResult> results,
+              Nanoseconds patience) override {
+    FARPAGE_CHECK(runs.size() <= commands_.size(), "%zu runs", runs.size());
+    for (size_t i = 0; i < runs.size(); ++i)
+      commands_[i] = {.address = address_of(runs[i].first),
+                      .pages = runs[i].pages,
+                      .kind = handover::CommandKind::kDrop};
+    command_count_ = runs.size();
+    begun_ = false;
+    return await_drop(results, patience);
+  }
+
+  Status await_drop(std::span<DropResult> results, Nanoseconds patience) override {
+    const auto commands = std::span(commands_).first(command_count_);
+    if (!begun_) {
+      FARPAGE_TRY_VOID(agent_->begin(commands, patience));
+      begun_ = true;
     }
+    FARPAGE_TRY_VOID(agent_->await(commands, patience));
+    for (size_t i = 0; i < commands.size(); ++i) results[i].sys_errno = commands[i].result;
     return {};
   }
 
@@ -108,7 +116,10 @@ class OtherWindow final : public WindowAddressSpace {
   Fd memory_;  // invalid where /proc denies access: PROT_NONE pages then stay resident
   std::optional<AgentRingProducer> agent_;
   std::atomic<bool> bound_{false};
-  std::array<handover::Command, 512> commands_;  // drop() only: one thread at a time
+  // The last drop(): one thread at a time.
+  std::array<handover::Command, kMaxDropRuns> commands_;
+  size_t command_count_ = 0;
+  bool begun_ = false;
 };
 
 }  // namespace

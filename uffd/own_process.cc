@@ -58,7 +58,8 @@ class OwnWindow final : public WindowAddressSpace {
     return {};
   }
 
-  Status drop(std::span<const PageRun> runs, std::span<DropResult> results) override {
+  Status drop(std::span<const PageRun> runs, std::span<DropResult> results,
+              Nanoseconds /*patience*/) override {
     size_t done = 0;
     while (done < runs.size()) {
       const size_t together = drop_vector(runs.subspan(done));
@@ -71,6 +72,10 @@ class OwnWindow final : public WindowAddressSpace {
       results[done++].sys_errno = failed ? errno : 0;
     }
     return {};
+  }
+
+  Status await_drop(std::span<DropResult> /*results*/, Nanoseconds /*patience*/) override {
+    return {};  // drop() has ended
   }
 
  protected:

@@ -11,10 +11,11 @@ EvictionBatch::EvictionBatch(EngineCore& engine, LinkPort& port) : engine_(engin
   FARPAGE_CHECK(port.buffer().size() >= kBufferBytes, "%zu bytes", port.buffer().size());
 }
 
-bool EvictionBatch::begin(Target& target, Size most) {
+bool EvictionBatch::begin(Target& target, Size most, Nanoseconds drop_patience) {
   FARPAGE_CHECK(!active(), "%zu pages are still on their way", count_);
   target_ = &target;
   most_ = most;
+  drop_patience_ = drop_patience;
   spans_ = 0;
   taken_back_ = 0;
   picked_at_ = SteadyClock::read();

@@ -52,13 +52,19 @@ class EvictionBatch {
   static constexpr Size kLarge{kMaxPages, kMaxPages, 0};
   // Takes that many victims of the target, and posts what must be written. False: there is nothing
   // to take. Only while no batch is active.
-  bool begin(Target& target, Size most);
+  // `drop_patience`: as finish().
+  bool begin(Target& target, Size most, Nanoseconds drop_patience);
   bool is_of(const Target& target) const { return active() && target_ == &target; }
+  Target& target() const { return *target_; }
   // One turn. Drops the acknowledged pages when all are acknowledged, or when that takes too long.
   enum class Turn : uint8_t { kEnded, kMoved, kWaiting };
   Turn advance();
-  // All turns to the end; waits for the replicas.
-  void finish();
+  // All turns to the end; waits for the replicas. False: the target has not dropped its pages
+  // within the drop patience; everything else has been done, and await_drop() ends the batch. The
+  // port is free for another batch.
+  bool finish();
+  bool is_dropping() const { return dropping_; }
+  bool await_drop(Nanoseconds patience);
   // Pages that the last batch has freed.
   uint64_t freed() const { return freed_; }
   // The batch has freed nothing, although the program has not written or discarded all of its
@@ -87,6 +93,7 @@ class EvictionBatch {
   // In one call of a channel. With its header each is two segments over TCP, which sends 128 of
   // them in one system call.
   static constexpr size_t kMaxPosting = 64;
+  static_assert(kMaxPages <= uffd::kMaxDropRuns);
   static constexpr size_t kPagesOfStep = 64;
   static constexpr size_t kMaxRuns = size_t{kMaxPages} * coordinator::kMaxReplicas;
 
@@ -122,8 +129,16 @@ class EvictionBatch {
   bool too_late(bool moved) const;
   void drop();  // 5
   bool is_safe(const Victim& victim) const;
-  void finish_drop(std::span<const uffd::PageRun> spans, std::span<uffd::DropResult> results);
-  void wake_dropped(std::span<const uffd::PageRun> spans);
+  bool ends_drop(const Status& dropped);
+  void settle_dropped(bool dropped);
+  void wake_dropped();
+  void end();
+  std::span<const uffd::PageRun> drop_spans() const {
+    return std::span(drop_spans_).first(drop_span_count_);
+  }
+  std::span<uffd::DropResult> drop_results() {
+    return std::span(drop_results_).first(drop_span_count_);
+  }
   void keep_or_forget(Victim& victim);
   void keep_resident(Victim& victim, PageState state);
 
@@ -150,6 +165,12 @@ class EvictionBatch {
   Instant posted_at_{0};
   LoopGap gap_;
   bool closing_ = false;  // nothing more is posted: the batch ends with what it has
+  // Phase 5, which may go on after finish().
+  std::array<uffd::PageRun, kMaxPages> drop_spans_;
+  std::array<uffd::DropResult, kMaxPages> drop_results_;
+  size_t drop_span_count_ = 0;
+  Nanoseconds drop_patience_{0};
+  bool dropping_ = false;
   uint64_t freed_ = 0;
   uint64_t taken_ = 0;       // by the last batch
   uint64_t taken_back_ = 0;  // of these, by the program

@@ -97,6 +97,7 @@ bool EvictionBatch::too_late(bool moved) const {
 // operation timeout, are awaited in any case.
 EvictionBatch::Turn EvictionBatch::advance() {
   if (!active()) return Turn::kEnded;
+  if (dropping_) return await_drop(Nanoseconds(0)) ? Turn::kEnded : Turn::kWaiting;
   const Instant now = SteadyClock::read();
   if (gap_.turn(now).count() != 0) restart_patience(now);
   const size_t moved = (closing_ ? 0 : post_runs()) + take_completions();
@@ -113,6 +114,11 @@ EvictionBatch::Turn EvictionBatch::advance() {
   }
   gap_.rest();
   drop();
+  return dropping_ ? Turn::kWaiting : Turn::kEnded;
+}
+
+// After phase 5.
+void EvictionBatch::end() {
   freed_ = std::exchange(forgotten_, 0);
   for (size_t i = 0; i < count_; ++i)
     if (!victims_[i].keep) ++freed_;
@@ -120,7 +126,6 @@ EvictionBatch::Turn EvictionBatch::advance() {
   target_->eviction.counts.batches.add();
   target_->times.evict_batch_ns.record(
       static_cast<uint64_t>((SteadyClock::read() - picked_at_).count()));
-  return Turn::kEnded;
 }
 
 // This process did not run for a while: that time does not count against a node.
@@ -130,10 +135,11 @@ void EvictionBatch::restart_patience(Instant now) {
     if (!run.done) wait_of(replica_of(run)).since = now;
 }
 
-void EvictionBatch::finish() {
+bool EvictionBatch::finish() {
   while (true) {
     const Turn turn = advance();
-    if (turn == Turn::kEnded) return;
+    if (turn == Turn::kEnded) return true;
+    if (dropping_) return false;
     if (turn == Turn::kMoved) continue;
     if (any_in_flight() && !closing_) {
       std::this_thread::yield();
@@ -271,9 +277,7 @@ bool EvictionBatch::is_safe(const Victim& victim) const {
 
 // Phase 5: drops the pages that every replica holds, unless they were written meanwhile.
 void EvictionBatch::drop() {
-  std::array<uffd::PageRun, kMaxPages> spans;
-  std::array<uffd::DropResult, kMaxPages> results;
-  size_t span_count = 0;
+  drop_span_count_ = 0;
   for (size_t i = 0; i < count_; ++i) {
     Victim& victim = victims_[i];
     if (victim.keep) continue;
@@ -291,30 +295,46 @@ void EvictionBatch::drop() {
       continue;
     }
     victim.word = dropping;
-    if (span_count > 0 &&
-        spans[span_count - 1].first.value + spans[span_count - 1].pages == victim.page.value) {
-      ++spans[span_count - 1].pages;
+    uffd::PageRun* last = drop_span_count_ > 0 ? &drop_spans_[drop_span_count_ - 1] : nullptr;
+    if (last != nullptr && last->first.value + last->pages == victim.page.value) {
+      ++last->pages;
     } else {
-      spans[span_count++] = {victim.page, 1};
+      drop_spans_[drop_span_count_++] = {victim.page, 1};
     }
   }
-  finish_drop(std::span(spans).first(span_count), std::span(results).first(span_count));
+  dropping_ = true;
+  (void)ends_drop(drop_spans().empty()
+                      ? Status()
+                      : target_->space.drop(drop_spans(), drop_results(), drop_patience_));
 }
 
-void EvictionBatch::finish_drop(std::span<const uffd::PageRun> spans,
-                                std::span<uffd::DropResult> results) {
-  if (spans.empty()) return;
-  const Status dropped = target_->space.drop(spans, results);
-  if (!dropped) target_->gone.store(true, std::memory_order_release);
+bool EvictionBatch::await_drop(Nanoseconds patience) {
+  return ends_drop(target_->space.await_drop(drop_results(), patience));
+}
+
+// A stopped target drops its pages when it continues; one that is being removed need not.
+bool EvictionBatch::ends_drop(const Status& dropped) {
+  const bool goes_on = !dropped && dropped.error().code == ErrorCode::kTimedOut;
+  if (goes_on && !target_->closing.load(std::memory_order_acquire)) return false;
+  dropping_ = false;
+  if (!dropped && !goes_on) target_->gone.store(true, std::memory_order_release);
+  settle_dropped(static_cast<bool>(dropped));
+  end();
+  return true;
+}
+
+void EvictionBatch::settle_dropped(bool dropped) {
   size_t v = 0;
   uint64_t freed = 0;
-  for (size_t s = 0; s < spans.size(); ++s) {
-    const bool ok = dropped && results[s].sys_errno == 0;
+  for (size_t s = 0; s < drop_span_count_; ++s) {
+    const uffd::PageRun span = drop_spans_[s];
+    const int error = drop_results_[s].sys_errno;
+    const bool ok = dropped && error == 0;
     if (dropped && !ok)
-      log::warn("pager: drop_refused page={} pages={} errno={}", spans[s].first.value,
-                spans[s].pages, results[s].sys_errno);
-    for (uint32_t p = 0; p < spans[s].pages; ++p) {
-      while (victims_[v].page.value != spans[s].first.value + p) ++v;
+      log::warn("pager: drop_refused page={} pages={} errno={}", span.first.value, span.pages,
+                error);
+    for (uint32_t p = 0; p < span.pages; ++p) {
+      while (victims_[v].page.value != span.first.value + p) ++v;
       Victim& victim = victims_[v];
       const bool was_dirty = victim.word.has(PageWord::kWasDirty);
       PageState next = victim.zero ? PageState::kEmpty : PageState::kRemote;
@@ -333,10 +353,11 @@ void EvictionBatch::finish_drop(std::span<const uffd::PageRun> spans,
   }
   target_->budget.evicted(freed);
   // Threads that faulted during the drop wait for this.
-  wake_dropped(spans);
+  wake_dropped();
 }
 
-void EvictionBatch::wake_dropped(std::span<const uffd::PageRun> spans) {
+void EvictionBatch::wake_dropped() {
+  const std::span<const uffd::PageRun> spans = drop_spans();
   // One call for neighbours: waking a page without waiters costs nothing extra.
   size_t i = 0;
   while (i < spans.size()) {

@@ -34,19 +34,23 @@ void EvictionPriority::add(pid_t thread) {
   apply();
 }
 
-void EvictionPriority::set(bool back) {
-  is_back_.store(back, std::memory_order_seq_cst);
+void EvictionPriority::set(Level level) {
+  level_.store(level, std::memory_order_seq_cst);
   apply();
 }
 
 // Of concurrent calls the last one applies the value that was set last.
 void EvictionPriority::apply() {
-  bool back = false;
+  Level level = Level::kUsual;
   do {
-    back = is_back_.load(std::memory_order_seq_cst);
-    for (size_t i = 0; i < count_.load(std::memory_order_acquire); ++i)
-      (void)set_niceness(threads_[i].id, back ? kMostNice : threads_[i].usual);
-  } while (is_back_.load(std::memory_order_seq_cst) != back);
+    level = level_.load(std::memory_order_seq_cst);
+    for (size_t i = 0; i < count_.load(std::memory_order_acquire); ++i) {
+      const Thread& thread = threads_[i];
+      // RLIMIT_NICE may allow less than that.
+      if (level == Level::kAhead && set_niceness(thread.id, thread.usual - kAheadBy)) continue;
+      (void)set_niceness(thread.id, level == Level::kBack ? kMostNice : thread.usual);
+    }
+  } while (level_.load(std::memory_order_seq_cst) != level);
 }
 
 }  // namespace farpage::pager

@@ -1,5 +1,6 @@
-// EvictionPriority: eviction runs at the lowest priority (nice 19) while there is room, and at the
-// priority of the process when room runs short or a thread waits.
+// EvictionPriority: eviction runs at the lowest priority (nice 19) while there is room, at the
+// priority of the process when room runs short or a thread waits, and above it while several
+// processes need the one evictor: it would otherwise have the CPU time of one against all of them.
 //
 // With few CPUs eviction competes with the program. On CFS (Linux before 6.6) a thread that slept
 // for long has a credit of half a scheduling period when it wakes, and its yields have no effect
@@ -13,10 +14,11 @@
 #include <array>
 #include <atomic>
 #include <cstddef>
+#include <cstdint>
 
 namespace farpage::pager {
 
-// Threads: any, also in signal handlers, except add() and step_back(): the evictor's.
+// Threads: any, also in signal handlers, except add(), step_back() and go_ahead(): the evictor's.
 class EvictionPriority {
  public:
   // Adds a thread that evicts: at most two, the evictor and the target's agent. Has no effect where
@@ -24,24 +26,32 @@ class EvictionPriority {
   void add(pid_t thread);
   // To nice 19.
   void step_back() {
-    if (!is_back_.load(std::memory_order_relaxed)) set(true);
+    if (level() != Level::kBack) set(Level::kBack);
   }
-  // Restores the priorities. Costs one load if they are already restored.
+  // Ends step_back(). Costs one load if it has ended.
   void come_forward() {
-    if (is_back_.load(std::memory_order_relaxed)) set(false);
+    if (level() == Level::kBack) set(Level::kUsual);
+  }
+  // kAheadBy above the usual priority, or the usual one.
+  void go_ahead(bool ahead) {
+    const Level wanted = ahead ? Level::kAhead : Level::kUsual;
+    if (level() != wanted) set(wanted);
   }
 
  private:
+  static constexpr int kAheadBy = 10;  // nine times the share of the CPU
+  enum class Level : uint8_t { kUsual, kBack, kAhead };
   struct Thread {
     pid_t id = 0;
     int usual = 0;
   };
-  void set(bool back);
+  Level level() const { return level_.load(std::memory_order_relaxed); }
+  void set(Level level);
   void apply();
 
   std::array<Thread, 2> threads_;
   std::atomic<size_t> count_{0};  // release: the threads before are complete
-  std::atomic<bool> is_back_{false};
+  std::atomic<Level> level_{Level::kUsual};
 };
 
 }  // namespace farpage::pager

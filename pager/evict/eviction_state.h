@@ -21,6 +21,7 @@ struct EvictionState {
   EvictionHand hand;
   EvictorCounts counts;      // readers: any
   bool evicting = false;     // from the pressing mark down to the low one
+  bool dropping = false;     // the target has not dropped the pages of its last batch yet
   bool agent_known = false;  // agent_priority has its thread
   Instant rests_until{0};    // nothing could be evicted
   // Batches in a row that freed nothing, and since when.

@@ -3,6 +3,7 @@
 #include <pthread.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "base/check.h"
@@ -11,7 +12,10 @@
 namespace farpage::pager {
 
 Evictor::Evictor(EngineCore& engine, LinkPort& port)
-    : engine_(engine), batch_(engine, port), thread_([this] { run(); }) {}
+    : engine_(engine),
+      port_(port),
+      batch_(std::make_unique<EvictionBatch>(engine, port)),
+      thread_([this] { run(); }) {}
 
 Evictor::~Evictor() {
   engine_.eviction_priority.come_forward();
@@ -40,20 +44,28 @@ void Evictor::add(Target& target) {
   engine_.pressure.signal();
 }
 
-void Evictor::remove(Target& target) {
+template <typename Work>
+void Evictor::settle(Target& target, Work&& work) {
   target.come_forward();
-  in_turn([&] {
-    if (batch_.is_of(target)) batch_.finish();
-    std::erase(targets_, &target);
-  });
+  bool dropping = true;
+  while (dropping) {
+    in_turn([&] {
+      if (batch_->is_of(target) && !batch_->finish()) put_aside();
+      end_drops(Nanoseconds(0));
+      dropping = target.eviction.dropping;
+      if (!dropping) work();
+    });
+    if (dropping) std::this_thread::sleep_for(kRest);
+  }
+}
+
+void Evictor::remove(Target& target) {
+  settle(target, [&] { std::erase(targets_, &target); });
 }
 
 void Evictor::pause(Target& target) {
   target.eviction.pauses.fetch_add(1, std::memory_order_seq_cst);
-  target.come_forward();
-  in_turn([&] {
-    if (batch_.is_of(target)) batch_.finish();
-  });
+  settle(target, [] {});
 }
 
 void Evictor::resume(Target& target) {
@@ -75,62 +87,96 @@ void Evictor::run() {
     engine_.pressure.wait(seen, pause);
     // Finishes a batch of a thread that no longer faults.
     const std::lock_guard turn(turn_);
-    batch_.finish();
+    if (!batch_->finish()) put_aside();
   }
 }
 
 bool Evictor::evict_next(Nanoseconds& pause) {
-  Target* target = nullptr;
   {
     const std::lock_guard turn(turn_);
-    bool some_rest = false;
-    target = next_target(SteadyClock::read(), some_rest);
-    if (target == nullptr) {
-      if (!some_rest) step_back();
-      pause = some_rest                           ? Nanoseconds(kRest)
-              : engine_.options.resolve_in_thread ? Nanoseconds(kHelpersRest)
-                                                  : Nanoseconds(kLook);
-      return false;
+    end_drops(Nanoseconds(0));
+    const Instant now = SteadyClock::read();
+    const Choice choice = choose(now);
+    if (choice.target == nullptr) {
+      if (aside_.empty() || all_drop_slowly(now)) {
+        end_drops(Nanoseconds(1));
+        if (!choice.some_rest) step_back();
+        pause = choice.some_rest                    ? Nanoseconds(kRest)
+                : !aside_.empty()                   ? Nanoseconds(kDropInterval)
+                : engine_.options.resolve_in_thread ? Nanoseconds(kHelpersRest)
+                                                    : Nanoseconds(kLook);
+        return false;
+      }
+      end_drops(kAwaitDrop);
+      return true;
     }
-    if (!evict_batch(*target)) rest(*target);
-    if (target->budget.has_waiters()) return true;
+    engine_.eviction_priority.go_ahead(choice.others_want);
+    if (!evict_batch(*choice.target, choice.others_want)) rest(*choice.target);
+    if (choice.target->budget.has_waiters()) return true;
   }
   // Yields to a faulting thread on this CPU, unless a thread waits for room.
   std::this_thread::yield();
   return true;
 }
 
-Target* Evictor::next_target(Instant now, bool& some_rest) {
-  Target* chosen = nullptr;
+Evictor::Choice Evictor::choose(Instant now) {
+  Choice choice;
   size_t place = 0;
+  bool hurried = false;
   for (size_t i = 0; i < targets_.size(); ++i) {
     const size_t at = (next_ + i) % targets_.size();
     Target& target = *targets_[at];
     if (!wants(target)) continue;
     if (now < target.eviction.rests_until) {
-      some_rest = true;
+      choice.some_rest = true;
       continue;
     }
-    const bool hurried = target.budget.has_waiters();
-    if (chosen != nullptr && !hurried) continue;
-    chosen = &target;
+    choice.others_want = choice.target != nullptr;
+    const bool more_hurried = !hurried && target.budget.has_waiters();
+    if (choice.target != nullptr && !more_hurried) continue;
+    choice.target = &target;
     place = at;
-    if (hurried) break;
+    hurried = more_hurried;
   }
-  if (chosen != nullptr) next_ = place + 1;
-  return chosen;
+  if (choice.target != nullptr) next_ = place + 1;
+  return choice;
 }
 
 bool Evictor::wants(Target& target) const {
   const Budget& budget = target.budget;
   bool& evicting = target.eviction.evicting;
-  if (target.eviction.pauses.load(std::memory_order_seq_cst) > 0 ||
+  if (target.eviction.pauses.load(std::memory_order_seq_cst) > 0 || target.eviction.dropping ||
       target.closing.load(std::memory_order_relaxed)) {
     evicting = false;
     return false;
   }
   evicting = (evicting || budget.is_pressing() || budget.has_waiters()) && budget.above_low();
   return evicting || !target.cold.empty();
+}
+
+void Evictor::put_aside() {
+  Target& target = batch_->target();
+  target.eviction.dropping = true;
+  aside_.push_back({&target, std::move(batch_), SteadyClock::read()});
+  if (spare_.empty()) spare_.push_back(std::make_unique<EvictionBatch>(engine_, port_));
+  batch_ = std::move(spare_.back());
+  spare_.pop_back();
+}
+
+void Evictor::end_drops(Nanoseconds patience) {
+  if (patience.count() != 0 && aside_.size() > 1)
+    std::rotate(aside_.begin(), aside_.begin() + 1, aside_.end());
+  for (Aside& aside : aside_) {
+    if (!aside.batch->await_drop(std::exchange(patience, Nanoseconds(0)))) continue;
+    aside.target->eviction.dropping = false;
+    spare_.push_back(std::move(aside.batch));
+  }
+  std::erase_if(aside_, [](const Aside& aside) { return aside.batch == nullptr; });
+}
+
+bool Evictor::all_drop_slowly(Instant now) const {
+  return std::ranges::all_of(aside_,
+                             [&](const Aside& aside) { return now - aside.since > kSlowDrop; });
 }
 
 // Until room is short: Target::nudge_evictor(). The id of a target's agent is known late.
@@ -150,14 +196,15 @@ void Evictor::step_back() {
 void Evictor::help(Target& target) {
   const std::unique_lock turn(turn_, std::try_to_lock);
   if (!turn) return;
-  if (batch_.active()) {
-    if (batch_.advance() != EvictionBatch::Turn::kEnded) return;
-    if (batch_.freed() == 0) rest(target);
+  if (batch_->active()) {
+    if (batch_->advance() != EvictionBatch::Turn::kEnded) return;
+    if (batch_->freed() == 0) rest(target);
   }
   const bool wanted = target.budget.above_high() &&
                       !target.closing.load(std::memory_order_acquire) &&
                       target.eviction.pauses.load(std::memory_order_seq_cst) == 0;
-  if (wanted && SteadyClock::read() >= target.eviction.rests_until && !batch_.begin(target, kHelp))
+  if (wanted && SteadyClock::read() >= target.eviction.rests_until &&
+      !batch_->begin(target, kHelp, Nanoseconds(0)))
     rest(target);
 }
 
@@ -166,21 +213,25 @@ void Evictor::rest(Target& target) {
   target.eviction.rests_until = SteadyClock::read() + kRest;
 }
 
-bool Evictor::evict_batch(Target& target) {
+bool Evictor::evict_batch(Target& target, bool others_want) {
   const Instant since = SteadyClock::read();
-  batch_.finish();  // one that a helper began
+  if (!batch_->finish()) put_aside();  // one that a helper began
   // No victims: everything resident is pinned, in use by fault workers, or in slabs without a
   // lease; or no cold page is left.
   const bool hurried = target.budget.has_waiters();
-  if (!batch_.begin(target, hurried ? EvictionBatch::kLarge : EvictionBatch::kSmall))
+  if (!batch_->begin(target, hurried ? EvictionBatch::kLarge : EvictionBatch::kSmall,
+                     others_want ? Nanoseconds(0) : Nanoseconds(kAwaitDrop)))
     return !target.budget.above_low();
-  batch_.finish();
-  if (batch_.freed() > 0 || !target.budget.above_low()) {  // cold pages alone may stay
+  if (!batch_->finish()) {
+    put_aside();
+    return true;
+  }
+  if (batch_->freed() > 0 || !target.budget.above_low()) {  // cold pages alone may stay
     target.eviction.stuck_batches = 0;
     target.eviction.stuck_said = false;
     return true;
   }
-  if (!batch_.stuck()) return true;
+  if (!batch_->stuck()) return true;
   note_stuck(target, since);
   return false;
 }

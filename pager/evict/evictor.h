@@ -13,6 +13,8 @@
 namespace farpage::pager {
 
 // One batch at a time, of one target: those that a thread waits for come first, the others in turn.
+// A target that does not drop its pages (it is stopped, or waits for a CPU) delays no other: its
+// batch is put aside, and ends when it has.
 //
 // Threads: one of its own; all calls from any. help() is not for a signal handler that may
 // interrupt help().
@@ -39,6 +41,11 @@ class Evictor {
   static constexpr EvictionBatch::Size kHelp{16, 16, 0};
   // The pause before a retry when nothing can be evicted.
   static constexpr Milliseconds kRest{1};
+  // How long to wait for the end of a drop while no other target needs this thread. A running agent
+  // answers in some 10 to 200 us, one that has to wait for a CPU in some ms, a stopped one later.
+  static constexpr Milliseconds kAwaitDrop{1};
+  static constexpr Milliseconds kSlowDrop{20};
+  static constexpr Milliseconds kDropInterval{10};
   // Longer than the second after which one of two replicas is given up, which needs no log line.
   static constexpr Seconds kStuck{2};
   // A batch that help() started waits at most this long if its thread has no further fault.
@@ -52,20 +59,41 @@ class Evictor {
   template <typename Work>
   void in_turn(Work&& work);
   void wait_for_others() const;
+  // Ends what is under way for the target. `work` runs in the same turn.
+  template <typename Work>
+  void settle(Target& target, Work&& work);
   // One batch of the next target that needs it. False: none does; `pause` is how long to wait.
   bool evict_next(Nanoseconds& pause);
   // With turn_ held:
-  Target* next_target(Instant now, bool& some_rest);
+  struct Choice {
+    Target* target = nullptr;
+    bool others_want = false;
+    bool some_rest = false;
+  };
+  Choice choose(Instant now);
   bool wants(Target& target) const;
   void step_back();
+  void put_aside();
+  // Ends batches that were put aside; waits this long for one of them, each in its turn.
+  void end_drops(Nanoseconds patience);
+  bool all_drop_slowly(Instant now) const;
   // One batch. False: there was nothing to take, or nothing could be written back.
-  bool evict_batch(Target& target);
+  bool evict_batch(Target& target, bool others_want);
   static void note_stuck(Target& target, Instant since);
   static void rest(Target& target);
 
   EngineCore& engine_;
-  std::mutex turn_;  // guards the next three, EvictionState, and the port
-  EvictionBatch batch_;
+  struct Aside {
+    Target* target = nullptr;
+    std::unique_ptr<EvictionBatch> batch;
+    Instant since{0};
+  };
+
+  LinkPort& port_;
+  std::mutex turn_;  // guards the next five, EvictionState, and the port
+  std::unique_ptr<EvictionBatch> batch_;
+  std::vector<Aside> aside_;
+  std::vector<std::unique_ptr<EvictionBatch>> spare_;
   std::vector<Target*> targets_;
   size_t next_ = 0;                  // where the search for the next target begins
   std::atomic<uint32_t> others_{0};  // threads that want the turn

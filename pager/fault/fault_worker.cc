@@ -306,6 +306,7 @@ bool FaultWorker::take_room(Target& target, const uffd::Fault& fault, Instant si
     return true;
   }
   short_of_room_ = &target;
+  target.note_short_of_room();
   if (SteadyClock::read() - since > engine_.options.fault_deadline)
     fail_for_room(target, fault.page, since);
   return false;
@@ -416,6 +417,7 @@ bool FaultWorker::unprotect(Target& target, PageIndex page, PageWord word) {
   if (!target.table.transition(page, word, held)) return false;
   const uffd::Outcome outcome = target.space.unprotect({page, 1});
   if (outcome == uffd::Outcome::kProcessGone) target.gone.store(true, std::memory_order_release);
+  target.note_copied();
   // The first write after a read installation adds no information about use.
   const PageWord dirty = held.to(PageState::kDirty);
   target.table.transition_owned(page, held,

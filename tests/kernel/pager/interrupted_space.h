@@ -43,8 +43,12 @@ class InterruptedSpace final : public uffd::AddressSpace {
   Status read(std::span<const PageIndex> present, std::span<std::byte> out) override {
     return real_->read(present, out);
   }
-  Status drop(std::span<const uffd::PageRun> runs, std::span<uffd::DropResult> results) override {
-    return real_->drop(runs, results);
+  Status drop(std::span<const uffd::PageRun> runs, std::span<uffd::DropResult> results,
+              Nanoseconds patience) override {
+    return real_->drop(runs, results, patience);
+  }
+  Status await_drop(std::span<uffd::DropResult> results, Nanoseconds patience) override {
+    return real_->await_drop(results, patience);
   }
   Status poison(uffd::PageRun run) override { return real_->poison(run); }
   bool event_pending() override { return real_->event_pending(); }

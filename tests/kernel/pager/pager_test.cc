@@ -151,7 +151,7 @@ TEST_P(PagerOver, DiscardedPagesReadAsZeros) {
   rig.pager().discard({PageIndex{100}, 3000});
   uffd::DropResult result;
   const uffd::PageRun run{PageIndex{100}, 3000};
-  ASSERT_TRUE(rig.pager().space().drop({&run, 1}, {&result, 1}).has_value());
+  ASSERT_TRUE(rig.pager().space().drop({&run, 1}, {&result, 1}, Seconds(1)).has_value());
   for (uint64_t page = 0; page < rig.pages(); ++page) {
     if (page >= 100 && page < 3100) {
       ASSERT_EQ(*rig.page(page), 0U) << page;

@@ -145,7 +145,7 @@ TEST(OwnWindow, DroppedPageIsMissingAgain) {
     ASSERT_EQ(window->install(PageIndex{page}, page_of(5), Protection::kWritable), Outcome::kDone);
   const PageRun run{PageIndex{1}, 2};
   DropResult result;
-  ASSERT_TRUE(window->drop({&run, 1}, {&result, 1}).has_value());
+  ASSERT_TRUE(window->drop({&run, 1}, {&result, 1}, Seconds(1)).has_value());
   EXPECT_EQ(result.sys_errno, 0);
   EXPECT_EQ(window->install(PageIndex{1}, page_of(6), Protection::kWritable), Outcome::kDone);
   EXPECT_EQ(*at(*window, 0), 5);

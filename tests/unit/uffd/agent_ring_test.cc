@@ -54,6 +54,11 @@ class ThreadAgent {
   std::thread thread_;
 };
 
+Status run(AgentRingProducer& producer, std::span<Command> commands) {
+  FARPAGE_TRY_VOID(producer.begin(commands, Seconds(60)));
+  return producer.await(commands, Seconds(60));
+}
+
 TEST(AgentRing, ResultsComeBackWithTheirCommandsAcrossManyWraps) {
   const Fd fd = std::move(*create_memfd("ring", sizeof(AgentRing)));
   ThreadAgent agent(fd);
@@ -62,7 +67,7 @@ TEST(AgentRing, ResultsComeBackWithTheirCommandsAcrossManyWraps) {
   for (int round = 0; round < 40; ++round) {
     std::vector<Command> commands(300);
     for (Command& command : commands) command.address = next++;
-    ASSERT_TRUE(producer.run(commands).has_value());
+    ASSERT_TRUE(run(producer, commands).has_value());
     for (const Command& command : commands)
       ASSERT_EQ(command.result, static_cast<int32_t>(command.address % 5));
   }
@@ -75,9 +80,23 @@ TEST(AgentRing, DeadTargetEndsTheWait) {
   const Fd fd = std::move(*create_memfd("ring", sizeof(AgentRing)));
   AgentRingProducer producer(make_ring(fd), [] { return false; });
   Command command;
-  const Status status = producer.run({&command, 1});
+  ASSERT_TRUE(producer.begin({&command, 1}, Seconds(60)));
+  const Status status = producer.await({&command, 1}, Milliseconds(1));
   ASSERT_FALSE(status.has_value());
   EXPECT_EQ(status.error().code, ErrorCode::kUnavailable);
+}
+
+TEST(AgentRing, AStoppedTargetAnswersLater) {
+  const Fd fd = std::move(*create_memfd("ring", sizeof(AgentRing)));
+  AgentRingProducer producer(make_ring(fd), [] { return true; });
+  Command command{.address = 3};
+  ASSERT_TRUE(producer.begin({&command, 1}, Seconds(60)));
+  const Status early = producer.await({&command, 1}, Milliseconds(1));
+  ASSERT_FALSE(early);
+  EXPECT_EQ(early.error().code, ErrorCode::kTimedOut);
+  ThreadAgent agent(fd);
+  ASSERT_TRUE(producer.await({&command, 1}, Seconds(60)));
+  EXPECT_EQ(command.result, 3);
 }
 
 // A fault worker posts; it must not wait until the agent has dropped the evictor's pages.
@@ -87,7 +106,7 @@ TEST(AgentRing, PostDoesNotWaitForARunAndItsResultsStay) {
   AgentRing& ring = *reinterpret_cast<AgentRing*>(memory.data());
   AgentRingProducer producer(make_ring(fd), [] { return true; });
   std::vector<Command> commands(4);
-  std::jthread runner([&] { EXPECT_TRUE(producer.run(commands)); });
+  std::jthread runner([&] { EXPECT_TRUE(run(producer, commands)); });
   while (ring.head.load() < commands.size()) std::this_thread::yield();
   // The agent has executed nothing yet. The rest of the ring is free, the slots of run() are not.
   for (size_t i = commands.size(); i < kRingCommands; ++i) ASSERT_TRUE(producer.post({}));
@@ -106,7 +125,7 @@ TEST(AgentRing, RunWaitsForRoomBehindPosts) {
   for (uint32_t i = 0; i < kRingCommands; ++i) ASSERT_TRUE(producer.post({}));
   ThreadAgent agent(fd);
   Command command{.address = 3};
-  ASSERT_TRUE(producer.run({&command, 1}));
+  ASSERT_TRUE(run(producer, {&command, 1}));
   EXPECT_EQ(command.result, 3);
 }
 
