@@ -7,7 +7,7 @@
 #include "cli/run_directory.h"
 #include "cli/subcommand.h"
 #include "pager/options.h"
-#include "serve/target_service.h"
+#include "serve/budget_group.h"
 #include "uffd/resize_call.h"
 
 namespace farpage::cli {

@@ -1,15 +1,15 @@
 // farpage run: runs a program with far memory. Constructs and connects the parts of a pager.
 #include <fmt/format.h>
-#include <poll.h>
 #include <sys/signalfd.h>
 #include <unistd.h>
 
-#include <array>
+#include <boost/asio/io_context.hpp>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <optional>
 
 #include "base/host.h"
@@ -24,6 +24,7 @@
 #include "cli/subcommand.h"
 #include "serve/run_report.h"
 #include "serve/target_service.h"
+#include "serve/watch.h"
 #include "uffd/probe.h"
 
 namespace farpage::cli {
@@ -131,22 +132,37 @@ class SignalRelay {
     return SignalRelay(std::move(fd));
   }
 
-  // Returns the child's status.
-  int relay_until_end(Child& child) const {
-    while (true) {
-      std::array<pollfd, 2> polls{pollfd{child.pidfd(), POLLIN, 0}, pollfd{fd_.get(), POLLIN, 0}};
-      (void)::poll(polls.data(), polls.size(), -1);
-      signalfd_siginfo info{};
-      while (::read(fd_.get(), &info, sizeof info) == sizeof info)
-        if (info.ssi_code != SI_KERNEL) child.signal(static_cast<int>(info.ssi_signo));
-      if (polls[0].revents != 0) return child.wait();
-    }
+  int descriptor() const { return fd_.get(); }  // readable when there is one to relay
+  void relay(const Child& child) const {
+    signalfd_siginfo info{};
+    while (::read(fd_.get(), &info, sizeof info) == sizeof info)
+      if (info.ssi_code != SI_KERNEL) child.signal(static_cast<int>(info.ssi_signo));
   }
 
  private:
   explicit SignalRelay(Fd fd) : fd_(std::move(fd)) {}
   Fd fd_;
 };
+
+// Returns the child's status, after all targets have ended. Everything but the data path runs on
+// this thread.
+int run_until_end(boost::asio::io_context& control, serve::TargetService& service,
+                  const SignalRelay& signals, Child& child) {
+  std::optional<int> status;
+  serve::Watch end(control, child.pidfd());
+  end.wait([&] { status = child.wait(); });
+  serve::Watch signal(control, signals.descriptor());
+  std::function<void()> relay = [&] {
+    signals.relay(child);
+    signal.wait(relay);
+  };
+  signal.wait(relay);
+  while (!status || service.has_targets()) {
+    (void)control.run_one();
+    if (status) signal.end();
+  }
+  return *status;
+}
 
 Status write_stats_file(const std::string& path, const std::string& json) {
   std::ofstream file(path);
@@ -188,14 +204,14 @@ Result<int> run(const RunSettings& settings) {
   FARPAGE_TRY(directory, RunDirectory::create());
   FARPAGE_TRY(server, uffd::HandoverServer::listen(directory.socket_path()));
   FARPAGE_TRY(engine, pager::Engine::create(options, *client, transports));
-  serve::TargetService service(server, *engine, options, settings.budget_scope());
+  boost::asio::io_context control(1);
+  serve::TargetService service(control, server, *engine, options, settings.budget_scope());
 
   Result<Child> child = Child::start(target_options(settings, fork, *target, shim, server.path()));
   if (!child && is_about_the_program(child.error())) return refuse(child.error());
   if (!child) return tl::unexpected(child.error());
   raise_descriptor_limit();  // each target needs descriptors
-  const int status = signals.relay_until_end(*child);
-  service.wait_for_targets();
+  const int status = run_until_end(control, service, signals, *child);
   const std::vector<serve::TargetReport> reports = service.reports();
   if (settings.stats) fmt::print(stderr, "{}", serve::format_report(reports));
   fmt::print(stderr, "{}",

@@ -39,6 +39,9 @@ class Pager {
   // The target discards these pages: they read as zeros from now on. Returns when no worker owns
   // one of them.
   virtual void discard(uffd::PageRun run) = 0;
+  // The same without waiting. False: a worker owns a page of it, or a fork is under way: discard()
+  // does the rest.
+  virtual bool try_discard(uffd::PageRun run) = 0;
   // mlock(2): from the return of pin() on these pages are not evicted, once they are here; false:
   // the pins would take more of the budget than kPinPercent, and nothing was pinned.
   virtual bool pin(uffd::PageRun run) = 0;

@@ -86,7 +86,7 @@ void TargetPager::take_over(uint64_t age_clock) {
   target_.age_clock.store(age_clock, std::memory_order_relaxed);
   budget_.inherit(resident_pages());
   budget_.lift_limit();
-  engine_.evictor().pause(target_);
+  target_.eviction.pauses.store(1, std::memory_order_relaxed);  // until begin_eviction()
 }
 
 Status TargetPager::start() {
@@ -115,6 +115,11 @@ void TargetPager::begin_eviction() {
 void TargetPager::discard(uffd::PageRun run) {
   target_.cold.forget(run);
   fork_window_.discard(run);
+}
+
+bool TargetPager::try_discard(uffd::PageRun run) {
+  target_.cold.forget(run);
+  return fork_window_.try_discard(run);
 }
 
 bool TargetPager::pin(uffd::PageRun run) {

@@ -31,6 +31,7 @@ class TargetPager final : public Pager, private RegionOwner {
   void own(std::unique_ptr<Engine> engine) { own_engine_ = std::move(engine); }
 
   void discard(uffd::PageRun run) override;
+  bool try_discard(uffd::PageRun run) override;
   bool pin(uffd::PageRun run) override;
   void unpin(uffd::PageRun run) override { parts_.pins.unpin(run); }
   void hint_cold(uffd::PageRun run) override;

@@ -1,8 +1,6 @@
 #include "serve/budget_group.h"
 
 #include <fmt/format.h>
-#include <pthread.h>
-
 #include <algorithm>
 #include <utility>
 
@@ -16,34 +14,34 @@ constexpr double kNewest = 0.1;  // weight of the last step in the average: half
 
 }  // namespace
 
-BudgetGroup::BudgetGroup(uint64_t local_bytes, BudgetScope scope)
-    : scope_(scope), local_bytes_(local_bytes) {
-  if (scope_ == BudgetScope::kGroup) thread_ = std::jthread([this] { run(); });
+std::string label_of(std::string_view program, int pid) {
+  return pid == 0 ? fmt::format("{} (a new child)", program)
+                  : fmt::format("{} (pid {})", program, pid);
 }
 
-BudgetGroup::~BudgetGroup() {
-  const std::lock_guard lock(mutex_);
-  stopping_ = true;
-  changed_.notify_all();
-}
+BudgetGroup::BudgetGroup(boost::asio::io_context& control, uint64_t local_bytes, BudgetScope scope)
+    : scope_(scope), local_bytes_(local_bytes), timer_(control) {}
 
 uint64_t BudgetGroup::local_bytes() const {
   const std::lock_guard lock(mutex_);
   return local_bytes_;
 }
 
-void BudgetGroup::run() {
-  (void)pthread_setname_np(pthread_self(), "fp-budget");
-  std::unique_lock lock(mutex_);
-  while (!stopping_) {
-    if (members_.size() < 2) {
-      changed_.wait(lock);
-      continue;
-    }
-    changed_.wait_for(lock, kStep);
-    measure();
-    divide();
-  }
+void BudgetGroup::tick() {
+  const std::lock_guard lock(mutex_);
+  ticks_ = false;
+  if (members_.size() < 2) return;
+  measure();
+  divide();
+  tick_later();
+}
+
+void BudgetGroup::tick_later() {
+  if (std::exchange(ticks_, true)) return;
+  timer_.expires_after(kStep);
+  timer_.async_wait([this](boost::system::error_code error) {
+    if (!error) tick();
+  });
 }
 
 void BudgetGroup::measure() {
@@ -73,16 +71,16 @@ void BudgetGroup::divide() {
   }
 }
 
-void BudgetGroup::add(pager::Pager& pager, std::string name) {
+void BudgetGroup::add(pager::Pager& pager, Process process) {
   const std::lock_guard lock(mutex_);
   members_.push_back(
-      {.pager = &pager, .name = std::move(name), .faults_seen = pager.budget_use().faults});
+      {.pager = &pager, .process = std::move(process), .faults_seen = pager.budget_use().faults});
   if (scope_ == BudgetScope::kEach) {
     (void)pager.set_local(local_bytes_);  // no page is pinned yet: this cannot fail
     return;
   }
   divide();
-  changed_.notify_all();
+  if (members_.size() > 1) tick_later();
 }
 
 void BudgetGroup::remove(const pager::Pager& pager) {
@@ -136,7 +134,7 @@ Status BudgetGroup::set_each(uint64_t local_bytes) {
     if (changed) continue;
     // No pager refuses: each has this budget already, or had it before.
     for (const Member& former : members_) (void)former.pager->set_local(local_bytes_);
-    return fail_with(member.name, changed.error());
+    return fail_with(label_of(member.process.program, member.process.pid), changed.error());
   }
   return {};
 }
@@ -146,7 +144,8 @@ Result<std::vector<BudgetGroup::Change>> BudgetGroup::set_local(uint64_t local_b
   const std::lock_guard lock(mutex_);
   std::vector<Change> changes;
   for (const Member& member : members_)
-    changes.push_back({.pager = member.pager,
+    changes.push_back({.program = member.process.program,
+                       .pid = member.process.pid,
                        .before_bytes = member.pager->budget_use().limit_pages << kPageShift});
   if (scope_ == BudgetScope::kGroup) {
     FARPAGE_TRY_VOID(check_pins(local_bytes));

@@ -1,10 +1,10 @@
 // BudgetGroup: the local memory of the processes of one `farpage run`.
 #pragma once
 
-#include <condition_variable>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/steady_timer.hpp>
 #include <mutex>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "base/clock.h"
@@ -17,7 +17,10 @@ enum class BudgetScope : uint8_t {
   kEach,   // each process has the budget
 };
 
-// Threads: any. With kGroup a thread of its own divides the budget anew every kStep, while there is
+// "sort (pid 4711)". pid 0: a child that has not told it yet.
+std::string label_of(std::string_view program, int pid);
+
+// Threads: any. With kGroup the control thread divides the budget anew every kStep, while there is
 // more than one process: for each it reads a few counters. Invariant: a pager here has one limit at
 // each moment, and the sum of the limits is within the budget as divide_budget() says.
 class BudgetGroup {
@@ -25,19 +28,24 @@ class BudgetGroup {
   static constexpr Milliseconds kStep{50};
 
   struct Change {
-    const pager::Pager* pager = nullptr;
+    std::string program;
+    int pid = 0;
     uint64_t before_bytes = 0;
     uint64_t after_bytes = 0;
   };
 
-  BudgetGroup(uint64_t local_bytes, BudgetScope scope);
-  ~BudgetGroup();
+  struct Process {
+    std::string program;
+    int pid = 0;
+  };
+
+  BudgetGroup(boost::asio::io_context& control, uint64_t local_bytes, BudgetScope scope);
   BudgetGroup(const BudgetGroup&) = delete;
   BudgetGroup& operator=(const BudgetGroup&) = delete;
 
   uint64_t local_bytes() const;
-  // `name`: of the process, in errors. The pager must be removed before it ends.
-  void add(pager::Pager& pager, std::string name);
+  // The pager must be removed before it ends.
+  void add(pager::Pager& pager, Process process);
   void remove(const pager::Pager& pager);
   // As Pager::pin(); with kGroup the process gets room from the others for it.
   bool pin(pager::Pager& pager, uffd::PageRun run);
@@ -47,15 +55,16 @@ class BudgetGroup {
  private:
   struct Member {
     pager::Pager* pager = nullptr;
-    std::string name;
+    Process process;
     uint64_t faults_seen = 0;
     double faults = 0;     // BudgetMember::faults
     uint64_t pinning = 0;  // the limit that a pin() under way needs
     bool is_new = true;
   };
 
-  void run();
+  void tick();
   // With mutex_ held.
+  void tick_later();
   void measure();
   void divide();
   bool reserve(const pager::Pager& pager, uint64_t limit);
@@ -64,11 +73,10 @@ class BudgetGroup {
 
   const BudgetScope scope_;
   mutable std::mutex mutex_;
-  std::condition_variable changed_;
   uint64_t local_bytes_;         // guarded by mutex_
   std::vector<Member> members_;  // guarded by mutex_
-  bool stopping_ = false;        // guarded by mutex_
-  std::jthread thread_;          // with kGroup
+  bool ticks_ = false;           // guarded by mutex_
+  boost::asio::steady_timer timer_;
 };
 
 }  // namespace farpage::serve

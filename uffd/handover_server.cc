@@ -1,7 +1,6 @@
 #include "uffd/handover_server.h"
 
 #include <poll.h>
-#include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -122,23 +121,6 @@ Status check_resize(const handover::Resize& resize) {
               "this farpage run is of another version: use the farpage that started it");
 }
 
-// A peer's first message.
-Result<Arrival> receive_arrival(Fd socket) {
-  handover::Hello hello;
-  FARPAGE_TRY(message, receive(socket.get(), &hello, sizeof hello, "the target's Hello"));
-  FARPAGE_TRY(peer, permitted_peer(socket.get()));
-  if (message.bytes == sizeof(handover::Resize) && hello.magic == handover::kResizeMagic) {
-    handover::Resize resize;
-    static_assert(sizeof resize <= sizeof hello);
-    std::memcpy(static_cast<void*>(&resize), &hello, sizeof resize);
-    FARPAGE_TRY_VOID(check_resize(resize));
-    return ResizeCall{.socket = std::move(socket), .local_bytes = resize.local_bytes};
-  }
-  FARPAGE_TRY(target, take_hello(hello, message, peer.pid));
-  target.socket = std::move(socket);
-  return target;
-}
-
 Status send_welcome(int socket, int status, const std::string& reason) {
   handover::Welcome welcome;
   welcome.status = status;
@@ -152,15 +134,40 @@ int errno_of(const Error& error) {
   return error.code == ErrorCode::kInvalid ? EINVAL : EBUSY;
 }
 
+// A peer's first message. The socket stays with the caller.
+Result<Arrival> read_arrival(const Fd& socket) {
+  handover::Hello hello;
+  FARPAGE_TRY(message, receive(socket.get(), &hello, sizeof hello, "the target's Hello"));
+  FARPAGE_TRY(peer, permitted_peer(socket.get()));
+  if (message.bytes == sizeof(handover::Resize) && hello.magic == handover::kResizeMagic) {
+    handover::Resize resize;
+    static_assert(sizeof resize <= sizeof hello);
+    std::memcpy(static_cast<void*>(&resize), &hello, sizeof resize);
+    FARPAGE_TRY_VOID(check_resize(resize));
+    return ResizeCall{.local_bytes = resize.local_bytes};
+  }
+  return take_hello(hello, message, peer.pid);
+}
+
 }  // namespace
+
+Result<Arrival> receive_arrival(Fd socket) {
+  Result<Arrival> arrival = read_arrival(socket);
+  if (!arrival) {
+    (void)send_welcome(socket.get(), EPROTO, arrival.error().message());
+    return arrival;
+  }
+  std::visit([&](auto& peer) { peer.socket = std::move(socket); }, *arrival);
+  return arrival;
+}
 
 bool process_alive(const Fd& pidfd) {
   pollfd poll{.fd = pidfd.get(), .events = POLLIN, .revents = 0};
   return ::poll(&poll, 1, 0) == 0;
 }
 
-Status welcome(const HandedOver& target, int status, const std::string& reason) {
-  return send_welcome(target.socket.get(), status, reason);
+Status welcome(const Fd& socket, int status, const std::string& reason) {
+  return send_welcome(socket.get(), status, reason);
 }
 
 Status answer(const ResizeCall& call, const Result<ResizedProcesses>& changes) {
@@ -238,51 +245,26 @@ Result<HandoverServer> HandoverServer::listen(const std::string& path) {
   const std::optional<sockaddr_un> address = unix_address(path);
   if (!address)
     return fail(ErrorCode::kInvalid, "the hand-over socket's path is too long: " + path);
-  FARPAGE_TRY(listener, Fd::from_call(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0),
-                                      "socket(AF_UNIX)"));
+  FARPAGE_TRY(listener,
+              Fd::from_call(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0),
+                            "socket(AF_UNIX)"));
   if (::bind(listener.get(), reinterpret_cast<const sockaddr*>(&*address), sizeof *address) != 0)
     return fail_errno("binding " + path);
-  if (::listen(listener.get(), 16) != 0) return fail_errno("listening on " + path);
-  FARPAGE_TRY(stop, Fd::from_call(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK), "eventfd"));
-  return HandoverServer(std::move(listener), std::move(stop), path);
+  if (::listen(listener.get(), SOMAXCONN) != 0) return fail_errno("listening on " + path);
+  return HandoverServer(std::move(listener), path);
 }
 
 HandoverServer::~HandoverServer() {
   if (listener_.valid()) ::unlink(path_.c_str());
 }
 
-void HandoverServer::stop() {
-  const uint64_t one = 1;
-  (void)!::write(stop_.get(), &one, sizeof one);
-}
-
-Result<std::optional<Arrival>> HandoverServer::accept() {
-  while (true) {
-    std::array<pollfd, 2> polls{pollfd{listener_.get(), POLLIN, 0}, pollfd{stop_.get(), POLLIN, 0}};
-    if (::poll(polls.data(), polls.size(), -1) < 0) {
-      if (errno == EINTR) continue;
-      return fail_errno("poll for targets");
-    }
-    if (polls[1].revents != 0) return std::optional<Arrival>();
-    Fd socket(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
-    if (!socket.valid()) continue;  // the peer has closed the connection
-    // A peer that connects and does not send or receive must not delay the others for long.
-    (void)::setsockopt(socket.get(), SOL_SOCKET, SO_RCVTIMEO, &kPeerTimeout, sizeof kPeerTimeout);
-    (void)::setsockopt(socket.get(), SOL_SOCKET, SO_SNDTIMEO, &kPeerTimeout, sizeof kPeerTimeout);
-    const int raw = socket.get();
-    const Fd for_refusal(::dup(raw));
-    Result<Arrival> arrival = receive_arrival(std::move(socket));
-    if (!arrival) {
-      (void)send_welcome(for_refusal.get(), EPROTO, arrival.error().message());
-      continue;
-    }
-    if (std::holds_alternative<HandedOver>(*arrival)) {
-      const timeval forever{};
-      (void)::setsockopt(raw, SOL_SOCKET, SO_RCVTIMEO, &forever, sizeof forever);
-      (void)::setsockopt(raw, SOL_SOCKET, SO_SNDTIMEO, &forever, sizeof forever);
-    }
-    return std::optional<Arrival>(std::move(*arrival));
-  }
+Fd HandoverServer::accept() const {
+  Fd socket(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
+  if (!socket.valid()) return socket;
+  // A peer that does not send or receive must not delay the others for long.
+  (void)::setsockopt(socket.get(), SOL_SOCKET, SO_RCVTIMEO, &kPeerTimeout, sizeof kPeerTimeout);
+  (void)::setsockopt(socket.get(), SOL_SOCKET, SO_SNDTIMEO, &kPeerTimeout, sizeof kPeerTimeout);
+  return socket;
 }
 
 }  // namespace farpage::uffd

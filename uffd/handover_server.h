@@ -33,7 +33,7 @@ struct HandedOver {
 };
 
 // Sends Welcome: status 0, or an errno with the reason that the target prints before it exits.
-Status welcome(const HandedOver& target, int status, const std::string& reason);
+Status welcome(const Fd& socket, int status, const std::string& reason);
 
 // `farpage resize`, which waits for Welcome.
 struct ResizeCall {
@@ -45,8 +45,12 @@ using ResizedProcesses = std::vector<handover::ResizedProcess>;
 // Sends the changes, or the reason why there are none.
 Status answer(const ResizeCall& call, const Result<ResizedProcesses>& changes);
 
-// A peer that has connected.
+// What a peer that has connected wants.
 using Arrival = std::variant<HandedOver, ResizeCall>;
+
+// Reads the first message of a connection that HandoverServer has accepted, when it is readable.
+// Peers of other users (except root) and malformed messages are refused: they are told the reason.
+Result<Arrival> receive_arrival(Fd socket);
 
 // A request, and the descriptor that came with it, if any.
 struct TargetRequest : handover::Request {
@@ -65,7 +69,7 @@ Status expect_child(const Fd& socket);
 Result<std::optional<HandedOver>> read_child_hello(const Fd& socket);
 Status welcome_child(const Fd& socket, int userfaultfd);
 
-// Threads: accept() from one thread; stop() from any.
+// Threads: one.
 class HandoverServer {
  public:
   // Listens on `path` in a directory that only this user may enter. The destructor removes `path`.
@@ -73,17 +77,16 @@ class HandoverServer {
   HandoverServer(HandoverServer&&) = default;
   ~HandoverServer();
 
-  // Waits for the next connection. Rejects peers of other users (except root) and malformed first
-  // messages with a reason, and continues to wait. nullopt after stop().
-  Result<std::optional<Arrival>> accept();
-  void stop();
+  // Readable when accept() has a connection.
+  int descriptor() const { return listener_.get(); }
+  // Never waits; invalid: there is none.
+  Fd accept() const;
   const std::string& path() const { return path_; }
 
  private:
-  HandoverServer(Fd listener, Fd stop, std::string path)
-      : listener_(std::move(listener)), stop_(std::move(stop)), path_(std::move(path)) {}
+  HandoverServer(Fd listener, std::string path)
+      : listener_(std::move(listener)), path_(std::move(path)) {}
   Fd listener_;
-  Fd stop_;  // eventfd
   std::string path_;
 };
 

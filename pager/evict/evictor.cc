@@ -40,8 +40,17 @@ void Evictor::wait_for_others() const {
 }
 
 void Evictor::add(Target& target) {
-  in_turn([&] { targets_.push_back(&target); });
+  {
+    const std::lock_guard lock(added_mutex_);
+    added_.push_back(&target);
+  }
   engine_.pressure.signal();
+}
+
+void Evictor::take_added() {
+  const std::lock_guard lock(added_mutex_);
+  targets_.insert(targets_.end(), added_.begin(), added_.end());
+  added_.clear();
 }
 
 template <typename Work>
@@ -60,7 +69,10 @@ void Evictor::settle(Target& target, Work&& work) {
 }
 
 void Evictor::remove(Target& target) {
-  settle(target, [&] { std::erase(targets_, &target); });
+  settle(target, [&] {
+    take_added();
+    std::erase(targets_, &target);
+  });
 }
 
 void Evictor::pause(Target& target) {
@@ -94,6 +106,7 @@ void Evictor::run() {
 bool Evictor::evict_next(Nanoseconds& pause) {
   {
     const std::lock_guard turn(turn_);
+    take_added();
     end_drops(Nanoseconds(0));
     const Instant now = SteadyClock::read();
     const Choice choice = choose(now);

@@ -23,6 +23,7 @@ class Evictor {
   Evictor(EngineCore& engine, LinkPort& port);
   ~Evictor();
 
+  // Never waits.
   void add(Target& target);
   // Returns when none of its pages is being evicted; none will be. Target::closing is set.
   void remove(Target& target);
@@ -73,6 +74,7 @@ class Evictor {
   Choice choose(Instant now);
   bool wants(Target& target) const;
   void step_back();
+  void take_added();
   void put_aside();
   // Ends batches that were put aside; waits this long for one of them, each in its turn.
   void end_drops(Nanoseconds patience);
@@ -95,6 +97,8 @@ class Evictor {
   std::vector<Aside> aside_;
   std::vector<std::unique_ptr<EvictionBatch>> spare_;
   std::vector<Target*> targets_;
+  std::mutex added_mutex_;           // held for a few instructions
+  std::vector<Target*> added_;       // guarded by added_mutex_; not in targets_ yet
   size_t next_ = 0;                  // where the search for the next target begins
   std::atomic<uint32_t> others_{0};  // threads that want the turn
   std::jthread thread_;

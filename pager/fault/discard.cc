@@ -5,16 +5,17 @@
 namespace farpage::pager {
 namespace {
 
-// True: the page is Empty, or is to be skipped.
-bool discard_one(Target& target, PageIndex page, BusyPages busy) {
+enum class Discarded : uint8_t { kYes, kBusy, kChanged };
+
+Discarded discard_one(Target& target, PageIndex page) {
   const PageWord word = target.table.load(page);
   switch (word.state()) {
     case PageState::kEmpty:
-      return true;
+      return Discarded::kYes;
     case PageState::kFetching:
     case PageState::kUnprotecting:
     case PageState::kDropping:
-      return busy == BusyPages::kSkip;
+      return Discarded::kBusy;
     case PageState::kClean:
     case PageState::kDirty:
     case PageState::kEvicting:
@@ -22,22 +23,28 @@ bool discard_one(Target& target, PageIndex page, BusyPages busy) {
     case PageState::kLost:
       break;
   }
-  if (!target.table.transition(page, word, PageWord(PageState::kEmpty))) return false;
+  if (!target.table.transition(page, word, PageWord(PageState::kEmpty))) return Discarded::kChanged;
   if (is_resident(word.state())) target.budget.give_back(1);
-  return true;
+  return Discarded::kYes;
 }
 
 }  // namespace
 
-void discard_pages(Target& target, uffd::PageRun run, BusyPages busy) {
+bool discard_pages(Target& target, uffd::PageRun run, BusyPages busy) {
+  bool all = true;
   for (uint64_t i = 0; i < run.pages; ++i) {
     const PageIndex page{run.first.value + i};
-    while (!discard_one(target, page, busy)) {
-      if (target.closing.load(std::memory_order_acquire)) return;
+    Discarded discarded = discard_one(target, page);
+    while (discarded == Discarded::kChanged ||
+           (discarded == Discarded::kBusy && busy == BusyPages::kWait)) {
+      if (target.closing.load(std::memory_order_acquire)) return false;
       target.come_forward();  // the evictor may own the page
       ::sched_yield();
+      discarded = discard_one(target, page);
     }
+    all = all && discarded == Discarded::kYes;
   }
+  return all;
 }
 
 }  // namespace farpage::pager

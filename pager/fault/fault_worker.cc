@@ -153,7 +153,7 @@ void FaultWorker::handle_events(Target& target, std::span<uffd::Event> events) {
       parked_[parked_count_++] = {&target, *fault, now};
       target.hold(index_);
     } else if (const auto* unmapped = std::get_if<uffd::Unmapped>(&event)) {
-      discard_pages(target, unmapped->run, BusyPages::kSkip);
+      (void)discard_pages(target, unmapped->run, BusyPages::kSkip);
     } else if (const auto* moved = std::get_if<uffd::Moved>(&event)) {
       log::error(
           "pager: mremap_past_the_shim page={} pages={}: touching the moved memory is SIGBUS",

@@ -98,7 +98,15 @@ void ForkWindow::discard(uffd::PageRun run) {
       }
     }
   }
-  discard_pages(target_, run, BusyPages::kWait);
+  (void)discard_pages(target_, run, BusyPages::kWait);
+}
+
+bool ForkWindow::try_discard(uffd::PageRun run) {
+  {
+    const std::unique_lock lock(mutex_, std::try_to_lock);
+    if (!lock || snapshot_) return false;
+  }
+  return discard_pages(target_, run, BusyPages::kSkip);
 }
 
 Result<std::unique_ptr<ProcessImage>> ForkWindow::make_image(uffd::AddressSpace& child) const {

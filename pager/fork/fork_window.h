@@ -40,6 +40,8 @@ class ForkWindow {
   void close(bool forked);
   // As discard_pages() with kWait, at any time.
   void discard(uffd::PageRun run);
+  // As Pager::try_discard().
+  bool try_discard(uffd::PageRun run);
 
   // The kernel has copied the target's memory. Rings the doorbell.
   void arrived(std::unique_ptr<uffd::AddressSpace> child);

@@ -85,6 +85,8 @@ class Resize(EndToEnd):
         process = self.start_run(["/bin/sh", "-c", run], local="64M", stdin=subprocess.PIPE)
         while not (line := process.popen.stdout.readline()).startswith(b"operations"):
             self.assertTrue(line, process.log())
+        wait_until(lambda: len(json.loads(self.get("/v1/regions"))["regions"]) == 1,
+                   "the first program has ended")
         output = self.expect_resize(process.pid, "4M")
         self.assertRegex(output, r"^(d?a?sh|bash|busybox) \(pid \d+\): 64M -> 4M\n")
         status, output = process.finish_with(b"\n")

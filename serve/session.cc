@@ -1,0 +1,382 @@
+#include "serve/session.h"
+
+#include <fmt/format.h>
+
+#include <boost/asio/post.hpp>
+#include <cerrno>
+#include <utility>
+
+#include "base/log.h"
+#include "uffd/other_process.h"
+
+namespace farpage::serve {
+namespace {
+
+constexpr Milliseconds kNodePatience{5000};
+constexpr Milliseconds kAliveCheck{20};
+// A child that has neither called exec nor needed room for so long gets a budget.
+constexpr Milliseconds kTrial{50};
+// A discard of more pages than this could hold up the control thread.
+constexpr uint32_t kFewPages = 4096;
+
+// The pages of a request. False: unaligned, or outside of the window.
+bool run_of(const uffd::handover::Request& request, const uffd::AddressSpace& space,
+            uffd::PageRun& run) {
+  const uint64_t window_address = space.address_of(PageIndex{0});
+  if (request.address < window_address || request.address % kPageBytes != 0) return false;
+  const uint64_t first = (request.address - window_address) >> kPageShift;
+  const uint64_t pages = (request.bytes + kPageBytes - 1) >> kPageShift;
+  if (first >= space.pages() || pages > space.pages() - first) return false;
+  run = {PageIndex{first}, static_cast<uint32_t>(pages)};
+  return true;
+}
+
+// Carries out a request that never waits. False: it may wait.
+bool apply_now(uffd::handover::RequestKind kind, uffd::PageRun run, pager::Pager& pager) {
+  using uffd::handover::RequestKind;
+  switch (kind) {
+    case RequestKind::kDiscard:
+      return run.pages <= kFewPages && pager.try_discard(run);
+    case RequestKind::kColdHint:
+      pager.hint_cold(run);
+      return true;
+    case RequestKind::kWillNeedHint:
+      pager.hint_willneed(run);
+      return true;
+    case RequestKind::kNormalAccess:
+      pager.advise(run, pager::AccessPattern::kNormal);
+      return true;
+    case RequestKind::kRandomAccess:
+      pager.advise(run, pager::AccessPattern::kRandom);
+      return true;
+    case RequestKind::kSequentialAccess:
+      pager.advise(run, pager::AccessPattern::kSequential);
+      return true;
+    case RequestKind::kUnpin:
+      pager.unpin(run);
+      return true;
+    case RequestKind::kPin:
+    case RequestKind::kForkBegin:
+    case RequestKind::kForkDone:
+      return false;
+  }
+  return false;
+}
+
+}  // namespace
+
+// ---- helpers ----
+
+template <typename Call, typename Then>
+void Session::in_pool(Call&& call, Then&& then) {
+  ++calls_;
+  host_.waits.run([self = shared_from_this(), call = std::forward<Call>(call),
+                   then = std::forward<Then>(then)]() mutable {
+    call();
+    boost::asio::post(self->host_.control, [self, then = std::move(then)] {
+      --self->calls_;
+      then();
+      if (self->ending_) self->end();
+    });
+  });
+}
+
+template <typename Then>
+void Session::after(Milliseconds time, Then&& then) {
+  timer_.expires_after(time);
+  timer_.async_wait([self = shared_from_this(), then = std::forward<Then>(then)](
+                        boost::system::error_code error) {
+    if (!error && !self->ending_) then();
+  });
+}
+
+TargetReport Session::report() const {
+  TargetReport report = report_;
+  if (pager_) {
+    const pager::PagerStats stats = pager_->stats();
+    report.counts = stats;
+    report.latencies = stats.latencies();
+  }
+  return report;
+}
+
+bool Session::is_worth_a_report() const {
+  const pager::PagerCounts counts = report().counts;
+  if (!is_child_) return counts.budget_pages > 0;
+  const uint64_t faults = counts.faults_remote + counts.faults_zero + counts.faults_write;
+  return faults > pager::kFreePages || counts.evictions() > 0;
+}
+
+pager::TargetOptions Session::target_options(std::string name) const {
+  return {.name = std::move(name), .local_bytes = host_.budgets.local_bytes(), .fork = host_.fork};
+}
+
+// ---- the beginning ----
+
+std::shared_ptr<Session> Session::start(SessionHost& host, uffd::HandedOver handed) {
+  std::shared_ptr<Session> session(new Session(host));
+  session->report_.program = handed.program;
+  session->report_.pid = handed.pid;
+  const auto target = std::make_shared<uffd::HandedOver>(std::move(handed));
+  const auto status = std::make_shared<Status>();
+  session->socket_ = std::move(target->socket);
+  session->in_pool(
+      [self = session.get(), target, status] {
+        pager::TargetOptions options =
+            self->target_options(fmt::format("{}-{}", target->program, target->pid));
+        if (options.fork == pager::ForkMode::kShare && !uffd::tells_of_forks(*target)) {
+          log::warn(
+              "run: no_fork_events pid={} program={}: it has dropped its privileges and cannot "
+              "fork while pages of it are remote",
+              target->pid, target->program);
+          options.fork = pager::ForkMode::kRefuse;
+        }
+        Result<std::unique_ptr<uffd::AddressSpace>> space = uffd::adopt_window(*target);
+        Result<std::unique_ptr<pager::Pager>> pager =
+            space ? self->host_.engine.add(options, std::move(*space), kNodePatience,
+                                           self->on_child())
+                  : tl::unexpected(space.error());
+        if (pager) {
+          self->pager_ = std::move(*pager);
+        } else {
+          *status = tl::unexpected(pager.error());
+        }
+      },
+      [self = session.get(), target, status] { self->served(*target, *status); });
+  return session;
+}
+
+void Session::served(const uffd::HandedOver& target, const Status& status) {
+  if (!status) {
+    (void)uffd::welcome(socket_, ENOMEM, status.error().message());
+    end();
+    return;
+  }
+  share_budget();
+  log::debug("run: target_started pid={} program={} window_bytes={}", target.pid, target.program,
+             target.window_bytes);
+  await_attention();
+  if (uffd::welcome(socket_, 0, "")) {
+    await_requests();
+  } else {
+    hang_up();
+  }
+}
+
+pager::OnChild Session::on_child() {
+  return [this](pager::Inheritance inheritance) { take_child(std::move(inheritance)); };
+}
+
+void Session::take_child(pager::Inheritance inheritance) {
+  std::shared_ptr<Session> child(new Session(host_));
+  child->is_child_ = true;
+  child->report_.program = report_.program;
+  {
+    const std::lock_guard lock(child_socket_mutex_);
+    child->socket_ = std::move(child_socket_);
+  }
+  const bool adopted = child->adopt(inheritance);
+  if (!adopted)
+    log::error("run: child_not_served program={} (trying again)", child->report_.program);
+  const auto left = std::make_shared<pager::Inheritance>(std::move(inheritance));
+  boost::asio::post(host_.control, [child, adopted, left] {
+    child->host_.on_child(child);
+    if (adopted) {
+      child->await_hello();
+    } else {
+      child->adopt_later(std::move(*left));
+    }
+  });
+}
+
+bool Session::adopt(pager::Inheritance& inheritance) {
+  Result<std::unique_ptr<pager::Pager>> pager =
+      host_.engine.adopt(target_options(report_.program + "-fork"), inheritance, on_child());
+  if (pager) pager_ = std::move(*pager);
+  return static_cast<bool>(pager);
+}
+
+// Its userfaultfd must not be closed while it lives: its remote pages would become zeros.
+void Session::adopt_later(pager::Inheritance inheritance) {
+  const auto left = std::make_shared<pager::Inheritance>(std::move(inheritance));
+  after(kAliveCheck, [this, left] {
+    if (!left->space->alive()) {
+      end();
+    } else if (adopt(*left)) {
+      await_hello();
+    } else {
+      adopt_later(std::move(*left));
+    }
+  });
+}
+
+void Session::await_hello() {
+  await_attention();
+  requests_ = std::make_unique<Watch>(host_.control, socket_.get());
+  requests_->wait([self = shared_from_this()] {
+    if (!self->ending_) self->greet();
+  });
+  step_ = Step::kAwaitingHello;
+  await_exit();  // it may end, or call exec, first
+}
+
+void Session::greet() {
+  Result<std::optional<uffd::HandedOver>> hello = uffd::read_child_hello(socket_);
+  if (!hello && pager_->space().alive())
+    log::error("run: bad_child reason=\"{}\"", hello.error().message());
+  if (!hello || !*hello) {
+    hang_up();
+    return;
+  }
+  report_.pid = (*hello)->pid;
+  uffd::bind_child(pager_->space(), **hello);
+  pager_->agent_ready(fmt::format("{}-fork-{}", report_.program, report_.pid));
+  if (!uffd::welcome_child(socket_, pager_->space().event_descriptor())) {
+    hang_up();
+    return;
+  }
+  await_requests();
+  if (!has_budget_)
+    after(kTrial, [this] {
+      if (step_ == Step::kServing) end_trial();
+    });
+}
+
+// ---- requests ----
+
+void Session::await_requests() {
+  step_ = Step::kServing;
+  if (!requests_) requests_ = std::make_unique<Watch>(host_.control, socket_.get());
+  on_request();
+}
+
+void Session::on_request() {
+  requests_->wait([self = shared_from_this()] {
+    if (self->ending_) return;
+    Result<std::optional<uffd::TargetRequest>> request = uffd::read_request(self->socket_);
+    if (!request) log::error("run: bad_request reason=\"{}\"", request.error().message());
+    if (!request || !*request) {
+      self->hang_up();
+    } else {
+      self->answer(std::move(**request));
+    }
+  });
+}
+
+void Session::answer(uffd::TargetRequest request) {
+  using uffd::handover::RequestKind;
+  const auto status = std::make_shared<int>(0);
+  const auto then = [this, status] { reply(*status); };
+  switch (request.kind) {
+    case RequestKind::kForkBegin: {
+      const auto socket = std::make_shared<Fd>(std::move(request.descriptor));
+      in_pool([this, status, socket] { *status = begin_fork(std::move(*socket)); }, then);
+      return;
+    }
+    case RequestKind::kForkDone:
+      in_pool([this, forked = request.bytes != 0] { pager_->end_fork(forked); }, then);
+      return;
+    default:
+      break;
+  }
+  uffd::PageRun run;
+  if (!run_of(request, pager_->space(), run)) {
+    reply(EINVAL);
+  } else if (apply_now(request.kind, run, *pager_)) {
+    reply(0);
+  } else if (request.kind == RequestKind::kDiscard) {
+    in_pool([this, run] { pager_->discard(run); }, then);
+  } else if (request.kind == RequestKind::kPin) {
+    in_pool([this, run, status] { *status = host_.budgets.pin(*pager_, run) ? 0 : ENOMEM; }, then);
+  } else {
+    reply(ENOSYS);
+  }
+}
+
+int Session::begin_fork(Fd child_socket) {
+  if (child_socket.valid() && !uffd::expect_child(child_socket)) return EINVAL;
+  {
+    const std::lock_guard lock(child_socket_mutex_);
+    child_socket_ = std::move(child_socket);
+  }
+  return pager_->begin_fork() ? 0 : EAGAIN;
+}
+
+void Session::reply(int status) {
+  if (ending_) return;
+  if (uffd::reply(socket_, status)) {
+    on_request();
+  } else {
+    hang_up();
+  }
+}
+
+// ---- what the pager asks for ----
+
+void Session::await_attention() {
+  if (!attention_)
+    attention_ = std::make_unique<Watch>(host_.control, pager_->attention_descriptor());
+  attention_->wait([self = shared_from_this()] {
+    if (!self->ending_) self->on_attention();
+  });
+}
+
+void Session::on_attention() {
+  if (is_child_ && !has_budget_ && pager_->wants_budget()) end_trial();
+  // Page tables are copied.
+  in_pool([this] { pager_->adopt_children(); },
+          [this] {
+            if (!ending_) await_attention();
+          });
+}
+
+void Session::share_budget() {
+  host_.budgets.add(*pager_, {report_.program, report_.pid});
+  has_budget_ = true;
+}
+
+void Session::end_trial() {
+  if (has_budget_) return;
+  share_budget();
+  pager_->begin_eviction();
+}
+
+// ---- the end ----
+
+// The control socket is closed: by exit, by exec, or by a program that closes unknown descriptors.
+// The pager must run until the kernel reports that the memory is gone; otherwise faults of a live
+// program would block forever.
+void Session::hang_up() {
+  requests_.reset();
+  socket_.reset();
+  if (report_.pid != 0) end_trial();
+  step_ = Step::kAwaitingExit;
+  await_exit();
+}
+
+void Session::await_exit() {
+  if (step_ == Step::kServing) return;
+  if (pager_->target_gone() || !pager_->space().alive()) {
+    end();
+  } else {
+    after(kAliveCheck, [this] { await_exit(); });
+  }
+}
+
+void Session::end() {
+  ending_ = true;
+  if (calls_ > 0 || step_ == Step::kEnded) return;  // called again after the last call
+  step_ = Step::kEnded;
+  timer_.cancel();
+  requests_.reset();
+  attention_.reset();
+  report_ = report();
+  // The pager waits for its engine, and gives its region back.
+  host_.waits.run([self = shared_from_this(), pager = std::shared_ptr(std::move(pager_))]() mutable {
+    if (self->has_budget_) self->host_.budgets.remove(*pager);
+    pager.reset();
+    boost::asio::post(self->host_.control, [self] { self->host_.on_end(*self); });
+  });
+}
+
+}  // namespace farpage::serve

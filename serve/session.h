@@ -1,0 +1,108 @@
+// Session: one target of a run, from its hand-over to its end: its requests are answered, and its
+// share of the budget is given and taken.
+#pragma once
+
+#include <boost/asio/io_context.hpp>
+#include <atomic>
+#include <boost/asio/steady_timer.hpp>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "pager/engine.h"
+#include "serve/budget_group.h"
+#include "serve/wait_pool.h"
+#include "serve/watch.h"
+#include "uffd/handover_server.h"
+
+namespace farpage::serve {
+
+// The final report of one target.
+struct TargetReport {
+  std::string program;
+  int pid = 0;
+  pager::PagerCounts counts;
+  pager::PagerLatencies latencies;
+};
+
+class Session;
+
+// What all sessions of a service share. It outlives them.
+struct SessionHost {
+  boost::asio::io_context& control;
+  WaitPool& waits;
+  pager::Engine& engine;
+  BudgetGroup& budgets;
+  pager::ForkMode fork;
+  // Both are called on the control thread.
+  std::function<void(std::shared_ptr<Session>)> on_child;
+  std::function<void(Session&)> on_end;
+  std::atomic<uint64_t> sessions{0};  // so far
+};
+
+// Threads: the control thread, but for what is marked. Calls that may wait run in the pool, one at
+// a time for each kind (a request, arriving children), and keep the session alive.
+class Session : public std::enable_shared_from_this<Session> {
+ public:
+  // A process that has handed its memory over: the engine serves it, then it is welcomed.
+  static std::shared_ptr<Session> start(SessionHost& host, uffd::HandedOver target);
+
+  uint64_t number() const { return number_; }  // in the order of their beginnings
+  TargetReport report() const;
+  // Of a fork, and with hardly a fault: most such processes exec, or end soon.
+  bool is_worth_a_report() const;
+
+ private:
+  enum class Step : uint8_t { kStarting, kAwaitingHello, kServing, kAwaitingExit, kEnded };
+
+  explicit Session(SessionHost& host)
+      : host_(host), number_(host.sessions.fetch_add(1)), timer_(host.control) {}
+
+  pager::TargetOptions target_options(std::string name) const;
+  pager::OnChild on_child();
+  // In the pool: a child has arrived; its parent's thread waits for nothing but this.
+  void take_child(pager::Inheritance inheritance);
+  bool adopt(pager::Inheritance& inheritance);
+  void adopt_later(pager::Inheritance inheritance);
+
+  // Runs `call` in the pool, then `then` here.
+  template <typename Call, typename Then>
+  void in_pool(Call&& call, Then&& then);
+  template <typename Then>
+  void after(Milliseconds time, Then&& then);
+
+  void served(const uffd::HandedOver& target, const Status& status);
+  void await_hello();
+  void greet();
+  void await_requests();
+  void on_request();
+  void answer(uffd::TargetRequest request);
+  int begin_fork(Fd child_socket);
+  void reply(int status);
+  void await_attention();
+  void on_attention();
+  void share_budget();
+  void end_trial();
+  void hang_up();
+  void await_exit();
+  void end();
+
+  SessionHost& host_;
+  const uint64_t number_;
+  TargetReport report_;
+  bool is_child_ = false;
+  bool has_budget_ = false;
+  Step step_ = Step::kStarting;
+  bool ending_ = false;  // end() was called
+  size_t calls_ = 0;  // in the pool
+  std::unique_ptr<pager::Pager> pager_;
+  Fd socket_;
+  std::unique_ptr<Watch> requests_;
+  std::unique_ptr<Watch> attention_;
+  boost::asio::steady_timer timer_;
+  std::mutex child_socket_mutex_;
+  Fd child_socket_;  // guarded by child_socket_mutex_: of the fork under way
+};
+
+}  // namespace farpage::serve
