@@ -1,4 +1,5 @@
 """`farpage resize`: smaller and larger budgets for running programs."""
+import json
 import random
 import re
 import signal

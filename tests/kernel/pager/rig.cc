@@ -149,29 +149,32 @@ Status TestClient::drain_node(const NodeId&) {
 Result<coord::RegionInfo> TestClient::create_region(const coord::RegionCreate& region) {
   const std::lock_guard lock(mutex_);
   FARPAGE_TRY_VOID(check_whole());
-  region_.id = RegionId{"r1"};
+  region_.id = RegionId{"r" + std::to_string(++region_count_)};
   region_.replicas = region.replicas;
   region_.slab_bytes = region.slab_bytes;
   region_.heartbeat_interval = Milliseconds(50);
   return region_;
 }
 
-Result<coord::RegionInfo> TestClient::region(const RegionId&) {
+Result<coord::RegionInfo> TestClient::region(const RegionId& region) {
   const std::lock_guard lock(mutex_);
   FARPAGE_TRY_VOID(check_up());
   coord::RegionInfo info = region_;
-  for (const auto& [slab, leases] : leases_)
-    info.leases.insert(info.leases.end(), leases.begin(), leases.end());
+  info.id = region;
+  for (const auto& [place, leases] : leases_)
+    if (place.first == region.value)
+      info.leases.insert(info.leases.end(), leases.begin(), leases.end());
   return info;
 }
 
-Result<std::vector<coord::Lease>> TestClient::lease_slabs(const RegionId&,
+Result<std::vector<coord::Lease>> TestClient::lease_slabs(const RegionId& region,
                                                           const std::vector<SlabIndex>& slabs) {
   const std::lock_guard lock(mutex_);
   FARPAGE_TRY_VOID(check_whole());
   std::vector<coord::Lease> result;
   for (const SlabIndex slab : slabs) {
-    if (!leases_.contains(slab.value)) {
+    const std::pair place(region.value, slab.value);
+    if (!leases_.contains(place)) {
       if (leases_.size() >= slab_limit_) return fail(ErrorCode::kExhausted, "no free slab");
       std::vector<coord::Lease> made;
       for (uint32_t replica = 0; replica < region_.replicas; ++replica) {
@@ -179,9 +182,9 @@ Result<std::vector<coord::Lease>> TestClient::lease_slabs(const RegionId&,
         FARPAGE_TRY(lease, node.lease(slab, replica));
         made.push_back(std::move(lease));
       }
-      leases_.emplace(slab.value, std::move(made));
+      leases_.emplace(place, std::move(made));
     }
-    const auto& known = leases_[slab.value];
+    const auto& known = leases_[place];
     result.insert(result.end(), known.begin(), known.end());
   }
   return result;
@@ -260,9 +263,26 @@ Rig::Rig(const RigOptions& options)
   pager_options.fork = options.fork;
   pager_options.channel.operation_timeout = options.operation_timeout;
   client_->break_off(options.broken_calls);
-  auto pager = Pager::create(pager_options, std::move(*space), *client_, transports_, Seconds(5));
+  auto engine = Engine::create(pager_options, *client_, transports_);
+  EXPECT_TRUE(engine.has_value()) << engine.error().message();
+  if (!engine) return;
+  engine_ = std::move(*engine);
+  auto pager = engine_->add({"first", pager_options.local_bytes, options.fork}, std::move(*space),
+                            Seconds(5), {});
   EXPECT_TRUE(pager.has_value()) << pager.error().message();
   if (pager) pager_ = std::move(*pager);
+}
+
+Rig::Another Rig::add(uint64_t pages, uint64_t local_pages) {
+  Another another;
+  auto space = uffd::create_own_window(pages);
+  EXPECT_TRUE(space.has_value()) << space.error().message();
+  another.base = (*space)->address_of(PageIndex{0});
+  auto pager = engine_->add({"another", local_pages * kPageBytes, ForkMode::kRefuse},
+                            std::move(*space), Seconds(5), {});
+  EXPECT_TRUE(pager.has_value()) << pager.error().message();
+  if (pager) another.pager = std::move(*pager);
+  return another;
 }
 
 Rig::~Rig() {

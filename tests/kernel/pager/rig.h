@@ -13,7 +13,7 @@
 #include "base/clock.h"
 #include "base/mapping.h"
 #include "coordinator/client.h"
-#include "pager/pager.h"
+#include "pager/engine.h"
 #include "rdma/loop/loop.h"
 #include "rdma/memory_host.h"
 
@@ -53,7 +53,7 @@ class TestNode {
   std::unique_ptr<rdma::MemoryHost> host_;
 };
 
-// Answers from its table of nodes, as a coordinator would.
+// Answers from its table of nodes, as a coordinator would. All regions have the same properties.
 class TestClient final : public coordinator::Client {
  public:
   explicit TestClient(std::vector<std::unique_ptr<TestNode>>& nodes) : nodes_(nodes) {}
@@ -96,7 +96,8 @@ class TestClient final : public coordinator::Client {
   coordinator::RegionInfo region_;
   bool down_ = false;
   size_t slab_limit_ = 1U << 16;
-  std::map<uint32_t, std::vector<coordinator::Lease>> leases_;
+  int region_count_ = 0;
+  std::map<std::pair<std::string, uint32_t>, std::vector<coordinator::Lease>> leases_;
 };
 
 struct RigOptions {
@@ -139,6 +140,15 @@ class Rig {
   rdma::LoopNetwork& loop() { return *loop_; }
   // Ends the pager. Its memory is released.
   void stop() { pager_.reset(); }
+  // Another target of the same engine.
+  struct Another {
+    uint64_t base = 0;
+    std::unique_ptr<Pager> pager;
+    volatile uint64_t* page(uint64_t index) const {
+      return reinterpret_cast<volatile uint64_t*>(base + index * kPageBytes);
+    }
+  };
+  Another add(uint64_t pages, uint64_t local_pages);
 
  private:
   RigOptions options_;
@@ -146,6 +156,7 @@ class Rig {
   std::vector<std::unique_ptr<TestNode>> nodes_;
   std::unique_ptr<TestClient> client_;
   std::vector<std::unique_ptr<rdma::Transport>> transports_;
+  std::unique_ptr<Engine> engine_;
   uint64_t base_ = 0;
   std::unique_ptr<Pager> pager_;
 };
