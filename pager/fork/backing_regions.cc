@@ -45,7 +45,8 @@ std::optional<BackingId> BackingRegions::writable(PageIndex page,
       }
     }
     BackingRegion& backing_region = *own_[i];
-    if (image_.fork_group()->refers_elsewhere(image_, backing_region.id(), page)) continue;
+    if (is_shared(i) && image_.fork_group()->refers_elsewhere(image_, backing_region.id(), page))
+      continue;
     if (backing_region.leases().find(page) != nullptr) return backing_region.id();
     backing_region.want(page);
     return std::nullopt;

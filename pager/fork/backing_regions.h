@@ -48,6 +48,13 @@ class BackingRegions {
   }
 
  private:
+  // Another process image may refer to it: one that was copied from ours after the backing region
+  // was made. With the fork group's mutex held. Without this each page would cost a look at the
+  // tables of all relatives.
+  bool is_shared(size_t i) const {
+    constexpr long kOurs = 2;  // own_ and our image
+    return own_[i].use_count() > kOurs;
+  }
   // Creates another backing region; with the first slab leased if `patience` is given.
   Status add(std::optional<Milliseconds> patience);
 

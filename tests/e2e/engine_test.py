@@ -57,8 +57,17 @@ class Engine(EndToEnd):
     def start_workers(self, count, own, local, options):
         process = self.start_run([sys.executable, "-c", WORKERS, str(count), str(own)], local=local,
                                  options=["--slab", "2M", *options], stdin=subprocess.PIPE)
+        self.addCleanup(self.end_group, process.pid)
         self.assertEqual(process.popen.stdout.readline(), b"filled\n", process.log())
         return process
+
+    @staticmethod
+    def end_group(leader):
+        """Workers whose pager has been killed would wait for ever."""
+        try:
+            os.killpg(leader, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
 
     def expect_right_workers(self, process):
         status, output = process.finish_with(b"\n", patience=300)
