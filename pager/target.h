@@ -54,7 +54,8 @@ struct Target {
   std::atomic<bool> on_trial{false};
   std::atomic<bool> wants_budget{false};
   std::atomic<uint64_t> copied{0};
-  std::function<void()> on_wants_budget{};  // never waits
+  std::atomic<int64_t> short_of_room_at{INT64_MIN / 2};  // the last time
+  std::function<void()> on_wants_budget{};               // never waits
 
   std::atomic<bool> closing{false};  // it is being removed from the engine
   std::atomic<bool> gone{false};     // its process has ended, or called exec
@@ -106,13 +107,23 @@ struct Target {
     if (budget.nearly_full()) come_forward();
     budget.nudge();
   }
-  // A fault found no room.
-  void note_short_of_room() {
+  // A fault found no room. Called again while it waits.
+  void note_short_of_room(Instant now) {
+    short_of_room_at.store(now.count(), std::memory_order_relaxed);
+    want_budget();
+  }
+  // A worker waits for the room of one target at a time; the faults of others are parked.
+  bool has_waiters(Instant now) const {
+    constexpr Nanoseconds kRecent = Milliseconds(20);
+    return budget.has_waiters() ||
+           now - Instant(short_of_room_at.load(std::memory_order_relaxed)) < kRecent;
+  }
+  void want_budget() {
     if (on_trial.load(std::memory_order_acquire) && !wants_budget.exchange(true)) on_wants_budget();
   }
   // A write to a page that was shared with the parent until now: the kernel copies it.
   void note_copied() {
-    if (on_trial.load(std::memory_order_relaxed) && ++copied == kFreePages) note_short_of_room();
+    if (on_trial.load(std::memory_order_relaxed) && ++copied == kFreePages) want_budget();
   }
   void wait_for_room(Nanoseconds timeout) {
     come_forward();

@@ -145,7 +145,7 @@ Evictor::Choice Evictor::choose(Instant now) {
       continue;
     }
     choice.others_want = choice.target != nullptr;
-    const bool more_hurried = !hurried && target.budget.has_waiters();
+    const bool more_hurried = !hurried && target.has_waiters(now);
     if (choice.target != nullptr && !more_hurried) continue;
     choice.target = &target;
     place = at;

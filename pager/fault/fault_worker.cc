@@ -306,9 +306,9 @@ bool FaultWorker::take_room(Target& target, const uffd::Fault& fault, Instant si
     return true;
   }
   short_of_room_ = &target;
-  target.note_short_of_room();
-  if (SteadyClock::read() - since > engine_.options.fault_deadline)
-    fail_for_room(target, fault.page, since);
+  const Instant now = SteadyClock::read();
+  target.note_short_of_room(now);
+  if (now - since > engine_.options.fault_deadline) fail_for_room(target, fault.page, since);
   return false;
 }
 

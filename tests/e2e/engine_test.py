@@ -99,7 +99,8 @@ class Engine(EndToEnd):
         self.assertGreater(len(evicted), 150, "memory of most workers was away")
 
     def test_a_stopped_process_delays_no_other(self):
-        self.start_cluster()
+        self.start_coordinator()
+        self.start_node("node", "--slab", "2M", lend="1G", transports="shm")
         process = self.start_workers(4, 16 * MIB, "24M", ["--transport", "shm"])
         program = children_of(process.pid)[0]
         stopped = children_of(program)[0]
