@@ -39,6 +39,7 @@ EngineThreads::EngineThreads(Parts parts, coordinator::Client& client,
       buffers_(std::move(parts.buffers)),
       wake_policy_(std::move(parts.wake_policy)),
       connector_bell_(std::move(parts.connector_bell)),
+      borrower_thread_(std::move(parts.borrower_thread)),
       core_{std::move(parts.options), std::make_shared<NodeDirectory>(), std::move(parts.peers),
             std::move(parts.targets)} {
   make_ports(std::move(parts.links));
@@ -183,10 +184,11 @@ Result<std::unique_ptr<Engine>> Engine::create(
   }
   FARPAGE_TRY(wake_policy, WakePolicy::create(complete.workers));
   FARPAGE_TRY(connector_bell, Doorbell::create());
+  FARPAGE_TRY(borrower_thread, BorrowerThread::create());
   return std::make_unique<EngineThreads>(
       EngineThreads::Parts{std::move(complete), std::move(peers), std::move(targets),
                            std::move(buffers), std::move(links), std::move(wake_policy),
-                           std::move(connector_bell)},
+                           std::move(connector_bell), std::move(borrower_thread)},
       client, transports);
 }
 

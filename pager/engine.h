@@ -21,8 +21,8 @@ struct TargetOptions {
   ForkMode fork = ForkMode::kRefuse;
 };
 
-// Threads (all of its own): `workers` fault workers, one evictor, one connector, one readahead; a
-// target adds one for each region that it borrows. To each memory node there are at most
+// Threads (all of its own): `workers` fault workers, one evictor, one connector, one borrower,
+// one readahead. To each memory node there are at most
 // 2 * workers + 1 channels, whatever the number of targets.
 //
 // Every method may be called from any other thread. The targets end before their engine.

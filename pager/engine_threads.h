@@ -12,6 +12,7 @@
 #include "pager/evict/evictor.h"
 #include "pager/fault/fault_worker.h"
 #include "pager/fault/readahead.h"
+#include "pager/links/borrower_thread.h"
 #include "pager/links/connector.h"
 #include "pager/links/link_port.h"
 
@@ -29,6 +30,7 @@ class EngineThreads final : public Engine {
     std::vector<LinkPort::Links> links;  // of each port
     std::unique_ptr<WakePolicy> wake_policy;
     Doorbell connector_bell;
+    std::unique_ptr<BorrowerThread> borrower_thread;
   };
   static size_t port_count(uint32_t workers) { return size_t{2} * workers + 1; }
   static size_t buffer_bytes(uint32_t workers) {
@@ -52,6 +54,7 @@ class EngineThreads final : public Engine {
 
   EngineCore& core() { return core_; }
   coordinator::Client& client() { return client_; }
+  BorrowerThread& borrower_thread() { return *borrower_thread_; }
   Evictor& evictor() { return *evictor_; }
   // nullptr: threads resolve their own faults, and a read of the pager fetches nothing.
   Readahead* readahead() { return readahead_.get(); }
@@ -73,6 +76,7 @@ class EngineThreads final : public Engine {
   const Mapping buffers_;
   const std::unique_ptr<WakePolicy> wake_policy_;
   const Doorbell connector_bell_;
+  const std::unique_ptr<BorrowerThread> borrower_thread_;
   EngineCore core_;
   std::atomic<const Target*> oldest_{nullptr};
   std::vector<std::unique_ptr<LinkPort>> ports_;

@@ -11,9 +11,8 @@ Result<std::shared_ptr<BackingRegion>> BackingRegion::create(std::shared_ptr<For
   FARPAGE_TRY(id, fork_group->add_backing_region(*leases));
   std::shared_ptr<BackingRegion> backing_region(
       new BackingRegion(std::move(fork_group), id, std::move(leases)));
-  FARPAGE_TRY(borrower, Borrower::create(options, *backing_region->leases_,
-                                         backing_region->fork_group_->nodes(), client, owner));
-  backing_region->borrower_ = std::move(borrower);
+  backing_region->borrower_ = std::make_unique<Borrower>(
+      options, *backing_region->leases_, backing_region->fork_group_->nodes(), client, owner);
   return backing_region;
 }
 

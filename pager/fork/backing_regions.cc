@@ -23,7 +23,7 @@ Status BackingRegions::add(std::optional<Milliseconds> patience) {
   if (patience) {
     FARPAGE_TRY_VOID(backing_region->borrower().open_region(*patience));
   }
-  backing_region->borrower().start();
+  backing_region->borrower().start(borrower_thread_);
   image_.backing_regions().push_back(backing_region);
   own_[count] = std::move(backing_region);
   count_.store(count + 1, std::memory_order_release);

@@ -21,8 +21,12 @@ class BackingRegions {
 
   // All outlive it. `owner`: of the backing regions that will be made here.
   BackingRegions(ProcessImage& image, const PagerOptions& options, coordinator::Client& client,
-                 RegionOwner& owner)
-      : image_(image), options_(options), client_(client), owner_(owner) {}
+                 BorrowerThread& borrower_thread, RegionOwner& owner)
+      : image_(image),
+        options_(options),
+        client_(client),
+        borrower_thread_(borrower_thread),
+        owner_(owner) {}
   BackingRegions(const BackingRegions&) = delete;
   BackingRegions& operator=(const BackingRegions&) = delete;
 
@@ -61,6 +65,7 @@ class BackingRegions {
   ProcessImage& image_;
   const PagerOptions& options_;
   coordinator::Client& client_;
+  BorrowerThread& borrower_thread_;
   RegionOwner& owner_;
   std::mutex mutex_;                                         // held while a backing region is added
   bool closed_ = false;                                      // guarded by mutex_

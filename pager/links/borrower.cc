@@ -1,7 +1,5 @@
 #include "pager/links/borrower.h"
 
-#include <pthread.h>
-
 #include <map>
 #include <utility>
 
@@ -22,7 +20,7 @@ constexpr Milliseconds kUntilWanted{1000};     // without a region nothing has t
 }  // namespace
 
 Borrower::Borrower(const PagerOptions& options, LeaseMap& leases, NodeDirectory& nodes,
-                   coordinator::Client& client, RegionOwner& owner, Doorbell bell)
+                   coordinator::Client& client, RegionOwner& owner)
     : request_{.name = options.name,
                .bytes = 0,
                .replicas = options.replicas,
@@ -31,17 +29,7 @@ Borrower::Borrower(const PagerOptions& options, LeaseMap& leases, NodeDirectory&
       leases_(leases),
       nodes_(nodes),
       client_(client),
-      bell_(std::move(bell)),
       owner_(&owner) {}
-
-Result<std::unique_ptr<Borrower>> Borrower::create(const PagerOptions& options, LeaseMap& leases,
-                                                   NodeDirectory& nodes,
-                                                   coordinator::Client& client,
-                                                   RegionOwner& owner) {
-  FARPAGE_TRY(bell, Doorbell::create());
-  return std::unique_ptr<Borrower>(
-      new Borrower(options, leases, nodes, client, owner, std::move(bell)));
-}
 
 void Borrower::disown() {
   const std::lock_guard lock(owner_mutex_);
@@ -49,7 +37,7 @@ void Borrower::disown() {
 }
 
 Borrower::~Borrower() {
-  stop();
+  if (thread_ != nullptr) thread_->remove(*this);
   if (region_.id.value.empty()) return;
   if (const Status deleted = give_region_back(); !deleted)
     log::warn(
@@ -99,37 +87,25 @@ Status Borrower::open_region(Milliseconds patience) {
   }
 }
 
-void Borrower::start() {
-  thread_ = std::jthread([this] { run(); });
+void Borrower::start(BorrowerThread& thread) {
+  thread_ = &thread;
+  next_heartbeat_ = SteadyClock::read();
+  thread.add(*this);
 }
 
-void Borrower::stop() {
-  stopping_.store(true, std::memory_order_release);
-  bell_.ring();
-  if (thread_.joinable()) thread_.join();
-}
-
-void Borrower::run() {
-  (void)pthread_setname_np(pthread_self(), "fp-borrower");
-  Instant next_heartbeat = SteadyClock::read();
-  while (!stopping_.load(std::memory_order_acquire)) {
-    // Heartbeat first: after a pause this process must learn the state of its leases.
-    const Instant now = SteadyClock::read();
-    if (now >= next_heartbeat && !region_.id.value.empty()) {
-      heartbeat(now - next_heartbeat > region_.heartbeat_interval + LoopGap::kLongestTurn);
-      next_heartbeat = now + region_.heartbeat_interval;
-    }
-    const Status leased = lease_wanted();
-    if (!leased && !lease_refused_)
-      log::warn("pager: lease_refused reason=\"{}\" (trying again)", leased.error().message());
-    lease_refused_ = !leased;
-    const auto until_heartbeat =
-        region_.id.value.empty()
-            ? kUntilWanted
-            : std::chrono::duration_cast<Milliseconds>(next_heartbeat - SteadyClock::read());
-    const Milliseconds pause = leased ? until_heartbeat : kRetryLease;
-    (void)bell_.wait(std::max(pause, Milliseconds(1)));
+Instant Borrower::serve() {
+  // Heartbeat first: after a pause this process must learn the state of its leases.
+  const Instant now = SteadyClock::read();
+  if (now >= next_heartbeat_ && !region_.id.value.empty()) {
+    heartbeat(now - next_heartbeat_ > region_.heartbeat_interval + LoopGap::kLongestTurn);
+    next_heartbeat_ = now + region_.heartbeat_interval;
   }
+  const Status leased = lease_wanted();
+  if (!leased && !lease_refused_)
+    log::warn("pager: lease_refused reason=\"{}\" (trying again)", leased.error().message());
+  lease_refused_ = !leased;
+  if (!leased) return SteadyClock::read() + kRetryLease;
+  return region_.id.value.empty() ? SteadyClock::read() + kUntilWanted : next_heartbeat_;
 }
 
 // A backing region that was not opened by open_region() gets its region with its first slab.

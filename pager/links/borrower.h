@@ -7,11 +7,11 @@
 #include <memory>
 #include <mutex>
 #include <set>
-#include <thread>
 #include <vector>
 
-#include "base/doorbell.h"
+#include "base/clock.h"
 #include "coordinator/client.h"
+#include "pager/links/borrower_thread.h"
 #include "pager/links/lease_map.h"
 #include "pager/links/node_directory.h"
 #include "pager/options.h"
@@ -32,21 +32,29 @@ class RegionOwner {
   virtual void replica_lost() = 0;
 };
 
-// Threads: its own, after start(). Leases, nodes and client outlive it; the owner may end earlier.
+// Threads: that of start(), after it. Leases, nodes, client and that thread outlive it; the owner
+// may end earlier.
 class Borrower {
  public:
-  static Result<std::unique_ptr<Borrower>> create(const PagerOptions& options, LeaseMap& leases,
-                                                  NodeDirectory& nodes, coordinator::Client& client,
-                                                  RegionOwner& owner);
+  Borrower(const PagerOptions& options, LeaseMap& leases, NodeDirectory& nodes,
+           coordinator::Client& client, RegionOwner& owner);
   ~Borrower();
 
   // Creates the region and leases its first slab, so that a cluster that cannot serve it is known
   // before the program starts. Waits up to `patience` for enough memory nodes.
   Status open_region(Milliseconds patience);
-  // Starts the thread. It creates the region, unless open_region() has done so.
-  void start();
-  // Wakes the thread: a slab is wanted.
-  void ring() const { bell_.ring(); }
+  // From now on the thread serves it. Its first turn creates the region, unless open_region() has
+  // done so. Once.
+  void start(BorrowerThread& thread);
+  // A slab is wanted.
+  void ring() {
+    rung_.store(true, std::memory_order_release);
+    thread_->ring();
+  }
+  // -- BorrowerThread --
+  bool take_ring() { return rung_.exchange(false, std::memory_order_acq_rel); }
+  // Does what is due. Returns when to call it again if it is not rung before.
+  Instant serve();
   // The owner ends; the region stays for other readers. After the return no call to the owner runs
   // or starts.
   void disown();
@@ -54,10 +62,6 @@ class Borrower {
   uint64_t leased_slabs() const { return leased_slabs_.load(std::memory_order_relaxed); }
 
  private:
-  Borrower(const PagerOptions& options, LeaseMap& leases, NodeDirectory& nodes,
-           coordinator::Client& client, RegionOwner& owner, Doorbell bell);
-  void run();
-  void stop();
   Status give_region_back();
   Status create_region();
   Status lease_wanted();
@@ -75,16 +79,16 @@ class Borrower {
   LeaseMap& leases_;
   NodeDirectory& nodes_;
   coordinator::Client& client_;
-  const Doorbell bell_;
   std::mutex owner_mutex_;
-  RegionOwner* owner_;  // guarded by owner_mutex_; null when it has ended
-  std::atomic<bool> stopping_{false};
+  RegionOwner* owner_;                // guarded by owner_mutex_; null when it has ended
+  BorrowerThread* thread_ = nullptr;  // null before start()
+  std::atomic<bool> rung_{false};
+  Instant next_heartbeat_{0};
   coordinator::RegionInfo region_;
   uint64_t events_since_ = 0;
   bool coordinator_silent_ = false;  // already logged
   bool lease_refused_ = false;       // already logged
   std::atomic<uint64_t> leased_slabs_{0};
-  std::jthread thread_;
 };
 
 }  // namespace farpage::pager

@@ -139,8 +139,7 @@ class Postgres(Verifier):
         self.expect_real_paging(transport)
         print("most far memory", far_memory / MIB, "MiB")
         self.assertGreater(far_memory, 0)
-        # The background processes have no pager: up to 64 pages each that no budget counts.
-        self.assertLessEqual(far_memory, 6 * MIB * 105 // 100 + 6 * 64 * 4096)
+        self.assertLessEqual(far_memory, 6 * MIB * 105 // 100)
 
     def test_postgres_sessions_over_shm(self):
         self.sessions("shm")

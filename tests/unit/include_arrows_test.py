@@ -41,6 +41,7 @@ PRIVATE = {
     r"infiniband/.*": ("rdma/verbs/",),
     r"liburing.*": ("rdma/tcp/",),
     r"httplib\.h": ("http/",),
+    r"boost/.*": ("serve/", "cli/run.cc"),
 }
 INCLUDE = re.compile(r'^\s*#\s*include\s+(["<])([^">]+)[">]', re.M)
 

@@ -203,7 +203,7 @@ struct BorrowerTest : testing::Test {
     return options;
   }
   std::unique_ptr<Borrower> borrower() {
-    return std::move(*Borrower::create(options(), *leases, nodes, client, owner));
+    return std::make_unique<Borrower>(options(), *leases, nodes, client, owner);
   }
   PageIndex page_of(uint32_t slab) const {
     return PageIndex{uint64_t{slab} * leases->pages_per_slab()};
@@ -215,6 +215,7 @@ struct BorrowerTest : testing::Test {
   NodeDirectory nodes;
   std::unique_ptr<LeaseMap> leases =
       std::move(*LeaseMap::create(kSlabs * (kSlabBytes >> kPageShift), kSlabBytes));
+  std::unique_ptr<BorrowerThread> thread = std::move(*BorrowerThread::create());
 };
 
 TEST_F(BorrowerTest, AsksForTheNodesOfItsLeasesAndForNoOther) {
@@ -230,7 +231,7 @@ TEST_F(BorrowerTest, LeasesFromAsManyNodesAsAClusterHasAndSaysWhyNotFromTheNext)
     const auto one = borrower();
     ASSERT_TRUE(one->open_region(Seconds(0)).has_value());
     for (uint32_t slab = 1; slab < kMaxNodes; ++slab) leases->touch(page_of(slab));
-    one->start();
+    one->start(*thread);
     ASSERT_TRUE(client.comes_true([&] { return one->leased_slabs() >= kMaxNodes; }));
     leases->touch(page_of(kMaxNodes));
     leases->touch(page_of(kOnAKnownNode));
@@ -250,7 +251,7 @@ TEST_F(BorrowerTest, LeasesFromAsManyNodesAsAClusterHasAndSaysWhyNotFromTheNext)
 TEST_F(BorrowerTest, WhatHappensToOtherNodesAndRegionsCostsNoLookup) {
   const auto one = borrower();
   ASSERT_TRUE(one->open_region(Seconds(0)).has_value());
-  one->start();
+  one->start(*thread);
   ASSERT_TRUE(client.comes_true([&] { return client.count("heartbeat") > 2; }));
   EXPECT_EQ(client.count("events"), 0U) << "what happened before the region concerns nobody";
   for (int i = 100; i < 200; ++i) {
@@ -269,7 +270,7 @@ TEST_F(BorrowerTest, WhatHappensToOtherNodesAndRegionsCostsNoLookup) {
 TEST_F(BorrowerTest, ReplicaOfALostLeaseIsLost) {
   const auto one = borrower();
   ASSERT_TRUE(one->open_region(Seconds(0)).has_value());
-  one->start();
+  one->start(*thread);
   client.lose_node("n0");
   client.happens(coordinator::EventKind::kLeaseLost, "n0", "r1");
   ASSERT_TRUE(client.comes_true([&] { return owner.lost.load() == 1; }));
@@ -279,7 +280,7 @@ TEST_F(BorrowerTest, ReplicaOfALostLeaseIsLost) {
 TEST_F(BorrowerTest, ReplicaOfALostLeaseIsLostAlsoWhenTheEventWasForgotten) {
   const auto one = borrower();
   ASSERT_TRUE(one->open_region(Seconds(0)).has_value());
-  one->start();
+  one->start(*thread);
   client.lose_node("n0");
   client.forget_events();
   ASSERT_TRUE(client.comes_true([&] { return owner.lost.load() == 1; }));

@@ -1,0 +1,84 @@
+#include "pager/links/borrower_thread.h"
+
+#include <pthread.h>
+
+#include <algorithm>
+
+#include "pager/links/borrower.h"
+
+namespace farpage::pager {
+namespace {
+
+constexpr Milliseconds kLook{1000};
+
+}  // namespace
+
+Result<std::unique_ptr<BorrowerThread>> BorrowerThread::create() {
+  FARPAGE_TRY(bell, Doorbell::create());
+  return std::unique_ptr<BorrowerThread>(new BorrowerThread(std::move(bell)));
+}
+
+BorrowerThread::BorrowerThread(Doorbell bell)
+    : bell_(std::move(bell)), thread_([this] { run(); }) {}
+
+BorrowerThread::~BorrowerThread() {
+  const std::lock_guard lock(mutex_);
+  stopping_ = true;
+  bell_.ring();
+}
+
+void BorrowerThread::add(Borrower& borrower) {
+  {
+    const std::lock_guard lock(mutex_);
+    members_.push_back({&borrower, SteadyClock::read()});
+  }
+  bell_.ring();
+}
+
+void BorrowerThread::remove(Borrower& borrower) {
+  std::unique_lock lock(mutex_);
+  std::erase_if(members_, [&](const Member& member) { return member.borrower == &borrower; });
+  changed_.wait(lock, [&] { return served_ != &borrower; });
+}
+
+Borrower* BorrowerThread::next(Instant now, Instant& until) {
+  for (size_t i = 0; i < members_.size(); ++i) {
+    const size_t at = (next_ + i) % members_.size();
+    const Member& member = members_[at];
+    if (member.borrower->take_ring() || member.due <= now) {
+      next_ = at + 1;
+      return member.borrower;
+    }
+    until = std::min(until, member.due);
+  }
+  return nullptr;
+}
+
+void BorrowerThread::set_due(const Borrower& borrower, Instant due) {
+  for (Member& member : members_)
+    if (member.borrower == &borrower) member.due = due;
+}
+
+void BorrowerThread::run() {
+  (void)pthread_setname_np(pthread_self(), "fp-borrower");
+  std::unique_lock lock(mutex_);
+  while (!stopping_) {
+    const Instant now = SteadyClock::read();
+    Instant until = now + kLook;
+    served_ = next(now, until);
+    if (served_ == nullptr) {
+      lock.unlock();
+      (void)bell_.wait(std::max(std::chrono::ceil<Milliseconds>(until - now), Milliseconds(1)));
+      lock.lock();
+      continue;
+    }
+    lock.unlock();
+    const Instant due = served_->serve();
+    lock.lock();
+    set_due(*served_, due);
+    served_ = nullptr;
+    changed_.notify_all();
+  }
+}
+
+}  // namespace farpage::pager
