@@ -66,16 +66,19 @@ Result<pager::PagerOptions> pager_options(const PagerSettings& settings) {
   channel.poll_mode = *rdma::poll_mode_from(settings.poll_mode);
   channel.operation_timeout = settings.operation_timeout;
   channel.operations_in_flight = static_cast<uint32_t>(settings.max_send_wr);
-  channel.device = settings.device;
-  channel.device_port = static_cast<uint8_t>(settings.device_port);
-  channel.gid_index = static_cast<int>(settings.gid_index);
-  channel.mtu_bytes = static_cast<uint32_t>(settings.mtu_bytes);
-  channel.max_rd_atomic = static_cast<uint32_t>(settings.max_rd_atomic);
-  channel.cq_depth = static_cast<uint32_t>(settings.cq_depth);
-  channel.timeout_exponent = static_cast<uint8_t>(settings.timeout_exponent);
-  channel.retry_count = static_cast<uint8_t>(settings.retry_count);
   FARPAGE_TRY_VOID(pager::validate(options));
   return options;
+}
+
+rdma::VerbsOptions verbs_options(const PagerSettings& settings) {
+  return {.device = settings.device,
+          .device_port = static_cast<uint8_t>(settings.device_port),
+          .gid_index = static_cast<int>(settings.gid_index),
+          .mtu_bytes = static_cast<uint32_t>(settings.mtu_bytes),
+          .max_rd_atomic = static_cast<uint32_t>(settings.max_rd_atomic),
+          .cq_depth = static_cast<uint32_t>(settings.cq_depth),
+          .timeout_exponent = static_cast<uint8_t>(settings.timeout_exponent),
+          .retry_count = static_cast<uint8_t>(settings.retry_count)};
 }
 
 std::vector<std::string> device_words(const PagerSettings& settings) {
@@ -89,7 +92,7 @@ std::vector<std::string> device_words(const PagerSettings& settings) {
 Result<std::vector<std::unique_ptr<rdma::Transport>>> make_transports(
     const PagerSettings& settings) {
   FARPAGE_TRY(choice, parse_transports(settings.transports));
-  return rdma::make_transports(choice);
+  return rdma::make_transports(choice, verbs_options(settings));
 }
 
 void add_options(Subcommand& subcommand, RunSettings& settings) {

@@ -8,7 +8,7 @@
 #include "base/result.h"
 #include "cli/subcommand.h"
 #include "pager/options.h"
-#include "rdma/transport.h"
+#include "rdma/verbs/verbs.h"
 #include "serve/budget_group.h"
 
 namespace farpage::cli {
@@ -43,6 +43,7 @@ enum class ShortFlags : bool { kNone, kPerftest };
 void add_options(Subcommand& subcommand, PagerSettings& settings,
                  ShortFlags short_flags = ShortFlags::kNone);
 Result<pager::PagerOptions> pager_options(const PagerSettings& settings);
+rdma::VerbsOptions verbs_options(const PagerSettings& settings);
 // One for each transport that the settings allow and this build has, in order of preference. With
 // `auto`, transports that cannot work on this host are omitted; a named one that cannot work is an
 // error.

@@ -104,15 +104,6 @@ struct ChannelOptions {
   Nanoseconds spin_time = std::chrono::microseconds(50);
   Nanoseconds operation_timeout = Milliseconds(1000);
   Nanoseconds connect_timeout = Milliseconds(1000);
-  // verbs only
-  std::string device;             // empty: the first with an active port
-  uint8_t device_port = 0;        // 0: the first active one
-  int gid_index = -1;             // -1: RoCE v2, IPv4-mapped first
-  uint32_t mtu_bytes = 0;         // 0: min of both active MTUs; else an upper limit
-  uint32_t max_rd_atomic = 0;     // 0: the device's limit; else an upper limit
-  uint32_t cq_depth = 0;          // 0: operations_in_flight
-  uint8_t timeout_exponent = 14;  // 4.096 us * 2^timeout for each attempt
-  uint8_t retry_count = 3;        // at most 6: SoftRoCE retries 7 without end
 };
 
 // Sends our queue pair's endpoint to the node and returns the node's (verbs only; the other

@@ -7,7 +7,6 @@
 #include "base/log.h"
 #include "rdma/shm/shm.h"
 #include "rdma/tcp/tcp.h"
-#include "rdma/verbs/verbs.h"
 
 namespace farpage::rdma {
 
@@ -35,12 +34,13 @@ Result<TransportChoice> parse_transports(const std::string& text, const std::str
   return choice;
 }
 
-Result<std::vector<std::unique_ptr<Transport>>> make_transports(const TransportChoice& choice) {
+Result<std::vector<std::unique_ptr<Transport>>> make_transports(const TransportChoice& choice,
+                                                                const VerbsOptions& verbs_options) {
   std::vector<std::unique_ptr<Transport>> transports;
   for (const TransportKind kind : choice.kinds) {
     switch (kind) {
       case TransportKind::kVerbs: {
-        Result<std::unique_ptr<Transport>> verbs = make_verbs_transport();
+        Result<std::unique_ptr<Transport>> verbs = make_verbs_transport(verbs_options);
         if (verbs) {
           transports.push_back(std::move(*verbs));
         } else if (!choice.automatic) {

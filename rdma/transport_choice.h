@@ -7,6 +7,7 @@
 
 #include "base/result.h"
 #include "rdma/transport.h"
+#include "rdma/verbs/verbs.h"
 
 namespace farpage::rdma {
 
@@ -19,6 +20,7 @@ struct TransportChoice {
 Result<TransportChoice> parse_transports(const std::string& text, const std::string& field);
 
 // One for each kind of the choice, in its order. `loop` is not made here: it needs its network.
-Result<std::vector<std::unique_ptr<Transport>>> make_transports(const TransportChoice& choice);
+Result<std::vector<std::unique_ptr<Transport>>> make_transports(const TransportChoice& choice,
+                                                                const VerbsOptions& verbs = {});
 
 }  // namespace farpage::rdma

@@ -11,9 +11,9 @@ bool built_with_verbs() {
   return true;
 }
 
-Result<std::unique_ptr<Transport>> make_verbs_transport() {
+Result<std::unique_ptr<Transport>> make_verbs_transport(const VerbsOptions& options) {
   FARPAGE_TRY(library, verbs::load_verbs_library());
-  return std::make_unique<verbs::VerbsTransport>(std::move(library));
+  return std::make_unique<verbs::VerbsTransport>(std::move(library), options);
 }
 
 Result<std::unique_ptr<MemoryHost>> make_verbs_memory_host(const VerbsHostOptions& options) {

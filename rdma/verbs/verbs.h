@@ -25,10 +25,22 @@ namespace farpage::rdma {
 // Whether this binary was built with libibverbs' headers.
 bool built_with_verbs();
 
+// The queue pairs of a transport.
+struct VerbsOptions {
+  std::string device;             // empty: the first with an active port
+  uint8_t device_port = 0;        // 0: the first active one
+  int gid_index = -1;             // -1: RoCE v2, IPv4-mapped first
+  uint32_t mtu_bytes = 0;         // 0: min of both active MTUs; else an upper limit
+  uint32_t max_rd_atomic = 0;     // READs in flight. 0: the device's limit; else an upper limit
+  uint32_t cq_depth = 0;          // 0: ChannelOptions::operations_in_flight
+  uint8_t timeout_exponent = 14;  // 4.096 us * 2^timeout for each attempt
+  uint8_t retry_count = 3;        // at most 6: SoftRoCE retries 7 without end
+};
+
 // kUnsupported if libibverbs cannot be loaded. connect() determines whether a device fits, and
-// fails with kUnsupported if none does. connect() blocks in the exchange: the exchange's own time
-// limit applies.
-Result<std::unique_ptr<Transport>> make_verbs_transport();
+// fails with kUnsupported if none does, and with kInvalid for an option that cannot work. It blocks
+// in the exchange: the exchange's own time limit applies.
+Result<std::unique_ptr<Transport>> make_verbs_transport(const VerbsOptions& options);
 
 struct VerbsHostOptions {
   std::string device;          // empty: the first with an active port

@@ -15,7 +15,7 @@ bool built_with_verbs() {
   return false;
 }
 
-Result<std::unique_ptr<Transport>> make_verbs_transport() {
+Result<std::unique_ptr<Transport>> make_verbs_transport(const VerbsOptions& /*options*/) {
   return absent();
 }
 

@@ -25,14 +25,15 @@ Status check_options(const ChannelOptions& options) {
   if (options.operations_in_flight == 0) {
     return fail(ErrorCode::kInvalid, "operations_in_flight must be 1 or more");
   }
-  return check_retry_policy({options.timeout_exponent, options.retry_count});
+  return {};
 }
 
 // The requested number, limited by the room in the device and the completion queue.
-uint32_t operations_in_flight(const PortFacts& port, const ChannelOptions& options) {
+uint32_t operations_in_flight(const PortFacts& port, const ChannelOptions& options,
+                              uint32_t cq_depth) {
   uint32_t count =
       std::min(options.operations_in_flight, std::min(port.max_work_requests, port.max_cq_entries));
-  if (options.cq_depth != 0) count = std::min(count, options.cq_depth);
+  if (cq_depth != 0) count = std::min(count, cq_depth);
   return count;
 }
 
@@ -57,23 +58,23 @@ Result<std::unique_ptr<Channel>> VerbsTransport::connect(const TransportAddress&
     return fail(ErrorCode::kInvalid, "the verbs transport needs a queue pair exchange");
   }
   FARPAGE_TRY_VOID(check_options(options));
-  FARPAGE_TRY(local, choose_local_side(survey_devices(*library_, options.device),
-                                       {options.device, options.device_port, options.gid_index,
-                                        options.mtu_bytes, options.max_rd_atomic}));
+  const RetryPolicy retry{options_.timeout_exponent, options_.retry_count};
+  FARPAGE_TRY_VOID(check_retry_policy(retry));
+  FARPAGE_TRY(local, choose_local_side(survey_devices(*library_, options_.device),
+                                       {options_.device, options_.device_port, options_.gid_index,
+                                        options_.mtu_bytes, options_.max_rd_atomic}));
   FARPAGE_TRY(device, device_named(local.port.device));
   FARPAGE_TRY(domain, ProtectionDomain::create(device));
   FARPAGE_TRY(buffer, Registration::create(domain, options.buffer, IBV_ACCESS_LOCAL_WRITE));
-  const uint32_t in_flight = operations_in_flight(local.port, options);
+  const uint32_t in_flight = operations_in_flight(local.port, options, options_.cq_depth);
   FARPAGE_TRY(completions, CompletionQueue::create(
-                               device, options.cq_depth == 0 ? in_flight : options.cq_depth));
+                               device, options_.cq_depth == 0 ? in_flight : options_.cq_depth));
   FARPAGE_TRY(unconnected,
               UnconnectedQueuePair::create(domain, completions, local, in_flight, kRemoteAccess));
   QueuePairEndpoint ours = unconnected.endpoint();
   ours.session = options.session;
   FARPAGE_TRY(peer, exchange(ours));
-  FARPAGE_TRY(
-      queue_pair,
-      std::move(unconnected).connect(peer, {options.timeout_exponent, options.retry_count}));
+  FARPAGE_TRY(queue_pair, std::move(unconnected).connect(peer, retry));
 
   const ChannelLimits limits = {.operations_in_flight = in_flight,
                                 .reads_in_flight = std::min(queue_pair.read_depth(), in_flight),

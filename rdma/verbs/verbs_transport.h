@@ -9,14 +9,15 @@
 #include "rdma/transport.h"
 #include "rdma/verbs/async_events.h"
 #include "rdma/verbs/resources.h"
+#include "rdma/verbs/verbs.h"
 #include "rdma/verbs/verbs_library.h"
 
 namespace farpage::rdma::verbs {
 
 class VerbsTransport final : public Transport {
  public:
-  explicit VerbsTransport(std::shared_ptr<const VerbsLibrary> library)
-      : library_(std::move(library)) {}
+  VerbsTransport(std::shared_ptr<const VerbsLibrary> library, VerbsOptions options)
+      : library_(std::move(library)), options_(std::move(options)) {}
 
   TransportKind kind() const override { return TransportKind::kVerbs; }
   // kInvalid names a wrong option.
@@ -32,6 +33,7 @@ class VerbsTransport final : public Transport {
   Result<std::shared_ptr<const Device>> device_named(const std::string& name);
 
   const std::shared_ptr<const VerbsLibrary> library_;
+  const VerbsOptions options_;
   std::mutex mutex_;
   std::map<std::string, OpenDevice> devices_;  // guarded by mutex_
 };

@@ -23,14 +23,14 @@ class Client {
     auto buffer = Mapping::anonymous(kBufferPages * kPageBytes, true);
     EXPECT_TRUE(buffer) << buffer.error().message();
     buffer_ = std::move(*buffer);
-    auto transport = rdma::make_verbs_transport();
-    EXPECT_TRUE(transport) << transport.error().message();
-    transport_ = std::move(*transport);
     options.buffer = buffer_.bytes();
   }
 
   Status connect(NodeLink& node) {
     channel_.reset();
+    auto transport = rdma::make_verbs_transport(verbs);
+    if (!transport) return tl::unexpected(transport.error());
+    transport_ = std::move(*transport);
     rdma::TransportAddress address;
     address.kind = rdma::TransportKind::kVerbs;
     auto made = transport_->connect(address, options, [&](const rdma::QueuePairEndpoint& ours) {
@@ -89,6 +89,7 @@ class Client {
   }
 
   rdma::ChannelOptions options;
+  rdma::VerbsOptions verbs;
   rdma::QueuePairEndpoint own_endpoint;
   rdma::QueuePairEndpoint node_endpoint;
 

@@ -9,7 +9,7 @@ class VerbsHarness final : public Harness {
  public:
   Result<std::unique_ptr<MemoryHost>> make_host() override { return make_verbs_memory_host({}); }
   std::unique_ptr<Transport> make_transport() override {
-    return std::move(*make_verbs_transport());
+    return std::move(*make_verbs_transport({}));
   }
   QueuePairExchange exchange_with(MemoryHost& host) override {
     return [&host](const QueuePairEndpoint& ours) { return host.accept(ours); };

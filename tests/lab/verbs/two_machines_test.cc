@@ -18,7 +18,7 @@ TEST(TwoMachines, ReadAndWriteUntilTheNodeLosesItsPower) {
   auto lease = node->expose();
   ASSERT_TRUE(lease) << lease.error().message();
   Client client;
-  client.options.retry_count = 1;
+  client.verbs.retry_count = 1;
   const auto connected = client.connect(*node);
   ASSERT_TRUE(connected) << connected.error().message();
 

@@ -172,7 +172,7 @@ TEST_F(TwoProcesses, BeyondTheLeaseAndAfterWithdrawalIsRefused) {
 }
 
 TEST_F(TwoProcesses, ANodeKilledInMidReadEndsEveryRead) {
-  client_.options.retry_count = 1;
+  client_.verbs.retry_count = 1;
   start_node();
   connect();
   // Keeps the channel full until the first READ fails.
@@ -201,7 +201,7 @@ TEST_F(TwoProcesses, ANodeKilledInMidReadEndsEveryRead) {
 }
 
 TEST_F(TwoProcesses, AKilledNodeIsToldAsPeerGone) {
-  client_.options.retry_count = 1;
+  client_.verbs.retry_count = 1;
   start_node();
   connect();
   EXPECT_EQ(client_.run(client_.read(lease_, 0, 0, 1)), CompletionStatus::kOk);
@@ -212,8 +212,8 @@ TEST_F(TwoProcesses, AKilledNodeIsToldAsPeerGone) {
 TEST_F(TwoProcesses, OperationTimeoutIsKeptWhereTheDevicesOwnLimitIsLonger) {
   for (const PollMode mode : {PollMode::kAdaptive, PollMode::kBusy, PollMode::kEvent}) {
     client_.options.poll_mode = mode;
-    client_.options.timeout_exponent = 20;  // 4.3 s for each of 7 attempts
-    client_.options.retry_count = 6;
+    client_.verbs.timeout_exponent = 20;  // 4.3 s for each of 7 attempts
+    client_.verbs.retry_count = 6;
     client_.options.operation_timeout = Milliseconds(100);
     start_node();
     connect();
@@ -227,7 +227,7 @@ TEST_F(TwoProcesses, ARestartedNodeIsReachedWithItsNewKey) {
   start_node();
   connect();
   const Lease old_lease = lease_;
-  client_.options.retry_count = 1;
+  client_.verbs.retry_count = 1;
   start_node();
   EXPECT_NE(client_.run(client_.read(old_lease, 0, 0, 1)), CompletionStatus::kOk);
   connect();
@@ -266,24 +266,24 @@ TEST_F(TwoProcesses, WrongOptionsAreRefusedByName) {
   start_node();
   const auto refusal = [&](auto change) {
     Client client;
-    change(client.options);
+    change(client.verbs);
     const auto connected = client.connect(*node_);
     return connected ? std::string("connected") : connected.error().message();
   };
-  using rdma::ChannelOptions;
+  using rdma::VerbsOptions;
   using ::testing::HasSubstr;
-  EXPECT_THAT(refusal([](ChannelOptions& o) { o.retry_count = 7; }), HasSubstr("retry_count 7"));
-  EXPECT_THAT(refusal([](ChannelOptions& o) { o.device = "mlx9_9"; }), HasSubstr("mlx9_9"));
-  EXPECT_THAT(refusal([](ChannelOptions& o) { o.device_port = 2; }), HasSubstr("port 2"));
-  EXPECT_THAT(refusal([](ChannelOptions& o) { o.gid_index = 77; }), HasSubstr("gid_index 77"));
-  EXPECT_THAT(refusal([](ChannelOptions& o) { o.mtu_bytes = 1500; }), HasSubstr("mtu 1500"));
+  EXPECT_THAT(refusal([](VerbsOptions& o) { o.retry_count = 7; }), HasSubstr("retry_count 7"));
+  EXPECT_THAT(refusal([](VerbsOptions& o) { o.device = "mlx9_9"; }), HasSubstr("mlx9_9"));
+  EXPECT_THAT(refusal([](VerbsOptions& o) { o.device_port = 2; }), HasSubstr("port 2"));
+  EXPECT_THAT(refusal([](VerbsOptions& o) { o.gid_index = 77; }), HasSubstr("gid_index 77"));
+  EXPECT_THAT(refusal([](VerbsOptions& o) { o.mtu_bytes = 1500; }), HasSubstr("mtu 1500"));
 }
 
 TEST_F(TwoProcesses, ConfiguredLimitsReachTheQueuePair) {
-  client_.options.mtu_bytes = 2048;
-  client_.options.max_rd_atomic = 4;
-  client_.options.cq_depth = 16;
-  client_.options.gid_index = 0;
+  client_.verbs.mtu_bytes = 2048;
+  client_.verbs.max_rd_atomic = 4;
+  client_.verbs.cq_depth = 16;
+  client_.verbs.gid_index = 0;
   start_node({"--gid", "0"});
   connect();
   EXPECT_EQ(client_.own_endpoint.mtu_bytes, 2048U);
@@ -295,7 +295,7 @@ TEST_F(TwoProcesses, ConfiguredLimitsReachTheQueuePair) {
 }
 
 TEST_F(TwoProcesses, GidsOfDifferentKindsAreRefusedWithTheReason) {
-  client_.options.gid_index = 0;  // link-local; the node chooses its IPv4-mapped one
+  client_.verbs.gid_index = 0;  // link-local; the node chooses its IPv4-mapped one
   start_node();
   const auto refused = client_.connect(*node_);
   ASSERT_FALSE(refused);

@@ -48,11 +48,10 @@ TEST(BenchSettings, Defect6PerftestsShortFlagsTakeEffect) {
   EXPECT_EQ(parse->size_bytes, 65536U);
   EXPECT_EQ(parse->amount.iterations, 7);
   EXPECT_EQ(*duration_of(parse->amount), Milliseconds(0));
-  const auto pager = pager_options(parse->bench.pager);
-  ASSERT_TRUE(pager.has_value());
-  EXPECT_EQ(pager->channel.device, "mlx5_0");
-  EXPECT_EQ(pager->channel.device_port, 2);
-  EXPECT_EQ(pager->channel.gid_index, 3);
+  const rdma::VerbsOptions verbs = verbs_options(parse->bench.pager);
+  EXPECT_EQ(verbs.device, "mlx5_0");
+  EXPECT_EQ(verbs.device_port, 2);
+  EXPECT_EQ(verbs.gid_index, 3);
   EXPECT_TRUE(parse->bench.cpu_freq);
   EXPECT_EQ(*duration_of(parse_bench({"-D", "5"})->amount), Seconds(5));
   EXPECT_EQ(*duration_of(parse_bench({"--duration", "250ms"})->amount), Milliseconds(250));

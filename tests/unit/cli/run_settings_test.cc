@@ -28,15 +28,28 @@ std::unique_ptr<RunParse> parse_run(std::vector<std::string> arguments) {
   return parse;
 }
 
-// An option, and the change that it must make in the pager's options.
-struct PagerKnob {
+// An option, and the change that it must make.
+template <typename Options>
+struct Knob {
   const char* option;
   const char* value;
-  uint64_t (*read)(const pager::PagerOptions&);
+  uint64_t (*read)(const Options&);
   uint64_t expected;
 };
 
-const PagerKnob kPagerKnobs[] = {
+const Knob<rdma::VerbsOptions> kVerbsKnobs[] = {
+    {"device", "mlx5_0", [](const rdma::VerbsOptions& o) { return uint64_t(o.device.size()); }, 6},
+    {"device-port", "2", [](const rdma::VerbsOptions& o) { return uint64_t{o.device_port}; }, 2},
+    {"gid-index", "3", [](const rdma::VerbsOptions& o) { return uint64_t(o.gid_index); }, 3},
+    {"mtu", "2048", [](const rdma::VerbsOptions& o) { return uint64_t{o.mtu_bytes}; }, 2048},
+    {"max-rd-atomic", "8", [](const rdma::VerbsOptions& o) { return uint64_t{o.max_rd_atomic}; },
+     8},
+    {"cq-depth", "256", [](const rdma::VerbsOptions& o) { return uint64_t{o.cq_depth}; }, 256},
+    {"timeout", "12", [](const rdma::VerbsOptions& o) { return uint64_t{o.timeout_exponent}; }, 12},
+    {"retry-cnt", "5", [](const rdma::VerbsOptions& o) { return uint64_t{o.retry_count}; }, 5},
+};
+
+const Knob<pager::PagerOptions> kPagerKnobs[] = {
     {"local", "128M", [](const pager::PagerOptions& o) { return o.local_bytes; }, 134217728},
     {"replicas", "2", [](const pager::PagerOptions& o) { return uint64_t{o.replicas}; }, 2},
     {"slab", "4M", [](const pager::PagerOptions& o) { return o.slab_bytes; }, 4194304},
@@ -56,28 +69,12 @@ const PagerKnob kPagerKnobs[] = {
     {"operation-timeout", "2s",
      [](const pager::PagerOptions& o) { return uint64_t(o.channel.operation_timeout.count()); },
      2'000'000'000},
-    {"device", "mlx5_0",
-     [](const pager::PagerOptions& o) { return uint64_t(o.channel.device.size()); }, 6},
-    {"device-port", "2",
-     [](const pager::PagerOptions& o) { return uint64_t{o.channel.device_port}; }, 2},
-    {"gid-index", "3", [](const pager::PagerOptions& o) { return uint64_t(o.channel.gid_index); },
-     3},
-    {"mtu", "2048", [](const pager::PagerOptions& o) { return uint64_t{o.channel.mtu_bytes}; },
-     2048},
-    {"max-rd-atomic", "8",
-     [](const pager::PagerOptions& o) { return uint64_t{o.channel.max_rd_atomic}; }, 8},
     {"max-send-wr", "16",
      [](const pager::PagerOptions& o) { return uint64_t{o.channel.operations_in_flight}; }, 16},
-    {"cq-depth", "256", [](const pager::PagerOptions& o) { return uint64_t{o.channel.cq_depth}; },
-     256},
-    {"timeout", "12",
-     [](const pager::PagerOptions& o) { return uint64_t{o.channel.timeout_exponent}; }, 12},
-    {"retry-cnt", "5", [](const pager::PagerOptions& o) { return uint64_t{o.channel.retry_count}; },
-     5},
 };
 
 TEST(RunSettings, Defect6EveryPagerKnobReachesThePager) {
-  for (const PagerKnob& knob : kPagerKnobs) {
+  for (const Knob<pager::PagerOptions>& knob : kPagerKnobs) {
     SCOPED_TRACE(knob.option);
     const auto before = pager_options(parse_run({})->settings.pager);
     ASSERT_TRUE(before.has_value());
@@ -87,6 +84,16 @@ TEST(RunSettings, Defect6EveryPagerKnobReachesThePager) {
     const auto after = pager_options(parse->settings.pager);
     ASSERT_TRUE(after.has_value()) << after.error().message();
     EXPECT_EQ(knob.read(*after), knob.expected);
+  }
+}
+
+TEST(RunSettings, Defect6EveryVerbsKnobReachesTheTransport) {
+  for (const Knob<rdma::VerbsOptions>& knob : kVerbsKnobs) {
+    SCOPED_TRACE(knob.option);
+    EXPECT_NE(knob.read(verbs_options(parse_run({})->settings.pager)), knob.expected);
+    const auto parse = parse_run({fmt::format("--{}", knob.option), knob.value});
+    ASSERT_EQ(parse->line.exit_status, kExitOk) << parse->line.problem;
+    EXPECT_EQ(knob.read(verbs_options(parse->settings.pager)), knob.expected);
   }
 }
 
@@ -122,7 +129,7 @@ TEST(RunSettings, Defect6NoKnobIsWithoutATest) {
   for (size_t at = help.output.find("(Env:"); at != std::string::npos;
        at = help.output.find("(Env:", at + 1))
     ++variables;
-  EXPECT_EQ(variables, std::size(kPagerKnobs) + 10) << help.output;
+  EXPECT_EQ(variables, std::size(kPagerKnobs) + std::size(kVerbsKnobs) + 10) << help.output;
 }
 
 TEST(RunSettings, ImpossibleCombinationsNameTheKnob) {

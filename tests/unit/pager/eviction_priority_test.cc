@@ -75,6 +75,23 @@ TEST_F(EvictionPriorityTest, StepsBackBehindAllAndComesForwardToWhereItWas) {
   }
 }
 
+TEST_F(EvictionPriorityTest, GoesAheadOfTheOthersAndBackToWhereItWas) {
+  const IdleThread nice([] { ASSERT_TRUE(set_niceness(3)); });
+  EvictionPriority priority;
+  priority.add(nice.id());
+  priority.go_ahead(true);
+  EXPECT_EQ(niceness(nice.id()), -7);
+  priority.come_forward();
+  EXPECT_EQ(niceness(nice.id()), -7) << "it is not back";
+  priority.go_ahead(false);
+  EXPECT_EQ(niceness(nice.id()), 3);
+  priority.go_ahead(true);
+  priority.step_back();
+  EXPECT_EQ(niceness(nice.id()), 19);
+  priority.come_forward();
+  EXPECT_EQ(niceness(nice.id()), 3);
+}
+
 TEST_F(EvictionPriorityTest, WhoIsAddedLateIsWhereTheOtherIs) {
   const IdleThread evictor;
   const IdleThread agent;

@@ -39,6 +39,11 @@ class VerbsChannelTest : public ::testing::Test {
     EXPECT_EQ(fake_->state().alive, 0) << "objects were leaked";
   }
 
+  void use(const VerbsOptions& options) {
+    channel_.reset();
+    transport_ = std::make_unique<VerbsTransport>(fake_, options);
+  }
+
   Status connect() {
     TransportAddress address;
     address.kind = TransportKind::kVerbs;
@@ -79,7 +84,8 @@ class VerbsChannelTest : public ::testing::Test {
   Mapping buffer_ = *Mapping::anonymous(16 * kPageBytes);
   std::shared_ptr<FakeVerbs> fake_ =
       std::make_shared<FakeVerbs>(std::vector<FakeDevice>{fake_roce_device()});
-  std::unique_ptr<VerbsTransport> transport_ = std::make_unique<VerbsTransport>(fake_);
+  std::unique_ptr<VerbsTransport> transport_ =
+      std::make_unique<VerbsTransport>(fake_, VerbsOptions());
   ChannelOptions options_;
   Result<QueuePairEndpoint> exchange_result_ = node_endpoint();
   QueuePairEndpoint ours_;
@@ -88,8 +94,7 @@ class VerbsChannelTest : public ::testing::Test {
 };
 
 TEST_F(VerbsChannelTest, TheHandshakeCarriesWhatBothSidesAgreedOn) {
-  options_.timeout_exponent = 12;
-  options_.retry_count = 5;
+  use({.timeout_exponent = 12, .retry_count = 5});
   ASSERT_TRUE(connect());
   const auto& calls = fake_->state().modified;
   ASSERT_EQ(calls.size(), 3U);
@@ -344,7 +349,7 @@ TEST_F(VerbsChannelTest, OptionsThatCannotWorkAreNamed) {
   options_.operations_in_flight = 0;
   EXPECT_THAT(connect().error().context, HasSubstr("operations_in_flight"));
   options_.operations_in_flight = 8;
-  options_.retry_count = 7;
+  use({.retry_count = 7});
   EXPECT_THAT(connect().error().context, HasSubstr("retry_count 7"));
 }
 
@@ -352,7 +357,7 @@ TEST_F(VerbsChannelTest, TheCompletionQueueAndTheDeviceBoundWhatIsInFlight) {
   options_.operations_in_flight = 100000;
   ASSERT_TRUE(connect());
   EXPECT_EQ(channel_->limits().operations_in_flight, 1024U);
-  options_.cq_depth = 24;
+  use({.cq_depth = 24});
   ASSERT_TRUE(connect());
   EXPECT_EQ(channel_->limits().operations_in_flight, 24U);
 }
