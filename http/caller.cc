@@ -31,7 +31,7 @@ Error transport_error(const Url& server, httplib::Error error) {
 }  // namespace
 
 Result<std::string> Caller::call(const char* method, const std::string& path, std::string body,
-                                     Milliseconds timeout) const {
+                                 Milliseconds timeout) const {
   try {
     httplib::Client client(server_.host, server_.port);
     client.set_connection_timeout(timeout);

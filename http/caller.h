@@ -18,8 +18,7 @@ inline constexpr size_t kMaxAnswerBytes = size_t{128} << 20;  // a region of 655
 // Threads: any (no state beyond construction).
 class Caller {
  public:
-  Caller(Url server, std::string token)
-      : server_(std::move(server)), token_(std::move(token)) {}
+  Caller(Url server, std::string token) : server_(std::move(server)), token_(std::move(token)) {}
 
   // Returns the body of a 2xx answer. Empty `body`: the request has none.
   // kUnavailable: the server was not reached and received nothing of the request (sys_errno is

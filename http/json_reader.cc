@@ -5,7 +5,6 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
-
 namespace farpage::http {
 namespace {
 

@@ -143,24 +143,23 @@ std::optional<Reply> HttplibServer::guard(const httplib::Request& request) const
   const bool open = match.route != nullptr && match.route->access == Access::kOpen;
   if (!open && !has_token(request, options_.token)) {
     Reply reply = refuse(401, ErrorCode::kDenied,
-                             "the bearer token is missing or wrong: send Authorization: Bearer "
-                             "with the cluster's token");
+                         "the bearer token is missing or wrong: send Authorization: Bearer "
+                         "with the cluster's token");
     reply.headers["WWW-Authenticate"] = "Bearer";
     return reply;
   }
   if (match.route != nullptr) return refuse_query(request, *match.route);
   if (match.other_methods.empty())
     return refuse(404, ErrorCode::kNotFound, "no such path: /openapi.json lists all");
-  Reply reply =
-      refuse(405, ErrorCode::kInvalid,
-             fmt::format("this path supports {}", fmt::join(match.other_methods, ", ")));
+  Reply reply = refuse(405, ErrorCode::kInvalid,
+                       fmt::format("this path supports {}", fmt::join(match.other_methods, ", ")));
   reply.headers["Allow"] = fmt::format("{}", fmt::join(match.other_methods, ", "));
   return reply;
 }
 
 // Runs before the body is read.
 HandlerResponse HttplibServer::handle_head(const httplib::Request& request,
-                                    httplib::Response& response) const {
+                                           httplib::Response& response) const {
   if (const std::optional<Reply> refused = guard(request)) {
     forget_ranges(request);
     put(*refused, response);
@@ -218,11 +217,11 @@ void HttplibServer::configure() {
       [this](const httplib::Request& request, httplib::Response& response) {
         return handle_head(request, response);
       });
-  server_.set_exception_handler([](const httplib::Request&, httplib::Response& response,
-                                   const std::exception_ptr&) {
-    log::error("http: request_failed");
-    put(problem_reply(Error{ErrorCode::kIo, "the server failed: see its log", 0}), response);
-  });
+  server_.set_exception_handler(
+      [](const httplib::Request&, httplib::Response& response, const std::exception_ptr&) {
+        log::error("http: request_failed");
+        put(problem_reply(Error{ErrorCode::kIo, "the server failed: see its log", 0}), response);
+      });
   // Refusals of httplib itself (a malformed request line, a header without end) have no body yet.
   server_.set_error_handler(httplib::Server::HandlerWithResponse(
       [](const httplib::Request& request, httplib::Response& response) -> HandlerResponse {
@@ -280,9 +279,8 @@ Reply problem_reply(const Error& error) {
   return problem_reply(status_of(error), error);
 }
 
-Result<std::unique_ptr<Server>> Server::create(ServerOptions options,
-                                                       std::vector<Route> routes,
-                                                       RequestObserver observer) {
+Result<std::unique_ptr<Server>> Server::create(ServerOptions options, std::vector<Route> routes,
+                                               RequestObserver observer) {
   auto server =
       std::make_unique<HttplibServer>(std::move(options), std::move(routes), std::move(observer));
   FARPAGE_TRY_VOID(server->start());

@@ -68,9 +68,8 @@ using RequestObserver = std::function<void(const std::string& route, const std::
 class Server {
  public:
   // Listens when it returns. kConflict: the port is taken.
-  static Result<std::unique_ptr<Server>> create(ServerOptions options,
-                                                    std::vector<Route> routes,
-                                                    RequestObserver observer);
+  static Result<std::unique_ptr<Server>> create(ServerOptions options, std::vector<Route> routes,
+                                                RequestObserver observer);
   virtual ~Server() = default;  // stops
 
   virtual uint16_t port() const = 0;

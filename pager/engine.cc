@@ -103,12 +103,12 @@ void EngineThreads::node_wanted(NodeIndex node) {
 
 Status EngineThreads::start(Target& target) {
   if (!core_.options.resolve_in_thread) {
-    FARPAGE_TRY_VOID(core_.targets.add(target, target.space.event_descriptor()));
+    FARPAGE_TRY(changed, core_.targets.add(target, target.space.event_descriptor()));
+    if (changed) wake_policy_->look_again();
   }
   const Target* none = nullptr;
   oldest_.compare_exchange_strong(none, &target, std::memory_order_relaxed);
   evictor_->add(target);
-  wake_policy_->look_again();
   return {};
 }
 
@@ -118,9 +118,9 @@ void EngineThreads::remove(Target& target) {
   // Both may wait for a fault worker.
   if (readahead_) readahead_->remove(target);
   evictor_->remove(target);
-  core_.targets.remove(target);
+  const bool changed = core_.targets.remove(target);
   core_.removals.fetch_add(1, std::memory_order_release);
-  wake_policy_->look_again();
+  if (changed) wake_policy_->look_again();
   target.budget.interrupt();
   core_.event_readers.wait_until_handled();
   while (target.is_held()) std::this_thread::sleep_for(std::chrono::microseconds(50));

@@ -47,6 +47,8 @@ struct PagerOptions {
 inline constexpr uint64_t kMinLocalBytes = uint64_t{1} << 20;
 inline constexpr uint32_t kPinPercent = 85;  // of the budget may be pinned: faults need the rest
 inline constexpr uint32_t kMaxWorkers = 64;
+// Most forked children call exec, or end, before they have used more. No page of them is evicted.
+inline constexpr uint64_t kFreePages = 64;
 inline constexpr uint32_t kMaxPrefetchDepth = 120;
 // Memory nodes that lend, or have lent, to one process and its forked descendants.
 inline constexpr uint32_t kMaxNodes = coordinator::kMaxNodes;

@@ -15,9 +15,6 @@
 
 namespace farpage::pager {
 
-// Most forked children call exec, or end, before they have used more. No page of them is evicted.
-inline constexpr uint64_t kFreePages = 64;
-
 // What divides memory among pagers needs to know of one, without the cost of its statistics.
 struct BudgetUse {
   uint64_t limit_pages = 0;

@@ -10,7 +10,6 @@
 #include "pager/evict/eviction_state.h"
 #include "pager/fault/trend.h"
 #include "pager/fork/backing_regions.h"
-#include "pager/pager.h"
 #include "pager/pages/access_map.h"
 #include "pager/pages/budget.h"
 #include "pager/pages/page_table.h"

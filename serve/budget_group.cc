@@ -144,8 +144,7 @@ Result<std::vector<BudgetGroup::Change>> BudgetGroup::set_local(uint64_t local_b
   const std::lock_guard lock(mutex_);
   std::vector<Change> changes;
   for (const Member& member : members_)
-    changes.push_back({.program = member.process.program,
-                       .pid = member.process.pid,
+    changes.push_back({.process = member.process,
                        .before_bytes = member.pager->budget_use().limit_pages << kPageShift});
   if (scope_ == BudgetScope::kGroup) {
     FARPAGE_TRY_VOID(check_pins(local_bytes));

@@ -27,16 +27,15 @@ class BudgetGroup {
  public:
   static constexpr Milliseconds kStep{50};
 
-  struct Change {
-    std::string program;
-    int pid = 0;
-    uint64_t before_bytes = 0;
-    uint64_t after_bytes = 0;
-  };
-
   struct Process {
     std::string program;
     int pid = 0;
+  };
+
+  struct Change {
+    Process process;
+    uint64_t before_bytes = 0;
+    uint64_t after_bytes = 0;
   };
 
   BudgetGroup(boost::asio::io_context& control, uint64_t local_bytes, BudgetScope scope);

@@ -97,7 +97,8 @@ void fit_into_total(Group& group) {
   }
 }
 
-// Some member needs more. A deprived one counts as one that faults as often as the mean of the needy.
+// Some member needs more. A deprived one counts as one that faults as often as the mean of the
+// needy.
 void grant(Group& group, uint64_t pool) {
   double sum = 0;
   size_t needy = 0;
@@ -115,8 +116,7 @@ void grant(Group& group, uint64_t pool) {
     if (share.needs) weights += weight(share);
   for (Share& share : group.shares)
     if (share.needs)
-      share.limit +=
-          static_cast<uint64_t>(static_cast<double>(pool) * weight(share) / weights);
+      share.limit += static_cast<uint64_t>(static_cast<double>(pool) * weight(share) / weights);
 }
 
 }  // namespace

@@ -84,27 +84,25 @@ void Session::in_pool(Call&& call, Then&& then) {
 template <typename Then>
 void Session::after(Milliseconds time, Then&& then) {
   timer_.expires_after(time);
-  timer_.async_wait([self = shared_from_this(), then = std::forward<Then>(then)](
-                        boost::system::error_code error) {
+  timer_.async_wait([self = shared_from_this(),
+                     then = std::forward<Then>(then)](boost::system::error_code error) {
     if (!error && !self->ending_) then();
   });
 }
 
-TargetReport Session::report() const {
-  TargetReport report = report_;
-  if (pager_) {
-    const pager::PagerStats stats = pager_->stats();
-    report.counts = stats;
-    report.latencies = stats.latencies();
-  }
-  return report;
+void Session::take_statistics(const pager::Pager& pager) {
+  const pager::PagerStats stats = pager.stats();
+  report_.counts = stats;
+  report_.latencies = stats.latencies();
 }
 
-bool Session::is_worth_a_report() const {
-  const pager::PagerCounts counts = report().counts;
-  if (!is_child_) return counts.budget_pages > 0;
+std::optional<TargetReport> Session::report() {
+  if (pager_) take_statistics(*pager_);
+  const pager::PagerCounts& counts = report_.counts;
+  if (counts.budget_pages == 0) return std::nullopt;  // it was never served
   const uint64_t faults = counts.faults_remote + counts.faults_zero + counts.faults_write;
-  return faults > pager::kFreePages || counts.evictions() > 0;
+  if (is_child_ && faults <= pager::kFreePages && counts.evictions() == 0) return std::nullopt;
+  return report_;
 }
 
 pager::TargetOptions Session::target_options(std::string name) const {
@@ -120,30 +118,24 @@ std::shared_ptr<Session> Session::start(SessionHost& host, uffd::HandedOver hand
   const auto target = std::make_shared<uffd::HandedOver>(std::move(handed));
   const auto status = std::make_shared<Status>();
   session->socket_ = std::move(target->socket);
-  session->in_pool(
-      [self = session.get(), target, status] {
-        pager::TargetOptions options =
-            self->target_options(fmt::format("{}-{}", target->program, target->pid));
-        if (options.fork == pager::ForkMode::kShare && !uffd::tells_of_forks(*target)) {
-          log::warn(
-              "run: no_fork_events pid={} program={}: it has dropped its privileges and cannot "
-              "fork while pages of it are remote",
-              target->pid, target->program);
-          options.fork = pager::ForkMode::kRefuse;
-        }
-        Result<std::unique_ptr<uffd::AddressSpace>> space = uffd::adopt_window(*target);
-        Result<std::unique_ptr<pager::Pager>> pager =
-            space ? self->host_.engine.add(options, std::move(*space), kNodePatience,
-                                           self->on_child())
-                  : tl::unexpected(space.error());
-        if (pager) {
-          self->pager_ = std::move(*pager);
-        } else {
-          *status = tl::unexpected(pager.error());
-        }
-      },
-      [self = session.get(), target, status] { self->served(*target, *status); });
+  session->in_pool([self = session.get(), target, status] { *status = self->serve(*target); },
+                   [self = session.get(), target, status] { self->served(*target, *status); });
   return session;
+}
+
+Status Session::serve(uffd::HandedOver& target) {
+  pager::TargetOptions options = target_options(fmt::format("{}-{}", target.program, target.pid));
+  if (options.fork == pager::ForkMode::kShare && !uffd::tells_of_forks(target)) {
+    log::warn(
+        "run: no_fork_events pid={} program={}: it has dropped its privileges and cannot fork "
+        "while pages of it are remote",
+        target.pid, target.program);
+    options.fork = pager::ForkMode::kRefuse;
+  }
+  FARPAGE_TRY(space, uffd::adopt_window(target));
+  FARPAGE_TRY(pager, host_.engine.add(options, std::move(space), kNodePatience, on_child()));
+  pager_ = std::move(pager);
+  return {};
 }
 
 void Session::served(const uffd::HandedOver& target, const Status& status) {
@@ -236,10 +228,7 @@ void Session::greet() {
     return;
   }
   await_requests();
-  if (!has_budget_)
-    after(kTrial, [this] {
-      if (step_ == Step::kServing) end_trial();
-    });
+  after(kTrial, [this] { end_trial(); });
 }
 
 // ---- requests ----
@@ -322,11 +311,12 @@ void Session::await_attention() {
 }
 
 void Session::on_attention() {
-  if (is_child_ && !has_budget_ && pager_->wants_budget()) end_trial();
-  // Page tables are copied.
+  // Page tables are copied. What the doorbell said is looked at afterwards: the call clears it.
   in_pool([this] { pager_->adopt_children(); },
           [this] {
-            if (!ending_) await_attention();
+            if (ending_) return;
+            if (pager_->wants_budget()) end_trial();
+            await_attention();
           });
 }
 
@@ -370,13 +360,15 @@ void Session::end() {
   timer_.cancel();
   requests_.reset();
   attention_.reset();
-  report_ = report();
-  // The pager waits for its engine, and gives its region back.
-  host_.waits.run([self = shared_from_this(), pager = std::shared_ptr(std::move(pager_))]() mutable {
-    if (self->has_budget_) self->host_.budgets.remove(*pager);
-    pager.reset();
-    boost::asio::post(self->host_.control, [self] { self->host_.on_end(*self); });
-  });
+  // Statistics are sums over large histograms; the pager waits for its engine, and gives its region
+  // back.
+  host_.waits.run(
+      [self = shared_from_this(), pager = std::shared_ptr(std::move(pager_))]() mutable {
+        if (pager) self->take_statistics(*pager);
+        if (self->has_budget_) self->host_.budgets.remove(*pager);
+        pager.reset();
+        boost::asio::post(self->host_.control, [self] { self->host_.on_end(*self); });
+      });
 }
 
 }  // namespace farpage::serve

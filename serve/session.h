@@ -2,12 +2,13 @@
 // share of the budget is given and taken.
 #pragma once
 
-#include <boost/asio/io_context.hpp>
 #include <atomic>
+#include <boost/asio/io_context.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 
 #include "pager/engine.h"
@@ -49,9 +50,9 @@ class Session : public std::enable_shared_from_this<Session> {
   static std::shared_ptr<Session> start(SessionHost& host, uffd::HandedOver target);
 
   uint64_t number() const { return number_; }  // in the order of their beginnings
-  TargetReport report() const;
-  // Of a fork, and with hardly a fault: most such processes exec, or end soon.
-  bool is_worth_a_report() const;
+  // Now, or at its end. nullopt: it was never served, or it is a forked child with hardly a fault:
+  // most exec, or end soon.
+  std::optional<TargetReport> report();
 
  private:
   enum class Step : uint8_t { kStarting, kAwaitingHello, kServing, kAwaitingExit, kEnded };
@@ -72,6 +73,9 @@ class Session : public std::enable_shared_from_this<Session> {
   template <typename Then>
   void after(Milliseconds time, Then&& then);
 
+  void take_statistics(const pager::Pager& pager);
+  // In the pool.
+  Status serve(uffd::HandedOver& target);
   void served(const uffd::HandedOver& target, const Status& status);
   void await_hello();
   void greet();
@@ -95,7 +99,7 @@ class Session : public std::enable_shared_from_this<Session> {
   bool has_budget_ = false;
   Step step_ = Step::kStarting;
   bool ending_ = false;  // end() was called
-  size_t calls_ = 0;  // in the pool
+  size_t calls_ = 0;     // in the pool
   std::unique_ptr<pager::Pager> pager_;
   Fd socket_;
   std::unique_ptr<Watch> requests_;

@@ -34,11 +34,12 @@ TargetService::TargetService(boost::asio::io_context& control, uffd::HandoverSer
             .budgets = budgets_,
             .fork = options.fork,
             .on_child = [this](std::shared_ptr<Session> child) { keep(std::move(child)); },
-            .on_end = [this](const Session& session) {
-              if (session.is_worth_a_report())
-                ended_.emplace(session.number(), session.report());
-              sessions_.erase(session.number());
-            }},
+            .on_end =
+                [this](Session& session) {
+                  if (auto report = session.report())
+                    ended_.emplace(session.number(), std::move(*report));
+                  sessions_.erase(session.number());
+                }},
       connections_(control, server.descriptor()) {
   await_connections();
 }
@@ -97,10 +98,10 @@ Result<uffd::ResizedProcesses> TargetService::set_local(uint64_t local_bytes) {
   uffd::ResizedProcesses processes;
   for (const BudgetGroup::Change& change : changes) {
     uffd::handover::ResizedProcess& process = processes.emplace_back();
-    process.pid = change.pid;
+    process.pid = change.process.pid;
     process.before_bytes = change.before_bytes;
     process.after_bytes = change.after_bytes;
-    change.program.copy(process.program, sizeof process.program - 1);
+    change.process.program.copy(process.program, sizeof process.program - 1);
   }
   return processes;
 }
@@ -108,7 +109,7 @@ Result<uffd::ResizedProcesses> TargetService::set_local(uint64_t local_bytes) {
 std::vector<TargetReport> TargetService::reports() const {
   std::map<uint64_t, TargetReport> by_number = ended_;
   for (const auto& [number, session] : sessions_)
-    if (session->is_worth_a_report()) by_number.emplace(number, session->report());
+    if (auto report = session->report()) by_number.emplace(number, std::move(*report));
   std::vector<TargetReport> reports;
   for (auto& [number, report] : by_number) reports.push_back(std::move(report));
   return reports;

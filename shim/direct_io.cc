@@ -59,7 +59,7 @@ namespace shim = farpage::shim;
 
 #define FARPAGE_MODE_AFTER(flags) \
   mode_t mode = 0;                \
-  if (shim::has_mode(flags)) { \
+  if (shim::has_mode(flags)) {    \
     va_list rest;                 \
     va_start(rest, flags);        \
     mode = va_arg(rest, mode_t);  \

@@ -146,8 +146,7 @@ FARPAGE_EXPORT void* mremap(void* address, size_t old_length, size_t new_length,
     new_address = va_arg(rest, void*);
     va_end(rest);
   }
-  return shim::pointer_or_errno(
-      shim::remap(address, old_length, new_length, flags, new_address));
+  return shim::pointer_or_errno(shim::remap(address, old_length, new_length, flags, new_address));
 }
 
 FARPAGE_EXPORT int madvise(void* address, size_t length, int advice) noexcept {

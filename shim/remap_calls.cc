@@ -57,8 +57,8 @@ long Shim::remap(Span old, uint64_t new_bytes, bool may_move) {
       return result;
     }
   }
-  const long to = shim::map(
-      {nullptr, new_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0});
+  const long to =
+      shim::map({nullptr, new_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0});
   if (is_error(to)) {
     return to;
   }
@@ -95,7 +95,7 @@ long Shim::remap_to(Span old, Span wanted, bool keep_old) {
   }
   const long to =
       shim::map({reinterpret_cast<void*>(wanted.begin), wanted.bytes(), PROT_READ | PROT_WRITE,
-                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0});
+                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0});
   return is_error(to) ? to : move(old, wanted, protection, keep_old);
 }
 
@@ -104,8 +104,8 @@ long Shim::remap_away(Span old, bool keep_old) {
   if (const long refused = movable(old, protection); is_error(refused)) {
     return refused;
   }
-  const long to = shim::map(
-      {nullptr, old.bytes(), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0});
+  const long to =
+      shim::map({nullptr, old.bytes(), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0});
   if (is_error(to)) {
     return to;
   }

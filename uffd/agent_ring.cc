@@ -1,16 +1,12 @@
 #include "uffd/agent_ring.h"
 
-#include <linux/futex.h>
 #include <sched.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <climits>
-#include <ctime>
 #include <utility>
 
 #include "base/check.h"
+#include "base/futex.h"
 
 namespace farpage::uffd {
 namespace {
@@ -19,16 +15,6 @@ using handover::kRingCommands;
 
 // The agent answers a batch in some 10 to 200 us; waking an idle core costs 20.
 constexpr Nanoseconds kSpin = std::chrono::microseconds(30);
-
-void futex_wake(std::atomic<uint32_t>& word) {
-  (void)::syscall(SYS_futex, &word, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
-}
-
-void futex_wait(std::atomic<uint32_t>& word, uint32_t seen, Nanoseconds timeout) {
-  const auto seconds = std::chrono::duration_cast<Seconds>(timeout);
-  const timespec time{.tv_sec = seconds.count(), .tv_nsec = (timeout - seconds).count()};
-  (void)::syscall(SYS_futex, &word, FUTEX_WAIT, seen, &time, nullptr, 0);
-}
 
 bool reached(uint32_t tail, uint32_t wanted) {
   return static_cast<int32_t>(tail - wanted) >= 0;
@@ -50,7 +36,8 @@ uint32_t AgentRingProducer::publish(std::span<const handover::Command> commands)
   const auto next = head + static_cast<uint32_t>(commands.size());
   // Sequentially consistent with the agent's store of agent_sleeps and re-read of head.
   ring_.head.store(next, std::memory_order_seq_cst);
-  if (ring_.agent_sleeps.load(std::memory_order_seq_cst) != 0) futex_wake(ring_.head);
+  if (ring_.agent_sleeps.load(std::memory_order_seq_cst) != 0)
+    futex_wake(ring_.head, FutexScope::kShared);
   return next;
 }
 
@@ -68,7 +55,8 @@ Status AgentRingProducer::wait_for_tail(uint32_t wanted, Nanoseconds patience) {
                  : fail(ErrorCode::kUnavailable, "the target process is gone");
     ring_.pager_sleeps.store(1, std::memory_order_seq_cst);
     const uint32_t seen = ring_.tail.load(std::memory_order_seq_cst);
-    if (!reached(seen, wanted)) futex_wait(ring_.tail, seen, patience - waited);
+    if (!reached(seen, wanted))
+      futex_wait(ring_.tail, seen, patience - waited, FutexScope::kShared);
     ring_.pager_sleeps.store(0, std::memory_order_relaxed);
   }
   return {};

@@ -32,10 +32,9 @@ class EvictionPriority {
   void come_forward() {
     if (level() == Level::kBack) set(Level::kUsual);
   }
-  // kAheadBy above the usual priority, or the usual one.
+  // kAheadBy above the usual priority; false: ends that, but not step_back().
   void go_ahead(bool ahead) {
-    const Level wanted = ahead ? Level::kAhead : Level::kUsual;
-    if (level() != wanted) set(wanted);
+    if (ahead != (level() == Level::kAhead)) set(ahead ? Level::kAhead : Level::kUsual);
   }
 
  private:

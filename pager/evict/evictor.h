@@ -66,6 +66,11 @@ class Evictor {
   // One batch of the next target that needs it. False: none does; `pause` is how long to wait.
   bool evict_next(Nanoseconds& pause);
   // With turn_ held:
+  struct Aside {
+    Target* target = nullptr;
+    std::unique_ptr<EvictionBatch> batch;
+    Instant since{0};
+  };
   struct Choice {
     Target* target = nullptr;
     bool others_want = false;
@@ -85,21 +90,15 @@ class Evictor {
   static void rest(Target& target);
 
   EngineCore& engine_;
-  struct Aside {
-    Target* target = nullptr;
-    std::unique_ptr<EvictionBatch> batch;
-    Instant since{0};
-  };
-
   LinkPort& port_;
   std::mutex turn_;  // guards the next five, EvictionState, and the port
   std::unique_ptr<EvictionBatch> batch_;
   std::vector<Aside> aside_;
   std::vector<std::unique_ptr<EvictionBatch>> spare_;
   std::vector<Target*> targets_;
+  size_t next_ = 0;                  // where the search for the next target begins
   std::mutex added_mutex_;           // held for a few instructions
   std::vector<Target*> added_;       // guarded by added_mutex_; not in targets_ yet
-  size_t next_ = 0;                  // where the search for the next target begins
   std::atomic<uint32_t> others_{0};  // threads that want the turn
   std::jthread thread_;
 };

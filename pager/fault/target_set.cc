@@ -12,7 +12,7 @@ Result<TargetSet> TargetSet::create() {
 TargetSet::TargetSet(TargetSet&& other) noexcept
     : epoll_(std::move(other.epoll_)), watched_(epoll_.get()) {}
 
-Status TargetSet::add(Target& target, int events) {
+Result<bool> TargetSet::add(Target& target, int events) {
   const std::lock_guard lock(mutex_);
   epoll_event event{};
   event.events = EPOLLIN;
@@ -20,24 +20,24 @@ Status TargetSet::add(Target& target, int events) {
   if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, events, &event) != 0)
     return fail_errno("watching the faults of a target");
   members_.push_back({&target, events});
-  publish();
-  return {};
+  return publish();
 }
 
-void TargetSet::remove(Target& target) {
+bool TargetSet::remove(Target& target) {
   const std::lock_guard lock(mutex_);
   std::erase_if(members_, [&](const Member& member) {
     if (member.target != &target) return false;
     (void)::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, member.events, nullptr);
     return true;
   });
-  publish();
+  return publish();
 }
 
-void TargetSet::publish() {
+bool TargetSet::publish() {
   const bool one = members_.size() == 1;
   sole_.store(one ? members_.front().target : nullptr, std::memory_order_seq_cst);
-  watched_.store(one ? members_.front().events : epoll_.get(), std::memory_order_release);
+  const int watched = one ? members_.front().events : epoll_.get();
+  return watched_.exchange(watched, std::memory_order_acq_rel) != watched;
 }
 
 }  // namespace farpage::pager

@@ -25,8 +25,9 @@ class TargetSet {
   static Result<TargetSet> create();
   TargetSet(TargetSet&& other) noexcept;
 
-  Status add(Target& target, int events);
-  void remove(Target& target);
+  // True: descriptor() has changed, and who waits for the former one must look again.
+  Result<bool> add(Target& target, int events);
+  bool remove(Target& target);
 
   // Readable when a target has events, as long as the set does not change.
   int descriptor() const { return watched_.load(std::memory_order_acquire); }
@@ -54,7 +55,7 @@ class TargetSet {
   };
 
   explicit TargetSet(Fd epoll) : epoll_(std::move(epoll)), watched_(epoll_.get()) {}
-  void publish();  // with mutex_ held
+  bool publish();  // with mutex_ held; true: another descriptor
 
   Fd epoll_;
   std::atomic<Target*> sole_{nullptr};

@@ -88,6 +88,8 @@ TEST_F(EvictionPriorityTest, GoesAheadOfTheOthersAndBackToWhereItWas) {
   priority.go_ahead(true);
   priority.step_back();
   EXPECT_EQ(niceness(nice.id()), 19);
+  priority.go_ahead(false);
+  EXPECT_EQ(niceness(nice.id()), 19) << "it was not ahead";
   priority.come_forward();
   EXPECT_EQ(niceness(nice.id()), 3);
 }
