@@ -76,10 +76,10 @@ class Languages(Verifier):
         self.java_with("Parallel", "tcp")
 
     def test_java_zgc_over_shm(self):
-        self.java_with("Z", "shm", local="8M")
+        self.java_with("Z", "shm", local="4M")
 
     def test_java_zgc_over_tcp(self):
-        self.java_with("Z", "tcp", local="8M")
+        self.java_with("Z", "tcp", local="4M")
 
     def go(self, name, cgo):
         program = self.path(name)
