@@ -2,6 +2,8 @@
 #pragma once
 
 #include <mutex>
+#include <utility>
+#include <vector>
 
 #include "base/doorbell.h"
 #include "pager/engine_threads.h"
@@ -32,6 +34,8 @@ class TargetPager final : public Pager, private RegionOwner {
 
   void discard(uffd::PageRun run) override;
   bool try_discard(uffd::PageRun run) override;
+  Status add_extent(uint64_t begin, uint64_t end) override;
+  void remove_extent(uint64_t begin, uint64_t end) override;
   bool pin(uffd::PageRun run) override;
   void unpin(uffd::PageRun run) override { parts_.pins.unpin(run); }
   void hint_cold(uffd::PageRun run) override;
@@ -94,6 +98,11 @@ class TargetPager final : public Pager, private RegionOwner {
   EngineThreads& engine_;
   Parts parts_;
   std::mutex resize_mutex_;  // budget and pin limit change together
+  std::mutex extents_mutex_;
+  // Guarded by extents_mutex_. During a fork the child may have what the target gives up, under the
+  // same numbers: extents stay until it is over.
+  bool forking_ = false;
+  std::vector<std::pair<uint64_t, uint64_t>> given_up_;
   Budget budget_;
   BackingRegions backing_regions_;
   Target target_;
