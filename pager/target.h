@@ -83,10 +83,10 @@ struct Target {
     return epoch_of(age_clock.fetch_add(age_step(budget.limit()), std::memory_order_relaxed));
   }
   uint8_t current_epoch() const { return epoch_of(age_clock.load(std::memory_order_relaxed)); }
-  // Must a page that is fetched for a read be write-protected? Pages shared by a fork stay shared
-  // until they are written.
-  bool protects_next_read() {
-    return image.fork_group()->has_forked() || write_guess.protect_next();
+  // Must pages that are fetched for a read, or ahead, be write-protected? Pages shared by a fork
+  // stay shared until they are written.
+  bool protects_next_read(uint32_t pages = 1) {
+    return image.fork_group()->has_forked() || write_guess.protect_next(pages);
   }
   // The first write to a page that was protected.
   void note_first_write() {

@@ -119,6 +119,8 @@ void Prefetcher::complete(size_t index, rdma::CompletionStatus status) {
   run.target->counts_of(worker_).completions_by_status[static_cast<size_t>(status)].add();
   if (status == rdma::CompletionStatus::kOk) {
     run.step = Step::kToInstall;
+    run.protection = run.target->protects_next_read(run.pages) ? uffd::Protection::kWriteProtected
+                                                               : uffd::Protection::kWritable;
     install(index);
     return;
   }
@@ -128,21 +130,22 @@ void Prefetcher::complete(size_t index, rdma::CompletionStatus status) {
 void Prefetcher::install(size_t index) {
   Run& run = runs_[index];
   Target& target = *run.target;
-  uffd::Outcome outcome = target.space.install(run.first, bytes_of(index, run.pages),
-                                               uffd::Protection::kWriteProtected);
+  const PageState placed =
+      run.protection == uffd::Protection::kWritable ? PageState::kDirty : PageState::kClean;
+  uffd::Outcome outcome =
+      target.space.install(run.first, bytes_of(index, run.pages), run.protection);
   if (outcome == uffd::Outcome::kRetry) return;
-  if (outcome == uffd::Outcome::kDone) target.write_guess.protect(run.pages);
   for (uint32_t i = 0; i < run.pages; ++i) {
     // The run may cross mappings of the target: then page by page.
     uffd::Outcome of_page = outcome;
     if (outcome != uffd::Outcome::kDone && run.pages > 1) {
       of_page = target.space.install(PageIndex{run.first.value + i},
                                      bytes_of(index, run.pages).subspan(i * kPageBytes, kPageBytes),
-                                     uffd::Protection::kWriteProtected);
+                                     run.protection);
     }
     switch (of_page) {
       case uffd::Outcome::kDone:
-        finish(run, i, PageState::kClean);
+        finish(run, i, placed);
         break;
       // Placed by the first attempt or by the target itself: Dirty, which is always safe.
       case uffd::Outcome::kAlreadyPresent:

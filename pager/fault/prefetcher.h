@@ -37,6 +37,7 @@ class Prefetcher {
     Target* target = nullptr;  // null: it was removed while the READ was on the wire
     PageIndex first;
     uint32_t pages = 0;
+    uffd::Protection protection = uffd::Protection::kWriteProtected;
     std::array<PageWord, kRunPages> words;
   };
 

@@ -5,28 +5,25 @@
 
 namespace farpage::pager {
 
-int64_t TrendDetector::majority(const Walker& walker) {
-  // Boyer-Moore: one candidate, then count it. Nothing below four observations.
-  if (walker.filled < 4) return 0;
-  int64_t candidate = 0;
-  size_t votes = 0;
-  for (size_t i = 0; i < walker.filled; ++i) {
-    if (votes == 0) candidate = walker.deltas[i];
-    votes += walker.deltas[i] == candidate ? 1 : static_cast<size_t>(-1);
-  }
-  const auto count = static_cast<size_t>(
-      std::count(walker.deltas.begin(),
-                 walker.deltas.begin() + static_cast<ptrdiff_t>(walker.filled), candidate));
-  return count * 2 > walker.filled ? candidate : 0;
+void TrendDetector::Deltas::add(int64_t delta) {
+  // What does not fit is no stride; it only must not equal one.
+  values[next] = static_cast<int32_t>(std::clamp<int64_t>(delta, INT32_MIN, INT32_MAX));
+  next = static_cast<uint8_t>((next + 1) % kHistory);
+  filled = static_cast<uint8_t>(std::min<size_t>(filled + size_t{1}, kHistory));
 }
 
-void TrendDetector::restart(Walker& walker, uint32_t thread, PageIndex page) {
-  walker.thread = thread;
-  walker.known = true;
-  walker.last = page;
-  walker.next = 0;
-  walker.filled = 0;
-  walker.marker = walker.next_marker = kNone;
+int64_t TrendDetector::Deltas::majority() const {
+  // Boyer-Moore: one candidate, then count it. Nothing below four observations.
+  if (filled < 4) return 0;
+  int32_t candidate = 0;
+  size_t votes = 0;
+  for (size_t i = 0; i < filled; ++i) {
+    if (votes == 0) candidate = values[i];
+    votes += values[i] == candidate ? 1 : static_cast<size_t>(-1);
+  }
+  const auto count =
+      static_cast<size_t>(std::count(values.begin(), values.begin() + filled, candidate));
+  return count * 2 > filled ? candidate : 0;
 }
 
 std::optional<PrefetchPlan> TrendDetector::observe(uint32_t thread, PageIndex page,
@@ -34,69 +31,133 @@ std::optional<PrefetchPlan> TrendDetector::observe(uint32_t thread, PageIndex pa
   if (max_depth == 0) return std::nullopt;
   Walker& walker = walkers_[thread % kThreads];
   if (walker.busy.test_and_set(std::memory_order_acquire)) return std::nullopt;
-  const auto at = static_cast<int64_t>(page.value);
-  std::optional<PrefetchPlan> plan;
-  int64_t stride = 0;
-  if (walker.known && walker.thread == thread) {
-    stride = follow(walker, at);
-  } else {
-    restart(walker, thread, page);
+  if (!walker.known || walker.thread != thread) {
+    walker.thread = thread;
+    walker.known = true;
+    walker.last = kNone;
+    walker.deltas = {};
+    walker.streams.fill({});
   }
-  if (sequential) stride = 1;
-  if (stride != walker.stride) walker.marker = walker.next_marker = kNone;
-  walker.stride = stride;
-  if (stride != 0) {
-    const uint32_t depth = stride == 1 ? max_depth : std::min(max_depth, kScatteredDepth);
-    plan = next_window(walker, at, sequential ? depth : std::min(kFirstDepth, depth), depth);
-  }
+  const auto plan = observe(walker, static_cast<int64_t>(page.value), max_depth, sequential);
   walker.busy.clear(std::memory_order_release);
   return plan;
 }
 
-int64_t TrendDetector::follow(Walker& walker, int64_t at) {
-  // Pages fetched ahead lie between two faults of a stream: together they count as one step.
-  const bool used_up = at == walker.marker || at == walker.next_marker;
-  const int64_t delta = used_up ? walker.stride : at - static_cast<int64_t>(walker.last.value);
-  walker.last = PageIndex{static_cast<uint64_t>(at)};
-  walker.deltas[walker.next] = delta;
-  walker.next = (walker.next + 1) % kHistory;
-  walker.filled = std::min(walker.filled + 1, kHistory);
-  const int64_t stride = majority(walker);
-  return stride == delta && std::abs(stride) <= kMaxStride ? stride : 0;
+std::optional<PrefetchPlan> TrendDetector::observe(Walker& walker, int64_t at, uint32_t max_depth,
+                                                   bool sequential) {
+  Stream& stream = follow(walker, at);
+  stream.used = ++walker.clock;
+  stream.last = at;
+  if (sequential && stream.stride != 1) {
+    stream.marker = stream.next_marker = kNone;
+    stream.stride = 1;
+  }
+  if (stream.stride == 0) return std::nullopt;
+  const uint32_t depth = stream.stride == 1 ? max_depth : std::min(max_depth, kScatteredDepth);
+  return next_window(stream, at, sequential ? depth : std::min(kFirstDepth, depth), depth);
 }
 
-PrefetchPlan TrendDetector::next_window(Walker& walker, int64_t at, uint32_t first_depth,
+TrendDetector::Stream& TrendDetector::follow(Walker& walker, int64_t at) {
+  const int64_t step = walker.last == kNone ? 0 : at - walker.last;
+  walker.last = at;
+  walker.deltas.add(step);
+  if (Stream* stream = expecting(walker, at)) {
+    // Pages fetched ahead lie between two faults of a stream: together they count as one step.
+    stream->deltas.add(stream->stride);
+    return *stream;
+  }
+  if (Stream* stream = nearest(walker, at)) {
+    const int64_t delta = at - stream->last;
+    stream->deltas.add(delta);
+    // A stream that is known goes on over pages that were resident.
+    const int64_t most = stream->deltas.majority();
+    const bool goes_on = most == delta || (most == stream->stride && delta * most > 0);
+    const int64_t stride = goes_on ? most : 0;
+    if (stride != stream->stride) stream->marker = stream->next_marker = kNone;
+    stream->stride = stride;
+    return *stream;
+  }
+  Stream& stream = begin(walker, at);
+  if (step != 0 && walker.deltas.majority() == step && std::abs(step) <= kMaxStride) {
+    stream.stride = step;
+    for (size_t i = 0; i < kHistory; ++i) stream.deltas.add(step);
+  }
+  return stream;
+}
+
+// By a marker; else as the next page of a stride, or as one of the windows of a sequential walk
+// that was not fetched.
+TrendDetector::Stream* TrendDetector::expecting(Walker& walker, int64_t at) {
+  Stream* next = nullptr;
+  for (Stream& stream : walker.streams) {
+    if (stream.last == kNone || stream.stride == 0) continue;
+    if (at == stream.marker || at == stream.next_marker) return &stream;
+    const int64_t ahead = (at - stream.last) * stream.stride;
+    const bool in_windows = std::abs(stream.stride) == 1 && ahead > 0 && ahead <= 2 * stream.depth;
+    if (at == stream.last + stream.stride || in_windows) next = &stream;
+  }
+  return next;
+}
+
+TrendDetector::Stream* TrendDetector::nearest(Walker& walker, int64_t at) {
+  Stream* best = nullptr;
+  int64_t best_distance = kNear + 1;
+  for (Stream& stream : walker.streams) {
+    if (stream.last == kNone) continue;
+    const int64_t distance = std::abs(at - stream.last);
+    if (distance == 0 || distance >= best_distance) continue;
+    best = &stream;
+    best_distance = distance;
+  }
+  return best;
+}
+
+// In place of the stream that was not used for the longest time. One whose stride is known faults
+// once for each window, and stays longer.
+TrendDetector::Stream& TrendDetector::begin(Walker& walker, int64_t at) {
+  const auto age = [&](const Stream& stream) {
+    if (stream.last == kNone) return UINT32_MAX;
+    const uint32_t faults = walker.clock - stream.used;
+    return stream.stride == 0 ? faults : faults / kKeptLonger;
+  };
+  Stream& oldest = *std::ranges::max_element(walker.streams, {}, age);
+  oldest = {};
+  oldest.last = at;
+  return oldest;
+}
+
+PrefetchPlan TrendDetector::next_window(Stream& stream, int64_t at, uint32_t first_depth,
                                         uint32_t max_depth) {
-  const int64_t stride = walker.stride;
+  const int64_t stride = stream.stride;
   const auto behind = [&](int64_t page, uint32_t depth) {
     return page + stride * (static_cast<int64_t>(depth) + 1);
   };
   const auto plan_from = [&](int64_t page, uint32_t pages) {
     return PrefetchPlan{PageIndex{static_cast<uint64_t>(page + stride)}, stride, pages};
   };
-  if (walker.next_marker == at) {  // the page at the previous marker was resident
-    walker.marker = at;
-    walker.next_marker = kNone;
+  if (stream.next_marker == at) {  // the page at the previous marker was resident
+    stream.marker = at;
+    stream.next_marker = kNone;
   }
-  if (walker.marker != at) {
+  if (stream.marker != at) {
     // A stream begins, or fewer pages were fetched than requested.
-    const bool begins = walker.marker == kNone;
-    walker.depth = begins ? first_depth : std::clamp(walker.depth / 2, first_depth, max_depth);
-    walker.marker = behind(at, walker.depth);
-    walker.next_marker = kNone;
-    return plan_from(at, walker.depth);
+    const bool begins = stream.marker == kNone;
+    stream.depth = begins ? first_depth : std::clamp(stream.depth / 2, first_depth, max_depth);
+    stream.marker = behind(at, stream.depth);
+    stream.next_marker = kNone;
+    return plan_from(at, stream.depth);
   }
-  walker.depth = std::min(walker.depth * 2, max_depth);
-  if (walker.next_marker == kNone) {  // two windows: the current one and the next one
-    walker.marker = behind(at, walker.depth);
-    walker.next_marker = behind(walker.marker, walker.depth);
-    PrefetchPlan plan = plan_from(at, 2 * walker.depth + 1);
-    plan.gap = walker.depth;
+  stream.depth = std::min(stream.depth * 2, max_depth);
+  if (stream.next_marker == kNone) {  // two windows: the current one and the next one
+    stream.marker = behind(at, stream.depth);
+    stream.next_marker = behind(stream.marker, stream.depth);
+    PrefetchPlan plan = plan_from(at, 2 * stream.depth + 1);
+    plan.gap = stream.depth;
     return plan;
   }
-  walker.marker = walker.next_marker;
-  walker.next_marker = behind(walker.marker, walker.depth);
-  return plan_from(walker.marker, walker.depth);
+  stream.marker = stream.next_marker;
+  stream.next_marker = behind(stream.marker, stream.depth);
+  return plan_from(stream.marker, stream.depth);
 }
 
 }  // namespace farpage::pager

@@ -1,6 +1,11 @@
-// TrendDetector: detects whether a thread walks through memory, and its stride.
+// TrendDetector: detects the streams of each thread: walks through memory with a constant stride.
 //
-// The majority vote over recent deltas is Leap's (Maruf and Chowdhury, USENIX ATC 2020, 4.1).
+// A thread may follow several streams at once (an inner product reads two arrays), between random
+// faults. So each thread has a few streams, and a fault belongs to the one that expected it, or
+// that was last seen near it. In a stream, and over all faults of a thread for long strides, a
+// majority of the last deltas gives the stride, as in Leap (Maruf and Chowdhury, USENIX ATC
+// 2020, 4.1).
+//
 // Memory is prefetched in windows, and the page after each window is not fetched: the fault at this
 // marker shows that the window was used, like PG_readahead in Linux's readahead. From the second
 // window on, the fault at a marker requests the window after the next marker, so one window is in
@@ -37,30 +42,50 @@ class TrendDetector {
  private:
   static constexpr size_t kHistory = 8;
   static constexpr size_t kThreads = 16;
+  static constexpr size_t kStreams = 8;  // of a thread
   static constexpr uint32_t kFirstDepth = 4;
+  static constexpr uint32_t kKeptLonger = 64;  // times, if its stride is known
+  static constexpr int64_t kNear = 16;  // pages; a stream's next fault, before its stride is known
   static constexpr int64_t kMaxStride = 1024;
   static constexpr uint32_t kScatteredDepth = 8;  // where each page needs its own READ
   static constexpr int64_t kNone = -1;
 
+  // The last deltas, and the one that more than half of them are.
+  struct Deltas {
+    std::array<int32_t, kHistory> values{};
+    uint8_t next = 0;
+    uint8_t filled = 0;
+
+    void add(int64_t delta);
+    int64_t majority() const;  // 0: none
+  };
+  struct Stream {
+    int64_t last = kNone;         // kNone: not in use
+    int64_t marker = kNone;       // the fault that is expected when the window is used up
+    int64_t next_marker = kNone;  // after the following window, if that is in flight
+    int64_t stride = 0;           // 0: not known
+    uint32_t depth = 0;
+    uint32_t used = 0;  // when; the least recent one is given up
+    Deltas deltas;
+  };
   struct Walker {
     std::atomic_flag busy = ATOMIC_FLAG_INIT;
     uint32_t thread = 0;
     bool known = false;
-    PageIndex last;
-    std::array<int64_t, kHistory> deltas{};
-    size_t next = 0;
-    size_t filled = 0;
-    int64_t marker = kNone;       // the fault that is expected when the window is used up
-    int64_t next_marker = kNone;  // after the following window, if that is in flight
-    int64_t stride = 0;
-    uint32_t depth = 0;
+    uint32_t clock = 0;
+    int64_t last = 0;  // of all streams, for strides beyond kNear
+    Deltas deltas;
+    std::array<Stream, kStreams> streams{};
   };
 
-  static int64_t majority(const Walker& walker);
-  static void restart(Walker& walker, uint32_t thread, PageIndex page);
-  // The stride of the walk that this fault belongs to; 0: of none.
-  static int64_t follow(Walker& walker, int64_t at);
-  static PrefetchPlan next_window(Walker& walker, int64_t at, uint32_t first_depth,
+  static std::optional<PrefetchPlan> observe(Walker& walker, int64_t at, uint32_t max_depth,
+                                             bool sequential);
+  // The stream that this fault belongs to, with its stride; a new one if none is near.
+  static Stream& follow(Walker& walker, int64_t at);
+  static Stream* expecting(Walker& walker, int64_t at);
+  static Stream* nearest(Walker& walker, int64_t at);
+  static Stream& begin(Walker& walker, int64_t at);
+  static PrefetchPlan next_window(Stream& stream, int64_t at, uint32_t first_depth,
                                   uint32_t max_depth);
 
   std::array<Walker, kThreads> walkers_{};

@@ -16,25 +16,21 @@ namespace farpage::pager {
 // Threads: any. Counts that are lost between threads are harmless: this is a prediction.
 class WriteGuess {
  public:
-  // For a page that is fetched for a read.
-  bool protect_next() {
+  // For pages that are fetched for a read, or ahead of a walk: all are protected, or none.
+  bool protect_next(uint32_t more = 1) {
     const bool sample = (asked_.fetch_add(1, std::memory_order_relaxed) & (kSampleEvery - 1)) == 0;
     if (!sample && likely()) return false;
-    protect(1);
-    return true;
-  }
-  // The number of pages that were protected without a call of this.
-  void protect(uint32_t more) {
     const uint32_t pages = protected_.fetch_add(more, std::memory_order_relaxed) + more;
-    if (pages < kMemory) return;
+    if (pages < kMemory) return true;
     protected_.store(pages / 2, std::memory_order_relaxed);
     written_.store(written_.load(std::memory_order_relaxed) / 2, std::memory_order_relaxed);
+    return true;
   }
   // A protected page is written.
   void written() { written_.fetch_add(1, std::memory_order_relaxed); }
 
  private:
-  static constexpr uint32_t kSampleEvery = 16;
+  static constexpr uint32_t kSampleEvery = 32;
   static constexpr uint32_t kEnough = 64;   // pages before the first prediction
   static constexpr uint32_t kMemory = 512;  // pages; then all counts are halved
   // If one in this many is written, writing the others back costs less than the faults.

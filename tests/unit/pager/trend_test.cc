@@ -15,6 +15,7 @@ struct Walk {
   uint32_t thread = 1;
   uint32_t max_depth = 32;
   bool sequential = false;
+  std::set<int64_t> resident = {};  // from the start
   std::set<int64_t> fetched = {};
   std::vector<PrefetchPlan> plans = {};
   int faults = 0;
@@ -22,6 +23,7 @@ struct Walk {
   int waits = 0;  // for pages that the previous fault requested
 
   void touch(int64_t page) {
+    if (resident.contains(page)) return;
     if (fetched.contains(page)) {
       if (asked_now.contains(page)) ++waits;
       asked_now.clear();
@@ -101,6 +103,39 @@ TEST(TrendDetector, AWalkThatIsInterruptedBeginsAgain) {
   walk.steps(0, 1, 500);
   walk.steps(1'000'000, 1, 500);
   EXPECT_LT(walk.faults, 70);
+}
+
+TEST(TrendDetector, FollowsSeveralStreamsOfOneThread) {
+  TrendDetector detector;
+  Walk walk{.detector = detector};
+  for (int i = 0; i < 1000; ++i)
+    for (const int64_t array : {100'000, 200'000, 300'000, 400'000}) walk.touch(array + i);
+  EXPECT_LT(walk.faults, 4 * 50);
+}
+
+TEST(TrendDetector, FollowsAStreamAmongRandomFaults) {
+  constexpr uint64_t kSeed = 5;
+  std::mt19937_64 random(kSeed);
+  TrendDetector detector;
+  Walk walk{.detector = detector};
+  int64_t random_touches = 0;
+  for (int64_t i = 0; i < 1000; ++i) {
+    walk.touch(5'000'000 + i);
+    for (int more = 0; more < 3; ++more, ++random_touches)
+      walk.touch(static_cast<int64_t>(random() % 1'000'000));
+  }
+  EXPECT_LT(walk.faults, random_touches + 70) << "seed " << kSeed;
+}
+
+TEST(TrendDetector, AStreamGoesOnOverResidentPages) {
+  constexpr uint64_t kSeed = 6;
+  std::mt19937_64 random(kSeed);
+  TrendDetector detector;
+  Walk walk{.detector = detector};
+  for (int64_t i = 0; i < 2000; ++i)
+    if (random() % 3 == 0) walk.resident.insert(i);
+  walk.steps(0, 1, 2000);
+  EXPECT_LT(walk.faults, 200) << "seed " << kSeed;
 }
 
 TEST(TrendDetector, SaysNothingOnRandomFaults) {

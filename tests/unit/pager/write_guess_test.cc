@@ -30,10 +30,10 @@ TEST(WriteGuess, FewWritesChangeNothing) {
   }
 }
 
-TEST(WriteGuess, WhereManyAreWrittenOneInSixteenIsProtected) {
+TEST(WriteGuess, WhereManyAreWrittenOneInThirtyTwoIsProtected) {
   WriteGuess guess;
   (void)protected_of(guess, 1000, true);
-  EXPECT_EQ(protected_of(guess, 16'000, true), 1000);
+  EXPECT_EQ(protected_of(guess, 32'000, true), 1000);
 }
 
 TEST(WriteGuess, ItComesBackWhenTheWritesEnd) {
