@@ -242,6 +242,19 @@ TEST(Fetcher, AfterTheLastReplicaItStartsAgainFromTheFirst) {
   EXPECT_EQ(rig.counts().retries.get(), 9U);
 }
 
+TEST(Fetcher, BetweenTwoRoundsThereIsAPause) {
+  FetcherRig rig;
+  rig.make_remote(pages_of(5));
+  rig.fault(5);
+  rig.fetcher.post_queued();
+  for (int round = 0; round < 3; ++round) {
+    const Instant failed = SteadyClock::read();
+    rig.node().answer(CompletionStatus::kTimedOut);
+    ASSERT_TRUE(rig.posts_again(0));
+    EXPECT_GE(SteadyClock::read() - failed, std::chrono::microseconds(500));
+  }
+}
+
 TEST(Fetcher, AFlushedReadIsTriedAtTheSameReplicaOverTheNewChannel) {
   FetcherRig rig({.nodes = 2});
   rig.make_remote(pages_of(0, 6));
@@ -387,6 +400,28 @@ TEST(Fetcher, AFaultThatNoChannelServesBeforeTheDeadlineIsLost) {
   EXPECT_TRUE(rig.is_killed(1));
   EXPECT_EQ(rig.state(0), PageState::kFetching) << "it has time left";
   EXPECT_EQ(rig.fetcher.outstanding(), 1U);
+}
+
+// As behind a network that carries handshakes but no pages.
+TEST(Fetcher, TheDeadlineHoldsWhereEachChannelIsAcceptedAndNoReadAnswered) {
+  FetcherRig rig({.fault_deadline = Milliseconds(1500)});
+  rig.make_remote(pages_of(5));
+  rig.node().break_channels();
+  rig.fault(5);
+  rig.fetcher.post_queued();
+  const Nanoseconds timeout = rig.engine.options.channel.operation_timeout;
+  const auto is_lost_after_another_try = [&] {
+    rig.connect(*rig.port, 0);
+    while (rig.node().waiting() == 0 && rig.state(5) != PageState::kLost)
+      (void)rig.fetcher.progress();
+    const Instant posted = SteadyClock::read();
+    while (SteadyClock::read() - posted < timeout) std::this_thread::yield();
+    rig.node().break_channels(CompletionStatus::kTimedOut);
+    (void)rig.fetcher.progress();
+    return rig.state(5) == PageState::kLost;
+  };
+  EXPECT_TRUE(becomes_true(is_lost_after_another_try));
+  EXPECT_TRUE(rig.is_killed(5));
 }
 
 TEST(Fetcher, WhileAnEventIsUnreadThePoisonWaits) {
