@@ -394,8 +394,14 @@ Status FakeAddressSpace::poison(uffd::PageRun run) {
 }
 
 bool FakeAddressSpace::event_pending() {
-  const std::lock_guard lock(mutex_);
-  return !events_.empty();
+  run_hook(before_, Call::kEventPending, {});
+  bool pending = false;
+  {
+    const std::lock_guard lock(mutex_);
+    pending = !events_.empty();
+  }
+  run_hook(after_, Call::kEventPending, {});
+  return pending;
 }
 
 bool FakeAddressSpace::alive() {

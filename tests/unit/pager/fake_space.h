@@ -29,7 +29,17 @@ namespace farpage::pager {
 // for the callers of read() after let_readers_wait().
 class FakeAddressSpace final : public uffd::AddressSpace {
  public:
-  enum class Call : uint8_t { kInstall, kZero, kProtect, kUnprotect, kRead, kDrop, kPoison, kWake };
+  enum class Call : uint8_t {
+    kInstall,
+    kZero,
+    kProtect,
+    kUnprotect,
+    kRead,
+    kDrop,
+    kPoison,
+    kWake,
+    kEventPending,  // has no run
+  };
   using Hook = std::function<void(uffd::PageRun)>;
 
   FakeAddressSpace(uint64_t pages, CallLog& log);
