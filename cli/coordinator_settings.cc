@@ -33,7 +33,7 @@ Result<coordinator::ServiceOptions> service_options(const CoordinatorSettings& s
   FARPAGE_TRY(listen, parse_host_port(settings.listen, "--listen"));
   if (settings.node_time_to_live.count() == 0 || settings.region_time_to_live.count() == 0)
     return fail(ErrorCode::kInvalid, "--node-ttl and --region-ttl must be longer than 0");
-  if (!listen.is_loopback() && token.empty() && !settings.insecure)
+  if (!is_loopback(listen) && token.empty() && !settings.insecure)
     return fail(ErrorCode::kInvalid,
                 fmt::format("--listen {} can be reached by others, and a coordinator hands out "
                             "memory: add --token-file, or --insecure on a network that you trust",

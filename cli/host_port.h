@@ -1,22 +1,18 @@
-// Parsing of "host:port".
+// The flags whose value is "host:port".
 #pragma once
 
-#include <cstdint>
 #include <string>
 
+#include "base/host_port.h"
 #include "base/result.h"
 
 namespace farpage::cli {
 
-struct HostPort {
-  std::string host;
-  uint16_t port = 0;
-  bool is_loopback() const;
-  bool is_wildcard() const;
-};
-
-// "host:port", "[v6]:port". kInvalid names `flag`.
+// host_port_from(); kInvalid names `flag`.
 Result<HostPort> parse_host_port(const std::string& text, const std::string& flag);
+
+bool is_loopback(const HostPort& place);
+bool is_wildcard(const HostPort& place);
 
 // The host that peers use to connect to a listener: `advertise`, or the host it listens on.
 // kInvalid when that is a wildcard address.

@@ -75,7 +75,7 @@ Status check(const NodeSettings& settings) {
   FARPAGE_TRY_VOID(parse_transports(settings.transports));
   if (settings.coordinator.empty())
     return fail(ErrorCode::kInvalid, "--coordinator: the URL of the coordinator is needed");
-  if (!agent.is_loopback() && settings.token_file.empty() && !settings.insecure)
+  if (!is_loopback(agent) && settings.token_file.empty() && !settings.insecure)
     return fail(ErrorCode::kInvalid,
                 fmt::format("--listen-agent {} can be reached by others, who could take any slab: "
                             "add --token-file, or --insecure on a network that you trust",

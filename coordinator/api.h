@@ -76,7 +76,9 @@ struct NodeEndpoints {
 
 // ---- leases and regions ----
 
-// The right of one region to use one slab. rkeys: one for each transport the node offers.
+using RemoteKeys = std::map<rdma::TransportKind, RemoteKey>;  // one for each transport of the node
+
+// The right of one region to use one slab.
 struct Lease {
   SlabIndex slab;        // inside the region
   uint32_t replica = 0;  // 0 .. replicas - 1
@@ -84,7 +86,7 @@ struct Lease {
   uint32_t node_slab = 0;  // inside the node
   RemoteAddress address;
   uint64_t bytes = 0;
-  std::map<rdma::TransportKind, RemoteKey> rkeys;
+  RemoteKeys rkeys;
   Generation generation;
   bool lost = false;  // the node or its memory is gone: never use it again
 };
@@ -173,7 +175,7 @@ struct NodeSlabRequest {
 struct SlabLeaseReply {
   RemoteAddress address;
   uint64_t bytes = 0;
-  std::map<rdma::TransportKind, RemoteKey> rkeys;
+  RemoteKeys rkeys;
   Generation generation;  // never 0
 };
 

@@ -1,11 +1,11 @@
 // The messages of api.h as JSON: one decode and one encode function for each message.
 //
 // Decoding is strict, because the bytes come from a socket: wrong types, numbers out of range, bad
-// names, bad GIDs, fields missing for their transport, keys given twice and nesting deeper than
-// kMaxJsonDepth are refused. Requests also refuse unknown fields; replies ignore them, so that an
-// older client understands a newer coordinator.
-// Failures are kInvalid. A failure of one field reads "field 'transports[0].gid': what is wrong,
-// and the remedy"; http::field_of() extracts that path.
+// names, missing fields, keys given twice and nesting deeper than kMaxJsonDepth are refused. The
+// text of a transport's address is not interpreted. Requests also refuse unknown fields; replies
+// ignore them, so that an older client understands a newer coordinator. Failures are kInvalid. A
+// failure of one field reads "field 'transports[0].kind': what is wrong, and the remedy";
+// http::field_of() extracts that path.
 //
 // Threads: any (no state).
 #pragma once
@@ -46,6 +46,10 @@ std::string encode(const std::vector<SlabIndex>& slabs);
 std::string encode(const rdma::QueuePairEndpoint& endpoint);
 std::string encode(std::span<const NodeSlabRequest> requests);
 std::string encode(const SlabRevokeRequest& request);
+
+// ---- the keys of one lease, in a store ----
+Result<RemoteKeys> decode_remote_keys(std::string_view body);
+std::string encode(const RemoteKeys& keys);
 
 // ---- replies ----
 Result<NodeInfo> decode_node_info(std::string_view body);

@@ -3,7 +3,6 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
-#include "base/unix_socket.h"
 #include "coordinator/api_json_parts.h"
 #include "coordinator/counter_name.h"
 #include "http/url.h"
@@ -13,23 +12,8 @@ namespace {
 
 using Json = nlohmann::json;
 using rdma::TransportAddress;
-using rdma::TransportKind;
 
 constexpr uint64_t kMaxCapacityBytes = uint64_t{1} << 50;
-constexpr size_t kMaxHostBytes = 255;
-
-void read_verbs(http::JsonReader& reader, TransportAddress& address) {
-  address.device = reader.text("device", http::kMaxNameBytes);
-  address.device_port = static_cast<uint8_t>(reader.number("device_port", 1, 255));
-  address.lid = static_cast<uint16_t>(reader.number("lid", 0, 65535));
-  address.gid = reader.text("gid", http::kMaxNameBytes);
-  if (reader.ok() && !rdma::is_gid(address.gid))
-    reader.refuse("gid", "is not a GID: write it like an IPv6 address, as in ::ffff:10.0.0.1");
-  address.gid_index = static_cast<uint8_t>(reader.number("gid_index", 0, 255));
-  address.mtu_bytes = static_cast<uint32_t>(reader.number("mtu_bytes", 256, 4096));
-  if (reader.ok() && (address.mtu_bytes & (address.mtu_bytes - 1)) != 0)
-    reader.refuse("mtu_bytes", "must be 256, 512, 1024, 2048 or 4096");
-}
 
 void read_transport(http::JsonReader& reader, TransportAddress& address) {
   const std::string kind = reader.text("kind", http::kMaxNameBytes);
@@ -37,44 +21,11 @@ void read_transport(http::JsonReader& reader, TransportAddress& address) {
   const auto known = rdma::transport_kind_from(kind);
   if (!known) return reader.refuse("kind", "must be verbs, shm, tcp or loop");
   address.kind = *known;
-  switch (address.kind) {
-    case TransportKind::kVerbs:
-      return read_verbs(reader, address);
-    case TransportKind::kShm:
-      address.socket_path = reader.text("socket_path", kMaxUnixPathBytes);
-      address.boot_id = reader.text("boot_id", http::kMaxNameBytes);
-      return;
-    case TransportKind::kTcp:
-      address.host = reader.text("host", kMaxHostBytes);
-      address.port = static_cast<uint16_t>(reader.number("port", 1, 65535));
-      return;
-    case TransportKind::kLoop:
-      address.host = reader.text_or_empty("host", kMaxHostBytes);
-      address.port = static_cast<uint16_t>(reader.number_or("port", 0, 65535, 0));
-      return;
-  }
+  address.text = reader.text("address", rdma::kMaxAddressBytes);
 }
 
 Json json_of(const TransportAddress& address) {
-  Json json{{"kind", rdma::to_string(address.kind)}};
-  switch (address.kind) {
-    case TransportKind::kVerbs:
-      json.update({{"device", address.device},
-                   {"device_port", address.device_port},
-                   {"lid", address.lid},
-                   {"gid", address.gid},
-                   {"gid_index", address.gid_index},
-                   {"mtu_bytes", address.mtu_bytes}});
-      break;
-    case TransportKind::kShm:
-      json.update({{"socket_path", address.socket_path}, {"boot_id", address.boot_id}});
-      break;
-    case TransportKind::kTcp:
-    case TransportKind::kLoop:
-      json.update({{"host", address.host}, {"port", address.port}});
-      break;
-  }
-  return json;
+  return {{"kind", rdma::to_string(address.kind)}, {"address", address.text}};
 }
 
 void read_node_join(http::JsonReader& reader, NodeJoin& node) {

@@ -12,8 +12,6 @@
 
 namespace farpage::coordinator {
 
-using RemoteKeys = std::map<rdma::TransportKind, RemoteKey>;
-
 void read_counters(http::JsonReader& reader, Counters& counters);
 void read_remote_keys(http::JsonReader& reader, RemoteKeys& keys);
 void read_slab_bytes(http::JsonReader& reader, uint64_t& slab_bytes);

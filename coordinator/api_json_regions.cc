@@ -145,6 +145,14 @@ Json json_of_keys(const RemoteKeys& keys) {
   return json;
 }
 
+Result<RemoteKeys> decode_remote_keys(std::string_view body) {
+  return decode_with<RemoteKeys>(body, http::UnknownFields::kRefuse, read_remote_keys);
+}
+
+std::string encode(const RemoteKeys& keys) {
+  return Json{{"rkeys", json_of_keys(keys)}}.dump();
+}
+
 Result<RegionCreate> decode_region_create(std::string_view body) {
   return decode_with<RegionCreate>(
       body, http::UnknownFields::kRefuse, [](http::JsonReader& reader, RegionCreate& region) {

@@ -65,11 +65,6 @@ Statement& Statement::bind(std::string_view text) {
   return *this;
 }
 
-Statement& Statement::bind_null() {
-  bind_error_ |= sqlite3_bind_null(handle_.get(), next_parameter_++);
-  return *this;
-}
-
 Result<bool> Statement::step() {
   if (bind_error_ != 0)
     return fail(ErrorCode::kIo, "store " + path_ + ": a value was not accepted");
@@ -100,10 +95,6 @@ std::string Statement::text(int column) const {
   return bytes == nullptr
              ? std::string()
              : std::string(bytes, static_cast<size_t>(sqlite3_column_bytes(handle_.get(), column)));
-}
-
-bool Statement::is_null(int column) const {
-  return sqlite3_column_type(handle_.get(), column) == SQLITE_NULL;
 }
 
 Result<Database> Database::open(const std::string& path) {

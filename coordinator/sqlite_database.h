@@ -22,7 +22,6 @@ class Statement {
 
   Statement& bind(int64_t value);
   Statement& bind(std::string_view text);  // copied
-  Statement& bind_null();
   // True: a row is available. False: done; the statement can be bound and run again.
   Result<bool> step();
   // Runs a statement that returns no rows.
@@ -30,7 +29,6 @@ class Statement {
 
   int64_t integer(int column) const;
   std::string text(int column) const;
-  bool is_null(int column) const;
 
  private:
   struct Finalize {

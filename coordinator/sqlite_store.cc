@@ -8,12 +8,9 @@
 namespace farpage::coordinator {
 namespace {
 
-using rdma::TransportKind;
-
 constexpr int64_t kApplicationId = 0x66617270;  // "farp"
-constexpr int64_t kSchemaVersion = 3;           // 3: keys of 128 bits, as text
-constexpr TransportKind kKeyColumns[] = {TransportKind::kVerbs, TransportKind::kShm,
-                                         TransportKind::kTcp, TransportKind::kLoop};
+// 3: keys of 128 bits, as text. 4: one column for the keys of all transports.
+constexpr int64_t kSchemaVersion = 4;
 
 constexpr char kSchema[] = R"(
 CREATE TABLE meta(last_sequence INTEGER NOT NULL);
@@ -23,8 +20,7 @@ CREATE TABLE regions(id TEXT PRIMARY KEY, name TEXT NOT NULL, replicas INTEGER N
   slab_bytes INTEGER NOT NULL, session_group INTEGER NOT NULL);
 CREATE TABLE leases(region TEXT NOT NULL, slab INTEGER NOT NULL, replica INTEGER NOT NULL,
   node TEXT NOT NULL, node_slab INTEGER NOT NULL, address INTEGER NOT NULL, bytes INTEGER NOT NULL,
-  generation INTEGER NOT NULL, lost INTEGER NOT NULL,
-  rkey_verbs TEXT, rkey_shm TEXT, rkey_tcp TEXT, rkey_loop TEXT,
+  generation INTEGER NOT NULL, lost INTEGER NOT NULL, rkeys TEXT NOT NULL,
   PRIMARY KEY(region, slab, replica)) WITHOUT ROWID;
 CREATE TABLE revocations(id INTEGER PRIMARY KEY, node TEXT NOT NULL, incarnation INTEGER NOT NULL,
   agent_url TEXT NOT NULL, node_slab INTEGER NOT NULL, generation INTEGER NOT NULL,
@@ -78,14 +74,7 @@ Status write_table(const Database& database, const Map& changes, std::string_vie
 void bind_lease(Statement& insert, const LeaseKey& key, const Lease& lease) {
   insert.bind(key.region.value).bind(key.slab.value).bind(key.replica).bind(lease.node.value);
   insert.bind(lease.node_slab).bind(as_signed(lease.address.value)).bind(as_signed(lease.bytes));
-  insert.bind(lease.generation.value).bind(lease.lost ? 1 : 0);
-  for (const TransportKind kind : kKeyColumns) {
-    const auto rkey = lease.rkeys.find(kind);
-    if (rkey == lease.rkeys.end())
-      insert.bind_null();
-    else
-      insert.bind(rdma::to_text(rkey->second));
-  }
+  insert.bind(lease.generation.value).bind(lease.lost ? 1 : 0).bind(encode(lease.rkeys));
 }
 
 Result<std::pair<LeaseKey, Lease>> read_lease(const Statement& row) {
@@ -98,21 +87,14 @@ Result<std::pair<LeaseKey, Lease>> read_lease(const Statement& row) {
   lease.bytes = u64(row, 6);
   lease.generation = Generation{u32(row, 7)};
   lease.lost = row.integer(8) != 0;
-  int column = 9;
-  for (const TransportKind kind : kKeyColumns) {
-    if (!row.is_null(column)) {
-      const auto key = rdma::remote_key_from(row.text(column));
-      // The text may be a key: do not log it.
-      if (!key)
-        return fail(ErrorCode::kInvalid,
-                    fmt::format("rkey_{} of slab {} of region {} is no key of 40 hexadecimal "
-                                "digits: restore the file from a copy, or move it away to start "
-                                "with an empty one",
-                                rdma::to_string(kind), lease.slab.value, row.text(0)));
-      lease.rkeys[kind] = *key;
-    }
-    ++column;
-  }
+  auto keys = decode_remote_keys(row.text(9));
+  // The reason does not quote the text, which may be a key.
+  if (!keys)
+    return fail(ErrorCode::kInvalid,
+                fmt::format("the keys of slab {} of region {} are damaged ({}): restore the file "
+                            "from a copy, or move it away to start with an empty one",
+                            lease.slab.value, row.text(0), keys.error().context));
+  lease.rkeys = std::move(*keys);
   return std::pair{LeaseKey{RegionId{row.text(0)}, lease.slab, lease.replica}, lease};
 }
 
@@ -171,8 +153,7 @@ Result<Snapshot> SqliteStore::load() {
                }));
   FARPAGE_TRY_VOID(each_row(database_,
                             "SELECT region, slab, replica, node, node_slab, address, bytes, "
-                            "generation, lost, rkey_verbs, rkey_shm, rkey_tcp, rkey_loop "
-                            "FROM leases",
+                            "generation, lost, rkeys FROM leases",
                             [&](const Statement& row) -> Status {
                               auto lease = read_lease(row);
                               if (!lease)
@@ -206,12 +187,12 @@ Status SqliteStore::write_all(const Changes& changes) {
         insert.bind(as_signed(record.slab_bytes)).bind(record.session_group);
       },
       [](Statement& remove, const RegionId& id) { remove.bind(id.value); }));
-  FARPAGE_TRY_VOID(write_table(
-      database_, changes.leases, "REPLACE INTO leases VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?)",
-      "DELETE FROM leases WHERE region=? AND slab=? AND replica=?", bind_lease,
-      [](Statement& remove, const LeaseKey& key) {
-        remove.bind(key.region.value).bind(key.slab.value).bind(key.replica);
-      }));
+  FARPAGE_TRY_VOID(
+      write_table(database_, changes.leases, "REPLACE INTO leases VALUES(?,?,?,?,?,?,?,?,?,?)",
+                  "DELETE FROM leases WHERE region=? AND slab=? AND replica=?", bind_lease,
+                  [](Statement& remove, const LeaseKey& key) {
+                    remove.bind(key.region.value).bind(key.slab.value).bind(key.replica);
+                  }));
   FARPAGE_TRY_VOID(write_table(database_, changes.revocations,
                                "REPLACE INTO revocations VALUES(?,?,?,?,?,?,?,?,?)",
                                "DELETE FROM revocations WHERE id=?", bind_revocation,
@@ -249,8 +230,8 @@ Status prepare_schema(const Database& database) {
         fmt::format("store {} belongs to another program: name another file", database.path()));
   if (version < kSchemaVersion)
     return fail(ErrorCode::kInvalid,
-                fmt::format("store {} has schema {}, this farpage knows {}: the leases in it have "
-                            "keys that nodes of this version refuse. End the programs that borrow, "
+                fmt::format("store {} has schema {}, this farpage knows {}: it cannot read the "
+                            "addresses and keys of an older one. End the programs that borrow, "
                             "and move the file away to start with an empty one",
                             database.path(), version, kSchemaVersion));
   if (version != kSchemaVersion)

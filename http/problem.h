@@ -1,7 +1,7 @@
 // Failures on the wire: application/problem+json (RFC 9457).
 //
 //   {"type": "urn:farpage:problem:conflict", "title": "conflict", "status": 409,
-//    "detail": "a sentence with the remedy", "code": "conflict", "field": "transports[0].gid"}
+//    "detail": "a sentence with the remedy", "code": "conflict", "field": "transports[0].kind"}
 //
 // `code` is the name of our ErrorCode, so that a C++ client gets the server's code. `field` is
 // present when one field of the request is wrong.

@@ -60,28 +60,6 @@ prometheus::MetricFamily slabs_by_state(const SlabCounts& slabs) {
   return family;
 }
 
-nlohmann::json address_json(const rdma::TransportAddress& address) {
-  nlohmann::json json = {{"kind", rdma::to_string(address.kind)}};
-  switch (address.kind) {
-    case rdma::TransportKind::kTcp:
-      json["host"] = address.host;
-      json["port"] = address.port;
-      break;
-    case rdma::TransportKind::kShm:
-      json["socket_path"] = address.socket_path;
-      break;
-    case rdma::TransportKind::kVerbs:
-      json["device"] = address.device;
-      json["device_port"] = address.device_port;
-      json["gid"] = address.gid;
-      json["mtu_bytes"] = address.mtu_bytes;
-      break;
-    case rdma::TransportKind::kLoop:
-      break;
-  }
-  return json;
-}
-
 // Names may hold any bytes from a user; invalid UTF-8 must not make dump() throw.
 std::string dump(const nlohmann::json& json) {
   return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
@@ -127,7 +105,8 @@ std::string prometheus_text(const NodeReport& report) {
 std::string status_json(const NodeReport& report) {
   nlohmann::json transports = nlohmann::json::array();
   for (size_t i = 0; i < report.addresses.size(); ++i) {
-    nlohmann::json transport = address_json(report.addresses[i]);
+    nlohmann::json transport = {{"kind", rdma::to_string(report.addresses[i].kind)},
+                                {"address", report.addresses[i].text}};
     if (i < report.transports.size()) {
       const rdma::HostCounters& counters = report.transports[i].counters;
       transport["counters"] = {{"reads", counters.reads},

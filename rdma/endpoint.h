@@ -1,6 +1,7 @@
 // What a node publishes about its transports: its addresses, and the queue pair for one peer.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -23,22 +24,13 @@ bool is_gid(std::string_view text);
 std::string to_text(const RemoteKey& key);
 std::optional<RemoteKey> remote_key_from(std::string_view text);
 
-// One address of a memory node, as published. Only the fields of its kind are set.
+inline constexpr size_t kMaxAddressBytes = 512;
+
+// One address of a memory node, as published. The transport of that kind writes and reads the text;
+// everyone else passes it on.
 struct TransportAddress {
   TransportKind kind = TransportKind::kTcp;
-  // tcp
-  std::string host;
-  uint16_t port = 0;
-  // shm: a unix socket, and the boot id of the kernel it belongs to
-  std::string socket_path;
-  std::string boot_id;
-  // verbs: informative (the queue pair's own endpoint is exchanged per peer)
-  std::string device;
-  uint8_t device_port = 0;
-  uint16_t lid = 0;
-  std::string gid;
-  uint8_t gid_index = 0;
-  uint32_t mtu_bytes = 0;
+  std::string text;  // 1 to kMaxAddressBytes bytes of UTF-8 without control characters
 
   bool operator==(const TransportAddress&) const = default;
 };

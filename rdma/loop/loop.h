@@ -52,7 +52,7 @@ std::shared_ptr<LoopNetwork> make_loop_network(const LoopOptions& options = {});
 Result<std::unique_ptr<MemoryHost>> make_loop_memory_host(
     const std::shared_ptr<LoopNetwork>& network, const std::string& name);
 
-// connect() finds the host by TransportAddress::host. Limits as tcp.
+// connect() finds the host by the name in its address. Limits as tcp.
 std::unique_ptr<Transport> make_loop_transport(const std::shared_ptr<LoopNetwork>& network);
 
 }  // namespace farpage::rdma

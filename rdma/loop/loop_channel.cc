@@ -193,9 +193,9 @@ class LoopTransport final : public Transport {
     if (address.kind != TransportKind::kLoop)
       return fail(ErrorCode::kUnsupported, "the address is not a loop one");
     FARPAGE_TRY_VOID(check_buffer(options));
-    std::shared_ptr<HostCore> host = network_->find_host(address.host);
+    std::shared_ptr<HostCore> host = network_->find_host(address.text);
     if (host == nullptr)
-      return fail(ErrorCode::kUnavailable, "no loop host named '" + address.host + "' is alive");
+      return fail(ErrorCode::kUnavailable, "no loop host named '" + address.text + "' is alive");
     return std::make_unique<LoopChannel>(network_, std::move(host), options, limits_for(options));
   }
 

@@ -22,12 +22,7 @@ class LoopMemoryHost final : public MemoryHost {
     for (const RemoteKey key : keys) (void)core_->keys.withdraw(key);
   }
 
-  TransportAddress address() const override {
-    TransportAddress address;
-    address.kind = TransportKind::kLoop;
-    address.host = name_;
-    return address;
-  }
+  TransportAddress address() const override { return {TransportKind::kLoop, name_}; }
 
   Result<RemoteKey> expose(const SlabMemory& slab, Generation generation,
                            SessionGroup /*borrower*/) override {

@@ -8,7 +8,6 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
-#include <optional>
 
 #include "base/unix_socket.h"
 
@@ -47,6 +46,16 @@ Result<Fd> make_socket() {
 }
 
 }  // namespace
+
+std::string to_text(const ShmAddress& address) {
+  return address.boot_id + ":" + address.socket_path;
+}
+
+std::optional<ShmAddress> shm_address_from(std::string_view text) {
+  const size_t colon = text.find(':');
+  if (colon == std::string_view::npos) return std::nullopt;
+  return ShmAddress{std::string(text.substr(0, colon)), std::string(text.substr(colon + 1))};
+}
 
 Result<Fd> listen_at(const std::string& path) {
   FARPAGE_TRY(address, address_of(path));

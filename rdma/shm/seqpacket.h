@@ -1,12 +1,23 @@
-// Unix sockets that preserve message boundaries and pass descriptors.
+// Unix sockets that preserve message boundaries and pass descriptors, and where a host has its one.
 #pragma once
 
+#include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 
 #include "base/fd.h"
 
 namespace farpage::rdma::shm {
+
+// A host's socket. As text "BOOT_ID:/path"; the path is of the kernel with that boot id
+// (base/host.h).
+struct ShmAddress {
+  std::string boot_id;
+  std::string socket_path;
+};
+std::string to_text(const ShmAddress& address);
+std::optional<ShmAddress> shm_address_from(std::string_view text);  // nullopt: no colon
 
 // Listening, non-blocking. The directory must belong to this user alone (mode 0700; made if
 // missing). A socket file without a listener is replaced; one with a listener is kConflict.

@@ -48,11 +48,7 @@ class ShmMemoryHost final : public MemoryHost {
   }
 
   TransportAddress address() const override {
-    TransportAddress address;
-    address.kind = TransportKind::kShm;
-    address.socket_path = options_.socket_path;
-    address.boot_id = boot_id();
-    return address;
+    return {TransportKind::kShm, to_text(ShmAddress{boot_id(), options_.socket_path})};
   }
 
   Result<RemoteKey> expose(const SlabMemory& slab, Generation generation,

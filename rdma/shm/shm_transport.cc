@@ -53,17 +53,20 @@ class ShmTransport final : public Transport {
                                            const QueuePairExchange& /*exchange*/) override {
     if (address.kind != TransportKind::kShm)
       return fail(ErrorCode::kUnsupported, "the address is not a shm one");
-    if (address.boot_id.empty() || address.boot_id != boot_id())
+    const auto node = shm_address_from(address.text);
+    if (!node)
+      return fail(ErrorCode::kInvalid, fmt::format("'{}' is not BOOT_ID:/path", address.text));
+    if (node->boot_id.empty() || node->boot_id != boot_id())
       return fail(ErrorCode::kUnsupported,
                   "the node runs on another host (its boot_id differs): shared memory does not "
                   "reach there");
     FARPAGE_TRY_VOID(check_buffer(options));
     const Instant deadline = deadline_after(SteadyClock::read(), options.connect_timeout);
-    FARPAGE_TRY(socket, connect_at(address.socket_path));
+    FARPAGE_TRY(socket, connect_at(node->socket_path));
     FARPAGE_TRY_VOID(check_peer_user(socket.get()));
     Result<ShmChannel::Session> session =
-        shake_hands(std::move(socket), address.socket_path, options.session, deadline);
-    if (!session) return fail_with(address.socket_path, session.error());
+        shake_hands(std::move(socket), node->socket_path, options.session, deadline);
+    if (!session) return fail_with(node->socket_path, session.error());
     return std::make_unique<ShmChannel>(std::move(*session), options, limits_for(options),
                                         process_);
   }

@@ -14,7 +14,7 @@
 
 namespace farpage::rdma {
 
-// connect() resolves TransportAddress::host and port. Fails with kUnavailable without an answer,
+// connect() resolves the "host:port" of the address. Fails with kUnavailable without an answer,
 // kUnsupported when the node speaks another protocol version. Channels use plain non-blocking
 // sockets; a channel's limits are operations_in_flight (1 to 1024) operations of up to 1 MiB.
 std::unique_ptr<Transport> make_tcp_transport();

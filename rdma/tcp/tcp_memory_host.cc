@@ -3,6 +3,7 @@
 
 #include <vector>
 
+#include "base/host_port.h"
 #include "base/log.h"
 #include "rdma/tcp/data_server.h"
 #include "rdma/tcp/socket.h"
@@ -95,11 +96,12 @@ Result<std::unique_ptr<MemoryHost>> make_tcp_memory_host(TcpHostOptions options)
   FARPAGE_TRY_VOID(tcp::check(options));
   FARPAGE_TRY(listener, tcp::listen_on(options.listen_host, options.port));
   FARPAGE_TRY(port, tcp::port_of(listener.get()));
-  TransportAddress address;
-  address.kind = TransportKind::kTcp;
-  address.host = options.advertise_host.empty() ? options.listen_host : options.advertise_host;
-  address.port = port;
-  auto host = std::make_unique<tcp::TcpMemoryHost>(options, std::move(listener), address);
+  TransportAddress address{
+      TransportKind::kTcp,
+      to_text(HostPort{
+          options.advertise_host.empty() ? options.listen_host : options.advertise_host, port})};
+  auto host =
+      std::make_unique<tcp::TcpMemoryHost>(options, std::move(listener), std::move(address));
   FARPAGE_TRY_VOID(host->start());
   log::info("tcp_host listening host={} port={} threads={}", options.listen_host, port,
             options.server_threads);

@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include "base/host_port.h"
 #include "rdma/adaptive_wait.h"
 #include "rdma/limits.h"
 #include "rdma/tcp/frame.h"
@@ -39,16 +40,17 @@ class TcpTransport final : public Transport {
                                            const QueuePairExchange& /*exchange*/) override {
     if (address.kind != TransportKind::kTcp)
       return fail(ErrorCode::kUnsupported, "the address is not a tcp one");
+    const auto node = host_port_from(address.text);
+    if (!node) return fail(ErrorCode::kInvalid, fmt::format("'{}' is not host:port", address.text));
     FARPAGE_TRY_VOID(check_buffer(options));
     ChannelLimits limits = limits_for(options);
     const Instant deadline = deadline_after(SteadyClock::read(), options.connect_timeout);
-    FARPAGE_TRY(socket, connect_to(address.host, address.port, deadline));
-    const std::string peer = fmt::format("{}:{}", address.host, address.port);
+    FARPAGE_TRY(socket, connect_to(node->host, node->port, deadline));
     const Hello hello{kProtocolVersion, limits.operations_in_flight, options.session};
     const Result<uint32_t> operation_bytes = shake_hands(socket.get(), hello, deadline);
-    if (!operation_bytes) return fail_with(peer, operation_bytes.error());
+    if (!operation_bytes) return fail_with(address.text, operation_bytes.error());
     limits.operation_bytes = std::min(limits.operation_bytes, *operation_bytes);
-    return std::make_unique<TcpChannel>(std::move(socket), peer, options, limits);
+    return std::make_unique<TcpChannel>(std::move(socket), address.text, options, limits);
   }
 };
 

@@ -1,5 +1,7 @@
 #include "rdma/verbs/verbs_memory_host.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 
@@ -49,15 +51,11 @@ Result<std::unique_ptr<MemoryHost>> VerbsMemoryHost::create(
 }
 
 TransportAddress VerbsMemoryHost::address() const {
-  TransportAddress address;
-  address.kind = TransportKind::kVerbs;
-  address.device = local_.port.device;
-  address.device_port = local_.port.port;
-  address.lid = local_.port.lid;
-  address.gid = gid_text(local_.gid.gid);
-  address.gid_index = static_cast<uint8_t>(local_.gid.index);
-  address.mtu_bytes = local_.mtu_bytes;
-  return address;
+  // For people: connect() needs nothing of it, since each queue pair exchanges its own endpoint.
+  return {
+      TransportKind::kVerbs,
+      fmt::format("{}/{} lid={} gid={} gid_index={} mtu={}", local_.port.device, local_.port.port,
+                  local_.port.lid, gid_text(local_.gid.gid), local_.gid.index, local_.mtu_bytes)};
 }
 
 Result<std::shared_ptr<const ProtectionDomain>> VerbsMemoryHost::domain_of(SessionGroup borrower) {

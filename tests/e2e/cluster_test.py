@@ -50,8 +50,8 @@ class Cluster(EndToEnd):
             self.start_node("node", "--max-connections", "300", transports="tcp")
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, before)
-        node = json.loads(self.get("/v1/nodes/node"))["transports"][0]
-        held = [socket.create_connection((node["host"], node["port"])) for _ in range(250)]
+        host, _, port = json.loads(self.get("/v1/nodes/node"))["transports"][0]["address"].rpartition(":")
+        held = [socket.create_connection((host, int(port))) for _ in range(250)]
         try:
             status, output, log = self.run_far([sys.executable, "-c", "print(len(b'x' * (16 << 20)))"],
                                                local="4M", options=["--transport", "tcp"])

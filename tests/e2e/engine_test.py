@@ -79,7 +79,8 @@ class Engine(EndToEnd):
         self.start_coordinator()
         self.start_node("node", "--slab", "2M", lend="4G", transports="tcp")
         node = json.loads(self.get("/v1/nodes"))["nodes"][0]
-        port = next(address["port"] for address in node["transports"] if address["kind"] == "tcp")
+        [tcp] = [each["address"] for each in node["transports"] if each["kind"] == "tcp"]
+        port = int(tcp.rpartition(":")[2])
         local = 128 * MIB
         process = self.start_workers(200, 2 * MIB, "128M", ["--workers", "16", "--transport", "tcp"])
         channels = connections_to(port)

@@ -11,8 +11,8 @@ TEST(HostPort, ParsesNamesAddressesAndBrackets) {
   EXPECT_EQ(parse_host_port("127.0.0.1:7070", "--x")->port, 7070);
   EXPECT_EQ(parse_host_port("node-1.example:0", "--x")->host, "node-1.example");
   EXPECT_EQ(parse_host_port("[::1]:80", "--x")->host, "::1");
-  EXPECT_TRUE(parse_host_port("[::1]:80", "--x")->is_loopback());
-  EXPECT_TRUE(parse_host_port("0.0.0.0:80", "--x")->is_wildcard());
+  EXPECT_TRUE(is_loopback(*parse_host_port("[::1]:80", "--x")));
+  EXPECT_TRUE(is_wildcard(*parse_host_port("0.0.0.0:80", "--x")));
   for (const char* text : {"", ":80", "host", "host:", "host:65536", "host:8x", "host:-1", "::1:80",
                            "[::1:80", "[]:80", "http://h:80"}) {
     const auto parsed = parse_host_port(text, "--listen-agent");

@@ -10,6 +10,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "base/host.h"
 #include "child_process.h"
 #include "coordinator/client.h"
 
@@ -164,7 +165,7 @@ TEST_F(ProcessTest, Defect6NodeKnobsShowInTheCluster) {
   ASSERT_NE(n2, nodes->end());
   EXPECT_EQ(n2->join.agent_url.find("http://localhost:"), 0U);
   ASSERT_EQ(n2->join.transports.size(), 1U);
-  EXPECT_EQ(n2->join.transports[0].socket_path, directory_ + "/s/n1.sock");
+  EXPECT_EQ(n2->join.transports[0].text, boot_id() + ":" + directory_ + "/s/n1.sock");
 }
 
 TEST_F(ProcessTest, SecondNodeWithTheNameOfARunningOneEndsWithStatus2AndTakesNothing) {

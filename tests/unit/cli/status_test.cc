@@ -19,9 +19,7 @@ TEST(Status, ShowsNodesRegionsAndTotals) {
   node.free_slabs = 12;
   node.last_heartbeat_age = Milliseconds(340);
   for (const auto kind : {rdma::TransportKind::kShm, rdma::TransportKind::kTcp}) {
-    rdma::TransportAddress address;
-    address.kind = kind;
-    node.join.transports.push_back(address);
+    node.join.transports.push_back({kind, "somewhere"});
   }
   coordinator::NodeInfo lost = node;
   lost.join.id = NodeId{"n2"};

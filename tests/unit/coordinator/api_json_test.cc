@@ -14,21 +14,9 @@ namespace {
 // A node with one address of each kind.
 NodeJoin full_node() {
   NodeJoin node = test_node("n1", 4, ~uint64_t{0});
-  rdma::TransportAddress verbs;
-  verbs.kind = rdma::TransportKind::kVerbs;
-  verbs.device = "rxe0";
-  verbs.device_port = 1;
-  verbs.lid = 65535;
-  verbs.gid = "fe80::1";
-  verbs.gid_index = 3;
-  verbs.mtu_bytes = 4096;
-  rdma::TransportAddress shm;
-  shm.kind = rdma::TransportKind::kShm;
-  shm.socket_path = "/run/farpage/n1.sock";
-  shm.boot_id = "00000000-0000-0000-0000-000000000000";
-  rdma::TransportAddress loop;
-  loop.kind = rdma::TransportKind::kLoop;
-  node.transports.insert(node.transports.end(), {verbs, shm, loop});
+  node.transports.push_back({rdma::TransportKind::kVerbs, "rxe0/1 \"any text\" \xc3\xa4"});
+  node.transports.push_back({rdma::TransportKind::kShm, "boot:/run/farpage/n1.sock"});
+  node.transports.push_back({rdma::TransportKind::kLoop, std::string(rdma::kMaxAddressBytes, 'x')});
   return node;
 }
 
@@ -169,8 +157,7 @@ void expect_refused(Decode decode, std::initializer_list<BadBody> cases) {
 std::string node_with(const std::string& piece, const std::string& by) {
   std::string body =
       R"({"id":"n1","incarnation":1,"agent_url":"http://h:1","capacity_bytes":4194304,)"
-      R"("slab_bytes":2097152,"transports":[{"kind":"verbs","device":"d","device_port":1,"lid":0,)"
-      R"("gid":"::1","gid_index":0,"mtu_bytes":1024}]})";
+      R"("slab_bytes":2097152,"transports":[{"kind":"verbs","address":"d/1"}]})";
   const size_t at = body.find(piece);
   EXPECT_NE(at, std::string::npos) << piece;
   return body.replace(at, piece.size(), by);
@@ -202,18 +189,19 @@ TEST(ApiJson, WrongFieldOfANodeIsNamed) {
            {"\"slab_bytes\":2097152", "\"slab_bytes\":3000000", "slab_bytes"},
            {"\"slab_bytes\":2097152", "\"slab_bytes\":1048576", "slab_bytes"},
            {"\"verbs\"", "\"smoke\"", "transports[0].kind"},
-           {"\"verbs\"", "\"tcp\"", "transports[0].host"},
-           {"\"gid\":\"::1\"", "\"gid\":\"10.0.0.1\"", "transports[0].gid"},
-           {"\"gid\":\"::1\",", "", "transports[0].gid"},
-           {"\"device_port\":1", "\"device_port\":256", "transports[0].device_port"},
-           {"\"lid\":0", "\"lid\":65536", "transports[0].lid"},
-           {"1024", "1500", "transports[0].mtu_bytes"},
-           {"\"lid\":0", "\"lid\":0,\"host\":\"h\"", "transports[0].host"},
+           {"\"d/1\"", "\"\"", "transports[0].address"},
+           {"\"d/1\"", "1", "transports[0].address"},
+           {"\"d/1\"", "\"d\\u0000\"", "transports[0].address"},
+           {",\"address\":\"d/1\"", "", "transports[0].address"},
+           {"\"d/1\"", "\"d/1\",\"host\":\"h\"", "transports[0].host"},
            {"[{", "[5,{", "transports[0]"},
        }) {
     const std::string body = node_with(c.piece, c.by);
     expect_refused(decode_node_join, {{body.c_str(), c.field}});
   }
+  const std::string long_text(rdma::kMaxAddressBytes + 1, 'x');
+  expect_refused(decode_node_join,
+                 {{node_with("d/1", long_text).c_str(), "transports[0].address"}});
   expect_refused(decode_node_join,
                  {{node_with("{\"kind\"", "{},{\"kind\"").c_str(), "transports[0].kind"}});
 }

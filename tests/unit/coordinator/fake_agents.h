@@ -166,11 +166,7 @@ inline NodeJoin test_node(const std::string& id, uint32_t slabs, uint64_t incarn
   node.slab_bytes = kMinSlabBytes;
   node.capacity_bytes = slabs * kMinSlabBytes;
   node.version = "test";
-  rdma::TransportAddress tcp;
-  tcp.kind = rdma::TransportKind::kTcp;
-  tcp.host = "10.0.0.1";
-  tcp.port = 7072;
-  node.transports = {tcp};
+  node.transports = {{rdma::TransportKind::kTcp, "10.0.0.1:7072"}};
   return node;
 }
 

@@ -31,7 +31,7 @@ TEST_F(ServiceTest, JoiningIs201TheFirstTimeAnd200After) {
     return raw_request(port(), "POST", "/v1/nodes",
                        R"({"id":"n1","incarnation":7,"agent_url":"http://127.0.0.1:1",)"
                        R"("capacity_bytes":4194304,"slab_bytes":2097152,)"
-                       R"("transports":[{"kind":"tcp","host":"127.0.0.1","port":2}]})");
+                       R"("transports":[{"kind":"tcp","address":"127.0.0.1:2"}]})");
   };
   const RawAnswer first = post();
   EXPECT_EQ(first.status, 201) << first.body;

@@ -187,12 +187,11 @@ TEST_F(StoreTest, OtherSchemasAndOtherProgramsFilesAreRefused) {
   const auto newer = open_sqlite_store(file());
   ASSERT_FALSE(newer.has_value());
   EXPECT_NE(newer.error().context.find("schema 999"), std::string::npos);
-  sqlite(file(), "PRAGMA user_version=2");
+  sqlite(file(), "PRAGMA user_version=3");
   const auto older = open_sqlite_store(file());
   ASSERT_FALSE(older.has_value());
-  EXPECT_NE(older.error().context.find("schema 2"), std::string::npos);
-  EXPECT_NE(older.error().context.find("keys that nodes of this version refuse"),
-            std::string::npos);
+  EXPECT_NE(older.error().context.find("schema 3"), std::string::npos);
+  EXPECT_NE(older.error().context.find("addresses and keys of an older one"), std::string::npos);
   const std::string foreign = directory_ / "foreign.db";
   sqlite(foreign, "CREATE TABLE theirs(x)");
   const auto refused = open_sqlite_store(foreign);
@@ -203,20 +202,22 @@ TEST_F(StoreTest, OtherSchemasAndOtherProgramsFilesAreRefused) {
 TEST_F(StoreTest, LeaseWithAKeyThatIsNoneIsAnErrorThatNamesIt) {
   if (std::system("command -v sqlite3 >/dev/null") != 0)
     GTEST_SKIP() << "the sqlite3 program is not installed";
-  for (const std::string key : {"1234567", "'0123'", "''"}) {
+  for (const std::string keys :
+       {"1234567", "''", R"('{\"rkeys\":{\"tcp\":\"1234567\"}}')",
+        R"('{\"rkeys\":{\"udp\":\"1234567\"}}')", R"('{\"rkeys\":1234567}')"}) {
     std::filesystem::remove(file());
     {
       auto store = open_sqlite_store(file());
       ASSERT_TRUE(store.has_value());
       ASSERT_TRUE((*store)->write(some_changes()).has_value());
     }
-    sqlite(file(), "UPDATE leases SET rkey_tcp=" + key);
+    sqlite(file(), "UPDATE leases SET rkeys=" + keys);
     auto store = open_sqlite_store(file());
     ASSERT_TRUE(store.has_value());
     const auto snapshot = (*store)->load();
-    ASSERT_FALSE(snapshot.has_value()) << key;
+    ASSERT_FALSE(snapshot.has_value()) << keys;
     EXPECT_EQ(snapshot.error().code, ErrorCode::kInvalid);
-    EXPECT_NE(snapshot.error().context.find("rkey_tcp of slab"), std::string::npos);
+    EXPECT_NE(snapshot.error().context.find("keys of slab"), std::string::npos);
     EXPECT_EQ(snapshot.error().context.find("1234567"), std::string::npos);
   }
 }

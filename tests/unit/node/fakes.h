@@ -22,13 +22,7 @@ class FakeHost final : public rdma::MemoryHost {
  public:
   explicit FakeHost(rdma::TransportKind kind) : kind_(kind) {}
 
-  rdma::TransportAddress address() const override {
-    rdma::TransportAddress address;
-    address.kind = kind_;
-    address.host = "127.0.0.1";
-    address.port = 7072;
-    return address;
-  }
+  rdma::TransportAddress address() const override { return {kind_, "127.0.0.1:7072"}; }
   Result<RemoteKey> expose(const rdma::SlabMemory& slab, Generation generation,
                            rdma::SessionGroup /*borrower*/) override {
     const std::lock_guard lock(mutex_);

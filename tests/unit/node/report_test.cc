@@ -14,11 +14,7 @@ NodeReport example() {
   report.joined = true;
   report.slab_bytes = 1 << 26;
   report.slabs = {5, 2, 1};
-  rdma::TransportAddress address;
-  address.kind = rdma::TransportKind::kTcp;
-  address.host = "10.0.0.2";
-  address.port = 7072;
-  report.addresses = {address};
+  report.addresses = {{rdma::TransportKind::kTcp, "10.0.0.2:7072"}};
   rdma::HostCounters counters;
   counters.reads = 11;
   counters.writes = 12;
@@ -63,7 +59,7 @@ TEST(NodeReport, StatusIsJsonEvenWithANameThatIsNotUtf8) {
   const auto status = nlohmann::json::parse(status_json(report), nullptr, false);
   ASSERT_TRUE(status.is_object());
   EXPECT_EQ(status["slabs"]["free"], 5);
-  EXPECT_EQ(status["transports"][0]["port"], 7072);
+  EXPECT_EQ(status["transports"][0]["address"], "10.0.0.2:7072");
   EXPECT_EQ(status["transports"][0]["counters"]["malformed"], 16);
 }
 

@@ -45,7 +45,7 @@ class ShmHostileTest : public ::testing::Test {
 
   // Ends when the host hangs up.
   void attack(std::mt19937_64& random) {
-    const Fd socket = connect_at(host_->address().socket_path).value();
+    const Fd socket = connect_at(shm_address_from(host_->address().text)->socket_path).value();
     if (random() % 4 != 0) {
       (void)send_packet(socket.get(), encode(Request{}), -1);
       ASSERT_EQ(receive(socket.get()), PacketOutcome::kDone);

@@ -30,9 +30,10 @@ class ShmTest : public ::testing::Test {
     std::filesystem::remove_all(directory_);
   }
   void start() {
-    host_ = make_shm_memory_host({directory_ + "/node.sock"}).value();
+    host_ = make_shm_memory_host({socket_path()}).value();
     slab_.lend_on(*host_);
   }
+  std::string socket_path() const { return directory_ + "/node.sock"; }
   std::unique_ptr<Channel> connect() {
     return transport_->connect(host_->address(), borrower_.options, {}).value();
   }
@@ -64,13 +65,20 @@ TEST_F(ShmTest, AttachedSlabIsReadWithinPost) {
 
 TEST_F(ShmTest, AddressOfAnotherKernelIsRefusedWithTheReason) {
   start();
-  TransportAddress address = host_->address();
-  for (const char* boot : {"", "6e7c1f2a-0000-4000-8000-000000000000"}) {
-    address.boot_id = boot;
+  for (const std::string boot : {"", "6e7c1f2a-0000-4000-8000-000000000000"}) {
+    const TransportAddress address{TransportKind::kShm, boot + ":" + socket_path()};
     const auto channel = transport_->connect(address, borrower_.options, {});
     ASSERT_FALSE(channel.has_value());
     EXPECT_EQ(channel.error().code, ErrorCode::kUnsupported);
     EXPECT_NE(channel.error().context.find("another host"), std::string::npos);
+  }
+}
+
+TEST_F(ShmTest, AddressOfAnotherFormIsRefused) {
+  for (const char* text : {"", "/run/node.sock"}) {
+    const auto channel = transport_->connect({TransportKind::kShm, text}, borrower_.options, {});
+    ASSERT_FALSE(channel.has_value()) << text;
+    EXPECT_EQ(channel.error().code, ErrorCode::kInvalid);
   }
 }
 
@@ -264,7 +272,7 @@ TEST_F(ShmTest, BorrowerThatGuessesKeysIsSlowedDownAndDisturbsNobody) {
   Instant first_guess{0};
   uint64_t tries = 0;
   for (uint64_t connection = 1; connection <= 4; ++connection) {
-    RawShmBorrower guesser(host_->address().socket_path);
+    RawShmBorrower guesser(socket_path());
     if (connection > 1) {
       // The penalty began after the previous connection's first guess.
       EXPECT_GE(SteadyClock::read() - first_guess, kGuessPenalty) << "of connection " << connection;
@@ -279,8 +287,7 @@ TEST_F(ShmTest, BorrowerThatGuessesKeysIsSlowedDownAndDisturbsNobody) {
 TEST_F(ShmTest, ThousandsOfWrongKeysOnManyConnectionsOpenNothing) {
   start();
   std::vector<std::unique_ptr<RawShmBorrower>> guessers;
-  for (int i = 0; i < 200; ++i)
-    guessers.push_back(std::make_unique<RawShmBorrower>(host_->address().socket_path));
+  for (int i = 0; i < 200; ++i) guessers.push_back(std::make_unique<RawShmBorrower>(socket_path()));
   uint64_t tries = 0;
   for (const auto& guesser : guessers)
     EXPECT_EQ(guesser->guess_until_hung_up(slab_, tries), kMaxUnknownKeys);
@@ -290,8 +297,8 @@ TEST_F(ShmTest, ThousandsOfWrongKeysOnManyConnectionsOpenNothing) {
 TEST_F(ShmTest, BorrowerThatIsHeldStopsNeitherAnotherOneNorTheEndOfTheHost) {
   start();
   uint64_t tries = 0;
-  RawShmBorrower(host_->address().socket_path).guess_until_hung_up(slab_, tries);
-  const Fd held = shm::connect_at(host_->address().socket_path).value();
+  RawShmBorrower(socket_path()).guess_until_hung_up(slab_, tries);
+  const Fd held = shm::connect_at(socket_path()).value();
   EXPECT_EQ(run(*connect(), slab_.read(3, borrower_.page(0))), CompletionStatus::kOk);
   host_.reset();
 }

@@ -10,6 +10,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/host_port.h"
 #include "rdma/limits.h"
 #include "rdma/tcp/frame.h"
 #include "rdma/tcp/socket.h"
@@ -78,11 +79,9 @@ class TcpChannelTest : public ::testing::Test {
     if (thread_.joinable()) thread_.join();
   }
   Result<std::unique_ptr<Channel>> connect() {
-    TransportAddress address;
-    address.kind = TransportKind::kTcp;
-    address.host = "127.0.0.1";
-    address.port = port_of(listener_.get()).value();
-    return make_tcp_transport()->connect(address, borrower_.options, {});
+    const uint16_t port = port_of(listener_.get()).value();
+    return make_tcp_transport()->connect(
+        {TransportKind::kTcp, to_text(HostPort{"127.0.0.1", port})}, borrower_.options, {});
   }
   void open() { channel_ = connect().value(); }
 
@@ -96,6 +95,15 @@ class TcpChannelTest : public ::testing::Test {
   std::thread thread_;
   std::unique_ptr<Channel> channel_;
 };
+
+TEST_F(TcpChannelTest, AddressOfAnotherFormIsRefused) {
+  for (const char* text : {"", "127.0.0.1", "127.0.0.1:65536", "::1:7072", "[::1]"}) {
+    const auto channel =
+        make_tcp_transport()->connect({TransportKind::kTcp, text}, borrower_.options, {});
+    ASSERT_FALSE(channel.has_value()) << text;
+    EXPECT_EQ(channel.error().code, ErrorCode::kInvalid);
+  }
+}
 
 TEST_F(TcpChannelTest, RepliesInAnyPiecesAreAssembled) {
   for (const size_t piece : {size_t{1}, size_t{23}, size_t{25}, size_t{4096}}) {

@@ -7,6 +7,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/host_port.h"
 #include "rdma/limits.h"
 #include "rdma/tcp/frame.h"
 #include "rdma/tcp/socket.h"
@@ -25,10 +26,11 @@ class TcpHostTest : public ::testing::Test {
   std::unique_ptr<Channel> connect() {
     return make_tcp_transport()->connect(host_->address(), borrower_.options, {}).value();
   }
+  uint16_t port() const { return host_port_from(host_->address().text)->port; }
   // A bare connection after its handshake.
   Fd raw(uint64_t session = 0) {
     const Instant deadline = SteadyClock::read() + Seconds(10);
-    Fd socket = connect_to("127.0.0.1", host_->address().port, deadline).value();
+    Fd socket = connect_to("127.0.0.1", port(), deadline).value();
     EXPECT_TRUE(send_all(socket.get(), encode(Hello{kProtocolVersion, 1, session}), deadline));
     std::array<std::byte, kWelcomeBytes> welcome{};
     EXPECT_TRUE(receive_all(socket.get(), welcome, deadline).has_value());
@@ -188,8 +190,7 @@ TEST_F(TcpHostTest, ConnectionWithoutHelloIsClosed) {
   TcpHostOptions options;
   options.hello_timeout = Milliseconds(1);
   start(options);
-  const Fd socket =
-      connect_to("127.0.0.1", host_->address().port, SteadyClock::read() + Seconds(10)).value();
+  const Fd socket = connect_to("127.0.0.1", port(), SteadyClock::read() + Seconds(10)).value();
   EXPECT_TRUE(is_hung_up(socket.get()));
 }
 
@@ -232,9 +233,9 @@ TEST_F(TcpHostTest, OptionsThatCannotWorkAreRefusedByName) {
   options.advertise_host = "node7.example";
   const auto host = make_tcp_memory_host(options);
   ASSERT_TRUE(host.has_value()) << host.error().message();
-  EXPECT_EQ((*host)->address().host, "node7.example");
+  EXPECT_EQ(host_port_from((*host)->address().text)->host, "node7.example");
   options = {};
-  options.port = (*host)->address().port;
+  options.port = host_port_from((*host)->address().text)->port;
   EXPECT_NE(context_of(options), "accepted") << "the port is taken";
 }
 
@@ -303,8 +304,7 @@ TEST_F(TcpHostTest, EndOfTheHostEndsABorrowerThatIsHeld) {
   const Fd guesser = raw();
   (void)guess_until_hung_up(guesser.get(), tries);
   wait_for_peers(0);
-  const Fd held =
-      connect_to("127.0.0.1", host_->address().port, SteadyClock::read() + Seconds(10)).value();
+  const Fd held = connect_to("127.0.0.1", port(), SteadyClock::read() + Seconds(10)).value();
   while (host_->counters().peers == 0) std::this_thread::yield();
   host_.reset();
   EXPECT_TRUE(is_hung_up(held.get()));

@@ -9,6 +9,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/host_port.h"
 #include "rdma/limits.h"
 #include "rdma/tcp/frame.h"
 #include "rdma/tcp/socket.h"
@@ -111,7 +112,8 @@ class TcpHostileTest : public ::testing::Test {
   // One connection; returns when the host has hung up.
   void attack(const Bytes& bytes) {
     const Instant deadline = SteadyClock::read() + Seconds(20);
-    const Fd socket = connect_to("127.0.0.1", host_->address().port, deadline).value();
+    const Fd socket =
+        connect_to("127.0.0.1", host_port_from(host_->address().text)->port, deadline).value();
     (void)send_all(socket.get(), bytes, deadline);
     ::shutdown(socket.get(), SHUT_WR);
     Bytes replies(1 << 16);

@@ -235,11 +235,7 @@ TEST_F(VerbsMemoryHostTest, ThePublishedAddressIsThatOfTheChosenPort) {
   create({.mtu_bytes = 2048});
   const TransportAddress address = host_->address();
   EXPECT_EQ(address.kind, TransportKind::kVerbs);
-  EXPECT_EQ(address.device, "fake0");
-  EXPECT_EQ(address.device_port, 1);
-  EXPECT_EQ(address.gid, "::ffff:10.0.0.1");
-  EXPECT_EQ(address.gid_index, 1);
-  EXPECT_EQ(address.mtu_bytes, 2048U);
+  EXPECT_EQ(address.text, "fake0/1 lid=0 gid=::ffff:10.0.0.1 gid_index=1 mtu=2048");
 }
 
 }  // namespace
