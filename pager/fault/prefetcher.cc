@@ -20,8 +20,10 @@ Prefetcher::Prefetcher(LinkPort& port, uint32_t worker) : port_(port), worker_(w
 }
 
 void Prefetcher::start(Target& target, const PrefetchPlan& plan) {
+  // Once for the whole plan: asking again would take half of what was left to faults.
+  uint32_t room = target.budget.take_spare(plan.pages);
   uint32_t done = 0;
-  for (size_t i = 0; i < kRuns && done < plan.pages; ++i) {
+  for (size_t i = 0; i < kRuns && done < plan.pages && room > 0; ++i) {
     Run& run = runs_[i];
     if (run.step != Step::kFree) continue;
     if (done == plan.gap && ++done == plan.pages) break;
@@ -37,22 +39,24 @@ void Prefetcher::start(Target& target, const PrefetchPlan& plan) {
       continue;
     }
     run.target = &target;
-    if (claim(run, PageIndex{first}, limit) == 0) break;  // no room, or lost a race
+    claim(run, PageIndex{first}, std::min(limit, room));
+    if (run.pages == 0) break;  // lost a race
     done += run.pages;
+    room -= run.pages;
     if (!gather(i)) {
       abandon(run);
       break;
     }
   }
+  target.budget.give_back(room);
   post_gathered();
 }
 
-uint32_t Prefetcher::claim(Run& run, PageIndex first, uint32_t limit) {
+void Prefetcher::claim(Run& run, PageIndex first, uint32_t limit) {
   run.first = first;
   run.pages = 0;
   Target& target = *run.target;
-  const uint32_t room = target.budget.take_spare(limit);
-  while (run.pages < room) {
+  while (run.pages < limit) {
     const PageIndex page{first.value + run.pages};
     if (page.value >= target.table.pages()) break;
     const PageWord word = target.table.load(page);
@@ -65,8 +69,6 @@ uint32_t Prefetcher::claim(Run& run, PageIndex first, uint32_t limit) {
     if (!target.table.transition(page, word, fetching)) break;
     run.words[run.pages++] = fetching;
   }
-  if (run.pages < room) target.budget.give_back(room - run.pages);
-  return run.pages;
 }
 
 bool Prefetcher::gather(size_t index) {

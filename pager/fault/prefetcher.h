@@ -44,9 +44,9 @@ class Prefetcher {
   std::span<std::byte> bytes_of(size_t run, uint32_t pages) const {
     return port_.buffer().subspan(run * kRunPages * kPageBytes, pages * kPageBytes);
   }
-  // Claims up to `limit` neighbours from `first`, as far as they are remote and there is room for
-  // them; returns how many.
-  uint32_t claim(Run& run, PageIndex first, uint32_t limit);
+  // Claims up to `limit` neighbours from `first`, as far as they are remote. There is room for
+  // them.
+  void claim(Run& run, PageIndex first, uint32_t limit);
   // Adds the READ of a claimed run to the batch; false: no replica can be used now.
   bool gather(size_t index);
   void post_gathered();

@@ -36,9 +36,12 @@ uint64_t Budget::half_of_room() const {
 
 uint32_t Budget::take_spare(uint32_t pages) {
   uint64_t used = used_.load(std::memory_order_relaxed);
-  const uint64_t end = half_of_room();
+  const uint64_t half = half_of_room();
+  const uint64_t limit = limit_.load(std::memory_order_relaxed);
   uint32_t taken = 0;
   do {
+    // Where eviction does not keep up, half of what is left.
+    const uint64_t end = used < limit ? std::max(half, used + (limit - used) / 2) : 0;
     taken = used >= end ? 0 : static_cast<uint32_t>(std::min<uint64_t>(pages, end - used));
     if (taken == 0) return 0;
   } while (!used_.compare_exchange_weak(used, used + taken, std::memory_order_relaxed));

@@ -38,7 +38,8 @@ class Budget {
   // Takes one page even without room: for a fault of the evictor, which would wait for itself.
   void take_anyway(uint64_t pages = 1) { used_.fetch_add(pages, std::memory_order_relaxed); }
   // Takes as many of `pages` as there is room for, for pages that no thread waits for. Leaves half
-  // of the room above the high-water mark to faults.
+  // of the room above the high-water mark to faults; where eviction does not keep up, half of what
+  // is left: without it a walk would wait for room at each of its pages.
   uint32_t take_spare(uint32_t pages);
   // Wakes the evictor if is_pressing(). Callers that took pages call it when no fault has to wait
   // for that.

@@ -70,7 +70,7 @@ TEST(RegionHandler, WritesToCleanPagesAreKept) {
   for (size_t page = 0; page < pages_of(region); ++page)
     ASSERT_EQ(*word(region, page), 4 + page) << page;
   const RegionStats stats = region.stats();
-  EXPECT_GT(stats.faults_write, 1000U);
+  EXPECT_GT(stats.faults_write, 64U) << "then they are expected, and pages come in writable";
   EXPECT_GT(stats.evicted_written, 1000U);
   EXPECT_LE(stats.resident_bytes, stats.local_bytes);
 }

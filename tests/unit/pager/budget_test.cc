@@ -23,10 +23,30 @@ TEST(Budget, NeverGoesOverItsLimit) {
 
 TEST(Budget, SpareRoomLeavesFaultsHalfOfWhatIsAboveTheHighWaterMark) {
   Pressure pressure;
+  Budget budget(pressure, 100, 80, 60);
+  EXPECT_EQ(budget.take_spare(50), 50U);
+  EXPECT_EQ(budget.take_spare(50), 40U);
+  budget.give_back(1);
+  EXPECT_EQ(budget.take_spare(1), 1U);
+}
+
+TEST(Budget, SpareRoomIsHalfOfWhatIsLeftWhereEvictionDoesNotKeepUp) {
+  Pressure pressure;
+  Budget budget(pressure, 100, 80, 60);
+  EXPECT_EQ(budget.take_spare(90), 90U);
+  EXPECT_EQ(budget.take_spare(50), 5U);
+  EXPECT_EQ(budget.take_spare(50), 2U);
+  EXPECT_EQ(budget.take_spare(50), 1U);
+  EXPECT_EQ(budget.take_spare(50), 1U);
+  EXPECT_EQ(budget.take_spare(50), 0U) << "the last page is for a fault";
+  EXPECT_TRUE(budget.try_take());
+  EXPECT_EQ(budget.take_spare(50), 0U);
+}
+
+TEST(Budget, OneInTheRoomOfFaultsSaysThatItIsNearlyFull) {
+  Pressure pressure;
   Budget budget(pressure, 10, 80, 60);
-  EXPECT_EQ(budget.take_spare(5), 5U);
-  EXPECT_EQ(budget.take_spare(5), 4U);
-  EXPECT_EQ(budget.take_spare(5), 0U);
+  EXPECT_EQ(budget.take_spare(9), 9U);
   EXPECT_FALSE(budget.nearly_full());
   EXPECT_TRUE(budget.above_high());
   EXPECT_TRUE(budget.try_take());
@@ -144,7 +164,7 @@ TEST(Budget, WaterMarksFollowTheLimit) {
   EXPECT_EQ(budget.take_spare(1000), 90U);
   budget.resize(100);
   EXPECT_TRUE(budget.above_high());
-  EXPECT_EQ(budget.take_spare(1000), 0U);
+  EXPECT_EQ(budget.take_spare(1000), 0U) << "more is used than the limit";
 }
 
 TEST(Budget, WhileItShrinksFaultsGetHalfOfTheRoomThatEvictionsMake) {

@@ -62,7 +62,7 @@ class FakeTransport final : public rdma::Transport {
                                                  const rdma::QueuePairExchange&) override {
     const std::lock_guard lock(mutex_);
     const Instant now = SteadyClock::read();
-    calls_.add({kind_, address.host, options.buffer, options.session, now});
+    calls_.add({kind_, address.text, options.buffer, options.session, now});
     if (failures_ == 0) return node_.connect();
     if (failures_ > 0) --failures_;
     return fail(code_, "the test says no");
@@ -95,7 +95,7 @@ class ConnectorRig : public TargetRig {
     coordinator::NodeInfo info;
     info.join.id = NodeId{name};
     for (const rdma::TransportKind kind : kinds)
-      info.join.transports.push_back({.kind = kind, .host = name});
+      info.join.transports.push_back({.kind = kind, .text = name});
     ASSERT_TRUE(engine.nodes->put(info));
   }
   void start() {

@@ -78,7 +78,7 @@ bool FakeAddressSpace::has_sigbus(uint32_t thread) const {
 void FakeAddressSpace::unmap(uffd::PageRun run) {
   const std::lock_guard lock(mutex_);
   for (uint32_t i = 0; i < run.pages; ++i) at(run.first.value + i) = Page{.mapped = false};
-  events_.emplace_back(uffd::Unmapped{run});
+  events_.emplace_back(uffd::Unmapped{{run}});
   announce();
 }
 

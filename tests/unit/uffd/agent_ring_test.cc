@@ -6,6 +6,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/futex.h"
 #include "base/mapping.h"
 
 namespace farpage::uffd {
@@ -36,6 +37,7 @@ class ThreadAgent {
         seen_.push_back(command.address);
         command.result = static_cast<int32_t>(command.address % 5);
         ring_.tail.store(tail + 1);
+        if (ring_.pager_sleeps.load() != 0) futex_wake(ring_.tail, FutexScope::kShared);
       }
     });
   }
