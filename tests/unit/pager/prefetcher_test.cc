@@ -125,7 +125,7 @@ TEST(Prefetcher, TakesOnlyRoomThatFaultsDoNotNeed) {
       << "half of the room above 97 % is for faults";
   EXPECT_EQ(rig.budget.used(), 98U);
   rig.start(50, 32);
-  EXPECT_EQ(rig.log.of("READ").back(), "READ n0 50+1") << "half of what is left";
+  EXPECT_EQ(rig.log.of("READ").back(), "READ n0 50") << "half of what is left";
   EXPECT_EQ(rig.budget.used(), 99U);
   rig.start(60, 32);
   EXPECT_EQ(rig.log.of("READ").size(), 2U);
