@@ -2,187 +2,14 @@
 
 #include <gtest/gtest.h>
 
-#include <algorithm>
-#include <functional>
+#include "one_node_for_each_slab.h"
 
 namespace farpage::pager {
 namespace {
 
-constexpr uint64_t kSlabBytes = uint64_t{2} << 20;
-constexpr Seconds kPatience{60};
-constexpr uint32_t kOnAKnownNode = kMaxNodes + 1;  // a slab
-
-// The coordinator of a cluster in which node N lends slab N, and node 0 lends one slab more.
-// Records its calls. Threads: any.
-class OneNodeForEachSlab final : public coordinator::Client {
- public:
-  std::vector<std::string> calls() const {
-    const std::lock_guard lock(mutex_);
-    return calls_;
-  }
-  size_t count(const std::string& call) const {
-    const std::lock_guard lock(mutex_);
-    return static_cast<size_t>(std::count(calls_.begin(), calls_.end(), call));
-  }
-  bool comes_true(const std::function<bool()>& condition) const {
-    const Instant start = SteadyClock::read();
-    while (!condition()) {
-      if (SteadyClock::read() - start > kPatience) return false;
-      std::this_thread::sleep_for(Milliseconds(1));
-    }
-    return true;
-  }
-  size_t leases_held() const {
-    const std::lock_guard lock(mutex_);
-    return leases_.size();
-  }
-  void happens(coordinator::EventKind kind, const std::string& node, const std::string& region) {
-    const std::lock_guard lock(mutex_);
-    coordinator::Event event;
-    event.sequence = ++last_event_;
-    event.kind = kind;
-    event.node = NodeId{node};
-    event.region = RegionId{region};
-    events_.push_back(event);
-  }
-  void lose_node(const std::string& id) {
-    const std::lock_guard lock(mutex_);
-    gone_.insert(NodeId{id});
-    for (auto& [slab, lease] : leases_) lease.lost = lease.lost || lease.node.value == id;
-  }
-  void forget_events() {
-    const std::lock_guard lock(mutex_);
-    missed_ = true;
-    ++last_event_;
-  }
-  // Of the next delete_region() calls, `not_done` requests and `done` replies are lost.
-  void lose_deletes(int not_done, int done) {
-    const std::lock_guard lock(mutex_);
-    deletes_not_done_ = not_done;
-    delete_answers_lost_ = done;
-  }
-
-  Result<coordinator::NodeInfo> join(const coordinator::NodeJoin&) override { return never(); }
-  Status heartbeat_node(const NodeId&, const coordinator::NodeHeartbeat&) override {
-    return never();
-  }
-  Status remove_node(const NodeId&, bool) override { return never(); }
-  Status drain_node(const NodeId&) override { return never(); }
-
-  Result<coordinator::RegionInfo> create_region(const coordinator::RegionCreate& create) override {
-    const std::lock_guard lock(mutex_);
-    calls_.push_back("create");
-    coordinator::RegionInfo region;
-    region.id = RegionId{"r1"};
-    region.replicas = create.replicas;
-    region.slab_bytes = create.slab_bytes;
-    region.heartbeat_interval = Milliseconds(1);
-    exists_ = true;
-    return region;
-  }
-  Result<coordinator::RegionInfo> region(const RegionId& id) override {
-    const std::lock_guard lock(mutex_);
-    calls_.push_back("region");
-    coordinator::RegionInfo region;
-    region.id = id;
-    region.slab_bytes = kSlabBytes;
-    for (const auto& [slab, lease] : leases_) region.leases.push_back(lease);
-    return region;
-  }
-  Result<std::vector<coordinator::Lease>> lease_slabs(
-      const RegionId&, const std::vector<SlabIndex>& slabs) override {
-    const std::lock_guard lock(mutex_);
-    calls_.push_back("lease");
-    std::vector<coordinator::Lease> list;
-    for (const SlabIndex slab : slabs) {
-      coordinator::Lease& lease = leases_[slab];
-      if (lease.bytes == 0) {
-        lease.slab = slab;
-        const uint32_t number = slab.value == kOnAKnownNode ? 0 : slab.value + 1000 * releases_;
-        lease.node = NodeId{"n" + std::to_string(number)};
-        lease.bytes = kSlabBytes;
-        lease.generation = Generation{1};
-        lease.rkeys[rdma::TransportKind::kTcp] = RemoteKey{7};
-      }
-      list.push_back(lease);
-    }
-    return list;
-  }
-  Status release_slabs(const RegionId&, const std::vector<SlabIndex>& slabs) override {
-    const std::lock_guard lock(mutex_);
-    calls_.push_back("release");
-    ++releases_;
-    for (const SlabIndex slab : slabs) leases_.erase(slab);
-    return {};
-  }
-  Result<coordinator::RegionHeard> heartbeat_region(const RegionId&,
-                                                    const coordinator::RegionHeartbeat&) override {
-    const std::lock_guard lock(mutex_);
-    calls_.push_back("heartbeat");
-    return coordinator::RegionHeard{last_event_};
-  }
-  Status delete_region(const RegionId&) override {
-    const std::lock_guard lock(mutex_);
-    calls_.push_back("delete");
-    if (deletes_not_done_ > 0) {
-      --deletes_not_done_;
-      return fail(ErrorCode::kUnavailable, "does not answer");
-    }
-    if (!exists_) return fail(ErrorCode::kNotFound, "no such region");
-    exists_ = false;
-    leases_.clear();
-    if (delete_answers_lost_ > 0) {
-      --delete_answers_lost_;
-      return fail(ErrorCode::kTimedOut, "did not answer in time");
-    }
-    return {};
-  }
-  Result<rdma::QueuePairEndpoint> exchange(const NodeId&, const rdma::QueuePairEndpoint&) override {
-    return never();
-  }
-
-  Result<std::vector<coordinator::NodeInfo>> nodes() override {
-    const std::lock_guard lock(mutex_);
-    calls_.push_back("nodes");
-    return never();
-  }
-  Result<coordinator::NodeInfo> node(const NodeId& id) override {
-    const std::lock_guard lock(mutex_);
-    calls_.push_back("node " + id.value);
-    if (gone_.contains(id)) return fail(ErrorCode::kNotFound, "no node " + id.value);
-    coordinator::NodeInfo info;
-    info.join.id = id;
-    return info;
-  }
-  Result<std::vector<coordinator::RegionInfo>> regions() override { return never(); }
-  Result<coordinator::EventBatch> events(uint64_t since, Milliseconds) override {
-    const std::lock_guard lock(mutex_);
-    calls_.push_back("events");
-    coordinator::EventBatch batch{.events = {}, .next_since = last_event_, .missed = missed_};
-    for (const coordinator::Event& event : events_)
-      if (event.sequence > since) batch.events.push_back(event);
-    missed_ = false;
-    return batch;
-  }
-  Result<std::string> get(const std::string&) override { return never(); }
-
- private:
-  static tl::unexpected<Error> never() {
-    return fail(ErrorCode::kUnsupported, "not a call of a borrower");
-  }
-
-  mutable std::mutex mutex_;
-  std::vector<std::string> calls_;
-  std::map<SlabIndex, coordinator::Lease> leases_;
-  std::vector<coordinator::Event> events_;
-  std::set<NodeId> gone_;
-  uint64_t last_event_ = 5000;  // many events happened before
-  uint32_t releases_ = 0;
-  bool exists_ = false;
-  bool missed_ = false;
-  int deletes_not_done_ = 0;
-  int delete_answers_lost_ = 0;
-};
+constexpr uint64_t kSlabBytes = OneNodeForEachSlab::kSlabBytes;
+constexpr Seconds kPatience = OneNodeForEachSlab::kPatience;
+constexpr uint32_t kOnAKnownNode = OneNodeForEachSlab::kOnAKnownNode;
 
 class CountingOwner final : public RegionOwner {
  public:
@@ -337,6 +164,110 @@ TEST_F(BorrowerTest, CoordinatorThatIsGoneForGoodDoesNotKeepAProgramFromEnding) 
     ASSERT_TRUE(one->open_region(Seconds(0)).has_value());
   }
   EXPECT_LT(client.count("delete"), 10U);
+}
+
+TEST_F(BorrowerTest, RegionThatWasNotOpenedIsMadeWithTheFirstSlabThatIsWanted) {
+  const auto one = borrower();
+  one->start(*thread);
+  leases->touch(page_of(3));
+  one->ring();
+  ASSERT_TRUE(client.comes_true([&] { return is_leased(3); }));
+  const std::vector<std::string> calls = client.calls();
+  ASSERT_GE(calls.size(), 3U);
+  EXPECT_EQ(calls[0], "create");
+  EXPECT_EQ(calls[2], "lease");
+  EXPECT_FALSE(is_leased(0)) << "nobody wants it";
+}
+
+TEST_F(BorrowerTest, RefusedLeaseIsTriedAgain) {
+  const auto one = borrower();
+  ASSERT_TRUE(one->open_region(Seconds(0)).has_value());
+  one->start(*thread);
+  client.fail_leases(ErrorCode::kExhausted);
+  leases->touch(page_of(1));
+  one->ring();
+  ASSERT_TRUE(client.comes_true([&] { return client.count("lease") >= 3; }));
+  EXPECT_FALSE(is_leased(1));
+  client.fail_leases(std::nullopt);
+  EXPECT_TRUE(client.comes_true([&] { return is_leased(1); })) << "without another ring";
+  EXPECT_EQ(one->leased_slabs(), 2U);
+}
+
+TEST_F(BorrowerTest, SlabOfAnotherSizeIsRefused) {
+  client.lend_slabs_of(2 * kSlabBytes);
+  const auto one = borrower();
+  const Status opened = one->open_region(kPatience);
+  ASSERT_FALSE(opened.has_value());
+  EXPECT_EQ(opened.error().code, ErrorCode::kInvalid) << "no second try could be better";
+  EXPECT_FALSE(is_leased(0));
+  EXPECT_EQ(client.count("lease"), 1U);
+}
+
+TEST_F(BorrowerTest, CoordinatorThatHasLostItsStateGetsANewRegionForFurtherSlabs) {
+  const auto one = borrower();
+  ASSERT_TRUE(one->open_region(Seconds(0)).has_value());
+  one->start(*thread);
+  client.forget_regions();
+  ASSERT_TRUE(client.comes_true([&] { return client.count("create") == 2; }));
+  EXPECT_TRUE(is_leased(0)) << "the node still honors it";
+  leases->touch(page_of(1));
+  one->ring();
+  ASSERT_TRUE(client.comes_true([&] { return is_leased(1); }));
+  EXPECT_EQ(client.lessee(), RegionId{"r2"});
+  EXPECT_EQ(client.count("create"), 2U);
+}
+
+TEST_F(BorrowerTest, CoordinatorThatDoesNotAnswerKeepsTheRegion) {
+  const auto one = borrower();
+  ASSERT_TRUE(one->open_region(Seconds(0)).has_value());
+  one->start(*thread);
+  client.fail_heartbeats(ErrorCode::kUnavailable);
+  const size_t before = client.count("heartbeat");
+  ASSERT_TRUE(client.comes_true([&] { return client.count("heartbeat") > before + 3; }));
+  EXPECT_EQ(client.count("create"), 1U);
+  EXPECT_TRUE(is_leased(0));
+  EXPECT_EQ(client.count("region"), 0U);
+  client.lose_node("n0");  // its events may be forgotten before the coordinator is back
+  client.fail_heartbeats(std::nullopt);
+  ASSERT_TRUE(client.comes_true([&] { return owner.lost.load() == 1; }));
+  EXPECT_GE(client.count("region"), 1U);
+}
+
+TEST_F(BorrowerTest, EventsWhoseLookupFailedAreReadAgain) {
+  const auto one = borrower();
+  ASSERT_TRUE(one->open_region(Seconds(0)).has_value());
+  one->start(*thread);
+  client.fail_lookups(ErrorCode::kUnavailable);
+  client.happens(coordinator::EventKind::kNodeJoined, "n0", "");
+  ASSERT_TRUE(client.comes_true([&] { return client.count("node n0") >= 4; }));
+  client.fail_lookups(std::nullopt);
+  const size_t polls = client.count("events");
+  ASSERT_TRUE(client.comes_true([&] { return client.count("events") > polls; }));
+  // The lookup has succeeded: no event is left.
+  ASSERT_TRUE(client.comes_true([&, events = size_t{0}, beats = size_t{0}]() mutable {
+    const bool none = client.count("events") == events && client.count("heartbeat") > beats + 2;
+    if (!none && client.count("events") != events) {
+      events = client.count("events");
+      beats = client.count("heartbeat");
+    }
+    return none;
+  }));
+}
+
+TEST_F(BorrowerTest, OwnerThatHasEndedIsNotCalledAndTheReplicasAreWatchedOn) {
+  const auto one = borrower();
+  ASSERT_TRUE(one->open_region(Seconds(0)).has_value());
+  one->start(*thread);
+  one->disown();
+  const size_t wanted = owner.wanted.size();
+  client.lose_node("n0");
+  client.happens(coordinator::EventKind::kLeaseLost, "n0", "r1");
+  ASSERT_TRUE(client.comes_true([&] { return !leases->find(page_of(0))->replicas[0]->is_read(); }));
+  leases->touch(page_of(1));
+  one->ring();
+  ASSERT_TRUE(client.comes_true([&] { return is_leased(1); }));
+  EXPECT_EQ(owner.lost, 0);
+  EXPECT_EQ(owner.wanted.size(), wanted);
 }
 
 }  // namespace

@@ -115,6 +115,7 @@ TEST(FaultWorker, AFaultOfTheEvictorItselfNeverWaitsForRoom) {
   rig.start();
   EXPECT_FALSE(rig.space.touch_read(10, 55));
   ASSERT_TRUE(rig.goes_on(55));
+  ASSERT_TRUE(rig.is_idle());
   EXPECT_EQ(rig.budget.used(), 5U);
   EXPECT_EQ(rig.state(10), PageState::kClean);
 }
@@ -181,6 +182,7 @@ TEST(FaultWorker, AProtectionThatAnEventDelaysIsRemovedAfterIt) {
   rig.start();
   EXPECT_FALSE(rig.space.touch_write(5, 4711));
   ASSERT_TRUE(rig.goes_on());
+  ASSERT_TRUE(rig.is_idle());
   EXPECT_GE(tries, 2);
   EXPECT_EQ(rig.space.word(5), 4711U);
   EXPECT_EQ(rig.state(5), PageState::kDirty);
@@ -224,6 +226,7 @@ TEST(FaultWorker, TwoWritersOfOnePageBothGoOn) {
   rig.start();
   EXPECT_TRUE(rig.goes_on(1));
   EXPECT_TRUE(rig.goes_on(2));
+  ASSERT_TRUE(rig.is_idle());
   EXPECT_EQ(rig.state(5), PageState::kDirty);
 }
 

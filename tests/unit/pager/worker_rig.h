@@ -48,8 +48,13 @@ class WorkerRig : public TargetRig {
   }
   // A fault of the target is parked, or a fetch is under way.
   bool holds_a_fault() const { return target.is_held(); }
-  bool is_idle() {
-    return becomes_true([&] { return space.unread() == 0 && !target.is_held(); });
+  // Every fault is answered, and every prefetch has ended.
+  [[nodiscard]] bool is_idle() {
+    return becomes_true([&] {
+      if (space.unread() > 0) return false;
+      engine.event_readers.wait_until_handled();  // a fetch ends before its prefetch begins
+      return !target.is_held();
+    });
   }
   // As Engine::remove().
   void remove(Target& removed) {
