@@ -148,7 +148,7 @@ Status TargetPager::set_local(uint64_t local_bytes) {
 }
 
 Status TargetPager::set_limit(uint64_t pages) {
-  const std::lock_guard lock(resize_mutex_);
+  const MutexLock lock(resize_mutex_);
   if (!parts_.pins.set_limit(pin_limit_pages(parts_.options, pages)))
     return fail(ErrorCode::kConflict, too_much_is_pinned());
   budget_.resize(pages);

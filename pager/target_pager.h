@@ -1,9 +1,8 @@
 // TargetPager: one target of an engine, with all that it owns.
 #pragma once
 
-#include <mutex>
-
 #include "base/doorbell.h"
+#include "base/mutex.h"
 #include "pager/engine_threads.h"
 #include "pager/fork/fork_window.h"
 #include "pager/pager.h"
@@ -93,7 +92,7 @@ class TargetPager final : public Pager, private RegionOwner {
   std::unique_ptr<Engine> own_engine_;
   EngineThreads& engine_;
   Parts parts_;
-  std::mutex resize_mutex_;  // budget and pin limit change together
+  Mutex resize_mutex_;  // budget and pin limit change together
   Budget budget_;
   BackingRegions backing_regions_;
   Target target_;

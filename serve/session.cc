@@ -164,7 +164,7 @@ void Session::take_child(pager::Inheritance inheritance) {
   child->is_child_ = true;
   child->report_.program = report_.program;
   {
-    const std::lock_guard lock(child_socket_mutex_);
+    const MutexLock lock(child_socket_mutex_);
     child->socket_ = std::move(child_socket_);
   }
   const bool adopted = child->adopt(inheritance);
@@ -285,7 +285,7 @@ void Session::answer(uffd::TargetRequest request) {
 int Session::begin_fork(Fd child_socket) {
   if (child_socket.valid() && !uffd::expect_child(child_socket)) return EINVAL;
   {
-    const std::lock_guard lock(child_socket_mutex_);
+    const MutexLock lock(child_socket_mutex_);
     child_socket_ = std::move(child_socket);
   }
   return pager_->begin_fork() ? 0 : EAGAIN;
