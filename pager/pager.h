@@ -39,6 +39,13 @@ class Pager {
   // The same without waiting. False: a worker owns a page of it, or a fork is under way: discard()
   // does the rest.
   virtual bool try_discard(uffd::PageRun run) = 0;
+  // [begin, end), page-aligned and empty, is far memory outside of the window from now on, as soon
+  // as it is registered; what was there before has been given up. kExhausted: too much. kConflict:
+  // a fork is under way.
+  virtual Status add_extent(uint64_t begin, uint64_t end) = 0;
+  // Discards its pages, as discard(); then it is no far memory any more, unless it is in the
+  // window.
+  virtual void remove_extent(uint64_t begin, uint64_t end) = 0;
   // mlock(2): from the return of pin() on these pages are not evicted, once they are here; false:
   // the pins would take more of the budget than kPinPercent, and nothing was pinned.
   virtual bool pin(uffd::PageRun run) = 0;

@@ -123,6 +123,28 @@ bool TargetPager::try_discard(uffd::PageRun run) {
   return fork_window_.try_discard(run);
 }
 
+Status TargetPager::add_extent(uint64_t begin, uint64_t end) {
+  {
+    const MutexLock lock(extents_mutex_);
+    if (forking_) return fail(ErrorCode::kConflict, "a fork is under way");
+  }
+  remove_extent(begin, end);  // what has gone past the shim
+  return parts_.space->add_extent(begin, end);
+}
+
+void TargetPager::remove_extent(uint64_t begin, uint64_t end) {
+  for (const uffd::PageRun& run : parts_.space->runs_in(begin, end)) {
+    discard(run);
+    parts_.pins.unpin(run);
+  }
+  const MutexLock lock(extents_mutex_);
+  if (forking_) {
+    given_up_.emplace_back(begin, end);
+  } else {
+    parts_.space->remove_extent(begin, end);
+  }
+}
+
 bool TargetPager::pin(uffd::PageRun run) {
   if (!parts_.pins.pin(run)) return false;
   // After this, the evictor has finished all earlier picks; it picks none of these pages again.
@@ -175,6 +197,10 @@ std::string TargetPager::too_much_is_pinned() const {
 bool TargetPager::begin_fork() {
   budget_.lift_limit();
   engine_.evictor().pause(target_);
+  {
+    const MutexLock lock(extents_mutex_);
+    forking_ = true;
+  }
   if (may_fork()) return true;
   end_fork(false);
   return false;
@@ -182,6 +208,12 @@ bool TargetPager::begin_fork() {
 
 void TargetPager::end_fork(bool forked) {
   fork_window_.close(forked);
+  {
+    const MutexLock lock(extents_mutex_);
+    forking_ = false;
+    for (const auto& [begin, end] : given_up_) parts_.space->remove_extent(begin, end);
+    given_up_.clear();
+  }
   budget_.restore_limit();
   engine_.evictor().resume(target_);
 }

@@ -1,6 +1,9 @@
 // TargetPager: one target of an engine, with all that it owns.
 #pragma once
 
+#include <utility>
+#include <vector>
+
 #include "base/doorbell.h"
 #include "base/mutex.h"
 #include "pager/engine_threads.h"
@@ -31,6 +34,8 @@ class TargetPager final : public Pager, private RegionOwner {
 
   void discard(uffd::PageRun run) override;
   bool try_discard(uffd::PageRun run) override;
+  Status add_extent(uint64_t begin, uint64_t end) override;
+  void remove_extent(uint64_t begin, uint64_t end) override;
   bool pin(uffd::PageRun run) override;
   void unpin(uffd::PageRun run) override { parts_.pins.unpin(run); }
   void hint_cold(uffd::PageRun run) override;
@@ -93,6 +98,11 @@ class TargetPager final : public Pager, private RegionOwner {
   EngineThreads& engine_;
   Parts parts_;
   Mutex resize_mutex_;  // budget and pin limit change together
+  Mutex extents_mutex_;
+  // During a fork the child may have what the target gives up, under the
+  // same numbers: extents stay until it is over.
+  bool forking_ FARPAGE_GUARDED_BY(extents_mutex_) = false;
+  std::vector<std::pair<uint64_t, uint64_t>> given_up_ FARPAGE_GUARDED_BY(extents_mutex_);
   Budget budget_;
   BackingRegions backing_regions_;
   Target target_;

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <boost/asio/post.hpp>
 #include <cerrno>
 #include <utility>
@@ -19,16 +20,32 @@ constexpr Milliseconds kTrial{50};
 // A discard of more pages than this could hold up the control thread.
 constexpr uint32_t kFewPages = 4096;
 
-// The pages of a request. False: unaligned, or outside of the window.
-bool run_of(const uffd::handover::Request& request, const uffd::AddressSpace& space,
-            uffd::PageRun& run) {
-  const uint64_t window_address = space.address_of(PageIndex{0});
-  if (request.address < window_address || request.address % kPageBytes != 0) return false;
-  const uint64_t first = (request.address - window_address) >> kPageShift;
-  const uint64_t pages = (request.bytes + kPageBytes - 1) >> kPageShift;
-  if (first >= space.pages() || pages > space.pages() - first) return false;
-  run = {PageIndex{first}, static_cast<uint32_t>(pages)};
-  return true;
+struct Range {
+  uint64_t begin = 0;
+  uint64_t end = 0;
+};
+
+// The addresses of a request. False: unaligned, empty, or past the end of the address space.
+bool range_of(const uffd::handover::Request& request, Range& range) {
+  const uint64_t bytes = (request.bytes + kPageBytes - 1) & ~(kPageBytes - 1);
+  range = {request.address, request.address + bytes};
+  return request.address % kPageBytes == 0 && bytes >= request.bytes && range.begin < range.end;
+}
+
+// Its pages; none: a part of it is no far memory.
+std::vector<uffd::PageRun> runs_of(Range range, const uffd::AddressSpace& space) {
+  std::vector<uffd::PageRun> runs = space.runs_in(range.begin, range.end);
+  uint64_t pages = 0;
+  for (const uffd::PageRun& run : runs) pages += run.pages;
+  if (pages != (range.end - range.begin) >> kPageShift) runs.clear();
+  return runs;
+}
+
+// Page numbers for memory outside of the window: as many as for the window, if the region may have
+// so many slabs.
+uint64_t more_pages(const uffd::HandedOver& target, uint64_t slab_bytes) {
+  const uint64_t most = coordinator::kMaxSlabsPerRegion * slab_bytes;
+  return std::min(target.window_bytes, most - std::min(most, target.window_bytes)) >> kPageShift;
 }
 
 // Carries out a request that never waits. False: it may wait.
@@ -58,6 +75,8 @@ bool apply_now(uffd::handover::RequestKind kind, uffd::PageRun run, pager::Pager
     case RequestKind::kPin:
     case RequestKind::kForkBegin:
     case RequestKind::kForkDone:
+    case RequestKind::kAddExtent:
+    case RequestKind::kRemoveExtent:
       return false;
   }
   return false;
@@ -132,7 +151,7 @@ Status Session::serve(uffd::HandedOver& target) {
         target.pid, target.program);
     options.fork = pager::ForkMode::kRefuse;
   }
-  FARPAGE_TRY(space, uffd::adopt_window(target));
+  FARPAGE_TRY(space, uffd::adopt_window(target, more_pages(target, host_.slab_bytes)));
   FARPAGE_TRY(pager, host_.engine.add(options, std::move(space), kNodePatience, on_child()));
   pager_ = std::move(pager);
   return {};
@@ -268,18 +287,48 @@ void Session::answer(uffd::TargetRequest request) {
     default:
       break;
   }
-  uffd::PageRun run;
-  if (!run_of(request, pager_->space(), run)) {
+  Range range;
+  if (!range_of(request, range)) {
     reply(EINVAL);
-  } else if (apply_now(request.kind, run, *pager_)) {
+    return;
+  }
+  if (request.kind == RequestKind::kAddExtent) {
+    in_pool([this, range,
+             status] { *status = pager_->add_extent(range.begin, range.end) ? 0 : ENOMEM; },
+            then);
+    return;
+  }
+  if (request.kind == RequestKind::kRemoveExtent) {
+    in_pool([this, range] { pager_->remove_extent(range.begin, range.end); }, then);
+    return;
+  }
+  std::vector<uffd::PageRun> runs = runs_of(range, pager_->space());
+  const auto done = [&](uffd::PageRun run) { return apply_now(request.kind, run, *pager_); };
+  if (runs.empty()) {
+    reply(EINVAL);
+  } else if (std::ranges::all_of(runs, done)) {
     reply(0);
   } else if (request.kind == RequestKind::kDiscard) {
-    in_pool([this, run] { pager_->discard(run); }, then);
+    in_pool(
+        [this, runs = std::move(runs)] {
+          for (const uffd::PageRun& run : runs) pager_->discard(run);
+        },
+        then);
   } else if (request.kind == RequestKind::kPin) {
-    in_pool([this, run, status] { *status = host_.budgets.pin(*pager_, run) ? 0 : ENOMEM; }, then);
+    in_pool([this, runs = std::move(runs), status] { *status = pin(runs) ? 0 : ENOMEM; }, then);
   } else {
     reply(ENOSYS);
   }
+}
+
+// All of them, or none.
+bool Session::pin(std::span<const uffd::PageRun> runs) {
+  for (size_t i = 0; i < runs.size(); ++i) {
+    if (host_.budgets.pin(*pager_, runs[i])) continue;
+    for (const uffd::PageRun& pinned : runs.first(i)) pager_->unpin(pinned);
+    return false;
+  }
+  return true;
 }
 
 int Session::begin_fork(Fd child_socket) {

@@ -8,6 +8,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 
 #include "base/mutex.h"
@@ -36,6 +37,7 @@ struct SessionHost {
   pager::Engine& engine;
   BudgetGroup& budgets;
   pager::ForkMode fork;
+  uint64_t slab_bytes = 0;
   // Both are called on the control thread.
   std::function<void(std::shared_ptr<Session>)> on_child;
   std::function<void(Session&)> on_end;
@@ -82,6 +84,7 @@ class Session : public std::enable_shared_from_this<Session> {
   void await_requests();
   void on_request();
   void answer(uffd::TargetRequest request);
+  bool pin(std::span<const uffd::PageRun> runs);
   int begin_fork(Fd child_socket);
   void reply(int status);
   void await_attention();

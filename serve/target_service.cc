@@ -33,6 +33,7 @@ TargetService::TargetService(boost::asio::io_context& control, uffd::HandoverSer
             .engine = engine,
             .budgets = budgets_,
             .fork = options.fork,
+            .slab_bytes = options.slab_bytes,
             .on_child = [this](std::shared_ptr<Session> child) { keep(std::move(child)); },
             .on_end =
                 [this](Session& session) {

@@ -66,26 +66,22 @@ long advise_far(Span far, int advice) {
 }  // namespace
 
 long advise(void* address, size_t length, int advice) {
+  const auto far = [advice](Span span) { return advise_far(span, advice); };
   const auto local = [advice](Span span) {
     return system_call(SYS_madvise, span.begin, span.bytes(), advice);
   };
   const Span wanted = pages_of(address, length);
-  const Span far = shim.active() ? shim.far_part(wanted) : Span{};
-  if (far.empty()) {
-    return system_call(SYS_madvise, address, length, advice);
-  }
-  const long result = advise_far(far, advice);
-  return is_error(result) ? result : on_both_sides(wanted, far, local);
+  return touches_far_memory(wanted) ? for_each_part(wanted, far, local)
+                                    : system_call(SYS_madvise, address, length, advice);
 }
 
 void advise_cold(void* address, size_t length) {
   if (!shim.active()) {
     return;
   }
-  const Span far = shim.far_part(pages_of(address, length));
-  if (!far.empty()) {
-    shim.hint(RequestKind::kColdHint, far);
-  }
+  for_each_part(
+      pages_of(address, length), [](Span far) { return shim.hint(RequestKind::kColdHint, far); },
+      [](Span) { return 0L; });
 }
 
 // For another process the kernel refuses advice that discards contents. For this one (Linux 6.13)
@@ -94,7 +90,7 @@ long advise_process(int pidfd, const void* vector, size_t count, int advice, uns
   const auto* parts = static_cast<const iovec*>(vector);
   if (shim.active() && loses_contents(advice)) {
     for (size_t i = 0; i < count; ++i) {
-      if (!shim.far_part(pages_of(parts[i].iov_base, parts[i].iov_len)).empty()) {
+      if (touches_far_memory(pages_of(parts[i].iov_base, parts[i].iov_len))) {
         return -EINVAL;
       }
     }

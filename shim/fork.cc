@@ -48,7 +48,7 @@ pid_t Shim::fork_copied() {
           is_error(allowed)) {
         return refuse_fork(allowed);
       }
-      system_call(SYS_madvise, window_.begin, window_.bytes(), MADV_DOFORK);
+      advise_all(MADV_DOFORK);
       keep_wishes_from_children();
     }
     ++forks_;
@@ -60,7 +60,7 @@ pid_t Shim::fork_copied() {
   }
   const Locked locked(lock_);
   if (--forks_ == 0) {
-    system_call(SYS_madvise, window_.begin, window_.bytes(), MADV_DONTFORK);
+    advise_all(MADV_DONTFORK);
     control_.request(RequestKind::kForkDone, window_);
   }
   return child;
@@ -78,7 +78,7 @@ pid_t Shim::fork_shared() {
       return refuse_fork(allowed);
     }
     child_socket_.store(for_child, std::memory_order_relaxed);
-    system_call(SYS_madvise, window_.begin, window_.bytes(), MADV_DOFORK);
+    advise_all(MADV_DOFORK);
     keep_wishes_from_children();
     ++forks_;
   }
@@ -91,7 +91,7 @@ pid_t Shim::fork_shared() {
   {
     const Locked locked(lock_);
     --forks_;
-    system_call(SYS_madvise, window_.begin, window_.bytes(), MADV_DONTFORK);
+    advise_all(MADV_DONTFORK);
     control_.request(RequestKind::kForkDone, child > 0 ? window_ : Span{});
   }
   child_socket_.store(-1, std::memory_order_relaxed);
@@ -100,12 +100,12 @@ pid_t Shim::fork_shared() {
   return child;
 }
 
-// In the child, which has one thread. The pager serves the window already; the child introduces
+// In the child, which has one thread. The pager serves its far memory already; the child introduces
 // itself and starts its own agent.
 void Shim::hand_over_after_fork(int socket) {
   lock_.reset_after_fork();
   forks_ = 0;
-  system_call(SYS_madvise, window_.begin, window_.bytes(), MADV_DONTFORK);
+  advise_all(MADV_DONTFORK);
   child_socket_.store(-1, std::memory_order_relaxed);
   control_.close();
   system_call(SYS_close, userfault_.fd);
@@ -124,16 +124,16 @@ void Shim::hand_over_after_fork(int socket) {
   }
   // Locks and registered buffers stay with the parent. For ranges that the kernel has wiped here
   // the pager still has the parent's contents.
-  locked_.remove(window_);
-  registered_.remove(window_);
+  locked_.remove(kEverything);
+  registered_.remove(kEverything);
   future_lock_.store(0, std::memory_order_relaxed);
-  wiped_.for_each_in(window_, [this](Span span) {
+  wiped_.for_each_in(kEverything, [this](Span span) {
     control_.request(RequestKind::kDiscard, span);
     system_call(SYS_madvise, span.begin, span.bytes(), MADV_DONTNEED);
   });
 }
 
-// In the child, which has one thread. The inherited part of the window is ordinary memory now
+// In the child, which has one thread. The inherited far memory is ordinary memory now
 // (without fork events the kernel registers nothing for a child), and so is all that the child
 // maps.
 void Shim::forget_after_fork() {

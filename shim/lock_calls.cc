@@ -71,9 +71,11 @@ long Shim::lock_all(int flags) {
   if ((flags & MCL_CURRENT) != 0) {
     const Locked locked(lock_);
     long pinned = 0;
-    free_.for_each_gap_in(window_, [&](Span used) {
+    const auto pin = [&](Span used) {
       pinned = is_error(pinned) ? pinned : control_.request(RequestKind::kPin, used);
-    });
+    };
+    free_.for_each_gap_in(window_, pin);
+    extents_.for_each_in(kEverything, pin);
     if (is_error(pinned)) {
       repin();
       return pinned;
@@ -89,7 +91,9 @@ long Shim::lock_all(int flags) {
     // The kernel has locked the whole window.
     free_.for_each_in(window_,
                       [](Span span) { system_call(SYS_munlock, span.begin, span.bytes()); });
-    free_.for_each_gap_in(window_, [this](Span used) { locked_.add(used); });
+    const auto note = [this](Span used) { locked_.add(used); };
+    free_.for_each_gap_in(window_, note);
+    extents_.for_each_in(kEverything, note);
   }
   future_lock_.store(flags & (MCL_FUTURE | MCL_ONFAULT), std::memory_order_relaxed);
   return 0;
@@ -99,7 +103,7 @@ long Shim::unlock_all() {
   const Locked locked(lock_);
   future_lock_.store(0, std::memory_order_relaxed);
   const long result = system_call(SYS_munlockall);
-  locked_.remove(window_);
+  locked_.remove(kEverything);
   repin();
   return result;
 }
@@ -107,8 +111,11 @@ long Shim::unlock_all() {
 // Leaves only what the program has locked or registered pinned.
 void Shim::repin() {
   control_.request(RequestKind::kUnpin, window_);
+  extents_.for_each_in(kEverything,
+                       [this](Span span) { control_.request(RequestKind::kUnpin, span); });
   for (const Ranges* ranges : {&locked_, &registered_}) {
-    ranges->for_each_in(window_, [this](Span span) { control_.request(RequestKind::kPin, span); });
+    ranges->for_each_in(kEverything,
+                        [this](Span span) { control_.request(RequestKind::kPin, span); });
   }
 }
 
@@ -133,21 +140,22 @@ long Shim::register_buffer(Span far) {
 
 long lock_memory(const void* address, size_t length, unsigned flags) {
   const Span wanted = pages_around(address, length);
-  const Span far = shim.active() ? shim.far_part(wanted) : Span{};
-  if (far.empty() || (flags & ~unsigned{MLOCK_ONFAULT}) != 0) {
+  if (!touches_far_memory(wanted) || (flags & ~unsigned{MLOCK_ONFAULT}) != 0) {
     return flags == 0 ? system_call(SYS_mlock, address, length)
                       : system_call(SYS_mlock2, address, length, flags);
   }
-  if (const long result = shim.lock(far, flags); is_error(result)) {
-    return result;
-  }
-  return on_both_sides(wanted, far, [flags](Span span) { return kernel_lock(span, flags); });
+  return for_each_part(
+      wanted, [flags](Span far) { return shim.lock(far, flags); },
+      [flags](Span span) { return kernel_lock(span, flags); });
 }
 
 long unlock_memory(const void* address, size_t length) {
-  const Span far = shim.active() ? shim.far_part(pages_around(address, length)) : Span{};
-  if (!far.empty()) {
+  const auto unlock = [](Span far) {
     shim.unlock(far);
+    return 0L;
+  };
+  if (shim.active()) {
+    for_each_part(pages_around(address, length), unlock, [](Span) { return 0L; });
   }
   return system_call(SYS_munlock, address, length);
 }

@@ -28,16 +28,19 @@ bool may_be_far(const MapCall& call) {
 // Go's runtime accept any address. So their memory is far, whatever the hint. The heap of OpenJDK's
 // ZGC must lie at certain addresses, from 4 TiB on: it reserves them with PROT_NONE, unmaps at once
 // a reservation at another address, and continues until it gives up. After a program has done so,
-// its hints are obeyed, and such a reservation is local.
+// its hints are honored: a reservation is local, and memory that can be used at once an extent.
 //
 // Below 1 TiB, a JVM searches in the same way for a range for compressed pointers, but accepts any
 // address in the end; its heap should be far.
-bool may_need_its_hint(const MapCall& call) {
+bool is_at_high_hint(const MapCall& call) {
   constexpr uint64_t kLowest = uint64_t{1} << 40;
   constexpr uint64_t kEnd = uint64_t{1} << 47;  // the kernel's limit without a higher hint
   const uint64_t hint = address_of(call.address);
-  return call.protection == PROT_NONE && (call.flags & MAP_NORESERVE) != 0 &&
-         hint % kPageBytes == 0 && hint >= kLowest && hint < kEnd;
+  return hint % kPageBytes == 0 && hint >= kLowest && hint < kEnd;
+}
+
+bool may_need_its_hint(const MapCall& call) {
+  return call.protection == PROT_NONE && (call.flags & MAP_NORESERVE) != 0 && is_at_high_hint(call);
 }
 
 long map_local(const MapCall& call, int flags, void* address) {
@@ -48,14 +51,21 @@ long map_local(const MapCall& call) {
   return map_local(call, call.flags, call.address);
 }
 
+bool may_be_extent(const MapCall& call) {
+  return may_be_far(call) && call.length >= shim.minimum_bytes() && call.protection != PROT_NONE;
+}
+
 long map_fixed(const MapCall& call) {
   const Span wanted = pages_of(call.address, call.length);
-  const Span far = shim.far_part(wanted);
-  if (far.empty()) {
-    return map_local(call);
+  const Span in_window = shim.window_part(wanted);
+  if (may_be_far(call) && !wanted.empty() && in_window.contains(wanted)) {
+    return shim.map_at(wanted, call.protection);
   }
-  if (may_be_far(call) && far.contains(wanted)) {
-    return shim.map_at(far, call.protection);
+  if (may_be_extent(call) && !wanted.empty() && in_window.empty()) {
+    return shim.map_extent(wanted, call.protection, call.flags);
+  }
+  if (shim.first_far_part(wanted).empty()) {
+    return map_local(call);
   }
   // Maps elsewhere first, then moves the mapping here: nothing is lost if the kernel refuses it.
   const long elsewhere = map_local(call, call.flags & ~MAP_FIXED, nullptr);
@@ -73,8 +83,14 @@ long map_fixed(const MapCall& call) {
 }  // namespace
 
 long map(const MapCall& call) {
-  if (!shim.active() || (call.flags & MAP_FIXED_NOREPLACE) == MAP_FIXED_NOREPLACE) {
+  if (!shim.active()) {
     return map_local(call);
+  }
+  if ((call.flags & MAP_FIXED_NOREPLACE) == MAP_FIXED_NOREPLACE) {
+    const Span wanted = pages_of(call.address, call.length);
+    return may_be_extent(call) && !wanted.empty()
+               ? shim.map_extent(wanted, call.protection, call.flags)
+               : map_local(call);
   }
   if ((call.flags & MAP_FIXED) != 0) {
     return map_fixed(call);
@@ -84,10 +100,11 @@ long map(const MapCall& call) {
     return map_local(call);
   }
   const bool reserves_at_hint = may_need_its_hint(call);
-  if (reserves_at_hint && shim.insists_on_hints()) {
-    const long there = map_local(call, call.flags | MAP_FIXED_NOREPLACE, call.address);
-    if (!is_error(there)) {
-      return there;
+  if (shim.insists_on_hints() && is_at_high_hint(call)) {
+    MapCall there = call;
+    there.flags |= MAP_FIXED_NOREPLACE;
+    if (const long mapped = map(there); !is_error(mapped)) {
+      return mapped;
     }
   }
   using Placing = Shim::Placing;
@@ -97,18 +114,15 @@ long map(const MapCall& call) {
 }
 
 long unmap(void* address, size_t length) {
+  const auto far = [](Span span) { return shim.unmap(span); };
   const auto local = [](Span span) { return system_call(SYS_munmap, span.begin, span.bytes()); };
   const Span wanted = pages_of(address, length);
-  const Span far = shim.active() ? shim.far_part(wanted) : Span{};
-  if (far.empty()) {
-    return system_call(SYS_munmap, address, length);
-  }
-  const long result = shim.unmap(far);
-  return is_error(result) ? result : on_both_sides(wanted, far, local);
+  return touches_far_memory(wanted) ? for_each_part(wanted, far, local)
+                                    : system_call(SYS_munmap, address, length);
 }
 
 long protect_with_key(void* address, size_t length, int protection, int key) {
-  if (shim.active() && !shim.far_part(pages_of(address, length)).empty()) {
+  if (touches_far_memory(pages_of(address, length))) {
     shim.note_altered();  // the key would stay with the addresses
   }
   return system_call(SYS_pkey_mprotect, address, length, protection, key);

@@ -1,6 +1,6 @@
 // The program's memory calls as plain functions, called by the exported ones (interpose.cc) and by
 // syscall(2). Each returns what the kernel's call of that name returns: a value, or a negative
-// errno. Calls that do not touch the window go to the kernel unchanged.
+// errno. Calls that do not touch far memory go to the kernel unchanged.
 //
 // Threads: any, and signal handlers, as for the system calls.
 #pragma once
@@ -10,7 +10,7 @@
 
 #include <initializer_list>
 
-#include "shim/syscalls.h"
+#include "shim/shim.h"
 
 namespace farpage::shim {
 
@@ -50,14 +50,26 @@ inline Span pages_of(const void* address, size_t length) {
   return {begin, begin + bytes};
 }
 
-// Calls `local` for the parts before and after the window; returns the first failure.
-template <typename Local>
-long on_both_sides(Span wanted, Span far, Local local) {
+inline bool touches_far_memory(Span wanted) {
+  return shim.active() && !shim.first_far_part(wanted).empty();
+}
+
+// Calls `far` for the parts that are far memory, `local` for those between them; returns the first
+// failure.
+template <typename Far, typename Local>
+long for_each_part(Span wanted, Far far, Local local) {
   long result = 0;
-  for (const Span side : {Span{wanted.begin, far.begin}, Span{far.end, wanted.end}}) {
-    if (!side.empty() && !is_error(result)) {
-      result = local(side);
+  while (!wanted.empty() && !is_error(result)) {
+    const Span part = shim.first_far_part(wanted);
+    const Span before{wanted.begin, part.empty() ? wanted.end : part.begin};
+    result = before.empty() ? 0 : local(before);
+    if (part.empty()) {
+      break;
     }
+    if (!is_error(result)) {
+      result = far(part);
+    }
+    wanted.begin = part.end;
   }
   return result;
 }

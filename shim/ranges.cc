@@ -80,10 +80,10 @@ bool Ranges::remove(Span span) {
   return true;
 }
 
-bool Ranges::intersects(Span span) const {
+Span Ranges::first_in(Span span) const {
   const auto& [spans, count] = list();
   const size_t i = first_ending_after(span.begin);
-  return i < count && spans[i].begin < span.end;
+  return i < count && spans[i].begin < span.end ? overlap(spans[i], span) : Span{};
 }
 
 bool Ranges::contains(Span span) const {

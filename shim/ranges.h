@@ -37,7 +37,9 @@ class Ranges {
   // Pages not in the set are ignored. false: the array is full, and nothing changed.
   bool remove(Span span);
 
-  bool intersects(Span span) const;
+  // The lowest part of the set in the span; empty: none.
+  Span first_in(Span span) const;
+  bool intersects(Span span) const { return !first_in(span).empty(); }
   bool contains(Span span) const;
 
   size_t size() const { return list().count; }

@@ -1,4 +1,4 @@
-// mremap. The kernel's call would move pages out of the window without telling the pager. The shim
+// mremap. The kernel's call would move far pages without telling the pager. The shim
 // copies far memory instead, which fetches remote pages.
 #include <errno.h>
 #include <sys/mman.h>
@@ -76,6 +76,9 @@ long Shim::remap_in_place(Span old, uint64_t new_bytes, int protection) {
     return is_error(cut) ? cut : same;
   }
   const Span more{old.end, wanted.end};
+  if (window_part(old).empty()) {
+    return grow_extent(old, more, protection);
+  }
   // Locked memory moves instead: the new part must be locked too, and not under our lock.
   if (locked_.intersects(old) || !free_.contains(more) || !free_.remove(more)) {
     return -ENOMEM;
@@ -158,8 +161,8 @@ long remap(void* address, size_t old_length, size_t new_length, int flags, void*
   const bool keep_old = (flags & MREMAP_DONTUNMAP) != 0;
   const Span old = pages_of(address, old_length > 0 ? old_length : 1);
   const Span wanted = fixed ? pages_of(new_address, new_length) : Span{};
-  const Span far = shim.far_part(old);
-  const bool onto_far = !shim.far_part(wanted).empty();
+  const Span far = shim.first_far_part(old);
+  const bool onto_far = !shim.first_far_part(wanted).empty();
   if (far.empty() && !onto_far) {
     return by_kernel();
   }

@@ -44,8 +44,9 @@ constexpr uint64_t kProvidedEntryBytes = 16;
 
 long register_range(uint64_t address, uint64_t bytes) {
   const uint64_t begin = address & ~(kPageBytes - 1);
-  const Span far = shim.far_part({begin, round_up_to_page(address + bytes)});
-  return far.empty() ? 0 : shim.register_buffer(far);
+  return for_each_part(
+      {begin, round_up_to_page(address + bytes)},
+      [](Span far) { return shim.register_buffer(far); }, [](Span) { return 0L; });
 }
 
 long register_vector(const iovec* parts, unsigned count) {

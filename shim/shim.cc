@@ -96,15 +96,19 @@ long Shim::map_at(Span far, int protection) {
 
 long Shim::overlay(Span from, Span to) {
   const Locked locked(lock_);
-  const Span far = far_part(to);
-  forget_wishes(far);
-  if (const long told = control_.request(RequestKind::kDiscard, far); is_error(told)) {
-    return told;
+  if (const long given_up = give_up_extents(to); is_error(given_up)) {
+    return given_up;
   }
-  if (!free_.remove(far)) {
-    return -ENOMEM;
+  if (const Span far = window_part(to); !far.empty()) {
+    forget_wishes(far);
+    if (const long told = control_.request(RequestKind::kDiscard, far); is_error(told)) {
+      return told;
+    }
+    if (!free_.remove(far)) {
+      return -ENOMEM;
+    }
+    note_altered();
   }
-  note_altered();
   return system_call(SYS_mremap, from.begin, from.bytes(), to.bytes(),
                      MREMAP_MAYMOVE | MREMAP_FIXED, to.begin);
 }
@@ -145,6 +149,9 @@ bool Shim::may_hold_other_mappings() const {
 }
 
 long Shim::unmap_locked(Span far) {
+  if (window_part(far).empty()) {
+    return unmap_extent(far);
+  }
   if (free_.contains(far)) {
     return 0;
   }
@@ -228,7 +235,7 @@ long Shim::wipe_in_children(Span far, bool wipe) {
 }
 
 void Shim::keep_wishes_from_children() {
-  childless_.for_each_in(window_, [](Span span) {
+  childless_.for_each_in(kEverything, [](Span span) {
     system_call(SYS_madvise, span.begin, span.bytes(), MADV_DONTFORK);
   });
 }

@@ -1,8 +1,9 @@
 // Shim: the far memory of this process, as the interposed functions (interpose.cc) see it.
 //
-// All far memory lies in one window of address space, reserved and registered with userfaultfd at
-// start. The shim decides only which of its addresses are in use; the pager alone decides where
-// each page is.
+// Far memory lies in one window of address space, reserved and registered with userfaultfd at
+// start, and in extents: mappings that the program has placed elsewhere itself (extents.cc). The
+// shim decides only which addresses of the window are in use; the pager alone decides where each
+// page is.
 //
 // Threads: every method from any thread, also from signal handlers. One lock guards the free list,
 // the control socket and the number of running forks; no far memory is touched under it. A second
@@ -12,7 +13,8 @@
 //    next user reads zeros.
 // 2. What lock_ guards is consistent at every instant, also while it is held: a forked child sees
 //    that state, without the thread that held it.
-// 3. The window is MADV_DONTFORK unless forks_ > 0: a child created without fork() (_Fork, a bare
+// 3. All far memory is MADV_DONTFORK unless forks_ > 0: a child created without fork() (_Fork, a
+// bare
 //    clone) gets SIGSEGV there, never zeros in place of remote pages.
 // 4. A range is discarded at the pager before the kernel drops it; if the pager cannot be told, the
 //    call fails and nothing is dropped.
@@ -45,8 +47,10 @@ class Shim {
   // any constructor has run). Exits if FARPAGE_HANDOVER is set and far memory cannot be started.
   bool active();
 
-  // The part of a range that lies in the window. Valid once active() was true.
-  Span far_part(Span span) const { return overlap(window_, span); }
+  // The lowest part of a range that is far memory; empty: none. Valid once active() was true.
+  Span first_far_part(Span span) const;
+  // The part of it that lies in the window.
+  Span window_part(Span span) const { return overlap(window_, span); }
   uint64_t minimum_bytes() const { return minimum_bytes_; }
 
   // All of these take page-aligned, non-empty spans, and return 0 or an address, or a negative
@@ -58,11 +62,14 @@ class Shim {
   long map(uint64_t bytes, int protection, Placing placing = Placing::kAnywhere);
   // Maps zeros at exactly these pages of the window, replacing what was there.
   long map_at(Span far, int protection);
-  // Moves the local mapping `from` over `to`, which overlaps the window; it stays local.
+  // mmap of anonymous memory at exactly these addresses, outside of the window: MAP_FIXED or
+  // MAP_FIXED_NOREPLACE is in the flags. An extent, if possible; else local.
+  long map_extent(Span span, int protection, int flags);
+  // Moves the local mapping `from` over `to`, which overlaps far memory; it stays local.
   long overlay(Span from, Span to);
-  // Frees the span; some of its pages may be free already.
+  // Frees the span, which is in the window or in an extent; some of its pages may be free already.
   long unmap(Span far);
-  // mremap of a range in the window, in place if possible, else to any address.
+  // mremap of a far range, in place if possible, else to any address.
   long remap(Span old, uint64_t new_bytes, bool may_move);
   // The same to a given address, far or local, that does not overlap `old`. keep_old: `old` stays
   // mapped, as zeros (MREMAP_DONTUNMAP).
@@ -109,6 +116,11 @@ class Shim {
   long make_window_memory(Span span);
   long discard_locked(Span far, int advice);
   long unmap_locked(Span far);
+  void make_extent(Span span);
+  long give_up_extents(Span span);
+  long unmap_extent(Span far);
+  long grow_extent(Span old, Span more, int protection);
+  void advise_all(int advice);  // madvise of the window and the extents
   void note_given_back(Span far);
   void forget_wishes(Span far);
   void unlock_locked(Span far);
@@ -146,9 +158,12 @@ class Shim {
   // The child's end of its control socket, during a fork. Guarded by fork_lock_.
   std::atomic<int> child_socket_{-1};
 
-  Lock lock_;
+  std::atomic<bool> has_extents_{false};  // set under lock_; never reset
+
+  mutable Lock lock_;
   // Guarded by lock_.
   Ranges free_;
+  Ranges extents_;
   Ranges locked_;      // mlock; pinned at the pager
   Ranges registered_;  // by register_buffer(); pinned at the pager
   Ranges advised_;     // RANDOM or SEQUENTIAL; the pager has the pattern

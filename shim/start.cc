@@ -107,7 +107,8 @@ void Shim::reserve_window_or_exit(uint64_t bytes) {
     system_call(SYS_munmap, window_.end, begin + reserved_bytes - window_.end);
   }
   long opened = 0;
-  for (Ranges* ranges : {&free_, &locked_, &registered_, &advised_, &childless_, &wiped_}) {
+  for (Ranges* ranges :
+       {&free_, &extents_, &locked_, &registered_, &advised_, &childless_, &wiped_}) {
     opened = is_error(opened) ? opened : ranges->open();
   }
   const long made = is_error(opened) ? opened : make_window_memory(window_);
@@ -117,7 +118,7 @@ void Shim::reserve_window_or_exit(uint64_t bytes) {
   free_.add(window_);
 }
 
-// Gives reserved memory the properties of the window.
+// Gives reserved memory the properties of far memory.
 long Shim::make_window_memory(Span span) {
   // In a kernel without huge pages this fails with EINVAL and is not needed.
   system_call(SYS_madvise, span.begin, span.bytes(), MADV_NOHUGEPAGE);

@@ -79,6 +79,9 @@ struct Span {
   bool contains(const Span& other) const { return begin <= other.begin && other.end <= end; }
 };
 
+// All addresses of a program.
+inline constexpr Span kEverything{0, uint64_t{1} << 63};
+
 inline Span overlap(const Span& a, const Span& b) {
   return {a.begin > b.begin ? a.begin : b.begin, a.end < b.end ? a.end : b.end};
 }

@@ -1,6 +1,7 @@
-// The interface to the kernel: installs and drops the pages of one address space's window.
+// The interface to the kernel: installs and drops the far pages of one address space.
 //
-// Pages are numbered from the start of the window; raw addresses appear only in messages. One
+// Far memory is a set of disjoint extents (extent_map.h). Pages are numbered from the start of the
+// first one, the window; raw addresses appear only where extents come and go, and in messages. One
 // implementation serves memory of this process (own_process.h), the other that of a process which
 // handed its userfaultfd over (other_process.h).
 // Source of the kernel's rules: Documentation/admin-guide/mm/userfaultfd.rst, ioctl_userfaultfd(2).
@@ -12,6 +13,7 @@
 #include <memory>
 #include <span>
 #include <variant>
+#include <vector>
 
 #include "base/clock.h"
 #include "base/result.h"
@@ -38,13 +40,13 @@ struct Fault {
   FaultKind kind = FaultKind::kMissingRead;
   uint32_t thread = 0;  // thread id in the target, 0 where the kernel does not tell
 };
-struct Unmapped {  // the range no longer has memory of ours
-  PageRun run;
+struct Unmapped {  // these pages no longer have memory of ours
+  std::vector<PageRun> runs;
 };
-struct Moved {  // an mremap(2) that bypassed the shim moved pages of the window
-  PageRun run;
+struct Moved {  // an mremap(2) that bypassed the shim moved these pages
+  std::vector<PageRun> runs;
 };
-// A fault on memory that is registered with our descriptor but is outside the window (after Moved).
+// A fault on memory that is registered with our descriptor but is in no extent (after Moved).
 // It has already been answered with SIGBUS, never with zeros.
 struct StrayFault {
   uint64_t address = 0;
@@ -95,15 +97,27 @@ struct DropResult {
 //  2. install and zero wake the threads that wait for the pages they placed, and for a page that
 //     was present. install skips present pages; after kRetry a run may be installed in part: retry
 //     the whole run. zero stops at a present page.
-//  3. A run that crosses mappings is kUnmapped for install and zero, which then place nothing, and
-//     on older kernels (6.1) for protect and unprotect: retry page by page.
+//  3. A run that crosses extents or mappings is kUnmapped for install, which then places nothing;
+//  zero
+//     ends before the second extent. One that crosses mappings is kUnmapped for zero, and on older
+//     kernels (6.1) for protect and unprotect: retry page by page.
 class AddressSpace {
  public:
   virtual ~AddressSpace() = default;
 
+  // All page numbers are below this.
   virtual uint64_t pages() const = 0;
   // The page's address in the target, for messages.
   virtual uint64_t address_of(PageIndex page) const = 0;
+
+  // The pages between two page-aligned addresses, in the order of their addresses. Not on the path
+  // of a fault. This default and the next two: the window is the only extent.
+  virtual std::vector<PageRun> runs_in(uint64_t begin, uint64_t end) const;
+  // [begin, end) is an extent from now on, with numbers of its own; its faults are events as soon
+  // as it is registered. kConflict: a part of it is one already. kExhausted: too many.
+  virtual Status add_extent(uint64_t begin, uint64_t end);
+  // It is none any more; the window stays. No call for a page of it is under way.
+  virtual void remove_extent(uint64_t begin, uint64_t end);
 
   // Stores the queued events, at most out.size(); never blocks.
   virtual size_t read_events(std::span<Event> out) = 0;

@@ -27,7 +27,7 @@ namespace farpage::uffd::handover {
 
 inline constexpr uint32_t kMagic = 0x66617270;        // "farp"
 inline constexpr uint32_t kResizeMagic = 0x66617273;  // "fars"
-inline constexpr uint32_t kVersion = 4;
+inline constexpr uint32_t kVersion = 5;
 
 // Environment of the target, set by `farpage run`.
 inline constexpr char kSocketVariable[] = "FARPAGE_HANDOVER";         // path of the socket
@@ -37,8 +37,9 @@ inline constexpr char kForkVariable[] = "FARPAGE_FORK";  // kForkShare, or anyth
 inline constexpr char kForkShare[] = "share";
 
 // The window: one contiguous, page-aligned range of the target's address space, reserved and
-// registered (MISSING and WP) once. All far memory is allocated from it, so page p of the region is
-// the page at window_address + p * 4096, without a lookup.
+// registered (MISSING and WP) once. Page p of the region is the page at window_address + p * 4096,
+// without a lookup. What the program places elsewhere becomes far by kAddExtent, and has page
+// numbers behind those of the window.
 struct Hello {
   uint32_t magic = kMagic;
   uint32_t version = kVersion;
@@ -93,6 +94,12 @@ enum class RequestKind : uint32_t {
   // pinned, and nothing was. The shim calls mlock itself after the reply.
   kPin = 9,
   kUnpin = 10,
+  // [address, address + bytes), outside of the window, is far memory from now on: an extent. The
+  // shim
+  // registers it with the userfaultfd after the reply. ENOMEM: it stays local.
+  kAddExtent = 11,
+  // It is none any more: its contents are discarded, and the shim unmaps it after the reply.
+  kRemoveExtent = 12,
 };
 
 struct Request {

@@ -22,8 +22,8 @@ namespace {
 
 class OtherWindow final : public WindowAddressSpace {
  public:
-  OtherWindow(Userfaultfd userfaultfd, uint64_t base, uint64_t pages)
-      : WindowAddressSpace(std::move(userfaultfd), base, pages) {}
+  OtherWindow(Userfaultfd userfaultfd, std::shared_ptr<ExtentMap> extents)
+      : WindowAddressSpace(std::move(userfaultfd), std::move(extents)) {}
 
   // Sets the target process. A forked child is served before it is known; read() and drop() are not
   // called then.
@@ -59,12 +59,16 @@ class OtherWindow final : public WindowAddressSpace {
 
   Status drop(std::span<const PageRun> runs, std::span<DropResult> results,
               Nanoseconds patience) override {
-    FARPAGE_CHECK(runs.size() <= commands_.size(), "%zu runs", runs.size());
+    command_count_ = 0;
     for (size_t i = 0; i < runs.size(); ++i)
-      commands_[i] = {.address = address_of(runs[i].first),
-                      .pages = runs[i].pages,
-                      .kind = handover::CommandKind::kDrop};
-    command_count_ = runs.size();
+      for_each_part(runs[i], [&](uint64_t address, uint64_t bytes) {
+        FARPAGE_CHECK(command_count_ < commands_.size(), "%zu runs", runs.size());
+        run_of_command_[command_count_] = static_cast<uint16_t>(i);
+        commands_[command_count_++] = {.address = address,
+                                       .pages = static_cast<uint32_t>(bytes >> kPageShift),
+                                       .kind = handover::CommandKind::kDrop};
+        return true;
+      });
     begun_ = false;
     return await_drop(results, patience);
   }
@@ -76,7 +80,9 @@ class OtherWindow final : public WindowAddressSpace {
       begun_ = true;
     }
     FARPAGE_TRY_VOID(agent_->await(commands, patience));
-    for (size_t i = 0; i < commands.size(); ++i) results[i].sys_errno = commands[i].result;
+    std::ranges::fill(results, DropResult{});
+    for (size_t i = 0; i < commands.size(); ++i)
+      if (commands[i].result != 0) results[run_of_command_[i]].sys_errno = commands[i].result;
     return {};
   }
 
@@ -100,7 +106,11 @@ class OtherWindow final : public WindowAddressSpace {
   }
 
   std::unique_ptr<AddressSpace> make_child(Userfaultfd userfaultfd) override {
-    return std::make_unique<OtherWindow>(std::move(userfaultfd), address_of(PageIndex{0}), pages());
+    // Without memory for a copy the child keeps to the parent's: its userfaultfd must not be
+    // closed.
+    Result<std::unique_ptr<ExtentMap>> copied = extents()->copy();
+    return std::make_unique<OtherWindow>(std::move(userfaultfd),
+                                         copied ? std::move(*copied) : extents());
   }
 
  private:
@@ -117,17 +127,19 @@ class OtherWindow final : public WindowAddressSpace {
   std::optional<AgentRingProducer> agent_;
   std::atomic<bool> bound_{false};
   // The last drop(): one thread at a time.
-  std::array<handover::Command, kMaxDropRuns> commands_;
+  std::array<handover::Command, handover::kRingCommands> commands_;
+  std::array<uint16_t, handover::kRingCommands> run_of_command_;
   size_t command_count_ = 0;
   bool begun_ = false;
 };
 
 }  // namespace
 
-Result<std::unique_ptr<AddressSpace>> adopt_window(HandedOver& target) {
+Result<std::unique_ptr<AddressSpace>> adopt_window(HandedOver& target, uint64_t more_pages) {
   Userfaultfd userfaultfd = Userfaultfd::adopt(std::move(target.userfaultfd), target.features);
-  auto window = std::make_unique<OtherWindow>(std::move(userfaultfd), target.window_address,
-                                              target.window_bytes >> kPageShift);
+  FARPAGE_TRY(extents, ExtentMap::create(target.window_address, target.window_bytes >> kPageShift,
+                                         more_pages));
+  auto window = std::make_unique<OtherWindow>(std::move(userfaultfd), std::move(extents));
   window->bind(target);
   return window;
 }

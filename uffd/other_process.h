@@ -9,7 +9,8 @@
 namespace farpage::uffd {
 
 // Takes the descriptor and the ring out of `target`; the control socket stays with the caller.
-Result<std::unique_ptr<AddressSpace>> adopt_window(HandedOver& target);
+// `more_pages`: numbers for extents other than the window.
+Result<std::unique_ptr<AddressSpace>> adopt_window(HandedOver& target, uint64_t more_pages);
 
 // Does its userfaultfd deliver fork events?
 bool tells_of_forks(const HandedOver& target);

@@ -30,9 +30,9 @@ Result<Fd> probe_vectored_drop() {
 
 class OwnWindow final : public WindowAddressSpace {
  public:
-  OwnWindow(Userfaultfd userfaultfd, Mapping memory, Fd empty_memfd, Fd self)
-      : WindowAddressSpace(std::move(userfaultfd), reinterpret_cast<uint64_t>(memory.data()),
-                           memory.size() >> kPageShift),
+  OwnWindow(Userfaultfd userfaultfd, std::shared_ptr<ExtentMap> extents, Mapping memory,
+            Fd empty_memfd, Fd self)
+      : WindowAddressSpace(std::move(userfaultfd), std::move(extents)),
         memory_(std::move(memory)),
         empty_memfd_(std::move(empty_memfd)),
         self_(std::move(self)) {}
@@ -126,8 +126,9 @@ Result<std::unique_ptr<AddressSpace>> make_window(uint64_t pages, const Features
       userfaultfd.register_range(reinterpret_cast<uint64_t>(memory.data()), memory.size()));
   FARPAGE_TRY(empty, Fd::from_call(::memfd_create("farpage-lost", MFD_CLOEXEC), "memfd_create"));
   FARPAGE_TRY(self, probe_vectored_drop());
-  return std::make_unique<OwnWindow>(std::move(userfaultfd), std::move(memory), std::move(empty),
-                                     std::move(self));
+  FARPAGE_TRY(extents, ExtentMap::create(reinterpret_cast<uint64_t>(memory.data()), pages, 0));
+  return std::make_unique<OwnWindow>(std::move(userfaultfd), std::move(extents), std::move(memory),
+                                     std::move(empty), std::move(self));
 }
 
 }  // namespace

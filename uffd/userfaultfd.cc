@@ -240,27 +240,15 @@ void Userfaultfd::wake(uint64_t address, uint64_t bytes) {
   (void)::ioctl(fd_.get(), UFFDIO_WAKE, &range);
 }
 
-namespace {
-
-// The part of [start, end) that lies in the window.
-std::optional<PageRun> run_in_window(uint64_t start, uint64_t end, uint64_t base, uint64_t pages) {
-  const uint64_t low = std::max(start, base);
-  const uint64_t high = std::min(end, base + (pages << kPageShift));
-  if (low >= high) return std::nullopt;
-  return PageRun{PageIndex{(low - base) >> kPageShift},
-                 static_cast<uint32_t>((high - low) >> kPageShift)};
-}
-
-}  // namespace
-
-std::optional<Event> decode(const uffd_msg& message, uint64_t base, uint64_t pages) {
+std::optional<Event> decode(const uffd_msg& message, const ExtentMap& extents) {
   switch (message.event) {
     case UFFD_EVENT_PAGEFAULT: {
       const uint64_t address = message.arg.pagefault.address;
       const uint64_t flags = message.arg.pagefault.flags;
-      if (address < base || address >= base + (pages << kPageShift)) return StrayFault{address};
+      const std::optional<PageIndex> page = extents.find(address);
+      if (!page) return StrayFault{address};
       Fault fault;
-      fault.page = PageIndex{(address - base) >> kPageShift};
+      fault.page = *page;
       fault.thread = message.arg.pagefault.feat.ptid;
       if ((flags & UFFD_PAGEFAULT_FLAG_WP) != 0) {
         fault.kind = FaultKind::kWriteProtected;
@@ -272,15 +260,15 @@ std::optional<Event> decode(const uffd_msg& message, uint64_t base, uint64_t pag
     }
     case UFFD_EVENT_UNMAP:
     case UFFD_EVENT_REMOVE: {
-      const auto run = run_in_window(message.arg.remove.start, message.arg.remove.end, base, pages);
-      if (!run) return std::nullopt;
-      return Unmapped{*run};
+      Unmapped unmapped{extents.runs_in(message.arg.remove.start, message.arg.remove.end)};
+      if (unmapped.runs.empty()) return std::nullopt;
+      return unmapped;
     }
     case UFFD_EVENT_REMAP: {
-      const auto run = run_in_window(message.arg.remap.from,
-                                     message.arg.remap.from + message.arg.remap.len, base, pages);
-      if (!run) return std::nullopt;
-      return Moved{*run};
+      const uint64_t from = message.arg.remap.from;
+      Moved moved{extents.runs_in(from, from + message.arg.remap.len)};
+      if (moved.runs.empty()) return std::nullopt;
+      return moved;
     }
     default:
       return std::nullopt;

@@ -8,6 +8,7 @@
 #include "base/fd.h"
 #include "base/result.h"
 #include "uffd/address_space.h"
+#include "uffd/extent_map.h"
 
 struct uffd_msg;
 
@@ -58,8 +59,8 @@ class Userfaultfd {
   uint64_t features_ = 0;
 };
 
-// One kernel message as an event of the window [base, base + pages * 4096). nullopt for messages
-// that were not requested.
-std::optional<Event> decode(const uffd_msg& message, uint64_t base, uint64_t pages);
+// One kernel message as an event of these extents. nullopt: it concerns none of them, or was not
+// requested.
+std::optional<Event> decode(const uffd_msg& message, const ExtentMap& extents);
 
 }  // namespace farpage::uffd

@@ -19,7 +19,7 @@ size_t WindowAddressSpace::read_events(std::span<Event> out) {
       out[stored++] = Forked{make_child(std::move(*child))};
       continue;
     }
-    std::optional<Event> event = decode(messages[i], base_, pages_);
+    std::optional<Event> event = decode(messages[i], *extents_);
     if (!event) continue;
     if (const auto* stray = std::get_if<StrayFault>(&*event))
       (void)poison_range(stray->address & ~(kPageBytes - 1), kPageBytes);
@@ -31,24 +31,45 @@ size_t WindowAddressSpace::read_events(std::span<Event> out) {
 Outcome WindowAddressSpace::install(PageIndex first, std::span<const std::byte> bytes,
                                     Protection protection) {
   FARPAGE_CHECK(bytes.size() % kPageBytes == 0, "%zu bytes", bytes.size());
+  const PageRun run{first, static_cast<uint32_t>(bytes.size() >> kPageShift)};
+  if (extents_->consecutive(run) < run.pages) return Outcome::kUnmapped;
   return userfaultfd_.copy(address_of(first), bytes.data(), bytes.size(), protection);
 }
 
 ZeroResult WindowAddressSpace::zero(PageRun run, ZeroFrames frames) {
   FARPAGE_CHECK(run.pages <= kMaxZeroRun, "%u pages", run.pages);
-  return userfaultfd_.zero(address_of(run.first), bytes_of(run), frames);
+  const PageRun part{run.first, extents_->consecutive(run)};
+  if (part.pages == 0) return {0, Outcome::kUnmapped};
+  ZeroResult result = userfaultfd_.zero(address_of(part.first), bytes_of(part), frames);
+  if (result.outcome == Outcome::kDone && part.pages < run.pages)
+    result.outcome = Outcome::kUnmapped;
+  return result;
+}
+
+Outcome WindowAddressSpace::write_protect(PageRun run, bool on) const {
+  Outcome outcome = Outcome::kDone;
+  for_each_part(run, [&](uint64_t address, uint64_t bytes) {
+    outcome = userfaultfd_.write_protect(address, bytes, on);
+    return outcome == Outcome::kDone;
+  });
+  return outcome;
 }
 
 Outcome WindowAddressSpace::protect(PageRun run) {
-  return userfaultfd_.write_protect(address_of(run.first), bytes_of(run), true);
+  return write_protect(run, true);
 }
 
 Outcome WindowAddressSpace::unprotect(PageRun run) {
-  return userfaultfd_.write_protect(address_of(run.first), bytes_of(run), false);
+  return write_protect(run, false);
 }
 
 Status WindowAddressSpace::poison(PageRun run) {
-  return poison_range(address_of(run.first), bytes_of(run));
+  Status status;
+  for_each_part(run, [&](uint64_t address, uint64_t bytes) {
+    status = poison_range(address, bytes);
+    return status.has_value();
+  });
+  return status;
 }
 
 Status WindowAddressSpace::poison_range(uint64_t address, uint64_t bytes) {
@@ -68,7 +89,7 @@ Status WindowAddressSpace::poison_range(uint64_t address, uint64_t bytes) {
 // Requests a range outside the registered one: the kernel first checks for queued events and for
 // the memory, and changes nothing.
 Outcome WindowAddressSpace::ask() const {
-  return userfaultfd_.write_protect(base_ - kPageBytes, kPageBytes, true);
+  return userfaultfd_.write_protect(extents_->window_address() - kPageBytes, kPageBytes, true);
 }
 
 bool WindowAddressSpace::event_pending() {
@@ -100,7 +121,10 @@ WindowAddressSpace::Gathered WindowAddressSpace::gather(std::span<const PageInde
 }
 
 void WindowAddressSpace::wake(PageRun run) {
-  userfaultfd_.wake(address_of(run.first), bytes_of(run));
+  for_each_part(run, [this](uint64_t address, uint64_t bytes) {
+    userfaultfd_.wake(address, bytes);
+    return true;
+  });
 }
 
 }  // namespace farpage::uffd

@@ -7,14 +7,20 @@
 #include <memory>
 
 #include "uffd/address_space.h"
+#include "uffd/extent_map.h"
 #include "uffd/userfaultfd.h"
 
 namespace farpage::uffd {
 
 class WindowAddressSpace : public AddressSpace {
  public:
-  uint64_t pages() const override { return pages_; }
-  uint64_t address_of(PageIndex page) const override { return base_ + (page.value << kPageShift); }
+  uint64_t pages() const override { return extents_->pages(); }
+  uint64_t address_of(PageIndex page) const override { return extents_->address_of(page); }
+  std::vector<PageRun> runs_in(uint64_t begin, uint64_t end) const override {
+    return extents_->runs_in(begin, end);
+  }
+  Status add_extent(uint64_t begin, uint64_t end) override { return extents_->add(begin, end); }
+  void remove_extent(uint64_t begin, uint64_t end) override { extents_->remove(begin, end); }
   size_t read_events(std::span<Event> out) override;
   int event_descriptor() const override { return userfaultfd_.fd(); }
   Outcome install(PageIndex first, std::span<const std::byte> bytes,
@@ -28,11 +34,24 @@ class WindowAddressSpace : public AddressSpace {
   void wake(PageRun run) override;
 
  protected:
-  WindowAddressSpace(Userfaultfd userfaultfd, uint64_t base, uint64_t pages)
-      : userfaultfd_(std::move(userfaultfd)), base_(base), pages_(pages) {}
+  WindowAddressSpace(Userfaultfd userfaultfd, std::shared_ptr<ExtentMap> extents)
+      : userfaultfd_(std::move(userfaultfd)), extents_(std::move(extents)) {}
 
-  // The child's window, whose events this descriptor delivers.
+  // The child's address space, whose events this descriptor delivers.
   virtual std::unique_ptr<AddressSpace> make_child(Userfaultfd userfaultfd) = 0;
+
+  const std::shared_ptr<ExtentMap>& extents() const { return extents_; }
+  // Calls each(address, bytes) for the parts of a run that lie together, until it returns false.
+  // Pages that are in no extent are left out.
+  template <typename Each>
+  void for_each_part(PageRun run, Each each) const {
+    while (run.pages > 0) {
+      const uint32_t pages = extents_->consecutive(run);
+      if (pages > 0 && !each(address_of(run.first), uint64_t{pages} << kPageShift)) return;
+      const uint32_t step = pages > 0 ? pages : 1;
+      run = {PageIndex{run.first.value + step}, run.pages - step};
+    }
+  }
 
   // Kernels before 6.6 have no UFFDIO_POISON: make the range fail by a mapping.
   virtual Status poison_by_mapping(uint64_t address, uint64_t bytes) = 0;
@@ -51,11 +70,11 @@ class WindowAddressSpace : public AddressSpace {
 
  private:
   Outcome ask() const;
+  Outcome write_protect(PageRun run, bool on) const;
   Status poison_range(uint64_t address, uint64_t bytes);
 
   Userfaultfd userfaultfd_;
-  const uint64_t base_;
-  const uint64_t pages_;
+  const std::shared_ptr<ExtentMap> extents_;
 };
 
 }  // namespace farpage::uffd

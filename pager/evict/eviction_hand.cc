@@ -30,7 +30,8 @@ std::optional<EvictionHand::Due> EvictionHand::next_in_block(uint8_t now) {
 bool EvictionHand::next_block() {
   page_in_block_ = 0;
   do {
-    ++block_;
+    const uint64_t page = table_.next_used((block_ + 1) * kPagesPerBlock);
+    block_ = page < table_.pages() ? page / kPagesPerBlock : table_.blocks();
   } while (block_ < table_.blocks() && table_.resident_in_block(block_) == 0);
   if (block_ < table_.blocks()) return true;
   block_ = 0;

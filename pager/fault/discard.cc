@@ -32,8 +32,10 @@ Discarded discard_one(Target& target, PageIndex page) {
 
 bool discard_pages(Target& target, uffd::PageRun run, BusyPages busy) {
   bool all = true;
-  for (uint64_t i = 0; i < run.pages; ++i) {
-    const PageIndex page{run.first.value + i};
+  const uint64_t end = run.first.value + run.pages;
+  for (uint64_t i = target.table.next_used(run.first.value); i < end;
+       i = target.table.next_used(i + 1)) {
+    const PageIndex page{i};
     Discarded discarded = discard_one(target, page);
     while (discarded == Discarded::kChanged ||
            (discarded == Discarded::kBusy && busy == BusyPages::kWait)) {

@@ -153,11 +153,13 @@ void FaultWorker::handle_events(Target& target, std::span<uffd::Event> events) {
       parked_[parked_count_++] = {&target, *fault, now};
       target.hold(index_);
     } else if (const auto* unmapped = std::get_if<uffd::Unmapped>(&event)) {
-      (void)discard_pages(target, unmapped->run, BusyPages::kSkip);
+      for (const uffd::PageRun& run : unmapped->runs)
+        (void)discard_pages(target, run, BusyPages::kSkip);
     } else if (const auto* moved = std::get_if<uffd::Moved>(&event)) {
-      log::error(
-          "pager: mremap_past_the_shim page={} pages={}: touching the moved memory is SIGBUS",
-          moved->run.first.value, moved->run.pages);
+      for (const uffd::PageRun& run : moved->runs)
+        log::error(
+            "pager: mremap_past_the_shim page={} pages={}: touching the moved memory is SIGBUS",
+            run.first.value, run.pages);
     } else if (auto* forked = std::get_if<uffd::Forked>(&event)) {
       target.on_forked(std::move(forked->child));
     } else if (const auto* stray = std::get_if<uffd::StrayFault>(&event)) {

@@ -12,7 +12,8 @@ constexpr size_t kBatchPages = 256;
 // The next remote pages from `at` on; advances `at` past the last page examined.
 std::vector<PageIndex> next_batch(const PageTable& table, uint64_t& at) {
   std::vector<PageIndex> batch;
-  for (const uint64_t end = table.used_pages(); at < end && batch.size() < kBatchPages; ++at)
+  for (at = table.next_used(at); at < table.pages() && batch.size() < kBatchPages;
+       at = table.next_used(at + 1))
     if (is_away(table.load(PageIndex{at}))) batch.push_back(PageIndex{at});
   return batch;
 }

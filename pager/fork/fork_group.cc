@@ -60,9 +60,9 @@ Result<std::unique_ptr<ProcessImage>> ProcessImage::copy_of(
   image->backing_regions_ = parent.backing_regions_;
   const MutexLock lock(image->fork_group_->mutex_);
   // Pages that are Empty now and used later have no slot to refer to.
-  const uint64_t used = parent.table_.used_pages();
-  for (uint64_t i = 0; i < used; ++i) {
-    const PageWord word = word_of(PageIndex{i}, parent.table_.load(PageIndex{i}));
+  const PageTable& from = parent.table_;
+  for (uint64_t i = from.next_used(0); i < from.pages(); i = from.next_used(i + 1)) {
+    const PageWord word = word_of(PageIndex{i}, from.load(PageIndex{i}));
     if (word.state() != PageState::kEmpty) image->table_.place(PageIndex{i}, word);
   }
   image->fork_group_->add(*image);

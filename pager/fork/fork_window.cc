@@ -117,14 +117,14 @@ Result<std::unique_ptr<ProcessImage>> ForkWindow::make_image(uffd::AddressSpace&
                 return inherited(before, target_.table.load(page));
               }));
   // Pages first used after the snapshot.
-  const uint64_t used = target_.table.used_pages();
-  for (uint64_t i = 0; i < used; ++i) {
+  const PageTable& table = target_.table;
+  for (uint64_t i = table.next_used(0); i < table.pages(); i = table.next_used(i + 1)) {
     const PageIndex page{i};
     const PageWord before = snapshot_->table().load(page);
     const bool unsure =
         before.state() == PageState::kFetching
             ? !before.has(PageWord::kFromRemote)
-            : before.state() == PageState::kEmpty && is_resident(target_.table.load(page).state());
+            : before.state() == PageState::kEmpty && is_resident(table.load(page).state());
     if (unsure && settle_empty(child, page))
       image->table().place(page, PageWord(PageState::kDirty));
   }

@@ -1,13 +1,17 @@
 #include "pager/pages/page_table.h"
 
+#include <algorithm>
+#include <bit>
+
 #include "base/check.h"
 
 namespace farpage::pager {
 
-PageTable::PageTable(Mapping word_memory, Mapping count_memory, Mapping shared_memory,
-                     uint64_t pages)
+PageTable::PageTable(Mapping word_memory, Mapping count_memory, Mapping used_memory,
+                     Mapping shared_memory, uint64_t pages)
     : word_memory_(std::move(word_memory)),
       count_memory_(std::move(count_memory)),
+      used_memory_(std::move(used_memory)),
       shared_memory_(std::move(shared_memory)),
       shared_(reinterpret_cast<Shared*>(shared_memory_.data())),
       pages_(pages) {}
@@ -16,8 +20,9 @@ Result<PageTable> PageTable::create(uint64_t pages) {
   const uint64_t blocks = (pages + kPagesPerBlock - 1) / kPagesPerBlock;
   FARPAGE_TRY(words, Mapping::anonymous(pages * sizeof(uint32_t)));
   FARPAGE_TRY(counts, Mapping::anonymous(blocks * sizeof(uint32_t)));
+  FARPAGE_TRY(used, Mapping::anonymous((blocks / 64 + 1) * sizeof(uint64_t)));
   FARPAGE_TRY(shared, Mapping::anonymous(kPageBytes));
-  return PageTable(std::move(words), std::move(counts), std::move(shared), pages);
+  return PageTable(std::move(words), std::move(counts), std::move(used), std::move(shared), pages);
 }
 
 bool PageTable::transition(PageIndex page, PageWord from, PageWord to) {
@@ -80,11 +85,26 @@ void PageTable::place(PageIndex page, PageWord word) {
 }
 
 void PageTable::note_used(PageIndex page) {
-  uint64_t used = shared_->used.load(std::memory_order_relaxed);
-  while (used <= page.value &&
-         !shared_->used.compare_exchange_weak(used, page.value + 1, std::memory_order_release,
-                                              std::memory_order_relaxed)) {
+  const uint64_t block = page.value / kPagesPerBlock;
+  std::atomic<uint64_t>& bits = used()[block / 64];
+  const uint64_t bit = uint64_t{1} << (block % 64);
+  if ((bits.load(std::memory_order_relaxed) & bit) == 0)
+    bits.fetch_or(bit, std::memory_order_release);
+}
+
+uint64_t PageTable::next_used(uint64_t page) const {
+  uint64_t block = page / kPagesPerBlock;
+  while (block < blocks()) {
+    // Acquire: pairs with the release in note_used().
+    const uint64_t rest = used()[block / 64].load(std::memory_order_acquire) >> (block % 64);
+    if (rest != 0) {
+      const uint64_t first =
+          (block + static_cast<uint64_t>(std::countr_zero(rest))) * kPagesPerBlock;
+      return std::min(std::max(page, first), pages_);
+    }
+    block = (block / 64 + 1) * 64;
   }
+  return pages_;
 }
 
 void PageTable::transition_owned(PageIndex page, PageWord from, PageWord to) {

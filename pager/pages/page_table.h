@@ -58,15 +58,16 @@ class PageTable {
     return counts()[block].load(std::memory_order_relaxed);
   }
   uint64_t away_pages() const { return shared_->away.load(std::memory_order_relaxed); }
-  // One more than the highest page that was ever not Empty: the end of a walk over all used pages.
-  uint64_t used_pages() const { return shared_->used.load(std::memory_order_acquire); }
+  // For a walk over all pages that may be used: the first page from `page` on in a block with a
+  // page that was ever not Empty; pages() if there is none.
+  uint64_t next_used(uint64_t page) const;
 
  private:
   struct Shared {  // in memory of its own, so that the table can be moved
     std::atomic<uint64_t> away{0};
-    alignas(64) std::atomic<uint64_t> used{0};
   };
-  PageTable(Mapping word_memory, Mapping count_memory, Mapping shared_memory, uint64_t pages);
+  PageTable(Mapping word_memory, Mapping count_memory, Mapping used_memory, Mapping shared_memory,
+            uint64_t pages);
   void note_used(PageIndex page);
   void count(PageIndex page, PageWord from, PageWord to);
   std::atomic<uint32_t>* words() const {
@@ -75,9 +76,14 @@ class PageTable {
   std::atomic<uint32_t>* counts() const {
     return reinterpret_cast<std::atomic<uint32_t>*>(count_memory_.data());
   }
+  // One bit for each block.
+  std::atomic<uint64_t>* used() const {
+    return reinterpret_cast<std::atomic<uint64_t>*>(used_memory_.data());
+  }
 
   Mapping word_memory_;  // zeroed: all Empty; touched only where pages are used
   Mapping count_memory_;
+  Mapping used_memory_;
   Mapping shared_memory_;
   Shared* shared_;
   uint64_t pages_;

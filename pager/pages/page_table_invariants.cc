@@ -17,16 +17,14 @@ Status check_invariants(const PageTable& table) {
                                               std::to_string(word.references()) + " references");
       if (is_resident(word.state())) ++resident;
       if (is_away(word)) ++away;
+      if (word.state() != PageState::kEmpty && table.next_used(i) != i)
+        return fail(ErrorCode::kConflict, "page " + std::to_string(i) + " is not known as used");
     }
     if (resident != table.resident_in_block(block))
       return fail(ErrorCode::kConflict, "block " + std::to_string(block) + " counts " +
                                             std::to_string(table.resident_in_block(block)) +
                                             " resident pages, has " + std::to_string(resident));
   }
-  for (uint64_t i = table.used_pages(); i < table.pages(); ++i)
-    if (table.load(PageIndex{i}).state() != PageState::kEmpty)
-      return fail(ErrorCode::kConflict,
-                  "page " + std::to_string(i) + " is used, beyond the highest used one");
   if (away != table.away_pages())
     return fail(ErrorCode::kConflict, "the table counts " + std::to_string(table.away_pages()) +
                                           " pages away, has " + std::to_string(away));

@@ -5,6 +5,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <cstddef>
 #include <cstdint>
@@ -29,7 +30,29 @@ struct Memory {
   }
 };
 
+// Far memory outside of the window, made of several extents: the last one is mapped first, so the
+// page numbers do not follow the addresses.
+inline unsigned char* map_extents(size_t bytes) {
+  constexpr size_t kPart = 256 << 10;
+  constexpr int kFlags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE;
+  static std::atomic<uint64_t> next{uint64_t{16} << 40};
+  const uint64_t begin = next.fetch_add(bytes + (64 << 20));
+  for (size_t end = bytes; end > 0;) {
+    const size_t part = end % kPart != 0 ? end % kPart : kPart;
+    const size_t size = end < 2 * kPart ? end : part;  // none is too small to be far
+    void* at = reinterpret_cast<void*>(begin + end - size);
+    REQUIRE(mmap(at, size, PROT_READ | PROT_WRITE, kFlags, -1, 0) == at);
+    end -= size;
+  }
+  return reinterpret_cast<unsigned char*>(begin);
+}
+
+inline bool uses_extents() {
+  return getenv("FARPAGE_TEST_EXTENTS") != nullptr;
+}
+
 inline Memory map_far(size_t bytes) {
+  if (uses_extents()) return {map_extents(bytes), bytes};
   void* address = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   REQUIRE(address != MAP_FAILED);
   return {static_cast<unsigned char*>(address), bytes};
@@ -105,6 +128,7 @@ struct Scenario {
   const char* name;
   void (*run)();
 };
+extern const std::vector<Scenario> kExtentScenarios;   // memory_extents.cc
 extern const std::vector<Scenario> kMappingScenarios;  // memory_mappings.cc
 extern const std::vector<Scenario> kAdviceScenarios;   // memory_advice.cc
 extern const std::vector<Scenario> kKernelScenarios;   // memory_kernel.cc

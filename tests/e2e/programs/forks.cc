@@ -21,6 +21,8 @@
 #include <thread>
 #include <vector>
 
+#include "far_memory.h"
+
 extern char** environ;
 
 namespace {
@@ -190,8 +192,7 @@ size_t threads(std::mt19937_64& random, size_t count) {
       std::mt19937_64 own(t);
       while (!stop.load()) {
         // Memory that is mapped and unmapped, beside pages that all processes only read.
-        void* mapped = mmap(nullptr, kOwnPages * kWords * 8, PROT_READ | PROT_WRITE,
-                            MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        void* mapped = farpage::test::map_far(kOwnPages * kWords * 8).begin;
         auto* words = static_cast<volatile uint64_t*>(mapped);
         for (size_t page = 0; page < kOwnPages; ++page) wrong += words[page * kWords] != 0;
         for (size_t page = 0; page < kOwnPages; ++page) words[page * kWords] = own();
@@ -238,9 +239,7 @@ int main(int count, char** arguments) {
   const size_t times = strtoul(arguments[3], nullptr, 10);
   std::mt19937_64 random(strtoul(arguments[4], nullptr, 10));
   if (page_count == 0 || page_count > kMaxPages) return 2;
-  memory = static_cast<uint64_t*>(mmap(nullptr, page_count * kWords * 8, PROT_READ | PROT_WRITE,
-                                       MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
-  if (memory == MAP_FAILED) return 2;
+  memory = reinterpret_cast<uint64_t*>(farpage::test::map_far(page_count * kWords * 8).begin);
   change(random, page_count * 2);
   size_t wrong = 0;
   if (scenario == "rounds") wrong = rounds(random, times);

@@ -96,7 +96,7 @@ void lock() {
   // The lock ends with the mapping: unmapped and mapped again, the pages may be evicted.
   REQUIRE(mlock(locked.begin, locked.bytes) == 0 && munmap(locked.begin, locked.bytes) == 0);
   const Memory again = map_far(4 * kMiB);
-  REQUIRE(again.begin == locked.begin && is_zero(again));
+  REQUIRE((uses_extents() || again.begin == locked.begin) && is_zero(again));
   fill(again, 8);
   push_out(again);
   REQUIRE(is_filled(again, 8));

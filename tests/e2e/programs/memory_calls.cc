@@ -7,7 +7,8 @@
 int main(int count, char** arguments) {
   using namespace farpage::test;
   const char* name = count > 1 ? arguments[1] : "";
-  for (const auto* scenarios : {&kMappingScenarios, &kAdviceScenarios, &kKernelScenarios}) {
+  for (const auto* scenarios :
+       {&kExtentScenarios, &kMappingScenarios, &kAdviceScenarios, &kKernelScenarios}) {
     for (const Scenario& scenario : *scenarios) {
       if (strcmp(scenario.name, name) != 0) continue;
       scenario.run();

@@ -30,8 +30,12 @@ class Help : public ::testing::Test {
 
   void SetUp() override {
     for (uint64_t page = 0; page < kAwayPages; ++page) write(page);
-    rig_.pager().hint_cold({PageIndex{0}, kAwayPages});
-    ASSERT_TRUE(comes_true([&] { return rig_.stats().evictions() == kAwayPages; }));
+    // A hint is not repeated by itself after a WRITE that has found the machine too busy to answer.
+    ASSERT_TRUE(comes_true([&] {
+      if (rig_.stats().evictions() == kAwayPages) return true;
+      rig_.pager().hint_cold({PageIndex{0}, kAwayPages});
+      return false;
+    }));
     for (uint64_t page = 0; page < kPagesBelowHighWater; ++page) write(kAwayPages + page);
   }
 

@@ -31,7 +31,11 @@ Session::Session(Fd control, const PagerOptions& options)
 Session::~Session() = default;
 
 bool Session::holds(uint64_t address) const {
-  return address >= hello_.window_address && address < hello_.window_address + hello_.window_bytes;
+  const auto there = [address](const std::pair<uint64_t, uint64_t>& extent) {
+    return address >= extent.first && address < extent.second;
+  };
+  return there({hello_.window_address, hello_.window_address + hello_.window_bytes}) ||
+         std::any_of(extents_.begin(), extents_.end(), there);
 }
 
 size_t Session::requests_of(handover::RequestKind kind) const {
@@ -81,6 +85,14 @@ void Session::on_control() {
 void Session::answer(const handover::Request& request) {
   handover::Reply reply;
   switch (request.kind) {
+    case handover::RequestKind::kAddExtent:
+      extents_.emplace(request.address, request.address + request.bytes);
+      break;
+    case handover::RequestKind::kRemoveExtent:
+      std::erase_if(extents_, [&](const auto& extent) {
+        return extent.first >= request.address && extent.second <= request.address + request.bytes;
+      });
+      [[fallthrough]];
     case handover::RequestKind::kDiscard:
       forget(request.address, request.address + request.bytes);
       break;

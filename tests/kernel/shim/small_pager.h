@@ -11,6 +11,7 @@
 #include <future>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <thread>
 #include <unordered_map>
@@ -43,6 +44,7 @@ class Session {
   ~Session();
 
   const uffd::handover::Hello& hello() const { return hello_; }
+  // In the window, or in an extent.
   bool holds(uint64_t address) const;
   size_t zero_fills() const { return zero_fills_; }
   size_t evictions() const { return evictions_; }
@@ -94,6 +96,7 @@ class Session {
   Mapping ring_memory_;
   uffd::handover::Hello hello_;
   std::vector<uffd::handover::Request> requests_;
+  std::set<std::pair<uint64_t, uint64_t>> extents_;
   std::unordered_map<uint64_t, PageBytes> store_;
   std::unordered_set<uint64_t> resident_;
   std::unordered_set<uint64_t> held_pages_;

@@ -160,7 +160,8 @@ TEST(OwnWindow, UnmappedPageIsAnOutcomeNotAnError) {
   unmapper.join();
   const auto* unmapped = std::get_if<Unmapped>(&event);
   ASSERT_NE(unmapped, nullptr);
-  EXPECT_EQ(unmapped->run.first.value, 5U);
+  ASSERT_EQ(unmapped->runs.size(), 1U);
+  EXPECT_EQ(unmapped->runs[0].first.value, 5U);
   EXPECT_EQ(window->install(PageIndex{5}, page_of(1), Protection::kWritable), Outcome::kUnmapped);
   EXPECT_EQ(window->protect({PageIndex{5}, 1}), Outcome::kUnmapped);
 }
