@@ -43,18 +43,23 @@ std::string progress_text(std::string_view what, const ProgressGoal& goal, uint6
 Progress::Progress(const ProgressOptions& options, std::string what, const ProgressGoal& goal,
                    std::function<uint64_t()> done)
     : options_(options), what_(std::move(what)), goal_(goal), done_(std::move(done)) {
-  if (options_.shown)
-    thread_ = std::jthread([this](const std::stop_token& stop) { show_until(stop); });
+  if (options_.shown) thread_ = std::jthread([this] { show(); });
 }
 
-Progress::~Progress() = default;
+Progress::~Progress() {
+  {
+    const MutexLock lock(mutex_);
+    stop_ = true;
+  }
+  stopped_.notify_all();
+}
 
-void Progress::show_until(const std::stop_token& stop) {
+void Progress::show() {
   unpin_this_thread();
   const Instant start = SteadyClock::read();
   const auto stopped_within = [&](Nanoseconds time) {
-    std::unique_lock lock(mutex_);
-    return stopped_.wait_for(lock, stop, time, [&] { return stop.stop_requested(); });
+    MutexLock lock(mutex_);
+    return stopped_.wait_for(lock, time, [this]() FARPAGE_REQUIRES(mutex_) { return stop_; });
   };
   if (stopped_within(options_.silence)) return;
   do {

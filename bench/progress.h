@@ -2,15 +2,14 @@
 // removed at the end.
 #pragma once
 
-#include <condition_variable>
 #include <cstdint>
 #include <functional>
-#include <mutex>
 #include <string>
 #include <string_view>
 #include <thread>
 
 #include "base/clock.h"
+#include "base/mutex.h"
 
 namespace farpage::bench {
 
@@ -42,14 +41,15 @@ class Progress {
   Progress& operator=(const Progress&) = delete;
 
  private:
-  void show_until(const std::stop_token& stop);
+  void show();
 
   const ProgressOptions options_;
   const std::string what_;
   const ProgressGoal goal_;
   const std::function<uint64_t()> done_;
-  std::mutex mutex_;
-  std::condition_variable_any stopped_;
+  Mutex mutex_;
+  ConditionVariable stopped_;
+  bool stop_ FARPAGE_GUARDED_BY(mutex_) = false;
   std::jthread thread_;
 };
 

@@ -18,7 +18,6 @@ void add_bench(CLI::App& root, Invocation& invocation) {
   add_bench_connect(group, invocation);
   add_bench_register(group, invocation);
   add_bench_control(group, invocation);
-  add_bench_replay(group, invocation);
 }
 
 }  // namespace farpage::cli

@@ -79,7 +79,7 @@ void add_bench_fault(CLI::App& group, Invocation& invocation) {
       .flag("--no-evict", settings->no_evict,
             "Evict all pages first, then touch each page once with room for all")
       .text("--record", settings->record,
-            "Also record the touched pages in this file, for farpage bench replay");
+            "Also record the touched pages in this file, for the tool replay");
   add_options(subcommand, settings->bench);
   subcommand.on_run(invocation, [settings] { return run(*settings); });
 }

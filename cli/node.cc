@@ -2,12 +2,12 @@
 #include <fmt/format.h>
 
 #include <cstdio>
-#include <mutex>
 #include <nlohmann/json.hpp>
 #include <optional>
 
 #include "base/host.h"
 #include "base/log.h"
+#include "base/mutex.h"
 #include "base/size.h"
 #include "cli/memory_hosts.h"
 #include "cli/node_name.h"
@@ -96,7 +96,7 @@ Result<int> serve(NodeSettings settings) {
   if (!pool && signals.is_pending()) return kExitOk;
   if (!pool) return tl::unexpected(std::move(pool).error());
 
-  std::mutex mutex;
+  Mutex mutex;
   std::optional<Error> refusal;  // guarded by mutex
   std::once_flag ready;
   node::NodeOptions options = node_options(settings, listen, token);
@@ -106,7 +106,7 @@ Result<int> serve(NodeSettings settings) {
   };
   options.on_refused = [&](const Error& error) {
     {
-      const std::lock_guard lock(mutex);
+      const MutexLock lock(mutex);
       refusal = error;
     }
     signals.interrupt();
@@ -115,7 +115,7 @@ Result<int> serve(NodeSettings settings) {
                                        std::move(client)));
   const int signal_number = signals.wait();
   if (signal_number == 0) {
-    const std::lock_guard lock(mutex);
+    const MutexLock lock(mutex);
     Error error = *refusal;
     // The name is an option: the user must choose another.
     if (error.code == ErrorCode::kConflict) error.code = ErrorCode::kInvalid;

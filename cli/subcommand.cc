@@ -179,11 +179,6 @@ Subcommand& Subcommand::command_line(std::vector<std::string>& value, const std:
   return *this;
 }
 
-Subcommand& Subcommand::files(std::vector<std::string>& value, const std::string& help) {
-  app_->add_option("file", value, help)->required()->configurable(false);
-  return *this;
-}
-
 CLI::App& add_group(CLI::App& root, const std::string& name, const std::string& summary,
                     const std::vector<std::string>& examples) {
   CLI::App* group = root.add_subcommand(name, summary);

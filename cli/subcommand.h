@@ -70,9 +70,6 @@ class Subcommand {
   // The command to run: all arguments from the first that is not an option, unchanged.
   Subcommand& command_line(std::vector<std::string>& value, const std::string& help);
 
-  // One or more arguments that are not options.
-  Subcommand& files(std::vector<std::string>& value, const std::string& help);
-
   // Sets the action of this subcommand.
   void on_run(Invocation& invocation, std::function<Result<int>()> run);
 
@@ -107,7 +104,6 @@ void add_bench_evict(CLI::App& group, Invocation& invocation);
 void add_bench_connect(CLI::App& group, Invocation& invocation);
 void add_bench_register(CLI::App& group, Invocation& invocation);
 void add_bench_control(CLI::App& group, Invocation& invocation);
-void add_bench_replay(CLI::App& group, Invocation& invocation);
 void add_version(CLI::App& root, Invocation& invocation);
 
 }  // namespace farpage::cli

@@ -18,7 +18,7 @@ Result<std::unique_ptr<Cluster>> Cluster::create(StateOptions options, std::uniq
   std::unique_ptr<Cluster> cluster(new Cluster(State(options, snapshot, clock.now()),
                                                std::move(store), std::move(agents), clock));
   {
-    const std::lock_guard lock(cluster->mutex_);
+    const MutexLock lock(cluster->mutex_);
     FARPAGE_TRY_VOID(cluster->save());
   }
   log::info("coordinator: state loaded store={} nodes={} regions={} leases={}",
@@ -55,7 +55,7 @@ Status Cluster::save() {
 // Runs one command on the state, writes its changes, and wakes the threads that wait for events.
 template <typename Command>
 auto Cluster::change(Command command) -> decltype(command(std::declval<State&>())) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const uint64_t before = state_.events().last();
   auto result = command(state_);
   const Status saved = save();
@@ -90,7 +90,7 @@ Result<std::optional<uint64_t>> Cluster::find_replaced(const NodeJoin& join) con
 Result<Joined> Cluster::join(const NodeJoin& join) {
   FARPAGE_TRY(replaced, find_replaced(join));
   const Instant now = clock_.now();
-  FARPAGE_TRY(joined, change([&](State& state) -> Result<Joined> {
+  FARPAGE_TRY(joined, change([&](State& state) FARPAGE_REQUIRES(mutex_) -> Result<Joined> {
                 const Result<NodeInfo> known = state.node(now, join.id);
                 if (known && known->join.incarnation != join.incarnation &&
                     known->join.incarnation != replaced)
@@ -110,7 +110,7 @@ Result<Joined> Cluster::join(const NodeJoin& join) {
 }
 
 Status Cluster::heartbeat_node(const NodeId& id, const NodeHeartbeat& heartbeat) {
-  return change([&](State& state) -> Status {
+  return change([&](State& state) FARPAGE_REQUIRES(mutex_) -> Status {
     const Instant now = clock_.now();
     FARPAGE_TRY_VOID(state.heartbeat_node(now, id, heartbeat));
     if (not_before_.empty()) return {};  // thousands of nodes call this each second
@@ -131,17 +131,17 @@ Status Cluster::remove_node(const NodeId& id, bool force) {
 }
 
 Result<NodeInfo> Cluster::node(const NodeId& id) const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return state_.node(clock_.now(), id);
 }
 
 std::vector<NodeInfo> Cluster::nodes() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return state_.nodes(clock_.now());
 }
 
 Result<NodeEndpoints> Cluster::endpoints(const NodeId& id) const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return state_.endpoints(id);
 }
 
@@ -200,12 +200,12 @@ Status Cluster::delete_region(const RegionId& id) {
 }
 
 Result<RegionInfo> Cluster::region(const RegionId& id) const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return state_.region(id);
 }
 
 std::vector<RegionInfo> Cluster::regions() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return state_.regions();
 }
 
@@ -214,7 +214,7 @@ Result<std::vector<Lease>> Cluster::lease_slabs(const RegionId& id,
   FARPAGE_TRY(pass, gate_.enter(id, kGateTimeout));
   FARPAGE_TRY(region, this->region(id));
   FARPAGE_TRY_VOID(lease_missing(id, slabs, region.slab_bytes));
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return state_.leases(id, slabs);
 }
 
@@ -233,7 +233,7 @@ Status Cluster::lease_missing(const RegionId& id, const std::vector<SlabIndex>& 
     std::vector<LeaseOutcome> outcomes(plan.size());
     if (!reserved) {
       // Reserved, but not written. No node was asked yet, so undo it.
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       if (!plan.empty()) static_cast<void>(state_.commit_lease(plan, outcomes));
       // After a failed attempt, report that failure, not that no other node is left.
       const bool later = reserved.error().code == ErrorCode::kExhausted && !failure;
@@ -314,9 +314,9 @@ Status Cluster::release_slabs(const RegionId& id, const std::vector<SlabIndex>& 
 // ---- events, facts, time ----
 
 EventBatch Cluster::events(uint64_t since, Milliseconds timeout) {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   EventBatch batch;
-  changed_.wait_for(lock, timeout, [&] {
+  changed_.wait_for(lock, timeout, [&]() FARPAGE_REQUIRES(mutex_) {
     batch = state_.events().since(since);
     return stopping_ || batch.missed || !batch.events.empty();
   });
@@ -332,14 +332,14 @@ void Cluster::summarize(ClusterSummary& summary) const {
 }
 
 ClusterSummary Cluster::summary() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   ClusterSummary summary;
   summarize(summary);
   return summary;
 }
 
 ClusterFacts Cluster::facts() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   ClusterFacts facts;
   summarize(facts);
   facts.nodes = state_.nodes(clock_.now());
@@ -365,14 +365,14 @@ void Cluster::tick() {
 
 void Cluster::stop() {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     stopping_ = true;
   }
   changed_.notify_all();
 }
 
 std::string Cluster::check() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return state_.check();
 }
 

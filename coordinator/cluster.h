@@ -12,16 +12,15 @@
 //     returns kUnavailable and the next change writes it too: the caller should retry.
 #pragma once
 
-#include <condition_variable>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <set>
 #include <string>
 #include <vector>
 
 #include "base/clock.h"
+#include "base/mutex.h"
 #include "base/result.h"
 #include "coordinator/agent_client.h"
 #include "coordinator/region_gate.h"
@@ -107,10 +106,10 @@ class Cluster {
 
   template <typename Command>
   auto change(Command command) -> decltype(command(std::declval<State&>()));
-  Status save();  // with the lock held
+  Status save() FARPAGE_REQUIRES(mutex_);
   // The incarnation that this join would replace; nullopt: none.
   Result<std::optional<uint64_t>> find_replaced(const NodeJoin& join) const;
-  void summarize(ClusterSummary& summary) const;  // with the lock held
+  void summarize(ClusterSummary& summary) const FARPAGE_REQUIRES(mutex_);
   Status lease_missing(const RegionId& id, const std::vector<SlabIndex>& slabs,
                        uint64_t slab_bytes);
   // One request to each node, kMaxNodesAsked at a time.
@@ -131,17 +130,18 @@ class Cluster {
   const Clock& clock_;
   RegionGate gate_;
 
-  mutable std::mutex mutex_;
-  // Guarded by mutex_.
-  std::condition_variable changed_;  // an event was added, or stopping_ was set
-  State state_;
-  Changes unsaved_;
-  uint64_t saved_sequence_ = 0;
-  bool store_works_ = true;
-  bool stopping_ = false;
-  std::set<uint64_t> claimed_;                 // revocations that a thread is processing
-  std::map<std::string, Instant> not_before_;  // by agent_url, after a failure
-  std::map<uint64_t, int> orphan_tries_;
+  mutable Mutex mutex_;
+  ConditionVariable changed_;  // an event was added, or stopping_ was set
+  State state_ FARPAGE_GUARDED_BY(mutex_);
+  Changes unsaved_ FARPAGE_GUARDED_BY(mutex_);
+  uint64_t saved_sequence_ FARPAGE_GUARDED_BY(mutex_) = 0;
+  bool store_works_ FARPAGE_GUARDED_BY(mutex_) = true;
+  bool stopping_ FARPAGE_GUARDED_BY(mutex_) = false;
+  std::set<uint64_t> claimed_
+      FARPAGE_GUARDED_BY(mutex_);  // revocations that a thread is processing
+  std::map<std::string, Instant> not_before_
+      FARPAGE_GUARDED_BY(mutex_);  // by agent_url, after a failure
+  std::map<uint64_t, int> orphan_tries_ FARPAGE_GUARDED_BY(mutex_);
 };
 
 }  // namespace farpage::coordinator

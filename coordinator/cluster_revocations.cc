@@ -6,7 +6,7 @@ namespace farpage::coordinator {
 
 // Claims the revocations that no other thread has claimed and whose node is not in backoff.
 std::vector<Revocation> Cluster::claim_revocations(const RegionId* only_region) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const Instant now = clock_.now();
   std::vector<Revocation> list;
   for (Revocation& revocation : state_.revocations()) {
@@ -34,7 +34,7 @@ Cluster::RevokeOutcome Cluster::revoke_one(Revocation revocation) {
       }
     }
     revocation.generation = grant->generation;
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     state_.learn_generation(revocation.id, revocation.generation);
   }
   const Status status =
@@ -47,7 +47,7 @@ Cluster::RevokeOutcome Cluster::revoke_one(Revocation revocation) {
 }
 
 void Cluster::settle(const Revocation& revocation, RevokeOutcome outcome) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   claimed_.erase(revocation.id);
   bool over = outcome != RevokeOutcome::kUnreachable;
   if (!over) {
@@ -65,7 +65,7 @@ void Cluster::revoke(const std::vector<Revocation>& list) {
   std::set<std::string> silent;
   for (const Revocation& revocation : list) {
     if (silent.count(revocation.agent_url) != 0) {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       claimed_.erase(revocation.id);
       continue;
     }
@@ -78,7 +78,7 @@ void Cluster::revoke(const std::vector<Revocation>& list) {
     settle(revocation, outcome);
   }
   // One save for all. After a crash before it, the coordinator asks the nodes again.
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const Status saved = save();
   static_cast<void>(saved);  // logged by save(); written with the next change
 }

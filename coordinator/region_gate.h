@@ -2,11 +2,10 @@
 // answer, so that a repeated request sees the result of the first one.
 #pragma once
 
-#include <condition_variable>
-#include <mutex>
 #include <set>
 
 #include "base/clock.h"
+#include "base/mutex.h"
 #include "base/result.h"
 #include "coordinator/api.h"
 
@@ -33,8 +32,9 @@ class RegionGate {
 
   // Waits until no other request holds the region. kUnavailable: not within `timeout`.
   Result<Pass> enter(const RegionId& region, Milliseconds timeout) {
-    std::unique_lock lock(mutex_);
-    if (!left_.wait_for(lock, timeout, [&] { return busy_.count(region) == 0; }))
+    MutexLock lock(mutex_);
+    if (!left_.wait_for(lock, timeout,
+                        [&]() FARPAGE_REQUIRES(mutex_) { return busy_.count(region) == 0; }))
       return fail(ErrorCode::kUnavailable, "another request for this region takes long: try again");
     busy_.insert(region);
     return Pass(*this, region);
@@ -43,15 +43,15 @@ class RegionGate {
  private:
   void leave(const RegionId& region) {
     {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       busy_.erase(region);
     }
     left_.notify_all();
   }
 
-  std::mutex mutex_;
-  std::condition_variable left_;
-  std::set<RegionId> busy_;  // guarded by mutex_
+  Mutex mutex_;
+  ConditionVariable left_;
+  std::set<RegionId> busy_ FARPAGE_GUARDED_BY(mutex_);
 };
 
 }  // namespace farpage::coordinator

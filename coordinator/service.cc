@@ -2,13 +2,12 @@
 
 #include <fmt/format.h>
 
-#include <condition_variable>
 #include <functional>
-#include <mutex>
 #include <thread>
 
 #include "base/host.h"
 #include "base/log.h"
+#include "base/mutex.h"
 #include "coordinator/metrics.h"
 #include "coordinator/routes.h"
 #include "http/server.h"
@@ -26,7 +25,7 @@ class Periodic {
 
   void stop() {
     {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       stopping_ = true;
     }
     wake_.notify_all();
@@ -35,8 +34,9 @@ class Periodic {
 
  private:
   void loop() {
-    std::unique_lock lock(mutex_);
-    while (!wake_.wait_for(lock, interval_, [this] { return stopping_; })) {
+    MutexLock lock(mutex_);
+    while (
+        !wake_.wait_for(lock, interval_, [this]() FARPAGE_REQUIRES(mutex_) { return stopping_; })) {
       lock.unlock();
       work_();
       lock.lock();
@@ -45,9 +45,9 @@ class Periodic {
 
   const Milliseconds interval_;
   const std::function<void()> work_;
-  std::mutex mutex_;
-  std::condition_variable wake_;
-  bool stopping_ = false;  // guarded by mutex_
+  Mutex mutex_;
+  ConditionVariable wake_;
+  bool stopping_ FARPAGE_GUARDED_BY(mutex_) = false;
   std::thread thread_;
 };
 

@@ -1,6 +1,6 @@
-#include <mutex>
 #include <new>
 
+#include "base/mutex.h"
 #include "library/include/farpage/region.h"
 #include "library/region_parts.h"
 #include "library/span_allocator.h"
@@ -13,8 +13,8 @@ struct RegionMemory::Parts {
 
   const library::FarMemory& memory;  // the region's; a move of the handle keeps its address
   std::byte* const base;
-  mutable std::mutex mutex;
-  library::SpanAllocator allocator;  // guarded by mutex
+  mutable Mutex mutex;
+  library::SpanAllocator allocator FARPAGE_GUARDED_BY(mutex);
 };
 
 RegionMemory::RegionMemory(Region& region)
@@ -23,7 +23,7 @@ RegionMemory::~RegionMemory() = default;
 
 void* RegionMemory::try_allocate(size_t bytes, size_t alignment) noexcept {
   try {
-    const std::lock_guard lock(parts_->mutex);
+    const MutexLock lock(parts_->mutex);
     const auto offset = parts_->allocator.allocate(bytes, alignment);
     return offset ? parts_->base + *offset : nullptr;
   } catch (const std::bad_alloc&) {
@@ -40,7 +40,7 @@ void* RegionMemory::do_allocate(size_t bytes, size_t alignment) {
 void RegionMemory::do_deallocate(void* memory, size_t bytes, size_t alignment) {
   std::optional<library::Extent> unused;
   {
-    const std::lock_guard lock(parts_->mutex);
+    const MutexLock lock(parts_->mutex);
     const auto offset = static_cast<uint64_t>(static_cast<std::byte*>(memory) - parts_->base);
     unused = parts_->allocator.release(offset, bytes, alignment);
   }
@@ -49,7 +49,7 @@ void RegionMemory::do_deallocate(void* memory, size_t bytes, size_t alignment) {
   // failed discard costs only a write-back of unused bytes.
   (void)parts_->memory.discard(
       {PageIndex{unused->first_page}, static_cast<uint32_t>(unused->pages)});
-  const std::lock_guard lock(parts_->mutex);
+  const MutexLock lock(parts_->mutex);
   parts_->allocator.give_back(*unused);
 }
 
@@ -58,7 +58,7 @@ bool RegionMemory::do_is_equal(const std::pmr::memory_resource& other) const noe
 }
 
 RegionMemoryStats RegionMemory::stats() const {
-  const std::lock_guard lock(parts_->mutex);
+  const MutexLock lock(parts_->mutex);
   return {.allocated_bytes = parts_->allocator.allocated_bytes(),
           .reserved_bytes = parts_->allocator.reserved_bytes(),
           .region_bytes = parts_->memory.bytes().size(),

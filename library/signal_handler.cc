@@ -6,9 +6,9 @@
 #include <array>
 #include <atomic>
 #include <cerrno>
-#include <mutex>
 #include <utility>
 
+#include "base/mutex.h"
 #include "library/signals.h"
 
 #if !defined(__x86_64__)
@@ -30,8 +30,8 @@ struct Range {
 };
 struct Registry {
   std::array<Range, kMaxHandledRanges> ranges;
-  std::mutex mutex;  // for changes; the handler takes no lock
-  bool installed = false;
+  Mutex mutex;  // for changes; the handler takes no lock
+  bool installed FARPAGE_GUARDED_BY(mutex) = false;
   struct sigaction former {};  // constant once `installed`
 };
 Registry registry;
@@ -94,7 +94,7 @@ void on_sigbus(int number, siginfo_t* info, void* context) {
   pass_on(number, info, context);
 }
 
-Status install() {
+Status install() FARPAGE_REQUIRES(registry.mutex) {
   if (registry.installed) return {};
   struct sigaction action {};
   action.sa_sigaction = on_sigbus;
@@ -113,7 +113,7 @@ Status install() {
 }  // namespace
 
 Result<HandledRange> HandledRange::add(std::span<std::byte> bytes, pager::Pager& pager) {
-  const std::lock_guard lock(registry.mutex);
+  const MutexLock lock(registry.mutex);
   FARPAGE_TRY_VOID(install());
   for (size_t i = 0; i < registry.ranges.size(); ++i) {
     Range& range = registry.ranges[i];
@@ -145,7 +145,7 @@ HandledRange::~HandledRange() {
 
 void HandledRange::release() {
   if (index_ == kNone) return;
-  const std::lock_guard lock(registry.mutex);
+  const MutexLock lock(registry.mutex);
   registry.ranges[index_].begin.store(0, std::memory_order_release);
   index_ = kNone;
 }

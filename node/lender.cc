@@ -18,7 +18,7 @@ Lender::Lender(SlabPool& pool, std::span<const std::unique_ptr<rdma::MemoryHost>
     : pool_(pool), hosts_(hosts) {}
 
 Lender::~Lender() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   for (const auto& [node_slab, lease] : leases_) withdraw_all(lease.registrations);
 }
 
@@ -45,7 +45,7 @@ void Lender::withdraw_all(const std::vector<Registration>& registrations) {
 
 Result<coordinator::SlabLeaseReply> Lender::lease(uint32_t node_slab,
                                                   const coordinator::SlabLeaseRequest& borrower) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto held = leases_.find(node_slab);
   if (held != leases_.end() && same_borrower(held->second.borrower, borrower))
     return held->second.reply;
@@ -75,7 +75,7 @@ Result<coordinator::SlabLeaseReply> Lender::lease(uint32_t node_slab,
 
 Status Lender::revoke(uint32_t node_slab, Generation generation) {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     FARPAGE_TRY(status, pool_.status(node_slab));
     // The pool returns the reason: an unknown slab, a stale generation, or success (already over).
     if (status.generation != generation || status.state != SlabState::kLeased)
@@ -98,18 +98,19 @@ Result<rdma::QueuePairEndpoint> Lender::connect(const rdma::QueuePairEndpoint& p
 }
 
 void Lender::refuse_new_leases() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   refusing_ = true;
 }
 
 bool Lender::refuses_new_leases() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return refusing_;
 }
 
 bool Lender::wait_until_nothing_leased(Nanoseconds limit) {
-  std::unique_lock lock(mutex_);
-  return returned_.wait_for(lock, limit, [this] { return leases_.empty(); });
+  MutexLock lock(mutex_);
+  return returned_.wait_for(lock, limit,
+                            [this]() FARPAGE_REQUIRES(mutex_) { return leases_.empty(); });
 }
 
 uint32_t Lender::lendable_slabs() const {

@@ -1,14 +1,13 @@
 // Lender: lends the pool's slabs on every transport of the node, and revokes them.
 #pragma once
 
-#include <condition_variable>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <span>
 #include <vector>
 
 #include "base/clock.h"
+#include "base/mutex.h"
 #include "base/result.h"
 #include "coordinator/api.h"
 #include "node/slab_pool.h"
@@ -78,11 +77,10 @@ class Lender {
   SlabPool& pool_;
   const std::span<const std::unique_ptr<rdma::MemoryHost>> hosts_;
 
-  mutable std::mutex mutex_;  // held during registration: leases are rare, seconds apart
-  // Guarded by mutex_.
-  std::map<uint32_t, Lease> leases_;  // by node slab
-  bool refusing_ = false;
-  std::condition_variable returned_;  // a lease ended
+  mutable Mutex mutex_;  // held during registration: leases are rare, seconds apart
+  std::map<uint32_t, Lease> leases_ FARPAGE_GUARDED_BY(mutex_);  // by node slab
+  bool refusing_ FARPAGE_GUARDED_BY(mutex_) = false;
+  ConditionVariable returned_;  // a lease ended
 };
 
 }  // namespace farpage::node

@@ -79,7 +79,7 @@ Status Node::start() {
 
 Node::~Node() {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     stopping_ = true;
   }
   changed_.notify_all();
@@ -113,18 +113,18 @@ NodeReport Node::report() const {
   report.slabs = lender_.slab_counts();
   report.addresses = lender_.addresses();
   report.transports = lender_.reports();
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   report.joined = in_contact_;
   return report;
 }
 
 Membership Node::membership() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return membership_;
 }
 
 void Node::set_membership(Membership membership) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   // Only kLeft may follow kLeaving.
   if (membership_ == Membership::kLeaving && membership != Membership::kLeft) return;
   membership_ = membership;
@@ -134,7 +134,7 @@ void Node::note_contact(const Status& contact) {
   const bool answered = contact.has_value() || contact.error().code != ErrorCode::kUnavailable;
   bool was_away = false;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     in_contact_ = contact.has_value();
     was_away = std::exchange(told_away_, !answered);
   }
@@ -206,8 +206,8 @@ void Node::keep_membership() {
       case Membership::kLeft:
         break;
     }
-    std::unique_lock lock(mutex_);
-    changed_.wait_for(lock, pause, [this] { return stopping_; });
+    MutexLock lock(mutex_);
+    changed_.wait_for(lock, pause, [this]() FARPAGE_REQUIRES(mutex_) { return stopping_; });
     if (stopping_) return;
   }
 }
@@ -224,7 +224,7 @@ bool Node::leave(Milliseconds limit) {
   if (lent > 0) log::info("node leaving leased_slabs={} limit_ms={}", lent, limit.count());
   const bool drained = lender_.wait_until_nothing_leased(limit);
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     stopping_ = true;
   }
   changed_.notify_all();

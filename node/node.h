@@ -2,16 +2,15 @@
 // cleanly.
 #pragma once
 
-#include <condition_variable>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "base/clock.h"
+#include "base/mutex.h"
 #include "base/result.h"
 #include "coordinator/client.h"
 #include "node/agent.h"
@@ -95,13 +94,12 @@ class Node {
   const std::unique_ptr<coordinator::Client> client_;
   std::unique_ptr<Agent> agent_;  // constant after create()
 
-  mutable std::mutex mutex_;
-  // Guarded by mutex_.
-  std::condition_variable changed_;
-  Membership membership_ = Membership::kJoining;
-  bool in_contact_ = false;  // the coordinator answered the latest call
-  bool told_away_ = false;   // one log line per outage
-  bool stopping_ = false;
+  mutable Mutex mutex_;
+  ConditionVariable changed_;
+  Membership membership_ FARPAGE_GUARDED_BY(mutex_) = Membership::kJoining;
+  bool in_contact_ FARPAGE_GUARDED_BY(mutex_) = false;  // the coordinator answered the latest call
+  bool told_away_ FARPAGE_GUARDED_BY(mutex_) = false;   // one log line per outage
+  bool stopping_ FARPAGE_GUARDED_BY(mutex_) = false;
 
   bool ever_joined_ = false;  // thread_ only, until it is joined
   std::string refusal_said_;  // thread_ only: each reason is logged once

@@ -83,14 +83,17 @@ Result<std::unique_ptr<SlabPool>> SlabPool::create(const SlabPoolOptions& option
 }
 
 SlabPool::SlabPool(SlabMemoryOptions options, std::vector<Slab> slabs)
-    : memory_options_(options), slabs_(std::move(slabs)), scrubber_([this] {
+    : memory_options_(options),
+      slab_count_(static_cast<uint32_t>(slabs.size())),
+      slabs_(std::move(slabs)),
+      scrubber_([this] {
         ::pthread_setname_np(::pthread_self(), "slab-scrubber");
         scrub_until_stopped();
       }) {}
 
 SlabPool::~SlabPool() {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     stopping_ = true;
   }
   work_.notify_all();
@@ -105,7 +108,7 @@ Status SlabPool::check_slab(uint32_t slab) const {
 
 Result<SlabPool::Lent> SlabPool::lend(uint32_t slab, Nanoseconds wait) {
   FARPAGE_TRY_VOID(check_slab(slab));
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   Slab& wanted = slabs_[slab];
   if (wanted.state == SlabState::kScrubbing) {
     const auto queued = std::find(queue_.begin(), queue_.end(), slab);
@@ -133,7 +136,7 @@ Result<SlabPool::Lent> SlabPool::lend(uint32_t slab, Nanoseconds wait) {
 Status SlabPool::take_back(uint32_t slab, Generation generation) {
   FARPAGE_TRY_VOID(check_slab(slab));
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     Slab& lent = slabs_[slab];
     if (lent.generation != generation)
       return fail(ErrorCode::kConflict,
@@ -149,12 +152,12 @@ Status SlabPool::take_back(uint32_t slab, Generation generation) {
 
 Result<SlabPool::SlabStatus> SlabPool::status(uint32_t slab) const {
   FARPAGE_TRY_VOID(check_slab(slab));
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return SlabStatus{slabs_[slab].state, slabs_[slab].generation};
 }
 
 SlabCounts SlabPool::counts() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   SlabCounts counts;
   for (const Slab& slab : slabs_) {
     if (slab.state == SlabState::kFree) ++counts.free;
@@ -172,9 +175,9 @@ Result<OwnedSlabMemory> SlabPool::next_life(OwnedSlabMemory former) {
 
 void SlabPool::scrub_until_stopped() {
   bool told = false;  // one log line per run of failures
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   while (true) {
-    work_.wait(lock, [this] { return stopping_ || !queue_.empty(); });
+    work_.wait(lock, [this]() FARPAGE_REQUIRES(mutex_) { return stopping_ || !queue_.empty(); });
     if (stopping_) return;
     const uint32_t index = queue_.front();
     queue_.pop_front();
@@ -196,7 +199,7 @@ void SlabPool::scrub_until_stopped() {
       continue;
     }
     queue_.push_back(index);
-    work_.wait_for(lock, kScrubRetry, [this] { return stopping_; });
+    work_.wait_for(lock, kScrubRetry, [this]() FARPAGE_REQUIRES(mutex_) { return stopping_; });
   }
 }
 

@@ -1,17 +1,16 @@
 // SlabPool: the memory that a node lends, divided into slabs, and the state of each slab.
 #pragma once
 
-#include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <string_view>
 #include <thread>
 #include <vector>
 
 #include "base/clock.h"
+#include "base/mutex.h"
 #include "base/result.h"
 #include "base/strong.h"
 #include "node/slab_memory.h"
@@ -85,7 +84,7 @@ class SlabPool {
   Result<SlabStatus> status(uint32_t slab) const;
   SlabCounts counts() const;
 
-  uint32_t slab_count() const { return static_cast<uint32_t>(slabs_.size()); }
+  uint32_t slab_count() const { return slab_count_; }
   uint64_t slab_bytes() const { return memory_options_.slab_bytes; }
   uint64_t capacity_bytes() const { return slab_count() * slab_bytes(); }
 
@@ -103,14 +102,14 @@ class SlabPool {
   Status check_slab(uint32_t slab) const;
 
   const SlabMemoryOptions memory_options_;
+  const uint32_t slab_count_;
 
-  mutable std::mutex mutex_;
-  // Guarded by mutex_.
-  std::condition_variable scrubbed_;  // a slab became free
-  std::condition_variable work_;      // queue_ or stopping_ changed
-  std::vector<Slab> slabs_;           // its size never changes
-  std::deque<uint32_t> queue_;        // slabs to scrub, at most slab_count()
-  bool stopping_ = false;
+  mutable Mutex mutex_;
+  ConditionVariable scrubbed_;  // a slab became free
+  ConditionVariable work_;      // queue_ or stopping_ changed
+  std::vector<Slab> slabs_ FARPAGE_GUARDED_BY(mutex_);
+  std::deque<uint32_t> queue_ FARPAGE_GUARDED_BY(mutex_);  // slabs to scrub, at most slab_count()
+  bool stopping_ FARPAGE_GUARDED_BY(mutex_) = false;
 
   std::thread scrubber_;
 };

@@ -125,7 +125,7 @@ bool TargetPager::try_discard(uffd::PageRun run) {
 
 Status TargetPager::add_extent(uint64_t begin, uint64_t end) {
   {
-    const std::lock_guard lock(extents_mutex_);
+    const MutexLock lock(extents_mutex_);
     if (forking_) return fail(ErrorCode::kConflict, "a fork is under way");
   }
   remove_extent(begin, end);  // what has gone past the shim
@@ -137,7 +137,7 @@ void TargetPager::remove_extent(uint64_t begin, uint64_t end) {
     discard(run);
     parts_.pins.unpin(run);
   }
-  const std::lock_guard lock(extents_mutex_);
+  const MutexLock lock(extents_mutex_);
   if (forking_) {
     given_up_.emplace_back(begin, end);
   } else {
@@ -170,7 +170,7 @@ Status TargetPager::set_local(uint64_t local_bytes) {
 }
 
 Status TargetPager::set_limit(uint64_t pages) {
-  const std::lock_guard lock(resize_mutex_);
+  const MutexLock lock(resize_mutex_);
   if (!parts_.pins.set_limit(pin_limit_pages(parts_.options, pages)))
     return fail(ErrorCode::kConflict, too_much_is_pinned());
   budget_.resize(pages);
@@ -198,7 +198,7 @@ bool TargetPager::begin_fork() {
   budget_.lift_limit();
   engine_.evictor().pause(target_);
   {
-    const std::lock_guard lock(extents_mutex_);
+    const MutexLock lock(extents_mutex_);
     forking_ = true;
   }
   if (may_fork()) return true;
@@ -209,7 +209,7 @@ bool TargetPager::begin_fork() {
 void TargetPager::end_fork(bool forked) {
   fork_window_.close(forked);
   {
-    const std::lock_guard lock(extents_mutex_);
+    const MutexLock lock(extents_mutex_);
     forking_ = false;
     for (const auto& [begin, end] : given_up_) parts_.space->remove_extent(begin, end);
     given_up_.clear();

@@ -1,11 +1,11 @@
 // TargetPager: one target of an engine, with all that it owns.
 #pragma once
 
-#include <mutex>
 #include <utility>
 #include <vector>
 
 #include "base/doorbell.h"
+#include "base/mutex.h"
 #include "pager/engine_threads.h"
 #include "pager/fork/fork_window.h"
 #include "pager/pager.h"
@@ -97,12 +97,12 @@ class TargetPager final : public Pager, private RegionOwner {
   std::unique_ptr<Engine> own_engine_;
   EngineThreads& engine_;
   Parts parts_;
-  std::mutex resize_mutex_;  // budget and pin limit change together
-  std::mutex extents_mutex_;
-  // Guarded by extents_mutex_. During a fork the child may have what the target gives up, under the
+  Mutex resize_mutex_;  // budget and pin limit change together
+  Mutex extents_mutex_;
+  // During a fork the child may have what the target gives up, under the
   // same numbers: extents stay until it is over.
-  bool forking_ = false;
-  std::vector<std::pair<uint64_t, uint64_t>> given_up_;
+  bool forking_ FARPAGE_GUARDED_BY(extents_mutex_) = false;
+  std::vector<std::pair<uint64_t, uint64_t>> given_up_ FARPAGE_GUARDED_BY(extents_mutex_);
   Budget budget_;
   BackingRegions backing_regions_;
   Target target_;

@@ -3,10 +3,10 @@
 #pragma once
 
 #include <map>
-#include <mutex>
 #include <string>
 
 #include "base/clock.h"
+#include "base/mutex.h"
 
 namespace farpage::rdma {
 
@@ -18,13 +18,13 @@ class HeldPeers {
   static constexpr size_t kMaxPeers = 1024;
 
   void hold(const std::string& peer, Instant until) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (held_.size() >= kMaxPeers && held_.count(peer) == 0) forget_first();
     held_[peer] = until;
   }
   // How long a new connection of this peer must wait; 0: not at all.
   Nanoseconds hold_of(const std::string& peer, Instant now) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     const auto held = held_.find(peer);
     if (held == held_.end()) return Nanoseconds(0);
     if (held->second > now) return held->second - now;
@@ -33,15 +33,15 @@ class HeldPeers {
   }
 
  private:
-  void forget_first() {
+  void forget_first() FARPAGE_REQUIRES(mutex_) {
     auto first = held_.begin();
     for (auto entry = held_.begin(); entry != held_.end(); ++entry)
       if (entry->second < first->second) first = entry;
     held_.erase(first);
   }
 
-  std::mutex mutex_;
-  std::map<std::string, Instant> held_;  // guarded by mutex_
+  Mutex mutex_;
+  std::map<std::string, Instant> held_ FARPAGE_GUARDED_BY(mutex_);
 };
 
 }  // namespace farpage::rdma

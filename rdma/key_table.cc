@@ -73,7 +73,7 @@ Result<RemoteKey> KeyTable::insert(const SlabMemory& slab, Generation generation
   auto entry = std::make_unique<Entry>();
   entry->slab = slab;
   entry->generation = generation;
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (entries_.size() >= kMaxKeys)
     return fail(ErrorCode::kExhausted, "too many slabs are lent: take some back first");
   RemoteKey key{random_u32(), {random_u64(), random_u64()}};
@@ -108,7 +108,7 @@ KeyTable::Use KeyTable::use(Entry* entry, std::span<std::byte> bytes) {
 
 KeyTable::Use KeyTable::acquire(const RemoteKey& key, Generation generation, RemoteAddress address,
                                 uint64_t bytes) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   Use refused;
   Entry* entry = find(key, generation, refused);
   if (entry == nullptr || bytes == 0) return refused;
@@ -121,7 +121,7 @@ KeyTable::Use KeyTable::acquire(const RemoteKey& key, Generation generation, Rem
 }
 
 KeyTable::Use KeyTable::acquire(const RemoteKey& key, Generation generation) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   Use refused;
   Entry* entry = find(key, generation, refused);
   if (entry == nullptr) return refused;
@@ -129,7 +129,7 @@ KeyTable::Use KeyTable::acquire(const RemoteKey& key, Generation generation) {
 }
 
 KeyTable::Withdrawal KeyTable::withdraw(const RemoteKey& key) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   auto node = entries_.extract(key.value);
   if (node.empty()) return {};
   remember(node.mapped()->key);
@@ -138,7 +138,7 @@ KeyTable::Withdrawal KeyTable::withdraw(const RemoteKey& key) {
 }
 
 size_t KeyTable::size() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return entries_.size();
 }
 
@@ -146,13 +146,13 @@ void KeyTable::release(Entry* entry) {
   if (entry->uses.fetch_sub(1, std::memory_order_seq_cst) != 1) return;
   // The entry may be destroyed from here on: access only the table.
   if (waiters_.load(std::memory_order_seq_cst) == 0) return;
-  const std::lock_guard lock(drained_mutex_);
+  const MutexLock lock(drained_mutex_);
   drained_.notify_all();
 }
 
 bool KeyTable::wait_unused(Entry& entry, Instant deadline) {
   waiters_.fetch_add(1, std::memory_order_seq_cst);
-  std::unique_lock lock(drained_mutex_);
+  MutexLock lock(drained_mutex_);
   const auto unused = [&] { return entry.uses.load(std::memory_order_seq_cst) == 0; };
   bool drained = true;
   if (deadline == Nanoseconds::max()) {

@@ -6,14 +6,13 @@
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
 #include <deque>
 #include <memory>
-#include <mutex>
 #include <span>
 #include <unordered_map>
 
 #include "base/clock.h"
+#include "base/mutex.h"
 #include "base/result.h"
 #include "base/strong.h"
 #include "rdma/memory_host.h"
@@ -115,25 +114,26 @@ class KeyTable {
     std::atomic<bool> withdrawn{false};
   };
 
-  // Both with mutex_ held. find() sets `refused` when there is no such entry.
-  Entry* find(const RemoteKey& key, Generation generation, Use& refused);
-  Use use(Entry* entry, std::span<std::byte> bytes);
-  void remember(const RemoteKey& withdrawn);  // with mutex_ held
+  // Sets `refused` when there is no such entry.
+  Entry* find(const RemoteKey& key, Generation generation, Use& refused) FARPAGE_REQUIRES(mutex_);
+  Use use(Entry* entry, std::span<std::byte> bytes) FARPAGE_REQUIRES(mutex_);
+  void remember(const RemoteKey& withdrawn) FARPAGE_REQUIRES(mutex_);
   void release(Entry* entry);
   bool wait_unused(Entry& entry, Instant deadline);
 
-  mutable std::mutex mutex_;
-  // Guarded by mutex_.
-  std::unordered_map<uint32_t, std::unique_ptr<Entry>> entries_;  // by handle
-  std::unordered_map<uint32_t, RemoteKey> withdrawn_;             // by handle; the latest ones
-  std::deque<uint32_t> withdrawn_order_;
+  mutable Mutex mutex_;
+  std::unordered_map<uint32_t, std::unique_ptr<Entry>> entries_
+      FARPAGE_GUARDED_BY(mutex_);  // by handle
+  std::unordered_map<uint32_t, RemoteKey> withdrawn_
+      FARPAGE_GUARDED_BY(mutex_);  // by handle; the latest ones
+  std::deque<uint32_t> withdrawn_order_ FARPAGE_GUARDED_BY(mutex_);
 
   // Withdrawals that wait for the last Use. A release that makes a count 0 then reads this; a
   // waiter increments this before it reads the count (both sequentially consistent). So one of the
   // two always sees the other.
   std::atomic<uint32_t> waiters_{0};
-  std::mutex drained_mutex_;
-  std::condition_variable drained_;
+  Mutex drained_mutex_;
+  ConditionVariable drained_;
 };
 
 }  // namespace farpage::rdma

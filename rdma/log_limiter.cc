@@ -5,7 +5,7 @@
 namespace farpage::rdma {
 
 std::optional<uint64_t> LogLimiter::allow(Instant now) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (now - window_start_ >= kWindow) {
     window_start_ = now;
     lines_ = 0;

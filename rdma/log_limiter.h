@@ -2,10 +2,10 @@
 #pragma once
 
 #include <cstdint>
-#include <mutex>
 #include <optional>
 
 #include "base/clock.h"
+#include "base/mutex.h"
 
 namespace farpage::rdma {
 
@@ -19,11 +19,10 @@ class LogLimiter {
   std::optional<uint64_t> allow(Instant now);
 
  private:
-  std::mutex mutex_;
-  // Guarded by mutex_:
-  Instant window_start_{0};
-  uint32_t lines_ = 0;
-  uint64_t held_back_ = 0;
+  Mutex mutex_;
+  Instant window_start_ FARPAGE_GUARDED_BY(mutex_){0};
+  uint32_t lines_ FARPAGE_GUARDED_BY(mutex_) = 0;
+  uint64_t held_back_ FARPAGE_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace farpage::rdma

@@ -22,7 +22,7 @@ SessionFences::Pass& SessionFences::Pass::operator=(Pass&& other) noexcept {
 void SessionFences::Pass::leave(SessionEnd end) {
   if (gate_ == nullptr) return;
   // enter() holds this lock while it calls when_fenced.
-  const std::lock_guard lock(fences_->mutex_);
+  const MutexLock lock(fences_->mutex_);
   const auto entry = fences_->open_.find(key_);
   if (entry != fences_->open_.end() && entry->second == gate_) {
     fences_->open_.erase(entry);
@@ -39,10 +39,10 @@ SessionFences::Pass SessionFences::enter(uint64_t session, uint64_t host,
   auto gate = std::make_shared<Gate>();
   gate->when_fenced = std::move(when_fenced);
   const Key key{host, session};
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   std::shared_ptr<Gate>& open = open_[key];
   if (open != nullptr) {
-    const std::lock_guard former(open->mutex);
+    const MutexLock former(open->mutex);
     open->fenced = true;
     if (open->when_fenced) open->when_fenced();
   }
@@ -51,21 +51,20 @@ SessionFences::Pass SessionFences::enter(uint64_t session, uint64_t host,
 }
 
 std::vector<SessionGroup> SessionFences::groups(Instant now) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   std::erase_if(uncertain_, [now](const auto& entry) { return entry.second <= now; });
   std::vector<SessionGroup> groups;
   for (const auto& [key, gate] : open_) groups.push_back(session_group_of(key.second));
   for (const auto& [group, until] : uncertain_) groups.push_back(group);
   std::ranges::sort(groups);
-  const auto repeated = std::ranges::unique(groups);
-  groups.erase(repeated.begin(), repeated.end());
+  groups.erase(std::unique(groups.begin(), groups.end()), groups.end());
   std::erase(groups, SessionGroup{0});
   if (groups.size() > kMaxGroups) groups.resize(kMaxGroups);
   return groups;
 }
 
 size_t SessionFences::size() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return open_.size();
 }
 

@@ -16,11 +16,11 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <utility>
 #include <vector>
 
 #include "base/clock.h"
+#include "base/mutex.h"
 #include "rdma/session.h"
 
 namespace farpage::rdma {
@@ -41,8 +41,8 @@ enum class SessionEnd : uint8_t {
 class SessionFences {
  private:
   struct Gate {
-    std::mutex mutex;
-    bool fenced = false;                // guarded by mutex
+    Mutex mutex;
+    bool fenced FARPAGE_GUARDED_BY(mutex) = false;
     std::function<void()> when_fenced;  // constant
   };
   using Key = std::pair<uint64_t, uint64_t>;
@@ -67,7 +67,7 @@ class SessionFences {
         use();
         return true;
       }
-      const std::lock_guard lock(gate_->mutex);
+      const MutexLock lock(gate_->mutex);
       if (gate_->fenced) return false;
       use();
       return true;
@@ -109,10 +109,10 @@ class SessionFences {
 
  private:
   const Nanoseconds grace_;
-  mutable std::mutex mutex_;
-  // Guarded by mutex_.
-  std::map<Key, std::shared_ptr<Gate>> open_;
-  std::map<SessionGroup, Instant> uncertain_;  // until when a group without a channel is listed
+  mutable Mutex mutex_;
+  std::map<Key, std::shared_ptr<Gate>> open_ FARPAGE_GUARDED_BY(mutex_);
+  std::map<SessionGroup, Instant> uncertain_
+      FARPAGE_GUARDED_BY(mutex_);  // until when a group without a channel is listed
 };
 
 }  // namespace farpage::rdma

@@ -23,12 +23,12 @@ BudgetGroup::BudgetGroup(boost::asio::io_context& control, uint64_t local_bytes,
     : scope_(scope), local_bytes_(local_bytes), timer_(control) {}
 
 uint64_t BudgetGroup::local_bytes() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return local_bytes_;
 }
 
 void BudgetGroup::tick() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   ticks_ = false;
   if (members_.size() < 2) return;
   measure();
@@ -72,7 +72,7 @@ void BudgetGroup::divide() {
 }
 
 void BudgetGroup::add(pager::Pager& pager, Process process) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   members_.push_back(
       {.pager = &pager, .process = std::move(process), .faults_seen = pager.budget_use().faults});
   if (scope_ == BudgetScope::kEach) {
@@ -84,7 +84,7 @@ void BudgetGroup::add(pager::Pager& pager, Process process) {
 }
 
 void BudgetGroup::remove(const pager::Pager& pager) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   std::erase_if(members_, [&](const Member& member) { return member.pager == &pager; });
   if (scope_ == BudgetScope::kGroup) divide();
 }
@@ -100,7 +100,7 @@ bool BudgetGroup::pin(pager::Pager& pager, uffd::PageRun run) {
 
 // False: the others need what is missing for that limit. 0: ends the reservation.
 bool BudgetGroup::reserve(const pager::Pager& pager, uint64_t limit) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   uint64_t needed = limit;
   Member* reserving = nullptr;
   for (Member& member : members_) {
@@ -141,7 +141,7 @@ Status BudgetGroup::set_each(uint64_t local_bytes) {
 
 Result<std::vector<BudgetGroup::Change>> BudgetGroup::set_local(uint64_t local_bytes) {
   FARPAGE_TRY_VOID(pager::validate_local(local_bytes));
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   std::vector<Change> changes;
   for (const Member& member : members_)
     changes.push_back({.process = member.process,

@@ -3,11 +3,11 @@
 
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/steady_timer.hpp>
-#include <mutex>
 #include <string>
 #include <vector>
 
 #include "base/clock.h"
+#include "base/mutex.h"
 #include "pager/pager.h"
 
 namespace farpage::serve {
@@ -62,19 +62,18 @@ class BudgetGroup {
   };
 
   void tick();
-  // With mutex_ held.
-  void tick_later();
-  void measure();
-  void divide();
+  void tick_later() FARPAGE_REQUIRES(mutex_);
+  void measure() FARPAGE_REQUIRES(mutex_);
+  void divide() FARPAGE_REQUIRES(mutex_);
   bool reserve(const pager::Pager& pager, uint64_t limit);
-  Status check_pins(uint64_t local_bytes) const;
-  Status set_each(uint64_t local_bytes);
+  Status check_pins(uint64_t local_bytes) const FARPAGE_REQUIRES(mutex_);
+  Status set_each(uint64_t local_bytes) FARPAGE_REQUIRES(mutex_);
 
   const BudgetScope scope_;
-  mutable std::mutex mutex_;
-  uint64_t local_bytes_;         // guarded by mutex_
-  std::vector<Member> members_;  // guarded by mutex_
-  bool ticks_ = false;           // guarded by mutex_
+  mutable Mutex mutex_;
+  uint64_t local_bytes_ FARPAGE_GUARDED_BY(mutex_);
+  std::vector<Member> members_ FARPAGE_GUARDED_BY(mutex_);
+  bool ticks_ FARPAGE_GUARDED_BY(mutex_) = false;
   boost::asio::steady_timer timer_;
 };
 

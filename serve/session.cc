@@ -183,7 +183,7 @@ void Session::take_child(pager::Inheritance inheritance) {
   child->is_child_ = true;
   child->report_.program = report_.program;
   {
-    const std::lock_guard lock(child_socket_mutex_);
+    const MutexLock lock(child_socket_mutex_);
     child->socket_ = std::move(child_socket_);
   }
   const bool adopted = child->adopt(inheritance);
@@ -334,7 +334,7 @@ bool Session::pin(std::span<const uffd::PageRun> runs) {
 int Session::begin_fork(Fd child_socket) {
   if (child_socket.valid() && !uffd::expect_child(child_socket)) return EINVAL;
   {
-    const std::lock_guard lock(child_socket_mutex_);
+    const MutexLock lock(child_socket_mutex_);
     child_socket_ = std::move(child_socket);
   }
   return pager_->begin_fork() ? 0 : EAGAIN;

@@ -7,11 +7,11 @@
 #include <boost/asio/steady_timer.hpp>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
 
+#include "base/mutex.h"
 #include "pager/engine.h"
 #include "serve/budget_group.h"
 #include "serve/wait_pool.h"
@@ -108,8 +108,8 @@ class Session : public std::enable_shared_from_this<Session> {
   std::unique_ptr<Watch> requests_;
   std::unique_ptr<Watch> attention_;
   boost::asio::steady_timer timer_;
-  std::mutex child_socket_mutex_;
-  Fd child_socket_;  // guarded by child_socket_mutex_: of the fork under way
+  Mutex child_socket_mutex_;
+  Fd child_socket_ FARPAGE_GUARDED_BY(child_socket_mutex_);  // of the fork under way
 };
 
 }  // namespace farpage::serve

@@ -12,7 +12,7 @@ namespace farpage::serve {
 WaitPool::~WaitPool() {
   std::vector<std::jthread> threads;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     stopping_ = true;
     threads = std::move(threads_);
   }
@@ -20,7 +20,7 @@ WaitPool::~WaitPool() {
 }
 
 void WaitPool::run(std::function<void()> call) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   calls_.push_back(std::move(call));
   if (calls_.size() <= idle_) {
     changed_.notify_one();
@@ -37,10 +37,10 @@ void WaitPool::run(std::function<void()> call) {
 
 void WaitPool::work() {
   (void)pthread_setname_np(pthread_self(), "fp-wait");
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   while (true) {
     ++idle_;
-    changed_.wait(lock, [this] { return stopping_ || !calls_.empty(); });
+    changed_.wait(lock, [this]() FARPAGE_REQUIRES(mutex_) { return stopping_ || !calls_.empty(); });
     --idle_;
     if (stopping_) return;
     const std::function<void()> call = std::move(calls_.front());

@@ -2,12 +2,12 @@
 // coordinator), so that the control thread never does.
 #pragma once
 
-#include <condition_variable>
 #include <deque>
 #include <functional>
-#include <mutex>
 #include <thread>
 #include <vector>
+
+#include "base/mutex.h"
 
 namespace farpage::serve {
 
@@ -29,12 +29,12 @@ class WaitPool {
  private:
   void work();
 
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::deque<std::function<void()>> calls_;  // guarded by mutex_
-  size_t idle_ = 0;                          // guarded by mutex_: threads
-  bool stopping_ = false;                    // guarded by mutex_
-  std::vector<std::jthread> threads_;        // guarded by mutex_
+  Mutex mutex_;
+  ConditionVariable changed_;
+  std::deque<std::function<void()>> calls_ FARPAGE_GUARDED_BY(mutex_);
+  size_t idle_ FARPAGE_GUARDED_BY(mutex_) = 0;  // threads
+  bool stopping_ FARPAGE_GUARDED_BY(mutex_) = false;
+  std::vector<std::jthread> threads_ FARPAGE_GUARDED_BY(mutex_);
 };
 
 }  // namespace farpage::serve

@@ -9,6 +9,7 @@
 
 #include <atomic>
 
+#include "base/thread_annotations.h"
 #include "shim/syscalls.h"
 
 namespace farpage::shim {
@@ -30,7 +31,7 @@ class SignalsBlocked {
   uint64_t before_ = 0;
 };
 
-class Lock {
+class FARPAGE_CAPABILITY("lock") Lock {
  public:
   constexpr Lock() = default;
   Lock(const Lock&) = delete;
@@ -43,7 +44,7 @@ class Lock {
   friend class Locked;
   enum : uint32_t { kFree, kHeld, kHeldAndWaitedFor };
 
-  void acquire() {
+  void acquire() FARPAGE_ACQUIRE() {
     uint32_t expected = kFree;
     if (word_.compare_exchange_strong(expected, kHeld, std::memory_order_acquire)) {
       return;
@@ -53,7 +54,7 @@ class Lock {
       system_call(SYS_futex, &word_, FUTEX_WAIT_PRIVATE, kHeldAndWaitedFor, nullptr);
     }
   }
-  void release() {
+  void release() FARPAGE_RELEASE() {
     if (word_.exchange(kFree, std::memory_order_release) == kHeldAndWaitedFor) {
       system_call(SYS_futex, &word_, FUTEX_WAKE_PRIVATE, 1);
     }
@@ -63,10 +64,10 @@ class Lock {
 };
 
 // Holds the lock, with signals blocked, until destroyed.
-class Locked {
+class FARPAGE_SCOPED_CAPABILITY Locked {
  public:
-  explicit Locked(Lock& lock) : lock_(lock) { lock_.acquire(); }
-  ~Locked() { lock_.release(); }
+  explicit Locked(Lock& lock) FARPAGE_ACQUIRE(lock) : lock_(lock) { lock_.acquire(); }
+  ~Locked() FARPAGE_RELEASE() { lock_.release(); }
   Locked(const Locked&) = delete;
   Locked& operator=(const Locked&) = delete;
 

@@ -72,7 +72,7 @@ bool AgentRingProducer::has_room_for(size_t commands) const {
 Status AgentRingProducer::begin(std::span<const handover::Command> commands, Nanoseconds patience) {
   FARPAGE_CHECK(commands.size() <= kRingCommands, "%zu commands", commands.size());
   while (true) {
-    std::unique_lock lock(mutex_);
+    MutexLock lock(mutex_);
     if (has_room_for(commands.size())) {
       unread_ = ring_.head.load(std::memory_order_relaxed);
       end_ = publish(commands);
@@ -88,7 +88,7 @@ Status AgentRingProducer::begin(std::span<const handover::Command> commands, Nan
 Status AgentRingProducer::await(std::span<handover::Command> commands, Nanoseconds patience) {
   const Status done = wait_for_tail(end_, patience);
   if (!done && done.error().code == ErrorCode::kTimedOut) return done;
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const uint32_t first = *std::exchange(unread_, std::nullopt);
   if (!done) return done;
   for (uint32_t i = 0; i < commands.size(); ++i)
@@ -97,7 +97,7 @@ Status AgentRingProducer::await(std::span<handover::Command> commands, Nanosecon
 }
 
 Status AgentRingProducer::post(const handover::Command& command) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (!has_room_for(1)) return fail(ErrorCode::kExhausted, "the agent's ring is full");
   publish({&command, 1});
   return {};

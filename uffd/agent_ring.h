@@ -3,12 +3,12 @@
 #pragma once
 
 #include <functional>
-#include <mutex>
 #include <optional>
 #include <span>
 
 #include "base/clock.h"
 #include "base/mapping.h"
+#include "base/mutex.h"
 #include "base/result.h"
 #include "uffd/handover.h"
 
@@ -33,13 +33,13 @@ class AgentRingProducer {
   pid_t agent_thread() const { return ring_.agent_thread.load(std::memory_order_acquire); }
 
  private:
-  bool has_room_for(size_t commands) const;
-  uint32_t publish(std::span<const handover::Command> commands);
+  bool has_room_for(size_t commands) const FARPAGE_REQUIRES(mutex_);
+  uint32_t publish(std::span<const handover::Command> commands) FARPAGE_REQUIRES(mutex_);
   Status wait_for_tail(uint32_t target_tail, Nanoseconds patience);
 
-  std::mutex mutex_;  // held for a few instructions
-  // Guarded by mutex_: the first command of a begin() whose results have not been read.
-  std::optional<uint32_t> unread_;
+  Mutex mutex_;  // held for a few instructions
+  // The first command of a begin() whose results have not been read.
+  std::optional<uint32_t> unread_ FARPAGE_GUARDED_BY(mutex_);
   uint32_t end_ = 0;  // after the last command of the last begin()
   Mapping memory_;
   handover::AgentRing& ring_;

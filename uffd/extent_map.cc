@@ -37,7 +37,8 @@ ExtentMap::ExtentMap(uint64_t base, uint64_t pages, uint64_t granules, Memory me
 
 Result<std::unique_ptr<ExtentMap>> ExtentMap::copy() const {
   FARPAGE_TRY(map, create(base_, window_pages_, granules_ * kGranulePages));
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
+  const MutexLock its(map->mutex_);
   map->lowest_free_ = lowest_free_;
   map->extents_ = extents_;
   for (const Extent& extent : extents_) map->place(extent);
@@ -46,7 +47,7 @@ Result<std::unique_ptr<ExtentMap>> ExtentMap::copy() const {
 }
 
 size_t ExtentMap::size() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return extents_.size();
 }
 
@@ -106,7 +107,7 @@ uint32_t ExtentMap::consecutive(PageRun run) const {
 }
 
 std::vector<PageRun> ExtentMap::runs_in(uint64_t begin, uint64_t end) const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return runs_between(begin, end);
 }
 
@@ -174,12 +175,14 @@ void ExtentMap::place(const Extent& extent) {
 }
 
 void ExtentMap::free(const Extent& extent) {
+  uint64_t lowest = lowest_free_;
   for_each_granule(extent, [&](uint64_t granule, uint16_t pages) {
     if (mask(granule).fetch_and(static_cast<uint16_t>(~pages), std::memory_order_release) != pages)
       return;
     addresses()[granule].store(0, std::memory_order_release);
-    lowest_free_ = std::min(lowest_free_, granule);
+    lowest = std::min(lowest, granule);
   });
+  lowest_free_ = lowest;
 }
 
 std::optional<uint64_t> ExtentMap::take_granules(uint64_t count) {
@@ -203,7 +206,7 @@ void ExtentMap::insert(const Extent& extent) {
 Status ExtentMap::add(uint64_t begin, uint64_t end) {
   FARPAGE_CHECK(begin < end && begin % kPageBytes == 0 && end % kPageBytes == 0, "%#llx to %#llx",
                 static_cast<unsigned long long>(begin), static_cast<unsigned long long>(end));
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (!runs_between(begin, end).empty())
     return fail(ErrorCode::kConflict, "an extent is there already");
   const uint64_t count = (pages_between(begin, end) + kGranulePages - 1) / kGranulePages;
@@ -238,7 +241,7 @@ std::vector<ExtentMap::Extent> ExtentMap::cut(uint64_t begin, uint64_t end) {
 }
 
 void ExtentMap::remove(uint64_t begin, uint64_t end) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (runs_between(begin, end).empty()) return;
   std::vector<Extent> before = extents_;
   const std::vector<Extent> parts = cut(begin, end);
@@ -256,7 +259,7 @@ bool ExtentMap::move(uint64_t from, uint64_t to, uint64_t bytes) {
     return begin < window_end && base_ < begin + bytes;
   };
   if (in_window(from) || in_window(to)) return false;
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   std::vector<Extent> before = extents_;
   std::vector<Extent> parts = cut(from, from + bytes);
   const bool whole = std::ranges::all_of(parts, [this](const Extent& part) {

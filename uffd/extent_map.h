@@ -10,11 +10,11 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <vector>
 
 #include "base/mapping.h"
+#include "base/mutex.h"
 #include "base/result.h"
 #include "uffd/address_space.h"
 
@@ -109,18 +109,17 @@ class ExtentMap {
   template <typename Read>
   void read_list(Read read) const;
 
-  // With mutex_ held.
-  std::vector<PageRun> runs_between(uint64_t begin, uint64_t end) const;
-  void publish();
-  std::optional<uint64_t> take_granules(uint64_t count);
+  std::vector<PageRun> runs_between(uint64_t begin, uint64_t end) const FARPAGE_REQUIRES(mutex_);
+  void publish() FARPAGE_REQUIRES(mutex_);
+  std::optional<uint64_t> take_granules(uint64_t count) FARPAGE_REQUIRES(mutex_);
   // Calls each(granule, mask of its pages) for the numbers of the extent.
   template <typename Each>
   void for_each_granule(const Extent& extent, Each each) const;
-  void place(const Extent& extent);
-  void free(const Extent& extent);
+  void place(const Extent& extent) FARPAGE_REQUIRES(mutex_);
+  void free(const Extent& extent) FARPAGE_REQUIRES(mutex_);
   // Takes the parts in [begin, end) out of extents_.
-  std::vector<Extent> cut(uint64_t begin, uint64_t end);
-  void insert(const Extent& extent);
+  std::vector<Extent> cut(uint64_t begin, uint64_t end) FARPAGE_REQUIRES(mutex_);
+  void insert(const Extent& extent) FARPAGE_REQUIRES(mutex_);
   bool is_free(uint64_t granule) const {
     return mask(granule).load(std::memory_order_relaxed) == 0;
   }
@@ -132,10 +131,9 @@ class ExtentMap {
   std::atomic<uint64_t> version_{0};
   std::atomic<size_t> counts_[2] = {0, 0};
 
-  mutable std::mutex mutex_;
-  // Guarded by mutex_.
-  std::vector<Extent> extents_;
-  uint64_t lowest_free_ = 0;  // no granule below is free
+  mutable Mutex mutex_;
+  std::vector<Extent> extents_ FARPAGE_GUARDED_BY(mutex_);
+  uint64_t lowest_free_ FARPAGE_GUARDED_BY(mutex_) = 0;  // no granule below is free
 };
 
 }  // namespace farpage::uffd

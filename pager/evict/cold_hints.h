@@ -1,9 +1,9 @@
 // ColdHints: the ranges that the target has declared cold (MADV_COLD, MADV_PAGEOUT).
 #pragma once
 
-#include <mutex>
 #include <optional>
 
+#include "base/mutex.h"
 #include "pager/pages/run_list.h"
 
 namespace farpage::pager {
@@ -15,28 +15,28 @@ class ColdHints {
  public:
   // Repeated hints for the same range are one wish.
   void push(uffd::PageRun run) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     forget_all(run);
     ready_.push(run);
   }
   void forget(uffd::PageRun run) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     forget_all(run);
   }
   bool empty() const {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     return ready_.empty();
   }
   // A slab has been leased.
   void leased() {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     lease_since_take_ = true;
     waiting_.move_to(ready_);
   }
 
   // The next ones that may be granted, at most `pages`.
   std::optional<uffd::PageRun> take(uint32_t pages) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     taken_.clear();
     lease_since_take_ = false;
     const auto run = ready_.take(pages);
@@ -45,23 +45,23 @@ class ColdHints {
   }
   // A page of the last take() has no slab.
   void put_off(PageIndex page) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (!taken_.contains(page)) return;  // forgotten meanwhile
     (lease_since_take_ ? ready_ : waiting_).push({page, 1});
   }
 
  private:
-  void forget_all(uffd::PageRun run) {
+  void forget_all(uffd::PageRun run) FARPAGE_REQUIRES(mutex_) {
     ready_.forget(run);
     taken_.forget(run);
     waiting_.forget(run);
   }
 
-  mutable std::mutex mutex_;
-  RunList ready_;
-  RunList taken_;  // last
-  RunList waiting_;
-  bool lease_since_take_ = false;
+  mutable Mutex mutex_;
+  RunList ready_ FARPAGE_GUARDED_BY(mutex_);
+  RunList taken_ FARPAGE_GUARDED_BY(mutex_);  // last
+  RunList waiting_ FARPAGE_GUARDED_BY(mutex_);
+  bool lease_since_take_ FARPAGE_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace farpage::pager

@@ -59,10 +59,11 @@ void EvictionBatch::pick_cold() {
   while (count_ == 0) {
     const auto run = target_->cold.take(most_.pages);
     if (!run) return;
-    std::unique_lock group_lock(target_->image.fork_group()->mutex());
+    ForkGroup& group = *target_->image.fork_group();
+    const MutexLock lock(group.mutex());
     for (uint32_t i = 0; i < run->pages; ++i) {
       const PageIndex page{run->first.value + i};
-      if (try_take(page, target_->table.load(page), group_lock) == Taken::kWithoutSlab)
+      if (try_take(page, target_->table.load(page), group) == Taken::kWithoutSlab)
         target_->cold.put_off(page);
     }
   }
@@ -79,23 +80,22 @@ void EvictionBatch::pick() {
 }
 
 void EvictionBatch::pick_from_block() {
-  std::unique_lock group_lock(target_->image.fork_group()->mutex());
+  ForkGroup& group = *target_->image.fork_group();
+  const MutexLock lock(group.mutex());
   const uint8_t now = target_->current_epoch();
   while (!is_full()) {
     const auto due = target_->eviction.hand.next_in_block(now);
     if (!due) return;
-    if (try_take(due->page, due->word, group_lock) == Taken::kYes) target_->eviction.hand.took();
+    if (try_take(due->page, due->word, group) == Taken::kYes) target_->eviction.hand.took();
   }
 }
 
-EvictionBatch::Taken EvictionBatch::try_take(PageIndex page, PageWord word,
-                                             std::unique_lock<std::mutex>& group_lock) {
+EvictionBatch::Taken EvictionBatch::try_take(PageIndex page, PageWord word, ForkGroup& group) {
   if (word.state() != PageState::kClean && word.state() != PageState::kDirty) return Taken::kNo;
   if (target_->pins.is_pinned(page)) return Taken::kNo;
   PageWord evicting = word.to(PageState::kEvicting);
   if (word.state() == PageState::kDirty) {
-    const std::optional<BackingId> backing_region =
-        target_->backing_regions.writable(page, group_lock);
+    const std::optional<BackingId> backing_region = target_->backing_regions.writable(page, group);
     if (!backing_region) return Taken::kWithoutSlab;
     evicting = word.to(PageState::kEvicting, PageWord::kWasDirty).with_backing(*backing_region);
   }

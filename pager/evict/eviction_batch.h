@@ -7,9 +7,9 @@
 #pragma once
 
 #include <array>
-#include <mutex>
 
 #include "base/loop_gap.h"
+#include "base/mutex.h"
 #include "pager/links/link_port.h"
 #include "pager/links/posting.h"
 #include "pager/links/write_window.h"
@@ -101,9 +101,9 @@ class EvictionBatch {
   void pick();  // 0
   void pick_cold();
   void pick_from_block();
-  // With the fork group's mutex held, which may be released and acquired again.
+  // `group`: the target's. Its mutex may be released and acquired again.
   enum class Taken : uint8_t { kYes, kNo, kWithoutSlab };
-  Taken try_take(PageIndex page, PageWord word, std::unique_lock<std::mutex>& group_lock);
+  Taken try_take(PageIndex page, PageWord word, ForkGroup& group) FARPAGE_REQUIRES(group.mutex());
   size_t step_end(size_t first) const;
   void give_way() const;
   bool is_full() const { return most_.is_reached(count_, spans_); }

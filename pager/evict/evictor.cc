@@ -27,7 +27,7 @@ void Evictor::in_turn(Work&& work) {
   others_.fetch_add(1, std::memory_order_seq_cst);
   engine_.eviction_priority.come_forward();
   {
-    const std::lock_guard turn(turn_);
+    const MutexLock turn(turn_);
     work();
   }
   if (others_.fetch_sub(1, std::memory_order_seq_cst) == 1) others_.notify_all();
@@ -41,14 +41,14 @@ void Evictor::wait_for_others() const {
 
 void Evictor::add(Target& target) {
   {
-    const std::lock_guard lock(added_mutex_);
+    const MutexLock lock(added_mutex_);
     added_.push_back(&target);
   }
   engine_.pressure.signal();
 }
 
 void Evictor::take_added() {
-  const std::lock_guard lock(added_mutex_);
+  const MutexLock lock(added_mutex_);
   targets_.insert(targets_.end(), added_.begin(), added_.end());
   added_.clear();
 }
@@ -58,7 +58,7 @@ void Evictor::settle(Target& target, Work&& work) {
   target.come_forward();
   bool dropping = true;
   while (dropping) {
-    in_turn([&] {
+    in_turn([&]() FARPAGE_REQUIRES(turn_) {
       if (batch_->is_of(target) && !batch_->finish()) put_aside();
       end_drops(Nanoseconds(0));
       dropping = target.eviction.dropping;
@@ -69,7 +69,7 @@ void Evictor::settle(Target& target, Work&& work) {
 }
 
 void Evictor::remove(Target& target) {
-  settle(target, [&] {
+  settle(target, [&]() FARPAGE_REQUIRES(turn_) {
     take_added();
     std::erase(targets_, &target);
   });
@@ -98,14 +98,14 @@ void Evictor::run() {
     if (engine_.stopping.load(std::memory_order_acquire)) break;
     engine_.pressure.wait(seen, pause);
     // Finishes a batch of a thread that no longer faults.
-    const std::lock_guard turn(turn_);
+    const MutexLock turn(turn_);
     if (!batch_->finish()) put_aside();
   }
 }
 
 bool Evictor::evict_next(Nanoseconds& pause) {
   {
-    const std::lock_guard turn(turn_);
+    const MutexLock turn(turn_);
     take_added();
     end_drops(Nanoseconds(0));
     const Instant now = SteadyClock::read();
@@ -207,8 +207,8 @@ void Evictor::step_back() {
 }
 
 void Evictor::help(Target& target) {
-  const std::unique_lock turn(turn_, std::try_to_lock);
-  if (!turn) return;
+  if (!turn_.try_lock()) return;
+  const MutexLock turn(turn_, std::adopt_lock);
   if (batch_->active()) {
     if (batch_->advance() != EvictionBatch::Turn::kEnded) return;
     if (batch_->freed() == 0) rest(target);

@@ -3,10 +3,10 @@
 #pragma once
 
 #include <atomic>
-#include <mutex>
 #include <thread>
 #include <vector>
 
+#include "base/mutex.h"
 #include "pager/evict/eviction_batch.h"
 #include "pager/target.h"
 
@@ -65,7 +65,6 @@ class Evictor {
   void settle(Target& target, Work&& work);
   // One batch of the next target that needs it. False: none does; `pause` is how long to wait.
   bool evict_next(Nanoseconds& pause);
-  // With turn_ held:
   struct Aside {
     Target* target = nullptr;
     std::unique_ptr<EvictionBatch> batch;
@@ -76,30 +75,30 @@ class Evictor {
     bool others_want = false;
     bool some_rest = false;
   };
-  Choice choose(Instant now);
-  bool wants(Target& target) const;
-  void step_back();
-  void take_added();
-  void put_aside();
+  Choice choose(Instant now) FARPAGE_REQUIRES(turn_);
+  bool wants(Target& target) const FARPAGE_REQUIRES(turn_);
+  void step_back() FARPAGE_REQUIRES(turn_);
+  void take_added() FARPAGE_REQUIRES(turn_);
+  void put_aside() FARPAGE_REQUIRES(turn_);
   // Ends batches that were put aside; waits this long for one of them, each in its turn.
-  void end_drops(Nanoseconds patience);
-  bool all_drop_slowly(Instant now) const;
+  void end_drops(Nanoseconds patience) FARPAGE_REQUIRES(turn_);
+  bool all_drop_slowly(Instant now) const FARPAGE_REQUIRES(turn_);
   // One batch. False: there was nothing to take, or nothing could be written back.
-  bool evict_batch(Target& target, bool others_want);
+  bool evict_batch(Target& target, bool others_want) FARPAGE_REQUIRES(turn_);
   static void note_stuck(Target& target, Instant since);
   static void rest(Target& target);
 
   EngineCore& engine_;
   LinkPort& port_;
-  std::mutex turn_;  // guards the next five, EvictionState, and the port
-  std::unique_ptr<EvictionBatch> batch_;
-  std::vector<Aside> aside_;
-  std::vector<std::unique_ptr<EvictionBatch>> spare_;
-  std::vector<Target*> targets_;
-  size_t next_ = 0;                  // where the search for the next target begins
-  std::mutex added_mutex_;           // held for a few instructions
-  std::vector<Target*> added_;       // guarded by added_mutex_; not in targets_ yet
-  std::atomic<uint32_t> others_{0};  // threads that want the turn
+  Mutex turn_;  // guards EvictionState and the port too
+  std::unique_ptr<EvictionBatch> batch_ FARPAGE_GUARDED_BY(turn_);
+  std::vector<Aside> aside_ FARPAGE_GUARDED_BY(turn_);
+  std::vector<std::unique_ptr<EvictionBatch>> spare_ FARPAGE_GUARDED_BY(turn_);
+  std::vector<Target*> targets_ FARPAGE_GUARDED_BY(turn_);
+  size_t next_ FARPAGE_GUARDED_BY(turn_) = 0;  // where the search for the next target begins
+  Mutex added_mutex_;                          // held for a few instructions
+  std::vector<Target*> added_ FARPAGE_GUARDED_BY(added_mutex_);  // not in targets_ yet
+  std::atomic<uint32_t> others_{0};                              // threads that want the turn
   std::jthread thread_;
 };
 

@@ -23,19 +23,19 @@ PageState settled_state(const Target& target, PageIndex page) {
 Readahead::Readahead() : thread_([this] { run(); }) {}
 
 Readahead::~Readahead() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   stop_ = true;
   changed_.notify_all();
 }
 
 void Readahead::request(Target& target, uffd::PageRun run) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   wanted_[&target].push(run);
   changed_.notify_all();
 }
 
 void Readahead::forget(Target& target, uffd::PageRun run) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto entry = wanted_.find(&target);
   if (entry == wanted_.end()) return;
   entry->second.forget(run);
@@ -43,25 +43,26 @@ void Readahead::forget(Target& target, uffd::PageRun run) {
 }
 
 void Readahead::remove(Target& target) {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   wanted_.erase(&target);
-  changed_.wait(lock, [&] { return reads_ != &target; });
+  changed_.wait(lock, [&]() FARPAGE_REQUIRES(mutex_) { return reads_ != &target; });
 }
 
 void Readahead::run() {
   (void)pthread_setname_np(pthread_self(), "fp-readahead");
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   while (true) {
-    changed_.wait(lock, [this] { return stop_ || !wanted_.empty(); });
+    changed_.wait(lock, [this]() FARPAGE_REQUIRES(mutex_) { return stop_ || !wanted_.empty(); });
     if (stop_) return;
     auto entry = wanted_.upper_bound(last_);
     if (entry == wanted_.end()) entry = wanted_.begin();
-    last_ = reads_ = entry->first;
+    Target& target = *entry->first;
+    last_ = reads_ = &target;
     // One by one, so that forget() reaches all but the page in flight.
     const auto run = entry->second.take(1);
     if (entry->second.empty()) wanted_.erase(entry);
     lock.unlock();
-    if (run) bring_in(*reads_, run->first);
+    if (run) bring_in(target, run->first);
     lock.lock();
     reads_ = nullptr;
     changed_.notify_all();

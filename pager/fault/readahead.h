@@ -1,11 +1,10 @@
 // Readahead: the thread that fetches the ranges of MADV_WILLNEED, for all targets of an engine.
 #pragma once
 
-#include <condition_variable>
 #include <map>
-#include <mutex>
 #include <thread>
 
+#include "base/mutex.h"
 #include "pager/pages/run_list.h"
 #include "pager/target.h"
 
@@ -33,12 +32,12 @@ class Readahead {
   void run();
   static void bring_in(Target& target, PageIndex page);
 
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::map<Target*, RunList> wanted_;  // guarded by mutex_; none is empty
-  Target* last_ = nullptr;             // guarded by mutex_; whose turn it was
-  Target* reads_ = nullptr;            // guarded by mutex_
-  bool stop_ = false;                  // guarded by mutex_
+  Mutex mutex_;
+  ConditionVariable changed_;
+  std::map<Target*, RunList> wanted_ FARPAGE_GUARDED_BY(mutex_);  // none is empty
+  Target* last_ FARPAGE_GUARDED_BY(mutex_) = nullptr;             // whose turn it was
+  Target* reads_ FARPAGE_GUARDED_BY(mutex_) = nullptr;
+  bool stop_ FARPAGE_GUARDED_BY(mutex_) = false;
   std::jthread thread_;
 };
 

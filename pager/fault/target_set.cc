@@ -13,7 +13,7 @@ TargetSet::TargetSet(TargetSet&& other) noexcept
     : epoll_(std::move(other.epoll_)), watched_(epoll_.get()) {}
 
 Result<bool> TargetSet::add(Target& target, int events) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   epoll_event event{};
   event.events = EPOLLIN;
   event.data.ptr = &target;
@@ -24,7 +24,7 @@ Result<bool> TargetSet::add(Target& target, int events) {
 }
 
 bool TargetSet::remove(Target& target) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   std::erase_if(members_, [&](const Member& member) {
     if (member.target != &target) return false;
     (void)::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, member.events, nullptr);

@@ -8,10 +8,10 @@
 
 #include <array>
 #include <atomic>
-#include <mutex>
 #include <vector>
 
 #include "base/fd.h"
+#include "base/mutex.h"
 #include "base/result.h"
 
 namespace farpage::pager {
@@ -55,13 +55,13 @@ class TargetSet {
   };
 
   explicit TargetSet(Fd epoll) : epoll_(std::move(epoll)), watched_(epoll_.get()) {}
-  bool publish();  // with mutex_ held; true: another descriptor
+  bool publish() FARPAGE_REQUIRES(mutex_);  // true: another descriptor
 
   Fd epoll_;
   std::atomic<Target*> sole_{nullptr};
   std::atomic<int> watched_;
-  std::mutex mutex_;
-  std::vector<Member> members_;  // guarded by mutex_
+  Mutex mutex_;
+  std::vector<Member> members_ FARPAGE_GUARDED_BY(mutex_);
 };
 
 }  // namespace farpage::pager

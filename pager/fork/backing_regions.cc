@@ -7,13 +7,13 @@
 namespace farpage::pager {
 
 void BackingRegions::disown() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   closed_ = true;
   for (size_t i = 0; i < count_.load(std::memory_order_relaxed); ++i) own_[i]->borrower().disown();
 }
 
 Status BackingRegions::add(std::optional<Milliseconds> patience) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (closed_) return fail(ErrorCode::kUnavailable, "the pager ends");
   const size_t count = count_.load(std::memory_order_relaxed);
   if (count == kMaxOwn)
@@ -30,13 +30,12 @@ Status BackingRegions::add(std::optional<Milliseconds> patience) {
   return {};
 }
 
-std::optional<BackingId> BackingRegions::writable(PageIndex page,
-                                                  std::unique_lock<std::mutex>& group_lock) {
+std::optional<BackingId> BackingRegions::writable(PageIndex page, ForkGroup& group) {
   for (size_t i = 0;; ++i) {
     if (i == count_.load(std::memory_order_relaxed)) {
-      group_lock.unlock();  // a new backing region gets its number under this lock
+      group.mutex().unlock();  // a new backing region gets its number under this lock
       const Status added = add(std::nullopt);
-      group_lock.lock();
+      group.mutex().lock();
       if (!added) {
         if (!std::exchange(full_, true))
           log::warn("pager: no_layer reason=\"{}\": some pages stay resident",
@@ -45,8 +44,7 @@ std::optional<BackingId> BackingRegions::writable(PageIndex page,
       }
     }
     BackingRegion& backing_region = *own_[i];
-    if (is_shared(i) && image_.fork_group()->refers_elsewhere(image_, backing_region.id(), page))
-      continue;
+    if (is_shared(i) && group.refers_elsewhere(image_, backing_region.id(), page)) continue;
     if (backing_region.leases().find(page) != nullptr) return backing_region.id();
     backing_region.want(page);
     return std::nullopt;

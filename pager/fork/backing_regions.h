@@ -4,9 +4,9 @@
 
 #include <array>
 #include <atomic>
-#include <mutex>
 #include <optional>
 
+#include "base/mutex.h"
 #include "pager/fork/backing_region.h"
 
 namespace farpage::pager {
@@ -42,9 +42,10 @@ class BackingRegions {
     if (count_.load(std::memory_order_acquire) > 0) own_[0]->want(page);
   }
   // A backing region in which no other process refers to the slot of the page, and whose slab is
-  // leased. nullopt: none yet; what is missing has been requested. With the fork group's mutex held
-  // in `family_lock`, which may be released and acquired again.
-  std::optional<BackingId> writable(PageIndex page, std::unique_lock<std::mutex>& group_lock);
+  // leased. nullopt: none yet; what is missing has been requested. `group`: the image's; its mutex
+  // may be released and acquired again.
+  std::optional<BackingId> writable(PageIndex page, ForkGroup& group)
+      FARPAGE_REQUIRES(group.mutex());
 
   uint64_t leased_slabs() const;
   bool is_first(const LeaseMap& leases) const {
@@ -67,8 +68,8 @@ class BackingRegions {
   coordinator::Client& client_;
   BorrowerThread& borrower_thread_;
   RegionOwner& owner_;
-  std::mutex mutex_;                                         // held while a backing region is added
-  bool closed_ = false;                                      // guarded by mutex_
+  Mutex mutex_;  // held while a backing region is added
+  bool closed_ FARPAGE_GUARDED_BY(mutex_) = false;
   std::array<std::shared_ptr<BackingRegion>, kMaxOwn> own_;  // [0, count_) do not change any more
   std::atomic<size_t> count_{0};
   bool full_ = false;  // already logged

@@ -8,7 +8,7 @@
 namespace farpage::pager {
 
 Result<BackingId> ForkGroup::add_backing_region(LeaseMap& leases) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   for (uint16_t i = 0; i < kMaxBackingRegions; ++i) {
     if (backing_regions_[i].load(std::memory_order_relaxed) != nullptr) continue;
     backing_regions_[i].store(&leases, std::memory_order_release);
@@ -20,7 +20,7 @@ Result<BackingId> ForkGroup::add_backing_region(LeaseMap& leases) {
 }
 
 void ForkGroup::remove_backing_region(BackingId backing_region) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   backing_regions_[backing_region.value].store(nullptr, std::memory_order_release);
 }
 
@@ -48,7 +48,7 @@ Result<std::unique_ptr<ProcessImage>> ProcessImage::create(uint64_t pages,
   FARPAGE_TRY(table, PageTable::create(pages));
   std::unique_ptr<ProcessImage> image(
       new ProcessImage(std::make_shared<ForkGroup>(std::move(nodes)), std::move(table)));
-  const std::lock_guard lock(image->fork_group_->mutex_);
+  const MutexLock lock(image->fork_group_->mutex_);
   image->fork_group_->add(*image);
   return image;
 }
@@ -58,7 +58,7 @@ Result<std::unique_ptr<ProcessImage>> ProcessImage::copy_of(
   FARPAGE_TRY(table, PageTable::create(parent.table_.pages()));
   std::unique_ptr<ProcessImage> image(new ProcessImage(parent.fork_group_, std::move(table)));
   image->backing_regions_ = parent.backing_regions_;
-  const std::lock_guard lock(image->fork_group_->mutex_);
+  const MutexLock lock(image->fork_group_->mutex_);
   // Pages that are Empty now and used later have no slot to refer to.
   const PageTable& from = parent.table_;
   for (uint64_t i = from.next_used(0); i < from.pages(); i = from.next_used(i + 1)) {
@@ -70,7 +70,7 @@ Result<std::unique_ptr<ProcessImage>> ProcessImage::copy_of(
 }
 
 ProcessImage::~ProcessImage() {
-  const std::lock_guard lock(fork_group_->mutex_);
+  const MutexLock lock(fork_group_->mutex_);
   fork_group_->remove(*this);
 }
 

@@ -5,9 +5,9 @@
 #include <atomic>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <vector>
 
+#include "base/mutex.h"
 #include "pager/links/lease_map.h"
 #include "pager/links/node_directory.h"
 #include "pager/pages/page_table.h"
@@ -36,24 +36,23 @@ class ForkGroup {
 
   // Held while a slot is chosen to be overwritten, and while a process joins with its references.
   // At all other times, references to a slot can only decrease.
-  std::mutex& mutex() const { return mutex_; }
-  // With mutex() held: does a process other than `self` refer to the page's slot in the backing
-  // region?
-  bool refers_elsewhere(const ProcessImage& self, BackingId backing_region, PageIndex page) const;
+  Mutex& mutex() const FARPAGE_RETURNS_MUTEX(mutex_) { return mutex_; }
+  // Does a process other than `self` refer to the page's slot in the backing region?
+  bool refers_elsewhere(const ProcessImage& self, BackingId backing_region, PageIndex page) const
+      FARPAGE_REQUIRES(mutex_);
   // Pages may be shared with another process.
   bool has_forked() const { return processes_.load(std::memory_order_relaxed) > 1; }
 
  private:
   friend class ProcessImage;
-  // With mutex() held.
-  void add(const ProcessImage& image);
-  void remove(const ProcessImage& image);
+  void add(const ProcessImage& image) FARPAGE_REQUIRES(mutex_);
+  void remove(const ProcessImage& image) FARPAGE_REQUIRES(mutex_);
 
   const std::shared_ptr<NodeDirectory> nodes_;
   std::array<std::atomic<LeaseMap*>, kMaxBackingRegions> backing_regions_{};
-  mutable std::mutex mutex_;
-  std::vector<const ProcessImage*> images_;  // guarded by mutex_
-  std::atomic<size_t> processes_{0};         // as many
+  mutable Mutex mutex_;
+  std::vector<const ProcessImage*> images_ FARPAGE_GUARDED_BY(mutex_);
+  std::atomic<size_t> processes_{0};  // as many
 };
 
 // ProcessImage: one process of a fork group: its pages, and the backing regions that may store

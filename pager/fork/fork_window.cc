@@ -44,7 +44,7 @@ bool settle_empty(uffd::AddressSpace& child, PageIndex page) {
 Status ForkWindow::open() {
   FARPAGE_TRY(snapshot,
               ProcessImage::copy_of(target_.image, [](PageIndex, PageWord word) { return word; }));
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   adopt_arrivals();  // of forks that were not announced
   snapshot_ = std::move(snapshot);
   children_ = 0;
@@ -52,14 +52,15 @@ Status ForkWindow::open() {
 }
 
 void ForkWindow::close(bool forked) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   adopt_arrivals();
   while (forked && snapshot_ && children_ == 0 &&
          !target_.closing.load(std::memory_order_acquire) &&
          !target_.gone.load(std::memory_order_acquire)) {
     {
-      std::unique_lock arrivals(arrivals_mutex_);
-      arrival_.wait_for(arrivals, kLook, [this] { return !arrivals_.empty(); });
+      MutexLock arrivals(arrivals_mutex_);
+      arrival_.wait_for(arrivals, kLook,
+                        [this]() FARPAGE_REQUIRES(arrivals_mutex_) { return !arrivals_.empty(); });
     }
     adopt_arrivals();
   }
@@ -67,18 +68,19 @@ void ForkWindow::close(bool forked) {
 }
 
 bool ForkWindow::has_arrivals() const {
-  const std::lock_guard lock(arrivals_mutex_);
+  const MutexLock lock(arrivals_mutex_);
   return !arrivals_.empty();
 }
 
 // With an open window: has the kernel made the copy for the child? While an event is unread it may
 // have; the answer waits for that.
 bool ForkWindow::copied() {
-  const auto known = [this] { return children_ > 0 || has_arrivals(); };
+  const auto known = [this]() FARPAGE_REQUIRES(mutex_) { return children_ > 0 || has_arrivals(); };
   while (!known() && target_.space.event_pending() &&
          !target_.closing.load(std::memory_order_acquire)) {
-    std::unique_lock arrivals(arrivals_mutex_);
-    arrival_.wait_for(arrivals, kLook, [this] { return !arrivals_.empty(); });
+    MutexLock arrivals(arrivals_mutex_);
+    arrival_.wait_for(arrivals, kLook,
+                      [this]() FARPAGE_REQUIRES(arrivals_mutex_) { return !arrivals_.empty(); });
   }
   // An event that is not in the kernel's queue any more may still be in a worker's hands.
   if (!known()) target_.engine.event_readers.wait_until_handled();
@@ -88,7 +90,7 @@ bool ForkWindow::copied() {
 // Pages that are discarded before the copy do not exist in the child; later the child keeps them.
 void ForkWindow::discard(uffd::PageRun run) {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (snapshot_ && !copied()) {
       for (uint64_t i = 0; i < run.pages; ++i) {
         const PageIndex page{run.first.value + i};
@@ -103,8 +105,9 @@ void ForkWindow::discard(uffd::PageRun run) {
 
 bool ForkWindow::try_discard(uffd::PageRun run) {
   {
-    const std::unique_lock lock(mutex_, std::try_to_lock);
-    if (!lock || snapshot_) return false;
+    if (!mutex_.try_lock()) return false;
+    const MutexLock lock(mutex_, std::adopt_lock);
+    if (snapshot_) return false;
   }
   return discard_pages(target_, run, BusyPages::kSkip);
 }
@@ -138,7 +141,7 @@ Result<std::unique_ptr<ProcessImage>> ForkWindow::make_lost_image() const {
 
 void ForkWindow::arrived(std::unique_ptr<uffd::AddressSpace> child) {
   {
-    const std::lock_guard lock(arrivals_mutex_);
+    const MutexLock lock(arrivals_mutex_);
     arrivals_.push_back(std::move(child));
   }
   arrival_.notify_all();
@@ -146,14 +149,14 @@ void ForkWindow::arrived(std::unique_ptr<uffd::AddressSpace> child) {
 }
 
 void ForkWindow::adopt() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   adopt_arrivals();
 }
 
 void ForkWindow::adopt_arrivals() {
   std::vector<std::unique_ptr<uffd::AddressSpace>> children;
   {
-    const std::lock_guard lock(arrivals_mutex_);
+    const MutexLock lock(arrivals_mutex_);
     children.swap(arrivals_);
   }
   for (std::unique_ptr<uffd::AddressSpace>& child : children) adopt_one(std::move(child));

@@ -16,12 +16,11 @@
 // are derived from S and the parent's words at that time.
 #pragma once
 
-#include <condition_variable>
 #include <memory>
-#include <mutex>
 #include <vector>
 
 #include "base/doorbell.h"
+#include "base/mutex.h"
 #include "pager/fork/inheritance.h"
 #include "pager/target.h"
 
@@ -49,28 +48,28 @@ class ForkWindow {
   void adopt();
 
  private:
-  Result<std::unique_ptr<ProcessImage>> make_image(uffd::AddressSpace& child) const;
+  Result<std::unique_ptr<ProcessImage>> make_image(uffd::AddressSpace& child) const
+      FARPAGE_REQUIRES(mutex_);
   Result<std::unique_ptr<ProcessImage>> make_lost_image() const;
   bool has_arrivals() const;
-  bool copied();
-  void adopt_arrivals();
-  void adopt_one(std::unique_ptr<uffd::AddressSpace> child);
+  bool copied() FARPAGE_REQUIRES(mutex_);
+  void adopt_arrivals() FARPAGE_REQUIRES(mutex_);
+  void adopt_one(std::unique_ptr<uffd::AddressSpace> child) FARPAGE_REQUIRES(mutex_);
 
   Target& target_;
   const Doorbell& arrival_bell_;
   const OnChild on_child_;
 
-  mutable std::mutex arrivals_mutex_;  // held for a few instructions
-  std::condition_variable arrival_;
-  std::vector<std::unique_ptr<uffd::AddressSpace>> arrivals_;  // guarded by arrivals_mutex_
+  mutable Mutex arrivals_mutex_;  // held for a few instructions
+  ConditionVariable arrival_;
+  std::vector<std::unique_ptr<uffd::AddressSpace>> arrivals_ FARPAGE_GUARDED_BY(arrivals_mutex_);
 
-  std::mutex mutex_;
-  // Guarded by mutex_.
-  std::unique_ptr<ProcessImage> snapshot_;  // null: closed
-  size_t children_ = 0;                     // of this window
+  Mutex mutex_;
+  std::unique_ptr<ProcessImage> snapshot_ FARPAGE_GUARDED_BY(mutex_);  // null: closed
+  size_t children_ FARPAGE_GUARDED_BY(mutex_) = 0;                     // of this window
   // Children that could not get a pager: closing their userfaultfd would turn their remote pages
   // into zeros.
-  std::vector<std::unique_ptr<uffd::AddressSpace>> stranded_;
+  std::vector<std::unique_ptr<uffd::AddressSpace>> stranded_ FARPAGE_GUARDED_BY(mutex_);
 };
 
 }  // namespace farpage::pager

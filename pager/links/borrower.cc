@@ -32,7 +32,7 @@ Borrower::Borrower(const PagerOptions& options, LeaseMap& leases, NodeDirectory&
       owner_(&owner) {}
 
 void Borrower::disown() {
-  const std::lock_guard lock(owner_mutex_);
+  const MutexLock lock(owner_mutex_);
   owner_ = nullptr;
 }
 
@@ -165,7 +165,7 @@ Status Borrower::adopt(const std::vector<coordinator::Lease>& leases) {
     leased_slabs_.fetch_add(1, std::memory_order_relaxed);
   }
   {
-    const std::lock_guard lock(owner_mutex_);
+    const MutexLock lock(owner_mutex_);
     if (owner_ != nullptr) owner_->leased();
   }
   if (without_node.empty()) return failure;
@@ -184,7 +184,7 @@ Result<NodeIndex> Borrower::node_index(const NodeId& id) {
     FARPAGE_TRY(added, nodes_.put(*node));
     index = added;
   }
-  const std::lock_guard lock(owner_mutex_);
+  const MutexLock lock(owner_mutex_);
   if (owner_ != nullptr) owner_->node_wanted(*index);
   return *index;
 }
@@ -202,7 +202,7 @@ Status Borrower::refresh_nodes(const std::set<NodeId>& ids) {
 void Borrower::heartbeat(bool late) {
   coordinator::RegionHeartbeat heartbeat;
   {
-    const std::lock_guard lock(owner_mutex_);
+    const MutexLock lock(owner_mutex_);
     if (owner_ != nullptr) heartbeat.counters = owner_->counters_of(leases_);
   }
   const Result<coordinator::RegionHeard> beat = client_.heartbeat_region(region_.id, heartbeat);
@@ -263,7 +263,7 @@ Status Borrower::refresh_leases() {
 
 void Borrower::lose_replica(PageIndex page, const ReplicaLease& replica, const char* why) {
   if (!mark_lost(leases_, nodes_, page, replica, why)) return;
-  const std::lock_guard lock(owner_mutex_);
+  const MutexLock lock(owner_mutex_);
   if (owner_ != nullptr) owner_->replica_lost();
 }
 

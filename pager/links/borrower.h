@@ -5,11 +5,11 @@
 
 #include <atomic>
 #include <memory>
-#include <mutex>
 #include <set>
 #include <vector>
 
 #include "base/clock.h"
+#include "base/mutex.h"
 #include "coordinator/client.h"
 #include "pager/links/borrower_thread.h"
 #include "pager/links/lease_map.h"
@@ -79,9 +79,9 @@ class Borrower {
   LeaseMap& leases_;
   NodeDirectory& nodes_;
   coordinator::Client& client_;
-  std::mutex owner_mutex_;
-  RegionOwner* owner_;                // guarded by owner_mutex_; null when it has ended
-  BorrowerThread* thread_ = nullptr;  // null before start()
+  Mutex owner_mutex_;
+  RegionOwner* owner_ FARPAGE_GUARDED_BY(owner_mutex_);  // null when it has ended
+  BorrowerThread* thread_ = nullptr;                     // null before start()
   std::atomic<bool> rung_{false};
   Instant next_heartbeat_{0};
   coordinator::RegionInfo region_;

@@ -22,23 +22,23 @@ BorrowerThread::BorrowerThread(Doorbell bell)
     : bell_(std::move(bell)), thread_([this] { run(); }) {}
 
 BorrowerThread::~BorrowerThread() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   stopping_ = true;
   bell_.ring();
 }
 
 void BorrowerThread::add(Borrower& borrower) {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     members_.push_back({&borrower, SteadyClock::read()});
   }
   bell_.ring();
 }
 
 void BorrowerThread::remove(Borrower& borrower) {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   std::erase_if(members_, [&](const Member& member) { return member.borrower == &borrower; });
-  changed_.wait(lock, [&] { return served_ != &borrower; });
+  changed_.wait(lock, [&]() FARPAGE_REQUIRES(mutex_) { return served_ != &borrower; });
 }
 
 Borrower* BorrowerThread::next(Instant now, Instant& until) {
@@ -61,21 +61,21 @@ void BorrowerThread::set_due(const Borrower& borrower, Instant due) {
 
 void BorrowerThread::run() {
   (void)pthread_setname_np(pthread_self(), "fp-borrower");
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   while (!stopping_) {
     const Instant now = SteadyClock::read();
     Instant until = now + kLook;
-    served_ = next(now, until);
-    if (served_ == nullptr) {
+    Borrower* const served = served_ = next(now, until);
+    if (served == nullptr) {
       lock.unlock();
       (void)bell_.wait(std::max(std::chrono::ceil<Milliseconds>(until - now), Milliseconds(1)));
       lock.lock();
       continue;
     }
     lock.unlock();
-    const Instant due = served_->serve();
+    const Instant due = served->serve();
     lock.lock();
-    set_due(*served_, due);
+    set_due(*served, due);
     served_ = nullptr;
     changed_.notify_all();
   }

@@ -1,14 +1,13 @@
 // BorrowerThread: the thread on which all borrowers of an engine talk to the coordinator.
 #pragma once
 
-#include <condition_variable>
 #include <memory>
-#include <mutex>
 #include <thread>
 #include <vector>
 
 #include "base/clock.h"
 #include "base/doorbell.h"
+#include "base/mutex.h"
 #include "base/result.h"
 
 namespace farpage::pager {
@@ -39,17 +38,17 @@ class BorrowerThread {
 
   explicit BorrowerThread(Doorbell bell);
   void run();
-  // With mutex_ held: the next one that is rung or due; null: none before `until`.
-  Borrower* next(Instant now, Instant& until);
-  void set_due(const Borrower& borrower, Instant due);
+  // The next one that is rung or due; null: none before `until`.
+  Borrower* next(Instant now, Instant& until) FARPAGE_REQUIRES(mutex_);
+  void set_due(const Borrower& borrower, Instant due) FARPAGE_REQUIRES(mutex_);
 
   const Doorbell bell_;
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::vector<Member> members_;  // guarded by mutex_
-  size_t next_ = 0;              // guarded by mutex_: where the search begins
-  Borrower* served_ = nullptr;   // guarded by mutex_
-  bool stopping_ = false;        // guarded by mutex_
+  Mutex mutex_;
+  ConditionVariable changed_;
+  std::vector<Member> members_ FARPAGE_GUARDED_BY(mutex_);
+  size_t next_ FARPAGE_GUARDED_BY(mutex_) = 0;  // where the search begins
+  Borrower* served_ FARPAGE_GUARDED_BY(mutex_) = nullptr;
+  bool stopping_ FARPAGE_GUARDED_BY(mutex_) = false;
   std::jthread thread_;
 };
 

@@ -35,7 +35,7 @@ void LeaseMap::publish(SlabIndex slab, std::vector<std::unique_ptr<const Replica
   auto lease = std::make_unique<SlabLease>();
   FARPAGE_CHECK(!replicas.empty() && replicas.size() <= lease->replicas.size(), "%zu replicas",
                 replicas.size());
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   for (std::unique_ptr<const ReplicaLease>& replica : replicas) {
     lease->replicas[lease->replica_count++] = replica.get();
     replicas_.push_back(std::move(replica));
@@ -46,7 +46,7 @@ void LeaseMap::publish(SlabIndex slab, std::vector<std::unique_ptr<const Replica
 
 bool LeaseMap::replace(SlabIndex slab, const ReplicaLease& old,
                        std::unique_ptr<const ReplicaLease> by) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const SlabLease* present = entry(slab).lease.load(std::memory_order_relaxed);
   if (present == nullptr) return false;
   auto lease = std::make_unique<SlabLease>(*present);

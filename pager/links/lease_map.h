@@ -6,11 +6,11 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <vector>
 
 #include "base/mapping.h"
+#include "base/mutex.h"
 #include "base/result.h"
 #include "coordinator/api.h"
 #include "rdma/transport.h"
@@ -109,10 +109,10 @@ class LeaseMap {
   const uint64_t slabs_;
   const unsigned pages_per_slab_shift_;
   std::atomic<uint64_t> touched_slabs_{0};  // one more than the highest touched one
-  std::mutex mutex_;
-  // Guarded by mutex_; all that ever were.
-  std::vector<std::unique_ptr<const SlabLease>> published_;
-  std::vector<std::unique_ptr<const ReplicaLease>> replicas_;
+  Mutex mutex_;
+  // All that ever were.
+  std::vector<std::unique_ptr<const SlabLease>> published_ FARPAGE_GUARDED_BY(mutex_);
+  std::vector<std::unique_ptr<const ReplicaLease>> replicas_ FARPAGE_GUARDED_BY(mutex_);
 };
 
 }  // namespace farpage::pager

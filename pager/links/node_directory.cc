@@ -6,7 +6,7 @@
 namespace farpage::pager {
 
 Result<NodeIndex> NodeDirectory::put(const coordinator::NodeInfo& node) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (const auto known = indexes_.find(node.join.id); known != indexes_.end()) {
     nodes_[known->second.value] = node;
     return known->second;
@@ -23,24 +23,24 @@ Result<NodeIndex> NodeDirectory::put(const coordinator::NodeInfo& node) {
 }
 
 std::optional<NodeIndex> NodeDirectory::find(const NodeId& id) const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto known = indexes_.find(id);
   if (known == indexes_.end()) return std::nullopt;
   return known->second;
 }
 
 coordinator::NodeInfo NodeDirectory::get(NodeIndex index) const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return nodes_.at(index.value);
 }
 
 size_t NodeDirectory::size() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return nodes_.size();
 }
 
 std::vector<NodeId> NodeDirectory::ids() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   std::vector<NodeId> ids;
   for (const coordinator::NodeInfo& node : nodes_) ids.push_back(node.join.id);
   return ids;

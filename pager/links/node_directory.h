@@ -2,11 +2,11 @@
 // their addresses.
 #pragma once
 
-#include <mutex>
 #include <optional>
 #include <unordered_map>
 #include <vector>
 
+#include "base/mutex.h"
 #include "coordinator/api.h"
 #include "pager/links/lease_map.h"
 
@@ -25,10 +25,9 @@ class NodeDirectory {
   std::vector<NodeId> ids() const;
 
  private:
-  mutable std::mutex mutex_;
-  // Guarded by mutex_.
-  std::vector<coordinator::NodeInfo> nodes_;
-  std::unordered_map<NodeId, NodeIndex> indexes_;  // by id
+  mutable Mutex mutex_;
+  std::vector<coordinator::NodeInfo> nodes_ FARPAGE_GUARDED_BY(mutex_);
+  std::unordered_map<NodeId, NodeIndex> indexes_ FARPAGE_GUARDED_BY(mutex_);  // by id
 };
 
 // Marks the replica unusable: its node lost the memory, or it missed a write. The first call logs

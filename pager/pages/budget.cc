@@ -69,13 +69,13 @@ void Budget::evicted(uint64_t pages) {
 }
 
 void Budget::inherit(uint64_t pages) {
-  const std::lock_guard lock(resize_mutex_);
+  const MutexLock lock(resize_mutex_);
   const uint64_t used = used_.fetch_add(pages, std::memory_order_relaxed) + pages;
   ceiling_.store(std::max(limit(), used), std::memory_order_relaxed);
 }
 
 void Budget::restore_limit() {
-  const std::lock_guard lock(resize_mutex_);
+  const MutexLock lock(resize_mutex_);
   const uint64_t ceiling = ceiling_.load(std::memory_order_relaxed);
   ceiling_.store(std::max(ceiling, used()), std::memory_order_relaxed);
   lifted_.fetch_sub(1, std::memory_order_relaxed);
@@ -88,7 +88,7 @@ void Budget::wake_waiters() {
 }
 
 void Budget::resize(uint64_t limit_pages) {
-  const std::lock_guard lock(resize_mutex_);
+  const MutexLock lock(resize_mutex_);
   limit_.store(limit_pages, std::memory_order_relaxed);
   high_.store(limit_pages * high_percent_ / 100, std::memory_order_relaxed);
   low_.store(limit_pages * low_percent_ / 100, std::memory_order_relaxed);
@@ -100,7 +100,7 @@ void Budget::resize(uint64_t limit_pages) {
 
 void Budget::lower_ceiling(uint64_t used, uint64_t room) {
   if (ceiling_.load(std::memory_order_relaxed) <= limit()) return;
-  const std::lock_guard lock(resize_mutex_);
+  const MutexLock lock(resize_mutex_);
   const uint64_t ceiling = ceiling_.load(std::memory_order_relaxed);
   const uint64_t wanted = used <= limit() ? limit() : std::min(ceiling, used + room);
   ceiling_.store(std::max(limit(), wanted), std::memory_order_relaxed);

@@ -3,9 +3,9 @@
 
 #include <atomic>
 #include <cstdint>
-#include <mutex>
 
 #include "base/clock.h"
+#include "base/mutex.h"
 #include "pager/pages/pressure.h"
 
 namespace farpage::pager {
@@ -88,7 +88,7 @@ class Budget {
   const uint32_t high_percent_;
   const uint32_t low_percent_;
   const uint32_t pressing_percent_;
-  std::mutex resize_mutex_;  // guards writes of the next five
+  Mutex resize_mutex_;  // guards writes of the next five
   std::atomic<uint64_t> limit_{0};
   std::atomic<uint64_t> ceiling_{0};
   std::atomic<uint64_t> high_{0};

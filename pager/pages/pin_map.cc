@@ -31,7 +31,7 @@ PinMap::PinMap(PinMap&& other) noexcept
 }
 
 bool PinMap::pin(uffd::PageRun run) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (run.pages > limit_pages_ + pinned_pages()) return false;  // before the words are read
   uint64_t added = 0;
   for_each_word(run, [&](uint64_t index, uint64_t bits) {
@@ -47,7 +47,7 @@ bool PinMap::pin(uffd::PageRun run) {
 }
 
 void PinMap::unpin(uffd::PageRun run) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   uint64_t removed = 0;
   for_each_word(run, [&](uint64_t index, uint64_t bits) {
     // Does not write untouched words: the run may be the whole window.
@@ -59,7 +59,7 @@ void PinMap::unpin(uffd::PageRun run) {
 }
 
 bool PinMap::set_limit(uint64_t limit_pages) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (pinned_pages() > limit_pages) return false;
   limit_pages_ = limit_pages;
   return true;

@@ -3,9 +3,9 @@
 
 #include <atomic>
 #include <cstdint>
-#include <mutex>
 
 #include "base/mapping.h"
+#include "base/mutex.h"
 #include "base/result.h"
 #include "uffd/address_space.h"
 
@@ -35,9 +35,9 @@ class PinMap {
     return reinterpret_cast<std::atomic<uint64_t>*>(memory_.data());
   }
 
-  Mapping memory_;        // zeroed: none; touched only where pages are pinned
-  uint64_t limit_pages_;  // guarded by mutex_
-  std::mutex mutex_;      // one change at a time; readers take no lock
+  Mapping memory_;  // zeroed: none; touched only where pages are pinned
+  uint64_t limit_pages_ FARPAGE_GUARDED_BY(mutex_);
+  Mutex mutex_;  // one change at a time; readers take no lock
   std::atomic<uint64_t> pinned_{0};
 };
 

@@ -16,7 +16,7 @@ class LoopMemoryHost final : public MemoryHost {
     core_->alive.store(false, std::memory_order_release);
     std::vector<RemoteKey> keys;
     {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       keys.swap(exposed_);
     }
     for (const RemoteKey key : keys) (void)core_->keys.withdraw(key);
@@ -27,14 +27,14 @@ class LoopMemoryHost final : public MemoryHost {
   Result<RemoteKey> expose(const SlabMemory& slab, Generation generation,
                            SessionGroup /*borrower*/) override {
     FARPAGE_TRY(key, core_->keys.insert(slab, generation));
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     exposed_.push_back(key);
     return key;
   }
 
   void withdraw(RemoteKey key) override {
     (void)core_->keys.withdraw(key);
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     std::erase(exposed_, key);
   }
 
@@ -57,8 +57,8 @@ class LoopMemoryHost final : public MemoryHost {
  private:
   const std::string name_;
   const std::shared_ptr<HostCore> core_;
-  std::mutex mutex_;
-  std::vector<RemoteKey> exposed_;  // guarded by mutex_
+  Mutex mutex_;
+  std::vector<RemoteKey> exposed_ FARPAGE_GUARDED_BY(mutex_);
 };
 
 }  // namespace

@@ -11,24 +11,24 @@ Network::Network(const LoopOptions& options)
       faults_(options.faults) {}
 
 void Network::set_faults(const LoopFaults& faults) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   faults_ = faults;
 }
 
 LoopFaults Network::faults() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return faults_;
 }
 
 void Network::fail_next(CompletionStatus status, uint32_t operations) {
   FARPAGE_CHECK(status != CompletionStatus::kOk, "%u operations cannot fail with ok", operations);
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   failure_ = status;
   failures_left_ = operations;
 }
 
 std::optional<CompletionStatus> Network::take_failure() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (failures_left_ == 0) return std::nullopt;
   --failures_left_;
   return failure_;
@@ -40,7 +40,7 @@ void Network::set_stalled(const std::string& host_name, bool stalled) {
 }
 
 std::shared_ptr<HostCore> Network::add_host(const std::string& name) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   std::shared_ptr<HostCore>& host = hosts_[name];
   if (host != nullptr && host->alive.load(std::memory_order_acquire)) return nullptr;
   host = std::make_shared<HostCore>();
@@ -48,7 +48,7 @@ std::shared_ptr<HostCore> Network::add_host(const std::string& name) {
 }
 
 std::shared_ptr<HostCore> Network::find_host(const std::string& name) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto found = hosts_.find(name);
   if (found == hosts_.end() || !found->second->alive.load(std::memory_order_acquire))
     return nullptr;

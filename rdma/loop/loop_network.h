@@ -3,9 +3,9 @@
 
 #include <atomic>
 #include <map>
-#include <mutex>
 #include <optional>
 
+#include "base/mutex.h"
 #include "rdma/key_table.h"
 #include "rdma/loop/loop.h"
 #include "rdma/session_fences.h"
@@ -51,12 +51,11 @@ class Network final : public LoopNetwork {
   const Clock* const clock_;
   std::atomic<uint64_t> next_channel_{0};
 
-  mutable std::mutex mutex_;
-  // Guarded by mutex_:
-  LoopFaults faults_;
-  CompletionStatus failure_ = CompletionStatus::kOk;
-  uint32_t failures_left_ = 0;
-  std::map<std::string, std::shared_ptr<HostCore>> hosts_;
+  mutable Mutex mutex_;
+  LoopFaults faults_ FARPAGE_GUARDED_BY(mutex_);
+  CompletionStatus failure_ FARPAGE_GUARDED_BY(mutex_) = CompletionStatus::kOk;
+  uint32_t failures_left_ FARPAGE_GUARDED_BY(mutex_) = 0;
+  std::map<std::string, std::shared_ptr<HostCore>> hosts_ FARPAGE_GUARDED_BY(mutex_);
 };
 
 }  // namespace farpage::rdma::loop

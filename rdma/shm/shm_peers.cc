@@ -57,14 +57,14 @@ Result<std::shared_ptr<ShmPeer>> ShmPeers::add(Fd socket) {
   ::new (peer->page_mapping.data()) PeerPage;
   peer->free_slots.resize(kMaxAttachments);
   std::iota(peer->free_slots.rbegin(), peer->free_slots.rend(), 0U);
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   peers_.push_back(peer);
   return peer;
 }
 
 void ShmPeers::remove(const std::shared_ptr<ShmPeer>& peer) {
   peer->gone.store(true, std::memory_order_release);  // pairs with is_over()
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   add_counters(*peer, departed_);
   std::erase(peers_, peer);
 }
@@ -85,7 +85,7 @@ ShmPeers::Answer ShmPeers::answer(ShmPeer& peer, const Request& request) {
 
 ShmPeers::Answer ShmPeers::attach(ShmPeer& peer, const Request& request) {
   Answer answer;
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   answer.use = keys_.acquire(request.key, request.generation);
   // Look up only keys that the table has verified.
   const auto lease = answer.use ? leases_.find(request.key) : leases_.end();
@@ -121,7 +121,7 @@ Result<RemoteKey> ShmPeers::expose(const SlabMemory& slab, Generation generation
   if (slab.memfd < 0 || ::fstat(slab.memfd, &info) != 0 ||
       static_cast<uint64_t>(info.st_size) < slab.bytes.size())
     return fail(ErrorCode::kInvalid, "slab.memfd must be a memfd of at least slab.bytes");
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   FARPAGE_TRY(key, keys_.insert(slab, generation));
   leases_.emplace(key, next_lease_++);
   return key;
@@ -130,7 +130,7 @@ Result<RemoteKey> ShmPeers::expose(const SlabMemory& slab, Generation generation
 bool ShmPeers::withdraw(RemoteKey key, Nanoseconds grace) {
   std::vector<OngoingCopy> copies;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (leases_.erase(key) == 0) return true;
     for (const std::shared_ptr<ShmPeer>& peer : peers_) {
       const auto slot = peer->slots.find(key);
@@ -150,14 +150,14 @@ bool ShmPeers::withdraw(RemoteKey key, Nanoseconds grace) {
 void ShmPeers::withdraw_all(Nanoseconds grace) {
   std::vector<RemoteKey> keys;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     for (const auto& [key, lease] : leases_) keys.push_back(key);
   }
   for (const RemoteKey key : keys) (void)withdraw(key, grace);
 }
 
 HostCounters ShmPeers::counters() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   HostCounters sum = departed_;
   for (const std::shared_ptr<ShmPeer>& peer : peers_) add_counters(*peer, sum);
   sum.malformed = malformed_.load(std::memory_order_relaxed);

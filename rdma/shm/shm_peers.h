@@ -3,13 +3,13 @@
 
 #include <atomic>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
 #include "base/fd.h"
 #include "base/mapping.h"
+#include "base/mutex.h"
 #include "rdma/guesses.h"
 #include "rdma/key_table.h"
 #include "rdma/memory_host.h"
@@ -67,12 +67,12 @@ class ShmPeers {
   KeyTable keys_;
   std::atomic<uint64_t> malformed_{0};
 
-  mutable std::mutex mutex_;
-  // Guarded by mutex_:
-  std::vector<std::shared_ptr<ShmPeer>> peers_;
-  std::unordered_map<RemoteKey, uint64_t> leases_;  // the number of each exposed slab
-  uint64_t next_lease_ = 1;
-  HostCounters departed_;  // of peers that left
+  mutable Mutex mutex_;
+  std::vector<std::shared_ptr<ShmPeer>> peers_ FARPAGE_GUARDED_BY(mutex_);
+  std::unordered_map<RemoteKey, uint64_t> leases_
+      FARPAGE_GUARDED_BY(mutex_);  // the number of each exposed slab
+  uint64_t next_lease_ FARPAGE_GUARDED_BY(mutex_) = 1;
+  HostCounters departed_ FARPAGE_GUARDED_BY(mutex_);  // of peers that left
 };
 
 }  // namespace farpage::rdma::shm

@@ -7,7 +7,7 @@ namespace farpage::rdma::shm {
 
 Result<std::shared_ptr<Mapping>> SlabMappings::get(const Name& name, const Fd& memfd,
                                                    uint64_t bytes) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto found = mappings_.find(name);
   if (found != mappings_.end()) {
     if (std::shared_ptr<Mapping> mapping = found->second.lock()) {

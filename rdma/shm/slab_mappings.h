@@ -5,11 +5,11 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <utility>
 
 #include "base/fd.h"
 #include "base/mapping.h"
+#include "base/mutex.h"
 
 namespace farpage::rdma::shm {
 
@@ -23,8 +23,8 @@ class SlabMappings {
   Result<std::shared_ptr<Mapping>> get(const Name& name, const Fd& memfd, uint64_t bytes);
 
  private:
-  std::mutex mutex_;
-  std::map<Name, std::weak_ptr<Mapping>> mappings_;  // guarded by mutex_
+  Mutex mutex_;
+  std::map<Name, std::weak_ptr<Mapping>> mappings_ FARPAGE_GUARDED_BY(mutex_);
 };
 
 }  // namespace farpage::rdma::shm

@@ -71,25 +71,25 @@ Result<RemoteKey> VerbsMemoryHost::expose(const SlabMemory& slab, Generation /*g
                                           SessionGroup borrower) {
   std::shared_ptr<const ProtectionDomain> domain;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     FARPAGE_TRY(found, domain_of(borrower));
     domain = std::move(found);
   }
   // Without the lock: the device pins the whole slab.
   FARPAGE_TRY(registration, Registration::create(std::move(domain), slab.bytes, kSlabAccess));
   const RemoteKey key{registration.remote_key()};
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   registrations_.emplace(key.value, std::move(registration));
   return key;
 }
 
 void VerbsMemoryHost::withdraw(RemoteKey key) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   registrations_.erase(key.value);
 }
 
 Result<QueuePairEndpoint> VerbsMemoryHost::accept(const QueuePairEndpoint& peer) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto replaced = [&](const auto& entry) { return replaces(peer, entry.second.endpoint); };
   const auto former = static_cast<size_t>(std::ranges::count_if(peers_, replaced));
   if (peers_.size() - former >= options_.max_peers) {
@@ -122,7 +122,7 @@ Result<QueuePairEndpoint> VerbsMemoryHost::accept(const QueuePairEndpoint& peer)
 }
 
 HostCounters VerbsMemoryHost::counters() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   HostCounters counters;
   counters.peers = peers_.size();
   counters.refused = refused_;
@@ -139,14 +139,14 @@ VerbsMemoryHost::Peers::iterator VerbsMemoryHost::drop(Peers::iterator peer, std
 }
 
 void VerbsMemoryHost::on_queue_pair_error(uint32_t qpn, ibv_event_type type) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (type == IBV_EVENT_QP_ACCESS_ERR) ++refused_;
   const auto peer = peers_.find(qpn);
   if (peer != peers_.end()) drop(peer, "its queue pair reported an error", SessionEnd::kUncertain);
 }
 
 void VerbsMemoryHost::check_peers() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   take_answers();
   probe_all();
 }

@@ -10,8 +10,8 @@
 
 #include <map>
 #include <memory>
-#include <mutex>
 
+#include "base/mutex.h"
 #include "rdma/memory_host.h"
 #include "rdma/verbs/async_events.h"
 #include "rdma/verbs/choices.h"
@@ -55,14 +55,15 @@ class VerbsMemoryHost final : public MemoryHost {
         device_(std::move(device)),
         completions_(std::move(completions)) {}
 
-  // Each borrower has its own protection domain while it has a lease or a queue pair. With mutex_
-  // held.
-  Result<std::shared_ptr<const ProtectionDomain>> domain_of(SessionGroup borrower);
+  // Each borrower has its own protection domain while it has a lease or a queue pair.
+  Result<std::shared_ptr<const ProtectionDomain>> domain_of(SessionGroup borrower)
+      FARPAGE_REQUIRES(mutex_);
   void on_queue_pair_error(uint32_t qpn, ibv_event_type type);
   void check_peers();
-  void take_answers();
-  void probe_all();
-  Peers::iterator drop(Peers::iterator peer, std::string_view why, SessionEnd end);
+  void take_answers() FARPAGE_REQUIRES(mutex_);
+  void probe_all() FARPAGE_REQUIRES(mutex_);
+  Peers::iterator drop(Peers::iterator peer, std::string_view why, SessionEnd end)
+      FARPAGE_REQUIRES(mutex_);
 
   // Constant after construction.
   const VerbsHostOptions options_;
@@ -70,13 +71,12 @@ class VerbsMemoryHost final : public MemoryHost {
   const LocalSide local_;
   const std::shared_ptr<const Device> device_;
 
-  mutable std::mutex mutex_;
-  // Guarded by mutex_.
-  CompletionQueue completions_;
-  std::map<SessionGroup, std::weak_ptr<const ProtectionDomain>> domains_;
-  std::map<uint32_t, Registration> registrations_;  // by rkey
-  Peers peers_;
-  uint64_t refused_ = 0;
+  mutable Mutex mutex_;
+  CompletionQueue completions_ FARPAGE_GUARDED_BY(mutex_);
+  std::map<SessionGroup, std::weak_ptr<const ProtectionDomain>> domains_ FARPAGE_GUARDED_BY(mutex_);
+  std::map<uint32_t, Registration> registrations_ FARPAGE_GUARDED_BY(mutex_);  // by rkey
+  Peers peers_ FARPAGE_GUARDED_BY(mutex_);
+  uint64_t refused_ FARPAGE_GUARDED_BY(mutex_) = 0;
 
   std::unique_ptr<AsyncEvents> events_;  // last: its thread calls into this object
 };

@@ -40,7 +40,7 @@ uint32_t operations_in_flight(const PortFacts& port, const ChannelOptions& optio
 }  // namespace
 
 Result<std::shared_ptr<const Device>> VerbsTransport::device_named(const std::string& name) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (const auto found = devices_.find(name); found != devices_.end()) return found->second.device;
   FARPAGE_TRY(device, Device::open(library_, name));
   FARPAGE_TRY(events, AsyncEvents::start(device, {}));

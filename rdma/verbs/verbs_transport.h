@@ -3,9 +3,9 @@
 
 #include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 
+#include "base/mutex.h"
 #include "rdma/transport.h"
 #include "rdma/verbs/async_events.h"
 #include "rdma/verbs/resources.h"
@@ -34,8 +34,8 @@ class VerbsTransport final : public Transport {
 
   const std::shared_ptr<const VerbsLibrary> library_;
   const VerbsOptions options_;
-  std::mutex mutex_;
-  std::map<std::string, OpenDevice> devices_;  // guarded by mutex_
+  Mutex mutex_;
+  std::map<std::string, OpenDevice> devices_ FARPAGE_GUARDED_BY(mutex_);
 };
 
 }  // namespace farpage::rdma::verbs

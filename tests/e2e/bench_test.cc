@@ -25,6 +25,12 @@ Outcome bench(std::vector<std::string> arguments) {
   return {status, child.output(), child.log()};
 }
 
+Outcome replay(std::vector<std::string> arguments) {
+  ChildProcess child(std::move(arguments), REPLAY_BINARY);
+  const int status = child.wait();
+  return {status, child.output(), child.log()};
+}
+
 // The report of a run that must succeed.
 json report_of(std::vector<std::string> arguments) {
   for (const char* argument : {"--output", "json", "--slab", "2M"})
@@ -229,15 +235,15 @@ TEST(Bench, ZipfFindsMoreOfItsPagesHereThanRandomDoes) {
   EXPECT_GT(present("zipf"), 2 * present("random"));
 }
 
-// The model in bench/pager_model.h makes the pager's choices without its threads: the real evictor
-// runs beside the touching thread, so a batch ends some touches later.
+// The model in bench/replay/pager_model.h makes the pager's choices without its threads: the real
+// evictor runs beside the touching thread, so a batch ends some touches later.
 TEST(Bench, ReplayOfItsTouchesPredictsThePagersReads) {
   constexpr double kTolerance = 0.05;
   const std::string trace = testing::TempDir() + "replayed.trace";
   const json report =
       report_of({"fault", "--transport", "shm", "--size", "64M", "--local", "16M", "--iterations",
                  "60000", "--pattern", "zipf", "--prefetch", "0", "--record", trace});
-  const Outcome outcome = bench({"replay", trace, "--local", "25", "--output", "json"});
+  const Outcome outcome = replay({trace, "--local", "25", "--output", "json"});
   ASSERT_EQ(outcome.status, 0) << outcome.log;
   const json replayed = json::parse(outcome.output, nullptr, false);
   std::filesystem::remove(trace);
@@ -249,6 +255,24 @@ TEST(Bench, ReplayOfItsTouchesPredictsThePagersReads) {
   const auto counted = report["counts"]["reads"].get<double>();
   EXPECT_NEAR(pager["reads"].get<double>() / counted, 1, kTolerance)
       << pager << " and the pager counted " << counted;
+}
+
+TEST(Bench, ReplayExplainsItselfAndRefusesWrongOptions) {
+  const Outcome help = replay({"--help"});
+  EXPECT_EQ(help.status, 0);
+  EXPECT_NE(help.output.find("--local"), std::string::npos);
+  const std::string trace = testing::TempDir() + "no_trace";
+  for (const std::vector<std::string>& wrong :
+       std::vector<std::vector<std::string>>{{},
+                                             {"/nonexistent/trace"},
+                                             {trace, "--local", "0"},
+                                             {trace, "--local", "101"},
+                                             {trace, "--output", "xml"}}) {
+    const Outcome outcome = replay(wrong);
+    EXPECT_EQ(outcome.status, 2) << outcome.log;
+    EXPECT_EQ(outcome.output, "");
+    EXPECT_NE(outcome.log, "");
+  }
 }
 
 TEST(Bench, WritesTheFilesThatItIsAskedFor) {
@@ -272,8 +296,6 @@ TEST(Bench, WrongOptionsAreRefusedBeforeAnythingIsStarted) {
                                              {"fault", "-D", "5", "--no-evict"},
                                              {"fault", "-D", "25h"},
                                              {"fault", "--record", "f", "--threads", "2"},
-                                             {"replay"},
-                                             {"replay", "/nonexistent/trace"},
                                              {"read", "--bytes", "5000"},
                                              {"read", "--depth", "65"},
                                              {"ladder", "--local", "2M"},

@@ -1,11 +1,11 @@
 // Traces short enough to check by hand. Letters are pages.
-#include "bench/replay.h"
+#include "bench/replay/replay.h"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
 
-#include "bench/pager_model.h"
+#include "bench/replay/pager_model.h"
 #include "bench/touch_order.h"
 
 namespace farpage::bench {

@@ -1,4 +1,5 @@
-// Runs the farpage binary as a child process, to test its output, signals and exit status.
+// Runs the farpage binary, or another one, as a child process, to test its output, signals and exit
+// status.
 #pragma once
 
 #include <fcntl.h>
@@ -20,7 +21,7 @@ namespace farpage::cli {
 // Threads: one. The destructor kills and reaps the child.
 class ChildProcess {
  public:
-  explicit ChildProcess(std::vector<std::string> arguments) {
+  explicit ChildProcess(std::vector<std::string> arguments, const char* program = FARPAGE_BINARY) {
     std::array<int, 2> out{};
     std::array<int, 2> err{};
     EXPECT_EQ(::pipe2(out.data(), O_CLOEXEC), 0);
@@ -29,11 +30,11 @@ class ChildProcess {
     ::posix_spawn_file_actions_init(&actions);
     ::posix_spawn_file_actions_adddup2(&actions, out[1], 1);
     ::posix_spawn_file_actions_adddup2(&actions, err[1], 2);
-    arguments.insert(arguments.begin(), FARPAGE_BINARY);
+    arguments.insert(arguments.begin(), program);
     std::vector<char*> argv;
     for (std::string& argument : arguments) argv.push_back(argument.data());
     argv.push_back(nullptr);
-    EXPECT_EQ(::posix_spawn(&pid_, FARPAGE_BINARY, &actions, nullptr, argv.data(), environ), 0);
+    EXPECT_EQ(::posix_spawn(&pid_, program, &actions, nullptr, argv.data(), environ), 0);
     ::posix_spawn_file_actions_destroy(&actions);
     output_ = Fd(out[0]);
     problems_ = Fd(err[0]);

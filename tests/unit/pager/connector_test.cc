@@ -94,8 +94,7 @@ class ConnectorRig : public TargetRig {
   void offer(const std::string& name, const std::vector<rdma::TransportKind>& kinds) {
     coordinator::NodeInfo info;
     info.join.id = NodeId{name};
-    for (const rdma::TransportKind kind : kinds)
-      info.join.transports.push_back({.kind = kind, .text = name});
+    for (const rdma::TransportKind kind : kinds) info.join.transports.push_back({kind, name});
     ASSERT_TRUE(engine.nodes->put(info));
   }
   void start() {

@@ -1,4 +1,4 @@
-#include "bench/pager_model.h"
+#include "bench/replay/pager_model.h"
 
 #include "base/check.h"
 #include "pager/evict/eviction_batch.h"

@@ -1,4 +1,4 @@
-#include "bench/replacement.h"
+#include "bench/replay/replacement.h"
 
 #include <algorithm>
 

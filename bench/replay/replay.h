@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "bench/access_trace.h"
-#include "bench/replacement.h"
+#include "bench/replay/replacement.h"
 
 namespace farpage::bench {
 

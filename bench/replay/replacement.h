@@ -1,5 +1,5 @@
-// Replacement policies of the literature. Each sees every access. `farpage bench replay` compares
-// the pager with them. All except S3-FIFO are textbook policies.
+// Replacement policies of the literature, with which replay compares the pager. Each sees every
+// access. All except S3-FIFO are textbook policies.
 #pragma once
 
 #include <cstdint>

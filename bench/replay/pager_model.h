@@ -7,7 +7,7 @@
 // cancels an eviction.
 #pragma once
 
-#include "bench/replacement.h"
+#include "bench/replay/replacement.h"
 #include "pager/evict/eviction_hand.h"
 #include "pager/options.h"
 #include "pager/pages/page_table.h"

@@ -1,9 +1,9 @@
-#include "bench/replay.h"
+#include "bench/replay/replay.h"
 
 #include <algorithm>
 
 #include "base/check.h"
-#include "bench/pager_model.h"
+#include "bench/replay/pager_model.h"
 
 namespace farpage::bench {
 
