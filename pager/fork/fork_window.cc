@@ -33,10 +33,13 @@ PageWord inherited(PageWord before, PageWord now) {
   return {};
 }
 
-// Settles whether the page is present: places zeros if not. True: it is in the child's memory now.
+// Settles whether the page is present: places zeros if not. True: it is Dirty from now on. While the
+// child has an unread event (it may run already) nothing can be placed: if the page is absent, its
+// next touch, or its eviction, finds that out.
 bool settle_empty(uffd::AddressSpace& child, PageIndex page) {
   const uffd::Outcome outcome = child.zero({page, 1}, uffd::ZeroFrames::kShared).outcome;
-  return outcome == uffd::Outcome::kDone || outcome == uffd::Outcome::kAlreadyPresent;
+  return outcome == uffd::Outcome::kDone || outcome == uffd::Outcome::kAlreadyPresent ||
+         outcome == uffd::Outcome::kRetry;
 }
 
 }  // namespace
