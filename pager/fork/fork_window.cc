@@ -33,9 +33,9 @@ PageWord inherited(PageWord before, PageWord now) {
   return {};
 }
 
-// Settles whether the page is present: places zeros if not. True: it is Dirty from now on. While the
-// child has an unread event (it may run already) nothing can be placed: if the page is absent, its
-// next touch, or its eviction, finds that out.
+// Settles whether the page is present: places zeros if not. True: it is Dirty from now on. While
+// the child has an unread event (it may run already) nothing can be placed: if the page is absent,
+// its next touch, or its eviction, finds that out.
 bool settle_empty(uffd::AddressSpace& child, PageIndex page) {
   const uffd::Outcome outcome = child.zero({page, 1}, uffd::ZeroFrames::kShared).outcome;
   return outcome == uffd::Outcome::kDone || outcome == uffd::Outcome::kAlreadyPresent ||
@@ -89,15 +89,20 @@ bool ForkWindow::copied() {
 }
 
 // Pages that are discarded before the copy do not exist in the child; later the child keeps them.
+// It may also have one that was Empty in the snapshot: the parent's word will not tell any more.
 void ForkWindow::discard(uffd::PageRun run) {
   {
     const std::lock_guard lock(mutex_);
-    if (snapshot_ && !copied()) {
+    if (snapshot_) {
+      const bool in_child = copied();
+      PageTable& table = snapshot_->table();
       for (uint64_t i = 0; i < run.pages; ++i) {
         const PageIndex page{run.first.value + i};
-        const PageWord word = snapshot_->table().load(page);
-        if (word.state() != PageState::kEmpty)
-          snapshot_->table().transition_owned(page, word, PageWord(PageState::kEmpty));
+        const PageWord word = table.load(page);
+        const bool empty = word.state() == PageState::kEmpty;
+        if (empty == in_child)
+          table.transition_owned(page, word,
+                                 PageWord(in_child ? PageState::kFetching : PageState::kEmpty));
       }
     }
   }
