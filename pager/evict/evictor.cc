@@ -213,7 +213,7 @@ void Evictor::help(Target& target) {
     if (batch_->advance() != EvictionBatch::Turn::kEnded) return;
     if (batch_->freed() == 0) rest(target);
   }
-  const bool wanted = target.budget.above_high() &&
+  const bool wanted = target.budget.above_high() && !target.eviction.dropping &&
                       !target.closing.load(std::memory_order_acquire) &&
                       target.eviction.pauses.load(std::memory_order_seq_cst) == 0;
   if (wanted && SteadyClock::read() >= target.eviction.rests_until &&
@@ -228,7 +228,10 @@ void Evictor::rest(Target& target) {
 
 bool Evictor::evict_batch(Target& target, bool others_want) {
   const Instant since = SteadyClock::read();
-  if (!batch_->finish()) put_aside();  // one that a helper began
+  if (!batch_->finish()) {  // one that a helper began
+    put_aside();
+    if (target.eviction.dropping) return true;
+  }
   // No victims: everything resident is pinned, in use by fault workers, or in slabs without a
   // lease; or no cold page is left.
   const bool hurried = target.budget.has_waiters();

@@ -39,14 +39,12 @@ void Fetcher::start(Target& target, PageIndex page, PageWord word, uffd::FaultKi
 
 std::optional<Route> Fetcher::choose_replica(Slot& slot, const SlabLease& lease) {
   uint32_t alive = 0;
-  bool untried_left = false;
   for (uint32_t i = 0; i < lease.replica_count; ++i) {
     const auto index = static_cast<uint32_t>((slot.page.value + i) % lease.replica_count);
     const ReplicaLease& replica = *lease.replicas[index];
     if (!replica.is_read()) continue;
     ++alive;
     if ((slot.tried_replicas & (1U << index)) != 0) continue;
-    untried_left = true;
     const auto route = posting_.route(replica, [this] { post_gathered(); });
     if (!route) continue;
     slot.replica = &replica;
@@ -57,7 +55,9 @@ std::optional<Route> Fetcher::choose_replica(Slot& slot, const SlabLease& lease)
     give_up(slot, "every replica of the page is lost");
     return std::nullopt;
   }
-  if (!untried_left) slot.tried_replicas = 0;  // all failed: restart from the first
+  // All that can be reached have failed: again from the first, after a pause. One that failed may
+  // answer before one without a channel is back.
+  slot.tried_replicas = 0;
   slot.not_before = SteadyClock::read() + kRetryPause;
   return std::nullopt;
 }

@@ -33,10 +33,13 @@ PageWord inherited(PageWord before, PageWord now) {
   return {};
 }
 
-// Settles whether the page is present: places zeros if not. True: it is in the child's memory now.
+// Settles whether the page is present: places zeros if not. True: it is Dirty from now on. While
+// the child has an unread event (it may run already) nothing can be placed: if the page is absent,
+// its next touch, or its eviction, finds that out.
 bool settle_empty(uffd::AddressSpace& child, PageIndex page) {
   const uffd::Outcome outcome = child.zero({page, 1}, uffd::ZeroFrames::kShared).outcome;
-  return outcome == uffd::Outcome::kDone || outcome == uffd::Outcome::kAlreadyPresent;
+  return outcome == uffd::Outcome::kDone || outcome == uffd::Outcome::kAlreadyPresent ||
+         outcome == uffd::Outcome::kRetry;
 }
 
 }  // namespace
@@ -88,15 +91,22 @@ bool ForkWindow::copied() {
 }
 
 // Pages that are discarded before the copy do not exist in the child; later the child keeps them.
+// It may also have one that was Empty in the snapshot: the parent's word will not tell any more.
 void ForkWindow::discard(uffd::PageRun run) {
   {
     const MutexLock lock(mutex_);
-    if (snapshot_ && !copied()) {
-      for (uint64_t i = 0; i < run.pages; ++i) {
-        const PageIndex page{run.first.value + i};
-        const PageWord word = snapshot_->table().load(page);
-        if (word.state() != PageState::kEmpty)
-          snapshot_->table().transition_owned(page, word, PageWord(PageState::kEmpty));
+    if (snapshot_) {
+      const bool in_child = copied();
+      PageTable& table = snapshot_->table();
+      const uint64_t end = run.first.value + run.pages;
+      for (uint64_t i = target_.table.next_used(run.first.value); i < end;
+           i = target_.table.next_used(i + 1)) {
+        const PageIndex page{i};
+        const PageWord word = table.load(page);
+        const bool empty = word.state() == PageState::kEmpty;
+        if (empty == in_child)
+          table.transition_owned(page, word,
+                                 PageWord(in_child ? PageState::kFetching : PageState::kEmpty));
       }
     }
   }

@@ -1,0 +1,403 @@
+#include "simulation.h"
+
+#include <poll.h>
+
+#include <array>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "base/doorbell.h"
+#include "page_words.h"
+#include "pager/engine.h"
+#include "program.h"
+#include "simulated_cluster.h"
+#include "simulated_space.h"
+
+namespace farpage::simulation {
+namespace {
+
+constexpr Milliseconds kDeadline{2500};  // of a fault
+// Where pages may be lost, most faults on them take as long as this: each costs a lot of steps.
+constexpr Milliseconds kShortDeadline{600};
+constexpr Milliseconds kOperationTimeout{30};
+// An access may end this much after the deadline: it may wait for a failing prefetch of its page,
+// then the last operation, and threads without a CPU.
+constexpr Milliseconds kAllowance{1000};
+constexpr Milliseconds kLongestSilence{300};  // of a node that is not dead
+constexpr Milliseconds kPatience{1500};       // more than the product has with a node
+constexpr Milliseconds kTrial{20};            // of a forked child: then it gets a budget
+
+// What this run is like.
+struct Shape {
+  size_t nodes = 0;
+  uint32_t replicas = 0;
+  bool one_dies = false;
+  bool one_is_silent = false;  // for so long that its replicas are lost, though it lives
+  bool resolves_in_thread = false;
+  uint64_t programs = 0;
+  uint64_t threads = 0;  // of each program
+  Weather weather;
+  Habits habits;
+
+  // Then pages of the dead node, or all, cannot be written back or read any more.
+  bool may_lose_pages() const { return one_dies && (replicas == 1 || nodes - 1 < replicas); }
+  Milliseconds deadline() const { return may_lose_pages() ? kShortDeadline : kDeadline; }
+};
+
+Shape shape_of(Scheduler& scheduler) {
+  Shape shape;
+  shape.nodes = 2 + scheduler.choose(2);
+  shape.replicas = static_cast<uint32_t>(1 + scheduler.choose(2));
+  shape.one_dies = scheduler.chance(3);
+  shape.one_is_silent = shape.replicas == 2 && !shape.one_dies && scheduler.chance(4);
+  shape.resolves_in_thread = scheduler.chance(8);
+  shape.programs = 1 + scheduler.choose(2);
+  shape.threads = 1 + scheduler.choose(3);
+  const auto maybe = [&](uint64_t one_in, uint64_t value) {
+    return scheduler.chance(one_in) ? value : 0;
+  };
+  shape.weather.late = maybe(2, 300);
+  shape.weather.unanswered = maybe(3, 1000);
+  shape.weather.refused = maybe(2, 100);
+  shape.habits.accesses = 20 + scheduler.choose(80);
+  shape.habits.walks = maybe(2, 12);
+  shape.habits.discards = maybe(2, 8);
+  shape.habits.hints = maybe(2, 12);
+  if (shape.resolves_in_thread) return shape;
+  shape.habits.pins = maybe(4, 30);
+  shape.habits.drops_past_shim = maybe(5, 12);
+  shape.habits.unmaps_past_shim = maybe(6, 60);
+  shape.habits.forks = maybe(3, 40);
+  shape.habits.ends = maybe(6, 2);
+  return shape;
+}
+
+pager::PagerOptions options_of(Scheduler& scheduler, const Shape& shape) {
+  pager::PagerOptions options;
+  options.name = "simulated";
+  options.local_bytes = pager::kMinLocalBytes;
+  options.replicas = shape.replicas;
+  options.slab_bytes = kSlabBytes;
+  options.workers = static_cast<uint32_t>(1 + scheduler.choose(3));
+  options.resolve_in_thread = shape.resolves_in_thread;
+  options.pin_workers = false;
+  options.prefetch_depth = scheduler.chance(3) ? 0 : 16;
+  options.high_water_percent = 85;
+  options.low_water_percent = 70;
+  options.fault_deadline = shape.deadline();
+  options.session_group = 7;
+  options.transports = {rdma::TransportKind::kShm};
+  options.channel.operation_timeout = kOperationTimeout;
+  return options;
+}
+
+class Run {
+ public:
+  Run(Scheduler& scheduler, Outcome& outcome)
+      : scheduler_(scheduler), outcome_(outcome), words_(scheduler), shape_(shape_of(scheduler)) {}
+
+  void operator()() {
+    cluster_ = std::make_unique<SimulatedCluster>(scheduler_, shape_.nodes, shape_.weather);
+    auto transports = cluster_->transports();
+    auto engine = pager::Engine::create(options_of(scheduler_, shape_), *cluster_, transports);
+    if (!engine) scheduler_.fail("no engine: " + engine.error().message());
+    engine_ = std::move(*engine);
+    for (uint64_t i = 0; i < shape_.programs; ++i) start_program(static_cast<uint32_t>(1 + i));
+    const Scheduler::FiberId disturber = scheduler_.spawn([this] { disturb(); }, "disturber");
+    while (members_ > 0) (void)scheduler_.wait(&members_, Nanoseconds(-1));
+    scheduler_.join(disturber);
+    engine_.reset();
+    if (cluster_->regions_held() != 0) scheduler_.fail("a region was not given back");
+  }
+
+ private:
+  // A process and its pager, as serve/session.cc has them.
+  struct Member {
+    explicit Member(SimulatedSpace& of) : space(&of), bell(std::move(*Doorbell::create())) {}
+
+    SimulatedSpace* const space;
+    uint32_t group = 0;
+    std::unique_ptr<pager::Pager> pager;
+    std::unique_ptr<Program> program;
+    std::vector<Scheduler::FiberId> threads;
+    bool started = false;  // it has its threads
+    bool has_budget = false;
+    bool ending = false;
+    bool control_ended = false;
+    Doorbell bell;  // `ending` is set
+  };
+
+  // Threads that resolve their own faults wait for each other: for a worker.
+  Nanoseconds longest_access() const {
+    const uint64_t waits = shape_.resolves_in_thread ? shape_.threads * shape_.programs : 1;
+    return static_cast<int64_t>(waits) * shape_.deadline() + kAllowance;
+  }
+
+  // ---- processes ----
+
+  void start_program(uint32_t number) {
+    const uint64_t pages = Program::pages_for(shape_.threads);
+    auto space = std::make_unique<SimulatedSpace>(scheduler_, number, pages);
+    const auto member = std::make_shared<Member>(*space);
+    member->group = number;
+    const bool may_fork = shape_.habits.forks != 0;
+    auto pager = engine_->add({"simulated", pager::kMinLocalBytes,
+                               may_fork ? pager::ForkMode::kShare : pager::ForkMode::kRefuse},
+                              std::move(space), Milliseconds(1000), on_child(*member));
+    if (!pager) scheduler_.fail("no pager: " + pager.error().message());
+    member->pager = std::move(*pager);
+    words_.add(*member->pager, *member->space, member->group);
+    if (shape_.resolves_in_thread)
+      member->space->set_resolve([member = member.get()](PageIndex page, uffd::FaultKind kind) {
+        member->pager->resolve(page, kind);
+      });
+    share_budget(*member);
+    member->program = std::make_unique<Program>(
+        scheduler_, *member->space, shape_.threads, shape_.habits,
+        ProgramLimits{longest_access(), shape_.may_lose_pages()}, forks_,
+        [this](SimulatedSpace& child, Program& parent, Program::Copy copy) {
+          return make_child(child, parent, std::move(copy));
+        });
+    member->program->connect(*member->pager);
+    for (uint64_t thread = 0; thread < shape_.threads; ++thread) start_thread(*member, thread);
+    member->started = true;
+    ++members_;
+    live(member);
+  }
+
+  // Its pager comes later, its thread when fork(2) returns.
+  std::function<void()> make_child(SimulatedSpace& space, Program& parent, Program::Copy copy) {
+    const auto member = std::make_shared<Member>(space);
+    member->program = std::make_unique<Program>(parent, space, std::move(copy));
+    children_[&space] = member;
+    ++outcome_.forks;
+    ++members_;
+    return [this, member] {
+      start_thread(*member, 0);
+      member->started = true;
+      scheduler_.notify(member.get());
+    };
+  }
+
+  void start_thread(Member& member, uint64_t thread) {
+    member.threads.push_back(scheduler_.spawn(
+        [program = member.program.get(), thread] { program->run(thread); }, "program"));
+  }
+
+  void live(const std::shared_ptr<Member>& member) {
+    scheduler_.spawn([this, member] { run_life(*member); }, "life");
+    scheduler_.spawn([this, member] { run_control(*member); }, "control");
+  }
+
+  pager::OnChild on_child(const Member& parent) {
+    return [this, group = parent.group](pager::Inheritance inheritance) {
+      const auto entry = children_.find(inheritance.space.get());
+      if (entry == children_.end()) scheduler_.fail("a child of no fork");
+      const std::shared_ptr<Member> member = entry->second;
+      children_.erase(entry);
+      member->group = group;
+      auto pager = engine_->adopt({"child", pager::kMinLocalBytes, pager::ForkMode::kShare},
+                                  inheritance, on_child(*member));
+      if (!pager) scheduler_.fail("a child without a pager: " + pager.error().message());
+      member->pager = std::move(*pager);
+      words_.add(*member->pager, *member->space, member->group);
+      live(member);
+    };
+  }
+
+  // The thread that answers the process and its pager.
+  void run_control(Member& member) {
+    pager::Pager& pager = *member.pager;
+    Instant trial_ends{INT64_MAX};
+    if (!member.program->connected()) {
+      // The child says Hello, unless it has ended.
+      scheduler_.sleep(scheduler_.choose_time(Milliseconds(1)));
+      if (!member.ending && !member.space->ended()) {
+        pager.agent_ready("child");
+        member.program->connect(pager);
+        trial_ends = scheduler_.now() + kTrial;
+      }
+    }
+    while (!member.ending) {
+      std::array<pollfd, 2> polls{pollfd{pager.attention_descriptor(), POLLIN, 0},
+                                  pollfd{member.bell.fd(), POLLIN, 0}};
+      const bool waits = trial_ends.count() != INT64_MAX && !member.has_budget;
+      (void)scheduler_.wait_for_descriptors(
+          polls, waits ? std::max(trial_ends - scheduler_.now(), Nanoseconds(0)) : Nanoseconds(-1));
+      if (member.ending) break;
+      pager.adopt_children();
+      if (member.program->connected() && !member.has_budget &&
+          (pager.wants_budget() || scheduler_.now() >= trial_ends)) {
+        share_budget(member);
+        pager.begin_eviction();
+      }
+    }
+    member.control_ended = true;
+    scheduler_.notify(&member);
+  }
+
+  void share_budget(Member& member) {
+    member.has_budget = true;
+    set_limit(member);
+  }
+  void set_limit(Member& member) {
+    const uint64_t pages = shape_.threads * Program::kPagesOfThread / (2 + scheduler_.choose(3));
+    const Status set = member.pager->set_limit(pages);
+    if (!set && set.error().code != ErrorCode::kConflict)  // more is pinned
+      scheduler_.fail("no limit: " + set.error().message());
+  }
+
+  // Resizes the budget now and then, until the program's threads have ended.
+  void run_life(Member& member) {
+    while (!member.started) (void)scheduler_.wait(&member, Nanoseconds(-1));
+    const bool resizes = scheduler_.chance(3);
+    for (const Scheduler::FiberId thread : member.threads) {
+      while (resizes && scheduler_.chance(2)) {
+        scheduler_.sleep(scheduler_.choose_time(Milliseconds(3)));
+        if (member.has_budget) set_limit(member);
+      }
+      scheduler_.join(thread);
+    }
+    if (!member.space->ended()) member.program->read_all();
+    if (!member.space->ended()) settle(member);
+    const pager::PagerStats stats = member.pager->stats();
+    outcome_.remote_faults += stats.faults_remote;
+    outcome_.evicted += stats.evicted_written;
+    outcome_.bus_errors += member.program->bus_errors();
+    member.ending = true;
+    member.bell.ring();
+    while (!member.control_ended) (void)scheduler_.wait(&member, Nanoseconds(-1));
+    member.program->end();
+    words_.remove(*member.space);
+    member.pager.reset();
+    --members_;
+    scheduler_.notify(&members_);
+  }
+
+  // ---- disturbances ----
+
+  // Nodes and coordinator fail, at most one node for good.
+  void disturb() {
+    const auto pause = [this](Nanoseconds most) {
+      const Instant end = scheduler_.now() + scheduler_.choose_time(most);
+      while (members_ > 0 && scheduler_.now() < end)
+        (void)scheduler_.wait(&members_, end - scheduler_.now());
+    };
+    if (shape_.one_is_silent) {  // the others answer meanwhile
+      pause(Milliseconds(4));
+      cluster_->node(scheduler_.choose(cluster_->nodes_count())).be_silent(kPatience);
+      return;
+    }
+    const uint64_t disturbances = scheduler_.choose(4);
+    bool died = !shape_.one_dies;
+    for (uint64_t i = 0; (i < disturbances || !died) && members_ > 0; ++i) {
+      pause(Milliseconds(4));
+      const size_t node = scheduler_.choose(cluster_->nodes_count());
+      if (!died && scheduler_.chance(2)) {
+        died = true;
+        cluster_->kill(node);
+        pause(Milliseconds(50));
+        if (scheduler_.chance(2)) cluster_->restart(node);
+      } else if (scheduler_.chance(2)) {
+        cluster_->node(node).be_silent(scheduler_.choose_time(kLongestSilence));
+      } else {
+        cluster_->set_answering(false);
+        pause(Milliseconds(50));
+        if (scheduler_.chance(3)) cluster_->forget();
+        cluster_->set_answering(true);
+      }
+    }
+  }
+
+  // ---- the invariants of a quiet engine ----
+
+  // What is under way ends; then everything agrees. Pages of a dead node cannot be evicted.
+  void settle(const Member& member) {
+    Status agrees;
+    for (int tries = 0; tries < 200; ++tries) {
+      scheduler_.sleep(Milliseconds(10));
+      const Scheduler::Undisturbed undisturbed(scheduler_);
+      agrees = check(member);
+      if (agrees) return;
+    }
+    scheduler_.fail("space " + std::to_string(member.space->number()) + ": " +
+                    agrees.error().message());
+  }
+
+  Status check(const Member& member) {
+    FARPAGE_TRY_VOID(member.pager->check_invariants());
+    for (uint64_t i = 0; i < member.space->pages(); ++i) {
+      FARPAGE_TRY_VOID(check_page(member, PageIndex{i}));
+    }
+    const pager::BudgetUse use = member.pager->budget_use();
+    if (use.used_pages > use.limit_pages && !shape_.one_dies && member.has_budget)
+      return fail(ErrorCode::kConflict, std::to_string(use.used_pages) +
+                                            " pages are used, the limit is " +
+                                            std::to_string(use.limit_pages));
+    return {};
+  }
+
+  Status check_page(const Member& member, PageIndex page) {
+    if (member.program->is_uncertain(page) || member.program->is_unmapped(page)) return {};
+    const pager::PageWord word = words_.word(*member.space, page);
+    const bool present = member.space->is_present(page);
+    const bool is_protected = member.space->is_protected(page);
+    bool agrees = false;
+    switch (word.state()) {
+      case pager::PageState::kEmpty:
+      case pager::PageState::kLost:
+        agrees = !present;
+        break;
+      case pager::PageState::kRemote:
+        agrees = !present || word.has(pager::PageWord::kMaybePresent);
+        break;
+      case pager::PageState::kClean:
+        agrees = present && is_protected;
+        break;
+      case pager::PageState::kDirty:
+        agrees = present;
+        break;
+      case pager::PageState::kEvicting:
+        agrees = present && shape_.one_dies;  // it is tried again and again
+        break;
+      case pager::PageState::kFetching:
+      case pager::PageState::kUnprotecting:
+      case pager::PageState::kDropping:
+        break;  // nothing is under way
+    }
+    if (agrees) return {};
+    return fail(ErrorCode::kConflict, "page " + std::to_string(page.value) + " is " +
+                                          std::string(to_string(word.state())) + ", and " +
+                                          (!present       ? "absent"
+                                           : is_protected ? "protected"
+                                                          : "present"));
+  }
+
+  Scheduler& scheduler_;
+  Outcome& outcome_;
+  PageWords words_;
+  const Shape shape_;
+  Forks forks_;
+  std::unique_ptr<SimulatedCluster> cluster_;
+  std::unique_ptr<pager::Engine> engine_;
+  std::map<const uffd::AddressSpace*, std::shared_ptr<Member>> children_;  // without a pager
+  uint64_t members_ = 0;                                                   // that have not ended
+};
+
+}  // namespace
+
+Outcome simulate(uint64_t seed, Trace& trace) {
+  Outcome outcome;
+  // After a failure the threads of the run are where they are: all is left to the end of the
+  // process.
+  Scheduler& scheduler = *new Scheduler(seed, trace);
+  Run& run = *new Run(scheduler, outcome);
+  scheduler.run([&run] { run(); });
+  outcome.failure = scheduler.failure();
+  outcome.trace_hash = scheduler.trace_hash();
+  outcome.steps = scheduler.steps();
+  return outcome;
+}
+
+}  // namespace farpage::simulation
