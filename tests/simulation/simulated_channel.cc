@@ -132,7 +132,7 @@ class SimulatedTransport final : public rdma::Transport {
   Result<std::unique_ptr<rdma::Channel>> connect(const rdma::TransportAddress& address,
                                                  const rdma::ChannelOptions& options,
                                                  const rdma::QueuePairExchange&) override {
-    SimulatedNode& node = *nodes_.at(std::stoul(address.socket_path));
+    SimulatedNode& node = *nodes_.at(std::stoul(address.text));
     scheduler_.sleep(scheduler_.choose_time(std::chrono::microseconds(200)));
     if (!node.alive() || scheduler_.now() < node.silent_until())
       return fail(ErrorCode::kUnavailable, "the node does not answer");

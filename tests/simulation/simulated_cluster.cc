@@ -240,7 +240,7 @@ Result<coordinator::NodeInfo> SimulatedCluster::node(const NodeId& id) {
   info.join.slab_bytes = kSlabBytes;
   rdma::TransportAddress address;
   address.kind = rdma::TransportKind::kShm;
-  address.socket_path = std::to_string(node - nodes_.begin());
+  address.text = std::to_string(node - nodes_.begin());
   info.join.transports.push_back(address);
   return info;
 }

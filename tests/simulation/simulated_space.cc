@@ -104,7 +104,7 @@ void SimulatedSpace::unmap(PageIndex page) {
   Flags& flags = flags_[page.value];
   flags = {.unmapped = true};
   scheduler_.step();
-  tell(std::make_unique<Pending>(Pending{uffd::Unmapped{{page, 1}}}));
+  tell(std::make_unique<Pending>(Pending{uffd::Unmapped{{{page, 1}}}}));
   --changing_;
 }
 
