@@ -32,10 +32,13 @@ rdma::Channel* LinkPort::channel(NodeIndex node) {
   // Release: pairs with the acquire in take_retired().
   if (link.channel != nullptr)
     delete link.retired.exchange(std::exchange(link.channel, nullptr), std::memory_order_acq_rel);
+  // Before the mailbox: the answer to a request that is not pending any more is in there. Otherwise
+  // a channel delivered in between would be requested again, and the second one would end it.
+  const bool requested = link.wanted.load(std::memory_order_acquire);
   // Acquire: pairs with the release in deliver().
   link.channel = link.mailbox.exchange(nullptr, std::memory_order_acquire);
   if (link.channel != nullptr && link.channel->usable()) return link.channel;
-  if (!link.wanted.exchange(true, std::memory_order_acq_rel)) doorbell_.ring();
+  if (!requested && !link.wanted.exchange(true, std::memory_order_acq_rel)) doorbell_.ring();
   return nullptr;
 }
 

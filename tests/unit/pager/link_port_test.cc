@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
+#include <thread>
 #include <vector>
 
 namespace farpage::pager {
@@ -45,6 +47,28 @@ TEST_F(LinkPortTest, DeliveredChannelIsTaken) {
   port.deliver(node, std::make_unique<StateChannel>(usable));
   EXPECT_FALSE(port.wants(node));
   EXPECT_NE(port.channel(node), nullptr);
+}
+
+// A second one would end the first: both are of one session.
+TEST_F(LinkPortTest, ChannelThatArrivesWhileItsOwnerAsksIsNotAskedForAgain) {
+  constexpr size_t kRounds = 1000;
+  std::vector<std::array<bool, 1>> usable(kRounds + 1, {true});  // of each channel
+  std::jthread connector([&](const std::stop_token& stop) {
+    for (size_t i = 0; i <= kRounds && !stop.stop_requested();) {
+      if (port.wants(node)) {
+        port.deliver(node, std::make_unique<StateChannel>(usable[i++][0]));
+      } else {
+        std::this_thread::yield();
+      }
+    }
+  });
+  for (size_t round = 0; round < kRounds; ++round) {
+    while (port.channel(node) == nullptr) {
+    }
+    while (port.wants(node)) std::this_thread::yield();
+    usable[round][0] = false;
+    ASSERT_EQ(port.channel(node), nullptr) << "another one was delivered, after " << round;
+  }
 }
 
 TEST_F(LinkPortTest, Defect3BrokenChannelIsReplacedOnlyWhenItsLastCompletionWasTaken) {
