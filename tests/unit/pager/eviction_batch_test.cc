@@ -132,7 +132,10 @@ TEST(EvictionBatch, AColdPageWithoutASlabIsColdAgainOnceTheSlabIsLeased) {
   const uint64_t page = TargetRig::kSlabPages;
   rig.make_dirty(pages_of(page));
   rig.target.cold.push(pages_of(page));
+  rig.client.set_slab_limit(1);
   EXPECT_FALSE(rig.begin());
+  EXPECT_TRUE(rig.target.cold.empty());
+  rig.client.set_slab_limit(UINT32_MAX);
   ASSERT_TRUE(rig.lease_slab_of(page));
   ASSERT_TRUE(becomes_true([&] { return !rig.target.cold.empty(); }));
   ASSERT_TRUE(rig.begin());

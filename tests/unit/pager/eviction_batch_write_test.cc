@@ -397,9 +397,11 @@ TEST(EvictionBatch, ADirtyPageIsWrittenWhereNoOtherProcessReads) {
   const auto child = ProcessImage::copy_of(*rig.image, [](PageIndex, PageWord w) { return w; });
   rig.move(10, PageState::kUnprotecting);
   rig.move(10, PageState::kDirty);
-  // The other backing region has no slab yet: the page waits for it.
+  // The other backing region gets no slab yet: the page waits for it.
+  rig.client.set_slab_limit(0);
   EXPECT_FALSE(rig.begin());
   EXPECT_EQ(rig.state(10), PageState::kDirty);
+  rig.client.set_slab_limit(UINT32_MAX);
   ASSERT_TRUE(becomes_true([&] { return rig.begin(); }));
   ASSERT_TRUE(rig.batch.finish());
   EXPECT_EQ(rig.state(10), PageState::kRemote);

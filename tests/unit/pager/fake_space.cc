@@ -157,6 +157,7 @@ void FakeAddressSpace::refuse_drop_of(uint64_t page, int sys_errno) {
 
 void FakeAddressSpace::do_drop() {
   const std::lock_guard lock(mutex_);
+  if (!dropped_.empty()) return;  // done already
   for (const uffd::PageRun run : to_drop_) {
     int sys_errno = 0;
     for (const auto& [page, refusal] : refused_)
@@ -373,6 +374,7 @@ Status FakeAddressSpace::await_drop(std::span<uffd::DropResult> results, Nanosec
                 dropped_.size());
   std::ranges::copy(dropped_, results.begin());
   to_drop_.clear();
+  dropped_.clear();
   return {};
 }
 

@@ -17,6 +17,12 @@ PagerOptions pager_options_of(const TargetRigOptions& options) {
   return pager;
 }
 
+// As TargetPager.
+uint32_t pressing_percent_of(const PagerOptions& options) {
+  const uint32_t high = options.high_water_percent;
+  return options.resolve_in_thread ? (high + 100) / 2 : high;
+}
+
 std::vector<std::string> names_of_nodes(uint32_t nodes) {
   std::vector<std::string> names;
   for (uint32_t i = 0; i < nodes; ++i) names.push_back("n" + std::to_string(i));
@@ -66,11 +72,12 @@ Result<coordinator::NodeInfo> FakeClient::node(const NodeId& id) {
   return info;
 }
 
-TargetRig::TargetRig(const TargetRigOptions& options)
+TargetRig::TargetRig(const TargetRigOptions& options, TargetRig* engine_of)
     : client(names_of_nodes(options.nodes), kSlabBytes),
-      engine_core(make_engine_core(options)),
+      engine_core(engine_of == nullptr ? make_engine_core(options) : nullptr),
+      engine(engine_of == nullptr ? *engine_core : engine_of->engine),
       budget(engine.pressure, options.budget_pages, engine.options.high_water_percent,
-             engine.options.low_water_percent),
+             engine.options.low_water_percent, pressing_percent_of(engine.options)),
       space(options.pages, log),
       image(std::move(*ProcessImage::create(options.pages, engine.nodes))),
       backing_regions(*image, engine.options, client, *borrower_thread, *this),

@@ -88,7 +88,9 @@ class TargetRig : private RegionOwner {
   static constexpr uint64_t kSlabPages = kSlabBytes >> kPageShift;
   static constexpr uint8_t kNow = 100;  // the epoch
 
-  explicit TargetRig(const TargetRigOptions& options = {});
+  explicit TargetRig(const TargetRigOptions& options = {}) : TargetRig(options, nullptr) {}
+  // Another target of the same engine. Its pages go through that rig's ports, to that rig's nodes.
+  TargetRig(const TargetRigOptions& options, TargetRig* engine_of);
   ~TargetRig();
 
   FakeNode& node(size_t index = 0) { return *nodes[index]; }
@@ -120,8 +122,8 @@ class TargetRig : private RegionOwner {
   std::vector<std::unique_ptr<FakeNode>> nodes;
   FakeClient client;
   const Doorbell connector_bell = std::move(*Doorbell::create());
-  const std::unique_ptr<EngineCore> engine_core;
-  EngineCore& engine = *engine_core;
+  const std::unique_ptr<EngineCore> engine_core;  // null: it is another rig's
+  EngineCore& engine;
   Budget budget;
   const std::unique_ptr<BorrowerThread> borrower_thread = std::move(*BorrowerThread::create());
   FakeAddressSpace space;
