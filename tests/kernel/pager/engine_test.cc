@@ -61,6 +61,7 @@ TEST(Engine, ATargetEndsWhileTheOthersFault) {
   std::jthread reader([&] {
     while (!ends) wrong += wrong_pages(steady, 7);
   });
+  ASSERT_TRUE(comes_true([&] { return steady.pager->stats().faults_remote > 0; }));
   for (uint64_t i = 0; i < 30; ++i) {
     const Rig::Another brief = rig.add(kPages, kLocal);
     fill(brief, i);

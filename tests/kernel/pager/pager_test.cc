@@ -388,9 +388,10 @@ TEST_P(PagerOver, WalksIntoMemoryThatIsGivenUpSeeZerosOrTheirOwnWrites) {
   Rig rig({.transport = GetParam(), .local_pages = 4096, .prefetch_depth = 32});
   std::atomic<bool> stop{false};
   std::atomic<uint64_t> wrong{0};
+  std::atomic<uint64_t> given{0};  // rounds
   std::thread giver([&] {
     // Odd runs of 16 pages are used and discarded repeatedly.
-    for (uint64_t round = 1; !stop; ++round) {
+    for (uint64_t round = 1; !stop; ++round, ++given) {
       for (uint64_t run = 1; run < 64; run += 2) {
         const uffd::PageRun pages{PageIndex{run * 16}, 16};
         for (uint64_t page = run * 16; page < run * 16 + 16; ++page) {
@@ -402,6 +403,7 @@ TEST_P(PagerOver, WalksIntoMemoryThatIsGivenUpSeeZerosOrTheirOwnWrites) {
       }
     }
   });
+  EXPECT_TRUE(comes_true([&] { return given > 0; }));
   for (uint64_t round = 1; round <= 60; ++round) {
     // Even runs are walked through, up to the odd ones.
     for (uint64_t run = 0; run < 64; run += 2) {

@@ -3,10 +3,10 @@
 #include <sys/mman.h>
 
 #include <atomic>
-#include <thread>
 
 #include "interrupted_space.h"
 #include "rig.h"
+#include "tests/sleeping_thread.h"
 
 namespace farpage::pager {
 namespace {
@@ -20,18 +20,16 @@ TEST(Stop, WaitsForTheEvictorThatWaitsForAFaultWorker) {
   ASSERT_TRUE(comes_true([&] { return rig.stats().faults_zero == 1; }));
 
   std::atomic<bool> is_protected{false};
-  std::atomic<bool> stopping{false};
+  SleepingThread stopper;
   std::atomic<bool> dropped{false};
   space->interrupt(InterruptedSpace::Call::kProtect, kEvicted, [&] {
     is_protected.store(true);
-    while (!stopping.load()) std::this_thread::yield();
-    // Long enough for a fault worker to end after it is told to.
-    std::this_thread::sleep_for(Milliseconds(300));
+    stopper.await();  // it waits for this batch
     dropped.store(::madvise(rig.bytes(kEvicted.value), kPageBytes, MADV_DONTNEED) == 0);
   });
   rig.pager().hint_cold({kEvicted, 1});
   ASSERT_TRUE(comes_true([&] { return is_protected.load(); }));
-  stopping.store(true);
+  stopper.begin();
   rig.stop();  // would not return
   EXPECT_TRUE(dropped);
 }

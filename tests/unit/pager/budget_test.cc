@@ -48,17 +48,37 @@ TEST(Budget, ManyThreadsTakeExactlyWhatThereIs) {
   EXPECT_EQ(budget.used(), 1000U);
 }
 
+// The timeouts in these tests are long: a lost wake-up makes them hang until their time limit.
 TEST(Budget, WaiterIsWokenWhenPagesComeBack) {
   Pressure pressure;
   Budget budget(pressure, 1, 100, 100);
   ASSERT_TRUE(budget.try_take());
+  SleepingThread sleeper;
   std::thread waiter([&] {
-    while (!budget.try_take()) budget.wait_for_room(Seconds(60));
+    sleeper.begin();
+    while (!budget.try_take()) budget.wait_for_room(Seconds(3600));
   });
-  while (!budget.has_waiters()) std::this_thread::yield();
+  sleeper.await();
+  EXPECT_TRUE(budget.has_waiters());
   budget.give_back(1);
-  waiter.join();  // would take a minute if the wake-up were lost
+  waiter.join();
   EXPECT_EQ(budget.used(), 1U);
+  EXPECT_FALSE(budget.has_waiters());
+}
+
+TEST(Budget, PagesThatComeBackBeforeTheWaiterSleepsEndItsWait) {
+  Pressure pressure;
+  Budget budget(pressure, 1, 100, 100);
+  for (int round = 0; round < 100; ++round) {
+    ASSERT_TRUE(budget.try_take());
+    std::thread waiter([&] {
+      while (!budget.try_take()) budget.wait_for_room(Seconds(3600));
+    });
+    while (!budget.has_waiters()) std::this_thread::yield();
+    budget.give_back(1);
+    waiter.join();
+    budget.give_back(1);
+  }
 }
 
 TEST(Budget, EvictorIsWokenByPressure) {
@@ -102,7 +122,6 @@ TEST(Budget, EvictorSleepsOnWhereOthersEvictUntilThatIsNotEnough) {
   EXPECT_EQ(budget.used(), 9U);
 }
 
-// The timeouts below are long: a lost wake-up makes the test hang until its time limit.
 TEST(Budget, AGrownBudgetWakesWhoWaitsForRoom) {
   Pressure pressure;
   Budget budget(pressure, 1, 100, 100);
@@ -237,10 +256,11 @@ TEST(Budget, ManyThreadsStayWithinWhateverTheLimitHasBeen) {
   Budget budget(pressure, 1000, 90, 80);
   std::atomic<bool> stop{false};
   std::atomic<uint64_t> most{0};
+  std::atomic<uint64_t> rounds{0};
   std::vector<std::thread> threads;
   for (int t = 0; t < 4; ++t)
     threads.emplace_back([&] {
-      while (!stop) {
+      for (; !stop; ++rounds) {
         uint64_t taken = 0;
         while (taken < 300 && budget.try_take()) ++taken;
         const uint64_t used = budget.used();
@@ -249,9 +269,11 @@ TEST(Budget, ManyThreadsStayWithinWhateverTheLimitHasBeen) {
         budget.give_back(taken);
       }
     });
-  for (uint64_t i = 0; i < 2000; ++i) budget.resize(100 + i * 37 % 900);
+  // At least so often, and for as long as the threads need to take and give back as often.
+  for (uint64_t i = 0; i < 2000 || rounds < 2000; ++i) budget.resize(100 + i * 37 % 900);
   stop = true;
   for (std::thread& thread : threads) thread.join();
+  EXPECT_GT(most, 0U);
   EXPECT_LE(most, 1000U);
   EXPECT_EQ(budget.used(), 0U);
   budget.resize(100);

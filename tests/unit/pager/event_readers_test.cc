@@ -34,13 +34,14 @@ TEST(EventReaders, AnEventThatHasBeenReadIsHandledWhenTheWaitEnds) {
 TEST(EventReaders, WorkersThatReadAgainAndAgainHoldNobodyUp) {
   EventReaders readers;
   std::atomic<bool> stop{false};
+  std::atomic<uint64_t> reads{0};
   std::jthread worker([&] {
-    while (!stop) {
+    for (; !stop; ++reads) {
       readers.begin(0);
       readers.end(0);
     }
   });
-  for (int i = 0; i < 1000; ++i) readers.wait_until_handled();
+  for (int i = 0; i < 1000 || reads < 1000; ++i) readers.wait_until_handled();
   stop = true;
 }
 

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <barrier>
 #include <functional>
 #include <thread>
 #include <vector>
@@ -113,7 +114,13 @@ TEST_F(EvictionPriorityTest, OfManyAtOnceTheLastOneIsObeyed) {
   priority.add(evictor.id());
   for (int round = 0; round < 200; ++round) {
     std::vector<std::thread> threads;
-    for (int t = 0; t < 3; ++t) threads.emplace_back([&priority] { priority.come_forward(); });
+    std::barrier all_at_once(4);
+    for (int t = 0; t < 3; ++t)
+      threads.emplace_back([&] {
+        all_at_once.arrive_and_wait();
+        priority.come_forward();
+      });
+    all_at_once.arrive_and_wait();
     priority.step_back();
     for (std::thread& thread : threads) thread.join();
     priority.come_forward();

@@ -31,15 +31,38 @@ TEST_F(WakePolicyTest, WatchingEndsWithAnEvent) {
   EXPECT_TRUE(wake_policy_->watch(0, events_->fd()));
 }
 
+// A worker that rests is not woken by events, and one that is not called back rests for longer than
+// any test may run.
+struct RestingWorker {
+  explicit RestingWorker(const Doorbell& watched)
+      : policy(std::move(*WakePolicy::create(2, std::chrono::hours(1)))), events(watched) {}
+  // Worker 1 watches; then worker 0 has evidence that no other is needed.
+  void begin() {
+    thread = std::jthread([this] {
+      sleeper.begin();
+      had_event = policy->watch(1, events.fd());
+    });
+    const uint64_t watches = sleeper.await();
+    for (uint32_t i = 0; i <= WakePolicy::kWinsToStop; ++i) policy->won(0, {7, true});
+    rests = sleeper.await_after(watches);
+  }
+
+  std::unique_ptr<WakePolicy> policy;
+  const Doorbell& events;
+  SleepingThread sleeper;
+  uint64_t rests = 0;  // which of its sleeps the rest is
+  std::atomic<bool> had_event{false};
+  std::jthread thread;
+};
+
 TEST_F(WakePolicyTest, AWorkerWithTheOneThreadOnItsCpuSendsTheOtherToRest) {
-  std::atomic<bool> returned{false};
-  std::jthread other([&] {
-    EXPECT_FALSE(wake_policy_->watch(1, events_->fd()))
-        << "there was no event, so it was dismissed";
-    returned = true;
-  });
-  while (!returned)
-    for (uint32_t i = 0; i < WakePolicy::kWinsToStop; ++i) wake_policy_->won(0, {7, true});
+  RestingWorker other(*events_);
+  other.begin();
+  events_->ring();
+  EXPECT_TRUE(other.sleeper.sleeps_since(other.rests)) << "events do not wake it any more";
+  other.policy->stop();
+  other.thread.join();
+  EXPECT_FALSE(other.had_event);
 }
 
 TEST_F(WakePolicyTest, OneWorkerHasWonLastWhateverTheThread) {
@@ -97,7 +120,17 @@ TEST_F(WakePolicyTest, WhoRestsWatchesAgainWhenTheOtherHasStopped) {
 }
 
 TEST_F(WakePolicyTest, DoubtCallsBackWhoRests) {
-  // A worker that is not recalled rests for longer than any test may run.
+  for (int round = 0; round < 10; ++round) {
+    RestingWorker other(*events_);
+    other.begin();
+    for (uint32_t i = 0; i < WakePolicy::kDoubtsToRecall; ++i) other.policy->won(0, {7, false});
+    other.thread.join();  // would take an hour
+    EXPECT_FALSE(other.had_event);
+  }
+}
+
+// The dismissal and the recall come at any time, also before the other has begun to rest.
+TEST_F(WakePolicyTest, DoubtCallsBackWhoIsAboutToRest) {
   auto patient = WakePolicy::create(2, std::chrono::hours(1));
   ASSERT_TRUE(patient);
   WakePolicy& wake_policy = **patient;
@@ -127,22 +160,34 @@ TEST_F(WakePolicyTest, StopEndsEveryWatchNowAndLater) {
   EXPECT_FALSE(wake_policy_->watch(1, events_->fd()));
 }
 
+TEST_F(WakePolicyTest, StopEndsARest) {
+  for (int round = 0; round < 10; ++round) {
+    RestingWorker other(*events_);
+    other.begin();
+    other.policy->stop();
+    other.thread.join();  // would take an hour
+    EXPECT_FALSE(other.had_event);
+  }
+}
+
 TEST_F(WakePolicyTest, StopEndsTheRestsOfWhoRestsAgainAndAgain) {
   for (int round = 0; round < 30; ++round) {
     auto wake_policy = WakePolicy::create(2, Milliseconds(1));
     ASSERT_TRUE(wake_policy);
     std::atomic<uint32_t> rests{0};
-    std::atomic<bool> stopped{false};
+    std::atomic<bool> ends{false};
     std::jthread other([&] {
-      while (!stopped) {
+      while (!ends) {
         (void)(*wake_policy)->watch(1, events_->fd());
         ++rests;
       }
     });
     while (rests < 3) (*wake_policy)->won(0, {7, true});
-    stopped = true;
     (*wake_policy)->stop();
-    other.join();
+    // Whatever it was doing then: from now on it does not wait, though nothing wakes it.
+    const uint32_t before = rests;
+    while (rests < before + 100) std::this_thread::yield();
+    ends = true;
   }
 }
 
