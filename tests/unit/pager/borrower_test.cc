@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <optional>
 
 namespace farpage::pager {
 namespace {
@@ -31,6 +32,11 @@ class OneNodeForEachSlab final : public coordinator::Client {
       std::this_thread::sleep_for(Milliseconds(1));
     }
     return true;
+  }
+  // That leased the last slabs.
+  RegionId lessee() const {
+    const std::lock_guard lock(mutex_);
+    return lessee_;
   }
   size_t leases_held() const {
     const std::lock_guard lock(mutex_);
@@ -62,6 +68,29 @@ class OneNodeForEachSlab final : public coordinator::Client {
     delete_answers_lost_ = done;
   }
 
+  // As if it had lost its state: it knows no region that was made before.
+  void forget_regions() {
+    const std::lock_guard lock(mutex_);
+    for (int i = 1; i <= regions_; ++i) forgotten_.insert(RegionId{"r" + std::to_string(i)});
+  }
+  // From now on such calls fail like this. nullopt: they succeed.
+  void fail_heartbeats(std::optional<ErrorCode> code) {
+    const std::lock_guard lock(mutex_);
+    heartbeat_failure_ = code;
+  }
+  void fail_leases(std::optional<ErrorCode> code) {
+    const std::lock_guard lock(mutex_);
+    lease_failure_ = code;
+  }
+  void fail_lookups(std::optional<ErrorCode> code) {
+    const std::lock_guard lock(mutex_);
+    lookup_failure_ = code;
+  }
+  void lend_slabs_of(uint64_t bytes) {
+    const std::lock_guard lock(mutex_);
+    lent_bytes_ = bytes;
+  }
+
   Result<coordinator::NodeInfo> join(const coordinator::NodeJoin&) override { return never(); }
   Status heartbeat_node(const NodeId&, const coordinator::NodeHeartbeat&) override {
     return never();
@@ -73,7 +102,7 @@ class OneNodeForEachSlab final : public coordinator::Client {
     const std::lock_guard lock(mutex_);
     calls_.push_back("create");
     coordinator::RegionInfo region;
-    region.id = RegionId{"r1"};
+    region.id = RegionId{"r" + std::to_string(++regions_)};
     region.replicas = create.replicas;
     region.slab_bytes = create.slab_bytes;
     region.heartbeat_interval = Milliseconds(1);
@@ -90,9 +119,11 @@ class OneNodeForEachSlab final : public coordinator::Client {
     return region;
   }
   Result<std::vector<coordinator::Lease>> lease_slabs(
-      const RegionId&, const std::vector<SlabIndex>& slabs) override {
+      const RegionId& region, const std::vector<SlabIndex>& slabs) override {
     const std::lock_guard lock(mutex_);
     calls_.push_back("lease");
+    if (lease_failure_) return fail(*lease_failure_, "no slab");
+    lessee_ = region;
     std::vector<coordinator::Lease> list;
     for (const SlabIndex slab : slabs) {
       coordinator::Lease& lease = leases_[slab];
@@ -100,7 +131,7 @@ class OneNodeForEachSlab final : public coordinator::Client {
         lease.slab = slab;
         const uint32_t number = slab.value == kOnAKnownNode ? 0 : slab.value + 1000 * releases_;
         lease.node = NodeId{"n" + std::to_string(number)};
-        lease.bytes = kSlabBytes;
+        lease.bytes = lent_bytes_;
         lease.generation = Generation{1};
         lease.rkeys[rdma::TransportKind::kTcp] = RemoteKey{7};
       }
@@ -115,10 +146,12 @@ class OneNodeForEachSlab final : public coordinator::Client {
     for (const SlabIndex slab : slabs) leases_.erase(slab);
     return {};
   }
-  Result<coordinator::RegionHeard> heartbeat_region(const RegionId&,
+  Result<coordinator::RegionHeard> heartbeat_region(const RegionId& region,
                                                     const coordinator::RegionHeartbeat&) override {
     const std::lock_guard lock(mutex_);
     calls_.push_back("heartbeat");
+    if (heartbeat_failure_) return fail(*heartbeat_failure_, "no answer");
+    if (forgotten_.contains(region)) return fail(ErrorCode::kNotFound, "no such region");
     return coordinator::RegionHeard{last_event_};
   }
   Status delete_region(const RegionId&) override {
@@ -149,6 +182,7 @@ class OneNodeForEachSlab final : public coordinator::Client {
   Result<coordinator::NodeInfo> node(const NodeId& id) override {
     const std::lock_guard lock(mutex_);
     calls_.push_back("node " + id.value);
+    if (lookup_failure_) return fail(*lookup_failure_, "no answer");
     if (gone_.contains(id)) return fail(ErrorCode::kNotFound, "no node " + id.value);
     coordinator::NodeInfo info;
     info.join.id = id;
@@ -178,6 +212,11 @@ class OneNodeForEachSlab final : public coordinator::Client {
   std::set<NodeId> gone_;
   uint64_t last_event_ = 5000;  // many events happened before
   uint32_t releases_ = 0;
+  int regions_ = 0;  // ever made
+  std::set<RegionId> forgotten_;
+  RegionId lessee_;
+  uint64_t lent_bytes_ = kSlabBytes;
+  std::optional<ErrorCode> heartbeat_failure_, lease_failure_, lookup_failure_;
   bool exists_ = false;
   bool missed_ = false;
   int deletes_not_done_ = 0;
@@ -337,6 +376,110 @@ TEST_F(BorrowerTest, CoordinatorThatIsGoneForGoodDoesNotKeepAProgramFromEnding) 
     ASSERT_TRUE(one->open_region(Seconds(0)).has_value());
   }
   EXPECT_LT(client.count("delete"), 10U);
+}
+
+TEST_F(BorrowerTest, RegionThatWasNotOpenedIsMadeWithTheFirstSlabThatIsWanted) {
+  const auto one = borrower();
+  one->start(*thread);
+  leases->touch(page_of(3));
+  one->ring();
+  ASSERT_TRUE(client.comes_true([&] { return is_leased(3); }));
+  const std::vector<std::string> calls = client.calls();
+  ASSERT_GE(calls.size(), 3U);
+  EXPECT_EQ(calls[0], "create");
+  EXPECT_EQ(calls[2], "lease");
+  EXPECT_FALSE(is_leased(0)) << "nobody wants it";
+}
+
+TEST_F(BorrowerTest, RefusedLeaseIsTriedAgain) {
+  const auto one = borrower();
+  ASSERT_TRUE(one->open_region(Seconds(0)).has_value());
+  one->start(*thread);
+  client.fail_leases(ErrorCode::kExhausted);
+  leases->touch(page_of(1));
+  one->ring();
+  ASSERT_TRUE(client.comes_true([&] { return client.count("lease") >= 3; }));
+  EXPECT_FALSE(is_leased(1));
+  client.fail_leases(std::nullopt);
+  EXPECT_TRUE(client.comes_true([&] { return is_leased(1); })) << "without another ring";
+  EXPECT_EQ(one->leased_slabs(), 2U);
+}
+
+TEST_F(BorrowerTest, SlabOfAnotherSizeIsRefused) {
+  client.lend_slabs_of(2 * kSlabBytes);
+  const auto one = borrower();
+  const Status opened = one->open_region(kPatience);
+  ASSERT_FALSE(opened.has_value());
+  EXPECT_EQ(opened.error().code, ErrorCode::kInvalid) << "no second try could be better";
+  EXPECT_FALSE(is_leased(0));
+  EXPECT_EQ(client.count("lease"), 1U);
+}
+
+TEST_F(BorrowerTest, CoordinatorThatHasLostItsStateGetsANewRegionForFurtherSlabs) {
+  const auto one = borrower();
+  ASSERT_TRUE(one->open_region(Seconds(0)).has_value());
+  one->start(*thread);
+  client.forget_regions();
+  ASSERT_TRUE(client.comes_true([&] { return client.count("create") == 2; }));
+  EXPECT_TRUE(is_leased(0)) << "the node still honors it";
+  leases->touch(page_of(1));
+  one->ring();
+  ASSERT_TRUE(client.comes_true([&] { return is_leased(1); }));
+  EXPECT_EQ(client.lessee(), RegionId{"r2"});
+  EXPECT_EQ(client.count("create"), 2U);
+}
+
+TEST_F(BorrowerTest, CoordinatorThatDoesNotAnswerKeepsTheRegion) {
+  const auto one = borrower();
+  ASSERT_TRUE(one->open_region(Seconds(0)).has_value());
+  one->start(*thread);
+  client.fail_heartbeats(ErrorCode::kUnavailable);
+  const size_t before = client.count("heartbeat");
+  ASSERT_TRUE(client.comes_true([&] { return client.count("heartbeat") > before + 3; }));
+  EXPECT_EQ(client.count("create"), 1U);
+  EXPECT_TRUE(is_leased(0));
+  EXPECT_EQ(client.count("region"), 0U);
+  client.lose_node("n0");  // its events may be forgotten before the coordinator is back
+  client.fail_heartbeats(std::nullopt);
+  ASSERT_TRUE(client.comes_true([&] { return owner.lost.load() == 1; }));
+  EXPECT_GE(client.count("region"), 1U);
+}
+
+TEST_F(BorrowerTest, EventsWhoseLookupFailedAreReadAgain) {
+  const auto one = borrower();
+  ASSERT_TRUE(one->open_region(Seconds(0)).has_value());
+  one->start(*thread);
+  client.fail_lookups(ErrorCode::kUnavailable);
+  client.happens(coordinator::EventKind::kNodeJoined, "n0", "");
+  ASSERT_TRUE(client.comes_true([&] { return client.count("node n0") >= 4; }));
+  client.fail_lookups(std::nullopt);
+  const size_t polls = client.count("events");
+  ASSERT_TRUE(client.comes_true([&] { return client.count("events") > polls; }));
+  // The lookup has succeeded: no event is left.
+  ASSERT_TRUE(client.comes_true([&, events = size_t{0}, beats = size_t{0}]() mutable {
+    const bool none = client.count("events") == events && client.count("heartbeat") > beats + 2;
+    if (!none && client.count("events") != events) {
+      events = client.count("events");
+      beats = client.count("heartbeat");
+    }
+    return none;
+  }));
+}
+
+TEST_F(BorrowerTest, OwnerThatHasEndedIsNotCalledAndTheReplicasAreWatchedOn) {
+  const auto one = borrower();
+  ASSERT_TRUE(one->open_region(Seconds(0)).has_value());
+  one->start(*thread);
+  one->disown();
+  const size_t wanted = owner.wanted.size();
+  client.lose_node("n0");
+  client.happens(coordinator::EventKind::kLeaseLost, "n0", "r1");
+  ASSERT_TRUE(client.comes_true([&] { return !leases->find(page_of(0))->replicas[0]->is_read(); }));
+  leases->touch(page_of(1));
+  one->ring();
+  ASSERT_TRUE(client.comes_true([&] { return is_leased(1); }));
+  EXPECT_EQ(owner.lost, 0);
+  EXPECT_EQ(owner.wanted.size(), wanted);
 }
 
 }  // namespace
