@@ -94,7 +94,8 @@ class ConnectorRig : public TargetRig {
   void offer(const std::string& name, const std::vector<rdma::TransportKind>& kinds) {
     coordinator::NodeInfo info;
     info.join.id = NodeId{name};
-    for (const rdma::TransportKind kind : kinds) info.join.transports.push_back({kind, name});
+    for (const rdma::TransportKind kind : kinds)
+      info.join.transports.push_back({.kind = kind, .text = name});
     ASSERT_TRUE(engine.nodes->put(info));
   }
   void start() {
@@ -173,7 +174,9 @@ TEST(Connector, ABrokenChannelIsReplacedInTheSameSession) {
   ASSERT_NE(rig.await_channel(*rig.port), nullptr);
   const std::vector<ConnectCall> calls = rig.shm->calls();
   ASSERT_EQ(calls.size(), 2U);
-  EXPECT_EQ(calls[0].session, calls[1].session) << "else the late WRITEs of the first have effect";
+  // Else late WRITEs of the first channel would have an effect.
+  EXPECT_EQ(calls[0].session, rig.port->session());
+  EXPECT_EQ(calls[1].session, rig.port->session());
   EXPECT_EQ(rig.engine.link_counts.channels_broken, 1U);
   EXPECT_EQ(rig.engine.link_counts.channels_connected, 2U);
   EXPECT_EQ(rig.port->take_retired(NodeIndex{0}), nullptr) << "the connector destroys it";

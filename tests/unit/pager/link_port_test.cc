@@ -51,7 +51,7 @@ TEST_F(LinkPortTest, DeliveredChannelIsTaken) {
 
 // A second one would end the first: both are of one session.
 TEST_F(LinkPortTest, ChannelThatArrivesWhileItsOwnerAsksIsNotAskedForAgain) {
-  constexpr size_t kRounds = 3000;
+  constexpr size_t kRounds = 1000;
   std::vector<std::array<bool, 1>> usable(kRounds + 1, {true});  // of each channel
   std::jthread connector([&](const std::stop_token& stop) {
     for (size_t i = 0; i <= kRounds && !stop.stop_requested();) {

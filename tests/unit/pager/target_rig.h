@@ -82,7 +82,7 @@ struct TargetRigOptions {
 };
 
 // Threads: one, but for what FakeAddressSpace, FakeNode and the pager's own parts allow.
-class TargetRig : private RegionOwner {
+class TargetRig {
  public:
   static constexpr uint64_t kSlabBytes = uint64_t{2} << 20;
   static constexpr uint64_t kSlabPages = kSlabBytes >> kPageShift;
@@ -117,6 +117,19 @@ class TargetRig : private RegionOwner {
   // As a fetch that another thread has begun. Returns the page's word.
   PageWord make_fetching(uint64_t page);
 
+  // Called by the borrower's thread, so not the rig itself, whose tests derive from it.
+  class Owner final : public RegionOwner {
+   public:
+    explicit Owner(ColdHints& cold) : cold_(cold) {}
+    void node_wanted(NodeIndex) override {}
+    void leased() override { cold_.leased(); }
+    coordinator::Counters counters_of(const LeaseMap&) override { return {}; }
+    void replica_lost() override {}
+
+   private:
+    ColdHints& cold_;
+  };
+
   // In the order of creation.
   CallLog log;
   std::vector<std::unique_ptr<FakeNode>> nodes;
@@ -129,6 +142,7 @@ class TargetRig : private RegionOwner {
   FakeAddressSpace space;
   const std::unique_ptr<ProcessImage> image;
   PageTable& table = image->table();
+  Owner owner;
   BackingRegions backing_regions;
   PinMap pins;
   AccessMap access;
@@ -137,12 +151,6 @@ class TargetRig : private RegionOwner {
   Target target;
 
  private:
-  // -- RegionOwner --
-  void node_wanted(NodeIndex) override {}
-  void leased() override { target.cold.leased(); }
-  coordinator::Counters counters_of(const LeaseMap&) override { return {}; }
-  void replica_lost() override {}
-
   void make_present(uffd::PageRun run, PageState state, uffd::Protection protection, bool zero);
 
   std::vector<Mapping> buffers_;

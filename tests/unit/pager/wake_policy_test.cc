@@ -120,7 +120,7 @@ TEST_F(WakePolicyTest, WhoRestsWatchesAgainWhenTheOtherHasStopped) {
 }
 
 TEST_F(WakePolicyTest, DoubtCallsBackWhoRests) {
-  for (int round = 0; round < 30; ++round) {
+  for (int round = 0; round < 10; ++round) {
     RestingWorker other(*events_);
     other.begin();
     for (uint32_t i = 0; i < WakePolicy::kDoubtsToRecall; ++i) other.policy->won(0, {7, false});
@@ -161,7 +161,7 @@ TEST_F(WakePolicyTest, StopEndsEveryWatchNowAndLater) {
 }
 
 TEST_F(WakePolicyTest, StopEndsARest) {
-  for (int round = 0; round < 30; ++round) {
+  for (int round = 0; round < 10; ++round) {
     RestingWorker other(*events_);
     other.begin();
     other.policy->stop();
