@@ -14,14 +14,14 @@ namespace farpage::coordinator {
 // Threads: any.
 class RegionGate {
  public:
-  class Pass {
+  class Hold {
    public:
-    Pass(RegionGate& gate, RegionId region) : gate_(&gate), region_(std::move(region)) {}
-    Pass(Pass&& other) noexcept : gate_(other.gate_), region_(std::move(other.region_)) {
+    Hold(RegionGate& gate, RegionId region) : gate_(&gate), region_(std::move(region)) {}
+    Hold(Hold&& other) noexcept : gate_(other.gate_), region_(std::move(other.region_)) {
       other.gate_ = nullptr;
     }
-    Pass& operator=(Pass&&) = delete;
-    ~Pass() {
+    Hold& operator=(Hold&&) = delete;
+    ~Hold() {
       if (gate_ != nullptr) gate_->leave(region_);
     }
 
@@ -31,13 +31,13 @@ class RegionGate {
   };
 
   // Waits until no other request holds the region. kUnavailable: not within `timeout`.
-  Result<Pass> enter(const RegionId& region, Milliseconds timeout) {
+  Result<Hold> enter(const RegionId& region, Milliseconds timeout) {
     MutexLock lock(mutex_);
     if (!left_.wait_for(lock, timeout,
                         [&]() FARPAGE_REQUIRES(mutex_) { return busy_.count(region) == 0; }))
       return fail(ErrorCode::kUnavailable, "another request for this region takes long: try again");
     busy_.insert(region);
-    return Pass(*this, region);
+    return Hold(*this, region);
   }
 
  private:

@@ -35,7 +35,7 @@ TEST_F(WakePolicyTest, AWorkerWithTheOneThreadOnItsCpuSendsTheOtherToRest) {
   std::atomic<bool> returned{false};
   std::jthread other([&] {
     EXPECT_FALSE(wake_policy_->watch(1, events_->fd()))
-        << "there was no event, so it was dismissed";
+        << "there was no event, so it was sent to rest";
     returned = true;
   });
   while (!returned)
