@@ -11,9 +11,11 @@
 
 namespace farpage::coordinator {
 
-// Threads: any.
+// Threads: any. Requests for different regions do not wait for each other; those for one region
+// enter in no particular order.
 class RegionGate {
  public:
+  // The right to change the region, until destroyed. Move-only; the gate outlives it.
   class Hold {
    public:
     Hold(RegionGate& gate, RegionId region) : gate_(&gate), region_(std::move(region)) {}
@@ -51,6 +53,7 @@ class RegionGate {
 
   Mutex mutex_;
   ConditionVariable left_;
+  // Regions that a request holds, also ones that do not exist (any more).
   std::set<RegionId> busy_ FARPAGE_GUARDED_BY(mutex_);
 };
 
