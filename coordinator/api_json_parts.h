@@ -12,10 +12,14 @@
 
 namespace farpage::coordinator {
 
+// Each reads the field of that name, and refuses it in the reader when it is wrong. Missing
+// counters and keys are none, a missing slab size is kDefaultSlabBytes.
 void read_counters(http::JsonReader& reader, Counters& counters);
 void read_remote_keys(http::JsonReader& reader, RemoteKeys& keys);
 void read_slab_bytes(http::JsonReader& reader, uint64_t& slab_bytes);
+// By the name of the transport. A secret: only for leases that show their keys, and for the store.
 nlohmann::json json_of_keys(const RemoteKeys& keys);
+// Without the session, which is a secret.
 nlohmann::json json_of_endpoint(const rdma::QueuePairEndpoint& endpoint);
 
 // Decodes one body: parses it, calls `read` for the fields, and reports the first error.

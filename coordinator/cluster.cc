@@ -191,7 +191,7 @@ Result<RegionHeard> Cluster::heartbeat_region(const RegionId& id,
 Status Cluster::delete_region(const RegionId& id) {
   {
     // Leave the gate before calling the nodes, so that a repeated request returns at once.
-    FARPAGE_TRY(pass, gate_.enter(id, kGateTimeout));
+    FARPAGE_TRY(hold, gate_.enter(id, kGateTimeout));
     FARPAGE_TRY_VOID(change([&](State& state) { return state.delete_region(id); }));
   }
   log::info("coordinator: region deleted region={}", id.value);
@@ -211,7 +211,7 @@ std::vector<RegionInfo> Cluster::regions() const {
 
 Result<std::vector<Lease>> Cluster::lease_slabs(const RegionId& id,
                                                 const std::vector<SlabIndex>& slabs) {
-  FARPAGE_TRY(pass, gate_.enter(id, kGateTimeout));
+  FARPAGE_TRY(hold, gate_.enter(id, kGateTimeout));
   FARPAGE_TRY(region, this->region(id));
   FARPAGE_TRY_VOID(lease_missing(id, slabs, region.slab_bytes));
   const MutexLock lock(mutex_);
@@ -305,7 +305,7 @@ Status Cluster::ask_nodes(const std::vector<PlannedLease>& plan, uint64_t slab_b
 }
 
 Status Cluster::release_slabs(const RegionId& id, const std::vector<SlabIndex>& slabs) {
-  FARPAGE_TRY(pass, gate_.enter(id, kGateTimeout));
+  FARPAGE_TRY(hold, gate_.enter(id, kGateTimeout));
   FARPAGE_TRY_VOID(change([&](State& state) { return state.release(id, slabs); }));
   revoke_now(id);
   return {};

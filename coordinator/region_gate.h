@@ -11,17 +11,19 @@
 
 namespace farpage::coordinator {
 
-// Threads: any.
+// Threads: any. Requests for different regions do not wait for each other; those for one region
+// enter in no particular order.
 class RegionGate {
  public:
-  class Pass {
+  // The right to change the region, until destroyed. Move-only; the gate outlives it.
+  class Hold {
    public:
-    Pass(RegionGate& gate, RegionId region) : gate_(&gate), region_(std::move(region)) {}
-    Pass(Pass&& other) noexcept : gate_(other.gate_), region_(std::move(other.region_)) {
+    Hold(RegionGate& gate, RegionId region) : gate_(&gate), region_(std::move(region)) {}
+    Hold(Hold&& other) noexcept : gate_(other.gate_), region_(std::move(other.region_)) {
       other.gate_ = nullptr;
     }
-    Pass& operator=(Pass&&) = delete;
-    ~Pass() {
+    Hold& operator=(Hold&&) = delete;
+    ~Hold() {
       if (gate_ != nullptr) gate_->leave(region_);
     }
 
@@ -31,13 +33,13 @@ class RegionGate {
   };
 
   // Waits until no other request holds the region. kUnavailable: not within `timeout`.
-  Result<Pass> enter(const RegionId& region, Milliseconds timeout) {
+  Result<Hold> enter(const RegionId& region, Milliseconds timeout) {
     MutexLock lock(mutex_);
     if (!left_.wait_for(lock, timeout,
                         [&]() FARPAGE_REQUIRES(mutex_) { return busy_.count(region) == 0; }))
       return fail(ErrorCode::kUnavailable, "another request for this region takes long: try again");
     busy_.insert(region);
-    return Pass(*this, region);
+    return Hold(*this, region);
   }
 
  private:
@@ -51,6 +53,7 @@ class RegionGate {
 
   Mutex mutex_;
   ConditionVariable left_;
+  // Regions that a request holds, also ones that do not exist (any more).
   std::set<RegionId> busy_ FARPAGE_GUARDED_BY(mutex_);
 };
 

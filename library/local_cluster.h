@@ -19,15 +19,18 @@ struct LocalClusterOptions {
 };
 
 // Threads: one. The coordinator listens on loopback with a secret token; pages use the in-process
-// transport.
+// transport. It ends with this object: regions in it must be closed before.
 class LocalCluster {
  public:
+  // The nodes join in the background. Fails as coordinator::Service, node::SlabPool (kInvalid,
+  // kExhausted) and node::Node do.
   static Result<std::unique_ptr<LocalCluster>> start(const LocalClusterOptions& options);
   LocalCluster(const LocalCluster&) = delete;
   LocalCluster& operator=(const LocalCluster&) = delete;
 
   const std::string& url() const { return url_; }
   const std::string& token() const { return token_; }
+  // The only one that reaches these nodes.
   std::unique_ptr<rdma::Transport> make_transport() const {
     return rdma::make_loop_transport(network_);
   }

@@ -1,4 +1,4 @@
-// TargetPager: one target of an engine, with all that it owns.
+// TargetPager: one target of an engine, with all that it owns. The implementation of Pager.
 #pragma once
 
 #include <utility>
@@ -12,6 +12,9 @@
 
 namespace farpage::pager {
 
+// Threads: as Pager says; the calls of RegionOwner come from the borrower's thread. take_over(),
+// start(), give_back() and own() belong to whoever creates it, before others know it. The engine
+// outlives it, unless it owns the engine.
 class TargetPager final : public Pager, private RegionOwner {
  public:
   // Takes space and image only on success. The target is not served yet.
@@ -87,9 +90,10 @@ class TargetPager final : public Pager, private RegionOwner {
   void leased() override;
   void replica_lost() override { target_.replicas_lost.fetch_add(1, std::memory_order_relaxed); }
 
+  // Whether all that a child needs is where it will find it; may fetch every page.
   bool may_fork();
   uint64_t resident_pages() const;
-  uint64_t limit_for(uint64_t pinned_pages) const;
+  uint64_t limit_for(uint64_t pinned_pages) const;  // pages
   std::string too_much_is_pinned() const;
   PagerStats stats_of_target() const;
 

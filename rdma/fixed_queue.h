@@ -1,4 +1,5 @@
-// FixedQueue: a FIFO in memory that is allocated once.
+// FixedQueue: a FIFO in memory that is allocated once, for the queues of a channel: what may be
+// queued is limited when the channel is made, and posting and polling must not allocate.
 #pragma once
 
 #include <cstddef>
@@ -8,7 +9,8 @@
 
 namespace farpage::rdma {
 
-// Threads: one.
+// Threads: one. The items must be default constructible; a popped one is not destroyed before its
+// place is used again.
 template <typename T>
 class FixedQueue {
  public:
@@ -18,9 +20,11 @@ class FixedQueue {
   size_t capacity() const { return items_.size(); }
   bool empty() const { return size_ == 0; }
 
+  // From the front; below size(), unchecked.
   T& operator[](size_t index) { return items_[wrap(head_ + index)]; }
   T& front() { return items_[head_]; }
 
+  // The caller leaves room: a full queue is a bug.
   void push_back(const T& item) {
     FARPAGE_CHECK(size_ < items_.size(), "a queue of %zu is full", items_.size());
     items_[wrap(head_ + size_)] = item;

@@ -31,6 +31,8 @@ class SignalsBlocked {
   uint64_t before_ = 0;
 };
 
+// Threads: any. Not recursive. It needs no construction at run time and no destruction, so it works
+// before and after those of the program's globals.
 class FARPAGE_CAPABILITY("lock") Lock {
  public:
   constexpr Lock() = default;

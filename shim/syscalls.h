@@ -10,8 +10,10 @@
 
 namespace farpage::shim {
 
+// The unit of the kernel here; as in base/strong.h.
 inline constexpr uint64_t kPageBytes = 4096;
 
+// Threads: any; safe in signal handlers.
 inline long system_call_words(long number, long a, long b, long c, long d, long e, long f) {
 #if defined(__x86_64__)
   long result;
@@ -41,6 +43,7 @@ inline long system_call_words(long number, long a, long b, long c, long d, long 
 #endif
 }
 
+// One argument as the kernel takes it in a register.
 template <typename T>
 long system_call_word(T value) {
   if constexpr (std::is_pointer_v<T>) {
@@ -52,7 +55,7 @@ long system_call_word(T value) {
   }
 }
 
-// Pointers and integers in the kernel's order.
+// Pointers and integers in the kernel's order. Returns the result, or the negative errno.
 template <typename... Words>
 long system_call(long number, Words... words) {
   static_assert(sizeof...(words) <= 6);
@@ -74,6 +77,7 @@ struct Span {
   uint64_t begin = 0;
   uint64_t end = 0;
 
+  // Also where the end lies before the begin, as overlap() may return it.
   bool empty() const { return begin >= end; }
   uint64_t bytes() const { return empty() ? 0 : end - begin; }
   bool contains(const Span& other) const { return begin <= other.begin && other.end <= end; }
@@ -82,6 +86,7 @@ struct Span {
 // All addresses of a program.
 inline constexpr Span kEverything{0, uint64_t{1} << 63};
 
+// What is in both; empty() if nothing is.
 inline Span overlap(const Span& a, const Span& b) {
   return {a.begin > b.begin ? a.begin : b.begin, a.end < b.end ? a.end : b.end};
 }

@@ -12,6 +12,7 @@
 
 namespace farpage::uffd {
 
+// Threads: as AddressSpace says. Owns the userfaultfd; shares the extents with who places memory.
 class WindowAddressSpace : public AddressSpace {
  public:
   uint64_t pages() const override { return extents_->pages(); }

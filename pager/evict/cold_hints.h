@@ -13,7 +13,7 @@ namespace farpage::pager {
 // Threads: any, but for take() and put_off(), which are the evictor's.
 class ColdHints {
  public:
-  // Repeated hints for the same range are one wish.
+  // A repeated hint for the same range counts once.
   void push(uffd::PageRun run) {
     const MutexLock lock(mutex_);
     forget_all(run);

@@ -11,8 +11,8 @@
 #include "base/loop_gap.h"
 #include "base/mutex.h"
 #include "pager/links/link_port.h"
+#include "pager/links/peer_state.h"
 #include "pager/links/posting.h"
-#include "pager/links/write_window.h"
 #include "pager/target.h"
 
 namespace farpage::pager {
@@ -26,7 +26,7 @@ namespace farpage::pager {
 //  3. after any failure the page stays resident and Dirty, unless its memory is gone.
 class EvictionBatch {
  public:
-  static constexpr uint32_t kMaxPages = WriteWindow::kLimit;
+  static constexpr uint32_t kMaxPages = WriteLimit::kLimit;
   static constexpr size_t kBufferBytes = size_t{kMaxPages} * kPageBytes;
 
   EvictionBatch(EngineCore& engine, LinkPort& port);
@@ -144,7 +144,9 @@ class EvictionBatch {
 
   const ReplicaLease& replica_of(const WriteRun& run) const;
   PeerState::Wait& wait_of(const ReplicaLease& replica) { return engine_.peers[replica.node].wait; }
-  WriteWindow& window_of(const ReplicaLease& replica) { return engine_.peers[replica.node].window; }
+  WriteLimit& limit_of(const ReplicaLease& replica) {
+    return engine_.peers[replica.node].write_limit;
+  }
   std::span<std::byte> bytes_of(const Victim& victim) const {
     return port_.buffer().subspan(static_cast<size_t>(victim.buffer) * kPageBytes, kPageBytes);
   }

@@ -164,12 +164,12 @@ size_t EvictionBatch::post_runs() {
         ++posted;
         continue;
       }
-      WriteWindow& window = window_of(replica_lease);
-      if (run.count > window.pages()) shorten(run, window.pages());
-      if (!window.admits(run.count)) continue;
+      WriteLimit& limit = limit_of(replica_lease);
+      if (run.count > limit.pages()) shorten(run, limit.pages());
+      if (!limit.admits(run.count)) continue;
       const auto route = posting_.route(replica_lease, [&] { posted += post_gathered(); });
       if (!route) continue;
-      window.posted(run.count);
+      limit.posted(run.count);
       posting_.add(write_of(i, *route));
       if (posting_.full()) posted += post_gathered();
     }
@@ -195,7 +195,7 @@ size_t EvictionBatch::post_gathered() {
   const auto posted = posting_.post();
   for (const rdma::Operation& operation : posted.accepted) runs_[operation.token].in_flight = true;
   for (const rdma::Operation& operation : posted.refused)
-    engine_.peers[posting_.node()].window.not_posted(runs_[operation.token].count);
+    engine_.peers[posting_.node()].write_limit.not_posted(runs_[operation.token].count);
   return posted.accepted.size();
 }
 
@@ -207,7 +207,7 @@ size_t EvictionBatch::take_completions() {
       acknowledge(run);
       return;
     }
-    window_of(replica_of(run)).failed(run.count);
+    limit_of(replica_of(run)).failed(run.count);
     if (completion.status == rdma::CompletionStatus::kRemoteAccess) {
       fail_run(run, "the node refused the WRITE");
     } else {
@@ -216,7 +216,7 @@ size_t EvictionBatch::take_completions() {
   });
 }
 
-// See WriteWindow. The pages after the first `pages` become a run of their own. runs_ has room:
+// See WriteLimit. The pages after the first `pages` become a run of their own. runs_ has room:
 // each run has at least one page.
 void EvictionBatch::shorten(WriteRun& run, uint32_t pages) {
   runs_[run_count_++] =
@@ -226,7 +226,7 @@ void EvictionBatch::shorten(WriteRun& run, uint32_t pages) {
 
 void EvictionBatch::acknowledge(WriteRun& run) {
   run.done = true;
-  window_of(replica_of(run)).acknowledged(run.count);
+  limit_of(replica_of(run)).acknowledged(run.count);
   wait_of(replica_of(run)) = {.since = SteadyClock::read(), .until = Instant{0}};
   target_->eviction.counts.writes.add();
   target_->eviction.counts.write_bytes.add(run.count * kPageBytes);

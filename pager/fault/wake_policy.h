@@ -37,10 +37,10 @@ class WakePolicy {
   static Result<std::unique_ptr<WakePolicy>> create(uint32_t workers,
                                                     Milliseconds first_rest = kFirstRest);
 
-  // Blocks until `events` is readable (true), or until the worker was dismissed and its rest is
+  // Blocks until `events` is readable (true), or until the worker was sent to rest and its rest is
   // over, or stop() (false: there may be events nevertheless). After a rest the worker looks for
-  // events, and rests again while the worker that dismissed it continues without doubts: if it
-  // watched, it would be woken for the next fault and dismissed again.
+  // events, and rests again while the worker that sent it continues without doubts: if it
+  // watched, it would be woken for the next fault and sent to rest again.
   bool watch(uint32_t worker, int events);
   void won(uint32_t worker, Win win);
   // No other worker has read a fault since.

@@ -38,7 +38,7 @@ std::optional<BackingId> BackingRegions::writable(PageIndex page, ForkGroup& gro
       group.mutex().lock();
       if (!added) {
         if (!std::exchange(full_, true))
-          log::warn("pager: no_layer reason=\"{}\": some pages stay resident",
+          log::warn("pager: no_backing_region reason=\"{}\": some pages stay resident",
                     added.error().message());
         return std::nullopt;
       }

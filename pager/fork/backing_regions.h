@@ -30,7 +30,7 @@ class BackingRegions {
   BackingRegions(const BackingRegions&) = delete;
   BackingRegions& operator=(const BackingRegions&) = delete;
 
-  // No backing region calls the owner any more. Layers continue to exist while another process
+  // No backing region calls the owner any more. They continue to exist while another process
   // holds them.
   void disown();
   // The first backing region, with its first slab leased: what the first process of a fork group

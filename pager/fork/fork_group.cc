@@ -14,9 +14,9 @@ Result<BackingId> ForkGroup::add_backing_region(LeaseMap& leases) {
     backing_regions_[i].store(&leases, std::memory_order_release);
     return BackingId{i};
   }
-  return fail(ErrorCode::kExhausted, "the processes of one fork_group have " +
+  return fail(ErrorCode::kExhausted, "the processes of one fork group have " +
                                          std::to_string(kMaxBackingRegions) +
-                                         " backing_regions already");
+                                         " backing regions already");
 }
 
 void ForkGroup::remove_backing_region(BackingId backing_region) {

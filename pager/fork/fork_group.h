@@ -30,7 +30,7 @@ class ForkGroup {
   LeaseMap& leases_of(BackingId backing_region) const {
     return *backing_regions_[backing_region.value].load(std::memory_order_acquire);
   }
-  // kExhausted: kMaxLayers exist.
+  // kExhausted: kMaxBackingRegions exist.
   Result<BackingId> add_backing_region(LeaseMap& leases);
   void remove_backing_region(BackingId backing_region);
 

@@ -1,12 +1,51 @@
 // PeerState: what one pager keeps for each memory node that it uses.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
+#include <cstdint>
 
 #include "base/clock.h"
-#include "pager/links/write_window.h"
 
 namespace farpage::pager {
+
+// WriteLimit: the limit of the evictor's pages in flight to one node.
+//
+// A network that loses or reorders packets may break every attempt of a long WRITE: a card that
+// restarts at the first missing packet (go-back-N) never completes many packets, and its retries
+// run out. Smaller parts get through.
+//
+// Threads: one. All numbers are pages. All zeros is no limit but kLimit (NodeTable).
+class WriteLimit {
+ public:
+  static constexpr uint32_t kLimit = 256;
+
+  // The most that may be in flight, so also the longest WRITE. At least 1.
+  uint32_t pages() const { return kLimit - withheld_; }
+  bool admits(uint32_t count) const { return in_flight_ + count <= pages(); }
+
+  void posted(uint32_t count) { in_flight_ += count; }
+  // The channel did not accept them: they have neither succeeded nor failed.
+  void not_posted(uint32_t count) { in_flight_ -= count; }
+  void acknowledged(uint32_t count) {
+    in_flight_ -= count;
+    passed_ += count;
+    if (passed_ < kLimit) return;
+    passed_ = 0;
+    withheld_ = kLimit - std::min(pages() * 2, kLimit);
+  }
+  // Halves the limit, until kLimit pages have been acknowledged.
+  void failed(uint32_t count) {
+    withheld_ = kLimit - std::max(std::min(pages(), in_flight_) / 2, uint32_t{1});
+    in_flight_ -= count;
+    passed_ = 0;
+  }
+
+ private:
+  uint32_t withheld_ = 0;  // of kLimit, after failures
+  uint32_t in_flight_ = 0;
+  uint32_t passed_ = 0;  // acknowledged since the last failure or doubling
+};
 
 // All zeros: nothing has happened yet (NodeTable).
 struct PeerState {
@@ -23,7 +62,7 @@ struct PeerState {
   std::atomic<int64_t> unreachable_since_ns{0};
   // Of the thread that evicts.
   Wait wait;
-  WriteWindow window;
+  WriteLimit write_limit;
 };
 
 }  // namespace farpage::pager

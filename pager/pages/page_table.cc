@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <bit>
+#include <string>
 
 #include "base/check.h"
+#include "pager/pages/page_age.h"
 
 namespace farpage::pager {
 
@@ -111,6 +113,32 @@ void PageTable::transition_owned(PageIndex page, PageWord from, PageWord to) {
   const bool moved = transition(page, from, to);
   FARPAGE_CHECK(moved, "page %llu is %#x, its owner left it at %#x",
                 static_cast<unsigned long long>(page.value), load(page).raw(), from.raw());
+}
+
+Status check_invariants(const PageTable& table) {
+  uint64_t away = 0;
+  for (uint64_t block = 0; block < table.blocks(); ++block) {
+    uint32_t resident = 0;
+    for (uint64_t i = block * kPagesPerBlock; i < (block + 1) * kPagesPerBlock; ++i) {
+      if (i >= table.pages()) break;
+      const PageWord word = table.load(PageIndex{i});
+      if (word.references() > kReferencesOfReturn)
+        return fail(ErrorCode::kConflict, "page " + std::to_string(i) + " has " +
+                                              std::to_string(word.references()) + " references");
+      if (is_resident(word.state())) ++resident;
+      if (is_away(word)) ++away;
+      if (word.state() != PageState::kEmpty && table.next_used(i) != i)
+        return fail(ErrorCode::kConflict, "page " + std::to_string(i) + " is not known as used");
+    }
+    if (resident != table.resident_in_block(block))
+      return fail(ErrorCode::kConflict, "block " + std::to_string(block) + " counts " +
+                                            std::to_string(table.resident_in_block(block)) +
+                                            " resident pages, has " + std::to_string(resident));
+  }
+  if (away != table.away_pages())
+    return fail(ErrorCode::kConflict, "the table counts " + std::to_string(table.away_pages()) +
+                                          " pages away, has " + std::to_string(away));
+  return {};
 }
 
 }  // namespace farpage::pager

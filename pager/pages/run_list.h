@@ -19,7 +19,7 @@ class RunList {
   static constexpr size_t kMaxRuns = 256;
 
   bool empty() const { return count_ == 0; }
-  // Neighbours are one run.
+  // At the end. Behind a run that ends where this one begins, it makes that one longer.
   void push(uffd::PageRun run) {
     if (run.pages == 0) return;
     if (!empty() && end_of(runs_[count_ - 1]) == run.first.value) {
@@ -66,6 +66,7 @@ class RunList {
   void clear() { count_ = 0; }
 
  private:
+  // In the order of push(); a page may be in several.
   std::span<const uffd::PageRun> runs() const { return {runs_.data(), count_}; }
   static uint64_t end_of(const uffd::PageRun& run) { return run.first.value + run.pages; }
   void keep(uint64_t first, uint64_t end) {

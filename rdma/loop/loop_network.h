@@ -16,8 +16,8 @@ namespace farpage::rdma::loop {
 struct HostCore {
   KeyTable keys;
   SessionFences fences;
-  std::atomic<bool> alive{true};
-  std::atomic<bool> stalled{false};
+  std::atomic<bool> alive{true};     // false: the host has been destroyed
+  std::atomic<bool> stalled{false};  // answers nothing, as a stopped process
   std::atomic<uint64_t> reads{0};
   std::atomic<uint64_t> writes{0};
   std::atomic<uint64_t> bytes_read{0};
@@ -26,7 +26,7 @@ struct HostCore {
   std::atomic<uint64_t> peers{0};
 };
 
-// Threads: any.
+// Threads: any. A host is found by its name while it lives; a name can be given again afterwards.
 class Network final : public LoopNetwork {
  public:
   explicit Network(const LoopOptions& options);
@@ -42,6 +42,7 @@ class Network final : public LoopNetwork {
 
   Instant now() const { return clock_->now(); }
   LoopFaults faults() const;
+  // The injected failure of the next operation; nullopt: none (any more).
   std::optional<CompletionStatus> take_failure();
   uint64_t next_channel_seed() { return seed_ + next_channel_.fetch_add(1); }
 

@@ -25,14 +25,14 @@ void add(std::atomic<uint64_t>& counter, uint64_t by) {
 
 }  // namespace
 
-ShmChannel::ShmChannel(Session session, const ChannelOptions& options, ChannelLimits limits,
+ShmChannel::ShmChannel(Connection connection, const ChannelOptions& options, ChannelLimits limits,
                        std::shared_ptr<ProcessState> process)
-    : session_(std::move(session)),
-      page_(reinterpret_cast<PeerPage*>(session_.page.data())),
+    : connection_(std::move(connection)),
+      page_(reinterpret_cast<PeerPage*>(connection_.page.data())),
       options_(options),
       limits_(limits),
       process_(std::move(process)),
-      pass_(process_->fences.enter(options.session, session_.host_number)),
+      pass_(process_->fences.enter(options.session, connection_.host_number)),
       waiting_(limits.operations_in_flight),
       done_(limits.operations_in_flight) {}
 
@@ -143,14 +143,14 @@ void ShmChannel::block(Instant deadline) {
   const Nanoseconds left = std::max(
       Nanoseconds(0), std::min({deadline, waiting_.front().deadline, now + Seconds(60)}) - now);
   const timespec timeout{left / Seconds(1), (left % Seconds(1)).count()};
-  pollfd entry{session_.socket.get(), POLLIN, 0};
+  pollfd entry{connection_.socket.get(), POLLIN, 0};
   (void)::ppoll(&entry, 1, &timeout, nullptr);  // the caller checks again, whatever the result
 }
 
 void ShmChannel::look() {
   while (usable()) {
     std::array<std::byte, kReplyBytes + 1> buffer{};
-    const ReceivedPacket packet = receive_packet(session_.socket.get(), buffer);
+    const ReceivedPacket packet = receive_packet(connection_.socket.get(), buffer);
     if (packet.outcome == PacketOutcome::kWouldBlock) break;
     if (packet.outcome == PacketOutcome::kPeerGone)
       return break_with(CompletionStatus::kPeerGone, "the node closed the connection");
@@ -174,9 +174,9 @@ void ShmChannel::take_reply(const Reply& reply, const Fd& memfd) {
 CompletionStatus ShmChannel::attach(const Request& request, const Reply& reply, const Fd& memfd) {
   std::erase_if(attachments_, [&](const auto& entry) { return !holds(entry.second); });
   Result<std::shared_ptr<Mapping>> slab =
-      process_->mappings.get({session_.host_number, reply.lease}, memfd, reply.bytes);
+      process_->mappings.get({connection_.host_number, reply.lease}, memfd, reply.bytes);
   if (!slab) {
-    log::error("shm attach_failed node={} error=\"{}\"", session_.name, slab.error().message());
+    log::error("shm attach_failed node={} error=\"{}\"", connection_.name, slab.error().message());
     return CompletionStatus::kLocalError;
   }
   attachments_[request.key] = {std::move(*slab), request.generation, reply.slot, reply.lease,
@@ -211,7 +211,7 @@ void ShmChannel::ask_for_next() {
   const Operation& operation = waiting_.front().operation;
   const Request request{kProtocolVersion, RequestKind::kAttach, operation.key,
                         operation.generation};
-  switch (send_packet(session_.socket.get(), encode(request), -1)) {
+  switch (send_packet(connection_.socket.get(), encode(request), -1)) {
     case PacketOutcome::kDone:
       asked_ = request;
       return;
@@ -245,7 +245,7 @@ void ShmChannel::break_with(CompletionStatus status, const char* reason) {
 
 std::string ShmChannel::why_broken() const {
   if (usable()) return {};
-  return fmt::format("shm {}: {}", session_.name, broken_reason_);
+  return fmt::format("shm {}: {}", connection_.name, broken_reason_);
 }
 
 }  // namespace farpage::rdma::shm

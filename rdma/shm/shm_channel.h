@@ -33,14 +33,14 @@ struct ProcessState {
 class ShmChannel final : public Channel {
  public:
   // The result of the handshake.
-  struct Session {
+  struct Connection {
     Fd socket;
     Mapping page;  // holds a PeerPage
     uint64_t host_number = 0;
     std::string name;  // for the log
   };
 
-  ShmChannel(Session session, const ChannelOptions& options, ChannelLimits limits,
+  ShmChannel(Connection connection, const ChannelOptions& options, ChannelLimits limits,
              std::shared_ptr<ProcessState> process);
 
   ChannelLimits limits() const override { return limits_; }
@@ -84,7 +84,7 @@ class ShmChannel final : public Channel {
   bool idle() const { return waiting_.empty() && done_.empty(); }
 
   // Constant after construction.
-  const Session session_;
+  const Connection connection_;
   PeerPage* const page_;
   const ChannelOptions options_;
   const ChannelLimits limits_;

@@ -15,8 +15,8 @@ namespace shm {
 namespace {
 
 // Hello and its answer.
-Result<ShmChannel::Session> shake_hands(Fd socket, const std::string& name, uint64_t session,
-                                        Instant deadline) {
+Result<ShmChannel::Connection> shake_hands(Fd socket, const std::string& name, uint64_t session,
+                                           Instant deadline) {
   if (send_packet(socket.get(), encode(Request{.session = session}), -1) != PacketOutcome::kDone)
     return fail(ErrorCode::kUnavailable, "the node hung up");
   std::array<std::byte, kReplyBytes + 1> buffer{};
@@ -41,7 +41,7 @@ Result<ShmChannel::Session> shake_hands(Fd socket, const std::string& name, uint
   if (!packet.descriptor.valid() || reply->bytes < sizeof(PeerPage))
     return fail(ErrorCode::kUnsupported, "the node sent no shared page");
   FARPAGE_TRY(page, Mapping::shared(packet.descriptor.get(), sizeof(PeerPage)));
-  return ShmChannel::Session{std::move(socket), std::move(page), reply->lease, name};
+  return ShmChannel::Connection{std::move(socket), std::move(page), reply->lease, name};
 }
 
 class ShmTransport final : public Transport {
@@ -64,10 +64,10 @@ class ShmTransport final : public Transport {
     const Instant deadline = deadline_after(SteadyClock::read(), options.connect_timeout);
     FARPAGE_TRY(socket, connect_at(node->socket_path));
     FARPAGE_TRY_VOID(check_peer_user(socket.get()));
-    Result<ShmChannel::Session> session =
+    Result<ShmChannel::Connection> connection =
         shake_hands(std::move(socket), node->socket_path, options.session, deadline);
-    if (!session) return fail_with(node->socket_path, session.error());
-    return std::make_unique<ShmChannel>(std::move(*session), options, limits_for(options),
+    if (!connection) return fail_with(node->socket_path, connection.error());
+    return std::make_unique<ShmChannel>(std::move(*connection), options, limits_for(options),
                                         process_);
   }
 

@@ -1,4 +1,5 @@
-// Transport over verbs: devices are opened once and shared by the channels on them.
+// Transport over verbs: devices are opened once and shared by the channels on them. A device stays
+// open until the transport and all of its channels are gone.
 #pragma once
 
 #include <map>
@@ -14,6 +15,8 @@
 
 namespace farpage::rdma::verbs {
 
+// Threads: any. connect() registers the channel's buffer, which pins it, and blocks in the
+// exchange; the lock is held only while a device is opened.
 class VerbsTransport final : public Transport {
  public:
   VerbsTransport(std::shared_ptr<const VerbsLibrary> library, VerbsOptions options)
@@ -28,8 +31,9 @@ class VerbsTransport final : public Transport {
  private:
   struct OpenDevice {
     std::shared_ptr<const Device> device;
-    std::unique_ptr<AsyncEvents> events;
+    std::unique_ptr<AsyncEvents> events;  // reads and logs them, so that their queue never fills
   };
+  // The open one, or opens it.
   Result<std::shared_ptr<const Device>> device_named(const std::string& name);
 
   const std::shared_ptr<const VerbsLibrary> library_;

@@ -74,31 +74,31 @@ TEST(AccessMap, IsNormalUntilSaidOtherwiseAndTouchesNoOtherSixteenPages) {
 }
 
 TEST(RunList, HandsOutInSlicesAndForgetsWhatIsTooMuch) {
-  RunList wishes;
-  EXPECT_FALSE(wishes.take(10));
-  wishes.push(run(100, 25));
-  wishes.push(run(7, 0));  // no pages: ignored
-  EXPECT_EQ(wishes.take(10)->first.value, 100U);
-  EXPECT_EQ(wishes.take(10)->first.value, 110U);
-  const auto last = wishes.take(10);
+  RunList hints;
+  EXPECT_FALSE(hints.take(10));
+  hints.push(run(100, 25));
+  hints.push(run(7, 0));  // no pages: ignored
+  EXPECT_EQ(hints.take(10)->first.value, 100U);
+  EXPECT_EQ(hints.take(10)->first.value, 110U);
+  const auto last = hints.take(10);
   EXPECT_EQ(last->first.value, 120U);
   EXPECT_EQ(last->pages, 5U);
-  EXPECT_TRUE(wishes.empty());
-  for (size_t i = 0; i < RunList::kMaxRuns + 10; ++i) wishes.push(run(2 * i, 1));
+  EXPECT_TRUE(hints.empty());
+  for (size_t i = 0; i < RunList::kMaxRuns + 10; ++i) hints.push(run(2 * i, 1));
   size_t kept = 0;
-  while (wishes.take(1)) ++kept;
+  while (hints.take(1)) ++kept;
   EXPECT_EQ(kept, RunList::kMaxRuns);
 }
 
 TEST(RunList, ForgetsWhatIsCoveredAndKeepsTheRest) {
-  RunList wishes;
-  wishes.push(run(100, 20));
-  wishes.push(run(110, 5));
-  wishes.push(run(118, 10));
-  wishes.push(run(500, 1));
-  wishes.forget(run(105, 15));  // 105 to 119
+  RunList hints;
+  hints.push(run(100, 20));
+  hints.push(run(110, 5));
+  hints.push(run(118, 10));
+  hints.push(run(500, 1));
+  hints.forget(run(105, 15));  // 105 to 119
   std::vector<std::pair<uint64_t, uint32_t>> left;
-  while (const auto wish = wishes.take(1000)) left.emplace_back(wish->first.value, wish->pages);
+  while (const auto wish = hints.take(1000)) left.emplace_back(wish->first.value, wish->pages);
   EXPECT_EQ(left, (std::vector<std::pair<uint64_t, uint32_t>>{{100, 5}, {120, 8}, {500, 1}}));
 }
 
@@ -113,56 +113,56 @@ TEST(RunList, NeighboursAreOneWish) {
 }
 
 // Takes all hints that may be granted and puts off these pages.
-void take_and_put_off(ColdHints& wishes, uint64_t first, uint32_t pages) {
-  ASSERT_TRUE(wishes.take(1000).has_value());
-  for (uint64_t page = first; page < first + pages; ++page) wishes.put_off(PageIndex{page});
+void take_and_put_off(ColdHints& hints, uint64_t first, uint32_t pages) {
+  ASSERT_TRUE(hints.take(1000).has_value());
+  for (uint64_t page = first; page < first + pages; ++page) hints.put_off(PageIndex{page});
 }
 
 TEST(ColdHints, WhatHasNoSlabWaitsForTheNextLease) {
-  ColdHints wishes;
-  wishes.push(run(10, 4));
-  take_and_put_off(wishes, 11, 2);
-  EXPECT_TRUE(wishes.empty());
-  wishes.leased();
-  const auto again = wishes.take(4);
+  ColdHints hints;
+  hints.push(run(10, 4));
+  take_and_put_off(hints, 11, 2);
+  EXPECT_TRUE(hints.empty());
+  hints.leased();
+  const auto again = hints.take(4);
   ASSERT_TRUE(again.has_value());
   EXPECT_EQ(again->first, PageIndex{11});
   EXPECT_EQ(again->pages, 2U);
 }
 
 TEST(ColdHints, ALeaseBetweenTheLookAndTheWaitIsNotMissed) {
-  ColdHints wishes;
-  wishes.push(run(10, 1));
-  ASSERT_TRUE(wishes.take(1).has_value());
-  wishes.leased();
-  wishes.put_off(PageIndex{10});
-  EXPECT_TRUE(wishes.take(1).has_value());
+  ColdHints hints;
+  hints.push(run(10, 1));
+  ASSERT_TRUE(hints.take(1).has_value());
+  hints.leased();
+  hints.put_off(PageIndex{10});
+  EXPECT_TRUE(hints.take(1).has_value());
 }
 
 TEST(ColdHints, WhatWaitsIsForgottenToo) {
-  ColdHints wishes;
-  wishes.push(run(10, 4));
-  take_and_put_off(wishes, 10, 4);
-  wishes.forget(run(11, 3));
-  wishes.leased();
-  const auto left = wishes.take(4);
+  ColdHints hints;
+  hints.push(run(10, 4));
+  take_and_put_off(hints, 10, 4);
+  hints.forget(run(11, 3));
+  hints.leased();
+  const auto left = hints.take(4);
   ASSERT_TRUE(left.has_value());
   EXPECT_EQ(left->pages, 1U);
-  EXPECT_TRUE(wishes.empty());
+  EXPECT_TRUE(hints.empty());
 }
 
 TEST(ColdHints, WhatIsForgottenBetweenTheLookAndTheWaitIsNotPutOff) {
-  ColdHints wishes;
-  wishes.push(run(10, 2));
-  ASSERT_TRUE(wishes.take(2).has_value());
-  wishes.forget(run(10, 1));
-  wishes.put_off(PageIndex{10});
-  wishes.put_off(PageIndex{11});
-  wishes.leased();
-  const auto left = wishes.take(2);
+  ColdHints hints;
+  hints.push(run(10, 2));
+  ASSERT_TRUE(hints.take(2).has_value());
+  hints.forget(run(10, 1));
+  hints.put_off(PageIndex{10});
+  hints.put_off(PageIndex{11});
+  hints.leased();
+  const auto left = hints.take(2);
   ASSERT_TRUE(left.has_value());
   EXPECT_EQ(left->first, PageIndex{11});
-  EXPECT_TRUE(wishes.empty());
+  EXPECT_TRUE(hints.empty());
 }
 
 }  // namespace
