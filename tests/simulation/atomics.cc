@@ -58,7 +58,8 @@ void observe_words(WordObserver* by) {
 
 }  // namespace farpage::simulation
 
-// The names are those of the compiler. -Wshadow and the like do not matter to them.
+// The names are those of the compiler.
+// NOLINTBEGIN(bugprone-reserved-identifier,bugprone-macro-parentheses)
 #define FARPAGE_ATOMICS(bits, Value)                                                     \
   Value __tsan_atomic##bits##_load(const volatile Value* at, int) {                      \
     step();                                                                              \
@@ -148,3 +149,4 @@ void* __tsan_memset(void* to, int value, size_t bytes) {
 
 }  // extern "C"
 #pragma GCC diagnostic pop
+// NOLINTEND(bugprone-reserved-identifier,bugprone-macro-parentheses)

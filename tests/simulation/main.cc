@@ -40,6 +40,7 @@ struct Record {
   uint64_t steps = 0;
   uint64_t remote_faults = 0;
   uint64_t evicted = 0;
+  uint64_t prefetched = 0;
   uint64_t bus_errors = 0;
   uint64_t forks = 0;
   Trace trace;
@@ -66,6 +67,7 @@ void set_failure(Record& record, const char* text) {
   record.steps = outcome.steps;
   record.remote_faults = outcome.remote_faults;
   record.evicted = outcome.evicted;
+  record.prefetched = outcome.prefetched;
   record.bus_errors = outcome.bus_errors;
   record.forks = outcome.forks;
   record.ended = true;
@@ -154,14 +156,17 @@ int main(int count, char** arguments) {
     sum.steps += record.steps;
     sum.remote_faults += record.remote_faults;
     sum.evicted += record.evicted;
+    sum.prefetched += record.prefetched;
     sum.bus_errors += record.bus_errors;
     sum.forks += record.forks;
     sum.trace_hash ^= record.trace_hash;
   }
   std::printf(
-      "%llu seeds: %llu failed, %llu steps, %llu remote faults, %llu pages evicted, %llu forks, "
+      "%llu seeds: %llu failed, %llu steps, %llu remote faults, %llu prefetched, %llu evicted, "
+      "%llu forks, "
       "%llu SIGBUS, trace %016llx\n",
       number(parsed.count), number(failed), number(sum.steps), number(sum.remote_faults),
-      number(sum.evicted), number(sum.forks), number(sum.bus_errors), number(sum.trace_hash));
+      number(sum.prefetched), number(sum.evicted), number(sum.forks), number(sum.bus_errors),
+      number(sum.trace_hash));
   return failed > 0 ? 1 : 0;
 }

@@ -80,7 +80,7 @@ Program::Program(Scheduler& scheduler, SimulatedSpace& space, uint64_t threads,
       limits_(limits),
       forks_(forks),
       on_fork_(std::move(on_fork)),
-      words_(threads * kPagesOfThread),
+      words_(threads * habits.pages),
       lost_(space.pages()),
       unmapped_(space.pages()),
       uncertain_(space.pages()),
@@ -122,7 +122,7 @@ void Program::end() {
 PageIndex Program::own_page(uint64_t thread) {
   // A child's one thread has all pages.
   if (is_child_) thread = scheduler_.choose(threads_);
-  return PageIndex{first_page(thread) + scheduler_.choose(kPagesOfThread)};
+  return PageIndex{first_page(thread) + scheduler_.choose(habits_.pages)};
 }
 
 void Program::run(uint64_t thread) {
@@ -160,10 +160,10 @@ void Program::act(uint64_t thread) {
 
 void Program::walk(uint64_t thread) {
   if (is_child_) thread = scheduler_.choose(threads_);
-  const uint64_t start = scheduler_.choose(kPagesOfThread / 2);
+  const uint64_t start = scheduler_.choose(habits_.pages / 2);
   const bool writes = scheduler_.chance(2);
   uint64_t next = first_page(thread) + start;
-  for (uint64_t i = 0; i < kPagesOfThread / 2 - 1 && goes_on(); ++i, ++next) {
+  for (uint64_t i = 0; i < habits_.pages / 2 - 1 && goes_on(); ++i, ++next) {
     if (writes) {
       write(PageIndex{next});
     } else {
@@ -176,7 +176,7 @@ void Program::walk(uint64_t thread) {
 
 void Program::read_all() {
   for (uint64_t thread = 0; thread < threads_; ++thread)
-    for (uint64_t i = 0; i < kPagesOfThread && goes_on(); ++i)
+    for (uint64_t i = 0; i < habits_.pages && goes_on(); ++i)
       read(PageIndex{first_page(thread) + i});
 }
 

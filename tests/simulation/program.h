@@ -49,6 +49,7 @@ struct ProgramLimits {
 
 // Chosen once for each run, so that runs differ.
 struct Habits {
+  uint64_t pages = 60;      // of each thread
   uint64_t accesses = 100;  // of each thread
   uint64_t walks = 12;      // one in so many actions; 0: never. The same for the next ones.
   uint64_t discards = 24;
@@ -72,10 +73,10 @@ struct Forks {
 // Threads: fibers of one scheduler.
 class Program {
  public:
-  static constexpr uint64_t kPagesOfThread = 60;
   // The ranges of threads lie across the borders of slabs.
-  static uint64_t first_page(uint64_t thread) { return thread * 512 + 482; }
-  static uint64_t pages_for(uint64_t threads) { return (threads + 1) * 512; }
+  static uint64_t pages_for(const Habits& habits, uint64_t threads) {
+    return threads * stride(habits) + kSlabPages;
+  }
 
   // Of each page that is used: thread after thread.
   using Words = std::vector<std::array<Word, kWords>>;
@@ -114,12 +115,18 @@ class Program {
 
  private:
   class ShimLock;
-  static bool is_used(PageIndex page) {
-    return page.value >= first_page(0) && (page.value - first_page(0)) % 512 < kPagesOfThread;
+  static constexpr uint64_t kSlabPages = 512;
+  static uint64_t stride(const Habits& habits) {
+    return (habits.pages + kSlabPages) / kSlabPages * kSlabPages;
+  }
+  uint64_t first_page(uint64_t thread) const { return thread * stride(habits_) + kSlabPages - 30; }
+  bool is_used(PageIndex page) const {
+    return page.value >= first_page(0) &&
+           (page.value - first_page(0)) % stride(habits_) < habits_.pages;
   }
   std::array<Word, kWords>& words_of(PageIndex page) {
     const uint64_t place = page.value - first_page(0);
-    return words_[place / 512 * kPagesOfThread + place % 512];
+    return words_[place / stride(habits_) * habits_.pages + place % stride(habits_)];
   }
   bool goes_on() const { return bus_errors_ == 0 && !space_.ended(); }
   bool one_in(uint64_t actions) { return actions != 0 && scheduler_.chance(actions); }

@@ -25,6 +25,7 @@ constexpr Milliseconds kOperationTimeout{30};
 // then the last operation, and threads without a CPU.
 constexpr Milliseconds kAllowance{1000};
 constexpr Milliseconds kLongestSilence{300};  // of a node that is not dead
+constexpr uint64_t kLargeBudget = 600;        // a window of prefetching is one page of 128
 constexpr Milliseconds kPatience{1500};       // more than the product has with a node
 constexpr Milliseconds kTrial{20};            // of a forked child: then it gets a budget
 
@@ -35,6 +36,7 @@ struct Shape {
   bool one_dies = false;
   bool one_is_silent = false;  // for so long that its replicas are lost, though it lives
   bool resolves_in_thread = false;
+  bool is_large = false;  // the budget is large enough for prefetching
   uint64_t programs = 0;
   uint64_t threads = 0;  // of each program
   Weather weather;
@@ -64,7 +66,15 @@ Shape shape_of(Scheduler& scheduler) {
   shape.habits.walks = maybe(2, 12);
   shape.habits.discards = maybe(2, 8);
   shape.habits.hints = maybe(2, 12);
-  if (shape.resolves_in_thread) return shape;
+  shape.is_large = scheduler.chance(24);
+  if (shape.is_large) {
+    shape.programs = 1;
+    shape.threads = 2;
+    shape.habits.pages = kLargeBudget;
+    shape.habits.accesses = 4 + scheduler.choose(8);
+    shape.habits.walks = 2;
+  }
+  if (shape.resolves_in_thread || shape.is_large) return shape;
   shape.habits.pins = maybe(4, 30);
   shape.habits.drops_past_shim = maybe(5, 12);
   shape.habits.unmaps_past_shim = maybe(6, 60);
@@ -137,7 +147,7 @@ class Run {
   // ---- processes ----
 
   void start_program(uint32_t number) {
-    const uint64_t pages = Program::pages_for(shape_.threads);
+    const uint64_t pages = Program::pages_for(shape_.habits, shape_.threads);
     auto space = std::make_unique<SimulatedSpace>(scheduler_, number, pages);
     const auto member = std::make_shared<Member>(*space);
     member->group = number;
@@ -242,7 +252,9 @@ class Run {
     set_limit(member);
   }
   void set_limit(Member& member) {
-    const uint64_t pages = shape_.threads * Program::kPagesOfThread / (2 + scheduler_.choose(3));
+    const uint64_t pages = shape_.is_large
+                               ? kLargeBudget + scheduler_.choose(kLargeBudget / 2)
+                               : shape_.threads * shape_.habits.pages / (2 + scheduler_.choose(3));
     const Status set = member.pager->set_limit(pages);
     if (!set && set.error().code != ErrorCode::kConflict)  // more is pinned
       scheduler_.fail("no limit: " + set.error().message());
@@ -264,6 +276,7 @@ class Run {
     const pager::PagerStats stats = member.pager->stats();
     outcome_.remote_faults += stats.faults_remote;
     outcome_.evicted += stats.evicted_written;
+    outcome_.prefetched += stats.prefetch_pages;
     outcome_.bus_errors += member.program->bus_errors();
     member.ending = true;
     member.bell.ring();
