@@ -42,6 +42,7 @@ class ForkGroup {
   bool refers_elsewhere(const ProcessImage& self, BackingId backing_region, PageIndex page) const;
   // Pages may be shared with another process.
   bool has_forked() const { return processes_.load(std::memory_order_relaxed) > 1; }
+  uint64_t number() const { return reinterpret_cast<uintptr_t>(this); }  // of no other group
 
  private:
   friend class ProcessImage;

@@ -53,6 +53,16 @@ bool PageTable::set_references(PageIndex page, PageWord from, uint32_t reference
       std::memory_order_acquire);
 }
 
+bool PageTable::mark_shared(PageIndex page, PageWord from) {
+  const PageWord to = from.to(from.state(), PageWord::kShared);
+  uint32_t expected = from.raw();
+  if (!words()[page.value].compare_exchange_strong(expected, to.raw(), std::memory_order_acq_rel,
+                                                   std::memory_order_acquire))
+    return false;
+  count(page, from, to);
+  return true;
+}
+
 void PageTable::count(PageIndex page, PageWord from, PageWord to) {
   const bool was = is_resident(from.state());
   const bool is = is_resident(to.state());
@@ -64,13 +74,16 @@ void PageTable::count(PageIndex page, PageWord from, PageWord to) {
       count.fetch_sub(1, std::memory_order_relaxed);
     }
   }
-  if (is_away(from) != is_away(to)) {
-    if (is_away(to)) {
-      shared_->away.fetch_add(1, std::memory_order_relaxed);
+  const auto count_if = [](std::atomic<uint64_t>& sum, bool before, bool after) {
+    if (before == after) return;
+    if (after) {
+      sum.fetch_add(1, std::memory_order_relaxed);
     } else {
-      shared_->away.fetch_sub(1, std::memory_order_relaxed);
+      sum.fetch_sub(1, std::memory_order_relaxed);
     }
-  }
+  };
+  count_if(shared_->away, is_away(from), is_away(to));
+  count_if(shared_->shared, is_shared(from), is_shared(to));
 }
 
 void PageTable::place(PageIndex page, PageWord word) {

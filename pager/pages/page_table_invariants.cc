@@ -7,6 +7,7 @@ namespace farpage::pager {
 
 Status check_invariants(const PageTable& table) {
   uint64_t away = 0;
+  uint64_t shared = 0;
   for (uint64_t block = 0; block < table.blocks(); ++block) {
     uint32_t resident = 0;
     for (uint64_t i = block * kPagesPerBlock; i < (block + 1) * kPagesPerBlock; ++i) {
@@ -17,6 +18,7 @@ Status check_invariants(const PageTable& table) {
                                               std::to_string(word.references()) + " references");
       if (is_resident(word.state())) ++resident;
       if (is_away(word)) ++away;
+      if (is_shared(word)) ++shared;
     }
     if (resident != table.resident_in_block(block))
       return fail(ErrorCode::kConflict, "block " + std::to_string(block) + " counts " +
@@ -30,6 +32,9 @@ Status check_invariants(const PageTable& table) {
   if (away != table.away_pages())
     return fail(ErrorCode::kConflict, "the table counts " + std::to_string(table.away_pages()) +
                                           " pages away, has " + std::to_string(away));
+  if (shared != table.shared_pages())
+    return fail(ErrorCode::kConflict, "the table counts " + std::to_string(table.shared_pages()) +
+                                          " shared pages, has " + std::to_string(shared));
   return {};
 }
 
