@@ -102,7 +102,7 @@ TEST_F(BudgetGroupTest, PagesOfAChildOnTrialAreThoseOfTheGroup) {
   EXPECT_EQ(parent.use().limit_pages, kLocalPages);
 }
 
-TEST_F(BudgetGroupTest, VeryManyChildrenOnTrialShareAPartOfTheBudgetAndEachHasAMinimum) {
+TEST_F(BudgetGroupTest, VeryManyChildrenOnTrialHaveAPartOfTheBudgetAndAMinimum) {
   NumbersOnly& parent = process(kLocalPages / 2, 1);
   group_.add(parent, {});
   uint64_t sum = 0;
