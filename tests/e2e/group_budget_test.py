@@ -57,7 +57,7 @@ for number in range(3 if writer == "child" else 1):
     children.append(pid)
 value = first
 if writer == "parent":
-    for value in range(20):
+    for value in range(100):
         write(value)
 os.close(rewritten[1])
 failed = sum(os.waitpid(pid, 0)[1] != 0 for pid in children)
