@@ -32,7 +32,7 @@ print(sum(numbers), len(words))
 """
 
 SHELL = """
-a=$(seq 1 300000)
+a=$(seq 1 900000)
 for i in 1 2 3; do
   echo "$a" | sort -rn | head -n $i
 done
