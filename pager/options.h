@@ -48,6 +48,7 @@ inline constexpr uint64_t kMinLocalBytes = uint64_t{1} << 20;
 inline constexpr uint32_t kPinPercent = 85;  // of the budget may be pinned: faults need the rest
 inline constexpr uint32_t kMaxWorkers = 64;
 // Most forked children call exec, or end, before they have used more. No page of them is evicted.
+// They get fewer where the budget is small, or children are many.
 inline constexpr uint64_t kFreePages = 64;
 inline constexpr uint32_t kMaxPrefetchDepth = 120;
 // Memory nodes that lend, or have lent, to one process and its forked descendants.

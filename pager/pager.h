@@ -17,10 +17,12 @@ namespace farpage::pager {
 
 // What divides memory among pagers needs to know of one, without the cost of its statistics.
 struct BudgetUse {
-  uint64_t limit_pages = 0;
+  uint64_t limit_pages = 0;  // without `shared_pages` of set_limit()
   uint64_t used_pages = 0;
   uint64_t least_pages = 0;  // the smallest limit that set_limit() accepts: what is pinned needs it
   uint64_t faults = 0;       // that needed a page of room, since the start
+  uint64_t shared_pages = 0;  // of the used ones: frames that are relatives' too (guard_shared())
+  uint64_t family = 0;        // the same for processes related by fork
 };
 
 // One target of an engine (engine.h). Every method may be called from any thread but the engine's.
@@ -61,8 +63,9 @@ class Pager {
   // names the smallest possible size. After a failure nothing has changed.
   virtual Status set_local(uint64_t local_bytes) = 0;
   // The same in pages, also below kMinLocalBytes: for the share of a budget that pagers have in
-  // common. kConflict: less than BudgetUse::least_pages.
-  virtual Status set_limit(uint64_t pages) = 0;
+  // common. `shared_pages` more may be resident, but no more than `pages` with a frame of their own
+  // (guard_shared()). kConflict: less than BudgetUse::least_pages.
+  virtual Status set_limit(uint64_t pages, uint64_t shared_pages) = 0;
   // The smallest limit with which pin(run) succeeds.
   virtual uint64_t limit_to_pin(uffd::PageRun run) const = 0;
   // Pauses eviction until end_fork(); meanwhile no fault waits for room. True: the target may
@@ -78,13 +81,17 @@ class Pager {
   virtual int attention_descriptor() const = 0;
   virtual void adopt_children() = 0;
   // After Engine::adopt(), in this order. The target's agent can drop pages from now on. The child
-  // has what it had at the fork and kFreePages more; `name`: TargetOptions::name, which now can
+  // has what it had at the fork and `free_pages` more; `name`: TargetOptions::name, which now can
   // tell the process.
-  virtual void agent_ready(std::string name) = 0;
+  virtual void agent_ready(std::string name, uint64_t free_pages) = 0;
   // It needs more than that: its faults wait for begin_eviction().
   virtual bool wants_budget() const = 0;
   // From now on it has a budget like any other, set before.
   virtual void begin_eviction() = 0;
+  // Of a parent and of its new child: protects what is present, and so shared. From now on a write
+  // that copies such a page is seen, and waits while the target has as many frames of its own as
+  // its limit. Returns how many were not shared before.
+  virtual uint64_t guard_shared() = 0;
 
   // With PagerOptions::resolve_in_thread: when it returns, the page is present or poisoned, or the
   // next fault on it will decide. Called from signal handlers: it takes no lock that code which

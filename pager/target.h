@@ -52,7 +52,8 @@ struct Target {
   // evicted.
   std::atomic<bool> on_trial{false};
   std::atomic<bool> wants_budget{false};
-  std::atomic<uint64_t> copied{0};
+  std::atomic<uint64_t> most_own{0};  // pages with a frame of their own
+  std::atomic<uint64_t> copied{0};    // pages of its parent that it has written meanwhile
   std::atomic<int64_t> short_of_room_at{INT64_MIN / 2};  // the last time
   std::function<void()> on_wants_budget{};               // never waits
 
@@ -122,11 +123,20 @@ struct Target {
   }
   // A write to a page that was shared with the parent until now: the kernel copies it.
   void note_copied() {
-    if (on_trial.load(std::memory_order_relaxed) && ++copied == kFreePages) want_budget();
+    if (on_trial.load(std::memory_order_relaxed)) ++copied;
+  }
+  // Does the target have fewer frames of its own than it may have? The budget counts the pages that
+  // it shares with relatives as well, though their frames exist once.
+  bool has_frames() const {
+    if (on_trial.load(std::memory_order_acquire))
+      return budget.used() + copied.load(std::memory_order_relaxed) < budget.limit();
+    const uint64_t shared = table.shared_pages();
+    return shared == 0 || budget.used() < shared + most_own.load(std::memory_order_relaxed) ||
+           !image.fork_group()->has_forked() || budget.is_lifted();
   }
   void wait_for_room(Nanoseconds timeout) {
     come_forward();
-    budget.wait_for_room(timeout);
+    budget.wait_for_room(timeout, !has_frames());
   }
   void note_touched(PageIndex page) const { backing_regions.want(page); }
   // The leases of the backing region that stores a page with this word.

@@ -70,6 +70,7 @@ TargetPager::TargetPager(EngineThreads& engine, Parts parts, OnChild on_child)
               reinterpret_cast<WorkerShare*>(parts_.shares.data()),
               *reinterpret_cast<TargetTimes*>(parts_.times.data())},
       fork_window_(target_, parts_.attention, std::move(on_child)) {
+  target_.most_own.store(budget_.limit(), std::memory_order_relaxed);
   target_.on_wants_budget = [this] { parts_.attention.ring(); };
   target_.on_forked = [this](std::unique_ptr<uffd::AddressSpace> child) {
     fork_window_.arrived(std::move(child));
@@ -101,9 +102,9 @@ void TargetPager::give_back(Inheritance& inheritance) {
   inheritance.image = std::move(parts_.image);
 }
 
-void TargetPager::agent_ready(std::string name) {
+void TargetPager::agent_ready(std::string name, uint64_t free_pages) {
   parts_.options.name = std::move(name);  // nothing is borrowed before the first eviction
-  budget_.resize(budget_.used() + kFreePages);
+  budget_.resize(budget_.used() + free_pages);
   budget_.restore_limit();
   target_.on_trial.store(true, std::memory_order_release);
 }
@@ -166,14 +167,15 @@ void TargetPager::hint_willneed(uffd::PageRun run) {
 
 Status TargetPager::set_local(uint64_t local_bytes) {
   FARPAGE_TRY_VOID(validate_local(local_bytes));
-  return set_limit(local_bytes >> kPageShift);
+  return set_limit(local_bytes >> kPageShift, 0);
 }
 
-Status TargetPager::set_limit(uint64_t pages) {
+Status TargetPager::set_limit(uint64_t pages, uint64_t shared_pages) {
   const MutexLock lock(resize_mutex_);
   if (!parts_.pins.set_limit(pin_limit_pages(parts_.options, pages)))
     return fail(ErrorCode::kConflict, too_much_is_pinned());
-  budget_.resize(pages);
+  target_.most_own.store(pages, std::memory_order_relaxed);
+  budget_.resize(pages + shared_pages);
   return {};
 }
 
@@ -261,9 +263,11 @@ bool TargetPager::is_away(PageIndex page) const {
 }
 
 BudgetUse TargetPager::budget_use() const {
-  BudgetUse use{.limit_pages = budget_.limit(),
+  BudgetUse use{.limit_pages = target_.most_own.load(std::memory_order_relaxed),
                 .used_pages = budget_.used(),
-                .least_pages = limit_for(parts_.pins.pinned_pages())};
+                .least_pages = limit_for(parts_.pins.pinned_pages()),
+                .family = parts_.image->fork_group()->number()};
+  if (parts_.image->fork_group()->has_forked()) use.shared_pages = target_.table.shared_pages();
   for (uint32_t i = 0; i < parts_.options.workers; ++i) {
     const WorkerCounts& counts = target_.counts_of(i);
     use.faults += counts.faults_remote.get() + counts.faults_zero.get();

@@ -47,15 +47,16 @@ class TargetPager final : public Pager, private RegionOwner {
     parts_.access.set(run, pattern);
   }
   Status set_local(uint64_t local_bytes) override;
-  Status set_limit(uint64_t pages) override;
+  Status set_limit(uint64_t pages, uint64_t shared_pages) override;
   uint64_t limit_to_pin(uffd::PageRun run) const override;
   bool begin_fork() override;
   void end_fork(bool forked) override;
   int attention_descriptor() const override { return parts_.attention.fd(); }
   void adopt_children() override;
-  void agent_ready(std::string name) override;
+  void agent_ready(std::string name, uint64_t free_pages) override;
   bool wants_budget() const override { return target_.wants_budget.load(); }
   void begin_eviction() override;
+  uint64_t guard_shared() override { return fork_window_.guard_shared(); }
   void resolve(PageIndex page, uffd::FaultKind kind) override {
     engine_.resolve(target_, page, kind);
   }

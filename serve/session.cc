@@ -186,7 +186,7 @@ void Session::take_child(pager::Inheritance inheritance) {
     const MutexLock lock(child_socket_mutex_);
     child->socket_ = std::move(child_socket_);
   }
-  const bool adopted = child->adopt(inheritance);
+  const bool adopted = child->adopt(inheritance, pager_.get());
   if (!adopted)
     log::error("run: child_not_served program={} (trying again)", child->report_.program);
   const auto left = std::make_shared<pager::Inheritance>(std::move(inheritance));
@@ -200,11 +200,13 @@ void Session::take_child(pager::Inheritance inheritance) {
   });
 }
 
-bool Session::adopt(pager::Inheritance& inheritance) {
+bool Session::adopt(pager::Inheritance& inheritance, pager::Pager* parent) {
   Result<std::unique_ptr<pager::Pager>> pager =
       host_.engine.adopt(target_options(report_.program + "-fork"), inheritance, on_child());
-  if (pager) pager_ = std::move(*pager);
-  return static_cast<bool>(pager);
+  if (!pager) return false;
+  pager_ = std::move(*pager);
+  free_pages_ = host_.budgets.begin_trial(*pager_, parent);
+  return true;
 }
 
 // Its userfaultfd must not be closed while it lives: its remote pages would become zeros.
@@ -213,7 +215,7 @@ void Session::adopt_later(pager::Inheritance inheritance) {
   after(kAliveCheck, [this, left] {
     if (!left->space->alive()) {
       end();
-    } else if (adopt(*left)) {
+    } else if (adopt(*left, nullptr)) {
       await_hello();
     } else {
       adopt_later(std::move(*left));
@@ -241,7 +243,7 @@ void Session::greet() {
   }
   report_.pid = (*hello)->pid;
   uffd::bind_child(pager_->space(), **hello);
-  pager_->agent_ready(fmt::format("{}-fork-{}", report_.program, report_.pid));
+  pager_->agent_ready(fmt::format("{}-fork-{}", report_.program, report_.pid), free_pages_);
   if (!uffd::welcome_child(socket_, pager_->space().event_descriptor())) {
     hang_up();
     return;
@@ -375,9 +377,14 @@ void Session::share_budget() {
 }
 
 void Session::end_trial() {
-  if (has_budget_) return;
-  share_budget();
-  pager_->begin_eviction();
+  if (std::exchange(has_budget_, true)) return;
+  const BudgetGroup::Process process{report_.program, report_.pid};
+  in_pool(
+      [this, process] {
+        host_.budgets.end_trial(*pager_, process);
+        pager_->begin_eviction();
+      },
+      [] {});
 }
 
 // ---- the end ----
@@ -414,7 +421,7 @@ void Session::end() {
   host_.waits.run(
       [self = shared_from_this(), pager = std::shared_ptr(std::move(pager_))]() mutable {
         if (pager) self->take_statistics(*pager);
-        if (self->has_budget_) self->host_.budgets.remove(*pager);
+        if (pager) self->host_.budgets.remove(*pager);
         pager.reset();
         boost::asio::post(self->host_.control, [self] { self->host_.on_end(*self); });
       });

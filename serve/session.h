@@ -66,7 +66,7 @@ class Session : public std::enable_shared_from_this<Session> {
   pager::OnChild on_child();
   // In the pool: a child has arrived; its parent's thread waits for nothing but this.
   void take_child(pager::Inheritance inheritance);
-  bool adopt(pager::Inheritance& inheritance);
+  bool adopt(pager::Inheritance& inheritance, pager::Pager* parent);
   void adopt_later(pager::Inheritance inheritance);
 
   // Runs `call` in the pool, then `then` here.
@@ -100,6 +100,7 @@ class Session : public std::enable_shared_from_this<Session> {
   TargetReport report_;
   bool is_child_ = false;
   bool has_budget_ = false;
+  uint64_t free_pages_ = 0;  // of a child on trial
   Step step_ = Step::kStarting;
   bool ending_ = false;  // end() was called
   size_t calls_ = 0;     // in the pool

@@ -93,11 +93,12 @@ void EvictionBatch::pick_from_block() {
 EvictionBatch::Taken EvictionBatch::try_take(PageIndex page, PageWord word, ForkGroup& group) {
   if (word.state() != PageState::kClean && word.state() != PageState::kDirty) return Taken::kNo;
   if (target_->pins.is_pinned(page)) return Taken::kNo;
-  PageWord evicting = word.to(PageState::kEvicting);
+  PageWord evicting = word.to(PageState::kEvicting, shared_flag(word));
   if (word.state() == PageState::kDirty) {
     const std::optional<BackingId> backing_region = target_->backing_regions.writable(page, group);
     if (!backing_region) return Taken::kWithoutSlab;
-    evicting = word.to(PageState::kEvicting, PageWord::kWasDirty).with_backing(*backing_region);
+    evicting = word.to(PageState::kEvicting, PageWord::kWasDirty | shared_flag(word))
+                   .with_backing(*backing_region);
   }
   if (!target_->table.transition(page, word, evicting)) return Taken::kNo;
   if (count_ == 0 || page.value != victims_[count_ - 1].page.value + 1) ++spans_;
@@ -210,7 +211,8 @@ void EvictionBatch::keep_or_forget(Victim& victim) {
 
 void EvictionBatch::keep_resident(Victim& victim, PageState state) {
   victim.keep = true;
-  if (!target_->table.transition(victim.page, victim.word, victim.word.to(state))) ++taken_back_;
+  const PageWord kept = victim.word.to(state, shared_flag(victim.word));
+  if (!target_->table.transition(victim.page, victim.word, kept)) ++taken_back_;
 }
 
 }  // namespace farpage::pager

@@ -287,7 +287,8 @@ void EvictionBatch::drop() {
       continue;
     }
     const uint32_t flags = victim.word.has(PageWord::kWasDirty) ? PageWord::kWasDirty : 0;
-    const PageWord dropping = victim.word.to(PageState::kDropping, flags);
+    const PageWord dropping =
+        victim.word.to(PageState::kDropping, flags | shared_flag(victim.word));
     if (!target_->table.transition(victim.page, victim.word, dropping)) {
       victim.keep = true;  // written, or discarded by the target
       ++taken_back_;

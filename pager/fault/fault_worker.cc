@@ -213,7 +213,7 @@ void FaultWorker::wait_in_flight() {
 bool FaultWorker::handle(Target& target, const uffd::Fault& fault, Instant since) {
   const PageWord word = target.table.load(fault.page);
   if (fault.kind == uffd::FaultKind::kWriteProtected)
-    return handle_write_protected(target, fault, word);
+    return handle_write_protected(target, fault, word, since);
   return handle_missing(target, fault, word, since);
 }
 
@@ -301,8 +301,22 @@ void FaultWorker::prefetch_after(Target& target, const uffd::Fault& fault) {
   prefetcher_.start(target, *plan);
 }
 
+// False: the target has as many frames of its own as it may have. After half of its deadline a
+// fault gets one nevertheless: the pages of relatives, which leave meanwhile, may be very many.
+bool FaultWorker::may_take_frame(Target& target, Instant since) {
+  if (target.has_frames()) [[likely]]
+    return true;
+  const Instant now = SteadyClock::read();
+  if (now - since > engine_.options.fault_deadline / 2 &&
+      !target.on_trial.load(std::memory_order_relaxed))
+    return true;
+  short_of_room_ = &target;
+  target.note_short_of_room(now);
+  return false;
+}
+
 bool FaultWorker::take_room(Target& target, const uffd::Fault& fault, Instant since) {
-  if (target.budget.try_take()) return true;
+  if (may_take_frame(target, since) && target.budget.try_take()) return true;
   if (fault.thread != 0 && fault.thread == engine_.evictor_thread.load(std::memory_order_acquire)) {
     target.budget.take_anyway();
     return true;
@@ -367,18 +381,14 @@ bool FaultWorker::fill_with_zeros(Target& target, const uffd::Fault& fault, Page
   return true;
 }
 
-bool FaultWorker::handle_write_protected(Target& target, const uffd::Fault& fault, PageWord word) {
+bool FaultWorker::handle_write_protected(Target& target, const uffd::Fault& fault, PageWord word,
+                                         Instant since) {
   switch (word.state()) {
     case PageState::kEvicting:
-      counts_of(target).faults_rescued.add();
-      return unprotect(target, fault.page, word);
     case PageState::kClean:
-      counts_of(target).faults_write.add();
-      target.note_first_write();
-      return unprotect(target, fault.page, word);
-    // Protected along with its neighbours by the evictor.
+    // Protected along with its neighbours by the evictor, or shared.
     case PageState::kDirty:
-      return unprotect(target, fault.page, word);
+      return handle_protected(target, fault.page, word, since);
     // Installed or unprotected, but the owner has not set the state yet. Its call has woken all
     // earlier waiters, but not this thread, if the evictor has protected the page again with a span
     // since.
@@ -410,6 +420,19 @@ bool FaultWorker::claim_present(Target& target, PageIndex page, PageWord word) {
   const uffd::Outcome outcome = target.space.unprotect({page, 1});
   target.end_fetching(page, held, held.to(PageState::kDirty));
   return outcome != uffd::Outcome::kRetry;
+}
+
+// A write to a page that is present. The kernel copies it if it is shared.
+bool FaultWorker::handle_protected(Target& target, PageIndex page, PageWord word, Instant since) {
+  const bool copies = is_shared(word) || target.on_trial.load(std::memory_order_relaxed);
+  if (copies && !may_take_frame(target, since)) return false;
+  if (word.state() == PageState::kEvicting) {
+    counts_of(target).faults_rescued.add();
+  } else if (word.state() == PageState::kClean) {
+    counts_of(target).faults_write.add();
+    target.note_first_write();
+  }
+  return unprotect(target, page, word);
 }
 
 bool FaultWorker::unprotect(Target& target, PageIndex page, PageWord word) {

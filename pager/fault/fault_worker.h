@@ -83,10 +83,13 @@ class FaultWorker {
   // True: answered, or another thread will answer it. False: retry later (parked).
   bool handle(Target& target, const uffd::Fault& fault, Instant since);
   bool handle_missing(Target& target, const uffd::Fault& fault, PageWord word, Instant since);
-  bool handle_write_protected(Target& target, const uffd::Fault& fault, PageWord word);
+  bool handle_write_protected(Target& target, const uffd::Fault& fault, PageWord word,
+                              Instant since);
   bool fetch(Target& target, const uffd::Fault& fault, PageWord word, Instant since);
   bool fill_with_zeros(Target& target, const uffd::Fault& fault, PageWord word, Instant since);
   bool take_room(Target& target, const uffd::Fault& fault, Instant since);
+  bool may_take_frame(Target& target, Instant since);
+  bool handle_protected(Target& target, PageIndex page, PageWord word, Instant since);
   static bool unprotect(Target& target, PageIndex page, PageWord word);
   static bool claim_present(Target& target, PageIndex page, PageWord word);
   void fail_for_room(Target& target, PageIndex page, Instant since);

@@ -7,11 +7,16 @@
 
 namespace farpage::pager {
 
+Result<std::shared_ptr<ForkGroup>> ForkGroup::create(std::shared_ptr<NodeDirectory> nodes) {
+  FARPAGE_TRY(memory, Mapping::anonymous(kMaxBackingRegions * sizeof(LeaseMapPointer)));
+  return std::shared_ptr<ForkGroup>(new ForkGroup(std::move(nodes), std::move(memory)));
+}
+
 Result<BackingId> ForkGroup::add_backing_region(LeaseMap& leases) {
   const MutexLock lock(mutex_);
   for (uint16_t i = 0; i < kMaxBackingRegions; ++i) {
-    if (backing_regions_[i].load(std::memory_order_relaxed) != nullptr) continue;
-    backing_regions_[i].store(&leases, std::memory_order_release);
+    if (backing_regions()[i].load(std::memory_order_relaxed) != nullptr) continue;
+    backing_regions()[i].store(&leases, std::memory_order_release);
     return BackingId{i};
   }
   return fail(ErrorCode::kExhausted, "the processes of one fork group have " +
@@ -21,7 +26,7 @@ Result<BackingId> ForkGroup::add_backing_region(LeaseMap& leases) {
 
 void ForkGroup::remove_backing_region(BackingId backing_region) {
   const MutexLock lock(mutex_);
-  backing_regions_[backing_region.value].store(nullptr, std::memory_order_release);
+  backing_regions()[backing_region.value].store(nullptr, std::memory_order_release);
 }
 
 bool ForkGroup::refers_elsewhere(const ProcessImage& self, BackingId backing_region,
@@ -46,8 +51,8 @@ void ForkGroup::remove(const ProcessImage& image) {
 Result<std::unique_ptr<ProcessImage>> ProcessImage::create(uint64_t pages,
                                                            std::shared_ptr<NodeDirectory> nodes) {
   FARPAGE_TRY(table, PageTable::create(pages));
-  std::unique_ptr<ProcessImage> image(
-      new ProcessImage(std::make_shared<ForkGroup>(std::move(nodes)), std::move(table)));
+  FARPAGE_TRY(fork_group, ForkGroup::create(std::move(nodes)));
+  std::unique_ptr<ProcessImage> image(new ProcessImage(std::move(fork_group), std::move(table)));
   const MutexLock lock(image->fork_group_->mutex_);
   image->fork_group_->add(*image);
   return image;

@@ -1,13 +1,14 @@
 // ForkGroup: the processes related by fork, whose pages are stored in each other's backing regions.
 #pragma once
 
-#include <array>
 #include <atomic>
 #include <functional>
 #include <memory>
 #include <vector>
 
+#include "base/mapping.h"
 #include "base/mutex.h"
+#include "base/result.h"
 #include "pager/links/lease_map.h"
 #include "pager/links/node_directory.h"
 #include "pager/pages/page_table.h"
@@ -20,7 +21,7 @@ class ProcessImage;
 // Threads: any. leases_of() without a lock; the list of process images under mutex().
 class ForkGroup {
  public:
-  explicit ForkGroup(std::shared_ptr<NodeDirectory> nodes) : nodes_(std::move(nodes)) {}
+  static Result<std::shared_ptr<ForkGroup>> create(std::shared_ptr<NodeDirectory> nodes);
   ForkGroup(const ForkGroup&) = delete;
   ForkGroup& operator=(const ForkGroup&) = delete;
 
@@ -28,7 +29,7 @@ class ForkGroup {
 
   // Of a backing region that the caller's process holds.
   LeaseMap& leases_of(BackingId backing_region) const {
-    return *backing_regions_[backing_region.value].load(std::memory_order_acquire);
+    return *backing_regions()[backing_region.value].load(std::memory_order_acquire);
   }
   // kExhausted: kMaxBackingRegions exist.
   Result<BackingId> add_backing_region(LeaseMap& leases);
@@ -42,14 +43,23 @@ class ForkGroup {
       FARPAGE_REQUIRES(mutex_);
   // Pages may be shared with another process.
   bool has_forked() const { return processes_.load(std::memory_order_relaxed) > 1; }
+  uint64_t number() const { return reinterpret_cast<uintptr_t>(this); }  // of no other group
 
  private:
   friend class ProcessImage;
+  using LeaseMapPointer = std::atomic<LeaseMap*>;
+
+  ForkGroup(std::shared_ptr<NodeDirectory> nodes, Mapping backing_region_memory)
+      : nodes_(std::move(nodes)), backing_region_memory_(std::move(backing_region_memory)) {}
+  LeaseMapPointer* backing_regions() const {
+    return reinterpret_cast<LeaseMapPointer*>(backing_region_memory_.data());
+  }
   void add(const ProcessImage& image) FARPAGE_REQUIRES(mutex_);
   void remove(const ProcessImage& image) FARPAGE_REQUIRES(mutex_);
 
   const std::shared_ptr<NodeDirectory> nodes_;
-  std::array<std::atomic<LeaseMap*>, kMaxBackingRegions> backing_regions_{};
+  // LeaseMapPointer of each; zeroed: none. Most groups have one, and touch one page of it.
+  Mapping backing_region_memory_;
   mutable Mutex mutex_;
   std::vector<const ProcessImage*> images_ FARPAGE_GUARDED_BY(mutex_);
   std::atomic<size_t> processes_{0};  // as many

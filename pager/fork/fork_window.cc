@@ -1,5 +1,8 @@
 #include "pager/fork/fork_window.h"
 
+#include <algorithm>
+#include <thread>
+
 #include "base/log.h"
 #include "pager/fault/discard.h"
 
@@ -161,6 +164,51 @@ void ForkWindow::arrived(std::unique_ptr<uffd::AddressSpace> child) {
 void ForkWindow::adopt() {
   const MutexLock lock(mutex_);
   adopt_arrivals();
+}
+
+// First marked, then protected: a page that leaves in between takes its mark along, and a
+// protection that comes too late costs a fault.
+uint64_t ForkWindow::guard_shared() {
+  const PageTable& table = target_.table;
+  uint64_t marked = 0;
+  for (uint64_t page = table.next_used(0); page < table.pages();
+       page = table.next_used(page + kPagesPerBlock)) {
+    if (table.resident_in_block(page / kPagesPerBlock) > 0) marked += guard_block(PageIndex{page});
+  }
+  return marked;
+}
+
+uint64_t ForkWindow::guard_block(PageIndex block) {
+  PageTable& table = target_.table;
+  const uint64_t end = std::min(block.value + kPagesPerBlock, table.pages());
+  uint64_t first = end;
+  uint64_t last = 0;
+  uint64_t marked = 0;
+  for (uint64_t i = block.value; i < end; ++i) {
+    const PageIndex page{i};
+    const PageWord word = table.load(page);
+    const bool dirty = word.state() == PageState::kDirty;
+    if ((!dirty && word.state() != PageState::kClean) || is_shared(word)) continue;
+    if (!table.mark_shared(page, word)) continue;
+    ++marked;
+    if (!dirty) continue;
+    first = std::min(first, i);
+    last = i;
+  }
+  if (first == end) return marked;
+  if (protect({PageIndex{first}, static_cast<uint32_t>(last - first + 1)})) return marked;
+  for (uint64_t i = first; i <= last; ++i) (void)protect({PageIndex{i}, 1});
+  return marked;
+}
+
+// False: it crosses mappings, or a part of it is gone.
+bool ForkWindow::protect(uffd::PageRun run) const {
+  uffd::Outcome outcome = target_.space.protect(run);
+  while (outcome == uffd::Outcome::kRetry && !target_.closing.load(std::memory_order_acquire)) {
+    std::this_thread::yield();  // a fault worker is draining the events
+    outcome = target_.space.protect(run);
+  }
+  return outcome == uffd::Outcome::kDone;
 }
 
 void ForkWindow::adopt_arrivals() {

@@ -46,11 +46,15 @@ class ForkWindow {
   void arrived(std::unique_ptr<uffd::AddressSpace> child);
   // Hands the children that have arrived to on_child.
   void adopt();
+  // As Pager::guard_shared(), by any thread.
+  uint64_t guard_shared();
 
  private:
   Result<std::unique_ptr<ProcessImage>> make_image(uffd::AddressSpace& child) const
       FARPAGE_REQUIRES(mutex_);
   Result<std::unique_ptr<ProcessImage>> make_lost_image() const;
+  uint64_t guard_block(PageIndex block);
+  bool protect(uffd::PageRun run) const;
   bool has_arrivals() const;
   bool copied() FARPAGE_REQUIRES(mutex_);
   void adopt_arrivals() FARPAGE_REQUIRES(mutex_);

@@ -106,11 +106,11 @@ void Budget::lower_ceiling(uint64_t used, uint64_t room) {
   ceiling_.store(std::max(limit(), wanted), std::memory_order_relaxed);
 }
 
-void Budget::wait_for_room(Nanoseconds timeout) {
+void Budget::wait_for_room(Nanoseconds timeout, bool others) {
   const uint32_t seen = room_sequence_.load(std::memory_order_seq_cst);
   room_waiters_.fetch_add(1, std::memory_order_seq_cst);
   pressure_.signal();
-  if (used_.load(std::memory_order_seq_cst) >= ceiling_.load(std::memory_order_relaxed))
+  if (others || used_.load(std::memory_order_seq_cst) >= ceiling_.load(std::memory_order_relaxed))
     futex_wait(room_sequence_, seen, timeout);
   room_waiters_.fetch_sub(1, std::memory_order_relaxed);
 }

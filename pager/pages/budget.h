@@ -58,6 +58,7 @@ class Budget {
     interrupt();
   }
   void restore_limit();
+  bool is_lifted() const { return lifted_.load(std::memory_order_relaxed) != 0; }
   // Sets a new limit. Wakes the threads that wait for room, and the evictor.
   void resize(uint64_t limit_pages);
 
@@ -69,8 +70,9 @@ class Budget {
   bool nearly_full() const { return used() > half_of_room(); }
   bool above_low() const { return used() > low_.load(std::memory_order_relaxed); }
 
-  // Fault workers: sleeps until some pages were given back, or the timeout.
-  void wait_for_room(Nanoseconds timeout);
+  // Fault workers: sleeps until some pages were given back, or the timeout. Returns at once if
+  // there is room, unless the caller needs more than that (`others`).
+  void wait_for_room(Nanoseconds timeout, bool others = false);
   bool has_waiters() const { return room_waiters_.load(std::memory_order_relaxed) != 0; }
   // Ends the waits (shutdown, a hint).
   void interrupt();

@@ -64,6 +64,9 @@ class PageWord {
   // Remote, after a fork: the parent fetched the page while the fork was under way, so the child
   // may have it nevertheless.
   static constexpr uint32_t kMaybePresent = 1U << 7;
+  // Clean, Dirty, Evicting, Dropping: write-protected, and since a fork its frame may be that of a
+  // relative's page too. A write makes a frame of its own.
+  static constexpr uint32_t kShared = 1U << 7;
 
   constexpr PageWord() = default;
   constexpr explicit PageWord(uint32_t raw) : raw_(raw) {}
@@ -104,6 +107,15 @@ class PageWord {
 // Is the page in the target's memory, or about to be? Such pages count against the budget.
 constexpr bool is_resident(PageState state) {
   return state != PageState::kEmpty && state != PageState::kRemote && state != PageState::kLost;
+}
+
+// See PageWord::kShared.
+constexpr bool is_shared(PageWord word) {
+  return word.has(PageWord::kShared) && is_resident(word.state());
+}
+// The flag, for a word of the same page in another of these states.
+constexpr uint32_t shared_flag(PageWord word) {
+  return is_shared(word) ? PageWord::kShared : 0;
 }
 
 // Would a copy of the target's memory made now lack this page?

@@ -60,6 +60,16 @@ bool PageTable::set_references(PageIndex page, PageWord from, uint32_t reference
       std::memory_order_acquire);
 }
 
+bool PageTable::mark_shared(PageIndex page, PageWord from) {
+  const PageWord to = from.to(from.state(), PageWord::kShared);
+  uint32_t expected = from.raw();
+  if (!words()[page.value].compare_exchange_strong(expected, to.raw(), std::memory_order_acq_rel,
+                                                   std::memory_order_acquire))
+    return false;
+  count(page, from, to);
+  return true;
+}
+
 void PageTable::count(PageIndex page, PageWord from, PageWord to) {
   const bool was = is_resident(from.state());
   const bool is = is_resident(to.state());
@@ -71,13 +81,16 @@ void PageTable::count(PageIndex page, PageWord from, PageWord to) {
       count.fetch_sub(1, std::memory_order_relaxed);
     }
   }
-  if (is_away(from) != is_away(to)) {
-    if (is_away(to)) {
-      shared_->away.fetch_add(1, std::memory_order_relaxed);
+  const auto count_if = [](std::atomic<uint64_t>& sum, bool before, bool after) {
+    if (before == after) return;
+    if (after) {
+      sum.fetch_add(1, std::memory_order_relaxed);
     } else {
-      shared_->away.fetch_sub(1, std::memory_order_relaxed);
+      sum.fetch_sub(1, std::memory_order_relaxed);
     }
-  }
+  };
+  count_if(shared_->away, is_away(from), is_away(to));
+  count_if(shared_->shared, is_shared(from), is_shared(to));
 }
 
 void PageTable::place(PageIndex page, PageWord word) {
@@ -117,6 +130,7 @@ void PageTable::transition_owned(PageIndex page, PageWord from, PageWord to) {
 
 Status check_invariants(const PageTable& table) {
   uint64_t away = 0;
+  uint64_t shared = 0;
   for (uint64_t block = 0; block < table.blocks(); ++block) {
     uint32_t resident = 0;
     for (uint64_t i = block * kPagesPerBlock; i < (block + 1) * kPagesPerBlock; ++i) {
@@ -127,6 +141,7 @@ Status check_invariants(const PageTable& table) {
                                               std::to_string(word.references()) + " references");
       if (is_resident(word.state())) ++resident;
       if (is_away(word)) ++away;
+      if (is_shared(word)) ++shared;
       if (word.state() != PageState::kEmpty && table.next_used(i) != i)
         return fail(ErrorCode::kConflict, "page " + std::to_string(i) + " is not known as used");
     }
@@ -138,6 +153,9 @@ Status check_invariants(const PageTable& table) {
   if (away != table.away_pages())
     return fail(ErrorCode::kConflict, "the table counts " + std::to_string(table.away_pages()) +
                                           " pages away, has " + std::to_string(away));
+  if (shared != table.shared_pages())
+    return fail(ErrorCode::kConflict, "the table counts " + std::to_string(table.shared_pages()) +
+                                          " shared pages, has " + std::to_string(shared));
   return {};
 }
 

@@ -22,7 +22,8 @@ inline constexpr uint32_t kPagesPerBlock = 512;
 //     or kAwaited;
 //  2. a block's count is the number of its pages that are resident;
 //  3. no reference count is above what page_age.h gives;
-//  4. away_pages() is the number of words for which is_away() holds.
+//  4. away_pages() and shared_pages() are the numbers of words for which is_away() and is_shared()
+//     hold.
 class PageTable {
  public:
   static Result<PageTable> create(uint64_t pages);
@@ -51,6 +52,10 @@ class PageTable {
   // first.
   bool set_references(PageIndex page, PageWord from, uint32_t references);
 
+  // Marks a Clean or Dirty page that is still at `from` as kShared; false if another thread was
+  // first.
+  bool mark_shared(PageIndex page, PageWord from);
+
   // Before any other thread changes the table: makes the Empty page what `word` says.
   void place(PageIndex page, PageWord word);
 
@@ -58,6 +63,7 @@ class PageTable {
     return counts()[block].load(std::memory_order_relaxed);
   }
   uint64_t away_pages() const { return shared_->away.load(std::memory_order_relaxed); }
+  uint64_t shared_pages() const { return shared_->shared.load(std::memory_order_relaxed); }
   // For a walk over all pages that may be used: the first page from `page` on in a block with a
   // page that was ever not Empty; pages() if there is none.
   uint64_t next_used(uint64_t page) const;
@@ -65,6 +71,7 @@ class PageTable {
  private:
   struct Shared {  // in memory of its own, so that the table can be moved
     std::atomic<uint64_t> away{0};
+    std::atomic<uint64_t> shared{0};
   };
   PageTable(Mapping word_memory, Mapping count_memory, Mapping used_memory, Mapping shared_memory,
             uint64_t pages);

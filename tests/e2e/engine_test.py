@@ -6,7 +6,7 @@ import subprocess
 import sys
 import unittest
 
-from cluster import (EndToEnd, MIB, Sampler, children_of, far_memory_of_run, resident_bytes,
+from cluster import (EndToEnd, MIB, Sampler, children_of, far_memory_at_one_moment, resident_bytes,
                      wait_until)
 
 # Forks workers that fill memory of their own, wait until all have, check it, and check what they
@@ -54,12 +54,14 @@ def connections_to(port):
 
 
 class Engine(EndToEnd):
-    def start_workers(self, count, own, local, options):
+    def run_workers(self, count, own, local, options):
         process = self.start_run([sys.executable, "-c", WORKERS, str(count), str(own)], local=local,
                                  options=["--slab", "2M", *options], stdin=subprocess.PIPE)
         self.addCleanup(self.end_group, process.pid)
-        self.assertEqual(process.popen.stdout.readline(), b"filled\n", process.log())
         return process
+
+    def await_filled(self, process):
+        self.assertEqual(process.popen.stdout.readline(), b"filled\n", process.log())
 
     @staticmethod
     def end_group(leader):
@@ -82,19 +84,21 @@ class Engine(EndToEnd):
         [tcp] = [each["address"] for each in node["transports"] if each["kind"] == "tcp"]
         port = int(tcp.rpartition(":")[2])
         local = 128 * MIB
-        process = self.start_workers(200, 2 * MIB, "128M", ["--workers", "16", "--transport", "tcp"])
-        channels = connections_to(port)
-        threads = len(os.listdir(f"/proc/{process.pid}/task"))
-        wait_until(lambda: far_memory_of_run(process.pid) <= local * 105 // 100,
-                   "the group is within its budget")
-        print("channels", channels, "threads", threads, "engine",
-              resident_bytes(process.pid) >> 20, "MiB, far memory",
-              far_memory_of_run(process.pid) >> 20, "MiB")
+        run = self.run_workers(200, 2 * MIB, "128M", ["--workers", "16", "--transport", "tcp"])
+        with Sampler(lambda: resident_bytes(run.pid)) as engine:
+            self.await_filled(run)
+            channels = connections_to(port)
+            threads = len(os.listdir(f"/proc/{run.pid}/task"))
+            wait_until(lambda: far_memory_at_one_moment(run.pid) <= local * 105 // 100,
+                       "the group is within its budget")
+            with Sampler(lambda: far_memory_at_one_moment(run.pid), pause=0.5) as far:
+                self.expect_right_workers(run)
+        print("channels", channels, "threads", threads, "engine", engine.most >> 20,
+              "MiB, far memory", far.most >> 20, "MiB,", far.samples, "samples")
+        self.assertGreater(far.most, local // 2)
+        self.assertLessEqual(far.most, local * 105 // 100)
         self.assertGreater(channels, 1)
         self.assertLessEqual(channels, 2 * 16 + 1)
-        with Sampler(lambda: resident_bytes(process.pid)) as engine:
-            self.expect_right_workers(process)
-        print("engine at most", engine.most >> 20, "MiB")
         self.assertLess(engine.most, 120 * MIB)
         evicted = [stats for stats in self.all_stats() if stats["evictions"]["written"] > 0]
         self.assertGreater(len(evicted), 150, "memory of most workers was away")
@@ -102,7 +106,8 @@ class Engine(EndToEnd):
     def test_a_stopped_process_delays_no_other(self):
         self.start_coordinator()
         self.start_node("node", "--slab", "2M", lend="1G", transports="shm")
-        process = self.start_workers(4, 16 * MIB, "24M", ["--transport", "shm"])
+        process = self.run_workers(4, 16 * MIB, "24M", ["--transport", "shm"])
+        self.await_filled(process)
         program = children_of(process.pid)[0]
         stopped = children_of(program)[0]
         os.kill(stopped, signal.SIGSTOP)

@@ -23,14 +23,16 @@ for child in range(3):
     os.wait()
 def part(i):
     numbers[i::5] = [n + i for n in numbers[i::5]]
-    return sum(numbers[i::5]) + words[f"key-{i * 2654435761 % 4294967291}"]
+    total = sum(numbers[i::5])
+    numbers[i::5] = [n - i for n in numbers[i::5]]  # whichever worker gets the next part
+    return total + words[f"key-{i * 2654435761 % 4294967291}"]
 with multiprocessing.get_context("fork").Pool(3) as pool:
     print(pool.map(part, range(15), chunksize=5))
 print(sum(numbers), len(words))
 """
 
 SHELL = """
-a=$(seq 1 300000)
+a=$(seq 1 900000)
 for i in 1 2 3; do
   echo "$a" | sort -rn | head -n $i
 done

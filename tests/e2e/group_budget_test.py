@@ -3,8 +3,8 @@ import subprocess
 import sys
 import unittest
 
-from cluster import (EndToEnd, MIB, RANDOM_ACCESS, Sampler, child_of, far_memory_of_run,
-                     far_resident_bytes, wait_until)
+from cluster import (EndToEnd, MIB, RANDOM_ACCESS, Sampler, child_of, far_memory_at_one_moment,
+                     far_memory_of_run, far_resident_bytes, wait_until)
 from resize_test import LOCKING
 
 # Fills memory, waits for a line, runs the command of its arguments, and checks its memory.
@@ -27,6 +27,41 @@ def work(seed):
     return sum(mine[::seed])
 with multiprocessing.get_context("fork").Pool(6) as pool:
     print(pool.map(work, range(1, 25), chunksize=1))
+"""
+
+# One process writes all pages that it shares with another one, again and again.
+COPIES = """
+import os, sys, time
+writer, size = sys.argv[1], int(sys.argv[2])
+memory = bytearray(os.urandom(4096)) * (size >> 12)
+first = memory[0]
+def write(value):
+    for at in range(0, size, 4096):
+        memory[at] = value
+def holds(value):
+    return all(memory[at] == value for at in range(0, size, 4096))
+def child(number):
+    if writer == "child":
+        for _ in range(3):
+            write(number)
+        os._exit(0 if holds(number) else 1)
+    os.read(rewritten[0], 1)  # until the parent has closed its end
+    os._exit(0 if holds(first) else 1)
+rewritten = os.pipe()
+children = []
+for number in range(3 if writer == "child" else 1):
+    pid = os.fork()
+    if pid == 0:
+        os.close(rewritten[1])
+        child(number)
+    children.append(pid)
+value = first
+if writer == "parent":
+    for value in range(100):
+        write(value)
+os.close(rewritten[1])
+failed = sum(os.waitpid(pid, 0)[1] != 0 for pid in children)
+print("failed", failed, "parent", "right" if holds(value) else "wrong")
 """
 
 
@@ -69,6 +104,22 @@ class GroupBudget(EndToEnd):
         self.assertGreater(far.samples, 20)
         self.assertGreater(far.most, 0)
         self.assertLessEqual(far.most, 48 * MIB * 105 // 100)
+
+    def copies(self, writer):
+        self.start_cluster()
+        process = self.start_run([sys.executable, "-c", COPIES, writer, str(24 * MIB)], local="32M")
+        with Sampler(lambda: far_memory_at_one_moment(process.pid), pause=0.1) as far:
+            status, output = process.finish()
+        self.assertEqual((status, output), (0, b"failed 0 parent right\n"), process.log())
+        print("most far memory", far.most / MIB, "MiB,", far.samples, "samples")
+        self.assertGreater(far.most, 24 * MIB)
+        self.assertLessEqual(far.most, 32 * MIB * 105 // 100)
+
+    def test_children_may_write_all_that_they_share(self):
+        self.copies("child")
+
+    def test_a_parent_may_write_all_that_it_shares(self):
+        self.copies("parent")
 
     def start_parent(self, mebibytes, command):
         """A parent that has filled its memory, and has not yet started its child."""

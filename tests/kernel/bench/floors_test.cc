@@ -10,27 +10,22 @@
 #include "bench/ping_pong.h"
 
 namespace farpage::bench {
+
+void PrintTo(LocalHandler handler, std::ostream* out) {
+  *out << (handler == LocalHandler::kBlocked    ? "Blocked"
+           : handler == LocalHandler::kSpinning ? "Spinning"
+                                                : "Signal");
+}
+
 namespace {
 
 constexpr uint64_t kPages = 300;
-
-std::string name_of(const testing::TestParamInfo<LocalHandler>& info) {
-  switch (info.param) {
-    case LocalHandler::kBlocked:
-      return "Blocked";
-    case LocalHandler::kSpinning:
-      return "Spinning";
-    case LocalHandler::kSignal:
-      return "Signal";
-  }
-  return "Unknown";
-}
 
 class FloorWith : public testing::TestWithParam<LocalHandler> {};
 INSTANTIATE_TEST_SUITE_P(Handlers, FloorWith,
                          testing::Values(LocalHandler::kBlocked, LocalHandler::kSpinning,
                                          LocalHandler::kSignal),
-                         name_of);
+                         testing::PrintToStringParamName());
 
 // All threads that are created during its lifetime share one CPU.
 class OneCpu {

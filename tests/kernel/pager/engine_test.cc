@@ -3,6 +3,9 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <cstdio>
+#include <fstream>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -71,6 +74,31 @@ TEST(Engine, ATargetEndsWhileTheOthersFault) {
   reader.join();
   EXPECT_EQ(wrong, 0U);
   EXPECT_EQ(steady.pager->stats().faults_failed, 0U);
+}
+
+uint64_t resident_bytes_of_this_process() {
+  std::ifstream file("/proc/self/statm");
+  uint64_t pages = 0;
+  file >> pages >> pages;
+  return pages * kPageBytes;
+}
+
+// The page table of a target is memory of the program's use; the rest is what a process costs.
+TEST(Engine, AnIdleTargetCostsLessThan64KiB) {
+  constexpr uint64_t kTargets = 100;
+  Rig rig({.pages = kPages, .local_pages = kLocal});
+  std::vector<Rig::Another> targets;
+  const auto add = [&](uint64_t count) {
+    for (uint64_t i = 0; i < count; ++i) targets.push_back(rig.add(kPages, kLocal));
+  };
+  add(10);  // what the first ones cost only once
+  const uint64_t before = resident_bytes_of_this_process();
+  add(kTargets);
+  const uint64_t each = (resident_bytes_of_this_process() - before) / kTargets;
+  RecordProperty("bytes", std::to_string(each));
+  std::printf("an idle target: %.1f KiB\n", static_cast<double>(each) / 1024);
+  EXPECT_GT(each, 1024U);
+  EXPECT_LT(each, uint64_t{64} << 10);
 }
 
 // READs of a removed target are still on the wire.

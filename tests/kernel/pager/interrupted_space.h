@@ -7,6 +7,7 @@
 #include <future>
 #include <memory>
 #include <mutex>
+#include <ostream>
 #include <thread>
 
 #include "rig.h"
@@ -72,5 +73,13 @@ class InterruptedSpace final : public uffd::AddressSpace {
 
 // For a rig of two workers on an InterruptedSpace; the rig's creation sets `space`.
 RigOptions interruptible(InterruptedSpace*& space);
+
+inline void PrintTo(InterruptedSpace::Call call, std::ostream* out) {
+  using Call = InterruptedSpace::Call;
+  *out << (call == Call::kInstall   ? "Install"
+           : call == Call::kZero    ? "Zero"
+           : call == Call::kProtect ? "Protect"
+                                    : "Unprotect");
+}
 
 }  // namespace farpage::pager

@@ -34,24 +34,10 @@ struct Write {
   std::jthread thread;
 };
 
-std::string name_of_call(const testing::TestParamInfo<Call>& call) {
-  switch (call.param) {
-    case Call::kInstall:
-      return "Install";
-    case Call::kZero:
-      return "Zero";
-    case Call::kProtect:
-      return "Protect";
-    case Call::kUnprotect:
-      return "Unprotect";
-  }
-  return "";
-}
-
 class LostWakeUp : public testing::TestWithParam<Call> {};
 
 INSTANTIATE_TEST_SUITE_P(After, LostWakeUp, testing::Values(Call::kInstall, Call::kUnprotect),
-                         name_of_call);
+                         testing::PrintToStringParamName());
 
 // The evictor protects spans, and a span covers pages that are not its victims. So a page may be
 // protected again between the call that woke its writers and the change of the page table. A thread
@@ -98,7 +84,7 @@ TEST_P(LostWakeUp, WriteToAPageProtectedAgainTooSoonEnds) {
 class DroppedTooSoon : public testing::TestWithParam<Call> {};
 
 INSTANTIATE_TEST_SUITE_P(After, DroppedTooSoon, testing::Values(Call::kInstall, Call::kZero),
-                         name_of_call);
+                         testing::PrintToStringParamName());
 
 // The call that installs a page wakes its waiters. The target may drop the page at once and fault
 // again before the page table says that the page was present. That fault is left to the thread that

@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <ostream>
 #include <string>
 #include <thread>
 #include <vector>
@@ -16,6 +17,13 @@
 #include "pager/engine.h"
 #include "rdma/loop/loop.h"
 #include "rdma/memory_host.h"
+
+namespace farpage::rdma {
+// For the messages of tests with parameters.
+inline void PrintTo(TransportKind kind, std::ostream* out) {
+  *out << to_string(kind);
+}
+}  // namespace farpage::rdma
 
 namespace farpage::pager {
 
@@ -119,6 +127,12 @@ struct RigOptions {
   std::function<std::unique_ptr<uffd::AddressSpace>(std::unique_ptr<uffd::AddressSpace>)>
       wrap_space = {};
 };
+
+// For the messages of tests with parameters.
+inline void PrintTo(const RigOptions& options, std::ostream* out) {
+  *out << "operation timeout " << options.operation_timeout.count() << " ms, fault deadline "
+       << options.fault_deadline.count() << " ms";
+}
 
 class Rig {
  public:

@@ -13,6 +13,11 @@
 #include "uffd/probe.h"
 
 namespace farpage::uffd {
+
+void PrintTo(ZeroFrames frames, std::ostream* out) {
+  *out << (frames == ZeroFrames::kShared ? "Shared" : "Own");
+}
+
 namespace {
 
 std::unique_ptr<AddressSpace> make_window(uint64_t pages, bool user_mode_only = false) {
@@ -67,9 +72,7 @@ class OwnWindowZeros : public testing::TestWithParam<ZeroFrames> {};
 
 INSTANTIATE_TEST_SUITE_P(Frames, OwnWindowZeros,
                          testing::Values(ZeroFrames::kShared, ZeroFrames::kOwn),
-                         [](const auto& frames) {
-                           return frames.param == ZeroFrames::kShared ? "Shared" : "Own";
-                         });
+                         testing::PrintToStringParamName());
 
 TEST_P(OwnWindowZeros, AreWritableMemory) {
   auto window = make_window(kMaxZeroRun);

@@ -84,6 +84,33 @@ TEST(PageTable, FetchedPageIsAwayUntilItIsInstalled) {
   EXPECT_EQ(table.away_pages(), 0U);
 }
 
+TEST(PageTable, ASharedPageCountsUntilItIsWrittenOrLeaves) {
+  PageTable table = make_table(4);
+  for (uint64_t page = 0; page < 3; ++page)
+    table.place(PageIndex{page}, PageWord(page == 0 ? PageState::kClean : PageState::kDirty));
+  for (uint64_t page = 0; page < 3; ++page) {
+    const PageWord word = table.load(PageIndex{page});
+    EXPECT_TRUE(table.mark_shared(PageIndex{page}, word));
+    EXPECT_FALSE(table.mark_shared(PageIndex{page}, word)) << "it is at another word now";
+    EXPECT_EQ(table.load(PageIndex{page}).state(), word.state());
+  }
+  EXPECT_EQ(table.shared_pages(), 3U);
+  const auto move = [&](uint64_t page, PageState state, uint32_t flags = 0) {
+    const PageWord word = table.load(PageIndex{page});
+    ASSERT_TRUE(table.transition(PageIndex{page}, word, word.to(state, flags)));
+  };
+  move(0, PageState::kUnprotecting);  // it is written
+  EXPECT_EQ(table.shared_pages(), 2U);
+  move(1, PageState::kEvicting, shared_flag(table.load(PageIndex{1})));
+  EXPECT_EQ(table.shared_pages(), 2U);
+  move(1, PageState::kDropping, shared_flag(table.load(PageIndex{1})));
+  move(1, PageState::kRemote);
+  EXPECT_EQ(table.shared_pages(), 1U);
+  EXPECT_TRUE(check_invariants(table).has_value());
+  // Absent: the same bit has another meaning.
+  EXPECT_FALSE(is_shared(PageWord(PageState::kRemote, PageWord::kMaybePresent)));
+}
+
 TEST(PageTableDeathTest, IllegalTransitionIsABug) {
   PageTable table = make_table(8);
   EXPECT_DEATH((void)table.transition(PageIndex{1}, PageWord(PageState::kEmpty),
