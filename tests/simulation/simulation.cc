@@ -201,7 +201,7 @@ class Run {
   }
 
   pager::OnChild on_child(const Member& parent) {
-    return [this, group = parent.group](pager::Inheritance inheritance) {
+    return [this, &parent, group = parent.group](pager::Inheritance inheritance) {
       const auto entry = children_.find(inheritance.space.get());
       if (entry == children_.end()) scheduler_.fail("a child of no fork");
       const std::shared_ptr<Member> member = entry->second;
@@ -211,6 +211,10 @@ class Run {
                                   inheritance, on_child(*member));
       if (!pager) scheduler_.fail("a child without a pager: " + pager.error().message());
       member->pager = std::move(*pager);
+      if (scheduler_.chance(2)) {  // as where the budget is short (serve/budget_group.h)
+        (void)member->pager->guard_shared();
+        if (parent.pager) (void)parent.pager->guard_shared();
+      }
       words_.add(*member->pager, *member->space, member->group);
       live(member);
     };
@@ -224,7 +228,7 @@ class Run {
       // The child says Hello, unless it has ended.
       scheduler_.sleep(scheduler_.choose_time(Milliseconds(1)));
       if (!member.ending && !member.space->ended()) {
-        pager.agent_ready("child");
+        pager.agent_ready("child", scheduler_.chance(2) ? 16 : pager::kFreePages);
         member.program->connect(pager);
         trial_ends = scheduler_.now() + kTrial;
       }
@@ -255,7 +259,7 @@ class Run {
     const uint64_t pages = shape_.is_large
                                ? kLargeBudget + scheduler_.choose(kLargeBudget / 2)
                                : shape_.threads * shape_.habits.pages / (2 + scheduler_.choose(3));
-    const Status set = member.pager->set_limit(pages);
+    const Status set = member.pager->set_limit(pages, 0);
     if (!set && set.error().code != ErrorCode::kConflict)  // more is pinned
       scheduler_.fail("no limit: " + set.error().message());
   }

@@ -40,6 +40,8 @@ class NumbersOnly final : public pager::Pager {
 
   void discard(uffd::PageRun) override {}
   bool try_discard(uffd::PageRun) override { return true; }
+  Status add_extent(uint64_t, uint64_t) override { return {}; }
+  void remove_extent(uint64_t, uint64_t) override {}
   bool pin(uffd::PageRun) override { return true; }
   void unpin(uffd::PageRun) override {}
   void hint_cold(uffd::PageRun) override {}
