@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Real programs with part of their memory local: farpage beside kernel swap.
 
-  ./dev bench programs                    sort, sqlite3, redis-server, a graph walk in Python
+  ./dev bench programs                    sort, sqlite3, redis-server, a graph walk in Python, k-means and a
+                                          scan in place in numpy
   ./dev bench programs redis --shares 50
 
 Each program runs plainly first: that is what all others are compared with, in run time (redis: in
@@ -187,13 +188,16 @@ def make_programs(folder):
     return [Command("sort", [program("sort"), "-S", "1G", "--parallel=1", lines]),
             Command("sqlite", [program("sqlite3"), ":memory:", SQL]),
             Command("graph", [program("python3"), os.path.join(HERE, "graph_walk.py"), "150000", "1000000"]),
+            Command("kmeans", [program("python3"), os.path.join(HERE, "kmeans.py"), "400000"]),
+            Command("scan", [program("python3"), os.path.join(HERE, "scan_in_place.py"), "24000000"]),
             Redis(folder)]
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, prog="./dev bench programs",
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("programs", nargs="*", metavar="PROGRAM", help="sort, sqlite, graph, redis (default: all)")
+    parser.add_argument("programs", nargs="*", metavar="PROGRAM",
+                        help="sort, sqlite, graph, kmeans, scan, redis (default: all)")
     parser.add_argument("--rounds", type=int, default=3, help="(%(default)s)")
     parser.add_argument("--shares", type=int, nargs="+", default=[100, 75, 50, 25], metavar="PERCENT",
                         help="of the plain run's peak that stay local (%(default)s)")
@@ -207,7 +211,7 @@ def main():
         programs = make_programs(folder)
         unknown = set(options.programs) - {each.name for each in programs}
         if unknown:
-            parser.error(f"no program {', '.join(sorted(unknown))} (sort, sqlite, graph, redis)")
+            parser.error(f"no program {', '.join(sorted(unknown))} (sort, sqlite, graph, kmeans, scan, redis)")
         samples = measure(options, [each for each in programs if each.name in (options.programs or [each.name])])
     if options.json:
         with open(options.json, "w", encoding="ascii") as file:
