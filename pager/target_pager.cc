@@ -69,11 +69,11 @@ TargetPager::TargetPager(EngineThreads& engine, Parts parts, OnChild on_child)
               parts_.access,
               reinterpret_cast<WorkerShare*>(parts_.shares.data()),
               *reinterpret_cast<TargetTimes*>(parts_.times.data())},
-      fork_window_(target_, parts_.attention, std::move(on_child)) {
+      fork_in_progress_(target_, parts_.attention, std::move(on_child)) {
   target_.most_own.store(budget_.limit(), std::memory_order_relaxed);
   target_.on_wants_budget = [this] { parts_.attention.ring(); };
   target_.on_forked = [this](std::unique_ptr<uffd::AddressSpace> child) {
-    fork_window_.arrived(std::move(child));
+    fork_in_progress_.arrived(std::move(child));
   };
 }
 
@@ -81,7 +81,7 @@ TargetPager::~TargetPager() {
   backing_regions_.disown();  // their heartbeats read the counters
   target_.closing.store(true, std::memory_order_release);
   if (started_.load(std::memory_order_relaxed)) engine_.remove(target_);
-  fork_window_.adopt();  // those that the workers have read at the last moment
+  fork_in_progress_.adopt();  // those that the workers have read at the last moment
 }
 
 void TargetPager::take_over(uint64_t age_clock) {
@@ -116,12 +116,12 @@ void TargetPager::begin_eviction() {
 
 void TargetPager::discard(uffd::PageRun run) {
   target_.cold.forget(run);
-  fork_window_.discard(run);
+  fork_in_progress_.discard(run);
 }
 
 bool TargetPager::try_discard(uffd::PageRun run) {
   target_.cold.forget(run);
-  return fork_window_.try_discard(run);
+  return fork_in_progress_.try_discard(run);
 }
 
 Status TargetPager::add_extent(uint64_t begin, uint64_t end) {
@@ -209,7 +209,7 @@ bool TargetPager::begin_fork() {
 }
 
 void TargetPager::end_fork(bool forked) {
-  fork_window_.close(forked);
+  fork_in_progress_.close(forked);
   {
     const MutexLock lock(extents_mutex_);
     forking_ = false;
@@ -227,14 +227,14 @@ bool TargetPager::may_fork() {
     case ForkMode::kPullIn:
       return target_.table.away_pages() == 0 || pull_in(target_);
     case ForkMode::kShare:
-      return static_cast<bool>(fork_window_.open());
+      return static_cast<bool>(fork_in_progress_.open());
   }
   return false;
 }
 
 void TargetPager::adopt_children() {
   (void)parts_.attention.wait(Milliseconds(0));
-  fork_window_.adopt();
+  fork_in_progress_.adopt();
 }
 
 std::optional<uffd::FaultKind> TargetPager::next_fault(PageIndex page, bool write) const {

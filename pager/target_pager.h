@@ -7,7 +7,7 @@
 #include "base/doorbell.h"
 #include "base/mutex.h"
 #include "pager/engine_threads.h"
-#include "pager/fork/fork_window.h"
+#include "pager/fork/fork_in_progress.h"
 #include "pager/pager.h"
 
 namespace farpage::pager {
@@ -56,7 +56,7 @@ class TargetPager final : public Pager, private RegionOwner {
   void agent_ready(std::string name, uint64_t free_pages) override;
   bool wants_budget() const override { return target_.wants_budget.load(); }
   void begin_eviction() override;
-  uint64_t guard_shared() override { return fork_window_.guard_shared(); }
+  uint64_t guard_shared() override { return fork_in_progress_.guard_shared(); }
   void resolve(PageIndex page, uffd::FaultKind kind) override {
     engine_.resolve(target_, page, kind);
   }
@@ -111,7 +111,7 @@ class TargetPager final : public Pager, private RegionOwner {
   Budget budget_;
   BackingRegions backing_regions_;
   Target target_;
-  ForkWindow fork_window_;
+  ForkInProgress fork_in_progress_;
   std::atomic<bool> started_{false};
 };
 

@@ -6,11 +6,11 @@ namespace farpage::rdma {
 
 std::optional<uint64_t> LogLimiter::allow(Instant now) {
   const MutexLock lock(mutex_);
-  if (now - window_start_ >= kWindow) {
-    window_start_ = now;
+  if (now - interval_start_ >= kInterval) {
+    interval_start_ = now;
     lines_ = 0;
   }
-  if (lines_ == kMaxLinesPerWindow) {
+  if (lines_ == kMaxLinesPerInterval) {
     ++held_back_;
     return std::nullopt;
   }

@@ -20,10 +20,10 @@
 namespace farpage::uffd {
 namespace {
 
-class OtherWindow final : public WindowAddressSpace {
+class OtherWindow final : public UserfaultfdSpace {
  public:
   OtherWindow(Userfaultfd userfaultfd, std::shared_ptr<ExtentMap> extents)
-      : WindowAddressSpace(std::move(userfaultfd), std::move(extents)) {}
+      : UserfaultfdSpace(std::move(userfaultfd), std::move(extents)) {}
 
   // Sets the target process. A forked child is served before it is known; read() and drop() are not
   // called then.

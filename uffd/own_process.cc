@@ -28,11 +28,11 @@ Result<Fd> probe_vectored_drop() {
   return self;
 }
 
-class OwnWindow final : public WindowAddressSpace {
+class OwnWindow final : public UserfaultfdSpace {
  public:
   OwnWindow(Userfaultfd userfaultfd, std::shared_ptr<ExtentMap> extents, Mapping memory,
             Fd empty_memfd, Fd self)
-      : WindowAddressSpace(std::move(userfaultfd), std::move(extents)),
+      : UserfaultfdSpace(std::move(userfaultfd), std::move(extents)),
         memory_(std::move(memory)),
         empty_memfd_(std::move(empty_memfd)),
         self_(std::move(self)) {}

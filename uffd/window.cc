@@ -8,7 +8,7 @@
 
 namespace farpage::uffd {
 
-size_t WindowAddressSpace::read_events(std::span<Event> out) {
+size_t UserfaultfdSpace::read_events(std::span<Event> out) {
   constexpr size_t kMaxBatch = 32;
   std::array<uffd_msg, kMaxBatch> messages;
   const size_t got =
@@ -28,15 +28,15 @@ size_t WindowAddressSpace::read_events(std::span<Event> out) {
   return stored;
 }
 
-Outcome WindowAddressSpace::install(PageIndex first, std::span<const std::byte> bytes,
-                                    Protection protection) {
+Outcome UserfaultfdSpace::install(PageIndex first, std::span<const std::byte> bytes,
+                                  Protection protection) {
   FARPAGE_CHECK(bytes.size() % kPageBytes == 0, "%zu bytes", bytes.size());
   const PageRun run{first, static_cast<uint32_t>(bytes.size() >> kPageShift)};
   if (extents_->consecutive(run) < run.pages) return Outcome::kUnmapped;
   return userfaultfd_.copy(address_of(first), bytes.data(), bytes.size(), protection);
 }
 
-ZeroResult WindowAddressSpace::zero(PageRun run, ZeroFrames frames) {
+ZeroResult UserfaultfdSpace::zero(PageRun run, ZeroFrames frames) {
   FARPAGE_CHECK(run.pages <= kMaxZeroRun, "%u pages", run.pages);
   const PageRun part{run.first, extents_->consecutive(run)};
   if (part.pages == 0) return {0, Outcome::kUnmapped};
@@ -46,7 +46,7 @@ ZeroResult WindowAddressSpace::zero(PageRun run, ZeroFrames frames) {
   return result;
 }
 
-Outcome WindowAddressSpace::write_protect(PageRun run, bool on) const {
+Outcome UserfaultfdSpace::write_protect(PageRun run, bool on) const {
   Outcome outcome = Outcome::kDone;
   for_each_part(run, [&](uint64_t address, uint64_t bytes) {
     outcome = userfaultfd_.write_protect(address, bytes, on);
@@ -55,15 +55,15 @@ Outcome WindowAddressSpace::write_protect(PageRun run, bool on) const {
   return outcome;
 }
 
-Outcome WindowAddressSpace::protect(PageRun run) {
+Outcome UserfaultfdSpace::protect(PageRun run) {
   return write_protect(run, true);
 }
 
-Outcome WindowAddressSpace::unprotect(PageRun run) {
+Outcome UserfaultfdSpace::unprotect(PageRun run) {
   return write_protect(run, false);
 }
 
-Status WindowAddressSpace::poison(PageRun run) {
+Status UserfaultfdSpace::poison(PageRun run) {
   Status status;
   for_each_part(run, [&](uint64_t address, uint64_t bytes) {
     status = poison_range(address, bytes);
@@ -72,7 +72,7 @@ Status WindowAddressSpace::poison(PageRun run) {
   return status;
 }
 
-Status WindowAddressSpace::poison_range(uint64_t address, uint64_t bytes) {
+Status UserfaultfdSpace::poison_range(uint64_t address, uint64_t bytes) {
   if (!userfaultfd_.has_poison()) return poison_by_mapping(address, bytes);
   switch (userfaultfd_.poison(address, bytes)) {
     case Outcome::kDone:
@@ -88,20 +88,20 @@ Status WindowAddressSpace::poison_range(uint64_t address, uint64_t bytes) {
 
 // Requests a range outside the registered one: the kernel first checks for queued events and for
 // the memory, and changes nothing.
-Outcome WindowAddressSpace::ask() const {
+Outcome UserfaultfdSpace::ask() const {
   return userfaultfd_.write_protect(extents_->window_address() - kPageBytes, kPageBytes, true);
 }
 
-bool WindowAddressSpace::event_pending() {
+bool UserfaultfdSpace::event_pending() {
   return ask() == Outcome::kRetry;
 }
 
-bool WindowAddressSpace::alive() {
+bool UserfaultfdSpace::alive() {
   return ask() != Outcome::kProcessGone;
 }
 
-WindowAddressSpace::Gathered WindowAddressSpace::gather(std::span<const PageIndex> pages,
-                                                        std::span<iovec> vector) const {
+UserfaultfdSpace::Gathered UserfaultfdSpace::gather(std::span<const PageIndex> pages,
+                                                    std::span<iovec> vector) const {
   Gathered gathered;
   for (const PageIndex page : pages) {
     const uint64_t address = address_of(page);
@@ -120,7 +120,7 @@ WindowAddressSpace::Gathered WindowAddressSpace::gather(std::span<const PageInde
   return gathered;
 }
 
-void WindowAddressSpace::wake(PageRun run) {
+void UserfaultfdSpace::wake(PageRun run) {
   for_each_part(run, [this](uint64_t address, uint64_t bytes) {
     userfaultfd_.wake(address, bytes);
     return true;

@@ -1,4 +1,4 @@
-// WindowAddressSpace: the part common to address spaces of this process and of another one, which
+// UserfaultfdSpace: the part common to address spaces of this process and of another one, which
 // uses only the userfaultfd.
 #pragma once
 
@@ -13,7 +13,7 @@
 namespace farpage::uffd {
 
 // Threads: as AddressSpace says. Owns the userfaultfd; shares the extents with who places memory.
-class WindowAddressSpace : public AddressSpace {
+class UserfaultfdSpace : public AddressSpace {
  public:
   uint64_t pages() const override { return extents_->pages(); }
   uint64_t address_of(PageIndex page) const override { return extents_->address_of(page); }
@@ -35,7 +35,7 @@ class WindowAddressSpace : public AddressSpace {
   void wake(PageRun run) override;
 
  protected:
-  WindowAddressSpace(Userfaultfd userfaultfd, std::shared_ptr<ExtentMap> extents)
+  UserfaultfdSpace(Userfaultfd userfaultfd, std::shared_ptr<ExtentMap> extents)
       : userfaultfd_(std::move(userfaultfd)), extents_(std::move(extents)) {}
 
   // The child's address space, whose events this descriptor delivers.

@@ -1,4 +1,4 @@
-#include "pager/fork/fork_window.h"
+#include "pager/fork/fork_in_progress.h"
 
 #include <algorithm>
 #include <thread>
@@ -47,7 +47,7 @@ bool settle_empty(uffd::AddressSpace& child, PageIndex page) {
 
 }  // namespace
 
-Status ForkWindow::open() {
+Status ForkInProgress::open() {
   FARPAGE_TRY(snapshot,
               ProcessImage::copy_of(target_.image, [](PageIndex, PageWord word) { return word; }));
   const MutexLock lock(mutex_);
@@ -57,7 +57,7 @@ Status ForkWindow::open() {
   return {};
 }
 
-void ForkWindow::close(bool forked) {
+void ForkInProgress::close(bool forked) {
   const MutexLock lock(mutex_);
   adopt_arrivals();
   while (forked && snapshot_ && children_ == 0 &&
@@ -73,14 +73,14 @@ void ForkWindow::close(bool forked) {
   snapshot_.reset();
 }
 
-bool ForkWindow::has_arrivals() const {
+bool ForkInProgress::has_arrivals() const {
   const MutexLock lock(arrivals_mutex_);
   return !arrivals_.empty();
 }
 
 // With an open window: has the kernel made the copy for the child? While an event is unread it may
 // have; the answer waits for that.
-bool ForkWindow::copied() {
+bool ForkInProgress::copied() {
   const auto known = [this]() FARPAGE_REQUIRES(mutex_) { return children_ > 0 || has_arrivals(); };
   while (!known() && target_.space.event_pending() &&
          !target_.closing.load(std::memory_order_acquire)) {
@@ -95,7 +95,7 @@ bool ForkWindow::copied() {
 
 // Pages that are discarded before the copy do not exist in the child; later the child keeps them.
 // It may also have one that was Empty in the snapshot: the parent's word will not tell any more.
-void ForkWindow::discard(uffd::PageRun run) {
+void ForkInProgress::discard(uffd::PageRun run) {
   {
     const MutexLock lock(mutex_);
     if (snapshot_) {
@@ -116,7 +116,7 @@ void ForkWindow::discard(uffd::PageRun run) {
   (void)discard_pages(target_, run, BusyPages::kWait);
 }
 
-bool ForkWindow::try_discard(uffd::PageRun run) {
+bool ForkInProgress::try_discard(uffd::PageRun run) {
   {
     if (!mutex_.try_lock()) return false;
     const MutexLock lock(mutex_, std::adopt_lock);
@@ -125,7 +125,7 @@ bool ForkWindow::try_discard(uffd::PageRun run) {
   return discard_pages(target_, run, BusyPages::kSkip);
 }
 
-Result<std::unique_ptr<ProcessImage>> ForkWindow::make_image(uffd::AddressSpace& child) const {
+Result<std::unique_ptr<ProcessImage>> ForkInProgress::make_image(uffd::AddressSpace& child) const {
   FARPAGE_TRY(image, ProcessImage::copy_of(*snapshot_, [this](PageIndex page, PageWord before) {
                 return inherited(before, target_.table.load(page));
               }));
@@ -145,14 +145,14 @@ Result<std::unique_ptr<ProcessImage>> ForkWindow::make_image(uffd::AddressSpace&
 }
 
 // Without a snapshot the child's memory is unknown: where a page is missing it gets SIGBUS.
-Result<std::unique_ptr<ProcessImage>> ForkWindow::make_lost_image() const {
+Result<std::unique_ptr<ProcessImage>> ForkInProgress::make_lost_image() const {
   log::error("pager: fork_past_the_shim: the child gets SIGBUS where pages were remote");
   return ProcessImage::copy_of(target_.image, [](PageIndex, PageWord word) {
     return word.state() == PageState::kEmpty ? word : word.to(PageState::kLost);
   });
 }
 
-void ForkWindow::arrived(std::unique_ptr<uffd::AddressSpace> child) {
+void ForkInProgress::arrived(std::unique_ptr<uffd::AddressSpace> child) {
   {
     const MutexLock lock(arrivals_mutex_);
     arrivals_.push_back(std::move(child));
@@ -161,14 +161,14 @@ void ForkWindow::arrived(std::unique_ptr<uffd::AddressSpace> child) {
   arrival_bell_.ring();
 }
 
-void ForkWindow::adopt() {
+void ForkInProgress::adopt() {
   const MutexLock lock(mutex_);
   adopt_arrivals();
 }
 
 // First marked, then protected: a page that leaves in between takes its mark along, and a
 // protection that comes too late costs a fault.
-uint64_t ForkWindow::guard_shared() {
+uint64_t ForkInProgress::guard_shared() {
   const PageTable& table = target_.table;
   uint64_t marked = 0;
   for (uint64_t page = table.next_used(0); page < table.pages();
@@ -178,7 +178,7 @@ uint64_t ForkWindow::guard_shared() {
   return marked;
 }
 
-uint64_t ForkWindow::guard_block(PageIndex block) {
+uint64_t ForkInProgress::guard_block(PageIndex block) {
   PageTable& table = target_.table;
   const uint64_t end = std::min(block.value + kPagesPerBlock, table.pages());
   uint64_t first = end;
@@ -202,7 +202,7 @@ uint64_t ForkWindow::guard_block(PageIndex block) {
 }
 
 // False: it crosses mappings, or a part of it is gone.
-bool ForkWindow::protect(uffd::PageRun run) const {
+bool ForkInProgress::protect(uffd::PageRun run) const {
   uffd::Outcome outcome = target_.space.protect(run);
   while (outcome == uffd::Outcome::kRetry && !target_.closing.load(std::memory_order_acquire)) {
     std::this_thread::yield();  // a fault worker is draining the events
@@ -211,7 +211,7 @@ bool ForkWindow::protect(uffd::PageRun run) const {
   return outcome == uffd::Outcome::kDone;
 }
 
-void ForkWindow::adopt_arrivals() {
+void ForkInProgress::adopt_arrivals() {
   std::vector<std::unique_ptr<uffd::AddressSpace>> children;
   {
     const MutexLock lock(arrivals_mutex_);
@@ -220,7 +220,7 @@ void ForkWindow::adopt_arrivals() {
   for (std::unique_ptr<uffd::AddressSpace>& child : children) adopt_one(std::move(child));
 }
 
-void ForkWindow::adopt_one(std::unique_ptr<uffd::AddressSpace> child) {
+void ForkInProgress::adopt_one(std::unique_ptr<uffd::AddressSpace> child) {
   ++children_;
   Result<std::unique_ptr<ProcessImage>> image = snapshot_ ? make_image(*child) : make_lost_image();
   if (!image) {

@@ -1,4 +1,4 @@
-#include "pager/fork/fork_window.h"
+#include "pager/fork/fork_in_progress.h"
 
 #include <gtest/gtest.h>
 
@@ -10,7 +10,7 @@ namespace {
 
 using Call = FakeAddressSpace::Call;
 
-class ForkWindowRig : public TargetRig {
+class ForkInProgressRig : public TargetRig {
  public:
   // The kernel copies the program's memory. Returns the child's.
   FakeAddressSpace& copy_memory() {
@@ -36,12 +36,12 @@ class ForkWindowRig : public TargetRig {
   std::unique_ptr<uffd::AddressSpace> pending;
   std::vector<Inheritance> children;
   const Doorbell attention = std::move(*Doorbell::create());
-  ForkWindow window{target, attention,
-                    [this](Inheritance child) { children.push_back(std::move(child)); }};
+  ForkInProgress window{target, attention,
+                        [this](Inheritance child) { children.push_back(std::move(child)); }};
 };
 
-TEST(ForkWindow, AChildHasTheStatesOfThePagesAtTheFork) {
-  ForkWindowRig rig;
+TEST(ForkInProgress, AChildHasTheStatesOfThePagesAtTheFork) {
+  ForkInProgressRig rig;
   rig.make_remote(pages_of(1));
   rig.make_remote(pages_of(2), PageWord::kMaybePresent);
   rig.make_clean(pages_of(3));
@@ -68,8 +68,8 @@ TEST(ForkWindow, AChildHasTheStatesOfThePagesAtTheFork) {
   EXPECT_TRUE(check_invariants(rig.children[0].image->table()));
 }
 
-TEST(ForkWindow, WhatTheParentFetchesMeanwhileTheChildMayHave) {
-  ForkWindowRig rig;
+TEST(ForkInProgress, WhatTheParentFetchesMeanwhileTheChildMayHave) {
+  ForkInProgressRig rig;
   rig.make_remote(pages_of(1, 3));
   ASSERT_TRUE(rig.window.open());
   rig.move(1, PageState::kFetching, PageWord::kFromRemote);  // under way when the kernel copies
@@ -83,8 +83,8 @@ TEST(ForkWindow, WhatTheParentFetchesMeanwhileTheChildMayHave) {
   EXPECT_EQ(rig.child_word(3), PageWord(PageState::kRemote));
 }
 
-TEST(ForkWindow, ACleanPageThatIsWrittenMeanwhileIsDirtyInTheChildToo) {
-  ForkWindowRig rig;
+TEST(ForkInProgress, ACleanPageThatIsWrittenMeanwhileIsDirtyInTheChildToo) {
+  ForkInProgressRig rig;
   rig.make_clean(pages_of(1, 2));
   ASSERT_TRUE(rig.window.open());
   rig.move(1, PageState::kUnprotecting);
@@ -97,8 +97,8 @@ TEST(ForkWindow, ACleanPageThatIsWrittenMeanwhileIsDirtyInTheChildToo) {
 }
 
 // The snapshot says Empty, the parent has the page now: only the child's memory knows.
-TEST(ForkWindow, APageThatIsFirstUsedMeanwhileIsSettledInTheChildsMemory) {
-  ForkWindowRig rig;
+TEST(ForkInProgress, APageThatIsFirstUsedMeanwhileIsSettledInTheChildsMemory) {
+  ForkInProgressRig rig;
   ASSERT_TRUE(rig.window.open());
   rig.make_dirty(pages_of(1));
   FakeAddressSpace& child = rig.copy_memory();
@@ -113,8 +113,8 @@ TEST(ForkWindow, APageThatIsFirstUsedMeanwhileIsSettledInTheChildsMemory) {
   EXPECT_FALSE(child.is_present(3));
 }
 
-TEST(ForkWindow, APageThatGotItsZerosDuringTheSnapshotIsSettledToo) {
-  ForkWindowRig rig;
+TEST(ForkInProgress, APageThatGotItsZerosDuringTheSnapshotIsSettledToo) {
+  ForkInProgressRig rig;
   rig.table.place(PageIndex{1}, PageWord(PageState::kFetching));
   ASSERT_TRUE(rig.window.open());
   FakeAddressSpace& child = rig.copy_memory();
@@ -124,8 +124,8 @@ TEST(ForkWindow, APageThatGotItsZerosDuringTheSnapshotIsSettledToo) {
   EXPECT_TRUE(child.is_present(1));
 }
 
-TEST(ForkWindow, WhereTheChildHasNoMemoryAFirstUsedPageStaysEmpty) {
-  ForkWindowRig rig;
+TEST(ForkInProgress, WhereTheChildHasNoMemoryAFirstUsedPageStaysEmpty) {
+  ForkInProgressRig rig;
   ASSERT_TRUE(rig.window.open());
   rig.make_dirty(pages_of(1));
   FakeAddressSpace& child = rig.copy_memory();
@@ -136,8 +136,8 @@ TEST(ForkWindow, WhereTheChildHasNoMemoryAFirstUsedPageStaysEmpty) {
   EXPECT_EQ(rig.child_state(1), PageState::kEmpty);
 }
 
-TEST(ForkWindow, WhatIsDiscardedBeforeTheCopyIsGoneInTheChildToo) {
-  ForkWindowRig rig;
+TEST(ForkInProgress, WhatIsDiscardedBeforeTheCopyIsGoneInTheChildToo) {
+  ForkInProgressRig rig;
   rig.make_remote(pages_of(1, 3));
   ASSERT_TRUE(rig.window.open());
   rig.window.discard(pages_of(2));
@@ -149,8 +149,8 @@ TEST(ForkWindow, WhatIsDiscardedBeforeTheCopyIsGoneInTheChildToo) {
   EXPECT_EQ(rig.child_state(2), PageState::kEmpty);
 }
 
-TEST(ForkWindow, WhatIsDiscardedAfterTheCopyTheChildKeeps) {
-  ForkWindowRig rig;
+TEST(ForkInProgress, WhatIsDiscardedAfterTheCopyTheChildKeeps) {
+  ForkInProgressRig rig;
   rig.make_remote(pages_of(1, 3));
   ASSERT_TRUE(rig.window.open());
   rig.copy_memory();
@@ -161,8 +161,8 @@ TEST(ForkWindow, WhatIsDiscardedAfterTheCopyTheChildKeeps) {
   EXPECT_EQ(rig.child_state(2), PageState::kRemote);
 }
 
-TEST(ForkWindow, WhileAnEventIsUnreadADiscardWaitsToKnowWhichItWas) {
-  ForkWindowRig rig;
+TEST(ForkInProgress, WhileAnEventIsUnreadADiscardWaitsToKnowWhichItWas) {
+  ForkInProgressRig rig;
   rig.make_remote(pages_of(1, 3));
   ASSERT_TRUE(rig.window.open());
   rig.copy_memory();
@@ -186,8 +186,8 @@ TEST(ForkWindow, WhileAnEventIsUnreadADiscardWaitsToKnowWhichItWas) {
   EXPECT_EQ(rig.child_state(2), PageState::kRemote) << "it was discarded after the copy";
 }
 
-TEST(ForkWindow, ADiscardWaitsForAnEventThatIsInAWorkersHands) {
-  ForkWindowRig rig;
+TEST(ForkInProgress, ADiscardWaitsForAnEventThatIsInAWorkersHands) {
+  ForkInProgressRig rig;
   rig.make_remote(pages_of(1, 3));
   ASSERT_TRUE(rig.window.open());
   rig.copy_memory();
@@ -209,8 +209,8 @@ TEST(ForkWindow, ADiscardWaitsForAnEventThatIsInAWorkersHands) {
   EXPECT_EQ(rig.child_state(2), PageState::kRemote);
 }
 
-TEST(ForkWindow, OutsideAWindowTryDiscardDiscards) {
-  ForkWindowRig rig;
+TEST(ForkInProgress, OutsideAWindowTryDiscardDiscards) {
+  ForkInProgressRig rig;
   rig.make_remote(pages_of(1, 2));
   EXPECT_TRUE(rig.window.try_discard(pages_of(1)));
   EXPECT_EQ(rig.state(1), PageState::kEmpty);
@@ -221,8 +221,8 @@ TEST(ForkWindow, OutsideAWindowTryDiscardDiscards) {
   EXPECT_TRUE(rig.window.try_discard(pages_of(2)));
 }
 
-TEST(ForkWindow, AForkThatFailedLeavesNothingBehind) {
-  ForkWindowRig rig;
+TEST(ForkInProgress, AForkThatFailedLeavesNothingBehind) {
+  ForkInProgressRig rig;
   rig.make_remote(pages_of(1));
   EXPECT_FALSE(rig.image->fork_group()->has_forked());
   ASSERT_TRUE(rig.window.open());
@@ -232,8 +232,8 @@ TEST(ForkWindow, AForkThatFailedLeavesNothingBehind) {
   EXPECT_TRUE(rig.children.empty());
 }
 
-TEST(ForkWindow, CloseWaitsForTheChild) {
-  ForkWindowRig rig;
+TEST(ForkInProgress, CloseWaitsForTheChild) {
+  ForkInProgressRig rig;
   rig.make_remote(pages_of(1));
   ASSERT_TRUE(rig.window.open());
   rig.copy_memory();
@@ -252,9 +252,9 @@ TEST(ForkWindow, CloseWaitsForTheChild) {
   EXPECT_TRUE(rig.attention.wait(Milliseconds(0)));
 }
 
-TEST(ForkWindow, CloseDoesNotWaitForTheChildOfAProgramThatIsGone) {
+TEST(ForkInProgress, CloseDoesNotWaitForTheChildOfAProgramThatIsGone) {
   for (const bool gone : {true, false}) {
-    ForkWindowRig rig;
+    ForkInProgressRig rig;
     ASSERT_TRUE(rig.window.open());
     (gone ? rig.target.gone : rig.target.closing) = true;
     rig.window.close(/*forked=*/true);
@@ -262,8 +262,8 @@ TEST(ForkWindow, CloseDoesNotWaitForTheChildOfAProgramThatIsGone) {
   }
 }
 
-TEST(ForkWindow, AChildThatWasNotAnnouncedIsLostWherePagesWereAway) {
-  ForkWindowRig rig;
+TEST(ForkInProgress, AChildThatWasNotAnnouncedIsLostWherePagesWereAway) {
+  ForkInProgressRig rig;
   rig.make_remote(pages_of(1));
   rig.make_dirty(pages_of(2));
   rig.copy_memory();
@@ -277,8 +277,8 @@ TEST(ForkWindow, AChildThatWasNotAnnouncedIsLostWherePagesWereAway) {
   EXPECT_EQ(rig.child_state(2), PageState::kLost) << "present or not: it is not known";
 }
 
-TEST(ForkWindow, AnEarlierChildDoesNotGetTheSnapshotOfTheNextFork) {
-  ForkWindowRig rig;
+TEST(ForkInProgress, AnEarlierChildDoesNotGetTheSnapshotOfTheNextFork) {
+  ForkInProgressRig rig;
   rig.make_remote(pages_of(1));
   rig.copy_memory();
   rig.read_event();  // a fork past the shim
@@ -292,8 +292,8 @@ TEST(ForkWindow, AnEarlierChildDoesNotGetTheSnapshotOfTheNextFork) {
   EXPECT_EQ(rig.child_state(1), PageState::kRemote);
 }
 
-TEST(ForkWindow, TheSlotsOfAChildAreNotOverwritten) {
-  ForkWindowRig rig;
+TEST(ForkInProgress, TheSlotsOfAChildAreNotOverwritten) {
+  ForkInProgressRig rig;
   rig.make_remote(pages_of(1));
   rig.make_clean(pages_of(2));
   rig.make_dirty(pages_of(3));

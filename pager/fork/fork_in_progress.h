@@ -1,5 +1,5 @@
-// ForkWindow: what a pager does while its target forks, so that the child gets exactly the pages
-// that the parent had when the kernel copied its memory.
+// ForkInProgress: what a pager does while its target forks, so that the child gets exactly the
+// pages that the parent had when the kernel copied its memory.
 //
 // The kernel copies present pages and does not know of remote ones. So a snapshot S is taken before
 // the fork, and nothing is evicted from S to the end of the fork. Until the copy only these changes
@@ -28,9 +28,9 @@ namespace farpage::pager {
 
 // Threads: arrived() by fault workers, and it never waits for the others. The rest by one thread at
 // a time (a mutex sees to it): the one that answers the target's requests.
-class ForkWindow {
+class ForkInProgress {
  public:
-  ForkWindow(Target& target, const Doorbell& arrivals, OnChild on_child)
+  ForkInProgress(Target& target, const Doorbell& arrivals, OnChild on_child)
       : target_(target), arrival_bell_(arrivals), on_child_(std::move(on_child)) {}
 
   // Eviction is paused from before open() until after close().
