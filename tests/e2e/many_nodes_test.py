@@ -77,7 +77,7 @@ class ManyNodes(EndToEnd):
         """A node that exists only in the coordinator's list."""
         body = {"id": name, "incarnation": 1, "agent_url": agent_url, "slab_bytes": slab_bytes,
                 "capacity_bytes": 64 * slab_bytes, "version": "none",
-                "transports": [{"kind": "tcp", "host": "127.0.0.1", "port": 1}]}
+                "transports": [{"kind": "tcp", "address": "127.0.0.1:1"}]}
         request = urllib.request.Request(self.url + "/v1/nodes", json.dumps(body).encode(),
                                          {"Content-Type": "application/json"})
         with urllib.request.urlopen(request, timeout=60) as reply:
