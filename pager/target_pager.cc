@@ -130,7 +130,12 @@ Status TargetPager::add_extent(uint64_t begin, uint64_t end) {
     if (forking_) return fail(ErrorCode::kConflict, "a fork is under way");
   }
   remove_extent(begin, end);  // what has gone past the shim
-  return parts_.space->add_extent(begin, end);
+  // Numbers are given again: no worker holds a message that was read while they were another
+  // extent's, and no page of it is left that was touched after it was discarded.
+  engine_.core().event_readers.wait_until_handled();
+  FARPAGE_TRY_VOID(parts_.space->add_extent(begin, end));
+  for (const uffd::PageRun& run : parts_.space->runs_in(begin, end)) discard(run);
+  return {};
 }
 
 void TargetPager::remove_extent(uint64_t begin, uint64_t end) {

@@ -14,8 +14,7 @@ Span Shim::first_far_part(Span span) const {
   if (!has_extents_.load(std::memory_order_acquire)) {
     return in_window;
   }
-  const Locked locked(lock_);
-  const Span in_extents = extents_.first_in(span);
+  const Span in_extents = extents_.first_in_unlocked(span);
   const bool window_first =
       in_extents.empty() || (!in_window.empty() && in_window.begin < in_extents.begin);
   return window_first ? in_window : in_extents;
@@ -50,22 +49,31 @@ void Shim::make_extent(Span span) {
     return;
   }
   if (is_error(make_window_memory(span)) || !extents_.add(span)) {
-    control_.request(RequestKind::kRemoveExtent, span);
+    make_local(span);
     return;
   }
   has_extents_.store(true, std::memory_order_release);
+}
+
+// Until the registration has ended, the pager answers faults there; then it forgets the range. So
+// no fault is left to it that it does not know, and unmapping the range raises no event.
+void Shim::make_local(Span span) {
+  unregister_span(userfault_.fd, span);
+  system_call(SYS_madvise, span.begin, span.bytes(), MADV_DOFORK);
+  control_.request(RequestKind::kRemoveExtent, span);
 }
 
 // The pager forgets the extents in the span, and their contents; what is mapped there stays.
 long Shim::give_up_extents(Span span) {
   for (Span part = extents_.first_in(span); !part.empty(); part = extents_.first_in(span)) {
     forget_wishes(part);
-    if (const long told = control_.request(RequestKind::kRemoveExtent, part); is_error(told)) {
+    if (const long told = control_.request(RequestKind::kDiscard, part); is_error(told)) {
       return told;
     }
     if (!extents_.remove(part)) {
       return -ENOMEM;
     }
+    make_local(part);
   }
   return 0;
 }
@@ -75,7 +83,7 @@ long Shim::unmap_extent(Span far) {
     return given_up;
   }
   const long unmapped = system_call(SYS_munmap, far.begin, far.bytes());
-  if (is_error(unmapped)) {  // the kernel's limit of mappings: it stays far, and is empty
+  if (is_error(unmapped)) {  // the kernel's limit of mappings: it stays, and is empty
     system_call(SYS_madvise, far.begin, far.bytes(), MADV_DONTNEED);
     make_extent(far);
   }

@@ -127,6 +127,17 @@ void Shim::hand_over_after_fork(int socket) {
   locked_.remove(kEverything);
   registered_.remove(kEverything);
   future_lock_.store(0, std::memory_order_relaxed);
+  // The kernel has not given these to this process.
+  for (const Span outside : {Span{0, window_.begin}, Span{window_.end, kEverything.end}}) {
+    for (Span part = childless_.first_in(outside); !part.empty();
+         part = childless_.first_in(outside)) {
+      control_.request(RequestKind::kRemoveExtent, part);
+      extents_.remove(part);
+      if (!childless_.remove(part)) {
+        break;
+      }
+    }
+  }
   wiped_.for_each_in(kEverything, [this](Span span) {
     control_.request(RequestKind::kDiscard, span);
     system_call(SYS_madvise, span.begin, span.bytes(), MADV_DONTNEED);

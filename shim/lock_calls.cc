@@ -95,7 +95,8 @@ long Shim::lock_all(int flags) {
     free_.for_each_gap_in(window_, note);
     extents_.for_each_in(kEverything, note);
   }
-  future_lock_.store(flags & (MCL_FUTURE | MCL_ONFAULT), std::memory_order_relaxed);
+  const int future = (flags & MCL_FUTURE) != 0 ? flags & (MCL_FUTURE | MCL_ONFAULT) : 0;
+  future_lock_.store(future, std::memory_order_relaxed);
   return 0;
 }
 

@@ -86,6 +86,18 @@ Span Ranges::first_in(Span span) const {
   return i < count && spans[i].begin < span.end ? overlap(spans[i], span) : Span{};
 }
 
+// The list that is read changes only after another one has been published.
+Span Ranges::first_in_unlocked(Span span) const {
+  while (true) {
+    const uint64_t seen = current_.load(std::memory_order_acquire);
+    const Span found = first_in(span);
+    std::atomic_thread_fence(std::memory_order_acquire);
+    if (current_.load(std::memory_order_relaxed) == seen) {
+      return found;
+    }
+  }
+}
+
 bool Ranges::contains(Span span) const {
   const auto& [spans, count] = list();
   const size_t i = first_ending_after(span.begin);
@@ -109,8 +121,9 @@ size_t Ranges::first_ending_after(uint64_t address) const {
 
 void Ranges::replace(size_t first, size_t last, const Span* with, size_t with_count) {
   const List& before = list();
-  const uint32_t next = 1 - current_.load(std::memory_order_relaxed);
-  List& after = lists_[next];
+  const uint64_t next = current_.load(std::memory_order_relaxed) + 1;
+  std::atomic_thread_fence(std::memory_order_release);  // pairs with first_in_unlocked()
+  List& after = lists_[next % 2];
   memcpy(after.spans, before.spans, first * sizeof(Span));
   memcpy(after.spans + first, with, with_count * sizeof(Span));
   memcpy(after.spans + first + with_count, before.spans + last,

@@ -1,7 +1,7 @@
 // Ranges: a set of pages of the window (the free ones, the locked ones). A sorted array of
 // disjoint, non-adjacent spans in memory of its own, so that the shim never needs an allocator.
 //
-// Threads: none; the caller holds the shim's lock.
+// Threads: none but for first_in_unlocked(); the caller holds the shim's lock.
 // Invariants: 1. spans are sorted, not empty, disjoint, and do not touch. 2. All bounds are page
 // aligned. 3. The spans are consistent at every instant: a change is prepared in a second array,
 // and one store publishes it. A child forked meanwhile sees the state before or after it.
@@ -39,6 +39,8 @@ class Ranges {
 
   // The lowest part of the set in the span; empty: none.
   Span first_in(Span span) const;
+  // The same without the lock, at any time: as before or after a change that is under way.
+  Span first_in_unlocked(Span span) const;
   bool intersects(Span span) const { return !first_in(span).empty(); }
   bool contains(Span span) const;
 
@@ -73,7 +75,7 @@ class Ranges {
     Span* spans = nullptr;
     size_t count = 0;
   };
-  const List& list() const { return lists_[current_.load(std::memory_order_relaxed)]; }
+  const List& list() const { return lists_[current_.load(std::memory_order_relaxed) % 2]; }
 
   // The first span that ends after `address`; size() when there is none.
   size_t first_ending_after(uint64_t address) const;
@@ -81,7 +83,7 @@ class Ranges {
 
   size_t max_spans_ = 0;
   List lists_[2];
-  std::atomic<uint32_t> current_{0};
+  std::atomic<uint64_t> current_{0};  // counts the changes
 };
 
 }  // namespace farpage::shim

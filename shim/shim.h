@@ -117,6 +117,7 @@ class Shim {
   long discard_locked(Span far, int advice);
   long unmap_locked(Span far);
   void make_extent(Span span);
+  void make_local(Span span);
   long give_up_extents(Span span);
   long unmap_extent(Span far);
   long grow_extent(Span old, Span more, int protection);

@@ -101,4 +101,11 @@ long register_span(int userfault_fd, Span span) {
   return system_call(SYS_ioctl, userfault_fd, UFFDIO_REGISTER, &request);
 }
 
+long unregister_span(int userfault_fd, Span span) {
+  uffdio_range range{};
+  range.start = span.begin;
+  range.len = span.bytes();
+  return system_call(SYS_ioctl, userfault_fd, UFFDIO_UNREGISTER, &range);
+}
+
 }  // namespace farpage::shim

@@ -25,5 +25,7 @@ Userfault open_userfault_or_exit(bool fork_events);
 
 // Missing and write-protect faults of the span go to the pager from now on. 0 or a negative errno.
 long register_span(int userfault_fd, Span span);
+// Wakes the threads that wait there: they try again.
+long unregister_span(int userfault_fd, Span span);
 
 }  // namespace farpage::shim

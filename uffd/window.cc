@@ -86,8 +86,8 @@ Status UserfaultfdSpace::poison_range(uint64_t address, uint64_t bytes) {
   return fail(ErrorCode::kUnavailable, "an event is queued");
 }
 
-// Requests a range outside the registered one: the kernel first checks for queued events and for
-// the memory, and changes nothing.
+// Requests a page below the window: the kernel first checks for queued events and for the memory,
+// and changes nothing; where an extent ends there, its last page is protected, which costs a fault.
 Outcome UserfaultfdSpace::ask() const {
   return userfaultfd_.write_protect(extents_->window_address() - kPageBytes, kPageBytes, true);
 }
