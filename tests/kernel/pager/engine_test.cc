@@ -85,6 +85,9 @@ uint64_t resident_bytes_of_this_process() {
 
 // The page table of a target is memory of the program's use; the rest is what a process costs.
 TEST(Engine, AnIdleTargetCostsLessThan64KiB) {
+#ifdef __SANITIZE_THREAD__
+  GTEST_SKIP() << "ThreadSanitizer's shadow memory is resident, too";
+#endif
   constexpr uint64_t kTargets = 100;
   Rig rig({.pages = kPages, .local_pages = kLocal});
   std::vector<Rig::Another> targets;
