@@ -27,15 +27,18 @@ Result<PageTable> PageTable::create(uint64_t pages) {
   return PageTable(std::move(words), std::move(counts), std::move(used), std::move(shared), pages);
 }
 
+bool PageTable::replace(PageIndex page, PageWord from, PageWord to) {
+  uint32_t expected = from.raw();
+  return words()[page.value].compare_exchange_strong(expected, to.raw(), std::memory_order_acq_rel,
+                                                     std::memory_order_acquire);
+}
+
 bool PageTable::transition(PageIndex page, PageWord from, PageWord to) {
   FARPAGE_CHECK(is_legal_transition(from.state(), to.state()), "page %llu: %s to %s",
                 static_cast<unsigned long long>(page.value), to_string(from.state()).data(),
                 to_string(to.state()).data());
   if (from.state() == PageState::kEmpty) note_used(page);
-  uint32_t expected = from.raw();
-  if (!words()[page.value].compare_exchange_strong(expected, to.raw(), std::memory_order_acq_rel,
-                                                   std::memory_order_acquire))
-    return false;
+  if (!replace(page, from, to)) return false;
   count(page, from, to);
   return true;
 }
@@ -47,25 +50,16 @@ bool PageTable::end_fetching(PageIndex page, PageWord from, PageWord to) {
 }
 
 bool PageTable::mark_awaited(PageIndex page, PageWord fetching) {
-  uint32_t expected = fetching.raw();
-  return words()[page.value].compare_exchange_strong(expected, expected | PageWord::kAwaited,
-                                                     std::memory_order_acq_rel,
-                                                     std::memory_order_acquire);
+  return replace(page, fetching, PageWord(fetching.raw() | PageWord::kAwaited));
 }
 
 bool PageTable::set_references(PageIndex page, PageWord from, uint32_t references) {
-  uint32_t expected = from.raw();
-  return words()[page.value].compare_exchange_strong(
-      expected, from.with_references(references).raw(), std::memory_order_acq_rel,
-      std::memory_order_acquire);
+  return replace(page, from, from.with_references(references));
 }
 
 bool PageTable::mark_shared(PageIndex page, PageWord from) {
   const PageWord to = from.to(from.state(), PageWord::kShared);
-  uint32_t expected = from.raw();
-  if (!words()[page.value].compare_exchange_strong(expected, to.raw(), std::memory_order_acq_rel,
-                                                   std::memory_order_acquire))
-    return false;
+  if (!replace(page, from, to)) return false;
   count(page, from, to);
   return true;
 }

@@ -75,6 +75,8 @@ class PageTable {
   };
   PageTable(Mapping word_memory, Mapping count_memory, Mapping used_memory, Mapping shared_memory,
             uint64_t pages);
+  // The word of the page, if it is still `from`.
+  bool replace(PageIndex page, PageWord from, PageWord to);
   void note_used(PageIndex page);
   void count(PageIndex page, PageWord from, PageWord to);
   std::atomic<uint32_t>* words() const {
