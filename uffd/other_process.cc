@@ -15,7 +15,7 @@
 #include "base/check.h"
 #include "uffd/agent_ring.h"
 #include "uffd/kernel_abi.h"
-#include "uffd/window.h"
+#include "uffd/userfaultfd_space.h"
 
 namespace farpage::uffd {
 namespace {

@@ -12,7 +12,7 @@
 
 #include "base/check.h"
 #include "base/mapping.h"
-#include "uffd/window.h"
+#include "uffd/userfaultfd_space.h"
 
 namespace farpage::uffd {
 namespace {

@@ -1,4 +1,4 @@
-#include "uffd/window.h"
+#include "uffd/userfaultfd_space.h"
 
 #include <algorithm>
 #include <array>
