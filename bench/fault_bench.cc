@@ -92,7 +92,7 @@ class Toucher {
   uint64_t late_touches() const { return late_touches_; }
   uint64_t missed_touches() const { return missed_touches_; }
   std::optional<uint64_t> wrong_page() const { return wrong_page_; }
-  std::optional<AccessTrace> take_trace() { return std::exchange(trace_, std::nullopt); }
+  std::optional<pager::AccessTrace> take_trace() { return std::exchange(trace_, std::nullopt); }
 
  private:
   uint64_t next() { return once_.empty() ? order_.next() : once_[position_++]; }
@@ -104,7 +104,8 @@ class Toucher {
 
   void record_filling() {
     trace_.emplace(share_.pages);
-    for (uint32_t page = 0; page < share_.pages; ++page) trace_->add({page, true});
+    for (uint32_t page = 0; page < share_.pages; ++page)
+      trace_->add({page, pager::AccessKind::kWrite});
   }
 
   // `late`: the delay behind the intended start.
@@ -112,7 +113,9 @@ class Toucher {
     const auto words = window_.words(page);
     uint32_t& version = versions_[page - share_.first];
     const bool write = next_is_write();
-    if (trace_) trace_->add({static_cast<uint32_t>(page), write});
+    if (trace_)
+      trace_->add({static_cast<uint32_t>(page),
+                   write ? pager::AccessKind::kWrite : pager::AccessKind::kRead});
     const uint32_t written = version + 1;
     const uint64_t mark = write ? content_.mark(page, written) : 0;
     // An absent page-table entry is not enough: the kernel flushes the TLBs after a whole vector of
@@ -140,7 +143,7 @@ class Toucher {
   size_t position_ = 0;
   bool measuring_ = false;
   std::optional<uint64_t> wrong_page_;
-  std::optional<AccessTrace> trace_;
+  std::optional<pager::AccessTrace> trace_;
   Histogram away_ns_;
   Histogram present_ns_;
   Histogram touch_ns_;

@@ -18,13 +18,13 @@
 
 #include "base/clock.h"
 #include "base/histogram.h"
-#include "bench/access_trace.h"
 #include "bench/far_window.h"
 #include "bench/pace.h"
 #include "bench/progress.h"
 #include "bench/report.h"
 #include "bench/touch_order.h"
 #include "coordinator/client.h"
+#include "pager/access_trace.h"
 #include "pager/options.h"
 #include "pager/stats.h"
 #include "rdma/transport.h"
@@ -79,7 +79,8 @@ struct FaultResult {
   Histogram queue_ns, wire_ns, install_ns;  // of demand READs, see pager/stats.h
   std::string transports;                   // that connected
   FaultMode faults = FaultMode::kInWorker;  // of the window
-  std::optional<AccessTrace> trace;  // when recorded: filling and warming up, and the touches
+  std::optional<pager::AccessTrace>
+      trace;  // when recorded: filling and warming up, and the touches
 };
 
 // kConflict when a self-check fails (bench/self_check.h), or a page has wrong content.

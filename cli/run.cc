@@ -22,6 +22,7 @@
 #include "cli/sanitizer.h"
 #include "cli/secrets.h"
 #include "cli/subcommand.h"
+#include "pager/touch_recorder.h"
 #include "serve/run_report.h"
 #include "serve/target_service.h"
 #include "serve/watch.h"
@@ -172,6 +173,21 @@ Status write_stats_file(const std::string& path, const std::string& json) {
   return {};
 }
 
+Status write_trace_file(const std::string& path, const std::vector<serve::TargetReport>& reports) {
+  const serve::TargetReport* most = nullptr;
+  for (const serve::TargetReport& report : reports)
+    if (report.touches && (most == nullptr || report.touches->size() > most->touches->size()))
+      most = &report;
+  const std::optional<pager::AccessTrace> trace =
+      most != nullptr ? most->touches->trace() : std::nullopt;
+  if (!trace) return fail(ErrorCode::kNotFound, "--record-trace: no far page was touched");
+  if (const Status written = trace->write_file(path); !written)
+    return fail_with("--record-trace", written.error());
+  fmt::print(stderr, "farpage: {} touches of {} (pid {}) are in {}\n", trace->size(), most->program,
+             most->pid, path);
+  return {};
+}
+
 // Prints why the program cannot run. Returns the same exit status as env, nice and timeout.
 int refuse(const Error& error) {
   fmt::print(stderr, "farpage: {}\n", error.message());
@@ -219,6 +235,8 @@ Result<int> run(const RunSettings& settings) {
                  serve::memory_use(reports, settings.local_bytes(), child->peak_resident_bytes())));
   if (!settings.stats_file.empty())
     FARPAGE_TRY_VOID(write_stats_file(settings.stats_file, serve::json_report(reports, status)));
+  if (!settings.trace_file.empty())
+    FARPAGE_TRY_VOID(write_trace_file(settings.trace_file, reports));
   return status;
 }
 

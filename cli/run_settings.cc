@@ -24,10 +24,12 @@ void add_options(Subcommand& subcommand, PagerSettings& settings, ShortFlags sho
       .flag("--no-pin", settings.no_pin, "Do not pin the fault threads to CPUs")
       .number("--prefetch", settings.prefetch_depth, 0, pager::kMaxPrefetchDepth,
               "Pages of a prefetch window; 0: off")
-      .number("--high-water", settings.high_water_percent, 1, 100,
-              "Eviction starts above this share of --local, in percent")
-      .number("--low-water", settings.low_water_percent, 1, 100,
-              "Eviction stops at this share, in percent")
+      .number(
+          "--high-water", settings.high_water_percent, 0, 100,
+          "Eviction starts above this share of --local, in percent; 0: as near to 100 as faults "
+          "find room, at least 97")
+      .number("--low-water", settings.low_water_percent, 0, 100,
+              "Eviction stops at this share, in percent; 0: in the same way, at least 94")
       .text("--transport", settings.transports,
             "auto, or a list such as tcp,shm, tried in this order")
       .choice("--poll-mode", settings.poll_mode, {"adaptive", "busy", "event"},
@@ -57,8 +59,12 @@ Result<pager::PagerOptions> pager_options(const PagerSettings& settings) {
   options.workers = static_cast<uint32_t>(settings.workers);
   options.pin_workers = !settings.no_pin;
   options.prefetch_depth = static_cast<uint32_t>(settings.prefetch_depth);
-  options.high_water_percent = static_cast<uint32_t>(settings.high_water_percent);
-  options.low_water_percent = static_cast<uint32_t>(settings.low_water_percent);
+  options.adaptive_water_marks =
+      settings.high_water_percent == 0 && settings.low_water_percent == 0;
+  if (settings.high_water_percent != 0)
+    options.high_water_percent = static_cast<uint32_t>(settings.high_water_percent);
+  if (settings.low_water_percent != 0)
+    options.low_water_percent = static_cast<uint32_t>(settings.low_water_percent);
   options.fault_deadline = settings.fault_deadline;
   FARPAGE_TRY(choice, parse_transports(settings.transports));
   options.transports = choice.kinds;
@@ -115,6 +121,9 @@ void add_options(Subcommand& subcommand, RunSettings& settings) {
               "all of them first, or let fork() fail; auto: share, or refuse without the privilege")
       .flag("--stats", settings.stats, "Print what the pager did, at the end, on standard error")
       .text("--stats-file", settings.stats_file, "Write the same as JSON to this file")
+      .text("--record-trace", settings.trace_file,
+            "Write the touches of the process with the most of them to this file, for `replay`; "
+            "exact with a small --local, and without prefetch")
       .command_line(settings.command, "The program and its arguments");
 }
 
@@ -135,7 +144,10 @@ Result<pager::ForkMode> fork_mode(const RunSettings& settings, bool may_share) {
 Result<pager::PagerOptions> pager_options(const RunSettings& settings) {
   PagerSettings pager = settings.pager;
   pager.local_bytes = settings.local_bytes();
-  return pager_options(pager);
+  FARPAGE_TRY(options, pager_options(pager));
+  options.record_touches = !settings.trace_file.empty();
+  if (options.record_touches) options.prefetch_depth = 0;
+  return options;
 }
 
 Status check(const RunSettings& settings) {

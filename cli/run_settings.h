@@ -21,8 +21,8 @@ struct PagerSettings {
   int64_t workers = 0;
   bool no_pin = false;
   int64_t prefetch_depth = 64;
-  int64_t high_water_percent = 97;
-  int64_t low_water_percent = 94;
+  int64_t high_water_percent = 0;
+  int64_t low_water_percent = 0;
   Milliseconds fault_deadline{5000};
   std::string transports = "auto";
   std::string poll_mode = "adaptive";
@@ -64,6 +64,7 @@ struct RunSettings {
   std::string fork = "auto";
   bool stats = false;
   std::string stats_file;
+  std::string trace_file;  // empty: touches are not recorded
   std::vector<std::string> command;
 
   serve::BudgetScope budget_scope() const {

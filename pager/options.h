@@ -33,9 +33,13 @@ struct PagerOptions {
   // Of local_bytes: eviction starts above it. Where threads resolve their own faults they evict
   // above it while they wait, and the evictor's thread starts half-way between it and 100.
   uint32_t high_water_percent = 97;
-  uint32_t low_water_percent = 94;    // and continues down to it
+  uint32_t low_water_percent = 94;  // and continues down to it
+  // Those are the lowest marks: they are nearer to the budget while no fault finds it used up.
+  bool adaptive_water_marks = true;
   Milliseconds fault_deadline{5000};  // then a fault fails on purpose
   ForkMode fork = ForkMode::kRefuse;
+  // Every target has a TouchRecorder. Nothing is fetched or zero-filled ahead then.
+  bool record_touches = false;
   // The same for all pagers of one process (rdma/session_fences.h). 0: a random one.
   uint32_t session_group = 0;
   // The transports, in the order in which they are tried for each node.

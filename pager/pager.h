@@ -10,6 +10,7 @@
 #include "pager/options.h"
 #include "pager/pages/access_map.h"
 #include "pager/stats.h"
+#include "pager/touch_recorder.h"
 #include "rdma/transport.h"
 #include "uffd/address_space.h"
 
@@ -108,6 +109,8 @@ class Pager {
 
   virtual uffd::AddressSpace& space() = 0;
   virtual PagerStats stats() const = 0;
+  // Null without PagerOptions::record_touches.
+  virtual std::shared_ptr<const TouchRecorder> recorder() const = 0;
   virtual BudgetUse budget_use() const = 0;
   // Exited, or called exec.
   virtual bool target_gone() const = 0;

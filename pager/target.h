@@ -15,6 +15,7 @@
 #include "pager/pages/page_table.h"
 #include "pager/pages/pin_map.h"
 #include "pager/pages/write_guess.h"
+#include "pager/touch_recorder.h"
 #include "uffd/address_space.h"
 
 namespace farpage::pager {
@@ -42,7 +43,8 @@ struct Target {
 
   TrendDetector trends{};
   WriteGuess write_guess{};
-  ColdHints cold{};  // what the evictor takes first, whatever its age
+  std::shared_ptr<TouchRecorder> recorder{};  // mostly null
+  ColdHints cold{};                           // what the evictor takes first, whatever its age
   EvictionState eviction{table};
 
   // A worker has read that the target has forked: never waits. Set before the target is served.
@@ -88,6 +90,10 @@ struct Target {
   // stay shared until they are written.
   bool protects_next_read(uint32_t pages = 1) {
     return image.fork_group()->has_forked() || write_guess.protect_next(pages);
+  }
+  // A page that was away has come back. `word`: with the epoch and the order of its eviction.
+  void note_return(PageWord word, uint8_t now) {
+    eviction.choice.returned(order_of(word), static_cast<uint8_t>(now - word.epoch()));
   }
   // The first write to a page that was protected.
   void note_first_write() {

@@ -16,9 +16,12 @@ uint64_t pin_percent(const PagerOptions& options) {
 }
 // A thread that waits for the READ of its own fault evicts meanwhile. The evictor's thread runs
 // when that is not enough, or when no thread waits.
-uint32_t pressing_percent(const PagerOptions& options) {
+Budget::Marks marks_of(const PagerOptions& options) {
   const uint32_t high = options.high_water_percent;
-  return options.resolve_in_thread ? (high + 100) / 2 : high;
+  return {.high = high,
+          .low = options.low_water_percent,
+          .pressing = options.resolve_in_thread ? (high + 100) / 2 : high,
+          .adaptive = options.adaptive_water_marks};
 }
 constexpr uint64_t kMiBShift = 20 - kPageShift;  // of pages
 uint64_t pin_limit_pages(const PagerOptions& options, uint64_t budget_pages) {
@@ -54,8 +57,7 @@ TargetPager::TargetPager(EngineThreads& engine, Parts parts, OnChild on_child)
     : engine_(engine),
       parts_(std::move(parts)),
       budget_(engine.core().pressure, parts_.options.local_bytes >> kPageShift,
-              parts_.options.high_water_percent, parts_.options.low_water_percent,
-              pressing_percent(parts_.options)),
+              marks_of(parts_.options)),
       backing_regions_(*parts_.image, parts_.options, engine.client(), engine.borrower_thread(),
                        *this),
       target_{parts_.options,
@@ -71,6 +73,7 @@ TargetPager::TargetPager(EngineThreads& engine, Parts parts, OnChild on_child)
               *reinterpret_cast<TargetTimes*>(parts_.times.data())},
       fork_in_progress_(target_, parts_.attention, std::move(on_child)) {
   target_.most_own.store(budget_.limit(), std::memory_order_relaxed);
+  if (parts_.options.record_touches) target_.recorder = std::make_shared<TouchRecorder>();
   target_.on_wants_budget = [this] { parts_.attention.ring(); };
   target_.on_forked = [this](std::unique_ptr<uffd::AddressSpace> child) {
     fork_in_progress_.arrived(std::move(child));

@@ -70,6 +70,7 @@ class TargetPager final : public Pager, private RegionOwner {
   bool target_gone() const override { return target_.gone.load(std::memory_order_acquire); }
   BudgetUse budget_use() const override;
   PagerStats stats() const override;
+  std::shared_ptr<const TouchRecorder> recorder() const override { return target_.recorder; }
   Status check_invariants() const override;
 
  private:

@@ -113,6 +113,7 @@ void Session::take_statistics(const pager::Pager& pager) {
   const pager::PagerStats stats = pager.stats();
   report_.counts = stats;
   report_.latencies = stats.latencies();
+  report_.touches = pager.recorder();
 }
 
 std::optional<TargetReport> Session::report() {

@@ -26,6 +26,7 @@ struct TargetReport {
   int pid = 0;
   pager::PagerCounts counts;
   pager::PagerLatencies latencies;
+  std::shared_ptr<const pager::TouchRecorder> touches;  // null: not recorded
 };
 
 class Session;

@@ -11,9 +11,10 @@ namespace {
 
 using farpage::ErrorCode;
 using farpage::Result;
-using farpage::bench::AccessTrace;
+using farpage::bench::PolicyKind;
 using farpage::bench::PolicyResult;
 using farpage::bench::ReplayResult;
+using farpage::pager::AccessTrace;
 
 constexpr int kExitOk = 0;
 constexpr int kExitFailure = 1;
@@ -28,12 +29,15 @@ struct Settings {
 std::string text_of(const std::string& file, const AccessTrace& trace, const ReplayResult& result) {
   std::string text = fmt::format("{}: {} accesses after {} of warm-up, {} pages, {} local\n", file,
                                  result.accesses, trace.warm_up(), trace.pages(), result.capacity);
-  constexpr const char* kRow = "{:<8} {:>10} {:>11} {:>9} {:>10}\n";
-  text += fmt::format(fmt::runtime(kRow), "policy", "misses", "miss ratio", "to LRU's", "READs");
+  constexpr const char* kRow = "{:<8} {:>10} {:>11} {:>9} {:>10} {:>10}\n";
+  text += fmt::format(fmt::runtime(kRow), "policy", "misses", "miss ratio", "to LRU's", "READs",
+                      "to FIFO's");
   for (const PolicyResult& policy : result.policies)
-    text += fmt::format(fmt::runtime(kRow), to_string(policy.kind), policy.misses,
-                        fmt::format("{:.4f}", result.miss_ratio(policy)),
-                        fmt::format("{:.3f}", result.ratio_to_lru(policy)), policy.reads);
+    text +=
+        fmt::format(fmt::runtime(kRow), to_string(policy.kind), policy.misses,
+                    fmt::format("{:.4f}", result.miss_ratio(policy)),
+                    fmt::format("{:.3f}", result.misses_to(PolicyKind::kLru, policy)), policy.reads,
+                    fmt::format("{:.3f}", result.reads_to(PolicyKind::kFifo, policy)));
   return text;
 }
 
@@ -44,8 +48,9 @@ nlohmann::ordered_json json_of(const std::string& file, const AccessTrace& trace
     policies.push_back({{"policy", to_string(policy.kind)},
                         {"misses", policy.misses},
                         {"miss_ratio", result.miss_ratio(policy)},
-                        {"ratio_to_lru", result.ratio_to_lru(policy)},
-                        {"reads", policy.reads}});
+                        {"ratio_to_lru", result.misses_to(PolicyKind::kLru, policy)},
+                        {"reads", policy.reads},
+                        {"reads_to_fifo", result.reads_to(PolicyKind::kFifo, policy)}});
   return {{"file", file},
           {"pages", trace.pages()},
           {"local_pages", result.capacity},
@@ -74,10 +79,12 @@ int main(int argc, char** argv) {
       "Replay recorded touches through the pager's replacement policy, FIFO, CLOCK, LRU and "
       "S3-FIFO",
       "replay");
-  app.add_option("FILE", settings.files, "Traces that farpage bench fault --record has written")
+  app.add_option(
+         "FILE", settings.files,
+         "Traces that `farpage run --record-trace` or `farpage bench fault --record` has written")
       ->required();
   app.add_option("--local", settings.local_percent,
-                 "Percent of a trace's pages that may be resident")
+                 "Percent of the pages that are in use at the peak that may be resident")
       ->check(CLI::Range(1, 100))
       ->capture_default_str();
   app.add_option("--output", settings.output, "Output format")
@@ -85,6 +92,7 @@ int main(int argc, char** argv) {
       ->capture_default_str();
   app.footer(
       "Examples:\n"
+      "  farpage run --local 1M --record-trace sort.trace -- sort -S 1G big.txt\n"
       "  farpage bench fault --pattern zipf --prefetch 0 --record zipf.trace\n"
       "  replay zipf.trace --local 25\n"
       "  replay *.trace --output json");

@@ -1,7 +1,10 @@
 #include "bench/replay/pager_model.h"
 
+#include <algorithm>
+
 #include "base/check.h"
 #include "pager/evict/eviction_batch.h"
+#include "pager/pages/budget.h"
 
 namespace farpage::bench {
 
@@ -20,17 +23,16 @@ pager::PageTable make_table(uint64_t pages) {
 
 PagerModel::PagerModel(uint64_t pages, uint64_t capacity, const pager::PagerOptions& options)
     : capacity_(capacity),
-      high_(capacity * options.high_water_percent / 100),
-      low_(capacity * options.low_water_percent / 100),
+      high_(pager::Budget::mark(capacity, options.high_water_percent, pager::Budget::kNarrowest)),
+      low_(pager::Budget::mark(capacity, options.low_water_percent, pager::Budget::kNarrowest)),
       table_(make_table(pages)),
-      hand_(table_),
       protected_(pages) {}
 
 bool PagerModel::touch(PageAccess access) {
   const PageIndex page{access.page};
   const PageWord word = table_.load(page);
   if (pager::is_resident(word.state())) {
-    if (access.write) write_resident(page, word);
+    if (access.kind == AccessKind::kWrite) write_resident(page, word);
     return true;
   }
   if (used_ > high_)
@@ -40,13 +42,23 @@ bool PagerModel::touch(PageAccess access) {
   return false;
 }
 
+void PagerModel::discard(uint32_t page) {
+  const PageWord word = table_.load(PageIndex{page});
+  if (word.state() == PageState::kEmpty) return;
+  if (pager::is_resident(word.state())) --used_;
+  table_.transition_owned(PageIndex{page}, word, PageWord(PageState::kEmpty));
+}
+
 void PagerModel::install(PageAccess access, PageWord word) {
   const PageIndex page{access.page};
   const bool remote = word.state() == PageState::kRemote;
   const PageWord fetching = word.to(PageState::kFetching, remote ? PageWord::kFromRemote : 0);
   table_.transition_owned(page, word, fetching);
-  const PageState state = access.write || !remote ? PageState::kDirty : PageState::kClean;
+  const PageState state =
+      access.kind == AccessKind::kWrite || !remote ? PageState::kDirty : PageState::kClean;
   const PageWord here = fetching.to(state);
+  if (remote)
+    eviction_.choice.returned(pager::order_of(word), static_cast<uint8_t>(epoch() - word.epoch()));
   table_.transition_owned(page, fetching,
                           remote ? came_back(here, epoch()) : stamped(here, epoch()));
   protected_[access.page] = false;
@@ -67,22 +79,33 @@ void PagerModel::write_resident(PageIndex page, PageWord word) {
 // was found.
 bool PagerModel::evict_batch() {
   victims_.clear();
+  pager::EvictionOrder order = eviction_.choice.next(epoch());
+  pick(order);
+  if (victims_.empty()) pick(order = pager::EvictionOrder::kOldest);
+  protect_spans();
+  for (const PageIndex page : victims_) drop(page, order);
+  eviction_.choice.left(order, static_cast<uint32_t>(victims_.size()), epoch());
+  return !victims_.empty();
+}
+
+void PagerModel::pick(pager::EvictionOrder order) {
+  pager::EvictionHand& hand = eviction_.hand_of(order);
   uint32_t spans = 0;
   const auto is_full = [&] {
-    return pager::EvictionBatch::kSmall.is_reached(victims_.size(), spans);
+    const uint64_t excess =
+        std::max<uint64_t>(used_ > low_ ? used_ - low_ : 0, pager::EvictionBatch::kFewestPages);
+    return victims_.size() >= excess ||
+           pager::EvictionBatch::kSmall.is_reached(victims_.size(), spans);
   };
   do {
     while (!is_full()) {
-      const auto due = hand_.next_in_block(epoch());
+      const auto due = hand.next_in_block(epoch());
       if (!due) break;
       if (victims_.empty() || due->page.value != victims_.back().value + 1) ++spans;
       victims_.push_back(due->page);
-      hand_.took();
+      hand.took();
     }
-  } while (!is_full() && hand_.next_block());
-  protect_spans();
-  for (const PageIndex page : victims_) drop(page);
-  return !victims_.empty();
+  } while (!is_full() && hand.next_block());
 }
 
 // As EvictionBatch::protect(): from the first to the last Dirty victim of each block.
@@ -99,10 +122,10 @@ void PagerModel::protect_spans() {
   }
 }
 
-void PagerModel::drop(PageIndex page) {
+void PagerModel::drop(PageIndex page, pager::EvictionOrder order) {
   for (const PageState state : {PageState::kEvicting, PageState::kDropping, PageState::kRemote}) {
     const PageWord word = table_.load(page);
-    table_.transition_owned(page, word, stamped(word.to(state), epoch()));
+    table_.transition_owned(page, word, departed(word.to(state), order, epoch()));
   }
   --used_;
 }

@@ -8,7 +8,7 @@
 #pragma once
 
 #include "bench/replay/replacement.h"
-#include "pager/evict/eviction_hand.h"
+#include "pager/evict/eviction_state.h"
 #include "pager/options.h"
 #include "pager/pages/page_table.h"
 
@@ -20,6 +20,7 @@ class PagerModel final : public ReplacementPolicy {
   // `capacity`: the budget (--local); the water marks are those of `options`.
   PagerModel(uint64_t pages, uint64_t capacity, const pager::PagerOptions& options = {});
   bool touch(PageAccess access) override;
+  void discard(uint32_t page) override;
 
   uint64_t resident_pages() const { return used_; }
 
@@ -29,12 +30,13 @@ class PagerModel final : public ReplacementPolicy {
   void write_resident(PageIndex page, pager::PageWord word);
   bool evict_batch();
   void protect_spans();
-  void drop(PageIndex page);
+  void pick(pager::EvictionOrder order);
+  void drop(PageIndex page, pager::EvictionOrder order);
 
   const uint64_t capacity_;
   const uint64_t high_, low_;
   pager::PageTable table_;
-  pager::EvictionHand hand_;
+  pager::EvictionState eviction_{table_};
   std::vector<bool> protected_;     // Dirty pages whose next write faults nevertheless
   std::vector<PageIndex> victims_;  // of the batch, in address order
   uint64_t used_ = 0;

@@ -1,6 +1,7 @@
 #include "bench/replay/replacement.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace farpage::bench {
 namespace {
@@ -9,38 +10,51 @@ constexpr uint8_t kMaxTouches = 3;  // where counters of S3-FIFO saturate
 
 }  // namespace
 
+void PageList::add(uint32_t page) {
+  order_.push_front(page);
+  place_[page] = order_.begin();
+  listed_[page] = true;
+}
+
+bool PageList::remove(uint32_t page) {
+  if (!listed_[page]) return false;
+  order_.erase(place_[page]);
+  listed_[page] = false;
+  return true;
+}
+
 bool Fifo::touch(PageAccess access) {
-  if (resident_[access.page]) return true;
-  if (used_ < ring_.size()) {
-    ring_[used_++] = access.page;
-  } else {
-    resident_[ring_[oldest_]] = false;
-    ring_[oldest_] = access.page;
-    oldest_ = (oldest_ + 1) % ring_.size();
-  }
-  resident_[access.page] = true;
+  if (resident_.has(access.page)) return true;
+  if (resident_.size() == capacity_) resident_.remove_oldest();
+  resident_.add(access.page);
   return false;
 }
 
 bool Clock::touch(PageAccess access) {
-  if (resident_[access.page]) {
+  if (frame_of_[access.page] != kNowhere) {
     accessed_[access.page] = true;
     return true;
   }
-  frames_[free_frame()] = access.page;
-  resident_[access.page] = true;
+  const uint64_t frame = free_frame();
+  frames_[frame] = access.page;
+  frame_of_[access.page] = static_cast<uint32_t>(frame);
   accessed_[access.page] = false;
   return false;
 }
 
+void Clock::discard(uint32_t page) {
+  const uint32_t frame = std::exchange(frame_of_[page], kNowhere);
+  if (frame != kNowhere) frames_[frame] = kNobody;
+}
+
 uint64_t Clock::free_frame() {
-  if (used_ < frames_.size()) return used_++;
-  for (;; hand_ = (hand_ + 1) % frames_.size()) {
-    const uint32_t page = frames_[hand_];
+  for (;;) {
+    const uint64_t frame = hand_;
+    hand_ = (hand_ + 1) % frames_.size();
+    const uint32_t page = frames_[frame];
+    if (page == kNobody) return frame;
     if (!accessed_[page]) {
-      resident_[page] = false;
-      const uint64_t frame = hand_;
-      hand_ = (hand_ + 1) % frames_.size();
+      frame_of_[page] = kNowhere;
       return frame;
     }
     accessed_[page] = false;
@@ -48,17 +62,12 @@ uint64_t Clock::free_frame() {
 }
 
 bool Lru::touch(PageAccess access) {
-  if (resident_[access.page]) {
-    order_.splice(order_.begin(), order_, place_[access.page]);
+  if (resident_.has(access.page)) {
+    resident_.renew(access.page);
     return true;
   }
-  if (order_.size() == capacity_) {
-    resident_[order_.back()] = false;
-    order_.pop_back();
-  }
-  order_.push_front(access.page);
-  place_[access.page] = order_.begin();
-  resident_[access.page] = true;
+  if (resident_.size() == capacity_) resident_.remove_oldest();
+  resident_.add(access.page);
   return false;
 }
 
@@ -66,7 +75,9 @@ S3Fifo::S3Fifo(uint64_t pages, uint64_t capacity)
     : capacity_(capacity),
       small_target_(std::max<uint64_t>(1, capacity / 10)),
       main_target_(capacity - small_target_),
-      pages_(pages) {}
+      pages_(pages),
+      small_(pages),
+      main_(pages) {}
 
 bool S3Fifo::touch(PageAccess access) {
   Page& page = pages_[access.page];
@@ -75,13 +86,18 @@ bool S3Fifo::touch(PageAccess access) {
     return true;
   }
   while (small_.size() + main_.size() >= capacity_) evict();
-  (is_ghost(page) ? main_ : small_).push_front(access.page);
+  (is_ghost(page) ? main_ : small_).add(access.page);
   page = {.resident = true};
   return false;
 }
 
+void S3Fifo::discard(uint32_t page) {
+  if (!small_.remove(page)) (void)main_.remove(page);
+  pages_[page] = {};
+}
+
 void S3Fifo::evict() {
-  if (small_.size() >= small_target_ || main_.empty()) {
+  if (small_.size() >= small_target_ || main_.size() == 0) {
     evict_small();
   } else {
     evict_main();
@@ -90,29 +106,29 @@ void S3Fifo::evict() {
 
 // Pages touched more than once move to the main queue; the first other page is evicted.
 void S3Fifo::evict_small() {
-  while (!small_.empty()) {
-    const uint32_t number = small_.back();
-    small_.pop_back();
+  while (small_.size() > 0) {
+    const uint32_t number = small_.oldest();
+    small_.remove_oldest();
     if (pages_[number].touches <= 1) {
       pages_[number] = {.ghost = ++ghosts_};
       return;
     }
     pages_[number].touches = 0;
-    main_.push_front(number);
+    main_.add(number);
     if (main_.size() > main_target_) evict_main();
   }
 }
 
 void S3Fifo::evict_main() {
-  while (!main_.empty()) {
-    const uint32_t number = main_.back();
+  while (main_.size() > 0) {
+    const uint32_t number = main_.oldest();
     if (pages_[number].touches == 0) {
       pages_[number] = {};
-      main_.pop_back();
+      main_.remove_oldest();
       return;
     }
     --pages_[number].touches;
-    main_.splice(main_.begin(), main_, std::prev(main_.end()));
+    main_.renew(number);
   }
 }
 

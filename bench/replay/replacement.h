@@ -6,32 +6,58 @@
 #include <list>
 #include <vector>
 
-#include "bench/access_trace.h"
+#include "pager/access_trace.h"
 
 namespace farpage::bench {
+
+using pager::AccessKind;
+using pager::AccessTrace;
+using pager::PageAccess;
 
 // Threads: one.
 // Invariant: at most `capacity` pages are resident after each touch.
 class ReplacementPolicy {
  public:
   virtual ~ReplacementPolicy() = default;
-  // Makes the page resident. Returns whether it was resident before.
+  // A read or a write: makes the page resident. Returns whether it was resident before.
   virtual bool touch(PageAccess access) = 0;
+  // The program has given up its content: the page needs no room until its next touch, and is then
+  // a new one.
+  virtual void discard(uint32_t page) = 0;
 };
 
 // For each policy: page numbers are below `pages`; at most `capacity` >= 1 pages are resident.
 
+// Resident pages in an order, newest first.
+class PageList {
+ public:
+  explicit PageList(uint64_t pages) : listed_(pages), place_(pages) {}
+
+  uint64_t size() const { return order_.size(); }
+  bool has(uint32_t page) const { return listed_[page]; }
+  void add(uint32_t page);
+  void renew(uint32_t page) { order_.splice(order_.begin(), order_, place_[page]); }
+  // False: it was not there.
+  bool remove(uint32_t page);
+  uint32_t oldest() const { return order_.back(); }
+  void remove_oldest() { (void)remove(order_.back()); }
+
+ private:
+  std::list<uint32_t> order_;
+  std::vector<bool> listed_;
+  std::vector<std::list<uint32_t>::iterator> place_;
+};
+
 // Evicts pages in the order of their installation.
 class Fifo final : public ReplacementPolicy {
  public:
-  Fifo(uint64_t pages, uint64_t capacity) : resident_(pages), ring_(capacity) {}
+  Fifo(uint64_t pages, uint64_t capacity) : capacity_(capacity), resident_(pages) {}
   bool touch(PageAccess access) override;
+  void discard(uint32_t page) override { (void)resident_.remove(page); }
 
  private:
-  std::vector<bool> resident_;
-  std::vector<uint32_t> ring_;
-  uint64_t used_ = 0;
-  uint64_t oldest_ = 0;
+  const uint64_t capacity_;
+  PageList resident_;
 };
 
 // A hand cycles through the frames and evicts the first page not touched since its last visit
@@ -39,30 +65,31 @@ class Fifo final : public ReplacementPolicy {
 class Clock final : public ReplacementPolicy {
  public:
   Clock(uint64_t pages, uint64_t capacity)
-      : resident_(pages), accessed_(pages), frames_(capacity) {}
+      : frame_of_(pages, kNowhere), accessed_(pages), frames_(capacity, kNobody) {}
   bool touch(PageAccess access) override;
+  void discard(uint32_t page) override;
 
  private:
+  static constexpr uint32_t kNowhere = UINT32_MAX;
+  static constexpr uint32_t kNobody = UINT32_MAX;
   uint64_t free_frame();
 
-  std::vector<bool> resident_;
+  std::vector<uint32_t> frame_of_;
   std::vector<bool> accessed_;
-  std::vector<uint32_t> frames_;
-  uint64_t used_ = 0;
+  std::vector<uint32_t> frames_;  // the page of each
   uint64_t hand_ = 0;
 };
 
 // Evicts the least recently touched page.
 class Lru final : public ReplacementPolicy {
  public:
-  Lru(uint64_t pages, uint64_t capacity) : capacity_(capacity), resident_(pages), place_(pages) {}
+  Lru(uint64_t pages, uint64_t capacity) : capacity_(capacity), resident_(pages) {}
   bool touch(PageAccess access) override;
+  void discard(uint32_t page) override { (void)resident_.remove(page); }
 
  private:
   const uint64_t capacity_;
-  std::list<uint32_t> order_;  // most recently touched first
-  std::vector<bool> resident_;
-  std::vector<std::list<uint32_t>::iterator> place_;
+  PageList resident_;
 };
 
 // S3-FIFO: a small queue that filters out pages touched only once, a main queue, and a ghost queue
@@ -74,6 +101,7 @@ class S3Fifo final : public ReplacementPolicy {
  public:
   S3Fifo(uint64_t pages, uint64_t capacity);
   bool touch(PageAccess access) override;
+  void discard(uint32_t page) override;
 
  private:
   struct Page {
@@ -92,8 +120,8 @@ class S3Fifo final : public ReplacementPolicy {
   const uint64_t small_target_;
   const uint64_t main_target_;
   std::vector<Page> pages_;
-  std::list<uint32_t> small_, main_;  // newest first
-  uint64_t ghosts_ = 0;               // pages that ever entered the ghost queue
+  PageList small_, main_;
+  uint64_t ghosts_ = 0;  // pages that ever entered the ghost queue
 };
 
 }  // namespace farpage::bench

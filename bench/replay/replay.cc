@@ -45,6 +45,11 @@ PolicyResult replay(PolicyKind kind, const AccessTrace& trace, uint64_t capacity
   PolicyResult result{.kind = kind};
   for (uint64_t i = 0; i < trace.size(); ++i) {
     const PageAccess access = trace[i];
+    if (access.kind == AccessKind::kDiscard) {
+      policy->discard(access.page);
+      touched[access.page] = false;
+      continue;
+    }
     const bool missed = !policy->touch(access);
     if (missed && i >= trace.warm_up()) {
       ++result.misses;
@@ -59,10 +64,17 @@ double ReplayResult::miss_ratio(const PolicyResult& policy) const {
   return static_cast<double>(policy.misses) / static_cast<double>(accesses);
 }
 
-double ReplayResult::ratio_to_lru(const PolicyResult& policy) const {
+double ReplayResult::misses_to(PolicyKind kind, const PolicyResult& policy) const {
   for (const PolicyResult& other : policies)
-    if (other.kind == PolicyKind::kLru && other.misses > 0)
+    if (other.kind == kind && other.misses > 0)
       return static_cast<double>(policy.misses) / static_cast<double>(other.misses);
+  return 0;
+}
+
+double ReplayResult::reads_to(PolicyKind kind, const PolicyResult& policy) const {
+  for (const PolicyResult& other : policies)
+    if (other.kind == kind && other.reads > 0)
+      return static_cast<double>(policy.reads) / static_cast<double>(other.reads);
   return 0;
 }
 
@@ -70,7 +82,7 @@ Result<ReplayResult> replay_all(const AccessTrace& trace, uint32_t local_percent
   FARPAGE_CHECK(local_percent >= 1 && local_percent <= 100, "%u percent", local_percent);
   if (trace.warm_up() == trace.size())
     return fail(ErrorCode::kInvalid, "the trace has no accesses after its warm-up");
-  ReplayResult result{.capacity = std::max<uint64_t>(1, trace.pages() * local_percent / 100),
+  ReplayResult result{.capacity = std::max<uint64_t>(1, trace.most_live() * local_percent / 100),
                       .accesses = trace.size() - trace.warm_up()};
   for (const PolicyKind kind : kPolicyKinds)
     result.policies.push_back(replay(kind, trace, result.capacity));

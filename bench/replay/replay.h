@@ -6,7 +6,6 @@
 #include <string_view>
 #include <vector>
 
-#include "bench/access_trace.h"
 #include "bench/replay/replacement.h"
 
 namespace farpage::bench {
@@ -33,10 +32,12 @@ struct ReplayResult {
   std::vector<PolicyResult> policies;  // in the order of kPolicyKinds
 
   double miss_ratio(const PolicyResult& policy) const;
-  // 0 when LRU never misses.
-  double ratio_to_lru(const PolicyResult& policy) const;
+  // As multiples of what another policy needs; 0 when it needs none.
+  double misses_to(PolicyKind kind, const PolicyResult& policy) const;
+  double reads_to(PolicyKind kind, const PolicyResult& policy) const;
 };
-// With room for `local_percent` (1 to 100) of the trace's pages, at least one. kInvalid when the
+// With room for `local_percent` (1 to 100) of the pages that the trace has in use at its peak, at
+// least one. kInvalid when the
 // trace has only its warm-up.
 Result<ReplayResult> replay_all(const AccessTrace& trace, uint32_t local_percent);
 

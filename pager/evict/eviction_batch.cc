@@ -69,24 +69,37 @@ void EvictionBatch::pick_cold() {
   }
 }
 
-// Phase 0: picks victims in address order until the batch is full or the hand completes its round.
+// Phase 0.
 void EvictionBatch::pick() {
+  order_ = EvictionOrder::kByHint;
   pick_cold();
   if (count_ > 0 || !target_->budget.above_low()) return;
-  do {
-    pick_from_block();
-  } while (!is_full() &&
-           target_->eviction.hand.next_block());  // a block that filled the batch may have more
+  // Not below the low mark, but as many as are worth the calls.
+  most_.pages = std::min(most_.pages, static_cast<uint32_t>(std::clamp<uint64_t>(
+                                          target_->budget.excess(), kFewestPages, kMaxPages)));
+  order_ = target_->eviction.choice.next(target_->current_epoch());
+  pick_in_order();
+  if (active() || order_ == EvictionOrder::kOldest) return;
+  order_ = EvictionOrder::kOldest;
+  pick_in_order();
 }
 
-void EvictionBatch::pick_from_block() {
+// Until the batch is full or the hand completes its round.
+void EvictionBatch::pick_in_order() {
+  EvictionHand& hand = target_->eviction.hand_of(order_);
+  do {
+    pick_from_block(hand);
+  } while (!is_full() && hand.next_block());  // a block that filled the batch may have more
+}
+
+void EvictionBatch::pick_from_block(EvictionHand& hand) {
   ForkGroup& group = *target_->image.fork_group();
   const MutexLock lock(group.mutex());
   const uint8_t now = target_->current_epoch();
   while (!is_full()) {
-    const auto due = target_->eviction.hand.next_in_block(now);
+    const auto due = hand.next_in_block(now);
     if (!due) return;
-    if (try_take(due->page, due->word, group) == Taken::kYes) target_->eviction.hand.took();
+    if (try_take(due->page, due->word, group) == Taken::kYes) hand.took();
   }
 }
 

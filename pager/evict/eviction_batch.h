@@ -2,7 +2,7 @@
 // written to every replica, dropped. It proceeds in turns that never block, so that a thread that
 // waits for something else can evict meanwhile.
 //
-// Order: eviction_hand.h. Victims lie together, so that one flush protects a whole span, and one
+// Order: order_choice.h. Victims lie together, so that one flush protects a whole span, and one
 // vector drops it (scattered single pages would cost an inter-processor interrupt each).
 #pragma once
 
@@ -50,6 +50,7 @@ class EvictionBatch {
   };
   static constexpr Size kSmall{kMaxPages, 32, 8};
   static constexpr Size kLarge{kMaxPages, kMaxPages, 0};
+  static constexpr uint32_t kFewestPages = 8;  // of a batch, if there are so many victims
   // Takes that many victims of the target, and posts what must be written. False: there is nothing
   // to take. Only while no batch is active.
   // `drop_patience`: as finish().
@@ -100,7 +101,8 @@ class EvictionBatch {
   // The phases of one batch.
   void pick();  // 0
   void pick_cold();
-  void pick_from_block();
+  void pick_in_order();
+  void pick_from_block(EvictionHand& hand);
   // `group`: the target's. Its mutex may be released and acquired again.
   enum class Taken : uint8_t { kYes, kNo, kWithoutSlab };
   Taken try_take(PageIndex page, PageWord word, ForkGroup& group) FARPAGE_REQUIRES(group.mutex());
@@ -159,6 +161,7 @@ class EvictionBatch {
   size_t count_ = 0;
   uint32_t spans_ = 0;  // of them
   Size most_{};         // this time
+  EvictionOrder order_ = EvictionOrder::kByHint;
   std::array<WriteRun, kMaxRuns> runs_;
   size_t run_count_ = 0;
   Posting<kMaxPosting> posting_{port_};  // in the order of the runs

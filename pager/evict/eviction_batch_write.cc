@@ -325,8 +325,10 @@ bool EvictionBatch::ends_drop(const Status& dropped) {
 }
 
 void EvictionBatch::settle_dropped(bool dropped) {
+  const uint8_t now = target_->current_epoch();
   size_t v = 0;
   uint64_t freed = 0;
+  uint32_t away = 0;
   for (size_t s = 0; s < drop_span_count_; ++s) {
     const uffd::PageRun span = drop_spans_[s];
     const int error = drop_results_[s].sys_errno;
@@ -342,16 +344,18 @@ void EvictionBatch::settle_dropped(bool dropped) {
       if (!ok) next = victim.zero ? PageState::kDirty : PageState::kClean;
       const PageWord left = victim.word.to(next);
       target_->table.transition_owned(victim.page, victim.word,
-                                      ok ? stamped(left, target_->current_epoch()) : left);
+                                      ok ? departed(left, order_, now) : left);
       victim.keep = !ok;
       if (!ok) continue;
       ++freed;
+      away += victim.zero ? 0 : 1;
       (victim.zero ? target_->eviction.counts.pages_zero
        : was_dirty ? target_->eviction.counts.pages_written
                    : target_->eviction.counts.pages_clean)
           .add();
     }
   }
+  target_->eviction.choice.left(order_, away, now);
   target_->budget.evicted(freed);
   // Threads that faulted during the drop wait for this.
   wake_dropped();

@@ -1,13 +1,13 @@
-// EvictionHand: chooses the next victim.
+// EvictionHand: chooses the next victim of one order.
 //
 // A hand moves round the window in address order, as in CLOCK (Corbato, "A paging experiment with
 // the Multics system", 1969), so that victims are neighbours. userfaultfd has no accessed bit:
-// touches of resident pages are invisible. The hand knows how soon a page came back after its
-// eviction, as in the kernel's workingset detection (mm/workingset.c) and the ghost queue of
-// S3-FIFO (Yang et al., SOSP 2023). The hand skips a page that came back soon several times, as in
-// GCLOCK (Smith, "Sequentiality and prefetching in database systems", TODS 1978).
+// touches of resident pages are invisible, and the order is one of ages, that is, of installations.
+// A page that came back soon after its eviction is skipped several times, as in GCLOCK (Smith,
+// "Sequentiality and prefetching in database systems", TODS 1978).
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
 
@@ -19,8 +19,8 @@ namespace farpage::pager {
 // Threads: one; others may change the table meanwhile.
 class EvictionHand {
  public:
-  // The table outlives the hand.
-  explicit EvictionHand(PageTable& table) : table_(table) {}
+  // The table outlives the hand. Not for kByHint.
+  EvictionHand(PageTable& table, EvictionOrder order);
 
   struct Due {
     PageIndex page;
@@ -36,12 +36,21 @@ class EvictionHand {
   bool next_block();
 
  private:
+  bool is_due(uint8_t age) const { return age >= lowest_age_ && age <= highest_age_; }
+  void skip(PageIndex page, PageWord word, uint8_t now);
+  uint8_t age_of_oldest() const;
+
   PageTable& table_;
+  const EvictionOrder order_;
   uint64_t block_ = 0;
   uint64_t page_in_block_ = 0;
-  uint8_t minimum_age_ = kMinimumAge;  // halved after a round in which nothing was old enough
-  bool spares_ = true;                 // false after a round in which almost nothing was taken
-  uint64_t taken_ = 0, spared_ = 0;    // in this round
+  uint8_t lowest_age_ = 0;  // of a victim
+  uint8_t highest_age_ = 255;
+  std::optional<uint8_t> epoch_;  // when ages were looked at last
+  bool spares_ = true;            // false after a round in which almost nothing was taken
+  // In this round:
+  uint64_t taken_ = 0, spared_ = 0;
+  std::array<uint32_t, 256> left_{};  // pages that were not due, by age
 };
 
 }  // namespace farpage::pager

@@ -1,24 +1,31 @@
 // EvictionState: what the evictor keeps for each target.
 #pragma once
 
+#include <array>
 #include <atomic>
 
 #include "base/clock.h"
 #include "pager/evict/eviction_hand.h"
 #include "pager/evict/eviction_priority.h"
+#include "pager/evict/order_choice.h"
 #include "pager/stats.h"
 
 namespace farpage::pager {
 
-// Threads: the holder of the evictor's turn, but for the first two members: any.
+// Threads: the holder of the evictor's turn, but for the first two members and
+// OrderChoice::returned(): any.
 struct EvictionState {
-  explicit EvictionState(PageTable& table) : hand(table) {}
+  explicit EvictionState(PageTable& table)
+      : hands{EvictionHand(table, EvictionOrder::kOldest), EvictionHand(table, EvictionOrder::kAny),
+              EvictionHand(table, EvictionOrder::kYoungest)} {}
 
   EvictionPriority agent_priority;  // of the target's agent
   // No batch of the target begins while it is not 0.
   std::atomic<int> pauses{0};
 
-  EvictionHand hand;
+  OrderChoice choice;
+  std::array<EvictionHand, 3> hands;
+  EvictionHand& hand_of(EvictionOrder order) { return hands[static_cast<size_t>(order) - 1]; }
   EvictorCounts counts;      // readers: any
   bool evicting = false;     // from the pressing mark down to the low one
   bool dropping = false;     // the target has not dropped the pages of its last batch yet

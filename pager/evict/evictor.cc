@@ -156,14 +156,16 @@ Evictor::Choice Evictor::choose(Instant now) {
 }
 
 bool Evictor::wants(Target& target) const {
-  const Budget& budget = target.budget;
+  Budget& budget = target.budget;
   bool& evicting = target.eviction.evicting;
   if (target.eviction.pauses.load(std::memory_order_seq_cst) > 0 || target.eviction.dropping ||
       target.closing.load(std::memory_order_relaxed)) {
     evicting = false;
     return false;
   }
+  const bool was_evicting = evicting;
   evicting = (evicting || budget.is_pressing() || budget.has_waiters()) && budget.above_low();
+  budget.adapt_room(was_evicting && !evicting);
   return evicting || !target.cold.empty();
 }
 

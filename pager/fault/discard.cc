@@ -25,6 +25,8 @@ Discarded discard_one(Target& target, PageIndex page) {
   }
   if (!target.table.transition(page, word, PageWord(PageState::kEmpty))) return Discarded::kChanged;
   if (is_resident(word.state())) target.budget.give_back(1);
+  if (target.recorder) [[unlikely]]
+    target.recorder->discarded(page);
   return Discarded::kYes;
 }
 

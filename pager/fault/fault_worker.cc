@@ -148,6 +148,8 @@ void FaultWorker::handle_events(Target& target, std::span<uffd::Event> events) {
     if (const auto* fault = std::get_if<uffd::Fault>(&event)) {
       wake_policy_->won(index_, {fault->thread, !watched_});
       short_of_room_ = nullptr;
+      if (target.recorder) [[unlikely]]
+        record(target, *fault);
       if (handle(target, *fault, now)) continue;
       if (short_of_room_ != nullptr) counts_of(target).faults_waited_room.add();
       parked_[parked_count_++] = {&target, *fault, now};
@@ -167,6 +169,13 @@ void FaultWorker::handle_events(Target& target, std::span<uffd::Event> events) {
     }
   }
   watched_ = false;
+}
+
+// The evictor's own faults are no touches of the program.
+void FaultWorker::record(Target& target, const uffd::Fault& fault) const {
+  if (fault.thread != 0 && fault.thread == engine_.evictor_thread.load(std::memory_order_acquire))
+    return;
+  target.recorder->touched(fault.page, fault.kind != uffd::FaultKind::kMissingRead);
 }
 
 void FaultWorker::retry_parked() {

@@ -175,9 +175,11 @@ void Fetcher::install(Slot& slot, Instant now) {
                            write ? uffd::Protection::kWritable : uffd::Protection::kWriteProtected);
   switch (outcome) {
     case uffd::Outcome::kDone: {
-      target.end_fetching(slot.page, slot.word,
-                          came_back(slot.word.to(write ? PageState::kDirty : PageState::kClean),
-                                    target.next_epoch()));
+      const uint8_t epoch = target.next_epoch();
+      target.note_return(slot.word, epoch);
+      target.end_fetching(
+          slot.page, slot.word,
+          came_back(slot.word.to(write ? PageState::kDirty : PageState::kClean), epoch));
       const Instant after = SteadyClock::read();
       counts_of(slot).faults_remote.add();
       target.times.install_ns.record(static_cast<uint64_t>((after - now).count()));

@@ -172,7 +172,9 @@ void Prefetcher::finish(Run& run, uint32_t page, PageState state) {
   const PageWord word = run.words[page];
   if (is_resident(state)) {
     counts.prefetch_pages.add();
-    target.end_fetching(index, word, stamped(word.to(state), target.next_epoch()));
+    const uint8_t epoch = target.next_epoch();
+    target.note_return(word, epoch);
+    target.end_fetching(index, word, stamped(word.to(state), epoch));
     return;
   }
   counts.prefetch_failed_pages.add();

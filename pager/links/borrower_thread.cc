@@ -9,7 +9,7 @@
 namespace farpage::pager {
 namespace {
 
-constexpr Milliseconds kLook{1000};
+constexpr Milliseconds kLookInterval{1000};
 
 }  // namespace
 
@@ -64,7 +64,7 @@ void BorrowerThread::run() {
   MutexLock lock(mutex_);
   while (!stopping_) {
     const Instant now = SteadyClock::read();
-    Instant until = now + kLook;
+    Instant until = now + kLookInterval;
     Borrower* const served = served_ = next(now, until);
     if (served == nullptr) {
       lock.unlock();

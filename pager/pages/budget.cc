@@ -7,12 +7,8 @@
 
 namespace farpage::pager {
 
-Budget::Budget(Pressure& pressure, uint64_t limit_pages, uint32_t high_percent,
-               uint32_t low_percent, uint32_t pressing_percent)
-    : pressure_(pressure),
-      high_percent_(high_percent),
-      low_percent_(low_percent),
-      pressing_percent_(pressing_percent) {
+Budget::Budget(Pressure& pressure, uint64_t limit_pages, Marks marks)
+    : pressure_(pressure), marks_(marks), narrowing_(marks.adaptive ? kNarrowest : 0) {
   resize(limit_pages);
 }
 
@@ -21,6 +17,7 @@ bool Budget::try_take() {
   do {
     if (used >= ceiling_.load(std::memory_order_relaxed) &&
         lifted_.load(std::memory_order_relaxed) == 0) {
+      was_short_.store(true, std::memory_order_relaxed);
       pressure_.signal();
       return false;
     }
@@ -43,6 +40,7 @@ uint32_t Budget::take_spare(uint32_t pages) {
     // Where eviction does not keep up, half of what is left.
     const uint64_t end = used < limit ? std::max(half, used + (limit - used) / 2) : 0;
     taken = used >= end ? 0 : static_cast<uint32_t>(std::min<uint64_t>(pages, end - used));
+    if (taken < pages) was_short_.store(true, std::memory_order_relaxed);
     if (taken == 0) return 0;
   } while (!used_.compare_exchange_weak(used, used + taken, std::memory_order_relaxed));
   return taken;
@@ -90,12 +88,37 @@ void Budget::wake_waiters() {
 void Budget::resize(uint64_t limit_pages) {
   const MutexLock lock(resize_mutex_);
   limit_.store(limit_pages, std::memory_order_relaxed);
-  high_.store(limit_pages * high_percent_ / 100, std::memory_order_relaxed);
-  low_.store(limit_pages * low_percent_ / 100, std::memory_order_relaxed);
-  pressing_.store(limit_pages * pressing_percent_ / 100, std::memory_order_relaxed);
+  set_marks(limit_pages);
   const uint64_t here = std::min(used(), ceiling_.load(std::memory_order_relaxed));
   ceiling_.store(std::max(limit_pages, here), std::memory_order_relaxed);
   interrupt();  // a thread that sees its sequences sees the stores above
+}
+
+uint64_t Budget::mark(uint64_t limit, uint32_t percent, uint32_t narrowing) {
+  const uint64_t most = limit - limit * percent / 100;  // of room
+  return limit - std::max(most >> narrowing, std::min(most, kLeastRoom));
+}
+
+void Budget::set_marks(uint64_t limit) {
+  high_.store(mark(limit, marks_.high, narrowing_), std::memory_order_relaxed);
+  low_.store(mark(limit, marks_.low, narrowing_), std::memory_order_relaxed);
+  pressing_.store(mark(limit, marks_.pressing, narrowing_), std::memory_order_relaxed);
+}
+
+void Budget::adapt_room(bool ended) {
+  if (!marks_.adaptive || (!ended && !was_short_.load(std::memory_order_relaxed))) return;
+  const bool was_short = was_short_.exchange(false, std::memory_order_relaxed);
+  const MutexLock lock(resize_mutex_);
+  quiet_ends_ = was_short ? 0 : quiet_ends_ + 1;
+  if (was_short && narrowing_ > 0) {
+    --narrowing_;
+  } else if (quiet_ends_ == kQuietEnds) {
+    quiet_ends_ = 0;
+    if (narrowing_ < kNarrowest) ++narrowing_;
+  } else {
+    return;
+  }
+  set_marks(limit());
 }
 
 void Budget::lower_ceiling(uint64_t used, uint64_t room) {

@@ -10,10 +10,15 @@
 
 namespace farpage::pager {
 
-// The water marks move with the limit. When the limit is lowered, or a child of fork starts with
-// more pages than its limit, the excess pages are evicted at the evictor's pace. A fault that
-// waited for all of that would miss its deadline. So a ceiling is lowered gradually instead of the
-// limit: faults get half of the room that evictions make.
+// The water marks move with the limit and, if they are adaptive, with need. The room above them is
+// used by no page, and in a loop over slightly more than the budget each page of it is a miss in
+// each turn. So the room is an eighth of the widest until a fault, or a walk, finds none; then it
+// doubles, and after eviction has ended often enough without that it halves again.
+//
+// When the limit is lowered, or a child of fork starts with more pages than its limit, the excess
+// pages are evicted at the evictor's pace. A fault that waited for all of that would miss its
+// deadline. So a ceiling is lowered gradually instead of the limit: faults get half of the room
+// that evictions make.
 //
 // Threads: any.
 // Invariants:
@@ -23,14 +28,20 @@ namespace farpage::pager {
 //     or restore_limit()) until no more is used than the limit.
 class Budget {
  public:
-  // Eviction starts above `high_percent` of the limit and continues down to `low_percent`: 0 to
-  // 100. The evictor's thread is woken above `pressing_percent`, which is higher than
-  // `high_percent` where faulting threads also evict while they wait.
+  static constexpr uint32_t kNarrowest = 3;  // the room is 1 / 2^3 of that of the options
+  // Eviction starts above `high` percent of the limit and continues down to `low`: 0 to 100. The
+  // evictor's thread is woken above `pressing`, which is higher than `high` where faulting threads
+  // also evict while they wait. Adaptive: these are the marks with the widest room.
+  struct Marks {
+    uint32_t high = 0;
+    uint32_t low = 0;
+    uint32_t pressing = 0;
+    bool adaptive = false;
+  };
   // `pressure`: the evictor's, which outlives this.
-  Budget(Pressure& pressure, uint64_t limit_pages, uint32_t high_percent, uint32_t low_percent,
-         uint32_t pressing_percent);
-  Budget(Pressure& pressure, uint64_t limit_pages, uint32_t high_percent, uint32_t low_percent)
-      : Budget(pressure, limit_pages, high_percent, low_percent, high_percent) {}
+  Budget(Pressure& pressure, uint64_t limit_pages, Marks marks);
+  Budget(Pressure& pressure, uint64_t limit_pages, uint32_t high, uint32_t low)
+      : Budget(pressure, limit_pages, Marks{high, low, high}) {}
 
   // Takes one page, if there is room or the limit is lifted. Wakes the evictor only on failure:
   // otherwise the evictor would run on this CPU before the READ is posted. See nudge().
@@ -59,6 +70,9 @@ class Budget {
   }
   void restore_limit();
   bool is_lifted() const { return lifted_.load(std::memory_order_relaxed) != 0; }
+  // Moves the marks. The evictor calls it whenever it looks at the budget. `ended`: it has just
+  // come down to the low mark.
+  void adapt_room(bool ended);
   // Sets a new limit. Wakes the threads that wait for room, and the evictor.
   void resize(uint64_t limit_pages);
 
@@ -68,6 +82,11 @@ class Budget {
   bool is_pressing() const { return used() > pressing_.load(std::memory_order_relaxed); }
   // Half of the room above the high-water mark is used up.
   bool nearly_full() const { return used() > half_of_room(); }
+  // Pages above the low mark.
+  uint64_t excess() const {
+    const uint64_t low = low_.load(std::memory_order_relaxed);
+    return used() > low ? used() - low : 0;
+  }
   bool above_low() const { return used() > low_.load(std::memory_order_relaxed); }
 
   // Fault workers: sleeps until some pages were given back, or the timeout. Returns at once if
@@ -77,7 +96,14 @@ class Budget {
   // Ends the waits (shutdown, a hint).
   void interrupt();
 
+  // Where the mark of `percent` is, for a room of 1 / 2^narrowing: pages.
+  static uint64_t mark(uint64_t limit, uint32_t percent, uint32_t narrowing);
+
  private:
+  static constexpr uint64_t kLeastRoom = 8;   // pages; less only where the options allow no more
+  static constexpr uint32_t kQuietEnds = 16;  // of eviction, before the room becomes narrower
+
+  void set_marks(uint64_t limit) FARPAGE_REQUIRES(resize_mutex_);
   // Half-way from the high-water mark to the limit, which may be below it while it is lowered.
   uint64_t half_of_room() const;
   // Pages used afterwards.
@@ -87,16 +113,17 @@ class Budget {
   void lower_ceiling(uint64_t used, uint64_t room);
 
   Pressure& pressure_;
-  const uint32_t high_percent_;
-  const uint32_t low_percent_;
-  const uint32_t pressing_percent_;
-  Mutex resize_mutex_;  // guards writes of the next five
+  const Marks marks_;
+  Mutex resize_mutex_;  // guards writes of the next five, and:
+  uint32_t narrowing_ FARPAGE_GUARDED_BY(resize_mutex_);
+  uint32_t quiet_ends_ FARPAGE_GUARDED_BY(resize_mutex_) = 0;
   std::atomic<uint64_t> limit_{0};
   std::atomic<uint64_t> ceiling_{0};
   std::atomic<uint64_t> high_{0};
   std::atomic<uint64_t> low_{0};
   std::atomic<uint64_t> pressing_{0};
   std::atomic<uint32_t> lifted_{0};
+  std::atomic<bool> was_short_{false};  // somebody found less room than needed
   alignas(64) std::atomic<uint64_t> used_{0};
   alignas(64) std::atomic<uint32_t> room_sequence_{0};  // futex of the fault workers
   std::atomic<uint32_t> room_waiters_{0};

@@ -12,11 +12,18 @@
 namespace farpage::pager {
 
 inline constexpr uint64_t kEpochsOfBudget = 16;
-inline constexpr uint8_t kMinimumAge = 2;  // epochs; a younger page is skipped
 // A page that was away for fewer epochs than this came back soon. Epochs wrap: one in twenty of the
 // pages that stay away for very long looks like one that comes back soon.
 inline constexpr uint8_t kSoonEpochs = 12;
-inline constexpr uint32_t kReferencesOfReturn = 8;  // for coming back soon; at most 15
+inline constexpr uint32_t kReferencesOfReturn = 15;  // for coming back soon: all that 4 bits hold
+
+// By which order a page has left (order_choice.h). A remote page has it in place of references.
+enum class EvictionOrder : uint8_t {
+  kByHint = 0,    // the program has called it cold, or nothing is known
+  kOldest = 1,    // first in, first out, with references
+  kAny = 2,       // in the order of addresses, whatever the age
+  kYoungest = 3,  // what was installed last: the others stay
+};
 
 // Age is counted in installations. Each installation advances the clock by age_step(), which
 // depends on the budget, so that as many installations as the budget has pages are kEpochsOfBudget
@@ -29,7 +36,17 @@ constexpr uint8_t epoch_of(uint64_t age_clock) {
 }
 
 // Words of a page in epoch `now`:
-// it is evicted, or installed without a touch, or for the first time;
+// it is evicted;
+constexpr PageWord departed(PageWord word, EvictionOrder order, uint8_t now) {
+  return word.with_epoch(now).with_references(static_cast<uint32_t>(order));
+}
+constexpr EvictionOrder order_of(PageWord away) {
+  const uint32_t order = away.references();
+  return order > static_cast<uint32_t>(EvictionOrder::kYoungest)
+             ? EvictionOrder::kByHint
+             : static_cast<EvictionOrder>(order);
+}
+// it is installed without a touch, or for the first time;
 constexpr PageWord stamped(PageWord word, uint8_t now) {
   return word.with_epoch(now).with_references(0);
 }

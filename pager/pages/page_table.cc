@@ -53,10 +53,6 @@ bool PageTable::mark_awaited(PageIndex page, PageWord fetching) {
   return replace(page, fetching, PageWord(fetching.raw() | PageWord::kAwaited));
 }
 
-bool PageTable::set_references(PageIndex page, PageWord from, uint32_t references) {
-  return replace(page, from, from.with_references(references));
-}
-
 bool PageTable::mark_shared(PageIndex page, PageWord from) {
   const PageWord to = from.to(from.state(), PageWord::kShared);
   if (!replace(page, from, to)) return false;
@@ -130,9 +126,6 @@ Status check_invariants(const PageTable& table) {
     for (uint64_t i = block * kPagesPerBlock; i < (block + 1) * kPagesPerBlock; ++i) {
       if (i >= table.pages()) break;
       const PageWord word = table.load(PageIndex{i});
-      if (word.references() > kReferencesOfReturn)
-        return fail(ErrorCode::kConflict, "page " + std::to_string(i) + " has " +
-                                              std::to_string(word.references()) + " references");
       if (is_resident(word.state())) ++resident;
       if (is_away(word)) ++away;
       if (is_shared(word)) ++shared;

@@ -18,11 +18,9 @@ inline constexpr uint32_t kPagesPerBlock = 512;
 // Threads: any; no locks.
 // Invariants (page_table_invariants.cc checks them on a quiet table):
 //  1. each change of a word is an edge of the diagram in page_state.h, or changes only its
-//  reference count
-//     or kAwaited;
+//     age, its references or kAwaited;
 //  2. a block's count is the number of its pages that are resident;
-//  3. no reference count is above what page_age.h gives;
-//  4. away_pages() and shared_pages() are the numbers of words for which is_away() and is_shared()
+//  3. away_pages() and shared_pages() are the numbers of words for which is_away() and is_shared()
 //     hold.
 class PageTable {
  public:
@@ -48,9 +46,9 @@ class PageTable {
   // Marks a page that is still at `fetching` as kAwaited; false if another thread was first.
   bool mark_awaited(PageIndex page, PageWord fetching);
 
-  // Changes the reference count of a page that is still at `from`; false if another thread was
+  // Changes epoch and references of a page that is still at `from`; false if another thread was
   // first.
-  bool set_references(PageIndex page, PageWord from, uint32_t references);
+  bool set_age(PageIndex page, PageWord from, PageWord to) { return replace(page, from, to); }
 
   // Marks a Clean or Dirty page that is still at `from` as kShared; false if another thread was
   // first.

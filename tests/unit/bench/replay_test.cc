@@ -7,6 +7,8 @@
 
 #include "bench/replay/pager_model.h"
 #include "bench/touch_order.h"
+#include "pager/evict/eviction_batch.h"
+#include "pager/pages/budget.h"
 
 namespace farpage::bench {
 namespace {
@@ -20,7 +22,7 @@ std::string outcome_of(PolicyKind kind, uint64_t capacity, const std::string& to
   for (const char c : touches) {
     const bool write = c >= 'A' && c <= 'Z';
     const auto page = static_cast<uint32_t>(c - (write ? 'A' : 'a'));
-    outcome += policy->touch({page, write}) ? '.' : c;
+    outcome += policy->touch({page, write ? AccessKind::kWrite : AccessKind::kRead}) ? '.' : c;
   }
   return outcome;
 }
@@ -67,16 +69,17 @@ TEST(Replacement, WhatFitsIsMissedOnce) {
   for (const PolicyKind kind : kPolicyKinds) {
     const auto policy = make_policy(kind, 50, 100);
     size_t misses = 0;
-    for (uint32_t i = 0; i < 500; ++i) misses += policy->touch({i * 7 % 50, false}) ? 0 : 1;
+    for (uint32_t i = 0; i < 500; ++i)
+      misses += policy->touch({i * 7 % 50, AccessKind::kRead}) ? 0 : 1;
     EXPECT_EQ(misses, 50U) << to_string(kind);
   }
 }
 
 TEST(Replay, CountsWhatComesAfterTheWarmUp) {
   AccessTrace trace(4);
-  for (const uint32_t page : {0U, 1U, 2U}) trace.add({page, true});
+  for (const uint32_t page : {0U, 1U, 2U}) trace.add({page, AccessKind::kWrite});
   trace.end_warm_up();
-  for (const uint32_t page : {2U, 0U, 3U, 0U}) trace.add({page, false});
+  for (const uint32_t page : {2U, 0U, 3U, 0U}) trace.add({page, AccessKind::kRead});
   const PolicyResult fifo = replay(PolicyKind::kFifo, trace, 2);
   EXPECT_EQ(fifo.misses, 2U);  // 0 and 3
   EXPECT_EQ(fifo.reads, 1U);   // 3 was never touched before: a zero page
@@ -86,12 +89,12 @@ TEST(Replay, CountsWhatComesAfterTheWarmUp) {
   EXPECT_EQ(all->accesses, 4U);
   EXPECT_EQ(all->policies.size(), std::size(kPolicyKinds));
   EXPECT_DOUBLE_EQ(all->miss_ratio(fifo), 0.5);
-  EXPECT_DOUBLE_EQ(all->ratio_to_lru(fifo), 1);
+  EXPECT_DOUBLE_EQ(all->misses_to(PolicyKind::kLru, fifo), 1);
 }
 
 TEST(Replay, TraceThatIsAllWarmUpIsRefused) {
   AccessTrace trace(1);
-  trace.add({0, true});
+  trace.add({0, AccessKind::kWrite});
   trace.end_warm_up();
   EXPECT_FALSE(replay_all(trace, 25));
 }
@@ -101,11 +104,12 @@ TEST(PagerModel, StaysWithinTheBudgetAndEvictsInBatches) {
   PagerModel model(kPages, 1024);
   uint64_t highest = 0;
   for (uint32_t page = 0; page < kPages; ++page) {
-    (void)model.touch({page, true});
+    (void)model.touch({page, AccessKind::kWrite});
     highest = std::max(highest, model.resident_pages());
   }
-  EXPECT_EQ(highest, 1024U * 97 / 100 + 1);
-  EXPECT_GE(model.resident_pages(), 1024U * 94 / 100 - 256);
+  EXPECT_EQ(highest, pager::Budget::mark(1024, 97, pager::Budget::kNarrowest) + 1);
+  EXPECT_GE(model.resident_pages(), pager::Budget::mark(1024, 94, pager::Budget::kNarrowest) -
+                                        pager::EvictionBatch::kFewestPages);
 }
 
 // The pager's target: within a tenth of LRU, which sees every touch.
@@ -115,17 +119,18 @@ TEST(PagerModel, MissesAtMostATenthMoreThanLruOnZipf) {
   for (const uint64_t seed : {1, 2, 3}) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
     AccessTrace trace(kPages);
-    for (uint32_t page = 0; page < kPages; ++page) trace.add({page, true});
+    for (uint32_t page = 0; page < kPages; ++page) trace.add({page, AccessKind::kWrite});
     TouchOrder order(Pattern::kZipf, {0, kPages}, seed);
     const auto touch = [&](int touches) {
-      for (int i = 0; i < touches; ++i) trace.add({static_cast<uint32_t>(order.next()), false});
+      for (int i = 0; i < touches; ++i)
+        trace.add({static_cast<uint32_t>(order.next()), AccessKind::kRead});
     };
     touch(2 * kPages);
     trace.end_warm_up();
     touch(100'000);
     const Result<ReplayResult> result = replay_all(trace, kLocalPercent);
     ASSERT_TRUE(result);
-    EXPECT_LE(result->ratio_to_lru(result->policies.back()), 1.10);
+    EXPECT_LE(result->misses_to(PolicyKind::kLru, result->policies.back()), 1.10);
   }
 }
 

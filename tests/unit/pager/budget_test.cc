@@ -43,6 +43,75 @@ TEST(Budget, SpareRoomIsHalfOfWhatIsLeftWhereEvictionDoesNotKeepUp) {
   EXPECT_EQ(budget.take_spare(50), 0U);
 }
 
+constexpr uint64_t kLimit = 10'000;
+constexpr Budget::Marks kAdaptive{.high = 96, .low = 92, .pressing = 96, .adaptive = true};
+
+// How many pages are above the high-water mark.
+uint64_t room_of(Budget& budget) {
+  uint64_t room = budget.limit() - budget.used();
+  while (!budget.above_high()) {
+    budget.take_anyway();
+    --room;
+  }
+  budget.give_back(budget.used());
+  return room + 1;
+}
+
+TEST(Budget, RoomIsNarrowUntilSomebodyFindsNone) {
+  Pressure pressure;
+  Budget budget(pressure, kLimit, kAdaptive);
+  EXPECT_EQ(room_of(budget), 50U) << "an eighth of 4 %";
+  for (const uint64_t room : {100U, 200U, 400U, 400U}) {
+    budget.take_anyway(kLimit);
+    EXPECT_FALSE(budget.try_take());
+    budget.give_back(kLimit);
+    budget.adapt_room(false);
+    EXPECT_EQ(room_of(budget), room);
+  }
+}
+
+TEST(Budget, AWalkThatGetsLessThanItWantsWidensTheRoomToo) {
+  Pressure pressure;
+  Budget budget(pressure, kLimit, kAdaptive);
+  budget.take_anyway(kLimit - 50);
+  EXPECT_EQ(budget.take_spare(64), 25U);
+  budget.adapt_room(false);
+  budget.give_back(budget.used());
+  EXPECT_EQ(room_of(budget), 100U);
+}
+
+TEST(Budget, RoomIsNarrowAgainAfterEvictionHasEndedOften) {
+  Pressure pressure;
+  Budget budget(pressure, kLimit, kAdaptive);
+  budget.take_anyway(kLimit);
+  EXPECT_FALSE(budget.try_take());
+  budget.give_back(kLimit);
+  budget.adapt_room(true);
+  for (int i = 0; i < 15; ++i) budget.adapt_room(true);
+  EXPECT_EQ(room_of(budget), 100U);
+  for (int i = 0; i < 100; ++i) budget.adapt_room(false);
+  EXPECT_EQ(room_of(budget), 100U) << "eviction has not ended again";
+  budget.adapt_room(true);
+  EXPECT_EQ(room_of(budget), 50U);
+}
+
+TEST(Budget, FixedMarksStayWhereTheyAre) {
+  Pressure pressure;
+  Budget budget(pressure, kLimit, {96, 92, 96});
+  EXPECT_EQ(room_of(budget), 400U);
+  budget.take_anyway(kLimit);
+  EXPECT_FALSE(budget.try_take());
+  budget.give_back(kLimit);
+  for (int i = 0; i < 100; ++i) budget.adapt_room(true);
+  EXPECT_EQ(room_of(budget), 400U);
+}
+
+TEST(Budget, ASmallBudgetHasAFewPagesOfRoom) {
+  Pressure pressure;
+  Budget budget(pressure, 256, kAdaptive);
+  EXPECT_EQ(room_of(budget), 8U);
+}
+
 TEST(Budget, OneInTheRoomOfFaultsSaysThatItIsNearlyFull) {
   Pressure pressure;
   Budget budget(pressure, 10, 80, 60);
@@ -126,7 +195,7 @@ TEST(Budget, WhatHappensBeforeTheEvictorSleepsEndsItsSleep) {
 
 TEST(Budget, EvictorSleepsOnWhereOthersEvictUntilThatIsNotEnough) {
   Pressure pressure;
-  Budget budget(pressure, 10, 50, 40, 80);
+  Budget budget(pressure, 10, {50, 40, 80});
   for (int i = 0; i < 6; ++i) EXPECT_TRUE(budget.try_take());
   EXPECT_TRUE(budget.above_high());
   EXPECT_FALSE(budget.is_pressing());

@@ -126,7 +126,13 @@ TEST(Evictor, WhatCouldNotBeWrittenIsTriedAgainWhenTheNodeIsBack) {
   EXPECT_EQ(rig.budget.used(), 99U);
   rig.connect(*rig.port, 0);
   EXPECT_TRUE(is_evicted(rig));
-  EXPECT_EQ(rig.node().word(0), TargetRig::word_of(0));
+  uint64_t written = 0;
+  for (uint64_t page = 0; page < 99; ++page) {
+    if (rig.state(page) != PageState::kRemote) continue;
+    ++written;
+    EXPECT_EQ(rig.node().word(page), TargetRig::word_of(page));
+  }
+  EXPECT_GT(written, 0U);
 }
 
 // ---- pause, remove ----
@@ -187,11 +193,12 @@ TEST(Evictor, RemoveWaitsForTheBatchOfItsTarget) {
   EvictorRig rig;
   expect_to_wait_for_the_batch(rig, [&] { rig.evictor->remove(rig.target); });
   rig.make_clean(pages_of(200, 99));
+  const uint64_t used = rig.budget.used();
   NextTarget other(rig);
   other.fill();
   other.add();
   ASSERT_TRUE(is_evicted(other));
-  EXPECT_EQ(rig.budget.used(), 99U) << "none of its pages is evicted any more";
+  EXPECT_EQ(rig.budget.used(), used) << "none of its pages is evicted any more";
 }
 
 TEST(Evictor, PauseWaitsForADropThatTakesLong) {

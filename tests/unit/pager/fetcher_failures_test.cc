@@ -200,7 +200,6 @@ TEST(Fetcher, APageThatComesBackSoonIsPassedOverByEvictionAtFirst) {
   FetcherRig rig;
   rig.make_remote(pages_of(0, 2));
   const auto left_at = [&](uint64_t page, uint8_t epoch) {
-    rig.table.set_references(PageIndex{page}, rig.table.load(PageIndex{page}), 0);
     const PageWord word = rig.table.load(PageIndex{page});
     rig.table.transition_owned(PageIndex{page}, word, word.to(PageState::kEmpty));
     rig.table.place(PageIndex{page}, PageWord(PageState::kRemote).with_epoch(epoch));

@@ -62,6 +62,7 @@ class NumbersOnly final : public pager::Pager {
   bool is_lost(PageIndex) const override { return false; }
   uffd::AddressSpace& space() override { std::abort(); }
   pager::PagerStats stats() const override { return {}; }
+  std::shared_ptr<const pager::TouchRecorder> recorder() const override { return nullptr; }
   bool target_gone() const override { return false; }
   Status check_invariants() const override { return {}; }
 

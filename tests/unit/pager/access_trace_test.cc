@@ -1,25 +1,25 @@
-#include "bench/access_trace.h"
+#include "pager/access_trace.h"
 
 #include <gtest/gtest.h>
 
 #include <cstring>
 
-namespace farpage::bench {
+namespace farpage::pager {
 namespace {
 
 AccessTrace small_trace() {
   AccessTrace trace(10);
-  trace.add({3, true});
+  trace.add({3, AccessKind::kWrite});
   trace.end_warm_up();
-  trace.add({9, false});
-  trace.add({0, true});
+  trace.add({9, AccessKind::kRead});
+  trace.add({0, AccessKind::kDiscard});
   return trace;
 }
 
 TEST(AccessTrace, BytesAreThoseOfItsDescription) {
   const std::vector<std::byte> bytes = small_trace().encode();
   ASSERT_EQ(bytes.size(), 32U + 3 * 4);
-  EXPECT_EQ(std::memcmp(bytes.data(), "FPTRACE1", 8), 0);
+  EXPECT_EQ(std::memcmp(bytes.data(), "FPTRACE2", 8), 0);
   const auto number = [&](size_t offset, size_t length) {
     uint64_t value = 0;
     for (size_t i = 0; i < length; ++i)
@@ -29,9 +29,9 @@ TEST(AccessTrace, BytesAreThoseOfItsDescription) {
   EXPECT_EQ(number(8, 8), 10U);
   EXPECT_EQ(number(16, 8), 3U);
   EXPECT_EQ(number(24, 8), 1U);
-  EXPECT_EQ(number(32, 4), 3U * 2 + 1);
-  EXPECT_EQ(number(36, 4), 9U * 2);
-  EXPECT_EQ(number(40, 4), 1U);
+  EXPECT_EQ(number(32, 4), 3U * 4 + 1);
+  EXPECT_EQ(number(36, 4), 9U * 4);
+  EXPECT_EQ(number(40, 4), 2U);
 }
 
 TEST(AccessTrace, IsTheSameAfterAFile) {
@@ -41,13 +41,13 @@ TEST(AccessTrace, IsTheSameAfterAFile) {
   const Result<AccessTrace> read = AccessTrace::read_file(path);
   ASSERT_TRUE(read) << read.error().message();
   EXPECT_EQ(*read, trace);
-  EXPECT_EQ((*read)[1], (PageAccess{9, false}));
+  EXPECT_EQ((*read)[1], (PageAccess{9, AccessKind::kRead}));
   std::remove(path.c_str());
 }
 
 TEST(AccessTrace, LargestPageNumberIsKept) {
   AccessTrace trace(kMaxTracePages);
-  trace.add({static_cast<uint32_t>(kMaxTracePages - 1), true});
+  trace.add({static_cast<uint32_t>(kMaxTracePages - 1), AccessKind::kWrite});
   const Result<AccessTrace> decoded = AccessTrace::decode(trace.encode());
   ASSERT_TRUE(decoded) << decoded.error().message();
   EXPECT_EQ((*decoded)[0].page, kMaxTracePages - 1);
@@ -82,4 +82,4 @@ TEST(AccessTrace, WhatIsNoTraceIsRefused) {
 }
 
 }  // namespace
-}  // namespace farpage::bench
+}  // namespace farpage::pager

@@ -1,4 +1,4 @@
-#include "bench/access_trace.h"
+#include "pager/access_trace.h"
 
 #include <algorithm>
 #include <bit>
@@ -7,12 +7,12 @@
 
 #include "base/check.h"
 
-namespace farpage::bench {
+namespace farpage::pager {
 namespace {
 
 static_assert(std::endian::native == std::endian::little);
 
-constexpr char kMagic[8] = {'F', 'P', 'T', 'R', 'A', 'C', 'E', '1'};
+constexpr char kMagic[8] = {'F', 'P', 'T', 'R', 'A', 'C', 'E', '2'};
 
 struct Header {
   char magic[8];
@@ -37,7 +37,40 @@ void AccessTrace::add(PageAccess access) {
   FARPAGE_CHECK(access.page < pages_, "page %u of %llu", access.page,
                 static_cast<unsigned long long>(pages_));
   FARPAGE_CHECK(size() < kMaxTraceAccesses, "%zu accesses", packed_.size());
-  packed_.push_back(access.page << 1 | (access.write ? 1U : 0U));
+  packed_.push_back(access.page << 2 | static_cast<uint32_t>(access.kind));
+}
+
+uint64_t AccessTrace::most_live() const {
+  std::vector<bool> live(pages_);
+  uint64_t now = 0;
+  uint64_t most = 0;
+  for (uint64_t i = 0; i < size(); ++i) {
+    const auto [page, kind] = (*this)[i];
+    const bool is_live = kind != AccessKind::kDiscard;
+    if (live[page] == is_live) continue;
+    live[page] = is_live;
+    now = is_live ? now + 1 : now - 1;
+    most = std::max(most, now);
+  }
+  return most;
+}
+
+AccessTrace AccessTrace::without_gaps(uint64_t block_pages) const {
+  std::vector<bool> used(pages_ / block_pages + 1);
+  for (uint64_t i = 0; i < size(); ++i) used[(*this)[i].page / block_pages] = true;
+  std::vector<uint64_t> number(used.size());  // of each used block
+  uint64_t blocks = 0;
+  for (size_t block = 0; block < used.size(); ++block)
+    if (used[block]) number[block] = blocks++;
+  AccessTrace trace(std::max<uint64_t>(blocks, 1) * block_pages);
+  trace.packed_.reserve(packed_.size());
+  for (uint64_t i = 0; i < size(); ++i) {
+    const auto [page, kind] = (*this)[i];
+    trace.add({static_cast<uint32_t>(number[page / block_pages] * block_pages + page % block_pages),
+               kind});
+  }
+  trace.warm_up_ = warm_up_;
+  return trace;
 }
 
 std::vector<std::byte> AccessTrace::encode() const {
@@ -55,7 +88,7 @@ Result<AccessTrace> AccessTrace::decode(std::span<const std::byte> bytes) {
   if (bytes.size() < sizeof header) return no_trace("it is shorter than the header");
   std::memcpy(&header, bytes.data(), sizeof header);
   if (!std::equal(std::begin(kMagic), std::end(kMagic), header.magic))
-    return no_trace("it does not begin with FPTRACE1");
+    return no_trace("it does not begin with FPTRACE2");
   if (header.pages < 1 || header.pages > kMaxTracePages) return no_trace("its number of pages");
   const auto body = bytes.subspan(sizeof header);
   if (header.accesses > kMaxTraceAccesses || body.size() != header.accesses * sizeof(uint32_t))
@@ -65,9 +98,12 @@ Result<AccessTrace> AccessTrace::decode(std::span<const std::byte> bytes) {
   trace.warm_up_ = header.warm_up;
   trace.packed_.resize(header.accesses);
   if (!body.empty()) std::memcpy(trace.packed_.data(), body.data(), body.size());
-  const bool inside = std::all_of(trace.packed_.begin(), trace.packed_.end(),
-                                  [&](uint32_t packed) { return packed >> 1 < header.pages; });
-  if (!inside) return no_trace("a page number is not below its number of pages");
+  for (const uint32_t packed : trace.packed_) {
+    if (packed >> 2 >= header.pages)
+      return no_trace("a page number is not below its number of pages");
+    if ((packed & 3) > static_cast<uint32_t>(AccessKind::kDiscard))
+      return no_trace("an access of no known kind");
+  }
   return trace;
 }
 
@@ -95,4 +131,4 @@ Result<AccessTrace> AccessTrace::read_file(const std::string& path) {
   return trace;
 }
 
-}  // namespace farpage::bench
+}  // namespace farpage::pager
