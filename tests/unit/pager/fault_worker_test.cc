@@ -359,7 +359,7 @@ TEST(FaultWorker, AheadOfAStreamPagesAreFetchedBeforeTheyAreTouched) {
   rig.walk(0, 200);
   EXPECT_GT(rig.counts().prefetch_pages.get(), 100U);
   EXPECT_LT(rig.counts().faults_remote.get(), 100U);
-  EXPECT_LE(rig.budget.used(), 200U + 3 * 10U) << "windows of a 128th of the budget";
+  EXPECT_LE(rig.budget.used(), 200U + 3 * 10U) << "batches of a 128th of the budget";
   for (uint64_t page = 0; page < 200; ++page) EXPECT_EQ(rig.space.word(page), page);
 }
 
