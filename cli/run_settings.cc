@@ -23,7 +23,7 @@ void add_options(Subcommand& subcommand, PagerSettings& settings, ShortFlags sho
               "Fault threads; 0: one for each CPU")
       .flag("--no-pin", settings.no_pin, "Do not pin the fault threads to CPUs")
       .number("--prefetch", settings.prefetch_depth, 0, pager::kMaxPrefetchDepth,
-              "Pages of a prefetch window; 0: off")
+              "Pages of a prefetch batch; 0: off")
       .number(
           "--high-water", settings.high_water_percent, 0, 100,
           "Eviction starts above this share of --local, in percent; 0: as near to 100 as faults "

@@ -29,7 +29,7 @@ struct PagerOptions {
   // once as there are workers; further threads wait.
   bool resolve_in_thread = false;
   bool pin_workers = true;       // worker i on the i-th CPU this process may use
-  uint32_t prefetch_depth = 64;  // pages of a window ahead of a trend; 0: off
+  uint32_t prefetch_depth = 64;  // pages of a batch ahead of a trend; 0: off
   // Of local_bytes: eviction starts above it. Where threads resolve their own faults they evict
   // above it while they wait, and the evictor's thread starts half-way between it and 100.
   uint32_t high_water_percent = 97;

@@ -34,12 +34,12 @@ TargetService::TargetService(boost::asio::io_context& control, uffd::HandoverSer
             .budgets = budgets_,
             .fork = options.fork,
             .slab_bytes = options.slab_bytes,
-            .on_child = [this](std::shared_ptr<Session> child) { keep(std::move(child)); },
+            .on_child = [this](std::shared_ptr<ServedTarget> child) { keep(std::move(child)); },
             .on_end =
-                [this](Session& session) {
-                  if (auto report = session.report())
-                    ended_.emplace(session.number(), std::move(*report));
-                  sessions_.erase(session.number());
+                [this](ServedTarget& target) {
+                  if (auto report = target.report())
+                    ended_.emplace(target.number(), std::move(*report));
+                  targets_.erase(target.number());
                 }},
       connections_(control, server.descriptor()) {
   await_connections();
@@ -50,9 +50,9 @@ TargetService::~TargetService() {
   while (has_targets()) (void)control_.run_one();
 }
 
-void TargetService::keep(std::shared_ptr<Session> session) {
-  const uint64_t number = session->number();
-  sessions_.emplace(number, std::move(session));
+void TargetService::keep(std::shared_ptr<ServedTarget> target) {
+  const uint64_t number = target->number();
+  targets_.emplace(number, std::move(target));
 }
 
 void TargetService::await_connections() {
@@ -80,7 +80,7 @@ void TargetService::take_in(std::shared_ptr<Newcomer> newcomer) {
   if (!arrival) {
     log::warn("run: refused reason=\"{}\"", arrival.error().message());
   } else if (auto* target = std::get_if<uffd::HandedOver>(&*arrival)) {
-    keep(Session::start(host_, std::move(*target)));
+    keep(ServedTarget::start(host_, std::move(*target)));
   } else {
     resize(std::get<uffd::ResizeCall>(*arrival));
   }
@@ -109,8 +109,8 @@ Result<uffd::ResizedProcesses> TargetService::set_local(uint64_t local_bytes) {
 
 std::vector<TargetReport> TargetService::reports() const {
   std::map<uint64_t, TargetReport> by_number = ended_;
-  for (const auto& [number, session] : sessions_)
-    if (auto report = session->report()) by_number.emplace(number, std::move(*report));
+  for (const auto& [number, target] : targets_)
+    if (auto report = target->report()) by_number.emplace(number, std::move(*report));
   std::vector<TargetReport> reports;
   for (auto& [number, report] : by_number) reports.push_back(std::move(report));
   return reports;

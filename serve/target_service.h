@@ -9,7 +9,7 @@
 
 #include "pager/engine.h"
 #include "serve/budget_group.h"
-#include "serve/session.h"
+#include "serve/served_target.h"
 #include "serve/wait_pool.h"
 #include "serve/watch.h"
 #include "uffd/handover_server.h"
@@ -27,7 +27,7 @@ class TargetService {
   ~TargetService();
 
   // Some accepted target has not ended.
-  bool has_targets() const { return !sessions_.empty(); }
+  bool has_targets() const { return !targets_.empty(); }
   // In the order in which they began. Omits forked children that had hardly a fault: most exec, or
   // end soon.
   std::vector<TargetReport> reports() const;
@@ -35,7 +35,7 @@ class TargetService {
  private:
   struct Newcomer;
 
-  void keep(std::shared_ptr<Session> session);
+  void keep(std::shared_ptr<ServedTarget> target);
   void await_connections();
   void accept();
   void take_in(std::shared_ptr<Newcomer> newcomer);
@@ -46,10 +46,10 @@ class TargetService {
   uffd::HandoverServer& server_;
   BudgetGroup budgets_;
   WaitPool waits_;
-  SessionHost host_;
+  TargetHost host_;
   Watch connections_;
   // By number.
-  std::map<uint64_t, std::shared_ptr<Session>> sessions_;
+  std::map<uint64_t, std::shared_ptr<ServedTarget>> targets_;
   std::map<uint64_t, TargetReport> ended_;
 };
 

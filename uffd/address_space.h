@@ -111,13 +111,13 @@ class AddressSpace {
   virtual uint64_t address_of(PageIndex page) const = 0;
 
   // The pages between two page-aligned addresses, in the order of their addresses. Not on the path
-  // of a fault. This default and the next two: the window is the only extent.
-  virtual std::vector<PageRun> runs_in(uint64_t begin, uint64_t end) const;
+  // of a fault.
+  virtual std::vector<PageRun> runs_in(uint64_t begin, uint64_t end) const = 0;
   // [begin, end) is an extent from now on, with numbers of its own; its faults are events as soon
   // as it is registered. kConflict: a part of it is one already. kExhausted: too many.
-  virtual Status add_extent(uint64_t begin, uint64_t end);
+  virtual Status add_extent(uint64_t begin, uint64_t end) = 0;
   // It is none any more; the window stays. No call for a page of it is under way.
-  virtual void remove_extent(uint64_t begin, uint64_t end);
+  virtual void remove_extent(uint64_t begin, uint64_t end) = 0;
 
   // Stores the queued events, at most out.size(); never blocks.
   virtual size_t read_events(std::span<Event> out) = 0;

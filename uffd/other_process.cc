@@ -37,22 +37,20 @@ class OtherWindow final : public UserfaultfdSpace {
   }
 
   // process_vm_readv(2) refuses what the target itself may not read (PROT_NONE); /proc/PID/mem does
-  // not, but reads only one range per call.
+  // not, but reads only one range per call. process_vm_readv also pins the frames, and the kernel
+  // first copies one that a relative has too (FAULT_FLAG_UNSHARE in mm/gup.c): a page that is to
+  // leave would need one frame more.
   Status read(std::span<const PageIndex> present, std::span<std::byte> out) override {
     FARPAGE_CHECK(out.size() >= present.size() * kPageBytes, "%zu bytes", out.size());
-    constexpr size_t kMaxElements = 512;
-    std::array<iovec, kMaxElements> remote;
+    const bool without_pins = has_forked_.load(std::memory_order_relaxed) && memory_.valid();
     size_t page = 0;
     while (page < present.size()) {
-      const size_t first = page;
-      const Gathered gathered = gather(present.subspan(first), remote);
-      const iovec local{out.data() + first * kPageBytes, gathered.pages * kPageBytes};
-      const ssize_t got = ::process_vm_readv(pid_, &local, 1, remote.data(), gathered.elements, 0);
-      if (got < 0 && errno != EFAULT) return fail_errno("process_vm_readv of the target");
-      page += got < 0 ? 0 : static_cast<size_t>(got) / kPageBytes;
-      if (page == first + gathered.pages) continue;
-      FARPAGE_TRY_VOID(read_closed(present[page], out.subspan(page * kPageBytes, kPageBytes)));
-      ++page;
+      if (without_pins) page += read_memory(present.subspan(page), out.subspan(page * kPageBytes));
+      if (page == present.size()) break;
+      const size_t most = without_pins ? 1 : present.size() - page;  // an absent page, or PROT_NONE
+      FARPAGE_TRY(pages, read_by_calls(present.subspan(page, most),
+                                       out.subspan(page * kPageBytes, most * kPageBytes)));
+      page += pages;
     }
     return {};
   }
@@ -109,11 +107,43 @@ class OtherWindow final : public UserfaultfdSpace {
     // Without memory for a copy the child keeps to the parent's: its userfaultfd must not be
     // closed.
     Result<std::unique_ptr<ExtentMap>> copied = extents()->copy();
-    return std::make_unique<OtherWindow>(std::move(userfaultfd),
-                                         copied ? std::move(*copied) : extents());
+    auto child = std::make_unique<OtherWindow>(std::move(userfaultfd),
+                                               copied ? std::move(*copied) : extents());
+    child->has_forked_.store(true, std::memory_order_relaxed);
+    has_forked_.store(true, std::memory_order_relaxed);
+    return child;
   }
 
  private:
+  static constexpr size_t kMaxElements = 512;
+
+  // The pages before the first one that /proc/PID/mem does not give: it is absent.
+  size_t read_memory(std::span<const PageIndex> present, std::span<std::byte> out) const {
+    std::array<iovec, kMaxElements> ranges;
+    const Gathered gathered = gather(present, ranges);
+    size_t pages = 0;
+    for (const iovec& range : std::span(ranges).first(gathered.elements)) {
+      const ssize_t got = ::pread(memory_.get(), out.data() + pages * kPageBytes, range.iov_len,
+                                  reinterpret_cast<off_t>(range.iov_base));
+      if (got > 0) pages += static_cast<size_t>(got) / kPageBytes;
+      if (got != static_cast<ssize_t>(range.iov_len)) break;
+    }
+    return pages;
+  }
+
+  // At least one page.
+  Result<size_t> read_by_calls(std::span<const PageIndex> present, std::span<std::byte> out) const {
+    std::array<iovec, kMaxElements> remote;
+    const Gathered gathered = gather(present, remote);
+    const iovec local{out.data(), gathered.pages * kPageBytes};
+    const ssize_t got = ::process_vm_readv(pid_, &local, 1, remote.data(), gathered.elements, 0);
+    if (got < 0 && errno != EFAULT) return fail_errno("process_vm_readv of the target");
+    const size_t pages = got < 0 ? 0 : static_cast<size_t>(got) / kPageBytes;
+    if (pages == gathered.pages) return pages;
+    FARPAGE_TRY_VOID(read_closed(present[pages], out.subspan(pages * kPageBytes, kPageBytes)));
+    return pages + 1;
+  }
+
   Status read_closed(PageIndex page, std::span<std::byte> out) const {
     const auto at = static_cast<off_t>(address_of(page));
     if (::pread(memory_.get(), out.data(), out.size(), at) != static_cast<ssize_t>(out.size()))
@@ -126,6 +156,7 @@ class OtherWindow final : public UserfaultfdSpace {
   Fd memory_;  // invalid where /proc denies access: PROT_NONE pages then stay resident
   std::optional<AgentRingProducer> agent_;
   std::atomic<bool> bound_{false};
+  std::atomic<bool> has_forked_{false};  // frames may be those of relatives too
   // The last drop(): one thread at a time.
   std::array<handover::Command, handover::kRingCommands> commands_;
   std::array<uint16_t, handover::kRingCommands> run_of_command_;

@@ -273,10 +273,10 @@ bool FaultWorker::fetch(Target& target, const uffd::Fault& fault, PageWord word,
   return true;
 }
 
-// Size of the window fetched ahead of a stream: a small part of the budget.
-uint32_t FaultWorker::window_limit(const Target& target) const {
-  return static_cast<uint32_t>(
-      std::min<uint64_t>(target.budget.limit() / kWindowsInBudget, engine_.options.prefetch_depth));
+// Size of the batch fetched ahead of a stream: a small part of the budget.
+uint32_t FaultWorker::prefetch_limit(const Target& target) const {
+  return static_cast<uint32_t>(std::min<uint64_t>(target.budget.limit() / kPrefetchBatchesInBudget,
+                                                  engine_.options.prefetch_depth));
 }
 
 // Fills a page that was never used and, in a stream, those that it will use next.
@@ -284,7 +284,7 @@ bool FaultWorker::fill_fresh(Target& target, const uffd::Fault& fault, PageWord 
                              Instant since) {
   const AccessPattern pattern = target.access.of(fault.page);
   if (pattern != AccessPattern::kRandom) {
-    const uffd::PageRun walk = fresh_walk(target.table, fault.page, window_limit(target),
+    const uffd::PageRun walk = fresh_walk(target.table, fault.page, prefetch_limit(target),
                                           pattern == AccessPattern::kSequential);
     if (walk.pages > 1) {
       fetcher_.post_queued();  // before the fill, which takes time
@@ -301,7 +301,7 @@ bool FaultWorker::fill_fresh(Target& target, const uffd::Fault& fault, PageWord 
 void FaultWorker::prefetch_after(Target& target, const uffd::Fault& fault) {
   const AccessPattern pattern = target.access.of(fault.page);
   if (pattern == AccessPattern::kRandom) return;
-  const auto plan = target.trends.observe(fault.thread, fault.page, window_limit(target),
+  const auto plan = target.trends.observe(fault.thread, fault.page, prefetch_limit(target),
                                           pattern == AccessPattern::kSequential);
   if (!plan) return;
   // The demanded page goes first, to its completion if possible: shm copies while it posts.

@@ -53,8 +53,8 @@ class FaultWorker {
   // idle cores poll, where a wake-up costs nothing.
   static constexpr Nanoseconds kAdaptiveLook = std::chrono::microseconds(10);
   static constexpr Nanoseconds kBusyLook = Milliseconds(1);
-  static constexpr uint32_t kYieldsToProbe = 16;     // for a fault that came before the yield
-  static constexpr uint64_t kWindowsInBudget = 128;  // of those that are fetched ahead
+  static constexpr uint32_t kYieldsToProbe = 16;  // for a fault that came before the yield
+  static constexpr uint64_t kPrefetchBatchesInBudget = 128;
   static constexpr Nanoseconds kRoomWait = Milliseconds(1);
   // While this worker waits for the room of one target it answers no fault of another.
   static constexpr Nanoseconds kSharedRoomWait = std::chrono::microseconds(100);
@@ -94,7 +94,7 @@ class FaultWorker {
   static bool unprotect(Target& target, PageIndex page, PageWord word);
   static bool claim_present(Target& target, PageIndex page, PageWord word);
   void fail_for_room(Target& target, PageIndex page, Instant since);
-  uint32_t window_limit(const Target& target) const;
+  uint32_t prefetch_limit(const Target& target) const;
   bool fill_fresh(Target& target, const uffd::Fault& fault, PageWord word, Instant since);
   void prefetch_after(Target& target, const uffd::Fault& fault);
   void finish_in_flight();

@@ -54,7 +54,7 @@ std::optional<PrefetchPlan> TrendDetector::observe(Walker& walker, int64_t at, u
   }
   if (stream.stride == 0) return std::nullopt;
   const uint32_t depth = stream.stride == 1 ? max_depth : std::min(max_depth, kScatteredDepth);
-  return next_window(stream, at, sequential ? depth : std::min(kFirstDepth, depth), depth);
+  return next_batch(stream, at, sequential ? depth : std::min(kFirstDepth, depth), depth);
 }
 
 TrendDetector::Stream& TrendDetector::follow(Walker& walker, int64_t at) {
@@ -85,7 +85,7 @@ TrendDetector::Stream& TrendDetector::follow(Walker& walker, int64_t at) {
   return stream;
 }
 
-// By a marker; else as the next page of a stride, or as one of the windows of a sequential walk
+// By a marker; else as the next page of a stride, or as one of the batches of a sequential walk
 // that was not fetched.
 TrendDetector::Stream* TrendDetector::expecting(Walker& walker, int64_t at) {
   Stream* next = nullptr;
@@ -93,8 +93,8 @@ TrendDetector::Stream* TrendDetector::expecting(Walker& walker, int64_t at) {
     if (stream.last == kNone || stream.stride == 0) continue;
     if (at == stream.marker || at == stream.next_marker) return &stream;
     const int64_t ahead = (at - stream.last) * stream.stride;
-    const bool in_windows = std::abs(stream.stride) == 1 && ahead > 0 && ahead <= 2 * stream.depth;
-    if (at == stream.last + stream.stride || in_windows) next = &stream;
+    const bool in_batches = std::abs(stream.stride) == 1 && ahead > 0 && ahead <= 2 * stream.depth;
+    if (at == stream.last + stream.stride || in_batches) next = &stream;
   }
   return next;
 }
@@ -113,7 +113,7 @@ TrendDetector::Stream* TrendDetector::nearest(Walker& walker, int64_t at) {
 }
 
 // In place of the stream that was not used for the longest time. One whose stride is known faults
-// once for each window, and stays longer.
+// once for each batch, and stays longer.
 TrendDetector::Stream& TrendDetector::begin(Walker& walker, int64_t at) {
   const auto age = [&](const Stream& stream) {
     if (stream.last == kNone) return UINT32_MAX;
@@ -126,8 +126,8 @@ TrendDetector::Stream& TrendDetector::begin(Walker& walker, int64_t at) {
   return oldest;
 }
 
-PrefetchPlan TrendDetector::next_window(Stream& stream, int64_t at, uint32_t first_depth,
-                                        uint32_t max_depth) {
+PrefetchPlan TrendDetector::next_batch(Stream& stream, int64_t at, uint32_t first_depth,
+                                       uint32_t max_depth) {
   const int64_t stride = stream.stride;
   const auto behind = [&](int64_t page, uint32_t depth) {
     return page + stride * (static_cast<int64_t>(depth) + 1);
@@ -148,7 +148,7 @@ PrefetchPlan TrendDetector::next_window(Stream& stream, int64_t at, uint32_t fir
     return plan_from(at, stream.depth);
   }
   stream.depth = std::min(stream.depth * 2, max_depth);
-  if (stream.next_marker == kNone) {  // two windows: the current one and the next one
+  if (stream.next_marker == kNone) {  // two batches: the current one and the next one
     stream.marker = behind(at, stream.depth);
     stream.next_marker = behind(stream.marker, stream.depth);
     PrefetchPlan plan = plan_from(at, 2 * stream.depth + 1);

@@ -6,10 +6,10 @@
 // majority of the last deltas gives the stride, as in Leap (Maruf and Chowdhury, USENIX ATC
 // 2020, 4.1).
 //
-// Memory is prefetched in windows, and the page after each window is not fetched: the fault at this
-// marker shows that the window was used, like PG_readahead in Linux's readahead. From the second
-// window on, the fault at a marker requests the window after the next marker, so one window is in
-// flight while the other is used. The depth doubles from window to window.
+// Memory is prefetched in batches, and the page after each batch is not fetched: the fault at this
+// marker shows that the batch was used, like PG_readahead in Linux's readahead. From the second
+// batch on, the fault at a marker requests the batch after the next marker, so one batch is in
+// flight while the other is used. The depth doubles from batch to batch.
 #pragma once
 
 #include <array>
@@ -34,7 +34,7 @@ struct PrefetchPlan {
 class TrendDetector {
  public:
   // Records a demand fault of `thread` on `page` and returns what to prefetch, if anything, in
-  // windows of at most `max_depth` pages. `sequential`: the program has announced a sequential
+  // batches of at most `max_depth` pages. `sequential`: the program has announced a sequential
   // walk.
   std::optional<PrefetchPlan> observe(uint32_t thread, PageIndex page, uint32_t max_depth,
                                       bool sequential = false);
@@ -61,8 +61,8 @@ class TrendDetector {
   };
   struct Stream {
     int64_t last = kNone;         // kNone: not in use
-    int64_t marker = kNone;       // the fault that is expected when the window is used up
-    int64_t next_marker = kNone;  // after the following window, if that is in flight
+    int64_t marker = kNone;       // the fault that is expected when the batch is used up
+    int64_t next_marker = kNone;  // after the following batch, if that is in flight
     int64_t stride = 0;           // 0: not known
     uint32_t depth = 0;
     uint32_t used = 0;  // when; the least recent one is given up
@@ -85,8 +85,8 @@ class TrendDetector {
   static Stream* expecting(Walker& walker, int64_t at);
   static Stream* nearest(Walker& walker, int64_t at);
   static Stream& begin(Walker& walker, int64_t at);
-  static PrefetchPlan next_window(Stream& stream, int64_t at, uint32_t first_depth,
-                                  uint32_t max_depth);
+  static PrefetchPlan next_batch(Stream& stream, int64_t at, uint32_t first_depth,
+                                 uint32_t max_depth);
 
   std::array<Walker, kThreads> walkers_{};
 };

@@ -78,7 +78,7 @@ bool ForkInProgress::has_arrivals() const {
   return !arrivals_.empty();
 }
 
-// With an open window: has the kernel made the copy for the child? While an event is unread it may
+// During a fork: has the kernel made the copy for the child? While an event is unread it may
 // have; the answer waits for that.
 bool ForkInProgress::copied() {
   const auto known = [this]() FARPAGE_REQUIRES(mutex_) { return children_ > 0 || has_arrivals(); };

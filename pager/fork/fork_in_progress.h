@@ -70,7 +70,7 @@ class ForkInProgress {
 
   Mutex mutex_;
   std::unique_ptr<ProcessImage> snapshot_ FARPAGE_GUARDED_BY(mutex_);  // null: closed
-  size_t children_ FARPAGE_GUARDED_BY(mutex_) = 0;                     // of this window
+  size_t children_ FARPAGE_GUARDED_BY(mutex_) = 0;                     // of this fork
   // Children that could not get a pager: closing their userfaultfd would turn their remote pages
   // into zeros.
   std::vector<std::unique_ptr<uffd::AddressSpace>> stranded_ FARPAGE_GUARDED_BY(mutex_);

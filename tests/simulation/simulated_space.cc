@@ -27,7 +27,7 @@ SimulatedSpace::SimulatedSpace(Scheduler& scheduler, uint32_t number, uint64_t p
     : scheduler_(scheduler),
       number_(number),
       memory_(pages_of(pages)),
-      flags_(pages),
+      rules_(0, pages),
       events_ready_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
       agent_(scheduler.spawn([this] { run_agent(); }, "agent")) {}
 
@@ -41,29 +41,26 @@ SimulatedSpace::~SimulatedSpace() {
 
 Access SimulatedSpace::touch(PageIndex page, bool write) {
   scheduler_.step();
-  const Flags& flags = flags_[page.value];
   while (!ended_) {
-    if (flags.present && !(write && flags.is_protected)) return Access::kDone;
+    const std::optional<uffd::FaultKind> kind = rules_.fault_of(page, write);
+    if (!kind && !rules_.is_bus_error(page)) return Access::kDone;
     if (copying_) {
       await_mapping_lock();
       continue;
     }
-    if (flags.poisoned || flags.unmapped) return Access::kBusError;
-    const uffd::FaultKind kind = flags.present ? uffd::FaultKind::kWriteProtected
-                                 : write       ? uffd::FaultKind::kMissingWrite
-                                               : uffd::FaultKind::kMissingRead;
-    note(flags.present ? "faults: protected"
-         : write       ? "faults: missing, writes"
-                       : "faults: missing, reads",
+    if (!kind) return Access::kBusError;
+    note(kind == uffd::FaultKind::kWriteProtected ? "faults: protected"
+         : write                                  ? "faults: missing, writes"
+                                                  : "faults: missing, reads",
          page);
     if (resolve_) {
-      resolve_(page, kind);
+      resolve_(page, *kind);
       scheduler_.step();
       continue;
     }
-    faults_.push_back({page, kind, static_cast<uint32_t>(scheduler_.self() + 1)});
+    faults_.push_back({page, *kind, static_cast<uint32_t>(scheduler_.self() + 1)});
     update_descriptor();
-    (void)scheduler_.wait(&flags, Nanoseconds(-1));
+    (void)scheduler_.wait(&rules_[page], Nanoseconds(-1));
     scheduler_.step();
   }
   return Access::kEnded;
@@ -91,8 +88,7 @@ void SimulatedSpace::zap(PageIndex page) {
   scheduler_.step();
   await_mapping_lock();
   note("drops", page);
-  flags_[page.value].present = false;
-  flags_[page.value].is_protected = false;
+  rules_.drop(page);
 }
 
 void SimulatedSpace::unmap(PageIndex page) {
@@ -101,8 +97,7 @@ void SimulatedSpace::unmap(PageIndex page) {
   ++changing_;
   scheduler_.step();
   note("unmaps", page);
-  Flags& flags = flags_[page.value];
-  flags = {.unmapped = true};
+  rules_.unmap(page);
   scheduler_.step();
   tell(std::make_unique<Pending>(Pending{uffd::Unmapped{{{page, 1}}}}));
   --changing_;
@@ -117,9 +112,9 @@ void SimulatedSpace::fork(uint32_t number, const std::function<void(PageIndex)>&
   copying_ = true;
   for (uint64_t i = 0; i < pages(); ++i) {
     const PageIndex page{i};
-    if (flags_[i].present && scheduler_.chance(4)) scheduler_.step();
-    child->flags_[i] = flags_[i];
-    if (flags_[i].present) std::ranges::copy(bytes_of(page), child->bytes_of(page).begin());
+    if (rules_[page].present && scheduler_.chance(4)) scheduler_.step();
+    child->rules_.inherit(page, rules_);
+    if (rules_[page].present) std::ranges::copy(bytes_of(page), child->bytes_of(page).begin());
     copied(page);
   }
   copying_ = false;
@@ -133,7 +128,7 @@ void SimulatedSpace::fork(uint32_t number, const std::function<void(PageIndex)>&
 void SimulatedSpace::exit() {
   ended_ = true;
   scheduler_.note({.what = "ends", .space = number_});
-  for (const Flags& flags : flags_) scheduler_.notify(&flags);
+  for (uint64_t i = 0; i < pages(); ++i) scheduler_.notify(&rules_[PageIndex{i}]);
   faults_.clear();
   for (Pending* event : std::exchange(events_, {})) {
     event->read = true;
@@ -145,8 +140,9 @@ void SimulatedSpace::exit() {
 }
 
 uint64_t SimulatedSpace::present_pages() const {
-  return static_cast<uint64_t>(std::ranges::count_if(
-      flags_, [](const Flags& flags) { return flags.present && !flags.poisoned; }));
+  uint64_t present = 0;
+  for (uint64_t i = 0; i < pages(); ++i) present += rules_[PageIndex{i}].present ? 1 : 0;
+  return present;
 }
 
 // ---- the kernel ----
@@ -198,7 +194,7 @@ size_t SimulatedSpace::read_events(std::span<uffd::Event> out) {
 void SimulatedSpace::wake_page(PageIndex page) {
   std::erase_if(faults_, [&](const uffd::Fault& fault) { return fault.page == page; });
   update_descriptor();
-  scheduler_.notify(&flags_[page.value]);
+  scheduler_.notify(&rules_[page]);
 }
 
 std::optional<uffd::Outcome> SimulatedSpace::refusal() {
@@ -209,33 +205,25 @@ std::optional<uffd::Outcome> SimulatedSpace::refusal() {
   return std::nullopt;
 }
 
-bool SimulatedSpace::crosses_mappings(uffd::PageRun run) const {
-  for (uint32_t i = 0; i < run.pages; ++i)
-    if (flags_[run.first.value + i].unmapped) return true;
-  return false;
-}
-
 uffd::Outcome SimulatedSpace::install(PageIndex first, std::span<const std::byte> bytes,
                                       uffd::Protection protection) {
   if (const auto refused = refusal()) return *refused;
   const auto pages = static_cast<uint32_t>(bytes.size() / kPageBytes);
-  if (crosses_mappings({first, pages})) return uffd::Outcome::kUnmapped;
+  if (rules_.crosses_mappings({first, pages})) return uffd::Outcome::kUnmapped;
   uffd::Outcome outcome = uffd::Outcome::kDone;
   for (uint32_t i = 0; i < pages; ++i) {
     const PageIndex page{first.value + i};
     // The kernel looks at the mappings again for each page, but not between lock and copy.
     if (i > 0 && scheduler_.chance(4))
       if (const auto refused = refusal()) return *refused;
-    Flags& flags = flags_[page.value];
-    if (flags.unmapped) return uffd::Outcome::kUnmapped;
-    if (flags.present || flags.poisoned) {
+    if (!rules_[page].mapped) return uffd::Outcome::kUnmapped;
+    if (!rules_.is_free(page)) {
       note("finds present", page);
       outcome = uffd::Outcome::kAlreadyPresent;
     } else {
       std::ranges::copy(bytes.subspan(i * kPageBytes, kPageBytes), bytes_of(page).begin());
-      flags.present = true;
-      flags.is_protected = protection == uffd::Protection::kWriteProtected;
-      note(flags.is_protected ? "installs protected" : "installs", page, *word_of(page, 0));
+      rules_.place(page, protection);
+      note(rules_[page].is_protected ? "installs protected" : "installs", page, *word_of(page, 0));
     }
     wake_page(page);
   }
@@ -245,17 +233,16 @@ uffd::Outcome SimulatedSpace::install(PageIndex first, std::span<const std::byte
 
 uffd::ZeroResult SimulatedSpace::zero(uffd::PageRun run, uffd::ZeroFrames) {
   if (const auto refused = refusal()) return {0, *refused};
-  if (crosses_mappings(run)) return {0, uffd::Outcome::kUnmapped};
+  if (rules_.crosses_mappings(run)) return {0, uffd::Outcome::kUnmapped};
   for (uint32_t i = 0; i < run.pages; ++i) {
     const PageIndex page{run.first.value + i};
     if (i > 0 && scheduler_.chance(4))
       if (const auto refused = refusal()) return {i, *refused};
-    Flags& flags = flags_[page.value];
-    if (flags.unmapped) return {i, uffd::Outcome::kUnmapped};
-    const bool placed = !flags.present && !flags.poisoned;
+    if (!rules_[page].mapped) return {i, uffd::Outcome::kUnmapped};
+    const bool placed = rules_.is_free(page);
     if (placed) {
       std::ranges::fill(bytes_of(page), std::byte{0});
-      flags = {.present = true};
+      rules_.place(page, uffd::Protection::kWritable);
     }
     note(placed ? "places zeros" : "finds present", page);
     wake_page(page);
@@ -267,13 +254,11 @@ uffd::ZeroResult SimulatedSpace::zero(uffd::PageRun run, uffd::ZeroFrames) {
 
 uffd::Outcome SimulatedSpace::protect(uffd::PageRun run) {
   if (const auto refused = refusal()) return *refused;
-  if (crosses_mappings(run)) return uffd::Outcome::kUnmapped;
+  if (rules_.crosses_mappings(run)) return uffd::Outcome::kUnmapped;
   for (uint32_t i = 0; i < run.pages; ++i) {
     if (scheduler_.chance(16)) scheduler_.step();
-    Flags& flags = flags_[run.first.value + i];
-    if (!flags.present) continue;
-    flags.is_protected = true;
-    note("protects", PageIndex{run.first.value + i});
+    const PageIndex page{run.first.value + i};
+    if (rules_.protect(page)) note("protects", page);
   }
   scheduler_.step();
   return uffd::Outcome::kDone;
@@ -281,11 +266,11 @@ uffd::Outcome SimulatedSpace::protect(uffd::PageRun run) {
 
 uffd::Outcome SimulatedSpace::unprotect(uffd::PageRun run) {
   if (const auto refused = refusal()) return *refused;
-  if (crosses_mappings(run)) return uffd::Outcome::kUnmapped;
+  if (rules_.crosses_mappings(run)) return uffd::Outcome::kUnmapped;
   for (uint32_t i = 0; i < run.pages; ++i) {
     const PageIndex page{run.first.value + i};
     note("unprotects", page);
-    flags_[page.value].is_protected = false;
+    rules_.unprotect(page);
     wake_page(page);
   }
   scheduler_.step();
@@ -296,8 +281,8 @@ Status SimulatedSpace::read(std::span<const PageIndex> present, std::span<std::b
   for (size_t i = 0; i < present.size(); ++i) {
     const PageIndex page = present[i];
     // Where threads resolve their own faults, none of the engine's is answered.
-    const bool absent = !flags_[page.value].present;
-    if (flags_[page.value].unmapped || (resolve_ && absent))
+    const bool absent = !rules_[page].present;
+    if (!rules_[page].mapped || (resolve_ && absent))
       return fail(ErrorCode::kUnavailable, "there is no page");
     if (touch(page, false) != Access::kDone)
       return fail(ErrorCode::kUnavailable, "the page is poisoned, or the process has ended");
@@ -348,10 +333,10 @@ Status SimulatedSpace::poison(uffd::PageRun run) {
   if (const auto refused = refusal(); refused == uffd::Outcome::kRetry)
     return fail(ErrorCode::kUnavailable, "an event is queued");
   for (uint32_t i = 0; i < run.pages; ++i) {
-    Flags& flags = flags_[run.first.value + i];
-    if (!flags.present && !flags.unmapped) flags.poisoned = true;
-    note("poisons", PageIndex{run.first.value + i});
-    wake_page(PageIndex{run.first.value + i});
+    const PageIndex page{run.first.value + i};
+    rules_.poison(page);
+    note("poisons", page);
+    wake_page(page);
   }
   return {};
 }

@@ -1,6 +1,4 @@
-// SimulatedSpace: an address space whose pages and kernel rules are simulated. Source of the rules:
-// ioctl_userfaultfd(2), mm/userfaultfd.c of Linux 6.6, and tests/kernel, which checks them against
-// the real kernel.
+// SimulatedSpace: an address space whose pages, threads and kernel rules are simulated.
 #pragma once
 
 #include <deque>
@@ -11,6 +9,7 @@
 #include "base/fd.h"
 #include "base/mapping.h"
 #include "scheduler.h"
+#include "tests/kernel_rules.h"
 #include "uffd/address_space.h"
 
 namespace farpage::simulation {
@@ -24,17 +23,16 @@ enum class Access : uint8_t {
 };
 
 // Threads: fibers of one scheduler.
-// Rules:
-//  1. A thread that touches an absent page, or writes to a protected one, leaves an event and waits
-//     until the page is woken, then tries again. Waking a page takes its unread events back.
-//  2. install, zero and poison never replace a present page; install and zero wake.
-//  3. protect and unprotect act on present pages only; unprotect wakes.
-//  4. drop() is done by an agent, a thread of the target: page by page, and it may be late.
-//  5. fork() copies the present pages with their protection, one after the other, while no fault
+// Rules: those of KernelRules, and
+//  1. A thread that faults leaves an event and waits until the page is woken, then tries again.
+//     Waking a page takes its unread events back.
+//  2. install, zero and unprotect wake.
+//  3. drop() is done by an agent, a thread of the target: page by page, and it may be late.
+//  4. fork() copies the present pages with their protection, one after the other, while no fault
 //     and no call of the pager changes a mapping; threads write to writable pages meanwhile. From
 //     its begin until its event has been read, the calls of the pager are refused (kRetry). The
 //     same holds for unmap(). Faults are read before other events.
-//  6. After exit() every call of the pager ends with kProcessGone.
+//  5. After exit() every call of the pager ends with kProcessGone.
 class SimulatedSpace final : public uffd::AddressSpace {
  public:
   // Called by a thread that faults, instead of an event (PagerOptions::resolve_in_thread).
@@ -63,14 +61,22 @@ class SimulatedSpace final : public uffd::AddressSpace {
   bool ended() const { return ended_; }
 
   uint64_t present_pages() const;
-  bool is_present(PageIndex page) const { return flags_[page.value].present; }
-  bool is_protected(PageIndex page) const { return flags_[page.value].is_protected; }
-  bool is_unmapped(PageIndex page) const { return flags_[page.value].unmapped; }
+  bool is_present(PageIndex page) const { return rules_[page].present; }
+  bool is_protected(PageIndex page) const { return rules_[page].is_protected; }
+  bool is_unmapped(PageIndex page) const { return !rules_[page].mapped; }
   uint32_t number() const { return number_; }
 
   // -- the pager --
-  uint64_t pages() const override { return flags_.size(); }
-  uint64_t address_of(PageIndex page) const override { return page.value << kPageShift; }
+  uint64_t pages() const override { return rules_.pages(); }
+  uint64_t address_of(PageIndex page) const override { return rules_.address_of(page); }
+  std::vector<uffd::PageRun> runs_in(uint64_t begin, uint64_t end) const override {
+    return rules_.runs_in(begin, end);
+  }
+  // One extent.
+  Status add_extent(uint64_t, uint64_t) override {
+    return fail(ErrorCode::kUnsupported, "this address space has one extent");
+  }
+  void remove_extent(uint64_t, uint64_t) override {}
   size_t read_events(std::span<uffd::Event> out) override;
   int event_descriptor() const override { return events_ready_.get(); }
   uffd::Outcome install(PageIndex first, std::span<const std::byte> bytes,
@@ -88,12 +94,6 @@ class SimulatedSpace final : public uffd::AddressSpace {
   void wake(uffd::PageRun run) override;
 
  private:
-  struct Flags {
-    bool present = false;
-    bool is_protected = false;
-    bool poisoned = false;
-    bool unmapped = false;
-  };
   struct Pending {  // an event that is no fault
     uffd::Event event;
     bool read = false;
@@ -112,7 +112,6 @@ class SimulatedSpace final : public uffd::AddressSpace {
   Access touch(PageIndex page, bool write);
   // nullopt: the pager's call may go on.
   std::optional<uffd::Outcome> refusal();
-  bool crosses_mappings(uffd::PageRun run) const;
   void await_mapping_lock();
   void tell(std::unique_ptr<Pending> pending);
   void wake_page(PageIndex page);
@@ -123,7 +122,7 @@ class SimulatedSpace final : public uffd::AddressSpace {
   Scheduler& scheduler_;
   const uint32_t number_;
   Mapping memory_;
-  std::vector<Flags> flags_;
+  KernelRules rules_;
   Resolve resolve_;
   std::deque<uffd::Fault> faults_;
   std::deque<Pending*> events_;

@@ -25,7 +25,7 @@ constexpr Milliseconds kOperationTimeout{30};
 // then the last operation, and threads without a CPU.
 constexpr Milliseconds kAllowance{1000};
 constexpr Milliseconds kLongestSilence{300};  // of a node that is not dead
-constexpr uint64_t kLargeBudget = 600;        // a window of prefetching is one page of 128
+constexpr uint64_t kLargeBudget = 600;        // a batch of prefetching is one page of 128
 constexpr Milliseconds kPatience{1500};       // more than the product has with a node
 constexpr Milliseconds kTrial{20};            // of a forked child: then it gets a budget
 
@@ -122,7 +122,7 @@ class Run {
   }
 
  private:
-  // A process and its pager, as serve/session.cc has them.
+  // A process and its pager, as serve/served_target.cc has them.
   struct Member {
     explicit Member(SimulatedSpace& of) : space(&of), bell(std::move(*Doorbell::create())) {}
 

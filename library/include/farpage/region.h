@@ -109,7 +109,7 @@ struct RegionOptions {
   // A handler installed before is called for every SIGBUS that is not a fault of a region, and for
   // lost pages.
   bool resolve_in_handler = false;
-  // The size of a prefetch window, for remote or never used pages: at most 120 pages, and 1/128 of
+  // The size of a prefetch batch, for remote or never used pages: at most 120 pages, and 1/128 of
   // local_bytes. 0: off.
   uint32_t prefetch_pages = 64;
   std::chrono::milliseconds fault_deadline{5000};     // then the touch ends in SIGBUS

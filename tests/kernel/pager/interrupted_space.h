@@ -34,6 +34,11 @@ class InterruptedSpace final : public uffd::AddressSpace {
 
   uint64_t pages() const override { return real_->pages(); }
   uint64_t address_of(PageIndex page) const override { return real_->address_of(page); }
+  std::vector<uffd::PageRun> runs_in(uint64_t begin, uint64_t end) const override {
+    return real_->runs_in(begin, end);
+  }
+  Status add_extent(uint64_t begin, uint64_t end) override { return real_->add_extent(begin, end); }
+  void remove_extent(uint64_t begin, uint64_t end) override { real_->remove_extent(begin, end); }
   size_t read_events(std::span<uffd::Event> out) override;
   int event_descriptor() const override { return real_->event_descriptor(); }
   uffd::Outcome install(PageIndex first, std::span<const std::byte> bytes,

@@ -70,17 +70,17 @@ class Preload : public testing::Test {
   }
 
   template <typename Work>
-  auto session(Work work) {
-    return pager_->with_session(session_index_, work);
+  auto served(Work work) {
+    return pager_->with_target(target_index_, work);
   }
   void evict(const Told& place) {
-    session([&](Session& s) { return s.evict(place.pages()), 0; });
+    served([&](ServedTarget& t) { return t.evict(place.pages()), 0; });
   }
   std::vector<Request> requests() {
-    return session([](Session& s) { return s.requests(); });
+    return served([](ServedTarget& t) { return t.requests(); });
   }
   void drop_and_compare();
-  size_t sessions() {
+  size_t targets() {
     return pager_->with_all([](auto& all) { return all.size(); });
   }
 
@@ -90,12 +90,13 @@ class Preload : public testing::Test {
     std::istringstream lines(expect_success().output);
     int places = 0;
     for (std::string line; std::getline(lines, line); ++places) {
-      EXPECT_TRUE(session([&](Session& s) { return s.holds(parse_told(line).address); })) << line;
+      EXPECT_TRUE(served([&](ServedTarget& t) { return t.holds(parse_told(line).address); }))
+          << line;
     }
     return places;
   }
 
-  size_t session_index_ = 0;
+  size_t target_index_ = 0;
   std::unique_ptr<SmallPager> pager_;
   std::unique_ptr<TargetProcess> target_;
 };
@@ -103,7 +104,7 @@ class Preload : public testing::Test {
 TEST_F(Preload, HelloNamesTheProcessAndAnAlignedWindow) {
   start("drop");
   told();
-  const auto hello = session([](Session& s) { return s.hello(); });
+  const auto hello = served([](ServedTarget& t) { return t.hello(); });
   EXPECT_EQ(hello.version, uffd::handover::kVersion);
   EXPECT_EQ(hello.pid, target_->pid());
   EXPECT_STREQ(hello.program, "farpage_preload_target");
@@ -122,7 +123,7 @@ TEST_F(Preload, LargePrivateMemoryIsFarAndAllElseIsLocal) {
   int places = 0;
   while (std::getline(lines, line)) {
     const Told place = parse_told(line);
-    const bool far = session([&](Session& s) { return s.holds(place.address); });
+    const bool far = served([&](ServedTarget& t) { return t.holds(place.address); });
     const bool wanted =
         place.word == "large" || place.word == "segment" || place.word == "reserved";
     EXPECT_EQ(far, wanted) << line;
@@ -157,21 +158,21 @@ TEST_F(Preload, UnmapAcrossTheEndOfTheWindowTakesBothSides) {
 TEST_F(Preload, DontneedAndFreeGiveZerosAndAreToldToThePager) {
   start("dontneed");
   expect_success();
-  EXPECT_EQ(session([](Session& s) { return s.requests_of(RequestKind::kDiscard); }), 3U);
+  EXPECT_EQ(served([](ServedTarget& t) { return t.requests_of(RequestKind::kDiscard); }), 3U);
 }
 
 TEST_F(Preload, OtherAdviceKeepsTheContentsAndBecomesHints) {
   start("advice");
   expect_success();
-  EXPECT_EQ(session([](Session& s) { return s.requests_of(RequestKind::kDiscard); }), 0U);
-  EXPECT_EQ(session([](Session& s) { return s.requests_of(RequestKind::kColdHint); }), 3U);
-  EXPECT_EQ(session([](Session& s) { return s.requests_of(RequestKind::kWillNeedHint); }), 2U);
+  EXPECT_EQ(served([](ServedTarget& t) { return t.requests_of(RequestKind::kDiscard); }), 0U);
+  EXPECT_EQ(served([](ServedTarget& t) { return t.requests_of(RequestKind::kColdHint); }), 3U);
+  EXPECT_EQ(served([](ServedTarget& t) { return t.requests_of(RequestKind::kWillNeedHint); }), 2U);
 }
 
 TEST_F(Preload, RemapGrowsShrinksAndMovesWithTheBytes) {
   start("remap");
   const Told moved = parse_told(expect_success().output);
-  EXPECT_TRUE(session([&](Session& s) { return s.holds(moved.address); }));
+  EXPECT_TRUE(served([&](ServedTarget& t) { return t.holds(moved.address); }));
 }
 
 TEST_F(Preload, RemapRefusesWhatTheKernelRefuses) {
@@ -182,7 +183,7 @@ TEST_F(Preload, RemapRefusesWhatTheKernelRefuses) {
 TEST_F(Preload, LockedMemoryIsPinnedAtThePagerUntilItIsUnlockedOrUnmapped) {
   start_pager({.pin_limit_pages = 512});
   start("lock");
-  const auto pinned = [this] { return session([](Session& s) { return s.pinned_pages(); }); };
+  const auto pinned = [this] { return served([](ServedTarget& t) { return t.pinned_pages(); }); };
   told();
   EXPECT_EQ(pinned(), 256U);
   go_on();
@@ -202,10 +203,10 @@ TEST_F(Preload, FixedMappingsOverFarMemoryReplaceItAndItBecomesFarAgain) {
   start("fixed", FARPAGE_SHIM);
   const Told page = told();
   evict(page);
-  EXPECT_TRUE(session([&](Session& s) { return s.stored(page.address) != nullptr; }));
+  EXPECT_TRUE(served([&](ServedTarget& t) { return t.stored(page.address) != nullptr; }));
   go_on();
   expect_success();
-  EXPECT_GE(session([](Session& s) { return s.refetches(); }), 1U);
+  EXPECT_GE(served([](ServedTarget& t) { return t.refetches(); }), 1U);
 }
 
 TEST_F(Preload, MemoryIsFarWhereAProgramDoesWithoutItsHint) {
@@ -224,9 +225,9 @@ TEST_F(Preload, AFullWindowIsSaidOnceAndTheRestIsLocal) {
   std::istringstream lines(outcome.output);
   std::string line;
   std::getline(lines, line);
-  EXPECT_TRUE(session([&](Session& s) { return s.holds(parse_told(line).address); }));
+  EXPECT_TRUE(served([&](ServedTarget& t) { return t.holds(parse_told(line).address); }));
   std::getline(lines, line);
-  EXPECT_FALSE(session([&](Session& s) { return s.holds(parse_told(line).address); }));
+  EXPECT_FALSE(served([&](ServedTarget& t) { return t.holds(parse_told(line).address); }));
   const size_t said = outcome.errors.find("farpage: no room for");
   EXPECT_NE(said, std::string::npos);
   EXPECT_EQ(outcome.errors.find("farpage:", said + 1), std::string::npos);
@@ -237,13 +238,13 @@ TEST_F(Preload, AFullWindowIsSaidOnceAndTheRestIsLocal) {
 void Preload::drop_and_compare() {
   Told place = told();
   evict(place);
-  EXPECT_EQ(session([](Session& s) { return s.evictions(); }), place.pages().size());
-  session([&](Session& s) {
+  EXPECT_EQ(served([](ServedTarget& t) { return t.evictions(); }), place.pages().size());
+  served([&](ServedTarget& t) {
     uint32_t value = 200;
     for (const uint64_t page : place.pages()) {
       PageBytes bytes(kPageBytes);
       std::memcpy(bytes.data(), &value, sizeof(value));
-      s.put(page, bytes);
+      t.put(page, bytes);
       ++value;
     }
     return 0;
@@ -253,7 +254,7 @@ void Preload::drop_and_compare() {
   evict(place);
   go_on();
   expect_success();
-  EXPECT_EQ(session([](Session& s) { return s.refetches(); }), 2 * place.pages().size());
+  EXPECT_EQ(served([](ServedTarget& t) { return t.refetches(); }), 2 * place.pages().size());
 }
 
 TEST_F(Preload, TheAgentDropsPagesLockedOnesToo) {
@@ -263,22 +264,22 @@ TEST_F(Preload, TheAgentDropsPagesLockedOnesToo) {
 
 TEST_F(Preload, TheAgentDropsPagesOnAKernelWithoutVectoredDrops) {
   start("old-kernel", "drop");
-  session_index_ = 1;  // it registers again after exec
+  target_index_ = 1;  // it registers again after exec
   drop_and_compare();
 }
 
 TEST_F(Preload, TheAgentSaysWhichCommandsFailed) {
   start("drop");
   const Told place = told();
-  const auto results = session([&](Session& s) {
-    s.evict({place.address, place.address + kPageBytes});
-    return s.command(CommandKind::kDrop, {place.address, 0x1000, place.address + kPageBytes});
+  const auto results = served([&](ServedTarget& t) {
+    t.evict({place.address, place.address + kPageBytes});
+    return t.command(CommandKind::kDrop, {place.address, 0x1000, place.address + kPageBytes});
   });
   EXPECT_THAT(results, testing::ElementsAre(0, ENOMEM, 0));
   // The ring wraps around: more commands than it has entries, in pieces of odd size.
   for (int round = 0; round < 10; ++round) {
-    const auto many = session([&](Session& s) {
-      return s.command(CommandKind::kDrop, std::vector<uint64_t>(777, place.address));
+    const auto many = served([&](ServedTarget& t) {
+      return t.command(CommandKind::kDrop, std::vector<uint64_t>(777, place.address));
     });
     EXPECT_EQ(many, std::vector<int>(777, 0));
   }
@@ -287,8 +288,9 @@ TEST_F(Preload, TheAgentSaysWhichCommandsFailed) {
 TEST_F(Preload, APoisonedPageIsABusErrorAtItsAddress) {
   start("poison");
   const Told lost = told();
-  EXPECT_EQ(session([&](Session& s) { return s.command(CommandKind::kPoison, {lost.address}); }),
-            std::vector<int>{0});
+  EXPECT_EQ(
+      served([&](ServedTarget& t) { return t.command(CommandKind::kPoison, {lost.address}); }),
+      std::vector<int>{0});
   go_on();
   expect_success();
 }
@@ -297,18 +299,19 @@ TEST_F(Preload, PoisonWakesTheThreadThatWaitsForThePage) {
   start("poison");
   const Told lost = told();
   evict(lost);
-  session([&](Session& s) { return s.hold(lost.address), 0; });
+  served([&](ServedTarget& t) { return t.hold(lost.address), 0; });
   go_on();
-  while (session([](Session& s) { return s.held_faults(); }) == 0) std::this_thread::yield();
-  EXPECT_EQ(session([&](Session& s) { return s.command(CommandKind::kPoison, {lost.address}); }),
-            std::vector<int>{0});
+  while (served([](ServedTarget& t) { return t.held_faults(); }) == 0) std::this_thread::yield();
+  EXPECT_EQ(
+      served([&](ServedTarget& t) { return t.command(CommandKind::kPoison, {lost.address}); }),
+      std::vector<int>{0});
   expect_success();
 }
 
 TEST_F(Preload, WithoutItsPagerACallFailsAndNeitherHangsNorLies) {
   start("pager-lost");
   told();
-  session([](Session& s) { return s.hang_up(), 0; });
+  served([](ServedTarget& t) { return t.hang_up(), 0; });
   go_on();
   const TargetProcess::Outcome outcome = expect_success();
   const size_t said = outcome.errors.find("farpage: the pager is gone");
@@ -322,7 +325,7 @@ TEST_F(Preload, ThreadsMapAndUnmapUnderEviction) {
   start_pager({.budget_pages = 1500});
   start("stress", std::to_string(seed));
   expect_success();
-  EXPECT_GT(session([](Session& s) { return s.evictions(); }), 0U);
+  EXPECT_GT(served([](ServedTarget& t) { return t.evictions(); }), 0U);
 }
 
 TEST_F(Preload, TheProgramsOwnExitStatusIsKept) {
@@ -333,12 +336,12 @@ TEST_F(Preload, TheProgramsOwnExitStatusIsKept) {
 TEST_F(Preload, ForkGivesTheChildAllOfItAndTheParentStaysPaged) {
   start("fork");
   const Told place = told();
-  EXPECT_EQ(session([](Session& s) { return s.requests_of(RequestKind::kForkBegin); }), 3U);
-  EXPECT_EQ(session([](Session& s) { return s.requests_of(RequestKind::kForkDone); }), 3U);
+  EXPECT_EQ(served([](ServedTarget& t) { return t.requests_of(RequestKind::kForkBegin); }), 3U);
+  EXPECT_EQ(served([](ServedTarget& t) { return t.requests_of(RequestKind::kForkDone); }), 3U);
   evict(place);
   go_on();
   expect_success();
-  EXPECT_EQ(session([](Session& s) { return s.refetches(); }), place.pages().size());
+  EXPECT_EQ(served([](ServedTarget& t) { return t.refetches(); }), place.pages().size());
 }
 
 TEST_F(Preload, ForkIsRefusedWhilePagesAreAway) {
@@ -356,7 +359,7 @@ TEST_F(Preload, AForkBehindTheShimsBackGetsASignalNotZeros) {
 TEST_F(Preload, ExecRegistersAnew) {
   start("exec");
   expect_success(5);
-  EXPECT_EQ(sessions(), 2U);
+  EXPECT_EQ(targets(), 2U);
 }
 
 TEST_F(Preload, SpawnWorksWhilePagesAreAway) {
@@ -364,7 +367,7 @@ TEST_F(Preload, SpawnWorksWhilePagesAreAway) {
   evict(told());
   go_on();
   expect_success();
-  EXPECT_EQ(sessions(), 3U);  // itself, /bin/true, sh
+  EXPECT_EQ(targets(), 3U);  // itself, /bin/true, sh
 }
 
 TEST_F(Preload, AProgramThatClosesAllDescriptorsStaysPaged) {
@@ -404,7 +407,7 @@ TEST_F(Preload, TheSmallestFarMappingIsConfigured) {
   target.read_line();
   const Told small = parse_told(target.read_line());
   EXPECT_EQ(small.word, "small");
-  EXPECT_TRUE(session([&](Session& s) { return s.holds(small.address); }));
+  EXPECT_TRUE(served([&](ServedTarget& t) { return t.holds(small.address); }));
   EXPECT_EQ(target.finish().exit_status, 0);
 }
 

@@ -51,11 +51,11 @@ class RealPrograms : public testing::Test {
     EXPECT_EQ(far.exit_status, 0) << "signal " << far.signal << "\n" << far.errors;
     EXPECT_EQ(far.errors, "");
     EXPECT_TRUE(far.output == plain.output) << far.output.substr(0, 200);
-    pager.with_session(0, [&](Session& session) {
-      EXPECT_GE(session.zero_fills(), least_pages);
-      EXPECT_GE(session.evictions(), least_pages / 2);
-      EXPECT_GT(session.refetches(), 0U);
-      EXPECT_LE(session.most_resident_pages(), kBudgetPages + 64);
+    pager.with_target(0, [&](ServedTarget& served) {
+      EXPECT_GE(served.zero_fills(), least_pages);
+      EXPECT_GE(served.evictions(), least_pages / 2);
+      EXPECT_GT(served.refetches(), 0U);
+      EXPECT_LE(served.most_resident_pages(), kBudgetPages + 64);
       return 0;
     });
   }

@@ -48,18 +48,18 @@ void SmallPager::run(std::function<void()> work) {
 void SmallPager::loop() {
   for (;;) {
     std::vector<pollfd> waiting = {{listener_.get(), POLLIN, 0}, {wake_.get(), POLLIN, 0}};
-    for (const auto& session : sessions_) {
-      waiting.push_back({session->control_fd(), POLLIN, 0});  // poll ignores -1
-      waiting.push_back({session->userfault_fd(), POLLIN, 0});
+    for (const auto& target : targets_) {
+      waiting.push_back({target->control_fd(), POLLIN, 0});  // poll ignores -1
+      waiting.push_back({target->userfault_fd(), POLLIN, 0});
     }
     poll(waiting.data(), waiting.size(), -1);
-    const size_t known = sessions_.size();
+    const size_t known = targets_.size();
     for (size_t i = 0; i < known; ++i) {
       if (waiting[2 + 2 * i].revents != 0) {
-        sessions_[i]->on_control();
+        targets_[i]->on_control();
       }
       if ((waiting[3 + 2 * i].revents & POLLIN) != 0) {
-        sessions_[i]->on_userfault();
+        targets_[i]->on_userfault();
       }
     }
     if (waiting[0].revents != 0) {
@@ -84,7 +84,7 @@ void SmallPager::loop() {
 void SmallPager::accept_one() {
   Fd connection(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
   if (connection.valid()) {
-    sessions_.push_back(std::make_unique<Session>(std::move(connection), options_));
+    targets_.push_back(std::make_unique<ServedTarget>(std::move(connection), options_));
   }
 }
 

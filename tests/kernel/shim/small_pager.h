@@ -1,7 +1,7 @@
 // SmallPager: a minimal peer for uffd/handover.h: it keeps far pages in a map of this process, and
 // serves any number of targets with one thread.
 //
-// Threads: a session belongs to the pager's thread; a test accesses it by with_session() and
+// Threads: a target belongs to the pager's thread; a test accesses it by with_target() and
 // with_all(), which run there.
 #pragma once
 
@@ -38,10 +38,10 @@ struct PagerOptions {
 };
 
 // One process that has handed over its window.
-class Session {
+class ServedTarget {
  public:
-  Session(Fd control, const PagerOptions& options);
-  ~Session();
+  ServedTarget(Fd control, const PagerOptions& options);
+  ~ServedTarget();
 
   const uffd::handover::Hello& hello() const { return hello_; }
   // In the window, or in an extent.
@@ -121,15 +121,15 @@ class SmallPager {
   // Runs `work` on the pager's thread and returns what it returns.
   template <typename Work>
   auto with_all(Work work) {
-    using Value = decltype(work(std::declval<std::vector<std::unique_ptr<Session>>&>()));
-    std::packaged_task<Value()> task([&] { return work(sessions_); });
+    using Value = decltype(work(std::declval<std::vector<std::unique_ptr<ServedTarget>>&>()));
+    std::packaged_task<Value()> task([&] { return work(targets_); });
     auto value = task.get_future();
     run([&task] { task(); });
     return value.get();
   }
   template <typename Work>
-  auto with_session(size_t index, Work work) {
-    return with_all([&](auto& sessions) { return work(*sessions.at(index)); });
+  auto with_target(size_t index, Work work) {
+    return with_all([&](auto& targets) { return work(*targets.at(index)); });
   }
 
  private:
@@ -142,7 +142,7 @@ class SmallPager {
   std::string socket_path_;
   Fd listener_;
   Fd wake_;
-  std::vector<std::unique_ptr<Session>> sessions_;  // pager thread only
+  std::vector<std::unique_ptr<ServedTarget>> targets_;  // pager thread only
   std::mutex mutex_;
   std::vector<std::function<void()>> work_;  // guarded by mutex_
   bool stop_ = false;                        // guarded by mutex_

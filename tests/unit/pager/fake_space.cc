@@ -19,7 +19,10 @@ bool is_in(uffd::PageRun run, uint64_t page) {
 }  // namespace
 
 FakeAddressSpace::FakeAddressSpace(uint64_t pages, CallLog& log)
-    : log_(log), events_fd_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)), pages_(pages) {}
+    : log_(log),
+      events_fd_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
+      rules_(kBase, pages),
+      contents_(pages) {}
 
 void FakeAddressSpace::run_hook(const std::map<Call, Hook>& hooks, Call call,
                                 uffd::PageRun run) const {
@@ -45,22 +48,21 @@ bool FakeAddressSpace::touch(const Sleeper& sleeper) {
 
 // False: the thread has faulted.
 bool FakeAddressSpace::try_touch(const Sleeper& sleeper) {
-  Page& page = at(sleeper.page);
-  FARPAGE_CHECK(page.mapped, "a touch of page %llu, which is unmapped",
+  const PageIndex page{sleeper.page};
+  FARPAGE_CHECK(rules_[page].mapped, "a touch of page %llu, which is unmapped",
                 static_cast<unsigned long long>(sleeper.page));
-  if (page.poisoned) {
+  if (rules_.is_bus_error(page)) {
     with_sigbus_.insert(sleeper.thread);
     return true;
   }
-  if (page.present && (page.writable || !sleeper.write)) {
-    if (sleeper.write) std::memcpy(page.bytes.data(), &sleeper.value, sizeof sleeper.value);
+  const std::optional<uffd::FaultKind> kind = rules_.fault_of(page, sleeper.write);
+  if (!kind) {
+    if (sleeper.write)
+      std::memcpy(contents_[page.value].bytes.data(), &sleeper.value, sizeof sleeper.value);
     return true;
   }
-  const uffd::FaultKind kind = page.present    ? uffd::FaultKind::kWriteProtected
-                               : sleeper.write ? uffd::FaultKind::kMissingWrite
-                                               : uffd::FaultKind::kMissingRead;
   sleepers_.push_back(sleeper);
-  faults_.push_back({PageIndex{sleeper.page}, kind, sleeper.thread});
+  faults_.push_back({page, *kind, sleeper.thread});
   announce();
   return false;
 }
@@ -77,14 +79,17 @@ bool FakeAddressSpace::has_sigbus(uint32_t thread) const {
 
 void FakeAddressSpace::unmap(uffd::PageRun run) {
   const std::lock_guard lock(mutex_);
-  for (uint32_t i = 0; i < run.pages; ++i) at(run.first.value + i) = Page{.mapped = false};
+  for (uint32_t i = 0; i < run.pages; ++i) {
+    drop_page(PageIndex{run.first.value + i});
+    rules_.unmap(PageIndex{run.first.value + i});
+  }
   events_.emplace_back(uffd::Unmapped{{run}});
   announce();
 }
 
 void FakeAddressSpace::drop_silently(uffd::PageRun run) {
   const std::lock_guard lock(mutex_);
-  for (uint32_t i = 0; i < run.pages; ++i) at(run.first.value + i) = Page{};
+  for (uint32_t i = 0; i < run.pages; ++i) drop_page(PageIndex{run.first.value + i});
 }
 
 void FakeAddressSpace::fork(std::unique_ptr<uffd::AddressSpace> child) {
@@ -102,7 +107,7 @@ void FakeAddressSpace::end_program() {
 
 void FakeAddressSpace::close_page(uint64_t page) {
   const std::lock_guard lock(mutex_);
-  at(page).closed = true;
+  contents_.at(page).closed = true;
 }
 
 // ---- the test ----
@@ -111,25 +116,25 @@ void FakeAddressSpace::put(uint64_t page, uint64_t word, uffd::Protection protec
   const std::lock_guard lock(mutex_);
   std::vector<std::byte> bytes(kPageBytes);
   std::memcpy(bytes.data(), &word, sizeof word);
-  place(page, bytes, protection == uffd::Protection::kWritable);
+  place(PageIndex{page}, bytes, protection);
 }
 
 bool FakeAddressSpace::is_present(uint64_t page) const {
   const std::lock_guard lock(mutex_);
-  return pages_.at(page).present;
+  return rules_[PageIndex{page}].present;
 }
 
 bool FakeAddressSpace::is_protected(uint64_t page) const {
   const std::lock_guard lock(mutex_);
-  return pages_.at(page).present && !pages_.at(page).writable;
+  return rules_[PageIndex{page}].is_protected;
 }
 
 uint64_t FakeAddressSpace::word(uint64_t page) const {
   const std::lock_guard lock(mutex_);
-  FARPAGE_CHECK(pages_.at(page).present, "page %llu is absent",
+  FARPAGE_CHECK(rules_[PageIndex{page}].present, "page %llu is absent",
                 static_cast<unsigned long long>(page));
   uint64_t word = 0;
-  std::memcpy(&word, pages_[page].bytes.data(), sizeof word);
+  std::memcpy(&word, contents_[page].bytes.data(), sizeof word);
   return word;
 }
 
@@ -164,7 +169,7 @@ void FakeAddressSpace::do_drop() {
       if (is_in(run, page)) sys_errno = refusal;
     dropped_.push_back({sys_errno});
     if (sys_errno != 0) continue;
-    for (uint32_t i = 0; i < run.pages; ++i) at(run.first.value + i) = Page{};
+    for (uint32_t i = 0; i < run.pages; ++i) drop_page(PageIndex{run.first.value + i});
   }
 }
 
@@ -212,43 +217,45 @@ void FakeAddressSpace::wake_pages(uffd::PageRun run) {
       return fault.thread == sleeper.thread && fault.page.value == sleeper.page;
     });
   for (const Sleeper& sleeper : woken)
-    if (at(sleeper.page).mapped) (void)try_touch(sleeper);
+    if (rules_[PageIndex{sleeper.page}].mapped) (void)try_touch(sleeper);
   announce();
   changed_.notify_all();
 }
 
-void FakeAddressSpace::place(uint64_t page, std::span<const std::byte> bytes, bool writable) {
-  Page& placed = at(page);
-  placed.present = true;
-  placed.writable = writable;
-  placed.bytes.assign(bytes.begin(), bytes.end());
+void FakeAddressSpace::place(PageIndex page, std::span<const std::byte> bytes,
+                             uffd::Protection protection) {
+  rules_.place(page, protection);
+  contents_[page.value].bytes.assign(bytes.begin(), bytes.end());
+}
+
+void FakeAddressSpace::drop_page(PageIndex page) {
+  rules_.drop(page);
+  contents_[page.value] = {};
 }
 
 uffd::Outcome FakeAddressSpace::check_call(uffd::PageRun run) const {
   if (!alive_) return uffd::Outcome::kProcessGone;
   if (!events_.empty()) return uffd::Outcome::kRetry;
-  for (uint32_t i = 0; i < run.pages; ++i)
-    if (!pages_.at(run.first.value + i).mapped) return uffd::Outcome::kUnmapped;
-  return uffd::Outcome::kDone;
+  return rules_.crosses_mappings(run) ? uffd::Outcome::kUnmapped : uffd::Outcome::kDone;
 }
 
 uffd::Outcome FakeAddressSpace::install(PageIndex first, std::span<const std::byte> bytes,
                                         uffd::Protection protection) {
   const uffd::PageRun run{first, static_cast<uint32_t>(bytes.size() >> kPageShift)};
-  const bool writable = protection == uffd::Protection::kWritable;
   run_hook(before_, Call::kInstall, run);
-  log_.add("install " + text_of(run) + (writable ? " writable" : " protected"));
+  log_.add("install " + text_of(run) +
+           (protection == uffd::Protection::kWritable ? " writable" : " protected"));
   uffd::Outcome outcome = uffd::Outcome::kDone;
   {
     const std::lock_guard lock(mutex_);
     outcome = check_call(run);
     if (outcome != uffd::Outcome::kDone) return outcome;
     for (uint32_t i = 0; i < run.pages; ++i) {
-      const uint64_t page = first.value + i;
-      if (at(page).present || at(page).poisoned) {
-        outcome = uffd::Outcome::kAlreadyPresent;
+      const PageIndex page{first.value + i};
+      if (rules_.is_free(page)) {
+        place(page, bytes.subspan(i * kPageBytes, kPageBytes), protection);
       } else {
-        place(page, bytes.subspan(i * kPageBytes, kPageBytes), writable);
+        outcome = uffd::Outcome::kAlreadyPresent;
       }
     }
     wake_pages(run);
@@ -267,12 +274,12 @@ uffd::ZeroResult FakeAddressSpace::zero(uffd::PageRun run, uffd::ZeroFrames fram
     if (result.outcome != uffd::Outcome::kDone) return result;
     const std::vector<std::byte> zeros(kPageBytes);
     while (result.pages < run.pages) {
-      const uint64_t page = run.first.value + result.pages;
-      if (at(page).present || at(page).poisoned) {
+      const PageIndex page{run.first.value + result.pages};
+      if (!rules_.is_free(page)) {
         result.outcome = uffd::Outcome::kAlreadyPresent;
         break;
       }
-      place(page, zeros, /*writable=*/true);
+      place(page, zeros, uffd::Protection::kWritable);
       ++result.pages;
     }
     wake_pages({run.first, std::min(result.pages + 1, run.pages)});
@@ -281,19 +288,16 @@ uffd::ZeroResult FakeAddressSpace::zero(uffd::PageRun run, uffd::ZeroFrames fram
   return result;
 }
 
-uffd::Outcome FakeAddressSpace::set_protection(uffd::PageRun run, bool writable) {
-  const std::lock_guard lock(mutex_);
-  const uffd::Outcome outcome = check_call(run);
-  if (outcome != uffd::Outcome::kDone) return outcome;
-  for (uint32_t i = 0; i < run.pages; ++i) at(run.first.value + i).writable = writable;
-  if (writable) wake_pages(run);
-  return outcome;
-}
-
 uffd::Outcome FakeAddressSpace::protect(uffd::PageRun run) {
   run_hook(before_, Call::kProtect, run);
   log_.add("protect " + text_of(run));
-  const uffd::Outcome outcome = set_protection(run, /*writable=*/false);
+  uffd::Outcome outcome = uffd::Outcome::kDone;
+  {
+    const std::lock_guard lock(mutex_);
+    outcome = check_call(run);
+    for (uint32_t i = 0; outcome == uffd::Outcome::kDone && i < run.pages; ++i)
+      (void)rules_.protect(PageIndex{run.first.value + i});
+  }
   run_hook(after_, Call::kProtect, run);
   return outcome;
 }
@@ -301,20 +305,26 @@ uffd::Outcome FakeAddressSpace::protect(uffd::PageRun run) {
 uffd::Outcome FakeAddressSpace::unprotect(uffd::PageRun run) {
   run_hook(before_, Call::kUnprotect, run);
   log_.add("unprotect " + text_of(run));
-  const uffd::Outcome outcome = set_protection(run, /*writable=*/true);
+  uffd::Outcome outcome = uffd::Outcome::kDone;
+  {
+    const std::lock_guard lock(mutex_);
+    outcome = check_call(run);
+    for (uint32_t i = 0; outcome == uffd::Outcome::kDone && i < run.pages; ++i)
+      rules_.unprotect(PageIndex{run.first.value + i});
+    if (outcome == uffd::Outcome::kDone) wake_pages(run);
+  }
   run_hook(after_, Call::kUnprotect, run);
   return outcome;
 }
 
-Status FakeAddressSpace::read_locked(std::unique_lock<std::mutex>& lock, uint64_t page,
+Status FakeAddressSpace::read_locked(std::unique_lock<std::mutex>& lock, PageIndex page,
                                      std::span<std::byte> out) {
   const auto thread = static_cast<uint32_t>(::gettid());
-  const auto is_readable = [&] { return at(page).present && !at(page).closed; };
-  if (readers_wait_ && !is_readable() && at(page).mapped &&
-      !touch({.page = page, .thread = thread}))
-    changed_.wait(lock, [&] { return !alive_ || is_readable() || at(page).poisoned; });
-  if (!alive_ || !is_readable()) return fail(ErrorCode::kIo, "the page is not readable");
-  std::ranges::copy(at(page).bytes, out.begin());
+  if (readers_wait_ && !is_readable(page) && rules_[page].mapped &&
+      !touch({.page = page.value, .thread = thread}))
+    changed_.wait(lock, [&] { return !alive_ || is_readable(page) || rules_[page].poisoned; });
+  if (!alive_ || !is_readable(page)) return fail(ErrorCode::kIo, "the page is not readable");
+  std::ranges::copy(contents_[page.value].bytes, out.begin());
   return {};
 }
 
@@ -334,8 +344,7 @@ Status FakeAddressSpace::read(std::span<const PageIndex> present, std::span<std:
   {
     std::unique_lock lock(mutex_);
     for (size_t i = 0; i < present.size(); ++i) {
-      const Status read =
-          read_locked(lock, present[i].value, out.subspan(i * kPageBytes, kPageBytes));
+      const Status read = read_locked(lock, present[i], out.subspan(i * kPageBytes, kPageBytes));
       if (!read) return read;
     }
   }
@@ -385,10 +394,7 @@ Status FakeAddressSpace::poison(uffd::PageRun run) {
     const std::lock_guard lock(mutex_);
     if (check_call(run) == uffd::Outcome::kRetry)
       return fail(ErrorCode::kUnavailable, "an event is queued");
-    for (uint32_t i = 0; i < run.pages; ++i) {
-      Page& page = at(run.first.value + i);
-      page.poisoned = page.mapped && !page.present;
-    }
+    for (uint32_t i = 0; i < run.pages; ++i) rules_.poison(PageIndex{run.first.value + i});
     wake_pages(run);
   }
   run_hook(after_, Call::kPoison, run);

@@ -13,17 +13,16 @@
 
 #include "base/fd.h"
 #include "call_log.h"
+#include "tests/kernel_rules.h"
 #include "uffd/address_space.h"
 
 namespace farpage::pager {
 
-// Rules:
-//  1. A touch of an absent page, or a write to a protected one, is a fault: a message is queued and
-//     the thread sleeps. A wake-up of the page lets it touch again, and withdraws an unread
-//     message.
-//  2. Messages of faults are read before events.
-//  3. While an event is unread, calls that change memory return kRetry.
-//  4. Nothing is placed over a present page, nor where the program has unmapped.
+// Rules: those of KernelRules, and
+//  1. at a fault a message is queued and the thread sleeps. A wake-up of the page lets it touch
+//     again, and withdraws an unread message;
+//  2. messages of faults are read before events;
+//  3. while an event is unread, calls that change memory return kRetry.
 //
 // Threads: any. The program has as many threads as the test names; none of them is a real one, but
 // for the callers of read() after let_readers_wait().
@@ -88,8 +87,16 @@ class FakeAddressSpace final : public uffd::AddressSpace {
   void before(Call call, Hook hook) { before_[call] = std::move(hook); }
   void after(Call call, Hook hook) { after_[call] = std::move(hook); }
 
-  uint64_t pages() const override { return pages_.size(); }
-  uint64_t address_of(PageIndex page) const override { return kBase + (page.value << kPageShift); }
+  uint64_t pages() const override { return rules_.pages(); }
+  uint64_t address_of(PageIndex page) const override { return rules_.address_of(page); }
+  std::vector<uffd::PageRun> runs_in(uint64_t begin, uint64_t end) const override {
+    return rules_.runs_in(begin, end);
+  }
+  // One extent.
+  Status add_extent(uint64_t, uint64_t) override {
+    return fail(ErrorCode::kUnsupported, "this address space has one extent");
+  }
+  void remove_extent(uint64_t, uint64_t) override {}
   size_t read_events(std::span<uffd::Event> out) override;
   int event_descriptor() const override { return events_fd_.get(); }
   uffd::Outcome install(PageIndex first, std::span<const std::byte> bytes,
@@ -109,11 +116,7 @@ class FakeAddressSpace final : public uffd::AddressSpace {
  private:
   static constexpr uint64_t kBase = uint64_t{1} << 40;
 
-  struct Page {
-    bool mapped = true;
-    bool present = false;
-    bool writable = false;
-    bool poisoned = false;
+  struct Contents {
     bool closed = false;
     std::vector<std::byte> bytes;  // of a present page
   };
@@ -125,15 +128,17 @@ class FakeAddressSpace final : public uffd::AddressSpace {
   };
 
   // With mutex_ held:
-  Page& at(uint64_t page) { return pages_.at(page); }
   bool touch(const Sleeper& sleeper);
   bool try_touch(const Sleeper& sleeper);
   void wake_pages(uffd::PageRun run);
   void announce();
-  void place(uint64_t page, std::span<const std::byte> bytes, bool writable);
+  void place(PageIndex page, std::span<const std::byte> bytes, uffd::Protection protection);
+  void drop_page(PageIndex page);
+  bool is_readable(PageIndex page) const {
+    return rules_[page].present && !contents_[page.value].closed;
+  }
   uffd::Outcome check_call(uffd::PageRun run) const;  // kDone: the call may go on
-  uffd::Outcome set_protection(uffd::PageRun run, bool writable);
-  Status read_locked(std::unique_lock<std::mutex>& lock, uint64_t page, std::span<std::byte> out);
+  Status read_locked(std::unique_lock<std::mutex>& lock, PageIndex page, std::span<std::byte> out);
 
   void run_hook(const std::map<Call, Hook>& hooks, Call call, uffd::PageRun run) const;
 
@@ -146,7 +151,8 @@ class FakeAddressSpace final : public uffd::AddressSpace {
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   // Guarded by mutex_:
-  std::vector<Page> pages_;
+  KernelRules rules_;
+  std::vector<Contents> contents_;
   std::vector<Sleeper> sleepers_;
   std::set<uint32_t> with_sigbus_;
   std::deque<uffd::Fault> faults_;

@@ -3,6 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <semaphore>
+
+#include "pager/fork/fork_in_progress.h"
 #include "worker_rig.h"
 
 namespace farpage::pager {
@@ -285,6 +288,54 @@ TEST(FaultWorker, AForkedChildIsHandedOn) {
   EXPECT_TRUE(becomes_true([&] { return child == expected; }));
 }
 
+// Children are registered by another thread, at the test's command.
+class ForkingRig : public WorkerRig {
+ public:
+  ForkingRig() {
+    target.on_forked = [this](std::unique_ptr<uffd::AddressSpace> child) {
+      forks.arrived(std::move(child));
+    };
+    start();
+  }
+  ~ForkingRig() { stop(); }
+
+  // True: a worker has read the event.
+  [[nodiscard]] bool fork() {
+    space.fork(std::make_unique<FakeAddressSpace>(space.pages(), child_log));
+    return becomes_true([&] { return space.unread() == 0; });
+  }
+  [[nodiscard]] bool serves(uint64_t page) { return space.touch_read(page) || goes_on(); }
+
+  CallLog child_log;
+  std::atomic<int> children{0};
+  std::counting_semaphore<> may_go_on{0};
+  const Doorbell attention = std::move(*Doorbell::create());
+  ForkInProgress forks{target, attention, [this](Inheritance) {
+                         ++children;
+                         may_go_on.acquire();
+                       }};
+};
+
+TEST(FaultWorker, AnswersFaultsWhileAChildIsNotRegistered) {
+  ForkingRig rig;
+  rig.make_remote(pages_of(5, 2));
+  ASSERT_TRUE(rig.forks.open());
+  ASSERT_TRUE(rig.fork());
+  const bool before = rig.serves(5);  // nobody has looked for the child yet
+  EXPECT_EQ(rig.children, 0);
+  std::jthread control([&] { rig.forks.close(/*forked=*/true); });
+  ASSERT_TRUE(becomes_true([&] { return rig.children == 1; }));
+  const bool read = rig.fork();  // one that was not announced arrives meanwhile
+  const bool meanwhile = rig.serves(6);
+  rig.may_go_on.release(2);
+  control.join();
+  rig.forks.adopt();
+  EXPECT_EQ(rig.children, 2);
+  EXPECT_TRUE(before);
+  EXPECT_TRUE(read);
+  EXPECT_TRUE(meanwhile);
+}
+
 // ---- streams ----
 
 class StreamRig : public WorkerRig {
@@ -308,7 +359,7 @@ TEST(FaultWorker, AheadOfAStreamPagesAreFetchedBeforeTheyAreTouched) {
   rig.walk(0, 200);
   EXPECT_GT(rig.counts().prefetch_pages.get(), 100U);
   EXPECT_LT(rig.counts().faults_remote.get(), 100U);
-  EXPECT_LE(rig.budget.used(), 200U + 3 * 10U) << "windows of a 128th of the budget";
+  EXPECT_LE(rig.budget.used(), 200U + 3 * 10U) << "batches of a 128th of the budget";
   for (uint64_t page = 0; page < 200; ++page) EXPECT_EQ(rig.space.word(page), page);
 }
 

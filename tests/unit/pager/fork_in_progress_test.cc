@@ -25,7 +25,7 @@ class ForkInProgressRig : public TargetRig {
     return memory;
   }
   // A worker reads the event.
-  void read_event() { window.arrived(std::move(pending)); }
+  void read_event() { fork.arrived(std::move(pending)); }
   // The word of the child that was adopted last.
   PageWord child_word(uint64_t page) const {
     return children.back().image->table().load(PageIndex{page});
@@ -36,8 +36,8 @@ class ForkInProgressRig : public TargetRig {
   std::unique_ptr<uffd::AddressSpace> pending;
   std::vector<Inheritance> children;
   const Doorbell attention = std::move(*Doorbell::create());
-  ForkInProgress window{target, attention,
-                        [this](Inheritance child) { children.push_back(std::move(child)); }};
+  ForkInProgress fork{target, attention,
+                      [this](Inheritance child) { children.push_back(std::move(child)); }};
 };
 
 TEST(ForkInProgress, AChildHasTheStatesOfThePagesAtTheFork) {
@@ -51,10 +51,10 @@ TEST(ForkInProgress, AChildHasTheStatesOfThePagesAtTheFork) {
   rig.make_fetching(6);
   rig.make_fetching(7);
   rig.move(7, PageState::kLost);
-  ASSERT_TRUE(rig.window.open());
+  ASSERT_TRUE(rig.fork.open());
   rig.copy_memory();
   rig.read_event();
-  rig.window.close(/*forked=*/true);
+  rig.fork.close(/*forked=*/true);
   ASSERT_EQ(rig.children.size(), 1U);
   EXPECT_EQ(rig.child_state(0), PageState::kEmpty);
   EXPECT_EQ(rig.child_word(1), PageWord(PageState::kRemote)) << "certainly absent";
@@ -71,13 +71,13 @@ TEST(ForkInProgress, AChildHasTheStatesOfThePagesAtTheFork) {
 TEST(ForkInProgress, WhatTheParentFetchesMeanwhileTheChildMayHave) {
   ForkInProgressRig rig;
   rig.make_remote(pages_of(1, 3));
-  ASSERT_TRUE(rig.window.open());
+  ASSERT_TRUE(rig.fork.open());
   rig.move(1, PageState::kFetching, PageWord::kFromRemote);  // under way when the kernel copies
   rig.move(2, PageState::kFetching, PageWord::kFromRemote);
   rig.move(2, PageState::kClean);  // before or after the copy
   rig.copy_memory();
   rig.read_event();
-  rig.window.close(/*forked=*/true);
+  rig.fork.close(/*forked=*/true);
   EXPECT_EQ(rig.child_word(1), PageWord(PageState::kRemote, PageWord::kMaybePresent));
   EXPECT_EQ(rig.child_word(2), PageWord(PageState::kRemote, PageWord::kMaybePresent));
   EXPECT_EQ(rig.child_word(3), PageWord(PageState::kRemote));
@@ -86,12 +86,12 @@ TEST(ForkInProgress, WhatTheParentFetchesMeanwhileTheChildMayHave) {
 TEST(ForkInProgress, ACleanPageThatIsWrittenMeanwhileIsDirtyInTheChildToo) {
   ForkInProgressRig rig;
   rig.make_clean(pages_of(1, 2));
-  ASSERT_TRUE(rig.window.open());
+  ASSERT_TRUE(rig.fork.open());
   rig.move(1, PageState::kUnprotecting);
   rig.move(1, PageState::kDirty);
   rig.copy_memory();
   rig.read_event();
-  rig.window.close(/*forked=*/true);
+  rig.fork.close(/*forked=*/true);
   EXPECT_EQ(rig.child_state(1), PageState::kDirty);
   EXPECT_EQ(rig.child_state(2), PageState::kClean);
 }
@@ -99,12 +99,12 @@ TEST(ForkInProgress, ACleanPageThatIsWrittenMeanwhileIsDirtyInTheChildToo) {
 // The snapshot says Empty, the parent has the page now: only the child's memory knows.
 TEST(ForkInProgress, APageThatIsFirstUsedMeanwhileIsSettledInTheChildsMemory) {
   ForkInProgressRig rig;
-  ASSERT_TRUE(rig.window.open());
+  ASSERT_TRUE(rig.fork.open());
   rig.make_dirty(pages_of(1));
   FakeAddressSpace& child = rig.copy_memory();
   rig.make_dirty(pages_of(2));  // after the copy
   rig.read_event();
-  rig.window.close(/*forked=*/true);
+  rig.fork.close(/*forked=*/true);
   EXPECT_EQ(rig.child_state(1), PageState::kDirty);
   EXPECT_EQ(child.word(1), TargetRig::word_of(1)) << "what it has is kept";
   EXPECT_EQ(rig.child_state(2), PageState::kDirty);
@@ -116,35 +116,35 @@ TEST(ForkInProgress, APageThatIsFirstUsedMeanwhileIsSettledInTheChildsMemory) {
 TEST(ForkInProgress, APageThatGotItsZerosDuringTheSnapshotIsSettledToo) {
   ForkInProgressRig rig;
   rig.table.place(PageIndex{1}, PageWord(PageState::kFetching));
-  ASSERT_TRUE(rig.window.open());
+  ASSERT_TRUE(rig.fork.open());
   FakeAddressSpace& child = rig.copy_memory();
   rig.read_event();
-  rig.window.close(/*forked=*/true);
+  rig.fork.close(/*forked=*/true);
   EXPECT_EQ(rig.child_state(1), PageState::kDirty);
   EXPECT_TRUE(child.is_present(1));
 }
 
 TEST(ForkInProgress, WhereTheChildHasNoMemoryAFirstUsedPageStaysEmpty) {
   ForkInProgressRig rig;
-  ASSERT_TRUE(rig.window.open());
+  ASSERT_TRUE(rig.fork.open());
   rig.make_dirty(pages_of(1));
   FakeAddressSpace& child = rig.copy_memory();
   child.unmap(pages_of(1));
   child.read_all();
   rig.read_event();
-  rig.window.close(/*forked=*/true);
+  rig.fork.close(/*forked=*/true);
   EXPECT_EQ(rig.child_state(1), PageState::kEmpty);
 }
 
 TEST(ForkInProgress, WhatIsDiscardedBeforeTheCopyIsGoneInTheChildToo) {
   ForkInProgressRig rig;
   rig.make_remote(pages_of(1, 3));
-  ASSERT_TRUE(rig.window.open());
-  rig.window.discard(pages_of(2));
+  ASSERT_TRUE(rig.fork.open());
+  rig.fork.discard(pages_of(2));
   EXPECT_EQ(rig.state(2), PageState::kEmpty);
   rig.copy_memory();
   rig.read_event();
-  rig.window.close(/*forked=*/true);
+  rig.fork.close(/*forked=*/true);
   EXPECT_EQ(rig.child_state(1), PageState::kRemote);
   EXPECT_EQ(rig.child_state(2), PageState::kEmpty);
 }
@@ -152,51 +152,51 @@ TEST(ForkInProgress, WhatIsDiscardedBeforeTheCopyIsGoneInTheChildToo) {
 TEST(ForkInProgress, WhatIsDiscardedAfterTheCopyTheChildKeeps) {
   ForkInProgressRig rig;
   rig.make_remote(pages_of(1, 3));
-  ASSERT_TRUE(rig.window.open());
+  ASSERT_TRUE(rig.fork.open());
   rig.copy_memory();
   rig.read_event();
-  rig.window.discard(pages_of(2));
+  rig.fork.discard(pages_of(2));
   EXPECT_EQ(rig.state(2), PageState::kEmpty);
-  rig.window.close(/*forked=*/true);
+  rig.fork.close(/*forked=*/true);
   EXPECT_EQ(rig.child_state(2), PageState::kRemote);
 }
 
 TEST(ForkInProgress, WhileAnEventIsUnreadADiscardWaitsToKnowWhichItWas) {
   ForkInProgressRig rig;
   rig.make_remote(pages_of(1, 3));
-  ASSERT_TRUE(rig.window.open());
+  ASSERT_TRUE(rig.fork.open());
   rig.copy_memory();
   rig.space.fork(nullptr);  // the event, unread
   std::atomic<bool> asked{false};
   rig.space.after(Call::kEventPending, [&](uffd::PageRun) { asked = true; });
   std::atomic<bool> discarded{false};
   std::jthread program([&] {
-    rig.window.discard(pages_of(2));
+    rig.fork.discard(pages_of(2));
     discarded = true;
   });
   ASSERT_TRUE(becomes_true([&] { return asked.load(); }));
   // try_discard() never waits, also not for the one that does.
-  EXPECT_FALSE(rig.window.try_discard(pages_of(1)));
+  EXPECT_FALSE(rig.fork.try_discard(pages_of(1)));
   EXPECT_FALSE(discarded);
   EXPECT_EQ(rig.state(2), PageState::kRemote);
   rig.read_event();
   rig.space.read_all();
   program.join();
-  rig.window.close(/*forked=*/true);
+  rig.fork.close(/*forked=*/true);
   EXPECT_EQ(rig.child_state(2), PageState::kRemote) << "it was discarded after the copy";
 }
 
 TEST(ForkInProgress, ADiscardWaitsForAnEventThatIsInAWorkersHands) {
   ForkInProgressRig rig;
   rig.make_remote(pages_of(1, 3));
-  ASSERT_TRUE(rig.window.open());
+  ASSERT_TRUE(rig.fork.open());
   rig.copy_memory();
   rig.engine.event_readers.begin(0);  // it has read the event
   std::atomic<bool> asked{false};
   rig.space.after(Call::kEventPending, [&](uffd::PageRun) { asked = true; });
   std::atomic<bool> discarded{false};
   std::jthread program([&] {
-    rig.window.discard(pages_of(2));
+    rig.fork.discard(pages_of(2));
     discarded = true;
   });
   ASSERT_TRUE(becomes_true([&] { return asked.load(); }));
@@ -205,29 +205,29 @@ TEST(ForkInProgress, ADiscardWaitsForAnEventThatIsInAWorkersHands) {
   rig.read_event();
   rig.engine.event_readers.end(0);
   program.join();
-  rig.window.close(/*forked=*/true);
+  rig.fork.close(/*forked=*/true);
   EXPECT_EQ(rig.child_state(2), PageState::kRemote);
 }
 
-TEST(ForkInProgress, OutsideAWindowTryDiscardDiscards) {
+TEST(ForkInProgress, WhileNoForkIsUnderWayTryDiscardDiscards) {
   ForkInProgressRig rig;
   rig.make_remote(pages_of(1, 2));
-  EXPECT_TRUE(rig.window.try_discard(pages_of(1)));
+  EXPECT_TRUE(rig.fork.try_discard(pages_of(1)));
   EXPECT_EQ(rig.state(1), PageState::kEmpty);
-  ASSERT_TRUE(rig.window.open());
-  EXPECT_FALSE(rig.window.try_discard(pages_of(2)));
+  ASSERT_TRUE(rig.fork.open());
+  EXPECT_FALSE(rig.fork.try_discard(pages_of(2)));
   EXPECT_EQ(rig.state(2), PageState::kRemote);
-  rig.window.close(/*forked=*/false);
-  EXPECT_TRUE(rig.window.try_discard(pages_of(2)));
+  rig.fork.close(/*forked=*/false);
+  EXPECT_TRUE(rig.fork.try_discard(pages_of(2)));
 }
 
 TEST(ForkInProgress, AForkThatFailedLeavesNothingBehind) {
   ForkInProgressRig rig;
   rig.make_remote(pages_of(1));
   EXPECT_FALSE(rig.image->fork_group()->has_forked());
-  ASSERT_TRUE(rig.window.open());
+  ASSERT_TRUE(rig.fork.open());
   EXPECT_TRUE(rig.image->fork_group()->has_forked()) << "the snapshot refers to the slots";
-  rig.window.close(/*forked=*/false);
+  rig.fork.close(/*forked=*/false);
   EXPECT_FALSE(rig.image->fork_group()->has_forked());
   EXPECT_TRUE(rig.children.empty());
 }
@@ -235,13 +235,13 @@ TEST(ForkInProgress, AForkThatFailedLeavesNothingBehind) {
 TEST(ForkInProgress, CloseWaitsForTheChild) {
   ForkInProgressRig rig;
   rig.make_remote(pages_of(1));
-  ASSERT_TRUE(rig.window.open());
+  ASSERT_TRUE(rig.fork.open());
   rig.copy_memory();
   std::atomic<bool> closed{false};
   SleepingThread sleeper;
   std::jthread control([&] {
     sleeper.begin();
-    rig.window.close(/*forked=*/true);
+    rig.fork.close(/*forked=*/true);
     closed = true;
   });
   sleeper.await();
@@ -255,9 +255,9 @@ TEST(ForkInProgress, CloseWaitsForTheChild) {
 TEST(ForkInProgress, CloseDoesNotWaitForTheChildOfAProgramThatIsGone) {
   for (const bool gone : {true, false}) {
     ForkInProgressRig rig;
-    ASSERT_TRUE(rig.window.open());
+    ASSERT_TRUE(rig.fork.open());
     (gone ? rig.target.gone : rig.target.closing) = true;
-    rig.window.close(/*forked=*/true);
+    rig.fork.close(/*forked=*/true);
     EXPECT_TRUE(rig.children.empty());
   }
 }
@@ -270,7 +270,7 @@ TEST(ForkInProgress, AChildThatWasNotAnnouncedIsLostWherePagesWereAway) {
   rig.read_event();
   EXPECT_TRUE(rig.children.empty()) << "a worker never waits for the rest";
   EXPECT_TRUE(rig.attention.wait(Milliseconds(0)));
-  rig.window.adopt();
+  rig.fork.adopt();
   ASSERT_EQ(rig.children.size(), 1U);
   EXPECT_EQ(rig.child_state(0), PageState::kEmpty);
   EXPECT_EQ(rig.child_state(1), PageState::kLost) << "SIGBUS, never zeros";
@@ -282,12 +282,12 @@ TEST(ForkInProgress, AnEarlierChildDoesNotGetTheSnapshotOfTheNextFork) {
   rig.make_remote(pages_of(1));
   rig.copy_memory();
   rig.read_event();  // a fork past the shim
-  ASSERT_TRUE(rig.window.open());
+  ASSERT_TRUE(rig.fork.open());
   ASSERT_EQ(rig.children.size(), 1U);
   EXPECT_EQ(rig.child_state(1), PageState::kLost);
   rig.copy_memory();
   rig.read_event();
-  rig.window.close(/*forked=*/true);
+  rig.fork.close(/*forked=*/true);
   ASSERT_EQ(rig.children.size(), 2U);
   EXPECT_EQ(rig.child_state(1), PageState::kRemote);
 }
@@ -297,10 +297,10 @@ TEST(ForkInProgress, TheSlotsOfAChildAreNotOverwritten) {
   rig.make_remote(pages_of(1));
   rig.make_clean(pages_of(2));
   rig.make_dirty(pages_of(3));
-  ASSERT_TRUE(rig.window.open());
+  ASSERT_TRUE(rig.fork.open());
   rig.copy_memory();
   rig.read_event();
-  rig.window.close(/*forked=*/true);
+  rig.fork.close(/*forked=*/true);
   const ForkGroup& group = *rig.image->fork_group();
   const std::lock_guard lock(group.mutex());
   EXPECT_TRUE(group.refers_elsewhere(*rig.image, BackingId{0}, PageIndex{1}));

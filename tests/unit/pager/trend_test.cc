@@ -66,25 +66,25 @@ TEST(TrendDetector, FollowsAStride) {
   for (const PrefetchPlan& plan : walk.plans) EXPECT_LE(plan.pages, 17U) << "a READ for each";
 }
 
-TEST(TrendDetector, WindowsGrowToTheLimitAndNeverOverIt) {
+TEST(TrendDetector, BatchesGrowToTheLimitAndNeverOverIt) {
   TrendDetector detector;
   Walk walk{.detector = detector};
   walk.steps(0, 1, 1000);
   uint32_t last = 0;
   for (const PrefetchPlan& plan : walk.plans) {
-    const uint32_t window = plan.gap < plan.pages ? plan.gap : plan.pages;
-    EXPECT_GE(window, last);
-    EXPECT_LE(window, 32U);
-    last = window;
+    const uint32_t batch = plan.gap < plan.pages ? plan.gap : plan.pages;
+    EXPECT_GE(batch, last);
+    EXPECT_LE(batch, 32U);
+    last = batch;
   }
   EXPECT_EQ(last, 32U);
 }
 
-TEST(TrendDetector, TheNextWindowIsAskedForWhileOneIsUsed) {
+TEST(TrendDetector, TheNextBatchIsAskedForWhileOneIsUsed) {
   TrendDetector detector;
   Walk walk{.detector = detector};
   walk.steps(0, 1, 1000);
-  EXPECT_LE(walk.waits, 2) << "only the first two windows begin with a page just asked for";
+  EXPECT_LE(walk.waits, 2) << "only the first two batches begin with a page just asked for";
 }
 
 TEST(TrendDetector, AnAnnouncedWalkIsFollowedFromItsFirstFaultOn) {

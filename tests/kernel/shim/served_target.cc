@@ -23,14 +23,14 @@ namespace {
 constexpr size_t kEvictionBatch = 64;
 }  // namespace
 
-Session::Session(Fd control, const PagerOptions& options)
+ServedTarget::ServedTarget(Fd control, const PagerOptions& options)
     : options_(options), control_(std::move(control)) {
   take_hello();
 }
 
-Session::~Session() = default;
+ServedTarget::~ServedTarget() = default;
 
-bool Session::holds(uint64_t address) const {
+bool ServedTarget::holds(uint64_t address) const {
   const auto there = [address](const std::pair<uint64_t, uint64_t>& extent) {
     return address >= extent.first && address < extent.second;
   };
@@ -38,13 +38,13 @@ bool Session::holds(uint64_t address) const {
          std::any_of(extents_.begin(), extents_.end(), there);
 }
 
-size_t Session::requests_of(handover::RequestKind kind) const {
+size_t ServedTarget::requests_of(handover::RequestKind kind) const {
   return static_cast<size_t>(
       std::count_if(requests_.begin(), requests_.end(),
                     [kind](const handover::Request& request) { return request.kind == kind; }));
 }
 
-void Session::take_hello() {
+void ServedTarget::take_hello() {
   alignas(cmsghdr) char rights[CMSG_SPACE(2 * sizeof(int))];
   iovec part{&hello_, sizeof(hello_)};
   msghdr message{};
@@ -72,7 +72,7 @@ void Session::take_hello() {
   send(control_.get(), &welcome, sizeof(welcome), MSG_NOSIGNAL);
 }
 
-void Session::on_control() {
+void ServedTarget::on_control() {
   handover::Request request;
   const ssize_t got = recv(control_.get(), &request, sizeof(request), 0);
   if (got != static_cast<ssize_t>(sizeof(request))) {
@@ -82,7 +82,7 @@ void Session::on_control() {
   answer(request);
 }
 
-void Session::answer(const handover::Request& request) {
+void ServedTarget::answer(const handover::Request& request) {
   handover::Reply reply;
   switch (request.kind) {
     case handover::RequestKind::kAddExtent:
@@ -118,7 +118,7 @@ void Session::answer(const handover::Request& request) {
   send(control_.get(), &reply, sizeof(reply), MSG_NOSIGNAL);
 }
 
-int Session::pin(const handover::Request& request) {
+int ServedTarget::pin(const handover::Request& request) {
   std::unordered_set<uint64_t> all = pinned_;
   for (uint64_t page = request.address; page < request.address + request.bytes;
        page += kPageBytes) {
@@ -131,17 +131,17 @@ int Session::pin(const handover::Request& request) {
   return 0;
 }
 
-void Session::close() {
+void ServedTarget::close() {
   control_.reset();
   userfault_.reset();
 }
 
-void Session::on_userfault() {
+void ServedTarget::on_userfault() {
   read_events();
   keep_budget();
 }
 
-void Session::read_events() {
+void ServedTarget::read_events() {
   uffd_msg messages[32];
   const ssize_t got = read(userfault_.get(), messages, sizeof(messages));
   for (size_t i = 0; got > 0 && i < static_cast<size_t>(got) / sizeof(uffd_msg); ++i) {
@@ -159,7 +159,7 @@ void Session::read_events() {
   }
 }
 
-void Session::on_missing(uint64_t page) {
+void ServedTarget::on_missing(uint64_t page) {
   if (held_pages_.erase(page) != 0) {
     ++held_faults_;
     return;
@@ -170,7 +170,7 @@ void Session::on_missing(uint64_t page) {
   install(page);
 }
 
-void Session::install(uint64_t page) {
+void ServedTarget::install(uint64_t page) {
   const auto found = store_.find(page);
   int result = 0;
   if (found == store_.end()) {
@@ -200,25 +200,25 @@ void Session::install(uint64_t page) {
   most_resident_pages_ = std::max(most_resident_pages_, resident_.size());
 }
 
-void Session::on_write_protected(uint64_t page) {
+void ServedTarget::on_write_protected(uint64_t page) {
   if (resident_.count(page) == 0 || !protect(page, false)) {
     wake(page);
   }
 }
 
-bool Session::protect(uint64_t page, bool on) {
+bool ServedTarget::protect(uint64_t page, bool on) {
   uffdio_writeprotect request{};
   request.range = {page, kPageBytes};
   request.mode = on ? UFFDIO_WRITEPROTECT_MODE_WP : 0;
   return ioctl(userfault_.get(), UFFDIO_WRITEPROTECT, &request) == 0;
 }
 
-void Session::wake(uint64_t page) {
+void ServedTarget::wake(uint64_t page) {
   uffdio_range range{page, kPageBytes};
   ioctl(userfault_.get(), UFFDIO_WAKE, &range);
 }
 
-void Session::keep_budget() {
+void ServedTarget::keep_budget() {
   while (options_.budget_pages != 0 && resident_.size() > options_.budget_pages) {
     std::vector<uint64_t> victims;
     while (!order_.empty() && victims.size() < kEvictionBatch) {
@@ -234,7 +234,7 @@ void Session::keep_budget() {
   }
 }
 
-void Session::evict(const std::vector<uint64_t>& pages) {
+void ServedTarget::evict(const std::vector<uint64_t>& pages) {
   std::vector<uint64_t> dropped;
   for (const uint64_t page : pages) {
     if (resident_.count(page) == 0 || !protect(page, true)) {
@@ -260,23 +260,23 @@ void Session::evict(const std::vector<uint64_t>& pages) {
   }
 }
 
-void Session::put(uint64_t address, PageBytes bytes) {
+void ServedTarget::put(uint64_t address, PageBytes bytes) {
   store_[address] = std::move(bytes);
 }
 
-const PageBytes* Session::stored(uint64_t address) const {
+const PageBytes* ServedTarget::stored(uint64_t address) const {
   const auto found = store_.find(address);
   return found == store_.end() ? nullptr : &found->second;
 }
 
-void Session::forget(uint64_t begin, uint64_t end) {
+void ServedTarget::forget(uint64_t begin, uint64_t end) {
   std::erase_if(store_, [=](const auto& e) { return e.first >= begin && e.first < end; });
   std::erase_if(resident_, [=](uint64_t page) { return page >= begin && page < end; });
   std::erase_if(order_, [=](uint64_t page) { return page >= begin && page < end; });
 }
 
-std::vector<int> Session::command(handover::CommandKind kind,
-                                  const std::vector<uint64_t>& addresses) {
+std::vector<int> ServedTarget::command(handover::CommandKind kind,
+                                       const std::vector<uint64_t>& addresses) {
   auto& ring = *reinterpret_cast<handover::AgentRing*>(ring_memory_.data());
   const uint32_t first = ring.head.load();
   FARPAGE_CHECK(addresses.size() <= handover::kRingCommands, "more commands than places");

@@ -1,5 +1,5 @@
-// Session: one target of a run, from its hand-over to its end: its requests are answered, and its
-// share of the budget is given and taken.
+// ServedTarget: one target of a run, from its hand-over to its end: its requests are answered, and
+// its share of the budget is given and taken.
 #pragma once
 
 #include <atomic>
@@ -29,10 +29,10 @@ struct TargetReport {
   std::shared_ptr<const pager::TouchRecorder> touches;  // null: not recorded
 };
 
-class Session;
+class ServedTarget;
 
-// What all sessions of a service share. It outlives them.
-struct SessionHost {
+// What all targets of a service share. It outlives them.
+struct TargetHost {
   boost::asio::io_context& control;
   WaitPool& waits;
   pager::Engine& engine;
@@ -40,17 +40,17 @@ struct SessionHost {
   pager::ForkMode fork;
   uint64_t slab_bytes = 0;
   // Both are called on the control thread.
-  std::function<void(std::shared_ptr<Session>)> on_child;
-  std::function<void(Session&)> on_end;
-  std::atomic<uint64_t> sessions{0};  // so far
+  std::function<void(std::shared_ptr<ServedTarget>)> on_child;
+  std::function<void(ServedTarget&)> on_end;
+  std::atomic<uint64_t> targets{0};  // so far
 };
 
 // Threads: the control thread, but for what is marked. Calls that may wait run in the pool, one at
-// a time for each kind (a request, arriving children), and keep the session alive.
-class Session : public std::enable_shared_from_this<Session> {
+// a time for each kind (a request, arriving children), and keep the target alive.
+class ServedTarget : public std::enable_shared_from_this<ServedTarget> {
  public:
   // A process that has handed its memory over: the engine serves it, then it is welcomed.
-  static std::shared_ptr<Session> start(SessionHost& host, uffd::HandedOver target);
+  static std::shared_ptr<ServedTarget> start(TargetHost& host, uffd::HandedOver target);
 
   uint64_t number() const { return number_; }  // in the order of their beginnings
   // Now, or at its end. nullopt: it was never served, or it is a forked child with hardly a fault:
@@ -60,8 +60,8 @@ class Session : public std::enable_shared_from_this<Session> {
  private:
   enum class Step : uint8_t { kStarting, kAwaitingHello, kServing, kAwaitingExit, kEnded };
 
-  explicit Session(SessionHost& host)
-      : host_(host), number_(host.sessions.fetch_add(1)), timer_(host.control) {}
+  explicit ServedTarget(TargetHost& host)
+      : host_(host), number_(host.targets.fetch_add(1)), timer_(host.control) {}
 
   pager::TargetOptions target_options(std::string name) const;
   pager::OnChild on_child();
@@ -96,7 +96,7 @@ class Session : public std::enable_shared_from_this<Session> {
   void await_exit();
   void end();
 
-  SessionHost& host_;
+  TargetHost& host_;
   const uint64_t number_;
   TargetReport report_;
   bool is_child_ = false;

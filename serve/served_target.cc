@@ -1,4 +1,4 @@
-#include "serve/session.h"
+#include "serve/served_target.h"
 
 #include <fmt/format.h>
 
@@ -87,7 +87,7 @@ bool apply_now(uffd::handover::RequestKind kind, uffd::PageRun run, pager::Pager
 // ---- helpers ----
 
 template <typename Call, typename Then>
-void Session::in_pool(Call&& call, Then&& then) {
+void ServedTarget::in_pool(Call&& call, Then&& then) {
   ++calls_;
   host_.waits.run([self = shared_from_this(), call = std::forward<Call>(call),
                    then = std::forward<Then>(then)]() mutable {
@@ -101,7 +101,7 @@ void Session::in_pool(Call&& call, Then&& then) {
 }
 
 template <typename Then>
-void Session::after(Milliseconds time, Then&& then) {
+void ServedTarget::after(Milliseconds time, Then&& then) {
   timer_.expires_after(time);
   timer_.async_wait([self = shared_from_this(),
                      then = std::forward<Then>(then)](boost::system::error_code error) {
@@ -109,14 +109,14 @@ void Session::after(Milliseconds time, Then&& then) {
   });
 }
 
-void Session::take_statistics(const pager::Pager& pager) {
+void ServedTarget::take_statistics(const pager::Pager& pager) {
   const pager::PagerStats stats = pager.stats();
   report_.counts = stats;
   report_.latencies = stats.latencies();
   report_.touches = pager.recorder();
 }
 
-std::optional<TargetReport> Session::report() {
+std::optional<TargetReport> ServedTarget::report() {
   if (pager_) take_statistics(*pager_);
   const pager::PagerCounts& counts = report_.counts;
   if (counts.budget_pages == 0) return std::nullopt;  // it was never served
@@ -125,25 +125,25 @@ std::optional<TargetReport> Session::report() {
   return report_;
 }
 
-pager::TargetOptions Session::target_options(std::string name) const {
+pager::TargetOptions ServedTarget::target_options(std::string name) const {
   return {.name = std::move(name), .local_bytes = host_.budgets.local_bytes(), .fork = host_.fork};
 }
 
 // ---- the beginning ----
 
-std::shared_ptr<Session> Session::start(SessionHost& host, uffd::HandedOver handed) {
-  std::shared_ptr<Session> session(new Session(host));
-  session->report_.program = handed.program;
-  session->report_.pid = handed.pid;
-  const auto target = std::make_shared<uffd::HandedOver>(std::move(handed));
+std::shared_ptr<ServedTarget> ServedTarget::start(TargetHost& host, uffd::HandedOver handed) {
+  std::shared_ptr<ServedTarget> target(new ServedTarget(host));
+  target->report_.program = handed.program;
+  target->report_.pid = handed.pid;
+  const auto arrived = std::make_shared<uffd::HandedOver>(std::move(handed));
   const auto status = std::make_shared<Status>();
-  session->socket_ = std::move(target->socket);
-  session->in_pool([self = session.get(), target, status] { *status = self->serve(*target); },
-                   [self = session.get(), target, status] { self->served(*target, *status); });
-  return session;
+  target->socket_ = std::move(arrived->socket);
+  target->in_pool([self = target.get(), arrived, status] { *status = self->serve(*arrived); },
+                  [self = target.get(), arrived, status] { self->served(*arrived, *status); });
+  return target;
 }
 
-Status Session::serve(uffd::HandedOver& target) {
+Status ServedTarget::serve(uffd::HandedOver& target) {
   pager::TargetOptions options = target_options(fmt::format("{}-{}", target.program, target.pid));
   if (options.fork == pager::ForkMode::kShare && !uffd::tells_of_forks(target)) {
     log::warn(
@@ -158,7 +158,7 @@ Status Session::serve(uffd::HandedOver& target) {
   return {};
 }
 
-void Session::served(const uffd::HandedOver& target, const Status& status) {
+void ServedTarget::served(const uffd::HandedOver& target, const Status& status) {
   if (!status) {
     (void)uffd::welcome(socket_, ENOMEM, status.error().message());
     end();
@@ -175,12 +175,12 @@ void Session::served(const uffd::HandedOver& target, const Status& status) {
   }
 }
 
-pager::OnChild Session::on_child() {
+pager::OnChild ServedTarget::on_child() {
   return [this](pager::Inheritance inheritance) { take_child(std::move(inheritance)); };
 }
 
-void Session::take_child(pager::Inheritance inheritance) {
-  std::shared_ptr<Session> child(new Session(host_));
+void ServedTarget::take_child(pager::Inheritance inheritance) {
+  std::shared_ptr<ServedTarget> child(new ServedTarget(host_));
   child->is_child_ = true;
   child->report_.program = report_.program;
   {
@@ -201,7 +201,7 @@ void Session::take_child(pager::Inheritance inheritance) {
   });
 }
 
-bool Session::adopt(pager::Inheritance& inheritance, pager::Pager* parent) {
+bool ServedTarget::adopt(pager::Inheritance& inheritance, pager::Pager* parent) {
   Result<std::unique_ptr<pager::Pager>> pager =
       host_.engine.adopt(target_options(report_.program + "-fork"), inheritance, on_child());
   if (!pager) return false;
@@ -211,7 +211,7 @@ bool Session::adopt(pager::Inheritance& inheritance, pager::Pager* parent) {
 }
 
 // Its userfaultfd must not be closed while it lives: its remote pages would become zeros.
-void Session::adopt_later(pager::Inheritance inheritance) {
+void ServedTarget::adopt_later(pager::Inheritance inheritance) {
   const auto left = std::make_shared<pager::Inheritance>(std::move(inheritance));
   after(kAliveCheck, [this, left] {
     if (!left->space->alive()) {
@@ -224,7 +224,7 @@ void Session::adopt_later(pager::Inheritance inheritance) {
   });
 }
 
-void Session::await_hello() {
+void ServedTarget::await_hello() {
   await_attention();
   requests_ = std::make_unique<Watch>(host_.control, socket_.get());
   requests_->wait([self = shared_from_this()] {
@@ -234,7 +234,7 @@ void Session::await_hello() {
   await_exit();  // it may end, or call exec, first
 }
 
-void Session::greet() {
+void ServedTarget::greet() {
   Result<std::optional<uffd::HandedOver>> hello = uffd::read_child_hello(socket_);
   if (!hello && pager_->space().alive())
     log::error("run: bad_child reason=\"{}\"", hello.error().message());
@@ -255,13 +255,13 @@ void Session::greet() {
 
 // ---- requests ----
 
-void Session::await_requests() {
+void ServedTarget::await_requests() {
   step_ = Step::kServing;
   if (!requests_) requests_ = std::make_unique<Watch>(host_.control, socket_.get());
   on_request();
 }
 
-void Session::on_request() {
+void ServedTarget::on_request() {
   requests_->wait([self = shared_from_this()] {
     if (self->ending_) return;
     Result<std::optional<uffd::TargetRequest>> request = uffd::read_request(self->socket_);
@@ -274,7 +274,7 @@ void Session::on_request() {
   });
 }
 
-void Session::answer(uffd::TargetRequest request) {
+void ServedTarget::answer(uffd::TargetRequest request) {
   using uffd::handover::RequestKind;
   const auto status = std::make_shared<int>(0);
   const auto then = [this, status] { reply(*status); };
@@ -325,7 +325,7 @@ void Session::answer(uffd::TargetRequest request) {
 }
 
 // All of them, or none.
-bool Session::pin(std::span<const uffd::PageRun> runs) {
+bool ServedTarget::pin(std::span<const uffd::PageRun> runs) {
   for (size_t i = 0; i < runs.size(); ++i) {
     if (host_.budgets.pin(*pager_, runs[i])) continue;
     for (const uffd::PageRun& pinned : runs.first(i)) pager_->unpin(pinned);
@@ -334,7 +334,7 @@ bool Session::pin(std::span<const uffd::PageRun> runs) {
   return true;
 }
 
-int Session::begin_fork(Fd child_socket) {
+int ServedTarget::begin_fork(Fd child_socket) {
   if (child_socket.valid() && !uffd::expect_child(child_socket)) return EINVAL;
   {
     const MutexLock lock(child_socket_mutex_);
@@ -343,7 +343,7 @@ int Session::begin_fork(Fd child_socket) {
   return pager_->begin_fork() ? 0 : EAGAIN;
 }
 
-void Session::reply(int status) {
+void ServedTarget::reply(int status) {
   if (ending_) return;
   if (uffd::reply(socket_, status)) {
     on_request();
@@ -354,7 +354,7 @@ void Session::reply(int status) {
 
 // ---- what the pager asks for ----
 
-void Session::await_attention() {
+void ServedTarget::await_attention() {
   if (!attention_)
     attention_ = std::make_unique<Watch>(host_.control, pager_->attention_descriptor());
   attention_->wait([self = shared_from_this()] {
@@ -362,7 +362,7 @@ void Session::await_attention() {
   });
 }
 
-void Session::on_attention() {
+void ServedTarget::on_attention() {
   // Page tables are copied. What the doorbell said is looked at afterwards: the call clears it.
   in_pool([this] { pager_->adopt_children(); },
           [this] {
@@ -372,12 +372,12 @@ void Session::on_attention() {
           });
 }
 
-void Session::share_budget() {
+void ServedTarget::share_budget() {
   host_.budgets.add(*pager_, {report_.program, report_.pid});
   has_budget_ = true;
 }
 
-void Session::end_trial() {
+void ServedTarget::end_trial() {
   if (std::exchange(has_budget_, true)) return;
   const BudgetGroup::Process process{report_.program, report_.pid};
   in_pool(
@@ -393,7 +393,7 @@ void Session::end_trial() {
 // The control socket is closed: by exit, by exec, or by a program that closes unknown descriptors.
 // The pager must run until the kernel reports that the memory is gone; otherwise faults of a live
 // program would block forever.
-void Session::hang_up() {
+void ServedTarget::hang_up() {
   requests_.reset();
   socket_.reset();
   if (report_.pid != 0) end_trial();
@@ -401,7 +401,7 @@ void Session::hang_up() {
   await_exit();
 }
 
-void Session::await_exit() {
+void ServedTarget::await_exit() {
   if (step_ == Step::kServing) return;
   if (pager_->target_gone() || !pager_->space().alive()) {
     end();
@@ -410,7 +410,7 @@ void Session::await_exit() {
   }
 }
 
-void Session::end() {
+void ServedTarget::end() {
   ending_ = true;
   if (calls_ > 0 || step_ == Step::kEnded) return;  // called again after the last call
   step_ = Step::kEnded;
