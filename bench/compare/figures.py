@@ -80,7 +80,12 @@ def cell(samples, program, what, system, share):
     median = statistics.median(rates) if min(rates) > 0 else statistics.median_low(rates)
     slowdowns = [plain / rate for rate in rates if rate > 0]
     return Cell(plain / median if median > 0 else None, min(slowdowns, default=None), max(slowdowns, default=None),
-                sum(sample.get("killed", False) for sample in mine), sum(sample.get("late", False) for sample in mine))
+                sum(has_failed(sample, "killed") for sample in mine), sum(has_failed(sample, "late") for sample in mine))
+
+
+def has_failed(sample, how):
+    """Samples before 2026-11-25 do not say that they were killed, and none of them was late."""
+    return sample["rates"] is None and how == ("late" if sample.get("late") else "killed")
 
 
 def geometric_mean(values):

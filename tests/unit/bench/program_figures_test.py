@@ -83,6 +83,10 @@ class Figures(unittest.TestCase):
         self.assertEqual((cell.killed, cell.late), (1, 1))
         self.assertIsNone(figures.cell([*samples, failed("sort", ZRAM, 6)], "sort", "run", ZRAM, 50).slowdown)
 
+    def test_a_run_without_a_rate_was_killed(self):
+        samples = [plain("sort", run(10)), {"program": "sort", "system": ZRAM, "share": 50, "rates": None}]
+        self.assertEqual(figures.cell(samples, "sort", "run", ZRAM, 50).killed, 1)
+
     def test_a_mean_leaves_out_programs_that_one_system_failed(self):
         for how in ("killed", "late"):
             with self.subTest(how):
