@@ -14,6 +14,7 @@ import time
 
 NQN = "nqn.2014-08.org.farpage:compare"
 NVME_PORT, NBD_PORT = 4420, 10809
+PRIORITY = "32767"  # higher than any other swap of this machine
 
 
 def command(*words):
@@ -143,11 +144,14 @@ def nbd(size, address):
 @contextlib.contextmanager
 def swap_on(device, page_cluster=0):
     """2 ** page_cluster pages are read at a time; 0: no read-ahead."""
+    for other in pathlib.Path("/proc/swaps").read_text().splitlines()[1:]:
+        if other.split()[-1] == PRIORITY:
+            raise RuntimeError(f"{other.split()[0]} is swap already: another comparison runs on this machine")
     command("mkswap", device)
     cluster = pathlib.Path("/proc/sys/vm/page-cluster")
     before = cluster.read_text()
     cluster.write_text(str(page_cluster))
-    command("swapon", "--priority", "32767", device)  # higher than any other swap of this machine
+    command("swapon", "--priority", PRIORITY, device)
     try:
         yield
     finally:
