@@ -79,8 +79,9 @@ def cell(samples, program, what, system, share):
     # The mean of a rate and of none would be no rate.
     median = statistics.median(rates) if min(rates) > 0 else statistics.median_low(rates)
     slowdowns = [plain / rate for rate in rates if rate > 0]
+    killed, late = (sum(has_failed(sample, how) for sample in mine) for how in ("killed", "late"))
     return Cell(plain / median if median > 0 else None, min(slowdowns, default=None), max(slowdowns, default=None),
-                sum(has_failed(sample, "killed") for sample in mine), sum(has_failed(sample, "late") for sample in mine))
+                killed, late)
 
 
 def has_failed(sample, how):

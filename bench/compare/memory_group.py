@@ -6,6 +6,7 @@ in the page cache before. Both versions of control groups; needs root.
 import contextlib
 import os
 import pathlib
+import signal
 
 from swap_devices import wait_for, write
 
@@ -26,6 +27,12 @@ class MemoryGroup:
         """Processes that the kernel killed because the group had no more memory."""
         file = self.folder / ("memory.events" if self.is_v2 else "memory.oom_control")
         return int(dict(line.split() for line in file.read_text().splitlines())["oom_kill"])
+
+    def kill(self):
+        """Ends all processes in it."""
+        for pid in (self.folder / "cgroup.procs").read_text().split():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(pid), signal.SIGKILL)
 
     def command(self, words):
         """The words of a command that enters the group before it becomes this one."""

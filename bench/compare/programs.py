@@ -24,6 +24,7 @@ import json
 import os
 import pathlib
 import platform
+import signal
 import subprocess
 import sys
 import tempfile
@@ -95,6 +96,8 @@ def main():
     else:
         if os.geteuid() != 0:
             sys.exit("programs: swap devices and memory limits need root")
+        # As Ctrl-C: swap, control groups and files are removed.
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit("programs: terminated"))
         report = take_report(options)
     if options.html:
         pathlib.Path(options.html).write_text(programs_page.page(report))

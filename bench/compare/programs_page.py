@@ -16,7 +16,9 @@ STYLE = """
   tr.mean td { border-top: 2px solid #5c6663; font-weight: 600; }
   tr.first td { border-top: 2px solid #b9c2bf; }
   .facts td { text-align: left; } .facts td:first-child { color: #5c6663; width: 11rem; }
+  .plain td, .legend span { white-space: nowrap; }
   .scroll { overflow-x: auto; } svg { width: 100%; height: auto; }
+  .legend svg { width: .9rem; vertical-align: -.1rem; }
   svg text { font: 12px system-ui, sans-serif; fill: #5c6663; } svg text.name { fill: #1c2321; font-size: 13px; }
   .grid { stroke: #e6eae8; } .one { stroke: #5c6663; } .failed { color: #a61b1b; }
 """
@@ -106,9 +108,9 @@ def plot(samples, share):
 
 
 def legend(samples):
-    parts = [f'<svg viewBox="0 0 12 12" style="width:.9rem;vertical-align:-.1rem">{mark(6, 6, colour, hollow)}</svg> '
-             f'{html.escape(system)}' for system, (colour, hollow) in marks(systems_of(samples)).items()]
-    return f"<p>{' &nbsp; '.join(parts)}</p>"
+    parts = [f'<span><svg viewBox="0 0 12 12">{mark(6, 6, colour, hollow)}</svg> '
+             f'{html.escape(system)}</span>' for system, (colour, hollow) in marks(systems_of(samples)).items()]
+    return f"<p class=\"legend\">{' &nbsp; '.join(parts)}</p>"
 
 
 def table(heads, rows, kind="", words=(0,)):
@@ -139,7 +141,8 @@ def slowdown_table(samples, share):
         note += f"; left out, because a system failed or was not measured: {', '.join(mean.left_out)}"
     note += (". A program counts once, whatever it does. !: some rounds were killed or late; they count as the slowest "
              "for the median.")
-    return table(["", "plain", "peak, MiB", *map(html.escape, systems)], rows) + f"\n<p>{html.escape(note)}</p>"
+    heads = ["", "plain", "peak, MiB", *map(html.escape, systems)]
+    return table(heads, rows, "plain") + f"\n<p>{html.escape(note)}</p>"
 
 
 def ratio_table(samples):

@@ -28,12 +28,12 @@ def mib(size):
 
 
 def slowdowns(samples):
-    lines = [f"{'':28}" + "".join(f"{share:>9} %" for share in shares_of(samples)) + "   of the peak local"]
+    lines = [f"{'':32}" + "".join(f"{share:>9} %" for share in shares_of(samples)) + "   of the peak local"]
     for program, what in cases_of(samples):
         lines.append(f"{program}: plain {plain_score(samples, program, what)}, peak "
                      f"{int(peak_of(samples, program)) >> 20} MiB")
         for system in systems_of(samples):
-            lines.append(f"  {system:26}" + "".join(f"{outcome(cell(samples, program, what, system, share)):>11}"
+            lines.append(f"  {system:30}" + "".join(f"{outcome(cell(samples, program, what, system, share)):>11}"
                                                     for share in shares_of(samples)))
     lines.append("killed, late: in half of the rounds or more; !: in fewer, which count as the slowest for the median")
     return lines
@@ -43,7 +43,7 @@ def geometric_means(samples):
     lines = ["geometric mean of the slowdowns over the programs"]
     found = {share: means(samples, share) for share in shares_of(samples)}
     for system in systems_of(samples):
-        lines.append(f"  {system:26}" + "".join(f"{number(found[share][system].value, '.2f'):>10} "
+        lines.append(f"  {system:30}" + "".join(f"{number(found[share][system].value, '.2f'):>10} "
                                                 for share in found))
     for share in found:
         mean = next(iter(found[share].values()))
@@ -82,9 +82,9 @@ def page_rows(samples):
 
 
 def pages(samples):
-    lines = [f"{'pages moved':44}{'in':>12}{'out':>12}{'over limit':>12}{'beside':>12}"]
+    lines = [f"{'pages moved':48}{'in':>12}{'out':>12}{'over limit':>12}{'beside':>12}"]
     for program, share, system, came, went, over, beside in page_rows(samples):
-        lines.append(f"  {program:10}{share:3} %  {system:26}{number(came):>12}{number(went):>12}"
+        lines.append(f"  {program:10}{share:3} %  {system:30}{number(came):>12}{number(went):>12}"
                      f"{round(over, 1) + 0.0:>10.1f} %{number(beside, ',.1f'):>8} MiB" +
                      (" !" if over > OVER_LIMIT else ""))
     lines.append("over limit: by how much the peak of the worst round exceeded it; beside: memory of this machine that "

@@ -11,7 +11,7 @@
   matrix     numpy on one square matrix: by blocks, rows, columns, and products with vectors (matrix.py)
   compile    gcc -O1 of one generated file of 25 MB: a table and 2,000 functions
   xz         xz -9 of 60 MiB, pieces of 4 MiB of random bytes with changes
-  java       maps, trees and lists of 1.1 million objects in OpenJDK with the serial collector (Collections.java)
+  java       maps, trees and lists of 1 million objects in OpenJDK with the serial collector (Collections.java)
   graph      a breadth-first search and a walk through dictionaries and lists in Python (graph_walk.py)
 
 run(place) runs one in a Place (systems.py) and returns a Result. The output of the run in a system must be
@@ -60,7 +60,7 @@ class Result(typing.NamedTuple):
 
 
 class Watched:
-    """A process that is killed when it takes longer than PATIENCE."""
+    """A process that is killed when it takes longer than PATIENCE, or when this script is interrupted."""
 
     def __init__(self, place, words, output):
         self.place, self.late = place, threading.Event()
@@ -71,13 +71,26 @@ class Watched:
         self.watch = threading.Timer(PATIENCE, self.give_up)
         self.watch.start()
 
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.watch.cancel()
+        if self.process.poll() is None:
+            self.end()
+            self.process.wait()
+        self.errors.close()
+
+    def end(self):
+        self.process.kill()  # in a system, that may be a pager, which is not in the group
+        self.place.group.kill()
+
     def give_up(self):
         self.late.set()
-        self.process.kill()
+        self.end()
 
     def finish(self, name):
         status = self.process.wait()
-        self.watch.cancel()
         if self.late.is_set():
             raise Late(name)
         if self.place.group.kills() > 0:
@@ -95,11 +108,11 @@ class Command:
 
     def run(self, place):
         begin = time.monotonic()
-        watched = Watched(place, self.words, subprocess.PIPE)
-        digest = hashlib.sha256()
-        while part := watched.process.stdout.read(1 << 20):
-            digest.update(part)
-        watched.finish(self.name)
+        with Watched(place, self.words, subprocess.PIPE) as watched:
+            digest = hashlib.sha256()
+            while part := watched.process.stdout.read(1 << 20):
+                digest.update(part)
+            watched.finish(self.name)
         return Result({"run": 1 / (time.monotonic() - begin)}, digest.hexdigest())
 
 
@@ -112,15 +125,13 @@ class Cache:
 
     def run(self, place):
         pathlib.Path(self.path).unlink(missing_ok=True)
-        server = Watched(place, self.words, subprocess.DEVNULL)
-        try:
+        with Watched(place, self.words, subprocess.DEVNULL) as server:
             self.wait_for_socket(server.process)
-            done = subprocess.run(self.load, capture_output=True, text=True, timeout=PATIENCE, check=False)
-        except subprocess.TimeoutExpired as error:
-            raise Late(self.name) from error
-        finally:
-            if server.process.poll() is None:
-                server.process.send_signal(signal.SIGTERM)
+            try:
+                done = subprocess.run(self.load, capture_output=True, text=True, timeout=PATIENCE, check=False)
+            except subprocess.TimeoutExpired as error:
+                raise Late(self.name) from error
+            server.process.send_signal(signal.SIGTERM)  # nothing happens if it has ended
             server.finish(self.name)
         if done.returncode != 0:
             raise RuntimeError(f"{self.name}: status {done.returncode}: {done.stdout}{done.stderr}")
@@ -191,9 +202,9 @@ def make_cache(name, folder, scale):
 
 def make_java(folder, scale):
     subprocess.run([program("javac"), "-d", folder, HERE / "Collections.java"], check=True)
-    heap = f"{int(760 * scale) + 16}m"
+    heap = f"{int(700 * scale) + 16}m"
     return Command("java", [program("java"), "-XX:+UseSerialGC", "-Xshare:off", f"-Xmx{heap}", "-cp", folder,
-                            "Collections", str(int(1_100_000 * scale) + 1)])
+                            "Collections", str(int(1_000_000 * scale) + 1)])
 
 
 def make_programs(names, folder, scale):
