@@ -131,6 +131,13 @@ def ratio(samples, first, second, share):
                                             left_out), ratios.get(worst), worst)
 
 
+def killed_attempts(samples, system):
+    """(attempts that the kernel killed, all attempts): a killed run is repeated."""
+    mine = [sample for sample in samples if sample["system"] == system]
+    attempts = sum(sample.get("attempts", 1) for sample in mine)
+    return attempts - sum(not has_failed(sample, "killed") for sample in mine), attempts
+
+
 def median_of(samples, field):
     """Over those that have it; None: none has."""
     values = [sample[field] for sample in samples if field in sample]

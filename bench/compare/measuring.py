@@ -56,13 +56,21 @@ class Budgets:
 
 def take(system, program, share, limit, budgets, expected):
     """A sample, also of a run that the kernel ended or that was late."""
+    attempts = 0
+
+    def attempt():
+        nonlocal attempts
+        attempts += 1
+        return run_in(system, program, limit, local)
+
     about = {"program": program.name, "system": system.name, "share": share}
     try:
         budgets.measure(system, program, limit)
         local = budgets.local(system, program, limit)
-        found = unless_killed(system, lambda: run_in(system, program, limit, local))
+        found = unless_killed(system, attempt)
     except Late:
-        return {**about, "limit_bytes": limit, "rates": None, "late": True}
+        return {**about, "limit_bytes": limit, "rates": None, "late": True, "attempts": attempts}
+    about["attempts"] = attempts
     if found is None:
         return {**about, "limit_bytes": limit, "rates": None, "killed": True}
     result, sample = found

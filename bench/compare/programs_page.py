@@ -4,7 +4,7 @@ import math
 import shlex
 
 from figures import cases_of, cell, distinct, means, pairs_of, peak_of, ratio, shares_of, systems_of
-from tables import OVER_LIMIT, mib, number, outcome, page_rows, plain_score, ratio_words
+from tables import OVER_LIMIT, kill_words, mib, number, outcome, page_rows, plain_score, ratio_words
 
 STYLE = """
   body { font: 15px/1.45 system-ui, sans-serif; color: #1c2321; background: #fff;
@@ -195,8 +195,9 @@ def page(report):
                   "<p>A dot is the median of the rounds, the thick line goes from the least to the most. A cross at "
                   "the right edge: killed, or late.</p>",
                   slowdown_table(samples, share)]
-    parts += ["<h2>Ratios</h2>", "<p>Above 1.00, the first system is slower. The worst program is that of the largest "
-              "ratio.</p>", ratio_table(samples), "<h2>Pages moved, and memory</h2>",
+    parts += [f"<p>A{html.escape(kill_words(samples)[1:])}.</p>", "<h2>Ratios</h2>",
+              "<p>Above 1.00, the first system is slower. The worst program is that of the largest ratio.</p>",
+              ratio_table(samples), "<h2>Pages moved, and memory</h2>",
               "<p>Medians of the rounds. Over the limit: by how much the peak of the worst round exceeded it. Beside: "
               "memory of this machine that the system took and that no limit contains: farpage's pager, or zram's "
               "compressed pages.</p>", pages_table(samples), "</body></html>"]

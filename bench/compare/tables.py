@@ -1,6 +1,6 @@
 """The tables of `./dev bench programs` as text."""
-from figures import (cases_of, cell, distinct, means, median_of, over_limit_percent, pairs_of, peak_of, plain_rate,
-                     ratio, select, shares_of, systems_of)
+from figures import (cases_of, cell, distinct, killed_attempts, means, median_of, over_limit_percent, pairs_of, peak_of,
+                     plain_rate, ratio, select, shares_of, systems_of)
 
 OVER_LIMIT = 5  # percent; farpage promises no more
 
@@ -36,7 +36,15 @@ def slowdowns(samples):
             lines.append(f"  {system:30}" + "".join(f"{outcome(cell(samples, program, what, system, share)):>11}"
                                                     for share in shares_of(samples)))
     lines.append("killed, late: in half of the rounds or more; !: in fewer, which count as the slowest for the median")
+    lines.append(kill_words(samples))
     return lines
+
+
+def kill_words(samples):
+    """Of the systems in which there were any."""
+    counts = {system: killed_attempts(samples, system) for system in systems_of(samples)}
+    words = [f"{system}: {killed} of {attempts}" for system, (killed, attempts) in counts.items() if killed]
+    return f"attempts that the kernel killed (each run has three): {'; '.join(words) or 'none'}"
 
 
 def geometric_means(samples):

@@ -87,6 +87,11 @@ class Figures(unittest.TestCase):
         samples = [plain("sort", run(10)), {"program": "sort", "system": ZRAM, "share": 50, "rates": None}]
         self.assertEqual(figures.cell(samples, "sort", "run", ZRAM, 50).killed, 1)
 
+    def test_killed_attempts(self):
+        samples = [failed("sort", ZRAM) | {"attempts": 3}, far("join", ZRAM, run(1), attempts=2),
+                   far("xz", ZRAM, run(1), attempts=1), failed("java", ZRAM, how="late") | {"attempts": 1}]
+        self.assertEqual(figures.killed_attempts(samples, ZRAM), (4, 7))
+
     def test_a_mean_leaves_out_programs_that_one_system_failed(self):
         for how in ("killed", "late"):
             with self.subTest(how):
