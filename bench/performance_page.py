@@ -1,5 +1,10 @@
 """Generates docs/performance.md from the results in bench/results/ (record.py)."""
+import pathlib
 import statistics
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "compare"))
+import figures  # noqa: E402
 
 HEAD = """# Performance
 
@@ -34,7 +39,8 @@ SECTIONS = [
     ("compare", "Beside kernel swap, one program",
      "256 MiB, half of them local, random touches of one thread, half of them writes; medians of the rounds."),
     ("programs", "Beside kernel swap, real programs",
-     "Slowdown against a run with all memory local, with half of the peak local; medians of the rounds."),
+     "Slowdown against a run with all memory local, with a share of its peak local; medians of the rounds. A program that "
+     "does several things counts once in a mean, and a program that a system failed is left out."),
     ("lab", "A remote fault over verbs, in the lab VM",
      "SoftRoCE in an emulated VM; `ib_read_lat` runs in the same boot. Medians of the rounds; only the ratios to it mean "
      "anything."),
@@ -103,20 +109,34 @@ def of_compare(report):
 
 def of_programs(report):
     samples = report["samples"]
-    systems = [s for s in dict.fromkeys(sample["system"] for sample in samples) if s != "plain"]
-    rows = []
-    for program in dict.fromkeys(sample["program"] for sample in samples):
-        mine = [sample for sample in samples if sample["program"] == program]
-        alive = [sample["rates"] for sample in mine if sample["system"] == "plain" and sample["rates"] is not None]
-        for what in alive[0] if alive else []:
-            def median(system):
-                rates = [s["rates"][what] for s in mine if s["system"] == system and s["rates"] is not None]
-                return statistics.median(rates) if rates else None
-            plain = median("plain")
-            cells = [median(system) for system in systems]
-            name = program if what == "run" else f"{program}, {what}"
-            rows.append((name, *("killed" if cell is None else f"{plain / cell:.2f}" for cell in cells)))
-    return table(["slowdown", *systems], rows)
+    systems, shares = figures.systems_of(samples), figures.shares_of(samples)
+    parts = []
+    for share in shares:
+        if len(shares) > 1:
+            parts.append(f"{share} % of the peak local:")
+        rows = []
+        for program, what in figures.cases_of(samples):
+            cells = [figures.cell(samples, program, what, system, share) for system in systems]
+            rows.append((program if what == "run" else f"{program}, {what}", *map(of_cell, cells)))
+        means = figures.means(samples, share)
+        left_out = means[systems[0]].left_out
+        rows.append((f"geometric mean{' without ' + ', '.join(left_out) if left_out else ''}",
+                     *(number(means[system].value) for system in systems)))
+        parts.append(table(["slowdown", *systems], rows))
+    ratios = [figures.ratio(samples, first, second, share) for first, second in figures.pairs_of(systems)
+              for share in shares]
+    parts.append(table(["ratio of slowdowns", "share", "geometric mean", "worst", "program", "left out"], [
+        (f"{found.first} / {found.second}", f"{found.share} %", number(found.mean.value), number(found.worst),
+         found.worst_program or "-", ", ".join(found.mean.left_out)) for found in ratios]))
+    return "\n\n".join(parts)
+
+
+def of_cell(cell):
+    if cell is None:
+        return "-"
+    if cell.slowdown is None:
+        return "killed" if cell.killed else "late"
+    return f"{cell.slowdown:.2f}"
 
 
 def of_lab(report):

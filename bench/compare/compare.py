@@ -6,7 +6,9 @@
   ./dev bench compare --lab       in the lab VM: farpage over verbs; swap on NVMe-oF/RDMA, NBD and zram
 
 The program is random_touch (bench/compare/random_touch.cc). Each system is measured in turn in every round;
-the table shows medians of the rounds and ratios to farpage's first column. Needs root.
+the table shows medians of the rounds and ratios to farpage's first column. farpage limits the memory that is
+touched, swap all memory of the program. So swap's limit is higher, by what the program's control group counted beside
+the local memory in farpage's last run with the same touches. Needs root.
 """
 import argparse
 import datetime
@@ -22,9 +24,12 @@ import sys
 import tempfile
 
 import swap_devices
-from systems import BUILD, ROOT, Killed, chosen, libraries_here, systems_here, unless_killed
+from memory_group import memory_group
+from systems import BUILD, ROOT, Farpage, Killed, KernelSwap, chosen, libraries_here, systems_here, unless_killed
 
 MIB = 1 << 20
+# The program's memory beside the measured part (libraries, page tables, its own tables) when farpage is not measured.
+USUAL_BESIDE = 8 * MIB
 
 
 def parse_arguments():
@@ -47,18 +52,19 @@ def parse_arguments():
     return parser.parse_args()
 
 
-def run(system, local, arguments):
-    with system.confine(local) as (before, how):
-        words = [*before, BUILD / "random_touch", *map(str, arguments)]
-        done = subprocess.run(words, capture_output=True, text=True, timeout=300, **how)
+def run(system, limit, arguments):
+    with memory_group() as group, system.confine(limit, group) as place:
+        words = place.command([BUILD / "random_touch", *arguments])
+        done = subprocess.run(words, capture_output=True, text=True, timeout=300, env=place.environment)
+        peak = group.peak_bytes()
     if done.returncode == -signal.SIGKILL:
-        raise Killed(" ".join(map(str, words)))
+        raise Killed(" ".join(words))
     if done.returncode != 0:
-        raise RuntimeError(f"{' '.join(map(str, words))}: status {done.returncode}: {done.stderr[-2000:]}")
+        raise RuntimeError(f"{' '.join(words)}: status {done.returncode}: {done.stderr[-2000:]}")
     result = json.loads(done.stdout)
     if result["timed_faults"] == 0:
-        raise RuntimeError(f"{' '.join(map(str, words))}: not one touch was of a page that was away")
-    return result
+        raise RuntimeError(f"{' '.join(words)}: not one touch was of a page that was away")
+    return {**result, "limit_bytes": limit, "peak_bytes": peak}
 
 
 def floors():
@@ -89,6 +95,7 @@ def read_latency():
 def measure_all(options, systems):
     samples = []
     size = options.size * MIB
+    beside = {}  # by (share, writes, threads)
     for number in range(options.rounds):
         for system in systems:
             with system.running(size):
@@ -98,7 +105,13 @@ def measure_all(options, systems):
                             print(f"compare: round {number + 1} of {options.rounds}, {system.name}, "
                                   f"{share} % local, {writes} % writes, {threads} thread(s)", file=sys.stderr)
                             arguments = [size, threads, writes, options.touches, options.seconds, number + 1]
-                            result = unless_killed(system, lambda: run(system, size * share // 100, arguments))
+                            local, touches = size * share // 100, (share, writes, threads)
+                            limit = local
+                            if isinstance(system, KernelSwap):
+                                limit += beside.get(touches, USUAL_BESIDE)
+                            result = unless_killed(system, lambda: run(system, limit, arguments))
+                            if isinstance(system, Farpage):
+                                beside[touches] = max(0, result["peak_bytes"] - local)
                             samples.append({"round": number + 1, "system": system.name, "share": share,
                                             "writes": writes, "threads": threads, **(result or {"killed": True})})
     return samples

@@ -3,7 +3,7 @@ import sys
 
 import numpy
 
-ROUNDS = 6
+ROUNDS = 20
 
 numbers = numpy.arange(int(sys.argv[1]), dtype=numpy.float64)
 for _ in range(ROUNDS):

@@ -1,4 +1,4 @@
-"""Kernel swap on one device at a time, and a memory limit for one program: the systems that farpage is compared with.
+"""Kernel swap on one device at a time: what farpage is compared with.
 
 Each device is a context manager that gives the block device's path; whatever it made is gone at the end.
 All need root. The memory behind every device is this machine's, as farpage's embedded node's is.
@@ -14,6 +14,7 @@ import time
 
 NQN = "nqn.2014-08.org.farpage:compare"
 NVME_PORT, NBD_PORT = 4420, 10809
+PRIORITY = "32767"  # higher than any other swap of this machine
 
 
 def command(*words):
@@ -141,12 +142,16 @@ def nbd(size, address):
 
 
 @contextlib.contextmanager
-def swap_on(device):
+def swap_on(device, page_cluster=0):
+    """2 ** page_cluster pages are read at a time; 0: no read-ahead."""
+    for other in pathlib.Path("/proc/swaps").read_text().splitlines()[1:]:
+        if other.split()[-1] == PRIORITY:
+            raise RuntimeError(f"{other.split()[0]} is swap already: another comparison runs on this machine")
     command("mkswap", device)
     cluster = pathlib.Path("/proc/sys/vm/page-cluster")
     before = cluster.read_text()
-    cluster.write_text("0")  # no read-ahead: the touches are random
-    command("swapon", "--priority", "32767", device)  # higher than any other swap of this machine
+    cluster.write_text(str(page_cluster))
+    command("swapon", "--priority", PRIORITY, device)
     try:
         yield
     finally:
@@ -154,21 +159,17 @@ def swap_on(device):
         cluster.write_text(before)
 
 
-@contextlib.contextmanager
-def memory_limit(size):
-    """A memory control group; yields a function that moves the calling process into it."""
-    v2 = pathlib.Path("/sys/fs/cgroup/cgroup.controllers")
-    root = pathlib.Path("/sys/fs/cgroup" if v2.exists() and "memory" in v2.read_text()
-                        else "/sys/fs/cgroup/memory")
-    group = root / f"farpage-compare-{os.getpid()}"
-    group.mkdir()
-    try:
-        name = "memory.max" if (group / "memory.max").exists() else "memory.limit_in_bytes"
-        write(group / name, str(size))
-        yield lambda: write(group / "cgroup.procs", str(os.getpid()))
-    finally:
-        def removed():
-            with contextlib.suppress(OSError):  # busy until the last process has been removed
-                group.rmdir()
-            return not group.exists()
-        wait_for("the end of the control group", removed)
+def pages_moved():
+    """Pages that this machine has read from swap and written to it, since its start."""
+    counts = dict(line.split() for line in pathlib.Path("/proc/vmstat").read_text().splitlines())
+    return int(counts["pswpin"]), int(counts["pswpout"])
+
+
+def compressed_bytes(device):
+    """The most memory that a zram device took for its pages since the last call; 0 for another device."""
+    folder = pathlib.Path("/sys/block") / pathlib.Path(device).name
+    if not (folder / "mm_stat").exists():
+        return 0
+    most = int((folder / "mm_stat").read_text().split()[4])
+    write(folder / "mem_used_max", "0")
+    return most

@@ -1,6 +1,7 @@
 """The far memories that are compared: farpage over each transport, and kernel swap on each device.
 
-Each is running() while it is measured, and confine() says how a program is started in it.
+Each is running() while it is measured, and confine() gives a Place for one run of a program. A program runs in a
+memory control group of its own in each of them.
 """
 import contextlib
 import json
@@ -8,13 +9,72 @@ import os
 import pathlib
 import subprocess
 import sys
+import tempfile
+import threading
 
 import swap_devices
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-BUILD = ROOT / "build/release"
-# Memory of a program beside the measured part: libraries, page tables, its own tables.
-LIMIT_ALLOWANCE = 8 << 20
+BUILD = pathlib.Path(os.environ.get("FARPAGE_BUILD", ROOT / "build/release"))
+ENVIRONMENT = dict(os.environ, FARPAGE_LOG_LEVEL="error")
+
+
+class Place:
+    """Where one run of a program takes place, plainly unless a subclass says more."""
+
+    def __init__(self, group, before=(), environment=None):
+        self.group, self.before, self.environment = group, before, environment or ENVIRONMENT
+
+    def command(self, words):
+        return [*map(str, self.before), *self.group.command(words)]
+
+    def watch(self, process):
+        """Called once the command has started, with its Popen."""
+
+    def moved(self):
+        """After the run: pages that came back and went away, details of them, and the most memory of this machine
+        that the system took beside the group, for its own purposes."""
+        return {}
+
+
+class FarpagePlace(Place):
+    def __init__(self, group, before, stats):
+        super().__init__(group, [*before[:2], "--stats-file", stats, *before[2:]])
+        self.stats, self.beside_bytes = stats, 0
+
+    def watch(self, process):
+        """The node and the coordinator are other processes: only the pager is of this machine."""
+        def look():
+            with contextlib.suppress(OSError, KeyError):  # it has ended
+                while not ended.wait(0.2):
+                    with open(f"/proc/{process.pid}/status", encoding="ascii") as file:
+                        lines = dict(line.split(":", 1) for line in file)
+                    used = sum(int(lines[name].split()[0]) << 10 for name in ("RssAnon", "VmPTE"))
+                    self.beside_bytes = max(self.beside_bytes, used)
+        ended = self.ended = threading.Event()
+        threading.Thread(target=look, daemon=True).start()
+
+    def moved(self):
+        self.ended.set()
+        with open(self.stats, encoding="ascii") as file:
+            targets = json.load(file)["targets"]
+        evictions = {kind: sum(target["evictions"][kind] for target in targets)
+                     for kind in ("written", "clean", "zero")}
+        remote = sum(target["faults"]["remote"] for target in targets)
+        prefetched = sum(target["prefetched_pages"] for target in targets)
+        return {"pages_in": remote + prefetched, "pages_out": evictions["written"], "faults_remote": remote,
+                "prefetched": prefetched, "evictions": evictions, "beside_bytes": self.beside_bytes}
+
+
+class SwapPlace(Place):
+    def __init__(self, group, device):
+        super().__init__(group)
+        self.device, self.before_run = device, swap_devices.pages_moved()
+        swap_devices.compressed_bytes(device)
+
+    def moved(self):
+        came, went = (now - then for now, then in zip(swap_devices.pages_moved(), self.before_run))
+        return {"pages_in": came, "pages_out": went, "beside_bytes": swap_devices.compressed_bytes(self.device)}
 
 
 class Farpage:
@@ -28,12 +88,12 @@ class Farpage:
         yield
 
     @contextlib.contextmanager
-    def confine(self, local):
-        """Words before the command, and keywords for Popen."""
+    def confine(self, local, group):
         # Idle CPUs poll in the lab, so the fault workers may poll, too.
         polling = ["--poll-mode", "busy"] if "LAB_VM" in os.environ else []
-        yield ([BUILD / "farpage", "run", "--local", str(local), "--lend", str(self.lend),
-                "--transport", self.transport, *polling, "--"], {"env": dict(os.environ, FARPAGE_LOG_LEVEL="error")})
+        with tempfile.TemporaryDirectory(prefix="farpage-stats-") as folder:
+            yield FarpagePlace(group, [BUILD / "farpage", "run", "--local", local, "--lend", self.lend,
+                                       "--transport", self.transport, *polling, "--"], f"{folder}/stats")
 
 
 class FarpageLibrary:
@@ -51,31 +111,32 @@ class FarpageLibrary:
                 yield
 
     @contextlib.contextmanager
-    def confine(self, local):
+    def confine(self, local, group):
         region = f"{self.coordinator} {self.transport} {local}"
-        yield [], {"env": dict(os.environ, FARPAGE_LOG_LEVEL="error", RANDOM_TOUCH_REGION=region)}
+        yield Place(group, environment=dict(ENVIRONMENT, RANDOM_TOUCH_REGION=region))
 
 
 class KernelSwap:
-    def __init__(self, name, device, *words):
-        self.name, self.device, self.words = f"swap {name}", device, words
+    def __init__(self, name, device, *words, page_cluster=0):
+        self.name, self.device, self.words, self.page_cluster = f"swap {name}", device, words, page_cluster
 
     @contextlib.contextmanager
     def running(self, size):
-        with self.device(2 * size, *self.words) as device, swap_devices.swap_on(device):
+        with self.device(2 * size, *self.words) as path, swap_devices.swap_on(path, self.page_cluster):
+            self.path = path
             yield
 
     @contextlib.contextmanager
-    def confine(self, local):
-        with swap_devices.memory_limit(local + LIMIT_ALLOWANCE) as enter:
-            yield [], {"preexec_fn": enter}
+    def confine(self, limit, group):
+        group.limit(limit)
+        yield SwapPlace(group, self.path)
 
 
 @contextlib.contextmanager
 def service(*words):
     """A coordinator or a node, with the line that it prints when it is ready."""
     process = subprocess.Popen([BUILD / "farpage", *words, "--output", "json"], stdout=subprocess.PIPE,
-                               env=dict(os.environ, FARPAGE_LOG_LEVEL="error"))
+                               env=ENVIRONMENT)
     try:
         line = process.stdout.readline()
         if not line:
@@ -87,7 +148,7 @@ def service(*words):
 
 
 class Killed(Exception):
-    """True if SIGKILL ended it (this script sends none)."""
+    """The kernel found no memory for the program under its limit."""
 
 
 def unless_killed(system, run, tries=3):
@@ -116,11 +177,16 @@ def libraries_here():
     return [] if "LAB_VM" in os.environ else [FarpageLibrary("shm"), FarpageLibrary("tcp")]
 
 
-def systems_here():
-    """For any program."""
+def with_read_ahead(name, device, *words):
+    """Swap on the device twice: one page at a time, and 8 (the kernel's default)."""
+    return [KernelSwap(f"{name}, cluster {cluster}", device, *words, page_cluster=cluster) for cluster in (0, 3)]
+
+
+def systems_here(swaps=lambda *device: [KernelSwap(*device)]):
+    """For any program. swaps(name, device, words...): the systems of a device."""
     if "LAB_VM" not in os.environ:
-        return [Farpage("shm"), Farpage("tcp"), KernelSwap("zram", swap_devices.zram),
-                KernelSwap("loop on ramfs", swap_devices.loop)]
+        return [Farpage("shm"), Farpage("tcp"), *swaps("zram", swap_devices.zram),
+                *swaps("loop on ramfs", swap_devices.loop)]
     address = os.environ["LAB_IP"]
-    return [Farpage("verbs"), KernelSwap("NVMe-oF/RDMA", swap_devices.nvme_rdma, address),
-            KernelSwap("NBD/TCP", swap_devices.nbd, address), KernelSwap("zram", swap_devices.zram)]
+    return [Farpage("verbs"), *swaps("NVMe-oF/RDMA", swap_devices.nvme_rdma, address),
+            *swaps("NBD/TCP", swap_devices.nbd, address), *swaps("zram", swap_devices.zram)]

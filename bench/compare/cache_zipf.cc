@@ -1,6 +1,6 @@
-// redis_zipf: a client of redis-server that requests Zipf-distributed keys.
+// cache_zipf: a client of redis-server or memcached that requests Zipf-distributed keys.
 //
-//   redis_zipf SOCKET KEYS VALUE_BYTES SECONDS [SEED]
+//   cache_zipf redis|memcached SOCKET KEYS VALUE_BYTES SECONDS [SEED]
 //
 // Sets every key, then gets keys of Zipf-distributed rank (exponent 0.99) for SECONDS, then sets
 // such keys for SECONDS, 16 commands in flight. Checks each returned value. Prints one JSON object;
@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <charconv>
 #include <cstdio>
 #include <cstdlib>
 #include <iterator>
@@ -29,7 +30,10 @@ using farpage::SteadyClock;
 
 constexpr size_t kInFlight = 16;
 
+enum class Protocol : uint8_t { kRedis, kMemcached };
+
 struct Settings {
+  Protocol protocol = Protocol::kRedis;
   std::string socket_path;
   uint64_t keys = 0;
   size_t value_bytes = 0;
@@ -38,7 +42,7 @@ struct Settings {
 };
 
 [[noreturn]] void give_up(const char* what) {
-  std::perror(fmt::format("redis_zipf: {}", what).c_str());
+  std::perror(fmt::format("cache_zipf: {}", what).c_str());
   std::exit(2);
 }
 
@@ -63,13 +67,13 @@ class Connection {
       bytes.remove_prefix(static_cast<size_t>(sent));
     }
   }
-  // "+OK", or the value of "$5"; valid until the next call.
-  std::string_view reply() {
-    const std::string_view line = take(line_bytes());
-    if (line.front() != '$') return line.substr(0, line.size() - 2);
-    const size_t bytes = std::strtoull(line.data() + 1, nullptr, 10);
-    return take(bytes + 2).substr(0, bytes);
+  // Without its CR LF. All views are valid until the next call.
+  std::string_view line() {
+    const std::string_view with_end = take(line_bytes());
+    return with_end.substr(0, with_end.size() - 2);
   }
+  // So many bytes, and CR LF.
+  std::string_view value(size_t bytes) { return take(bytes + 2).substr(0, bytes); }
 
  private:
   size_t line_bytes() {
@@ -97,6 +101,42 @@ class Connection {
   std::string buffer_;
   size_t begin_ = 0;
 };
+
+// What is written to `request`, and how its reply is read. Threads: one.
+void append_set(Protocol protocol, std::string_view key, std::string_view value,
+                std::string& request) {
+  if (protocol == Protocol::kRedis)
+    fmt::format_to(std::back_inserter(request), "*3\r\n$3\r\nSET\r\n${}\r\n{}\r\n${}\r\n{}\r\n",
+                   key.size(), key, value.size(), value);
+  else
+    fmt::format_to(std::back_inserter(request), "set {} 0 0 {}\r\n{}\r\n", key, value.size(),
+                   value);
+}
+
+bool is_stored(Protocol protocol, Connection& connection) {
+  return connection.line() == (protocol == Protocol::kRedis ? "+OK" : "STORED");
+}
+
+void append_get(Protocol protocol, std::string_view key, std::string& request) {
+  if (protocol == Protocol::kRedis)
+    fmt::format_to(std::back_inserter(request), "*2\r\n$3\r\nGET\r\n${}\r\n{}\r\n", key.size(),
+                   key);
+  else
+    fmt::format_to(std::back_inserter(request), "get {}\r\n", key);
+}
+
+// True if the reply is this value. redis: "$5", the value; memcached: "VALUE key:1 0 5", the value,
+// "END", or only "END" when it has none.
+bool is_value(Protocol protocol, std::string_view expected, Connection& connection) {
+  const std::string_view head = connection.line();
+  const size_t before = protocol == Protocol::kRedis ? head.find('$') : head.rfind(' ');
+  if (before == std::string_view::npos) return false;
+  size_t bytes = 0;
+  const auto parsed = std::from_chars(head.data() + before + 1, head.data() + head.size(), bytes);
+  if (parsed.ec != std::errc{}) return false;
+  const bool same = connection.value(bytes) == expected;
+  return protocol == Protocol::kRedis ? same : connection.line() == "END" && same;
+}
 
 // Threads: one.
 class Load {
@@ -148,27 +188,22 @@ class Load {
     for (const uint64_t key : keys_) {
       ++versions_[key];
       value_of(key, value_);
-      const std::string name = fmt::format("key:{}", key);
-      fmt::format_to(std::back_inserter(request_), "*3\r\n$3\r\nSET\r\n${}\r\n{}\r\n${}\r\n{}\r\n",
-                     name.size(), name, value_.size(), value_);
+      append_set(settings_.protocol, name_of(key), value_, request_);
     }
     connection_.send(request_);
     for (size_t i = 0; i < keys_.size(); ++i)
-      if (connection_.reply() != "+OK") ++wrong_;
+      if (!is_stored(settings_.protocol, connection_)) ++wrong_;
   }
   void get_all() {
     request_.clear();
-    for (const uint64_t key : keys_) {
-      const std::string name = fmt::format("key:{}", key);
-      fmt::format_to(std::back_inserter(request_), "*2\r\n$3\r\nGET\r\n${}\r\n{}\r\n", name.size(),
-                     name);
-    }
+    for (const uint64_t key : keys_) append_get(settings_.protocol, name_of(key), request_);
     connection_.send(request_);
     for (const uint64_t key : keys_) {
       value_of(key, value_);
-      if (connection_.reply() != value_) ++wrong_;
+      if (!is_value(settings_.protocol, value_, connection_)) ++wrong_;
     }
   }
+  static std::string name_of(uint64_t key) { return fmt::format("key:{}", key); }
 
   const Settings& settings_;
   Connection connection_;
@@ -182,21 +217,23 @@ class Load {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc < 5) {
+  const std::string_view protocol = argc > 1 ? argv[1] : "";
+  if (argc < 6 || (protocol != "redis" && protocol != "memcached")) {
     std::fputs(
-        "usage: redis_zipf SOCKET KEYS VALUE_BYTES SECONDS [SEED]\n"
-        "  redis_zipf /run/redis.sock 100000 1024 5\n",
+        "usage: cache_zipf redis|memcached SOCKET KEYS VALUE_BYTES SECONDS [SEED]\n"
+        "  cache_zipf redis /run/redis.sock 100000 1024 5\n",
         stderr);
     return 2;
   }
   const auto number = [&](int i) { return std::strtoull(argv[i], nullptr, 10); };
-  const Settings settings{.socket_path = argv[1],
-                          .keys = number(2),
-                          .value_bytes = number(3),
-                          .time = std::chrono::seconds(number(4)),
-                          .seed = argc > 5 ? number(5) : 1};
+  const Settings settings{.protocol = protocol == "redis" ? Protocol::kRedis : Protocol::kMemcached,
+                          .socket_path = argv[2],
+                          .keys = number(3),
+                          .value_bytes = number(4),
+                          .time = std::chrono::seconds(number(5)),
+                          .seed = argc > 6 ? number(6) : 1};
   if (settings.keys < 1 || settings.value_bytes < 1) {
-    std::fputs("redis_zipf: KEYS and VALUE_BYTES: at least 1\n", stderr);
+    std::fputs("cache_zipf: KEYS and VALUE_BYTES: at least 1\n", stderr);
     return 2;
   }
   Load load(settings);
