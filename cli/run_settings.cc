@@ -24,6 +24,8 @@ void add_options(Subcommand& subcommand, PagerSettings& settings, ShortFlags sho
       .flag("--no-pin", settings.no_pin, "Do not pin the fault threads to CPUs")
       .number("--prefetch", settings.prefetch_depth, 0, pager::kMaxPrefetchDepth,
               "Pages of a prefetch window; 0: off")
+      .text("--compressed", settings.compressed,
+            "Share of --local for compressed copies of remote pages, such as 30%, or off")
       .number("--high-water", settings.high_water_percent, 1, 100,
               "Eviction starts above this share of --local, in percent")
       .number("--low-water", settings.low_water_percent, 1, 100,
@@ -57,6 +59,8 @@ Result<pager::PagerOptions> pager_options(const PagerSettings& settings) {
   options.workers = static_cast<uint32_t>(settings.workers);
   options.pin_workers = !settings.no_pin;
   options.prefetch_depth = static_cast<uint32_t>(settings.prefetch_depth);
+  FARPAGE_TRY(compressed, pager::parse_compressed(settings.compressed));
+  options.compressed = compressed;
   options.high_water_percent = static_cast<uint32_t>(settings.high_water_percent);
   options.low_water_percent = static_cast<uint32_t>(settings.low_water_percent);
   options.fault_deadline = settings.fault_deadline;

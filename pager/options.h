@@ -18,6 +18,15 @@ enum class ForkMode : uint8_t {
   kShare,   // the child gets its own pager, and shares remote pages until one side modifies them
 };
 
+// Compressed copies of remote pages here (compress/compressed_pages.h).
+struct CompressedOption {
+  bool enabled = false;
+  // Of what the low-water mark leaves beside pinned pages.
+  uint32_t percent = 30;
+};
+// "30%", "30", "off". kInvalid: the text names what is allowed.
+Result<CompressedOption> parse_compressed(const std::string& text);
+
 struct PagerOptions {
   std::string name;  // of the region, for people
   // The initial limit of resident pages of the window. Pager::set_local() changes it.
@@ -33,7 +42,8 @@ struct PagerOptions {
   // Of local_bytes: eviction starts above it. Where threads resolve their own faults they evict
   // above it while they wait, and the evictor's thread starts half-way between it and 100.
   uint32_t high_water_percent = 97;
-  uint32_t low_water_percent = 94;    // and continues down to it
+  uint32_t low_water_percent = 94;  // and continues down to it
+  CompressedOption compressed;
   Milliseconds fault_deadline{5000};  // then a fault fails on purpose
   ForkMode fork = ForkMode::kRefuse;
   // The same for all pagers of one process (rdma/session_fences.h). 0: a random one.
@@ -46,6 +56,7 @@ struct PagerOptions {
 
 inline constexpr uint64_t kMinLocalBytes = uint64_t{1} << 20;
 inline constexpr uint32_t kPinPercent = 85;  // of the budget may be pinned: faults need the rest
+inline constexpr uint32_t kMaxCompressedPercent = 50;
 inline constexpr uint32_t kMaxWorkers = 64;
 // Most forked children call exec, or end, before they have used more. No page of them is evicted.
 // They get fewer where the budget is small, or children are many.

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <functional>
 
+#include "pager/compress/compressed_pages.h"
 #include "pager/engine_core.h"
 #include "pager/evict/cold_hints.h"
 #include "pager/evict/eviction_state.h"
@@ -37,6 +38,7 @@ struct Target {
   BackingRegions& backing_regions;
   PinMap& pins;
   AccessMap& access;
+  CompressedPages& copies;
   WorkerShare* shares;  // one for each worker
   TargetTimes& times;
 
@@ -133,6 +135,13 @@ struct Target {
     const uint64_t shared = table.shared_pages();
     return shared == 0 || budget.used() < shared + most_own.load(std::memory_order_relaxed) ||
            !image.fork_group()->has_forked() || budget.is_lifted();
+  }
+  // What the pool of compressed copies may have of the budget. Eviction must be able to reach the
+  // low-water mark without it, whatever is pinned.
+  uint64_t most_pool_pages() const {
+    const uint64_t low = budget.low();
+    const uint64_t pinned = pins.pinned_pages();
+    return low > pinned ? (low - pinned) * options.compressed.percent / 100 : 0;
   }
   void wait_for_room(Nanoseconds timeout) {
     come_forward();

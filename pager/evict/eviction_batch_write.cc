@@ -119,6 +119,7 @@ EvictionBatch::Turn EvictionBatch::advance() {
 
 // After phase 5.
 void EvictionBatch::end() {
+  forget_copies();
   freed_ = std::exchange(forgotten_, 0);
   for (size_t i = 0; i < count_; ++i)
     if (!victims_[i].keep) ++freed_;
@@ -340,19 +341,21 @@ void EvictionBatch::settle_dropped(bool dropped) {
       const bool was_dirty = victim.word.has(PageWord::kWasDirty);
       PageState next = victim.zero ? PageState::kEmpty : PageState::kRemote;
       if (!ok) next = victim.zero ? PageState::kDirty : PageState::kClean;
-      const PageWord left = victim.word.to(next);
+      const bool copied = next == PageState::kRemote && victim.copied;
+      const PageWord left = victim.word.to(next, copied ? PageWord::kCompressed : 0);
       target_->table.transition_owned(victim.page, victim.word,
                                       ok ? stamped(left, target_->current_epoch()) : left);
       victim.keep = !ok;
       if (!ok) continue;
       ++freed;
+      if (copied) target_->eviction.counts.copies_stored.add();
       (victim.zero ? target_->eviction.counts.pages_zero
        : was_dirty ? target_->eviction.counts.pages_written
                    : target_->eviction.counts.pages_clean)
           .add();
     }
   }
-  target_->budget.evicted(freed);
+  give_back(freed);
   // Threads that faulted during the drop wait for this.
   wake_dropped();
 }

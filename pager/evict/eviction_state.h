@@ -20,6 +20,7 @@ struct EvictionState {
 
   EvictionHand hand;
   EvictorCounts counts;      // readers: any
+  uint64_t pool_pages = 0;   // of compressed copies, that the budget counts
   bool evicting = false;     // from the pressing mark down to the low one
   bool dropping = false;     // the target has not dropped the pages of its last batch yet
   bool agent_known = false;  // agent_priority has its thread

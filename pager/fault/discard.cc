@@ -25,6 +25,7 @@ Discarded discard_one(Target& target, PageIndex page) {
   }
   if (!target.table.transition(page, word, PageWord(PageState::kEmpty))) return Discarded::kChanged;
   if (is_resident(word.state())) target.budget.give_back(1);
+  if (compressed_flag(word) != 0) target.copies.forget(page);
   return Discarded::kYes;
 }
 

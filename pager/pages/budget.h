@@ -68,7 +68,8 @@ class Budget {
   bool is_pressing() const { return used() > pressing_.load(std::memory_order_relaxed); }
   // Half of the room above the high-water mark is used up.
   bool nearly_full() const { return used() > half_of_room(); }
-  bool above_low() const { return used() > low_.load(std::memory_order_relaxed); }
+  bool above_low() const { return used() > low(); }
+  uint64_t low() const { return low_.load(std::memory_order_relaxed); }
 
   // Fault workers: sleeps until some pages were given back, or the timeout. Returns at once if
   // there is room, unless the caller needs more than that (`others`).
