@@ -25,7 +25,8 @@ void add_options(Subcommand& subcommand, PagerSettings& settings, ShortFlags sho
       .number("--prefetch", settings.prefetch_depth, 0, pager::kMaxPrefetchDepth,
               "Pages of a prefetch window; 0: off")
       .text("--compressed", settings.compressed,
-            "Share of --local for compressed copies of remote pages, such as 30%, or off")
+            "Share of --local for compressed copies of remote pages, such as 30%; auto: up to 30% "
+            "where it helps; off")
       .number("--high-water", settings.high_water_percent, 1, 100,
               "Eviction starts above this share of --local, in percent")
       .number("--low-water", settings.low_water_percent, 1, 100,

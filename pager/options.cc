@@ -14,13 +14,14 @@ Status validate_local(uint64_t local_bytes) {
 
 Result<CompressedOption> parse_compressed(const std::string& text) {
   if (text == "off") return CompressedOption{};
+  if (text == "auto") return CompressedOption{.enabled = true, .adaptive = true};
   CompressedOption option{.enabled = true};
   const char* const end = text.data() + text.size();
   const auto [rest, error] = std::from_chars(text.data(), end, option.percent);
   const bool is_number = error == std::errc() && (rest == end || std::string(rest, end) == "%");
   if (!is_number || option.percent < 1 || option.percent > kMaxCompressedPercent)
     return fail(ErrorCode::kInvalid,
-                "compressed: off, or 1% to " + std::to_string(kMaxCompressedPercent) + "%");
+                "compressed: auto, off, or 1% to " + std::to_string(kMaxCompressedPercent) + "%");
   return option;
 }
 

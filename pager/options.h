@@ -21,10 +21,12 @@ enum class ForkMode : uint8_t {
 // Compressed copies of remote pages here (compress/compressed_pages.h).
 struct CompressedOption {
   bool enabled = false;
+  // They may have less, or be off, where they are not worth it (compress/compression_policy.h).
+  bool adaptive = false;
   // Of what the low-water mark leaves beside pinned pages.
   uint32_t percent = 30;
 };
-// "30%", "30", "off". kInvalid: the text names what is allowed.
+// "30%", "30", "off", "auto" (adaptive, at most 30%). kInvalid: the text names what is allowed.
 Result<CompressedOption> parse_compressed(const std::string& text);
 
 struct PagerOptions {

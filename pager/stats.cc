@@ -38,6 +38,7 @@ void PagerStats::add(const WorkerCounts& worker) {
   faults_rescued += worker.faults_rescued.get();
   faults_failed += worker.faults_failed.get();
   faults_waited_room += worker.faults_waited_room.get();
+  compressed_early += worker.early_copies.get();
   reads += worker.reads.get();
   read_bytes += worker.read_bytes.get();
   retries += worker.retries.get();

@@ -39,6 +39,9 @@ struct alignas(64) WorkerCounts {
   Counter read_bytes;
   Counter prefetch_pages;             // installed ahead
   Counter prefetch_compressed_pages;  // of these, from compressed copies
+  // Copies that were used so early that without a pool the page would have been here
+  // (compression_policy.h).
+  Counter early_copies;
   Counter prefetch_failed_pages;
   Counter zeros_ahead;  // zero pages placed before their first touch
   Counter retries;      // READs that were tried again, here or at another replica
@@ -95,6 +98,8 @@ struct PagerCounts {
   // and the memory that they are in.
   uint64_t compressed_stored = 0, compressed_hits = 0, compressed_dropped = 0;
   uint64_t compressed_bytes = 0, compressed_pool_pages = 0;
+  // Of the hits: pages that would have been here if the pool's memory had been theirs.
+  uint64_t compressed_early = 0;
   uint64_t faults_compressed = 0;  // of the hits: those that a thread has waited for
   uint64_t transport_fallbacks = 0, channels_broken = 0, replicas_lost = 0;
   std::array<uint64_t, kTransportKinds> connected_by_kind{};

@@ -45,7 +45,7 @@ struct Target {
   TrendDetector trends{};
   WriteGuess write_guess{};
   ColdHints cold{};  // what the evictor takes first, whatever its age
-  EvictionState eviction{table};
+  EvictionState eviction{table, options.compressed.adaptive};
 
   // A worker has read that the target has forked: never waits. Set before the target is served.
   std::function<void(std::unique_ptr<uffd::AddressSpace>)> on_forked{};
@@ -58,6 +58,9 @@ struct Target {
   std::atomic<uint64_t> copied{0};    // pages of its parent that it has written meanwhile
   std::atomic<int64_t> short_of_room_at{INT64_MIN / 2};  // the last time
   std::function<void()> on_wants_budget{};               // never waits
+
+  // Pages that eviction has dropped, modulo 2^32: the clock of the ages of copies.
+  std::atomic<uint32_t> departures{0};
 
   std::atomic<bool> closing{false};  // it is being removed from the engine
   std::atomic<bool> gone{false};     // its process has ended, or called exec
@@ -142,6 +145,10 @@ struct Target {
     const uint64_t low = budget.low();
     const uint64_t pinned = pins.pinned_pages();
     return low > pinned ? (low - pinned) * options.compressed.percent / 100 : 0;
+  }
+  // Would a page be here still, whose copy was kept at `moment`, if there were no copies?
+  bool is_early(uint32_t moment) const {
+    return departures.load(std::memory_order_relaxed) - moment < copies.pool_pages();
   }
   void wait_for_room(Nanoseconds timeout) {
     come_forward();

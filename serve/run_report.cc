@@ -128,6 +128,7 @@ std::string json_report(const std::vector<TargetReport>& targets, int exit_statu
                     {"write_failures", counts.write_failures},
                     {"compressed_stored", counts.compressed_stored},
                     {"compressed_hits", counts.compressed_hits},
+                    {"compressed_early", counts.compressed_early},
                     {"compressed_dropped", counts.compressed_dropped},
                     {"compressed_bytes", counts.compressed_bytes},
                     {"compressed_pool_bytes", counts.compressed_pool_pages * kPageBytes},

@@ -78,11 +78,12 @@ class EvictionBatch {
     PageIndex page;
     PageWord word;  // as the evictor left it: Evicting, then Dropping
     const SlabLease* lease = nullptr;
-    uint8_t unacked = 0;  // replicas (bits) that have not acknowledged
-    int16_t buffer = -1;  // place in the buffer; -1: not copied out
-    bool zero = false;    // all zeros: nothing is sent, the page is Empty afterwards
-    bool keep = false;    // stays resident
-    bool copied = false;  // a compressed copy is in the pool
+    uint8_t unacked = 0;      // replicas (bits) that have not acknowledged
+    int16_t buffer = -1;      // place in the buffer; -1: not copied out
+    bool zero = false;        // all zeros: nothing is sent, the page is Empty afterwards
+    bool keep = false;        // stays resident
+    bool tries_copy = false;  // a compressed copy is to be made
+    bool copied = false;      // it is in the pool
   };
   // One WRITE: consecutive victims with consecutive pages and buffer places.
   struct WriteRun {
@@ -120,6 +121,7 @@ class EvictionBatch {
   size_t post_gathered();
   // Compressed copies (eviction_batch_copies.cc), while the WRITEs are on their way.
   void trim_copies();
+  void review_copies();
   void keep_copies(size_t first, size_t end);
   std::span<const std::byte> read_clean(size_t first, size_t end);
   void keep_copy(Victim& victim, std::span<const std::byte> bytes);

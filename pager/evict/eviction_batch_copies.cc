@@ -12,8 +12,27 @@ namespace farpage::pager {
 void EvictionBatch::trim_copies() {
   CompressedPages& copies = target_->copies;
   if (!copies.enabled()) return;
-  copies.trim(target_->most_pool_pages());
+  review_copies();
+  copies.trim(target_->eviction.compression.part_of(target_->most_pool_pages()));
   give_back(0);
+}
+
+void EvictionBatch::review_copies() {
+  CompressionPolicy& policy = target_->eviction.compression;
+  const EvictorCounts& counts = target_->eviction.counts;
+  const uint64_t departures =
+      counts.pages_written.get() + counts.pages_clean.get() + counts.pages_zero.get();
+  if (!policy.is_due(departures, target_->copies.pool_pages())) return;
+  CompressionPolicy::Use use{.pool_pages = target_->copies.pool_pages(),
+                             .departures = departures,
+                             .remote_fault_ns = target_->times.fault_ns.mean_ns(),
+                             .compressed_fault_ns = target_->times.compressed_ns.mean_ns()};
+  for (uint32_t i = 0; i < target_->options.workers; ++i) {
+    const WorkerCounts& worker = target_->counts_of(i);
+    use.hits += worker.faults_compressed.get() + worker.prefetch_compressed_pages.get();
+    use.early_hits += worker.early_copies.get();
+  }
+  policy.review(use);
 }
 
 void EvictionBatch::give_back(uint64_t freed) {
@@ -29,10 +48,12 @@ void EvictionBatch::give_back(uint64_t freed) {
 
 void EvictionBatch::keep_copies(size_t first, size_t end) {
   if (!target_->copies.enabled()) return;
+  for (size_t i = first; i < end; ++i)
+    victims_[i].tries_copy = target_->eviction.compression.tries_next();
   std::span<const std::byte> clean = read_clean(first, end);
   for (size_t i = first; i < end; ++i) {
     Victim& victim = victims_[i];
-    if (victim.keep || victim.zero) continue;
+    if (victim.keep || victim.zero || !victim.tries_copy) continue;
     if (victim.word.has(PageWord::kWasDirty)) {
       keep_copy(victim, bytes_of(victim));
     } else if (!clean.empty()) {
@@ -49,7 +70,8 @@ std::span<const std::byte> EvictionBatch::read_clean(size_t first, size_t end) {
   size_t count = 0;
   for (size_t i = first; i < end; ++i) {
     const Victim& victim = victims_[i];
-    if (!victim.keep && !victim.word.has(PageWord::kWasDirty)) pages[count++] = victim.page;
+    const bool clean = !victim.word.has(PageWord::kWasDirty);
+    if (victim.tries_copy && !victim.keep && clean) pages[count++] = victim.page;
   }
   if (count == 0) return {};
   const auto into = port_.buffer().subspan((kMaxPages - count) * kPageBytes, count * kPageBytes);
@@ -61,12 +83,12 @@ void EvictionBatch::keep_copy(Victim& victim, std::span<const std::byte> bytes) 
   CompressedPages& copies = target_->copies;
   std::array<std::byte, CompressedPages::kMaxBytes> block;
   const auto size = codec_.compress(bytes, block);
-  if (!size) {
-    copies.forget(victim.page);
-    return;
-  }
-  victim.copied =
-      copies.insert(victim.page, std::span(block).first(*size), target_->most_pool_pages(), 0);
+  CompressionPolicy& policy = target_->eviction.compression;
+  policy.tried(size.value_or(kPageBytes));
+  if (!size) return;
+  victim.copied = copies.insert(victim.page, std::span(block).first(*size),
+                                policy.part_of(target_->most_pool_pages()),
+                                target_->departures.load(std::memory_order_relaxed));
 }
 
 // Of pages that stay: nobody would use them.

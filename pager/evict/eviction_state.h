@@ -4,6 +4,7 @@
 #include <atomic>
 
 #include "base/clock.h"
+#include "pager/compress/compression_policy.h"
 #include "pager/evict/eviction_hand.h"
 #include "pager/evict/eviction_priority.h"
 #include "pager/stats.h"
@@ -12,14 +13,16 @@ namespace farpage::pager {
 
 // Threads: the holder of the evictor's turn, but for the first two members: any.
 struct EvictionState {
-  explicit EvictionState(PageTable& table) : hand(table) {}
+  EvictionState(PageTable& table, bool adaptive_compression)
+      : hand(table), compression(adaptive_compression) {}
 
   EvictionPriority agent_priority;  // of the target's agent
   // No batch of the target begins while it is not 0.
   std::atomic<int> pauses{0};
 
   EvictionHand hand;
-  EvictorCounts counts;      // readers: any
+  EvictorCounts counts;  // readers: any
+  CompressionPolicy compression;
   uint64_t pool_pages = 0;   // of compressed copies, that the budget counts
   bool evicting = false;     // from the pressing mark down to the low one
   bool dropping = false;     // the target has not dropped the pages of its last batch yet

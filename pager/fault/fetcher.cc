@@ -132,6 +132,7 @@ bool Fetcher::take_copy(Slot& slot) {
   }
   decompress_page(std::span(block).first(copy->bytes),
                   bytes_of(static_cast<size_t>(&slot - slots_.data())));
+  if (slot.target->is_early(copy->moment)) counts_of(slot).early_copies.add();
   slot.from_copy = true;
   slot.step = Step::kToInstall;
   return true;

@@ -139,6 +139,7 @@ bool Prefetcher::take_copies_of(size_t index) {
     if (!copy) break;
     decompress_page(std::span(block).first(copy->bytes),
                     bytes_of(index, run.pages).subspan(size_t{taken} * kPageBytes, kPageBytes));
+    if (run.target->is_early(copy->moment)) run.target->counts_of(worker_).early_copies.add();
     ++taken;
   }
   for (uint32_t i = taken; i < run.pages; ++i) finish(run, i, PageState::kRemote);
