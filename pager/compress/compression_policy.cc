@@ -6,17 +6,9 @@
 #include "base/strong.h"
 
 namespace farpage::pager {
-namespace {
-
-// Of a fault, before it is known: with a READ it takes about as long as over shared memory.
-constexpr double kUsualFaultNs = 8000;
-
-}  // namespace
-
 bool CompressionPolicy::tries_next() {
   if (!adaptive_) return true;
-  if (!compressible_) return ++skipped_ % kSampleEvery == 0;
-  return part_ > 0;
+  return on_ && (compressible_ || ++skipped_ % kSampleEvery == 0);
 }
 
 void CompressionPolicy::tried(size_t bytes) {
@@ -24,9 +16,7 @@ void CompressionPolicy::tried(size_t bytes) {
   ++tries_since_review_;
   bytes_ += bytes;
   if (++tries_ < kWindow) return;
-  const bool compressible = bytes_ * 100 <= uint64_t{kWindow} * kPageBytes * kMostPercent;
-  if (!std::exchange(compressible_, compressible) && compressible) part_ = kFirstPart;
-  if (!compressible) part_ = 0;
+  compressible_ = bytes_ * 100 <= uint64_t{kWindow} * kPageBytes * kMostPercent;
   tries_ = 0;
   bytes_ = 0;
 }
@@ -36,23 +26,29 @@ void CompressionPolicy::review(const Use& use) {
   const auto early = static_cast<int64_t>(use.early_hits - reviewed_.early_hits);
   const auto tries = static_cast<int64_t>(std::exchange(tries_since_review_, 0));
   reviewed_ = use;
+  const auto share = std::max(use.share_pages, kFewest);
+  if (!on_) {
+    if (use.departures - paused_at_ < kPauseShares * share << doublings_) return;
+    on_ = true;  // perhaps the program has changed
+    on_trial_ = true;
+    balance_ns_ = 0;
+    doublings_ = std::min(doublings_ + 1, kMostDoublings);
+    return;
+  }
   if (!compressible_) return;
-  if (part_ == 0) {
-    if (pause_ > 0 && --pause_ > 0) return;
-    part_ = 1;  // perhaps the program has changed
-    return;
+  const auto copy_ns = static_cast<int64_t>(use.compressed_fault_ns);
+  const int64_t saved_ns = static_cast<int64_t>(use.remote_fault_ns) - copy_ns;
+  const int64_t gain_ns = (hits - early) * saved_ns - early * (copy_ns + kEarlyNs) - tries * kTryNs;
+  const int64_t loss_ns =
+      std::max(kLossNs, static_cast<int64_t>(use.share_pages) * kLossOfSharePageNs);
+  balance_ns_ = std::min(balance_ns_ + gain_ns, loss_ns);
+  if (balance_ns_ > 0) {
+    on_trial_ = false;
+    doublings_ = 0;
   }
-  const double copy_ns = use.compressed_fault_ns > 0 ? use.compressed_fault_ns : kUsualFaultNs;
-  const double read_ns = use.remote_fault_ns > 0 ? use.remote_fault_ns : copy_ns;
-  const auto saved_ns = static_cast<int64_t>(read_ns - copy_ns);
-  const auto early_ns = static_cast<int64_t>(copy_ns) + kKernelNs;
-  const int64_t gain = (hits - early) * saved_ns - early * early_ns - tries * kTryNs;
-  if (gain > 0) {
-    part_ = std::min(part_ * 2, kParts);
-    return;
-  }
-  part_ /= 2;
-  if (part_ == 0) pause_ = kPause;
+  if (balance_ns_ >= -loss_ns / (on_trial_ ? kTrialPart : 1)) return;
+  on_ = false;
+  paused_at_ = use.departures;
 }
 
 }  // namespace farpage::pager

@@ -12,20 +12,28 @@
 
 namespace farpage::pager {
 
+// Each review adds what has been won and lost since the last one to a balance, in nanoseconds.
+// Where too much is lost, there are no copies for a while; then they are tried again, and the pause
+// gets longer each time that this was in vain.
+//
 // Threads: the holder of the evictor's turn.
 class CompressionPolicy {
  public:
-  static constexpr uint32_t kParts = 16;  // of the share
-  static constexpr uint32_t kFirstPart = 4;
   static constexpr uint32_t kMostPercent = 40;  // of a page, on average: else it does not compress
   static constexpr uint32_t kSampleEvery = 32;  // pages, where they do not compress
   static constexpr uint32_t kWindow = 128;      // tries, of which that is the average
-  static constexpr uint32_t kFewest = 1024;     // pages that leave between two reviews
-  static constexpr uint32_t kPause = 16;        // reviews without copies, where they do harm
-  // What a try costs the evictor, in part beside the program's threads, and a fault besides what
-  // the pager sees of it.
-  static constexpr int64_t kTryNs = 1000;
-  static constexpr int64_t kKernelNs = 3000;
+  static constexpr uint64_t kFewest = 1024;     // pages that leave between two reviews
+  // The costs of a try, and of an early hit besides the fault that the pager sees: the kernel's
+  // part of it, and one more eviction. Measured (docs/experiments/compressed-tier.md).
+  static constexpr int64_t kTryNs = 4000;
+  static constexpr int64_t kEarlyNs = 8000;
+  // What may be lost: as much as the first filling of the share costs.
+  static constexpr int64_t kLossNs = 50'000'000;
+  static constexpr int64_t kLossOfSharePageNs = 20'000;
+  static constexpr int64_t kTrialPart = 4;  // of that, after a pause
+  // Pages that leave during a pause, in shares, and how often it may double.
+  static constexpr uint64_t kPauseShares = 8;
+  static constexpr uint32_t kMostDoublings = 5;
 
   // Not adaptive: every page is tried, and the copies get the whole share.
   explicit CompressionPolicy(bool adaptive) : adaptive_(adaptive) {}
@@ -36,37 +44,36 @@ class CompressionPolicy {
   void tried(size_t bytes);
   // The pages that copies may have of their share.
   uint64_t part_of(uint64_t share_pages) const {
-    return adaptive_ ? share_pages * part_ / kParts : share_pages;
+    return !adaptive_ || (on_ && compressible_) ? share_pages : 0;
   }
 
-  // Sums since the start, but for the first.
   struct Use {
-    uint64_t pool_pages = 0;
+    uint64_t share_pages = 0;
+    // Sums since the start.
     uint64_t departures = 0;  // pages that have left
     uint64_t hits = 0;
     uint64_t early_hits = 0;  // of them: without a pool these pages would have been here
-    // Means; 0: not known yet.
-    double remote_fault_ns = 0;      // answered by a READ
-    double compressed_fault_ns = 0;  // answered from a copy
+    // Medians.
+    uint64_t remote_fault_ns = 0;      // answered by a READ
+    uint64_t compressed_fault_ns = 0;  // answered from a copy
   };
   // Is it time for review()?
-  bool is_due(uint64_t departures, uint64_t pool_pages) const {
-    return adaptive_ && departures - reviewed_.departures >= review_after(pool_pages);
+  bool is_due(uint64_t departures) const {
+    return adaptive_ && departures - reviewed_.departures >= kFewest;
   }
   void review(const Use& use);
 
  private:
-  static uint64_t review_after(uint64_t pool_pages) {
-    return 2 * pool_pages > kFewest ? 2 * pool_pages : kFewest;
-  }
-
   const bool adaptive_;
   bool compressible_ = true;
-  uint32_t part_ = kFirstPart;
-  uint32_t pause_ = 0;    // reviews that are left of it
   uint32_t skipped_ = 0;  // pages since the last sample
   uint32_t tries_ = 0;    // of this window
   uint64_t bytes_ = 0;    // of their copies
+  bool on_ = true;
+  bool on_trial_ = false;  // after a pause
+  int64_t balance_ns_ = 0;
+  uint64_t paused_at_ = 0;  // departures
+  uint32_t doublings_ = 0;  // of the pause
   uint64_t tries_since_review_ = 0;
   Use reviewed_;
 };

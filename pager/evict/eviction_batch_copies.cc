@@ -7,6 +7,19 @@
 #include "pager/evict/eviction_batch.h"
 
 namespace farpage::pager {
+namespace {
+
+// Of a fault, until some were measured.
+constexpr Nanoseconds kRemoteFault = std::chrono::microseconds(12);
+constexpr Nanoseconds kCompressedFault = std::chrono::microseconds(7);
+constexpr uint64_t kFewFaults = 64;
+
+uint64_t median_or(const Histogram& times, Nanoseconds usual) {
+  return times.count() < kFewFaults ? static_cast<uint64_t>(usual.count())
+                                    : times.percentile_ns(50);
+}
+
+}  // namespace
 
 // Before victims are picked: fewer may be needed then.
 void EvictionBatch::trim_copies() {
@@ -22,11 +35,12 @@ void EvictionBatch::review_copies() {
   const EvictorCounts& counts = target_->eviction.counts;
   const uint64_t departures =
       counts.pages_written.get() + counts.pages_clean.get() + counts.pages_zero.get();
-  if (!policy.is_due(departures, target_->copies.pool_pages())) return;
-  CompressionPolicy::Use use{.pool_pages = target_->copies.pool_pages(),
-                             .departures = departures,
-                             .remote_fault_ns = target_->times.fault_ns.mean_ns(),
-                             .compressed_fault_ns = target_->times.compressed_ns.mean_ns()};
+  if (!policy.is_due(departures)) return;
+  CompressionPolicy::Use use{
+      .share_pages = target_->most_pool_pages(),
+      .departures = departures,
+      .remote_fault_ns = median_or(target_->times.fault_ns, kRemoteFault),
+      .compressed_fault_ns = median_or(target_->times.compressed_ns, kCompressedFault)};
   for (uint32_t i = 0; i < target_->options.workers; ++i) {
     const WorkerCounts& worker = target_->counts_of(i);
     use.hits += worker.faults_compressed.get() + worker.prefetch_compressed_pages.get();
