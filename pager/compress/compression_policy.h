@@ -29,7 +29,7 @@ class CompressionPolicy {
   static constexpr int64_t kEarlyNs = 8000;
   // What may be lost: as much as the first filling of the share costs.
   static constexpr int64_t kLossNs = 50'000'000;
-  static constexpr int64_t kLossOfSharePageNs = 20'000;
+  static constexpr int64_t kLossOfSharePageNs = 60'000;
   static constexpr int64_t kTrialPart = 4;  // of that, after a pause
   // Pages that leave during a pause, in shares, and how often it may double.
   static constexpr uint64_t kPauseShares = 8;

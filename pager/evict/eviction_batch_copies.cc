@@ -50,6 +50,7 @@ void EvictionBatch::review_copies() {
 }
 
 void EvictionBatch::give_back(uint64_t freed) {
+  target_->departures.fetch_add(static_cast<uint32_t>(freed), std::memory_order_relaxed);
   const uint64_t now = target_->copies.pool_pages();
   const uint64_t before = std::exchange(target_->eviction.pool_pages, now);
   freed += before;

@@ -355,7 +355,6 @@ void EvictionBatch::settle_dropped(bool dropped) {
           .add();
     }
   }
-  target_->departures.fetch_add(static_cast<uint32_t>(freed), std::memory_order_relaxed);
   give_back(freed);
   // Threads that faulted during the drop wait for this.
   wake_dropped();
