@@ -263,7 +263,7 @@ void CompressedPages::forget(PageIndex page) {
 }
 
 void CompressedPages::trim(uint64_t most_pages) {
-  while (true) {
+  for (uint32_t i = 0; i < kMaxTrim; ++i) {
     const MutexLock lock(mutex_);
     const uint64_t most_free = std::max<uint64_t>(kMaxFree, pool_pages() / kFreePart);
     const bool too_many = pool_pages() > most_pages;

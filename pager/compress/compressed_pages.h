@@ -35,6 +35,8 @@ class CompressedPages {
  public:
   static constexpr size_t kMaxBytes = 2036;  // of a copy: two of them are in one pool page
   static constexpr uint32_t kMaxFree = 16;   // pool pages that trim() leaves without a copy
+  // In one call of trim(): each costs a system call, and the evictor has other work.
+  static constexpr uint32_t kMaxTrim = 1024;
 
   // For pages 0 to `pages` - 1. 0: there are no copies, and insert() is not called.
   static Result<CompressedPages> create(uint64_t pages);
@@ -58,7 +60,8 @@ class CompressedPages {
     return enabled() && index()[page.value].load(std::memory_order_relaxed) != 0;
   }
   void forget(PageIndex page);
-  // Drops copies until the pool has at most `most_pages`, and gives memory without copies back.
+  // Drops copies until the pool has at most `most_pages`, and gives memory without copies back: at
+  // most kMaxTrim pool pages of it.
   void trim(uint64_t most_pages);
 
   // Of memory, in use or kept free: they count against the budget.

@@ -11,8 +11,8 @@
 
 namespace farpage::pager {
 
-// Threads: the worker that owns it. No allocation, no lock and no log on the path of a successful
-// fault. Invariants:
+// Threads: the worker that owns it. No allocation and no log on the path of a successful fault,
+// and no lock but that of the pool of copies. Invariants:
 //  1. a page that was given to start() is Fetching until it is Clean, Dirty, Lost or Empty;
 //  2. that happens within the fault deadline plus one operation timeout, whatever the nodes do;
 //  3. each fetch in flight has its own landing slot.

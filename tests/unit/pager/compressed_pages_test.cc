@@ -147,6 +147,17 @@ TEST(CompressedPages, TrimDropsTheOldestAndGivesTheirMemoryBack) {
   EXPECT_EQ(rig.take(1), copy_of(1, 2000));
 }
 
+TEST(CompressedPages, OneCallOfTrimGivesBackALimitedNumberOfPages) {
+  PoolRig rig;
+  constexpr uint64_t kMore = 100;
+  const uint64_t copies = 2 * (CompressedPages::kMaxTrim + kMore);
+  for (uint64_t page = 0; page < copies; ++page) EXPECT_TRUE(rig.insert(page, 2000, kPages));
+  rig.pool.trim(0);
+  EXPECT_EQ(rig.pool.pool_pages(), kMore);
+  rig.pool.trim(0);
+  EXPECT_EQ(rig.pool.pool_pages(), 0U);
+}
+
 TEST(CompressedPages, OnlyAFewPoolPagesAreKeptFree) {
   PoolRig rig;
   for (uint64_t page = 0; page < 100; ++page) EXPECT_TRUE(rig.insert(page, 2000));

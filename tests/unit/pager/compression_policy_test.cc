@@ -58,7 +58,7 @@ TEST(CompressionPolicy, CopiesThatSaveReadsStay) {
 
 TEST(CompressionPolicy, ThereAreNoneWherePagesWouldHaveBeenHere) {
   PolicyRig rig;
-  EXPECT_LT(rig.rounds_to_the_end(/*hits=*/800, /*early=*/400), 20);
+  EXPECT_LT(rig.rounds_to_the_end(/*hits=*/800, /*early=*/400), 40);
   EXPECT_EQ(rig.policy.part_of(kShare), 0U);
   EXPECT_FALSE(rig.policy.tries_next());
 }
@@ -73,7 +73,7 @@ TEST(CompressionPolicy, ThereAreNoneWhereTheyAreNotUsed) {
 TEST(CompressionPolicy, ThereAreNoneWhereAReadIsAsFast) {
   PolicyRig rig;
   rig.use.remote_fault_ns = 6'000;
-  EXPECT_LT(rig.rounds_to_the_end(/*hits=*/900, /*early=*/0), 20);
+  EXPECT_LT(rig.rounds_to_the_end(/*hits=*/900, /*early=*/0), 40);
 }
 
 TEST(CompressionPolicy, TheyAreTriedAgainAfterAPauseThatGetsLonger) {
