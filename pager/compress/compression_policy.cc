@@ -46,7 +46,8 @@ void CompressionPolicy::review(const Use& use) {
     on_trial_ = false;
     doublings_ = 0;
   }
-  if (balance_ns_ >= -loss_ns / (on_trial_ ? kTrialPart : 1)) return;
+  const bool is_fast = use.wire_ns != 0 && use.wire_ns < kLeastWireNs;
+  if (!is_fast && balance_ns_ >= -loss_ns / (on_trial_ ? kTrialPart : 1)) return;
   on_ = false;
   paused_at_ = use.departures;
 }

@@ -27,6 +27,8 @@ class CompressionPolicy {
   // part of it, and one more eviction. Measured (docs/experiments/compressed-tier.md).
   static constexpr int64_t kTryNs = 4000;
   static constexpr int64_t kEarlyNs = 8000;
+  // A READ that is faster takes no longer than decompressing: there are no copies then.
+  static constexpr uint64_t kLeastWireNs = 2000;
   // What may be lost: as much as the first filling of the share costs.
   static constexpr int64_t kLossNs = 50'000'000;
   static constexpr int64_t kLossOfSharePageNs = 60'000;
@@ -56,6 +58,7 @@ class CompressionPolicy {
     // Medians.
     uint64_t remote_fault_ns = 0;      // answered by a READ
     uint64_t compressed_fault_ns = 0;  // answered from a copy
+    uint64_t wire_ns = 0;              // of a READ, posted to completed; 0: not known yet
   };
   // Is it time for review()?
   bool is_due(uint64_t departures) const {

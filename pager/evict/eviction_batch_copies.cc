@@ -12,7 +12,7 @@ namespace {
 // Of a fault, until some were measured.
 constexpr Nanoseconds kRemoteFault = std::chrono::microseconds(12);
 constexpr Nanoseconds kCompressedFault = std::chrono::microseconds(7);
-constexpr uint64_t kFewFaults = 64;
+constexpr uint64_t kFewFaults = 8;
 
 uint64_t median_or(const Histogram& times, Nanoseconds usual) {
   return times.count() < kFewFaults ? static_cast<uint64_t>(usual.count())
@@ -40,7 +40,8 @@ void EvictionBatch::review_copies() {
       .share_pages = target_->most_pool_pages(),
       .departures = departures,
       .remote_fault_ns = median_or(target_->times.fault_ns, kRemoteFault),
-      .compressed_fault_ns = median_or(target_->times.compressed_ns, kCompressedFault)};
+      .compressed_fault_ns = median_or(target_->times.compressed_ns, kCompressedFault),
+      .wire_ns = median_or(target_->times.wire_ns, Nanoseconds(0))};
   for (uint32_t i = 0; i < target_->options.workers; ++i) {
     const WorkerCounts& worker = target_->counts_of(i);
     use.hits += worker.faults_compressed.get() + worker.prefetch_compressed_pages.get();

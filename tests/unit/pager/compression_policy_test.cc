@@ -76,6 +76,12 @@ TEST(CompressionPolicy, ThereAreNoneWhereAReadIsAsFast) {
   EXPECT_LT(rig.rounds_to_the_end(/*hits=*/900, /*early=*/0), 40);
 }
 
+TEST(CompressionPolicy, ThereAreNoneOverATransportThatIsFasterThanTheCodec) {
+  PolicyRig rig;
+  rig.use.wire_ns = 500;
+  EXPECT_EQ(rig.rounds_to_the_end(/*hits=*/900, /*early=*/0), 1);
+}
+
 TEST(CompressionPolicy, TheyAreTriedAgainAfterAPauseThatGetsLonger) {
   PolicyRig rig;
   uint64_t last = 0;
