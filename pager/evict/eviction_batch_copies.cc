@@ -4,6 +4,8 @@
 // of the batch: so the copy is right if the page is dropped, and only then its word says that there
 // is one.
 
+#include <utility>
+
 #include "pager/evict/eviction_batch.h"
 
 namespace farpage::pager {
