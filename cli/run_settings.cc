@@ -24,6 +24,9 @@ void add_options(Subcommand& subcommand, PagerSettings& settings, ShortFlags sho
       .flag("--no-pin", settings.no_pin, "Do not pin the fault threads to CPUs")
       .number("--prefetch", settings.prefetch_depth, 0, pager::kMaxPrefetchDepth,
               "Pages of a prefetch batch; 0: off")
+      .text("--compressed", settings.compressed,
+            "Share of --local for compressed copies of remote pages, such as 30%; auto: up to 30% "
+            "where it helps; off")
       .number(
           "--high-water", settings.high_water_percent, 0, 100,
           "Eviction starts above this share of --local, in percent; 0: as near to 100 as faults "
@@ -65,6 +68,8 @@ Result<pager::PagerOptions> pager_options(const PagerSettings& settings) {
     options.high_water_percent = static_cast<uint32_t>(settings.high_water_percent);
   if (settings.low_water_percent != 0)
     options.low_water_percent = static_cast<uint32_t>(settings.low_water_percent);
+  FARPAGE_TRY(compressed, pager::parse_compressed(settings.compressed));
+  options.compressed = compressed;
   options.fault_deadline = settings.fault_deadline;
   FARPAGE_TRY(choice, parse_transports(settings.transports));
   options.transports = choice.kinds;

@@ -21,6 +21,7 @@ struct PagerSettings {
   int64_t workers = 0;
   bool no_pin = false;
   int64_t prefetch_depth = 64;
+  std::string compressed = "off";
   int64_t high_water_percent = 0;
   int64_t low_water_percent = 0;
   Milliseconds fault_deadline{5000};

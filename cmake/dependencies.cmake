@@ -11,6 +11,7 @@ find_package(OpenSSL REQUIRED)
 find_package(prometheus-cpp REQUIRED)
 find_package(GTest REQUIRED)
 pkg_check_modules(liburing REQUIRED IMPORTED_TARGET liburing)
+pkg_check_modules(liblz4 REQUIRED IMPORTED_TARGET liblz4)
 # Flags from pkg-config: without them the header has another ABI than the library.
 pkg_check_modules(httplib REQUIRED IMPORTED_TARGET cpp-httplib)
 

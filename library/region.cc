@@ -32,6 +32,8 @@ Result<pager::PagerOptions> pager_options(const RegionOptions& options) {
   pager.slab_bytes = options.slab_bytes;
   pager.workers = options.workers;
   pager.prefetch_depth = options.prefetch_pages;
+  FARPAGE_TRY(compressed, pager::parse_compressed(options.compressed));
+  pager.compressed = compressed;
   pager.fault_deadline = options.fault_deadline;
   pager.channel.operation_timeout = options.operation_timeout;
   FARPAGE_TRY_VOID(pager::validate(pager));
@@ -206,6 +208,7 @@ RegionStats Region::stats() const {
   stats.away_bytes = pager.away_pages * kPageBytes;
   stats.leased_slabs = pager.leased_slabs;
   stats.faults_remote = pager.faults_remote;
+  stats.faults_compressed = pager.faults_compressed;
   stats.faults_zero = pager.faults_zero;
   stats.zeros_ahead = pager.zeros_ahead;
   stats.faults_write = pager.faults_write;
@@ -216,6 +219,10 @@ RegionStats Region::stats() const {
   stats.evicted_zero = pager.evicted_zero;
   stats.read_bytes = pager.read_bytes;
   stats.written_bytes = pager.write_bytes;
+  stats.compressed_stored = pager.compressed_stored;
+  stats.compressed_hits = pager.compressed_hits;
+  stats.compressed_dropped = pager.compressed_dropped;
+  stats.compressed_bytes = pager.compressed_bytes;
   stats.retries = pager.retries;
   stats.replicas_lost = pager.replicas_lost;
   stats.fault_p50_ns = pager.fault_ns.percentile_ns(50);

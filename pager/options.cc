@@ -1,5 +1,7 @@
 #include "pager/options.h"
 
+#include <charconv>
+
 #include "base/size.h"
 
 namespace farpage::pager {
@@ -8,6 +10,19 @@ Status validate_local(uint64_t local_bytes) {
   if (local_bytes >= kMinLocalBytes) return {};
   return fail(ErrorCode::kInvalid,
               "local: at least " + format_size(kMinLocalBytes) + " of memory must stay local");
+}
+
+Result<CompressedOption> parse_compressed(const std::string& text) {
+  if (text == "off") return CompressedOption{};
+  if (text == "auto") return CompressedOption{.enabled = true, .adaptive = true};
+  CompressedOption option{.enabled = true};
+  const char* const end = text.data() + text.size();
+  const auto [rest, error] = std::from_chars(text.data(), end, option.percent);
+  const bool is_number = error == std::errc() && (rest == end || std::string(rest, end) == "%");
+  if (!is_number || option.percent < 1 || option.percent > kMaxCompressedPercent)
+    return fail(ErrorCode::kInvalid,
+                "compressed: auto, off, or 1% to " + std::to_string(kMaxCompressedPercent) + "%");
+  return option;
 }
 
 Status validate(const PagerOptions& options) {
@@ -26,6 +41,8 @@ Status validate(const PagerOptions& options) {
   if (options.low_water_percent < 1 || options.low_water_percent > options.high_water_percent ||
       options.high_water_percent > 100)
     return invalid("water marks: 1 <= low-water <= high-water <= 100 percent");
+  if (options.compressed.percent < 1 || options.compressed.percent > kMaxCompressedPercent)
+    return invalid("compressed: 1% to " + std::to_string(kMaxCompressedPercent) + "%");
   if (options.fault_deadline < Milliseconds(10)) return invalid("fault-deadline: at least 10 ms");
   if (options.transports.empty()) return invalid("transport: name at least one");
   return {};

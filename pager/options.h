@@ -18,6 +18,17 @@ enum class ForkMode : uint8_t {
   kShare,   // the child gets its own pager, and shares remote pages until one side modifies them
 };
 
+// Compressed copies of remote pages here (compress/compressed_pages.h).
+struct CompressedOption {
+  bool enabled = false;
+  // They may have less, or be off, where they are not worth it (compress/compression_policy.h).
+  bool adaptive = false;
+  // Of what the low-water mark leaves beside pinned pages.
+  uint32_t percent = 30;
+};
+// "30%", "30", "off", "auto" (adaptive, at most 30%). kInvalid: the text names what is allowed.
+Result<CompressedOption> parse_compressed(const std::string& text);
+
 struct PagerOptions {
   std::string name;  // of the region, for people
   // The initial limit of resident pages of the window. Pager::set_local() changes it.
@@ -36,6 +47,7 @@ struct PagerOptions {
   uint32_t low_water_percent = 94;  // and continues down to it
   // Those are the lowest marks: they are nearer to the budget while no fault finds it used up.
   bool adaptive_water_marks = true;
+  CompressedOption compressed;
   Milliseconds fault_deadline{5000};  // then a fault fails on purpose
   ForkMode fork = ForkMode::kRefuse;
   // Every target has a TouchRecorder. Nothing is fetched or zero-filled ahead then.
@@ -50,6 +62,7 @@ struct PagerOptions {
 
 inline constexpr uint64_t kMinLocalBytes = uint64_t{1} << 20;
 inline constexpr uint32_t kPinPercent = 85;  // of the budget may be pinned: faults need the rest
+inline constexpr uint32_t kMaxCompressedPercent = 50;
 inline constexpr uint32_t kMaxWorkers = 64;
 // Most forked children call exec, or end, before they have used more. No page of them is evicted.
 // They get fewer where the budget is small, or children are many.

@@ -30,12 +30,15 @@ void add_histogram(coordinator::Counters& counters, const std::string& name,
 
 void PagerStats::add(const WorkerCounts& worker) {
   faults_remote += worker.faults_remote.get();
+  faults_compressed += worker.faults_compressed.get();
+  compressed_hits += worker.faults_compressed.get() + worker.prefetch_compressed_pages.get();
   faults_zero += worker.faults_zero.get();
   faults_write += worker.faults_write.get();
   faults_coalesced += worker.faults_coalesced.get();
   faults_rescued += worker.faults_rescued.get();
   faults_failed += worker.faults_failed.get();
   faults_waited_room += worker.faults_waited_room.get();
+  compressed_early += worker.early_copies.get();
   reads += worker.reads.get();
   read_bytes += worker.read_bytes.get();
   retries += worker.retries.get();
@@ -51,6 +54,7 @@ void PagerStats::add(const TargetTimes& times) {
   queue_ns.merge(times.queue_ns);
   wire_ns.merge(times.wire_ns);
   install_ns.merge(times.install_ns);
+  compressed_ns.merge(times.compressed_ns);
   zero_ns.merge(times.zero_ns);
   evict_batch_ns.merge(times.evict_batch_ns);
 }
@@ -60,6 +64,7 @@ void PagerStats::add(const EvictorCounts& evictor) {
   evicted_clean += evictor.pages_clean.get();
   evicted_zero += evictor.pages_zero.get();
   evictions_cancelled += evictor.pages_cancelled.get();
+  compressed_stored += evictor.copies_stored.get();
   writes += evictor.writes.get();
   write_bytes += evictor.write_bytes.get();
   write_failures += evictor.write_failures.get();
@@ -73,13 +78,15 @@ void PagerStats::add(const LinkCounts& links) {
 }
 
 PagerLatencies PagerStats::latencies() const {
-  return {fault_ns.summary(),   queue_ns.summary(), wire_ns.summary(),
-          install_ns.summary(), zero_ns.summary(),  evict_batch_ns.summary()};
+  return {fault_ns.summary(),      queue_ns.summary(),      wire_ns.summary(),
+          install_ns.summary(),    compressed_ns.summary(), zero_ns.summary(),
+          evict_batch_ns.summary()};
 }
 
 coordinator::Counters PagerStats::counters() const {
   coordinator::Counters result{
       {"farpage_faults_total{kind=\"remote\"}", faults_remote},
+      {"farpage_faults_total{kind=\"compressed\"}", faults_compressed},
       {"farpage_faults_total{kind=\"zero\"}", faults_zero},
       {"farpage_faults_total{kind=\"write\"}", faults_write},
       {"farpage_faults_total{kind=\"coalesced\"}", faults_coalesced},
@@ -96,6 +103,11 @@ coordinator::Counters PagerStats::counters() const {
       {"farpage_prefetch_total{outcome=\"installed\"}", prefetch_pages},
       {"farpage_prefetch_total{outcome=\"failed\"}", prefetch_failed_pages},
       {"farpage_prefetch_total{outcome=\"zero\"}", zeros_ahead},
+      {"farpage_compressed_total{event=\"stored\"}", compressed_stored},
+      {"farpage_compressed_total{event=\"hit\"}", compressed_hits},
+      {"farpage_compressed_total{event=\"dropped\"}", compressed_dropped},
+      {"farpage_compressed_bytes", compressed_bytes},
+      {"farpage_compressed_pool_bytes", compressed_pool_pages * kPageBytes},
       {"farpage_resident_bytes", resident_pages * kPageBytes},
       {"farpage_remote_bytes", away_pages * kPageBytes},
       {"farpage_transport_fallbacks_total", transport_fallbacks},

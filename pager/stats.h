@@ -28,6 +28,7 @@ class Counter {
 // Of one target, by one fault worker.
 struct alignas(64) WorkerCounts {
   Counter faults_remote;       // answered by a READ
+  Counter faults_compressed;   // answered from a compressed copy
   Counter faults_zero;         // never written before: a zero page
   Counter faults_write;        // first write to a clean page
   Counter faults_coalesced;    // another thread was already fetching the page
@@ -36,7 +37,11 @@ struct alignas(64) WorkerCounts {
   Counter faults_waited_room;  // had to wait for the evictor
   Counter reads;               // demand READs that completed
   Counter read_bytes;
-  Counter prefetch_pages;  // installed ahead
+  Counter prefetch_pages;             // installed ahead
+  Counter prefetch_compressed_pages;  // of these, from compressed copies
+  // Copies that were used so early that without a pool the page would have been here
+  // (compression_policy.h).
+  Counter early_copies;
   Counter prefetch_failed_pages;
   Counter zeros_ahead;  // zero pages placed before their first touch
   Counter retries;      // READs that were tried again, here or at another replica
@@ -49,6 +54,7 @@ struct TargetTimes {
   Histogram queue_ns;        //   event read -> posted
   Histogram wire_ns;         //   posted -> completion seen
   Histogram install_ns;      //   the call that installs and wakes
+  Histogram compressed_ns;   // fault answered from a copy: event read -> installed and woken
   Histogram zero_ns;         // zero fault: event read -> installed
   Histogram evict_batch_ns;  // picked -> dropped
 };
@@ -59,6 +65,7 @@ struct alignas(64) EvictorCounts {
   Counter pages_clean;      // dropped without being sent
   Counter pages_zero;       // all zeros: recorded, not sent
   Counter pages_cancelled;  // written while being evicted
+  Counter copies_stored;    // compressed copies of pages that were dropped
   Counter batches;
   Counter writes;  // WRITE operations, all replicas
   Counter write_bytes;
@@ -75,7 +82,7 @@ struct LinkCounts {
 
 // What a pager keeps of the times of its faults after it has ended.
 struct PagerLatencies {
-  LatencySummary fault, queue, wire, install, zero, evict_batch;
+  LatencySummary fault, queue, wire, install, compressed, zero, evict_batch;
 };
 
 // Sums at one moment.
@@ -87,6 +94,13 @@ struct PagerCounts {
   std::array<uint64_t, 6> completions_by_status{};
   uint64_t evicted_written = 0, evicted_clean = 0, evicted_zero = 0, evictions_cancelled = 0;
   uint64_t writes = 0, write_bytes = 0, write_failures = 0;
+  // Compressed copies: kept; used in place of a READ; gone without use; bytes of those now here,
+  // and the memory that they are in.
+  uint64_t compressed_stored = 0, compressed_hits = 0, compressed_dropped = 0;
+  uint64_t compressed_bytes = 0, compressed_pool_pages = 0;
+  // Of the hits: pages that would have been here if the pool's memory had been theirs.
+  uint64_t compressed_early = 0;
+  uint64_t faults_compressed = 0;  // of the hits: those that a thread has waited for
   uint64_t transport_fallbacks = 0, channels_broken = 0, replicas_lost = 0;
   std::array<uint64_t, kTransportKinds> connected_by_kind{};
   uint64_t resident_pages = 0, away_pages = 0, budget_pages = 0, leased_slabs = 0;
@@ -96,7 +110,7 @@ struct PagerCounts {
 
 // The same with all times: more than 200 KiB, so it is kept only while something is measured.
 struct PagerStats : PagerCounts {
-  Histogram fault_ns, queue_ns, wire_ns, install_ns, zero_ns, evict_batch_ns;
+  Histogram fault_ns, queue_ns, wire_ns, install_ns, compressed_ns, zero_ns, evict_batch_ns;
 
   PagerLatencies latencies() const;
   void add(const WorkerCounts& worker);

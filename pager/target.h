@@ -5,6 +5,7 @@
 #include <atomic>
 #include <functional>
 
+#include "pager/compress/compressed_pages.h"
 #include "pager/engine_core.h"
 #include "pager/evict/cold_hints.h"
 #include "pager/evict/eviction_state.h"
@@ -38,6 +39,7 @@ struct Target {
   BackingRegions& backing_regions;
   PinMap& pins;
   AccessMap& access;
+  CompressedPages& copies;
   WorkerShare* shares;  // one for each worker
   TargetTimes& times;
 
@@ -45,7 +47,7 @@ struct Target {
   WriteGuess write_guess{};
   std::shared_ptr<TouchRecorder> recorder{};  // mostly null
   ColdHints cold{};                           // what the evictor takes first, whatever its age
-  EvictionState eviction{table};
+  EvictionState eviction{table, options.compressed.adaptive};
 
   // A worker has read that the target has forked: never waits. Set before the target is served.
   std::function<void(std::unique_ptr<uffd::AddressSpace>)> on_forked{};
@@ -58,6 +60,9 @@ struct Target {
   std::atomic<uint64_t> copied{0};    // pages of its parent that it has written meanwhile
   std::atomic<int64_t> short_of_room_at{INT64_MIN / 2};  // the last time
   std::function<void()> on_wants_budget{};               // never waits
+
+  // Pages that eviction has dropped, modulo 2^32: the clock of the ages of copies.
+  std::atomic<uint32_t> departures{0};
 
   std::atomic<bool> closing{false};  // it is being removed from the engine
   std::atomic<bool> gone{false};     // its process has ended, or called exec
@@ -139,6 +144,17 @@ struct Target {
     const uint64_t shared = table.shared_pages();
     return shared == 0 || budget.used() < shared + most_own.load(std::memory_order_relaxed) ||
            !image.fork_group()->has_forked() || budget.is_lifted();
+  }
+  // What the pool of compressed copies may have of the budget. Eviction must be able to reach the
+  // low-water mark without it, whatever is pinned.
+  uint64_t most_pool_pages() const {
+    const uint64_t low = budget.low();
+    const uint64_t pinned = pins.pinned_pages();
+    return low > pinned ? (low - pinned) * options.compressed.percent / 100 : 0;
+  }
+  // Would a page be here still, whose copy was kept at `moment`, if there were no copies?
+  bool is_early(uint32_t moment) const {
+    return departures.load(std::memory_order_relaxed) - moment < copies.pool_pages();
   }
   void wait_for_room(Nanoseconds timeout) {
     come_forward();

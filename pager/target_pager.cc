@@ -43,14 +43,16 @@ Result<std::unique_ptr<TargetPager>> TargetPager::create(EngineThreads& engine,
   const uint64_t pin_limit = pin_limit_pages(complete, complete.local_bytes >> kPageShift);
   FARPAGE_TRY(pins, PinMap::create(space->pages(), pin_limit));
   FARPAGE_TRY(access, AccessMap::create(space->pages()));
+  FARPAGE_TRY(copies, CompressedPages::create(complete.compressed.enabled ? space->pages() : 0));
   FARPAGE_TRY(shares, Mapping::anonymous(complete.workers * sizeof(WorkerShare)));
   FARPAGE_TRY(times, Mapping::anonymous(sizeof(TargetTimes)));
   FARPAGE_TRY(attention, Doorbell::create());
-  return std::unique_ptr<TargetPager>(new TargetPager(
-      engine,
-      Parts{std::move(complete), std::move(space), std::move(image), std::move(pins),
-            std::move(access), std::move(shares), std::move(times), std::move(attention)},
-      std::move(on_child)));
+  return std::unique_ptr<TargetPager>(
+      new TargetPager(engine,
+                      Parts{std::move(complete), std::move(space), std::move(image),
+                            std::move(pins), std::move(access), std::move(copies),
+                            std::move(shares), std::move(times), std::move(attention)},
+                      std::move(on_child)));
 }
 
 TargetPager::TargetPager(EngineThreads& engine, Parts parts, OnChild on_child)
@@ -69,6 +71,7 @@ TargetPager::TargetPager(EngineThreads& engine, Parts parts, OnChild on_child)
               backing_regions_,
               parts_.pins,
               parts_.access,
+              parts_.copies,
               reinterpret_cast<WorkerShare*>(parts_.shares.data()),
               *reinterpret_cast<TargetTimes*>(parts_.times.data())},
       fork_in_progress_(target_, parts_.attention, std::move(on_child)) {
@@ -278,7 +281,8 @@ BudgetUse TargetPager::budget_use() const {
   if (parts_.image->fork_group()->has_forked()) use.shared_pages = target_.table.shared_pages();
   for (uint32_t i = 0; i < parts_.options.workers; ++i) {
     const WorkerCounts& counts = target_.counts_of(i);
-    use.faults += counts.faults_remote.get() + counts.faults_zero.get();
+    use.faults +=
+        counts.faults_remote.get() + counts.faults_compressed.get() + counts.faults_zero.get();
   }
   return use;
 }
@@ -292,6 +296,9 @@ PagerStats TargetPager::stats_of_target() const {
   sum.resident_pages = budget_.used();
   sum.budget_pages = budget_.limit();
   sum.away_pages = target_.table.away_pages();
+  sum.compressed_dropped = parts_.copies.dropped();
+  sum.compressed_bytes = parts_.copies.bytes();
+  sum.compressed_pool_pages = parts_.copies.pool_pages();
   sum.leased_slabs = backing_regions_.leased_slabs();
   return sum;
 }
@@ -317,10 +324,12 @@ void TargetPager::leased() {
 
 Status TargetPager::check_invariants() const {
   FARPAGE_TRY_VOID(pager::check_invariants(target_.table));
-  const uint64_t resident = resident_pages();
+  FARPAGE_TRY_VOID(parts_.copies.check_invariants());
+  const uint64_t resident = resident_pages() + parts_.copies.pool_pages();
   if (resident != budget_.used())
     return fail(ErrorCode::kConflict, "the budget counts " + std::to_string(budget_.used()) +
-                                          " pages, the table " + std::to_string(resident));
+                                          " pages, the table and the pool " +
+                                          std::to_string(resident));
   return {};
 }
 

@@ -80,6 +80,7 @@ class TargetPager final : public Pager, private RegionOwner {
     std::unique_ptr<ProcessImage> image;
     PinMap pins;
     AccessMap access;
+    CompressedPages copies;
     Mapping shares;  // WorkerShare of each worker
     Mapping times;   // TargetTimes: only buckets that were used cost memory
     Doorbell attention;

@@ -46,6 +46,12 @@ std::string format_target(const TargetReport& target) {
       transports_of(counts), format_size(counts.budget_pages * kPageBytes), counts.leased_slabs);
   text += count_line("remote faults", counts.faults_remote,
                      fmt::format("{} read", format_size(counts.read_bytes)));
+  if (counts.compressed_stored > 0)
+    text += count_line(
+        "from compressed copies", counts.compressed_hits,
+        fmt::format("{} copies stored, {} dropped; {} in {} now", counts.compressed_stored,
+                    counts.compressed_dropped, format_size(counts.compressed_bytes),
+                    format_size(counts.compressed_pool_pages * kPageBytes)));
   text += count_line("prefetched pages", counts.prefetch_pages);
   text += count_line("zero-fill faults", counts.faults_zero,
                      fmt::format("{} pages of zeros placed ahead", counts.zeros_ahead));
@@ -63,6 +69,7 @@ std::string format_target(const TargetReport& target) {
   text += line_of("  until posted", target.latencies.queue);
   text += line_of("  on the wire", target.latencies.wire);
   text += line_of("  install and wake", target.latencies.install);
+  text += line_of("fault from a copy", target.latencies.compressed);
   text += line_of("zero-fill fault", target.latencies.zero);
   text += line_of("eviction batch", target.latencies.evict_batch);
   return text;
@@ -98,6 +105,7 @@ std::string json_report(const std::vector<TargetReport>& targets, int exit_statu
                     {"leased_slabs", counts.leased_slabs},
                     {"faults",
                      {{"remote", counts.faults_remote},
+                      {"compressed", counts.faults_compressed},
                       {"zero", counts.faults_zero},
                       {"write", counts.faults_write},
                       {"coalesced", counts.faults_coalesced},
@@ -118,6 +126,12 @@ std::string json_report(const std::vector<TargetReport>& targets, int exit_statu
                     {"writes", counts.writes},
                     {"write_bytes", counts.write_bytes},
                     {"write_failures", counts.write_failures},
+                    {"compressed_stored", counts.compressed_stored},
+                    {"compressed_hits", counts.compressed_hits},
+                    {"compressed_early", counts.compressed_early},
+                    {"compressed_dropped", counts.compressed_dropped},
+                    {"compressed_bytes", counts.compressed_bytes},
+                    {"compressed_pool_bytes", counts.compressed_pool_pages * kPageBytes},
                     {"replicas_lost", counts.replicas_lost},
                     {"transport_fallbacks", counts.transport_fallbacks},
                     {"latency",
@@ -125,6 +139,7 @@ std::string json_report(const std::vector<TargetReport>& targets, int exit_statu
                       {"until_posted", json_of(target.latencies.queue)},
                       {"wire", json_of(target.latencies.wire)},
                       {"install", json_of(target.latencies.install)},
+                      {"compressed_fault", json_of(target.latencies.compressed)},
                       {"zero_fault", json_of(target.latencies.zero)},
                       {"evict_batch", json_of(target.latencies.evict_batch)}}}});
   }

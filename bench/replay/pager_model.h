@@ -36,7 +36,7 @@ class PagerModel final : public ReplacementPolicy {
   const uint64_t capacity_;
   const uint64_t high_, low_;
   pager::PageTable table_;
-  pager::EvictionState eviction_{table_};
+  pager::EvictionState eviction_{table_, false};
   std::vector<bool> protected_;     // Dirty pages whose next write faults nevertheless
   std::vector<PageIndex> victims_;  // of the batch, in address order
   uint64_t used_ = 0;

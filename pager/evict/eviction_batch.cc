@@ -19,6 +19,7 @@ bool EvictionBatch::begin(Target& target, Size most, Nanoseconds drop_patience) 
   spans_ = 0;
   taken_back_ = 0;
   picked_at_ = SteadyClock::read();
+  trim_copies();
   pick();
   if (!active()) return false;
   give_way();
@@ -34,6 +35,7 @@ bool EvictionBatch::begin(Target& target, Size most, Nanoseconds drop_patience) 
     copy_out(first, end);
     build_runs(first, end);
     (void)post_runs();
+    keep_copies(first, end);
     give_way();
   }
   return true;

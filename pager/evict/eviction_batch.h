@@ -10,6 +10,7 @@
 
 #include "base/loop_gap.h"
 #include "base/mutex.h"
+#include "pager/compress/page_codec.h"
 #include "pager/links/link_port.h"
 #include "pager/links/peer_state.h"
 #include "pager/links/posting.h"
@@ -78,10 +79,12 @@ class EvictionBatch {
     PageIndex page;
     PageWord word;  // as the evictor left it: Evicting, then Dropping
     const SlabLease* lease = nullptr;
-    uint8_t unacked = 0;  // replicas (bits) that have not acknowledged
-    int16_t buffer = -1;  // place in the buffer; -1: not copied out
-    bool zero = false;    // all zeros: nothing is sent, the page is Empty afterwards
-    bool keep = false;    // stays resident
+    uint8_t unacked = 0;      // replicas (bits) that have not acknowledged
+    int16_t buffer = -1;      // place in the buffer; -1: not copied out
+    bool zero = false;        // all zeros: nothing is sent, the page is Empty afterwards
+    bool keep = false;        // stays resident
+    bool tries_copy = false;  // a compressed copy is to be made
+    bool copied = false;      // it is in the pool
   };
   // One WRITE: consecutive victims with consecutive pages and buffer places.
   struct WriteRun {
@@ -118,6 +121,15 @@ class EvictionBatch {
   size_t post_runs();
   rdma::Operation write_of(size_t index, const Route& route) const;
   size_t post_gathered();
+  // Compressed copies (eviction_batch_copies.cc), while the WRITEs are on their way.
+  void trim_copies();
+  void review_copies();
+  void keep_copies(size_t first, size_t end);
+  std::span<const std::byte> read_clean(size_t first, size_t end);
+  void keep_copy(Victim& victim, std::span<const std::byte> bytes);
+  void forget_copies();
+  // `freed`: pages that have left. Those that the pool has grown by are counted in their place.
+  void give_back(uint64_t freed);
   size_t take_completions();  // 4
   void restart_patience(Instant now);
   void expire_replicas();
@@ -165,7 +177,8 @@ class EvictionBatch {
   std::array<WriteRun, kMaxRuns> runs_;
   size_t run_count_ = 0;
   Posting<kMaxPosting> posting_{port_};  // in the order of the runs
-  size_t copied_ = 0;                    // pages, into the buffer
+  PageCodec codec_;
+  size_t copied_ = 0;  // pages, into the buffer
   Instant picked_at_{0};
   Instant posted_at_{0};
   LoopGap gap_;

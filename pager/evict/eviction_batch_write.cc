@@ -119,6 +119,7 @@ EvictionBatch::Turn EvictionBatch::advance() {
 
 // After phase 5.
 void EvictionBatch::end() {
+  forget_copies();
   freed_ = std::exchange(forgotten_, 0);
   for (size_t i = 0; i < count_; ++i)
     if (!victims_[i].keep) ++freed_;
@@ -342,13 +343,15 @@ void EvictionBatch::settle_dropped(bool dropped) {
       const bool was_dirty = victim.word.has(PageWord::kWasDirty);
       PageState next = victim.zero ? PageState::kEmpty : PageState::kRemote;
       if (!ok) next = victim.zero ? PageState::kDirty : PageState::kClean;
-      const PageWord left = victim.word.to(next);
+      const bool copied = next == PageState::kRemote && victim.copied;
+      const PageWord left = victim.word.to(next, copied ? PageWord::kCompressed : 0);
       target_->table.transition_owned(victim.page, victim.word,
                                       ok ? departed(left, order_, now) : left);
       victim.keep = !ok;
       if (!ok) continue;
       ++freed;
       away += victim.zero ? 0 : 1;
+      if (copied) target_->eviction.counts.copies_stored.add();
       (victim.zero ? target_->eviction.counts.pages_zero
        : was_dirty ? target_->eviction.counts.pages_written
                    : target_->eviction.counts.pages_clean)
@@ -356,7 +359,7 @@ void EvictionBatch::settle_dropped(bool dropped) {
     }
   }
   target_->eviction.choice.left(order_, away, now);
-  target_->budget.evicted(freed);
+  give_back(freed);
   // Threads that faulted during the drop wait for this.
   wake_dropped();
 }

@@ -5,6 +5,7 @@
 #include <atomic>
 
 #include "base/clock.h"
+#include "pager/compress/compression_policy.h"
 #include "pager/evict/eviction_hand.h"
 #include "pager/evict/eviction_priority.h"
 #include "pager/evict/order_choice.h"
@@ -15,9 +16,10 @@ namespace farpage::pager {
 // Threads: the holder of the evictor's turn, but for the first two members and
 // OrderChoice::returned(): any.
 struct EvictionState {
-  explicit EvictionState(PageTable& table)
+  EvictionState(PageTable& table, bool adaptive_compression)
       : hands{EvictionHand(table, EvictionOrder::kOldest), EvictionHand(table, EvictionOrder::kAny),
-              EvictionHand(table, EvictionOrder::kYoungest)} {}
+              EvictionHand(table, EvictionOrder::kYoungest)},
+        compression(adaptive_compression) {}
 
   EvictionPriority agent_priority;  // of the target's agent
   // No batch of the target begins while it is not 0.
@@ -26,7 +28,9 @@ struct EvictionState {
   OrderChoice choice;
   std::array<EvictionHand, 3> hands;
   EvictionHand& hand_of(EvictionOrder order) { return hands[static_cast<size_t>(order) - 1]; }
-  EvictorCounts counts;      // readers: any
+  EvictorCounts counts;  // readers: any
+  CompressionPolicy compression;
+  uint64_t pool_pages = 0;   // of compressed copies, that the budget counts
   bool evicting = false;     // from the pressing mark down to the low one
   bool dropping = false;     // the target has not dropped the pages of its last batch yet
   bool agent_known = false;  // agent_priority has its thread

@@ -27,6 +27,7 @@ Discarded discard_one(Target& target, PageIndex page) {
   if (is_resident(word.state())) target.budget.give_back(1);
   if (target.recorder) [[unlikely]]
     target.recorder->discarded(page);
+  if (compressed_flag(word) != 0) target.copies.forget(page);
   return Discarded::kYes;
 }
 

@@ -263,7 +263,8 @@ bool FaultWorker::handle_missing(Target& target, const uffd::Fault& fault, PageW
 
 bool FaultWorker::fetch(Target& target, const uffd::Fault& fault, PageWord word, Instant since) {
   if (!fetcher_.has_room() || !take_room(target, fault, since)) return false;
-  const PageWord fetching = word.to(PageState::kFetching, PageWord::kFromRemote);
+  const PageWord fetching =
+      word.to(PageState::kFetching, PageWord::kFromRemote | compressed_flag(word));
   if (!target.table.transition(fault.page, word, fetching)) {
     target.budget.give_back(1);
     return false;  // the page changed

@@ -5,6 +5,7 @@
 #include "base/check.h"
 #include "base/log.h"
 #include "base/loop_gap.h"
+#include "pager/compress/page_codec.h"
 
 namespace farpage::pager {
 namespace {
@@ -24,7 +25,8 @@ void Fetcher::start(Target& target, PageIndex page, PageWord word, uffd::FaultKi
   FARPAGE_CHECK(has_room(), "no slot for page %llu", static_cast<unsigned long long>(page.value));
   for (Slot& slot : slots_) {
     if (slot.step != Step::kFree) continue;
-    slot = Slot{.step = Step::kQueued,
+    const bool has_copy = compressed_flag(word) != 0 && target.copies.has(page);
+    slot = Slot{.step = has_copy ? Step::kHasCopy : Step::kQueued,
                 .kind = kind,
                 .target = &target,
                 .page = page,
@@ -107,14 +109,33 @@ bool Fetcher::progress() {
   if (busy_ == 0) return false;
   const size_t taken =
       port_.take_completions([this](const rdma::Completion& completion) { complete(completion); });
+  bool copied = false;
   if (pending_ > 0) {
     for (Slot& slot : slots_) {
+      if (slot.step == Step::kHasCopy) copied = take_copy(slot) || copied;
       if (slot.step == Step::kToInstall) install(slot, SteadyClock::read());
       if (slot.step == Step::kToPoison) poison(slot);
     }
     post_queued();
   }
-  return taken > 0;
+  return taken > 0 || copied;
+}
+
+// After the READs of the other faults were posted. False: the copy has gone, and the page is read
+// like any other.
+bool Fetcher::take_copy(Slot& slot) {
+  std::array<std::byte, CompressedPages::kMaxBytes> block;
+  const auto copy = slot.target->copies.take(slot.page, block);
+  if (!copy) {
+    slot.step = Step::kQueued;
+    return false;
+  }
+  decompress_page(std::span(block).first(copy->bytes),
+                  bytes_of(static_cast<size_t>(&slot - slots_.data())));
+  if (slot.target->is_early(copy->moment)) counts_of(slot).early_copies.add();
+  slot.from_copy = true;
+  slot.step = Step::kToInstall;
+  return true;
 }
 
 void Fetcher::wait_a_little() {
@@ -181,9 +202,11 @@ void Fetcher::install(Slot& slot, Instant now) {
           slot.page, slot.word,
           came_back(slot.word.to(write ? PageState::kDirty : PageState::kClean), epoch));
       const Instant after = SteadyClock::read();
-      counts_of(slot).faults_remote.add();
+      WorkerCounts& counts = counts_of(slot);
+      (slot.from_copy ? counts.faults_compressed : counts.faults_remote).add();
       target.times.install_ns.record(static_cast<uint64_t>((after - now).count()));
-      target.times.fault_ns.record(static_cast<uint64_t>((after - slot.since).count()));
+      (slot.from_copy ? target.times.compressed_ns : target.times.fault_ns)
+          .record(static_cast<uint64_t>((after - slot.since).count()));
       release(slot);
       return;
     }

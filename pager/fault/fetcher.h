@@ -11,8 +11,8 @@
 
 namespace farpage::pager {
 
-// Threads: the worker that owns it. No allocation, no lock and no log on the path of a successful
-// fault. Invariants:
+// Threads: the worker that owns it. No allocation and no log on the path of a successful fault,
+// and no lock but that of the pool of copies. Invariants:
 //  1. a page that was given to start() is Fetching until it is Clean, Dirty, Lost or Empty;
 //  2. that happens within the fault deadline plus one operation timeout, whatever the nodes do;
 //  3. each fetch in flight has its own landing slot.
@@ -28,7 +28,8 @@ class Fetcher {
   size_t outstanding() const { return busy_; }
 
   // Fetches a page that the caller has moved to Fetching (with kFromRemote) and taken from the
-  // budget. `word`: what it is now. `since`: when the fault was read.
+  // budget, from its compressed copy if there is one. `word`: what it is now. `since`: when the
+  // fault was read.
   void start(Target& target, PageIndex page, PageWord word, uffd::FaultKind kind, Instant since);
 
   // Posts what is to be posted, takes completions, installs. True: something moved.
@@ -42,12 +43,13 @@ class Fetcher {
   void leave_closing();
 
  private:
-  enum class Step : uint8_t { kFree, kQueued, kOnWire, kToInstall, kToPoison };
+  enum class Step : uint8_t { kFree, kHasCopy, kQueued, kOnWire, kToInstall, kToPoison };
   struct Slot {
     Step step = Step::kFree;
     uffd::FaultKind kind = uffd::FaultKind::kMissingRead;
     uint8_t tried_replicas = 0;  // bit set of places in the lease
     uint8_t place = 0;           // of `replica`
+    bool from_copy = false;      // the bytes are those of a compressed copy
     Target* target = nullptr;    // null: it was removed while the READ was on the wire
     PageIndex page;
     PageWord word;
@@ -65,6 +67,7 @@ class Fetcher {
   bool gather(size_t index);
   void post_gathered();
   void complete(const rdma::Completion& completion);
+  bool take_copy(Slot& slot);
   void install(Slot& slot, Instant now);  // `now`: for the figures
   bool is_too_late(Slot& slot, Instant looked, Nanoseconds longest) const;
   void give_up(Slot& slot, const char* why);

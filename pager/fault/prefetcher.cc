@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "pager/compress/page_codec.h"
 
 namespace farpage::pager {
 namespace {
@@ -43,6 +44,12 @@ void Prefetcher::start(Target& target, const PrefetchPlan& plan) {
     if (run.pages == 0) break;  // lost a race
     done += run.pages;
     room -= run.pages;
+    if (run.has_copies) {
+      run.step = Step::kHasCopies;
+      target.hold(worker_);
+      ++busy_;
+      continue;
+    }
     if (!gather(i)) {
       abandon(run);
       break;
@@ -65,7 +72,11 @@ void Prefetcher::claim(Run& run, PageIndex first, uint32_t limit) {
     if (run.pages > 0 && word.backing_region() != run.words[0].backing_region()) break;
     const LeaseMap& leases = target.leases_of(word);
     if (leases.slab_of(page) != leases.slab_of(first)) break;
-    const PageWord fetching = word.to(PageState::kFetching, PageWord::kFromRemote);
+    const bool has_copy = compressed_flag(word) != 0 && target.copies.has(page);
+    if (run.pages == 0) run.has_copies = has_copy;
+    if (run.has_copies != has_copy) break;
+    const PageWord fetching =
+        word.to(PageState::kFetching, PageWord::kFromRemote | compressed_flag(word));
     if (!target.table.transition(page, word, fetching)) break;
     run.words[run.pages++] = fetching;
   }
@@ -105,9 +116,47 @@ bool Prefetcher::progress() {
   const size_t taken = port_.take_completions([this](const rdma::Completion& completion) {
     complete(completion.token, completion.status);
   });
+  const bool copied = take_copies();
   for (size_t i = 0; i < kRuns; ++i)
     if (runs_[i].step == Step::kToInstall) install(i);
-  return taken > 0;
+  return taken > 0 || copied;
+}
+
+// One run in a turn: it takes some 30 us, in which no fault is answered.
+bool Prefetcher::take_copies() {
+  for (size_t i = 0; i < kRuns; ++i)
+    if (runs_[i].step == Step::kHasCopies) return take_copies_of(i);
+  return false;
+}
+
+// From the first copy on that has gone meanwhile, the pages are Remote as before.
+bool Prefetcher::take_copies_of(size_t index) {
+  Run& run = runs_[index];
+  std::array<std::byte, CompressedPages::kMaxBytes> block;
+  uint32_t taken = 0;
+  while (taken < run.pages) {
+    const auto copy = run.target->copies.take(PageIndex{run.first.value + taken}, block);
+    if (!copy) break;
+    decompress_page(std::span(block).first(copy->bytes),
+                    bytes_of(index, run.pages).subspan(size_t{taken} * kPageBytes, kPageBytes));
+    if (run.target->is_early(copy->moment)) run.target->counts_of(worker_).early_copies.add();
+    ++taken;
+  }
+  for (uint32_t i = taken; i < run.pages; ++i) finish(run, i, PageState::kRemote);
+  run.pages = taken;
+  if (taken == 0) {
+    release(run);
+    return true;
+  }
+  land(run);
+  return true;
+}
+
+// Its bytes are here.
+void Prefetcher::land(Run& run) {
+  run.step = Step::kToInstall;
+  run.protection = run.target->protects_next_read(run.pages) ? uffd::Protection::kWriteProtected
+                                                             : uffd::Protection::kWritable;
 }
 
 void Prefetcher::complete(size_t index, rdma::CompletionStatus status) {
@@ -120,9 +169,7 @@ void Prefetcher::complete(size_t index, rdma::CompletionStatus status) {
   }
   run.target->counts_of(worker_).completions_by_status[static_cast<size_t>(status)].add();
   if (status == rdma::CompletionStatus::kOk) {
-    run.step = Step::kToInstall;
-    run.protection = run.target->protects_next_read(run.pages) ? uffd::Protection::kWriteProtected
-                                                               : uffd::Protection::kWritable;
+    land(run);
     install(index);
     return;
   }
@@ -172,13 +219,16 @@ void Prefetcher::finish(Run& run, uint32_t page, PageState state) {
   const PageWord word = run.words[page];
   if (is_resident(state)) {
     counts.prefetch_pages.add();
+    if (run.has_copies) counts.prefetch_compressed_pages.add();
     const uint8_t epoch = target.next_epoch();
     target.note_return(word, epoch);
     target.end_fetching(index, word, stamped(word.to(state), epoch));
     return;
   }
   counts.prefetch_failed_pages.add();
-  target.end_fetching(index, word, word.to(state));
+  // A copy that was not taken is still one of these bytes.
+  const uint32_t flag = state == PageState::kRemote ? compressed_flag(word) : 0;
+  target.end_fetching(index, word, word.to(state, flag));
   target.budget.give_back(1);
   target.space.wake({index, 1});
 }

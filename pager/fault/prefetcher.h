@@ -1,5 +1,5 @@
 // Prefetcher: READs ahead of a trend, on separate channels, so that no demand READ queues behind
-// them.
+// them. Pages with a compressed copy come from that.
 #pragma once
 
 #include <array>
@@ -31,12 +31,13 @@ class Prefetcher {
   size_t outstanding() const { return busy_; }
 
  private:
-  enum class Step : uint8_t { kFree, kOnWire, kToInstall };
+  enum class Step : uint8_t { kFree, kHasCopies, kOnWire, kToInstall };
   struct Run {
     Step step = Step::kFree;
     Target* target = nullptr;  // null: it was removed while the READ was on the wire
     PageIndex first;
     uint32_t pages = 0;
+    bool has_copies = false;  // all of its pages, or none
     uffd::Protection protection = uffd::Protection::kWriteProtected;
     std::array<PageWord, kRunPages> words;
   };
@@ -44,13 +45,16 @@ class Prefetcher {
   std::span<std::byte> bytes_of(size_t run, uint32_t pages) const {
     return port_.buffer().subspan(run * kRunPages * kPageBytes, pages * kPageBytes);
   }
-  // Claims up to `limit` neighbours from `first`, as far as they are remote. There is room for
-  // them.
+  // Claims up to `limit` neighbours from `first`, as far as they are remote, and all or none of
+  // them have a compressed copy. There is room for them.
   void claim(Run& run, PageIndex first, uint32_t limit);
   // Adds the READ of a claimed run to the batch; false: no replica can be used now.
   bool gather(size_t index);
   void post_gathered();
+  bool take_copies();
+  bool take_copies_of(size_t index);
   void complete(size_t index, rdma::CompletionStatus status);
+  static void land(Run& run);
   void install(size_t index);
   void abandon(Run& run);
   // As abandon(), for a run that was gathered.

@@ -9,7 +9,7 @@
 namespace farpage::pager {
 namespace {
 
-constexpr Milliseconds kLook{1};
+constexpr Milliseconds kArrivalLook{1};
 
 // The child's state of a page that was `before` in the snapshot and is `now` in the parent.
 PageWord inherited(PageWord before, PageWord now) {
@@ -65,7 +65,7 @@ void ForkInProgress::close(bool forked) {
          !target_.gone.load(std::memory_order_acquire)) {
     {
       MutexLock arrivals(arrivals_mutex_);
-      arrival_.wait_for(arrivals, kLook,
+      arrival_.wait_for(arrivals, kArrivalLook,
                         [this]() FARPAGE_REQUIRES(arrivals_mutex_) { return !arrivals_.empty(); });
     }
     adopt_arrivals();
@@ -85,7 +85,7 @@ bool ForkInProgress::copied() {
   while (!known() && target_.space.event_pending() &&
          !target_.closing.load(std::memory_order_acquire)) {
     MutexLock arrivals(arrivals_mutex_);
-    arrival_.wait_for(arrivals, kLook,
+    arrival_.wait_for(arrivals, kArrivalLook,
                       [this]() FARPAGE_REQUIRES(arrivals_mutex_) { return !arrivals_.empty(); });
   }
   // An event that is not in the kernel's queue any more may still be in a worker's hands.

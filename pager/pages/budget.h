@@ -84,10 +84,11 @@ class Budget {
   bool nearly_full() const { return used() > half_of_room(); }
   // Pages above the low mark.
   uint64_t excess() const {
-    const uint64_t low = low_.load(std::memory_order_relaxed);
-    return used() > low ? used() - low : 0;
+    const uint64_t mark = low();
+    return used() > mark ? used() - mark : 0;
   }
-  bool above_low() const { return used() > low_.load(std::memory_order_relaxed); }
+  bool above_low() const { return used() > low(); }
+  uint64_t low() const { return low_.load(std::memory_order_relaxed); }
 
   // Fault workers: sleeps until some pages were given back, or the timeout. Returns at once if
   // there is room, unless the caller needs more than that (`others`).

@@ -61,6 +61,9 @@ class PageWord {
   // between.
   static constexpr uint32_t kAwaited = 1U << 5;
   static constexpr uint32_t kWasDirty = 1U << 6;  // Evicting, Dropping: was Dirty before
+  // Remote, Fetching: a compressed copy of exactly these bytes was kept here, and may be there
+  // still. Without the flag a copy is not used: it may be out of date.
+  static constexpr uint32_t kCompressed = 1U << 6;
   // Remote, after a fork: the parent fetched the page while the fork was under way, so the child
   // may have it nevertheless.
   static constexpr uint32_t kMaybePresent = 1U << 7;
@@ -116,6 +119,12 @@ constexpr bool is_shared(PageWord word) {
 // The flag, for a word of the same page in another of these states.
 constexpr uint32_t shared_flag(PageWord word) {
   return is_shared(word) ? PageWord::kShared : 0;
+}
+
+// The flag, for a word of the same page in the other of its two states.
+constexpr uint32_t compressed_flag(PageWord word) {
+  const bool may_have = word.state() == PageState::kRemote || word.state() == PageState::kFetching;
+  return may_have ? word.raw() & PageWord::kCompressed : 0;
 }
 
 // Would a copy of the target's memory made now lack this page?

@@ -11,7 +11,7 @@
 namespace farpage::simulation {
 namespace {
 
-constexpr size_t kStackBytes = size_t{256} << 10;
+constexpr size_t kStackBytes = size_t{512} << 10;   // PagerStats has half of that
 constexpr uint64_t kMaxSteps = 20'000'000;          // of one run
 constexpr Instant kMaxTime = Seconds(1000 + 1000);  // the first second of a run is the 1000th
 // A fiber is delayed for long, as by the scheduler of a busy machine, at one step in this many.

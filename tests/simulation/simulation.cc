@@ -99,6 +99,7 @@ pager::PagerOptions options_of(Scheduler& scheduler, const Shape& shape) {
   options.session_group = 7;
   options.transports = {rdma::TransportKind::kShm};
   options.channel.operation_timeout = kOperationTimeout;
+  options.compressed.enabled = scheduler.chance(2);
   return options;
 }
 
@@ -281,6 +282,7 @@ class Run {
     outcome_.remote_faults += stats.faults_remote;
     outcome_.evicted += stats.evicted_written;
     outcome_.prefetched += stats.prefetch_pages;
+    outcome_.from_copies += stats.compressed_hits;
     outcome_.bus_errors += member.program->bus_errors();
     member.ending = true;
     member.bell.ring();

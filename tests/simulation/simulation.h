@@ -16,6 +16,7 @@ struct Outcome {
   uint64_t remote_faults = 0;
   uint64_t evicted = 0;
   uint64_t prefetched = 0;
+  uint64_t from_copies = 0;
   uint64_t bus_errors = 0;
   uint64_t forks = 0;
 };

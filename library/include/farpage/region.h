@@ -112,6 +112,9 @@ struct RegionOptions {
   // The size of a prefetch batch, for remote or never used pages: at most 120 pages, and 1/128 of
   // local_bytes. 0: off.
   uint32_t prefetch_pages = 64;
+  // Compressed copies (lz4) of pages that leave, which answer faults in place of READs: their share
+  // of local_bytes, "1%" to "50%"; "auto": up to 30 % where it helps; "off".
+  std::string compressed = "off";
   std::chrono::milliseconds fault_deadline{5000};     // then the touch ends in SIGBUS
   std::chrono::milliseconds operation_timeout{1000};  // of one READ or WRITE, which is then retried
 };
@@ -124,17 +127,22 @@ struct RegionStats {
   uint64_t away_bytes = 0;   // only on memory nodes
   uint64_t leased_slabs = 0;
 
-  uint64_t faults_remote = 0;  // answered by a READ
-  uint64_t faults_zero = 0;    // first touch of a page
-  uint64_t zeros_ahead = 0;    // zero pages installed before their first touch
-  uint64_t faults_write = 0;   // first write to an unmodified page
-  uint64_t faults_failed = 0;  // ended in SIGBUS
+  uint64_t faults_remote = 0;      // answered by a READ
+  uint64_t faults_compressed = 0;  // answered from a compressed copy
+  uint64_t faults_zero = 0;        // first touch of a page
+  uint64_t zeros_ahead = 0;        // zero pages installed before their first touch
+  uint64_t faults_write = 0;       // first write to an unmodified page
+  uint64_t faults_failed = 0;      // ended in SIGBUS
   uint64_t prefetched = 0;
   uint64_t evicted_written = 0;  // written back to every replica, then dropped
   uint64_t evicted_clean = 0;    // dropped: the nodes have it
   uint64_t evicted_zero = 0;     // all zeros: dropped without a WRITE
   uint64_t read_bytes = 0;
   uint64_t written_bytes = 0;
+  uint64_t compressed_stored = 0;   // compressed copies of pages that have left
+  uint64_t compressed_hits = 0;     // used for a fault or a prefetch
+  uint64_t compressed_dropped = 0;  // gone without use
+  uint64_t compressed_bytes = 0;    // of those that are here now
   uint64_t retries = 0;
   uint64_t replicas_lost = 0;
   uint64_t fault_p50_ns = 0;  // of remote faults: message read to thread woken

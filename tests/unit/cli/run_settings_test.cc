@@ -57,6 +57,11 @@ const Knob<pager::PagerOptions> kPagerKnobs[] = {
      [](const pager::PagerOptions& o) { return uint64_t(o.fault_deadline.count()); }, 750},
     {"workers", "3", [](const pager::PagerOptions& o) { return uint64_t{o.workers}; }, 3},
     {"prefetch", "7", [](const pager::PagerOptions& o) { return uint64_t{o.prefetch_depth}; }, 7},
+    {"compressed", "20%",
+     [](const pager::PagerOptions& o) {
+       return uint64_t{o.compressed.enabled ? o.compressed.percent : 0};
+     },
+     20},
     {"high-water", "96",
      [](const pager::PagerOptions& o) { return uint64_t{o.high_water_percent}; }, 96},
     {"low-water", "80", [](const pager::PagerOptions& o) { return uint64_t{o.low_water_percent}; },
@@ -85,6 +90,19 @@ TEST(RunSettings, Defect6EveryPagerKnobReachesThePager) {
     ASSERT_TRUE(after.has_value()) << after.error().message();
     EXPECT_EQ(knob.read(*after), knob.expected);
   }
+}
+
+TEST(RunSettings, TheShareOfCompressedCopiesIsAPercentageAutoOrOff) {
+  EXPECT_FALSE(pager::parse_compressed("off")->enabled);
+  EXPECT_TRUE(pager::parse_compressed("auto")->adaptive);
+  for (const char* text : {"1", "1%", "30%", "50%"}) {
+    const auto option = pager::parse_compressed(text);
+    ASSERT_TRUE(option.has_value()) << text;
+    EXPECT_TRUE(option->enabled);
+    EXPECT_FALSE(option->adaptive);
+  }
+  for (const char* text : {"", "0", "51%", "30 %", "30%%", "-1", "on", "30M"})
+    EXPECT_FALSE(pager::parse_compressed(text).has_value()) << text;
 }
 
 TEST(RunSettings, Defect6EveryVerbsKnobReachesTheTransport) {

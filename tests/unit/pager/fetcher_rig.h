@@ -16,7 +16,8 @@ class FetcherRig : public TargetRig {
   void start(uint64_t page, uffd::FaultKind kind = uffd::FaultKind::kMissingRead,
              Instant since = SteadyClock::read()) {
     const PageWord word = table.load(PageIndex{page});
-    const PageWord fetching = word.to(PageState::kFetching, PageWord::kFromRemote);
+    const PageWord fetching =
+        word.to(PageState::kFetching, PageWord::kFromRemote | compressed_flag(word));
     ASSERT_TRUE(budget.try_take());
     table.transition_owned(PageIndex{page}, word, fetching);
     fetcher.start(target, PageIndex{page}, fetching, kind, since);

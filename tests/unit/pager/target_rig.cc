@@ -14,6 +14,7 @@ PagerOptions pager_options_of(const TargetRigOptions& options) {
   pager.prefetch_depth = options.prefetch_depth;
   pager.resolve_in_thread = options.resolve_in_thread;
   pager.fault_deadline = options.fault_deadline;
+  pager.compressed.enabled = options.keeps_copies;
   return pager;
 }
 
@@ -85,6 +86,7 @@ TargetRig::TargetRig(const TargetRigOptions& options, TargetRig* engine_of)
       backing_regions(*image, engine.options, client, *borrower_thread, owner),
       pins(std::move(*PinMap::create(options.pages, options.pages))),
       access(std::move(*AccessMap::create(options.pages))),
+      copies(std::move(*CompressedPages::create(options.keeps_copies ? options.pages : 0))),
       shares(std::move(*Mapping::anonymous(options.workers * sizeof(WorkerShare)))),
       times(std::move(*Mapping::anonymous(sizeof(TargetTimes)))),
       target{engine.options,
@@ -96,6 +98,7 @@ TargetRig::TargetRig(const TargetRigOptions& options, TargetRig* engine_of)
              backing_regions,
              pins,
              access,
+             copies,
              reinterpret_cast<WorkerShare*>(shares.data()),
              *reinterpret_cast<TargetTimes*>(times.data())} {
   for (const std::string& name : names_of_nodes(options.nodes))

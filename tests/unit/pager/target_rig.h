@@ -78,6 +78,7 @@ struct TargetRigOptions {
   uint32_t workers = 1;
   uint32_t prefetch_depth = 0;
   bool resolve_in_thread = false;
+  bool keeps_copies = false;                            // compressed ones
   Milliseconds fault_deadline = std::chrono::hours(1);  // no test waits for it
 };
 
@@ -146,6 +147,7 @@ class TargetRig {
   BackingRegions backing_regions;
   PinMap pins;
   AccessMap access;
+  CompressedPages copies;
   const Mapping shares;
   const Mapping times;
   Target target;
