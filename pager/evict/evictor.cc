@@ -135,9 +135,12 @@ bool Evictor::evict_next(Nanoseconds& pause) {
 Evictor::Choice Evictor::choose(Instant now) {
   Choice choice;
   size_t place = 0;
-  bool hurried = false;
+  // Now and then the next one, whoever waits: some always wait where budgets are small.
+  const bool in_order = choices_ % kChoicesInOrder == kChoicesInOrder - 1;
+  size_t& next = in_order ? next_in_order_ : next_;
+  bool hurried = in_order;
   for (size_t i = 0; i < targets_.size(); ++i) {
-    const size_t at = (next_ + i) % targets_.size();
+    const size_t at = (next + i) % targets_.size();
     Target& target = *targets_[at];
     if (!wants(target)) continue;
     if (now < target.eviction.rests_until) {
@@ -149,9 +152,10 @@ Evictor::Choice Evictor::choose(Instant now) {
     if (choice.target != nullptr && !more_hurried) continue;
     choice.target = &target;
     place = at;
-    hurried = more_hurried;
+    hurried = hurried || more_hurried;
   }
-  if (choice.target != nullptr) next_ = place + 1;
+  if (choice.target != nullptr) next = place + 1;
+  if (choice.others_want) ++choices_;
   return choice;
 }
 

@@ -42,6 +42,7 @@ class Evictor {
   static constexpr EvictionBatch::Size kHelp{16, 16, 0};
   // The pause before a retry when nothing can be evicted.
   static constexpr Milliseconds kRest{1};
+  static constexpr uint32_t kChoicesInOrder = 4;  // one of so many
   // How long to wait for the end of a drop while no other target needs this thread. A running agent
   // answers in some 10 to 200 us, one that has to wait for a CPU in some ms, a stopped one later.
   static constexpr Milliseconds kAwaitDrop{1};
@@ -96,7 +97,9 @@ class Evictor {
   std::vector<std::unique_ptr<EvictionBatch>> spare_ FARPAGE_GUARDED_BY(turn_);
   std::vector<Target*> targets_ FARPAGE_GUARDED_BY(turn_);
   size_t next_ FARPAGE_GUARDED_BY(turn_) = 0;  // where the search for the next target begins
-  Mutex added_mutex_;                          // held for a few instructions
+  size_t next_in_order_ FARPAGE_GUARDED_BY(turn_) = 0;
+  uint32_t choices_ FARPAGE_GUARDED_BY(turn_) = 0;               // between targets
+  Mutex added_mutex_;                                            // held for a few instructions
   std::vector<Target*> added_ FARPAGE_GUARDED_BY(added_mutex_);  // not in targets_ yet
   std::atomic<uint32_t> others_{0};                              // threads that want the turn
   std::jthread thread_;

@@ -174,6 +174,12 @@ void Program::walk(uint64_t thread) {
   if (one_in(habits_.discards)) discard(PageIndex{next});
 }
 
+bool Program::may_lack(PageIndex page) {
+  return is_child_ && may_use(page) && std::ranges::all_of(words_of(page), [](const Word& word) {
+           return std::ranges::find(word.possible(), uint64_t{0}) != word.possible().end();
+         });
+}
+
 void Program::read_all() {
   for (uint64_t thread = 0; thread < threads_; ++thread)
     for (uint64_t i = 0; i < habits_.pages && goes_on(); ++i)

@@ -112,6 +112,10 @@ class Program {
   bool is_uncertain(PageIndex page) const {
     return uncertain_[page.value] || forks_.unmapped.contains(page);
   }
+  // In a forked child: the pager may count a page of zeros as present that was never placed,
+  // because its parent touched it for the first time at the moment of the fork (settle_empty). The
+  // next touch, or the eviction, finds that out.
+  bool may_lack(PageIndex page);
 
  private:
   class ShimLock;

@@ -280,11 +280,12 @@ uffd::Outcome SimulatedSpace::unprotect(uffd::PageRun run) {
 Status SimulatedSpace::read(std::span<const PageIndex> present, std::span<std::byte> out) {
   for (size_t i = 0; i < present.size(); ++i) {
     const PageIndex page = present[i];
-    // Where threads resolve their own faults, none of the engine's is answered.
-    const bool absent = !rules_[page].present;
-    if (!rules_[page].mapped || (resolve_ && absent))
+    // Where threads resolve their own faults, none of the engine's is answered: the kernel returns
+    // an error where no page is.
+    if (resolve_) scheduler_.step();
+    if (!rules_[page].mapped || (resolve_ && (ended_ || !rules_[page].present)))
       return fail(ErrorCode::kUnavailable, "there is no page");
-    if (touch(page, false) != Access::kDone)
+    if (!resolve_ && touch(page, false) != Access::kDone)
       return fail(ErrorCode::kUnavailable, "the page is poisoned, or the process has ended");
     note("copies out", page, *word_of(page, 0));
     std::ranges::copy(bytes_of(page), out.subspan(i * kPageBytes).begin());

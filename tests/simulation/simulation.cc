@@ -375,7 +375,7 @@ class Run {
         agrees = present && is_protected;
         break;
       case pager::PageState::kDirty:
-        agrees = present;
+        agrees = present || member.program->may_lack(page);
         break;
       case pager::PageState::kEvicting:
         agrees = present && shape_.one_dies;  // it is tried again and again

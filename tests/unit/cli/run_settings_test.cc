@@ -119,6 +119,14 @@ TEST(RunSettings, Defect6FlagsAndTheRestTakeEffect) {
   EXPECT_FALSE(pager_options(parse_run({"--no-pin"})->settings.pager)->pin_workers);
   EXPECT_TRUE(parse_run({"--stats"})->settings.stats);
   EXPECT_EQ(parse_run({"--stats-file", "f"})->settings.stats_file, "f");
+  const auto recorded = pager_options(parse_run({"--record-trace", "f"})->settings);
+  EXPECT_TRUE(recorded->record_touches);
+  EXPECT_EQ(recorded->prefetch_depth, 0U);
+  const auto plain = pager_options(parse_run({})->settings);
+  EXPECT_FALSE(plain->record_touches);
+  EXPECT_TRUE(plain->adaptive_water_marks);
+  EXPECT_FALSE(pager_options(parse_run({"--high-water", "97"})->settings)->adaptive_water_marks);
+  EXPECT_FALSE(pager_options(parse_run({"--low-water", "90"})->settings)->adaptive_water_marks);
   EXPECT_EQ(parse_run({"--local-each", "3G"})->settings.local_bytes(), uint64_t{3} << 30);
   EXPECT_EQ(parse_run({"--local-each", "3G"})->settings.budget_scope(), serve::BudgetScope::kEach);
   EXPECT_EQ(parse_run({"--local", "3G"})->settings.local_bytes(), uint64_t{3} << 30);
@@ -147,7 +155,7 @@ TEST(RunSettings, Defect6NoKnobIsWithoutATest) {
   for (size_t at = help.output.find("(Env:"); at != std::string::npos;
        at = help.output.find("(Env:", at + 1))
     ++variables;
-  EXPECT_EQ(variables, std::size(kPagerKnobs) + std::size(kVerbsKnobs) + 10) << help.output;
+  EXPECT_EQ(variables, std::size(kPagerKnobs) + std::size(kVerbsKnobs) + 11) << help.output;
 }
 
 TEST(RunSettings, ImpossibleCombinationsNameTheKnob) {
