@@ -1,4 +1,5 @@
 """`farpage run` is transparent where possible, and reports where it is not."""
+import json
 import os
 import shutil
 import signal
@@ -182,6 +183,21 @@ class Behaviour(EndToEnd):
             with self.subTest(line):
                 status, _, log = self.run_shell(line, local="16M")
                 self.assertEqual((status, log.count("of its memory became far")), (0, warnings), log)
+
+    def test_touches_are_recorded_and_replayed(self):
+        trace = self.path("touches")
+        walk = "a = bytearray(16 << 20)\nfor _ in range(3):\n for i in range(0, len(a), 4096): a[i] = 1"
+        # The trace is that of the process with the most touches, not of the shell.
+        status, _, log = self.run_far(["sh", "-c", f"{sys.executable} -c '{walk}'; true"], local="2M",
+                                      options=["--lend", "1G", "--record-trace", trace])
+        self.assertEqual(status, 0, log)
+        self.assertRegex(log, r"farpage: \d+ touches of python3\S* \(pid \d+\) are in ")
+        replay = subprocess.run([os.path.join(BUILD, "bench", "replay"), trace, "--local", "25", "--output", "json"],
+                                capture_output=True, text=True, check=True)
+        found = json.loads(replay.stdout)[0]
+        self.assertGreater(found["accesses"], 3 * (16 << 20) // 4096)
+        policies = {each["policy"]: each["reads"] for each in found["policies"]}
+        self.assertGreater(policies["fifo"], 2 * (16 << 20) // 4096 * 9 // 10, "a loop defeats it")
 
     def test_a_setuid_program_is_refused(self):
         program = self.path("setuid-program")
