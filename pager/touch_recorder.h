@@ -1,6 +1,5 @@
-// TouchRecorder: writes down which pages a target touched, as far as the pager sees it (`farpage
-// run
-// --record-trace`): every fault, and every page that is discarded. A touch of a resident page is no
+// TouchRecorder: which pages a target touched, as far as the pager sees it: every fault, and every
+// page that is discarded (`farpage run --record-trace`). A touch of a resident page is no
 // fault. With a small budget nearly every change of the working set is one, and what such a budget
 // hides would be resident under any larger one, too (trace stripping: Puzak, "Analysis of cache
 // replacement-algorithms", 1985).
