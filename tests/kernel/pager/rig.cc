@@ -252,6 +252,7 @@ Rig::Rig(const RigOptions& options)
   if (options.wrap_space) *space = options.wrap_space(std::move(*space));
   PagerOptions pager_options;
   pager_options.resolve_in_thread = options.resolve_in_thread;
+  pager_options.adaptive_water_marks = options.adaptive_water_marks;
   pager_options.local_bytes = options.local_pages * kPageBytes;
   pager_options.replicas = options.replicas;
   pager_options.slab_bytes = kTestSlabBytes;

@@ -118,7 +118,8 @@ struct RigOptions {
   uint32_t prefetch_depth = 0;
   uint32_t operations_in_flight = 64;  // of each channel
   bool resolve_in_thread = false;      // the test calls Pager::resolve()
-  int broken_calls = 0;                // to the coordinator, at the start
+  bool adaptive_water_marks = true;
+  int broken_calls = 0;  // to the coordinator, at the start
   Milliseconds fault_deadline{3000};
   Milliseconds operation_timeout{500};
   ForkMode fork = ForkMode::kRefuse;

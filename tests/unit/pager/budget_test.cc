@@ -106,6 +106,16 @@ TEST(Budget, FixedMarksStayWhereTheyAre) {
   EXPECT_EQ(room_of(budget), 400U);
 }
 
+TEST(Budget, TheEvictorIsWokenInTheSamePartOfANarrowRoom) {
+  Pressure pressure;
+  Budget budget(pressure, kLimit, {.high = 96, .low = 92, .pressing = 98, .adaptive = true});
+  budget.take_anyway(kLimit - 25);
+  EXPECT_TRUE(budget.above_high());
+  EXPECT_FALSE(budget.is_pressing());
+  budget.take_anyway();
+  EXPECT_TRUE(budget.is_pressing());
+}
+
 TEST(Budget, ASmallBudgetHasAFewPagesOfRoom) {
   Pressure pressure;
   Budget budget(pressure, 256, kAdaptive);
