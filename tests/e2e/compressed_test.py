@@ -17,7 +17,7 @@ class Compressed(Verifier):
     def total(self, name):
         return sum(target[name] for target in self.all_stats())
 
-    def test_sqlite_over_tcp_reads_copies_and_gives_the_same_output(self):
+    def test_sqlite_reads_copies_and_gives_the_same_output(self):
         command = [self.program("sqlite3"), ":memory:", SQL]
         expected, peak = self.plain(command)
         self.start_cluster(transport="tcp", lend="1G")

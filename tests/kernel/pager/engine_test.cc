@@ -110,11 +110,15 @@ TEST(Engine, ATargetEndsWhileItsReadsAreUnanswered) {
            .pages = kPages,
            .local_pages = kLocal,
            .prefetch_depth = 16,
+           .adaptive_water_marks = false,
            .operation_timeout = Milliseconds(2000)});
   Rig::Another brief = rig.add(kPages, kLocal);
   fill(brief, 1);
   ASSERT_TRUE(comes_true([&] { return brief.pager->stats().evicted_written > kPages / 2; }));
   ASSERT_TRUE(brief.pager->is_away(PageIndex{0}));
+  // Whose WRITEs would be awaited.
+  ASSERT_TRUE(comes_true([&] { return brief.pager->budget_use().used_pages <= kLocal * 94 / 100; }))
+      << "the evictor does not end";
   rig.loop().set_stalled("n1", true);
   const uint64_t posted = brief.pager->stats().queue_ns.count();
   // By a system call: the memory is unmapped meanwhile.
