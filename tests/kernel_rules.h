@@ -85,4 +85,23 @@ class KernelRules {
   std::vector<Page> pages_;
 };
 
+// An address space of one extent that has them.
+class RuledSpace : public uffd::AddressSpace {
+ public:
+  uint64_t pages() const final { return rules_.pages(); }
+  uint64_t address_of(PageIndex page) const final { return rules_.address_of(page); }
+  std::vector<uffd::PageRun> runs_in(uint64_t begin, uint64_t end) const final {
+    return rules_.runs_in(begin, end);
+  }
+  Status add_extent(uint64_t, uint64_t) final {
+    return fail(ErrorCode::kUnsupported, "this address space has one extent");
+  }
+  void remove_extent(uint64_t, uint64_t) final {}
+
+ protected:
+  RuledSpace(uint64_t begin, uint64_t pages) : rules_(begin, pages) {}
+
+  KernelRules rules_;
+};
+
 }  // namespace farpage

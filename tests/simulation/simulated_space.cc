@@ -24,10 +24,10 @@ constexpr Nanoseconds kLateDrop = Milliseconds(60);
 }  // namespace
 
 SimulatedSpace::SimulatedSpace(Scheduler& scheduler, uint32_t number, uint64_t pages)
-    : scheduler_(scheduler),
+    : RuledSpace(0, pages),
+      scheduler_(scheduler),
       number_(number),
       memory_(pages_of(pages)),
-      rules_(0, pages),
       events_ready_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
       agent_(scheduler.spawn([this] { run_agent(); }, "agent")) {}
 

@@ -33,7 +33,7 @@ enum class Access : uint8_t {
 //     its begin until its event has been read, the calls of the pager are refused (kRetry). The
 //     same holds for unmap(). Faults are read before other events.
 //  5. After exit() every call of the pager ends with kProcessGone.
-class SimulatedSpace final : public uffd::AddressSpace {
+class SimulatedSpace final : public RuledSpace {
  public:
   // Called by a thread that faults, instead of an event (PagerOptions::resolve_in_thread).
   using Resolve = std::function<void(PageIndex, uffd::FaultKind)>;
@@ -67,16 +67,6 @@ class SimulatedSpace final : public uffd::AddressSpace {
   uint32_t number() const { return number_; }
 
   // -- the pager --
-  uint64_t pages() const override { return rules_.pages(); }
-  uint64_t address_of(PageIndex page) const override { return rules_.address_of(page); }
-  std::vector<uffd::PageRun> runs_in(uint64_t begin, uint64_t end) const override {
-    return rules_.runs_in(begin, end);
-  }
-  // One extent.
-  Status add_extent(uint64_t, uint64_t) override {
-    return fail(ErrorCode::kUnsupported, "this address space has one extent");
-  }
-  void remove_extent(uint64_t, uint64_t) override {}
   size_t read_events(std::span<uffd::Event> out) override;
   int event_descriptor() const override { return events_ready_.get(); }
   uffd::Outcome install(PageIndex first, std::span<const std::byte> bytes,
@@ -122,7 +112,6 @@ class SimulatedSpace final : public uffd::AddressSpace {
   Scheduler& scheduler_;
   const uint32_t number_;
   Mapping memory_;
-  KernelRules rules_;
   Resolve resolve_;
   std::deque<uffd::Fault> faults_;
   std::deque<Pending*> events_;

@@ -19,9 +19,9 @@ bool is_in(uffd::PageRun run, uint64_t page) {
 }  // namespace
 
 FakeAddressSpace::FakeAddressSpace(uint64_t pages, CallLog& log)
-    : log_(log),
+    : RuledSpace(kBase, pages),
+      log_(log),
       events_fd_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
-      rules_(kBase, pages),
       contents_(pages) {}
 
 void FakeAddressSpace::run_hook(const std::map<Call, Hook>& hooks, Call call,

@@ -26,7 +26,7 @@ namespace farpage::pager {
 //
 // Threads: any. The program has as many threads as the test names; none of them is a real one, but
 // for the callers of read() after let_readers_wait().
-class FakeAddressSpace final : public uffd::AddressSpace {
+class FakeAddressSpace final : public RuledSpace {
  public:
   enum class Call : uint8_t {
     kInstall,
@@ -87,16 +87,6 @@ class FakeAddressSpace final : public uffd::AddressSpace {
   void before(Call call, Hook hook) { before_[call] = std::move(hook); }
   void after(Call call, Hook hook) { after_[call] = std::move(hook); }
 
-  uint64_t pages() const override { return rules_.pages(); }
-  uint64_t address_of(PageIndex page) const override { return rules_.address_of(page); }
-  std::vector<uffd::PageRun> runs_in(uint64_t begin, uint64_t end) const override {
-    return rules_.runs_in(begin, end);
-  }
-  // One extent.
-  Status add_extent(uint64_t, uint64_t) override {
-    return fail(ErrorCode::kUnsupported, "this address space has one extent");
-  }
-  void remove_extent(uint64_t, uint64_t) override {}
   size_t read_events(std::span<uffd::Event> out) override;
   int event_descriptor() const override { return events_fd_.get(); }
   uffd::Outcome install(PageIndex first, std::span<const std::byte> bytes,
@@ -150,8 +140,7 @@ class FakeAddressSpace final : public uffd::AddressSpace {
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;
-  // Guarded by mutex_:
-  KernelRules rules_;
+  // Guarded by mutex_, as rules_ are:
   std::vector<Contents> contents_;
   std::vector<Sleeper> sleepers_;
   std::set<uint32_t> with_sigbus_;
