@@ -1,7 +1,5 @@
 #include "pager/touch_recorder.h"
 
-#include <algorithm>
-
 #include "pager/pages/page_table.h"
 
 namespace farpage::pager {
@@ -10,8 +8,7 @@ void TouchRecorder::add(PageIndex page, AccessKind kind) {
   if (page.value >= kMaxTracePages) return;
   const MutexLock lock(mutex_);
   if (accesses_.size() >= kMaxTraceAccesses) return;
-  pages_ = std::max(pages_, page.value + 1);
-  accesses_.push_back({static_cast<uint32_t>(page.value), kind});
+  accesses_.add({static_cast<uint32_t>(page.value), kind});
 }
 
 uint64_t TouchRecorder::size() const {
@@ -21,10 +18,8 @@ uint64_t TouchRecorder::size() const {
 
 std::optional<AccessTrace> TouchRecorder::trace() const {
   const MutexLock lock(mutex_);
-  if (accesses_.empty()) return std::nullopt;
-  AccessTrace trace(pages_);
-  for (const PageAccess& access : accesses_) trace.add(access);
-  return trace.without_gaps(kPagesPerBlock);
+  if (accesses_.size() == 0) return std::nullopt;
+  return accesses_.without_gaps(kPagesPerBlock);
 }
 
 }  // namespace farpage::pager

@@ -6,7 +6,6 @@
 #pragma once
 
 #include <optional>
-#include <vector>
 
 #include "base/mutex.h"
 #include "base/strong.h"
@@ -31,8 +30,7 @@ class TouchRecorder {
   void add(PageIndex page, AccessKind kind);
 
   mutable Mutex mutex_;
-  std::vector<PageAccess> accesses_ FARPAGE_GUARDED_BY(mutex_);
-  uint64_t pages_ FARPAGE_GUARDED_BY(mutex_) = 0;  // each page number is below it
+  AccessTrace accesses_ FARPAGE_GUARDED_BY(mutex_){kMaxTracePages};
 };
 
 }  // namespace farpage::pager
