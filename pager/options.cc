@@ -25,6 +25,11 @@ Result<CompressedOption> parse_compressed(const std::string& text) {
   return option;
 }
 
+uint32_t pressing_percent(const PagerOptions& options) {
+  const uint32_t high = options.high_water_percent;
+  return options.resolve_in_thread ? (high + 100) / 2 : high;
+}
+
 Status validate(const PagerOptions& options) {
   const auto invalid = [](const std::string& text) { return fail(ErrorCode::kInvalid, text); };
   FARPAGE_TRY_VOID(validate_local(options.local_bytes));

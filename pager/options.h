@@ -71,6 +71,11 @@ inline constexpr uint32_t kMaxPrefetchDepth = 120;
 // Memory nodes that lend, or have lent, to one process and its forked descendants.
 inline constexpr uint32_t kMaxNodes = coordinator::kMaxNodes;
 
+// The evictor's thread starts above this percentage of the widest marks. A thread that waits for
+// the READ of its own fault evicts meanwhile: then the evictor's thread runs when that is not
+// enough, or when no thread waits.
+uint32_t pressing_percent(const PagerOptions& options);
+
 Status validate(const PagerOptions& options);
 // The part of it that holds for Pager::set_local().
 Status validate_local(uint64_t local_bytes);

@@ -97,8 +97,11 @@ struct Target {
     return image.fork_group()->has_forked() || write_guess.protect_next(pages);
   }
   // A page that was away has come back. `word`: with the epoch and the order of its eviction.
-  void note_return(PageWord word, uint8_t now) {
+  // Returns the epoch of its installation.
+  uint8_t note_return(PageWord word) {
+    const uint8_t now = next_epoch();
     eviction.choice.returned(order_of(word), static_cast<uint8_t>(now - word.epoch()));
+    return now;
   }
   // The first write to a page that was protected.
   void note_first_write() {

@@ -14,13 +14,10 @@ namespace {
 uint64_t pin_percent(const PagerOptions& options) {
   return std::min(kPinPercent, options.low_water_percent);
 }
-// A thread that waits for the READ of its own fault evicts meanwhile. The evictor's thread runs
-// when that is not enough, or when no thread waits.
 Budget::Marks marks_of(const PagerOptions& options) {
-  const uint32_t high = options.high_water_percent;
-  return {.high = high,
+  return {.high = options.high_water_percent,
           .low = options.low_water_percent,
-          .pressing = options.resolve_in_thread ? (high + 100) / 2 : high,
+          .pressing = pressing_percent(options),
           .adaptive = options.adaptive_water_marks};
 }
 constexpr uint64_t kMiBShift = 20 - kPageShift;  // of pages

@@ -60,8 +60,8 @@ std::optional<EvictionHand::Due> EvictionHand::next_in_block(uint8_t now) {
 // In order of age it is as if the page were installed now: it comes to its turn again after all
 // others.
 void EvictionHand::skip(PageIndex page, PageWord word, uint8_t now) {
-  const PageWord less = word.with_references(word.references() - 1);
-  (void)table_.set_age(page, word, order_ == EvictionOrder::kOldest ? less.with_epoch(now) : less);
+  const uint8_t epoch = order_ == EvictionOrder::kOldest ? now : word.epoch();
+  (void)table_.set_age(page, word, epoch, word.references() - 1);
   ++spared_;
 }
 
@@ -75,17 +75,16 @@ bool EvictionHand::next_block() {
   block_ = 0;
   const uint64_t taken = std::exchange(taken_, 0);
   const uint64_t spared = std::exchange(spared_, 0);
-  const uint8_t oldest = age_of_oldest();
-  const bool any_left = std::accumulate(left_.begin(), left_.end(), uint64_t{0}) > 0;
+  const uint64_t left = std::accumulate(left_.begin(), left_.end(), uint64_t{0});
+  if (order_ == EvictionOrder::kOldest) lowest_age_ = age_of_oldest(left);
   left_.fill(0);
-  if (order_ == EvictionOrder::kOldest) lowest_age_ = oldest;
   if (taken > 0) {
     if (order_ == EvictionOrder::kAny) lowest_age_ = kSettledAge;
     spares_ = spared < taken * kSparedForOne;
     return false;
   }
   if (order_ == EvictionOrder::kYoungest) return false;
-  if (any_left) {
+  if (left > 0) {
     if (order_ == EvictionOrder::kAny) lowest_age_ = 0;
     return true;
   }
@@ -95,8 +94,7 @@ bool EvictionHand::next_block() {
 }
 
 // So that about 1 / kRoundsOfBudget of the pages that are left are due.
-uint8_t EvictionHand::age_of_oldest() const {
-  const uint64_t all = std::accumulate(left_.begin(), left_.end(), spared_);
+uint8_t EvictionHand::age_of_oldest(uint64_t all) const {
   uint64_t older = 0;
   for (size_t age = left_.size(); age-- > 0;) {
     older += left_[age];

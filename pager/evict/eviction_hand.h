@@ -38,7 +38,8 @@ class EvictionHand {
  private:
   bool is_due(uint8_t age) const { return age >= lowest_age_ && age <= highest_age_; }
   void skip(PageIndex page, PageWord word, uint8_t now);
-  uint8_t age_of_oldest() const;
+  // `all`: the sum of left_.
+  uint8_t age_of_oldest(uint64_t all) const;
 
   PageTable& table_;
   const EvictionOrder order_;

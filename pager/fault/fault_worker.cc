@@ -171,11 +171,16 @@ void FaultWorker::handle_events(Target& target, std::span<uffd::Event> events) {
   watched_ = false;
 }
 
+// It reads pages that leave, and one of them may be gone.
+bool FaultWorker::is_of_evictor(const uffd::Fault& fault) const {
+  return fault.thread != 0 &&
+         fault.thread == engine_.evictor_thread.load(std::memory_order_acquire);
+}
+
 // The evictor's own faults are no touches of the program.
 void FaultWorker::record(Target& target, const uffd::Fault& fault) const {
-  if (fault.thread != 0 && fault.thread == engine_.evictor_thread.load(std::memory_order_acquire))
-    return;
-  target.recorder->touched(fault.page, fault.kind != uffd::FaultKind::kMissingRead);
+  if (!is_of_evictor(fault))
+    target.recorder->touched(fault.page, fault.kind != uffd::FaultKind::kMissingRead);
 }
 
 void FaultWorker::retry_parked() {
@@ -327,7 +332,7 @@ bool FaultWorker::may_take_frame(Target& target, Instant since) {
 
 bool FaultWorker::take_room(Target& target, const uffd::Fault& fault, Instant since) {
   if (may_take_frame(target, since) && target.budget.try_take()) return true;
-  if (fault.thread != 0 && fault.thread == engine_.evictor_thread.load(std::memory_order_acquire)) {
+  if (is_of_evictor(fault)) {
     target.budget.take_anyway();
     return true;
   }

@@ -71,6 +71,7 @@ class FaultWorker {
   Moved take_turn();
   size_t read_and_handle();
   void handle_events(Target& target, std::span<uffd::Event> events);
+  bool is_of_evictor(const uffd::Fault& fault) const;
   void record(Target& target, const uffd::Fault& fault) const;
   void nudge_evictor();
   void leave_closing();

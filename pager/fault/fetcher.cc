@@ -196,11 +196,9 @@ void Fetcher::install(Slot& slot, Instant now) {
                            write ? uffd::Protection::kWritable : uffd::Protection::kWriteProtected);
   switch (outcome) {
     case uffd::Outcome::kDone: {
-      const uint8_t epoch = target.next_epoch();
-      target.note_return(slot.word, epoch);
-      target.end_fetching(
-          slot.page, slot.word,
-          came_back(slot.word.to(write ? PageState::kDirty : PageState::kClean), epoch));
+      target.end_fetching(slot.page, slot.word,
+                          came_back(slot.word.to(write ? PageState::kDirty : PageState::kClean),
+                                    target.note_return(slot.word)));
       const Instant after = SteadyClock::read();
       WorkerCounts& counts = counts_of(slot);
       (slot.from_copy ? counts.faults_compressed : counts.faults_remote).add();

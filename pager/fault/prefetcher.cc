@@ -220,9 +220,7 @@ void Prefetcher::finish(Run& run, uint32_t page, PageState state) {
   if (is_resident(state)) {
     counts.prefetch_pages.add();
     if (run.has_copies) counts.prefetch_compressed_pages.add();
-    const uint8_t epoch = target.next_epoch();
-    target.note_return(word, epoch);
-    target.end_fetching(index, word, stamped(word.to(state), epoch));
+    target.end_fetching(index, word, stamped(word.to(state), target.note_return(word)));
     return;
   }
   counts.prefetch_failed_pages.add();

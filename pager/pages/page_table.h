@@ -48,7 +48,9 @@ class PageTable {
 
   // Changes epoch and references of a page that is still at `from`; false if another thread was
   // first.
-  bool set_age(PageIndex page, PageWord from, PageWord to) { return replace(page, from, to); }
+  bool set_age(PageIndex page, PageWord from, uint8_t epoch, uint32_t references) {
+    return replace(page, from, from.with_epoch(epoch).with_references(references));
+  }
 
   // Marks a Clean or Dirty page that is still at `from` as kShared; false if another thread was
   // first.

@@ -129,9 +129,9 @@ TEST(PageTable, PassesChangeOnlyWhileThePageIsAsItWas) {
   PageTable table = make_table(8);
   const PageWord clean = PageWord(PageState::kClean).with_epoch(7);
   table.place(PageIndex{1}, clean);
-  EXPECT_TRUE(table.set_age(PageIndex{1}, clean, clean.with_references(8)));
-  EXPECT_EQ(table.load(PageIndex{1}), clean.with_references(8));
-  EXPECT_FALSE(table.set_age(PageIndex{1}, clean, clean.with_references(3)));
+  EXPECT_TRUE(table.set_age(PageIndex{1}, clean, 9, 8));
+  EXPECT_EQ(table.load(PageIndex{1}), clean.with_epoch(9).with_references(8));
+  EXPECT_FALSE(table.set_age(PageIndex{1}, clean, 7, 3));
   EXPECT_TRUE(check_invariants(table).has_value());
 }
 

@@ -18,12 +18,6 @@ PagerOptions pager_options_of(const TargetRigOptions& options) {
   return pager;
 }
 
-// As TargetPager.
-uint32_t pressing_percent_of(const PagerOptions& options) {
-  const uint32_t high = options.high_water_percent;
-  return options.resolve_in_thread ? (high + 100) / 2 : high;
-}
-
 std::vector<std::string> names_of_nodes(uint32_t nodes) {
   std::vector<std::string> names;
   for (uint32_t i = 0; i < nodes; ++i) names.push_back("n" + std::to_string(i));
@@ -79,7 +73,7 @@ TargetRig::TargetRig(const TargetRigOptions& options, TargetRig* engine_of)
       engine(engine_of == nullptr ? *engine_core : engine_of->engine),
       budget(engine.pressure, options.budget_pages,
              {engine.options.high_water_percent, engine.options.low_water_percent,
-              pressing_percent_of(engine.options)}),
+              pressing_percent(engine.options)}),
       space(options.pages, log),
       image(std::move(*ProcessImage::create(options.pages, engine.nodes))),
       owner(target.cold),
