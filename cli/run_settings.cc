@@ -127,8 +127,8 @@ void add_options(Subcommand& subcommand, RunSettings& settings) {
       .flag("--stats", settings.stats, "Print what the pager did, at the end, on standard error")
       .text("--stats-file", settings.stats_file, "Write the same as JSON to this file")
       .text("--record-trace", settings.trace_file,
-            "Write the touches of the process with the most of them to this file, for `replay`; "
-            "exact with a small --local, and without prefetch")
+            "Write the touches of the process with the most of them to this file, for `replay`; a "
+            "small --local hides few of them; prefetch is off")
       .command_line(settings.command, "The program and its arguments");
 }
 
