@@ -122,9 +122,16 @@ Status Borrower::lease_wanted() {
   }
 }
 
+// The coordinator grants all or none. Where not all fit, as many as fit are of use: eviction goes
+// on with them.
 Status Borrower::lease(const std::vector<SlabIndex>& slabs) {
-  FARPAGE_TRY(leases, client_.lease_slabs(region_.id, slabs));
-  return adopt(leases);
+  const auto leases = client_.lease_slabs(region_.id, slabs);
+  if (leases) return adopt(*leases);
+  if (leases.error().code != ErrorCode::kExhausted || slabs.size() == 1)
+    return tl::unexpected(leases.error());
+  const auto half = slabs.begin() + static_cast<ptrdiff_t>(slabs.size() / 2);
+  FARPAGE_TRY_VOID(lease({slabs.begin(), half}));
+  return lease({half, slabs.end()});
 }
 
 // An unusable slab does not prevent the use of the others.

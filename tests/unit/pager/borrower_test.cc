@@ -193,6 +193,20 @@ TEST_F(BorrowerTest, RefusedLeaseIsTriedAgain) {
   EXPECT_EQ(one->leased_slabs(), 2U);
 }
 
+TEST_F(BorrowerTest, WhereNotAllSlabsFitItLeasesAsManyAsFit) {
+  const auto one = borrower();
+  ASSERT_TRUE(one->open_region(Seconds(0)).has_value());
+  client.lend_at_most(3);  // one is leased
+  for (uint32_t slab = 1; slab <= 5; ++slab) leases->touch(page_of(slab));
+  one->start(*thread);
+  one->ring();
+  EXPECT_TRUE(client.comes_true([&] { return one->leased_slabs() == 3; }));
+  EXPECT_TRUE(is_leased(1));
+  EXPECT_TRUE(is_leased(2));
+  client.lend_at_most(kSlabs);
+  EXPECT_TRUE(client.comes_true([&] { return one->leased_slabs() == 6; })) << "it tries again";
+}
+
 TEST_F(BorrowerTest, SlabOfAnotherSizeIsRefused) {
   client.lend_slabs_of(2 * kSlabBytes);
   const auto one = borrower();

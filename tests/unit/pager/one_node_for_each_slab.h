@@ -89,6 +89,11 @@ class OneNodeForEachSlab final : public coordinator::Client {
     const std::lock_guard lock(mutex_);
     lease_failure_ = code;
   }
+  // Further slabs do not fit.
+  void lend_at_most(size_t slabs) {
+    const std::lock_guard lock(mutex_);
+    most_leases_ = slabs;
+  }
   void fail_lookups(std::optional<ErrorCode> code) {
     const std::lock_guard lock(mutex_);
     lookup_failure_ = code;
@@ -130,6 +135,9 @@ class OneNodeForEachSlab final : public coordinator::Client {
     const std::lock_guard lock(mutex_);
     calls_.push_back("lease");
     if (lease_failure_) return fail(*lease_failure_, "no slab");
+    const auto is_new = [&](SlabIndex slab) { return !leases_.contains(slab); };
+    if (leases_.size() + static_cast<size_t>(std::ranges::count_if(slabs, is_new)) > most_leases_)
+      return fail(ErrorCode::kExhausted, "they do not fit");
     lessee_ = region;
     std::vector<coordinator::Lease> list;
     for (const SlabIndex slab : slabs) {
@@ -224,6 +232,7 @@ class OneNodeForEachSlab final : public coordinator::Client {
   RegionId lessee_;
   uint64_t lent_bytes_ = kSlabBytes;
   std::optional<ErrorCode> heartbeat_failure_, lease_failure_, lookup_failure_;
+  size_t most_leases_ = SIZE_MAX;
   bool exists_ = false;
   bool missed_ = false;
   int deletes_not_done_ = 0;
