@@ -77,6 +77,8 @@ class Toucher {
       if (options_.rate_per_s > 0) {
         wait_until(*intended);
         late = SteadyClock::read() - *intended;
+      } else if (options_.compute.count() > 0) {
+        compute_until(*intended + options_.compute);
       }
       touch(next(), late);
     }
@@ -266,6 +268,10 @@ Status validate(const FaultOptions& options, const pager::PagerOptions& pager) {
     return invalid("--duration: not with --no-evict, which touches each page once");
   if (options.rate_per_s > kMaxRatePerSecond)
     return invalid(fmt::format("--rate: up to {}", kMaxRatePerSecond));
+  if (options.compute > kMaxCompute)
+    return invalid(fmt::format("--compute-us: up to {}", kMaxCompute.count()));
+  if (options.rate_per_s > 0 && options.compute.count() > 0)
+    return invalid("--compute-us: not with --rate, which sets the start of each touch");
   const uint64_t pages = pages_of(options.bytes);
   if (options.bytes > kMaxBytes || pages < options.threads)
     return invalid("--size: from one page for each thread to 1T");

@@ -47,6 +47,7 @@ struct FaultOptions {
   uint64_t iterations = 10'000;          // measured touches, of all threads together
   Milliseconds duration{0};              // not 0: touches for this time instead
   uint64_t rate_per_s = 0;               // touches of each thread; 0: a closed loop
+  std::chrono::microseconds compute{0};  // of a closed loop: computing before each touch
   Pattern pattern = Pattern::kRandom;
   Access access = Access::kRead;
   FaultMode faults = FaultMode::kInWorker;

@@ -35,6 +35,8 @@ double per_second(uint64_t count, Nanoseconds elapsed) {
 }
 
 std::string loop_of(const FaultOptions& options) {
+  if (options.rate_per_s == 0 && options.compute.count() > 0)
+    return fmt::format("closed: {} us of computing before each touch", options.compute.count());
   if (options.rate_per_s == 0) return "closed: a touch starts when the previous one ends";
   return fmt::format(
       "open: {} touches/s of each thread; latency from the intended start, late or not",

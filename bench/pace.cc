@@ -52,6 +52,10 @@ uint64_t Pace::missed() const {
 void wait_until(Instant time) {
   const Nanoseconds left = time - SteadyClock::read();
   if (left > kSpin) std::this_thread::sleep_for(left - kSpin);
+  compute_until(time);
+}
+
+void compute_until(Instant time) {
   while (SteadyClock::read() < time) {
   }
 }

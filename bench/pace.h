@@ -15,6 +15,7 @@ namespace farpage::bench {
 
 inline constexpr uint64_t kMaxRatePerSecond = 10'000'000;
 inline constexpr Milliseconds kMaxDuration = Seconds(24 * 3600);
+inline constexpr std::chrono::microseconds kMaxCompute = Seconds(1);
 
 // Checks --duration and --iterations. kInvalid: more than kMaxDuration, or no duration and fewer
 // iterations than one, or than one for each of `threads`.
@@ -55,5 +56,7 @@ class Pace {
 
 // Sleeps, then spins for the rest, because a sleep overshoots.
 void wait_until(Instant time);
+// Keeps the CPU busy until then, as a program that computes.
+void compute_until(Instant time);
 
 }  // namespace farpage::bench

@@ -12,6 +12,7 @@ struct FaultSettings {
   uint64_t size_bytes = bench::FaultOptions{}.bytes;
   AmountSettings amount;
   int64_t rate = 0;
+  int64_t compute_us = 0;
   std::string pattern = "random";
   std::string access = "read";
   std::string faults = "worker";
@@ -27,6 +28,7 @@ Result<bench::FaultOptions> fault_options(const FaultSettings& settings) {
   options.iterations = static_cast<uint64_t>(settings.amount.iterations);
   options.duration = duration;
   options.rate_per_s = static_cast<uint64_t>(settings.rate);
+  options.compute = std::chrono::microseconds(settings.compute_us);
   options.pattern = *bench::pattern_from(settings.pattern);
   options.access = *bench::access_from(settings.access);
   options.faults = *bench::fault_mode_from(settings.faults);
@@ -61,6 +63,7 @@ void add_bench_fault(CLI::App& group, Invocation& invocation) {
       {"farpage bench fault --transport tcp --no-evict",
        "farpage bench fault --local 64M --size 256M --access mixed --threads 2 --output json",
        "farpage bench fault -D 10 -s 1G --pattern zipf --rate 5000",
+       "farpage bench fault --compute-us 200 --transport shm",
        "farpage bench fault --no-evict --faults handler",
        "farpage bench fault --coordinator http://10.0.0.1:7070 --transport verbs -d rxe0 -x 1"});
   add_options(subcommand, settings->amount, "Touches to measure");
@@ -68,6 +71,8 @@ void add_bench_fault(CLI::App& group, Invocation& invocation) {
       .number("--rate", settings->rate, 0, bench::kMaxRatePerSecond,
               "Touches per second of each thread (an open loop; latency counts from the intended "
               "start of a touch); 0: each touch starts when the previous one ends")
+      .number("--compute-us", settings->compute_us, 0, bench::kMaxCompute.count(),
+              "Microseconds that a thread computes before each touch, as a real program does")
       .choice("--pattern", settings->pattern, {"random", "sequential", "strided", "zipf"},
               "Order of the touches")
       .choice("--access", settings->access, {"read", "write", "mixed"}, "Kind of access")

@@ -55,6 +55,13 @@ TEST(FaultOptions, WrongOnesAreRefusedByTheNameOfTheFlag) {
   expect_refused(with([](auto& o) { o.bytes = kPageBytes - 1; }), "--size");
   expect_refused(with([](auto& o) { o.duration = kMaxDuration + Milliseconds(1); }), "--duration");
   expect_refused(with([](auto& o) { o.rate_per_s = kMaxRatePerSecond + 1; }), "--rate");
+  expect_refused(with([](auto& o) { o.compute = kMaxCompute + std::chrono::microseconds(1); }),
+                 "--compute-us");
+  expect_refused(with([](auto& o) {
+                   o.rate_per_s = 1;
+                   o.compute = std::chrono::microseconds(1);
+                 }),
+                 "--compute-us");
   expect_refused(with([](auto& o) {
                    o.duration = Seconds(1);
                    o.evict = false;
