@@ -28,8 +28,8 @@ struct KnownAllocator {
 const std::vector<KnownAllocator>& known_allocators() {
   static const std::vector<KnownAllocator> kKnown{
       {"mimalloc", {"libmimalloc.so.2", "libmimalloc.so.3"}, "libmimalloc2.0"},
-      {"tcmalloc", {"libtcmalloc_minimal.so.4"}, "libtcmalloc-minimal4"},
-      {"jemalloc", {"libjemalloc.so.2"}, "libjemalloc2"}};
+      {"jemalloc", {"libjemalloc.so.2"}, "libjemalloc2"},
+      {"tcmalloc", {"libtcmalloc_minimal.so.4"}, "libtcmalloc-minimal4"}};
   return kKnown;
 }
 

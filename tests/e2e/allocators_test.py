@@ -71,7 +71,7 @@ class Allocators(EndToEnd):
         self.assertEqual(status, 0, log)
         self.assertIn("/libc.so", output.decode())
 
-    def test_the_option_is_less_than_what_the_program_or_the_user_brings(self):
+    def test_the_option_yields_to_what_the_program_or_the_user_has(self):
         self.require("mimalloc")
         self.require("jemalloc")
         linked = f"{PROGRAM}_mimalloc"
