@@ -1,6 +1,5 @@
 #include "cli/host_checks.h"
 
-#include <dlfcn.h>
 #include <fmt/format.h>
 #include <linux/capability.h>
 #include <linux/io_uring.h>
@@ -18,6 +17,7 @@
 
 #include "base/fd.h"
 #include "base/size.h"
+#include "cli/allocator.h"
 #include "rdma/verbs/verbs.h"
 #include "uffd/probe.h"
 
@@ -102,15 +102,12 @@ Check check_io_uring() {
 
 Check check_allocator() {
   // The dynamic linker searches the same way when `farpage run` preloads it.
-  for (const char* name : {"libmimalloc.so.2", "libmimalloc.so.3"}) {
-    void* library = ::dlopen(name, RTLD_LAZY | RTLD_LOCAL);
-    if (library == nullptr) continue;
-    ::dlclose(library);
-    return {"allocator", Verdict::kOk, name, ""};
-  }
+  const Result<std::string> library =
+      allocator_library(kAutomaticAllocator, LibraryPlaces::of_this_host());
+  if (library && !library->empty()) return {"allocator", Verdict::kOk, *library, ""};
   return {"allocator", Verdict::kOptional,
-          "no libmimalloc.so.2: only large anonymous mappings of programs become far memory",
-          "apt install libmimalloc2.0"};
+          "none is installed: only large anonymous mappings of programs become far memory",
+          "apt install " + allocator_package()};
 }
 
 Check check_memlock_limit(uint64_t soft_limit_bytes, bool has_ipc_lock) {

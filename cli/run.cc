@@ -13,6 +13,7 @@
 #include <optional>
 
 #include "base/host.h"
+#include "base/log.h"
 #include "cli/allocator.h"
 #include "cli/child.h"
 #include "cli/elf_check.h"
@@ -32,8 +33,6 @@ namespace farpage::cli {
 namespace {
 
 namespace handover = uffd::handover;
-
-constexpr char kAllocator[] = "libmimalloc.so.2";
 
 uint64_t available_memory_bytes() {
   std::ifstream file("/proc/meminfo");
@@ -95,8 +94,23 @@ Result<Target> find_target(const std::string& command) {
   return Target{std::move(file), std::move(program)};
 }
 
+Result<std::string> find_allocator(const std::string& choice) {
+  FARPAGE_TRY(library, allocator_library(choice, LibraryPlaces::of_this_host()));
+  if (library.empty() && choice == kAutomaticAllocator)
+    log::warn(
+        "run: no_allocator: only large anonymous mappings of the program become far memory; "
+        "apt-get install {}",
+        allocator_package());
+  return library;
+}
+
+struct Preloads {
+  std::string shim;
+  std::string allocator;
+};
+
 ChildOptions target_options(const RunSettings& settings, pager::ForkMode fork, const Target& target,
-                            const std::string& shim, const std::string& socket) {
+                            const Preloads& preloads, const std::string& socket) {
   ChildOptions options;
   options.arguments = settings.command;
   options.arguments[0] = target.file;
@@ -106,7 +120,7 @@ ChildOptions target_options(const RunSettings& settings, pager::ForkMode fork, c
     options.name = settings.command[0];
   }
   options.environment = {
-      {"LD_PRELOAD", preload_list(shim, kAllocator, variable("LD_PRELOAD", ""),
+      {"LD_PRELOAD", preload_list(preloads.shim, preloads.allocator, variable("LD_PRELOAD", ""),
                                   brings_allocator(target.program.elf))},
       // tcmalloc first uses sbrk, whose memory is local.
       {"TCMALLOC_SKIP_SBRK", variable("TCMALLOC_SKIP_SBRK", "1")},
@@ -205,6 +219,7 @@ Result<int> run(const RunSettings& settings) {
   options.fork = fork;
   const Result<Target> target = find_target(settings.command.at(0));
   if (!target) return refuse(target.error());
+  FARPAGE_TRY(allocator, find_allocator(settings.allocator));
   FARPAGE_TRY(shim, find_shim());
   FARPAGE_TRY(token, read_token(settings.token_file));
   FARPAGE_TRY(signals, SignalRelay::create());
@@ -223,7 +238,8 @@ Result<int> run(const RunSettings& settings) {
   boost::asio::io_context control(1);
   serve::TargetService service(control, server, *engine, options, settings.budget_scope());
 
-  Result<Child> child = Child::start(target_options(settings, fork, *target, shim, server.path()));
+  Result<Child> child =
+      Child::start(target_options(settings, fork, *target, {shim, allocator}, server.path()));
   if (!child && is_about_the_program(child.error())) return refuse(child.error());
   if (!child) return tl::unexpected(child.error());
   raise_descriptor_limit();  // each target needs descriptors
@@ -248,7 +264,8 @@ void add_run(CLI::App& root, Invocation& invocation) {
       root, "run", "Run a program with most of its memory on memory nodes",
       {"farpage run --local 64M --stats -- sort -S 1G big.txt",
        "farpage run --local 1G --coordinator http://10.0.0.1:7070 --token-file token -- ./program",
-       "farpage run --local 512M --replicas 2 --coordinator http://10.0.0.1:7070 -- sqlite3", "",
+       "farpage run --local 512M --replicas 2 --coordinator http://10.0.0.1:7070 -- sqlite3",
+       "farpage run --local 64M --allocator jemalloc -- sort -S 1G big.txt", "",
        "Exit status: the program's, or 128 + N when signal N ended it; 127 when the program is not",
        "found; 126 when it is found but cannot be executed, cannot have far memory (static, "
        "setuid,",

@@ -121,6 +121,9 @@ void add_options(Subcommand& subcommand, RunSettings& settings) {
             "What the embedded node lends; 0: half of the free memory")
       .size("--window", settings.window_bytes, "Address space reserved for far memory")
       .size("--mmap-min", settings.mmap_min_bytes, "Smaller anonymous mappings stay local")
+      .text("--allocator", settings.allocator,
+            "What serves malloc, unless the program brings its own: mimalloc, jemalloc, tcmalloc, "
+            "the path of a library, or none; auto: mimalloc, or another one that is installed")
       .choice("--fork", settings.fork, {"auto", "share", "pull-in", "refuse"},
               "When a program forks while pages of it are remote: share them with the child, fetch "
               "all of them first, or let fork() fail; auto: share, or refuse without the privilege")

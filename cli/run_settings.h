@@ -62,6 +62,7 @@ struct RunSettings {
   uint64_t lend_bytes = 0;        // of the embedded node; 0: half of the free memory
   uint64_t window_bytes = uint64_t{64} << 30;
   uint64_t mmap_min_bytes = uint64_t{128} << 10;
+  std::string allocator = "auto";
   std::string fork = "auto";
   bool stats = false;
   std::string stats_file;

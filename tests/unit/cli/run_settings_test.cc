@@ -136,6 +136,7 @@ TEST(RunSettings, Defect6FlagsAndTheRestTakeEffect) {
   EXPECT_EQ(parse_run({"--mmap-min", "64K"})->settings.mmap_min_bytes, uint64_t{65536});
   EXPECT_EQ(parse_run({"--coordinator", "http://a:1"})->settings.coordinator, "http://a:1");
   EXPECT_EQ(parse_run({"--token-file", "t"})->settings.token_file, "t");
+  EXPECT_EQ(parse_run({"--allocator", "none"})->settings.allocator, "none");
   EXPECT_EQ(fork_mode(parse_run({})->settings, true), pager::ForkMode::kShare);
   EXPECT_EQ(fork_mode(parse_run({})->settings, false), pager::ForkMode::kRefuse);
   EXPECT_EQ(fork_mode(parse_run({"--fork", "refuse"})->settings, true), pager::ForkMode::kRefuse);
@@ -155,7 +156,7 @@ TEST(RunSettings, Defect6NoKnobIsWithoutATest) {
   for (size_t at = help.output.find("(Env:"); at != std::string::npos;
        at = help.output.find("(Env:", at + 1))
     ++variables;
-  EXPECT_EQ(variables, std::size(kPagerKnobs) + std::size(kVerbsKnobs) + 11) << help.output;
+  EXPECT_EQ(variables, std::size(kPagerKnobs) + std::size(kVerbsKnobs) + 12) << help.output;
 }
 
 TEST(RunSettings, ImpossibleCombinationsNameTheKnob) {
