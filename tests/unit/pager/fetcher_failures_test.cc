@@ -157,7 +157,7 @@ TEST(Fetcher, AProgramThatHasEndedIsGone) {
   EXPECT_EQ(rig.fetcher.outstanding(), 0U);
 }
 
-TEST(Fetcher, WhileAnEventIsUnreadTheSlotKeepsThePage) {
+TEST(Fetcher, WhileAnEventIsUnreadTheFetchKeepsThePage) {
   FetcherRig rig;
   rig.make_remote(pages_of(5));
   rig.fault(5);
@@ -229,7 +229,7 @@ TEST(Fetcher, LeavesATargetThatIsBeingRemoved) {
   rig.target.closing = true;
   rig.fetcher.leave_closing();
   EXPECT_FALSE(rig.target.is_held());
-  EXPECT_EQ(rig.fetcher.outstanding(), 1U) << "the READ still uses its slot";
+  EXPECT_EQ(rig.fetcher.outstanding(), 1U) << "the READ still uses its landing page";
   rig.node().answer();
   EXPECT_TRUE(rig.fetcher.progress());
   EXPECT_EQ(rig.fetcher.outstanding(), 0U);

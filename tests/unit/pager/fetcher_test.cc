@@ -92,10 +92,10 @@ TEST(Fetcher, BytesLandInTheirOwnPageWhateverTheOrderOfTheAnswers) {
   for (const uint64_t page : pages) EXPECT_EQ(rig.space.word(page), TargetRig::word_of(page));
 }
 
-TEST(Fetcher, HasAsManySlotsAsItSaysAndUsesThemAgain) {
+TEST(Fetcher, HasAsManyFetchesAsItSaysAndUsesThemAgain) {
   FetcherRig rig;
-  rig.make_remote(pages_of(0, Fetcher::kSlots + 1));
-  for (uint64_t page = 0; page < Fetcher::kSlots; ++page) {
+  rig.make_remote(pages_of(0, Fetcher::kFetches + 1));
+  for (uint64_t page = 0; page < Fetcher::kFetches; ++page) {
     EXPECT_TRUE(rig.fetcher.has_room());
     rig.fault(page);
   }
@@ -104,13 +104,13 @@ TEST(Fetcher, HasAsManySlotsAsItSaysAndUsesThemAgain) {
   rig.node().answer(CompletionStatus::kOk, 7);
   EXPECT_TRUE(rig.fetcher.progress());
   EXPECT_TRUE(rig.fetcher.has_room());
-  rig.fault(Fetcher::kSlots);
+  rig.fault(Fetcher::kFetches);
   rig.fetcher.post_queued();
-  for (size_t i = 0; i < Fetcher::kSlots; ++i) rig.node().answer();
+  for (size_t i = 0; i < Fetcher::kFetches; ++i) rig.node().answer();
   while (rig.fetcher.progress()) {
   }
   EXPECT_EQ(rig.fetcher.outstanding(), 0U);
-  for (uint64_t page = 0; page <= Fetcher::kSlots; ++page)
+  for (uint64_t page = 0; page <= Fetcher::kFetches; ++page)
     EXPECT_EQ(rig.space.word(page), TargetRig::word_of(page));
 }
 
