@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <functional>
+#include <thread>
 
 #include "pager/compress/compressed_pages.h"
 #include "pager/engine_core.h"
@@ -106,6 +107,16 @@ struct Target {
   // The first write to a page that was protected.
   void note_first_write() {
     if (!image.fork_group()->has_forked()) write_guess.written();
+  }
+  // Write-protects pages. Waits while an event is unread, so not for a fault worker. False: the run
+  // crosses mappings, or a part of it is gone.
+  bool protect(uffd::PageRun run) const {
+    uffd::Outcome outcome = space.protect(run);
+    while (outcome == uffd::Outcome::kRetry && !closing.load(std::memory_order_acquire)) {
+      std::this_thread::yield();
+      outcome = space.protect(run);
+    }
+    return outcome == uffd::Outcome::kDone;
   }
   // Completes a fetch that this thread started by moving the page to Fetching.
   void end_fetching(PageIndex page, PageWord from, PageWord to) const {

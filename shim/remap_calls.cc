@@ -15,6 +15,15 @@ namespace {
 #define MREMAP_DONTUNMAP 4  // Linux 5.7
 #endif
 
+void* pointer_to(Span span) {
+  return reinterpret_cast<void*>(span.begin);
+}
+
+// The pages of `old` that are in `to` afterwards.
+Span kept_in(Span old, Span to) {
+  return {old.begin, old.begin + (old.bytes() < to.bytes() ? old.bytes() : to.bytes())};
+}
+
 // Does not write zero pages, so that an empty page stays empty.
 void copy_pages(Span from, uint64_t to) {
   const uint64_t* source = reinterpret_cast<const uint64_t*>(from.begin);
@@ -33,26 +42,45 @@ void copy_pages(Span from, uint64_t to) {
 
 }  // namespace
 
-// Gets the protection of `old`. -EFAULT, as from the kernel, if it is not one whole mapping.
+// What is mapped from the span's start on. -EFAULT, as from the kernel, if nothing is there, or if
+// a part of the span is free in the window.
+long Shim::find_used(Span span, Mapping& mapping) {
+  const long found = find_mapping(span, mapping);
+  const Locked locked(lock_);
+  return free_.intersects(span) ? -EFAULT : found;
+}
+
+// Gets the protection of `old`. -EFAULT, as from the kernel, if it is not one whole mapping. Far
+// memory beside local memory is one if the kernel would have merged them: both anonymous, with one
+// protection.
 long Shim::movable(Span old, int& protection) {
   Mapping mapping;
-  if (const long found = find_mapping(old, mapping); is_error(found)) {
+  if (const long found = find_used(old, mapping); is_error(found)) {
     return found;
   }
   protection = mapping.protection;
-  const Locked locked(lock_);
-  const bool whole = mapping.anonymous && mapping.span.contains(old) && !free_.intersects(old);
-  return whole ? 0 : -EFAULT;
+  return mapping.anonymous && mapping.span.contains(old) ? 0 : -EFAULT;
 }
 
-long Shim::remap(Span old, uint64_t new_bytes, bool may_move) {
+long Shim::cut(Span old, uint64_t new_bytes) {
+  Mapping mapping;
+  const Span first{old.begin, old.begin + kPageBytes};
+  if (const long found = find_used(first, mapping); is_error(found)) {
+    return found;
+  }
+  const Span tail{old.begin + new_bytes, old.end};
+  const long unmapped = tail.empty() ? 0 : shim::unmap(pointer_to(tail), tail.bytes());
+  return is_error(unmapped) ? unmapped : static_cast<long>(old.begin);
+}
+
+long Shim::grow(Span old, uint64_t new_bytes, bool may_move) {
   int protection = 0;
   if (const long refused = movable(old, protection); is_error(refused)) {
     return refused;
   }
   {
     const Locked locked(lock_);
-    const long result = remap_in_place(old, new_bytes, protection);
+    const long result = grow_in_place(old, {old.end, old.begin + new_bytes}, protection);
     if (result != -ENOMEM || !may_move) {
       return result;
     }
@@ -66,17 +94,9 @@ long Shim::remap(Span old, uint64_t new_bytes, bool may_move) {
   return move(old, {begin, begin + new_bytes}, protection, false);
 }
 
-// -ENOMEM when the next pages are not free.
-long Shim::remap_in_place(Span old, uint64_t new_bytes, int protection) {
-  const long same = static_cast<long>(old.begin);
-  const Span wanted{old.begin, old.begin + new_bytes};
-  if (wanted.end <= old.end) {
-    const Span tail{wanted.end, old.end};
-    const long cut = tail.empty() ? 0 : unmap_locked(tail);
-    return is_error(cut) ? cut : same;
-  }
-  const Span more{old.end, wanted.end};
-  if (window_part(old).empty()) {
+// -ENOMEM when the next pages, `more`, are not free.
+long Shim::grow_in_place(Span old, Span more, int protection) {
+  if (window_part({old.end - kPageBytes, old.end}).empty()) {
     return grow_extent(old, more, protection);
   }
   // Locked memory moves instead: the new part must be locked too, and not under our lock.
@@ -88,12 +108,12 @@ long Shim::remap_in_place(Span old, uint64_t new_bytes, int protection) {
     free_.add(more);
     return opened;
   }
-  return same;
+  return static_cast<long>(old.begin);
 }
 
 long Shim::remap_to(Span old, Span wanted, bool keep_old) {
   int protection = 0;
-  if (const long refused = movable(old, protection); is_error(refused)) {
+  if (const long refused = movable(kept_in(old, wanted), protection); is_error(refused)) {
     return refused;
   }
   const long to =
@@ -102,7 +122,7 @@ long Shim::remap_to(Span old, Span wanted, bool keep_old) {
   return is_error(to) ? to : move(old, wanted, protection, keep_old);
 }
 
-long Shim::remap_away(Span old, bool keep_old) {
+long Shim::remap_away(Span old) {
   int protection = 0;
   if (const long refused = movable(old, protection); is_error(refused)) {
     return refused;
@@ -113,11 +133,12 @@ long Shim::remap_away(Span old, bool keep_old) {
     return to;
   }
   const uint64_t begin = static_cast<uint64_t>(to);
-  return move(old, {begin, begin + old.bytes()}, protection, keep_old);
+  return move(old, {begin, begin + old.bytes()}, protection, true);
 }
 
-// Copies `old` to the fresh, writable pages at `to`, then unmaps or discards it. No lock: the copy
-// touches far memory. A program that uses the range meanwhile is wrong with the real mremap too.
+// Copies `old` to the fresh, writable pages at `to`, then unmaps or discards it.
+// No lock: the copy touches far memory. A program that uses the range meanwhile is wrong with the
+// real mremap too.
 long Shim::move(Span old, Span to, int protection, bool keep_old) {
   bool was_locked = false;
   {
@@ -125,27 +146,25 @@ long Shim::move(Span old, Span to, int protection, bool keep_old) {
     was_locked = locked_.intersects(old);
   }
   if (was_locked) {
-    if (const long refused = lock_memory(reinterpret_cast<void*>(to.begin), to.bytes(), 0);
-        is_error(refused)) {
-      shim::unmap(reinterpret_cast<void*>(to.begin), to.bytes());
+    if (const long refused = lock_memory(pointer_to(to), to.bytes(), 0); is_error(refused)) {
+      shim::unmap(pointer_to(to), to.bytes());
       return -EAGAIN;
     }
   }
   if ((protection & PROT_READ) == 0) {
     system_call(SYS_mprotect, old.begin, old.bytes(), PROT_READ);
   }
-  const uint64_t kept_bytes = old.bytes() < to.bytes() ? old.bytes() : to.bytes();
-  copy_pages({old.begin, old.begin + kept_bytes}, to.begin);
+  copy_pages(kept_in(old, to), to.begin);
   if (protection != (PROT_READ | PROT_WRITE)) {
     system_call(SYS_mprotect, to.begin, to.bytes(), protection);
   }
   long freed = 0;
   if (keep_old) {
-    unlock(old);
-    freed = discard(old, MADV_DONTNEED);
+    unlock_memory(pointer_to(old), old.bytes());
+    freed = advise(pointer_to(old), old.bytes(), MADV_DONTNEED);
     system_call(SYS_mprotect, old.begin, old.bytes(), protection);
   } else {
-    freed = unmap(old);
+    freed = shim::unmap(pointer_to(old), old.bytes());
   }
   return is_error(freed) ? freed : static_cast<long>(to.begin);
 }
@@ -170,7 +189,7 @@ long remap(void* address, size_t old_length, size_t new_length, int flags, void*
   constexpr int kKnown = MREMAP_MAYMOVE | MREMAP_FIXED | MREMAP_DONTUNMAP;
   const uint64_t new_bytes = round_up_to_page(new_length);
   const bool may_move = (flags & MREMAP_MAYMOVE) != 0;
-  if (old.empty() || old_length == 0 || new_length == 0 || new_bytes < new_length ||
+  if (old.empty() || old_length == 0 || pages_of(address, new_length).empty() ||
       (flags & ~kKnown) != 0 || ((fixed || keep_old) && !may_move) ||
       (keep_old && old.bytes() != new_bytes) ||
       (fixed && (wanted.empty() || !overlap(old, wanted).empty()))) {
@@ -180,13 +199,13 @@ long remap(void* address, size_t old_length, size_t new_length, int flags, void*
     // MREMAP_DONTUNMAP onto far memory would need two calls; no known program does it.
     return keep_old ? -EINVAL : shim.overlay(old, wanted);
   }
-  if (!far.contains(old)) {
-    return -EFAULT;
-  }
   if (fixed) {
     return shim.remap_to(old, wanted, keep_old);
   }
-  return keep_old ? shim.remap_away(old, true) : shim.remap(old, new_bytes, may_move);
+  if (keep_old) {
+    return shim.remap_away(old);
+  }
+  return new_bytes <= old.bytes() ? shim.cut(old, new_bytes) : shim.grow(old, new_bytes, may_move);
 }
 
 }  // namespace farpage::shim

@@ -37,6 +37,8 @@
 
 namespace farpage::shim {
 
+struct Mapping;
+
 class Shim {
  public:
   constexpr Shim() = default;
@@ -69,12 +71,15 @@ class Shim {
   long overlay(Span from, Span to);
   // Frees the span, which is in the window or in an extent; some of its pages may be free already.
   long unmap(Span far);
-  // mremap of a far range, in place if possible, else to any address.
-  long remap(Span old, uint64_t new_bytes, bool may_move);
-  // The same to a given address, far or local, that does not overlap `old`. keep_old: `old` stays
-  // mapped, as zeros (MREMAP_DONTUNMAP).
+  // mremap of a range of which a part is far. To its size or less: the rest is unmapped.
+  long cut(Span old, uint64_t new_bytes);
+  // To more: in place if possible, else to any address.
+  long grow(Span old, uint64_t new_bytes, bool may_move);
+  // To a given address, far or local, that does not overlap `old`. keep_old: `old` stays mapped, as
+  // zeros (MREMAP_DONTUNMAP).
   long remap_to(Span old, Span wanted, bool keep_old);
-  long remap_away(Span old, bool keep_old);
+  // To any address, with keep_old.
+  long remap_away(Span old);
   // The span reads zeros from now on. -EINVAL if a part is locked and `advice` is not
   // MADV_DONTNEED_LOCKED.
   long discard(Span far, int advice);
@@ -126,12 +131,13 @@ class Shim {
   void forget_wishes(Span far);
   void unlock_locked(Span far);
   void repin();
-  long remap_in_place(Span old, uint64_t new_bytes, int protection);
+  long grow_in_place(Span old, Span more, int protection);
   void keep_wishes_from_children();
 
   // Without lock_.
   long take(uint64_t bytes, int protection, Placing placing);
   long lock_as_future(Span far, int protection);
+  long find_used(Span span, Mapping& mapping);
   long movable(Span old, int& protection);
   long move(Span old, Span to, int protection, bool keep_old);
   bool may_hold_other_mappings() const;

@@ -15,33 +15,33 @@ namespace {
 
 constexpr uint32_t kNoPoolPage = UINT32_MAX;
 constexpr uint32_t kPagesOfChunk = 256;  // of pool pages, allocated together
-constexpr uint32_t kSlotBits = 4;        // a location: pool page, then slot; plus 1
-constexpr uint64_t kMostPoolPages = uint64_t{1} << (32 - kSlotBits);
+constexpr uint32_t kCellBits = 4;        // a location: pool page, then cell; plus 1
+constexpr uint64_t kMostPoolPages = uint64_t{1} << (32 - kCellBits);
 // After as many young pages the next one loses its copies, young or not: the lock is held
 // meanwhile.
 constexpr uint32_t kMostLooks = 64;
 constexpr uint64_t kFreePart = 16;  // of the pool may be kept free
 
-struct SlotHeader {
+struct CellHeader {
   uint32_t page;
   uint32_t moment;
   uint16_t bytes;
   uint16_t unused;
 };
 
-// How many slots a pool page of each class has.
-constexpr std::array<uint32_t, 10> kSlotsOfClass{16, 12, 10, 8, 7, 6, 5, 4, 3, 2};
-constexpr size_t kClasses = kSlotsOfClass.size();
-constexpr size_t slot_bytes(size_t slot_class) {
-  return kPageBytes / kSlotsOfClass[slot_class] / alignof(SlotHeader) * alignof(SlotHeader);
+// How many cells a pool page of each class has.
+constexpr std::array<uint32_t, 10> kCellsOfClass{16, 12, 10, 8, 7, 6, 5, 4, 3, 2};
+constexpr size_t kClasses = kCellsOfClass.size();
+constexpr size_t cell_bytes(size_t size_class) {
+  return kPageBytes / kCellsOfClass[size_class] / alignof(CellHeader) * alignof(CellHeader);
 }
-static_assert(slot_bytes(kClasses - 1) == CompressedPages::kMaxBytes + sizeof(SlotHeader));
-static_assert(kSlotsOfClass[0] <= 1U << kSlotBits);
+static_assert(cell_bytes(kClasses - 1) == CompressedPages::kMaxBytes + sizeof(CellHeader));
+static_assert(kCellsOfClass[0] <= 1U << kCellBits);
 
 size_t class_for(size_t copy_bytes) {
-  size_t slot_class = 0;
-  while (slot_bytes(slot_class) < copy_bytes + sizeof(SlotHeader)) ++slot_class;
-  return slot_class;
+  size_t size_class = 0;
+  while (cell_bytes(size_class) < copy_bytes + sizeof(CellHeader)) ++size_class;
+  return size_class;
 }
 
 }  // namespace
@@ -52,18 +52,18 @@ struct CompressedPages::Pool {
     enum class Use : uint8_t {
       kReturned,  // without memory
       kFree,      // without copies
-      kCut,       // into slots
+      kCut,       // into cells
     };
     Use use = Use::kReturned;
     bool young = false;  // it got a copy since the hand was here
-    uint8_t slot_class = 0;
-    uint16_t used = 0;  // slots (bits)
-    // In the list of free ones, of returned ones, or of those of its class with a free slot.
+    uint8_t size_class = 0;
+    uint16_t used = 0;  // cells (bits)
+    // In the list of free ones, of returned ones, or of those of its class with a free cell.
     uint32_t next = kNoPoolPage;
     uint32_t previous = kNoPoolPage;
 
-    uint32_t slots() const { return kSlotsOfClass[slot_class]; }
-    bool is_full() const { return std::popcount(used) == static_cast<int>(slots()); }
+    uint32_t cells() const { return kCellsOfClass[size_class]; }
+    bool is_full() const { return std::popcount(used) == static_cast<int>(cells()); }
   };
 
   // What the pool pages' neighbours in a list are.
@@ -88,12 +88,12 @@ struct CompressedPages::Pool {
   std::byte* memory_of(uint32_t page) const {
     return chunks[page / kPagesOfChunk]->memory.data() + page % kPagesOfChunk * kPageBytes;
   }
-  std::byte* slot_at(uint32_t page, uint32_t slot) {
-    return memory_of(page) + slot * slot_bytes(at(page).slot_class);
+  std::byte* cell_at(uint32_t page, uint32_t cell) {
+    return memory_of(page) + cell * cell_bytes(at(page).size_class);
   }
-  static SlotHeader header_at(const std::byte* slot) {
-    SlotHeader header{};
-    std::memcpy(&header, slot, sizeof header);
+  static CellHeader header_at(const std::byte* cell) {
+    CellHeader header{};
+    std::memcpy(&header, cell, sizeof header);
     return header;
   }
 
@@ -148,30 +148,30 @@ bool CompressedPages::insert(PageIndex page, std::span<const std::byte> copy, ui
                 copy.size());
   const MutexLock lock(mutex_);
   drop_copy(page);
-  const size_t slot_class = class_for(copy.size());
-  const uint32_t in = find_slot(slot_class, most_pages);
+  const size_t size_class = class_for(copy.size());
+  const uint32_t in = find_room(size_class, most_pages);
   if (in == kNoPoolPage) return false;
   Pool::PoolPage& pool_page = pool_->at(in);
-  const auto slot = static_cast<uint32_t>(std::countr_one(pool_page.used));
-  pool_page.used = static_cast<uint16_t>(pool_page.used | 1U << slot);
+  const auto cell = static_cast<uint32_t>(std::countr_one(pool_page.used));
+  pool_page.used = static_cast<uint16_t>(pool_page.used | 1U << cell);
   pool_page.young = true;
-  if (pool_page.is_full()) pool_->remove(pool_->with_room[slot_class], in);
-  const SlotHeader header{.page = static_cast<uint32_t>(page.value),
+  if (pool_page.is_full()) pool_->remove(pool_->with_room[size_class], in);
+  const CellHeader header{.page = static_cast<uint32_t>(page.value),
                           .moment = moment,
                           .bytes = static_cast<uint16_t>(copy.size()),
                           .unused = 0};
-  std::byte* const at = pool_->slot_at(in, slot);
+  std::byte* const at = pool_->cell_at(in, cell);
   std::memcpy(at, &header, sizeof header);
   std::memcpy(at + sizeof header, copy.data(), copy.size());
-  index()[page.value].store(((in << kSlotBits) | slot) + 1, std::memory_order_relaxed);
+  index()[page.value].store(((in << kCellBits) | cell) + 1, std::memory_order_relaxed);
   copies_.fetch_add(1, std::memory_order_relaxed);
   bytes_.fetch_add(copy.size(), std::memory_order_relaxed);
   return true;
 }
 
-// A pool page of the class with a free slot, in the list of its class; kNoPoolPage: there is none.
-uint32_t CompressedPages::find_slot(size_t slot_class, uint64_t most_pages) {
-  Pool::List& with_room = pool_->with_room[slot_class];
+// A pool page of the class with a free cell, in the list of its class; kNoPoolPage: there is none.
+uint32_t CompressedPages::find_room(size_t size_class, uint64_t most_pages) {
+  Pool::List& with_room = pool_->with_room[size_class];
   if (with_room.first != kNoPoolPage) return with_room.first;
   if (pool_->free.count == 0 && pool_pages() < most_pages) {
     if (pool_->returned.count == 0) pool_->grow();
@@ -186,7 +186,7 @@ uint32_t CompressedPages::find_slot(size_t slot_class, uint64_t most_pages) {
   const uint32_t page = pool_->pop(pool_->free);
   Pool::PoolPage& taken = pool_->at(page);
   taken.use = Pool::PoolPage::Use::kCut;
-  taken.slot_class = static_cast<uint8_t>(slot_class);
+  taken.size_class = static_cast<uint8_t>(size_class);
   pool_->push(with_room, page);
   return page;
 }
@@ -200,28 +200,28 @@ bool CompressedPages::empty_oldest() {
     Pool::PoolPage& pool_page = pool_->at(page);
     if (pool_page.use != Pool::PoolPage::Use::kCut) continue;
     if (std::exchange(pool_page.young, false) && ++looks < kMostLooks) continue;
-    for (uint32_t slot = 0; pool_page.use == Pool::PoolPage::Use::kCut; ++slot)
-      if ((pool_page.used >> slot & 1U) != 0) {
+    for (uint32_t cell = 0; pool_page.use == Pool::PoolPage::Use::kCut; ++cell)
+      if ((pool_page.used >> cell & 1U) != 0) {
         dropped_.fetch_add(1, std::memory_order_relaxed);
-        release((page << kSlotBits) | slot);
+        release((page << kCellBits) | cell);
       }
     return true;
   }
   return false;
 }
 
-// The slot is free afterwards, and its page has no copy.
+// The cell is free afterwards, and its page has no copy.
 void CompressedPages::release(uint32_t location) {
-  const uint32_t page = location >> kSlotBits;
-  const uint32_t slot = location & ((1U << kSlotBits) - 1);
+  const uint32_t page = location >> kCellBits;
+  const uint32_t cell = location & ((1U << kCellBits) - 1);
   Pool::PoolPage& pool_page = pool_->at(page);
-  const SlotHeader header = Pool::header_at(pool_->slot_at(page, slot));
+  const CellHeader header = Pool::header_at(pool_->cell_at(page, cell));
   index()[header.page].store(0, std::memory_order_relaxed);
   copies_.fetch_sub(1, std::memory_order_relaxed);
   bytes_.fetch_sub(header.bytes, std::memory_order_relaxed);
-  Pool::List& with_room = pool_->with_room[pool_page.slot_class];
+  Pool::List& with_room = pool_->with_room[pool_page.size_class];
   const bool was_full = pool_page.is_full();
-  pool_page.used = static_cast<uint16_t>(pool_page.used & ~(1U << slot));
+  pool_page.used = static_cast<uint16_t>(pool_page.used & ~(1U << cell));
   if (pool_page.used != 0) {
     if (was_full) pool_->push(with_room, page);
     return;
@@ -245,13 +245,13 @@ std::optional<CompressedPages::Copy> CompressedPages::take(PageIndex page,
   const MutexLock lock(mutex_);
   const uint32_t entry = index()[page.value].load(std::memory_order_relaxed);
   if (entry == 0) return std::nullopt;
-  const std::byte* const slot =
-      pool_->slot_at((entry - 1) >> kSlotBits, (entry - 1) & ((1U << kSlotBits) - 1));
-  const SlotHeader header = Pool::header_at(slot);
+  const std::byte* const cell =
+      pool_->cell_at((entry - 1) >> kCellBits, (entry - 1) & ((1U << kCellBits) - 1));
+  const CellHeader header = Pool::header_at(cell);
   FARPAGE_CHECK(header.page == page.value && header.bytes <= out.size(),
                 "the copy of page %llu is of page %u, with %u bytes",
                 static_cast<unsigned long long>(page.value), header.page, header.bytes);
-  std::memcpy(out.data(), slot + sizeof header, header.bytes);
+  std::memcpy(out.data(), cell + sizeof header, header.bytes);
   release(entry - 1);
   return Copy{.bytes = header.bytes, .moment = header.moment};
 }
@@ -294,11 +294,11 @@ Status CompressedPages::check_invariants() const {
       continue;
     }
     if (pool_page.used == 0) return broken("has no copy", page);
-    if (!pool_page.is_full()) ++with_room.at(pool_page.slot_class);
-    for (uint32_t slot = 0; slot < pool_page.slots(); ++slot) {
-      if ((pool_page.used >> slot & 1U) == 0) continue;
-      const SlotHeader header = Pool::header_at(pool_->slot_at(page, slot));
-      if (index()[header.page].load(std::memory_order_relaxed) != ((page << kSlotBits) | slot) + 1)
+    if (!pool_page.is_full()) ++with_room.at(pool_page.size_class);
+    for (uint32_t cell = 0; cell < pool_page.cells(); ++cell) {
+      if ((pool_page.used >> cell & 1U) == 0) continue;
+      const CellHeader header = Pool::header_at(pool_->cell_at(page, cell));
+      if (index()[header.page].load(std::memory_order_relaxed) != ((page << kCellBits) | cell) + 1)
         return broken("has a copy that its page does not know", page);
       ++copies;
       bytes += header.bytes;

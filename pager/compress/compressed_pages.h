@@ -4,7 +4,7 @@
 // time. Whether a copy may be used is said by the page's word (PageWord::kCompressed), not here:
 // what the pool has of a page may be out of date.
 //
-// Pool pages of 4 KiB are cut into slots of one size class, as in zsmalloc and memcached's slabs.
+// Pool pages of 4 KiB are cut into cells of one size class, as in zsmalloc and memcached's slabs.
 // When the pool may not grow, the pool page that the hand of a clock points to loses all of its
 // copies; those that got a copy since the last round are skipped once, so the oldest copies go.
 #pragma once
@@ -28,9 +28,9 @@ namespace farpage::pager {
 // who owns it (Fetching). The others: any. The lock is held for the copy of at most kMaxBytes, or
 // while a pool page is emptied. Allocates in insert() only.
 // Invariants (check_invariants()):
-//  1. a page has at most one copy, and the index entry of a page leads to the slot that names it;
+//  1. a page has at most one copy, and the index entry of a page leads to the cell that names it;
 //  2. pool_pages() are those that hold a copy or are kept free for the next ones;
-//  3. a pool page with free and used slots is in the list of its class.
+//  3. a pool page with free and used cells is in the list of its class.
 class CompressedPages {
  public:
   static constexpr size_t kMaxBytes = 2036;  // of a copy: two of them are in one pool page
@@ -84,7 +84,7 @@ class CompressedPages {
   }
   void drop_copy(PageIndex page) FARPAGE_REQUIRES(mutex_);
   bool empty_oldest() FARPAGE_REQUIRES(mutex_);
-  uint32_t find_slot(size_t slot_class, uint64_t most_pages) FARPAGE_REQUIRES(mutex_);
+  uint32_t find_room(size_t size_class, uint64_t most_pages) FARPAGE_REQUIRES(mutex_);
   void release(uint32_t location) FARPAGE_REQUIRES(mutex_);
 
   Mapping index_memory_;  // a location for each page, 0: none; touched only where pages have one

@@ -141,22 +141,13 @@ void EvictionBatch::protect() {
 }
 
 void EvictionBatch::protect_run(PageIndex first, uint32_t pages) {
-  const auto with_retries = [this](uffd::PageRun run) {
-    uffd::Outcome outcome = target_->space.protect(run);
-    while (outcome == uffd::Outcome::kRetry && !target_->closing.load(std::memory_order_acquire)) {
-      std::this_thread::yield();  // a fault worker is draining the events
-      outcome = target_->space.protect(run);
-    }
-    return outcome;
-  };
-  const uffd::Outcome whole = with_retries({first, pages});
-  if (whole == uffd::Outcome::kDone) return;
-  // The span crosses mappings, or a part is gone: protect page by page, victims only.
+  if (target_->protect({first, pages})) return;
+  // Page by page, victims only.
   for (size_t i = 0; i < count_; ++i) {
     Victim& victim = victims_[i];
     if (victim.page < first || victim.page.value >= first.value + pages) continue;
     if (!victim.word.has(PageWord::kWasDirty)) continue;
-    if (with_retries({victim.page, 1}) != uffd::Outcome::kDone) keep_or_forget(victim);
+    if (!target_->protect({victim.page, 1})) keep_or_forget(victim);
   }
 }
 

@@ -130,7 +130,7 @@ void FaultWorker::wait_for_next(bool resolved) {
 size_t FaultWorker::read_and_handle() {
   size_t total = 0;
   engine_.targets.for_each_ready([&](Target& target) {
-    // Room for the worst case: each event may need a slot or a parking place.
+    // Room for the worst case: each event may need a fetch or a parking place.
     if (kMaxParked - parked_count_ < kMaxEvents) return;
     std::array<uffd::Event, kMaxEvents> events;
     const size_t count = target.space.read_events(events);

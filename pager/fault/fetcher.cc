@@ -22,16 +22,16 @@ Fetcher::Fetcher(EngineCore& engine, LinkPort& port, uint32_t worker)
 
 void Fetcher::start(Target& target, PageIndex page, PageWord word, uffd::FaultKind kind,
                     Instant since) {
-  FARPAGE_CHECK(has_room(), "no slot for page %llu", static_cast<unsigned long long>(page.value));
-  for (Slot& slot : slots_) {
-    if (slot.step != Step::kFree) continue;
+  FARPAGE_CHECK(has_room(), "no room for page %llu", static_cast<unsigned long long>(page.value));
+  for (Fetch& fetch : fetches_) {
+    if (fetch.step != Step::kFree) continue;
     const bool has_copy = compressed_flag(word) != 0 && target.copies.has(page);
-    slot = Slot{.step = has_copy ? Step::kHasCopy : Step::kQueued,
-                .kind = kind,
-                .target = &target,
-                .page = page,
-                .word = word,
-                .since = since};
+    fetch = Fetch{.step = has_copy ? Step::kHasCopy : Step::kQueued,
+                  .kind = kind,
+                  .target = &target,
+                  .page = page,
+                  .word = word,
+                  .since = since};
     target.hold(worker_);
     ++busy_;
     ++pending_;
@@ -39,41 +39,41 @@ void Fetcher::start(Target& target, PageIndex page, PageWord word, uffd::FaultKi
   }
 }
 
-std::optional<Route> Fetcher::choose_replica(Slot& slot, const SlabLease& lease) {
+std::optional<Route> Fetcher::choose_replica(Fetch& fetch, const SlabLease& lease) {
   uint32_t alive = 0;
   for (uint32_t i = 0; i < lease.replica_count; ++i) {
-    const auto index = static_cast<uint32_t>((slot.page.value + i) % lease.replica_count);
+    const auto index = static_cast<uint32_t>((fetch.page.value + i) % lease.replica_count);
     const ReplicaLease& replica = *lease.replicas[index];
     if (!replica.is_read()) continue;
     ++alive;
-    if ((slot.tried_replicas & (1U << index)) != 0) continue;
+    if ((fetch.tried_replicas & (1U << index)) != 0) continue;
     const auto route = posting_.route(replica, [this] { post_gathered(); });
     if (!route) continue;
-    slot.replica = &replica;
-    slot.place = static_cast<uint8_t>(index);
+    fetch.replica = &replica;
+    fetch.place = static_cast<uint8_t>(index);
     return route;
   }
   if (alive == 0) {
-    give_up(slot, "every replica of the page is lost");
+    give_up(fetch, "every replica of the page is lost");
     return std::nullopt;
   }
   // All that can be reached have failed: again from the first, after a pause. One that failed may
   // answer before one without a channel is back.
-  slot.tried_replicas = 0;
-  slot.not_before = SteadyClock::read() + kRetryPause;
+  fetch.tried_replicas = 0;
+  fetch.not_before = SteadyClock::read() + kRetryPause;
   return std::nullopt;
 }
 
 bool Fetcher::gather(size_t index) {
-  Slot& slot = slots_[index];
-  const LeaseMap& leases = slot.target->leases_of(slot.word);
-  const SlabLease* lease = leases.find(slot.page);
+  Fetch& fetch = fetches_[index];
+  const LeaseMap& leases = fetch.target->leases_of(fetch.word);
+  const SlabLease* lease = leases.find(fetch.page);
   FARPAGE_CHECK(lease != nullptr, "page %llu is remote without a lease",
-                static_cast<unsigned long long>(slot.page.value));
-  const std::optional<Route> route = choose_replica(slot, *lease);
+                static_cast<unsigned long long>(fetch.page.value));
+  const std::optional<Route> route = choose_replica(fetch, *lease);
   if (!route) return false;
   posting_.add(route->operation(rdma::OperationKind::kRead, bytes_of(index),
-                                leases.address_of(route->replica, slot.page), index));
+                                leases.address_of(route->replica, fetch.page), index));
   return true;
 }
 
@@ -82,25 +82,25 @@ void Fetcher::post_gathered() {
   if (posted.accepted.empty()) return;
   const Instant now = SteadyClock::read();
   for (const rdma::Operation& operation : posted.accepted) {
-    Slot& slot = slots_[operation.token];
-    if (slot.posted.count() == 0)
-      slot.target->times.queue_ns.record(static_cast<uint64_t>((now - slot.since).count()));
-    slot.step = Step::kOnWire;
-    slot.posted = now;
-    slot.not_before = Instant{0};  // time on the wire is no gap between two looks
+    Fetch& fetch = fetches_[operation.token];
+    if (fetch.posted.count() == 0)
+      fetch.target->times.queue_ns.record(static_cast<uint64_t>((now - fetch.since).count()));
+    fetch.step = Step::kOnWire;
+    fetch.posted = now;
+    fetch.not_before = Instant{0};  // time on the wire is no gap between two looks
     --pending_;
   }
 }
 
 void Fetcher::post_queued() {
   if (pending_ == 0) return;
-  for (size_t i = 0; i < kSlots; ++i) {
-    Slot& slot = slots_[i];
-    if (slot.step != Step::kQueued) continue;
-    if (slot.not_before.count() != 0 && slot.not_before > SteadyClock::read()) continue;
-    const Instant looked = slot.not_before;
-    if (!gather(i) && slot.step == Step::kQueued && is_too_late(slot, looked, Nanoseconds(0)))
-      give_up(slot, "no replica could be reached before the deadline");
+  for (size_t i = 0; i < kFetches; ++i) {
+    Fetch& fetch = fetches_[i];
+    if (fetch.step != Step::kQueued) continue;
+    if (fetch.not_before.count() != 0 && fetch.not_before > SteadyClock::read()) continue;
+    const Instant looked = fetch.not_before;
+    if (!gather(i) && fetch.step == Step::kQueued && is_too_late(fetch, looked, Nanoseconds(0)))
+      give_up(fetch, "no replica could be reached before the deadline");
   }
   post_gathered();
 }
@@ -111,10 +111,10 @@ bool Fetcher::progress() {
       port_.take_completions([this](const rdma::Completion& completion) { complete(completion); });
   bool copied = false;
   if (pending_ > 0) {
-    for (Slot& slot : slots_) {
-      if (slot.step == Step::kHasCopy) copied = take_copy(slot) || copied;
-      if (slot.step == Step::kToInstall) install(slot, SteadyClock::read());
-      if (slot.step == Step::kToPoison) poison(slot);
+    for (Fetch& fetch : fetches_) {
+      if (fetch.step == Step::kHasCopy) copied = take_copy(fetch) || copied;
+      if (fetch.step == Step::kToInstall) install(fetch, SteadyClock::read());
+      if (fetch.step == Step::kToPoison) poison(fetch);
     }
     post_queued();
   }
@@ -123,18 +123,18 @@ bool Fetcher::progress() {
 
 // After the READs of the other faults were posted. False: the copy has gone, and the page is read
 // like any other.
-bool Fetcher::take_copy(Slot& slot) {
+bool Fetcher::take_copy(Fetch& fetch) {
   std::array<std::byte, CompressedPages::kMaxBytes> block;
-  const auto copy = slot.target->copies.take(slot.page, block);
+  const auto copy = fetch.target->copies.take(fetch.page, block);
   if (!copy) {
-    slot.step = Step::kQueued;
+    fetch.step = Step::kQueued;
     return false;
   }
   decompress_page(std::span(block).first(copy->bytes),
-                  bytes_of(static_cast<size_t>(&slot - slots_.data())));
-  if (slot.target->is_early(copy->moment)) counts_of(slot).early_copies.add();
-  slot.from_copy = true;
-  slot.step = Step::kToInstall;
+                  bytes_of(static_cast<size_t>(&fetch - fetches_.data())));
+  if (fetch.target->is_early(copy->moment)) counts_of(fetch).early_copies.add();
+  fetch.from_copy = true;
+  fetch.step = Step::kToInstall;
   return true;
 }
 
@@ -149,70 +149,70 @@ void Fetcher::wait_a_little() {
     only_node = node;
   });
   if (busy_channels != 1 || pending_ > 0) return;
-  std::array<rdma::Completion, kSlots> completions;
+  std::array<rdma::Completion, kFetches> completions;
   const size_t got = only->wait(completions, kWait);
   port_.completed(only_node, static_cast<uint32_t>(got));
   for (const rdma::Completion& completion : std::span(completions).first(got)) complete(completion);
 }
 
 void Fetcher::complete(const rdma::Completion& completion) {
-  Slot& slot = slots_[completion.token];
-  FARPAGE_CHECK(slot.step == Step::kOnWire, "completion for slot %llu, which waits for none",
+  Fetch& fetch = fetches_[completion.token];
+  FARPAGE_CHECK(fetch.step == Step::kOnWire, "completion for fetch %llu, which waits for none",
                 static_cast<unsigned long long>(completion.token));
   ++pending_;
-  if (slot.target == nullptr) {
-    release(slot);
+  if (fetch.target == nullptr) {
+    release(fetch);
     return;
   }
-  WorkerCounts& counts = counts_of(slot);
+  WorkerCounts& counts = counts_of(fetch);
   counts.completions_by_status[static_cast<size_t>(completion.status)].add();
   if (completion.status == rdma::CompletionStatus::kOk) [[likely]] {
     const Instant now = SteadyClock::read();
-    slot.target->times.wire_ns.record(static_cast<uint64_t>((now - slot.posted).count()));
+    fetch.target->times.wire_ns.record(static_cast<uint64_t>((now - fetch.posted).count()));
     counts.reads.add();
     counts.read_bytes.add(kPageBytes);
-    slot.step = Step::kToInstall;
-    install(slot, now);
+    fetch.step = Step::kToInstall;
+    install(fetch, now);
     return;
   }
   counts.retries.add();
-  slot.step = Step::kQueued;
+  fetch.step = Step::kQueued;
   if (completion.status == rdma::CompletionStatus::kRemoteAccess) {
-    slot.target->lose_replica(slot.page, slot.word, *slot.replica, "the node refused the READ");
+    fetch.target->lose_replica(fetch.page, fetch.word, *fetch.replica, "the node refused the READ");
   } else if (completion.status != rdma::CompletionStatus::kFlushed) {
     // Flushed: the operation itself did not fail, so the same replica may be retried.
-    slot.tried_replicas = static_cast<uint8_t>(slot.tried_replicas | (1U << slot.place));
+    fetch.tried_replicas = static_cast<uint8_t>(fetch.tried_replicas | (1U << fetch.place));
   }
-  if (is_too_late(slot, slot.posted, engine_.options.channel.operation_timeout))
-    give_up(slot, "no replica answered before the deadline");
+  if (is_too_late(fetch, fetch.posted, engine_.options.channel.operation_timeout))
+    give_up(fetch, "no replica answered before the deadline");
 }
 
-void Fetcher::install(Slot& slot, Instant now) {
-  Target& target = *slot.target;
-  const bool write = slot.kind == uffd::FaultKind::kMissingWrite || !target.protects_next_read();
-  const size_t index = static_cast<size_t>(&slot - slots_.data());
+void Fetcher::install(Fetch& fetch, Instant now) {
+  Target& target = *fetch.target;
+  const bool write = fetch.kind == uffd::FaultKind::kMissingWrite || !target.protects_next_read();
+  const size_t index = static_cast<size_t>(&fetch - fetches_.data());
   const uffd::Outcome outcome =
-      target.space.install(slot.page, bytes_of(index),
+      target.space.install(fetch.page, bytes_of(index),
                            write ? uffd::Protection::kWritable : uffd::Protection::kWriteProtected);
   switch (outcome) {
     case uffd::Outcome::kDone: {
-      target.end_fetching(slot.page, slot.word,
-                          came_back(slot.word.to(write ? PageState::kDirty : PageState::kClean),
-                                    target.note_return(slot.word)));
+      target.end_fetching(fetch.page, fetch.word,
+                          came_back(fetch.word.to(write ? PageState::kDirty : PageState::kClean),
+                                    target.note_return(fetch.word)));
       const Instant after = SteadyClock::read();
-      WorkerCounts& counts = counts_of(slot);
-      (slot.from_copy ? counts.faults_compressed : counts.faults_remote).add();
+      WorkerCounts& counts = counts_of(fetch);
+      (fetch.from_copy ? counts.faults_compressed : counts.faults_remote).add();
       target.times.install_ns.record(static_cast<uint64_t>((after - now).count()));
-      (slot.from_copy ? target.times.compressed_ns : target.times.fault_ns)
-          .record(static_cast<uint64_t>((after - slot.since).count()));
-      release(slot);
+      (fetch.from_copy ? target.times.compressed_ns : target.times.fault_ns)
+          .record(static_cast<uint64_t>((after - fetch.since).count()));
+      release(fetch);
       return;
     }
     case uffd::Outcome::kAlreadyPresent:
       // The target mapped its own memory there (MAP_FIXED past the shim): that content is valid.
-      target.end_fetching(slot.page, slot.word,
-                          stamped(slot.word.to(PageState::kDirty), target.next_epoch()));
-      release(slot);
+      target.end_fetching(fetch.page, fetch.word,
+                          stamped(fetch.word.to(PageState::kDirty), target.next_epoch()));
+      release(fetch);
       return;
     case uffd::Outcome::kRetry:
       return;  // the worker drains the events, then retries
@@ -220,64 +220,65 @@ void Fetcher::install(Slot& slot, Instant now) {
       target.gone.store(true, std::memory_order_release);
       [[fallthrough]];
     case uffd::Outcome::kUnmapped:
-      target.end_fetching(slot.page, slot.word, slot.word.to(PageState::kEmpty));
+      target.end_fetching(fetch.page, fetch.word, fetch.word.to(PageState::kEmpty));
       target.budget.give_back(1);
-      target.space.wake({slot.page, 1});
-      release(slot);
+      target.space.wake({fetch.page, 1});
+      release(fetch);
       return;
   }
 }
 
 // Whether the fault has waited past the deadline, without the time in which this process was
-// stopped. `looked`: the slot's last check, at most `longest` ago if the process ran (LoopGap).
-bool Fetcher::is_too_late(Slot& slot, Instant looked, Nanoseconds longest) const {
+// stopped. `looked`: the fetch's last check, at most `longest` ago if the process ran (LoopGap).
+bool Fetcher::is_too_late(Fetch& fetch, Instant looked, Nanoseconds longest) const {
   const Instant now = SteadyClock::read();
   if (looked.count() != 0 && now - looked > longest + LoopGap::kLongestTurn)
-    slot.since += now - looked - longest;
-  return now - slot.since > engine_.options.fault_deadline;
+    fetch.since += now - looked - longest;
+  return now - fetch.since > engine_.options.fault_deadline;
 }
 
-void Fetcher::give_up(Slot& slot, const char* why) {
-  Target& target = *slot.target;
-  counts_of(slot).faults_failed.add();
-  const SlabLease* lease = target.leases_of(slot.word).find(slot.page);
+void Fetcher::give_up(Fetch& fetch, const char* why) {
+  Target& target = *fetch.target;
+  counts_of(fetch).faults_failed.add();
+  const SlabLease* lease = target.leases_of(fetch.word).find(fetch.page);
   std::string nodes;
   for (uint32_t i = 0; lease != nullptr && i < lease->replica_count; ++i)
     nodes += (i > 0 ? "," : "") + engine_.nodes->name_of(lease->replicas[i]->node);
   log::error(
       "pager: page_lost address={:#x} page={} nodes={} after_ms={} reason=\"{}\": the program gets "
       "SIGBUS there",
-      target.space.address_of(slot.page), slot.page.value, nodes,
-      (SteadyClock::read() - slot.since).count() / 1'000'000, why);
-  target.end_fetching(slot.page, slot.word, slot.word.to(PageState::kLost));
+      target.space.address_of(fetch.page), fetch.page.value, nodes,
+      (SteadyClock::read() - fetch.since).count() / 1'000'000, why);
+  target.end_fetching(fetch.page, fetch.word, fetch.word.to(PageState::kLost));
   target.budget.give_back(1);
-  slot.step = Step::kToPoison;
-  poison(slot);
+  fetch.step = Step::kToPoison;
+  poison(fetch);
 }
 
-void Fetcher::poison(Slot& slot) {
-  const Status done = slot.target->space.poison({slot.page, 1});
+void Fetcher::poison(Fetch& fetch) {
+  const Status done = fetch.target->space.poison({fetch.page, 1});
   if (!done && done.error().code == ErrorCode::kUnavailable) return;  // retried after the events
-  if (!done) log::error("pager: poison_failed page={} {}", slot.page.value, done.error().message());
-  release(slot);
+  if (!done)
+    log::error("pager: poison_failed page={} {}", fetch.page.value, done.error().message());
+  release(fetch);
 }
 
-void Fetcher::release(Slot& slot) {
-  slot.step = Step::kFree;
+void Fetcher::release(Fetch& fetch) {
+  fetch.step = Step::kFree;
   --busy_;
   --pending_;
-  if (slot.target != nullptr) std::exchange(slot.target, nullptr)->let_go(worker_);
+  if (fetch.target != nullptr) std::exchange(fetch.target, nullptr)->let_go(worker_);
 }
 
 void Fetcher::leave_closing() {
   if (busy_ == 0) return;
-  for (Slot& slot : slots_) {
-    if (slot.step == Step::kFree || slot.target == nullptr || !slot.target->closing.load())
+  for (Fetch& fetch : fetches_) {
+    if (fetch.step == Step::kFree || fetch.target == nullptr || !fetch.target->closing.load())
       continue;
-    if (slot.step == Step::kOnWire) {
-      std::exchange(slot.target, nullptr)->let_go(worker_);
+    if (fetch.step == Step::kOnWire) {
+      std::exchange(fetch.target, nullptr)->let_go(worker_);
     } else {
-      release(slot);
+      release(fetch);
     }
   }
 }

@@ -15,16 +15,16 @@ namespace farpage::pager {
 // and no lock but that of the pool of copies. Invariants:
 //  1. a page that was given to start() is Fetching until it is Clean, Dirty, Lost or Empty;
 //  2. that happens within the fault deadline plus one operation timeout, whatever the nodes do;
-//  3. each fetch in flight has its own landing slot.
+//  3. each fetch in flight has its own landing page.
 class Fetcher {
  public:
-  static constexpr size_t kSlots = 32;
-  static constexpr size_t kBufferBytes = kSlots * kPageBytes;
+  static constexpr size_t kFetches = 32;
+  static constexpr size_t kBufferBytes = kFetches * kPageBytes;
 
-  // The port's buffer begins with kBufferBytes for the slots. `worker`: its index.
+  // The port's buffer begins with kBufferBytes for the landing pages. `worker`: its index.
   Fetcher(EngineCore& engine, LinkPort& port, uint32_t worker);
 
-  bool has_room() const { return busy_ < kSlots; }
+  bool has_room() const { return busy_ < kFetches; }
   size_t outstanding() const { return busy_; }
 
   // Fetches a page that the caller has moved to Fetching (with kFromRemote) and taken from the
@@ -39,12 +39,12 @@ class Fetcher {
 
   // Posts now what start() queued: one call for a whole batch of faults.
   void post_queued();
-  // Lets go of every target that is being removed. A READ of it still lands in its slot.
+  // Lets go of every target that is being removed. A READ of it still arrives in its landing page.
   void leave_closing();
 
  private:
   enum class Step : uint8_t { kFree, kHasCopy, kQueued, kOnWire, kToInstall, kToPoison };
-  struct Slot {
+  struct Fetch {
     Step step = Step::kFree;
     uffd::FaultKind kind = uffd::FaultKind::kMissingRead;
     uint8_t tried_replicas = 0;  // bit set of places in the lease
@@ -59,30 +59,30 @@ class Fetcher {
     Instant not_before{0};
   };
 
-  std::span<std::byte> bytes_of(size_t slot) const {
-    return port_.buffer().subspan(slot * kPageBytes, kPageBytes);
+  std::span<std::byte> bytes_of(size_t index) const {
+    return port_.buffer().subspan(index * kPageBytes, kPageBytes);
   }
-  // Chooses a replica that can be read now, and sets it in the slot; nullopt: none at the moment.
-  std::optional<Route> choose_replica(Slot& slot, const SlabLease& lease);
+  // Chooses a replica that can be read now, and sets it in the fetch; nullopt: none at the moment.
+  std::optional<Route> choose_replica(Fetch& fetch, const SlabLease& lease);
   bool gather(size_t index);
   void post_gathered();
   void complete(const rdma::Completion& completion);
-  bool take_copy(Slot& slot);
-  void install(Slot& slot, Instant now);  // `now`: for the figures
-  bool is_too_late(Slot& slot, Instant looked, Nanoseconds longest) const;
-  void give_up(Slot& slot, const char* why);
-  void poison(Slot& slot);
-  void release(Slot& slot);
+  bool take_copy(Fetch& fetch);
+  void install(Fetch& fetch, Instant now);  // `now`: for the figures
+  bool is_too_late(Fetch& fetch, Instant looked, Nanoseconds longest) const;
+  void give_up(Fetch& fetch, const char* why);
+  void poison(Fetch& fetch);
+  void release(Fetch& fetch);
 
-  WorkerCounts& counts_of(const Slot& slot) const { return slot.target->counts_of(worker_); }
+  WorkerCounts& counts_of(const Fetch& fetch) const { return fetch.target->counts_of(worker_); }
 
   EngineCore& engine_;
   LinkPort& port_;
   const uint32_t worker_;
-  std::array<Slot, kSlots> slots_{};
-  Posting<kSlots> posting_{port_};  // of post_queued()
+  std::array<Fetch, kFetches> fetches_{};
+  Posting<kFetches> posting_{port_};  // of post_queued()
   size_t busy_ = 0;
-  size_t pending_ = 0;  // slots that are neither free nor on the wire
+  size_t pending_ = 0;  // fetches that are neither free nor on the wire
 };
 
 }  // namespace farpage::pager

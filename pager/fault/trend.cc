@@ -93,7 +93,8 @@ TrendDetector::Stream* TrendDetector::expecting(Walker& walker, int64_t at) {
     if (stream.last == kNone || stream.stride == 0) continue;
     if (at == stream.marker || at == stream.next_marker) return &stream;
     const int64_t ahead = (at - stream.last) * stream.stride;
-    const bool in_batches = std::abs(stream.stride) == 1 && ahead > 0 && ahead <= 2 * stream.depth;
+    const int64_t two_batches = int64_t{2} * stream.depth;
+    const bool in_batches = std::abs(stream.stride) == 1 && ahead > 0 && ahead <= two_batches;
     if (at == stream.last + stream.stride || in_batches) next = &stream;
   }
   return next;

@@ -1,7 +1,6 @@
 #include "pager/fork/fork_in_progress.h"
 
 #include <algorithm>
-#include <thread>
 
 #include "base/log.h"
 #include "pager/fault/discard.h"
@@ -196,19 +195,9 @@ uint64_t ForkInProgress::guard_block(PageIndex block) {
     last = i;
   }
   if (first == end) return marked;
-  if (protect({PageIndex{first}, static_cast<uint32_t>(last - first + 1)})) return marked;
-  for (uint64_t i = first; i <= last; ++i) (void)protect({PageIndex{i}, 1});
+  if (target_.protect({PageIndex{first}, static_cast<uint32_t>(last - first + 1)})) return marked;
+  for (uint64_t i = first; i <= last; ++i) (void)target_.protect({PageIndex{i}, 1});
   return marked;
-}
-
-// False: it crosses mappings, or a part of it is gone.
-bool ForkInProgress::protect(uffd::PageRun run) const {
-  uffd::Outcome outcome = target_.space.protect(run);
-  while (outcome == uffd::Outcome::kRetry && !target_.closing.load(std::memory_order_acquire)) {
-    std::this_thread::yield();  // a fault worker is draining the events
-    outcome = target_.space.protect(run);
-  }
-  return outcome == uffd::Outcome::kDone;
 }
 
 void ForkInProgress::adopt_arrivals() {

@@ -54,7 +54,6 @@ class ForkInProgress {
       FARPAGE_REQUIRES(mutex_);
   Result<std::unique_ptr<ProcessImage>> make_lost_image() const;
   uint64_t guard_block(PageIndex block);
-  bool protect(uffd::PageRun run) const;
   bool has_arrivals() const;
   bool copied() FARPAGE_REQUIRES(mutex_);
   void adopt_arrivals() FARPAGE_REQUIRES(mutex_);

@@ -1,5 +1,6 @@
 """Memory that the program places outside of the window is far, too."""
 import os
+import subprocess
 import unittest
 
 from cluster import BUILD, EndToEnd
@@ -20,6 +21,14 @@ class Extents(EndToEnd):
 
     def test_calls_across_extents(self):
         self.run_scenario("calls-across-extents")
+
+    def test_mremap_across_far_and_local_memory_is_as_without_far_memory(self):
+        plain = subprocess.run([PROGRAM, "remap-pieces"], stdout=subprocess.PIPE, check=True)
+        status, output, log = self.run_far([PROGRAM, "remap-pieces"], local="2M",
+                                           options=["--lend", "512M", "--slab", "2M"])
+        self.assertEqual(status, 0, log)
+        self.assertEqual(output.decode(), plain.stdout.decode())
+        self.assertGreater(self.stats()["evictions"]["written"], 1000)
 
     def test_extents_come_and_go_while_the_program_forks(self):
         self.run_scenario("extents-come-and-go", local="4M", options=("--lend", "2G", "--slab", "2M"))

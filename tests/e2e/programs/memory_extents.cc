@@ -1,4 +1,5 @@
 // Memory that the program places outside of the window.
+#include <linux/mman.h>
 #include <sys/wait.h>
 
 #include <random>
@@ -141,12 +142,123 @@ void extents_come_and_go() {
     REQUIRE(is_filled({place(i), kExtentBytes}, static_cast<uint32_t>(i)));
 }
 
+// ---- mremap of memory of which parts are too small to be far. Prints what a program sees of it,
+// which is to be the same without far memory ----
+
+// What is in each page, as a program finds it: - nothing, 0 zeros, = its bytes, ? others.
+void print_pages(const char* name, unsigned char* begin, size_t pages) {
+  printf(" %s", name);
+  char last = 0;
+  size_t count = 0;
+  for (size_t i = 0; i <= pages; ++i) {
+    const Memory page{begin + i * kPage, kPage};
+    unsigned char byte = 0;
+    const bool here = i < pages && mincore(page.begin, kPage, &byte) == 0;
+    const char seen = !here ? '-' : is_zero(page) ? '0' : is_filled(page, 12, i) ? '=' : '?';
+    if (i > 0 && (i == pages || seen != last)) {
+      printf(" %zu%c", count, last);
+      count = 0;
+    }
+    last = seen;
+    ++count;
+  }
+}
+
+struct Remap {
+  const char* name;
+  int flags;
+  int more_pages;
+  bool wall;  // behind the old range
+};
+constexpr Remap kRemaps[] = {
+    {"same size", 0, 0, true},
+    {"one page less", 0, -1, true},
+    {"half a far piece less", 0, -50, false},
+    {"grow", 0, 40, false},
+    {"grow without room", 0, 40, true},
+    {"grow, or move", MREMAP_MAYMOVE, 40, true},
+    {"there, larger", MREMAP_MAYMOVE | MREMAP_FIXED, 40, false},
+    {"there, smaller", MREMAP_MAYMOVE | MREMAP_FIXED, -6, false},
+    {"there, same size", MREMAP_MAYMOVE | MREMAP_FIXED, 0, false},
+    {"away, keep old", MREMAP_MAYMOVE | MREMAP_DONTUNMAP, 0, false},
+    {"there, keep old", MREMAP_MAYMOVE | MREMAP_DONTUNMAP | MREMAP_FIXED, 0, false},
+};
+
+struct Pieces {
+  const char* name;
+  std::vector<size_t> pages;  // of each mapping; one of 32 and more is far
+  size_t hole = 0;            // the page that is not mapped
+  size_t closed = 0;          // the page that is read-only
+};
+
+void remap(const Pieces& pieces, const Remap& how) {
+  constexpr size_t kMostPages = 300;
+  unsigned char* const there = place(31'000);
+  Memory old{place(30'000), 0};
+  for (const size_t pages : pieces.pages) {
+    unsigned char* const at = old.begin + old.bytes;
+    REQUIRE(mmap(at, pages * kPage, kOpen, kThere, -1, 0) == at);
+    old.bytes += pages * kPage;
+  }
+  fill(old, 12);
+  const Memory behind{old.begin + old.bytes, kPage};
+  if (how.wall)
+    REQUIRE(mmap(behind.begin, kPage, kOpen, MAP_SHARED | MAP_ANONYMOUS | MAP_FIXED, -1, 0) ==
+            behind.begin);
+  if (pieces.closed > 0) REQUIRE(mprotect(old.part(pieces.closed, 1).begin, kPage, PROT_READ) == 0);
+  if (pieces.hole > 0) REQUIRE(munmap(old.part(pieces.hole, 1).begin, kPage) == 0);
+  churn(4 * kMiB);
+  const size_t pages = old.pages() + static_cast<size_t>(how.more_pages);
+  errno = 0;
+  void* const to = (how.flags & MREMAP_FIXED) != 0 ? there : nullptr;
+  void* const result = mremap(old.begin, old.bytes, pages * kPage, how.flags, to);
+  const int error = errno;
+  auto* const moved = static_cast<unsigned char*>(result);
+  printf("%s, %s: %s, errno %d;", pieces.name, how.name,
+         result == MAP_FAILED  ? "failed"
+         : result == old.begin ? "in place"
+         : result == there     ? "there"
+                               : "elsewhere",
+         error);
+  print_pages("old", old.begin, kMostPages);
+  if (result != MAP_FAILED && result != old.begin) print_pages("new", moved, pages);
+  if (result != MAP_FAILED && pieces.hole == 0 && pieces.closed == 0) {
+    fill({moved, pages * kPage}, 13);
+    churn(4 * kMiB);
+    printf(" and %s", is_filled(Memory{moved, pages * kPage}, 13) ? "writable" : "wrong");
+  }
+  printf("\n");
+  if (result != MAP_FAILED) REQUIRE(munmap(result, pages * kPage) == 0);
+  REQUIRE(munmap(old.begin, kMostPages * kPage) == 0);
+}
+
+void remap_pieces() {
+  const std::vector<Pieces> kinds = {
+      {"far, local", {64, 4}},
+      {"local, far", {4, 64}},
+      {"far, local, far", {64, 4, 64}},
+      {"local, far, local", {4, 64, 4}},
+      {"a hole in the local piece", {64, 8}, 66},
+      {"a hole in the far piece", {64, 8}, 30},
+      {"a read-only page in the local piece", {64, 8}, 0, 69},
+      {"a read-only page in the far piece", {8, 64}, 0, 69},
+  };
+  for (const Pieces& pieces : kinds)
+    for (const Remap& how : kRemaps) {
+      // Linux moves several mappings at once from 6.17 on, and kernels differ in what is left where
+      // they refuse that.
+      const bool several = pieces.closed > 0 && how.more_pages == 0;
+      if ((how.flags & MREMAP_FIXED) == 0 || (pieces.hole == 0 && !several)) remap(pieces, how);
+    }
+}
+
 }  // namespace
 
 const std::vector<Scenario> kExtentScenarios = {
     {"many-extents", many_extents},
     {"calls-across-extents", calls_across_extents},
     {"extents-come-and-go", extents_come_and_go},
+    {"remap-pieces", remap_pieces},
 };
 
 }  // namespace farpage::test

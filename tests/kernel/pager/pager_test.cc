@@ -509,7 +509,7 @@ TEST(Pager, Defect4FaultsInFlightTogetherEachGetTheirOwnBytes) {
   loop.faults = {.delay_polls = 40, .reorder = true};
   Rig rig({.transport = TransportKind::kLoop, .workers = 1, .loop = loop});
   for (uint64_t page = 0; page < rig.pages(); ++page) fill(rig, page, 1);
-  constexpr uint64_t kThreads = 16;  // one worker: they share its fetch slots
+  constexpr uint64_t kThreads = 16;  // one worker: they share its fetches
   std::atomic<uint64_t> wrong{0};
   std::vector<std::thread> threads;
   for (uint64_t t = 0; t < kThreads; ++t)

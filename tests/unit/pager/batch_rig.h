@@ -14,6 +14,22 @@ class BatchRig : public TargetRig {
   bool begin(EvictionBatch::Size most = EvictionBatch::kLarge) {
     return batch.begin(target, most, Nanoseconds(0));
   }
+  // A whole batch. True: it began, and has ended.
+  bool evict() { return begin() && batch.finish(); }
+  // A batch of one page, whose drop the program has not done yet.
+  [[nodiscard]] bool begin_slow_drop(uint64_t page) {
+    let_nodes_answer();
+    make_dirty(pages_of(page));
+    space.drop_later();
+    return begin() && !batch.finish() && batch.is_dropping();
+  }
+  // The only node's channel takes so many operations at a time.
+  void narrow_channel(uint32_t operations) {
+    (void)port->channel(NodeIndex{0});
+    node().break_channels();
+    (void)port->channel(NodeIndex{0});
+    connect(*port, 0, {.operations_in_flight = operations, .operation_bytes = 1U << 20});
+  }
   // Each node acknowledges everything at once.
   void let_nodes_answer() {
     for (const auto& each : nodes) each->answer_all(rdma::CompletionStatus::kOk);

@@ -50,8 +50,7 @@ TEST(EvictionBatch, APageIsDroppingDuringTheDropAndRemoteBeforeItsThreadsAreWoke
     rig.space.read_all();  // a worker finds Dropping, and does nothing
   });
   rig.space.before(Call::kWake, [&](uffd::PageRun) { states.push_back(rig.state(10)); });
-  ASSERT_TRUE(rig.begin());
-  ASSERT_TRUE(rig.batch.finish());
+  ASSERT_TRUE(rig.evict());
   EXPECT_EQ(states, (std::vector<PageState>{PageState::kDropping, PageState::kDropping,
                                             PageState::kRemote}));
   EXPECT_EQ(rig.space.unread(), 1U) << "it has faulted again";
@@ -88,8 +87,7 @@ TEST(EvictionBatch, PinnedPagesStay) {
   rig.let_nodes_answer();
   rig.make_dirty(pages_of(0, 5));
   ASSERT_TRUE(rig.pins.pin(pages_of(1, 2)));
-  ASSERT_TRUE(rig.begin());
-  ASSERT_TRUE(rig.batch.finish());
+  ASSERT_TRUE(rig.evict());
   EXPECT_EQ(rig.state(0), PageState::kRemote);
   EXPECT_EQ(rig.state(1), PageState::kDirty);
   EXPECT_EQ(rig.state(2), PageState::kDirty);
@@ -120,8 +118,7 @@ TEST(EvictionBatch, ColdPagesGoFirstAndAlsoWhereThereIsRoom) {
   rig.let_nodes_answer();
   rig.make_dirty(pages_of(0, 10));
   rig.target.cold.push(pages_of(4, 2));
-  ASSERT_TRUE(rig.begin());
-  ASSERT_TRUE(rig.batch.finish());
+  ASSERT_TRUE(rig.evict());
   EXPECT_EQ(rig.log.of("drop"), Lines{"drop 4+2"});
   EXPECT_FALSE(rig.begin());
 }
@@ -138,8 +135,7 @@ TEST(EvictionBatch, AColdPageWithoutASlabIsColdAgainOnceTheSlabIsLeased) {
   rig.client.set_slab_limit(UINT32_MAX);
   ASSERT_TRUE(rig.lease_slab_of(page));
   ASSERT_TRUE(becomes_true([&] { return !rig.target.cold.empty(); }));
-  ASSERT_TRUE(rig.begin());
-  ASSERT_TRUE(rig.batch.finish());
+  ASSERT_TRUE(rig.evict());
   EXPECT_EQ(rig.state(page), PageState::kRemote);
 }
 
@@ -161,8 +157,7 @@ TEST(EvictionBatch, AcrossMappingsItProtectsItsVictimsPageByPage) {
   for (const uint64_t page : {3, 5, 9}) rig.make_dirty(pages_of(page));
   rig.space.unmap(pages_of(7));
   rig.space.read_all();
-  ASSERT_TRUE(rig.begin());
-  ASSERT_TRUE(rig.batch.finish());
+  ASSERT_TRUE(rig.evict());
   EXPECT_EQ(rig.log.of("protect"), (Lines{"protect 3+7", "protect 3", "protect 5", "protect 9"}));
   EXPECT_EQ(rig.batch.freed(), 3U);
 }
@@ -173,8 +168,7 @@ TEST(EvictionBatch, APageWhoseMemoryIsGoneIsEmptyAndItsRoomIsReturned) {
   rig.make_dirty(pages_of(3, 3));
   rig.space.unmap(pages_of(4));
   rig.space.read_all();
-  ASSERT_TRUE(rig.begin());
-  ASSERT_TRUE(rig.batch.finish());
+  ASSERT_TRUE(rig.evict());
   EXPECT_EQ(rig.state(4), PageState::kEmpty);
   EXPECT_EQ(rig.state(3), PageState::kRemote);
   EXPECT_EQ(rig.state(5), PageState::kRemote);
@@ -220,8 +214,7 @@ TEST(EvictionBatch, PagesOfZerosAreNotSentAndEmptyAfterwards) {
 TEST(EvictionBatch, CleanPagesAreDroppedWithoutAnythingElse) {
   BatchRig rig;
   rig.make_clean(pages_of(10, 3));
-  ASSERT_TRUE(rig.begin());
-  ASSERT_TRUE(rig.batch.finish());
+  ASSERT_TRUE(rig.evict());
   EXPECT_EQ(rig.log.take(), (Lines{"drop 10+3", "wake 10+3"}));
   EXPECT_EQ(rig.state(10), PageState::kRemote);
   EXPECT_EQ(rig.evicted().pages_clean.get(), 3U);
@@ -232,8 +225,7 @@ TEST(EvictionBatch, APageThatCannotBeReadStaysDirty) {
   rig.let_nodes_answer();
   rig.make_dirty(pages_of(10, 3));
   rig.space.close_page(11);
-  ASSERT_TRUE(rig.begin());
-  ASSERT_TRUE(rig.batch.finish());
+  ASSERT_TRUE(rig.evict());
   EXPECT_EQ(rig.state(10), PageState::kRemote);
   EXPECT_EQ(rig.state(11), PageState::kDirty);
   EXPECT_EQ(rig.state(12), PageState::kRemote);
@@ -246,13 +238,11 @@ TEST(EvictionBatch, APageThatWasDroppedPastTheShimGetsZerosAndGoesNextTime) {
   rig.let_nodes_answer();
   rig.make_dirty(pages_of(10, 3));
   rig.space.drop_silently(pages_of(11));
-  ASSERT_TRUE(rig.begin());
-  ASSERT_TRUE(rig.batch.finish());
+  ASSERT_TRUE(rig.evict());
   EXPECT_EQ(rig.state(11), PageState::kDirty);
   EXPECT_TRUE(rig.space.is_present(11));
   EXPECT_EQ(rig.batch.freed(), 2U);
-  ASSERT_TRUE(rig.begin());
-  ASSERT_TRUE(rig.batch.finish());
+  ASSERT_TRUE(rig.evict());
   EXPECT_EQ(rig.state(11), PageState::kEmpty);
   EXPECT_EQ(rig.node().word(11), 0U);
 }

@@ -29,10 +29,7 @@ TEST(EvictionBatch, AWriteHasAtMostSixtyFourPagesOfOneSlab) {
 
 TEST(EvictionBatch, WhatTheChannelDoesNotAcceptIsPostedLater) {
   BatchRig rig;
-  (void)rig.port->channel(NodeIndex{0});
-  rig.node().break_channels();
-  (void)rig.port->channel(NodeIndex{0});
-  rig.connect(*rig.port, 0, {.operations_in_flight = 2, .operation_bytes = 1U << 20});
+  rig.narrow_channel(2);
   for (uint64_t page = 0; page < 10; page += 2) rig.make_dirty(pages_of(page));
   ASSERT_TRUE(rig.begin());
   EXPECT_EQ(rig.node().waiting(), 2U);
@@ -65,8 +62,7 @@ TEST(EvictionBatch, AReplicaThatIsBeingFilledIsNotEnoughToDropAPage) {
   rig.replica(0, 1).state = ReplicaState::kLost;
   rig.make_dirty(pages_of(10));
   rig.make_clean(pages_of(12));
-  ASSERT_TRUE(rig.begin());
-  ASSERT_TRUE(rig.batch.finish());
+  ASSERT_TRUE(rig.evict());
   EXPECT_EQ(rig.state(10), PageState::kDirty);
   EXPECT_EQ(rig.state(12), PageState::kDirty) << "nobody can read its copy any more";
   EXPECT_EQ(rig.log.count("drop"), 0U);
@@ -76,8 +72,7 @@ TEST(EvictionBatch, WithoutAnyReplicaAPageStaysDirty) {
   BatchRig rig;
   rig.replica(0, 0).state = ReplicaState::kLost;
   rig.make_dirty(pages_of(10));
-  ASSERT_TRUE(rig.begin());
-  ASSERT_TRUE(rig.batch.finish());
+  ASSERT_TRUE(rig.evict());
   EXPECT_EQ(rig.state(10), PageState::kDirty);
   EXPECT_EQ(rig.log.count("WRITE"), 0U);
   EXPECT_TRUE(rig.batch.stuck());
@@ -171,8 +166,7 @@ TEST(EvictionBatch, ANodeThatNoPortCanReachIsGivenUpWithoutWaitingForEachSlab) {
   rig.node(1).break_channels();
   rig.node(0).answer_all(CompletionStatus::kOk);
   rig.engine.peers[NodeIndex{1}].unreachable_since_ns = (SteadyClock::read() - Seconds(2)).count();
-  ASSERT_TRUE(rig.begin());
-  ASSERT_TRUE(rig.batch.finish());
+  ASSERT_TRUE(rig.evict());
   EXPECT_EQ(rig.replica(10, 1).state, ReplicaState::kLost);
   EXPECT_EQ(rig.state(10), PageState::kRemote);
 }
@@ -196,8 +190,7 @@ TEST(EvictionBatch, WhenNoReplicaAcknowledgesInTimeThePagesStayDirty) {
   rig.make_dirty(pages_of(10));
   rig.node(0).break_channels();
   rig.node(1).break_channels();
-  ASSERT_TRUE(rig.begin());
-  ASSERT_TRUE(rig.batch.finish());
+  ASSERT_TRUE(rig.evict());
   EXPECT_EQ(rig.state(10), PageState::kDirty);
   EXPECT_TRUE(rig.replica(10, 0).is_written());
   EXPECT_TRUE(rig.replica(10, 1).is_written());
@@ -206,10 +199,7 @@ TEST(EvictionBatch, WhenNoReplicaAcknowledgesInTimeThePagesStayDirty) {
 
 TEST(EvictionBatch, WhenItIsTooLateWhatIsAcknowledgedIsDropped) {
   BatchRig rig({.fault_deadline = Milliseconds(0)});
-  (void)rig.port->channel(NodeIndex{0});
-  rig.node().break_channels();
-  (void)rig.port->channel(NodeIndex{0});
-  rig.connect(*rig.port, 0, {.operations_in_flight = 1, .operation_bytes = 1U << 20});
+  rig.narrow_channel(1);
   rig.make_dirty(pages_of(10));
   rig.make_dirty(pages_of(12));
   ASSERT_TRUE(rig.begin());
@@ -249,8 +239,7 @@ TEST(EvictionBatch, AWriteBeforeTheProtectionIsPartOfTheCopy) {
   rig.make_dirty(pages_of(10));
   rig.space.before(Call::kProtect,
                    [&](uffd::PageRun) { EXPECT_TRUE(rig.space.touch_write(10, 4711)); });
-  ASSERT_TRUE(rig.begin());
-  ASSERT_TRUE(rig.batch.finish());
+  ASSERT_TRUE(rig.evict());
   EXPECT_EQ(rig.node().word(10), 4711U);
 }
 
@@ -290,8 +279,7 @@ TEST(EvictionBatch, APageWhoseDropIsRefusedStaysCleanOrDirtyIfItWasZero) {
   rig.make_dirty(pages_of(30));
   rig.space.refuse_drop_of(10, EINVAL);
   rig.space.refuse_drop_of(20, EINVAL);
-  ASSERT_TRUE(rig.begin());
-  ASSERT_TRUE(rig.batch.finish());
+  ASSERT_TRUE(rig.evict());
   EXPECT_EQ(rig.state(10), PageState::kClean);
   EXPECT_TRUE(rig.space.is_protected(10)) << "its next write must be seen";
   EXPECT_EQ(rig.state(20), PageState::kDirty) << "no node has its zeros";
@@ -302,12 +290,7 @@ TEST(EvictionBatch, APageWhoseDropIsRefusedStaysCleanOrDirtyIfItWasZero) {
 
 TEST(EvictionBatch, ASlowDropGoesOnWhileThePortIsFree) {
   BatchRig rig;
-  rig.let_nodes_answer();
-  rig.make_dirty(pages_of(10));
-  rig.space.drop_later();
-  ASSERT_TRUE(rig.begin());
-  EXPECT_FALSE(rig.batch.finish());
-  EXPECT_TRUE(rig.batch.is_dropping());
+  ASSERT_TRUE(rig.begin_slow_drop(10));
   EXPECT_TRUE(rig.batch.active());
   EXPECT_EQ(rig.state(10), PageState::kDropping);
   EXPECT_EQ(rig.budget.used(), 1U);
@@ -348,8 +331,7 @@ TEST(EvictionBatch, OfAProgramThatHasEndedThePagesStayWhereTheyAre) {
   rig.let_nodes_answer();
   rig.make_dirty(pages_of(10));
   rig.space.before(Call::kDrop, [&](uffd::PageRun) { rig.space.end_program(); });
-  ASSERT_TRUE(rig.begin());
-  ASSERT_TRUE(rig.batch.finish());
+  ASSERT_TRUE(rig.evict());
   EXPECT_TRUE(rig.target.gone);
   EXPECT_EQ(rig.state(10), PageState::kClean);
   EXPECT_EQ(rig.budget.used(), 1U);
@@ -357,11 +339,7 @@ TEST(EvictionBatch, OfAProgramThatHasEndedThePagesStayWhereTheyAre) {
 
 TEST(EvictionBatch, OfATargetThatIsBeingRemovedNoDropIsAwaited) {
   BatchRig rig;
-  rig.let_nodes_answer();
-  rig.make_dirty(pages_of(10));
-  rig.space.drop_later();
-  ASSERT_TRUE(rig.begin());
-  EXPECT_FALSE(rig.batch.finish());
+  ASSERT_TRUE(rig.begin_slow_drop(10));
   rig.target.closing = true;
   EXPECT_TRUE(rig.batch.await_drop(Nanoseconds(0)));
   EXPECT_FALSE(rig.batch.active());
@@ -383,8 +361,7 @@ TEST(EvictionBatch, NeighboursAreWokenInOneCall) {
   for (const uint64_t page : {0, 2, 300}) rig.make_clean(pages_of(page));
   ASSERT_TRUE(rig.lease_slab_of(1600));
   rig.make_clean(pages_of(1600));
-  ASSERT_TRUE(rig.begin());
-  ASSERT_TRUE(rig.batch.finish());
+  ASSERT_TRUE(rig.evict());
   EXPECT_EQ(rig.log.of("wake"), (Lines{"wake 0+301", "wake 1600"}));
 }
 

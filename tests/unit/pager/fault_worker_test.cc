@@ -48,14 +48,14 @@ TEST(FaultWorker, SeveralWorkersAnswerEachFaultOnce) {
   EXPECT_TRUE(check_invariants(rig.table));
 }
 
-TEST(FaultWorker, MoreFaultsThanSlotsAreAnsweredOneAfterTheOther) {
+TEST(FaultWorker, MoreFaultsThanFetchesAreAnsweredOneAfterTheOther) {
   WorkerRig rig;
-  constexpr uint32_t kThreads = Fetcher::kSlots + 20;
+  constexpr uint32_t kThreads = Fetcher::kFetches + 20;
   rig.make_remote(pages_of(0, kThreads));
   rig.node().answer_all(std::nullopt);
   for (uint32_t i = 0; i < kThreads; ++i) EXPECT_FALSE(rig.space.touch_read(i, i + 1));
   rig.start();
-  ASSERT_TRUE(becomes_true([&] { return rig.node().waiting() == Fetcher::kSlots; }));
+  ASSERT_TRUE(becomes_true([&] { return rig.node().waiting() == Fetcher::kFetches; }));
   for (uint32_t i = 0; i < kThreads; ++i) {
     ASSERT_TRUE(becomes_true([&] { return rig.node().waiting() > 0; }));
     rig.node().answer();
@@ -436,7 +436,7 @@ TEST(FaultWorker, LeavesATargetThatIsBeingRemovedAndServesTheOther) {
   rig.engine.event_readers.wait_until_handled();
   EXPECT_FALSE(other.space.touch_write(5, 4712));
   EXPECT_TRUE(becomes_true([&] { return !other.space.sleeps(1); }));
-  rig.node().answer();  // lands in the slot, and nowhere else
+  rig.node().answer();  // arrives in the landing page, and nowhere else
   EXPECT_EQ(rig.log.count("install"), 0U);
   rig.stop();
 }

@@ -13,9 +13,7 @@ using uffd::FaultKind;
 
 TEST(Fetcher, WhenEveryReplicaIsLostThePageIsLostAtOnce) {
   FetcherRig rig({.nodes = 2});
-  rig.make_remote(pages_of(5));
-  rig.fault(5);
-  rig.fetcher.post_queued();
+  rig.begin_fetch(5);
   rig.node(1).answer(CompletionStatus::kRemoteAccess);
   EXPECT_TRUE(rig.fetcher.progress());
   rig.node(0).answer(CompletionStatus::kRemoteAccess);
@@ -34,9 +32,7 @@ TEST(Fetcher, AReadThatFailsAfterTheDeadlineIsTheLastOne) {
        {CompletionStatus::kTimedOut, CompletionStatus::kPeerGone, CompletionStatus::kLocalError,
         CompletionStatus::kFlushed, CompletionStatus::kRemoteAccess}) {
     FetcherRig rig({.nodes = 2});
-    rig.make_remote(pages_of(5));
-    rig.fault(5, FaultKind::kMissingRead, rig.too_long_ago());
-    rig.fetcher.post_queued();
+    rig.begin_fetch(5, rig.too_long_ago());
     ASSERT_EQ(rig.node(1).waiting(), 1U) << "one try in any case";
     rig.node(1).answer(status);
     EXPECT_TRUE(rig.fetcher.progress());
@@ -49,11 +45,8 @@ TEST(Fetcher, AReadThatFailsAfterTheDeadlineIsTheLastOne) {
 
 TEST(Fetcher, AReadThatSucceedsAfterTheDeadlineIsInTime) {
   FetcherRig rig;
-  rig.make_remote(pages_of(5));
-  rig.fault(5, FaultKind::kMissingRead, rig.too_long_ago());
-  rig.fetcher.post_queued();
-  rig.node().answer();
-  EXPECT_TRUE(rig.fetcher.progress());
+  rig.begin_fetch(5, rig.too_long_ago());
+  rig.answer();
   EXPECT_EQ(rig.state(5), PageState::kClean);
   EXPECT_FALSE(rig.is_killed(5));
 }
@@ -95,12 +88,9 @@ TEST(Fetcher, TheDeadlineHoldsWhereEachChannelIsAcceptedAndNoReadAnswered) {
 
 TEST(Fetcher, WhileAnEventIsUnreadThePoisonWaits) {
   FetcherRig rig;
-  rig.make_remote(pages_of(5));
-  rig.fault(5, FaultKind::kMissingRead, rig.too_long_ago());
-  rig.fetcher.post_queued();
+  rig.begin_fetch(5, rig.too_long_ago());
   rig.space.unmap(pages_of(900));
-  rig.node().answer(CompletionStatus::kTimedOut);
-  EXPECT_TRUE(rig.fetcher.progress());
+  rig.answer(CompletionStatus::kTimedOut);
   EXPECT_EQ(rig.state(5), PageState::kLost);
   EXPECT_FALSE(rig.is_killed(5));
   EXPECT_EQ(rig.fetcher.outstanding(), 1U);
@@ -114,12 +104,9 @@ TEST(Fetcher, WhileAnEventIsUnreadThePoisonWaits) {
 
 TEST(Fetcher, WhatTheProgramHasPlacedThereItselfIsKeptAndDirty) {
   FetcherRig rig;
-  rig.make_remote(pages_of(5));
-  rig.fault(5);
-  rig.fetcher.post_queued();
+  rig.begin_fetch(5);
   rig.space.put(5, 4711, uffd::Protection::kWritable);
-  rig.node().answer();
-  EXPECT_TRUE(rig.fetcher.progress());
+  rig.answer();
   EXPECT_EQ(rig.space.word(5), 4711U);
   EXPECT_EQ(rig.state(5), PageState::kDirty);
   EXPECT_EQ(rig.budget.used(), 1U);
@@ -129,13 +116,10 @@ TEST(Fetcher, WhatTheProgramHasPlacedThereItselfIsKeptAndDirty) {
 
 TEST(Fetcher, APageThatWasUnmappedMeanwhileIsEmptyAndItsRoomIsFree) {
   FetcherRig rig;
-  rig.make_remote(pages_of(5));
-  rig.fault(5);
-  rig.fetcher.post_queued();
+  rig.begin_fetch(5);
   rig.space.unmap(pages_of(5));
   rig.space.read_all();
-  rig.node().answer();
-  EXPECT_TRUE(rig.fetcher.progress());
+  rig.answer();
   EXPECT_EQ(rig.state(5), PageState::kEmpty);
   EXPECT_EQ(rig.budget.used(), 0U);
   EXPECT_FALSE(rig.waits(5)) << "its thread finds out what is there now";
@@ -145,26 +129,20 @@ TEST(Fetcher, APageThatWasUnmappedMeanwhileIsEmptyAndItsRoomIsFree) {
 
 TEST(Fetcher, AProgramThatHasEndedIsGone) {
   FetcherRig rig;
-  rig.make_remote(pages_of(5));
-  rig.fault(5);
-  rig.fetcher.post_queued();
+  rig.begin_fetch(5);
   rig.space.end_program();
-  rig.node().answer();
-  EXPECT_TRUE(rig.fetcher.progress());
+  rig.answer();
   EXPECT_TRUE(rig.target.gone);
   EXPECT_EQ(rig.state(5), PageState::kEmpty);
   EXPECT_EQ(rig.budget.used(), 0U);
   EXPECT_EQ(rig.fetcher.outstanding(), 0U);
 }
 
-TEST(Fetcher, WhileAnEventIsUnreadTheSlotKeepsThePage) {
+TEST(Fetcher, WhileAnEventIsUnreadTheFetchKeepsThePage) {
   FetcherRig rig;
-  rig.make_remote(pages_of(5));
-  rig.fault(5);
-  rig.fetcher.post_queued();
+  rig.begin_fetch(5);
   rig.space.unmap(pages_of(900));
-  rig.node().answer();
-  EXPECT_TRUE(rig.fetcher.progress());
+  rig.answer();
   EXPECT_FALSE(rig.fetcher.progress());
   EXPECT_EQ(rig.state(5), PageState::kFetching);
   EXPECT_EQ(rig.fetcher.outstanding(), 1U);
@@ -178,9 +156,7 @@ TEST(Fetcher, WhileAnEventIsUnreadTheSlotKeepsThePage) {
 
 TEST(Fetcher, WhoFaultedAgainBeforeThePageWasCleanIsWoken) {
   FetcherRig rig;
-  rig.make_remote(pages_of(5));
-  rig.fault(5);
-  rig.fetcher.post_queued();
+  rig.begin_fetch(5);
   // The installation has woken all threads. Before the worker goes on, the program drops the page,
   // touches it, and another worker reads that.
   rig.space.after(FakeAddressSpace::Call::kInstall, [&](uffd::PageRun) {
@@ -189,8 +165,7 @@ TEST(Fetcher, WhoFaultedAgainBeforeThePageWasCleanIsWoken) {
     rig.space.read_all();
     EXPECT_TRUE(rig.table.mark_awaited(PageIndex{5}, rig.table.load(PageIndex{5})));
   });
-  rig.node().answer();
-  EXPECT_TRUE(rig.fetcher.progress());
+  rig.answer();
   EXPECT_EQ(rig.state(5), PageState::kClean);
   EXPECT_EQ(rig.log.count("wake 5"), 1U);
   EXPECT_EQ(rig.space.unread(), 1U) << "it has faulted again";
@@ -210,8 +185,7 @@ TEST(Fetcher, APageThatComesBackSoonIsPassedOverByEvictionAtFirst) {
   rig.fault(1);
   rig.fetcher.post_queued();
   rig.node().answer();
-  rig.node().answer();
-  EXPECT_TRUE(rig.fetcher.progress());
+  rig.answer();
   EXPECT_EQ(rig.table.load(PageIndex{0}).references(), kReferencesOfReturn);
   EXPECT_EQ(rig.table.load(PageIndex{1}).references(), 0U);
 }
@@ -229,9 +203,8 @@ TEST(Fetcher, LeavesATargetThatIsBeingRemoved) {
   rig.target.closing = true;
   rig.fetcher.leave_closing();
   EXPECT_FALSE(rig.target.is_held());
-  EXPECT_EQ(rig.fetcher.outstanding(), 1U) << "the READ still uses its slot";
-  rig.node().answer();
-  EXPECT_TRUE(rig.fetcher.progress());
+  EXPECT_EQ(rig.fetcher.outstanding(), 1U) << "the READ still uses its landing page";
+  rig.answer();
   EXPECT_EQ(rig.fetcher.outstanding(), 0U);
   EXPECT_EQ(rig.log.count("install"), 0U);
   EXPECT_EQ(rig.state(0), PageState::kFetching);

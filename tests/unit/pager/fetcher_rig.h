@@ -33,6 +33,17 @@ class FetcherRig : public TargetRig {
     space.read_all();
     start(page, kind, since);
   }
+  // A fault on a remote page whose READ is on the wire.
+  void begin_fetch(uint64_t page, Instant since = SteadyClock::read()) {
+    make_remote(pages_of(page));
+    fault(page, uffd::FaultKind::kMissingRead, since);
+    fetcher.post_queued();
+  }
+  // The node answers; the fetcher installs the page, or goes on otherwise.
+  void answer(rdma::CompletionStatus status = rdma::CompletionStatus::kOk) {
+    node().answer(status);
+    EXPECT_TRUE(fetcher.progress());
+  }
   bool waits(uint64_t page) const { return space.sleeps(thread_of(page)); }
   bool is_killed(uint64_t page) const { return space.has_sigbus(thread_of(page)); }
   // Posts again what has failed, after the pause if that was the last replica.

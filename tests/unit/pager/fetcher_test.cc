@@ -12,14 +12,11 @@ using Lines = std::vector<std::string>;
 
 TEST(Fetcher, PageOfAReadFaultIsInstalledProtectedAndClean) {
   FetcherRig rig;
-  rig.make_remote(pages_of(5));
-  rig.fault(5);
-  rig.fetcher.post_queued();
+  rig.begin_fetch(5);
   EXPECT_EQ(rig.log.take(), Lines{"READ n0 5"});
   EXPECT_FALSE(rig.fetcher.progress()) << "the node has not answered";
   EXPECT_TRUE(rig.waits(5));
-  rig.node().answer();
-  EXPECT_TRUE(rig.fetcher.progress());
+  rig.answer();
   EXPECT_EQ(rig.log.take(), Lines{"install 5 protected"});
   EXPECT_EQ(rig.state(5), PageState::kClean);
   EXPECT_EQ(rig.space.word(5), TargetRig::word_of(5));
@@ -36,8 +33,7 @@ TEST(Fetcher, PageOfAWriteFaultIsInstalledWritableAndDirty) {
   rig.make_remote(pages_of(5));
   rig.fault(5, FaultKind::kMissingWrite);
   rig.fetcher.post_queued();
-  rig.node().answer();
-  EXPECT_TRUE(rig.fetcher.progress());
+  rig.answer();
   EXPECT_EQ(rig.log.count("install 5 writable"), 1U);
   EXPECT_EQ(rig.state(5), PageState::kDirty);
   EXPECT_EQ(rig.space.word(5), FetcherRig::kWritten);
@@ -92,10 +88,10 @@ TEST(Fetcher, BytesLandInTheirOwnPageWhateverTheOrderOfTheAnswers) {
   for (const uint64_t page : pages) EXPECT_EQ(rig.space.word(page), TargetRig::word_of(page));
 }
 
-TEST(Fetcher, HasAsManySlotsAsItSaysAndUsesThemAgain) {
+TEST(Fetcher, HasAsManyFetchesAsItSaysAndUsesThemAgain) {
   FetcherRig rig;
-  rig.make_remote(pages_of(0, Fetcher::kSlots + 1));
-  for (uint64_t page = 0; page < Fetcher::kSlots; ++page) {
+  rig.make_remote(pages_of(0, Fetcher::kFetches + 1));
+  for (uint64_t page = 0; page < Fetcher::kFetches; ++page) {
     EXPECT_TRUE(rig.fetcher.has_room());
     rig.fault(page);
   }
@@ -104,13 +100,13 @@ TEST(Fetcher, HasAsManySlotsAsItSaysAndUsesThemAgain) {
   rig.node().answer(CompletionStatus::kOk, 7);
   EXPECT_TRUE(rig.fetcher.progress());
   EXPECT_TRUE(rig.fetcher.has_room());
-  rig.fault(Fetcher::kSlots);
+  rig.fault(Fetcher::kFetches);
   rig.fetcher.post_queued();
-  for (size_t i = 0; i < Fetcher::kSlots; ++i) rig.node().answer();
+  for (size_t i = 0; i < Fetcher::kFetches; ++i) rig.node().answer();
   while (rig.fetcher.progress()) {
   }
   EXPECT_EQ(rig.fetcher.outstanding(), 0U);
-  for (uint64_t page = 0; page <= Fetcher::kSlots; ++page)
+  for (uint64_t page = 0; page <= Fetcher::kFetches; ++page)
     EXPECT_EQ(rig.space.word(page), TargetRig::word_of(page));
 }
 
@@ -134,9 +130,7 @@ TEST(Fetcher, WhatAFullChannelDoesNotAcceptIsPostedWhenThereIsRoom) {
 
 TEST(Fetcher, WaitingTakesTheNextAnswerToo) {
   FetcherRig rig;
-  rig.make_remote(pages_of(5));
-  rig.fault(5);
-  rig.fetcher.post_queued();
+  rig.begin_fetch(5);
   rig.fetcher.wait_a_little();
   EXPECT_TRUE(rig.waits(5));
   rig.node().answer();
@@ -197,9 +191,7 @@ TEST(Fetcher, AfterTheLastReplicaItStartsAgainFromTheFirst) {
 
 TEST(Fetcher, BetweenTwoRoundsThereIsAPause) {
   FetcherRig rig;
-  rig.make_remote(pages_of(5));
-  rig.fault(5);
-  rig.fetcher.post_queued();
+  rig.begin_fetch(5);
   for (int round = 0; round < 3; ++round) {
     const Instant failed = SteadyClock::read();
     rig.node().answer(CompletionStatus::kTimedOut);
@@ -288,8 +280,7 @@ TEST(Fetcher, WithoutAnyChannelAFaultWaitsForOne) {
   EXPECT_TRUE(rig.port->wants(NodeIndex{0}));
   rig.connect(*rig.port, 0);
   ASSERT_TRUE(rig.posts_again(0));
-  rig.node().answer();
-  EXPECT_TRUE(rig.fetcher.progress());
+  rig.answer();
   EXPECT_FALSE(rig.waits(5));
 }
 

@@ -26,6 +26,20 @@ class ForkInProgressRig : public TargetRig {
   }
   // A worker reads the event.
   void read_event() { fork.arrived(std::move(pending)); }
+  void end_fork() {
+    copy_memory();
+    read_event();
+    fork.close(/*forked=*/true);
+  }
+  // The program discards pages in another thread. Returns once that has asked for unread events.
+  [[nodiscard]] bool begin_discard(uffd::PageRun run) {
+    space.after(Call::kEventPending, [this](uffd::PageRun) { asked = true; });
+    program = std::jthread([this, run] {
+      fork.discard(run);
+      discarded = true;
+    });
+    return becomes_true([this] { return asked.load(); });
+  }
   // The word of the child that was adopted last.
   PageWord child_word(uint64_t page) const {
     return children.back().image->table().load(PageIndex{page});
@@ -38,6 +52,9 @@ class ForkInProgressRig : public TargetRig {
   const Doorbell attention = std::move(*Doorbell::create());
   ForkInProgress fork{target, attention,
                       [this](Inheritance child) { children.push_back(std::move(child)); }};
+  std::atomic<bool> asked{false};
+  std::atomic<bool> discarded{false};
+  std::jthread program;
 };
 
 TEST(ForkInProgress, AChildHasTheStatesOfThePagesAtTheFork) {
@@ -52,9 +69,7 @@ TEST(ForkInProgress, AChildHasTheStatesOfThePagesAtTheFork) {
   rig.make_fetching(7);
   rig.move(7, PageState::kLost);
   ASSERT_TRUE(rig.fork.open());
-  rig.copy_memory();
-  rig.read_event();
-  rig.fork.close(/*forked=*/true);
+  rig.end_fork();
   ASSERT_EQ(rig.children.size(), 1U);
   EXPECT_EQ(rig.child_state(0), PageState::kEmpty);
   EXPECT_EQ(rig.child_word(1), PageWord(PageState::kRemote)) << "certainly absent";
@@ -75,9 +90,7 @@ TEST(ForkInProgress, WhatTheParentFetchesMeanwhileTheChildMayHave) {
   rig.move(1, PageState::kFetching, PageWord::kFromRemote);  // under way when the kernel copies
   rig.move(2, PageState::kFetching, PageWord::kFromRemote);
   rig.move(2, PageState::kClean);  // before or after the copy
-  rig.copy_memory();
-  rig.read_event();
-  rig.fork.close(/*forked=*/true);
+  rig.end_fork();
   EXPECT_EQ(rig.child_word(1), PageWord(PageState::kRemote, PageWord::kMaybePresent));
   EXPECT_EQ(rig.child_word(2), PageWord(PageState::kRemote, PageWord::kMaybePresent));
   EXPECT_EQ(rig.child_word(3), PageWord(PageState::kRemote));
@@ -89,9 +102,7 @@ TEST(ForkInProgress, ACleanPageThatIsWrittenMeanwhileIsDirtyInTheChildToo) {
   ASSERT_TRUE(rig.fork.open());
   rig.move(1, PageState::kUnprotecting);
   rig.move(1, PageState::kDirty);
-  rig.copy_memory();
-  rig.read_event();
-  rig.fork.close(/*forked=*/true);
+  rig.end_fork();
   EXPECT_EQ(rig.child_state(1), PageState::kDirty);
   EXPECT_EQ(rig.child_state(2), PageState::kClean);
 }
@@ -142,9 +153,7 @@ TEST(ForkInProgress, WhatIsDiscardedBeforeTheCopyIsGoneInTheChildToo) {
   ASSERT_TRUE(rig.fork.open());
   rig.fork.discard(pages_of(2));
   EXPECT_EQ(rig.state(2), PageState::kEmpty);
-  rig.copy_memory();
-  rig.read_event();
-  rig.fork.close(/*forked=*/true);
+  rig.end_fork();
   EXPECT_EQ(rig.child_state(1), PageState::kRemote);
   EXPECT_EQ(rig.child_state(2), PageState::kEmpty);
 }
@@ -167,21 +176,14 @@ TEST(ForkInProgress, WhileAnEventIsUnreadADiscardWaitsToKnowWhichItWas) {
   ASSERT_TRUE(rig.fork.open());
   rig.copy_memory();
   rig.space.fork(nullptr);  // the event, unread
-  std::atomic<bool> asked{false};
-  rig.space.after(Call::kEventPending, [&](uffd::PageRun) { asked = true; });
-  std::atomic<bool> discarded{false};
-  std::jthread program([&] {
-    rig.fork.discard(pages_of(2));
-    discarded = true;
-  });
-  ASSERT_TRUE(becomes_true([&] { return asked.load(); }));
+  ASSERT_TRUE(rig.begin_discard(pages_of(2)));
   // try_discard() never waits, also not for the one that does.
   EXPECT_FALSE(rig.fork.try_discard(pages_of(1)));
-  EXPECT_FALSE(discarded);
+  EXPECT_FALSE(rig.discarded);
   EXPECT_EQ(rig.state(2), PageState::kRemote);
   rig.read_event();
   rig.space.read_all();
-  program.join();
+  rig.program.join();
   rig.fork.close(/*forked=*/true);
   EXPECT_EQ(rig.child_state(2), PageState::kRemote) << "it was discarded after the copy";
 }
@@ -192,19 +194,12 @@ TEST(ForkInProgress, ADiscardWaitsForAnEventThatIsInAWorkersHands) {
   ASSERT_TRUE(rig.fork.open());
   rig.copy_memory();
   rig.engine.event_readers.begin(0);  // it has read the event
-  std::atomic<bool> asked{false};
-  rig.space.after(Call::kEventPending, [&](uffd::PageRun) { asked = true; });
-  std::atomic<bool> discarded{false};
-  std::jthread program([&] {
-    rig.fork.discard(pages_of(2));
-    discarded = true;
-  });
-  ASSERT_TRUE(becomes_true([&] { return asked.load(); }));
+  ASSERT_TRUE(rig.begin_discard(pages_of(2)));
   for (int i = 0; i < 1000; ++i) std::this_thread::yield();  // it would go on now
-  EXPECT_FALSE(discarded);
+  EXPECT_FALSE(rig.discarded);
   rig.read_event();
   rig.engine.event_readers.end(0);
-  program.join();
+  rig.program.join();
   rig.fork.close(/*forked=*/true);
   EXPECT_EQ(rig.child_state(2), PageState::kRemote);
 }
@@ -285,9 +280,7 @@ TEST(ForkInProgress, AnEarlierChildDoesNotGetTheSnapshotOfTheNextFork) {
   ASSERT_TRUE(rig.fork.open());
   ASSERT_EQ(rig.children.size(), 1U);
   EXPECT_EQ(rig.child_state(1), PageState::kLost);
-  rig.copy_memory();
-  rig.read_event();
-  rig.fork.close(/*forked=*/true);
+  rig.end_fork();
   ASSERT_EQ(rig.children.size(), 2U);
   EXPECT_EQ(rig.child_state(1), PageState::kRemote);
 }
@@ -298,9 +291,7 @@ TEST(ForkInProgress, TheSlotsOfAChildAreNotOverwritten) {
   rig.make_clean(pages_of(2));
   rig.make_dirty(pages_of(3));
   ASSERT_TRUE(rig.fork.open());
-  rig.copy_memory();
-  rig.read_event();
-  rig.fork.close(/*forked=*/true);
+  rig.end_fork();
   const ForkGroup& group = *rig.image->fork_group();
   const std::lock_guard lock(group.mutex());
   EXPECT_TRUE(group.refers_elsewhere(*rig.image, BackingId{0}, PageIndex{1}));
