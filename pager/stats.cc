@@ -44,6 +44,8 @@ void PagerStats::add(const WorkerCounts& worker) {
   retries += worker.retries.get();
   prefetch_pages += worker.prefetch_pages.get();
   prefetch_failed_pages += worker.prefetch_failed_pages.get();
+  clusters += worker.clusters.get();
+  cluster_pages += worker.cluster_pages.get();
   zeros_ahead += worker.zeros_ahead.get();
   for (size_t i = 0; i < completions_by_status.size(); ++i)
     completions_by_status[i] += worker.completions_by_status[i].get();
@@ -103,6 +105,10 @@ coordinator::Counters PagerStats::counters() const {
       {"farpage_prefetch_total{outcome=\"installed\"}", prefetch_pages},
       {"farpage_prefetch_total{outcome=\"failed\"}", prefetch_failed_pages},
       {"farpage_prefetch_total{outcome=\"zero\"}", zeros_ahead},
+      {"farpage_clusters_total", clusters},
+      {"farpage_cluster_pages_total{event=\"installed\"}", cluster_pages},
+      {"farpage_cluster_pages_total{event=\"watched\"}", cluster_watched},
+      {"farpage_cluster_pages_total{event=\"watched_used\"}", cluster_watched_used},
       {"farpage_compressed_total{event=\"stored\"}", compressed_stored},
       {"farpage_compressed_total{event=\"hit\"}", compressed_hits},
       {"farpage_compressed_total{event=\"dropped\"}", compressed_dropped},

@@ -38,6 +38,8 @@ struct alignas(64) WorkerCounts {
   Counter reads;               // demand READs that completed
   Counter read_bytes;
   Counter prefetch_pages;             // installed ahead
+  Counter clusters;                   // of which neighbours were fetched
+  Counter cluster_pages;              // of the prefetched ones, those neighbours
   Counter prefetch_compressed_pages;  // of these, from compressed copies
   // Copies that were used so early that without a pool the page would have been here
   // (compression_policy.h).
@@ -91,6 +93,9 @@ struct PagerCounts {
   uint64_t faults_rescued = 0, faults_failed = 0, faults_waited_room = 0;
   uint64_t reads = 0, read_bytes = 0, retries = 0;
   uint64_t prefetch_pages = 0, prefetch_failed_pages = 0, zeros_ahead = 0;
+  uint64_t clusters = 0, cluster_pages = 0;
+  // Neighbours in the control group: watched, and faulted soon (cluster_choice.h).
+  uint64_t cluster_watched = 0, cluster_watched_used = 0;
   std::array<uint64_t, 6> completions_by_status{};
   uint64_t evicted_written = 0, evicted_clean = 0, evicted_zero = 0, evictions_cancelled = 0;
   uint64_t writes = 0, write_bytes = 0, write_failures = 0;

@@ -10,6 +10,7 @@
 #include "pager/engine_core.h"
 #include "pager/evict/cold_hints.h"
 #include "pager/evict/eviction_state.h"
+#include "pager/fault/cluster_choice.h"
 #include "pager/fault/trend.h"
 #include "pager/fork/backing_regions.h"
 #include "pager/pages/access_map.h"
@@ -45,6 +46,7 @@ struct Target {
   TargetTimes& times;
 
   TrendDetector trends{};
+  ClusterChoice clusters{};
   WriteGuess write_guess{};
   std::shared_ptr<TouchRecorder> recorder{};  // mostly null
   ColdHints cold{};                           // what the evictor takes first, whatever its age

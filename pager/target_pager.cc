@@ -293,6 +293,8 @@ PagerStats TargetPager::stats_of_target() const {
   sum.resident_pages = budget_.used();
   sum.budget_pages = budget_.limit();
   sum.away_pages = target_.table.away_pages();
+  sum.cluster_watched = target_.clusters.watched();
+  sum.cluster_watched_used = target_.clusters.used();
   sum.compressed_dropped = parts_.copies.dropped();
   sum.compressed_bytes = parts_.copies.bytes();
   sum.compressed_pool_pages = parts_.copies.pool_pages();

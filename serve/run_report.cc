@@ -52,7 +52,9 @@ std::string format_target(const TargetReport& target) {
         fmt::format("{} copies stored, {} dropped; {} in {} now", counts.compressed_stored,
                     counts.compressed_dropped, format_size(counts.compressed_bytes),
                     format_size(counts.compressed_pool_pages * kPageBytes)));
-  text += count_line("prefetched pages", counts.prefetch_pages);
+  text += count_line(
+      "prefetched pages", counts.prefetch_pages,
+      fmt::format("{} of them neighbours, of {} pages", counts.cluster_pages, counts.clusters));
   text += count_line("zero-fill faults", counts.faults_zero,
                      fmt::format("{} pages of zeros placed ahead", counts.zeros_ahead));
   text += count_line("first-write faults", counts.faults_write);
@@ -117,6 +119,11 @@ std::string json_report(const std::vector<TargetReport>& targets, int exit_statu
                     {"retries", counts.retries},
                     {"prefetched_pages", counts.prefetch_pages},
                     {"prefetch_failed_pages", counts.prefetch_failed_pages},
+                    {"clusters",
+                     {{"fetched", counts.clusters},
+                      {"pages", counts.cluster_pages},
+                      {"watched", counts.cluster_watched},
+                      {"watched_used", counts.cluster_watched_used}}},
                     {"zero_pages_ahead", counts.zeros_ahead},
                     {"evictions",
                      {{"written", counts.evicted_written},

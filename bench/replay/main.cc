@@ -29,15 +29,15 @@ struct Settings {
 std::string text_of(const std::string& file, const AccessTrace& trace, const ReplayResult& result) {
   std::string text = fmt::format("{}: {} accesses after {} of warm-up, {} pages, {} local\n", file,
                                  result.accesses, trace.warm_up(), trace.pages(), result.capacity);
-  constexpr const char* kRow = "{:<8} {:>10} {:>11} {:>9} {:>10} {:>10}\n";
+  constexpr const char* kRow = "{:<8} {:>10} {:>11} {:>9} {:>10} {:>10} {:>10}\n";
   text += fmt::format(fmt::runtime(kRow), "policy", "misses", "miss ratio", "to LRU's", "READs",
-                      "to FIFO's");
+                      "to FIFO's", "ahead");
   for (const PolicyResult& policy : result.policies)
-    text +=
-        fmt::format(fmt::runtime(kRow), to_string(policy.kind), policy.misses,
-                    fmt::format("{:.4f}", result.miss_ratio(policy)),
-                    fmt::format("{:.3f}", result.misses_to(PolicyKind::kLru, policy)), policy.reads,
-                    fmt::format("{:.3f}", result.reads_to(PolicyKind::kFifo, policy)));
+    text += fmt::format(
+        fmt::runtime(kRow), to_string(policy.kind), policy.misses,
+        fmt::format("{:.4f}", result.miss_ratio(policy)),
+        fmt::format("{:.3f}", result.misses_to(PolicyKind::kLru, policy)), policy.reads,
+        fmt::format("{:.3f}", result.reads_to(PolicyKind::kFifo, policy)), policy.pages_ahead);
   return text;
 }
 
@@ -50,7 +50,9 @@ nlohmann::ordered_json json_of(const std::string& file, const AccessTrace& trace
                         {"miss_ratio", result.miss_ratio(policy)},
                         {"ratio_to_lru", result.misses_to(PolicyKind::kLru, policy)},
                         {"reads", policy.reads},
-                        {"reads_to_fifo", result.reads_to(PolicyKind::kFifo, policy)}});
+                        {"reads_to_fifo", result.reads_to(PolicyKind::kFifo, policy)},
+                        {"pages_ahead", policy.pages_ahead},
+                        {"reads_ahead", policy.reads_ahead}});
   return {{"file", file},
           {"pages", trace.pages()},
           {"local_pages", result.capacity},

@@ -4,6 +4,7 @@
 
 #include "base/check.h"
 #include "pager/evict/eviction_batch.h"
+#include "pager/fault/prefetcher.h"
 #include "pager/pages/budget.h"
 
 namespace farpage::bench {
@@ -21,12 +22,16 @@ pager::PageTable make_table(uint64_t pages) {
 
 }  // namespace
 
-PagerModel::PagerModel(uint64_t pages, uint64_t capacity, const pager::PagerOptions& options)
+PagerModel::PagerModel(uint64_t pages, uint64_t capacity, Ahead ahead,
+                       const pager::PagerOptions& options)
     : capacity_(capacity),
       high_(pager::Budget::mark(capacity, options.high_water_percent, pager::Budget::kNarrowest)),
       low_(pager::Budget::mark(capacity, options.low_water_percent, pager::Budget::kNarrowest)),
       table_(make_table(pages)),
-      protected_(pages) {}
+      protected_(pages),
+      ahead_(ahead),
+      depth_(static_cast<uint32_t>(std::min<uint64_t>(capacity / pager::kPrefetchBatchesInBudget,
+                                                      options.prefetch_depth))) {}
 
 bool PagerModel::touch(PageAccess access) {
   const PageIndex page{access.page};
@@ -35,11 +40,47 @@ bool PagerModel::touch(PageAccess access) {
     if (access.kind == AccessKind::kWrite) write_resident(page, word);
     return true;
   }
+  make_room();
+  install(access, word);
+  if (word.state() == PageState::kRemote && ahead_ != Ahead::kNothing) fetch_ahead(page, word);
+  return false;
+}
+
+void PagerModel::make_room() {
   if (used_ > high_)
     while (used_ > low_ && evict_batch()) {
     }
-  install(access, word);
-  return false;
+}
+
+// As FaultWorker::prefetch_after().
+void PagerModel::fetch_ahead(PageIndex page, PageWord word) {
+  constexpr uint32_t kThread = 1;
+  if (const auto plan = trends_.observe(kThread, page, depth_)) return fetch_ahead(*plan);
+  if (ahead_ != Ahead::kClusters || depth_ < pager::Cluster::kPages) return;
+  const pager::Cluster cluster = clusters_.choose(table_, page, word, age_clock_);
+  if (cluster.members == 0) return;
+  trends_.came_with(kThread, page, cluster);
+  brought_last_ = UINT64_MAX;
+  for (uint32_t i = 0; i < pager::Cluster::kPages; ++i)
+    if (cluster.has(cluster.first.value + i)) bring(cluster.first.value + i, true, true);
+}
+
+void PagerModel::fetch_ahead(const pager::PrefetchPlan& plan) {
+  brought_last_ = UINT64_MAX;
+  for (uint32_t i = 0; i < plan.pages; ++i)
+    if (i != plan.gap)
+      bring(plan.first.value + static_cast<uint64_t>(plan.stride * static_cast<int64_t>(i)),
+            i % pager::Prefetcher::kRunPages != 0, false);
+}
+
+void PagerModel::bring(uint64_t page, bool together, bool of_cluster) {
+  if (page >= table_.pages() || table_.load(PageIndex{page}).state() != PageState::kRemote) return;
+  make_room();
+  install({static_cast<uint32_t>(page), AccessKind::kRead}, table_.load(PageIndex{page}),
+          of_cluster);
+  ++pages_ahead_;
+  if (!together || brought_last_ + 1 != page) ++reads_ahead_;
+  brought_last_ = page;
 }
 
 void PagerModel::discard(uint32_t page) {
@@ -49,7 +90,7 @@ void PagerModel::discard(uint32_t page) {
   table_.transition_owned(PageIndex{page}, word, PageWord(PageState::kEmpty));
 }
 
-void PagerModel::install(PageAccess access, PageWord word) {
+void PagerModel::install(PageAccess access, PageWord word, bool expected) {
   const PageIndex page{access.page};
   const bool remote = word.state() == PageState::kRemote;
   const PageWord fetching = word.to(PageState::kFetching, remote ? PageWord::kFromRemote : 0);
@@ -60,7 +101,7 @@ void PagerModel::install(PageAccess access, PageWord word) {
   if (remote)
     eviction_.choice.returned(pager::order_of(word), static_cast<uint8_t>(epoch() - word.epoch()));
   table_.transition_owned(page, fetching,
-                          remote ? came_back(here, epoch()) : stamped(here, epoch()));
+                          remote && expected ? came_back(here, epoch()) : stamped(here, epoch()));
   protected_[access.page] = false;
   age_clock_ += pager::age_step(capacity_);
   ++used_;

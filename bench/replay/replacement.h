@@ -24,6 +24,9 @@ class ReplacementPolicy {
   // The program has given up its content: the page needs no room until its next touch, and is then
   // a new one.
   virtual void discard(uint32_t page) = 0;
+  // Pages that were brought in so far without a touch, and the READs for them.
+  virtual uint64_t pages_ahead() const { return 0; }
+  virtual uint64_t reads_ahead() const { return 0; }
 };
 
 // For each policy: page numbers are below `pages`; at most `capacity` >= 1 pages are resident.

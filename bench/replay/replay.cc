@@ -19,6 +19,10 @@ std::string_view to_string(PolicyKind kind) {
       return "s3-fifo";
     case PolicyKind::kPager:
       return "pager";
+    case PolicyKind::kStreams:
+      return "streams";
+    case PolicyKind::kClusters:
+      return "clusters";
   }
   return "unknown";
 }
@@ -35,6 +39,10 @@ std::unique_ptr<ReplacementPolicy> make_policy(PolicyKind kind, uint64_t pages, 
       return std::make_unique<S3Fifo>(pages, capacity);
     case PolicyKind::kPager:
       break;
+    case PolicyKind::kStreams:
+      return std::make_unique<PagerModel>(pages, capacity, Ahead::kStreams);
+    case PolicyKind::kClusters:
+      return std::make_unique<PagerModel>(pages, capacity, Ahead::kClusters);
   }
   return std::make_unique<PagerModel>(pages, capacity);
 }
@@ -43,7 +51,13 @@ PolicyResult replay(PolicyKind kind, const AccessTrace& trace, uint64_t capacity
   const auto policy = make_policy(kind, trace.pages(), capacity);
   std::vector<bool> touched(trace.pages());
   PolicyResult result{.kind = kind};
+  uint64_t pages_before = 0;
+  uint64_t reads_before = 0;
   for (uint64_t i = 0; i < trace.size(); ++i) {
+    if (i == trace.warm_up()) {
+      pages_before = policy->pages_ahead();
+      reads_before = policy->reads_ahead();
+    }
     const PageAccess access = trace[i];
     if (access.kind == AccessKind::kDiscard) {
       policy->discard(access.page);
@@ -57,6 +71,8 @@ PolicyResult replay(PolicyKind kind, const AccessTrace& trace, uint64_t capacity
     }
     touched[access.page] = true;
   }
+  result.pages_ahead = policy->pages_ahead() - pages_before;
+  result.reads_ahead = policy->reads_ahead() - reads_before;
   return result;
 }
 

@@ -10,10 +10,11 @@
 
 namespace farpage::bench {
 
-enum class PolicyKind : uint8_t { kFifo, kClock, kLru, kS3Fifo, kPager };
-inline constexpr PolicyKind kPolicyKinds[] = {PolicyKind::kFifo, PolicyKind::kClock,
-                                              PolicyKind::kLru, PolicyKind::kS3Fifo,
-                                              PolicyKind::kPager};
+// kPager: its replacement alone; kStreams: with prefetch of streams; kClusters: and of clusters.
+enum class PolicyKind : uint8_t { kFifo, kClock, kLru, kS3Fifo, kPager, kStreams, kClusters };
+inline constexpr PolicyKind kPolicyKinds[] = {
+    PolicyKind::kFifo,  PolicyKind::kClock,   PolicyKind::kLru,     PolicyKind::kS3Fifo,
+    PolicyKind::kPager, PolicyKind::kStreams, PolicyKind::kClusters};
 std::string_view to_string(PolicyKind kind);
 
 std::unique_ptr<ReplacementPolicy> make_policy(PolicyKind kind, uint64_t pages, uint64_t capacity);
@@ -22,7 +23,9 @@ std::unique_ptr<ReplacementPolicy> make_policy(PolicyKind kind, uint64_t pages, 
 struct PolicyResult {
   PolicyKind kind = PolicyKind::kFifo;
   uint64_t misses = 0;
-  uint64_t reads = 0;  // misses of pages touched before; the other misses are zero pages
+  uint64_t reads = 0;        // misses of pages touched before; the other misses are zero pages
+  uint64_t pages_ahead = 0;  // brought in without a miss
+  uint64_t reads_ahead = 0;  // for them
 };
 PolicyResult replay(PolicyKind kind, const AccessTrace& trace, uint64_t capacity);
 
@@ -31,6 +34,7 @@ struct ReplayResult {
   uint64_t accesses = 0;               // without the warm-up
   std::vector<PolicyResult> policies;  // in the order of kPolicyKinds
 
+  const PolicyResult& of(PolicyKind kind) const { return policies[static_cast<size_t>(kind)]; }
   double miss_ratio(const PolicyResult& policy) const;
   // As multiples of what another policy needs; 0 when it needs none.
   double misses_to(PolicyKind kind, const PolicyResult& policy) const;

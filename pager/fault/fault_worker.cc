@@ -76,6 +76,7 @@ FaultWorker::Moved FaultWorker::take_turn() {
   const bool fetched = fetcher_.progress();
   const bool prefetched = prefetcher_.progress();
   if (parked_count_ > 0) retry_parked();
+  if (lone_count_ > 0) fetch_clusters();
   nudge_evictor();
   return {events > 0 || fetched, prefetched};
 }
@@ -275,7 +276,7 @@ bool FaultWorker::fetch(Target& target, const uffd::Fault& fault, PageWord word,
     return false;  // the page changed
   }
   fetcher_.start(target, fault.page, fetching, fault.kind, since);
-  prefetch_after(target, fault);
+  prefetch_after(target, fault, word);
   return true;
 }
 
@@ -304,16 +305,34 @@ bool FaultWorker::fill_fresh(Target& target, const uffd::Fault& fault, PageWord 
   return fill_with_zeros(target, fault, word, since);
 }
 
-void FaultWorker::prefetch_after(Target& target, const uffd::Fault& fault) {
+// A stream, or else, after the READ of the page, its neighbours. The page's word was `word`.
+void FaultWorker::prefetch_after(Target& target, const uffd::Fault& fault, PageWord word) {
   const AccessPattern pattern = target.access.of(fault.page);
   if (pattern == AccessPattern::kRandom) return;
-  const auto plan = target.trends.observe(fault.thread, fault.page, prefetch_limit(target),
-                                          pattern == AccessPattern::kSequential);
-  if (!plan) return;
+  const uint32_t limit = prefetch_limit(target);
+  const auto plan =
+      target.trends.observe(fault.thread, fault.page, limit, pattern == AccessPattern::kSequential);
+  if (!plan) {
+    if (limit >= Cluster::kPages && lone_count_ < lone_.size())
+      lone_[lone_count_++] = {&target, fault, word};
+    return;
+  }
   // The demanded page goes first, to its completion if possible: shm copies while it posts.
   fetcher_.post_queued();
   (void)fetcher_.progress();
   prefetcher_.start(target, *plan);
+}
+
+void FaultWorker::fetch_clusters() {
+  for (const Lone& lone : std::span(lone_).first(std::exchange(lone_count_, 0))) {
+    Target& target = *lone.target;
+    const PageIndex page = lone.fault.page;
+    const Cluster cluster = target.clusters.choose(
+        target.table, page, lone.word, target.age_clock.load(std::memory_order_relaxed));
+    if (cluster.members == 0) continue;
+    target.trends.came_with(lone.fault.thread, page, cluster);
+    prefetcher_.start(target, cluster);
+  }
 }
 
 // False: the target has as many frames of its own as it may have. After half of its deadline a

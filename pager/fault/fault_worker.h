@@ -54,12 +54,18 @@ class FaultWorker {
   static constexpr Nanoseconds kAdaptiveLook = std::chrono::microseconds(10);
   static constexpr Nanoseconds kBusyLook = Milliseconds(1);
   static constexpr uint32_t kYieldsToProbe = 16;  // for a fault that came before the yield
-  static constexpr uint64_t kPrefetchBatchesInBudget = 128;
   static constexpr Nanoseconds kRoomWait = Milliseconds(1);
   // While this worker waits for the room of one target it answers no fault of another.
   static constexpr Nanoseconds kSharedRoomWait = std::chrono::microseconds(100);
   static constexpr size_t kMaxParked = 64;
   static constexpr size_t kMaxEvents = 16;
+
+  // A fault that fetches a page and belongs to no stream.
+  struct Lone {
+    Target* target = nullptr;
+    uffd::Fault fault;
+    PageWord word;  // of the page, while it was Remote
+  };
 
   static Nanoseconds look_of(rdma::PollMode mode);
   void run(int cpu);
@@ -97,7 +103,8 @@ class FaultWorker {
   void fail_for_room(Target& target, PageIndex page, Instant since);
   uint32_t prefetch_limit(const Target& target) const;
   bool fill_fresh(Target& target, const uffd::Fault& fault, PageWord word, Instant since);
-  void prefetch_after(Target& target, const uffd::Fault& fault);
+  void prefetch_after(Target& target, const uffd::Fault& fault, PageWord word);
+  void fetch_clusters();
   void finish_in_flight();
 
   WorkerCounts& counts_of(const Target& target) const { return target.counts_of(index_); }
@@ -116,6 +123,8 @@ class FaultWorker {
   // Targets with a fault in this turn.
   std::array<Target*, kMaxParked> served_{};
   size_t served_count_ = 0;
+  std::array<Lone, kMaxEvents> lone_{};
+  size_t lone_count_ = 0;  // none between two turns: their targets may be removed then
   uint64_t removals_seen_ = 0;
   Instant idle_since_{0};
   Nanoseconds look_for_next_{0};

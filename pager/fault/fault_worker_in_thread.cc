@@ -45,6 +45,7 @@ void FaultWorker::resolve_here(Target& target, const uffd::Fault& fault) {
   }
   fetcher_.post_queued();
   (void)fetcher_.progress();
+  if (lone_count_ > 0) fetch_clusters();
   if (fetcher_.outstanding() > 0) evictor_->help(target);  // while the READ is in flight
   finish_in_flight();
   target.nudge_evictor();

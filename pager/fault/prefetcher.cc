@@ -1,20 +1,13 @@
 #include "pager/fault/prefetcher.h"
 
 #include <algorithm>
+#include <bit>
 #include <utility>
 
 #include "base/check.h"
 #include "pager/compress/page_codec.h"
 
 namespace farpage::pager {
-namespace {
-
-// Remote, and certainly without a copy from a fork.
-bool can_be_read(PageWord word) {
-  return word.state() == PageState::kRemote && !word.has(PageWord::kMaybePresent);
-}
-
-}  // namespace
 
 Prefetcher::Prefetcher(LinkPort& port, uint32_t worker) : port_(port), worker_(worker) {
   FARPAGE_CHECK(port.buffer().size() >= kBufferBytes, "%zu bytes", port.buffer().size());
@@ -39,24 +32,49 @@ void Prefetcher::start(Target& target, const PrefetchPlan& plan) {
       --i;
       continue;
     }
-    run.target = &target;
-    claim(run, PageIndex{first}, std::min(limit, room));
-    if (run.pages == 0) break;  // lost a race
+    if (!begin(i, target, PageIndex{first}, limit, room)) break;
     done += run.pages;
-    room -= run.pages;
-    if (run.has_copies) {
-      run.step = Step::kHasCopies;
-      target.hold(worker_);
-      ++busy_;
-      continue;
-    }
-    if (!gather(i)) {
-      abandon(run);
-      break;
-    }
   }
   target.budget.give_back(room);
   post_gathered();
+}
+
+void Prefetcher::start(Target& target, const Cluster& cluster) {
+  uint32_t left = cluster.members;
+  uint32_t room = target.budget.take_spare(static_cast<uint32_t>(std::popcount(left)));
+  bool any = false;
+  for (size_t i = 0; i < kRuns && left != 0 && room > 0; ++i) {
+    Run& run = runs_[i];
+    if (run.step != Step::kFree) continue;
+    const int at = std::countr_zero(left);
+    const auto limit = static_cast<uint32_t>(std::countr_one(left >> at));
+    const PageIndex first{cluster.first.value + static_cast<uint64_t>(at)};
+    if (!begin(i, target, first, limit, room)) break;
+    run.of_cluster = any = true;
+    left &= ~(((1U << run.pages) - 1) << at);
+  }
+  target.budget.give_back(room);
+  if (any) target.counts_of(worker_).clusters.add();
+  post_gathered();
+}
+
+bool Prefetcher::begin(size_t index, Target& target, PageIndex first, uint32_t limit,
+                       uint32_t& room) {
+  Run& run = runs_[index];
+  run.target = &target;
+  run.of_cluster = false;
+  claim(run, first, std::min(limit, room));
+  if (run.pages == 0) return false;  // lost a race
+  room -= run.pages;
+  if (!run.has_copies) {
+    if (gather(index)) return true;
+    abandon(run);
+    return false;
+  }
+  run.step = Step::kHasCopies;
+  target.hold(worker_);
+  ++busy_;
+  return true;
 }
 
 void Prefetcher::claim(Run& run, PageIndex first, uint32_t limit) {
@@ -219,8 +237,12 @@ void Prefetcher::finish(Run& run, uint32_t page, PageState state) {
   const PageWord word = run.words[page];
   if (is_resident(state)) {
     counts.prefetch_pages.add();
+    if (run.of_cluster) counts.cluster_pages.add();
     if (run.has_copies) counts.prefetch_compressed_pages.add();
-    target.end_fetching(index, word, stamped(word.to(state), target.note_return(word)));
+    // The neighbours of a cluster are expected to be used, and nobody will see that.
+    const uint8_t now = target.note_return(word);
+    const PageWord here = word.to(state);
+    target.end_fetching(index, word, run.of_cluster ? came_back(here, now) : stamped(here, now));
     return;
   }
   counts.prefetch_failed_pages.add();

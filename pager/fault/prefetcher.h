@@ -1,15 +1,19 @@
-// Prefetcher: READs ahead of a trend, on separate channels, so that no demand READ queues behind
-// them. Pages with a compressed copy come from that.
+// Prefetcher: READs ahead of a trend and of the neighbours of a page, on separate channels, so that
+// no demand READ queues behind them. Pages with a compressed copy come from that.
 #pragma once
 
 #include <array>
 
+#include "pager/fault/cluster.h"
 #include "pager/fault/trend.h"
 #include "pager/links/link_port.h"
 #include "pager/links/posting.h"
 #include "pager/target.h"
 
 namespace farpage::pager {
+
+// A batch that is fetched ahead of a stream is at most this part of the budget.
+inline constexpr uint64_t kPrefetchBatchesInBudget = 128;
 
 // Threads: the worker that owns it. Takes only room that faults do not need (Budget), and never
 // makes a fault wait for longer than the READ takes: when a prefetch fails, its pages are Remote
@@ -25,6 +29,7 @@ class Prefetcher {
 
   // Starts as much of the plan as there is room for.
   void start(Target& target, const PrefetchPlan& plan);
+  void start(Target& target, const Cluster& cluster);
   bool progress();
   // As Fetcher.
   void leave_closing();
@@ -38,6 +43,7 @@ class Prefetcher {
     PageIndex first;
     uint32_t pages = 0;
     bool has_copies = false;  // all of its pages, or none
+    bool of_cluster = false;
     uffd::Protection protection = uffd::Protection::kWriteProtected;
     std::array<PageWord, kRunPages> words;
   };
@@ -45,6 +51,9 @@ class Prefetcher {
   std::span<std::byte> bytes_of(size_t run, uint32_t pages) const {
     return port_.buffer().subspan(run * kRunPages * kPageBytes, pages * kPageBytes);
   }
+  // Claims up to `limit` neighbours from `first`, at most `room`, which it takes from that, and
+  // starts to fetch them. False: none can be fetched now.
+  bool begin(size_t index, Target& target, PageIndex first, uint32_t limit, uint32_t& room);
   // Claims up to `limit` neighbours from `first`, as far as they are remote, and all or none of
   // them have a compressed copy. There is room for them.
   void claim(Run& run, PageIndex first, uint32_t limit);

@@ -29,8 +29,16 @@ int64_t TrendDetector::Deltas::majority() const {
 std::optional<PrefetchPlan> TrendDetector::observe(uint32_t thread, PageIndex page,
                                                    uint32_t max_depth, bool sequential) {
   if (max_depth == 0) return std::nullopt;
+  Walker* walker = enter(thread);
+  if (walker == nullptr) return std::nullopt;
+  const auto plan = observe(*walker, static_cast<int64_t>(page.value), max_depth, sequential);
+  walker->busy.clear(std::memory_order_release);
+  return plan;
+}
+
+TrendDetector::Walker* TrendDetector::enter(uint32_t thread) {
   Walker& walker = walkers_[thread % kThreads];
-  if (walker.busy.test_and_set(std::memory_order_acquire)) return std::nullopt;
+  if (walker.busy.test_and_set(std::memory_order_acquire)) return nullptr;
   if (!walker.known || walker.thread != thread) {
     walker.thread = thread;
     walker.known = true;
@@ -38,16 +46,29 @@ std::optional<PrefetchPlan> TrendDetector::observe(uint32_t thread, PageIndex pa
     walker.deltas = {};
     walker.streams.fill({});
   }
-  const auto plan = observe(walker, static_cast<int64_t>(page.value), max_depth, sequential);
-  walker.busy.clear(std::memory_order_release);
-  return plan;
+  return &walker;
+}
+
+void TrendDetector::came_with(uint32_t thread, PageIndex page, const Cluster& cluster) {
+  Walker* walker = enter(thread);
+  if (walker == nullptr) return;
+  uint64_t low = page.value;
+  uint64_t high = page.value;
+  while (low > 0 && cluster.has(low - 1)) --low;
+  while (cluster.has(high + 1)) ++high;
+  for (Stream& stream : walker->streams) {
+    if (stream.last != static_cast<int64_t>(page.value)) continue;
+    stream.low = static_cast<int64_t>(low);
+    stream.high = static_cast<int64_t>(high);
+  }
+  walker->busy.clear(std::memory_order_release);
 }
 
 std::optional<PrefetchPlan> TrendDetector::observe(Walker& walker, int64_t at, uint32_t max_depth,
                                                    bool sequential) {
   Stream& stream = follow(walker, at);
   stream.used = ++walker.clock;
-  stream.last = at;
+  stream.last = stream.low = stream.high = at;
   if (sequential && stream.stride != 1) {
     stream.marker = stream.next_marker = kNone;
     stream.stride = 1;
@@ -67,7 +88,9 @@ TrendDetector::Stream& TrendDetector::follow(Walker& walker, int64_t at) {
     return *stream;
   }
   if (Stream* stream = nearest(walker, at)) {
-    const int64_t delta = at - stream->last;
+    const int64_t delta = at - (at > stream->high  ? stream->high
+                                : at < stream->low ? stream->low
+                                                   : stream->last);
     stream->deltas.add(delta);
     // A stream that is known goes on over pages that were resident.
     const int64_t most = stream->deltas.majority();

@@ -17,7 +17,7 @@
 #include <cstdint>
 #include <optional>
 
-#include "base/strong.h"
+#include "pager/fault/cluster.h"
 
 namespace farpage::pager {
 
@@ -38,6 +38,9 @@ class TrendDetector {
   // walk.
   std::optional<PrefetchPlan> observe(uint32_t thread, PageIndex page, uint32_t max_depth,
                                       bool sequential = false);
+  // These neighbours are fetched with the page of the thread's last fault: a walk faults next
+  // behind them.
+  void came_with(uint32_t thread, PageIndex page, const Cluster& cluster);
 
  private:
   static constexpr size_t kHistory = 8;
@@ -61,6 +64,7 @@ class TrendDetector {
   };
   struct Stream {
     int64_t last = kNone;         // kNone: not in use
+    int64_t low = 0, high = 0;    // the pages around it that came with it
     int64_t marker = kNone;       // the fault that is expected when the batch is used up
     int64_t next_marker = kNone;  // after the following batch, if that is in flight
     int64_t stride = 0;           // 0: not known
@@ -78,6 +82,8 @@ class TrendDetector {
     std::array<Stream, kStreams> streams{};
   };
 
+  // The walker of the thread, if no other thread uses it; busy then.
+  Walker* enter(uint32_t thread);
   static std::optional<PrefetchPlan> observe(Walker& walker, int64_t at, uint32_t max_depth,
                                              bool sequential);
   // The stream that this fault belongs to, with its stride; a new one if none is near.

@@ -112,6 +112,11 @@ constexpr bool is_resident(PageState state) {
   return state != PageState::kEmpty && state != PageState::kRemote && state != PageState::kLost;
 }
 
+// Remote, and certainly without a copy from a fork.
+constexpr bool can_be_read(PageWord word) {
+  return word.state() == PageState::kRemote && !word.has(PageWord::kMaybePresent);
+}
+
 // See PageWord::kShared.
 constexpr bool is_shared(PageWord word) {
   return word.has(PageWord::kShared) && is_resident(word.state());

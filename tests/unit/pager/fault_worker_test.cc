@@ -373,6 +373,23 @@ TEST(FaultWorker, AheadOfAWalkThroughFreshMemoryZerosArePlaced) {
   EXPECT_TRUE(check_invariants(rig.table));
 }
 
+TEST(FaultWorker, NeighboursThatFaultSoonComeWithTheirPage) {
+  StreamRig rig;
+  rig.make_remote(pages_of(0, 400));
+  rig.start();
+  // No stride has a majority.
+  constexpr std::array<uint64_t, 8> kOrder{0, 5, 1, 3, 7, 2, 6, 4};
+  for (uint64_t cluster = 0; cluster < 50; ++cluster)
+    for (const uint64_t i : kOrder) {
+      const uint64_t page = (cluster * 21 % 50) * 8 + i;
+      rig.walk(page, page + 1);
+    }
+  EXPECT_GT(rig.counts().clusters.get(), 10U);
+  EXPECT_GT(rig.counts().cluster_pages.get(), 50U);
+  EXPECT_LE(rig.counts().faults_remote.get() + rig.counts().prefetch_pages.get(), 400U);
+  EXPECT_TRUE(check_invariants(rig.table));
+}
+
 TEST(FaultWorker, WhereAccessIsRandomNothingIsDoneAhead) {
   StreamRig rig;
   rig.access.set(pages_of(0, 2048), AccessPattern::kRandom);

@@ -116,6 +116,48 @@ TEST(Prefetcher, AReadEndsWithItsSlabAndThePlanWithTheWindow) {
   EXPECT_EQ(rig.budget.used(), 14U);
 }
 
+TEST(Prefetcher, OfAClusterEachRowOfNeighboursIsOneRead) {
+  PrefetcherRig rig;
+  rig.make_remote(pages_of(40, 8));
+  rig.prefetcher.start(rig.target, Cluster{PageIndex{40}, 0b1101'0111});
+  EXPECT_EQ(rig.log.take(), (Lines{"READ n0 40+3", "READ n0 44", "READ n0 46+2"}));
+  EXPECT_EQ(rig.node().posts(), 1U);
+  rig.node().answer();
+  EXPECT_TRUE(rig.prefetcher.progress());
+  EXPECT_EQ(rig.all_in(PageState::kClean), (std::vector<uint64_t>{40, 41, 42, 44, 46, 47}));
+  EXPECT_EQ(rig.counts().clusters.get(), 1U);
+  EXPECT_EQ(rig.counts().cluster_pages.get(), 6U);
+  EXPECT_EQ(rig.counts().prefetch_pages.get(), 6U);
+  rig.make_remote(pages_of(10, 2));
+  rig.start(10, 2);
+  rig.node().answer();
+  EXPECT_TRUE(rig.prefetcher.progress());
+  EXPECT_EQ(rig.counts().cluster_pages.get(), 6U) << "a stream is no cluster";
+}
+
+TEST(Prefetcher, AClusterTakesOnlyRoomThatFaultsDoNotNeed) {
+  PrefetcherRig rig({.budget_pages = 100});
+  rig.make_dirty(pages_of(1000, 97));
+  rig.make_remote(pages_of(40, 8));
+  rig.prefetcher.start(rig.target, Cluster{PageIndex{40}, 0b1111'1110});
+  EXPECT_EQ(rig.budget.used(), 98U);
+  EXPECT_EQ(rig.log.take(), Lines{"READ n0 41"});
+  rig.prefetcher.start(rig.target, Cluster{PageIndex{40}, 0b1111'1100});
+  rig.prefetcher.start(rig.target, Cluster{PageIndex{40}, 0b1111'1000});
+  EXPECT_LE(rig.budget.used(), 100U);
+}
+
+TEST(Prefetcher, OfAClusterPagesThatAreBackAreLeftOut) {
+  PrefetcherRig rig;
+  rig.make_clean(pages_of(40));
+  rig.make_remote(pages_of(41, 3));
+  rig.prefetcher.start(rig.target, Cluster{PageIndex{40}, 0b0000'1111});
+  EXPECT_EQ(rig.log.of("READ"), Lines{});
+  rig.prefetcher.start(rig.target, Cluster{PageIndex{40}, 0b0000'1110});
+  EXPECT_EQ(rig.log.of("READ"), Lines{"READ n0 41+3"});
+  EXPECT_EQ(rig.budget.used(), 4U);
+}
+
 TEST(Prefetcher, TakesOnlyRoomThatFaultsDoNotNeed) {
   PrefetcherRig rig({.budget_pages = 100});
   rig.make_dirty(pages_of(1000, 90));

@@ -48,6 +48,21 @@ struct Walk {
   }
 };
 
+TEST(TrendDetector, AWalkOverPagesThatCameWithOthersIsSequential) {
+  for (const bool up : {true, false}) {
+    TrendDetector detector;
+    std::optional<PrefetchPlan> plan;
+    for (uint64_t i = 0; i < 8 && !plan; ++i) {
+      const uint64_t page = up ? 800 + 8 * i : 807 - 8 * i;
+      plan = detector.observe(1, PageIndex{page}, 64);
+      const Cluster neighbours{PageIndex{page / 8 * 8}, up ? 0b1111'1110U : 0b0111'1111U};
+      if (!plan) detector.came_with(1, PageIndex{page}, neighbours);
+    }
+    ASSERT_TRUE(plan);
+    EXPECT_EQ(plan->stride, up ? 1 : -1);
+  }
+}
+
 TEST(TrendDetector, FollowsSequentialWalksUpAndDown) {
   TrendDetector detector;
   Walk up{.detector = detector};
