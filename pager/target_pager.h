@@ -81,8 +81,9 @@ class TargetPager final : public Pager, private RegionOwner {
     PinMap pins;
     AccessMap access;
     CompressedPages copies;
-    Mapping shares;  // WorkerShare of each worker
-    Mapping times;   // TargetTimes: only buckets that were used cost memory
+    Mapping shares;    // WorkerShare of each worker
+    Mapping times;     // TargetTimes: only buckets that were used cost memory
+    Mapping clusters;  // ClusterChoice: costs no memory before the first fault without a stream
     Doorbell attention;
   };
   TargetPager(EngineThreads& engine, Parts parts, OnChild on_child);

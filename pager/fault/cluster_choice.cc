@@ -55,15 +55,17 @@ void ClusterChoice::watch(Piece& piece, const Cluster& cluster, PageIndex page,
   Trial& trial = trials_[hash_of(number) / kControlEvery % kTrials];
   float watched = piece.watched.load(std::memory_order_relaxed);
   float used = piece.used.load(std::memory_order_relaxed);
-  if (trial.cluster == number && age_clock - trial.since <= kSoon) {
+  const auto tag = static_cast<uint32_t>(number + 1);
+  const auto now = static_cast<uint32_t>(age_clock >> kPartShift);
+  if (trial.tag == tag && now - trial.since <= kSoon) {
     const uint32_t bit = 1U << (page.value % Cluster::kPages);
     if ((trial.members & bit) == 0) return;
-    trial.members &= ~bit;
+    trial.members = static_cast<uint8_t>(trial.members & ~bit);
     used += 1;
     used_.add();
   } else {
     if (cluster.members == 0) return;
-    trial = {number, age_clock, cluster.members};
+    trial = {tag, now, static_cast<uint8_t>(cluster.members)};
     const auto pages = static_cast<uint32_t>(std::popcount(cluster.members));
     watched_.add(pages);
     watched += static_cast<float>(pages);

@@ -21,6 +21,7 @@ namespace farpage::pager {
 // cluster.
 // Invariant: of the pages that were named, those that the control group gives no reason to expect
 // to be used are at most kMostUnused of the pages that come in where clusters are fetched.
+// Memory of zeros is a choice that has seen nothing.
 class ClusterChoice {
  public:
   // A fault that belongs to no stream fetches `page`; `word`: its word while Remote. Returns the
@@ -39,7 +40,8 @@ class ClusterChoice {
   // numbers are equal modulo kPieces share one.
   static constexpr uint32_t kPieceShift = 13;  // pages: 32 MiB
   static constexpr uint32_t kPieces = 64;
-  static constexpr uint64_t kSoon = uint64_t{1} << 32;  // one epoch
+  static constexpr int kPartShift = 16;                 // the age clock counts 2^32 in an epoch
+  static constexpr uint32_t kSoon = uint32_t{1} << 16;  // parts: one epoch
   static constexpr int kTogether = 1;                   // epochs between two departures
   static constexpr float kLeastUsed = 0.65F;
   // Neighbours that were watched and not used, before the first real one.
@@ -61,9 +63,9 @@ class ClusterChoice {
   };
   // A cluster of the control group of which a page came back, and when.
   struct Trial {
-    uint64_t cluster = UINT64_MAX;
-    uint64_t since = 0;  // age clock
-    uint32_t members = 0;
+    uint32_t tag = 0;    // the cluster's number plus 1, modulo 2^32; 0: none
+    uint32_t since = 0;  // age clock, in parts of an epoch, modulo 2^32
+    uint8_t members = 0;
   };
 
   static bool left_together(PageWord a, PageWord b);

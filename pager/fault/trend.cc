@@ -52,14 +52,14 @@ TrendDetector::Walker* TrendDetector::enter(uint32_t thread) {
 void TrendDetector::came_with(uint32_t thread, PageIndex page, const Cluster& cluster) {
   Walker* walker = enter(thread);
   if (walker == nullptr) return;
-  uint64_t low = page.value;
-  uint64_t high = page.value;
-  while (low > 0 && cluster.has(low - 1)) --low;
-  while (cluster.has(high + 1)) ++high;
+  uint8_t below = 0;
+  uint8_t above = 0;
+  while (page.value > below && cluster.has(page.value - below - 1)) ++below;
+  while (cluster.has(page.value + above + 1)) ++above;
   for (Stream& stream : walker->streams) {
     if (stream.last != static_cast<int64_t>(page.value)) continue;
-    stream.low = static_cast<int64_t>(low);
-    stream.high = static_cast<int64_t>(high);
+    stream.below = below;
+    stream.above = above;
   }
   walker->busy.clear(std::memory_order_release);
 }
@@ -68,7 +68,8 @@ std::optional<PrefetchPlan> TrendDetector::observe(Walker& walker, int64_t at, u
                                                    bool sequential) {
   Stream& stream = follow(walker, at);
   stream.used = ++walker.clock;
-  stream.last = stream.low = stream.high = at;
+  stream.last = at;
+  stream.below = stream.above = 0;
   if (sequential && stream.stride != 1) {
     stream.marker = stream.next_marker = kNone;
     stream.stride = 1;
@@ -88,9 +89,10 @@ TrendDetector::Stream& TrendDetector::follow(Walker& walker, int64_t at) {
     return *stream;
   }
   if (Stream* stream = nearest(walker, at)) {
-    const int64_t delta = at - (at > stream->high  ? stream->high
-                                : at < stream->low ? stream->low
-                                                   : stream->last);
+    const int64_t last = stream->last;
+    const int64_t delta = at - (at > last + stream->above   ? last + stream->above
+                                : at < last - stream->below ? last - stream->below
+                                                            : last);
     stream->deltas.add(delta);
     // A stream that is known goes on over pages that were resident.
     const int64_t most = stream->deltas.majority();
@@ -166,16 +168,17 @@ PrefetchPlan TrendDetector::next_batch(Stream& stream, int64_t at, uint32_t firs
   if (stream.marker != at) {
     // A stream begins, or fewer pages were fetched than requested.
     const bool begins = stream.marker == kNone;
-    stream.depth = begins ? first_depth : std::clamp(stream.depth / 2, first_depth, max_depth);
+    stream.depth = static_cast<uint16_t>(
+        begins ? first_depth : std::clamp<uint32_t>(stream.depth / 2, first_depth, max_depth));
     stream.marker = behind(at, stream.depth);
     stream.next_marker = kNone;
     return plan_from(at, stream.depth);
   }
-  stream.depth = std::min(stream.depth * 2, max_depth);
+  stream.depth = static_cast<uint16_t>(std::min<uint32_t>(stream.depth * 2U, max_depth));
   if (stream.next_marker == kNone) {  // two batches: the current one and the next one
     stream.marker = behind(at, stream.depth);
     stream.next_marker = behind(stream.marker, stream.depth);
-    PrefetchPlan plan = plan_from(at, 2 * stream.depth + 1);
+    PrefetchPlan plan = plan_from(at, 2U * stream.depth + 1);
     plan.gap = stream.depth;
     return plan;
   }

@@ -64,12 +64,12 @@ class TrendDetector {
   };
   struct Stream {
     int64_t last = kNone;         // kNone: not in use
-    int64_t low = 0, high = 0;    // the pages around it that came with it
     int64_t marker = kNone;       // the fault that is expected when the batch is used up
     int64_t next_marker = kNone;  // after the following batch, if that is in flight
     int64_t stride = 0;           // 0: not known
-    uint32_t depth = 0;
-    uint32_t used = 0;  // when; the least recent one is given up
+    uint16_t depth = 0;
+    uint8_t below = 0, above = 0;  // pages next to `last` that came with it
+    uint32_t used = 0;             // when; the least recent one is given up
     Deltas deltas;
   };
   struct Walker {

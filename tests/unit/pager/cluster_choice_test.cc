@@ -116,7 +116,7 @@ TEST(ClusterChoice, ANeighbourThatFaultsLateIsNotUsed) {
   for (uint64_t i = 0; i < Cluster::kPages; ++i) {
     for (uint64_t cluster = 0; cluster < kClustersOfPiece; ++cluster)
       rig.fault(cluster * Cluster::kPages + i);
-    rig.clock += kOneEpoch + 1;
+    rig.clock += kOneEpoch + kOneEpoch / 256;
   }
   EXPECT_EQ(rig.choice.used(), 0U);
   EXPECT_GT(rig.choice.watched(), 0U);

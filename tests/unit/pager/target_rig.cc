@@ -94,7 +94,8 @@ TargetRig::TargetRig(const TargetRigOptions& options, TargetRig* engine_of)
              access,
              copies,
              reinterpret_cast<WorkerShare*>(shares.data()),
-             *reinterpret_cast<TargetTimes*>(times.data())} {
+             *reinterpret_cast<TargetTimes*>(times.data()),
+             clusters} {
   for (const std::string& name : names_of_nodes(options.nodes))
     nodes.push_back(std::make_unique<FakeNode>(name, options.pages, log));
   const Status opened = backing_regions.open(Seconds(0));

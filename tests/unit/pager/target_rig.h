@@ -150,6 +150,7 @@ class TargetRig {
   CompressedPages copies;
   const Mapping shares;
   const Mapping times;
+  ClusterChoice clusters;
   Target target;
 
  private:
