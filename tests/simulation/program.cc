@@ -171,7 +171,7 @@ void Program::walk(uint64_t thread) {
     }
   }
   // What comes next may be on its way already.
-  if (one_in(habits_.discards)) discard(PageIndex{next});
+  if (habits_.discards > 0 && scheduler_.chance(2)) discard(PageIndex{next + scheduler_.choose(2)});
 }
 
 bool Program::may_lack(PageIndex page) {

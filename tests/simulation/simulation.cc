@@ -59,7 +59,7 @@ Shape shape_of(Scheduler& scheduler) {
   const auto maybe = [&](uint64_t one_in, uint64_t value) {
     return scheduler.chance(one_in) ? value : 0;
   };
-  shape.weather.late = maybe(2, 300);
+  shape.weather.late = maybe(2, scheduler.chance(3) ? 60 : 300);
   shape.weather.unanswered = maybe(3, 1000);
   shape.weather.refused = maybe(2, 100);
   shape.habits.accesses = 20 + scheduler.choose(80);
@@ -139,10 +139,11 @@ class Run {
     Doorbell bell;  // `ending` is set
   };
 
-  // Threads that resolve their own faults wait for each other: for a worker.
+  // Threads that resolve their own faults wait for each other: for a worker. Each may first end the
+  // eviction batch in which its deadline passes.
   Nanoseconds longest_access() const {
     const uint64_t waits = shape_.resolves_in_thread ? shape_.threads * shape_.programs : 1;
-    return static_cast<int64_t>(waits) * shape_.deadline() + kAllowance;
+    return static_cast<int64_t>(waits) * (shape_.deadline() + kAllowance);
   }
 
   // ---- processes ----
