@@ -30,8 +30,7 @@ PagerModel::PagerModel(uint64_t pages, uint64_t capacity, Ahead ahead,
       table_(make_table(pages)),
       protected_(pages),
       ahead_(ahead),
-      depth_(static_cast<uint32_t>(std::min<uint64_t>(capacity / pager::kPrefetchBatchesInBudget,
-                                                      options.prefetch_depth))) {}
+      depth_(pager::prefetch_limit(capacity, options.prefetch_depth)) {}
 
 bool PagerModel::touch(PageAccess access) {
   const PageIndex page{access.page};

@@ -280,10 +280,8 @@ bool FaultWorker::fetch(Target& target, const uffd::Fault& fault, PageWord word,
   return true;
 }
 
-// Size of the batch fetched ahead of a stream: a small part of the budget.
-uint32_t FaultWorker::prefetch_limit(const Target& target) const {
-  return static_cast<uint32_t>(std::min<uint64_t>(target.budget.limit() / kPrefetchBatchesInBudget,
-                                                  engine_.options.prefetch_depth));
+uint32_t FaultWorker::limit_of_prefetch(const Target& target) const {
+  return prefetch_limit(target.budget.limit(), engine_.options.prefetch_depth);
 }
 
 // Fills a page that was never used and, in a stream, those that it will use next.
@@ -291,7 +289,7 @@ bool FaultWorker::fill_fresh(Target& target, const uffd::Fault& fault, PageWord 
                              Instant since) {
   const AccessPattern pattern = target.access.of(fault.page);
   if (pattern != AccessPattern::kRandom) {
-    const uffd::PageRun walk = fresh_walk(target.table, fault.page, prefetch_limit(target),
+    const uffd::PageRun walk = fresh_walk(target.table, fault.page, limit_of_prefetch(target),
                                           pattern == AccessPattern::kSequential);
     if (walk.pages > 1) {
       fetcher_.post_queued();  // before the fill, which takes time
@@ -309,7 +307,7 @@ bool FaultWorker::fill_fresh(Target& target, const uffd::Fault& fault, PageWord 
 void FaultWorker::prefetch_after(Target& target, const uffd::Fault& fault, PageWord word) {
   const AccessPattern pattern = target.access.of(fault.page);
   if (pattern == AccessPattern::kRandom) return;
-  const uint32_t limit = prefetch_limit(target);
+  const uint32_t limit = limit_of_prefetch(target);
   const auto plan =
       target.trends.observe(fault.thread, fault.page, limit, pattern == AccessPattern::kSequential);
   if (!plan) {

@@ -101,7 +101,7 @@ class FaultWorker {
   static bool unprotect(Target& target, PageIndex page, PageWord word);
   static bool claim_present(Target& target, PageIndex page, PageWord word);
   void fail_for_room(Target& target, PageIndex page, Instant since);
-  uint32_t prefetch_limit(const Target& target) const;
+  uint32_t limit_of_prefetch(const Target& target) const;
   bool fill_fresh(Target& target, const uffd::Fault& fault, PageWord word, Instant since);
   void prefetch_after(Target& target, const uffd::Fault& fault, PageWord word);
   void fetch_clusters();

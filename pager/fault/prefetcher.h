@@ -2,6 +2,7 @@
 // no demand READ queues behind them. Pages with a compressed copy come from that.
 #pragma once
 
+#include <algorithm>
 #include <array>
 
 #include "pager/fault/cluster.h"
@@ -12,8 +13,12 @@
 
 namespace farpage::pager {
 
-// A batch that is fetched ahead of a stream is at most this part of the budget.
-inline constexpr uint64_t kPrefetchBatchesInBudget = 128;
+// Size of the batch fetched ahead of a stream: a small part of the budget, and at most `depth`
+// (PagerOptions::prefetch_depth).
+constexpr uint32_t prefetch_limit(uint64_t budget_pages, uint32_t depth) {
+  constexpr uint64_t kBatchesInBudget = 128;
+  return static_cast<uint32_t>(std::min<uint64_t>(budget_pages / kBatchesInBudget, depth));
+}
 
 // Threads: the worker that owns it. Takes only room that faults do not need (Budget), and never
 // makes a fault wait for longer than the READ takes: when a prefetch fails, its pages are Remote
