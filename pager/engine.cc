@@ -128,18 +128,35 @@ void EngineThreads::remove(Target& target) {
 
 void EngineThreads::resolve(Target& target, PageIndex page, uffd::FaultKind kind) {
   const uffd::Fault fault{page, kind, calling_thread()};
-  // A thread returns to its own worker and so to its own channels; if another thread is using
-  // that worker, it takes the next one.
-  for (size_t tries = 0;; ++tries) {
-    const size_t index = (fault.thread + tries) % workers_.size();
-    // Acquire: pairs with the release below, so that only one thread at a time uses a worker.
-    if (!taken_[index].test_and_set(std::memory_order_acquire)) {
-      workers_[index]->resolve_here(target, fault);
-      taken_[index].clear(std::memory_order_release);
-      return;
-    }
-    if (tries % workers_.size() == workers_.size() - 1) ::sched_yield();
+  const size_t index = take_worker(fault.thread);
+  workers_[index]->resolve_here(target, fault);
+  taken_[index].clear(std::memory_order_release);
+}
+
+// Where others wait already, a thread waits behind them: one that faults again and again would
+// otherwise keep its worker, because it is back before a waiting thread looks.
+size_t EngineThreads::take_worker(uint32_t thread) {
+  std::optional<size_t> index;
+  if (next_turn_.load(std::memory_order_relaxed) == turn_.load(std::memory_order_relaxed))
+    index = try_take_worker(thread);
+  if (index) return *index;
+  const uint64_t turn = next_turn_.fetch_add(1, std::memory_order_relaxed);
+  while (turn_.load(std::memory_order_relaxed) != turn) ::sched_yield();
+  while (!(index = try_take_worker(thread))) ::sched_yield();
+  turn_.store(turn + 1, std::memory_order_relaxed);
+  return *index;
+}
+
+// A thread returns to its own worker and so to its own channels; if another thread is using that
+// worker, it takes the next one.
+std::optional<size_t> EngineThreads::try_take_worker(uint32_t thread) {
+  for (size_t tries = 0; tries < workers_.size(); ++tries) {
+    const size_t index = (thread + tries) % workers_.size();
+    // Acquire: pairs with the release in resolve(), so that only one thread at a time uses a
+    // worker.
+    if (!taken_[index].test_and_set(std::memory_order_acquire)) return index;
   }
+  return std::nullopt;
 }
 
 Result<std::unique_ptr<Pager>> EngineThreads::add(const TargetOptions& options,

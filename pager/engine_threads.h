@@ -4,6 +4,7 @@
 #include <array>
 #include <atomic>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "base/doorbell.h"
@@ -71,6 +72,9 @@ class EngineThreads final : public Engine {
   void make_ports(std::vector<LinkPort::Links> links);
   void make_workers();
   std::vector<LinkPort*> port_list() const;
+  // For a thread in resolve(): the index of a worker that it alone uses until it clears `taken_`.
+  size_t take_worker(uint32_t thread);
+  std::optional<size_t> try_take_worker(uint32_t thread);
 
   coordinator::Client& client_;
   const Mapping buffers_;
@@ -83,6 +87,9 @@ class EngineThreads final : public Engine {
   std::unique_ptr<Connector> connector_;
   std::vector<std::unique_ptr<FaultWorker>> workers_;
   std::array<std::atomic_flag, kMaxWorkers> taken_{};  // by a thread in resolve()
+  // Threads that found all of them taken have turns: the one whose turn it is gets the next worker.
+  std::atomic<uint64_t> next_turn_{0};
+  std::atomic<uint64_t> turn_{0};
   std::unique_ptr<Evictor> evictor_;
   std::unique_ptr<Readahead> readahead_;
 };

@@ -139,11 +139,10 @@ class Run {
     Doorbell bell;  // `ending` is set
   };
 
-  // Threads that resolve their own faults wait for each other: for a worker. Each may first end the
-  // eviction batch in which its deadline passes.
+  // Threads that resolve their own faults wait for each other: for a worker.
   Nanoseconds longest_access() const {
     const uint64_t waits = shape_.resolves_in_thread ? shape_.threads * shape_.programs : 1;
-    return static_cast<int64_t>(waits) * (shape_.deadline() + kAllowance);
+    return static_cast<int64_t>(waits) * shape_.deadline() + kAllowance;
   }
 
   // ---- processes ----
