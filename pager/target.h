@@ -44,9 +44,9 @@ struct Target {
   CompressedPages& copies;
   WorkerShare* shares;  // one for each worker
   TargetTimes& times;
+  TrendDetector& trends;
   ClusterChoice& clusters;
 
-  TrendDetector trends{};
   WriteGuess write_guess{};
   std::shared_ptr<TouchRecorder> recorder{};  // mostly null
   ColdHints cold{};                           // what the evictor takes first, whatever its age

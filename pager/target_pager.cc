@@ -43,13 +43,14 @@ Result<std::unique_ptr<TargetPager>> TargetPager::create(EngineThreads& engine,
   FARPAGE_TRY(copies, CompressedPages::create(complete.compressed.enabled ? space->pages() : 0));
   FARPAGE_TRY(shares, Mapping::anonymous(complete.workers * sizeof(WorkerShare)));
   FARPAGE_TRY(times, Mapping::anonymous(sizeof(TargetTimes)));
+  FARPAGE_TRY(trends, Mapping::anonymous(sizeof(TrendDetector)));
   FARPAGE_TRY(clusters, Mapping::anonymous(sizeof(ClusterChoice)));
   FARPAGE_TRY(attention, Doorbell::create());
   return std::unique_ptr<TargetPager>(new TargetPager(
       engine,
       Parts{std::move(complete), std::move(space), std::move(image), std::move(pins),
             std::move(access), std::move(copies), std::move(shares), std::move(times),
-            std::move(clusters), std::move(attention)},
+            std::move(trends), std::move(clusters), std::move(attention)},
       std::move(on_child)));
 }
 
@@ -72,6 +73,7 @@ TargetPager::TargetPager(EngineThreads& engine, Parts parts, OnChild on_child)
               parts_.copies,
               reinterpret_cast<WorkerShare*>(parts_.shares.data()),
               *reinterpret_cast<TargetTimes*>(parts_.times.data()),
+              *reinterpret_cast<TrendDetector*>(parts_.trends.data()),
               *reinterpret_cast<ClusterChoice*>(parts_.clusters.data())},
       fork_in_progress_(target_, parts_.attention, std::move(on_child)) {
   target_.most_own.store(budget_.limit(), std::memory_order_relaxed);

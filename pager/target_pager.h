@@ -83,7 +83,8 @@ class TargetPager final : public Pager, private RegionOwner {
     CompressedPages copies;
     Mapping shares;    // WorkerShare of each worker
     Mapping times;     // TargetTimes: only buckets that were used cost memory
-    Mapping clusters;  // ClusterChoice: costs no memory before the first fault without a stream
+    Mapping trends;    // TrendDetector, and
+    Mapping clusters;  // ClusterChoice: cost no memory before the first fault on a remote page
     Doorbell attention;
   };
   TargetPager(EngineThreads& engine, Parts parts, OnChild on_child);

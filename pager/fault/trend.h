@@ -31,6 +31,7 @@ struct PrefetchPlan {
 
 // Threads: any. When two threads use one walker at the same time, neither waits, and the second one
 // is not recorded.
+// Memory of zeros is a detector that has seen nothing.
 class TrendDetector {
  public:
   // Records a demand fault of `thread` on `page` and returns what to prefetch, if anything, in

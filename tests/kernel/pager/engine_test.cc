@@ -88,11 +88,6 @@ TEST(Engine, AnIdleTargetCostsLessThan64KiB) {
 #ifdef __SANITIZE_THREAD__
   GTEST_SKIP() << "ThreadSanitizer's shadow memory is resident, too";
 #endif
-#ifdef __SANITIZE_ADDRESS__
-  constexpr uint64_t kLimit = uint64_t{80} << 10;  // with red zones and freed blocks: 56 to 64
-#else
-  constexpr uint64_t kLimit = uint64_t{64} << 10;
-#endif
   constexpr uint64_t kTargets = 100;
   Rig rig({.pages = kPages, .local_pages = kLocal});
   std::vector<Rig::Another> targets;
@@ -106,7 +101,7 @@ TEST(Engine, AnIdleTargetCostsLessThan64KiB) {
   RecordProperty("bytes", std::to_string(each));
   std::printf("an idle target: %.1f KiB\n", static_cast<double>(each) / 1024);
   EXPECT_GT(each, 1024U);
-  EXPECT_LT(each, kLimit);
+  EXPECT_LT(each, uint64_t{64} << 10);
 }
 
 // READs of a removed target are still on the wire.

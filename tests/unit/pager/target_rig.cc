@@ -95,6 +95,7 @@ TargetRig::TargetRig(const TargetRigOptions& options, TargetRig* engine_of)
              copies,
              reinterpret_cast<WorkerShare*>(shares.data()),
              *reinterpret_cast<TargetTimes*>(times.data()),
+             trends,
              clusters} {
   for (const std::string& name : names_of_nodes(options.nodes))
     nodes.push_back(std::make_unique<FakeNode>(name, options.pages, log));

@@ -150,6 +150,7 @@ class TargetRig {
   CompressedPages copies;
   const Mapping shares;
   const Mapping times;
+  TrendDetector trends;
   ClusterChoice clusters;
   Target target;
 
