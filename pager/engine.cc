@@ -133,13 +133,23 @@ void EngineThreads::resolve(Target& target, PageIndex page, uffd::FaultKind kind
   taken_[index].clear(std::memory_order_release);
 }
 
-// Where others wait already, a thread waits behind them: one that faults again and again would
-// otherwise keep its worker, because it is back before a waiting thread looks.
+// A thread that faults again and again is back before a waiting one looks, and keeps its worker:
+// best while faults are short. A thread that has waited for long gets a turn, and from then on all
+// that come wait behind it.
 size_t EngineThreads::take_worker(uint32_t thread) {
+  constexpr Nanoseconds kPatience = Milliseconds(100);
   std::optional<size_t> index;
-  if (next_turn_.load(std::memory_order_relaxed) == turn_.load(std::memory_order_relaxed))
-    index = try_take_worker(thread);
-  if (index) return *index;
+  const auto somebody_has_turn = [&] {
+    return next_turn_.load(std::memory_order_relaxed) != turn_.load(std::memory_order_relaxed);
+  };
+  Instant since{0};
+  while (!somebody_has_turn()) {
+    if ((index = try_take_worker(thread))) return *index;
+    const Instant now = SteadyClock::read();
+    if (since.count() == 0) since = now;
+    if (now - since > kPatience) break;
+    ::sched_yield();
+  }
   const uint64_t turn = next_turn_.fetch_add(1, std::memory_order_relaxed);
   while (turn_.load(std::memory_order_relaxed) != turn) ::sched_yield();
   while (!(index = try_take_worker(thread))) ::sched_yield();

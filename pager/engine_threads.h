@@ -87,7 +87,7 @@ class EngineThreads final : public Engine {
   std::unique_ptr<Connector> connector_;
   std::vector<std::unique_ptr<FaultWorker>> workers_;
   std::array<std::atomic_flag, kMaxWorkers> taken_{};  // by a thread in resolve()
-  // Threads that found all of them taken have turns: the one whose turn it is gets the next worker.
+  // Threads that have waited for long have turns: the one whose turn it is gets the next worker.
   std::atomic<uint64_t> next_turn_{0};
   std::atomic<uint64_t> turn_{0};
   std::unique_ptr<Evictor> evictor_;
