@@ -45,13 +45,12 @@ uint64_t available_memory_bytes() {
 }
 
 Result<EmbeddedCluster> start_cluster(const RunSettings& settings) {
-  uint64_t lend = settings.lend_bytes != 0 ? settings.lend_bytes : available_memory_bytes() / 2;
   const uint64_t slab = settings.pager.slab_bytes;
-  lend = std::max(lend / slab, uint64_t{1}) * slab;
-  EmbeddedClusterOptions options{.lend_bytes = lend,
-                                 .slab_bytes = slab,
-                                 .nodes = static_cast<uint32_t>(settings.pager.replicas),
-                                 .device_words = device_words(settings.pager)};
+  EmbeddedClusterOptions options{
+      .lend_bytes = std::max(settings.lend_bytes / slab, uint64_t{1}) * slab,
+      .slab_bytes = slab,
+      .nodes = static_cast<uint32_t>(settings.pager.replicas),
+      .device_words = device_words(settings.pager)};
   // On one host verbs has no advantage: use it only on request.
   if (settings.pager.transports != "auto") options.transports = settings.pager.transports;
   return EmbeddedCluster::start(options);
@@ -212,7 +211,8 @@ bool is_about_the_program(const Error& error) {
   return error.code == ErrorCode::kNotFound || error.code == ErrorCode::kUnsupported;
 }
 
-Result<int> run(const RunSettings& settings) {
+Result<int> run(RunSettings settings) {
+  choose_sizes(settings, available_memory_bytes());
   FARPAGE_TRY_VOID(check(settings));
   FARPAGE_TRY(options, pager_options(settings));
   FARPAGE_TRY(fork, fork_mode(settings, uffd::fork_events_allowed()));

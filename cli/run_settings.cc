@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <bit>
+
 #include "base/log.h"
 #include "base/size.h"
 #include "cli/node_settings.h"
@@ -16,7 +19,9 @@ void add_options(Subcommand& subcommand, PagerSettings& settings, ShortFlags sho
   subcommand.size("--local", settings.local_bytes, "Far memory resident on this host")
       .number("--replicas", settings.replicas, 1, coordinator::kMaxReplicas,
               "Copies of each page, on as many nodes")
-      .size("--slab", settings.slab_bytes, "Unit of borrowing; must be that of the nodes")
+      .size("--slab", settings.slab_bytes,
+            "Unit of borrowing; must be that of the nodes (run: 0 is 64M, or with an embedded node "
+            "1/128 of --lend, from 2M to 64M)")
       .duration("--fault-deadline", settings.fault_deadline,
                 "A fault that takes longer ends in SIGBUS")
       .number("--workers", settings.workers, 0, pager::kMaxWorkers,
@@ -107,6 +112,7 @@ Result<std::vector<std::unique_ptr<rdma::Transport>>> make_transports(
 }
 
 void add_options(Subcommand& subcommand, RunSettings& settings) {
+  settings.pager.slab_bytes = 0;
   add_options(subcommand, settings.pager);
   subcommand
       .text("--coordinator", settings.coordinator,
@@ -133,6 +139,19 @@ void add_options(Subcommand& subcommand, RunSettings& settings) {
             "Write the touches of the process with the most of them to this file, for `replay`; a "
             "small --local hides few of them; prefetch is off")
       .command_line(settings.command, "The program and its arguments");
+}
+
+void choose_sizes(RunSettings& settings, uint64_t available_bytes) {
+  constexpr uint64_t kSlabs = 128;
+  uint64_t& slab = settings.pager.slab_bytes;
+  if (!settings.coordinator.empty()) {
+    if (slab == 0) slab = coordinator::kDefaultSlabBytes;
+    return;
+  }
+  if (settings.lend_bytes == 0) settings.lend_bytes = available_bytes / 2;
+  if (slab == 0)
+    slab = std::clamp(std::bit_floor(settings.lend_bytes / kSlabs), coordinator::kMinSlabBytes,
+                      coordinator::kDefaultSlabBytes);
 }
 
 Result<pager::ForkMode> fork_mode(const RunSettings& settings, bool may_share) {

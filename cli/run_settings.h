@@ -55,7 +55,7 @@ Result<std::vector<std::unique_ptr<rdma::Transport>>> make_transports(
 std::vector<std::string> device_words(const PagerSettings& settings);
 
 struct RunSettings {
-  PagerSettings pager;
+  PagerSettings pager;      // slab_bytes 0: see choose_sizes()
   std::string coordinator;  // empty: an embedded one
   std::string token_file;
   uint64_t local_each_bytes = 0;  // 0: all processes share pager.local_bytes
@@ -78,6 +78,9 @@ struct RunSettings {
 };
 
 void add_options(Subcommand& subcommand, RunSettings& settings);
+// Puts sizes in place of the zeros of --slab and --lend. An embedded node has at least 128 slabs
+// where it can: every process of a program takes at least one.
+void choose_sizes(RunSettings& settings, uint64_t available_bytes);
 Result<pager::PagerOptions> pager_options(const RunSettings& settings);
 Status check(const RunSettings& settings);
 // `may_share`: this user gets fork events. Logs a warning when `auto` falls back to kRefuse.

@@ -25,6 +25,7 @@ std::unique_ptr<RunParse> parse_run(std::vector<std::string> arguments) {
   arguments.insert(arguments.begin(), "run");
   arguments.insert(arguments.end(), {"--", "true"});
   parse_command_line(arguments, subcommands, parse->line);
+  choose_sizes(parse->settings, uint64_t{24} << 30);
   return parse;
 }
 
@@ -146,6 +147,20 @@ TEST(RunSettings, Defect6FlagsAndTheRestTakeEffect) {
   ASSERT_FALSE(refused.has_value());
   EXPECT_NE(refused.error().message().find("--fork=share"), std::string::npos);
   EXPECT_EQ(parse_run({})->settings.command, std::vector<std::string>{"true"});
+}
+
+TEST(RunSettings, SlabsOfAnEmbeddedNodeAreSmallWhereItLendsLittle) {
+  const auto slab = [](std::vector<std::string> arguments) {
+    return parse_run(std::move(arguments))->settings.pager.slab_bytes >> 20;
+  };
+  EXPECT_EQ(slab({"--lend", "64M"}), 2U);
+  EXPECT_EQ(slab({"--lend", "1G"}), 8U);
+  EXPECT_EQ(slab({"--lend", "1536M"}), 8U);  // a power of two
+  EXPECT_EQ(slab({"--lend", "100G"}), 64U);
+  EXPECT_EQ(slab({}), 64U);
+  EXPECT_EQ(slab({"--lend", "1G", "--slab", "32M"}), 32U);
+  EXPECT_EQ(slab({"--lend", "1G", "--coordinator", "http://a:1"}), 64U);  // that of `farpage node`
+  EXPECT_EQ(parse_run({})->settings.lend_bytes, uint64_t{12} << 30);
 }
 
 // The tables above must contain every option of the help text.
