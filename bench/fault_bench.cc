@@ -217,6 +217,7 @@ void take_difference(FaultResult& result, const pager::PagerStats& before,
   result.faults_rescued = after.faults_rescued - before.faults_rescued;
   result.faults_waited_room = after.faults_waited_room - before.faults_waited_room;
   result.evicted_written = after.evicted_written - before.evicted_written;
+  result.evicted_unchanged = after.evicted_unchanged - before.evicted_unchanged;
   result.evicted_clean = after.evicted_clean - before.evicted_clean;
   result.write_bytes = after.write_bytes - before.write_bytes;
   result.queue_ns = after.queue_ns.since(before.queue_ns);
@@ -231,7 +232,7 @@ Status check_result(const FaultOptions& options, const FaultResult& result) {
                                       .read_bytes = result.read_bytes,
                                       .prefetched_pages = result.prefetched_pages,
                                       .rescued_faults = result.faults_rescued}));
-  const uint64_t evicted = result.evicted_written + result.evicted_clean;
+  const uint64_t evicted = result.evicted_written + result.evicted_unchanged + result.evicted_clean;
   if (!options.evict && evicted > 0)
     return fail(ErrorCode::kConflict,
                 fmt::format("no numbers for this run: {} pages were evicted in spite of --no-evict",

@@ -76,7 +76,7 @@ struct FaultResult {
   // What the pager did meanwhile.
   uint64_t reads = 0, read_bytes = 0, prefetched_pages = 0, retries = 0;
   uint64_t faults_write = 0, faults_rescued = 0, faults_waited_room = 0;
-  uint64_t evicted_written = 0, evicted_clean = 0, write_bytes = 0;
+  uint64_t evicted_written = 0, evicted_unchanged = 0, evicted_clean = 0, write_bytes = 0;
   Histogram queue_ns, wire_ns, install_ns;  // of demand READs, see pager/stats.h
   std::string transports;                   // that connected
   FaultMode faults = FaultMode::kInWorker;  // of the window

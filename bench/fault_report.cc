@@ -86,6 +86,7 @@ Report fault_report(const FaultOptions& options, const pager::PagerOptions& page
                    {"write_faults", result.faults_write},
                    {"rescued_faults", result.faults_rescued},
                    {"waits_for_room", result.faults_waited_room},
+                   {"evicted_unchanged", result.evicted_unchanged},
                    {"evicted_clean", result.evicted_clean},
                    {"evicted_written", result.evicted_written},
                    {"write_bytes", result.write_bytes},

@@ -63,6 +63,7 @@ void PagerStats::add(const TargetTimes& times) {
 
 void PagerStats::add(const EvictorCounts& evictor) {
   evicted_written += evictor.pages_written.get();
+  evicted_unchanged += evictor.pages_unchanged.get();
   evicted_clean += evictor.pages_clean.get();
   evicted_zero += evictor.pages_zero.get();
   evictions_cancelled += evictor.pages_cancelled.get();
@@ -99,6 +100,7 @@ coordinator::Counters PagerStats::counters() const {
       {"farpage_writes_total", writes},
       {"farpage_writes_bytes_total", write_bytes},
       {"farpage_evictions_total{kind=\"written\"}", evicted_written},
+      {"farpage_evictions_total{kind=\"unchanged\"}", evicted_unchanged},
       {"farpage_evictions_total{kind=\"clean\"}", evicted_clean},
       {"farpage_evictions_total{kind=\"zero\"}", evicted_zero},
       {"farpage_evictions_total{kind=\"cancelled\"}", evictions_cancelled},

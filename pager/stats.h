@@ -64,6 +64,7 @@ struct TargetTimes {
 // Of one target.
 struct alignas(64) EvictorCounts {
   Counter pages_written;    // sent to the replicas
+  Counter pages_unchanged;  // Dirty, but with the bytes that their slots have: not sent
   Counter pages_clean;      // dropped without being sent
   Counter pages_zero;       // all zeros: recorded, not sent
   Counter pages_cancelled;  // written while being evicted
@@ -97,7 +98,8 @@ struct PagerCounts {
   // Neighbours in the control group: watched, and faulted soon (cluster_choice.h).
   uint64_t cluster_watched = 0, cluster_watched_used = 0;
   std::array<uint64_t, 6> completions_by_status{};
-  uint64_t evicted_written = 0, evicted_clean = 0, evicted_zero = 0, evictions_cancelled = 0;
+  uint64_t evicted_written = 0, evicted_unchanged = 0, evicted_clean = 0;
+  uint64_t evicted_zero = 0, evictions_cancelled = 0;
   uint64_t writes = 0, write_bytes = 0, write_failures = 0;
   // Compressed copies: kept; used in place of a READ; gone without use; bytes of those now here,
   // and the memory that they are in.
@@ -110,7 +112,9 @@ struct PagerCounts {
   std::array<uint64_t, kTransportKinds> connected_by_kind{};
   uint64_t resident_pages = 0, away_pages = 0, budget_pages = 0, leased_slabs = 0;
 
-  uint64_t evictions() const { return evicted_written + evicted_clean + evicted_zero; }
+  uint64_t evictions() const {
+    return evicted_written + evicted_unchanged + evicted_clean + evicted_zero;
+  }
 };
 
 // The same with all times: more than 200 KiB, so it is kept only while something is measured.

@@ -17,6 +17,7 @@
 #include "pager/pages/budget.h"
 #include "pager/pages/page_table.h"
 #include "pager/pages/pin_map.h"
+#include "pager/pages/slot_hashes.h"
 #include "pager/pages/write_guess.h"
 #include "pager/touch_recorder.h"
 #include "uffd/address_space.h"
@@ -42,6 +43,7 @@ struct Target {
   PinMap& pins;
   AccessMap& access;
   CompressedPages& copies;
+  SlotHashes& slots;
   WorkerShare* shares;  // one for each worker
   TargetTimes& times;
   TrendDetector& trends;

@@ -41,6 +41,7 @@ Result<std::unique_ptr<TargetPager>> TargetPager::create(EngineThreads& engine,
   FARPAGE_TRY(pins, PinMap::create(space->pages(), pin_limit));
   FARPAGE_TRY(access, AccessMap::create(space->pages()));
   FARPAGE_TRY(copies, CompressedPages::create(complete.compressed.enabled ? space->pages() : 0));
+  FARPAGE_TRY(slots, SlotHashes::create(space->pages()));
   FARPAGE_TRY(shares, Mapping::anonymous(complete.workers * sizeof(WorkerShare)));
   FARPAGE_TRY(times, Mapping::anonymous(sizeof(TargetTimes)));
   FARPAGE_TRY(trends, Mapping::anonymous(sizeof(TrendDetector)));
@@ -50,7 +51,7 @@ Result<std::unique_ptr<TargetPager>> TargetPager::create(EngineThreads& engine,
       engine,
       Parts{std::move(complete), std::move(space), std::move(image), std::move(pins),
             std::move(access), std::move(copies), std::move(shares), std::move(times),
-            std::move(trends), std::move(clusters), std::move(attention)},
+            std::move(slots), std::move(trends), std::move(clusters), std::move(attention)},
       std::move(on_child)));
 }
 
@@ -71,6 +72,7 @@ TargetPager::TargetPager(EngineThreads& engine, Parts parts, OnChild on_child)
               parts_.pins,
               parts_.access,
               parts_.copies,
+              parts_.slots,
               reinterpret_cast<WorkerShare*>(parts_.shares.data()),
               *reinterpret_cast<TargetTimes*>(parts_.times.data()),
               *reinterpret_cast<TrendDetector*>(parts_.trends.data()),

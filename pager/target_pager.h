@@ -81,8 +81,9 @@ class TargetPager final : public Pager, private RegionOwner {
     PinMap pins;
     AccessMap access;
     CompressedPages copies;
-    Mapping shares;    // WorkerShare of each worker
-    Mapping times;     // TargetTimes: only buckets that were used cost memory
+    Mapping shares;  // WorkerShare of each worker
+    Mapping times;   // TargetTimes: only buckets that were used cost memory
+    SlotHashes slots;
     Mapping trends;    // TrendDetector, and
     Mapping clusters;  // ClusterChoice: cost no memory before the first fault on a remote page
     Doorbell attention;

@@ -58,10 +58,11 @@ std::string format_target(const TargetReport& target) {
   text += count_line("zero-fill faults", counts.faults_zero,
                      fmt::format("{} pages of zeros placed ahead", counts.zeros_ahead));
   text += count_line("first-write faults", counts.faults_write);
-  text += count_line(
-      "evictions", counts.evictions(),
-      fmt::format("{} written back, {} clean, {} all zero; {} sent", counts.evicted_written,
-                  counts.evicted_clean, counts.evicted_zero, format_size(counts.write_bytes)));
+  text +=
+      count_line("evictions", counts.evictions(),
+                 fmt::format("{} written back, {} unchanged, {} clean, {} all zero; {} sent",
+                             counts.evicted_written, counts.evicted_unchanged, counts.evicted_clean,
+                             counts.evicted_zero, format_size(counts.write_bytes)));
   if (counts.faults_failed > 0) text += count_line("FAILED FAULTS", counts.faults_failed, "SIGBUS");
   if (counts.retries > 0) text += count_line("retried READs", counts.retries);
   if (counts.replicas_lost > 0) text += count_line("replicas lost", counts.replicas_lost);
@@ -127,6 +128,7 @@ std::string json_report(const std::vector<TargetReport>& targets, int exit_statu
                     {"zero_pages_ahead", counts.zeros_ahead},
                     {"evictions",
                      {{"written", counts.evicted_written},
+                      {"unchanged", counts.evicted_unchanged},
                       {"clean", counts.evicted_clean},
                       {"zero", counts.evicted_zero},
                       {"cancelled", counts.evictions_cancelled}}},

@@ -176,6 +176,7 @@ void EvictionBatch::copy_out(size_t first, size_t end) {
     }
   }
   note_zero_pages(first, end);
+  note_unchanged_pages(first, end);
 }
 
 void EvictionBatch::note_zero_pages(size_t first, size_t end) {
@@ -194,6 +195,16 @@ void EvictionBatch::note_zero_pages(size_t first, size_t end) {
     if (victim.buffer < 0 || !all_zero(bytes_of(victim))) continue;
     victim.zero = true;
     victim.buffer = -1;
+  }
+}
+
+void EvictionBatch::note_unchanged_pages(size_t first, size_t end) {
+  for (size_t i = first; i < end; ++i) {
+    Victim& victim = victims_[i];
+    if (victim.buffer < 0) continue;
+    victim.hash = target_->slots.hash(victim.word.backing_region(), bytes_of(victim));
+    victim.unchanged = target_->slots.of(victim.page) == victim.hash;
+    if (!victim.unchanged) target_->slots.forget(victim.page);
   }
 }
 

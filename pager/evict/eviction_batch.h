@@ -81,6 +81,8 @@ class EvictionBatch {
     const SlabLease* lease = nullptr;
     uint8_t unacked = 0;      // replicas (bits) that have not acknowledged
     int16_t buffer = -1;      // place in the buffer; -1: not copied out
+    uint64_t hash = 0;        // of its bytes in its slot
+    bool unchanged = false;   // Dirty, but its slot has these bytes already: nothing is sent
     bool zero = false;        // all zeros: nothing is sent, the page is Empty afterwards
     bool keep = false;        // stays resident
     bool tries_copy = false;  // a compressed copy is to be made
@@ -117,6 +119,7 @@ class EvictionBatch {
   // Of the victims from `first` to `end`:
   void copy_out(size_t first, size_t end);  // 2
   void note_zero_pages(size_t first, size_t end);
+  void note_unchanged_pages(size_t first, size_t end);
   void build_runs(size_t first, size_t end);  // 3
   size_t post_runs();
   rdma::Operation write_of(size_t index, const Route& route) const;
@@ -152,6 +155,9 @@ class EvictionBatch {
   }
   std::span<uffd::DropResult> drop_results() {
     return std::span(drop_results_).first(drop_span_count_);
+  }
+  static bool is_sent(const Victim& victim) {
+    return !victim.keep && !victim.unchanged && victim.buffer >= 0;
   }
   void keep_or_forget(Victim& victim);
   void keep_resident(Victim& victim, PageState state);

@@ -32,7 +32,7 @@ const ReplicaLease& EvictionBatch::replica_of(const WriteRun& run) const {
 void EvictionBatch::build_runs(size_t begin, size_t end) {
   size_t i = begin;
   while (i < end) {
-    if (victims_[i].keep || victims_[i].buffer < 0) {
+    if (!is_sent(victims_[i])) {
       ++i;
       continue;
     }
@@ -40,7 +40,7 @@ void EvictionBatch::build_runs(size_t begin, size_t end) {
     const SlabLease* lease = victims_[first].lease;
     const auto follows = [&](size_t next) {
       const Victim& victim = victims_[next];
-      return !victim.keep && victim.buffer >= 0 && victim.lease == lease &&
+      return is_sent(victim) && victim.lease == lease &&
              victim.page.value == victims_[next - 1].page.value + 1 &&
              victim.buffer == victims_[next - 1].buffer + 1;
     };
@@ -287,6 +287,7 @@ void EvictionBatch::drop() {
       keep_resident(victim, PageState::kDirty);
       continue;
     }
+    if (victim.hash != 0) target_->slots.set(victim.page, victim.hash);
     const uint32_t flags = victim.word.has(PageWord::kWasDirty) ? PageWord::kWasDirty : 0;
     const PageWord dropping =
         victim.word.to(PageState::kDropping, flags | shared_flag(victim.word));
@@ -352,9 +353,10 @@ void EvictionBatch::settle_dropped(bool dropped) {
       ++freed;
       away += victim.zero ? 0 : 1;
       if (copied) target_->eviction.counts.copies_stored.add();
-      (victim.zero ? target_->eviction.counts.pages_zero
-       : was_dirty ? target_->eviction.counts.pages_written
-                   : target_->eviction.counts.pages_clean)
+      (victim.zero        ? target_->eviction.counts.pages_zero
+       : victim.unchanged ? target_->eviction.counts.pages_unchanged
+       : was_dirty        ? target_->eviction.counts.pages_written
+                          : target_->eviction.counts.pages_clean)
           .add();
     }
   }

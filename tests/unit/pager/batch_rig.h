@@ -40,7 +40,8 @@ class BatchRig : public TargetRig {
         SteadyClock::read() - Seconds(2);
   }
   uint64_t dropped() const {
-    return evicted().pages_written.get() + evicted().pages_clean.get() + evicted().pages_zero.get();
+    return evicted().pages_written.get() + evicted().pages_unchanged.get() +
+           evicted().pages_clean.get() + evicted().pages_zero.get();
   }
 
   std::unique_ptr<LinkPort> port = make_port(EvictionBatch::kBufferBytes);

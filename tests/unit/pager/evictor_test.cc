@@ -56,7 +56,8 @@ class NextTarget : public TargetRig {
 
 uint64_t freed_pages(const TargetRig& rig) {
   const EvictorCounts& counts = rig.evicted();
-  return counts.pages_written.get() + counts.pages_clean.get() + counts.pages_zero.get();
+  return counts.pages_written.get() + counts.pages_unchanged.get() + counts.pages_clean.get() +
+         counts.pages_zero.get();
 }
 bool is_evicted(const TargetRig& rig) {
   return becomes_true([&] { return !rig.budget.above_low(); });

@@ -148,6 +148,7 @@ class TargetRig {
   PinMap pins;
   AccessMap access;
   CompressedPages copies;
+  SlotHashes slots;
   const Mapping shares;
   const Mapping times;
   TrendDetector trends;
