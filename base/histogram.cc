@@ -5,11 +5,23 @@
 #include <cmath>
 
 namespace farpage {
-namespace {
-void add(std::atomic<uint64_t>& counter, uint64_t by) {
-  counter.fetch_add(by, std::memory_order_relaxed);
+
+void Histogram::mark(size_t bucket) {
+  const uint64_t octave = octave_of(bucket);
+  if ((octaves_.load(std::memory_order_relaxed) & octave) == 0)
+    octaves_.fetch_or(octave, std::memory_order_relaxed);
 }
-}  // namespace
+
+void Histogram::add(size_t bucket, uint64_t values) {
+  counts_[bucket].fetch_add(values, std::memory_order_relaxed);
+  mark(bucket);
+}
+
+void Histogram::set(size_t bucket, uint64_t values) {
+  if (bucket_count(bucket) == values) return;
+  counts_[bucket].store(values, std::memory_order_relaxed);
+  mark(bucket);
+}
 
 size_t Histogram::bucket_of(uint64_t value_ns) {
   constexpr uint64_t kMax = (uint64_t{1} << kMaxBits) - 1;
@@ -28,32 +40,29 @@ uint64_t Histogram::upper_edge_ns(size_t index) {
 }
 
 void Histogram::record(uint64_t value_ns) {
-  add(counts_[bucket_of(value_ns)], 1);
-  add(sum_ns_, value_ns);
+  add(bucket_of(value_ns), 1);
+  sum_ns_.fetch_add(value_ns, std::memory_order_relaxed);
 }
 
 void Histogram::merge(const Histogram& other) {
   for (size_t i = 0; i < kBuckets; ++i) {
     const uint64_t n = other.bucket_count(i);
-    if (n != 0) add(counts_[i], n);
+    if (n != 0) add(i, n);
   }
-  add(sum_ns_, other.sum_ns());
+  sum_ns_.fetch_add(other.sum_ns(), std::memory_order_relaxed);
 }
 
 Histogram& Histogram::operator=(const Histogram& other) {
   if (this == &other) return *this;
-  for (size_t i = 0; i < kBuckets; ++i)
-    counts_[i].store(other.bucket_count(i), std::memory_order_relaxed);
+  for (size_t i = 0; i < kBuckets; ++i) set(i, other.bucket_count(i));
   sum_ns_.store(other.sum_ns(), std::memory_order_relaxed);
   return *this;
 }
 
 Histogram Histogram::since(const Histogram& earlier) const {
   Histogram difference;
-  for (size_t i = 0; i < kBuckets; ++i) {
-    const uint64_t n = bucket_count(i) - earlier.bucket_count(i);
-    difference.counts_[i].store(n, std::memory_order_relaxed);
-  }
+  for (size_t i = 0; i < kBuckets; ++i)
+    difference.set(i, bucket_count(i) - earlier.bucket_count(i));
   difference.sum_ns_.store(sum_ns() - earlier.sum_ns(), std::memory_order_relaxed);
   return difference;
 }

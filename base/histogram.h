@@ -17,7 +17,8 @@ struct LatencySummary {
   uint64_t p50_ns = 0, p99_ns = 0, p999_ns = 0, max_ns = 0;
 };
 
-// Threads: any. record() costs two atomic additions; readers see a recent state.
+// Threads: any. record() costs two atomic additions; readers see a recent state. Only octaves with
+// values are read: memory of others that the kernel has not given yet stays so.
 class Histogram {
  public:
   static constexpr unsigned kSubBits = 7;   // 128 buckets an octave: below 0.8 % error
@@ -47,14 +48,22 @@ class Histogram {
 
   // For export: bucket i holds values in (upper_edge_ns(i - 1), upper_edge_ns(i)].
   uint64_t bucket_count(size_t index) const {
-    return counts_[index].load(std::memory_order_relaxed);
+    return (octaves_.load(std::memory_order_relaxed) & octave_of(index)) == 0
+               ? 0
+               : counts_[index].load(std::memory_order_relaxed);
   }
   static size_t bucket_of(uint64_t value_ns);
   static uint64_t upper_edge_ns(size_t index);
 
  private:
+  static constexpr uint64_t octave_of(size_t bucket) { return uint64_t{1} << (bucket >> kSubBits); }
+  void add(size_t bucket, uint64_t values);
+  void set(size_t bucket, uint64_t values);
+  void mark(size_t bucket);
+
   std::array<std::atomic<uint64_t>, kBuckets> counts_{};
   std::atomic<uint64_t> sum_ns_{0};
+  std::atomic<uint64_t> octaves_{0};  // bits: those that may have values
 };
 
 }  // namespace farpage

@@ -294,7 +294,9 @@ PagerStats TargetPager::stats_of_target() const {
   PagerStats sum;
   for (uint32_t i = 0; i < parts_.options.workers; ++i) sum.add(target_.counts_of(i));
   sum.add(target_.eviction.counts);
-  sum.add(target_.times);
+  // An idle target has recorded no times, and on some kernels reading them would take memory.
+  if (sum.reads + sum.faults_zero + sum.faults_compressed + sum.evictions() > 0)
+    sum.add(target_.times);
   sum.replicas_lost = target_.replicas_lost.load(std::memory_order_relaxed);
   sum.resident_pages = budget_.used();
   sum.budget_pages = budget_.limit();

@@ -85,8 +85,8 @@ uint64_t resident_bytes_of_this_process() {
 
 // The page table of a target is memory of the program's use; the rest is what a process costs.
 TEST(Engine, AnIdleTargetCostsLessThan64KiB) {
-#ifdef __SANITIZE_THREAD__
-  GTEST_SKIP() << "ThreadSanitizer's shadow memory is resident, too";
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+  GTEST_SKIP() << "a sanitizer's shadow memory and red zones are resident, too";
 #endif
   constexpr uint64_t kTargets = 100;
   Rig rig({.pages = kPages, .local_pages = kLocal});

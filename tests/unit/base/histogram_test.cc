@@ -1,11 +1,14 @@
 #include "base/histogram.h"
 
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 
 #include <algorithm>
 #include <cmath>
 #include <random>
 #include <vector>
+
+#include "base/mapping.h"
 
 namespace farpage {
 namespace {
@@ -66,6 +69,21 @@ TEST(Histogram, MergedEqualsRecordedInOne) {
   EXPECT_EQ(a.sum_ns(), all.sum_ns());
   EXPECT_EQ(a.percentile_ns(99), all.percentile_ns(99));
   EXPECT_EQ(a.since(before).count(), b.count());
+  a = before;
+  EXPECT_EQ(a.count(), before.count());
+  EXPECT_EQ(a.max_ns(), before.max_ns());
+}
+
+TEST(Histogram, ReadsNoBucketOfAnOctaveWithoutValues) {
+  const auto memory = *Mapping::anonymous(sizeof(Histogram));
+  auto& histogram = *reinterpret_cast<Histogram*>(memory.data());
+  histogram.record(1000);
+  std::vector<unsigned char> resident((memory.size() + 4095) / 4096);
+  (void)histogram.summary();
+  (void)Histogram().since(histogram);
+  ASSERT_EQ(::mincore(memory.data(), memory.size(), resident.data()), 0);
+  const auto pages = std::count_if(resident.begin(), resident.end(), [](auto r) { return r & 1; });
+  EXPECT_LE(pages, 2) << "that of the bucket, and that of the sums";
 }
 
 }  // namespace
