@@ -12,6 +12,7 @@ find_package(prometheus-cpp REQUIRED)
 find_package(GTest REQUIRED)
 pkg_check_modules(liburing REQUIRED IMPORTED_TARGET liburing)
 pkg_check_modules(liblz4 REQUIRED IMPORTED_TARGET liblz4)
+pkg_check_modules(libxxhash REQUIRED IMPORTED_TARGET libxxhash)  # header only: XXH_INLINE_ALL
 # Flags from pkg-config: without them the header has another ABI than the library.
 pkg_check_modules(httplib REQUIRED IMPORTED_TARGET cpp-httplib)
 

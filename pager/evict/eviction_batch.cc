@@ -202,9 +202,12 @@ void EvictionBatch::note_unchanged_pages(size_t first, size_t end) {
   for (size_t i = first; i < end; ++i) {
     Victim& victim = victims_[i];
     if (victim.buffer < 0) continue;
-    victim.hash = target_->slots.hash(victim.word.backing_region(), bytes_of(victim));
-    victim.unchanged = target_->slots.of(victim.page) == victim.hash;
-    if (!victim.unchanged) target_->slots.forget(victim.page);
+    SlotHashes& slots = target_->slots;
+    if (slots.wants(victim.page)) {
+      victim.hash = slots.hash(victim.word.backing_region(), bytes_of(victim));
+      victim.unchanged = slots.holds(victim.page, victim.hash);
+    }
+    if (!victim.unchanged) slots.forget(victim.page);
   }
 }
 

@@ -254,21 +254,24 @@ void Program::unmap_past_shim(PageIndex page) {
 
 void Program::hint(PageIndex page) {
   if (pager() == nullptr) return;
-  const ShimLock lock(*this);
   const uffd::PageRun run{page, static_cast<uint32_t>(1 + scheduler_.choose(8))};
-  switch (scheduler_.choose(4)) {
-    case 0:
-    case 1:
+  const uint64_t kind = scheduler_.choose(4);
+  {
+    const ShimLock lock(*this);
+    if (kind < 2) {
       pager_->hint_cold(run);
-      break;
-    case 2:
+    } else if (kind == 2) {
       pager_->hint_willneed(run);
-      break;
-    default:
+    } else {
       pager_->advise(run, scheduler_.chance(2)   ? pager::AccessPattern::kNormal
                           : scheduler_.chance(2) ? pager::AccessPattern::kRandom
                                                  : pager::AccessPattern::kSequential);
+    }
   }
+  if (kind != 2 || habits_.discards == 0 || scheduler_.chance(2)) return;
+  scheduler_.sleep(
+      scheduler_.choose_time(std::chrono::microseconds(100)));  // it may be on its way now
+  discard(page);
 }
 
 // mlock(2), some accesses, munlock(2).
