@@ -112,7 +112,6 @@ Result<std::vector<std::unique_ptr<rdma::Transport>>> make_transports(
 }
 
 void add_options(Subcommand& subcommand, RunSettings& settings) {
-  settings.pager.slab_bytes = 0;
   add_options(subcommand, settings.pager);
   subcommand
       .text("--coordinator", settings.coordinator,

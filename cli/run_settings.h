@@ -55,8 +55,8 @@ Result<std::vector<std::unique_ptr<rdma::Transport>>> make_transports(
 std::vector<std::string> device_words(const PagerSettings& settings);
 
 struct RunSettings {
-  PagerSettings pager;      // slab_bytes 0: see choose_sizes()
-  std::string coordinator;  // empty: an embedded one
+  PagerSettings pager{.slab_bytes = 0};  // 0: see choose_sizes()
+  std::string coordinator;               // empty: an embedded one
   std::string token_file;
   uint64_t local_each_bytes = 0;  // 0: all processes share pager.local_bytes
   uint64_t lend_bytes = 0;        // of the embedded node; 0: half of the free memory

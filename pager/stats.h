@@ -73,6 +73,10 @@ struct alignas(64) EvictorCounts {
   Counter writes;  // WRITE operations, all replicas
   Counter write_bytes;
   Counter write_failures;  // WRITEs with another status than ok
+
+  uint64_t pages_dropped() const {
+    return pages_written.get() + pages_unchanged.get() + pages_clean.get() + pages_zero.get();
+  }
 };
 
 // Of one engine: written rarely, by several threads.

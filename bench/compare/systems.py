@@ -59,7 +59,7 @@ class FarpagePlace(Place):
         with open(self.stats, encoding="ascii") as file:
             targets = json.load(file)["targets"]
         evictions = {kind: sum(target["evictions"][kind] for target in targets)
-                     for kind in ("written", "clean", "zero")}
+                     for kind in ("written", "unchanged", "clean", "zero")}
         remote = sum(target["faults"]["remote"] for target in targets)
         prefetched = sum(target["prefetched_pages"] for target in targets)
         return {"pages_in": remote + prefetched, "pages_out": evictions["written"], "faults_remote": remote,
@@ -83,7 +83,7 @@ class Farpage:
 
     @contextlib.contextmanager
     def running(self, size):
-        # Scattered memory of a program takes one slab (64 MiB) per place.
+        # Scattered memory of a program takes one slab per place.
         self.lend = 2 * size + (512 << 20)
         yield
 

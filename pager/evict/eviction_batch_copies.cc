@@ -34,9 +34,7 @@ void EvictionBatch::trim_copies() {
 
 void EvictionBatch::review_copies() {
   CompressionPolicy& policy = target_->eviction.compression;
-  const EvictorCounts& counts = target_->eviction.counts;
-  const uint64_t departures = counts.pages_written.get() + counts.pages_unchanged.get() +
-                              counts.pages_clean.get() + counts.pages_zero.get();
+  const uint64_t departures = target_->eviction.counts.pages_dropped();
   if (!policy.is_due(departures)) return;
   CompressionPolicy::Use use{
       .share_pages = target_->most_pool_pages(),

@@ -24,7 +24,6 @@ bool SlotHashes::holds(PageIndex page, uint64_t hash) {
   const uint64_t known = hashes()[page.value];
   if (known == 0) return false;
   const bool same = known == hash;
-  // Of all pages, while all are hashed; then of the samples.
   unchanged_ += same ? 1 : 0;
   if (++tested_ == kMemory) {
     tested_ /= 2;

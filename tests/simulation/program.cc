@@ -269,8 +269,8 @@ void Program::hint(PageIndex page) {
     }
   }
   if (kind != 2 || habits_.discards == 0 || scheduler_.chance(2)) return;
-  scheduler_.sleep(
-      scheduler_.choose_time(std::chrono::microseconds(100)));  // it may be on its way now
+  // It may be on its way now.
+  scheduler_.sleep(scheduler_.choose_time(std::chrono::microseconds(100)));
   discard(page);
 }
 

@@ -39,10 +39,7 @@ class BatchRig : public TargetRig {
     engine.peers[NodeIndex{static_cast<uint16_t>(node)}].wait.since =
         SteadyClock::read() - Seconds(2);
   }
-  uint64_t dropped() const {
-    return evicted().pages_written.get() + evicted().pages_unchanged.get() +
-           evicted().pages_clean.get() + evicted().pages_zero.get();
-  }
+  uint64_t dropped() const { return evicted().pages_dropped(); }
 
   std::unique_ptr<LinkPort> port = make_port(EvictionBatch::kBufferBytes);
   EvictionBatch batch{engine, *port};

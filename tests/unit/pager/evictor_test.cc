@@ -55,9 +55,7 @@ class NextTarget : public TargetRig {
 };
 
 uint64_t freed_pages(const TargetRig& rig) {
-  const EvictorCounts& counts = rig.evicted();
-  return counts.pages_written.get() + counts.pages_unchanged.get() + counts.pages_clean.get() +
-         counts.pages_zero.get();
+  return rig.evicted().pages_dropped();
 }
 bool is_evicted(const TargetRig& rig) {
   return becomes_true([&] { return !rig.budget.above_low(); });
