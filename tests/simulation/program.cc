@@ -269,9 +269,10 @@ void Program::hint(PageIndex page) {
     }
   }
   if (kind != 2 || habits_.discards == 0 || scheduler_.chance(2)) return;
-  // It may be on its way now.
+  // They may be on their way now.
   scheduler_.sleep(scheduler_.choose_time(std::chrono::microseconds(100)));
-  discard(page);
+  for (uint64_t i = 0; i < run.pages && is_used(PageIndex{page.value + i}); ++i)
+    discard(PageIndex{page.value + i});
 }
 
 // mlock(2), some accesses, munlock(2).

@@ -60,7 +60,7 @@ Shape shape_of(Scheduler& scheduler) {
     return scheduler.chance(one_in) ? value : 0;
   };
   shape.weather.late = maybe(2, scheduler.chance(3) ? 60 : 300);
-  shape.weather.unanswered = maybe(3, 1000);
+  shape.weather.unanswered = maybe(3, scheduler.chance(3) ? 150 : 1000);
   shape.weather.refused = maybe(2, 100);
   shape.habits.accesses = 20 + scheduler.choose(80);
   shape.habits.walks = maybe(2, 12);
