@@ -42,6 +42,7 @@ EngineThreads::EngineThreads(Parts parts, coordinator::Client& client,
       borrower_thread_(std::move(parts.borrower_thread)),
       core_{std::move(parts.options), std::make_shared<NodeDirectory>(), std::move(parts.peers),
             std::move(parts.targets)} {
+  core_.pressure.on_room = [this](uint64_t workers) { wake_policy_->wake(workers); };
   make_ports(std::move(parts.links));
   connector_ = std::make_unique<Connector>(core_, client, transports, port_list(), connector_bell_);
   evictor_ = std::make_unique<Evictor>(core_, *ports_.back());

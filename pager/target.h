@@ -178,6 +178,11 @@ struct Target {
     come_forward();
     budget.wait_for_room(timeout, !has_frames());
   }
+  // As Budget::begin_room_wait(). False: there is room, and a fault may have a frame.
+  bool begin_room_wait(uint32_t worker) {
+    come_forward();
+    return budget.begin_room_wait(worker) || !has_frames();
+  }
   void note_touched(PageIndex page) const { backing_regions.want(page); }
   // The leases of the backing region that stores a page with this word.
   const LeaseMap& leases_of(PageWord word) const {

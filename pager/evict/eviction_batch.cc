@@ -21,7 +21,10 @@ bool EvictionBatch::begin(Target& target, Size most, Nanoseconds drop_patience) 
   picked_at_ = SteadyClock::read();
   trim_copies();
   pick();
-  if (!active()) return false;
+  if (!active()) {
+    if (target.budget.above_low()) target.eviction.progress.failed(picked_at_);
+    return false;
+  }
   give_way();
   protect();
   give_way();

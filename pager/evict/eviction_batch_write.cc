@@ -124,9 +124,11 @@ void EvictionBatch::end() {
   for (size_t i = 0; i < count_; ++i)
     if (!victims_[i].keep) ++freed_;
   taken_ = std::exchange(count_, 0);
+  const Instant now = SteadyClock::read();
+  if (freed_ > 0) target_->eviction.progress.freed(now);
+  if (stuck()) target_->eviction.progress.failed(picked_at_);
   target_->eviction.counts.batches.add();
-  target_->times.evict_batch_ns.record(
-      static_cast<uint64_t>((SteadyClock::read() - picked_at_).count()));
+  target_->times.evict_batch_ns.record(static_cast<uint64_t>((now - picked_at_).count()));
 }
 
 // This process did not run for a while: that time does not count against a node.

@@ -28,10 +28,14 @@ class EvictionPriority {
   void step_back() {
     if (level() != Level::kBack) set(Level::kBack);
   }
-  // Ends step_back(). Costs one load if it has ended.
+  // Ends step_back(). Costs two loads if it has ended.
   void come_forward() {
+    if (!was_needed_.load(std::memory_order_relaxed))
+      was_needed_.store(true, std::memory_order_relaxed);
     if (level() == Level::kBack) set(Level::kUsual);
   }
+  // Was there a come_forward() since the last call?
+  bool was_needed() { return was_needed_.exchange(false, std::memory_order_relaxed); }
   // kAheadBy above the usual priority; false: ends that, but not step_back().
   void go_ahead(bool ahead) {
     if (ahead != (level() == Level::kAhead)) set(ahead ? Level::kAhead : Level::kUsual);
@@ -51,6 +55,7 @@ class EvictionPriority {
   std::array<Thread, 2> threads_;
   std::atomic<size_t> count_{0};  // release: the threads before are complete
   std::atomic<Level> level_{Level::kUsual};
+  std::atomic<bool> was_needed_{false};
 };
 
 }  // namespace farpage::pager

@@ -8,13 +8,14 @@
 #include "pager/compress/compression_policy.h"
 #include "pager/evict/eviction_hand.h"
 #include "pager/evict/eviction_priority.h"
+#include "pager/evict/eviction_progress.h"
 #include "pager/evict/order_choice.h"
 #include "pager/stats.h"
 
 namespace farpage::pager {
 
-// Threads: the holder of the evictor's turn, but for the first two members and
-// OrderChoice::returned(): any.
+// Threads: the holder of the evictor's turn, but for the first two members,
+// EvictionProgress::hopeless() and OrderChoice::returned(): any.
 struct EvictionState {
   EvictionState(PageTable& table, bool adaptive_compression)
       : hands{EvictionHand(table, EvictionOrder::kOldest), EvictionHand(table, EvictionOrder::kAny),
@@ -25,6 +26,7 @@ struct EvictionState {
   // No batch of the target begins while it is not 0.
   std::atomic<int> pauses{0};
 
+  EvictionProgress progress;
   OrderChoice choice;
   std::array<EvictionHand, 3> hands;
   EvictionHand& hand_of(EvictionOrder order) { return hands[static_cast<size_t>(order) - 1]; }
@@ -32,7 +34,6 @@ struct EvictionState {
   CompressionPolicy compression;
   uint64_t pool_pages = 0;   // of compressed copies, that the budget counts
   bool evicting = false;     // from the pressing mark down to the low one
-  bool dropping = false;     // the target has not dropped the pages of its last batch yet
   bool agent_known = false;  // agent_priority has its thread
   Instant rests_until{0};    // nothing could be evicted
   // Batches in a row that freed nothing, and since when.

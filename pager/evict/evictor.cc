@@ -61,7 +61,7 @@ void Evictor::settle(Target& target, Work&& work) {
     in_turn([&]() FARPAGE_REQUIRES(turn_) {
       if (batch_->is_of(target) && !batch_->finish()) put_aside();
       end_drops(Nanoseconds(0));
-      dropping = target.eviction.dropping;
+      dropping = target.eviction.progress.dropping();
       if (!dropping) work();
     });
     if (dropping) std::this_thread::sleep_for(kRest);
@@ -113,7 +113,7 @@ bool Evictor::evict_next(Nanoseconds& pause) {
     if (choice.target == nullptr) {
       if (aside_.empty() || all_drop_slowly(now)) {
         end_drops(Nanoseconds(1));
-        if (!choice.some_rest) step_back();
+        if (!choice.some_rest) step_back(now);
         pause = choice.some_rest                    ? Nanoseconds(kRest)
                 : !aside_.empty()                   ? Nanoseconds(kDropInterval)
                 : engine_.options.resolve_in_thread ? Nanoseconds(kHelpersRest)
@@ -123,7 +123,8 @@ bool Evictor::evict_next(Nanoseconds& pause) {
       end_drops(kAwaitDrop);
       return true;
     }
-    engine_.eviction_priority.go_ahead(choice.others_want);
+    if (choice.others_want) others_wanted_at_ = now;
+    engine_.eviction_priority.go_ahead(now - others_wanted_at_ < kKeepsPriority);
     if (!evict_batch(*choice.target, choice.others_want)) rest(*choice.target);
     if (choice.target->budget.has_waiters()) return true;
   }
@@ -162,8 +163,8 @@ Evictor::Choice Evictor::choose(Instant now) {
 bool Evictor::wants(Target& target) const {
   Budget& budget = target.budget;
   bool& evicting = target.eviction.evicting;
-  if (target.eviction.pauses.load(std::memory_order_seq_cst) > 0 || target.eviction.dropping ||
-      target.closing.load(std::memory_order_relaxed)) {
+  if (target.eviction.pauses.load(std::memory_order_seq_cst) > 0 ||
+      target.eviction.progress.dropping() || target.closing.load(std::memory_order_relaxed)) {
     evicting = false;
     return false;
   }
@@ -175,7 +176,7 @@ bool Evictor::wants(Target& target) const {
 
 void Evictor::put_aside() {
   Target& target = batch_->target();
-  target.eviction.dropping = true;
+  target.eviction.progress.set_dropping(true);
   aside_.push_back({&target, std::move(batch_), SteadyClock::read()});
   if (spare_.empty()) spare_.push_back(std::make_unique<EvictionBatch>(engine_, port_));
   batch_ = std::move(spare_.back());
@@ -187,7 +188,7 @@ void Evictor::end_drops(Nanoseconds patience) {
     std::rotate(aside_.begin(), aside_.begin() + 1, aside_.end());
   for (Aside& aside : aside_) {
     if (!aside.batch->await_drop(std::exchange(patience, Nanoseconds(0)))) continue;
-    aside.target->eviction.dropping = false;
+    aside.target->eviction.progress.set_dropping(false);
     spare_.push_back(std::move(aside.batch));
   }
   std::erase_if(aside_, [](const Aside& aside) { return aside.batch == nullptr; });
@@ -199,7 +200,9 @@ bool Evictor::all_drop_slowly(Instant now) const {
 }
 
 // Until room is short: Target::nudge_evictor(). The id of a target's agent is known late.
-void Evictor::step_back() {
+void Evictor::step_back(Instant now) {
+  if (engine_.eviction_priority.was_needed()) needed_at_ = now;
+  if (now - needed_at_ < kKeepsPriority) return;
   for (Target* target : targets_) {
     EvictionState& state = target->eviction;
     if (!state.agent_known) {
@@ -219,7 +222,7 @@ void Evictor::help(Target& target) {
     if (batch_->advance() != EvictionBatch::Turn::kEnded) return;
     if (batch_->freed() == 0) rest(target);
   }
-  const bool wanted = target.budget.above_high() && !target.eviction.dropping &&
+  const bool wanted = target.budget.above_high() && !target.eviction.progress.dropping() &&
                       !target.closing.load(std::memory_order_acquire) &&
                       target.eviction.pauses.load(std::memory_order_seq_cst) == 0;
   if (wanted && SteadyClock::read() >= target.eviction.rests_until &&
@@ -236,7 +239,7 @@ bool Evictor::evict_batch(Target& target, bool others_want) {
   const Instant since = SteadyClock::read();
   if (!batch_->finish()) {  // one that a helper began
     put_aside();
-    if (target.eviction.dropping) return true;
+    if (target.eviction.progress.dropping()) return true;
   }
   // No victims: everything resident is pinned, in use by fault workers, or in slabs without a
   // lease; or no cold page is left.

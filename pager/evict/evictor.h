@@ -48,6 +48,9 @@ class Evictor {
   static constexpr Milliseconds kAwaitDrop{1};
   static constexpr Milliseconds kSlowDrop{20};
   static constexpr Milliseconds kDropInterval{10};
+  // After it was needed. Where little is local that is so at most faults, and each change of
+  // priority costs a system call for each thread.
+  static constexpr Milliseconds kKeepsPriority{10};
   // Longer than the second after which one of two replicas is given up, which needs no log line.
   static constexpr Seconds kStuck{2};
   // A batch that help() started waits at most this long if its thread has no further fault.
@@ -78,7 +81,7 @@ class Evictor {
   };
   Choice choose(Instant now) FARPAGE_REQUIRES(turn_);
   bool wants(Target& target) const FARPAGE_REQUIRES(turn_);
-  void step_back() FARPAGE_REQUIRES(turn_);
+  void step_back(Instant now) FARPAGE_REQUIRES(turn_);
   void take_added() FARPAGE_REQUIRES(turn_);
   void put_aside() FARPAGE_REQUIRES(turn_);
   // Ends batches that were put aside; waits this long for one of them, each in its turn.
@@ -99,6 +102,8 @@ class Evictor {
   size_t next_ FARPAGE_GUARDED_BY(turn_) = 0;  // where the search for the next target begins
   size_t next_in_order_ FARPAGE_GUARDED_BY(turn_) = 0;
   uint32_t choices_ FARPAGE_GUARDED_BY(turn_) = 0;               // between targets
+  Instant needed_at_ FARPAGE_GUARDED_BY(turn_){0};               // at its usual priority
+  Instant others_wanted_at_ FARPAGE_GUARDED_BY(turn_){0};        // when several targets wanted it
   Mutex added_mutex_;                                            // held for a few instructions
   std::vector<Target*> added_ FARPAGE_GUARDED_BY(added_mutex_);  // not in targets_ yet
   std::atomic<uint32_t> others_{0};                              // threads that want the turn

@@ -153,7 +153,7 @@ void FaultWorker::handle_events(Target& target, std::span<uffd::Event> events) {
         record(target, *fault);
       if (handle(target, *fault, now)) continue;
       if (short_of_room_ != nullptr) counts_of(target).faults_waited_room.add();
-      parked_[parked_count_++] = {&target, *fault, now};
+      parked_[parked_count_++] = {&target, *fault, now, short_of_room_ != nullptr};
       target.hold(index_);
     } else if (const auto* unmapped = std::get_if<uffd::Unmapped>(&event)) {
       for (const uffd::PageRun& run : unmapped->runs)
@@ -185,7 +185,7 @@ void FaultWorker::record(Target& target, const uffd::Fault& fault) const {
 }
 
 void FaultWorker::retry_parked() {
-  short_of_room_ = nullptr;
+  Target* short_of_room = nullptr;
   const Nanoseconds gap = parked_gap_.turn(SteadyClock::read());
   if (gap.count() != 0)
     for (Parked& parked : std::span(parked_).first(parked_count_)) parked.since += gap;
@@ -193,21 +193,24 @@ void FaultWorker::retry_parked() {
   for (size_t i = 0; i < parked_count_; ++i) {
     const Parked parked = parked_[i];
     if (served_count_ < served_.size()) served_[served_count_++] = parked.target;
+    short_of_room_ = nullptr;
     if (!handle(*parked.target, parked.fault, parked.since)) {
-      parked_[kept++] = parked;
+      parked_[kept] = parked;
+      parked_[kept++].for_room = short_of_room_ != nullptr;
+      if (short_of_room_ != nullptr) short_of_room = short_of_room_;
     } else {
       parked.target->let_go(index_);
     }
   }
   parked_count_ = kept;
+  short_of_room_ = short_of_room;
   if (kept == 0) parked_gap_.rest();
   fetcher_.post_queued();
 }
 
 void FaultWorker::wait_in_flight() {
   if (short_of_room_ != nullptr && fetcher_.outstanding() == 0 && prefetcher_.outstanding() == 0) {
-    // A parked fault holds the target.
-    short_of_room_->wait_for_room(engine_.targets.has_one() ? kRoomWait : kSharedRoomWait);
+    wait_for_room();
     return;
   }
   const Instant now = SteadyClock::read();
@@ -223,6 +226,26 @@ void FaultWorker::wait_in_flight() {
   pollfd poll{engine_.targets.descriptor(), POLLIN, 0};
   const timespec pause{.tv_sec = 0, .tv_nsec = 50'000};
   (void)::ppoll(&poll, 1, &pause, nullptr);
+}
+
+// Their parked faults hold the targets.
+void FaultWorker::wait_for_room() {
+  if (engine_.targets.has_one()) {
+    short_of_room_->wait_for_room(kRoomWait);
+    return;
+  }
+  const std::span<Parked> parked = std::span(parked_).first(parked_count_);
+  bool ready = false;
+  Nanoseconds timeout = kSharedRoomWait;
+  for (const Parked& each : parked) {
+    if (!each.for_room) timeout = kSharedRetry;
+    if (!each.for_room || each.target->begin_room_wait(index_)) continue;
+    ready = true;
+  }
+  const bool may_read = kMaxParked - parked_count_ >= kMaxEvents;
+  if (!ready)
+    wake_policy_->await_room(index_, may_read ? engine_.targets.descriptor() : -1, timeout);
+  for (const Parked& each : parked) each.target->budget.end_room_wait(index_);
 }
 
 bool FaultWorker::handle(Target& target, const uffd::Fault& fault, Instant since) {
@@ -356,7 +379,8 @@ bool FaultWorker::take_room(Target& target, const uffd::Fault& fault, Instant si
   short_of_room_ = &target;
   const Instant now = SteadyClock::read();
   target.note_short_of_room(now);
-  if (now - since > engine_.options.fault_deadline) fail_for_room(target, fault.page, since);
+  if (target.eviction.progress.hopeless(since, now, engine_.options.fault_deadline))
+    fail_for_room(target, fault.page, since);
   return false;
 }
 

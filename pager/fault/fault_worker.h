@@ -45,6 +45,7 @@ class FaultWorker {
     Target* target = nullptr;
     uffd::Fault fault;
     Instant since{0};
+    bool for_room = false;  // it needs the evictor
   };
   // Time to spin, with a yield in each turn, before blocking: a wake-up costs more than this.
   static constexpr Nanoseconds kSpin = std::chrono::microseconds(50);
@@ -55,8 +56,10 @@ class FaultWorker {
   static constexpr Nanoseconds kBusyLook = Milliseconds(1);
   static constexpr uint32_t kYieldsToProbe = 16;  // for a fault that came before the yield
   static constexpr Nanoseconds kRoomWait = Milliseconds(1);
-  // While this worker waits for the room of one target it answers no fault of another.
-  static constexpr Nanoseconds kSharedRoomWait = std::chrono::microseconds(100);
+  // Several targets: this worker is woken for room of each, and for events. What nobody wakes it
+  // for: relatives that give up shared frames, other reasons to wait than room, and deadlines.
+  static constexpr Nanoseconds kSharedRoomWait = Milliseconds(10);
+  static constexpr Nanoseconds kSharedRetry = std::chrono::microseconds(100);
   static constexpr size_t kMaxParked = 64;
   static constexpr size_t kMaxEvents = 16;
 
@@ -87,6 +90,7 @@ class FaultWorker {
     return parked_count_ > 0 || fetcher_.outstanding() > 0 || prefetcher_.outstanding() > 0;
   }
   void wait_in_flight();
+  void wait_for_room();
 
   // True: answered, or another thread will answer it. False: retry later (parked).
   bool handle(Target& target, const uffd::Fault& fault, Instant since);

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 
 namespace farpage::pager {
 
@@ -55,6 +56,23 @@ void WakePolicy::rest(Worker& me, const Doorbell& bell) {
   me.seen_wins = wins;
   me.role.store(WakeRole::kWork, std::memory_order_relaxed);
   me.rest = me.rested ? std::min(me.rest * 2, kLongestRest) : first_rest_;
+}
+
+void WakePolicy::await_room(uint32_t worker, int events, Nanoseconds timeout) {
+  const Doorbell& bell = bells_[worker];
+  const bool watches = events >= 0 && !room_watched_.exchange(true, std::memory_order_acq_rel);
+  std::array<pollfd, 2> polls{pollfd{bell.fd(), POLLIN, 0}, pollfd{events, POLLIN, 0}};
+  const auto seconds = std::chrono::duration_cast<Seconds>(timeout);
+  const timespec time{.tv_sec = seconds.count(), .tv_nsec = (timeout - seconds).count()};
+  (void)::ppoll(polls.data(), watches ? 2 : 1, &time, nullptr);
+  if (watches) room_watched_.store(false, std::memory_order_release);
+  // A ring of another kind may be lost with it: then watch() looks once more, or one rests less.
+  if (polls[0].revents != 0) (void)bell.wait(Milliseconds(0));
+}
+
+void WakePolicy::wake(uint64_t workers) {
+  for (; workers != 0; workers &= workers - 1)
+    bells_[static_cast<size_t>(std::countr_zero(workers))].ring();
 }
 
 void WakePolicy::won(uint32_t worker, Win win) {

@@ -42,6 +42,12 @@ class WakePolicy {
   // events, and rests again while the worker that sent it continues without doubts: if it
   // watched, it would be woken for the next fault and sent to rest again.
   bool watch(uint32_t worker, int events);
+  // Blocks until wake() or the timeout. One of the workers that wait here watches `events` for all
+  // of them, and returns when that is readable: as long as all wait, none of them needs more than
+  // one to read what comes. events < 0: this worker has no place for them.
+  void await_room(uint32_t worker, int events, Nanoseconds timeout);
+  // Ends await_room() of these workers (bits).
+  void wake(uint64_t workers);
   void won(uint32_t worker, Win win);
   // No other worker has read a fault since.
   bool won_last(uint32_t worker) const {
@@ -77,6 +83,7 @@ class WakePolicy {
   // Consecutive faults of the last winner while it had evidence that no other worker is needed;
   // otherwise 0.
   std::atomic<uint32_t> sole_wins_{0};
+  std::atomic<bool> room_watched_{false};  // a worker in await_room() watches
   std::atomic<bool> stopped_{false};
 };
 

@@ -83,6 +83,13 @@ void Budget::wake_waiters() {
   // Pairs with the waiter's increment of room_waiters_ before it reads the sequence again.
   room_sequence_.fetch_add(1, std::memory_order_seq_cst);
   if (room_waiters_.load(std::memory_order_seq_cst) != 0) futex_wake(room_sequence_);
+  ring_workers();
+}
+
+void Budget::ring_workers() {
+  if (room_workers_.load(std::memory_order_seq_cst) == 0) return;
+  if (const uint64_t workers = room_workers_.exchange(0, std::memory_order_seq_cst); workers != 0)
+    pressure_.on_room(workers);
 }
 
 void Budget::resize(uint64_t limit_pages) {
@@ -142,9 +149,22 @@ void Budget::wait_for_room(Nanoseconds timeout, bool others) {
   room_waiters_.fetch_sub(1, std::memory_order_relaxed);
 }
 
+bool Budget::begin_room_wait(uint32_t worker) {
+  // As in wait_for_room(): either this sees the pages that are given back, or that sees the bit.
+  room_workers_.fetch_or(uint64_t{1} << worker, std::memory_order_seq_cst);
+  pressure_.signal();
+  return used_.load(std::memory_order_seq_cst) >= ceiling_.load(std::memory_order_relaxed) &&
+         !is_lifted();
+}
+
+void Budget::end_room_wait(uint32_t worker) {
+  room_workers_.fetch_and(~(uint64_t{1} << worker), std::memory_order_relaxed);
+}
+
 void Budget::interrupt() {
   room_sequence_.fetch_add(1, std::memory_order_seq_cst);
   futex_wake(room_sequence_);
+  ring_workers();
   pressure_.signal();
 }
 

@@ -93,7 +93,14 @@ class Budget {
   // Fault workers: sleeps until some pages were given back, or the timeout. Returns at once if
   // there is room, unless the caller needs more than that (`others`).
   void wait_for_room(Nanoseconds timeout, bool others = false);
-  bool has_waiters() const { return room_waiters_.load(std::memory_order_relaxed) != 0; }
+  // The same for a worker that waits for the room of several targets: until end_room_wait(), it is
+  // among those that Pressure::on_room wakes, once. False: there is room.
+  bool begin_room_wait(uint32_t worker);
+  void end_room_wait(uint32_t worker);
+  bool has_waiters() const {
+    return room_waiters_.load(std::memory_order_relaxed) != 0 ||
+           room_workers_.load(std::memory_order_relaxed) != 0;
+  }
   // Ends the waits (shutdown, a hint).
   void interrupt();
 
@@ -110,6 +117,7 @@ class Budget {
   // Pages used afterwards.
   uint64_t take_off(uint64_t pages);
   void wake_waiters();
+  void ring_workers();
   // Not below the limit. Does nothing if the ceiling is there already.
   void lower_ceiling(uint64_t used, uint64_t room);
 
@@ -128,6 +136,7 @@ class Budget {
   alignas(64) std::atomic<uint64_t> used_{0};
   alignas(64) std::atomic<uint32_t> room_sequence_{0};  // futex of the fault workers
   std::atomic<uint32_t> room_waiters_{0};
+  std::atomic<uint64_t> room_workers_{0};  // bits: workers that Pressure::on_room has to wake
 };
 
 }  // namespace farpage::pager

@@ -1,8 +1,10 @@
-// Pressure: what the evictor's thread sleeps on: the budgets of all targets signal it.
+// Pressure: what the evictor's thread sleeps on: the budgets of all targets signal it. And the way
+// back: whom they tell that there may be room.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 
 #include "base/clock.h"
 
@@ -18,6 +20,10 @@ class Pressure {
   // seen() returned `seen`: look for work in between.
   uint32_t seen() const { return sequence_.load(std::memory_order_seq_cst); }
   void wait(uint32_t seen, Nanoseconds timeout);
+
+  // Wakes these fault workers (bits), which wait for room. Never waits. Set before the first budget
+  // is used.
+  std::function<void(uint64_t workers)> on_room{};
 
  private:
   alignas(64) std::atomic<uint32_t> sequence_{0};  // futex

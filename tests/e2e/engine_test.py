@@ -1,5 +1,6 @@
 """One engine pages for all processes of a `farpage run`."""
 import json
+import mmap
 import os
 import signal
 import subprocess
@@ -12,15 +13,17 @@ from cluster import (EndToEnd, MIB, Sampler, children_of, far_memory_at_one_mome
 # Forks workers that fill memory of their own, wait until all have, check it, and check what they
 # share with their parent.
 WORKERS = """
-import os, sys
+import os, signal, sys
 workers, own = int(sys.argv[1]), int(sys.argv[2])
 shared = bytearray(os.urandom(4096)) * 1024
 total = sum(shared[::4096])
 full, empty = os.pipe(), os.pipe()
 children = []
+signal.signal(signal.SIGCHLD, lambda *_: os.waitpid(-1, os.WNOHANG)[0] and os._exit(3))  # one has died
 for worker in range(workers):
     child = os.fork()
     if child == 0:
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         os.close(empty[1])
         memory = bytearray(own)
         for at in range(0, own, 4096):
@@ -34,6 +37,7 @@ for worker in range(workers):
 got = 0
 while got < workers:
     got += len(os.read(full[0], workers))
+signal.signal(signal.SIGCHLD, signal.SIG_DFL)
 print("filled", flush=True)
 sys.stdin.readline()
 os.close(empty[1])
@@ -51,6 +55,15 @@ def connections_to(port):
             local, _, state = line.split()[1:4]
             count += state == "01" and int(local.split(":")[1], 16) == port
     return count
+
+
+def reading_takes_memory():
+    """Some kernels do not map the page of zeros where private memory is read first, but give a page of its own."""
+    with mmap.mmap(-1, 16 * MIB, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as memory:
+        before = resident_bytes(os.getpid())
+        for at in range(0, len(memory), 4096):
+            _ = memory[at]
+        return resident_bytes(os.getpid()) - before > 8 * MIB
 
 
 class Engine(EndToEnd):
@@ -97,7 +110,8 @@ class Engine(EndToEnd):
         self.assertLessEqual(far.most, local * 105 // 100)
         self.assertGreater(channels, 1)
         self.assertLessEqual(channels, 2 * 16 + 1)
-        self.assertLess(engine.most, 120 * MIB)
+        # 200 page tables, hashes and histograms, of which parts are only read.
+        self.assertLess(engine.most, (200 if reading_takes_memory() else 120) * MIB)
         evicted = [stats for stats in self.all_stats() if stats["evictions"]["written"] > 0]
         self.assertGreater(len(evicted), 150, "memory of most workers was away")
 

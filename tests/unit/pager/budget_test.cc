@@ -180,6 +180,46 @@ TEST(Budget, PagesThatComeBackBeforeTheWaiterSleepsEndItsWait) {
   }
 }
 
+TEST(Budget, WorkersThatWaitForRoomAreWokenOnceWhenPagesComeBack) {
+  Pressure pressure;
+  std::vector<uint64_t> woken;
+  pressure.on_room = [&](uint64_t workers) { woken.push_back(workers); };
+  Budget budget(pressure, 2, 100, 100);
+  ASSERT_TRUE(budget.try_take());
+  ASSERT_TRUE(budget.try_take());
+  EXPECT_FALSE(budget.has_waiters());
+  EXPECT_TRUE(budget.begin_room_wait(0));
+  EXPECT_TRUE(budget.begin_room_wait(63));
+  EXPECT_TRUE(budget.begin_room_wait(5));
+  budget.end_room_wait(5);
+  EXPECT_TRUE(budget.has_waiters());
+  budget.evicted(1);
+  budget.evicted(1);
+  EXPECT_EQ(woken, std::vector{(uint64_t{1} << 63) | 1});
+  EXPECT_FALSE(budget.has_waiters());
+  EXPECT_FALSE(budget.begin_room_wait(0)) << "there is room";
+  EXPECT_TRUE(budget.has_waiters());
+  budget.end_room_wait(0);
+  EXPECT_FALSE(budget.has_waiters());
+}
+
+TEST(Budget, AGrownOrLiftedLimitWakesWorkersToo) {
+  Pressure pressure;
+  std::vector<uint64_t> woken;
+  pressure.on_room = [&](uint64_t workers) { woken.push_back(workers); };
+  Budget budget(pressure, 1, 100, 100);
+  ASSERT_TRUE(budget.try_take());
+  EXPECT_TRUE(budget.begin_room_wait(3));
+  budget.lift_limit();
+  EXPECT_EQ(woken, std::vector<uint64_t>{8});
+  EXPECT_FALSE(budget.begin_room_wait(3));
+  budget.restore_limit();
+  budget.end_room_wait(3);
+  EXPECT_TRUE(budget.begin_room_wait(4));
+  budget.resize(2);
+  EXPECT_EQ(woken, (std::vector<uint64_t>{8, 16}));
+}
+
 TEST(Budget, EvictorIsWokenByPressure) {
   Pressure pressure;
   Budget budget(pressure, 4, 50, 25);

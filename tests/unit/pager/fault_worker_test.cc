@@ -137,6 +137,20 @@ TEST(FaultWorker, WithoutRoomUntilTheDeadlineAFaultEndsInSigbus) {
   }
 }
 
+TEST(FaultWorker, WithoutRoomAFaultOutlivesItsDeadlineWhileItsTargetIsStopped) {
+  FullRig rig(Milliseconds(1));
+  rig.target.eviction.progress.set_dropping(true);
+  rig.start();
+  EXPECT_FALSE(rig.space.touch_read(10));
+  ASSERT_TRUE(becomes_true([&] { return rig.budget.has_waiters(); }));
+  const Instant late = SteadyClock::read() + Milliseconds(20);
+  ASSERT_TRUE(becomes_true([&] { return SteadyClock::read() > late; }));
+  EXPECT_TRUE(rig.space.sleeps());
+  rig.evict(0);  // it runs again, and drops its pages
+  ASSERT_TRUE(rig.goes_on());
+  EXPECT_FALSE(rig.space.has_sigbus());
+}
+
 TEST(FaultWorker, AForkedChildOnTrialAsksForABudgetOnceWhenItFindsNoRoom) {
   FullRig rig;
   std::atomic<int> asked{0};
@@ -431,6 +445,37 @@ TEST(FaultWorker, AnswersFaultsOfAllTargets) {
   EXPECT_EQ(rig.space.word(5), TargetRig::word_of(5));
   EXPECT_EQ(other.space.word(5), 4711U);
   EXPECT_EQ(other.budget.used(), 1U);
+  rig.stop();
+}
+
+// One worker waits for the room of two targets, and answers faults of a third.
+TEST(FaultWorker, WaitsForTheRoomOfSeveralTargetsAtOnce) {
+  FullRig rig;
+  TargetRig second({.budget_pages = 4, .fault_deadline = std::chrono::hours(1)}, &rig);
+  TargetRig third({}, &rig);
+  second.make_dirty(pages_of(0, 4));
+  for (TargetRig* each : {&second, &third})
+    ASSERT_TRUE(rig.engine.targets.add(each->target, each->space.event_descriptor()));
+  rig.start();
+  EXPECT_FALSE(rig.space.touch_read(10));
+  EXPECT_FALSE(second.space.touch_read(10));
+  ASSERT_TRUE(
+      becomes_true([&] { return rig.budget.has_waiters() && second.budget.has_waiters(); }));
+  EXPECT_FALSE(third.space.touch_read(10));
+  ASSERT_TRUE(becomes_true([&] { return !third.space.sleeps(1); }));
+  ASSERT_TRUE(
+      becomes_true([&] { return rig.budget.has_waiters() && second.budget.has_waiters(); }));
+  EXPECT_TRUE(rig.space.sleeps(1));
+  second.move(0, PageState::kEvicting, PageWord::kWasDirty);
+  second.move(0, PageState::kDropping, PageWord::kWasDirty);
+  second.move(0, PageState::kRemote);
+  second.budget.evicted(1);
+  ASSERT_TRUE(becomes_true([&] { return !second.space.sleeps(1); }));
+  EXPECT_TRUE(rig.space.sleeps(1));
+  rig.evict(0);
+  ASSERT_TRUE(rig.goes_on());
+  EXPECT_TRUE(becomes_true([&] { return rig.is_idle() && !rig.budget.has_waiters(); }));
+  EXPECT_FALSE(second.budget.has_waiters());
   rig.stop();
 }
 

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <atomic>
 #include <optional>
 #include <thread>
@@ -158,6 +159,41 @@ TEST_F(WakePolicyTest, StopEndsEveryWatchNowAndLater) {
   other.join();
   EXPECT_FALSE(wake_policy_->watch(0, events_->fd()));
   EXPECT_FALSE(wake_policy_->watch(1, events_->fd()));
+}
+
+// Both wait for room; the first of them watches the events.
+TEST_F(WakePolicyTest, OneOfThoseThatWaitForRoomWatchesForAll) {
+  std::array<SleepingThread, 2> sleepers;
+  std::array<std::jthread, 2> threads;
+  std::array<uint64_t, 2> sleeps{};
+  for (uint32_t worker : {0, 1}) {
+    threads[worker] = std::jthread([&, worker] {
+      sleepers[worker].begin();
+      wake_policy_->await_room(worker, events_->fd(), std::chrono::hours(1));
+    });
+    sleeps[worker] = sleepers[worker].await();
+  }
+  events_->ring();
+  threads[0].join();
+  EXPECT_TRUE(sleepers[1].sleeps_since(sleeps[1]));
+  wake_policy_->wake(0b10);
+  threads[1].join();
+  wake_policy_->await_room(1, events_->fd(), std::chrono::hours(1));  // it watches now
+  (void)events_->wait(Milliseconds(0));
+  wake_policy_->await_room(1, events_->fd(), Milliseconds(1));
+}
+
+TEST_F(WakePolicyTest, WhoHasNoPlaceForEventsIsWokenForRoomAlone) {
+  events_->ring();
+  SleepingThread sleeper;
+  std::jthread other([&] {
+    sleeper.begin();
+    wake_policy_->await_room(1, -1, std::chrono::hours(1));
+  });
+  const uint64_t sleep = sleeper.await();
+  wake_policy_->await_room(0, events_->fd(), std::chrono::hours(1));  // it may watch
+  EXPECT_TRUE(sleeper.sleeps_since(sleep));
+  wake_policy_->stop();
 }
 
 TEST_F(WakePolicyTest, StopEndsARest) {

@@ -16,6 +16,7 @@ class WorkerRig : public TargetRig {
       : TargetRig(options),
         wake_policy_(std::move(*WakePolicy::create(options.workers))),
         workers_wanted_(options.workers) {
+    engine.pressure.on_room = [this](uint64_t workers) { wake_policy_->wake(workers); };
     for (const auto& each : nodes) each->answer_all(rdma::CompletionStatus::kOk);
     EXPECT_TRUE(engine.targets.add(target, space.event_descriptor()));
   }

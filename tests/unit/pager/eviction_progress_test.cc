@@ -1,0 +1,66 @@
+#include "pager/evict/eviction_progress.h"
+
+#include <gtest/gtest.h>
+
+namespace farpage::pager {
+namespace {
+
+constexpr Nanoseconds kDeadline = Seconds(5);
+constexpr Instant kSince = Seconds(1000);  // when the fault was read
+constexpr Instant kLate = kSince + kDeadline + Milliseconds(1);
+
+bool hopeless(const EvictionProgress& progress, Instant now = kLate) {
+  return progress.hopeless(kSince, now, kDeadline);
+}
+
+TEST(EvictionProgress, AFaultGivesUpAfterTheDeadlineIfNothingCouldLeave) {
+  EvictionProgress progress;
+  progress.failed(kSince + Milliseconds(1));
+  EXPECT_FALSE(hopeless(progress, kSince + kDeadline));
+  EXPECT_TRUE(hopeless(progress));
+}
+
+TEST(EvictionProgress, OneThatIsNewWaitsForItsDeadlineHoweverLongNothingHasLeft) {
+  EvictionProgress progress;
+  progress.failed(kSince - Seconds(100));
+  EXPECT_FALSE(hopeless(progress, kSince + kDeadline));
+  EXPECT_TRUE(hopeless(progress));
+}
+
+TEST(EvictionProgress, WhilePagesLeaveAFaultWaitsOn) {
+  EvictionProgress progress;
+  progress.failed(kSince);
+  progress.freed(kSince + Seconds(4));
+  EXPECT_FALSE(hopeless(progress));
+  progress.failed(kSince + Seconds(5));
+  EXPECT_FALSE(hopeless(progress, kSince + Seconds(4) + kDeadline));
+  EXPECT_TRUE(hopeless(progress, kSince + Seconds(4) + kDeadline + Milliseconds(1)));
+}
+
+TEST(EvictionProgress, WhileTheTargetDoesNotDropAFaultWaitsOn) {
+  EvictionProgress progress;
+  progress.failed(kSince);
+  progress.set_dropping(true);
+  EXPECT_FALSE(hopeless(progress, kSince + std::chrono::hours(1)));
+  progress.set_dropping(false);
+  EXPECT_TRUE(hopeless(progress));
+}
+
+TEST(EvictionProgress, WithoutAnAttemptAFaultWaitsOnButNotForEver) {
+  const EvictionProgress progress;
+  EXPECT_FALSE(hopeless(progress));
+  EXPECT_FALSE(hopeless(progress, kSince + kDeadline * EvictionProgress::kUntried));
+  EXPECT_TRUE(
+      hopeless(progress, kSince + kDeadline * EvictionProgress::kUntried + Milliseconds(1)));
+}
+
+TEST(EvictionProgress, TheFirstFailureCountsAndALateOneIsNotYetAReason) {
+  EvictionProgress progress;
+  progress.failed(kSince + Seconds(4));
+  progress.failed(kLate);
+  EXPECT_FALSE(hopeless(progress)) << "it was tried for a second only";
+  EXPECT_TRUE(hopeless(progress, kSince + Seconds(7)));
+}
+
+}  // namespace
+}  // namespace farpage::pager
