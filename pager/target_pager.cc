@@ -342,8 +342,12 @@ Status TargetPager::check_invariants() const {
 
 uint64_t TargetPager::resident_pages() const {
   uint64_t resident = 0;
-  for (uint64_t b = 0; b < target_.table.blocks(); ++b)
-    resident += target_.table.resident_in_block(b);
+  const PageTable& table = target_.table;
+  for (uint64_t page = table.next_used(0); page < table.pages();) {
+    const uint64_t block = page / kPagesPerBlock;
+    resident += table.resident_in_block(block);
+    page = table.next_used((block + 1) * kPagesPerBlock);
+  }
   return resident;
 }
 

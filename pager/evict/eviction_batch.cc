@@ -18,11 +18,13 @@ bool EvictionBatch::begin(Target& target, Size most, Nanoseconds drop_patience) 
   drop_patience_ = drop_patience;
   spans_ = 0;
   taken_back_ = 0;
+  misses_slab_ = false;
   picked_at_ = SteadyClock::read();
   trim_copies();
   pick();
   if (!active()) {
-    if (target.budget.above_low()) target.eviction.progress.failed(picked_at_);
+    const bool slabs_will_come = misses_slab_ && !target.backing_regions.refused();
+    if (target.budget.above_low() && !slabs_will_come) target.eviction.progress.failed(picked_at_);
     return false;
   }
   give_way();
@@ -114,7 +116,10 @@ EvictionBatch::Taken EvictionBatch::try_take(PageIndex page, PageWord word, Fork
   PageWord evicting = word.to(PageState::kEvicting, shared_flag(word));
   if (word.state() == PageState::kDirty) {
     const std::optional<BackingId> backing_region = target_->backing_regions.writable(page, group);
-    if (!backing_region) return Taken::kWithoutSlab;
+    if (!backing_region) {
+      misses_slab_ = true;
+      return Taken::kWithoutSlab;
+    }
     evicting = word.to(PageState::kEvicting, PageWord::kWasDirty | shared_flag(word))
                    .with_backing(*backing_region);
   }

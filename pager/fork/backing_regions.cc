@@ -51,6 +51,12 @@ std::optional<BackingId> BackingRegions::writable(PageIndex page, ForkGroup& gro
   }
 }
 
+bool BackingRegions::refused() const {
+  for (size_t i = 0; i < count_.load(std::memory_order_relaxed); ++i)
+    if (own_[i]->borrower().lease_refused()) return true;
+  return full_;
+}
+
 uint64_t BackingRegions::leased_slabs() const {
   uint64_t slabs = 0;
   for (size_t i = 0; i < count_.load(std::memory_order_acquire); ++i)

@@ -48,6 +48,9 @@ class BackingRegions {
       FARPAGE_REQUIRES(group.mutex());
 
   uint64_t leased_slabs() const;
+  // What writable() has asked for will not come soon: the coordinator has refused slabs, or does
+  // not answer, or there are too many backing regions.
+  bool refused() const;
   bool is_first(const LeaseMap& leases) const {
     return count_.load(std::memory_order_acquire) > 0 && &own_[0]->leases() == &leases;
   }

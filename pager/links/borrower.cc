@@ -101,9 +101,9 @@ Instant Borrower::serve() {
     next_heartbeat_ = now + region_.heartbeat_interval;
   }
   const Status leased = lease_wanted();
-  if (!leased && !lease_refused_)
+  if (!leased && !lease_refused())
     log::warn("pager: lease_refused reason=\"{}\" (trying again)", leased.error().message());
-  lease_refused_ = !leased;
+  lease_refused_.store(!leased, std::memory_order_relaxed);
   if (!leased) return SteadyClock::read() + kRetryLease;
   return region_.id.value.empty() ? SteadyClock::read() + kUntilWanted : next_heartbeat_;
 }

@@ -60,6 +60,8 @@ class Borrower {
   void disown();
 
   uint64_t leased_slabs() const { return leased_slabs_.load(std::memory_order_relaxed); }
+  // The coordinator had no slab for us, or gave no answer, the last time. Any thread.
+  bool lease_refused() const { return lease_refused_.load(std::memory_order_relaxed); }
 
  private:
   Status give_region_back();
@@ -86,8 +88,8 @@ class Borrower {
   Instant next_heartbeat_{0};
   coordinator::RegionInfo region_;
   uint64_t events_since_ = 0;
-  bool coordinator_silent_ = false;  // already logged
-  bool lease_refused_ = false;       // already logged
+  bool coordinator_silent_ = false;         // already logged
+  std::atomic<bool> lease_refused_{false};  // already logged
   std::atomic<uint64_t> leased_slabs_{0};
 };
 

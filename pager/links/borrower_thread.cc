@@ -3,6 +3,7 @@
 #include <pthread.h>
 
 #include <algorithm>
+#include <optional>
 
 #include "pager/links/borrower.h"
 
@@ -10,6 +11,8 @@ namespace farpage::pager {
 namespace {
 
 constexpr Milliseconds kLookInterval{1000};
+// Pages may wait for what a borrower was rung for; heartbeats have this time.
+constexpr Seconds kLate{2};
 
 }  // namespace
 
@@ -42,16 +45,20 @@ void BorrowerThread::remove(Borrower& borrower) {
 }
 
 Borrower* BorrowerThread::next(Instant now, Instant& until) {
+  std::optional<size_t> due;
   for (size_t i = 0; i < members_.size(); ++i) {
     const size_t at = (next_ + i) % members_.size();
     const Member& member = members_[at];
-    if (member.borrower->take_ring() || member.due <= now) {
+    if (member.borrower->take_ring() || member.due < now - kLate) {
       next_ = at + 1;
       return member.borrower;
     }
+    if (member.due <= now && !due) due = at;
     until = std::min(until, member.due);
   }
-  return nullptr;
+  if (!due) return nullptr;
+  next_ = *due + 1;
+  return members_[*due].borrower;
 }
 
 void BorrowerThread::set_due(const Borrower& borrower, Instant due) {

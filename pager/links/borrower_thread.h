@@ -38,7 +38,7 @@ class BorrowerThread {
 
   explicit BorrowerThread(Doorbell bell);
   void run();
-  // The next one that is rung or due; null: none before `until`.
+  // The next one that is rung, else that is due; null: none before `until`.
   Borrower* next(Instant now, Instant& until) FARPAGE_REQUIRES(mutex_);
   void set_due(const Borrower& borrower, Instant due) FARPAGE_REQUIRES(mutex_);
 

@@ -1,6 +1,5 @@
 """One engine pages for all processes of a `farpage run`."""
 import json
-import mmap
 import os
 import signal
 import subprocess
@@ -57,15 +56,6 @@ def connections_to(port):
     return count
 
 
-def reading_takes_memory():
-    """Some kernels do not map the page of zeros where private memory is read first, but give a page of its own."""
-    with mmap.mmap(-1, 16 * MIB, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as memory:
-        before = resident_bytes(os.getpid())
-        for at in range(0, len(memory), 4096):
-            _ = memory[at]
-        return resident_bytes(os.getpid()) - before > 8 * MIB
-
-
 class Engine(EndToEnd):
     def run_workers(self, count, own, local, options):
         process = self.start_run([sys.executable, "-c", WORKERS, str(count), str(own)], local=local,
@@ -110,8 +100,7 @@ class Engine(EndToEnd):
         self.assertLessEqual(far.most, local * 105 // 100)
         self.assertGreater(channels, 1)
         self.assertLessEqual(channels, 2 * 16 + 1)
-        # 200 page tables, hashes and histograms, of which parts are only read.
-        self.assertLess(engine.most, (200 if reading_takes_memory() else 120) * MIB)
+        self.assertLess(engine.most, 120 * MIB)
         evicted = [stats for stats in self.all_stats() if stats["evictions"]["written"] > 0]
         self.assertGreater(len(evicted), 150, "memory of most workers was away")
 

@@ -9,37 +9,41 @@ constexpr Nanoseconds kDeadline = Seconds(5);
 constexpr Instant kSince = Seconds(1000);  // when the fault was read
 constexpr Instant kLate = kSince + kDeadline + Milliseconds(1);
 
+void fail_often(EvictionProgress& progress, Instant since) {
+  for (uint32_t i = 0; i < EvictionProgress::kAttempts; ++i) progress.failed(since);
+}
+
 bool hopeless(const EvictionProgress& progress, Instant now = kLate) {
   return progress.hopeless(kSince, now, kDeadline);
 }
 
 TEST(EvictionProgress, AFaultGivesUpAfterTheDeadlineIfNothingCouldLeave) {
   EvictionProgress progress;
-  progress.failed(kSince + Milliseconds(1));
+  fail_often(progress, kSince + Milliseconds(1));
   EXPECT_FALSE(hopeless(progress, kSince + kDeadline));
   EXPECT_TRUE(hopeless(progress));
 }
 
 TEST(EvictionProgress, OneThatIsNewWaitsForItsDeadlineHoweverLongNothingHasLeft) {
   EvictionProgress progress;
-  progress.failed(kSince - Seconds(100));
+  fail_often(progress, kSince - Seconds(100));
   EXPECT_FALSE(hopeless(progress, kSince + kDeadline));
   EXPECT_TRUE(hopeless(progress));
 }
 
 TEST(EvictionProgress, WhilePagesLeaveAFaultWaitsOn) {
   EvictionProgress progress;
-  progress.failed(kSince);
+  fail_often(progress, kSince);
   progress.freed(kSince + Seconds(4));
   EXPECT_FALSE(hopeless(progress));
-  progress.failed(kSince + Seconds(5));
+  fail_often(progress, kSince + Seconds(5));
   EXPECT_FALSE(hopeless(progress, kSince + Seconds(4) + kDeadline));
   EXPECT_TRUE(hopeless(progress, kSince + Seconds(4) + kDeadline + Milliseconds(1)));
 }
 
 TEST(EvictionProgress, WhileTheTargetDoesNotDropAFaultWaitsOn) {
   EvictionProgress progress;
-  progress.failed(kSince);
+  fail_often(progress, kSince);
   progress.set_dropping(true);
   EXPECT_FALSE(hopeless(progress, kSince + std::chrono::hours(1)));
   progress.set_dropping(false);
@@ -54,10 +58,18 @@ TEST(EvictionProgress, WithoutAnAttemptAFaultWaitsOnButNotForEver) {
       hopeless(progress, kSince + kDeadline * EvictionProgress::kUntried + Milliseconds(1)));
 }
 
+TEST(EvictionProgress, AFewFailuresAreNotYetAReason) {
+  EvictionProgress progress;
+  for (uint32_t i = 1; i < EvictionProgress::kAttempts; ++i) progress.failed(kSince);
+  EXPECT_FALSE(hopeless(progress));
+  progress.failed(kLate);
+  EXPECT_TRUE(hopeless(progress));
+}
+
 TEST(EvictionProgress, TheFirstFailureCountsAndALateOneIsNotYetAReason) {
   EvictionProgress progress;
   progress.failed(kSince + Seconds(4));
-  progress.failed(kLate);
+  fail_often(progress, kLate);
   EXPECT_FALSE(hopeless(progress)) << "it was tried for a second only";
   EXPECT_TRUE(hopeless(progress, kSince + Seconds(7)));
 }
