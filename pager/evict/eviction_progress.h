@@ -22,8 +22,10 @@ namespace farpage::pager {
 class EvictionProgress {
  public:
   static constexpr int kUntried = 12;  // deadlines without enough attempts
-  // Failures in a row. A batch that fails for lack of an answer takes a quarter of the deadline.
+  // Failures in a row, or at least one and two deadlines: a batch that fails for lack of an answer
+  // takes a quarter of the deadline, and other targets have their turns.
   static constexpr uint32_t kAttempts = 3;
+  static constexpr int kTriedOnce = 2;  // deadlines
 
   // A batch has freed pages.
   void freed(Instant now) {
@@ -50,7 +52,8 @@ class EvictionProgress {
     const int64_t failing = failing_since_.load(std::memory_order_relaxed);
     const bool tried = failures_.load(std::memory_order_relaxed) >= kAttempts &&
                        now - Instant(failing) > deadline / 2;
-    return tried || without > deadline * kUntried;
+    const Nanoseconds longest = deadline * (failing != kNever ? kTriedOnce : kUntried);
+    return tried || without > longest;
   }
 
  private:

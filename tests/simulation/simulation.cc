@@ -10,6 +10,7 @@
 #include "base/doorbell.h"
 #include "page_words.h"
 #include "pager/engine.h"
+#include "pager/evict/eviction_progress.h"
 #include "program.h"
 #include "simulated_cluster.h"
 #include "simulated_space.h"
@@ -139,10 +140,12 @@ class Run {
     Doorbell bell;  // `ending` is set
   };
 
-  // Threads that resolve their own faults wait for each other: for a worker.
+  // Threads that resolve their own faults wait for each other: for a worker. A fault without room
+  // may wait for two deadlines (EvictionProgress).
   Nanoseconds longest_access() const {
     const uint64_t waits = shape_.resolves_in_thread ? shape_.threads * shape_.programs : 1;
-    return static_cast<int64_t>(waits) * shape_.deadline() + kAllowance;
+    return static_cast<int64_t>(waits) * shape_.deadline() * pager::EvictionProgress::kTriedOnce +
+           kAllowance;
   }
 
   // ---- processes ----

@@ -62,6 +62,9 @@ TEST(EvictionProgress, AFewFailuresAreNotYetAReason) {
   EvictionProgress progress;
   for (uint32_t i = 1; i < EvictionProgress::kAttempts; ++i) progress.failed(kSince);
   EXPECT_FALSE(hopeless(progress));
+  EXPECT_FALSE(hopeless(progress, kSince + kDeadline * EvictionProgress::kTriedOnce));
+  EXPECT_TRUE(
+      hopeless(progress, kSince + kDeadline * EvictionProgress::kTriedOnce + Milliseconds(1)));
   progress.failed(kLate);
   EXPECT_TRUE(hopeless(progress));
 }
