@@ -7,9 +7,8 @@
 
 #include <atomic>
 #include <climits>
-#include <ctime>
 
-#include "base/clock.h"
+#include "base/timespec.h"
 
 namespace farpage {
 
@@ -21,8 +20,7 @@ enum class FutexScope : int {
 // Waits until a wake, a signal or the timeout; not at all if the word is not `seen`.
 inline void futex_wait(std::atomic<uint32_t>& word, uint32_t seen, Nanoseconds timeout,
                        FutexScope scope = FutexScope::kProcess) {
-  const auto seconds = std::chrono::duration_cast<Seconds>(timeout);
-  const timespec time{.tv_sec = seconds.count(), .tv_nsec = (timeout - seconds).count()};
+  const timespec time = timespec_of(timeout);
   (void)::syscall(SYS_futex, &word, FUTEX_WAIT | static_cast<int>(scope), seen, &time, nullptr, 0);
 }
 

@@ -343,11 +343,9 @@ Status TargetPager::check_invariants() const {
 uint64_t TargetPager::resident_pages() const {
   uint64_t resident = 0;
   const PageTable& table = target_.table;
-  for (uint64_t page = table.next_used(0); page < table.pages();) {
-    const uint64_t block = page / kPagesPerBlock;
-    resident += table.resident_in_block(block);
-    page = table.next_used((block + 1) * kPagesPerBlock);
-  }
+  for (uint64_t page = table.next_used(0); page < table.pages();
+       page = table.next_used(page + kPagesPerBlock))
+    resident += table.resident_in_block(page / kPagesPerBlock);
   return resident;
 }
 

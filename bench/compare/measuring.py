@@ -23,11 +23,6 @@ from workloads import Late
 LEAST_LOCAL = 4 << 20
 
 
-def warm(program):
-    with memory_group() as group:
-        program.run(Place(group))
-
-
 def run_plainly(program):
     with memory_group() as group:
         result = program.run(Place(group))
@@ -91,7 +86,7 @@ def measure(programs, systems, shares, rounds):
     for number in range(rounds):
         for program in programs:
             if number == 0:
-                warm(program)
+                run_plainly(program)  # warms the page cache
             result, plain = run_plainly(program)
             yield {"round": number + 1, **plain}
             peak = plain["peak_bytes"]

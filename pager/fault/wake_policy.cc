@@ -6,6 +6,8 @@
 #include <array>
 #include <bit>
 
+#include "base/timespec.h"
+
 namespace farpage::pager {
 
 WakePolicy::WakePolicy(std::vector<Doorbell> bells, Milliseconds first_rest)
@@ -62,8 +64,7 @@ void WakePolicy::await_room(uint32_t worker, int events, Nanoseconds timeout) {
   const Doorbell& bell = bells_[worker];
   const bool watches = events >= 0 && !room_watched_.exchange(true, std::memory_order_acq_rel);
   std::array<pollfd, 2> polls{pollfd{bell.fd(), POLLIN, 0}, pollfd{events, POLLIN, 0}};
-  const auto seconds = std::chrono::duration_cast<Seconds>(timeout);
-  const timespec time{.tv_sec = seconds.count(), .tv_nsec = (timeout - seconds).count()};
+  const timespec time = timespec_of(timeout);
   (void)::ppoll(polls.data(), watches ? 2 : 1, &time, nullptr);
   if (watches) room_watched_.store(false, std::memory_order_release);
   // A ring of another kind may be lost with it: then watch() looks once more, or one rests less.

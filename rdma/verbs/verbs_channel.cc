@@ -7,6 +7,8 @@
 #include <array>
 #include <limits>
 
+#include "base/timespec.h"
+
 namespace farpage::rdma::verbs {
 namespace {
 
@@ -16,11 +18,6 @@ constexpr uint64_t kSignalInterval = 16;
 constexpr Instant kNever{std::numeric_limits<int64_t>::min()};
 // Keeps the sum of an instant and a caller's duration from overflowing.
 constexpr Nanoseconds kLongest = std::chrono::hours(24);
-
-timespec timespec_of(Nanoseconds duration) {
-  const auto seconds = std::chrono::duration_cast<Seconds>(duration);
-  return {.tv_sec = seconds.count(), .tv_nsec = (duration - seconds).count()};
-}
 
 }  // namespace
 

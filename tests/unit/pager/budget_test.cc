@@ -180,10 +180,16 @@ TEST(Budget, PagesThatComeBackBeforeTheWaiterSleepsEndItsWait) {
   }
 }
 
-TEST(Budget, WorkersThatWaitForRoomAreWokenOnceWhenPagesComeBack) {
-  Pressure pressure;
+// Notes which workers were woken.
+struct NotingPressure : Pressure {
+  NotingPressure() {
+    on_room = [this](uint64_t workers) { woken.push_back(workers); };
+  }
   std::vector<uint64_t> woken;
-  pressure.on_room = [&](uint64_t workers) { woken.push_back(workers); };
+};
+
+TEST(Budget, WorkersThatWaitForRoomAreWokenOnceWhenPagesComeBack) {
+  NotingPressure pressure;
   Budget budget(pressure, 2, 100, 100);
   ASSERT_TRUE(budget.try_take());
   ASSERT_TRUE(budget.try_take());
@@ -195,7 +201,7 @@ TEST(Budget, WorkersThatWaitForRoomAreWokenOnceWhenPagesComeBack) {
   EXPECT_TRUE(budget.has_waiters());
   budget.evicted(1);
   budget.evicted(1);
-  EXPECT_EQ(woken, std::vector{(uint64_t{1} << 63) | 1});
+  EXPECT_EQ(pressure.woken, std::vector{(uint64_t{1} << 63) | 1});
   EXPECT_FALSE(budget.has_waiters());
   EXPECT_FALSE(budget.begin_room_wait(0)) << "there is room";
   EXPECT_TRUE(budget.has_waiters());
@@ -204,20 +210,18 @@ TEST(Budget, WorkersThatWaitForRoomAreWokenOnceWhenPagesComeBack) {
 }
 
 TEST(Budget, AGrownOrLiftedLimitWakesWorkersToo) {
-  Pressure pressure;
-  std::vector<uint64_t> woken;
-  pressure.on_room = [&](uint64_t workers) { woken.push_back(workers); };
+  NotingPressure pressure;
   Budget budget(pressure, 1, 100, 100);
   ASSERT_TRUE(budget.try_take());
   EXPECT_TRUE(budget.begin_room_wait(3));
   budget.lift_limit();
-  EXPECT_EQ(woken, std::vector<uint64_t>{8});
+  EXPECT_EQ(pressure.woken, std::vector<uint64_t>{8});
   EXPECT_FALSE(budget.begin_room_wait(3));
   budget.restore_limit();
   budget.end_room_wait(3);
   EXPECT_TRUE(budget.begin_room_wait(4));
   budget.resize(2);
-  EXPECT_EQ(woken, (std::vector<uint64_t>{8, 16}));
+  EXPECT_EQ(pressure.woken, (std::vector<uint64_t>{8, 16}));
 }
 
 TEST(Budget, EvictorIsWokenByPressure) {

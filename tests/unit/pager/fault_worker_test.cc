@@ -73,14 +73,15 @@ class FullRig : public WorkerRig {
     make_dirty(pages_of(0, 4));
     make_remote(pages_of(10));
   }
-  // As the evictor.
-  void evict(uint64_t page) {
-    move(page, PageState::kEvicting, PageWord::kWasDirty);
-    move(page, PageState::kDropping, PageWord::kWasDirty);
-    move(page, PageState::kRemote);
-    budget.evicted(1);
-  }
 };
+
+// As the evictor.
+void evict(TargetRig& rig, uint64_t page) {
+  rig.move(page, PageState::kEvicting, PageWord::kWasDirty);
+  rig.move(page, PageState::kDropping, PageWord::kWasDirty);
+  rig.move(page, PageState::kRemote);
+  rig.budget.evicted(1);
+}
 
 TEST(FaultWorker, WithoutRoomAFaultWaitsForTheEvictor) {
   for (const uint64_t page : {10, 11}) {  // Remote, Empty
@@ -93,7 +94,7 @@ TEST(FaultWorker, WithoutRoomAFaultWaitsForTheEvictor) {
     EXPECT_TRUE(rig.target.has_waiters(SteadyClock::read()));
     EXPECT_EQ(rig.log.take(), Lines{});
     EXPECT_EQ(rig.state(page), page == 10 ? PageState::kRemote : PageState::kEmpty);
-    rig.evict(0);
+    evict(rig, 0);
     ASSERT_TRUE(rig.goes_on());
     ASSERT_TRUE(rig.is_idle());
     EXPECT_EQ(rig.budget.used(), 4U);
@@ -146,7 +147,7 @@ TEST(FaultWorker, WithoutRoomAFaultOutlivesItsDeadlineWhileItsTargetIsStopped) {
   const Instant late = SteadyClock::read() + Milliseconds(20);
   ASSERT_TRUE(becomes_true([&] { return SteadyClock::read() > late; }));
   EXPECT_TRUE(rig.space.sleeps());
-  rig.evict(0);  // it runs again, and drops its pages
+  evict(rig, 0);  // it runs again, and drops its pages
   ASSERT_TRUE(rig.goes_on());
   EXPECT_FALSE(rig.space.has_sigbus());
 }
@@ -466,13 +467,10 @@ TEST(FaultWorker, WaitsForTheRoomOfSeveralTargetsAtOnce) {
   ASSERT_TRUE(
       becomes_true([&] { return rig.budget.has_waiters() && second.budget.has_waiters(); }));
   EXPECT_TRUE(rig.space.sleeps(1));
-  second.move(0, PageState::kEvicting, PageWord::kWasDirty);
-  second.move(0, PageState::kDropping, PageWord::kWasDirty);
-  second.move(0, PageState::kRemote);
-  second.budget.evicted(1);
+  evict(second, 0);
   ASSERT_TRUE(becomes_true([&] { return !second.space.sleeps(1); }));
   EXPECT_TRUE(rig.space.sleeps(1));
-  rig.evict(0);
+  evict(rig, 0);
   ASSERT_TRUE(rig.goes_on());
   EXPECT_TRUE(becomes_true([&] { return rig.is_idle() && !rig.budget.has_waiters(); }));
   EXPECT_FALSE(second.budget.has_waiters());
