@@ -32,6 +32,7 @@ bool EvictionBatch::begin(Target& target, Size most, Nanoseconds drop_patience) 
   give_way();
   closing_ = false;
   posted_at_ = SteadyClock::read();
+  (void)gap_.turn(posted_at_);
   run_count_ = 0;
   copied_ = 0;
   // Sends copied pages while they are in the cache.

@@ -135,7 +135,7 @@ class EvictionBatch {
   void give_back(uint64_t freed);
   size_t take_completions();  // 4
   void restart_patience(Instant now);
-  void expire_replicas();
+  void expire_replicas(Instant now);
   void fail_run(WriteRun& run, const char* why);
   void shorten(WriteRun& run, uint32_t pages);
   void acknowledge(WriteRun& run);

@@ -102,13 +102,13 @@ EvictionBatch::Turn EvictionBatch::advance() {
   if (gap_.turn(now).count() != 0) restart_patience(now);
   const size_t moved = (closing_ ? 0 : post_runs()) + take_completions();
   if (!closing_ && !all_done()) {
-    if (moved == 0) expire_replicas();
+    if (moved == 0) expire_replicas(now);
     closing_ = too_late(moved > 0);
     if (!closing_) return moved > 0 ? Turn::kMoved : Turn::kWaiting;
   }
   if (any_in_flight()) return Turn::kWaiting;
   if (closing_) {
-    expire_replicas();
+    expire_replicas(now);
     for (const WriteRun& run : runs())
       if (!run.done) wait_of(replica_of(run)).until = now;
   }
@@ -243,8 +243,9 @@ void EvictionBatch::fail_run(WriteRun& run, const char* why) {
   target_->lose_replica(victims_[run.first].page, victims_[run.first].word, replica_of(run), why);
 }
 
-void EvictionBatch::expire_replicas() {
-  const Instant now = SteadyClock::read();
+// `now`: of the turn's begin. Time that passes later in a turn, when its process is stopped, is only
+// seen in the next one.
+void EvictionBatch::expire_replicas(Instant now) {
   for (size_t i = 0; i < run_count_; ++i) {
     WriteRun& run = runs_[i];
     if (run.done || run.in_flight) continue;

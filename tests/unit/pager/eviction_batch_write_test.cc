@@ -1,6 +1,8 @@
 // Phases 3 to 5: written to the replicas, acknowledged, dropped.
 #include <gtest/gtest.h>
 
+#include <thread>
+
 #include "batch_rig.h"
 
 namespace farpage::pager {
@@ -158,6 +160,22 @@ TEST(EvictionBatch, AReplicaIsGivenUpOnceItIsOutOfReachAndTheOtherHasAcknowledge
   ASSERT_TRUE(rig.batch.finish());
   EXPECT_EQ(rig.replica(10, 1).state, ReplicaState::kLost);
   EXPECT_EQ(rig.state(10), PageState::kRemote);
+}
+
+TEST(EvictionBatch, TimeInWhichItDidNotRunDoesNotCountAgainstANode) {
+  BatchRig rig({.nodes = 2});
+  rig.let_nodes_answer();
+  rig.make_dirty(pages_of(10));
+  rig.node(1).break_channels();
+  ASSERT_TRUE(rig.begin());
+  std::this_thread::sleep_for(LoopGap::kLongestTurn + Milliseconds(200));  // as if it was stopped
+  (void)rig.batch.advance();
+  (void)rig.batch.advance();
+  EXPECT_TRUE(rig.replica(10, 1).is_written());
+  rig.connect(*rig.port, 1);
+  ASSERT_TRUE(rig.batch.finish());
+  EXPECT_EQ(rig.state(10), PageState::kRemote);
+  EXPECT_EQ(rig.node(1).word(10), TargetRig::word_of(10));
 }
 
 TEST(EvictionBatch, ANodeThatNoPortCanReachIsGivenUpWithoutWaitingForEachSlab) {
