@@ -72,7 +72,7 @@ Result<int> run(const RegisterSettings& settings) {
     BenchSettings bench = settings.bench;
     bench.pager.slab_bytes = size;
     FARPAGE_TRY(options, register_options(settings, bench));
-    runs.emplace_back(std::move(bench), std::move(options));
+    runs.emplace_back(std::move(bench), options);
   }
   std::vector<bench::RegisterResult> results;
   for (const auto& [bench, options] : runs) {

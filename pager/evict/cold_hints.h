@@ -10,7 +10,7 @@ namespace farpage::pager {
 
 // A page can be evicted only to a leased slab. Earlier hints wait for the next lease.
 //
-// Threads: any, but for take() and put_off(), which are the evictor's.
+// Threads: any, but for take(), put_off() and put_back(), which are the evictor's.
 class ColdHints {
  public:
   // A repeated hint for the same range counts once.
@@ -48,6 +48,11 @@ class ColdHints {
     const MutexLock lock(mutex_);
     if (!taken_.contains(page)) return;  // forgotten meanwhile
     (lease_since_take_ ? ready_ : waiting_).push({page, 1});
+  }
+  // A page of the last take() could not leave in time.
+  void put_back(PageIndex page) {
+    const MutexLock lock(mutex_);
+    if (taken_.contains(page)) ready_.push({page, 1});
   }
 
  private:

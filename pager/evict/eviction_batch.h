@@ -85,6 +85,7 @@ class EvictionBatch {
     bool unchanged = false;   // Dirty, but its slot has these bytes already: nothing is sent
     bool zero = false;        // all zeros: nothing is sent, the page is Empty afterwards
     bool keep = false;        // stays resident
+    bool late = false;        // for want of an acknowledgement
     bool tries_copy = false;  // a compressed copy is to be made
     bool copied = false;      // it is in the pool
   };
@@ -149,6 +150,7 @@ class EvictionBatch {
   bool ends_drop(const Status& dropped);
   void settle_dropped(bool dropped);
   void wake_dropped();
+  void repeat_hints();
   void end();
   std::span<const uffd::PageRun> drop_spans() const {
     return std::span(drop_spans_).first(drop_span_count_);

@@ -123,12 +123,20 @@ void EvictionBatch::end() {
   freed_ = std::exchange(forgotten_, 0);
   for (size_t i = 0; i < count_; ++i)
     if (!victims_[i].keep) ++freed_;
+  if (order_ == EvictionOrder::kByHint && freed_ > 0) repeat_hints();
   taken_ = std::exchange(count_, 0);
   const Instant now = SteadyClock::read();
   if (freed_ > 0) target_->eviction.progress.freed(now);
   if (stuck()) target_->eviction.progress.failed(picked_at_);
   target_->eviction.counts.batches.add();
   target_->times.evict_batch_ns.record(static_cast<uint64_t>((now - picked_at_).count()));
+}
+
+// Some pages that were called cold have left, so the others can: the batch ended before their
+// WRITEs did.
+void EvictionBatch::repeat_hints() {
+  for (size_t i = 0; i < count_; ++i)
+    if (victims_[i].late) target_->cold.put_back(victims_[i].page);
 }
 
 // This process did not run for a while: that time does not count against a node.
@@ -243,8 +251,8 @@ void EvictionBatch::fail_run(WriteRun& run, const char* why) {
   target_->lose_replica(victims_[run.first].page, victims_[run.first].word, replica_of(run), why);
 }
 
-// `now`: of the turn's begin. Time that passes later in a turn, when its process is stopped, is only
-// seen in the next one.
+// `now`: of the turn's begin. Time that passes later in a turn, when its process is stopped, is
+// only seen in the next one.
 void EvictionBatch::expire_replicas(Instant now) {
   for (size_t i = 0; i < run_count_; ++i) {
     WriteRun& run = runs_[i];
@@ -288,6 +296,7 @@ void EvictionBatch::drop() {
     if (!is_safe(victim)) {
       // No replica has this content, clean or not: from now on the page counts as dirty.
       keep_resident(victim, PageState::kDirty);
+      victim.late = true;
       continue;
     }
     if (victim.hash != 0) target_->slots.set(victim.page, victim.hash);

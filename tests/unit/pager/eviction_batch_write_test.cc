@@ -229,6 +229,35 @@ TEST(EvictionBatch, WhenItIsTooLateWhatIsAcknowledgedIsDropped) {
   EXPECT_EQ(rig.state(12), PageState::kDirty);
 }
 
+TEST(EvictionBatch, AColdPageThatWasTooLateIsTakenAgainAsLongAsOthersLeave) {
+  BatchRig rig({.budget_pages = 100, .fault_deadline = Milliseconds(0)});
+  rig.narrow_channel(1);
+  rig.make_dirty(pages_of(10));
+  rig.make_dirty(pages_of(12));
+  rig.target.cold.push(pages_of(10, 3));
+  ASSERT_TRUE(rig.begin());
+  rig.node().answer();
+  ASSERT_EQ(rig.batch.advance(), Turn::kEnded);
+  EXPECT_EQ(rig.state(10), PageState::kRemote);
+  EXPECT_EQ(rig.state(12), PageState::kDirty);
+  ASSERT_FALSE(rig.target.cold.empty());
+  ASSERT_TRUE(rig.begin());
+  rig.node().answer();
+  ASSERT_EQ(rig.batch.advance(), Turn::kEnded);
+  EXPECT_EQ(rig.state(12), PageState::kRemote);
+  EXPECT_TRUE(rig.target.cold.empty());
+}
+
+TEST(EvictionBatch, AColdPageIsNotTakenAgainWhereNoneLeaves) {
+  BatchRig rig({.budget_pages = 100, .fault_deadline = Milliseconds(0)});
+  rig.node().break_channels();
+  rig.make_dirty(pages_of(10));
+  rig.target.cold.push(pages_of(10));
+  ASSERT_TRUE(rig.evict());
+  EXPECT_EQ(rig.state(10), PageState::kDirty);
+  EXPECT_TRUE(rig.target.cold.empty());
+}
+
 // ---- a write, a discard during the eviction ----
 
 TEST(EvictionBatch, AWriteCancelsTheEvictionOfItsPage) {

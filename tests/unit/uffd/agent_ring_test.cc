@@ -116,6 +116,7 @@ TEST(AgentRing, PostDoesNotWaitForARunAndItsResultsStay) {
   for (uint32_t i = 0; i < commands.size(); ++i)
     ring.commands[i].result = static_cast<int32_t>(i) + 10;
   ring.tail.store(ring.head.load());
+  futex_wake(ring.tail, FutexScope::kShared);
   runner.join();
   for (size_t i = 0; i < commands.size(); ++i)
     EXPECT_EQ(commands[i].result, static_cast<int32_t>(i) + 10);
