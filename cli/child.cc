@@ -132,7 +132,7 @@ int Child::wait() {
   while (::wait4(pid_, &raw, 0, &usage) < 0 && errno == EINTR) {
   }
   peak_resident_bytes_ = static_cast<uint64_t>(usage.ru_maxrss) << 10;
-  status_ = WIFSIGNALED(raw) ? 128 + WTERMSIG(raw) : WEXITSTATUS(raw);
+  status_ = WIFSIGNALED(raw) ? kExitSignal + WTERMSIG(raw) : WEXITSTATUS(raw);
   return *status_;
 }
 

@@ -76,8 +76,8 @@ std::vector<Check> check_userfaultfd(const uffd::KernelReport& kernel) {
         {"userfaultfd", Verdict::kMissing,
          kernel.reason +
              (kernel.user_mode_works ? ": works only for faults outside system calls" : ""),
-         "run as root, or give the user access to /dev/userfaultfd (Linux 6.1), or setcap "
-         "cap_sys_ptrace+ep on the farpage binary; in a container: --cap-add SYS_PTRACE and a "
+         "run as root, or let the user open /dev/userfaultfd (setfacl -m u:USER:rw, Linux 6.1), or "
+         "set sysctl vm.unprivileged_userfaultfd=1; in a container: --cap-add SYS_PTRACE and a "
          "seccomp profile that allows userfaultfd"});
   for (const uffd::FeatureReport& feature : kernel.features) {
     const Verdict verdict = feature.present    ? Verdict::kOk

@@ -86,7 +86,7 @@ Result<int> serve(NodeSettings settings) {
   FARPAGE_TRY(claimed, claim_node_name(settings.name, node_directory()));
   settings.name = claimed.name;
   FARPAGE_TRY(listen, parse_host_port(settings.listen_agent, "--listen-agent"));
-  FARPAGE_TRY(choice, parse_transports(settings.transports));
+  FARPAGE_TRY(choice, rdma::parse_transports(settings.transports, "--transports"));
   FARPAGE_TRY(token, read_token(settings.token_file));
   FARPAGE_TRY(client, coordinator::Client::create({settings.coordinator, token}));
   FARPAGE_TRY(signals, ShutdownSignals::create());

@@ -7,10 +7,6 @@
 
 namespace farpage::cli {
 
-Result<rdma::TransportChoice> parse_transports(const std::string& text) {
-  return rdma::parse_transports(text, "--transports");
-}
-
 std::string node_directory() {
   if (::geteuid() == 0) return "/run/farpage";
   const char* runtime = std::getenv("XDG_RUNTIME_DIR");
@@ -72,7 +68,9 @@ Status check(const NodeSettings& settings) {
   FARPAGE_TRY(tcp, parse_host_port(settings.tcp_listen, "--tcp-listen"));
   FARPAGE_TRY_VOID(published_host(agent, settings.advertise, "--listen-agent"));
   FARPAGE_TRY_VOID(published_host(tcp, settings.advertise, "--tcp-listen"));
-  FARPAGE_TRY_VOID(parse_transports(settings.transports));
+  FARPAGE_TRY_VOID(rdma::parse_transports(settings.transports, "--transports"));
+  if (settings.heartbeat_interval < Milliseconds(10))
+    return fail(ErrorCode::kInvalid, "--heartbeat: at least 10 ms");
   if (settings.coordinator.empty())
     return fail(ErrorCode::kInvalid, "--coordinator: the URL of the coordinator is needed");
   if (!is_loopback(agent) && settings.token_file.empty() && !settings.insecure)

@@ -43,9 +43,6 @@ struct NodeSettings {
 // The options of the subcommand, bound to `settings`.
 void add_options(Subcommand& subcommand, NodeSettings& settings);
 
-// The transports to offer. With auto, those that this host cannot offer are omitted.
-Result<rdma::TransportChoice> parse_transports(const std::string& text);
-
 // The directory for sockets and locks of this user's nodes: /run/farpage for root, otherwise below
 // $XDG_RUNTIME_DIR or /tmp.
 std::string node_directory();

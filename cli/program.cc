@@ -4,8 +4,10 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <sstream>
 
 #include "cli/logging.h"
@@ -99,6 +101,13 @@ std::string one_line(const CLI::App* app, const CLI::Error& error) {
   return fmt::format("{}: {} (see {} --help)\n", command, text, command);
 }
 
+// An exit status of 0 says that what was printed has been written, to a full disk, too.
+int after_output(int status) {
+  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return status;
+  std::fprintf(stderr, "farpage: cannot write to standard output: %s\n", std::strerror(errno));
+  return status == kExitOk ? kExitFailure : status;
+}
+
 int exit_status_of(const Error& error) {
   return error.code == ErrorCode::kInvalid ? kExitUsage : kExitFailure;
 }
@@ -135,11 +144,11 @@ int run_program(const std::vector<std::string>& arguments) {
   if (!parsed.invocation.run) {
     std::fputs(parsed.output.c_str(), stdout);
     std::fputs(parsed.problem.c_str(), stderr);
-    return parsed.exit_status;
+    return after_output(parsed.exit_status);
   }
   set_up_logging(parsed.settings.log_level);
   const Result<int> status = parsed.invocation.run();
-  if (status) return *status;
+  if (status) return after_output(*status);
   std::fprintf(stderr, "farpage: %s\n", status.error().message().c_str());
   return exit_status_of(status.error());
 }

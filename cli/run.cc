@@ -147,6 +147,12 @@ class SignalRelay {
   }
 
   int descriptor() const { return fd_.get(); }  // readable when there is one to relay
+  // The number of one that has arrived already, of a terminal too: call it while there is no child.
+  std::optional<int> early() const {
+    signalfd_siginfo info{};
+    if (::read(fd_.get(), &info, sizeof info) != sizeof info) return std::nullopt;
+    return static_cast<int>(info.ssi_signo);
+  }
   void relay(const Child& child) const {
     signalfd_siginfo info{};
     while (::read(fd_.get(), &info, sizeof info) == sizeof info)
@@ -176,6 +182,17 @@ int run_until_end(boost::asio::io_context& control, serve::TargetService& servic
     if (status) signal.end();
   }
   return *status;
+}
+
+// Whether the file can be written, before the program runs in vain. An existing one keeps its
+// content.
+Status check_output(const char* option, const std::string& path) {
+  if (path.empty()) return {};
+  const bool is_new = !std::filesystem::exists(path);
+  if (!std::ofstream(path, std::ios::app))
+    return fail(ErrorCode::kInvalid, fmt::format("{}: cannot write {}", option, path));
+  if (is_new) std::filesystem::remove(path);
+  return {};
 }
 
 Status write_stats_file(const std::string& path, const std::string& json) {
@@ -217,6 +234,8 @@ Result<int> run(RunSettings settings) {
   FARPAGE_TRY(options, pager_options(settings));
   FARPAGE_TRY(fork, fork_mode(settings, uffd::fork_events_allowed()));
   options.fork = fork;
+  FARPAGE_TRY_VOID(check_output("--stats-file", settings.stats_file));
+  FARPAGE_TRY_VOID(check_output("--record-trace", settings.trace_file));
   const Result<Target> target = find_target(settings.command.at(0));
   if (!target) return refuse(target.error());
   FARPAGE_TRY(allocator, find_allocator(settings.allocator));
@@ -238,6 +257,7 @@ Result<int> run(RunSettings settings) {
   boost::asio::io_context control(1);
   serve::TargetService service(control, server, *engine, options, settings.budget_scope());
 
+  if (const std::optional<int> signal = signals.early()) return kExitSignal + *signal;
   Result<Child> child =
       Child::start(target_options(settings, fork, *target, {shim, allocator}, server.path()));
   if (!child && is_about_the_program(child.error())) return refuse(child.error());

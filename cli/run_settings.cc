@@ -76,7 +76,7 @@ Result<pager::PagerOptions> pager_options(const PagerSettings& settings) {
   FARPAGE_TRY(compressed, pager::parse_compressed(settings.compressed));
   options.compressed = compressed;
   options.fault_deadline = settings.fault_deadline;
-  FARPAGE_TRY(choice, parse_transports(settings.transports));
+  FARPAGE_TRY(choice, rdma::parse_transports(settings.transports, "--transport"));
   options.transports = choice.kinds;
   rdma::ChannelOptions& channel = options.channel;
   channel.poll_mode = *rdma::poll_mode_from(settings.poll_mode);
@@ -107,7 +107,7 @@ std::vector<std::string> device_words(const PagerSettings& settings) {
 
 Result<std::vector<std::unique_ptr<rdma::Transport>>> make_transports(
     const PagerSettings& settings) {
-  FARPAGE_TRY(choice, parse_transports(settings.transports));
+  FARPAGE_TRY(choice, rdma::parse_transports(settings.transports, "--transport"));
   return rdma::make_transports(choice, verbs_options(settings));
 }
 

@@ -18,6 +18,8 @@ Result<std::string> read_token(const std::string& file) {
                                 fmt::format("token-file {}", file)));
   struct stat status {};
   if (::fstat(fd.get(), &status) != 0) return fail_errno(fmt::format("token-file {}", file));
+  if (!S_ISREG(status.st_mode))
+    return fail(ErrorCode::kInvalid, fmt::format("token-file {}: is not a regular file", file));
   if ((status.st_mode & 0077) != 0)
     return fail(ErrorCode::kInvalid,
                 fmt::format("token-file {}: others can read it; chmod 600 {}", file, file));

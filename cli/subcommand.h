@@ -26,6 +26,7 @@ inline constexpr int kExitUsage = 2;  // invalid command line, environment or fi
 // `farpage run` cannot start the program.
 inline constexpr int kExitCannotRun = 126;
 inline constexpr int kExitNotFound = 127;
+inline constexpr int kExitSignal = 128;  // + the signal's number
 
 // The action that the command line selected. Its value is the exit status. An error is printed as
 // one line; the exit status is kExitUsage for kInvalid, else kExitFailure.

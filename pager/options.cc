@@ -49,6 +49,8 @@ Status validate(const PagerOptions& options) {
   if (options.compressed.percent < 1 || options.compressed.percent > kMaxCompressedPercent)
     return invalid("compressed: 1% to " + std::to_string(kMaxCompressedPercent) + "%");
   if (options.fault_deadline < Milliseconds(10)) return invalid("fault-deadline: at least 10 ms");
+  if (options.channel.operation_timeout < Milliseconds(10))
+    return invalid("operation-timeout: at least 10 ms");
   if (options.transports.empty()) return invalid("transport: name at least one");
   return {};
 }

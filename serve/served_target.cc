@@ -77,6 +77,7 @@ bool apply_now(uffd::handover::RequestKind kind, uffd::PageRun run, pager::Pager
     case RequestKind::kForkDone:
     case RequestKind::kAddExtent:
     case RequestKind::kRemoveExtent:
+    case RequestKind::kLifeline:
       return false;
   }
   return false;
@@ -287,6 +288,9 @@ void ServedTarget::answer(uffd::TargetRequest request) {
     case RequestKind::kForkDone:
       in_pool([this, forked = request.bytes != 0] { pager_->end_fork(forked); }, then);
       return;
+    case RequestKind::kLifeline:
+      keep_lifeline(std::move(request.descriptor));
+      return;
     default:
       break;
   }
@@ -322,6 +326,17 @@ void ServedTarget::answer(uffd::TargetRequest request) {
   } else {
     reply(ENOSYS);
   }
+}
+
+// Without a reply: the agent sends it while a thread of the target may wait for one.
+void ServedTarget::keep_lifeline(Fd lifeline) {
+  if (!lifeline.valid() || lifeline_.valid()) {
+    log::error("run: bad_lifeline pid={}", report_.pid);
+    hang_up();
+    return;
+  }
+  lifeline_ = std::move(lifeline);
+  on_request();
 }
 
 // All of them, or none.

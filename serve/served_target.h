@@ -87,6 +87,7 @@ class ServedTarget : public std::enable_shared_from_this<ServedTarget> {
   void answer(uffd::TargetRequest request);
   bool pin(std::span<const uffd::PageRun> runs);
   int begin_fork(Fd child_socket);
+  void keep_lifeline(Fd lifeline);
   void reply(int status);
   void await_attention();
   void on_attention();
@@ -107,6 +108,7 @@ class ServedTarget : public std::enable_shared_from_this<ServedTarget> {
   size_t calls_ = 0;     // in the pool
   std::unique_ptr<pager::Pager> pager_;
   Fd socket_;
+  Fd lifeline_;  // closed when the target's memory is gone, or by this process's death
   std::unique_ptr<Watch> requests_;
   std::unique_ptr<Watch> attention_;
   boost::asio::steady_timer timer_;

@@ -1,13 +1,17 @@
 #include "shim/agent.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <linux/futex.h>
 #include <sched.h>
+#include <signal.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
 #include <sys/uio.h>
 #include <time.h>
 
+#include "shim/control.h"
 #include "shim/lock.h"
 #include "uffd/kernel_abi.h"
 
@@ -94,6 +98,7 @@ int Agent::thread_main(void* self) {
   agent.ring_->agent_thread.store(static_cast<int32_t>(system_call(SYS_gettid)),
                                   std::memory_order_release);
   agent.keep_descriptors();
+  agent.end_with_the_pager();
   agent.probe_vectored_drop();
   agent.run();
 }
@@ -115,6 +120,29 @@ void Agent::keep_descriptors() const {
       return;
     }
     from = next_kept + 1;
+  }
+}
+
+// The kernel signals the owner of a socket with O_ASYNC when its other end is closed. The pair is
+// made here, so that no table but this one ever has this end: a child or a program after exec must
+// not be killed in place of this process. Without it (no descriptors are left) the process stalls
+// when the pager dies.
+void Agent::end_with_the_pager() const {
+  int pair[2] = {-1, -1};
+  const long paired = system_call(SYS_socketpair, AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0,
+                                  static_cast<int*>(pair));
+  if (is_error(paired)) {
+    return;
+  }
+  const long self = system_call(SYS_getpid);
+  const long flags = system_call(SYS_fcntl, pair[0], F_GETFL);
+  system_call(SYS_fcntl, pair[0], F_SETSIG, SIGKILL);
+  system_call(SYS_fcntl, pair[0], F_SETOWN, self);
+  system_call(SYS_fcntl, pair[0], F_SETFL, flags | O_ASYNC);
+  const long sent = send_lifeline(control_fd_, pair[1]);
+  system_call(SYS_close, pair[1]);
+  if (sent == -EPIPE || sent == -ECONNRESET) {
+    system_call(SYS_kill, self, SIGKILL);
   }
 }
 

@@ -5,7 +5,8 @@
 // calls pthread_exit still ends with its last thread, and one without threads keeps libc's
 // single-threaded paths), and it can start before libc's constructors have run. Its own descriptor
 // table keeps the userfaultfd and the control socket open even if the program closes them: if the
-// last userfaultfd were closed, missing pages would read as zeros.
+// last userfaultfd were closed, missing pages would read as zeros. It also has the lifeline: when
+// the pager dies, the kernel kills this process (handover.h, kLifeline).
 //
 // Threads: start() once in each process. The agent's code shares its creator's thread-local
 // storage. So it makes raw system calls only, calls no libc function that may set errno, never
@@ -43,6 +44,7 @@ class Agent {
  private:
   static int thread_main(void* self);
   void keep_descriptors() const;
+  void end_with_the_pager() const;
   void probe_vectored_drop();
   [[noreturn]] void run();
   uint32_t wait_for_commands(uint32_t tail);

@@ -10,6 +10,10 @@
 
 namespace farpage::shim {
 
+// Sends kLifeline. 0, or a negative errno: -EPIPE or -ECONNRESET when the pager is gone. Makes
+// raw system calls only.
+long send_lifeline(int control_fd, int lifeline);
+
 class Control {
  public:
   static constexpr int kWelcomeTimeoutSeconds = 30;

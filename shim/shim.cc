@@ -60,9 +60,7 @@ long Shim::take(uint64_t bytes, int protection, Placing placing) {
           .number(bytes)
           .text(" bytes in the far window of ")
           .number(window_.bytes())
-          .text(
-              "; this and further memory that does not fit stays local (raise "
-              "FARPAGE_WINDOW_BYTES)")
+          .text("; this and further memory that does not fit stays local (raise --window)")
           .write();
     }
     return 0;

@@ -34,7 +34,7 @@ int open_or_exit() {
         .error(fd)
         .text(
             "; run as root, or let the user open /dev/userfaultfd (setfacl -m u:USER:rw), or set "
-            "sysctl vm.unprivileged_userfaultfd=1; `farpage doctor` shows which of them is set")
+            "sysctl vm.unprivileged_userfaultfd=1; `farpage doctor` checks it")
         .write_and_exit();
   }
   if (is_error(fd)) {

@@ -13,6 +13,7 @@
 //    target like any other, and this is its socket.
 // 4. Commands of the pager go through the AgentRing to the agent thread in the target, because only
 //    the target can execute them on its memory (another process cannot MADV_DONTNEED: EINVAL).
+//    After its start the agent sends kLifeline with one end of a socket pair.
 // 5. `farpage resize` connects to the same socket and sends Resize instead of Hello. It gets
 //    Welcome, then one ResizedProcess for each process that has a pager, and the end of the stream.
 #pragma once
@@ -27,7 +28,7 @@ namespace farpage::uffd::handover {
 
 inline constexpr uint32_t kMagic = 0x66617270;        // "farp"
 inline constexpr uint32_t kResizeMagic = 0x66617273;  // "fars"
-inline constexpr uint32_t kVersion = 5;
+inline constexpr uint32_t kVersion = 6;
 
 // Environment of the target, set by `farpage run`.
 inline constexpr char kSocketVariable[] = "FARPAGE_HANDOVER";         // path of the socket
@@ -100,6 +101,10 @@ enum class RequestKind : uint32_t {
   kAddExtent = 11,
   // It is none any more: its contents are discarded, and the shim unmaps it after the reply.
   kRemoveExtent = 12,
+  // One descriptor, which the pager keeps open until the target's memory is gone. When the pager
+  // dies, the kernel closes it, and the other end has the target killed: its faults would wait
+  // forever. Sent by the agent, beside the other requests; the only one without a reply.
+  kLifeline = 13,
 };
 
 struct Request {

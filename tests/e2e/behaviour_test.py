@@ -1,6 +1,8 @@
 """`farpage run` is transparent where possible, and reports where it is not."""
 import json
 import os
+import pty
+import re
 import shutil
 import signal
 import stat
@@ -8,7 +10,7 @@ import subprocess
 import sys
 import unittest
 
-from cluster import BUILD, EndToEnd, MIB, child_of, children_of, wait_until
+from cluster import BUILD, FARPAGE, EndToEnd, MIB, child_of, children_of, wait_until
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 
@@ -47,6 +49,12 @@ while list(agents()) != [19] and time.monotonic() < end:
     time.sleep(0.01)
 print(*agents(), os.getpriority(os.PRIO_PROCESS, 0), memory.count(b"x"))
 """
+
+
+def blocks_sigint(pid):
+    with open(f"/proc/{pid}/status", encoding="ascii") as file:
+        blocked = re.search(r"^SigBlk:\s*(\w+)", file.read(), re.M)
+    return int(blocked[1], 16) >> (signal.SIGINT - 1) & 1 == 1
 
 
 class Behaviour(EndToEnd):
@@ -93,6 +101,24 @@ class Behaviour(EndToEnd):
         self.assertEqual(process.popen.stdout.readline(), b"ready\n")
         process.kill(signal.SIGTERM)
         self.assertEqual(process.finish()[0], 41)
+
+    def test_ctrl_c_before_the_program_starts_ends_the_run(self):
+        # As a terminal sends it (SI_KERNEL): the line discipline of a pseudo-terminal does.
+        pid, terminal = pty.fork()
+        if pid == 0:
+            os.execv(FARPAGE, [FARPAGE, "run", "--local", "8M", "--lend", "1G", "--", "sleep", "60"])
+        self.addCleanup(os.close, terminal)
+        wait_until(lambda: blocks_sigint(pid), "it takes signals itself")
+        os.write(terminal, b"\x03")
+        _, status = os.waitpid(pid, 0)
+        self.assertEqual(os.waitstatus_to_exitcode(status), 128 + signal.SIGINT)
+
+    def test_files_that_cannot_be_written_are_refused_before_the_program_runs(self):
+        for option in ("--stats-file", "--record-trace"):
+            done = subprocess.run([FARPAGE, "run", "--local", "8M", option, "/nonexistent/x", "--", "echo", "ran"],
+                                  capture_output=True, text=True, check=False)
+            self.assertEqual((done.returncode, done.stdout, done.stderr),
+                             (2, "", f"farpage: {option}: cannot write /nonexistent/x\n"))
 
     def test_ctrl_c_takes_no_memory_from_a_program_that_survives_it(self):
         process = self.start_run([sys.executable, "-c", SURVIVE_SIGINT], local="8M",

@@ -1,15 +1,39 @@
 """Failures around a running program: it continues, or gets SIGBUS within the deadline. Never wrong bytes."""
+import json
+import os
 import re
 import signal
+import sys
 import time
 import unittest
 
 from cluster import EndToEnd, wait_until
 
+# A family of three generations, in which all walk through their memory forever.
+FAMILY = """
+import os
+pages = bytearray(b"x" * (48 << 20))
+for _ in range(3):
+    if os.fork() != 0:
+        break
+print(os.getpid(), flush=True)
+while True:
+    for at in range(0, len(pages), 4096):
+        pages[at] = at >> 12 & 255
+"""
+
 SIGBUS_STATUS = 128 + signal.SIGBUS
 DEADLINE = 2  # seconds
 OPERATION = 1  # seconds that one READ may take: the deadline is checked after it
 END = 10  # seconds in which a program that gets SIGBUS ends, on a busy machine
+
+
+def state_of(pid):
+    try:
+        with open(f"/proc/{pid}/stat", encoding="ascii") as file:
+            return file.read().rpartition(")")[2].split()[0]
+    except OSError:
+        return "X"
 
 
 class Failures(EndToEnd):
@@ -70,6 +94,17 @@ class Failures(EndToEnd):
         process = self.start_access(4, "tcp")
         coordinator.end()
         self.expect_right_end(process)
+
+    def test_killed_run_leaves_no_process_that_waits(self):
+        self.start_cluster(transport="tcp")
+        process = self.start_run([sys.executable, "-c", FAMILY], local="16M", options=["--transport", "tcp"])
+        family = [int(process.popen.stdout.readline()) for _ in range(4)]
+        for pid in family:
+            self.addCleanup(lambda pid=pid: state_of(pid) in "ZX" or os.kill(pid, signal.SIGKILL))
+        wait_until(lambda: json.loads(self.get("/v1/cluster"))["leases"]["held"] >= 4, "their pages leave")
+        process.kill()
+        for pid in family:
+            wait_until(lambda: state_of(pid) in "ZX", f"process {pid} ends", 10)
 
     def test_a_restarted_node_never_gives_its_empty_memory(self):
         _, (node,) = self.start_cluster(transport="tcp")

@@ -319,6 +319,23 @@ TEST_F(Preload, WithoutItsPagerACallFailsAndNeitherHangsNorLies) {
   EXPECT_EQ(outcome.errors.find("farpage:", said + 1), std::string::npos);
 }
 
+TEST_F(Preload, AProgramWhosePagerHasDiedIsKilled) {
+  start("spawn");
+  told();
+  served([](ServedTarget& t) { return t.end_lifeline(), 0; });
+  EXPECT_EQ(target_->finish().signal, SIGKILL);
+}
+
+TEST_F(Preload, AProgramAfterExecIsNotKilledWithItsFormerMemory) {
+  start("old-kernel", "spawn");
+  target_index_ = 1;  // it registers again after exec
+  evict(told());
+  target_index_ = 0;
+  served([](ServedTarget& t) { return t.end_lifeline(), 0; });
+  go_on();
+  expect_success();
+}
+
 TEST_F(Preload, ThreadsMapAndUnmapUnderEviction) {
   const uint32_t seed = std::random_device{}();
   SCOPED_TRACE("seed " + std::to_string(seed));

@@ -13,6 +13,7 @@
 
 #include "base/check.h"
 #include "small_pager.h"
+#include "uffd/handover_server.h"
 #include "uffd/kernel_abi.h"
 
 namespace farpage::test {
@@ -73,11 +74,36 @@ void ServedTarget::take_hello() {
 }
 
 void ServedTarget::on_control() {
-  handover::Request request;
-  const ssize_t got = recv(control_.get(), &request, sizeof(request), 0);
-  if (got != static_cast<ssize_t>(sizeof(request))) {
+  auto request = uffd::read_request(control_);
+  if (!request || !*request) {
     return close();
   }
+  if ((*request)->kind == handover::RequestKind::kLifeline) {
+    FARPAGE_CHECK((*request)->descriptor.valid() && !lifeline_.valid(), "a bad lifeline");
+    lifeline_ = std::move((*request)->descriptor);
+    return;
+  }
+  take(**request);
+}
+
+// The agent sends it after its start.
+void ServedTarget::await_lifeline() {
+  while (control_.valid() && !lifeline_.valid()) {
+    on_control();
+  }
+}
+
+void ServedTarget::hang_up() {
+  await_lifeline();
+  control_.reset();
+}
+
+void ServedTarget::end_lifeline() {
+  await_lifeline();
+  lifeline_.reset();
+}
+
+void ServedTarget::take(const handover::Request& request) {
   requests_.push_back(request);
   answer(request);
 }
@@ -100,6 +126,7 @@ void ServedTarget::answer(const handover::Request& request) {
       reply.status = store_.empty() ? options_.fork_status : EAGAIN;
       break;
     case handover::RequestKind::kForkDone:
+    case handover::RequestKind::kLifeline:
     case handover::RequestKind::kColdHint:
     case handover::RequestKind::kWillNeedHint:
     case handover::RequestKind::kNormalAccess:

@@ -67,8 +67,10 @@ class ServedTarget {
   // events are answered in between: a command may raise one and wait for it.
   std::vector<int> command(uffd::handover::CommandKind kind,
                            const std::vector<uint64_t>& addresses);
-  // Loses the connection, as a pager that dies does.
-  void hang_up() { control_.reset(); }
+  // Loses the connection, as a pager does that takes the target's requests no more.
+  void hang_up();
+  // Lets go of the lifeline, as the kernel does for a pager that has died.
+  void end_lifeline();
 
   // For the pager's loop.
   int control_fd() const { return control_.get(); }
@@ -78,7 +80,9 @@ class ServedTarget {
 
  private:
   void take_hello();
+  void await_lifeline();
   void read_events();
+  void take(const uffd::handover::Request& request);
   void answer(const uffd::handover::Request& request);
   int pin(const uffd::handover::Request& request);
   void on_missing(uint64_t page);
@@ -92,6 +96,7 @@ class ServedTarget {
 
   const PagerOptions options_;
   Fd control_;
+  Fd lifeline_;
   Fd userfault_;
   Mapping ring_memory_;
   uffd::handover::Hello hello_;

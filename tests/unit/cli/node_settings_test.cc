@@ -22,14 +22,15 @@ TEST(HostPort, ParsesNamesAddressesAndBrackets) {
 }
 
 TEST(TransportChoice, AutoTriesAllAndNamesMustBeKnown) {
-  EXPECT_TRUE(parse_transports("auto")->automatic);
-  EXPECT_EQ(parse_transports("auto")->kinds.size(), 3U);
-  const auto named = parse_transports("tcp,shm");
+  EXPECT_TRUE(rdma::parse_transports("auto", "--transports")->automatic);
+  EXPECT_EQ(rdma::parse_transports("auto", "--transports")->kinds.size(), 3U);
+  const auto named = rdma::parse_transports("tcp,shm", "--transports");
   ASSERT_TRUE(named.has_value());
   EXPECT_FALSE(named->automatic);
   EXPECT_EQ(named->kinds, (std::vector<TransportKind>{TransportKind::kTcp, TransportKind::kShm}));
   for (const char* text : {"", "tcp,", "udp", "tcp,tcp", "loop", "tcp shm", "auto,tcp"})
-    EXPECT_EQ(parse_transports(text).error().code, ErrorCode::kInvalid) << text;
+    EXPECT_EQ(rdma::parse_transports(text, "--transports").error().code, ErrorCode::kInvalid)
+        << text;
 }
 
 NodeSettings valid() {
@@ -64,6 +65,14 @@ TEST(NodeSettings, WildcardNeedsAnAddressToPublish) {
   EXPECT_NE(refused.error().context.find("--advertise"), std::string::npos);
   settings.advertise = "10.0.0.2";
   EXPECT_TRUE(check(settings).has_value());
+}
+
+TEST(NodeSettings, HeartbeatsWithoutAPauseAreRefused) {
+  NodeSettings settings = valid();
+  settings.heartbeat_interval = Milliseconds(0);
+  const Status refused = check(settings);
+  ASSERT_FALSE(refused.has_value());
+  EXPECT_EQ(refused.error().context, "--heartbeat: at least 10 ms");
 }
 
 TEST(NodeSettings, EachWrongTextIsRefusedByItsFlag) {

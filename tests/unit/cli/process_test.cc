@@ -87,6 +87,14 @@ class ProcessTest : public testing::Test {
   std::vector<std::unique_ptr<ChildProcess>> children_;
 };
 
+TEST_F(ProcessTest, OutputToAFullDiskIsAFailure) {
+  ChildProcess shell({"-c", std::string("exec ") + FARPAGE_BINARY + " version > /dev/full"},
+                     "/bin/sh");
+  EXPECT_TRUE(
+      shell.wait_for_log("farpage: cannot write to standard output: No space left on device"));
+  EXPECT_EQ(shell.wait(), 1);
+}
+
 TEST_F(ProcessTest, SigtermAndSigintEndBothCleanly) {
   for (const int signal_number : {SIGTERM, SIGINT}) {
     ChildProcess& coordinator = start_coordinator();

@@ -79,6 +79,13 @@ const Knob<pager::PagerOptions> kPagerKnobs[] = {
      [](const pager::PagerOptions& o) { return uint64_t{o.channel.operations_in_flight}; }, 16},
 };
 
+TEST(RunSettings, AnOperationTimeoutThatEveryOperationExceedsIsRefused) {
+  const auto parse = parse_run({"--operation-timeout", "0"});
+  const auto options = pager_options(parse->settings.pager);
+  ASSERT_FALSE(options.has_value());
+  EXPECT_NE(options.error().message().find("operation-timeout: at least 10 ms"), std::string::npos);
+}
+
 TEST(RunSettings, Defect6EveryPagerKnobReachesThePager) {
   for (const Knob<pager::PagerOptions>& knob : kPagerKnobs) {
     SCOPED_TRACE(knob.option);
