@@ -70,11 +70,11 @@ class Process:
         self.popen.stdin.write(text)
         self.popen.stdin.flush()
 
-    def finish(self, patience=120):
+    def finish(self, patience=240):
         """The exit status as a shell reports it, and standard output."""
         return self.finish_with(None, patience)
 
-    def finish_with(self, text, patience=120):
+    def finish_with(self, text, patience=240):
         """The same, after writing `text` to its standard input, which must be a pipe."""
         try:
             output, _ = self.popen.communicate(text, timeout=patience)
