@@ -113,7 +113,7 @@ class Behaviour(EndToEnd):
         _, status = os.waitpid(pid, 0)
         self.assertEqual(os.waitstatus_to_exitcode(status), 128 + signal.SIGINT)
 
-    def test_files_that_cannot_be_written_are_refused_before_the_program_runs(self):
+    def test_files_that_cannot_be_written_are_refused_at_the_start(self):
         for option in ("--stats-file", "--record-trace"):
             done = subprocess.run([FARPAGE, "run", "--local", "8M", option, "/nonexistent/x", "--", "echo", "ran"],
                                   capture_output=True, text=True, check=False)

@@ -95,13 +95,32 @@ class Failures(EndToEnd):
         coordinator.end()
         self.expect_right_end(process)
 
+    def read_pids(self, process, count):
+        output = process.popen.stdout.fileno()
+        os.set_blocking(output, False)
+        text = bytearray()
+
+        def are_all_there():
+            try:
+                text.extend(os.read(output, 4096))
+            except BlockingIOError:
+                pass
+            return text.count(b"\n") == count or process.popen.poll() is not None
+
+        wait_until(are_all_there, "the processes tell their numbers")
+        self.assertEqual(text.count(b"\n"), count, process.log())
+        return [int(line) for line in text.split()]
+
     def test_killed_run_leaves_no_process_that_waits(self):
-        self.start_cluster(transport="tcp")
-        process = self.start_run([sys.executable, "-c", FAMILY], local="16M", options=["--transport", "tcp"])
-        family = [int(process.popen.stdout.readline()) for _ in range(4)]
+        self.start_coordinator()
+        self.start_node("node-1", "--slab", "2M", transports="tcp")
+        process = self.start_run([sys.executable, "-c", FAMILY], local="16M",
+                                 options=["--slab", "2M", "--transport", "tcp"])
+        family = self.read_pids(process, 4)
         for pid in family:
             self.addCleanup(lambda pid=pid: state_of(pid) in "ZX" or os.kill(pid, signal.SIGKILL))
         wait_until(lambda: json.loads(self.get("/v1/cluster"))["leases"]["held"] >= 4, "their pages leave")
+        self.assertTrue(all(state_of(pid) not in "ZX" for pid in family), process.log())
         process.kill()
         for pid in family:
             wait_until(lambda: state_of(pid) in "ZX", f"process {pid} ends", 10)
