@@ -1,4 +1,5 @@
 // farpage run: runs a program with far memory. Constructs and connects the parts of a pager.
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/signalfd.h>
 #include <unistd.h>
@@ -184,14 +185,19 @@ int run_until_end(boost::asio::io_context& control, serve::TargetService& servic
   return *status;
 }
 
-// Whether the file can be written, before the program runs in vain. An existing one keeps its
-// content.
+// Whether the file can be written, before the program runs in vain. It is not opened: the reader of
+// a FIFO would see its end.
 Status check_output(const char* option, const std::string& path) {
   if (path.empty()) return {};
-  const bool is_new = !std::filesystem::exists(path);
-  if (!std::ofstream(path, std::ios::app))
+  std::error_code problem;
+  const std::filesystem::file_status file = std::filesystem::status(path, problem);
+  const bool is_new = file.type() == std::filesystem::file_type::not_found;
+  // The dot: a file in its place is refused, too.
+  const std::filesystem::path place =
+      is_new ? std::filesystem::path(path).parent_path() / "." : std::filesystem::path(path);
+  if (std::filesystem::is_directory(file) ||
+      ::faccessat(AT_FDCWD, place.c_str(), W_OK, AT_EACCESS) != 0)
     return fail(ErrorCode::kInvalid, fmt::format("{}: cannot write {}", option, path));
-  if (is_new) std::filesystem::remove(path);
   return {};
 }
 

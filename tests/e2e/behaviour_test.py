@@ -115,10 +115,11 @@ class Behaviour(EndToEnd):
 
     def test_files_that_cannot_be_written_are_refused_at_the_start(self):
         for option in ("--stats-file", "--record-trace"):
-            done = subprocess.run([FARPAGE, "run", "--local", "8M", option, "/nonexistent/x", "--", "echo", "ran"],
-                                  capture_output=True, text=True, check=False)
-            self.assertEqual((done.returncode, done.stdout, done.stderr),
-                             (2, "", f"farpage: {option}: cannot write /nonexistent/x\n"))
+            for path in ("/nonexistent/x", "/dev/null/x", "/"):
+                done = subprocess.run([FARPAGE, "run", "--local", "8M", option, path, "--", "echo", "ran"],
+                                      capture_output=True, text=True, check=False)
+                self.assertEqual((done.returncode, done.stdout, done.stderr),
+                                 (2, "", f"farpage: {option}: cannot write {path}\n"))
 
     def test_ctrl_c_takes_no_memory_from_a_program_that_survives_it(self):
         process = self.start_run([sys.executable, "-c", SURVIVE_SIGINT], local="8M",

@@ -219,6 +219,15 @@ def child_of(pid):
     return children[0] if children else None
 
 
+def state_of(pid):
+    """Its letter in /proc/PID/stat; X when the process is gone."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8") as file:
+            return file.read().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return "X"
+
+
 def resident_bytes(pid):
     """VmRSS; 0 when the process is gone."""
     try:

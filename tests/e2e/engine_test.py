@@ -7,7 +7,7 @@ import sys
 import unittest
 
 from cluster import (EndToEnd, MIB, Sampler, children_of, far_memory_at_one_moment, resident_bytes,
-                     wait_until)
+                     state_of, wait_until)
 
 # Forks workers that fill memory of their own, wait until all have, check it, and check what they
 # share with their parent.
@@ -116,16 +116,11 @@ class Engine(EndToEnd):
         # The parent closes the pipe and waits: the other three check their memory, and end.
         process.send(b"\n")
         wait_until(lambda: children_of(program) == [stopped] or
-                   all(self.state(child) in "ZT" for child in children_of(program)),
+                   all(state_of(child) in "ZT" for child in children_of(program)),
                    "the others have ended")
         os.kill(stopped, signal.SIGCONT)
         status, output = process.finish(patience=120)
         self.assertEqual((status, output), (0, b"failed 0\n"), process.log())
-
-    @staticmethod
-    def state(pid):
-        with open(f"/proc/{pid}/stat", encoding="utf-8") as file:
-            return file.read().rsplit(")", 1)[1].split()[0]
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ import sys
 import time
 import unittest
 
-from cluster import EndToEnd, wait_until
+from cluster import EndToEnd, state_of, wait_until
 
 # A family of three generations, in which all walk through their memory forever.
 FAMILY = """
@@ -26,14 +26,6 @@ SIGBUS_STATUS = 128 + signal.SIGBUS
 DEADLINE = 2  # seconds
 OPERATION = 1  # seconds that one READ may take: the deadline is checked after it
 END = 10  # seconds in which a program that gets SIGBUS ends, on a busy machine
-
-
-def state_of(pid):
-    try:
-        with open(f"/proc/{pid}/stat", encoding="ascii") as file:
-            return file.read().rpartition(")")[2].split()[0]
-    except OSError:
-        return "X"
 
 
 class Failures(EndToEnd):
