@@ -15,6 +15,11 @@ tl::unexpected<Error> bad_size(std::string_view text) {
       fmt::format("'{}' is not a size: write a number with K, M, G or T, such as 256M", text));
 }
 
+tl::unexpected<Error> too_large(std::string_view text) {
+  return fail(ErrorCode::kInvalid,
+              fmt::format("'{}' is too large: sizes have at most 64 bits", text));
+}
+
 // Bits to shift for a suffix, or -1.
 int suffix_shift(std::string_view suffix) {
   std::string lower;
@@ -51,7 +56,7 @@ Result<uint64_t> parse_size(std::string_view text) {
     }
     return true;
   };
-  if (!take_digits(false)) return bad_size(text);
+  if (!take_digits(false)) return too_large(text);
   if (at < text.size() && text[at] == '.') {
     ++at;
     if (!take_digits(true)) return bad_size(text);
@@ -59,7 +64,7 @@ Result<uint64_t> parse_size(std::string_view text) {
   if (!digits) return bad_size(text);
   const int shift = suffix_shift(text.substr(at));
   if (shift < 0) return bad_size(text);
-  if (shift > 0 && mantissa > (kMax >> shift)) return bad_size(text);
+  if (shift > 0 && mantissa > (kMax >> shift)) return scale == 1 ? too_large(text) : bad_size(text);
   const uint64_t scaled = mantissa << shift;
   if (scaled % scale != 0 && shift == 0) return bad_size(text);
   return scaled / scale;

@@ -24,8 +24,7 @@ Stage rest_of(const FaultResult& result, const Stage& whole, const Stage& queue,
               const Stage& wire) {
   const char* name =
       in_handler(result) ? "signal, install, return (rest)" : "deliver, install, wake (rest)";
-  return {name, whole.mean_us - queue.mean_us - wire.mean_us,
-          whole.p50_us - queue.p50_us - wire.p50_us, whole.p99_us - queue.p99_us - wire.p99_us};
+  return {name, whole.mean_us - queue.mean_us - wire.mean_us};
 }
 
 double per_second(uint64_t count, Nanoseconds elapsed) {

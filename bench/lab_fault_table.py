@@ -11,7 +11,8 @@ import sys
 
 
 def medians(rows):
-    return [statistics.median(column) for column in zip(*rows)]
+    """Of each column; None for the percentiles of a stage that is not timed itself."""
+    return [None if None in column else statistics.median(column) for column in zip(*rows)]
 
 
 def of_rounds(out, rounds):
@@ -76,7 +77,8 @@ def show(result):
     print(f"fault p50 / (READ p50 + local userfaultfd p50) = {fault:.1f} / {floor:.1f} = {fault / floor:.2f}")
     print(f'{"stage, no eviction, usec":<39}{"mean":>9}{"p50":>9}{"p99":>9}')
     for stage in result["stages"]:
-        print(f'{stage["name"]:<39}{stage["mean"]:>9.1f}{stage["p50"]:>9.1f}{stage["p99"]:>9.1f}')
+        print(f'{stage["name"]:<39}' + "".join(f"{'-' if stage[key] is None else round(stage[key], 1):>9}"
+                                               for key in ("mean", "p50", "p99")))
 
 
 if __name__ == "__main__":

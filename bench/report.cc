@@ -56,8 +56,8 @@ std::string format_stages(const std::vector<Stage>& stages) {
   std::string text =
       fmt::format(" {:<34}{:>10}{:>10}{:>10}\n", "stage [usec]", "mean", "50%", "99%");
   for (const Stage& stage : stages)
-    text += fmt::format(" {:<34}{:>10.2f}{:>10.2f}{:>10.2f}\n", stage.name, stage.mean_us,
-                        stage.p50_us, stage.p99_us);
+    text += fmt::format(" {:<34}{:>10.2f}{:>10}{:>10}\n", stage.name, stage.mean_us,
+                        number_or_dash(stage.p50_us), number_or_dash(stage.p99_us));
   return text;
 }
 
@@ -86,6 +86,10 @@ nlohmann::ordered_json json_of(const Row& row) {
 }
 
 }  // namespace
+
+std::string number_or_dash(std::optional<double> number) {
+  return number ? fmt::format("{:.2f}", *number) : std::string("-");
+}
 
 double Throughput::per_second() const {
   return elapsed.count() == 0
@@ -142,11 +146,14 @@ std::string format_json(const Report& report) {
   for (const Throughput& throughput : report.throughputs)
     all["throughputs"].push_back(json_of(throughput));
   all["stages"] = ordered_json::array();
+  const auto value_of = [](std::optional<double> us) {
+    return us ? ordered_json(*us) : ordered_json(nullptr);
+  };
   for (const Stage& stage : report.stages)
     all["stages"].push_back({{"name", stage.name},
                              {"mean", stage.mean_us},
-                             {"p50", stage.p50_us},
-                             {"p99", stage.p99_us}});
+                             {"p50", value_of(stage.p50_us)},
+                             {"p99", value_of(stage.p99_us)}});
   all["figures"] = ordered_json::object();
   for (const auto& [name, value] : report.figures) all["figures"][name] = value;
   all["counts"] = ordered_json::object();

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -23,13 +24,17 @@ struct Row {
   Histogram latency_ns;
 };
 
-// One stage of a fault. The means of stages add up to the mean of the whole; percentiles do not.
+// One stage of a fault. The means of stages add up to the mean of the whole; percentiles do not, so
+// a stage that is not timed itself has none.
 struct Stage {
   std::string name;
   double mean_us = 0;
-  double p50_us = 0;
-  double p99_us = 0;
+  std::optional<double> p50_us{};
+  std::optional<double> p99_us{};
 };
+
+// For tables.
+std::string number_or_dash(std::optional<double> number);
 
 // One line of throughput.
 struct Throughput {

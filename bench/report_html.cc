@@ -181,10 +181,10 @@ std::string stage_table(const std::vector<Stage>& stages) {
       "<th></th></tr>\n";
   for (const Stage& stage : stages)
     text += fmt::format(
-        "<tr><td>{}</td><td>{:.2f}</td><td>{:.2f}</td><td>{:.2f}</td><td class=\"bars\">"
+        "<tr><td>{}</td><td>{:.2f}</td><td>{}</td><td>{}</td><td class=\"bars\">"
         "<div class=\"bar\" style=\"width:{:.1f}%\"></div></td></tr>\n",
-        escaped(stage.name), stage.mean_us, stage.p50_us, stage.p99_us,
-        std::max(0.0, stage.mean_us) / longest * 100);
+        escaped(stage.name), stage.mean_us, number_or_dash(stage.p50_us),
+        number_or_dash(stage.p99_us), std::max(0.0, stage.mean_us) / longest * 100);
   return text + "</table>\n";
 }
 

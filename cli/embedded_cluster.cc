@@ -1,8 +1,16 @@
 #include "cli/embedded_cluster.h"
 
+#include <fmt/format.h>
 #include <unistd.h>
 
+#include <cerrno>
+#include <charconv>
+#include <csignal>
+#include <filesystem>
 #include <nlohmann/json.hpp>
+#include <string_view>
+
+#include "cli/node_settings.h"
 
 namespace farpage::cli {
 namespace {
@@ -29,20 +37,53 @@ Result<Child> start_self(std::vector<std::string> arguments) {
                        .own_process_group = true});
 }
 
+// Also the name of its shm socket; several clusters may run on one host.
+constexpr std::string_view kNodeName = "local-";
+
+std::string node_name(uint32_t number) {
+  return fmt::format("{}{}-{}", kNodeName, ::getpid(), number);
+}
+
+// Of nodes whose `farpage run` was killed together with them.
+void remove_sockets_left_behind() {
+  std::error_code error;
+  for (std::filesystem::directory_iterator entry(node_directory(), error), end;
+       !error && entry != end; entry.increment(error)) {
+    const std::string name = entry->path().filename().string();
+    if (!name.starts_with(kNodeName) || !name.ends_with(".sock")) continue;
+    pid_t pid = 0;
+    const char* digits = name.data() + kNodeName.size();
+    const auto parsed = std::from_chars(digits, name.data() + name.size(), pid);
+    const bool named_so = parsed.ec == std::errc() && *parsed.ptr == '-' && pid > 0;
+    if (named_so && ::kill(pid, 0) != 0 && errno == ESRCH) (void)::unlink(entry->path().c_str());
+  }
+}
+
 }  // namespace
 
 Result<EmbeddedCluster> EmbeddedCluster::start(const EmbeddedClusterOptions& options) {
+  remove_sockets_left_behind();
   FARPAGE_TRY(coordinator, start_self({"coordinator", "--listen", "127.0.0.1:0", "--store",
                                        "memory", "--output", "json"}));
   FARPAGE_TRY(ready, wait_until_ready(coordinator, "coordinator"));
   EmbeddedCluster cluster(std::move(coordinator), ready.value("url", ""));
   for (uint32_t i = 0; i < options.nodes; ++i) {
-    std::vector<std::string> words = {
-        "node", "--coordinator", cluster.url_, "--name",
-        // Also the name of its shm socket; several clusters may run on one host.
-        "local-" + std::to_string(::getpid()) + "-" + std::to_string(i + 1), "--lend",
-        std::to_string(options.lend_bytes), "--slab", std::to_string(options.slab_bytes),
-        "--transports", options.transports, "--lazy", "--leave-timeout", "1s", "--output", "json"};
+    std::vector<std::string> words = {"node",
+                                      "--coordinator",
+                                      cluster.url_,
+                                      "--name",
+                                      node_name(i + 1),
+                                      "--lend",
+                                      std::to_string(options.lend_bytes),
+                                      "--slab",
+                                      std::to_string(options.slab_bytes),
+                                      "--transports",
+                                      options.transports,
+                                      "--lazy",
+                                      "--leave-timeout",
+                                      "1s",
+                                      "--output",
+                                      "json"};
     words.insert(words.end(), options.device_words.begin(), options.device_words.end());
     FARPAGE_TRY(node, start_self(std::move(words)));
     cluster.nodes_.push_back(std::move(node));

@@ -61,6 +61,17 @@ MadeHost make_one(const NodeSettings& settings, rdma::TransportKind kind, const 
   return fail(ErrorCode::kUnsupported, "only for tests");
 }
 
+// The option that asks for this transport; "": none, it is only tried.
+std::string_view asked_by(const NodeSettings& settings, const rdma::TransportChoice& choice,
+                          rdma::TransportKind kind) {
+  if (!choice.automatic) return "--transports";
+  if (kind == rdma::TransportKind::kTcp && settings.tcp_listen != NodeSettings{}.tcp_listen)
+    return "--tcp-listen";
+  if (kind == rdma::TransportKind::kShm && !settings.shm_socket.empty()) return "--shm-socket";
+  if (kind == rdma::TransportKind::kVerbs && !settings.device.empty()) return "--device";
+  return "";
+}
+
 }  // namespace
 
 Result<std::vector<std::unique_ptr<rdma::MemoryHost>>> make_memory_hosts(
@@ -72,8 +83,8 @@ Result<std::vector<std::unique_ptr<rdma::MemoryHost>>> make_memory_hosts(
       hosts.push_back(std::move(*host));
       continue;
     }
-    if (!choice.automatic)
-      return fail_with(fmt::format("--transports: {} does not work here", rdma::to_string(kind)),
+    if (const std::string_view option = asked_by(settings, choice, kind); !option.empty())
+      return fail_with(fmt::format("{}: {} does not work here", option, rdma::to_string(kind)),
                        std::move(host).error());
     log::info("node transport_left_out transport={} reason=\"{}\"", rdma::to_string(kind),
               host.error().message());

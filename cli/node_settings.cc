@@ -5,6 +5,8 @@
 
 #include <cstdlib>
 
+#include "http/json_reader.h"
+
 namespace farpage::cli {
 
 std::string node_directory() {
@@ -69,6 +71,10 @@ Status check(const NodeSettings& settings) {
   FARPAGE_TRY_VOID(published_host(agent, settings.advertise, "--listen-agent"));
   FARPAGE_TRY_VOID(published_host(tcp, settings.advertise, "--tcp-listen"));
   FARPAGE_TRY_VOID(rdma::parse_transports(settings.transports, "--transports"));
+  if (!settings.name.empty() && !http::is_name(settings.name))
+    return fail(ErrorCode::kInvalid,
+                fmt::format("--name: '{}' is not a name: 1 to {} letters, digits, dots, _ and -",
+                            settings.name, http::kMaxNameBytes));
   if (settings.heartbeat_interval < Milliseconds(10))
     return fail(ErrorCode::kInvalid, "--heartbeat: at least 10 ms");
   if (settings.coordinator.empty())

@@ -91,13 +91,16 @@ std::string configuration_text(std::string text) {
 // Joins the lines of a CLI11 message into one.
 std::string one_line(const CLI::App* app, const CLI::Error& error) {
   std::string text = configuration_text(error.what());
+  const std::vector<std::string> unknown = app->remaining(true);
+  std::string command = "farpage";
+  for (; !app->get_subcommands().empty(); app = app->get_subcommands().front())
+    command += " " + app->get_subcommands().front()->get_name();
   // CLI11 reports a misspelt subcommand as a missing one.
-  if (app->get_subcommands().empty() && !app->remaining().empty())
-    text = fmt::format("there is no subcommand '{}'", app->remaining().front());
+  const bool has_subcommands = !app->get_subcommands([](const CLI::App*) { return true; }).empty();
+  if (has_subcommands && !unknown.empty())
+    text = fmt::format("there is no subcommand '{}'", unknown.front());
   while (!text.empty() && text.back() == '\n') text.pop_back();
   std::replace(text.begin(), text.end(), '\n', ' ');
-  std::string command = "farpage";
-  for (const CLI::App* chosen : app->get_subcommands()) command += " " + chosen->get_name();
   return fmt::format("{}: {} (see {} --help)\n", command, text, command);
 }
 

@@ -69,10 +69,16 @@ Result<pager::PagerOptions> pager_options(const PagerSettings& settings) {
   options.prefetch_depth = static_cast<uint32_t>(settings.prefetch_depth);
   options.adaptive_water_marks =
       settings.high_water_percent == 0 && settings.low_water_percent == 0;
+  // The other mark follows one that is given alone.
+  const uint32_t between = options.high_water_percent - options.low_water_percent;
   if (settings.high_water_percent != 0)
     options.high_water_percent = static_cast<uint32_t>(settings.high_water_percent);
-  if (settings.low_water_percent != 0)
-    options.low_water_percent = static_cast<uint32_t>(settings.low_water_percent);
+  options.low_water_percent =
+      settings.low_water_percent != 0
+          ? static_cast<uint32_t>(settings.low_water_percent)
+          : options.high_water_percent - std::min(between, options.high_water_percent - 1);
+  if (settings.high_water_percent == 0)
+    options.high_water_percent = std::max(options.high_water_percent, options.low_water_percent);
   FARPAGE_TRY(compressed, pager::parse_compressed(settings.compressed));
   options.compressed = compressed;
   options.fault_deadline = settings.fault_deadline;

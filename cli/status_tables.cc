@@ -20,11 +20,14 @@ std::string transports_of(const NodeInfo& node) {
   return names;
 }
 
-std::string counters_of(const coordinator::Counters& counters) {
-  std::string text;
-  for (const auto& [name, value] : counters)
-    if (value != 0) text += fmt::format("{}{}={}", text.empty() ? "" : " ", name, value);
-  return text.empty() ? "-" : text;
+// The last heartbeat told; "-": not this one. --output json has all counters.
+std::string counter_of(const coordinator::Counters& counters, const std::string& name) {
+  const auto counter = counters.find(name);
+  return counter == counters.end() ? "-" : std::to_string(counter->second);
+}
+std::string bytes_of(const coordinator::Counters& counters, const std::string& name) {
+  const auto counter = counters.find(name);
+  return counter == counters.end() ? "-" : format_size(counter->second);
 }
 
 std::string nodes_table(const std::vector<NodeInfo>& nodes) {
@@ -48,9 +51,14 @@ std::string regions_table(const std::vector<RegionInfo>& regions) {
     rows.push_back({region.id.value, region.name.empty() ? "-" : region.name,
                     std::to_string(region.replicas), std::to_string(region.leases.size()),
                     std::to_string(lost), format_size(region.leases.size() * region.slab_bytes),
-                    counters_of(region.counters)});
+                    bytes_of(region.counters, "farpage_resident_bytes"),
+                    bytes_of(region.counters, "farpage_remote_bytes"),
+                    counter_of(region.counters, "farpage_faults_total{kind=\"remote\"}"),
+                    counter_of(region.counters, "farpage_evictions_total{kind=\"written\"}")});
   }
-  return format_table({"REGION", "NAME", "REPLICAS", "SLABS", "LOST", "MEMORY", "COUNTERS"}, rows);
+  return format_table({"REGION", "NAME", "REPLICAS", "SLABS", "LOST", "MEMORY", "RESIDENT",
+                       "REMOTE", "FAULTS", "WRITTEN"},
+                      rows);
 }
 
 std::string totals(const std::vector<NodeInfo>& nodes, const std::vector<RegionInfo>& regions) {

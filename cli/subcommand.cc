@@ -59,8 +59,12 @@ Result<Milliseconds> parse_duration(const std::string& text) {
   if (unit == "s" || unit.empty()) unit_ms = 1000;
   if (unit == "m") unit_ms = 60'000;
   if (unit == "h") unit_ms = 3'600'000;
-  constexpr uint64_t kMaxMs = uint64_t{1000} * 366 * 24 * 3600;
-  if (problem != std::errc() || unit_ms == 0 || count > kMaxMs / unit_ms)
+  constexpr uint64_t kMaxHours = uint64_t{366} * 24;
+  constexpr uint64_t kMaxMs = kMaxHours * 3'600'000;
+  const bool is_number = problem == std::errc() || problem == std::errc::result_out_of_range;
+  if (is_number && unit_ms != 0 && (problem != std::errc() || count > kMaxMs / unit_ms))
+    return fail(ErrorCode::kInvalid, fmt::format("'{}' is too long: at most {}h", text, kMaxHours));
+  if (!is_number || unit_ms == 0)
     return fail(ErrorCode::kInvalid,
                 fmt::format("'{}' is not a duration: write a number with ms, s, m or h, such as "
                             "30s",

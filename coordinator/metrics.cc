@@ -112,12 +112,13 @@ void add_totals(Families& families, const ClusterFacts& facts) {
   add("nodes", nodes, {{"state", "lost"}}, totals.nodes_lost);
   const char* slabs = "Slabs of all nodes by use";
   add("slabs", slabs, {{"state", "free"}}, totals.slabs_free);
+  add("slabs", slabs, {{"state", "unavailable"}}, totals.slabs_unavailable);
   add("slabs", slabs, {{"state", "placing"}}, totals.slabs_placing);
   add("slabs", slabs, {{"state", "leased"}}, totals.slabs_leased);
   add("slabs", slabs, {{"state", "revoking"}}, totals.slabs_revoking);
   add("slabs", slabs, {{"state", "foreign"}}, totals.slabs_foreign);
   add("capacity_bytes", "Memory that all nodes offer", {}, totals.bytes);
-  add("free_bytes", "Memory that can be lent", {}, totals.bytes_free);
+  add("free_bytes", "Memory of nodes that are alive that can be lent", {}, totals.bytes_free);
   add("regions", "Regions", {}, totals.regions);
   const char* leases = "Leases by state";
   add("leases", leases, {{"state", "held"}}, totals.leases - totals.leases_lost);

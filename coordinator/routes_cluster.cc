@@ -117,6 +117,7 @@ http::Reply totals(RouteContext& context) {
            {"slabs",
             {{"total", t.slabs},
              {"free", t.slabs_free},
+             {"unavailable", t.slabs_unavailable},
              {"placing", t.slabs_placing},
              {"leased", t.slabs_leased},
              {"revoking", t.slabs_revoking},

@@ -199,13 +199,14 @@ Totals State::totals() const {
         break;
     }
     totals.slabs += node.slabs.size();
-    totals.slabs_free += node.count(SlabUse::kFree);
+    const bool can_lend = state_of(node) == NodeState::kAlive;
+    (can_lend ? totals.slabs_free : totals.slabs_unavailable) += node.count(SlabUse::kFree);
     totals.slabs_placing += node.count(SlabUse::kPlacing);
     totals.slabs_leased += node.count(SlabUse::kLeased);
     totals.slabs_revoking += node.count(SlabUse::kRevoking);
     totals.slabs_foreign += node.count(SlabUse::kForeign);
     totals.bytes += node.slabs.size() * node.record.join.slab_bytes;
-    totals.bytes_free += node.free.size() * node.record.join.slab_bytes;
+    if (can_lend) totals.bytes_free += node.free.size() * node.record.join.slab_bytes;
   }
   totals.regions = regions_.size();
   for (const auto& [id, region] : regions_) {

@@ -84,13 +84,14 @@ struct Totals {
   uint32_t nodes_draining = 0;
   uint32_t nodes_lost = 0;
   uint64_t slabs = 0;
-  uint64_t slabs_free = 0;
+  uint64_t slabs_free = 0;         // of nodes that are alive: they can be leased
+  uint64_t slabs_unavailable = 0;  // in no lease, of nodes that are draining or lost
   uint64_t slabs_placing = 0;
   uint64_t slabs_leased = 0;
   uint64_t slabs_revoking = 0;
   uint64_t slabs_foreign = 0;
   uint64_t bytes = 0;
-  uint64_t bytes_free = 0;
+  uint64_t bytes_free = 0;  // of slabs_free
   uint64_t regions = 0;
   uint64_t leases = 0;
   uint64_t leases_lost = 0;

@@ -2,10 +2,13 @@
 
 #include <fmt/format.h>
 #include <httplib.h>
+#include <strings.h>
 
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <charconv>
+#include <cstring>
 #include <optional>
 #include <thread>
 
@@ -33,9 +36,9 @@ bool equal_secret(std::string_view given, std::string_view expected) {
 
 bool has_token(const httplib::Request& request, const std::string& token) {
   if (token.empty()) return true;
-  constexpr std::string_view kScheme = "Bearer ";
+  constexpr std::string_view kScheme = "Bearer ";  // in any case (RFC 9110, 11.1)
   const std::string header = request.get_header_value("Authorization");
-  return header.rfind(kScheme, 0) == 0 &&
+  return ::strncasecmp(header.c_str(), kScheme.data(), kScheme.size()) == 0 &&
          equal_secret(std::string_view(header).substr(kScheme.size()), token);
 }
 
@@ -150,7 +153,10 @@ std::optional<Reply> HttplibServer::guard(const httplib::Request& request) const
   }
   if (match.route != nullptr) return refuse_query(request, *match.route);
   if (match.other_methods.empty())
-    return refuse(404, ErrorCode::kNotFound, "no such path: /openapi.json lists all");
+    return refuse(404, ErrorCode::kNotFound,
+                  table_.match("GET", "/openapi.json").route != nullptr
+                      ? "no such path: /openapi.json lists all"
+                      : "no such path");
   Reply reply = refuse(405, ErrorCode::kInvalid,
                        fmt::format("this path supports {}", fmt::join(match.other_methods, ", ")));
   reply.headers["Allow"] = fmt::format("{}", fmt::join(match.other_methods, ", "));
@@ -238,15 +244,19 @@ void HttplibServer::configure() {
 
 Status HttplibServer::start() {
   configure();
+  errno = 0;
   const int port = options_.port == 0
                        ? server_.bind_to_any_port(options_.host)
                        : (server_.bind_to_port(options_.host, options_.port) ? options_.port : -1);
-  if (port <= 0)
+  if (port <= 0) {
+    // httplib closes its socket after the failure, which leaves errno as it is.
+    const std::string cause = errno != 0 ? fmt::format(" ({})", std::strerror(errno)) : "";
     return fail(
         ErrorCode::kConflict,
         fmt::format(
-            "cannot listen on {}:{}: is the port free, and is the address one of this host?",
-            options_.host, options_.port));
+            "cannot listen on {}:{}{}: is the port free, and is the address one of this host?",
+            options_.host, options_.port, cause));
+  }
   port_ = static_cast<uint16_t>(port);
   if (::listen(socket_, kBacklog) != 0) return fail_errno("listen");
   listener_ = std::thread([this] {

@@ -1,5 +1,6 @@
 #include "pager/links/borrower.h"
 
+#include <algorithm>
 #include <map>
 #include <utility>
 
@@ -26,6 +27,7 @@ Borrower::Borrower(const PagerOptions& options, LeaseMap& leases, NodeDirectory&
                .replicas = options.replicas,
                .slab_bytes = options.slab_bytes,
                .session_group = options.session_group},
+      transports_(options.transports),
       leases_(leases),
       nodes_(nodes),
       client_(client),
@@ -188,12 +190,25 @@ Result<NodeIndex> Borrower::node_index(const NodeId& id) {
     if (!node && node.error().code == ErrorCode::kNotFound)
       return fail(ErrorCode::kUnavailable, "node " + id.value + " has left since it lent a slab");
     if (!node) return tl::unexpected(node.error());
+    FARPAGE_TRY_VOID(check_transports(*node));
     FARPAGE_TRY(added, nodes_.put(*node));
     index = added;
   }
   const MutexLock lock(owner_mutex_);
   if (owner_ != nullptr) owner_->node_wanted(*index);
   return *index;
+}
+
+// Without one in common, its slabs would be leased, and no page would ever get there.
+Status Borrower::check_transports(const coordinator::NodeInfo& node) const {
+  std::string offered;
+  for (const rdma::TransportAddress& address : node.join.transports) {
+    if (std::ranges::find(transports_, address.kind) != transports_.end()) return {};
+    offered += (offered.empty() ? "" : ",") + std::string(rdma::to_string(address.kind));
+  }
+  return fail(ErrorCode::kUnsupported, "node " + node.join.id.value + " offers " +
+                                           (offered.empty() ? "no transport" : offered) +
+                                           ", and --transport names another one");
 }
 
 Status Borrower::refresh_nodes(const std::set<NodeId>& ids) {

@@ -71,6 +71,7 @@ class Borrower {
   Status lease(const std::vector<SlabIndex>& slabs);
   Status adopt(const std::vector<coordinator::Lease>& leases);
   Result<NodeIndex> node_index(const NodeId& id);
+  Status check_transports(const coordinator::NodeInfo& node) const;
   Status refresh_nodes(const std::set<NodeId>& ids);
   // `late`: the last one is so old that this process must have been stopped or delayed.
   void heartbeat(bool late);
@@ -78,6 +79,7 @@ class Borrower {
   Status refresh_leases();
 
   const coordinator::RegionCreate request_;
+  const std::vector<rdma::TransportKind> transports_;
   LeaseMap& leases_;
   NodeDirectory& nodes_;
   coordinator::Client& client_;

@@ -6,6 +6,7 @@ import sys
 import unittest
 
 from cluster import BUILD, PATIENCE, EndToEnd, wait_until
+from verifier import scaled
 
 FORKS = os.path.join(BUILD, "tests", "forks")
 SEED = 7
@@ -72,7 +73,8 @@ class Fork(EndToEnd):
 
     def test_rounds_of_fork_and_change_leave_no_wrong_byte_and_no_lease(self):
         self.start_cluster()
-        process = self.forks("rounds", 512, 1000, stdin=subprocess.PIPE)
+        rounds = scaled(300, 1000)
+        process = self.forks("rounds", 512, rounds, stdin=subprocess.PIPE)
         self.assertEqual(process.popen.stdout.readline(), b"wrong_pages 0\n", process.log())
         wait_until(lambda: not [name for name in self.regions() if "-fork-" in name],
                    "the children's regions are given back")
@@ -81,8 +83,8 @@ class Fork(EndToEnd):
         self.expect_all_given_back()
         with open(self.stats_path, encoding="utf-8") as file:
             targets = json.load(file)["targets"]
-        self.assertGreater(len(targets), 900)  # most children needed a pager
-        self.assertGreater(sum(target["evictions"]["written"] for target in targets[1:]), 1000)
+        self.assertGreater(len(targets), rounds * 9 // 10)  # most children needed a pager
+        self.assertGreater(sum(target["evictions"]["written"] for target in targets[1:]), rounds)
 
     def test_children_of_children(self):
         self.check("nested", 1024, 6)

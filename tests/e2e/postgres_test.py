@@ -11,6 +11,7 @@ from cluster import FARPAGE, MIB, Sampler, far_memory_of_run, wait_until
 from verifier import PATIENCE, PATIENT, SLAB, Verifier, scaled
 
 ROWS = scaled(100_000, 4_000_000, 15_000)
+ROWS_OF_SESSIONS = scaled(40_000, 4_000_000, 15_000)
 QUERIES = f"""
 set max_parallel_workers_per_gather = 0;
 create table item as select i, md5(i::text) as name, i * 7919::bigint % 100003 as price from generate_series(1, {ROWS}) i;
@@ -27,9 +28,9 @@ select count(*), sum(price), min(name) from item where name > 'a';
 
 SESSION = f"""
 select count(*), sum(price), max(name) from (select md5(i::text) as name, i * 7919::bigint % 100003 as price
-  from generate_series(1, {ROWS}) i order by name, price offset 10) sorted;
+  from generate_series(1, {ROWS_OF_SESSIONS}) i order by name, price offset 10) sorted;
 select count(*), max(items) from (select md5((i % 70000)::text) as name, count(*) as items,
-  string_agg(i::text, ',') as list from generate_series(1, {ROWS}) i group by 1) grouped;
+  string_agg(i::text, ',') as list from generate_series(1, {ROWS_OF_SESSIONS}) i group by 1) grouped;
 """
 # An invariant of pgbench's transactions.
 BALANCE = """

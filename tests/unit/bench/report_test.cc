@@ -23,7 +23,7 @@ Report report_of_a_thousand() {
   Row row{"remote fault", 4096, {}};
   for (uint64_t i = 1; i <= 1000; ++i) row.latency_ns.record(i * 1000);
   report.rows.push_back(row);
-  report.stages = {{"wire", 1.5, 1.25, 3}};
+  report.stages = {{"wire", 1.5, 1.25, 3}, {"rest", 2.5}};
   report.figures = {{"faults_per_s", 12345.5}};
   report.counts = {{"reads", 1000}};
   return report;
@@ -39,6 +39,8 @@ TEST(Report, JsonIsValidAndHasEveryFigure) {
   EXPECT_GE(all["environment"]["cpus"], 1);
   EXPECT_EQ(all["configuration"]["Transport"], "tcp");
   EXPECT_EQ(all["stages"][0]["p50"], 1.25);
+  EXPECT_EQ(all["stages"][1]["mean"], 2.5);
+  EXPECT_TRUE(all["stages"][1]["p50"].is_null());
   EXPECT_EQ(all["figures"]["faults_per_s"], 12345.5);
   EXPECT_EQ(all["counts"]["reads"], 1000);
 }

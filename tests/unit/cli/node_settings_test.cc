@@ -43,6 +43,18 @@ TEST(NodeSettings, DefaultsAreValid) {
   EXPECT_TRUE(check(valid()).has_value());
 }
 
+TEST(NodeSettings, NamesThatNoClusterWouldTakeAreRefused) {
+  NodeSettings settings = valid();
+  for (const char* name : {"a/b", "..", "a b", "\xc3\xa4"}) {
+    settings.name = name;
+    const Status refused = check(settings);
+    ASSERT_FALSE(refused.has_value()) << name;
+    EXPECT_EQ(refused.error().context.find("--name: '"), 0U) << refused.error().context;
+  }
+  settings.name = "rack-7.node_2";
+  EXPECT_TRUE(check(settings).has_value());
+}
+
 TEST(NodeSettings, ListeningBeyondLoopbackNeedsATokenOrInsecure) {
   NodeSettings settings = valid();
   settings.listen_agent = "0.0.0.0:7071";

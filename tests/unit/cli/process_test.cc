@@ -196,6 +196,16 @@ TEST_F(ProcessTest, SecondNodeWithTheNameOfARunningOneEndsWithStatus2AndTakesNot
   EXPECT_NE(client()->nodes()->at(0).join.incarnation, incarnation);
 }
 
+TEST_F(ProcessTest, TransportThatAnOptionNamesMustWork) {
+  start_coordinator();
+  start_node();
+  ChildProcess& same_socket = start(node_arguments({}, "n2"));
+  EXPECT_EQ(same_socket.wait(), 1);
+  EXPECT_NE(same_socket.log().find("--shm-socket: shm does not work here"), std::string::npos)
+      << same_socket.log();
+  EXPECT_EQ(client()->nodes()->size(), 1U);
+}
+
 TEST_F(ProcessTest, TokenIsAskedForOnEveryWay) {
   const std::string right = write_file("right", kToken);
   const std::string wrong = write_file("wrong", "fedcba9876543210fedcba9876543210");

@@ -261,6 +261,10 @@ TEST_F(ProgramTest, WrongUsageIsOneLineAndExitStatus2) {
         {{"node", "--coordinator", "x", "--leave-timeout", "soon"}, "'soon' is not a duration"},
         {{"node", "--coordinator", "x", "--numa-node", "4096"}, "--numa-node"},
         {{"node", "--coordinator", "x", "--output", "xml"}, "--output"},
+        {{"node", "--coordinator", "x", "--lend", "99999999T"}, "'99999999T' is too large"},
+        {{"node", "--coordinator", "x", "--leave-timeout", "9999h"}, "'9999h' is too long"},
+        {{"bench", "fault", "--bogus"}, "(see farpage bench fault --help)"},
+        {{"bench", "bogus"}, "there is no subcommand 'bogus' (see farpage bench --help)"},
         {{"doctor", "extra"}, "extra"}}) {
     const ParsedCommandLine parsed = parse(c.arguments);
     EXPECT_FALSE(parsed.invocation.run);

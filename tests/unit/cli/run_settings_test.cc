@@ -135,6 +135,9 @@ TEST(RunSettings, Defect6FlagsAndTheRestTakeEffect) {
   EXPECT_TRUE(plain->adaptive_water_marks);
   EXPECT_FALSE(pager_options(parse_run({"--high-water", "97"})->settings)->adaptive_water_marks);
   EXPECT_FALSE(pager_options(parse_run({"--low-water", "90"})->settings)->adaptive_water_marks);
+  EXPECT_EQ(pager_options(parse_run({"--high-water", "50"})->settings)->low_water_percent, 47U);
+  EXPECT_EQ(pager_options(parse_run({"--high-water", "2"})->settings)->low_water_percent, 1U);
+  EXPECT_EQ(pager_options(parse_run({"--low-water", "99"})->settings)->high_water_percent, 99U);
   EXPECT_EQ(parse_run({"--local-each", "3G"})->settings.local_bytes(), uint64_t{3} << 30);
   EXPECT_EQ(parse_run({"--local-each", "3G"})->settings.budget_scope(), serve::BudgetScope::kEach);
   EXPECT_EQ(parse_run({"--local", "3G"})->settings.local_bytes(), uint64_t{3} << 30);

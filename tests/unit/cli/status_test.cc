@@ -29,17 +29,23 @@ TEST(Status, ShowsNodesRegionsAndTotals) {
   region.name = "sort";
   region.leases.resize(4);
   region.leases[3].lost = true;
-  region.counters = {{"farpage_faults_total", 9}, {"farpage_rescues_total", 0}};
+  region.counters = {{"farpage_faults_total{kind=\"remote\"}", 9},
+                     {"farpage_evictions_total{kind=\"written\"}", 7},
+                     {"farpage_resident_bytes", uint64_t{3} << 20},
+                     {"farpage_remote_bytes", uint64_t{5} << 20}};
+  coordinator::RegionInfo idle;  // it has not told its counters
+  idle.id = RegionId{"r2"};
 
-  EXPECT_EQ(status_text({node, lost}, {region}),
+  EXPECT_EQ(status_text({node, lost}, {region, idle}),
             "NODE  STATE  TRANSPORTS  FREE  TOTAL  HEARTBEAT  AGENT\n"
             "n1    alive  shm,tcp     768M  1G     0.3s       http://127.0.0.1:7071\n"
             "n2    lost   shm,tcp     768M  1G     0.3s       http://127.0.0.1:7071\n"
             "\n"
-            "REGION  NAME  REPLICAS  SLABS  LOST  MEMORY  COUNTERS\n"
-            "r1      sort  1         4      1     256M    farpage_faults_total=9\n"
+            "REGION  NAME  REPLICAS  SLABS  LOST  MEMORY  RESIDENT  REMOTE  FAULTS  WRITTEN\n"
+            "r1      sort  1         4      1     256M    3M        5M      9       7\n"
+            "r2      -     1         0      0     0       -         -       -       -\n"
             "\n"
-            "1 of 2 nodes alive, 768M of 1G free, 1 regions\n");
+            "1 of 2 nodes alive, 768M of 1G free, 2 regions\n");
 }
 
 }  // namespace

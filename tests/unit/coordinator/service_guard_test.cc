@@ -83,6 +83,13 @@ TEST_F(ServiceTest, WrongQueryParametersAreRefused) {
   expect_problem(raw_request(port(), "DELETE", "/v1/nodes/n1?force=yes"), 400);
 }
 
+TEST_F(ServiceTest, ABodyThatWouldHaveNoEffectIs400) {
+  ASSERT_TRUE(client_->join(test_node("n1", 4)).has_value());
+  expect_problem(raw_request(port(), "POST", "/v1/nodes/n1/drain", R"({"timeout":"1m"})"), 400);
+  expect_problem(raw_request(port(), "DELETE", "/v1/nodes/n1", R"({"force":true})"), 400);
+  EXPECT_EQ(client_->node(NodeId{"n1"})->state, NodeState::kAlive);
+}
+
 TEST_F(ServiceTest, ThingsThatAreNotThereAre404) {
   for (const char* path : {"/v1/nodes/n1", "/v1/regions/r1", "/v1/nodes/n1/rdma/endpoint"})
     expect_problem(raw_request(port(), "GET", path), 404);
@@ -112,6 +119,10 @@ TEST_F(ServiceTest, RequestsWithoutTheRightTokenAre401) {
   const RawAnswer answer = raw_request(port(), "GET", "/v1/nodes");
   expect_problem(answer, 401);
   EXPECT_NE(answer.head.find("WWW-Authenticate: Bearer"), std::string::npos);
+  for (const char* scheme : {"Bearer", "bearer", "BEARER"}) {
+    const std::string header = std::string("Authorization: ") + scheme + " open-sesame\r\n";
+    EXPECT_EQ(raw_request(port(), "GET", "/v1/nodes", "", header).status, 200) << scheme;
+  }
   expect_problem(
       raw_request(port(), "GET", "/v1/nodes", "", "Authorization: Basic b3Blbi1zZXNhbWU=\r\n"),
       401);

@@ -141,7 +141,7 @@ TEST_F(StateTest, SilentRegionIsDeletedAndItsSlabsAreRevoked) {
     EXPECT_EQ(revocation.generation.value, revocation.node_slab + 1);
     state_.revoked(revocation.id, false);
   }
-  EXPECT_EQ(state_.totals().slabs_free, 4U);
+  EXPECT_EQ(state_.totals().slabs_unavailable, 4U) << "the node is silent, too";
 }
 
 TEST_F(StateTest, SlabIsNotLentAgainBeforeTheNodeConfirmsTheRevocation) {
@@ -210,6 +210,16 @@ TEST_F(StateTest, RegionDeletedDuringARequestGetsNothing) {
   EXPECT_EQ(state_.revocations().size(), 1U);
 }
 
+TEST_F(StateTest, SlabsOfADrainingNodeAreNotFree) {
+  join("n1", 2);
+  join("n2", 3);
+  ASSERT_TRUE(state_.drain_node(NodeId{"n2"}).has_value());
+  EXPECT_EQ(state_.totals().slabs, 5U);
+  EXPECT_EQ(state_.totals().slabs_free, 2U);
+  EXPECT_EQ(state_.totals().slabs_unavailable, 3U);
+  EXPECT_EQ(state_.totals().bytes_free, 2 * test_node("n1", 2).slab_bytes);
+}
+
 TEST_F(StateTest, ForeignSlabIsTriedAgainLater) {
   join("n1", 1);
   const RegionId region = *state_.create_region(now_, test_region(0));
@@ -220,7 +230,7 @@ TEST_F(StateTest, ForeignSlabIsTriedAgainLater) {
   EXPECT_EQ(state_.totals().slabs_free, 0U);
   now_ += Seconds(61);
   state_.tick(now_);
-  EXPECT_EQ(state_.totals().slabs_free, 1U);
+  EXPECT_EQ(state_.totals().slabs_unavailable, 1U) << "the node is silent";
 }
 
 TEST_F(StateTest, RemovedNodeLeavesRevocationsThatBelongToNobody) {

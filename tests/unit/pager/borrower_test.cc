@@ -53,6 +53,17 @@ TEST_F(BorrowerTest, AsksForTheNodesOfItsLeasesAndForNoOther) {
   EXPECT_EQ(owner.wanted.size(), 1U);
 }
 
+TEST_F(BorrowerTest, NodeWithoutATransportInCommonIsNamedAtOnce) {
+  client.offer(rdma::TransportKind::kLoop);
+  const auto one = borrower();
+  const Status opened = one->open_region(Seconds(60));
+  ASSERT_FALSE(opened.has_value());
+  EXPECT_EQ(opened.error().code, ErrorCode::kUnsupported);
+  EXPECT_NE(opened.error().message().find("node n0 offers loop"), std::string::npos)
+      << opened.error().message();
+  EXPECT_EQ(owner.wanted.size(), 0U);
+}
+
 TEST_F(BorrowerTest, LeasesFromAsManyNodesAsAClusterHasAndSaysWhyNotFromTheNext) {
   {
     const auto one = borrower();

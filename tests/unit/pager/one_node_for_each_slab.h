@@ -63,6 +63,10 @@ class OneNodeForEachSlab final : public coordinator::Client {
     gone_.insert(NodeId{id});
     for (auto& [slab, lease] : leases_) lease.lost = lease.lost || lease.node.value == id;
   }
+  void offer(rdma::TransportKind transport) {
+    const std::lock_guard lock(mutex_);
+    transports_ = {transport};
+  }
   void forget_events() {
     const std::lock_guard lock(mutex_);
     missed_ = true;
@@ -201,6 +205,8 @@ class OneNodeForEachSlab final : public coordinator::Client {
     if (gone_.contains(id)) return fail(ErrorCode::kNotFound, "no node " + id.value);
     coordinator::NodeInfo info;
     info.join.id = id;
+    for (const rdma::TransportKind kind : transports_)
+      info.join.transports.push_back({.kind = kind, .text = "somewhere"});
     return info;
   }
   Result<std::vector<coordinator::RegionInfo>> regions() override { return never(); }
@@ -233,6 +239,9 @@ class OneNodeForEachSlab final : public coordinator::Client {
   uint64_t lent_bytes_ = kSlabBytes;
   std::optional<ErrorCode> heartbeat_failure_, lease_failure_, lookup_failure_;
   size_t most_leases_ = SIZE_MAX;
+  // Of all nodes.
+  std::vector<rdma::TransportKind> transports_ = {rdma::TransportKind::kShm,
+                                                  rdma::TransportKind::kLoop};
   bool exists_ = false;
   bool missed_ = false;
   int deletes_not_done_ = 0;

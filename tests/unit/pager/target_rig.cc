@@ -64,6 +64,7 @@ Result<std::vector<coordinator::Lease>> FakeClient::lease_slabs(
 Result<coordinator::NodeInfo> FakeClient::node(const NodeId& id) {
   coordinator::NodeInfo info;
   info.join.id = id;
+  info.join.transports.push_back({.kind = rdma::TransportKind::kShm, .text = "somewhere"});
   return info;
 }
 
