@@ -201,6 +201,8 @@ Result<std::unique_ptr<Engine>> Engine::create(
     complete.workers = static_cast<uint32_t>(std::max<size_t>(1, allowed_cpus().size()));
     complete.workers = std::min(complete.workers, kMaxWorkers);
   }
+  complete.transports.clear();
+  for (const auto& transport : transports) complete.transports.push_back(transport->kind());
   if (complete.session_group == 0) complete.session_group = rdma::new_session_group();
   FARPAGE_TRY(peers, NodeTable<PeerState>::create());
   FARPAGE_TRY(targets, TargetSet::create());

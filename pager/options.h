@@ -54,7 +54,8 @@ struct PagerOptions {
   bool record_touches = false;
   // The same for all pagers of one process (rdma/session_fences.h). 0: a random one.
   uint32_t session_group = 0;
-  // The transports, in the order in which they are tried for each node.
+  // The transports, in the order in which they are tried for each node. The engine sets those that
+  // it was given.
   std::vector<rdma::TransportKind> transports = {
       rdma::TransportKind::kVerbs, rdma::TransportKind::kShm, rdma::TransportKind::kTcp};
   rdma::ChannelOptions channel;  // the template of each channel; the buffer is the pager's
