@@ -1,6 +1,7 @@
 #include "cli/embedded_cluster.h"
 
 #include <fmt/format.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -8,8 +9,11 @@
 #include <csignal>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string_view>
 
+#include "base/fd.h"
+#include "base/unix_socket.h"
 #include "cli/node_settings.h"
 
 namespace farpage::cli {
@@ -44,7 +48,17 @@ std::string node_name(uint32_t number) {
   return fmt::format("{}{}-{}", kNodeName, ::getpid(), number);
 }
 
-// Of nodes whose `farpage run` was killed together with them.
+// Nobody listens there any more.
+bool is_deserted(const std::string& path) {
+  const std::optional<sockaddr_un> address = unix_address(path);
+  const Fd socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (!address || !socket.valid()) return false;
+  const auto* generic = reinterpret_cast<const sockaddr*>(&*address);
+  return ::connect(socket.get(), generic, sizeof *address) != 0 && errno == ECONNREFUSED;
+}
+
+// Of nodes whose `farpage run` was killed together with them. A process of another PID namespace
+// looks as if it had ended, and a socket that is being made as if nobody listened.
 void remove_sockets_left_behind() {
   std::error_code error;
   for (std::filesystem::directory_iterator entry(node_directory(), error), end;
@@ -55,7 +69,8 @@ void remove_sockets_left_behind() {
     const char* digits = name.data() + kNodeName.size();
     const auto parsed = std::from_chars(digits, name.data() + name.size(), pid);
     const bool named_so = parsed.ec == std::errc() && *parsed.ptr == '-' && pid > 0;
-    if (named_so && ::kill(pid, 0) != 0 && errno == ESRCH) (void)::unlink(entry->path().c_str());
+    if (!named_so || ::kill(pid, 0) == 0 || errno != ESRCH) continue;
+    if (is_deserted(entry->path())) (void)::unlink(entry->path().c_str());
   }
 }
 

@@ -3,11 +3,13 @@ import json
 import os
 import re
 import signal
+import socket
+import subprocess
 import sys
 import time
 import unittest
 
-from cluster import EndToEnd, state_of, wait_until
+from cluster import FARPAGE, EndToEnd, state_of, wait_until
 
 # A family of three generations, in which all walk through their memory forever.
 FAMILY = """
@@ -116,6 +118,26 @@ class Failures(EndToEnd):
         process.kill()
         for pid in family:
             wait_until(lambda: state_of(pid) in "ZX", f"process {pid} ends", 10)
+
+    def test_sockets_of_killed_embedded_nodes_are_removed(self):
+        environment = {"XDG_RUNTIME_DIR": self.folder}
+        directory = "/run/farpage" if os.geteuid() == 0 else os.path.join(self.folder, "farpage")
+        os.makedirs(directory, 0o700, exist_ok=True)
+        no_process = 1 << 23  # above the largest pid
+        deserted, used = (os.path.join(directory, f"local-{no_process}-{name}.sock") for name in ("1", os.getpid()))
+        for path in (deserted, used):
+            server = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            self.addCleanup(server.close)
+            self.addCleanup(lambda path=path: os.path.exists(path) and os.unlink(path))
+            server.bind(path)
+            server.listen()
+            if path == deserted:
+                server.close()
+        done = subprocess.run([FARPAGE, "run", "--lend", "64M", "--local", "8M", "--", "true"], check=False,
+                              capture_output=True, timeout=60, env={**os.environ, **environment})
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertFalse(os.path.exists(deserted))
+        self.assertTrue(os.path.exists(used), "another process listens there")
 
     def test_a_restarted_node_never_gives_its_empty_memory(self):
         _, (node,) = self.start_cluster(transport="tcp")
