@@ -92,6 +92,8 @@ std::string configuration_text(std::string text) {
 std::string one_line(const CLI::App* app, const CLI::Error& error) {
   std::string text = configuration_text(error.what());
   const std::vector<std::string> unknown = app->remaining(true);
+  const bool is_of_root =
+      !unknown.empty() && app->get_option_no_throw(unknown.front()) != nullptr;
   std::string command = "farpage";
   for (; !app->get_subcommands().empty(); app = app->get_subcommands().front())
     command += " " + app->get_subcommands().front()->get_name();
@@ -99,6 +101,10 @@ std::string one_line(const CLI::App* app, const CLI::Error& error) {
   const bool has_subcommands = !app->get_subcommands([](const CLI::App*) { return true; }).empty();
   if (has_subcommands && !unknown.empty())
     text = fmt::format("there is no subcommand '{}'", unknown.front());
+  // Where a command line follows, they would be its options.
+  if (is_of_root)
+    text = fmt::format("{} is an option of all subcommands: write it before {}", unknown.front(),
+                       app->get_name());
   while (!text.empty() && text.back() == '\n') text.pop_back();
   std::replace(text.begin(), text.end(), '\n', ' ');
   return fmt::format("{}: {} (see {} --help)\n", command, text, command);
