@@ -92,8 +92,7 @@ std::string configuration_text(std::string text) {
 std::string one_line(const CLI::App* app, const CLI::Error& error) {
   std::string text = configuration_text(error.what());
   const std::vector<std::string> unknown = app->remaining(true);
-  const bool is_of_root =
-      !unknown.empty() && app->get_option_no_throw(unknown.front()) != nullptr;
+  const bool is_of_root = !unknown.empty() && app->get_option_no_throw(unknown.front()) != nullptr;
   std::string command = "farpage";
   for (; !app->get_subcommands().empty(); app = app->get_subcommands().front())
     command += " " + app->get_subcommands().front()->get_name();

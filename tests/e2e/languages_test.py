@@ -123,7 +123,7 @@ class Languages(Verifier):
         self.sbcl("tcp")
 
     def ocaml(self, transport):
-        self.compare([self.program("ocaml"), source("trees.ml"), str(scaled(60_000, 2_000_000))], transport)
+        self.compare([self.program("ocaml"), source("trees.ml"), str(scaled(30_000, 2_000_000))], transport)
 
     def test_ocaml_over_shm(self):
         self.ocaml("shm")

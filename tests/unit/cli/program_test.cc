@@ -263,7 +263,8 @@ TEST_F(ProgramTest, WrongUsageIsOneLineAndExitStatus2) {
         {{"node", "--coordinator", "x", "--output", "xml"}, "--output"},
         {{"node", "--coordinator", "x", "--lend", "99999999T"}, "'99999999T' is too large"},
         {{"node", "--coordinator", "x", "--leave-timeout", "9999h"}, "'9999h' is too long"},
-        {{"run", "--log-level", "debug", "--", "ls"}, "--log-level is an option of all subcommands: write it before run"},
+        {{"run", "--log-level", "debug", "--", "ls"},
+         "--log-level is an option of all subcommands: write it before run"},
         {{"bench", "fault", "--bogus"}, "(see farpage bench fault --help)"},
         {{"bench", "bogus"}, "there is no subcommand 'bogus' (see farpage bench --help)"},
         {{"doctor", "extra"}, "extra"}}) {
