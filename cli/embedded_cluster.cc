@@ -1,7 +1,6 @@
 #include "cli/embedded_cluster.h"
 
 #include <fmt/format.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -9,12 +8,10 @@
 #include <csignal>
 #include <filesystem>
 #include <nlohmann/json.hpp>
-#include <optional>
 #include <string_view>
 
-#include "base/fd.h"
-#include "base/unix_socket.h"
 #include "cli/node_settings.h"
+#include "rdma/shm/seqpacket.h"
 
 namespace farpage::cli {
 namespace {
@@ -41,7 +38,6 @@ Result<Child> start_self(std::vector<std::string> arguments) {
                        .own_process_group = true});
 }
 
-// Also the name of its shm socket; several clusters may run on one host.
 constexpr std::string_view kNodeName = "local-";
 
 std::string node_name(uint32_t number) {
@@ -50,11 +46,8 @@ std::string node_name(uint32_t number) {
 
 // Nobody listens there any more.
 bool is_deserted(const std::string& path) {
-  const std::optional<sockaddr_un> address = unix_address(path);
-  const Fd socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-  if (!address || !socket.valid()) return false;
-  const auto* generic = reinterpret_cast<const sockaddr*>(&*address);
-  return ::connect(socket.get(), generic, sizeof *address) != 0 && errno == ECONNREFUSED;
+  const Result<Fd> socket = rdma::shm::connect_at(path);
+  return !socket && socket.error().sys_errno == ECONNREFUSED;
 }
 
 // Of nodes whose `farpage run` was killed together with them. A process of another PID namespace
@@ -83,22 +76,12 @@ Result<EmbeddedCluster> EmbeddedCluster::start(const EmbeddedClusterOptions& opt
   FARPAGE_TRY(ready, wait_until_ready(coordinator, "coordinator"));
   EmbeddedCluster cluster(std::move(coordinator), ready.value("url", ""));
   for (uint32_t i = 0; i < options.nodes; ++i) {
-    std::vector<std::string> words = {"node",
-                                      "--coordinator",
-                                      cluster.url_,
-                                      "--name",
-                                      node_name(i + 1),
-                                      "--lend",
-                                      std::to_string(options.lend_bytes),
-                                      "--slab",
-                                      std::to_string(options.slab_bytes),
-                                      "--transports",
-                                      options.transports,
-                                      "--lazy",
-                                      "--leave-timeout",
-                                      "1s",
-                                      "--output",
-                                      "json"};
+    std::vector<std::string> words = {
+        "node", "--coordinator", cluster.url_, "--name",
+        // Also the name of its shm socket; several clusters may run on one host.
+        node_name(i + 1), "--lend", std::to_string(options.lend_bytes), "--slab",
+        std::to_string(options.slab_bytes), "--transports", options.transports, "--lazy",
+        "--leave-timeout", "1s", "--output", "json"};
     words.insert(words.end(), options.device_words.begin(), options.device_words.end());
     FARPAGE_TRY(node, start_self(std::move(words)));
     cluster.nodes_.push_back(std::move(node));

@@ -14,20 +14,16 @@ using coordinator::NodeInfo;
 using coordinator::RegionInfo;
 
 std::string transports_of(const NodeInfo& node) {
-  std::string names;
-  for (const rdma::TransportAddress& address : node.join.transports)
-    names += (names.empty() ? "" : ",") + std::string(rdma::to_string(address.kind));
-  return names;
+  std::vector<rdma::TransportKind> kinds;
+  for (const rdma::TransportAddress& address : node.join.transports) kinds.push_back(address.kind);
+  return names_of(kinds);
 }
 
 // The last heartbeat told; "-": not this one. --output json has all counters.
-std::string counter_of(const coordinator::Counters& counters, const std::string& name) {
+std::string counter_of(const coordinator::Counters& counters, const std::string& name,
+                       std::string (*format)(uint64_t)) {
   const auto counter = counters.find(name);
-  return counter == counters.end() ? "-" : std::to_string(counter->second);
-}
-std::string bytes_of(const coordinator::Counters& counters, const std::string& name) {
-  const auto counter = counters.find(name);
-  return counter == counters.end() ? "-" : format_size(counter->second);
+  return counter == counters.end() ? "-" : format(counter->second);
 }
 
 std::string nodes_table(const std::vector<NodeInfo>& nodes) {
@@ -48,13 +44,14 @@ std::string regions_table(const std::vector<RegionInfo>& regions) {
   for (const RegionInfo& region : regions) {
     const auto lost = std::count_if(region.leases.begin(), region.leases.end(),
                                     [](const coordinator::Lease& lease) { return lease.lost; });
-    rows.push_back({region.id.value, region.name.empty() ? "-" : region.name,
-                    std::to_string(region.replicas), std::to_string(region.leases.size()),
-                    std::to_string(lost), format_size(region.leases.size() * region.slab_bytes),
-                    bytes_of(region.counters, "farpage_resident_bytes"),
-                    bytes_of(region.counters, "farpage_remote_bytes"),
-                    counter_of(region.counters, "farpage_faults_total{kind=\"remote\"}"),
-                    counter_of(region.counters, "farpage_evictions_total{kind=\"written\"}")});
+    rows.push_back(
+        {region.id.value, region.name.empty() ? "-" : region.name, std::to_string(region.replicas),
+         std::to_string(region.leases.size()), std::to_string(lost),
+         format_size(region.leases.size() * region.slab_bytes),
+         counter_of(region.counters, "farpage_resident_bytes", format_size),
+         counter_of(region.counters, "farpage_remote_bytes", format_size),
+         counter_of(region.counters, "farpage_faults_total{kind=\"remote\"}", std::to_string),
+         counter_of(region.counters, "farpage_evictions_total{kind=\"written\"}", std::to_string)});
   }
   return format_table({"REGION", "NAME", "REPLICAS", "SLABS", "LOST", "MEMORY", "RESIDENT",
                        "REMOTE", "FAULTS", "WRITTEN"},

@@ -61,14 +61,13 @@ Result<Milliseconds> parse_duration(const std::string& text) {
   if (unit == "h") unit_ms = 3'600'000;
   constexpr uint64_t kMaxHours = uint64_t{366} * 24;
   constexpr uint64_t kMaxMs = kMaxHours * 3'600'000;
-  const bool is_number = problem == std::errc() || problem == std::errc::result_out_of_range;
-  if (is_number && unit_ms != 0 && (problem != std::errc() || count > kMaxMs / unit_ms))
-    return fail(ErrorCode::kInvalid, fmt::format("'{}' is too long: at most {}h", text, kMaxHours));
-  if (!is_number || unit_ms == 0)
+  if (problem == std::errc::invalid_argument || unit_ms == 0)
     return fail(ErrorCode::kInvalid,
                 fmt::format("'{}' is not a duration: write a number with ms, s, m or h, such as "
                             "30s",
                             text));
+  if (problem == std::errc::result_out_of_range || count > kMaxMs / unit_ms)
+    return fail(ErrorCode::kInvalid, fmt::format("'{}' is too long: at most {}h", text, kMaxHours));
   return Milliseconds(count * unit_ms);
 }
 

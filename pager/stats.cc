@@ -130,13 +130,10 @@ coordinator::Counters PagerStats::counters() const {
 }
 
 std::string names_of_transports(const PagerCounts& counts) {
-  std::string names;
-  for (size_t i = 0; i < counts.connected_by_kind.size(); ++i) {
-    if (counts.connected_by_kind[i] == 0) continue;
-    names += names.empty() ? "" : ",";
-    names += rdma::to_string(static_cast<rdma::TransportKind>(i));
-  }
-  return names;
+  std::vector<rdma::TransportKind> kinds;
+  for (size_t i = 0; i < counts.connected_by_kind.size(); ++i)
+    if (counts.connected_by_kind[i] != 0) kinds.push_back(static_cast<rdma::TransportKind>(i));
+  return names_of(kinds);
 }
 
 }  // namespace farpage::pager

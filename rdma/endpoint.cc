@@ -25,6 +25,15 @@ std::string_view to_string(TransportKind kind) {
   return "unknown";
 }
 
+std::string names_of(const std::vector<TransportKind>& kinds) {
+  std::string names;
+  for (const TransportKind kind : kinds) {
+    names += names.empty() ? "" : ",";
+    names += to_string(kind);
+  }
+  return names;
+}
+
 std::optional<TransportKind> transport_kind_from(std::string_view name) {
   for (const TransportKind kind :
        {TransportKind::kVerbs, TransportKind::kShm, TransportKind::kTcp, TransportKind::kLoop}) {

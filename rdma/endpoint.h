@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/strong.h"
 
@@ -14,6 +15,7 @@ namespace farpage::rdma {
 // In the order of preference of `auto`.
 enum class TransportKind : uint8_t { kVerbs, kShm, kTcp, kLoop };
 std::string_view to_string(TransportKind kind);
+std::string names_of(const std::vector<TransportKind>& kinds);  // "shm,tcp"
 std::optional<TransportKind> transport_kind_from(std::string_view name);
 
 // A 128-bit GID as text, in the IPv6 notation: "::ffff:10.77.0.1" or "fe80::5054:ff:fe00:1".

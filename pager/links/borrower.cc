@@ -201,14 +201,15 @@ Result<NodeIndex> Borrower::node_index(const NodeId& id) {
 
 // Without one in common, its slabs would be leased, and no page would ever get there.
 Status Borrower::check_transports(const coordinator::NodeInfo& node) const {
-  std::string offered;
+  std::vector<rdma::TransportKind> offered;
   for (const rdma::TransportAddress& address : node.join.transports) {
     if (std::ranges::find(transports_, address.kind) != transports_.end()) return {};
-    offered += (offered.empty() ? "" : ",") + std::string(rdma::to_string(address.kind));
+    offered.push_back(address.kind);
   }
   return fail(ErrorCode::kUnsupported, "node " + node.join.id.value + " offers " +
-                                           (offered.empty() ? "no transport" : offered) +
-                                           ", and --transport names another one");
+                                           (offered.empty() ? "no transport" : names_of(offered)) +
+                                           ", and this program uses " + names_of(transports_) +
+                                           ": choose another transport");
 }
 
 Status Borrower::refresh_nodes(const std::set<NodeId>& ids) {
