@@ -71,7 +71,7 @@ void OrderChoice::judge() {
   }
   best_ = EvictionOrder::kOldest;
   for (size_t i = 0; i < kOrders; ++i) {
-    const double handicap = best_ == EvictionOrder::kOldest ? kClearlyBetter : 1;
+    const double handicap = best_ == EvictionOrder::kOldest ? handicap_of(order_at(i)) : 1;
     if (record_[i] > record_of(best_) * handicap) best_ = order_at(i);
   }
 }

@@ -45,7 +45,10 @@ class OrderChoice {
   static constexpr uint32_t kBatchesOfTry = 64;
   static constexpr double kKept = 0.97;  // of each count, after an epoch
   static constexpr double kPrior = 128;  // pages that behaved as those of all orders do
-  static constexpr double kClearlyBetter = 1.2;
+  // An order replaces the oldest first only if its record is so many times better.
+  static double handicap_of(EvictionOrder order) {
+    return order == EvictionOrder::kYoungest ? 1.2 : 1.14;
+  }
 
   static size_t index_of(EvictionOrder order) { return static_cast<size_t>(order) - 1; }
   static EvictionOrder order_at(size_t index) { return static_cast<EvictionOrder>(index + 1); }
