@@ -36,19 +36,11 @@ http::Reply show_node(Cluster& cluster, const http::Request& request) {
   return http::Reply{200, encode(*node)};
 }
 
-// What is in a body that has no effect was meant to have one.
-std::optional<http::Reply> refuse_body(const http::Request& request) {
-  if (request.body.empty()) return std::nullopt;
-  return http::problem_reply(Error{ErrorCode::kInvalid, "this route takes no body", 0});
-}
-
 http::Reply drain_node(Cluster& cluster, const http::Request& request) {
-  if (auto refused = refuse_body(request)) return std::move(*refused);
   return reply_to(cluster.drain_node(NodeId{request.ids[0]}));
 }
 
 http::Reply remove_node(Cluster& cluster, const http::Request& request) {
-  if (auto refused = refuse_body(request)) return std::move(*refused);
   bool force = false;
   if (const auto it = request.query.find("force"); it != request.query.end()) {
     if (it->second != "true" && it->second != "false")
@@ -83,7 +75,7 @@ std::vector<http::Route> node_routes(RouteContext& context) {
     return [&cluster, handler](const http::Request& request) { return handler(cluster, request); };
   };
   return {
-      {"POST", "/v1/nodes", {}, with(join)},
+      {"POST", "/v1/nodes", {}, with(join), http::Body::kJson},
       {"GET",
        "/v1/nodes",
        {},
@@ -92,9 +84,9 @@ std::vector<http::Route> node_routes(RouteContext& context) {
        }},
       {"GET", "/v1/nodes/{id}", {}, with(show_node)},
       {"DELETE", "/v1/nodes/{id}", {"force"}, with(remove_node)},
-      {"PUT", "/v1/nodes/{id}/heartbeat", {}, with(heartbeat_node)},
+      {"PUT", "/v1/nodes/{id}/heartbeat", {}, with(heartbeat_node), http::Body::kJson},
       {"POST", "/v1/nodes/{id}/drain", {}, with(drain_node)},
-      {"POST", "/v1/nodes/{id}/rdma/endpoint", {}, with(exchange)},
+      {"POST", "/v1/nodes/{id}/rdma/endpoint", {}, with(exchange), http::Body::kJson},
       {"GET", "/v1/nodes/{id}/rdma/endpoint", {}, with(endpoints)},
   };
 }

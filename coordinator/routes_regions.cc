@@ -55,7 +55,7 @@ std::vector<http::Route> region_routes(RouteContext& context) {
     return [&cluster, handler](const http::Request& request) { return handler(cluster, request); };
   };
   return {
-      {"POST", "/v1/regions", {}, with(create)},
+      {"POST", "/v1/regions", {}, with(create), http::Body::kJson},
       {"GET",
        "/v1/regions",
        {},
@@ -64,9 +64,9 @@ std::vector<http::Route> region_routes(RouteContext& context) {
        }},
       {"GET", "/v1/regions/{id}", {}, with(show_region)},
       {"DELETE", "/v1/regions/{id}", {}, with(remove_region)},
-      {"PUT", "/v1/regions/{id}/heartbeat", {}, with(heartbeat_region)},
-      {"POST", "/v1/regions/{id}/slabs", {}, with(lease)},
-      {"POST", "/v1/regions/{id}/slabs/release", {}, with(release)},
+      {"PUT", "/v1/regions/{id}/heartbeat", {}, with(heartbeat_region), http::Body::kJson},
+      {"POST", "/v1/regions/{id}/slabs", {}, with(lease), http::Body::kJson},
+      {"POST", "/v1/regions/{id}/slabs/release", {}, with(release), http::Body::kJson},
   };
 }
 

@@ -82,6 +82,11 @@ std::optional<Reply> refuse_framing(const httplib::Request& request) {
   return std::nullopt;
 }
 
+std::optional<Reply> refuse_body(const httplib::Request& request, const Route& route) {
+  if (route.body == Body::kJson || content_length(request).value_or(0) == 0) return std::nullopt;
+  return refuse(400, ErrorCode::kInvalid, "this route takes no body");
+}
+
 std::optional<Reply> refuse_query(const httplib::Request& request, const Route& route) {
   for (const auto& [key, value] : request.params) {
     if (std::find(route.query.begin(), route.query.end(), key) == route.query.end())
@@ -151,7 +156,10 @@ std::optional<Reply> HttplibServer::guard(const httplib::Request& request) const
     reply.headers["WWW-Authenticate"] = "Bearer";
     return reply;
   }
-  if (match.route != nullptr) return refuse_query(request, *match.route);
+  if (match.route != nullptr) {
+    if (auto refused = refuse_body(request, *match.route)) return refused;
+    return refuse_query(request, *match.route);
+  }
   if (match.other_methods.empty())
     return refuse(404, ErrorCode::kNotFound,
                   table_.match("GET", "/openapi.json").route != nullptr

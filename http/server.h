@@ -3,7 +3,8 @@
 // Before a body is read, every request passes a guard: Transfer-Encoding, Content-Encoding and
 // Range are refused (501, 415, 416), as are a repeated or invalid Content-Length (400, 413),
 // bodies that are not application/json (415; this also stops cross-site posts), paths longer than
-// kMaxPathBytes (414), missing tokens (401), unknown paths (404) and methods (405). A connection
+// kMaxPathBytes (414), missing tokens (401), unknown paths (404) and methods (405), and queries and
+// bodies that the route does not take (400). A connection
 // serves one request and has a short idle timeout, so that none holds a thread for long.
 // Every status of 400 and above is problem+json; an exception becomes a 500.
 #pragma once
@@ -41,6 +42,7 @@ struct Reply {
 Reply problem_reply(const Error& error);
 Reply problem_reply(int status, const Error& error);
 
+enum class Body : bool { kNone, kJson };
 enum class Access : bool { kToken, kOpen };
 
 struct Route {
@@ -48,6 +50,7 @@ struct Route {
   std::string pattern;  // "/v1/nodes/{id}/heartbeat"; braces match one name
   std::vector<std::string> query;
   std::function<Reply(const Request&)> handler;
+  Body body = Body::kNone;  // kNone: a request with one is refused, it was meant to have an effect
   Access access = Access::kToken;
 };
 

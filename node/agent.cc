@@ -59,26 +59,29 @@ class HttpAgent final : public Agent {
  private:
   std::vector<http::Route> routes() {
     std::vector<http::Route> routes;
-    const auto add = [&](const char* method, const char* pattern, auto handler,
+    const auto get = [&](const char* pattern, auto handler,
                          http::Access access = http::Access::kToken) {
-      routes.push_back({method, pattern, {}, std::move(handler), access});
+      routes.push_back({"GET", pattern, {}, std::move(handler), http::Body::kNone, access});
     };
-    add("POST", "/v1/slabs/lease",
-        [this](const http::Request& request) { return reply_of(lease(request)); });
-    add("POST", "/v1/slabs/{node_slab}/revoke", [this](const http::Request& request) {
+    const auto post = [&](const char* pattern, auto handler) {
+      routes.push_back({"POST", pattern, {}, std::move(handler), http::Body::kJson});
+    };
+    post("/v1/slabs/lease",
+         [this](const http::Request& request) { return reply_of(lease(request)); });
+    post("/v1/slabs/{node_slab}/revoke", [this](const http::Request& request) {
       const Status done = revoke(request);
       return done ? http::Reply{204, ""} : http::problem_reply(done.error());
     });
-    add("POST", "/v1/connect",
-        [this](const http::Request& request) { return reply_of(connect(request)); });
-    add("GET", "/v1/status", [this](const http::Request&) {
+    post("/v1/connect",
+         [this](const http::Request& request) { return reply_of(connect(request)); });
+    get("/v1/status", [this](const http::Request&) {
       return http::Reply{200, status_json(report_())};
     });
-    add("GET", "/metrics", [this](const http::Request&) {
+    get("/metrics", [this](const http::Request&) {
       return http::Reply{200, prometheus_text(report_()), "text/plain; version=0.0.4"};
     });
-    add(
-        "GET", "/healthz",
+    get(
+        "/healthz",
         [](const http::Request&) {
           return http::Reply{200, "ok\n", "text/plain"};
         },

@@ -59,7 +59,7 @@ evictions = target["evictions"]
 def row(name, value):
     print(f"  {name:<34}{value:>14}")
 row("remote faults", f"{target['faults']['remote']:,}")
-row("evictions", f"{evictions['written'] + evictions['clean'] + evictions['zero']:,}")
+row("evictions", f"{sum(evictions.values()) - evictions['cancelled']:,}")
 row("remote fault, p50", f"{latency['p50_us']:.1f} us")
 row("remote fault, p99", f"{latency['p99_us']:.1f} us")
 if not target["faults"]["remote"] or not evictions["written"]:

@@ -31,9 +31,9 @@ class AgentClientTest : public ::testing::Test {
       asked_ = request;
       return answer_;
     };
-    routes.push_back({"POST", "/v1/slabs/lease", {}, reply});
-    routes.push_back({"POST", "/v1/slabs/{node_slab}/revoke", {}, reply});
-    routes.push_back({"POST", "/v1/connect", {}, reply});
+    routes.push_back({"POST", "/v1/slabs/lease", {}, reply, http::Body::kJson});
+    routes.push_back({"POST", "/v1/slabs/{node_slab}/revoke", {}, reply, http::Body::kJson});
+    routes.push_back({"POST", "/v1/connect", {}, reply, http::Body::kJson});
     auto server =
         http::Server::create(options, std::move(routes),
                              [](const std::string&, const std::string&, int, Nanoseconds) {});

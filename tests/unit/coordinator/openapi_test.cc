@@ -54,7 +54,7 @@ TEST_F(OpenApiTest, DescribesExactlyTheServedRoutes) {
   EXPECT_EQ(described, served);
 }
 
-TEST_F(OpenApiTest, DescribedQueryParametersAndAccessAreTheServedOnes) {
+TEST_F(OpenApiTest, DescribedQueryBodyAndAccessAreTheServedOnes) {
   auto cluster = Cluster::create({}, make_memory_store(), agents_.client(), clock_);
   Metrics metrics;
   RouteContext context{**cluster, metrics, clock_};
@@ -67,6 +67,7 @@ TEST_F(OpenApiTest, DescribedQueryParametersAndAccessAreTheServedOnes) {
     for (const Json& parameter : operation.value("parameters", Json::array()))
       if (parameter["in"] == "query") query.push_back(parameter["name"]);
     EXPECT_EQ(query, route.query) << route.pattern;
+    EXPECT_EQ(operation.contains("requestBody"), route.body == http::Body::kJson) << route.pattern;
     EXPECT_EQ(operation.contains("security"), route.access == http::Access::kOpen) << route.pattern;
   }
 }

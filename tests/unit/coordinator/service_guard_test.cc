@@ -87,6 +87,8 @@ TEST_F(ServiceTest, ABodyThatWouldHaveNoEffectIs400) {
   ASSERT_TRUE(client_->join(test_node("n1", 4)).has_value());
   expect_problem(raw_request(port(), "POST", "/v1/nodes/n1/drain", R"({"timeout":"1m"})"), 400);
   expect_problem(raw_request(port(), "DELETE", "/v1/nodes/n1", R"({"force":true})"), 400);
+  expect_problem(raw_request(port(), "DELETE", "/v1/regions/r1", "{}"), 400);
+  expect_problem(raw_request(port(), "GET", "/v1/nodes", "{}"), 400);
   EXPECT_EQ(client_->node(NodeId{"n1"})->state, NodeState::kAlive);
 }
 
