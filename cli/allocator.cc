@@ -50,7 +50,7 @@ std::vector<std::string> paths_in_cache(const std::string& cache, const std::str
 bool is_installed(const std::string& library, const LibraryPlaces& places) {
   std::vector<std::string> paths = paths_in_cache(places.cache, library);
   for (const std::string& directory : places.directories)
-    paths.push_back(directory + "/" + library);
+    paths.push_back(fmt::format("{}/{}", directory, library));
   return std::ranges::any_of(paths, brings_allocator);
 }
 

@@ -16,6 +16,8 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "cli/subcommand.h"
+
 namespace farpage::cli {
 namespace {
 

@@ -293,10 +293,9 @@ void add_run(CLI::App& root, Invocation& invocation) {
        "farpage run --local 512M --replicas 2 --coordinator http://10.0.0.1:7070 -- sqlite3",
        "farpage run --local 64M --allocator jemalloc -- sort -S 1G big.txt", "",
        "Exit status: the program's, or 128 + N when signal N ended it; 127 when the program is not",
-       "found; 126 when it is found but cannot be executed, cannot have far memory (static, "
-       "setuid,",
-       "32-bit, built with a sanitizer), or got no pager (no coordinator, no node); 1 when farpage",
-       "fails, and 2 on wrong usage."});
+       "found; 126 when it is found but cannot be executed, cannot have far memory (static,",
+       "setuid, 32-bit, built with a sanitizer), or got no pager (no coordinator, no node); 1 when",
+       "farpage fails, and 2 on wrong usage."});
   add_options(subcommand, *settings);
   subcommand.on_run(invocation, [settings] { return run(*settings); });
 }

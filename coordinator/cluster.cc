@@ -259,6 +259,7 @@ std::vector<Result<SlabLeaseReply>> Cluster::lease_at_nodes(
   std::vector<Result<SlabLeaseReply>> replies(plan.size());
   const auto ask = [&](const std::string& agent_url, const std::vector<size_t>& indices) {
     std::vector<NodeSlabRequest> slabs;
+    slabs.reserve(indices.size());
     for (const size_t i : indices) slabs.push_back({plan[i].node_slab, plan[i].request});
     std::vector<Result<SlabLeaseReply>> of_these = agents_->lease(agent_url, slabs);
     for (size_t i = 0; i < indices.size(); ++i) replies[indices[i]] = std::move(of_these[i]);

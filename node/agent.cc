@@ -12,10 +12,6 @@
 namespace farpage::node {
 namespace {
 
-using http::Access;
-using http::Reply;
-using http::Request;
-
 constexpr uint32_t kThreads = 4;  // one coordinator, and occasional operators
 
 // The number in /v1/slabs/{node_slab}/...

@@ -86,7 +86,7 @@ Status AgentRingProducer::begin(std::span<const handover::Command> commands, Nan
 }
 
 Status AgentRingProducer::await(std::span<handover::Command> commands, Nanoseconds patience) {
-  const Status done = wait_for_tail(end_, patience);
+  Status done = wait_for_tail(end_, patience);
   if (!done && done.error().code == ErrorCode::kTimedOut) return done;
   const MutexLock lock(mutex_);
   const uint32_t first = *std::exchange(unread_, std::nullopt);
