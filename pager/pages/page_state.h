@@ -1,6 +1,6 @@
 // The state word of one page.
 //
-//                     +--------- discard (any state but Fetching, Dropping) ---------+
+//                     +----- discard (unless Fetching, Unprotecting, Dropping) ------+
 //                     v                                                              |
 //   fault         +-------+  zero page   +-------+   first write   +-------------+   |
 //  ------------>  | Empty |------------->| Dirty |<----------------|Unprotecting |   |

@@ -16,7 +16,7 @@ namespace farpage::pager {
 inline constexpr uint32_t kPagesPerBlock = 512;
 
 // Threads: any; no locks.
-// Invariants (page_table_invariants.cc checks them on a quiet table):
+// Invariants (check_invariants() checks them on a quiet table):
 //  1. each change of a word is an edge of the diagram in page_state.h, or changes only its
 //     age, its references or kAwaited;
 //  2. a block's count is the number of its pages that are resident;

@@ -27,14 +27,17 @@ PAGER_MAY_SEE = {
     "coordinator/api.h",
     "coordinator/client.h",
 }
-# The subfolders of pager/, and those that each may include. core.h is above pages, links and fork.
+# The subfolders of pager/, and those that each may include.
 ROOMS_BELOW = {
     "pages": set(),
+    "compress": set(),
     "links": {"pages"},
+    "evict": {"pages", "compress", "links"},
+    "fault": {"pages", "compress", "links", "evict"},
     "fork": {"pages", "links", "fault"},
-    "evict": {"pages", "links", "fork"},
-    "fault": {"pages", "links", "fork", "evict"},
 }
+# What joins the rooms is no part of the lowest ones.
+ABOVE_ALL_ROOMS = {"engine.h", "engine_core.h", "pager.h", "target.h", "target_pager.h"}
 # Foreign headers, and the only folders that may include them.
 PRIVATE = {
     r"linux/userfaultfd\.h": ("uffd/",),
@@ -62,8 +65,8 @@ def errors_of(path, text):
             room, other = path.parts[1], header.split("/")[1]
             if other in ROOMS_BELOW and other != room and other not in ROOMS_BELOW[room]:
                 yield f"{path}: pager/{room}/ must not include {header}"
-            if other in ("core.h", "pager.h") and room == "pages":
-                yield f"{path}: pager/pages/ must not include {header}"
+            if other in ABOVE_ALL_ROOMS and not ROOMS_BELOW[room]:
+                yield f"{path}: pager/{room}/ must not include {header}"
         for pattern, owners in PRIVATE.items():
             if re.fullmatch(pattern, header) and not str(path).startswith(owners):
                 yield f"{path}: {header} belongs to {', '.join(owners)} alone"
