@@ -132,21 +132,38 @@ EvictionBatch::Taken EvictionBatch::try_take(PageIndex page, PageWord word, Fork
 }
 
 // Phase 1: protects each block from its first to its last dirty victim with one call.
+// In each block one call from the first to the last Dirty victim, and a further one behind each
+// page in use. The pages between them are protected too: they stay, and the next write to one is a
+// fault, which flushes the TLBs of the program's CPUs. A page in use costs that each time.
 void EvictionBatch::protect() {
   size_t i = 0;
   while (i < count_) {
     const uint64_t block = victims_[i].page.value / kPagesPerBlock;
-    PageIndex first{0};
+    std::optional<PageIndex> first;
     PageIndex last{0};
-    bool any = false;
+    const auto protect_so_far = [&] {
+      if (first) protect_run(*first, static_cast<uint32_t>(last.value - first->value + 1));
+      first.reset();
+    };
     for (; i < count_ && victims_[i].page.value / kPagesPerBlock == block; ++i) {
-      if (!victims_[i].word.has(PageWord::kWasDirty)) continue;
-      if (!any) first = victims_[i].page;
-      last = victims_[i].page;
-      any = true;
+      const Victim& victim = victims_[i];
+      if (!victim.word.has(PageWord::kWasDirty)) continue;
+      if (first && is_any_in_use(last, victim.page)) protect_so_far();
+      if (!first) first = victim.page;
+      last = victim.page;
     }
-    if (any) protect_run(first, static_cast<uint32_t>(last.value - first.value + 1));
+    protect_so_far();
   }
+}
+
+// Whether one of the pages between these two was written again after it had been protected, or has
+// come back soon.
+bool EvictionBatch::is_any_in_use(PageIndex before, PageIndex behind) const {
+  for (uint64_t page = before.value + 1; page < behind.value; ++page) {
+    const PageWord word = target_->table.load(PageIndex{page});
+    if (word.state() == PageState::kDirty && word.references() > 0) return true;
+  }
+  return false;
 }
 
 void EvictionBatch::protect_run(PageIndex first, uint32_t pages) {

@@ -117,6 +117,7 @@ class EvictionBatch {
   bool is_full() const { return most_.is_reached(count_, spans_); }
   void protect();  // 1
   void protect_run(PageIndex first, uint32_t pages);
+  bool is_any_in_use(PageIndex before, PageIndex behind) const;
   // Of the victims from `first` to `end`:
   void copy_out(size_t first, size_t end);  // 2
   void note_zero_pages(size_t first, size_t end);

@@ -151,6 +151,21 @@ TEST(EvictionBatch, ABlockIsProtectedInOneCallFromItsFirstToItsLastDirtyVictim) 
   EXPECT_EQ(rig.log.of("protect"), (Lines{"protect 3+18", "protect 520+11"}));
 }
 
+TEST(EvictionBatch, AFurtherCallBeginsBehindADirtyPageThatIsInUse) {
+  BatchRig rig;
+  ASSERT_TRUE(rig.lease_slab_of(600));
+  for (const uint64_t page : {3, 6, 9, 15, 20}) rig.make_dirty(pages_of(page));
+  rig.make_clean(pages_of(12));
+  for (const uint64_t page : {6, 12}) {  // a clean one is protected anyway
+    const PageWord word = rig.table.load(PageIndex{page});
+    ASSERT_TRUE(rig.table.set_age(PageIndex{page}, word, word.epoch(), 3));
+  }
+  ASSERT_TRUE(rig.begin());
+  EXPECT_EQ(rig.log.of("protect"), (Lines{"protect 3", "protect 9+12"}));
+  EXPECT_EQ(rig.state(6), PageState::kDirty);
+  EXPECT_FALSE(rig.space.is_protected(6));
+}
+
 TEST(EvictionBatch, AcrossMappingsItProtectsItsVictimsPageByPage) {
   BatchRig rig;
   rig.let_nodes_answer();
