@@ -23,16 +23,24 @@ namespace {
 
 constexpr Milliseconds kStopPatience{5000};
 
+// While the caller's blocked signals are blocked here too: a Ctrl-C after the fork may have come
+// for the former group, and would kill the child as soon as it is let through.
+void leave_group_of_terminal() {
+  ::setpgid(0, 0);
+  for (const int number : {SIGINT, SIGQUIT})
+    ::signal(number, ::signal(number, SIG_IGN));  // ignoring it discards a pending one
+}
+
 // Runs in the child between fork and exec: system calls only. Writes errno to `problem` on failure.
 [[noreturn]] void become(const ChildOptions& options, const std::vector<char*>& arguments,
                          const std::vector<char*>& environment, pid_t parent, int output,
                          int problem) {
+  if (options.own_process_group) leave_group_of_terminal();
   sigset_t none;
   ::sigemptyset(&none);
   ::sigprocmask(SIG_SETMASK, &none, nullptr);
   ::signal(SIGPIPE, SIG_DFL);  // the HTTP library ignores it, and exec would keep that
   if (output >= 0) ::dup2(output, STDOUT_FILENO);
-  if (options.own_process_group) ::setpgid(0, 0);
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (::getppid() == parent)
     ::execve(options.arguments[0].c_str(), arguments.data(), environment.data());
