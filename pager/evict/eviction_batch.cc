@@ -131,10 +131,9 @@ EvictionBatch::Taken EvictionBatch::try_take(PageIndex page, PageWord word, Fork
   return Taken::kYes;
 }
 
-// Phase 1: protects each block from its first to its last dirty victim with one call.
-// In each block one call from the first to the last Dirty victim, and a further one behind each
-// page in use. The pages between them are protected too: they stay, and the next write to one is a
-// fault, which flushes the TLBs of the program's CPUs. A page in use costs that each time.
+// Phase 1: in each block one call from the first to the last Dirty victim, and a further one behind
+// each page in use. The pages between them are protected too: they stay, and the next write to one
+// is a fault, which flushes the TLBs of the program's CPUs. A page in use costs that each time.
 void EvictionBatch::protect() {
   size_t i = 0;
   while (i < count_) {
