@@ -134,15 +134,19 @@ void Agent::end_with_the_pager() const {
   if (is_error(paired)) {
     return;
   }
+  send_lifeline(control_fd_, pair[1]);
+  system_call(SYS_close, pair[1]);
+  // Armed only now: when an exec ends this thread, the kernel closes what it has, the last one
+  // first, and the program would be killed for an end that is still here.
   const long self = system_call(SYS_getpid);
   const long flags = system_call(SYS_fcntl, pair[0], F_GETFL);
   system_call(SYS_fcntl, pair[0], F_SETSIG, SIGKILL);
   system_call(SYS_fcntl, pair[0], F_SETOWN, self);
   system_call(SYS_fcntl, pair[0], F_SETFL, flags | O_ASYNC);
-  const long sent = send_lifeline(control_fd_, pair[1]);
-  system_call(SYS_close, pair[1]);
-  if (sent == -EPIPE || sent == -ECONNRESET) {
-    system_call(SYS_kill, self, SIGKILL);
+  char nothing = 0;
+  if (system_call(SYS_recvfrom, pair[0], &nothing, sizeof(nothing), MSG_DONTWAIT, nullptr,
+                  nullptr) != -EAGAIN) {
+    system_call(SYS_kill, self, SIGKILL);  // the pager was gone before
   }
 }
 

@@ -123,11 +123,10 @@ void await_welcome_or_exit(int fd, long sent, int* descriptor) {
 
 }  // namespace
 
-long send_lifeline(int control_fd, int lifeline) {
+void send_lifeline(int control_fd, int lifeline) {
   handover::Request request;
   request.kind = handover::RequestKind::kLifeline;
-  const long sent = send_with(control_fd, &request, sizeof(request), &lifeline, 1);
-  return is_error(sent) ? sent : 0;
+  (void)send_with(control_fd, &request, sizeof(request), &lifeline, 1);
 }
 
 void Control::hand_over_or_exit(const char* path, const handover::Hello& hello, int userfault_fd,

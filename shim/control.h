@@ -10,9 +10,8 @@
 
 namespace farpage::shim {
 
-// Sends kLifeline. 0, or a negative errno: -EPIPE or -ECONNRESET when the pager is gone. Makes
-// raw system calls only.
-long send_lifeline(int control_fd, int lifeline);
+// Sends kLifeline. Makes raw system calls only. Where the pager is gone, nobody has the descriptor.
+void send_lifeline(int control_fd, int lifeline);
 
 class Control {
  public:
