@@ -34,6 +34,7 @@ void PagerStats::add(const WorkerCounts& worker) {
   compressed_hits += worker.faults_compressed.get() + worker.prefetch_compressed_pages.get();
   faults_zero += worker.faults_zero.get();
   faults_write += worker.faults_write.get();
+  faults_spurious += worker.faults_spurious.get();
   faults_coalesced += worker.faults_coalesced.get();
   faults_rescued += worker.faults_rescued.get();
   faults_failed += worker.faults_failed.get();
@@ -92,6 +93,7 @@ coordinator::Counters PagerStats::counters() const {
       {"farpage_faults_total{kind=\"compressed\"}", faults_compressed},
       {"farpage_faults_total{kind=\"zero\"}", faults_zero},
       {"farpage_faults_total{kind=\"write\"}", faults_write},
+      {"farpage_faults_total{kind=\"spurious\"}", faults_spurious},
       {"farpage_faults_total{kind=\"coalesced\"}", faults_coalesced},
       {"farpage_faults_total{kind=\"failed\"}", faults_failed},
       {"farpage_rescues_total", faults_rescued},

@@ -31,6 +31,7 @@ struct alignas(64) WorkerCounts {
   Counter faults_compressed;   // answered from a compressed copy
   Counter faults_zero;         // never written before: a zero page
   Counter faults_write;        // first write to a clean page
+  Counter faults_spurious;     // write to a Dirty page, protected along with one that leaves
   Counter faults_coalesced;    // another thread was already fetching the page
   Counter faults_rescued;      // a write that cancelled an eviction
   Counter faults_failed;       // ended in SIGBUS
@@ -95,7 +96,7 @@ struct PagerLatencies {
 // Sums at one moment.
 struct PagerCounts {
   uint64_t faults_remote = 0, faults_zero = 0, faults_write = 0, faults_coalesced = 0;
-  uint64_t faults_rescued = 0, faults_failed = 0, faults_waited_room = 0;
+  uint64_t faults_rescued = 0, faults_spurious = 0, faults_failed = 0, faults_waited_room = 0;
   uint64_t reads = 0, read_bytes = 0, retries = 0;
   uint64_t prefetch_pages = 0, prefetch_failed_pages = 0, zeros_ahead = 0;
   uint64_t clusters = 0, cluster_pages = 0;

@@ -57,7 +57,8 @@ std::string format_target(const TargetReport& target) {
       fmt::format("{} of them neighbours, of {} pages", counts.cluster_pages, counts.clusters));
   text += count_line("zero-fill faults", counts.faults_zero,
                      fmt::format("{} pages of zeros placed ahead", counts.zeros_ahead));
-  text += count_line("first-write faults", counts.faults_write);
+  text += count_line("first-write faults", counts.faults_write,
+                     fmt::format("{} spurious beside evictions", counts.faults_spurious));
   text +=
       count_line("evictions", counts.evictions(),
                  fmt::format("{} written back, {} unchanged, {} clean, {} all zero; {} sent",
@@ -111,6 +112,7 @@ std::string json_report(const std::vector<TargetReport>& targets, int exit_statu
                       {"compressed", counts.faults_compressed},
                       {"zero", counts.faults_zero},
                       {"write", counts.faults_write},
+                      {"spurious", counts.faults_spurious},
                       {"coalesced", counts.faults_coalesced},
                       {"rescued", counts.faults_rescued},
                       {"failed", counts.faults_failed},

@@ -62,7 +62,8 @@ class FarpagePlace(Place):
                      for kind in ("written", "unchanged", "clean", "zero")}
         remote = sum(target["faults"]["remote"] for target in targets)
         prefetched = sum(target["prefetched_pages"] for target in targets)
-        return {"pages_in": remote + prefetched, "pages_out": evictions["written"], "faults_remote": remote,
+        protected = sum(target["faults"][kind] for target in targets for kind in ("write", "spurious", "rescued"))
+        return {"pages_in": remote + prefetched, "faults_write_protect": protected, "pages_out": evictions["written"], "faults_remote": remote,
                 "prefetched": prefetched, "evictions": evictions, "beside_bytes": self.beside_bytes}
 
 

@@ -14,12 +14,11 @@
 namespace farpage::pager {
 namespace {
 
-void pin_this_thread(int cpu) {
+bool pin_this_thread(int cpu) {
   cpu_set_t set;
   CPU_ZERO(&set);
   CPU_SET(static_cast<unsigned>(cpu), &set);
-  if (pthread_setaffinity_np(pthread_self(), sizeof set, &set) != 0)
-    log::warn("pager: cannot_pin cpu={}", cpu);
+  return pthread_setaffinity_np(pthread_self(), sizeof set, &set) == 0;
 }
 
 uint64_t nanoseconds_since(Instant since) {
@@ -33,10 +32,12 @@ FaultWorker::FaultWorker(EngineCore& engine, Ports ports, WakePolicy& wake_polic
     : engine_(engine),
       wake_policy_(&wake_policy),
       index_(index),
+      cpus_(std::thread::hardware_concurrency()),
+      home_cpu_(cpu),
       fetcher_(engine, ports.demand, index),
       prefetcher_(ports.prefetch, index),
       look_for_next_(look_of(engine.options.channel.poll_mode)),
-      thread_([this, cpu] { run(cpu); }) {}
+      thread_([this] { run(); }) {}
 
 Nanoseconds FaultWorker::look_of(rdma::PollMode mode) {
   switch (mode) {
@@ -50,9 +51,10 @@ Nanoseconds FaultWorker::look_of(rdma::PollMode mode) {
   return Nanoseconds(0);
 }
 
-void FaultWorker::run(int cpu) {
+void FaultWorker::run() {
   (void)pthread_setname_np(pthread_self(), "fp-fault");
-  if (cpu >= 0) pin_this_thread(cpu);
+  if (home_cpu_ >= 0 && !pin_this_thread(home_cpu_))
+    log::warn("pager: cannot_pin cpu={}", home_cpu_);
   while (!engine_.workers_stopping.load(std::memory_order_acquire)) {
     // A target is removed only when no worker is in a turn that has begun before.
     engine_.event_readers.begin(index_);
@@ -147,7 +149,7 @@ void FaultWorker::handle_events(Target& target, std::span<uffd::Event> events) {
   const Instant now = SteadyClock::read();
   for (uffd::Event& event : events) {
     if (const auto* fault = std::get_if<uffd::Fault>(&event)) {
-      wake_policy_->won(index_, {fault->thread, !watched_});
+      wake_policy_->won(index_, {fault->thread, !watched_ || follows(fault->thread)});
       short_of_room_ = nullptr;
       if (target.recorder) [[unlikely]]
         record(target, *fault);
@@ -170,6 +172,22 @@ void FaultWorker::handle_events(Target& target, std::span<uffd::Event> events) {
     }
   }
   watched_ = false;
+}
+
+bool FaultWorker::follows(uint32_t thread) {
+  if (home_cpu_ < 0 || !wake_policy_->shared()) return false;
+  if (follower_.note_fault(thread)) follower_.looked(look_at(thread));
+  if (!follower_.following() && !is_home_) is_home_ = pin_this_thread(home_cpu_);
+  return follower_.following();
+}
+
+ThreadFollower::Place FaultWorker::look_at(uint32_t thread) {
+  if (running_threads_.count() <= cpus_) return ThreadFollower::Place::kIdle;
+  const std::optional<int> cpu = running_threads_.cpu_of(thread);
+  if (!cpu) return ThreadFollower::Place::kIdle;
+  if (*cpu == ::sched_getcpu()) return ThreadFollower::Place::kHere;
+  if (follower_.following() && pin_this_thread(*cpu)) is_home_ = *cpu == home_cpu_;
+  return ThreadFollower::Place::kElsewhere;
 }
 
 // It reads pages that leave, and one of them may be gone.
@@ -487,6 +505,8 @@ bool FaultWorker::handle_protected(Target& target, PageIndex page, PageWord word
   } else if (word.state() == PageState::kClean) {
     counts_of(target).faults_write.add();
     target.note_first_write();
+  } else {
+    counts_of(target).faults_spurious.add();
   }
   return unprotect(target, page, word);
 }

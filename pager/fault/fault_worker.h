@@ -9,9 +9,11 @@
 #include <thread>
 
 #include "base/loop_gap.h"
+#include "base/running_threads.h"
 #include "pager/evict/evictor.h"
 #include "pager/fault/fetcher.h"
 #include "pager/fault/prefetcher.h"
+#include "pager/fault/thread_follower.h"
 #include "pager/fault/wake_policy.h"
 #include "pager/target.h"
 
@@ -71,7 +73,7 @@ class FaultWorker {
   };
 
   static Nanoseconds look_of(rdma::PollMode mode);
-  void run(int cpu);
+  void run();
   struct Moved {
     bool answered = false;
     bool prefetched = false;
@@ -79,6 +81,8 @@ class FaultWorker {
   // Reads, answers, posts and installs, without waiting.
   Moved take_turn();
   size_t read_and_handle();
+  bool follows(uint32_t thread);
+  ThreadFollower::Place look_at(uint32_t thread);
   void handle_events(Target& target, std::span<uffd::Event> events);
   bool is_of_evictor(const uffd::Fault& fault) const;
   void record(Target& target, const uffd::Fault& fault) const;
@@ -117,7 +121,12 @@ class FaultWorker {
   WakePolicy* wake_policy_ = nullptr;  // none without a thread
   Evictor* evictor_ = nullptr;         // none with one
   const uint32_t index_;
-  bool watched_ = false;  // since the last fault
+  const uint32_t cpus_ = 1;  // of the machine
+  const int home_cpu_ = -1;  // < 0: not pinned
+  bool watched_ = false;     // since the last fault
+  RunningThreads running_threads_;
+  ThreadFollower follower_;
+  bool is_home_ = true;  // on home_cpu_, if it is pinned
   Fetcher fetcher_;
   Prefetcher prefetcher_;
   std::array<Parked, kMaxParked> parked_;

@@ -80,9 +80,9 @@ void WakePolicy::won(uint32_t worker, Win win) {
   if (bells_.size() == 1) return;
   Worker& me = workers_[worker];
   me.rest = first_rest_;
-  const bool alone = last_winner_.load(std::memory_order_relaxed) == worker;
-  if (!alone) last_winner_.store(worker, std::memory_order_relaxed);
-  if (alone && win.at_once && win.thread == me.thread) {
+  const bool again = last_winner_.load(std::memory_order_relaxed) == worker;
+  if (!again) last_winner_.store(worker, std::memory_order_relaxed);
+  if (again && win.alone && win.thread == me.thread) {
     me.doubts = 0;
     if (++me.wins < kWinsToStop) return;
     sole_wins_.store(me.wins, std::memory_order_relaxed);
@@ -91,7 +91,7 @@ void WakePolicy::won(uint32_t worker, Win win) {
   }
   me.wins = 0;
   me.thread = win.thread;
-  if (++me.doubts < kDoubtsToRecall && alone) return;
+  if (++me.doubts < kDoubtsToRecall && again) return;
   // A resting worker has seen wins; the thread that set them to 0 has recalled it.
   if (sole_wins_.load(std::memory_order_relaxed) == 0) return;
   sole_wins_.store(0, std::memory_order_seq_cst);

@@ -28,10 +28,10 @@ class WakePolicy {
   // What a worker knows about the faults that it has read.
   struct Win {
     uint32_t thread = 0;  // the last of the faulting threads
-    // It found them without watching. This happens on one CPU (the woken thread runs at once, and
-    // has faulted again when the worker continues), or where idle CPUs poll. No other worker is
-    // needed in either case.
-    bool at_once = false;
+    // No other worker is needed: it found them without watching, which happens on one CPU (the
+    // woken thread runs at once, and has faulted again when the worker continues) or where idle
+    // CPUs poll; or it follows the thread from CPU to CPU (thread_follower.h).
+    bool alone = false;
   };
 
   static Result<std::unique_ptr<WakePolicy>> create(uint32_t workers,
@@ -65,7 +65,7 @@ class WakePolicy {
   struct alignas(64) Worker {
     std::atomic<WakeRole> role{WakeRole::kWork};
     uint32_t thread = 0;     // of the last win
-    uint32_t wins = 0;       // in a row, at once, of that thread
+    uint32_t wins = 0;       // in a row, alone, of that thread
     uint32_t doubts = 0;     // in a row
     Milliseconds rest{};     // the next one
     bool rested = false;     // and was not called back
