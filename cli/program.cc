@@ -123,8 +123,8 @@ int exit_status_of(const Error& error) {
 }  // namespace
 
 std::vector<AddSubcommand> all_subcommands() {
-  return {add_run,    add_resize, add_coordinator, add_node,
-          add_status, add_doctor, add_bench,       add_version};
+  return {add_run,    add_pager,  add_resize, add_coordinator, add_node,
+          add_status, add_doctor, add_bench,  add_version};
 }
 
 void parse_command_line(const std::vector<std::string>& arguments,

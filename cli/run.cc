@@ -18,13 +18,13 @@
 #include "cli/allocator.h"
 #include "cli/child.h"
 #include "cli/elf_check.h"
-#include "cli/embedded_cluster.h"
+#include "cli/engine_parts.h"
 #include "cli/run_directory.h"
 #include "cli/run_settings.h"
 #include "cli/sanitizer.h"
-#include "cli/secrets.h"
 #include "cli/subcommand.h"
 #include "pager/touch_recorder.h"
+#include "serve/pager_session.h"
 #include "serve/run_report.h"
 #include "serve/target_service.h"
 #include "serve/watch.h"
@@ -34,28 +34,6 @@ namespace farpage::cli {
 namespace {
 
 namespace handover = uffd::handover;
-
-uint64_t available_memory_bytes() {
-  std::ifstream file("/proc/meminfo");
-  std::string name;
-  uint64_t kilobytes = 0;
-  std::string unit;
-  while (file >> name >> kilobytes >> unit)
-    if (name == "MemAvailable:") return kilobytes << 10;
-  return uint64_t{1} << 30;
-}
-
-Result<EmbeddedCluster> start_cluster(const RunSettings& settings) {
-  const uint64_t slab = settings.pager.slab_bytes;
-  EmbeddedClusterOptions options{
-      .lend_bytes = std::max(settings.lend_bytes / slab, uint64_t{1}) * slab,
-      .slab_bytes = slab,
-      .nodes = static_cast<uint32_t>(settings.pager.replicas),
-      .device_words = device_words(settings.pager)};
-  // On one host verbs has no advantage: use it only on request.
-  if (settings.pager.transports != "auto") options.transports = settings.pager.transports;
-  return EmbeddedCluster::start(options);
-}
 
 // The shim is in the directory of the binary or in that of an installation.
 Result<std::string> find_shim() {
@@ -165,25 +143,43 @@ class SignalRelay {
   Fd fd_;
 };
 
-// Returns the child's status, after all targets have ended. Everything but the data path runs on
-// this thread.
-int run_until_end(boost::asio::io_context& control, serve::TargetService& service,
-                  const SignalRelay& signals, Child& child) {
-  std::optional<int> status;
-  serve::Watch end(control, child.pidfd());
-  end.wait([&] { status = child.wait(); });
-  serve::Watch signal(control, signals.descriptor());
-  std::function<void()> relay = [&] {
-    signals.relay(child);
-    signal.wait(relay);
-  };
-  signal.wait(relay);
-  while (!status || service.has_targets()) {
-    (void)control.run_one();
-    if (status) signal.end();
+// Returns the child's status. Everything but the data path runs on this thread.
+class Wait {
+ public:
+  Wait(boost::asio::io_context& control, const SignalRelay& signals, Child& child)
+      : control_(control),
+        signals_(signals),
+        child_(child),
+        end_(control, child.pidfd()),
+        signal_(control, signals.descriptor()) {
+    end_.wait([this] {
+      status_ = child_.wait();
+      signal_.end();
+    });
+    relay();
   }
-  return *status;
-}
+
+  // Until the child and what `more` stands for have ended.
+  int until_end(const std::function<bool()>& more) {
+    while (!status_ || more()) (void)control_.run_one();
+    return *status_;
+  }
+
+ private:
+  void relay() {
+    signal_.wait([this] {
+      signals_.relay(child_);
+      relay();
+    });
+  }
+
+  boost::asio::io_context& control_;
+  const SignalRelay& signals_;
+  Child& child_;
+  serve::Watch end_;
+  serve::Watch signal_;
+  std::optional<int> status_;
+};
 
 // Whether the file can be written, before the program runs in vain. It is not opened: the reader of
 // a FIFO would see its end.
@@ -234,52 +230,104 @@ bool is_about_the_program(const Error& error) {
   return error.code == ErrorCode::kNotFound || error.code == ErrorCode::kUnsupported;
 }
 
+// What is needed to start the program, whoever pages for it.
+struct Launch {
+  Target target;
+  Preloads preloads;
+  pager::ForkMode fork = pager::ForkMode::kRefuse;
+  SignalRelay signals;
+};
+
+struct Ended {
+  int status = 0;
+  std::optional<serve::RunReport> report;    // none: it was not started, or its pager has ended
+  std::vector<serve::TargetReport> targets;  // of an engine of our own
+};
+
+// Or the exit status: an early signal, or a program that cannot be executed.
+Result<tl::expected<Child, int>> start_child(const RunSettings& settings, const Launch& launch,
+                                             const std::string& socket) {
+  if (const std::optional<int> signal = launch.signals.early())
+    return tl::expected<Child, int>(tl::unexpect, kExitSignal + *signal);
+  Result<Child> child =
+      Child::start(target_options(settings, launch.fork, launch.target, launch.preloads, socket));
+  if (child) return tl::expected<Child, int>(std::move(*child));
+  if (is_about_the_program(child.error()))
+    return tl::expected<Child, int>(tl::unexpect, refuse(child.error()));
+  return tl::unexpected(std::move(child).error());
+}
+
+// With an engine in this process.
+Result<Ended> run_here(const RunSettings& settings, const Launch& launch) {
+  FARPAGE_TRY(options, pager_options(settings));
+  options.fork = launch.fork;
+  FARPAGE_TRY(parts, EngineParts::create(settings, options));
+  FARPAGE_TRY(directory, RunDirectory::create());
+  FARPAGE_TRY(server, uffd::HandoverServer::listen(directory.socket_path()));
+  boost::asio::io_context control(1);
+  serve::TargetService service(control, server, *parts->engine, options, settings.budget_scope());
+  FARPAGE_TRY(child, start_child(settings, launch, server.path()));
+  if (!child) return Ended{.status = child.error()};
+  raise_descriptor_limit();  // each target needs descriptors
+  Ended ended;
+  ended.status =
+      Wait(control, launch.signals, *child).until_end([&service] { return service.has_targets(); });
+  ended.targets = service.reports();
+  ended.report = serve::RunReport{.text = serve::format_report(ended.targets),
+                                  .json = serve::json_report(ended.targets, ended.status),
+                                  .memory = serve::memory_use(ended.targets, settings.local_bytes(),
+                                                              child->peak_resident_bytes())};
+  return ended;
+}
+
+// With the engine of the host's pager, which accepts the hand-overs on our socket. It kills the
+// program by its own end.
+Result<Ended> run_at_pager(const RunSettings& settings, const Launch& launch) {
+  FARPAGE_TRY(session, serve::PagerSession::connect(settings.host_pager));
+  FARPAGE_TRY(directory, RunDirectory::create());
+  FARPAGE_TRY(server, uffd::HandoverServer::listen(directory.socket_path()));
+  FARPAGE_TRY_VOID(session.begin({.program = settings.command.at(0),
+                                  .local_bytes = settings.local_bytes(),
+                                  .fork = launch.fork},
+                                 server.descriptor()));
+  FARPAGE_TRY(child, start_child(settings, launch, server.path()));
+  if (!child) return Ended{.status = child.error()};
+  boost::asio::io_context control(1);
+  Ended ended;
+  ended.status = Wait(control, launch.signals, *child).until_end([] { return false; });
+  Result<serve::RunReport> report = session.finish(ended.status);
+  if (!report) {
+    log::error("run: no_report reason=\"{}\"", report.error().message());
+    return ended;
+  }
+  report->memory.peak_bytes = child->peak_resident_bytes();
+  ended.report = std::move(*report);
+  return ended;
+}
+
 Result<int> run(RunSettings settings) {
   choose_sizes(settings, available_memory_bytes());
   FARPAGE_TRY_VOID(check(settings));
-  FARPAGE_TRY(options, pager_options(settings));
+  FARPAGE_TRY_VOID(pager_options(settings));
   FARPAGE_TRY(fork, fork_mode(settings, uffd::fork_events_allowed()));
-  options.fork = fork;
   FARPAGE_TRY_VOID(check_output("--stats-file", settings.stats_file));
   FARPAGE_TRY_VOID(check_output("--record-trace", settings.trace_file));
-  const Result<Target> target = find_target(settings.command.at(0));
+  Result<Target> target = find_target(settings.command.at(0));
   if (!target) return refuse(target.error());
   FARPAGE_TRY(allocator, find_allocator(settings.allocator));
   FARPAGE_TRY(shim, find_shim());
-  FARPAGE_TRY(token, read_token(settings.token_file));
   FARPAGE_TRY(signals, SignalRelay::create());
-  FARPAGE_TRY(transports, make_transports(settings.pager));
-
-  std::optional<EmbeddedCluster> cluster;
-  if (settings.coordinator.empty()) {
-    FARPAGE_TRY(started, start_cluster(settings));
-    cluster.emplace(std::move(started));
-  }
-  const std::string url = cluster ? cluster->coordinator_url() : settings.coordinator;
-  FARPAGE_TRY(client, coordinator::Client::create({.url = url, .token = token}));
-  FARPAGE_TRY(directory, RunDirectory::create());
-  FARPAGE_TRY(server, uffd::HandoverServer::listen(directory.socket_path()));
-  FARPAGE_TRY(engine, pager::Engine::create(options, *client, transports));
-  boost::asio::io_context control(1);
-  serve::TargetService service(control, server, *engine, options, settings.budget_scope());
-
-  if (const std::optional<int> signal = signals.early()) return kExitSignal + *signal;
-  Result<Child> child =
-      Child::start(target_options(settings, fork, *target, {shim, allocator}, server.path()));
-  if (!child && is_about_the_program(child.error())) return refuse(child.error());
-  if (!child) return tl::unexpected(child.error());
-  raise_descriptor_limit();  // each target needs descriptors
-  const int status = run_until_end(control, service, signals, *child);
-  const std::vector<serve::TargetReport> reports = service.reports();
-  if (settings.stats) fmt::print(stderr, "{}", serve::format_report(reports));
-  fmt::print(stderr, "{}",
-             serve::local_memory_warning(
-                 serve::memory_use(reports, settings.local_bytes(), child->peak_resident_bytes())));
+  const Launch launch{std::move(*target), {shim, allocator}, fork, std::move(signals)};
+  FARPAGE_TRY(ended, settings.host_pager.empty() ? run_here(settings, launch)
+                                                 : run_at_pager(settings, launch));
+  if (!ended.report) return ended.status;
+  if (settings.stats) fmt::print(stderr, "{}", ended.report->text);
+  fmt::print(stderr, "{}", serve::local_memory_warning(ended.report->memory));
   if (!settings.stats_file.empty())
-    FARPAGE_TRY_VOID(write_stats_file(settings.stats_file, serve::json_report(reports, status)));
+    FARPAGE_TRY_VOID(write_stats_file(settings.stats_file, ended.report->json));
   if (!settings.trace_file.empty())
-    FARPAGE_TRY_VOID(write_trace_file(settings.trace_file, reports));
-  return status;
+    FARPAGE_TRY_VOID(write_trace_file(settings.trace_file, ended.targets));
+  return ended.status;
 }
 
 }  // namespace
@@ -291,7 +339,8 @@ void add_run(CLI::App& root, Invocation& invocation) {
       {"farpage run --local 64M --stats -- sort -S 1G big.txt",
        "farpage run --local 1G --coordinator http://10.0.0.1:7070 --token-file token -- ./program",
        "farpage run --local 512M --replicas 2 --coordinator http://10.0.0.1:7070 -- sqlite3",
-       "farpage run --local 64M --allocator jemalloc -- sort -S 1G big.txt", "",
+       "farpage run --local 64M --allocator jemalloc -- sort -S 1G big.txt",
+       "farpage run --local 64M --pager /run/farpage/pager.sock -- sort -S 1G big.txt", "",
        "Exit status: the program's, or 128 + N when signal N ended it; 127 when the program is not",
        "found; 126 when it is found but cannot be executed, cannot have far memory (static,",
        "setuid, 32-bit, built with a sanitizer), or got no pager (no coordinator, no node); 1 when",

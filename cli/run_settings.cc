@@ -3,13 +3,36 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <bit>
+#include <fstream>
 
 #include "base/log.h"
 #include "base/size.h"
 #include "cli/node_settings.h"
 
 namespace farpage::cli {
+namespace {
+
+// Options of `farpage run` that have no meaning where another process has the engine.
+constexpr std::array kOfTheEngine{
+    "--replicas",          "--slab",        "--fault-deadline", "--workers",     "--no-pin",
+    "--prefetch",          "--compressed",  "--high-water",     "--low-water",   "--transport",
+    "--poll-mode",         "--device",      "--device-port",    "--gid-index",   "--mtu",
+    "--max-rd-atomic",     "--max-send-wr", "--cq-depth",       "--timeout",     "--retry-cnt",
+    "--operation-timeout", "--lend",        "--local-each",     "--record-trace"};
+
+}  // namespace
+
+uint64_t available_memory_bytes() {
+  std::ifstream file("/proc/meminfo");
+  std::string name;
+  uint64_t kilobytes = 0;
+  std::string unit;
+  while (file >> name >> kilobytes >> unit)
+    if (name == "MemAvailable:") return kilobytes << 10;
+  return uint64_t{1} << 30;
+}
 
 void add_options(Subcommand& subcommand, PagerSettings& settings, ShortFlags short_flags) {
   const auto named = [short_flags](const char* short_form, const char* long_form) {
@@ -117,7 +140,7 @@ Result<std::vector<std::unique_ptr<rdma::Transport>>> make_transports(
   return rdma::make_transports(choice, verbs_options(settings));
 }
 
-void add_options(Subcommand& subcommand, RunSettings& settings) {
+void add_options(Subcommand& subcommand, EngineSettings& settings) {
   add_options(subcommand, settings.pager);
   subcommand
       .text("--coordinator", settings.coordinator,
@@ -125,11 +148,16 @@ void add_options(Subcommand& subcommand, RunSettings& settings) {
             Subcommand::Scope::kShared)
       .text("--token-file", settings.token_file, "File with the coordinator's bearer token",
             Subcommand::Scope::kShared)
+      .size("--lend", settings.lend_bytes,
+            "What the embedded node lends; 0: half of the free memory");
+}
+
+void add_options(Subcommand& subcommand, RunSettings& settings) {
+  add_options(subcommand, static_cast<EngineSettings&>(settings));
+  subcommand
       .size("--local-each", settings.local_each_bytes,
             "In place of --local, which all processes of the program share: a budget for each one")
       .excludes("--local")
-      .size("--lend", settings.lend_bytes,
-            "What the embedded node lends; 0: half of the free memory")
       .size("--window", settings.window_bytes, "Address space reserved for far memory")
       .size("--mmap-min", settings.mmap_min_bytes, "Smaller anonymous mappings stay local")
       .text("--allocator", settings.allocator,
@@ -143,10 +171,15 @@ void add_options(Subcommand& subcommand, RunSettings& settings) {
       .text("--record-trace", settings.trace_file,
             "Write the touches of the process with the most of them to this file, for `replay`; a "
             "small --local hides few of them; prefetch is off")
-      .command_line(settings.command, "The program and its arguments");
+      .text("--pager", settings.host_pager,
+            "Socket of the farpage pager of this host, which serves the program in place of a "
+            "pager of its own",
+            Subcommand::Scope::kShared);
+  for (const char* of_the_pager : kOfTheEngine) subcommand.excludes(of_the_pager);
+  subcommand.command_line(settings.command, "The program and its arguments");
 }
 
-void choose_sizes(RunSettings& settings, uint64_t available_bytes) {
+void choose_sizes(EngineSettings& settings, uint64_t available_bytes) {
   constexpr uint64_t kSlabs = 128;
   uint64_t& slab = settings.pager.slab_bytes;
   if (!settings.coordinator.empty()) {

@@ -54,12 +54,24 @@ Result<std::vector<std::unique_ptr<rdma::Transport>>> make_transports(
 // The device options as arguments of `farpage node`, for the embedded nodes.
 std::vector<std::string> device_words(const PagerSettings& settings);
 
-struct RunSettings {
+// The options of an engine with its cluster.
+struct EngineSettings {
   PagerSettings pager{.slab_bytes = 0};  // 0: see choose_sizes()
   std::string coordinator;               // empty: an embedded one
   std::string token_file;
+  uint64_t lend_bytes = 0;  // of the embedded node; 0: half of the free memory
+};
+
+void add_options(Subcommand& subcommand, EngineSettings& settings);
+// Puts sizes in place of the zeros of --slab and --lend. An embedded node has at least 128 slabs
+// where it can: every process of a program takes at least one.
+void choose_sizes(EngineSettings& settings, uint64_t available_bytes);
+// What the kernel could give to programs now.
+uint64_t available_memory_bytes();
+
+struct RunSettings : EngineSettings {
   uint64_t local_each_bytes = 0;  // 0: all processes share pager.local_bytes
-  uint64_t lend_bytes = 0;        // of the embedded node; 0: half of the free memory
+  std::string host_pager;         // its socket; empty: this process has an engine of its own
   uint64_t window_bytes = uint64_t{64} << 30;
   uint64_t mmap_min_bytes = uint64_t{128} << 10;
   std::string allocator = "auto";
@@ -78,9 +90,6 @@ struct RunSettings {
 };
 
 void add_options(Subcommand& subcommand, RunSettings& settings);
-// Puts sizes in place of the zeros of --slab and --lend. An embedded node has at least 128 slabs
-// where it can: every process of a program takes at least one.
-void choose_sizes(RunSettings& settings, uint64_t available_bytes);
 Result<pager::PagerOptions> pager_options(const RunSettings& settings);
 Status check(const RunSettings& settings);
 // `may_share`: this user gets fork events. Logs a warning when `auto` falls back to kRefuse.

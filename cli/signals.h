@@ -19,6 +19,7 @@ class ShutdownSignals {
   // After the first signal, the next one ends the process by its default action.
   int wait();
   void interrupt() const;
+  int descriptor() const { return arrived_.get(); }  // readable when a signal is pending
   // Whether a signal is pending that wait() would return.
   bool is_pending() const;
 

@@ -72,7 +72,41 @@ std::string totals(const std::vector<NodeInfo>& nodes, const std::vector<RegionI
                      format_size(free_bytes), format_size(total_bytes), regions.size());
 }
 
+// In the earlier look; 0: it was not there.
+uint64_t faults_before(const serve::PagerStatus& before, const serve::TargetStatus& target) {
+  for (const serve::RunStatus& run : before.runs)
+    for (const serve::TargetStatus& earlier : run.targets)
+      if (earlier.pid == target.pid && earlier.faults <= target.faults) return earlier.faults;
+  return 0;
+}
+
 }  // namespace
+
+std::string pager_text(const serve::PagerStatus& before, const serve::PagerStatus& now,
+                       Milliseconds between) {
+  std::vector<std::vector<std::string>> rows;
+  uint64_t taken = 0;
+  size_t processes = 0;
+  for (const serve::RunStatus& run : now.runs) {
+    taken += run.local_bytes;
+    processes += run.targets.size();
+    for (const serve::TargetStatus& target : run.targets) {
+      const uint64_t faults = target.faults - faults_before(before, target);
+      rows.push_back({std::to_string(run.pid), format_size(run.local_bytes), target.program,
+                      std::to_string(target.pid), format_size(target.limit_bytes),
+                      format_size(target.resident_bytes), format_size(target.remote_bytes),
+                      std::to_string(faults * 1000 / static_cast<uint64_t>(between.count())),
+                      fmt::format("{:.1f}", target.fault_p99_us),
+                      target.transports.empty() ? "-" : target.transports});
+    }
+  }
+  return format_table({"RUN", "LOCAL", "PROGRAM", "PID", "LIMIT", "RESIDENT", "REMOTE", "FAULTS/S",
+                       "P99 US", "TRANSPORTS"},
+                      rows) +
+         fmt::format("\nruns: {}, processes: {}, local memory: {} of {} free\n", now.runs.size(),
+                     processes, format_size(now.local_bytes - std::min(taken, now.local_bytes)),
+                     format_size(now.local_bytes));
+}
 
 std::string status_text(const std::vector<NodeInfo>& nodes,
                         const std::vector<RegionInfo>& regions) {

@@ -40,6 +40,7 @@ TargetService::TargetService(boost::asio::io_context& control, uffd::HandoverSer
                   if (auto report = target.report())
                     ended_.emplace(target.number(), std::move(*report));
                   targets_.erase(target.number());
+                  if (targets_.empty() && when_empty_) when_empty_();
                 }},
       connections_(control, server.descriptor()) {
   await_connections();
@@ -76,7 +77,8 @@ void TargetService::accept() {
 void TargetService::take_in(std::shared_ptr<Newcomer> newcomer) {
   newcomer->timer.cancel();
   newcomer->hello.end();
-  Result<uffd::Arrival> arrival = uffd::receive_arrival(std::move(newcomer->socket));
+  Result<uffd::Arrival> arrival =
+      uffd::receive_arrival(std::move(newcomer->socket), server_.user());
   if (!arrival) {
     log::warn("run: refused reason=\"{}\"", arrival.error().message());
   } else if (auto* target = std::get_if<uffd::HandedOver>(&*arrival)) {
@@ -95,6 +97,7 @@ void TargetService::resize(const uffd::ResizeCall& call) {
 }
 
 Result<uffd::ResizedProcesses> TargetService::set_local(uint64_t local_bytes) {
+  if (check_local_) FARPAGE_TRY_VOID(check_local_(local_bytes));
   FARPAGE_TRY(changes, budgets_.set_local(local_bytes));
   uffd::ResizedProcesses processes;
   for (const BudgetGroup::Change& change : changes) {
@@ -105,6 +108,13 @@ Result<uffd::ResizedProcesses> TargetService::set_local(uint64_t local_bytes) {
     change.process.program.copy(process.program, sizeof process.program - 1);
   }
   return processes;
+}
+
+std::vector<TargetReport> TargetService::live_reports() const {
+  std::vector<TargetReport> reports;
+  for (const auto& [number, target] : targets_)
+    if (auto report = target->report()) reports.push_back(std::move(*report));
+  return reports;
 }
 
 std::vector<TargetReport> TargetService::reports() const {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <boost/asio/io_context.hpp>
+#include <functional>
 #include <map>
 #include <memory>
 #include <vector>
@@ -28,6 +29,15 @@ class TargetService {
 
   // Some accepted target has not ended.
   bool has_targets() const { return !targets_.empty(); }
+  uint64_t local_bytes() const { return budgets_.local_bytes(); }
+  // Called each time the last target has ended. It must not end the service.
+  void when_empty(std::function<void()> call) { when_empty_ = std::move(call); }
+  // Called before another budget is set; a failure refuses it.
+  void check_local(std::function<Status(uint64_t local_bytes)> call) {
+    check_local_ = std::move(call);
+  }
+  // Those of reports() that have not ended.
+  std::vector<TargetReport> live_reports() const;
   // In the order in which they began. Omits forked children that had hardly a fault: most exec, or
   // end soon.
   std::vector<TargetReport> reports() const;
@@ -51,6 +61,8 @@ class TargetService {
   // By number.
   std::map<uint64_t, std::shared_ptr<ServedTarget>> targets_;
   std::map<uint64_t, TargetReport> ended_;
+  std::function<void()> when_empty_;
+  std::function<Status(uint64_t)> check_local_;
 };
 
 }  // namespace farpage::serve

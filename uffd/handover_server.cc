@@ -19,10 +19,10 @@ namespace {
 
 constexpr timeval kPeerTimeout{.tv_sec = 5, .tv_usec = 0};
 
-Result<ucred> permitted_peer(int socket) {
+Result<ucred> permitted_peer(int socket, uid_t user) {
   FARPAGE_TRY(peer, peer_credentials(socket));
-  if (peer.uid != ::geteuid() && peer.uid != 0)
-    return fail(ErrorCode::kDenied, "this user is not the pager's user");
+  if (peer.uid != user && peer.uid != 0)
+    return fail(ErrorCode::kDenied, "this user is not the one that started farpage run");
   return peer;
 }
 
@@ -135,10 +135,10 @@ int errno_of(const Error& error) {
 }
 
 // A peer's first message. The socket stays with the caller.
-Result<Arrival> read_arrival(const Fd& socket) {
+Result<Arrival> read_arrival(const Fd& socket, uid_t user) {
   handover::Hello hello;
   FARPAGE_TRY(message, receive(socket.get(), &hello, sizeof hello, "the target's Hello"));
-  FARPAGE_TRY(peer, permitted_peer(socket.get()));
+  FARPAGE_TRY(peer, permitted_peer(socket.get(), user));
   if (message.bytes == sizeof(handover::Resize) && hello.magic == handover::kResizeMagic) {
     handover::Resize resize;
     static_assert(sizeof resize <= sizeof hello);
@@ -151,8 +151,8 @@ Result<Arrival> read_arrival(const Fd& socket) {
 
 }  // namespace
 
-Result<Arrival> receive_arrival(Fd socket) {
-  Result<Arrival> arrival = read_arrival(socket);
+Result<Arrival> receive_arrival(Fd socket, uid_t user) {
+  Result<Arrival> arrival = read_arrival(socket, user);
   if (!arrival) {
     (void)send_welcome(socket.get(), EPROTO, arrival.error().message());
     return arrival;
@@ -251,11 +251,24 @@ Result<HandoverServer> HandoverServer::listen(const std::string& path) {
   if (::bind(listener.get(), reinterpret_cast<const sockaddr*>(&*address), sizeof *address) != 0)
     return fail_errno("binding " + path);
   if (::listen(listener.get(), SOMAXCONN) != 0) return fail_errno("listening on " + path);
-  return HandoverServer(std::move(listener), path);
+  return HandoverServer(std::move(listener), path, ::geteuid());
+}
+
+Result<HandoverServer> HandoverServer::adopt(Fd listener, uid_t user) {
+  const auto option = [&listener](int name) {
+    int value = -1;
+    socklen_t bytes = sizeof value;
+    const int got = ::getsockopt(listener.get(), SOL_SOCKET, name, &value, &bytes);
+    return got == 0 ? value : -1;
+  };
+  if (option(SO_DOMAIN) != AF_UNIX || option(SO_TYPE) != SOCK_SEQPACKET ||
+      option(SO_ACCEPTCONN) != 1)
+    return fail(ErrorCode::kInvalid, "the descriptor is not the listening socket of a farpage run");
+  return HandoverServer(std::move(listener), "", user);
 }
 
 HandoverServer::~HandoverServer() {
-  if (listener_.valid()) ::unlink(path_.c_str());
+  if (listener_.valid() && !path_.empty()) ::unlink(path_.c_str());
 }
 
 Fd HandoverServer::accept() const {

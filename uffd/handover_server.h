@@ -49,8 +49,9 @@ Status answer(const ResizeCall& call, const Result<ResizedProcesses>& changes);
 using Arrival = std::variant<HandedOver, ResizeCall>;
 
 // Reads the first message of a connection that HandoverServer has accepted, when it is readable.
-// Peers of other users (except root) and malformed messages are refused: they are told the reason.
-Result<Arrival> receive_arrival(Fd socket);
+// Peers of other users than `user` (except root) and malformed messages are refused: they are told
+// the reason.
+Result<Arrival> receive_arrival(Fd socket, uid_t user);
 
 // A request, and the descriptor that came with it, if any.
 struct TargetRequest : handover::Request {
@@ -74,6 +75,9 @@ class HandoverServer {
  public:
   // Listens on `path` in a directory that only this user may enter. The destructor removes `path`.
   static Result<HandoverServer> listen(const std::string& path);
+  // Takes the listening socket of another process, whose user's targets it accepts. kInvalid: it is
+  // none.
+  static Result<HandoverServer> adopt(Fd listener, uid_t user);
   HandoverServer(HandoverServer&&) = default;
   ~HandoverServer();
 
@@ -81,13 +85,15 @@ class HandoverServer {
   int descriptor() const { return listener_.get(); }
   // Never waits; invalid: there is none.
   Fd accept() const;
-  const std::string& path() const { return path_; }
+  const std::string& path() const { return path_; }  // empty: it was adopted
+  uid_t user() const { return user_; }
 
  private:
-  HandoverServer(Fd listener, std::string path)
-      : listener_(std::move(listener)), path_(std::move(path)) {}
+  HandoverServer(Fd listener, std::string path, uid_t user)
+      : listener_(std::move(listener)), path_(std::move(path)), user_(user) {}
   Fd listener_;
   std::string path_;
+  uid_t user_;
 };
 
 }  // namespace farpage::uffd

@@ -44,7 +44,7 @@ PRIVATE = {
     r"infiniband/.*": ("rdma/verbs/",),
     r"liburing.*": ("rdma/tcp/",),
     r"httplib\.h": ("http/",),
-    r"boost/.*": ("serve/", "cli/run.cc"),
+    r"boost/.*": ("serve/", "cli/run.cc", "cli/pager.cc"),
 }
 INCLUDE = re.compile(r'^\s*#\s*include\s+(["<])([^">]+)[">]', re.M)
 

@@ -147,6 +147,7 @@ TEST(RunSettings, Defect6FlagsAndTheRestTakeEffect) {
   EXPECT_EQ(parse_run({"--mmap-min", "64K"})->settings.mmap_min_bytes, uint64_t{65536});
   EXPECT_EQ(parse_run({"--coordinator", "http://a:1"})->settings.coordinator, "http://a:1");
   EXPECT_EQ(parse_run({"--token-file", "t"})->settings.token_file, "t");
+  EXPECT_EQ(parse_run({"--pager", "/p"})->settings.host_pager, "/p");
   EXPECT_EQ(parse_run({"--allocator", "none"})->settings.allocator, "none");
   EXPECT_EQ(fork_mode(parse_run({})->settings, true), pager::ForkMode::kShare);
   EXPECT_EQ(fork_mode(parse_run({})->settings, false), pager::ForkMode::kRefuse);
@@ -181,7 +182,19 @@ TEST(RunSettings, Defect6NoKnobIsWithoutATest) {
   for (size_t at = help.output.find("(Env:"); at != std::string::npos;
        at = help.output.find("(Env:", at + 1))
     ++variables;
-  EXPECT_EQ(variables, std::size(kPagerKnobs) + std::size(kVerbsKnobs) + 12) << help.output;
+  EXPECT_EQ(variables, std::size(kPagerKnobs) + std::size(kVerbsKnobs) + 13) << help.output;
+}
+
+TEST(RunSettings, AnOptionOfTheEngineIsRefusedBesideAPagerOfTheHost) {
+  for (const char* option :
+       {"--replicas=2", "--slab=2M", "--workers=1", "--no-pin", "--prefetch=0", "--compressed=auto",
+        "--transport=tcp", "--device=a", "--lend=1G", "--local-each=8M", "--record-trace=f"}) {
+    const auto parse = parse_run({"--pager", "/p", option});
+    EXPECT_EQ(parse->line.exit_status, kExitUsage) << option;
+    EXPECT_NE(parse->line.problem.find("--pager"), std::string::npos) << parse->line.problem;
+  }
+  EXPECT_EQ(parse_run({"--pager", "/p", "--local", "8M", "--fork", "refuse"})->line.exit_status,
+            kExitOk);
 }
 
 TEST(RunSettings, ImpossibleCombinationsNameTheKnob) {

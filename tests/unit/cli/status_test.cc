@@ -10,6 +10,25 @@ TEST(Table, ColumnsLineUpAndLinesDoNotEndInSpaces) {
   EXPECT_EQ(format_table({"A", "LONG"}, {{"xyz", "1"}, {"", ""}}), "A    LONG\nxyz  1\n\n");
 }
 
+TEST(Table, ControlCharactersOfOthersAreNotPrinted) {
+  EXPECT_EQ(format_table({"A"}, {{"x\x1b[2J\n"}}), "A\nx?[2J?\n");
+}
+
+TEST(Status, ShowsTheProgramsOfAPager) {
+  const serve::TargetStatus sort{"sort", 12, "shm", 8 << 20, 7 << 20, 90 << 20, 1500, 42.26};
+  serve::TargetStatus earlier = sort;
+  earlier.faults = 500;
+  const serve::TargetStatus fresh{"child", 13, "", 0, 0, 0, 3, 0.0};
+  const serve::PagerStatus before{64 << 20, {{"sort", 11, 0, 16 << 20, {earlier}}}};
+  const serve::PagerStatus now{64 << 20, {{"sort", 11, 0, 16 << 20, {sort, fresh}}}};
+  EXPECT_EQ(pager_text(before, now, Milliseconds(500)),
+            "RUN  LOCAL  PROGRAM  PID  LIMIT  RESIDENT  REMOTE  FAULTS/S  P99 US  TRANSPORTS\n"
+            "11   16M    sort     12   8M     7M        90M     2000      42.3    shm\n"
+            "11   16M    child    13   0      0         0       6         0.0     -\n"
+            "\n"
+            "runs: 1, processes: 2, local memory: 48M of 64M free\n");
+}
+
 TEST(Status, ShowsNodesRegionsAndTotals) {
   coordinator::NodeInfo node;
   node.join.id = NodeId{"n1"};

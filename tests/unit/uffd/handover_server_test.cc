@@ -57,7 +57,7 @@ class Handover : public testing::Test {
       if (polls[1].revents != 0) return std::optional<Arrival>();
       Fd socket = server.accept();
       if (!socket.valid()) continue;
-      Result<Arrival> arrival = receive_arrival(std::move(socket));
+      Result<Arrival> arrival = receive_arrival(std::move(socket), server.user());
       if (arrival) return std::optional(std::move(*arrival));
     }
   }

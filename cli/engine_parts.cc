@@ -1,0 +1,42 @@
+#include "cli/engine_parts.h"
+
+#include <algorithm>
+
+#include "cli/secrets.h"
+
+namespace farpage::cli {
+namespace {
+
+Result<EmbeddedCluster> start_cluster(const EngineSettings& settings) {
+  const uint64_t slab = settings.pager.slab_bytes;
+  EmbeddedClusterOptions options{
+      .lend_bytes = std::max(settings.lend_bytes / slab, uint64_t{1}) * slab,
+      .slab_bytes = slab,
+      .nodes = static_cast<uint32_t>(settings.pager.replicas),
+      .device_words = device_words(settings.pager)};
+  // On one host verbs has no advantage: use it only on request.
+  if (settings.pager.transports != "auto") options.transports = settings.pager.transports;
+  return EmbeddedCluster::start(options);
+}
+
+}  // namespace
+
+Result<std::unique_ptr<EngineParts>> EngineParts::create(const EngineSettings& settings,
+                                                         const pager::PagerOptions& options) {
+  auto parts = std::make_unique<EngineParts>();
+  FARPAGE_TRY(token, read_token(settings.token_file));
+  FARPAGE_TRY(transports, make_transports(settings.pager));
+  parts->transports = std::move(transports);
+  if (settings.coordinator.empty()) {
+    FARPAGE_TRY(cluster, start_cluster(settings));
+    parts->cluster.emplace(std::move(cluster));
+  }
+  const std::string url = parts->cluster ? parts->cluster->coordinator_url() : settings.coordinator;
+  FARPAGE_TRY(client, coordinator::Client::create({.url = url, .token = token}));
+  parts->client = std::move(client);
+  FARPAGE_TRY(engine, pager::Engine::create(options, *parts->client, parts->transports));
+  parts->engine = std::move(engine);
+  return parts;
+}
+
+}  // namespace farpage::cli

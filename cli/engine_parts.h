@@ -1,0 +1,30 @@
+// EngineParts: an engine and what it stands on, for the subcommands that serve programs.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "base/result.h"
+#include "cli/embedded_cluster.h"
+#include "cli/run_settings.h"
+#include "coordinator/client.h"
+#include "pager/engine.h"
+#include "rdma/transport.h"
+
+namespace farpage::cli {
+
+// Threads: one. Members in the order of their construction.
+struct EngineParts {
+  // Starts an embedded cluster where the settings name no coordinator. Starts threads: handle
+  // signals before.
+  static Result<std::unique_ptr<EngineParts>> create(const EngineSettings& settings,
+                                                     const pager::PagerOptions& options);
+
+  std::vector<std::unique_ptr<rdma::Transport>> transports;
+  std::optional<EmbeddedCluster> cluster;
+  std::unique_ptr<coordinator::Client> client;
+  std::unique_ptr<pager::Engine> engine;
+};
+
+}  // namespace farpage::cli

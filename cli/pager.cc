@@ -1,0 +1,105 @@
+// farpage pager: one engine for the programs of a whole host. Constructs and connects its parts.
+#include <fmt/format.h>
+#include <grp.h>
+
+#include <boost/asio/io_context.hpp>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+#include "base/host.h"
+#include "base/log.h"
+#include "base/size.h"
+#include "cli/engine_parts.h"
+#include "cli/run_settings.h"
+#include "cli/signals.h"
+#include "cli/subcommand.h"
+#include "serve/host_pager.h"
+#include "serve/watch.h"
+
+namespace farpage::cli {
+namespace {
+
+struct HostPagerSettings : EngineSettings {
+  std::string socket;
+  std::string group;
+  std::string output = "text";
+};
+
+// Prints the ready line, for which scripts wait.
+void print_ready(const HostPagerSettings& settings, const std::string& coordinator) {
+  if (settings.output == "json") {
+    const nlohmann::json ready = {{"event", "ready"},
+                                  {"socket", settings.socket},
+                                  {"coordinator", coordinator},
+                                  {"local_bytes", settings.pager.local_bytes}};
+    fmt::print("{}\n", ready.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+  } else {
+    fmt::print("pager ready: {}, {} local, coordinator {}\n", settings.socket,
+               format_size(settings.pager.local_bytes), coordinator);
+  }
+  std::fflush(stdout);
+}
+
+Result<std::optional<gid_t>> find_group(const std::string& name) {
+  if (name.empty()) return std::optional<gid_t>();
+  const struct group* const found = ::getgrnam(name.c_str());
+  if (found == nullptr)
+    return fail(ErrorCode::kInvalid,
+                fmt::format("--group: there is no group {}: groupadd --system {}", name, name));
+  return std::optional<gid_t>(found->gr_gid);
+}
+
+// Until a signal, and then until the programs have ended. The next signal ends this process.
+int serve_until_signal(boost::asio::io_context& control, serve::HostPager& pager,
+                       ShutdownSignals& signals) {
+  int number = 0;
+  serve::Watch arrival(control, signals.descriptor());
+  arrival.wait([&] { number = signals.wait(); });
+  while (number == 0) (void)control.run_one();
+  pager.close();
+  if (pager.is_busy())
+    log::warn("pager: stopping signal={} waits_for_processes={}: the next signal kills them",
+              number, pager.targets());
+  while (pager.is_busy()) (void)control.run_one();
+  return number;
+}
+
+Result<int> serve_host(HostPagerSettings settings) {
+  choose_sizes(settings, available_memory_bytes());
+  FARPAGE_TRY(options, pager_options(settings.pager));
+  FARPAGE_TRY(group, find_group(settings.group));
+  FARPAGE_TRY(signals, ShutdownSignals::create());
+  FARPAGE_TRY(parts, EngineParts::create(settings, options));
+  raise_descriptor_limit();  // each target needs descriptors
+  boost::asio::io_context control(1);
+  FARPAGE_TRY(pager,
+              serve::HostPager::listen(control, settings.socket, group, *parts->engine, options));
+  print_ready(settings, parts->cluster ? parts->cluster->coordinator_url() : settings.coordinator);
+  const int number = serve_until_signal(control, *pager, signals);
+  log::info("pager stopped signal={}", number);
+  return kExitOk;
+}
+
+}  // namespace
+
+void add_pager(CLI::App& root, Invocation& invocation) {
+  const auto settings = std::make_shared<HostPagerSettings>();
+  Subcommand subcommand(
+      root, "pager", "Serve the programs of this host with one engine",
+      {"farpage pager --socket /run/farpage/pager.sock --local 8G \\",
+       "    --coordinator http://10.0.0.1:7070 --token-file /etc/farpage/token",
+       "farpage run --pager /run/farpage/pager.sock --local 1G -- ./program",
+       "farpage status --pager /run/farpage/pager.sock", "",
+       "Its programs share its connections to the nodes, its threads, and --local: each asks for a",
+       "part of it. They end with it: SIGTERM waits for them, a second one kills them."});
+  add_options(subcommand, static_cast<EngineSettings&>(*settings));
+  subcommand.text("--socket", settings->socket, "Where farpage run --pager finds it")
+      .required()
+      .text("--group", settings->group,
+            "Users of this group may have their programs served (default: this user alone)")
+      .choice("--output", settings->output, {"text", "json"}, "Format of the ready line",
+              Subcommand::Scope::kShared)
+      .on_run(invocation, [settings] { return serve_host(*settings); });
+}
+
+}  // namespace farpage::cli

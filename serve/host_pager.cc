@@ -1,0 +1,292 @@
+#include "serve/host_pager.h"
+
+#include <fmt/format.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <array>
+#include <boost/asio/post.hpp>
+#include <boost/asio/write.hpp>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "base/log.h"
+#include "base/size.h"
+#include "base/unix_socket.h"
+#include "serve/target_service.h"
+#include "uffd/handover_server.h"
+
+namespace farpage::serve {
+
+using boost::asio::local::stream_protocol;
+
+struct HostPager::Run {
+  explicit Run(Socket connection) : socket(std::move(connection)) {}
+
+  Socket socket;
+  ucred peer{};
+  std::string received;
+  Fd listener;  // came, and is not used yet
+  std::string program;
+  std::optional<uffd::HandoverServer> server;
+  std::unique_ptr<TargetService> service;  // has begun
+  std::optional<int> exit_status;
+  bool over = false;  // nothing more will be asked
+};
+
+namespace {
+
+// Bytes received; 0: the connection is closed; negative: there are none now. Of the descriptors
+// that come along, the last one is kept.
+ssize_t receive_some(int socket, std::string& received, Fd& descriptor) {
+  std::array<char, 4096> chunk;
+  iovec vector{chunk.data(), chunk.size()};
+  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
+  msghdr header{};
+  header.msg_iov = &vector;
+  header.msg_iovlen = 1;
+  header.msg_control = control.data();
+  header.msg_controllen = control.size();
+  const ssize_t got = ::recvmsg(socket, &header, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
+  if (got < 0) return errno == EAGAIN || errno == EINTR ? -1 : 0;
+  const cmsghdr* const part = CMSG_FIRSTHDR(&header);
+  if (part != nullptr && part->cmsg_level == SOL_SOCKET && part->cmsg_type == SCM_RIGHTS) {
+    int raw = -1;
+    std::memcpy(&raw, CMSG_DATA(part), sizeof raw);
+    descriptor = Fd(raw);
+  }
+  received.append(chunk.data(), static_cast<size_t>(got));
+  return got;
+}
+
+// A socket that a killed pager has left behind. False: somebody listens there.
+bool remove_left_behind(const std::string& path) {
+  struct stat status {};
+  if (::lstat(path.c_str(), &status) != 0) return true;
+  const std::optional<sockaddr_un> address = unix_address(path);
+  if (!S_ISSOCK(status.st_mode) || !address) return false;
+  const Fd probe(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (::connect(probe.get(), reinterpret_cast<const sockaddr*>(&*address), sizeof *address) == 0 ||
+      errno != ECONNREFUSED)
+    return false;
+  return ::unlink(path.c_str()) == 0;
+}
+
+TargetStatus status_of(const TargetReport& report) {
+  const pager::PagerCounts& counts = report.counts;
+  return {.program = report.program,
+          .pid = report.pid,
+          .transports = names_of_transports(counts),
+          .limit_bytes = counts.budget_pages * kPageBytes,
+          .resident_bytes = counts.resident_pages * kPageBytes,
+          .remote_bytes = counts.away_pages * kPageBytes,
+          .faults = counts.faults_remote + counts.faults_compressed,
+          .fault_p99_us = static_cast<double>(report.latencies.fault.p99_ns) / 1000.0};
+}
+
+}  // namespace
+
+Result<std::unique_ptr<HostPager>> HostPager::listen(boost::asio::io_context& control,
+                                                     const std::string& path,
+                                                     std::optional<gid_t> group,
+                                                     pager::Engine& engine,
+                                                     const pager::PagerOptions& options) {
+  std::unique_ptr<HostPager> pager(new HostPager(control, path, engine, options));
+  FARPAGE_TRY_VOID(pager->open(group));
+  pager->accept();
+  return pager;
+}
+
+HostPager::HostPager(boost::asio::io_context& control, std::string path, pager::Engine& engine,
+                     const pager::PagerOptions& options)
+    : control_(control),
+      path_(std::move(path)),
+      engine_(engine),
+      options_(options),
+      acceptor_(control) {}
+
+HostPager::~HostPager() {
+  close();
+}
+
+void HostPager::close() {
+  if (!acceptor_.is_open()) return;
+  acceptor_.close();
+  (void)::unlink(path_.c_str());
+}
+
+// The mode is set before anybody can connect: a socket that does not listen refuses.
+Status HostPager::open(std::optional<gid_t> group) {
+  const std::optional<sockaddr_un> address = unix_address(path_);
+  if (!address || path_.empty())
+    return fail(ErrorCode::kInvalid,
+                fmt::format("--socket: a path of 1 to {} characters", kMaxUnixPathBytes));
+  if (!remove_left_behind(path_))
+    return fail(ErrorCode::kConflict,
+                fmt::format("--socket: {} is in use: is another farpage pager running?", path_));
+  FARPAGE_TRY(listener,
+              Fd::from_call(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0), "socket(AF_UNIX)"));
+  if (::bind(listener.get(), reinterpret_cast<const sockaddr*>(&*address), sizeof *address) != 0)
+    return fail_errno(fmt::format("--socket: binding {}", path_));
+  const bool mine = !group || ::chown(path_.c_str(), static_cast<uid_t>(-1), *group) == 0;
+  if (!mine || ::chmod(path_.c_str(), group ? 0660 : 0600) != 0)
+    return fail_errno(fmt::format("--socket: setting the permissions of {}", path_));
+  if (::listen(listener.get(), SOMAXCONN) != 0) return fail_errno("listening on " + path_);
+  acceptor_.assign(stream_protocol(), listener.release());
+  return {};
+}
+
+size_t HostPager::targets() const {
+  size_t count = 0;
+  for (const auto& run : runs_) count += run->service->live_reports().size();
+  return count;
+}
+
+void HostPager::accept() {
+  acceptor_.async_accept([this](boost::system::error_code error, Socket socket) {
+    if (!acceptor_.is_open()) return;
+    if (!error) {
+      const auto run = std::make_shared<Run>(std::move(socket));
+      const Result<ucred> peer = peer_credentials(run->socket.native_handle());
+      if (peer) {
+        run->peer = *peer;
+        await_request(run);
+      }
+    }
+    accept();
+  });
+}
+
+void HostPager::await_request(const std::shared_ptr<Run>& run) {
+  run->socket.async_wait(Socket::wait_read, [this, run](boost::system::error_code error) {
+    if (!error) on_readable(run);
+  });
+}
+
+void HostPager::on_readable(const std::shared_ptr<Run>& run) {
+  const ssize_t got = receive_some(run->socket.native_handle(), run->received, run->listener);
+  if (got == 0) {
+    on_over(run);
+    return;
+  }
+  const size_t end = run->received.find('\n');
+  if (end != std::string::npos) {
+    const std::string line = run->received.substr(0, end);
+    run->received.erase(0, end + 1);
+    on_request(run, line);
+  } else if (run->received.size() > kMaxRequestBytes) {
+    answer(run, to_line(Error{ErrorCode::kInvalid, "the message is too long", 0}));
+    return;  // the connection is closed after it
+  }
+  await_request(run);
+}
+
+void HostPager::on_request(const std::shared_ptr<Run>& run, std::string_view line) {
+  const Result<PagerRequest> request = request_from_line(line);
+  if (!request) {
+    answer(run, to_line(request.error()));
+  } else if (const auto* program = std::get_if<BeginRun>(&*request)) {
+    const Status begun = begin(run, *program);
+    if (!begun)
+      log::warn("pager: refused program={} reason=\"{}\"", program->program,
+                begun.error().message());
+    answer(run, begun ? accepted_line() : to_line(begun.error()));
+  } else if (const auto* finish = std::get_if<FinishRun>(&*request)) {
+    if (run->service == nullptr) {
+      answer(run, to_line(Error{ErrorCode::kConflict, "no program has begun", 0}));
+      return;
+    }
+    run->exit_status = finish->exit_status;
+    on_over(run);
+  } else {
+    answer(run, to_line(status()));
+  }
+}
+
+Status HostPager::begin(const std::shared_ptr<Run>& run, const BeginRun& begin) {
+  if (run->service != nullptr) return fail(ErrorCode::kConflict, "a program has begun already");
+  FARPAGE_TRY_VOID(check_local(*run, begin.local_bytes));
+  FARPAGE_TRY(server, uffd::HandoverServer::adopt(std::move(run->listener), run->peer.uid));
+  pager::PagerOptions options = options_;
+  options.local_bytes = begin.local_bytes;
+  options.fork = begin.fork;
+  run->program = begin.program;
+  run->server.emplace(std::move(server));
+  run->service = std::make_unique<TargetService>(control_, *run->server, engine_, options,
+                                                 BudgetScope::kGroup);
+  run->service->when_empty([this, weak = std::weak_ptr(run)] {
+    const std::shared_ptr<Run> ended = weak.lock();
+    if (ended && ended->over) remove(ended);
+  });
+  run->service->check_local([this, weak = std::weak_ptr(run)](uint64_t local_bytes) -> Status {
+    const std::shared_ptr<Run> changed = weak.lock();
+    return changed ? check_local(*changed, local_bytes) : Status();
+  });
+  runs_.push_back(run);
+  log::info("pager: run_began program={} pid={} user={} local_bytes={}", run->program,
+            run->peer.pid, run->peer.uid, begin.local_bytes);
+  return {};
+}
+
+Status HostPager::check_local(const Run& run, uint64_t local_bytes) const {
+  if (const Status possible = pager::validate_local(local_bytes); !possible)
+    return fail(possible.error().code, "--" + possible.error().context);
+  uint64_t taken = 0;
+  for (const auto& other : runs_)
+    if (other.get() != &run) taken += other->service->local_bytes();
+  const uint64_t left = options_.local_bytes - std::min(options_.local_bytes, taken);
+  if (local_bytes <= left) return {};
+  return fail(
+      ErrorCode::kExhausted,
+      fmt::format("--local {}: the programs of this pager may have {} together, and {} of "
+                  "it is left; ask for less, or wait until another program ends",
+                  format_size(local_bytes), format_size(options_.local_bytes), format_size(left)));
+}
+
+void HostPager::answer(const std::shared_ptr<Run>& run, std::string line) {
+  const auto text = std::make_shared<const std::string>(std::move(line));
+  ++answers_;
+  boost::asio::async_write(run->socket, boost::asio::buffer(*text),
+                           [this, run, text](boost::system::error_code, size_t) { --answers_; });
+}
+
+void HostPager::on_over(const std::shared_ptr<Run>& run) {
+  run->over = true;
+  if (run->service != nullptr && !run->service->has_targets()) remove(run);
+}
+
+// Later: this may be a call of the service.
+void HostPager::remove(const std::shared_ptr<Run>& run) {
+  boost::asio::post(control_, [this, run] {
+    if (run->service == nullptr || run->service->has_targets()) return;
+    if (run->exit_status) {
+      const std::vector<TargetReport> reports = run->service->reports();
+      answer(run,
+             to_line(RunReport{.text = format_report(reports),
+                               .json = json_report(reports, *run->exit_status),
+                               .memory = memory_use(reports, run->service->local_bytes(), 0)}));
+    }
+    log::info("pager: run_ended program={} pid={}", run->program, run->peer.pid);
+    runs_.remove(run);
+    run->service.reset();
+    run->server.reset();
+  });
+}
+
+PagerStatus HostPager::status() const {
+  PagerStatus status{.local_bytes = options_.local_bytes, .runs = {}};
+  for (const auto& run : runs_) {
+    RunStatus& last = status.runs.emplace_back(RunStatus{.program = run->program,
+                                                         .pid = run->peer.pid,
+                                                         .user = run->peer.uid,
+                                                         .local_bytes = run->service->local_bytes(),
+                                                         .targets = {}});
+    for (const TargetReport& report : run->service->live_reports())
+      last.targets.push_back(status_of(report));
+  }
+  return status;
+}
+
+}  // namespace farpage::serve

@@ -1,0 +1,81 @@
+// The messages between `farpage run` and the pager of a host (`farpage pager`): one JSON object a
+// line, on a unix stream socket. docs/protocol.md describes them.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "base/result.h"
+#include "pager/options.h"
+#include "serve/run_report.h"
+
+namespace farpage::serve {
+
+inline constexpr size_t kMaxRequestBytes = size_t{16} << 10;
+
+// A program with far memory. The listening socket of its hand-overs comes with it (SCM_RIGHTS).
+struct BeginRun {
+  std::string program;
+  uint64_t local_bytes = 0;
+  pager::ForkMode fork = pager::ForkMode::kRefuse;
+};
+
+// The program has ended. The answer, a RunReport, comes when all its processes have ended.
+struct FinishRun {
+  int exit_status = 0;
+};
+
+struct AskStatus {};
+
+using PagerRequest = std::variant<BeginRun, FinishRun, AskStatus>;
+
+// The output of --stats and --stats-file, and what the program's memory was.
+struct RunReport {
+  std::string text;
+  std::string json;
+  MemoryUse memory;
+};
+
+// A process, as `farpage status --pager` shows it.
+struct TargetStatus {
+  std::string program;
+  int64_t pid = 0;
+  std::string transports;
+  uint64_t limit_bytes = 0;
+  uint64_t resident_bytes = 0;
+  uint64_t remote_bytes = 0;
+  uint64_t faults = 0;        // for which memory was fetched
+  double fault_p99_us = 0.0;  // of all so far
+};
+
+struct RunStatus {
+  std::string program;
+  int64_t pid = 0;  // of `farpage run`
+  int64_t user = 0;
+  uint64_t local_bytes = 0;
+  std::vector<TargetStatus> targets;
+};
+
+struct PagerStatus {
+  uint64_t local_bytes = 0;  // that all runs may have together
+  std::vector<RunStatus> runs;
+};
+
+// Each with its newline. from_line(): kInvalid names the field; kUnsupported: another version.
+std::string to_line(const PagerRequest& request);
+Result<PagerRequest> request_from_line(std::string_view line);
+std::string accepted_line();
+std::string to_line(const Error& refusal);
+std::string to_line(const RunReport& report);
+std::string to_line(const PagerStatus& status);
+// The answers; a refusal is returned as the error that it carries.
+Status accepted_from_line(std::string_view line);
+Result<RunReport> report_from_line(std::string_view line);
+Result<PagerStatus> status_from_line(std::string_view line);
+// As `farpage status --pager --output json` prints it.
+std::string json_of(const PagerStatus& status);
+
+}  // namespace farpage::serve

@@ -1,0 +1,104 @@
+#include "serve/pager_session.h"
+
+#include <fmt/format.h>
+#include <sys/socket.h>
+
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <optional>
+
+#include "base/unix_socket.h"
+
+namespace farpage::serve {
+namespace {
+
+tl::unexpected<Error> has_ended(const std::string& path) {
+  return fail(ErrorCode::kUnavailable, fmt::format("the pager on {} has ended", path));
+}
+
+// The descriptor goes with the first byte. 0: the pager has ended.
+Result<size_t> send_some(int socket, std::string_view text, int descriptor) {
+  iovec vector{const_cast<char*>(text.data()), text.size()};
+  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
+  msghdr header{};
+  header.msg_iov = &vector;
+  header.msg_iovlen = 1;
+  if (descriptor >= 0) {
+    header.msg_control = control.data();
+    header.msg_controllen = control.size();
+    cmsghdr* const part = CMSG_FIRSTHDR(&header);
+    part->cmsg_level = SOL_SOCKET;
+    part->cmsg_type = SCM_RIGHTS;
+    part->cmsg_len = CMSG_LEN(sizeof descriptor);
+    std::memcpy(CMSG_DATA(part), &descriptor, sizeof descriptor);
+  }
+  ssize_t sent = 0;
+  do {
+    sent = ::sendmsg(socket, &header, MSG_NOSIGNAL);
+  } while (sent < 0 && errno == EINTR);
+  if (sent < 0 && errno != EPIPE && errno != ECONNRESET) return fail_errno("sending to the pager");
+  return sent < 0 ? size_t{0} : static_cast<size_t>(sent);
+}
+
+}  // namespace
+
+Result<PagerSession> PagerSession::connect(const std::string& path) {
+  const std::optional<sockaddr_un> address = unix_address(path);
+  if (!address || path.empty())
+    return fail(ErrorCode::kInvalid,
+                fmt::format("--pager: a path of 1 to {} characters", kMaxUnixPathBytes));
+  FARPAGE_TRY(socket,
+              Fd::from_call(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0), "socket(AF_UNIX)"));
+  if (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&*address), sizeof *address) != 0) {
+    if (errno == ENOENT || errno == ECONNREFUSED)
+      return fail(ErrorCode::kNotFound,
+                  fmt::format("--pager: no farpage pager listens on {}", path));
+    return fail_errno(fmt::format("--pager: connecting to {}", path));
+  }
+  return PagerSession(std::move(socket), path);
+}
+
+Status PagerSession::begin(const BeginRun& run, int handover_listener) {
+  FARPAGE_TRY(answer, ask(run, handover_listener));
+  return accepted_from_line(answer);
+}
+
+Result<RunReport> PagerSession::finish(int exit_status) {
+  FARPAGE_TRY(answer, ask(FinishRun{exit_status}));
+  return report_from_line(answer);
+}
+
+Result<PagerStatus> PagerSession::status() {
+  FARPAGE_TRY(answer, ask(AskStatus{}));
+  return status_from_line(answer);
+}
+
+Result<std::string> PagerSession::ask(const PagerRequest& request, int descriptor) {
+  const std::string line = to_line(request);
+  for (size_t sent = 0; sent < line.size();) {
+    FARPAGE_TRY(bytes, send_some(socket_.get(), std::string_view(line).substr(sent), descriptor));
+    if (bytes == 0) return has_ended(path_);
+    sent += bytes;
+    descriptor = -1;
+  }
+  return read_line();
+}
+
+Result<std::string> PagerSession::read_line() {
+  while (true) {
+    const size_t end = received_.find('\n');
+    if (end != std::string::npos) {
+      std::string line = received_.substr(0, end);
+      received_.erase(0, end + 1);
+      return line;
+    }
+    std::array<char, 65536> chunk;
+    const ssize_t got = ::recv(socket_.get(), chunk.data(), chunk.size(), 0);
+    if (got < 0 && errno == EINTR) continue;
+    if (got <= 0) return has_ended(path_);
+    received_.append(chunk.data(), static_cast<size_t>(got));
+  }
+}
+
+}  // namespace farpage::serve

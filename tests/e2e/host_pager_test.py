@@ -1,0 +1,210 @@
+"""`farpage pager`: one engine for the programs of several `farpage run --pager`."""
+import json
+import os
+import signal
+import stat
+import subprocess
+import unittest
+
+from cluster import (EndToEnd, FARPAGE, MIB, RANDOM_ACCESS, Service, child_of, far_memory_of_run, state_of,
+                     wait_until)
+
+NOBODY = 65534
+
+
+def command(*words):
+    """Exit status, standard output, standard error."""
+    done = subprocess.run([FARPAGE, *words], timeout=60, stdin=subprocess.DEVNULL, capture_output=True, text=True,
+                          check=False)
+    return done.returncode, done.stdout, done.stderr
+
+
+class HostPager(EndToEnd):
+    def start_pager(self, local="96M", *more, lend="512M"):
+        self.start_cluster(lend=lend)
+        self.socket = self.path("pager.sock")
+        self.pager = self._owned(Service(["pager", "--socket", self.socket, "--local", local, "--coordinator", self.url,
+                                          *more], self._log("pager")))
+        self.url_of_cluster, self.url = self.url, None  # the runs do not know it
+
+    def start_program(self, size, seconds, seed, local="16M", options=()):
+        return self.start_run([RANDOM_ACCESS, str(size), "2", str(seconds), str(seed)], local=local,
+                              options=["--pager", self.socket, *options])
+
+    def await_filled(self, process):
+        self.read_baseline(process)
+        self.assertEqual(process.popen.stdout.readline(), b"filled\n", process.log())
+
+    def status(self):
+        status, output, problem = command("status", "--pager", self.socket, "--output", "json")
+        self.assertEqual((status, problem), (0, ""))
+        return json.loads(output)
+
+    def regions(self):
+        return json.loads(self.get("/v1/regions", self.url_of_cluster))["regions"]
+
+    def channels(self):
+        """Connections to the node's shared memory."""
+        with open("/proc/net/unix", encoding="ascii") as file:
+            return sum(1 for line in file if line.rstrip().endswith("node-1.sock")) - 1
+
+    def test_programs_share_an_engine(self):
+        self.start_pager()
+        first = self.start_program(48 * MIB, 3600, 1)
+        self.await_filled(first)
+        channels = self.channels()
+        self.assertGreater(channels, 0)
+        others = [self.start_program(48 * MIB, 3600, seed) for seed in (2, 3)]
+        for process in others:
+            self.await_filled(process)
+        self.assertEqual(self.channels(), channels, "one set of connections for all")
+        wait_until(lambda: all(run["targets"][0]["faults"] > 1000 for run in self.status()["runs"]), "all fault")
+        runs = self.status()["runs"]
+        self.assertEqual([run["pid"] for run in runs], [process.pid for process in (first, *others)])
+        for run, process in zip(runs, (first, *others)):
+            self.assertEqual((run["program"], run["local_bytes"], run["user"]), (RANDOM_ACCESS, 16 * MIB, os.getuid()))
+            target, = run["targets"]
+            self.assertEqual((target["program"], target["pid"]), ("random_access", child_of(process.pid)))
+            self.assertEqual(target["transports"], "shm")
+            self.assertLessEqual(target["resident_bytes"], 16 * MIB * 105 // 100)
+            self.assertGreater(target["remote_bytes"], 24 * MIB)
+            self.assertLessEqual(far_memory_of_run(process.pid), 16 * MIB * 105 // 100)
+        self.assertEqual(len(self.regions()), 3)
+        for process in (first, *others):
+            process.kill(signal.SIGUSR1)
+            self.expect_right_end(process)
+        self.assertEqual(self.status()["runs"], [])
+        wait_until(lambda: not self.regions(), "the regions are given back")
+
+    def test_the_report_is_that_of_the_program(self):
+        self.start_pager()
+        status, output, log = self.run_far(
+            ["/bin/sh", "-c", f"{RANDOM_ACCESS} {48 * MIB} 1 1 7; exit 3"], local="16M",
+            options=["--pager", self.socket, "--stats"])
+        self.assertEqual(status, 3, log)
+        self.assertIn(b"wrong_bytes 0\n", output)
+        stats = self.all_stats()[-1]
+        self.assertEqual((stats["program"], stats["transports"]), ("random_access", "shm"))
+        self.assertGreater(stats["faults"]["remote"], 1000, stats)
+        self.assertIn("farpage: random_access (pid ", log)
+        self.assertIn("remote faults", log)
+
+    def test_all_budgets_together_are_the_pagers(self):
+        self.start_pager(local="40M")
+        first = self.start_program(8 * MIB, 3600, 1, local="16M")
+        second = self.start_program(8 * MIB, 3600, 2, local="16M")
+        for process in (first, second):
+            self.await_filled(process)
+        status, _, log = self.run_far(["true"], local="9M", options=["--pager", self.socket])
+        self.assertEqual(status, 1, log)
+        self.assertIn("--local 9M: the programs of this pager may have 40M together, and 8M of it is left", log)
+        # A larger budget is room of the others, too.
+        status, _, problem = command("resize", str(first.pid), "--local", "25M")
+        self.assertEqual(status, 1, problem)
+        self.assertIn("and 24M of it is left", problem)
+        self.assertEqual(command("resize", str(first.pid), "--local", "24M")[0], 0)
+        status, _, log = self.run_far(["true"], local="1M", options=["--pager", self.socket])
+        self.assertEqual(status, 1, log)
+        second.kill(signal.SIGUSR1)
+        self.expect_right_end(second)
+        status, _, log = self.run_far(["true"], local="16M", options=["--pager", self.socket])
+        self.assertEqual(status, 0, log)
+
+    def test_a_program_that_is_killed_takes_nothing_from_the_others(self):
+        self.start_pager()
+        processes = [self.start_program(32 * MIB, 3600, seed) for seed in (1, 2)]
+        for process in processes:
+            self.await_filled(process)
+        os.kill(child_of(processes[0].pid), signal.SIGKILL)
+        self.assertEqual(processes[0].finish()[0], 128 + signal.SIGKILL)
+        wait_until(lambda: len(self.regions()) == 1, "its region is given back")
+        # The other's `farpage run` is killed, and its program with it.
+        program = child_of(processes[1].pid)
+        processes[1].kill()
+        wait_until(lambda: state_of(program) == "X", "the program is dead")
+        wait_until(lambda: not self.status()["runs"], "the pager knows")
+        wait_until(lambda: not self.regions(), "its region is given back")
+
+    def test_programs_end_with_their_pager(self):
+        self.start_pager()
+        process = self.start_program(32 * MIB, 3600, 1)
+        self.await_filled(process)
+        program = child_of(process.pid)
+        self.pager.kill()
+        status, _ = process.finish()
+        self.assertEqual(status, 128 + signal.SIGKILL, process.log())
+        self.assertEqual(state_of(program), "X")
+        self.assertIn("has ended", process.log())
+        # Another one takes the place of the socket that was left behind.
+        self.pager.end()
+        self.assertTrue(os.path.exists(self.socket))
+        self._owned(Service(["pager", "--socket", self.socket, "--local", "32M", "--coordinator", self.url_of_cluster],
+                            self._log("pager")))
+        self.assertEqual(self.run_far(["true"], local="16M", options=["--pager", self.socket])[0], 0)
+
+    def test_a_pager_that_shall_stop_waits_for_its_programs(self):
+        self.start_pager()
+        process = self.start_program(32 * MIB, 3600, 1)
+        self.await_filled(process)
+        self.pager.kill(signal.SIGTERM)
+        wait_until(lambda: not os.path.exists(self.socket), "no other program is served")
+        status, _, log = self.run_far(["true"], options=["--pager", self.socket])
+        self.assertEqual(status, 1, log)
+        self.assertIn(f"no farpage pager listens on {self.socket}", log)
+        process.kill(signal.SIGUSR1)
+        self.expect_right_end(process)
+        self.assertEqual(self.pager.finish()[0], 0, self.pager.log())
+        self.assertIn("waits_for_processes=1", self.pager.log())
+
+    def test_forks_share_pages(self):
+        self.start_pager(lend="4G")  # each process takes a slab
+        forks = os.path.join(os.path.dirname(RANDOM_ACCESS), "forks")
+        status, output, log = self.run_far([forks, "nested", "1024", "10", "7"], local="2M",
+                                           options=["--pager", self.socket])
+        self.assertEqual((status, output), (0, b"wrong_pages 0\n"), log)
+
+    def test_another_user_of_the_group(self):
+        self.start_pager("32M", "--group", "nogroup")
+        mode = os.stat(self.socket)
+        self.assertEqual((stat.S_IMODE(mode.st_mode), mode.st_gid), (0o660, NOBODY))
+        os.chmod(self.folder, 0o755)
+        place = self.path("of-nobody")
+        os.mkdir(place)
+        os.chown(place, NOBODY, NOBODY)
+        run = [FARPAGE, "run", "--pager", self.socket, "--local", "8M", "--stats-file",
+               f"{place}/stats.json", "--", RANDOM_ACCESS, str(32 * MIB), "1", "1", "5"]
+        for group, expected in ((NOBODY, 0), (1, 1)):
+            user = ["setpriv", f"--reuid={NOBODY}", f"--regid={group}", "--clear-groups", "--inh-caps=+sys_ptrace",
+                    "--ambient-caps=+sys_ptrace"]
+            done = subprocess.run([*user, *run],
+                                  timeout=120, stdin=subprocess.DEVNULL, capture_output=True, check=False)
+            self.assertEqual(done.returncode, expected, done.stderr)
+        self.assertIn(b"Permission denied", done.stderr)
+        self.assertIn(self.socket.encode(), done.stderr)
+        with open(f"{place}/stats.json", encoding="utf-8") as file:
+            self.assertGreater(json.load(file)["targets"][0]["faults"]["remote"], 1000)
+
+    def test_what_cannot_be_is_refused(self):
+        self.start_pager()
+        run = ["run", "--pager", self.socket]
+        for words, text in (
+                (["pager", "--socket", self.socket], f"--socket: {self.socket} is in use"),
+                (["pager", "--socket", "x" * 200], "--socket: a path of 1 to"),
+                (["pager", "--socket", self.path("other"), "--group", "no-such-group"], "--group: there is no group"),
+                (["pager"], "--socket"),
+                ([*run, "--local", "1000", "--", "true"], "local: at least 1M"),
+                ([*run, "--replicas", "2", "--", "true"], "--replicas"),
+                ([*run, "--record-trace", self.path("t"), "--", "true"], "--record-trace"),
+                (["run", "--pager", self.path("none"), "--", "true"], "no farpage pager listens on"),
+                (["run", "--pager", self.folder, "--", "true"], "--pager: "),
+                (["status", "--pager", self.path("none")], "no farpage pager listens on"),
+                (["status"], "--coordinator URL or --pager PATH")):
+            status, output, problem = command(*words)
+            self.assertIn(status, (1, 2), problem)
+            self.assertEqual((output, problem.count("\n")), ("", 1), problem)
+            self.assertIn(text, problem)
+        self.assertEqual(self.status()["runs"], [])
+
+
+if __name__ == "__main__":
+    unittest.main()
