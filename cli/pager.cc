@@ -1,6 +1,5 @@
 // farpage pager: one engine for the programs of a whole host. Constructs and connects its parts.
 #include <fmt/format.h>
-#include <grp.h>
 
 #include <boost/asio/io_context.hpp>
 #include <cstdio>
@@ -19,9 +18,11 @@
 namespace farpage::cli {
 namespace {
 
+constexpr Milliseconds kLastAnswers{1000};
+
 struct HostPagerSettings : EngineSettings {
+  HostPagerSettings() { pager.local_bytes = 0; }  // half of the available memory
   std::string socket;
-  std::string group;
   std::string output = "text";
 };
 
@@ -40,15 +41,6 @@ void print_ready(const HostPagerSettings& settings, const std::string& coordinat
   std::fflush(stdout);
 }
 
-Result<std::optional<gid_t>> find_group(const std::string& name) {
-  if (name.empty()) return std::optional<gid_t>();
-  const struct group* const found = ::getgrnam(name.c_str());
-  if (found == nullptr)
-    return fail(ErrorCode::kInvalid,
-                fmt::format("--group: there is no group {}: groupadd --system {}", name, name));
-  return std::optional<gid_t>(found->gr_gid);
-}
-
 // Until a signal, and then until the programs have ended. The next signal ends this process.
 int serve_until_signal(boost::asio::io_context& control, serve::HostPager& pager,
                        ShutdownSignals& signals) {
@@ -57,23 +49,25 @@ int serve_until_signal(boost::asio::io_context& control, serve::HostPager& pager
   arrival.wait([&] { number = signals.wait(); });
   while (number == 0) (void)control.run_one();
   pager.close();
-  if (pager.is_busy())
+  if (pager.has_runs())
     log::warn("pager: stopping signal={} waits_for_processes={}: the next signal kills them",
-              number, pager.targets());
-  while (pager.is_busy()) (void)control.run_one();
+              number, pager.target_count());
+  while (pager.has_runs()) (void)control.run_one();
+  const Instant end = SteadyClock::read() + kLastAnswers;
+  while (pager.has_answers() && SteadyClock::read() < end) (void)control.run_one_for(kLastAnswers);
   return number;
 }
 
 Result<int> serve_host(HostPagerSettings settings) {
-  choose_sizes(settings, available_memory_bytes());
+  const uint64_t available = available_memory_bytes();
+  choose_sizes(settings, available);
+  if (settings.pager.local_bytes == 0) settings.pager.local_bytes = available / 2;
   FARPAGE_TRY(options, pager_options(settings.pager));
-  FARPAGE_TRY(group, find_group(settings.group));
   FARPAGE_TRY(signals, ShutdownSignals::create());
   FARPAGE_TRY(parts, EngineParts::create(settings, options));
   raise_descriptor_limit();  // each target needs descriptors
   boost::asio::io_context control(1);
-  FARPAGE_TRY(pager,
-              serve::HostPager::listen(control, settings.socket, group, *parts->engine, options));
+  FARPAGE_TRY(pager, serve::HostPager::listen(control, settings.socket, *parts->engine, options));
   print_ready(settings, parts->cluster ? parts->cluster->coordinator_url() : settings.coordinator);
   const int number = serve_until_signal(control, *pager, signals);
   log::info("pager stopped signal={}", number);
@@ -86,17 +80,17 @@ void add_pager(CLI::App& root, Invocation& invocation) {
   const auto settings = std::make_shared<HostPagerSettings>();
   Subcommand subcommand(
       root, "pager", "Serve the programs of this host with one engine",
-      {"farpage pager --socket /run/farpage/pager.sock --local 8G \\",
+      {"farpage pager --socket /run/farpage-pager/pager.sock --local 8G \\",
        "    --coordinator http://10.0.0.1:7070 --token-file /etc/farpage/token",
-       "farpage run --pager /run/farpage/pager.sock --local 1G -- ./program",
-       "farpage status --pager /run/farpage/pager.sock", "",
-       "Its programs share its connections to the nodes, its threads, and --local: each asks for a",
-       "part of it. They end with it: SIGTERM waits for them, a second one kills them."});
+       "farpage run --pager /run/farpage-pager/pager.sock --local 1G -- ./program",
+       "farpage status --pager /run/farpage-pager/pager.sock", "",
+       "Its programs share its connections to the nodes, its threads, and --local (default: half "
+       "of",
+       "the available memory): each asks for a part of it. They are those of the same user. They",
+       "end with it: SIGTERM waits for them, a second one kills them."});
   add_options(subcommand, static_cast<EngineSettings&>(*settings));
   subcommand.text("--socket", settings->socket, "Where farpage run --pager finds it")
       .required()
-      .text("--group", settings->group,
-            "Users of this group may have their programs served (default: this user alone)")
       .choice("--output", settings->output, {"text", "json"}, "Format of the ready line",
               Subcommand::Scope::kShared)
       .on_run(invocation, [settings] { return serve_host(*settings); });

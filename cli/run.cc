@@ -221,9 +221,13 @@ Status write_trace_file(const std::string& path, const std::vector<serve::Target
 }
 
 // Prints why the program cannot run. Returns the same exit status as env, nice and timeout.
-int refuse(const Error& error) {
+int refuse(const Error& error, int status) {
   fmt::print(stderr, "farpage: {}\n", error.message());
-  return error.code == ErrorCode::kNotFound ? kExitNotFound : kExitCannotRun;
+  return status;
+}
+
+int refuse(const Error& error) {
+  return refuse(error, error.code == ErrorCode::kNotFound ? kExitNotFound : kExitCannotRun);
 }
 
 bool is_about_the_program(const Error& error) {
@@ -283,19 +287,21 @@ Result<Ended> run_here(const RunSettings& settings, const Launch& launch) {
 // With the engine of the host's pager, which accepts the hand-overs on our socket. It kills the
 // program by its own end.
 Result<Ended> run_at_pager(const RunSettings& settings, const Launch& launch) {
-  FARPAGE_TRY(session, serve::PagerSession::connect(settings.host_pager));
+  Result<serve::PagerSession> session = serve::PagerSession::connect(settings.host_pager);
+  if (!session) return Ended{.status = refuse(session.error(), kExitCannotRun)};
   FARPAGE_TRY(directory, RunDirectory::create());
   FARPAGE_TRY(server, uffd::HandoverServer::listen(directory.socket_path()));
-  FARPAGE_TRY_VOID(session.begin({.program = settings.command.at(0),
-                                  .local_bytes = settings.local_bytes(),
-                                  .fork = launch.fork},
-                                 server.descriptor()));
+  const Status begun = session->begin({.program = settings.command.at(0),
+                                       .local_bytes = settings.local_bytes(),
+                                       .fork = launch.fork},
+                                      server.descriptor());
+  if (!begun) return Ended{.status = refuse(begun.error(), kExitCannotRun)};
   FARPAGE_TRY(child, start_child(settings, launch, server.path()));
   if (!child) return Ended{.status = child.error()};
   boost::asio::io_context control(1);
   Ended ended;
   ended.status = Wait(control, launch.signals, *child).until_end([] { return false; });
-  Result<serve::RunReport> report = session.finish(ended.status);
+  Result<serve::RunReport> report = session->finish(ended.status);
   if (!report) {
     log::error("run: no_report reason=\"{}\"", report.error().message());
     return ended;
@@ -340,7 +346,7 @@ void add_run(CLI::App& root, Invocation& invocation) {
        "farpage run --local 1G --coordinator http://10.0.0.1:7070 --token-file token -- ./program",
        "farpage run --local 512M --replicas 2 --coordinator http://10.0.0.1:7070 -- sqlite3",
        "farpage run --local 64M --allocator jemalloc -- sort -S 1G big.txt",
-       "farpage run --local 64M --pager /run/farpage/pager.sock -- sort -S 1G big.txt", "",
+       "farpage run --local 64M --pager /run/farpage-pager/pager.sock -- sort -S 1G big.txt", "",
        "Exit status: the program's, or 128 + N when signal N ended it; 127 when the program is not",
        "found; 126 when it is found but cannot be executed, cannot have far memory (static,",
        "setuid, 32-bit, built with a sanitizer), or got no pager (no coordinator, no node); 1 when",

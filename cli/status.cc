@@ -74,7 +74,7 @@ void add_status(CLI::App& root, Invocation& invocation) {
   Subcommand(root, "status", "Show a cluster, or the programs of a host's pager",
              {"farpage status --coordinator http://127.0.0.1:7070",
               "farpage status --coordinator http://10.0.0.1:7070 --token-file token --output json",
-              "farpage status --pager /run/farpage/pager.sock"})
+              "farpage status --pager /run/farpage-pager/pager.sock"})
       .text("--coordinator", settings->coordinator, "URL of the coordinator",
             Subcommand::Scope::kShared)
       .text("--token-file", settings->token_file, "File with the bearer token",
@@ -82,7 +82,6 @@ void add_status(CLI::App& root, Invocation& invocation) {
       .text("--pager", settings->host_pager,
             "Socket of a farpage pager: show its programs, and their faults in one second",
             Subcommand::Scope::kShared)
-      .excludes("--coordinator")
       .choice("--output", settings->output, {"text", "json"}, "Output format",
               Subcommand::Scope::kShared)
       .on_run(invocation, [settings] { return print_status(*settings); });

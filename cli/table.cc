@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "base/text.h"
 
 namespace farpage::cli {
 
@@ -18,8 +19,7 @@ std::string format_table(const std::vector<std::string>& header,
   std::string text;
   const auto add = [&](const std::vector<std::string>& row) {
     for (size_t i = 0; i < row.size(); ++i) {
-      for (const char c : row[i])
-        text += static_cast<unsigned char>(c) < 0x20 || c == 0x7f ? '?' : c;
+      text += printable(row[i]);
       if (i + 1 < row.size()) text.append(widths[i] - row[i].size() + 2, ' ');
     }
     text.erase(text.find_last_not_of(' ') + 1);

@@ -2,8 +2,11 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <vector>
+
+#include "base/text.h"
 
 namespace farpage::http {
 namespace {
@@ -22,9 +25,7 @@ std::string quote(std::string_view text) {
 }
 
 bool is_plain_text(std::string_view text) {
-  for (const char c : text)
-    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) return false;
-  return true;
+  return std::none_of(text.begin(), text.end(), is_control);
 }
 
 // Parser callback: drops and records values that are too deep or have a duplicate key, so that

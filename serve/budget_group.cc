@@ -49,13 +49,15 @@ void BudgetGroup::tick() {
 
 void BudgetGroup::tick_later() {
   if (!std::exchange(ticks_, true))
-    boost::asio::post(timer_.get_executor(), [this] { start_timer(); });
+    boost::asio::post(timer_.get_executor(), [this, exists = std::weak_ptr(exists_)] {
+      if (!exists.expired()) start_timer();
+    });
 }
 
 void BudgetGroup::start_timer() {
   timer_.expires_after(kStep);
-  timer_.async_wait([this](boost::system::error_code error) {
-    if (!error) tick();
+  timer_.async_wait([this, exists = std::weak_ptr(exists_)](boost::system::error_code error) {
+    if (!error && !exists.expired()) tick();
   });
 }
 

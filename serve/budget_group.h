@@ -4,6 +4,7 @@
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -106,6 +107,8 @@ class BudgetGroup {
   std::map<uint64_t, uint64_t> family_frames_ FARPAGE_GUARDED_BY(mutex_);
   bool crowded_ FARPAGE_GUARDED_BY(mutex_) = false;  // shared frames are counted once
   boost::asio::steady_timer timer_;
+  // Handlers that are due already are called after the end of this group.
+  std::shared_ptr<const bool> exists_ = std::make_shared<const bool>(true);
 };
 
 }  // namespace farpage::serve

@@ -7,6 +7,7 @@
 
 #include <array>
 #include <boost/asio/post.hpp>
+#include <boost/asio/steady_timer.hpp>
 #include <boost/asio/write.hpp>
 #include <cerrno>
 #include <cstring>
@@ -14,6 +15,7 @@
 
 #include "base/log.h"
 #include "base/size.h"
+#include "base/text.h"
 #include "base/unix_socket.h"
 #include "serve/target_service.h"
 #include "uffd/handover_server.h"
@@ -38,8 +40,10 @@ struct HostPager::Run {
 
 namespace {
 
-// Bytes received; 0: the connection is closed; negative: there are none now. Of the descriptors
-// that come along, the last one is kept.
+constexpr Milliseconds kAcceptPause{100};
+
+// Bytes received; 0: the connection is closed; negative: there are none now. The last descriptor
+// that comes along is kept: there is room for more than one.
 ssize_t receive_some(int socket, std::string& received, Fd& descriptor) {
   std::array<char, 4096> chunk;
   iovec vector{chunk.data(), chunk.size()};
@@ -51,11 +55,14 @@ ssize_t receive_some(int socket, std::string& received, Fd& descriptor) {
   header.msg_controllen = control.size();
   const ssize_t got = ::recvmsg(socket, &header, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
   if (got < 0) return errno == EAGAIN || errno == EINTR ? -1 : 0;
-  const cmsghdr* const part = CMSG_FIRSTHDR(&header);
-  if (part != nullptr && part->cmsg_level == SOL_SOCKET && part->cmsg_type == SCM_RIGHTS) {
-    int raw = -1;
-    std::memcpy(&raw, CMSG_DATA(part), sizeof raw);
-    descriptor = Fd(raw);
+  for (cmsghdr* part = CMSG_FIRSTHDR(&header); part != nullptr; part = CMSG_NXTHDR(&header, part)) {
+    if (part->cmsg_level != SOL_SOCKET || part->cmsg_type != SCM_RIGHTS) continue;
+    const size_t count = (part->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+    for (size_t i = 0; i < count; ++i) {
+      int raw = -1;
+      std::memcpy(&raw, CMSG_DATA(part) + i * sizeof raw, sizeof raw);
+      descriptor = Fd(raw);
+    }
   }
   received.append(chunk.data(), static_cast<size_t>(got));
   return got;
@@ -89,12 +96,10 @@ TargetStatus status_of(const TargetReport& report) {
 }  // namespace
 
 Result<std::unique_ptr<HostPager>> HostPager::listen(boost::asio::io_context& control,
-                                                     const std::string& path,
-                                                     std::optional<gid_t> group,
-                                                     pager::Engine& engine,
+                                                     const std::string& path, pager::Engine& engine,
                                                      const pager::PagerOptions& options) {
   std::unique_ptr<HostPager> pager(new HostPager(control, path, engine, options));
-  FARPAGE_TRY_VOID(pager->open(group));
+  FARPAGE_TRY_VOID(pager->open());
   pager->accept();
   return pager;
 }
@@ -118,7 +123,7 @@ void HostPager::close() {
 }
 
 // The mode is set before anybody can connect: a socket that does not listen refuses.
-Status HostPager::open(std::optional<gid_t> group) {
+Status HostPager::open() {
   const std::optional<sockaddr_un> address = unix_address(path_);
   if (!address || path_.empty())
     return fail(ErrorCode::kInvalid,
@@ -130,17 +135,16 @@ Status HostPager::open(std::optional<gid_t> group) {
               Fd::from_call(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0), "socket(AF_UNIX)"));
   if (::bind(listener.get(), reinterpret_cast<const sockaddr*>(&*address), sizeof *address) != 0)
     return fail_errno(fmt::format("--socket: binding {}", path_));
-  const bool mine = !group || ::chown(path_.c_str(), static_cast<uid_t>(-1), *group) == 0;
-  if (!mine || ::chmod(path_.c_str(), group ? 0660 : 0600) != 0)
+  if (::chmod(path_.c_str(), 0600) != 0)
     return fail_errno(fmt::format("--socket: setting the permissions of {}", path_));
   if (::listen(listener.get(), SOMAXCONN) != 0) return fail_errno("listening on " + path_);
   acceptor_.assign(stream_protocol(), listener.release());
   return {};
 }
 
-size_t HostPager::targets() const {
+size_t HostPager::target_count() const {
   size_t count = 0;
-  for (const auto& run : runs_) count += run->service->live_reports().size();
+  for (const auto& run : runs_) count += run->service->target_count();
   return count;
 }
 
@@ -149,17 +153,29 @@ void HostPager::accept() {
     if (!acceptor_.is_open()) return;
     if (!error) {
       const auto run = std::make_shared<Run>(std::move(socket));
-      const Result<ucred> peer = peer_credentials(run->socket.native_handle());
-      if (peer) {
+      if (const Result<ucred> peer = peer_credentials(run->socket.native_handle())) {
         run->peer = *peer;
-        await_request(run);
+        next(run);
       }
+      accept();
+      return;
     }
-    accept();
+    log::warn("pager: cannot_accept reason=\"{}\"", error.message());  // no descriptor is left
+    const auto pause = std::make_shared<boost::asio::steady_timer>(control_, kAcceptPause);
+    pause->async_wait([this, pause](boost::system::error_code) {
+      if (acceptor_.is_open()) accept();
+    });
   });
 }
 
-void HostPager::await_request(const std::shared_ptr<Run>& run) {
+void HostPager::next(const std::shared_ptr<Run>& run) {
+  const size_t end = run->received.find('\n');
+  if (end != std::string::npos && !run->over) {
+    const std::string line = run->received.substr(0, end);
+    run->received.erase(0, end + 1);
+    on_request(run, line);
+    return;
+  }
   run->socket.async_wait(Socket::wait_read, [this, run](boost::system::error_code error) {
     if (!error) on_readable(run);
   });
@@ -169,28 +185,28 @@ void HostPager::on_readable(const std::shared_ptr<Run>& run) {
   const ssize_t got = receive_some(run->socket.native_handle(), run->received, run->listener);
   if (got == 0) {
     on_over(run);
-    return;
-  }
-  const size_t end = run->received.find('\n');
-  if (end != std::string::npos) {
-    const std::string line = run->received.substr(0, end);
-    run->received.erase(0, end + 1);
-    on_request(run, line);
   } else if (run->received.size() > kMaxRequestBytes) {
-    answer(run, to_line(Error{ErrorCode::kInvalid, "the message is too long", 0}));
-    return;  // the connection is closed after it
+    log::warn("pager: request_too_long pid={}", run->peer.pid);
+    run->socket.close();
+    on_over(run);
+  } else {
+    next(run);
   }
-  await_request(run);
 }
 
 void HostPager::on_request(const std::shared_ptr<Run>& run, std::string_view line) {
-  const Result<PagerRequest> request = request_from_line(line);
+  Result<PagerRequest> request = request_from_line(line);
+  if (run->peer.uid != ::geteuid() && run->peer.uid != 0)
+    request = fail(ErrorCode::kDenied, "--pager: it serves another user: start one for this user");
+  // Kept, the other end of its own connection would keep that open.
+  const bool begins = request && std::holds_alternative<BeginRun>(*request);
+  if (!begins) run->listener.reset();
   if (!request) {
     answer(run, to_line(request.error()));
   } else if (const auto* program = std::get_if<BeginRun>(&*request)) {
     const Status begun = begin(run, *program);
     if (!begun)
-      log::warn("pager: refused program={} reason=\"{}\"", program->program,
+      log::warn("pager: refused program={} reason=\"{}\"", printable(program->program),
                 begun.error().message());
     answer(run, begun ? accepted_line() : to_line(begun.error()));
   } else if (const auto* finish = std::get_if<FinishRun>(&*request)) {
@@ -200,6 +216,7 @@ void HostPager::on_request(const std::shared_ptr<Run>& run, std::string_view lin
     }
     run->exit_status = finish->exit_status;
     on_over(run);
+    next(run);  // its end
   } else {
     answer(run, to_line(status()));
   }
@@ -207,18 +224,19 @@ void HostPager::on_request(const std::shared_ptr<Run>& run, std::string_view lin
 
 Status HostPager::begin(const std::shared_ptr<Run>& run, const BeginRun& begin) {
   if (run->service != nullptr) return fail(ErrorCode::kConflict, "a program has begun already");
+  if (!acceptor_.is_open()) return fail(ErrorCode::kUnavailable, "the pager is ending");
   FARPAGE_TRY_VOID(check_local(*run, begin.local_bytes));
   FARPAGE_TRY(server, uffd::HandoverServer::adopt(std::move(run->listener), run->peer.uid));
   pager::PagerOptions options = options_;
   options.local_bytes = begin.local_bytes;
   options.fork = begin.fork;
-  run->program = begin.program;
+  run->program = printable(begin.program);
   run->server.emplace(std::move(server));
   run->service = std::make_unique<TargetService>(control_, *run->server, engine_, options,
                                                  BudgetScope::kGroup);
   run->service->when_empty([this, weak = std::weak_ptr(run)] {
     const std::shared_ptr<Run> ended = weak.lock();
-    if (ended && ended->over) remove(ended);
+    if (ended && ended->over) remove_later(ended);
   });
   run->service->check_local([this, weak = std::weak_ptr(run)](uint64_t local_bytes) -> Status {
     const std::shared_ptr<Run> changed = weak.lock();
@@ -249,30 +267,38 @@ void HostPager::answer(const std::shared_ptr<Run>& run, std::string line) {
   const auto text = std::make_shared<const std::string>(std::move(line));
   ++answers_;
   boost::asio::async_write(run->socket, boost::asio::buffer(*text),
-                           [this, run, text](boost::system::error_code, size_t) { --answers_; });
+                           [this, run, text](boost::system::error_code error, size_t) {
+                             --answers_;
+                             if (error) {
+                               on_over(run);
+                             } else if (!run->over) {
+                               next(run);
+                             }
+                           });
 }
 
 void HostPager::on_over(const std::shared_ptr<Run>& run) {
   run->over = true;
-  if (run->service != nullptr && !run->service->has_targets()) remove(run);
+  if (run->service != nullptr && !run->service->has_targets()) remove_later(run);
 }
 
-// Later: this may be a call of the service.
+// Now may be within a call of the service.
+void HostPager::remove_later(const std::shared_ptr<Run>& run) {
+  boost::asio::post(control_, [this, run] { remove(run); });
+}
+
 void HostPager::remove(const std::shared_ptr<Run>& run) {
-  boost::asio::post(control_, [this, run] {
-    if (run->service == nullptr || run->service->has_targets()) return;
-    if (run->exit_status) {
-      const std::vector<TargetReport> reports = run->service->reports();
-      answer(run,
-             to_line(RunReport{.text = format_report(reports),
-                               .json = json_report(reports, *run->exit_status),
-                               .memory = memory_use(reports, run->service->local_bytes(), 0)}));
-    }
-    log::info("pager: run_ended program={} pid={}", run->program, run->peer.pid);
-    runs_.remove(run);
-    run->service.reset();
-    run->server.reset();
-  });
+  if (run->service == nullptr || run->service->has_targets()) return;
+  if (run->exit_status) {
+    const std::vector<TargetReport> reports = run->service->reports();
+    answer(run, to_line(RunReport{.text = format_report(reports),
+                                  .json = json_report(reports, *run->exit_status),
+                                  .memory = memory_use(reports, run->service->local_bytes(), 0)}));
+  }
+  log::info("pager: run_ended program={} pid={}", run->program, run->peer.pid);
+  runs_.remove(run);
+  run->service.reset();
+  run->server.reset();
 }
 
 PagerStatus HostPager::status() const {

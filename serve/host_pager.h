@@ -9,7 +9,6 @@
 #include <boost/asio/local/stream_protocol.hpp>
 #include <list>
 #include <memory>
-#include <optional>
 #include <string>
 
 #include "pager/engine.h"
@@ -21,25 +20,23 @@ namespace farpage::serve {
 // Threads: the control thread, which runs `control`, makes it and makes all calls.
 class HostPager {
  public:
-  // Listens on `path`: of this user alone, or of a group's members, too. options.local_bytes is
-  // what all runs may have together. kConflict: another process listens there. All outlive the
-  // pager.
+  // Listens on `path`, for this user and root. options.local_bytes is what all runs may have
+  // together. kConflict: another process listens there. All outlive the pager.
   static Result<std::unique_ptr<HostPager>> listen(boost::asio::io_context& control,
-                                                   const std::string& path,
-                                                   std::optional<gid_t> group,
-                                                   pager::Engine& engine,
+                                                   const std::string& path, pager::Engine& engine,
                                                    const pager::PagerOptions& options);
-  // Call it without runs only. Removes the socket.
+  // Removes the socket. `control` does not run any more: handlers of connections refer to this.
   ~HostPager();
   HostPager(const HostPager&) = delete;
   HostPager& operator=(const HostPager&) = delete;
 
   // No further run begins.
   void close();
-  // Programs that have not ended, or answers that have not been read.
-  bool is_busy() const { return !runs_.empty() || answers_ > 0; }
-  // How many processes they have.
-  size_t targets() const;
+  bool has_runs() const { return !runs_.empty(); }
+  // The processes of all runs.
+  size_t target_count() const;
+  // Answers that are being sent.
+  bool has_answers() const { return answers_ > 0; }
 
  private:
   struct Run;
@@ -47,16 +44,19 @@ class HostPager {
 
   HostPager(boost::asio::io_context& control, std::string path, pager::Engine& engine,
             const pager::PagerOptions& options);
-  Status open(std::optional<gid_t> group);
+  Status open();
   void accept();
-  void await_request(const std::shared_ptr<Run>& run);
+  // The next request of a connection, after the answer to the last one was sent.
+  void next(const std::shared_ptr<Run>& run);
   void on_readable(const std::shared_ptr<Run>& run);
   void on_request(const std::shared_ptr<Run>& run, std::string_view line);
   Status begin(const std::shared_ptr<Run>& run, const BeginRun& begin);
   Status check_local(const Run& run, uint64_t local_bytes) const;
   void answer(const std::shared_ptr<Run>& run, std::string line);
-  // The run's connection is closed, or its program has ended.
+  // Its connection is closed, or its program has ended: no more is asked.
   void on_over(const std::shared_ptr<Run>& run);
+  // Once its targets have ended.
+  void remove_later(const std::shared_ptr<Run>& run);
   void remove(const std::shared_ptr<Run>& run);
   PagerStatus status() const;
 

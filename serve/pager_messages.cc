@@ -87,10 +87,13 @@ json object_of(const PagerStatus& status) {
 }
 
 Error error_from(const json& error) {
-  const std::string code = error.value("code", "");
-  for (const ErrorCode each : kCodes)
-    if (to_string(each) == code) return {each, error.value("text", ""), 0};
-  return {ErrorCode::kUnavailable, error.value("text", "the pager refuses without a reason"), 0};
+  const Result<std::string> code = text_in(error, "code");
+  const Result<std::string> text = text_in(error, "text");
+  if (code && text)
+    for (const ErrorCode each : kCodes)
+      if (to_string(each) == *code) return {each, *text, 0};
+  return {ErrorCode::kUnsupported, "the pager refuses for a reason that this farpage does not know",
+          0};
 }
 
 // The member that the answer must have, unless it is a refusal.

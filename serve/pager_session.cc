@@ -13,6 +13,9 @@
 namespace farpage::serve {
 namespace {
 
+constexpr timeval kAnswerTimeout{.tv_sec = 30, .tv_usec = 0};
+constexpr timeval kNoTimeout{.tv_sec = 0, .tv_usec = 0};
+
 tl::unexpected<Error> has_ended(const std::string& path) {
   return fail(ErrorCode::kUnavailable, fmt::format("the pager on {} has ended", path));
 }
@@ -50,6 +53,9 @@ Result<PagerSession> PagerSession::connect(const std::string& path) {
                 fmt::format("--pager: a path of 1 to {} characters", kMaxUnixPathBytes));
   FARPAGE_TRY(socket,
               Fd::from_call(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0), "socket(AF_UNIX)"));
+  // Limits connect(2), too: it blocks while the listener's queue is full.
+  for (const int option : {SO_SNDTIMEO, SO_RCVTIMEO})
+    (void)::setsockopt(socket.get(), SOL_SOCKET, option, &kAnswerTimeout, sizeof kAnswerTimeout);
   if (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&*address), sizeof *address) != 0) {
     if (errno == ENOENT || errno == ECONNREFUSED)
       return fail(ErrorCode::kNotFound,
@@ -65,6 +71,7 @@ Status PagerSession::begin(const BeginRun& run, int handover_listener) {
 }
 
 Result<RunReport> PagerSession::finish(int exit_status) {
+  (void)::setsockopt(socket_.get(), SOL_SOCKET, SO_RCVTIMEO, &kNoTimeout, sizeof kNoTimeout);
   FARPAGE_TRY(answer, ask(FinishRun{exit_status}));
   return report_from_line(answer);
 }
@@ -96,6 +103,8 @@ Result<std::string> PagerSession::read_line() {
     std::array<char, 65536> chunk;
     const ssize_t got = ::recv(socket_.get(), chunk.data(), chunk.size(), 0);
     if (got < 0 && errno == EINTR) continue;
+    if (got < 0 && errno == EAGAIN)
+      return fail(ErrorCode::kTimedOut, fmt::format("the pager on {} does not answer", path_));
     if (got <= 0) return has_ended(path_);
     received_.append(chunk.data(), static_cast<size_t>(got));
   }

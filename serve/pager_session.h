@@ -12,7 +12,8 @@ namespace farpage::serve {
 // Threads: one.
 class PagerSession {
  public:
-  // kNotFound: nobody listens there. kDenied: this user may not use it.
+  // kNotFound: nobody listens there. kDenied: this user may not use it. kTimedOut, of all calls but
+  // finish(): it has not answered for 30 s.
   static Result<PagerSession> connect(const std::string& path);
 
   // The pager serves the processes that hand their memory over on this listening socket. kConflict,

@@ -126,6 +126,11 @@ std::optional<TargetReport> ServedTarget::report() {
   return report_;
 }
 
+std::optional<TargetReport> ServedTarget::live_report() {
+  if (ending_ || step_ == Step::kStarting || step_ == Step::kEnded) return std::nullopt;
+  return report();
+}
+
 pager::TargetOptions ServedTarget::target_options(std::string name) const {
   return {.name = std::move(name), .local_bytes = host_.budgets.local_bytes(), .fork = host_.fork};
 }

@@ -56,6 +56,8 @@ class ServedTarget : public std::enable_shared_from_this<ServedTarget> {
   // Now, or at its end. nullopt: it was never served, or it is a forked child with hardly a fault:
   // most exec, or end soon.
   std::optional<TargetReport> report();
+  // The same while other threads work on it; nullopt also while it begins or ends.
+  std::optional<TargetReport> live_report();
 
  private:
   enum class Step : uint8_t { kStarting, kAwaitingHello, kServing, kAwaitingExit, kEnded };

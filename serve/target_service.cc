@@ -40,7 +40,7 @@ TargetService::TargetService(boost::asio::io_context& control, uffd::HandoverSer
                   if (auto report = target.report())
                     ended_.emplace(target.number(), std::move(*report));
                   targets_.erase(target.number());
-                  if (targets_.empty() && when_empty_) when_empty_();
+                  note_end();
                 }},
       connections_(control, server.descriptor()) {
   await_connections();
@@ -48,6 +48,8 @@ TargetService::TargetService(boost::asio::io_context& control, uffd::HandoverSer
 
 TargetService::~TargetService() {
   connections_.end();
+  for (const auto& newcomer : newcomers_) newcomer->hello.end();
+  newcomers_.clear();
   while (has_targets()) (void)control_.run_one();
 }
 
@@ -66,16 +68,29 @@ void TargetService::await_connections() {
 void TargetService::accept() {
   for (Fd socket = server_.accept(); socket.valid(); socket = server_.accept()) {
     const auto newcomer = std::make_shared<Newcomer>(control_, std::move(socket));
-    newcomer->hello.wait([this, newcomer] { take_in(newcomer); });
+    newcomers_.insert(newcomer);
+    // One that has expired has been taken in, or this service has ended.
+    newcomer->hello.wait([this, weak = std::weak_ptr(newcomer)] {
+      if (const auto here = weak.lock()) take_in(here);
+    });
     newcomer->timer.expires_after(kHelloPatience);
-    newcomer->timer.async_wait([newcomer](boost::system::error_code error) {
-      if (!error) newcomer->hello.end();  // it says nothing: the connection is closed
+    newcomer->timer.async_wait([this, weak = std::weak_ptr(newcomer)](boost::system::error_code) {
+      if (const auto here = weak.lock()) leave(here);  // it says nothing
     });
   }
 }
 
-void TargetService::take_in(std::shared_ptr<Newcomer> newcomer) {
-  newcomer->timer.cancel();
+void TargetService::leave(const std::shared_ptr<Newcomer>& newcomer) {
+  newcomer->hello.end();
+  newcomers_.erase(newcomer);
+  note_end();
+}
+
+void TargetService::note_end() const {
+  if (!has_targets() && when_empty_) when_empty_();
+}
+
+void TargetService::take_in(const std::shared_ptr<Newcomer>& newcomer) {
   newcomer->hello.end();
   Result<uffd::Arrival> arrival =
       uffd::receive_arrival(std::move(newcomer->socket), server_.user());
@@ -86,6 +101,7 @@ void TargetService::take_in(std::shared_ptr<Newcomer> newcomer) {
   } else {
     resize(std::get<uffd::ResizeCall>(*arrival));
   }
+  leave(newcomer);
 }
 
 void TargetService::resize(const uffd::ResizeCall& call) {
@@ -113,7 +129,7 @@ Result<uffd::ResizedProcesses> TargetService::set_local(uint64_t local_bytes) {
 std::vector<TargetReport> TargetService::live_reports() const {
   std::vector<TargetReport> reports;
   for (const auto& [number, target] : targets_)
-    if (auto report = target->report()) reports.push_back(std::move(*report));
+    if (auto report = target->live_report()) reports.push_back(std::move(*report));
   return reports;
 }
 

@@ -6,6 +6,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <vector>
 
 #include "pager/engine.h"
@@ -27,16 +28,17 @@ class TargetService {
   // Runs `control` until every target has ended: its memory must not vanish before.
   ~TargetService();
 
-  // Some accepted target has not ended.
-  bool has_targets() const { return !targets_.empty(); }
+  // Some accepted target has not ended, or a connection has not said what it wants.
+  bool has_targets() const { return !targets_.empty() || !newcomers_.empty(); }
+  size_t target_count() const { return targets_.size(); }
   uint64_t local_bytes() const { return budgets_.local_bytes(); }
-  // Called each time the last target has ended. It must not end the service.
+  // Called each time has_targets() has become false. It must not end the service.
   void when_empty(std::function<void()> call) { when_empty_ = std::move(call); }
   // Called before another budget is set; a failure refuses it.
   void check_local(std::function<Status(uint64_t local_bytes)> call) {
     check_local_ = std::move(call);
   }
-  // Those of reports() that have not ended.
+  // Of those that are being served.
   std::vector<TargetReport> live_reports() const;
   // In the order in which they began. Omits forked children that had hardly a fault: most exec, or
   // end soon.
@@ -48,7 +50,9 @@ class TargetService {
   void keep(std::shared_ptr<ServedTarget> target);
   void await_connections();
   void accept();
-  void take_in(std::shared_ptr<Newcomer> newcomer);
+  void take_in(const std::shared_ptr<Newcomer>& newcomer);
+  void leave(const std::shared_ptr<Newcomer>& newcomer);
+  void note_end() const;
   void resize(const uffd::ResizeCall& call);
   Result<uffd::ResizedProcesses> set_local(uint64_t local_bytes);
 
@@ -58,6 +62,7 @@ class TargetService {
   WaitPool waits_;
   TargetHost host_;
   Watch connections_;
+  std::set<std::shared_ptr<Newcomer>> newcomers_;
   // By number.
   std::map<uint64_t, std::shared_ptr<ServedTarget>> targets_;
   std::map<uint64_t, TargetReport> ended_;

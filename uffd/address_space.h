@@ -63,9 +63,10 @@ using Event = std::variant<Fault, Unmapped, Moved, StrayFault, Forked>;
 enum class Outcome : uint8_t {
   kDone,
   kAlreadyPresent,  // EEXIST: another install was first; waiters were woken
-  kRetry,           // EAGAIN: an event is queued; read all events, then retry
-  kUnmapped,        // ENOENT: the target unmapped or replaced that memory
-  kProcessGone,     // ESRCH: the target has exited or called exec
+  kRetry,        // an event is queued: read all events, then retry. Or the target's memory control
+                 // group is full: the kernel reclaims or kills there meanwhile
+  kUnmapped,     // ENOENT: the target unmapped or replaced that memory
+  kProcessGone,  // ESRCH: the target has exited or called exec
 };
 std::string_view to_string(Outcome outcome);
 

@@ -31,10 +31,15 @@ class OtherWindow final : public UserfaultfdSpace {
     pid_ = target.pid;
     memory_ =
         Fd(::open(("/proc/" + std::to_string(target.pid) + "/mem").c_str(), O_RDONLY | O_CLOEXEC));
+    may_read_ = memory_.valid() || (errno != EACCES && errno != EPERM);
     // After exec the process lives on, but its agent does not.
     agent_.emplace(std::move(target.ring), [this] { return alive(); });
     bound_.store(true, std::memory_order_release);
   }
+
+  // False: the kernel refuses to let this process read the target's memory, so that no page could
+  // leave.
+  bool is_readable() const { return may_read_; }
 
   // process_vm_readv(2) refuses what the target itself may not read (PROT_NONE); /proc/PID/mem does
   // not, but reads only one range per call. process_vm_readv also pins the frames, and the kernel
@@ -153,6 +158,7 @@ class OtherWindow final : public UserfaultfdSpace {
 
   // Written by bind() before bound_ (release).
   pid_t pid_ = 0;
+  bool may_read_ = true;
   Fd memory_;  // invalid where /proc denies access: PROT_NONE pages then stay resident
   std::optional<AgentRingProducer> agent_;
   std::atomic<bool> bound_{false};
@@ -172,6 +178,10 @@ Result<std::unique_ptr<AddressSpace>> adopt_window(HandedOver& target, uint64_t 
                                          more_pages));
   auto window = std::make_unique<OtherWindow>(std::move(userfaultfd), std::move(extents));
   window->bind(target);
+  if (!window->is_readable())
+    return fail(ErrorCode::kDenied,
+                "the pager may not read the memory of process " + std::to_string(target.pid) +
+                    ": run it as root, or set sysctl kernel.yama.ptrace_scope=0");
   return window;
 }
 

@@ -5,6 +5,7 @@
 #include <cerrno>
 #include <optional>
 
+#include "base/text.h"
 #include "base/unix_socket.h"
 
 namespace farpage::uffd {
@@ -18,7 +19,7 @@ template <size_t kBytes>
 void make_printable(char (&text)[kBytes]) {
   text[kBytes - 1] = '\0';
   for (char* c = text; *c != '\0'; ++c)
-    if (static_cast<unsigned char>(*c) < 0x20 || *c == 0x7f) *c = '?';
+    if (is_control(*c)) *c = '?';
 }
 
 // Bytes of the next message; 0: the pager has closed the connection.

@@ -44,6 +44,9 @@ Result<Fd> open_descriptor(bool user_mode_only) {
 Outcome outcome_of_errno(int sys_errno, const char* call) {
   switch (sys_errno) {
     case EAGAIN:
+    // The target's memory control group is full. The kernel reclaims or kills there, as it would if
+    // the target had touched fresh memory.
+    case ENOMEM:
       return Outcome::kRetry;
     case EEXIST:
       return Outcome::kAlreadyPresent;

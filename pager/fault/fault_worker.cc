@@ -53,6 +53,8 @@ Nanoseconds FaultWorker::look_of(rdma::PollMode mode) {
 
 void FaultWorker::run() {
   (void)pthread_setname_np(pthread_self(), "fp-fault");
+  CPU_ZERO(&allowed_cpus_);
+  (void)::sched_getaffinity(0, sizeof allowed_cpus_, &allowed_cpus_);
   if (home_cpu_ >= 0 && !pin_this_thread(home_cpu_))
     log::warn("pager: cannot_pin cpu={}", home_cpu_);
   while (!engine_.workers_stopping.load(std::memory_order_acquire)) {
@@ -177,7 +179,7 @@ void FaultWorker::handle_events(Target& target, std::span<uffd::Event> events) {
 bool FaultWorker::follows(uint32_t thread) {
   if (home_cpu_ < 0 || !wake_policy_->shared()) return false;
   if (follower_.note_fault(thread)) follower_.looked(look_at(thread));
-  if (!follower_.following() && !is_home_) is_home_ = pin_this_thread(home_cpu_);
+  if (!follower_.following() && !std::exchange(is_home_, true)) (void)pin_this_thread(home_cpu_);
   return follower_.following();
 }
 
@@ -186,7 +188,9 @@ ThreadFollower::Place FaultWorker::look_at(uint32_t thread) {
   const std::optional<int> cpu = running_threads_.cpu_of(thread);
   if (!cpu) return ThreadFollower::Place::kIdle;
   if (*cpu == ::sched_getcpu()) return ThreadFollower::Place::kHere;
-  if (follower_.following() && pin_this_thread(*cpu)) is_home_ = *cpu == home_cpu_;
+  if (follower_.following() && CPU_ISSET(static_cast<unsigned>(*cpu), &allowed_cpus_) &&
+      pin_this_thread(*cpu))
+    is_home_ = *cpu == home_cpu_;
   return ThreadFollower::Place::kElsewhere;
 }
 

@@ -5,6 +5,8 @@
 // (docs/performance.md).
 #pragma once
 
+#include <sched.h>
+
 #include <array>
 #include <thread>
 
@@ -126,6 +128,7 @@ class FaultWorker {
   bool watched_ = false;     // since the last fault
   RunningThreads running_threads_;
   ThreadFollower follower_;
+  cpu_set_t allowed_cpus_{};
   bool is_home_ = true;  // on home_cpu_, if it is pinned
   Fetcher fetcher_;
   Prefetcher prefetcher_;

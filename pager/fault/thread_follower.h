@@ -34,6 +34,7 @@ class ThreadFollower {
   bool note_fault(uint32_t thread) {
     if (thread != thread_) {
       thread_ = thread;
+      looks_ = kFirstLooks;
       end();
     }
     if (++faults_ < kFaultsPerLook) return false;

@@ -104,6 +104,16 @@ TEST(ThreadFollower, AnotherThreadEndsIt) {
   EXPECT_FALSE(follower.following());
 }
 
+TEST(ThreadFollower, TheLossesOfOneThreadAreNotThoseOfAnother) {
+  ThreadFollower follower;
+  for (int loss = 0; loss < 5; ++loss) {
+    (void)looks_until_following(follower);
+    lose(follower);
+  }
+  see(follower, Place::kHere, ThreadFollower::kFirstLooks, kThread + 1);
+  EXPECT_TRUE(follower.following());
+}
+
 TEST(ThreadFollower, ThreadsThatTakeTurnsAreNeverLookedAt) {
   ThreadFollower follower;
   for (uint32_t i = 0; i < 1000; ++i) EXPECT_FALSE(follower.note_fault(i % 2));

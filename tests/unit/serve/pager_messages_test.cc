@@ -95,7 +95,8 @@ TEST(PagerMessages, AnswersArriveAsTheyWereSent) {
 }
 
 TEST(PagerMessages, AnAnswerOfAnotherBuildIsAnError) {
-  for (const char* line : {"", "{}", R"({"report":7})", R"({"accepted":{}})"})
+  for (const char* line :
+       {"", "{}", R"({"report":7})", R"({"accepted":{}})", R"({"error":{"code":7}})"})
     EXPECT_NE(refused(report_from_line(line), report_from_line(line).error().code), "") << line;
   EXPECT_NE(refused(report_from_line(R"({"report":{"text":"a"}})"), ErrorCode::kUnsupported), "");
   EXPECT_NE(refused(status_from_line(R"({"pager":{"local_bytes":"a","runs":[]}})"),
