@@ -202,6 +202,29 @@ class HostPager(EndToEnd):
             self.assertLessEqual(sample.most, local * MIB * 105 // 100)
         self.assertNotIn("error", self.pager.log())
 
+    def test_a_full_control_group_stops_its_program_alone(self):
+        """Its out-of-memory killer is off: nothing can be placed there until there is room."""
+        self.start_pager("96M")
+        other = self.start_program(32 * MIB, 3600, 1)
+        self.await_filled(other)
+        with memory_group() as group, contextlib.ExitStack() as ends:
+            if group.is_v2:
+                self.skipTest("version 2 of control groups always kills")
+            ends.callback(group.kill)
+            group.limit(16 * MIB)
+            (group.folder / "memory.oom_control").write_text("1")
+            full = self.start_process(group.command(
+                [FARPAGE, "run", "--pager", self.socket, "--local", "64M", "--", RANDOM_ACCESS, str(48 * MIB), "1", "1",
+                 "2"]))
+            wait_until(lambda: "under_oom 1" in (group.folder / "memory.oom_control").read_text(), "the group is full")
+            served = {run["pid"]: run["targets"][0]["faults"] for run in self.status()["runs"]}
+            wait_until(lambda: all(run["targets"][0]["faults"] > served[run["pid"]] + 1000
+                                   for run in self.status()["runs"] if run["pid"] == other.pid), "the other goes on")
+            group.limit(256 * MIB)
+            self.expect_right_end(full)
+        other.kill(signal.SIGUSR1)
+        self.expect_right_end(other)
+
     def test_forks_share_pages(self):
         self.start_pager(lend="4G")  # each process takes a slab
         forks = os.path.join(os.path.dirname(RANDOM_ACCESS), "forks")
