@@ -69,9 +69,10 @@ class HostPager(EndToEnd):
             self.await_filled(process)
         self.assertEqual(self.channels(), channels, "one set of connections for all")
         wait_until(lambda: all(run["targets"][0]["faults"] > 1000 for run in self.status()["runs"]), "all fault")
-        runs = self.status()["runs"]
-        self.assertEqual([run["pid"] for run in runs], [process.pid for process in (first, *others)])
-        for run, process in zip(runs, (first, *others)):
+        runs = {run["pid"]: run for run in self.status()["runs"]}
+        self.assertEqual(set(runs), {process.pid for process in (first, *others)})
+        for process in (first, *others):
+            run = runs[process.pid]
             self.assertEqual((run["program"], run["local_bytes"], run["user"]), (RANDOM_ACCESS, 16 * MIB, os.getuid()))
             target, = run["targets"]
             self.assertEqual((target["program"], target["pid"]), ("random_access", child_of(process.pid)))
@@ -174,8 +175,8 @@ class HostPager(EndToEnd):
 
     def test_two_hundred_processes_in_three_budgets(self):
         self.start_coordinator()
-        self.start_node("node", "--slab", "2M", lend="4G", transports="tcp")
-        self.serve("256M", "--slab", "2M", "--transport", "tcp")
+        self.start_node("node", "--slab", "2M", lend="4G", transports="shm")
+        self.serve("256M", "--slab", "2M", "--transport", "shm")
         budgets = [32, 48, 64]
         runs = [self.start_workers(count, f"{local}M") for count, local in zip((60, 70, 70), budgets)]
         # A fourth program is killed by its own limit, again and again, while the others work.
