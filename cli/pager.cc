@@ -84,10 +84,9 @@ void add_pager(CLI::App& root, Invocation& invocation) {
        "    --coordinator http://10.0.0.1:7070 --token-file /etc/farpage/token",
        "farpage run --pager /run/farpage-pager/pager.sock --local 1G -- ./program",
        "farpage status --pager /run/farpage-pager/pager.sock", "",
-       "Its programs share its connections to the nodes, its threads, and --local (default: half "
-       "of",
-       "the available memory): each asks for a part of it. They are those of the same user. They",
-       "end with it: SIGTERM waits for them, a second one kills them."});
+       "Its programs share its connections to the nodes, its threads, and --local, of which each",
+       "asks for a part (default: half of the available memory). They are those of the same user.",
+       "They end with it: SIGTERM waits for them, a second one kills them."});
   add_options(subcommand, static_cast<EngineSettings&>(*settings));
   subcommand.text("--socket", settings->socket, "Where farpage run --pager finds it")
       .required()
