@@ -1,12 +1,15 @@
-// Unix sockets: the address of a path, and the credentials of the peer.
+// Unix sockets: the address of a path, descriptors with bytes, and the credentials of the peer.
 #pragma once
 
 #include <sys/socket.h>
 #include <sys/un.h>
 
+#include <cstddef>
 #include <optional>
+#include <span>
 #include <string_view>
 
+#include "base/fd.h"
 #include "base/result.h"
 
 namespace farpage {
@@ -16,6 +19,17 @@ inline constexpr size_t kMaxUnixPathBytes = sizeof(sockaddr_un::sun_path) - 1;
 
 // nullopt: the path is longer than kMaxUnixPathBytes. The caller must reject an empty path.
 std::optional<sockaddr_un> unix_address(std::string_view path);
+
+// Sends bytes, and a descriptor with the first of them (-1: none). As sendmsg(2) with MSG_NOSIGNAL,
+// but never EINTR.
+ssize_t send_with_descriptor(int socket, std::span<const std::byte> bytes, int descriptor,
+                             int flags = 0);
+
+struct ReceivedBytes {
+  ssize_t count = -1;  // as recvmsg(2), but never EINTR
+  Fd descriptor;       // the last that came; invalid: none
+};
+ReceivedBytes receive_with_descriptor(int socket, std::span<std::byte> buffer, int flags = 0);
 
 // The credentials of the peer at its call of connect(2), listen(2) or socketpair(2) (unix(7),
 // SO_PEERCRED).

@@ -238,7 +238,7 @@ bool is_about_the_program(const Error& error) {
 struct Launch {
   Target target;
   Preloads preloads;
-  pager::ForkMode fork = pager::ForkMode::kRefuse;
+  pager::PagerOptions options;
   SignalRelay signals;
 };
 
@@ -253,8 +253,8 @@ Result<tl::expected<Child, int>> start_child(const RunSettings& settings, const 
                                              const std::string& socket) {
   if (const std::optional<int> signal = launch.signals.early())
     return tl::expected<Child, int>(tl::unexpect, kExitSignal + *signal);
-  Result<Child> child =
-      Child::start(target_options(settings, launch.fork, launch.target, launch.preloads, socket));
+  Result<Child> child = Child::start(
+      target_options(settings, launch.options.fork, launch.target, launch.preloads, socket));
   if (child) return tl::expected<Child, int>(std::move(*child));
   if (is_about_the_program(child.error()))
     return tl::expected<Child, int>(tl::unexpect, refuse(child.error()));
@@ -263,13 +263,12 @@ Result<tl::expected<Child, int>> start_child(const RunSettings& settings, const 
 
 // With an engine in this process.
 Result<Ended> run_here(const RunSettings& settings, const Launch& launch) {
-  FARPAGE_TRY(options, pager_options(settings));
-  options.fork = launch.fork;
-  FARPAGE_TRY(parts, EngineParts::create(settings, options));
+  FARPAGE_TRY(parts, EngineParts::create(settings, launch.options));
   FARPAGE_TRY(directory, RunDirectory::create());
   FARPAGE_TRY(server, uffd::HandoverServer::listen(directory.socket_path()));
   boost::asio::io_context control(1);
-  serve::TargetService service(control, server, *parts->engine, options, settings.budget_scope());
+  serve::TargetService service(control, server, *parts->engine, launch.options,
+                               settings.budget_scope());
   FARPAGE_TRY(child, start_child(settings, launch, server.path()));
   if (!child) return Ended{.status = child.error()};
   raise_descriptor_limit();  // each target needs descriptors
@@ -292,8 +291,8 @@ Result<Ended> run_at_pager(const RunSettings& settings, const Launch& launch) {
   FARPAGE_TRY(directory, RunDirectory::create());
   FARPAGE_TRY(server, uffd::HandoverServer::listen(directory.socket_path()));
   const Status begun = session->begin({.program = settings.command.at(0),
-                                       .local_bytes = settings.local_bytes(),
-                                       .fork = launch.fork},
+                                       .local_bytes = launch.options.local_bytes,
+                                       .fork = launch.options.fork},
                                       server.descriptor());
   if (!begun) return Ended{.status = refuse(begun.error(), kExitCannotRun)};
   FARPAGE_TRY(child, start_child(settings, launch, server.path()));
@@ -314,8 +313,9 @@ Result<Ended> run_at_pager(const RunSettings& settings, const Launch& launch) {
 Result<int> run(RunSettings settings) {
   choose_sizes(settings, available_memory_bytes());
   FARPAGE_TRY_VOID(check(settings));
-  FARPAGE_TRY_VOID(pager_options(settings));
+  FARPAGE_TRY(options, pager_options(settings));
   FARPAGE_TRY(fork, fork_mode(settings, uffd::fork_events_allowed()));
+  options.fork = fork;
   FARPAGE_TRY_VOID(check_output("--stats-file", settings.stats_file));
   FARPAGE_TRY_VOID(check_output("--record-trace", settings.trace_file));
   Result<Target> target = find_target(settings.command.at(0));
@@ -323,7 +323,7 @@ Result<int> run(RunSettings settings) {
   FARPAGE_TRY(allocator, find_allocator(settings.allocator));
   FARPAGE_TRY(shim, find_shim());
   FARPAGE_TRY(signals, SignalRelay::create());
-  const Launch launch{std::move(*target), {shim, allocator}, fork, std::move(signals)};
+  const Launch launch{std::move(*target), {shim, allocator}, options, std::move(signals)};
   FARPAGE_TRY(ended, settings.host_pager.empty() ? run_here(settings, launch)
                                                  : run_at_pager(settings, launch));
   if (!ended.report) return ended.status;

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <bit>
 #include <fstream>
 
@@ -12,18 +11,6 @@
 #include "cli/node_settings.h"
 
 namespace farpage::cli {
-namespace {
-
-// Options of `farpage run` that have no meaning where another process has the engine.
-constexpr std::array kOfTheEngine{
-    "--replicas",          "--slab",        "--fault-deadline", "--workers",     "--no-pin",
-    "--prefetch",          "--compressed",  "--high-water",     "--low-water",   "--transport",
-    "--poll-mode",         "--device",      "--device-port",    "--gid-index",   "--mtu",
-    "--max-rd-atomic",     "--max-send-wr", "--cq-depth",       "--timeout",     "--retry-cnt",
-    "--operation-timeout", "--lend",        "--local-each",     "--record-trace"};
-
-}  // namespace
-
 uint64_t available_memory_bytes() {
   std::ifstream file("/proc/meminfo");
   std::string name;
@@ -155,9 +142,15 @@ void add_options(Subcommand& subcommand, EngineSettings& settings) {
 void add_options(Subcommand& subcommand, RunSettings& settings) {
   add_options(subcommand, static_cast<EngineSettings&>(settings));
   subcommand
+      .text("--pager", settings.host_pager,
+            "Socket of the farpage pager of this host, which serves the program in place of a "
+            "pager of its own",
+            Subcommand::Scope::kShared)
+      .excludes_all_but({"--local", "--coordinator", "--token-file"})
       .size("--local-each", settings.local_each_bytes,
             "In place of --local, which all processes of the program share: a budget for each one")
       .excludes("--local")
+      .excludes("--pager")
       .size("--window", settings.window_bytes, "Address space reserved for far memory")
       .size("--mmap-min", settings.mmap_min_bytes, "Smaller anonymous mappings stay local")
       .text("--allocator", settings.allocator,
@@ -171,12 +164,8 @@ void add_options(Subcommand& subcommand, RunSettings& settings) {
       .text("--record-trace", settings.trace_file,
             "Write the touches of the process with the most of them to this file, for `replay`; a "
             "small --local hides few of them; prefetch is off")
-      .text("--pager", settings.host_pager,
-            "Socket of the farpage pager of this host, which serves the program in place of a "
-            "pager of its own",
-            Subcommand::Scope::kShared);
-  for (const char* of_the_pager : kOfTheEngine) subcommand.excludes(of_the_pager);
-  subcommand.command_line(settings.command, "The program and its arguments");
+      .excludes("--pager")
+      .command_line(settings.command, "The program and its arguments");
 }
 
 void choose_sizes(EngineSettings& settings, uint64_t available_bytes) {
@@ -193,10 +182,10 @@ void choose_sizes(EngineSettings& settings, uint64_t available_bytes) {
 }
 
 Result<pager::ForkMode> fork_mode(const RunSettings& settings, bool may_share) {
-  if (settings.fork == "refuse") return pager::ForkMode::kRefuse;
-  if (settings.fork == "pull-in") return pager::ForkMode::kPullIn;
+  const std::optional<pager::ForkMode> chosen = pager::fork_mode_from(settings.fork);  // or auto
+  if (chosen && *chosen != pager::ForkMode::kShare) return *chosen;
   if (may_share) return pager::ForkMode::kShare;
-  if (settings.fork == "share")
+  if (chosen)
     return fail(ErrorCode::kDenied,
                 "--fork=share: this user gets no fork events of userfaultfd; run as root or with "
                 "CAP_SYS_PTRACE, or choose --fork=pull-in or --fork=refuse");

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cctype>
 #include <charconv>
 
@@ -157,6 +158,14 @@ Subcommand& Subcommand::flag(const std::string& flag, bool& value, const std::st
 
 Subcommand& Subcommand::excludes(const std::string& flag) {
   last_->excludes(app_->get_option(flag));
+  return *this;
+}
+
+Subcommand& Subcommand::excludes_all_but(const std::vector<std::string>& flags) {
+  std::vector<const CLI::Option*> others{last_, app_->get_help_ptr()};
+  for (const std::string& flag : flags) others.push_back(app_->get_option(flag));
+  for (CLI::Option* option : app_->get_options())
+    if (std::find(others.begin(), others.end(), option) == others.end()) last_->excludes(option);
   return *this;
 }
 

@@ -6,6 +6,24 @@
 
 namespace farpage::pager {
 
+std::string_view to_string(ForkMode mode) {
+  switch (mode) {
+    case ForkMode::kRefuse:
+      return "refuse";
+    case ForkMode::kPullIn:
+      return "pull-in";
+    case ForkMode::kShare:
+      return "share";
+  }
+  return "unknown";
+}
+
+std::optional<ForkMode> fork_mode_from(std::string_view name) {
+  for (const ForkMode mode : {ForkMode::kRefuse, ForkMode::kPullIn, ForkMode::kShare})
+    if (name == to_string(mode)) return mode;
+  return std::nullopt;
+}
+
 Status validate_local(uint64_t local_bytes) {
   if (local_bytes >= kMinLocalBytes) return {};
   return fail(ErrorCode::kInvalid,

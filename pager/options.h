@@ -2,7 +2,9 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/clock.h"
@@ -17,6 +19,10 @@ enum class ForkMode : uint8_t {
   kPullIn,  // fetches all of them first, beyond the budget if necessary
   kShare,   // the child gets its own pager, and shares remote pages until one side modifies them
 };
+
+// "refuse", "pull-in", "share"
+std::string_view to_string(ForkMode mode);
+std::optional<ForkMode> fork_mode_from(std::string_view name);
 
 // Compressed copies of remote pages here (compress/compressed_pages.h).
 struct CompressedOption {

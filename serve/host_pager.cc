@@ -5,12 +5,13 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/write.hpp>
 #include <cerrno>
-#include <cstring>
+#include <optional>
 #include <utility>
 
 #include "base/log.h"
@@ -42,30 +43,14 @@ namespace {
 
 constexpr Milliseconds kAcceptPause{100};
 
-// Bytes received; 0: the connection is closed; negative: there are none now. The last descriptor
-// that comes along is kept: there is room for more than one.
-ssize_t receive_some(int socket, std::string& received, Fd& descriptor) {
-  std::array<char, 4096> chunk;
-  iovec vector{chunk.data(), chunk.size()};
-  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
-  msghdr header{};
-  header.msg_iov = &vector;
-  header.msg_iovlen = 1;
-  header.msg_control = control.data();
-  header.msg_controllen = control.size();
-  const ssize_t got = ::recvmsg(socket, &header, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
-  if (got < 0) return errno == EAGAIN || errno == EINTR ? -1 : 0;
-  for (cmsghdr* part = CMSG_FIRSTHDR(&header); part != nullptr; part = CMSG_NXTHDR(&header, part)) {
-    if (part->cmsg_level != SOL_SOCKET || part->cmsg_type != SCM_RIGHTS) continue;
-    const size_t count = (part->cmsg_len - CMSG_LEN(0)) / sizeof(int);
-    for (size_t i = 0; i < count; ++i) {
-      int raw = -1;
-      std::memcpy(&raw, CMSG_DATA(part) + i * sizeof raw, sizeof raw);
-      descriptor = Fd(raw);
-    }
-  }
-  received.append(chunk.data(), static_cast<size_t>(got));
-  return got;
+// Bytes received; 0: the connection is closed; negative: there are none now.
+ssize_t receive_some(int socket, std::string& text, Fd& descriptor) {
+  std::array<std::byte, 4096> chunk;
+  ReceivedBytes received = receive_with_descriptor(socket, chunk, MSG_DONTWAIT);
+  if (received.count < 0) return errno == EAGAIN ? -1 : 0;
+  if (received.descriptor.valid()) descriptor = std::move(received.descriptor);
+  text.append(reinterpret_cast<const char*>(chunk.data()), static_cast<size_t>(received.count));
+  return received.count;
 }
 
 // A socket that a killed pager has left behind. False: somebody listens there.

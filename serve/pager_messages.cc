@@ -4,6 +4,7 @@
 
 #include <array>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "uffd/handover.h"
 
@@ -12,7 +13,6 @@ namespace {
 
 using nlohmann::json;
 
-constexpr std::array<std::string_view, 3> kForkNames{"refuse", "pull-in", "share"};
 constexpr std::array kCodes{ErrorCode::kInvalid,     ErrorCode::kNotFound,  ErrorCode::kConflict,
                             ErrorCode::kUnavailable, ErrorCode::kExhausted, ErrorCode::kDenied,
                             ErrorCode::kUnsupported, ErrorCode::kTimedOut,  ErrorCode::kIo};
@@ -45,18 +45,12 @@ Result<uint64_t> number_in(const json& object, const char* field) {
 }
 
 Result<PagerRequest> begin_from(const json& begin) {
-  BeginRun run;
   FARPAGE_TRY(program, text_in(begin, "program"));
   FARPAGE_TRY(local_bytes, number_in(begin, "local_bytes"));
   FARPAGE_TRY(fork, text_in(begin, "fork"));
-  run.program = std::move(program);
-  run.local_bytes = local_bytes;
-  for (size_t i = 0; i < kForkNames.size(); ++i) {
-    if (fork != kForkNames[i]) continue;
-    run.fork = static_cast<pager::ForkMode>(i);
-    return run;
-  }
-  return bad("fork", "must be refuse, pull-in or share");
+  const std::optional<pager::ForkMode> mode = pager::fork_mode_from(fork);
+  if (!mode) return bad("fork", "must be refuse, pull-in or share");
+  return BeginRun{.program = std::move(program), .local_bytes = local_bytes, .fork = *mode};
 }
 
 json json_of(const TargetStatus& target) {
@@ -135,7 +129,7 @@ std::string to_line(const PagerRequest& request) {
   if (const auto* begin = std::get_if<BeginRun>(&request)) {
     message["begin"] = {{"program", begin->program},
                         {"local_bytes", begin->local_bytes},
-                        {"fork", kForkNames.at(static_cast<size_t>(begin->fork))}};
+                        {"fork", to_string(begin->fork)}};
   } else if (const auto* finish = std::get_if<FinishRun>(&request)) {
     message["finish"] = {{"exit_status", finish->exit_status}};
   } else {

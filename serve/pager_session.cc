@@ -5,8 +5,8 @@
 
 #include <array>
 #include <cerrno>
-#include <cstring>
 #include <optional>
+#include <span>
 
 #include "base/unix_socket.h"
 
@@ -18,30 +18,6 @@ constexpr timeval kNoTimeout{.tv_sec = 0, .tv_usec = 0};
 
 tl::unexpected<Error> has_ended(const std::string& path) {
   return fail(ErrorCode::kUnavailable, fmt::format("the pager on {} has ended", path));
-}
-
-// The descriptor goes with the first byte. 0: the pager has ended.
-Result<size_t> send_some(int socket, std::string_view text, int descriptor) {
-  iovec vector{const_cast<char*>(text.data()), text.size()};
-  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
-  msghdr header{};
-  header.msg_iov = &vector;
-  header.msg_iovlen = 1;
-  if (descriptor >= 0) {
-    header.msg_control = control.data();
-    header.msg_controllen = control.size();
-    cmsghdr* const part = CMSG_FIRSTHDR(&header);
-    part->cmsg_level = SOL_SOCKET;
-    part->cmsg_type = SCM_RIGHTS;
-    part->cmsg_len = CMSG_LEN(sizeof descriptor);
-    std::memcpy(CMSG_DATA(part), &descriptor, sizeof descriptor);
-  }
-  ssize_t sent = 0;
-  do {
-    sent = ::sendmsg(socket, &header, MSG_NOSIGNAL);
-  } while (sent < 0 && errno == EINTR);
-  if (sent < 0 && errno != EPIPE && errno != ECONNRESET) return fail_errno("sending to the pager");
-  return sent < 0 ? size_t{0} : static_cast<size_t>(sent);
 }
 
 }  // namespace
@@ -84,9 +60,11 @@ Result<PagerStatus> PagerSession::status() {
 Result<std::string> PagerSession::ask(const PagerRequest& request, int descriptor) {
   const std::string line = to_line(request);
   for (size_t sent = 0; sent < line.size();) {
-    FARPAGE_TRY(bytes, send_some(socket_.get(), std::string_view(line).substr(sent), descriptor));
-    if (bytes == 0) return has_ended(path_);
-    sent += bytes;
+    const ssize_t bytes = send_with_descriptor(
+        socket_.get(), std::as_bytes(std::span(line).subspan(sent)), descriptor);
+    if (bytes < 0 && (errno == EPIPE || errno == ECONNRESET)) return has_ended(path_);
+    if (bytes < 0) return fail_errno("sending to the pager");
+    sent += static_cast<size_t>(bytes);
     descriptor = -1;
   }
   return read_line();

@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <cstring>
 #include <optional>
+#include <span>
 
 #include "base/strong.h"
 #include "base/unix_socket.h"
@@ -215,20 +216,9 @@ Result<std::optional<HandedOver>> read_child_hello(const Fd& socket) {
 }
 
 Status welcome_child(const Fd& socket, int userfaultfd) {
-  handover::Welcome welcome;
-  iovec vector{&welcome, sizeof welcome};
-  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
-  msghdr header{};
-  header.msg_iov = &vector;
-  header.msg_iovlen = 1;
-  header.msg_control = control.data();
-  header.msg_controllen = control.size();
-  cmsghdr* part = CMSG_FIRSTHDR(&header);
-  part->cmsg_level = SOL_SOCKET;
-  part->cmsg_type = SCM_RIGHTS;
-  part->cmsg_len = CMSG_LEN(sizeof(int));
-  std::memcpy(CMSG_DATA(part), &userfaultfd, sizeof userfaultfd);
-  if (::sendmsg(socket.get(), &header, MSG_NOSIGNAL) != sizeof welcome)
+  const handover::Welcome welcome;
+  const auto bytes = std::as_bytes(std::span(&welcome, 1));
+  if (send_with_descriptor(socket.get(), bytes, userfaultfd) != sizeof welcome)
     return fail_errno("sending Welcome to the child");
   return {};
 }

@@ -5,9 +5,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <array>
 #include <cerrno>
-#include <cstring>
+#include <utility>
 
 #include "base/unix_socket.h"
 
@@ -96,56 +95,18 @@ Status check_peer_user(int socket) {
 }
 
 PacketOutcome send_packet(int socket, std::span<const std::byte> bytes, int descriptor) {
-  iovec segment{const_cast<std::byte*>(bytes.data()), bytes.size()};
-  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
-  msghdr message{};
-  message.msg_iov = &segment;
-  message.msg_iovlen = 1;
-  if (descriptor >= 0) {
-    message.msg_control = control.data();
-    message.msg_controllen = control.size();
-    cmsghdr* header = CMSG_FIRSTHDR(&message);
-    header->cmsg_level = SOL_SOCKET;
-    header->cmsg_type = SCM_RIGHTS;
-    header->cmsg_len = CMSG_LEN(sizeof(int));
-    std::memcpy(CMSG_DATA(header), &descriptor, sizeof descriptor);
-  }
-  for (;;) {
-    if (::sendmsg(socket, &message, MSG_DONTWAIT | MSG_NOSIGNAL) >= 0) return PacketOutcome::kDone;
-    if (errno == EINTR) continue;
-    const bool full = errno == EAGAIN || errno == ENOBUFS;
-    return full ? PacketOutcome::kWouldBlock : PacketOutcome::kPeerGone;
-  }
+  if (send_with_descriptor(socket, bytes, descriptor, MSG_DONTWAIT) >= 0)
+    return PacketOutcome::kDone;
+  const bool full = errno == EAGAIN || errno == ENOBUFS;
+  return full ? PacketOutcome::kWouldBlock : PacketOutcome::kPeerGone;
 }
 
 ReceivedPacket receive_packet(int socket, std::span<std::byte> buffer) {
-  iovec segment{buffer.data(), buffer.size()};
-  // Room for one descriptor: the kernel closes any further ones.
-  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
-  msghdr message{};
-  message.msg_iov = &segment;
-  message.msg_iovlen = 1;
-  message.msg_control = control.data();
-  message.msg_controllen = control.size();
-  ReceivedPacket packet;
-  ssize_t received = -1;
-  do {
-    received = ::recvmsg(socket, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-  } while (received < 0 && errno == EINTR);
-  if (received < 0 && errno == EAGAIN) return packet;
-  packet.outcome = received > 0 ? PacketOutcome::kDone : PacketOutcome::kPeerGone;
-  packet.bytes = received > 0 ? static_cast<size_t>(received) : 0;
-  const cmsghdr* header = CMSG_FIRSTHDR(&message);
-  if (header == nullptr || header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS)
-    return packet;
-  // Padding leaves room for a second descriptor, which must not leak; keep the last one.
-  const size_t count = (header->cmsg_len - CMSG_LEN(0)) / sizeof(int);
-  for (size_t i = 0; i < count; ++i) {
-    int descriptor = -1;
-    std::memcpy(&descriptor, CMSG_DATA(header) + i * sizeof descriptor, sizeof descriptor);
-    packet.descriptor = Fd(descriptor);
-  }
-  return packet;
+  ReceivedBytes received = receive_with_descriptor(socket, buffer, MSG_DONTWAIT);
+  if (received.count < 0 && errno == EAGAIN) return {};
+  if (received.count <= 0) return {PacketOutcome::kPeerGone, 0, std::move(received.descriptor)};
+  return {PacketOutcome::kDone, static_cast<size_t>(received.count),
+          std::move(received.descriptor)};
 }
 
 }  // namespace farpage::rdma::shm

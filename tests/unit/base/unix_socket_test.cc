@@ -23,6 +23,29 @@ TEST(UnixAddress, HoldsAPathUpToTheLimitWithItsEnd) {
   EXPECT_FALSE(unix_address(std::string(kMaxUnixPathBytes + 1, 'p')));
 }
 
+TEST(Descriptors, TravelWithBytes) {
+  std::array<int, 2> pair{-1, -1};
+  ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair.data()), 0);
+  const Fd one(pair[0]);
+  Fd other(pair[1]);
+  const std::array<std::byte, 3> sent{std::byte{1}, std::byte{2}, std::byte{3}};
+  std::array<std::byte, 8> got{};
+  EXPECT_EQ(send_with_descriptor(one.get(), sent, STDERR_FILENO), 3);
+  const ReceivedBytes with = receive_with_descriptor(other.get(), got);
+  EXPECT_EQ(with.count, 3);
+  EXPECT_EQ(got[2], std::byte{3});
+  EXPECT_TRUE(with.descriptor.valid());
+  EXPECT_NE(with.descriptor.get(), STDERR_FILENO);
+  EXPECT_EQ(send_with_descriptor(one.get(), sent, -1), 3);
+  EXPECT_FALSE(receive_with_descriptor(other.get(), got).descriptor.valid());
+  EXPECT_EQ(receive_with_descriptor(other.get(), got, MSG_DONTWAIT).count, -1);
+  EXPECT_EQ(errno, EAGAIN);
+  other.reset();
+  EXPECT_EQ(send_with_descriptor(one.get(), sent, -1), -1);
+  EXPECT_EQ(errno, EPIPE);
+  EXPECT_EQ(receive_with_descriptor(one.get(), got).count, 0);
+}
+
 TEST(PeerCredentials, OfASocketPairAreThisProcess) {
   std::array<int, 2> pair{-1, -1};
   ASSERT_EQ(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair.data()), 0);

@@ -11,13 +11,13 @@
 #include <atomic>
 #include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/post.hpp>
-#include <cstring>
 #include <filesystem>
 #include <future>
 #include <thread>
 
 #include "base/unix_socket.h"
 #include "serve/pager_session.h"
+#include "tests/unix_message.h"
 #include "uffd/handover_server.h"
 
 namespace farpage::serve {
@@ -109,21 +109,7 @@ class HostPagerTest : public testing::Test {
     return socket;
   }
   static void send(const Fd& socket, std::string_view text, const std::vector<int>& fds = {}) {
-    iovec vector{const_cast<char*>(text.data()), text.size()};
-    alignas(cmsghdr) std::array<char, CMSG_SPACE(4 * sizeof(int))> control{};
-    msghdr message{};
-    message.msg_iov = &vector;
-    message.msg_iovlen = 1;
-    if (!fds.empty()) {
-      message.msg_control = control.data();
-      message.msg_controllen = CMSG_SPACE(fds.size() * sizeof(int));
-      cmsghdr* const part = CMSG_FIRSTHDR(&message);
-      part->cmsg_level = SOL_SOCKET;
-      part->cmsg_type = SCM_RIGHTS;
-      part->cmsg_len = CMSG_LEN(fds.size() * sizeof(int));
-      std::memcpy(CMSG_DATA(part), fds.data(), fds.size() * sizeof(int));
-    }
-    EXPECT_EQ(::sendmsg(socket.get(), &message, MSG_NOSIGNAL), static_cast<ssize_t>(text.size()));
+    test::send_with(socket, text.data(), text.size(), fds);
   }
   static std::string line_from(const Fd& socket) {
     std::string line;

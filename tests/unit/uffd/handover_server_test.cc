@@ -17,6 +17,7 @@
 
 #include "base/mapping.h"
 #include "base/strong.h"
+#include "tests/unix_message.h"
 #include "uffd/resize_call.h"
 
 namespace farpage::uffd {
@@ -25,6 +26,7 @@ namespace {
 using handover::AgentRing;
 using handover::Hello;
 using handover::Welcome;
+using test::send_with;
 
 class Handover : public testing::Test {
  protected:
@@ -69,24 +71,6 @@ class Handover : public testing::Test {
     std::strcpy(address.sun_path, (directory_ + "/socket").c_str());
     EXPECT_EQ(::connect(socket.get(), reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
     return socket;
-  }
-  static void send_with(const Fd& socket, const void* bytes, size_t length,
-                        const std::vector<int>& descriptors) {
-    iovec vector{const_cast<void*>(bytes), length};
-    alignas(cmsghdr) std::array<char, CMSG_SPACE(4 * sizeof(int))> control{};
-    msghdr message{};
-    message.msg_iov = &vector;
-    message.msg_iovlen = 1;
-    if (!descriptors.empty()) {
-      message.msg_control = control.data();
-      message.msg_controllen = CMSG_SPACE(descriptors.size() * sizeof(int));
-      cmsghdr* header = CMSG_FIRSTHDR(&message);
-      header->cmsg_level = SOL_SOCKET;
-      header->cmsg_type = SCM_RIGHTS;
-      header->cmsg_len = CMSG_LEN(descriptors.size() * sizeof(int));
-      std::memcpy(CMSG_DATA(header), descriptors.data(), descriptors.size() * sizeof(int));
-    }
-    EXPECT_EQ(::sendmsg(socket.get(), &message, MSG_NOSIGNAL), static_cast<ssize_t>(length));
   }
   static Welcome read_welcome(const Fd& socket) {
     Welcome welcome;
