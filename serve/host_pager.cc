@@ -99,6 +99,10 @@ HostPager::HostPager(boost::asio::io_context& control, std::string path, pager::
 
 HostPager::~HostPager() {
   close();
+  for (const auto& run : runs_) {
+    run->socket.close();
+    run->service.reset();  // its callbacks lead here
+  }
 }
 
 void HostPager::close() {
@@ -134,7 +138,7 @@ size_t HostPager::target_count() const {
 }
 
 void HostPager::accept() {
-  acceptor_.async_accept([this](boost::system::error_code error, Socket socket) {
+  acceptor_.async_accept(while_here([this](boost::system::error_code error, Socket socket) {
     if (!acceptor_.is_open()) return;
     if (!error) {
       const auto run = std::make_shared<Run>(std::move(socket));
@@ -147,10 +151,10 @@ void HostPager::accept() {
     }
     log::warn("pager: cannot_accept reason=\"{}\"", error.message());  // no descriptor is left
     const auto pause = std::make_shared<boost::asio::steady_timer>(control_, kAcceptPause);
-    pause->async_wait([this, pause](boost::system::error_code) {
+    pause->async_wait(while_here([this, pause](boost::system::error_code) {
       if (acceptor_.is_open()) accept();
-    });
-  });
+    }));
+  }));
 }
 
 void HostPager::next(const std::shared_ptr<Run>& run) {
@@ -161,9 +165,10 @@ void HostPager::next(const std::shared_ptr<Run>& run) {
     on_request(run, line);
     return;
   }
-  run->socket.async_wait(Socket::wait_read, [this, run](boost::system::error_code error) {
-    if (!error) on_readable(run);
-  });
+  run->socket.async_wait(Socket::wait_read,
+                         while_here([this, run](boost::system::error_code error) {
+                           if (!error) on_readable(run);
+                         }));
 }
 
 void HostPager::on_readable(const std::shared_ptr<Run>& run) {
@@ -252,14 +257,14 @@ void HostPager::answer(const std::shared_ptr<Run>& run, std::string line) {
   const auto text = std::make_shared<const std::string>(std::move(line));
   ++answers_;
   boost::asio::async_write(run->socket, boost::asio::buffer(*text),
-                           [this, run, text](boost::system::error_code error, size_t) {
+                           while_here([this, run, text](boost::system::error_code error, size_t) {
                              --answers_;
                              if (error) {
                                on_over(run);
                              } else if (!run->over) {
                                next(run);
                              }
-                           });
+                           }));
 }
 
 void HostPager::on_over(const std::shared_ptr<Run>& run) {
@@ -269,7 +274,7 @@ void HostPager::on_over(const std::shared_ptr<Run>& run) {
 
 // Now may be within a call of the service.
 void HostPager::remove_later(const std::shared_ptr<Run>& run) {
-  boost::asio::post(control_, [this, run] { remove(run); });
+  boost::asio::post(control_, while_here([this, run] { remove(run); }));
 }
 
 void HostPager::remove(const std::shared_ptr<Run>& run) {

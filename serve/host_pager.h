@@ -25,7 +25,7 @@ class HostPager {
   static Result<std::unique_ptr<HostPager>> listen(boost::asio::io_context& control,
                                                    const std::string& path, pager::Engine& engine,
                                                    const pager::PagerOptions& options);
-  // Removes the socket. `control` does not run any more: handlers of connections refer to this.
+  // Removes the socket; `control` may run on.
   ~HostPager();
   HostPager(const HostPager&) = delete;
   HostPager& operator=(const HostPager&) = delete;
@@ -59,6 +59,14 @@ class HostPager {
   void remove_later(const std::shared_ptr<Run>& run);
   void remove(const std::shared_ptr<Run>& run);
   PagerStatus status() const;
+  // A handler that does nothing once the pager is destroyed: one that has been queued still runs.
+  template <typename Handler>
+  auto while_here(Handler handler) {
+    return [here = std::weak_ptr<const bool>(here_),
+            handler = std::move(handler)](auto&&... arguments) mutable {
+      if (!here.expired()) handler(std::forward<decltype(arguments)>(arguments)...);
+    };
+  }
 
   boost::asio::io_context& control_;
   const std::string path_;
@@ -67,6 +75,7 @@ class HostPager {
   boost::asio::local::stream_protocol::acceptor acceptor_;
   std::list<std::shared_ptr<Run>> runs_;  // those that have begun
   size_t answers_ = 0;                    // that are being sent
+  const std::shared_ptr<const bool> here_ = std::make_shared<const bool>(true);
 };
 
 }  // namespace farpage::serve
