@@ -5,7 +5,6 @@
 #include "cli/secrets.h"
 
 namespace farpage::cli {
-namespace {
 
 Result<EmbeddedCluster> start_cluster(const EngineSettings& settings) {
   const uint64_t slab = settings.pager.slab_bytes;
@@ -19,10 +18,9 @@ Result<EmbeddedCluster> start_cluster(const EngineSettings& settings) {
   return EmbeddedCluster::start(options);
 }
 
-}  // namespace
-
 Result<std::unique_ptr<EngineParts>> EngineParts::create(const EngineSettings& settings,
-                                                         const pager::PagerOptions& options) {
+                                                         const pager::PagerOptions& options,
+                                                         StateStore* state) {
   auto parts = std::make_unique<EngineParts>();
   FARPAGE_TRY(token, read_token(settings.token_file));
   FARPAGE_TRY(transports, make_transports(settings.pager));
@@ -34,7 +32,7 @@ Result<std::unique_ptr<EngineParts>> EngineParts::create(const EngineSettings& s
   const std::string url = parts->cluster ? parts->cluster->coordinator_url() : settings.coordinator;
   FARPAGE_TRY(client, coordinator::Client::create({.url = url, .token = token}));
   parts->client = std::move(client);
-  FARPAGE_TRY(engine, pager::Engine::create(options, *parts->client, parts->transports));
+  FARPAGE_TRY(engine, pager::Engine::create(options, *parts->client, parts->transports, state));
   parts->engine = std::move(engine);
   return parts;
 }

@@ -14,12 +14,16 @@
 
 namespace farpage::cli {
 
+// The cluster that EngineParts::create() would start. Starts no thread.
+Result<EmbeddedCluster> start_cluster(const EngineSettings& settings);
+
 // Threads: one. Members in the order of their construction.
 struct EngineParts {
   // Starts an embedded cluster where the settings name no coordinator. Starts threads: handle
-  // signals before.
+  // signals before. `state`: as Engine::create().
   static Result<std::unique_ptr<EngineParts>> create(const EngineSettings& settings,
-                                                     const pager::PagerOptions& options);
+                                                     const pager::PagerOptions& options,
+                                                     StateStore* state = nullptr);
 
   std::vector<std::unique_ptr<rdma::Transport>> transports;
   std::optional<EmbeddedCluster> cluster;

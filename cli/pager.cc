@@ -4,15 +4,19 @@
 #include <boost/asio/io_context.hpp>
 #include <cstdio>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "base/host.h"
 #include "base/log.h"
 #include "base/size.h"
 #include "cli/engine_parts.h"
+#include "cli/program.h"
 #include "cli/run_settings.h"
 #include "cli/signals.h"
 #include "cli/subcommand.h"
+#include "serve/holder.h"
 #include "serve/host_pager.h"
+#include "serve/served_state.h"
 #include "serve/watch.h"
 
 namespace farpage::cli {
@@ -58,20 +62,37 @@ int serve_until_signal(boost::asio::io_context& control, serve::HostPager& pager
   return number;
 }
 
+// The engine's process. `takes_over`: the one before was killed.
+Result<int> run_engine(const HostPagerSettings& settings, const pager::PagerOptions& options,
+                       StateStore& store, bool takes_over) {
+  FARPAGE_TRY(signals, ShutdownSignals::create());
+  FARPAGE_TRY(state, serve::ServedState::create(&store));
+  FARPAGE_TRY(parts, EngineParts::create(settings, options, &store));
+  raise_descriptor_limit();  // each target needs descriptors
+  boost::asio::io_context control(1);
+  FARPAGE_TRY(pager,
+              serve::HostPager::listen(control, settings.socket, *parts->engine, options, state));
+  if (!takes_over) print_ready(settings, settings.coordinator);
+  const int number = serve_until_signal(control, *pager, signals);
+  log::info("pager stopped signal={}", number);
+  return kExitOk;
+}
+
+// The holder's process: it starts no thread. An embedded cluster lives as long as it does.
 Result<int> serve_host(HostPagerSettings settings) {
   const uint64_t available = available_memory_bytes();
   choose_sizes(settings, available);
   if (settings.pager.local_bytes == 0) settings.pager.local_bytes = available / 2;
   FARPAGE_TRY(options, pager_options(settings.pager));
-  FARPAGE_TRY(signals, ShutdownSignals::create());
-  FARPAGE_TRY(parts, EngineParts::create(settings, options));
-  raise_descriptor_limit();  // each target needs descriptors
-  boost::asio::io_context control(1);
-  FARPAGE_TRY(pager, serve::HostPager::listen(control, settings.socket, *parts->engine, options));
-  print_ready(settings, parts->cluster ? parts->cluster->coordinator_url() : settings.coordinator);
-  const int number = serve_until_signal(control, *pager, signals);
-  log::info("pager stopped signal={}", number);
-  return kExitOk;
+  std::optional<EmbeddedCluster> cluster;
+  if (settings.coordinator.empty()) {
+    FARPAGE_TRY(started, start_cluster(settings));
+    cluster.emplace(std::move(started));
+    settings.coordinator = cluster->coordinator_url();
+  }
+  return serve::hold([&](StateStore& store, bool takes_over) {
+    return exit_status_of(run_engine(settings, options, store, takes_over));
+  });
 }
 
 }  // namespace

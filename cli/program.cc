@@ -116,11 +116,13 @@ int after_output(int status) {
   return status == kExitOk ? kExitFailure : status;
 }
 
-int exit_status_of(const Error& error) {
-  return error.code == ErrorCode::kInvalid ? kExitUsage : kExitFailure;
-}
-
 }  // namespace
+
+int exit_status_of(const Result<int>& ended) {
+  if (ended) return after_output(*ended);
+  std::fprintf(stderr, "farpage: %s\n", ended.error().message().c_str());
+  return ended.error().code == ErrorCode::kInvalid ? kExitUsage : kExitFailure;
+}
 
 std::vector<AddSubcommand> all_subcommands() {
   return {add_run,    add_pager,  add_resize, add_coordinator, add_node,
@@ -155,10 +157,7 @@ int run_program(const std::vector<std::string>& arguments) {
     return after_output(parsed.exit_status);
   }
   set_up_logging(parsed.settings.log_level);
-  const Result<int> status = parsed.invocation.run();
-  if (status) return after_output(*status);
-  std::fprintf(stderr, "farpage: %s\n", status.error().message().c_str());
-  return exit_status_of(status.error());
+  return exit_status_of(parsed.invocation.run());
 }
 
 }  // namespace farpage::cli

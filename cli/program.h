@@ -36,6 +36,9 @@ void parse_command_line(const std::vector<std::string>& arguments,
 // All subcommands of the program, in the order of the help text.
 std::vector<AddSubcommand> all_subcommands();
 
+// Prints the error, if it is one; the exit status of the process.
+int exit_status_of(const Result<int>& ended);
+
 // The body of main().
 int run_program(const std::vector<std::string>& arguments);
 

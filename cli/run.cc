@@ -267,8 +267,9 @@ Result<Ended> run_here(const RunSettings& settings, const Launch& launch) {
   FARPAGE_TRY(directory, RunDirectory::create());
   FARPAGE_TRY(server, uffd::HandoverServer::listen(directory.socket_path()));
   boost::asio::io_context control(1);
+  FARPAGE_TRY(state, serve::ServedState::create(nullptr));
   serve::TargetService service(control, server, *parts->engine, launch.options,
-                               settings.budget_scope());
+                               settings.budget_scope(), state, 0);
   FARPAGE_TRY(child, start_child(settings, launch, server.path()));
   if (!child) return Ended{.status = child.error()};
   raise_descriptor_limit();  // each target needs descriptors

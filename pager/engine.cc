@@ -40,10 +40,11 @@ EngineThreads::EngineThreads(Parts parts, coordinator::Client& client,
       wake_policy_(std::move(parts.wake_policy)),
       connector_bell_(std::move(parts.connector_bell)),
       borrower_thread_(std::move(parts.borrower_thread)),
-      core_{std::move(parts.options), std::make_shared<NodeDirectory>(), std::move(parts.peers),
+      core_{std::move(parts.options), std::move(parts.succession),
+            std::make_shared<NodeDirectory>(core_.succession), std::move(parts.peers),
             std::move(parts.targets)} {
   core_.pressure.on_room = [this](uint64_t workers) { wake_policy_->wake(workers); };
-  make_ports(std::move(parts.links));
+  make_ports(std::move(parts.links), parts.sessions);
   connector_ = std::make_unique<Connector>(core_, client, transports, port_list(), connector_bell_);
   evictor_ = std::make_unique<Evictor>(core_, *ports_.back());
   make_workers();
@@ -60,19 +61,114 @@ EngineThreads::~EngineThreads() {
   workers_.clear();
 }
 
-void EngineThreads::make_ports(std::vector<LinkPort::Links> links) {
+std::string EngineThreads::port_name(size_t port, uint32_t workers) {
+  if (port == size_t{2} * workers) return "evict";
+  return (port % 2 == 0 ? "demand-" : "prefetch-") + std::to_string(port / 2);
+}
+
+void EngineThreads::make_ports(std::vector<LinkPort::Links> links,
+                               const std::vector<uint64_t>& sessions) {
   std::span<std::byte> rest = buffers_.bytes();
-  const auto take = [&](const std::string& name, size_t bytes) {
-    ports_.push_back(
-        std::make_unique<LinkPort>(name, rest.first(bytes), core_.options.session_group,
-                                   std::move(links.at(ports_.size())), connector_bell_));
+  const auto take = [&](size_t bytes) {
+    const size_t port = ports_.size();
+    ports_.push_back(std::make_unique<LinkPort>(port_name(port, core_.options.workers),
+                                                rest.first(bytes), sessions.at(port),
+                                                std::move(links.at(port)), connector_bell_));
     rest = rest.subspan(bytes);
   };
   for (uint32_t i = 0; i < core_.options.workers; ++i) {
-    take("demand-" + std::to_string(i), Fetcher::kBufferBytes);
-    take("prefetch-" + std::to_string(i), Prefetcher::kBufferBytes);
+    take(Fetcher::kBufferBytes);
+    take(Prefetcher::kBufferBytes);
   }
-  take("evict", EvictionBatch::kBufferBytes);
+  take(EvictionBatch::kBufferBytes);
+}
+
+Status EngineThreads::take_over() {
+  const Succession& succession = core_.succession;
+  FARPAGE_TRY_VOID(core_.nodes->take_over());
+  FARPAGE_TRY(records, succession.regions());
+  FARPAGE_TRY(targets, succession.targets());
+  std::map<uint64_t, std::shared_ptr<ForkGroup>> groups;
+  const auto group_of = [&](uint64_t number) -> Result<std::shared_ptr<ForkGroup>> {
+    std::shared_ptr<ForkGroup>& group = groups[number];
+    if (!group) {
+      FARPAGE_TRY(made, ForkGroup::create(core_.nodes, number));
+      group = std::move(made);
+    }
+    return group;
+  };
+  std::map<uint64_t, std::shared_ptr<BackingRegion>> regions;
+  for (const auto& [number, record] : records) {
+    FARPAGE_TRY(group, group_of(record.group));
+    FARPAGE_TRY(region, BackingRegion::restore(std::move(group), core_.options, number, record,
+                                               client_, succession));
+    region->borrower().start(*borrower_thread_);
+    regions.emplace(number, std::move(region));
+  }
+  for (const auto& [number, record] : targets) {
+    const auto found = [&](const std::vector<uint64_t>& numbers) {
+      BackingRegionList list;
+      for (const uint64_t region : numbers)
+        if (const auto at = regions.find(region); at != regions.end()) list.push_back(at->second);
+      return list;
+    };
+    FARPAGE_TRY(group, group_of(record.group));
+    std::unique_ptr<ProcessImage> snapshot;
+    if (record.snapshot != 0) {
+      TargetRecord of_snapshot = record;
+      of_snapshot.table = record.snapshot;
+      FARPAGE_TRY(restored,
+                  ProcessImage::restore(of_snapshot, group, found(record.regions), succession));
+      snapshot = std::move(restored);
+    }
+    FARPAGE_TRY(image,
+                ProcessImage::restore(record, std::move(group), found(record.regions), succession));
+    const MutexLock lock(heirs_mutex_);
+    heirs_.emplace(number, Heir{record, std::move(snapshot), std::move(image), found(record.own)});
+  }
+  for (uint16_t i = 0; !regions.empty() && i < core_.nodes->size(); ++i) node_wanted(NodeIndex{i});
+  return {};
+}
+
+Result<std::unique_ptr<Pager>> EngineThreads::resume(const ResumeOptions& options,
+                                                     std::unique_ptr<uffd::AddressSpace>& space,
+                                                     OnChild on_child) {
+  Heir heir;
+  {
+    const MutexLock lock(heirs_mutex_);
+    const auto at = heirs_.find(options.number);
+    if (at == heirs_.end())
+      return fail(ErrorCode::kNotFound, "no target " + std::to_string(options.number));
+    heir = std::move(at->second);
+    heirs_.erase(at);
+  }
+  FARPAGE_TRY(pager, TargetPager::create(*this, options, space, heir.image, std::move(on_child),
+                                         heir.record));
+  if (heir.record.forking) pager->go_on_forking(std::move(heir.snapshot), options.fork_children);
+  Status resumed = pager->resume(std::move(heir.own), options.agent_ready);
+  if (resumed) resumed = pager->start();
+  if (resumed) return std::unique_ptr<Pager>(std::move(pager));
+  Inheritance back;
+  pager->give_back(back);
+  space = std::move(back.space);
+  return tl::unexpected(resumed.error());
+}
+
+bool EngineThreads::can_resume(uint64_t number) {
+  const MutexLock lock(heirs_mutex_);
+  return heirs_.contains(number);
+}
+
+void EngineThreads::end_succession(const std::set<uint64_t>& resumed) {
+  const MutexLock lock(heirs_mutex_);
+  for (auto heir = heirs_.begin(); heir != heirs_.end();) {
+    if (resumed.contains(heir->first)) {
+      ++heir;
+    } else {
+      core_.succession.erase_target(heir->first);
+      heir = heirs_.erase(heir);
+    }
+  }
 }
 
 void EngineThreads::make_workers() {
@@ -173,8 +269,9 @@ std::optional<size_t> EngineThreads::try_take_worker(uint32_t thread) {
 Result<std::unique_ptr<Pager>> EngineThreads::add(const TargetOptions& options,
                                                   std::unique_ptr<uffd::AddressSpace> space,
                                                   Milliseconds patience, OnChild on_child) {
-  FARPAGE_TRY(image, ProcessImage::create(space->pages(), core_.nodes));
-  FARPAGE_TRY(pager, TargetPager::create(*this, options, space, image, std::move(on_child)));
+  FARPAGE_TRY(image, ProcessImage::create(space->pages(), core_.nodes, core_.succession));
+  FARPAGE_TRY(pager, TargetPager::create(*this, options, space, image, std::move(on_child),
+                                         image->record()));
   FARPAGE_TRY_VOID(pager->open(patience));
   FARPAGE_TRY_VOID(pager->start());
   return std::unique_ptr<Pager>(std::move(pager));
@@ -183,7 +280,7 @@ Result<std::unique_ptr<Pager>> EngineThreads::add(const TargetOptions& options,
 Result<std::unique_ptr<Pager>> EngineThreads::adopt(const TargetOptions& options,
                                                     Inheritance& inheritance, OnChild on_child) {
   FARPAGE_TRY(pager, TargetPager::create(*this, options, inheritance.space, inheritance.image,
-                                         std::move(on_child)));
+                                         std::move(on_child), inheritance.image->record()));
   pager->take_over(inheritance.age_clock);
   if (const Status started = pager->start(); !started) {
     pager->give_back(inheritance);
@@ -194,7 +291,7 @@ Result<std::unique_ptr<Pager>> EngineThreads::adopt(const TargetOptions& options
 
 Result<std::unique_ptr<Engine>> Engine::create(
     const PagerOptions& options, coordinator::Client& client,
-    std::vector<std::unique_ptr<rdma::Transport>>& transports) {
+    std::vector<std::unique_ptr<rdma::Transport>>& transports, StateStore* state) {
   FARPAGE_TRY_VOID(validate(options));
   PagerOptions complete = options;
   if (complete.workers == 0) {
@@ -204,6 +301,15 @@ Result<std::unique_ptr<Engine>> Engine::create(
   complete.transports.clear();
   for (const auto& transport : transports) complete.transports.push_back(transport->kind());
   if (complete.session_group == 0) complete.session_group = rdma::new_session_group();
+  FARPAGE_TRY(succession, Succession::create(state));
+  FARPAGE_TRY(session_group, succession.session_group(complete.session_group));
+  complete.session_group = session_group;
+  std::vector<uint64_t> sessions;
+  for (size_t port = 0; port < EngineThreads::port_count(complete.workers); ++port) {
+    FARPAGE_TRY(session, succession.session(EngineThreads::port_name(port, complete.workers),
+                                            session_group));
+    sessions.push_back(session);
+  }
   FARPAGE_TRY(peers, NodeTable<PeerState>::create());
   FARPAGE_TRY(targets, TargetSet::create());
   FARPAGE_TRY(buffers, Mapping::anonymous(EngineThreads::buffer_bytes(complete.workers), true));
@@ -215,11 +321,14 @@ Result<std::unique_ptr<Engine>> Engine::create(
   FARPAGE_TRY(wake_policy, WakePolicy::create(complete.workers));
   FARPAGE_TRY(connector_bell, Doorbell::create());
   FARPAGE_TRY(borrower_thread, BorrowerThread::create());
-  return std::make_unique<EngineThreads>(
-      EngineThreads::Parts{std::move(complete), std::move(peers), std::move(targets),
-                           std::move(buffers), std::move(links), std::move(wake_policy),
-                           std::move(connector_bell), std::move(borrower_thread)},
+  auto engine = std::make_unique<EngineThreads>(
+      EngineThreads::Parts{std::move(complete), std::move(succession), std::move(peers),
+                           std::move(targets), std::move(buffers), std::move(links),
+                           std::move(sessions), std::move(wake_policy), std::move(connector_bell),
+                           std::move(borrower_thread)},
       client, transports);
+  FARPAGE_TRY_VOID(engine->take_over());
+  return engine;
 }
 
 }  // namespace farpage::pager

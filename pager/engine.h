@@ -2,9 +2,11 @@
 #pragma once
 
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
+#include "base/state_store.h"
 #include "coordinator/client.h"
 #include "pager/fork/inheritance.h"
 #include "pager/options.h"
@@ -19,6 +21,14 @@ struct TargetOptions {
   std::string name;  // of the region, for people
   uint64_t local_bytes = 0;
   ForkMode fork = ForkMode::kRefuse;
+  // For a successor: of no other target of the engine and its predecessors.
+  uint64_t number = 0;
+};
+
+// What a successor has to know of a target besides.
+struct ResumeOptions : TargetOptions {
+  size_t fork_children = 0;  // that have been adopted since begin_fork(), if it is forking
+  bool agent_ready = true;   // false: a child whose agent_ready() is still to come
 };
 
 // Threads (all of its own): `workers` fault workers, one evictor, one connector, one borrower,
@@ -29,10 +39,13 @@ struct TargetOptions {
 class Engine {
  public:
   // Connects to nothing yet. The client and the transports outlive the engine; `transports` are
-  // tried in their order. TargetOptions take the place of name, local_bytes and fork.
+  // tried in their order. TargetOptions take the place of name, local_bytes and fork. `state`,
+  // which outlives the engine: where it leaves what a successor needs if this process is killed;
+  // null: nowhere. With the state of a dead predecessor it has that one's nodes and regions, and
+  // resume() its targets.
   static Result<std::unique_ptr<Engine>> create(
       const PagerOptions& options, coordinator::Client& client,
-      std::vector<std::unique_ptr<rdma::Transport>>& transports);
+      std::vector<std::unique_ptr<rdma::Transport>>& transports, StateStore* state = nullptr);
   virtual ~Engine() = default;
 
   // Borrows the first slab (waiting up to `patience` for memory nodes), then serves the address
@@ -45,6 +58,16 @@ class Engine {
   // After a failure the inheritance is as it was.
   virtual Result<std::unique_ptr<Pager>> adopt(const TargetOptions& options,
                                                Inheritance& inheritance, OnChild on_child) = 0;
+  // Serves a target of the predecessor again, by its number. `space`: the same address space, where
+  // all drops have ended; after a failure it is the caller's again. One that was forking still is
+  // (Pager::is_forking()). kNotFound: there is none of this number. kUnavailable: it has ended.
+  virtual Result<std::unique_ptr<Pager>> resume(const ResumeOptions& options,
+                                                std::unique_ptr<uffd::AddressSpace>& space,
+                                                OnChild on_child) = 0;
+  // The predecessor had begun to serve it.
+  virtual bool can_resume(uint64_t number) = 0;
+  // What else the predecessor had is given back: targets that are not among these numbers.
+  virtual void end_succession(const std::set<uint64_t>& resumed) = 0;
 };
 
 }  // namespace farpage::pager

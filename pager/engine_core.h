@@ -13,12 +13,14 @@
 #include "pager/options.h"
 #include "pager/pages/pressure.h"
 #include "pager/stats.h"
+#include "pager/succession.h"
 
 namespace farpage::pager {
 
 // Threads: see each member. It outlives the threads and the targets.
 struct EngineCore {
   const PagerOptions options;  // complete: the number of workers is known
+  const Succession succession;
   const std::shared_ptr<NodeDirectory> nodes;
   NodeTable<PeerState> peers;
   TargetSet targets;

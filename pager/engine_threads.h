@@ -3,16 +3,20 @@
 
 #include <array>
 #include <atomic>
+#include <map>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "base/doorbell.h"
+#include "base/mutex.h"
 #include "pager/engine.h"
 #include "pager/engine_core.h"
 #include "pager/evict/evictor.h"
 #include "pager/fault/fault_worker.h"
 #include "pager/fault/readahead.h"
+#include "pager/fork/backing_region.h"
 #include "pager/links/borrower_thread.h"
 #include "pager/links/connector.h"
 #include "pager/links/link_port.h"
@@ -25,21 +29,26 @@ class EngineThreads final : public Engine {
   // Made before the threads, by Engine::create().
   struct Parts {
     PagerOptions options;
+    Succession succession;
     NodeTable<PeerState> peers;
     TargetSet targets;
     Mapping buffers;
     std::vector<LinkPort::Links> links;  // of each port
+    std::vector<uint64_t> sessions;      // the same
     std::unique_ptr<WakePolicy> wake_policy;
     Doorbell connector_bell;
     std::unique_ptr<BorrowerThread> borrower_thread;
   };
   static size_t port_count(uint32_t workers) { return size_t{2} * workers + 1; }
+  static std::string port_name(size_t port, uint32_t workers);
   static size_t buffer_bytes(uint32_t workers) {
     return workers * FaultWorker::kBufferBytes + EvictionBatch::kBufferBytes;
   }
 
   EngineThreads(Parts parts, coordinator::Client& client,
                 std::vector<std::unique_ptr<rdma::Transport>>& transports);
+  // Before all else: what a predecessor has left.
+  Status take_over();
   ~EngineThreads() override;
 
   Result<std::unique_ptr<Pager>> add(const TargetOptions& options,
@@ -47,6 +56,11 @@ class EngineThreads final : public Engine {
                                      Milliseconds patience, OnChild on_child) override;
   Result<std::unique_ptr<Pager>> adopt(const TargetOptions& options, Inheritance& inheritance,
                                        OnChild on_child) override;
+  Result<std::unique_ptr<Pager>> resume(const ResumeOptions& options,
+                                        std::unique_ptr<uffd::AddressSpace>& space,
+                                        OnChild on_child) override;
+  bool can_resume(uint64_t number) override;
+  void end_succession(const std::set<uint64_t>& resumed) override;
 
   // From now on its faults are answered and its pages evicted.
   Status start(Target& target);
@@ -69,7 +83,15 @@ class EngineThreads final : public Engine {
   }
 
  private:
-  void make_ports(std::vector<LinkPort::Links> links);
+  // A target of the predecessor, until it is resumed.
+  struct Heir {
+    TargetRecord record;
+    std::unique_ptr<ProcessImage> snapshot;  // of the fork
+    std::unique_ptr<ProcessImage> image;
+    BackingRegionList own;
+  };
+
+  void make_ports(std::vector<LinkPort::Links> links, const std::vector<uint64_t>& sessions);
   void make_workers();
   std::vector<LinkPort*> port_list() const;
   // For a thread in resolve(): the index of a worker that it alone uses until it clears `taken_`.
@@ -82,6 +104,8 @@ class EngineThreads final : public Engine {
   const Doorbell connector_bell_;
   const std::unique_ptr<BorrowerThread> borrower_thread_;
   EngineCore core_;
+  Mutex heirs_mutex_;
+  std::map<uint64_t, Heir> heirs_ FARPAGE_GUARDED_BY(heirs_mutex_);  // by number
   std::atomic<const Target*> oldest_{nullptr};
   std::vector<std::unique_ptr<LinkPort>> ports_;
   std::unique_ptr<Connector> connector_;

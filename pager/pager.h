@@ -76,6 +76,10 @@ class Pager {
   virtual bool begin_fork() = 0;
   // `forked`: there is a child. Returns after on_child has had it.
   virtual void end_fork(bool forked) = 0;
+  // Between begin_fork() and end_fork().
+  virtual bool is_forking() = 0;
+  // The child of a fork under way, whose event a dead pager has read.
+  virtual void child_found(std::unique_ptr<uffd::AddressSpace> child) = 0;
   // Readable when children have arrived, or wants_budget() has become true: call adopt_children()
   // then. A child of a fork that the pager was told of arrives no later than end_fork(); one that
   // was not announced at any time.

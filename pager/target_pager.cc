@@ -6,6 +6,7 @@
 #include "base/size.h"
 #include "pager/fault/discard.h"
 #include "pager/fault/pull_in.h"
+#include "pager/settle.h"
 
 namespace farpage::pager {
 namespace {
@@ -31,14 +32,18 @@ Result<std::unique_ptr<TargetPager>> TargetPager::create(EngineThreads& engine,
                                                          const TargetOptions& options,
                                                          std::unique_ptr<uffd::AddressSpace>& space,
                                                          std::unique_ptr<ProcessImage>& image,
-                                                         OnChild on_child) {
+                                                         OnChild on_child, TargetRecord record) {
   FARPAGE_TRY_VOID(validate_local(options.local_bytes));
   PagerOptions complete = engine.core().options;
   complete.name = options.name;
   complete.local_bytes = options.local_bytes;
   complete.fork = options.fork;
   const uint64_t pin_limit = pin_limit_pages(complete, complete.local_bytes >> kPageShift);
-  FARPAGE_TRY(pins, PinMap::create(space->pages(), pin_limit));
+  const Succession& succession = engine.core().succession;
+  const std::string pins_name = Succession::pins_name(options.number);
+  const auto pinned = succession.used_parts(pins_name);
+  FARPAGE_TRY(pin_words, succession.memory(pins_name, PinMap::memory_bytes(space->pages())));
+  PinMap pins = PinMap::create(pin_limit, std::move(pin_words), pinned);
   FARPAGE_TRY(access, AccessMap::create(space->pages()));
   FARPAGE_TRY(copies, CompressedPages::create(complete.compressed.enabled ? space->pages() : 0));
   FARPAGE_TRY(slots, SlotHashes::create(space->pages()));
@@ -47,21 +52,25 @@ Result<std::unique_ptr<TargetPager>> TargetPager::create(EngineThreads& engine,
   FARPAGE_TRY(trends, Mapping::anonymous(sizeof(TrendDetector)));
   FARPAGE_TRY(clusters, Mapping::anonymous(sizeof(ClusterChoice)));
   FARPAGE_TRY(attention, Doorbell::create());
-  return std::unique_ptr<TargetPager>(new TargetPager(
-      engine,
+  FARPAGE_TRY_VOID(succession.put_target(options.number, record));
+  std::unique_ptr<TargetPager> pager(new TargetPager(
+      engine, options.number,
       Parts{std::move(complete), std::move(space), std::move(image), std::move(pins),
             std::move(access), std::move(copies), std::move(shares), std::move(times),
             std::move(slots), std::move(trends), std::move(clusters), std::move(attention)},
       std::move(on_child)));
+  pager->keeper_.begin(std::move(record));
+  return pager;
 }
 
-TargetPager::TargetPager(EngineThreads& engine, Parts parts, OnChild on_child)
+TargetPager::TargetPager(EngineThreads& engine, uint64_t number, Parts parts, OnChild on_child)
     : engine_(engine),
       parts_(std::move(parts)),
+      keeper_(engine.core().succession, number),
       budget_(engine.core().pressure, parts_.options.local_bytes >> kPageShift,
               marks_of(parts_.options)),
       backing_regions_(*parts_.image, parts_.options, engine.client(), engine.borrower_thread(),
-                       *this),
+                       *this, engine.core().succession, keeper_),
       target_{parts_.options,
               engine.core(),
               *parts_.space,
@@ -87,7 +96,8 @@ TargetPager::TargetPager(EngineThreads& engine, Parts parts, OnChild on_child)
 }
 
 TargetPager::~TargetPager() {
-  backing_regions_.disown();  // their heartbeats read the counters
+  if (parts_.image) keeper_.end();  // unless it was given back
+  backing_regions_.disown();        // their heartbeats read the counters
   target_.closing.store(true, std::memory_order_release);
   if (started_.load(std::memory_order_relaxed)) engine_.remove(target_);
   fork_in_progress_.adopt();  // those that the workers have read at the last moment
@@ -98,6 +108,32 @@ void TargetPager::take_over(uint64_t age_clock) {
   budget_.inherit(resident_pages());
   budget_.lift_limit();
   target_.eviction.pauses.store(1, std::memory_order_relaxed);  // until begin_eviction()
+}
+
+void TargetPager::go_on_forking(std::unique_ptr<ProcessImage> snapshot, size_t children) {
+  const MutexLock lock(extents_mutex_);
+  forking_ = true;
+  fork_in_progress_.take_over(std::move(snapshot), children);
+}
+
+bool TargetPager::is_forking() {
+  const MutexLock lock(extents_mutex_);
+  return forking_;
+}
+
+Status TargetPager::resume(BackingRegionList own, bool agent_ready) {
+  backing_regions_.take_over(std::move(own));
+  if (!settle_pages(target_)) return fail(ErrorCode::kUnavailable, "the process has ended");
+  const PageTable& table = target_.table;
+  for (uint64_t page = table.next_used(0); page < table.pages();
+       page = table.next_used(page + kPagesPerBlock))
+    target_.note_touched(PageIndex{page});
+  budget_.inherit(resident_pages());
+  const bool forking = is_forking();
+  if (forking || !agent_ready) budget_.lift_limit();
+  target_.eviction.pauses.store((forking ? 1 : 0) + (agent_ready ? 0 : 1),
+                                std::memory_order_relaxed);
+  return {};
 }
 
 Status TargetPager::start() {
@@ -217,13 +253,13 @@ bool TargetPager::begin_fork() {
     const MutexLock lock(extents_mutex_);
     forking_ = true;
   }
-  if (may_fork()) return true;
+  if (may_fork() && keeper_.begin_fork(fork_in_progress_.snapshot_table())) return true;
   end_fork(false);
   return false;
 }
 
 void TargetPager::end_fork(bool forked) {
-  fork_in_progress_.close(forked);
+  fork_in_progress_.close(forked, [this] { (void)keeper_.end_fork(); });
   {
     const MutexLock lock(extents_mutex_);
     forking_ = false;

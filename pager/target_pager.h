@@ -17,18 +17,24 @@ namespace farpage::pager {
 // outlives it, unless it owns the engine.
 class TargetPager final : public Pager, private RegionOwner {
  public:
-  // Takes space and image only on success. The target is not served yet.
+  // Takes space and image only on success. The target is not served yet. `record`: what is kept of
+  // it.
   static Result<std::unique_ptr<TargetPager>> create(EngineThreads& engine,
                                                      const TargetOptions& options,
                                                      std::unique_ptr<uffd::AddressSpace>& space,
                                                      std::unique_ptr<ProcessImage>& image,
-                                                     OnChild on_child);
+                                                     OnChild on_child, TargetRecord record);
   ~TargetPager() override;
 
   // The first process of a fork group: leases its first slab.
   Status open(Milliseconds patience) { return backing_regions_.open(patience); }
   // A forked child, with the pages that it has.
   void take_over(uint64_t age_clock);
+  // A target of a dead engine, with the backing regions that it had made. kUnavailable: it has
+  // ended.
+  Status resume(BackingRegionList own, bool agent_ready);
+  // Before resume(): it was between begin_fork() and end_fork(). `snapshot`: null without one.
+  void go_on_forking(std::unique_ptr<ProcessImage> snapshot, size_t children);
   Status start();
   // After start() has failed: the pager is of no more use.
   void give_back(Inheritance& inheritance);
@@ -51,6 +57,10 @@ class TargetPager final : public Pager, private RegionOwner {
   uint64_t limit_to_pin(uffd::PageRun run) const override;
   bool begin_fork() override;
   void end_fork(bool forked) override;
+  bool is_forking() override;
+  void child_found(std::unique_ptr<uffd::AddressSpace> child) override {
+    fork_in_progress_.arrived(std::move(child));
+  }
   int attention_descriptor() const override { return parts_.attention.fd(); }
   void adopt_children() override;
   void agent_ready(std::string name, uint64_t free_pages) override;
@@ -88,7 +98,7 @@ class TargetPager final : public Pager, private RegionOwner {
     Mapping clusters;  // ClusterChoice: cost no memory before the first fault on a remote page
     Doorbell attention;
   };
-  TargetPager(EngineThreads& engine, Parts parts, OnChild on_child);
+  TargetPager(EngineThreads& engine, uint64_t number, Parts parts, OnChild on_child);
 
   // -- RegionOwner --
   void node_wanted(NodeIndex node) override { engine_.node_wanted(node); }
@@ -107,6 +117,7 @@ class TargetPager final : public Pager, private RegionOwner {
   std::unique_ptr<Engine> own_engine_;
   EngineThreads& engine_;
   Parts parts_;
+  TargetKeeper keeper_;
   Mutex resize_mutex_;  // budget and pin limit change together
   Mutex extents_mutex_;
   // During a fork the child may have what the target gives up, under the

@@ -18,8 +18,10 @@
 #include "base/size.h"
 #include "base/text.h"
 #include "base/unix_socket.h"
+#include "serve/holder.h"
 #include "serve/target_service.h"
 #include "uffd/handover_server.h"
+#include "uffd/other_process.h"
 
 namespace farpage::serve {
 
@@ -32,10 +34,10 @@ struct HostPager::Run {
   ucred peer{};
   std::string received;
   Fd listener;  // came, and is not used yet
-  std::string program;
   std::optional<uffd::HandoverServer> server;
   std::unique_ptr<TargetService> service;  // has begun
-  std::optional<int> exit_status;
+  uint64_t number = 0;                     // once it has begun
+  RunRecord record;
   bool over = false;  // nothing more will be asked
 };
 
@@ -82,19 +84,22 @@ TargetStatus status_of(const TargetReport& report) {
 
 Result<std::unique_ptr<HostPager>> HostPager::listen(boost::asio::io_context& control,
                                                      const std::string& path, pager::Engine& engine,
-                                                     const pager::PagerOptions& options) {
-  std::unique_ptr<HostPager> pager(new HostPager(control, path, engine, options));
+                                                     const pager::PagerOptions& options,
+                                                     const ServedState& state) {
+  std::unique_ptr<HostPager> pager(new HostPager(control, path, engine, options, state));
   FARPAGE_TRY_VOID(pager->open());
+  FARPAGE_TRY_VOID(pager->take_over());
   pager->accept();
   return pager;
 }
 
 HostPager::HostPager(boost::asio::io_context& control, std::string path, pager::Engine& engine,
-                     const pager::PagerOptions& options)
+                     const pager::PagerOptions& options, const ServedState& state)
     : control_(control),
       path_(std::move(path)),
       engine_(engine),
       options_(options),
+      state_(state),
       acceptor_(control) {}
 
 HostPager::~HostPager() {
@@ -113,6 +118,10 @@ void HostPager::close() {
 
 // The mode is set before anybody can connect: a socket that does not listen refuses.
 Status HostPager::open() {
+  if (const std::optional<int> kept = state_.listener()) {
+    acceptor_.assign(stream_protocol(), *kept);
+    return {};
+  }
   const std::optional<sockaddr_un> address = unix_address(path_);
   if (!address || path_.empty())
     return fail(ErrorCode::kInvalid,
@@ -127,6 +136,7 @@ Status HostPager::open() {
   if (::chmod(path_.c_str(), 0600) != 0)
     return fail_errno(fmt::format("--socket: setting the permissions of {}", path_));
   if (::listen(listener.get(), SOMAXCONN) != 0) return fail_errno("listening on " + path_);
+  FARPAGE_TRY_VOID(state_.put_listener(listener.get()));
   acceptor_.assign(stream_protocol(), listener.release());
   return {};
 }
@@ -204,7 +214,8 @@ void HostPager::on_request(const std::shared_ptr<Run>& run, std::string_view lin
       answer(run, to_line(Error{ErrorCode::kConflict, "no program has begun", 0}));
       return;
     }
-    run->exit_status = finish->exit_status;
+    run->record.exit_status = finish->exit_status;
+    if (const Status noted = note(*run); !noted) log::warn("pager: {}", noted.error().message());
     on_over(run);
     next(run);  // its end
   } else {
@@ -216,25 +227,135 @@ Status HostPager::begin(const std::shared_ptr<Run>& run, const BeginRun& begin) 
   if (run->service != nullptr) return fail(ErrorCode::kConflict, "a program has begun already");
   if (!acceptor_.is_open()) return fail(ErrorCode::kUnavailable, "the pager is ending");
   FARPAGE_TRY_VOID(check_local(*run, begin.local_bytes));
-  FARPAGE_TRY(server, uffd::HandoverServer::adopt(std::move(run->listener), run->peer.uid));
+  const RunRecord record{.program = printable(begin.program),
+                         .socket = run->socket.native_handle(),
+                         .listener = run->listener.get(),
+                         .local_bytes = begin.local_bytes,
+                         .fork = begin.fork,
+                         .exit_status = {}};
+  FARPAGE_TRY_VOID(serve(run, state_.next_number(), record, std::move(run->listener)));
+  FARPAGE_TRY_VOID(note(*run));
+  log::info("pager: run_began program={} pid={} user={} local_bytes={}", run->record.program,
+            run->peer.pid, run->peer.uid, begin.local_bytes);
+  return {};
+}
+
+Status HostPager::serve(const std::shared_ptr<Run>& run, uint64_t number, const RunRecord& record,
+                        Fd listener) {
+  FARPAGE_TRY(server, uffd::HandoverServer::adopt(std::move(listener), run->peer.uid));
   pager::PagerOptions options = options_;
-  options.local_bytes = begin.local_bytes;
-  options.fork = begin.fork;
-  run->program = printable(begin.program);
+  options.local_bytes = record.local_bytes;
+  options.fork = record.fork;
+  run->number = number;
+  run->record = record;
   run->server.emplace(std::move(server));
   run->service = std::make_unique<TargetService>(control_, *run->server, engine_, options,
-                                                 BudgetScope::kGroup);
+                                                 BudgetScope::kGroup, state_, number);
   run->service->when_empty([this, weak = std::weak_ptr(run)] {
     const std::shared_ptr<Run> ended = weak.lock();
     if (ended && ended->over) remove_later(ended);
   });
   run->service->check_local([this, weak = std::weak_ptr(run)](uint64_t local_bytes) -> Status {
     const std::shared_ptr<Run> changed = weak.lock();
-    return changed ? check_local(*changed, local_bytes) : Status();
+    if (!changed) return {};
+    FARPAGE_TRY_VOID(check_local(*changed, local_bytes));
+    changed->record.local_bytes = local_bytes;
+    return note(*changed);
   });
   runs_.push_back(run);
-  log::info("pager: run_began program={} pid={} user={} local_bytes={}", run->program,
-            run->peer.pid, run->peer.uid, begin.local_bytes);
+  return {};
+}
+
+Status HostPager::note(const Run& run) const {
+  return state_.put(run.number, run.record);
+}
+
+namespace {
+
+bool awaits_child(uint64_t parent, const std::map<uint64_t, ServedRecord>& targets) {
+  const ServedRecord& record = targets.at(parent);
+  return record.may_fork && std::ranges::none_of(targets, [&](const auto& entry) {
+           return entry.second.parent == parent && entry.second.fork == record.fork_request;
+         });
+}
+
+// An orphan is the child of the one fork that is under way and has none yet.
+FoundChildren children_of(uint64_t parent, const std::map<uint64_t, ServedRecord>& targets,
+                          const std::vector<int>& orphans) {
+  if (!targets.at(parent).may_fork) return {};
+  if (!awaits_child(parent, targets)) return {.adopted = 1};
+  if (orphans.empty()) return {};
+  const auto candidates = std::ranges::count_if(
+      targets, [&](const auto& entry) { return awaits_child(entry.first, targets); });
+  if (orphans.size() == 1 && candidates == 1) return {.userfaultfd = orphans.front()};
+  return {.unknown = true};
+}
+
+}  // namespace
+
+// The userfaultfds of children that a dead pager has read of, and not noted. Children that have
+// ended are forgotten.
+Result<std::vector<int>> HostPager::orphans() const {
+  FARPAGE_TRY(known, state_.descriptors());
+  std::vector<int> living;
+  for (const int descriptor : userfaultfds_but(known)) {
+    if (uffd::address_space_exists(descriptor)) {
+      living.push_back(descriptor);
+    } else {
+      ::close(descriptor);
+    }
+  }
+  return living;
+}
+
+// A child that the dead engine had begun to serve, and whose record was not written yet.
+Status HostPager::note_served_children(std::map<uint64_t, ServedRecord>& targets,
+                                       std::vector<int>& orphans) {
+  std::map<uint64_t, ServedRecord> children;
+  for (const auto& [number, parent] : targets) {
+    const FoundChildren found = children_of(number, targets, orphans);
+    if (found.userfaultfd < 0 || parent.child == 0 || !engine_.can_resume(parent.child)) continue;
+    const ServedRecord child = child_record(number, parent, parent.child_socket, found.userfaultfd);
+    FARPAGE_TRY_VOID(state_.put(parent.child, child));
+    children.emplace(parent.child, child);
+  }
+  if (!children.empty()) orphans.clear();
+  targets.merge(children);
+  return {};
+}
+
+void HostPager::note_taken_over(size_t processes) const {
+  const Nanoseconds taken = SteadyClock::read() - state_.began();
+  log::warn("pager: taken_over runs={} processes={} in_ms={}", runs_.size(), processes,
+            taken.count() / 1'000'000);
+}
+
+// Targets of a run whose record is not there any more have ended.
+Status HostPager::take_over() {
+  FARPAGE_TRY(runs, state_.runs());
+  FARPAGE_TRY(targets, state_.targets());
+  FARPAGE_TRY(found, orphans());
+  FARPAGE_TRY_VOID(note_served_children(targets, found));
+  std::set<uint64_t> resumed;
+  for (const auto& [target, of_target] : targets)
+    if (runs.contains(of_target.run)) resumed.insert(target);
+  engine_.end_succession(resumed);
+  resuming_ = resumed.size();
+  for (const auto& [number, record] : runs) {
+    const auto run = std::make_shared<Run>(Socket(control_, stream_protocol(), record.socket));
+    FARPAGE_TRY(peer, peer_credentials(record.socket));
+    run->peer = peer;
+    FARPAGE_TRY_VOID(serve(run, number, record, Fd(record.listener)));
+    run->service->when_resumed([this, processes = resumed.size()] {
+      if (--resuming_ == 0) note_taken_over(processes);
+    });
+    for (const auto& [target, of_target] : targets)
+      if (of_target.run == number)
+        run->service->resume(target, of_target, children_of(target, targets, found));
+    if (record.exit_status) on_over(run);
+    next(run);
+  }
+  if (!runs.empty() && resumed.empty()) note_taken_over(0);
   return {};
 }
 
@@ -279,13 +400,14 @@ void HostPager::remove_later(const std::shared_ptr<Run>& run) {
 
 void HostPager::remove(const std::shared_ptr<Run>& run) {
   if (run->service == nullptr || run->service->has_targets()) return;
-  if (run->exit_status) {
+  if (run->record.exit_status) {
     const std::vector<TargetReport> reports = run->service->reports();
     answer(run, to_line(RunReport{.text = format_report(reports),
-                                  .json = json_report(reports, *run->exit_status),
+                                  .json = json_report(reports, *run->record.exit_status),
                                   .memory = memory_use(reports, run->service->local_bytes(), 0)}));
   }
-  log::info("pager: run_ended program={} pid={}", run->program, run->peer.pid);
+  log::info("pager: run_ended program={} pid={}", run->record.program, run->peer.pid);
+  state_.erase_run(run->number);
   runs_.remove(run);
   run->service.reset();
   run->server.reset();
@@ -294,7 +416,7 @@ void HostPager::remove(const std::shared_ptr<Run>& run) {
 PagerStatus HostPager::status() const {
   PagerStatus status{.local_bytes = options_.local_bytes, .runs = {}};
   for (const auto& run : runs_) {
-    RunStatus& last = status.runs.emplace_back(RunStatus{.program = run->program,
+    RunStatus& last = status.runs.emplace_back(RunStatus{.program = run->record.program,
                                                          .pid = run->peer.pid,
                                                          .user = run->peer.uid,
                                                          .local_bytes = run->service->local_bytes(),

@@ -8,12 +8,15 @@
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/local/stream_protocol.hpp>
 #include <list>
+#include <map>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "pager/engine.h"
 #include "pager/options.h"
 #include "serve/pager_messages.h"
+#include "serve/served_state.h"
 
 namespace farpage::serve {
 
@@ -21,10 +24,12 @@ namespace farpage::serve {
 class HostPager {
  public:
   // Listens on `path`, for this user and root. options.local_bytes is what all runs may have
-  // together. kConflict: another process listens there. All outlive the pager.
+  // together. kConflict: another process listens there. All outlive the pager. With the state of a
+  // dead pager it goes on with that one's socket, runs and targets.
   static Result<std::unique_ptr<HostPager>> listen(boost::asio::io_context& control,
                                                    const std::string& path, pager::Engine& engine,
-                                                   const pager::PagerOptions& options);
+                                                   const pager::PagerOptions& options,
+                                                   const ServedState& state);
   // Removes the socket; `control` may run on.
   ~HostPager();
   HostPager(const HostPager&) = delete;
@@ -43,8 +48,17 @@ class HostPager {
   using Socket = boost::asio::local::stream_protocol::socket;
 
   HostPager(boost::asio::io_context& control, std::string path, pager::Engine& engine,
-            const pager::PagerOptions& options);
+            const pager::PagerOptions& options, const ServedState& state);
   Status open();
+  // The runs of a dead pager.
+  Status take_over();
+  // `number`: of the run in the state.
+  Status serve(const std::shared_ptr<Run>& run, uint64_t number, const RunRecord& record,
+               Fd listener);
+  Status note(const Run& run) const;
+  void note_taken_over(size_t processes) const;
+  Result<std::vector<int>> orphans() const;
+  Status note_served_children(std::map<uint64_t, ServedRecord>& targets, std::vector<int>& orphans);
   void accept();
   // The next request of a connection, after the answer to the last one was sent.
   void next(const std::shared_ptr<Run>& run);
@@ -72,9 +86,11 @@ class HostPager {
   const std::string path_;
   pager::Engine& engine_;
   const pager::PagerOptions options_;
+  const ServedState& state_;
   boost::asio::local::stream_protocol::acceptor acceptor_;
   std::list<std::shared_ptr<Run>> runs_;  // those that have begun
   size_t answers_ = 0;                    // that are being sent
+  size_t resuming_ = 0;                   // processes of a dead pager
   const std::shared_ptr<const bool> here_ = std::make_shared<const bool>(true);
 };
 

@@ -1,10 +1,14 @@
 #include "serve/served_target.h"
 
 #include <fmt/format.h>
+#include <signal.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <boost/asio/post.hpp>
 #include <cerrno>
+#include <thread>
 #include <utility>
 
 #include "base/log.h"
@@ -15,6 +19,7 @@ namespace {
 
 constexpr Milliseconds kNodePatience{5000};
 constexpr Milliseconds kAliveCheck{20};
+constexpr Milliseconds kKillLook{1};
 // A child that has neither called exec nor needed room for so long gets a budget.
 constexpr Milliseconds kTrial{50};
 // A discard of more pages than this could hold up the control thread.
@@ -132,13 +137,16 @@ std::optional<TargetReport> ServedTarget::live_report() {
 }
 
 pager::TargetOptions ServedTarget::target_options(std::string name) const {
-  return {.name = std::move(name), .local_bytes = host_.budgets.local_bytes(), .fork = host_.fork};
+  return {.name = std::move(name),
+          .local_bytes = host_.budgets.local_bytes(),
+          .fork = host_.fork,
+          .number = number_};
 }
 
 // ---- the beginning ----
 
 std::shared_ptr<ServedTarget> ServedTarget::start(TargetHost& host, uffd::HandedOver handed) {
-  std::shared_ptr<ServedTarget> target(new ServedTarget(host));
+  std::shared_ptr<ServedTarget> target(new ServedTarget(host, host.state.next_number()));
   target->report_.program = handed.program;
   target->report_.pid = handed.pid;
   const auto arrived = std::make_shared<uffd::HandedOver>(std::move(handed));
@@ -158,10 +166,173 @@ Status ServedTarget::serve(uffd::HandedOver& target) {
         target.pid, target.program);
     options.fork = pager::ForkMode::kRefuse;
   }
-  FARPAGE_TRY(space, uffd::adopt_window(target, more_pages(target, host_.slab_bytes)));
+  const uint64_t more = more_pages(target, host_.slab_bytes);
+  FARPAGE_TRY(extents, host_.state.extents(number_));
+  FARPAGE_TRY(space, uffd::adopt_window(target, more, std::move(extents)));
   FARPAGE_TRY(pager, host_.engine.add(options, std::move(space), kNodePatience, on_child()));
   pager_ = std::move(pager);
+  if (host_.state.keeps()) ring_ = std::move(target.ring_descriptor);
+  return note([&](ServedRecord& record) {
+    record = {.run = host_.run,
+              .program = target.program,
+              .pid = target.pid,
+              .socket = socket_.get(),
+              .userfaultfd = pager_->space().event_descriptor(),
+              .ring = ring_.get(),
+              .window_address = target.window_address,
+              .window_bytes = target.window_bytes,
+              .more_pages = more,
+              .features = target.features};
+  });
+}
+
+Status ServedTarget::note(const std::function<void(ServedRecord&)>& change) {
+  const MutexLock lock(record_mutex_);
+  change(record_);
+  return host_.state.put(number_, record_);
+}
+
+std::shared_ptr<ServedTarget> ServedTarget::resume(TargetHost& host, uint64_t number,
+                                                   const ServedRecord& record,
+                                                   FoundChildren children) {
+  std::shared_ptr<ServedTarget> target(new ServedTarget(host, number));
+  target->report_.program = record.program;
+  target->report_.pid = record.pid;
+  target->is_child_ = record.parent != 0;
+  target->socket_ = Fd(record.socket);
+  target->lifeline_ = Fd(record.lifeline);
+  target->ring_ = Fd(record.ring);
+  {
+    const MutexLock lock(target->record_mutex_);
+    target->record_ = record;
+  }
+  if (children.adopted == 0) {  // else it is the child's
+    const MutexLock lock(target->child_socket_mutex_);
+    target->child_socket_ = Fd(record.child_socket);
+  }
+  const auto handed = std::make_shared<uffd::HandedOver>();
+  handed->userfaultfd = Fd(record.userfaultfd);
+  handed->pid = record.pid;
+  handed->program = record.program;
+  handed->window_address = record.window_address;
+  handed->window_bytes = record.window_bytes;
+  handed->features = record.features;
+  handed->forked = record.forked || record.parent != 0;
+  const auto status = std::make_shared<Status>();
+  target->in_pool(
+      [self = target.get(), handed, status, record, children] {
+        *status = self->serve_again(*handed, record, children);
+      },
+      [self = target.get(), handed, record, status] { self->served_again(record, *status); });
+  return target;
+}
+
+// A process that cannot be served must not go on: without its userfaultfd it would read zeros.
+Status ServedTarget::serve_again(uffd::HandedOver& target, const ServedRecord& record,
+                                 FoundChildren children) {
+  std::unique_ptr<uffd::AddressSpace> space;
+  Status served = take_over(target, record, children, space);
+  if (served || (space && !space->alive())) return served;
+  const Fd process(static_cast<int>(::syscall(SYS_pidfd_open, target.pid, 0)));
+  if (process.valid()) (void)::syscall(SYS_pidfd_send_signal, process.get(), SIGKILL, nullptr, 0);
+  while (process.valid() && uffd::process_alive(process)) std::this_thread::sleep_for(kKillLook);
+  return served;
+}
+
+// Waits for the agent of a stopped process, too.
+Status ServedTarget::take_over(uffd::HandedOver& target, const ServedRecord& record,
+                               FoundChildren children, std::unique_ptr<uffd::AddressSpace>& space) {
+  pager::ResumeOptions options;
+  static_cast<pager::TargetOptions&>(options) =
+      target_options(fmt::format("{}-{}", target.program, target.pid));
+  if (!uffd::tells_of_forks(target)) options.fork = pager::ForkMode::kRefuse;
+  options.fork_children = children.adopted;
+  options.agent_ready = record.hello;
+  if (children.unknown)
+    return fail(ErrorCode::kConflict,
+                "it was forking, and its child could not be told from others");
+  FARPAGE_TRY(extents, host_.state.extents(number_));
+  if (record.hello) {
+    FARPAGE_TRY(ring, Mapping::shared(ring_.get(), sizeof(uffd::handover::AgentRing)));
+    target.ring = std::move(ring);
+    FARPAGE_TRY(window, uffd::adopt_window(target, record.more_pages, std::move(extents)));
+    space = std::move(window);
+    Status idle = uffd::await_agent(*space, kAliveCheck);
+    while (!idle && idle.error().code == ErrorCode::kTimedOut)
+      idle = uffd::await_agent(*space, kAliveCheck);
+    FARPAGE_TRY_VOID(idle);
+  } else {
+    FARPAGE_TRY(window, uffd::adopt_child(target, record.more_pages, std::move(extents)));
+    space = std::move(window);
+  }
+  FARPAGE_TRY(pager, host_.engine.resume(options, space, on_child()));
+  pager_ = std::move(pager);
+  if (!record.hello) free_pages_ = host_.budgets.begin_trial(*pager_, nullptr);
+  if (children.userfaultfd >= 0)
+    pager_->child_found(uffd::child_of(pager_->space(), Fd(children.userfaultfd)));
   return {};
+}
+
+void ServedTarget::served_again(const ServedRecord& record, const Status& status) {
+  if (host_.on_resumed) host_.on_resumed();
+  if (!status) {
+    if (status.error().code == ErrorCode::kUnavailable)
+      log::debug("pager: ended_meanwhile pid={} program={}", report_.pid, report_.program);
+    else
+      log::error("pager: not_taken_over pid={} program={} reason=\"{}\": it is killed", report_.pid,
+                 report_.program, status.error().message());
+    end();
+    return;
+  }
+  if (!record.hello) {
+    await_hello();
+    return;
+  }
+  share_budget();
+  await_attention();
+  if (!socket_.valid() || !greet_again(record)) {
+    hang_up();
+    return;
+  }
+  step_ = Step::kServing;
+  requests_ = std::make_unique<Watch>(host_.control, socket_.get());
+  if (record.fork_request != 0) {
+    fork_again(record);
+  } else {
+    on_request();
+  }
+}
+
+// A second Welcome is no reply to any request.
+bool ServedTarget::greet_again(const ServedRecord& record) {
+  if (record.welcome) return true;
+  const Status sent = is_child_ ? uffd::welcome_child(socket_, pager_->space().event_descriptor())
+                                : uffd::welcome(socket_, 0, "");
+  if (!sent) return false;
+  return static_cast<bool>(note([](ServedRecord& changed) { changed.welcome = true; }));
+}
+
+// The request kForkBegin may be on the socket still. Its answer may have been sent, and the target
+// have forked: it is the same then.
+void ServedTarget::fork_again(const ServedRecord& record) {
+  const Result<std::optional<uffd::TargetRequest>> next = uffd::peek_request(socket_, MSG_DONTWAIT);
+  if (next && *next && (*next)->number == record.fork_request) {
+    on_request();
+    return;
+  }
+  request_.number = record.fork_request;
+  request_taken_ = true;
+  if (record.may_fork || pager_->is_forking()) {
+    (void)note([](ServedRecord& changed) { changed.may_fork = true; });
+    reply(0);
+    return;
+  }
+  Fd child_socket;
+  {
+    const MutexLock lock(child_socket_mutex_);
+    child_socket = std::move(child_socket_);
+  }
+  begin_fork_later(std::move(child_socket));
 }
 
 void ServedTarget::served(const uffd::HandedOver& target, const Status& status) {
@@ -175,6 +346,7 @@ void ServedTarget::served(const uffd::HandedOver& target, const Status& status) 
              target.window_bytes);
   await_attention();
   if (uffd::welcome(socket_, 0, "")) {
+    (void)note([](ServedRecord& record) { record.welcome = true; });
     await_requests();
   } else {
     hang_up();
@@ -186,13 +358,18 @@ pager::OnChild ServedTarget::on_child() {
 }
 
 void ServedTarget::take_child(pager::Inheritance inheritance) {
-  std::shared_ptr<ServedTarget> child(new ServedTarget(host_));
+  std::shared_ptr<ServedTarget> child(new ServedTarget(host_, host_.state.next_number()));
   child->is_child_ = true;
   child->report_.program = report_.program;
+  (void)note([&](ServedRecord& record) {
+    record.child = child->number_;
+    child->parent_ = {.number = number_, .record = record};
+  });
   {
     const MutexLock lock(child_socket_mutex_);
     child->socket_ = std::move(child_socket_);
   }
+  if (host_.state.keeps()) child->keep_extents(*inheritance.space);
   const bool adopted = child->adopt(inheritance, pager_.get());
   if (!adopted)
     log::error("run: child_not_served program={} (trying again)", child->report_.program);
@@ -207,12 +384,28 @@ void ServedTarget::take_child(pager::Inheritance inheritance) {
   });
 }
 
+// Before it is served.
+void ServedTarget::keep_extents(uffd::AddressSpace& space) const {
+  if (Result<Mapping> extents = host_.state.extents(number_))
+    uffd::keep_extents(space, std::move(*extents));
+}
+
+// After it was adopted. Until then a successor has the number from its parent's record, and makes
+// this one (HostPager::take_over).
+Status ServedTarget::note_child() {
+  return note([this](ServedRecord& record) {
+    record = child_record(parent_->number, parent_->record, socket_.get(),
+                          pager_->space().event_descriptor());
+  });
+}
+
 bool ServedTarget::adopt(pager::Inheritance& inheritance, pager::Pager* parent) {
   Result<std::unique_ptr<pager::Pager>> pager =
       host_.engine.adopt(target_options(report_.program + "-fork"), inheritance, on_child());
   if (!pager) return false;
   pager_ = std::move(*pager);
   free_pages_ = host_.budgets.begin_trial(*pager_, parent);
+  if (host_.state.keeps() && parent_) (void)note_child();
   return true;
 }
 
@@ -249,12 +442,19 @@ void ServedTarget::greet() {
     return;
   }
   report_.pid = (*hello)->pid;
+  if (host_.state.keeps()) ring_ = std::move((*hello)->ring_descriptor);
   uffd::bind_child(pager_->space(), **hello);
+  (void)note([this](ServedRecord& record) {
+    record.hello = true;
+    record.pid = report_.pid;
+    record.ring = ring_.get();
+  });
   pager_->agent_ready(fmt::format("{}-fork-{}", report_.program, report_.pid), free_pages_);
   if (!uffd::welcome_child(socket_, pager_->space().event_descriptor())) {
     hang_up();
     return;
   }
+  (void)note([](ServedRecord& record) { record.welcome = true; });
   await_requests();
   after(kTrial, [this] { end_trial(); });
 }
@@ -270,31 +470,43 @@ void ServedTarget::await_requests() {
 void ServedTarget::on_request() {
   requests_->wait([self = shared_from_this()] {
     if (self->ending_) return;
-    Result<std::optional<uffd::TargetRequest>> request = uffd::read_request(self->socket_);
+    Result<std::optional<uffd::TargetRequest>> request = uffd::peek_request(self->socket_);
     if (!request) log::error("run: bad_request reason=\"{}\"", request.error().message());
     if (!request || !*request) {
       self->hang_up();
     } else {
-      self->answer(std::move(**request));
+      self->answer(**request);
     }
   });
 }
 
-void ServedTarget::answer(uffd::TargetRequest request) {
+// It stays on the socket until it has its reply: a successor carries it out again, which changes
+// nothing for a target that waits for the reply.
+void ServedTarget::answer(const uffd::TargetRequest& request) {
   using uffd::handover::RequestKind;
+  request_ = request;
+  request_taken_ = false;
   const auto status = std::make_shared<int>(0);
   const auto then = [this, status] { reply(*status); };
   switch (request.kind) {
     case RequestKind::kForkBegin: {
-      const auto socket = std::make_shared<Fd>(std::move(request.descriptor));
-      in_pool([this, status, socket] { *status = begin_fork(std::move(*socket)); }, then);
+      (void)note([&](ServedRecord& record) {
+        record.forked = true;
+        record.fork_request = request.number;
+      });
+      begin_fork_later(take_descriptor());
       return;
     }
     case RequestKind::kForkDone:
-      in_pool([this, forked = request.bytes != 0] { pager_->end_fork(forked); }, then);
+      in_pool(
+          [this, forked = request.bytes != 0] {
+            if (pager_->is_forking()) pager_->end_fork(forked);
+            note_fork_over();
+          },
+          then);
       return;
     case RequestKind::kLifeline:
-      keep_lifeline(std::move(request.descriptor));
+      keep_lifeline();
       return;
     default:
       break;
@@ -334,14 +546,22 @@ void ServedTarget::answer(uffd::TargetRequest request) {
 }
 
 // Without a reply: the agent sends it while a thread of the target may wait for one.
-void ServedTarget::keep_lifeline(Fd lifeline) {
+void ServedTarget::keep_lifeline() {
+  Fd lifeline = take_descriptor();
   if (!lifeline.valid() || lifeline_.valid()) {
     log::error("run: bad_lifeline pid={}", report_.pid);
     hang_up();
     return;
   }
   lifeline_ = std::move(lifeline);
+  (void)note([this](ServedRecord& record) { record.lifeline = lifeline_.get(); });
   on_request();
+}
+
+Fd ServedTarget::take_descriptor() {
+  request_taken_ = true;
+  Result<std::optional<uffd::TargetRequest>> request = uffd::read_request(socket_);
+  return request && *request ? std::move((*request)->descriptor) : Fd();
 }
 
 // All of them, or none.
@@ -352,6 +572,33 @@ bool ServedTarget::pin(std::span<const uffd::PageRun> runs) {
     return false;
   }
   return true;
+}
+
+void ServedTarget::begin_fork_later(Fd child_socket) {
+  const auto socket = std::make_shared<Fd>(std::move(child_socket));
+  const auto status = std::make_shared<int>(0);
+  in_pool(
+      [this, status, socket] {
+        (void)note([&](ServedRecord& record) { record.child_socket = socket->get(); });
+        *status = begin_fork(std::move(*socket));
+        if (*status == 0) {
+          (void)note([](ServedRecord& record) { record.may_fork = true; });
+        } else {
+          note_fork_over();
+        }
+      },
+      [this, status] { reply(*status); });
+}
+
+void ServedTarget::note_fork_over() {
+  (void)note([](ServedRecord& record) {
+    record.fork_request = 0;
+    record.may_fork = false;
+    record.child = 0;
+    record.child_socket = -1;
+  });
+  const MutexLock lock(child_socket_mutex_);
+  child_socket_.reset();
 }
 
 int ServedTarget::begin_fork(Fd child_socket) {
@@ -365,7 +612,9 @@ int ServedTarget::begin_fork(Fd child_socket) {
 
 void ServedTarget::reply(int status) {
   if (ending_) return;
-  if (uffd::reply(socket_, status)) {
+  const bool told = static_cast<bool>(uffd::reply(socket_, request_, status));
+  if (!request_taken_) (void)uffd::read_request(socket_);
+  if (told) {
     on_request();
   } else {
     hang_up();
@@ -415,6 +664,7 @@ void ServedTarget::end_trial() {
 // program would block forever.
 void ServedTarget::hang_up() {
   requests_.reset();
+  (void)note([](ServedRecord& record) { record.socket = -1; });
   socket_.reset();
   if (report_.pid != 0) end_trial();
   step_ = Step::kAwaitingExit;
@@ -437,6 +687,7 @@ void ServedTarget::end() {
   timer_.cancel();
   requests_.reset();
   attention_.reset();
+  host_.state.erase_target(number_);
   // Statistics are sums over large histograms; the pager waits for its engine, and gives its region
   // back.
   host_.waits.run(

@@ -2,7 +2,6 @@
 // its share of the budget is given and taken.
 #pragma once
 
-#include <atomic>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <functional>
@@ -14,6 +13,7 @@
 #include "base/mutex.h"
 #include "pager/engine.h"
 #include "serve/budget_group.h"
+#include "serve/served_state.h"
 #include "serve/wait_pool.h"
 #include "serve/watch.h"
 #include "uffd/handover_server.h"
@@ -29,6 +29,13 @@ struct TargetReport {
   std::shared_ptr<const pager::TouchRecorder> touches;  // null: not recorded
 };
 
+// What a successor knows of the children of a fork that was under way.
+struct FoundChildren {
+  size_t adopted = 0;    // they have records of their own
+  int userfaultfd = -1;  // of the one that is in no record; -1: there is none
+  bool unknown = false;  // which of several it is, is not known
+};
+
 class ServedTarget;
 
 // What all targets of a service share. It outlives them.
@@ -37,12 +44,14 @@ struct TargetHost {
   WaitPool& waits;
   pager::Engine& engine;
   BudgetGroup& budgets;
+  const ServedState& state;
+  uint64_t run = 0;  // its number in the state
   pager::ForkMode fork;
   uint64_t slab_bytes = 0;
   // Both are called on the control thread.
   std::function<void(std::shared_ptr<ServedTarget>)> on_child;
   std::function<void(ServedTarget&)> on_end;
-  std::atomic<uint64_t> targets{0};  // so far
+  std::function<void()> on_resumed;  // one of resume() is served, or cannot be
 };
 
 // Threads: the control thread, but for what is marked. Calls that may wait run in the pool, one at
@@ -51,6 +60,9 @@ class ServedTarget : public std::enable_shared_from_this<ServedTarget> {
  public:
   // A process that has handed its memory over: the engine serves it, then it is welcomed.
   static std::shared_ptr<ServedTarget> start(TargetHost& host, uffd::HandedOver target);
+  // A process of a dead engine: this one goes on serving it. One that cannot be served is killed.
+  static std::shared_ptr<ServedTarget> resume(TargetHost& host, uint64_t number,
+                                              const ServedRecord& record, FoundChildren children);
 
   uint64_t number() const { return number_; }  // in the order of their beginnings
   // Now, or at its end. nullopt: it was never served, or it is a forked child with hardly a fault:
@@ -62,8 +74,8 @@ class ServedTarget : public std::enable_shared_from_this<ServedTarget> {
  private:
   enum class Step : uint8_t { kStarting, kAwaitingHello, kServing, kAwaitingExit, kEnded };
 
-  explicit ServedTarget(TargetHost& host)
-      : host_(host), number_(host.targets.fetch_add(1)), timer_(host.control) {}
+  ServedTarget(TargetHost& host, uint64_t number)
+      : host_(host), number_(number), timer_(host.control) {}
 
   pager::TargetOptions target_options(std::string name) const;
   pager::OnChild on_child();
@@ -79,17 +91,31 @@ class ServedTarget : public std::enable_shared_from_this<ServedTarget> {
   void after(Milliseconds time, Then&& then);
 
   void take_statistics(const pager::Pager& pager);
+  // Writes the record down, after `change`. Any thread.
+  Status note(const std::function<void(ServedRecord&)>& change);
   // In the pool.
   Status serve(uffd::HandedOver& target);
+  Status serve_again(uffd::HandedOver& target, const ServedRecord& record, FoundChildren children);
+  Status take_over(uffd::HandedOver& target, const ServedRecord& record, FoundChildren children,
+                   std::unique_ptr<uffd::AddressSpace>& space);
+  void served_again(const ServedRecord& record, const Status& status);
+  bool greet_again(const ServedRecord& record);
+  void fork_again(const ServedRecord& record);
+  void begin_fork_later(Fd child_socket);
   void served(const uffd::HandedOver& target, const Status& status);
   void await_hello();
   void greet();
   void await_requests();
   void on_request();
-  void answer(uffd::TargetRequest request);
+  void answer(const uffd::TargetRequest& request);
   bool pin(std::span<const uffd::PageRun> runs);
   int begin_fork(Fd child_socket);
-  void keep_lifeline(Fd lifeline);
+  void note_fork_over();
+  void keep_extents(uffd::AddressSpace& space) const;
+  Status note_child();
+  void keep_lifeline();
+  // The request's descriptor: it is taken off the socket.
+  Fd take_descriptor();
   void reply(int status);
   void await_attention();
   void on_attention();
@@ -103,6 +129,11 @@ class ServedTarget : public std::enable_shared_from_this<ServedTarget> {
   const uint64_t number_;
   TargetReport report_;
   bool is_child_ = false;
+  struct Parent {
+    uint64_t number = 0;
+    ServedRecord record;  // at the fork
+  };
+  std::optional<Parent> parent_;
   bool has_budget_ = false;
   uint64_t free_pages_ = 0;  // of a child on trial
   Step step_ = Step::kStarting;
@@ -110,6 +141,11 @@ class ServedTarget : public std::enable_shared_from_this<ServedTarget> {
   size_t calls_ = 0;     // in the pool
   std::unique_ptr<pager::Pager> pager_;
   Fd socket_;
+  Fd ring_;                          // for a successor
+  uffd::handover::Request request_;  // the one that is being answered
+  bool request_taken_ = false;       // off the socket
+  Mutex record_mutex_;
+  ServedRecord record_ FARPAGE_GUARDED_BY(record_mutex_);
   Fd lifeline_;  // closed when the target's memory is gone, or by this process's death
   std::unique_ptr<Watch> requests_;
   std::unique_ptr<Watch> attention_;

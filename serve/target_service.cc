@@ -24,7 +24,7 @@ struct TargetService::Newcomer {
 
 TargetService::TargetService(boost::asio::io_context& control, uffd::HandoverServer& server,
                              pager::Engine& engine, const pager::PagerOptions& options,
-                             BudgetScope scope)
+                             BudgetScope scope, const ServedState& state, uint64_t run)
     : control_(control),
       server_(server),
       budgets_(control, options.local_bytes, scope),
@@ -32,6 +32,8 @@ TargetService::TargetService(boost::asio::io_context& control, uffd::HandoverSer
             .waits = waits_,
             .engine = engine,
             .budgets = budgets_,
+            .state = state,
+            .run = run,
             .fork = options.fork,
             .slab_bytes = options.slab_bytes,
             .on_child = [this](std::shared_ptr<ServedTarget> child) { keep(std::move(child)); },
@@ -56,6 +58,10 @@ TargetService::~TargetService() {
 void TargetService::keep(std::shared_ptr<ServedTarget> target) {
   const uint64_t number = target->number();
   targets_.emplace(number, std::move(target));
+}
+
+void TargetService::resume(uint64_t number, const ServedRecord& record, FoundChildren children) {
+  keep(ServedTarget::resume(host_, number, record, children));
 }
 
 void TargetService::await_connections() {

@@ -22,11 +22,19 @@ namespace farpage::serve {
 // runs in a pool, whose threads end with the service.
 class TargetService {
  public:
-  // options.local_bytes is the budget of what `scope` says. All outlive the service.
+  // options.local_bytes is the budget of what `scope` says. All outlive the service. `run`: number
+  // of the program in the state.
   TargetService(boost::asio::io_context& control, uffd::HandoverServer& server,
-                pager::Engine& engine, const pager::PagerOptions& options, BudgetScope scope);
+                pager::Engine& engine, const pager::PagerOptions& options, BudgetScope scope,
+                const ServedState& state, uint64_t run);
   // Runs `control` until every target has ended: its memory must not vanish before.
   ~TargetService();
+
+  // A target of the same run in a dead engine.
+  void resume(uint64_t number, const ServedRecord& record, FoundChildren children);
+
+  // Called for each of them, when it is served or cannot be.
+  void when_resumed(std::function<void()> call) { host_.on_resumed = std::move(call); }
 
   // Some accepted target has not ended, or a connection has not said what it wants.
   bool has_targets() const { return !targets_.empty() || !newcomers_.empty(); }

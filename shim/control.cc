@@ -175,16 +175,20 @@ long Control::request(handover::RequestKind kind, Span span) {
 }
 
 // Sends `descriptor` too, unless it is -1.
-long Control::exchange(const handover::Request& request, int descriptor) {
+long Control::exchange(handover::Request request, int descriptor) {
   const int connection = fd();
   if (connection < 0) {
     return -EIO;
   }
+  request.number = ++last_number_;
   handover::Reply reply;
   long result =
       send_with(connection, &request, sizeof(request), &descriptor, descriptor >= 0 ? 1 : 0);
-  if (!is_error(result)) {
+  while (!is_error(result)) {
     result = receive(connection, &reply, sizeof(reply), kReplyTimeoutSeconds);
+    if (result != static_cast<long>(sizeof(reply)) || reply.number >= request.number) {
+      break;
+    }
   }
   if (result == static_cast<long>(sizeof(reply)) && reply.magic == handover::kMagic) {
     return reply.status > 0 ? -reply.status : reply.status;

@@ -47,9 +47,10 @@ class Control {
   void close();
 
  private:
-  long exchange(const uffd::handover::Request& request, int descriptor);
+  long exchange(uffd::handover::Request request, int descriptor);
 
   std::atomic<int> fd_{-1};
+  uint64_t last_number_ = 0;  // of a request
 };
 
 }  // namespace farpage::shim

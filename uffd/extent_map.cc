@@ -17,13 +17,17 @@ constexpr uint64_t pages_between(uint64_t begin, uint64_t end) {
 
 Result<std::unique_ptr<ExtentMap>> ExtentMap::create(uint64_t base, uint64_t pages,
                                                      uint64_t more_pages) {
+  FARPAGE_TRY(kept, Mapping::anonymous(kKeptBytes));
+  return create(base, pages, more_pages, std::move(kept));
+}
+
+Result<std::unique_ptr<ExtentMap>> ExtentMap::create(uint64_t base, uint64_t pages,
+                                                     uint64_t more_pages, Mapping kept) {
+  static_assert(sizeof(Lists) == kKeptBytes);
   const uint64_t granules = (more_pages + kGranulePages - 1) / kGranulePages;
   Memory memory;
+  memory.kept = std::move(kept);
   if (granules > 0) {
-    for (Mapping& list : memory.lists) {
-      FARPAGE_TRY(entries, Mapping::anonymous(kMaxExtents * sizeof(Entry)));
-      list = std::move(entries);
-    }
     FARPAGE_TRY(addresses, Mapping::anonymous(granules * sizeof(uint64_t)));
     FARPAGE_TRY(masks, Mapping::anonymous(granules * sizeof(uint16_t)));
     memory.addresses = std::move(addresses);
@@ -33,7 +37,21 @@ Result<std::unique_ptr<ExtentMap>> ExtentMap::create(uint64_t base, uint64_t pag
 }
 
 ExtentMap::ExtentMap(uint64_t base, uint64_t pages, uint64_t granules, Memory memory)
-    : base_(base), window_pages_(pages), granules_(granules), memory_(std::move(memory)) {}
+    : base_(base), window_pages_(pages), granules_(granules), memory_(std::move(memory)) {
+  find_kept();
+}
+
+// The list of the last version that a dead process has published.
+void ExtentMap::find_kept() {
+  const MutexLock lock(mutex_);
+  const uint64_t version = lists().version.load(std::memory_order_acquire);
+  const size_t count = lists().counts[version % 2].load(std::memory_order_acquire);
+  for (size_t i = 0; i < count; ++i) {
+    const Entry& entry = list(version)[i];
+    extents_.push_back({entry.begin.load(), entry.end.load(), entry.first.load()});
+    place(extents_.back());
+  }
+}
 
 Result<std::unique_ptr<ExtentMap>> ExtentMap::copy() const {
   FARPAGE_TRY(map, create(base_, window_pages_, granules_ * kGranulePages));
@@ -46,6 +64,12 @@ Result<std::unique_ptr<ExtentMap>> ExtentMap::copy() const {
   return map;
 }
 
+void ExtentMap::keep(Mapping kept) {
+  const MutexLock lock(mutex_);
+  memory_.kept = std::move(kept);
+  publish();
+}
+
 size_t ExtentMap::size() const {
   const MutexLock lock(mutex_);
   return extents_.size();
@@ -56,11 +80,11 @@ size_t ExtentMap::size() const {
 template <typename Read>
 void ExtentMap::read_list(Read read) const {
   while (true) {
-    const uint64_t version = version_.load(std::memory_order_acquire);
-    const size_t count = counts_[version % 2].load(std::memory_order_acquire);
+    const uint64_t version = lists().version.load(std::memory_order_acquire);
+    const size_t count = lists().counts[version % 2].load(std::memory_order_acquire);
     read(list(version), count);
     // The loads of the entries acquire: this one is not done before them.
-    if (version_.load(std::memory_order_acquire) == version) return;
+    if (lists().version.load(std::memory_order_acquire) == version) return;
   }
 }
 
@@ -138,7 +162,7 @@ std::vector<PageRun> ExtentMap::runs_between(uint64_t begin, uint64_t end) const
 // ---- changes ----
 
 void ExtentMap::publish() {
-  const uint64_t next = version_.load(std::memory_order_relaxed) + 1;
+  const uint64_t next = lists().version.load(std::memory_order_relaxed) + 1;
   Entry* const entries = list(next);
   // Released stores: a reader that sees one of them, and so reads an overtaken list, also sees that
   // the version has changed since.
@@ -147,8 +171,8 @@ void ExtentMap::publish() {
     entries[i].end.store(extents_[i].end, std::memory_order_release);
     entries[i].first.store(extents_[i].first, std::memory_order_release);
   }
-  counts_[next % 2].store(extents_.size(), std::memory_order_release);
-  version_.store(next, std::memory_order_release);
+  lists().counts[next % 2].store(extents_.size(), std::memory_order_release);
+  lists().version.store(next, std::memory_order_release);
 }
 
 template <typename Each>

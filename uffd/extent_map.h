@@ -35,8 +35,14 @@ class ExtentMap {
   // The window [base, base + pages * 4096), and room for `more_pages` pages of other extents.
   static Result<std::unique_ptr<ExtentMap>> create(uint64_t base, uint64_t pages,
                                                    uint64_t more_pages);
+  // With its extents in `kept`, of kKeptBytes: zeros, or what a dead process has left there.
+  static Result<std::unique_ptr<ExtentMap>> create(uint64_t base, uint64_t pages,
+                                                   uint64_t more_pages, Mapping kept);
   // The same extents with the same numbers: of a forked child.
   Result<std::unique_ptr<ExtentMap>> copy() const;
+
+  // Before it has readers: the extents are in this memory from now on, as in create().
+  void keep(Mapping kept);
 
   // All numbers are below this.
   uint64_t pages() const { return window_pages_ + granules_ * kGranulePages; }
@@ -74,6 +80,7 @@ class ExtentMap {
   // that they had; what was at `to` is cut out before. False, and nothing has changed: the window
   // is concerned, or an extent ends within a granule there.
   bool move(uint64_t from, uint64_t to, uint64_t bytes);
+  static constexpr size_t kKeptBytes = (3 + 6 * kMaxExtents) * sizeof(uint64_t);
 
  private:
   struct Extent {
@@ -87,8 +94,13 @@ class ExtentMap {
   };
   // Two lists: readers use the one of the current version while a writer makes the next one in the
   // other. A reader that was overtaken by two versions reads again.
+  struct Lists {
+    std::atomic<uint64_t> version;
+    std::atomic<size_t> counts[2];
+    Entry entries[2][kMaxExtents];
+  };
   struct Memory {
-    Mapping lists[2];
+    Mapping kept;       // Lists
     Mapping addresses;  // of the first page of each granule; 0: free
     Mapping masks;      // which pages of each granule are in an extent, one bit for each
   };
@@ -101,9 +113,8 @@ class ExtentMap {
   std::atomic<uint16_t>& mask(uint64_t granule) const {
     return reinterpret_cast<std::atomic<uint16_t>*>(memory_.masks.data())[granule];
   }
-  Entry* list(uint64_t version) const {
-    return reinterpret_cast<Entry*>(memory_.lists[version % 2].data());
-  }
+  Lists& lists() const { return *reinterpret_cast<Lists*>(memory_.kept.data()); }
+  Entry* list(uint64_t version) const { return lists().entries[version % 2]; }
   std::optional<PageIndex> find_outside(uint64_t address) const;
   // Calls read(entries, count) until no writer has changed the list meanwhile.
   template <typename Read>
@@ -124,12 +135,12 @@ class ExtentMap {
     return mask(granule).load(std::memory_order_relaxed) == 0;
   }
 
+  void find_kept();
+
   const uint64_t base_;
   const uint64_t window_pages_;
   const uint64_t granules_;
   Memory memory_;
-  std::atomic<uint64_t> version_{0};
-  std::atomic<size_t> counts_[2] = {0, 0};
 
   mutable Mutex mutex_;
   std::vector<Extent> extents_ FARPAGE_GUARDED_BY(mutex_);

@@ -6,7 +6,9 @@
 // 1. The shim connects to the unix socket (SOCK_SEQPACKET) named by FARPAGE_HANDOVER. It
 //    sends Hello with two descriptors (the userfaultfd, then a memfd that holds the AgentRing) and
 //    waits for Welcome. The pager checks the peer's credentials: the same user or root.
-// 2. Requests of the shim (Request, answered by Reply) use the same socket, one at a time.
+// 2. Requests of the shim (Request, answered by Reply) use the same socket, one at a time. A pager
+//    that takes a dead one's place may answer a request once more: the shim ignores a Reply to an
+//    earlier one.
 // 3. fork() with UFFD_FEATURE_EVENT_FORK: kForkBegin carries one end of a socket pair. The child
 //    inherits the other end, sends Hello on it with one descriptor (its own ring), and gets Welcome
 //    with one descriptor: its userfaultfd, which the kernel gave to the pager. From then on it is a
@@ -28,7 +30,7 @@ namespace farpage::uffd::handover {
 
 inline constexpr uint32_t kMagic = 0x66617270;        // "farp"
 inline constexpr uint32_t kResizeMagic = 0x66617273;  // "fars"
-inline constexpr uint32_t kVersion = 6;
+inline constexpr uint32_t kVersion = 7;
 
 // Environment of the target, set by `farpage run`.
 inline constexpr char kSocketVariable[] = "FARPAGE_HANDOVER";         // path of the socket
@@ -112,11 +114,13 @@ struct Request {
   RequestKind kind = RequestKind::kDiscard;
   uint64_t address = 0;
   uint64_t bytes = 0;
+  uint64_t number = 0;  // of this connection's requests, from 1 on; 0: no reply is wanted
 };
 
 struct Reply {
   uint32_t magic = kMagic;
   int32_t status = 0;
+  uint64_t number = 0;  // the request's
 };
 
 #ifdef __cplusplus

@@ -35,19 +35,27 @@ struct Message {
   pid_t sender = 0;
 };
 
-// Takes ownership of received descriptors before it checks the message.
-Result<Message> receive(int socket, void* buffer, size_t capacity, const char* what) {
+enum class Take : bool { kYes, kOnlyLook };
+
+// Takes ownership of received descriptors before it checks the message. kOnlyLook: it has none, and
+// stays the next one.
+Result<Message> receive(int socket, void* buffer, size_t capacity, const char* what,
+                        Take take = Take::kYes, int more_flags = 0) {
   iovec vector{buffer, capacity};
   alignas(cmsghdr) std::array<char, CMSG_SPACE(4 * sizeof(int)) + CMSG_SPACE(sizeof(ucred))>
       control;
   msghdr header{};
   header.msg_iov = &vector;
   header.msg_iovlen = 1;
-  header.msg_control = control.data();
-  header.msg_controllen = control.size();
+  if (take == Take::kYes) {
+    header.msg_control = control.data();
+    header.msg_controllen = control.size();
+  }
+  const int flags =
+      MSG_CMSG_CLOEXEC | MSG_TRUNC | (take == Take::kOnlyLook ? MSG_PEEK : 0) | more_flags;
   ssize_t got = 0;
   do {
-    got = ::recvmsg(socket, &header, MSG_CMSG_CLOEXEC | MSG_TRUNC);
+    got = ::recvmsg(socket, &header, flags);
   } while (got < 0 && errno == EINTR);
   if (got < 0) return fail_errno(std::string("receiving ") + what);
   Message message;
@@ -112,6 +120,7 @@ Result<HandedOver> take_hello(handover::Hello& hello, Message& message, pid_t pe
   if (message.descriptor_count != 2)
     return fail(ErrorCode::kInvalid, "a Hello carries two descriptors: userfaultfd and ring");
   FARPAGE_TRY(target, make_target(hello, message.descriptors[1], peer));
+  target.ring_descriptor = std::move(message.descriptors[1]);
   target.userfaultfd = std::move(message.descriptors[0]);
   return target;
 }
@@ -181,10 +190,13 @@ Status answer(const ResizeCall& call, const Result<ResizedProcesses>& changes) {
   return {};
 }
 
-Result<std::optional<TargetRequest>> read_request(const Fd& socket) {
+namespace {
+
+Result<std::optional<TargetRequest>> receive_request(const Fd& socket, Take take, int flags) {
   TargetRequest request;
   handover::Request& words = request;
-  Result<Message> message = receive(socket.get(), &words, sizeof words, "a request of the target");
+  Result<Message> message =
+      receive(socket.get(), &words, sizeof words, "a request of the target", take, flags);
   if (!message && message.error().sys_errno == ECONNRESET) return std::optional<TargetRequest>();
   if (!message) return tl::unexpected(message.error());
   if (message->bytes == 0) return std::optional<TargetRequest>();
@@ -192,6 +204,16 @@ Result<std::optional<TargetRequest>> read_request(const Fd& socket) {
     return fail(ErrorCode::kInvalid, "a malformed request from the target");
   request.descriptor = std::move(message->descriptors[0]);
   return std::optional(std::move(request));
+}
+
+}  // namespace
+
+Result<std::optional<TargetRequest>> read_request(const Fd& socket) {
+  return receive_request(socket, Take::kYes, 0);
+}
+
+Result<std::optional<TargetRequest>> peek_request(const Fd& socket, int flags) {
+  return receive_request(socket, Take::kOnlyLook, flags);
 }
 
 Status expect_child(const Fd& socket) {
@@ -212,6 +234,7 @@ Result<std::optional<HandedOver>> read_child_hello(const Fd& socket) {
   if (message->descriptor_count != 1)
     return fail(ErrorCode::kInvalid, "the Hello of a forked child carries its ring alone");
   FARPAGE_TRY(target, make_target(hello, message->descriptors[0], message->sender));
+  target.ring_descriptor = std::move(message->descriptors[0]);
   return std::optional(std::move(target));
 }
 
@@ -223,9 +246,10 @@ Status welcome_child(const Fd& socket, int userfaultfd) {
   return {};
 }
 
-Status reply(const Fd& socket, int status) {
+Status reply(const Fd& socket, const handover::Request& request, int status) {
   handover::Reply reply;
   reply.status = status;
+  reply.number = request.number;
   if (::send(socket.get(), &reply, sizeof reply, MSG_NOSIGNAL) != sizeof reply)
     return fail_errno("replying to the target");
   return {};

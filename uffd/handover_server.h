@@ -25,11 +25,13 @@ struct HandedOver {
   Fd userfaultfd;
   Fd pidfd;
   Mapping ring;
+  Fd ring_descriptor;  // for a successor
   pid_t pid = 0;
   std::string program;
   uint64_t window_address = 0;
   uint64_t window_bytes = 0;
   uint64_t features = 0;
+  bool forked = false;  // frames of it may be those of relatives, too
 };
 
 // Sends Welcome: status 0, or an errno with the reason that the target prints before it exits.
@@ -61,7 +63,11 @@ struct TargetRequest : handover::Request {
 // The next request of a target. Blocks. nullopt: it closed the socket (exit or exec).
 // kInvalid: a malformed request; close the socket.
 Result<std::optional<TargetRequest>> read_request(const Fd& socket);
-Status reply(const Fd& socket, int status);
+// The same, but the request stays the next one, with its descriptor: whoever takes the place of a
+// process that is killed now finds it.
+// `flags`: of recvmsg(2).
+Result<std::optional<TargetRequest>> peek_request(const Fd& socket, int flags = 0);
+Status reply(const Fd& socket, const handover::Request& request, int status);
 
 // A forked child on the socket that came with its parent's kForkBegin. In order: expect_child()
 // before the fork, its Hello, then Welcome with its userfaultfd. HandedOver::userfaultfd stays

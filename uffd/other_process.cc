@@ -37,6 +37,12 @@ class OtherWindow final : public UserfaultfdSpace {
     bound_.store(true, std::memory_order_release);
   }
 
+  std::unique_ptr<AddressSpace> child_with(Userfaultfd userfaultfd) {
+    return make_child(std::move(userfaultfd));
+  }
+  void keep_extents(Mapping memory) { extents()->keep(std::move(memory)); }
+  void note_fork() { has_forked_.store(true, std::memory_order_relaxed); }
+
   // False: the kernel refuses to let this process read the target's memory, so that no page could
   // leave.
   bool is_readable() const { return may_read_; }
@@ -88,6 +94,8 @@ class OtherWindow final : public UserfaultfdSpace {
       if (commands[i].result != 0) results[run_of_command_[i]].sys_errno = commands[i].result;
     return {};
   }
+
+  Status await_agent(Nanoseconds patience) { return agent_->await_all(patience); }
 
   // Checks that the id is a thread of the target: a PID namespace of its own has other ids.
   pid_t dropping_thread() override {
@@ -172,17 +180,47 @@ class OtherWindow final : public UserfaultfdSpace {
 
 }  // namespace
 
-Result<std::unique_ptr<AddressSpace>> adopt_window(HandedOver& target, uint64_t more_pages) {
+Result<std::unique_ptr<AddressSpace>> adopt_window(HandedOver& target, uint64_t more_pages,
+                                                   Mapping extents_memory) {
   Userfaultfd userfaultfd = Userfaultfd::adopt(std::move(target.userfaultfd), target.features);
   FARPAGE_TRY(extents, ExtentMap::create(target.window_address, target.window_bytes >> kPageShift,
-                                         more_pages));
+                                         more_pages, std::move(extents_memory)));
   auto window = std::make_unique<OtherWindow>(std::move(userfaultfd), std::move(extents));
+  if (target.forked) window->note_fork();
   window->bind(target);
   if (!window->is_readable())
     return fail(ErrorCode::kDenied,
                 "the pager may not read the memory of process " + std::to_string(target.pid) +
                     ": run it as root, or set sysctl kernel.yama.ptrace_scope=0");
   return window;
+}
+
+Result<std::unique_ptr<AddressSpace>> adopt_child(HandedOver& child, uint64_t more_pages,
+                                                  Mapping extents_memory) {
+  Userfaultfd userfaultfd = Userfaultfd::adopt(std::move(child.userfaultfd), child.features);
+  FARPAGE_TRY(extents, ExtentMap::create(child.window_address, child.window_bytes >> kPageShift,
+                                         more_pages, std::move(extents_memory)));
+  auto window = std::make_unique<OtherWindow>(std::move(userfaultfd), std::move(extents));
+  window->note_fork();
+  return window;
+}
+
+std::unique_ptr<AddressSpace> child_of(AddressSpace& parent, Fd userfaultfd) {
+  auto& window = static_cast<OtherWindow&>(parent);
+  return window.child_with(Userfaultfd::adopt(std::move(userfaultfd), window.features()));
+}
+
+bool address_space_exists(int userfaultfd) {
+  Userfaultfd asked = Userfaultfd::adopt(Fd(::fcntl(userfaultfd, F_DUPFD_CLOEXEC, 0)), 0);
+  return asked.write_protect(kPageBytes, kPageBytes, true) != Outcome::kProcessGone;
+}
+
+void keep_extents(AddressSpace& space, Mapping extents) {
+  static_cast<OtherWindow&>(space).keep_extents(std::move(extents));
+}
+
+Status await_agent(AddressSpace& space, Nanoseconds patience) {
+  return static_cast<OtherWindow&>(space).await_agent(patience);
 }
 
 bool tells_of_forks(const HandedOver& target) {

@@ -9,8 +9,26 @@
 namespace farpage::uffd {
 
 // Takes the descriptor and the ring out of `target`; the control socket stays with the caller.
-// `more_pages`: numbers for extents other than the window.
-Result<std::unique_ptr<AddressSpace>> adopt_window(HandedOver& target, uint64_t more_pages);
+// `more_pages`: numbers for extents other than the window. `extents`: memory for these, of
+// ExtentMap::kKeptBytes: zeros, or what a dead pager has left there.
+Result<std::unique_ptr<AddressSpace>> adopt_window(HandedOver& target, uint64_t more_pages,
+                                                   Mapping extents);
+
+// A forked child that has not said Hello yet, as a dead pager had it. bind_child() is still to
+// come.
+Result<std::unique_ptr<AddressSpace>> adopt_child(HandedOver& child, uint64_t more_pages,
+                                                  Mapping extents);
+// The child of an adopted window, whose event a dead pager has read.
+std::unique_ptr<AddressSpace> child_of(AddressSpace& parent, Fd userfaultfd);
+// Does the address space of this userfaultfd exist still?
+bool address_space_exists(int userfaultfd);
+// Before a forked child is served: its extents are in this memory from now on, of
+// ExtentMap::kKeptBytes and zeros.
+void keep_extents(AddressSpace& space, Mapping extents);
+
+// Of an adopted window: waits until the agent has executed all that it was asked for, also by a
+// pager that is dead. kTimedOut: call it again. kUnavailable: the target is gone.
+Status await_agent(AddressSpace& space, Nanoseconds patience);
 
 // Does its userfaultfd deliver fork events?
 bool tells_of_forks(const HandedOver& target);

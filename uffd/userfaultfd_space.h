@@ -24,6 +24,7 @@ class UserfaultfdSpace : public AddressSpace {
   void remove_extent(uint64_t begin, uint64_t end) override { extents_->remove(begin, end); }
   size_t read_events(std::span<Event> out) override;
   int event_descriptor() const override { return userfaultfd_.fd(); }
+  uint64_t features() const { return userfaultfd_.features(); }
   Outcome install(PageIndex first, std::span<const std::byte> bytes,
                   Protection protection) override;
   ZeroResult zero(PageRun run, ZeroFrames frames) override;

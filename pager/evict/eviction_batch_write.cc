@@ -300,7 +300,8 @@ void EvictionBatch::drop() {
       continue;
     }
     if (victim.hash != 0) target_->slots.set(victim.page, victim.hash);
-    const uint32_t flags = victim.word.has(PageWord::kWasDirty) ? PageWord::kWasDirty : 0;
+    const uint32_t flags = (victim.word.has(PageWord::kWasDirty) ? PageWord::kWasDirty : 0) |
+                           (victim.zero ? PageWord::kWasZeros : 0);
     const PageWord dropping =
         victim.word.to(PageState::kDropping, flags | shared_flag(victim.word));
     if (!target_->table.transition(victim.page, victim.word, dropping)) {

@@ -411,7 +411,8 @@ void FaultWorker::fail_for_room(Target& target, PageIndex page, Instant since) {
   // page is permanent, so it is the last resort against a hang.
   const PageWord word = target.table.load(page);
   if (word.state() != PageState::kEmpty && word.state() != PageState::kRemote) return;
-  const PageWord fetching = word.to(PageState::kFetching);
+  const bool remote = word.state() == PageState::kRemote;
+  const PageWord fetching = word.to(PageState::kFetching, remote ? PageWord::kFromRemote : 0);
   if (!target.table.transition(page, word, fetching)) return;
   target.end_fetching(page, fetching, fetching.to(PageState::kLost));
   counts_of(target).faults_failed.add();

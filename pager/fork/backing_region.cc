@@ -1,24 +1,67 @@
 #include "pager/fork/backing_region.h"
 
 namespace farpage::pager {
+namespace {
+
+Result<std::unique_ptr<LeaseMap>> make_leases(uint64_t number, uint64_t pages, uint64_t slab_bytes,
+                                              const Succession& succession) {
+  FARPAGE_TRY(kept, succession.memory(Succession::leases_name(number),
+                                      LeaseMap::kept_bytes(pages, slab_bytes)));
+  FARPAGE_TRY(entries, Mapping::anonymous(LeaseMap::entry_bytes(pages, slab_bytes)));
+  return LeaseMap::create(pages, slab_bytes, std::move(kept), std::move(entries));
+}
+
+}  // namespace
 
 Result<std::shared_ptr<BackingRegion>> BackingRegion::create(std::shared_ptr<ForkGroup> fork_group,
                                                              const PagerOptions& options,
                                                              uint64_t pages,
                                                              coordinator::Client& client,
-                                                             RegionOwner& owner) {
-  FARPAGE_TRY(leases, LeaseMap::create(pages, options.slab_bytes));
+                                                             const Succession& succession) {
+  const uint64_t number = succession.next_number();
+  RegionRecord record{.group = fork_group->number(),
+                      .id = {},
+                      .pages = pages,
+                      .slab_bytes = options.slab_bytes,
+                      .name = options.name,
+                      .info = {}};
+  FARPAGE_TRY(leases, make_leases(number, pages, options.slab_bytes, succession));
   FARPAGE_TRY(id, fork_group->add_backing_region(*leases));
-  std::shared_ptr<BackingRegion> backing_region(
-      new BackingRegion(std::move(fork_group), id, std::move(leases)));
-  backing_region->borrower_ = std::make_unique<Borrower>(
-      options, *backing_region->leases_, backing_region->fork_group_->nodes(), client, owner);
-  return backing_region;
+  record.id = id;
+  std::shared_ptr<BackingRegion> region(new BackingRegion(
+      std::move(fork_group), number, std::move(record), std::move(leases), succession));
+  region->make_borrower(options, client);
+  FARPAGE_TRY_VOID(succession.put_region(number, region->record_));
+  return region;
+}
+
+Result<std::shared_ptr<BackingRegion>> BackingRegion::restore(
+    std::shared_ptr<ForkGroup> fork_group, const PagerOptions& options, uint64_t number,
+    const RegionRecord& record, coordinator::Client& client, const Succession& succession) {
+  FARPAGE_TRY(leases, make_leases(number, record.pages, record.slab_bytes, succession));
+  fork_group->restore_backing_region(record.id, *leases);
+  std::shared_ptr<BackingRegion> region(
+      new BackingRegion(std::move(fork_group), number, record, std::move(leases), succession));
+  region->make_borrower(options, client);
+  if (record.info) region->borrower_->take_over(*record.info);
+  return region;
+}
+
+void BackingRegion::make_borrower(const PagerOptions& options, coordinator::Client& client) {
+  const auto keep = [this](const coordinator::RegionInfo& info) {
+    RegionRecord record = record_;
+    record.info = info;
+    record.info->leases.clear();
+    return succession_.put_region(number_, record);
+  };
+  borrower_ = std::make_unique<Borrower>(options, record_.name, *leases_, fork_group_->nodes(),
+                                         client, keep);
 }
 
 BackingRegion::~BackingRegion() {
   borrower_.reset();
-  fork_group_->remove_backing_region(id_);
+  fork_group_->remove_backing_region(record_.id);
+  succession_.erase_region(number_);
 }
 
 }  // namespace farpage::pager

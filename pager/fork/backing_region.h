@@ -8,6 +8,7 @@
 #pragma once
 
 #include <memory>
+#include <vector>
 
 #include "pager/fork/fork_group.h"
 #include "pager/links/borrower.h"
@@ -24,16 +25,25 @@ namespace farpage::pager {
 //  3. it exists, and its region is renewed, while any process of the fork group holds it.
 class BackingRegion {
  public:
-  // The number of the backing region in its fork group is free again after its destructor.
+  // The number of the backing region in its fork group is free again after its destructor. The
+  // succession outlives it.
   static Result<std::shared_ptr<BackingRegion>> create(std::shared_ptr<ForkGroup> fork_group,
                                                        const PagerOptions& options, uint64_t pages,
                                                        coordinator::Client& client,
-                                                       RegionOwner& owner);
+                                                       const Succession& succession);
+  // As a dead process has left it, with its leases. `options`: of the engine.
+  static Result<std::shared_ptr<BackingRegion>> restore(std::shared_ptr<ForkGroup> fork_group,
+                                                        const PagerOptions& options,
+                                                        uint64_t number, const RegionRecord& record,
+                                                        coordinator::Client& client,
+                                                        const Succession& succession);
   ~BackingRegion();
   BackingRegion(const BackingRegion&) = delete;
   BackingRegion& operator=(const BackingRegion&) = delete;
 
-  BackingId id() const { return id_; }
+  BackingId id() const { return record_.id; }
+  // Of no other one, in this process and its predecessors.
+  uint64_t number() const { return number_; }
   LeaseMap& leases() const { return *leases_; }
   Borrower& borrower() { return *borrower_; }
   // A page of this slab will need a slot here.
@@ -42,14 +52,23 @@ class BackingRegion {
   }
 
  private:
-  BackingRegion(std::shared_ptr<ForkGroup> fork_group, BackingId id,
-                std::unique_ptr<LeaseMap> leases)
-      : fork_group_(std::move(fork_group)), id_(id), leases_(std::move(leases)) {}
+  BackingRegion(std::shared_ptr<ForkGroup> fork_group, uint64_t number, RegionRecord record,
+                std::unique_ptr<LeaseMap> leases, const Succession& succession)
+      : fork_group_(std::move(fork_group)),
+        number_(number),
+        record_(std::move(record)),
+        leases_(std::move(leases)),
+        succession_(succession) {}
+  void make_borrower(const PagerOptions& options, coordinator::Client& client);
 
   const std::shared_ptr<ForkGroup> fork_group_;
-  const BackingId id_;
+  const uint64_t number_;
+  const RegionRecord record_;  // but for what the coordinator has made
   const std::unique_ptr<LeaseMap> leases_;
+  const Succession& succession_;
   std::unique_ptr<Borrower> borrower_;
 };
+
+using BackingRegionList = std::vector<std::shared_ptr<BackingRegion>>;
 
 }  // namespace farpage::pager

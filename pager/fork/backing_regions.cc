@@ -19,15 +19,27 @@ Status BackingRegions::add(std::optional<Milliseconds> patience) {
   if (count == kMaxOwn)
     return fail(ErrorCode::kExhausted, "too many children share different contents of one page");
   FARPAGE_TRY(backing_region, BackingRegion::create(image_.fork_group(), options_,
-                                                    image_.table().pages(), client_, owner_));
+                                                    image_.table().pages(), client_, succession_));
+  backing_region->borrower().own(owner_);
   if (patience) {
     FARPAGE_TRY_VOID(backing_region->borrower().open_region(*patience));
   }
+  FARPAGE_TRY_VOID(keeper_.add_region(backing_region->number()));
   backing_region->borrower().start(borrower_thread_);
   image_.backing_regions().push_back(backing_region);
   own_[count] = std::move(backing_region);
   count_.store(count + 1, std::memory_order_release);
   return {};
+}
+
+void BackingRegions::take_over(BackingRegionList own) {
+  const MutexLock lock(mutex_);
+  size_t count = 0;
+  for (std::shared_ptr<BackingRegion>& region : own) {
+    region->borrower().own(owner_);
+    own_[count++] = std::move(region);
+  }
+  count_.store(count, std::memory_order_release);
 }
 
 std::optional<BackingId> BackingRegions::writable(PageIndex page, ForkGroup& group) {

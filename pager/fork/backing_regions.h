@@ -4,7 +4,9 @@
 
 #include <array>
 #include <atomic>
+#include <memory>
 #include <optional>
+#include <vector>
 
 #include "base/mutex.h"
 #include "pager/fork/backing_region.h"
@@ -21,12 +23,15 @@ class BackingRegions {
 
   // All outlive it. `owner`: of the backing regions that will be made here.
   BackingRegions(ProcessImage& image, const PagerOptions& options, coordinator::Client& client,
-                 BorrowerThread& borrower_thread, RegionOwner& owner)
+                 BorrowerThread& borrower_thread, RegionOwner& owner, const Succession& succession,
+                 TargetKeeper& keeper)
       : image_(image),
         options_(options),
         client_(client),
         borrower_thread_(borrower_thread),
-        owner_(owner) {}
+        owner_(owner),
+        succession_(succession),
+        keeper_(keeper) {}
   BackingRegions(const BackingRegions&) = delete;
   BackingRegions& operator=(const BackingRegions&) = delete;
 
@@ -36,6 +41,8 @@ class BackingRegions {
   // The first backing region, with its first slab leased: what the first process of a fork group
   // starts with.
   Status open(Milliseconds patience) { return add(patience); }
+  // Instead: those that the target had made in a dead process. The image has them.
+  void take_over(BackingRegionList own);
 
   // A page was used for the first time, and will need a slot for its write-back.
   void want(PageIndex page) {
@@ -71,6 +78,8 @@ class BackingRegions {
   coordinator::Client& client_;
   BorrowerThread& borrower_thread_;
   RegionOwner& owner_;
+  const Succession& succession_;
+  TargetKeeper& keeper_;
   Mutex mutex_;  // held while a backing region is added
   bool closed_ FARPAGE_GUARDED_BY(mutex_) = false;
   std::array<std::shared_ptr<BackingRegion>, kMaxOwn> own_;  // [0, count_) do not change any more

@@ -47,8 +47,8 @@ bool settle_empty(uffd::AddressSpace& child, PageIndex page) {
 }  // namespace
 
 Status ForkInProgress::open() {
-  FARPAGE_TRY(snapshot,
-              ProcessImage::copy_of(target_.image, [](PageIndex, PageWord word) { return word; }));
+  const auto same = [](PageIndex, PageWord word) { return word; };
+  FARPAGE_TRY(snapshot, ProcessImage::copy_of(target_.image, same, &target_.engine.succession));
   const MutexLock lock(mutex_);
   adopt_arrivals();  // of forks that were not announced
   snapshot_ = std::move(snapshot);
@@ -56,12 +56,23 @@ Status ForkInProgress::open() {
   return {};
 }
 
-void ForkInProgress::close(bool forked) {
+void ForkInProgress::take_over(std::unique_ptr<ProcessImage> snapshot, size_t children) {
+  const MutexLock lock(mutex_);
+  snapshot_ = std::move(snapshot);
+  children_ = children;
+}
+
+uint64_t ForkInProgress::snapshot_table() {
+  const MutexLock lock(mutex_);
+  return snapshot_ ? snapshot_->table_number() : 0;
+}
+
+void ForkInProgress::close(bool forked, const std::function<void()>& closing) {
   const MutexLock lock(mutex_);
   adopt_arrivals();
   while (forked && snapshot_ && children_ == 0 &&
          !target_.closing.load(std::memory_order_acquire) &&
-         !target_.gone.load(std::memory_order_acquire)) {
+         !target_.gone.load(std::memory_order_acquire) && target_.space.alive()) {
     {
       MutexLock arrivals(arrivals_mutex_);
       arrival_.wait_for(arrivals, kArrivalLook,
@@ -69,6 +80,7 @@ void ForkInProgress::close(bool forked) {
     }
     adopt_arrivals();
   }
+  if (closing) closing();
   snapshot_.reset();
 }
 
@@ -125,9 +137,10 @@ bool ForkInProgress::try_discard(uffd::PageRun run) {
 }
 
 Result<std::unique_ptr<ProcessImage>> ForkInProgress::make_image(uffd::AddressSpace& child) const {
-  FARPAGE_TRY(image, ProcessImage::copy_of(*snapshot_, [this](PageIndex page, PageWord before) {
-                return inherited(before, target_.table.load(page));
-              }));
+  const auto word_of = [this](PageIndex page, PageWord before) {
+    return inherited(before, target_.table.load(page));
+  };
+  FARPAGE_TRY(image, ProcessImage::copy_of(*snapshot_, word_of, &target_.engine.succession));
   // Pages first used after the snapshot.
   const PageTable& table = target_.table;
   for (uint64_t i = table.next_used(0); i < table.pages(); i = table.next_used(i + 1)) {
@@ -146,9 +159,10 @@ Result<std::unique_ptr<ProcessImage>> ForkInProgress::make_image(uffd::AddressSp
 // Without a snapshot the child's memory is unknown: where a page is missing it gets SIGBUS.
 Result<std::unique_ptr<ProcessImage>> ForkInProgress::make_lost_image() const {
   log::error("pager: fork_past_the_shim: the child gets SIGBUS where pages were remote");
-  return ProcessImage::copy_of(target_.image, [](PageIndex, PageWord word) {
+  const auto word_of = [](PageIndex, PageWord word) {
     return word.state() == PageState::kEmpty ? word : word.to(PageState::kLost);
-  });
+  };
+  return ProcessImage::copy_of(target_.image, word_of, &target_.engine.succession);
 }
 
 void ForkInProgress::arrived(std::unique_ptr<uffd::AddressSpace> child) {

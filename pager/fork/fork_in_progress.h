@@ -32,11 +32,16 @@ class ForkInProgress {
  public:
   ForkInProgress(Target& target, const Doorbell& arrivals, OnChild on_child)
       : target_(target), arrival_bell_(arrivals), on_child_(std::move(on_child)) {}
+  // Goes on with the fork that a dead pager has opened, after which `children` were adopted.
+  void take_over(std::unique_ptr<ProcessImage> snapshot, size_t children);
 
   // Eviction is paused from before open() until after close().
   Status open();
-  // `forked`: there is a child. Waits until its event has been read, and adopts it.
-  void close(bool forked);
+  // Where the snapshot's table is kept; 0: there is none.
+  uint64_t snapshot_table();
+  // `forked`: there is a child. Waits until its event has been read, and adopts it. Then `closing`
+  // is called, before the snapshot is dropped.
+  void close(bool forked, const std::function<void()>& closing = {});
   // As discard_pages() with kWait, at any time.
   void discard(uffd::PageRun run);
   // As Pager::try_discard().

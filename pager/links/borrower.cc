@@ -20,18 +20,28 @@ constexpr Milliseconds kUntilWanted{1000};     // without a region nothing has t
 
 }  // namespace
 
-Borrower::Borrower(const PagerOptions& options, LeaseMap& leases, NodeDirectory& nodes,
-                   coordinator::Client& client, RegionOwner& owner)
-    : request_{.name = options.name,
+Borrower::Borrower(const PagerOptions& options, std::string name, LeaseMap& leases,
+                   NodeDirectory& nodes, coordinator::Client& client, Keep keep)
+    : request_{.name = std::move(name),
                .bytes = 0,
                .replicas = options.replicas,
                .slab_bytes = options.slab_bytes,
                .session_group = options.session_group},
+      keep_(std::move(keep)),
       transports_(options.transports),
       leases_(leases),
       nodes_(nodes),
-      client_(client),
-      owner_(&owner) {}
+      client_(client) {}
+
+void Borrower::own(RegionOwner& owner) {
+  const MutexLock lock(owner_mutex_);
+  owner_ = &owner;
+}
+
+void Borrower::take_over(coordinator::RegionInfo region) {
+  region_ = std::move(region);
+  leased_slabs_.store(leases_.leased_slabs(), std::memory_order_relaxed);
+}
 
 void Borrower::disown() {
   const MutexLock lock(owner_mutex_);
@@ -64,6 +74,7 @@ Status Borrower::give_region_back() {
 
 Status Borrower::create_region() {
   FARPAGE_TRY(region, client_.create_region(request_));
+  FARPAGE_TRY_VOID(keep_(region));
   region_ = std::move(region);
   // Earlier events do not concern this region.
   FARPAGE_TRY(heard, client_.heartbeat_region(region_.id, {}));
@@ -245,7 +256,7 @@ void Borrower::heartbeat(bool late) {
   // The coordinator does not know our region: it lost its state. The slabs we hold stay ours at the
   // nodes; the new region is for the slabs still needed.
   const Result<coordinator::RegionInfo> region = client_.create_region(request_);
-  if (!region) return;
+  if (!region || !keep_(*region)) return;
   log::warn("pager: region_recreated old={} new={}", region_.id.value, region->id.value);
   region_ = *region;
 }

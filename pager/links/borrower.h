@@ -4,8 +4,10 @@
 #pragma once
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <set>
+#include <string>
 #include <vector>
 
 #include "base/clock.h"
@@ -36,9 +38,17 @@ class RegionOwner {
 // may end earlier.
 class Borrower {
  public:
-  Borrower(const PagerOptions& options, LeaseMap& leases, NodeDirectory& nodes,
-           coordinator::Client& client, RegionOwner& owner);
+  // Called with the region before a lease of it is used.
+  using Keep = std::function<Status(const coordinator::RegionInfo&)>;
+
+  Borrower(const PagerOptions& options, std::string name, LeaseMap& leases, NodeDirectory& nodes,
+           coordinator::Client& client, Keep keep);
   ~Borrower();
+
+  // Whom it tells of what happens, until disown().
+  void own(RegionOwner& owner);
+  // Before start(): goes on with the region of a dead process, whose leases are in the map.
+  void take_over(coordinator::RegionInfo region);
 
   // Creates the region and leases its first slab, so that a cluster that cannot serve it is known
   // before the program starts. Waits up to `patience` for enough memory nodes.
@@ -79,13 +89,14 @@ class Borrower {
   Status refresh_leases();
 
   const coordinator::RegionCreate request_;
+  const Keep keep_;
   const std::vector<rdma::TransportKind> transports_;
   LeaseMap& leases_;
   NodeDirectory& nodes_;
   coordinator::Client& client_;
   Mutex owner_mutex_;
-  RegionOwner* owner_ FARPAGE_GUARDED_BY(owner_mutex_);  // null when it has ended
-  BorrowerThread* thread_ = nullptr;                     // null before start()
+  RegionOwner* owner_ FARPAGE_GUARDED_BY(owner_mutex_) = nullptr;  // null when it has ended
+  BorrowerThread* thread_ = nullptr;                               // null before start()
   std::atomic<bool> rung_{false};
   Instant next_heartbeat_{0};
   coordinator::RegionInfo region_;

@@ -2,21 +2,91 @@
 
 #include <algorithm>
 #include <bit>
+#include <map>
+#include <new>
 
 #include "base/check.h"
 
 namespace farpage::pager {
 
-LeaseMap::LeaseMap(Mapping memory, uint64_t slabs, unsigned shift)
-    : memory_(std::move(memory)), slabs_(slabs), pages_per_slab_shift_(shift) {}
+namespace {
 
-Result<std::unique_ptr<LeaseMap>> LeaseMap::create(uint64_t pages, uint64_t slab_bytes) {
+unsigned shift_of(uint64_t slab_bytes) {
   FARPAGE_CHECK(std::has_single_bit(slab_bytes), "slab of %llu bytes",
                 static_cast<unsigned long long>(slab_bytes));
-  const auto shift = static_cast<unsigned>(std::countr_zero(slab_bytes)) - kPageShift;
-  const uint64_t slabs = (pages + (uint64_t{1} << shift) - 1) >> shift;
-  FARPAGE_TRY(memory, Mapping::anonymous(slabs * sizeof(Entry)));
-  return std::unique_ptr<LeaseMap>(new LeaseMap(std::move(memory), slabs, shift));
+  return static_cast<unsigned>(std::countr_zero(slab_bytes)) - kPageShift;
+}
+
+uint64_t slabs_for(uint64_t pages, uint64_t slab_bytes) {
+  const unsigned shift = shift_of(slab_bytes);
+  return (pages + (uint64_t{1} << shift) - 1) >> shift;
+}
+
+}  // namespace
+
+LeaseMap::LeaseMap(Mapping memory, Mapping kept, uint64_t slabs, unsigned shift)
+    : memory_(std::move(memory)),
+      kept_(std::move(kept)),
+      slabs_(slabs),
+      pages_per_slab_shift_(shift) {
+  find_kept();
+}
+
+// Each replica of a slab may be replaced some times.
+uint64_t LeaseMap::most_records(uint64_t slabs) {
+  constexpr uint64_t kReplacements = 4096;  // and the more slabs there are
+  return slabs * coordinator::kMaxReplicas * 2 + kReplacements;
+}
+
+size_t LeaseMap::kept_bytes(uint64_t pages, uint64_t slab_bytes) {
+  return kCacheLine + most_records(slabs_for(pages, slab_bytes)) * sizeof(Record);
+}
+
+size_t LeaseMap::entry_bytes(uint64_t pages, uint64_t slab_bytes) {
+  return slabs_for(pages, slab_bytes) * sizeof(Entry);
+}
+
+Result<std::unique_ptr<LeaseMap>> LeaseMap::create(uint64_t pages, uint64_t slab_bytes) {
+  FARPAGE_TRY(kept, Mapping::anonymous(kept_bytes(pages, slab_bytes)));
+  FARPAGE_TRY(entries, Mapping::anonymous(entry_bytes(pages, slab_bytes)));
+  return create(pages, slab_bytes, std::move(kept), std::move(entries));
+}
+
+std::unique_ptr<LeaseMap> LeaseMap::create(uint64_t pages, uint64_t slab_bytes, Mapping kept,
+                                           Mapping entries) {
+  return std::unique_ptr<LeaseMap>(new LeaseMap(
+      std::move(entries), std::move(kept), slabs_for(pages, slab_bytes), shift_of(slab_bytes)));
+}
+
+// The leases that a dead process has published. What was being filled has missed pages, and is not
+// filled any more.
+void LeaseMap::find_kept() {
+  const MutexLock lock(mutex_);
+  const uint64_t count = head().count.load(std::memory_order_acquire);
+  std::map<uint32_t, std::unique_ptr<SlabLease>> leases;
+  for (uint64_t i = 0; i < count; ++i) {
+    const Record& record = records()[i];
+    std::unique_ptr<SlabLease>& lease = leases[record.slab];
+    if (!lease) lease = std::make_unique<SlabLease>();
+    lease->replicas.at(record.place) = &record.lease;
+    lease->replica_count = std::max(lease->replica_count, record.place + 1);
+  }
+  for (auto& [slab, lease] : leases) {
+    for (uint32_t i = 0; i < lease->replica_count; ++i)
+      if (!lease->replicas[i]->is_read()) (void)lease->replicas[i]->end(ReplicaState::kLost);
+    (void)touch(PageIndex{uint64_t{slab} << pages_per_slab_shift_});
+    store(SlabIndex{slab}, std::move(lease));
+  }
+}
+
+const ReplicaLease* LeaseMap::keep(uint64_t record, SlabIndex slab, uint32_t place,
+                                   const ReplicaLease& replica) {
+  return &(new (&records()[record]) Record{slab.value, place, replica})->lease;
+}
+
+void LeaseMap::store(SlabIndex slab, std::unique_ptr<const SlabLease> lease) {
+  entry(slab).lease.store(lease.get(), std::memory_order_release);
+  published_.push_back(std::move(lease));
 }
 
 bool ReplicaLease::end(ReplicaState as) const {
@@ -36,12 +106,15 @@ void LeaseMap::publish(SlabIndex slab, std::vector<std::unique_ptr<const Replica
   FARPAGE_CHECK(!replicas.empty() && replicas.size() <= lease->replicas.size(), "%zu replicas",
                 replicas.size());
   const MutexLock lock(mutex_);
-  for (std::unique_ptr<const ReplicaLease>& replica : replicas) {
-    lease->replicas[lease->replica_count++] = replica.get();
-    replicas_.push_back(std::move(replica));
+  const uint64_t count = head().count.load(std::memory_order_relaxed);
+  FARPAGE_CHECK(count + replicas.size() <= most_records(slabs_), "%llu leases",
+                static_cast<unsigned long long>(count));
+  for (const std::unique_ptr<const ReplicaLease>& replica : replicas) {
+    const uint32_t place = lease->replica_count++;
+    lease->replicas[place] = keep(count + place, slab, place, *replica);
   }
-  entry(slab).lease.store(lease.get(), std::memory_order_release);
-  published_.push_back(std::move(lease));
+  head().count.store(count + replicas.size(), std::memory_order_release);
+  store(slab, std::move(lease));
 }
 
 bool LeaseMap::replace(SlabIndex slab, const ReplicaLease& old,
@@ -52,14 +125,15 @@ bool LeaseMap::replace(SlabIndex slab, const ReplicaLease& old,
   auto lease = std::make_unique<SlabLease>(*present);
   const auto end = lease->replicas.begin() + lease->replica_count;
   const auto place = std::find(lease->replicas.begin(), end, &old);
-  if (place == end) return false;
+  const uint64_t count = head().count.load(std::memory_order_relaxed);
+  if (place == end || count == most_records(slabs_)) return false;
   *place = by.get();
   if (std::none_of(lease->replicas.begin(), end,
                    [](const ReplicaLease* r) { return r->is_read(); }))
     return false;
-  replicas_.push_back(std::move(by));
-  entry(slab).lease.store(lease.get(), std::memory_order_release);
-  published_.push_back(std::move(lease));
+  *place = keep(count, slab, static_cast<uint32_t>(place - lease->replicas.begin()), *by);
+  head().count.store(count + 1, std::memory_order_release);
+  store(slab, std::move(lease));
   (void)old.end(ReplicaState::kWithdrawn);
   return true;
 }
@@ -73,6 +147,14 @@ bool LeaseMap::touch(PageIndex page) {
   while (highest <= slab.value && !touched_slabs_.compare_exchange_weak(highest, slab.value + 1U)) {
   }
   return true;
+}
+
+uint64_t LeaseMap::leased_slabs() const {
+  uint64_t leased = 0;
+  const uint64_t end = touched_slabs_.load(std::memory_order_acquire);
+  for (uint32_t i = 0; i < end; ++i)
+    if (entry(SlabIndex{i}).lease.load(std::memory_order_relaxed) != nullptr) ++leased;
+  return leased;
 }
 
 std::vector<SlabIndex> LeaseMap::wanted(size_t limit) const {

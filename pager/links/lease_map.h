@@ -40,6 +40,15 @@ struct ReplicaLease {
   Generation generation;
   mutable std::atomic<ReplicaState> state{ReplicaState::kLive};
 
+  ReplicaLease() = default;
+  ReplicaLease(const ReplicaLease& other)
+      : node(other.node),
+        address(other.address),
+        keys(other.keys),
+        generation(other.generation),
+        state(other.state.load(std::memory_order_acquire)) {}
+  ReplicaLease& operator=(const ReplicaLease&) = delete;
+
   bool is_read() const { return state.load(std::memory_order_acquire) == ReplicaState::kLive; }
   bool is_written() const {
     const ReplicaState now = state.load(std::memory_order_acquire);
@@ -59,11 +68,18 @@ struct SlabLease {
 };
 
 // Threads: find() from any thread without a lock; publish() and replace() under a mutex. Leases and
-// replicas stay valid memory for the life of the map.
+// replicas stay valid memory for the life of the map. The replicas, with their states, are in
+// memory that may survive this process: a lease is there before it is found, and a replica is lost
+// there at the same moment as here.
 class LeaseMap {
  public:
   // For a region of up to `pages` pages in slabs of `slab_bytes`.
   static Result<std::unique_ptr<LeaseMap>> create(uint64_t pages, uint64_t slab_bytes);
+  // With its replicas in `kept`, of kept_bytes(): zeros, or what a dead process has left there.
+  static std::unique_ptr<LeaseMap> create(uint64_t pages, uint64_t slab_bytes, Mapping kept,
+                                          Mapping entries);
+  static size_t kept_bytes(uint64_t pages, uint64_t slab_bytes);
+  static size_t entry_bytes(uint64_t pages, uint64_t slab_bytes);
 
   uint64_t slabs() const { return slabs_; }
   uint32_t pages_per_slab() const { return uint32_t{1} << pages_per_slab_shift_; }
@@ -87,32 +103,52 @@ class LeaseMap {
   // Both leases share the other replicas: what one operation learns of a replica, all know. An
   // operation that began before does not know `by`: whoever fills `by` starts after these have
   // ended. False, and nothing changes: `old` is not in the lease any more, or no replica of the new
-  // lease could be read.
+  // lease could be read, or this map has had too many replicas.
   bool replace(SlabIndex slab, const ReplicaLease& old, std::unique_ptr<const ReplicaLease> by);
 
   // The first call for a page of a slab returns true; from then on a lease is wanted.
   bool touch(PageIndex page);
   // Slabs that are wanted and not leased, at most `limit`.
   std::vector<SlabIndex> wanted(size_t limit) const;
+  uint64_t leased_slabs() const;
 
  private:
   struct Entry {
     std::atomic<const SlabLease*> lease{nullptr};
     std::atomic<uint8_t> touched{0};
   };
-  LeaseMap(Mapping memory, uint64_t slabs, unsigned shift);
+  // A replica in its slab's lease: place 0 to kMaxReplicas - 1. A later record takes the place of
+  // an earlier one.
+  struct Record {
+    uint32_t slab = 0;
+    uint32_t place = 0;
+    ReplicaLease lease;
+  };
+  struct KeptHead {
+    std::atomic<uint64_t> count;  // of the records, which follow
+  };
+  LeaseMap(Mapping memory, Mapping kept, uint64_t slabs, unsigned shift);
+  static uint64_t most_records(uint64_t slabs);
+  KeptHead& head() const { return *reinterpret_cast<KeptHead*>(kept_.data()); }
+  Record* records() const { return reinterpret_cast<Record*>(kept_.data() + kCacheLine); }
+  const ReplicaLease* keep(uint64_t record, SlabIndex slab, uint32_t place,
+                           const ReplicaLease& replica) FARPAGE_REQUIRES(mutex_);
+  void store(SlabIndex slab, std::unique_ptr<const SlabLease> lease) FARPAGE_REQUIRES(mutex_);
+  void find_kept();
   Entry& entry(SlabIndex slab) const {
     return reinterpret_cast<Entry*>(memory_.data())[slab.value];
   }
 
+  static constexpr size_t kCacheLine = 64;
+
   Mapping memory_;
+  Mapping kept_;
   const uint64_t slabs_;
   const unsigned pages_per_slab_shift_;
   std::atomic<uint64_t> touched_slabs_{0};  // one more than the highest touched one
   Mutex mutex_;
   // All that ever were.
   std::vector<std::unique_ptr<const SlabLease>> published_ FARPAGE_GUARDED_BY(mutex_);
-  std::vector<std::unique_ptr<const ReplicaLease>> replicas_ FARPAGE_GUARDED_BY(mutex_);
 };
 
 }  // namespace farpage::pager

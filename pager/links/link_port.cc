@@ -3,15 +3,13 @@
 #include <algorithm>
 #include <utility>
 
-#include "rdma/session.h"
-
 namespace farpage::pager {
 
-LinkPort::LinkPort(std::string name, std::span<std::byte> buffer, uint32_t session_group,
-                   Links links, const Doorbell& wanted)
+LinkPort::LinkPort(std::string name, std::span<std::byte> buffer, uint64_t session, Links links,
+                   const Doorbell& wanted)
     : name_(std::move(name)),
       buffer_(buffer),
-      session_(rdma::new_session(session_group)),
+      session_(session),
       doorbell_(wanted),
       links_(std::move(links)) {}
 

@@ -34,8 +34,8 @@ class LinkPort {
   using Links = NodeTable<Link>;
 
   // `buffer`: target of the owner's READs and source of its WRITEs. `wanted`: rung when a channel
-  // is missing. Both outlive the port. `session_group`: of the pager's process.
-  LinkPort(std::string name, std::span<std::byte> buffer, uint32_t session_group, Links links,
+  // is missing. Both outlive the port. `session`: of all its channels, one after the other.
+  LinkPort(std::string name, std::span<std::byte> buffer, uint64_t session, Links links,
            const Doorbell& wanted);
   ~LinkPort();
   LinkPort(const LinkPort&) = delete;

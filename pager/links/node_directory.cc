@@ -5,9 +5,18 @@
 
 namespace farpage::pager {
 
+Status NodeDirectory::take_over() {
+  FARPAGE_TRY(known, succession_.nodes());
+  const MutexLock lock(mutex_);
+  for (uint16_t i = 0; i < known.size(); ++i) indexes_.emplace(known[i].join.id, NodeIndex{i});
+  nodes_ = std::move(known);
+  return {};
+}
+
 Result<NodeIndex> NodeDirectory::put(const coordinator::NodeInfo& node) {
   const MutexLock lock(mutex_);
   if (const auto known = indexes_.find(node.join.id); known != indexes_.end()) {
+    FARPAGE_TRY_VOID(succession_.put_node(known->second.value, node));
     nodes_[known->second.value] = node;
     return known->second;
   }
@@ -17,6 +26,7 @@ Result<NodeIndex> NodeDirectory::put(const coordinator::NodeInfo& node) {
                     std::to_string(kMaxNodes) +
                     " nodes already; restart it, or use fewer, larger nodes");
   const NodeIndex index{static_cast<uint16_t>(nodes_.size())};
+  FARPAGE_TRY_VOID(succession_.put_node(index.value, node));
   nodes_.push_back(node);
   indexes_.emplace(node.join.id, index);
   return index;

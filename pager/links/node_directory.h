@@ -9,14 +9,20 @@
 #include "base/mutex.h"
 #include "coordinator/api.h"
 #include "pager/links/lease_map.h"
+#include "pager/succession.h"
 
 namespace farpage::pager {
 
 // Threads: any; one mutex, never held across I/O, never taken on the fault path.
 class NodeDirectory {
  public:
+  // The succession outlives it.
+  explicit NodeDirectory(const Succession& succession) : succession_(succession) {}
+  // Before all else: the nodes of a predecessor.
+  Status take_over();
+
   // Returns the node's index: the known one, with refreshed addresses, or a new one. kExhausted
-  // when kMaxNodes are known already.
+  // when kMaxNodes are known already, or the succession has no room.
   Result<NodeIndex> put(const coordinator::NodeInfo& node);
   std::optional<NodeIndex> find(const NodeId& id) const;
   coordinator::NodeInfo get(NodeIndex index) const;
@@ -25,6 +31,7 @@ class NodeDirectory {
   std::vector<NodeId> ids() const;
 
  private:
+  const Succession& succession_;
   mutable Mutex mutex_;
   std::vector<coordinator::NodeInfo> nodes_ FARPAGE_GUARDED_BY(mutex_);
   std::unordered_map<NodeId, NodeIndex> indexes_ FARPAGE_GUARDED_BY(mutex_);  // by id

@@ -60,6 +60,8 @@ class PageWord {
   // page's waiters, though the kernel's call has done so: the page may have been dropped in
   // between.
   static constexpr uint32_t kAwaited = 1U << 5;
+  // Dropping: all zeros, and on no replica.
+  static constexpr uint32_t kWasZeros = 1U << 5;
   static constexpr uint32_t kWasDirty = 1U << 6;  // Evicting, Dropping: was Dirty before
   // Remote, Fetching: a compressed copy of exactly these bytes was kept here, and may be there
   // still. Without the flag a copy is not used: it may be out of date.

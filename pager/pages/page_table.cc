@@ -9,22 +9,26 @@
 
 namespace farpage::pager {
 
-PageTable::PageTable(Mapping word_memory, Mapping count_memory, Mapping used_memory,
-                     Mapping shared_memory, uint64_t pages)
-    : word_memory_(std::move(word_memory)),
+PageTable::PageTable(Mapping memory, Mapping count_memory, Mapping shared_memory, uint64_t pages)
+    : memory_(std::move(memory)),
       count_memory_(std::move(count_memory)),
-      used_memory_(std::move(used_memory)),
       shared_memory_(std::move(shared_memory)),
       shared_(reinterpret_cast<Shared*>(shared_memory_.data())),
       pages_(pages) {}
 
 Result<PageTable> PageTable::create(uint64_t pages) {
+  FARPAGE_TRY(memory, Mapping::anonymous(memory_bytes(pages)));
+  return create(pages, std::move(memory));
+}
+
+Result<PageTable> PageTable::create(uint64_t pages, Mapping memory) {
   const uint64_t blocks = (pages + kPagesPerBlock - 1) / kPagesPerBlock;
-  FARPAGE_TRY(words, Mapping::anonymous(pages * sizeof(uint32_t)));
   FARPAGE_TRY(counts, Mapping::anonymous(blocks * sizeof(uint32_t)));
-  FARPAGE_TRY(used, Mapping::anonymous((blocks / 64 + 1) * sizeof(uint64_t)));
   FARPAGE_TRY(shared, Mapping::anonymous(kPageBytes));
-  return PageTable(std::move(words), std::move(counts), std::move(used), std::move(shared), pages);
+  PageTable table(std::move(memory), std::move(counts), std::move(shared), pages);
+  for (uint64_t page = table.next_used(0); page < pages; page = table.next_used(page + 1))
+    table.count(PageIndex{page}, PageWord(), table.load(PageIndex{page}));
+  return table;
 }
 
 bool PageTable::replace(PageIndex page, PageWord from, PageWord to) {

@@ -25,6 +25,10 @@ inline constexpr uint32_t kPagesPerBlock = 512;
 class PageTable {
  public:
   static Result<PageTable> create(uint64_t pages);
+  // In `memory`, of memory_bytes(pages): zeros, or what a dead process has left there. Then the
+  // numbers are counted again.
+  static Result<PageTable> create(uint64_t pages, Mapping memory);
+  static size_t memory_bytes(uint64_t pages) { return used_offset(pages) + used_bytes(pages); }
 
   uint64_t pages() const { return pages_; }
   uint64_t blocks() const { return (pages_ + kPagesPerBlock - 1) / kPagesPerBlock; }
@@ -73,26 +77,30 @@ class PageTable {
     std::atomic<uint64_t> away{0};
     std::atomic<uint64_t> shared{0};
   };
-  PageTable(Mapping word_memory, Mapping count_memory, Mapping used_memory, Mapping shared_memory,
-            uint64_t pages);
+  PageTable(Mapping memory, Mapping count_memory, Mapping shared_memory, uint64_t pages);
+  static size_t used_offset(uint64_t pages) {
+    return (pages * sizeof(uint32_t) + kPageBytes - 1) & ~(kPageBytes - 1);
+  }
+  static size_t used_bytes(uint64_t pages) {
+    return (pages / kPagesPerBlock / 64 + 2) * sizeof(uint64_t);
+  }
   // The word of the page, if it is still `from`.
   bool replace(PageIndex page, PageWord from, PageWord to);
   void note_used(PageIndex page);
   void count(PageIndex page, PageWord from, PageWord to);
   std::atomic<uint32_t>* words() const {
-    return reinterpret_cast<std::atomic<uint32_t>*>(word_memory_.data());
+    return reinterpret_cast<std::atomic<uint32_t>*>(memory_.data());
   }
   std::atomic<uint32_t>* counts() const {
     return reinterpret_cast<std::atomic<uint32_t>*>(count_memory_.data());
   }
   // One bit for each block.
   std::atomic<uint64_t>* used() const {
-    return reinterpret_cast<std::atomic<uint64_t>*>(used_memory_.data());
+    return reinterpret_cast<std::atomic<uint64_t>*>(memory_.data() + used_offset(pages_));
   }
 
-  Mapping word_memory_;  // zeroed: all Empty; touched only where pages are used
+  Mapping memory_;  // words and used(). Zeroed: all Empty; touched only where pages are used
   Mapping count_memory_;
-  Mapping used_memory_;
   Mapping shared_memory_;
   Shared* shared_;
   uint64_t pages_;

@@ -25,6 +25,17 @@ Result<PinMap> PinMap::create(uint64_t pages, uint64_t limit_pages) {
   return PinMap(std::move(memory), limit_pages);
 }
 
+PinMap PinMap::create(uint64_t limit_pages, Mapping memory,
+                      std::span<const StateStore::Part> parts) {
+  PinMap map(std::move(memory), limit_pages);
+  uint64_t pinned = 0;
+  for (const StateStore::Part& part : parts)
+    for (size_t at = part.offset; at < part.offset + part.bytes; at += sizeof(uint64_t))
+      pinned += static_cast<uint64_t>(std::popcount(map.words()[at / sizeof(uint64_t)].load()));
+  map.pinned_.store(pinned, std::memory_order_relaxed);
+  return map;
+}
+
 PinMap::PinMap(PinMap&& other) noexcept
     : memory_(std::move(other.memory_)), limit_pages_(other.limit_pages_) {
   pinned_.store(other.pinned_pages(), std::memory_order_relaxed);

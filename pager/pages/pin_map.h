@@ -3,10 +3,12 @@
 
 #include <atomic>
 #include <cstdint>
+#include <span>
 
 #include "base/mapping.h"
 #include "base/mutex.h"
 #include "base/result.h"
+#include "base/state_store.h"
 #include "uffd/address_space.h"
 
 namespace farpage::pager {
@@ -16,6 +18,10 @@ class PinMap {
  public:
   // `limit_pages`: how many pages may be pinned at once.
   static Result<PinMap> create(uint64_t pages, uint64_t limit_pages);
+  // In `memory`, of memory_bytes(pages): zeros, but for what a dead process has left in `parts`.
+  static PinMap create(uint64_t limit_pages, Mapping memory,
+                       std::span<const StateStore::Part> parts);
+  static size_t memory_bytes(uint64_t pages) { return (pages + 63) / 64 * sizeof(uint64_t); }
   PinMap(PinMap&& other) noexcept;
 
   bool is_pinned(PageIndex page) const {

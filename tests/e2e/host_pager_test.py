@@ -8,51 +8,16 @@ import subprocess
 import sys
 import unittest
 
-from cluster import (EndToEnd, FARPAGE, MIB, RANDOM_ACCESS, Sampler, Service, child_of, far_memory_at_one_moment,
+from cluster import (FARPAGE, MIB, RANDOM_ACCESS, Sampler, Service, child_of, far_memory_at_one_moment,
                      far_memory_of_run, state_of, wait_until)
 from engine_test import WORKERS, Engine
+from host_pager_base import HostPagerTest, command
 
 sys.path.append(os.path.join(os.path.dirname(__file__), "..", "..", "bench", "compare"))
 from memory_group import memory_group
 
 
-
-def command(*words):
-    """Exit status, standard output, standard error."""
-    done = subprocess.run([FARPAGE, *words], timeout=60, stdin=subprocess.DEVNULL, capture_output=True, text=True,
-                          check=False)
-    return done.returncode, done.stdout, done.stderr
-
-
-@unittest.skipIf(os.geteuid() != 0, "control groups and other users need root")
-class HostPager(EndToEnd):
-    def start_pager(self, local="96M", *more, lend="512M"):
-        self.start_cluster(lend=lend)
-        self.serve(local, *more)
-
-    def serve(self, local, *more):
-        """Starts a pager in the cluster."""
-        self.socket = self.path("pager.sock")
-        self.pager = self._owned(Service(["pager", "--socket", self.socket, "--local", local, "--coordinator", self.url,
-                                          *more], self._log("pager")))
-        self.url_of_cluster, self.url = self.url, None  # the runs do not know it
-
-    def start_program(self, size, seconds, seed, local="16M", options=()):
-        return self.start_run([RANDOM_ACCESS, str(size), "2", str(seconds), str(seed)], local=local,
-                              options=["--pager", self.socket, *options])
-
-    def await_filled(self, process):
-        self.read_baseline(process)
-        self.assertEqual(process.popen.stdout.readline(), b"filled\n", process.log())
-
-    def status(self):
-        status, output, problem = command("status", "--pager", self.socket, "--output", "json")
-        self.assertEqual((status, problem), (0, ""))
-        return json.loads(output)
-
-    def regions(self):
-        return json.loads(self.get("/v1/regions", self.url_of_cluster))["regions"]
-
+class HostPager(HostPagerTest):
     def channels(self):
         """Connections to the node's shared memory."""
         with open("/proc/net/unix", encoding="ascii") as file:

@@ -63,7 +63,7 @@ int pthread_create(pthread_t* thread, const pthread_attr_t* attributes, void* (*
   static auto* const call = real<decltype(pthread_create)>("pthread_create");
   Scheduler* scheduler = Scheduler::running();
   if (scheduler == nullptr) return call(thread, attributes, body, argument);
-  *thread = scheduler->spawn([body, argument] { (void)body(argument); }, "thread");
+  *thread = scheduler->spawn_thread([body, argument] { (void)body(argument); }, "thread");
   return 0;
 }
 

@@ -101,20 +101,20 @@ Program::Program(Program& parent, SimulatedSpace& space, Copy copy)
       uncertain_(std::move(copy.uncertain)),
       discarding_(parent.discarding_.size()) {}
 
-void Program::connect(pager::Pager& pager) {
-  pager_ = &pager;
-  scheduler_.notify(&pager_);
+void Program::connect(Requests& requests) {
+  requests_ = &requests;
+  scheduler_.notify(&requests_);
 }
 
-pager::Pager* Program::pager() {
-  while (pager_ == nullptr && goes_on()) (void)scheduler_.wait(&pager_, Milliseconds(1));
-  return pager_;
+Requests* Program::pager() {
+  while (requests_ == nullptr && goes_on()) (void)scheduler_.wait(&requests_, Milliseconds(1));
+  return requests_;
 }
 
 void Program::end() {
   if (space_.ended()) return;
   space_.exit();
-  scheduler_.notify(&pager_);
+  scheduler_.notify(&requests_);
 }
 
 // ---- threads ----
@@ -225,7 +225,9 @@ void Program::discard(PageIndex page) {
   const ShimLock lock(*this);
   for (Word& word : words_of(page)) word.clear(false);
   discarding_[page.value] = true;
-  if (!pager_->try_discard({page, 1})) pager_->discard({page, 1});
+  requests_->ask([page](pager::Pager& pager) {
+    if (!pager.try_discard({page, 1})) pager.discard({page, 1});
+  });
   if (!space_.ended()) space_.zap(page);
   discarding_[page.value] = false;
   uncertain_[page.value] = false;
@@ -259,13 +261,14 @@ void Program::hint(PageIndex page) {
   {
     const ShimLock lock(*this);
     if (kind < 2) {
-      pager_->hint_cold(run);
+      requests_->ask([run](pager::Pager& pager) { pager.hint_cold(run); });
     } else if (kind == 2) {
-      pager_->hint_willneed(run);
+      requests_->ask([run](pager::Pager& pager) { pager.hint_willneed(run); });
     } else {
-      pager_->advise(run, scheduler_.chance(2)   ? pager::AccessPattern::kNormal
-                          : scheduler_.chance(2) ? pager::AccessPattern::kRandom
-                                                 : pager::AccessPattern::kSequential);
+      const auto pattern = scheduler_.chance(2)   ? pager::AccessPattern::kNormal
+                           : scheduler_.chance(2) ? pager::AccessPattern::kRandom
+                                                  : pager::AccessPattern::kSequential;
+      requests_->ask([run, pattern](pager::Pager& pager) { pager.advise(run, pattern); });
     }
   }
   if (kind != 2 || habits_.discards == 0 || scheduler_.chance(2)) return;
@@ -280,7 +283,9 @@ void Program::pin(PageIndex page) {
   if (!may_use(page) || pager() == nullptr || !goes_on()) return;
   {
     const ShimLock lock(*this);
-    if (!pager_->pin({page, 1})) return;
+    bool pinned = false;
+    requests_->ask([&](pager::Pager& pager) { pinned = pager.pin({page, 1}); });
+    if (!pinned) return;
   }
   read(page);  // as the kernel does
   for (int i = 0; i < 10 && goes_on(); ++i) {
@@ -289,7 +294,7 @@ void Program::pin(PageIndex page) {
       scheduler_.fail("page " + std::to_string(page.value) + " was evicted, although it is pinned");
   }
   const ShimLock lock(*this);
-  pager_->unpin({page, 1});
+  requests_->ask([page](pager::Pager& pager) { pager.unpin({page, 1}); });
 }
 
 // As the shim does it. One at a time.
@@ -297,10 +302,12 @@ void Program::fork() {
   if (pager() == nullptr || !goes_on() || forking_ || forks_.left == 0) return;
   forking_ = true;
   --forks_.left;
+  ++forks_begun_;
   bool allowed = false;
   {
     const ShimLock lock(*this);
-    allowed = pager_->begin_fork();
+    requests_->ask(
+        [&](pager::Pager& pager) { allowed = pager.is_forking() || pager.begin_fork(); });
   }
   if (allowed) {
     Copy copy;
@@ -313,12 +320,14 @@ void Program::fork() {
     // Handlers of pthread_atfork(3).
     scheduler_.sleep(scheduler_.choose_time(scheduler_.chance(3) ? kLongHandlers : kHandlers));
     std::function<void()> run_child;
-    space_.fork(forks_.next_number++, copy_page, [&](SimulatedSpace& child) {
-      run_child = on_fork_(child, *this, std::move(copy));
+    space_.fork(forks_.next_number++, copy_page, [&](std::unique_ptr<SimulatedSpace> child) {
+      run_child = on_fork_(std::move(child), *this, std::move(copy));
     });
     run_child();
     const ShimLock lock(*this);
-    pager_->end_fork(true);
+    requests_->ask([](pager::Pager& pager) {
+      if (pager.is_forking()) pager.end_fork(true);
+    });
   }
   forking_ = false;
 }

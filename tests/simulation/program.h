@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "pager/pager.h"
+#include "requests.h"
 #include "scheduler.h"
 #include "simulated_space.h"
 
@@ -86,8 +87,8 @@ class Program {
     std::vector<bool> uncertain;  // is_uncertain()
   };
   // Makes the child of a fork: the parent's program. What it returns starts the child's thread.
-  using OnFork =
-      std::function<std::function<void()>(SimulatedSpace& space, Program& parent, Copy copy)>;
+  using OnFork = std::function<std::function<void()>(std::unique_ptr<SimulatedSpace> space,
+                                                     Program& parent, Copy copy)>;
 
   Program(Scheduler& scheduler, SimulatedSpace& space, uint64_t threads, const Habits& habits,
           const ProgramLimits& limits, Forks& forks, OnFork on_fork);
@@ -95,8 +96,9 @@ class Program {
   Program(Program& parent, SimulatedSpace& space, Copy copy);
 
   // The shim's requests are answered from now on.
-  void connect(pager::Pager& pager);
-  bool connected() const { return pager_ != nullptr; }
+  void connect(Requests& requests);
+  bool connected() const { return requests_ != nullptr; }
+  uint64_t forks() const { return forks_begun_; }
   // One thread, which uses its own pages, and reads those of others.
   void run(uint64_t thread);
   void read_all();
@@ -148,7 +150,7 @@ class Program {
   bool may_use(PageIndex page) const { return !lost_[page.value] && !unmapped_[page.value]; }
   void note_end(PageIndex page, Instant start, Access access);
   // Requests of a child wait until it has a pager.
-  pager::Pager* pager();
+  Requests* pager();
 
   Scheduler& scheduler_;
   SimulatedSpace& space_;
@@ -158,7 +160,7 @@ class Program {
   Forks& forks_;
   const OnFork on_fork_;
   const bool is_child_ = false;
-  pager::Pager* pager_ = nullptr;
+  Requests* requests_ = nullptr;
   Words words_;
   std::vector<bool> lost_;
   std::vector<bool> unmapped_;
@@ -166,6 +168,7 @@ class Program {
   std::vector<bool> discarding_;
   bool shim_locked_ = false;
   bool forking_ = false;
+  uint64_t forks_begun_ = 0;
   uint64_t bus_errors_ = 0;
 };
 

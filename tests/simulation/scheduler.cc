@@ -85,6 +85,18 @@ void Scheduler::start() {
   std::abort();  // an ended fiber never continues
 }
 
+void Scheduler::abandon(FiberId fiber) {
+  if (fibers_[fiber]->ended) return;
+  fibers_[fiber]->ended = true;
+  std::erase(living_, fiber);
+  notify(fibers_[fiber].get());
+}
+
+void Scheduler::abandon_threads() {
+  for (const FiberId thread : threads_) abandon(thread);
+  threads_.clear();
+}
+
 void Scheduler::join(FiberId fiber) {
   while (!fibers_[fiber]->ended) (void)wait(fibers_[fiber].get(), Nanoseconds(-1));
 }

@@ -46,6 +46,15 @@ class Scheduler {
   using FiberId = size_t;
   // `name`: for the trace, at most Trace::kNameBytes - 1 characters.
   FiberId spawn(std::function<void()> body, const char* name = "");
+  // A thread of the product, made by pthread_create(3).
+  FiberId spawn_thread(std::function<void()> body, const char* name) {
+    threads_.push_back(spawn(std::move(body), name));
+    return threads_.back();
+  }
+  // It ends where it is, as by SIGKILL. Not the caller.
+  void abandon(FiberId fiber);
+  // All threads of the product.
+  void abandon_threads();
   void set_name(FiberId fiber, const char* name) { trace_.set_name(fiber, name); }
   void join(FiberId fiber);
   FiberId self() const { return current_; }
@@ -129,6 +138,7 @@ class Scheduler {
   int64_t atomics_left_ = 0;      // until the next one
   std::vector<std::unique_ptr<Fiber>> fibers_;
   std::vector<FiberId> living_;
+  std::vector<FiberId> threads_;   // of the product
   std::vector<FiberId> runnable_;  // of pick()
   FiberId current_ = 0;
   FiberId main_ = 0;

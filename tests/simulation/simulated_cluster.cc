@@ -72,6 +72,15 @@ void SimulatedNode::advance() {
   }
 }
 
+void SimulatedNode::outlive_sender() {
+  constexpr Milliseconds kLongest{60};
+  for (const auto& flight : flights_) {
+    if (flight->effective || scheduler_.chance(2)) continue;
+    flight->effect = scheduler_.now() + scheduler_.choose_time(kLongest);
+    flight->answer = Instant(INT64_MAX);
+  }
+}
+
 void SimulatedNode::take_effect(Flight& flight) {
   const rdma::Operation& operation = flight.operation;
   const bool is_write = operation.kind == rdma::OperationKind::kWrite;
@@ -165,6 +174,7 @@ Result<coordinator::RegionInfo> SimulatedCluster::create_region(
   FARPAGE_TRY_VOID(request());
   coordinator::RegionInfo region;
   region.id = RegionId{"region-" + std::to_string(++regions_made_)};
+  region.name = create.name;
   region.replicas = create.replicas;
   region.slab_bytes = create.slab_bytes;
   return regions_[region.id] = region;
@@ -237,7 +247,11 @@ Result<coordinator::NodeInfo> SimulatedCluster::node(const NodeId& id) {
   if (node == nodes_.end()) return fail(ErrorCode::kNotFound, "no such node");
   coordinator::NodeInfo info;
   info.join.id = id;
+  info.join.incarnation = 1;
+  info.join.agent_url = "http://127.0.0.1:1";
+  info.join.capacity_bytes = kSlabBytes;
   info.join.slab_bytes = kSlabBytes;
+  info.join.version = "simulated";
   rdma::TransportAddress address;
   address.kind = rdma::TransportKind::kShm;
   address.text = std::to_string(node - nodes_.begin());

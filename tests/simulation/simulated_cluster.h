@@ -56,6 +56,8 @@ class SimulatedNode {
   uint64_t enter(uint64_t session) { return ++channels_[session]; }
   bool is_fenced(uint64_t session, uint64_t channel) const;
   void post(const std::shared_ptr<Flight>& flight) { flights_.push_back(flight); }
+  // The engine was killed: what it has posted is on its way still, some of it for long.
+  void outlive_sender();
   // Lets everything happen that is due.
   void advance();
 
@@ -94,6 +96,9 @@ class SimulatedCluster final : public coordinator::Client {
   size_t nodes_count() const { return nodes_.size(); }
   SimulatedNode& node(size_t index) { return *nodes_[index]; }
   void kill(size_t node) { nodes_[node]->kill(); }
+  void outlive_engine() {
+    for (const auto& node : nodes_) node->outlive_sender();
+  }
   void restart(size_t node);
   void set_answering(bool answering) { answering_ = answering; }
   // It is started again without its state.

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "space_view.h"
 
 namespace farpage::simulation {
 namespace {
@@ -104,7 +105,7 @@ void SimulatedSpace::unmap(PageIndex page) {
 }
 
 void SimulatedSpace::fork(uint32_t number, const std::function<void(PageIndex)>& copied,
-                          const std::function<void(SimulatedSpace&)>& made) {
+                          const std::function<void(std::unique_ptr<SimulatedSpace>)>& made) {
   await_mapping_lock();
   scheduler_.note({.what = "forks; the child is space", .space = number_, .value = number});
   auto child = std::make_unique<SimulatedSpace>(scheduler_, number, pages());
@@ -119,9 +120,10 @@ void SimulatedSpace::fork(uint32_t number, const std::function<void(PageIndex)>&
   }
   copying_ = false;
   scheduler_.notify(&copying_);
-  made(*child);
+  auto view = std::make_unique<SpaceView>(*child);
+  made(std::move(child));
   scheduler_.step();
-  tell(std::make_unique<Pending>(Pending{uffd::Forked{std::move(child)}}));
+  tell(std::make_unique<Pending>(Pending{uffd::Forked{std::move(view)}}));
   --changing_;
 }
 
@@ -183,6 +185,8 @@ size_t SimulatedSpace::read_events(std::span<uffd::Event> out) {
     Pending* const event = events_.front();
     events_.pop_front();
     scheduler_.note({.what = "reads an event", .space = number_});
+    if (const auto* forked = std::get_if<uffd::Forked>(&event->event))
+      last_child_ = static_cast<SpaceView&>(*forked->child).space().number();
     out[count++] = std::move(event->event);
     event->read = true;
     scheduler_.notify(event);

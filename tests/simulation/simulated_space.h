@@ -52,10 +52,10 @@ class SimulatedSpace final : public RuledSpace {
   // munmap(2) past the shim: returns when the event has been read. These pages are not used again.
   void unmap(PageIndex page);
   // fork(2): returns in the parent, when the event has been read; then the child runs. `copied` is
-  // called when a page is copied, `made` before the event exists. The child's space lives as long
-  // as its pager.
+  // called when a page is copied, `made` before the event exists: it owns the child's space. The
+  // event has a view of it.
   void fork(uint32_t number, const std::function<void(PageIndex)>& copied,
-            const std::function<void(SimulatedSpace&)>& made);
+            const std::function<void(std::unique_ptr<SimulatedSpace>)>& made);
   // exit(2) or execve(2).
   void exit();
   bool ended() const { return ended_; }
@@ -65,6 +65,12 @@ class SimulatedSpace final : public RuledSpace {
   bool is_protected(PageIndex page) const { return rules_[page].is_protected; }
   bool is_unmapped(PageIndex page) const { return !rules_[page].mapped; }
   uint32_t number() const { return number_; }
+  // Of the last child whose event was read.
+  uint32_t last_child() const { return last_child_; }
+  // Until the agent has executed what a dead pager has asked of it.
+  void await_agent() {
+    while (dropping_ && !ended_) (void)scheduler_.wait(&dropping_, Milliseconds(1));
+  }
 
   // -- the pager --
   size_t read_events(std::span<uffd::Event> out) override;
@@ -117,7 +123,8 @@ class SimulatedSpace final : public RuledSpace {
   std::deque<Pending*> events_;
   Fd events_ready_;        // an eventfd
   uint32_t changing_ = 0;  // calls that wait for the reader of their event
-  bool copying_ = false;   // a fork holds the lock of the mappings
+  uint32_t last_child_ = 0;
+  bool copying_ = false;  // a fork holds the lock of the mappings
   bool ended_ = false;
   // The agent's work.
   std::vector<uffd::PageRun> drops_;

@@ -5,6 +5,8 @@
 #include <array>
 #include <map>
 #include <memory>
+#include <optional>
+#include <set>
 #include <vector>
 
 #include "base/doorbell.h"
@@ -14,6 +16,7 @@
 #include "program.h"
 #include "simulated_cluster.h"
 #include "simulated_space.h"
+#include "space_view.h"
 
 namespace farpage::simulation {
 namespace {
@@ -28,6 +31,7 @@ constexpr Milliseconds kAllowance{1000};
 constexpr Milliseconds kLongestSilence{300};  // of a node that is not dead
 constexpr uint64_t kLargeBudget = 600;        // a batch of prefetching is one page of 128
 constexpr Milliseconds kPatience{1500};       // more than the product has with a node
+constexpr uint64_t kMostDeaths = 3;           // of the engine, in one run
 constexpr Milliseconds kTrial{20};            // of a forked child: then it gets a budget
 
 // What this run is like.
@@ -38,6 +42,7 @@ struct Shape {
   bool one_is_silent = false;  // for so long that its replicas are lost, though it lives
   bool resolves_in_thread = false;
   bool is_large = false;  // the budget is large enough for prefetching
+  uint64_t deaths = 0;    // of the engine
   uint64_t programs = 0;
   uint64_t threads = 0;  // of each program
   Weather weather;
@@ -60,7 +65,7 @@ Shape shape_of(Scheduler& scheduler) {
   const auto maybe = [&](uint64_t one_in, uint64_t value) {
     return scheduler.chance(one_in) ? value : 0;
   };
-  shape.weather.late = maybe(2, scheduler.chance(3) ? 60 : 300);
+  shape.weather.late = maybe(2, scheduler.chance(3) ? 25 : 300);
   shape.weather.unanswered = maybe(3, scheduler.chance(3) ? 150 : 1000);
   shape.weather.refused = maybe(2, 100);
   shape.habits.accesses = 20 + scheduler.choose(80);
@@ -75,7 +80,9 @@ Shape shape_of(Scheduler& scheduler) {
     shape.habits.accesses = 4 + scheduler.choose(8);
     shape.habits.walks = 2;
   }
-  if (shape.resolves_in_thread || shape.is_large) return shape;
+  if (shape.resolves_in_thread) return shape;
+  if (scheduler.chance(3)) shape.deaths = 1 + scheduler.choose(kMostDeaths);
+  if (shape.is_large) return shape;
   shape.habits.pins = maybe(4, 30);
   shape.habits.drops_past_shim = maybe(5, 12);
   shape.habits.unmaps_past_shim = maybe(6, 60);
@@ -111,14 +118,18 @@ class Run {
 
   void operator()() {
     cluster_ = std::make_unique<SimulatedCluster>(scheduler_, shape_.nodes, shape_.weather);
-    auto transports = cluster_->transports();
-    auto engine = pager::Engine::create(options_of(scheduler_, shape_), *cluster_, transports);
-    if (!engine) scheduler_.fail("no engine: " + engine.error().message());
-    engine_ = std::move(*engine);
+    if (shape_.deaths > 0) {
+      auto store = StateStore::create();
+      if (!store) scheduler_.fail("no state: " + store.error().message());
+      store_ = std::move(*store);
+    }
+    make_engine();
     for (uint64_t i = 0; i < shape_.programs; ++i) start_program(static_cast<uint32_t>(1 + i));
     const Scheduler::FiberId disturber = scheduler_.spawn([this] { disturb(); }, "disturber");
+    const Scheduler::FiberId killer = scheduler_.spawn([this] { kill_engines(); }, "killer");
     while (members_ > 0) (void)scheduler_.wait(&members_, Nanoseconds(-1));
     scheduler_.join(disturber);
+    scheduler_.join(killer);
     engine_.reset();
     if (cluster_->regions_held() != 0) scheduler_.fail("a region was not given back");
   }
@@ -126,18 +137,25 @@ class Run {
  private:
   // A process and its pager, as serve/served_target.cc has them.
   struct Member {
-    explicit Member(SimulatedSpace& of) : space(&of), bell(std::move(*Doorbell::create())) {}
+    Member(Scheduler& scheduler, std::unique_ptr<SimulatedSpace> of, bool queued)
+        : space(of.get()), own_space(std::move(of)), requests(scheduler, queued) {}
 
     SimulatedSpace* const space;
+    std::unique_ptr<SimulatedSpace> own_space;
+    const Member* parent = nullptr;  // of a forked child
+    uint64_t fork = 0;               // of the parent's, by which it came
+    Requests requests;
+    std::optional<Scheduler::FiberId> control;
+    uint64_t limit = 0;  // pages
     uint32_t group = 0;
     std::unique_ptr<pager::Pager> pager;
     std::unique_ptr<Program> program;
     std::vector<Scheduler::FiberId> threads;
     bool started = false;  // it has its threads
+    bool served = false;   // and a control thread
     bool has_budget = false;
     bool ending = false;
     bool control_ended = false;
-    Doorbell bell;  // `ending` is set
   };
 
   // Threads that resolve their own faults wait for each other: for a worker. A fault without room
@@ -150,15 +168,106 @@ class Run {
 
   // ---- processes ----
 
+  void make_engine() {
+    auto* const transports =
+        new std::vector<std::unique_ptr<rdma::Transport>>(cluster_->transports());
+    auto engine =
+        pager::Engine::create(options_of(scheduler_, shape_), *cluster_, *transports, store_.get());
+    if (!engine) scheduler_.fail("no engine: " + engine.error().message());
+    engine_ = std::move(*engine);
+  }
+
+  // The engine dies at some moments, with all its threads where they are, and a successor goes on
+  // with what it has left. That may die in the middle of its start.
+  void kill_engines() {
+    for (uint64_t i = 0; i < shape_.deaths && members_ > 0; ++i) {
+      scheduler_.sleep(
+          scheduler_.choose_time(scheduler_.chance(3) ? Milliseconds(1) : Milliseconds(10)));
+      scheduler_.note({.what = "kills the engine"});
+      scheduler_.abandon_threads();
+      if (starter_) scheduler_.abandon(*starter_);
+      for (const auto& member : served_) {
+        if (member->control_ended) continue;
+        if (member->control) scheduler_.abandon(*member->control);
+        member->requests.connect(nullptr);
+        words_.remove(*member->space);
+        (void)member->pager.release();
+      }
+      (void)engine_.release();
+      cluster_->outlive_engine();
+      const int descriptor = store_.release()->descriptor();
+      auto store = StateStore::take_over(descriptor);
+      if (!store) scheduler_.fail("no state: " + store.error().message());
+      store_ = std::move(*store);
+      starting_ = true;
+      starter_ = scheduler_.spawn([this] { start_successor(); }, "successor");
+    }
+    while (starting_) (void)scheduler_.wait(&starting_, Nanoseconds(-1));
+    deaths_over_ = true;
+    scheduler_.notify(&deaths_over_);
+  }
+
+  void start_successor() {
+    make_engine();
+    note_served_children();
+    const std::vector<std::shared_ptr<Member>> members = served_;  // children may come
+    std::set<uint64_t> numbers;
+    for (const auto& member : members) numbers.insert(member->space->number());
+    engine_->end_succession(numbers);
+    for (const auto& member : members) {
+      if (member->control_ended) continue;
+      member->space->await_agent();
+      std::unique_ptr<uffd::AddressSpace> space = std::make_unique<SpaceView>(*member->space);
+      pager::ResumeOptions options{
+          {"simulated", pager::kMinLocalBytes,
+           shape_.habits.forks != 0 ? pager::ForkMode::kShare : pager::ForkMode::kRefuse,
+           member->space->number()}};
+      options.fork_children = adopted_children(*member);
+      options.agent_ready = member->program->connected();
+      SimulatedSpace* const found = found_child(*member);
+      auto pager = engine_->resume(options, space, on_child(*member));
+      if (!pager) {
+        if (!member->space->ended() && !member->ending)
+          scheduler_.fail("a target was not resumed: " + pager.error().message());
+        member->requests.close();
+        member->served = true;
+        member->control_ended = true;
+        scheduler_.notify(member.get());
+        continue;
+      }
+      member->pager = std::move(*pager);
+      if (!member->has_budget && options.agent_ready) {
+        member->has_budget = true;
+        member->limit = choose_limit();
+      }
+      if (member->has_budget && !member->pager->set_limit(member->limit, 0))
+        scheduler_.fail("no limit after a death");
+      if (found != nullptr && member->pager->is_forking())
+        member->pager->child_found(std::make_unique<SpaceView>(*found));
+      words_.add(*member->pager, *member->space, member->group);
+      start_control(*member);
+    }
+    starting_ = false;
+    scheduler_.notify(&starting_);
+  }
+
+  void start_control(Member& member) {
+    member.requests.connect(member.pager.get());
+    member.control = scheduler_.spawn([this, &member] { run_control(member); }, "control");
+    member.served = true;
+    scheduler_.notify(&member);
+  }
+
   void start_program(uint32_t number) {
     const uint64_t pages = Program::pages_for(shape_.habits, shape_.threads);
     auto space = std::make_unique<SimulatedSpace>(scheduler_, number, pages);
-    const auto member = std::make_shared<Member>(*space);
+    const auto member = std::make_shared<Member>(scheduler_, std::move(space), shape_.deaths > 0);
     member->group = number;
     const bool may_fork = shape_.habits.forks != 0;
-    auto pager = engine_->add({"simulated", pager::kMinLocalBytes,
-                               may_fork ? pager::ForkMode::kShare : pager::ForkMode::kRefuse},
-                              std::move(space), Milliseconds(1000), on_child(*member));
+    auto pager = engine_->add(
+        {"simulated", pager::kMinLocalBytes,
+         may_fork ? pager::ForkMode::kShare : pager::ForkMode::kRefuse, number},
+        std::make_unique<SpaceView>(*member->space), Milliseconds(1000), on_child(*member));
     if (!pager) scheduler_.fail("no pager: " + pager.error().message());
     member->pager = std::move(*pager);
     words_.add(*member->pager, *member->space, member->group);
@@ -166,14 +275,17 @@ class Run {
       member->space->set_resolve([member = member.get()](PageIndex page, uffd::FaultKind kind) {
         member->pager->resolve(page, kind);
       });
-    share_budget(*member);
+    member->requests.connect(member->pager.get());
+    member->has_budget = true;
+    member->limit = choose_limit();
+    set_limit(*member->pager, member->limit);
     member->program = std::make_unique<Program>(
         scheduler_, *member->space, shape_.threads, shape_.habits,
         ProgramLimits{longest_access(), shape_.may_lose_pages()}, forks_,
-        [this](SimulatedSpace& child, Program& parent, Program::Copy copy) {
-          return make_child(child, parent, std::move(copy));
+        [this](std::unique_ptr<SimulatedSpace> child, Program& parent, Program::Copy copy) {
+          return make_child(std::move(child), parent, std::move(copy));
         });
-    member->program->connect(*member->pager);
+    member->program->connect(member->requests);
     for (uint64_t thread = 0; thread < shape_.threads; ++thread) start_thread(*member, thread);
     member->started = true;
     ++members_;
@@ -181,10 +293,11 @@ class Run {
   }
 
   // Its pager comes later, its thread when fork(2) returns.
-  std::function<void()> make_child(SimulatedSpace& space, Program& parent, Program::Copy copy) {
-    const auto member = std::make_shared<Member>(space);
-    member->program = std::make_unique<Program>(parent, space, std::move(copy));
-    children_[&space] = member;
+  std::function<void()> make_child(std::unique_ptr<SimulatedSpace> space, Program& parent,
+                                   Program::Copy copy) {
+    const auto member = std::make_shared<Member>(scheduler_, std::move(space), shape_.deaths > 0);
+    member->program = std::make_unique<Program>(parent, *member->space, std::move(copy));
+    children_[member->space] = {member, &parent.space()};
     ++outcome_.forks;
     ++members_;
     return [this, member] {
@@ -199,29 +312,73 @@ class Run {
         [program = member.program.get(), thread] { program->run(thread); }, "program"));
   }
 
-  void live(const std::shared_ptr<Member>& member) {
+  // From now on a successor takes it for one that is served.
+  void begin_life(const std::shared_ptr<Member>& member) {
+    served_.push_back(member);
     scheduler_.spawn([this, member] { run_life(*member); }, "life");
-    scheduler_.spawn([this, member] { run_control(*member); }, "control");
+  }
+
+  void live(const std::shared_ptr<Member>& member) {
+    begin_life(member);
+    start_control(*member);
   }
 
   pager::OnChild on_child(const Member& parent) {
     return [this, &parent, group = parent.group](pager::Inheritance inheritance) {
-      const auto entry = children_.find(inheritance.space.get());
+      SimulatedSpace& space = static_cast<SpaceView&>(*inheritance.space).space();
+      const auto entry = children_.find(&space);
       if (entry == children_.end()) scheduler_.fail("a child of no fork");
-      const std::shared_ptr<Member> member = entry->second;
-      children_.erase(entry);
+      const std::shared_ptr<Member> member = entry->second.member;
       member->group = group;
-      auto pager = engine_->adopt({"child", pager::kMinLocalBytes, pager::ForkMode::kShare},
-                                  inheritance, on_child(*member));
+      auto pager = engine_->adopt(
+          {"child", pager::kMinLocalBytes, pager::ForkMode::kShare, member->space->number()},
+          inheritance, on_child(*member));
       if (!pager) scheduler_.fail("a child without a pager: " + pager.error().message());
+      children_.erase(&space);
+      note_child(member, parent);
       member->pager = std::move(*pager);
       if (scheduler_.chance(2)) {  // as where the budget is short (serve/budget_group.h)
         (void)member->pager->guard_shared();
         if (parent.pager) (void)parent.pager->guard_shared();
       }
       words_.add(*member->pager, *member->space, member->group);
-      live(member);
+      start_control(*member);
     };
+  }
+
+  // Those that the dead engine had begun to serve, and had not noted.
+  void note_served_children() {
+    for (auto child = children_.begin(); child != children_.end();) {
+      const auto [member, of] = child->second;
+      const auto parent = std::ranges::find(served_, of, [](const auto& m) { return m->space; });
+      if (!engine_->can_resume(member->space->number()) || parent == served_.end()) {
+        ++child;
+        continue;
+      }
+      child = children_.erase(child);
+      note_child(member, **parent);
+    }
+  }
+
+  void note_child(const std::shared_ptr<Member>& member, const Member& parent) {
+    member->group = parent.group;
+    member->parent = &parent;
+    member->fork = parent.program->forks();
+    begin_life(member);
+  }
+
+  // Of the fork that is under way.
+  size_t adopted_children(const Member& parent) const {
+    return static_cast<size_t>(std::ranges::count_if(served_, [&](const auto& member) {
+      return member->parent == &parent && member->fork == parent.program->forks();
+    }));
+  }
+  // It exists, and its event was read by an engine that has not noted it.
+  SimulatedSpace* found_child(const Member& parent) const {
+    for (const auto& [space, child] : children_)
+      if (child.parent == parent.space && space->number() == parent.space->last_child())
+        return child.member->space;
+    return nullptr;
   }
 
   // The thread that answers the process and its pager.
@@ -233,16 +390,17 @@ class Run {
       scheduler_.sleep(scheduler_.choose_time(Milliseconds(1)));
       if (!member.ending && !member.space->ended()) {
         pager.agent_ready("child", scheduler_.chance(2) ? 16 : pager::kFreePages);
-        member.program->connect(pager);
+        member.program->connect(member.requests);
         trial_ends = scheduler_.now() + kTrial;
       }
     }
     while (!member.ending) {
       std::array<pollfd, 2> polls{pollfd{pager.attention_descriptor(), POLLIN, 0},
-                                  pollfd{member.bell.fd(), POLLIN, 0}};
+                                  pollfd{member.requests.bell().fd(), POLLIN, 0}};
       const bool waits = trial_ends.count() != INT64_MAX && !member.has_budget;
       (void)scheduler_.wait_for_descriptors(
           polls, waits ? std::max(trial_ends - scheduler_.now(), Nanoseconds(0)) : Nanoseconds(-1));
+      member.requests.serve();
       if (member.ending) break;
       pager.adopt_children();
       if (member.program->connected() && !member.has_budget &&
@@ -257,41 +415,54 @@ class Run {
 
   void share_budget(Member& member) {
     member.has_budget = true;
-    set_limit(member);
+    member.limit = choose_limit();
+    set_limit(*member.pager, member.limit);
   }
-  void set_limit(Member& member) {
-    const uint64_t pages = shape_.is_large
-                               ? kLargeBudget + scheduler_.choose(kLargeBudget / 2)
-                               : shape_.threads * shape_.habits.pages / (2 + scheduler_.choose(3));
-    const Status set = member.pager->set_limit(pages, 0);
-    if (!set && set.error().code != ErrorCode::kConflict)  // more is pinned
+  uint64_t choose_limit() {
+    return shape_.is_large ? kLargeBudget + scheduler_.choose(kLargeBudget / 2)
+                           : shape_.threads * shape_.habits.pages / (2 + scheduler_.choose(3));
+  }
+  // False: more is pinned.
+  bool set_limit(pager::Pager& pager, uint64_t pages) {
+    const Status set = pager.set_limit(pages, 0);
+    if (!set && set.error().code != ErrorCode::kConflict)
       scheduler_.fail("no limit: " + set.error().message());
+    return static_cast<bool>(set);
+  }
+  void change_limit(Member& member) {
+    const uint64_t pages = choose_limit();
+    member.requests.ask([&](pager::Pager& pager) {
+      if (set_limit(pager, pages)) member.limit = pages;
+    });
   }
 
   // Resizes the budget now and then, until the program's threads have ended.
   void run_life(Member& member) {
-    while (!member.started) (void)scheduler_.wait(&member, Nanoseconds(-1));
+    while (!member.started || !member.served) (void)scheduler_.wait(&member, Nanoseconds(-1));
     const bool resizes = scheduler_.chance(3);
     for (const Scheduler::FiberId thread : member.threads) {
       while (resizes && scheduler_.chance(2)) {
         scheduler_.sleep(scheduler_.choose_time(Milliseconds(3)));
-        if (member.has_budget) set_limit(member);
+        if (member.has_budget) change_limit(member);
       }
       scheduler_.join(thread);
     }
     if (!member.space->ended()) member.program->read_all();
+    while (!deaths_over_) (void)scheduler_.wait(&deaths_over_, Nanoseconds(-1));
     if (!member.space->ended()) settle(member);
-    const pager::PagerStats stats = member.pager->stats();
-    outcome_.remote_faults += stats.faults_remote;
-    outcome_.evicted += stats.evicted_written;
-    outcome_.prefetched += stats.prefetch_pages;
-    outcome_.from_copies += stats.compressed_hits;
     outcome_.bus_errors += member.program->bus_errors();
     member.ending = true;
-    member.bell.ring();
+    member.requests.bell().ring();
     while (!member.control_ended) (void)scheduler_.wait(&member, Nanoseconds(-1));
     member.program->end();
     words_.remove(*member.space);
+    if (member.pager) {
+      const pager::PagerStats stats = member.pager->stats();
+      outcome_.remote_faults += stats.faults_remote;
+      outcome_.evicted += stats.evicted_written;
+      outcome_.prefetched += stats.prefetch_pages;
+      outcome_.from_copies += stats.compressed_hits;
+    }
     member.pager.reset();
     --members_;
     scheduler_.notify(&members_);
@@ -402,9 +573,18 @@ class Run {
   const Shape shape_;
   Forks forks_;
   std::unique_ptr<SimulatedCluster> cluster_;
+  std::unique_ptr<StateStore> store_;  // null: the engine does not die
   std::unique_ptr<pager::Engine> engine_;
-  std::map<const uffd::AddressSpace*, std::shared_ptr<Member>> children_;  // without a pager
-  uint64_t members_ = 0;                                                   // that have not ended
+  std::vector<std::shared_ptr<Member>> served_;
+  std::optional<Scheduler::FiberId> starter_;
+  bool starting_ = false;     // a successor
+  bool deaths_over_ = false;  // those of the engine
+  struct Child {
+    std::shared_ptr<Member> member;
+    const SimulatedSpace* parent = nullptr;
+  };
+  std::map<const SimulatedSpace*, Child> children_;  // without a pager
+  uint64_t members_ = 0;                             // that have not ended
 };
 
 }  // namespace

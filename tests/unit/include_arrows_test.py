@@ -25,6 +25,7 @@ PAGER_MAY_SEE = {
     "rdma/endpoint.h",
     "rdma/session.h",
     "coordinator/api.h",
+    "coordinator/api_json.h",
     "coordinator/client.h",
 }
 # The subfolders of pager/, and those that each may include.

@@ -110,6 +110,7 @@ void ServedTarget::take(const handover::Request& request) {
 
 void ServedTarget::answer(const handover::Request& request) {
   handover::Reply reply;
+  reply.number = request.number;
   switch (request.kind) {
     case handover::RequestKind::kAddExtent:
       extents_.emplace(request.address, request.address + request.bytes);

@@ -4,6 +4,8 @@
 
 #include "one_node_for_each_slab.h"
 
+#include "target_rig.h"
+
 namespace farpage::pager {
 namespace {
 
@@ -30,7 +32,10 @@ struct BorrowerTest : testing::Test {
     return options;
   }
   std::unique_ptr<Borrower> borrower() {
-    return std::make_unique<Borrower>(options(), *leases, nodes, client, owner);
+    auto made = std::make_unique<Borrower>(options(), "name", *leases, nodes, client,
+                                           [](const coordinator::RegionInfo&) { return Status(); });
+    made->own(owner);
+    return made;
   }
   PageIndex page_of(uint32_t slab) const {
     return PageIndex{uint64_t{slab} * leases->pages_per_slab()};
@@ -39,7 +44,7 @@ struct BorrowerTest : testing::Test {
 
   OneNodeForEachSlab client;
   CountingOwner owner;
-  NodeDirectory nodes;
+  NodeDirectory nodes{no_succession()};
   std::unique_ptr<LeaseMap> leases =
       std::move(*LeaseMap::create(kSlabs * (kSlabBytes >> kPageShift), kSlabBytes));
   std::unique_ptr<BorrowerThread> thread = std::move(*BorrowerThread::create());

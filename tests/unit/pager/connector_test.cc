@@ -4,6 +4,7 @@
 
 #include <deque>
 
+#include "rdma/session.h"
 #include "target_rig.h"
 
 namespace farpage::pager {
@@ -115,9 +116,10 @@ class ConnectorRig : public TargetRig {
   std::array<std::byte, 64> buffer{};
   std::array<std::byte, 64> second_buffer{};
   std::unique_ptr<LinkPort> port = std::make_unique<LinkPort>(
-      "first", buffer, 9, std::move(*LinkPort::Links::create()), connector_bell);
-  std::unique_ptr<LinkPort> second_port = std::make_unique<LinkPort>(
-      "second", second_buffer, 9, std::move(*LinkPort::Links::create()), connector_bell);
+      "first", buffer, rdma::new_session(9), std::move(*LinkPort::Links::create()), connector_bell);
+  std::unique_ptr<LinkPort> second_port =
+      std::make_unique<LinkPort>("second", second_buffer, rdma::new_session(9),
+                                 std::move(*LinkPort::Links::create()), connector_bell);
   ConnectCalls calls;
   std::vector<std::unique_ptr<rdma::Transport>> transports;
   FakeTransport* shm = nullptr;

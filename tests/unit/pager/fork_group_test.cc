@@ -21,7 +21,7 @@ bool refers_elsewhere(const ProcessImage& self, BackingId backing_region, uint64
 
 class ForkGroupTest : public testing::Test {
  protected:
-  ForkGroupTest() : parent_(ProcessImage::create(1000, std::make_shared<NodeDirectory>()).value()) {
+  ForkGroupTest() {
     parent_->table().place(PageIndex{0}, PageWord(PageState::kRemote).with_backing(kSecond));
     parent_->table().place(PageIndex{1}, PageWord(PageState::kClean));
     parent_->table().place(PageIndex{2}, PageWord(PageState::kDirty));
@@ -29,7 +29,9 @@ class ForkGroupTest : public testing::Test {
     parent_->table().place(PageIndex{4}, PageWord(PageState::kFetching));
     parent_->table().place(PageIndex{5}, PageWord(PageState::kLost));
   }
-  std::unique_ptr<ProcessImage> parent_;
+  const Succession succession_ = std::move(*Succession::create(nullptr));
+  std::unique_ptr<ProcessImage> parent_ = std::move(
+      *ProcessImage::create(1000, std::make_shared<NodeDirectory>(succession_), succession_));
 };
 
 TEST_F(ForkGroupTest, AProcessAloneRefersForNobodyElse) {

@@ -111,6 +111,38 @@ TEST(LeaseMap, AFillingReplicaIsWrittenAndReadOnlyWhenItIsFilled) {
   EXPECT_FALSE(ended->is_written());
 }
 
+TEST(LeaseMap, ASuccessorFindsTheLeasesAndWhatBecameOfTheirReplicas) {
+  constexpr uint64_t kPages = 2000;
+  const Fd memory = std::move(*create_memfd("leases", LeaseMap::kept_bytes(kPages, kSlab)));
+  const auto map_there = [&] {
+    return LeaseMap::create(
+        kPages, kSlab,
+        std::move(*Mapping::shared(memory.get(), LeaseMap::kept_bytes(kPages, kSlab))),
+        std::move(*Mapping::anonymous(LeaseMap::entry_bytes(kPages, kSlab))));
+  };
+  const auto dead = map_there();
+  dead->publish(SlabIndex{1}, make_replicas(2));
+  dead->publish(SlabIndex{3}, make_replicas(1));
+  const SlabLease* lease = dead->find(PageIndex{512});
+  ASSERT_TRUE(
+      dead->replace(SlabIndex{1}, *lease->replicas[0], make_replica(7, ReplicaState::kFilling)));
+  ASSERT_TRUE(dead->find(PageIndex{512})->replicas[0]->is_written());
+
+  const auto found = map_there();
+  EXPECT_EQ(found->leased_slabs(), 2U);
+  EXPECT_EQ(found->find(PageIndex{0}), nullptr);
+  EXPECT_TRUE(found->wanted(10).empty());
+  const SlabLease* again = found->find(PageIndex{512});
+  ASSERT_NE(again, nullptr);
+  ASSERT_EQ(again->replica_count, 2U);
+  EXPECT_EQ(again->replicas[0]->address.value, 7U);
+  EXPECT_FALSE(again->replicas[0]->is_written()) << "nobody fills it any more";
+  EXPECT_TRUE(again->replicas[1]->is_read());
+  EXPECT_TRUE(again->replicas[1]->end(ReplicaState::kLost));
+  EXPECT_FALSE(map_there()->find(PageIndex{512})->replicas[1]->is_read());
+  EXPECT_TRUE(found->find(PageIndex{3 * 512})->replicas[0]->is_read());
+}
+
 TEST(LeaseMap, ReadersSeeWholeLeasesWhileReplicasAreReplaced) {
   const auto map = make_map(512);
   map->publish(SlabIndex{0}, make_replicas(2));

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "target_rig.h"
+
 #include "pager/options.h"
 
 namespace farpage::pager {
@@ -14,7 +16,7 @@ coordinator::NodeInfo node_of(uint32_t number) {
 }
 
 TEST(NodeDirectory, NumbersNodesInTheirOrderAndKeepsTheNumbers) {
-  NodeDirectory nodes;
+  NodeDirectory nodes(no_succession());
   EXPECT_EQ(nodes.find(NodeId{"n1"}), std::nullopt);
   EXPECT_EQ(*nodes.put(node_of(1)), NodeIndex{0});
   EXPECT_EQ(*nodes.put(node_of(2)), NodeIndex{1});
@@ -28,7 +30,7 @@ TEST(NodeDirectory, NumbersNodesInTheirOrderAndKeepsTheNumbers) {
 }
 
 TEST(NodeDirectory, KnowsAsManyNodesAsAClusterHasAndRefusesTheNext) {
-  NodeDirectory nodes;
+  NodeDirectory nodes(no_succession());
   for (uint32_t i = 0; i < 4096; ++i) {
     const auto index = nodes.put(node_of(i));
     ASSERT_TRUE(index.has_value()) << index.error().message();

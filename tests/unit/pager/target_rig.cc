@@ -1,6 +1,7 @@
 #include "target_rig.h"
 
 #include "base/check.h"
+#include "rdma/session.h"
 
 namespace farpage::pager {
 namespace {
@@ -26,7 +27,8 @@ std::vector<std::string> names_of_nodes(uint32_t nodes) {
 
 std::unique_ptr<EngineCore> make_engine_core(const TargetRigOptions& options) {
   return std::unique_ptr<EngineCore>(
-      new EngineCore{pager_options_of(options), std::make_shared<NodeDirectory>(),
+      new EngineCore{pager_options_of(options), std::move(*Succession::create(nullptr)),
+                     std::make_shared<NodeDirectory>(no_succession()),
                      std::move(*NodeTable<PeerState>::create()), std::move(*TargetSet::create())});
 }
 
@@ -76,9 +78,10 @@ TargetRig::TargetRig(const TargetRigOptions& options, TargetRig* engine_of)
              {engine.options.high_water_percent, engine.options.low_water_percent,
               pressing_percent(engine.options)}),
       space(options.pages, log),
-      image(std::move(*ProcessImage::create(options.pages, engine.nodes))),
+      image(std::move(*ProcessImage::create(options.pages, engine.nodes, engine.succession))),
       owner(target.cold),
-      backing_regions(*image, engine.options, client, *borrower_thread, owner),
+      backing_regions(*image, engine.options, client, *borrower_thread, owner, engine.succession,
+                      keeper),
       pins(std::move(*PinMap::create(options.pages, options.pages))),
       access(std::move(*AccessMap::create(options.pages))),
       copies(std::move(*CompressedPages::create(options.keeps_copies ? options.pages : 0))),
@@ -113,9 +116,9 @@ TargetRig::~TargetRig() {
 
 std::unique_ptr<LinkPort> TargetRig::make_port(size_t buffer_bytes) {
   buffers_.push_back(std::move(*Mapping::anonymous(buffer_bytes)));
-  auto port =
-      std::make_unique<LinkPort>("p" + std::to_string(ports_made_++), buffers_.back().bytes(), 0,
-                                 std::move(*LinkPort::Links::create()), connector_bell);
+  auto port = std::make_unique<LinkPort>("p" + std::to_string(ports_made_++),
+                                         buffers_.back().bytes(), rdma::new_session(0),
+                                         std::move(*LinkPort::Links::create()), connector_bell);
   for (size_t i = 0; i < nodes.size(); ++i) connect(*port, i);
   return port;
 }

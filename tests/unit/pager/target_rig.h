@@ -27,6 +27,12 @@ bool becomes_true(Condition condition) {
   return true;
 }
 
+// Nothing is kept for a successor.
+inline const Succession& no_succession() {
+  static const Succession none = std::move(*Succession::create(nullptr));
+  return none;
+}
+
 // Leases every slab on all nodes, at the address that FakeNode expects.
 class FakeClient final : public coordinator::Client {
  public:
@@ -144,6 +150,7 @@ class TargetRig {
   const std::unique_ptr<ProcessImage> image;
   PageTable& table = image->table();
   Owner owner;
+  TargetKeeper keeper{engine.succession, 0};
   BackingRegions backing_regions;
   PinMap pins;
   AccessMap access;

@@ -50,6 +50,8 @@ class NumbersOnly final : public pager::Pager {
   uint64_t limit_to_pin(uffd::PageRun) const override { return 0; }
   bool begin_fork() override { return true; }
   void end_fork(bool) override {}
+  bool is_forking() override { return false; }
+  void child_found(std::unique_ptr<uffd::AddressSpace>) override {}
   int attention_descriptor() const override { return -1; }
   void adopt_children() override {}
   void agent_ready(std::string, uint64_t) override {}

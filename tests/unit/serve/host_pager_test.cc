@@ -37,6 +37,13 @@ class NoEngine final : public pager::Engine {
                                               pager::OnChild) override {
     return fail(ErrorCode::kUnsupported, "no engine");
   }
+  Result<std::unique_ptr<pager::Pager>> resume(const pager::ResumeOptions&,
+                                               std::unique_ptr<uffd::AddressSpace>&,
+                                               pager::OnChild) override {
+    return fail(ErrorCode::kUnsupported, "no engine");
+  }
+  bool can_resume(uint64_t) override { return false; }
+  void end_succession(const std::set<uint64_t>&) override {}
 };
 
 // The pager has a control thread of its own.
@@ -62,7 +69,7 @@ class HostPagerTest : public testing::Test {
   Status listen() {
     Status made;
     on_control([&] {
-      auto pager = HostPager::listen(control_, path_, engine_, options_);
+      auto pager = HostPager::listen(control_, path_, engine_, options_, no_state_);
       if (pager) {
         pager_ = std::move(*pager);
       } else {
@@ -123,6 +130,7 @@ class HostPagerTest : public testing::Test {
   int sockets_ = 0;
   pager::PagerOptions options_;
   NoEngine engine_;
+  const ServedState no_state_ = std::move(*ServedState::create(nullptr));
   boost::asio::io_context control_{1};
   boost::asio::executor_work_guard<boost::asio::io_context::executor_type> work_{
       control_.get_executor()};
@@ -272,7 +280,7 @@ TEST_F(HostPagerTest, APagerThatIsClosedBeginsNothing) {
 TEST_F(HostPagerTest, OnlyOneListensAndOneThatWasKilledIsReplaced) {
   auto second = Status(tl::unexpect, Error{});
   on_control([&] {
-    auto pager = HostPager::listen(control_, path_, engine_, options_);
+    auto pager = HostPager::listen(control_, path_, engine_, options_, no_state_);
     if (!pager) second = tl::unexpected(pager.error());
   });
   EXPECT_EQ(second.error().code, ErrorCode::kConflict);

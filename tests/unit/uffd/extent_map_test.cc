@@ -7,6 +7,8 @@
 #include <random>
 #include <thread>
 
+#include "base/mapping.h"
+
 namespace farpage::uffd {
 namespace {
 
@@ -33,6 +35,32 @@ void expect_consistent(const ExtentMap& map, uint64_t begin, uint64_t end) {
       EXPECT_EQ(map.find(map.address_of(page) + 7), page);
     }
   }
+}
+
+TEST(ExtentMap, ASuccessorFindsTheExtentsWithTheirNumbers) {
+  const Fd memory = std::move(*create_memfd("extents", ExtentMap::kKeptBytes));
+  const auto map_there = [&] {
+    return std::move(
+        *ExtentMap::create(kWindowBase, kWindowPages, kOtherPages,
+                           std::move(*Mapping::shared(memory.get(), ExtentMap::kKeptBytes))));
+  };
+  const auto dead = map_there();
+  ASSERT_TRUE(dead->add(at(0), at(40)));
+  ASSERT_TRUE(dead->add(at(100), at(103)));
+  dead->remove(at(10), at(12));
+  const auto found = map_there();
+  EXPECT_EQ(found->size(), 3U);
+  expect_consistent(*found, at(0), at(200));
+  for (const uint64_t page : {0, 9, 12, 39, 100, 102})
+    EXPECT_EQ(found->find(at(page)), dead->find(at(page))) << page;
+  EXPECT_EQ(found->find(at(10)), std::nullopt);
+  ASSERT_TRUE(found->add(at(300), at(301)));
+  EXPECT_NE(found->find(at(300)), found->find(at(0)));
+  expect_consistent(*found, at(0), at(400));
+  // A forked child's: from now on its extents are there, too.
+  const auto child = std::move(*found->copy());
+  child->keep(std::move(*Mapping::anonymous(ExtentMap::kKeptBytes)));
+  EXPECT_EQ(child->find(at(39)), found->find(at(39)));
 }
 
 TEST(ExtentMap, TheWindowHasTheFirstNumbers) {

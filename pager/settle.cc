@@ -1,0 +1,97 @@
+#include "pager/settle.h"
+
+#include <algorithm>
+#include <array>
+#include <vector>
+
+#include "base/log.h"
+
+namespace farpage::pager {
+namespace {
+
+constexpr Milliseconds kAgentLook{20};
+
+// Places zeros where nothing is. While an event is unread nothing can be placed: if the page is
+// absent, its next touch, or its eviction, finds that out.
+PageState settle_zeros(Target& target, PageIndex page) {
+  const uffd::Outcome outcome = target.space.zero({page, 1}, uffd::ZeroFrames::kShared).outcome;
+  return outcome == uffd::Outcome::kUnmapped ? PageState::kEmpty : PageState::kDirty;
+}
+
+void settle_page(Target& target, PageIndex page, PageWord word) {
+  PageTable& table = target.table;
+  switch (word.state()) {
+    case PageState::kFetching:
+      if (word.has(PageWord::kFromRemote)) {
+        table.transition_owned(page, word, word.to(PageState::kRemote, PageWord::kMaybePresent));
+      } else {
+        table.transition_owned(page, word, word.to(settle_zeros(target, page)));
+      }
+      break;
+    case PageState::kUnprotecting:
+      table.transition_owned(page, word, word.to(PageState::kDirty));
+      break;
+    case PageState::kEvicting: {
+      const bool dirty = word.has(PageWord::kWasDirty);
+      table.transition_owned(
+          page, word, word.to(dirty ? PageState::kDirty : PageState::kClean, shared_flag(word)));
+      break;
+    }
+    case PageState::kDropping:
+    case PageState::kEmpty:
+    case PageState::kClean:
+    case PageState::kDirty:
+    case PageState::kRemote:
+    case PageState::kLost:
+      break;
+  }
+}
+
+// One call of the agent. False: the target is gone.
+bool drop_again(Target& target, std::span<const uffd::PageRun> runs) {
+  std::array<uffd::DropResult, uffd::kMaxDropRuns> results;
+  const std::span<uffd::DropResult> ended(results.data(), runs.size());
+  Status dropped = target.space.drop(runs, ended, kAgentLook);
+  while (!dropped && dropped.error().code == ErrorCode::kTimedOut)
+    dropped = target.space.await_drop(ended, kAgentLook);
+  if (!dropped) return false;
+  for (size_t i = 0; i < runs.size(); ++i) {
+    const bool ok = results[i].sys_errno == 0;
+    for (uint32_t p = 0; p < runs[i].pages; ++p) {
+      const PageIndex page{runs[i].first.value + p};
+      const PageWord word = target.table.load(page);
+      const bool zeros = word.has(PageWord::kWasZeros);
+      PageState next = zeros ? PageState::kEmpty : PageState::kRemote;
+      if (!ok) next = zeros ? PageState::kDirty : PageState::kClean;
+      target.table.transition_owned(page, word, word.to(next));
+    }
+  }
+  return true;
+}
+
+}  // namespace
+
+bool settle_pages(Target& target) {
+  std::vector<uffd::PageRun> drops;
+  const PageTable& table = target.table;
+  for (uint64_t i = table.next_used(0); i < table.pages(); i = table.next_used(i + 1)) {
+    const PageIndex page{i};
+    const PageWord word = table.load(page);
+    if (word.state() != PageState::kDropping) {
+      settle_page(target, page, word);
+    } else if (!drops.empty() && drops.back().first.value + drops.back().pages == i) {
+      ++drops.back().pages;
+    } else {
+      drops.push_back({page, 1});
+    }
+  }
+  for (size_t i = 0; i < drops.size(); i += uffd::kMaxDropRuns)
+    if (!drop_again(target,
+                    std::span(drops).subspan(i, std::min(uffd::kMaxDropRuns, drops.size() - i))))
+      return false;
+  // All of it: a fault may have been read, and its page not touched yet.
+  for (const uffd::PageRun& run : target.space.runs_in(0, UINT64_MAX)) target.space.wake(run);
+  return true;
+}
+
+}  // namespace farpage::pager

@@ -1,0 +1,200 @@
+#include "pager/succession.h"
+
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "coordinator/api_json.h"
+#include "rdma/session.h"
+
+namespace farpage::pager {
+namespace {
+
+using nlohmann::json;
+
+constexpr char kNumbers[] = "numbers";
+constexpr char kGroup[] = "engine/session_group";
+constexpr char kSessions[] = "session/";
+constexpr char kNodes[] = "node/";
+constexpr char kRegions[] = "region/";
+constexpr char kTargets[] = "target/";
+
+// A number that keeps its place in the order of names.
+std::string ordered(uint64_t number) {
+  std::string digits = std::to_string(number);
+  return std::string(20 - digits.size(), '0') + digits;
+}
+
+tl::unexpected<Error> malformed(const std::string& name) {
+  return fail(ErrorCode::kInvalid, "the predecessor's state: " + name + " is malformed");
+}
+
+Result<RegionRecord> region_from(const std::string& name, const std::string& text) {
+  const json value = json::parse(text, nullptr, false);
+  if (!value.is_object()) return malformed(name);
+  RegionRecord region{.group = value.value("group", uint64_t{0}),
+                      .id = BackingId{value.value("id", uint16_t{0})},
+                      .pages = value.value("pages", uint64_t{0}),
+                      .slab_bytes = value.value("slab_bytes", uint64_t{0}),
+                      .name = value.value("name", ""),
+                      .info = {}};
+  if (value.contains("info")) {
+    FARPAGE_TRY(info, coordinator::decode_region_info(value["info"].get<std::string>()));
+    region.info = std::move(info);
+  }
+  return region;
+}
+
+Result<TargetRecord> target_from(const std::string& name, const std::string& text) {
+  const json value = json::parse(text, nullptr, false);
+  if (!value.is_object()) return malformed(name);
+  return TargetRecord{.group = value.value("group", uint64_t{0}),
+                      .table = value.value("table", uint64_t{0}),
+                      .pages = value.value("pages", uint64_t{0}),
+                      .regions = value.value("regions", std::vector<uint64_t>{}),
+                      .own = value.value("own", std::vector<uint64_t>{}),
+                      .forking = value.value("forking", false),
+                      .snapshot = value.value("snapshot", uint64_t{0})};
+}
+
+// All values with the prefix, by number.
+template <typename Record, typename From>
+Result<std::map<uint64_t, Record>> records(const StateStore& store, const std::string& prefix,
+                                           From from) {
+  std::map<uint64_t, Record> found;
+  for (const auto& [name, text] : store.all(prefix)) {
+    FARPAGE_TRY(record, from(name, text));
+    found.emplace(std::stoull(name.substr(prefix.size())), std::move(record));
+  }
+  return found;
+}
+
+}  // namespace
+
+Result<Succession> Succession::create(StateStore* store) {
+  FARPAGE_TRY(numbers, store == nullptr ? Mapping::anonymous(kPageBytes)
+                                        : store->memory(kNumbers, kPageBytes));
+  return Succession(store, std::move(numbers));
+}
+
+Result<Mapping> Succession::memory(const std::string& name, size_t bytes) const {
+  return store_ == nullptr ? Mapping::anonymous(bytes) : store_->memory(name, bytes);
+}
+
+std::vector<StateStore::Part> Succession::used_parts(const std::string& name) const {
+  return store_ == nullptr ? std::vector<StateStore::Part>() : store_->used_parts(name);
+}
+
+void Succession::drop_memory(const std::string& name) const {
+  if (store_ != nullptr) store_->drop_memory(name);
+}
+
+Status Succession::put(const std::string& name, std::string value) const {
+  return store_ == nullptr ? Status() : store_->put(name, std::move(value));
+}
+
+Result<uint32_t> Succession::session_group(uint32_t session_group) const {
+  if (store_ == nullptr) return session_group;
+  if (const auto kept = store_->get(kGroup)) return static_cast<uint32_t>(std::stoul(*kept));
+  FARPAGE_TRY_VOID(store_->put(kGroup, std::to_string(session_group)));
+  return session_group;
+}
+
+Result<uint64_t> Succession::session(const std::string& port, uint32_t session_group) const {
+  if (store_ == nullptr) return rdma::new_session(session_group);
+  if (const auto kept = store_->get(kSessions + port)) return std::stoull(*kept);
+  const uint64_t session = rdma::new_session(session_group);
+  FARPAGE_TRY_VOID(store_->put(kSessions + port, std::to_string(session)));
+  return session;
+}
+
+Status Succession::put_node(uint16_t index, const coordinator::NodeInfo& node) const {
+  if (store_ == nullptr) return {};
+  return store_->put(kNodes + ordered(index), coordinator::encode(node));
+}
+
+Result<std::vector<coordinator::NodeInfo>> Succession::nodes() const {
+  std::vector<coordinator::NodeInfo> found;
+  if (store_ == nullptr) return found;
+  for (const auto& [name, text] : store_->all(kNodes)) {
+    FARPAGE_TRY(node, coordinator::decode_node_info(text));
+    found.push_back(std::move(node));
+  }
+  return found;
+}
+
+Status Succession::put_region(uint64_t number, const RegionRecord& region) const {
+  if (store_ == nullptr) return {};
+  json value = {{"group", region.group},
+                {"id", region.id.value},
+                {"pages", region.pages},
+                {"slab_bytes", region.slab_bytes},
+                {"name", region.name}};
+  if (region.info) value["info"] = coordinator::encode(*region.info, coordinator::Secrets::kHide);
+  return store_->put(kRegions + ordered(number), value.dump());
+}
+
+void Succession::erase_region(uint64_t number) const {
+  if (store_ == nullptr) return;
+  store_->erase(kRegions + ordered(number));
+  store_->drop_memory(leases_name(number));
+}
+
+Result<std::map<uint64_t, RegionRecord>> Succession::regions() const {
+  if (store_ == nullptr) return std::map<uint64_t, RegionRecord>();
+  return records<RegionRecord>(*store_, kRegions, region_from);
+}
+
+Status Succession::put_target(uint64_t number, const TargetRecord& target) const {
+  if (store_ == nullptr) return {};
+  return store_->put(kTargets + ordered(number), json{{"group", target.group},
+                                                      {"table", target.table},
+                                                      {"pages", target.pages},
+                                                      {"regions", target.regions},
+                                                      {"own", target.own},
+                                                      {"forking", target.forking},
+                                                      {"snapshot", target.snapshot}}
+                                                     .dump());
+}
+
+void Succession::erase_target(uint64_t number) const {
+  if (store_ != nullptr) store_->erase(kTargets + ordered(number));
+}
+
+Result<std::map<uint64_t, TargetRecord>> Succession::targets() const {
+  if (store_ == nullptr) return std::map<uint64_t, TargetRecord>();
+  return records<TargetRecord>(*store_, kTargets, target_from);
+}
+
+void TargetKeeper::begin(TargetRecord record) {
+  const MutexLock lock(mutex_);
+  record_ = std::move(record);
+}
+
+Status TargetKeeper::add_region(uint64_t region) {
+  const MutexLock lock(mutex_);
+  record_.regions.push_back(region);
+  record_.own.push_back(region);
+  return succession_.put_target(number_, record_);
+}
+
+Status TargetKeeper::begin_fork(uint64_t snapshot) {
+  const MutexLock lock(mutex_);
+  record_.forking = true;
+  record_.snapshot = snapshot;
+  return succession_.put_target(number_, record_);
+}
+
+Status TargetKeeper::end_fork() {
+  const MutexLock lock(mutex_);
+  record_.forking = false;
+  record_.snapshot = 0;
+  return succession_.put_target(number_, record_);
+}
+
+void TargetKeeper::end() {
+  const MutexLock lock(mutex_);
+  succession_.erase_target(number_);
+  if (succession_.keeps()) succession_.drop_memory(Succession::pins_name(number_));
+}
+
+}  // namespace farpage::pager

@@ -1,0 +1,38 @@
+// Holder: keeps the descriptors of an engine that may be killed, and starts its successor.
+//
+// The engine runs in a child process that has the holder's descriptor table (clone(2) with
+// CLONE_FILES): whatever it opens, or receives with a message or an event, the holder has too, from
+// the moment at which it exists. So when the engine is killed nothing is closed: a userfaultfd goes
+// on holding faults back, sockets of targets stay connected. The successor is another such child.
+// It goes on with what that one has written to the StateStore (docs/adr/0014), and closes what only
+// the dead engine needed: all that is in no record, but for what cannot be made again and may have
+// arrived without having been noted. That is a userfaultfd, whose close would end a registration,
+// or a nameless unix socket, which may be the lifeline of a target.
+//
+// The holder has no network and no thread, and reads nothing that a target can write. When it is
+// killed itself, the kernel kills the engine, and with it the last descriptors go: each target is
+// killed through its lifeline (uffd/handover.h).
+#pragma once
+
+#include <functional>
+#include <set>
+#include <vector>
+
+#include "base/result.h"
+#include "base/state_store.h"
+
+namespace farpage::serve {
+
+// The engine of one child: returns the exit status of the process. `takes_over`: the state is that
+// of an engine that was killed.
+using HeldEngine = std::function<int(StateStore& state, bool takes_over)>;
+
+// Runs engines until one ends by itself: then its exit status. Signals that end a program are
+// passed on to the engine. 1: engines are killed faster than they can start.
+// Threads: the caller's is the only one of its process.
+Result<int> hold(const HeldEngine& engine);
+
+// The open userfaultfds that are not among these.
+std::vector<int> userfaultfds_but(const std::set<int>& known);
+
+}  // namespace farpage::serve

@@ -1,0 +1,186 @@
+#include "serve/served_state.h"
+
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "uffd/extent_map.h"
+
+namespace farpage::serve {
+namespace {
+
+using nlohmann::json;
+
+constexpr char kNumbers[] = "serve/numbers";
+constexpr char kListener[] = "serve/listener";
+constexpr char kRuns[] = "serve/run/";
+constexpr char kTargets[] = "serve/target/";
+constexpr char kExtents[] = "serve/extents/";
+
+Result<json> parsed(const std::string& name, const std::string& text) {
+  json value = json::parse(text, nullptr, false);
+  if (!value.is_object())
+    return fail(ErrorCode::kInvalid, "the predecessor's state: " + name + " is malformed");
+  return value;
+}
+
+std::string dumped(const json& value) {
+  return value.dump(-1, ' ', false, json::error_handler_t::replace);
+}
+
+uint64_t number_in(const std::string& name, size_t prefix) {
+  return std::stoull(name.substr(prefix));
+}
+
+}  // namespace
+
+ServedRecord child_record(uint64_t number_of_parent, const ServedRecord& parent, int socket,
+                          int userfaultfd) {
+  return {.run = parent.run,
+          .program = parent.program,
+          .parent = number_of_parent,
+          .fork = parent.fork_request,
+          .hello = false,
+          .socket = socket,
+          .userfaultfd = userfaultfd,
+          .window_address = parent.window_address,
+          .window_bytes = parent.window_bytes,
+          .more_pages = parent.more_pages,
+          .features = parent.features};
+}
+
+Result<ServedState> ServedState::create(StateStore* store) {
+  FARPAGE_TRY(numbers, store == nullptr ? Mapping::anonymous(sizeof(uint64_t))
+                                        : store->memory(kNumbers, kPageBytes));
+  return ServedState(store, std::move(numbers));
+}
+
+uint64_t ServedState::next_number() const {
+  return reinterpret_cast<std::atomic<uint64_t>*>(numbers_.data())->fetch_add(1) + 1;
+}
+
+Status ServedState::put_listener(int descriptor) const {
+  return store_ == nullptr ? Status() : store_->put(kListener, std::to_string(descriptor));
+}
+
+std::optional<int> ServedState::listener() const {
+  if (store_ == nullptr) return std::nullopt;
+  const auto kept = store_->get(kListener);
+  if (!kept) return std::nullopt;
+  return std::stoi(*kept);
+}
+
+Status ServedState::put(uint64_t number, const RunRecord& run) const {
+  if (store_ == nullptr) return {};
+  json value = {{"program", run.program},
+                {"socket", run.socket},
+                {"listener", run.listener},
+                {"local_bytes", run.local_bytes},
+                {"fork", std::string(pager::to_string(run.fork))}};
+  if (run.exit_status) value["exit_status"] = *run.exit_status;
+  return store_->put(kRuns + std::to_string(number), dumped(value));
+}
+
+void ServedState::erase_run(uint64_t number) const {
+  if (store_ != nullptr) store_->erase(kRuns + std::to_string(number));
+}
+
+Result<std::map<uint64_t, RunRecord>> ServedState::runs() const {
+  std::map<uint64_t, RunRecord> found;
+  if (store_ == nullptr) return found;
+  for (const auto& [name, text] : store_->all(kRuns)) {
+    FARPAGE_TRY(value, parsed(name, text));
+    RunRecord run{
+        .program = value.value("program", ""),
+        .socket = value.value("socket", -1),
+        .listener = value.value("listener", -1),
+        .local_bytes = value.value("local_bytes", uint64_t{0}),
+        .fork = pager::fork_mode_from(value.value("fork", "")).value_or(pager::ForkMode::kRefuse),
+        .exit_status = {}};
+    if (value.contains("exit_status")) run.exit_status = value.value("exit_status", 0);
+    found.emplace(number_in(name, sizeof kRuns - 1), std::move(run));
+  }
+  return found;
+}
+
+Status ServedState::put(uint64_t number, const ServedRecord& target) const {
+  if (store_ == nullptr) return {};
+  return store_->put(kTargets + std::to_string(number),
+                     dumped({{"run", target.run},
+                             {"program", target.program},
+                             {"pid", target.pid},
+                             {"parent", target.parent},
+                             {"fork", target.fork},
+                             {"hello", target.hello},
+                             {"welcome", target.welcome},
+                             {"forked", target.forked},
+                             {"fork_request", target.fork_request},
+                             {"may_fork", target.may_fork},
+                             {"child", target.child},
+                             {"socket", target.socket},
+                             {"lifeline", target.lifeline},
+                             {"child_socket", target.child_socket},
+                             {"userfaultfd", target.userfaultfd},
+                             {"ring", target.ring},
+                             {"window_address", target.window_address},
+                             {"window_bytes", target.window_bytes},
+                             {"more_pages", target.more_pages},
+                             {"features", target.features}}));
+}
+
+void ServedState::erase_target(uint64_t number) const {
+  if (store_ == nullptr) return;
+  store_->erase(kTargets + std::to_string(number));
+  store_->drop_memory(kExtents + std::to_string(number));
+}
+
+Result<std::map<uint64_t, ServedRecord>> ServedState::targets() const {
+  std::map<uint64_t, ServedRecord> found;
+  if (store_ == nullptr) return found;
+  for (const auto& [name, text] : store_->all(kTargets)) {
+    FARPAGE_TRY(value, parsed(name, text));
+    found.emplace(number_in(name, sizeof kTargets - 1),
+                  ServedRecord{.run = value.value("run", uint64_t{0}),
+                               .program = value.value("program", ""),
+                               .pid = value.value("pid", 0),
+                               .parent = value.value("parent", uint64_t{0}),
+                               .fork = value.value("fork", uint64_t{0}),
+                               .hello = value.value("hello", true),
+                               .welcome = value.value("welcome", false),
+                               .forked = value.value("forked", false),
+                               .fork_request = value.value("fork_request", uint64_t{0}),
+                               .may_fork = value.value("may_fork", false),
+                               .child = value.value("child", uint64_t{0}),
+                               .socket = value.value("socket", -1),
+                               .lifeline = value.value("lifeline", -1),
+                               .child_socket = value.value("child_socket", -1),
+                               .userfaultfd = value.value("userfaultfd", -1),
+                               .ring = value.value("ring", -1),
+                               .window_address = value.value("window_address", uint64_t{0}),
+                               .window_bytes = value.value("window_bytes", uint64_t{0}),
+                               .more_pages = value.value("more_pages", uint64_t{0}),
+                               .features = value.value("features", uint64_t{0})});
+  }
+  return found;
+}
+
+Result<Mapping> ServedState::extents(uint64_t number) const {
+  constexpr size_t kBytes = uffd::ExtentMap::kKeptBytes;
+  if (store_ == nullptr) return Mapping::anonymous(kBytes);
+  return store_->memory(kExtents + std::to_string(number), kBytes);
+}
+
+Result<std::set<int>> ServedState::descriptors() const {
+  std::set<int> all;
+  if (store_ != nullptr) all = store_->descriptors();
+  if (const auto descriptor = listener()) all.insert(*descriptor);
+  FARPAGE_TRY(every_run, runs());
+  for (const auto& [number, run] : every_run) all.insert({run.socket, run.listener});
+  FARPAGE_TRY(every_target, targets());
+  for (const auto& [number, target] : every_target)
+    all.insert(
+        {target.socket, target.lifeline, target.child_socket, target.userfaultfd, target.ring});
+  all.erase(-1);
+  return all;
+}
+
+}  // namespace farpage::serve

@@ -1,0 +1,174 @@
+"""The engine of `farpage pager` is killed while it serves programs: a successor goes on."""
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+import unittest
+
+from cluster import MIB, RANDOM_ACCESS, child_of, state_of, wait_until
+from host_pager_base import HostPagerTest
+from redis_test import Client
+from verifier import Verifier
+
+PROGRAMS = os.path.join(os.path.dirname(__file__), "programs")
+
+
+class EngineDeath(HostPagerTest):
+    def engine(self):
+        """Its process: the child of the pager that is not a part of an embedded cluster; None: there is none now."""
+        with open(f"/proc/{self.pager.pid}/task/{self.pager.pid}/children", encoding="ascii") as file:
+            for child in file.read().split():
+                try:
+                    with open(f"/proc/{child}/comm", encoding="ascii") as name:
+                        if name.read() == "farpage-engine\n":
+                            return int(child)
+                except OSError:  # it has just ended
+                    pass
+        return None
+
+    def kill_engine(self):
+        engine = self.engine()
+        if engine is not None:
+            os.kill(engine, signal.SIGKILL)
+
+    def killing(self, seed, most=0.6):
+        """Kills engines at random moments until the end of the block."""
+        return Killer(self, random.Random(seed), most)
+
+    def expect_takeovers(self, least):
+        taken = re.findall(r"taken_over runs=\d+ processes=\d+ in_ms=(\d+)", self.pager.log())
+        self.assertGreaterEqual(len(taken), least, self.pager.log())
+        print(f"{len(taken)} engines were replaced, the slowest in {max(map(int, taken))} ms")
+        for wrong in ("not_taken_over", "engine_given_up"):
+            self.assertNotIn(wrong, self.pager.log())
+
+    def test_words_that_threads_check_themselves(self):
+        self.start_pager(local="96M")
+        first = self.start_program(64 * MIB, 3600, 1)
+        second = self.start_program(64 * MIB, 3600, 2)
+        for process in (first, second):
+            self.await_filled(process)
+        with self.killing(1):
+            wait_until(lambda: self.pager.log().count("taken_over") >= 12, "twelve engines were killed")
+        self.assertEqual(len(self.status()["runs"]), 2)
+        for process in (first, second):
+            process.kill(signal.SIGUSR1)
+            self.expect_right_end(process)
+        self.expect_takeovers(12)
+        wait_until(lambda: not self.regions(), "the regions are given back")
+
+    def test_a_sort(self):
+        self.start_pager(local="256M")
+        lines = self.path("lines")
+        source = random.Random(3)
+        with open(lines, "w", encoding="ascii") as file:
+            file.writelines(f"{source.getrandbits(400):0120x}\n" for _ in range(400_000))
+        command = ["env", "LC_ALL=C", "sort", "--parallel=2", "-S", "200M", lines]
+        with self.killing(2):
+            status, output, log = self.run_far(command, local="24M", options=["--pager", self.socket])
+        self.assertEqual(status, 0, log)
+        plain = subprocess.run(command, check=True, capture_output=True, timeout=300)
+        self.assertEqual(output, plain.stdout)
+        self.expect_takeovers(1)
+
+    def test_a_program_that_forks(self):
+        self.start_pager(local="256M", lend="3G")
+        program = self.start_run([sys.executable, os.path.join(PROGRAMS, "fork_and_check.py"), "1500", "12"], local="24M",
+                                 options=["--pager", self.socket])
+        self.assertEqual(program.popen.stdout.readline(), b"filled\n", program.log())
+        with self.killing(3, most=0.9):
+            status, output = program.finish(patience=240)
+        print(output.decode().strip())
+        self.assertEqual(status, 0, program.log())
+        self.assertRegex(output, rb"^wrong_blocks 0 wrong_children 0 forks [1-9]")
+        self.expect_takeovers(5)
+
+    def test_redis_saves_while_engines_are_killed(self):
+        self.start_pager(local="256M", lend="2G")
+        listen, folder = self.path("redis.socket"), self.path("redis")
+        os.makedirs(folder)
+        server = self.path("redis-server")
+        os.symlink(Verifier.program(self, "redis-check-rdb"), server)  # one binary with several names
+        redis = self.start_run([server, "--port", "0", "--unixsocket", listen, "--dir", folder, "--save", ""], local="24M",
+                               options=["--pager", self.socket])
+        wait_until(lambda: os.path.exists(listen), "redis listens")
+        client = Client(listen)
+        self.addCleanup(client.close)
+        source = random.Random(4)
+        values = {}
+        with self.killing(4):
+            for turn in range(3):
+                for begin in range(0, 60_000, 500):
+                    batch = {b"key-%d" % i: b"%d-" % turn + source.randbytes(800) for i in range(begin, begin + 500)}
+                    values.update(batch)
+                    client.all([("SET", *item) for item in batch.items()])
+                client("BGSAVE")
+                wait_until(lambda: b"rdb_bgsave_in_progress:0" in client("INFO", "persistence"), "it has saved", 120)
+                self.assertIn(b"rdb_last_bgsave_status:ok", client("INFO", "persistence"))
+            keys = sorted(values)
+            for begin in range(0, len(keys), 500):
+                some = keys[begin:begin + 500]
+                self.assertEqual(client("MGET", *some), [values[key] for key in some])
+        redis.kill(signal.SIGTERM)
+        self.assertEqual(redis.finish()[0], 0, redis.log())
+        self.expect_takeovers(5)
+        checked = subprocess.run([Verifier.program(self, "redis-check-rdb"), os.path.join(folder, "dump.rdb")], timeout=120,
+                                 capture_output=True, text=True, check=False)
+        self.assertEqual(checked.returncode, 0, checked.stdout)
+        self.assertIn("60000 keys read", checked.stdout)
+
+    def test_a_stopped_program_is_taken_over_when_it_continues(self):
+        self.start_pager()
+        process = self.start_program(48 * MIB, 3600, 1)
+        self.await_filled(process)
+        program = child_of(process.pid)
+        os.kill(program, signal.SIGSTOP)
+        wait_until(lambda: state_of(program) == "T", "it has stopped")
+        before = self.engine()
+        self.kill_engine()
+        wait_until(lambda: self.engine() not in (None, before), "there is another engine")
+        os.kill(program, signal.SIGCONT)
+        wait_until(lambda: self.status()["runs"][0]["targets"], "it is served")
+        process.kill(signal.SIGUSR1)
+        self.expect_right_end(process)
+
+    def test_holder_and_engine_die_together(self):
+        self.start_coordinator("--region-ttl", "5s")
+        self.start_node(lend="2G", transports="shm")
+        self.serve("96M")
+        process = self.start_run([sys.executable, os.path.join(PROGRAMS, "fork_and_check.py"), "800", "3600"], local="24M",
+                                 options=["--pager", self.socket])
+        self.assertEqual(process.popen.stdout.readline(), b"filled\n", process.log())
+        program, engine = child_of(process.pid), self.engine()
+        begin = time.monotonic()
+        self.pager.kill()
+        wait_until(lambda: state_of(program) == "X" and state_of(engine) == "X", "all are dead")
+        print(f"program and engine were dead after {(time.monotonic() - begin) * 1000:.0f} ms")
+        self.assertEqual(process.finish()[0], 128 + signal.SIGKILL, process.log())
+        wait_until(lambda: not self.regions(), "the regions have expired", 120)
+
+
+class Killer:
+    def __init__(self, test, chance, most):
+        self.test, self.chance, self.most = test, chance, most
+        self.over = threading.Event()
+        self.thread = threading.Thread(target=self.run)
+
+    def run(self):
+        while not self.over.wait(0.25 + self.chance.random() * self.most):
+            self.test.kill_engine()
+
+    def __enter__(self):
+        self.thread.start()
+
+    def __exit__(self, *_):
+        self.over.set()
+        self.thread.join()
+
+
+if __name__ == "__main__":
+    unittest.main()
