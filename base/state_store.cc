@@ -190,6 +190,12 @@ std::vector<StateStore::Part> StateStore::used_parts(const std::string& name) co
   return parts;
 }
 
+void StateStore::release_ranges() {
+  const MutexLock lock(mutex_);
+  for (auto& [name, range] : ranges_) (void)range.release();
+  ranges_.clear();
+}
+
 void StateStore::drop_memory(const std::string& name) {
   const MutexLock lock(mutex_);
   erase_locked(kRanges + name);

@@ -45,6 +45,8 @@ class StateStore {
   int descriptor() const { return log_.get(); }
   // The log goes on without this store: its new owner closes the descriptor.
   int release_log() { return log_.release(); }
+  // So do the ranges: only a look was wanted.
+  void release_ranges();
 
   // kExhausted: the values take more than one half of the log. Then nothing has changed.
   Status put(const std::string& name, std::string value);

@@ -23,6 +23,7 @@ namespace farpage::cli {
 namespace {
 
 constexpr Milliseconds kLastAnswers{1000};
+constexpr char kClusterVariable[] = "FARPAGE_PAGER_CLUSTER";
 
 struct HostPagerSettings : EngineSettings {
   HostPagerSettings() { pager.local_bytes = 0; }  // half of the available memory
@@ -86,9 +87,15 @@ Result<int> serve_host(HostPagerSettings settings) {
   FARPAGE_TRY(options, pager_options(settings.pager));
   std::optional<EmbeddedCluster> cluster;
   if (settings.coordinator.empty()) {
-    FARPAGE_TRY(started, start_cluster(settings));
-    cluster.emplace(std::move(started));
-    settings.coordinator = cluster->coordinator_url();
+    // The processes of a cluster that the former binary has started are this process's.
+    std::optional<std::string> url = serve::inherited(kClusterVariable);
+    if (!url) {
+      FARPAGE_TRY(started, start_cluster(settings));
+      cluster.emplace(std::move(started));
+      url = cluster->coordinator_url();
+    }
+    settings.coordinator = *url;
+    serve::pass_on(kClusterVariable, *url);
   }
   return serve::hold([&](StateStore& store, bool takes_over) {
     return exit_status_of(run_engine(settings, options, store, takes_over));

@@ -95,6 +95,7 @@ CLI::App& add_group(CLI::App& root, const std::string& name, const std::string& 
 void add_run(CLI::App& root, Invocation& invocation);
 void add_pager(CLI::App& root, Invocation& invocation);
 void add_resize(CLI::App& root, Invocation& invocation);
+void add_upgrade(CLI::App& root, Invocation& invocation);
 void add_coordinator(CLI::App& root, Invocation& invocation);
 void add_node(CLI::App& root, Invocation& invocation);
 void add_status(CLI::App& root, Invocation& invocation);

@@ -21,6 +21,10 @@
 
 namespace farpage::pager {
 
+// Of the form of all that is kept, here and in serve/served_state.h, also of memory that is used in
+// place (LeaseMap, PageTable, PinMap, ExtentMap): a build with another number cannot go on with it.
+inline constexpr uint64_t kStateVersion = 1;
+
 // A backing region. Its replicas are in the memory that leases_name() names.
 struct RegionRecord {
   uint64_t group = 0;  // of processes

@@ -1,5 +1,6 @@
 #include "serve/holder.h"
 
+#include <fcntl.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
@@ -14,7 +15,9 @@
 #include <cerrno>
 #include <charconv>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <set>
 #include <string>
 
@@ -25,7 +28,9 @@
 namespace farpage::serve {
 namespace {
 
-constexpr std::array kPassedOn{SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2};
+constexpr std::array kPassedOn{SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1};
+constexpr int kUpgradeSignal = SIGUSR2;  // from the engine
+constexpr char kStateVariable[] = "FARPAGE_PAGER_STATE";
 // After so many engines that were killed before they had lived so long there is no further one.
 constexpr int kMostShortLives = 8;
 constexpr Milliseconds kShortLife{200};
@@ -34,6 +39,7 @@ sigset_t signals_of_holder() {
   sigset_t set;
   ::sigemptyset(&set);
   ::sigaddset(&set, SIGCHLD);
+  ::sigaddset(&set, kUpgradeSignal);
   for (const int number : kPassedOn) ::sigaddset(&set, number);
   return set;
 }
@@ -113,11 +119,96 @@ int await_end(pid_t child, const sigset_t& signals) {
     if (ended == child) return status;
     siginfo_t info{};
     const int number = ::sigwaitinfo(&signals, &info);
-    if (number > 0 && number != SIGCHLD) ::kill(child, number);
+    if (number == kUpgradeSignal && info.si_pid == child) {
+      ::kill(child, SIGKILL);
+    } else if (number > 0 && number != SIGCHLD) {
+      ::kill(child, number);
+    }
   }
 }
 
+Result<int> new_state() {
+  FARPAGE_TRY(made, StateStore::create());
+  return made->release_log();
+}
+
+// Reads what a dead engine has left; nobody writes meanwhile.
+template <typename Read>
+auto with_state(int state, Read read) -> decltype(read(std::declval<ServedState&>())) {
+  FARPAGE_TRY(store, StateStore::take_over(::fcntl(state, F_DUPFD_CLOEXEC, 0)));
+  FARPAGE_TRY(served, ServedState::create(store.get()));
+  auto result = read(served);
+  store->release_ranges();
+  return result;
+}
+
+// Those that no engine has made.
+Result<std::set<int>> own_descriptors(int state) {
+  FARPAGE_TRY(kept, with_state(state, [](ServedState& served) { return served.descriptors(); }));
+  std::set<int> own{state};
+  for (const int descriptor : open_descriptors())
+    if (!kept.contains(descriptor)) own.insert(descriptor);
+  return own;
+}
+
+void survive_exec(int descriptor) {
+  ::fcntl(descriptor, F_SETFD, ::fcntl(descriptor, F_GETFD) & ~FD_CLOEXEC);
+}
+
+// Returns if there is nothing to execute, or it failed.
+void upgrade(int state, const sigset_t& mask) {
+  const auto asked = with_state(state, [](ServedState& served) -> Result<std::string> {
+    std::string binary = served.upgrade();
+    if (binary.empty()) return binary;
+    FARPAGE_TRY_VOID(served.put_upgrade(""));
+    FARPAGE_TRY(kept, served.descriptors());
+    for (const int descriptor : kept) survive_exec(descriptor);
+    return binary;
+  });
+  if (!asked || asked->empty()) return;
+  for (const int descriptor : open_descriptors())
+    if (may_be_irreplaceable(descriptor)) survive_exec(descriptor);
+  survive_exec(state);
+  pass_on(kStateVariable, std::to_string(state));
+  std::ifstream file("/proc/self/cmdline", std::ios::binary);
+  std::vector<std::string> words;
+  for (std::string word; std::getline(file, word, '\0');) words.push_back(word);
+  words.at(0) = *asked;
+  std::vector<char*> arguments;
+  for (std::string& word : words) arguments.push_back(word.data());
+  arguments.push_back(nullptr);
+  log::info("pager: upgrade binary={}", *asked);
+  sigset_t blocked;
+  ::pthread_sigmask(SIG_SETMASK, &mask, &blocked);
+  ::execv(asked->c_str(), arguments.data());
+  const int problem = errno;
+  ::pthread_sigmask(SIG_SETMASK, &blocked, nullptr);
+  ::unsetenv(kStateVariable);
+  log::error("pager: upgrade_failed binary={} reason=\"{}\"", *asked, std::strerror(problem));
+}
+
 }  // namespace
+
+void ask_for_upgrade() {
+  ::kill(::getppid(), kUpgradeSignal);
+}
+
+std::string own_binary() {
+  std::error_code error;
+  return std::filesystem::read_symlink("/proc/self/exe", error).string();
+}
+
+std::optional<std::string> inherited(const char* name) {
+  const char* const word = std::getenv(name);
+  if (word == nullptr) return std::nullopt;
+  std::string copied(word);
+  ::unsetenv(name);
+  return copied;
+}
+
+void pass_on(const char* name, const std::string& word) {
+  ::setenv(name, word.c_str(), 1);
+}
 
 std::vector<int> userfaultfds_but(const std::set<int>& known) {
   std::vector<int> found;
@@ -130,12 +221,11 @@ Result<int> hold(const HeldEngine& engine) {
   const sigset_t signals = signals_of_holder();
   sigset_t before;
   ::pthread_sigmask(SIG_BLOCK, &signals, &before);
-  FARPAGE_TRY(made, StateStore::create());
-  const int state = made->release_log();
-  made.reset();
-  const std::set<int> holders = open_descriptors();
+  const std::optional<std::string> state_of_former = inherited(kStateVariable);
+  bool takes_over = state_of_former.has_value();
+  FARPAGE_TRY(state, takes_over ? Result<int>(std::stoi(*state_of_former)) : new_state());
+  FARPAGE_TRY(holders, own_descriptors(state));
   const pid_t self = ::getpid();
-  bool takes_over = false;
   for (int short_lives = 0; short_lives < kMostShortLives;) {
     const Instant start = SteadyClock::read();
     const pid_t child = clone_with_descriptors();
@@ -143,8 +233,9 @@ Result<int> hold(const HeldEngine& engine) {
     if (child == 0) run_engine(engine, state, takes_over, self, holders, before);
     const int status = await_end(child, signals);
     if (WIFEXITED(status)) return WEXITSTATUS(status);
-    log::error("pager: engine_killed pid={} signal={}", child, WTERMSIG(status));
     takes_over = true;
+    upgrade(state, before);
+    log::error("pager: engine_killed pid={} signal={}", child, WTERMSIG(status));
     short_lives = SteadyClock::read() - start < kShortLife ? short_lives + 1 : 0;
   }
   log::error("pager: engine_given_up lives={} shorter_than_ms={}", kMostShortLives,

@@ -15,13 +15,19 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <set>
+#include <string>
 #include <vector>
 
 #include "base/result.h"
 #include "base/state_store.h"
 
 namespace farpage::serve {
+
+// An engine that is to be replaced by another build calls ask_for_upgrade(): the holder kills it,
+// executes ServedState::upgrade() in its own place with its own command line, and that goes on with
+// the state. If it cannot be executed, an engine of the old build goes on.
 
 // The engine of one child: returns the exit status of the process. `takes_over`: the state is that
 // of an engine that was killed.
@@ -31,6 +37,15 @@ using HeldEngine = std::function<int(StateStore& state, bool takes_over)>;
 // passed on to the engine. 1: engines are killed faster than they can start.
 // Threads: the caller's is the only one of its process.
 Result<int> hold(const HeldEngine& engine);
+
+// Of an engine: after ServedState::put_upgrade(). It will be killed.
+void ask_for_upgrade();
+// The path of the binary of this process.
+std::string own_binary();
+// Of a binary that was executed by ask_for_upgrade(): a word that the former one has passed on.
+std::optional<std::string> inherited(const char* name);
+// Passes a word on to the next one.
+void pass_on(const char* name, const std::string& word);
 
 // The open userfaultfds that are not among these.
 std::vector<int> userfaultfds_but(const std::set<int>& known);

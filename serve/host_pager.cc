@@ -218,6 +218,10 @@ void HostPager::on_request(const std::shared_ptr<Run>& run, std::string_view lin
     if (const Status noted = note(*run); !noted) log::warn("pager: {}", noted.error().message());
     on_over(run);
     next(run);  // its end
+  } else if (const auto* binary = std::get_if<Upgrade>(&*request)) {
+    const Status prepared = prepare_upgrade(*binary);
+    upgrades_ = static_cast<bool>(prepared);
+    answer(run, prepared ? accepted_line() : to_line(prepared.error()));
   } else {
     answer(run, to_line(status()));
   }
@@ -359,6 +363,17 @@ Status HostPager::take_over() {
   return {};
 }
 
+Status HostPager::prepare_upgrade(const Upgrade& upgrade) const {
+  if (!state_.keeps()) return fail(ErrorCode::kUnsupported, "this pager has no holder");
+  if (upgrade.state_version != pager::kStateVersion)
+    return fail(ErrorCode::kUnsupported,
+                "what this pager keeps of its programs is unknown to that build: start another "
+                "pager, and let this one end with its programs");
+  if (::access(upgrade.binary.c_str(), X_OK) != 0)
+    return fail_errno("the binary " + upgrade.binary);
+  return state_.put_upgrade(upgrade.binary);
+}
+
 Status HostPager::check_local(const Run& run, uint64_t local_bytes) const {
   if (const Status possible = pager::validate_local(local_bytes); !possible)
     return fail(possible.error().code, "--" + possible.error().context);
@@ -380,6 +395,7 @@ void HostPager::answer(const std::shared_ptr<Run>& run, std::string line) {
   boost::asio::async_write(run->socket, boost::asio::buffer(*text),
                            while_here([this, run, text](boost::system::error_code error, size_t) {
                              --answers_;
+                             if (answers_ == 0 && upgrades_) ask_for_upgrade();
                              if (error) {
                                on_over(run);
                              } else if (!run->over) {
@@ -414,7 +430,10 @@ void HostPager::remove(const std::shared_ptr<Run>& run) {
 }
 
 PagerStatus HostPager::status() const {
-  PagerStatus status{.local_bytes = options_.local_bytes, .runs = {}};
+  PagerStatus status{.engine = ::getpid(),
+                     .binary = own_binary(),
+                     .local_bytes = options_.local_bytes,
+                     .runs = {}};
   for (const auto& run : runs_) {
     RunStatus& last = status.runs.emplace_back(RunStatus{.program = run->record.program,
                                                          .pid = run->peer.pid,

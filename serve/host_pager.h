@@ -66,6 +66,7 @@ class HostPager {
   void on_request(const std::shared_ptr<Run>& run, std::string_view line);
   Status begin(const std::shared_ptr<Run>& run, const BeginRun& begin);
   Status check_local(const Run& run, uint64_t local_bytes) const;
+  Status prepare_upgrade(const Upgrade& upgrade) const;
   void answer(const std::shared_ptr<Run>& run, std::string line);
   // Its connection is closed, or its program has ended: no more is asked.
   void on_over(const std::shared_ptr<Run>& run);
@@ -90,6 +91,7 @@ class HostPager {
   boost::asio::local::stream_protocol::acceptor acceptor_;
   std::list<std::shared_ptr<Run>> runs_;  // those that have begun
   size_t answers_ = 0;                    // that are being sent
+  bool upgrades_ = false;                 // once the answers are sent
   size_t resuming_ = 0;                   // processes of a dead pager
   const std::shared_ptr<const bool> here_ = std::make_shared<const bool>(true);
 };

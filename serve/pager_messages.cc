@@ -53,6 +53,12 @@ Result<PagerRequest> begin_from(const json& begin) {
   return BeginRun{.program = std::move(program), .local_bytes = local_bytes, .fork = *mode};
 }
 
+Result<PagerRequest> upgrade_from(const json& upgrade) {
+  FARPAGE_TRY(binary, text_in(upgrade, "binary"));
+  FARPAGE_TRY(state_version, number_in(upgrade, "state_version"));
+  return Upgrade{.binary = std::move(binary), .state_version = state_version};
+}
+
 json json_of(const TargetStatus& target) {
   return {{"program", target.program},
           {"pid", target.pid},
@@ -77,7 +83,10 @@ json json_of(const RunStatus& run) {
 json object_of(const PagerStatus& status) {
   json runs = json::array();
   for (const RunStatus& run : status.runs) runs.push_back(json_of(run));
-  return {{"local_bytes", status.local_bytes}, {"runs", runs}};
+  return {{"engine", status.engine},
+          {"binary", status.binary},
+          {"local_bytes", status.local_bytes},
+          {"runs", runs}};
 }
 
 Error error_from(const json& error) {
@@ -132,6 +141,8 @@ std::string to_line(const PagerRequest& request) {
                         {"fork", to_string(begin->fork)}};
   } else if (const auto* finish = std::get_if<FinishRun>(&request)) {
     message["finish"] = {{"exit_status", finish->exit_status}};
+  } else if (const auto* upgrade = std::get_if<Upgrade>(&request)) {
+    message["upgrade"] = {{"binary", upgrade->binary}, {"state_version", upgrade->state_version}};
   } else {
     message["status"] = json::object();
   }
@@ -149,8 +160,9 @@ Result<PagerRequest> request_from_line(std::string_view line) {
   };
   if (member("begin")) return begin_from(message["begin"]);
   if (member("status")) return PagerRequest(AskStatus{});
+  if (member("upgrade")) return upgrade_from(message["upgrade"]);
   if (!member("finish"))
-    return fail(ErrorCode::kInvalid, "the message has no begin, finish or status");
+    return fail(ErrorCode::kInvalid, "the message has no begin, finish, status or upgrade");
   FARPAGE_TRY(status, number_in(message["finish"], "exit_status"));
   return PagerRequest(FinishRun{static_cast<int>(status & 0xff)});
 }
@@ -198,7 +210,10 @@ Result<RunReport> report_from_line(std::string_view line) {
 Result<PagerStatus> status_from_line(std::string_view line) {
   FARPAGE_TRY(pager, answer_in(line, "pager"));
   return read_answer([&pager] {
-    PagerStatus status{.local_bytes = pager.at("local_bytes"), .runs = {}};
+    PagerStatus status{.engine = pager.at("engine"),
+                       .binary = pager.at("binary"),
+                       .local_bytes = pager.at("local_bytes"),
+                       .runs = {}};
     for (const json& run : pager.at("runs")) {
       RunStatus& last = status.runs.emplace_back(RunStatus{.program = run.at("program"),
                                                            .pid = run.at("pid"),

@@ -30,7 +30,13 @@ struct FinishRun {
 
 struct AskStatus {};
 
-using PagerRequest = std::variant<BeginRun, FinishRun, AskStatus>;
+// The holder goes on with this binary, by a successor of the engine.
+struct Upgrade {
+  std::string binary;          // its path
+  uint64_t state_version = 0;  // pager::kStateVersion of that build
+};
+
+using PagerRequest = std::variant<BeginRun, FinishRun, AskStatus, Upgrade>;
 
 // The output of --stats and --stats-file, and what the program's memory was.
 struct RunReport {
@@ -60,6 +66,8 @@ struct RunStatus {
 };
 
 struct PagerStatus {
+  int64_t engine = 0;        // its process
+  std::string binary;        // of the engine
   uint64_t local_bytes = 0;  // that all runs may have together
   std::vector<RunStatus> runs;
 };

@@ -57,6 +57,11 @@ Result<PagerStatus> PagerSession::status() {
   return status_from_line(answer);
 }
 
+Status PagerSession::upgrade(const Upgrade& upgrade) {
+  FARPAGE_TRY(answer, ask(upgrade));
+  return accepted_from_line(answer);
+}
+
 Result<std::string> PagerSession::ask(const PagerRequest& request, int descriptor) {
   const std::string line = to_line(request);
   for (size_t sent = 0; sent < line.size();) {

@@ -22,6 +22,8 @@ class PagerSession {
   // Blocks until all processes have ended. kUnavailable: the pager has ended.
   Result<RunReport> finish(int exit_status);
   Result<PagerStatus> status();
+  // The pager has begun to go on with another binary.
+  Status upgrade(const Upgrade& upgrade);
 
  private:
   PagerSession(Fd socket, std::string path) : socket_(std::move(socket)), path_(std::move(path)) {}

@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "pager/succession.h"
 #include "uffd/extent_map.h"
 
 namespace farpage::serve {
@@ -11,6 +12,8 @@ namespace {
 using nlohmann::json;
 
 constexpr char kNumbers[] = "serve/numbers";
+constexpr char kVersion[] = "serve/version";
+constexpr char kUpgrade[] = "serve/upgrade";
 constexpr char kListener[] = "serve/listener";
 constexpr char kRuns[] = "serve/run/";
 constexpr char kTargets[] = "serve/target/";
@@ -51,7 +54,21 @@ ServedRecord child_record(uint64_t number_of_parent, const ServedRecord& parent,
 Result<ServedState> ServedState::create(StateStore* store) {
   FARPAGE_TRY(numbers, store == nullptr ? Mapping::anonymous(sizeof(uint64_t))
                                         : store->memory(kNumbers, kPageBytes));
+  if (store != nullptr) {
+    const std::string version = std::to_string(pager::kStateVersion);
+    if (store->get(kVersion).value_or(version) != version)
+      return fail(ErrorCode::kUnsupported, "the predecessor's state is of another build");
+    FARPAGE_TRY_VOID(store->put(kVersion, version));
+  }
   return ServedState(store, std::move(numbers));
+}
+
+Status ServedState::put_upgrade(const std::string& binary) const {
+  return store_ == nullptr ? Status() : store_->put(kUpgrade, binary);
+}
+
+std::string ServedState::upgrade() const {
+  return store_ == nullptr ? "" : store_->get(kUpgrade).value_or("");
 }
 
 uint64_t ServedState::next_number() const {

@@ -62,7 +62,7 @@ ServedRecord child_record(uint64_t number_of_parent, const ServedRecord& parent,
 // Threads: any. The store outlives it.
 class ServedState {
  public:
-  // Without a store nothing is kept.
+  // Without a store nothing is kept. kUnsupported: the state of a build that cannot be followed.
   static Result<ServedState> create(StateStore* store);
 
   bool keeps() const { return store_ != nullptr; }
@@ -70,6 +70,10 @@ class ServedState {
   Instant began() const { return began_; }
   // Of a run or a process: never the same twice, in this process and its predecessors.
   uint64_t next_number() const;
+
+  // The binary by which the holder is to go on; empty: none.
+  Status put_upgrade(const std::string& binary) const;
+  std::string upgrade() const;
 
   // The socket on which `farpage pager` listens.
   Status put_listener(int descriptor) const;

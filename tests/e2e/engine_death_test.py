@@ -1,16 +1,19 @@
 """The engine of `farpage pager` is killed while it serves programs: a successor goes on."""
+import json
 import os
 import random
 import re
+import shutil
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
 import unittest
 
-from cluster import MIB, RANDOM_ACCESS, child_of, state_of, wait_until
-from host_pager_base import HostPagerTest
+from cluster import FARPAGE, MIB, RANDOM_ACCESS, child_of, state_of, wait_until
+from host_pager_base import HostPagerTest, command
 from redis_test import Client
 from verifier import Verifier
 
@@ -89,15 +92,7 @@ class EngineDeath(HostPagerTest):
 
     def test_redis_saves_while_engines_are_killed(self):
         self.start_pager(local="256M", lend="2G")
-        listen, folder = self.path("redis.socket"), self.path("redis")
-        os.makedirs(folder)
-        server = self.path("redis-server")
-        os.symlink(Verifier.program(self, "redis-check-rdb"), server)  # one binary with several names
-        redis = self.start_run([server, "--port", "0", "--unixsocket", listen, "--dir", folder, "--save", ""], local="24M",
-                               options=["--pager", self.socket])
-        wait_until(lambda: os.path.exists(listen), "redis listens")
-        client = Client(listen)
-        self.addCleanup(client.close)
+        redis, client, _, folder = self.start_redis()
         source = random.Random(4)
         values = {}
         with self.killing(4):
@@ -120,6 +115,86 @@ class EngineDeath(HostPagerTest):
                                  capture_output=True, text=True, check=False)
         self.assertEqual(checked.returncode, 0, checked.stdout)
         self.assertIn("60000 keys read", checked.stdout)
+
+    def start_redis(self):
+        listen, folder = self.path("redis.socket"), self.path("redis")
+        os.makedirs(folder)
+        server = self.path("redis-server")
+        os.symlink(Verifier.program(self, "redis-check-rdb"), server)  # one binary with several names
+        redis = self.start_run([server, "--port", "0", "--unixsocket", listen, "--dir", folder, "--save", ""], local="24M",
+                               options=["--pager", self.socket])
+        wait_until(lambda: os.path.exists(listen), "redis listens")
+        client = Client(listen)
+        self.addCleanup(client.close)
+        return redis, client, listen, folder
+
+    def upgrade(self, name):
+        """Another build: the same one at another path."""
+        binary = self.path(name)
+        shutil.copy(FARPAGE, binary)
+        begin = time.monotonic()
+        done = subprocess.run([binary, "upgrade", "--pager", self.socket], timeout=60, capture_output=True, text=True,
+                              check=False)
+        print(f"{done.stdout.strip()} ({(time.monotonic() - begin) * 1000:.0f} ms)")
+        self.assertEqual((done.returncode, done.stderr), (0, ""), self.pager.log())
+        self.assertEqual(os.readlink(f"/proc/{self.pager.pid}/exe"), binary)
+        self.assertEqual(os.readlink(f"/proc/{self.engine()}/exe"), binary)
+
+    def test_upgrades_under_load(self):
+        self.start_pager(local="256M", lend="2G")
+        redis, client, listen, _ = self.start_redis()
+        values = {b"key-%d" % i: os.urandom(1000) for i in range(60_000)}
+        keys = sorted(values)
+        for begin in range(0, len(keys), 500):
+            client.all([("SET", key, values[key]) for key in keys[begin:begin + 500]])
+        benchmark = subprocess.Popen(
+            [Verifier.program(self, "redis-benchmark"), "-s", listen, "--csv", "-n", "150000", "-r", "60000", "-d", "1000",
+             "-c", "8", "-t", "set,get"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        for turn in range(4):
+            time.sleep(0.5)
+            self.upgrade(f"farpage-{turn}")
+        output, _ = benchmark.communicate(timeout=240)
+        self.assertEqual(benchmark.returncode, 0, output)
+        self.assertNotIn("rror", output)
+        print(output)  # the last column: the longest request, in ms
+        for begin in range(0, len(keys), 500):
+            some = keys[begin:begin + 500]
+            self.assertEqual(client("MGET", *some), [values[key] for key in some])
+        self.kill_engine()  # the new build's holder replaces it, too
+        self.assertEqual(client("MGET", *keys[:500]), [values[key] for key in keys[:500]])
+        redis.kill(signal.SIGTERM)
+        self.assertEqual(redis.finish()[0], 0, redis.log())
+        self.pager.kill(signal.SIGTERM)
+        self.assertEqual(self.pager.finish()[0], 0, self.pager.log())
+
+    def test_upgrades_that_cannot_be(self):
+        self.start_pager()
+        process = self.start_program(48 * MIB, 3600, 1)
+        self.await_filled(process)
+        status, output, problem = command("upgrade", "--pager", self.path("none"))
+        self.assertEqual((status, output), (1, ""))
+        self.assertIn("no farpage pager listens on", problem)
+        before = self.engine()
+        for words, text in ((["/nowhere", 1], "/nowhere"), ([FARPAGE, 2**40], "unknown to that build")):
+            with socket.socket(socket.AF_UNIX) as asked:
+                asked.connect(self.socket)
+                upgrade = {"version": 7, "upgrade": dict(zip(("binary", "state_version"), words))}
+                asked.sendall(json.dumps(upgrade).encode() + b"\n")
+                self.assertIn(text, asked.recv(4096).decode())
+        self.assertEqual(self.engine(), before)
+        # What cannot be executed leaves the old build in place, with another engine.
+        broken = self.path("broken")
+        with open(broken, "w", encoding="ascii") as file:
+            file.write("no program\n")
+        os.chmod(broken, 0o755)
+        with socket.socket(socket.AF_UNIX) as asked:
+            asked.connect(self.socket)
+            asked.sendall(json.dumps({"version": 7, "upgrade": {"binary": broken, "state_version": 1}}).encode() + b"\n")
+            self.assertIn("accepted", asked.recv(4096).decode())
+        wait_until(lambda: self.engine() not in (None, before), "another engine goes on")
+        self.assertIn("upgrade_failed", self.pager.log())
+        process.kill(signal.SIGUSR1)
+        self.expect_right_end(process)
 
     def test_a_stopped_program_is_taken_over_when_it_continues(self):
         self.start_pager()

@@ -37,6 +37,10 @@ TEST(PagerMessages, RequestsArriveAsTheyWereSent) {
   const auto finish = request_from_line(to_line(PagerRequest(FinishRun{137})));
   ASSERT_TRUE(finish);
   EXPECT_EQ(std::get<FinishRun>(*finish).exit_status, 137);
+  const auto upgrade = request_from_line(to_line(PagerRequest(Upgrade{"/opt/new/farpage", 3})));
+  ASSERT_TRUE(upgrade);
+  EXPECT_EQ(std::get<Upgrade>(*upgrade).binary, "/opt/new/farpage");
+  EXPECT_EQ(std::get<Upgrade>(*upgrade).state_version, 3U);
   const auto status = request_from_line(to_line(PagerRequest(AskStatus{})));
   ASSERT_TRUE(status);
   EXPECT_TRUE(std::holds_alternative<AskStatus>(*status));
@@ -52,8 +56,8 @@ TEST(PagerMessages, AWrongRequestNamesItsField) {
   EXPECT_NE(refused(request_from_line(R"({"version":1,"status":{}})"), ErrorCode::kUnsupported)
                 .find("another version"),
             std::string::npos);
-  EXPECT_NE(problem(R"("x":{})").find("begin, finish or status"), std::string::npos);
-  EXPECT_NE(problem(R"("begin":7)").find("begin, finish or status"), std::string::npos);
+  EXPECT_NE(problem(R"("x":{})").find("begin, finish, status or upgrade"), std::string::npos);
+  EXPECT_NE(problem(R"("begin":7)").find("begin, finish, status or upgrade"), std::string::npos);
   EXPECT_NE(problem(R"("begin":{"program":7})").find("program"), std::string::npos);
   EXPECT_NE(problem(R"("begin":{"program":"a"})").find("local_bytes"), std::string::npos);
   EXPECT_NE(problem(R"("begin":{"program":"a","local_bytes":-1})").find("local_bytes"),
@@ -62,6 +66,9 @@ TEST(PagerMessages, AWrongRequestNamesItsField) {
   EXPECT_NE(problem(R"("begin":{"program":"a","local_bytes":1,"fork":"maybe"})").find("fork"),
             std::string::npos);
   EXPECT_NE(problem(R"("finish":{"exit_status":"good"})").find("exit_status"), std::string::npos);
+  EXPECT_NE(problem(R"("upgrade":{"binary":7,"state_version":1})").find("binary"),
+            std::string::npos);
+  EXPECT_NE(problem(R"("upgrade":{"binary":"a"})").find("state_version"), std::string::npos);
 }
 
 TEST(PagerMessages, ARefusalIsTheErrorThatItCarries) {
