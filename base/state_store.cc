@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
@@ -96,7 +97,7 @@ void StateStore::read_log() {
 bool StateStore::append(std::string_view name, const std::string* value) {
   const size_t bytes = record_bytes(name, value);
   uint64_t end = header().end.load(std::memory_order_relaxed);
-  if (end_in_half(end) + bytes > header().half_bytes) {
+  if (end_in_half(end) + bytes > std::min<size_t>(compact_at_, header().half_bytes)) {
     if (!compact()) return false;
     end = header().end.load(std::memory_order_relaxed);
     if (end_in_half(end) + bytes > header().half_bytes) return false;
@@ -119,6 +120,7 @@ bool StateStore::compact() {
     used += bytes;
   }
   header().end.store(half_bit | used, std::memory_order_release);
+  compact_at_ = std::max(kLeastLog, kMultiple * used);
   (void)::fallocate(log_.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
                     half(old) - memory_.data(), static_cast<off_t>(header().half_bytes));
   return true;

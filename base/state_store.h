@@ -70,6 +70,10 @@ class StateStore {
   std::set<int> descriptors() const;
 
  private:
+  // The log is made anew when it is larger than this, and than a multiple of what counts.
+  static constexpr size_t kLeastLog = size_t{1} << 20;
+  static constexpr size_t kMultiple = 4;
+
   struct Header {
     uint64_t magic;
     uint64_t half_bytes;
@@ -88,6 +92,7 @@ class StateStore {
   Fd log_;
   const Mapping memory_;
   mutable Mutex mutex_;
+  size_t compact_at_ FARPAGE_GUARDED_BY(mutex_) = kLeastLog;
   std::map<std::string, std::string, std::less<>> values_ FARPAGE_GUARDED_BY(mutex_);
   std::map<std::string, Fd> ranges_ FARPAGE_GUARDED_BY(mutex_);
 };

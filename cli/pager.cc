@@ -52,7 +52,7 @@ int serve_until_signal(boost::asio::io_context& control, serve::HostPager& pager
   int number = 0;
   serve::Watch arrival(control, signals.descriptor());
   arrival.wait([&] { number = signals.wait(); });
-  while (number == 0) (void)control.run_one();
+  while (number == 0 && pager.is_open()) (void)control.run_one();
   pager.close();
   if (pager.has_runs())
     log::warn("pager: stopping signal={} waits_for_processes={}: the next signal kills them",
@@ -69,7 +69,6 @@ Result<int> run_engine(const HostPagerSettings& settings, const pager::PagerOpti
   FARPAGE_TRY(signals, ShutdownSignals::create());
   FARPAGE_TRY(state, serve::ServedState::create(&store));
   FARPAGE_TRY(parts, EngineParts::create(settings, options, &store));
-  raise_descriptor_limit();  // each target needs descriptors
   boost::asio::io_context control(1);
   FARPAGE_TRY(pager,
               serve::HostPager::listen(control, settings.socket, *parts->engine, options, state));
@@ -97,6 +96,7 @@ Result<int> serve_host(HostPagerSettings settings) {
     settings.coordinator = *url;
     serve::pass_on(kClusterVariable, *url);
   }
+  raise_descriptor_limit();  // also of the engines: each target needs descriptors
   return serve::hold([&](StateStore& store, bool takes_over) {
     return exit_status_of(run_engine(settings, options, store, takes_over));
   });

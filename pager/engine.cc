@@ -126,6 +126,8 @@ Status EngineThreads::take_over() {
     const MutexLock lock(heirs_mutex_);
     heirs_.emplace(number, Heir{record, std::move(snapshot), std::move(image), found(record.own)});
   }
+  for (auto& [number, region] : regions)
+    if (region.use_count() == 1) leftovers_.push_back(Heir{{}, {}, {}, {std::move(region)}});
   for (uint16_t i = 0; !regions.empty() && i < core_.nodes->size(); ++i) node_wanted(NodeIndex{i});
   return {};
 }
@@ -166,9 +168,13 @@ void EngineThreads::end_succession(const std::set<uint64_t>& resumed) {
       ++heir;
     } else {
       core_.succession.erase_target(heir->first);
+      core_.succession.drop_memory(Succession::pins_name(heir->first));
+      leftovers_.push_back(std::move(heir->second));
       heir = heirs_.erase(heir);
     }
   }
+  // The coordinator may be slow, and programs wait.
+  cleaner_ = std::jthread([this] { leftovers_.clear(); });
 }
 
 void EngineThreads::make_workers() {

@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "base/doorbell.h"
@@ -106,6 +107,7 @@ class EngineThreads final : public Engine {
   EngineCore core_;
   Mutex heirs_mutex_;
   std::map<uint64_t, Heir> heirs_ FARPAGE_GUARDED_BY(heirs_mutex_);  // by number
+  std::vector<Heir> leftovers_;  // that nobody resumes: then the cleaner's
   std::atomic<const Target*> oldest_{nullptr};
   std::vector<std::unique_ptr<LinkPort>> ports_;
   std::unique_ptr<Connector> connector_;
@@ -116,6 +118,7 @@ class EngineThreads final : public Engine {
   std::atomic<uint64_t> turn_{0};
   std::unique_ptr<Evictor> evictor_;
   std::unique_ptr<Readahead> readahead_;
+  std::jthread cleaner_;
 };
 
 }  // namespace farpage::pager

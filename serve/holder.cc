@@ -30,6 +30,7 @@ namespace {
 
 constexpr std::array kPassedOn{SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1};
 constexpr int kUpgradeSignal = SIGUSR2;  // from the engine
+constexpr int kEndedBySignal = 128;      // the exit status, plus the signal's number
 constexpr char kStateVariable[] = "FARPAGE_PAGER_STATE";
 // After so many engines that were killed before they had lived so long there is no further one.
 constexpr int kMostShortLives = 8;
@@ -111,20 +112,25 @@ void close_strangers(StateStore& store, const std::set<int>& holders) {
   std::exit(status);
 }
 
+struct End {
+  int status = 0;  // of wait(2)
+  int passed = 0;  // the last signal that was passed on
+};
+
 // Waits for the end of the child; passes signals on meanwhile.
-int await_end(pid_t child, const sigset_t& signals) {
-  while (true) {
-    int status = 0;
-    const pid_t ended = ::waitpid(child, &status, WNOHANG);
-    if (ended == child) return status;
+End await_end(pid_t child, const sigset_t& signals) {
+  End end;
+  while (::waitpid(child, &end.status, WNOHANG) != child) {
     siginfo_t info{};
     const int number = ::sigwaitinfo(&signals, &info);
     if (number == kUpgradeSignal && info.si_pid == child) {
       ::kill(child, SIGKILL);
     } else if (number > 0 && number != SIGCHLD) {
+      end.passed = number;
       ::kill(child, number);
     }
   }
+  return end;
 }
 
 Result<int> new_state() {
@@ -142,12 +148,11 @@ auto with_state(int state, Read read) -> decltype(read(std::declval<ServedState&
   return result;
 }
 
-// Those that no engine has made.
-Result<std::set<int>> own_descriptors(int state) {
-  FARPAGE_TRY(kept, with_state(state, [](ServedState& served) { return served.descriptors(); }));
-  std::set<int> own{state};
-  for (const int descriptor : open_descriptors())
-    if (!kept.contains(descriptor)) own.insert(descriptor);
+// Those that no engine has made. After an upgrade there are no others: what else survived it, because
+// it has no close-on-exec flag, is a dead engine's.
+std::set<int> own_descriptors(int state, bool takes_over) {
+  std::set<int> own{STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO, state};
+  if (!takes_over) own.merge(open_descriptors());
   return own;
 }
 
@@ -224,15 +229,16 @@ Result<int> hold(const HeldEngine& engine) {
   const std::optional<std::string> state_of_former = inherited(kStateVariable);
   bool takes_over = state_of_former.has_value();
   FARPAGE_TRY(state, takes_over ? Result<int>(std::stoi(*state_of_former)) : new_state());
-  FARPAGE_TRY(holders, own_descriptors(state));
+  const std::set<int> holders = own_descriptors(state, takes_over);
   const pid_t self = ::getpid();
   for (int short_lives = 0; short_lives < kMostShortLives;) {
     const Instant start = SteadyClock::read();
     const pid_t child = clone_with_descriptors();
     if (child < 0) return fail_errno("clone of the engine's process");
     if (child == 0) run_engine(engine, state, takes_over, self, holders, before);
-    const int status = await_end(child, signals);
+    const auto [status, passed] = await_end(child, signals);
     if (WIFEXITED(status)) return WEXITSTATUS(status);
+    if (WTERMSIG(status) == passed) return kEndedBySignal + passed;  // it was meant to end
     takes_over = true;
     upgrade(state, before);
     log::error("pager: engine_killed pid={} signal={}", child, WTERMSIG(status));

@@ -89,7 +89,7 @@ Result<std::unique_ptr<HostPager>> HostPager::listen(boost::asio::io_context& co
   std::unique_ptr<HostPager> pager(new HostPager(control, path, engine, options, state));
   FARPAGE_TRY_VOID(pager->open());
   FARPAGE_TRY_VOID(pager->take_over());
-  pager->accept();
+  if (pager->is_open()) pager->accept();
   return pager;
 }
 
@@ -112,6 +112,7 @@ HostPager::~HostPager() {
 
 void HostPager::close() {
   if (!acceptor_.is_open()) return;
+  (void)state_.put_listener(-1);
   acceptor_.close();
   (void)::unlink(path_.c_str());
 }
@@ -119,7 +120,7 @@ void HostPager::close() {
 // The mode is set before anybody can connect: a socket that does not listen refuses.
 Status HostPager::open() {
   if (const std::optional<int> kept = state_.listener()) {
-    acceptor_.assign(stream_protocol(), *kept);
+    if (*kept >= 0) acceptor_.assign(stream_protocol(), *kept);
     return {};
   }
   const std::optional<sockaddr_un> address = unix_address(path_);
@@ -181,13 +182,29 @@ void HostPager::next(const std::shared_ptr<Run>& run) {
                          }));
 }
 
+// Before it is taken off the socket: a successor would wait for it in vain.
+void HostPager::note_finish(Run& run) const {
+  std::array<char, kMaxRequestBytes> text;
+  const ssize_t got =
+      ::recv(run.socket.native_handle(), text.data(), text.size(), MSG_PEEK | MSG_DONTWAIT);
+  if (got <= 0 || run.service == nullptr || !run.received.empty()) return;
+  const std::string_view line(text.data(), static_cast<size_t>(got));
+  const Result<PagerRequest> request = request_from_line(line.substr(0, line.find('\n')));
+  const auto* finish = request ? std::get_if<FinishRun>(&*request) : nullptr;
+  if (finish == nullptr) return;
+  run.record.exit_status = finish->exit_status;
+  if (const Status noted = note(run); !noted) log::warn("pager: {}", noted.error().message());
+}
+
 void HostPager::on_readable(const std::shared_ptr<Run>& run) {
+  note_finish(*run);
   const ssize_t got = receive_some(run->socket.native_handle(), run->received, run->listener);
   if (got == 0) {
     on_over(run);
   } else if (run->received.size() > kMaxRequestBytes) {
     log::warn("pager: request_too_long pid={}", run->peer.pid);
-    run->socket.close();
+    boost::system::error_code ignored;
+    run->socket.shutdown(Socket::shutdown_both, ignored);  // its record has the number
     on_over(run);
   } else {
     next(run);
@@ -215,7 +232,6 @@ void HostPager::on_request(const std::shared_ptr<Run>& run, std::string_view lin
       return;
     }
     run->record.exit_status = finish->exit_status;
-    if (const Status noted = note(*run); !noted) log::warn("pager: {}", noted.error().message());
     on_over(run);
     next(run);  // its end
   } else if (const auto* binary = std::get_if<Upgrade>(&*request)) {
@@ -276,54 +292,54 @@ Status HostPager::note(const Run& run) const {
 
 namespace {
 
-bool awaits_child(uint64_t parent, const std::map<uint64_t, ServedRecord>& targets) {
-  const ServedRecord& record = targets.at(parent);
-  return record.may_fork && std::ranges::none_of(targets, [&](const auto& entry) {
-           return entry.second.parent == parent && entry.second.fork == record.fork_request;
-         });
+// May the userfaultfd of its child be one that is in no record?
+bool awaits_child(const ServedRecord& parent, const std::map<uint64_t, ServedRecord>& targets) {
+  return parent.may_fork && !targets.contains(parent.child);
 }
 
 // An orphan is the child of the one fork that is under way and has none yet.
-FoundChildren children_of(uint64_t parent, const std::map<uint64_t, ServedRecord>& targets,
-                          const std::vector<int>& orphans) {
-  if (!targets.at(parent).may_fork) return {};
+FoundChildren children_of(const ServedRecord& parent,
+                          const std::map<uint64_t, ServedRecord>& targets, const Orphans& orphans) {
+  if (!parent.may_fork) return {};
   if (!awaits_child(parent, targets)) return {.adopted = 1};
-  if (orphans.empty()) return {};
   const auto candidates = std::ranges::count_if(
-      targets, [&](const auto& entry) { return awaits_child(entry.first, targets); });
-  if (orphans.size() == 1 && candidates == 1) return {.userfaultfd = orphans.front()};
+      targets, [&](const auto& entry) { return awaits_child(entry.second, targets); });
+  // Its child has ended, before or after it was adopted.
+  const bool has_ended = parent.child != 0 || (orphans.ended > 0 && candidates == 1);
+  if (orphans.living.empty()) return {.adopted = has_ended ? size_t{1} : size_t{0}};
+  if (orphans.living.size() == 1 && candidates == 1) return {.userfaultfd = orphans.living.front()};
   return {.unknown = true};
 }
 
 }  // namespace
 
-// The userfaultfds of children that a dead pager has read of, and not noted. Children that have
-// ended are forgotten.
-Result<std::vector<int>> HostPager::orphans() const {
+// The userfaultfds of children that a dead pager has read of, and not noted.
+Result<Orphans> HostPager::find_orphans() const {
   FARPAGE_TRY(known, state_.descriptors());
-  std::vector<int> living;
+  Orphans found;
   for (const int descriptor : userfaultfds_but(known)) {
     if (uffd::address_space_exists(descriptor)) {
-      living.push_back(descriptor);
+      found.living.push_back(descriptor);
     } else {
       ::close(descriptor);
+      ++found.ended;
     }
   }
-  return living;
+  return found;
 }
 
 // A child that the dead engine had begun to serve, and whose record was not written yet.
 Status HostPager::note_served_children(std::map<uint64_t, ServedRecord>& targets,
-                                       std::vector<int>& orphans) {
+                                       Orphans& orphans) {
   std::map<uint64_t, ServedRecord> children;
   for (const auto& [number, parent] : targets) {
-    const FoundChildren found = children_of(number, targets, orphans);
+    const FoundChildren found = children_of(parent, targets, orphans);
     if (found.userfaultfd < 0 || parent.child == 0 || !engine_.can_resume(parent.child)) continue;
     const ServedRecord child = child_record(number, parent, parent.child_socket, found.userfaultfd);
     FARPAGE_TRY_VOID(state_.put(parent.child, child));
     children.emplace(parent.child, child);
   }
-  if (!children.empty()) orphans.clear();
+  if (!children.empty()) orphans.living.clear();
   targets.merge(children);
   return {};
 }
@@ -338,7 +354,7 @@ void HostPager::note_taken_over(size_t processes) const {
 Status HostPager::take_over() {
   FARPAGE_TRY(runs, state_.runs());
   FARPAGE_TRY(targets, state_.targets());
-  FARPAGE_TRY(found, orphans());
+  FARPAGE_TRY(found, find_orphans());
   FARPAGE_TRY_VOID(note_served_children(targets, found));
   std::set<uint64_t> resumed;
   for (const auto& [target, of_target] : targets)
@@ -355,7 +371,7 @@ Status HostPager::take_over() {
     });
     for (const auto& [target, of_target] : targets)
       if (of_target.run == number)
-        run->service->resume(target, of_target, children_of(target, targets, found));
+        run->service->resume(target, of_target, children_of(of_target, targets, found));
     if (record.exit_status) on_over(run);
     next(run);
   }

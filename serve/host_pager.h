@@ -20,6 +20,12 @@
 
 namespace farpage::serve {
 
+// Userfaultfds of forked children that are in no record.
+struct Orphans {
+  std::vector<int> living;
+  size_t ended = 0;
+};
+
 // Threads: the control thread, which runs `control`, makes it and makes all calls.
 class HostPager {
  public:
@@ -37,6 +43,7 @@ class HostPager {
 
   // No further run begins.
   void close();
+  bool is_open() const { return acceptor_.is_open(); }
   bool has_runs() const { return !runs_.empty(); }
   // The processes of all runs.
   size_t target_count() const;
@@ -57,8 +64,9 @@ class HostPager {
                Fd listener);
   Status note(const Run& run) const;
   void note_taken_over(size_t processes) const;
-  Result<std::vector<int>> orphans() const;
-  Status note_served_children(std::map<uint64_t, ServedRecord>& targets, std::vector<int>& orphans);
+  void note_finish(Run& run) const;
+  Result<Orphans> find_orphans() const;
+  Status note_served_children(std::map<uint64_t, ServedRecord>& targets, Orphans& orphans);
   void accept();
   // The next request of a connection, after the answer to the last one was sent.
   void next(const std::shared_ptr<Run>& run);

@@ -17,6 +17,7 @@ constexpr char kUpgrade[] = "serve/upgrade";
 constexpr char kListener[] = "serve/listener";
 constexpr char kRuns[] = "serve/run/";
 constexpr char kTargets[] = "serve/target/";
+constexpr char kAnswers[] = "serve/answers/";
 constexpr char kExtents[] = "serve/extents/";
 
 Result<json> parsed(const std::string& name, const std::string& text) {
@@ -48,6 +49,7 @@ ServedRecord child_record(uint64_t number_of_parent, const ServedRecord& parent,
           .window_address = parent.window_address,
           .window_bytes = parent.window_bytes,
           .more_pages = parent.more_pages,
+          .wants_children = parent.wants_children,
           .features = parent.features};
 }
 
@@ -141,6 +143,7 @@ Status ServedState::put(uint64_t number, const ServedRecord& target) const {
                              {"window_address", target.window_address},
                              {"window_bytes", target.window_bytes},
                              {"more_pages", target.more_pages},
+                             {"wants_children", target.wants_children},
                              {"features", target.features}}));
 }
 
@@ -148,6 +151,7 @@ void ServedState::erase_target(uint64_t number) const {
   if (store_ == nullptr) return;
   store_->erase(kTargets + std::to_string(number));
   store_->drop_memory(kExtents + std::to_string(number));
+  store_->drop_memory(kAnswers + std::to_string(number));
 }
 
 Result<std::map<uint64_t, ServedRecord>> ServedState::targets() const {
@@ -175,9 +179,15 @@ Result<std::map<uint64_t, ServedRecord>> ServedState::targets() const {
                                .window_address = value.value("window_address", uint64_t{0}),
                                .window_bytes = value.value("window_bytes", uint64_t{0}),
                                .more_pages = value.value("more_pages", uint64_t{0}),
+                               .wants_children = value.value("wants_children", false),
                                .features = value.value("features", uint64_t{0})});
   }
   return found;
+}
+
+Result<Mapping> ServedState::answers(uint64_t number) const {
+  if (store_ == nullptr) return Mapping::anonymous(kPageBytes);
+  return store_->memory(kAnswers + std::to_string(number), kPageBytes);
 }
 
 Result<Mapping> ServedState::extents(uint64_t number) const {

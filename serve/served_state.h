@@ -52,6 +52,7 @@ struct ServedRecord {
   uint64_t window_address = 0;
   uint64_t window_bytes = 0;
   uint64_t more_pages = 0;
+  bool wants_children = false;  // its userfaultfd tells of forks
   uint64_t features = 0;
 };
 
@@ -75,7 +76,7 @@ class ServedState {
   Status put_upgrade(const std::string& binary) const;
   std::string upgrade() const;
 
-  // The socket on which `farpage pager` listens.
+  // The socket on which `farpage pager` listens; -1: it does not any more.
   Status put_listener(int descriptor) const;
   std::optional<int> listener() const;
 
@@ -87,6 +88,8 @@ class ServedState {
   void erase_target(uint64_t number) const;
   Result<std::map<uint64_t, ServedRecord>> targets() const;
 
+  // Memory for what was answered last.
+  Result<Mapping> answers(uint64_t number) const;
   // Memory for the extents of a process (uffd/extent_map.h).
   Result<Mapping> extents(uint64_t number) const;
 

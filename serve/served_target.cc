@@ -169,25 +169,35 @@ Status ServedTarget::serve(uffd::HandedOver& target) {
   const uint64_t more = more_pages(target, host_.slab_bytes);
   FARPAGE_TRY(extents, host_.state.extents(number_));
   FARPAGE_TRY(space, uffd::adopt_window(target, more, std::move(extents)));
-  FARPAGE_TRY(pager, host_.engine.add(options, std::move(space), kNodePatience, on_child()));
-  pager_ = std::move(pager);
   if (host_.state.keeps()) ring_ = std::move(target.ring_descriptor);
-  return note([&](ServedRecord& record) {
+  FARPAGE_TRY_VOID(prepare_answers());
+  FARPAGE_TRY_VOID(note([&](ServedRecord& record) {
     record = {.run = host_.run,
               .program = target.program,
               .pid = target.pid,
               .socket = socket_.get(),
-              .userfaultfd = pager_->space().event_descriptor(),
+              .userfaultfd = space->event_descriptor(),
               .ring = ring_.get(),
               .window_address = target.window_address,
               .window_bytes = target.window_bytes,
               .more_pages = more,
+              .wants_children = uffd::tells_of_forks(target),
               .features = target.features};
-  });
+  }));
+  FARPAGE_TRY(pager, host_.engine.add(options, std::move(space), kNodePatience, on_child()));
+  pager_ = std::move(pager);
+  return {};
+}
+
+Status ServedTarget::prepare_answers() {
+  FARPAGE_TRY(answers, host_.state.answers(number_));
+  answers_ = std::move(answers);
+  return {};
 }
 
 Status ServedTarget::note(const std::function<void(ServedRecord&)>& change) {
   const MutexLock lock(record_mutex_);
+  if (record_erased_) return {};
   change(record_);
   return host_.state.put(number_, record_);
 }
@@ -251,6 +261,7 @@ Status ServedTarget::take_over(uffd::HandedOver& target, const ServedRecord& rec
   if (children.unknown)
     return fail(ErrorCode::kConflict,
                 "it was forking, and its child could not be told from others");
+  FARPAGE_TRY_VOID(prepare_answers());
   FARPAGE_TRY(extents, host_.state.extents(number_));
   if (record.hello) {
     FARPAGE_TRY(ring, Mapping::shared(ring_.get(), sizeof(uffd::handover::AgentRing)));
@@ -332,6 +343,13 @@ void ServedTarget::fork_again(const ServedRecord& record) {
     const MutexLock lock(child_socket_mutex_);
     child_socket = std::move(child_socket_);
   }
+  const bool lost =
+      record.wants_children && host_.fork == pager::ForkMode::kShare && !child_socket.valid();
+  if (lost) {  // a dead engine has received it, and not noted it
+    reply(EAGAIN);
+    note_fork_over();
+    return;
+  }
   begin_fork_later(std::move(child_socket));
 }
 
@@ -371,6 +389,7 @@ void ServedTarget::take_child(pager::Inheritance inheritance) {
   }
   if (host_.state.keeps()) child->keep_extents(*inheritance.space);
   const bool adopted = child->adopt(inheritance, pager_.get());
+  (void)note([](ServedRecord& record) { record.child_socket = -1; });  // it is the child's
   if (!adopted)
     log::error("run: child_not_served program={} (trying again)", child->report_.program);
   const auto left = std::make_shared<pager::Inheritance>(std::move(inheritance));
@@ -400,6 +419,7 @@ Status ServedTarget::note_child() {
 }
 
 bool ServedTarget::adopt(pager::Inheritance& inheritance, pager::Pager* parent) {
+  if (!prepare_answers()) return false;
   Result<std::unique_ptr<pager::Pager>> pager =
       host_.engine.adopt(target_options(report_.program + "-fork"), inheritance, on_child());
   if (!pager) return false;
@@ -425,6 +445,10 @@ void ServedTarget::adopt_later(pager::Inheritance inheritance) {
 
 void ServedTarget::await_hello() {
   await_attention();
+  if (!socket_.valid()) {
+    hang_up();
+    return;
+  }
   requests_ = std::make_unique<Watch>(host_.control, socket_.get());
   requests_->wait([self = shared_from_this()] {
     if (!self->ending_) self->greet();
@@ -480,12 +504,16 @@ void ServedTarget::on_request() {
   });
 }
 
-// It stays on the socket until it has its reply: a successor carries it out again, which changes
-// nothing for a target that waits for the reply.
+// It stays on the socket until it has its reply. A successor carries it out again, which changes
+// nothing for a target that waits for the reply; or if that may have been sent, only replies again.
 void ServedTarget::answer(const uffd::TargetRequest& request) {
   using uffd::handover::RequestKind;
   request_ = request;
   request_taken_ = false;
+  if (request.number != 0 && last_answer().number == request.number) {
+    reply(last_answer().status);  // a dead engine has carried it out
+    return;
+  }
   const auto status = std::make_shared<int>(0);
   const auto then = [this, status] { reply(*status); };
   switch (request.kind) {
@@ -581,13 +609,12 @@ void ServedTarget::begin_fork_later(Fd child_socket) {
       [this, status, socket] {
         (void)note([&](ServedRecord& record) { record.child_socket = socket->get(); });
         *status = begin_fork(std::move(*socket));
-        if (*status == 0) {
-          (void)note([](ServedRecord& record) { record.may_fork = true; });
-        } else {
-          note_fork_over();
-        }
+        if (*status == 0) (void)note([](ServedRecord& record) { record.may_fork = true; });
       },
-      [this, status] { reply(*status); });
+      [this, status] {
+        reply(*status);
+        if (*status != 0) note_fork_over();
+      });
 }
 
 void ServedTarget::note_fork_over() {
@@ -612,6 +639,8 @@ int ServedTarget::begin_fork(Fd child_socket) {
 
 void ServedTarget::reply(int status) {
   if (ending_) return;
+  last_answer() = {.number = 0, .status = status};
+  std::atomic_ref(last_answer().number).store(request_.number, std::memory_order_release);
   const bool told = static_cast<bool>(uffd::reply(socket_, request_, status));
   if (!request_taken_) (void)uffd::read_request(socket_);
   if (told) {
@@ -687,7 +716,11 @@ void ServedTarget::end() {
   timer_.cancel();
   requests_.reset();
   attention_.reset();
-  host_.state.erase_target(number_);
+  {
+    const MutexLock lock(record_mutex_);
+    record_erased_ = true;
+    host_.state.erase_target(number_);
+  }
   // Statistics are sums over large histograms; the pager waits for its engine, and gives its region
   // back.
   host_.waits.run(

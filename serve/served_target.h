@@ -93,6 +93,7 @@ class ServedTarget : public std::enable_shared_from_this<ServedTarget> {
   void take_statistics(const pager::Pager& pager);
   // Writes the record down, after `change`. Any thread.
   Status note(const std::function<void(ServedRecord&)>& change);
+  Status prepare_answers();
   // In the pool.
   Status serve(uffd::HandedOver& target);
   Status serve_again(uffd::HandedOver& target, const ServedRecord& record, FoundChildren children);
@@ -146,6 +147,14 @@ class ServedTarget : public std::enable_shared_from_this<ServedTarget> {
   bool request_taken_ = false;       // off the socket
   Mutex record_mutex_;
   ServedRecord record_ FARPAGE_GUARDED_BY(record_mutex_);
+  bool record_erased_ FARPAGE_GUARDED_BY(record_mutex_) = false;
+  // Of the request that was carried out last, for a successor.
+  struct LastAnswer {
+    uint64_t number = 0;
+    int status = 0;
+  };
+  LastAnswer& last_answer() const { return *reinterpret_cast<LastAnswer*>(answers_.data()); }
+  Mapping answers_;
   Fd lifeline_;  // closed when the target's memory is gone, or by this process's death
   std::unique_ptr<Watch> requests_;
   std::unique_ptr<Watch> attention_;

@@ -96,6 +96,11 @@ Status AgentRingProducer::await(std::span<handover::Command> commands, Nanosecon
   return {};
 }
 
+Status AgentRingProducer::await_all(Nanoseconds patience) {
+  futex_wake(ring_.head, FutexScope::kShared);
+  return wait_for_tail(ring_.head.load(std::memory_order_acquire), patience);
+}
+
 Status AgentRingProducer::post(const handover::Command& command) {
   const MutexLock lock(mutex_);
   if (!has_room_for(1)) return fail(ErrorCode::kExhausted, "the agent's ring is full");

@@ -27,10 +27,9 @@ class AgentRingProducer {
   // Waits for the results of the last begin(), and writes them back. kTimedOut: call it again; a
   // stopped target answers when it continues. kUnavailable: the target is gone.
   Status await(std::span<handover::Command> commands, Nanoseconds patience);
-  // Waits until the agent has executed all that is in the ring.
-  Status await_all(Nanoseconds patience) {
-    return wait_for_tail(ring_.head.load(std::memory_order_acquire), patience);
-  }
+  // Waits until the agent has executed all that is in the ring. Wakes it: who has published the
+  // last commands may have been killed before that.
+  Status await_all(Nanoseconds patience);
   // Has the agent execute a command whose result is not wanted.
   Status post(const handover::Command& command);
   // The id that the target reported, in its own PID namespace; 0: not reported yet.

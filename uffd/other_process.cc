@@ -40,7 +40,10 @@ class OtherWindow final : public UserfaultfdSpace {
   std::unique_ptr<AddressSpace> child_with(Userfaultfd userfaultfd) {
     return make_child(std::move(userfaultfd));
   }
-  void keep_extents(Mapping memory) { extents()->keep(std::move(memory)); }
+  void keep_extents(Mapping memory) {
+    if (extents().use_count() == 1)
+      extents()->keep(std::move(memory));  // else they are its parent's
+  }
   void note_fork() { has_forked_.store(true, std::memory_order_relaxed); }
 
   // False: the kernel refuses to let this process read the target's memory, so that no page could

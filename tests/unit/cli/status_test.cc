@@ -19,8 +19,8 @@ TEST(Status, ShowsTheProgramsOfAPager) {
   serve::TargetStatus earlier = sort;
   earlier.faults = 500;
   const serve::TargetStatus fresh{"child", 13, "", 0, 0, 0, 3, 0.0};
-  const serve::PagerStatus before{64 << 20, {{"sort", 11, 0, 16 << 20, {earlier}}}};
-  const serve::PagerStatus now{64 << 20, {{"sort", 11, 0, 16 << 20, {sort, fresh}}}};
+  const serve::PagerStatus before{7, "farpage", 64 << 20, {{"sort", 11, 0, 16 << 20, {earlier}}}};
+  const serve::PagerStatus now{7, "farpage", 64 << 20, {{"sort", 11, 0, 16 << 20, {sort, fresh}}}};
   EXPECT_EQ(pager_text(before, now, Milliseconds(500)),
             "RUN  LOCAL  PROGRAM  PID  LIMIT  RESIDENT  REMOTE  FAULTS/S  P99 US  TRANSPORTS\n"
             "11   16M    sort     12   8M     7M        90M     2000      42.3    shm\n"

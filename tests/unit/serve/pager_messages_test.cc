@@ -93,7 +93,8 @@ TEST(PagerMessages, AnswersArriveAsTheyWereSent) {
   EXPECT_EQ(report->memory.far_bytes, 9U);
 
   const TargetStatus target{"sort", 12, "shm,tcp", 100, 90, 800, 7, 1.5};
-  const PagerStatus sent{1000, {{"sort big.txt", 11, 1000, 200, {target, target}}, {}}};
+  const PagerStatus sent{
+      7, "farpage", 1000, {{"sort big.txt", 11, 1000, 200, {target, target}}, {}}};
   const auto status = status_from_line(to_line(sent));
   ASSERT_TRUE(status);
   EXPECT_EQ(json_of(*status), json_of(sent));
@@ -106,7 +107,8 @@ TEST(PagerMessages, AnAnswerOfAnotherBuildIsAnError) {
        {"", "{}", R"({"report":7})", R"({"accepted":{}})", R"({"error":{"code":7}})"})
     EXPECT_NE(refused(report_from_line(line), report_from_line(line).error().code), "") << line;
   EXPECT_NE(refused(report_from_line(R"({"report":{"text":"a"}})"), ErrorCode::kUnsupported), "");
-  EXPECT_NE(refused(status_from_line(R"({"pager":{"local_bytes":"a","runs":[]}})"),
+  EXPECT_NE(refused(status_from_line(
+                        R"({"pager":{"engine":7,"binary":"a","local_bytes":"a","runs":[]}})"),
                     ErrorCode::kUnsupported),
             "");
 }
