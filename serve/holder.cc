@@ -148,8 +148,8 @@ auto with_state(int state, Read read) -> decltype(read(std::declval<ServedState&
   return result;
 }
 
-// Those that no engine has made. After an upgrade there are no others: what else survived it, because
-// it has no close-on-exec flag, is a dead engine's.
+// Those that no engine has made. After an upgrade there are no others: what else survived it,
+// because it has no close-on-exec flag, is a dead engine's.
 std::set<int> own_descriptors(int state, bool takes_over) {
   std::set<int> own{STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO, state};
   if (!takes_over) own.merge(open_descriptors());

@@ -49,7 +49,6 @@ ServedRecord child_record(uint64_t number_of_parent, const ServedRecord& parent,
           .window_address = parent.window_address,
           .window_bytes = parent.window_bytes,
           .more_pages = parent.more_pages,
-          .wants_children = parent.wants_children,
           .features = parent.features};
 }
 
@@ -143,7 +142,6 @@ Status ServedState::put(uint64_t number, const ServedRecord& target) const {
                              {"window_address", target.window_address},
                              {"window_bytes", target.window_bytes},
                              {"more_pages", target.more_pages},
-                             {"wants_children", target.wants_children},
                              {"features", target.features}}));
 }
 
@@ -179,7 +177,6 @@ Result<std::map<uint64_t, ServedRecord>> ServedState::targets() const {
                                .window_address = value.value("window_address", uint64_t{0}),
                                .window_bytes = value.value("window_bytes", uint64_t{0}),
                                .more_pages = value.value("more_pages", uint64_t{0}),
-                               .wants_children = value.value("wants_children", false),
                                .features = value.value("features", uint64_t{0})});
   }
   return found;

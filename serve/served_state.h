@@ -52,7 +52,6 @@ struct ServedRecord {
   uint64_t window_address = 0;
   uint64_t window_bytes = 0;
   uint64_t more_pages = 0;
-  bool wants_children = false;  // its userfaultfd tells of forks
   uint64_t features = 0;
 };
 

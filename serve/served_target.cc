@@ -181,7 +181,6 @@ Status ServedTarget::serve(uffd::HandedOver& target) {
               .window_address = target.window_address,
               .window_bytes = target.window_bytes,
               .more_pages = more,
-              .wants_children = uffd::tells_of_forks(target),
               .features = target.features};
   }));
   FARPAGE_TRY(pager, host_.engine.add(options, std::move(space), kNodePatience, on_child()));
@@ -333,6 +332,11 @@ void ServedTarget::fork_again(const ServedRecord& record) {
   }
   request_.number = record.fork_request;
   request_taken_ = true;
+  if (last_answer().number == record.fork_request && last_answer().status != 0) {
+    reply(last_answer().status);  // it was refused
+    note_fork_over();
+    return;
+  }
   if (record.may_fork || pager_->is_forking()) {
     (void)note([](ServedRecord& changed) { changed.may_fork = true; });
     reply(0);
@@ -342,13 +346,6 @@ void ServedTarget::fork_again(const ServedRecord& record) {
   {
     const MutexLock lock(child_socket_mutex_);
     child_socket = std::move(child_socket_);
-  }
-  const bool lost =
-      record.wants_children && host_.fork == pager::ForkMode::kShare && !child_socket.valid();
-  if (lost) {  // a dead engine has received it, and not noted it
-    reply(EAGAIN);
-    note_fork_over();
-    return;
   }
   begin_fork_later(std::move(child_socket));
 }
@@ -518,11 +515,14 @@ void ServedTarget::answer(const uffd::TargetRequest& request) {
   const auto then = [this, status] { reply(*status); };
   switch (request.kind) {
     case RequestKind::kForkBegin: {
+      Fd child_socket = copy_descriptor();
       (void)note([&](ServedRecord& record) {
         record.forked = true;
         record.fork_request = request.number;
+        record.child_socket = child_socket.get();
       });
-      begin_fork_later(take_descriptor());
+      take_request();
+      begin_fork_later(std::move(child_socket));
       return;
     }
     case RequestKind::kForkDone:
@@ -575,7 +575,7 @@ void ServedTarget::answer(const uffd::TargetRequest& request) {
 
 // Without a reply: the agent sends it while a thread of the target may wait for one.
 void ServedTarget::keep_lifeline() {
-  Fd lifeline = take_descriptor();
+  Fd lifeline = copy_descriptor();
   if (!lifeline.valid() || lifeline_.valid()) {
     log::error("run: bad_lifeline pid={}", report_.pid);
     hang_up();
@@ -583,13 +583,18 @@ void ServedTarget::keep_lifeline() {
   }
   lifeline_ = std::move(lifeline);
   (void)note([this](ServedRecord& record) { record.lifeline = lifeline_.get(); });
+  take_request();
   on_request();
 }
 
-Fd ServedTarget::take_descriptor() {
-  request_taken_ = true;
-  Result<std::optional<uffd::TargetRequest>> request = uffd::read_request(socket_);
+Fd ServedTarget::copy_descriptor() const {
+  Result<std::optional<uffd::TargetRequest>> request = uffd::copy_request(socket_);
   return request && *request ? std::move((*request)->descriptor) : Fd();
+}
+
+void ServedTarget::take_request() {
+  request_taken_ = true;
+  (void)uffd::read_request(socket_);
 }
 
 // All of them, or none.
@@ -607,7 +612,6 @@ void ServedTarget::begin_fork_later(Fd child_socket) {
   const auto status = std::make_shared<int>(0);
   in_pool(
       [this, status, socket] {
-        (void)note([&](ServedRecord& record) { record.child_socket = socket->get(); });
         *status = begin_fork(std::move(*socket));
         if (*status == 0) (void)note([](ServedRecord& record) { record.may_fork = true; });
       },

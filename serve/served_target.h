@@ -115,8 +115,10 @@ class ServedTarget : public std::enable_shared_from_this<ServedTarget> {
   void keep_extents(uffd::AddressSpace& space) const;
   Status note_child();
   void keep_lifeline();
-  // The request's descriptor: it is taken off the socket.
-  Fd take_descriptor();
+  // The request's descriptor, while it stays on the socket.
+  Fd copy_descriptor() const;
+  // The request's record is written: off the socket with it.
+  void take_request();
   void reply(int status);
   void await_attention();
   void on_attention();

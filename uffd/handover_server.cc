@@ -35,10 +35,10 @@ struct Message {
   pid_t sender = 0;
 };
 
-enum class Take : bool { kYes, kOnlyLook };
+// kCopy, kOnlyLook: the message stays the next one; with copies of its descriptors, or without.
+enum class Take : uint8_t { kYes, kCopy, kOnlyLook };
 
-// Takes ownership of received descriptors before it checks the message. kOnlyLook: it has none, and
-// stays the next one.
+// Takes ownership of received descriptors before it checks the message.
 Result<Message> receive(int socket, void* buffer, size_t capacity, const char* what,
                         Take take = Take::kYes, int more_flags = 0) {
   iovec vector{buffer, capacity};
@@ -47,12 +47,11 @@ Result<Message> receive(int socket, void* buffer, size_t capacity, const char* w
   msghdr header{};
   header.msg_iov = &vector;
   header.msg_iovlen = 1;
-  if (take == Take::kYes) {
+  if (take != Take::kOnlyLook) {
     header.msg_control = control.data();
     header.msg_controllen = control.size();
   }
-  const int flags =
-      MSG_CMSG_CLOEXEC | MSG_TRUNC | (take == Take::kOnlyLook ? MSG_PEEK : 0) | more_flags;
+  const int flags = MSG_CMSG_CLOEXEC | MSG_TRUNC | (take == Take::kYes ? 0 : MSG_PEEK) | more_flags;
   ssize_t got = 0;
   do {
     got = ::recvmsg(socket, &header, flags);
@@ -210,6 +209,10 @@ Result<std::optional<TargetRequest>> receive_request(const Fd& socket, Take take
 
 Result<std::optional<TargetRequest>> read_request(const Fd& socket) {
   return receive_request(socket, Take::kYes, 0);
+}
+
+Result<std::optional<TargetRequest>> copy_request(const Fd& socket) {
+  return receive_request(socket, Take::kCopy, 0);
 }
 
 Result<std::optional<TargetRequest>> peek_request(const Fd& socket, int flags) {

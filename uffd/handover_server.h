@@ -67,6 +67,8 @@ Result<std::optional<TargetRequest>> read_request(const Fd& socket);
 // process that is killed now finds it.
 // `flags`: of recvmsg(2).
 Result<std::optional<TargetRequest>> peek_request(const Fd& socket, int flags = 0);
+// The same, with a copy of its descriptor.
+Result<std::optional<TargetRequest>> copy_request(const Fd& socket);
 Status reply(const Fd& socket, const handover::Request& request, int status);
 
 // A forked child on the socket that came with its parent's kForkBegin. In order: expect_child()
