@@ -180,6 +180,7 @@ void upgrade(int state, const sigset_t& mask) {
   for (std::string word; std::getline(file, word, '\0');) words.push_back(word);
   words.at(0) = *asked;
   std::vector<char*> arguments;
+  arguments.reserve(words.size() + 1);
   for (std::string& word : words) arguments.push_back(word.data());
   arguments.push_back(nullptr);
   log::info("pager: upgrade binary={}", *asked);
