@@ -3,8 +3,8 @@
 //
 // Values are records in a log in shared memory; the last record of a name counts. A record is there
 // once the end of the log has moved past it, which is one store, so a process that is killed in the
-// middle of put() has changed nothing. When a half of the log is full, the values that count are
-// copied to the other half, and one store makes that the log.
+// middle of put() has changed nothing. When the log has become some times as large as what counts,
+// that is copied to the other half of the memory, and one store makes it the log.
 //
 // The memory is a memfd, and each range is another one. They survive by their descriptors: in a
 // table that another process shares (clone(2) with CLONE_FILES).

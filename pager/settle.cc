@@ -4,8 +4,6 @@
 #include <array>
 #include <vector>
 
-#include "base/log.h"
-
 namespace farpage::pager {
 namespace {
 
@@ -60,10 +58,7 @@ bool drop_again(Target& target, std::span<const uffd::PageRun> runs) {
     for (uint32_t p = 0; p < runs[i].pages; ++p) {
       const PageIndex page{runs[i].first.value + p};
       const PageWord word = target.table.load(page);
-      const bool zeros = word.has(PageWord::kWasZeros);
-      PageState next = zeros ? PageState::kEmpty : PageState::kRemote;
-      if (!ok) next = zeros ? PageState::kDirty : PageState::kClean;
-      target.table.transition_owned(page, word, word.to(next));
+      target.table.transition_owned(page, word, word.to(after_drop(word, ok)));
     }
   }
   return true;

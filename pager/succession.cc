@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "coordinator/api_json.h"
+#include "pager/kept_values.h"
 #include "rdma/session.h"
 
 namespace farpage::pager {
@@ -24,13 +25,7 @@ std::string ordered(uint64_t number) {
   return std::string(20 - digits.size(), '0') + digits;
 }
 
-tl::unexpected<Error> malformed(const std::string& name) {
-  return fail(ErrorCode::kInvalid, "the predecessor's state: " + name + " is malformed");
-}
-
-Result<RegionRecord> region_from(const std::string& name, const std::string& text) {
-  const json value = json::parse(text, nullptr, false);
-  if (!value.is_object()) return malformed(name);
+Result<RegionRecord> region_from(const json& value) {
   RegionRecord region{.group = value.value("group", uint64_t{0}),
                       .id = BackingId{value.value("id", uint16_t{0})},
                       .pages = value.value("pages", uint64_t{0}),
@@ -44,9 +39,7 @@ Result<RegionRecord> region_from(const std::string& name, const std::string& tex
   return region;
 }
 
-Result<TargetRecord> target_from(const std::string& name, const std::string& text) {
-  const json value = json::parse(text, nullptr, false);
-  if (!value.is_object()) return malformed(name);
+Result<TargetRecord> target_from(const json& value) {
   return TargetRecord{.group = value.value("group", uint64_t{0}),
                       .table = value.value("table", uint64_t{0}),
                       .pages = value.value("pages", uint64_t{0}),
@@ -54,18 +47,6 @@ Result<TargetRecord> target_from(const std::string& name, const std::string& tex
                       .own = value.value("own", std::vector<uint64_t>{}),
                       .forking = value.value("forking", false),
                       .snapshot = value.value("snapshot", uint64_t{0})};
-}
-
-// All values with the prefix, by number.
-template <typename Record, typename From>
-Result<std::map<uint64_t, Record>> records(const StateStore& store, const std::string& prefix,
-                                           From from) {
-  std::map<uint64_t, Record> found;
-  for (const auto& [name, text] : store.all(prefix)) {
-    FARPAGE_TRY(record, from(name, text));
-    found.emplace(std::stoull(name.substr(prefix.size())), std::move(record));
-  }
-  return found;
 }
 
 }  // namespace
@@ -86,10 +67,6 @@ std::vector<StateStore::Part> Succession::used_parts(const std::string& name) co
 
 void Succession::drop_memory(const std::string& name) const {
   if (store_ != nullptr) store_->drop_memory(name);
-}
-
-Status Succession::put(const std::string& name, std::string value) const {
-  return store_ == nullptr ? Status() : store_->put(name, std::move(value));
 }
 
 Result<uint32_t> Succession::session_group(uint32_t session_group) const {
@@ -140,8 +117,7 @@ void Succession::erase_region(uint64_t number) const {
 }
 
 Result<std::map<uint64_t, RegionRecord>> Succession::regions() const {
-  if (store_ == nullptr) return std::map<uint64_t, RegionRecord>();
-  return records<RegionRecord>(*store_, kRegions, region_from);
+  return read_kept<RegionRecord>(store_, kRegions, region_from);
 }
 
 Status Succession::put_target(uint64_t number, const TargetRecord& target) const {
@@ -161,8 +137,7 @@ void Succession::erase_target(uint64_t number) const {
 }
 
 Result<std::map<uint64_t, TargetRecord>> Succession::targets() const {
-  if (store_ == nullptr) return std::map<uint64_t, TargetRecord>();
-  return records<TargetRecord>(*store_, kTargets, target_from);
+  return read_kept<TargetRecord>(store_, kTargets, target_from);
 }
 
 void TargetKeeper::begin(TargetRecord record) {
@@ -194,7 +169,7 @@ Status TargetKeeper::end_fork() {
 void TargetKeeper::end() {
   const MutexLock lock(mutex_);
   succession_.erase_target(number_);
-  if (succession_.keeps()) succession_.drop_memory(Succession::pins_name(number_));
+  succession_.drop_memory(Succession::pins_name(number_));
 }
 
 }  // namespace farpage::pager

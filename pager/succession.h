@@ -23,7 +23,7 @@ namespace farpage::pager {
 
 // Of the form of all that is kept, here and in serve/served_state.h, also of memory that is used in
 // place (LeaseMap, PageTable, PinMap, ExtentMap): a build with another number cannot go on with it.
-inline constexpr uint64_t kStateVersion = 1;
+inline constexpr uint64_t kStateVersion = 2;
 
 // A backing region. Its replicas are in the memory that leases_name() names.
 struct RegionRecord {
@@ -53,7 +53,6 @@ class Succession {
   static Result<Succession> create(StateStore* store);
   Succession(Succession&&) = default;
 
-  bool keeps() const { return store_ != nullptr; }
   // Never the same twice, in this process and its predecessors.
   uint64_t next_number() const { return numbers().fetch_add(1) + 1; }
 
@@ -87,7 +86,6 @@ class Succession {
   std::atomic<uint64_t>& numbers() const {
     return *reinterpret_cast<std::atomic<uint64_t>*>(numbers_.data());
   }
-  Status put(const std::string& name, std::string value) const;
 
   StateStore* store_;
   Mapping numbers_;

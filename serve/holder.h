@@ -25,10 +25,6 @@
 
 namespace farpage::serve {
 
-// An engine that is to be replaced by another build calls ask_for_upgrade(): the holder kills it,
-// executes ServedState::upgrade() in its own place with its own command line, and that goes on with
-// the state. If it cannot be executed, an engine of the old build goes on.
-
 // The engine of one child: returns the exit status of the process. `takes_over`: the state is that
 // of an engine that was killed.
 using HeldEngine = std::function<int(StateStore& state, bool takes_over)>;
@@ -38,7 +34,9 @@ using HeldEngine = std::function<int(StateStore& state, bool takes_over)>;
 // Threads: the caller's is the only one of its process.
 Result<int> hold(const HeldEngine& engine);
 
-// Of an engine: after ServedState::put_upgrade(). It will be killed.
+// Of an engine that is to be replaced by another build, after ServedState::put_upgrade(). The
+// holder kills it, executes that binary in its own place with its own command line, and that goes
+// on with the state. If it cannot be executed, an engine of the old build goes on.
 void ask_for_upgrade();
 // The path of the binary of this process.
 std::string own_binary();

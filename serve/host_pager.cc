@@ -183,7 +183,7 @@ void HostPager::next(const std::shared_ptr<Run>& run) {
 }
 
 // Before it is taken off the socket: a successor would wait for it in vain.
-void HostPager::note_finish(Run& run) const {
+void HostPager::look_for_finish(Run& run) const {
   std::array<char, kMaxRequestBytes> text;
   const ssize_t got =
       ::recv(run.socket.native_handle(), text.data(), text.size(), MSG_PEEK | MSG_DONTWAIT);
@@ -191,13 +191,17 @@ void HostPager::note_finish(Run& run) const {
   const std::string_view line(text.data(), static_cast<size_t>(got));
   const Result<PagerRequest> request = request_from_line(line.substr(0, line.find('\n')));
   const auto* finish = request ? std::get_if<FinishRun>(&*request) : nullptr;
-  if (finish == nullptr) return;
-  run.record.exit_status = finish->exit_status;
+  if (finish != nullptr) note_finish(run, *finish);
+}
+
+void HostPager::note_finish(Run& run, const FinishRun& finish) const {
+  if (run.record.exit_status == finish.exit_status) return;
+  run.record.exit_status = finish.exit_status;
   if (const Status noted = note(run); !noted) log::warn("pager: {}", noted.error().message());
 }
 
 void HostPager::on_readable(const std::shared_ptr<Run>& run) {
-  note_finish(*run);
+  look_for_finish(*run);
   const ssize_t got = receive_some(run->socket.native_handle(), run->received, run->listener);
   if (got == 0) {
     on_over(run);
@@ -231,7 +235,7 @@ void HostPager::on_request(const std::shared_ptr<Run>& run, std::string_view lin
       answer(run, to_line(Error{ErrorCode::kConflict, "no program has begun", 0}));
       return;
     }
-    run->record.exit_status = finish->exit_status;
+    note_finish(*run, *finish);
     on_over(run);
     next(run);  // its end
   } else if (const auto* binary = std::get_if<Upgrade>(&*request)) {

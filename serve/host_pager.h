@@ -64,7 +64,8 @@ class HostPager {
                Fd listener);
   Status note(const Run& run) const;
   void note_taken_over(size_t processes) const;
-  void note_finish(Run& run) const;
+  void look_for_finish(Run& run) const;
+  void note_finish(Run& run, const FinishRun& finish) const;
   Result<Orphans> find_orphans() const;
   Status note_served_children(std::map<uint64_t, ServedRecord>& targets, Orphans& orphans);
   void accept();

@@ -3,7 +3,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "pager/succession.h"
+#include "pager/kept_values.h"
 #include "uffd/extent_map.h"
 
 namespace farpage::serve {
@@ -11,7 +11,6 @@ namespace {
 
 using nlohmann::json;
 
-constexpr char kNumbers[] = "serve/numbers";
 constexpr char kVersion[] = "serve/version";
 constexpr char kUpgrade[] = "serve/upgrade";
 constexpr char kListener[] = "serve/listener";
@@ -20,19 +19,43 @@ constexpr char kTargets[] = "serve/target/";
 constexpr char kAnswers[] = "serve/answers/";
 constexpr char kExtents[] = "serve/extents/";
 
-Result<json> parsed(const std::string& name, const std::string& text) {
-  json value = json::parse(text, nullptr, false);
-  if (!value.is_object())
-    return fail(ErrorCode::kInvalid, "the predecessor's state: " + name + " is malformed");
-  return value;
-}
-
 std::string dumped(const json& value) {
   return value.dump(-1, ' ', false, json::error_handler_t::replace);
 }
 
-uint64_t number_in(const std::string& name, size_t prefix) {
-  return std::stoull(name.substr(prefix));
+RunRecord run_from(const json& value) {
+  RunRecord run{
+      .program = value.value("program", ""),
+      .socket = value.value("socket", -1),
+      .listener = value.value("listener", -1),
+      .local_bytes = value.value("local_bytes", uint64_t{0}),
+      .fork = pager::fork_mode_from(value.value("fork", "")).value_or(pager::ForkMode::kRefuse),
+      .exit_status = {}};
+  if (value.contains("exit_status")) run.exit_status = value.value("exit_status", 0);
+  return run;
+}
+
+ServedRecord served_from(const json& value) {
+  return ServedRecord{.run = value.value("run", uint64_t{0}),
+                      .program = value.value("program", ""),
+                      .pid = value.value("pid", 0),
+                      .parent = value.value("parent", uint64_t{0}),
+                      .fork = value.value("fork", uint64_t{0}),
+                      .hello = value.value("hello", true),
+                      .welcome = value.value("welcome", false),
+                      .forked = value.value("forked", false),
+                      .fork_request = value.value("fork_request", uint64_t{0}),
+                      .may_fork = value.value("may_fork", false),
+                      .child = value.value("child", uint64_t{0}),
+                      .socket = value.value("socket", -1),
+                      .lifeline = value.value("lifeline", -1),
+                      .child_socket = value.value("child_socket", -1),
+                      .userfaultfd = value.value("userfaultfd", -1),
+                      .ring = value.value("ring", -1),
+                      .window_address = value.value("window_address", uint64_t{0}),
+                      .window_bytes = value.value("window_bytes", uint64_t{0}),
+                      .more_pages = value.value("more_pages", uint64_t{0}),
+                      .features = value.value("features", uint64_t{0})};
 }
 
 }  // namespace
@@ -53,15 +76,14 @@ ServedRecord child_record(uint64_t number_of_parent, const ServedRecord& parent,
 }
 
 Result<ServedState> ServedState::create(StateStore* store) {
-  FARPAGE_TRY(numbers, store == nullptr ? Mapping::anonymous(sizeof(uint64_t))
-                                        : store->memory(kNumbers, kPageBytes));
+  FARPAGE_TRY(succession, pager::Succession::create(store));
   if (store != nullptr) {
     const std::string version = std::to_string(pager::kStateVersion);
     if (store->get(kVersion).value_or(version) != version)
       return fail(ErrorCode::kUnsupported, "the predecessor's state is of another build");
     FARPAGE_TRY_VOID(store->put(kVersion, version));
   }
-  return ServedState(store, std::move(numbers));
+  return ServedState(store, std::move(succession));
 }
 
 Status ServedState::put_upgrade(const std::string& binary) const {
@@ -70,10 +92,6 @@ Status ServedState::put_upgrade(const std::string& binary) const {
 
 std::string ServedState::upgrade() const {
   return store_ == nullptr ? "" : store_->get(kUpgrade).value_or("");
-}
-
-uint64_t ServedState::next_number() const {
-  return reinterpret_cast<std::atomic<uint64_t>*>(numbers_.data())->fetch_add(1) + 1;
 }
 
 Status ServedState::put_listener(int descriptor) const {
@@ -103,21 +121,8 @@ void ServedState::erase_run(uint64_t number) const {
 }
 
 Result<std::map<uint64_t, RunRecord>> ServedState::runs() const {
-  std::map<uint64_t, RunRecord> found;
-  if (store_ == nullptr) return found;
-  for (const auto& [name, text] : store_->all(kRuns)) {
-    FARPAGE_TRY(value, parsed(name, text));
-    RunRecord run{
-        .program = value.value("program", ""),
-        .socket = value.value("socket", -1),
-        .listener = value.value("listener", -1),
-        .local_bytes = value.value("local_bytes", uint64_t{0}),
-        .fork = pager::fork_mode_from(value.value("fork", "")).value_or(pager::ForkMode::kRefuse),
-        .exit_status = {}};
-    if (value.contains("exit_status")) run.exit_status = value.value("exit_status", 0);
-    found.emplace(number_in(name, sizeof kRuns - 1), std::move(run));
-  }
-  return found;
+  return pager::read_kept<RunRecord>(
+      store_, kRuns, [](const json& value) { return Result<RunRecord>(run_from(value)); });
 }
 
 Status ServedState::put(uint64_t number, const ServedRecord& target) const {
@@ -153,44 +158,16 @@ void ServedState::erase_target(uint64_t number) const {
 }
 
 Result<std::map<uint64_t, ServedRecord>> ServedState::targets() const {
-  std::map<uint64_t, ServedRecord> found;
-  if (store_ == nullptr) return found;
-  for (const auto& [name, text] : store_->all(kTargets)) {
-    FARPAGE_TRY(value, parsed(name, text));
-    found.emplace(number_in(name, sizeof kTargets - 1),
-                  ServedRecord{.run = value.value("run", uint64_t{0}),
-                               .program = value.value("program", ""),
-                               .pid = value.value("pid", 0),
-                               .parent = value.value("parent", uint64_t{0}),
-                               .fork = value.value("fork", uint64_t{0}),
-                               .hello = value.value("hello", true),
-                               .welcome = value.value("welcome", false),
-                               .forked = value.value("forked", false),
-                               .fork_request = value.value("fork_request", uint64_t{0}),
-                               .may_fork = value.value("may_fork", false),
-                               .child = value.value("child", uint64_t{0}),
-                               .socket = value.value("socket", -1),
-                               .lifeline = value.value("lifeline", -1),
-                               .child_socket = value.value("child_socket", -1),
-                               .userfaultfd = value.value("userfaultfd", -1),
-                               .ring = value.value("ring", -1),
-                               .window_address = value.value("window_address", uint64_t{0}),
-                               .window_bytes = value.value("window_bytes", uint64_t{0}),
-                               .more_pages = value.value("more_pages", uint64_t{0}),
-                               .features = value.value("features", uint64_t{0})});
-  }
-  return found;
+  return pager::read_kept<ServedRecord>(
+      store_, kTargets, [](const json& value) { return Result<ServedRecord>(served_from(value)); });
 }
 
 Result<Mapping> ServedState::answers(uint64_t number) const {
-  if (store_ == nullptr) return Mapping::anonymous(kPageBytes);
-  return store_->memory(kAnswers + std::to_string(number), kPageBytes);
+  return succession_.memory(kAnswers + std::to_string(number), kPageBytes);
 }
 
 Result<Mapping> ServedState::extents(uint64_t number) const {
-  constexpr size_t kBytes = uffd::ExtentMap::kKeptBytes;
-  if (store_ == nullptr) return Mapping::anonymous(kBytes);
-  return store_->memory(kExtents + std::to_string(number), kBytes);
+  return succession_.memory(kExtents + std::to_string(number), uffd::ExtentMap::kKeptBytes);
 }
 
 Result<std::set<int>> ServedState::descriptors() const {

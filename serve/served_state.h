@@ -6,7 +6,6 @@
 // that is open: so a number never means another descriptor.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -17,6 +16,7 @@
 #include "base/mapping.h"
 #include "base/state_store.h"
 #include "pager/options.h"
+#include "pager/succession.h"
 
 namespace farpage::serve {
 
@@ -69,7 +69,7 @@ class ServedState {
   // When it was made: a process does that first.
   Instant began() const { return began_; }
   // Of a run or a process: never the same twice, in this process and its predecessors.
-  uint64_t next_number() const;
+  uint64_t next_number() const { return succession_.next_number(); }
 
   // The binary by which the holder is to go on; empty: none.
   Status put_upgrade(const std::string& binary) const;
@@ -96,10 +96,11 @@ class ServedState {
   Result<std::set<int>> descriptors() const;
 
  private:
-  ServedState(StateStore* store, Mapping numbers) : store_(store), numbers_(std::move(numbers)) {}
+  ServedState(StateStore* store, pager::Succession succession)
+      : store_(store), succession_(std::move(succession)) {}
 
   StateStore* store_;
-  Mapping numbers_;
+  pager::Succession succession_;  // numbers and memory, as the paging half has them
   Instant began_ = SteadyClock::read();
 };
 

@@ -181,15 +181,22 @@ class OtherWindow final : public UserfaultfdSpace {
   bool begun_ = false;
 };
 
-}  // namespace
-
-Result<std::unique_ptr<AddressSpace>> adopt_window(HandedOver& target, uint64_t more_pages,
-                                                   Mapping extents_memory) {
+// Not bound yet.
+Result<std::unique_ptr<OtherWindow>> make_window(HandedOver& target, uint64_t more_pages,
+                                                 Mapping extents_memory) {
   Userfaultfd userfaultfd = Userfaultfd::adopt(std::move(target.userfaultfd), target.features);
   FARPAGE_TRY(extents, ExtentMap::create(target.window_address, target.window_bytes >> kPageShift,
                                          more_pages, std::move(extents_memory)));
   auto window = std::make_unique<OtherWindow>(std::move(userfaultfd), std::move(extents));
   if (target.forked) window->note_fork();
+  return window;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<AddressSpace>> adopt_window(HandedOver& target, uint64_t more_pages,
+                                                   Mapping extents) {
+  FARPAGE_TRY(window, make_window(target, more_pages, std::move(extents)));
   window->bind(target);
   if (!window->is_readable())
     return fail(ErrorCode::kDenied,
@@ -199,13 +206,8 @@ Result<std::unique_ptr<AddressSpace>> adopt_window(HandedOver& target, uint64_t 
 }
 
 Result<std::unique_ptr<AddressSpace>> adopt_child(HandedOver& child, uint64_t more_pages,
-                                                  Mapping extents_memory) {
-  Userfaultfd userfaultfd = Userfaultfd::adopt(std::move(child.userfaultfd), child.features);
-  FARPAGE_TRY(extents, ExtentMap::create(child.window_address, child.window_bytes >> kPageShift,
-                                         more_pages, std::move(extents_memory)));
-  auto window = std::make_unique<OtherWindow>(std::move(userfaultfd), std::move(extents));
-  window->note_fork();
-  return window;
+                                                  Mapping extents) {
+  return make_window(child, more_pages, std::move(extents));
 }
 
 std::unique_ptr<AddressSpace> child_of(AddressSpace& parent, Fd userfaultfd) {

@@ -355,8 +355,7 @@ void EvictionBatch::settle_dropped(bool dropped) {
       while (victims_[v].page.value != span.first.value + p) ++v;
       Victim& victim = victims_[v];
       const bool was_dirty = victim.word.has(PageWord::kWasDirty);
-      PageState next = victim.zero ? PageState::kEmpty : PageState::kRemote;
-      if (!ok) next = victim.zero ? PageState::kDirty : PageState::kClean;
+      const PageState next = after_drop(victim.word, ok);
       const bool copied = next == PageState::kRemote && victim.copied;
       const PageWord left = victim.word.to(next, copied ? PageWord::kCompressed : 0);
       target_->table.transition_owned(victim.page, victim.word,

@@ -7,8 +7,7 @@ Result<std::unique_ptr<LeaseMap>> make_leases(uint64_t number, uint64_t pages, u
                                               const Succession& succession) {
   FARPAGE_TRY(kept, succession.memory(Succession::leases_name(number),
                                       LeaseMap::kept_bytes(pages, slab_bytes)));
-  FARPAGE_TRY(entries, Mapping::anonymous(LeaseMap::entry_bytes(pages, slab_bytes)));
-  return LeaseMap::create(pages, slab_bytes, std::move(kept), std::move(entries));
+  return LeaseMap::create(pages, slab_bytes, std::move(kept));
 }
 
 }  // namespace

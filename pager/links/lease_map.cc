@@ -42,20 +42,17 @@ size_t LeaseMap::kept_bytes(uint64_t pages, uint64_t slab_bytes) {
   return kCacheLine + most_records(slabs_for(pages, slab_bytes)) * sizeof(Record);
 }
 
-size_t LeaseMap::entry_bytes(uint64_t pages, uint64_t slab_bytes) {
-  return slabs_for(pages, slab_bytes) * sizeof(Entry);
-}
-
 Result<std::unique_ptr<LeaseMap>> LeaseMap::create(uint64_t pages, uint64_t slab_bytes) {
   FARPAGE_TRY(kept, Mapping::anonymous(kept_bytes(pages, slab_bytes)));
-  FARPAGE_TRY(entries, Mapping::anonymous(entry_bytes(pages, slab_bytes)));
-  return create(pages, slab_bytes, std::move(kept), std::move(entries));
+  return create(pages, slab_bytes, std::move(kept));
 }
 
-std::unique_ptr<LeaseMap> LeaseMap::create(uint64_t pages, uint64_t slab_bytes, Mapping kept,
-                                           Mapping entries) {
-  return std::unique_ptr<LeaseMap>(new LeaseMap(
-      std::move(entries), std::move(kept), slabs_for(pages, slab_bytes), shift_of(slab_bytes)));
+Result<std::unique_ptr<LeaseMap>> LeaseMap::create(uint64_t pages, uint64_t slab_bytes,
+                                                   Mapping kept) {
+  const uint64_t slabs = slabs_for(pages, slab_bytes);
+  FARPAGE_TRY(entries, Mapping::anonymous(slabs * sizeof(Entry)));
+  return std::unique_ptr<LeaseMap>(
+      new LeaseMap(std::move(entries), std::move(kept), slabs, shift_of(slab_bytes)));
 }
 
 // The leases that a dead process has published. What was being filled has missed pages, and is not

@@ -76,10 +76,9 @@ class LeaseMap {
   // For a region of up to `pages` pages in slabs of `slab_bytes`.
   static Result<std::unique_ptr<LeaseMap>> create(uint64_t pages, uint64_t slab_bytes);
   // With its replicas in `kept`, of kept_bytes(): zeros, or what a dead process has left there.
-  static std::unique_ptr<LeaseMap> create(uint64_t pages, uint64_t slab_bytes, Mapping kept,
-                                          Mapping entries);
+  static Result<std::unique_ptr<LeaseMap>> create(uint64_t pages, uint64_t slab_bytes,
+                                                  Mapping kept);
   static size_t kept_bytes(uint64_t pages, uint64_t slab_bytes);
-  static size_t entry_bytes(uint64_t pages, uint64_t slab_bytes);
 
   uint64_t slabs() const { return slabs_; }
   uint32_t pages_per_slab() const { return uint32_t{1} << pages_per_slab_shift_; }

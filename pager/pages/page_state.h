@@ -160,6 +160,13 @@ constexpr bool refers_to_slot(PageWord word) {
   return false;
 }
 
+// What a Dropping page is after its drop; `dropped` false: the target has refused it.
+constexpr PageState after_drop(PageWord dropping, bool dropped) {
+  const bool zeros = dropping.has(PageWord::kWasZeros);
+  if (dropped) return zeros ? PageState::kEmpty : PageState::kRemote;
+  return zeros ? PageState::kDirty : PageState::kClean;
+}
+
 // Is `from` -> `to` an edge of the diagram?
 bool is_legal_transition(PageState from, PageState to);
 

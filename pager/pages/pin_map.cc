@@ -21,8 +21,8 @@ void for_each_word(uffd::PageRun run, Each each) {
 }  // namespace
 
 Result<PinMap> PinMap::create(uint64_t pages, uint64_t limit_pages) {
-  FARPAGE_TRY(memory, Mapping::anonymous((pages + 63) / 64 * sizeof(uint64_t)));
-  return PinMap(std::move(memory), limit_pages);
+  FARPAGE_TRY(memory, Mapping::anonymous(memory_bytes(pages)));
+  return create(limit_pages, std::move(memory), {});
 }
 
 PinMap PinMap::create(uint64_t limit_pages, Mapping memory,

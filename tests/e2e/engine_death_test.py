@@ -18,6 +18,7 @@ from redis_test import Client
 from verifier import Verifier
 
 PROGRAMS = os.path.join(os.path.dirname(__file__), "programs")
+STATE_VERSION = 2  # pager::kStateVersion
 
 
 class EngineDeath(HostPagerTest):
@@ -175,7 +176,7 @@ class EngineDeath(HostPagerTest):
         self.assertEqual((status, output), (1, ""))
         self.assertIn("no farpage pager listens on", problem)
         before = self.engine()
-        for words, text in ((["/nowhere", 1], "/nowhere"), ([FARPAGE, 2**40], "unknown to that build")):
+        for words, text in ((["/nowhere", STATE_VERSION], "/nowhere"), ([FARPAGE, 2**40], "unknown to that build")):
             with socket.socket(socket.AF_UNIX) as asked:
                 asked.connect(self.socket)
                 upgrade = {"version": 7, "upgrade": dict(zip(("binary", "state_version"), words))}
@@ -189,7 +190,7 @@ class EngineDeath(HostPagerTest):
         os.chmod(broken, 0o755)
         with socket.socket(socket.AF_UNIX) as asked:
             asked.connect(self.socket)
-            asked.sendall(json.dumps({"version": 7, "upgrade": {"binary": broken, "state_version": 1}}).encode() + b"\n")
+            asked.sendall(json.dumps({"version": 7, "upgrade": {"binary": broken, "state_version": STATE_VERSION}}).encode() + b"\n")
             self.assertIn("accepted", asked.recv(4096).decode())
         wait_until(lambda: self.engine() not in (None, before), "another engine goes on")
         self.assertIn("upgrade_failed", self.pager.log())

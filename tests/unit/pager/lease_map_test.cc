@@ -115,10 +115,9 @@ TEST(LeaseMap, ASuccessorFindsTheLeasesAndWhatBecameOfTheirReplicas) {
   constexpr uint64_t kPages = 2000;
   const Fd memory = std::move(*create_memfd("leases", LeaseMap::kept_bytes(kPages, kSlab)));
   const auto map_there = [&] {
-    return LeaseMap::create(
+    return std::move(*LeaseMap::create(
         kPages, kSlab,
-        std::move(*Mapping::shared(memory.get(), LeaseMap::kept_bytes(kPages, kSlab))),
-        std::move(*Mapping::anonymous(LeaseMap::entry_bytes(kPages, kSlab))));
+        std::move(*Mapping::shared(memory.get(), LeaseMap::kept_bytes(kPages, kSlab)))));
   };
   const auto dead = map_there();
   dead->publish(SlabIndex{1}, make_replicas(2));
