@@ -17,9 +17,11 @@ namespace {
 
 // The first faults of a thread run with cold caches.
 constexpr uint64_t kWarmUpPages = 500;
-// In local budgets: the touches until the evictor is in its steady state.
+// In local budgets: the touches until the evictor is in its steady state, and the pages that were
+// resident after the filling have been written back. Before that each eviction takes a new frame
+// of the node, and each fault one that no cache holds.
 constexpr uint64_t kWarmUpBudgets = 2;
-constexpr uint64_t kMaxWarmUpTouches = 200'000;
+constexpr uint64_t kMaxWarmUpTouches = 2'000'000;
 constexpr int kMaxPushRounds = 10;
 
 uint64_t room_pages(const pager::PagerOptions& pager) {
