@@ -4,6 +4,8 @@
 #include <cerrno>
 #include <cstring>
 
+#include "base/check.h"
+
 namespace farpage {
 
 std::optional<sockaddr_un> unix_address(std::string_view path) {
@@ -16,19 +18,26 @@ std::optional<sockaddr_un> unix_address(std::string_view path) {
 
 ssize_t send_with_descriptor(int socket, std::span<const std::byte> bytes, int descriptor,
                              int flags) {
+  return send_with_descriptors(socket, bytes,
+                               std::span<const int>(&descriptor, descriptor >= 0 ? 1 : 0), flags);
+}
+
+ssize_t send_with_descriptors(int socket, std::span<const std::byte> bytes,
+                              std::span<const int> descriptors, int flags) {
   iovec segment{const_cast<std::byte*>(bytes.data()), bytes.size()};
-  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
+  alignas(cmsghdr) std::array<char, CMSG_SPACE(kMaxSentDescriptors * sizeof(int))> control{};
+  FARPAGE_CHECK(descriptors.size() <= kMaxSentDescriptors, "%zu descriptors", descriptors.size());
   msghdr message{};
   message.msg_iov = &segment;
   message.msg_iovlen = 1;
-  if (descriptor >= 0) {
+  if (!descriptors.empty()) {
     message.msg_control = control.data();
-    message.msg_controllen = control.size();
+    message.msg_controllen = CMSG_SPACE(descriptors.size_bytes());
     cmsghdr* const header = CMSG_FIRSTHDR(&message);
     header->cmsg_level = SOL_SOCKET;
     header->cmsg_type = SCM_RIGHTS;
-    header->cmsg_len = CMSG_LEN(sizeof descriptor);
-    std::memcpy(CMSG_DATA(header), &descriptor, sizeof descriptor);
+    header->cmsg_len = CMSG_LEN(descriptors.size_bytes());
+    std::memcpy(CMSG_DATA(header), descriptors.data(), descriptors.size_bytes());
   }
   ssize_t sent = -1;
   do {

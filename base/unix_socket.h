@@ -25,6 +25,11 @@ std::optional<sockaddr_un> unix_address(std::string_view path);
 ssize_t send_with_descriptor(int socket, std::span<const std::byte> bytes, int descriptor,
                              int flags = 0);
 
+// The same with up to kMaxSentDescriptors.
+inline constexpr size_t kMaxSentDescriptors = 2;
+ssize_t send_with_descriptors(int socket, std::span<const std::byte> bytes,
+                              std::span<const int> descriptors, int flags = 0);
+
 struct ReceivedBytes {
   ssize_t count = -1;  // as recvmsg(2), but never EINTR
   Fd descriptor;       // the last that came; invalid: none

@@ -45,11 +45,11 @@ void FarWindow::fill(const Content& content, uint64_t first, uint64_t pages) con
 }
 
 uint64_t FarWindow::present_pages(uint64_t first, uint64_t pages) const {
-  return memory_.present_pages({PageIndex{first}, static_cast<uint32_t>(pages)});
+  return memory_->present_pages({PageIndex{first}, static_cast<uint32_t>(pages)});
 }
 
 Status FarWindow::push_out(uint64_t first, uint64_t pages) const {
-  pager::Pager& pager = memory_.pager();
+  pager::Pager& pager = memory_->pager();
   const uint64_t end = first + pages;
   uint64_t next = first;  // all pages before it are remote
   Instant moved = SteadyClock::read();
@@ -73,7 +73,7 @@ Status FarWindow::push_out(uint64_t first, uint64_t pages) const {
 }
 
 void FarWindow::discard(uint64_t first, uint64_t pages) const {
-  const Status done = memory_.discard({PageIndex{first}, static_cast<uint32_t>(pages)});
+  const Status done = memory_->discard({PageIndex{first}, static_cast<uint32_t>(pages)});
   FARPAGE_CHECK(done.has_value(), "%s", done.error().message().c_str());
 }
 

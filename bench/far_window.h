@@ -36,14 +36,14 @@ class FarWindow {
   // The words of the page itself: an access may fault.
   std::span<uint64_t, Content::kWords> words(uint64_t page) const {
     return std::span<uint64_t, Content::kWords>(
-        reinterpret_cast<uint64_t*>(memory_.bytes().data() + (page << kPageShift)),
+        reinterpret_cast<uint64_t*>(memory_->bytes().data() + (page << kPageShift)),
         Content::kWords);
   }
-  FaultMode fault_mode() const { return memory_.fault_mode(); }
-  pager::PagerStats stats() const { return memory_.pager().stats(); }
+  FaultMode fault_mode() const { return memory_->fault_mode(); }
+  pager::PagerStats stats() const { return memory_->pager().stats(); }
 
   // Whether the page is remote: a touch of it now would wait for a READ.
-  bool is_away(uint64_t page) const { return memory_.pager().is_away(PageIndex{page}); }
+  bool is_away(uint64_t page) const { return memory_->pager().is_away(PageIndex{page}); }
 
   // Writes content of version 0 to `pages` pages from `first` on.
   void fill(const Content& content, uint64_t first, uint64_t pages) const;
@@ -56,9 +56,9 @@ class FarWindow {
   void discard(uint64_t first, uint64_t pages) const;
 
  private:
-  explicit FarWindow(library::FarMemory memory) : memory_(std::move(memory)) {}
+  explicit FarWindow(std::unique_ptr<library::FarMemory> memory) : memory_(std::move(memory)) {}
 
-  library::FarMemory memory_;
+  std::unique_ptr<library::FarMemory> memory_;
 };
 
 }  // namespace farpage::bench

@@ -25,12 +25,7 @@ Result<std::unique_ptr<EngineParts>> EngineParts::create(const EngineSettings& s
   FARPAGE_TRY(token, read_token(settings.token_file));
   FARPAGE_TRY(transports, make_transports(settings.pager));
   parts->transports = std::move(transports);
-  if (settings.coordinator.empty()) {
-    FARPAGE_TRY(cluster, start_cluster(settings));
-    parts->cluster.emplace(std::move(cluster));
-  }
-  const std::string url = parts->cluster ? parts->cluster->coordinator_url() : settings.coordinator;
-  FARPAGE_TRY(client, coordinator::Client::create({.url = url, .token = token}));
+  FARPAGE_TRY(client, coordinator::Client::create({.url = settings.coordinator, .token = token}));
   parts->client = std::move(client);
   FARPAGE_TRY(engine, pager::Engine::create(options, *parts->client, parts->transports, state));
   parts->engine = std::move(engine);

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <memory>
-#include <optional>
 #include <vector>
 
 #include "base/result.h"
@@ -14,19 +13,18 @@
 
 namespace farpage::cli {
 
-// The cluster that EngineParts::create() would start. Starts no thread.
+// An embedded cluster, where the settings name no coordinator. Starts no thread.
 Result<EmbeddedCluster> start_cluster(const EngineSettings& settings);
 
 // Threads: one. Members in the order of their construction.
 struct EngineParts {
-  // Starts an embedded cluster where the settings name no coordinator. Starts threads: handle
-  // signals before. `state`: as Engine::create().
+  // settings.coordinator is not empty. Starts threads: handle signals before. `state`: as
+  // Engine::create().
   static Result<std::unique_ptr<EngineParts>> create(const EngineSettings& settings,
                                                      const pager::PagerOptions& options,
-                                                     StateStore* state = nullptr);
+                                                     StateStore* state);
 
   std::vector<std::unique_ptr<rdma::Transport>> transports;
-  std::optional<EmbeddedCluster> cluster;
   std::unique_ptr<coordinator::Client> client;
   std::unique_ptr<pager::Engine> engine;
 };

@@ -22,7 +22,6 @@
 namespace farpage::cli {
 namespace {
 
-constexpr Milliseconds kLastAnswers{1000};
 constexpr char kClusterVariable[] = "FARPAGE_PAGER_CLUSTER";
 
 struct HostPagerSettings : EngineSettings {
@@ -57,9 +56,7 @@ int serve_until_signal(boost::asio::io_context& control, serve::HostPager& pager
   if (pager.has_runs())
     log::warn("pager: stopping signal={} waits_for_processes={}: the next signal kills them",
               number, pager.target_count());
-  while (pager.has_runs()) (void)control.run_one();
-  const Instant end = SteadyClock::read() + kLastAnswers;
-  while (pager.has_answers() && SteadyClock::read() < end) (void)control.run_one_for(kLastAnswers);
+  pager.run_to_end();
   return number;
 }
 
@@ -70,8 +67,9 @@ Result<int> run_engine(const HostPagerSettings& settings, const pager::PagerOpti
   FARPAGE_TRY(state, serve::ServedState::create(&store));
   FARPAGE_TRY(parts, EngineParts::create(settings, options, &store));
   boost::asio::io_context control(1);
-  FARPAGE_TRY(pager,
-              serve::HostPager::listen(control, settings.socket, *parts->engine, options, state));
+  FARPAGE_TRY(pager, serve::HostPager::listen(control, settings.socket, *parts->engine,
+                                              {.pager = options, .pool_bytes = options.local_bytes},
+                                              state));
   if (!takes_over) print_ready(settings, settings.coordinator);
   const int number = serve_until_signal(control, *pager, signals);
   log::info("pager stopped signal={}", number);
@@ -97,7 +95,7 @@ Result<int> serve_host(HostPagerSettings settings) {
     serve::pass_on(kClusterVariable, *url);
   }
   raise_descriptor_limit();  // also of the engines: each target needs descriptors
-  return serve::hold([&](StateStore& store, bool takes_over) {
+  return serve::hold(serve::EndSignals::kPassedOn, [&](StateStore& store, bool takes_over) {
     return exit_status_of(run_engine(settings, options, store, takes_over));
   });
 }

@@ -1,4 +1,4 @@
-// farpage run: runs a program with far memory. Constructs and connects the parts of a pager.
+// farpage run: runs a program with far memory. Constructs and connects its parts.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/signalfd.h>
@@ -10,23 +10,20 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
-#include <functional>
 #include <optional>
 
-#include "base/host.h"
 #include "base/log.h"
 #include "cli/allocator.h"
 #include "cli/child.h"
 #include "cli/elf_check.h"
 #include "cli/engine_parts.h"
+#include "cli/program_pager.h"
 #include "cli/run_directory.h"
 #include "cli/run_settings.h"
 #include "cli/sanitizer.h"
 #include "cli/subcommand.h"
-#include "pager/touch_recorder.h"
 #include "serve/pager_session.h"
 #include "serve/run_report.h"
-#include "serve/target_service.h"
 #include "serve/watch.h"
 #include "uffd/probe.h"
 
@@ -143,15 +140,14 @@ class SignalRelay {
   Fd fd_;
 };
 
-// Returns the child's status. Everything but the data path runs on this thread.
+// Returns the child's status.
 class Wait {
  public:
-  Wait(boost::asio::io_context& control, const SignalRelay& signals, Child& child)
-      : control_(control),
-        signals_(signals),
+  Wait(const SignalRelay& signals, Child& child)
+      : signals_(signals),
         child_(child),
-        end_(control, child.pidfd()),
-        signal_(control, signals.descriptor()) {
+        end_(control_, child.pidfd()),
+        signal_(control_, signals.descriptor()) {
     end_.wait([this] {
       status_ = child_.wait();
       signal_.end();
@@ -159,9 +155,8 @@ class Wait {
     relay();
   }
 
-  // Until the child and what `more` stands for have ended.
-  int until_end(const std::function<bool()>& more) {
-    while (!status_ || more()) (void)control_.run_one();
+  int until_end() {
+    while (!status_) (void)control_.run_one();
     return *status_;
   }
 
@@ -173,7 +168,7 @@ class Wait {
     });
   }
 
-  boost::asio::io_context& control_;
+  boost::asio::io_context control_{1};
   const SignalRelay& signals_;
   Child& child_;
   serve::Watch end_;
@@ -205,21 +200,6 @@ Status write_stats_file(const std::string& path, const std::string& json) {
   return {};
 }
 
-Status write_trace_file(const std::string& path, const std::vector<serve::TargetReport>& reports) {
-  const serve::TargetReport* most = nullptr;
-  for (const serve::TargetReport& report : reports)
-    if (report.touches && (most == nullptr || report.touches->size() > most->touches->size()))
-      most = &report;
-  const std::optional<pager::AccessTrace> trace =
-      most != nullptr ? most->touches->trace() : std::nullopt;
-  if (!trace) return fail(ErrorCode::kNotFound, "--record-trace: no far page was touched");
-  if (const Status written = trace->write_file(path); !written)
-    return fail_with("--record-trace", written.error());
-  fmt::print(stderr, "farpage: {} touches of {} (pid {}) are in {}\n", trace->size(), most->program,
-             most->pid, path);
-  return {};
-}
-
 // Prints why the program cannot run. Returns the same exit status as env, nice and timeout.
 int refuse(const Error& error, int status) {
   fmt::print(stderr, "farpage: {}\n", error.message());
@@ -244,8 +224,8 @@ struct Launch {
 
 struct Ended {
   int status = 0;
-  std::optional<serve::RunReport> report;    // none: it was not started, or its pager has ended
-  std::vector<serve::TargetReport> targets;  // of an engine of our own
+  std::optional<Error> refusal = {};            // of the pager: the program was not started
+  std::optional<serve::RunReport> report = {};  // none: it was not started, or its pager has ended
 };
 
 // Or the exit status: an early signal, or a program that cannot be executed.
@@ -261,53 +241,51 @@ Result<tl::expected<Child, int>> start_child(const RunSettings& settings, const 
   return tl::unexpected(std::move(child).error());
 }
 
-// With an engine in this process.
-Result<Ended> run_here(const RunSettings& settings, const Launch& launch) {
-  FARPAGE_TRY(parts, EngineParts::create(settings, launch.options));
+// Has the pager serve the processes that hand their memory over here, and runs the program.
+Result<Ended> run_program_at(serve::PagerSession& session, const RunSettings& settings,
+                             const Launch& launch) {
   FARPAGE_TRY(directory, RunDirectory::create());
   FARPAGE_TRY(server, uffd::HandoverServer::listen(directory.socket_path()));
-  boost::asio::io_context control(1);
-  FARPAGE_TRY(state, serve::ServedState::create(nullptr));
-  serve::TargetService service(control, server, *parts->engine, launch.options,
-                               settings.budget_scope(), state, 0);
+  const Status begun = session.begin({.program = settings.command.at(0),
+                                      .local_bytes = launch.options.local_bytes,
+                                      .fork = launch.options.fork},
+                                     server.descriptor());
+  if (!begun) return Ended{.refusal = begun.error()};
   FARPAGE_TRY(child, start_child(settings, launch, server.path()));
   if (!child) return Ended{.status = child.error()};
-  raise_descriptor_limit();  // each target needs descriptors
-  Ended ended;
-  ended.status =
-      Wait(control, launch.signals, *child).until_end([&service] { return service.has_targets(); });
-  ended.targets = service.reports();
-  ended.report = serve::RunReport{.text = serve::format_report(ended.targets),
-                                  .json = serve::json_report(ended.targets, ended.status),
-                                  .memory = serve::memory_use(ended.targets, settings.local_bytes(),
-                                                              child->peak_resident_bytes())};
-  return ended;
-}
-
-// With the engine of the host's pager, which accepts the hand-overs on our socket. It kills the
-// program by its own end.
-Result<Ended> run_at_pager(const RunSettings& settings, const Launch& launch) {
-  Result<serve::PagerSession> session = serve::PagerSession::connect(settings.host_pager);
-  if (!session) return Ended{.status = refuse(session.error(), kExitCannotRun)};
-  FARPAGE_TRY(directory, RunDirectory::create());
-  FARPAGE_TRY(server, uffd::HandoverServer::listen(directory.socket_path()));
-  const Status begun = session->begin({.program = settings.command.at(0),
-                                       .local_bytes = launch.options.local_bytes,
-                                       .fork = launch.options.fork},
-                                      server.descriptor());
-  if (!begun) return Ended{.status = refuse(begun.error(), kExitCannotRun)};
-  FARPAGE_TRY(child, start_child(settings, launch, server.path()));
-  if (!child) return Ended{.status = child.error()};
-  boost::asio::io_context control(1);
-  Ended ended;
-  ended.status = Wait(control, launch.signals, *child).until_end([] { return false; });
-  Result<serve::RunReport> report = session->finish(ended.status);
+  Ended ended{.status = Wait(launch.signals, *child).until_end()};
+  Result<serve::RunReport> report = session.finish(ended.status);
   if (!report) {
     log::error("run: no_report reason=\"{}\"", report.error().message());
     return ended;
   }
   report->memory.peak_bytes = child->peak_resident_bytes();
   ended.report = std::move(*report);
+  return ended;
+}
+
+// With a pager of its own.
+Result<Ended> run_here(RunSettings settings, const Launch& launch) {
+  std::optional<EmbeddedCluster> cluster;
+  if (settings.coordinator.empty()) {
+    FARPAGE_TRY(started, start_cluster(settings));
+    cluster.emplace(std::move(started));
+    settings.coordinator = cluster->coordinator_url();
+  }
+  FARPAGE_TRY(pager, ProgramPager::start(settings, launch.options));
+  FARPAGE_TRY(ended, run_program_at(pager.session(), settings, launch));
+  const int status = pager.wait();
+  if (status != kExitOk && (ended.report || ended.refusal)) return Ended{.status = status};
+  if (ended.refusal) return tl::unexpected(std::move(*ended.refusal));
+  return ended;
+}
+
+// With the pager of the host. It kills the program by its own end.
+Result<Ended> run_at_pager(const RunSettings& settings, const Launch& launch) {
+  Result<serve::PagerSession> session = serve::PagerSession::connect(settings.host_pager);
+  if (!session) return Ended{.status = refuse(session.error(), kExitCannotRun)};
+  FARPAGE_TRY(ended, run_program_at(*session, settings, launch));
+  if (ended.refusal) ended.status = refuse(*ended.refusal, kExitCannotRun);
   return ended;
 }
 
@@ -332,8 +310,6 @@ Result<int> run(RunSettings settings) {
   fmt::print(stderr, "{}", serve::local_memory_warning(ended.report->memory));
   if (!settings.stats_file.empty())
     FARPAGE_TRY_VOID(write_stats_file(settings.stats_file, ended.report->json));
-  if (!settings.trace_file.empty())
-    FARPAGE_TRY_VOID(write_trace_file(settings.trace_file, ended.targets));
   return ended.status;
 }
 

@@ -10,10 +10,9 @@
 
 namespace farpage::library {
 
-Result<FarMemory> FarMemory::create(uint64_t pages, const pager::PagerOptions& options,
-                                    coordinator::Client& client,
-                                    std::vector<std::unique_ptr<rdma::Transport>>& transports,
-                                    FaultMode mode) {
+Result<std::unique_ptr<FarMemory>> FarMemory::create(
+    uint64_t pages, const pager::PagerOptions& options, coordinator::Client& client,
+    std::vector<std::unique_ptr<rdma::Transport>>& transports, FaultMode mode) {
   const bool in_handler = mode == FaultMode::kInHandler;
   FARPAGE_TRY(space,
               in_handler ? uffd::create_own_sigbus_window(pages) : uffd::create_own_window(pages));
@@ -28,7 +27,7 @@ Result<FarMemory> FarMemory::create(uint64_t pages, const pager::PagerOptions& o
     FARPAGE_TRY(added, HandledRange::add(bytes, *pager));
     handled.emplace(std::move(added));
   }
-  return FarMemory(bytes, std::move(pager), std::move(handled));
+  return std::unique_ptr<FarMemory>(new FarMemory(bytes, std::move(pager), std::move(handled)));
 }
 
 Status FarMemory::prefault(uffd::PageRun run, bool writable) const {
@@ -68,6 +67,37 @@ Status FarMemory::discard(uffd::PageRun run) const {
   if (::madvise(range.data(), range.size(), MADV_DONTNEED) != 0)
     return fail_errno("madvise(DONTNEED) of far memory");
   return {};
+}
+
+RegionStats FarMemory::stats() const {
+  const pager::PagerStats pager = pager_->stats();
+  RegionStats stats;
+  stats.resident_bytes = pager.resident_pages * kPageBytes;
+  stats.local_bytes = pager.budget_pages * kPageBytes;
+  stats.away_bytes = pager.away_pages * kPageBytes;
+  stats.leased_slabs = pager.leased_slabs;
+  stats.faults_remote = pager.faults_remote;
+  stats.faults_compressed = pager.faults_compressed;
+  stats.faults_zero = pager.faults_zero;
+  stats.zeros_ahead = pager.zeros_ahead;
+  stats.faults_write = pager.faults_write;
+  stats.faults_failed = pager.faults_failed;
+  stats.prefetched = pager.prefetch_pages;
+  stats.evicted_written = pager.evicted_written;
+  stats.evicted_clean = pager.evicted_clean;
+  stats.evicted_zero = pager.evicted_zero;
+  stats.read_bytes = pager.read_bytes;
+  stats.written_bytes = pager.write_bytes;
+  stats.compressed_stored = pager.compressed_stored;
+  stats.compressed_hits = pager.compressed_hits;
+  stats.compressed_dropped = pager.compressed_dropped;
+  stats.compressed_bytes = pager.compressed_bytes;
+  stats.retries = pager.retries;
+  stats.replicas_lost = pager.replicas_lost;
+  stats.fault_p50_ns = pager.fault_ns.percentile_ns(50);
+  stats.fault_p99_ns = pager.fault_ns.percentile_ns(99);
+  stats.transports = names_of_transports(pager);
+  return stats;
 }
 
 }  // namespace farpage::library

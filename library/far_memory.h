@@ -6,6 +6,7 @@
 #include <span>
 #include <vector>
 
+#include "library/memory.h"
 #include "library/signal_handler.h"
 #include "pager/pager.h"
 
@@ -20,32 +21,33 @@ enum class FaultMode : uint8_t {
 // How long the first slab waits for memory nodes.
 inline constexpr Milliseconds kNodePatience{5000};
 
-// Threads: create(), moving and destruction one; the rest any.
-class FarMemory {
+// Threads: create() and destruction one; the rest any.
+class FarMemory final : public Memory {
  public:
   // The client and the transports outlive it.
-  static Result<FarMemory> create(uint64_t pages, const pager::PagerOptions& options,
-                                  coordinator::Client& client,
-                                  std::vector<std::unique_ptr<rdma::Transport>>& transports,
-                                  FaultMode mode = FaultMode::kInWorker);
+  static Result<std::unique_ptr<FarMemory>> create(
+      uint64_t pages, const pager::PagerOptions& options, coordinator::Client& client,
+      std::vector<std::unique_ptr<rdma::Transport>>& transports,
+      FaultMode mode = FaultMode::kInWorker);
 
-  // An access to it may fault.
-  std::span<std::byte> bytes() const { return bytes_; }
   FaultMode fault_mode() const { return handled_ ? FaultMode::kInHandler : FaultMode::kInWorker; }
   pager::Pager& pager() const { return *pager_; }
-
-  // Fetches every page and waits for it; `writable`: the first write does not fault either. The
-  // pages may be evicted again at any time. kUnavailable: a page is lost.
-  Status prefault(uffd::PageRun run, bool writable) const;
-  // Fetches pages soon, while there is room; with kInHandler, before this returns.
-  void hint_willneed(uffd::PageRun run) const;
-  // Keeps the pages resident and writable until pager().unpin(). kExhausted: the limit for pins.
-  // kUnavailable: a page is lost. After a failure, no page of the run is pinned.
-  Status pin(uffd::PageRun run) const;
   // The number of pages of the run that are resident, according to the kernel.
   uint64_t present_pages(uffd::PageRun run) const;
-  // The pages read as zeros from now on, and are not resident.
-  Status discard(uffd::PageRun run) const;
+
+  std::span<std::byte> bytes() const override { return bytes_; }
+  uint64_t local_pages() const override { return pager_->budget_use().limit_pages; }
+  Status prefault(uffd::PageRun run, bool writable) const override;
+  void hint_willneed(uffd::PageRun run) const override;
+  void hint_cold(uffd::PageRun run) const override { pager_->hint_cold(run); }
+  void advise(uffd::PageRun run, pager::AccessPattern pattern) const override {
+    pager_->advise(run, pattern);
+  }
+  Status pin(uffd::PageRun run) const override;
+  void unpin(uffd::PageRun run) const override { pager_->unpin(run); }
+  Status discard(uffd::PageRun run) const override;
+  Status set_local(uint64_t local_bytes) const override { return pager_->set_local(local_bytes); }
+  RegionStats stats() const override;
 
  private:
   FarMemory(std::span<std::byte> bytes, std::unique_ptr<pager::Pager> pager,

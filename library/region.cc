@@ -1,5 +1,7 @@
 #include "library/include/farpage/region.h"
 
+#include "library/far_memory.h"
+#include "library/hosted_memory.h"
 #include "library/logging.h"
 #include "library/region_parts.h"
 #include "library/signals.h"
@@ -19,7 +21,11 @@ uint64_t pages_of(uint64_t bytes) {
 Status check(const RegionOptions& options) {
   const auto invalid = [](std::string text) { return fail(ErrorCode::kInvalid, std::move(text)); };
   if (options.bytes == 0 || options.bytes > kMaxBytes) return invalid("bytes: from 1 to 4 TiB");
-  if (options.coordinator.empty() && options.transport != "auto")
+  if (!options.pager.empty() && !options.coordinator.empty())
+    return invalid("coordinator: not with pager, which has its own");
+  if (!options.pager.empty() && options.resolve_in_handler)
+    return invalid("resolve_in_handler: not with pager, which resolves the faults");
+  if (options.pager.empty() && options.coordinator.empty() && options.transport != "auto")
     return invalid("transport: needs a coordinator; without one the transport is in-process");
   return {};
 }
@@ -116,18 +122,32 @@ Status Region::Parts::borrow_from(const RegionOptions& options) {
   return {};
 }
 
+Status Region::Parts::page_here(const RegionOptions& options) {
+  FARPAGE_TRY(pager, pager_options(options));
+  FARPAGE_TRY_VOID(options.coordinator.empty() ? borrow_here(options) : borrow_from(options));
+  FARPAGE_TRY(made, library::FarMemory::create(pages_of(options.bytes), pager, *client, transports,
+                                               fault_mode(options)));
+  memory = std::move(made);
+  return {};
+}
+
+Status Region::Parts::page_at_host_pager(const RegionOptions& options) {
+  FARPAGE_TRY(made, library::HostedMemory::create(pages_of(options.bytes),
+                                                  {.pager = options.pager,
+                                                   .name = options.name,
+                                                   .local_bytes = options.local_bytes}));
+  memory = std::move(made);
+  return {};
+}
+
 RegionResult<Region> Region::create(const RegionOptions& options) {
   const auto make = [&]() -> Result<std::unique_ptr<Parts>> {
     FARPAGE_TRY_VOID(check(options));
-    FARPAGE_TRY(pager, pager_options(options));
     library::log_to_stderr_if_unset();
     const library::SignalsBlocked blocked;
     auto parts = std::make_unique<Parts>();
-    FARPAGE_TRY_VOID(options.coordinator.empty() ? parts->borrow_here(options)
-                                                 : parts->borrow_from(options));
-    FARPAGE_TRY(memory, library::FarMemory::create(pages_of(options.bytes), pager, *parts->client,
-                                                   parts->transports, fault_mode(options)));
-    parts->memory.emplace(std::move(memory));
+    FARPAGE_TRY_VOID(options.pager.empty() ? parts->page_here(options)
+                                           : parts->page_at_host_pager(options));
     return parts;
   };
   Result<std::unique_ptr<Parts>> parts = make();
@@ -152,7 +172,7 @@ RegionStatus Region::prefault(std::span<const std::byte> range, Prefault purpose
   const Result<uffd::PageRun> run = run_of(range, all, Rounding::kOuter);
   if (!run) return region_error(run.error());
   if (run->pages == 0) return {};
-  const uint64_t local = parts_->memory->pager().budget_use().limit_pages;
+  const uint64_t local = parts_->memory->local_pages();
   if (run->pages > local)
     return RegionError{RegionErrorCode::kExhausted,
                        "range: " + std::to_string(run->pages) + " pages are more than the " +
@@ -163,7 +183,7 @@ RegionStatus Region::prefault(std::span<const std::byte> range, Prefault purpose
 RegionStatus Region::expect(std::span<const std::byte> range, Access access) {
   const Result<uffd::PageRun> run = run_of(range, bytes(), Rounding::kOuter);
   if (!run) return region_error(run.error());
-  parts_->memory->pager().advise(*run, pattern_of(access));
+  parts_->memory->advise(*run, pattern_of(access));
   return {};
 }
 
@@ -179,7 +199,7 @@ RegionStatus Region::evict(std::span<const std::byte> range) {
   const Result<uffd::PageRun> run = run_of(range, bytes(), Rounding::kInner);
   if (!run) return region_error(run.error());
   const library::SignalsBlocked signals;
-  parts_->memory->pager().hint_cold(*run);
+  parts_->memory->hint_cold(*run);
   return {};
 }
 
@@ -192,43 +212,16 @@ RegionStatus Region::pin(std::span<const std::byte> range) {
 RegionStatus Region::unpin(std::span<const std::byte> range) {
   const Result<uffd::PageRun> run = run_of(range, bytes(), Rounding::kOuter);
   if (!run) return region_error(run.error());
-  parts_->memory->pager().unpin(*run);
+  parts_->memory->unpin(*run);
   return {};
 }
 
 RegionStatus Region::set_local(uint64_t local_bytes) {
-  return status_of(parts_->memory->pager().set_local(local_bytes));
+  return status_of(parts_->memory->set_local(local_bytes));
 }
 
 RegionStats Region::stats() const {
-  const pager::PagerStats pager = parts_->memory->pager().stats();
-  RegionStats stats;
-  stats.resident_bytes = pager.resident_pages * kPageBytes;
-  stats.local_bytes = pager.budget_pages * kPageBytes;
-  stats.away_bytes = pager.away_pages * kPageBytes;
-  stats.leased_slabs = pager.leased_slabs;
-  stats.faults_remote = pager.faults_remote;
-  stats.faults_compressed = pager.faults_compressed;
-  stats.faults_zero = pager.faults_zero;
-  stats.zeros_ahead = pager.zeros_ahead;
-  stats.faults_write = pager.faults_write;
-  stats.faults_failed = pager.faults_failed;
-  stats.prefetched = pager.prefetch_pages;
-  stats.evicted_written = pager.evicted_written;
-  stats.evicted_clean = pager.evicted_clean;
-  stats.evicted_zero = pager.evicted_zero;
-  stats.read_bytes = pager.read_bytes;
-  stats.written_bytes = pager.write_bytes;
-  stats.compressed_stored = pager.compressed_stored;
-  stats.compressed_hits = pager.compressed_hits;
-  stats.compressed_dropped = pager.compressed_dropped;
-  stats.compressed_bytes = pager.compressed_bytes;
-  stats.retries = pager.retries;
-  stats.replicas_lost = pager.replicas_lost;
-  stats.fault_p50_ns = pager.fault_ns.percentile_ns(50);
-  stats.fault_p99_ns = pager.fault_ns.percentile_ns(99);
-  stats.transports = names_of_transports(pager);
-  return stats;
+  return parts_->memory->stats();
 }
 
 }  // namespace farpage

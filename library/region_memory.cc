@@ -8,10 +8,10 @@
 namespace farpage {
 
 struct RegionMemory::Parts {
-  explicit Parts(const library::FarMemory& of)
+  explicit Parts(const library::Memory& of)
       : memory(of), base(of.bytes().data()), allocator(of.bytes().size() >> kPageShift) {}
 
-  const library::FarMemory& memory;  // the region's; a move of the handle keeps its address
+  const library::Memory& memory;  // the region's; a move of the handle keeps its address
   std::byte* const base;
   mutable Mutex mutex;
   library::SpanAllocator allocator FARPAGE_GUARDED_BY(mutex);

@@ -2,12 +2,11 @@
 #pragma once
 
 #include <memory>
-#include <optional>
 #include <vector>
 
-#include "library/far_memory.h"
 #include "library/include/farpage/region.h"
 #include "library/local_cluster.h"
+#include "library/memory.h"
 
 namespace farpage {
 
@@ -17,11 +16,13 @@ RegionError region_error(const Error& error);
 struct Region::Parts {
   Status borrow_here(const RegionOptions& options);
   Status borrow_from(const RegionOptions& options);
+  Status page_here(const RegionOptions& options);
+  Status page_at_host_pager(const RegionOptions& options);
 
-  std::unique_ptr<library::LocalCluster> cluster;  // null with a coordinator
+  std::unique_ptr<library::LocalCluster> cluster;  // null with a coordinator, or a host's pager
   std::unique_ptr<coordinator::Client> client;
   std::vector<std::unique_ptr<rdma::Transport>> transports;
-  std::optional<library::FarMemory> memory;  // set by create()
+  std::unique_ptr<library::Memory> memory;  // set by create()
 };
 
 }  // namespace farpage

@@ -36,12 +36,13 @@ constexpr char kStateVariable[] = "FARPAGE_PAGER_STATE";
 constexpr int kMostShortLives = 8;
 constexpr Milliseconds kShortLife{200};
 
-sigset_t signals_of_holder() {
+sigset_t signals_of_holder(EndSignals end_signals) {
   sigset_t set;
   ::sigemptyset(&set);
   ::sigaddset(&set, SIGCHLD);
   ::sigaddset(&set, kUpgradeSignal);
-  for (const int number : kPassedOn) ::sigaddset(&set, number);
+  if (end_signals == EndSignals::kPassedOn)
+    for (const int number : kPassedOn) ::sigaddset(&set, number);
   return set;
 }
 
@@ -95,11 +96,12 @@ void close_strangers(StateStore& store, const std::set<int>& holders) {
     if (!kept->contains(descriptor) && !may_be_irreplaceable(descriptor)) ::close(descriptor);
 }
 
-[[noreturn]] void run_engine(const HeldEngine& engine, int state, bool takes_over, pid_t holder,
-                             const std::set<int>& holders, const sigset_t& mask) {
+[[noreturn]] void run_engine(EndSignals end_signals, const HeldEngine& engine, int state,
+                             bool takes_over, pid_t holder, const std::set<int>& holders,
+                             const sigset_t& mask) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   ::prctl(PR_SET_NAME, "farpage-engine");
-  ::setpgid(0, 0);  // Ctrl-C is for the holder, which passes it on
+  if (end_signals == EndSignals::kPassedOn) ::setpgid(0, 0);  // Ctrl-C is for the holder
   if (::getppid() != holder) ::_exit(1);
   ::pthread_sigmask(SIG_SETMASK, &mask, nullptr);
   int status = 1;
@@ -223,8 +225,8 @@ std::vector<int> userfaultfds_but(const std::set<int>& known) {
   return found;
 }
 
-Result<int> hold(const HeldEngine& engine) {
-  const sigset_t signals = signals_of_holder();
+Result<int> hold(EndSignals end_signals, const HeldEngine& engine) {
+  const sigset_t signals = signals_of_holder(end_signals);
   sigset_t before;
   ::pthread_sigmask(SIG_BLOCK, &signals, &before);
   const std::optional<std::string> state_of_former = inherited(kStateVariable);
@@ -236,7 +238,7 @@ Result<int> hold(const HeldEngine& engine) {
     const Instant start = SteadyClock::read();
     const pid_t child = clone_with_descriptors();
     if (child < 0) return fail_errno("clone of the engine's process");
-    if (child == 0) run_engine(engine, state, takes_over, self, holders, before);
+    if (child == 0) run_engine(end_signals, engine, state, takes_over, self, holders, before);
     const auto [status, passed] = await_end(child, signals);
     if (WIFEXITED(status)) return WEXITSTATUS(status);
     if (WTERMSIG(status) == passed) return kEndedBySignal + passed;  // it was meant to end

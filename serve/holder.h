@@ -14,6 +14,7 @@
 // killed through its lifeline (uffd/handover.h).
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <optional>
 #include <set>
@@ -29,10 +30,16 @@ namespace farpage::serve {
 // of an engine that was killed.
 using HeldEngine = std::function<int(StateStore& state, bool takes_over)>;
 
-// Runs engines until one ends by itself: then its exit status. Signals that end a program are
-// passed on to the engine. 1: engines are killed faster than they can start.
+// What happens to signals that end a program.
+enum class EndSignals : uint8_t {
+  kPassedOn,  // the engine gets them; it is in a process group of its own, without a terminal
+  kBlocked,   // by the caller, also in the engine
+};
+
+// Runs engines until one ends by itself: then its exit status. 1: engines are killed faster than
+// they can start.
 // Threads: the caller's is the only one of its process.
-Result<int> hold(const HeldEngine& engine);
+Result<int> hold(EndSignals end_signals, const HeldEngine& engine);
 
 // Of an engine that is to be replaced by another build, after ServedState::put_upgrade(). The
 // holder kills it, executes that binary in its own place with its own command line, and that goes

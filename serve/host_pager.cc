@@ -44,6 +44,7 @@ struct HostPager::Run {
 namespace {
 
 constexpr Milliseconds kAcceptPause{100};
+constexpr Milliseconds kLastAnswers{1000};
 
 // Bytes received; 0: the connection is closed; negative: there are none now.
 ssize_t receive_some(int socket, std::string& text, Fd& descriptor) {
@@ -68,6 +69,10 @@ bool remove_left_behind(const std::string& path) {
   return ::unlink(path.c_str()) == 0;
 }
 
+Error no_program() {
+  return {ErrorCode::kConflict, "no program has begun", 0};
+}
+
 TargetStatus status_of(const TargetReport& report) {
   const pager::PagerCounts& counts = report.counts;
   return {.program = report.program,
@@ -84,21 +89,33 @@ TargetStatus status_of(const TargetReport& report) {
 
 Result<std::unique_ptr<HostPager>> HostPager::listen(boost::asio::io_context& control,
                                                      const std::string& path, pager::Engine& engine,
-                                                     const pager::PagerOptions& options,
+                                                     HostPagerOptions options,
                                                      const ServedState& state) {
-  std::unique_ptr<HostPager> pager(new HostPager(control, path, engine, options, state));
+  std::unique_ptr<HostPager> pager(new HostPager(control, path, engine, std::move(options), state));
   FARPAGE_TRY_VOID(pager->open());
   FARPAGE_TRY_VOID(pager->take_over());
   if (pager->is_open()) pager->accept();
   return pager;
 }
 
+Result<std::unique_ptr<HostPager>> HostPager::serve_one(boost::asio::io_context& control,
+                                                        int connection, pager::Engine& engine,
+                                                        HostPagerOptions options,
+                                                        const ServedState& state) {
+  std::unique_ptr<HostPager> pager(new HostPager(control, "", engine, std::move(options), state));
+  FARPAGE_TRY_VOID(pager->take_over());
+  if (pager->has_runs()) return pager;
+  pager->awaits_one_ = true;
+  pager->await_run(Socket(control, stream_protocol(), connection));
+  return pager;
+}
+
 HostPager::HostPager(boost::asio::io_context& control, std::string path, pager::Engine& engine,
-                     const pager::PagerOptions& options, const ServedState& state)
+                     HostPagerOptions options, const ServedState& state)
     : control_(control),
       path_(std::move(path)),
       engine_(engine),
-      options_(options),
+      options_(std::move(options)),
       state_(state),
       acceptor_(control) {}
 
@@ -108,6 +125,12 @@ HostPager::~HostPager() {
     run->socket.close();
     run->service.reset();  // its callbacks lead here
   }
+}
+
+void HostPager::run_to_end() {
+  while (is_open() || has_runs()) (void)control_.run_one();
+  const Instant end = SteadyClock::read() + kLastAnswers;
+  while (answers_ > 0 && SteadyClock::read() < end) (void)control_.run_one_for(kLastAnswers);
 }
 
 void HostPager::close() {
@@ -152,11 +175,7 @@ void HostPager::accept() {
   acceptor_.async_accept(while_here([this](boost::system::error_code error, Socket socket) {
     if (!acceptor_.is_open()) return;
     if (!error) {
-      const auto run = std::make_shared<Run>(std::move(socket));
-      if (const Result<ucred> peer = peer_credentials(run->socket.native_handle())) {
-        run->peer = *peer;
-        next(run);
-      }
+      await_run(std::move(socket));
       accept();
       return;
     }
@@ -166,6 +185,14 @@ void HostPager::accept() {
       if (acceptor_.is_open()) accept();
     }));
   }));
+}
+
+void HostPager::await_run(Socket socket) {
+  const auto run = std::make_shared<Run>(std::move(socket));
+  const Result<ucred> peer = peer_credentials(run->socket.native_handle());
+  if (!peer) return;
+  run->peer = *peer;
+  next(run);
 }
 
 void HostPager::next(const std::shared_ptr<Run>& run) {
@@ -232,7 +259,7 @@ void HostPager::on_request(const std::shared_ptr<Run>& run, std::string_view lin
     answer(run, begun ? accepted_line() : to_line(begun.error()));
   } else if (const auto* finish = std::get_if<FinishRun>(&*request)) {
     if (run->service == nullptr) {
-      answer(run, to_line(Error{ErrorCode::kConflict, "no program has begun", 0}));
+      answer(run, to_line(no_program()));
       return;
     }
     note_finish(*run, *finish);
@@ -242,14 +269,23 @@ void HostPager::on_request(const std::shared_ptr<Run>& run, std::string_view lin
     const Status prepared = prepare_upgrade(*binary);
     upgrades_ = static_cast<bool>(prepared);
     answer(run, prepared ? accepted_line() : to_line(prepared.error()));
+  } else if (std::holds_alternative<AskReport>(*request)) {
+    answer(run, run->service != nullptr ? to_line(report_of(run->service->live_reports(), *run, 0))
+                                        : to_line(no_program()));
   } else {
     answer(run, to_line(status()));
   }
 }
 
 Status HostPager::begin(const std::shared_ptr<Run>& run, const BeginRun& begin) {
-  if (run->service != nullptr) return fail(ErrorCode::kConflict, "a program has begun already");
-  if (!acceptor_.is_open()) return fail(ErrorCode::kUnavailable, "the pager is ending");
+  if (run->service != nullptr) {
+    const Fd again = std::move(run->listener);
+    if (run->record.program == printable(begin.program) &&
+        run->record.local_bytes == begin.local_bytes && run->record.fork == begin.fork)
+      return {};  // asked twice: a dead engine has read it, too
+    return fail(ErrorCode::kConflict, "a program has begun already");
+  }
+  if (!is_open()) return fail(ErrorCode::kUnavailable, "the pager is ending");
   FARPAGE_TRY_VOID(check_local(*run, begin.local_bytes));
   const RunRecord record{.program = printable(begin.program),
                          .socket = run->socket.native_handle(),
@@ -259,22 +295,24 @@ Status HostPager::begin(const std::shared_ptr<Run>& run, const BeginRun& begin) 
                          .exit_status = {}};
   FARPAGE_TRY_VOID(serve(run, state_.next_number(), record, std::move(run->listener)));
   FARPAGE_TRY_VOID(note(*run));
-  log::info("pager: run_began program={} pid={} user={} local_bytes={}", run->record.program,
-            run->peer.pid, run->peer.uid, begin.local_bytes);
+  awaits_one_ = false;
+  if (is_of_host())
+    log::info("pager: run_began program={} pid={} user={} local_bytes={}", run->record.program,
+              run->peer.pid, run->peer.uid, begin.local_bytes);
   return {};
 }
 
 Status HostPager::serve(const std::shared_ptr<Run>& run, uint64_t number, const RunRecord& record,
                         Fd listener) {
   FARPAGE_TRY(server, uffd::HandoverServer::adopt(std::move(listener), run->peer.uid));
-  pager::PagerOptions options = options_;
+  pager::PagerOptions options = options_.pager;
   options.local_bytes = record.local_bytes;
   options.fork = record.fork;
   run->number = number;
   run->record = record;
   run->server.emplace(std::move(server));
   run->service = std::make_unique<TargetService>(control_, *run->server, engine_, options,
-                                                 BudgetScope::kGroup, state_, number);
+                                                 options_.scope, state_, number);
   run->service->when_empty([this, weak = std::weak_ptr(run)] {
     const std::shared_ptr<Run> ended = weak.lock();
     if (ended && ended->over) remove_later(ended);
@@ -364,6 +402,7 @@ Status HostPager::take_over() {
   for (const auto& [target, of_target] : targets)
     if (runs.contains(of_target.run)) resumed.insert(target);
   engine_.end_succession(resumed);
+  takes_over_ = !runs.empty();
   resuming_ = resumed.size();
   for (const auto& [number, record] : runs) {
     const auto run = std::make_shared<Run>(Socket(control_, stream_protocol(), record.socket));
@@ -400,13 +439,13 @@ Status HostPager::check_local(const Run& run, uint64_t local_bytes) const {
   uint64_t taken = 0;
   for (const auto& other : runs_)
     if (other.get() != &run) taken += other->service->local_bytes();
-  const uint64_t left = options_.local_bytes - std::min(options_.local_bytes, taken);
+  const uint64_t left = options_.pool_bytes - std::min(options_.pool_bytes, taken);
   if (local_bytes <= left) return {};
   return fail(
       ErrorCode::kExhausted,
       fmt::format("--local {}: the programs of this pager may have {} together, and {} of "
                   "it is left; ask for less, or wait until another program ends",
-                  format_size(local_bytes), format_size(options_.local_bytes), format_size(left)));
+                  format_size(local_bytes), format_size(options_.pool_bytes), format_size(left)));
 }
 
 void HostPager::answer(const std::shared_ptr<Run>& run, std::string line) {
@@ -426,6 +465,7 @@ void HostPager::answer(const std::shared_ptr<Run>& run, std::string line) {
 
 void HostPager::on_over(const std::shared_ptr<Run>& run) {
   run->over = true;
+  if (run->service == nullptr) awaits_one_ = false;
   if (run->service != nullptr && !run->service->has_targets()) remove_later(run);
 }
 
@@ -438,22 +478,33 @@ void HostPager::remove(const std::shared_ptr<Run>& run) {
   if (run->service == nullptr || run->service->has_targets()) return;
   if (run->record.exit_status) {
     const std::vector<TargetReport> reports = run->service->reports();
-    answer(run, to_line(RunReport{.text = format_report(reports),
-                                  .json = json_report(reports, *run->record.exit_status),
-                                  .memory = memory_use(reports, run->service->local_bytes(), 0)}));
+    if (options_.on_reports) options_.on_reports(reports);
+    answer(run, to_line(report_of(reports, *run, *run->record.exit_status)));
   }
-  log::info("pager: run_ended program={} pid={}", run->record.program, run->peer.pid);
+  if (is_of_host())
+    log::info("pager: run_ended program={} pid={}", run->record.program, run->peer.pid);
   state_.erase_run(run->number);
   runs_.remove(run);
   run->service.reset();
   run->server.reset();
 }
 
+RunReport HostPager::report_of(const std::vector<TargetReport>& reports, const Run& run,
+                               int exit_status) const {
+  RunReport report{.text = format_report(reports),
+                   .json = json_report(reports, exit_status),
+                   .memory = memory_use(reports, run.service->local_bytes(), 0)};
+  if (takes_over_) {
+    report.text =
+        "farpage: the pager's engine was killed: counted since its last successor\n" + report.text;
+    report.memory.far_bytes = std::numeric_limits<uint64_t>::max();  // unknown: no warning
+  }
+  return report;
+}
+
 PagerStatus HostPager::status() const {
-  PagerStatus status{.engine = ::getpid(),
-                     .binary = own_binary(),
-                     .local_bytes = options_.local_bytes,
-                     .runs = {}};
+  PagerStatus status{
+      .engine = ::getpid(), .binary = own_binary(), .local_bytes = options_.pool_bytes, .runs = {}};
   for (const auto& run : runs_) {
     RunStatus& last = status.runs.emplace_back(RunStatus{.program = run->record.program,
                                                          .pid = run->peer.pid,

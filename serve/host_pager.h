@@ -1,12 +1,15 @@
-// HostPager: the pager of a host, for the programs of any number of `farpage run --pager`.
+// HostPager: a pager for programs of `farpage run`: of a host, for any number of `farpage run
+// --pager`, or of one program.
 //
 // Each program is a run: a budget of local memory, a hand-over socket that its `farpage run` has
 // brought along, and a connection on which that waits for the end. All runs share one engine, its
-// threads and its connections to the memory nodes. The budgets together never exceed the pager's.
+// threads and its connections to the memory nodes. The budgets together never exceed the pool.
 #pragma once
 
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/local/stream_protocol.hpp>
+#include <functional>
+#include <limits>
 #include <list>
 #include <map>
 #include <memory>
@@ -26,16 +29,30 @@ struct Orphans {
   size_t ended = 0;
 };
 
+struct HostPagerOptions {
+  pager::PagerOptions pager;  // local_bytes and fork are those of each program
+  uint64_t pool_bytes = std::numeric_limits<uint64_t>::max();  // what all runs may have together
+  BudgetScope scope = BudgetScope::kGroup;
+  // Called with the reports of a run, at its end.
+  std::function<void(const std::vector<TargetReport>&)> on_reports = {};
+};
+
 // Threads: the control thread, which runs `control`, makes it and makes all calls.
 class HostPager {
  public:
-  // Listens on `path`, for this user and root. options.local_bytes is what all runs may have
-  // together. kConflict: another process listens there. All outlive the pager. With the state of a
-  // dead pager it goes on with that one's socket, runs and targets.
+  // Listens on `path`, for this user and root. kConflict: another process listens there. All
+  // outlive the pager. With the state of a dead pager it goes on with that one's socket, runs and
+  // targets.
   static Result<std::unique_ptr<HostPager>> listen(boost::asio::io_context& control,
                                                    const std::string& path, pager::Engine& engine,
-                                                   const pager::PagerOptions& options,
+                                                   HostPagerOptions options,
                                                    const ServedState& state);
+  // Serves one run, which begins on this unix stream socket; a dead pager's, too, on the same one.
+  // It is closed at the end.
+  static Result<std::unique_ptr<HostPager>> serve_one(boost::asio::io_context& control,
+                                                      int connection, pager::Engine& engine,
+                                                      HostPagerOptions options,
+                                                      const ServedState& state);
   // Removes the socket; `control` may run on.
   ~HostPager();
   HostPager(const HostPager&) = delete;
@@ -43,19 +60,20 @@ class HostPager {
 
   // No further run begins.
   void close();
-  bool is_open() const { return acceptor_.is_open(); }
+  bool is_open() const { return acceptor_.is_open() || awaits_one_; }
   bool has_runs() const { return !runs_.empty(); }
+  // Runs `control` until no run is there or can begin, and the answers are sent.
+  void run_to_end();
   // The processes of all runs.
   size_t target_count() const;
-  // Answers that are being sent.
-  bool has_answers() const { return answers_ > 0; }
 
  private:
   struct Run;
   using Socket = boost::asio::local::stream_protocol::socket;
 
+  bool is_of_host() const { return !path_.empty(); }
   HostPager(boost::asio::io_context& control, std::string path, pager::Engine& engine,
-            const pager::PagerOptions& options, const ServedState& state);
+            HostPagerOptions options, const ServedState& state);
   Status open();
   // The runs of a dead pager.
   Status take_over();
@@ -69,6 +87,8 @@ class HostPager {
   Result<Orphans> find_orphans() const;
   Status note_served_children(std::map<uint64_t, ServedRecord>& targets, Orphans& orphans);
   void accept();
+  // A connection on which a run may begin.
+  void await_run(Socket socket);
   // The next request of a connection, after the answer to the last one was sent.
   void next(const std::shared_ptr<Run>& run);
   void on_readable(const std::shared_ptr<Run>& run);
@@ -82,6 +102,8 @@ class HostPager {
   // Once its targets have ended.
   void remove_later(const std::shared_ptr<Run>& run);
   void remove(const std::shared_ptr<Run>& run);
+  RunReport report_of(const std::vector<TargetReport>& reports, const Run& run,
+                      int exit_status) const;
   PagerStatus status() const;
   // A handler that does nothing once the pager is destroyed: one that has been queued still runs.
   template <typename Handler>
@@ -95,10 +117,12 @@ class HostPager {
   boost::asio::io_context& control_;
   const std::string path_;
   pager::Engine& engine_;
-  const pager::PagerOptions options_;
+  const HostPagerOptions options_;
   const ServedState& state_;
   boost::asio::local::stream_protocol::acceptor acceptor_;
   std::list<std::shared_ptr<Run>> runs_;  // those that have begun
+  bool takes_over_ = false;               // some runs were a dead pager's
+  bool awaits_one_ = false;               // the run of serve_one() has not begun
   size_t answers_ = 0;                    // that are being sent
   bool upgrades_ = false;                 // once the answers are sent
   size_t resuming_ = 0;                   // processes of a dead pager

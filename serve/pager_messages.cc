@@ -143,6 +143,8 @@ std::string to_line(const PagerRequest& request) {
     message["finish"] = {{"exit_status", finish->exit_status}};
   } else if (const auto* upgrade = std::get_if<Upgrade>(&request)) {
     message["upgrade"] = {{"binary", upgrade->binary}, {"state_version", upgrade->state_version}};
+  } else if (std::holds_alternative<AskReport>(request)) {
+    message["report"] = json::object();
   } else {
     message["status"] = json::object();
   }
@@ -160,15 +162,16 @@ Result<PagerRequest> request_from_line(std::string_view line) {
   };
   if (member("begin")) return begin_from(message["begin"]);
   if (member("status")) return PagerRequest(AskStatus{});
+  if (member("report")) return PagerRequest(AskReport{});
   if (member("upgrade")) return upgrade_from(message["upgrade"]);
   if (!member("finish"))
-    return fail(ErrorCode::kInvalid, "the message has no begin, finish, status or upgrade");
+    return fail(ErrorCode::kInvalid, "the message has no begin, finish, status, report or upgrade");
   FARPAGE_TRY(status, number_in(message["finish"], "exit_status"));
   return PagerRequest(FinishRun{static_cast<int>(status & 0xff)});
 }
 
 std::string accepted_line() {
-  return line_of({{"accepted", json::object()}});
+  return line_of({{kAccepted, json::object()}});
 }
 
 std::string to_line(const Error& refusal) {
@@ -176,7 +179,7 @@ std::string to_line(const Error& refusal) {
 }
 
 std::string to_line(const RunReport& report) {
-  return line_of({{"report",
+  return line_of({{kReport,
                    {{"text", report.text},
                     {"json", report.json},
                     {"local_bytes", report.memory.local_bytes},
@@ -184,20 +187,25 @@ std::string to_line(const RunReport& report) {
 }
 
 std::string to_line(const PagerStatus& status) {
-  return line_of({{"pager", object_of(status)}});
+  return line_of({{kStatus, object_of(status)}});
 }
 
 std::string json_of(const PagerStatus& status) {
   return object_of(status).dump(2, ' ', false, json::error_handler_t::replace) + "\n";
 }
 
+bool is_answer(std::string_view line, const char* member) {
+  const Result<json> message = object_in(line);
+  return !message || message->contains(member) || message->contains("error");
+}
+
 Status accepted_from_line(std::string_view line) {
-  FARPAGE_TRY_VOID(answer_in(line, "accepted"));
+  FARPAGE_TRY_VOID(answer_in(line, kAccepted));
   return {};
 }
 
 Result<RunReport> report_from_line(std::string_view line) {
-  FARPAGE_TRY(report, answer_in(line, "report"));
+  FARPAGE_TRY(report, answer_in(line, kReport));
   return read_answer([&report] {
     return RunReport{.text = report.at("text"),
                      .json = report.at("json"),
@@ -208,7 +216,7 @@ Result<RunReport> report_from_line(std::string_view line) {
 }
 
 Result<PagerStatus> status_from_line(std::string_view line) {
-  FARPAGE_TRY(pager, answer_in(line, "pager"));
+  FARPAGE_TRY(pager, answer_in(line, kStatus));
   return read_answer([&pager] {
     PagerStatus status{.engine = pager.at("engine"),
                        .binary = pager.at("binary"),

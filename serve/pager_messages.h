@@ -30,13 +30,16 @@ struct FinishRun {
 
 struct AskStatus {};
 
+// The answer: a RunReport of the program that has begun on this connection, and goes on.
+struct AskReport {};
+
 // The holder goes on with this binary, by a successor of the engine.
 struct Upgrade {
   std::string binary;          // its path
   uint64_t state_version = 0;  // pager::kStateVersion of that build
 };
 
-using PagerRequest = std::variant<BeginRun, FinishRun, AskStatus, Upgrade>;
+using PagerRequest = std::variant<BeginRun, FinishRun, AskStatus, AskReport, Upgrade>;
 
 // The output of --stats and --stats-file, and what the program's memory was.
 struct RunReport {
@@ -79,6 +82,11 @@ std::string accepted_line();
 std::string to_line(const Error& refusal);
 std::string to_line(const RunReport& report);
 std::string to_line(const PagerStatus& status);
+// An answer is an object with one of these members, or a refusal.
+inline constexpr char kAccepted[] = "accepted";
+inline constexpr char kReport[] = "report";
+inline constexpr char kStatus[] = "pager";
+bool is_answer(std::string_view line, const char* member);
 // The answers; a refusal is returned as the error that it carries.
 Status accepted_from_line(std::string_view line);
 Result<RunReport> report_from_line(std::string_view line);

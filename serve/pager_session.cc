@@ -1,6 +1,7 @@
 #include "serve/pager_session.h"
 
 #include <fmt/format.h>
+#include <poll.h>
 #include <sys/socket.h>
 
 #include <array>
@@ -13,11 +14,13 @@
 namespace farpage::serve {
 namespace {
 
-constexpr timeval kAnswerTimeout{.tv_sec = 30, .tv_usec = 0};
-constexpr timeval kNoTimeout{.tv_sec = 0, .tv_usec = 0};
+constexpr Milliseconds kPatience{30'000};
+constexpr timeval kConnectTimeout{.tv_sec = 30, .tv_usec = 0};
+constexpr Milliseconds kAskAgain{1000};
+constexpr Milliseconds kForever{-1};
 
-tl::unexpected<Error> has_ended(const std::string& path) {
-  return fail(ErrorCode::kUnavailable, fmt::format("the pager on {} has ended", path));
+tl::unexpected<Error> has_ended(const std::string& pager) {
+  return fail(ErrorCode::kUnavailable, fmt::format("{} has ended", pager));
 }
 
 }  // namespace
@@ -29,68 +32,98 @@ Result<PagerSession> PagerSession::connect(const std::string& path) {
                 fmt::format("--pager: a path of 1 to {} characters", kMaxUnixPathBytes));
   FARPAGE_TRY(socket,
               Fd::from_call(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0), "socket(AF_UNIX)"));
-  // Limits connect(2), too: it blocks while the listener's queue is full.
-  for (const int option : {SO_SNDTIMEO, SO_RCVTIMEO})
-    (void)::setsockopt(socket.get(), SOL_SOCKET, option, &kAnswerTimeout, sizeof kAnswerTimeout);
+  // connect(2) blocks while the listener's queue is full.
+  (void)::setsockopt(socket.get(), SOL_SOCKET, SO_SNDTIMEO, &kConnectTimeout,
+                     sizeof kConnectTimeout);
   if (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&*address), sizeof *address) != 0) {
     if (errno == ENOENT || errno == ECONNREFUSED)
       return fail(ErrorCode::kNotFound,
                   fmt::format("--pager: no farpage pager listens on {}", path));
     return fail_errno(fmt::format("--pager: connecting to {}", path));
   }
-  return PagerSession(std::move(socket), path);
+  return PagerSession(std::move(socket), "the pager on " + path, kPatience);
+}
+
+PagerSession PagerSession::over(Fd socket) {
+  return {std::move(socket), "the pager", Milliseconds::max() / 2};
 }
 
 Status PagerSession::begin(const BeginRun& run, int handover_listener) {
-  FARPAGE_TRY(answer, ask(run, handover_listener));
+  FARPAGE_TRY(answer, ask(run, kAccepted, handover_listener));
   return accepted_from_line(answer);
 }
 
 Result<RunReport> PagerSession::finish(int exit_status) {
-  (void)::setsockopt(socket_.get(), SOL_SOCKET, SO_RCVTIMEO, &kNoTimeout, sizeof kNoTimeout);
-  FARPAGE_TRY(answer, ask(FinishRun{exit_status}));
-  return report_from_line(answer);
+  FARPAGE_TRY_VOID(send(FinishRun{exit_status}));
+  while (true) {
+    FARPAGE_TRY(answer, read_answer(kReport, kForever));
+    if (answer) return report_from_line(*answer);
+  }
 }
 
 Result<PagerStatus> PagerSession::status() {
-  FARPAGE_TRY(answer, ask(AskStatus{}));
+  FARPAGE_TRY(answer, ask(AskStatus{}, kStatus));
   return status_from_line(answer);
 }
 
+Result<RunReport> PagerSession::report() {
+  FARPAGE_TRY(answer, ask(AskReport{}, kReport));
+  return report_from_line(answer);
+}
+
 Status PagerSession::upgrade(const Upgrade& upgrade) {
-  FARPAGE_TRY(answer, ask(upgrade));
+  FARPAGE_TRY(answer, ask(upgrade, kAccepted));
   return accepted_from_line(answer);
 }
 
-Result<std::string> PagerSession::ask(const PagerRequest& request, int descriptor) {
+Result<std::string> PagerSession::ask(const PagerRequest& request, const char* member,
+                                      int descriptor) {
+  for (Milliseconds waited{0}; waited < patience_; waited += kAskAgain) {
+    FARPAGE_TRY_VOID(send(request, descriptor));
+    FARPAGE_TRY(answer, read_answer(member, kAskAgain));
+    if (answer) return *answer;
+  }
+  return fail(ErrorCode::kTimedOut, fmt::format("{} does not answer", pager_));
+}
+
+Status PagerSession::send(const PagerRequest& request, int descriptor) {
   const std::string line = to_line(request);
   for (size_t sent = 0; sent < line.size();) {
     const ssize_t bytes = send_with_descriptor(
         socket_.get(), std::as_bytes(std::span(line).subspan(sent)), descriptor);
-    if (bytes < 0 && (errno == EPIPE || errno == ECONNRESET)) return has_ended(path_);
+    if (bytes < 0 && (errno == EPIPE || errno == ECONNRESET)) return has_ended(pager_);
     if (bytes < 0) return fail_errno("sending to the pager");
     sent += static_cast<size_t>(bytes);
     descriptor = -1;
   }
-  return read_line();
+  return {};
 }
 
-Result<std::string> PagerSession::read_line() {
+// Omits answers to questions that were asked twice.
+Result<std::optional<std::string>> PagerSession::read_answer(const char* member,
+                                                             Milliseconds patience) {
   while (true) {
-    const size_t end = received_.find('\n');
-    if (end != std::string::npos) {
+    for (size_t end = received_.find('\n'); end != std::string::npos; end = received_.find('\n')) {
       std::string line = received_.substr(0, end);
       received_.erase(0, end + 1);
-      return line;
+      if (is_answer(line, member)) return line;
     }
-    std::array<char, 65536> chunk;
-    const ssize_t got = ::recv(socket_.get(), chunk.data(), chunk.size(), 0);
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0 && errno == EAGAIN)
-      return fail(ErrorCode::kTimedOut, fmt::format("the pager on {} does not answer", path_));
-    if (got <= 0) return has_ended(path_);
-    received_.append(chunk.data(), static_cast<size_t>(got));
+    FARPAGE_TRY(more, receive(patience));
+    if (!more) return std::nullopt;
   }
+}
+
+Result<bool> PagerSession::receive(Milliseconds patience) {
+  pollfd poll{.fd = socket_.get(), .events = POLLIN, .revents = 0};
+  const int ready = ::poll(&poll, 1, static_cast<int>(patience.count()));
+  if (ready == 0) return false;
+  std::array<char, 65536> chunk;
+  const ssize_t got =
+      ready < 0 ? ready : ::recv(socket_.get(), chunk.data(), chunk.size(), MSG_DONTWAIT);
+  if (got < 0 && (errno == EINTR || errno == EAGAIN)) return true;
+  if (got <= 0) return has_ended(pager_);
+  received_.append(chunk.data(), static_cast<size_t>(got));
+  return true;
 }
 
 }  // namespace farpage::serve

@@ -106,6 +106,8 @@ std::string json_report(const std::vector<TargetReport>& targets, int exit_statu
                     {"pid", target.pid},
                     {"transports", transports_of(counts)},
                     {"local_bytes", counts.budget_pages * kPageBytes},
+                    {"resident_bytes", counts.resident_pages * kPageBytes},
+                    {"remote_bytes", counts.away_pages * kPageBytes},
                     {"leased_slabs", counts.leased_slabs},
                     {"faults",
                      {{"remote", counts.faults_remote},

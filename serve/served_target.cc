@@ -83,6 +83,7 @@ bool apply_now(uffd::handover::RequestKind kind, uffd::PageRun run, pager::Pager
     case RequestKind::kAddExtent:
     case RequestKind::kRemoveExtent:
     case RequestKind::kLifeline:
+    case RequestKind::kLeave:
       return false;
   }
   return false;
@@ -535,6 +536,9 @@ void ServedTarget::answer(const uffd::TargetRequest& request) {
       return;
     case RequestKind::kLifeline:
       keep_lifeline();
+      return;
+    case RequestKind::kLeave:
+      end();
       return;
     default:
       break;

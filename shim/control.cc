@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <poll.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <time.h>
@@ -93,6 +94,14 @@ int connect_or_exit(const char* path) {
   return move_out_of_the_way(static_cast<int>(fd));
 }
 
+// The process that listens at the other end; 0: unknown.
+int listener_pid(int fd) {
+  ucred peer{};
+  socklen_t bytes = sizeof(peer);
+  const long result = system_call(SYS_getsockopt, fd, SOL_SOCKET, SO_PEERCRED, &peer, &bytes);
+  return is_error(result) ? 0 : peer.pid;
+}
+
 // Waits for Welcome. `sent`: the result of sending Hello.
 void await_welcome_or_exit(int fd, long sent, int* descriptor) {
   handover::Welcome welcome;
@@ -133,12 +142,15 @@ void Control::hand_over_or_exit(const char* path, const handover::Hello& hello, 
                                 int ring_fd) {
   const int fd = connect_or_exit(path);
   fd_.store(fd, std::memory_order_relaxed);
+  run_pid_ = listener_pid(fd);
+  allow_reading();
   const int descriptors[2] = {userfault_fd, ring_fd};
   await_welcome_or_exit(fd, send_with(fd, &hello, sizeof(hello), descriptors, 2), nullptr);
 }
 
 int Control::hand_over_child_or_exit(int socket, const handover::Hello& hello, int ring_fd) {
   fd_.store(socket, std::memory_order_relaxed);
+  allow_reading();
   int userfault_fd = -1;
   await_welcome_or_exit(socket, send_with(socket, &hello, sizeof(hello), &ring_fd, 1),
                         &userfault_fd);
@@ -146,6 +158,12 @@ int Control::hand_over_child_or_exit(int socket, const handover::Hello& hello, i
     Report().text("the pager sent a forked child no userfaultfd").write_and_exit();
   }
   return userfault_fd;
+}
+
+void Control::allow_reading() const {
+  if (run_pid_ > 0) {
+    system_call(SYS_prctl, PR_SET_PTRACER, run_pid_, 0, 0, 0);  // EINVAL without Yama
+  }
 }
 
 long Control::fork_begin(Span span, int& for_child) {

@@ -49,7 +49,12 @@ class Control {
  private:
   long exchange(uffd::handover::Request request, int descriptor);
 
+  // Yama lets only ancestors read a process's memory, unless it names another one. The pager's
+  // engine descends from the `farpage run` at the other end.
+  void allow_reading() const;
+
   std::atomic<int> fd_{-1};
+  int run_pid_ = 0;           // of that `farpage run`; 0: not in this PID namespace
   uint64_t last_number_ = 0;  // of a request
 };
 

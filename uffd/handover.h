@@ -30,7 +30,7 @@ namespace farpage::uffd::handover {
 
 inline constexpr uint32_t kMagic = 0x66617270;        // "farp"
 inline constexpr uint32_t kResizeMagic = 0x66617273;  // "fars"
-inline constexpr uint32_t kVersion = 7;
+inline constexpr uint32_t kVersion = 8;
 
 // Environment of the target, set by `farpage run`.
 inline constexpr char kSocketVariable[] = "FARPAGE_HANDOVER";         // path of the socket
@@ -107,6 +107,9 @@ enum class RequestKind : uint32_t {
   // dies, the kernel closes it, and the other end has the target killed: its faults would wait
   // forever. Sent by the agent, beside the other requests; the only one without a reply.
   kLifeline = 13,
+  // Nothing touches the window any more: the target ends, though its process lives (libfarpage). No
+  // reply: the pager closes the connection when it has left this memory.
+  kLeave = 14,
 };
 
 struct Request {

@@ -90,6 +90,11 @@ Features pager_features() {
                     UFFD_FEATURE_POISON};
 }
 
+Features eventless_features() {
+  return {.required = UFFD_FEATURE_PAGEFAULT_FLAG_WP,
+          .wanted = UFFD_FEATURE_THREAD_ID | UFFD_FEATURE_POISON};
+}
+
 Features sigbus_features() {
   // No events either: nothing reads the descriptor, and munmap would block forever.
   return {.required = UFFD_FEATURE_PAGEFAULT_FLAG_WP | UFFD_FEATURE_SIGBUS,

@@ -21,6 +21,8 @@ struct Features {
   uint64_t wanted = 0;
 };
 Features pager_features();
+// Where nobody unmaps or moves a part of the registered memory.
+Features eventless_features();
 // For faults that the faulting thread resolves in its signal handler, without messages.
 Features sigbus_features();
 

@@ -66,6 +66,8 @@ const std::vector<Option>& all_options() {
   static const std::vector<Option> options = {
       {"--coordinator", "a URL", "http://host:port (default: memory nodes in this process)",
        [](Text text, Options& to) { return !(to.region.coordinator = text).empty(); }},
+      {"--pager", "a socket", "of the farpage pager of this host, in place of a coordinator",
+       [](Text text, Options& to) { return !(to.region.pager = text).empty(); }},
       {"--token-file", "a readable file", "with the coordinator's bearer token", take_token_file},
       {"--transport", "auto or a list", "such as tcp,shm",
        [](Text text, Options& to) { return !(to.region.transport = text).empty(); }},

@@ -126,8 +126,8 @@ class Behaviour(EndToEnd):
                                  options=["--lend", "256M"], stdin=subprocess.PIPE)
         self.assertEqual(process.popen.stdout.readline(), b"ready\n", process.log())
         groups = [os.getpgid(child) for child in children_of(process.pid)]
-        # Coordinator, node, program: a terminal sends its signals to the program's group.
-        self.assertEqual([group == process.pid for group in groups], [False, False, True])
+        # Coordinator, node, pager, program: a terminal sends its signals to the program's group.
+        self.assertEqual([group == process.pid for group in groups], [False, False, True, True])
         os.killpg(process.pid, signal.SIGINT)
         output, _ = process.popen.communicate(b"\n", timeout=60)
         self.assertEqual((process.popen.returncode, output), (0, b"%d\n" % (32 * MIB)),

@@ -209,14 +209,35 @@ class EndToEnd(unittest.TestCase):
 
 
 def children_of(pid):
-    with open(f"/proc/{pid}/task/{pid}/children", encoding="utf-8") as file:
-        return [int(child) for child in file.read().split()]
+    try:
+        with open(f"/proc/{pid}/task/{pid}/children", encoding="utf-8") as file:
+            return [int(child) for child in file.read().split()]
+    except (FileNotFoundError, ProcessLookupError):
+        return []
+
+
+def name_of(pid):
+    """The kernel's name of a process; empty when it is gone."""
+    try:
+        with open(f"/proc/{pid}/comm", encoding="utf-8") as file:
+            return file.read().strip()
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
 
 
 def child_of(pid):
-    """The program that a `farpage run` in a cluster has started; None: not yet."""
-    children = children_of(pid)
-    return children[0] if children else None
+    """The program that a `farpage run` has started; None: not yet."""
+    return next((child for child in children_of(pid) if not name_of(child).startswith("farpage")), None)
+
+
+def engine_of(pid):
+    """The engine below a `farpage run` or `farpage pager`; None: there is none at the moment."""
+    for child in children_of(pid):
+        if name_of(child) == "farpage-engine":
+            return child
+        if name_of(child) == "farpage-holder":
+            return engine_of(child)
+    return None
 
 
 def state_of(pid):
@@ -241,10 +262,7 @@ def resident_bytes(pid):
 
 
 def processes_below(pid):
-    try:
-        children = children_of(pid)
-    except (FileNotFoundError, ProcessLookupError):
-        return []
+    children = children_of(pid)
     return children + [below for child in children for below in processes_below(child)]
 
 
@@ -284,7 +302,8 @@ def far_memory_at_one_moment(pid):
     stopped = []
     try:
         for child in children_of(pid):
-            _stop(child, stopped)
+            if not name_of(child).startswith("farpage"):
+                _stop(child, stopped)
         return far_resident_bytes(stopped)
     except (FileNotFoundError, ProcessLookupError):
         return 0  # they are ending

@@ -1,4 +1,5 @@
-"""The engine of `farpage pager` is killed while it serves programs: a successor goes on."""
+"""The engine of a pager is killed while it serves programs: a successor goes on."""
+import datetime
 import json
 import os
 import random
@@ -12,43 +13,61 @@ import threading
 import time
 import unittest
 
-from cluster import FARPAGE, MIB, RANDOM_ACCESS, child_of, state_of, wait_until
+from cluster import BUILD, EndToEnd, FARPAGE, MIB, RANDOM_ACCESS, Process, child_of, engine_of, state_of, wait_until
 from host_pager_base import HostPagerTest, command
 from redis_test import Client
 from verifier import Verifier
 
 PROGRAMS = os.path.join(os.path.dirname(__file__), "programs")
 STATE_VERSION = 2  # pager::kStateVersion
+KILLS = int(os.environ.get("FARPAGE_KILLS", "5"))  # of each test, at least
+
+
+def kill_engine_of(pid):
+    engine = engine_of(pid)
+    if engine is not None:
+        os.kill(engine, signal.SIGKILL)
+
+
+def stalls_in(log):
+    """Seconds from each death of an engine until a successor served all: the log's own times."""
+    stalls, killed = [], None
+    for when, what in re.findall(r"^(\S+) \w+ pager: (engine_killed|taken_over)", log, re.M):
+        moment = datetime.datetime.fromisoformat(when).timestamp()
+        if what == "taken_over":
+            stalls.append(moment - killed)
+            killed = None
+        elif killed is None:
+            killed = moment
+    return stalls
+
+
+def expect_takeovers(test, log, least):
+    stalls = stalls_in(log)
+    killed = log.count("engine_killed")
+    test.assertGreaterEqual(killed, least, log)
+    print(f"{killed} engines were killed and replaced, the longest stall was {max(stalls) * 1000:.0f} ms, "
+          f"the median {sorted(stalls)[len(stalls) // 2] * 1000:.0f} ms")
+    for wrong in ("not_taken_over", "engine_given_up"):
+        test.assertNotIn(wrong, log)
 
 
 class EngineDeath(HostPagerTest):
     def engine(self):
-        """Its process: the child of the pager that is not a part of an embedded cluster; None: there is none now."""
-        with open(f"/proc/{self.pager.pid}/task/{self.pager.pid}/children", encoding="ascii") as file:
-            for child in file.read().split():
-                try:
-                    with open(f"/proc/{child}/comm", encoding="ascii") as name:
-                        if name.read() == "farpage-engine\n":
-                            return int(child)
-                except OSError:  # it has just ended
-                    pass
-        return None
+        return engine_of(self.pager.pid)
 
     def kill_engine(self):
-        engine = self.engine()
-        if engine is not None:
-            os.kill(engine, signal.SIGKILL)
+        kill_engine_of(self.pager.pid)
 
     def killing(self, seed, most=0.6):
         """Kills engines at random moments until the end of the block."""
-        return Killer(self, random.Random(seed), most)
+        return Killer(self.pager.pid, random.Random(seed), most)
+
+    def kills_so_far(self):
+        return self.pager.log().count("engine_killed")
 
     def expect_takeovers(self, least):
-        taken = re.findall(r"taken_over runs=\d+ processes=\d+ in_ms=(\d+)", self.pager.log())
-        self.assertGreaterEqual(len(taken), least, self.pager.log())
-        print(f"{len(taken)} engines were replaced, the slowest in {max(map(int, taken))} ms")
-        for wrong in ("not_taken_over", "engine_given_up"):
-            self.assertNotIn(wrong, self.pager.log())
+        expect_takeovers(self, self.pager.log(), least)
 
     def test_words_that_threads_check_themselves(self):
         self.start_pager(local="96M")
@@ -57,12 +76,12 @@ class EngineDeath(HostPagerTest):
         for process in (first, second):
             self.await_filled(process)
         with self.killing(1):
-            wait_until(lambda: self.pager.log().count("taken_over") >= 12, "twelve engines were killed")
+            wait_until(lambda: self.pager.log().count("taken_over") >= 2 * KILLS, "engines were killed", 300)
         self.assertEqual(len(self.status()["runs"]), 2)
         for process in (first, second):
             process.kill(signal.SIGUSR1)
             self.expect_right_end(process)
-        self.expect_takeovers(12)
+        self.expect_takeovers(2 * KILLS)
         wait_until(lambda: not self.regions(), "the regions are given back")
 
     def test_a_sort(self):
@@ -72,24 +91,26 @@ class EngineDeath(HostPagerTest):
         with open(lines, "w", encoding="ascii") as file:
             file.writelines(f"{source.getrandbits(400):0120x}\n" for _ in range(400_000))
         command = ["env", "LC_ALL=C", "sort", "--parallel=2", "-S", "200M", lines]
-        with self.killing(2):
-            status, output, log = self.run_far(command, local="24M", options=["--pager", self.socket])
-        self.assertEqual(status, 0, log)
         plain = subprocess.run(command, check=True, capture_output=True, timeout=300)
-        self.assertEqual(output, plain.stdout)
-        self.expect_takeovers(1)
+        with self.killing(2):
+            while self.kills_so_far() < KILLS:
+                status, output, log = self.run_far(command, local="24M", options=["--pager", self.socket])
+                self.assertEqual(status, 0, log)
+                self.assertEqual(output, plain.stdout)
+        self.expect_takeovers(KILLS)
 
     def test_a_program_that_forks(self):
         self.start_pager(local="256M", lend="3G")
-        program = self.start_run([sys.executable, os.path.join(PROGRAMS, "fork_and_check.py"), "1500", "12"], local="24M",
-                                 options=["--pager", self.socket])
-        self.assertEqual(program.popen.stdout.readline(), b"filled\n", program.log())
-        with self.killing(3, most=0.9):
-            status, output = program.finish(patience=240)
-        print(output.decode().strip())
-        self.assertEqual(status, 0, program.log())
-        self.assertRegex(output, rb"^wrong_blocks 0 wrong_children 0 forks [1-9]")
-        self.expect_takeovers(5)
+        while self.kills_so_far() < KILLS:
+            program = self.start_run([sys.executable, os.path.join(PROGRAMS, "fork_and_check.py"), "1500", "10"],
+                                     local="24M", options=["--pager", self.socket])
+            self.assertEqual(program.popen.stdout.readline(), b"filled\n", program.log())
+            with self.killing(3 + self.kills_so_far(), most=0.9):
+                status, output = program.finish(patience=240)
+            print(output.decode().strip())
+            self.assertEqual(status, 0, program.log())
+            self.assertRegex(output, rb"^wrong_blocks 0 wrong_children 0 forks [1-9]")
+        self.expect_takeovers(KILLS)
 
     def test_redis_saves_while_engines_are_killed(self):
         self.start_pager(local="256M", lend="2G")
@@ -97,7 +118,9 @@ class EngineDeath(HostPagerTest):
         source = random.Random(4)
         values = {}
         with self.killing(4):
-            for turn in range(3):
+            turn = 0
+            while turn < 3 or self.kills_so_far() < KILLS:
+                turn += 1
                 for begin in range(0, 60_000, 500):
                     batch = {b"key-%d" % i: b"%d-" % turn + source.randbytes(800) for i in range(begin, begin + 500)}
                     values.update(batch)
@@ -111,7 +134,7 @@ class EngineDeath(HostPagerTest):
                 self.assertEqual(client("MGET", *some), [values[key] for key in some])
         redis.kill(signal.SIGTERM)
         self.assertEqual(redis.finish()[0], 0, redis.log())
-        self.expect_takeovers(5)
+        self.expect_takeovers(KILLS)
         checked = subprocess.run([Verifier.program(self, "redis-check-rdb"), os.path.join(folder, "dump.rdb")], timeout=120,
                                  capture_output=True, text=True, check=False)
         self.assertEqual(checked.returncode, 0, checked.stdout)
@@ -128,6 +151,20 @@ class EngineDeath(HostPagerTest):
         client = Client(listen)
         self.addCleanup(client.close)
         return redis, client, listen, folder
+
+    def test_a_program_of_the_library(self):
+        self.start_pager(local="96M", lend="1G")
+        with self.killing(7):
+            while self.kills_so_far() < KILLS:
+                process = self._owned(Process([os.path.join(BUILD, "kv"), "bench", "--pager", self.socket, "--local", "8M",
+                                               "--values", "8000", "--reads", "40000", "--output", "json"], self._log("kv")))
+                status, output = process.finish(patience=240)
+                self.assertEqual(status, 0, process.log())
+                result = json.loads(output)
+                self.assertEqual([phase["wrong"] for phase in result["phases"]], [0] * 5)
+                self.assertEqual(result["phases"][3]["verified"], 8000)
+        self.expect_takeovers(KILLS)
+        wait_until(lambda: not self.regions(), "the region is given back")
 
     def upgrade(self, name):
         """Another build: the same one at another path."""
@@ -179,7 +216,7 @@ class EngineDeath(HostPagerTest):
         for words, text in ((["/nowhere", STATE_VERSION], "/nowhere"), ([FARPAGE, 2**40], "unknown to that build")):
             with socket.socket(socket.AF_UNIX) as asked:
                 asked.connect(self.socket)
-                upgrade = {"version": 7, "upgrade": dict(zip(("binary", "state_version"), words))}
+                upgrade = {"version": 8, "upgrade": dict(zip(("binary", "state_version"), words))}
                 asked.sendall(json.dumps(upgrade).encode() + b"\n")
                 self.assertIn(text, asked.recv(4096).decode())
         self.assertEqual(self.engine(), before)
@@ -190,7 +227,7 @@ class EngineDeath(HostPagerTest):
         os.chmod(broken, 0o755)
         with socket.socket(socket.AF_UNIX) as asked:
             asked.connect(self.socket)
-            asked.sendall(json.dumps({"version": 7, "upgrade": {"binary": broken, "state_version": STATE_VERSION}}).encode() + b"\n")
+            asked.sendall(json.dumps({"version": 8, "upgrade": {"binary": broken, "state_version": STATE_VERSION}}).encode() + b"\n")
             self.assertIn("accepted", asked.recv(4096).decode())
         wait_until(lambda: self.engine() not in (None, before), "another engine goes on")
         self.assertIn("upgrade_failed", self.pager.log())
@@ -228,15 +265,56 @@ class EngineDeath(HostPagerTest):
         wait_until(lambda: not self.regions(), "the regions have expired", 120)
 
 
+class EngineDeathOfRun(EndToEnd):
+    """The pager is that of one `farpage run`."""
+
+    def test_words_that_a_program_checks_itself(self):
+        self.start_cluster(lend="512M")
+        process = self.start_run([RANDOM_ACCESS, str(64 * MIB), "2", "3600", "5"], local="24M", options=["--stats"])
+        self.read_baseline(process)
+        self.assertEqual(process.popen.stdout.readline(), b"filled\n", process.log())
+        with Killer(process.pid, random.Random(5), 0.6):
+            wait_until(lambda: process.log().count("taken_over") >= KILLS, "engines were killed", 300)
+        os.kill(child_of(process.pid), signal.SIGUSR1)
+        self.expect_right_end(process)
+        expect_takeovers(self, process.log(), KILLS)
+        self.assertIn("counted since its last successor", process.log())
+        wait_until(lambda: not json.loads(self.get("/v1/regions"))["regions"], "the regions are given back")
+
+    def test_a_program_that_forks_in_an_embedded_cluster(self):
+        process = self.start_run([sys.executable, os.path.join(PROGRAMS, "fork_and_check.py"), "1200", "10"], local="24M",
+                                 options=["--lend", "2G"])
+        self.assertEqual(process.popen.stdout.readline(), b"filled\n", process.log())
+        with Killer(process.pid, random.Random(6), 0.9):
+            status, output = process.finish(patience=240)
+        print(output.decode().strip())
+        self.assertEqual(status, 0, process.log())
+        self.assertRegex(output, rb"^wrong_blocks 0 wrong_children 0 forks [1-9]")
+        expect_takeovers(self, process.log(), 3)
+
+    def test_the_program_ends_with_the_holder(self):
+        self.start_cluster(lend="512M")
+        process = self.start_run([sys.executable, os.path.join(PROGRAMS, "fork_and_check.py"), "800", "3600"], local="24M")
+        self.assertEqual(process.popen.stdout.readline(), b"filled\n", process.log())
+        engine = engine_of(process.pid)
+        with open(f"/proc/{engine}/stat", encoding="ascii") as file:
+            holder = int(file.read().rpartition(")")[2].split()[1])
+        os.kill(holder, signal.SIGKILL)
+        status, _ = process.finish()
+        self.assertEqual(status, 128 + signal.SIGKILL, process.log())
+        self.assertIn("no_report", process.log())
+        wait_until(lambda: state_of(engine) in "XZ", "the engine is dead")
+
+
 class Killer:
-    def __init__(self, test, chance, most):
-        self.test, self.chance, self.most = test, chance, most
+    def __init__(self, pid, chance, most):
+        self.pid, self.chance, self.most = pid, chance, most
         self.over = threading.Event()
         self.thread = threading.Thread(target=self.run)
 
     def run(self):
         while not self.over.wait(0.25 + self.chance.random() * self.most):
-            self.test.kill_engine()
+            kill_engine_of(self.pid)
 
     def __enter__(self):
         self.thread.start()

@@ -6,7 +6,7 @@ import subprocess
 import sys
 import unittest
 
-from cluster import (EndToEnd, MIB, Sampler, children_of, far_memory_at_one_moment, resident_bytes,
+from cluster import (EndToEnd, MIB, Sampler, child_of, children_of, engine_of, far_memory_at_one_moment, resident_bytes,
                      state_of, wait_until)
 
 # Forks workers that fill memory of their own, wait until all have, check it, and check what they
@@ -88,11 +88,11 @@ class Engine(EndToEnd):
         port = int(tcp.rpartition(":")[2])
         local = 128 * MIB
         run = self.run_workers(200, 2 * MIB, "128M", ["--workers", "16", "--transport", "tcp"])
-        with Sampler(lambda: resident_bytes(run.pid)) as engine, \
+        with Sampler(lambda: resident_bytes(engine_of(run.pid) or 0)) as engine, \
              Sampler(lambda: far_memory_at_one_moment(run.pid), pause=0.5) as far:
             self.await_filled(run)
             channels = connections_to(port)
-            threads = len(os.listdir(f"/proc/{run.pid}/task"))
+            threads = len(os.listdir(f"/proc/{engine_of(run.pid)}/task"))
             self.expect_right_workers(run)
         print("channels", channels, "threads", threads, "engine", engine.most >> 20,
               "MiB, far memory", far.most >> 20, "MiB,", far.samples, "samples")
@@ -109,7 +109,7 @@ class Engine(EndToEnd):
         self.start_node("node", "--slab", "2M", lend="1G", transports="shm")
         process = self.run_workers(4, 16 * MIB, "24M", ["--transport", "shm"])
         self.await_filled(process)
-        program = children_of(process.pid)[0]
+        program = child_of(process.pid)
         stopped = children_of(program)[0]
         os.kill(stopped, signal.SIGSTOP)
         self.addCleanup(lambda: os.path.exists(f"/proc/{stopped}") and os.kill(stopped, signal.SIGCONT))

@@ -7,7 +7,8 @@ import subprocess
 import sys
 import unittest
 
-from cluster import BUILD, PATIENCE, EndToEnd, Process, wait_until
+from cluster import BUILD, MIB, PATIENCE, EndToEnd, Process, wait_until
+from host_pager_base import HostPagerTest
 
 KV = os.path.join(BUILD, "kv")
 SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -92,6 +93,32 @@ class Kv(EndToEnd):
 
     def test_a_lost_node_is_sigbus_in_the_handler_too(self):
         self.lose_the_node("handler")
+
+
+class LibraryInHostsPager(HostPagerTest):
+    """Regions that `farpage pager` serves."""
+
+    def test_the_calls_of_a_region(self):
+        self.start_pager(local="64M")
+        done = subprocess.run([os.path.join(BUILD, "tests", "hosted_region"), self.socket], timeout=PATIENCE,
+                              capture_output=True, text=True, check=False)
+        self.assertEqual((done.returncode, done.stdout, done.stderr), (0, "right\n", ""), self.pager.log())
+        wait_until(lambda: not self.regions(), "the regions are given back")
+        self.assertEqual(self.status()["runs"], [])
+
+    def test_every_value_verifies(self):
+        self.start_pager(local="64M")
+        process = self._owned(Process([KV, "bench", "--pager", self.socket, "--local", "8M", "--values", "4000",
+                                       "--reads", "4000", "--output", "json"], self._log("kv")))
+        wait_until(lambda: self.status()["runs"], "the pager serves it")
+        [run] = self.status()["runs"]
+        self.assertEqual((run["program"], run["pid"], run["local_bytes"]), ("kv", process.pid, 8 * MIB))
+        status, output = process.finish()
+        self.assertEqual(status, 0, process.log())
+        result = json.loads(output)
+        self.assertEqual([phase["wrong"] for phase in result["phases"]], [0] * 5)
+        self.assertGreater(result["faults_remote"] + result["prefetched"], 1000)
+        wait_until(lambda: not self.regions(), "the region is given back")
 
 
 class Installed(EndToEnd):

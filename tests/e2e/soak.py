@@ -24,7 +24,7 @@ import sys
 import threading
 import time
 
-from cluster import BUILD, EndToEnd, FARPAGE, MIB, RANDOM_ACCESS, Process, child_of, wait_until
+from cluster import BUILD, EndToEnd, FARPAGE, MIB, RANDOM_ACCESS, Process, child_of, engine_of, wait_until
 
 FORKS = os.path.join(BUILD, "tests", "forks")
 STRESS_NG = shutil.which("stress-ng")
@@ -46,7 +46,7 @@ def where_threads_are(pager):
 
 def sample_of_threads(pager):
     lines = []
-    for pid in (pager, child_of(pager)):
+    for pid in (engine_of(pager), child_of(pager)):
         for task in os.listdir(f"/proc/{pid}/task") if pid else ():
             try:
                 with open(f"/proc/{pid}/task/{task}/stat", encoding="utf-8") as stat, \

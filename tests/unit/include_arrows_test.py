@@ -14,7 +14,7 @@ BELOW = {
     "pager": {"coordinator", "rdma", "uffd", "base"},
     "shim": {"uffd", "base"},
     "serve": {"pager", "coordinator", "rdma", "uffd", "base"},
-    "library": {"pager", "node", "coordinator", "http", "rdma", "uffd", "base"},
+    "library": {"serve", "shim", "pager", "node", "coordinator", "http", "rdma", "uffd", "base"},
     "bench": {"library", "pager", "coordinator", "http", "rdma", "uffd", "base"},
     "cli": {"bench", "serve", "pager", "node", "coordinator", "http", "rdma", "uffd", "base"},
 }
@@ -45,7 +45,7 @@ PRIVATE = {
     r"infiniband/.*": ("rdma/verbs/",),
     r"liburing.*": ("rdma/tcp/",),
     r"httplib\.h": ("http/",),
-    r"boost/.*": ("serve/", "cli/run.cc", "cli/pager.cc"),
+    r"boost/.*": ("serve/", "cli/run.cc", "cli/pager.cc", "cli/program_pager.cc"),
 }
 INCLUDE = re.compile(r'^\s*#\s*include\s+(["<])([^">]+)[">]', re.M)
 

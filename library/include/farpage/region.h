@@ -89,6 +89,12 @@ struct RegionOptions {
   // How much of it may be in local memory; at least 1 MiB. Region::set_local() changes it.
   uint64_t local_bytes = uint64_t{64} << 20;
 
+  // The socket of `farpage pager` on this host, which then serves the region within its own
+  // budget, with its own coordinator and all further options below but none of these. Its engine
+  // may be killed or replaced: the program waits some milliseconds. When that pager is gone for
+  // good, the kernel kills this process. Empty: the pager is in this process.
+  std::string pager;
+
   // http://host:port of the coordinator, and its bearer token if it requires one. Empty: a
   // coordinator and `replicas` memory nodes inside this process. That saves no memory; it is for
   // tests and first steps.
@@ -119,7 +125,8 @@ struct RegionOptions {
   std::chrono::milliseconds operation_timeout{1000};  // of one READ or WRITE, which is then retried
 };
 
-// Counted since the creation of the region; the first group is the present state. In pages unless
+// Counted since the creation of the region, or since the host's pager has replaced its engine; the
+// first group is the present state. In pages unless
 // the name says otherwise.
 struct RegionStats {
   uint64_t resident_bytes = 0;

@@ -128,6 +128,7 @@ void ServedTarget::answer(const handover::Request& request) {
       break;
     case handover::RequestKind::kForkDone:
     case handover::RequestKind::kLifeline:
+    case handover::RequestKind::kLeave:
     case handover::RequestKind::kColdHint:
     case handover::RequestKind::kWillNeedHint:
     case handover::RequestKind::kNormalAccess:

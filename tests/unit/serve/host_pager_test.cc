@@ -69,7 +69,7 @@ class HostPagerTest : public testing::Test {
   Status listen() {
     Status made;
     on_control([&] {
-      auto pager = HostPager::listen(control_, path_, engine_, options_, no_state_);
+      auto pager = HostPager::listen(control_, path_, engine_, pager_options(), no_state_);
       if (pager) {
         pager_ = std::move(*pager);
       } else {
@@ -86,6 +86,9 @@ class HostPagerTest : public testing::Test {
       done.set_value();
     });
     done.get_future().wait();
+  }
+  HostPagerOptions pager_options() const {
+    return {.pager = options_, .pool_bytes = options_.local_bytes};
   }
   bool has_runs() {
     bool runs = false;
@@ -186,8 +189,17 @@ TEST_F(HostPagerTest, OneProgramAConnection) {
   const uffd::HandoverServer server = handover();
   PagerSession session = connect();
   EXPECT_EQ(session.finish(0).error().code, ErrorCode::kConflict);
+  EXPECT_EQ(session.report().error().code, ErrorCode::kConflict);
   ASSERT_TRUE(session.begin(of(16 * kMib), server.descriptor()));
-  EXPECT_EQ(session.begin(of(16 * kMib), server.descriptor()).error().code, ErrorCode::kConflict);
+  // Asked twice, because an engine that was killed may have read it.
+  ASSERT_TRUE(session.begin(of(16 * kMib), server.descriptor()));
+  EXPECT_EQ(session.begin(of(8 * kMib), server.descriptor()).error().code, ErrorCode::kConflict);
+  const auto status = session.status();
+  ASSERT_TRUE(status);
+  EXPECT_EQ(status->runs.size(), 1U);
+  const auto report = session.report();
+  ASSERT_TRUE(report);
+  EXPECT_NE(report->json.find("\"targets\": []"), std::string::npos) << report->json;
 }
 
 TEST_F(HostPagerTest, ADescriptorThatIsNoHandoverSocketIsRefused) {
@@ -280,7 +292,7 @@ TEST_F(HostPagerTest, APagerThatIsClosedBeginsNothing) {
 TEST_F(HostPagerTest, OnlyOneListensAndOneThatWasKilledIsReplaced) {
   auto second = Status(tl::unexpect, Error{});
   on_control([&] {
-    auto pager = HostPager::listen(control_, path_, engine_, options_, no_state_);
+    auto pager = HostPager::listen(control_, path_, engine_, pager_options(), no_state_);
     if (!pager) second = tl::unexpected(pager.error());
   });
   EXPECT_EQ(second.error().code, ErrorCode::kConflict);

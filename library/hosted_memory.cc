@@ -1,0 +1,323 @@
+#include "library/hosted_memory.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <csignal>
+#include <nlohmann/json.hpp>
+
+#include "base/log.h"
+#include "base/unix_socket.h"
+#include "library/prefault.h"
+#include "library/signals.h"
+#include "uffd/resize_call.h"
+
+namespace farpage::library {
+
+namespace handover = uffd::handover;
+using handover::RequestKind;
+
+namespace {
+
+constexpr timeval kReplyTimeout{.tv_sec = 60, .tv_usec = 0};
+
+tl::unexpected<Error> pager_has_ended() {
+  return fail(ErrorCode::kUnavailable, "the pager of this host has ended");
+}
+
+// The pager's messages name the options of its own command line.
+Error in_words_of_the_library(Error error) {
+  for (const auto& [theirs, ours] :
+       {std::pair{"--pager", "pager"}, std::pair{"--local", "local_bytes"}}) {
+    const size_t at = error.context.find(theirs);
+    if (at != std::string::npos) error.context.replace(at, std::string_view(theirs).size(), ours);
+  }
+  return error;
+}
+
+template <typename Value>
+std::span<const std::byte> bytes_of(const Value& value) {
+  return std::as_bytes(std::span(&value, 1));
+}
+
+// Bytes received; 0: the other end is closed.
+template <typename Value>
+ssize_t receive(const Fd& socket, Value& value) {
+  ssize_t got = 0;
+  do {
+    got = ::recv(socket.get(), &value, sizeof value, 0);
+  } while (got < 0 && errno == EINTR);
+  return got;
+}
+
+Status receive_welcome(const Fd& socket) {
+  handover::Welcome welcome;
+  const ssize_t got = receive(socket, welcome);
+  if (got < 0) return fail_errno("the pager's answer to the hand-over");
+  if (got == 0) return pager_has_ended();
+  if (got != sizeof welcome || welcome.magic != handover::kMagic ||
+      welcome.version != handover::kVersion)
+    return fail(ErrorCode::kUnsupported,
+                "pager: it is of another version: use libfarpage and farpage of one build");
+  welcome.reason[sizeof welcome.reason - 1] = '\0';
+  if (welcome.status != 0) return fail(ErrorCode::kUnavailable, welcome.reason);
+  return {};
+}
+
+// A listening socket with a nameless address that the kernel chooses.
+Result<Fd> listen_somewhere() {
+  FARPAGE_TRY(listener,
+              Fd::from_call(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0),
+                            "socket(AF_UNIX)"));
+  const sockaddr address{.sa_family = AF_UNIX, .sa_data = {}};
+  if (::bind(listener.get(), &address, sizeof address.sa_family) != 0 ||
+      ::listen(listener.get(), SOMAXCONN) != 0)
+    return fail_errno("listening for the pager");
+  return listener;
+}
+
+uint64_t number_in(const nlohmann::json& object, const char* path) {
+  return object.value(nlohmann::json::json_pointer(path), uint64_t{0});
+}
+
+uint64_t ns_in(const nlohmann::json& object, const char* path) {
+  return static_cast<uint64_t>(object.value(nlohmann::json::json_pointer(path), 0.0) * 1000.0);
+}
+
+RegionStats stats_of(const nlohmann::json& target) {
+  RegionStats stats;
+  stats.resident_bytes = number_in(target, "/resident_bytes");
+  stats.local_bytes = number_in(target, "/local_bytes");
+  stats.away_bytes = number_in(target, "/remote_bytes");
+  stats.leased_slabs = number_in(target, "/leased_slabs");
+  stats.faults_remote = number_in(target, "/faults/remote");
+  stats.faults_compressed = number_in(target, "/faults/compressed");
+  stats.faults_zero = number_in(target, "/faults/zero");
+  stats.zeros_ahead = number_in(target, "/zero_pages_ahead");
+  stats.faults_write = number_in(target, "/faults/write");
+  stats.faults_failed = number_in(target, "/faults/failed");
+  stats.prefetched = number_in(target, "/prefetched_pages");
+  stats.evicted_written = number_in(target, "/evictions/written");
+  stats.evicted_clean = number_in(target, "/evictions/clean");
+  stats.evicted_zero = number_in(target, "/evictions/zero");
+  stats.read_bytes = number_in(target, "/read_bytes");
+  stats.written_bytes = number_in(target, "/write_bytes");
+  stats.compressed_stored = number_in(target, "/compressed_stored");
+  stats.compressed_hits = number_in(target, "/compressed_hits");
+  stats.compressed_dropped = number_in(target, "/compressed_dropped");
+  stats.compressed_bytes = number_in(target, "/compressed_bytes");
+  stats.retries = number_in(target, "/retries");
+  stats.replicas_lost = number_in(target, "/replicas_lost");
+  stats.fault_p50_ns = ns_in(target, "/latency/remote_fault/p50_us");
+  stats.fault_p99_ns = ns_in(target, "/latency/remote_fault/p99_us");
+  stats.transports = target.value("transports", "");
+  return stats;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<HostedMemory>> HostedMemory::create(uint64_t pages,
+                                                           const HostedOptions& options) {
+  Result<serve::PagerSession> session = serve::PagerSession::connect(options.pager);
+  if (!session) return tl::unexpected(in_words_of_the_library(session.error()));
+  FARPAGE_TRY(userfaultfd, uffd::Userfaultfd::create(uffd::eventless_features()));
+  FARPAGE_TRY(window, Mapping::anonymous(pages << kPageShift));
+  if (::madvise(window.data(), window.size(), MADV_NOHUGEPAGE) != 0 && errno != EINVAL)
+    return fail_errno("madvise(NOHUGEPAGE)");
+  // A child of fork() would read zeros in place of remote pages: give it SIGSEGV instead.
+  if (::madvise(window.data(), window.size(), MADV_DONTFORK) != 0)
+    return fail_errno("madvise(DONTFORK)");
+  FARPAGE_TRY_VOID(
+      userfaultfd.register_range(reinterpret_cast<uint64_t>(window.data()), window.size()));
+  std::unique_ptr<HostedMemory> memory(new HostedMemory(std::move(*session), std::move(userfaultfd),
+                                                        std::move(window), options.local_bytes));
+  if (Status begun = memory->begin(options); !begun)
+    return tl::unexpected(in_words_of_the_library(std::move(begun).error()));
+  return memory;
+}
+
+Status HostedMemory::begin(const HostedOptions& options) {
+  FARPAGE_TRY(listener, listen_somewhere());
+  handover_bytes_ = sizeof handover_;
+  if (::getsockname(listener.get(), reinterpret_cast<sockaddr*>(&handover_), &handover_bytes_) != 0)
+    return fail_errno("getsockname");
+  {
+    const MutexLock lock(session_mutex_);
+    FARPAGE_TRY_VOID(session_.begin({.program = options.name,
+                                     .local_bytes = options.local_bytes,
+                                     .fork = pager::ForkMode::kRefuse},
+                                    listener.get()));
+  }
+  FARPAGE_TRY_VOID(hand_over(options));
+  agent_ = std::jthread([this] {
+    ::prctl(PR_SET_NAME, handover::kAgentName);
+    commands_.prepare();
+    commands_.run(userfaultfd_.fd());
+  });
+  return end_with_the_pager();
+}
+
+Result<Fd> HostedMemory::connect() const {
+  FARPAGE_TRY(socket, Fd::from_call(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0),
+                                    "socket(AF_UNIX)"));
+  (void)::setsockopt(socket.get(), SOL_SOCKET, SO_RCVTIMEO, &kReplyTimeout, sizeof kReplyTimeout);
+  if (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&handover_), handover_bytes_) != 0)
+    return fail_errno("connecting to the pager");
+  return socket;
+}
+
+Status HostedMemory::hand_over(const HostedOptions& options) {
+  const long made = commands_.create_ring();
+  if (made < 0) return fail(ErrorCode::kIo, "creating the ring for the pager's commands");
+  const Fd ring(static_cast<int>(made));
+  FARPAGE_TRY(control, connect());
+  handover::Hello hello;
+  hello.window_address = reinterpret_cast<uint64_t>(window_.data());
+  hello.window_bytes = window_.size();
+  hello.features = userfaultfd_.features();
+  hello.ring_bytes = sizeof(handover::AgentRing);
+  hello.pid = ::getpid();
+  options.name.copy(hello.program, sizeof hello.program - 1);
+  if (send_with_descriptors(control.get(), library::bytes_of(hello),
+                            std::array{userfaultfd_.fd(), ring.get()}) < 0)
+    return fail_errno("handing memory over to the pager");
+  FARPAGE_TRY_VOID(receive_welcome(control));
+  control_ = std::move(control);
+  return {};
+}
+
+// As the shim's agent does (shim/agent.cc): the kernel kills this process when the pager is gone.
+Status HostedMemory::end_with_the_pager() {
+  std::array<int, 2> pair{};
+  if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair.data()) != 0)
+    return fail_errno("socketpair");
+  Fd own(pair[0]);
+  const Fd pagers(pair[1]);
+  handover::Request request;
+  request.kind = RequestKind::kLifeline;
+  if (send_with_descriptor(control_.get(), library::bytes_of(request), pagers.get()) < 0)
+    return pager_has_ended();
+  ::fcntl(own.get(), F_SETSIG, SIGKILL);
+  ::fcntl(own.get(), F_SETOWN, ::getpid());
+  ::fcntl(own.get(), F_SETFL, ::fcntl(own.get(), F_GETFL) | O_ASYNC);
+  lifeline_ = std::move(own);
+  return {};
+}
+
+HostedMemory::~HostedMemory() {
+  if (lifeline_.valid())
+    ::fcntl(lifeline_.get(), F_SETFL, ::fcntl(lifeline_.get(), F_GETFL) & ~O_ASYNC);
+  lifeline_.reset();
+  if (control_.valid()) leave();
+  if (agent_.joinable()) commands_.end();
+}
+
+void HostedMemory::leave() {
+  handover::Request request;
+  request.kind = RequestKind::kLeave;
+  if (send_with_descriptor(control_.get(), library::bytes_of(request), -1) < 0) return;
+  handover::Reply reply;
+  // The request is on the socket when the pager closes it.
+  if (receive(control_, reply) < 0 && errno != ECONNRESET)
+    log::warn("library: the pager has not left a region in time");
+}
+
+Result<int> HostedMemory::request(RequestKind kind, uffd::PageRun run) const {
+  const SignalsBlocked signals;  // a handler that makes a request would wait for this thread
+  const MutexLock lock(control_mutex_);
+  const std::span<std::byte> range = bytes_of(run);
+  const handover::Request request{.kind = kind,
+                                  .address = reinterpret_cast<uint64_t>(range.data()),
+                                  .bytes = range.size(),
+                                  .number = ++last_number_};
+  if (send_with_descriptor(control_.get(), library::bytes_of(request), -1) < 0)
+    return pager_has_ended();
+  handover::Reply reply;
+  do {
+    const ssize_t got = receive(control_, reply);
+    if (got < 0) return fail_errno("the pager's answer");
+    if (got != sizeof reply) return pager_has_ended();
+  } while (reply.number < request.number);
+  return reply.status;
+}
+
+Status HostedMemory::prefault(uffd::PageRun run, bool writable) const {
+  return library::prefault(bytes_of(run), writable);
+}
+
+// Hints: what the pager answers does not matter.
+void HostedMemory::hint_willneed(uffd::PageRun run) const {
+  (void)request(RequestKind::kWillNeedHint, run);
+}
+
+void HostedMemory::hint_cold(uffd::PageRun run) const {
+  (void)request(RequestKind::kColdHint, run);
+}
+
+void HostedMemory::advise(uffd::PageRun run, pager::AccessPattern pattern) const {
+  switch (pattern) {
+    case pager::AccessPattern::kNormal:
+      (void)request(RequestKind::kNormalAccess, run);
+      return;
+    case pager::AccessPattern::kSequential:
+      (void)request(RequestKind::kSequentialAccess, run);
+      return;
+    case pager::AccessPattern::kRandom:
+      (void)request(RequestKind::kRandomAccess, run);
+      return;
+  }
+}
+
+Status HostedMemory::pin(uffd::PageRun run) const {
+  if (run.pages == 0) return {};
+  FARPAGE_TRY(status, request(RequestKind::kPin, run));
+  if (status != 0)
+    return fail(ErrorCode::kExhausted,
+                "range: more of local_bytes would be pinned than is allowed");
+  Status here = prefault(run, true);
+  if (!here) unpin(run);
+  return here;
+}
+
+void HostedMemory::unpin(uffd::PageRun run) const {
+  if (run.pages > 0) (void)request(RequestKind::kUnpin, run);
+}
+
+// The pager first, then the frames: after its reply no old bytes can be installed.
+Status HostedMemory::discard(uffd::PageRun run) const {
+  FARPAGE_TRY(status, request(RequestKind::kDiscard, run));
+  if (status != 0) return fail(ErrorCode::kIo, "the pager has not discarded the range");
+  const std::span<std::byte> range = bytes_of(run);
+  if (::madvise(range.data(), range.size(), MADV_DONTNEED) != 0)
+    return fail_errno("madvise(DONTNEED) of far memory");
+  return {};
+}
+
+Status HostedMemory::set_local(uint64_t local_bytes) const {
+  FARPAGE_TRY(socket, connect());
+  const Result<uffd::ResizedProcesses> changed = uffd::resize(socket, local_bytes);
+  if (!changed) return tl::unexpected(in_words_of_the_library(changed.error()));
+  local_bytes_.store(local_bytes, std::memory_order_relaxed);
+  return {};
+}
+
+RegionStats HostedMemory::stats() const {
+  Result<serve::RunReport> report = [this] {
+    const MutexLock lock(session_mutex_);
+    return session_.report();
+  }();
+  const auto json = report ? nlohmann::json::parse(report->json, nullptr, false) : nlohmann::json();
+  if (!json.is_object() || !json.contains("targets") || json["targets"].empty()) {
+    RegionStats unknown;
+    unknown.local_bytes = local_bytes_.load(std::memory_order_relaxed);
+    return unknown;
+  }
+  return stats_of(json["targets"][0]);
+}
+
+}  // namespace farpage::library
