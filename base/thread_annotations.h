@@ -26,4 +26,5 @@
 #define FARPAGE_RELEASE(...) FARPAGE_THREAD_ANNOTATION(release_capability(__VA_ARGS__))
 #define FARPAGE_TRY_ACQUIRE(...) FARPAGE_THREAD_ANNOTATION(try_acquire_capability(__VA_ARGS__))
 // Of a function: it returns a reference to that mutex.
+#define FARPAGE_NO_THREAD_SAFETY_ANALYSIS FARPAGE_THREAD_ANNOTATION(no_thread_safety_analysis)
 #define FARPAGE_RETURNS_MUTEX(mutex) FARPAGE_THREAD_ANNOTATION(lock_returned(mutex))

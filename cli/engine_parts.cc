@@ -2,7 +2,9 @@
 
 #include <algorithm>
 
+#include "cli/program.h"
 #include "cli/secrets.h"
+#include "serve/holder.h"
 
 namespace farpage::cli {
 
@@ -16,6 +18,11 @@ Result<EmbeddedCluster> start_cluster(const EngineSettings& settings) {
   // On one host verbs has no advantage: use it only on request.
   if (settings.pager.transports != "auto") options.transports = settings.pager.transports;
   return EmbeddedCluster::start(options);
+}
+
+int status_of_engine(const Result<int>& ended, bool takes_over) {
+  const int status = exit_status_of(ended);
+  return ended || !takes_over ? status : serve::kCannotTakeOver;
 }
 
 Result<std::unique_ptr<EngineParts>> EngineParts::create(const EngineSettings& settings,

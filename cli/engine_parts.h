@@ -16,6 +16,9 @@ namespace farpage::cli {
 // An embedded cluster, where the settings name no coordinator. Starts no thread.
 Result<EmbeddedCluster> start_cluster(const EngineSettings& settings);
 
+// The exit status of a held engine (serve/holder.h), which prints why it could not start.
+int status_of_engine(const Result<int>& ended, bool takes_over);
+
 // Threads: one. Members in the order of their construction.
 struct EngineParts {
   // settings.coordinator is not empty. Starts threads: handle signals before. `state`: as

@@ -96,7 +96,7 @@ Result<int> serve_host(HostPagerSettings settings) {
   }
   raise_descriptor_limit();  // also of the engines: each target needs descriptors
   return serve::hold(serve::EndSignals::kPassedOn, [&](StateStore& store, bool takes_over) {
-    return exit_status_of(run_engine(settings, options, store, takes_over));
+    return status_of_engine(run_engine(settings, options, store, takes_over), takes_over);
   });
 }
 

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "base/host.h"
+#include "base/log.h"
 #include "cli/engine_parts.h"
 #include "cli/program.h"
 #include "pager/touch_recorder.h"
@@ -24,13 +25,18 @@
 namespace farpage::cli {
 namespace {
 
-Status write_trace_file(const std::string& path, const std::vector<serve::TargetReport>& reports) {
+// `whole`: from the program's start on.
+Status write_trace_file(const std::string& path, const std::vector<serve::TargetReport>& reports,
+                        bool whole) {
   const serve::TargetReport* most = nullptr;
   for (const serve::TargetReport& report : reports)
     if (report.touches && (most == nullptr || report.touches->size() > most->touches->size()))
       most = &report;
   const std::optional<pager::AccessTrace> trace =
       most != nullptr ? most->touches->trace() : std::nullopt;
+  if (!whole)
+    log::warn("run: trace_incomplete: the engine was killed, and what it had recorded is lost");
+  if (!trace && !whole) return {};
   if (!trace) return fail(ErrorCode::kNotFound, "--record-trace: no far page was touched");
   if (const Status written = trace->write_file(path); !written)
     return fail_with("--record-trace", written.error());
@@ -48,14 +54,13 @@ Result<int> run_engine(const RunSettings& settings, const pager::PagerOptions& o
   Status recorded;
   serve::HostPagerOptions pager_options{.pager = options, .scope = settings.budget_scope()};
   if (!settings.trace_file.empty())
-    pager_options.on_reports = [&](const std::vector<serve::TargetReport>& reports) {
-      recorded = write_trace_file(settings.trace_file, reports);
+    pager_options.on_reports = [&](const std::vector<serve::TargetReport>& reports, bool whole) {
+      recorded = write_trace_file(settings.trace_file, reports, whole);
     };
   FARPAGE_TRY(pager, serve::HostPager::serve_one(control, connection, *parts->engine,
                                                  std::move(pager_options), state));
   pager->run_to_end();
-  FARPAGE_TRY_VOID(recorded);
-  return kExitOk;
+  return recorded ? kExitOk : exit_status_of(tl::unexpected(recorded.error()));
 }
 
 // The holder's process. It ends with `parent`, which has blocked the signals that end a program.
@@ -65,9 +70,10 @@ Result<int> run_engine(const RunSettings& settings, const pager::PagerOptions& o
   ::prctl(PR_SET_NAME, "farpage-holder");
   if (::getppid() != parent) ::_exit(kExitFailure);
   raise_descriptor_limit();  // each target needs descriptors
-  ::_exit(exit_status_of(serve::hold(serve::EndSignals::kBlocked, [&](StateStore& store, bool) {
-    return exit_status_of(run_engine(settings, options, connection, store));
-  })));
+  ::_exit(exit_status_of(
+      serve::hold(serve::EndSignals::kBlocked, [&](StateStore& store, bool takes_over) {
+        return status_of_engine(run_engine(settings, options, connection, store), takes_over);
+      })));
 }
 
 }  // namespace

@@ -4,7 +4,10 @@
 // engine may be killed; a successor goes on. The program ends with the holder.
 #pragma once
 
+#include <sys/types.h>
+
 #include <optional>
+#include <utility>
 
 #include "base/result.h"
 #include "cli/run_settings.h"

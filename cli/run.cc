@@ -118,6 +118,7 @@ class SignalRelay {
     for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2})
       ::sigaddset(&set, number);
     ::sigprocmask(SIG_BLOCK, &set, nullptr);
+    ::signal(SIGCHLD, SIG_DFL);  // where it was ignored, no end of a child could be waited for
     FARPAGE_TRY(fd, Fd::from_call(::signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK), "signalfd"));
     return SignalRelay(std::move(fd));
   }
@@ -275,8 +276,9 @@ Result<Ended> run_here(RunSettings settings, const Launch& launch) {
   FARPAGE_TRY(pager, ProgramPager::start(settings, launch.options));
   FARPAGE_TRY(ended, run_program_at(pager.session(), settings, launch));
   const int status = pager.wait();
-  if (status != kExitOk && (ended.report || ended.refusal)) return Ended{.status = status};
-  if (ended.refusal) return tl::unexpected(std::move(*ended.refusal));
+  if (ended.refusal && (status == kExitOk || status > kExitSignal))
+    return tl::unexpected(std::move(*ended.refusal));  // else it has said why
+  if (status != kExitOk && (ended.report || ended.refusal)) ended.status = status;
   return ended;
 }
 

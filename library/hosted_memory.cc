@@ -1,6 +1,7 @@
 #include "library/hosted_memory.h"
 
 #include <fcntl.h>
+#include <pthread.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
@@ -9,7 +10,10 @@
 #include <array>
 #include <cerrno>
 #include <csignal>
+#include <mutex>
 #include <nlohmann/json.hpp>
+#include <set>
+#include <system_error>
 
 #include "base/log.h"
 #include "base/unix_socket.h"
@@ -27,7 +31,12 @@ namespace {
 constexpr timeval kReplyTimeout{.tv_sec = 60, .tv_usec = 0};
 
 tl::unexpected<Error> pager_has_ended() {
-  return fail(ErrorCode::kUnavailable, "the pager of this host has ended");
+  return tl::unexpected(
+      Error{ErrorCode::kUnavailable, "the pager of this host has closed the connection", 0});
+}
+
+tl::unexpected<Error> in_a_child() {
+  return fail(ErrorCode::kConflict, "the region is that of the parent of this process");
 }
 
 // The pager's messages name the options of its own command line.
@@ -58,8 +67,8 @@ ssize_t receive(const Fd& socket, Value& value) {
 Status receive_welcome(const Fd& socket) {
   handover::Welcome welcome;
   const ssize_t got = receive(socket, welcome);
-  if (got < 0) return fail_errno("the pager's answer to the hand-over");
-  if (got == 0) return pager_has_ended();
+  if (got < 0 && errno != ECONNRESET) return fail_errno("the pager's answer to the hand-over");
+  if (got <= 0) return pager_has_ended();
   if (got != sizeof welcome || welcome.magic != handover::kMagic ||
       welcome.version != handover::kVersion)
     return fail(ErrorCode::kUnsupported,
@@ -121,6 +130,36 @@ RegionStats stats_of(const nlohmann::json& target) {
 
 }  // namespace
 
+// Those of this process, for the children that it forks.
+class HostedMemory::Registry {
+ public:
+  static Registry& instance() {
+    static Registry* const registry = new Registry;  // lives as long as the process
+    return *registry;
+  }
+  void add(HostedMemory& memory) {
+    const std::lock_guard lock(mutex_);
+    all_.insert(&memory);
+  }
+  void remove(HostedMemory& memory) {
+    const std::lock_guard lock(mutex_);
+    all_.erase(&memory);
+  }
+
+ private:
+  Registry() {
+    ::pthread_atfork([] { instance().mutex_.lock(); }, [] { instance().mutex_.unlock(); },
+                     [] { instance().abandon_all(); });
+  }
+  void abandon_all() {
+    for (HostedMemory* memory : all_) memory->abandon();
+    mutex_.unlock();
+  }
+
+  std::mutex mutex_;  // held across a fork
+  std::set<HostedMemory*> all_;
+};
+
 Result<std::unique_ptr<HostedMemory>> HostedMemory::create(uint64_t pages,
                                                            const HostedOptions& options) {
   Result<serve::PagerSession> session = serve::PagerSession::connect(options.pager);
@@ -148,18 +187,32 @@ Status HostedMemory::begin(const HostedOptions& options) {
     return fail_errno("getsockname");
   {
     const MutexLock lock(session_mutex_);
-    FARPAGE_TRY_VOID(session_.begin({.program = options.name,
-                                     .local_bytes = options.local_bytes,
-                                     .fork = pager::ForkMode::kRefuse},
-                                    listener.get()));
+    FARPAGE_TRY_VOID(session_->begin({.program = options.name,
+                                      .local_bytes = options.local_bytes,
+                                      .fork = pager::ForkMode::kRefuse},
+                                     listener.get()));
   }
-  FARPAGE_TRY_VOID(hand_over(options));
-  agent_ = std::jthread([this] {
-    ::prctl(PR_SET_NAME, handover::kAgentName);
-    commands_.prepare();
-    commands_.run(userfaultfd_.fd());
-  });
-  return end_with_the_pager();
+  Status handed = hand_over(options);
+  // An engine that was killed may have had the first one.
+  if (!handed && handed.error().code == ErrorCode::kUnavailable) handed = hand_over(options);
+  FARPAGE_TRY_VOID(handed);
+  return start();
+}
+
+Status HostedMemory::start() {
+  Registry::instance().add(*this);
+  try {
+    agent_ = std::thread([commands = commands_, userfaultfd = userfaultfd_.fd()] {
+      ::prctl(PR_SET_NAME, handover::kAgentName);
+      commands->prepare();
+      commands->run(userfaultfd);
+      commands->release();
+    });
+  } catch (const std::system_error& problem) {
+    return fail(ErrorCode::kExhausted,
+                std::string("a thread for the pager's commands: ") + problem.what());
+  }
+  return {};
 }
 
 Result<Fd> HostedMemory::connect() const {
@@ -172,9 +225,16 @@ Result<Fd> HostedMemory::connect() const {
 }
 
 Status HostedMemory::hand_over(const HostedOptions& options) {
-  const long made = commands_.create_ring();
+  commands_->release();  // of a former attempt
+  const long made = commands_->create_ring();
   if (made < 0) return fail(ErrorCode::kIo, "creating the ring for the pager's commands");
   const Fd ring(static_cast<int>(made));
+  // Made before the connection, so that an exec closes it first: it must not outlive that.
+  std::array<int, 2> pair{};
+  if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair.data()) != 0)
+    return fail_errno("socketpair");
+  lifeline_ = Fd(pair[0]);
+  const Fd pagers_end(pair[1]);
   FARPAGE_TRY(control, connect());
   handover::Hello hello;
   hello.window_address = reinterpret_cast<uint64_t>(window_.data());
@@ -185,49 +245,70 @@ Status HostedMemory::hand_over(const HostedOptions& options) {
   options.name.copy(hello.program, sizeof hello.program - 1);
   if (send_with_descriptors(control.get(), library::bytes_of(hello),
                             std::array{userfaultfd_.fd(), ring.get()}) < 0)
-    return fail_errno("handing memory over to the pager");
+    return pager_has_ended();
   FARPAGE_TRY_VOID(receive_welcome(control));
   control_ = std::move(control);
-  return {};
+  return send_lifeline(pagers_end);
 }
 
 // As the shim's agent does (shim/agent.cc): the kernel kills this process when the pager is gone.
-Status HostedMemory::end_with_the_pager() {
-  std::array<int, 2> pair{};
-  if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair.data()) != 0)
-    return fail_errno("socketpair");
-  Fd own(pair[0]);
-  const Fd pagers(pair[1]);
+Status HostedMemory::send_lifeline(const Fd& pagers_end) {
   handover::Request request;
   request.kind = RequestKind::kLifeline;
-  if (send_with_descriptor(control_.get(), library::bytes_of(request), pagers.get()) < 0)
+  if (send_with_descriptor(control_.get(), library::bytes_of(request), pagers_end.get()) < 0)
     return pager_has_ended();
-  ::fcntl(own.get(), F_SETSIG, SIGKILL);
-  ::fcntl(own.get(), F_SETOWN, ::getpid());
-  ::fcntl(own.get(), F_SETFL, ::fcntl(own.get(), F_GETFL) | O_ASYNC);
-  lifeline_ = std::move(own);
+  const int own = lifeline_.get();
+  ::fcntl(own, F_SETSIG, SIGKILL);
+  ::fcntl(own, F_SETOWN, ::getpid());
+  ::fcntl(own, F_SETFL, ::fcntl(own, F_GETFL) | O_ASYNC);
   return {};
 }
 
 HostedMemory::~HostedMemory() {
+  if (abandoned_.load(std::memory_order_relaxed)) {
+    if (agent_.joinable()) agent_.detach();  // it is the parent's
+    return;
+  }
+  Registry::instance().remove(*this);
   if (lifeline_.valid())
     ::fcntl(lifeline_.get(), F_SETFL, ::fcntl(lifeline_.get(), F_GETFL) & ~O_ASYNC);
-  lifeline_.reset();
-  if (control_.valid()) leave();
-  if (agent_.joinable()) commands_.end();
+  const bool left = !control_.valid() || leave();
+  if (!agent_.joinable()) return;
+  if (left) {
+    commands_->end();
+    agent_.join();
+  } else {
+    log::error("library: the pager has not left a region in time: its addresses stay mapped");
+    agent_.detach();
+    (void)new uffd::Userfaultfd(std::move(userfaultfd_));
+    (void)new Mapping(std::move(window_));
+  }
 }
 
-void HostedMemory::leave() {
+bool HostedMemory::leave() {
   handover::Request request;
   request.kind = RequestKind::kLeave;
-  if (send_with_descriptor(control_.get(), library::bytes_of(request), -1) < 0) return;
+  if (send_with_descriptor(control_.get(), library::bytes_of(request), -1) < 0) return true;
   handover::Reply reply;
-  // The request is on the socket when the pager closes it.
-  if (receive(control_, reply) < 0 && errno != ECONNRESET)
-    log::warn("library: the pager has not left a region in time");
+  while (true) {
+    const ssize_t got = receive(control_, reply);
+    if (got == 0) return true;
+    if (got < 0) return errno == ECONNRESET;  // the request is on the socket that is closed
+    // A successor has answered an earlier request again.
+  }
+}
+
+// In a forked child, in which no other thread is.
+void HostedMemory::abandon() {
+  abandoned_.store(true, std::memory_order_relaxed);
+  lifeline_.reset();
+  control_.reset();
+  userfaultfd_.close();
+  session_.reset();
 }
 
 Result<int> HostedMemory::request(RequestKind kind, uffd::PageRun run) const {
+  if (abandoned_.load(std::memory_order_relaxed)) return in_a_child();
   const SignalsBlocked signals;  // a handler that makes a request would wait for this thread
   const MutexLock lock(control_mutex_);
   const std::span<std::byte> range = bytes_of(run);
@@ -240,8 +321,13 @@ Result<int> HostedMemory::request(RequestKind kind, uffd::PageRun run) const {
   handover::Reply reply;
   do {
     const ssize_t got = receive(control_, reply);
-    if (got < 0) return fail_errno("the pager's answer");
-    if (got != sizeof reply) return pager_has_ended();
+    if (got != sizeof reply) {
+      const int problem = got < 0 ? errno : 0;
+      ::shutdown(control_.get(), SHUT_RDWR);  // what was asked must not be carried out later
+      return problem == EAGAIN
+                 ? fail(ErrorCode::kTimedOut, "the pager of this host does not answer")
+                 : pager_has_ended();
+    }
   } while (reply.number < request.number);
   return reply.status;
 }
@@ -299,25 +385,33 @@ Status HostedMemory::discard(uffd::PageRun run) const {
 }
 
 Status HostedMemory::set_local(uint64_t local_bytes) const {
-  FARPAGE_TRY(socket, connect());
-  const Result<uffd::ResizedProcesses> changed = uffd::resize(socket, local_bytes);
+  if (abandoned_.load(std::memory_order_relaxed)) return in_a_child();
+  const auto resize = [&]() -> Result<uffd::ResizedProcesses> {
+    FARPAGE_TRY(socket, connect());
+    return uffd::resize(socket, local_bytes);
+  };
+  Result<uffd::ResizedProcesses> changed = resize();
+  // An engine that was killed may have had the question.
+  if (!changed && changed.error().code == ErrorCode::kUnavailable) changed = resize();
   if (!changed) return tl::unexpected(in_words_of_the_library(changed.error()));
   local_bytes_.store(local_bytes, std::memory_order_relaxed);
   return {};
 }
 
 RegionStats HostedMemory::stats() const {
-  Result<serve::RunReport> report = [this] {
-    const MutexLock lock(session_mutex_);
-    return session_.report();
-  }();
-  const auto json = report ? nlohmann::json::parse(report->json, nullptr, false) : nlohmann::json();
-  if (!json.is_object() || !json.contains("targets") || json["targets"].empty()) {
-    RegionStats unknown;
-    unknown.local_bytes = local_bytes_.load(std::memory_order_relaxed);
+  RegionStats unknown;
+  unknown.local_bytes = local_bytes_.load(std::memory_order_relaxed);
+  if (abandoned_.load(std::memory_order_relaxed)) return unknown;
+  const MutexLock lock(session_mutex_);
+  const Result<serve::RunReport> report = session_->report();
+  if (!report) return unknown;
+  try {
+    const auto json = nlohmann::json::parse(report->json);
+    return json.at("targets").empty() ? unknown : stats_of(json.at("targets").at(0));
+  } catch (const nlohmann::json::exception& problem) {
+    log::warn("library: the pager's report: {}", problem.what());
     return unknown;
   }
-  return stats_of(json["targets"][0]);
 }
 
 }  // namespace farpage::library

@@ -9,6 +9,7 @@
 
 #include <atomic>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 
@@ -29,7 +30,8 @@ struct HostedOptions {
   uint64_t local_bytes = 0;
 };
 
-// Threads: any; calls with a request take turns.
+// Threads: any; calls with a request take turns. In a child of fork() the window is not mapped, and
+// all calls fail: the connections are its parent's, and are closed in the child.
 class HostedMemory final : public Memory {
  public:
   // kNotFound: no pager listens there. kDenied: it serves another user, or there is no privilege
@@ -60,19 +62,25 @@ class HostedMemory final : public Memory {
         window_(std::move(window)),
         local_bytes_(local_bytes) {}
 
+  class Registry;
+
   Status begin(const HostedOptions& options);
+  Status start();
   Status hand_over(const HostedOptions& options);
+  Status send_lifeline(const Fd& pagers_end);
   Result<Fd> connect() const;
-  Status end_with_the_pager();
-  void leave();
+  // False: the pager may still send commands.
+  bool leave();
+  void abandon() FARPAGE_NO_THREAD_SAFETY_ANALYSIS;
   std::span<std::byte> bytes_of(uffd::PageRun run) const {
     return bytes().subspan(run.first.value << kPageShift, size_t{run.pages} << kPageShift);
   }
   // 0, or the errno of the pager's answer.
   Result<int> request(uffd::handover::RequestKind kind, uffd::PageRun run) const;
 
+  std::atomic<bool> abandoned_{false};  // this is a forked child
   mutable Mutex session_mutex_;
-  mutable serve::PagerSession session_ FARPAGE_GUARDED_BY(session_mutex_);
+  mutable std::optional<serve::PagerSession> session_ FARPAGE_GUARDED_BY(session_mutex_);
   uffd::Userfaultfd userfaultfd_;
   Mapping window_;
   mutable std::atomic<uint64_t> local_bytes_;
@@ -82,8 +90,9 @@ class HostedMemory final : public Memory {
   Fd control_;
   mutable uint64_t last_number_ FARPAGE_GUARDED_BY(control_mutex_) = 0;
   Fd lifeline_;
-  shim::RingCommands commands_;
-  std::jthread agent_;
+  // The thread's, too.
+  std::shared_ptr<shim::RingCommands> commands_ = std::make_shared<shim::RingCommands>();
+  std::thread agent_;
 };
 
 }  // namespace farpage::library

@@ -45,10 +45,11 @@ void RegionMemory::do_deallocate(void* memory, size_t bytes, size_t alignment) {
     unused = parts_->allocator.release(offset, bytes, alignment);
   }
   if (!unused) return;
-  // Without the lock, because it waits for pages in flight. They cannot be allocated meanwhile. A
-  // failed discard costs only a write-back of unused bytes.
-  (void)parts_->memory.discard(
-      {PageIndex{unused->first_page}, static_cast<uint32_t>(unused->pages)});
+  // Without the lock, because it waits for pages in flight. They cannot be allocated meanwhile.
+  // After a failure they never are: it may be carried out later.
+  const Status discarded =
+      parts_->memory.discard({PageIndex{unused->first_page}, static_cast<uint32_t>(unused->pages)});
+  if (!discarded) return;
   const MutexLock lock(parts_->mutex);
   parts_->allocator.give_back(*unused);
 }

@@ -20,10 +20,12 @@
 #include <fstream>
 #include <set>
 #include <string>
+#include <thread>
 
 #include "base/clock.h"
 #include "base/log.h"
 #include "serve/served_state.h"
+#include "uffd/kernel_abi.h"
 
 namespace farpage::serve {
 namespace {
@@ -68,6 +70,18 @@ bool is_userfaultfd(int descriptor) {
          "anon_inode:[userfaultfd]";
 }
 
+// "API:\taa:FEATURES:IOCTLS", all in hexadecimal digits.
+bool tells_of_forks(int userfaultfd) {
+  std::ifstream file("/proc/self/fdinfo/" + std::to_string(userfaultfd));
+  for (std::string line; std::getline(file, line);) {
+    if (!line.starts_with("API:")) continue;
+    const size_t features = line.find(':', std::string_view("API:").size());
+    return features == std::string::npos ||
+           (std::strtoull(line.c_str() + features + 1, nullptr, 16) & UFFD_FEATURE_EVENT_FORK) != 0;
+  }
+  return true;
+}
+
 bool may_be_irreplaceable(int descriptor) {
   return is_userfaultfd(descriptor) || is_nameless_unix_socket(descriptor);
 }
@@ -104,14 +118,15 @@ void close_strangers(StateStore& store, const std::set<int>& holders) {
   if (end_signals == EndSignals::kPassedOn) ::setpgid(0, 0);  // Ctrl-C is for the holder
   if (::getppid() != holder) ::_exit(1);
   ::pthread_sigmask(SIG_SETMASK, &mask, nullptr);
-  int status = 1;
-  if (const auto store = StateStore::take_over(state)) {
-    if (takes_over) close_strangers(**store, holders);
-    status = engine(**store, takes_over);
-  } else {
+  const auto store = StateStore::take_over(state);
+  if (!store) {
     log::error("pager: no_state reason=\"{}\"", store.error().message());
+    std::exit(1);
   }
-  std::exit(status);
+  if (takes_over) close_strangers(**store, holders);
+  // The store is not ended: that would close its descriptors in the holder, too, and this process
+  // may be killed before it has exited.
+  std::exit(engine(**store, takes_over));
 }
 
 struct End {
@@ -221,11 +236,18 @@ void pass_on(const char* name, const std::string& word) {
 std::vector<int> userfaultfds_but(const std::set<int>& known) {
   std::vector<int> found;
   for (const int descriptor : open_descriptors())
-    if (!known.contains(descriptor) && is_userfaultfd(descriptor)) found.push_back(descriptor);
+    if (!known.contains(descriptor) && is_userfaultfd(descriptor)) {
+      if (tells_of_forks(descriptor)) {
+        found.push_back(descriptor);
+      } else {
+        ::close(descriptor);
+      }
+    }
   return found;
 }
 
 Result<int> hold(EndSignals end_signals, const HeldEngine& engine) {
+  ::signal(SIGCHLD, SIG_DFL);  // it may have been inherited as ignored, and would not come then
   const sigset_t signals = signals_of_holder(end_signals);
   sigset_t before;
   ::pthread_sigmask(SIG_BLOCK, &signals, &before);
@@ -240,12 +262,19 @@ Result<int> hold(EndSignals end_signals, const HeldEngine& engine) {
     if (child < 0) return fail_errno("clone of the engine's process");
     if (child == 0) run_engine(end_signals, engine, state, takes_over, self, holders, before);
     const auto [status, passed] = await_end(child, signals);
-    if (WIFEXITED(status)) return WEXITSTATUS(status);
-    if (WTERMSIG(status) == passed) return kEndedBySignal + passed;  // it was meant to end
+    const bool failed = WIFEXITED(status) && WEXITSTATUS(status) == kCannotTakeOver;
+    if (WIFEXITED(status) && !failed) return WEXITSTATUS(status);
+    if (WIFSIGNALED(status) && WTERMSIG(status) == passed)
+      return kEndedBySignal + passed;  // it was meant to end
     takes_over = true;
-    upgrade(state, before);
-    log::error("pager: engine_killed pid={} signal={}", child, WTERMSIG(status));
-    short_lives = SteadyClock::read() - start < kShortLife ? short_lives + 1 : 0;
+    if (failed) {
+      std::this_thread::sleep_for(kShortLife);
+    } else {
+      upgrade(state, before);
+      log::error("pager: engine_killed pid={} signal={}", child, WTERMSIG(status));
+    }
+    const bool short_life = failed || SteadyClock::read() - start < kShortLife;
+    short_lives = short_life ? short_lives + 1 : 0;
   }
   log::error("pager: engine_given_up lives={} shorter_than_ms={}", kMostShortLives,
              kShortLife.count());

@@ -27,8 +27,9 @@
 namespace farpage::serve {
 
 // The engine of one child: returns the exit status of the process. `takes_over`: the state is that
-// of an engine that was killed.
+// of an engine that was killed; kCannotTakeOver: it was not touched, another one tries.
 using HeldEngine = std::function<int(StateStore& state, bool takes_over)>;
+inline constexpr int kCannotTakeOver = 75;  // EX_TEMPFAIL
 
 // What happens to signals that end a program.
 enum class EndSignals : uint8_t {
@@ -52,7 +53,8 @@ std::optional<std::string> inherited(const char* name);
 // Passes a word on to the next one.
 void pass_on(const char* name, const std::string& word);
 
-// The open userfaultfds that are not among these.
+// The open userfaultfds that tell of forks and are not among these. Others are closed: a fork's
+// child has what its parent has.
 std::vector<int> userfaultfds_but(const std::set<int>& known);
 
 }  // namespace farpage::serve

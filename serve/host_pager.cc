@@ -104,7 +104,8 @@ Result<std::unique_ptr<HostPager>> HostPager::serve_one(boost::asio::io_context&
                                                         const ServedState& state) {
   std::unique_ptr<HostPager> pager(new HostPager(control, "", engine, std::move(options), state));
   FARPAGE_TRY_VOID(pager->take_over());
-  if (pager->has_runs()) return pager;
+  const bool is_over = state.listener().has_value();
+  if (pager->has_runs() || is_over) return pager;
   pager->awaits_one_ = true;
   pager->await_run(Socket(control, stream_protocol(), connection));
   return pager;
@@ -294,7 +295,12 @@ Status HostPager::begin(const std::shared_ptr<Run>& run, const BeginRun& begin) 
                          .fork = begin.fork,
                          .exit_status = {}};
   FARPAGE_TRY_VOID(serve(run, state_.next_number(), record, std::move(run->listener)));
-  FARPAGE_TRY_VOID(note(*run));
+  if (Status noted = note(*run); !noted) {
+    runs_.remove(run);
+    run->service.reset();
+    run->server.reset();
+    return noted;
+  }
   awaits_one_ = false;
   if (is_of_host())
     log::info("pager: run_began program={} pid={} user={} local_bytes={}", run->record.program,
@@ -448,12 +454,15 @@ Status HostPager::check_local(const Run& run, uint64_t local_bytes) const {
                   format_size(local_bytes), format_size(options_.pool_bytes), format_size(left)));
 }
 
-void HostPager::answer(const std::shared_ptr<Run>& run, std::string line) {
+void HostPager::answer(const std::shared_ptr<Run>& run, std::string line,
+                       std::function<void()> sent) {
   const auto text = std::make_shared<const std::string>(std::move(line));
   ++answers_;
   boost::asio::async_write(run->socket, boost::asio::buffer(*text),
-                           while_here([this, run, text](boost::system::error_code error, size_t) {
+                           while_here([this, run, text, sent = std::move(sent)](
+                                          boost::system::error_code error, size_t) {
                              --answers_;
+                             if (sent) sent();
                              if (answers_ == 0 && upgrades_) ask_for_upgrade();
                              if (error) {
                                on_over(run);
@@ -465,7 +474,7 @@ void HostPager::answer(const std::shared_ptr<Run>& run, std::string line) {
 
 void HostPager::on_over(const std::shared_ptr<Run>& run) {
   run->over = true;
-  if (run->service == nullptr) awaits_one_ = false;
+  awaits_one_ = false;
   if (run->service != nullptr && !run->service->has_targets()) remove_later(run);
 }
 
@@ -476,17 +485,27 @@ void HostPager::remove_later(const std::shared_ptr<Run>& run) {
 
 void HostPager::remove(const std::shared_ptr<Run>& run) {
   if (run->service == nullptr || run->service->has_targets()) return;
-  if (run->record.exit_status) {
-    const std::vector<TargetReport> reports = run->service->reports();
-    if (options_.on_reports) options_.on_reports(reports);
-    answer(run, to_line(report_of(reports, *run, *run->record.exit_status)));
-  }
   if (is_of_host())
     log::info("pager: run_ended program={} pid={}", run->record.program, run->peer.pid);
-  state_.erase_run(run->number);
   runs_.remove(run);
-  run->service.reset();
-  run->server.reset();
+  if (!run->record.exit_status) {
+    forget(*run);
+    return;
+  }
+  const std::vector<TargetReport> reports = run->service->reports();
+  if (options_.on_reports) options_.on_reports(reports, !takes_over_);
+  // A dead engine may have sent a part of it.
+  answer(run,
+         (takes_over_ ? "\n" : "") + to_line(report_of(reports, *run, *run->record.exit_status)),
+         [this, run] { forget(*run); });
+}
+
+// A successor has nothing more to do for it.
+void HostPager::forget(Run& run) const {
+  if (!is_of_host()) (void)state_.put_listener(-1);  // no other begins
+  state_.erase_run(run.number);
+  run.service.reset();
+  run.server.reset();
 }
 
 RunReport HostPager::report_of(const std::vector<TargetReport>& reports, const Run& run,

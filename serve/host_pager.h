@@ -33,8 +33,8 @@ struct HostPagerOptions {
   pager::PagerOptions pager;  // local_bytes and fork are those of each program
   uint64_t pool_bytes = std::numeric_limits<uint64_t>::max();  // what all runs may have together
   BudgetScope scope = BudgetScope::kGroup;
-  // Called with the reports of a run, at its end.
-  std::function<void(const std::vector<TargetReport>&)> on_reports = {};
+  // Called with the reports of a run, at its end; `whole`: no engine before this one was killed.
+  std::function<void(const std::vector<TargetReport>&, bool whole)> on_reports = {};
 };
 
 // Threads: the control thread, which runs `control`, makes it and makes all calls.
@@ -96,7 +96,9 @@ class HostPager {
   Status begin(const std::shared_ptr<Run>& run, const BeginRun& begin);
   Status check_local(const Run& run, uint64_t local_bytes) const;
   Status prepare_upgrade(const Upgrade& upgrade) const;
-  void answer(const std::shared_ptr<Run>& run, std::string line);
+  // `sent` is called when it has been sent, or cannot be.
+  void answer(const std::shared_ptr<Run>& run, std::string line, std::function<void()> sent = {});
+  void forget(Run& run) const;
   // Its connection is closed, or its program has ended: no more is asked.
   void on_over(const std::shared_ptr<Run>& run);
   // Once its targets have ended.

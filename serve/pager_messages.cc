@@ -196,7 +196,7 @@ std::string json_of(const PagerStatus& status) {
 
 bool is_answer(std::string_view line, const char* member) {
   const Result<json> message = object_in(line);
-  return !message || message->contains(member) || message->contains("error");
+  return message && (message->contains(member) || message->contains("error"));
 }
 
 Status accepted_from_line(std::string_view line) {

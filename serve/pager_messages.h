@@ -1,4 +1,4 @@
-// The messages between `farpage run` and the pager of a host (`farpage pager`): one JSON object a
+// The messages between `farpage run` and a pager, its own or that of the host: one JSON object a
 // line, on a unix stream socket. docs/protocol.md describes them.
 #pragma once
 

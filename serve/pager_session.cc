@@ -78,6 +78,12 @@ Status PagerSession::upgrade(const Upgrade& upgrade) {
 
 Result<std::string> PagerSession::ask(const PagerRequest& request, const char* member,
                                       int descriptor) {
+  // Answers to a former question that was asked twice.
+  while (true) {
+    FARPAGE_TRY(more, receive(Milliseconds(0)));
+    if (!more) break;
+  }
+  received_.clear();
   for (Milliseconds waited{0}; waited < patience_; waited += kAskAgain) {
     FARPAGE_TRY_VOID(send(request, descriptor));
     FARPAGE_TRY(answer, read_answer(member, kAskAgain));
@@ -102,13 +108,16 @@ Status PagerSession::send(const PagerRequest& request, int descriptor) {
 // Omits answers to questions that were asked twice.
 Result<std::optional<std::string>> PagerSession::read_answer(const char* member,
                                                              Milliseconds patience) {
+  const Instant deadline = SteadyClock::read() + patience;
   while (true) {
     for (size_t end = received_.find('\n'); end != std::string::npos; end = received_.find('\n')) {
       std::string line = received_.substr(0, end);
       received_.erase(0, end + 1);
       if (is_answer(line, member)) return line;
     }
-    FARPAGE_TRY(more, receive(patience));
+    const auto left = std::chrono::ceil<Milliseconds>(deadline - SteadyClock::read());
+    if (patience != kForever && left.count() <= 0) return std::nullopt;
+    FARPAGE_TRY(more, receive(patience == kForever ? kForever : left));
     if (!more) return std::nullopt;
   }
 }

@@ -20,7 +20,7 @@
 
 namespace farpage::serve {
 
-// One program of `farpage run --pager`.
+// One program of a `farpage run`.
 struct RunRecord {
   std::string program;
   int socket = -1;    // to that farpage run

@@ -276,7 +276,10 @@ Status ServedTarget::take_over(uffd::HandedOver& target, const ServedRecord& rec
     FARPAGE_TRY(window, uffd::adopt_child(target, record.more_pages, std::move(extents)));
     space = std::move(window);
   }
-  FARPAGE_TRY(pager, host_.engine.resume(options, space, on_child()));
+  // Killed before it was served at all: its shim waits for Welcome, and has used nothing.
+  const bool is_new = record.parent == 0 && !record.welcome && !host_.engine.can_resume(number_);
+  FARPAGE_TRY(pager, is_new ? host_.engine.add(options, std::move(space), kNodePatience, on_child())
+                            : host_.engine.resume(options, space, on_child()));
   pager_ = std::move(pager);
   if (!record.hello) free_pages_ = host_.budgets.begin_trial(*pager_, nullptr);
   if (children.userfaultfd >= 0)

@@ -109,6 +109,19 @@ void RingCommands::end() {
   system_call(SYS_futex, &ring_->head, FUTEX_WAKE, 1);
 }
 
+void RingCommands::release() {
+  for (int* descriptor : {&pidfd_, &empty_memfd_}) {
+    if (*descriptor >= 0) {
+      system_call(SYS_close, *descriptor);
+    }
+    *descriptor = -1;
+  }
+  if (ring_ != nullptr) {
+    system_call(SYS_munmap, ring_, sizeof(handover::AgentRing));
+  }
+  ring_ = nullptr;
+}
+
 uint32_t RingCommands::wait_for_commands(uint32_t tail) {
   const int64_t until_ns = now_ns() + kSpinNanoseconds;
   do {

@@ -31,6 +31,8 @@ class RingCommands {
   void run(int userfault_fd);
   // Once the pager sends none any more.
   void end();
+  // After the return of run(): closes and unmaps what it has.
+  void release();
 
   // A command has mapped other memory over a part of the window.
   bool has_poisoned() const { return has_poisoned_.load(std::memory_order_acquire); }

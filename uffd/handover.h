@@ -105,7 +105,7 @@ enum class RequestKind : uint32_t {
   kRemoveExtent = 12,
   // One descriptor, which the pager keeps open until the target's memory is gone. When the pager
   // dies, the kernel closes it, and the other end has the target killed: its faults would wait
-  // forever. Sent by the agent, beside the other requests; the only one without a reply.
+  // forever. Sent by the agent, beside the other requests, and without a reply.
   kLifeline = 13,
   // Nothing touches the window any more: the target ends, though its process lives (libfarpage). No
   // reply: the pager closes the connection when it has left this memory.

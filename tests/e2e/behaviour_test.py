@@ -133,6 +133,12 @@ class Behaviour(EndToEnd):
         self.assertEqual((process.popen.returncode, output), (0, b"%d\n" % (32 * MIB)),
                          process.log())
 
+    def test_ends_are_seen_where_sigchld_is_ignored(self):
+        """As after `trap '' CHLD` in a shell: it is inherited."""
+        done = subprocess.run(["sh", "-c", f"trap '' CHLD; exec {FARPAGE} run --local 8M --lend 64M -- sh -c 'exit 3'"],
+                              timeout=60, check=False)
+        self.assertEqual(done.returncode, 3)
+
     def test_a_shell_may_start_other_programs(self):
         status, output, log = self.run_shell(
             "for i in 1 2 3; do echo $i | tr 123 abc; done; x=$(seq 3 | tail -n 1); (exit $x)")

@@ -27,6 +27,7 @@ class HostPager(HostPagerTest):
         self.start_pager()
         first = self.start_program(48 * MIB, 3600, 1)
         self.await_filled(first)
+        wait_until(lambda: self.status()["runs"][0]["targets"][0]["faults"] > 1000, "each thread has its channels")
         channels = self.channels()
         self.assertGreater(channels, 0)
         others = [self.start_program(48 * MIB, 3600, seed) for seed in (2, 3)]

@@ -89,10 +89,10 @@ struct RegionOptions {
   // How much of it may be in local memory; at least 1 MiB. Region::set_local() changes it.
   uint64_t local_bytes = uint64_t{64} << 20;
 
-  // The socket of `farpage pager` on this host, which then serves the region within its own
-  // budget, with its own coordinator and all further options below but none of these. Its engine
-  // may be killed or replaced: the program waits some milliseconds. When that pager is gone for
-  // good, the kernel kills this process. Empty: the pager is in this process.
+  // The socket of the `farpage pager` of this host, which then serves the region: local_bytes is a
+  // part of its budget, and it has a coordinator and options of its own, so those below are not
+  // used. Its engine may be killed or replaced: the program waits some milliseconds. When the pager
+  // is gone for good, the kernel kills this process. Empty: the pager is in this process.
   std::string pager;
 
   // http://host:port of the coordinator, and its bearer token if it requires one. Empty: a
@@ -125,9 +125,8 @@ struct RegionOptions {
   std::chrono::milliseconds operation_timeout{1000};  // of one READ or WRITE, which is then retried
 };
 
-// Counted since the creation of the region, or since the host's pager has replaced its engine; the
-// first group is the present state. In pages unless
-// the name says otherwise.
+// Counted since the creation of the region, or since the pager of the host has replaced its engine;
+// the first group is the present state. In pages unless the name says otherwise.
 struct RegionStats {
   uint64_t resident_bytes = 0;
   uint64_t local_bytes = 0;  // the budget
@@ -161,7 +160,9 @@ struct RegionStats {
 // thread may make the calls on ranges and stats() at any time. create(), moving and destroying: one
 // thread, while no other touches the memory or is inside a call.
 //
-// In a child of fork() the range is not mapped (SIGSEGV): the pager lives in the parent.
+// In a child of fork() the range is not mapped (SIGSEGV): the pager lives in the parent. With
+// RegionOptions::pager, calls fail there with kConflict, and destruction leaves the parent's region
+// alone; otherwise neither is allowed.
 class FARPAGE_EXPORT Region {
  public:
   // Borrows the first slab, waiting up to 5 s for enough memory nodes. kInvalid names the option;

@@ -5,7 +5,12 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
+#include <memory>
 #include <thread>
+
+#include <sys/wait.h>
+#include <unistd.h>
 
 namespace {
 
@@ -98,6 +103,45 @@ void check_refusals(const char* pager) {
   expect(refusal(options).find("resolve_in_handler: not with pager") == 0, "who resolves");
 }
 
+// A child must leave the parent's region alone, also when it destroys its copies.
+void check_children(const char* pager) {
+  auto region = farpage::Region::create(options_for(pager, 16 * kMib));
+  expect_done(region, "create, to fork");
+  auto memory = std::make_unique<farpage::RegionMemory>(*region);
+  auto* const words = static_cast<uint64_t*>(memory->allocate(8 * kMib));
+  for (size_t i = 0; i < kMib; ++i) words[i] = i;
+  for (int round = 0; round < 3; ++round) {
+    const pid_t child = fork();
+    if (child == 0) {
+      memory->deallocate(words, 8 * kMib);
+      const bool refused = !region->discard(region->bytes()) && !region->set_local(2 * kMib);
+      memory.reset();
+      region = farpage::RegionError{};
+      exit(refused ? 0 : 1);
+    }
+    int status = -1;
+    waitpid(child, &status, 0);
+    expect(status == 0, "a child");
+  }
+  for (size_t i = 0; i < kMib; ++i) expect(words[i] == i, "the parent's words");
+  memory->deallocate(words, 8 * kMib);
+}
+
+size_t open_descriptors() {
+  const std::filesystem::directory_iterator all("/proc/self/fd");
+  return static_cast<size_t>(std::distance(begin(all), end(all)));
+}
+
+void check_leaks(const char* pager) {
+  const size_t before = open_descriptors();
+  for (int i = 0; i < 20; ++i) {
+    auto region = farpage::Region::create(options_for(pager, 8 * kMib));
+    expect_done(region, "create, again and again");
+    fill(*region, 1);
+  }
+  expect(open_descriptors() == before, "descriptors are closed");
+}
+
 }  // namespace
 
 int main(int, char** arguments) {
@@ -116,6 +160,8 @@ int main(int, char** arguments) {
   fill(*second, 3'000'000);
   other.join();
   expect(holds(*first, 2'000'000) && holds(*second, 3'000'000), "two regions");
+  check_children(pager);
+  check_leaks(pager);
   std::printf("right\n");
   return 0;
 }

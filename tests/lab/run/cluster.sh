@@ -60,6 +60,17 @@ child_of() { # PID
   echo "$child"
 }
 
+program_of() { # PID of a farpage run; its other children are parts of farpage
+  local child children
+  read -r -a children <"/proc/$1/task/$1/children"
+  for child in "${children[@]}"; do
+    case $(<"/proc/$child/comm") in
+      farpage*) ;;
+      *) echo "$child" ;;
+    esac
+  done
+}
+
 # The largest VmRSS of a process during its lifetime.
 most_resident_kb() { # PID
   local most=0 key value

@@ -34,7 +34,7 @@ pid=$!
 await 60 grep -q baseline "$work/found"
 read -r _ baseline_kb <"$work/found"
 # timeout(1) starts farpage, which starts the program.
-program=$(child_of "$(child_of "$pid")")
+program=$(program_of "$(child_of "$pid")")
 most_kb=$(most_resident_kb "$program")
 wait "$pid"
 tail -n 1 "$work/found"
@@ -44,6 +44,19 @@ limit_kb=$((baseline_kb + 8 * 1024 * 105 / 100))
 echo "resident at most $most_kb kB of $limit_kb kB allowed"
 [ "$most_kb" -gt $((5 * 1024)) ] || fail "the program was not watched"
 [ "$most_kb" -le "$limit_kb" ] || fail "over the budget"
+
+section "another user, where Yama lets only ancestors read a process, and the engine is killed"
+sysctl -q kernel.yama.ptrace_scope=1 vm.unprivileged_userfaultfd=1
+timeout -s KILL 60 setpriv --reuid 65534 --regid 65534 --clear-groups \
+  "$farpage" run --local 4M --lend 64M --transport tcp -- "$random_access" $((12 << 20)) 1 10 7 \
+  >"$work/found" 2>"$work/log" &
+pid=$!
+await 60 grep -q filled "$work/found"
+pkill -9 -x farpage-engine
+await 10 grep -q taken_over "$work/log"
+wait "$pid" || fail "the program of another user" "$work/log"
+grep "wrong_bytes 0" "$work/found" >/dev/null || fail "wrong bytes" "$work/found"
+sysctl -q kernel.yama.ptrace_scope=0 vm.unprivileged_userfaultfd=0
 
 section "a node of its own that may not pin what it lends: an error, and no program"
 status=0

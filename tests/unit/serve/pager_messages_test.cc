@@ -56,8 +56,10 @@ TEST(PagerMessages, AWrongRequestNamesItsField) {
   EXPECT_NE(refused(request_from_line(R"({"version":1,"status":{}})"), ErrorCode::kUnsupported)
                 .find("another version"),
             std::string::npos);
-  EXPECT_NE(problem(R"("x":{})").find("begin, finish, status, report or upgrade"), std::string::npos);
-  EXPECT_NE(problem(R"("begin":7)").find("begin, finish, status, report or upgrade"), std::string::npos);
+  EXPECT_NE(problem(R"("x":{})").find("begin, finish, status, report or upgrade"),
+            std::string::npos);
+  EXPECT_NE(problem(R"("begin":7)").find("begin, finish, status, report or upgrade"),
+            std::string::npos);
   EXPECT_NE(problem(R"("begin":{"program":7})").find("program"), std::string::npos);
   EXPECT_NE(problem(R"("begin":{"program":"a"})").find("local_bytes"), std::string::npos);
   EXPECT_NE(problem(R"("begin":{"program":"a","local_bytes":-1})").find("local_bytes"),
