@@ -181,6 +181,7 @@ Result<std::unique_ptr<HostedMemory>> HostedMemory::create(uint64_t pages,
 }
 
 Status HostedMemory::begin(const HostedOptions& options) {
+  Registry::instance().add(*this);
   FARPAGE_TRY(listener, listen_somewhere());
   handover_bytes_ = sizeof handover_;
   if (::getsockname(listener.get(), reinterpret_cast<sockaddr*>(&handover_), &handover_bytes_) != 0)
@@ -200,7 +201,6 @@ Status HostedMemory::begin(const HostedOptions& options) {
 }
 
 Status HostedMemory::start() {
-  Registry::instance().add(*this);
   try {
     agent_ = std::thread([commands = commands_, userfaultfd = userfaultfd_.fd()] {
       ::prctl(PR_SET_NAME, handover::kAgentName);
@@ -273,8 +273,9 @@ HostedMemory::~HostedMemory() {
   if (lifeline_.valid())
     ::fcntl(lifeline_.get(), F_SETFL, ::fcntl(lifeline_.get(), F_GETFL) & ~O_ASYNC);
   const bool left = !control_.valid() || leave();
-  if (!agent_.joinable()) return;
-  if (left) {
+  if (!agent_.joinable()) {
+    commands_->release();
+  } else if (left) {
     commands_->end();
     agent_.join();
   } else {
@@ -288,7 +289,7 @@ HostedMemory::~HostedMemory() {
 bool HostedMemory::leave() {
   handover::Request request;
   request.kind = RequestKind::kLeave;
-  if (send_with_descriptor(control_.get(), library::bytes_of(request), -1) < 0) return true;
+  if (send_with_descriptor(control_.get(), library::bytes_of(request), -1) < 0) return false;
   handover::Reply reply;
   while (true) {
     const ssize_t got = receive(control_, reply);
