@@ -11,6 +11,7 @@
 #include <cerrno>
 #include <csignal>
 #include <mutex>
+#include <new>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <system_error>
@@ -281,8 +282,8 @@ HostedMemory::~HostedMemory() {
   } else {
     log::error("library: the pager has not left a region in time: its addresses stay mapped");
     agent_.detach();
-    (void)new uffd::Userfaultfd(std::move(userfaultfd_));
-    (void)new Mapping(std::move(window_));
+    (void)new (std::nothrow) uffd::Userfaultfd(std::move(userfaultfd_));
+    (void)new (std::nothrow) Mapping(std::move(window_));
   }
 }
 
