@@ -25,6 +25,7 @@
 #define FARPAGE_ACQUIRE(...) FARPAGE_THREAD_ANNOTATION(acquire_capability(__VA_ARGS__))
 #define FARPAGE_RELEASE(...) FARPAGE_THREAD_ANNOTATION(release_capability(__VA_ARGS__))
 #define FARPAGE_TRY_ACQUIRE(...) FARPAGE_THREAD_ANNOTATION(try_acquire_capability(__VA_ARGS__))
-// Of a function: it returns a reference to that mutex.
+// Of a function: no other thread exists while it runs.
 #define FARPAGE_NO_THREAD_SAFETY_ANALYSIS FARPAGE_THREAD_ANNOTATION(no_thread_safety_analysis)
+// Of a function: it returns a reference to that mutex.
 #define FARPAGE_RETURNS_MUTEX(mutex) FARPAGE_THREAD_ANNOTATION(lock_returned(mutex))

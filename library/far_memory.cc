@@ -41,16 +41,6 @@ void FarMemory::hint_willneed(uffd::PageRun run) const {
   if (handled_) bring_in_here(*pager_, run);
 }
 
-Status FarMemory::pin(uffd::PageRun run) const {
-  if (run.pages == 0) return {};
-  if (!pager_->pin(run))
-    return fail(ErrorCode::kExhausted,
-                "range: more of local_bytes would be pinned than is allowed");
-  Status here = prefault(run, true);
-  if (!here) pager_->unpin(run);
-  return here;
-}
-
 uint64_t FarMemory::present_pages(uffd::PageRun run) const {
   const std::span<std::byte> range = bytes_of(run);
   std::vector<unsigned char> states(run.pages);
@@ -60,12 +50,8 @@ uint64_t FarMemory::present_pages(uffd::PageRun run) const {
                                              [](unsigned char state) { return (state & 1) != 0; }));
 }
 
-Status FarMemory::discard(uffd::PageRun run) const {
-  const std::span<std::byte> range = bytes_of(run);
-  // The pager first, then the frames: after its reply no old bytes can be installed.
+Status FarMemory::forget(uffd::PageRun run) const {
   pager_->discard(run);
-  if (::madvise(range.data(), range.size(), MADV_DONTNEED) != 0)
-    return fail_errno("madvise(DONTNEED) of far memory");
   return {};
 }
 

@@ -43,9 +43,7 @@ class FarMemory final : public Memory {
   void advise(uffd::PageRun run, pager::AccessPattern pattern) const override {
     pager_->advise(run, pattern);
   }
-  Status pin(uffd::PageRun run) const override;
   void unpin(uffd::PageRun run) const override { pager_->unpin(run); }
-  Status discard(uffd::PageRun run) const override;
   Status set_local(uint64_t local_bytes) const override { return pager_->set_local(local_bytes); }
   RegionStats stats() const override;
 
@@ -53,9 +51,8 @@ class FarMemory final : public Memory {
   FarMemory(std::span<std::byte> bytes, std::unique_ptr<pager::Pager> pager,
             std::optional<HandledRange> handled)
       : bytes_(bytes), pager_(std::move(pager)), handled_(std::move(handled)) {}
-  std::span<std::byte> bytes_of(uffd::PageRun run) const {
-    return bytes_.subspan(run.first.value << kPageShift, size_t{run.pages} << kPageShift);
-  }
+  Result<bool> try_pin(uffd::PageRun run) const override { return pager_->pin(run); }
+  Status forget(uffd::PageRun run) const override;
 
   std::span<std::byte> bytes_;
   std::unique_ptr<pager::Pager> pager_;

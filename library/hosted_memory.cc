@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <pthread.h>
-#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -20,6 +19,7 @@
 #include "base/unix_socket.h"
 #include "library/prefault.h"
 #include "library/signals.h"
+#include "uffd/handover_server.h"
 #include "uffd/resize_call.h"
 
 namespace farpage::library {
@@ -77,18 +77,6 @@ Status receive_welcome(const Fd& socket) {
   welcome.reason[sizeof welcome.reason - 1] = '\0';
   if (welcome.status != 0) return fail(ErrorCode::kUnavailable, welcome.reason);
   return {};
-}
-
-// A listening socket with a nameless address that the kernel chooses.
-Result<Fd> listen_somewhere() {
-  FARPAGE_TRY(listener,
-              Fd::from_call(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0),
-                            "socket(AF_UNIX)"));
-  const sockaddr address{.sa_family = AF_UNIX, .sa_data = {}};
-  if (::bind(listener.get(), &address, sizeof address.sa_family) != 0 ||
-      ::listen(listener.get(), SOMAXCONN) != 0)
-    return fail_errno("listening for the pager");
-  return listener;
 }
 
 uint64_t number_in(const nlohmann::json& object, const char* path) {
@@ -165,17 +153,9 @@ Result<std::unique_ptr<HostedMemory>> HostedMemory::create(uint64_t pages,
                                                            const HostedOptions& options) {
   Result<serve::PagerSession> session = serve::PagerSession::connect(options.pager);
   if (!session) return tl::unexpected(in_words_of_the_library(session.error()));
-  FARPAGE_TRY(userfaultfd, uffd::Userfaultfd::create(uffd::eventless_features()));
-  FARPAGE_TRY(window, Mapping::anonymous(pages << kPageShift));
-  if (::madvise(window.data(), window.size(), MADV_NOHUGEPAGE) != 0 && errno != EINVAL)
-    return fail_errno("madvise(NOHUGEPAGE)");
-  // A child of fork() would read zeros in place of remote pages: give it SIGSEGV instead.
-  if (::madvise(window.data(), window.size(), MADV_DONTFORK) != 0)
-    return fail_errno("madvise(DONTFORK)");
-  FARPAGE_TRY_VOID(
-      userfaultfd.register_range(reinterpret_cast<uint64_t>(window.data()), window.size()));
-  std::unique_ptr<HostedMemory> memory(new HostedMemory(std::move(*session), std::move(userfaultfd),
-                                                        std::move(window), options.local_bytes));
+  FARPAGE_TRY(registered, uffd::register_memory(pages, uffd::eventless_features()));
+  std::unique_ptr<HostedMemory> memory(
+      new HostedMemory(std::move(*session), std::move(registered), options.local_bytes));
   if (Status begun = memory->begin(options); !begun)
     return tl::unexpected(in_words_of_the_library(std::move(begun).error()));
   return memory;
@@ -183,16 +163,17 @@ Result<std::unique_ptr<HostedMemory>> HostedMemory::create(uint64_t pages,
 
 Status HostedMemory::begin(const HostedOptions& options) {
   Registry::instance().add(*this);
-  FARPAGE_TRY(listener, listen_somewhere());
+  FARPAGE_TRY(listener, uffd::HandoverServer::listen());
   handover_bytes_ = sizeof handover_;
-  if (::getsockname(listener.get(), reinterpret_cast<sockaddr*>(&handover_), &handover_bytes_) != 0)
+  if (::getsockname(listener.descriptor(), reinterpret_cast<sockaddr*>(&handover_),
+                    &handover_bytes_) != 0)
     return fail_errno("getsockname");
   {
     const MutexLock lock(session_mutex_);
     FARPAGE_TRY_VOID(session_->begin({.program = options.name,
                                       .local_bytes = options.local_bytes,
                                       .fork = pager::ForkMode::kRefuse},
-                                     listener.get()));
+                                     listener.descriptor()));
   }
   Status handed = hand_over(options);
   // An engine that was killed may have had the first one.
@@ -361,28 +342,18 @@ void HostedMemory::advise(uffd::PageRun run, pager::AccessPattern pattern) const
   }
 }
 
-Status HostedMemory::pin(uffd::PageRun run) const {
-  if (run.pages == 0) return {};
+Result<bool> HostedMemory::try_pin(uffd::PageRun run) const {
   FARPAGE_TRY(status, request(RequestKind::kPin, run));
-  if (status != 0)
-    return fail(ErrorCode::kExhausted,
-                "range: more of local_bytes would be pinned than is allowed");
-  Status here = prefault(run, true);
-  if (!here) unpin(run);
-  return here;
+  return status == 0;
 }
 
 void HostedMemory::unpin(uffd::PageRun run) const {
   if (run.pages > 0) (void)request(RequestKind::kUnpin, run);
 }
 
-// The pager first, then the frames: after its reply no old bytes can be installed.
-Status HostedMemory::discard(uffd::PageRun run) const {
+Status HostedMemory::forget(uffd::PageRun run) const {
   FARPAGE_TRY(status, request(RequestKind::kDiscard, run));
   if (status != 0) return fail(ErrorCode::kIo, "the pager has not discarded the range");
-  const std::span<std::byte> range = bytes_of(run);
-  if (::madvise(range.data(), range.size(), MADV_DONTNEED) != 0)
-    return fail_errno("madvise(DONTNEED) of far memory");
   return {};
 }
 

@@ -20,7 +20,7 @@
 #include "serve/pager_session.h"
 #include "shim/ring_commands.h"
 #include "uffd/handover.h"
-#include "uffd/userfaultfd.h"
+#include "uffd/own_process.h"
 
 namespace farpage::library {
 
@@ -48,22 +48,21 @@ class HostedMemory final : public Memory {
   void hint_willneed(uffd::PageRun run) const override;
   void hint_cold(uffd::PageRun run) const override;
   void advise(uffd::PageRun run, pager::AccessPattern pattern) const override;
-  Status pin(uffd::PageRun run) const override;
   void unpin(uffd::PageRun run) const override;
-  Status discard(uffd::PageRun run) const override;
   Status set_local(uint64_t local_bytes) const override;
   RegionStats stats() const override;
 
  private:
-  HostedMemory(serve::PagerSession session, uffd::Userfaultfd userfaultfd, Mapping window,
-               uint64_t local_bytes)
+  HostedMemory(serve::PagerSession session, uffd::RegisteredMemory registered, uint64_t local_bytes)
       : session_(std::move(session)),
-        userfaultfd_(std::move(userfaultfd)),
-        window_(std::move(window)),
+        userfaultfd_(std::move(registered.userfaultfd)),
+        window_(std::move(registered.memory)),
         local_bytes_(local_bytes) {}
 
   class Registry;
 
+  Result<bool> try_pin(uffd::PageRun run) const override;
+  Status forget(uffd::PageRun run) const override;
   Status begin(const HostedOptions& options);
   Status start();
   Status hand_over(const HostedOptions& options);
@@ -72,9 +71,6 @@ class HostedMemory final : public Memory {
   // False: the pager may still send commands.
   bool leave();
   void abandon() FARPAGE_NO_THREAD_SAFETY_ANALYSIS;
-  std::span<std::byte> bytes_of(uffd::PageRun run) const {
-    return bytes().subspan(run.first.value << kPageShift, size_t{run.pages} << kPageShift);
-  }
   // 0, or the errno of the pager's answer.
   Result<int> request(uffd::handover::RequestKind kind, uffd::PageRun run) const;
 

@@ -31,14 +31,25 @@ class Memory {
   virtual void advise(uffd::PageRun run, pager::AccessPattern pattern) const = 0;
   // Keeps the pages resident and writable until unpin(). kExhausted: the limit for pins.
   // kUnavailable: a page is lost. After a failure, no page of the run is pinned.
-  virtual Status pin(uffd::PageRun run) const = 0;
+  Status pin(uffd::PageRun run) const;
   virtual void unpin(uffd::PageRun run) const = 0;
   // The pages read as zeros from now on, and are not resident.
-  virtual Status discard(uffd::PageRun run) const = 0;
+  Status discard(uffd::PageRun run) const;
 
   // As Region::set_local() and Region::stats().
   virtual Status set_local(uint64_t local_bytes) const = 0;
   virtual RegionStats stats() const = 0;
+
+ protected:
+  std::span<std::byte> bytes_of(uffd::PageRun run) const {
+    return bytes().subspan(run.first.value << kPageShift, size_t{run.pages} << kPageShift);
+  }
+
+ private:
+  // The pager keeps what is resident of it, and what becomes resident. False: the limit for pins.
+  virtual Result<bool> try_pin(uffd::PageRun run) const = 0;
+  // The pager forgets the content; the frames stay.
+  virtual Status forget(uffd::PageRun run) const = 0;
 };
 
 }  // namespace farpage::library

@@ -25,7 +25,6 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "serve/served_state.h"
-#include "uffd/kernel_abi.h"
 
 namespace farpage::serve {
 namespace {
@@ -68,18 +67,6 @@ bool is_userfaultfd(int descriptor) {
   std::error_code error;
   return std::filesystem::read_symlink("/proc/self/fd/" + std::to_string(descriptor), error) ==
          "anon_inode:[userfaultfd]";
-}
-
-// "API:\taa:FEATURES:IOCTLS", all in hexadecimal digits.
-bool tells_of_forks(int userfaultfd) {
-  std::ifstream file("/proc/self/fdinfo/" + std::to_string(userfaultfd));
-  for (std::string line; std::getline(file, line);) {
-    if (!line.starts_with("API:")) continue;
-    const size_t features = line.find(':', std::string_view("API:").size());
-    return features == std::string::npos ||
-           (std::strtoull(line.c_str() + features + 1, nullptr, 16) & UFFD_FEATURE_EVENT_FORK) != 0;
-  }
-  return true;
 }
 
 bool may_be_irreplaceable(int descriptor) {
@@ -236,13 +223,7 @@ void pass_on(const char* name, const std::string& word) {
 std::vector<int> userfaultfds_but(const std::set<int>& known) {
   std::vector<int> found;
   for (const int descriptor : open_descriptors())
-    if (!known.contains(descriptor) && is_userfaultfd(descriptor)) {
-      if (tells_of_forks(descriptor)) {
-        found.push_back(descriptor);
-      } else {
-        ::close(descriptor);
-      }
-    }
+    if (!known.contains(descriptor) && is_userfaultfd(descriptor)) found.push_back(descriptor);
   return found;
 }
 

@@ -53,8 +53,7 @@ std::optional<std::string> inherited(const char* name);
 // Passes a word on to the next one.
 void pass_on(const char* name, const std::string& word);
 
-// The open userfaultfds that tell of forks and are not among these. Others are closed: a fork's
-// child has what its parent has.
+// The open userfaultfds that are not among these.
 std::vector<int> userfaultfds_but(const std::set<int>& known);
 
 }  // namespace farpage::serve

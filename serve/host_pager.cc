@@ -366,7 +366,9 @@ Result<Orphans> HostPager::find_orphans() const {
   FARPAGE_TRY(known, state_.descriptors());
   Orphans found;
   for (const int descriptor : userfaultfds_but(known)) {
-    if (uffd::address_space_exists(descriptor)) {
+    if (!uffd::tells_of_forks(descriptor)) {
+      ::close(descriptor);  // a child has what its parent has
+    } else if (uffd::address_space_exists(descriptor)) {
       found.living.push_back(descriptor);
     } else {
       ::close(descriptor);

@@ -45,7 +45,7 @@ Result<PagerSession> PagerSession::connect(const std::string& path) {
 }
 
 PagerSession PagerSession::over(Fd socket) {
-  return {std::move(socket), "the pager", Milliseconds::max() / 2};
+  return {std::move(socket), "the pager", kForever};
 }
 
 Status PagerSession::begin(const BeginRun& run, int handover_listener) {
@@ -55,10 +55,8 @@ Status PagerSession::begin(const BeginRun& run, int handover_listener) {
 
 Result<RunReport> PagerSession::finish(int exit_status) {
   FARPAGE_TRY_VOID(send(FinishRun{exit_status}));
-  while (true) {
-    FARPAGE_TRY(answer, read_answer(kReport, kForever));
-    if (answer) return report_from_line(*answer);
-  }
+  FARPAGE_TRY(answer, read_answer(kReport, kForever));
+  return report_from_line(answer.value());
 }
 
 Result<PagerStatus> PagerSession::status() {
@@ -84,7 +82,7 @@ Result<std::string> PagerSession::ask(const PagerRequest& request, const char* m
     if (!more) break;
   }
   received_.clear();
-  for (Milliseconds waited{0}; waited < patience_; waited += kAskAgain) {
+  for (Milliseconds waited{0}; patience_ == kForever || waited < patience_; waited += kAskAgain) {
     FARPAGE_TRY_VOID(send(request, descriptor));
     FARPAGE_TRY(answer, read_answer(member, kAskAgain));
     if (answer) return *answer;

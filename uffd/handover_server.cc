@@ -262,10 +262,19 @@ Result<HandoverServer> HandoverServer::listen(const std::string& path) {
   const std::optional<sockaddr_un> address = unix_address(path);
   if (!address)
     return fail(ErrorCode::kInvalid, "the hand-over socket's path is too long: " + path);
+  return listen_at(*address, sizeof *address, path);
+}
+
+Result<HandoverServer> HandoverServer::listen() {
+  return listen_at({.sun_family = AF_UNIX, .sun_path = {}}, sizeof(sa_family_t), "");
+}
+
+Result<HandoverServer> HandoverServer::listen_at(const sockaddr_un& address, socklen_t bytes,
+                                                 const std::string& path) {
   FARPAGE_TRY(listener,
               Fd::from_call(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0),
                             "socket(AF_UNIX)"));
-  if (::bind(listener.get(), reinterpret_cast<const sockaddr*>(&*address), sizeof *address) != 0)
+  if (::bind(listener.get(), reinterpret_cast<const sockaddr*>(&address), bytes) != 0)
     return fail_errno("binding " + path);
   if (::listen(listener.get(), SOMAXCONN) != 0) return fail_errno("listening on " + path);
   return HandoverServer(std::move(listener), path, ::geteuid());

@@ -3,7 +3,9 @@
 // messages.
 #pragma once
 
+#include <sys/socket.h>
 #include <sys/types.h>
+#include <sys/un.h>
 
 #include <optional>
 #include <string>
@@ -83,6 +85,8 @@ class HandoverServer {
  public:
   // Listens on `path` in a directory that only this user may enter. The destructor removes `path`.
   static Result<HandoverServer> listen(const std::string& path);
+  // On an abstract address that the kernel chooses (getsockname(2) tells it).
+  static Result<HandoverServer> listen();
   // Takes the listening socket of another process, whose user's targets it accepts. kInvalid: it is
   // none.
   static Result<HandoverServer> adopt(Fd listener, uid_t user);
@@ -93,10 +97,12 @@ class HandoverServer {
   int descriptor() const { return listener_.get(); }
   // Never waits; invalid: there is none.
   Fd accept() const;
-  const std::string& path() const { return path_; }  // empty: it was adopted
+  const std::string& path() const { return path_; }  // empty: there is none
   uid_t user() const { return user_; }
 
  private:
+  static Result<HandoverServer> listen_at(const sockaddr_un& address, socklen_t bytes,
+                                          const std::string& path);
   HandoverServer(Fd listener, std::string path, uid_t user)
       : listener_(std::move(listener)), path_(std::move(path)), user_(user) {}
   Fd listener_;

@@ -8,6 +8,7 @@
 #include <array>
 #include <atomic>
 #include <cerrno>
+#include <cstdlib>
 #include <fstream>
 #include <optional>
 #include <string>
@@ -226,6 +227,18 @@ void keep_extents(AddressSpace& space, Mapping extents) {
 
 Status await_agent(AddressSpace& space, Nanoseconds patience) {
   return static_cast<OtherWindow&>(space).await_agent(patience);
+}
+
+// "API:\taa:FEATURES:IOCTLS", all in hexadecimal digits.
+bool tells_of_forks(int userfaultfd) {
+  std::ifstream file("/proc/self/fdinfo/" + std::to_string(userfaultfd));
+  for (std::string line; std::getline(file, line);) {
+    if (!line.starts_with("API:")) continue;
+    const size_t features = line.find(':', std::string_view("API:").size());
+    return features == std::string::npos ||
+           (std::strtoull(line.c_str() + features + 1, nullptr, 16) & UFFD_FEATURE_EVENT_FORK) != 0;
+  }
+  return true;
 }
 
 bool tells_of_forks(const HandedOver& target) {

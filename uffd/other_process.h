@@ -30,8 +30,9 @@ void keep_extents(AddressSpace& space, Mapping extents);
 // pager that is dead. kTimedOut: call it again. kUnavailable: the target is gone.
 Status await_agent(AddressSpace& space, Nanoseconds patience);
 
-// Does its userfaultfd deliver fork events?
+// Does its userfaultfd, or this one, deliver fork events?
 bool tells_of_forks(const HandedOver& target);
+bool tells_of_forks(int userfaultfd);
 
 // The child of an adopted window (event Forked) has sent its Hello: its pages can be read and
 // dropped from now on. Takes the ring out of `child`.

@@ -115,6 +115,19 @@ class OwnWindow final : public UserfaultfdSpace {
 
 Result<std::unique_ptr<AddressSpace>> make_window(uint64_t pages, const Features& features,
                                                   bool user_mode_only) {
+  FARPAGE_TRY(registered, register_memory(pages, features, user_mode_only));
+  auto& [userfaultfd, memory] = registered;
+  FARPAGE_TRY(empty, Fd::from_call(::memfd_create("farpage-lost", MFD_CLOEXEC), "memfd_create"));
+  FARPAGE_TRY(self, probe_vectored_drop());
+  FARPAGE_TRY(extents, ExtentMap::create(reinterpret_cast<uint64_t>(memory.data()), pages, 0));
+  return std::make_unique<OwnWindow>(std::move(userfaultfd), std::move(extents), std::move(memory),
+                                     std::move(empty), std::move(self));
+}
+
+}  // namespace
+
+Result<RegisteredMemory> register_memory(uint64_t pages, const Features& features,
+                                         bool user_mode_only) {
   FARPAGE_TRY(userfaultfd, Userfaultfd::create(features, user_mode_only));
   FARPAGE_TRY(memory, Mapping::anonymous(pages << kPageShift));
   if (::madvise(memory.data(), memory.size(), MADV_NOHUGEPAGE) != 0 && errno != EINVAL)
@@ -124,14 +137,8 @@ Result<std::unique_ptr<AddressSpace>> make_window(uint64_t pages, const Features
     return fail_errno("madvise(DONTFORK)");
   FARPAGE_TRY_VOID(
       userfaultfd.register_range(reinterpret_cast<uint64_t>(memory.data()), memory.size()));
-  FARPAGE_TRY(empty, Fd::from_call(::memfd_create("farpage-lost", MFD_CLOEXEC), "memfd_create"));
-  FARPAGE_TRY(self, probe_vectored_drop());
-  FARPAGE_TRY(extents, ExtentMap::create(reinterpret_cast<uint64_t>(memory.data()), pages, 0));
-  return std::make_unique<OwnWindow>(std::move(userfaultfd), std::move(extents), std::move(memory),
-                                     std::move(empty), std::move(self));
+  return RegisteredMemory{std::move(userfaultfd), std::move(memory)};
 }
-
-}  // namespace
 
 Result<std::unique_ptr<AddressSpace>> create_own_window(uint64_t pages, bool user_mode_only) {
   return make_window(pages, pager_features(), user_mode_only);

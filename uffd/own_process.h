@@ -3,9 +3,21 @@
 
 #include <memory>
 
+#include "base/mapping.h"
 #include "uffd/address_space.h"
+#include "uffd/userfaultfd.h"
 
 namespace farpage::uffd {
+
+// Reserved memory of this process that is registered with a userfaultfd, and not mapped in a child
+// of fork().
+struct RegisteredMemory {
+  Userfaultfd userfaultfd;
+  Mapping memory;
+};
+// `user_mode_only`: see Userfaultfd::create.
+Result<RegisteredMemory> register_memory(uint64_t pages, const Features& features,
+                                         bool user_mode_only = false);
 
 // A readable and writable window of `pages` pages in this process. Its memory is at
 // address_of(PageIndex{0}). `user_mode_only`: see Userfaultfd::create.

@@ -10,6 +10,8 @@
 #include <cstring>
 #include <thread>
 
+#include "uffd/kernel_abi.h"
+#include "uffd/other_process.h"
 #include "uffd/probe.h"
 
 namespace farpage::uffd {
@@ -42,6 +44,16 @@ Event next_event(AddressSpace& window) {
 
 std::vector<std::byte> page_of(int value) {
   return std::vector<std::byte>(kPageBytes, static_cast<std::byte>(value));
+}
+
+TEST(Userfaultfd, ItsDescriptorSaysWhetherItTellsOfForks) {
+  const auto quiet = Userfaultfd::create(eventless_features());
+  ASSERT_TRUE(quiet) << quiet.error().message();
+  EXPECT_FALSE(tells_of_forks(quiet->fd()));
+  if (!fork_events_allowed()) GTEST_SKIP() << "no CAP_SYS_PTRACE";
+  const auto telling = Userfaultfd::create({.required = UFFD_FEATURE_EVENT_FORK, .wanted = 0});
+  ASSERT_TRUE(telling) << telling.error().message();
+  EXPECT_TRUE(tells_of_forks(telling->fd()));
 }
 
 TEST(OwnWindow, MissingFaultIsReadInstalledAndWoken) {
