@@ -30,12 +30,14 @@ def kill_engine_of(pid):
 
 
 def stalls_in(log):
-    """Seconds from each death of an engine until a successor served all: the log's own times."""
+    """Seconds from each death of an engine until a successor served all: the log's own times. One that
+    had no program is taken over without a word: whoever begins afterwards has not waited for it."""
     stalls, killed = [], None
-    for when, what in re.findall(r"^(\S+) \w+ pager: (engine_killed|taken_over)", log, re.M):
+    for when, what in re.findall(r"^(\S+) \w+ pager: (engine_killed|taken_over|run_began)", log, re.M):
         moment = datetime.datetime.fromisoformat(when).timestamp()
-        if what == "taken_over":
+        if what == "taken_over" and killed is not None:
             stalls.append(moment - killed)
+        if what != "engine_killed":
             killed = None
         elif killed is None:
             killed = moment
