@@ -14,9 +14,6 @@ namespace farpage::shim {
 
 class RingCommands {
  public:
-  // Maximum number of commands between two publish() calls, and in one process_madvise vector.
-  static constexpr uint32_t kMaxBatch = 256;
-
   constexpr RingCommands() = default;
   RingCommands(const RingCommands&) = delete;
   RingCommands& operator=(const RingCommands&) = delete;
@@ -39,13 +36,9 @@ class RingCommands {
 
  private:
   void probe_vectored_drop();
-  uint32_t wait_for_commands(uint32_t tail);
   // Executes commands[tail, end) and returns the new tail; at least one is done.
   uint32_t execute(uint32_t tail, uint32_t end);
-  uint32_t drop_vector(uint32_t tail, uint32_t end);
-  int32_t drop(const uffd::handover::Command& command) const;
   int32_t poison(const uffd::handover::Command& command);
-  void publish(uint32_t tail);
 
   uffd::handover::AgentRing* ring_ = nullptr;
   std::atomic<bool> ends_{false};

@@ -91,8 +91,11 @@ Status AgentRingProducer::await(std::span<handover::Command> commands, Nanosecon
   const MutexLock lock(mutex_);
   const uint32_t first = *std::exchange(unread_, std::nullopt);
   if (!done) return done;
-  for (uint32_t i = 0; i < commands.size(); ++i)
-    commands[i].result = ring_.commands[(first + i) % kRingCommands].result;
+  for (uint32_t i = 0; i < commands.size(); ++i) {
+    const handover::Command& executed = ring_.commands[(first + i) % kRingCommands];
+    commands[i].result = executed.result;
+    commands[i].kept = executed.kept;
+  }
   return {};
 }
 

@@ -30,7 +30,7 @@ namespace farpage::uffd::handover {
 
 inline constexpr uint32_t kMagic = 0x66617270;        // "farp"
 inline constexpr uint32_t kResizeMagic = 0x66617273;  // "fars"
-inline constexpr uint32_t kVersion = 8;
+inline constexpr uint32_t kVersion = 9;
 
 // Environment of the target, set by `farpage run`.
 inline constexpr char kSocketVariable[] = "FARPAGE_HANDOVER";         // path of the socket
@@ -132,15 +132,33 @@ enum class CommandKind : uint32_t {
   kDrop = 1,  // MADV_DONTNEED the range (MADV_DONTNEED_LOCKED where it is mlocked)
   kPoison =
       2,  // kernels without UFFDIO_POISON: map an empty memfd over it, so that an access is SIGBUS
+
+  // The others are for an injected agent alone (inject/agent_code.h). A move takes the page itself,
+  // not a copy: it is refused while somebody has it pinned. At most kMaxMovedPages.
+  kMoveOut = 3,   // from the range to the staging pages from `staging_page` on; wakes nobody
+  kMoveBack = 4,  // from there to the range, and wakes who waits for its pages
+  // Pages that a relative has too become the target's own, as by a write of the same value; an
+  // absent one is faulted in, as by a write of the program.
+  kUnshare = 5,
+  // The agent gives back its staging area and its descriptors, and ends. The staging area is
+  // registered no more. No command may follow.
+  kEnd = 6,
 };
+
+// Of a move: as many as `kept` has bits.
+inline constexpr uint32_t kMaxMovedPages = 64;
 
 struct Command {
   uint64_t address = 0;
   uint32_t pages = 0;
   CommandKind kind = CommandKind::kDrop;
-  // Set by the agent before it moves `tail`: 0 or an errno.
+  // Set by the agent before it moves `tail`: 0 or an errno; of several, the first. kMoveOut and
+  // kMoveBack: EAGAIN: an event of this address space has not been read, and the pages from the
+  // first kept one on were not tried. EBUSY: pinned, or shared with a relative (kUnshare). ENOENT:
+  // absent. EEXIST: there is a page at the destination.
   int32_t result = 0;
-  uint32_t reserved = 0;
+  uint32_t staging_page = 0;  // index in the staging area
+  uint64_t kept = 0;          // bit i: page i of a move has stayed where it was
 };
 
 inline constexpr char kAgentName[] = "farpage-agent";  // of the thread

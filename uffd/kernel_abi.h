@@ -1,6 +1,6 @@
 // <linux/userfaultfd.h> of the build host, completed with definitions of newer kernels: Debian 12
 // ships the headers of 6.1. The features of the running kernel are probed at run time (UFFDIO_API,
-// errno). Source: include/uapi/linux/userfaultfd.h of Linux 6.6 (POISON, WP_UNPOPULATED).
+// errno). Source: include/uapi/linux/userfaultfd.h of Linux 6.8 (POISON, MOVE).
 #pragma once
 
 #include <linux/ioctl.h>
@@ -28,4 +28,22 @@ struct uffdio_poison {
 
 #ifndef UFFD_FEATURE_POISON
 #define UFFD_FEATURE_POISON (1 << 14)
+#endif
+
+#ifndef UFFDIO_MOVE
+#define _UFFDIO_MOVE (0x05)  // NOLINT(bugprone-reserved-identifier): as above
+#define UFFDIO_MOVE_MODE_DONTWAKE ((__u64)1 << 0)
+#define UFFDIO_MOVE_MODE_ALLOW_SRC_HOLES ((__u64)1 << 1)
+struct uffdio_move {
+  __u64 dst;
+  __u64 src;
+  __u64 len;
+  __u64 mode;
+  __s64 move;
+};
+#define UFFDIO_MOVE _IOWR(UFFDIO, _UFFDIO_MOVE, struct uffdio_move)
+#endif
+
+#ifndef UFFD_FEATURE_MOVE
+#define UFFD_FEATURE_MOVE (1 << 16)
 #endif

@@ -95,6 +95,15 @@ Features eventless_features() {
           .wanted = UFFD_FEATURE_THREAD_ID | UFFD_FEATURE_POISON};
 }
 
+Features attach_features() {
+  // EVENT_REMOVE, too: no shim tells what the program gives up.
+  return {.required = UFFD_FEATURE_PAGEFAULT_FLAG_WP | UFFD_FEATURE_THREAD_ID |
+                      UFFD_FEATURE_EVENT_FORK | UFFD_FEATURE_EVENT_REMAP |
+                      UFFD_FEATURE_EVENT_REMOVE | UFFD_FEATURE_EVENT_UNMAP | UFFD_FEATURE_POISON |
+                      UFFD_FEATURE_MOVE,
+          .wanted = 0};
+}
+
 Features sigbus_features() {
   // No events either: nothing reads the descriptor, and munmap would block forever.
   return {.required = UFFD_FEATURE_PAGEFAULT_FLAG_WP | UFFD_FEATURE_SIGBUS,
@@ -123,6 +132,21 @@ Result<Userfaultfd> Userfaultfd::create(const Features& features, bool user_mode
   return Userfaultfd(std::move(fd), features.required | (features.wanted & offered));
 }
 
+Result<Userfaultfd> Userfaultfd::enable(Fd fd, const Features& features) {
+  uffdio_api api{.api = UFFD_API, .features = features.required, .ioctls = 0};
+  if (::ioctl(fd.get(), UFFDIO_API, &api) == 0)
+    return Userfaultfd(std::move(fd), features.required);
+  if (errno == EPERM)
+    return fail(ErrorCode::kDenied,
+                "events of forks are not allowed for this user: run as root or with "
+                "CAP_SYS_PTRACE");
+  if (errno == EINVAL)
+    return fail(
+        ErrorCode::kUnsupported,
+        "this kernel's userfaultfd cannot move pages (UFFDIO_MOVE): run Linux 6.9 or newer");
+  return fail_errno("UFFDIO_API of another process's userfaultfd");
+}
+
 bool Userfaultfd::has_poison() const {
   return (features_ & UFFD_FEATURE_POISON) != 0;
 }
@@ -132,6 +156,12 @@ Status Userfaultfd::register_range(uint64_t address, uint64_t bytes) {
   request.range = {.start = address, .len = bytes};
   request.mode = UFFDIO_REGISTER_MODE_MISSING | UFFDIO_REGISTER_MODE_WP;
   if (::ioctl(fd_.get(), UFFDIO_REGISTER, &request) != 0) return fail_errno("UFFDIO_REGISTER");
+  return {};
+}
+
+Status Userfaultfd::unregister_range(uint64_t address, uint64_t bytes) {
+  uffdio_range range{.start = address, .len = bytes};
+  if (::ioctl(fd_.get(), UFFDIO_UNREGISTER, &range) != 0) return fail_errno("UFFDIO_UNREGISTER");
   return {};
 }
 

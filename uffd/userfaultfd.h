@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <utility>
 
 #include "base/fd.h"
 #include "base/result.h"
@@ -23,6 +24,9 @@ struct Features {
 Features pager_features();
 // Where nobody unmaps or moves a part of the registered memory.
 Features eventless_features();
+// For a program that runs already, with an agent of ours in it: all events, and pages that are
+// moved (Linux 6.8).
+Features attach_features();
 // For faults that the faulting thread resolves in its signal handler, without messages.
 Features sigbus_features();
 
@@ -36,13 +40,19 @@ class Userfaultfd {
   // A descriptor that another process opened, with the features that its UFFDIO_API granted.
   static Userfaultfd adopt(Fd fd, uint64_t features) { return {std::move(fd), features}; }
 
+  // A descriptor that another process has opened, and on which nobody has called UFFDIO_API yet.
+  // kUnsupported names what this kernel lacks; kDenied: fork events need a privilege.
+  static Result<Userfaultfd> enable(Fd fd, const Features& features);
+
   int fd() const { return fd_.get(); }
+  Fd release() && { return std::move(fd_); }
   void close() { fd_.reset(); }
   uint64_t features() const { return features_; }
   bool has_poison() const;
 
   // MISSING and WP.
   Status register_range(uint64_t address, uint64_t bytes);
+  Status unregister_range(uint64_t address, uint64_t bytes);
 
   size_t read(std::span<uffd_msg> messages);
 

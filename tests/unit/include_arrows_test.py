@@ -13,10 +13,11 @@ BELOW = {
     "node": {"coordinator", "http", "rdma", "base"},
     "pager": {"coordinator", "rdma", "uffd", "base"},
     "shim": {"uffd", "base"},
+    "inject": {"shim", "uffd", "base"},
     "serve": {"pager", "coordinator", "rdma", "uffd", "base"},
     "library": {"serve", "shim", "pager", "node", "coordinator", "http", "rdma", "uffd", "base"},
     "bench": {"library", "pager", "coordinator", "http", "rdma", "uffd", "base"},
-    "cli": {"bench", "serve", "pager", "node", "coordinator", "http", "rdma", "uffd", "base"},
+    "cli": {"bench", "inject", "serve", "pager", "node", "coordinator", "http", "rdma", "uffd", "base"},
 }
 # Headers that the pager may include from lower folders: the two seams and the coordinator's client.
 PAGER_MAY_SEE = {
@@ -28,6 +29,8 @@ PAGER_MAY_SEE = {
     "coordinator/api_json.h",
     "coordinator/client.h",
 }
+# Headers of the shim that the injected agent is made of.
+INJECT_MAY_SEE = {"shim/ring_consumer.h", "shim/syscalls.h"}
 # The subfolders of pager/, and those that each may include.
 ROOMS_BELOW = {
     "pages": set(),
@@ -60,6 +63,8 @@ def errors_of(path, text):
             elif folder == "shim":
                 if target != "base" and header not in ("uffd/handover.h", "uffd/kernel_abi.h"):
                     yield f"{path}: the shim may include only uffd/handover.h and kernel_abi.h, not {header}"
+            elif folder == "inject" and target == "shim" and header not in INJECT_MAY_SEE:
+                yield f"{path}: of the shim, the injected agent has {' and '.join(sorted(INJECT_MAY_SEE))}, not {header}"
             elif folder == "pager" and target != "base" and header not in PAGER_MAY_SEE:
                 yield f"{path}: the pager acts only through the seams, not {header}"
         if folder == "pager" and kind == '"' and len(path.parts) > 2 and header.startswith("pager/"):

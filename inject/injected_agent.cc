@@ -1,0 +1,480 @@
+#include "inject/injected_agent.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <pthread.h>
+#include <sched.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "base/futex.h"
+#include "base/mapping.h"
+#include "base/strong.h"
+#include "base/unix_socket.h"
+#include "inject/agent_code.h"
+#include "inject/pidfd_thread.h"
+#include "inject/process_files.h"
+#include "inject/seized_thread.h"
+#include "inject/target_checks.h"
+#include "uffd/agent_ring.h"
+#include "uffd/handover.h"
+#include "uffd/userfaultfd.h"
+
+namespace farpage::inject {
+namespace {
+
+namespace handover = uffd::handover;
+
+constexpr Nanoseconds kStepPatience = std::chrono::seconds(5);
+constexpr Nanoseconds kStepSlice = std::chrono::milliseconds(20);
+constexpr int kEndPatienceMs = 5'000;
+
+uint64_t round_up_to_page(uint64_t bytes) {
+  return (bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
+}
+
+// The tracer of a thread is a thread of ours: when it ends, the kernel lets go of what it has not.
+template <typename Work>
+auto in_own_thread(Work work) {
+  std::optional<decltype(work())> result;
+  std::thread thread([&] { result.emplace(work()); });
+  ::pthread_setname_np(thread.native_handle(), "fp-inject");
+  thread.join();
+  return std::move(*result);
+}
+
+Error with_context(const std::string& context, const Error& error) {
+  return fail_with(context, error).value();
+}
+
+// The agent's mappings in the program; 0: there is none.
+struct Placed {
+  uint64_t shared_address = 0;
+  uint64_t code_address = 0;
+  uint64_t code_bytes = 0;
+};
+
+// Seizes the first thread that lets itself be seized.
+Result<SeizedThread> seize_any(const ProcessFiles& process, bool suspend_seccomp) {
+  FARPAGE_TRY(threads, seizable_threads(process));
+  std::optional<Error> last;
+  for (const pid_t thread : threads) {
+    Result<SeizedThread> seized = SeizedThread::seize(process, thread, suspend_seccomp);
+    if (seized || seized.error().code != ErrorCode::kUnavailable) return seized;
+    last = std::move(seized).error();
+  }
+  return tl::unexpected(*last);
+}
+
+// The program is killed, or ends, at any time.
+Error or_ended(const ProcessFiles& process, Error error) {
+  if (process.alive()) return error;
+  return {ErrorCode::kNotFound, fmt::format("process {} has ended meanwhile", process.pid()), 0};
+}
+
+// ------------------------------------------------------------------ placing ----
+
+class Placing {
+ public:
+  Placing(const ProcessFiles& process, SeizedThread& thread, uint64_t instruction)
+      : process_(process), thread_(thread), instruction_(instruction) {}
+
+  // What has been placed is unmapped by undo().
+  Status place(bool begin_at_once);
+  Status undo();
+
+  const Placed& placed() const { return placed_; }
+  Fd take_ring() { return std::move(ring_); }
+  Mapping take_shared() { return std::move(shared_); }
+  int32_t inner_thread() const { return inner_thread_; }
+
+ private:
+  Result<uint64_t> map(uint64_t bytes, int protection, int flags);
+  Status unmap(uint64_t& address, uint64_t bytes);
+  AgentSetup& setup() { return *reinterpret_cast<AgentSetup*>(shared_.data() + kSetupOffset); }
+  Status place_shared(bool begin_at_once);
+  Status place_code();
+  Status start();
+
+  const ProcessFiles& process_;
+  SeizedThread& thread_;
+  const uint64_t instruction_;
+  Placed placed_;
+  Fd ring_;
+  Mapping shared_;
+  int32_t inner_thread_ = 0;
+};
+
+Result<uint64_t> Placing::map(uint64_t bytes, int protection, int flags) {
+  return thread_.call({.instruction = instruction_,
+                       .number = SYS_mmap,
+                       .arguments = {0, bytes, static_cast<uint64_t>(protection),
+                                     static_cast<uint64_t>(flags), ~uint64_t{0}, 0}},
+                      "mmap");
+}
+
+Status Placing::unmap(uint64_t& address, uint64_t bytes) {
+  if (address == 0) return {};
+  FARPAGE_TRY(done, thread_.call({.instruction = instruction_,
+                                  .number = SYS_munmap,
+                                  .arguments = {address, bytes, 0, 0, 0, 0}},
+                                 "munmap"));
+  (void)done;
+  address = 0;
+  return {};
+}
+
+Status Placing::undo() {
+  FARPAGE_TRY_VOID(unmap(placed_.code_address, placed_.code_bytes));
+  return unmap(placed_.shared_address, kSharedBytes);
+}
+
+Status Placing::place(bool begin_at_once) {
+  FARPAGE_TRY_VOID(place_shared(begin_at_once));
+  FARPAGE_TRY_VOID(place_code());
+  return start();
+}
+
+Status Placing::place_shared(bool begin_at_once) {
+  FARPAGE_TRY(address, map(kSharedBytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS));
+  placed_.shared_address = address;
+  Result<Fd> ring = process_.open_file(
+      fmt::format("map_files/{:x}-{:x}", address, address + kSharedBytes), O_RDWR);
+  if (!ring && ring.error().code == ErrorCode::kDenied)
+    return fail(ErrorCode::kDenied,
+                "the memory of another process may not be mapped: run as root, or with "
+                "CAP_SYS_PTRACE and CAP_CHECKPOINT_RESTORE");
+  if (!ring) return tl::unexpected(std::move(ring).error());
+  ring_ = std::move(*ring);
+  FARPAGE_TRY(shared, Mapping::shared(ring_.get(), kSharedBytes));
+  shared_ = std::move(shared);
+  // All zeros, which is an empty ring.
+  auto& agent = *new (&setup()) AgentSetup;
+  agent.shared_address = address;
+  agent.shared_bytes = kSharedBytes;
+  std::strncpy(static_cast<char*>(agent.name), handover::kAgentName, sizeof(agent.name) - 1);
+  if (begin_at_once) agent.wanted.store(word_of(AgentStep::kOpen), std::memory_order_release);
+  return {};
+}
+
+Status Placing::place_code() {
+  const std::span<const std::byte> code = agent_code();
+  placed_.code_bytes = round_up_to_page(code.size());
+  FARPAGE_TRY(address, map(placed_.code_bytes, PROT_READ | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS));
+  placed_.code_address = address;
+  setup().code_address = address;
+  setup().code_bytes = placed_.code_bytes;
+  return thread_.write(address, code);
+}
+
+Status Placing::start() {
+  const uint64_t setup_address = placed_.shared_address + kSetupOffset;
+  const uint64_t thread_address = setup_address + offsetof(AgentSetup, thread);
+  // No CLONE_FILES: a descriptor table of its own.
+  constexpr uint64_t kFlags = CLONE_VM | CLONE_FS | CLONE_SIGHAND | CLONE_THREAD | CLONE_SYSVSEM |
+                              CLONE_UNTRACED | CLONE_CHILD_SETTID | CLONE_CHILD_CLEARTID;
+  FARPAGE_TRY(thread, thread_.call({.instruction = placed_.code_address + agent_clone_offset(),
+                                    .number = SYS_clone,
+                                    .arguments = {kFlags, placed_.shared_address + kSharedBytes, 0,
+                                                  thread_address, 0, 0},
+                                    .r12 = setup_address},
+                                   "clone"));
+  inner_thread_ = static_cast<int32_t>(thread);
+  return {};
+}
+
+// ------------------------------------------------------------- the new agent ----
+
+// The id that a thread of the process has for us. In a PID namespace it has others: NSpid lists
+// them, its own one last.
+Result<pid_t> outer_id(const ProcessFiles& process, int32_t inner_thread) {
+  FARPAGE_TRY(threads, process.threads());
+  std::stable_partition(threads.begin(), threads.end(),
+                        [&](pid_t thread) { return thread == inner_thread; });
+  for (const pid_t thread : threads) {
+    const std::string ids =
+        process.status_field(fmt::format("task/{}/status", thread), "NSpid").value_or("");
+    const size_t last = ids.find_last_of(" \t");
+    if (ids.substr(last == std::string::npos ? 0 : last + 1) == std::to_string(inner_thread))
+      return thread;
+  }
+  return fail(ErrorCode::kUnavailable, "the agent's thread has ended");
+}
+
+std::string failure_text(const AgentSetup& setup) {
+  switch (setup.failure) {
+    case AgentFailure::kNone:
+      break;
+    case AgentFailure::kLifeline:
+      return "socketpair by the agent";
+    case AgentFailure::kUserfaultfd:
+      return "userfaultfd by the agent: let this user open /dev/userfaultfd, or set sysctl "
+             "vm.unprivileged_userfaultfd=1";
+    case AgentFailure::kStaging:
+      return "mapping the agent's staging area";
+    case AgentFailure::kAdvice:
+      return "madvise of the agent's memory";
+  }
+  return "unknown failure of the agent";
+}
+
+class NewAgent {
+ public:
+  NewAgent(const ProcessFiles& process, Mapping shared, Placed placed)
+      : process_(process), shared_(std::move(shared)), placed_(placed) {}
+
+  // From its first step to kServe.
+  Status set_up(int32_t inner_thread, bool suspend_seccomp, InjectedAgent& out);
+  // Ends the thread; only then may its memory be unmapped.
+  Status dismiss();
+
+ private:
+  AgentSetup& setup() { return *reinterpret_cast<AgentSetup*>(shared_.data() + kSetupOffset); }
+  Status want(AgentStep from, AgentStep to);
+  Status await(AgentStep step);
+  Status serve();
+  Status send_device(const Fd& lifeline);
+
+  const ProcessFiles& process_;
+  Mapping shared_;
+  const Placed placed_;
+  Fd thread_;
+  std::unique_ptr<AgentTracer> tracer_;
+};
+
+Status NewAgent::want(AgentStep from, AgentStep to) {
+  uint32_t expected = word_of(from);
+  if (!setup().wanted.compare_exchange_strong(expected, word_of(to), std::memory_order_seq_cst))
+    return fail(ErrorCode::kUnavailable, "the agent has left: this host was too slow, try again");
+  futex_wake(setup().wanted, FutexScope::kShared);
+  return await(to);
+}
+
+Status NewAgent::await(AgentStep step) {
+  const Instant start = SteadyClock::read();
+  while (true) {
+    const uint32_t done = setup().done.load(std::memory_order_acquire);
+    if (done == word_of(step)) break;
+    if (await_end(thread_, 0))
+      return fail(ErrorCode::kUnavailable,
+                  "the agent's thread has ended: the program ends, or has called exec");
+    if (SteadyClock::read() - start > kStepPatience)
+      return fail(ErrorCode::kUnavailable,
+                  process_.described() + ": the agent does not run: is the program stopped?");
+    futex_wait(setup().done, done, kStepSlice, FutexScope::kShared);
+  }
+  if (setup().failure == AgentFailure::kNone) return {};
+  return fail_errno(failure_text(setup()), setup().error);
+}
+
+// An agent that has not begun in time must not begin later: it would find its lifeline cut.
+Status NewAgent::serve() {
+  Status served = want(AgentStep::kPrepare, AgentStep::kServe);
+  uint32_t expected = word_of(AgentStep::kServe);
+  if (served || setup().wanted.compare_exchange_strong(expected, word_of(AgentStep::kLeave),
+                                                       std::memory_order_seq_cst))
+    return served;
+  return expected == word_of(AgentStep::kServing) ? await(AgentStep::kServe) : std::move(served);
+}
+
+// The agent makes its userfaultfd from it where it has no privilege of its own. A byte without a
+// descriptor: it has to.
+Status NewAgent::send_device(const Fd& lifeline) {
+  const Fd device(::open("/dev/userfaultfd", O_RDWR | O_CLOEXEC));
+  const std::byte nothing{};
+  if (send_with_descriptor(lifeline.get(), {&nothing, 1}, device.get()) != 1)
+    return fail_errno("sending to the agent");
+  return {};
+}
+
+Status NewAgent::set_up(int32_t inner_thread, bool suspend_seccomp, InjectedAgent& out) {
+  FARPAGE_TRY(id, outer_id(process_, inner_thread));
+  FARPAGE_TRY(thread, open_thread(id));
+  thread_ = std::move(thread);
+  // Still that thread, and not another one with its id.
+  FARPAGE_TRY(same, outer_id(process_, inner_thread));
+  if (same != id) return fail(ErrorCode::kUnavailable, "the agent's thread has ended");
+  if (suspend_seccomp) {
+    FARPAGE_TRY(tracer, AgentTracer::trace(id));
+    tracer_ = std::move(tracer);
+    FARPAGE_TRY_VOID(want(AgentStep::kNone, AgentStep::kOpen));
+  } else {
+    FARPAGE_TRY_VOID(await(AgentStep::kOpen));
+  }
+  FARPAGE_TRY(lifeline, take_descriptor(thread_, setup().lifeline[1]));
+  FARPAGE_TRY_VOID(send_device(lifeline));
+  FARPAGE_TRY_VOID(want(AgentStep::kOpen, AgentStep::kPrepare));
+  FARPAGE_TRY(descriptor, take_descriptor(thread_, setup().userfaultfd));
+  FARPAGE_TRY(userfaultfd,
+              uffd::Userfaultfd::enable(std::move(descriptor), uffd::attach_features()));
+  // From here on a failure closes the last descriptor but the agent's, and it unmaps the area.
+  FARPAGE_TRY_VOID(userfaultfd.register_range(setup().staging_address, kStagingBytes));
+  const uint64_t features = userfaultfd.features();
+  // From here on the program dies with the last holder of `lifeline`.
+  FARPAGE_TRY_VOID(serve());
+  out.thread = id;
+  out.agent = std::move(thread_);
+  out.userfaultfd = std::move(userfaultfd).release();
+  out.features = features;
+  out.ring_address = placed_.shared_address;
+  out.ring_bytes = kSharedBytes;
+  out.staging_address = setup().staging_address;
+  out.staging_bytes = kStagingBytes;
+  out.code_address = placed_.code_address;
+  out.code_bytes = placed_.code_bytes;
+  out.lifeline = std::move(lifeline);
+  out.tracer = std::move(tracer_);
+  return {};
+}
+
+Status NewAgent::dismiss() {
+  setup().wanted.store(word_of(AgentStep::kLeave), std::memory_order_seq_cst);
+  futex_wake(setup().wanted, FutexScope::kShared);
+  // The kernel clears the id when the thread has left user mode for good.
+  const Instant start = SteadyClock::read();
+  const std::atomic_ref<int32_t> thread(setup().thread);
+  while (thread_.valid() ? !await_end(thread_, 0).has_value()
+                         : thread.load(std::memory_order_acquire) != 0) {
+    if (!process_.alive()) return {};
+    if (SteadyClock::read() - start > std::chrono::milliseconds(kEndPatienceMs))
+      return fail(ErrorCode::kTimedOut, "the agent does not end");
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return {};
+}
+
+// ------------------------------------------------------------ taking it back ----
+
+// Is the program's mapping at that address still the one that `ring` is of? After exec it is not.
+Result<bool> has_mapping(const ProcessFiles& process, const Fd& ring, uint64_t address) {
+  struct stat file {};
+  if (::fstat(ring.get(), &file) != 0) return fail_errno("fstat of the ring");
+  FARPAGE_TRY(maps, process.read("maps"));
+  std::string_view rest = maps;
+  while (!rest.empty()) {
+    const size_t end = std::min(rest.find('\n'), rest.size());
+    const std::optional<MapsLine> line = parse_maps_line(rest.substr(0, end));
+    rest.remove_prefix(std::min(end + 1, rest.size()));
+    if (line && line->begin == address) return line->inode == file.st_ino;
+  }
+  return false;
+}
+
+// Unmaps the agent's code and ring. The thread has ended.
+Status remove_mappings(const ProcessFiles& process, const Fd& ring, const Placed& placed,
+                       bool suspend_seccomp, Nanoseconds& stood) {
+  FARPAGE_TRY(instruction, find_call_instruction(process));
+  FARPAGE_TRY(thread, seize_any(process, suspend_seccomp));
+  FARPAGE_TRY(is_there, has_mapping(process, ring, placed.shared_address));
+  if (!is_there) return thread.release();
+  for (const auto& [address, bytes] : {std::pair(placed.code_address, placed.code_bytes),
+                                       std::pair(placed.shared_address, kSharedBytes)}) {
+    FARPAGE_TRY(done, thread.call({.instruction = instruction,
+                                   .number = SYS_munmap,
+                                   .arguments = {address, bytes, 0, 0, 0, 0}},
+                                  "munmap"));
+    (void)done;
+  }
+  FARPAGE_TRY_VOID(thread.release());
+  stood = thread.stood();
+  return {};
+}
+
+Result<InjectedAgent> inject_here(pid_t pid, const InjectOptions& options) {
+  FARPAGE_TRY_VOID(check_kernel());
+  FARPAGE_TRY(process, ProcessFiles::open(pid));
+  if (Status fits = check_target(process, options.allow_seccomp); !fits)
+    return tl::unexpected(or_ended(process, std::move(fits).error()));
+  const bool suspend = options.allow_seccomp && has_seccomp(process, pid);
+
+  const auto failed = [&](Error error) {
+    return tl::unexpected(or_ended(process, std::move(error)));
+  };
+  Result<uint64_t> instruction = find_call_instruction(process);
+  if (!instruction) return failed(std::move(instruction).error());
+  Result<SeizedThread> thread = seize_any(process, suspend);
+  if (!thread) return failed(std::move(thread).error());
+
+  InjectedAgent agent;
+  Placing placing(process, *thread, *instruction);
+  if (Status placed = placing.place(!suspend); !placed) {
+    (void)placing.undo();
+    (void)thread->release();
+    return failed(std::move(placed).error());
+  }
+  if (Status released = thread->release(); !released) return failed(std::move(released).error());
+  agent.stood = thread->stood();
+
+  const Placed placed = placing.placed();
+  agent.ring = placing.take_ring();
+  NewAgent fresh(process, placing.take_shared(), placed);
+  if (Status set_up = fresh.set_up(placing.inner_thread(), suspend, agent); !set_up) {
+    Error error = or_ended(process, std::move(set_up).error());
+    Status undone = fresh.dismiss();
+    if (undone && process.alive())
+      undone = remove_mappings(process, agent.ring, placed, suspend, agent.stood);
+    if (!undone && process.alive())
+      error.context +=
+          " (memory of the agent is left in the program: " + undone.error().message() + ")";
+    return tl::unexpected(std::move(error));
+  }
+  agent.pid = pid;
+  agent.process = std::move(process).take_pidfd();
+  return agent;
+}
+
+Status withdraw_here(InjectedAgent& agent) {
+  Result<ProcessFiles> process = ProcessFiles::open(agent.pid);
+  const auto ended = [&] { return await_end(agent.process, 0).has_value(); };
+  // Ours lives, so its id is that of no other.
+  if (ended()) return {};
+  if (!process) return tl::unexpected(std::move(process).error());
+
+  const bool has_agent = !await_end(agent.agent, 0).has_value();  // exec ends it
+  if (has_agent) {
+    if (agent.userfaultfd.valid()) {
+      FARPAGE_TRY(copy, agent.userfaultfd.duplicate());
+      auto userfaultfd = uffd::Userfaultfd::adopt(std::move(copy), agent.features);
+      // The agent unmaps it, which would else be an event that somebody has to read.
+      FARPAGE_TRY_VOID(userfaultfd.unregister_range(agent.staging_address, agent.staging_bytes));
+      agent.userfaultfd.reset();
+    }
+    FARPAGE_TRY(ring, Mapping::shared(agent.ring.get(), agent.ring_bytes));
+    uffd::AgentRingProducer commands(std::move(ring), [&] { return !ended(); });
+    FARPAGE_TRY_VOID(commands.post({.kind = handover::CommandKind::kEnd}));
+    if (Status end = await_end(agent.agent, kEndPatienceMs); !end && !ended())
+      return tl::unexpected(with_context("the agent of " + process->described(), end.error()));
+  }
+  const bool suspend = agent.tracer != nullptr;
+  agent.tracer.reset();
+  const Placed placed{.shared_address = agent.ring_address,
+                      .code_address = agent.code_address,
+                      .code_bytes = agent.code_bytes};
+  Status removed = remove_mappings(*process, agent.ring, placed, suspend, agent.stood);
+  if (!removed && !ended()) return removed;
+  return {};
+}
+
+}  // namespace
+
+Result<InjectedAgent> inject(pid_t pid, const InjectOptions& options) {
+  return in_own_thread([&] { return inject_here(pid, options); });
+}
+
+Status withdraw(InjectedAgent& agent) {
+  Status done = in_own_thread([&] { return withdraw_here(agent); });
+  if (done) agent = {};
+  return done;
+}
+
+}  // namespace farpage::inject

@@ -1,0 +1,150 @@
+#include "inject/process_files.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <poll.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <cstdlib>
+#include <fstream>
+#include <memory>
+
+#include "base/text.h"
+
+namespace farpage::inject {
+namespace {
+
+std::string without_line_end(std::string text) {
+  if (!text.empty() && text.back() == '\n') text.pop_back();
+  return text;
+}
+
+// Takes the part up to `end` off the front of `rest`.
+std::string_view take(std::string_view& rest, char end) {
+  const size_t at = std::min(rest.find(end), rest.size());
+  const std::string_view part = rest.substr(0, at);
+  rest.remove_prefix(std::min(at + 1, rest.size()));
+  return part;
+}
+
+std::optional<uint64_t> number(std::string_view text, int base) {
+  uint64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value, base);
+  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return value;
+}
+
+}  // namespace
+
+std::optional<MapsLine> parse_maps_line(std::string_view line) {
+  MapsLine parsed;
+  const auto begin = number(take(line, '-'), 16);
+  const auto end = number(take(line, ' '), 16);
+  parsed.access = take(line, ' ');
+  take(line, ' ');  // offset
+  take(line, ' ');  // device
+  const auto inode = number(take(line, ' '), 10);
+  if (!begin || !end || !inode || parsed.access.size() != 4) return std::nullopt;
+  parsed.begin = *begin;
+  parsed.end = *end;
+  parsed.inode = *inode;
+  const size_t name = line.find_first_not_of(' ');
+  if (name != std::string_view::npos) parsed.name = line.substr(name);
+  return parsed;
+}
+
+Result<ProcessFiles> ProcessFiles::open(pid_t pid) {
+  const auto none = [&] {
+    return fail(ErrorCode::kNotFound, fmt::format("there is no process {}: check the id", pid));
+  };
+  if (pid <= 0) return none();
+  Fd pidfd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
+  if (!pidfd.valid()) {
+    if (errno == ESRCH) return none();
+    if (errno == EINVAL || errno == ENOENT)
+      return fail(ErrorCode::kInvalid,
+                  fmt::format("{} is the id of a thread: name the process that it is of", pid));
+    return fail_errno("pidfd_open");
+  }
+  Fd directory(::open(fmt::format("/proc/{}", pid).c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
+  if (!directory.valid()) return none();
+  ProcessFiles files(pid, std::move(pidfd), std::move(directory));
+  // Alive still, so the directory is not that of another process.
+  if (!files.alive()) return fail(ErrorCode::kNotFound, fmt::format("process {} has ended", pid));
+  return files;
+}
+
+bool ProcessFiles::alive() const {
+  pollfd ended{pidfd_.get(), POLLIN, 0};
+  return ::poll(&ended, 1, 0) == 0;
+}
+
+Result<Fd> ProcessFiles::open_file(const std::string& path, int flags) const {
+  Fd fd(::openat(directory_.get(), path.c_str(), flags | O_CLOEXEC));
+  if (!fd.valid()) return fail_errno(fmt::format("/proc/{}/{}", pid_, path));
+  return fd;
+}
+
+Result<std::string> ProcessFiles::read(const std::string& path) const {
+  FARPAGE_TRY(file, open_file(path, O_RDONLY));
+  constexpr size_t kChunkBytes = 64 << 10;
+  std::string text;
+  while (true) {
+    const size_t had = text.size();
+    text.resize(had + kChunkBytes);
+    const ssize_t got = ::read(file.get(), text.data() + had, kChunkBytes);
+    text.resize(had + static_cast<size_t>(std::max<ssize_t>(got, 0)));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return fail_errno(fmt::format("/proc/{}/{}", pid_, path));
+    if (got == 0) return text;
+  }
+}
+
+Result<std::vector<pid_t>> ProcessFiles::threads() const {
+  FARPAGE_TRY(fd, open_file("task", O_RDONLY | O_DIRECTORY));
+  const std::unique_ptr<DIR, int (*)(DIR*)> tasks(::fdopendir(fd.release()), ::closedir);
+  if (!tasks) return fail_errno(fmt::format("/proc/{}/task", pid_));
+  std::vector<pid_t> ids;
+  while (const dirent* entry = ::readdir(tasks.get()))
+    if (const auto id = number(static_cast<const char*>(entry->d_name), 10))
+      ids.push_back(static_cast<pid_t>(*id));
+  return ids;
+}
+
+std::optional<std::string> ProcessFiles::status_field(const std::string& path,
+                                                      std::string_view name) const {
+  const Result<std::string> text = read(path);
+  if (!text) return std::nullopt;
+  std::string_view rest = *text;
+  while (!rest.empty()) {
+    std::string_view line = take(rest, '\n');
+    if (!line.starts_with(name) || line.size() <= name.size() || line[name.size()] != ':') continue;
+    line.remove_prefix(name.size() + 1);
+    const size_t value = line.find_first_not_of(" \t");
+    return std::string(value == std::string_view::npos ? std::string_view() : line.substr(value));
+  }
+  return std::nullopt;
+}
+
+std::string ProcessFiles::name() const {
+  const Result<std::string> text = read("comm");
+  return text ? printable(without_line_end(*text)) : "?";
+}
+
+std::string ProcessFiles::described() const {
+  return fmt::format("process {} ({})", pid_, name());
+}
+
+std::string process_name(pid_t pid) {
+  std::ifstream file(fmt::format("/proc/{}/comm", pid));
+  std::string name = "?";
+  std::getline(file, name);
+  return printable(name);
+}
+
+}  // namespace farpage::inject

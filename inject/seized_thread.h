@@ -1,0 +1,82 @@
+// SeizedThread: one thread of another program, stopped by ptrace(2), which makes system calls for
+// us and then goes on as if nothing had been.
+//
+// The program runs on meanwhile. All signals of the thread are blocked while it works for us. At
+// the end it stops once more where the kernel looks for signals, with its own registers and its own
+// mask: so it is the kernel that begins an interrupted call again, or delivers a signal that came
+// meanwhile. Only calls that fail with EINTR by any stop (signal(7): epoll_wait and others) are
+// begun again here.
+//
+// Threads: one thread of ours from seize() to the end: ptrace(2) knows no other. When that thread
+// ends, the kernel lets go of what it has seized.
+#pragma once
+
+#include <sys/types.h>
+#include <sys/user.h>
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/result.h"
+#include "inject/process_files.h"
+
+namespace farpage::inject {
+
+// Threads that can be seized, the best ones first: those that sleep in a call which the kernel
+// begins again.
+Result<std::vector<pid_t>> seizable_threads(const ProcessFiles& process);
+
+// The address of a system call instruction in the program.
+Result<uint64_t> find_call_instruction(const ProcessFiles& process);
+
+class SeizedThread {
+ public:
+  struct Call {
+    uint64_t instruction = 0;  // its address
+    long number = 0;
+    std::array<uint64_t, 6> arguments = {};
+    uint64_t r12 = 0;  // a register that no call changes
+  };
+
+  // kUnavailable: the thread has ended, or cannot stop now: take another one.
+  static Result<SeizedThread> seize(const ProcessFiles& process, pid_t thread,
+                                    bool suspend_seccomp);
+  SeizedThread(SeizedThread&& other) noexcept;
+  SeizedThread& operator=(SeizedThread&&) = delete;
+  ~SeizedThread();
+
+  // What it returns; its failure is a failure. `name` is for the message.
+  Result<uint64_t> call(const Call& call, const char* name);
+  // Also where the program itself may not write.
+  Status write(uint64_t address, std::span<const std::byte> bytes);
+  // Puts the thread back and lets it go on.
+  Status release();
+  // How long it stood, after release().
+  Nanoseconds stood() const { return stood_; }
+
+ private:
+  SeizedThread(const ProcessFiles& process, pid_t thread) : process_(&process), thread_(thread) {}
+
+  Status request(int request, uint64_t address, uint64_t data, const char* name) const;
+  Status stop();
+  Status save();
+  Status leave_critical_section();
+  Status await_stop(int resumption, bool at_call, Nanoseconds patience);
+  Status put_back();
+  bool fails_by_any_stop() const;
+  bool has_signal() const;
+
+  const ProcessFiles* process_;
+  pid_t thread_ = 0;  // 0: let go of
+  user_regs_struct registers_ = {};
+  uint64_t signal_mask_ = 0;
+  bool saved_ = false;
+  bool called_ = false;
+  Instant since_{};
+  Nanoseconds stood_{};
+};
+
+}  // namespace farpage::inject

@@ -1,0 +1,21 @@
+// What is asked before a process is touched: each refusal is one line that names the cure.
+#pragma once
+
+#include "base/result.h"
+#include "inject/process_files.h"
+
+namespace farpage::inject {
+
+// kUnsupported: what this kernel lacks.
+Status check_kernel();
+
+// kConflict: another state of the process is needed. kDenied: a privilege. kUnsupported: never.
+Status check_target(const ProcessFiles& process, bool allow_seccomp);
+
+// kConflict if a tracer is attached to the thread: it is named.
+Status check_tracer(const ProcessFiles& process, pid_t thread);
+
+// The thread is under a seccomp filter, or in strict mode.
+bool has_seccomp(const ProcessFiles& process, pid_t thread);
+
+}  // namespace farpage::inject

@@ -1,0 +1,245 @@
+// A program that is taken over while it runs. It reads commands from its standard input, and
+// answers each with one line.
+#include <fcntl.h>
+#include <linux/futex.h>
+#include <poll.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <sstream>
+#include <string>
+#include <thread>
+
+#include "require.h"
+
+namespace {
+
+constexpr uint64_t kPageBytes = 4096;
+std::atomic<bool> ends{false};
+std::atomic<uint64_t> rounds{0};
+std::atomic<int> handled{0};
+std::atomic<uint32_t> futex_word{0};
+int pipe_ends[2];
+
+void answer(const std::string& line) {
+  const std::string text = line + "\n";
+  REQUIRE(write(STDOUT_FILENO, text.data(), text.size()) == static_cast<ssize_t>(text.size()));
+}
+
+uint64_t word_of(uint64_t address) {
+  return address * 0x9e3779b97f4a7c15 + 1;
+}
+
+volatile uint64_t* words_at(uint64_t address) {
+  return reinterpret_cast<volatile uint64_t*>(address);
+}
+
+void fill(uint64_t address, uint64_t pages) {
+  for (uint64_t at = address; at < address + pages * kPageBytes; at += sizeof(uint64_t))
+    *words_at(at) = word_of(at);
+}
+
+uint64_t bad_words(uint64_t address, uint64_t pages) {
+  uint64_t bad = 0;
+  for (uint64_t at = address; at < address + pages * kPageBytes; at += sizeof(uint64_t))
+    bad += *words_at(at) != word_of(at) ? 1 : 0;
+  return bad;
+}
+
+// Its registers must be its own, the floating-point ones too.
+void compute() {
+  while (!ends) {
+    double sum = 0;
+    uint64_t hash = 1;
+    for (uint64_t i = 1; i <= 20'000; ++i) {
+      sum += 1.0 / static_cast<double>(i);
+      hash = hash * 6364136223846793005U + i;
+    }
+    static const double right_sum = sum;
+    static const uint64_t right_hash = hash;
+    REQUIRE(sum == right_sum && hash == right_hash);
+    ++rounds;
+  }
+}
+
+void sleep_in_futex() {
+  while (!ends) {
+    const timespec second{.tv_sec = 100, .tv_nsec = 0};
+    const long result = syscall(SYS_futex, &futex_word, FUTEX_WAIT, 0, &second, nullptr, 0);
+    REQUIRE(result == 0 || errno == EAGAIN);  // and never EINTR
+  }
+}
+
+void sleep_in_poll() {
+  pollfd end{pipe_ends[0], POLLIN, 0};
+  REQUIRE(poll(&end, 1, 100'000) == 1);
+}
+
+void sleep_in_nanosleep() {
+  while (!ends) {
+    const timespec some{.tv_sec = 0, .tv_nsec = 50'000'000};
+    REQUIRE(nanosleep(&some, nullptr) == 0);
+  }
+}
+
+void start_thread(const std::string& kind) {
+  std::thread thread(kind == "compute" ? compute
+                     : kind == "futex" ? sleep_in_futex
+                     : kind == "poll"  ? sleep_in_poll
+                                       : sleep_in_nanosleep);
+  thread.detach();
+}
+
+int64_t now_ms() {
+  timespec now{};
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return now.tv_sec * 1000 + now.tv_nsec / 1'000'000;
+}
+
+// One call that waits; a line with its result and errno. The test ends the waiting with a byte into
+// the standard input.
+void wait_in(const std::string& call) {
+  answer("waiting");
+  char byte = 0;
+  long result = -1;
+  errno = 0;
+  const int64_t begin_ms = now_ms();
+  if (call == "nanosleep") {
+    const timespec time{.tv_sec = 0, .tv_nsec = 800'000'000};
+    timespec rest{};
+    result = nanosleep(&time, &rest);
+    REQUIRE(now_ms() - begin_ms >= 800);
+  } else if (call == "read") {
+    result = read(STDIN_FILENO, &byte, 1);
+  } else if (call == "poll") {
+    pollfd input{STDIN_FILENO, POLLIN, 0};
+    result = poll(&input, 1, 100'000);
+  } else if (call == "ppoll") {
+    pollfd input{STDIN_FILENO, POLLIN, 0};
+    sigset_t none;
+    sigemptyset(&none);
+    const timespec time{.tv_sec = 100, .tv_nsec = 0};
+    result = ppoll(&input, 1, &time, &none);
+  } else if (call == "epoll_wait") {
+    const int epoll = epoll_create1(EPOLL_CLOEXEC);
+    epoll_event event{.events = EPOLLIN, .data = {}};
+    REQUIRE(epoll_ctl(epoll, EPOLL_CTL_ADD, STDIN_FILENO, &event) == 0);
+    result = epoll_wait(epoll, &event, 1, 100'000);
+    const int saved = errno;
+    close(epoll);
+    errno = saved;
+  }
+  const int error = result < 0 ? errno : 0;
+  if ((call == "poll" || call == "ppoll" || call == "epoll_wait") && result == 1)
+    REQUIRE(read(STDIN_FILENO, &byte, 1) == 1);
+  answer(std::to_string(result) + " " + std::to_string(error));
+}
+
+void on_signal(int) {
+  ++handled;
+}
+
+std::string run(const std::string& command, std::istringstream& words, const char* program) {
+  if (command == "thread") {
+    std::string kind;
+    words >> kind;
+    start_thread(kind);
+    return "ok";
+  }
+  if (command == "map") {
+    uint64_t pages = 0;
+    words >> pages;
+    void* memory = mmap(nullptr, pages * kPageBytes, PROT_READ | PROT_WRITE,
+                        MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    REQUIRE(memory != MAP_FAILED);
+    madvise(memory, pages * kPageBytes, MADV_NOHUGEPAGE);
+    fill(reinterpret_cast<uint64_t>(memory), pages);
+    return std::to_string(reinterpret_cast<uint64_t>(memory));
+  }
+  if (command == "check") {
+    uint64_t address = 0;
+    uint64_t pages = 0;
+    words >> address >> pages;
+    return std::to_string(bad_words(address, pages));
+  }
+  if (command == "lock" || command == "unmap" || command == "protect") {
+    uint64_t address = 0;
+    uint64_t pages = 0;
+    words >> address >> pages;
+    void* memory = reinterpret_cast<void*>(address);
+    const uint64_t bytes = pages * kPageBytes;
+    const int result = command == "lock"    ? mlock(memory, bytes)
+                       : command == "unmap" ? munmap(memory, bytes)
+                                            : mprotect(memory, bytes, PROT_READ);
+    return std::to_string(result);
+  }
+  if (command == "fork") {
+    const pid_t child = fork();
+    if (child == 0) {
+      prctl(PR_SET_PDEATHSIG, SIGKILL);
+      while (true) pause();
+    }
+    return std::to_string(child);
+  }
+  if (command == "reap") {
+    pid_t child = 0;
+    words >> child;
+    kill(child, SIGKILL);
+    return std::to_string(waitpid(child, nullptr, 0) == child ? 0 : 1);
+  }
+  if (command == "rounds") return std::to_string(rounds);
+  if (command == "handled") return std::to_string(handled);
+  if (command == "pid") return std::to_string(getpid());
+  if (command == "exec") {
+    execl(program, program, nullptr);
+    return "exec failed";
+  }
+  return "what?";
+}
+
+}  // namespace
+
+int main(int, char** arguments) {
+  REQUIRE(pipe2(pipe_ends, O_CLOEXEC) == 0);
+  struct sigaction action {};
+  action.sa_handler = on_signal;
+  REQUIRE(sigaction(SIGUSR1, &action, nullptr) == 0);
+  answer("ready");
+  std::string line;
+  while (true) {
+    char byte = 0;
+    const ssize_t got = read(STDIN_FILENO, &byte, 1);
+    if (got < 0 && errno == EINTR) continue;
+    if (got != 1) break;
+    if (byte != '\n') {
+      line.push_back(byte);
+      continue;
+    }
+    std::istringstream words(line);
+    line.clear();
+    std::string command;
+    words >> command;
+    if (command == "wait") {
+      std::string call;
+      words >> call;
+      wait_in(call);
+    } else if (command == "quit") {
+      break;
+    } else {
+      answer(run(command, words, arguments[0]));
+    }
+  }
+  return 7;
+}
