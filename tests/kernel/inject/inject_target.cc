@@ -158,12 +158,19 @@ std::string run(const std::string& command, std::istringstream& words, const cha
     start_thread(kind);
     return "ok";
   }
-  if (command == "map") {
+  if (command.starts_with("map") && command != "map_often") {
     uint64_t pages = 0;
     words >> pages;
-    void* memory = mmap(nullptr, pages * kPageBytes, PROT_READ | PROT_WRITE,
-                        MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    const bool of_file = command == "map_file";
+    const int file = of_file ? memfd_create("file", MFD_CLOEXEC) : -1;
+    if (of_file) REQUIRE(ftruncate(file, static_cast<off_t>(pages * kPageBytes)) == 0);
+    const int protection = PROT_READ | PROT_WRITE | (command == "map_executable" ? PROT_EXEC : 0);
+    const int flags =
+        (command == "map_shared" ? MAP_SHARED : MAP_PRIVATE) | (of_file ? 0 : MAP_ANONYMOUS);
+    void* memory = mmap(nullptr, pages * kPageBytes, protection, flags, file, 0);
     REQUIRE(memory != MAP_FAILED);
+    if (of_file) close(file);
+    if (command == "map_wiped") REQUIRE(madvise(memory, pages * kPageBytes, MADV_WIPEONFORK) == 0);
     madvise(memory, pages * kPageBytes, MADV_NOHUGEPAGE);
     fill(reinterpret_cast<uint64_t>(memory), pages);
     return std::to_string(reinterpret_cast<uint64_t>(memory));
@@ -174,15 +181,50 @@ std::string run(const std::string& command, std::istringstream& words, const cha
     words >> address >> pages;
     return std::to_string(bad_words(address, pages));
   }
-  if (command == "lock" || command == "unmap" || command == "protect") {
+  if (command == "map_often") {
+    int times = 0;
+    words >> times;
+    for (int i = 0; i < times; ++i) {
+      void* memory =
+          mmap(nullptr, kPageBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+      REQUIRE(munmap(memory, kPageBytes) == 0);
+    }
+    return "0";
+  }
+  if (command == "heap") return std::to_string(reinterpret_cast<uint64_t>(malloc(100)));
+  if (command == "grow_heap") {
+    void* more = sbrk(1 << 20);
+    return more == reinterpret_cast<void*>(-1) ? "failed" : "0";
+  }
+  if (command == "grow") {
+    uint64_t address = 0;
+    uint64_t pages = 0;
+    words >> address >> pages;
+    void* grown = mremap(reinterpret_cast<void*>(address), pages * kPageBytes,
+                         2 * pages * kPageBytes, MREMAP_MAYMOVE);
+    return grown == MAP_FAILED ? "failed" : "0";
+  }
+  if (command == "stack") return std::to_string(reinterpret_cast<uint64_t>(&words));
+  if (command == "stack_of_thread") {
+    static std::atomic<uint64_t> address{0};
+    std::thread([] {
+      const int variable = 0;
+      address = reinterpret_cast<uint64_t>(&variable);
+      while (true) pause();
+    }).detach();
+    while (address == 0) sched_yield();
+    return std::to_string(address);
+  }
+  if (command == "lock" || command == "unlock" || command == "unmap" || command == "protect") {
     uint64_t address = 0;
     uint64_t pages = 0;
     words >> address >> pages;
     void* memory = reinterpret_cast<void*>(address);
     const uint64_t bytes = pages * kPageBytes;
-    const int result = command == "lock"    ? mlock(memory, bytes)
-                       : command == "unmap" ? munmap(memory, bytes)
-                                            : mprotect(memory, bytes, PROT_READ);
+    const int result = command == "lock"     ? mlock(memory, bytes)
+                       : command == "unlock" ? munlock(memory, bytes)
+                       : command == "unmap"  ? munmap(memory, bytes)
+                                             : mprotect(memory, bytes, PROT_READ);
     return std::to_string(result);
   }
   if (command == "fork") {

@@ -1,0 +1,101 @@
+#include "inject/mappings.h"
+
+#include <algorithm>
+#include <optional>
+#include <string_view>
+#include <utility>
+
+namespace farpage::inject {
+namespace {
+
+// Anonymous and rw-p, as far as maps tells.
+bool is_candidate(const MapsLine& line) {
+  if (line.access != "rw-p" || line.inode != 0) return false;
+  // Another name in brackets is the kernel's own.
+  return line.name.empty() || line.name == "[heap]" || line.name.starts_with("[anon:") ||
+         line.name.starts_with("[stack:");
+}
+
+// Each of these is two letters in VmFlags. uw, um, ui: registered with a userfaultfd (write
+// protection, missing, minor): ours is not looked at here.
+constexpr std::string_view kUnfit[] = {"io", "pf", "ht", "lo", "ss", "dp", "wf", "gd", "mm", "sh"};
+
+bool is_fit(std::string_view flags) {
+  return std::ranges::none_of(kUnfit, [&](std::string_view unfit) {
+    for (size_t at = flags.find(unfit); at != std::string_view::npos;
+         at = flags.find(unfit, at + 1))
+      if (at % 3 == 0) return true;
+    return false;
+  });
+}
+
+template <typename Line>
+void for_each_line(std::string_view text, Line line) {
+  while (!text.empty()) {
+    const size_t end = std::min(text.find('\n'), text.size());
+    line(text.substr(0, end));
+    text.remove_prefix(std::min(end + 1, text.size()));
+  }
+}
+
+}  // namespace
+
+EligibleMappings::EligibleMappings(const ProcessFiles& process, std::span<const AddressRange> own)
+    : process_(process), own_(own.begin(), own.end()) {}
+
+bool EligibleMappings::is_own(const AddressRange& range) const {
+  return std::ranges::any_of(own_, [&](const AddressRange& own) {
+    return own.begin < range.end && range.begin < own.end;
+  });
+}
+
+// False: nothing of it could be read, the process ends.
+Result<bool> EligibleMappings::read_flags() {
+  FARPAGE_TRY(smaps, process_.read("smaps"));
+  verdicts_.clear();
+  std::optional<AddressRange> candidate;
+  for_each_line(smaps, [&](std::string_view line) {
+    constexpr std::string_view kFlags = "VmFlags: ";
+    // Lines of values begin with a capital letter, those of mappings with a hexadecimal digit.
+    if (line.empty()) return;
+    if (line[0] >= 'A' && line[0] <= 'Z') {
+      if (candidate && line.starts_with(kFlags))
+        verdicts_[candidate->begin] = {candidate->end, is_fit(line.substr(kFlags.size()))};
+      return;
+    }
+    candidate.reset();
+    const std::optional<MapsLine> mapping = parse_maps_line(line);
+    if (mapping && is_candidate(*mapping)) candidate = AddressRange{mapping->begin, mapping->end};
+  });
+  return !smaps.empty();
+}
+
+Result<std::vector<AddressRange>> EligibleMappings::look() {
+  const std::string locked = process_.status_field("status", "VmLck").value_or("");
+  FARPAGE_TRY(maps, process_.read("maps"));
+  if (maps.empty()) return fail(ErrorCode::kNotFound, process_.described() + " has ended");
+  std::vector<AddressRange> candidates;
+  bool all_known = locked == locked_;
+  for_each_line(maps, [&](std::string_view line) {
+    const std::optional<MapsLine> mapping = parse_maps_line(line);
+    if (!mapping || !is_candidate(*mapping)) return;
+    const AddressRange range{mapping->begin, mapping->end};
+    if (is_own(range)) return;
+    const auto verdict = verdicts_.find(range.begin);
+    all_known = all_known && verdict != verdicts_.end() && verdict->second.end == range.end;
+    candidates.push_back(range);
+  });
+  if (!all_known) {
+    FARPAGE_TRY(any, read_flags());
+    if (any) locked_ = locked;
+  }
+  // A mapping that has changed between the two files waits for the next look.
+  std::erase_if(candidates, [&](const AddressRange& range) {
+    const auto verdict = verdicts_.find(range.begin);
+    return verdict == verdicts_.end() || verdict->second.end != range.end ||
+           !verdict->second.eligible;
+  });
+  return candidates;
+}
+
+}  // namespace farpage::inject

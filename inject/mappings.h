@@ -1,0 +1,66 @@
+// The memory of a program that can become far: private, anonymous, readable and writable mappings,
+// of its heap, of its allocator, and the stacks of its threads.
+//
+// Not:
+//  - memory of files, also private: their first pages are the file's;
+//  - shared memory: another process would see pages that are away;
+//  - rwx: a page moves only between mappings of equal access (UFFDIO_MOVE), and so does a mlocked
+//    one;
+//  - [stack]: it grows downwards by itself, with no event of that, and is small;
+//  - what the kernel treats specially (VmFlags: io, pf, ht, ss, dp, wf: devices, huge pages, shadow
+//    stacks, droppable memory, memory that a forked child finds wiped).
+//
+// Memory that is registered with another userfaultfd is not known as such: registering it fails
+// (EBUSY).
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "inject/process_files.h"
+
+namespace farpage::inject {
+
+// [begin, end), whole pages.
+struct AddressRange {
+  uint64_t begin = 0;
+  uint64_t end = 0;
+  uint64_t bytes() const { return end - begin; }
+  bool operator==(const AddressRange&) const = default;
+};
+
+// Looks at one process again and again. A look reads /proc/PID/maps (10,000 mappings: 4 to 5 ms),
+// and /proc/PID/smaps, which walks the page tables, only if there is a candidate that it has not
+// seen before, or the amount of locked memory has changed. Another change of flags (VM_WIPEONFORK)
+// of a mapping that keeps its extent is seen with the next of those.
+//
+// Threads: one at a time.
+class EligibleMappings {
+ public:
+  // `process` must outlive this. Ranges that overlap `own` (the agent's) are never eligible.
+  EligibleMappings(const ProcessFiles& process, std::span<const AddressRange> own);
+
+  // Sorted by address. Each is one mapping of the kernel's. kNotFound: the process has ended.
+  Result<std::vector<AddressRange>> look();
+
+ private:
+  bool is_own(const AddressRange& range) const;
+  Result<bool> read_flags();
+
+  const ProcessFiles& process_;
+  const std::vector<AddressRange> own_;
+  // Of the last smaps: begin of each private anonymous mapping, its end, and whether its flags are
+  // right.
+  struct Verdict {
+    uint64_t end = 0;
+    bool eligible = false;
+  };
+  std::map<uint64_t, Verdict> verdicts_;
+  std::string locked_;  // VmLck
+};
+
+}  // namespace farpage::inject
