@@ -85,7 +85,8 @@ bool MappingWatch::may_have_changed(pid_t pid) {
   const auto found = watched_.find(pid);
   if (found == watched_.end()) return false;
   Watched& watched = found->second;
-  if (!announces() && clock_.now() - watched.last >= kScanInterval) watched.changed = true;
+  const Nanoseconds interval = announces() ? kSlowScanInterval : kScanInterval;
+  if (clock_.now() - watched.last >= interval) watched.changed = true;
   if (!watched.changed) return false;
   watched = {.changed = false, .last = clock_.now()};
   return true;

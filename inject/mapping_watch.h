@@ -22,8 +22,10 @@ namespace farpage::inject {
 // Threads: one at a time.
 class MappingWatch {
  public:
-  // How often every program may have changed, where nothing is announced.
+  // How often every program may have changed, where nothing is announced, and where all but mremap
+  // is.
   static constexpr Nanoseconds kScanInterval = std::chrono::seconds(1);
+  static constexpr Nanoseconds kSlowScanInterval = std::chrono::seconds(5);
 
   // `announced` false: as without the privilege.
   explicit MappingWatch(const Clock& clock, bool announced = true);

@@ -40,10 +40,11 @@ constexpr long kFailByAnyStop[] = {SYS_epoll_wait,   SYS_epoll_pwait,    SYS_epo
                                    SYS_io_getevents, SYS_io_pgetevents,  SYS_semop,
                                    SYS_semtimedop,   SYS_rt_sigtimedwait};
 // The kernel begins them again, and a program that sleeps in one is in no hurry.
-constexpr long kRestarted[] = {SYS_futex,           SYS_poll,     SYS_ppoll,  SYS_nanosleep,
-                               SYS_clock_nanosleep, SYS_read,     SYS_wait4,  SYS_waitid,
-                               SYS_select,          SYS_pselect6, SYS_accept, SYS_accept4,
-                               SYS_recvfrom,        SYS_recvmsg,  SYS_pause};
+constexpr long kRestarted[] = {
+    SYS_futex,  SYS_poll,    SYS_ppoll,    SYS_nanosleep,       SYS_clock_nanosleep,
+    SYS_read,   SYS_wait4,   SYS_waitid,   SYS_select,          SYS_pselect6,
+    SYS_accept, SYS_accept4, SYS_recvfrom, SYS_restart_syscall, SYS_recvmsg,
+    SYS_pause};
 
 template <size_t n>
 bool is_one_of(const long (&calls)[n], long call) {

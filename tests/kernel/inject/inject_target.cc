@@ -1,10 +1,13 @@
 // A program that is taken over while it runs. It reads commands from its standard input, and
 // answers each with one line.
 #include <fcntl.h>
+#include <linux/filter.h>
 #include <linux/futex.h>
+#include <linux/seccomp.h>
 #include <poll.h>
 #include <sched.h>
 #include <signal.h>
+#include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
@@ -21,6 +24,7 @@
 #include <sstream>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "require.h"
 
@@ -147,6 +151,23 @@ void wait_in(const std::string& call) {
   answer(std::to_string(result) + " " + std::to_string(error));
 }
 
+// A filter that kills the process for any call that it does not need, as those of services do.
+int allow_few_calls() {
+  constexpr unsigned kAllowed[] = {SYS_read,         SYS_write, SYS_getpid, SYS_exit_group,
+                                   SYS_rt_sigreturn, SYS_mmap,  SYS_munmap, SYS_restart_syscall};
+  std::vector<sock_filter> filter = {
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr))};
+  for (const unsigned call : kAllowed) {
+    filter.push_back(BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, call, 0, 1));
+    filter.push_back(BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW));
+  }
+  filter.push_back(BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS));
+  const sock_fprog program{.len = static_cast<unsigned short>(filter.size()),
+                           .filter = filter.data()};
+  prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+  return prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program);
+}
+
 void on_signal(int) {
   ++handled;
 }
@@ -234,6 +255,20 @@ std::string run(const std::string& command, std::istringstream& words, const cha
       while (true) pause();
     }
     return std::to_string(child);
+  }
+  if (command == "fork_into_namespace") {
+    REQUIRE(unshare(CLONE_NEWPID) == 0);
+    const pid_t child = fork();
+    if (child == 0) {
+      prctl(PR_SET_PDEATHSIG, SIGKILL);
+      while (true) pause();
+    }
+    return std::to_string(child);
+  }
+  if (command == "seccomp") return std::to_string(allow_few_calls());
+  if (command == "drop_privileges") {
+    REQUIRE(setresgid(65534, 65534, 65534) == 0 && setresuid(65534, 65534, 65534) == 0);
+    return "0";
   }
   if (command == "reap") {
     pid_t child = 0;
