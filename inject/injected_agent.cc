@@ -64,6 +64,10 @@ struct Placed {
   uint64_t code_bytes = 0;
 };
 
+std::string map_file(uint64_t shared_address) {
+  return fmt::format("map_files/{:x}-{:x}", shared_address, shared_address + kSharedBytes);
+}
+
 // Seizes the first thread that lets itself be seized.
 Result<SeizedThread> seize_any(const ProcessFiles& process, bool suspend_seccomp) {
   FARPAGE_TRY(threads, seizable_threads(process));
@@ -86,8 +90,7 @@ Error or_ended(const ProcessFiles& process, Error error) {
 
 class Placing {
  public:
-  Placing(const ProcessFiles& process, SeizedThread& thread, uint64_t instruction)
-      : process_(process), thread_(thread), instruction_(instruction) {}
+  Placing(const ProcessFiles& process, SeizedThread& thread) : process_(process), thread_(thread) {}
 
   // What has been placed is unmapped by undo().
   Status place(bool begin_at_once);
@@ -108,7 +111,6 @@ class Placing {
 
   const ProcessFiles& process_;
   SeizedThread& thread_;
-  const uint64_t instruction_;
   Placed placed_;
   Fd ring_;
   Mapping shared_;
@@ -116,8 +118,7 @@ class Placing {
 };
 
 Result<uint64_t> Placing::map(uint64_t bytes, int protection, int flags) {
-  return thread_.call({.instruction = instruction_,
-                       .number = SYS_mmap,
+  return thread_.call({.number = SYS_mmap,
                        .arguments = {0, bytes, static_cast<uint64_t>(protection),
                                      static_cast<uint64_t>(flags), ~uint64_t{0}, 0}},
                       "mmap");
@@ -125,9 +126,7 @@ Result<uint64_t> Placing::map(uint64_t bytes, int protection, int flags) {
 
 Status Placing::unmap(uint64_t& address, uint64_t bytes) {
   if (address == 0) return {};
-  FARPAGE_TRY(done, thread_.call({.instruction = instruction_,
-                                  .number = SYS_munmap,
-                                  .arguments = {address, bytes, 0, 0, 0, 0}},
+  FARPAGE_TRY(done, thread_.call({.number = SYS_munmap, .arguments = {address, bytes, 0, 0, 0, 0}},
                                  "munmap"));
   (void)done;
   address = 0;
@@ -148,8 +147,7 @@ Status Placing::place(bool begin_at_once) {
 Status Placing::place_shared(bool begin_at_once) {
   FARPAGE_TRY(address, map(kSharedBytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS));
   placed_.shared_address = address;
-  Result<Fd> ring = process_.open_file(
-      fmt::format("map_files/{:x}-{:x}", address, address + kSharedBytes), O_RDWR);
+  Result<Fd> ring = process_.open_file(map_file(address), O_RDWR);
   if (!ring && ring.error().code == ErrorCode::kDenied)
     return fail(ErrorCode::kDenied,
                 "the memory of another process may not be mapped: run as root, or with "
@@ -356,32 +354,22 @@ Status NewAgent::dismiss() {
 // ------------------------------------------------------------ taking it back ----
 
 // Is the program's mapping at that address still the one that `ring` is of? After exec it is not.
-Result<bool> has_mapping(const ProcessFiles& process, const Fd& ring, uint64_t address) {
-  struct stat file {};
-  if (::fstat(ring.get(), &file) != 0) return fail_errno("fstat of the ring");
-  FARPAGE_TRY(maps, process.read("maps"));
-  std::string_view rest = maps;
-  while (!rest.empty()) {
-    const size_t end = std::min(rest.find('\n'), rest.size());
-    const std::optional<MapsLine> line = parse_maps_line(rest.substr(0, end));
-    rest.remove_prefix(std::min(end + 1, rest.size()));
-    if (line && line->begin == address) return line->inode == file.st_ino;
-  }
-  return false;
+bool has_mapping(const ProcessFiles& process, const Fd& ring, uint64_t shared_address) {
+  const Result<Fd> there = process.open_file(map_file(shared_address), O_RDWR);
+  struct stat ours {};
+  struct stat theirs {};
+  return there && ::fstat(ring.get(), &ours) == 0 && ::fstat(there->get(), &theirs) == 0 &&
+         ours.st_dev == theirs.st_dev && ours.st_ino == theirs.st_ino;
 }
 
 // Unmaps the agent's code and ring. The thread has ended.
 Status remove_mappings(const ProcessFiles& process, const Fd& ring, const Placed& placed,
                        bool suspend_seccomp, Nanoseconds& stood) {
-  FARPAGE_TRY(instruction, find_call_instruction(process));
   FARPAGE_TRY(thread, seize_any(process, suspend_seccomp));
-  FARPAGE_TRY(is_there, has_mapping(process, ring, placed.shared_address));
-  if (!is_there) return thread.release();
+  if (!has_mapping(process, ring, placed.shared_address)) return thread.release();
   for (const auto& [address, bytes] : {std::pair(placed.code_address, placed.code_bytes),
                                        std::pair(placed.shared_address, kSharedBytes)}) {
-    FARPAGE_TRY(done, thread.call({.instruction = instruction,
-                                   .number = SYS_munmap,
-                                   .arguments = {address, bytes, 0, 0, 0, 0}},
+    FARPAGE_TRY(done, thread.call({.number = SYS_munmap, .arguments = {address, bytes, 0, 0, 0, 0}},
                                   "munmap"));
     (void)done;
   }
@@ -400,13 +388,11 @@ Result<InjectedAgent> inject_here(pid_t pid, const InjectOptions& options) {
   const auto failed = [&](Error error) {
     return tl::unexpected(or_ended(process, std::move(error)));
   };
-  Result<uint64_t> instruction = find_call_instruction(process);
-  if (!instruction) return failed(std::move(instruction).error());
   Result<SeizedThread> thread = seize_any(process, suspend);
   if (!thread) return failed(std::move(thread).error());
 
   InjectedAgent agent;
-  Placing placing(process, *thread, *instruction);
+  Placing placing(process, *thread);
   if (Status placed = placing.place(!suspend); !placed) {
     (void)placing.undo();
     (void)thread->release();

@@ -65,11 +65,13 @@ Result<ProcessFiles> ProcessFiles::open(pid_t pid) {
   if (pid <= 0) return none();
   Fd pidfd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
   if (!pidfd.valid()) {
-    if (errno == ESRCH) return none();
-    if (errno == EINVAL || errno == ENOENT)
-      return fail(ErrorCode::kInvalid,
-                  fmt::format("{} is the id of a thread: name the process that it is of", pid));
-    return fail_errno("pidfd_open");
+    const int sys_errno = errno;
+    // Also of a process that is just being forgotten.
+    if (sys_errno != EINVAL && sys_errno != ENOENT && sys_errno != ESRCH)
+      return fail_errno("pidfd_open", sys_errno);
+    if (::access(fmt::format("/proc/{}/status", pid).c_str(), F_OK) != 0) return none();
+    return fail(ErrorCode::kInvalid,
+                fmt::format("{} is the id of a thread: name the process that it is of", pid));
   }
   Fd directory(::open(fmt::format("/proc/{}", pid).c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
   if (!directory.valid()) return none();

@@ -1,5 +1,6 @@
 #include "inject/seized_thread.h"
 
+#include <elf.h>
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sched.h>
@@ -29,6 +30,7 @@ constexpr Nanoseconds kStopPatience = std::chrono::seconds(1);
 constexpr Nanoseconds kCallPatience = std::chrono::seconds(10);
 // How long a wait for a stop polls; one takes some 10 us.
 constexpr Nanoseconds kSpin = std::chrono::milliseconds(2);
+constexpr size_t kMaxVdsoBytes = 16 << 10;
 constexpr size_t kMaxCandidates = 8;
 constexpr uint64_t kAllSignals = ~uint64_t{0};
 constexpr uint64_t k64BitCode = 0x33;  // the segment of 64-bit programs
@@ -93,32 +95,10 @@ Result<std::vector<pid_t>> seizable_threads(const ProcessFiles& process) {
   return chosen;
 }
 
-Result<uint64_t> find_call_instruction(const ProcessFiles& process) {
-  FARPAGE_TRY(maps, process.read("maps"));
-  FARPAGE_TRY(memory, process.open_file("mem", O_RDONLY));
-  std::string_view rest = maps;
-  while (!rest.empty()) {
-    const size_t end = std::min(rest.find('\n'), rest.size());
-    const std::optional<MapsLine> line = parse_maps_line(rest.substr(0, end));
-    rest.remove_prefix(std::min(end + 1, rest.size()));
-    if (!line || line->name != "[vdso]") continue;
-    std::vector<unsigned char> code(line->end - line->begin);
-    const ssize_t got =
-        ::pread(memory.get(), code.data(), code.size(), static_cast<off_t>(line->begin));
-    if (got < 0) return fail_errno("reading [vdso] of the program");
-    const auto found = std::search(code.begin(), code.begin() + got, kCallInstruction.begin(),
-                                   kCallInstruction.end());
-    if (found != code.begin() + got)
-      return line->begin + static_cast<uint64_t>(found - code.begin());
-  }
-  return fail(
-      ErrorCode::kUnsupported,
-      process.described() + " has no [vdso] with a system call: boot this host without vdso=0");
-}
-
 SeizedThread::SeizedThread(SeizedThread&& other) noexcept
     : process_(other.process_),
       thread_(std::exchange(other.thread_, 0)),
+      call_instruction_(other.call_instruction_),
       registers_(other.registers_),
       signal_mask_(other.signal_mask_),
       saved_(other.saved_),
@@ -174,6 +154,7 @@ Status SeizedThread::save() {
     return fail(ErrorCode::kInvalid, process_->described() +
                                          " runs 32-bit code: only 64-bit programs can have far "
                                          "memory");
+  FARPAGE_TRY_VOID(find_call_instruction());
   FARPAGE_TRY_VOID(leave_critical_section());
   saved_ = true;
   return request(PTRACE_SETSIGMASK, sizeof(kAllSignals), reinterpret_cast<uint64_t>(&kAllSignals),
@@ -203,6 +184,32 @@ Status SeizedThread::leave_critical_section() {
       sizeof(section))
     return {};
   if (registers_.rip - section.begin < section.bytes) registers_.rip = section.abort;
+  return {};
+}
+
+// In the [vdso], which the kernel has mapped for the program that the thread is of now: after exec
+// it is elsewhere.
+Status SeizedThread::find_call_instruction() {
+  FARPAGE_TRY(auxiliary, process_->read("auxv"));
+  uint64_t vdso = 0;
+  for (size_t at = 0; at + sizeof(Elf64_auxv_t) <= auxiliary.size(); at += sizeof(Elf64_auxv_t)) {
+    Elf64_auxv_t entry;
+    std::memcpy(&entry, auxiliary.data() + at, sizeof(entry));
+    if (entry.a_type == AT_SYSINFO_EHDR) vdso = entry.a_un.a_val;
+  }
+  if (vdso == 0)
+    return fail(ErrorCode::kUnsupported,
+                process_->described() + " has no [vdso]: boot this host without vdso=0");
+  FARPAGE_TRY(memory, process_->open_file("mem", O_RDONLY));
+  std::array<unsigned char, kMaxVdsoBytes> code;
+  const ssize_t got = ::pread(memory.get(), code.data(), code.size(), static_cast<off_t>(vdso));
+  const auto end = code.begin() + std::max<ssize_t>(got, 0);
+  const auto found =
+      std::search(code.begin(), end, kCallInstruction.begin(), kCallInstruction.end());
+  if (found == end)
+    return fail(ErrorCode::kUnsupported,
+                process_->described() + " has no system call in its [vdso]: run another kernel");
+  call_instruction_ = vdso + static_cast<uint64_t>(found - code.begin());
   return {};
 }
 
@@ -237,7 +244,7 @@ Status SeizedThread::await_stop(int resumption, bool at_call, Nanoseconds patien
 
 Result<uint64_t> SeizedThread::call(const Call& call, const char* name) {
   user_regs_struct registers = registers_;
-  registers.rip = call.instruction;
+  registers.rip = call.instruction == 0 ? call_instruction_ : call.instruction;
   registers.rax = static_cast<uint64_t>(call.number);
   registers.orig_rax = ~0ULL;  // in no call: none is begun again
   registers.rdi = call.arguments[0];

@@ -29,13 +29,10 @@ namespace farpage::inject {
 // begins again.
 Result<std::vector<pid_t>> seizable_threads(const ProcessFiles& process);
 
-// The address of a system call instruction in the program.
-Result<uint64_t> find_call_instruction(const ProcessFiles& process);
-
 class SeizedThread {
  public:
   struct Call {
-    uint64_t instruction = 0;  // its address
+    uint64_t instruction = 0;  // the address of a system call instruction; 0: one of the program's
     long number = 0;
     std::array<uint64_t, 6> arguments = {};
     uint64_t r12 = 0;  // a register that no call changes
@@ -63,6 +60,7 @@ class SeizedThread {
   Status request(int request, uint64_t address, uint64_t data, const char* name) const;
   Status stop();
   Status save();
+  Status find_call_instruction();
   Status leave_critical_section();
   Status await_stop(int resumption, bool at_call, Nanoseconds patience);
   Status put_back();
@@ -71,6 +69,7 @@ class SeizedThread {
 
   const ProcessFiles* process_;
   pid_t thread_ = 0;  // 0: let go of
+  uint64_t call_instruction_ = 0;
   user_regs_struct registers_ = {};
   uint64_t signal_mask_ = 0;
   bool saved_ = false;

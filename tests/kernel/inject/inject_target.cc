@@ -14,6 +14,7 @@
 #include <sys/epoll.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -24,6 +25,7 @@
 #include <sstream>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "require.h"
@@ -98,9 +100,20 @@ void sleep_in_nanosleep() {
   }
 }
 
+void start_short_threads() {
+  while (!ends) {
+    std::thread first([] {});
+    std::thread second([] {});
+    first.join();
+    second.join();
+    ++rounds;
+  }
+}
+
 void start_thread(const std::string& kind) {
   std::thread thread(kind == "compute" ? compute
                      : kind == "futex" ? sleep_in_futex
+                     : kind == "short" ? start_short_threads
                      : kind == "poll"  ? sleep_in_poll
                                        : sleep_in_nanosleep);
   thread.detach();
@@ -266,6 +279,16 @@ std::string run(const std::string& command, std::istringstream& words, const cha
     return std::to_string(child);
   }
   if (command == "seccomp") return std::to_string(allow_few_calls());
+  if (command == "limit") {  // and returns the one before
+    int resource = 0;
+    rlim_t wanted = 0;
+    words >> resource >> wanted;
+    rlimit limit{};
+    REQUIRE(getrlimit(static_cast<__rlimit_resource>(resource), &limit) == 0);
+    const rlim_t before = std::exchange(limit.rlim_cur, wanted);
+    REQUIRE(setrlimit(static_cast<__rlimit_resource>(resource), &limit) == 0);
+    return std::to_string(before);
+  }
   if (command == "drop_privileges") {
     REQUIRE(setresgid(65534, 65534, 65534) == 0 && setresuid(65534, 65534, 65534) == 0);
     return "0";
@@ -279,6 +302,12 @@ std::string run(const std::string& command, std::istringstream& words, const cha
   if (command == "rounds") return std::to_string(rounds);
   if (command == "handled") return std::to_string(handled);
   if (command == "pid") return std::to_string(getpid());
+  if (command == "exec_often") {
+    std::string times;
+    words >> times;
+    execl(program, program, "exec_often", times.c_str(), nullptr);
+    return "exec failed";
+  }
   if (command == "exec") {
     execl(program, program, nullptr);
     return "exec failed";
@@ -288,7 +317,13 @@ std::string run(const std::string& command, std::istringstream& words, const cha
 
 }  // namespace
 
-int main(int, char** arguments) {
+int main(int count, char** arguments) {
+  if (count == 3 && std::string(arguments[1]) == "exec_often") {
+    const int left = std::atoi(arguments[2]);
+    execl(arguments[0], arguments[0], left > 0 ? "exec_often" : "done",
+          std::to_string(left - 1).c_str(), nullptr);
+    return 1;
+  }
   REQUIRE(pipe2(pipe_ends, O_CLOEXEC) == 0);
   struct sigaction action {};
   action.sa_handler = on_signal;

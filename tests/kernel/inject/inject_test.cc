@@ -3,6 +3,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <sys/ptrace.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -17,6 +18,7 @@
 #include <thread>
 #include <vector>
 
+#include "inject/agent_code.h"
 #include "inject/injected_agent.h"
 #include "taken_program.h"
 
@@ -194,6 +196,95 @@ TEST_F(Injection, IsNotInheritedByForkedChildren) {
   }
   EXPECT_EQ(program.ask("reap " + child), "0");
   program.withdraw();
+}
+
+// The program replaces itself again and again, and ends with its usual status.
+TEST_F(Injection, MeetsExecAtAnyMoment) {
+  TakenProgram program;
+  program.process().write_line("exec_often 300");
+  int injected = 0;
+  while (program.text_of("cmdline").find("done") == std::string::npos) {
+    ASSERT_EQ(program.text_of("stat").find(") Z "), std::string::npos) << "it was killed";
+    auto agent = inject::inject(program.pid(), {});
+    if (!agent) {
+      EXPECT_TRUE(agent.error().code == ErrorCode::kUnavailable ||
+                  agent.error().code == ErrorCode::kIo ||
+                  agent.error().code == ErrorCode::kNotFound)
+          << agent.error().message();
+      continue;
+    }
+    ++injected;
+    const Status withdrawn = inject::withdraw(*agent);
+    EXPECT_TRUE(withdrawn.has_value()) << withdrawn.error().message();
+  }
+  std::printf("%d times injected\n", injected);
+  EXPECT_EQ(program.process().finish().exit_status, 7);
+}
+
+TEST_F(Injection, MeetsThreadsThatComeAndGo) {
+  TakenProgram program;
+  ASSERT_EQ(program.ask("thread short"), "ok");
+  for (int i = 0; i < 50; ++i) {
+    program.inject();
+    program.withdraw();
+  }
+  EXPECT_EQ(program.process().finish().exit_status, 7);
+}
+
+// -------------------------------------------------------------- half-way back ----
+
+class InjectionPutsBack : public Injection {
+ protected:
+  // With that limit the injection fails, with that text in its message; without it all is as ever.
+  void fail_by_limit(__rlimit_resource resource, rlim_t limit, const std::string& text) {
+    TakenProgram program;
+    ASSERT_EQ(program.ask("drop_privileges"), "0");  // limits do not hold for root
+    ASSERT_EQ(program.ask("thread compute"), "ok");
+    program.await_call(SYS_read);
+    const std::string maps = program.maps();
+    const std::string limited = "limit " + std::to_string(resource) + " ";
+    const std::string before = program.ask(limited + std::to_string(limit));
+    for (int i = 0; i < 3; ++i) {
+      const auto agent = inject::inject(program.pid(), {});
+      ASSERT_FALSE(agent.has_value());
+      EXPECT_NE(agent.error().message().find(text), std::string::npos) << agent.error().message();
+      EXPECT_EQ(agent.error().message().find("left in"), std::string::npos);
+      EXPECT_EQ(program.maps(), maps);
+    }
+    ASSERT_EQ(program.ask(limited + before), std::to_string(limit));
+    program.inject();
+    program.withdraw();
+    EXPECT_EQ(program.maps(), maps);
+    EXPECT_EQ(program.process().finish().exit_status, 7);
+  }
+  // Of addresses that the program has.
+  static rlim_t mapped_bytes() {
+    TakenProgram program;
+    program.ask("thread compute");
+    const std::string status = program.text_of("status");
+    return std::strtoull(status.c_str() + status.find("VmSize:") + 7, nullptr, 10) << 10;
+  }
+};
+
+TEST_F(InjectionPutsBack, WhatWasPlacedWhenTheRingCannotBeMapped) {
+  fail_by_limit(RLIMIT_AS, mapped_bytes() + (16 << 10), "mmap in process");
+}
+
+TEST_F(InjectionPutsBack, WhatWasPlacedWhenTheCodeCannotBeMapped) {
+  fail_by_limit(RLIMIT_AS, mapped_bytes() + inject::kSharedBytes, "mmap in process");
+}
+
+TEST_F(InjectionPutsBack, WhatWasPlacedWhenTheStagingAreaCannotBeMapped) {
+  fail_by_limit(RLIMIT_AS, mapped_bytes() + inject::kSharedBytes + (64 << 10),
+                "mapping the agent's staging area");
+}
+
+TEST_F(InjectionPutsBack, WhatWasPlacedWhenTheAgentHasNoDescriptors) {
+  fail_by_limit(RLIMIT_NOFILE, 0, "socketpair by the agent");
+}
+
+TEST_F(InjectionPutsBack, WhatWasPlacedWhenTheAgentsThreadCannotStart) {
+  fail_by_limit(RLIMIT_NPROC, 1, "clone in process");
 }
 
 // ----------------------------------------------------------------- refusals ----
