@@ -18,17 +18,14 @@ Result<std::unique_ptr<AgentTracer>> AgentTracer::trace(pid_t agent) {
   std::unique_ptr<AgentTracer> tracer(new AgentTracer(agent));
   tracer->thread_ = std::thread([self = tracer.get()] { self->run(); });
   ::pthread_setname_np(tracer->thread_.native_handle(), "fp-seccomp");
-  std::unique_lock lock(tracer->mutex_);
-  tracer->changed_.wait(lock, [&] { return tracer->began_; });
-  if (tracer->begin_errno_ != 0)
-    return fail_errno("suspending the seccomp filter of the agent: run as root",
-                      tracer->begin_errno_);
+  if (const int sys_errno = tracer->wait_for_begin(); sys_errno != 0)
+    return fail_errno("suspending the seccomp filter of the agent: run as root", sys_errno);
   return tracer;
 }
 
 AgentTracer::~AgentTracer() {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     ends_ = true;
   }
   changed_.notify_all();
@@ -38,7 +35,7 @@ AgentTracer::~AgentTracer() {
 void AgentTracer::run() {
   const long seized = ::ptrace(PTRACE_SEIZE, agent_, 0, PTRACE_O_SUSPEND_SECCOMP);
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     began_ = true;
     begin_errno_ = seized == 0 ? 0 : errno;
   }
@@ -65,8 +62,15 @@ bool AgentTracer::answer_stop() {
 }
 
 bool AgentTracer::wait_for_end() {
-  std::unique_lock lock(mutex_);
-  return changed_.wait_for(lock, std::chrono::milliseconds(kIntervalMs), [&] { return ends_; });
+  MutexLock lock(mutex_);
+  return changed_.wait_for(lock, std::chrono::milliseconds(kIntervalMs),
+                           [this]() FARPAGE_REQUIRES(mutex_) { return ends_; });
+}
+
+int AgentTracer::wait_for_begin() {
+  MutexLock lock(mutex_);
+  changed_.wait(lock, [this]() FARPAGE_REQUIRES(mutex_) { return began_; });
+  return begin_errno_;
 }
 
 }  // namespace farpage::inject

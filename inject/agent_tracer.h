@@ -4,11 +4,10 @@
 
 #include <sys/types.h>
 
-#include <condition_variable>
 #include <memory>
-#include <mutex>
 #include <thread>
 
+#include "base/mutex.h"
 #include "base/result.h"
 
 namespace farpage::inject {
@@ -31,13 +30,14 @@ class AgentTracer {
   void run();
   bool answer_stop();
   bool wait_for_end();
+  int wait_for_begin();  // an errno, or 0
 
   const pid_t agent_;
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  bool ends_ = false;    // guarded by mutex_
-  bool began_ = false;   // guarded by mutex_
-  int begin_errno_ = 0;  // guarded by mutex_
+  Mutex mutex_;
+  ConditionVariable changed_;
+  bool began_ FARPAGE_GUARDED_BY(mutex_) = false;
+  int begin_errno_ FARPAGE_GUARDED_BY(mutex_) = 0;
+  bool ends_ FARPAGE_GUARDED_BY(mutex_) = false;
   std::thread thread_;
 };
 

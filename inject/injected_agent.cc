@@ -37,6 +37,8 @@ namespace handover = uffd::handover;
 
 constexpr Nanoseconds kStepPatience = std::chrono::seconds(5);
 constexpr Nanoseconds kStepSlice = std::chrono::milliseconds(20);
+constexpr Nanoseconds kSeizePatience = std::chrono::seconds(3);
+constexpr int kRemoveAttempts = 3;
 constexpr int kEndPatienceMs = 5'000;
 
 uint64_t round_up_to_page(uint64_t bytes) {
@@ -68,16 +70,25 @@ std::string map_file(uint64_t shared_address) {
   return fmt::format("map_files/{:x}-{:x}", shared_address, shared_address + kSharedBytes);
 }
 
-// Seizes the first thread that lets itself be seized.
+// Seizes the first thread that lets itself be seized. A thread that has called vfork or exec, or
+// waits for a page, does not for a while.
 Result<SeizedThread> seize_any(const ProcessFiles& process, bool suspend_seccomp) {
-  FARPAGE_TRY(threads, seizable_threads(process));
-  std::optional<Error> last;
-  for (const pid_t thread : threads) {
-    Result<SeizedThread> seized = SeizedThread::seize(process, thread, suspend_seccomp);
-    if (seized || seized.error().code != ErrorCode::kUnavailable) return seized;
-    last = std::move(seized).error();
+  const Instant start = SteadyClock::read();
+  while (true) {
+    Result<std::vector<pid_t>> threads = seizable_threads(process);
+    if (!threads && threads.error().code != ErrorCode::kUnavailable)
+      return tl::unexpected(std::move(threads).error());
+    Error last{};
+    if (!threads) last = threads.error();
+    for (const pid_t thread : threads.value_or(std::vector<pid_t>())) {
+      Result<SeizedThread> seized = SeizedThread::seize(process, thread, suspend_seccomp);
+      if (seized || seized.error().code != ErrorCode::kUnavailable) return seized;
+      last = std::move(seized).error();
+    }
+    if (!process.alive() || SteadyClock::read() - start > kSeizePatience)
+      return tl::unexpected(std::move(last));
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
-  return tl::unexpected(*last);
 }
 
 // The program is killed, or ends, at any time.
@@ -431,8 +442,10 @@ Status withdraw_here(InjectedAgent& agent) {
     if (agent.userfaultfd.valid()) {
       FARPAGE_TRY(copy, agent.userfaultfd.duplicate());
       auto userfaultfd = uffd::Userfaultfd::adopt(std::move(copy), agent.features);
-      // The agent unmaps it, which would else be an event that somebody has to read.
-      FARPAGE_TRY_VOID(userfaultfd.unregister_range(agent.staging_address, agent.staging_bytes));
+      // The agent unmaps it, which would else be an event that somebody has to read. After exec
+      // there is nothing to unregister, and the agent ends.
+      Status done = userfaultfd.unregister_range(agent.staging_address, agent.staging_bytes);
+      if (!done && !await_end(agent.agent, kEndPatienceMs)) return done;
       agent.userfaultfd.reset();
     }
     FARPAGE_TRY(ring, Mapping::shared(agent.ring.get(), agent.ring_bytes));
@@ -446,8 +459,16 @@ Status withdraw_here(InjectedAgent& agent) {
   const Placed placed{.shared_address = agent.ring_address,
                       .code_address = agent.code_address,
                       .code_bytes = agent.code_bytes};
-  Status removed = remove_mappings(*process, agent.ring, placed, suspend, agent.stood);
-  if (!removed && !ended()) return removed;
+  Status removed;
+  for (int attempt = 0; attempt < kRemoveAttempts; ++attempt) {
+    removed = remove_mappings(*process, agent.ring, placed, suspend, agent.stood);
+    // A thread that was seized ends by exec alone, which leaves no mapping either.
+    if (removed || removed.error().code != ErrorCode::kUnavailable ||
+        !has_mapping(*process, agent.ring, placed.shared_address))
+      break;
+  }
+  if (!removed && !ended() && has_mapping(*process, agent.ring, placed.shared_address))
+    return removed;
   return {};
 }
 

@@ -4,6 +4,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <cerrno>
+
 namespace farpage::inject {
 
 Result<Fd> open_thread(pid_t thread) {
@@ -18,7 +20,9 @@ Result<Fd> take_descriptor(const Fd& thread, int fd) {
 
 Status await_end(const Fd& thread, int timeout_ms) {
   pollfd ended{thread.get(), POLLIN, 0};
-  const int ready = ::poll(&ended, 1, timeout_ms);
+  int ready = 0;
+  do ready = ::poll(&ended, 1, timeout_ms);
+  while (ready < 0 && errno == EINTR);
   if (ready < 0) return fail_errno("poll of a thread");
   if (ready == 0) return fail(ErrorCode::kTimedOut, "the thread has not ended");
   return {};
