@@ -5,6 +5,7 @@
 #include <pthread.h>
 #include <sched.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -49,7 +50,10 @@ uint64_t round_up_to_page(uint64_t bytes) {
 template <typename Work>
 auto in_own_thread(Work work) {
   std::optional<decltype(work())> result;
-  std::thread thread([&] { result.emplace(work()); });
+  std::thread thread([&] {
+    (void)::setpriority(PRIO_PROCESS, 0, -20);  // of this thread: one of the program stands
+    result.emplace(work());
+  });
   ::pthread_setname_np(thread.native_handle(), "fp-inject");
   thread.join();
   return std::move(*result);
@@ -394,7 +398,7 @@ Result<InjectedAgent> inject_here(pid_t pid, const InjectOptions& options) {
   FARPAGE_TRY(process, ProcessFiles::open(pid));
   if (Status fits = check_target(process, options.allow_seccomp); !fits)
     return tl::unexpected(or_ended(process, std::move(fits).error()));
-  const bool suspend = options.allow_seccomp && has_seccomp(process, pid);
+  const bool suspend = options.allow_seccomp && has_seccomp(process);
 
   const auto failed = [&](Error error) {
     return tl::unexpected(or_ended(process, std::move(error)));

@@ -41,6 +41,10 @@ constexpr std::array<unsigned char, 2> kCallInstruction{0x0f, 0x05};
 constexpr long kFailByAnyStop[] = {SYS_epoll_wait,   SYS_epoll_pwait,    SYS_epoll_pwait2,
                                    SYS_io_getevents, SYS_io_pgetevents,  SYS_semop,
                                    SYS_semtimedop,   SYS_rt_sigtimedwait};
+// The same on a socket with a timeout (SO_RCVTIMEO).
+constexpr long kFailOnSomeSockets[] = {SYS_read,     SYS_readv,   SYS_write,   SYS_writev,
+                                       SYS_recvfrom, SYS_recvmsg, SYS_sendto,  SYS_sendmsg,
+                                       SYS_accept,   SYS_accept4, SYS_recvmmsg};
 // The kernel begins them again, and a program that sleeps in one is in no hurry.
 constexpr long kRestarted[] = {
     SYS_futex,  SYS_poll,    SYS_ppoll,    SYS_nanosleep,       SYS_clock_nanosleep,
@@ -285,8 +289,9 @@ Status SeizedThread::write(uint64_t address, std::span<const std::byte> bytes) {
 }
 
 bool SeizedThread::fails_by_any_stop() const {
+  const auto call = static_cast<long>(registers_.orig_rax);
   return registers_.rax == static_cast<uint64_t>(-EINTR) &&
-         is_one_of(kFailByAnyStop, static_cast<long>(registers_.orig_rax));
+         (is_one_of(kFailByAnyStop, call) || is_one_of(kFailOnSomeSockets, call));
 }
 
 // One that its own mask lets through.

@@ -7,6 +7,7 @@
 #include <sys/utsname.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstdlib>
@@ -112,7 +113,7 @@ Status check_target(const ProcessFiles& process, bool allow_seccomp) {
   FARPAGE_TRY_VOID(check_access(process));
   FARPAGE_TRY_VOID(check_program(process));
   FARPAGE_TRY_VOID(check_far_memory(process));
-  if (!allow_seccomp && has_seccomp(process, process.pid()))
+  if (!allow_seccomp && has_seccomp(process))
     return fail(ErrorCode::kConflict,
                 fmt::format("{} restricts its system calls (seccomp), and the death of the pager "
                             "may kill it: allow that with --allow-seccomp, or leave it alone",
@@ -129,8 +130,11 @@ Status check_tracer(const ProcessFiles& process, pid_t thread) {
                           process.described(), pid, process_name(pid)));
 }
 
-bool has_seccomp(const ProcessFiles& process, pid_t thread) {
-  return process.status_field(thread_status(thread), "Seccomp").value_or("0") != "0";
+bool has_seccomp(const ProcessFiles& process) {
+  const Result<std::vector<pid_t>> threads = process.threads();
+  return threads && std::ranges::any_of(*threads, [&](pid_t thread) {
+           return process.status_field(thread_status(thread), "Seccomp").value_or("0") != "0";
+         });
 }
 
 }  // namespace farpage::inject

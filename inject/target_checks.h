@@ -15,7 +15,7 @@ Status check_target(const ProcessFiles& process, bool allow_seccomp);
 // kConflict if a tracer is attached to the thread: it is named.
 Status check_tracer(const ProcessFiles& process, pid_t thread);
 
-// The thread is under a seccomp filter, or in strict mode.
-bool has_seccomp(const ProcessFiles& process, pid_t thread);
+// A thread of it is under a seccomp filter, or in strict mode.
+bool has_seccomp(const ProcessFiles& process);
 
 }  // namespace farpage::inject

@@ -15,7 +15,9 @@
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
+#include <sys/time.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -110,12 +112,37 @@ void start_short_threads() {
   }
 }
 
+// A filter that kills the process for any call that it does not need, as those of services do.
+int allow_few_calls() {
+  constexpr unsigned kAllowed[] = {SYS_read,         SYS_write, SYS_getpid, SYS_exit_group,
+                                   SYS_rt_sigreturn, SYS_mmap,  SYS_munmap, SYS_restart_syscall};
+  std::vector<sock_filter> filter = {
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr))};
+  for (const unsigned call : kAllowed) {
+    filter.push_back(BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, call, 0, 1));
+    filter.push_back(BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW));
+  }
+  filter.push_back(BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS));
+  const sock_fprog program{.len = static_cast<unsigned short>(filter.size()),
+                           .filter = filter.data()};
+  prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+  return prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program);
+}
+
+void read_under_filter() {
+  REQUIRE(allow_few_calls() == 0);
+  ++rounds;
+  char byte = 0;
+  REQUIRE(read(pipe_ends[0], &byte, 1) == 1);
+}
+
 void start_thread(const std::string& kind) {
-  std::thread thread(kind == "compute" ? compute
-                     : kind == "futex" ? sleep_in_futex
-                     : kind == "short" ? start_short_threads
-                     : kind == "poll"  ? sleep_in_poll
-                                       : sleep_in_nanosleep);
+  std::thread thread(kind == "compute"   ? compute
+                     : kind == "futex"   ? sleep_in_futex
+                     : kind == "short"   ? start_short_threads
+                     : kind == "seccomp" ? read_under_filter
+                     : kind == "poll"    ? sleep_in_poll
+                                         : sleep_in_nanosleep);
   thread.detach();
 }
 
@@ -149,6 +176,12 @@ void wait_in(const std::string& call) {
     sigemptyset(&none);
     const timespec time{.tv_sec = 100, .tv_nsec = 0};
     result = ppoll(&input, 1, &time, &none);
+  } else if (call == "recv") {  // with a timeout of the socket
+    int pair[2];
+    REQUIRE(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) == 0);
+    const timeval timeout{.tv_sec = 0, .tv_usec = 700'000};
+    REQUIRE(setsockopt(pair[0], SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof(timeout)) == 0);
+    result = recv(pair[0], &byte, 1, 0);
   } else if (call == "epoll_wait") {
     const int epoll = epoll_create1(EPOLL_CLOEXEC);
     epoll_event event{.events = EPOLLIN, .data = {}};
@@ -162,23 +195,6 @@ void wait_in(const std::string& call) {
   if ((call == "poll" || call == "ppoll" || call == "epoll_wait") && result == 1)
     REQUIRE(read(STDIN_FILENO, &byte, 1) == 1);
   answer(std::to_string(result) + " " + std::to_string(error));
-}
-
-// A filter that kills the process for any call that it does not need, as those of services do.
-int allow_few_calls() {
-  constexpr unsigned kAllowed[] = {SYS_read,         SYS_write, SYS_getpid, SYS_exit_group,
-                                   SYS_rt_sigreturn, SYS_mmap,  SYS_munmap, SYS_restart_syscall};
-  std::vector<sock_filter> filter = {
-      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr))};
-  for (const unsigned call : kAllowed) {
-    filter.push_back(BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, call, 0, 1));
-    filter.push_back(BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW));
-  }
-  filter.push_back(BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS));
-  const sock_fprog program{.len = static_cast<unsigned short>(filter.size()),
-                           .filter = filter.data()};
-  prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
-  return prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program);
 }
 
 void on_signal(int) {

@@ -86,6 +86,7 @@ class InjectionDuring : public testing::TestWithParam<Waiting> {
 
 INSTANTIATE_TEST_SUITE_P(Calls, InjectionDuring,
                          testing::Values(Waiting{"nanosleep", SYS_clock_nanosleep, "0 0", false},
+                                         Waiting{"recv", SYS_recvfrom, "-1 11", false},
                                          Waiting{"read", SYS_read, "1 0"},
                                          Waiting{"poll", SYS_poll, "1 0"},
                                          Waiting{"ppoll", SYS_ppoll, "1 0"},
@@ -383,6 +384,13 @@ TEST_F(InjectionRefused, ForAnotherUsersProcess) {
   ASSERT_EQ(::waitpid(child, &status, 0), child);
   EXPECT_EQ(status, 0);
   EXPECT_EQ(program.process().finish().exit_status, 7);
+}
+
+TEST_F(InjectionRefused, ForAProgramWithAThreadUnderSeccomp) {
+  TakenProgram program;
+  ASSERT_EQ(program.ask("thread seccomp"), "ok");
+  while (program.ask_number("rounds") == 0) std::this_thread::yield();
+  expect_refusal(program.pid(), ErrorCode::kConflict, "seccomp");
 }
 
 TEST_F(InjectionRefused, ForAProgramWithSeccompUnlessThatIsAllowed) {
