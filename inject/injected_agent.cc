@@ -5,6 +5,7 @@
 #include <pthread.h>
 #include <sched.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -51,7 +52,9 @@ template <typename Work>
 auto in_own_thread(Work work) {
   std::optional<decltype(work())> result;
   std::thread thread([&] {
-    (void)::setpriority(PRIO_PROCESS, 0, -20);  // of this thread: one of the program stands
+    // Of this thread: meanwhile one of the program stands.
+    (void)::setpriority(PRIO_PROCESS, 0, -20);
+    (void)::prctl(PR_SET_TIMERSLACK, 1, 0, 0, 0);
     result.emplace(work());
   });
   ::pthread_setname_np(thread.native_handle(), "fp-inject");

@@ -3,7 +3,6 @@
 #include <elf.h>
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <sched.h>
 #include <signal.h>
 #include <sys/ptrace.h>
 #include <sys/syscall.h>
@@ -28,8 +27,11 @@ namespace {
 
 constexpr Nanoseconds kStopPatience = std::chrono::seconds(1);
 constexpr Nanoseconds kCallPatience = std::chrono::seconds(10);
-// How long a wait for a stop polls; one takes some 10 us.
-constexpr Nanoseconds kSpin = std::chrono::milliseconds(2);
+// A stop takes some 10 us. Sleeps, not sched_yield: that leaves the processor to the thread only
+// where it has our priority.
+constexpr Nanoseconds kShortWait = std::chrono::milliseconds(2);
+constexpr Nanoseconds kShortSleep = std::chrono::microseconds(10);
+constexpr Nanoseconds kLongSleep = std::chrono::microseconds(200);
 constexpr size_t kMaxVdsoBytes = 16 << 10;
 constexpr size_t kMaxCandidates = 8;
 constexpr uint64_t kAllSignals = ~uint64_t{0};
@@ -231,10 +233,7 @@ Status SeizedThread::await_stop(int resumption, bool at_call, Nanoseconds patien
       if (passed > patience)
         return fail(ErrorCode::kUnavailable, fmt::format("thread {} of {} does not stop: try again",
                                                          thread_, process_->described()));
-      if (passed < kSpin)
-        ::sched_yield();
-      else
-        std::this_thread::sleep_for(std::chrono::microseconds(100));
+      std::this_thread::sleep_for(passed < kShortWait ? kShortSleep : kLongSleep);
       continue;
     }
     if (!WIFSTOPPED(status)) return tl::unexpected(gone(thread_));
