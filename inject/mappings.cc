@@ -40,8 +40,9 @@ void for_each_line(std::string_view text, Line line) {
 
 }  // namespace
 
-EligibleMappings::EligibleMappings(const ProcessFiles& process, std::span<const AddressRange> own)
-    : process_(process), own_(own.begin(), own.end()) {}
+EligibleMappings::EligibleMappings(const ProcessFiles& process, std::span<const AddressRange> own,
+                                   const MappingOptions& options)
+    : process_(process), own_(own.begin(), own.end()), options_(options) {}
 
 bool EligibleMappings::is_own(const AddressRange& range) const {
   return std::ranges::any_of(own_, [&](const AddressRange& own) {
@@ -49,10 +50,20 @@ bool EligibleMappings::is_own(const AddressRange& range) const {
   });
 }
 
-// False: nothing of it could be read, the process ends.
-Result<bool> EligibleMappings::read_flags() {
+// Of the first judged mapping that lies in it.
+std::optional<bool> EligibleMappings::verdict_of(const AddressRange& range) const {
+  const auto found = verdicts_.lower_bound(range.begin);
+  if (found == verdicts_.end() || found->second.end > range.end) return std::nullopt;
+  return found->second.eligible;
+}
+
+Status EligibleMappings::read_flags(const std::string& locked) {
+  const Instant start = SteadyClock::read();
+  if (start < next_read_) return {};
   FARPAGE_TRY(smaps, process_.read("smaps"));
+  if (smaps.empty()) return {};  // the process ends
   verdicts_.clear();
+  locked_ = locked;
   std::optional<AddressRange> candidate;
   for_each_line(smaps, [&](std::string_view line) {
     constexpr std::string_view kFlags = "VmFlags: ";
@@ -67,7 +78,10 @@ Result<bool> EligibleMappings::read_flags() {
     const std::optional<MapsLine> mapping = parse_maps_line(line);
     if (mapping && is_candidate(*mapping)) candidate = AddressRange{mapping->begin, mapping->end};
   });
-  return !smaps.empty();
+  const Instant now = SteadyClock::read();
+  const double spent_ns = static_cast<double>((now - start).count());
+  next_read_ = now + Nanoseconds(static_cast<int64_t>(spent_ns * (1 / options_.max_share - 1)));
+  return {};
 }
 
 Result<std::vector<AddressRange>> EligibleMappings::look() {
@@ -80,21 +94,14 @@ Result<std::vector<AddressRange>> EligibleMappings::look() {
     const std::optional<MapsLine> mapping = parse_maps_line(line);
     if (!mapping || !is_candidate(*mapping)) return;
     const AddressRange range{mapping->begin, mapping->end};
-    if (is_own(range)) return;
-    const auto verdict = verdicts_.find(range.begin);
-    all_known = all_known && verdict != verdicts_.end() && verdict->second.end == range.end;
+    if (range.bytes() < options_.min_bytes || is_own(range)) return;
+    all_known = all_known && verdict_of(range).has_value();
     candidates.push_back(range);
   });
-  if (!all_known) {
-    FARPAGE_TRY(any, read_flags());
-    if (any) locked_ = locked;
-  }
-  // A mapping that has changed between the two files waits for the next look.
-  std::erase_if(candidates, [&](const AddressRange& range) {
-    const auto verdict = verdicts_.find(range.begin);
-    return verdict == verdicts_.end() || verdict->second.end != range.end ||
-           !verdict->second.eligible;
-  });
+  if (!all_known) FARPAGE_TRY_VOID(read_flags(locked));
+  // One that has changed between the two files waits for the next look.
+  std::erase_if(candidates,
+                [&](const AddressRange& range) { return !verdict_of(range).value_or(false); });
   return candidates;
 }
 

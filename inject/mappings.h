@@ -16,10 +16,12 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/result.h"
 #include "inject/process_files.h"
 
@@ -33,26 +35,37 @@ struct AddressRange {
   bool operator==(const AddressRange&) const = default;
 };
 
-// Looks at one process again and again. A look reads /proc/PID/maps (10,000 mappings: 4 to 5 ms),
-// and /proc/PID/smaps, which walks the page tables, only if there is a candidate that it has not
-// seen before, or the amount of locked memory has changed. Another change of flags (VM_WIPEONFORK)
-// of a mapping that keeps its extent is seen with the next of those.
+struct MappingOptions {
+  uint64_t min_bytes = 0;  // smaller mappings are not eligible
+  // Reading smaps takes at most this share of the time; until then a new mapping is not eligible.
+  double max_share = 0.05;
+};
+
+// Looks at one process again and again. A look reads /proc/PID/maps, and /proc/PID/smaps, which
+// walks the page tables and takes many times as long, only if there is a candidate that it has not
+// seen before, or the amount of locked memory has changed. A mapping that has grown is known: the
+// kernel joins only what has equal flags. Another change of flags (VM_WIPEONFORK) is seen with the
+// next unknown mapping.
 //
 // Threads: one at a time.
 class EligibleMappings {
  public:
   // `process` must outlive this. Ranges that overlap `own` (the agent's) are never eligible.
-  EligibleMappings(const ProcessFiles& process, std::span<const AddressRange> own);
+  EligibleMappings(const ProcessFiles& process, std::span<const AddressRange> own,
+                   const MappingOptions& options = {});
 
   // Sorted by address. Each is one mapping of the kernel's. kNotFound: the process has ended.
   Result<std::vector<AddressRange>> look();
 
  private:
   bool is_own(const AddressRange& range) const;
-  Result<bool> read_flags();
+  // nullopt: unknown.
+  std::optional<bool> verdict_of(const AddressRange& range) const;
+  Status read_flags(const std::string& locked);
 
   const ProcessFiles& process_;
   const std::vector<AddressRange> own_;
+  const MappingOptions options_;
   // Of the last smaps: begin of each private anonymous mapping, its end, and whether its flags are
   // right.
   struct Verdict {
@@ -61,6 +74,7 @@ class EligibleMappings {
   };
   std::map<uint64_t, Verdict> verdicts_;
   std::string locked_;  // VmLck
+  Instant next_read_{};
 };
 
 }  // namespace farpage::inject

@@ -127,7 +127,6 @@ Result<SeizedThread> SeizedThread::seize(const ProcessFiles& process, pid_t thre
   SeizedThread seized(process, thread);
   const auto options = static_cast<uint64_t>(PTRACE_O_TRACESYSGOOD) |
                        (suspend_seccomp ? PTRACE_O_SUSPEND_SECCOMP : 0);
-  seized.since_ = SteadyClock::read();
   Status begun = seized.request(PTRACE_SEIZE, 0, options, "PTRACE_SEIZE");
   if (!begun) {
     seized.thread_ = 0;
@@ -147,6 +146,7 @@ Result<SeizedThread> SeizedThread::seize(const ProcessFiles& process, pid_t thre
 Status SeizedThread::stop() {
   FARPAGE_TRY_VOID(request(PTRACE_INTERRUPT, 0, 0, "PTRACE_INTERRUPT"));
   Status stopped = await_stop(PTRACE_CONT, false, kStopPatience);
+  since_ = SteadyClock::read();
   if (!stopped) thread_ = 0;  // it has ended, or cannot be let go of before our thread ends
   return stopped;
 }

@@ -19,6 +19,8 @@ using inject::EligibleMappings;
 using inject::MappingWatch;
 using inject::ProcessFiles;
 
+constexpr inject::MappingOptions kAtOnce{.max_share = 1};
+
 class InjectMappings : public testing::Test {
  protected:
   void SetUp() override {
@@ -59,7 +61,7 @@ class InjectMappings : public testing::Test {
 
 TEST_F(InjectMappings, HaveThePrivateAnonymousWritableOnes) {
   const ProcessFiles process = files();
-  EligibleMappings mappings(process, {});
+  EligibleMappings mappings(process, {}, kAtOnce);
   const uint64_t plain = map("map", 50);
   EXPECT_TRUE(covers(look(mappings), plain, 50 * kPageBytes));
   for (const char* kind : {"map_shared", "map_executable", "map_file", "map_wiped"}) {
@@ -74,7 +76,7 @@ TEST_F(InjectMappings, HaveThePrivateAnonymousWritableOnes) {
 
 TEST_F(InjectMappings, HaveTheHeapAndTheStacksOfThreadsButNotTheStack) {
   const ProcessFiles process = files();
-  EligibleMappings mappings(process, {});
+  EligibleMappings mappings(process, {}, kAtOnce);
   const uint64_t variable = program_.ask_number("stack_of_thread");
   const std::vector<AddressRange> ranges = look(mappings);
   EXPECT_TRUE(covers(ranges, variable, 1));
@@ -84,7 +86,7 @@ TEST_F(InjectMappings, HaveTheHeapAndTheStacksOfThreadsButNotTheStack) {
 
 TEST_F(InjectMappings, LoseWhatIsLockedReadOnlyOrUnmapped) {
   const ProcessFiles process = files();
-  EligibleMappings mappings(process, {});
+  EligibleMappings mappings(process, {}, kAtOnce);
   const uint64_t address = map("map", 100);
   ASSERT_TRUE(covers(look(mappings), address, 100 * kPageBytes));
   ASSERT_EQ(ask("lock", address, 100), "0");  // all of the mapping: maps is as before
@@ -100,13 +102,26 @@ TEST_F(InjectMappings, LoseWhatIsLockedReadOnlyOrUnmapped) {
   EXPECT_FALSE(touches(look(mappings), address, 100 * kPageBytes));
 }
 
+TEST_F(InjectMappings, StayWhenTheyGrowAndAreLeftOutWhenTheyAreSmall) {
+  const ProcessFiles process = files();
+  EligibleMappings mappings(process, {}, {.min_bytes = 512 << 10, .max_share = 1});
+  const uint64_t large = map("map", 200);
+  ASSERT_TRUE(covers(look(mappings), large, 200 * kPageBytes));
+  ASSERT_EQ(program_.ask("grow_heap"), "0");
+  const uint64_t heap = program_.ask_number("heap");
+  EXPECT_TRUE(covers(look(mappings), heap, 1));
+  ASSERT_EQ(program_.ask("grow_heap"), "0");
+  EXPECT_TRUE(covers(look(mappings), heap, 1));
+  for (const AddressRange& range : look(mappings)) EXPECT_GE(range.bytes(), 512U << 10);
+}
+
 TEST_F(InjectMappings, LeaveOutWhatIsTheAgents) {
   const inject::InjectedAgent& agent = program_.inject();
   const ProcessFiles process = files();
   const AddressRange own[] = {{agent.staging_address, agent.staging_address + agent.staging_bytes},
                               {agent.ring_address, agent.ring_address + agent.ring_bytes},
                               {agent.code_address, agent.code_address + agent.code_bytes}};
-  EligibleMappings mappings(process, own);
+  EligibleMappings mappings(process, own, kAtOnce);
   const auto ranges = look(mappings);
   EXPECT_FALSE(ranges.empty());
   for (const AddressRange& mine : own) EXPECT_FALSE(touches(ranges, mine.begin, mine.bytes()));
@@ -115,7 +130,7 @@ TEST_F(InjectMappings, LeaveOutWhatIsTheAgents) {
 
 TEST_F(InjectMappings, OfAProcessThatHasEndedAreAnError) {
   const ProcessFiles process = files();
-  EligibleMappings mappings(process, {});
+  EligibleMappings mappings(process, {}, kAtOnce);
   look(mappings);
   program_.process().finish();
   EXPECT_FALSE(mappings.look().has_value());
