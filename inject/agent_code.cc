@@ -120,7 +120,7 @@ FARPAGE_INLINE void open(AgentSetup& setup) {
 
 // The descriptor of /dev/userfaultfd, or -1.
 FARPAGE_INLINE long receive_device(int socket) {
-  uint64_t control[3];  // a cmsghdr, then the descriptor
+  uint64_t control[3] = {};  // a cmsghdr, then the descriptor
   static_assert(sizeof(cmsghdr) == 2 * sizeof(uint64_t));
   char nothing = 0;
   iovec bytes{.iov_base = &nothing, .iov_len = 1};

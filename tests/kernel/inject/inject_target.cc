@@ -241,7 +241,10 @@ std::string run(const std::string& command, std::istringstream& words, const cha
     }
     return "0";
   }
-  if (command == "heap") return std::to_string(reinterpret_cast<uint64_t>(malloc(100)));
+  if (command == "heap") {
+    static const std::vector<char> block(100);
+    return std::to_string(reinterpret_cast<uint64_t>(block.data()));
+  }
   if (command == "grow_heap") {
     void* more = sbrk(1 << 20);
     return more == reinterpret_cast<void*>(-1) ? "failed" : "0";
