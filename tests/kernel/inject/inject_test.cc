@@ -14,6 +14,7 @@
 #include <cstdlib>
 #include <fstream>
 #include <iterator>
+#include <ostream>
 #include <string>
 #include <thread>
 #include <vector>
@@ -76,6 +77,10 @@ struct Waiting {
   const char* answer;
   bool ends_by_a_byte = true;
 };
+
+void PrintTo(const Waiting& waiting, std::ostream* out) {
+  *out << waiting.call;
+}
 
 class InjectionDuring : public testing::TestWithParam<Waiting> {
  protected:
