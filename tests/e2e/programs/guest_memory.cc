@@ -1,6 +1,7 @@
 // The only process of a small guest (its /init): fills memory with a pattern, reads it twice,
 // prints a checksum to the console, and powers the guest off. MIB is the kernel argument
-// guest_mib=.
+// guest_mib=. Started as another process, on the host, it does the same work for the MIB of its
+// argument, and ends: so a test knows what the guest must print.
 #include <sys/mman.h>
 #include <sys/mount.h>
 #include <sys/reboot.h>
@@ -51,11 +52,9 @@ void work(uint64_t mib) {
               static_cast<unsigned long long>(sum));
 }
 
-}  // namespace
-
-int main() {
-  ::mkdir("/proc", 0755);
+uint64_t mib_of_kernel_argument() {
   uint64_t mib = 0;
+  ::mkdir("/proc", 0755);
   if (::mount("proc", "/proc", "proc", 0, nullptr) == 0) {
     if (std::FILE* file = std::fopen("/proc/cmdline", "r"); file != nullptr) {
       char word[256];
@@ -63,7 +62,18 @@ int main() {
       std::fclose(file);
     }
   }
-  work(mib);
+  return mib;
+}
+
+}  // namespace
+
+int main(int count, char** arguments) {
+  if (::getpid() != 1) {
+    if (count != 2) return 2;
+    work(std::strtoull(arguments[1], nullptr, 10));
+    return 0;
+  }
+  work(mib_of_kernel_argument());
   std::fflush(stdout);
   ::sync();
   ::reboot(RB_POWER_OFF);
