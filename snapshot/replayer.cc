@@ -8,6 +8,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/log.h"
+
 namespace farpage::snapshot {
 namespace {
 
@@ -32,7 +34,9 @@ void Replayer::add(std::shared_ptr<Session> session, std::vector<uint32_t> pages
   if (pages.empty() || threads_.empty()) return;
   {
     const MutexLock lock(mutex_);
-    jobs_.push_back({std::move(session), std::move(pages), 0});
+    const size_t count = pages.size();
+    jobs_.push_back({std::move(session), std::move(pages), 0, SteadyClock::read(),
+                     std::make_shared<std::atomic<size_t>>(count)});
   }
   changed_.notify_all();
 }
@@ -44,9 +48,12 @@ void Replayer::run(pager::LinkPort& port) {
   const auto batch = std::make_unique<Batch>();
   while (!stopping_.load(std::memory_order_acquire)) {
     if (!take(*batch)) continue;
-    fetch(*batch, reads);
-    place(*batch, port);
-    batch->session.reset();
+    leave_out(*batch);
+    if (batch->count > 0) {
+      fetch(*batch, reads);
+      place(*batch, port);
+    }
+    finish(*batch);
   }
 }
 
@@ -59,27 +66,41 @@ bool Replayer::take(Batch& batch) {
   if (!any || stopping_.load(std::memory_order_acquire)) return false;
   Job& job = jobs_.front();
   batch.session = job.session;
-  batch.count = std::min(kBatchPages, job.pages.size() - job.next);
+  batch.since = job.since;
+  batch.left = job.left;
+  batch.count = batch.taken = std::min(kBatchPages, job.pages.size() - job.next);
   std::copy_n(job.pages.begin() + static_cast<ptrdiff_t>(job.next), batch.count,
               batch.pages.begin());
   job.next += batch.count;
   // Jobs take turns: no guest waits for all of another one's memory.
-  if (job.next == job.pages.size() || job.session->has_ended()) {
+  if (job.next == job.pages.size()) {
     jobs_.pop_front();
   } else if (jobs_.size() > 1) {
     jobs_.push_back(std::move(job));
     jobs_.pop_front();
   }
-  lock.unlock();
+  return true;
+}
+
+// What the guest has by now, or does not have at all.
+void Replayer::leave_out(Batch& batch) const {
   const auto begin = batch.pages.begin();
   const auto end =
       std::remove_if(begin, begin + static_cast<ptrdiff_t>(batch.count), [&](uint32_t page) {
-        return !batch.session->image().map()[page].is_stored() || batch.session->is_own(page) ||
-               !batch.session->address_of(page);
+        return batch.session->has_ended() || !batch.session->image().map()[page].is_stored() ||
+               batch.session->is_own(page) || !batch.session->address_of(page);
       });
   std::sort(begin, end);
   batch.count = static_cast<size_t>(end - begin);
-  return batch.count > 0 && !batch.session->has_ended();
+}
+
+void Replayer::finish(Batch& batch) const {
+  if (batch.left->fetch_sub(batch.taken, std::memory_order_acq_rel) == batch.taken)
+    log::info("serve: replayed session={} pages={} in_ms={}", batch.session->number(),
+              batch.session->counts().replayed_pages.load(std::memory_order_relaxed),
+              (SteadyClock::read() - batch.since).count() / 1'000'000);
+  batch.session.reset();
+  batch.left.reset();
 }
 
 void Replayer::let_faults_pass() const {

@@ -39,10 +39,16 @@ class Replayer {
     std::shared_ptr<Session> session;
     std::vector<uint32_t> pages;
     size_t next = 0;
+    Instant since{0};
+    // Pages of batches that are not done. Shared with the threads that have the last batches.
+    std::shared_ptr<std::atomic<size_t>> left;
   };
   // What one thread works on.
   struct Batch {
     std::shared_ptr<Session> session;
+    Instant since{0};
+    std::shared_ptr<std::atomic<size_t>> left;
+    size_t taken = 0;                         // of the job
     std::array<uint32_t, kBatchPages> pages;  // ascending
     size_t count = 0;
     std::array<bool, kBatchPages> here;
@@ -53,6 +59,8 @@ class Replayer {
 
   void run(pager::LinkPort& port);
   bool take(Batch& batch);
+  void leave_out(Batch& batch) const;
+  void finish(Batch& batch) const;
   void fetch(Batch& batch, image::PageReads& reads);
   void ask(Batch& batch, size_t at, image::PageReads& reads);
   void start_reads(Batch& batch, const std::array<bool, kBatchPages>& missing,

@@ -239,7 +239,11 @@ class Toucher {
  public:
   Toucher(const Options& options, const Memory& memory, const unsigned char* file, size_t pages,
           size_t thread, Figures& figures)
-      : memory_(memory), file_(file), figures_(figures), random_(options.seed * 7919 + thread + 1) {
+      : memory_(memory),
+        file_(file),
+        figures_(figures),
+        events_(options.events),
+        random_(options.seed * 7919 + thread + 1) {
     const size_t count = pages * options.percent / 100;
     const size_t first = pages * options.start / 100;
     for (size_t i = thread; i < count; i += options.threads) mine_.push_back((first + i) % pages);
@@ -267,6 +271,8 @@ class Toucher {
           break;
         }
         default:
+          // Without events, what was never touched is still that of the image afterwards.
+          if (!events_) check(page);
           if (::madvise(memory_.at(page), kPage, MADV_DONTNEED) != 0) give_up("madvise");
           given_back_[page] = true;
           written_[page] = 0;
@@ -304,6 +310,7 @@ class Toucher {
   const Memory& memory_;
   const unsigned char* file_;
   Figures& figures_;
+  const bool events_;
   uint64_t random_;
   std::vector<size_t> mine_;
   std::vector<bool> given_back_;
