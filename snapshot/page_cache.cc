@@ -100,7 +100,8 @@ PageCache::Answer PageCache::find_in(Shard& shard, PageKey key, bool claim) {
   }
   Frame frame = 0;
   if (!claim || !take_victim(shard, frame)) return {Found::kNoRoom, 0};
-  meta_[frame] = Meta{key, 1, State::kComing, true};
+  // Not marked: a page that is never used again goes before one that is.
+  meta_[frame] = Meta{key, 1, State::kComing, false};
   // The eviction may have moved entries.
   shard.index[place_of(shard, key)] = frame + 1;
   ++shard.pages;
