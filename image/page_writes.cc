@@ -4,6 +4,7 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <thread>
 
 #include "base/check.h"
 
@@ -51,8 +52,7 @@ bool PageWrites::is_last_of(uint64_t token) const {
   });
 }
 
-Status PageWrites::complete(const rdma::Completion& completion,
-                            const std::function<void(uint64_t token)>& done) {
+Status PageWrites::complete(const rdma::Completion& completion, const OnDone& done) {
   Write& write = writes_[completion.token];
   FARPAGE_CHECK(write.step == Step::kOnWire, "completion for WRITE %llu, which waits for none",
                 static_cast<unsigned long long>(completion.token));
@@ -86,7 +86,7 @@ Status PageWrites::check_patience() const {
   return {};
 }
 
-Status PageWrites::progress(const std::function<void(uint64_t token)>& done) {
+Status PageWrites::progress(const OnDone& done) {
   Status status;
   (void)port_.take_completions([&](const rdma::Completion& completion) {
     const Status completed = complete(completion, done);
@@ -97,14 +97,31 @@ Status PageWrites::progress(const std::function<void(uint64_t token)>& done) {
   return check_patience();
 }
 
-void PageWrites::wait_a_little() {
+Status PageWrites::wait_a_little(const OnDone& done) {
+  constexpr Nanoseconds kWait = std::chrono::microseconds(200);
   // What is not on the wire waits for a channel.
   if (queued_ == busy_) {
-    const timespec pause{0, 200'000};
-    (void)::nanosleep(&pause, nullptr);
-    return;
+    std::this_thread::sleep_for(kWait);
+    return progress(done);
   }
-  ::sched_yield();
+  rdma::Channel* only = nullptr;
+  pager::NodeIndex only_node;
+  size_t busy_channels = 0;
+  port_.for_each_busy_channel([&](pager::NodeIndex node, rdma::Channel& channel) {
+    ++busy_channels;
+    only = &channel;
+    only_node = node;
+  });
+  if (busy_channels != 1) {
+    ::sched_yield();
+    return progress(done);
+  }
+  std::array<rdma::Completion, kWrites> completions;
+  const size_t got = only->wait(completions, kWait);
+  port_.completed(only_node, static_cast<uint32_t>(got));
+  for (const rdma::Completion& completion : std::span(completions).first(got))
+    FARPAGE_TRY_VOID(complete(completion, done));
+  return progress(done);
 }
 
 }  // namespace farpage::image

@@ -20,6 +20,7 @@ namespace farpage::image {
 class PageWrites {
  public:
   static constexpr size_t kWrites = 64;
+  using OnDone = std::function<void(uint64_t token)>;
 
   PageWrites(ImageLinks& links, pager::LinkPort& port, Nanoseconds patience)
       : links_(links), port_(port), patience_(patience) {}
@@ -35,8 +36,9 @@ class PageWrites {
              uint64_t token);
   // Posts, takes completions, calls `done`. kUnavailable, kTimedOut: a replica has lost the slab,
   // or did not acknowledge.
-  Status progress(const std::function<void(uint64_t token)>& done);
-  void wait_a_little();
+  Status progress(const OnDone& done);
+  // The same, and waits briefly for a completion, or for a channel.
+  Status wait_a_little(const OnDone& done);
 
  private:
   enum class Step : uint8_t { kFree, kQueued, kOnWire };
@@ -52,8 +54,7 @@ class PageWrites {
 
   void post_queued();
   void post_gathered();
-  Status complete(const rdma::Completion& completion,
-                  const std::function<void(uint64_t token)>& done);
+  Status complete(const rdma::Completion& completion, const OnDone& done);
   bool is_last_of(uint64_t token) const;
   Status check_patience() const;
 

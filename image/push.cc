@@ -30,7 +30,10 @@ namespace {
 constexpr uint32_t kChunkPages = 64;
 constexpr size_t kChunks = 16;
 constexpr size_t kChunkBytes = size_t{kChunkPages} << kPageShift;
-constexpr uint64_t kCheckpointPages = uint64_t{16} << (20 - kPageShift);  // each 16 MiB
+// Each is a call of the coordinator, for which the sending waits: after so many pages, and not more
+// often than that.
+constexpr uint64_t kCheckpointPages = uint64_t{16} << (20 - kPageShift);
+constexpr Milliseconds kCheckpointInterval{250};
 constexpr size_t kProgressChunks = 16;
 constexpr size_t kWritePort = 0;
 constexpr size_t kReadPort = 1;
@@ -286,16 +289,10 @@ class Pusher {
     return links_.adopt(leased, *leases_);
   }
 
-  Status step() {
-    return writes_.progress([this](uint64_t token) {
-      Chunk& chunk = chunks_[token & 0xff];
-      if (--chunk.writes == 0) chunk.busy = false;
-    });
-  }
+  Status step() { return writes_.progress(on_written_); }
   Status progress_writes() {
     FARPAGE_TRY_VOID(step());
-    writes_.wait_a_little();
-    return {};
+    return writes_.wait_a_little(on_written_);
   }
 
   Result<size_t> free_chunk() {
@@ -320,8 +317,12 @@ class Pusher {
       marks_.pop_front();
     }
     if (done) acknowledged_ = *done;
-    if (acknowledged_.pages < noted_pages_ + kCheckpointPages) return {};
+    const Instant now = SteadyClock::read();
+    if (acknowledged_.pages < noted_pages_ + kCheckpointPages ||
+        now - noted_at_ < kCheckpointInterval)
+      return {};
     noted_pages_ = acknowledged_.pages;
+    noted_at_ = now;
     progress_.written_bytes = writes_.written_bytes();
     return images_.checkpoint(info_.name, {.upload = info_.upload,
                                            .pages = acknowledged_.pages,
@@ -364,12 +365,17 @@ class Pusher {
   pager::LinkPort& port_;
   ImageLinks& links_;
   PageWrites writes_;
+  const PageWrites::OnDone on_written_ = [this](uint64_t token) {
+    Chunk& chunk = chunks_[token & 0xff];
+    if (--chunk.writes == 0) chunk.busy = false;
+  };
   const Image* base_ = nullptr;
   PageReads* base_reads_ = nullptr;
   std::array<Chunk, kChunks> chunks_{};
   std::deque<Mark> marks_;
   Mark acknowledged_;
   uint64_t noted_pages_ = 0;
+  Instant noted_at_{0};
   uint64_t resumed_ = 0;
   bool resume_failed_ = false;
   size_t sent_chunks_ = 0;

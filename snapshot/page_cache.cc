@@ -1,5 +1,7 @@
 #include "snapshot/page_cache.h"
 
+#include <sys/mman.h>
+
 #include <bit>
 #include <utility>
 
@@ -14,6 +16,8 @@ Result<std::unique_ptr<PageCache>> PageCache::create(uint64_t bytes) {
     return fail(ErrorCode::kInvalid, "the cache must have from 4M to 8T");
   const auto frames = static_cast<uint32_t>((bytes >> kPageShift) / kShards * kShards);
   FARPAGE_TRY(memory, Mapping::anonymous(uint64_t{frames} << kPageShift));
+  // Fewer faults of this process while it fills; a wish.
+  (void)::madvise(memory.data(), memory.size(), MADV_HUGEPAGE);
   return std::unique_ptr<PageCache>(new PageCache(std::move(memory), frames));
 }
 

@@ -2,8 +2,6 @@
 
 #include <pthread.h>
 #include <sched.h>
-#include <sys/resource.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
@@ -13,7 +11,6 @@
 namespace farpage::snapshot {
 namespace {
 
-constexpr int kReplayNice = 10;
 constexpr Nanoseconds kPatience = Milliseconds(50);  // for pages that others fetch
 constexpr int kMaxRefusals = 1000;                   // of the kernel, for one run of pages
 constexpr Milliseconds kReplayIdle{1000};
@@ -30,20 +27,20 @@ Replayer::~Replayer() {
   changed_.notify_all();
 }
 
-void Replayer::add(std::shared_ptr<Session> session, std::vector<uint32_t> pages) {
+void Replayer::add(std::shared_ptr<Session> session, std::vector<uint32_t> pages, Urgency urgency) {
   if (pages.empty() || threads_.empty()) return;
   {
     const MutexLock lock(mutex_);
     const size_t count = pages.size();
-    jobs_.push_back({std::move(session), std::move(pages), 0, SteadyClock::read(),
-                     std::make_shared<std::atomic<size_t>>(count)});
+    (urgency == Urgency::kSoon ? jobs_ : idle_jobs_)
+        .push_back({std::move(session), std::move(pages), 0, SteadyClock::read(),
+                    std::make_shared<std::atomic<size_t>>(count)});
   }
   changed_.notify_all();
 }
 
 void Replayer::run(pager::LinkPort& port) {
   (void)pthread_setname_np(pthread_self(), "fp-replay");
-  (void)::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), kReplayNice);
   image::PageReads reads(serving_.links, port, serving_.reads, serving_.read_counts);
   const auto batch = std::make_unique<Batch>();
   while (!stopping_.load(std::memory_order_acquire)) {
@@ -61,10 +58,11 @@ void Replayer::run(pager::LinkPort& port) {
 bool Replayer::take(Batch& batch) {
   MutexLock lock(mutex_);
   const bool any = changed_.wait_for(lock, kReplayIdle, [this]() FARPAGE_REQUIRES(mutex_) {
-    return stopping_.load(std::memory_order_acquire) || !jobs_.empty();
+    return stopping_.load(std::memory_order_acquire) || !jobs_.empty() || !idle_jobs_.empty();
   });
   if (!any || stopping_.load(std::memory_order_acquire)) return false;
-  Job& job = jobs_.front();
+  std::deque<Job>& jobs = jobs_.empty() ? idle_jobs_ : jobs_;
+  Job& job = jobs.front();
   batch.session = job.session;
   batch.since = job.since;
   batch.left = job.left;
@@ -74,10 +72,10 @@ bool Replayer::take(Batch& batch) {
   job.next += batch.count;
   // Jobs take turns: no guest waits for all of another one's memory.
   if (job.next == job.pages.size()) {
-    jobs_.pop_front();
-  } else if (jobs_.size() > 1) {
-    jobs_.push_back(std::move(job));
-    jobs_.pop_front();
+    jobs.pop_front();
+  } else if (jobs.size() > 1) {
+    jobs.push_back(std::move(job));
+    jobs.pop_front();
   }
   return true;
 }

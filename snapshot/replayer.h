@@ -2,7 +2,7 @@
 // that is wanted, all others. Several threads share the batches of a job.
 //
 // Faults come first: a batch has at most 2 MiB, its READs are on channels of their own, and a
-// thread yields between its steps while faults are in hand. It runs at a lower priority.
+// thread yields between its steps while faults are in hand. Recorded sets come before all else.
 #pragma once
 
 #include <array>
@@ -31,8 +31,10 @@ class Replayer {
   Replayer(Serving& serving, const std::vector<pager::LinkPort*>& ports);
   ~Replayer();
 
-  // The pages, in this order, as far as they are not the guest's own by then.
-  void add(std::shared_ptr<Session> session, std::vector<uint32_t> pages);
+  enum class Urgency : uint8_t { kSoon, kWhenIdle };
+  // The pages, in this order, as far as they are not the guest's own by then. kWhenIdle: behind
+  // every job that is not.
+  void add(std::shared_ptr<Session> session, std::vector<uint32_t> pages, Urgency urgency);
 
  private:
   struct Job {
@@ -79,6 +81,7 @@ class Replayer {
   Mutex mutex_;
   ConditionVariable changed_;
   std::deque<Job> jobs_ FARPAGE_GUARDED_BY(mutex_);
+  std::deque<Job> idle_jobs_ FARPAGE_GUARDED_BY(mutex_);
   std::vector<std::jthread> threads_;
 };
 

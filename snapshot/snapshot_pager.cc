@@ -303,13 +303,14 @@ void SnapshotPager::go_on(Waiting& waiting) {
 }
 
 void SnapshotPager::replay(const std::shared_ptr<Session>& session, const OpenImage& image) {
-  if (image.recorded) shared_.replayer->add(session, image.recorded->in_order());
+  if (image.recorded)
+    shared_.replayer->add(session, image.recorded->in_order(), Replayer::Urgency::kSoon);
   if (!options_.prefetch_all) return;
   std::vector<uint32_t> all;
   const image::PageMap& map = session->image().map();
   for (uint64_t page = 0; page < map.pages(); ++page)
     if (map[page].is_stored()) all.push_back(static_cast<uint32_t>(page));
-  shared_.replayer->add(session, std::move(all));
+  shared_.replayer->add(session, std::move(all), Replayer::Urgency::kWhenIdle);
 }
 
 // True: it is over. The request ends with a line break.

@@ -18,11 +18,11 @@ namespace farpage::snapshot {
 namespace {
 
 constexpr uint64_t kBellData = ~uint64_t{0};
-constexpr Nanoseconds kHot = std::chrono::microseconds(10);  // after a fault: yields and looks
 constexpr Nanoseconds kSpin = std::chrono::microseconds(50);
 constexpr Nanoseconds kNap = std::chrono::microseconds(50);
 constexpr Nanoseconds kRefused = std::chrono::microseconds(20);  // the kernel said: try again
 constexpr Milliseconds kAsleep{1000};
+constexpr uint32_t kTurnsOfALook = 4;
 
 }  // namespace
 
@@ -74,29 +74,24 @@ Status Worker::add(std::shared_ptr<Session> session) {
 void Worker::run() {
   (void)pthread_setname_np(pthread_self(), "fp-snapshot");
   Instant moved_at{0};
-  Instant fault_at{0};
+  uint32_t turns = 0;
   while (!stopping_.load(std::memory_order_acquire)) {
     bool moved = reads_.progress(on_arrived_);
-    moved = go_on() || moved;
-    const Instant now = SteadyClock::read();
-    if (look(Nanoseconds(0))) {
-      moved = true;
-      fault_at = now;
-    }
-    if (moved) {
-      moved_at = now;
+    if (busy_ == 0) {
+      (void)look(kAsleep);
+      moved_at = SteadyClock::read();
       continue;
     }
-    if (busy_ > 0) {
-      if (now - moved_at < kSpin) {
-        ::sched_yield();
-      } else if (reads_.outstanding() != busy_ || !reads_.wait_a_little()) {
-        (void)look(kNap);
-      }
-    } else if (now - fault_at < kHot) {
+    moved = go_on() || moved;
+    // Completions are looked for more often than new faults.
+    if (moved || ++turns % kTurnsOfALook == 0) moved = look(Nanoseconds(0)) || moved;
+    const Instant now = SteadyClock::read();
+    if (moved) {
+      moved_at = now;
+    } else if (now - moved_at < kSpin) {
       ::sched_yield();
-    } else if (look(kAsleep)) {
-      moved_at = fault_at = SteadyClock::read();
+    } else if (reads_.outstanding() != busy_ || !reads_.wait_a_little()) {
+      (void)look(kNap);
     }
   }
 }
@@ -278,15 +273,19 @@ void Worker::arrived(const image::PageReads::Done& done) {
     if (std::exchange(fault.has_frame, false)) serving_.cache.abandon(fault.frame);
     return lose(fault);
   }
-  if (fault.has_frame) {
-    std::memcpy(serving_.cache.bytes_of(fault.frame).data(), done.bytes.data(), kPageBytes);
-    serving_.cache.fill(fault.frame);
-    serving_.cache.release(fault.frame);
-    fault.has_frame = false;
-  }
+  const bool has_frame = std::exchange(fault.has_frame, false);
+  const PageCache::Frame frame = fault.frame;
   fault.step = Step::kPlace;
-  if (fault.session->has_ended()) return release(fault);
-  (void)step(done.token);
+  if (fault.session->has_ended()) {
+    release(fault);
+  } else {
+    (void)step(done.token);
+  }
+  // After the guest was woken: the first use of a frame may be a fault of this process.
+  if (!has_frame) return;
+  std::memcpy(serving_.cache.bytes_of(frame).data(), done.bytes.data(), kPageBytes);
+  serving_.cache.fill(frame);
+  serving_.cache.release(frame);
 }
 
 bool Worker::place_page(Fault& fault, std::span<const std::byte> bytes) {

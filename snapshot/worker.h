@@ -6,8 +6,8 @@
 //              --> on its way for somebody else: asked again
 //              --> READ, into the landing page of the fault --> checked --> cached, placed
 //
-// While nothing is there to do it sleeps in epoll. After a fault it yields and looks again for a
-// moment, as those of pager/fault/ do: the woken thread often faults again at once.
+// While nothing is in hand it sleeps in epoll. Unlike a fault worker of pager/fault/ it does not
+// spin for the next fault: with several guests that took CPU time from them, and won nothing.
 #pragma once
 
 #include <array>

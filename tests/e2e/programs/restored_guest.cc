@@ -15,7 +15,8 @@
 //     --hold          waits for the end of its standard input before it ends
 //     --send slow|late|torn|twice|nothing|text:TEXT|many   another way to hand over
 //
-// Prints {"pages": touched, "wrong": .., "sigbus": .., "touch_ms": ..}. Exit status 0: nothing was
+// Prints {"pages": touched, "wrong": .., "sigbus": .., "touch_ms": .., "p50_ns": .., "p99_ns": ..}
+// (the times of the first touches). Exit status 0: nothing was
 // wrong (SIGBUS is counted apart). Source:
 // docs/snapshotting/handling-page-faults-on-snapshot-resume.md of Firecracker; serde's compact
 // JSON.
@@ -32,6 +33,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <csignal>
@@ -248,6 +250,7 @@ class Toucher {
     const size_t first = pages * options.start / 100;
     for (size_t i = thread; i < count; i += options.threads) mine_.push_back((first + i) % pages);
     for (size_t i = mine_.size(); i > 1; --i) std::swap(mine_[i - 1], mine_[next() % i]);
+    times_.reserve(mine_.size() + options.steps * 3);
     given_back_.assign(pages, false);
     written_.assign(pages, 0);
   }
@@ -255,6 +258,7 @@ class Toucher {
   void touch_all() {
     for (const size_t page : mine_) check(page);
   }
+  const std::vector<uint32_t>& times() const { return times_; }
   void step(size_t count) {
     if (mine_.empty()) return;
     for (size_t i = 0; i < count; ++i) {
@@ -298,8 +302,12 @@ class Toucher {
       return;
     }
     expects_loss = true;
+    const auto start = std::chrono::steady_clock::now();
+    copy[0] = *static_cast<volatile unsigned char*>(memory_.at(page));
+    const auto took = std::chrono::steady_clock::now() - start;
     std::memcpy(copy, memory_.at(page), kPage);
     expects_loss = false;
+    times_.push_back(static_cast<uint32_t>(took.count()));
     unsigned char expected[kPage] = {};
     if (!given_back_[page]) std::memcpy(expected, file_ + page * kPage, kPage);
     if (written_[page] != 0) std::memcpy(expected + 8, &written_[page], sizeof(uint64_t));
@@ -313,6 +321,7 @@ class Toucher {
   const bool events_;
   uint64_t random_;
   std::vector<size_t> mine_;
+  std::vector<uint32_t> times_;  // ns
   std::vector<bool> given_back_;
   std::vector<uint64_t> written_;  // 0: not
 };
@@ -359,18 +368,26 @@ int main(int count, char** words) {
   Figures figures;
   const auto start = std::chrono::steady_clock::now();
   std::vector<std::thread> threads;
+  std::vector<std::vector<uint32_t>> times(options.threads);
   for (size_t i = 0; i < options.threads; ++i)
     threads.emplace_back([&, i] {
       Toucher toucher(options, memory, content, pages, i, figures);
       if (options.steps > 0) toucher.step(options.steps);
       toucher.touch_all();
+      times[i] = toucher.times();
     });
   for (std::thread& thread : threads) thread.join();
   const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - start;
-  std::printf("{\"pages\": %llu, \"wrong\": %llu, \"sigbus\": %llu, \"touch_ms\": %.1f}\n",
-              static_cast<unsigned long long>(figures.pages),
-              static_cast<unsigned long long>(figures.wrong),
-              static_cast<unsigned long long>(figures.sigbus), took.count());
+  std::vector<uint32_t> all;
+  for (const auto& of_thread : times) all.insert(all.end(), of_thread.begin(), of_thread.end());
+  std::sort(all.begin(), all.end());
+  const auto at = [&](size_t percent) { return all.empty() ? 0 : all[all.size() * percent / 100]; };
+  std::printf(
+      "{\"pages\": %llu, \"wrong\": %llu, \"sigbus\": %llu, \"touch_ms\": %.1f, "
+      "\"p50_ns\": %u, \"p99_ns\": %u}\n",
+      static_cast<unsigned long long>(figures.pages),
+      static_cast<unsigned long long>(figures.wrong),
+      static_cast<unsigned long long>(figures.sigbus), took.count(), at(50), at(99));
   std::fflush(stdout);
   if (options.hold) wait_for_line();
   return figures.wrong == 0 ? 0 : 1;
