@@ -22,6 +22,8 @@ void add_link_options(Subcommand& subcommand, PagerSettings& settings) {
             "auto, or a list such as tcp,shm, tried in this order")
       .duration("--operation-timeout", settings.operation_timeout,
                 "A READ or WRITE that takes longer is retried")
+      .choice("--poll-mode", settings.poll_mode, {"adaptive", "busy", "event"},
+              "How to wait for completions")
       .text("--device", settings.device, "RDMA device (default: the first with an active port)")
       .number("--gid-index", settings.gid_index, -1, 255, "GID; -1: RoCE v2, IPv4 first");
 }
@@ -29,6 +31,7 @@ void add_link_options(Subcommand& subcommand, PagerSettings& settings) {
 rdma::ChannelOptions channel_options(const PagerSettings& settings) {
   rdma::ChannelOptions channel;
   channel.operation_timeout = settings.operation_timeout;
+  channel.poll_mode = *rdma::poll_mode_from(settings.poll_mode);
   return channel;
 }
 

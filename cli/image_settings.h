@@ -22,7 +22,7 @@ struct ClusterSettings {
 
 // --coordinator, which is required, and --token-file.
 void add_cluster_options(Subcommand& subcommand, ClusterSettings& settings);
-// --transport, --operation-timeout, and those of RDMA devices.
+// --transport, --operation-timeout, --poll-mode, and those of RDMA devices.
 void add_link_options(Subcommand& subcommand, PagerSettings& settings);
 rdma::ChannelOptions channel_options(const PagerSettings& settings);
 

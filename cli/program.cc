@@ -60,6 +60,8 @@ void add_root_options(CLI::App& root, ProgramSettings& settings) {
       "  farpage doctor\n"
       "  farpage coordinator --listen 127.0.0.1:7070\n"
       "  farpage node --coordinator http://127.0.0.1:7070 --lend 1G\n"
+      "  farpage image push vm.mem --name ubuntu --coordinator http://127.0.0.1:7070\n"
+      "  farpage serve --image ubuntu --socket vm.sock --coordinator http://127.0.0.1:7070\n"
       "  farpage node --help");
   root.require_subcommand(1);
   root.allow_config_extras(CLI::config_extras_mode::error);

@@ -199,10 +199,11 @@ Status State::remove_image(const ImageId& id, bool force) {
   if (is_read && !force) {
     std::vector<std::string> readers;
     for (const auto& [name, heard] : image->readers) readers.push_back(name);
-    return fail(ErrorCode::kConflict,
-                fmt::format("image '{}' is being read by {}: end that first, or use ?force=true, "
-                            "after which pages that a guest has not touched yet end in SIGBUS",
-                            id.value, names_in_a_row(readers)));
+    return fail(
+        ErrorCode::kConflict,
+        fmt::format("image '{}' is being read by {}: end that first, or use ?force=true (--force), "
+                    "after which pages that a guest has not touched yet end in SIGBUS",
+                    id.value, names_in_a_row(readers)));
   }
   const auto region = regions_.find(image->record.region);
   region->second.image = {};

@@ -103,30 +103,41 @@ Status RecordedSet::publish(const std::string& path) const {
   return {};
 }
 
+bool RecordedSet::take(uint64_t page, uint8_t touch, uint64_t most) {
+  uint8_t& known = classes_[page];
+  if (touch == 0 || (known != 0 && known <= touch)) return false;
+  if (known == 0 && size_ >= most) return false;
+  size_ += known == 0 ? 1 : 0;
+  known = touch;
+  return true;
+}
+
 bool RecordedSet::add(std::span<const uint8_t> touches) {
-  bool changed = false;
   const uint64_t most = classes_.size() * kMaxPercent / 100;
-  // The earliest classes first: they matter most where the set is full.
-  for (uint8_t now = 1; now <= kClasses; ++now) {
-    for (uint64_t page = 0; page < std::min<uint64_t>(touches.size(), classes_.size()); ++page) {
-      if (touches[page] != now) continue;
-      uint8_t& known = classes_[page];
-      if (known != 0 && known <= now) continue;
-      if (known == 0 && size_ >= most) continue;
-      size_ += known == 0 ? 1 : 0;
-      known = now;
-      changed = true;
-    }
+  const uint64_t pages = std::min<uint64_t>(touches.size(), classes_.size());
+  uint64_t added = 0;
+  for (uint64_t page = 0; page < pages; ++page)
+    added += touches[page] != 0 && classes_[page] == 0 ? 1 : 0;
+  bool changed = false;
+  if (size_ + added <= most) {
+    for (uint64_t page = 0; page < pages; ++page) changed |= take(page, touches[page], most);
+    return changed;
   }
+  // Not all have room: the earliest classes first, they matter most.
+  for (uint8_t now = 1; now <= kClasses; ++now)
+    for (uint64_t page = 0; page < pages; ++page)
+      if (touches[page] == now) changed |= take(page, now, most);
   return changed;
 }
 
 std::vector<uint32_t> RecordedSet::in_order() const {
-  std::vector<uint32_t> pages;
-  pages.reserve(size_);
-  for (uint8_t now = 1; now <= kClasses; ++now)
-    for (uint64_t page = 0; page < classes_.size(); ++page)
-      if (classes_[page] == now) pages.push_back(static_cast<uint32_t>(page));
+  std::array<size_t, kClasses + 2> place{};  // of the next page of each class
+  for (const uint8_t of_page : classes_) ++place[of_page + size_t{1}];
+  place[1] = 0;
+  for (size_t i = 2; i < place.size(); ++i) place[i] += place[i - 1];
+  std::vector<uint32_t> pages(size_);
+  for (uint64_t page = 0; page < classes_.size(); ++page)
+    if (classes_[page] != 0) pages[place[classes_[page]]++] = static_cast<uint32_t>(page);
   return pages;
 }
 

@@ -49,6 +49,8 @@ class RecordedSet {
   std::vector<uint32_t> in_order() const;
 
  private:
+  bool take(uint64_t page, uint8_t touch, uint64_t most);
+
   std::string digest_;
   std::vector<uint8_t> classes_;
   uint64_t size_ = 0;

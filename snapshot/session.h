@@ -75,6 +75,8 @@ struct SessionCounts {
 // Threads: as each method says; the memory of the bitmaps is allocated when it is made.
 class Session {
  public:
+  static constexpr uint32_t kMaxRefusedPages = 10000;
+
   Session(uint64_t number, std::shared_ptr<const ServedImage> served,
           std::vector<GuestRegion> regions, uffd::GuestMemory memory, Fd pidfd, pid_t pid,
           Mapping own, Mapping touched);
@@ -115,13 +117,20 @@ class Session {
   void note_touch(uint64_t page) {
     if (!touched_.valid()) return;
     const std::atomic_ref<uint8_t> touch(reinterpret_cast<uint8_t*>(touched_.data())[page]);
-    if (touch.load(std::memory_order_relaxed) == 0)
-      touch.store(RecordedSet::class_of(touch_count_++), std::memory_order_relaxed);
+    if (touch.load(std::memory_order_relaxed) != 0) return;
+    const uint64_t n = touch_count_.load(std::memory_order_relaxed);
+    touch.store(RecordedSet::class_of(n), std::memory_order_relaxed);
+    touch_count_.store(n + 1, std::memory_order_relaxed);
   }
+  // The kernel refuses a page that the VMM has named: true when it has done so for so long that the
+  // guest would wait forever.
+  bool note_refusal() { return ++refusals_ == kMaxRefusedPages; }
+  void note_placed() { refusals_ = 0; }
 
   // -- any thread --
   // Of the pages that were faulted so far, the class of each (RecordedSet); empty: not recorded.
   std::vector<uint8_t> touches() const;
+  uint64_t touch_count() const { return touch_count_.load(std::memory_order_relaxed); }
   // The VMM's end of it closes when this session is over: so it learns that, too.
   void keep_socket(Fd socket) { socket_ = std::move(socket); }
 
@@ -142,7 +151,8 @@ class Session {
   SessionCounts counts_;
   Mapping own_;      // a bit for each page of the image
   Mapping touched_;  // a byte for each; invalid: not recorded
-  uint64_t touch_count_ = 0;
+  std::atomic<uint64_t> touch_count_{0};
+  uint32_t refusals_ = 0;  // in a row
   std::atomic<bool> ended_{false};
 };
 

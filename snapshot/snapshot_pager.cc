@@ -113,8 +113,8 @@ Status SnapshotPager::share(uint32_t session_group) {
   FARPAGE_TRY(links, image::ImageLinks::create(ports, options_.channel, client_, transports_));
   shared_.session_group = session_group;
   shared_.links = std::move(links);
-  shared_.serving.reset(new Serving{
-      *cache_, *shared_.links, options_.reads, {}, uffd::GuestMemory::kernel_can_poison(), {}, {}});
+  shared_.serving = std::make_unique<Serving>(*cache_, *shared_.links, options_.reads,
+                                              options_.channel.poll_mode != rdma::PollMode::kEvent);
   if (!shared_.serving->can_poison)
     log::warn(
         "serve: no_poison: this kernel has no UFFDIO_POISON (6.6): where a page is lost, its "
@@ -355,7 +355,10 @@ SnapshotPager::OpenImage& SnapshotPager::image_of(const Session& session) {
 
 void SnapshotPager::learn(const Session& session) {
   OpenImage& image = image_of(session);
-  if (!image.recorded || !image.recorded->add(session.touches())) return;
+  if (!image.recorded) return;
+  if (std::exchange(learned_[session.number()], session.touch_count()) == session.touch_count())
+    return;
+  if (!image.recorded->add(session.touches())) return;
   if (const Status published = image.recorded->publish(image.recorded_path); !published)
     log::warn("serve: recorded_set_not_published image={} reason=\"{}\"", session.image().name(),
               published.error().message());
@@ -388,6 +391,7 @@ void SnapshotPager::take_ended() {
     totals_.add(at->second->counts());
     ++totals_.ended;
     sessions_.erase(at);
+    learned_.erase(number);
   }
   if (!ended.empty()) write_stats();
 }

@@ -146,6 +146,7 @@ class SnapshotPager {
   std::map<RegionId, uint32_t> stores_;
   Totals totals_;
   Instant learned_at_{0};
+  std::map<uint64_t, uint64_t> learned_;  // touches of each session so far
   Mutex mutex_;
   std::vector<uint64_t> ended_ FARPAGE_GUARDED_BY(mutex_);
   bool stopping_ FARPAGE_GUARDED_BY(mutex_) = false;

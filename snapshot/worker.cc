@@ -88,7 +88,7 @@ void Worker::run() {
     const Instant now = SteadyClock::read();
     if (moved) {
       moved_at = now;
-    } else if (now - moved_at < kSpin) {
+    } else if (serving_.spins && now - moved_at < kSpin) {
       ::sched_yield();
     } else if (reads_.outstanding() != busy_ || !reads_.wait_a_little()) {
       (void)look(kNap);
@@ -294,6 +294,7 @@ bool Worker::place_page(Fault& fault, std::span<const std::byte> bytes) {
     case uffd::Outcome::kDone:
     case uffd::Outcome::kAlreadyPresent: {
       session.own(fault.page);
+      session.note_placed();
       session.note_touch(fault.page);
       SessionCounts& counts = session.counts();
       (fault.step == Step::kPlace ? counts.faults_read
@@ -306,7 +307,7 @@ bool Worker::place_page(Fault& fault, std::span<const std::byte> bytes) {
     case uffd::Outcome::kRetry:
       return false;
     case uffd::Outcome::kUnmapped:
-      session.memory().wake(fault.address);
+      refused(session, fault.address);
       break;
     case uffd::Outcome::kProcessGone:
       break;  // its pidfd says so, too
@@ -321,16 +322,29 @@ bool Worker::place_zeros(Session& session, uint64_t address, uint64_t page, bool
     case uffd::Outcome::kDone:
     case uffd::Outcome::kAlreadyPresent:
       session.own(page);
+      session.note_placed();
       return true;
     case uffd::Outcome::kRetry:
       return false;
     case uffd::Outcome::kUnmapped:
-      session.memory().wake(address);
+      refused(session, address);
       return true;
     case uffd::Outcome::kProcessGone:
       return true;
   }
   return true;
+}
+
+// The memory was unmapped meanwhile, and nobody waits any more. Or it is of a kind that this pager
+// does not serve, whatever the VMM has said: then the woken thread comes again, and again.
+void Worker::refused(Session& session, uint64_t address) {
+  session.memory().wake(address);
+  if (!session.note_refusal()) return;
+  log::error(
+      "serve: memory_refused session={} pid={} address={:#x}: no page can be placed there; "
+      "the VMM gets SIGBUS",
+      session.number(), session.pid(), address);
+  (void)::syscall(SYS_pidfd_send_signal, session.pidfd(), SIGBUS, nullptr, 0);
 }
 
 // The image is incomplete, for this guest at least: it must not go on with other bytes.

@@ -31,11 +31,20 @@ namespace farpage::snapshot {
 
 // What all threads that serve share. All of it outlives them.
 struct Serving {
+  Serving(PageCache& cache_of_all, image::ImageLinks& links_of_all,
+          const image::ReadOptions& read_options, bool yields)
+      : cache(cache_of_all),
+        links(links_of_all),
+        reads(read_options),
+        can_poison(uffd::GuestMemory::kernel_can_poison()),
+        spins(yields) {}
+
   PageCache& cache;
   image::ImageLinks& links;
   const image::ReadOptions reads;
   image::ReadCounts read_counts;
   const bool can_poison;
+  const bool spins;  // yields while a READ is on its way, before it sleeps (rdma::PollMode)
   // Faults in hand: whoever places pages ahead lets them pass.
   std::atomic<uint32_t> faults_in_hand{0};
   Histogram fault_ns;  // event read -> placed, of those that are of the image
@@ -103,6 +112,7 @@ class Worker {
   // False: the kernel refused for now.
   bool place_page(Fault& fault, std::span<const std::byte> bytes);
   bool place_zeros(Session& session, uint64_t address, uint64_t page, bool is_write);
+  static void refused(Session& session, uint64_t address);
   void lose(Fault& fault);
   void stray(Session& session, uint64_t address);
   void release(Fault& fault);

@@ -41,7 +41,7 @@ Result<GuestMemory> GuestMemory::adopt(Fd descriptor) {
   const std::optional<uint64_t> features = features_of(fd);
   // The kernel refuses a second UFFDIO_API, and any other call before the first one, with EINVAL: a
   // wake of an address that is not registered tells the two apart, and changes nothing.
-  uffdio_range nowhere{.start = 0, .len = kPageBytes};
+  uffdio_range nowhere{.start = uint64_t{1} << 46, .len = kPageBytes};
   const bool is_ready = ::ioctl(fd, UFFDIO_WAKE, &nowhere) == 0;
   if (!features || !is_ready)
     return fail(ErrorCode::kInvalid, "UFFDIO_API was not called on the userfaultfd that was sent");
