@@ -5,7 +5,6 @@
 //   bare_handler --copy FILE N   places the file N times by calls of 2 MiB, in its own memory:
 //                                prints the rate of UFFDIO_COPY of one thread, in MiB/s
 #include <fcntl.h>
-#include <linux/userfaultfd.h>
 #include <poll.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
@@ -26,6 +25,8 @@
 #include <cstring>
 #include <string>
 #include <thread>
+
+#include "uffd/kernel_abi.h"
 
 namespace {
 

@@ -257,7 +257,7 @@ class Snapshot(EndToEnd):
         self.expect_right(self.guest(file), 4096)
         self.assertEqual(self.stats(3)["faults"]["lost"], 0)
 
-    def test_guest_gets_sigbus_within_the_deadline_when_the_last_node_dies(self):
+    def test_last_node_that_dies_ends_in_sigbus_within_the_deadline(self):
         file = self.start(serve_options=["--fault-deadline", "1s", "--operation-timeout", "300ms"])
         self.expect_right(self.guest(file, "--percent", "20"), 819)
         self.nodes[0].end()
