@@ -78,11 +78,12 @@ Result<int> serve_images(const ServeSettings& settings) {
   print_serving(settings);
   FARPAGE_TRY_VOID(pager->run(signals.descriptor()));
   const int number = signals.wait();
-  if (pager->sessions() > 0)
+  pager->stop_accepting();
+  if (pager->guests() > 0)
     log::warn(
         "serve: stopping signal={} waits_for_sessions={}: the next signal ends it, and then "
         "their guests freeze at the next page that they lack",
-        number, pager->sessions());
+        number, pager->guests());
   FARPAGE_TRY_VOID(pager->drain());
   log::info("serve: stopped signal={} stats={}", number, pager->stats());
   return kExitOk;

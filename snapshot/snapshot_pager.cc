@@ -490,12 +490,19 @@ Status SnapshotPager::run(int stop) {
   return {};
 }
 
-Status SnapshotPager::drain() {
-  for (const Listener& listener : listeners_) (void)::unlink(listener.path.c_str());
+// A VMM that has connected has no other pager: it would wait forever.
+void SnapshotPager::stop_accepting() {
+  for (Listener& listener : listeners_) {
+    accept_all(listener);
+    (void)::unlink(listener.path.c_str());
+  }
   listeners_.clear();
-  waiting_.clear();
   asking_.clear();
-  for (bool stopped = false; !sessions_.empty();) FARPAGE_TRY_VOID(turn(-1, stopped));
+}
+
+Status SnapshotPager::drain() {
+  for (bool stopped = false; guests() > 0;) FARPAGE_TRY_VOID(turn(-1, stopped));
+  learn_of_all();
   write_stats();
   return {};
 }

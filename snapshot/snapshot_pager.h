@@ -63,10 +63,13 @@ class SnapshotPager {
 
   // Serves until `stop` is readable.
   Status run(int stop);
-  // Accepts nobody any more, and serves until the last guest has ended.
+  // After run(): takes who has connected by now, and nobody any more.
+  void stop_accepting();
+  // Then: serves until the last guest has ended.
   Status drain();
 
-  size_t sessions() const { return sessions_.size(); }
+  // Guests, and VMMs whose message has not come yet.
+  size_t guests() const { return sessions_.size() + waiting_.size(); }
   // {"sessions": .., "faults": {..}, ..}
   std::string stats() const;
 
