@@ -250,8 +250,8 @@ void SnapshotPager::accept_all(Listener& listener) {
     if (listener.image == nullptr) {
       asking_.push_back({std::move(socket), {}, until});
     } else {
-      waiting_.push_back(
-          {std::make_unique<Handover>(std::move(socket), *peer), listener.image, until});
+      auto handover = std::make_unique<Handover>(std::move(socket), *peer);
+      waiting_.push_back({std::move(handover), listener.image, until});
     }
   }
 }
