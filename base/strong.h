@@ -22,6 +22,7 @@ using RemoteAddress =
 using Generation = Strong<struct GenerationTag, uint32_t>;  // of one slab; rises with each lease
 using NodeId = Strong<struct NodeIdTag, std::string>;
 using RegionId = Strong<struct RegionIdTag, std::string>;
+using ImageId = Strong<struct ImageIdTag, std::string>;  // its name
 
 // The credential of a READ or WRITE of lent memory. verbs: the card's rkey, no secret. Other
 // transports: a handle by which the node finds the slab, and 128 random bits that it compares.

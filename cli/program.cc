@@ -60,6 +60,8 @@ void add_root_options(CLI::App& root, ProgramSettings& settings) {
       "  farpage doctor\n"
       "  farpage coordinator --listen 127.0.0.1:7070\n"
       "  farpage node --coordinator http://127.0.0.1:7070 --lend 1G\n"
+      "  farpage image push vm.mem --name ubuntu --coordinator http://127.0.0.1:7070\n"
+      "  farpage serve --image ubuntu --socket vm.sock --coordinator http://127.0.0.1:7070\n"
       "  farpage node --help");
   root.require_subcommand(1);
   root.allow_config_extras(CLI::config_extras_mode::error);
@@ -125,8 +127,8 @@ int exit_status_of(const Result<int>& ended) {
 }
 
 std::vector<AddSubcommand> all_subcommands() {
-  return {add_run,  add_pager,  add_upgrade, add_resize, add_coordinator,
-          add_node, add_status, add_doctor,  add_bench,  add_version};
+  return {add_run,   add_pager, add_upgrade, add_resize, add_coordinator, add_image,
+          add_serve, add_node,  add_status,  add_doctor, add_bench,       add_version};
 }
 
 void parse_command_line(const std::vector<std::string>& arguments,

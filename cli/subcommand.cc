@@ -179,6 +179,12 @@ Subcommand& Subcommand::positional(const std::string& name, int64_t& value, int6
   return *this;
 }
 
+Subcommand& Subcommand::positional(const std::string& name, std::string& value,
+                                   const std::string& help) {
+  last_ = app_->add_option(name, value, help)->type_name("")->required()->configurable(false);
+  return *this;
+}
+
 Subcommand& Subcommand::required() {
   last_->required()->default_str("");
   return *this;

@@ -64,6 +64,7 @@ class Subcommand {
   // A required argument without a flag, environment variable or key of the file.
   Subcommand& positional(const std::string& name, int64_t& value, int64_t lowest, int64_t highest,
                          const std::string& help);
+  Subcommand& positional(const std::string& name, std::string& value, const std::string& help);
   // Makes the last added option required.
   Subcommand& required();
   // Makes the last added option mutually exclusive with `flag`, which was added before.
@@ -97,6 +98,8 @@ void add_pager(CLI::App& root, Invocation& invocation);
 void add_resize(CLI::App& root, Invocation& invocation);
 void add_upgrade(CLI::App& root, Invocation& invocation);
 void add_coordinator(CLI::App& root, Invocation& invocation);
+void add_image(CLI::App& root, Invocation& invocation);
+void add_serve(CLI::App& root, Invocation& invocation);
 void add_node(CLI::App& root, Invocation& invocation);
 void add_status(CLI::App& root, Invocation& invocation);
 void add_doctor(CLI::App& root, Invocation& invocation);

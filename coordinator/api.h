@@ -112,6 +112,7 @@ struct RegionInfo {
   Milliseconds time_to_live{60000};
   std::vector<Lease> leases;
   Counters counters;
+  ImageId image;  // whose pages it stores; empty: a pager has borrowed it
 };
 
 // PUT /v1/regions/{id}/heartbeat
@@ -120,6 +121,70 @@ struct RegionHeartbeat {
 };
 struct RegionHeard {
   uint64_t last_event = 0;  // its sequence; a client that has read it has no new events to fetch
+};
+
+// ---- images ----
+
+// An image is the memory of a guest, written once and then read by any number of readers. Its pages
+// are in a region that ends with the image, not by silence. An image with a base stores the pages
+// that differ, and its map names those of the base: so a base stays while others are made of it.
+//
+//   (create) --> uploading --(complete)--> complete
+
+inline constexpr uint64_t kMaxImageBytes = uint64_t{1} << 40;
+inline constexpr uint32_t kMaxGenerations = 16;  // an image, its base, the base of that, ..
+inline constexpr size_t kMaxReadersPerImage = 4096;
+inline constexpr size_t kMaxDigestBytes = 64;
+
+enum class ImageState : uint8_t { kUploading, kComplete };
+std::string_view to_string(ImageState state);
+
+// POST /v1/images. Again for one that is uploading: goes on with it, and whoever uploaded it before
+// is refused from then on.
+struct ImageCreate {
+  ImageId name;
+  ImageId base;        // empty: none
+  uint64_t bytes = 0;  // of the guest's memory: whole pages
+  uint32_t replicas = 1;
+  uint64_t slab_bytes = kDefaultSlabBytes;
+};
+
+// PUT /v1/images/{id}/checkpoint: the first `pages` stored pages are at every replica.
+// POST /v1/images/{id}/complete: all are, and the map behind them.
+struct ImageProgress {
+  uint64_t upload = 0;  // ImageInfo::upload: of the latest create
+  uint64_t pages = 0;   // stored
+  std::string digest;   // of them, lower-case hexadecimal digits; complete: of the whole content
+};
+
+struct ImageInfo {
+  ImageId name;
+  ImageState state = ImageState::kUploading;
+  ImageId base;
+  uint64_t bytes = 0;
+  uint32_t replicas = 1;
+  uint64_t slab_bytes = kDefaultSlabBytes;
+  uint32_t generations = 1;
+  RegionId region;
+  uint64_t upload = 0;
+  uint64_t pages = 0;  // as ImageProgress
+  std::string digest;
+  uint32_t readers = 0;
+  uint32_t lost_leases = 0;
+};
+
+// POST /v1/images/{id}/open, PUT /v1/images/{id}/reader, POST /v1/images/{id}/close. Who renews
+// less often than OpenedImage::time_to_live is no reader any more.
+struct ImageReader {
+  std::string name;  // chosen by the reader, different from those of others
+};
+
+struct OpenedImage {
+  ImageInfo image;
+  // The upper half of the session numbers of every reader (rdma/session.h): all images have one.
+  uint32_t session_group = 0;
+  Milliseconds time_to_live{60000};
+  std::vector<RegionInfo> regions;  // with keys: of the image, of its base, of the base of that, ..
 };
 
 // ---- events ----

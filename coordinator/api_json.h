@@ -34,6 +34,9 @@ Result<NodeHeartbeat> decode_node_heartbeat(std::string_view body);
 Result<RegionCreate> decode_region_create(std::string_view body);
 Result<RegionHeartbeat> decode_region_heartbeat(std::string_view body);
 Result<std::vector<SlabIndex>> decode_slab_list(std::string_view body);
+Result<ImageCreate> decode_image_create(std::string_view body);
+Result<ImageProgress> decode_image_progress(std::string_view body);
+Result<ImageReader> decode_image_reader(std::string_view body);
 Result<rdma::QueuePairEndpoint> decode_queue_pair_endpoint(std::string_view body);
 Result<std::vector<NodeSlabRequest>> decode_slab_lease_requests(std::string_view body);
 Result<SlabRevokeRequest> decode_slab_revoke_request(std::string_view body);
@@ -43,6 +46,9 @@ std::string encode(const NodeHeartbeat& heartbeat);
 std::string encode(const RegionCreate& region);
 std::string encode(const RegionHeartbeat& heartbeat);
 std::string encode(const std::vector<SlabIndex>& slabs);
+std::string encode(const ImageCreate& image);
+std::string encode(const ImageProgress& progress);
+std::string encode(const ImageReader& reader);
 std::string encode(const rdma::QueuePairEndpoint& endpoint);
 std::string encode(std::span<const NodeSlabRequest> requests);
 std::string encode(const SlabRevokeRequest& request);
@@ -58,6 +64,9 @@ Result<RegionInfo> decode_region_info(std::string_view body);
 Result<std::vector<RegionInfo>> decode_region_list(std::string_view body);
 Result<std::vector<Lease>> decode_lease_list(std::string_view body);
 Result<RegionHeard> decode_region_heard(std::string_view body);
+Result<ImageInfo> decode_image_info(std::string_view body);
+Result<std::vector<ImageInfo>> decode_image_list(std::string_view body);
+Result<OpenedImage> decode_opened_image(std::string_view body);
 Result<EventBatch> decode_event_batch(std::string_view body);
 Result<rdma::QueuePairEndpoint> decode_queue_pair_reply(std::string_view body);
 // One for each request; kInvalid too when it is another number of them.
@@ -71,6 +80,9 @@ std::string encode(const RegionInfo& region, Secrets secrets);
 std::string encode(const std::vector<RegionInfo>& regions);  // always without rkeys
 std::string encode(const std::vector<Lease>& leases);        // with rkeys
 std::string encode(const RegionHeard& heard);
+std::string encode(const ImageInfo& image);
+std::string encode(const std::vector<ImageInfo>& images);
+std::string encode(const OpenedImage& opened);  // with rkeys
 std::string encode(const EventBatch& batch);
 std::string encode(const std::vector<Result<SlabLeaseReply>>& replies);
 

@@ -49,31 +49,6 @@ void read_replicas(http::JsonReader& reader, uint32_t& replicas) {
   replicas = static_cast<uint32_t>(reader.number_or("replicas", 1, kMaxReplicas, 1));
 }
 
-void read_region_info(http::JsonReader& reader, RegionInfo& region) {
-  region.id = RegionId{reader.name("id")};
-  region.name = reader.name("name");
-  read_replicas(reader, region.replicas);
-  read_slab_bytes(reader, region.slab_bytes);
-  region.heartbeat_interval = Milliseconds(
-      static_cast<int64_t>(reader.number("heartbeat_interval_ms", 1, kMaxMilliseconds)));
-  region.time_to_live =
-      Milliseconds(static_cast<int64_t>(reader.number("time_to_live_ms", 1, kMaxMilliseconds)));
-  reader.each("leases", kNoLimit,
-              [&](http::JsonReader& entry) { read_lease(entry, region.leases.emplace_back()); });
-  read_counters(reader, region.counters);
-}
-
-Json json_of(const RegionInfo& region, Secrets secrets) {
-  return Json{{"id", region.id.value},
-              {"name", region.name},
-              {"replicas", region.replicas},
-              {"slab_bytes", region.slab_bytes},
-              {"heartbeat_interval_ms", region.heartbeat_interval.count()},
-              {"time_to_live_ms", region.time_to_live.count()},
-              {"leases", json_of(region.leases, secrets)},
-              {"counters", region.counters}};
-}
-
 constexpr EventKind kEventKinds[] = {EventKind::kNodeJoined,    EventKind::kNodeDraining,
                                      EventKind::kNodeLost,      EventKind::kNodeLeft,
                                      EventKind::kRegionCreated, EventKind::kRegionDeleted,
@@ -105,6 +80,34 @@ Json json_of(const Event& event) {
 }
 
 }  // namespace
+
+void read_region_info(http::JsonReader& reader, RegionInfo& region) {
+  region.id = RegionId{reader.name("id")};
+  region.name = reader.name("name");
+  read_replicas(reader, region.replicas);
+  read_slab_bytes(reader, region.slab_bytes);
+  region.heartbeat_interval = Milliseconds(
+      static_cast<int64_t>(reader.number("heartbeat_interval_ms", 1, kMaxMilliseconds)));
+  region.time_to_live =
+      Milliseconds(static_cast<int64_t>(reader.number("time_to_live_ms", 1, kMaxMilliseconds)));
+  reader.each("leases", kNoLimit,
+              [&](http::JsonReader& entry) { read_lease(entry, region.leases.emplace_back()); });
+  read_counters(reader, region.counters);
+  region.image = ImageId{reader.text_or_empty("image", http::kMaxNameBytes)};
+}
+
+Json json_of_region(const RegionInfo& region, Secrets secrets) {
+  Json json{{"id", region.id.value},
+            {"name", region.name},
+            {"replicas", region.replicas},
+            {"slab_bytes", region.slab_bytes},
+            {"heartbeat_interval_ms", region.heartbeat_interval.count()},
+            {"time_to_live_ms", region.time_to_live.count()},
+            {"leases", json_of(region.leases, secrets)},
+            {"counters", region.counters}};
+  if (!region.image.value.empty()) json["image"] = region.image.value;
+  return json;
+}
 
 std::string_view to_string(EventKind kind) {
   switch (kind) {
@@ -244,12 +247,12 @@ std::string encode(const std::vector<SlabIndex>& slabs) {
 }
 
 std::string encode(const RegionInfo& region, Secrets secrets) {
-  return json_of(region, secrets).dump();
+  return json_of_region(region, secrets).dump();
 }
 
 std::string encode(const std::vector<RegionInfo>& regions) {
   Json list = Json::array();
-  for (const RegionInfo& region : regions) list.push_back(json_of(region, Secrets::kHide));
+  for (const RegionInfo& region : regions) list.push_back(json_of_region(region, Secrets::kHide));
   return Json{{"regions", std::move(list)}}.dump();
 }
 

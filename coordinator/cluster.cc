@@ -52,18 +52,6 @@ Status Cluster::save() {
   return {};
 }
 
-// Runs one command on the state, writes its changes, and wakes the threads that wait for events.
-template <typename Command>
-auto Cluster::change(Command command) -> decltype(command(std::declval<State&>())) {
-  const MutexLock lock(mutex_);
-  const uint64_t before = state_.events().last();
-  auto result = command(state_);
-  const Status saved = save();
-  if (state_.events().last() != before) changed_.notify_all();
-  if (result && !saved) return tl::unexpected(saved.error());
-  return result;
-}
-
 // ---- nodes ----
 
 Result<std::optional<uint64_t>> Cluster::find_replaced(const NodeJoin& join) const {

@@ -79,6 +79,17 @@ class Cluster {
   Result<std::vector<Lease>> lease_slabs(const RegionId& id, const std::vector<SlabIndex>& slabs);
   Status release_slabs(const RegionId& id, const std::vector<SlabIndex>& slabs);
 
+  // cluster_images.cc: as State.
+  Result<ImageInfo> create_image(const ImageCreate& create);
+  Status checkpoint_image(const ImageId& id, const ImageProgress& progress);
+  Status complete_image(const ImageId& id, const ImageProgress& progress);
+  Status remove_image(const ImageId& id, bool force);
+  Result<ImageInfo> image(const ImageId& id) const;
+  std::vector<ImageInfo> images() const;
+  Result<OpenedImage> open_image(const ImageId& id, const ImageReader& reader);
+  Status renew_reader(const ImageId& id, const ImageReader& reader);
+  Status close_reader(const ImageId& id, const ImageReader& reader);
+
   // Waits up to `timeout` for an event after `since`; returns at once after stop().
   EventBatch events(uint64_t since, Milliseconds timeout);
   ClusterSummary summary() const;
@@ -104,8 +115,17 @@ class Cluster {
   Cluster(State state, std::unique_ptr<Store> store, std::unique_ptr<AgentClient> agents,
           const Clock& clock);
 
+  // Runs one command on the state, writes its changes, and wakes the threads that wait for events.
   template <typename Command>
-  auto change(Command command) -> decltype(command(std::declval<State&>()));
+  auto change(Command command) -> decltype(command(std::declval<State&>())) {
+    const MutexLock lock(mutex_);
+    const uint64_t before = state_.events().last();
+    auto result = command(state_);
+    const Status saved = save();
+    if (state_.events().last() != before) changed_.notify_all();
+    if (result && !saved) return tl::unexpected(saved.error());
+    return result;
+  }
   Status save() FARPAGE_REQUIRES(mutex_);
   // The incarnation that this join would replace; nullopt: none.
   Result<std::optional<uint64_t>> find_replaced(const NodeJoin& join) const;

@@ -33,6 +33,7 @@ class MemoryStore final : public Store {
     collect(kept_.nodes, snapshot.nodes);
     collect(kept_.regions, snapshot.regions);
     collect(kept_.revocations, snapshot.revocations);
+    collect(kept_.images, snapshot.images);
     for (const auto& [key, lease] : kept_.leases) snapshot.leases.emplace(key, *lease);
     snapshot.last_sequence = kept_.last_sequence;
     return snapshot;
@@ -43,6 +44,7 @@ class MemoryStore final : public Store {
     apply(changes.regions, kept_.regions);
     apply(changes.leases, kept_.leases);
     apply(changes.revocations, kept_.revocations);
+    apply(changes.images, kept_.images);
     kept_.last_sequence = changes.last_sequence;
     return {};
   }
@@ -58,6 +60,7 @@ void Changes::add(Changes later) {
   override_with(regions, std::move(later.regions));
   override_with(leases, std::move(later.leases));
   override_with(revocations, std::move(later.revocations));
+  override_with(images, std::move(later.images));
   last_sequence = later.last_sequence;
 }
 

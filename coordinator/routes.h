@@ -24,6 +24,7 @@ struct RouteContext {
 
 std::vector<http::Route> node_routes(RouteContext& context);
 std::vector<http::Route> region_routes(RouteContext& context);
+std::vector<http::Route> image_routes(RouteContext& context);
 std::vector<http::Route> cluster_routes(RouteContext& context);
 
 // Every route of the service.

@@ -16,6 +16,7 @@ constexpr char kPage[] = R"(<!doctype html>
 <li><a href="/v1/cluster">/v1/cluster</a> totals</li>
 <li><a href="/v1/nodes">/v1/nodes</a> memory nodes</li>
 <li><a href="/v1/regions">/v1/regions</a> regions and their leases</li>
+<li><a href="/v1/images">/v1/images</a> images of guests</li>
 <li><a href="/v1/events">/v1/events</a> what happened</li>
 <li><a href="/metrics">/metrics</a> for Prometheus</li>
 <li><a href="/healthz">/healthz</a>, <a href="/readyz">/readyz</a>, <a href="/version">/version</a></li>
@@ -189,6 +190,7 @@ std::vector<http::Route> cluster_routes(RouteContext& context) {
 std::vector<http::Route> all_routes(RouteContext& context) {
   std::vector<http::Route> routes = node_routes(context);
   for (http::Route& route : region_routes(context)) routes.push_back(std::move(route));
+  for (http::Route& route : image_routes(context)) routes.push_back(std::move(route));
   for (http::Route& route : cluster_routes(context)) routes.push_back(std::move(route));
   return routes;
 }

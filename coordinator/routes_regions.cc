@@ -14,11 +14,13 @@ http::Reply create(Cluster& cluster, const http::Request& request) {
   return reply;
 }
 
-// The only GET with rkeys: a restarted borrower resumes its region with it.
+// The only GET with rkeys: a restarted borrower resumes its region with it. Who reads an image
+// opens it instead.
 http::Reply show_region(Cluster& cluster, const http::Request& request) {
   const auto region = cluster.region(RegionId{request.ids[0]});
   if (!region) return http::problem_reply(region.error());
-  return http::Reply{200, encode(*region, Secrets::kShow)};
+  return http::Reply{
+      200, encode(*region, region->image.value.empty() ? Secrets::kShow : Secrets::kHide)};
 }
 
 http::Reply heartbeat_region(Cluster& cluster, const http::Request& request) {

@@ -9,8 +9,10 @@ namespace farpage::coordinator {
 namespace {
 
 constexpr int64_t kApplicationId = 0x66617270;  // "farp"
-// 3: keys of 128 bits, as text. 4: one column for the keys of all transports.
-constexpr int64_t kSchemaVersion = 4;
+// 3: keys of 128 bits, as text. 4: one column for the keys of all transports. 5: images; a store of
+// 4 becomes one of 5 when it is opened.
+constexpr int64_t kSchemaVersion = 5;
+constexpr int64_t kSchemaWithoutImages = 4;
 
 constexpr char kSchema[] = R"(
 CREATE TABLE meta(last_sequence INTEGER NOT NULL);
@@ -25,6 +27,12 @@ CREATE TABLE leases(region TEXT NOT NULL, slab INTEGER NOT NULL, replica INTEGER
 CREATE TABLE revocations(id INTEGER PRIMARY KEY, node TEXT NOT NULL, incarnation INTEGER NOT NULL,
   agent_url TEXT NOT NULL, node_slab INTEGER NOT NULL, generation INTEGER NOT NULL,
   region TEXT NOT NULL, slab INTEGER NOT NULL, replica INTEGER NOT NULL);
+)";
+
+constexpr char kImages[] = R"(
+CREATE TABLE images(id TEXT PRIMARY KEY, region TEXT NOT NULL, base TEXT NOT NULL,
+  bytes INTEGER NOT NULL, complete INTEGER NOT NULL, upload INTEGER NOT NULL,
+  pages INTEGER NOT NULL, digest TEXT NOT NULL);
 )";
 
 // SQLite's integers are signed; this keeps the 64 bits.
@@ -117,6 +125,25 @@ Revocation read_revocation(const Statement& row) {
   return revocation;
 }
 
+void bind_image(Statement& insert, const ImageId& id, const ImageRecord& image) {
+  insert.bind(id.value).bind(image.region.value).bind(image.base.value);
+  insert.bind(as_signed(image.bytes)).bind(image.state == ImageState::kComplete ? 1 : 0);
+  insert.bind(as_signed(image.upload)).bind(as_signed(image.pages)).bind(image.digest);
+}
+
+ImageRecord read_image(const Statement& row) {
+  ImageRecord image;
+  image.id = ImageId{row.text(0)};
+  image.region = RegionId{row.text(1)};
+  image.base = ImageId{row.text(2)};
+  image.bytes = u64(row, 3);
+  image.state = row.integer(4) != 0 ? ImageState::kComplete : ImageState::kUploading;
+  image.upload = u64(row, 5);
+  image.pages = u64(row, 6);
+  image.digest = row.text(7);
+  return image;
+}
+
 class SqliteStore final : public Store {
  public:
   explicit SqliteStore(Database database) : database_(std::move(database)) {}
@@ -169,6 +196,12 @@ Result<Snapshot> SqliteStore::load() {
                               snapshot.revocations.push_back(read_revocation(row));
                               return {};
                             }));
+  FARPAGE_TRY_VOID(each_row(
+      database_, "SELECT id, region, base, bytes, complete, upload, pages, digest FROM images",
+      [&](const Statement& row) -> Status {
+        snapshot.images.push_back(read_image(row));
+        return {};
+      }));
   return snapshot;
 }
 
@@ -197,6 +230,10 @@ Status SqliteStore::write_all(const Changes& changes) {
                                "REPLACE INTO revocations VALUES(?,?,?,?,?,?,?,?,?)",
                                "DELETE FROM revocations WHERE id=?", bind_revocation,
                                [](Statement& remove, uint64_t id) { remove.bind(as_signed(id)); }));
+  FARPAGE_TRY_VOID(
+      write_table(database_, changes.images, "REPLACE INTO images VALUES(?,?,?,?,?,?,?,?)",
+                  "DELETE FROM images WHERE id=?", bind_image,
+                  [](Statement& remove, const ImageId& id) { remove.bind(id.value); }));
   FARPAGE_TRY(meta, database_.prepare("UPDATE meta SET last_sequence=?"));
   return meta.bind(as_signed(changes.last_sequence)).run();
 }
@@ -222,12 +259,15 @@ Status prepare_schema(const Database& database) {
   FARPAGE_TRY_VOID(objects.step());
   if (empty && application == 0)
     return database.execute(
-        fmt::format("BEGIN IMMEDIATE;{}PRAGMA application_id={};PRAGMA user_version={};COMMIT;",
-                    kSchema, kApplicationId, kSchemaVersion));
+        fmt::format("BEGIN IMMEDIATE;{}{}PRAGMA application_id={};PRAGMA user_version={};COMMIT;",
+                    kSchema, kImages, kApplicationId, kSchemaVersion));
   if (application != kApplicationId)
     return fail(
         ErrorCode::kInvalid,
         fmt::format("store {} belongs to another program: name another file", database.path()));
+  if (version == kSchemaWithoutImages)
+    return database.execute(
+        fmt::format("BEGIN IMMEDIATE;{}PRAGMA user_version={};COMMIT;", kImages, kSchemaVersion));
   if (version < kSchemaVersion)
     return fail(ErrorCode::kInvalid,
                 fmt::format("store {} has schema {}, this farpage knows {}: it cannot read the "

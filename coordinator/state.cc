@@ -28,6 +28,7 @@ void State::restore(const Snapshot& snapshot, Instant now) {
     region.record = record;
     region.last_heard = now;
   }
+  restore_images(snapshot);
   for (const auto& [key, lease] : snapshot.leases) restore_lease(key, lease);
   for (const Revocation& revocation : snapshot.revocations) {
     next_revocation_ = std::max(next_revocation_, revocation.id + 1);
@@ -152,9 +153,11 @@ void State::tick(Instant now) {
     Region& looked_at = region->second;
     if (may_be_in_use(now, looked_at)) looked_at.last_wanted = now;
     const Instant last = std::max(looked_at.last_heard, looked_at.last_wanted);
-    if (silence(now, last) > options_.region_time_to_live) erase_region(region);
+    const bool ends_by_silence = looked_at.image.value.empty();
+    if (ends_by_silence && silence(now, last) > options_.region_time_to_live) erase_region(region);
     region = next;
   }
+  expire_readers(now);
 }
 
 Nanoseconds State::silence(Instant now, Instant last_heard) const {

@@ -23,6 +23,8 @@
 //  3. The free list of a node holds exactly its kFree slabs; slabs_by_use counts its slabs.
 //  4. A lease that is not lost names a known node, and a slab inside it.
 //  5. Every placing or revoking slab has exactly one Revocation, which names it.
+//  6. The region of an image names the image, and ends with it alone.
+//  7. The base of an image is complete, and there are at most kMaxGenerations of them.
 #pragma once
 
 #include <array>
@@ -48,6 +50,7 @@ struct StateOptions {
   Milliseconds region_heartbeat_interval{1000};
   size_t max_nodes = kMaxNodes;
   size_t max_regions = 4096;
+  size_t max_images = 1024;
   // A longer time between two calls of tick() means that this process did not run.
   Nanoseconds longest_tick = Seconds(2);
   size_t event_capacity = size_t{4} * kMaxNodes;  // all nodes lost and back, with a margin
@@ -142,6 +145,23 @@ class State {
   Result<std::vector<Lease>> leases(const RegionId& id, const std::vector<SlabIndex>& slabs) const;
   Status release(const RegionId& id, const std::vector<SlabIndex>& slabs);
 
+  // ---- images (state_images.cc) ----
+  // Makes it and its region, or goes on with one that is uploading. kConflict: it is complete, or
+  // was begun with something else. kNotFound, kConflict: the base. kExhausted: max_images.
+  Result<ImageInfo> create_image(Instant now, const ImageCreate& create);
+  // kConflict: a later create_image() has taken the upload over, or it is complete already.
+  // complete_image() again with the same: no failure.
+  Status checkpoint_image(const ImageId& id, const ImageProgress& progress);
+  Status complete_image(const ImageId& id, const ImageProgress& progress);
+  // Queues the revocation of its slabs. kConflict: another one is made of it; or, without `force`,
+  // it has readers.
+  Status remove_image(const ImageId& id, bool force);
+  Result<ImageInfo> image(const ImageId& id) const;
+  std::vector<ImageInfo> images() const;
+  Result<OpenedImage> open_image(Instant now, const ImageId& id, const ImageReader& reader);
+  Status renew_reader(Instant now, const ImageId& id, const ImageReader& reader);
+  Status close_reader(const ImageId& id, const ImageReader& reader);
+
   // ---- revocations ----
   // Revocations that are not part of a lease request in flight.
   std::vector<Revocation> revocations() const;
@@ -192,6 +212,11 @@ class State {
     Instant last_wanted{0};  // when nodes last reported, or may have reported, use
     Counters counters;
     Replicas leases;
+    ImageId image;  // empty: none
+  };
+  struct Image {
+    ImageRecord record;
+    std::map<std::string, Instant> readers;  // when they were heard
   };
   struct PendingRevocation {
     Revocation revocation;
@@ -229,7 +254,17 @@ class State {
   void erase_region(std::map<RegionId, Region>::iterator region);
   bool may_be_in_use(Instant now, const Region& region) const;
   Nanoseconds silence(Instant now, Instant last_heard) const;
+  // state_images.cc
+  Result<Image*> find_image(const ImageId& id);
+  Result<Image*> find_upload(const ImageId& id, uint64_t upload);
+  Status check_base(const ImageCreate& create) const;
+  uint32_t generations_of(const Image& image) const;
+  ImageInfo info_of(const Image& image) const;
+  uint32_t image_session_group();
+  void restore_images(const Snapshot& snapshot);
+  void expire_readers(Instant now);
   // state_invariants.cc
+  std::string check_images() const;
   std::string check_node(const Node& node) const;
   std::string check_region(const Region& region) const;
   std::string check_slab_uses() const;
@@ -240,6 +275,7 @@ class State {
   Instant awake_since_{0};
   std::map<NodeId, Node> nodes_;
   std::map<RegionId, Region> regions_;
+  std::map<ImageId, Image> images_;
   std::map<uint64_t, PendingRevocation> revocations_;
   uint64_t next_revocation_ = 1;
   // Incarnations that must not join again; the oldest are forgotten first.

@@ -87,11 +87,33 @@ std::string State::check_slab_uses() const {
   return {};
 }
 
+std::string State::check_images() const {
+  for (const auto& [id, image] : images_) {
+    const auto region = regions_.find(image.record.region);
+    if (region == regions_.end() || region->second.image != id)
+      return fmt::format("image {}: its region is another's", id.value);
+    uint32_t generations = 1;
+    for (ImageId base = image.record.base; !base.value.empty(); ++generations) {
+      const auto found = images_.find(base);
+      if (found == images_.end() || found->second.record.state != ImageState::kComplete ||
+          generations == kMaxGenerations)
+        return fmt::format("image {}: its base {} is missing, not complete, or one too many",
+                           id.value, base.value);
+      base = found->second.record.base;
+    }
+  }
+  for (const auto& [id, region] : regions_)
+    if (!region.image.value.empty() && images_.count(region.image) == 0)
+      return fmt::format("region {}: its image is gone", id.value);
+  return {};
+}
+
 std::string State::check() const {
   for (const auto& [id, node] : nodes_)
     if (std::string broken = check_node(node); !broken.empty()) return broken;
   for (const auto& [id, region] : regions_)
     if (std::string broken = check_region(region); !broken.empty()) return broken;
+  if (std::string broken = check_images(); !broken.empty()) return broken;
   return check_slab_uses();
 }
 

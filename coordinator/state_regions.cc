@@ -11,6 +11,11 @@ namespace {
 tl::unexpected<Error> no_such_region(const RegionId& id) {
   return fail(ErrorCode::kNotFound, fmt::format("no region '{}'", id.value));
 }
+Status refuse_image(const RegionId& id, const ImageId& image) {
+  return fail(ErrorCode::kConflict,
+              fmt::format("region '{}' has the pages of image '{}': remove the image instead",
+                          id.value, image.value));
+}
 }  // namespace
 
 Result<State::Region*> State::find_region(const RegionId& id) {
@@ -29,6 +34,7 @@ RegionInfo State::info_of(const Region& region, const StateOptions& options) {
   info.time_to_live = std::chrono::duration_cast<Milliseconds>(options.region_time_to_live);
   for (const auto& [key, lease] : region.leases) info.leases.push_back(lease);
   info.counters = region.counters;
+  info.image = region.image;
   return info;
 }
 
@@ -88,6 +94,7 @@ void State::erase_region(std::map<RegionId, Region>::iterator it) {
 Status State::delete_region(const RegionId& id) {
   const auto it = regions_.find(id);
   if (it == regions_.end()) return no_such_region(id);
+  if (const ImageId& image = it->second.image; !image.value.empty()) return refuse_image(id, image);
   erase_region(it);
   return {};
 }
@@ -136,6 +143,11 @@ Result<std::vector<PlannedLease>> State::begin_lease(Instant now, const RegionId
   FARPAGE_TRY(region, find_region(id));
   region->last_heard = now;
   const std::vector<SlabIndex> missing = missing_slabs(*region, slabs);
+  const auto image = images_.find(region->image);
+  if (!missing.empty() && image != images_.end() &&
+      image->second.record.state == ImageState::kComplete)
+    return fail(ErrorCode::kConflict,
+                fmt::format("image '{}' is complete: it does not grow", image->first.value));
   for (const auto& [revocation_id, pending] : revocations_) {
     const SlabLeaseRequest& asked = pending.revocation.asked;
     if (pending.placing && asked.region == id &&
@@ -252,6 +264,7 @@ Result<std::vector<Lease>> State::leases(const RegionId& id,
 
 Status State::release(const RegionId& id, const std::vector<SlabIndex>& slabs) {
   FARPAGE_TRY(region, find_region(id));
+  if (!region->image.value.empty()) return refuse_image(id, region->image);
   for (const SlabIndex slab : slabs) {
     auto it = region->leases.lower_bound({slab, 0});
     while (it != region->leases.end() && it->first.first == slab) {

@@ -1,4 +1,4 @@
-// The interface to persistent state: nodes, regions, leases, and pending revocations.
+// The interface to persistent state: nodes, regions, leases, images, and pending revocations.
 #pragma once
 
 #include <cstdint>
@@ -34,6 +34,17 @@ struct LeaseKey {
   auto operator<=>(const LeaseKey&) const = default;  // NOLINT(modernize-use-nullptr): false alarm
 };
 
+struct ImageRecord {
+  ImageId id;
+  RegionId region;
+  ImageId base;
+  uint64_t bytes = 0;
+  ImageState state = ImageState::kUploading;
+  uint64_t upload = 1;
+  uint64_t pages = 0;
+  std::string digest;
+};
+
 // A slab that the node may hold without a lease: the coordinator tells the node to revoke it.
 struct Revocation {
   uint64_t id = 0;
@@ -53,10 +64,12 @@ struct Changes {
   std::map<RegionId, std::optional<RegionRecord>> regions;
   std::map<LeaseKey, std::optional<Lease>> leases;
   std::map<uint64_t, std::optional<Revocation>> revocations;
+  std::map<ImageId, std::optional<ImageRecord>> images;
   uint64_t last_sequence = 0;  // of the event log
 
   bool empty() const {
-    return nodes.empty() && regions.empty() && leases.empty() && revocations.empty();
+    return nodes.empty() && regions.empty() && leases.empty() && revocations.empty() &&
+           images.empty();
   }
   void add(Changes later);
 };
@@ -66,6 +79,7 @@ struct Snapshot {
   std::vector<RegionRecord> regions;
   std::map<LeaseKey, Lease> leases;
   std::vector<Revocation> revocations;
+  std::vector<ImageRecord> images;
   uint64_t last_sequence = 0;  // 0: a new store
 };
 

@@ -45,7 +45,8 @@ EngineThreads::EngineThreads(Parts parts, coordinator::Client& client,
             std::move(parts.targets)} {
   core_.pressure.on_room = [this](uint64_t workers) { wake_policy_->wake(workers); };
   make_ports(std::move(parts.links), parts.sessions);
-  connector_ = std::make_unique<Connector>(core_, client, transports, port_list(), connector_bell_);
+  connector_ = std::make_unique<Connector>(core_.connector_parts(), client, transports, port_list(),
+                                           connector_bell_);
   evictor_ = std::make_unique<Evictor>(core_, *ports_.back());
   make_workers();
   if (!core_.options.resolve_in_thread) readahead_ = std::make_unique<Readahead>();

@@ -7,6 +7,7 @@
 #include "pager/evict/eviction_priority.h"
 #include "pager/fault/target_set.h"
 #include "pager/fork/event_readers.h"
+#include "pager/links/connector.h"
 #include "pager/links/node_directory.h"
 #include "pager/links/node_table.h"
 #include "pager/links/peer_state.h"
@@ -37,6 +38,10 @@ struct EngineCore {
   // Thread id of the evictor, as faults carry it. It reads the target's pages, and one that the
   // target has dropped meanwhile makes it fault like any other thread.
   std::atomic<uint32_t> evictor_thread{0};
+
+  ConnectorParts connector_parts() {
+    return {options.channel, *nodes, peers, link_counts, stopping};
+  }
 
   Nanoseconds unreachable_for(NodeIndex node) const {
     const int64_t since = peers[node].unreachable_since_ns.load(std::memory_order_relaxed);

@@ -18,10 +18,10 @@ constexpr size_t kMaxBrokenInARow = 3;
 
 }  // namespace
 
-Connector::Connector(EngineCore& engine, coordinator::Client& client,
+Connector::Connector(const ConnectorParts& parts, coordinator::Client& client,
                      std::vector<std::unique_ptr<rdma::Transport>>& transports,
                      std::vector<LinkPort*> ports, const Doorbell& bell)
-    : engine_(engine),
+    : parts_(parts),
       client_(client),
       transports_(transports),
       ports_(std::move(ports)),
@@ -34,7 +34,7 @@ Connector::~Connector() {
 
 void Connector::run() {
   (void)pthread_setname_np(pthread_self(), "fp-connector");
-  while (!engine_.stopping.load(std::memory_order_acquire)) {
+  while (!parts_.stopping.load(std::memory_order_acquire)) {
     const Milliseconds pause = serve_ports();
     (void)bell_.wait(pause);
   }
@@ -42,11 +42,11 @@ void Connector::run() {
 
 Milliseconds Connector::serve_ports() {
   Milliseconds pause = kIdle;
-  const size_t nodes = engine_.nodes->size();
+  const size_t nodes = parts_.nodes.size();
   for (LinkPort* port : ports_) {
     for (size_t i = 0; i < nodes; ++i) {
       const NodeIndex node{static_cast<uint16_t>(i)};
-      if (engine_.stopping.load(std::memory_order_relaxed)) return kIdle;
+      if (parts_.stopping.load(std::memory_order_relaxed)) return kIdle;
       if (!port->wants(node)) continue;
       Attempt& attempt = attempts_[{port, node}];
       if (SteadyClock::read() >= attempt.not_before) connect(*port, node, attempt);
@@ -59,13 +59,13 @@ Milliseconds Connector::serve_ports() {
 }
 
 void Connector::connect(LinkPort& port, NodeIndex node, Attempt& attempt) {
-  const coordinator::NodeInfo info = engine_.nodes->get(node);
+  const coordinator::NodeInfo info = parts_.nodes.get(node);
   const Instant start = SteadyClock::read();
   if (const std::unique_ptr<rdma::Channel> broken = port.take_retired(node))
     log::warn("pager: channel_broken port={} node={} transport={} reason=\"{}\"", port.name(),
               info.join.id.value, to_string(broken->kind()), broken->why_broken());
   if (attempt.connected_at.count() != 0) {
-    engine_.link_counts.channels_broken.fetch_add(1, std::memory_order_relaxed);
+    parts_.counts.channels_broken.fetch_add(1, std::memory_order_relaxed);
     const bool short_life = start - attempt.connected_at < kShortLife;
     attempt.broken_in_a_row = short_life ? attempt.broken_in_a_row + 1 : 0;
     attempt.connected_at = Instant{0};
@@ -82,16 +82,16 @@ void Connector::connect(LinkPort& port, NodeIndex node, Attempt& attempt) {
       reasons += fmt::format("{}{}: {}", reasons.empty() ? "" : "; ", to_string(transport.kind()),
                              channel.error().message());
       if (channel.error().code != ErrorCode::kUnsupported)
-        engine_.link_counts.transport_fallbacks.fetch_add(1, std::memory_order_relaxed);
+        parts_.counts.transport_fallbacks.fetch_add(1, std::memory_order_relaxed);
       continue;
     }
     log::debug("pager: connected port={} node={} transport={} in_us={}", port.name(),
                info.join.id.value, to_string(transport.kind()),
                (SteadyClock::read() - start).count() / 1000);
-    engine_.link_counts.channels_connected.fetch_add(1, std::memory_order_relaxed);
-    engine_.link_counts.connected_by_kind[static_cast<size_t>(transport.kind())].fetch_add(
+    parts_.counts.channels_connected.fetch_add(1, std::memory_order_relaxed);
+    parts_.counts.connected_by_kind[static_cast<size_t>(transport.kind())].fetch_add(
         1, std::memory_order_relaxed);
-    engine_.peers[node].unreachable_since_ns.store(0, std::memory_order_relaxed);
+    parts_.peers[node].unreachable_since_ns.store(0, std::memory_order_relaxed);
     attempt.connected_at = SteadyClock::read();
     attempt.pause = Milliseconds(0);
     attempt.not_before = Instant{0};
@@ -99,8 +99,8 @@ void Connector::connect(LinkPort& port, NodeIndex node, Attempt& attempt) {
     return;
   }
   int64_t reachable = 0;
-  (void)engine_.peers[node].unreachable_since_ns.compare_exchange_strong(reachable, start.count(),
-                                                                         std::memory_order_relaxed);
+  (void)parts_.peers[node].unreachable_since_ns.compare_exchange_strong(reachable, start.count(),
+                                                                        std::memory_order_relaxed);
   if (attempt.pause.count() == 0)
     log::warn("pager: connect_failed port={} node={} reason=\"{}\"", port.name(),
               info.join.id.value, reasons);
@@ -116,7 +116,7 @@ Result<std::unique_ptr<rdma::Channel>> Connector::connect_by(rdma::Transport& tr
                    [&](const rdma::TransportAddress& a) { return a.kind == transport.kind(); });
   if (address == node.join.transports.end())
     return fail(ErrorCode::kUnsupported, "the node does not offer it");
-  rdma::ChannelOptions options = engine_.options.channel;
+  rdma::ChannelOptions options = parts_.channel;
   options.buffer = port.buffer();
   options.session = port.session();
   return transport.connect(*address, options, [&](const rdma::QueuePairEndpoint& ours) {

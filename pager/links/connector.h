@@ -1,6 +1,7 @@
 // Connector: the thread that connects channels, so that no fault thread waits for a handshake.
 #pragma once
 
+#include <atomic>
 #include <map>
 #include <memory>
 #include <thread>
@@ -8,15 +9,27 @@
 
 #include "base/doorbell.h"
 #include "coordinator/client.h"
-#include "pager/engine_core.h"
 #include "pager/links/link_port.h"
+#include "pager/links/node_directory.h"
+#include "pager/links/node_table.h"
+#include "pager/links/peer_state.h"
+#include "pager/stats.h"
 
 namespace farpage::pager {
 
-// Threads: its own; the thread that made it destroys it. Ports and engine outlive it.
+// What a connector uses of whom it connects for. All of it outlives the connector.
+struct ConnectorParts {
+  const rdma::ChannelOptions& channel;  // the template of each channel
+  const NodeDirectory& nodes;
+  const NodeTable<PeerState>& peers;
+  LinkCounts& counts;
+  const std::atomic<bool>& stopping;  // set before it is destroyed
+};
+
+// Threads: its own; the thread that made it destroys it. Ports and parts outlive it.
 class Connector {
  public:
-  Connector(EngineCore& engine, coordinator::Client& client,
+  Connector(const ConnectorParts& parts, coordinator::Client& client,
             std::vector<std::unique_ptr<rdma::Transport>>& transports, std::vector<LinkPort*> ports,
             const Doorbell& bell);
   ~Connector();
@@ -38,7 +51,7 @@ class Connector {
   Result<std::unique_ptr<rdma::Channel>> connect_by(rdma::Transport& transport, LinkPort& port,
                                                     const coordinator::NodeInfo& node);
 
-  EngineCore& engine_;
+  const ConnectorParts parts_;
   coordinator::Client& client_;
   std::vector<std::unique_ptr<rdma::Transport>>& transports_;
   const std::vector<LinkPort*> ports_;

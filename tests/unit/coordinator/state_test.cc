@@ -313,7 +313,7 @@ class StateWalk {
     ++steps_;
     now_ += Milliseconds(static_cast<int64_t>(below(400)));
     const std::string id = "n" + std::to_string(below(5));
-    switch (below(12)) {
+    switch (below(14)) {
       case 0:
         static_cast<void>(state_.join(now_, test_node(id, 6, 1 + steps_ / 100 + below(2))));
         break;
@@ -352,17 +352,54 @@ class StateWalk {
       case 10:
         begin();
         break;
+      case 11:
+      case 12:
+        image();
+        break;
       default:
         commit();
     }
   }
   std::string check() const { return state_.check(); }
   uint64_t leased() const { return leased_; }
+  uint64_t completed() const { return completed_; }
 
  private:
   uint64_t below(uint64_t bound) { return random_() % bound; }
   RegionId some() { return regions_[below(regions_.size())]; }
 
+  void image() {
+    const ImageId name{"i" + std::to_string(below(6))};
+    const ImageReader reader{"r" + std::to_string(below(3))};
+    const auto known = state_.image(name);
+    switch (below(6)) {
+      case 0: {
+        const ImageCreate create{
+            .name = name,
+            .base = ImageId{below(2) == 0 ? "" : "i" + std::to_string(below(6))},
+            .bytes = kPageBytes,
+            .replicas = 1,
+            .slab_bytes = kMinSlabBytes};
+        if (const auto made = state_.create_image(now_, create)) regions_.push_back(made->region);
+        break;
+      }
+      case 1:
+        if (known)
+          static_cast<void>(state_.checkpoint_image(name, {known->upload - below(2), 1, "1"}));
+        break;
+      case 2:
+        if (known && state_.complete_image(name, {known->upload, 1, "1"})) ++completed_;
+        break;
+      case 3:
+        static_cast<void>(state_.remove_image(name, below(2) == 0));
+        break;
+      case 4:
+        static_cast<void>(state_.open_image(now_, name, reader));
+        break;
+      default:
+        static_cast<void>(state_.close_reader(name, reader));
+    }
+  }
   void begin() {
     if (regions_.empty()) return;
     const auto first = static_cast<uint32_t>(below(4));
@@ -386,10 +423,12 @@ class StateWalk {
   std::vector<RegionId> regions_;
   std::vector<std::vector<PlannedLease>> open_;
   uint64_t leased_ = 0;
+  uint64_t completed_ = 0;
 };
 
 TEST(State, InvariantsHoldOnRandomWalks) {
   uint64_t leased = 0;
+  uint64_t completed = 0;
   for (uint64_t seed = 1; seed <= 40; ++seed) {
     StateWalk walk(seed);
     for (int i = 0; i < 1000; ++i) {
@@ -397,8 +436,11 @@ TEST(State, InvariantsHoldOnRandomWalks) {
       ASSERT_EQ(walk.check(), "") << "seed " << seed << " step " << i;
     }
     leased += walk.leased();
+    completed += walk.completed();
   }
-  EXPECT_GT(leased, 1000U);  // else the walks tested nothing
+  // Else the walks tested nothing.
+  EXPECT_GT(leased, 1000U);
+  EXPECT_GT(completed, 100U);
 }
 
 }  // namespace

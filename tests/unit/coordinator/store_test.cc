@@ -54,6 +54,14 @@ Changes some_changes() {
   revocation.generation = Generation{8};
   revocation.asked = SlabLeaseRequest{RegionId{"r1"}, SlabIndex{4}, 1};
   changes.revocations[5] = revocation;
+  changes.images[ImageId{"vm"}] = ImageRecord{ImageId{"vm"},
+                                              RegionId{"r1"},
+                                              ImageId{"base"},
+                                              uint64_t{1} << 40,
+                                              ImageState::kComplete,
+                                              3,
+                                              77,
+                                              "abc"};
   changes.last_sequence = 1234;
   return changes;
 }
@@ -78,6 +86,16 @@ void expect_some_changes(Store& store) {
   ASSERT_EQ(snapshot->revocations.size(), 1U);
   EXPECT_EQ(snapshot->revocations[0].generation, Generation{8});
   EXPECT_EQ(snapshot->revocations[0].asked.slab, SlabIndex{4});
+  ASSERT_EQ(snapshot->images.size(), 1U);
+  const ImageRecord& image = snapshot->images[0];
+  EXPECT_EQ(image.id, ImageId{"vm"});
+  EXPECT_EQ(image.region, RegionId{"r1"});
+  EXPECT_EQ(image.base, ImageId{"base"});
+  EXPECT_EQ(image.bytes, uint64_t{1} << 40);
+  EXPECT_EQ(image.state, ImageState::kComplete);
+  EXPECT_EQ(image.upload, 3U);
+  EXPECT_EQ(image.pages, 77U);
+  EXPECT_EQ(image.digest, "abc");
   EXPECT_EQ(snapshot->last_sequence, 1234U);
 }
 
@@ -87,6 +105,7 @@ Changes removal_of_all() {
   for (auto& [id, record] : changes.regions) record.reset();
   for (auto& [key, lease] : changes.leases) lease.reset();
   for (auto& [id, revocation] : changes.revocations) revocation.reset();
+  for (auto& [id, image] : changes.images) image.reset();
   changes.last_sequence = 2000;
   return changes;
 }
@@ -98,7 +117,7 @@ void expect_put_and_remove(Store& store) {
   ASSERT_TRUE(store.write(removal_of_all()).has_value());
   const auto empty = store.load();
   EXPECT_TRUE(empty->nodes.empty() && empty->regions.empty() && empty->leases.empty() &&
-              empty->revocations.empty());
+              empty->revocations.empty() && empty->images.empty());
   EXPECT_EQ(empty->last_sequence, 2000U);
 }
 
@@ -197,6 +216,22 @@ TEST_F(StoreTest, OtherSchemasAndOtherProgramsFilesAreRefused) {
   const auto refused = open_sqlite_store(foreign);
   ASSERT_FALSE(refused.has_value());
   EXPECT_NE(refused.error().context.find("another program"), std::string::npos);
+}
+
+TEST_F(StoreTest, StoreWithoutImagesGetsTheirTableWhenItIsOpened) {
+  if (std::system("command -v sqlite3 >/dev/null") != 0)
+    GTEST_SKIP() << "the sqlite3 program is not installed";
+  {
+    Changes changes = some_changes();
+    changes.images.clear();
+    auto store = open_sqlite_store(file());
+    ASSERT_TRUE((*store)->write(changes).has_value());
+  }
+  sqlite(file(), "DROP TABLE images; PRAGMA user_version=4");
+  auto store = open_sqlite_store(file());
+  ASSERT_TRUE(store.has_value()) << store.error().message();
+  EXPECT_EQ((*store)->load()->regions.size(), 1U);
+  expect_put_and_remove(**store);
 }
 
 TEST_F(StoreTest, LeaseWithAKeyThatIsNoneIsAnErrorThatNamesIt) {

@@ -100,8 +100,9 @@ class ConnectorRig : public TargetRig {
     ASSERT_TRUE(engine.nodes->put(info));
   }
   void start() {
-    connector = std::make_unique<Connector>(
-        engine, client, transports, std::vector{port.get(), second_port.get()}, connector_bell);
+    connector =
+        std::make_unique<Connector>(engine.connector_parts(), client, transports,
+                                    std::vector{port.get(), second_port.get()}, connector_bell);
   }
   // As the owner of the port, who needs the node.
   rdma::Channel* await_channel(LinkPort& of, uint16_t node = 0) {

@@ -1,0 +1,187 @@
+#!/usr/bin/env python3
+"""What restoring guests from an image costs, beside the floors: a bare handler (bare_handler.cc), READs, WRITEs and
+UFFDIO_COPY as they are. Every figure is a ratio inside one run; rounds of both sides take turns.
+
+    bench/restore/restore.py build/release [--size 256M] [--transport tcp] [--rounds 5]
+
+It starts a coordinator and a node on this machine and ends them. Each guest checks every byte.
+"""
+import argparse
+import json
+import os
+import re
+import shutil
+import statistics
+import subprocess
+import tempfile
+import time
+
+PAGE = 4096
+MIB = 1 << 20
+
+
+def size_of(text):
+    return int(text[:-1]) << {"K": 10, "M": 20, "G": 30}[text[-1]]
+
+
+class Bench:
+    def __init__(self, build, size, transport):
+        self.build, self.size, self.transport = build, size, transport
+        self.farpage = os.path.join(build, "farpage")
+        self.guest_program = os.path.join(build, "tests", "restored_guest")
+        self.bare_program = os.path.join(build, "bench", "bare_handler")
+        self.folder = tempfile.mkdtemp(prefix="farpage-restore-")
+        self.running = []
+        self.sockets = 0
+
+    def close(self):
+        for process in reversed(self.running):
+            process.kill()
+            process.wait()
+        shutil.rmtree(self.folder)
+
+    def path(self, name):
+        return os.path.join(self.folder, name)
+
+    def start(self, command, log=None):
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                   stderr=open(self.path(log), "w") if log else subprocess.DEVNULL)
+        self.running.append(process)
+        return process
+
+    def end(self, process):
+        self.running.remove(process)
+        process.kill()
+        process.wait()
+
+    def start_cluster(self):
+        coordinator = self.start([self.farpage, "coordinator", "--listen", "127.0.0.1:0", "--output", "json"])
+        self.url = json.loads(coordinator.stdout.readline())["url"]
+        node = self.start([self.farpage, "node", "--coordinator", self.url, "--lend", str(self.size * 3 + 256 * MIB),
+                           "--transports", self.transport, "--shm-socket", self.path("node.sock"), "--output", "json"])
+        node.stdout.readline()
+        self.file = self.path("guest.mem")
+        with open(self.file, "wb") as file:
+            for _ in range(self.size // MIB):
+                file.write(os.urandom(MIB))
+
+    def run(self, *arguments):
+        return subprocess.run([self.farpage, *arguments], capture_output=True, text=True, check=True).stdout
+
+    def serve(self, *more):
+        self.sockets += 1
+        self.socket = self.path(f"{self.sockets}.sock")
+        self.log = f"{self.sockets}.log"
+        process = self.start([self.farpage, "serve", "--image", "vm", "--socket", self.socket, "--coordinator", self.url,
+                              "--cache", str(self.size + 64 * MIB), "--transport", self.transport, "--output", "json",
+                              "--stats-file", self.socket + ".json", *more], self.log)
+        process.stdout.readline()
+        return process
+
+    def bare(self):
+        self.sockets += 1
+        self.socket = self.path(f"{self.sockets}.sock")
+        process = self.start([self.bare_program, self.socket, self.file])
+        process.stdout.readline()
+        return process
+
+    def guests(self, count=1, *more):
+        """Guests at once, each with one thread: their figures."""
+        started = [subprocess.Popen([self.guest_program, self.socket, self.file, "--threads", "1", "--no-events",
+                                     "--seed", str(i + 1), *more], stdout=subprocess.PIPE) for i in range(count)]
+        figures = [json.loads(guest.communicate()[0]) for guest in started]
+        for figure in figures:
+            assert figure["wrong"] == 0 and figure["sigbus"] == 0, figure
+        return figures
+
+    def replay_rate(self, threads):
+        """MiB/s with the pages in the cache."""
+        server = self.serve("--prefetch-all", "--replay-threads", str(threads))
+        rates = []
+        for session in range(1, 4):
+            guest = self.start([self.guest_program, self.socket, self.file, "--wait", "--no-events"])
+            guest.stdout.readline()
+            while True:
+                with open(self.path(self.log), encoding="utf-8") as log:
+                    found = re.search(rf"replayed session={session} pages=(\d+) in_ms=(\d+)", log.read())
+                if found:
+                    break
+                time.sleep(0.02)
+            rates.append(int(found[1]) * PAGE / MIB / (max(int(found[2]), 1) / 1000))
+            self.end(guest)
+        self.end(server)
+        return statistics.median(rates[1:])
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("build")
+    parser.add_argument("--size", default="256M", type=size_of)
+    parser.add_argument("--transport", default="tcp")
+    parser.add_argument("--rounds", default=5, type=int)
+    options = parser.parse_args()
+    bench = Bench(options.build, options.size, options.transport)
+    median = statistics.median
+    try:
+        bench.start_cluster()
+        pushes = []
+        for number in range(3):
+            start = time.monotonic()
+            bench.run("image", "push", bench.file, "--name", f"push-{number}", "--coordinator", bench.url,
+                      "--transport", options.transport)
+            pushes.append(options.size / 1e6 / (time.monotonic() - start))
+            bench.run("image", "remove", f"push-{number}", "--coordinator", bench.url)
+        bench.run("image", "push", bench.file, "--name", "vm", "--coordinator", bench.url, "--transport",
+                  options.transport)
+        write = json.loads(bench.run("bench", "evict", "--transport", options.transport, "--output", "json"))
+        raw_write = write["figures"]["raw_write_MB_per_s"]
+        print(f"push                      {median(pushes):8.0f} MB/s   raw WRITE {raw_write:.0f} MB/s   "
+              f"ratio {median(pushes) / raw_write:.2f}")
+
+        p50 = {"ours": [], "bare": []}
+        p99 = {"ours": [], "bare": []}
+        rates = {"ours": [], "bare": []}
+        server = bench.serve()
+        ours = bench.socket
+        bench.guests()  # fills the cache
+        handler = bench.bare()
+        sockets = {"ours": ours, "bare": bench.socket}
+        for _ in range(options.rounds):
+            for side, socket in sockets.items():
+                bench.socket = socket
+                figure = bench.guests()[0]
+                p50[side].append(figure["p50_ns"])
+                p99[side].append(figure["p99_ns"])
+                figures = bench.guests(8, "--percent", "25")
+                rates[side].append(sum(f["pages"] for f in figures) / max(f["touch_ms"] for f in figures) * 1000)
+        print(f"fault, page in the cache  {median(p50['ours']) / 1000:8.2f} us p50   bare handler "
+              f"{median(p50['bare']) / 1000:.2f} us   ratio {median(p50['ours']) / median(p50['bare']):.2f}   "
+              f"p99 {median(p99['ours']) / 1000:.1f} / {median(p99['bare']) / 1000:.1f} us")
+        print(f"8 guests at once          {median(rates['ours']):8.0f} faults/s   bare handlers "
+              f"{median(rates['bare']):.0f}   ratio {median(rates['ours']) / median(rates['bare']):.2f}")
+        bench.end(server)
+        bench.end(handler)
+
+        cold = []
+        for _ in range(3):
+            server = bench.serve()
+            cold.append(bench.guests(1, "--percent", "25")[0]["p50_ns"])
+            bench.end(server)
+        read = json.loads(bench.run("bench", "read", "--transport", options.transport, "--output", "json"))
+        read_us = next(row["t_typical"] for row in read["rows"] if row["bytes"] == PAGE)
+        floor = median(p50["bare"]) / 1000 + read_us
+        print(f"fault, cold               {median(cold) / 1000:8.2f} us p50   bare handler + READ {floor:.2f} us   "
+              f"ratio {median(cold) / 1000 / floor:.2f}")
+
+        raw = float(subprocess.run([bench.bare_program, "--copy", bench.file, "3"], capture_output=True, text=True,
+                                   check=True).stdout)
+        for threads in (1, 2):
+            rate = bench.replay_rate(threads)
+            print(f"replay, {threads} thread(s)       {rate:8.0f} MiB/s   UFFDIO_COPY of one thread {raw:.0f} MiB/s   "
+                  f"ratio {rate / raw:.2f}")
+    finally:
+        bench.close()
+
+
+if __name__ == "__main__":
+    main()

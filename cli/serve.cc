@@ -1,0 +1,132 @@
+// farpage serve: restores the guests of a host from images. Constructs and connects its parts.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+#include "base/host.h"
+#include "base/log.h"
+#include "base/size.h"
+#include "cli/image_settings.h"
+#include "cli/signals.h"
+#include "cli/subcommand.h"
+#include "snapshot/snapshot_pager.h"
+
+namespace farpage::cli {
+namespace {
+
+struct ServeSettings : ClusterSettings {
+  std::string image;
+  std::string socket;
+  std::string socket_dir;
+  uint64_t cache_bytes = uint64_t{1} << 30;
+  int64_t workers = 0;
+  int64_t replay_threads = 2;
+  std::string recorded_set = "off";
+  bool prefetch_all = false;
+  Milliseconds fault_deadline{5000};
+  int64_t allow_uid = -1;
+  std::string stats_file;
+  std::string output = "text";
+};
+
+// Prints the ready line, for which scripts wait.
+void print_serving(const ServeSettings& settings) {
+  const std::string& where = settings.socket.empty() ? settings.socket_dir : settings.socket;
+  if (settings.output == "json") {
+    const nlohmann::json ready = {{"event", "ready"}, {"socket", where}, {"image", settings.image}};
+    fmt::print("{}\n", ready.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+  } else {
+    fmt::print("snapshot pager ready: {}, {} of cache\n", where, format_size(settings.cache_bytes));
+  }
+  std::fflush(stdout);
+}
+
+Result<snapshot::SnapshotOptions> snapshot_options(const ServeSettings& settings) {
+  snapshot::SnapshotOptions options;
+  options.cache_bytes = settings.cache_bytes;
+  options.workers = static_cast<uint32_t>(settings.workers);
+  options.replay_threads = static_cast<uint32_t>(settings.replay_threads);
+  if (settings.recorded_set != "off") options.recorded_set = settings.recorded_set;
+  options.prefetch_all = settings.prefetch_all;
+  options.reads = {.deadline = settings.fault_deadline,
+                   .operation_timeout = settings.link.operation_timeout};
+  options.channel = channel_options(settings.link);
+  if (settings.allow_uid >= 0) options.allowed_uid = static_cast<uid_t>(settings.allow_uid);
+  options.stats_file = settings.stats_file;
+  return options;
+}
+
+Result<int> serve_images(const ServeSettings& settings) {
+  const bool by_request = !settings.socket_dir.empty();
+  if (by_request == !settings.socket.empty() || by_request == !settings.image.empty())
+    return fail(ErrorCode::kInvalid,
+                "--image NAME and --socket PATH, or --socket-dir DIR: one of the two is needed");
+  FARPAGE_TRY(options, snapshot_options(settings));
+  FARPAGE_TRY(signals, ShutdownSignals::create());
+  raise_descriptor_limit();
+  FARPAGE_TRY(parts, ClusterParts::create(settings));
+  FARPAGE_TRY(pager, snapshot::SnapshotPager::create(std::move(options), *parts.images,
+                                                     *parts.client, parts.transports));
+  if (by_request) {
+    FARPAGE_TRY_VOID(pager->listen_for_requests(settings.socket_dir));
+  } else {
+    FARPAGE_TRY(name, image_name(settings.image, "--image"));
+    FARPAGE_TRY_VOID(pager->listen(settings.socket, name));
+  }
+  print_serving(settings);
+  FARPAGE_TRY_VOID(pager->run(signals.descriptor()));
+  const int number = signals.wait();
+  pager->stop_accepting();
+  if (pager->guests() > 0)
+    log::warn(
+        "serve: stopping signal={} waits_for_sessions={}: the next signal ends it, and then "
+        "their guests freeze at the next page that they lack",
+        number, pager->guests());
+  FARPAGE_TRY_VOID(pager->drain());
+  log::info("serve: stopped signal={} stats={}", number, pager->stats());
+  return kExitOk;
+}
+
+}  // namespace
+
+void add_serve(CLI::App& root, Invocation& invocation) {
+  const auto settings = std::make_shared<ServeSettings>();
+  Subcommand subcommand(
+      root, "serve", "Restore the guests of this host from images, page by page",
+      {"farpage serve --image ubuntu --socket /run/farpage/ubuntu.sock --cache 8G \\",
+       "    --coordinator http://10.0.0.1:7070 --token-file /etc/farpage/token",
+       "farpage serve --socket-dir /run/farpage --recorded-set /var/lib/farpage/sets \\",
+       "    --coordinator http://10.0.0.1:7070", "",
+       "A VMM connects and sends its regions and its userfaultfd, as Firecracker does with",
+       "mem_backend {\"backend_type\": \"Uffd\", \"backend_path\": SOCKET}."});
+  add_cluster_options(subcommand, *settings);
+  subcommand.text("--image", settings->image, "Image that guests are restored from")
+      .text("--socket", settings->socket, "Where VMMs connect, any number of them")
+      .text("--socket-dir", settings->socket_dir,
+            "In place of both: DIR/control.sock takes requests for sockets, with their image")
+      .size("--cache", settings->cache_bytes, "Pages kept here for all guests together")
+      .number("--workers", settings->workers, 0, snapshot::kMaxSnapshotWorkers,
+              "Fault threads; 0: one for each CPU")
+      .text(
+          "--recorded-set", settings->recorded_set,
+          "File of the pages that guests touch after a restore: kept up to date, and placed ahead "
+          "of the next guest (with --socket-dir: a folder of them); off")
+      .flag("--prefetch-all", settings->prefetch_all,
+            "Place all other pages in the background, too")
+      .number("--replay-threads", settings->replay_threads, 1, snapshot::kMaxReplayThreads,
+              "Threads that place pages ahead")
+      .duration("--fault-deadline", settings->fault_deadline,
+                "A fault that takes longer ends in SIGBUS")
+      .number("--allow-uid", settings->allow_uid, -1, int64_t{1} << 31,
+              "Owner of the sockets, whose VMMs are served beside root's and one's own; -1: none")
+      .text("--stats-file", settings->stats_file,
+            "Write what was done as JSON to this file, whenever a guest has ended")
+      .choice("--output", settings->output, {"text", "json"}, "Format of the ready line",
+              Subcommand::Scope::kShared);
+  add_link_options(subcommand, settings->link);
+  subcommand.on_run(invocation, [settings] { return serve_images(*settings); });
+}
+
+}  // namespace farpage::cli

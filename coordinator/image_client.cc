@@ -1,0 +1,79 @@
+#include "coordinator/image_client.h"
+
+#include <fmt/format.h>
+
+#include "coordinator/api_json.h"
+#include "http/caller.h"
+
+namespace farpage::coordinator {
+namespace {
+
+class HttpImageClient final : public ImageClient {
+ public:
+  HttpImageClient(http::Url url, ClientOptions options)
+      : caller_(std::move(url), std::move(options.token)), timeout_(options.timeout) {}
+
+  Result<ImageInfo> create_image(const ImageCreate& image) override {
+    FARPAGE_TRY(answer, call("POST", "/v1/images", encode(image)));
+    return decode_image_info(answer);
+  }
+  Status checkpoint(const ImageId& image, const ImageProgress& progress) override {
+    return call_for_status("PUT", of_image(image, "/checkpoint"), encode(progress));
+  }
+  Status complete(const ImageId& image, const ImageProgress& progress) override {
+    return call_for_status("POST", of_image(image, "/complete"), encode(progress));
+  }
+  Result<OpenedImage> open(const ImageId& image, const ImageReader& reader) override {
+    FARPAGE_TRY(answer, call("POST", of_image(image, "/open"), encode(reader)));
+    return decode_opened_image(answer);
+  }
+  Status renew(const ImageId& image, const ImageReader& reader) override {
+    return call_for_status("PUT", of_image(image, "/reader"), encode(reader));
+  }
+  Status close(const ImageId& image, const ImageReader& reader) override {
+    return call_for_status("POST", of_image(image, "/close"), encode(reader));
+  }
+  Result<std::vector<ImageInfo>> images() override {
+    FARPAGE_TRY(answer, call("GET", "/v1/images", ""));
+    return decode_image_list(answer);
+  }
+  Result<ImageInfo> image(const ImageId& image) override {
+    FARPAGE_TRY(answer, call("GET", of_image(image, ""), ""));
+    return decode_image_info(answer);
+  }
+  Status remove(const ImageId& image, bool force) override {
+    // The coordinator calls the nodes meanwhile.
+    const auto answer = caller_.call("DELETE", of_image(image, force ? "?force=true" : ""), "",
+                                     timeout_ + kAgentAllowance);
+    if (!answer) return tl::unexpected(answer.error());
+    return {};
+  }
+
+ private:
+  Result<std::string> call(const char* method, const std::string& path, std::string body) const {
+    return caller_.call(method, path, std::move(body), timeout_);
+  }
+  Status call_for_status(const char* method, const std::string& path, std::string body) const {
+    const auto answer = call(method, path, std::move(body));
+    if (!answer) return tl::unexpected(answer.error());
+    return {};
+  }
+  static std::string of_image(const ImageId& image, std::string_view rest) {
+    return fmt::format("/v1/images/{}{}", image.value, rest);
+  }
+
+  const http::Caller caller_;
+  const Milliseconds timeout_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<ImageClient>> ImageClient::create(ClientOptions options) {
+  auto url = http::parse_url(options.url);
+  if (!url) return fail_with("coordinator", url.error());
+  if (options.timeout <= Milliseconds(0))
+    return fail(ErrorCode::kInvalid, "coordinator: timeout must be more than 0 ms");
+  return std::make_unique<HttpImageClient>(std::move(*url), std::move(options));
+}
+
+}  // namespace farpage::coordinator

@@ -1,0 +1,73 @@
+// Image: one opened image: where each of its pages is stored, in all its generations.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "coordinator/api.h"
+#include "coordinator/image_client.h"
+#include "image/image_links.h"
+#include "image/page_map.h"
+#include "pager/links/lease_map.h"
+
+namespace farpage::image {
+
+class PageReads;
+
+// Consecutive pages of an image that lie together in one slab.
+struct StoredRun {
+  uint32_t generation = 0;
+  uint32_t slot = 0;
+  uint32_t pages = 0;
+};
+
+// One region that stores pages: of the image, or of a base.
+struct Generation {
+  ImageId name;
+  RegionId region;
+  uint64_t stored_pages = 0;
+  std::unique_ptr<pager::LeaseMap> leases;
+};
+
+// Threads: any may read it.
+class Image {
+ public:
+  // The leases of all generations, and the map. `reads` is used by the calling thread; its port is
+  // one of `links`. kConflict: it is still being uploaded.
+  static Result<std::unique_ptr<Image>> load(const coordinator::OpenedImage& opened,
+                                             ImageLinks& links, PageReads& reads);
+  // The leases without the map: of one that is being uploaded, or that verify() reads.
+  static Result<std::unique_ptr<Image>> with_leases(const coordinator::OpenedImage& opened,
+                                                    ImageLinks& links);
+
+  const coordinator::ImageInfo& info() const { return info_; }
+  const std::string& name() const { return info_.name.value; }
+  uint64_t pages() const { return info_.bytes >> kPageShift; }
+  const PageMap& map() const { return *map_; }
+  bool has_map() const { return map_.has_value(); }
+  const std::vector<Generation>& generations() const { return generations_; }
+
+  // At `page`, which is stored: it and at most `max - 1` pages behind it.
+  StoredRun run_at(uint64_t page, uint32_t max) const;
+
+  // The pages of the map, in the image's own region, behind the stored pages.
+  uint64_t first_map_page() const { return info_.pages; }
+  uint64_t map_pages() const { return PageMap::encoded_pages(pages()); }
+  // Reads the map from the given replica of each slab, or where that is lost from another.
+  Result<PageMap> read_map(PageReads& reads, uint32_t replica) const;
+
+ private:
+  explicit Image(coordinator::ImageInfo info) : info_(std::move(info)) {}
+
+  coordinator::ImageInfo info_;
+  std::vector<Generation> generations_;
+  std::optional<PageMap> map_;
+};
+
+// Slabs of a region that has so many pages.
+uint64_t slabs_of(uint64_t pages, uint64_t slab_bytes);
+
+}  // namespace farpage::image

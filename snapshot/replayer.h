@@ -1,0 +1,88 @@
+// Replayer: places pages of images in guests before they ask: those of a recorded set, then, where
+// that is wanted, all others. Several threads share the batches of a job.
+//
+// Faults come first: a batch has at most 2 MiB, its READs are on channels of their own, and a
+// thread yields between its steps while faults are in hand. Recorded sets come before all else.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <deque>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "base/mutex.h"
+#include "image/page_reads.h"
+#include "snapshot/page_cache.h"
+#include "snapshot/session.h"
+#include "snapshot/worker.h"
+
+namespace farpage::snapshot {
+
+// Threads: one for each port; add() from any.
+class Replayer {
+ public:
+  static constexpr size_t kBatchPages = (size_t{2} << 20) >> kPageShift;
+  static constexpr size_t kBufferBytes = kBatchPages << kPageShift;
+  static constexpr uint32_t kPlacePages = 64;  // by one call of the kernel
+
+  // Each port has kBufferBytes.
+  Replayer(Serving& serving, const std::vector<pager::LinkPort*>& ports);
+  ~Replayer();
+
+  enum class Urgency : uint8_t { kSoon, kWhenIdle };
+  // The pages, in this order, as far as they are not the guest's own by then. kWhenIdle: behind
+  // every job that is not.
+  void add(std::shared_ptr<Session> session, std::vector<uint32_t> pages, Urgency urgency);
+
+ private:
+  struct Job {
+    std::shared_ptr<Session> session;
+    std::vector<uint32_t> pages;
+    size_t next = 0;
+    Instant since{0};
+    // Pages of batches that are not done. Shared with the threads that have the last batches.
+    std::shared_ptr<std::atomic<size_t>> left;
+  };
+  // What one thread works on.
+  struct Batch {
+    std::shared_ptr<Session> session;
+    Instant since{0};
+    std::shared_ptr<std::atomic<size_t>> left;
+    size_t taken = 0;                         // of the job
+    std::array<uint32_t, kBatchPages> pages;  // ascending
+    size_t count = 0;
+    std::array<bool, kBatchPages> here;
+    std::array<bool, kBatchPages> coming;  // for somebody else
+    std::array<bool, kBatchPages> claimed;
+    std::array<PageCache::Frame, kBatchPages> frames;
+  };
+
+  void run(pager::LinkPort& port);
+  bool take(Batch& batch);
+  void leave_out(Batch& batch) const;
+  void finish(Batch& batch) const;
+  void fetch(Batch& batch, image::PageReads& reads);
+  void ask(Batch& batch, size_t at, image::PageReads& reads);
+  void start_reads(Batch& batch, const std::array<bool, kBatchPages>& missing,
+                   image::PageReads& reads);
+  void await_others(Batch& batch, image::PageReads& reads);
+  void place(Batch& batch, pager::LinkPort& port);
+  // Places pages [first, first + count) of the batch, which lie together in the guest.
+  void place_run(Batch& batch, pager::LinkPort& port, size_t first, size_t count);
+  void let_faults_pass() const;
+  static std::span<std::byte> bytes_of(pager::LinkPort& port, size_t at, size_t pages = 1) {
+    return port.buffer().subspan(at << kPageShift, pages << kPageShift);
+  }
+
+  Serving& serving_;
+  std::atomic<bool> stopping_{false};
+  Mutex mutex_;
+  ConditionVariable changed_;
+  std::deque<Job> jobs_ FARPAGE_GUARDED_BY(mutex_);
+  std::deque<Job> idle_jobs_ FARPAGE_GUARDED_BY(mutex_);
+  std::vector<std::jthread> threads_;
+};
+
+}  // namespace farpage::snapshot

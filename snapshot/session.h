@@ -1,0 +1,159 @@
+// Session: one guest that is being restored: its memory, its image, and which of its pages are its
+// own by now.
+//
+// A page of the guest is of the image until its content was placed, or until the guest has given it
+// back. From then on it is the guest's own, and where it is missing it is zeros: the image is never
+// asked again.
+//
+//   of the image --(placed | removed | unmapped)--> own
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/fd.h"
+#include "base/mapping.h"
+#include "image/image.h"
+#include "pager/stats.h"
+#include "snapshot/page_cache.h"
+#include "snapshot/recorded_set.h"
+#include "snapshot/wire.h"
+#include "uffd/guest_memory.h"
+
+namespace farpage::snapshot {
+
+// An image that guests are restored from. Threads: any may read.
+struct ServedImage {
+  std::unique_ptr<image::Image> image;
+  std::vector<uint32_t> stores;  // of the cache, by generation
+
+  PageKey key_of(uint64_t page) const {
+    const image::PageEntry& entry = image->map()[page];
+    return {stores[entry.generation], entry.slot};
+  }
+};
+
+// Between who reads the events of a guest and others that place pages in it. While an event is not
+// read, the kernel refuses to place anything (EAGAIN); from the read on it does not, and a page
+// that was given back must not come again. So nobody places a page between the read and the note of
+// it. Threads: one closes, any number enters.
+class InstallGate {
+ public:
+  bool enter() {
+    // Both sequentially consistent, as those of close(): one of the two sees the other.
+    inside_.fetch_add(1);
+    if (!closed_.load()) return true;
+    inside_.fetch_sub(1);
+    return false;
+  }
+  void leave() { inside_.fetch_sub(1, std::memory_order_release); }
+  void close();
+  void open() { closed_.store(false, std::memory_order_release); }
+
+ private:
+  std::atomic<uint32_t> inside_{0};
+  std::atomic<bool> closed_{false};
+};
+
+// One writer: the worker of the session.
+struct SessionCounts {
+  pager::Counter faults_cached;             // answered from the cache
+  pager::Counter faults_read;               // by a READ
+  pager::Counter faults_joined;             // by a READ of somebody else
+  pager::Counter faults_zero;               // zeros of the image
+  pager::Counter faults_own;                // zeros of pages that the guest had given back
+  pager::Counter faults_lost;               // ended in SIGBUS
+  pager::Counter removed_pages;             // by REMOVE events
+  std::atomic<uint64_t> replayed_pages{0};  // any thread
+};
+
+// Threads: as each method says; the memory of the bitmaps is allocated when it is made.
+class Session {
+ public:
+  static constexpr uint32_t kMaxRefusedPages = 10000;
+
+  Session(uint64_t number, std::shared_ptr<const ServedImage> served,
+          std::vector<GuestRegion> regions, uffd::GuestMemory memory, Fd pidfd, pid_t pid,
+          Mapping own, Mapping touched);
+  // kInvalid: a region lies outside of the image.
+  static Result<std::shared_ptr<Session>> create(uint64_t number,
+                                                 std::shared_ptr<const ServedImage> served,
+                                                 std::vector<GuestRegion> regions,
+                                                 uffd::GuestMemory memory, Fd pidfd, pid_t pid,
+                                                 bool records);
+
+  uint64_t number() const { return number_; }
+  pid_t pid() const { return pid_; }
+  int pidfd() const { return pidfd_.get(); }
+  const ServedImage& served() const { return *served_; }
+  const image::Image& image() const { return *served_->image; }
+  uffd::GuestMemory& memory() { return memory_; }
+  InstallGate& gate() { return gate_; }
+  SessionCounts& counts() { return counts_; }
+
+  // nullopt: the address is in no region.
+  std::optional<uint64_t> page_of(uint64_t address) const;
+  // nullopt: the page is in no region.
+  std::optional<uint64_t> address_of(uint64_t page) const;
+
+  // -- any thread --
+  bool is_own(uint64_t page) const {
+    return (words()[page / 64].load(std::memory_order_acquire) >> (page % 64) & 1) != 0;
+  }
+  void own(uint64_t page) {
+    words()[page / 64].fetch_or(uint64_t{1} << (page % 64), std::memory_order_acq_rel);
+  }
+  bool has_ended() const { return ended_.load(std::memory_order_acquire); }
+  void end() { ended_.store(true, std::memory_order_release); }
+
+  // -- its worker --
+  void take_gone(const uffd::GuestMemory::Gone& gone);
+  // A page that somebody waits for, and that is of the image.
+  void note_touch(uint64_t page) {
+    if (!touched_.valid()) return;
+    const std::atomic_ref<uint8_t> touch(reinterpret_cast<uint8_t*>(touched_.data())[page]);
+    if (touch.load(std::memory_order_relaxed) != 0) return;
+    const uint64_t n = touch_count_.load(std::memory_order_relaxed);
+    touch.store(RecordedSet::class_of(n), std::memory_order_relaxed);
+    touch_count_.store(n + 1, std::memory_order_relaxed);
+  }
+  // The kernel refuses a page that the VMM has named: true when it has done so for so long that the
+  // guest would wait forever.
+  bool note_refusal() { return ++refusals_ == kMaxRefusedPages; }
+  void note_placed() { refusals_ = 0; }
+
+  // -- any thread --
+  // Of the pages that were faulted so far, the class of each (RecordedSet); empty: not recorded.
+  std::vector<uint8_t> touches() const;
+  uint64_t touch_count() const { return touch_count_.load(std::memory_order_relaxed); }
+  // The VMM's end of it closes when this session is over: so it learns that, too.
+  void keep_socket(Fd socket) { socket_ = std::move(socket); }
+
+ private:
+  std::atomic<uint64_t>* words() const {
+    return reinterpret_cast<std::atomic<uint64_t>*>(own_.data());
+  }
+
+  const uint64_t number_;
+  const std::shared_ptr<const ServedImage> served_;
+  const std::vector<GuestRegion> regions_;  // by address
+  std::vector<GuestRegion> by_offset_;      // the same
+  uffd::GuestMemory memory_;
+  const Fd pidfd_;
+  Fd socket_;
+  const pid_t pid_;
+  InstallGate gate_;
+  SessionCounts counts_;
+  Mapping own_;      // a bit for each page of the image
+  Mapping touched_;  // a byte for each; invalid: not recorded
+  std::atomic<uint64_t> touch_count_{0};
+  uint32_t refusals_ = 0;  // in a row
+  std::atomic<bool> ended_{false};
+};
+
+}  // namespace farpage::snapshot

@@ -1,0 +1,510 @@
+#include "snapshot/snapshot_pager.h"
+
+#include <fmt/format.h>
+#include <poll.h>
+#include <pthread.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <span>
+#include <thread>
+
+#include "base/log.h"
+#include "base/unix_socket.h"
+#include "http/json_reader.h"
+#include "image/reader_name.h"
+#include "rdma/session.h"
+
+#ifndef SO_PEERPIDFD
+#define SO_PEERPIDFD 77  // Linux 6.5, asm-generic/socket.h
+#endif
+
+namespace farpage::snapshot {
+namespace {
+
+constexpr size_t kMapBufferBytes = size_t{image::PageReads::kMaxRunPages} * 16 << kPageShift;
+constexpr Milliseconds kRenewInterval{5000};
+constexpr Milliseconds kLook{500};
+constexpr Seconds kLearnInterval{5};
+constexpr size_t kMaxRequestBytes = 4096;
+constexpr char kRequestSocket[] = "control.sock";
+
+// Of the process that has connected, whatever becomes of its number.
+Result<Fd> process_of(int socket, pid_t pid) {
+  int fd = -1;
+  socklen_t length = sizeof fd;
+  if (::getsockopt(socket, SOL_SOCKET, SO_PEERPIDFD, &fd, &length) == 0) return Fd(fd);
+  return Fd::from_call(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)),
+                       "pidfd of the VMM's process");
+}
+
+bool is_listening(const std::string& path) {
+  const auto address = unix_address(path);
+  const Fd probe(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  return address && probe.valid() &&
+         ::connect(probe.get(), reinterpret_cast<const sockaddr*>(&*address), sizeof *address) == 0;
+}
+
+}  // namespace
+
+void SnapshotPager::Totals::add(const SessionCounts& counts) {
+  cached += counts.faults_cached.get();
+  read += counts.faults_read.get();
+  joined += counts.faults_joined.get();
+  zero += counts.faults_zero.get();
+  own += counts.faults_own.get();
+  lost += counts.faults_lost.get();
+  removed += counts.removed_pages.get();
+  replayed += counts.replayed_pages.load(std::memory_order_relaxed);
+}
+
+Result<std::unique_ptr<SnapshotPager>> SnapshotPager::create(
+    SnapshotOptions options, coordinator::ImageClient& images, coordinator::Client& client,
+    std::vector<std::unique_ptr<rdma::Transport>>& transports) {
+  if (options.workers == 0)
+    options.workers = std::clamp(std::thread::hardware_concurrency(), 1U, kMaxSnapshotWorkers);
+  FARPAGE_TRY(cache, PageCache::create(options.cache_bytes));
+  FARPAGE_TRY(bell, Doorbell::create());
+  return std::unique_ptr<SnapshotPager>(new SnapshotPager(
+      std::move(options), images, client, transports, std::move(cache), std::move(bell)));
+}
+
+SnapshotPager::SnapshotPager(SnapshotOptions options, coordinator::ImageClient& images,
+                             coordinator::Client& client,
+                             std::vector<std::unique_ptr<rdma::Transport>>& transports,
+                             std::unique_ptr<PageCache> cache, Doorbell bell)
+    : options_(std::move(options)),
+      images_(images),
+      client_(client),
+      transports_(transports),
+      cache_(std::move(cache)),
+      bell_(std::move(bell)),
+      reader_{image::new_reader_name()},
+      renewer_([this] { renew(); }) {}
+
+SnapshotPager::~SnapshotPager() {
+  {
+    const MutexLock lock(mutex_);
+    stopping_ = true;
+  }
+  stop_renewing_.notify_all();
+  renewer_.join();
+  shared_.replayer.reset();
+  shared_.workers.clear();
+  for (const Listener& listener : listeners_) (void)::unlink(listener.path.c_str());
+  const MutexLock lock(mutex_);
+  for (const auto& [name, open] : open_) (void)images_.close(name, reader_);
+}
+
+Status SnapshotPager::share(uint32_t session_group) {
+  std::vector<image::PortOptions> ports{{"map", kMapBufferBytes, rdma::new_session(session_group)}};
+  for (uint32_t i = 0; i < options_.workers; ++i)
+    ports.push_back(
+        {fmt::format("snapshot-{}", i), Worker::kBufferBytes, rdma::new_session(session_group)});
+  for (uint32_t i = 0; i < options_.replay_threads; ++i)
+    ports.push_back(
+        {fmt::format("replay-{}", i), Replayer::kBufferBytes, rdma::new_session(session_group)});
+  FARPAGE_TRY(links, image::ImageLinks::create(ports, options_.channel, client_, transports_));
+  shared_.session_group = session_group;
+  shared_.links = std::move(links);
+  shared_.serving = std::make_unique<Serving>(*cache_, *shared_.links, options_.reads,
+                                              options_.channel.poll_mode != rdma::PollMode::kEvent);
+  if (!shared_.serving->can_poison)
+    log::warn(
+        "serve: no_poison: this kernel has no UFFDIO_POISON (6.6): where a page is lost, its "
+        "VMM as a whole gets SIGBUS");
+  for (uint32_t i = 0; i < options_.workers; ++i) {
+    FARPAGE_TRY(worker, Worker::create(*shared_.serving, shared_.links->port(1 + i),
+                                       [this](const std::shared_ptr<Session>& session) {
+                                         {
+                                           const MutexLock lock(mutex_);
+                                           ended_.push_back(session->number());
+                                         }
+                                         bell_.ring();
+                                       }));
+    shared_.workers.push_back(std::move(worker));
+  }
+  std::vector<pager::LinkPort*> replay_ports;
+  for (uint32_t i = 0; i < options_.replay_threads; ++i)
+    replay_ports.push_back(&shared_.links->port(1 + options_.workers + i));
+  shared_.replayer = std::make_unique<Replayer>(*shared_.serving, replay_ports);
+  return {};
+}
+
+Result<SnapshotPager::OpenImage*> SnapshotPager::open(const ImageId& name) {
+  {
+    const MutexLock lock(mutex_);
+    if (const auto known = open_.find(name); known != open_.end()) return &known->second;
+  }
+  FARPAGE_TRY(opened, images_.open(name, reader_));
+  if (!shared_.links) FARPAGE_TRY_VOID(share(opened.session_group));
+  if (opened.session_group != shared_.session_group)
+    return fail(ErrorCode::kConflict,
+                "the images of this cluster have another session group now: start farpage serve "
+                "anew");
+  image::PageReads reads(*shared_.links, shared_.links->port(0), options_.reads,
+                         shared_.serving->read_counts);
+  FARPAGE_TRY(loaded, image::Image::load(opened, *shared_.links, reads));
+  OpenImage open;
+  open.served = std::make_shared<ServedImage>();
+  for (const image::Generation& generation : loaded->generations()) {
+    const auto [known, is_new] = stores_.try_emplace(generation.region, next_store_);
+    next_store_ += is_new ? 1 : 0;
+    open.served->stores.push_back(known->second);
+  }
+  open.served->image = std::move(loaded);
+  load_recorded(open);
+  log::info("serve: image_opened image={} pages={} generations={} digest={} recorded_pages={}",
+            name.value, open.served->image->pages(), open.served->stores.size(),
+            open.served->image->info().digest, open.recorded ? open.recorded->size() : 0);
+  const MutexLock lock(mutex_);
+  return &open_.emplace(name, std::move(open)).first->second;
+}
+
+void SnapshotPager::load_recorded(OpenImage& open) {
+  if (options_.recorded_set.empty()) return;
+  const coordinator::ImageInfo& info = open.served->image->info();
+  open.recorded_path = options_.recorded_set;
+  if (!folder_.empty()) open.recorded_path += fmt::format("/{}.{}", info.name.value, info.digest);
+  auto known = RecordedSet::load(open.recorded_path, info.digest, open.served->image->pages());
+  if (!known && known.error().code != ErrorCode::kNotFound)
+    log::warn("serve: recorded_set_ignored image={} reason=\"{}\"", info.name.value,
+              known.error().message());
+  open.recorded = known ? std::move(*known) : RecordedSet(info.digest, open.served->image->pages());
+}
+
+Result<Fd> SnapshotPager::bind(const std::string& path) const {
+  const auto address = unix_address(path);
+  if (!address || path.empty())
+    return fail(ErrorCode::kInvalid, fmt::format("socket {}: the path must have 1 to {} bytes",
+                                                 path, kMaxUnixPathBytes));
+  if (is_listening(path))
+    return fail(ErrorCode::kConflict, "socket " + path + ": somebody listens there already");
+  struct stat status {};
+  if (::lstat(path.c_str(), &status) == 0) {
+    if (!S_ISSOCK(status.st_mode))
+      return fail(ErrorCode::kConflict, path + " exists, and is no socket");
+    (void)::unlink(path.c_str());
+  }
+  FARPAGE_TRY(fd, Fd::from_call(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0),
+                                "socket"));
+  if (::bind(fd.get(), reinterpret_cast<const sockaddr*>(&*address), sizeof *address) != 0)
+    return fail_errno("binding socket " + path);
+  // Who may connect is checked by credentials as well.
+  if (::chmod(path.c_str(), 0600) != 0) return fail_errno("mode of " + path);
+  if (options_.allowed_uid &&
+      ::chown(path.c_str(), *options_.allowed_uid, static_cast<gid_t>(-1)) != 0)
+    return fail_errno("giving " + path + " to user " + std::to_string(*options_.allowed_uid));
+  if (::listen(fd.get(), 128) != 0) return fail_errno("listening at " + path);
+  return fd;
+}
+
+Status SnapshotPager::listen(const std::string& path, const ImageId& image) {
+  if (listeners_.size() >= kMaxListeners)
+    return fail(ErrorCode::kExhausted, "there are " + std::to_string(kMaxListeners) + " sockets");
+  FARPAGE_TRY(open, this->open(image));
+  FARPAGE_TRY(fd, bind(path));
+  listeners_.push_back({std::move(fd), path, open});
+  return {};
+}
+
+Status SnapshotPager::listen_for_requests(const std::string& folder) {
+  folder_ = folder;
+  const std::string path = folder + "/" + kRequestSocket;
+  FARPAGE_TRY(fd, bind(path));
+  listeners_.push_back({std::move(fd), path, nullptr});
+  return {};
+}
+
+Status SnapshotPager::check_peer(const ucred& peer) const {
+  const bool allowed = peer.uid == 0 || peer.uid == ::geteuid() ||
+                       (options_.allowed_uid && peer.uid == *options_.allowed_uid);
+  if (!allowed)
+    return fail(ErrorCode::kDenied, fmt::format("a process of user {}: see --allow-uid", peer.uid));
+  if (peer.pid <= 0)
+    return fail(ErrorCode::kDenied, "a process of another pid namespace, which cannot be watched");
+  return {};
+}
+
+void SnapshotPager::accept_all(Listener& listener) {
+  while (true) {
+    Fd socket(::accept4(listener.fd.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (!socket.valid()) return;
+    const auto peer = peer_credentials(socket.get());
+    const Status allowed = peer ? check_peer(*peer) : Status(tl::unexpected(peer.error()));
+    const bool room = waiting_.size() + asking_.size() < kMaxHandovers;
+    if (!allowed || !room) {
+      ++totals_.refused;
+      log::warn("serve: refused socket={} pid={} reason=\"{}\"", listener.path,
+                peer ? peer->pid : 0,
+                allowed ? "too many are connecting" : allowed.error().message());
+      continue;
+    }
+    const Instant until = SteadyClock::read() + kHandoverTimeout;
+    if (listener.image == nullptr) {
+      asking_.push_back({std::move(socket), {}, until});
+    } else {
+      auto handover = std::make_unique<Handover>(std::move(socket), *peer);
+      waiting_.push_back({std::move(handover), listener.image, until});
+    }
+  }
+}
+
+Result<std::shared_ptr<Session>> SnapshotPager::begin(Handover& handover, OpenImage& image) {
+  FARPAGE_TRY(regions, decode_regions(handover.message()));
+  FARPAGE_TRY(pidfd, process_of(handover.fd(), handover.peer().pid));
+  FARPAGE_TRY(memory, uffd::GuestMemory::adopt(handover.take_descriptor()));
+  FARPAGE_TRY(session,
+              Session::create(next_session_, image.served, std::move(regions), std::move(memory),
+                              std::move(pidfd), handover.peer().pid, image.recorded.has_value()));
+  session->keep_socket(handover.take_socket());
+  const auto worker =
+      std::min_element(shared_.workers.begin(), shared_.workers.end(),
+                       [](const auto& a, const auto& b) { return a->sessions() < b->sessions(); });
+  FARPAGE_TRY_VOID((*worker)->add(session));
+  ++next_session_;
+  return session;
+}
+
+// One that is ready, or too late, has no handover any more.
+void SnapshotPager::go_on(Waiting& waiting) {
+  Handover& handover = *waiting.handover;
+  const Result<bool> complete = handover.read();
+  Status status;
+  if (!complete) {
+    status = tl::unexpected(complete.error());
+  } else if (!*complete) {
+    if (SteadyClock::read() < waiting.until) return;
+    status = fail(ErrorCode::kTimedOut, "the message, or its descriptor, did not come");
+  } else {
+    const auto session = begin(handover, *waiting.image);
+    if (session) {
+      ++totals_.started;
+      sessions_.emplace((*session)->number(), *session);
+      log::info("serve: session_started session={} pid={} image={}", (*session)->number(),
+                (*session)->pid(), (*session)->image().name());
+      replay(*session, *waiting.image);
+    } else {
+      status = tl::unexpected(session.error());
+    }
+  }
+  if (!status) {
+    ++totals_.refused;
+    log::warn("serve: refused pid={} image={} reason=\"{}\"", handover.peer().pid,
+              waiting.image->served->image->name(), status.error().message());
+  }
+  waiting.handover.reset();
+}
+
+void SnapshotPager::replay(const std::shared_ptr<Session>& session, const OpenImage& image) {
+  if (image.recorded)
+    shared_.replayer->add(session, image.recorded->in_order(), Replayer::Urgency::kSoon);
+  if (!options_.prefetch_all) return;
+  std::vector<uint32_t> all;
+  const image::PageMap& map = session->image().map();
+  for (uint64_t page = 0; page < map.pages(); ++page)
+    if (map[page].is_stored()) all.push_back(static_cast<uint32_t>(page));
+  shared_.replayer->add(session, std::move(all), Replayer::Urgency::kWhenIdle);
+}
+
+// True: it is over. The request ends with a line break.
+bool SnapshotPager::answer(Asking& asking) {
+  std::array<char, 1024> part;
+  while (true) {
+    const ssize_t got = ::recv(asking.socket.get(), part.data(), part.size(), MSG_DONTWAIT);
+    if (got < 0 && (errno == EAGAIN || errno == EINTR)) return SteadyClock::read() >= asking.until;
+    if (got <= 0) return true;
+    asking.text.append(part.data(), static_cast<size_t>(got));
+    const size_t end = asking.text.find('\n');
+    if (end == std::string::npos && asking.text.size() < kMaxRequestBytes) continue;
+    const std::string reply = answer_to(asking.text.substr(0, end)) + "\n";
+    (void)::send(asking.socket.get(), reply.data(), reply.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    return true;
+  }
+}
+
+std::string SnapshotPager::answer_to(const std::string& request) {
+  const auto answered = [&]() -> Result<std::string> {
+    FARPAGE_TRY(document, http::parse_json_object(request));
+    http::JsonReader reader(*document, http::UnknownFields::kRefuse);
+    const ImageId image{reader.name("image")};
+    const std::string name = reader.name("socket");
+    FARPAGE_TRY_VOID(reader.finish());
+    if (name == kRequestSocket)
+      return fail(ErrorCode::kInvalid, "this socket takes the requests: choose another name");
+    const std::string path = folder_ + "/" + name;
+    FARPAGE_TRY_VOID(listen(path, image));
+    return path;
+  }();
+  if (answered) return nlohmann::json{{"socket", *answered}}.dump();
+  log::warn("serve: request_refused reason=\"{}\"", answered.error().message());
+  return nlohmann::json{{"error", answered.error().message()}}.dump(
+      -1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+SnapshotPager::OpenImage& SnapshotPager::image_of(const Session& session) {
+  const MutexLock lock(mutex_);
+  return open_.at(session.image().info().name);
+}
+
+void SnapshotPager::learn(const Session& session) {
+  OpenImage& image = image_of(session);
+  if (!image.recorded) return;
+  if (std::exchange(learned_[session.number()], session.touch_count()) == session.touch_count())
+    return;
+  if (!image.recorded->add(session.touches())) return;
+  if (const Status published = image.recorded->publish(image.recorded_path); !published)
+    log::warn("serve: recorded_set_not_published image={} reason=\"{}\"", session.image().name(),
+              published.error().message());
+}
+
+void SnapshotPager::learn_of_all() {
+  learned_at_ = SteadyClock::read();
+  if (options_.recorded_set.empty()) return;
+  for (const auto& [number, session] : sessions_) learn(*session);
+}
+
+void SnapshotPager::take_ended() {
+  std::vector<uint64_t> ended;
+  {
+    const MutexLock lock(mutex_);
+    ended.swap(ended_);
+  }
+  for (const uint64_t number : ended) {
+    const auto at = sessions_.find(number);
+    if (at == sessions_.end()) continue;
+    const Session& session = *at->second;
+    learn(session);
+    Totals of_it;
+    of_it.add(at->second->counts());
+    log::info(
+        "serve: session_ended session={} pid={} image={} cached={} read={} joined={} zero={} "
+        "own={} lost={} replayed={}",
+        number, session.pid(), session.image().name(), of_it.cached, of_it.read, of_it.joined,
+        of_it.zero, of_it.own, of_it.lost, of_it.replayed);
+    totals_.add(at->second->counts());
+    ++totals_.ended;
+    sessions_.erase(at);
+    learned_.erase(number);
+  }
+  if (!ended.empty()) write_stats();
+}
+
+std::string SnapshotPager::stats() const {
+  Totals sum = totals_;
+  for (const auto& [number, session] : sessions_) sum.add(session->counts());
+  nlohmann::json json{{"sessions",
+                       {{"started", sum.started},
+                        {"ended", sum.ended},
+                        {"refused", sum.refused},
+                        {"now", sessions_.size()}}},
+                      {"faults",
+                       {{"cached", sum.cached},
+                        {"read", sum.read},
+                        {"joined", sum.joined},
+                        {"zero", sum.zero},
+                        {"own", sum.own},
+                        {"lost", sum.lost}}},
+                      {"removed_pages", sum.removed},
+                      {"replayed_pages", sum.replayed}};
+  const PageCache::Counts cache = cache_->counts();
+  json["cache"] = {
+      {"pages", cache.pages}, {"frames", cache_->frames()}, {"evicted", cache.evicted}};
+  if (shared_.serving) {
+    const image::ReadCounts& reads = shared_.serving->read_counts;
+    json["reads"] = {{"operations", reads.reads.load()},
+                     {"bytes", reads.read_bytes.load()},
+                     {"retries", reads.retries.load()},
+                     {"wrong_pages", reads.wrong_pages.load()}};
+    const LatencySummary fault = shared_.serving->fault_ns.summary();
+    json["fault_ns"] = {{"count", fault.count},
+                        {"p50", fault.p50_ns},
+                        {"p99", fault.p99_ns},
+                        {"max", fault.max_ns}};
+  }
+  return json.dump();
+}
+
+void SnapshotPager::write_stats() const {
+  if (options_.stats_file.empty()) return;
+  const std::string next = options_.stats_file + ".next";
+  std::ofstream file(next, std::ios::trunc);
+  file << stats() << "\n";
+  file.close();
+  if (!file || std::rename(next.c_str(), options_.stats_file.c_str()) != 0)
+    log::warn("serve: stats_not_written file={}", options_.stats_file);
+}
+
+void SnapshotPager::renew() {
+  (void)pthread_setname_np(pthread_self(), "fp-renew");
+  bool silent = false;
+  MutexLock lock(mutex_);
+  while (!stop_renewing_.wait_for(lock, kRenewInterval,
+                                  [this]() FARPAGE_REQUIRES(mutex_) { return stopping_; })) {
+    std::vector<ImageId> names;
+    for (const auto& [name, open] : open_) names.push_back(name);
+    lock.unlock();
+    Status renewed;
+    for (const ImageId& name : names)
+      if (const Status status = images_.renew(name, reader_); !status) renewed = status;
+    // Guests go on with what this process has: pages, places and keys.
+    if (!renewed && !silent)
+      log::warn("serve: not_renewed reason=\"{}\"", renewed.error().message());
+    if (renewed && silent) log::info("serve: renewed again");
+    silent = !renewed;
+    lock.lock();
+  }
+}
+
+// Waits for something, and does it. `stop` is -1: nothing stops it.
+Status SnapshotPager::turn(int stop, bool& stopped) {
+  std::vector<pollfd> polled{{stop, POLLIN, 0}, {bell_.fd(), POLLIN, 0}};
+  for (const Listener& listener : listeners_) polled.push_back({listener.fd.get(), POLLIN, 0});
+  for (const Waiting& waiting : waiting_) polled.push_back({waiting.handover->fd(), POLLIN, 0});
+  for (const Asking& asking : asking_) polled.push_back({asking.socket.get(), POLLIN, 0});
+  const int ready = ::poll(polled.data(), polled.size(), static_cast<int>(kLook.count()));
+  if (ready < 0 && errno != EINTR) return fail_errno("poll");
+  stopped = (polled[0].revents & POLLIN) != 0;
+  (void)bell_.wait(Milliseconds(0));
+  take_ended();
+  for (Waiting& waiting : waiting_) go_on(waiting);
+  std::erase_if(waiting_, [](const Waiting& waiting) { return waiting.handover == nullptr; });
+  std::erase_if(asking_, [this](Asking& asking) { return answer(asking); });
+  // A request may add a listener.
+  const size_t listeners = listeners_.size();
+  for (size_t i = 0; i < listeners; ++i) accept_all(listeners_[i]);
+  if (SteadyClock::read() - learned_at_ > kLearnInterval) learn_of_all();
+  return {};
+}
+
+Status SnapshotPager::run(int stop) {
+  for (bool stopped = false; !stopped;) FARPAGE_TRY_VOID(turn(stop, stopped));
+  learn_of_all();
+  write_stats();
+  return {};
+}
+
+// A VMM that has connected has no other pager: it would wait forever.
+void SnapshotPager::stop_accepting() {
+  for (Listener& listener : listeners_) {
+    accept_all(listener);
+    (void)::unlink(listener.path.c_str());
+  }
+  listeners_.clear();
+  asking_.clear();
+}
+
+Status SnapshotPager::drain() {
+  for (bool stopped = false; guests() > 0;) FARPAGE_TRY_VOID(turn(-1, stopped));
+  learn_of_all();
+  write_stats();
+  return {};
+}
+
+}  // namespace farpage::snapshot

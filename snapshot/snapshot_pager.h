@@ -1,0 +1,163 @@
+// SnapshotPager: restores guests of this host from images: accepts their VMMs, gives each a session
+// with a worker, and keeps what they have in common: the cache, the channels, the recorded sets.
+#pragma once
+
+#include <atomic>
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/doorbell.h"
+#include "base/mutex.h"
+#include "base/result.h"
+#include "coordinator/client.h"
+#include "coordinator/image_client.h"
+#include "image/image_links.h"
+#include "rdma/transport.h"
+#include "snapshot/page_cache.h"
+#include "snapshot/replayer.h"
+#include "snapshot/session.h"
+#include "snapshot/wire.h"
+#include "snapshot/worker.h"
+
+namespace farpage::snapshot {
+
+struct SnapshotOptions {
+  uint64_t cache_bytes = uint64_t{1} << 30;
+  uint32_t workers = 0;  // 0: one for each CPU
+  uint32_t replay_threads = 2;
+  // A file; with several images a folder of them. Empty: nothing is recorded or replayed.
+  std::string recorded_set;
+  bool prefetch_all = false;
+  image::ReadOptions reads;
+  rdma::ChannelOptions channel;
+  // Beside root and the user of this process, whose VMMs are served.
+  std::optional<uid_t> allowed_uid;
+  std::string stats_file;  // written at the end of each session, and at the end
+};
+
+inline constexpr uint32_t kMaxSnapshotWorkers = 64;
+inline constexpr uint32_t kMaxReplayThreads = 16;
+inline constexpr size_t kMaxHandovers = 64;  // VMMs that have connected and not sent all
+inline constexpr size_t kMaxListeners = 4096;
+inline constexpr Seconds kHandoverTimeout{10};
+
+// Threads: one, that of run(), and its own: workers, replay, and one that renews the images.
+class SnapshotPager {
+ public:
+  // Clients and transports outlive it.
+  static Result<std::unique_ptr<SnapshotPager>> create(
+      SnapshotOptions options, coordinator::ImageClient& images, coordinator::Client& client,
+      std::vector<std::unique_ptr<rdma::Transport>>& transports);
+  ~SnapshotPager();
+
+  // Each VMM that connects to the socket is restored from the image. The path must be free, or that
+  // of a socket nobody listens to. Opens the image.
+  Status listen(const std::string& path, const ImageId& image);
+  // FOLDER/control.sock takes requests for sockets in the folder: {"image": NAME, "socket": NAME}.
+  Status listen_for_requests(const std::string& folder);
+
+  // Serves until `stop` is readable.
+  Status run(int stop);
+  // After run(): takes who has connected by now, and nobody any more.
+  void stop_accepting();
+  // Then: serves until the last guest has ended.
+  Status drain();
+
+  // Guests, and VMMs whose message has not come yet.
+  size_t guests() const { return sessions_.size() + waiting_.size(); }
+  // {"sessions": .., "faults": {..}, ..}
+  std::string stats() const;
+
+ private:
+  struct OpenImage {
+    std::shared_ptr<ServedImage> served;
+    std::string recorded_path;  // empty: not recorded
+    std::optional<RecordedSet> recorded;
+  };
+  struct Listener {
+    Fd fd;
+    std::string path;
+    OpenImage* image = nullptr;  // null: of requests
+  };
+  struct Waiting {
+    std::unique_ptr<Handover> handover;
+    OpenImage* image = nullptr;
+    Instant until{0};
+  };
+  struct Asking {  // has connected to the socket of requests
+    Fd socket;
+    std::string text;
+    Instant until{0};
+  };
+  // What all sessions share; made when the first image is opened, whose session group it has.
+  struct Shared {
+    uint32_t session_group = 0;
+    std::unique_ptr<image::ImageLinks> links;
+    std::unique_ptr<Serving> serving;
+    std::vector<std::unique_ptr<Worker>> workers;
+    std::unique_ptr<Replayer> replayer;
+  };
+  struct Totals {
+    uint64_t started = 0, ended = 0, refused = 0;
+    uint64_t cached = 0, read = 0, joined = 0, zero = 0, own = 0, lost = 0;
+    uint64_t removed = 0, replayed = 0;
+    void add(const SessionCounts& counts);
+  };
+
+  SnapshotPager(SnapshotOptions options, coordinator::ImageClient& images,
+                coordinator::Client& client,
+                std::vector<std::unique_ptr<rdma::Transport>>& transports,
+                std::unique_ptr<PageCache> cache, Doorbell bell);
+  Result<OpenImage*> open(const ImageId& name);
+  Status share(uint32_t session_group);
+  void load_recorded(OpenImage& open);
+  Result<Fd> bind(const std::string& path) const;
+  void accept_all(Listener& listener);
+  Status check_peer(const ucred& peer) const;
+  void go_on(Waiting& waiting);
+  Result<std::shared_ptr<Session>> begin(Handover& handover, OpenImage& image);
+  void replay(const std::shared_ptr<Session>& session, const OpenImage& image);
+  bool answer(Asking& asking);
+  std::string answer_to(const std::string& request);
+  void take_ended();
+  Status turn(int stop, bool& stopped);
+  void learn(const Session& session);
+  void learn_of_all();
+  void write_stats() const;
+  void renew();
+  OpenImage& image_of(const Session& session);
+
+  const SnapshotOptions options_;
+  coordinator::ImageClient& images_;
+  coordinator::Client& client_;
+  std::vector<std::unique_ptr<rdma::Transport>>& transports_;
+  const std::unique_ptr<PageCache> cache_;
+  const Doorbell bell_;  // a session has ended
+  const coordinator::ImageReader reader_;
+  std::string folder_;  // of requests
+  std::deque<Listener> listeners_;
+  std::vector<Waiting> waiting_;
+  std::vector<Asking> asking_;
+  std::map<uint64_t, std::shared_ptr<Session>> sessions_;  // by number
+  uint64_t next_session_ = 1;
+  uint32_t next_store_ = 1;
+  std::map<RegionId, uint32_t> stores_;
+  Totals totals_;
+  Instant learned_at_{0};
+  std::map<uint64_t, uint64_t> learned_;  // touches of each session so far
+  Mutex mutex_;
+  std::vector<uint64_t> ended_ FARPAGE_GUARDED_BY(mutex_);
+  bool stopping_ FARPAGE_GUARDED_BY(mutex_) = false;
+  ConditionVariable stop_renewing_;
+  // The thread that renews reads the names, so they are guarded.
+  std::map<ImageId, OpenImage> open_ FARPAGE_GUARDED_BY(mutex_);
+  Shared shared_;
+  std::jthread renewer_;
+};
+
+}  // namespace farpage::snapshot

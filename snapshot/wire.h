@@ -1,0 +1,85 @@
+// The message by which a VMM hands its memory over, as Firecracker sends it: a JSON array with one
+// object for each region of the guest's memory, and with it one descriptor, the userfaultfd. The
+// stream has no other frame: the message ends where the array does.
+//
+//   [{"base_host_virt_addr": 140062213218304, "size": 134217728, "offset": 0,
+//     "page_size": 4096, "page_size_kib": 4096}]
+//
+// The versions differ in the last two fields: v1.1 has none of them; page_size_kib came next, with
+// KiB or, by a mistake that stayed, with bytes; then page_size, with bytes. Others are ignored.
+// Source: docs/snapshotting/handling-page-faults-on-snapshot-resume.md of Firecracker.
+#pragma once
+
+#include <sys/socket.h>
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/fd.h"
+#include "base/result.h"
+
+namespace farpage::snapshot {
+
+inline constexpr size_t kMaxMessageBytes = size_t{64} << 10;
+inline constexpr size_t kMaxRegions = 64;
+
+// `bytes` of the VMM's memory from `address` on are those of the image from `offset` on.
+struct GuestRegion {
+  uint64_t address = 0;
+  uint64_t bytes = 0;
+  uint64_t offset = 0;
+
+  bool operator==(const GuestRegion&) const = default;
+};
+
+// One to kMaxRegions regions of whole 4 KiB pages, sorted by address; neither their addresses nor
+// their offsets overlap. kInvalid names what is wrong; kUnsupported: larger pages.
+Result<std::vector<GuestRegion>> decode_regions(std::string_view message);
+
+// Finds the end of a JSON array in a stream of bytes.
+class ArrayEnd {
+ public:
+  // False: this is no array. The bytes behind its end must be blanks.
+  bool take(std::string_view bytes);
+  bool found() const { return found_; }
+  size_t length() const { return length_; }  // of the array, with what is before it
+
+ private:
+  static constexpr uint32_t kMaxDepth = 16;
+  bool take(char c);
+
+  uint32_t depth_ = 0;
+  bool in_string_ = false;
+  bool escaped_ = false;
+  bool found_ = false;
+  size_t length_ = 0;
+};
+
+// A VMM that has connected and not yet sent all. Threads: one.
+class Handover {
+ public:
+  Handover(Fd socket, const ucred& peer) : socket_(std::move(socket)), peer_(peer) {}
+
+  // Takes what has arrived; never blocks. True: all is there. A failure ends it: kInvalid,
+  // kUnavailable (the VMM has closed the socket), kExhausted (more than kMaxMessageBytes).
+  Result<bool> read();
+
+  int fd() const { return socket_.get(); }
+  const ucred& peer() const { return peer_; }
+  std::string_view message() const { return std::string_view(text_).substr(0, end_.length()); }
+  Fd take_descriptor() { return std::move(descriptor_); }
+  Fd take_socket() { return std::move(socket_); }
+
+ private:
+  Fd socket_;
+  ucred peer_;
+  std::string text_;
+  ArrayEnd end_;
+  Fd descriptor_;
+};
+
+}  // namespace farpage::snapshot

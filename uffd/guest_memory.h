@@ -1,0 +1,72 @@
+// GuestMemory: memory that another process has registered with a userfaultfd of its own, and sent
+// to us. That process chose the features, the ranges and the numbers: nothing of it is believed.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "base/result.h"
+#include "uffd/address_space.h"
+#include "uffd/userfaultfd.h"
+
+namespace farpage::uffd {
+
+// Threads: any; read() one at a time.
+class GuestMemory {
+ public:
+  static constexpr size_t kMaxEvents = 16;
+
+  struct Fault {
+    uint64_t address = 0;  // of the page
+    bool is_write = false;
+  };
+  // These addresses have no content any more: given back (madvise, balloon), unmapped or moved. Who
+  // made the call goes on when the event is read, so its effect may come after that.
+  struct Gone {
+    uint64_t begin = 0;
+    uint64_t end = 0;
+    bool unmapped = false;  // false: still registered, and zeros from now on
+  };
+  // Of one read, faults and others apart: what is gone comes first, whatever the order in which the
+  // kernel had them.
+  struct Events {
+    std::array<Gone, kMaxEvents> gone;
+    size_t gone_count = 0;
+    std::array<Fault, kMaxEvents> faults;
+    size_t fault_count = 0;
+    bool any() const { return gone_count + fault_count > 0; }
+  };
+
+  // kInvalid: it is no userfaultfd, or UFFDIO_API was not called on it. Sets O_NONBLOCK.
+  static Result<GuestMemory> adopt(Fd descriptor);
+  // This kernel has UFFDIO_POISON (6.6).
+  static bool kernel_can_poison();
+
+  int fd() const { return userfaultfd_.fd(); }
+  // The process asked to be told when it gives pages back. Otherwise events come for faults only.
+  bool has_events() const { return has_events_; }
+
+  // Never blocks.
+  void read(Events& events);
+
+  // As those of Userfaultfd: they never replace a page that is present, and wake who waits.
+  Outcome copy(uint64_t to, std::span<const std::byte> bytes) {
+    return userfaultfd_.copy(to, bytes.data(), bytes.size(), Protection::kWritable);
+  }
+  ZeroResult zero(uint64_t address, ZeroFrames frames) {
+    return userfaultfd_.zero(address, kPageBytes, frames);
+  }
+  Outcome poison(uint64_t address) { return userfaultfd_.poison(address, kPageBytes); }
+  void wake(uint64_t address) { userfaultfd_.wake(address, kPageBytes); }
+
+ private:
+  GuestMemory(Userfaultfd userfaultfd, bool has_events)
+      : userfaultfd_(std::move(userfaultfd)), has_events_(has_events) {}
+
+  Userfaultfd userfaultfd_;
+  bool has_events_;
+};
+
+}  // namespace farpage::uffd
