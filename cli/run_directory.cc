@@ -18,6 +18,7 @@ namespace farpage::cli {
 namespace {
 
 constexpr char kSocketName[] = "/handover";
+constexpr char kAttachedName[] = "attached-";
 constexpr char kNameOfAll[] = "farpage-run-";
 constexpr int kMaxAncestors = 64;
 constexpr int kMaxTries = 16;
@@ -69,9 +70,13 @@ Result<Fd> lock_directory(const std::string& path) {
   return directory;
 }
 
-// Removes only the socket of a run: a directory with other files is kept.
+// Removes only the sockets of a run: a directory with other files is kept.
 void remove_directory(const std::string& path) {
   (void)::unlink((path + kSocketName).c_str());
+  std::error_code ignored;
+  for (const auto& entry : std::filesystem::directory_iterator(path, ignored))
+    if (entry.path().filename().string().starts_with(kAttachedName))
+      (void)::unlink(entry.path().c_str());
   (void)::rmdir(path.c_str());
 }
 
@@ -100,6 +105,25 @@ std::vector<std::string> socket_paths(pid_t pid, uid_t user) {
         paths.push_back(entry.path().string() + kSocketName);
   }
   return paths;
+}
+
+// The directories of runs in all places, of this user or of `user`.
+std::vector<std::filesystem::path> run_directories(uid_t user) {
+  std::vector<std::filesystem::path> directories;
+  for (const std::string& place :
+       {runtime_directory(), fmt::format("/run/user/{}", user), std::string("/tmp")}) {
+    std::error_code ignored;
+    for (const auto& entry : std::filesystem::directory_iterator(place, ignored))
+      if (entry.path().filename().string().starts_with(kNameOfAll) &&
+          (is_directory_of(user, entry.path()) || is_directory_of(::geteuid(), entry.path())))
+        directories.push_back(entry.path());
+  }
+  return directories;
+}
+
+// Whose name is farpage-run-PID-XXXXXX.
+pid_t run_of_directory(const std::filesystem::path& directory) {
+  return std::atoi(directory.filename().string().c_str() + sizeof kNameOfAll - 1);
 }
 
 // kNotFound: this process is no `farpage run`.
@@ -138,12 +162,31 @@ std::string RunDirectory::socket_path() const {
   return path_ + kSocketName;
 }
 
+std::string RunDirectory::attached_path(pid_t pid) const {
+  return fmt::format("{}/{}{}", path_, kAttachedName, pid);
+}
+
+Result<std::string> find_attached(pid_t pid) {
+  const std::optional<ProcessStatus> status = status_of(pid);
+  if (!status) return fail(ErrorCode::kNotFound, fmt::format("there is no process {}", pid));
+  for (const std::filesystem::path& directory : run_directories(status->user)) {
+    std::string path = fmt::format("{}/{}{}", directory.string(), kAttachedName, pid);
+    if (::access(path.c_str(), F_OK) != 0) continue;
+    if (!lock_directory(directory.string())) return path;  // its owner lives
+  }
+  return fail(ErrorCode::kNotFound,
+              fmt::format("no farpage attach is attached to process {}", pid));
+}
+
 Result<Fd> connect_to_run(pid_t pid) {
   pid_t above = pid;
   for (int i = 0; i < kMaxAncestors && above > 0; ++i) {
     const std::optional<ProcessStatus> status = status_of(above);
     if (!status) break;
-    Result<Fd> socket = connect_to_this(above, status->user);
+    const Result<std::string> attached = find_attached(above);
+    const pid_t run =
+        attached ? run_of_directory(std::filesystem::path(*attached).parent_path()) : above;
+    Result<Fd> socket = connect_to_this(run, attached ? ::geteuid() : status->user);
     if (socket || socket.error().code != ErrorCode::kNotFound) return socket;
     above = status->parent;
   }

@@ -24,6 +24,8 @@ class RunDirectory {
   ~RunDirectory();
 
   std::string socket_path() const;
+  // For a socket on which `farpage attach` to this process listens.
+  std::string attached_path(pid_t pid) const;
 
  private:
   RunDirectory(std::string path, Fd lock) : path_(std::move(path)), lock_(std::move(lock)) {}
@@ -31,8 +33,12 @@ class RunDirectory {
   Fd lock_;
 };
 
-// A connection to the `farpage run` with this process id, or to the nearest ancestor of `pid` that
-// is one. kNotFound: there is none. kDenied: it belongs to another user.
+// A connection to the hand-over socket of the `farpage run` or `farpage attach` with this process
+// id, of that which is attached to it, or of the nearest ancestor of `pid` that is one. kNotFound:
+// there is none. kDenied: it belongs to another user.
 Result<Fd> connect_to_run(pid_t pid);
+
+// What `farpage attach` to this process has made by attached_path(). kNotFound: none is attached.
+Result<std::string> find_attached(pid_t pid);
 
 }  // namespace farpage::cli

@@ -94,6 +94,8 @@ CLI::App& add_group(CLI::App& root, const std::string& name, const std::string& 
                     const std::vector<std::string>& examples);
 
 void add_run(CLI::App& root, Invocation& invocation);
+void add_attach(CLI::App& root, Invocation& invocation);
+void add_detach(CLI::App& root, Invocation& invocation);
 void add_pager(CLI::App& root, Invocation& invocation);
 void add_resize(CLI::App& root, Invocation& invocation);
 void add_upgrade(CLI::App& root, Invocation& invocation);

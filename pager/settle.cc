@@ -20,7 +20,9 @@ void settle_page(Target& target, PageIndex page, PageWord word) {
   PageTable& table = target.table;
   switch (word.state()) {
     case PageState::kFetching:
-      if (word.has(PageWord::kFromRemote)) {
+      if (target.order != nullptr && word.has(PageWord::kDiscarded)) {
+        table.transition_owned(page, word, PageWord(PageState::kEmpty));
+      } else if (word.has(PageWord::kFromRemote)) {
         table.transition_owned(page, word, word.to(PageState::kRemote, PageWord::kMaybePresent));
       } else {
         table.transition_owned(page, word, word.to(settle_zeros(target, page)));
@@ -64,6 +66,28 @@ bool drop_again(Target& target, std::span<const uffd::PageRun> runs) {
   return true;
 }
 
+// Where pages are moved out before they are dropped: one that is absent has been, and its replicas
+// have it; one that is present stays. False: the target is gone.
+bool settle_moved(Target& target, std::span<const uffd::PageRun> runs) {
+  for (const uffd::PageRun& run : runs) {
+    std::vector<bool> present(run.pages);
+    const Status looked = target.space.find_present(run, [&](uffd::PageRun found) {
+      for (uint32_t p = 0; p < found.pages; ++p)
+        present[found.first.value - run.first.value + p] = true;
+    });
+    if (!looked) return false;
+    for (uint32_t p = 0; p < run.pages; ++p) {
+      const PageIndex page{run.first.value + p};
+      const PageWord word = target.table.load(page);
+      const PageState state = present[p] ? PageState::kDirty : after_drop(word, true);
+      // It may lie elsewhere by now: an event is unread.
+      const uint32_t flags = state == PageState::kRemote ? PageWord::kMaybePresent : 0;
+      target.table.transition_owned(page, word, word.to(state, flags));
+    }
+  }
+  return true;
+}
+
 }  // namespace
 
 bool settle_pages(Target& target) {
@@ -80,12 +104,17 @@ bool settle_pages(Target& target) {
       drops.push_back({page, 1});
     }
   }
+  if (target.order != nullptr) {
+    if (!settle_moved(target, drops)) return false;
+    drops.clear();
+  }
   for (size_t i = 0; i < drops.size(); i += uffd::kMaxDropRuns)
     if (!drop_again(target,
                     std::span(drops).subspan(i, std::min(uffd::kMaxDropRuns, drops.size() - i))))
       return false;
   // All of it: a fault may have been read, and its page not touched yet.
   for (const uffd::PageRun& run : target.space.runs_in(0, UINT64_MAX)) target.space.wake(run);
+  target.space.wake_strays();
   return true;
 }
 

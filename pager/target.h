@@ -49,6 +49,7 @@ struct Target {
   TrendDetector& trends;
   ClusterChoice& clusters;
 
+  EventOrder* order = space.event_order();  // mostly null
   WriteGuess write_guess{};
   std::shared_ptr<TouchRecorder> recorder{};  // mostly null
   ColdHints cold{};                           // what the evictor takes first, whatever its age
@@ -56,6 +57,9 @@ struct Target {
 
   // A worker has read that the target has forked: never waits. Set before the target is served.
   std::function<void(std::unique_ptr<uffd::AddressSpace>)> on_forked{};
+
+  // Messages were taken by who dropped pages, in a section that reads: applies them, and ends it.
+  std::function<void()> on_messages{};
 
   // A forked child without a budget: it has no more room than it was given, and no page of it is
   // evicted.
@@ -121,6 +125,10 @@ struct Target {
       outcome = space.protect(run);
     }
     return outcome == uffd::Outcome::kDone;
+  }
+  // In a section that changes pages: was a page that this thread fetches given up meanwhile?
+  bool was_discarded(PageIndex page) const {
+    return order != nullptr && table.load(page).has(PageWord::kDiscarded);
   }
   // Completes a fetch that this thread started by moving the page to Fetching.
   void end_fetching(PageIndex page, PageWord from, PageWord to) const {

@@ -1,10 +1,13 @@
 #include "pager/target_pager.h"
 
+#include <sched.h>
+
 #include <algorithm>
 #include <utility>
 
 #include "base/size.h"
 #include "pager/fault/discard.h"
+#include "pager/fault/mapping_changes.h"
 #include "pager/fault/pull_in.h"
 #include "pager/settle.h"
 
@@ -89,9 +92,13 @@ TargetPager::TargetPager(EngineThreads& engine, uint64_t number, Parts parts, On
       fork_in_progress_(target_, parts_.attention, std::move(on_child)) {
   target_.most_own.store(budget_.limit(), std::memory_order_relaxed);
   if (parts_.options.record_touches) target_.recorder = std::make_shared<TouchRecorder>();
+  target_.on_messages = [this] { apply_messages(target_); };
   target_.on_wants_budget = [this] { parts_.attention.ring(); };
   target_.on_forked = [this](std::unique_ptr<uffd::AddressSpace> child) {
-    fork_in_progress_.arrived(std::move(child));
+    if (target_.order != nullptr)
+      fork_in_progress_.arrived_in_order(std::move(child));
+    else
+      fork_in_progress_.arrived(std::move(child));
   };
 }
 
@@ -124,6 +131,7 @@ bool TargetPager::is_forking() {
 Status TargetPager::resume(BackingRegionList own, bool agent_ready) {
   backing_regions_.take_over(std::move(own));
   if (!settle_pages(target_)) return fail(ErrorCode::kUnavailable, "the process has ended");
+  if (target_.order != nullptr && target_.order->try_begin_reading()) apply_messages(target_);
   const PageTable& table = target_.table;
   for (uint64_t page = table.next_used(0); page < table.pages();
        page = table.next_used(page + kPagesPerBlock))
@@ -181,6 +189,77 @@ Status TargetPager::add_extent(uint64_t begin, uint64_t end) {
   FARPAGE_TRY_VOID(parts_.space->add_extent(begin, end));
   for (const uffd::PageRun& run : parts_.space->runs_in(begin, end)) discard(run);
   return {};
+}
+
+// In one section: a mapping could be moved there between the steps.
+Status TargetPager::cover(uint64_t begin, uint64_t end) {
+  while (true) {
+    {
+      const ChangingPages section(target_.order);
+      // Until it is read the extents are not those of the memory that the caller has seen.
+      if (!parts_.space->event_pending()) return cover_now(begin, end);
+    }
+    if (target_.gone.load(std::memory_order_acquire) ||
+        target_.closing.load(std::memory_order_acquire))
+      return fail(ErrorCode::kUnavailable, "the process has ended");
+    ::sched_yield();
+  }
+}
+
+Status TargetPager::cover_now(uint64_t begin, uint64_t end) {
+  uint64_t at = begin;
+  const auto add_up_to = [&](uint64_t next) -> Status {
+    if (at == next) return {};
+    FARPAGE_TRY_VOID(parts_.space->add_extent(at, next));
+    // A number is given again while a page that had it before is still being fetched.
+    for (const uffd::PageRun& run : parts_.space->runs_in(at, next))
+      (void)discard_pages(target_, run, BusyPages::kWait);
+    return {};
+  };
+  for (const uffd::PageRun& run : parts_.space->runs_in(begin, end)) {
+    const uint64_t address = parts_.space->address_of(run.first);
+    FARPAGE_TRY_VOID(add_up_to(address));
+    at = address + (uint64_t{run.pages} << kPageShift);
+  }
+  return add_up_to(end);
+}
+
+Status TargetPager::adopt_present(uint64_t begin, uint64_t end) {
+  for (const uffd::PageRun& run : parts_.space->runs_in(begin, end))
+    FARPAGE_TRY_VOID(
+        parts_.space->find_present(run, [this](uffd::PageRun present) { adopt_run(present); }));
+  budget_.interrupt();
+  return {};
+}
+
+// One that has been given up meanwhile becomes Dirty though it is absent: its next fault finds that
+// out (FaultWorker::fill_with_zeros).
+void TargetPager::adopt_run(uffd::PageRun present) {
+  const ChangingPages section(target_.order);
+  for (uint32_t i = 0; i < present.pages; ++i) {
+    const PageIndex page{present.first.value + i};
+    const PageWord word = target_.table.load(page);
+    const PageWord held = word.to(PageState::kFetching);
+    if (word.state() != PageState::kEmpty || parts_.space->was_given_up_lately(page) ||
+        !target_.table.transition(page, word, held))
+      continue;
+    budget_.inherit(1);
+    target_.end_fetching(page, held, stamped(held.to(PageState::kDirty), target_.current_epoch()));
+    target_.note_touched(page);
+  }
+}
+
+Status TargetPager::bring_back() {
+  budget_.lift_limit();
+  engine_.evictor().pause(target_);
+  if (pull_in(target_)) {
+    // No message is left that its agent waits for.
+    if (parts_.space->prepare_drop(Seconds(1))) (void)parts_.space->end_drop();
+    return {};
+  }
+  engine_.evictor().resume(target_);
+  budget_.restore_limit();
+  return fail(ErrorCode::kUnavailable, "some pages could not be brought back");
 }
 
 void TargetPager::remove_extent(uint64_t begin, uint64_t end) {

@@ -44,6 +44,9 @@ class TargetPager final : public Pager, private RegionOwner {
   void discard(uffd::PageRun run) override;
   bool try_discard(uffd::PageRun run) override;
   Status add_extent(uint64_t begin, uint64_t end) override;
+  Status cover(uint64_t begin, uint64_t end) override;
+  Status adopt_present(uint64_t begin, uint64_t end) override;
+  Status bring_back() override;
   void remove_extent(uint64_t begin, uint64_t end) override;
   bool pin(uffd::PageRun run) override;
   void unpin(uffd::PageRun run) override { parts_.pins.unpin(run); }
@@ -109,6 +112,8 @@ class TargetPager final : public Pager, private RegionOwner {
   // Whether all that a child needs is where it will find it; may fetch every page.
   bool may_fork();
   uint64_t resident_pages() const;
+  Status cover_now(uint64_t begin, uint64_t end);
+  void adopt_run(uffd::PageRun present);
   uint64_t limit_for(uint64_t pinned_pages) const;  // pages
   std::string too_much_is_pinned() const;
   PagerStats stats_of_target() const;

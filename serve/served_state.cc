@@ -55,7 +55,8 @@ ServedRecord served_from(const json& value) {
                       .window_address = value.value("window_address", uint64_t{0}),
                       .window_bytes = value.value("window_bytes", uint64_t{0}),
                       .more_pages = value.value("more_pages", uint64_t{0}),
-                      .features = value.value("features", uint64_t{0})};
+                      .features = value.value("features", uint64_t{0}),
+                      .attached = value.value("attached", false)};
 }
 
 }  // namespace
@@ -72,7 +73,8 @@ ServedRecord child_record(uint64_t number_of_parent, const ServedRecord& parent,
           .window_address = parent.window_address,
           .window_bytes = parent.window_bytes,
           .more_pages = parent.more_pages,
-          .features = parent.features};
+          .features = parent.features,
+          .attached = parent.attached};
 }
 
 Result<ServedState> ServedState::create(StateStore* store) {
@@ -147,7 +149,8 @@ Status ServedState::put(uint64_t number, const ServedRecord& target) const {
                              {"window_address", target.window_address},
                              {"window_bytes", target.window_bytes},
                              {"more_pages", target.more_pages},
-                             {"features", target.features}}));
+                             {"features", target.features},
+                             {"attached", target.attached}}));
 }
 
 void ServedState::erase_target(uint64_t number) const {

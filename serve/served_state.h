@@ -53,6 +53,7 @@ struct ServedRecord {
   uint64_t window_bytes = 0;
   uint64_t more_pages = 0;
   uint64_t features = 0;
+  bool attached = false;  // HandedOver::attached
 };
 
 // Of a forked child, which has not said Hello yet.

@@ -50,7 +50,8 @@ std::vector<uffd::PageRun> runs_of(Range range, const uffd::AddressSpace& space)
 // so many slabs.
 uint64_t more_pages(const uffd::HandedOver& target, uint64_t slab_bytes) {
   const uint64_t most = coordinator::kMaxSlabsPerRegion * slab_bytes;
-  return std::min(target.window_bytes, most - std::min(most, target.window_bytes)) >> kPageShift;
+  const uint64_t wanted = target.attached ? target.extent_bytes : target.window_bytes;
+  return std::min(wanted, most - std::min(most, target.window_bytes)) >> kPageShift;
 }
 
 // Carries out a request that never waits. False: it may wait.
@@ -84,6 +85,8 @@ bool apply_now(uffd::handover::RequestKind kind, uffd::PageRun run, pager::Pager
     case RequestKind::kRemoveExtent:
     case RequestKind::kLifeline:
     case RequestKind::kLeave:
+    case RequestKind::kAdoptPresent:
+    case RequestKind::kBringBack:
       return false;
   }
   return false;
@@ -182,7 +185,8 @@ Status ServedTarget::serve(uffd::HandedOver& target) {
               .window_address = target.window_address,
               .window_bytes = target.window_bytes,
               .more_pages = more,
-              .features = target.features};
+              .features = target.features,
+              .attached = target.attached};
   }));
   FARPAGE_TRY(pager, host_.engine.add(options, std::move(space), kNodePatience, on_child()));
   pager_ = std::move(pager);
@@ -227,6 +231,7 @@ std::shared_ptr<ServedTarget> ServedTarget::resume(TargetHost& host, uint64_t nu
   handed->window_address = record.window_address;
   handed->window_bytes = record.window_bytes;
   handed->features = record.features;
+  handed->attached = record.attached;
   handed->forked = record.forked || record.parent != 0;
   const auto status = std::make_shared<Status>();
   target->in_pool(
@@ -543,6 +548,9 @@ void ServedTarget::answer(const uffd::TargetRequest& request) {
     case RequestKind::kLeave:
       end();
       return;
+    case RequestKind::kBringBack:
+      in_pool([this, status] { *status = pager_->bring_back() ? 0 : EIO; }, then);
+      return;
     default:
       break;
   }
@@ -552,8 +560,13 @@ void ServedTarget::answer(const uffd::TargetRequest& request) {
     return;
   }
   if (request.kind == RequestKind::kAddExtent) {
+    in_pool([this, range, status] { *status = add_extent(range.begin, range.end) ? 0 : ENOMEM; },
+            then);
+    return;
+  }
+  if (request.kind == RequestKind::kAdoptPresent) {
     in_pool([this, range,
-             status] { *status = pager_->add_extent(range.begin, range.end) ? 0 : ENOMEM; },
+             status] { *status = pager_->adopt_present(range.begin, range.end) ? 0 : EIO; },
             then);
     return;
   }
@@ -602,6 +615,11 @@ Fd ServedTarget::copy_descriptor() const {
 void ServedTarget::take_request() {
   request_taken_ = true;
   (void)uffd::read_request(socket_);
+}
+
+Status ServedTarget::add_extent(uint64_t begin, uint64_t end) {
+  return pager_->space().event_order() != nullptr ? pager_->cover(begin, end)
+                                                  : pager_->add_extent(begin, end);
 }
 
 // All of them, or none.

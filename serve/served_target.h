@@ -109,6 +109,7 @@ class ServedTarget : public std::enable_shared_from_this<ServedTarget> {
   void await_requests();
   void on_request();
   void answer(const uffd::TargetRequest& request);
+  Status add_extent(uint64_t begin, uint64_t end);
   bool pin(std::span<const uffd::PageRun> runs);
   int begin_fork(Fd child_socket);
   void note_fork_over();

@@ -10,12 +10,14 @@
 #include <sys/types.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <variant>
 #include <vector>
 
 #include "base/clock.h"
+#include "base/event_order.h"
 #include "base/result.h"
 #include "base/strong.h"
 
@@ -43,7 +45,10 @@ struct Fault {
 struct Unmapped {  // these pages no longer have memory of ours
   std::vector<PageRun> runs;
 };
-struct Moved {  // an mremap(2) that bypassed the shim moved these pages
+struct Moved {  // an mremap(2) that cannot be followed moved these pages
+  std::vector<PageRun> runs;
+};
+struct Relocated {  // an mremap(2) moved these pages: they have other addresses from now on
   std::vector<PageRun> runs;
 };
 // A fault on memory that is registered with our descriptor but is in no extent (after Moved).
@@ -56,7 +61,7 @@ struct StrayFault {
 struct Forked {
   std::unique_ptr<class AddressSpace> child;
 };
-using Event = std::variant<Fault, Unmapped, Moved, StrayFault, Forked>;
+using Event = std::variant<Fault, Unmapped, Moved, Relocated, StrayFault, Forked>;
 
 // ---- outcomes ----
 
@@ -86,9 +91,14 @@ struct ZeroResult {
 
 inline constexpr size_t kMaxDropRuns = 512;
 
-// How one run of drop() ended: 0 or the errno of the target's madvise(2).
+inline constexpr uint32_t kMaxDropRun = 64;  // pages of one, where there is an event order
+
+// How one run of drop() ended.
 struct DropResult {
-  int sys_errno = 0;
+  int sys_errno = 0;  // not 0: all of it stays; the errno of the target's madvise(2)
+  uint64_t kept = 0;  // else: which of its pages stay (bits): they were in use
+
+  bool keeps(uint32_t page) const { return kept != 0 && (kept >> page & 1) != 0; }
 };
 
 // Threads: any thread may make any call at any time, except drop() and await_drop(): one
@@ -138,17 +148,49 @@ class AddressSpace {
   // (other_process.h). If a page is absent after all, this is a fault of the target like any other
   // and blocks the caller until a fault worker serves it: never call it from one.
   virtual Status read(std::span<const PageIndex> present, std::span<std::byte> out) = 0;
+  // The same for pages that the caller is about to drop().
+  virtual Status copy_out(std::span<const PageIndex> present, std::span<std::byte> out) {
+    return read(present, out);
+  }
   // Returns the frames of at most kMaxDropRuns runs to the system. results.size() == runs.size().
   // kTimedOut: it goes on, and await_drop() gives the results: the target itself drops its pages,
   // and may be stopped. Other failures: the target is gone.
   virtual Status drop(std::span<const PageRun> runs, std::span<DropResult> results,
                       Nanoseconds patience) = 0;
   virtual Status await_drop(std::span<DropResult> results, Nanoseconds patience) = 0;
+  // Before the caller's pages count as being dropped, and after it has applied the results. Where
+  // there is an event order this is a section of it. kTimedOut: the drop before is not over.
+  virtual Status prepare_drop(Nanoseconds /*patience*/) { return {}; }
+  // True: messages were taken meanwhile, and the section has become one that reads.
+  virtual bool end_drop() { return false; }
   // The thread of another process that executes drop(), so that callers can set its priority; 0:
   // there is none, or it is not known yet.
   virtual pid_t dropping_thread() { return 0; }
   // Makes each access to the run end in SIGBUS; wakes its waiters. May return before it is done.
   virtual Status poison(PageRun run) = 0;
+  // Asks the target to write to this page what is there, so that it is no relative's too; does not
+  // wait. Where there is an event order a page that is shared cannot be dropped.
+  virtual void make_own(PageIndex /*page*/) {}
+  // Is this thread of the target one of ours? Its faults must not wait for room.
+  virtual bool is_own_thread(uint32_t /*thread*/) { return false; }
+  // Has the page been given up so lately that the kernel may be about to take it?
+  virtual bool was_given_up_lately(PageIndex /*page*/) { return false; }
+  // Messages that were taken from the kernel wait for read_events().
+  virtual bool has_messages() { return false; }
+  // What read_events() has returned last is applied: in the same section of the order, which this
+  // ends.
+  virtual void end_reading() {}
+  // Wakes threads that wait at memory that is in no extent.
+  virtual void wake_strays() {}
+  // Where events alone tell what the program does to its mappings: read_events() and the
+  // application of what it returns are one section of this order, all other calls that change pages
+  // are in sections of the other kind. Null: requests of the shim tell it beforehand.
+  virtual EventOrder* event_order() { return nullptr; }
+  // Calls `found` with the runs of pages that are present in the target. For memory that was there
+  // before it became an extent.
+  virtual Status find_present(PageRun /*run*/, const std::function<void(PageRun)>& /*found*/) {
+    return fail(ErrorCode::kUnsupported, "this memory is far from its first page on");
+  }
   // True while an unread event (fork, munmap, mremap) exists whose call may already have changed
   // the address space.
   virtual bool event_pending() = 0;

@@ -104,6 +104,16 @@ Status AgentRingProducer::await_all(Nanoseconds patience) {
   return wait_for_tail(ring_.head.load(std::memory_order_acquire), patience);
 }
 
+// One that the agent is executing now is not changed by this: it has been read.
+void AgentRingProducer::cancel(handover::CommandKind kind) {
+  const MutexLock lock(mutex_);
+  const uint32_t head = ring_.head.load(std::memory_order_relaxed);
+  for (uint32_t at = ring_.tail.load(std::memory_order_acquire); at != head; ++at) {
+    handover::Command& command = ring_.commands[at % kRingCommands];
+    if (command.kind == kind) command.pages = 0;
+  }
+}
+
 Status AgentRingProducer::post(const handover::Command& command) {
   const MutexLock lock(mutex_);
   if (!has_room_for(1)) return fail(ErrorCode::kExhausted, "the agent's ring is full");

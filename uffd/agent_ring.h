@@ -30,6 +30,9 @@ class AgentRingProducer {
   // Waits until the agent has executed all that is in the ring. Wakes it: who has published the
   // last commands may have been killed before that.
   Status await_all(Nanoseconds patience);
+  // Before the first command: what a dead producer has asked for and the agent has not begun is not
+  // done. Only of commands that drop nothing when they have no pages.
+  void cancel(handover::CommandKind kind);
   // Has the agent execute a command whose result is not wanted.
   Status post(const handover::Command& command);
   // The id that the target reported, in its own PID namespace; 0: not reported yet.

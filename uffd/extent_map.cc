@@ -111,6 +111,21 @@ std::optional<PageIndex> ExtentMap::find_outside(uint64_t address) const {
   return found;
 }
 
+uint64_t ExtentMap::address_in_split(PageIndex page) const {
+  uint64_t address = 0;
+  read_list([&](const Entry* entries, size_t count) {
+    address = 0;
+    for (size_t i = 0; i < count; ++i) {
+      const uint64_t begin = entries[i].begin.load(std::memory_order_acquire);
+      const uint64_t end = entries[i].end.load(std::memory_order_acquire);
+      const uint64_t first = entries[i].first.load(std::memory_order_acquire);
+      if (page.value - first < pages_between(begin, end))
+        address = begin + ((page.value - first) << kPageShift);
+    }
+  });
+  return address;
+}
+
 uint32_t ExtentMap::consecutive(PageRun run) const {
   if (run.first.value < window_pages_)
     return static_cast<uint32_t>(std::min<uint64_t>(run.pages, window_pages_ - run.first.value));
@@ -123,9 +138,11 @@ uint32_t ExtentMap::consecutive(PageRun run) const {
     const unsigned rest = unsigned{mask(granule).load(std::memory_order_acquire)} >> in_granule;
     if (address_of(PageIndex{run.first.value + count}) != begin + ((first + count) << kPageShift))
       break;
-    const auto pages = static_cast<uint64_t>(std::countr_one(rest));
+    const bool is_split = addresses()[granule].load(std::memory_order_acquire) == kSplit;
+    const auto together = static_cast<uint64_t>(std::countr_one(rest));
+    const uint64_t pages = is_split ? std::min<uint64_t>(together, 1) : together;
     count += pages;
-    if (pages < kGranulePages - in_granule) break;
+    if (pages == 0 || (!is_split && pages < kGranulePages - in_granule)) break;
   }
   return static_cast<uint32_t>(std::min<uint64_t>(count, run.pages));
 }
@@ -193,7 +210,9 @@ void ExtentMap::place(const Extent& extent) {
   for_each_granule(extent, [&](uint64_t granule, uint16_t pages) {
     const uint64_t address =
         extent.begin + ((granule * kGranulePages - first) << kPageShift);  // may wrap, and back
-    addresses()[granule].store(address, std::memory_order_release);
+    const uint64_t before = addresses()[granule].load(std::memory_order_relaxed);
+    addresses()[granule].store(before == 0 || before == address ? address : kSplit,
+                               std::memory_order_release);
     mask(granule).fetch_or(pages, std::memory_order_release);
   });
 }
@@ -222,9 +241,22 @@ std::optional<uint64_t> ExtentMap::take_granules(uint64_t count) {
   return std::nullopt;
 }
 
+// One that goes on where its neighbour ends, in addresses and numbers, is a part of that.
 void ExtentMap::insert(const Extent& extent) {
   const auto before = [&](const Extent& other) { return other.begin < extent.begin; };
-  extents_.insert(std::ranges::partition_point(extents_, before), extent);
+  const auto goes_on = [](const Extent& first, const Extent& second) {
+    return first.end == second.begin &&
+           first.first + pages_between(first.begin, first.end) == second.first;
+  };
+  auto at = extents_.insert(std::ranges::partition_point(extents_, before), extent);
+  if (at + 1 != extents_.end() && goes_on(*at, *(at + 1))) {
+    at->end = (at + 1)->end;
+    extents_.erase(at + 1);
+  }
+  if (at != extents_.begin() && goes_on(*(at - 1), *at)) {
+    (at - 1)->end = at->end;
+    extents_.erase(at);
+  }
 }
 
 Status ExtentMap::add(uint64_t begin, uint64_t end) {
@@ -285,19 +317,13 @@ bool ExtentMap::move(uint64_t from, uint64_t to, uint64_t bytes) {
   if (in_window(from) || in_window(to)) return false;
   const MutexLock lock(mutex_);
   std::vector<Extent> before = extents_;
-  std::vector<Extent> parts = cut(from, from + bytes);
-  const bool whole = std::ranges::all_of(parts, [this](const Extent& part) {
-    bool all = true;
-    for_each_granule(part, [&](uint64_t granule, uint16_t pages) {
-      all = all && mask(granule).load(std::memory_order_relaxed) == pages;
-    });
-    return all;
-  });
-  if (!whole) {
+  const std::vector<Extent> parts = cut(from, from + bytes);
+  const std::vector<Extent> replaced = cut(to, to + bytes);
+  if (extents_.size() + parts.size() > kMaxExtents) {
     extents_ = std::move(before);
     return false;
   }
-  for (const Extent& part : cut(to, to + bytes)) free(part);
+  for (const Extent& part : replaced) free(part);
   for (Extent part : parts) {
     free(part);
     part.begin = part.begin - from + to;

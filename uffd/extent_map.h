@@ -61,6 +61,8 @@ class ExtentMap {
     if (page.value < window_pages_) return base_ + (page.value << kPageShift);
     const uint64_t offset = page.value - window_pages_;
     const uint64_t granule = addresses()[offset / kGranulePages].load(std::memory_order_acquire);
+    if (granule == kSplit) [[unlikely]]
+      return address_in_split(page);
     return granule == 0 ? 0 : granule + ((offset % kGranulePages) << kPageShift);
   }
   // How many pages of the run, from the first on, are in extents and lie one after the other. 0:
@@ -78,9 +80,16 @@ class ExtentMap {
   void remove(uint64_t begin, uint64_t end);
   // mremap(2): the extents' parts in [from, from + bytes) are at `to` from now on, with the numbers
   // that they had; what was at `to` is cut out before. False, and nothing has changed: the window
-  // is concerned, or an extent ends within a granule there.
+  // is concerned, or there would be too many extents. Where a part ends within a granule, the
+  // addresses of that granule's pages are found by a search through all extents from now on.
   bool move(uint64_t from, uint64_t to, uint64_t bytes);
-  static constexpr size_t kKeptBytes = (3 + 6 * kMaxExtents) * sizeof(uint64_t);
+  static constexpr size_t kKeptBytes = (4 + 6 * kMaxExtents) * sizeof(uint64_t);
+
+  // Between these two the extents, or what their owner knows of their pages, are behind what the
+  // kernel has told. A successor must not go on with them.
+  void begin_change() { lists().changing.store(1, std::memory_order_seq_cst); }
+  void end_change() { lists().changing.store(0, std::memory_order_release); }
+  bool is_changing() const { return lists().changing.load(std::memory_order_acquire) != 0; }
 
  private:
   struct Extent {
@@ -95,15 +104,18 @@ class ExtentMap {
   // Two lists: readers use the one of the current version while a writer makes the next one in the
   // other. A reader that was overtaken by two versions reads again.
   struct Lists {
+    std::atomic<uint64_t> changing;
     std::atomic<uint64_t> version;
     std::atomic<size_t> counts[2];
     Entry entries[2][kMaxExtents];
   };
   struct Memory {
     Mapping kept;       // Lists
-    Mapping addresses;  // of the first page of each granule; 0: free
+    Mapping addresses;  // of the first page of each granule; 0: free; kSplit: no common one
     Mapping masks;      // which pages of each granule are in an extent, one bit for each
   };
+
+  static constexpr uint64_t kSplit = 1;
 
   ExtentMap(uint64_t base, uint64_t pages, uint64_t granules, Memory memory);
 
@@ -116,6 +128,7 @@ class ExtentMap {
   Lists& lists() const { return *reinterpret_cast<Lists*>(memory_.kept.data()); }
   Entry* list(uint64_t version) const { return lists().entries[version % 2]; }
   std::optional<PageIndex> find_outside(uint64_t address) const;
+  uint64_t address_in_split(PageIndex page) const;
   // Calls read(entries, count) until no writer has changed the list meanwhile.
   template <typename Read>
   void read_list(Read read) const;

@@ -16,7 +16,10 @@
 // 4. Commands of the pager go through the AgentRing to the agent thread in the target, because only
 //    the target can execute them on its memory (another process cannot MADV_DONTNEED: EINVAL).
 //    After its start the agent sends kLifeline with one end of a socket pair.
-// 5. `farpage resize` connects to the same socket and sends Resize instead of Hello. It gets
+// 5. A program that was not started with far memory has no shim: `farpage attach` injects an agent
+//    (inject/), and sends Hello and requests in its place. The staging area of that agent is the
+//    window; the mappings of the program are extents.
+// 6. `farpage resize` connects to the same socket and sends Resize instead of Hello. It gets
 //    Welcome, then one ResizedProcess for each process that has a pager, and the end of the stream.
 #pragma once
 
@@ -51,6 +54,10 @@ struct Hello {
   uint64_t features = 0;  // UFFD_FEATURE_* that UFFDIO_API granted
   uint64_t ring_bytes = 0;
   int32_t pid = 0;
+  // Not 0: this is not the target, but who has injected an agent into that process (5 above), and
+  // wants so many bytes for its extents.
+  int32_t attached_pid = 0;
+  uint64_t extent_bytes = 0;
   char program[64] = {};  // basename of the program, for the log
 };
 
@@ -110,6 +117,13 @@ enum class RequestKind : uint32_t {
   // Nothing touches the window any more: the target ends, though its process lives (libfarpage). No
   // reply: the pager closes the connection when it has left this memory.
   kLeave = 14,
+  // What is present of [address, address + bytes) is far memory from now on, and is evicted until
+  // the budget is kept. Of an attached process: after kAddExtent, which keeps what is an extent
+  // there already, and after the range was registered.
+  kAdoptPresent = 15,
+  // Every page is brought back, and stays; EIO: some could not be. Of an attached process: after
+  // this its memory can be unregistered, and kLeave follows.
+  kBringBack = 16,
 };
 
 struct Request {

@@ -110,12 +110,27 @@ Result<HandedOver> make_target(handover::Hello& hello, const Fd& ring, pid_t pid
   target.window_address = hello.window_address;
   target.window_bytes = hello.window_bytes;
   target.features = hello.features;
+  target.attached = hello.attached_pid != 0;
+  target.extent_bytes = hello.extent_bytes;
   return target;
 }
 
+// Whoever attaches to a process must be its user, or root. The kernel has checked more when the
+// agent was injected: this is about the id alone.
+Status check_attached(pid_t pid, uid_t user) {
+  struct stat status {};
+  if (::stat(("/proc/" + std::to_string(pid)).c_str(), &status) != 0)
+    return fail(ErrorCode::kNotFound, "the attached process has ended");
+  if (user != 0 && status.st_uid != user)
+    return fail(ErrorCode::kDenied, "the attached process is another user's");
+  return {};
+}
+
 // A Hello with its two descriptors.
-Result<HandedOver> take_hello(handover::Hello& hello, Message& message, pid_t peer) {
+Result<HandedOver> take_hello(handover::Hello& hello, Message& message, const ucred& sender) {
   FARPAGE_TRY_VOID(check_hello(hello, message.bytes));
+  const pid_t peer = hello.attached_pid != 0 ? hello.attached_pid : sender.pid;
+  if (hello.attached_pid != 0) FARPAGE_TRY_VOID(check_attached(peer, sender.uid));
   if (message.descriptor_count != 2)
     return fail(ErrorCode::kInvalid, "a Hello carries two descriptors: userfaultfd and ring");
   FARPAGE_TRY(target, make_target(hello, message.descriptors[1], peer));
@@ -155,7 +170,7 @@ Result<Arrival> read_arrival(const Fd& socket, uid_t user) {
     FARPAGE_TRY_VOID(check_resize(resize));
     return ResizeCall{.local_bytes = resize.local_bytes};
   }
-  return take_hello(hello, message, peer.pid);
+  return take_hello(hello, message, peer);
 }
 
 }  // namespace

@@ -33,7 +33,11 @@ struct HandedOver {
   uint64_t window_address = 0;
   uint64_t window_bytes = 0;
   uint64_t features = 0;
-  bool forked = false;  // frames of it may be those of relatives, too
+  // An agent was injected into it: its window is the agent's staging area, and it has room for so
+  // many bytes in extents (AttachedWindow).
+  bool attached = false;
+  uint64_t extent_bytes = 0;  // 0: as many as the window has
+  bool forked = false;        // frames of it may be those of relatives, too
 };
 
 // Sends Welcome: status 0, or an errno with the reason that the target prints before it exits.

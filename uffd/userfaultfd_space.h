@@ -70,10 +70,12 @@ class UserfaultfdSpace : public AddressSpace {
 
   static uint64_t bytes_of(PageRun run) { return uint64_t{run.pages} << kPageShift; }
 
+  Userfaultfd& userfaultfd() { return userfaultfd_; }
+  Status poison_range(uint64_t address, uint64_t bytes);
+
  private:
   Outcome ask() const;
   Outcome write_protect(PageRun run, bool on) const;
-  Status poison_range(uint64_t address, uint64_t bytes);
 
   Userfaultfd userfaultfd_;
   const std::shared_ptr<ExtentMap> extents_;

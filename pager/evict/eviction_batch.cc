@@ -19,6 +19,7 @@ bool EvictionBatch::begin(Target& target, Size most, Nanoseconds drop_patience) 
   spans_ = 0;
   taken_back_ = 0;
   misses_slab_ = false;
+  made_own_ = 0;
   picked_at_ = SteadyClock::read();
   trim_copies();
   pick();
@@ -114,6 +115,11 @@ void EvictionBatch::pick_from_block(EvictionHand& hand) {
 EvictionBatch::Taken EvictionBatch::try_take(PageIndex page, PageWord word, ForkGroup& group) {
   if (word.state() != PageState::kClean && word.state() != PageState::kDirty) return Taken::kNo;
   if (target_->pins.is_pinned(page)) return Taken::kNo;
+  if (target_->order != nullptr && is_shared(word)) {
+    if (made_own_ < kMaxMadeOwn) target_->space.make_own(page);
+    ++made_own_;
+    return Taken::kNo;  // a later batch takes it
+  }
   PageWord evicting = word.to(PageState::kEvicting, shared_flag(word));
   if (word.state() == PageState::kDirty) {
     const std::optional<BackingId> backing_region = target_->backing_regions.writable(page, group);
@@ -189,12 +195,12 @@ void EvictionBatch::copy_out(size_t first, size_t end) {
   if (copied == 0) return;
   const auto into = port_.buffer().subspan(copied_ * kPageBytes, copied * kPageBytes);
   copied_ += copied;
-  if (!target_->space.read(std::span(pages).first(copied), into)) {
+  if (!target_->space.copy_out(std::span(pages).first(copied), into)) {
     // One of them is not readable (unmapped meanwhile, or the target is gone): find out which.
     for (size_t i = first; i < end; ++i) {
       Victim& victim = victims_[i];
       if (victim.buffer < 0) continue;
-      if (!target_->space.read({&victim.page, 1}, bytes_of(victim))) {
+      if (!target_->space.copy_out({&victim.page, 1}, bytes_of(victim))) {
         victim.buffer = -1;
         keep_or_forget(victim);
       }
@@ -241,6 +247,7 @@ void EvictionBatch::note_unchanged_pages(size_t first, size_t end) {
 // fault: then it gets zeros, which a later batch finds.
 void EvictionBatch::keep_or_forget(Victim& victim) {
   victim.keep = true;
+  const ChangingPages section(target_->order);
   const PageWord held = victim.word.to(PageState::kFetching);
   if (!target_->table.transition(victim.page, victim.word, held)) {
     ++taken_back_;

@@ -180,9 +180,11 @@ class EvictionBatch {
 
   std::array<Victim, kMaxPages> victims_;
   size_t count_ = 0;
-  uint32_t spans_ = 0;        // of them
-  Size most_{};               // this time
-  bool misses_slab_ = false;  // a page could not be taken for want of a slab
+  uint32_t spans_ = 0;                         // of them
+  Size most_{};                                // this time
+  static constexpr uint32_t kMaxMadeOwn = 64;  // by one batch
+  uint32_t made_own_ = 0;                      // shared pages that were met
+  bool misses_slab_ = false;                   // a page could not be taken for want of a slab
   EvictionOrder order_ = EvictionOrder::kByHint;
   std::array<WriteRun, kMaxRuns> runs_;
   size_t run_count_ = 0;

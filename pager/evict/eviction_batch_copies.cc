@@ -91,7 +91,7 @@ std::span<const std::byte> EvictionBatch::read_clean(size_t first, size_t end) {
   }
   if (count == 0) return {};
   const auto into = port_.buffer().subspan((kMaxPages - count) * kPageBytes, count * kPageBytes);
-  if (!target_->space.read(std::span(pages).first(count), into)) return {};
+  if (!target_->space.copy_out(std::span(pages).first(count), into)) return {};
   return into;
 }
 

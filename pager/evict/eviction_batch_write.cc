@@ -21,6 +21,8 @@ constexpr int64_t kBatchesInADeadline = 4;
 // While a thread waits for room, a batch without a safe page waits this long for channels: the next
 // batch may have safe pages.
 constexpr Milliseconds kNothingSafe{50};
+// For the end of the drop before, which has usually been long ago.
+constexpr Nanoseconds kPrepareDrop = Milliseconds(1);
 
 }  // namespace
 
@@ -290,6 +292,15 @@ bool EvictionBatch::is_safe(const Victim& victim) const {
 // Phase 5: drops the pages that every replica holds, unless they were written meanwhile.
 void EvictionBatch::drop() {
   drop_span_count_ = 0;
+  if (!target_->space.prepare_drop(std::max<Nanoseconds>(drop_patience_, kPrepareDrop))) {
+    for (size_t i = 0; i < count_; ++i) {
+      const bool dirty = victims_[i].word.has(PageWord::kWasDirty) || !is_safe(victims_[i]);
+      if (!victims_[i].keep)
+        keep_resident(victims_[i], dirty ? PageState::kDirty : PageState::kClean);
+    }
+    end();
+    return;
+  }
   for (size_t i = 0; i < count_; ++i) {
     Victim& victim = victims_[i];
     if (victim.keep) continue;
@@ -312,7 +323,8 @@ void EvictionBatch::drop() {
     }
     victim.word = dropping;
     uffd::PageRun* last = drop_span_count_ > 0 ? &drop_spans_[drop_span_count_ - 1] : nullptr;
-    if (last != nullptr && last->first.value + last->pages == victim.page.value) {
+    if (last != nullptr && last->first.value + last->pages == victim.page.value &&
+        (target_->order == nullptr || last->pages < uffd::kMaxDropRun)) {
       ++last->pages;
     } else {
       drop_spans_[drop_span_count_++] = {victim.page, 1};
@@ -335,6 +347,9 @@ bool EvictionBatch::ends_drop(const Status& dropped) {
   dropping_ = false;
   if (!dropped && !goes_on) target_->gone.store(true, std::memory_order_release);
   settle_dropped(static_cast<bool>(dropped));
+  if (target_->space.end_drop()) target_->on_messages();
+  // Threads that faulted during the drop wait for this.
+  wake_dropped();
   end();
   return true;
 }
@@ -347,15 +362,16 @@ void EvictionBatch::settle_dropped(bool dropped) {
   for (size_t s = 0; s < drop_span_count_; ++s) {
     const uffd::PageRun span = drop_spans_[s];
     const int error = drop_results_[s].sys_errno;
-    const bool ok = dropped && error == 0;
-    if (dropped && !ok)
+    const bool span_ok = dropped && error == 0;
+    if (dropped && !span_ok)
       log::warn("pager: drop_refused page={} pages={} errno={}", span.first.value, span.pages,
                 error);
     for (uint32_t p = 0; p < span.pages; ++p) {
+      const bool ok = span_ok && !drop_results_[s].keeps(p);
       while (victims_[v].page.value != span.first.value + p) ++v;
       Victim& victim = victims_[v];
       const bool was_dirty = victim.word.has(PageWord::kWasDirty);
-      const PageState next = after_drop(victim.word, ok);
+      const PageState next = span_ok && !ok ? PageState::kDirty : after_drop(victim.word, ok);
       const bool copied = next == PageState::kRemote && victim.copied;
       const PageWord left = victim.word.to(next, copied ? PageWord::kCompressed : 0);
       target_->table.transition_owned(victim.page, victim.word,
@@ -374,8 +390,6 @@ void EvictionBatch::settle_dropped(bool dropped) {
   }
   target_->eviction.choice.left(order_, away, now);
   give_back(freed);
-  // Threads that faulted during the drop wait for this.
-  wake_dropped();
 }
 
 void EvictionBatch::wake_dropped() {

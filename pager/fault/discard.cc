@@ -7,12 +7,14 @@ namespace {
 
 enum class Discarded : uint8_t { kYes, kBusy, kChanged };
 
-Discarded discard_one(Target& target, PageIndex page) {
+Discarded discard_one(Target& target, PageIndex page, BusyPages busy) {
   const PageWord word = target.table.load(page);
   switch (word.state()) {
     case PageState::kEmpty:
       return Discarded::kYes;
     case PageState::kFetching:
+      if (busy != BusyPages::kMark || word.has(PageWord::kDiscarded)) return Discarded::kBusy;
+      return target.table.mark_discarded(page, word) ? Discarded::kBusy : Discarded::kChanged;
     case PageState::kUnprotecting:
     case PageState::kDropping:
       return Discarded::kBusy;
@@ -39,13 +41,13 @@ bool discard_pages(Target& target, uffd::PageRun run, BusyPages busy) {
   for (uint64_t i = target.table.next_used(run.first.value); i < end;
        i = target.table.next_used(i + 1)) {
     const PageIndex page{i};
-    Discarded discarded = discard_one(target, page);
+    Discarded discarded = discard_one(target, page, busy);
     while (discarded == Discarded::kChanged ||
            (discarded == Discarded::kBusy && busy == BusyPages::kWait)) {
       if (target.closing.load(std::memory_order_acquire)) return false;
       target.come_forward();  // the evictor may own the page
       ::sched_yield();
-      discarded = discard_one(target, page);
+      discarded = discard_one(target, page, busy);
     }
     all = all && discarded == Discarded::kYes;
   }

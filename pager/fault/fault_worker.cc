@@ -4,11 +4,12 @@
 #include <pthread.h>
 #include <sched.h>
 
+#include <algorithm>
 #include <utility>
 #include <variant>
 
 #include "base/log.h"
-#include "pager/fault/discard.h"
+#include "pager/fault/mapping_changes.h"
 #include "pager/fault/zeros.h"
 
 namespace farpage::pager {
@@ -62,8 +63,13 @@ void FaultWorker::run() {
     engine_.event_readers.begin(index_);
     const Moved moved = take_turn();
     engine_.event_readers.end(index_);
+    const bool blocked = std::exchange(blocked_, false);
+    if (!blocked) blocked_turns_ = 0;
     if (!in_flight()) {
-      wait_for_next(moved.answered);
+      if (blocked)
+        wait_while_blocked();
+      else
+        wait_for_next(moved.answered);
     } else if (moved.answered || moved.prefetched) {
       idle_since_ = Instant{0};
     } else {
@@ -132,46 +138,52 @@ void FaultWorker::wait_for_next(bool resolved) {
   watched_ = wake_policy_->watch(index_, engine_.targets.descriptor());
 }
 
+// Pages of a target with messages are being moved: that takes some 10 to 200 us, unless its agent
+// has to wait for a CPU, or is stopped.
+void FaultWorker::wait_while_blocked() {
+  if (++blocked_turns_ < kBlockedYields) {
+    ::sched_yield();
+  } else {
+    std::this_thread::sleep_for(
+        std::min(kMaxBlockedPause, kBlockedPause * (blocked_turns_ / kBlockedYields)));
+  }
+}
+
 size_t FaultWorker::read_and_handle() {
   size_t total = 0;
   engine_.targets.for_each_ready([&](Target& target) {
     // Room for the worst case: each event may need a fetch or a parking place.
     if (kMaxParked - parked_count_ < kMaxEvents) return;
     std::array<uffd::Event, kMaxEvents> events;
-    const size_t count = target.space.read_events(events);
+    if (target.order != nullptr && !target.order->try_begin_reading()) {
+      blocked_ = true;
+      return;
+    }
+    const std::span read = std::span(events).first(target.space.read_events(events));
+    apply_changes(target, read);
+    if (target.order != nullptr) target.space.end_reading();
+    const size_t count = read.size();
     if (count == 0) return;
-    handle_events(target, std::span(events).first(count));
+    handle_faults(target, read);
     served_[served_count_++] = &target;
     total += count;
   });
   return total;
 }
 
-void FaultWorker::handle_events(Target& target, std::span<uffd::Event> events) {
+void FaultWorker::handle_faults(Target& target, std::span<const uffd::Event> events) {
   const Instant now = SteadyClock::read();
-  for (uffd::Event& event : events) {
-    if (const auto* fault = std::get_if<uffd::Fault>(&event)) {
-      wake_policy_->won(index_, {fault->thread, !watched_ || follows(fault->thread)});
-      short_of_room_ = nullptr;
-      if (target.recorder) [[unlikely]]
-        record(target, *fault);
-      if (handle(target, *fault, now)) continue;
-      if (short_of_room_ != nullptr) counts_of(target).faults_waited_room.add();
-      parked_[parked_count_++] = {&target, *fault, now, short_of_room_ != nullptr};
-      target.hold(index_);
-    } else if (const auto* unmapped = std::get_if<uffd::Unmapped>(&event)) {
-      for (const uffd::PageRun& run : unmapped->runs)
-        (void)discard_pages(target, run, BusyPages::kSkip);
-    } else if (const auto* moved = std::get_if<uffd::Moved>(&event)) {
-      for (const uffd::PageRun& run : moved->runs)
-        log::error(
-            "pager: mremap_past_the_shim page={} pages={}: touching the moved memory is SIGBUS",
-            run.first.value, run.pages);
-    } else if (auto* forked = std::get_if<uffd::Forked>(&event)) {
-      target.on_forked(std::move(forked->child));
-    } else if (const auto* stray = std::get_if<uffd::StrayFault>(&event)) {
-      log::error("pager: stray_fault address={:#x}: the program gets SIGBUS there", stray->address);
-    }
+  for (const uffd::Event& event : events) {
+    const auto* fault = std::get_if<uffd::Fault>(&event);
+    if (fault == nullptr) continue;
+    wake_policy_->won(index_, {fault->thread, !watched_ || follows(fault->thread)});
+    short_of_room_ = nullptr;
+    if (target.recorder) [[unlikely]]
+      record(target, *fault);
+    if (handle(target, *fault, now)) continue;
+    if (short_of_room_ != nullptr) counts_of(target).faults_waited_room.add();
+    parked_[parked_count_++] = {&target, *fault, now, short_of_room_ != nullptr};
+    target.hold(index_);
   }
   watched_ = false;
 }
@@ -198,6 +210,11 @@ ThreadFollower::Place FaultWorker::look_at(uint32_t thread) {
 bool FaultWorker::is_of_evictor(const uffd::Fault& fault) const {
   return fault.thread != 0 &&
          fault.thread == engine_.evictor_thread.load(std::memory_order_acquire);
+}
+
+// Eviction waits for these threads.
+bool FaultWorker::is_ours(const Target& target, const uffd::Fault& fault) const {
+  return is_of_evictor(fault) || target.space.is_own_thread(fault.thread);
 }
 
 // The evictor's own faults are no touches of the program.
@@ -271,6 +288,7 @@ void FaultWorker::wait_for_room() {
 }
 
 bool FaultWorker::handle(Target& target, const uffd::Fault& fault, Instant since) {
+  const ChangingPages section(target.order);
   const PageWord word = target.table.load(fault.page);
   if (fault.kind == uffd::FaultKind::kWriteProtected)
     return handle_write_protected(target, fault, word, since);
@@ -394,16 +412,32 @@ bool FaultWorker::may_take_frame(Target& target, Instant since) {
 
 bool FaultWorker::take_room(Target& target, const uffd::Fault& fault, Instant since) {
   if (may_take_frame(target, since) && target.budget.try_take()) return true;
-  if (is_of_evictor(fault)) {
+  if (is_ours(target, fault)) {
     target.budget.take_anyway();
     return true;
   }
   short_of_room_ = &target;
   const Instant now = SteadyClock::read();
   target.note_short_of_room(now);
-  if (target.eviction.progress.hopeless(since, now, engine_.options.fault_deadline))
-    fail_for_room(target, fault.page, since);
+  if (!target.eviction.progress.hopeless(since, now, engine_.options.fault_deadline)) return false;
+  if (target.order != nullptr) {
+    take_without_room(target, now);
+    return true;
+  }
+  fail_for_room(target, fault.page, since);
   return false;
+}
+
+// A program that was attached has not asked for a limit, and may have made its memory such that it
+// cannot leave: it goes on, above its budget.
+void FaultWorker::take_without_room(Target& target, Instant now) {
+  target.budget.take_anyway();
+  if (now - said_without_room_ < kSayAgain) return;
+  said_without_room_ = now;
+  log::warn(
+      "pager: above_budget program={} resident_pages={} budget_pages={}: its memory cannot leave "
+      "(read-only, mlocked, pinned, or without a memory node with free slabs)",
+      target.options.name, target.budget.used(), target.budget.limit());
 }
 
 void FaultWorker::fail_for_room(Target& target, PageIndex page, Instant since) {
@@ -467,7 +501,7 @@ bool FaultWorker::handle_write_protected(Target& target, const uffd::Fault& faul
     case PageState::kClean:
     // Protected along with its neighbours by the evictor, or shared.
     case PageState::kDirty:
-      return handle_protected(target, fault.page, word, since);
+      return handle_protected(target, fault, word, since);
     // Installed or unprotected, but the owner has not set the state yet. Its call has woken all
     // earlier waiters, but not this thread, if the evictor has protected the page again with a span
     // since.
@@ -502,9 +536,10 @@ bool FaultWorker::claim_present(Target& target, PageIndex page, PageWord word) {
 }
 
 // A write to a page that is present. The kernel copies it if it is shared.
-bool FaultWorker::handle_protected(Target& target, PageIndex page, PageWord word, Instant since) {
+bool FaultWorker::handle_protected(Target& target, const uffd::Fault& fault, PageWord word,
+                                   Instant since) {
   const bool copies = is_shared(word) || target.on_trial.load(std::memory_order_relaxed);
-  if (copies && !may_take_frame(target, since)) return false;
+  if (copies && !is_ours(target, fault) && !may_take_frame(target, since)) return false;
   if (word.state() == PageState::kEvicting) {
     counts_of(target).faults_rescued.add();
   } else if (word.state() == PageState::kClean) {
@@ -513,7 +548,7 @@ bool FaultWorker::handle_protected(Target& target, PageIndex page, PageWord word
   } else {
     counts_of(target).faults_spurious.add();
   }
-  return unprotect(target, page, word);
+  return unprotect(target, fault.page, word);
 }
 
 bool FaultWorker::unprotect(Target& target, PageIndex page, PageWord word) {

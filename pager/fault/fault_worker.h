@@ -64,6 +64,10 @@ class FaultWorker {
   // for: relatives that give up shared frames, other reasons to wait than room, and deadlines.
   static constexpr Nanoseconds kSharedRoomWait = Milliseconds(10);
   static constexpr Nanoseconds kSharedRetry = std::chrono::microseconds(100);
+  static constexpr uint32_t kBlockedYields = 64;
+  static constexpr Nanoseconds kBlockedPause = std::chrono::microseconds(50);
+  static constexpr Nanoseconds kMaxBlockedPause = Milliseconds(1);
+  static constexpr Seconds kSayAgain{10};
   static constexpr size_t kMaxParked = 64;
   static constexpr size_t kMaxEvents = 16;
 
@@ -85,8 +89,10 @@ class FaultWorker {
   size_t read_and_handle();
   bool follows(uint32_t thread);
   ThreadFollower::Place look_at(uint32_t thread);
-  void handle_events(Target& target, std::span<uffd::Event> events);
+  void handle_faults(Target& target, std::span<const uffd::Event> events);
+  void wait_while_blocked();
   bool is_of_evictor(const uffd::Fault& fault) const;
+  bool is_ours(const Target& target, const uffd::Fault& fault) const;
   void record(Target& target, const uffd::Fault& fault) const;
   void nudge_evictor();
   void leave_closing();
@@ -107,7 +113,8 @@ class FaultWorker {
   bool fill_with_zeros(Target& target, const uffd::Fault& fault, PageWord word, Instant since);
   bool take_room(Target& target, const uffd::Fault& fault, Instant since);
   bool may_take_frame(Target& target, Instant since);
-  bool handle_protected(Target& target, PageIndex page, PageWord word, Instant since);
+  bool handle_protected(Target& target, const uffd::Fault& fault, PageWord word, Instant since);
+  void take_without_room(Target& target, Instant now);
   static bool unprotect(Target& target, PageIndex page, PageWord word);
   static bool claim_present(Target& target, PageIndex page, PageWord word);
   void fail_for_room(Target& target, PageIndex page, Instant since);
@@ -141,6 +148,9 @@ class FaultWorker {
   size_t served_count_ = 0;
   std::array<Lone, kMaxEvents> lone_{};
   size_t lone_count_ = 0;  // none between two turns: their targets may be removed then
+  bool blocked_ = false;   // in this turn: a target's messages could not be read (Target::order)
+  uint32_t blocked_turns_ = 0;  // in a row
+  Instant said_without_room_{INT64_MIN / 2};
   uint64_t removals_seen_ = 0;
   Instant idle_since_{0};
   Nanoseconds look_for_next_{0};

@@ -191,9 +191,13 @@ void Fetcher::install(Fetch& fetch, Instant now) {
   Target& target = *fetch.target;
   const bool write = fetch.kind == uffd::FaultKind::kMissingWrite || !target.protects_next_read();
   const size_t index = static_cast<size_t>(&fetch - fetches_.data());
+  const ChangingPages section(target.order);
   const uffd::Outcome outcome =
-      target.space.install(fetch.page, bytes_of(index),
-                           write ? uffd::Protection::kWritable : uffd::Protection::kWriteProtected);
+      target.was_discarded(fetch.page)
+          ? uffd::Outcome::kUnmapped
+          : target.space.install(
+                fetch.page, bytes_of(index),
+                write ? uffd::Protection::kWritable : uffd::Protection::kWriteProtected);
   switch (outcome) {
     case uffd::Outcome::kDone: {
       target.end_fetching(fetch.page, fetch.word,
@@ -249,14 +253,24 @@ void Fetcher::give_up(Fetch& fetch, const char* why) {
       "SIGBUS there",
       target.space.address_of(fetch.page), fetch.page.value, nodes,
       (SteadyClock::read() - fetch.since).count() / 1'000'000, why);
-  target.end_fetching(fetch.page, fetch.word, fetch.word.to(PageState::kLost));
+  const ChangingPages section(target.order);
+  const bool given_up = target.was_discarded(fetch.page);
+  target.end_fetching(fetch.page, fetch.word,
+                      fetch.word.to(given_up ? PageState::kEmpty : PageState::kLost));
   target.budget.give_back(1);
   fetch.step = Step::kToPoison;
   poison(fetch);
 }
 
 void Fetcher::poison(Fetch& fetch) {
-  const Status done = fetch.target->space.poison({fetch.page, 1});
+  Target& target = *fetch.target;
+  const ChangingPages section(target.order);
+  if (target.order != nullptr && target.table.load(fetch.page).state() != PageState::kLost) {
+    target.space.wake({fetch.page, 1});  // the program has given it up
+    release(fetch);
+    return;
+  }
+  const Status done = target.space.poison({fetch.page, 1});
   if (!done && done.error().code == ErrorCode::kUnavailable) return;  // retried after the events
   if (!done)
     log::error("pager: poison_failed page={} {}", fetch.page.value, done.error().message());

@@ -199,13 +199,17 @@ void Prefetcher::install(size_t index) {
   Target& target = *run.target;
   const PageState placed =
       run.protection == uffd::Protection::kWritable ? PageState::kDirty : PageState::kClean;
-  uffd::Outcome outcome =
-      target.space.install(run.first, bytes_of(index, run.pages), run.protection);
+  const ChangingPages section(target.order);
+  const uffd::Outcome outcome =
+      any_discarded(run)
+          ? uffd::Outcome::kUnmapped
+          : target.space.install(run.first, bytes_of(index, run.pages), run.protection);
   if (outcome == uffd::Outcome::kRetry) return;
   for (uint32_t i = 0; i < run.pages; ++i) {
     // The run may cross mappings of the target: then page by page.
     uffd::Outcome of_page = outcome;
-    if (outcome != uffd::Outcome::kDone && run.pages > 1) {
+    if (outcome != uffd::Outcome::kDone && run.pages > 1 &&
+        !target.was_discarded(PageIndex{run.first.value + i})) {
       of_page = target.space.install(PageIndex{run.first.value + i},
                                      bytes_of(index, run.pages).subspan(i * kPageBytes, kPageBytes),
                                      run.protection);
@@ -230,10 +234,19 @@ void Prefetcher::install(size_t index) {
   release(run);
 }
 
+bool Prefetcher::any_discarded(const Run& run) {
+  if (run.target->order == nullptr) return false;
+  for (uint32_t i = 0; i < run.pages; ++i)
+    if (run.target->was_discarded(PageIndex{run.first.value + i})) return true;
+  return false;
+}
+
 void Prefetcher::finish(Run& run, uint32_t page, PageState state) {
   Target& target = *run.target;
   WorkerCounts& counts = target.counts_of(worker_);
   const PageIndex index{run.first.value + page};
+  const ChangingPages section(target.order);
+  if (target.was_discarded(index)) state = PageState::kEmpty;
   const PageWord word = run.words[page];
   if (is_resident(state)) {
     counts.prefetch_pages.add();

@@ -73,6 +73,7 @@ class Prefetcher {
   void abandon(Run& run);
   // As abandon(), for a run that was gathered.
   void fail(Run& run);
+  static bool any_discarded(const Run& run);
   void finish(Run& run, uint32_t page, PageState state);
 
   void release(Run& run);

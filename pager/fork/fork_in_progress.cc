@@ -35,6 +35,28 @@ PageWord inherited(PageWord before, PageWord now) {
   return {};
 }
 
+// The child's state of a page that is `now` in the parent at the moment of the copy.
+PageWord copied_now(PageWord now) {
+  switch (now.state()) {
+    case PageState::kFetching:
+      return now.has(PageWord::kFromRemote) && !now.has(PageWord::kDiscarded)
+                 ? now.to(PageState::kRemote)
+                 : PageWord();
+    case PageState::kRemote:
+      return now.to(PageState::kRemote, now.raw() & PageWord::kMaybePresent);
+    case PageState::kClean:
+    case PageState::kEmpty:
+    case PageState::kLost:
+      return now.to(now.state());
+    case PageState::kDirty:
+    case PageState::kUnprotecting:
+    case PageState::kEvicting:
+    case PageState::kDropping:
+      return now.to(PageState::kDirty);
+  }
+  return {};
+}
+
 // Settles whether the page is present: places zeros if not. True: it is Dirty from now on. While
 // the child has an unread event (it may run already) nothing can be placed: if the page is absent,
 // its next touch, or its eviction, finds that out.
@@ -166,9 +188,20 @@ Result<std::unique_ptr<ProcessImage>> ForkInProgress::make_lost_image() const {
 }
 
 void ForkInProgress::arrived(std::unique_ptr<uffd::AddressSpace> child) {
+  arrived(Arrival{std::move(child), nullptr});
+}
+
+void ForkInProgress::arrived_in_order(std::unique_ptr<uffd::AddressSpace> child) {
+  const auto word_of = [](PageIndex, PageWord word) { return copied_now(word); };
+  Result<std::unique_ptr<ProcessImage>> image =
+      ProcessImage::copy_of(target_.image, word_of, &target_.engine.succession);
+  arrived(Arrival{std::move(child), image ? std::move(*image) : nullptr});
+}
+
+void ForkInProgress::arrived(Arrival arrival) {
   {
     const MutexLock lock(arrivals_mutex_);
-    arrivals_.push_back(std::move(child));
+    arrivals_.push_back(std::move(arrival));
   }
   arrival_.notify_all();
   arrival_bell_.ring();
@@ -215,17 +248,20 @@ uint64_t ForkInProgress::guard_block(PageIndex block) {
 }
 
 void ForkInProgress::adopt_arrivals() {
-  std::vector<std::unique_ptr<uffd::AddressSpace>> children;
+  std::vector<Arrival> arrivals;
   {
     const MutexLock lock(arrivals_mutex_);
-    children.swap(arrivals_);
+    arrivals.swap(arrivals_);
   }
-  for (std::unique_ptr<uffd::AddressSpace>& child : children) adopt_one(std::move(child));
+  for (Arrival& arrival : arrivals) adopt_one(std::move(arrival));
 }
 
-void ForkInProgress::adopt_one(std::unique_ptr<uffd::AddressSpace> child) {
+void ForkInProgress::adopt_one(Arrival arrival) {
   ++children_;
-  Result<std::unique_ptr<ProcessImage>> image = snapshot_ ? make_image(*child) : make_lost_image();
+  std::unique_ptr<uffd::AddressSpace> child = std::move(arrival.child);
+  Result<std::unique_ptr<ProcessImage>> image = arrival.image ? std::move(arrival.image)
+                                                : snapshot_   ? make_image(*child)
+                                                              : make_lost_image();
   if (!image) {
     log::error("pager: child_stranded reason=\"{}\": it waits for ever at a page that is remote",
                image.error().message());

@@ -49,12 +49,19 @@ class ForkInProgress {
 
   // The kernel has copied the target's memory. Rings the doorbell.
   void arrived(std::unique_ptr<uffd::AddressSpace> child);
+  // The same where events are ordered, in the section that has read this one: since the copy
+  // nothing could be placed or moved, so the child has exactly what the words say now.
+  void arrived_in_order(std::unique_ptr<uffd::AddressSpace> child);
   // Hands the children that have arrived to on_child.
   void adopt();
   // As Pager::guard_shared(), by any thread.
   uint64_t guard_shared();
 
  private:
+  struct Arrival {
+    std::unique_ptr<uffd::AddressSpace> child;
+    std::unique_ptr<ProcessImage> image;  // null: to be made
+  };
   Result<std::unique_ptr<ProcessImage>> make_image(uffd::AddressSpace& child) const
       FARPAGE_REQUIRES(mutex_);
   Result<std::unique_ptr<ProcessImage>> make_lost_image() const;
@@ -62,7 +69,8 @@ class ForkInProgress {
   bool has_arrivals() const;
   bool copied() FARPAGE_REQUIRES(mutex_);
   void adopt_arrivals() FARPAGE_REQUIRES(mutex_);
-  void adopt_one(std::unique_ptr<uffd::AddressSpace> child) FARPAGE_REQUIRES(mutex_);
+  void arrived(Arrival arrival);
+  void adopt_one(Arrival arrival) FARPAGE_REQUIRES(mutex_);
 
   Target& target_;
   const Doorbell& arrival_bell_;
@@ -70,7 +78,7 @@ class ForkInProgress {
 
   mutable Mutex arrivals_mutex_;  // held for a few instructions
   ConditionVariable arrival_;
-  std::vector<std::unique_ptr<uffd::AddressSpace>> arrivals_ FARPAGE_GUARDED_BY(arrivals_mutex_);
+  std::vector<Arrival> arrivals_ FARPAGE_GUARDED_BY(arrivals_mutex_);
 
   Mutex mutex_;
   std::unique_ptr<ProcessImage> snapshot_ FARPAGE_GUARDED_BY(mutex_);  // null: closed

@@ -66,6 +66,9 @@ class PageWord {
   // Remote, Fetching: a compressed copy of exactly these bytes was kept here, and may be there
   // still. Without the flag a copy is not used: it may be out of date.
   static constexpr uint32_t kCompressed = 1U << 6;
+  // Fetching: the program has given the page up meanwhile, and what is being fetched must not be
+  // placed (base/event_order.h).
+  static constexpr uint32_t kDiscarded = 1U << 7;
   // Remote, after a fork: the parent fetched the page while the fork was under way, so the child
   // may have it nevertheless.
   static constexpr uint32_t kMaybePresent = 1U << 7;
@@ -121,7 +124,10 @@ constexpr bool can_be_read(PageWord word) {
 
 // See PageWord::kShared.
 constexpr bool is_shared(PageWord word) {
-  return word.has(PageWord::kShared) && is_resident(word.state());
+  const PageState state = word.state();
+  return word.has(PageWord::kShared) &&
+         (state == PageState::kClean || state == PageState::kDirty ||
+          state == PageState::kEvicting || state == PageState::kDropping);
 }
 // The flag, for a word of the same page in another of these states.
 constexpr uint32_t shared_flag(PageWord word) {

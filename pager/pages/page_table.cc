@@ -49,12 +49,24 @@ bool PageTable::transition(PageIndex page, PageWord from, PageWord to) {
 
 bool PageTable::end_fetching(PageIndex page, PageWord from, PageWord to) {
   if (transition(page, from, to)) return false;
-  transition_owned(page, PageWord(from.raw() | PageWord::kAwaited), to);
-  return true;
+  while (true) {
+    const PageWord marked = load(page);
+    const uint32_t marks = marked.raw() & (PageWord::kAwaited | PageWord::kDiscarded);
+    FARPAGE_CHECK(PageWord(from.raw() | marks) == marked,
+                  "page %llu is %#x, its owner left it at %#x",
+                  static_cast<unsigned long long>(page.value), marked.raw(), from.raw());
+    FARPAGE_CHECK(!marked.has(PageWord::kDiscarded) || to.state() == PageState::kEmpty,
+                  "page %llu was given up", static_cast<unsigned long long>(page.value));
+    if (transition(page, marked, to)) return marked.has(PageWord::kAwaited);
+  }
 }
 
 bool PageTable::mark_awaited(PageIndex page, PageWord fetching) {
   return replace(page, fetching, PageWord(fetching.raw() | PageWord::kAwaited));
+}
+
+bool PageTable::mark_discarded(PageIndex page, PageWord fetching) {
+  return replace(page, fetching, PageWord(fetching.raw() | PageWord::kDiscarded));
 }
 
 bool PageTable::mark_shared(PageIndex page, PageWord from) {

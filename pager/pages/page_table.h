@@ -18,7 +18,7 @@ inline constexpr uint32_t kPagesPerBlock = 512;
 // Threads: any; no locks.
 // Invariants (check_invariants() checks them on a quiet table):
 //  1. each change of a word is an edge of the diagram in page_state.h, or changes only its
-//     age, its references or kAwaited;
+//     age, its references, kAwaited or kDiscarded;
 //  2. a block's count is the number of its pages that are resident;
 //  3. away_pages() and shared_pages() are the numbers of words for which is_away() and is_shared()
 //     hold.
@@ -44,11 +44,13 @@ class PageTable {
   // is handled): no other thread may have moved it.
   void transition_owned(PageIndex page, PageWord from, PageWord to);
 
-  // The same, out of Fetching: true if the page was marked meanwhile, and its waiters must be
-  // woken.
+  // The same, out of Fetching: true if the page was marked as kAwaited meanwhile, and its waiters
+  // must be woken. `to`: Empty, if it was marked as kDiscarded.
   [[nodiscard]] bool end_fetching(PageIndex page, PageWord from, PageWord to);
   // Marks a page that is still at `fetching` as kAwaited; false if another thread was first.
   bool mark_awaited(PageIndex page, PageWord fetching);
+  // The same as kDiscarded: end_fetching() makes it Empty.
+  bool mark_discarded(PageIndex page, PageWord fetching);
 
   // Changes epoch and references of a page that is still at `from`; false if another thread was
   // first.

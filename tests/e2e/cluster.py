@@ -121,6 +121,17 @@ class EndToEnd(unittest.TestCase):
         """Without far memory."""
         return self._owned(Process(command, self._log(os.path.basename(command[0]))))
 
+    def start_with_input(self, command):
+        """The same; its standard input is a pipe."""
+        return self._owned(Process(command, self._log(os.path.basename(command[0])), stdin=subprocess.PIPE))
+
+    def find(self, program):
+        """The path of an installed program; without it the test is skipped."""
+        path = shutil.which(program)
+        if path is None:
+            raise unittest.SkipTest(f"{program} is not installed: ./dev setup")
+        return path
+
     def token_arguments(self):
         return ["--token-file", self.token] if self.token else []
 

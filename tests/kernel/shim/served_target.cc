@@ -134,6 +134,8 @@ void ServedTarget::answer(const handover::Request& request) {
     case handover::RequestKind::kNormalAccess:
     case handover::RequestKind::kRandomAccess:
     case handover::RequestKind::kSequentialAccess:
+    case handover::RequestKind::kAdoptPresent:
+    case handover::RequestKind::kBringBack:
       break;
     case handover::RequestKind::kPin:
       reply.status = pin(request);

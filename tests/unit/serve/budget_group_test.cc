@@ -41,6 +41,9 @@ class NumbersOnly final : public pager::Pager {
   void discard(uffd::PageRun) override {}
   bool try_discard(uffd::PageRun) override { return true; }
   Status add_extent(uint64_t, uint64_t) override { return {}; }
+  Status cover(uint64_t, uint64_t) override { return {}; }
+  Status adopt_present(uint64_t, uint64_t) override { return {}; }
+  Status bring_back() override { return {}; }
   void remove_extent(uint64_t, uint64_t) override {}
   bool pin(uffd::PageRun) override { return true; }
   void unpin(uffd::PageRun) override {}

@@ -163,10 +163,29 @@ TEST(ExtentMap, AMovedExtentKeepsItsNumbers) {
   EXPECT_EQ(map->find(at(19))->value, kWindowPages + 19);
   EXPECT_FALSE(map->find(at(100)));
   expect_consistent(*map, 0, ~uint64_t{0});
-  // A part of a granule has no address of its own; the window stays.
-  EXPECT_FALSE(map->move(at(20), at(300), 3 * kPageBytes));
-  EXPECT_FALSE(map->move(kWindowBase, at(300), kPageBytes));
+  EXPECT_FALSE(map->move(kWindowBase, at(300), kPageBytes));  // the window stays
   EXPECT_EQ(map->find(at(20))->value, kWindowPages + 48);
+}
+
+TEST(ExtentMap, APartOfAGranuleMovesAndComesBack) {
+  const auto map = make_map();
+  ASSERT_TRUE(map->add(at(0), at(64)));
+  ASSERT_TRUE(map->move(at(20), at(300), 3 * kPageBytes));
+  EXPECT_FALSE(map->find(at(20)));
+  EXPECT_EQ(map->find(at(300))->value, kWindowPages + 20);
+  EXPECT_EQ(map->find(at(302))->value, kWindowPages + 22);
+  EXPECT_EQ(map->address_of(PageIndex{kWindowPages + 21}), at(301));
+  EXPECT_EQ(map->address_of(PageIndex{kWindowPages + 19}), at(19));
+  EXPECT_EQ(map->address_of(PageIndex{kWindowPages + 23}), at(23));
+  EXPECT_EQ(map->consecutive({PageIndex{kWindowPages + 10}, 30}), 10U);
+  EXPECT_EQ(map->consecutive({PageIndex{kWindowPages + 20}, 30}), 3U);
+  EXPECT_EQ(map->consecutive({PageIndex{kWindowPages + 23}, 30}), 30U);
+  expect_consistent(*map, 0, ~uint64_t{0});
+  ASSERT_TRUE(map->move(at(300), at(20), 3 * kPageBytes));
+  EXPECT_EQ(map->find(at(22))->value, kWindowPages + 22);
+  EXPECT_EQ(map->consecutive({PageIndex{kWindowPages + 10}, 30}), 30U);
+  EXPECT_EQ(map->size(), 1U);  // as if nothing had moved
+  expect_consistent(*map, 0, ~uint64_t{0});
 }
 
 TEST(ExtentMap, ACopyIsIndependent) {

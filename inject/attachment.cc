@@ -1,0 +1,263 @@
+#include "inject/attachment.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+
+#include "base/log.h"
+#include "base/unix_socket.h"
+#include "inject/target_checks.h"
+#include "uffd/kernel_abi.h"
+
+namespace farpage::inject {
+namespace {
+
+namespace handover = uffd::handover;
+using handover::RequestKind;
+
+Result<Fd> connect_to(const std::string& path) {
+  const std::optional<sockaddr_un> address = unix_address(path);
+  if (!address)
+    return fail(ErrorCode::kInvalid, "the hand-over socket's path is too long: " + path);
+  FARPAGE_TRY(socket, Fd::from_call(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0),
+                                    "socket(AF_UNIX)"));
+  if (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&*address), sizeof *address) != 0)
+    return fail_errno("connecting to the pager at " + path);
+  return socket;
+}
+
+// 0: the pager has closed the connection.
+template <typename Message>
+Result<size_t> receive(const Fd& socket, Message& message) {
+  ssize_t got = 0;
+  do {
+    got = ::recv(socket.get(), &message, sizeof message, 0);
+  } while (got < 0 && errno == EINTR);
+  if (got < 0 && errno != ECONNRESET) return fail_errno("receiving an answer of the pager");
+  return got < 0 ? size_t{0} : static_cast<size_t>(got);
+}
+
+tl::unexpected<Error> pager_gone() {
+  return fail(ErrorCode::kUnavailable, "the pager has closed the connection; its log says why");
+}
+
+std::vector<AddressRange> own_ranges(const InjectedAgent& agent) {
+  return {{agent.ring_address, agent.ring_address + agent.ring_bytes},
+          {agent.staging_address, agent.staging_address + agent.staging_bytes},
+          {agent.code_address, agent.code_address + agent.code_bytes}};
+}
+
+std::pair<uint64_t, uint64_t> pair_of(AddressRange range) {
+  return {range.begin, range.end};
+}
+
+}  // namespace
+
+Attachment::Attachment(ProcessFiles process, InjectedAgent agent, Fd userfaultfd,
+                       const AttachOptions& options, const Clock& clock)
+    : options_(options),
+      clock_(clock),
+      process_(std::move(process)),
+      agent_(std::move(agent)),
+      userfaultfd_(uffd::Userfaultfd::adopt(std::move(userfaultfd), agent_.features)),
+      watch_(clock),
+      mappings_(process_, own_ranges(agent_)) {
+  watch_.watch(agent_.pid);
+}
+
+Result<std::unique_ptr<Attachment>> Attachment::begin(pid_t pid, const std::string& handover_path,
+                                                      const AttachOptions& options,
+                                                      const Clock& clock) {
+  FARPAGE_TRY(process, ProcessFiles::open(pid));
+  FARPAGE_TRY(agent, farpage::inject::inject(pid, options.inject));
+  Result<Fd> userfaultfd = agent.userfaultfd.duplicate();
+  if (!userfaultfd) {
+    (void)withdraw(agent);
+    return tl::unexpected(std::move(userfaultfd.error()));
+  }
+  std::unique_ptr<Attachment> attachment(new Attachment(std::move(process), std::move(agent),
+                                                        std::move(*userfaultfd), options, clock));
+  if (Status handed = attachment->hand_over(handover_path); !handed) {
+    attachment->socket_.reset();
+    if (const Status left = withdraw(attachment->agent_); !left)
+      return fail(handed.error().code,
+                  handed.error().message() + "; and: " + left.error().message());
+    return tl::unexpected(std::move(handed.error()));
+  }
+  Status taken = attachment->look();
+  if (taken) taken = attachment->sweep();
+  if (taken) return attachment;
+  (void)attachment->detach();
+  return tl::unexpected(std::move(taken.error()));
+}
+
+Status Attachment::hand_over(const std::string& path) {
+  FARPAGE_TRY(socket, connect_to(path));
+  socket_ = std::move(socket);
+  handover::Hello hello;
+  hello.window_address = agent_.staging_address;
+  hello.window_bytes = agent_.staging_bytes;
+  hello.features = agent_.features;
+  hello.ring_bytes = agent_.ring_bytes;
+  hello.pid = agent_.pid;
+  hello.attached_pid = agent_.pid;
+  hello.extent_bytes = options_.extent_bytes;
+  std::strncpy(hello.program, process_.name().c_str(), sizeof hello.program - 1);
+  const std::array descriptors{userfaultfd_.fd(), agent_.ring.get()};
+  const auto bytes = std::as_bytes(std::span(&hello, 1));
+  if (send_with_descriptors(socket_.get(), bytes, descriptors) != sizeof hello)
+    return fail_errno("handing the program over to the pager");
+  handover::Welcome welcome;
+  FARPAGE_TRY(got, receive(socket_, welcome));
+  if (got != sizeof welcome) return pager_gone();
+  welcome.reason[sizeof welcome.reason - 1] = '\0';
+  if (welcome.status != 0)
+    return fail(ErrorCode::kConflict, std::string("the pager refuses: ") + welcome.reason);
+  const handover::Request lifeline{.kind = RequestKind::kLifeline};
+  if (send_with_descriptor(socket_.get(), std::as_bytes(std::span(&lifeline, 1)),
+                           agent_.lifeline.get()) != sizeof lifeline)
+    return fail_errno("handing the lifeline over to the pager");
+  return {};
+}
+
+Status Attachment::ask(RequestKind kind, AddressRange range) {
+  const handover::Request request{
+      .kind = kind, .address = range.begin, .bytes = range.bytes(), .number = ++requests_};
+  if (::send(socket_.get(), &request, sizeof request, MSG_NOSIGNAL) != sizeof request)
+    return pager_gone();
+  handover::Reply reply;
+  do {  // one to an earlier request: from a pager that has taken a dead one's place
+    FARPAGE_TRY(got, receive(socket_, reply));
+    if (got == 0) return pager_gone();
+    if (got == sizeof(handover::Welcome)) continue;
+    if (got != sizeof reply || reply.magic != handover::kMagic)
+      return fail(ErrorCode::kIo, "the pager has sent what is no answer");
+  } while (reply.number != request.number);
+  if (reply.status == 0) return {};
+  return fail(reply.status == ENOMEM ? ErrorCode::kExhausted : ErrorCode::kIo,
+              fmt::format("the pager refuses {:#x}-{:#x}: {}", range.begin, range.end,
+                          std::strerror(reply.status)));
+}
+
+// A range may be gone or changed when it is registered: what is there then is found by the next
+// look.
+Status Attachment::take_in(AddressRange range) {
+  FARPAGE_TRY_VOID(ask(RequestKind::kAddExtent, range));
+  const Status registered = userfaultfd_.register_range(range.begin, range.bytes());
+  if (registered) taken_in_.insert(pair_of(range));
+  return {};
+}
+
+Status Attachment::look() {
+  FARPAGE_TRY(ranges, mappings_.look());
+  std::set<std::pair<uint64_t, uint64_t>> now;
+  std::set<std::pair<uint64_t, uint64_t>> kept;
+  bool unsettled = false;
+  const bool first = seen_.empty();
+  for (const AddressRange& range : ranges) {
+    if (range.bytes() < options_.least_bytes) continue;
+    now.insert(pair_of(range));
+    if (taken_in_.contains(pair_of(range))) {
+      kept.insert(pair_of(range));
+      continue;
+    }
+    // One that is new may be gone again soon.
+    if (!first && !seen_.contains(pair_of(range))) {
+      unsettled = true;
+      continue;
+    }
+    const Status taken = take_in(range);
+    if (!taken && taken.error().code != ErrorCode::kExhausted) return taken;
+    if (!taken) {
+      log::warn("attach: not_taken_in range={:#x}-{:#x} reason=\"{}\"", range.begin, range.end,
+                taken.error().message());
+      kept.insert(pair_of(range));  // it stays local; once is enough
+      continue;
+    }
+    kept.insert(pair_of(range));
+    if (taken_in_.contains(pair_of(range)) && !first)
+      FARPAGE_TRY_VOID(ask(RequestKind::kAdoptPresent, range));
+  }
+  taken_in_ = std::move(kept);
+  seen_ = std::move(now);
+  look_at_ = unsettled ? clock_.now() + kSettle : Instant{0};
+  return {};
+}
+
+Status Attachment::sweep() {
+  const std::set<std::pair<uint64_t, uint64_t>> known = taken_in_;
+  for (const auto& [begin, end] : known) {
+    // Another mapping may have taken the place of the one that was there.
+    if (const Status taken = take_in({begin, end}); !taken) {
+      if (taken.error().code != ErrorCode::kExhausted) return taken;
+      continue;
+    }
+    FARPAGE_TRY_VOID(ask(RequestKind::kAdoptPresent, {begin, end}));
+  }
+  sweep_at_ = clock_.now() + kSweep;
+  return {};
+}
+
+Result<Nanoseconds> Attachment::tend() {
+  if (!process_.alive()) return fail(ErrorCode::kUnavailable, "the program has ended");
+  if (watch_.may_have_changed(agent_.pid) && look_at_.count() == 0)
+    look_at_ = clock_.now() + kSettle;
+  if (look_at_.count() != 0 && clock_.now() >= look_at_) FARPAGE_TRY_VOID(look());
+  if (clock_.now() >= sweep_at_) FARPAGE_TRY_VOID(sweep());
+  Instant next = sweep_at_;
+  if (look_at_.count() != 0) next = std::min(next, look_at_);
+  if (!watch_.announces()) next = std::min(next, clock_.now() + MappingWatch::kScanInterval);
+  return std::max(Nanoseconds(next - clock_.now()), Nanoseconds(0));
+}
+
+uint64_t Attachment::far_bytes() const {
+  uint64_t bytes = 0;
+  for (const auto& [begin, end] : taken_in_) bytes += end - begin;
+  return bytes;
+}
+
+// All private mappings, whatever their access is now. Mappings may change meanwhile, so until
+// nothing is registered any more.
+Status Attachment::unregister_all() {
+  constexpr int kMaxRounds = 100;
+  for (int round = 0; round < kMaxRounds; ++round) {
+    FARPAGE_TRY(text, process_.read("smaps"));
+    bool any = false;
+    std::string_view rest = text;
+    MapsLine mapping;
+    while (!rest.empty()) {
+      const std::string_view line = rest.substr(0, rest.find('\n'));
+      rest.remove_prefix(std::min(line.size() + 1, rest.size()));
+      if (const auto next = parse_maps_line(line)) mapping = *next;
+      if (!line.starts_with("VmFlags:") || line.find(" um") == std::string_view::npos) continue;
+      if (mapping.begin == agent_.staging_address) continue;
+      uffdio_range range{.start = mapping.begin, .len = mapping.end - mapping.begin};
+      (void)::ioctl(userfaultfd_.fd(), UFFDIO_UNREGISTER, &range);  // EINVAL: it has changed
+      any = true;
+    }
+    if (!any) return {};
+  }
+  return fail(ErrorCode::kTimedOut,
+              "the program changes its mappings faster than they can be released");
+}
+
+Status Attachment::detach() {
+  FARPAGE_TRY_VOID(ask(RequestKind::kBringBack, {0, kPageBytes}));
+  FARPAGE_TRY_VOID(unregister_all());
+  const handover::Request leave{.kind = RequestKind::kLeave};
+  if (::send(socket_.get(), &leave, sizeof leave, MSG_NOSIGNAL) != sizeof leave)
+    return pager_gone();
+  handover::Reply nothing;
+  FARPAGE_TRY(got, receive(socket_, nothing));  // 0: it has left this memory
+  if (got != 0) return fail(ErrorCode::kIo, "the pager does not leave the program");
+  return withdraw(agent_);
+}
+
+}  // namespace farpage::inject

@@ -1,0 +1,267 @@
+"""`farpage attach` and `farpage detach`: far memory for programs that run already, and check themselves."""
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+import unittest
+
+from cluster import BUILD, FARPAGE, PATIENCE, EndToEnd, engine_of, state_of, wait_until
+
+PROGRAMS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "programs")
+ATTACHED_MEMORY = os.path.join(BUILD, "tests", "attached_memory")
+STATIC = os.path.join(BUILD, "tests", "attached_memory_static")
+
+# Dictionaries and lists that are changed and checked until standard input ends.
+PYTHON = """
+import gc, select, sys
+keys = int(sys.argv[1])
+texts = {key: f"{key}-0 " * 20 for key in range(keys)}
+print("ready", flush=True)
+rounds = wrong = 0
+while not select.select([sys.stdin], [], [], 0)[0]:
+    for key in range(keys):
+        wrong += texts[key] != f"{key}-{rounds} " * 20
+        texts[key] = f"{key}-{rounds + 1} " * 20
+    rounds += 1
+    gc.collect()
+print("maps", rounds, wrong)
+sys.exit(wrong > 0)
+"""
+
+
+def memory_map(pid):
+    """What /proc/PID/maps says."""
+    with open(f"/proc/{pid}/maps", encoding="utf-8") as file:
+        return file.read()
+
+
+class Attach(EndToEnd):
+    def start_program(self, command):
+        """Returns when it has printed that it is ready."""
+        process = self.start_with_input(command)
+        self.assertEqual(process.popen.stdout.readline(), b"ready\n", process.log())
+        return process
+
+    def start_memory(self, *jobs, mebibytes=64, program=ATTACHED_MEMORY):
+        return self.start_program([program, str(mebibytes), *jobs])
+
+    def attach(self, pid, *options, local="16M"):
+        """Returns when the program is attached."""
+        where = ["--coordinator", self.url] if self.url else ["--lend", "512M"]
+        self.stats_path = self.path("stats.json")
+        process = self.start_process([FARPAGE, "attach", str(pid), "--local", local, "--stats-file", self.stats_path,
+                                      *where, *options])
+        wait_until(lambda: "attached to" in process.log() or process.popen.poll() is not None, "attached")
+        self.assertIn("attached to", process.log())
+        return process
+
+    def detach(self, attached, pid):
+        done = subprocess.run([FARPAGE, "detach", str(pid)], capture_output=True, text=True, timeout=PATIENCE,
+                              check=False)
+        self.assertEqual(done.returncode, 0, done.stderr + attached.log())
+        status, _ = attached.finish(PATIENCE)
+        self.assertEqual(status, 0, attached.log())
+
+    def page(self):
+        """Lets pages come and go; expect_paging() says later whether enough did."""
+        time.sleep(2)
+
+    def expect_right(self, process):
+        """It ends by itself, and has seen nothing wrong."""
+        status, output = process.finish_with(b"")
+        self.assertEqual(status, 0, output.decode() + process.log())
+        for line in output.decode().splitlines():
+            name, rounds, wrong = line.split()
+            self.assertGreater(int(rounds), 0, line)
+            self.assertEqual(int(wrong), 0, line)
+            print(name, rounds)
+
+    def attach_twice(self, program, local="16M", options=(), least=1000):
+        """Attached in the middle of its work, detached, attached again; its end comes while it is attached."""
+        for round_ in range(2):
+            attached = self.attach(program.pid, *options, local=local)
+            self.page()
+            if round_ == 0:
+                self.detach(attached, program.pid)
+                self.expect_paging(least)
+        self.expect_right(program)
+        status, _ = attached.finish(PATIENCE)
+        self.assertEqual(status, 0, attached.log())
+        self.assertIn("has ended", attached.log())
+        self.expect_paging(least)
+
+    def expect_paging(self, least=1000):
+        stats = self.stats()
+        moved = stats["faults"]["remote"] + stats["prefetched_pages"]
+        print("fetched", moved, "written", stats["evictions"]["written"])
+        self.assertGreater(moved, least, stats)
+        self.assertGreater(stats["evictions"]["written"], least, stats)
+        self.assertEqual(stats["faults"]["failed"], 0, stats)
+
+    # ---- the ways to use memory ----
+
+    def test_touches_over_shm(self):
+        self.start_cluster(transport="shm")
+        self.attach_twice(self.start_memory("touch"))
+
+    def test_touches_over_tcp(self):
+        self.start_cluster(transport="tcp")
+        self.attach_twice(self.start_memory("touch"))
+
+    def test_an_embedded_cluster(self):
+        self.attach_twice(self.start_memory("touch"))
+
+    def test_discards(self):
+        self.attach_twice(self.start_memory("touch", "discard"))
+
+    def test_lazy_frees(self):
+        self.attach_twice(self.start_memory("touch", "free"), least=20)
+
+    def test_mappings_come_and_go(self):
+        self.attach_twice(self.start_memory("touch", "map"))
+
+    def test_mappings_move(self):
+        self.attach_twice(self.start_memory("touch", "move"))
+
+    def test_two_threads_move_mappings(self):
+        self.attach_twice(self.start_memory("touch", "move", "move2"))
+
+    def test_protections_change(self):
+        self.attach_twice(self.start_memory("touch", "protect"))
+
+    def test_devices_read_into_far_memory(self):
+        os.chdir(os.path.dirname(BUILD))  # O_DIRECT needs a file system that has it
+        self.addCleanup(os.chdir, "/")
+        self.addCleanup(os.remove, os.path.join(os.path.dirname(BUILD), "direct.bin"))
+        self.attach_twice(self.start_memory("touch", "direct"))
+
+    def test_forks(self):
+        self.attach_twice(self.start_memory("touch", "fork"), local="48M", least=100)
+
+    def test_a_static_program(self):
+        self.attach_twice(self.start_memory("touch", "discard", "map", "move", program=STATIC))
+
+    # ---- other programs ----
+
+    def test_python(self):
+        self.attach_twice(self.start_program([sys.executable, "-c", PYTHON, "150000"]))
+
+    def test_go(self):
+        go = self.find("go")
+        program = self.path("go_maps")
+        subprocess.run([go, "build", "-o", program, os.path.join(PROGRAMS, "go_maps.go")], check=True,
+                       timeout=PATIENCE, env={**os.environ, "CGO_ENABLED": "0", "GOFLAGS": "-mod=mod",
+                                              "GOCACHE": self.path("cache"), "HOME": self.folder})
+        self.attach_twice(self.start_program([program, "100000"]))
+
+    def java(self, collector):
+        java, javac = self.find("java"), self.find("javac")
+        subprocess.run([javac, "-d", self.folder, os.path.join(PROGRAMS, "Maps.java")], check=True, timeout=PATIENCE)
+        self.attach_twice(self.start_program([java, f"-XX:+Use{collector}", "-Xmx96m", "-cp", self.folder, "Maps",
+                                              "60000"]))
+
+    def test_java_with_g1(self):
+        self.java("G1GC")
+
+    def test_java_with_the_parallel_collector(self):
+        self.java("ParallelGC")
+
+    # ---- beginnings and ends ----
+
+    def test_detaching_leaves_the_program_as_it_was(self):
+        program = self.start_memory("touch")
+        before = memory_map(program.pid)
+        attached = self.attach(program.pid)
+        self.page()
+        self.detach(attached, program.pid)
+        self.assertEqual(memory_map(program.pid), before)
+        self.expect_right(program)
+
+    def test_ctrl_c_detaches(self):
+        program = self.start_memory("touch")
+        attached = self.attach(program.pid)
+        self.page()
+        attached.kill(signal.SIGINT)
+        status, _ = attached.finish(PATIENCE)
+        self.assertEqual(status, 0, attached.log())
+        self.assertIn("all of its memory is here", attached.log())
+        self.expect_right(program)
+
+    def test_it_detaches_after_a_time(self):
+        program = self.start_memory("touch")
+        attached = self.attach(program.pid, "--detach-after", "1s")
+        status, _ = attached.finish(PATIENCE)
+        self.assertEqual(status, 0, attached.log())
+        self.expect_right(program)
+
+    def test_the_program_is_killed(self):
+        program = self.start_memory("touch")
+        attached = self.attach(program.pid)
+        self.page()
+        program.end()
+        status, _ = attached.finish(PATIENCE)
+        self.assertEqual(status, 0, attached.log())
+
+    def test_the_program_executes_another(self):
+        program = self.start_program(["/bin/bash", "-c", "x=$(head -c 8000000 /dev/zero | tr '\\0' x); echo ready; "
+                                      "read; echo done; exec sleep 1000"])
+        attached = self.attach(program.pid)
+        program.send(b"\n")
+        status, _ = attached.finish(PATIENCE)
+        self.assertEqual(status, 0, attached.log())
+        self.assertIn("has executed another program", attached.log())
+        self.assertEqual(state_of(program.pid), "S")
+
+    def test_the_engine_is_killed(self):
+        program = self.start_memory("touch")
+        attached = self.attach(program.pid)
+        for kills in range(1, 6):
+            time.sleep(0.3)
+            os.kill(engine_of(attached.pid), signal.SIGKILL)
+            wait_until(lambda kills=kills: len(re.findall("taken_over", attached.log())) == kills, "a take-over")
+        self.page()
+        self.detach(attached, program.pid)
+        self.expect_right(program)
+
+    def test_the_pager_is_killed(self):
+        """What is remote could not come back: the program must not read zeros."""
+        program = self.start_memory("touch")
+        attached = self.attach(program.pid)
+        self.page()
+        attached.end()
+        wait_until(lambda: state_of(program.pid) in "ZX", "the program is killed")
+
+    # ---- refusals ----
+
+    def refused(self, pid, *options):
+        done = subprocess.run([FARPAGE, "attach", str(pid), "--local", "16M", "--lend", "64M", *options],
+                              capture_output=True, text=True, timeout=PATIENCE, check=False)
+        self.assertNotEqual(done.returncode, 0)
+        self.assertEqual(len(done.stderr.splitlines()), 1, done.stderr)
+        return done.stderr
+
+    def test_it_says_why_it_cannot_attach(self):
+        self.assertIn("there is no process 4194301", self.refused(4194301))
+        program = self.start_memory("touch")
+        attached = self.attach(program.pid)
+        self.assertIn("far memory", self.refused(program.pid))
+        self.detach(attached, program.pid)
+        program.kill(signal.SIGSTOP)
+        wait_until(lambda: state_of(program.pid) == "T", "it is stopped")
+        self.assertIn("kill -CONT", self.refused(program.pid))
+        program.kill(signal.SIGCONT)
+        self.expect_right(program)
+
+    def test_nothing_is_attached(self):
+        program = self.start_memory("touch")
+        done = subprocess.run([FARPAGE, "detach", str(program.pid)], capture_output=True, text=True,
+                              timeout=PATIENCE, check=False)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("no farpage attach is attached to process", done.stderr)
+        self.expect_right(program)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,117 @@
+// AttachedWindow: the address space of a program that was not started with far memory: an agent was
+// injected into it (inject/injected_agent.h). Internal: other_process.cc makes it.
+//
+// Nobody tells beforehand what the program does to its mappings; the userfaultfd's events do
+// (EventOrder). Its window is the agent's staging area, which the program does not know of; its
+// memory is in extents.
+//
+// A page leaves by UFFDIO_MOVE into the staging area, never by MADV_DONTNEED:
+//  - a page that is pinned (O_DIRECT) would be dropped while a device writes to it; the move is
+//    refused;
+//  - a range may have been unmapped and mapped anew since its pages were chosen: the move is
+//    refused while an event is unread.
+// A device may also have written between the copy and the move, so what was moved is compared with
+// what was copied (64 bits of XXH3); a page that differs goes back.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <optional>
+#include <vector>
+
+#include "uffd/kernel_abi.h"
+#include "uffd/other_window.h"
+#include "uffd/page_hashes.h"
+
+namespace farpage::uffd {
+
+// Threads: as AddressSpace says. read_events(): one thread at a time, in a section of the order.
+class AttachedWindow final : public OtherWindow {
+ public:
+  AttachedWindow(Userfaultfd userfaultfd, std::shared_ptr<ExtentMap> extents)
+      : OtherWindow(std::move(userfaultfd), std::move(extents)) {}
+
+  void bind(HandedOver& target) override;
+  // 0, as if it were unknown: its priority must not be lowered (bind()).
+  pid_t dropping_thread() override { return 0; }
+
+  size_t read_events(std::span<Event> out) override;
+  bool has_messages() override { return !read_ahead_.empty(); }
+  void end_reading() override;
+  EventOrder* event_order() override { return &order_; }
+  Status find_present(PageRun run, const std::function<void(PageRun)>& found) override;
+  bool was_given_up_lately(PageIndex page) override;
+  bool is_own_thread(uint32_t thread) override;
+  void make_own(PageIndex page) override;
+  void wake_strays() override;
+
+  Status copy_out(std::span<const PageIndex> present, std::span<std::byte> out) override;
+  Status prepare_drop(Nanoseconds patience) override;
+  Status drop(std::span<const PageRun> runs, std::span<DropResult> results,
+              Nanoseconds patience) override;
+  Status await_drop(std::span<DropResult> results, Nanoseconds patience) override;
+  bool end_drop() override;
+  Status await_agent(Nanoseconds patience) override;
+
+ protected:
+  std::unique_ptr<AddressSpace> make_child(Userfaultfd userfaultfd) override;
+
+ private:
+  static constexpr size_t kMaxMessages = 32;
+  static constexpr int kBlockShift = 21;
+  static constexpr Nanoseconds kLately = std::chrono::seconds(1);
+  struct Range {
+    uint64_t begin = 0;
+    uint64_t end = 0;
+    bool intersects(const Range& other) const { return begin < other.end && other.begin < end; }
+  };
+  // Where a page is in the arguments of drop().
+  struct Part {
+    PageIndex page;
+    uint16_t run = 0;
+    uint8_t at = 0;  // in the run
+
+    Part behind(uint32_t pages) const {
+      return {PageIndex{page.value + pages}, run, static_cast<uint8_t>(at + pages)};
+    }
+  };
+
+  size_t take_messages(std::span<uffd_msg> messages);
+  void apply(const uffd_msg& message, std::span<Event> out, size_t& stored);
+  void give_up(uint64_t begin, uint64_t end, std::span<Event> out, size_t& stored);
+  void unmap(uint64_t begin, uint64_t end, std::span<Event> out, size_t& stored);
+  void relocate(uint64_t from, uint64_t to, uint64_t bytes, std::span<Event> out, size_t& stored);
+  void take_fault(const uffd_msg& fault, std::span<Event> out, size_t& stored);
+  void note_given_up(uint64_t begin, uint64_t end);
+
+  void keep(const Part& part, uint32_t pages);
+  // Pages that differ from what was copied go back.
+  Status check_moved();
+  void put_back(const Part& part, std::span<const std::byte> bytes);
+  std::optional<uint64_t> place_now(PageIndex page) const;
+  void drop_staging();
+  void read_ahead();
+  uint64_t staging_address() const { return extents()->window_address(); }
+  uint32_t staging_pages() const { return static_cast<uint32_t>(extents()->window_pages()); }
+
+  EventOrder order_;
+  std::vector<uffd_msg> read_ahead_;  // by put_back() and await_agent(), for read_events()
+  // Ranges that have got other pages than those whose end will be told.
+  std::vector<Range> stale_unmaps_;
+  // An mremap that could not be followed moved pages to these addresses: their contents are lost.
+  std::vector<Range> lost_;
+  // When something of a block of 2 MiB was given up last, by a part of its number.
+  std::array<std::atomic<int64_t>, 4096> given_up_{};
+
+  // The last drop(): one thread at a time.
+  PageHashes hashes_;
+  std::vector<handover::Command> moves_;
+  std::vector<Part> parts_;  // the first page of each
+  std::vector<DropResult> results_;
+  std::vector<std::byte> staged_;
+  bool moves_begun_ = false;
+  bool reads_ = false;         // EventOrder::become_reading()
+  bool staging_used_ = false;  // until the agent has dropped what is in it
+};
+
+}  // namespace farpage::uffd
