@@ -137,9 +137,6 @@ class Attach(EndToEnd):
         self.addCleanup(os.remove, os.path.join(os.path.dirname(BUILD), "direct.bin"))
         self.attach_twice(self.start_memory("touch", "direct"))
 
-    def test_forks(self):
-        self.attach_twice(self.start_memory("touch", "fork"), local="48M", least=100)
-
     def test_a_static_program(self):
         self.attach_twice(self.start_memory("touch", "discard", "map", "move", program=STATIC))
 
