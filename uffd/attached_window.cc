@@ -253,7 +253,7 @@ void AttachedWindow::bind(HandedOver& target) {
 }
 
 bool AttachedWindow::is_own_thread(uint32_t thread) {
-  return thread != 0 && static_cast<pid_t>(thread) == agent().agent_thread();
+  return thread != 0 && has_agent() && static_cast<pid_t>(thread) == agent().agent_thread();
 }
 
 void AttachedWindow::drop_staging() {
@@ -393,6 +393,7 @@ bool AttachedWindow::end_drop() {
 }
 
 void AttachedWindow::make_own(PageIndex page) {
+  if (!has_agent()) return;
   (void)agent().post({.address = address_of(page), .pages = 1, .kind = CommandKind::kUnshare});
 }
 

@@ -104,7 +104,7 @@ class OtherWindow : public UserfaultfdSpace {
 
   // Checks that the id is a thread of the target: a PID namespace of its own has other ids.
   pid_t dropping_thread() override {
-    if (!bound_.load(std::memory_order_acquire)) return 0;
+    if (!has_agent()) return 0;
     const pid_t thread = agent_->agent_thread();
     std::ifstream file("/proc/" + std::to_string(pid_) + "/task/" + std::to_string(thread) +
                        "/comm");
@@ -114,7 +114,7 @@ class OtherWindow : public UserfaultfdSpace {
 
  protected:
   Status poison_by_mapping(uint64_t address, uint64_t bytes) override {
-    if (!bound_.load(std::memory_order_acquire))
+    if (!has_agent())
       return fail(ErrorCode::kUnavailable, "the child's agent is not there yet");
     return agent_->post({.address = address,
                          .pages = static_cast<uint32_t>(bytes >> kPageShift),
@@ -136,6 +136,8 @@ class OtherWindow : public UserfaultfdSpace {
 
   pid_t pid() const { return pid_; }
   bool has_forked() const { return has_forked_.load(std::memory_order_relaxed); }
+  // A forked child has none before bind(); one of an attached program never.
+  bool has_agent() const { return bound_.load(std::memory_order_acquire); }
   AgentRingProducer& agent() { return *agent_; }
 
  private:

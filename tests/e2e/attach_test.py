@@ -86,10 +86,12 @@ class Attach(EndToEnd):
             if round_ == 0:
                 self.detach(attached, program.pid)
                 self.expect_paging(least)
+                self.assertNotIn("engine_killed", attached.log())
         self.expect_right(program)
         status, _ = attached.finish(PATIENCE)
         self.assertEqual(status, 0, attached.log())
         self.assertIn("has ended", attached.log())
+        self.assertNotIn("engine_killed", attached.log())
         self.expect_paging(least)
 
     def expect_paging(self, least=1000):
@@ -136,6 +138,9 @@ class Attach(EndToEnd):
         self.addCleanup(os.chdir, "/")
         self.addCleanup(os.remove, os.path.join(os.path.dirname(BUILD), "direct.bin"))
         self.attach_twice(self.start_memory("touch", "direct"))
+
+    def test_forks(self):
+        self.attach_twice(self.start_memory("touch", "fork"), local="48M", least=100)
 
     def test_a_static_program(self):
         self.attach_twice(self.start_memory("touch", "discard", "map", "move", program=STATIC))
