@@ -142,6 +142,10 @@ class Attach(EndToEnd):
     def test_forks(self):
         self.attach_twice(self.start_memory("touch", "fork"), local="48M", least=100)
 
+    def test_all_at_once(self):
+        self.attach_twice(self.start_memory("touch", "discard", "free", "map", "move", "move2", "protect"),
+                          local="32M", least=100)
+
     def test_a_static_program(self):
         self.attach_twice(self.start_memory("touch", "discard", "map", "move", program=STATIC))
 

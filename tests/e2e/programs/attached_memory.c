@@ -63,8 +63,14 @@ static int is_zero(const void* at) {
   return 1;
 }
 
+/* Held while a job has a hole in its memory, and by who gets an address that the kernel chooses:
+   else that could be in the hole. */
+static pthread_mutex_t addresses = PTHREAD_MUTEX_INITIALIZER;
+
 static unsigned char* map(size_t bytes) {
+  pthread_mutex_lock(&addresses);
   void* at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  pthread_mutex_unlock(&addresses);
   if (at == MAP_FAILED) {
     perror("mmap");
     _exit(2);
@@ -139,9 +145,11 @@ static void map_and_unmap(struct job* job) {
   for (size_t p = 0; p < pages[i]; ++p) job->wrong += differs(maps[i] + p * kPage, p, stamp[i]);
   if (next(job) % 4 == 0) { /* a hole, and something else in its place */
     const size_t hole = next(job) % pages[i];
+    pthread_mutex_lock(&addresses);
     munmap(maps[i] + hole * kPage, kPage);
     void* again = mmap(maps[i] + hole * kPage, kPage, PROT_READ | PROT_WRITE,
                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+    pthread_mutex_unlock(&addresses);
     job->wrong += again == MAP_FAILED || !is_zero(again);
     fill(maps[i] + hole * kPage, hole, stamp[i]);
     return;
@@ -188,8 +196,10 @@ static void move(struct job* job) {
     mover->memory = place;
   } else if (what == 1) { /* grow */
     const size_t more = 1 + next(job) % 300;
+    pthread_mutex_lock(&addresses);
     unsigned char* to =
         mremap(mover->memory, mover->pages * kPage, (mover->pages + more) * kPage, MREMAP_MAYMOVE);
+    pthread_mutex_unlock(&addresses);
     if (to == MAP_FAILED) return;
     mover->memory = to;
     for (size_t p = mover->pages; p < mover->pages + more; ++p) {
@@ -206,16 +216,14 @@ static void move(struct job* job) {
     const size_t first = next(job) % (mover->pages - 100);
     const size_t part = 1 + next(job) % 100;
     unsigned char* place = map(part * kPage);
-    if (!move_to(job, place, mover->memory + first * kPage, part * kPage)) {
-      mover->refused = 1;
-      return;
-    }
-    for (size_t p = 0; p < part; ++p)
+    pthread_mutex_lock(&addresses);
+    mover->refused = !move_to(job, place, mover->memory + first * kPage, part * kPage);
+    for (size_t p = 0; p < part && !mover->refused; ++p)
       job->wrong += differs(place + p * kPage, first + p, mover->stamp);
-    if (!move_to(job, mover->memory + first * kPage, place, part * kPage)) {
-      mover->refused = 1;
-      return;
-    }
+    if (!mover->refused)
+      mover->refused = !move_to(job, mover->memory + first * kPage, place, part * kPage);
+    pthread_mutex_unlock(&addresses);
+    if (mover->refused) return;
   }
   for (int i = 0; i < 200; ++i) {
     const size_t p = next(job) % mover->pages;
