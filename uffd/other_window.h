@@ -114,8 +114,7 @@ class OtherWindow : public UserfaultfdSpace {
 
  protected:
   Status poison_by_mapping(uint64_t address, uint64_t bytes) override {
-    if (!has_agent())
-      return fail(ErrorCode::kUnavailable, "the child's agent is not there yet");
+    if (!has_agent()) return fail(ErrorCode::kUnavailable, "the child's agent is not there yet");
     return agent_->post({.address = address,
                          .pages = static_cast<uint32_t>(bytes >> kPageShift),
                          .kind = handover::CommandKind::kPoison});
