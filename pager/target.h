@@ -141,6 +141,7 @@ struct Target {
   }
   // As in Budget; also restores the priority of eviction when half of the room is used up.
   void nudge_evictor() {
+    if (eviction.pauses.load(std::memory_order_relaxed) > 0) return;  // resume() does
     if (budget.nearly_full()) come_forward();
     budget.nudge();
   }

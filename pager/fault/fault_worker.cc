@@ -70,6 +70,8 @@ void FaultWorker::run() {
         wait_while_blocked();
       else
         wait_for_next(moved.answered);
+    } else if (fetcher_.take_refused() | prefetcher_.take_refused()) {
+      wait_for_messages();  // a thread of the program needs a CPU first
     } else if (moved.answered || moved.prefetched) {
       idle_since_ = Instant{0};
     } else {
@@ -262,6 +264,10 @@ void FaultWorker::wait_in_flight() {
     fetcher_.wait_a_little();
     return;
   }
+  wait_for_messages();
+}
+
+void FaultWorker::wait_for_messages() {
   pollfd poll{engine_.targets.descriptor(), POLLIN, 0};
   const timespec pause{.tv_sec = 0, .tv_nsec = 50'000};
   (void)::ppoll(&poll, 1, &pause, nullptr);

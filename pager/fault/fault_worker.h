@@ -102,6 +102,7 @@ class FaultWorker {
     return parked_count_ > 0 || fetcher_.outstanding() > 0 || prefetcher_.outstanding() > 0;
   }
   void wait_in_flight();
+  void wait_for_messages();  // briefly
   void wait_for_room();
 
   // True: answered, or another thread will answer it. False: retry later (parked).

@@ -219,6 +219,7 @@ void Fetcher::install(Fetch& fetch, Instant now) {
       release(fetch);
       return;
     case uffd::Outcome::kRetry:
+      refused_ = true;
       return;  // the worker drains the events, then retries
     case uffd::Outcome::kProcessGone:
       target.gone.store(true, std::memory_order_release);

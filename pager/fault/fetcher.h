@@ -3,6 +3,7 @@
 
 #include <array>
 #include <span>
+#include <utility>
 
 #include "base/mapping.h"
 #include "pager/links/link_port.h"
@@ -34,6 +35,9 @@ class Fetcher {
 
   // Posts what is to be posted, takes completions, installs. True: something moved.
   bool progress();
+  // Since the last call: the kernel has refused to place a page until messages are read and the
+  // threads that wait for that have gone on.
+  bool take_refused() { return std::exchange(refused_, false); }
   // Waits briefly for the next completion, with the transport's wait().
   void wait_a_little();
 
@@ -81,6 +85,7 @@ class Fetcher {
   const uint32_t worker_;
   std::array<Fetch, kFetches> fetches_{};
   Posting<kFetches> posting_{port_};  // of post_queued()
+  bool refused_ = false;
   size_t busy_ = 0;
   size_t pending_ = 0;  // fetches that are neither free nor on the wire
 };

@@ -204,7 +204,10 @@ void Prefetcher::install(size_t index) {
       any_discarded(run)
           ? uffd::Outcome::kUnmapped
           : target.space.install(run.first, bytes_of(index, run.pages), run.protection);
-  if (outcome == uffd::Outcome::kRetry) return;
+  if (outcome == uffd::Outcome::kRetry) {
+    refused_ = true;
+    return;
+  }
   for (uint32_t i = 0; i < run.pages; ++i) {
     // The run may cross mappings of the target: then page by page.
     uffd::Outcome of_page = outcome;

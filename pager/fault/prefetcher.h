@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <utility>
 
 #include "pager/fault/cluster.h"
 #include "pager/fault/trend.h"
@@ -37,6 +38,7 @@ class Prefetcher {
   void start(Target& target, const Cluster& cluster);
   bool progress();
   // As Fetcher.
+  bool take_refused() { return std::exchange(refused_, false); }
   void leave_closing();
   size_t outstanding() const { return busy_; }
 
@@ -82,6 +84,7 @@ class Prefetcher {
   const uint32_t worker_;
   std::array<Run, kRuns> runs_{};
   Posting<kRuns> posting_{port_};
+  bool refused_ = false;
   size_t busy_ = 0;
 };
 
