@@ -16,6 +16,15 @@ std::optional<sockaddr_un> unix_address(std::string_view path) {
   return address;
 }
 
+Result<Fd> connect_to_path(const std::string& path, int type) {
+  const std::optional<sockaddr_un> address = unix_address(path);
+  if (!address) return fail(ErrorCode::kInvalid, "the path of a socket is too long: " + path);
+  FARPAGE_TRY(socket, Fd::from_call(::socket(AF_UNIX, type | SOCK_CLOEXEC, 0), "socket(AF_UNIX)"));
+  if (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&*address), sizeof *address) != 0)
+    return fail_errno("connecting to " + path);
+  return socket;
+}
+
 ssize_t send_with_descriptor(int socket, std::span<const std::byte> bytes, int descriptor,
                              int flags) {
   return send_with_descriptors(socket, bytes,

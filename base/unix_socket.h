@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <optional>
 #include <span>
+#include <string>
 #include <string_view>
 
 #include "base/fd.h"
@@ -19,6 +20,9 @@ inline constexpr size_t kMaxUnixPathBytes = sizeof(sockaddr_un::sun_path) - 1;
 
 // nullopt: the path is longer than kMaxUnixPathBytes. The caller must reject an empty path.
 std::optional<sockaddr_un> unix_address(std::string_view path);
+
+// A connected socket; `type` is SOCK_STREAM or SOCK_SEQPACKET. kInvalid: the path is too long.
+Result<Fd> connect_to_path(const std::string& path, int type);
 
 // Sends bytes, and a descriptor with the first of them (-1: none). As sendmsg(2) with MSG_NOSIGNAL,
 // but never EINTR.

@@ -1,29 +1,29 @@
 // farpage attach, farpage detach: far memory for a program that runs already.
 #include <fmt/format.h>
-#include <poll.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <array>
-#include <cerrno>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/steady_timer.hpp>
 #include <csignal>
-#include <fstream>
 #include <limits>
 #include <optional>
 
 #include "base/log.h"
 #include "base/size.h"
-#include "base/timespec.h"
 #include "base/unix_socket.h"
-#include "cli/engine_parts.h"
+#include "cli/output_file.h"
 #include "cli/program_pager.h"
 #include "cli/run_directory.h"
 #include "cli/run_settings.h"
 #include "cli/subcommand.h"
+#include "cli/tended_attachment.h"
 #include "inject/attachment.h"
 #include "inject/target_checks.h"
 #include "serve/run_report.h"
+#include "serve/watch.h"
 #include "uffd/handover_server.h"
 
 namespace farpage::cli {
@@ -52,24 +52,17 @@ class DetachRequests {
     return Fd::from_call(::signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK), "signalfd");
   }
   static Result<DetachRequests> listen(Fd signals, const std::string& path) {
-    const std::optional<sockaddr_un> address = unix_address(path);
-    if (!address) return fail(ErrorCode::kInvalid, "the path of a socket is too long: " + path);
-    FARPAGE_TRY(listener,
-                Fd::from_call(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0),
-                              "socket(AF_UNIX)"));
-    if (::bind(listener.get(), reinterpret_cast<const sockaddr*>(&*address), sizeof *address) != 0)
-      return fail_errno("binding " + path);
-    if (::listen(listener.get(), SOMAXCONN) != 0) return fail_errno("listening on " + path);
-    return DetachRequests(std::move(signals), std::move(listener));
+    FARPAGE_TRY(server, uffd::HandoverServer::listen(path));
+    return DetachRequests(std::move(signals), std::move(server));
   }
 
   int signals() const { return signals_.get(); }
-  int listener() const { return listener_.get(); }
+  int listener() const { return server_.descriptor(); }
   // Has one arrived?
   bool take() {
     signalfd_siginfo info{};
     bool any = ::read(signals_.get(), &info, sizeof info) == sizeof info;
-    Fd caller(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
+    Fd caller = server_.accept();
     if (caller.valid()) {
       caller_ = std::move(caller);
       any = true;
@@ -84,10 +77,10 @@ class DetachRequests {
   }
 
  private:
-  DetachRequests(Fd signals, Fd listener)
-      : signals_(std::move(signals)), listener_(std::move(listener)) {}
+  DetachRequests(Fd signals, uffd::HandoverServer server)
+      : signals_(std::move(signals)), server_(std::move(server)) {}
   Fd signals_;
-  Fd listener_;
+  uffd::HandoverServer server_;
   Fd caller_;
 };
 
@@ -105,66 +98,76 @@ const char* text_of(Ending ending) {
   return "";
 }
 
-constexpr int kEndsSoonMs = 1000;
-constexpr Seconds kRetry{1};
-
-// nullopt: it is attached still.
-std::optional<Ending> ending_of(const inject::Attachment& attachment) {
-  if (uffd::process_alive(attachment.agent())) return std::nullopt;
-  // The threads of a program that ends do so one after the other.
-  pollfd process{attachment.process().get(), POLLIN, 0};
-  return ::poll(&process, 1, kEndsSoonMs) > 0 ? Ending::kProgramEnded : Ending::kExecuted;
-}
-
 // Until the program ends or somebody asks for its release.
-Result<Ending> stay(inject::Attachment& attachment, DetachRequests& requests,
-                    std::optional<Milliseconds> detach_after) {
-  const SteadyClock clock;
-  const Instant end = clock.now() + detach_after.value_or(Milliseconds(0));
-  while (true) {
-    Result<Nanoseconds> next = attachment.tend();
-    std::array<pollfd, 5> fds{{{attachment.process().get(), POLLIN, 0},
-                               {attachment.agent().get(), POLLIN, 0},
-                               {requests.signals(), POLLIN, 0},
-                               {requests.listener(), POLLIN, 0},
-                               {attachment.changes(), POLLIN, 0}}};
-    if (!next) {
-      // A program that ends closes its memory first.
-      (void)::poll(&fds[1], 1, kEndsSoonMs);
-      if (const auto ending = ending_of(attachment)) return *ending;
-      if (next.error().code == ErrorCode::kUnavailable)
-        return tl::unexpected(std::move(next.error()));
-      log::error("attach: not_taken_in reason=\"{}\"", next.error().message());
-      next = Nanoseconds(kRetry);
-    }
-    Nanoseconds wait = *next;
-    if (detach_after)
-      wait = std::min(wait, std::max<Nanoseconds>(end - clock.now(), Nanoseconds(0)));
-    const timespec timeout = timespec_of(wait);
-    if (::ppoll(fds.data(), fds.size(), &timeout, nullptr) < 0 && errno != EINTR)
-      return fail_errno("ppoll");
-    if (const auto ending = ending_of(attachment)) return *ending;
-    const bool is_over = detach_after && clock.now() >= end;
-    if (!is_over && !requests.take()) continue;
-    const Status detached = attachment.detach();
-    if (const auto ending = detached ? std::nullopt : ending_of(attachment)) return *ending;
-    requests.answer(detached ? "" : detached.error().message());
-    if (detached) return Ending::kDetached;
-    if (detached.error().code == ErrorCode::kUnavailable) return tl::unexpected(detached.error());
-    log::error("attach: not_detached reason=\"{}\"", detached.error().message());
-    detach_after.reset();
+class Stay {
+ public:
+  Stay(inject::Attachment& attachment, DetachRequests& requests,
+       std::optional<Milliseconds> detach_after)
+      : attachment_(attachment),
+        requests_(requests),
+        tended_(control_, attachment, [this](Result<Parting> parted) { part(std::move(parted)); }),
+        signals_(control_, requests.signals()),
+        listener_(control_, requests.listener()),
+        limit_(control_) {
+    await_requests(signals_);
+    await_requests(listener_);
+    if (!detach_after) return;
+    limit_.expires_after(*detach_after);
+    limit_.async_wait([this](boost::system::error_code error) {
+      if (!error) detach();
+    });
   }
-}
+
+  Result<Ending> until_end() {
+    while (!ending_) (void)control_.run_one();
+    return std::move(*ending_);
+  }
+
+ private:
+  void await_requests(serve::Watch& watch) {
+    watch.wait([this, &watch] {
+      if (requests_.take()) detach();
+      if (!ending_) await_requests(watch);
+    });
+  }
+
+  void part(Result<Parting> parted) {
+    if (!parted)
+      ending_ = tl::unexpected(std::move(parted.error()));
+    else
+      ending_ = *parted == Parting::kEnded ? Ending::kProgramEnded : Ending::kExecuted;
+  }
+
+  void detach() {
+    if (ending_) return;
+    const Status detached = attachment_.detach();
+    if (const auto parted = detached ? std::nullopt : tended_.parting()) {
+      part(*parted);
+      return;
+    }
+    requests_.answer(detached ? "" : detached.error().message());
+    if (detached)
+      ending_ = Ending::kDetached;
+    else if (detached.error().code == ErrorCode::kUnavailable)
+      ending_ = tl::unexpected(detached.error());
+    else
+      log::error("attach: not_detached reason=\"{}\"", detached.error().message());
+  }
+
+  boost::asio::io_context control_{1};
+  inject::Attachment& attachment_;
+  DetachRequests& requests_;
+  std::optional<Result<Ending>> ending_;
+  TendedAttachment tended_;
+  serve::Watch signals_;
+  serve::Watch listener_;
+  boost::asio::steady_timer limit_;
+};
 
 Result<int> report(serve::PagerSession& session, const AttachSettings& settings) {
   FARPAGE_TRY(report, session.finish(kExitOk));
   if (settings.stats) fmt::print(stderr, "{}", report.text);
-  if (!settings.stats_file.empty()) {
-    std::ofstream file(settings.stats_file);
-    file << report.json;
-    file.close();
-    if (!file) return fail(ErrorCode::kIo, "--stats-file: cannot write " + settings.stats_file);
-  }
+  FARPAGE_TRY_VOID(write_output("--stats-file", settings.stats_file, report.json));
   return kExitOk;
 }
 
@@ -190,7 +193,7 @@ Result<int> attach_at(serve::PagerSession& session, const AttachSettings& settin
              "thread of it stood for {:.1f} ms\n",
              name, pid, format_size(attachment->far_bytes()), format_size(options.local_bytes),
              static_cast<double>(attachment->stood().count()) / 1e6);
-  FARPAGE_TRY(ending, stay(*attachment, requests, settings.detach_after));
+  FARPAGE_TRY(ending, Stay(*attachment, requests, settings.detach_after).until_end());
   fmt::print(stderr, "farpage: {} (pid {}) {}\n", name, pid, text_of(ending));
   attachment.reset();  // the pager sees the end of the connection
   return report(session, settings);
@@ -202,6 +205,7 @@ Result<int> attach(AttachSettings settings) {
     return fail(ErrorCode::kInvalid, "--mmap-min: at least 4096");
   FARPAGE_TRY(options, pager_options(settings));
   options.fork = pager::ForkMode::kShare;
+  FARPAGE_TRY_VOID(check_output("--stats-file", settings.stats_file));
   {
     FARPAGE_TRY_VOID(inject::check_kernel());
     FARPAGE_TRY(process, inject::ProcessFiles::open(static_cast<pid_t>(settings.pid)));
@@ -211,12 +215,6 @@ Result<int> attach(AttachSettings settings) {
   if (!settings.host_pager.empty()) {
     FARPAGE_TRY(session, serve::PagerSession::connect(settings.host_pager));
     return attach_at(session, settings, options, std::move(signals));
-  }
-  std::optional<EmbeddedCluster> cluster;
-  if (settings.coordinator.empty()) {
-    FARPAGE_TRY(started, start_cluster(settings));
-    cluster.emplace(std::move(started));
-    settings.coordinator = cluster->coordinator_url();
   }
   FARPAGE_TRY(pager, ProgramPager::start(settings, options));
   Result<int> ended = attach_at(pager.session(), settings, options, std::move(signals));
@@ -228,12 +226,7 @@ Result<int> attach(AttachSettings settings) {
 Result<int> detach(const DetachSettings& settings) {
   const auto pid = static_cast<pid_t>(settings.pid);
   FARPAGE_TRY(path, find_attached(pid));
-  const std::optional<sockaddr_un> address = unix_address(path);
-  FARPAGE_TRY(socket, Fd::from_call(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0),
-                                    "socket(AF_UNIX)"));
-  if (!address ||
-      ::connect(socket.get(), reinterpret_cast<const sockaddr*>(&*address), sizeof *address) != 0)
-    return fail_errno("connecting to farpage attach at " + path);
+  FARPAGE_TRY(socket, connect_to_path(path, SOCK_SEQPACKET));
   std::array<char, 1024> problem{};
   const ssize_t got = ::recv(socket.get(), problem.data(), problem.size() - 1, 0);
   if (got <= 0) return fail(ErrorCode::kUnavailable, "farpage attach ended before it answered");

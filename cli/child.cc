@@ -33,7 +33,7 @@ void leave_group_of_terminal() {
 
 // Runs in the child between fork and exec: system calls only. Writes errno to `problem` on failure.
 [[noreturn]] void become(const ChildOptions& options, const std::vector<char*>& arguments,
-                         const std::vector<char*>& environment, pid_t parent, int output,
+                         const std::vector<char*>& environment, pid_t parent, int output, int gate,
                          int problem) {
   if (options.own_process_group) leave_group_of_terminal();
   sigset_t none;
@@ -42,6 +42,8 @@ void leave_group_of_terminal() {
   ::signal(SIGPIPE, SIG_DFL);  // the HTTP library ignores it, and exec would keep that
   if (output >= 0) ::dup2(output, STDOUT_FILENO);
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  char end = 0;
+  (void)!::read(gate, &end, 1);  // until execute(), or the end of the parent
   if (::getppid() == parent)
     ::execve(options.arguments[0].c_str(), arguments.data(), environment.data());
   const int sys_errno = errno;
@@ -86,11 +88,12 @@ Result<Pipe> make_pipe() {
 
 Result<Child> Child::start(const ChildOptions& options) {
   std::vector<std::string> arguments = options.arguments;
-  const std::string file = arguments.at(0);
+  std::string file = arguments.at(0);
   if (!options.name.empty()) arguments[0] = options.name;
   std::vector<std::string> environment = merged_environment(options);
   const std::vector<char*> argument_pointers = pointers_to(arguments);
   const std::vector<char*> environment_pointers = pointers_to(environment);
+  FARPAGE_TRY(gate, make_pipe());
   FARPAGE_TRY(problem, make_pipe());
   Pipe output;
   if (options.capture_output) {
@@ -100,24 +103,39 @@ Result<Child> Child::start(const ChildOptions& options) {
   const pid_t parent = ::getpid();
   const pid_t pid = ::fork();
   if (pid < 0) return fail_errno("fork");
-  if (pid == 0)
+  if (pid == 0) {
+    gate.write.reset();
     become(options, argument_pointers, environment_pointers, parent, output.write.get(),
-           problem.write.get());
-  problem.write.reset();
-  Child child(pid, Fd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0))), std::move(output.read));
-  int sys_errno = 0;
-  if (::read(problem.read.get(), &sys_errno, sizeof sys_errno) == sizeof sys_errno) {
-    child.wait();
-    const ErrorCode code = sys_errno == ENOENT ? ErrorCode::kNotFound : ErrorCode::kUnsupported;
-    return tl::unexpected(Error{code, "running " + file, sys_errno});
+           gate.read.get(), problem.write.get());
   }
+  Child child(pid, std::move(file));
+  child.pidfd_ = Fd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
+  child.output_ = std::move(output.read);
+  child.gate_ = std::move(gate.write);
+  child.problem_ = std::move(problem.read);
+  problem.write.reset();
+  if (!options.waits) FARPAGE_TRY_VOID(child.execute());
   return child;
+}
+
+Status Child::execute() {
+  gate_.reset();
+  int sys_errno = 0;
+  const ssize_t got = ::read(problem_.get(), &sys_errno, sizeof sys_errno);
+  problem_.reset();
+  if (got != sizeof sys_errno) return {};
+  wait();
+  const ErrorCode code = sys_errno == ENOENT ? ErrorCode::kNotFound : ErrorCode::kUnsupported;
+  return tl::unexpected(Error{code, "running " + file_, sys_errno});
 }
 
 Child::Child(Child&& other) noexcept
     : pid_(std::exchange(other.pid_, -1)),
+      file_(std::move(other.file_)),
       pidfd_(std::move(other.pidfd_)),
       output_(std::move(other.output_)),
+      gate_(std::move(other.gate_)),
+      problem_(std::move(other.problem_)),
       buffered_(std::move(other.buffered_)),
       status_(other.status_),
       peak_resident_bytes_(other.peak_resident_bytes_) {}
@@ -131,6 +149,7 @@ void Child::signal(int number) const {
 }
 
 bool Child::ended(Milliseconds timeout) const {
+  if (status_) return true;
   pollfd poll{.fd = pidfd_.get(), .events = POLLIN, .revents = 0};
   return ::poll(&poll, 1, static_cast<int>(timeout.count())) > 0;
 }

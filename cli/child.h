@@ -21,6 +21,7 @@ struct ChildOptions {
   std::vector<std::pair<std::string, std::string>> environment;  // added to the parent's
   bool capture_output = false;                                   // read standard output via a pipe
   bool own_process_group = false;  // signals of the terminal (Ctrl-C) do not reach it
+  bool waits = false;              // for execute()
 };
 
 // Threads: one. The destructor ends the process (SIGTERM, then SIGKILL) and waits for it. The child
@@ -34,8 +35,12 @@ class Child {
   Child& operator=(Child&&) = delete;
   ~Child();
 
+  // Of a child that waits for it: has it execute the file. As start().
+  Status execute();
+
   pid_t pid() const { return pid_; }
   int pidfd() const { return pidfd_.get(); }  // readable after the child has ended
+  bool has_ended() const { return ended(Milliseconds(0)); }
   void signal(int number) const;
 
   // Waits for the child to end. Returns the exit status, or 128 + the signal, as shells do.
@@ -50,13 +55,15 @@ class Child {
   int stop(Milliseconds patience);
 
  private:
-  Child(pid_t pid, Fd pidfd, Fd output)
-      : pid_(pid), pidfd_(std::move(pidfd)), output_(std::move(output)) {}
+  Child(pid_t pid, std::string file) : pid_(pid), file_(std::move(file)) {}
   bool ended(Milliseconds timeout) const;
 
   pid_t pid_ = -1;
+  std::string file_;
   Fd pidfd_;
   Fd output_;
+  Fd gate_;     // its end lets the child execute the file
+  Fd problem_;  // why it could not
   std::string buffered_;
   std::optional<int> status_;
   uint64_t peak_resident_bytes_ = 0;

@@ -48,7 +48,8 @@ Status check_privileges(const std::string& path, int fd) {
   return {};
 }
 
-Status check_elf(const std::string& path, int fd, const std::string& start) {
+// Whether it has a dynamic linker, which can preload a library.
+Result<bool> is_dynamic(const std::string& path, int fd, const std::string& start) {
   Elf64_Ehdr header;
   if (start.size() < sizeof header) return refused(path, "its ELF header is cut off");
   std::memcpy(&header, start.data(), sizeof header);
@@ -59,19 +60,15 @@ Status check_elf(const std::string& path, int fd, const std::string& start) {
     const auto offset = static_cast<off_t>(header.e_phoff + uint64_t{i} * header.e_phentsize);
     if (::pread(fd, &segment, sizeof segment, offset) != sizeof segment)
       return refused(path, "its program headers are cut off");
-    if (segment.p_type == PT_INTERP) return {};
+    if (segment.p_type == PT_INTERP) return true;
   }
-  return refused(path,
-                 "it is statically linked, so nothing can be preloaded; use a dynamically linked "
-                 "build of it");
+  return false;
 }
 
-Status check_sanitizer(const std::string& path) {
+std::string obstacle_of(const std::string& path, bool dynamic) {
+  if (!dynamic) return "is statically linked";
   const std::string sanitizer(sanitizer_of(path));
-  if (sanitizer.empty()) return {};
-  return refused(path, "it is built with " + sanitizer +
-                           ", whose runtime brings its own malloc and must be the first library; "
-                           "use a build without it");
+  return sanitizer.empty() ? "" : "is built with " + sanitizer;
 }
 
 Result<Fd> open_program(const std::string& path) {
@@ -87,14 +84,13 @@ Result<CheckedProgram> check_at_depth(const std::string& path, int depth) {
   const std::string start = read_start(fd.get());
   if (start.starts_with(ELFMAG)) {
     FARPAGE_TRY_VOID(check_privileges(path, fd.get()));
-    FARPAGE_TRY_VOID(check_elf(path, fd.get(), start));
-    FARPAGE_TRY_VOID(check_sanitizer(path));
-    return CheckedProgram{.elf = path};
+    FARPAGE_TRY(dynamic, is_dynamic(path, fd.get(), start));
+    return CheckedProgram{.elf = path, .obstacle = obstacle_of(path, dynamic)};
   }
   if (depth == kMaxInterpreters) return refused(path, "too many interpreters in a row");
   if (!start.starts_with("#!")) {
     FARPAGE_TRY(shell, check_at_depth(kShell, depth + 1));
-    return CheckedProgram{.elf = shell.elf, .needs_shell = true};
+    return CheckedProgram{.elf = shell.elf, .needs_shell = true, .obstacle = shell.obstacle};
   }
   std::istringstream line(start.substr(2, start.find('\n') - 2));
   std::string interpreter;

@@ -1,5 +1,5 @@
-// Checks whether a program can use far memory before it is started. A static program would not load
-// the shim and would silently use local memory only.
+// Checks whether a program can use far memory before it is started, and whether the shim can be
+// preloaded: a static program would not load it and would silently use local memory only.
 #pragma once
 
 #include <string>
@@ -16,12 +16,14 @@ struct CheckedProgram {
   std::string elf;  // the file that is executed: the program, or the interpreter of its #! line
   // The program is neither ELF nor a script with #!, and /bin/sh must run it, as execvp does.
   bool needs_shell = false;
+  // Why nothing can be preloaded: it is statically linked, or built with a sanitizer that has its
+  // own malloc. Empty: it can. For a message behind the program's name.
+  std::string obstacle = {};
 };
 
 // The file that execvp of `path` would run. kUnsupported, with the reason and the remedy, when it
-// cannot use far memory: not a 64-bit ELF program, statically linked, changes its privileges
-// (setuid, setgid, file capabilities), or built with a sanitizer that has its own malloc.
-// kNotFound: an interpreter is missing. kDenied: a file cannot be read.
+// cannot use far memory: not a 64-bit ELF program, or it changes its privileges (setuid, setgid,
+// file capabilities). kNotFound: an interpreter is missing. kDenied: a file cannot be read.
 Result<CheckedProgram> check_program(const std::string& path);
 
 }  // namespace farpage::cli

@@ -78,8 +78,13 @@ Result<int> run_engine(const RunSettings& settings, const pager::PagerOptions& o
 
 }  // namespace
 
-Result<ProgramPager> ProgramPager::start(const RunSettings& settings,
-                                         const pager::PagerOptions& options) {
+Result<ProgramPager> ProgramPager::start(RunSettings settings, const pager::PagerOptions& options) {
+  std::optional<EmbeddedCluster> cluster;
+  if (settings.coordinator.empty()) {
+    FARPAGE_TRY(started, start_cluster(settings));
+    cluster.emplace(std::move(started));
+    settings.coordinator = cluster->coordinator_url();
+  }
   std::array<int, 2> ends{};
   if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()) != 0)
     return fail_errno("socketpair");
@@ -92,7 +97,7 @@ Result<ProgramPager> ProgramPager::start(const RunSettings& settings,
     own.reset();
     run_holder(settings, options, pagers.get(), parent);
   }
-  return ProgramPager(holder, serve::PagerSession::over(std::move(own)));
+  return ProgramPager(std::move(cluster), holder, serve::PagerSession::over(std::move(own)));
 }
 
 ProgramPager::~ProgramPager() {

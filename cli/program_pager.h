@@ -1,5 +1,7 @@
 // ProgramPager: the pager of one program, which the same `farpage run` has started.
 //
+// With an embedded cluster, where the settings name no coordinator.
+//
 // It is two processes: a holder (serve/holder.h), which is a child of this one, and the engine. The
 // engine may be killed; a successor goes on. The program ends with the holder.
 #pragma once
@@ -10,6 +12,7 @@
 #include <utility>
 
 #include "base/result.h"
+#include "cli/embedded_cluster.h"
 #include "cli/run_settings.h"
 #include "serve/pager_session.h"
 
@@ -19,11 +22,11 @@ namespace farpage::cli {
 // the program. The destructor closes the session and waits for the end.
 class ProgramPager {
  public:
-  // settings.coordinator is not empty.
-  static Result<ProgramPager> start(const RunSettings& settings,
-                                    const pager::PagerOptions& options);
+  static Result<ProgramPager> start(RunSettings settings, const pager::PagerOptions& options);
   ProgramPager(ProgramPager&& other) noexcept
-      : holder_(std::exchange(other.holder_, -1)), session_(std::move(other.session_)) {}
+      : cluster_(std::move(other.cluster_)),
+        holder_(std::exchange(other.holder_, -1)),
+        session_(std::move(other.session_)) {}
   ProgramPager& operator=(ProgramPager&&) = delete;
   ~ProgramPager();
 
@@ -32,9 +35,10 @@ class ProgramPager {
   int wait();
 
  private:
-  ProgramPager(pid_t holder, serve::PagerSession session)
-      : holder_(holder), session_(std::move(session)) {}
+  ProgramPager(std::optional<EmbeddedCluster> cluster, pid_t holder, serve::PagerSession session)
+      : cluster_(std::move(cluster)), holder_(holder), session_(std::move(session)) {}
 
+  std::optional<EmbeddedCluster> cluster_;
   pid_t holder_ = -1;
   std::optional<serve::PagerSession> session_;
 };

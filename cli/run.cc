@@ -1,5 +1,4 @@
 // farpage run: runs a program with far memory. Constructs and connects its parts.
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/signalfd.h>
 #include <unistd.h>
@@ -9,19 +8,22 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
+#include <memory>
 #include <optional>
 
 #include "base/log.h"
 #include "cli/allocator.h"
 #include "cli/child.h"
 #include "cli/elf_check.h"
-#include "cli/engine_parts.h"
+#include "cli/output_file.h"
 #include "cli/program_pager.h"
 #include "cli/run_directory.h"
 #include "cli/run_settings.h"
 #include "cli/sanitizer.h"
 #include "cli/subcommand.h"
+#include "cli/tended_attachment.h"
+#include "inject/attachment.h"
+#include "inject/target_checks.h"
 #include "serve/pager_session.h"
 #include "serve/run_report.h"
 #include "serve/watch.h"
@@ -61,11 +63,7 @@ Result<Target> find_target(const std::string& command) {
   FARPAGE_TRY(program, check_program(file));
   for (const std::string& library : preload_entries(variable("LD_PRELOAD", "")))
     if (!sanitizer_of_library(library).empty())
-      return fail(
-          ErrorCode::kUnsupported,
-          fmt::format("{} cannot be given far memory: LD_PRELOAD names {}, the runtime of {}, "
-                      "which brings its own malloc; unset it",
-                      file, library, sanitizer_of_library(library)));
+      program.obstacle = fmt::format("runs with {}, which LD_PRELOAD names", library);
   return Target{std::move(file), std::move(program)};
 }
 
@@ -83,29 +81,6 @@ struct Preloads {
   std::string shim;
   std::string allocator;
 };
-
-ChildOptions target_options(const RunSettings& settings, pager::ForkMode fork, const Target& target,
-                            const Preloads& preloads, const std::string& socket) {
-  ChildOptions options;
-  options.arguments = settings.command;
-  options.arguments[0] = target.file;
-  if (target.program.needs_shell) {
-    options.arguments.insert(options.arguments.begin(), target.program.elf);
-  } else {
-    options.name = settings.command[0];
-  }
-  options.environment = {
-      {"LD_PRELOAD", preload_list(preloads.shim, preloads.allocator, variable("LD_PRELOAD", ""),
-                                  brings_allocator(target.program.elf))},
-      // tcmalloc first uses sbrk, whose memory is local.
-      {"TCMALLOC_SKIP_SBRK", variable("TCMALLOC_SKIP_SBRK", "1")},
-      {handover::kSocketVariable, socket},
-      {handover::kWindowVariable, std::to_string(settings.window_bytes)},
-      {handover::kMinimumVariable, std::to_string(settings.mmap_min_bytes)},
-      {handover::kForkVariable, fork == pager::ForkMode::kShare ? handover::kForkShare : ""},
-  };
-  return options;
-}
 
 // Forwards signals to the program, except those of a terminal, which the kernel sends to the whole
 // process group.
@@ -141,10 +116,52 @@ class SignalRelay {
   Fd fd_;
 };
 
+// What is needed to start the program, whoever pages for it.
+struct Launch {
+  Target target;
+  std::optional<Preloads> preloads;  // none: an agent is injected
+  pager::PagerOptions options;
+  SignalRelay signals;
+};
+
+ChildOptions target_options(const RunSettings& settings, const Launch& launch,
+                            const std::string& socket) {
+  const Target& target = launch.target;
+  ChildOptions options;
+  options.arguments = settings.command;
+  options.arguments[0] = target.file;
+  if (target.program.needs_shell) {
+    options.arguments.insert(options.arguments.begin(), target.program.elf);
+  } else {
+    options.name = settings.command[0];
+  }
+  if (!launch.preloads) {
+    options.waits = true;
+    // LeakSanitizer stops all threads at the end, the agent too, and then touches all memory. A
+    // later option has precedence.
+    options.environment = {{"ASAN_OPTIONS", "detect_leaks=0:" + variable("ASAN_OPTIONS", "")}};
+    return options;
+  }
+  options.environment = {
+      {"LD_PRELOAD",
+       preload_list(launch.preloads->shim, launch.preloads->allocator, variable("LD_PRELOAD", ""),
+                    brings_allocator(target.program.elf))},
+      // tcmalloc first uses sbrk, whose memory is local.
+      {"TCMALLOC_SKIP_SBRK", variable("TCMALLOC_SKIP_SBRK", "1")},
+      {handover::kSocketVariable, socket},
+      {handover::kWindowVariable, std::to_string(settings.window_bytes)},
+      {handover::kMinimumVariable, std::to_string(settings.mmap_min_bytes)},
+      {handover::kForkVariable,
+       launch.options.fork == pager::ForkMode::kShare ? handover::kForkShare : ""},
+  };
+  return options;
+}
+
 // Returns the child's status.
 class Wait {
  public:
-  Wait(const SignalRelay& signals, Child& child)
+  // `attachment`: null if the program has a shim.
+  Wait(const SignalRelay& signals, Child& child, inject::Attachment* attachment)
       : signals_(signals),
         child_(child),
         end_(control_, child.pidfd()),
@@ -154,6 +171,9 @@ class Wait {
       signal_.end();
     });
     relay();
+    if (attachment != nullptr)
+      tended_.emplace(control_, *attachment,
+                      [this](const Result<Parting>& parted) { say(parted); });
   }
 
   int until_end() {
@@ -169,37 +189,24 @@ class Wait {
     });
   }
 
+  void say(const Result<Parting>& parted) const {
+    if (!parted)
+      log::error("run: not_followed reason=\"{}\"", parted.error().message());
+    else if (*parted == Parting::kExecuted)
+      log::warn(
+          "run: local_only pid={}: the program has executed another one, which has no agent: its "
+          "memory stays here",
+          child_.pid());
+  }
+
   boost::asio::io_context control_{1};
   const SignalRelay& signals_;
   Child& child_;
   serve::Watch end_;
   serve::Watch signal_;
+  std::optional<TendedAttachment> tended_;
   std::optional<int> status_;
 };
-
-// Whether the file can be written, before the program runs in vain. It is not opened: the reader of
-// a FIFO would see its end.
-Status check_output(const char* option, const std::string& path) {
-  if (path.empty()) return {};
-  std::error_code problem;
-  const std::filesystem::file_status file = std::filesystem::status(path, problem);
-  const bool is_new = file.type() == std::filesystem::file_type::not_found;
-  // The dot: a file in its place is refused, too.
-  const std::filesystem::path place =
-      is_new ? std::filesystem::path(path).parent_path() / "." : std::filesystem::path(path);
-  if (std::filesystem::is_directory(file) ||
-      ::faccessat(AT_FDCWD, place.c_str(), W_OK, AT_EACCESS) != 0)
-    return fail(ErrorCode::kInvalid, fmt::format("{}: cannot write {}", option, path));
-  return {};
-}
-
-Status write_stats_file(const std::string& path, const std::string& json) {
-  std::ofstream file(path);
-  file << json;
-  file.close();
-  if (!file) return fail(ErrorCode::kIo, "--stats-file: cannot write " + path);
-  return {};
-}
 
 // Prints why the program cannot run. Returns the same exit status as env, nice and timeout.
 int refuse(const Error& error, int status) {
@@ -215,14 +222,6 @@ bool is_about_the_program(const Error& error) {
   return error.code == ErrorCode::kNotFound || error.code == ErrorCode::kUnsupported;
 }
 
-// What is needed to start the program, whoever pages for it.
-struct Launch {
-  Target target;
-  Preloads preloads;
-  pager::PagerOptions options;
-  SignalRelay signals;
-};
-
 struct Ended {
   int status = 0;
   std::optional<Error> refusal = {};            // of the pager: the program was not started
@@ -234,12 +233,31 @@ Result<tl::expected<Child, int>> start_child(const RunSettings& settings, const 
                                              const std::string& socket) {
   if (const std::optional<int> signal = launch.signals.early())
     return tl::expected<Child, int>(tl::unexpect, kExitSignal + *signal);
-  Result<Child> child = Child::start(
-      target_options(settings, launch.options.fork, launch.target, launch.preloads, socket));
+  Result<Child> child = Child::start(target_options(settings, launch, socket));
   if (child) return tl::expected<Child, int>(std::move(*child));
   if (is_about_the_program(child.error()))
     return tl::expected<Child, int>(tl::unexpect, refuse(child.error()));
   return tl::unexpected(std::move(child).error());
+}
+
+// Gives a child that waits its agent, and has it execute the program. Or the exit status, as
+// start_child().
+Result<tl::expected<std::unique_ptr<inject::Attachment>, int>> inject_agent(
+    Child& child, const RunSettings& settings, const std::string& socket, const Clock& clock) {
+  using Injected = tl::expected<std::unique_ptr<inject::Attachment>, int>;
+  Status executed;
+  const auto execute = [&] {
+    executed = child.execute();
+    return executed;
+  };
+  auto attachment = inject::Attachment::begin(
+      child.pid(), socket, {.inject = {.execute = execute}, .least_bytes = settings.mmap_min_bytes},
+      clock);
+  if (attachment) return Injected(std::move(*attachment));
+  if (!executed) return Injected(tl::unexpect, refuse(executed.error()));
+  // A signal has ended it meanwhile.
+  if (attachment.error().code == ErrorCode::kNotFound) return Injected(tl::unexpect, child.wait());
+  return Injected(tl::unexpect, refuse(attachment.error(), kExitCannotRun));
 }
 
 // Has the pager serve the processes that hand their memory over here, and runs the program.
@@ -254,7 +272,15 @@ Result<Ended> run_program_at(serve::PagerSession& session, const RunSettings& se
   if (!begun) return Ended{.refusal = begun.error()};
   FARPAGE_TRY(child, start_child(settings, launch, server.path()));
   if (!child) return Ended{.status = child.error()};
-  Ended ended{.status = Wait(launch.signals, *child).until_end()};
+  const SteadyClock clock;
+  std::unique_ptr<inject::Attachment> attachment;
+  if (!launch.preloads) {
+    FARPAGE_TRY(injected, inject_agent(*child, settings, server.path(), clock));
+    if (!injected) return Ended{.status = injected.error()};
+    attachment = std::move(*injected);
+  }
+  Ended ended{.status = Wait(launch.signals, *child, attachment.get()).until_end()};
+  attachment.reset();  // the pager sees the end of the connection
   Result<serve::RunReport> report = session.finish(ended.status);
   if (!report) {
     log::error("run: no_report reason=\"{}\"", report.error().message());
@@ -266,13 +292,7 @@ Result<Ended> run_program_at(serve::PagerSession& session, const RunSettings& se
 }
 
 // With a pager of its own.
-Result<Ended> run_here(RunSettings settings, const Launch& launch) {
-  std::optional<EmbeddedCluster> cluster;
-  if (settings.coordinator.empty()) {
-    FARPAGE_TRY(started, start_cluster(settings));
-    cluster.emplace(std::move(started));
-    settings.coordinator = cluster->coordinator_url();
-  }
+Result<Ended> run_here(const RunSettings& settings, const Launch& launch) {
   FARPAGE_TRY(pager, ProgramPager::start(settings, launch.options));
   FARPAGE_TRY(ended, run_program_at(pager.session(), settings, launch));
   const int status = pager.wait();
@@ -291,6 +311,19 @@ Result<Ended> run_at_pager(const RunSettings& settings, const Launch& launch) {
   return ended;
 }
 
+// Says that an agent is injected where nobody has asked for that.
+Status check_injection(const Target& target, bool asked) {
+  const std::string& obstacle = target.program.obstacle;
+  const std::string who = target.file + (obstacle.empty() ? "" : " " + obstacle);
+  if (const Status able = inject::check_kernel(); !able)
+    return fail(ErrorCode::kUnsupported,
+                fmt::format("{} cannot be given far memory: {}", who, able.error().message()));
+  if (!asked)
+    fmt::print(stderr, "farpage: {}, so nothing is preloaded: an agent is injected (--inject)\n",
+               who);
+  return {};
+}
+
 Result<int> run(RunSettings settings) {
   choose_sizes(settings, available_memory_bytes());
   FARPAGE_TRY_VOID(check(settings));
@@ -301,17 +334,24 @@ Result<int> run(RunSettings settings) {
   FARPAGE_TRY_VOID(check_output("--record-trace", settings.trace_file));
   Result<Target> target = find_target(settings.command.at(0));
   if (!target) return refuse(target.error());
-  FARPAGE_TRY(allocator, find_allocator(settings.allocator));
-  FARPAGE_TRY(shim, find_shim());
+  std::optional<Preloads> preloads;
+  if (settings.injects || !target->program.obstacle.empty()) {
+    if (const Status able = check_injection(*target, settings.injects); !able)
+      return refuse(able.error());
+    options.fork = pager::ForkMode::kShare;
+  } else {
+    FARPAGE_TRY(allocator, find_allocator(settings.allocator));
+    FARPAGE_TRY(shim, find_shim());
+    preloads = Preloads{std::move(shim), std::move(allocator)};
+  }
   FARPAGE_TRY(signals, SignalRelay::create());
-  const Launch launch{std::move(*target), {shim, allocator}, options, std::move(signals)};
+  const Launch launch{std::move(*target), std::move(preloads), options, std::move(signals)};
   FARPAGE_TRY(ended, settings.host_pager.empty() ? run_here(settings, launch)
                                                  : run_at_pager(settings, launch));
   if (!ended.report) return ended.status;
   if (settings.stats) fmt::print(stderr, "{}", ended.report->text);
   fmt::print(stderr, "{}", serve::local_memory_warning(ended.report->memory));
-  if (!settings.stats_file.empty())
-    FARPAGE_TRY_VOID(write_stats_file(settings.stats_file, ended.report->json));
+  FARPAGE_TRY_VOID(write_output("--stats-file", settings.stats_file, ended.report->json));
   return ended.status;
 }
 
@@ -327,9 +367,11 @@ void add_run(CLI::App& root, Invocation& invocation) {
        "farpage run --local 64M --allocator jemalloc -- sort -S 1G big.txt",
        "farpage run --local 64M --pager /run/farpage-pager/pager.sock -- sort -S 1G big.txt", "",
        "Exit status: the program's, or 128 + N when signal N ended it; 127 when the program is not",
-       "found; 126 when it is found but cannot be executed, cannot have far memory (static,",
-       "setuid, 32-bit, built with a sanitizer), or got no pager (no coordinator, no node); 1 when",
-       "farpage fails, and 2 on wrong usage."});
+       "found; 126 when it is found but cannot be executed, cannot have far memory (setuid, "
+       "32-bit),",
+       "or got no pager (no coordinator, no node); 1 when farpage fails, and 2 on wrong usage.", "",
+       "Into a static program, or one built with a sanitizer, nothing can be preloaded: it gets an",
+       "agent as by farpage attach, which needs Linux 6.9 and root."});
   add_options(subcommand, *settings);
   subcommand.on_run(invocation, [settings] { return run(*settings); });
 }

@@ -159,6 +159,14 @@ void add_options(Subcommand& subcommand, RunSettings& settings) {
       .choice("--fork", settings.fork, {"auto", "share", "pull-in", "refuse"},
               "When a program forks while pages of it are remote: share them with the child, fetch "
               "all of them first, or let fork() fail; auto: share, or refuse without the privilege")
+      .flag(
+          "--inject", settings.injects,
+          "Inject an agent at the start, as farpage attach does, and preload nothing: for programs "
+          "whose allocator must not be replaced (static ones and those with a sanitizer get it "
+          "anyway); programs that it executes have no far memory")
+      .excludes("--allocator")
+      .excludes("--fork")
+      .excludes("--window")
       .flag("--stats", settings.stats, "Print what the pager did, at the end, on standard error")
       .text("--stats-file", settings.stats_file, "Write the same as JSON to this file")
       .text("--record-trace", settings.trace_file,

@@ -72,6 +72,7 @@ uint64_t available_memory_bytes();
 struct RunSettings : EngineSettings {
   uint64_t local_each_bytes = 0;  // 0: all processes share pager.local_bytes
   std::string host_pager;         // its socket; empty: this process has an engine of its own
+  bool injects = false;           // an agent, in place of preloading the shim
   uint64_t window_bytes = uint64_t{64} << 30;
   uint64_t mmap_min_bytes = uint64_t{128} << 10;
   std::string allocator = "auto";

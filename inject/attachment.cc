@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -13,25 +12,14 @@
 
 #include "base/log.h"
 #include "base/unix_socket.h"
+#include "inject/pidfd_thread.h"
 #include "inject/target_checks.h"
-#include "uffd/kernel_abi.h"
 
 namespace farpage::inject {
 namespace {
 
 namespace handover = uffd::handover;
 using handover::RequestKind;
-
-Result<Fd> connect_to(const std::string& path) {
-  const std::optional<sockaddr_un> address = unix_address(path);
-  if (!address)
-    return fail(ErrorCode::kInvalid, "the hand-over socket's path is too long: " + path);
-  FARPAGE_TRY(socket, Fd::from_call(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0),
-                                    "socket(AF_UNIX)"));
-  if (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&*address), sizeof *address) != 0)
-    return fail_errno("connecting to the pager at " + path);
-  return socket;
-}
 
 // 0: the pager has closed the connection.
 template <typename Message>
@@ -68,7 +56,7 @@ Attachment::Attachment(ProcessFiles process, InjectedAgent agent, Fd userfaultfd
       agent_(std::move(agent)),
       userfaultfd_(uffd::Userfaultfd::adopt(std::move(userfaultfd), agent_.features)),
       watch_(clock),
-      mappings_(process_, own_ranges(agent_)) {
+      mappings_(process_, own_ranges(agent_), {.min_bytes = options.least_bytes}) {
   watch_.watch(agent_.pid);
 }
 
@@ -84,6 +72,7 @@ Result<std::unique_ptr<Attachment>> Attachment::begin(pid_t pid, const std::stri
   }
   std::unique_ptr<Attachment> attachment(new Attachment(std::move(process), std::move(agent),
                                                         std::move(*userfaultfd), options, clock));
+  if (attachment->agent_.held) return begin_held(std::move(attachment), handover_path);
   if (Status handed = attachment->hand_over(handover_path); !handed) {
     attachment->socket_.reset();
     if (const Status left = withdraw(attachment->agent_); !left)
@@ -98,8 +87,20 @@ Result<std::unique_ptr<Attachment>> Attachment::begin(pid_t pid, const std::stri
   return tl::unexpected(std::move(taken.error()));
 }
 
+Result<std::unique_ptr<Attachment>> Attachment::begin_held(std::unique_ptr<Attachment> attachment,
+                                                           const std::string& handover_path) {
+  Status begun = attachment->hand_over(handover_path);
+  if (begun) begun = attachment->look();
+  if (!begun) {
+    kill_process(attachment->process());
+    return tl::unexpected(std::move(begun.error()));
+  }
+  attachment->agent_.held.reset();
+  return attachment;
+}
+
 Status Attachment::hand_over(const std::string& path) {
-  FARPAGE_TRY(socket, connect_to(path));
+  FARPAGE_TRY(socket, connect_to_path(path, SOCK_SEQPACKET));
   socket_ = std::move(socket);
   handover::Hello hello;
   hello.window_address = agent_.staging_address;
@@ -160,9 +161,8 @@ Status Attachment::look() {
   std::set<std::pair<uint64_t, uint64_t>> now;
   std::set<std::pair<uint64_t, uint64_t>> kept;
   bool unsettled = false;
-  const bool first = seen_.empty();
+  const bool first = !std::exchange(has_looked_, true);
   for (const AddressRange& range : ranges) {
-    if (range.bytes() < options_.least_bytes) continue;
     now.insert(pair_of(range));
     if (taken_in_.contains(pair_of(range))) {
       kept.insert(pair_of(range));
@@ -188,6 +188,7 @@ Status Attachment::look() {
   taken_in_ = std::move(kept);
   seen_ = std::move(now);
   look_at_ = unsettled ? clock_.now() + kSettle : Instant{0};
+  if (const auto until = mappings_.unjudged_until()) look_at_ = std::max(look_at_, *until);
   return {};
 }
 
@@ -230,18 +231,15 @@ Status Attachment::unregister_all() {
   for (int round = 0; round < kMaxRounds; ++round) {
     FARPAGE_TRY(text, process_.read("smaps"));
     bool any = false;
-    std::string_view rest = text;
     MapsLine mapping;
-    while (!rest.empty()) {
-      const std::string_view line = rest.substr(0, rest.find('\n'));
-      rest.remove_prefix(std::min(line.size() + 1, rest.size()));
+    for_each_line(text, [&](std::string_view line) {
       if (const auto next = parse_maps_line(line)) mapping = *next;
-      if (!line.starts_with("VmFlags:") || line.find(" um") == std::string_view::npos) continue;
-      if (mapping.begin == agent_.staging_address) continue;
-      uffdio_range range{.start = mapping.begin, .len = mapping.end - mapping.begin};
-      (void)::ioctl(userfaultfd_.fd(), UFFDIO_UNREGISTER, &range);  // EINVAL: it has changed
+      if (!line.starts_with("VmFlags:") || line.find(" um") == std::string_view::npos) return;
+      if (mapping.begin == agent_.staging_address) return;
+      // Fails where it has changed meanwhile.
+      (void)userfaultfd_.unregister_range(mapping.begin, mapping.end - mapping.begin);
       any = true;
-    }
+    });
     if (!any) return {};
   }
   return fail(ErrorCode::kTimedOut,

@@ -35,7 +35,7 @@ class Attachment {
  public:
   // Injects the agent, and hands the program over to the pager that listens on `handover_path`. The
   // memory that is there is far when it returns, though not evicted yet. A failure has changed
-  // nothing.
+  // nothing; but with InjectOptions::execute the child has been killed, unless that call failed.
   static Result<std::unique_ptr<Attachment>> begin(pid_t pid, const std::string& handover_path,
                                                    const AttachOptions& options,
                                                    const Clock& clock);
@@ -64,6 +64,8 @@ class Attachment {
 
   Attachment(ProcessFiles process, InjectedAgent agent, Fd userfaultfd,
              const AttachOptions& options, const Clock& clock);
+  static Result<std::unique_ptr<Attachment>> begin_held(std::unique_ptr<Attachment> attachment,
+                                                        const std::string& handover_path);
   Status hand_over(const std::string& path);
   Status ask(uffd::handover::RequestKind kind, AddressRange range);
   Status take_in(AddressRange range);
@@ -80,6 +82,7 @@ class Attachment {
   uint64_t requests_ = 0;
   MappingWatch watch_;
   EligibleMappings mappings_;
+  bool has_looked_ = false;
   std::set<std::pair<uint64_t, uint64_t>> seen_;  // in the last look
   std::set<std::pair<uint64_t, uint64_t>> taken_in_;
   Instant look_at_{0};  // 0: nothing has changed

@@ -15,6 +15,7 @@
 #include <cerrno>
 #include <cstring>
 #include <optional>
+#include <semaphore>
 #include <string>
 #include <thread>
 #include <utility>
@@ -47,17 +48,21 @@ uint64_t round_up_to_page(uint64_t bytes) {
   return (bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
 }
 
+// Of this thread alone: meanwhile one of the program stands.
+void begin_own_thread() {
+  (void)::setpriority(PRIO_PROCESS, 0, -20);
+  (void)::prctl(PR_SET_TIMERSLACK, 1, 0, 0, 0);
+  ::pthread_setname_np(::pthread_self(), "fp-inject");
+}
+
 // The tracer of a thread is a thread of ours: when it ends, the kernel lets go of what it has not.
 template <typename Work>
 auto in_own_thread(Work work) {
   std::optional<decltype(work())> result;
   std::thread thread([&] {
-    // Of this thread: meanwhile one of the program stands.
-    (void)::setpriority(PRIO_PROCESS, 0, -20);
-    (void)::prctl(PR_SET_TIMERSLACK, 1, 0, 0, 0);
+    begin_own_thread();
     result.emplace(work());
   });
-  ::pthread_setname_np(thread.native_handle(), "fp-inject");
   thread.join();
   return std::move(*result);
 }
@@ -396,9 +401,23 @@ Status remove_mappings(const ProcessFiles& process, const Fd& ring, const Placed
   return {};
 }
 
-Result<InjectedAgent> inject_here(pid_t pid, const InjectOptions& options) {
+// A thread of the program that we have stopped.
+struct Stopped {
+  ProcessFiles process;
+  std::optional<SeizedThread> thread;
+
+  Status release(Nanoseconds& stood) {
+    const Status released = thread->release();
+    stood = thread->stood();
+    thread.reset();
+    return released;
+  }
+};
+
+// With `execute` the thread stays stopped.
+Result<InjectedAgent> inject_here(const InjectOptions& options, Stopped& stopped) {
+  const ProcessFiles& process = stopped.process;
   FARPAGE_TRY_VOID(check_kernel());
-  FARPAGE_TRY(process, ProcessFiles::open(pid));
   if (Status fits = check_target(process, options.allow_seccomp); !fits)
     return tl::unexpected(or_ended(process, std::move(fits).error()));
   const bool suspend = options.allow_seccomp && has_seccomp(process);
@@ -406,24 +425,33 @@ Result<InjectedAgent> inject_here(pid_t pid, const InjectOptions& options) {
   const auto failed = [&](Error error) {
     return tl::unexpected(or_ended(process, std::move(error)));
   };
-  Result<SeizedThread> thread = seize_any(process, suspend);
+  Status executed;
+  Result<SeizedThread> thread = options.execute == nullptr
+                                    ? seize_any(process, suspend)
+                                    : SeizedThread::seize_at_exec(process, [&] {
+                                        executed = options.execute();
+                                        return executed;
+                                      });
+  if (!executed) return tl::unexpected(std::move(executed).error());
   if (!thread) return failed(std::move(thread).error());
+  stopped.thread.emplace(std::move(*thread));
 
   InjectedAgent agent;
-  Placing placing(process, *thread);
+  Placing placing(process, *stopped.thread);
   if (Status placed = placing.place(!suspend); !placed) {
     (void)placing.undo();
-    (void)thread->release();
     return failed(std::move(placed).error());
   }
-  if (Status released = thread->release(); !released) return failed(std::move(released).error());
-  agent.stood = thread->stood();
+  if (options.execute == nullptr)
+    if (Status released = stopped.release(agent.stood); !released)
+      return failed(std::move(released).error());
 
   const Placed placed = placing.placed();
   agent.ring = placing.take_ring();
   NewAgent fresh(process, placing.take_shared(), placed);
   if (Status set_up = fresh.set_up(placing.inner_thread(), suspend, agent); !set_up) {
     Error error = or_ended(process, std::move(set_up).error());
+    if (stopped.thread) return tl::unexpected(std::move(error));
     Status undone = fresh.dismiss();
     if (undone && process.alive())
       undone = remove_mappings(process, agent.ring, placed, suspend, agent.stood);
@@ -432,10 +460,36 @@ Result<InjectedAgent> inject_here(pid_t pid, const InjectOptions& options) {
           " (memory of the agent is left in the program: " + undone.error().message() + ")";
     return tl::unexpected(std::move(error));
   }
-  agent.pid = pid;
-  agent.process = std::move(process).take_pidfd();
+  agent.pid = process.pid();
+  FARPAGE_TRY(pidfd, process.pidfd().duplicate());
+  agent.process = std::move(pidfd);
   return agent;
 }
+
+// The thread of ours that has stopped the program lives as long as it stands.
+class HeldByThread final : public HeldProgram {
+ public:
+  // In `result`: the agent, or the failure, after which the program has been killed.
+  HeldByThread(ProcessFiles process, const InjectOptions& options, Result<InjectedAgent>& result)
+      : thread_([this, &options, &result, stopped = Stopped{std::move(process), {}}]() mutable {
+          begin_own_thread();
+          result = inject_here(options, stopped);
+          if (!result) kill_process(stopped.process.pidfd());
+          injected_.release();
+          go_on_.acquire();
+        }) {
+    injected_.acquire();
+  }
+  ~HeldByThread() override {
+    go_on_.release();
+    thread_.join();
+  }
+
+ private:
+  std::binary_semaphore injected_{0};
+  std::binary_semaphore go_on_{0};
+  std::thread thread_;
+};
 
 Status withdraw_here(InjectedAgent& agent) {
   Result<ProcessFiles> process = ProcessFiles::open(agent.pid);
@@ -482,7 +536,16 @@ Status withdraw_here(InjectedAgent& agent) {
 }  // namespace
 
 Result<InjectedAgent> inject(pid_t pid, const InjectOptions& options) {
-  return in_own_thread([&] { return inject_here(pid, options); });
+  FARPAGE_TRY(process, ProcessFiles::open(pid));
+  if (options.execute == nullptr)
+    return in_own_thread([&] {
+      Stopped stopped{std::move(process), {}};
+      return inject_here(options, stopped);
+    });
+  Result<InjectedAgent> agent = InjectedAgent();
+  auto held = std::make_unique<HeldByThread>(std::move(process), options, agent);
+  if (agent) agent->held = std::move(held);
+  return agent;
 }
 
 Status withdraw(InjectedAgent& agent) {

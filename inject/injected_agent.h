@@ -9,6 +9,7 @@
 #include <sys/types.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 
 #include "base/clock.h"
@@ -23,6 +24,17 @@ struct InjectOptions {
   // suspended for as long as this process traces it. When this process dies, the agent's next call
   // may be the program's end.
   bool allow_seccomp = false;
+  // Set: the process is a child of ours that waits for this call, which has it call exec, and is
+  // given its agent before the first instruction of its new program. A failure of it is that of
+  // inject(); after any other one the child is killed. Called once, in a thread of inject().
+  std::function<Status()> execute = {};
+};
+
+// A program that stands before its first instruction.
+class HeldProgram {
+ public:
+  // Lets it go on.
+  virtual ~HeldProgram() = default;
 };
 
 struct InjectedAgent {
@@ -48,7 +60,9 @@ struct InjectedAgent {
   Fd lifeline;
   // Only with seccomp.
   std::unique_ptr<AgentTracer> tracer;
-  // How long a thread of the program stood.
+  // Only with InjectOptions::execute.
+  std::unique_ptr<HeldProgram> held;
+  // How long a thread of the program stood; 0 with `held`.
   Nanoseconds stood{};
 };
 

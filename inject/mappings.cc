@@ -29,15 +29,6 @@ bool is_fit(std::string_view flags) {
   });
 }
 
-template <typename Line>
-void for_each_line(std::string_view text, Line line) {
-  while (!text.empty()) {
-    const size_t end = std::min(text.find('\n'), text.size());
-    line(text.substr(0, end));
-    text.remove_prefix(std::min(end + 1, text.size()));
-  }
-}
-
 }  // namespace
 
 EligibleMappings::EligibleMappings(const ProcessFiles& process, std::span<const AddressRange> own,
@@ -100,8 +91,12 @@ Result<std::vector<AddressRange>> EligibleMappings::look() {
   });
   if (!all_known) FARPAGE_TRY_VOID(read_flags(locked));
   // One that has changed between the two files waits for the next look.
-  std::erase_if(candidates,
-                [&](const AddressRange& range) { return !verdict_of(range).value_or(false); });
+  unjudged_until_.reset();
+  std::erase_if(candidates, [&](const AddressRange& range) {
+    const std::optional<bool> verdict = verdict_of(range);
+    if (!verdict) unjudged_until_ = next_read_;
+    return !verdict.value_or(false);
+  });
   return candidates;
 }
 

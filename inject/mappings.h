@@ -56,6 +56,8 @@ class EligibleMappings {
 
   // Sorted by address. Each is one mapping of the kernel's. kNotFound: the process has ended.
   Result<std::vector<AddressRange>> look();
+  // When the next look can judge a mapping that the last one could not; nullopt: it judged all.
+  std::optional<Instant> unjudged_until() const { return unjudged_until_; }
 
  private:
   bool is_own(const AddressRange& range) const;
@@ -75,6 +77,7 @@ class EligibleMappings {
   std::map<uint64_t, Verdict> verdicts_;
   std::string locked_;  // VmLck
   Instant next_read_{};
+  std::optional<Instant> unjudged_until_;
 };
 
 }  // namespace farpage::inject

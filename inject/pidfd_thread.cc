@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <csignal>
 
 namespace farpage::inject {
 
@@ -26,6 +27,10 @@ Status await_end(const Fd& thread, int timeout_ms) {
   if (ready < 0) return fail_errno("poll of a thread");
   if (ready == 0) return fail(ErrorCode::kTimedOut, "the thread has not ended");
   return {};
+}
+
+void kill_process(const Fd& process) {
+  (void)::syscall(SYS_pidfd_send_signal, process.get(), SIGKILL, nullptr, 0);
 }
 
 }  // namespace farpage::inject

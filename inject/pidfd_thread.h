@@ -18,4 +18,7 @@ Result<Fd> take_descriptor(const Fd& thread, int fd);
 // kTimedOut: it has not ended by then.
 Status await_end(const Fd& thread, int timeout_ms);
 
+// Nothing where it has ended.
+void kill_process(const Fd& process);
+
 }  // namespace farpage::inject

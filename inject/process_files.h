@@ -4,6 +4,7 @@
 
 #include <sys/types.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -25,6 +26,15 @@ struct MapsLine {
 };
 // nullopt: not such a line.
 std::optional<MapsLine> parse_maps_line(std::string_view line);
+
+template <typename Line>
+void for_each_line(std::string_view text, Line line) {
+  while (!text.empty()) {
+    const size_t end = std::min(text.find('\n'), text.size());
+    line(text.substr(0, end));
+    text.remove_prefix(std::min(end + 1, text.size()));
+  }
+}
 
 // Threads: any.
 class ProcessFiles {

@@ -122,19 +122,20 @@ Status SeizedThread::request(int request, uint64_t address, uint64_t data, const
   return fail_errno(name);
 }
 
+Status SeizedThread::begin(uint64_t options) {
+  Status begun = request(PTRACE_SEIZE, 0, PTRACE_O_TRACESYSGOOD | options, "PTRACE_SEIZE");
+  if (begun) return begun;
+  const pid_t thread = std::exchange(thread_, 0);
+  if (begun.error().code != ErrorCode::kDenied) return begun;
+  FARPAGE_TRY_VOID(check_tracer(*process_, thread));
+  return fail(ErrorCode::kDenied,
+              process_->described() + " may not be traced by this user: run as root");
+}
+
 Result<SeizedThread> SeizedThread::seize(const ProcessFiles& process, pid_t thread,
                                          bool suspend_seccomp) {
   SeizedThread seized(process, thread);
-  const auto options = static_cast<uint64_t>(PTRACE_O_TRACESYSGOOD) |
-                       (suspend_seccomp ? PTRACE_O_SUSPEND_SECCOMP : 0);
-  Status begun = seized.request(PTRACE_SEIZE, 0, options, "PTRACE_SEIZE");
-  if (!begun) {
-    seized.thread_ = 0;
-    if (begun.error().code != ErrorCode::kDenied) return tl::unexpected(std::move(begun).error());
-    FARPAGE_TRY_VOID(check_tracer(process, thread));
-    return fail(ErrorCode::kDenied,
-                process.described() + " may not be traced by this user: run as root");
-  }
+  FARPAGE_TRY_VOID(seized.begin(suspend_seccomp ? PTRACE_O_SUSPEND_SECCOMP : 0));
   // A thread of this process still, and not of another that has its id by now.
   const Result<std::string> still = process.read(fmt::format("task/{}/comm", thread));
   if (!still) return tl::unexpected(gone(thread));
@@ -143,9 +144,25 @@ Result<SeizedThread> SeizedThread::seize(const ProcessFiles& process, pid_t thre
   return seized;
 }
 
+Result<SeizedThread> SeizedThread::seize_at_exec(const ProcessFiles& process,
+                                                 const std::function<Status()>& execute) {
+  SeizedThread seized(process, process.pid());
+  FARPAGE_TRY_VOID(seized.begin(PTRACE_O_TRACEEXEC));
+  FARPAGE_TRY_VOID(execute());
+  FARPAGE_TRY_VOID(seized.await_stop(PTRACE_CONT, Stop::kExec, kCallPatience));
+  seized.since_ = SteadyClock::read();
+  // Within the call, whose end is a stop, too.
+  FARPAGE_TRY_VOID(
+      seized.request(PTRACE_SETOPTIONS, 0, PTRACE_O_TRACESYSGOOD, "PTRACE_SETOPTIONS"));
+  FARPAGE_TRY_VOID(seized.request(PTRACE_SYSCALL, 0, 0, "PTRACE_SYSCALL"));
+  FARPAGE_TRY_VOID(seized.await_stop(PTRACE_SYSCALL, Stop::kCall, kCallPatience));
+  FARPAGE_TRY_VOID(seized.save());
+  return seized;
+}
+
 Status SeizedThread::stop() {
   FARPAGE_TRY_VOID(request(PTRACE_INTERRUPT, 0, 0, "PTRACE_INTERRUPT"));
-  Status stopped = await_stop(PTRACE_CONT, false, kStopPatience);
+  Status stopped = await_stop(PTRACE_CONT, Stop::kInterrupt, kStopPatience);
   since_ = SteadyClock::read();
   if (!stopped) thread_ = 0;  // it has ended, or cannot be let go of before our thread ends
   return stopped;
@@ -219,10 +236,9 @@ Status SeizedThread::find_call_instruction() {
   return {};
 }
 
-// Waits until the thread has stopped in a call, or (not at_call) where PTRACE_INTERRUPT stops it.
-// Where it stops for another reason it goes on by `resumption`, with the signal that it stopped
-// for: only SIGSTOP and the like are not blocked.
-Status SeizedThread::await_stop(int resumption, bool at_call, Nanoseconds patience) {
+// Waits until the thread has stopped as `stop` says. Where it stops for another reason it goes on
+// by `resumption`, with the signal that it stopped for: only SIGSTOP and the like are not blocked.
+Status SeizedThread::await_stop(int resumption, Stop stop, Nanoseconds patience) {
   const Instant start = SteadyClock::read();
   while (true) {
     int status = 0;
@@ -238,9 +254,12 @@ Status SeizedThread::await_stop(int resumption, bool at_call, Nanoseconds patien
     }
     if (!WIFSTOPPED(status)) return tl::unexpected(gone(thread_));
     const int signal = WSTOPSIG(status);
-    const bool is_event = status >> 16 == PTRACE_EVENT_STOP;
-    if (at_call ? signal == kCallStop : is_event) return {};
-    const auto passed_on = static_cast<uint64_t>(is_event || signal == kCallStop ? 0 : signal);
+    const int event = status >> 16;
+    if (stop == Stop::kCall
+            ? signal == kCallStop
+            : event == (stop == Stop::kExec ? PTRACE_EVENT_EXEC : PTRACE_EVENT_STOP))
+      return {};
+    const auto passed_on = static_cast<uint64_t>(event != 0 || signal == kCallStop ? 0 : signal);
     FARPAGE_TRY_VOID(request(resumption, 0, passed_on, "resuming a thread"));
   }
 }
@@ -262,7 +281,7 @@ Result<uint64_t> SeizedThread::call(const Call& call, const char* name) {
       request(PTRACE_SETREGS, 0, reinterpret_cast<uint64_t>(&registers), "PTRACE_SETREGS"));
   for (int stop = 0; stop < 2; ++stop) {  // at the begin and at the end of the call
     FARPAGE_TRY_VOID(request(PTRACE_SYSCALL, 0, 0, "PTRACE_SYSCALL"));
-    FARPAGE_TRY_VOID(await_stop(PTRACE_SYSCALL, true, kCallPatience));
+    FARPAGE_TRY_VOID(await_stop(PTRACE_SYSCALL, Stop::kCall, kCallPatience));
   }
   FARPAGE_TRY_VOID(
       request(PTRACE_GETREGS, 0, reinterpret_cast<uint64_t>(&registers), "PTRACE_GETREGS"));
@@ -310,7 +329,7 @@ Status SeizedThread::put_back() {
         request(PTRACE_SETREGS, 0, reinterpret_cast<uint64_t>(&registers_), "PTRACE_SETREGS"));
     FARPAGE_TRY_VOID(request(PTRACE_INTERRUPT, 0, 0, "PTRACE_INTERRUPT"));
     FARPAGE_TRY_VOID(request(PTRACE_CONT, 0, 0, "PTRACE_CONT"));
-    FARPAGE_TRY_VOID(await_stop(PTRACE_CONT, false, kCallPatience));
+    FARPAGE_TRY_VOID(await_stop(PTRACE_CONT, Stop::kInterrupt, kCallPatience));
   }
   if (fails_by_any_stop() && !has_signal()) {
     registers_.rax = registers_.orig_rax;

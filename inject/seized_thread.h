@@ -16,6 +16,7 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -41,6 +42,10 @@ class SeizedThread {
   // kUnavailable: the thread has ended, or cannot stop now: take another one.
   static Result<SeizedThread> seize(const ProcessFiles& process, pid_t thread,
                                     bool suspend_seccomp);
+  // The only thread of a child of ours that waits for `execute`, which has it call exec: stopped
+  // before the first instruction of its new program. A failure of `execute` is returned as it is.
+  static Result<SeizedThread> seize_at_exec(const ProcessFiles& process,
+                                            const std::function<Status()>& execute);
   SeizedThread(SeizedThread&& other) noexcept;
   SeizedThread& operator=(SeizedThread&&) = delete;
   ~SeizedThread();
@@ -57,12 +62,19 @@ class SeizedThread {
  private:
   SeizedThread(const ProcessFiles& process, pid_t thread) : process_(&process), thread_(thread) {}
 
+  enum class Stop : uint8_t {
+    kInterrupt,  // by PTRACE_INTERRUPT
+    kCall,       // at the begin or the end of a system call
+    kExec,
+  };
+
+  Status begin(uint64_t options);
   Status request(int request, uint64_t address, uint64_t data, const char* name) const;
   Status stop();
   Status save();
   Status find_call_instruction();
   Status leave_critical_section();
-  Status await_stop(int resumption, bool at_call, Nanoseconds patience);
+  Status await_stop(int resumption, Stop stop, Nanoseconds patience);
   Status put_back();
   bool fails_by_any_stop() const;
   bool has_signal() const;

@@ -195,20 +195,6 @@ class Behaviour(EndToEnd):
         status, output, log = self.run_far([self.path("script"), "word"], options=["--lend", "256M"])
         self.assertEqual((status, output), (7, b"word\n"), log)
 
-    def test_a_statically_linked_program_is_refused(self):
-        self.assert_refused(126, "statically linked",
-                            [os.path.join(BUILD, "tests", "static_program")])
-
-    def test_a_program_built_with_a_sanitizer_is_refused(self):
-        for name, program in (("AddressSanitizer", "sanitized_address"),
-                              ("ThreadSanitizer", "sanitized_thread")):
-            self.assert_refused(126, f"it is built with {name}",
-                                [os.path.join(BUILD, "tests", program)])
-        library = self.path("libasan.so.8")  # recognised by its name
-        shutil.copy(os.path.join(BUILD, "tests", "modules", "farpage_test_module.so"), library)
-        self.assert_refused(126, f"LD_PRELOAD names {library}, the runtime of AddressSanitizer",
-                            ["/bin/true"], environment={"LD_PRELOAD": library})
-
     def test_memory_that_stays_local_is_told_of_at_the_end(self):
         program = os.path.join(BUILD, "tests", "own_calls")
         for line, warnings in ((f"{program} own {160 * MIB}", 1), (f"{program} libc {160 * MIB}", 0),

@@ -81,26 +81,21 @@ class Languages(Verifier):
     def test_java_zgc_over_tcp(self):
         self.java_with("Z", "tcp", local="4M")
 
-    def go(self, name, cgo):
+    def go(self, name):
         program = self.path(name)
         self.build(self.program("go"), "build", "-o", program, source(f"{name}.go"),
-                   environment={"CGO_ENABLED": cgo, "GO111MODULE": "off", "GOFLAGS": "",
+                   environment={"CGO_ENABLED": "1", "GO111MODULE": "off", "GOFLAGS": "",
                                 "GOCACHE": os.path.join(BUILD, "tests", "go-cache")})
         return program
 
     def go_with_cgo(self, transport):
-        self.compare([self.go("heaps", cgo="1"), str(scaled(60_000, 2_000_000))], transport)
+        self.compare([self.go("heaps"), str(scaled(60_000, 2_000_000))], transport)
 
     def test_go_with_cgo_over_shm(self):
         self.go_with_cgo("shm")
 
     def test_go_with_cgo_over_tcp(self):
         self.go_with_cgo("tcp")
-
-    def test_go_without_cgo_is_refused(self):
-        status, output, log = self.run_far([self.go("hello", cgo="0")])
-        self.assertEqual((status, output), (126, b""), log)
-        self.assertIn("statically linked", log)
 
     def r(self, transport):
         self.compare([self.program("R"), "--vanilla", "--no-echo", "-f", source("vectors.R"), "--args",

@@ -50,7 +50,8 @@ PRIVATE = {
     r"infiniband/.*": ("rdma/verbs/",),
     r"liburing.*": ("rdma/tcp/",),
     r"httplib\.h": ("http/",),
-    r"boost/.*": ("serve/", "cli/run.cc", "cli/pager.cc", "cli/program_pager.cc"),
+    r"boost/.*": ("serve/", "cli/attach.cc", "cli/run.cc", "cli/pager.cc", "cli/program_pager.cc",
+                  "cli/tended_attachment."),
 }
 INCLUDE = re.compile(r'^\s*#\s*include\s+(["<])([^">]+)[">]', re.M)
 

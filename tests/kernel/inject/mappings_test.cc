@@ -115,6 +115,17 @@ TEST_F(InjectMappings, StayWhenTheyGrowAndAreLeftOutWhenTheyAreSmall) {
   for (const AddressRange& range : look(mappings)) EXPECT_GE(range.bytes(), 512U << 10);
 }
 
+TEST_F(InjectMappings, AreJudgedLaterWhereThatTakesTooLong) {
+  const ProcessFiles process = files();
+  EligibleMappings mappings(process, {}, {.max_share = 1e-6});
+  look(mappings);
+  EXPECT_FALSE(mappings.unjudged_until());
+  const uint64_t address = map("map", 50);
+  EXPECT_FALSE(touches(look(mappings), address, 50 * kPageBytes));
+  ASSERT_TRUE(mappings.unjudged_until());
+  EXPECT_GT(*mappings.unjudged_until(), SteadyClock::read());
+}
+
 TEST_F(InjectMappings, LeaveOutWhatIsTheAgents) {
   const inject::InjectedAgent& agent = program_.inject();
   const ProcessFiles process = files();

@@ -1,0 +1,148 @@
+"""`farpage run` of programs into which nothing can be preloaded: an agent is injected at their start."""
+import os
+import shutil
+import signal
+import subprocess
+import time
+import unittest
+
+from cluster import BUILD, FARPAGE, MIB, EndToEnd, engine_of, wait_until
+
+PROGRAMS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "programs")
+STATIC = os.path.join(BUILD, "tests", "attached_memory_static")
+DYNAMIC = os.path.join(BUILD, "tests", "attached_memory")
+RANDOM_ACCESS = os.path.join(BUILD, "tests", "random_access")
+NOBODY = ["setpriv", "--reuid", "65534", "--clear-groups"]
+
+
+class Injected(EndToEnd):
+    def expect_paging(self, least=1000):
+        stats = self.stats()
+        moved = stats["faults"]["remote"] + stats["prefetched_pages"]
+        self.assertGreater(moved, least, stats)
+        self.assertGreater(stats["evictions"]["written"], least, stats)
+        self.assertEqual(stats["faults"]["failed"], 0, stats)
+
+    def run_jobs(self, program, *jobs, **more):
+        """Jobs of attached_memory, at a quarter of their memory."""
+        return self.run_a_while([program, "64", *jobs], **more)
+
+    def run_a_while(self, command, options=(), kills=0):
+        """Two seconds of a program that works until its standard input ends. Returns what farpage said."""
+        process = self.start_run(command, local="16M", options=["--lend", "512M", *options], stdin=subprocess.PIPE)
+        self.assertEqual(process.popen.stdout.readline(), b"ready\n", process.log())
+        for _ in range(kills):
+            time.sleep(0.4)
+            os.kill(engine_of(process.pid), signal.SIGKILL)
+        time.sleep(2)
+        status, output = process.finish_with(b"")
+        self.assertEqual(status, 0, output.decode() + process.log())
+        for line in output.decode().splitlines():
+            _, rounds, wrong = line.split()
+            self.assertGreater(int(rounds), 0, line)
+            self.assertEqual(int(wrong), 0, line)
+        return process.log()
+
+    def test_a_static_program(self):
+        log = self.run_jobs(STATIC, "touch", "discard", "map", "move")
+        self.assertIn("is statically linked, so nothing is preloaded: an agent is injected (--inject)", log)
+        self.expect_paging()
+
+    def test_a_static_program_of_a_cluster(self):
+        self.start_cluster(transport="tcp")
+        self.run_jobs(STATIC, "touch")
+        self.expect_paging()
+
+    def test_a_dynamic_program_that_asks_for_it(self):
+        log = self.run_jobs(DYNAMIC, "touch", options=["--inject"])
+        self.assertNotIn("is injected", log)
+        self.expect_paging()
+
+    def test_the_engine_is_killed(self):
+        log = self.run_jobs(STATIC, "touch", kills=3)
+        wait_until(lambda: log.count("taken_over") == 3, "three take-overs: " + log)
+
+    def test_go_without_cgo(self):
+        go, program = self.find("go"), self.path("go_maps")
+        subprocess.run([go, "build", "-o", program, os.path.join(PROGRAMS, "go_maps.go")], check=True, timeout=120,
+                       env={**os.environ, "CGO_ENABLED": "0", "GO111MODULE": "off", "GOFLAGS": "",
+                            "GOCACHE": os.path.join(BUILD, "tests", "go-cache"), "HOME": self.folder})
+        self.assertIn("is statically linked", self.run_a_while([program, "100000"]))
+        self.expect_paging()
+
+    def test_programs_with_a_sanitizer(self):
+        for name, numbers in (("address", 4_000_000), ("thread", 1_000_000)):  # their shadow memory is far, too
+            source = os.path.join(self.folder, "sums.cc")
+            with open(source, "w", encoding="ascii") as file:
+                file.write("#include <cstdint>\n#include <cstdio>\n#include <unistd.h>\n#include <vector>\nint main() {\n"
+                           "  std::vector<uint64_t> all;\n"
+                           f"  for (uint64_t i = 0; i < {numbers}; ++i) all.push_back(i * 2654435761u);\n"
+                           "  sleep(1);\n"  # its mappings are seen
+                           "  uint64_t sum = 0;\n  for (int r = 0; r < 3; ++r) for (auto x : all) sum += x;\n"
+                           "  printf(\"%lu\\n\", sum);\n}\n")
+            program = self.path(f"sums_{name}")
+            subprocess.run(["g++", "-O1", f"-fsanitize={name}", source, "-o", program], check=True, timeout=120)
+            plain = subprocess.run([program], capture_output=True, timeout=120, check=True)
+            status, output, log = self.run_far([program], local="24M", options=["--lend", "512M"])
+            self.assertEqual((status, output), (0, plain.stdout), log)
+            self.assertIn(f"is built with {name.capitalize()}Sanitizer, so nothing is preloaded", log)
+            self.expect_paging()
+
+    def test_a_runtime_that_ld_preload_names(self):
+        library = self.path("libasan.so.8")  # recognised by its name
+        shutil.copy(os.path.join(BUILD, "tests", "modules", "farpage_test_module.so"), library)
+        status, _, log = self.run_far(["/bin/true"], options=["--lend", "64M"], environment={"LD_PRELOAD": library})
+        self.assertEqual(status, 0, log)
+        self.assertIn(f"runs with {library}, which LD_PRELOAD names, so nothing is preloaded", log)
+
+    def test_statuses_are_those_of_the_program(self):
+        for script, expected in (("exit 7", 7), ("kill -TERM $$", 128 + signal.SIGTERM)):
+            status, _, log = self.run_far(["/bin/sh", "-c", script], options=["--inject", "--lend", "64M"])
+            self.assertEqual(status, expected, log)
+
+    def test_signals_reach_it(self):
+        process = self.start_run(["/bin/sh", "-c", "trap 'exit 9' USR1; echo ready; while :; do sleep 0.05; done"],
+                                 options=["--inject", "--lend", "64M"])
+        self.assertEqual(process.popen.stdout.readline(), b"ready\n", process.log())
+        process.kill(signal.SIGUSR1)
+        status, _ = process.finish()
+        self.assertEqual(status, 9, process.log())
+
+    def test_another_program_that_it_executes_has_local_memory(self):
+        status, output, log = self.run_far(["/bin/sh", "-c", "echo one; exec sh -c 'echo two; sleep 2.5'"],
+                                           options=["--inject", "--lend", "64M"])
+        self.assertEqual((status, output), (0, b"one\ntwo\n"), log)
+        self.assertIn("run: local_only", log)
+
+    def test_without_the_rights_it_does_not_begin(self):
+        """As another user, who may not map the memory of a process: status 126 and one line."""
+        os.chmod(self.folder, 0o777)
+        done = subprocess.run([*NOBODY, FARPAGE, "run", "--inject", "--lend", "64M", "--", "/bin/touch",
+                               self.path("touched")], capture_output=True, text=True, timeout=60, check=False,
+                              env={**os.environ, "XDG_RUNTIME_DIR": ""})
+        self.assertEqual(done.returncode, 126, done.stderr)
+        self.assertIn("run as root", done.stderr.splitlines()[-1])
+        self.assertFalse(os.path.exists(self.path("touched")))
+
+    def test_what_cannot_be_executed_is_said(self):
+        script = self.path("script")
+        with open(script, "w", encoding="ascii") as file:
+            file.write("#!/bin/sh\n")
+        os.chmod(script, 0o644)
+        status, _, log = self.run_far([script], options=["--inject", "--lend", "64M"])
+        self.assertEqual(status, 126, log)
+        for option in (["--allocator", "none"], ["--fork", "share"], ["--window", "1G"]):
+            status, _, log = self.run_far(["/bin/true"], options=["--inject", *option])
+            self.assertEqual(status, 2, log)
+            self.assertIn(option[0], log)
+
+    def test_a_program_that_fills_its_memory_at_once(self):
+        """What came to be before the first look at its mappings is found, and leaves."""
+        process = self.start_run([RANDOM_ACCESS, str(96 * MIB), "2", "3", "5"], local="24M",
+                                 options=["--inject", "--lend", "512M"])
+        self.expect_right_end(process)
+        self.expect_paging()
+
+
+if __name__ == "__main__":
+    unittest.main()
