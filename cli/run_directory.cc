@@ -93,28 +93,15 @@ void remove_left_behind() {
   }
 }
 
-// Possible sockets of a `farpage run` of this user, whose environment may differ from ours.
-std::vector<std::string> socket_paths(pid_t pid, uid_t user) {
-  std::vector<std::string> paths;
-  for (const std::string& place :
-       {runtime_directory(), fmt::format("/run/user/{}", user), std::string("/tmp")}) {
-    std::error_code ignored;
-    for (const auto& entry : std::filesystem::directory_iterator(place, ignored))
-      if (entry.path().filename().string().starts_with(name_of_run(pid)) &&
-          is_directory_of(user, entry.path()))
-        paths.push_back(entry.path().string() + kSocketName);
-  }
-  return paths;
-}
-
-// The directories of runs in all places, of this user or of `user`.
-std::vector<std::filesystem::path> run_directories(uid_t user) {
+// The directories whose name begins so, of this user or of `user`, whose environment may differ
+// from ours.
+std::vector<std::filesystem::path> run_directories(std::string_view name, uid_t user) {
   std::vector<std::filesystem::path> directories;
   for (const std::string& place :
        {runtime_directory(), fmt::format("/run/user/{}", user), std::string("/tmp")}) {
     std::error_code ignored;
     for (const auto& entry : std::filesystem::directory_iterator(place, ignored))
-      if (entry.path().filename().string().starts_with(kNameOfAll) &&
+      if (entry.path().filename().string().starts_with(name) &&
           (is_directory_of(user, entry.path()) || is_directory_of(::geteuid(), entry.path())))
         directories.push_back(entry.path());
   }
@@ -129,8 +116,8 @@ pid_t run_of_directory(const std::filesystem::path& directory) {
 // kNotFound: this process is no `farpage run`.
 Result<Fd> connect_to_this(pid_t pid, uid_t user) {
   Result<Fd> none = fail(ErrorCode::kNotFound, fmt::format("process {} is not a farpage run", pid));
-  for (const std::string& path : socket_paths(pid, user)) {
-    Result<Fd> socket = uffd::connect_to_pager(path, pid);
+  for (const std::filesystem::path& directory : run_directories(name_of_run(pid), user)) {
+    Result<Fd> socket = uffd::connect_to_pager(directory.string() + kSocketName, pid);
     if (socket) return socket;
     // A socket without a listener belonged to a run that was killed.
     if (socket.error().code != ErrorCode::kNotFound) none = std::move(socket);
@@ -169,7 +156,7 @@ std::string RunDirectory::attached_path(pid_t pid) const {
 Result<std::string> find_attached(pid_t pid) {
   const std::optional<ProcessStatus> status = status_of(pid);
   if (!status) return fail(ErrorCode::kNotFound, fmt::format("there is no process {}", pid));
-  for (const std::filesystem::path& directory : run_directories(status->user)) {
+  for (const std::filesystem::path& directory : run_directories(kNameOfAll, status->user)) {
     std::string path = fmt::format("{}/{}{}", directory.string(), kAttachedName, pid);
     if (::access(path.c_str(), F_OK) != 0) continue;
     if (!lock_directory(directory.string())) return path;  // its owner lives

@@ -134,6 +134,16 @@ struct Target {
   void end_fetching(PageIndex page, PageWord from, PageWord to) const {
     if (table.end_fetching(page, from, to)) space.wake({page, 1});
   }
+  // In a section that changes pages: a page that is Remote, but may be here, is. False: it has
+  // changed, or is protected still.
+  bool claim_present(PageIndex page, PageWord word) {
+    const PageWord held = word.to(PageState::kFetching);
+    if (!table.transition(page, word, held)) return false;
+    budget.take_anyway();
+    const uffd::Outcome outcome = space.unprotect({page, 1});
+    end_fetching(page, held, held.to(PageState::kDirty));
+    return outcome != uffd::Outcome::kRetry;
+  }
   // Restores the priority of eviction: of the evictor's thread, and of the target's agent.
   void come_forward() {
     engine.eviction_priority.come_forward();

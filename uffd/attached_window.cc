@@ -82,29 +82,25 @@ void AttachedWindow::give_up(uint64_t begin, uint64_t end, std::span<Event> out,
   if (!unmapped.runs.empty()) out[stored++] = std::move(unmapped);
 }
 
+std::vector<AttachedWindow::Range> AttachedWindow::without(std::span<const Range> ranges,
+                                                           const Range& cut) {
+  std::vector<Range> left;
+  for (const Range& range : ranges) {
+    if (range.begin < std::min(range.end, cut.begin))
+      left.push_back({range.begin, std::min(range.end, cut.begin)});
+    if (std::max(range.begin, cut.end) < range.end)
+      left.push_back({std::max(range.begin, cut.end), range.end});
+  }
+  return left;
+}
+
 // Of two calls in two threads the event of the later one may come first: a range that has got other
 // pages meanwhile is what they are now.
 void AttachedWindow::unmap(uint64_t begin, uint64_t end, std::span<Event> out, size_t& stored) {
   userfaultfd().wake(begin, end - begin);  // a thread that waits there touches nothing any more
   std::vector<Range> rest{{begin, end}};
-  std::vector<Range> unused;
-  for (const Range& stale : stale_unmaps_) {
-    if (!stale.intersects({begin, end})) {
-      unused.push_back(stale);
-      continue;
-    }
-    std::vector<Range> left;
-    for (const Range& range : rest) {
-      if (!range.intersects(stale)) {
-        left.push_back(range);
-        continue;
-      }
-      if (range.begin < stale.begin) left.push_back({range.begin, stale.begin});
-      if (stale.end < range.end) left.push_back({stale.end, range.end});
-    }
-    rest = std::move(left);
-  }
-  stale_unmaps_ = std::move(unused);
+  for (const Range& stale : stale_unmaps_) rest = without(rest, stale);
+  std::erase_if(stale_unmaps_, [&](const Range& stale) { return stale.intersects({begin, end}); });
   Unmapped unmapped;
   for (const Range& range : rest) {
     const std::vector<PageRun> runs = extents()->runs_in(range.begin, range.end);
@@ -169,7 +165,6 @@ void AttachedWindow::wake_strays() {
   userfaultfd().wake(kLowest, kHighest - kLowest);
 }
 
-// Without memory for a copy the child keeps to the parent's extents, and must not change them.
 std::unique_ptr<AddressSpace> AttachedWindow::make_child(Userfaultfd userfaultfd) {
   Result<std::unique_ptr<ExtentMap>> copied = extents()->copy();
   FARPAGE_CHECK(copied, "no memory for the extents of a forked child");

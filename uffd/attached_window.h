@@ -76,6 +76,7 @@ class AttachedWindow final : public OtherWindow {
     }
   };
 
+  static std::vector<Range> without(std::span<const Range> ranges, const Range& cut);
   size_t take_messages(std::span<uffd_msg> messages);
   void apply(const uffd_msg& message, std::span<Event> out, size_t& stored);
   void give_up(uint64_t begin, uint64_t end, std::span<Event> out, size_t& stored);

@@ -4,7 +4,6 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
-#include <fstream>
 #include <optional>
 #include <string>
 
@@ -12,18 +11,6 @@
 
 namespace farpage::uffd {
 namespace {
-
-// "API:\tAPI:FEATURES:IOCTLS", all hexadecimal (fs/userfaultfd.c, userfaultfd_show_fdinfo).
-std::optional<uint64_t> features_of(int descriptor) {
-  std::ifstream file("/proc/self/fdinfo/" + std::to_string(descriptor));
-  for (std::string line; std::getline(file, line);) {
-    if (!line.starts_with("API:")) continue;
-    const size_t colon = line.find(':', 4);
-    if (colon == std::string::npos) return std::nullopt;
-    return std::strtoull(line.c_str() + colon + 1, nullptr, 16);
-  }
-  return std::nullopt;
-}
 
 bool is_userfaultfd(int descriptor) {
   std::array<char, 64> target{};
@@ -38,7 +25,7 @@ Result<GuestMemory> GuestMemory::adopt(Fd descriptor) {
   const int fd = descriptor.get();
   if (!is_userfaultfd(fd))
     return fail(ErrorCode::kInvalid, "the descriptor that was sent is no userfaultfd");
-  const std::optional<uint64_t> features = features_of(fd);
+  const std::optional<uint64_t> features = Userfaultfd::features_of(fd);
   // The kernel refuses a second UFFDIO_API, and any other call before the first one, with EINVAL: a
   // wake of an address that is not registered tells the two apart, and changes nothing.
   uffdio_range nowhere{.start = uint64_t{1} << 46, .len = kPageBytes};

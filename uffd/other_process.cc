@@ -2,9 +2,7 @@
 
 #include <fcntl.h>
 
-#include <cstdlib>
-#include <fstream>
-#include <string>
+#include <optional>
 
 #include "uffd/attached_window.h"
 #include "uffd/kernel_abi.h"
@@ -65,16 +63,9 @@ Status await_agent(AddressSpace& space, Nanoseconds patience) {
   return static_cast<OtherWindow&>(space).await_agent(patience);
 }
 
-// "API:\taa:FEATURES:IOCTLS", all in hexadecimal digits.
 bool tells_of_forks(int userfaultfd) {
-  std::ifstream file("/proc/self/fdinfo/" + std::to_string(userfaultfd));
-  for (std::string line; std::getline(file, line);) {
-    if (!line.starts_with("API:")) continue;
-    const size_t features = line.find(':', std::string_view("API:").size());
-    return features == std::string::npos ||
-           (std::strtoull(line.c_str() + features + 1, nullptr, 16) & UFFD_FEATURE_EVENT_FORK) != 0;
-  }
-  return true;
+  const std::optional<uint64_t> features = Userfaultfd::features_of(userfaultfd);
+  return !features || (*features & UFFD_FEATURE_EVENT_FORK) != 0;
 }
 
 bool tells_of_forks(const HandedOver& target) {

@@ -9,7 +9,10 @@
 #include <array>
 #include <cerrno>
 #include <cstdio>
+#include <cstdlib>
+#include <fstream>
 #include <string>
+#include <string_view>
 
 #include "base/check.h"
 #include "uffd/kernel_abi.h"
@@ -130,6 +133,19 @@ Result<Userfaultfd> Userfaultfd::create(const Features& features, bool user_mode
       .api = UFFD_API, .features = features.required | (features.wanted & offered), .ioctls = 0};
   if (::ioctl(fd.get(), UFFDIO_API, &api) != 0) return fail_errno("UFFDIO_API with features");
   return Userfaultfd(std::move(fd), features.required | (features.wanted & offered));
+}
+
+// "API:\tAPI:FEATURES:IOCTLS", all hexadecimal (fs/userfaultfd.c, userfaultfd_show_fdinfo).
+std::optional<uint64_t> Userfaultfd::features_of(int descriptor) {
+  constexpr std::string_view kName = "API:";
+  std::ifstream file("/proc/self/fdinfo/" + std::to_string(descriptor));
+  for (std::string line; std::getline(file, line);) {
+    if (!line.starts_with(kName)) continue;
+    const size_t colon = line.find(':', kName.size());
+    if (colon == std::string::npos) return std::nullopt;
+    return std::strtoull(line.c_str() + colon + 1, nullptr, 16);
+  }
+  return std::nullopt;
 }
 
 Result<Userfaultfd> Userfaultfd::enable(Fd fd, const Features& features) {

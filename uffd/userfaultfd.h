@@ -40,6 +40,10 @@ class Userfaultfd {
   // A descriptor that another process opened, with the features that its UFFDIO_API granted.
   static Userfaultfd adopt(Fd fd, uint64_t features) { return {std::move(fd), features}; }
 
+  // What UFFDIO_API has granted on a descriptor of this process; nullopt: it was not called, or
+  // cannot be known.
+  static std::optional<uint64_t> features_of(int descriptor);
+
   // A descriptor that another process has opened, and on which nobody has called UFFDIO_API yet.
   // kUnsupported names what this kernel lacks; kDenied: fork events need a privilege.
   static Result<Userfaultfd> enable(Fd fd, const Features& features);

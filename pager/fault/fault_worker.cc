@@ -521,7 +521,9 @@ bool FaultWorker::handle_write_protected(Target& target, const uffd::Fault& faul
       // Discarded by the target, which is about to drop it: let the write proceed.
       return target.space.unprotect({fault.page, 1}) != uffd::Outcome::kRetry;
     case PageState::kRemote:
-      if (word.has(PageWord::kMaybePresent)) return claim_present(target, fault.page, word);
+      // A forked child, say, has the page after all: no worker installed it here, so the fault is
+      // not stale.
+      if (word.has(PageWord::kMaybePresent)) return target.claim_present(fault.page, word);
       target.space.wake({fault.page, 1});  // it will fault again, as missing
       return true;
     case PageState::kLost:
@@ -529,16 +531,6 @@ bool FaultWorker::handle_write_protected(Target& target, const uffd::Fault& faul
       return target.space.unprotect({fault.page, 1}) != uffd::Outcome::kRetry;
   }
   return true;
-}
-
-// A forked child has the page after all: no worker installed it here, so the fault is not stale.
-bool FaultWorker::claim_present(Target& target, PageIndex page, PageWord word) {
-  const PageWord held = word.to(PageState::kFetching);
-  if (!target.table.transition(page, word, held)) return false;
-  target.budget.take_anyway();
-  const uffd::Outcome outcome = target.space.unprotect({page, 1});
-  target.end_fetching(page, held, held.to(PageState::kDirty));
-  return outcome != uffd::Outcome::kRetry;
 }
 
 // A write to a page that is present. The kernel copies it if it is shared.

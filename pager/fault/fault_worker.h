@@ -117,7 +117,6 @@ class FaultWorker {
   bool handle_protected(Target& target, const uffd::Fault& fault, PageWord word, Instant since);
   void take_without_room(Target& target, Instant now);
   static bool unprotect(Target& target, PageIndex page, PageWord word);
-  static bool claim_present(Target& target, PageIndex page, PageWord word);
   void fail_for_room(Target& target, PageIndex page, Instant since);
   uint32_t limit_of_prefetch(const Target& target) const;
   bool fill_fresh(Target& target, const uffd::Fault& fault, PageWord word, Instant since);

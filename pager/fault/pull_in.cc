@@ -24,11 +24,8 @@ void claim_present(Target& target, std::span<const PageIndex> read) {
   const ChangingPages section(target.order);
   for (const PageIndex page : read) {
     const PageWord word = target.table.load(page);
-    if (word.state() != PageState::kRemote || !word.has(PageWord::kMaybePresent)) continue;
-    const PageWord held = word.to(PageState::kFetching);
-    if (!target.table.transition(page, word, held)) continue;
-    target.budget.take_anyway();
-    target.end_fetching(page, held, held.to(PageState::kDirty));
+    if (word.state() == PageState::kRemote && word.has(PageWord::kMaybePresent))
+      (void)target.claim_present(page, word);
   }
 }
 
