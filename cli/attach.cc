@@ -8,12 +8,14 @@
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <csignal>
+#include <functional>
 #include <limits>
 #include <optional>
 
 #include "base/log.h"
 #include "base/size.h"
 #include "base/unix_socket.h"
+#include "cli/background.h"
 #include "cli/output_file.h"
 #include "cli/program_pager.h"
 #include "cli/run_directory.h"
@@ -33,6 +35,7 @@ struct AttachSettings : RunSettings {
   int64_t pid = 0;
   std::optional<Milliseconds> detach_after;
   bool allow_seccomp = false;
+  std::string background;  // the file for messages; empty: in the foreground
 };
 
 struct DetachSettings {
@@ -172,7 +175,8 @@ Result<int> report(serve::PagerSession& session, const AttachSettings& settings)
 }
 
 Result<int> attach_at(serve::PagerSession& session, const AttachSettings& settings,
-                      const pager::PagerOptions& options, Fd signals) {
+                      const pager::PagerOptions& options, Fd signals,
+                      const std::function<void()>& begun) {
   const auto pid = static_cast<pid_t>(settings.pid);
   FARPAGE_TRY(directory, RunDirectory::create());
   FARPAGE_TRY(server, uffd::HandoverServer::listen(directory.socket_path()));
@@ -193,13 +197,14 @@ Result<int> attach_at(serve::PagerSession& session, const AttachSettings& settin
              "thread of it stood for {:.1f} ms\n",
              name, pid, format_size(attachment->far_bytes()), format_size(options.local_bytes),
              static_cast<double>(attachment->stood().count()) / 1e6);
+  begun();
   FARPAGE_TRY(ending, Stay(*attachment, requests, settings.detach_after).until_end());
   fmt::print(stderr, "farpage: {} (pid {}) {}\n", name, pid, text_of(ending));
   attachment.reset();  // the pager sees the end of the connection
   return report(session, settings);
 }
 
-Result<int> attach(AttachSettings settings) {
+Result<int> attach(AttachSettings settings, const std::function<void()>& begun) {
   choose_sizes(settings, available_memory_bytes());
   if (settings.mmap_min_bytes < kPageBytes)
     return fail(ErrorCode::kInvalid, "--mmap-min: at least 4096");
@@ -214,10 +219,10 @@ Result<int> attach(AttachSettings settings) {
   FARPAGE_TRY(signals, DetachRequests::block_signals());
   if (!settings.host_pager.empty()) {
     FARPAGE_TRY(session, serve::PagerSession::connect(settings.host_pager));
-    return attach_at(session, settings, options, std::move(signals));
+    return attach_at(session, settings, options, std::move(signals), begun);
   }
   FARPAGE_TRY(pager, ProgramPager::start(settings, options));
-  Result<int> ended = attach_at(pager.session(), settings, options, std::move(signals));
+  Result<int> ended = attach_at(pager.session(), settings, options, std::move(signals), begun);
   const int status = pager.wait();
   if (!ended || status == kExitOk) return ended;
   return status;
@@ -244,8 +249,9 @@ void add_attach(CLI::App& root, Invocation& invocation) {
       root, "attach", "Move memory of a program that runs already to memory nodes",
       {"farpage attach 4711 --local 512M --coordinator http://10.0.0.1:7070",
        "farpage attach $(pgrep -o redis) --local 1G --stats", "farpage detach 4711", "",
-       "Stays in the foreground until the program ends, or until Ctrl-C or farpage detach brings",
-       "everything back. Private anonymous memory is taken over: the heap, what the program's",
+       "Stays in the foreground (but see --background) until the program ends, or until Ctrl-C or",
+       "farpage detach brings everything back. Private anonymous memory is taken over: the heap, "
+       "what the program's",
        "allocator maps, stacks of threads. The program is neither restarted nor stopped; one of "
        "its",
        "threads stands for some milliseconds. Needs Linux 6.9 and root, or the rights to trace it.",
@@ -261,12 +267,20 @@ void add_attach(CLI::App& root, Invocation& invocation) {
             Subcommand::Scope::kShared)
       .size("--mmap-min", settings->mmap_min_bytes, "Smaller mappings stay local")
       .duration("--detach-after", settings->detach_after, "Detach after this time")
+      .text(
+          "--background", settings->background,
+          "Return when the program is attached, and go on in the background, with messages in this "
+          "file")
       .flag("--allow-seccomp", settings->allow_seccomp,
             "Also where the program restricts its system calls: its agent stays traced, and the "
             "death of this process may be the end of the program")
       .flag("--stats", settings->stats, "Print what the pager did, at the end, on standard error")
       .text("--stats-file", settings->stats_file, "Write the same as JSON to this file");
-  subcommand.on_run(invocation, [settings] { return attach(*settings); });
+  subcommand.on_run(invocation, [settings] {
+    return run_in_background(settings->background, [&](const std::function<void()>& begun) {
+      return attach(*settings, begun);
+    });
+  });
 }
 
 void add_detach(CLI::App& root, Invocation& invocation) {

@@ -195,6 +195,24 @@ class Attach(EndToEnd):
         self.assertIn("all of its memory is here", attached.log())
         self.expect_right(program)
 
+    def test_it_goes_to_the_background(self):
+        program = self.start_memory("touch")
+        log = self.path("background.log")
+        command = [FARPAGE, "attach", str(program.pid), "--local", "16M", "--lend", "256M", "--background", log]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("attached to", done.stderr)
+        again = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
+        self.assertEqual(again.returncode, 1, again.stderr)
+        self.assertIn("far memory", again.stderr)
+        self.page()
+        ended = subprocess.run([FARPAGE, "detach", str(program.pid)], capture_output=True, text=True,
+                               timeout=PATIENCE, check=False)
+        self.assertEqual(ended.returncode, 0, ended.stderr)
+        self.expect_right(program)
+        with open(log, encoding="utf-8") as file:
+            wait_until(lambda: "is detached" in file.read(), "the end is told in the file")
+
     def test_it_detaches_after_a_time(self):
         program = self.start_memory("touch")
         attached = self.attach(program.pid, "--detach-after", "1s")
