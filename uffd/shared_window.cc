@@ -112,16 +112,16 @@ std::shared_ptr<const SharedWindow::Members> SharedWindow::members() const {
   return members_;
 }
 
-Result<uint32_t> SharedWindow::join(Userfaultfd userfaultfd, std::vector<SharedMapping> mappings,
-                                    pid_t process) {
+Status SharedWindow::join(uint32_t number, Userfaultfd userfaultfd,
+                          std::vector<SharedMapping> mappings, pid_t process) {
   const auto before = members();
   uint32_t bits = 0;
   for (const auto& member : *before) bits |= member->bit;
   if (bits == UINT8_MAX)
     return fail(ErrorCode::kExhausted, "8 processes share this memory already");
   const auto bit = static_cast<uint8_t>((bits + 1) & ~bits);  // the lowest that is free
-  auto member = std::make_shared<Member>(next_member_++, bit, process, std::move(userfaultfd),
-                                         std::move(mappings));
+  auto member =
+      std::make_shared<Member>(number, bit, process, std::move(userfaultfd), std::move(mappings));
   auto after = std::make_shared<Members>(*before);
   after->push_back(member);
   {
@@ -133,10 +133,10 @@ Result<uint32_t> SharedWindow::join(Userfaultfd userfaultfd, std::vector<SharedM
   event.events = EPOLLIN;
   if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, member->userfaultfd.fd(), &event) != 0) {
     Status failed = fail_errno("watching the faults of a process");
-    leave(member->number);
-    return tl::unexpected(failed.error());
+    leave(number);
+    return failed;
   }
-  return member->number;
+  return {};
 }
 
 void SharedWindow::leave(uint32_t number) {

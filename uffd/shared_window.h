@@ -85,15 +85,15 @@ class SharedWindow final : public AddressSpace {
   // The number of page 0 of a file.
   PageIndex first_page(size_t file) const { return firsts_[file]; }
 
-  // A further process. Its mappings are disjoint in the memory, and each lies in one file. Returns
-  // its number, for leave(). kExhausted: kMaxMembers are there.
-  Result<uint32_t> join(Userfaultfd userfaultfd, std::vector<SharedMapping> mappings,
-                        pid_t process);
-  void leave(uint32_t member);
+  // A further process, under a number of its own. Its mappings are disjoint in the memory, and each
+  // lies in one file. kExhausted: kMaxMembers are there.
+  Status join(uint32_t number, Userfaultfd userfaultfd, std::vector<SharedMapping> mappings,
+              pid_t process);
+  void leave(uint32_t number);
   // Ends the registrations of all processes: no page is away, and none will be.
   Status unregister();
   size_t member_count() const { return members()->size(); }
-  bool is_member_alive(uint32_t member) const;
+  bool is_member_alive(uint32_t number) const;
 
   uint64_t pages() const override { return pages_; }
   uint64_t address_of(PageIndex page) const override { return page.value << kPageShift; }
@@ -198,7 +198,6 @@ class SharedWindow final : public AddressSpace {
   mutable std::array<Mutex, kLocks> locks_;
   mutable Mutex members_mutex_;  // held for a copy of the pointer
   std::shared_ptr<const Members> members_ FARPAGE_GUARDED_BY(members_mutex_);
-  uint32_t next_member_ = 0;              // of join()
   std::atomic<uint32_t> reads_first_{0};  // which member's messages are read first
 };
 

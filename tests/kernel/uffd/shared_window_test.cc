@@ -232,13 +232,13 @@ struct Shared : Rig {
     window = std::move(*SharedWindow::create(std::move(files)));
     for (Mapped* mapped : {&*a, &*b}) join(*mapped);
   }
-  uint32_t join(Mapped& mapped) const {
+  void join(Mapped& mapped) {
     auto sent = adopt_shared_userfaultfd(Fd(::fcntl(mapped.uffd->fd(), F_DUPFD_CLOEXEC, 0)));
     EXPECT_TRUE(sent.has_value()) << sent.error().message();
-    auto joined =
-        window->join(std::move(*sent), {{mapped.address(0), {PageIndex{0}, kPages}}}, ::getpid());
-    EXPECT_TRUE(joined.has_value());
-    return *joined;
+    EXPECT_TRUE(window
+                    ->join(next++, std::move(*sent), {{mapped.address(0), {PageIndex{0}, kPages}}},
+                           ::getpid())
+                    .has_value());
   }
   // Messages until there is an event.
   Event await_event() const {
@@ -282,6 +282,7 @@ struct Shared : Rig {
   }
 
   std::unique_ptr<SharedWindow> window;
+  uint32_t next = 0;  // number of a process
 };
 
 TEST(SharedWindow, PageIsPlacedForTheProcessThatWaitsAndMappedForOthersWithoutAnEvent) {
@@ -429,7 +430,7 @@ TEST(SharedWindow, MoreProcessesThanBitsAreRefused) {
   Shared rig;
   for (size_t i = 2; i < SharedWindow::kMaxMembers; ++i) rig.join(*rig.a);
   auto sent = adopt_shared_userfaultfd(Fd(::fcntl(rig.a->uffd->fd(), F_DUPFD_CLOEXEC, 0)));
-  const auto refused = rig.window->join(std::move(*sent), {}, ::getpid());
+  const auto refused = rig.window->join(99, std::move(*sent), {}, ::getpid());
   ASSERT_FALSE(refused.has_value());
   EXPECT_EQ(refused.error().code, ErrorCode::kExhausted);
 }
