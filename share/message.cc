@@ -84,6 +84,10 @@ std::string accepted_line(uint64_t pages, size_t processes) {
   return line_of({{"accepted", {{"pages", pages}, {"processes", processes}}}});
 }
 
+std::string released_line() {
+  return line_of({{"released", nlohmann::json::object()}});
+}
+
 std::string error_line(const Error& error) {
   return line_of({{"error",
                    {{"code", std::string(to_string(error.code))},

@@ -28,6 +28,7 @@ Result<std::vector<uffd::SharedClaim>> decode_regions(std::string_view line, siz
 
 // The answers, each with its newline.
 std::string accepted_line(uint64_t pages, size_t processes);
+std::string released_line();
 std::string error_line(const Error& error);
 
 }  // namespace farpage::share

@@ -346,6 +346,7 @@ void SharePager::stop() {
       continue;
     }
     log::info("share: released memory={} processes={}", group.number(), group.peers().size());
+    for (const SharedGroup::Peer& peer : group.peers()) answer(peer.socket, released_line());
     end(group);
   }
 }

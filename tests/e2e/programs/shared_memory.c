@@ -13,6 +13,7 @@
 //   --prefill      all pages are written before the hand-over
 //   --walk         each process reads all pages in order, too
 //   --late         process 1.. hand over when the first one has worked already
+//   --lifeline     the kernel kills it when the pager closes the connection
 //   --exit-early N process N ends after a tenth of its rounds
 //   --pause        prints "ready" after the hand-over and waits for a line before it works, and
 //   prints
@@ -62,7 +63,7 @@ static uint64_t seed;
 static int thread_count = 2;
 static int region_count = 1;
 static int memory_count = 1;
-static int prefill, walk, late, pauses;
+static int prefill, walk, late, pauses, lifeline;
 static int exit_early = -1;
 static const char* wrong = "";
 
@@ -309,8 +310,9 @@ static int hand_over(char* answer, size_t size) {
     ++length;
   }
   answer[length] = 0;
-  // When the pager ends, nobody serves this memory: the kernel kills this process.
   if (strstr(answer, "\"accepted\"") == NULL) return 0;
+  // When the pager ends, nobody serves this memory: the kernel kills this process.
+  if (!lifeline) return 1;
   CHECK(fcntl(connection, F_SETOWN, getpid()) == 0 && fcntl(connection, F_SETSIG, SIGKILL) == 0 &&
             fcntl(connection, F_SETFL, O_ASYNC) == 0,
         "SIGKILL at the end of the connection");
@@ -404,6 +406,8 @@ int main(int argc, char** argv) {
       late = 1;
     else if (strcmp(argv[i], "--pause") == 0)
       pauses = 1;
+    else if (strcmp(argv[i], "--lifeline") == 0)
+      lifeline = 1;
     else if (++i < 0)
       return 1;
     else if (strcmp(argv[i - 1], "--threads") == 0)
