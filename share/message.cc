@@ -62,6 +62,8 @@ Result<std::vector<uffd::SharedClaim>> decode_regions(std::string_view line, siz
   if (line.size() > kMaxMessageBytes) return fail(ErrorCode::kExhausted, "the message is too long");
   // The reader takes an object; it refuses keys that are given twice, and deep nesting.
   FARPAGE_TRY(document, http::parse_json_object(fmt::format("{{\"regions\":{}}}", line)));
+  if (document->size() != 1)
+    return fail(ErrorCode::kInvalid, "the message is not one JSON array of regions");
   http::JsonReader reader(*document, http::UnknownFields::kIgnore);
   std::vector<uffd::SharedClaim> claims;
   uint64_t page_bytes = kPageBytes;

@@ -1,5 +1,6 @@
 #include "share/share_pager.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <poll.h>
 #include <signal.h>
@@ -103,10 +104,20 @@ Status check_places(const std::vector<uffd::SharedClaim>& claims,
   return {};
 }
 
+// With an offset of its own: SEEK_DATA moves it. A memfd can be opened anew; where a file cannot,
+// its owner's offset moves.
+Fd reopened(Fd file) {
+  const int flags = ::fcntl(file.get(), F_GETFL);
+  if (flags < 0 || (flags & O_ACCMODE) != O_RDWR) return file;
+  Fd again(::open(fmt::format("/proc/self/fd/{}", file.get()).c_str(), O_RDWR | O_CLOEXEC));
+  return again.valid() ? std::move(again) : std::move(file);
+}
+
 Result<std::vector<uffd::SharedFile>> adopt_files(std::vector<Fd>& descriptors) {
   std::vector<uffd::SharedFile> files;
   for (size_t i = 1; i < descriptors.size(); ++i) {
     FARPAGE_TRY(file, uffd::adopt_shared_file(std::move(descriptors[i])));
+    file.descriptor = reopened(std::move(file.descriptor));
     for (const uffd::SharedFile& other : files)
       if (other.is_same(file)) return fail(ErrorCode::kInvalid, "one memfd was sent twice");
     files.push_back(std::move(file));
@@ -179,6 +190,7 @@ Status SharePager::take_over() {
     log::error("share: not_taken_over memory={} reason=\"{}\": its processes are killed", number,
                group.error().message());
     std::vector<int> processes;
+    processes.reserve(peers.size());
     for (const SharedGroup::Peer& peer : peers) processes.push_back(peer.process.get());
     kill_processes(processes);
     FARPAGE_TRY_VOID(SharedGroup::forget(state_, number));
@@ -264,6 +276,11 @@ Result<SharedGroup*> SharePager::take_in(Arrival& arrival) {
     if (group->peers().empty()) end(*group);
     return tl::unexpected(joined.error());
   }
+  // It has mapped the memory anew: check_claims() has seen that the former mappings are no more.
+  const uint32_t member = group->peers().back().member;
+  std::vector<SharedGroup::Peer>& peers = group->peers();
+  for (size_t i = peers.size(); i-- > 0;)
+    if (peers[i].pid == pid && peers[i].member != member) group->leave(peers[i]);
   return group;
 }
 

@@ -183,4 +183,15 @@ Status check_claims(pid_t process, std::span<const SharedFile> files,
   return {};
 }
 
+bool maps_between(pid_t process, std::span<const SharedFile> files, uint64_t begin, uint64_t end) {
+  std::ifstream file("/proc/" + std::to_string(process) + "/maps");
+  for (std::string line; std::getline(file, line);) {
+    const auto seen = first_line(line);
+    if (!seen || seen->end <= begin || seen->begin >= end) continue;
+    for (const SharedFile& shared : files)
+      if (seen->inode == shared.inode && seen->device == shared.device) return true;
+  }
+  return false;
+}
+
 }  // namespace farpage::uffd

@@ -39,4 +39,7 @@ enum class Touched : uint8_t { kAllowed, kRefused };
 Status check_claims(pid_t process, std::span<const SharedFile> files,
                     std::span<const SharedClaim> claims, Touched touched);
 
+// Does the process map some of these files between two addresses? False: it has ended, too.
+bool maps_between(pid_t process, std::span<const SharedFile> files, uint64_t begin, uint64_t end);
+
 }  // namespace farpage::uffd

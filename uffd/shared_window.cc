@@ -11,6 +11,7 @@
 
 #include "base/check.h"
 #include "uffd/kernel_abi.h"
+#include "uffd/shared_memory.h"
 
 namespace farpage::uffd {
 namespace {
@@ -80,6 +81,11 @@ void SharedWindow::Member::for_each_part(PageRun run, Each each) const {
 bool SharedWindow::Member::is_alive() const {
   return !gone.load(std::memory_order_relaxed) &&
          userfaultfd.write_protect(kPageBytes, kPageBytes, true) != Outcome::kProcessGone;
+}
+
+bool SharedWindow::Member::is_unmapped(std::span<const SharedFile> files, uint64_t address,
+                                       uint64_t bytes) const {
+  return !maps_between(process, files, address, address + bytes);
 }
 
 Result<std::unique_ptr<SharedWindow>> SharedWindow::create(std::vector<SharedFile> files) {
@@ -153,7 +159,8 @@ void SharedWindow::leave(uint32_t number) {
 
 Status SharedWindow::unregister() {
   Status status;
-  for (const auto& member : *members()) {
+  const auto list = members();
+  for (const auto& member : *list) {
     for (const SharedMapping& mapping : member->mappings) {
       const Status ended =
           member->userfaultfd.unregister_range(mapping.address, bytes_of(mapping.run.pages));
@@ -242,7 +249,7 @@ void SharedWindow::note_present(PageRun run) {
   for_each_block(run, [&](PageRun part) {
     for (uint32_t i = 0; i < part.pages; ++i) {
       uint8_t& of_page = flags(behind(part.first, i));
-      of_page = static_cast<uint8_t>(of_page | kKnown);
+      of_page = static_cast<uint8_t>((of_page & ~kStale) | kKnown);
     }
   });
 }
@@ -326,10 +333,13 @@ Outcome SharedWindow::install(PageIndex first, std::span<const std::byte> bytes,
 Outcome SharedWindow::install_part(const Members& members, PageRun run,
                                    std::span<const std::byte> bytes, Protection protection) {
   const uint8_t asked = waiting(run.first).load(std::memory_order_seq_cst);
+  const bool stale = is_any_stale(run);
+  if (stale && run.pages > 1) return Outcome::kUnmapped;  // page by page
   const uint8_t flags = protection == Protection::kWritable ? kKnown | kWritable : kKnown;
   // Those that wait first: the page is mapped where it is wanted.
   for (const bool waits : {true, false}) {
     for (const auto& member : members) {
+      if (stale) break;
       if (((member->bit & asked) != 0) != waits || member->gone.load(std::memory_order_relaxed))
         continue;
       const auto part = member->find(run);
@@ -362,7 +372,8 @@ Outcome SharedWindow::install_part(const Members& members, PageRun run,
   return written;
 }
 
-// A page that no process has mapped, and that one may map again. kUnmapped: the file is shorter.
+// A page that no process has mapped, and that one may map again, or a stale one. kUnmapped: the
+// file is shorter.
 Outcome SharedWindow::write_file(PageRun run, std::span<const std::byte> bytes) const {
   const size_t file = file_of(run.first);
   const int fd = files_[file].descriptor.get();
@@ -372,6 +383,15 @@ Outcome SharedWindow::write_file(PageRun run, std::span<const std::byte> bytes) 
     return Outcome::kUnmapped;
   const ssize_t written = ::pwrite(fd, bytes.data(), bytes.size(), at);
   return written == static_cast<ssize_t>(bytes.size()) ? Outcome::kDone : Outcome::kRetry;
+}
+
+bool SharedWindow::is_any_stale(PageRun run) {
+  bool any = false;
+  for_each_block(run, [&](PageRun part) {
+    for (uint32_t i = 0; i < part.pages; ++i)
+      any = any || (flags(behind(part.first, i)) & kStale) != 0;
+  });
+  return any;
 }
 
 // `but`: the process by which they were placed.
@@ -432,17 +452,17 @@ Outcome SharedWindow::unprotect(PageRun run) {
   return write_protect(run, false);
 }
 
-// Where a process has unmapped a part, nobody writes through it.
 Outcome SharedWindow::write_protect(PageRun run, bool on) {
-  const auto list = members();
   bool any_alive = false;
   Outcome outcome = Outcome::kDone;
   for_each_block(run, [&](PageRun part) {
     for (uint32_t i = 0; i < part.pages; ++i) {
       uint8_t& of_page = flags(behind(part.first, i));
       const bool writable = !on && (of_page & kKnown) != 0;
-      of_page = static_cast<uint8_t>((of_page & kKnown) | (writable ? kWritable : 0));
+      of_page = static_cast<uint8_t>((of_page & ~kWritable) | (writable ? kWritable : 0));
     }
+    // Under the lock: a process whose faults have been answered under it is in the list.
+    const auto list = members();
     for (const auto& member : *list) {
       if (member->gone.load(std::memory_order_relaxed)) continue;
       any_alive = true;
@@ -455,7 +475,8 @@ Outcome SharedWindow::write_protect(PageRun run, bool on) {
             outcome = Outcome::kRetry;
             break;
           case Outcome::kUnmapped:
-            if (outcome == Outcome::kDone) outcome = Outcome::kUnmapped;
+            if (outcome == Outcome::kDone && !member->is_unmapped(files_, address, bytes))
+              outcome = Outcome::kUnmapped;
             break;
           case Outcome::kDone:
           case Outcome::kAlreadyPresent:
@@ -519,16 +540,32 @@ Status SharedWindow::drop(std::span<const PageRun> runs, std::span<DropResult> r
       if (::fallocate(files_[file].descriptor.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
                       offset_of(part.first, file), static_cast<off_t>(bytes_of(part.pages))) != 0)
         results[i].sys_errno = errno;
+      if (results[i].sys_errno == 0) note_stale(part);
       rest = {behind(rest.first, part.pages), rest.pages - part.pages};
     }
   }
   return {};
 }
 
+void SharedWindow::note_stale(PageRun run) {
+  const size_t file = file_of(run.first);
+  const off_t end = offset_of(run.first, file) + static_cast<off_t>(bytes_of(run.pages));
+  for (off_t at = offset_of(run.first, file);;) {
+    const off_t begin = ::lseek(files_[file].descriptor.get(), at, SEEK_DATA);
+    if (begin < 0 || begin >= end) return;
+    at = std::min(end, ::lseek(files_[file].descriptor.get(), begin, SEEK_HOLE));
+    if (at <= begin) return;
+    const PageIndex first = behind(firsts_[file], static_cast<uint64_t>(begin) >> kPageShift);
+    set_flags({first, static_cast<uint32_t>(static_cast<uint64_t>(at - begin) >> kPageShift)},
+              kStale);
+  }
+}
+
 Status SharedWindow::poison(PageRun run) {
   set_flags(run, 0);
   bool retry = false;
-  for (const auto& member : *members()) {
+  const auto list = members();
+  for (const auto& member : *list) {
     member->for_each_part(run, [&](uint64_t address, uint64_t bytes) {
       (void)member->userfaultfd.write_protect(address, bytes, false);
       retry = member->userfaultfd.poison(address, bytes) == Outcome::kRetry || retry;
@@ -539,7 +576,8 @@ Status SharedWindow::poison(PageRun run) {
 }
 
 void SharedWindow::wake(PageRun run) {
-  for (const auto& member : *members())
+  const auto list = members();
+  for (const auto& member : *list)
     member->for_each_part(
         run, [&](uint64_t address, uint64_t bytes) { member->userfaultfd.wake(address, bytes); });
 }

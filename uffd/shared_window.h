@@ -28,6 +28,9 @@
 //    answered. Each reader notes its process (waiting_) before the engine sees the fault; who
 //    places the page maps it for all that are noted. One that is noted later finds the page
 //    present.
+//  - A process unmaps a part: nobody writes through it, so it need not be protected there.
+//  - A hole in a huge page that the kernel cannot split: the page stays in the cache, as zeros. Its
+//    content is with the replicas: install() overwrites it (kStale).
 //  - A process ends: its userfaultfd answers ESRCH, and counts no more. The last one ends the
 //  space.
 //  - A process maps the file without a userfaultfd: it would read zeros where a page is away, and
@@ -149,6 +152,8 @@ class SharedWindow final : public AddressSpace {
     template <typename Each>
     void for_each_part(PageRun run, Each each) const;
     bool is_alive() const;
+    // Of what has been unmapped, wholly or in part: true.
+    bool is_unmapped(std::span<const SharedFile> files, uint64_t address, uint64_t bytes) const;
   };
   using Members = std::vector<std::shared_ptr<Member>>;
 
@@ -156,6 +161,7 @@ class SharedWindow final : public AddressSpace {
   enum Flag : uint8_t {
     kKnown = 1,     // it has been placed, or found: the engine knows of it
     kWritable = 2,  // a new mapping of it may be writable; only beside kKnown
+    kStale = 4,     // it was dropped, but is in the cache, as zeros; never beside kKnown
   };
   static constexpr size_t kLocks = 64;
   static constexpr uint64_t kBlockPages = 512;
@@ -186,6 +192,9 @@ class SharedWindow final : public AddressSpace {
   Outcome install_part(const Members& members, PageRun run, std::span<const std::byte> bytes,
                        Protection protection);
   Outcome write_file(PageRun run, std::span<const std::byte> bytes) const;
+  bool is_any_stale(PageRun run);
+  // What is in the cache of a run although it was dropped.
+  void note_stale(PageRun run);
   void map_for_waiting(const Members& members, PageRun run, uint8_t but);
   Outcome write_protect(PageRun run, bool on);
 

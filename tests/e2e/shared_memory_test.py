@@ -88,6 +88,23 @@ class SharedMemory(EndToEnd):
         self.expect_far("shm")
         self.assertEqual(self.pager.log().count("process_joined"), 4, self.pager.log())
 
+    def test_process_that_unmaps_the_memory_does_not_hold_it_here(self):
+        self.start("--processes", "2")
+        self.expect_right(self.guest(processes=2, options=["--unmap", "1", "--walk"]), 2 * 20000 + 2 * 8192)
+        self.expect_far("shm")
+
+    def test_process_maps_the_memory_anew_and_hands_it_over_again(self):
+        self.start("--processes", "2")
+        self.expect_right(self.guest(processes=2, options=["--again", "1", "--regions", "3"]), 4 * 20000)
+        self.expect_far("shm")
+        self.assertEqual(self.pager.log().count("process_joined"), 3, self.pager.log())
+
+    def test_without_a_memory_node_it_is_told_so(self):
+        self.start(nodes=0)
+        status, output = self.guest(pages=64).finish(60)
+        self.assertEqual(status, 2)
+        self.assertIn("error", json.loads(output))
+
     def test_two_machines_have_one_pager(self):
         self.start("--stay", local=4 * MIB)
         guests = [self.guest(pages=4096, seed=seed, options=["--regions", str(seed)]) for seed in (1, 2)]

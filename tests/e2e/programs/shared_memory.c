@@ -15,6 +15,8 @@
 //   --late         process 1.. hand over when the first one has worked already
 //   --lifeline     the kernel kills it when the pager closes the connection
 //   --exit-early N process N ends after a tenth of its rounds
+//   --unmap N      process N unmaps the memory after a tenth of its rounds, and stays
+//   --again N      process N maps the memory anew in the middle, and hands it over again
 //   --pause        prints "ready" after the hand-over and waits for a line before it works, and
 //   prints
 //                  "worked" and waits again before the last check
@@ -65,6 +67,8 @@ static int region_count = 1;
 static int memory_count = 1;
 static int prefill, walk, late, pauses, lifeline;
 static int exit_early = -1;
+static int unmaps = -1;
+static int again = -1;
 static const char* wrong = "";
 
 // ---- the model: shared by all processes, local ----
@@ -323,7 +327,9 @@ static int hand_over(char* answer, size_t size) {
 
 static void* work(void* argument) {
   uint64_t random = mix(seed * 77 + (uint64_t)own_number * 1000 + (uint64_t)(uintptr_t)argument);
-  const uint64_t mine = own_number == exit_early ? rounds / 10 : rounds;
+  uint64_t mine = rounds;
+  if (own_number == exit_early || own_number == unmaps) mine = rounds / 10;
+  if (own_number == again) mine = rounds / 2;
   for (uint64_t round = 0; round < mine; ++round) {
     random = mix(random + 0x9e3779b97f4a7c15ULL);
     // Half of the touches go to an eighth of the pages, so that processes meet.
@@ -348,6 +354,13 @@ static void wait_for_line(const char* say) {
   printf("%s\n", say);
   fflush(stdout);
   if (fgets(line, sizeof line, stdin) == NULL) _exit(4);
+}
+
+static void run_threads(void) {
+  pthread_t threads[kMaxThreads];
+  for (int i = 0; i < thread_count; ++i)
+    CHECK(pthread_create(&threads[i], NULL, work, (void*)(uintptr_t)i) == 0, "pthread_create");
+  for (int i = 0; i < thread_count; ++i) pthread_join(threads[i], NULL);
 }
 
 static void await(atomic_uint* counter, unsigned value) {
@@ -377,11 +390,23 @@ static int be_process(int number) {
     atomic_fetch_add(&model->may_work, 1);
   else
     await(&model->may_work, 1);
-  pthread_t threads[kMaxThreads];
-  for (int i = 0; i < thread_count; ++i)
-    CHECK(pthread_create(&threads[i], NULL, work, (void*)(uintptr_t)i) == 0, "pthread_create");
-  for (int i = 0; i < thread_count; ++i) pthread_join(threads[i], NULL);
+  run_threads();
+  if (number == again || number == unmaps) {
+    for (int i = 0; i < own_regions; ++i)
+      CHECK(munmap(regions[i].memory, regions[i].pages * kPage) == 0, "munmap");
+    own_regions = 0;
+  }
+  if (number == again) {
+    close(userfaultfd);
+    close(connection);
+    map_memory();
+    open_userfaultfd();
+    register_memory();
+    CHECK(hand_over(answer, sizeof answer), answer);
+    run_threads();
+  }
   atomic_fetch_add(&model->finished, 1);
+  if (number == unmaps) await(&model->finished, (unsigned)process_count);
   if (number != 0) return 0;
   await(&model->finished, (unsigned)process_count);
   if (pauses) wait_for_line("worked");
@@ -418,6 +443,10 @@ int main(int argc, char** argv) {
       memory_count = atoi(value);
     else if (strcmp(argv[i - 1], "--exit-early") == 0)
       exit_early = atoi(value);
+    else if (strcmp(argv[i - 1], "--unmap") == 0)
+      unmaps = atoi(value);
+    else if (strcmp(argv[i - 1], "--again") == 0)
+      again = atoi(value);
     else if (strcmp(argv[i - 1], "--send") == 0)
       wrong = value;
     else

@@ -435,6 +435,82 @@ TEST(SharedWindow, MoreProcessesThanBitsAreRefused) {
   EXPECT_EQ(refused.error().code, ErrorCode::kExhausted);
 }
 
+TEST(SharedWindow, PartThatOneProcessHasUnmappedIsProtectedInTheOthers) {
+  Shared rig;
+  ASSERT_EQ(rig.window->install(PageIndex{3}, Page(7).bytes(), Protection::kWritable),
+            Outcome::kDone);
+  ASSERT_EQ(::munmap(const_cast<uint8_t*>(rig.b->memory), Mapped::bytes()), 0);
+  EXPECT_EQ(rig.window->protect({PageIndex{3}, 1}), Outcome::kDone);
+  Touch in_a(rig.a->at(3), 8);
+  EXPECT_EQ(rig.await_fault().kind, FaultKind::kWriteProtected);
+  EXPECT_EQ(rig.window->unprotect({PageIndex{3}, 1}), Outcome::kDone);
+  EXPECT_EQ(in_a.seen(), 8);
+  // Where the file is mapped past the userfaultfd nothing is safe.
+  void* again = ::mmap(const_cast<uint8_t*>(rig.b->memory), Mapped::bytes(), PROT_READ | PROT_WRITE,
+                       MAP_SHARED | MAP_FIXED_NOREPLACE, rig.file.get(), 0);
+  ASSERT_EQ(again, const_cast<uint8_t*>(rig.b->memory));
+  EXPECT_EQ(rig.window->protect({PageIndex{3}, 1}), Outcome::kUnmapped);
+}
+
+// The kernel cannot split a huge page of which somebody has a reference: the hole is zeros then.
+TEST(SharedWindow, PageThatAHoleLeavesInTheCacheIsOverwritten) {
+  constexpr size_t kHuge = size_t{2} << 20;
+  const Fd file(::memfd_create("huge", MFD_CLOEXEC));
+  ASSERT_EQ(::ftruncate(file.get(), kHuge), 0);
+  auto* place = static_cast<uint8_t*>(
+      ::mmap(nullptr, 2 * kHuge, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+  place += kHuge - reinterpret_cast<uint64_t>(place) % kHuge;
+  auto* memory = static_cast<uint8_t*>(
+      ::mmap(place, kHuge, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file.get(), 0));
+  std::memset(memory, 0x11, kHuge);
+  constexpr int kCollapse = 25;  // MADV_COLLAPSE, Linux 6.1
+  if (::madvise(memory, kHuge, kCollapse) != 0)
+    GTEST_SKIP() << "no huge page could be made: " << std::strerror(errno);
+  std::array<int, 2> pipe{};
+  ASSERT_EQ(::pipe(pipe.data()), 0);
+  const Fd ends[2] = {Fd(pipe[0]), Fd(pipe[1])};
+  const iovec held{memory + 9 * kPageBytes, 1};
+  ASSERT_EQ(::vmsplice(ends[1].get(), &held, 1, 0), 1);
+
+  auto uffd = Userfaultfd::create(shared_features());
+  ASSERT_TRUE(uffd.has_value());
+  ASSERT_TRUE(uffd->register_shared_range(reinterpret_cast<uint64_t>(memory), kHuge).has_value());
+  std::vector<SharedFile> files;
+  files.push_back(std::move(*adopt_shared_file(Fd(::fcntl(file.get(), F_DUPFD_CLOEXEC, 0)))));
+  auto window = std::move(*SharedWindow::create(std::move(files)));
+  ASSERT_TRUE(
+      window
+          ->join(0, std::move(*uffd),
+                 {{reinterpret_cast<uint64_t>(memory), {PageIndex{0}, kHuge >> kPageShift}}},
+                 ::getpid())
+          .has_value());
+  ASSERT_TRUE(window->find_present({PageIndex{0}, 512}, [](PageRun) {}).has_value());
+  const PageRun run{PageIndex{4}, 8};
+  ASSERT_EQ(window->protect(run), Outcome::kDone);
+  std::array<DropResult, 1> results;
+  ASSERT_TRUE(window->drop({&run, 1}, results, Nanoseconds(0)).has_value());
+  ASSERT_EQ(results[0].sys_errno, 0);
+  const off_t at = 5 * kPageBytes;
+  RecordProperty("stays_in_the_cache", ::lseek(file.get(), at, SEEK_DATA) == at ? 1 : 0);
+  EXPECT_EQ(window->install(PageIndex{5}, Page(7).bytes(), Protection::kWriteProtected),
+            Outcome::kDone);
+  std::array<std::byte, kPageBytes> bytes;
+  const PageIndex page{5};
+  ASSERT_TRUE(window->copy_out({&page, 1}, bytes).has_value());
+  EXPECT_EQ(bytes[0], std::byte{7});
+  // Of several, each is placed alone.
+  std::vector<std::byte> two(2 * kPageBytes, std::byte{8});
+  if (window->install(PageIndex{6}, two, Protection::kWritable) == Outcome::kUnmapped) {
+    EXPECT_EQ(
+        window->install(PageIndex{6}, std::span(two).first(kPageBytes), Protection::kWritable),
+        Outcome::kDone);
+  }
+  const PageIndex next{6};
+  ASSERT_TRUE(window->copy_out({&next, 1}, bytes).has_value());
+  EXPECT_EQ(bytes[0], std::byte{8});
+  ::munmap(memory, kHuge);
+}
+
 sigjmp_buf bus_error;  // NOLINT(cppcoreguidelines-avoid-non-const-global-variables)
 
 TEST(SharedWindow, LostPageIsABusErrorInEachProcess) {
