@@ -496,6 +496,7 @@ Status SharedWindow::read(std::span<const PageIndex> present, std::span<std::byt
   for (size_t i = 0; i < present.size(); ++i) {
     const iovec to{out.data() + i * kPageBytes, kPageBytes};
     bool is_read = false;
+    errno = 0;
     for (const auto& member : *list) {
       const auto part = member->find({present[i], 1});
       if (!part || is_read) continue;
@@ -503,7 +504,12 @@ Status SharedWindow::read(std::span<const PageIndex> present, std::span<std::byt
       is_read = ::process_vm_readv(member->process, &to, 1, &from, 1, 0) ==
                 static_cast<ssize_t>(kPageBytes);
     }
-    if (!is_read) return fail(ErrorCode::kConflict, "no process can read that page");
+    if (is_read) continue;
+    if (errno == EPERM || errno == EACCES)
+      return fail(ErrorCode::kDenied,
+                  "the memory of the processes may not be read: run farpage share as root, or set "
+                  "sysctl kernel.yama.ptrace_scope=0");
+    return fail(ErrorCode::kConflict, "no process can read that page");
   }
   return {};
 }
