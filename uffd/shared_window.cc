@@ -249,7 +249,7 @@ void SharedWindow::note_present(PageRun run) {
   for_each_block(run, [&](PageRun part) {
     for (uint32_t i = 0; i < part.pages; ++i) {
       uint8_t& of_page = flags(behind(part.first, i));
-      of_page = static_cast<uint8_t>((of_page & ~kStale) | kKnown);
+      of_page = static_cast<uint8_t>((of_page & kWritable) | kKnown);
     }
   });
 }
@@ -332,38 +332,45 @@ Outcome SharedWindow::install(PageIndex first, std::span<const std::byte> bytes,
 
 Outcome SharedWindow::install_part(const Members& members, PageRun run,
                                    std::span<const std::byte> bytes, Protection protection) {
+  // Of several, UFFDIO_COPY does not tell which were there: page by page.
+  if (run.pages > 1 && is_any_cached(run)) return Outcome::kUnmapped;
   const uint8_t asked = waiting(run.first).load(std::memory_order_seq_cst);
-  const bool stale = is_any_stale(run);
-  if (stale && run.pages > 1) return Outcome::kUnmapped;  // page by page
-  const uint8_t flags = protection == Protection::kWritable ? kKnown | kWritable : kKnown;
   // Those that wait first: the page is mapped where it is wanted.
   for (const bool waits : {true, false}) {
     for (const auto& member : members) {
-      if (stale) break;
       if (((member->bit & asked) != 0) != waits || member->gone.load(std::memory_order_relaxed))
         continue;
       const auto part = member->find(run);
       if (!part || part->pages < run.pages) continue;
       const Outcome outcome =
           member->userfaultfd.copy(part->address, bytes.data(), bytes.size(), protection);
-      if (outcome == Outcome::kProcessGone) {
-        member->gone.store(true, std::memory_order_relaxed);
-        continue;
+      switch (outcome) {
+        case Outcome::kProcessGone:
+          member->gone.store(true, std::memory_order_relaxed);
+          continue;
+        case Outcome::kUnmapped:  // there, at least
+          continue;
+        case Outcome::kRetry:
+          return outcome;
+        case Outcome::kDone:
+          set_flags(run, protection == Protection::kWritable ? kKnown | kWritable : kKnown);
+          map_for_waiting(members, run, member->bit);
+          return outcome;
+        case Outcome::kAlreadyPresent:
+          if (run.pages == 1 && is_dropped_zeros(run.first))
+            return install_in_file(members, run, bytes);
+          note_present(run);
+          map_for_waiting(members, run, 0);
+          return outcome;
       }
-      if (outcome == Outcome::kUnmapped) continue;  // there, at least
-      if (outcome == Outcome::kRetry) return outcome;
-      // Of a run, some may have been present.
-      if (outcome == Outcome::kDone && run.pages == 1) {
-        set_flags(run, flags);
-        map_for_waiting(members, run, member->bit);
-      } else {
-        note_present(run);
-        map_for_waiting(members, run, 0);
-      }
-      return outcome;
     }
   }
   if (run.pages > 1) return Outcome::kUnmapped;  // no process maps all of it: page by page
+  return install_in_file(members, run, bytes);
+}
+
+Outcome SharedWindow::install_in_file(const Members& members, PageRun run,
+                                      std::span<const std::byte> bytes) {
   const Outcome written = write_file(run, bytes);
   if (written == Outcome::kDone) {
     set_flags(run, kKnown);
@@ -372,8 +379,8 @@ Outcome SharedWindow::install_part(const Members& members, PageRun run,
   return written;
 }
 
-// A page that no process has mapped, and that one may map again, or a stale one. kUnmapped: the
-// file is shorter.
+// A page that no process has mapped, and that one may map again, or zeros. kUnmapped: the file is
+// shorter.
 Outcome SharedWindow::write_file(PageRun run, std::span<const std::byte> bytes) const {
   const size_t file = file_of(run.first);
   const int fd = files_[file].descriptor.get();
@@ -385,13 +392,21 @@ Outcome SharedWindow::write_file(PageRun run, std::span<const std::byte> bytes) 
   return written == static_cast<ssize_t>(bytes.size()) ? Outcome::kDone : Outcome::kRetry;
 }
 
-bool SharedWindow::is_any_stale(PageRun run) {
-  bool any = false;
-  for_each_block(run, [&](PageRun part) {
-    for (uint32_t i = 0; i < part.pages; ++i)
-      any = any || (flags(behind(part.first, i)) & kStale) != 0;
-  });
-  return any;
+bool SharedWindow::is_any_cached(PageRun run) const {
+  const size_t file = file_of(run.first);
+  const off_t begin = offset_of(run.first, file);
+  const off_t found = ::lseek(files_[file].descriptor.get(), begin, SEEK_DATA);
+  return found >= 0 && found < begin + static_cast<off_t>(bytes_of(run.pages));
+}
+
+bool SharedWindow::is_dropped_zeros(PageIndex page) {
+  {
+    const MutexLock lock(lock_of(page));
+    if ((flags(page) & kDropped) == 0) return false;
+  }
+  std::array<std::byte, kPageBytes> bytes;
+  return copy_out({&page, 1}, bytes) &&
+         std::ranges::all_of(bytes, [](std::byte byte) { return byte == std::byte{0}; });
 }
 
 // `but`: the process by which they were placed.
@@ -539,32 +554,17 @@ Status SharedWindow::drop(std::span<const PageRun> runs, std::span<DropResult> r
   for (size_t i = 0; i < runs.size(); ++i) {
     results[i] = {};
     // A MINOR fault from here on is the engine's, which knows that the pages are being dropped.
-    set_flags(runs[i], 0);
+    set_flags(runs[i], kDropped);
     for (PageRun rest = runs[i]; rest.pages > 0;) {
       const PageRun part{rest.first, in_one_file(rest)};
       const size_t file = file_of(part.first);
       if (::fallocate(files_[file].descriptor.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
                       offset_of(part.first, file), static_cast<off_t>(bytes_of(part.pages))) != 0)
         results[i].sys_errno = errno;
-      if (results[i].sys_errno == 0) note_stale(part);
       rest = {behind(rest.first, part.pages), rest.pages - part.pages};
     }
   }
   return {};
-}
-
-void SharedWindow::note_stale(PageRun run) {
-  const size_t file = file_of(run.first);
-  const off_t end = offset_of(run.first, file) + static_cast<off_t>(bytes_of(run.pages));
-  for (off_t at = offset_of(run.first, file);;) {
-    const off_t begin = ::lseek(files_[file].descriptor.get(), at, SEEK_DATA);
-    if (begin < 0 || begin >= end) return;
-    at = std::min(end, ::lseek(files_[file].descriptor.get(), begin, SEEK_HOLE));
-    if (at <= begin) return;
-    const PageIndex first = behind(firsts_[file], static_cast<uint64_t>(begin) >> kPageShift);
-    set_flags({first, static_cast<uint32_t>(static_cast<uint64_t>(at - begin) >> kPageShift)},
-              kStale);
-  }
 }
 
 Status SharedWindow::poison(PageRun run) {

@@ -30,11 +30,12 @@
 //    present.
 //  - A process unmaps a part: nobody writes through it, so it need not be protected there.
 //  - A hole in a huge page that the kernel cannot split: the page stays in the cache, as zeros. Its
-//    content is with the replicas: install() overwrites it (kStale).
+//    content is with the replicas: install() overwrites it (kDropped).
 //  - A process ends: its userfaultfd answers ESRCH, and counts no more. The last one ends the
 //  space.
-//  - A process maps the file without a userfaultfd: it would read zeros where a page is away, and
-//    its writes would be lost. Nothing here can see it: shared_memory.h refuses what it can find.
+//  - A process maps the file without a userfaultfd: it reads zeros where a page is away, and its
+//    writes may be lost. Nothing here can see it: shared_memory.h refuses what it can find. Zeros
+//    that its touch has put into the cache are overwritten as above, for the others.
 //  - A page that a device writes to (O_DIRECT, VFIO) while it leaves: what is written after
 //    copy_out() is lost. See "Pinned pages and DMA: a known limit" in design-notes.
 #pragma once
@@ -161,7 +162,7 @@ class SharedWindow final : public AddressSpace {
   enum Flag : uint8_t {
     kKnown = 1,     // it has been placed, or found: the engine knows of it
     kWritable = 2,  // a new mapping of it may be writable; only beside kKnown
-    kStale = 4,     // it was dropped, but is in the cache, as zeros; never beside kKnown
+    kDropped = 4,   // by us, and nobody has placed it since; never beside kKnown
   };
   static constexpr size_t kLocks = 64;
   static constexpr uint64_t kBlockPages = 512;
@@ -191,10 +192,12 @@ class SharedWindow final : public AddressSpace {
   void map_for(const Members& members, PageIndex page, uint8_t waiting);
   Outcome install_part(const Members& members, PageRun run, std::span<const std::byte> bytes,
                        Protection protection);
+  Outcome install_in_file(const Members& members, PageRun run, std::span<const std::byte> bytes);
   Outcome write_file(PageRun run, std::span<const std::byte> bytes) const;
-  bool is_any_stale(PageRun run);
-  // What is in the cache of a run although it was dropped.
-  void note_stale(PageRun run);
+  // Is some page of the run in the cache?
+  bool is_any_cached(PageRun run) const;
+  // It was dropped, and zeros are in its place, which no process that is served has put there.
+  bool is_dropped_zeros(PageIndex page);
   void map_for_waiting(const Members& members, PageRun run, uint8_t but);
   Outcome write_protect(PageRun run, bool on);
 

@@ -511,6 +511,28 @@ TEST(SharedWindow, PageThatAHoleLeavesInTheCacheIsOverwritten) {
   ::munmap(memory, kHuge);
 }
 
+TEST(SharedWindow, ZerosThatAStrangersTouchHasLeftAreOverwritten) {
+  Shared rig;
+  for (const uint64_t page : {3, 4, 5})
+    ASSERT_EQ(rig.window->install(PageIndex{page}, Page(7).bytes(), Protection::kWritable),
+              Outcome::kDone);
+  rig.drop({PageIndex{3}, 3});
+  auto* stranger = static_cast<volatile uint8_t*>(
+      ::mmap(nullptr, Mapped::bytes(), PROT_READ | PROT_WRITE, MAP_SHARED, rig.file.get(), 0));
+  EXPECT_EQ(stranger[3 << kPageShift], 0);  // it has not handed its mapping over
+  stranger[4 << kPageShift] = 1;
+  std::vector<std::byte> both(2 * kPageBytes, std::byte{8});
+  EXPECT_EQ(rig.window->install(PageIndex{3}, both, Protection::kWriteProtected),
+            Outcome::kUnmapped);
+  for (const uint64_t page : {3, 4, 5})
+    (void)rig.window->install(PageIndex{page}, Page(8).bytes(), Protection::kWriteProtected);
+  Touch in_b(rig.b->at(3));
+  EXPECT_EQ(rig.expect_no_event(in_b), 8);
+  EXPECT_EQ(stranger[4 << kPageShift], 1);  // what it has written is what is there
+  EXPECT_EQ(stranger[5 << kPageShift], 8);
+  ::munmap(const_cast<uint8_t*>(stranger), Mapped::bytes());
+}
+
 sigjmp_buf bus_error;  // NOLINT(cppcoreguidelines-avoid-non-const-global-variables)
 
 TEST(SharedWindow, LostPageIsABusErrorInEachProcess) {
