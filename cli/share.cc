@@ -131,10 +131,9 @@ Result<int> share_memory(ShareSettings settings) {
   }
   raise_descriptor_limit();
   const std::set<int> own = open_pidfds();
-  const auto ended =
-      serve::hold(serve::EndSignals::kPassedOn, [&](StateStore& store, bool takes_over) {
-        return status_of_engine(run_engine(settings, options, store, takes_over), takes_over);
-      });
+  auto ended = serve::hold(serve::EndSignals::kPassedOn, [&](StateStore& store, bool takes_over) {
+    return status_of_engine(run_engine(settings, options, store, takes_over), takes_over);
+  });
   kill_unserved(own);
   return ended;
 }
