@@ -285,7 +285,7 @@ struct Shared : Rig {
   uint32_t next = 0;  // number of a process
 };
 
-TEST(SharedWindow, PageIsPlacedForTheProcessThatWaitsAndMappedForOthersWithoutAnEvent) {
+TEST(SharedWindow, PageIsPlacedForWhoWaitsAndMappedForOthersWithoutAnEvent) {
   Shared rig;
   Touch in_b(rig.b->at(600));
   EXPECT_EQ(rig.await_fault().page, PageIndex{600});
