@@ -16,6 +16,7 @@ constexpr char kUpgrade[] = "serve/upgrade";
 constexpr char kListener[] = "serve/listener";
 constexpr char kRuns[] = "serve/run/";
 constexpr char kTargets[] = "serve/target/";
+constexpr char kOthers[] = "serve/other/";
 constexpr char kAnswers[] = "serve/answers/";
 constexpr char kExtents[] = "serve/extents/";
 
@@ -165,6 +166,29 @@ Result<std::map<uint64_t, ServedRecord>> ServedState::targets() const {
       store_, kTargets, [](const json& value) { return Result<ServedRecord>(served_from(value)); });
 }
 
+Status ServedState::put_other(const std::string& name, const OtherRecord& record) const {
+  if (store_ == nullptr) return {};
+  return store_->put(kOthers + name,
+                     dumped({{"descriptors", record.descriptors}, {"text", record.text}}));
+}
+
+void ServedState::erase_other(const std::string& name) const {
+  if (store_ != nullptr) store_->erase(kOthers + name);
+}
+
+Result<std::map<std::string, OtherRecord>> ServedState::others() const {
+  std::map<std::string, OtherRecord> found;
+  if (store_ == nullptr) return found;
+  for (const auto& [name, value] : store_->all(kOthers)) {
+    const json record = json::parse(value, nullptr, false);
+    if (!record.is_object()) return fail(ErrorCode::kInvalid, "the kept record " + name);
+    found.emplace(name.substr(sizeof kOthers - 1),
+                  OtherRecord{record.at("descriptors").get<std::vector<int>>(),
+                              record.at("text").get<std::string>()});
+  }
+  return found;
+}
+
 Result<Mapping> ServedState::answers(uint64_t number) const {
   return succession_.memory(kAnswers + std::to_string(number), kPageBytes);
 }
@@ -183,6 +207,9 @@ Result<std::set<int>> ServedState::descriptors() const {
   for (const auto& [number, target] : every_target)
     all.insert(
         {target.socket, target.lifeline, target.child_socket, target.userfaultfd, target.ring});
+  FARPAGE_TRY(every_other, others());
+  for (const auto& [name, other] : every_other)
+    all.insert(other.descriptors.begin(), other.descriptors.end());
   all.erase(-1);
   return all;
 }

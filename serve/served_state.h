@@ -11,6 +11,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "base/clock.h"
 #include "base/mapping.h"
@@ -56,6 +57,12 @@ struct ServedRecord {
   bool attached = false;  // HandedOver::attached
 };
 
+// What a folder above this one keeps, in a form of its own.
+struct OtherRecord {
+  std::vector<int> descriptors;  // -1: none
+  std::string text;
+};
+
 // Of a forked child, which has not said Hello yet.
 ServedRecord child_record(uint64_t number_of_parent, const ServedRecord& parent, int socket,
                           int userfaultfd);
@@ -87,6 +94,10 @@ class ServedState {
   Status put(uint64_t number, const ServedRecord& target) const;
   void erase_target(uint64_t number) const;
   Result<std::map<uint64_t, ServedRecord>> targets() const;
+
+  Status put_other(const std::string& name, const OtherRecord& record) const;
+  void erase_other(const std::string& name) const;
+  Result<std::map<std::string, OtherRecord>> others() const;
 
   // Memory for what was answered last.
   Result<Mapping> answers(uint64_t number) const;

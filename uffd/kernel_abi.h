@@ -48,6 +48,11 @@ struct uffdio_move {
 #define UFFD_FEATURE_MOVE (1 << 16)
 #endif
 
+// Source: include/uapi/linux/userfaultfd.h of Linux 6.4.
+#ifndef UFFDIO_CONTINUE_MODE_WP
+#define UFFDIO_CONTINUE_MODE_WP ((__u64)1 << 1)
+#endif
+
 // Source: include/uapi/linux/fs.h of Linux 6.7.
 #ifndef PAGEMAP_SCAN
 #define PAGE_IS_PRESENT (1 << 3)

@@ -113,6 +113,13 @@ Features sigbus_features() {
           .wanted = UFFD_FEATURE_POISON};
 }
 
+Features shared_features() {
+  // No events: nobody may wait for a message to be read while it changes the memory of others.
+  return {.required = UFFD_FEATURE_PAGEFAULT_FLAG_WP | UFFD_FEATURE_MISSING_SHMEM |
+                      UFFD_FEATURE_MINOR_SHMEM | UFFD_FEATURE_WP_HUGETLBFS_SHMEM,
+          .wanted = UFFD_FEATURE_THREAD_ID | UFFD_FEATURE_POISON};
+}
+
 Result<Userfaultfd> Userfaultfd::create(const Features& features, bool user_mode_only) {
   // UFFDIO_API may be called once per descriptor, so a separate one queries the features.
   uint64_t offered = 0;
@@ -148,6 +155,34 @@ std::optional<uint64_t> Userfaultfd::features_of(int descriptor) {
   return std::nullopt;
 }
 
+namespace {
+
+bool is_userfaultfd(int descriptor) {
+  std::array<char, 64> target{};
+  const std::string link = "/proc/self/fd/" + std::to_string(descriptor);
+  const ssize_t length = ::readlink(link.c_str(), target.data(), target.size() - 1);
+  return length > 0 && std::string_view(target.data()) == "anon_inode:[userfaultfd]";
+}
+
+}  // namespace
+
+Result<Userfaultfd> Userfaultfd::adopt_sent(Fd descriptor) {
+  const int fd = descriptor.get();
+  if (!is_userfaultfd(fd))
+    return fail(ErrorCode::kInvalid, "the descriptor that was sent is no userfaultfd");
+  const std::optional<uint64_t> features = features_of(fd);
+  // The kernel refuses a second UFFDIO_API, and any other call before the first one, with EINVAL: a
+  // wake of an address that is not registered tells the two apart, and changes nothing.
+  uffdio_range nowhere{.start = uint64_t{1} << 46, .len = kPageBytes};
+  const bool is_ready = ::ioctl(fd, UFFDIO_WAKE, &nowhere) == 0;
+  if (!features || !is_ready)
+    return fail(ErrorCode::kInvalid, "UFFDIO_API was not called on the userfaultfd that was sent");
+  const int flags = ::fcntl(fd, F_GETFL);
+  if (flags < 0 || ::fcntl(fd, F_SETFL, flags | O_NONBLOCK) != 0)
+    return fail_errno("O_NONBLOCK of the userfaultfd that was sent");
+  return Userfaultfd(std::move(descriptor), *features);
+}
+
 Result<Userfaultfd> Userfaultfd::enable(Fd fd, const Features& features) {
   uffdio_api api{.api = UFFD_API, .features = features.required, .ioctls = 0};
   if (::ioctl(fd.get(), UFFDIO_API, &api) == 0)
@@ -167,12 +202,27 @@ bool Userfaultfd::has_poison() const {
   return (features_ & UFFD_FEATURE_POISON) != 0;
 }
 
-Status Userfaultfd::register_range(uint64_t address, uint64_t bytes) {
+namespace {
+
+Status register_with(int fd, uint64_t address, uint64_t bytes, uint64_t mode) {
   uffdio_register request{};
   request.range = {.start = address, .len = bytes};
-  request.mode = UFFDIO_REGISTER_MODE_MISSING | UFFDIO_REGISTER_MODE_WP;
-  if (::ioctl(fd_.get(), UFFDIO_REGISTER, &request) != 0) return fail_errno("UFFDIO_REGISTER");
+  request.mode = mode;
+  if (::ioctl(fd, UFFDIO_REGISTER, &request) != 0) return fail_errno("UFFDIO_REGISTER");
   return {};
+}
+
+}  // namespace
+
+Status Userfaultfd::register_range(uint64_t address, uint64_t bytes) {
+  return register_with(fd_.get(), address, bytes,
+                       UFFDIO_REGISTER_MODE_MISSING | UFFDIO_REGISTER_MODE_WP);
+}
+
+Status Userfaultfd::register_shared_range(uint64_t address, uint64_t bytes) {
+  return register_with(
+      fd_.get(), address, bytes,
+      UFFDIO_REGISTER_MODE_MISSING | UFFDIO_REGISTER_MODE_MINOR | UFFDIO_REGISTER_MODE_WP);
 }
 
 Status Userfaultfd::unregister_range(uint64_t address, uint64_t bytes) {
@@ -264,6 +314,17 @@ ZeroResult Userfaultfd::zero(uint64_t address, uint64_t bytes, ZeroFrames frames
   if (run.sys_errno == 0) return {pages, Outcome::kDone};
   if (run.sys_errno == EEXIST) wake(address + run.bytes, kPageBytes);
   return {pages, outcome_of_errno(run.sys_errno, "placing zeros")};
+}
+
+std::optional<Outcome> Userfaultfd::map_cached(uint64_t address, Protection protection) {
+  uffdio_continue request{};
+  request.range = {.start = address, .len = kPageBytes};
+  request.mode = protection == Protection::kWriteProtected ? UFFDIO_CONTINUE_MODE_WP : 0;
+  if (::ioctl(fd_.get(), UFFDIO_CONTINUE, &request) == 0) return Outcome::kDone;
+  const int sys_errno = errno;
+  if (sys_errno == EFAULT) return std::nullopt;
+  if (sys_errno == EEXIST) wake(address, kPageBytes);
+  return outcome_of_errno(sys_errno, "UFFDIO_CONTINUE");
 }
 
 std::optional<Userfaultfd> Userfaultfd::child_of(const uffd_msg& message) const {

@@ -29,6 +29,8 @@ Features eventless_features();
 Features attach_features();
 // For faults that the faulting thread resolves in its signal handler, without messages.
 Features sigbus_features();
+// For a mapping of a memfd that other processes map, too (shared_window.h).
+Features shared_features();
 
 // Threads: any. All calls are thin wrappers of one ioctl each.
 class Userfaultfd {
@@ -43,6 +45,9 @@ class Userfaultfd {
   // What UFFDIO_API has granted on a descriptor of this process; nullopt: it was not called, or
   // cannot be known.
   static std::optional<uint64_t> features_of(int descriptor);
+  // A descriptor of unknown kind, from a process that is not trusted. kInvalid: it is no
+  // userfaultfd, or UFFDIO_API was not called on it. Sets O_NONBLOCK.
+  static Result<Userfaultfd> adopt_sent(Fd descriptor);
 
   // A descriptor that another process has opened, and on which nobody has called UFFDIO_API yet.
   // kUnsupported names what this kernel lacks; kDenied: fork events need a privilege.
@@ -56,6 +61,8 @@ class Userfaultfd {
 
   // MISSING and WP.
   Status register_range(uint64_t address, uint64_t bytes);
+  // The same and MINOR: of a shared mapping of a memfd.
+  Status register_shared_range(uint64_t address, uint64_t bytes);
   Status unregister_range(uint64_t address, uint64_t bytes);
 
   size_t read(std::span<uffd_msg> messages);
@@ -65,6 +72,9 @@ class Userfaultfd {
 
   Outcome copy(uint64_t to, const void* from, uint64_t bytes, Protection protection);
   ZeroResult zero(uint64_t address, uint64_t bytes, ZeroFrames frames);
+  // Maps one page that is in the cache of the memfd, and wakes who waits for it. nullopt: it is not
+  // there (any more), and nobody was woken.
+  std::optional<Outcome> map_cached(uint64_t address, Protection protection);
   Outcome write_protect(uint64_t address, uint64_t bytes, bool on) const;
   Outcome poison(uint64_t address, uint64_t bytes);
   void wake(uint64_t address, uint64_t bytes);

@@ -5,7 +5,7 @@ that boots an unmodified kernel.
 import os
 import unittest
 
-from cluster import BUILD, MIB, EndToEnd, Sampler, far_memory_at_one_moment
+from cluster import BUILD, MIB, EndToEnd, Sampler, Service, far_memory_at_one_moment
 
 KVM_GUEST = os.path.join(BUILD, "tests", "kvm_guest")
 PAGES = 24_576  # 96 MiB
@@ -32,6 +32,19 @@ class Kvm(EndToEnd):
 
     def test_memory_of_a_guest_is_far_over_tcp(self):
         self.run_guest("tcp")
+
+    def test_shared_memory_of_a_guest_and_its_device_is_far(self):
+        self.start_cluster(transport="tcp")
+        socket, self.stats_path = self.path("vm.sock"), self.path("stats.json")
+        pager = self._owned(Service(
+            ["share", "--socket", socket, "--local", f"{LOCAL_MIB}M", "--processes", "2", "--coordinator", self.url,
+             "--transport", "tcp", "--stats-file", self.stats_path], self._log("share")))
+        process = self.start_process([KVM_GUEST, str(PAGES), "3", socket])
+        status, output = process.finish()
+        self.assertEqual((status, output), (0, b"kvm_guest: %d pages, wrong words: guest 0, monitor 0\n" % PAGES),
+                         process.log() + pager.log())
+        self.assertEqual(pager.finish(60)[0], 0, pager.log())
+        self.expect_real_paging("tcp")
 
 
 if __name__ == "__main__":
