@@ -64,6 +64,9 @@ Status check_far_memory(const ProcessFiles& process) {
   FARPAGE_TRY(threads, process.threads());
   for (const pid_t thread : threads) {
     const Result<std::string> name = process.read(fmt::format("task/{}/comm", thread));
+    // One of an attachment before, that has ended and is not gone yet.
+    const char state = process.status_field(thread_status(thread), "State").value_or("X")[0];
+    if (state == 'X' || state == 'Z') continue;
     if (name && *name == std::string(handover::kAgentName) + "\n")
       return fail(ErrorCode::kConflict,
                   fmt::format("{} has far memory already (thread {} is {}): end that one first",
