@@ -1,0 +1,236 @@
+"""`farpage attach` to programs as they are installed, in the middle of their work: each is verified as it verifies
+itself (attach_test.py has the ways to use memory, beginnings and ends).
+
+Each has 25 to 40 % of its memory here, is attached, detached and attached again.
+"""
+import glob
+import os
+import pwd
+import signal
+import subprocess
+import unittest
+
+import postgres_test
+import qemu_test
+import redis_test
+from attached_base import Attached, mappings
+from cluster import BUILD, MIB, child_of, resident_bytes, wait_until
+from verifier import PATIENCE
+
+PROGRAMS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "programs")
+ATTACHED_MEMORY = os.path.join(BUILD, "tests", "attached_memory")
+MUSL = os.path.join(BUILD, "tests", "attached_memory_musl")
+GROWING = os.path.join(BUILD, "tests", "growing_memory")
+# It sorts in memory, and its answer is one line.
+QUERY = """select count(*), sum(price), max(name) from (select md5(i::text) as name, i * 7919::bigint % 100003 as price
+ from generate_series(1, 100000) i order by name, price offset 10) sorted;""".replace("\n", "")
+
+
+def resident_kind(pid, kind):
+    """Bytes; 0 when the process is gone."""
+    try:
+        with open(f"/proc/{pid}/status", encoding="utf-8") as file:
+            return next(int(line.split()[1]) << 10 for line in file if line.startswith(f"Rss{kind}:"))
+    except (FileNotFoundError, ProcessLookupError, StopIteration):
+        return 0
+
+
+def anonymous_bytes(pid):
+    return resident_kind(pid, "Anon")
+
+
+def shared_bytes(pid):
+    return resident_kind(pid, "Shmem")
+
+
+def third(pid):
+    """Of the resident memory of a process, as --local takes it."""
+    return f"{max(1, resident_bytes(pid) // 3 // MIB)}M"
+
+
+def far_heap_bytes(pid):
+    return sum(size for _, name, size, far in mappings(pid) if far and name == "[heap]")
+
+
+class AttachedRedis(Attached):
+    """redis-server, its data, and what it saves while its keys change."""
+    start = redis_test.Redis.start
+    fill = redis_test.Redis.fill
+    check = redis_test.Redis.check
+    change = staticmethod(redis_test.Redis.change)
+    expect_done = redis_test.Redis.expect_done
+
+    def setUp(self):
+        super().setUp()
+        self.server = self.path("redis-server")
+        os.symlink(self.program("redis-check-rdb"), self.server)
+
+    def save_while_keys_change(self, client, values, turn):
+        """A child writes the state of its fork; returns the digest of that state."""
+        digest = client("DEBUG", "DIGEST")
+        self.assertIn(b"started", client("BGSAVE"))
+        self.change(client, values, turn)
+        self.expect_done(client, b"rdb_bgsave_in_progress", b"rdb_last_bgsave_status")
+        return digest
+
+    def expect_saved(self, digest):
+        """redis's own check of its file, and the data that another server loads from it."""
+        checked = subprocess.run([self.program("redis-check-rdb"), self.path("far/dump.rdb")], capture_output=True,
+                                 text=True, timeout=PATIENCE, check=False)
+        self.assertEqual(checked.returncode, 0, checked.stdout)
+        again, client = self.start("far")
+        self.assertEqual(client("DEBUG", "DIGEST"), digest)
+        again.end()
+
+    def test_redis(self):
+        self.start_cluster(lend="1G")
+        plain, other = self.start("plain")
+        server, client = self.start("far")
+        values = self.fill(client)
+        self.fill(other)
+        for turn in range(2):
+            attached = self.attach(server.pid, third(server.pid))
+            saved = self.save_while_keys_change(client, values, turn)
+            self.change(other, dict(values), turn)
+            self.check(client, values)
+            self.assertEqual(client("DEBUG", "DIGEST"), other("DEBUG", "DIGEST"))
+            if turn == 0:
+                self.detach(attached, server.pid)
+                self.expect_paging()
+        self.check(client, values)
+        server.kill(15)
+        self.assertEqual(server.finish(PATIENCE)[0], 0, server.log())
+        self.expect_end_of_attachment(attached, "has ended")
+        self.expect_paging()
+        plain.end()
+        self.expect_saved(saved)
+
+
+class AttachedPostgres(Attached):
+    """A session of a PostgreSQL server: a child of the postmaster, attached alone."""
+    tool = postgres_test.Postgres.tool
+    make_database = postgres_test.Postgres.make_database
+    client = postgres_test.Postgres.client
+
+    def setUp(self):
+        super().setUp()
+        self.start_cluster(lend="1G")  # while the folder, and the node's socket in it, are ours
+        self.binaries = os.path.dirname(sorted(glob.glob("/usr/lib/postgresql/*/bin/postgres"))[-1])
+        self.user = []
+        if os.geteuid() == 0:  # PostgreSQL refuses to run as root
+            nobody = pwd.getpwnam("nobody")
+            os.chown(self.folder, nobody.pw_uid, nobody.pw_gid)
+            self.user = [self.program("setpriv"), "--reuid", str(nobody.pw_uid), "--regid", str(nobody.pw_gid),
+                         "--clear-groups"]
+        self.make_database("database")
+
+    def start_server(self):
+        server = self.start_process([*self.user, self.tool("postgres"), "-D", self.path("database"), "-k", self.folder,
+                                     "-h", "", *postgres_test.SETTINGS])
+        ready = [self.tool("pg_isready"), "-q", "-h", self.folder]
+        wait_until(lambda: server.popen.poll() is not None or subprocess.call(ready) == 0, "postgres listens")
+        return server
+
+    def test_a_session_of_postgres(self):
+        server = self.start_server()
+        session = self.start_with_input([self.tool("psql"), "-h", self.folder, "-U", "postgres", "-At", "postgres"])
+
+        def ask(query):
+            session.send(query.encode() + b"\n")
+            return session.popen.stdout.readline()
+
+        pid = int(ask("select pg_backend_pid();"))
+        ask("set max_parallel_workers_per_gather = 0;")
+        expected = self.client("psql", "-At", "-c", QUERY)
+        for turn in range(2):
+            session.send(QUERY.encode() + b"\n")
+            wait_until(lambda: anonymous_bytes(pid) > 12 * MIB, "the session sorts")
+            attached = self.attach(pid, "8M")
+            self.assertEqual(session.popen.stdout.readline(), expected, server.log())
+            self.assertEqual(ask(QUERY), expected, server.log())
+            self.expect_local(pid, "/dev/zero")  # the buffers that all sessions share
+            if turn == 0:
+                self.detach(attached, pid)
+                self.expect_paging()
+        status, output = session.finish_with(b"", PATIENCE)
+        self.assertEqual((status, output), (0, b""), session.log())
+        self.expect_end_of_attachment(attached, "has ended")
+        self.expect_paging()
+        server.kill(signal.SIGINT)  # "fast" shutdown
+        self.assertEqual(server.finish(PATIENCE)[0], 0, server.log()[-3000:])
+
+
+class AttachedQemu(Attached):
+    """A guest that fills and checks its memory meanwhile."""
+    filled_mib = 400
+    guest = qemu_test.Qemu.guest
+    files_of = qemu_test.Qemu.files_of
+    output_of = qemu_test.Qemu.output_of
+    expect_right_result = qemu_test.Qemu.expect_right_result
+    expect_line = qemu_test.Qemu.expect_line
+
+    def test_a_guest_that_fills_its_memory(self):
+        self.start_cluster(lend="2G")
+        guest = self.start_process(self.guest())
+        for turn in range(2):
+            wait_until(lambda: anonymous_bytes(guest.pid) > 160 * MIB or guest.popen.poll() is not None, "it fills")
+            attached = self.attach(guest.pid, f"{qemu_test.LOCAL_MIB}M")
+            if turn == 0:
+                self.page()
+                self.detach(attached, guest.pid)
+                self.expect_paging()
+        self.expect_right_result(guest)
+        self.expect_end_of_attachment(attached, "has ended")
+        self.expect_paging()
+
+
+class AttachedPrograms(Attached):
+    def test_a_static_program_of_musl(self):
+        self.start_cluster()
+        self.attach_twice(self.start_program([MUSL, "64", "touch", "discard", "map", "protect"]), "24M")
+
+    def test_a_program_in_a_container(self):
+        """It has user, process id and mount namespaces of its own."""
+        self.start_cluster()
+        enter = [self.program("unshare"), "--user", "--map-root-user", "--pid", "--fork", "--mount-proc", "--mount"]
+        program = self.start_program([*enter, ATTACHED_MEMORY, "64", "touch", "discard", "map"])
+        pid = child_of(program.pid)
+        self.assertNotEqual(os.readlink(f"/proc/{pid}/ns/pid"), os.readlink("/proc/self/ns/pid"))
+        self.assertNotEqual(os.readlink(f"/proc/{pid}/ns/user"), os.readlink("/proc/self/ns/user"))
+        self.attach_twice(program, "24M", pid=pid)
+
+    def test_a_heap_that_grows_all_the_time(self):
+        """Its new part becomes far while it still grows."""
+        self.start_cluster()
+        program = self.start_program([GROWING, "64"])
+        attached = self.attach(program.pid, "16M")
+        half = 32 * MIB
+        wait_until(lambda: far_heap_bytes(program.pid) < half + 4 * MIB, "it is taken back to half")
+        wait_until(lambda: far_heap_bytes(program.pid) > half + 12 * MIB, "what has grown becomes far")
+        self.detach(attached, program.pid)
+        self.expect_paging()
+        self.expect_right(program)
+
+    def test_java_with_the_z_collector(self):
+        """Its heap is shared memory, which stays here; what else the JVM allocates becomes far."""
+        self.start_cluster()
+        subprocess.run([self.program("javac"), "-d", self.folder, os.path.join(PROGRAMS, "Maps.java")], check=True,
+                       timeout=PATIENCE)
+        java = self.start_program([self.program("java"), "-XX:+UseZGC", "-Xmx96m", "-cp", self.folder, "Maps", "60000"])
+        wait_until(lambda: shared_bytes(java.pid) > 48 * MIB, "its heap is in use")
+        heap = shared_bytes(java.pid)
+        for turn in range(2):
+            attached = self.attach(java.pid, "4M")
+            self.page()
+            self.expect_local(java.pid, "/memfd:java_heap")
+            self.assertGreaterEqual(shared_bytes(java.pid), heap)
+            if turn == 0:
+                self.detach(attached, java.pid)
+                self.expect_paging()
+        self.expect_right(java)
+        self.expect_end_of_attachment(attached, "has ended")
+        self.expect_paging()
+
+
+if __name__ == "__main__":
+    unittest.main()
