@@ -21,6 +21,8 @@ PROGRAMS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "programs")
 ATTACHED_MEMORY = os.path.join(BUILD, "tests", "attached_memory")
 MUSL = os.path.join(BUILD, "tests", "attached_memory_musl")
 GROWING = os.path.join(BUILD, "tests", "growing_memory")
+DIRECT_READS = os.path.join(BUILD, "tests", "direct_reads")
+READS = 10_000
 # It sorts in memory, and its answer is one line.
 QUERY = """select count(*), sum(price), max(name) from (select md5(i::text) as name, i * 7919::bigint % 100003 as price
  from generate_series(1, 100000) i order by name, price offset 10) sorted;""".replace("\n", "")
@@ -210,6 +212,38 @@ class AttachedPrograms(Attached):
         self.detach(attached, program.pid)
         self.expect_paging()
         self.expect_right(program)
+
+    def start_direct_reader(self, *more):
+        """Of a file on a file system that has O_DIRECT, which that of the temporary files may not have."""
+        file = os.path.join(os.path.dirname(BUILD), f"direct-{os.getpid()}.bin")
+        self.addCleanup(os.remove, file)
+        return self.start_program([DIRECT_READS, file, str(READS), *more])
+
+    def read_directly(self, program):
+        """READS reads more; returns how many were bad so far."""
+        program.send(b"\n")
+        name, reads, bad = program.popen.stdout.readline().split()
+        self.assertEqual(name, b"direct")
+        self.assertGreaterEqual(int(reads), READS)
+        return int(bad)
+
+    def test_a_reader_past_the_page_cache(self):
+        """A device writes to frames while their pages leave: no read is bad."""
+        self.start_cluster()
+        program = self.start_direct_reader()
+        for turn in range(2):
+            attached = self.attach(program.pid, "5M")
+            self.assertEqual(self.read_directly(program), 0)
+            if turn == 0:
+                self.detach(attached, program.pid)
+                self.expect_paging()
+        self.assertEqual(program.finish_with(b"", PATIENCE)[0], 0, program.log())
+        self.expect_end_of_attachment(attached, "has ended")
+        self.expect_paging()
+
+    def test_a_reader_past_the_page_cache_notices_dropped_pages(self):
+        """The control: the same reader, whose pages leave by MADV_DONTNEED."""
+        self.assertGreater(self.read_directly(self.start_direct_reader("drop")), 0)
 
     def test_java_with_the_z_collector(self):
         """Its heap is shared memory, which stays here; what else the JVM allocates becomes far."""
