@@ -8,13 +8,14 @@ import os
 import pwd
 import signal
 import subprocess
+import sys
 import unittest
 
 import postgres_test
 import qemu_test
 import redis_test
 from attached_base import Attached, mappings
-from cluster import BUILD, MIB, child_of, resident_bytes, wait_until
+from cluster import BUILD, FARPAGE, MIB, child_of, name_of, resident_bytes, state_of, wait_until
 from verifier import PATIENCE
 
 PROGRAMS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "programs")
@@ -264,6 +265,99 @@ class AttachedPrograms(Attached):
         self.expect_right(java)
         self.expect_end_of_attachment(attached, "has ended")
         self.expect_paging()
+
+
+# Sleeps when it has locked 64 MiB, or restricted its system calls (to all of them).
+SLEEPER = """
+import ctypes, mmap, sys, time
+libc = ctypes.CDLL(None, use_errno=True)
+if sys.argv[1] == "lock":
+    memory = mmap.mmap(-1, 64 << 20, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    done = libc.mlock(ctypes.byref(ctypes.c_char.from_buffer(memory)), ctypes.c_size_t(64 << 20))
+if sys.argv[1] == "filter":
+    allow = (ctypes.c_uint64 * 1)(0x7fff000000000006)  # BPF_RET, SECCOMP_RET_ALLOW
+    program = (ctypes.c_uint64 * 2)(1, ctypes.addressof(allow))
+    done = libc.prctl(38, 1, 0, 0, 0) or libc.prctl(22, 2, program)
+assert done == 0, ctypes.get_errno()
+print("ready", flush=True)
+time.sleep(1000)
+"""
+
+
+class AttachRefused(Attached):
+    """One line, which names the cure; the program goes on as if nothing had been."""
+
+    def refused(self, pid, reason, status=1, local="16M", user=()):
+        runs = state_of(pid) not in "ZX"
+        done = subprocess.run([*user, FARPAGE, "attach", str(pid), "--local", local, "--lend", "64M"], text=True,
+                              capture_output=True, timeout=PATIENCE, check=False)
+        self.assertEqual(done.returncode, status, done.stderr)
+        self.assertEqual(len(done.stderr.splitlines()), 1, done.stderr)
+        self.assertIn(reason, done.stderr)
+        self.assertEqual(done.stdout, "")
+        self.assertNotIn(state_of(pid), "TtZX" if runs else "Tt")
+
+    def start_sleeper(self, how):
+        return self.start_program([sys.executable, "-c", SLEEPER, how])
+
+    def test_a_program_that_is_traced(self):
+        program = self.start_process(["/bin/sleep", "1000"])
+        tracer = self.start_process([self.program("strace"), "-o", "/dev/null", "-p", str(program.pid)])
+
+        def tracer_of():
+            with open(f"/proc/{program.pid}/status", encoding="utf-8") as file:
+                return next(int(line.split()[1]) for line in file if line.startswith("TracerPid:"))
+
+        wait_until(lambda: tracer_of() == tracer.pid, "it is traced")
+        self.refused(program.pid, f"traced by process {tracer.pid} (strace): detach that one first")
+        self.assertEqual(tracer_of(), tracer.pid)
+
+    def test_a_program_that_restricts_its_system_calls(self):
+        program = self.start_sleeper("filter")
+        self.refused(program.pid, "allow that with --allow-seccomp")
+
+    def test_a_program_that_has_locked_its_memory(self):
+        program = self.start_sleeper("lock")
+        self.refused(program.pid, "has locked 64M of its memory (mlock), which stays local: at most 13.6M")
+        self.refused(program.pid, "at most 54.4M may be with this --local, so raise it", local="64M")
+        self.start_cluster()
+        self.detach(self.attach(program.pid, "96M"), program.pid)
+
+    @unittest.skipIf(os.geteuid() != 0, "changing the user takes root")
+    def test_a_program_of_another_user(self):
+        program = self.start_process(["/bin/sleep", "1000"])
+        user = [self.program("setpriv"), "--reuid", "nobody", "--regid", "nogroup", "--clear-groups"]
+        self.refused(program.pid, "belongs to another user, or may not be traced: run as root", user=user)
+
+    def test_a_process_that_is_not_there(self):
+        self.refused(4194301, "there is no process 4194301: check the id")
+
+    def test_a_process_that_has_ended(self):
+        child = os.fork()
+        if child == 0:
+            os._exit(0)
+        self.addCleanup(os.waitpid, child, 0)
+        wait_until(lambda: state_of(child) == "Z", "it is a zombie")
+        self.refused(child, f"process {child} has ended")
+
+    def test_a_thread_of_the_kernel(self):
+        if name_of(2) != "kthreadd":
+            self.skipTest("no threads of the kernel are seen in this process id namespace")
+        self.refused(2, "is a thread of the kernel: name a program's process", status=2)
+
+    def test_a_program_that_is_attached_already(self):
+        self.start_cluster()
+        program = self.start_process(["/bin/sleep", "1000"])
+        attached = self.attach(program.pid, "16M")
+        self.refused(program.pid, "has far memory already")
+        self.detach(attached, program.pid)
+
+    def test_a_program_that_was_started_by_farpage_run(self):
+        self.start_cluster()
+        run = self.start_run(["/bin/cat"], stdin=subprocess.PIPE)
+        wait_until(lambda: child_of(run.pid) and name_of(child_of(run.pid)) == "cat", "it runs")
+        self.refused(child_of(run.pid), "far memory already")
+        self.assertEqual(run.finish_with(b"still here")[1], b"still here")
 
 
 if __name__ == "__main__":
