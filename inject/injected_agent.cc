@@ -432,6 +432,7 @@ Result<InjectedAgent> inject_here(pid_t pid, const InjectOptions& options) {
           " (memory of the agent is left in the program: " + undone.error().message() + ")";
     return tl::unexpected(std::move(error));
   }
+  thread->give_back_priority(agent.thread);
   agent.pid = pid;
   agent.process = std::move(process).take_pidfd();
   return agent;

@@ -16,6 +16,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -51,6 +52,8 @@ class SeizedThread {
   Status write(uint64_t address, std::span<const std::byte> bytes);
   // Puts the thread back and lets it go on.
   Status release();
+  // For a thread that it has made: it has inherited the priority with which this one works for us.
+  void give_back_priority(pid_t thread) const;
   // How long it stood, after release().
   Nanoseconds stood() const { return stood_; }
 
@@ -59,6 +62,7 @@ class SeizedThread {
 
   Status request(int request, uint64_t address, uint64_t data, const char* name) const;
   Status stop();
+  void hurry();
   Status save();
   Status find_call_instruction();
   Status leave_critical_section();
@@ -76,6 +80,7 @@ class SeizedThread {
   bool called_ = false;
   Instant since_{};
   Nanoseconds stood_{};
+  std::optional<int> niceness_;  // before it hurried
 };
 
 }  // namespace farpage::inject

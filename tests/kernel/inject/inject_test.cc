@@ -125,6 +125,21 @@ TEST_P(InjectionDuring, ACallThatWaitsLetsItGoOn) {
   EXPECT_EQ(program.process().finish().exit_status, 7);
 }
 
+// It hurries while it works for us.
+TEST_F(Injection, LeavesThePriorityOfTheThread) {
+  constexpr int kNiceness = 3;
+  TakenProgram program;
+  const auto niceness_of = [](pid_t thread) {
+    return ::getpriority(PRIO_PROCESS, static_cast<id_t>(thread));
+  };
+  ASSERT_EQ(::setpriority(PRIO_PROCESS, static_cast<id_t>(program.pid()), kNiceness), 0);
+  const inject::InjectedAgent& agent = program.inject();
+  EXPECT_EQ(niceness_of(program.pid()), kNiceness);
+  EXPECT_EQ(niceness_of(agent.thread), kNiceness);
+  program.withdraw();
+  EXPECT_EQ(niceness_of(program.pid()), kNiceness);
+}
+
 TEST_F(Injection, DeliversTheSignalsThatComeMeanwhile) {
   TakenProgram program;
   program.await_call(SYS_read);
