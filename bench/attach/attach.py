@@ -8,6 +8,7 @@ It starts a coordinator and a node on this machine and ends them.
 """
 import argparse
 import json
+import math
 import os
 import re
 import shutil
@@ -32,7 +33,7 @@ def ratio(figures, name):
 
 
 def percentile(values, percent):
-    return sorted(values)[min(len(values) - 1, len(values) * percent // 100)]
+    return sorted(values)[math.ceil(len(values) * percent / 100) - 1]
 
 
 class Program:
@@ -142,7 +143,7 @@ def pauses(bench, attaches):
         without.append(program.ask(""))
     print(f"stood, ms, {attaches} attaches    p50 {percentile(stood, 50):.1f}   p99 {percentile(stood, 99):.1f}   "
           f"longest {max(stood):.1f}")
-    for name in ("turning", "sleeping"):
+    for name in ("turning", "stopped", "sleeping"):
         for what, windows in (("attached", with_attach), ("alone", without)):
             gaps = [window[f"{name}_ns"] / 1e6 for window in windows]
             print(f"longest gap, ms, {name:8} p50 {percentile(gaps, 50):.1f}   p99 {percentile(gaps, 99):.1f}   "

@@ -11,6 +11,7 @@
 // Prints "ready", and one JSON object for each line; status 1 when a page is wrong.
 #include <fmt/format.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <atomic>
@@ -96,18 +97,36 @@ int touch(uint64_t mebibytes) {
 
 struct alignas(64) Turner {
   std::atomic<int64_t> longest_ns{0};
+  std::atomic<int64_t> stopped_ns{0};
   bool sleeps = false;
 };
 
+void note(std::atomic<int64_t>& longest, int64_t value) {
+  int64_t known = longest.load(std::memory_order_relaxed);
+  while (value > known && !longest.compare_exchange_weak(known, value, std::memory_order_relaxed)) {
+  }
+}
+
+// One that is preempted has not been stopped: only who waits gives its CPU up of its own accord.
+int64_t times_waited() {
+  rusage usage{};
+  ::getrusage(RUSAGE_THREAD, &usage);
+  return usage.ru_nvcsw;
+}
+
 void turn(Turner& turner, const std::atomic<bool>& over) {
+  constexpr int64_t kLongNs = 500'000;
+  int64_t waited = times_waited();
   Instant last = SteadyClock::read();
   while (!over.load(std::memory_order_relaxed)) {
     if (turner.sleeps) std::this_thread::sleep_for(std::chrono::milliseconds(1));
     const Instant now = SteadyClock::read();
-    int64_t longest = turner.longest_ns.load(std::memory_order_relaxed);
-    while ((now - last).count() > longest &&
-           !turner.longest_ns.compare_exchange_weak(longest, (now - last).count(),
-                                                    std::memory_order_relaxed)) {
+    const int64_t gap_ns = (now - last).count();
+    note(turner.longest_ns, gap_ns);
+    if (!turner.sleeps && gap_ns > kLongNs) {
+      const int64_t waited_now = times_waited();
+      if (waited_now != waited) note(turner.stopped_ns, gap_ns);
+      waited = waited_now;
     }
     last = now;
   }
@@ -124,11 +143,16 @@ int turn_all(size_t threads) {
   say("ready");
   std::string line;
   while (std::getline(std::cin, line)) {
-    int64_t longest[2] = {0, 0};
-    for (Turner& turner : turners)
-      longest[turner.sleeps ? 1 : 0] =
-          std::max(longest[turner.sleeps ? 1 : 0], turner.longest_ns.exchange(0));
-    say(fmt::format(R"({{"turning_ns": {}, "sleeping_ns": {}}})", longest[0], longest[1]));
+    int64_t turning = 0;
+    int64_t sleeping = 0;
+    int64_t stopped = 0;
+    for (Turner& turner : turners) {
+      int64_t& longest = turner.sleeps ? sleeping : turning;
+      longest = std::max(longest, turner.longest_ns.exchange(0));
+      stopped = std::max(stopped, turner.stopped_ns.exchange(0));
+    }
+    say(fmt::format(R"({{"turning_ns": {}, "stopped_ns": {}, "sleeping_ns": {}}})", turning,
+                    stopped, sleeping));
   }
   over = true;
   for (std::thread& thread : running) thread.join();
