@@ -154,7 +154,7 @@ Status Attachment::take_in(AddressRange range) {
 Status Attachment::look() {
   FARPAGE_TRY(ranges, mappings_.look());
   for (const AddressRange& range : settled_.choose(ranges)) {
-    const Status taken = take_in(range);
+    Status taken = take_in(range);
     if (taken) continue;
     if (taken.error().code != ErrorCode::kExhausted) return taken;
     log::warn("attach: not_taken_in range={:#x}-{:#x} reason=\"{}\"", range.begin, range.end,
@@ -167,7 +167,7 @@ Status Attachment::look() {
 Status Attachment::sweep() {
   for (const AddressRange& range : settled_.taken()) {
     // Another mapping may have taken the place of the one that was there.
-    const Status taken = take_in(range);
+    Status taken = take_in(range);
     if (!taken && taken.error().code != ErrorCode::kExhausted) return taken;
   }
   sweep_at_ = clock_.now() + kSweep;
