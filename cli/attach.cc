@@ -215,6 +215,8 @@ Result<int> attach(AttachSettings settings, const std::function<void()>& begun) 
     FARPAGE_TRY_VOID(inject::check_kernel());
     FARPAGE_TRY(process, inject::ProcessFiles::open(static_cast<pid_t>(settings.pid)));
     FARPAGE_TRY_VOID(inject::check_target(process, settings.allow_seccomp));
+    FARPAGE_TRY_VOID(
+        inject::check_locked_memory(process, options.local_bytes / 100 * pager::kPinPercent));
   }
   FARPAGE_TRY(signals, DetachRequests::block_signals());
   if (!settings.host_pager.empty()) {

@@ -43,7 +43,9 @@ void AgentTracer::run() {
   if (seized != 0) return;
   while (answer_stop()) {
     if (!wait_for_end()) continue;
-    // The end of this thread lets go of the agent.
+    // One that has ended is in the program until we have taken its status. The end of this thread
+    // lets go of one that lives, but is complete only some time after the join.
+    (void)answer_stop();
     return;
   }
 }

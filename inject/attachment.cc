@@ -42,10 +42,6 @@ std::vector<AddressRange> own_ranges(const InjectedAgent& agent) {
           {agent.code_address, agent.code_address + agent.code_bytes}};
 }
 
-std::pair<uint64_t, uint64_t> pair_of(AddressRange range) {
-  return {range.begin, range.end};
-}
-
 }  // namespace
 
 Attachment::Attachment(ProcessFiles process, InjectedAgent agent, Fd userfaultfd,
@@ -56,7 +52,8 @@ Attachment::Attachment(ProcessFiles process, InjectedAgent agent, Fd userfaultfd
       agent_(std::move(agent)),
       userfaultfd_(uffd::Userfaultfd::adopt(std::move(userfaultfd), agent_.features)),
       watch_(clock),
-      mappings_(process_, own_ranges(agent_), {.min_bytes = options.least_bytes}) {
+      mappings_(process_, own_ranges(agent_)),
+      settled_(options.least_bytes) {
   watch_.watch(agent_.pid);
 }
 
@@ -80,15 +77,16 @@ Result<std::unique_ptr<Attachment>> Attachment::begin(pid_t pid, const std::stri
                   handed.error().message() + "; and: " + left.error().message());
     return tl::unexpected(std::move(handed.error()));
   }
-  Status taken = attachment->look();
-  if (taken) taken = attachment->sweep();
+  attachment->sweep_at_ = clock.now() + kSweep;
+  const Status taken = attachment->look();
   if (taken) return attachment;
   (void)attachment->detach();
-  return tl::unexpected(std::move(taken.error()));
+  return tl::unexpected(taken.error());
 }
 
 Result<std::unique_ptr<Attachment>> Attachment::begin_held(std::unique_ptr<Attachment> attachment,
                                                            const std::string& handover_path) {
+  attachment->sweep_at_ = attachment->clock_.now() + kSweep;
   Status begun = attachment->hand_over(handover_path);
   if (begun) begun = attachment->look();
   if (!begun) {
@@ -148,59 +146,32 @@ Status Attachment::ask(RequestKind kind, AddressRange range) {
 }
 
 // A range may be gone or changed when it is registered: what is there then is found by the next
-// look.
+// look. kExhausted: it stays local.
 Status Attachment::take_in(AddressRange range) {
   FARPAGE_TRY_VOID(ask(RequestKind::kAddExtent, range));
-  const Status registered = userfaultfd_.register_range(range.begin, range.bytes());
-  if (registered) taken_in_.insert(pair_of(range));
-  return {};
+  if (!userfaultfd_.register_range(range.begin, range.bytes())) return {};
+  return ask(RequestKind::kAdoptPresent, range);
 }
 
 Status Attachment::look() {
   FARPAGE_TRY(ranges, mappings_.look());
-  std::set<std::pair<uint64_t, uint64_t>> now;
-  std::set<std::pair<uint64_t, uint64_t>> kept;
-  bool unsettled = false;
-  const bool first = !std::exchange(has_looked_, true);
-  for (const AddressRange& range : ranges) {
-    now.insert(pair_of(range));
-    if (taken_in_.contains(pair_of(range))) {
-      kept.insert(pair_of(range));
-      continue;
-    }
-    // One that is new may be gone again soon.
-    if (!first && !seen_.contains(pair_of(range))) {
-      unsettled = true;
-      continue;
-    }
-    const Status taken = take_in(range);
-    if (!taken && taken.error().code != ErrorCode::kExhausted) return taken;
-    if (!taken) {
-      log::warn("attach: not_taken_in range={:#x}-{:#x} reason=\"{}\"", range.begin, range.end,
-                taken.error().message());
-      kept.insert(pair_of(range));  // it stays local; once is enough
-      continue;
-    }
-    kept.insert(pair_of(range));
-    if (taken_in_.contains(pair_of(range)) && !first)
-      FARPAGE_TRY_VOID(ask(RequestKind::kAdoptPresent, range));
+  for (const AddressRange& range : settled_.choose(ranges)) {
+    Status taken = take_in(range);
+    if (taken) continue;
+    if (taken.error().code != ErrorCode::kExhausted) return taken;
+    log::warn("attach: not_taken_in range={:#x}-{:#x} reason=\"{}\"", range.begin, range.end,
+              taken.error().message());
   }
-  taken_in_ = std::move(kept);
-  seen_ = std::move(now);
-  look_at_ = unsettled ? clock_.now() + kSettle : Instant{0};
+  look_at_ = settled_.unsettled() ? clock_.now() + kSettle : Instant{0};
   if (const auto until = mappings_.unjudged_until()) look_at_ = std::max(look_at_, *until);
   return {};
 }
 
 Status Attachment::sweep() {
-  const std::set<std::pair<uint64_t, uint64_t>> known = taken_in_;
-  for (const auto& [begin, end] : known) {
+  for (const AddressRange& range : settled_.taken()) {
     // Another mapping may have taken the place of the one that was there.
-    if (const Status taken = take_in({begin, end}); !taken) {
-      if (taken.error().code != ErrorCode::kExhausted) return taken;
-      continue;
-    }
-    FARPAGE_TRY_VOID(ask(RequestKind::kAdoptPresent, {begin, end}));
+    Status taken = take_in(range);
+    if (!taken && taken.error().code != ErrorCode::kExhausted) return taken;
   }
   sweep_at_ = clock_.now() + kSweep;
   return {};
@@ -220,7 +191,7 @@ Result<Nanoseconds> Attachment::tend() {
 
 uint64_t Attachment::far_bytes() const {
   uint64_t bytes = 0;
-  for (const auto& [begin, end] : taken_in_) bytes += end - begin;
+  for (const AddressRange& range : settled_.taken()) bytes += range.bytes();
   return bytes;
 }
 

@@ -7,16 +7,14 @@
 #pragma once
 
 #include <memory>
-#include <set>
 #include <string>
-#include <utility>
-#include <vector>
 
 #include "base/clock.h"
 #include "inject/injected_agent.h"
 #include "inject/mapping_watch.h"
 #include "inject/mappings.h"
 #include "inject/process_files.h"
+#include "inject/settled_mappings.h"
 #include "uffd/handover.h"
 #include "uffd/userfaultfd.h"
 
@@ -82,9 +80,7 @@ class Attachment {
   uint64_t requests_ = 0;
   MappingWatch watch_;
   EligibleMappings mappings_;
-  bool has_looked_ = false;
-  std::set<std::pair<uint64_t, uint64_t>> seen_;  // in the last look
-  std::set<std::pair<uint64_t, uint64_t>> taken_in_;
+  SettledMappings settled_;
   Instant look_at_{0};  // 0: nothing has changed
   Instant sweep_at_{0};
 };

@@ -407,9 +407,8 @@ struct Stopped {
   std::optional<SeizedThread> thread;
 
   Status release(Nanoseconds& stood) {
-    const Status released = thread->release();
+    Status released = thread->release();
     stood = thread->stood();
-    thread.reset();
     return released;
   }
 };
@@ -451,7 +450,7 @@ Result<InjectedAgent> inject_here(const InjectOptions& options, Stopped& stopped
   NewAgent fresh(process, placing.take_shared(), placed);
   if (Status set_up = fresh.set_up(placing.inner_thread(), suspend, agent); !set_up) {
     Error error = or_ended(process, std::move(set_up).error());
-    if (stopped.thread) return tl::unexpected(std::move(error));
+    if (options.execute != nullptr) return tl::unexpected(std::move(error));
     Status undone = fresh.dismiss();
     if (undone && process.alive())
       undone = remove_mappings(process, agent.ring, placed, suspend, agent.stood);
@@ -460,6 +459,7 @@ Result<InjectedAgent> inject_here(const InjectOptions& options, Stopped& stopped
           " (memory of the agent is left in the program: " + undone.error().message() + ")";
     return tl::unexpected(std::move(error));
   }
+  stopped.thread->give_back_priority(agent.thread);
   agent.pid = process.pid();
   FARPAGE_TRY(pidfd, process.pidfd().duplicate());
   agent.process = std::move(pidfd);

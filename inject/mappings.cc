@@ -1,6 +1,7 @@
 #include "inject/mappings.h"
 
 #include <algorithm>
+#include <iterator>
 #include <optional>
 #include <string_view>
 #include <utility>
@@ -20,7 +21,7 @@ bool is_candidate(const MapsLine& line) {
 // protection, missing, minor): ours is not looked at here.
 constexpr std::string_view kUnfit[] = {"io", "pf", "ht", "lo", "ss", "dp", "wf", "gd", "mm", "sh"};
 
-bool is_fit(std::string_view flags) {
+bool are_fit(std::string_view flags) {
   return std::ranges::none_of(kUnfit, [&](std::string_view unfit) {
     for (size_t at = flags.find(unfit); at != std::string_view::npos;
          at = flags.find(unfit, at + 1))
@@ -48,6 +49,19 @@ std::optional<bool> EligibleMappings::verdict_of(const AddressRange& range) cons
   return found->second.eligible;
 }
 
+// The program changes its mappings between the two files, so a mapping may be a part of one that
+// was judged, or several of them.
+std::optional<bool> EligibleMappings::is_fit(const AddressRange& range) const {
+  auto judged = verdicts_.upper_bound(range.begin);
+  if (judged != verdicts_.begin() && std::prev(judged)->second.end > range.begin) --judged;
+  std::optional<bool> fit;
+  for (; judged != verdicts_.end() && judged->first < range.end; ++judged) {
+    if (!judged->second.eligible) return false;
+    fit = true;
+  }
+  return fit;
+}
+
 Status EligibleMappings::read_flags(const std::string& locked) {
   const Instant start = SteadyClock::read();
   if (start < next_read_) return {};
@@ -62,7 +76,7 @@ Status EligibleMappings::read_flags(const std::string& locked) {
     if (line.empty()) return;
     if (line[0] >= 'A' && line[0] <= 'Z') {
       if (candidate && line.starts_with(kFlags))
-        verdicts_[candidate->begin] = {candidate->end, is_fit(line.substr(kFlags.size()))};
+        verdicts_[candidate->begin] = {candidate->end, are_fit(line.substr(kFlags.size()))};
       return;
     }
     candidate.reset();
@@ -90,12 +104,11 @@ Result<std::vector<AddressRange>> EligibleMappings::look() {
     candidates.push_back(range);
   });
   if (!all_known) FARPAGE_TRY_VOID(read_flags(locked));
-  // One that has changed between the two files waits for the next look.
   unjudged_until_.reset();
   std::erase_if(candidates, [&](const AddressRange& range) {
-    const std::optional<bool> verdict = verdict_of(range);
-    if (!verdict) unjudged_until_ = next_read_;
-    return !verdict.value_or(false);
+    const std::optional<bool> fit = is_fit(range);
+    if (!fit) unjudged_until_ = next_read_;
+    return !fit.value_or(false);
   });
   return candidates;
 }

@@ -63,6 +63,7 @@ class EligibleMappings {
   bool is_own(const AddressRange& range) const;
   // nullopt: unknown.
   std::optional<bool> verdict_of(const AddressRange& range) const;
+  std::optional<bool> is_fit(const AddressRange& range) const;
   Status read_flags(const std::string& locked);
 
   const ProcessFiles& process_;

@@ -17,6 +17,7 @@
 #include <array>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -56,6 +57,8 @@ class SeizedThread {
   Status write(uint64_t address, std::span<const std::byte> bytes);
   // Puts the thread back and lets it go on.
   Status release();
+  // For a thread that it has made: it has inherited the priority with which this one works for us.
+  void give_back_priority(pid_t thread) const;
   // How long it stood, after release().
   Nanoseconds stood() const { return stood_; }
 
@@ -71,6 +74,7 @@ class SeizedThread {
   Status begin(uint64_t options);
   Status request(int request, uint64_t address, uint64_t data, const char* name) const;
   Status stop();
+  void hurry();
   Status save();
   Status find_call_instruction();
   Status leave_critical_section();
@@ -88,6 +92,7 @@ class SeizedThread {
   bool called_ = false;
   Instant since_{};
   Nanoseconds stood_{};
+  std::optional<int> niceness_;  // before it hurried
 };
 
 }  // namespace farpage::inject

@@ -12,6 +12,7 @@
 #include <cerrno>
 #include <cstdlib>
 
+#include "base/size.h"
 #include "inject/pidfd_thread.h"
 #include "uffd/handover.h"
 
@@ -64,6 +65,9 @@ Status check_far_memory(const ProcessFiles& process) {
   FARPAGE_TRY(threads, process.threads());
   for (const pid_t thread : threads) {
     const Result<std::string> name = process.read(fmt::format("task/{}/comm", thread));
+    // One of an attachment before, that has ended and is not gone yet.
+    const char state = process.status_field(thread_status(thread), "State").value_or("X")[0];
+    if (state == 'X' || state == 'Z') continue;
     if (name && *name == std::string(handover::kAgentName) + "\n")
       return fail(ErrorCode::kConflict,
                   fmt::format("{} has far memory already (thread {} is {}): end that one first",
@@ -119,6 +123,20 @@ Status check_target(const ProcessFiles& process, bool allow_seccomp) {
                             "may kill it: allow that with --allow-seccomp, or leave it alone",
                             process.described()));
   return {};
+}
+
+Status check_locked_memory(const ProcessFiles& process, uint64_t most_bytes) {
+  uint64_t locked_bytes = 0;
+  for (const char* field : {"VmLck", "VmPin"}) {  // "12 kB"
+    const std::string kibibytes = process.status_field("status", field).value_or("0");
+    locked_bytes += uint64_t{std::strtoull(kibibytes.c_str(), nullptr, 10)} << 10;
+  }
+  if (locked_bytes <= most_bytes) return {};
+  return fail(
+      ErrorCode::kConflict,
+      fmt::format("{} has locked {} of its memory (mlock), which stays local: at most {} may "
+                  "be with this --local, so raise it, or have the program unlock memory",
+                  process.described(), format_size(locked_bytes), format_size(most_bytes)));
 }
 
 Status check_tracer(const ProcessFiles& process, pid_t thread) {

@@ -1,6 +1,8 @@
 // What is asked before a process is touched: each refusal is one line that names the cure.
 #pragma once
 
+#include <cstdint>
+
 #include "base/result.h"
 #include "inject/process_files.h"
 
@@ -11,6 +13,10 @@ Status check_kernel();
 
 // kConflict: another state of the process is needed. kDenied: a privilege. kUnsupported: never.
 Status check_target(const ProcessFiles& process, bool allow_seccomp);
+
+// kConflict if it has locked (mlock) or pinned (io_uring, RDMA) more than `most_bytes` of its
+// memory: that stays local, whatever the budget is.
+Status check_locked_memory(const ProcessFiles& process, uint64_t most_bytes);
 
 // kConflict if a tracer is attached to the thread: it is named.
 Status check_tracer(const ProcessFiles& process, pid_t thread);

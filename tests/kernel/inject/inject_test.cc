@@ -1,7 +1,10 @@
 // A thread of ours comes into a program that runs, and leaves it as it was.
 #include <gtest/gtest.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <poll.h>
 #include <signal.h>
+#include <sys/prctl.h>
 #include <sys/ptrace.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
@@ -9,7 +12,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
+#include <cerrno>
+#include <cstddef>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
@@ -21,6 +27,9 @@
 
 #include "inject/agent_code.h"
 #include "inject/injected_agent.h"
+#include "inject/pidfd_thread.h"
+#include "inject/process_files.h"
+#include "inject/target_checks.h"
 #include "taken_program.h"
 
 namespace farpage::test {
@@ -114,6 +123,21 @@ TEST_P(InjectionDuring, ACallThatWaitsLetsItGoOn) {
   }
   EXPECT_EQ(program.process().read_line(), waiting.answer);
   EXPECT_EQ(program.process().finish().exit_status, 7);
+}
+
+// It hurries while it works for us.
+TEST_F(Injection, LeavesThePriorityOfTheThread) {
+  constexpr int kNiceness = 3;
+  TakenProgram program;
+  const auto niceness_of = [](pid_t thread) {
+    return ::getpriority(PRIO_PROCESS, static_cast<id_t>(thread));
+  };
+  ASSERT_EQ(::setpriority(PRIO_PROCESS, static_cast<id_t>(program.pid()), kNiceness), 0);
+  const inject::InjectedAgent& agent = program.inject();
+  EXPECT_EQ(niceness_of(program.pid()), kNiceness);
+  EXPECT_EQ(niceness_of(agent.thread), kNiceness);
+  program.withdraw();
+  EXPECT_EQ(niceness_of(program.pid()), kNiceness);
 }
 
 TEST_F(Injection, DeliversTheSignalsThatComeMeanwhile) {
@@ -413,6 +437,49 @@ TEST_F(InjectionRefused, ForAProgramWithSeccompUnlessThatIsAllowed) {
     EXPECT_EQ(program.maps(), maps);
   }
   EXPECT_EQ(program.process().finish().exit_status, 7);
+}
+
+TEST_F(InjectionRefused, WhereLockedMemoryExceedsALimit) {
+  TakenProgram program;
+  const Result<inject::ProcessFiles> process = inject::ProcessFiles::open(program.pid());
+  ASSERT_TRUE(process.has_value());
+  EXPECT_TRUE(inject::check_locked_memory(*process, 0).has_value());
+  const std::string address = program.ask("map 100");
+  ASSERT_EQ(program.ask("lock " + address + " 100"), "0");
+  EXPECT_TRUE(inject::check_locked_memory(*process, 100 * kPageBytes).has_value());
+  const Status refused = inject::check_locked_memory(*process, 100 * kPageBytes - 1);
+  ASSERT_FALSE(refused.has_value());
+  EXPECT_EQ(refused.error().code, ErrorCode::kConflict);
+  EXPECT_NE(refused.error().message().find("has locked 400K of its memory (mlock)"),
+            std::string::npos)
+      << refused.error().message();
+}
+
+// As kernels before 6.9 answer, which do not know the flag.
+TEST(InjectionRefusedByKernel, ThatCannotHoldAThreadByADescriptor) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    std::array<sock_filter, 6> code{{
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_pidfd_open, 0, 3),
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, args) + sizeof(uint64_t)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, inject::kPidfdThread, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EINVAL),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    }};
+    const sock_fprog program{static_cast<unsigned short>(code.size()), code.data()};
+    if (::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 ||
+        ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) != 0)
+      ::_exit(2);
+    const Status kernel = inject::check_kernel();
+    const bool is_right =
+        !kernel && kernel.error().code == ErrorCode::kUnsupported &&
+        kernel.error().message().find("run Linux 6.9 or newer") != std::string::npos;
+    ::_exit(is_right ? 0 : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
 }
 
 // Of a user without the privilege for userfaultfd(2).

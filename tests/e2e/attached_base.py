@@ -1,0 +1,94 @@
+"""Programs that run already, and `farpage attach` beside them."""
+import re
+import subprocess
+import time
+
+from cluster import FARPAGE, MIB, wait_until
+from verifier import PATIENCE, PATIENT, Verifier
+
+
+def mappings(pid):
+    """Of a process: access, name, bytes, and whether it has a userfaultfd (may be far)."""
+    found = []
+    with open(f"/proc/{pid}/smaps", encoding="utf-8") as file:
+        for line in file:
+            words = line.split()
+            if re.fullmatch("[0-9a-f]+-[0-9a-f]+", words[0]):
+                begin, end = (int(address, 16) for address in words[0].split("-"))
+                mapping = (words[1], words[5] if len(words) > 5 else "", end - begin)
+            elif words[0] == "VmFlags:":
+                found.append((*mapping, "um" in words))
+    return found
+
+
+class Attached(Verifier):
+    """The programs are started without far memory."""
+
+    def start_program(self, command, ready=b"ready\n"):
+        """Returns when it has printed that it is ready."""
+        process = self.start_with_input(command)
+        self.assertEqual(process.popen.stdout.readline(), ready, process.log())
+        return process
+
+    def attach(self, pid, local, *options):
+        """Returns when the program is attached."""
+        self.stats_path = self.path("stats.json")
+        process = self.start_process([FARPAGE, "attach", str(pid), "--local", local, "--stats-file", self.stats_path,
+                                      "--coordinator", self.url, *PATIENT, *options])
+        wait_until(lambda: "attached to" in process.log() or process.popen.poll() is not None, "attached", PATIENCE)
+        self.assertIn("attached to", process.log())
+        return process
+
+    def detach(self, attached, pid):
+        done = subprocess.run([FARPAGE, "detach", str(pid)], capture_output=True, text=True, timeout=PATIENCE,
+                              check=False)
+        self.assertEqual(done.returncode, 0, done.stderr + attached.log())
+        self.expect_end_of_attachment(attached, "is detached")
+
+    def expect_end_of_attachment(self, attached, reason):
+        status, _ = attached.finish(PATIENCE)
+        self.assertEqual(status, 0, attached.log())
+        self.assertIn(reason, attached.log())
+        self.assertNotIn("engine_killed", attached.log())
+
+    def expect_local(self, pid, name):
+        """What is shared under this name has not become far, nor has anything else that is shared."""
+        found = mappings(pid)
+        self.assertIn((True, False), {(path == name and access[3] == "s", far) for access, path, _, far in found})
+        self.assertEqual({access for access, _, _, far in found if far}, {"rw-p"})
+
+    def page(self, seconds=2):
+        """Lets pages come and go; expect_paging() says later whether enough did."""
+        time.sleep(seconds)
+
+    def expect_paging(self, least=1000):
+        stats = self.stats()
+        moved = stats["faults"]["remote"] + stats["prefetched_pages"]
+        print(f"{stats['program']}, {stats['local_bytes'] // MIB} MiB local: {moved:,} pages fetched,"
+              f" {stats['evictions']['written']:,} written")
+        self.assertGreater(moved, least, stats)
+        self.assertGreater(stats["evictions"]["written"], least, stats)
+        self.assertEqual(stats["faults"]["failed"], 0, stats)
+
+    def expect_right(self, program):
+        """It ends by itself, and has seen nothing wrong: a line "NAME rounds wrong" for each of its jobs."""
+        status, output = program.finish_with(b"", PATIENCE)
+        self.assertEqual(status, 0, output.decode() + program.log())
+        lines = [line.split() for line in output.decode().splitlines()]
+        self.assertTrue(lines)
+        for name, rounds, wrong in lines:
+            self.assertGreater(int(rounds), 0, name)
+            self.assertEqual(int(wrong), 0, name)
+
+    def attach_twice(self, program, local, pid=None, least=1000):
+        """Attached in the middle of its work, detached, attached again; its end comes while it is attached."""
+        pid = pid or program.pid
+        attached = self.attach(pid, local)
+        self.page()
+        self.detach(attached, pid)
+        self.expect_paging(least)
+        attached = self.attach(pid, local)
+        self.page()
+        self.expect_right(program)
+        self.expect_end_of_attachment(attached, "has ended")
+        self.expect_paging(least)
