@@ -17,9 +17,11 @@ constexpr Milliseconds kReplayIdle{1000};
 
 }  // namespace
 
-Replayer::Replayer(Serving& serving, const std::vector<pager::LinkPort*>& ports)
+Replayer::Replayer(Serving& serving, const std::vector<pager::LinkPort*>& ports,
+                   std::span<PlacingNote> notes)
     : serving_(serving) {
-  for (pager::LinkPort* port : ports) threads_.emplace_back([this, port] { run(*port); });
+  for (size_t i = 0; i < ports.size(); ++i)
+    threads_.emplace_back([this, port = ports[i], note = &notes[i]] { run(*port, *note); });
 }
 
 Replayer::~Replayer() {
@@ -39,10 +41,11 @@ void Replayer::add(std::shared_ptr<Session> session, std::vector<uint32_t> pages
   changed_.notify_all();
 }
 
-void Replayer::run(pager::LinkPort& port) {
+void Replayer::run(pager::LinkPort& port, PlacingNote& note) {
   (void)pthread_setname_np(pthread_self(), "fp-replay");
   image::PageReads reads(serving_.links, port, serving_.reads, serving_.read_counts);
   const auto batch = std::make_unique<Batch>();
+  batch->note = &note;
   while (!stopping_.load(std::memory_order_acquire)) {
     if (!take(*batch)) continue;
     leave_out(*batch);
@@ -222,9 +225,12 @@ void Replayer::place_run(Batch& batch, pager::LinkPort& port, size_t first, size
       continue;
     }
     size_t pages = 1;
-    while (at + pages < first + count && !session.is_own(batch.pages[at + pages])) ++pages;
-    const uint64_t address = *session.address_of(batch.pages[at]);
-    const uffd::Outcome outcome = session.memory().copy(address, bytes_of(port, at, pages));
+    while (session.memory().tells_removals() && at + pages < first + count &&
+           !session.is_own(batch.pages[at + pages]))
+      ++pages;
+    const uint64_t page = batch.pages[at];
+    const uffd::Outcome outcome =
+        session.place(page, *session.address_of(page), bytes_of(port, at, pages), *batch.note);
     if (outcome == uffd::Outcome::kDone || outcome == uffd::Outcome::kAlreadyPresent) {
       for (size_t i = 0; i < pages; ++i) session.own(batch.pages[at + i]);
       session.counts().replayed_pages.fetch_add(pages, std::memory_order_relaxed);

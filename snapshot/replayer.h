@@ -9,6 +9,7 @@
 #include <atomic>
 #include <deque>
 #include <memory>
+#include <span>
 #include <thread>
 #include <vector>
 
@@ -27,8 +28,9 @@ class Replayer {
   static constexpr size_t kBufferBytes = kBatchPages << kPageShift;
   static constexpr uint32_t kPlacePages = 64;  // by one call of the kernel
 
-  // Each port has kBufferBytes.
-  Replayer(Serving& serving, const std::vector<pager::LinkPort*>& ports);
+  // Each port has kBufferBytes. A note for each, in memory that survives this process.
+  Replayer(Serving& serving, const std::vector<pager::LinkPort*>& ports,
+           std::span<PlacingNote> notes);
   ~Replayer();
 
   enum class Urgency : uint8_t { kSoon, kWhenIdle };
@@ -50,6 +52,7 @@ class Replayer {
     std::shared_ptr<Session> session;
     Instant since{0};
     std::shared_ptr<std::atomic<size_t>> left;
+    PlacingNote* note = nullptr;              // the thread's
     size_t taken = 0;                         // of the job
     std::array<uint32_t, kBatchPages> pages;  // ascending
     size_t count = 0;
@@ -59,7 +62,7 @@ class Replayer {
     std::array<PageCache::Frame, kBatchPages> frames;
   };
 
-  void run(pager::LinkPort& port);
+  void run(pager::LinkPort& port, PlacingNote& note);
   bool take(Batch& batch);
   void leave_out(Batch& batch) const;
   void finish(Batch& batch) const;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <span>
 
@@ -82,6 +83,14 @@ Result<std::vector<GuestRegion>> decode_regions(std::string_view message) {
   return regions;
 }
 
+Result<SocketRequest> decode_socket_request(std::string_view request) {
+  FARPAGE_TRY(document, http::parse_json_object(request));
+  http::JsonReader reader(*document, http::UnknownFields::kRefuse);
+  SocketRequest decoded{.image = ImageId{reader.name("image")}, .socket = reader.name("socket")};
+  FARPAGE_TRY_VOID(reader.finish());
+  return decoded;
+}
+
 bool ArrayEnd::take(std::string_view bytes) {
   return std::all_of(bytes.begin(), bytes.end(), [this](char c) { return take(c); });
 }
@@ -112,10 +121,17 @@ bool ArrayEnd::take(char c) {
   return true;
 }
 
+Handover::Handover(Fd socket, const ucred& peer) : socket_(std::move(socket)), peer_(peer) {
+  const int from = 0;  // each look begins where the last one has ended
+  (void)::setsockopt(socket_.get(), SOL_SOCKET, SO_PEEK_OFF, &from, sizeof from);
+}
+
 Result<bool> Handover::read() {
-  std::array<std::byte, 4096> part;
+  // With room for more than is allowed: so what came with a descriptor is seen at once, and the
+  // descriptor is given only once.
+  const auto part = std::make_unique<std::array<std::byte, kMaxMessageBytes + 1>>();
   while (true) {
-    ReceivedBytes got = receive_with_descriptor(socket_.get(), part, MSG_DONTWAIT);
+    ReceivedBytes got = receive_with_descriptor(socket_.get(), *part, MSG_DONTWAIT | MSG_PEEK);
     if (got.count < 0) {
       if (errno == EAGAIN || errno == EWOULDBLOCK) return false;
       return fail_errno("reading the message of the VMM");
@@ -128,7 +144,7 @@ Result<bool> Handover::read() {
       if (descriptor_.valid()) return fail(ErrorCode::kInvalid, "it sent more than one descriptor");
       descriptor_ = std::move(got.descriptor);
     }
-    const std::string_view bytes(reinterpret_cast<const char*>(part.data()),
+    const std::string_view bytes(reinterpret_cast<const char*>(part->data()),
                                  static_cast<size_t>(got.count));
     if (text_.size() + bytes.size() > kMaxMessageBytes)
       return fail(ErrorCode::kExhausted,

@@ -27,7 +27,8 @@ constexpr uint32_t kTurnsOfALook = 4;
 }  // namespace
 
 Result<std::unique_ptr<Worker>> Worker::create(
-    Serving& serving, pager::LinkPort& port, std::function<void(std::shared_ptr<Session>)> on_end) {
+    Serving& serving, pager::LinkPort& port, PlacingNote& note,
+    std::function<void(std::shared_ptr<Session>)> on_end) {
   FARPAGE_CHECK(port.buffer().size() >= kBufferBytes, "%zu bytes", port.buffer().size());
   FARPAGE_TRY(bell, Doorbell::create());
   FARPAGE_TRY(epoll, Fd::from_call(::epoll_create1(EPOLL_CLOEXEC), "epoll_create1"));
@@ -37,13 +38,14 @@ Result<std::unique_ptr<Worker>> Worker::create(
   if (::epoll_ctl(epoll.get(), EPOLL_CTL_ADD, bell.fd(), &event) != 0)
     return fail_errno("epoll of the bell");
   return std::unique_ptr<Worker>(
-      new Worker(serving, port, std::move(on_end), std::move(bell), std::move(epoll)));
+      new Worker(serving, port, note, std::move(on_end), std::move(bell), std::move(epoll)));
 }
 
-Worker::Worker(Serving& serving, pager::LinkPort& port,
+Worker::Worker(Serving& serving, pager::LinkPort& port, PlacingNote& note,
                std::function<void(std::shared_ptr<Session>)> on_end, Doorbell bell, Fd epoll)
     : serving_(serving),
       port_(port),
+      note_(note),
       on_end_(std::move(on_end)),
       bell_(std::move(bell)),
       epoll_(std::move(epoll)),
@@ -288,12 +290,29 @@ void Worker::arrived(const image::PageReads::Done& done) {
   serving_.cache.release(frame);
 }
 
+// A guest that does not tell what it gives back may have got this page from the replayer since it
+// was looked up, and given it back: so both do not place and note at the same time.
+std::optional<uffd::Outcome> Worker::copy(Fault& fault, std::span<const std::byte> bytes) {
+  Session& session = *fault.session;
+  const bool alone = !session.memory().tells_removals();
+  if (alone) session.gate().close();
+  std::optional<uffd::Outcome> outcome;
+  if (!alone || !session.is_own(fault.page)) {
+    outcome = session.place(fault.page, fault.address, bytes, note_);
+    if (outcome == uffd::Outcome::kDone || outcome == uffd::Outcome::kAlreadyPresent)
+      session.own(fault.page);
+  }
+  if (alone) session.gate().open();
+  return outcome;
+}
+
 bool Worker::place_page(Fault& fault, std::span<const std::byte> bytes) {
   Session& session = *fault.session;
-  switch (session.memory().copy(fault.address, bytes)) {
+  const auto outcome = copy(fault, bytes);
+  if (!outcome) return false;
+  switch (*outcome) {
     case uffd::Outcome::kDone:
     case uffd::Outcome::kAlreadyPresent: {
-      session.own(fault.page);
       session.note_placed();
       session.note_touch(fault.page);
       SessionCounts& counts = session.counts();

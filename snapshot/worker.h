@@ -14,6 +14,7 @@
 #include <atomic>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <thread>
 #include <vector>
 
@@ -62,8 +63,9 @@ class Worker {
 
   // `on_end` is called once for each session, on the worker's thread, when its process has ended
   // and nothing of it is in hand. The port has kBufferBytes.
+  // `note` is the thread's own, in memory that survives this process.
   static Result<std::unique_ptr<Worker>> create(
-      Serving& serving, pager::LinkPort& port,
+      Serving& serving, pager::LinkPort& port, PlacingNote& note,
       std::function<void(std::shared_ptr<Session>)> on_end);
   ~Worker();
 
@@ -96,7 +98,7 @@ class Worker {
     bool ending = false;
   };
 
-  Worker(Serving& serving, pager::LinkPort& port,
+  Worker(Serving& serving, pager::LinkPort& port, PlacingNote& note,
          std::function<void(std::shared_ptr<Session>)> on_end, Doorbell bell, Fd epoll);
   void run();
   bool take_inbox();
@@ -109,8 +111,9 @@ class Worker {
   bool step(size_t index);
   bool look_up(Fault& fault, size_t index);
   void arrived(const image::PageReads::Done& done);
-  // False: the kernel refused for now.
+  // False: the kernel refused for now, or it is the guest's own meanwhile.
   bool place_page(Fault& fault, std::span<const std::byte> bytes);
+  std::optional<uffd::Outcome> copy(Fault& fault, std::span<const std::byte> bytes);
   bool place_zeros(Session& session, uint64_t address, uint64_t page, bool is_write);
   static void refused(Session& session, uint64_t address);
   void lose(Fault& fault);
@@ -122,6 +125,7 @@ class Worker {
 
   Serving& serving_;
   pager::LinkPort& port_;
+  PlacingNote& note_;
   const std::function<void(std::shared_ptr<Session>)> on_end_;
   const Doorbell bell_;
   const Fd epoll_;

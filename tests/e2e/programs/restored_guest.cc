@@ -12,10 +12,12 @@
 //     --steps N       random steps of each thread: read, write, give back (0)
 //     --no-events     does not ask for REMOVE events
 //     --wait          prints "restored" and waits for a line before it touches anything
+//     --close         keeps no copy of the userfaultfd
 //     --hold          waits for the end of its standard input before it ends
-//     --send slow|late|torn|twice|nothing|text:TEXT|many   another way to hand over
+//     --send slow|late|stop|torn|twice|nothing|text:TEXT|many   another way to hand over
 //
-// Prints {"pages": touched, "wrong": .., "sigbus": .., "touch_ms": .., "p50_ns": .., "p99_ns": ..}
+// Prints {"pages": touched, "wrong": .., "sigbus": .., "touch_ms": .., "p50_ns": .., "p99_ns": ..,
+// "max_ns": ..}
 // (the times of the first touches). Exit status 0: nothing was
 // wrong (SIGBUS is counted apart). Source:
 // docs/snapshotting/handling-page-faults-on-snapshot-resume.md of Firecracker; serde's compact
@@ -58,7 +60,7 @@ struct Options {
   std::string socket, file, shape = "v1.15", send = "once";
   size_t regions = 1, threads = 2, percent = 100, start = 0, steps = 0;
   uint64_t seed = 1;
-  bool events = true, wait = false, hold = false;
+  bool events = true, wait = false, hold = false, close = false;
 };
 
 Options parse(int count, char** words) {
@@ -95,6 +97,8 @@ Options parse(int count, char** words) {
       options.events = false;
     else if (word == "--wait")
       options.wait = true;
+    else if (word == "--close")
+      options.close = true;
     else if (word == "--hold")
       options.hold = true;
     else
@@ -204,6 +208,11 @@ int hand_over(const Options& options, const Memory& memory, int userfaultfd) {
   } else if (options.send == "late") {
     send_part(socket, text, -1);
     send_part(socket, "\n", userfaultfd);
+  } else if (options.send == "stop") {
+    // Stops itself after the half.
+    send_part(socket, text.substr(0, text.size() / 2), userfaultfd);
+    (void)::raise(SIGSTOP);
+    send_part(socket, text.substr(text.size() / 2), -1);
   } else if (options.send == "torn") {
     send_part(socket, text.substr(0, text.size() / 2), userfaultfd);
   } else if (options.send == "twice") {
@@ -353,13 +362,15 @@ int main(int count, char** words) {
   const Memory memory = make_memory(pages, options.regions);
   const int userfaultfd = open_userfaultfd(memory, options.events);
   const int socket = hand_over(options, memory, userfaultfd);
-  if (options.send != "once" && options.send != "slow" && options.send != "late") {
+  if (options.send != "once" && options.send != "slow" && options.send != "late" &&
+      options.send != "stop") {
     // It is refused: the pager closes its end.
     char c = 0;
     const bool closed = socket < 0 || ::read(socket, &c, 1) <= 0;
     std::printf("%s\n", closed ? "refused" : "not refused");
     return closed ? 0 : 1;
   }
+  if (options.close) ::close(userfaultfd);
   if (options.wait) {
     std::printf("restored\n");
     std::fflush(stdout);
@@ -384,10 +395,11 @@ int main(int count, char** words) {
   const auto at = [&](size_t percent) { return all.empty() ? 0 : all[all.size() * percent / 100]; };
   std::printf(
       "{\"pages\": %llu, \"wrong\": %llu, \"sigbus\": %llu, \"touch_ms\": %.1f, "
-      "\"p50_ns\": %u, \"p99_ns\": %u}\n",
+      "\"p50_ns\": %u, \"p99_ns\": %u, \"max_ns\": %u}\n",
       static_cast<unsigned long long>(figures.pages),
       static_cast<unsigned long long>(figures.wrong),
-      static_cast<unsigned long long>(figures.sigbus), took.count(), at(50), at(99));
+      static_cast<unsigned long long>(figures.sigbus), took.count(), at(50), at(99),
+      all.empty() ? 0 : all.back());
   std::fflush(stdout);
   if (options.hold) wait_for_line();
   return figures.wrong == 0 ? 0 : 1;
