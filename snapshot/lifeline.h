@@ -18,15 +18,18 @@
 
 namespace farpage::snapshot {
 
-// Threads: one at a time. Its end lets the process live.
+// Threads: one at a time. Its end lets the process live. Of one that was not tied, the descriptors
+// may be closed in any order.
 class Lifeline {
  public:
   static constexpr size_t kDescriptors = 3;
 
-  // `pid` is the number of the process of `pidfd`. kUnavailable: that has ended.
-  static Result<Lifeline> tie(int userfaultfd, int pidfd, pid_t pid);
-  // Of a predecessor: what descriptors() had.
+  // Not tied to a process.
+  static Result<Lifeline> create(int userfaultfd);
+  // Of a predecessor: what descriptors() had. It was tied, or not.
   static Lifeline adopt(const std::array<int, kDescriptors>& descriptors);
+  // From now on. `pid` is the number of the process of `pidfd`. Again is no change.
+  Status tie(int pidfd, pid_t pid) const;
 
   std::array<int, kDescriptors> descriptors() const {
     return {writer_.get(), holder_.get(), sender_.get()};

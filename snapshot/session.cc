@@ -59,13 +59,13 @@ void Session::take_over(std::span<const PlacingNote> notes) {
   for (const PlacingNote& note : notes)
     if (note.session == number() && note.page < image().pages() &&
         uffd::GuestMemory::is_placed(note.argument))
-      own(note.page);
+      own_unit(note.page);
   for (const GuestRegion& region : parts_.regions) parts_.memory.wake(region.address, region.bytes);
 }
 
 uffd::Outcome Session::place(uint64_t page, uint64_t address, std::span<const std::byte> bytes,
                              PlacingNote& note) {
-  if (parts_.memory.tells_removals()) return parts_.memory.copy(address, bytes);
+  if (parts_.memory.tells_removals() && !is_huge()) return parts_.memory.copy(address, bytes);
   // First it is a note that says nothing, then one of this page.
   uffd::GuestMemory::clear_argument(note.argument);
   std::atomic_ref(note.session).store(number(), std::memory_order_release);

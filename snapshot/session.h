@@ -82,6 +82,8 @@ struct SessionCounts {
   pager::Counter faults_own;                // zeros of pages that the guest had given back
   pager::Counter faults_lost;               // ended in SIGBUS
   pager::Counter removed_pages;             // by REMOVE events
+  std::atomic<uint64_t> faults_huge{0};     // any thread: of 2 MiB pages
+  std::atomic<uint64_t> huge_lost{0};       // the same
   std::atomic<uint64_t> replayed_pages{0};  // any thread
 };
 
@@ -124,6 +126,8 @@ class Session {
   const image::Image& image() const { return *parts_.served->image; }
   uffd::GuestMemory& memory() { return parts_.memory; }
   SessionRecord record() const;
+  // Once the record is put: a successor that does not know of the session closes its descriptors.
+  Status tie() const { return parts_.lifeline.tie(pidfd(), pid()); }
   InstallGate& gate() { return gate_; }
   SessionCounts& counts() { return counts_; }
 
@@ -132,6 +136,10 @@ class Session {
   // nullopt: the page is in no region.
   std::optional<uint64_t> address_of(uint64_t page) const;
 
+  // Of what is placed at once, and is the guest's own as a whole: 1, or 512 with pages of 2 MiB.
+  uint64_t unit_pages() const { return parts_.regions.front().page_bytes >> kPageShift; }
+  bool is_huge() const { return unit_pages() > 1; }
+
   // -- any thread --
   bool is_own(uint64_t page) const {
     return (words()[page / 64].load(std::memory_order_acquire) >> (page % 64) & 1) != 0;
@@ -139,11 +147,15 @@ class Session {
   void own(uint64_t page) {
     words()[page / 64].fetch_or(uint64_t{1} << (page % 64), std::memory_order_acq_rel);
   }
+  // The unit whose first page this is.
+  void own_unit(uint64_t page) {
+    for (uint64_t i = 0; i < unit_pages(); ++i) own(page + i);
+  }
   bool has_ended() const { return ended_.load(std::memory_order_acquire); }
   void end() { ended_.store(true, std::memory_order_release); }
 
-  // Places these bytes from `page` on: one page, or several of a guest that tells removals. The
-  // caller notes that they are the guest's own.
+  // Places these bytes from `page` on: one unit, or several pages of 4 KiB of a guest that tells
+  // removals. The caller notes that they are the guest's own.
   uffd::Outcome place(uint64_t page, uint64_t address, std::span<const std::byte> bytes,
                       PlacingNote& note);
 
@@ -164,8 +176,10 @@ class Session {
   }
   // The kernel refuses a page that the VMM has named: true when it has done so for so long that the
   // guest would wait forever.
-  bool note_refusal() { return ++refusals_ == kMaxRefusedPages; }
-  void note_placed() { refusals_ = 0; }
+  bool note_refusal() {
+    return refusals_.fetch_add(1, std::memory_order_relaxed) + 1 == kMaxRefusedPages;
+  }
+  void note_placed() { refusals_.store(0, std::memory_order_relaxed); }
 
   // -- any thread --
   // Of the pages that were faulted so far, the class of each (RecordedSet); empty: not recorded.
@@ -189,8 +203,8 @@ class Session {
   InstallGate gate_;
   SessionCounts counts_;
   const Mapping kept_;
-  std::span<uint8_t> touched_;  // in it; empty: not recorded
-  uint32_t refusals_ = 0;       // in a row
+  std::span<uint8_t> touched_;         // in it; empty: not recorded
+  std::atomic<uint32_t> refusals_{0};  // in a row
   std::atomic<bool> ended_{false};
 };
 

@@ -71,7 +71,8 @@ void SnapshotPager::Totals::add(const SessionCounts& counts) {
   joined += counts.faults_joined.get();
   zero += counts.faults_zero.get();
   own += counts.faults_own.get();
-  lost += counts.faults_lost.get();
+  lost += counts.faults_lost.get() + counts.huge_lost.load(std::memory_order_relaxed);
+  huge += counts.faults_huge.load(std::memory_order_relaxed);
   removed += counts.removed_pages.get();
   replayed += counts.replayed_pages.load(std::memory_order_relaxed);
 }
@@ -163,8 +164,9 @@ Status SnapshotPager::share(uint32_t session_group) {
   std::vector<pager::LinkPort*> replay_ports;
   for (uint32_t i = 0; i < options_.replay_threads; ++i)
     replay_ports.push_back(&shared_.links->port(1 + options_.workers + i));
-  shared_.replayer = std::make_unique<Replayer>(*shared_.serving, replay_ports,
-                                                notes_of_threads.subspan(options_.workers));
+  FARPAGE_TRY(replayer, Replayer::create(*shared_.serving, replay_ports,
+                                         notes_of_threads.subspan(options_.workers)));
+  shared_.replayer = std::move(replayer);
   return {};
 }
 
@@ -384,7 +386,7 @@ Result<std::shared_ptr<Session>> SnapshotPager::begin(Handover& handover, OpenIm
   FARPAGE_TRY(regions, decode_regions(handover.message()));
   FARPAGE_TRY(pidfd, process_of(handover.fd(), handover.peer().pid));
   FARPAGE_TRY(memory, uffd::GuestMemory::adopt(handover.take_descriptor()));
-  FARPAGE_TRY(lifeline, Lifeline::tie(memory.fd(), pidfd.get(), handover.peer().pid));
+  FARPAGE_TRY(lifeline, Lifeline::create(memory.fd()));
   FARPAGE_TRY(number, state_.next_session());
   FARPAGE_TRY(session, Session::create({.number = number,
                                         .served = image.served,
@@ -403,8 +405,9 @@ Result<std::shared_ptr<Session>> SnapshotPager::begin(Handover& handover, OpenIm
   return session;
 }
 
-// Gives it a worker.
+// Gives it a worker. Its record is put.
 Status SnapshotPager::serve(const std::shared_ptr<Session>& session, const OpenImage& image) {
+  FARPAGE_TRY_VOID(session->tie());
   const auto worker =
       std::min_element(shared_.workers.begin(), shared_.workers.end(),
                        [](const auto& a, const auto& b) { return a->sessions() < b->sessions(); });
@@ -521,9 +524,9 @@ void SnapshotPager::take_ended() {
     of_it.add(at->second->counts());
     log::info(
         "serve: session_ended session={} pid={} image={} cached={} read={} joined={} zero={} "
-        "own={} lost={} replayed={}",
+        "own={} huge={} lost={} replayed={}",
         number, session.pid(), session.image().name(), of_it.cached, of_it.read, of_it.joined,
-        of_it.zero, of_it.own, of_it.lost, of_it.replayed);
+        of_it.zero, of_it.own, of_it.huge, of_it.lost, of_it.replayed);
     totals_.add(at->second->counts());
     ++totals_.ended;
     state_.erase_session(number);
@@ -547,6 +550,7 @@ std::string SnapshotPager::stats() const {
                         {"joined", sum.joined},
                         {"zero", sum.zero},
                         {"own", sum.own},
+                        {"huge", sum.huge},
                         {"lost", sum.lost}}},
                       {"removed_pages", sum.removed},
                       {"replayed_pages", sum.replayed}};

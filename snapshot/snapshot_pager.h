@@ -115,7 +115,7 @@ class SnapshotPager {
   };
   struct Totals {
     uint64_t started = 0, ended = 0, refused = 0;
-    uint64_t cached = 0, read = 0, joined = 0, zero = 0, own = 0, lost = 0;
+    uint64_t cached = 0, read = 0, joined = 0, zero = 0, own = 0, huge = 0, lost = 0;
     uint64_t removed = 0, replayed = 0;
     void add(const SessionCounts& counts);
   };

@@ -47,8 +47,9 @@ Result<SessionRecord> session_from(const json& value) {
                         .socket = value.value("socket", -1),
                         .lifeline = value.value("lifeline", SessionRecord{}.lifeline),
                         .regions = {}};
-  for (const auto& region : value.value("regions", std::vector<std::array<uint64_t, 3>>{}))
-    session.regions.push_back({.address = region[0], .bytes = region[1], .offset = region[2]});
+  for (const auto& region : value.value("regions", std::vector<std::array<uint64_t, 4>>{}))
+    session.regions.push_back(
+        {.address = region[0], .bytes = region[1], .offset = region[2], .page_bytes = region[3]});
   return session;
 }
 
@@ -132,7 +133,7 @@ Result<uint64_t> SnapshotState::next_session() const {
 Status SnapshotState::put_session(uint64_t number, const SessionRecord& session) const {
   json regions = json::array();
   for (const GuestRegion& region : session.regions)
-    regions.push_back({region.address, region.bytes, region.offset});
+    regions.push_back({region.address, region.bytes, region.offset, region.page_bytes});
   return store_->put(kSessions + std::to_string(number),
                      dumped({{"image", session.image},
                              {"pid", session.pid},

@@ -28,17 +28,22 @@ namespace farpage::snapshot {
 inline constexpr size_t kMaxMessageBytes = size_t{64} << 10;
 inline constexpr size_t kMaxRegions = 64;
 
+// Of hugetlb memory, which is placed as a whole.
+inline constexpr uint64_t kHugePageBytes = uint64_t{2} << 20;
+
 // `bytes` of the VMM's memory from `address` on are those of the image from `offset` on.
 struct GuestRegion {
   uint64_t address = 0;
   uint64_t bytes = 0;
   uint64_t offset = 0;
+  uint64_t page_bytes = kPageBytes;  // or kHugePageBytes
 
   bool operator==(const GuestRegion&) const = default;
 };
 
-// One to kMaxRegions regions of whole 4 KiB pages, sorted by address; neither their addresses nor
-// their offsets overlap. kInvalid names what is wrong; kUnsupported: larger pages.
+// One to kMaxRegions regions of whole pages, 4 KiB or all of 2 MiB, sorted by address; neither
+// their addresses nor their offsets overlap. kInvalid names what is wrong; kUnsupported: other
+// pages.
 Result<std::vector<GuestRegion>> decode_regions(std::string_view message);
 
 // A request for a socket, on which guests are restored from the image.

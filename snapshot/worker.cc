@@ -26,6 +26,33 @@ constexpr uint32_t kTurnsOfALook = 4;
 
 }  // namespace
 
+void refuse_page(Session& session, uint64_t address) {
+  session.memory().wake(address, session.unit_pages() << kPageShift);
+  if (!session.note_refusal()) return;
+  log::error(
+      "serve: memory_refused session={} pid={} address={:#x}: no page can be placed there; "
+      "the VMM gets SIGBUS",
+      session.number(), session.pid(), address);
+  (void)::syscall(SYS_pidfd_send_signal, session.pidfd(), SIGBUS, nullptr, 0);
+}
+
+void end_in_sigbus(const Serving& serving, Session& session, uint64_t address) {
+  if (session.has_ended()) return;
+  if (!session.page_of(address))
+    log::error("serve: stray_fault session={} pid={} address={:#x}: no region that the VMM named",
+               session.number(), session.pid(), address);
+  if (serving.can_poison) {
+    // Refused while an event is queued: this thread reads events, so it cannot wait for that. A
+    // woken thread faults again, and comes here again.
+    const uint64_t bytes = session.unit_pages() << kPageShift;
+    if (session.memory().poison(address, bytes) != uffd::Outcome::kDone)
+      session.memory().wake(address, bytes);
+    return;
+  }
+  // A kernel before 6.6: the guest as a whole, rather than a thread of it that waits forever.
+  (void)::syscall(SYS_pidfd_send_signal, session.pidfd(), SIGBUS, nullptr, 0);
+}
+
 Result<std::unique_ptr<Worker>> Worker::create(
     Serving& serving, pager::LinkPort& port, PlacingNote& note,
     std::function<void(std::shared_ptr<Session>)> on_end) {
@@ -188,7 +215,12 @@ void Worker::end(size_t place) {
 void Worker::begin(size_t place, const uffd::GuestMemory::Fault& event, Instant now) {
   const std::shared_ptr<Session>& session = places_[place].session;
   const std::optional<uint64_t> page = session->page_of(event.address);
-  if (!page) return stray(*session, event.address);
+  if (!page) return end_in_sigbus(serving_, *session, event.address);
+  if (session->is_huge()) {
+    const uint64_t first = *page - *page % session->unit_pages();
+    if (!session->is_own(first)) session->note_touch(first);
+    return serving_.demand_huge_page(session, static_cast<uint32_t>(first));
+  }
   for (size_t i = 0; i < faults_.size(); ++i) {
     Fault& fault = faults_[i];
     if (fault.step != Step::kFree) continue;
@@ -326,7 +358,7 @@ bool Worker::place_page(Fault& fault, std::span<const std::byte> bytes) {
     case uffd::Outcome::kRetry:
       return false;
     case uffd::Outcome::kUnmapped:
-      refused(session, fault.address);
+      refuse_page(session, fault.address);
       break;
     case uffd::Outcome::kProcessGone:
       break;  // its pidfd says so, too
@@ -346,24 +378,12 @@ bool Worker::place_zeros(Session& session, uint64_t address, uint64_t page, bool
     case uffd::Outcome::kRetry:
       return false;
     case uffd::Outcome::kUnmapped:
-      refused(session, address);
+      refuse_page(session, address);
       return true;
     case uffd::Outcome::kProcessGone:
       return true;
   }
   return true;
-}
-
-// The memory was unmapped meanwhile, and nobody waits any more. Or it is of a kind that this pager
-// does not serve, whatever the VMM has said: then the woken thread comes again, and again.
-void Worker::refused(Session& session, uint64_t address) {
-  session.memory().wake(address);
-  if (!session.note_refusal()) return;
-  log::error(
-      "serve: memory_refused session={} pid={} address={:#x}: no page can be placed there; "
-      "the VMM gets SIGBUS",
-      session.number(), session.pid(), address);
-  (void)::syscall(SYS_pidfd_send_signal, session.pidfd(), SIGBUS, nullptr, 0);
 }
 
 // The image is incomplete, for this guest at least: it must not go on with other bytes.
@@ -375,23 +395,8 @@ void Worker::lose(Fault& fault) {
       "serve: page_lost image={} session={} pid={} address={:#x} page={} after_ms={}: the "
       "guest gets SIGBUS",
       session.image().name(), session.number(), session.pid(), fault.address, fault.page, ms);
-  stray(session, fault.address);
+  end_in_sigbus(serving_, session, fault.address);
   release(fault);
-}
-
-void Worker::stray(Session& session, uint64_t address) {
-  if (session.has_ended()) return;
-  if (!session.page_of(address))
-    log::error("serve: stray_fault session={} pid={} address={:#x}: no region that the VMM named",
-               session.number(), session.pid(), address);
-  if (serving_.can_poison) {
-    // Refused while an event is queued: this thread reads events, so it cannot wait for that. A
-    // woken thread faults again, and comes here again.
-    if (session.memory().poison(address) != uffd::Outcome::kDone) session.memory().wake(address);
-    return;
-  }
-  // A kernel before 6.6: the guest as a whole, rather than a thread of it that waits forever.
-  (void)::syscall(SYS_pidfd_send_signal, session.pidfd(), SIGBUS, nullptr, 0);
 }
 
 void Worker::release(Fault& fault) {

@@ -120,7 +120,8 @@ void GuestMemory::left_in(std::span<const std::byte> landing, Events& events) {
 
 Outcome GuestMemory::copy_noted(uint64_t to, std::span<const std::byte> page,
                                 std::span<std::byte> argument) {
-  return userfaultfd_.copy_page(to, page.data(), *reinterpret_cast<uffdio_copy*>(argument.data()));
+  return userfaultfd_.copy_page(to, page.data(), page.size(),
+                                *reinterpret_cast<uffdio_copy*>(argument.data()));
 }
 
 bool GuestMemory::is_placed(std::span<const std::byte> argument) {

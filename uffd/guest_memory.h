@@ -62,8 +62,8 @@ class GuestMemory {
   void land_in(std::span<std::byte> landing) { landing_ = landing; }
   static void left_in(std::span<const std::byte> landing, Events& events);
 
-  // A copy of one page whose argument, kArgumentBytes, outlives the process, too: the kernel writes
-  // into it whether the page was placed, before it wakes anybody.
+  // A copy of one page, also of a larger one, whose argument, kArgumentBytes, outlives the process,
+  // too: the kernel writes into it whether the page was placed, before it wakes anybody.
   Outcome copy_noted(uint64_t to, std::span<const std::byte> page, std::span<std::byte> argument);
   // Whether the last copy_noted() with this argument had found or placed the page.
   static bool is_placed(std::span<const std::byte> argument);
@@ -76,7 +76,9 @@ class GuestMemory {
   ZeroResult zero(uint64_t address, ZeroFrames frames) {
     return userfaultfd_.zero(address, kPageBytes, frames);
   }
-  Outcome poison(uint64_t address) { return userfaultfd_.poison(address, kPageBytes); }
+  Outcome poison(uint64_t address, uint64_t bytes = kPageBytes) {
+    return userfaultfd_.poison(address, bytes);
+  }
   void wake(uint64_t address, uint64_t bytes = kPageBytes) { userfaultfd_.wake(address, bytes); }
 
  private:

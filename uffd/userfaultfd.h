@@ -61,9 +61,9 @@ class Userfaultfd {
   std::optional<Userfaultfd> child_of(const uffd_msg& message) const;
 
   Outcome copy(uint64_t to, const void* from, uint64_t bytes, Protection protection);
-  // One page, with the argument in memory of the caller's choice, into which the kernel writes what
-  // became of it.
-  Outcome copy_page(uint64_t to, const void* from, uffdio_copy& argument);
+  // One page, of this size, with the argument in memory of the caller's choice, into which the
+  // kernel writes what became of it.
+  Outcome copy_page(uint64_t to, const void* from, uint64_t page_bytes, uffdio_copy& argument);
   ZeroResult zero(uint64_t address, uint64_t bytes, ZeroFrames frames);
   Outcome write_protect(uint64_t address, uint64_t bytes, bool on) const;
   Outcome poison(uint64_t address, uint64_t bytes);

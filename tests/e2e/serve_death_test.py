@@ -60,6 +60,11 @@ class ServeDeath(SnapshotTest):
         file = self.start(serve_options=["--prefetch-all"])
         self.restore_while_killed(file, 3, ["--steps", "60000", "--threads", "3", "--no-events"])
 
+    def test_guests_with_pages_of_two_mebibytes_go_on(self):
+        self.need_huge_pages(128 * MIB)
+        file = self.start(size=32 * MIB, serve_options=["--prefetch-all"])
+        self.restore_while_killed(file, 5, ["--huge", "--steps", "20000", "--threads", "3"])
+
     def test_guests_that_come_while_engines_are_killed_are_served(self):
         file = self.start(size=4 * MIB, serve_options=["--recorded-set", self.path("vm.set")])
         self.restore_while_killed(file, 4, ["--send", "slow"], at_once=6, pages=1024)
@@ -68,6 +73,7 @@ class ServeDeath(SnapshotTest):
         file = self.start(serve_options=["--recorded-set", self.path("vm.set")])
         self.expect_right(self.guest(file, "--percent", "20"), 819)
         guests = [self.waiting_guest(file, "--regions", "3"), self.waiting_guest(file, "--no-events")]
+        self.log_has("session_started session=3")
         self.coordinator.end()
         for _ in range(3):
             self.kill_engine()
@@ -122,6 +128,7 @@ class ServeDeath(SnapshotTest):
     def test_second_signal_ends_it_and_its_guests(self):
         file = self.start()
         guest = self.waiting_guest(file, "--close")
+        self.log_has("session_started session=1")
         self.server.kill(signal.SIGTERM)
         self.log_has("waits_for_sessions=1")
         self.kill_engine()

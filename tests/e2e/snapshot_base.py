@@ -145,3 +145,21 @@ class SnapshotTest(EndToEnd):
                 if any(content):
                     return number, content
         self.fail("there is none")
+
+    def need_huge_pages(self, size):
+        """So much in pages of 2 MiB until the end of the test, which is skipped where that cannot be."""
+        pool = "/proc/sys/vm/nr_hugepages"
+
+        def resize(pages):
+            with open(pool, "w", encoding="ascii") as file:
+                file.write(str(pages))
+        with open(pool, encoding="ascii") as file:
+            before = int(file.read())
+        try:
+            resize(before + size // (2 * MIB))
+        except OSError as error:
+            self.skipTest(f"vm.nr_hugepages: {error.strerror}")
+        self.addCleanup(resize, before)
+        with open(pool, encoding="ascii") as file:
+            if int(file.read()) < before + size // (2 * MIB):
+                self.skipTest(f"this host has no {size >> 20} MiB that are free as pages of 2 MiB")

@@ -47,6 +47,7 @@ class Snapshot(SnapshotTest):
                   "text:" + "[" + region % (4096, 1 << 63, 0) + "]",
                   "text:" + "[" + region % (1 << 20, 8192, 0) + "," + region % ((1 << 20) + 4096, 4096, 1 << 20) + "]",
                   'text:[{"base_host_virt_addr":4096,"size":2097152,"offset":0,"page_size":2097152}]',
+                  'text:[{"base_host_virt_addr":2097152,"size":2097152,"offset":0,"page_size":1073741824}]',
                   'text:[{"base_host_virt_addr":-1,"size":4096,"offset":0}]',
                   'text:[{"size":4096,"offset":0}]']
         for shape in shapes:
@@ -289,6 +290,50 @@ class Snapshot(SnapshotTest):
         self.expect_right(self.let_touch(guest), 4096)
         self.assertEqual(self.server.finish(60)[0], 0)
         self.assertFalse(os.path.exists(self.socket))
+
+
+class HugePages(SnapshotTest):
+    """The memory of the VMM is hugetlb memory."""
+    SIZE = 32 * MIB
+
+    def setUp(self):
+        super().setUp()
+        self.need_huge_pages(2 * self.SIZE)
+
+    def test_pages_of_two_mebibytes_are_put_together(self):
+        file = self.start(size=self.SIZE)
+        self.expect_right(self.guest(file, "--huge", "--regions", "2"), self.SIZE // PAGE)
+        stats = self.stats(1)
+        self.assertEqual((stats["faults"]["huge"], stats["faults"]["lost"]), (16, 0))
+        # Another one shares the pages that are here, also with small pages.
+        self.expect_right(self.guest(file, "--huge", "--shape", "v1.12", "--close"), self.SIZE // PAGE)
+        self.expect_right(self.guest(file), self.SIZE // PAGE)
+        self.assertEqual(self.stats(3)["reads"]["bytes"] // PAGE,
+                         self.pushed["stored_pages"] + self.SIZE // PAGE * 16 // PAGE, "each page once, and the map")
+
+    def test_two_mebibytes_that_were_given_back_are_zeros(self):
+        file = self.start(size=self.SIZE, serve_options=["--prefetch-all"])
+        for seed, options in enumerate([[], ["--regions", "3"], ["--no-events"]]):
+            figures = self.guest(file, "--huge", "--steps", "2000", "--threads", "3", "--seed", str(seed + 1), *options)
+            self.assertEqual((figures["wrong"], figures["sigbus"]), (0, 0), options)
+
+    def test_recorded_set_is_placed_in_two_mebibytes(self):
+        file = self.start(size=self.SIZE, holes=0, serve_options=["--recorded-set", self.path("vm.set")])
+        self.expect_right(self.guest(file, "--huge", "--percent", "25"), self.SIZE // PAGE // 4)
+        self.stats(1)
+        guest = self.waiting_guest(file, "--huge", "--percent", "25")
+        self.log_has("replayed session=2 pages=2048")
+        self.expect_right(self.let_touch(guest), self.SIZE // PAGE // 4)
+        self.assertEqual(self.stats(2)["faults"]["huge"], 4, "those of the first guest")
+
+    def test_one_wrong_page_ends_two_mebibytes_in_sigbus(self):
+        file = self.start(size=self.SIZE)
+        number, content = self.noise_page(file)
+        self.damage(self.nodes[0], content)
+        figures = self.guest(file, "--huge")
+        self.assertEqual((figures["wrong"], figures["sigbus"]), (0, 512))
+        self.assertIn(f"wrong_page image=vm page={number} node=node-1", self.server.log())
+        self.assertEqual(self.stats(1)["faults"]["lost"], 1)
 
 
 if __name__ == "__main__":
