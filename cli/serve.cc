@@ -4,14 +4,20 @@
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <set>
 
 #include "base/host.h"
 #include "base/log.h"
 #include "base/size.h"
+#include "base/state_store.h"
+#include "cli/engine_parts.h"
 #include "cli/image_settings.h"
 #include "cli/signals.h"
 #include "cli/subcommand.h"
+#include "serve/holder.h"
 #include "snapshot/snapshot_pager.h"
+#include "snapshot/snapshot_state.h"
 
 namespace farpage::cli {
 namespace {
@@ -55,38 +61,69 @@ Result<snapshot::SnapshotOptions> snapshot_options(const ServeSettings& settings
   options.channel = channel_options(settings.link);
   if (settings.allow_uid >= 0) options.allowed_uid = static_cast<uid_t>(settings.allow_uid);
   options.stats_file = settings.stats_file;
+  options.request_folder = settings.socket_dir;
   return options;
 }
 
+Status listen(const ServeSettings& settings, snapshot::SnapshotPager& pager) {
+  if (!settings.socket_dir.empty()) return pager.listen_for_requests();
+  FARPAGE_TRY(name, image_name(settings.image, "--image"));
+  return pager.listen(settings.socket, name);
+}
+
+// Until a signal.
+Status serve_until_signal(const ServeSettings& settings, snapshot::SnapshotPager& pager,
+                          ShutdownSignals& signals) {
+  if (!pager.has_listener()) {
+    FARPAGE_TRY_VOID(listen(settings, pager));
+    print_serving(settings);
+  }
+  FARPAGE_TRY_VOID(pager.run(signals.descriptor()));
+  const int number = signals.wait();
+  pager.stop_accepting();
+  if (pager.guests() > 0)
+    log::warn(
+        "serve: stopping signal={} waits_for_sessions={}: the next signal ends it, and then "
+        "their VMMs are killed",
+        number, pager.guests());
+  return {};
+}
+
+// The engine's process.
+Result<int> run_engine(const ServeSettings& settings, StateStore& store) {
+  FARPAGE_TRY(options, snapshot_options(settings));
+  FARPAGE_TRY(state, snapshot::SnapshotState::create(store));
+  // The signal of a predecessor that was told to end is not repeated: the next one ends this one.
+  std::optional<ShutdownSignals> signals;
+  if (!state.is_stopping()) {
+    FARPAGE_TRY(blocked, ShutdownSignals::create());
+    signals.emplace(std::move(blocked));
+  }
+  FARPAGE_TRY(parts, ClusterParts::create(settings));
+  FARPAGE_TRY(pager, snapshot::SnapshotPager::create(std::move(options), *parts.images,
+                                                     *parts.client, parts.transports, store));
+  if (signals) FARPAGE_TRY_VOID(serve_until_signal(settings, *pager, *signals));
+  FARPAGE_TRY_VOID(pager->drain());
+  log::info("serve: stopped stats={}", pager->stats());
+  return kExitOk;
+}
+
+// The holder's process: it starts no thread.
 Result<int> serve_images(const ServeSettings& settings) {
   const bool by_request = !settings.socket_dir.empty();
   if (by_request == !settings.socket.empty() || by_request == !settings.image.empty())
     return fail(ErrorCode::kInvalid,
                 "--image NAME and --socket PATH, or --socket-dir DIR: one of the two is needed");
-  FARPAGE_TRY(options, snapshot_options(settings));
-  FARPAGE_TRY(signals, ShutdownSignals::create());
-  raise_descriptor_limit();
-  FARPAGE_TRY(parts, ClusterParts::create(settings));
-  FARPAGE_TRY(pager, snapshot::SnapshotPager::create(std::move(options), *parts.images,
-                                                     *parts.client, parts.transports));
-  if (by_request) {
-    FARPAGE_TRY_VOID(pager->listen_for_requests(settings.socket_dir));
-  } else {
-    FARPAGE_TRY(name, image_name(settings.image, "--image"));
-    FARPAGE_TRY_VOID(pager->listen(settings.socket, name));
-  }
-  print_serving(settings);
-  FARPAGE_TRY_VOID(pager->run(signals.descriptor()));
-  const int number = signals.wait();
-  pager->stop_accepting();
-  if (pager->guests() > 0)
-    log::warn(
-        "serve: stopping signal={} waits_for_sessions={}: the next signal ends it, and then "
-        "their guests freeze at the next page that they lack",
-        number, pager->guests());
-  FARPAGE_TRY_VOID(pager->drain());
-  log::info("serve: stopped signal={} stats={}", number, pager->stats());
-  return kExitOk;
+  raise_descriptor_limit();  // also of the engines: each guest needs descriptors
+  const auto noted = [](StateStore& store) -> Result<std::set<int>> {
+    FARPAGE_TRY(state, snapshot::SnapshotState::create(store));
+    return state.descriptors();
+  };
+  return serve::hold(serve::EndSignals::kPassedOn,
+                     [&](StateStore& store, bool takes_over) {
+                       return status_of_engine(run_engine(settings, store), takes_over);
+                     },
+                     {.noted = noted, .and_unnoted = false});
 }
 
 }  // namespace

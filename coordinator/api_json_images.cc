@@ -119,6 +119,7 @@ Result<OpenedImage> decode_opened_image(std::string_view body) {
       body, http::UnknownFields::kIgnore, [](http::JsonReader& reader, OpenedImage& opened) {
         reader.each("image", 1,
                     [&](http::JsonReader& entry) { read_image_info(entry, opened.image); });
+        if (reader.ok() && opened.image.name.value.empty()) reader.refuse("image", "must be one");
         opened.session_group =
             static_cast<uint32_t>(reader.number("session_group", 1, http::kMaxU32));
         opened.time_to_live =

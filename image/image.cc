@@ -31,17 +31,33 @@ Result<std::unique_ptr<Image>> Image::with_leases(const coordinator::OpenedImage
 }
 
 Result<std::unique_ptr<Image>> Image::load(const coordinator::OpenedImage& opened,
-                                           ImageLinks& links, PageReads& reads) {
+                                           ImageLinks& links, PageReads& reads,
+                                           const MapMemory& memory) {
   const std::string& name = opened.image.name.value;
   if (opened.image.state != coordinator::ImageState::kComplete)
     return fail(ErrorCode::kConflict, "image '" + name + "' is still being uploaded");
   FARPAGE_TRY(image, with_leases(opened, links));
   Result<PageMap> map = fail(ErrorCode::kUnavailable, "");
   for (uint32_t replica = 0; replica < opened.image.replicas && !map; ++replica)
-    map = image->read_map(reads, replica);
+    map = image->read_map(reads, replica, memory);
   if (!map) return fail_with("image '" + name + "'", map.error());
   image->map_.emplace(std::move(*map));
   return image;
+}
+
+Result<std::unique_ptr<Image>> Image::resume(const coordinator::OpenedImage& opened,
+                                             ImageLinks& links, const MapMemory& memory) {
+  FARPAGE_TRY(image, with_leases(opened, links));
+  FARPAGE_TRY(bytes, memory(image->map_pages() << kPageShift));
+  FARPAGE_TRY(map, image->decode_map(std::move(bytes)));
+  image->map_.emplace(std::move(map));
+  return image;
+}
+
+Result<PageMap> Image::decode_map(Mapping bytes) const {
+  std::vector<uint64_t> stored;
+  for (const Generation& generation : generations_) stored.push_back(generation.stored_pages);
+  return PageMap::decode(std::move(bytes), pages(), stored, info_.digest);
 }
 
 StoredRun Image::run_at(uint64_t page, uint32_t max) const {
@@ -60,11 +76,11 @@ StoredRun Image::run_at(uint64_t page, uint32_t max) const {
   return run;
 }
 
-Result<PageMap> Image::read_map(PageReads& reads, uint32_t replica) const {
+Result<PageMap> Image::read_map(PageReads& reads, uint32_t replica, const MapMemory& memory) const {
   const uint64_t count = map_pages();
   if (first_map_page() + count > generations_.front().stored_pages)
     return fail(ErrorCode::kInvalid, "its map lies outside of its region");
-  FARPAGE_TRY(bytes, Mapping::anonymous(count << kPageShift));
+  FARPAGE_TRY(bytes, memory(count << kPageShift));
   const std::span<std::byte> buffer = reads.port().buffer();
   const uint32_t pages_of_slab = generations_.front().leases->pages_per_slab();
   const auto most = std::min<uint64_t>(PageReads::kMaxRunPages, buffer.size() >> kPageShift);
@@ -87,9 +103,7 @@ Result<PageMap> Image::read_map(PageReads& reads, uint32_t replica) const {
     });
   }
   if (lost) return fail(ErrorCode::kUnavailable, "its map cannot be read from any replica");
-  std::vector<uint64_t> stored;
-  for (const Generation& generation : generations_) stored.push_back(generation.stored_pages);
-  return PageMap::decode(std::move(bytes), pages(), stored, info_.digest);
+  return decode_map(std::move(bytes));
 }
 
 }  // namespace farpage::image

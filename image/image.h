@@ -1,11 +1,13 @@
 // Image: one opened image: where each of its pages is stored, in all its generations.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "base/mapping.h"
 #include "base/result.h"
 #include "coordinator/api.h"
 #include "coordinator/image_client.h"
@@ -35,10 +37,18 @@ struct Generation {
 // Threads: any may read it.
 class Image {
  public:
+  // Gives zeroed memory for the map.
+  using MapMemory = std::function<Result<Mapping>(size_t bytes)>;
+  static Result<Mapping> private_memory(size_t bytes) { return Mapping::anonymous(bytes); }
+
   // The leases of all generations, and the map. `reads` is used by the calling thread; its port is
   // one of `links`. kConflict: it is still being uploaded.
   static Result<std::unique_ptr<Image>> load(const coordinator::OpenedImage& opened,
-                                             ImageLinks& links, PageReads& reads);
+                                             ImageLinks& links, PageReads& reads,
+                                             const MapMemory& memory = private_memory);
+  // The same without a READ, with the memory that an earlier load() has filled.
+  static Result<std::unique_ptr<Image>> resume(const coordinator::OpenedImage& opened,
+                                               ImageLinks& links, const MapMemory& memory);
   // The leases without the map: of one that is being uploaded, or that verify() reads.
   static Result<std::unique_ptr<Image>> with_leases(const coordinator::OpenedImage& opened,
                                                     ImageLinks& links);
@@ -57,10 +67,12 @@ class Image {
   uint64_t first_map_page() const { return info_.pages; }
   uint64_t map_pages() const { return PageMap::encoded_pages(pages()); }
   // Reads the map from the given replica of each slab, or where that is lost from another.
-  Result<PageMap> read_map(PageReads& reads, uint32_t replica) const;
+  Result<PageMap> read_map(PageReads& reads, uint32_t replica,
+                           const MapMemory& memory = private_memory) const;
 
  private:
   explicit Image(coordinator::ImageInfo info) : info_(std::move(info)) {}
+  Result<PageMap> decode_map(Mapping bytes) const;
 
   coordinator::ImageInfo info_;
   std::vector<Generation> generations_;

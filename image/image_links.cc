@@ -6,8 +6,9 @@ namespace farpage::image {
 
 Result<std::unique_ptr<ImageLinks>> ImageLinks::create(
     const std::vector<PortOptions>& ports, const rdma::ChannelOptions& channel,
-    coordinator::Client& client, std::vector<std::unique_ptr<rdma::Transport>>& transports) {
-  FARPAGE_TRY(succession, pager::Succession::create(nullptr));
+    coordinator::Client& client, std::vector<std::unique_ptr<rdma::Transport>>& transports,
+    StateStore* state) {
+  FARPAGE_TRY(succession, pager::Succession::create(state));
   FARPAGE_TRY(peers, pager::NodeTable<pager::PeerState>::create());
   FARPAGE_TRY(bell, Doorbell::create());
   size_t bytes = 0;
@@ -18,10 +19,12 @@ Result<std::unique_ptr<ImageLinks>> ImageLinks::create(
     links.push_back(std::move(of_port));
   }
   FARPAGE_TRY(buffers, Mapping::anonymous(bytes, true));
-  return std::unique_ptr<ImageLinks>(
+  std::unique_ptr<ImageLinks> made(
       new ImageLinks(Parts{std::move(succession), std::move(peers), std::move(bell),
                            std::move(buffers), std::move(links)},
                      ports, channel, client, transports));
+  FARPAGE_TRY_VOID(made->nodes_.take_over());
+  return made;
 }
 
 ImageLinks::ImageLinks(Parts parts, const std::vector<PortOptions>& ports,

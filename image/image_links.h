@@ -29,10 +29,12 @@ struct PortOptions {
 // Threads: adopt() from any but the ports' owners; the ports as LinkPort says.
 class ImageLinks {
  public:
-  // Client and transports outlive it. `channel`: the template of each channel.
+  // Client and transports outlive it. `channel`: the template of each channel. `state`: with it a
+  // successor knows the nodes that this process has; null: nothing is kept.
   static Result<std::unique_ptr<ImageLinks>> create(
       const std::vector<PortOptions>& ports, const rdma::ChannelOptions& channel,
-      coordinator::Client& client, std::vector<std::unique_ptr<rdma::Transport>>& transports);
+      coordinator::Client& client, std::vector<std::unique_ptr<rdma::Transport>>& transports,
+      StateStore* state = nullptr);
   ~ImageLinks();
 
   pager::LinkPort& port(size_t index) { return *ports_.at(index); }

@@ -85,21 +85,21 @@ std::set<int> open_descriptors() {
 }
 
 // Closes what only the dead engine needed.
-void close_strangers(StateStore& store, const std::set<int>& holders) {
-  const auto state = ServedState::create(&store);
-  auto kept = state ? state->descriptors() : Result<std::set<int>>(tl::unexpect, state.error());
-  if (!kept) {  // nothing will be served
-    log::error("pager: no_state reason=\"{}\"", kept.error().message());
+void close_strangers(StateStore& store, const KeptDescriptors& kept, const std::set<int>& holders) {
+  auto noted = kept.noted(store);
+  if (!noted) {  // nothing will be served
+    log::error("pager: no_state reason=\"{}\"", noted.error().message());
     return;
   }
-  kept->insert(holders.begin(), holders.end());
+  noted->insert(holders.begin(), holders.end());
   for (const int descriptor : open_descriptors())
-    if (!kept->contains(descriptor) && !may_be_irreplaceable(descriptor)) ::close(descriptor);
+    if (!noted->contains(descriptor) && !(kept.and_unnoted && may_be_irreplaceable(descriptor)))
+      ::close(descriptor);
 }
 
-[[noreturn]] void run_engine(EndSignals end_signals, const HeldEngine& engine, int state,
-                             bool takes_over, pid_t holder, const std::set<int>& holders,
-                             const sigset_t& mask) {
+[[noreturn]] void run_engine(EndSignals end_signals, const HeldEngine& engine,
+                             const KeptDescriptors& kept, int state, bool takes_over, pid_t holder,
+                             const std::set<int>& holders, const sigset_t& mask) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   ::prctl(PR_SET_NAME, "farpage-engine");
   if (end_signals == EndSignals::kPassedOn) ::setpgid(0, 0);  // Ctrl-C is for the holder
@@ -110,7 +110,7 @@ void close_strangers(StateStore& store, const std::set<int>& holders) {
     log::error("pager: no_state reason=\"{}\"", store.error().message());
     std::exit(1);
   }
-  if (takes_over) close_strangers(**store, holders);
+  if (takes_over) close_strangers(**store, kept, holders);
   // The store is not ended: that would close its descriptors in the holder, too, and this process
   // may be killed before it has exited.
   std::exit(engine(**store, takes_over));
@@ -144,10 +144,9 @@ Result<int> new_state() {
 
 // Reads what a dead engine has left; nobody writes meanwhile.
 template <typename Read>
-auto with_state(int state, Read read) -> decltype(read(std::declval<ServedState&>())) {
+auto with_state(int state, Read read) -> decltype(read(std::declval<StateStore&>())) {
   FARPAGE_TRY(store, StateStore::take_over(::fcntl(state, F_DUPFD_CLOEXEC, 0)));
-  FARPAGE_TRY(served, ServedState::create(store.get()));
-  auto result = read(served);
+  auto result = read(*store);
   store->release_ranges();
   return result;
 }
@@ -165,18 +164,19 @@ void survive_exec(int descriptor) {
 }
 
 // Returns if there is nothing to execute, or it failed.
-void upgrade(int state, const sigset_t& mask) {
-  const auto asked = with_state(state, [](ServedState& served) -> Result<std::string> {
+void upgrade(int state, const KeptDescriptors& kept, const sigset_t& mask) {
+  const auto asked = with_state(state, [&](StateStore& store) -> Result<std::string> {
+    FARPAGE_TRY(served, ServedState::create(&store));
     std::string binary = served.upgrade();
     if (binary.empty()) return binary;
     FARPAGE_TRY_VOID(served.put_upgrade(""));
-    FARPAGE_TRY(kept, served.descriptors());
-    for (const int descriptor : kept) survive_exec(descriptor);
+    FARPAGE_TRY(noted, kept.noted(store));
+    for (const int descriptor : noted) survive_exec(descriptor);
     return binary;
   });
   if (!asked || asked->empty()) return;
   for (const int descriptor : open_descriptors())
-    if (may_be_irreplaceable(descriptor)) survive_exec(descriptor);
+    if (kept.and_unnoted && may_be_irreplaceable(descriptor)) survive_exec(descriptor);
   survive_exec(state);
   pass_on(kStateVariable, std::to_string(state));
   std::ifstream file("/proc/self/cmdline", std::ios::binary);
@@ -227,7 +227,15 @@ std::vector<int> userfaultfds_but(const std::set<int>& known) {
   return found;
 }
 
-Result<int> hold(EndSignals end_signals, const HeldEngine& engine) {
+KeptDescriptors descriptors_of_programs() {
+  return {[](StateStore& store) -> Result<std::set<int>> {
+            FARPAGE_TRY(state, ServedState::create(&store));
+            return state.descriptors();
+          },
+          true};
+}
+
+Result<int> hold(EndSignals end_signals, const HeldEngine& engine, const KeptDescriptors& kept) {
   ::signal(SIGCHLD, SIG_DFL);  // it may have been inherited as ignored, and would not come then
   const sigset_t signals = signals_of_holder(end_signals);
   sigset_t before;
@@ -241,7 +249,7 @@ Result<int> hold(EndSignals end_signals, const HeldEngine& engine) {
     const Instant start = SteadyClock::read();
     const pid_t child = clone_with_descriptors();
     if (child < 0) return fail_errno("clone of the engine's process");
-    if (child == 0) run_engine(end_signals, engine, state, takes_over, self, holders, before);
+    if (child == 0) run_engine(end_signals, engine, kept, state, takes_over, self, holders, before);
     const auto [status, passed] = await_end(child, signals);
     const bool failed = WIFEXITED(status) && WEXITSTATUS(status) == kCannotTakeOver;
     if (WIFEXITED(status) && !failed) return WEXITSTATUS(status);
@@ -251,7 +259,7 @@ Result<int> hold(EndSignals end_signals, const HeldEngine& engine) {
     if (failed) {
       std::this_thread::sleep_for(kShortLife);
     } else {
-      upgrade(state, before);
+      upgrade(state, kept, before);
       log::error("pager: engine_killed pid={} signal={}", child, WTERMSIG(status));
     }
     const bool short_life = failed || SteadyClock::read() - start < kShortLife;

@@ -11,7 +11,7 @@
 //
 // The holder has no network and no thread, and reads nothing that a target can write. When it is
 // killed itself, the kernel kills the engine, and with it the last descriptors go: each target is
-// killed through its lifeline (uffd/handover.h).
+// killed through its lifeline (uffd/handover.h, snapshot/lifeline.h).
 #pragma once
 
 #include <cstdint>
@@ -31,6 +31,17 @@ namespace farpage::serve {
 using HeldEngine = std::function<int(StateStore& state, bool takes_over)>;
 inline constexpr int kCannotTakeOver = 75;  // EX_TEMPFAIL
 
+// The descriptors of a dead engine that its successor needs.
+struct KeptDescriptors {
+  // Those that the records name.
+  std::function<Result<std::set<int>>(StateStore& state)> noted;
+  // Beside them what cannot be made again and may have arrived without having been noted:
+  // userfaultfds and nameless unix sockets.
+  bool and_unnoted = true;
+};
+// Of engines that leave a ServedState.
+KeptDescriptors descriptors_of_programs();
+
 // What happens to signals that end a program.
 enum class EndSignals : uint8_t {
   kPassedOn,  // the engine gets them; it is in a process group of its own, without a terminal
@@ -40,7 +51,8 @@ enum class EndSignals : uint8_t {
 // Runs engines until one ends by itself: then its exit status. 1: engines are killed faster than
 // they can start.
 // Threads: the caller's is the only one of its process.
-Result<int> hold(EndSignals end_signals, const HeldEngine& engine);
+Result<int> hold(EndSignals end_signals, const HeldEngine& engine,
+                 const KeptDescriptors& kept = descriptors_of_programs());
 
 // Of an engine that is to be replaced by another build, after ServedState::put_upgrade(). The
 // holder kills it, executes that binary in its own place with its own command line, and that goes

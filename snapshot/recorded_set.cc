@@ -37,16 +37,21 @@ Status write_all(int fd, std::span<const std::byte> bytes) {
   return {};
 }
 
-// False: the file ends before.
-Result<bool> read_all(int fd, std::span<std::byte> bytes) {
-  for (size_t done = 0; done < bytes.size();) {
+// How much there was.
+Result<size_t> read_up_to(int fd, std::span<std::byte> bytes) {
+  size_t done = 0;
+  while (done < bytes.size()) {
     const ssize_t got = ::read(fd, bytes.data() + done, bytes.size() - done);
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) return fail_errno("reading a recorded set");
-    if (got == 0) return false;
+    if (got == 0) break;
     done += static_cast<size_t>(got);
   }
-  return true;
+  return done;
+}
+
+constexpr size_t packed_bytes(uint64_t pages) {
+  return (pages + 1) / 2;
 }
 
 std::string folder_of(const std::string& path) {
@@ -56,21 +61,18 @@ std::string folder_of(const std::string& path) {
 
 }  // namespace
 
-Result<RecordedSet> RecordedSet::load(const std::string& path, const std::string& digest,
-                                      uint64_t pages) {
-  const Fd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (!fd.valid() && errno == ENOENT) return fail(ErrorCode::kNotFound, path);
-  if (!fd.valid()) return fail_errno(path);
+Result<RecordedSet> RecordedSet::decode(std::span<const std::byte> file, const std::string& digest,
+                                        uint64_t pages) {
   SetHead head;
-  FARPAGE_TRY(has_head, read_all(fd.get(), std::as_writable_bytes(std::span(&head, 1))));
-  if (!has_head || head.magic != SetHead{}.magic)
-    return fail(ErrorCode::kInvalid, path + " is no recorded set");
+  if (file.size() < sizeof head) return fail(ErrorCode::kInvalid, "it is no recorded set");
+  std::memcpy(&head, file.data(), sizeof head);
+  if (head.magic != SetHead{}.magic) return fail(ErrorCode::kInvalid, "it is no recorded set");
   if (head.pages != pages || std::string_view(head.digest.data(), kDigestBytes) != digest)
-    return fail(ErrorCode::kConflict, path + " is of another image");
-  std::vector<std::byte> packed((pages + 1) / 2);
-  FARPAGE_TRY(has_all, read_all(fd.get(), packed));
-  if (!has_all || XXH3_64bits(packed.data(), packed.size()) != head.checksum)
-    return fail(ErrorCode::kInvalid, path + " is damaged");
+    return fail(ErrorCode::kConflict, "it is of another image");
+  const std::span<const std::byte> packed = file.subspan(sizeof head);
+  if (packed.size() < packed_bytes(pages) ||
+      XXH3_64bits(packed.data(), packed_bytes(pages)) != head.checksum)
+    return fail(ErrorCode::kInvalid, "it is damaged");
   RecordedSet set(digest, pages);
   for (uint64_t page = 0; page < pages; ++page) {
     set.classes_[page] =
@@ -80,20 +82,37 @@ Result<RecordedSet> RecordedSet::load(const std::string& path, const std::string
   return set;
 }
 
-Status RecordedSet::publish(const std::string& path) const {
-  std::vector<std::byte> packed((classes_.size() + 1) / 2);
+Result<RecordedSet> RecordedSet::load(const std::string& path, const std::string& digest,
+                                      uint64_t pages) {
+  const Fd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!fd.valid() && errno == ENOENT) return fail(ErrorCode::kNotFound, path);
+  if (!fd.valid()) return fail_errno(path);
+  std::vector<std::byte> file(sizeof(SetHead) + packed_bytes(pages));
+  FARPAGE_TRY(got, read_up_to(fd.get(), file));
+  auto decoded = decode(std::span(file).first(got), digest, pages);
+  if (!decoded) return fail_with(path, decoded.error());
+  return decoded;
+}
+
+std::vector<std::byte> RecordedSet::encode() const {
+  std::vector<std::byte> file(sizeof(SetHead) + packed_bytes(classes_.size()));
+  const std::span packed = std::span(file).subspan(sizeof(SetHead));
   for (uint64_t page = 0; page < classes_.size(); ++page)
     packed[page / 2] |= std::byte(classes_[page] << (page % 2 * 4));
   SetHead head;
   head.pages = classes_.size();
   head.checksum = XXH3_64bits(packed.data(), packed.size());
   std::memcpy(head.digest.data(), digest_.data(), std::min(digest_.size(), kDigestBytes));
+  std::memcpy(file.data(), &head, sizeof head);
+  return file;
+}
+
+Status RecordedSet::publish(const std::string& path) const {
   const std::string next = path + ".next";
   FARPAGE_TRY(fd,
               Fd::from_call(::open(next.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600),
                             "creating " + next));
-  FARPAGE_TRY_VOID(write_all(fd.get(), std::as_bytes(std::span(&head, 1))));
-  FARPAGE_TRY_VOID(write_all(fd.get(), packed));
+  FARPAGE_TRY_VOID(write_all(fd.get(), encode()));
   if (::fsync(fd.get()) != 0) return fail_errno("fsync of " + next);
   if (::rename(next.c_str(), path.c_str()) != 0) return fail_errno("renaming " + next);
   FARPAGE_TRY(folder,

@@ -35,6 +35,10 @@ class RecordedSet {
   // Empty.
   RecordedSet(std::string digest, uint64_t pages)
       : digest_(std::move(digest)), classes_(pages, uint8_t{0}) {}
+  // What is in the bytes of a file. kConflict, kInvalid: as load().
+  static Result<RecordedSet> decode(std::span<const std::byte> file, const std::string& digest,
+                                    uint64_t pages);
+  std::vector<std::byte> encode() const;
   // What the file has; kNotFound: there is none. kConflict: it is of another image. kInvalid: it is
   // damaged.
   static Result<RecordedSet> load(const std::string& path, const std::string& digest,

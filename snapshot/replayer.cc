@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <set>
+#include <utility>
 
 #include "base/log.h"
 
@@ -15,11 +17,34 @@ constexpr Nanoseconds kPatience = Milliseconds(50);  // for pages that others fe
 constexpr int kMaxRefusals = 1000;                   // of the kernel, for one run of pages
 constexpr Milliseconds kReplayIdle{1000};
 
+// The pages of 2 MiB that these are in, each once, in the order of their first one.
+std::vector<uint32_t> huge_pages_of(const Session& session, const std::vector<uint32_t>& pages) {
+  std::vector<uint32_t> found;
+  std::set<uint32_t> known;
+  for (const uint32_t page : pages) {
+    const uint32_t first = page - page % static_cast<uint32_t>(session.unit_pages());
+    if (session.address_of(first) && known.insert(first).second) found.push_back(first);
+  }
+  return found;
+}
+
 }  // namespace
 
-Replayer::Replayer(Serving& serving, const std::vector<pager::LinkPort*>& ports)
-    : serving_(serving) {
-  for (pager::LinkPort* port : ports) threads_.emplace_back([this, port] { run(*port); });
+Result<std::unique_ptr<Replayer>> Replayer::create(Serving& serving,
+                                                   const std::vector<pager::LinkPort*>& ports,
+                                                   std::span<PlacingNote> notes) {
+  FARPAGE_TRY(zeros, Mapping::anonymous(kBufferBytes));
+  return std::unique_ptr<Replayer>(new Replayer(serving, ports, notes, std::move(zeros)));
+}
+
+Replayer::Replayer(Serving& serving, const std::vector<pager::LinkPort*>& ports,
+                   std::span<PlacingNote> notes, Mapping zeros)
+    : serving_(serving), zeros_(std::move(zeros)) {
+  serving.demand_huge_page = [this](std::shared_ptr<Session> session, uint32_t page) {
+    add(std::move(session), {page}, Urgency::kNow);
+  };
+  for (size_t i = 0; i < ports.size(); ++i)
+    threads_.emplace_back([this, port = ports[i], note = &notes[i]] { run(*port, *note); });
 }
 
 Replayer::~Replayer() {
@@ -28,25 +53,31 @@ Replayer::~Replayer() {
 }
 
 void Replayer::add(std::shared_ptr<Session> session, std::vector<uint32_t> pages, Urgency urgency) {
+  if (session->is_huge()) pages = huge_pages_of(*session, pages);
   if (pages.empty() || threads_.empty()) return;
+  if (urgency == Urgency::kNow) serving_.faults_in_hand.fetch_add(1, std::memory_order_relaxed);
   {
     const MutexLock lock(mutex_);
     const size_t count = pages.size();
-    (urgency == Urgency::kSoon ? jobs_ : idle_jobs_)
-        .push_back({std::move(session), std::move(pages), 0, SteadyClock::read(),
+    (urgency == Urgency::kNow    ? demands_
+     : urgency == Urgency::kSoon ? jobs_
+                                 : idle_jobs_)
+        .push_back({std::move(session), std::move(pages), 0, urgency, SteadyClock::read(),
                     std::make_shared<std::atomic<size_t>>(count)});
   }
   changed_.notify_all();
 }
 
-void Replayer::run(pager::LinkPort& port) {
+void Replayer::run(pager::LinkPort& port, PlacingNote& note) {
   (void)pthread_setname_np(pthread_self(), "fp-replay");
   image::PageReads reads(serving_.links, port, serving_.reads, serving_.read_counts);
   const auto batch = std::make_unique<Batch>();
+  batch->note = &note;
   while (!stopping_.load(std::memory_order_acquire)) {
     if (!take(*batch)) continue;
-    leave_out(*batch);
-    if (batch->count > 0) {
+    if (batch->session->is_huge()) {
+      serve_huge_page(*batch, reads);
+    } else if (leave_out(*batch); batch->count > 0) {
       fetch(*batch, reads);
       place(*batch, port);
     }
@@ -58,15 +89,18 @@ void Replayer::run(pager::LinkPort& port) {
 bool Replayer::take(Batch& batch) {
   MutexLock lock(mutex_);
   const bool any = changed_.wait_for(lock, kReplayIdle, [this]() FARPAGE_REQUIRES(mutex_) {
-    return stopping_.load(std::memory_order_acquire) || !jobs_.empty() || !idle_jobs_.empty();
+    return stopping_.load(std::memory_order_acquire) || !demands_.empty() || !jobs_.empty() ||
+           !idle_jobs_.empty();
   });
   if (!any || stopping_.load(std::memory_order_acquire)) return false;
-  std::deque<Job>& jobs = jobs_.empty() ? idle_jobs_ : jobs_;
+  std::deque<Job>& jobs = !demands_.empty() ? demands_ : !jobs_.empty() ? jobs_ : idle_jobs_;
   Job& job = jobs.front();
   batch.session = job.session;
+  batch.urgency = job.urgency;
   batch.since = job.since;
   batch.left = job.left;
-  batch.count = batch.taken = std::min(kBatchPages, job.pages.size() - job.next);
+  const size_t most = job.session->is_huge() ? 1 : kBatchPages;
+  batch.count = batch.taken = std::min(most, job.pages.size() - job.next);
   std::copy_n(job.pages.begin() + static_cast<ptrdiff_t>(job.next), batch.count,
               batch.pages.begin());
   job.next += batch.count;
@@ -93,10 +127,14 @@ void Replayer::leave_out(Batch& batch) const {
 }
 
 void Replayer::finish(Batch& batch) const {
-  if (batch.left->fetch_sub(batch.taken, std::memory_order_acq_rel) == batch.taken)
+  const bool is_last = batch.left->fetch_sub(batch.taken, std::memory_order_acq_rel) == batch.taken;
+  if (batch.urgency == Urgency::kNow) {
+    serving_.faults_in_hand.fetch_sub(1, std::memory_order_relaxed);
+  } else if (is_last) {
     log::info("serve: replayed session={} pages={} in_ms={}", batch.session->number(),
               batch.session->counts().replayed_pages.load(std::memory_order_relaxed),
               (SteadyClock::read() - batch.since).count() / 1'000'000);
+  }
   batch.session.reset();
   batch.left.reset();
 }
@@ -189,6 +227,113 @@ void Replayer::await_others(Batch& batch, image::PageReads& reads) {
   }
 }
 
+void Replayer::serve_huge_page(Batch& batch, image::PageReads& reads) {
+  Session& session = *batch.session;
+  const uint32_t first = batch.pages[0];
+  const bool is_demand = batch.urgency == Urgency::kNow;
+  if (session.has_ended() || (!is_demand && session.is_own(first))) return;
+  if (!is_demand) let_faults_pass();
+  if (session.is_own(first)) {
+    place_huge_page(batch, zeros_.bytes());
+  } else if (assemble(batch, reads)) {
+    place_huge_page(batch, bytes_of(reads.port(), 0, kBatchPages));
+  } else if (is_demand) {
+    lose_huge_page(batch);
+  }
+}
+
+bool Replayer::assemble(Batch& batch, image::PageReads& reads) {
+  const image::PageMap& map = batch.session->image().map();
+  const uint32_t first = batch.pages[0];
+  batch.count = kBatchPages;
+  for (uint32_t at = 0; at < kBatchPages; ++at) batch.pages[at] = first + at;
+  std::array<bool, kBatchPages> missing{};
+  for (size_t at = 0; at < kBatchPages; ++at) {
+    if (map[first + at].is_stored()) {
+      ask(batch, at, reads);
+    } else {
+      std::memset(bytes_of(reads.port(), at).data(), 0, kPageBytes);
+      batch.here[at] = true;
+      batch.coming[at] = batch.claimed[at] = false;
+    }
+    missing[at] = !batch.here[at] && !batch.coming[at];
+  }
+  start_reads(batch, missing, reads);
+  await_others(batch, reads);
+  // Who has claimed the rest may have to wait for long: it is read here, too, and not cached.
+  for (size_t at = 0; at < kBatchPages; ++at) missing[at] = std::exchange(batch.coming[at], false);
+  start_reads(batch, missing, reads);
+  return std::all_of(batch.here.begin(), batch.here.end(), [](bool here) { return here; });
+}
+
+void Replayer::place_huge_page(Batch& batch, std::span<const std::byte> bytes) {
+  Session& session = *batch.session;
+  const uint32_t first = batch.pages[0];
+  const uint64_t address = *session.address_of(first);
+  const bool is_demand = batch.urgency == Urgency::kNow;
+  const bool are_zeros = bytes.data() == zeros_.data();
+  const Instant end = SteadyClock::read() + serving_.reads.deadline;
+  while (!session.has_ended()) {
+    if (!session.gate().enter()) {
+      ::sched_yield();
+      continue;
+    }
+    uffd::Outcome outcome = uffd::Outcome::kAlreadyPresent;
+    // It may have been given back, or placed by another thread, meanwhile: then these bytes are
+    // old.
+    const bool is_late = session.is_own(first) && !are_zeros;
+    if (!is_late) outcome = session.place(first, address, bytes, *batch.note);
+    if (outcome == uffd::Outcome::kDone || outcome == uffd::Outcome::kAlreadyPresent)
+      session.own_unit(first);
+    session.gate().leave();
+    switch (outcome) {
+      case uffd::Outcome::kDone:
+        placed_huge_page(batch);
+        return;
+      case uffd::Outcome::kAlreadyPresent:
+        // Who waits faults again, if it is not there.
+        if (is_late) session.memory().wake(address, bytes.size());
+        return;
+      case uffd::Outcome::kRetry:
+        // An event waits to be read, or this host has no page of 2 MiB left.
+        if (SteadyClock::read() < end) {
+          ::sched_yield();
+          break;
+        }
+        if (is_demand) lose_huge_page(batch);
+        return;
+      case uffd::Outcome::kUnmapped:
+        if (is_demand) refuse_page(session, address);
+        return;
+      case uffd::Outcome::kProcessGone:
+        return;
+    }
+  }
+}
+
+void Replayer::placed_huge_page(const Batch& batch) const {
+  Session& session = *batch.session;
+  session.note_placed();
+  if (batch.urgency != Urgency::kNow) {
+    session.counts().replayed_pages.fetch_add(kBatchPages, std::memory_order_relaxed);
+    return;
+  }
+  session.counts().faults_huge.fetch_add(1, std::memory_order_relaxed);
+  serving_.fault_ns.record(static_cast<uint64_t>((SteadyClock::read() - batch.since).count()));
+}
+
+void Replayer::lose_huge_page(const Batch& batch) const {
+  Session& session = *batch.session;
+  const uint64_t address = *session.address_of(batch.pages[0]);
+  session.counts().huge_lost.fetch_add(1, std::memory_order_relaxed);
+  log::error(
+      "serve: page_lost image={} session={} pid={} address={:#x} page={} pages={} after_ms={}: the "
+      "guest gets SIGBUS",
+      session.image().name(), session.number(), session.pid(), address, batch.pages[0], kBatchPages,
+      (SteadyClock::read() - batch.since).count() / 1'000'000);
+  end_in_sigbus(serving_, session, address);
+}
+
 void Replayer::place(Batch& batch, pager::LinkPort& port) {
   for (size_t at = 0; at < batch.count;) {
     if (!batch.here[at]) {
@@ -222,9 +367,12 @@ void Replayer::place_run(Batch& batch, pager::LinkPort& port, size_t first, size
       continue;
     }
     size_t pages = 1;
-    while (at + pages < first + count && !session.is_own(batch.pages[at + pages])) ++pages;
-    const uint64_t address = *session.address_of(batch.pages[at]);
-    const uffd::Outcome outcome = session.memory().copy(address, bytes_of(port, at, pages));
+    while (session.memory().tells_removals() && at + pages < first + count &&
+           !session.is_own(batch.pages[at + pages]))
+      ++pages;
+    const uint64_t page = batch.pages[at];
+    const uffd::Outcome outcome =
+        session.place(page, *session.address_of(page), bytes_of(port, at, pages), *batch.note);
     if (outcome == uffd::Outcome::kDone || outcome == uffd::Outcome::kAlreadyPresent) {
       for (size_t i = 0; i < pages; ++i) session.own(batch.pages[at + i]);
       session.counts().replayed_pages.fetch_add(pages, std::memory_order_relaxed);

@@ -13,49 +13,71 @@ void InstallGate::close() {
   while (inside_.load() != 0) ::sched_yield();
 }
 
-Session::Session(uint64_t number, std::shared_ptr<const ServedImage> served,
-                 std::vector<GuestRegion> regions, uffd::GuestMemory memory, Fd pidfd, pid_t pid,
-                 Mapping own, Mapping touched)
-    : number_(number),
-      served_(std::move(served)),
-      regions_(std::move(regions)),
-      by_offset_(regions_),
-      memory_(std::move(memory)),
-      pidfd_(std::move(pidfd)),
-      pid_(pid),
-      own_(std::move(own)),
-      touched_(std::move(touched)) {
-  std::sort(by_offset_.begin(), by_offset_.end(),
-            [](const GuestRegion& a, const GuestRegion& b) { return a.offset < b.offset; });
+size_t Session::kept_bytes(uint64_t pages, bool records) {
+  const uint64_t own = (pages + 63) / 64 * sizeof(uint64_t);
+  return kPageBytes + own + (records ? pages : 0);
 }
 
-Result<std::shared_ptr<Session>> Session::create(uint64_t number,
-                                                 std::shared_ptr<const ServedImage> served,
-                                                 std::vector<GuestRegion> regions,
-                                                 uffd::GuestMemory memory, Fd pidfd, pid_t pid,
+Session::Session(SessionParts parts, Mapping kept, bool records)
+    : parts_(std::move(parts)), by_offset_(parts_.regions), kept_(std::move(kept)) {
+  std::sort(by_offset_.begin(), by_offset_.end(),
+            [](const GuestRegion& a, const GuestRegion& b) { return a.offset < b.offset; });
+  const uint64_t pages = image().pages();
+  if (records)
+    touched_ = {reinterpret_cast<uint8_t*>(kept_.data()) + kept_bytes(pages, false), pages};
+  parts_.memory.land_in(head().landing);
+}
+
+Result<std::shared_ptr<Session>> Session::create(SessionParts parts, const SnapshotState& state,
                                                  bool records) {
-  const uint64_t pages = served->image->pages();
-  for (const GuestRegion& region : regions)
+  const uint64_t pages = parts.served->image->pages();
+  for (const GuestRegion& region : parts.regions)
     if (region.offset + region.bytes > pages << kPageShift)
-      return fail(
-          ErrorCode::kInvalid,
-          fmt::format("a region ends at offset {}, and image '{}' has {} bytes",
-                      region.offset + region.bytes, served->image->name(), pages << kPageShift));
-  FARPAGE_TRY(own, Mapping::anonymous((pages + 63) / 64 * sizeof(uint64_t)));
-  Mapping touched;
-  if (records) {
-    FARPAGE_TRY(classes, Mapping::anonymous(pages));
-    touched = std::move(classes);
-  }
-  return std::make_shared<Session>(number, std::move(served), std::move(regions), std::move(memory),
-                                   std::move(pidfd), pid, std::move(own), std::move(touched));
+      return fail(ErrorCode::kInvalid,
+                  fmt::format("a region ends at offset {}, and image '{}' has "
+                              "{} bytes",
+                              region.offset + region.bytes, parts.served->image->name(),
+                              pages << kPageShift));
+  FARPAGE_TRY(kept, state.session_memory(parts.number, kept_bytes(pages, records)));
+  return std::make_shared<Session>(std::move(parts), std::move(kept), records);
+}
+
+SessionRecord Session::record() const {
+  return {.image = image().name(),
+          .pid = parts_.pid,
+          .pidfd = parts_.pidfd.get(),
+          .userfaultfd = parts_.memory.fd(),
+          .socket = parts_.socket.get(),
+          .lifeline = parts_.lifeline.descriptors(),
+          .regions = parts_.regions};
+}
+
+void Session::take_over(std::span<const PlacingNote> notes) {
+  uffd::GuestMemory::Events left;
+  uffd::GuestMemory::left_in(head().landing, left);
+  for (size_t i = 0; i < left.gone_count; ++i) take_gone(left.gone[i]);
+  for (const PlacingNote& note : notes)
+    if (note.session == number() && note.page < image().pages() &&
+        uffd::GuestMemory::is_placed(note.argument))
+      own_unit(note.page);
+  for (const GuestRegion& region : parts_.regions) parts_.memory.wake(region.address, region.bytes);
+}
+
+uffd::Outcome Session::place(uint64_t page, uint64_t address, std::span<const std::byte> bytes,
+                             PlacingNote& note) {
+  if (parts_.memory.tells_removals() && !is_huge()) return parts_.memory.copy(address, bytes);
+  // First it is a note that says nothing, then one of this page.
+  uffd::GuestMemory::clear_argument(note.argument);
+  std::atomic_ref(note.session).store(number(), std::memory_order_release);
+  std::atomic_ref(note.page).store(page, std::memory_order_release);
+  return parts_.memory.copy_noted(address, bytes, note.argument);
 }
 
 std::optional<uint64_t> Session::page_of(uint64_t address) const {
   const auto behind = std::upper_bound(
-      regions_.begin(), regions_.end(), address,
+      parts_.regions.begin(), parts_.regions.end(), address,
       [](uint64_t value, const GuestRegion& region) { return value < region.address; });
-  if (behind == regions_.begin()) return std::nullopt;
+  if (behind == parts_.regions.begin()) return std::nullopt;
   const GuestRegion& region = *std::prev(behind);
   if (address - region.address >= region.bytes) return std::nullopt;
   return (address - region.address + region.offset) >> kPageShift;
@@ -73,15 +95,14 @@ std::optional<uint64_t> Session::address_of(uint64_t page) const {
 }
 
 std::vector<uint8_t> Session::touches() const {
-  std::vector<uint8_t> copy(touched_.valid() ? image().pages() : 0);
+  std::vector<uint8_t> copy(touched_.size());
   for (uint64_t page = 0; page < copy.size(); ++page)
-    copy[page] = std::atomic_ref(reinterpret_cast<uint8_t*>(touched_.data())[page])
-                     .load(std::memory_order_relaxed);
+    copy[page] = std::atomic_ref(touched_[page]).load(std::memory_order_relaxed);
   return copy;
 }
 
 void Session::take_gone(const uffd::GuestMemory::Gone& gone) {
-  for (const GuestRegion& region : regions_) {
+  for (const GuestRegion& region : parts_.regions) {
     const uint64_t begin = std::max(gone.begin, region.address);
     const uint64_t end = std::min(gone.end, region.address + region.bytes);
     for (uint64_t address = begin; address < end; address += kPageBytes)

@@ -6,12 +6,23 @@
 // asked again.
 //
 //   of the image --(placed | removed | unmapped)--> own
+//
+// Which pages are its own is in memory that survives this process, and so is what it takes to bring
+// that up to date when it is killed between something that the kernel has done and its note:
+//  - events are read into that memory. A page that was given back is never asked of the image
+//  again,
+//    and taking an event a second time changes nothing, so a successor takes them all once more;
+//  - where the guest does not tell what it gives back, the kernel's answer to each copy is there,
+//    too. Where it does, a page that was placed without a note is harmless: placing it again is
+//    refused while it is there, and when it goes an event comes first.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -20,8 +31,10 @@
 #include "base/mapping.h"
 #include "image/image.h"
 #include "pager/stats.h"
+#include "snapshot/lifeline.h"
 #include "snapshot/page_cache.h"
 #include "snapshot/recorded_set.h"
+#include "snapshot/snapshot_state.h"
 #include "snapshot/wire.h"
 #include "uffd/guest_memory.h"
 
@@ -69,30 +82,52 @@ struct SessionCounts {
   pager::Counter faults_own;                // zeros of pages that the guest had given back
   pager::Counter faults_lost;               // ended in SIGBUS
   pager::Counter removed_pages;             // by REMOVE events
+  std::atomic<uint64_t> faults_huge{0};     // any thread: of 2 MiB pages
+  std::atomic<uint64_t> huge_lost{0};       // the same
   std::atomic<uint64_t> replayed_pages{0};  // any thread
 };
 
-// Threads: as each method says; the memory of the bitmaps is allocated when it is made.
+// What one thread that places pages is doing, of the guests that do not tell what they give back.
+struct PlacingNote {
+  uint64_t session = 0;
+  uint64_t page = 0;
+  std::array<std::byte, uffd::GuestMemory::kArgumentBytes> argument{};
+};
+
+// What a session is made of.
+struct SessionParts {
+  uint64_t number = 0;
+  std::shared_ptr<const ServedImage> served;
+  std::vector<GuestRegion> regions;
+  uffd::GuestMemory memory;
+  Fd pidfd;
+  pid_t pid = 0;
+  Fd socket;  // the VMM's end of it closes when this session is over: so it learns that, too
+  Lifeline lifeline;
+};
+
+// Threads: as each method says; its memory is there when it is made.
 class Session {
  public:
   static constexpr uint32_t kMaxRefusedPages = 10000;
 
-  Session(uint64_t number, std::shared_ptr<const ServedImage> served,
-          std::vector<GuestRegion> regions, uffd::GuestMemory memory, Fd pidfd, pid_t pid,
-          Mapping own, Mapping touched);
+  // `kept` has kept_bytes() and survives this process. It has zeros, or what a predecessor has
+  // left.
+  Session(SessionParts parts, Mapping kept, bool records);
   // kInvalid: a region lies outside of the image.
-  static Result<std::shared_ptr<Session>> create(uint64_t number,
-                                                 std::shared_ptr<const ServedImage> served,
-                                                 std::vector<GuestRegion> regions,
-                                                 uffd::GuestMemory memory, Fd pidfd, pid_t pid,
+  static Result<std::shared_ptr<Session>> create(SessionParts parts, const SnapshotState& state,
                                                  bool records);
+  static size_t kept_bytes(uint64_t pages, bool records);
 
-  uint64_t number() const { return number_; }
-  pid_t pid() const { return pid_; }
-  int pidfd() const { return pidfd_.get(); }
-  const ServedImage& served() const { return *served_; }
-  const image::Image& image() const { return *served_->image; }
-  uffd::GuestMemory& memory() { return memory_; }
+  uint64_t number() const { return parts_.number; }
+  pid_t pid() const { return parts_.pid; }
+  int pidfd() const { return parts_.pidfd.get(); }
+  const ServedImage& served() const { return *parts_.served; }
+  const image::Image& image() const { return *parts_.served->image; }
+  uffd::GuestMemory& memory() { return parts_.memory; }
+  SessionRecord record() const;
+  // Once the record is put: a successor that does not know of the session closes its descriptors.
+  Status tie() const { return parts_.lifeline.tie(pidfd(), pid()); }
   InstallGate& gate() { return gate_; }
   SessionCounts& counts() { return counts_; }
 
@@ -101,6 +136,10 @@ class Session {
   // nullopt: the page is in no region.
   std::optional<uint64_t> address_of(uint64_t page) const;
 
+  // Of what is placed at once, and is the guest's own as a whole: 1, or 512 with pages of 2 MiB.
+  uint64_t unit_pages() const { return parts_.regions.front().page_bytes >> kPageShift; }
+  bool is_huge() const { return unit_pages() > 1; }
+
   // -- any thread --
   bool is_own(uint64_t page) const {
     return (words()[page / 64].load(std::memory_order_acquire) >> (page % 64) & 1) != 0;
@@ -108,51 +147,64 @@ class Session {
   void own(uint64_t page) {
     words()[page / 64].fetch_or(uint64_t{1} << (page % 64), std::memory_order_acq_rel);
   }
+  // The unit whose first page this is.
+  void own_unit(uint64_t page) {
+    for (uint64_t i = 0; i < unit_pages(); ++i) own(page + i);
+  }
   bool has_ended() const { return ended_.load(std::memory_order_acquire); }
   void end() { ended_.store(true, std::memory_order_release); }
+
+  // Places these bytes from `page` on: one unit, or several pages of 4 KiB of a guest that tells
+  // removals. The caller notes that they are the guest's own.
+  uffd::Outcome place(uint64_t page, uint64_t address, std::span<const std::byte> bytes,
+                      PlacingNote& note);
+
+  // -- before it has a worker --
+  // After a predecessor: takes what it has read, and wakes who waits for what it has not answered.
+  void take_over(std::span<const PlacingNote> notes);
 
   // -- its worker --
   void take_gone(const uffd::GuestMemory::Gone& gone);
   // A page that somebody waits for, and that is of the image.
   void note_touch(uint64_t page) {
-    if (!touched_.valid()) return;
-    const std::atomic_ref<uint8_t> touch(reinterpret_cast<uint8_t*>(touched_.data())[page]);
+    if (touched_.empty()) return;
+    const std::atomic_ref<uint8_t> touch(touched_[page]);
     if (touch.load(std::memory_order_relaxed) != 0) return;
-    const uint64_t n = touch_count_.load(std::memory_order_relaxed);
+    const uint64_t n = head().touch_count.load(std::memory_order_relaxed);
     touch.store(RecordedSet::class_of(n), std::memory_order_relaxed);
-    touch_count_.store(n + 1, std::memory_order_relaxed);
+    head().touch_count.store(n + 1, std::memory_order_relaxed);
   }
   // The kernel refuses a page that the VMM has named: true when it has done so for so long that the
   // guest would wait forever.
-  bool note_refusal() { return ++refusals_ == kMaxRefusedPages; }
-  void note_placed() { refusals_ = 0; }
+  bool note_refusal() {
+    return refusals_.fetch_add(1, std::memory_order_relaxed) + 1 == kMaxRefusedPages;
+  }
+  void note_placed() { refusals_.store(0, std::memory_order_relaxed); }
 
   // -- any thread --
   // Of the pages that were faulted so far, the class of each (RecordedSet); empty: not recorded.
   std::vector<uint8_t> touches() const;
-  uint64_t touch_count() const { return touch_count_.load(std::memory_order_relaxed); }
-  // The VMM's end of it closes when this session is over: so it learns that, too.
-  void keep_socket(Fd socket) { socket_ = std::move(socket); }
+  uint64_t touch_count() const { return head().touch_count.load(std::memory_order_relaxed); }
 
  private:
+  // The first page of what is kept. Behind it a bit for each page of the image: it is the guest's
+  // own; and, where they are recorded, a byte for each: the class of its first touch.
+  struct Head {
+    std::array<std::byte, uffd::GuestMemory::kLandingBytes> landing;
+    std::atomic<uint64_t> touch_count;
+  };
+  Head& head() const { return *reinterpret_cast<Head*>(kept_.data()); }
   std::atomic<uint64_t>* words() const {
-    return reinterpret_cast<std::atomic<uint64_t>*>(own_.data());
+    return reinterpret_cast<std::atomic<uint64_t>*>(kept_.data() + kPageBytes);
   }
 
-  const uint64_t number_;
-  const std::shared_ptr<const ServedImage> served_;
-  const std::vector<GuestRegion> regions_;  // by address
-  std::vector<GuestRegion> by_offset_;      // the same
-  uffd::GuestMemory memory_;
-  const Fd pidfd_;
-  Fd socket_;
-  const pid_t pid_;
+  SessionParts parts_;
+  std::vector<GuestRegion> by_offset_;  // the regions, which are by address
   InstallGate gate_;
   SessionCounts counts_;
-  Mapping own_;      // a bit for each page of the image
-  Mapping touched_;  // a byte for each; invalid: not recorded
-  std::atomic<uint64_t> touch_count_{0};
-  uint32_t refusals_ = 0;  // in a row
+  const Mapping kept_;
+  std::span<uint8_t> touched_;         // in it; empty: not recorded
+  std::atomic<uint32_t> refusals_{0};  // in a row
   std::atomic<bool> ended_{false};
 };
 

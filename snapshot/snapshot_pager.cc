@@ -1,5 +1,6 @@
 #include "snapshot/snapshot_pager.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <poll.h>
 #include <pthread.h>
@@ -9,6 +10,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <csignal>
 #include <cstdio>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -17,7 +19,6 @@
 
 #include "base/log.h"
 #include "base/unix_socket.h"
-#include "http/json_reader.h"
 #include "image/reader_name.h"
 #include "rdma/session.h"
 
@@ -31,8 +32,8 @@ namespace {
 constexpr size_t kMapBufferBytes = size_t{image::PageReads::kMaxRunPages} * 16 << kPageShift;
 constexpr Milliseconds kRenewInterval{5000};
 constexpr Milliseconds kLook{500};
+constexpr Milliseconds kLookAtPartial{5};
 constexpr Seconds kLearnInterval{5};
-constexpr size_t kMaxRequestBytes = 4096;
 constexpr char kRequestSocket[] = "control.sock";
 
 // Of the process that has connected, whatever becomes of its number.
@@ -42,6 +43,17 @@ Result<Fd> process_of(int socket, pid_t pid) {
   if (::getsockopt(socket, SOL_SOCKET, SO_PEERPIDFD, &fd, &length) == 0) return Fd(fd);
   return Fd::from_call(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)),
                        "pidfd of the VMM's process");
+}
+
+bool is_alive(int socket, pid_t pid) {
+  const auto process = process_of(socket, pid);
+  if (!process) return false;
+  pollfd ended{process->get(), POLLIN, 0};
+  return ::poll(&ended, 1, 0) == 0;
+}
+
+void end_process(int pidfd) {
+  (void)::syscall(SYS_pidfd_send_signal, pidfd, SIGKILL, nullptr, 0);
 }
 
 bool is_listening(const std::string& path) {
@@ -59,33 +71,42 @@ void SnapshotPager::Totals::add(const SessionCounts& counts) {
   joined += counts.faults_joined.get();
   zero += counts.faults_zero.get();
   own += counts.faults_own.get();
-  lost += counts.faults_lost.get();
+  lost += counts.faults_lost.get() + counts.huge_lost.load(std::memory_order_relaxed);
+  huge += counts.faults_huge.load(std::memory_order_relaxed);
   removed += counts.removed_pages.get();
   replayed += counts.replayed_pages.load(std::memory_order_relaxed);
 }
 
 Result<std::unique_ptr<SnapshotPager>> SnapshotPager::create(
     SnapshotOptions options, coordinator::ImageClient& images, coordinator::Client& client,
-    std::vector<std::unique_ptr<rdma::Transport>>& transports) {
+    std::vector<std::unique_ptr<rdma::Transport>>& transports, StateStore& store) {
   if (options.workers == 0)
     options.workers = std::clamp(std::thread::hardware_concurrency(), 1U, kMaxSnapshotWorkers);
   FARPAGE_TRY(cache, PageCache::create(options.cache_bytes));
   FARPAGE_TRY(bell, Doorbell::create());
-  return std::unique_ptr<SnapshotPager>(new SnapshotPager(
-      std::move(options), images, client, transports, std::move(cache), std::move(bell)));
+  FARPAGE_TRY(state, SnapshotState::create(store));
+  FARPAGE_TRY(reader, state.reader(image::new_reader_name()));
+  std::unique_ptr<SnapshotPager> made(
+      new SnapshotPager(std::move(options), images, client, transports, std::move(cache),
+                        std::move(bell), std::move(state), store, std::move(reader)));
+  FARPAGE_TRY_VOID(made->take_over());
+  return made;
 }
 
 SnapshotPager::SnapshotPager(SnapshotOptions options, coordinator::ImageClient& images,
                              coordinator::Client& client,
                              std::vector<std::unique_ptr<rdma::Transport>>& transports,
-                             std::unique_ptr<PageCache> cache, Doorbell bell)
+                             std::unique_ptr<PageCache> cache, Doorbell bell, SnapshotState state,
+                             StateStore& store, std::string reader)
     : options_(std::move(options)),
       images_(images),
       client_(client),
       transports_(transports),
       cache_(std::move(cache)),
       bell_(std::move(bell)),
-      reader_{image::new_reader_name()},
+      state_(std::move(state)),
+      store_(store),
+      reader_{std::move(reader)},
       renewer_([this] { renew(); }) {}
 
 SnapshotPager::~SnapshotPager() {
@@ -97,6 +118,9 @@ SnapshotPager::~SnapshotPager() {
   renewer_.join();
   shared_.replayer.reset();
   shared_.workers.clear();
+  // Nobody serves them any more. Without a userfaultfd they would read zeros.
+  for (const auto& [number, session] : sessions_) end_process(session->pidfd());
+  if (is_taking_over_) return;  // another one tries
   for (const Listener& listener : listeners_) (void)::unlink(listener.path.c_str());
   const MutexLock lock(mutex_);
   for (const auto& [name, open] : open_) (void)images_.close(name, reader_);
@@ -110,7 +134,13 @@ Status SnapshotPager::share(uint32_t session_group) {
   for (uint32_t i = 0; i < options_.replay_threads; ++i)
     ports.push_back(
         {fmt::format("replay-{}", i), Replayer::kBufferBytes, rdma::new_session(session_group)});
-  FARPAGE_TRY(links, image::ImageLinks::create(ports, options_.channel, client_, transports_));
+  FARPAGE_TRY(links,
+              image::ImageLinks::create(ports, options_.channel, client_, transports_, &store_));
+  FARPAGE_TRY(notes,
+              state_.notes((options_.workers + options_.replay_threads) * sizeof(PlacingNote)));
+  shared_.notes = std::move(notes);
+  const std::span notes_of_threads(reinterpret_cast<PlacingNote*>(shared_.notes.data()),
+                                   options_.workers + options_.replay_threads);
   shared_.session_group = session_group;
   shared_.links = std::move(links);
   shared_.serving = std::make_unique<Serving>(*cache_, *shared_.links, options_.reads,
@@ -120,20 +150,23 @@ Status SnapshotPager::share(uint32_t session_group) {
         "serve: no_poison: this kernel has no UFFDIO_POISON (6.6): where a page is lost, its "
         "VMM as a whole gets SIGBUS");
   for (uint32_t i = 0; i < options_.workers; ++i) {
-    FARPAGE_TRY(worker, Worker::create(*shared_.serving, shared_.links->port(1 + i),
-                                       [this](const std::shared_ptr<Session>& session) {
-                                         {
-                                           const MutexLock lock(mutex_);
-                                           ended_.push_back(session->number());
-                                         }
-                                         bell_.ring();
-                                       }));
+    FARPAGE_TRY(worker,
+                Worker::create(*shared_.serving, shared_.links->port(1 + i), notes_of_threads[i],
+                               [this](const std::shared_ptr<Session>& session) {
+                                 {
+                                   const MutexLock lock(mutex_);
+                                   ended_.push_back(session->number());
+                                 }
+                                 bell_.ring();
+                               }));
     shared_.workers.push_back(std::move(worker));
   }
   std::vector<pager::LinkPort*> replay_ports;
   for (uint32_t i = 0; i < options_.replay_threads; ++i)
     replay_ports.push_back(&shared_.links->port(1 + options_.workers + i));
-  shared_.replayer = std::make_unique<Replayer>(*shared_.serving, replay_ports);
+  FARPAGE_TRY(replayer, Replayer::create(*shared_.serving, replay_ports,
+                                         notes_of_threads.subspan(options_.workers)));
+  shared_.replayer = std::move(replayer);
   return {};
 }
 
@@ -150,15 +183,23 @@ Result<SnapshotPager::OpenImage*> SnapshotPager::open(const ImageId& name) {
                 "anew");
   image::PageReads reads(*shared_.links, shared_.links->port(0), options_.reads,
                          shared_.serving->read_counts);
-  FARPAGE_TRY(loaded, image::Image::load(opened, *shared_.links, reads));
+  FARPAGE_TRY(loaded, image::Image::load(opened, *shared_.links, reads, [&](size_t bytes) {
+                return state_.map_memory(opened, bytes);
+              }));
+  FARPAGE_TRY_VOID(state_.put_image(opened));
+  return add(std::move(loaded));
+}
+
+SnapshotPager::OpenImage* SnapshotPager::add(std::unique_ptr<image::Image> image) {
   OpenImage open;
   open.served = std::make_shared<ServedImage>();
-  for (const image::Generation& generation : loaded->generations()) {
+  for (const image::Generation& generation : image->generations()) {
     const auto [known, is_new] = stores_.try_emplace(generation.region, next_store_);
     next_store_ += is_new ? 1 : 0;
     open.served->stores.push_back(known->second);
   }
-  open.served->image = std::move(loaded);
+  const ImageId name = image->info().name;
+  open.served->image = std::move(image);
   load_recorded(open);
   log::info("serve: image_opened image={} pages={} generations={} digest={} recorded_pages={}",
             name.value, open.served->image->pages(), open.served->stores.size(),
@@ -171,12 +212,92 @@ void SnapshotPager::load_recorded(OpenImage& open) {
   if (options_.recorded_set.empty()) return;
   const coordinator::ImageInfo& info = open.served->image->info();
   open.recorded_path = options_.recorded_set;
-  if (!folder_.empty()) open.recorded_path += fmt::format("/{}.{}", info.name.value, info.digest);
+  if (!options_.request_folder.empty())
+    open.recorded_path += fmt::format("/{}.{}", info.name.value, info.digest);
   auto known = RecordedSet::load(open.recorded_path, info.digest, open.served->image->pages());
   if (!known && known.error().code != ErrorCode::kNotFound)
     log::warn("serve: recorded_set_ignored image={} reason=\"{}\"", info.name.value,
               known.error().message());
   open.recorded = known ? std::move(*known) : RecordedSet(info.digest, open.served->image->pages());
+}
+
+// What fails before the first guest is taken over changes nothing.
+Status SnapshotPager::take_over() {
+  const Instant start = SteadyClock::read();
+  is_taking_over_ = true;
+  FARPAGE_TRY(images, state_.images());
+  FARPAGE_TRY(sessions, state_.sessions());
+  FARPAGE_TRY(listeners, state_.listeners());
+  for (const coordinator::OpenedImage& opened : images) {
+    if (!shared_.links) FARPAGE_TRY_VOID(share(opened.session_group));
+    FARPAGE_TRY(image, image::Image::resume(opened, *shared_.links, [&](size_t bytes) {
+                  return state_.map_memory(opened, bytes);
+                }));
+    (void)add(std::move(image));
+  }
+  // Copied: threads that serve write new notes into them.
+  const auto* const left = reinterpret_cast<const PlacingNote*>(shared_.notes.data());
+  const std::vector<PlacingNote> notes(left, left + shared_.notes.size() / sizeof(PlacingNote));
+  for (const auto& [number, record] : sessions) {
+    // Until it is killed.
+    const Fd userfaultfd(::fcntl(record.userfaultfd, F_DUPFD_CLOEXEC, 0));
+    const Fd process(::fcntl(record.pidfd, F_DUPFD_CLOEXEC, 0));
+    const Status taken = take_over_session(number, record, notes);
+    if (taken) continue;
+    log::error("serve: not_taken_over session={} pid={} reason=\"{}\": the VMM is killed", number,
+               record.pid, taken.error().message());
+    end_process(process.get());
+    state_.erase_session(number);
+  }
+  for (const auto& [number, listener] : listeners)
+    if (const Status taken = take_over_listener(number, listener); !taken)
+      log::error("serve: not_taken_over socket={} reason=\"{}\"", listener.path,
+                 taken.error().message());
+  is_taking_over_ = false;
+  if (images.empty()) return {};
+  log::info("serve: taken_over sessions={} connected={} images={} in_ms={}", sessions_.size(),
+            waiting_.size(), images.size(), (SteadyClock::read() - start).count() / 1'000'000);
+  return {};
+}
+
+Status SnapshotPager::take_over_listener(uint64_t number, const ListenerRecord& listener) {
+  OpenImage* image = nullptr;
+  if (!listener.image.empty()) {
+    FARPAGE_TRY(opened, open(ImageId{listener.image}));
+    image = opened;
+    FARPAGE_TRY(accepted, state_.accepted_at(listener.path));
+    for (const int descriptor : accepted) {
+      Fd socket(descriptor);
+      const auto peer = peer_credentials(socket.get());
+      // A session that has ended has left its socket, too, if the predecessor was killed just then.
+      if (!peer || !check_peer(*peer) || !is_alive(socket.get(), peer->pid)) continue;
+      waiting_.push_back({std::make_unique<Handover>(std::move(socket), *peer), image,
+                          SteadyClock::read() + kHandoverTimeout});
+    }
+  }
+  if (listener.descriptor >= 0)
+    listeners_.push_back({number, Fd(listener.descriptor), listener.path, image});
+  return {};
+}
+
+Status SnapshotPager::take_over_session(uint64_t number, const SessionRecord& record,
+                                        std::span<const PlacingNote> left) {
+  FARPAGE_TRY(image, open(ImageId{record.image}));
+  Fd pidfd(record.pidfd);
+  Fd socket(record.socket);
+  Lifeline lifeline = Lifeline::adopt(record.lifeline);
+  FARPAGE_TRY(memory, uffd::GuestMemory::adopt(Fd(record.userfaultfd)));
+  FARPAGE_TRY(session, Session::create({.number = number,
+                                        .served = image->served,
+                                        .regions = record.regions,
+                                        .memory = std::move(memory),
+                                        .pidfd = std::move(pidfd),
+                                        .pid = record.pid,
+                                        .socket = std::move(socket),
+                                        .lifeline = std::move(lifeline)},
+                                       state_, image->recorded.has_value()));
+  session->take_over(left);
+  return serve(session, *image);
 }
 
 Result<Fd> SnapshotPager::bind(const std::string& path) const {
@@ -209,16 +330,21 @@ Status SnapshotPager::listen(const std::string& path, const ImageId& image) {
   if (listeners_.size() >= kMaxListeners)
     return fail(ErrorCode::kExhausted, "there are " + std::to_string(kMaxListeners) + " sockets");
   FARPAGE_TRY(open, this->open(image));
-  FARPAGE_TRY(fd, bind(path));
-  listeners_.push_back({std::move(fd), path, open});
-  return {};
+  return listen_at(path, open);
 }
 
-Status SnapshotPager::listen_for_requests(const std::string& folder) {
-  folder_ = folder;
-  const std::string path = folder + "/" + kRequestSocket;
+Status SnapshotPager::listen_for_requests() {
+  return listen_at(options_.request_folder + "/" + kRequestSocket, nullptr);
+}
+
+Status SnapshotPager::listen_at(const std::string& path, OpenImage* image) {
   FARPAGE_TRY(fd, bind(path));
-  listeners_.push_back({std::move(fd), path, nullptr});
+  const uint64_t number = state_.next_listener();
+  FARPAGE_TRY_VOID(
+      state_.put_listener(number, {.descriptor = fd.get(),
+                                   .path = path,
+                                   .image = image == nullptr ? "" : image->served->image->name()}));
+  listeners_.push_back({number, std::move(fd), path, image});
   return {};
 }
 
@@ -260,16 +386,35 @@ Result<std::shared_ptr<Session>> SnapshotPager::begin(Handover& handover, OpenIm
   FARPAGE_TRY(regions, decode_regions(handover.message()));
   FARPAGE_TRY(pidfd, process_of(handover.fd(), handover.peer().pid));
   FARPAGE_TRY(memory, uffd::GuestMemory::adopt(handover.take_descriptor()));
-  FARPAGE_TRY(session,
-              Session::create(next_session_, image.served, std::move(regions), std::move(memory),
-                              std::move(pidfd), handover.peer().pid, image.recorded.has_value()));
-  session->keep_socket(handover.take_socket());
+  FARPAGE_TRY(lifeline, Lifeline::create(memory.fd()));
+  FARPAGE_TRY(number, state_.next_session());
+  FARPAGE_TRY(session, Session::create({.number = number,
+                                        .served = image.served,
+                                        .regions = std::move(regions),
+                                        .memory = std::move(memory),
+                                        .pidfd = std::move(pidfd),
+                                        .pid = handover.peer().pid,
+                                        .socket = handover.take_socket(),
+                                        .lifeline = std::move(lifeline)},
+                                       state_, image.recorded.has_value()));
+  FARPAGE_TRY_VOID(state_.put_session(number, session->record()));
+  if (const Status served = serve(session, image); !served) {
+    state_.erase_session(number);
+    return tl::unexpected(served.error());
+  }
+  return session;
+}
+
+// Gives it a worker. Its record is put.
+Status SnapshotPager::serve(const std::shared_ptr<Session>& session, const OpenImage& image) {
+  FARPAGE_TRY_VOID(session->tie());
   const auto worker =
       std::min_element(shared_.workers.begin(), shared_.workers.end(),
                        [](const auto& a, const auto& b) { return a->sessions() < b->sessions(); });
   FARPAGE_TRY_VOID((*worker)->add(session));
-  ++next_session_;
-  return session;
+  sessions_.emplace(session->number(), session);
+  replay(session, image);
+  return {};
 }
 
 // One that is ready, or too late, has no handover any more.
@@ -286,10 +431,8 @@ void SnapshotPager::go_on(Waiting& waiting) {
     const auto session = begin(handover, *waiting.image);
     if (session) {
       ++totals_.started;
-      sessions_.emplace((*session)->number(), *session);
       log::info("serve: session_started session={} pid={} image={}", (*session)->number(),
                 (*session)->pid(), (*session)->image().name());
-      replay(*session, *waiting.image);
     } else {
       status = tl::unexpected(session.error());
     }
@@ -331,15 +474,11 @@ bool SnapshotPager::answer(Asking& asking) {
 
 std::string SnapshotPager::answer_to(const std::string& request) {
   const auto answered = [&]() -> Result<std::string> {
-    FARPAGE_TRY(document, http::parse_json_object(request));
-    http::JsonReader reader(*document, http::UnknownFields::kRefuse);
-    const ImageId image{reader.name("image")};
-    const std::string name = reader.name("socket");
-    FARPAGE_TRY_VOID(reader.finish());
-    if (name == kRequestSocket)
+    FARPAGE_TRY(asked, decode_socket_request(request));
+    if (asked.socket == kRequestSocket)
       return fail(ErrorCode::kInvalid, "this socket takes the requests: choose another name");
-    const std::string path = folder_ + "/" + name;
-    FARPAGE_TRY_VOID(listen(path, image));
+    const std::string path = options_.request_folder + "/" + asked.socket;
+    FARPAGE_TRY_VOID(listen(path, asked.image));
     return path;
   }();
   if (answered) return nlohmann::json{{"socket", *answered}}.dump();
@@ -385,11 +524,12 @@ void SnapshotPager::take_ended() {
     of_it.add(at->second->counts());
     log::info(
         "serve: session_ended session={} pid={} image={} cached={} read={} joined={} zero={} "
-        "own={} lost={} replayed={}",
+        "own={} huge={} lost={} replayed={}",
         number, session.pid(), session.image().name(), of_it.cached, of_it.read, of_it.joined,
-        of_it.zero, of_it.own, of_it.lost, of_it.replayed);
+        of_it.zero, of_it.own, of_it.huge, of_it.lost, of_it.replayed);
     totals_.add(at->second->counts());
     ++totals_.ended;
+    state_.erase_session(number);
     sessions_.erase(at);
     learned_.erase(number);
   }
@@ -410,6 +550,7 @@ std::string SnapshotPager::stats() const {
                         {"joined", sum.joined},
                         {"zero", sum.zero},
                         {"own", sum.own},
+                        {"huge", sum.huge},
                         {"lost", sum.lost}}},
                       {"removed_pages", sum.removed},
                       {"replayed_pages", sum.replayed}};
@@ -466,9 +607,15 @@ void SnapshotPager::renew() {
 Status SnapshotPager::turn(int stop, bool& stopped) {
   std::vector<pollfd> polled{{stop, POLLIN, 0}, {bell_.fd(), POLLIN, 0}};
   for (const Listener& listener : listeners_) polled.push_back({listener.fd.get(), POLLIN, 0});
-  for (const Waiting& waiting : waiting_) polled.push_back({waiting.handover->fd(), POLLIN, 0});
+  bool any_partial = false;
+  for (const Waiting& waiting : waiting_) {
+    const bool is_partial = waiting.handover->is_partial();
+    any_partial = any_partial || is_partial;
+    if (!is_partial) polled.push_back({waiting.handover->fd(), POLLIN, 0});
+  }
   for (const Asking& asking : asking_) polled.push_back({asking.socket.get(), POLLIN, 0});
-  const int ready = ::poll(polled.data(), polled.size(), static_cast<int>(kLook.count()));
+  const Milliseconds look = any_partial ? kLookAtPartial : kLook;
+  const int ready = ::poll(polled.data(), polled.size(), static_cast<int>(look.count()));
   if (ready < 0 && errno != EINTR) return fail_errno("poll");
   stopped = (polled[0].revents & POLLIN) != 0;
   (void)bell_.wait(Milliseconds(0));
@@ -492,9 +639,13 @@ Status SnapshotPager::run(int stop) {
 
 // A VMM that has connected has no other pager: it would wait forever.
 void SnapshotPager::stop_accepting() {
+  (void)state_.put_stopping();
   for (Listener& listener : listeners_) {
     accept_all(listener);
     (void)::unlink(listener.path.c_str());
+    const std::string image =
+        listener.image == nullptr ? "" : listener.image->served->image->name();
+    (void)state_.put_listener(listener.number, {-1, listener.path, image});
   }
   listeners_.clear();
   asking_.clear();

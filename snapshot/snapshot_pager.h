@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
@@ -14,6 +15,7 @@
 #include "base/doorbell.h"
 #include "base/mutex.h"
 #include "base/result.h"
+#include "base/state_store.h"
 #include "coordinator/client.h"
 #include "coordinator/image_client.h"
 #include "image/image_links.h"
@@ -21,6 +23,7 @@
 #include "snapshot/page_cache.h"
 #include "snapshot/replayer.h"
 #include "snapshot/session.h"
+#include "snapshot/snapshot_state.h"
 #include "snapshot/wire.h"
 #include "snapshot/worker.h"
 
@@ -30,6 +33,7 @@ struct SnapshotOptions {
   uint64_t cache_bytes = uint64_t{1} << 30;
   uint32_t workers = 0;  // 0: one for each CPU
   uint32_t replay_threads = 2;
+  std::string request_folder;  // of listen_for_requests(); empty: one image
   // A file; with several images a folder of them. Empty: nothing is recorded or replayed.
   std::string recorded_set;
   bool prefetch_all = false;
@@ -49,17 +53,19 @@ inline constexpr Seconds kHandoverTimeout{10};
 // Threads: one, that of run(), and its own: workers, replay, and one that renews the images.
 class SnapshotPager {
  public:
-  // Clients and transports outlive it.
+  // Clients, transports and store outlive it. What a successor needs is in the store; if a
+  // predecessor has left something there, it goes on with that: listens where that one did, and
+  // serves its guests. It asks the coordinator for nothing before.
   static Result<std::unique_ptr<SnapshotPager>> create(
       SnapshotOptions options, coordinator::ImageClient& images, coordinator::Client& client,
-      std::vector<std::unique_ptr<rdma::Transport>>& transports);
+      std::vector<std::unique_ptr<rdma::Transport>>& transports, StateStore& store);
   ~SnapshotPager();
 
   // Each VMM that connects to the socket is restored from the image. The path must be free, or that
   // of a socket nobody listens to. Opens the image.
   Status listen(const std::string& path, const ImageId& image);
-  // FOLDER/control.sock takes requests for sockets in the folder: {"image": NAME, "socket": NAME}.
-  Status listen_for_requests(const std::string& folder);
+  // control.sock in the folder of requests takes them: {"image": NAME, "socket": NAME}.
+  Status listen_for_requests();
 
   // Serves until `stop` is readable.
   Status run(int stop);
@@ -67,6 +73,9 @@ class SnapshotPager {
   void stop_accepting();
   // Then: serves until the last guest has ended.
   Status drain();
+
+  // It does, because a predecessor did.
+  bool has_listener() const { return !listeners_.empty(); }
 
   // Guests, and VMMs whose message has not come yet.
   size_t guests() const { return sessions_.size() + waiting_.size(); }
@@ -80,6 +89,7 @@ class SnapshotPager {
     std::optional<RecordedSet> recorded;
   };
   struct Listener {
+    uint64_t number = 0;
     Fd fd;
     std::string path;
     OpenImage* image = nullptr;  // null: of requests
@@ -98,13 +108,14 @@ class SnapshotPager {
   struct Shared {
     uint32_t session_group = 0;
     std::unique_ptr<image::ImageLinks> links;
+    Mapping notes;  // a PlacingNote of each worker and replay thread
     std::unique_ptr<Serving> serving;
     std::vector<std::unique_ptr<Worker>> workers;
     std::unique_ptr<Replayer> replayer;
   };
   struct Totals {
     uint64_t started = 0, ended = 0, refused = 0;
-    uint64_t cached = 0, read = 0, joined = 0, zero = 0, own = 0, lost = 0;
+    uint64_t cached = 0, read = 0, joined = 0, zero = 0, own = 0, huge = 0, lost = 0;
     uint64_t removed = 0, replayed = 0;
     void add(const SessionCounts& counts);
   };
@@ -112,8 +123,15 @@ class SnapshotPager {
   SnapshotPager(SnapshotOptions options, coordinator::ImageClient& images,
                 coordinator::Client& client,
                 std::vector<std::unique_ptr<rdma::Transport>>& transports,
-                std::unique_ptr<PageCache> cache, Doorbell bell);
+                std::unique_ptr<PageCache> cache, Doorbell bell, SnapshotState state,
+                StateStore& store, std::string reader);
+  Status take_over();
+  Status take_over_listener(uint64_t number, const ListenerRecord& listener);
+  Status take_over_session(uint64_t number, const SessionRecord& record,
+                           std::span<const PlacingNote> left);
   Result<OpenImage*> open(const ImageId& name);
+  OpenImage* add(std::unique_ptr<image::Image> image);
+  Status listen_at(const std::string& path, OpenImage* image);
   Status share(uint32_t session_group);
   void load_recorded(OpenImage& open);
   Result<Fd> bind(const std::string& path) const;
@@ -121,6 +139,7 @@ class SnapshotPager {
   Status check_peer(const ucred& peer) const;
   void go_on(Waiting& waiting);
   Result<std::shared_ptr<Session>> begin(Handover& handover, OpenImage& image);
+  Status serve(const std::shared_ptr<Session>& session, const OpenImage& image);
   void replay(const std::shared_ptr<Session>& session, const OpenImage& image);
   bool answer(Asking& asking);
   std::string answer_to(const std::string& request);
@@ -138,14 +157,15 @@ class SnapshotPager {
   std::vector<std::unique_ptr<rdma::Transport>>& transports_;
   const std::unique_ptr<PageCache> cache_;
   const Doorbell bell_;  // a session has ended
+  const SnapshotState state_;
+  StateStore& store_;
   const coordinator::ImageReader reader_;
-  std::string folder_;  // of requests
   std::deque<Listener> listeners_;
   std::vector<Waiting> waiting_;
   std::vector<Asking> asking_;
   std::map<uint64_t, std::shared_ptr<Session>> sessions_;  // by number
-  uint64_t next_session_ = 1;
   uint32_t next_store_ = 1;
+  bool is_taking_over_ = false;
   std::map<RegionId, uint32_t> stores_;
   Totals totals_;
   Instant learned_at_{0};

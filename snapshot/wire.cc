@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <span>
 
@@ -34,8 +35,12 @@ GuestRegion read_region(http::JsonReader& reader) {
   region.address = reader.number("base_host_virt_addr", kPageBytes, kMaxAddress);
   region.bytes = reader.number("size", kPageBytes, kMaxAddress);
   region.offset = reader.number("offset", 0, kMaxAddress);
+  const uint64_t page_bytes = page_bytes_of(reader);
+  if (page_bytes != 0) region.page_bytes = page_bytes;
+  const uint64_t unit = region.page_bytes == kHugePageBytes ? kHugePageBytes : kPageBytes;
   const auto whole_pages = [&](const char* key, uint64_t value) {
-    if (reader.ok() && value % kPageBytes != 0) reader.refuse(key, "must be whole 4 KiB pages");
+    if (reader.ok() && value % unit != 0)
+      reader.refuse(key, fmt::format("must be whole pages of {} KiB", unit >> 10));
   };
   whole_pages("base_host_virt_addr", region.address);
   whole_pages("size", region.bytes);
@@ -65,21 +70,30 @@ Result<std::vector<GuestRegion>> decode_regions(std::string_view message) {
   FARPAGE_TRY(document, http::parse_json_object(fmt::format("{{\"regions\":{}}}", message)));
   http::JsonReader reader(*document, http::UnknownFields::kIgnore);
   std::vector<GuestRegion> regions;
-  uint64_t page_bytes = 0;
-  reader.each("regions", kMaxRegions, [&](http::JsonReader& entry) {
-    page_bytes = std::max(page_bytes, page_bytes_of(entry));
-    regions.push_back(read_region(entry));
-  });
+  reader.each("regions", kMaxRegions,
+              [&](http::JsonReader& entry) { regions.push_back(read_region(entry)); });
   FARPAGE_TRY_VOID(reader.finish());
   if (regions.empty()) return fail(ErrorCode::kInvalid, "the message names no region");
-  if (page_bytes != 0 && page_bytes != kPageBytes)
-    return fail(ErrorCode::kUnsupported,
-                fmt::format("pages of {} bytes are not served: start the guest without huge_pages",
-                            page_bytes));
+  for (const GuestRegion& region : regions) {
+    if (region.page_bytes != kPageBytes && region.page_bytes != kHugePageBytes)
+      return fail(
+          ErrorCode::kUnsupported,
+          fmt::format("pages of {} bytes are not served: 4 KiB or 2 MiB", region.page_bytes));
+    if (region.page_bytes != regions.front().page_bytes)
+      return fail(ErrorCode::kUnsupported, "regions with different pages are not served");
+  }
   FARPAGE_TRY_VOID(check_apart(regions));
   std::sort(regions.begin(), regions.end(),
             [](const GuestRegion& a, const GuestRegion& b) { return a.address < b.address; });
   return regions;
+}
+
+Result<SocketRequest> decode_socket_request(std::string_view request) {
+  FARPAGE_TRY(document, http::parse_json_object(request));
+  http::JsonReader reader(*document, http::UnknownFields::kRefuse);
+  SocketRequest decoded{.image = ImageId{reader.name("image")}, .socket = reader.name("socket")};
+  FARPAGE_TRY_VOID(reader.finish());
+  return decoded;
 }
 
 bool ArrayEnd::take(std::string_view bytes) {
@@ -112,10 +126,17 @@ bool ArrayEnd::take(char c) {
   return true;
 }
 
+Handover::Handover(Fd socket, const ucred& peer) : socket_(std::move(socket)), peer_(peer) {
+  const int from = 0;  // each look begins where the last one has ended
+  (void)::setsockopt(socket_.get(), SOL_SOCKET, SO_PEEK_OFF, &from, sizeof from);
+}
+
 Result<bool> Handover::read() {
-  std::array<std::byte, 4096> part;
+  // With room for more than is allowed: so what came with a descriptor is seen at once, and the
+  // descriptor is given only once.
+  const auto part = std::make_unique<std::array<std::byte, kMaxMessageBytes + 1>>();
   while (true) {
-    ReceivedBytes got = receive_with_descriptor(socket_.get(), part, MSG_DONTWAIT);
+    ReceivedBytes got = receive_with_descriptor(socket_.get(), *part, MSG_DONTWAIT | MSG_PEEK);
     if (got.count < 0) {
       if (errno == EAGAIN || errno == EWOULDBLOCK) return false;
       return fail_errno("reading the message of the VMM");
@@ -128,7 +149,7 @@ Result<bool> Handover::read() {
       if (descriptor_.valid()) return fail(ErrorCode::kInvalid, "it sent more than one descriptor");
       descriptor_ = std::move(got.descriptor);
     }
-    const std::string_view bytes(reinterpret_cast<const char*>(part.data()),
+    const std::string_view bytes(reinterpret_cast<const char*>(part->data()),
                                  static_cast<size_t>(got.count));
     if (text_.size() + bytes.size() > kMaxMessageBytes)
       return fail(ErrorCode::kExhausted,

@@ -21,24 +21,40 @@
 #include "base/clock.h"
 #include "base/fd.h"
 #include "base/result.h"
+#include "base/strong.h"
 
 namespace farpage::snapshot {
 
 inline constexpr size_t kMaxMessageBytes = size_t{64} << 10;
 inline constexpr size_t kMaxRegions = 64;
 
+// Of hugetlb memory, which is placed as a whole.
+inline constexpr uint64_t kHugePageBytes = uint64_t{2} << 20;
+
 // `bytes` of the VMM's memory from `address` on are those of the image from `offset` on.
 struct GuestRegion {
   uint64_t address = 0;
   uint64_t bytes = 0;
   uint64_t offset = 0;
+  uint64_t page_bytes = kPageBytes;  // or kHugePageBytes
 
   bool operator==(const GuestRegion&) const = default;
 };
 
-// One to kMaxRegions regions of whole 4 KiB pages, sorted by address; neither their addresses nor
-// their offsets overlap. kInvalid names what is wrong; kUnsupported: larger pages.
+// One to kMaxRegions regions of whole pages, 4 KiB or all of 2 MiB, sorted by address; neither
+// their addresses nor their offsets overlap. kInvalid names what is wrong; kUnsupported: other
+// pages.
 Result<std::vector<GuestRegion>> decode_regions(std::string_view message);
+
+// A request for a socket, on which guests are restored from the image.
+struct SocketRequest {
+  ImageId image;
+  std::string socket;  // a name (http/json_reader.h)
+};
+
+// {"image": NAME, "socket": NAME}. kInvalid names what is wrong.
+inline constexpr size_t kMaxRequestBytes = 4096;
+Result<SocketRequest> decode_socket_request(std::string_view request);
 
 // Finds the end of a JSON array in a stream of bytes.
 class ArrayEnd {
@@ -59,14 +75,18 @@ class ArrayEnd {
   size_t length_ = 0;
 };
 
-// A VMM that has connected and not yet sent all. Threads: one.
+// A VMM that has connected and not yet sent all. The message is looked at, and stays in the socket:
+// whoever gets that after this process was killed finds it there, with its descriptor. Threads:
+// one.
 class Handover {
  public:
-  Handover(Fd socket, const ucred& peer) : socket_(std::move(socket)), peer_(peer) {}
+  Handover(Fd socket, const ucred& peer);
 
-  // Takes what has arrived; never blocks. True: all is there. A failure ends it: kInvalid,
+  // Looks at what has arrived; never blocks. True: all is there. A failure ends it: kInvalid,
   // kUnavailable (the VMM has closed the socket), kExhausted (more than kMaxMessageBytes).
   Result<bool> read();
+  // A part has come, so the socket is always readable, and poll(2) is no way to wait for the rest.
+  bool is_partial() const { return !text_.empty(); }
 
   int fd() const { return socket_.get(); }
   const ucred& peer() const { return peer_; }

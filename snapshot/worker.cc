@@ -26,8 +26,36 @@ constexpr uint32_t kTurnsOfALook = 4;
 
 }  // namespace
 
+void refuse_page(Session& session, uint64_t address) {
+  session.memory().wake(address, session.unit_pages() << kPageShift);
+  if (!session.note_refusal()) return;
+  log::error(
+      "serve: memory_refused session={} pid={} address={:#x}: no page can be placed there; "
+      "the VMM gets SIGBUS",
+      session.number(), session.pid(), address);
+  (void)::syscall(SYS_pidfd_send_signal, session.pidfd(), SIGBUS, nullptr, 0);
+}
+
+void end_in_sigbus(const Serving& serving, Session& session, uint64_t address) {
+  if (session.has_ended()) return;
+  if (!session.page_of(address))
+    log::error("serve: stray_fault session={} pid={} address={:#x}: no region that the VMM named",
+               session.number(), session.pid(), address);
+  if (serving.can_poison) {
+    // Refused while an event is queued: this thread reads events, so it cannot wait for that. A
+    // woken thread faults again, and comes here again.
+    const uint64_t bytes = session.unit_pages() << kPageShift;
+    if (session.memory().poison(address, bytes) != uffd::Outcome::kDone)
+      session.memory().wake(address, bytes);
+    return;
+  }
+  // A kernel before 6.6: the guest as a whole, rather than a thread of it that waits forever.
+  (void)::syscall(SYS_pidfd_send_signal, session.pidfd(), SIGBUS, nullptr, 0);
+}
+
 Result<std::unique_ptr<Worker>> Worker::create(
-    Serving& serving, pager::LinkPort& port, std::function<void(std::shared_ptr<Session>)> on_end) {
+    Serving& serving, pager::LinkPort& port, PlacingNote& note,
+    std::function<void(std::shared_ptr<Session>)> on_end) {
   FARPAGE_CHECK(port.buffer().size() >= kBufferBytes, "%zu bytes", port.buffer().size());
   FARPAGE_TRY(bell, Doorbell::create());
   FARPAGE_TRY(epoll, Fd::from_call(::epoll_create1(EPOLL_CLOEXEC), "epoll_create1"));
@@ -37,13 +65,14 @@ Result<std::unique_ptr<Worker>> Worker::create(
   if (::epoll_ctl(epoll.get(), EPOLL_CTL_ADD, bell.fd(), &event) != 0)
     return fail_errno("epoll of the bell");
   return std::unique_ptr<Worker>(
-      new Worker(serving, port, std::move(on_end), std::move(bell), std::move(epoll)));
+      new Worker(serving, port, note, std::move(on_end), std::move(bell), std::move(epoll)));
 }
 
-Worker::Worker(Serving& serving, pager::LinkPort& port,
+Worker::Worker(Serving& serving, pager::LinkPort& port, PlacingNote& note,
                std::function<void(std::shared_ptr<Session>)> on_end, Doorbell bell, Fd epoll)
     : serving_(serving),
       port_(port),
+      note_(note),
       on_end_(std::move(on_end)),
       bell_(std::move(bell)),
       epoll_(std::move(epoll)),
@@ -186,7 +215,12 @@ void Worker::end(size_t place) {
 void Worker::begin(size_t place, const uffd::GuestMemory::Fault& event, Instant now) {
   const std::shared_ptr<Session>& session = places_[place].session;
   const std::optional<uint64_t> page = session->page_of(event.address);
-  if (!page) return stray(*session, event.address);
+  if (!page) return end_in_sigbus(serving_, *session, event.address);
+  if (session->is_huge()) {
+    const uint64_t first = *page - *page % session->unit_pages();
+    if (!session->is_own(first)) session->note_touch(first);
+    return serving_.demand_huge_page(session, static_cast<uint32_t>(first));
+  }
   for (size_t i = 0; i < faults_.size(); ++i) {
     Fault& fault = faults_[i];
     if (fault.step != Step::kFree) continue;
@@ -288,12 +322,29 @@ void Worker::arrived(const image::PageReads::Done& done) {
   serving_.cache.release(frame);
 }
 
+// A guest that does not tell what it gives back may have got this page from the replayer since it
+// was looked up, and given it back: so both do not place and note at the same time.
+std::optional<uffd::Outcome> Worker::copy(Fault& fault, std::span<const std::byte> bytes) {
+  Session& session = *fault.session;
+  const bool alone = !session.memory().tells_removals();
+  if (alone) session.gate().close();
+  std::optional<uffd::Outcome> outcome;
+  if (!alone || !session.is_own(fault.page)) {
+    outcome = session.place(fault.page, fault.address, bytes, note_);
+    if (outcome == uffd::Outcome::kDone || outcome == uffd::Outcome::kAlreadyPresent)
+      session.own(fault.page);
+  }
+  if (alone) session.gate().open();
+  return outcome;
+}
+
 bool Worker::place_page(Fault& fault, std::span<const std::byte> bytes) {
   Session& session = *fault.session;
-  switch (session.memory().copy(fault.address, bytes)) {
+  const auto outcome = copy(fault, bytes);
+  if (!outcome) return false;
+  switch (*outcome) {
     case uffd::Outcome::kDone:
     case uffd::Outcome::kAlreadyPresent: {
-      session.own(fault.page);
       session.note_placed();
       session.note_touch(fault.page);
       SessionCounts& counts = session.counts();
@@ -307,7 +358,7 @@ bool Worker::place_page(Fault& fault, std::span<const std::byte> bytes) {
     case uffd::Outcome::kRetry:
       return false;
     case uffd::Outcome::kUnmapped:
-      refused(session, fault.address);
+      refuse_page(session, fault.address);
       break;
     case uffd::Outcome::kProcessGone:
       break;  // its pidfd says so, too
@@ -327,24 +378,12 @@ bool Worker::place_zeros(Session& session, uint64_t address, uint64_t page, bool
     case uffd::Outcome::kRetry:
       return false;
     case uffd::Outcome::kUnmapped:
-      refused(session, address);
+      refuse_page(session, address);
       return true;
     case uffd::Outcome::kProcessGone:
       return true;
   }
   return true;
-}
-
-// The memory was unmapped meanwhile, and nobody waits any more. Or it is of a kind that this pager
-// does not serve, whatever the VMM has said: then the woken thread comes again, and again.
-void Worker::refused(Session& session, uint64_t address) {
-  session.memory().wake(address);
-  if (!session.note_refusal()) return;
-  log::error(
-      "serve: memory_refused session={} pid={} address={:#x}: no page can be placed there; "
-      "the VMM gets SIGBUS",
-      session.number(), session.pid(), address);
-  (void)::syscall(SYS_pidfd_send_signal, session.pidfd(), SIGBUS, nullptr, 0);
 }
 
 // The image is incomplete, for this guest at least: it must not go on with other bytes.
@@ -356,23 +395,8 @@ void Worker::lose(Fault& fault) {
       "serve: page_lost image={} session={} pid={} address={:#x} page={} after_ms={}: the "
       "guest gets SIGBUS",
       session.image().name(), session.number(), session.pid(), fault.address, fault.page, ms);
-  stray(session, fault.address);
+  end_in_sigbus(serving_, session, fault.address);
   release(fault);
-}
-
-void Worker::stray(Session& session, uint64_t address) {
-  if (session.has_ended()) return;
-  if (!session.page_of(address))
-    log::error("serve: stray_fault session={} pid={} address={:#x}: no region that the VMM named",
-               session.number(), session.pid(), address);
-  if (serving_.can_poison) {
-    // Refused while an event is queued: this thread reads events, so it cannot wait for that. A
-    // woken thread faults again, and comes here again.
-    if (session.memory().poison(address) != uffd::Outcome::kDone) session.memory().wake(address);
-    return;
-  }
-  // A kernel before 6.6: the guest as a whole, rather than a thread of it that waits forever.
-  (void)::syscall(SYS_pidfd_send_signal, session.pidfd(), SIGBUS, nullptr, 0);
 }
 
 void Worker::release(Fault& fault) {

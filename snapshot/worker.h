@@ -1,6 +1,7 @@
 // Worker: answers the faults of its sessions. One thread; a session belongs to one worker.
 //
-//   event read --> own page: zeros
+//   event read --> in a page of 2 MiB: the replayer
+//              --> own page: zeros
 //              --> zeros of the image
 //              --> in the cache: placed
 //              --> on its way for somebody else: asked again
@@ -14,6 +15,7 @@
 #include <atomic>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <thread>
 #include <vector>
 
@@ -45,10 +47,18 @@ struct Serving {
   image::ReadCounts read_counts;
   const bool can_poison;
   const bool spins;  // yields while a READ is on its way, before it sleeps (rdma::PollMode)
+  // Takes over a fault of a 2 MiB page, which begins at `page`.
+  std::function<void(std::shared_ptr<Session> session, uint32_t page)> demand_huge_page;
   // Faults in hand: whoever places pages ahead lets them pass.
   std::atomic<uint32_t> faults_in_hand{0};
   Histogram fault_ns;  // event read -> placed, of those that are of the image
 };
+
+// The memory was unmapped meanwhile, and nobody waits any more. Or it is of a kind that this pager
+// does not serve, whatever the VMM has said: then the woken thread comes again, and again.
+void refuse_page(Session& session, uint64_t address);
+// The page there is lost, or there is none: who waits gets SIGBUS.
+void end_in_sigbus(const Serving& serving, Session& session, uint64_t address);
 
 inline constexpr size_t kMaxSessions = 1024;  // of one worker
 
@@ -62,8 +72,9 @@ class Worker {
 
   // `on_end` is called once for each session, on the worker's thread, when its process has ended
   // and nothing of it is in hand. The port has kBufferBytes.
+  // `note` is the thread's own, in memory that survives this process.
   static Result<std::unique_ptr<Worker>> create(
-      Serving& serving, pager::LinkPort& port,
+      Serving& serving, pager::LinkPort& port, PlacingNote& note,
       std::function<void(std::shared_ptr<Session>)> on_end);
   ~Worker();
 
@@ -96,7 +107,7 @@ class Worker {
     bool ending = false;
   };
 
-  Worker(Serving& serving, pager::LinkPort& port,
+  Worker(Serving& serving, pager::LinkPort& port, PlacingNote& note,
          std::function<void(std::shared_ptr<Session>)> on_end, Doorbell bell, Fd epoll);
   void run();
   bool take_inbox();
@@ -109,12 +120,11 @@ class Worker {
   bool step(size_t index);
   bool look_up(Fault& fault, size_t index);
   void arrived(const image::PageReads::Done& done);
-  // False: the kernel refused for now.
+  // False: the kernel refused for now, or it is the guest's own meanwhile.
   bool place_page(Fault& fault, std::span<const std::byte> bytes);
+  std::optional<uffd::Outcome> copy(Fault& fault, std::span<const std::byte> bytes);
   bool place_zeros(Session& session, uint64_t address, uint64_t page, bool is_write);
-  static void refused(Session& session, uint64_t address);
   void lose(Fault& fault);
-  void stray(Session& session, uint64_t address);
   void release(Fault& fault);
   std::span<std::byte> landing(size_t index) const {
     return port_.buffer().subspan(index << kPageShift, kPageBytes);
@@ -122,6 +132,7 @@ class Worker {
 
   Serving& serving_;
   pager::LinkPort& port_;
+  PlacingNote& note_;
   const std::function<void(std::shared_ptr<Session>)> on_end_;
   const Doorbell bell_;
   const Fd epoll_;

@@ -17,6 +17,8 @@ namespace farpage::uffd {
 class GuestMemory {
  public:
   static constexpr size_t kMaxEvents = 16;
+  static constexpr size_t kLandingBytes = kMaxEvents * 32;  // messages as the kernel has them
+  static constexpr size_t kArgumentBytes = 40;              // of UFFDIO_COPY
 
   struct Fault {
     uint64_t address = 0;  // of the page
@@ -48,8 +50,24 @@ class GuestMemory {
   // The process asked to be told when it gives pages back. Otherwise events come for faults only.
   bool has_events() const { return has_events_; }
 
+  // The process asked to be told when it drops pages (madvise, a balloon).
+  bool tells_removals() const;
+
   // Never blocks.
   void read(Events& events);
+
+  // Of a process that may be killed: read() has the kernel write its messages there, kLandingBytes
+  // that outlive the process, so the read of an event and the note of it are one step: who comes
+  // after it takes what is gone from there with left_in(), again if it had been taken already.
+  void land_in(std::span<std::byte> landing) { landing_ = landing; }
+  static void left_in(std::span<const std::byte> landing, Events& events);
+
+  // A copy of one page, also of a larger one, whose argument, kArgumentBytes, outlives the process,
+  // too: the kernel writes into it whether the page was placed, before it wakes anybody.
+  Outcome copy_noted(uint64_t to, std::span<const std::byte> page, std::span<std::byte> argument);
+  // Whether the last copy_noted() with this argument had found or placed the page.
+  static bool is_placed(std::span<const std::byte> argument);
+  static void clear_argument(std::span<std::byte> argument);
 
   // As those of Userfaultfd: they never replace a page that is present, and wake who waits.
   Outcome copy(uint64_t to, std::span<const std::byte> bytes) {
@@ -58,8 +76,10 @@ class GuestMemory {
   ZeroResult zero(uint64_t address, ZeroFrames frames) {
     return userfaultfd_.zero(address, kPageBytes, frames);
   }
-  Outcome poison(uint64_t address) { return userfaultfd_.poison(address, kPageBytes); }
-  void wake(uint64_t address) { userfaultfd_.wake(address, kPageBytes); }
+  Outcome poison(uint64_t address, uint64_t bytes = kPageBytes) {
+    return userfaultfd_.poison(address, bytes);
+  }
+  void wake(uint64_t address, uint64_t bytes = kPageBytes) { userfaultfd_.wake(address, bytes); }
 
  private:
   GuestMemory(Userfaultfd userfaultfd, bool has_events)
@@ -67,6 +87,7 @@ class GuestMemory {
 
   Userfaultfd userfaultfd_;
   bool has_events_;
+  std::span<std::byte> landing_;
 };
 
 }  // namespace farpage::uffd

@@ -303,6 +303,18 @@ Outcome Userfaultfd::copy(uint64_t to, const void* from, uint64_t bytes, Protect
   }
 }
 
+Outcome Userfaultfd::copy_page(uint64_t to, const void* from, uint64_t page_bytes,
+                               uffdio_copy& argument) {
+  argument.dst = to;
+  argument.src = reinterpret_cast<uint64_t>(from);
+  argument.len = page_bytes;
+  argument.mode = 0;
+  if (::ioctl(fd_.get(), UFFDIO_COPY, &argument) == 0) return Outcome::kDone;
+  const Outcome outcome = outcome_of_errno(errno, "UFFDIO_COPY");
+  if (outcome == Outcome::kAlreadyPresent) wake(to, page_bytes);
+  return outcome;
+}
+
 ZeroResult Userfaultfd::zero(uint64_t address, uint64_t bytes, ZeroFrames frames) {
   const Placed run = place(bytes, [&](uint64_t done, int64_t& placed) {
     const uint64_t to = address + done;

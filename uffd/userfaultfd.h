@@ -12,6 +12,7 @@
 #include "uffd/extent_map.h"
 
 struct uffd_msg;
+struct uffdio_copy;
 
 namespace farpage::uffd {
 
@@ -71,6 +72,9 @@ class Userfaultfd {
   std::optional<Userfaultfd> child_of(const uffd_msg& message) const;
 
   Outcome copy(uint64_t to, const void* from, uint64_t bytes, Protection protection);
+  // One page, of this size, with the argument in memory of the caller's choice, into which the
+  // kernel writes what became of it.
+  Outcome copy_page(uint64_t to, const void* from, uint64_t page_bytes, uffdio_copy& argument);
   ZeroResult zero(uint64_t address, uint64_t bytes, ZeroFrames frames);
   // Maps one page that is in the cache of the memfd, and wakes who waits for it. nullopt: it is not
   // there (any more), and nobody was woken.

@@ -87,7 +87,7 @@ class Bench:
 
     def guests(self, count=1, *more):
         """Guests at once, each with one thread: their figures."""
-        started = [subprocess.Popen([self.guest_program, self.socket, self.file, "--threads", "1", "--no-events",
+        started = [subprocess.Popen([self.guest_program, self.socket, self.file, "--threads", "1",
                                      "--seed", str(i + 1), *more], stdout=subprocess.PIPE) for i in range(count)]
         figures = [json.loads(guest.communicate()[0]) for guest in started]
         for figure in figures:
@@ -99,7 +99,7 @@ class Bench:
         server = self.serve("--prefetch-all", "--replay-threads", str(threads))
         rates = []
         for session in range(1, 4):
-            guest = self.start([self.guest_program, self.socket, self.file, "--wait", "--no-events"])
+            guest = self.start([self.guest_program, self.socket, self.file, "--wait"])
             guest.stdout.readline()
             while True:
                 with open(self.path(self.log), encoding="utf-8") as log:

@@ -33,7 +33,7 @@ def stalls_in(log):
     """Seconds from each death of an engine until a successor served all: the log's own times. One that
     had no program is taken over without a word: whoever begins afterwards has not waited for it."""
     stalls, killed = [], None
-    for when, what in re.findall(r"^(\S+) \w+ pager: (engine_killed|taken_over|run_began)", log, re.M):
+    for when, what in re.findall(r"^(\S+) \w+ (?:pager|serve): (engine_killed|taken_over|run_began)", log, re.M):
         moment = datetime.datetime.fromisoformat(when).timestamp()
         if what == "taken_over" and killed is not None:
             stalls.append(moment - killed)

@@ -1,140 +1,15 @@
 #!/usr/bin/env python3
-"""Images of guests, and guests that are restored from them (docs/operations.md, "Snapshots").
-
-The VMM is tests/e2e/programs/restored_guest.cc: it hands its memory over as Firecracker does, touches
-it, and checks each byte against the file.
-"""
+"""Images of guests, and guests that are restored from them (docs/operations.md, "Snapshots")."""
 import json
-import mmap
 import os
 import random
-import socket
-import subprocess
 import unittest
 
-from cluster import BUILD, FARPAGE, MIB, EndToEnd, Process, Service, wait_until
-
-GUEST = os.path.join(BUILD, "tests", "restored_guest")
-PAGE = 4096
+from cluster import MIB, wait_until
+from snapshot_base import GUEST, PAGE, SnapshotTest
 
 
-class Snapshot(EndToEnd):
-    def make_file(self, name, size=16 * MIB, seed=1, zero_share=0.25, holes=0.25):
-        """The memory of a guest: pages of noise, pages of zeros, holes."""
-        noise = random.Random(seed)
-        path = self.path(name)
-        with open(path, "wb") as file:
-            file.truncate(size)
-            page = 0
-            while page < size // PAGE:
-                run = noise.randint(1, 200)
-                kind = noise.random()
-                if kind >= holes:
-                    file.seek(page * PAGE)
-                    count = min(run, size // PAGE - page)
-                    file.write(bytes(count * PAGE) if kind < holes + zero_share else noise.randbytes(count * PAGE))
-                page += run
-        return path
-
-    def farpage(self, *arguments, status=0):
-        done = subprocess.run([FARPAGE, *arguments, "--coordinator", self.url], capture_output=True, text=True,
-                              timeout=120, check=False)
-        self.assertEqual(done.returncode, status, done.stdout + done.stderr)
-        return done.stdout, done.stderr
-
-    def push(self, file, name="vm", *more):
-        output, _ = self.farpage("image", "push", file, "--name", name, "--output", "json", *more)
-        return json.loads(output)
-
-    def images(self):
-        return {image["name"]: image for image in json.loads(self.get("/v1/images"))["images"]}
-
-    def serve(self, image="vm", *more, name="vm.sock", cache=64 * MIB):
-        self.socket = self.path(name)
-        self.stats_file = self.socket + ".json"
-        return self._owned(Service(
-            ["serve", "--image", image, "--socket", self.socket, "--coordinator", self.url,
-             "--cache", str(cache), "--stats-file", self.stats_file, *more], self._log("serve")))
-
-    def guest(self, file, *more):
-        """Restores a guest and touches it: its figures."""
-        return self.finish_guest(self.start_process([GUEST, self.socket, file, *more]))
-
-    def finish_guest(self, process):
-        status, output = process.finish(120)
-        self.assertEqual(status, 0, process.log())
-        return json.loads(output.splitlines()[-1])
-
-    def waiting_guest(self, file, *more):
-        """One that has been restored and has touched nothing yet."""
-        process = self._owned(Process([GUEST, self.socket, file, "--wait", *more], self._log("guest"),
-                                      stdin=subprocess.PIPE))
-        self.assertEqual(process.popen.stdout.readline(), b"restored\n", process.log())
-        return process
-
-    def let_touch(self, process):
-        status, output = process.finish_with(b"\n", 120)
-        self.assertEqual(status, 0, process.log())
-        return json.loads(output)
-
-    def stats(self, sessions=None):
-        """Of the snapshot pager, after this many guests have ended."""
-        def read():
-            try:
-                with open(self.stats_file, encoding="utf-8") as file:
-                    self._stats = json.load(file)
-            except FileNotFoundError:
-                return False
-            return sessions is None or self._stats["sessions"]["ended"] >= sessions
-        wait_until(read, f"{sessions} sessions have ended")
-        return self._stats
-
-    def farpage_process(self, *arguments):
-        return self.start_process([FARPAGE, *arguments, "--coordinator", self.url])
-
-    def start(self, nodes=1, image_options=(), serve_options=(), size=16 * MIB, lend=512 * MIB, cache=64 * MIB,
-              **shape):
-        """A cluster, an image `vm` and its snapshot pager; the image's file."""
-        self.coordinator, self.nodes = self.start_cluster(nodes=nodes, transport="tcp", lend=str(lend))
-        file = self.make_file("guest.mem", size, **shape)
-        self.pushed = self.push(file, "vm", *image_options)
-        self.server = self.serve("vm", *serve_options, cache=cache)
-        return file
-
-    def expect_right(self, figures, pages):
-        self.assertEqual((figures["pages"], figures["wrong"], figures["sigbus"]), (pages, 0, 0))
-
-    def log_has(self, text):
-        wait_until(lambda: text in self.server.log(), f"the log has '{text}'")
-
-    def memory_of_node(self, node):
-        """The descriptors of a node's slabs, as paths."""
-        folder = f"/proc/{node.pid}/fd"
-        paths = [f"{folder}/{fd}" for fd in os.listdir(folder)]
-        return [path for path in paths if os.readlink(path).startswith("/memfd:") and os.path.getsize(path) >= 2 * MIB]
-
-    def damage(self, node, content, offset=0, alignment=PAGE, start=0):
-        """Changes one byte in the memory of a node: at this offset from the content."""
-        for path in self.memory_of_node(node):
-            with open(path, "r+b", buffering=0) as slab:
-                with mmap.mmap(slab.fileno(), 0) as bytes_of_slab:
-                    at = bytes_of_slab.find(content, start)
-                    while at >= 0 and (at + offset) % alignment != 0:
-                        at = bytes_of_slab.find(content, at + 1)
-                    if at >= 0:
-                        bytes_of_slab[at + offset] ^= 1
-                        return
-        self.fail("that is not in the node's memory")
-
-    def noise_page(self, file):
-        """The number and the bytes of a page of noise."""
-        with open(file, "rb") as memory:
-            for number in range(os.path.getsize(file) // PAGE):
-                content = memory.read(PAGE)
-                if any(content):
-                    return number, content
-        self.fail("there is none")
-
+class Snapshot(SnapshotTest):
     def test_pushed_image_is_restored_byte_by_byte(self):
         file = self.start()
         self.assertEqual(self.pushed["pages"], 4096)
@@ -172,6 +47,7 @@ class Snapshot(EndToEnd):
                   "text:" + "[" + region % (4096, 1 << 63, 0) + "]",
                   "text:" + "[" + region % (1 << 20, 8192, 0) + "," + region % ((1 << 20) + 4096, 4096, 1 << 20) + "]",
                   'text:[{"base_host_virt_addr":4096,"size":2097152,"offset":0,"page_size":2097152}]',
+                  'text:[{"base_host_virt_addr":2097152,"size":2097152,"offset":0,"page_size":1073741824}]',
                   'text:[{"base_host_virt_addr":-1,"size":4096,"offset":0}]',
                   'text:[{"size":4096,"offset":0}]']
         for shape in shapes:
@@ -397,23 +273,14 @@ class Snapshot(EndToEnd):
             self.push(file, name)
         folder = self.path("sockets")
         os.mkdir(folder)
-        self.stats_file = self.path("serve.json")
-        self.server = self._owned(Service(
-            ["serve", "--socket-dir", folder, "--coordinator", self.url, "--stats-file", self.stats_file],
-            self._log("serve")))
-
-        def ask(text):
-            with socket.socket(socket.AF_UNIX) as control:
-                control.connect(os.path.join(folder, "control.sock"))
-                control.sendall(text.encode() + b"\n")
-                return json.loads(control.makefile().readline())
+        self.start_requests(folder)
         for name, file in files.items():
-            self.socket = ask(json.dumps({"image": name, "socket": name + ".sock"}))["socket"]
+            self.socket = self.ask(folder, {"image": name, "socket": name + ".sock"})["socket"]
             self.expect_right(self.guest(file), 1024)
         for text in ["", "[]", '{"image": "nobody", "socket": "x"}', '{"image": "one", "socket": "../x"}',
                      '{"image": "one", "socket": "control.sock"}', '{"image": "one", "socket": "one.sock"}',
                      "x" * 5000]:
-            self.assertIn("error", ask(text), text)
+            self.assertIn("error", self.ask(folder, text), text)
 
     def test_it_waits_for_its_guests_before_it_ends(self):
         file = self.start()
@@ -423,6 +290,50 @@ class Snapshot(EndToEnd):
         self.expect_right(self.let_touch(guest), 4096)
         self.assertEqual(self.server.finish(60)[0], 0)
         self.assertFalse(os.path.exists(self.socket))
+
+
+class HugePages(SnapshotTest):
+    """The memory of the VMM is hugetlb memory."""
+    SIZE = 32 * MIB
+
+    def setUp(self):
+        super().setUp()
+        self.need_huge_pages(2 * self.SIZE)
+
+    def test_pages_of_two_mebibytes_are_put_together(self):
+        file = self.start(size=self.SIZE)
+        self.expect_right(self.guest(file, "--huge", "--regions", "2"), self.SIZE // PAGE)
+        stats = self.stats(1)
+        self.assertEqual((stats["faults"]["huge"], stats["faults"]["lost"]), (16, 0))
+        # Another one shares the pages that are here, also with small pages.
+        self.expect_right(self.guest(file, "--huge", "--shape", "v1.12", "--close"), self.SIZE // PAGE)
+        self.expect_right(self.guest(file), self.SIZE // PAGE)
+        self.assertEqual(self.stats(3)["reads"]["bytes"] // PAGE,
+                         self.pushed["stored_pages"] + self.SIZE // PAGE * 16 // PAGE, "each page once, and the map")
+
+    def test_two_mebibytes_that_were_given_back_are_zeros(self):
+        file = self.start(size=self.SIZE, serve_options=["--prefetch-all"])
+        for seed, options in enumerate([[], ["--regions", "3"], ["--no-events"]]):
+            figures = self.guest(file, "--huge", "--steps", "2000", "--threads", "3", "--seed", str(seed + 1), *options)
+            self.assertEqual((figures["wrong"], figures["sigbus"]), (0, 0), options)
+
+    def test_recorded_set_is_placed_in_two_mebibytes(self):
+        file = self.start(size=self.SIZE, holes=0, serve_options=["--recorded-set", self.path("vm.set")])
+        self.expect_right(self.guest(file, "--huge", "--percent", "25"), self.SIZE // PAGE // 4)
+        self.stats(1)
+        guest = self.waiting_guest(file, "--huge", "--percent", "25")
+        self.log_has("replayed session=2 pages=2048")
+        self.expect_right(self.let_touch(guest), self.SIZE // PAGE // 4)
+        self.assertEqual(self.stats(2)["faults"]["huge"], 4, "those of the first guest")
+
+    def test_one_wrong_page_ends_two_mebibytes_in_sigbus(self):
+        file = self.start(size=self.SIZE)
+        number, content = self.noise_page(file)
+        self.damage(self.nodes[0], content)
+        figures = self.guest(file, "--huge")
+        self.assertEqual((figures["wrong"], figures["sigbus"]), (0, 512))
+        self.assertIn(f"wrong_page image=vm page={number} node=node-1", self.server.log())
+        self.assertEqual(self.stats(1)["faults"]["lost"], 1)
 
 
 if __name__ == "__main__":

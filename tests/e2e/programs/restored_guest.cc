@@ -12,10 +12,13 @@
 //     --steps N       random steps of each thread: read, write, give back (0)
 //     --no-events     does not ask for REMOVE events
 //     --wait          prints "restored" and waits for a line before it touches anything
+//     --huge          pages of 2 MiB
+//     --close         keeps no copy of the userfaultfd
 //     --hold          waits for the end of its standard input before it ends
-//     --send slow|late|torn|twice|nothing|text:TEXT|many   another way to hand over
+//     --send slow|late|stop|torn|twice|nothing|text:TEXT|many   another way to hand over
 //
-// Prints {"pages": touched, "wrong": .., "sigbus": .., "touch_ms": .., "p50_ns": .., "p99_ns": ..}
+// Prints {"pages": touched, "wrong": .., "sigbus": .., "touch_ms": .., "p50_ns": .., "p99_ns": ..,
+// "max_ns": ..}
 // (the times of the first touches). Exit status 0: nothing was
 // wrong (SIGBUS is counted apart). Source:
 // docs/snapshotting/handling-page-faults-on-snapshot-resume.md of Firecracker; serde's compact
@@ -48,6 +51,7 @@
 namespace {
 
 constexpr size_t kPage = 4096;
+constexpr size_t kHugePage = size_t{2} << 20;
 
 [[noreturn]] void give_up(const char* what) {
   std::perror(what);
@@ -58,7 +62,8 @@ struct Options {
   std::string socket, file, shape = "v1.15", send = "once";
   size_t regions = 1, threads = 2, percent = 100, start = 0, steps = 0;
   uint64_t seed = 1;
-  bool events = true, wait = false, hold = false;
+  bool events = true, wait = false, hold = false, close = false, huge = false;
+  size_t unit() const { return huge ? kHugePage : kPage; }
 };
 
 Options parse(int count, char** words) {
@@ -95,6 +100,10 @@ Options parse(int count, char** words) {
       options.events = false;
     else if (word == "--wait")
       options.wait = true;
+    else if (word == "--close")
+      options.close = true;
+    else if (word == "--huge")
+      options.huge = true;
     else if (word == "--hold")
       options.hold = true;
     else
@@ -121,13 +130,18 @@ struct Memory {
   }
 };
 
-Memory make_memory(size_t pages, size_t count) {
+Memory make_memory(size_t pages, const Options& options) {
   Memory memory;
+  const size_t unit = options.unit();
+  const size_t units = pages * kPage / unit;
+  const size_t count = options.regions;
   for (size_t i = 0; i < count; ++i) {
-    const size_t begin = pages * i / count * kPage;
-    const size_t end = pages * (i + 1) / count * kPage;
-    void* at = ::mmap(nullptr, end - begin + kPage, PROT_READ | PROT_WRITE,
-                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    const size_t begin = units * i / count * unit;
+    const size_t end = units * (i + 1) / count * unit;
+    // With a gap behind it.
+    void* at =
+        ::mmap(nullptr, end - begin + (options.huge ? 0 : kPage), PROT_READ | PROT_WRITE,
+               MAP_PRIVATE | MAP_ANONYMOUS | (options.huge ? MAP_HUGETLB : MAP_NORESERVE), -1, 0);
     if (at == MAP_FAILED) give_up("mmap");
     memory.regions.push_back({static_cast<unsigned char*>(at), end - begin, begin});
   }
@@ -152,7 +166,8 @@ int open_userfaultfd(const Memory& memory, bool events) {
 }
 
 // As the versions of Firecracker write it.
-std::string message_of(const Memory& memory, const std::string& shape) {
+std::string message_of(const Memory& memory, const Options& options) {
+  const std::string& shape = options.shape;
   std::string text = "[";
   for (const Region& region : memory.regions) {
     if (text.size() > 1) text += ",";
@@ -161,8 +176,9 @@ std::string message_of(const Memory& memory, const std::string& shape) {
     text += ",\"size\":" + std::to_string(region.bytes);
     text += ",\"offset\":" + std::to_string(region.offset);
     if (shape == "v1.7") text += ",\"page_size_kib\":4";
-    if (shape == "v1.12" || shape == "v1.15") text += ",\"page_size\":4096";
-    if (shape == "v1.12" || shape == "v1.15") text += ",\"page_size_kib\":4096";
+    const std::string unit = std::to_string(options.unit());
+    if (shape == "v1.12" || shape == "v1.15") text += ",\"page_size\":" + unit;
+    if (shape == "v1.12" || shape == "v1.15") text += ",\"page_size_kib\":" + unit;
     text += "}";
   }
   return text + "]";
@@ -194,7 +210,7 @@ int hand_over(const Options& options, const Memory& memory, int userfaultfd) {
   std::strncpy(address.sun_path, options.socket.c_str(), sizeof address.sun_path - 1);
   if (::connect(socket, reinterpret_cast<sockaddr*>(&address), sizeof address) != 0)
     give_up("connect");
-  const std::string text = message_of(memory, options.shape);
+  const std::string text = message_of(memory, options);
   if (options.send == "once") {
     send_part(socket, text, userfaultfd);
   } else if (options.send == "slow") {
@@ -204,6 +220,11 @@ int hand_over(const Options& options, const Memory& memory, int userfaultfd) {
   } else if (options.send == "late") {
     send_part(socket, text, -1);
     send_part(socket, "\n", userfaultfd);
+  } else if (options.send == "stop") {
+    // Stops itself after the half.
+    send_part(socket, text.substr(0, text.size() / 2), userfaultfd);
+    (void)::raise(SIGSTOP);
+    send_part(socket, text.substr(text.size() / 2), -1);
   } else if (options.send == "torn") {
     send_part(socket, text.substr(0, text.size() / 2), userfaultfd);
   } else if (options.send == "twice") {
@@ -245,10 +266,14 @@ class Toucher {
         file_(file),
         figures_(figures),
         events_(options.events),
+        unit_pages_(options.unit() / kPage),
         random_(options.seed * 7919 + thread + 1) {
     const size_t count = pages * options.percent / 100;
     const size_t first = pages * options.start / 100;
-    for (size_t i = thread; i < count; i += options.threads) mine_.push_back((first + i) % pages);
+    // A thread has whole pages of the memory.
+    for (size_t i = 0; i < count; ++i)
+      if ((first + i) % pages / unit_pages_ % options.threads == thread)
+        mine_.push_back((first + i) % pages);
     for (size_t i = mine_.size(); i > 1; --i) std::swap(mine_[i - 1], mine_[next() % i]);
     times_.reserve(mine_.size() + options.steps * 3);
     given_back_.assign(pages, false);
@@ -277,9 +302,7 @@ class Toucher {
         default:
           // Without events, what was never touched is still that of the image afterwards.
           if (!events_) check(page);
-          if (::madvise(memory_.at(page), kPage, MADV_DONTNEED) != 0) give_up("madvise");
-          given_back_[page] = true;
-          written_[page] = 0;
+          give_back(page - page % unit_pages_);
           check(page);
           break;
       }
@@ -292,6 +315,14 @@ class Toucher {
     random_ ^= random_ >> 7;
     random_ ^= random_ << 17;
     return random_;
+  }
+
+  void give_back(size_t first) {
+    if (::madvise(memory_.at(first), unit_pages_ * kPage, MADV_DONTNEED) != 0) give_up("madvise");
+    for (size_t page = first; page < first + unit_pages_; ++page) {
+      given_back_[page] = true;
+      written_[page] = 0;
+    }
   }
 
   void check(size_t page) {
@@ -319,6 +350,7 @@ class Toucher {
   const unsigned char* file_;
   Figures& figures_;
   const bool events_;
+  const size_t unit_pages_;
   uint64_t random_;
   std::vector<size_t> mine_;
   std::vector<uint32_t> times_;  // ns
@@ -350,16 +382,18 @@ int main(int count, char** words) {
       static_cast<const unsigned char*>(::mmap(nullptr, bytes, PROT_READ, MAP_PRIVATE, file, 0));
   if (content == MAP_FAILED) give_up("mmap of the file");
   const size_t pages = bytes / kPage;
-  const Memory memory = make_memory(pages, options.regions);
+  const Memory memory = make_memory(pages, options);
   const int userfaultfd = open_userfaultfd(memory, options.events);
   const int socket = hand_over(options, memory, userfaultfd);
-  if (options.send != "once" && options.send != "slow" && options.send != "late") {
+  if (options.send != "once" && options.send != "slow" && options.send != "late" &&
+      options.send != "stop") {
     // It is refused: the pager closes its end.
     char c = 0;
     const bool closed = socket < 0 || ::read(socket, &c, 1) <= 0;
     std::printf("%s\n", closed ? "refused" : "not refused");
     return closed ? 0 : 1;
   }
+  if (options.close) ::close(userfaultfd);
   if (options.wait) {
     std::printf("restored\n");
     std::fflush(stdout);
@@ -384,10 +418,11 @@ int main(int count, char** words) {
   const auto at = [&](size_t percent) { return all.empty() ? 0 : all[all.size() * percent / 100]; };
   std::printf(
       "{\"pages\": %llu, \"wrong\": %llu, \"sigbus\": %llu, \"touch_ms\": %.1f, "
-      "\"p50_ns\": %u, \"p99_ns\": %u}\n",
+      "\"p50_ns\": %u, \"p99_ns\": %u, \"max_ns\": %u}\n",
       static_cast<unsigned long long>(figures.pages),
       static_cast<unsigned long long>(figures.wrong),
-      static_cast<unsigned long long>(figures.sigbus), took.count(), at(50), at(99));
+      static_cast<unsigned long long>(figures.sigbus), took.count(), at(50), at(99),
+      all.empty() ? 0 : all.back());
   std::fflush(stdout);
   if (options.hold) wait_for_line();
   return figures.wrong == 0 ? 0 : 1;

@@ -7,8 +7,10 @@
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include <csignal>
 #include <cstring>
 #include <thread>
 
@@ -115,6 +117,69 @@ TEST(GuestMemory, PlacingIsRefusedUntilTheEventOfAGivenBackPageIsRead) {
   EXPECT_FALSE(events.gone[0].unmapped);
   giver.join();
   EXPECT_EQ(guest.uffd->copy(guest.address(3), page), Outcome::kDone);
+}
+
+// A process with our descriptors, which ends at once; what it did was done when this returns.
+template <typename Action>
+void in_a_process_that_dies(Action action) {
+  const pid_t child = ::fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    action();
+    (void)::kill(::getpid(), SIGKILL);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  ASSERT_TRUE(WIFSIGNALED(status));
+}
+
+TEST(GuestMemory, EventThatADeadProcessHasReadIsThereForTheNextOne) {
+  Guest guest(8);
+  const Fd memory = std::move(*create_memfd("landing", kPageBytes));
+  const Mapping kept = std::move(*Mapping::shared(memory.get(), kPageBytes));
+  const auto landing = kept.bytes().first(GuestMemory::kLandingBytes);
+  GuestMemory::Events left;
+  GuestMemory::left_in(landing, left);
+  EXPECT_FALSE(left.any()) << "nothing was read";
+  guest.uffd->land_in(landing);
+  std::thread giver([&] {
+    EXPECT_EQ(::madvise(guest.memory.data() + 3 * kPageBytes, 2 * kPageBytes, MADV_DONTNEED), 0);
+  });
+  in_a_process_that_dies([&] { (void)guest.await_events(); });
+  giver.join();
+  guest.uffd->read(left);
+  EXPECT_FALSE(left.any()) << "it comes only once";
+  for (int i = 0; i < 2; ++i) {
+    GuestMemory::left_in(landing, left);
+    ASSERT_EQ(left.gone_count, 1U);
+    EXPECT_EQ(left.fault_count, 0U);
+    EXPECT_EQ(left.gone[0].begin, guest.address(3));
+    EXPECT_EQ(left.gone[0].end, guest.address(5));
+    EXPECT_FALSE(left.gone[0].unmapped);
+  }
+}
+
+TEST(GuestMemory, WhetherADeadProcessHasPlacedAPageIsInItsArgument) {
+  Guest guest(8, 0);
+  EXPECT_FALSE(guest.uffd->tells_removals());
+  const Fd memory = std::move(*create_memfd("argument", kPageBytes));
+  const Mapping kept = std::move(*Mapping::shared(memory.get(), kPageBytes));
+  const auto argument = kept.bytes().first(GuestMemory::kArgumentBytes);
+  std::array<std::byte, kPageBytes> page;
+  page.fill(std::byte{0x5a});
+  EXPECT_FALSE(GuestMemory::is_placed(argument)) << "nothing was done";
+  in_a_process_that_dies([&] {
+    GuestMemory::clear_argument(argument);
+    (void)guest.uffd->copy_noted(guest.address(1), page, argument);
+  });
+  EXPECT_TRUE(GuestMemory::is_placed(argument));
+  EXPECT_EQ(guest.memory.data()[kPageBytes], std::byte{0x5a});
+  GuestMemory::clear_argument(argument);
+  EXPECT_FALSE(GuestMemory::is_placed(argument));
+  EXPECT_EQ(guest.uffd->copy_noted(guest.address(1), page, argument), Outcome::kAlreadyPresent);
+  EXPECT_TRUE(GuestMemory::is_placed(argument)) << "it is there";
+  EXPECT_EQ(guest.uffd->copy_noted(uint64_t{1} << 46, page, argument), Outcome::kUnmapped);
+  EXPECT_FALSE(GuestMemory::is_placed(argument));
 }
 
 TEST(GuestMemory, MemoryThatWasUnmappedIsToldSo) {
