@@ -1,5 +1,8 @@
 #include "base/unix_socket.h"
 
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <array>
 #include <cerrno>
 #include <cstring>
@@ -22,6 +25,30 @@ Result<Fd> connect_to_path(const std::string& path, int type) {
   FARPAGE_TRY(socket, Fd::from_call(::socket(AF_UNIX, type | SOCK_CLOEXEC, 0), "socket(AF_UNIX)"));
   if (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&*address), sizeof *address) != 0)
     return fail_errno("connecting to " + path);
+  return socket;
+}
+
+Result<Fd> listen_at_path(const std::string& path, const std::string& what) {
+  const std::optional<sockaddr_un> address = unix_address(path);
+  if (!address || path.empty())
+    return fail(ErrorCode::kInvalid, what + " " + path + ": the path must have 1 to " +
+                                         std::to_string(kMaxUnixPathBytes) + " bytes");
+  if (connect_to_path(path, SOCK_STREAM))
+    return fail(ErrorCode::kConflict, what + " " + path + ": somebody listens there already");
+  struct stat status {};
+  if (::lstat(path.c_str(), &status) == 0) {
+    if (!S_ISSOCK(status.st_mode))
+      return fail(ErrorCode::kConflict, what + " " + path + " exists, and is no socket");
+    (void)::unlink(path.c_str());
+  }
+  FARPAGE_TRY(socket,
+              Fd::from_call(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0),
+                            "socket(AF_UNIX)"));
+  if (::bind(socket.get(), reinterpret_cast<const sockaddr*>(&*address), sizeof *address) != 0)
+    return fail_errno("binding " + what + " " + path);
+  // Who may connect is checked by credentials as well.
+  if (::chmod(path.c_str(), 0600) != 0) return fail_errno("mode of " + path);
+  if (::listen(socket.get(), SOMAXCONN) != 0) return fail_errno("listening at " + path);
   return socket;
 }
 

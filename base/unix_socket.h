@@ -24,6 +24,12 @@ std::optional<sockaddr_un> unix_address(std::string_view path);
 // A connected socket; `type` is SOCK_STREAM or SOCK_SEQPACKET. kInvalid: the path is too long.
 Result<Fd> connect_to_path(const std::string& path, int type);
 
+// A listening stream socket without blocking, for this user alone (mode 0600). One that nobody
+// listens on any more, as a killed process has left it, is replaced. `what` is for messages:
+// "--socket". kInvalid: no path of a socket. kConflict: somebody listens there, or it is another
+// file.
+Result<Fd> listen_at_path(const std::string& path, const std::string& what);
+
 // Sends bytes, and a descriptor with the first of them (-1: none). As sendmsg(2) with MSG_NOSIGNAL,
 // but never EINTR.
 ssize_t send_with_descriptor(int socket, std::span<const std::byte> bytes, int descriptor,

@@ -2,11 +2,14 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <poll.h>
+#include <sys/signalfd.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <array>
 #include <cerrno>
+#include <csignal>
 
 #include "base/fd.h"
 #include "cli/program.h"
@@ -19,6 +22,15 @@ void print_from(const Fd& log, off_t at) {
   std::array<char, 4096> text;
   for (ssize_t got = 0; (got = ::pread(log.get(), text.data(), text.size(), at)) > 0; at += got)
     fmt::print(stderr, "{}", std::string_view(text.data(), static_cast<size_t>(got)));
+}
+
+// While this process waits, they are for the child.
+Result<Fd> end_signals() {
+  sigset_t set;
+  ::sigemptyset(&set);
+  for (const int number : {SIGINT, SIGTERM, SIGHUP}) ::sigaddset(&set, number);
+  ::sigprocmask(SIG_BLOCK, &set, nullptr);
+  return Fd::from_call(::signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK), "signalfd");
 }
 
 Status leave_terminal(const Fd& log) {
@@ -55,11 +67,14 @@ Result<int> run_in_background(
                                 : Result<int>(tl::unexpected(left.error()))));
   }
   begun.reset();
+  FARPAGE_TRY(signals, end_signals());
+  std::array<pollfd, 2> fds{{{is_begun.get(), POLLIN, 0}, {signals.get(), POLLIN, 0}}};
+  while (::poll(fds.data(), fds.size(), -1) < 0 || fds[0].revents == 0) {
+    signalfd_siginfo info{};
+    if (::read(signals.get(), &info, sizeof info) == sizeof info) (void)::kill(child, SIGTERM);
+  }
   char byte = 0;
-  ssize_t got = 0;
-  do {
-    got = ::read(is_begun.get(), &byte, 1);
-  } while (got < 0 && errno == EINTR);
+  const ssize_t got = ::read(is_begun.get(), &byte, 1);
   print_from(file, at);
   if (got == 1) return kExitOk;
   int status = 0;

@@ -43,7 +43,7 @@ void leave_group_of_terminal() {
   if (output >= 0) ::dup2(output, STDOUT_FILENO);
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   char end = 0;
-  (void)!::read(gate, &end, 1);  // until execute(), or the end of the parent
+  (void)!::read(gate, &end, 1);  // until open_gate(), or the end of the parent
   if (::getppid() == parent)
     ::execve(options.arguments[0].c_str(), arguments.data(), environment.data());
   const int sys_errno = errno;
@@ -114,12 +114,13 @@ Result<Child> Child::start(const ChildOptions& options) {
   child.gate_ = std::move(gate.write);
   child.problem_ = std::move(problem.read);
   problem.write.reset();
-  if (!options.waits) FARPAGE_TRY_VOID(child.execute());
+  if (options.waits) return child;
+  child.open_gate();
+  FARPAGE_TRY_VOID(child.await_exec());
   return child;
 }
 
-Status Child::execute() {
-  gate_.reset();
+Status Child::await_exec() {
   int sys_errno = 0;
   const ssize_t got = ::read(problem_.get(), &sys_errno, sizeof sys_errno);
   problem_.reset();
@@ -158,8 +159,11 @@ int Child::wait() {
   if (status_) return *status_;
   int raw = 0;
   rusage usage{};
-  while (::wait4(pid_, &raw, 0, &usage) < 0 && errno == EINTR) {
-  }
+  pid_t waited = -1;
+  do {
+    waited = ::wait4(pid_, &raw, 0, &usage);
+  } while (waited < 0 && errno == EINTR);
+  if (waited < 0) raw = W_EXITCODE(kExitFailure, 0);  // no child any more: its status is unknown
   peak_resident_bytes_ = static_cast<uint64_t>(usage.ru_maxrss) << 10;
   status_ = WIFSIGNALED(raw) ? kExitSignal + WTERMSIG(raw) : WEXITSTATUS(raw);
   return *status_;

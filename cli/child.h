@@ -21,7 +21,7 @@ struct ChildOptions {
   std::vector<std::pair<std::string, std::string>> environment;  // added to the parent's
   bool capture_output = false;                                   // read standard output via a pipe
   bool own_process_group = false;  // signals of the terminal (Ctrl-C) do not reach it
-  bool waits = false;              // for execute()
+  bool waits = false;              // for open_gate()
 };
 
 // Threads: one. The destructor ends the process (SIGTERM, then SIGKILL) and waits for it. The child
@@ -35,8 +35,10 @@ class Child {
   Child& operator=(Child&&) = delete;
   ~Child();
 
-  // Of a child that waits for it: has it execute the file. As start().
-  Status execute();
+  // Of a child that waits for it: has it execute the file.
+  void open_gate() { gate_.reset(); }
+  // After open_gate(): waits until it has executed the file, or has ended. As start().
+  Status await_exec();
 
   pid_t pid() const { return pid_; }
   int pidfd() const { return pidfd_.get(); }  // readable after the child has ended

@@ -65,10 +65,11 @@ Result<bool> is_dynamic(const std::string& path, int fd, const std::string& star
   return false;
 }
 
-std::string obstacle_of(const std::string& path, bool dynamic) {
-  if (!dynamic) return "is statically linked";
+CheckedProgram check_obstacles(const std::string& path, bool dynamic) {
+  if (!dynamic) return {.elf = path, .obstacle = "is statically linked"};
   const std::string sanitizer(sanitizer_of(path));
-  return sanitizer.empty() ? "" : "is built with " + sanitizer;
+  if (sanitizer.empty()) return {.elf = path};
+  return {.elf = path, .obstacle = "is built with " + sanitizer, .has_sanitizer = true};
 }
 
 Result<Fd> open_program(const std::string& path) {
@@ -85,12 +86,13 @@ Result<CheckedProgram> check_at_depth(const std::string& path, int depth) {
   if (start.starts_with(ELFMAG)) {
     FARPAGE_TRY_VOID(check_privileges(path, fd.get()));
     FARPAGE_TRY(dynamic, is_dynamic(path, fd.get(), start));
-    return CheckedProgram{.elf = path, .obstacle = obstacle_of(path, dynamic)};
+    return check_obstacles(path, dynamic);
   }
   if (depth == kMaxInterpreters) return refused(path, "too many interpreters in a row");
   if (!start.starts_with("#!")) {
     FARPAGE_TRY(shell, check_at_depth(kShell, depth + 1));
-    return CheckedProgram{.elf = shell.elf, .needs_shell = true, .obstacle = shell.obstacle};
+    shell.needs_shell = true;
+    return shell;
   }
   std::istringstream line(start.substr(2, start.find('\n') - 2));
   std::string interpreter;
@@ -99,7 +101,9 @@ Result<CheckedProgram> check_at_depth(const std::string& path, int depth) {
   // env(1) only searches for the real interpreter.
   if (interpreter.ends_with("/env") && !argument.empty() && argument.front() != '-') {
     FARPAGE_TRY(found, find_program(argument));
-    return check_at_depth(found, depth + 1);
+    FARPAGE_TRY(program, check_at_depth(found, depth + 1));
+    program.by_env = found;
+    return program;
   }
   return check_at_depth(interpreter, depth + 1);
 }

@@ -19,6 +19,9 @@ struct CheckedProgram {
   // Why nothing can be preloaded: it is statically linked, or built with a sanitizer that has its
   // own malloc. Empty: it can. For a message behind the program's name.
   std::string obstacle = {};
+  bool has_sanitizer = false;
+  // What env(1) in its #! line executes; an agent would be injected into env. Empty: no env there.
+  std::string by_env = {};
 };
 
 // The file that execvp of `path` would run. kUnsupported, with the reason and the remedy, when it

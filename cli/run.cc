@@ -23,6 +23,7 @@
 #include "cli/subcommand.h"
 #include "cli/tended_attachment.h"
 #include "inject/attachment.h"
+#include "inject/process_files.h"
 #include "inject/target_checks.h"
 #include "serve/pager_session.h"
 #include "serve/run_report.h"
@@ -62,8 +63,10 @@ Result<Target> find_target(const std::string& command) {
   FARPAGE_TRY(file, find_program(command));
   FARPAGE_TRY(program, check_program(file));
   for (const std::string& library : preload_entries(variable("LD_PRELOAD", "")))
-    if (!sanitizer_of_library(library).empty())
+    if (!sanitizer_of_library(library).empty()) {
       program.obstacle = fmt::format("runs with {}, which LD_PRELOAD names", library);
+      program.has_sanitizer = true;
+    }
   return Target{std::move(file), std::move(program)};
 }
 
@@ -137,9 +140,14 @@ ChildOptions target_options(const RunSettings& settings, const Launch& launch,
   }
   if (!launch.preloads) {
     options.waits = true;
+    if (!target.program.by_env.empty()) {
+      options.arguments.insert(options.arguments.begin(), target.program.by_env);
+      options.name.clear();
+    }
     // LeakSanitizer stops all threads at the end, the agent too, and then touches all memory. A
     // later option has precedence.
-    options.environment = {{"ASAN_OPTIONS", "detect_leaks=0:" + variable("ASAN_OPTIONS", "")}};
+    if (target.program.has_sanitizer)
+      options.environment = {{"ASAN_OPTIONS", "detect_leaks=0:" + variable("ASAN_OPTIONS", "")}};
     return options;
   }
   options.environment = {
@@ -245,18 +253,16 @@ Result<tl::expected<Child, int>> start_child(const RunSettings& settings, const 
 Result<tl::expected<std::unique_ptr<inject::Attachment>, int>> inject_agent(
     Child& child, const RunSettings& settings, const std::string& socket, const Clock& clock) {
   using Injected = tl::expected<std::unique_ptr<inject::Attachment>, int>;
-  Status executed;
-  const auto execute = [&] {
-    executed = child.execute();
-    return executed;
-  };
   auto attachment = inject::Attachment::begin(
-      child.pid(), socket, {.inject = {.execute = execute}, .least_bytes = settings.mmap_min_bytes},
+      child.pid(), socket,
+      {.inject = {.execute = [&] { child.open_gate(); }}, .least_bytes = settings.mmap_min_bytes},
       clock);
   if (attachment) return Injected(std::move(*attachment));
-  if (!executed) return Injected(tl::unexpect, refuse(executed.error()));
-  // A signal has ended it meanwhile.
-  if (attachment.error().code == ErrorCode::kNotFound) return Injected(tl::unexpect, child.wait());
+  if (attachment.error().code == ErrorCode::kNotFound) {  // it has ended
+    if (const Status executed = child.await_exec(); !executed)
+      return Injected(tl::unexpect, refuse(executed.error()));
+    return Injected(tl::unexpect, child.wait());
+  }
   return Injected(tl::unexpect, refuse(attachment.error(), kExitCannotRun));
 }
 
@@ -318,6 +324,14 @@ Status check_injection(const Target& target, bool asked) {
   if (const Status able = inject::check_kernel(); !able)
     return fail(ErrorCode::kUnsupported,
                 fmt::format("{} cannot be given far memory: {}", who, able.error().message()));
+  FARPAGE_TRY(self, inject::ProcessFiles::open(::getpid()));
+  if (inject::has_seccomp(self))
+    return fail(
+        ErrorCode::kUnsupported,
+        fmt::format("{} cannot be given far memory: a seccomp filter is on this process and "
+                    "whatever it starts, and no agent can be injected there: run it "
+                    "without (docker run --security-opt seccomp=unconfined)",
+                    who));
   if (!asked)
     fmt::print(stderr, "farpage: {}, so nothing is preloaded: an agent is injected (--inject)\n",
                who);

@@ -424,14 +424,9 @@ Result<InjectedAgent> inject_here(const InjectOptions& options, Stopped& stopped
   const auto failed = [&](Error error) {
     return tl::unexpected(or_ended(process, std::move(error)));
   };
-  Status executed;
   Result<SeizedThread> thread = options.execute == nullptr
                                     ? seize_any(process, suspend)
-                                    : SeizedThread::seize_at_exec(process, [&] {
-                                        executed = options.execute();
-                                        return executed;
-                                      });
-  if (!executed) return tl::unexpected(std::move(executed).error());
+                                    : SeizedThread::seize_at_exec(process, options.execute);
   if (!thread) return failed(std::move(thread).error());
   stopped.thread.emplace(std::move(*thread));
 

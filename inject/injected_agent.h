@@ -24,10 +24,11 @@ struct InjectOptions {
   // suspended for as long as this process traces it. When this process dies, the agent's next call
   // may be the program's end.
   bool allow_seccomp = false;
-  // Set: the process is a child of ours that waits for this call, which has it call exec, and is
-  // given its agent before the first instruction of its new program. A failure of it is that of
-  // inject(); after any other one the child is killed. Called once, in a thread of inject().
-  std::function<Status()> execute = {};
+  // Set: the process is a child of ours that waits for this call, which has it call exec and does
+  // not wait for that; it is given its agent before the first instruction of its new program.
+  // kNotFound: it has ended before (the caller waits for its status). After another failure it has
+  // been killed. Called once, in a thread of inject().
+  std::function<void()> execute = {};
 };
 
 // A program that stands before its first instruction.

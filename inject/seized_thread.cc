@@ -148,15 +148,15 @@ Result<SeizedThread> SeizedThread::seize(const ProcessFiles& process, pid_t thre
 }
 
 Result<SeizedThread> SeizedThread::seize_at_exec(const ProcessFiles& process,
-                                                 const std::function<Status()>& execute) {
+                                                 const std::function<void()>& execute) {
   SeizedThread seized(process, process.pid());
-  FARPAGE_TRY_VOID(seized.begin(PTRACE_O_TRACEEXEC));
-  FARPAGE_TRY_VOID(execute());
+  FARPAGE_TRY_VOID(seized.begin(PTRACE_O_TRACEEXEC | PTRACE_O_EXITKILL));
+  execute();
   FARPAGE_TRY_VOID(seized.await_stop(PTRACE_CONT, Stop::kExec, kCallPatience));
   seized.since_ = SteadyClock::read();
   // Within the call, whose end is a stop, too.
-  FARPAGE_TRY_VOID(
-      seized.request(PTRACE_SETOPTIONS, 0, PTRACE_O_TRACESYSGOOD, "PTRACE_SETOPTIONS"));
+  FARPAGE_TRY_VOID(seized.request(PTRACE_SETOPTIONS, 0, PTRACE_O_TRACESYSGOOD | PTRACE_O_EXITKILL,
+                                  "PTRACE_SETOPTIONS"));
   FARPAGE_TRY_VOID(seized.request(PTRACE_SYSCALL, 0, 0, "PTRACE_SYSCALL"));
   FARPAGE_TRY_VOID(seized.await_stop(PTRACE_SYSCALL, Stop::kCall, kCallPatience));
   FARPAGE_TRY_VOID(seized.save());
@@ -260,10 +260,16 @@ Status SeizedThread::find_call_instruction() {
 Status SeizedThread::await_stop(int resumption, Stop stop, Nanoseconds patience) {
   const Instant start = SteadyClock::read();
   while (true) {
-    int status = 0;
-    const pid_t waited = ::waitpid(thread_, &status, __WALL | WNOHANG);
-    if (waited < 0 && errno != EINTR) return tl::unexpected(gone(thread_));
-    if (waited != thread_) {
+    // Its end is for its parent, which may be another thread of ours.
+    siginfo_t stopped{};
+    siginfo_t ended{};
+    const auto id = static_cast<id_t>(thread_);
+    const int waited = ::waitid(P_PID, id, &stopped, WSTOPPED | WNOHANG | __WALL);
+    if (waited != 0 && errno != EINTR) return tl::unexpected(gone(thread_));
+    if (waited != 0 || stopped.si_pid != thread_) {
+      if (::waitid(P_PID, id, &ended, WEXITED | WNOHANG | WNOWAIT | __WALL) == 0 &&
+          ended.si_pid == thread_ && ended.si_code != CLD_TRAPPED)  // a stop, after all
+        return tl::unexpected(gone(thread_));
       const Nanoseconds passed = SteadyClock::read() - start;
       if (passed > patience)
         return fail(ErrorCode::kUnavailable, fmt::format("thread {} of {} does not stop: try again",
@@ -271,9 +277,8 @@ Status SeizedThread::await_stop(int resumption, Stop stop, Nanoseconds patience)
       std::this_thread::sleep_for(passed < kShortWait ? kShortSleep : kLongSleep);
       continue;
     }
-    if (!WIFSTOPPED(status)) return tl::unexpected(gone(thread_));
-    const int signal = WSTOPSIG(status);
-    const int event = status >> 16;
+    const int signal = stopped.si_status & 0xff;
+    const int event = stopped.si_status >> 8;
     if (stop == Stop::kCall
             ? signal == kCallStop
             : event == (stop == Stop::kExec ? PTRACE_EVENT_EXEC : PTRACE_EVENT_STOP))

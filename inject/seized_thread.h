@@ -44,9 +44,9 @@ class SeizedThread {
   static Result<SeizedThread> seize(const ProcessFiles& process, pid_t thread,
                                     bool suspend_seccomp);
   // The only thread of a child of ours that waits for `execute`, which has it call exec: stopped
-  // before the first instruction of its new program. A failure of `execute` is returned as it is.
+  // before the first instruction of its new program. It is killed with our thread until release().
   static Result<SeizedThread> seize_at_exec(const ProcessFiles& process,
-                                            const std::function<Status()>& execute);
+                                            const std::function<void()>& execute);
   SeizedThread(SeizedThread&& other) noexcept;
   SeizedThread& operator=(SeizedThread&&) = delete;
   ~SeizedThread();

@@ -63,35 +63,6 @@ Status check_peer(const ucred& peer) {
   return {};
 }
 
-bool is_listening(const sockaddr_un& address) {
-  const Fd probe(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  return probe.valid() &&
-         ::connect(probe.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0;
-}
-
-Result<Fd> bind_socket(const std::string& path) {
-  const auto address = unix_address(path);
-  if (!address || path.empty())
-    return fail(ErrorCode::kInvalid, fmt::format("--socket {}: the path must have 1 to {} bytes",
-                                                 path, kMaxUnixPathBytes));
-  if (is_listening(*address))
-    return fail(ErrorCode::kConflict, "--socket " + path + ": somebody listens there already");
-  struct stat status {};
-  if (::lstat(path.c_str(), &status) == 0) {
-    if (!S_ISSOCK(status.st_mode))
-      return fail(ErrorCode::kConflict, "--socket " + path + " exists, and is no socket");
-    (void)::unlink(path.c_str());
-  }
-  FARPAGE_TRY(fd, Fd::from_call(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0),
-                                "socket"));
-  if (::bind(fd.get(), reinterpret_cast<const sockaddr*>(&*address), sizeof *address) != 0)
-    return fail_errno("binding " + path);
-  // Who may connect is checked by credentials as well.
-  if (::chmod(path.c_str(), 0600) != 0) return fail_errno("mode of " + path);
-  if (::listen(fd.get(), SOMAXCONN) != 0) return fail_errno("listening at " + path);
-  return fd;
-}
-
 Status check_places(const std::vector<uffd::SharedClaim>& claims,
                     const std::vector<uffd::SharedFile>& files) {
   for (size_t i = 0; i < claims.size(); ++i) {
@@ -163,7 +134,7 @@ Status SharePager::listen() {
     listener_ = Fd(*listener);
     return {};
   }
-  FARPAGE_TRY(listener, bind_socket(options_.socket));
+  FARPAGE_TRY(listener, listen_at_path(options_.socket, "--socket"));
   listener_ = std::move(listener);
   return state_.put_listener(listener_.get());
 }
@@ -196,6 +167,7 @@ Status SharePager::take_over() {
     FARPAGE_TRY_VOID(SharedGroup::forget(state_, number));
   }
   host_.engine.end_succession(resumed);
+  if (stopping_) stop();  // its predecessor was told to
   return {};
 }
 
@@ -252,6 +224,16 @@ Result<SharedGroup*> SharePager::take_in(Arrival& arrival) {
     return fail(ErrorCode::kConflict,
                 "some of the memfds are shared by others already, and some are not: the first "
                 "process must send all of them");
+  if (known != groups_.end()) FARPAGE_TRY_VOID((*known)->check_sizes(files));
+  for (size_t i = 0; i < claims.size(); ++i)
+    for (const Group& group : groups_)
+      if ((known == groups_.end() || group != *known) &&
+          group->has_mapped(pid, claims[i].address, claims[i].address + claims[i].bytes))
+        return fail(
+            ErrorCode::kConflict,
+            fmt::format("field 'regions[{}].base_host_virt_addr': the process has handed other "
+                        "memory over at this address: map this one elsewhere",
+                        i));
   const bool late = known != groups_.end() && (*known)->is_served();
   FARPAGE_TRY_VOID(uffd::check_claims(pid, files, claims,
                                       late ? uffd::Touched::kRefused : uffd::Touched::kAllowed));

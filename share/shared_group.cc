@@ -57,8 +57,11 @@ Status SharedGroup::note_group(bool released) const {
   serve::OtherRecord record;
   for (const uffd::SharedFile& file : window_->files())
     record.descriptors.push_back(file.descriptor.get());
-  record.text = text_of(
-      {{"served", is_served()}, {"released", released}, {"program", program_}, {"pid", pid_}});
+  record.text = text_of({{"served", is_served()},
+                         {"released", released},
+                         {"pages", window_->pages()},
+                         {"program", program_},
+                         {"pid", pid_}});
   return host_.state.put_other(group_name(), record);
 }
 
@@ -126,7 +129,9 @@ Result<std::unique_ptr<SharedGroup>> SharedGroup::resume(const Host& host, uint6
   std::unique_ptr<SharedGroup> group(new SharedGroup(host, number, std::move(window)));
   group->program_ = group_text.at("program").get<std::string>();
   group->pid_ = group_text.at("pid").get<pid_t>();
-  if (!group_text.at("served").get<bool>() || !host.engine.can_resume(number))
+  if (group->window_->pages() != group_text.at("pages").get<uint64_t>())
+    return fail(ErrorCode::kConflict, "a memfd has another size than when it was handed over");
+  if (!group_text.at("served").get<bool>())
     return fail(ErrorCode::kConflict, "the pager was killed before it served them");
   for (size_t i = 0; i < joined.size(); ++i) {
     FARPAGE_TRY(userfaultfd, uffd::Userfaultfd::adopt_sent(std::move(joined[i].userfaultfd)));
@@ -139,6 +144,8 @@ Result<std::unique_ptr<SharedGroup>> SharedGroup::resume(const Host& host, uint6
     peers.clear();
     return nullptr;
   }
+  if (!host.engine.can_resume(number))
+    return fail(ErrorCode::kConflict, "the pager was killed before it served them");
   pager::ResumeOptions options;
   static_cast<pager::TargetOptions&>(options) = group->target_options();
   FARPAGE_TRY(pager, host.engine.resume(options, group->owned_, {}));
@@ -160,6 +167,24 @@ bool SharedGroup::has_all(const std::vector<uffd::SharedFile>& files) const {
       files, [this](const uffd::SharedFile& file) { return is_among(file, window_->files()); });
 }
 
+Status SharedGroup::check_sizes(const std::vector<uffd::SharedFile>& files) const {
+  for (size_t i = 0; i < files.size(); ++i)
+    for (const uffd::SharedFile& known : window_->files())
+      if (known.is_same(files[i]) && known.pages != files[i].pages)
+        return fail(
+            ErrorCode::kConflict,
+            fmt::format("memfd {}: it had {} pages when it was handed over first, and has {}: "
+                        "it must keep its size",
+                        i, known.pages, files[i].pages));
+  return {};
+}
+
+bool SharedGroup::has_mapped(pid_t pid, uint64_t begin, uint64_t end) const {
+  return std::ranges::any_of(peers_, [&](const Peer& peer) {
+    return peer.pid == pid && window_->has_mapped(peer.member, begin, end);
+  });
+}
+
 std::vector<uffd::SharedMapping> SharedGroup::mappings_of(const HandedOver& process) const {
   std::vector<uffd::SharedMapping> mappings;
   const std::vector<uffd::SharedFile>& files = window_->files();
@@ -178,10 +203,11 @@ Status SharedGroup::join(HandedOver& process) {
   const int userfaultfd = process.userfaultfd.fd();
   Peer peer{next_member_, std::move(process.process), std::move(process.socket), process.pid,
             process.program};
-  Status joined = window_->join(peer.member, std::move(process.userfaultfd), mappings, process.pid);
-  if (joined) joined = note_peer(peer, userfaultfd, mappings);
+  Status joined = note_peer(peer, userfaultfd, mappings);
+  if (joined)
+    joined = window_->join(peer.member, std::move(process.userfaultfd), mappings, process.pid);
   if (!joined) {
-    window_->leave(peer.member);
+    host_.state.erase_other(peer_name(peer.member));
     process.socket = std::move(peer.socket);  // for the answer
     return joined;
   }

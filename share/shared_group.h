@@ -75,6 +75,10 @@ class SharedGroup {
   // Some of these files are its own; all of them are.
   bool has_any(const std::vector<uffd::SharedFile>& files) const;
   bool has_all(const std::vector<uffd::SharedFile>& files) const;
+  // kConflict: one of its own has another size by now.
+  Status check_sizes(const std::vector<uffd::SharedFile>& files) const;
+  // Has this process handed anything over that lies in [begin, end)?
+  bool has_mapped(pid_t pid, uint64_t begin, uint64_t end) const;
   bool is_served() const { return pager_ != nullptr; }
   bool is_late(Instant now) const { return !is_served() && now - began_ > kGathering; }
   std::vector<Peer>& peers() { return peers_; }

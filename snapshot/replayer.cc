@@ -279,12 +279,14 @@ void Replayer::place_huge_page(Batch& batch, std::span<const std::byte> bytes) {
       continue;
     }
     uffd::Outcome outcome = uffd::Outcome::kAlreadyPresent;
+    std::unique_lock alone = session.alone_in_replay();
     // It may have been given back, or placed by another thread, meanwhile: then these bytes are
     // old.
     const bool is_late = session.is_own(first) && !are_zeros;
     if (!is_late) outcome = session.place(first, address, bytes, *batch.note);
     if (outcome == uffd::Outcome::kDone || outcome == uffd::Outcome::kAlreadyPresent)
       session.own_unit(first);
+    if (alone) alone.unlock();
     session.gate().leave();
     switch (outcome) {
       case uffd::Outcome::kDone:
@@ -360,8 +362,10 @@ void Replayer::place_run(Batch& batch, pager::LinkPort& port, size_t first, size
       ::sched_yield();
       continue;
     }
+    std::unique_lock alone = session.alone_in_replay();
     // What the guest has given back meanwhile is left out.
     if (session.is_own(batch.pages[at])) {
+      if (alone) alone.unlock();
       session.gate().leave();
       ++at;
       continue;
@@ -377,6 +381,7 @@ void Replayer::place_run(Batch& batch, pager::LinkPort& port, size_t first, size
       for (size_t i = 0; i < pages; ++i) session.own(batch.pages[at + i]);
       session.counts().replayed_pages.fetch_add(pages, std::memory_order_relaxed);
     }
+    if (alone) alone.unlock();
     session.gate().leave();
     switch (outcome) {
       case uffd::Outcome::kDone:

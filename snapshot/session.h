@@ -21,6 +21,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
@@ -154,6 +155,12 @@ class Session {
   bool has_ended() const { return ended_.load(std::memory_order_acquire); }
   void end() { ended_.store(true, std::memory_order_release); }
 
+  // Of a guest that does not tell what it gives back: a thread of the replayer holds it from
+  // is_own() to own(), so that no page is placed twice. Else it is nothing.
+  std::unique_lock<std::mutex> alone_in_replay() {
+    return parts_.memory.tells_removals() ? std::unique_lock<std::mutex>()
+                                          : std::unique_lock(replaying_);
+  }
   // Places these bytes from `page` on: one unit, or several pages of 4 KiB of a guest that tells
   // removals. The caller notes that they are the guest's own.
   uffd::Outcome place(uint64_t page, uint64_t address, std::span<const std::byte> bytes,
@@ -201,6 +208,7 @@ class Session {
   SessionParts parts_;
   std::vector<GuestRegion> by_offset_;  // the regions, which are by address
   InstallGate gate_;
+  std::mutex replaying_;
   SessionCounts counts_;
   const Mapping kept_;
   std::span<uint8_t> touched_;         // in it; empty: not recorded

@@ -56,13 +56,6 @@ void end_process(int pidfd) {
   (void)::syscall(SYS_pidfd_send_signal, pidfd, SIGKILL, nullptr, 0);
 }
 
-bool is_listening(const std::string& path) {
-  const auto address = unix_address(path);
-  const Fd probe(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  return address && probe.valid() &&
-         ::connect(probe.get(), reinterpret_cast<const sockaddr*>(&*address), sizeof *address) == 0;
-}
-
 }  // namespace
 
 void SnapshotPager::Totals::add(const SessionCounts& counts) {
@@ -116,10 +109,10 @@ SnapshotPager::~SnapshotPager() {
   }
   stop_renewing_.notify_all();
   renewer_.join();
-  shared_.replayer.reset();
-  shared_.workers.clear();
   // Nobody serves them any more. Without a userfaultfd they would read zeros.
   for (const auto& [number, session] : sessions_) end_process(session->pidfd());
+  shared_.workers.clear();  // their threads have the replayer place large pages
+  shared_.replayer.reset();
   if (is_taking_over_) return;  // another one tries
   for (const Listener& listener : listeners_) (void)::unlink(listener.path.c_str());
   const MutexLock lock(mutex_);
@@ -235,20 +228,7 @@ Status SnapshotPager::take_over() {
                 }));
     (void)add(std::move(image));
   }
-  // Copied: threads that serve write new notes into them.
-  const auto* const left = reinterpret_cast<const PlacingNote*>(shared_.notes.data());
-  const std::vector<PlacingNote> notes(left, left + shared_.notes.size() / sizeof(PlacingNote));
-  for (const auto& [number, record] : sessions) {
-    // Until it is killed.
-    const Fd userfaultfd(::fcntl(record.userfaultfd, F_DUPFD_CLOEXEC, 0));
-    const Fd process(::fcntl(record.pidfd, F_DUPFD_CLOEXEC, 0));
-    const Status taken = take_over_session(number, record, notes);
-    if (taken) continue;
-    log::error("serve: not_taken_over session={} pid={} reason=\"{}\": the VMM is killed", number,
-               record.pid, taken.error().message());
-    end_process(process.get());
-    state_.erase_session(number);
-  }
+  take_over_sessions(sessions);
   for (const auto& [number, listener] : listeners)
     if (const Status taken = take_over_listener(number, listener); !taken)
       log::error("serve: not_taken_over socket={} reason=\"{}\"", listener.path,
@@ -258,6 +238,38 @@ Status SnapshotPager::take_over() {
   log::info("serve: taken_over sessions={} connected={} images={} in_ms={}", sessions_.size(),
             waiting_.size(), images.size(), (SteadyClock::read() - start).count() / 1'000'000);
   return {};
+}
+
+// None is served before all have what the notes say of them: threads that serve write new ones.
+void SnapshotPager::take_over_sessions(const std::map<uint64_t, SessionRecord>& records) {
+  const std::span notes(reinterpret_cast<const PlacingNote*>(shared_.notes.data()),
+                        shared_.notes.size() / sizeof(PlacingNote));
+  struct Known {
+    // Until it is killed.
+    Fd userfaultfd;
+    Fd process;
+    Result<std::shared_ptr<Session>> session;
+  };
+  std::map<uint64_t, Known> known;
+  for (const auto& [number, record] : records) {
+    Fd userfaultfd(::fcntl(record.userfaultfd, F_DUPFD_CLOEXEC, 0));
+    Fd process(::fcntl(record.pidfd, F_DUPFD_CLOEXEC, 0));
+    Result<std::shared_ptr<Session>> session = session_of(number, record);
+    if (session) (*session)->take_over(notes);
+    known.emplace(number, Known{std::move(userfaultfd), std::move(process), std::move(session)});
+  }
+  for (auto& [number, each] : known) {
+    Status taken = each.session ? Status() : tl::unexpected(each.session.error());
+    if (taken) {
+      const auto image = open(ImageId{records.at(number).image});
+      taken = image ? serve(*each.session, **image) : tl::unexpected(image.error());
+    }
+    if (taken) continue;
+    log::error("serve: not_taken_over session={} pid={} reason=\"{}\": the VMM is killed", number,
+               records.at(number).pid, taken.error().message());
+    end_process(each.process.get());
+    state_.erase_session(number);
+  }
 }
 
 Status SnapshotPager::take_over_listener(uint64_t number, const ListenerRecord& listener) {
@@ -280,49 +292,29 @@ Status SnapshotPager::take_over_listener(uint64_t number, const ListenerRecord& 
   return {};
 }
 
-Status SnapshotPager::take_over_session(uint64_t number, const SessionRecord& record,
-                                        std::span<const PlacingNote> left) {
+Result<std::shared_ptr<Session>> SnapshotPager::session_of(uint64_t number,
+                                                           const SessionRecord& record) {
   FARPAGE_TRY(image, open(ImageId{record.image}));
   Fd pidfd(record.pidfd);
   Fd socket(record.socket);
   Lifeline lifeline = Lifeline::adopt(record.lifeline);
   FARPAGE_TRY(memory, uffd::GuestMemory::adopt(Fd(record.userfaultfd)));
-  FARPAGE_TRY(session, Session::create({.number = number,
-                                        .served = image->served,
-                                        .regions = record.regions,
-                                        .memory = std::move(memory),
-                                        .pidfd = std::move(pidfd),
-                                        .pid = record.pid,
-                                        .socket = std::move(socket),
-                                        .lifeline = std::move(lifeline)},
-                                       state_, image->recorded.has_value()));
-  session->take_over(left);
-  return serve(session, *image);
+  return Session::create({.number = number,
+                          .served = image->served,
+                          .regions = record.regions,
+                          .memory = std::move(memory),
+                          .pidfd = std::move(pidfd),
+                          .pid = record.pid,
+                          .socket = std::move(socket),
+                          .lifeline = std::move(lifeline)},
+                         state_, image->recorded.has_value());
 }
 
 Result<Fd> SnapshotPager::bind(const std::string& path) const {
-  const auto address = unix_address(path);
-  if (!address || path.empty())
-    return fail(ErrorCode::kInvalid, fmt::format("socket {}: the path must have 1 to {} bytes",
-                                                 path, kMaxUnixPathBytes));
-  if (is_listening(path))
-    return fail(ErrorCode::kConflict, "socket " + path + ": somebody listens there already");
-  struct stat status {};
-  if (::lstat(path.c_str(), &status) == 0) {
-    if (!S_ISSOCK(status.st_mode))
-      return fail(ErrorCode::kConflict, path + " exists, and is no socket");
-    (void)::unlink(path.c_str());
-  }
-  FARPAGE_TRY(fd, Fd::from_call(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0),
-                                "socket"));
-  if (::bind(fd.get(), reinterpret_cast<const sockaddr*>(&*address), sizeof *address) != 0)
-    return fail_errno("binding socket " + path);
-  // Who may connect is checked by credentials as well.
-  if (::chmod(path.c_str(), 0600) != 0) return fail_errno("mode of " + path);
+  FARPAGE_TRY(fd, listen_at_path(path, "socket"));
   if (options_.allowed_uid &&
       ::chown(path.c_str(), *options_.allowed_uid, static_cast<gid_t>(-1)) != 0)
     return fail_errno("giving " + path + " to user " + std::to_string(*options_.allowed_uid));
-  if (::listen(fd.get(), 128) != 0) return fail_errno("listening at " + path);
   return fd;
 }
 
@@ -353,6 +345,13 @@ Status SnapshotPager::check_peer(const ucred& peer) const {
                        (options_.allowed_uid && peer.uid == *options_.allowed_uid);
   if (!allowed)
     return fail(ErrorCode::kDenied, fmt::format("a process of user {}: see --allow-uid", peer.uid));
+  // It must be killed where nobody serves it any more (lifeline.h).
+  if (::geteuid() != 0 && peer.uid != ::geteuid())
+    return fail(
+        ErrorCode::kDenied,
+        fmt::format("a process of user {}, which user {} may not kill: run farpage serve as "
+                    "root, or as the user of the VMM",
+                    peer.uid, ::geteuid()));
   if (peer.pid <= 0)
     return fail(ErrorCode::kDenied, "a process of another pid namespace, which cannot be watched");
   return {};
@@ -397,12 +396,13 @@ Result<std::shared_ptr<Session>> SnapshotPager::begin(Handover& handover, OpenIm
                                         .socket = handover.take_socket(),
                                         .lifeline = std::move(lifeline)},
                                        state_, image.recorded.has_value()));
-  FARPAGE_TRY_VOID(state_.put_session(number, session->record()));
-  if (const Status served = serve(session, image); !served) {
-    state_.erase_session(number);
-    return tl::unexpected(served.error());
-  }
-  return session;
+  Status served = state_.put_session(number, session->record());
+  if (served) served = serve(session, image);
+  if (served) return session;
+  // It has done nothing wrong, and would wait for pages, or read zeros.
+  end_process(session->pidfd());
+  state_.erase_session(number);
+  return tl::unexpected(std::move(served.error()));
 }
 
 // Gives it a worker. Its record is put.

@@ -127,8 +127,8 @@ class SnapshotPager {
                 StateStore& store, std::string reader);
   Status take_over();
   Status take_over_listener(uint64_t number, const ListenerRecord& listener);
-  Status take_over_session(uint64_t number, const SessionRecord& record,
-                           std::span<const PlacingNote> left);
+  void take_over_sessions(const std::map<uint64_t, SessionRecord>& records);
+  Result<std::shared_ptr<Session>> session_of(uint64_t number, const SessionRecord& record);
   Result<OpenImage*> open(const ImageId& name);
   OpenImage* add(std::unique_ptr<image::Image> image);
   Status listen_at(const std::string& path, OpenImage* image);

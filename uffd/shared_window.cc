@@ -164,10 +164,22 @@ Status SharedWindow::unregister() {
     for (const SharedMapping& mapping : member->mappings) {
       const Status ended =
           member->userfaultfd.unregister_range(mapping.address, bytes_of(mapping.run.pages));
-      if (!ended && member->is_alive()) status = ended;
+      if (!ended && member->is_alive() &&
+          !member->is_unmapped(files_, mapping.address, bytes_of(mapping.run.pages)))
+        status = ended;
     }
   }
   return status;
+}
+
+bool SharedWindow::has_mapped(uint32_t number, uint64_t begin, uint64_t end) const {
+  const auto list = members();
+  return std::ranges::any_of(*list, [&](const std::shared_ptr<Member>& member) {
+    return member->number == number &&
+           std::ranges::any_of(member->mappings, [&](const SharedMapping& mapping) {
+             return mapping.address < end && begin < mapping.address + bytes_of(mapping.run.pages);
+           });
+  });
 }
 
 bool SharedWindow::is_member_alive(uint32_t number) const {
@@ -333,7 +345,11 @@ Outcome SharedWindow::install(PageIndex first, std::span<const std::byte> bytes,
 Outcome SharedWindow::install_part(const Members& members, PageRun run,
                                    std::span<const std::byte> bytes, Protection protection) {
   // Of several, UFFDIO_COPY does not tell which were there: page by page.
-  if (run.pages > 1 && is_any_cached(run)) return Outcome::kUnmapped;
+  if (run.pages > 1) {
+    if (is_any_cached(run)) return Outcome::kUnmapped;
+    // What a copy that stops in the middle has placed is no leftover of a drop.
+    set_flags(run, 0);
+  }
   const uint8_t asked = waiting(run.first).load(std::memory_order_seq_cst);
   // Those that wait first: the page is mapped where it is wanted.
   for (const bool waits : {true, false}) {

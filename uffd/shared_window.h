@@ -77,7 +77,7 @@ struct SharedMapping {
 // Invariants:
 //  1. from the return of protect() to the next unprotect(), install() or zero() of a page no
 //     process can write to it without a kWriteProtected fault;
-//  2. a page that is known_ is in the cache, or is being dropped.
+//  2. a page that is kKnown is in the cache, or is being dropped.
 class SharedWindow final : public AddressSpace {
  public:
   static constexpr size_t kMaxMembers = 8;  // processes: bits of waiting_
@@ -98,6 +98,7 @@ class SharedWindow final : public AddressSpace {
   Status unregister();
   size_t member_count() const { return members()->size(); }
   bool is_member_alive(uint32_t number) const;
+  bool has_mapped(uint32_t number, uint64_t begin, uint64_t end) const;
 
   uint64_t pages() const override { return pages_; }
   uint64_t address_of(PageIndex page) const override { return page.value << kPageShift; }

@@ -47,7 +47,6 @@ bool pull_in(Target& target) {
       // A read of a remote page is a fault of the target, which a worker answers with a READ.
       const bool all = read(batch);
       if (target.order == nullptr && !all) return false;
-      if (target.order == nullptr) continue;
       for (const PageIndex page : batch)  // one may have been unmapped
         if (all || read({&page, 1})) claim_present(target, {&page, 1});
     }

@@ -2,6 +2,7 @@
 import os
 import shutil
 import signal
+import struct
 import subprocess
 import time
 import unittest
@@ -94,6 +95,37 @@ class Injected(EndToEnd):
         status, _, log = self.run_far(["/bin/true"], options=["--lend", "64M"], environment={"LD_PRELOAD": library})
         self.assertEqual(status, 0, log)
         self.assertIn(f"runs with {library}, which LD_PRELOAD names, so nothing is preloaded", log)
+
+    def test_a_script_that_env_looks_up(self):
+        """The agent is in the interpreter: env(1) would execute it, and leave the agent behind."""
+        script = self.path("fill")
+        with open(script, "w", encoding="ascii") as file:
+            file.write("#!/usr/bin/env python3\nimport sys, time\nblocks = [bytes([n]) * 65536 for n in range(200)]\n"
+                       "blocks += [bytes([n]) * 65536 for n in range(200)]\ntime.sleep(1)\n"
+                       "for _ in range(5):\n    total = sum(block[9] for block in blocks)\nprint(sys.argv[1], total)\n")
+        os.chmod(script, 0o755)
+        status, output, log = self.run_far([script, "word"], local="8M", options=["--inject", "--lend", "256M"])
+        self.assertEqual((status, output), (0, b"word 39800\n"), log)
+        self.assertNotIn("local_only", log)
+        self.expect_paging(100)
+
+    def test_a_program_that_the_kernel_ends_at_its_start(self):
+        """Its first segment is in the kernel's half: exec fails when the former program is gone already."""
+        with open(STATIC, "rb") as file:
+            program = bytearray(file.read())
+        headers, = struct.unpack_from("<Q", program, 32)
+        for number in range(struct.unpack_from("<H", program, 56)[0]):
+            at = headers + 56 * number
+            if struct.unpack_from("<I", program, at)[0] == 1:  # PT_LOAD
+                struct.pack_into("<Q", program, at + 16, 0xffff800000000000)
+                break
+        with open(self.path("broken"), "wb") as file:
+            file.write(program)
+        os.chmod(self.path("broken"), 0o755)
+        plain = subprocess.run([self.path("broken")], check=False, timeout=60).returncode
+        self.assertLess(plain, 0)
+        status, _, log = self.run_far([self.path("broken")], options=["--lend", "64M"])
+        self.assertEqual(status, 128 - plain, log)
 
     def test_statuses_are_those_of_the_program(self):
         for script, expected in (("exit 7", 7), ("kill -TERM $$", 128 + signal.SIGTERM)):
