@@ -21,13 +21,18 @@ bool is_candidate(const MapsLine& line) {
 // protection, missing, minor): ours is not looked at here.
 constexpr std::string_view kUnfit[] = {"io", "pf", "ht", "lo", "ss", "dp", "wf", "gd", "mm", "sh"};
 
-bool are_fit(std::string_view flags) {
-  return std::ranges::none_of(kUnfit, [&](std::string_view unfit) {
-    for (size_t at = flags.find(unfit); at != std::string_view::npos;
-         at = flags.find(unfit, at + 1))
-      if (at % 3 == 0) return true;
-    return false;
-  });
+bool has_flag(std::string_view flags, std::string_view flag) {
+  for (size_t at = flags.find(flag); at != std::string_view::npos; at = flags.find(flag, at + 1))
+    if (at % 3 == 0) return true;
+  return false;
+}
+
+// `guarded`: what lies directly below has no access. MAP_STACK is no flag of its own, but gives
+// "nh" since Linux 6.7: so a stack of a thread is also never joined with other memory.
+bool are_fit(std::string_view flags, bool guarded) {
+  if (guarded && has_flag(flags, "nh")) return false;
+  return std::ranges::none_of(kUnfit,
+                              [&](std::string_view unfit) { return has_flag(flags, unfit); });
 }
 
 }  // namespace
@@ -70,18 +75,24 @@ Status EligibleMappings::read_flags(const std::string& locked) {
   verdicts_.clear();
   locked_ = locked;
   std::optional<AddressRange> candidate;
+  uint64_t without_access_end = 0;  // of the mapping before, if it has no access
+  bool guarded = false;
   for_each_line(smaps, [&](std::string_view line) {
     constexpr std::string_view kFlags = "VmFlags: ";
     // Lines of values begin with a capital letter, those of mappings with a hexadecimal digit.
     if (line.empty()) return;
     if (line[0] >= 'A' && line[0] <= 'Z') {
       if (candidate && line.starts_with(kFlags))
-        verdicts_[candidate->begin] = {candidate->end, are_fit(line.substr(kFlags.size()))};
+        verdicts_[candidate->begin] = {candidate->end,
+                                       are_fit(line.substr(kFlags.size()), guarded)};
       return;
     }
     candidate.reset();
     const std::optional<MapsLine> mapping = parse_maps_line(line);
-    if (mapping && is_candidate(*mapping)) candidate = AddressRange{mapping->begin, mapping->end};
+    if (!mapping) return;
+    guarded = mapping->begin == std::exchange(without_access_end, 0);
+    if (mapping->access.starts_with("---")) without_access_end = mapping->end;
+    if (is_candidate(*mapping)) candidate = AddressRange{mapping->begin, mapping->end};
   });
   const Instant now = SteadyClock::read();
   const double spent_ns = static_cast<double>((now - start).count());

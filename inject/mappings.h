@@ -1,11 +1,15 @@
 // The memory of a program that can become far: private, anonymous, readable and writable mappings,
-// of its heap, of its allocator, and the stacks of its threads.
+// of its heap and of its allocator.
 //
 // Not:
 //  - memory of files, also private: their first pages are the file's;
 //  - shared memory: another process would see pages that are away;
 //  - rwx: a page moves only between mappings of equal access (UFFDIO_MOVE), and so does a mlocked
 //    one;
+//  - stacks of threads: at the end of a thread the kernel clears its id there
+//  (CLONE_CHILD_CLEARTID)
+//    and wakes who waits for that, but takes no fault for it: who joins the thread would wait
+//    forever;
 //  - [stack]: it grows downwards by itself, with no event of that, and is small;
 //  - what the kernel treats specially (VmFlags: io, pf, ht, ss, dp, wf: devices, huge pages, shadow
 //    stacks, droppable memory, memory that a forked child finds wiped).
