@@ -20,6 +20,7 @@
 #include "cli/program_pager.h"
 #include "cli/run_directory.h"
 #include "cli/run_settings.h"
+#include "cli/signals.h"
 #include "cli/subcommand.h"
 #include "cli/tended_attachment.h"
 #include "inject/attachment.h"
@@ -46,13 +47,9 @@ struct DetachSettings {
 class DetachRequests {
  public:
   // Call it before any thread starts: threads inherit the signal mask.
-  static Result<Fd> block_signals() {
-    sigset_t set;
-    ::sigemptyset(&set);
-    for (const int number : {SIGINT, SIGTERM, SIGHUP}) ::sigaddset(&set, number);
-    ::sigprocmask(SIG_BLOCK, &set, nullptr);
+  static Result<Fd> block() {
     ::signal(SIGCHLD, SIG_DFL);
-    return Fd::from_call(::signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK), "signalfd");
+    return block_signals({SIGINT, SIGTERM, SIGHUP});
   }
   static Result<DetachRequests> listen(Fd signals, const std::string& path) {
     FARPAGE_TRY(server, uffd::HandoverServer::listen(path));
@@ -218,7 +215,7 @@ Result<int> attach(AttachSettings settings, const std::function<void()>& begun) 
     FARPAGE_TRY_VOID(
         inject::check_locked_memory(process, options.local_bytes / 100 * pager::kPinPercent));
   }
-  FARPAGE_TRY(signals, DetachRequests::block_signals());
+  FARPAGE_TRY(signals, DetachRequests::block());
   if (!settings.host_pager.empty()) {
     FARPAGE_TRY(session, serve::PagerSession::connect(settings.host_pager));
     return attach_at(session, settings, options, std::move(signals), begun);

@@ -13,6 +13,7 @@
 
 #include "base/fd.h"
 #include "cli/program.h"
+#include "cli/signals.h"
 #include "cli/subcommand.h"
 
 namespace farpage::cli {
@@ -22,15 +23,6 @@ void print_from(const Fd& log, off_t at) {
   std::array<char, 4096> text;
   for (ssize_t got = 0; (got = ::pread(log.get(), text.data(), text.size(), at)) > 0; at += got)
     fmt::print(stderr, "{}", std::string_view(text.data(), static_cast<size_t>(got)));
-}
-
-// While this process waits, they are for the child.
-Result<Fd> end_signals() {
-  sigset_t set;
-  ::sigemptyset(&set);
-  for (const int number : {SIGINT, SIGTERM, SIGHUP}) ::sigaddset(&set, number);
-  ::sigprocmask(SIG_BLOCK, &set, nullptr);
-  return Fd::from_call(::signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK), "signalfd");
 }
 
 Status leave_terminal(const Fd& log) {
@@ -67,7 +59,8 @@ Result<int> run_in_background(
                                 : Result<int>(tl::unexpected(left.error()))));
   }
   begun.reset();
-  FARPAGE_TRY(signals, end_signals());
+  // For the child, while this process waits.
+  FARPAGE_TRY(signals, block_signals({SIGINT, SIGTERM, SIGHUP}));
   std::array<pollfd, 2> fds{{{is_begun.get(), POLLIN, 0}, {signals.get(), POLLIN, 0}}};
   while (::poll(fds.data(), fds.size(), -1) < 0 || fds[0].revents == 0) {
     signalfd_siginfo info{};

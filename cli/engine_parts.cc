@@ -20,6 +20,15 @@ Result<EmbeddedCluster> start_cluster(const EngineSettings& settings) {
   return EmbeddedCluster::start(options);
 }
 
+Result<std::optional<EmbeddedCluster>> start_missing_cluster(EngineSettings& settings) {
+  std::optional<EmbeddedCluster> cluster;
+  if (!settings.coordinator.empty()) return cluster;
+  FARPAGE_TRY(started, start_cluster(settings));
+  settings.coordinator = started.coordinator_url();
+  cluster.emplace(std::move(started));
+  return cluster;
+}
+
 int status_of_engine(const Result<int>& ended, bool takes_over) {
   const int status = exit_status_of(ended);
   return ended || !takes_over ? status : serve::kCannotTakeOver;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "base/result.h"
@@ -13,8 +14,10 @@
 
 namespace farpage::cli {
 
-// An embedded cluster, where the settings name no coordinator. Starts no thread.
+// An embedded cluster. Starts no thread.
 Result<EmbeddedCluster> start_cluster(const EngineSettings& settings);
+// One where the settings name no coordinator: then they name its own.
+Result<std::optional<EmbeddedCluster>> start_missing_cluster(EngineSettings& settings);
 
 // The exit status of a held engine (serve/holder.h), which prints why it could not start.
 int status_of_engine(const Result<int>& ended, bool takes_over);

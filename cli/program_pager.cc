@@ -79,12 +79,7 @@ Result<int> run_engine(const RunSettings& settings, const pager::PagerOptions& o
 }  // namespace
 
 Result<ProgramPager> ProgramPager::start(RunSettings settings, const pager::PagerOptions& options) {
-  std::optional<EmbeddedCluster> cluster;
-  if (settings.coordinator.empty()) {
-    FARPAGE_TRY(started, start_cluster(settings));
-    cluster.emplace(std::move(started));
-    settings.coordinator = cluster->coordinator_url();
-  }
+  FARPAGE_TRY(cluster, start_missing_cluster(settings));
   std::array<int, 2> ends{};
   if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()) != 0)
     return fail_errno("socketpair");

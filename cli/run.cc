@@ -20,6 +20,7 @@
 #include "cli/run_directory.h"
 #include "cli/run_settings.h"
 #include "cli/sanitizer.h"
+#include "cli/signals.h"
 #include "cli/subcommand.h"
 #include "cli/tended_attachment.h"
 #include "inject/attachment.h"
@@ -91,13 +92,8 @@ class SignalRelay {
  public:
   // Call it before any thread starts: threads inherit the signal mask.
   static Result<SignalRelay> create() {
-    sigset_t set;
-    ::sigemptyset(&set);
-    for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2})
-      ::sigaddset(&set, number);
-    ::sigprocmask(SIG_BLOCK, &set, nullptr);
     ::signal(SIGCHLD, SIG_DFL);  // where it was ignored, no end of a child could be waited for
-    FARPAGE_TRY(fd, Fd::from_call(::signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK), "signalfd"));
+    FARPAGE_TRY(fd, block_signals({SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2}));
     return SignalRelay(std::move(fd));
   }
 

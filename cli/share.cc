@@ -1,12 +1,10 @@
 // farpage share: far memory for guest memory that several processes share. Constructs and connects
 // its parts.
 #include <fmt/format.h>
-#include <signal.h>
-#include <sys/signalfd.h>
 
+#include <csignal>
 #include <cstdio>
 #include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
@@ -15,8 +13,10 @@
 #include "base/log.h"
 #include "base/size.h"
 #include "cli/engine_parts.h"
+#include "cli/output_file.h"
 #include "cli/program.h"
 #include "cli/run_settings.h"
+#include "cli/signals.h"
 #include "cli/subcommand.h"
 #include "serve/holder.h"
 #include "serve/run_report.h"
@@ -35,15 +35,6 @@ struct ShareSettings : EngineSettings {
   std::string output = "text";
 };
 
-// Those by which the holder is told to end. No thread of the engine gets them otherwise.
-Result<Fd> block_signals() {
-  sigset_t set;
-  ::sigemptyset(&set);
-  for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1}) ::sigaddset(&set, number);
-  ::pthread_sigmask(SIG_BLOCK, &set, nullptr);
-  return Fd::from_call(::signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK), "signalfd");
-}
-
 // Prints the ready line, for which scripts wait.
 void print_sharing(const ShareSettings& settings) {
   if (settings.output == "json") {
@@ -61,18 +52,14 @@ void print_sharing(const ShareSettings& settings) {
 
 Status report(const ShareSettings& settings, const std::vector<serve::TargetReport>& reports) {
   if (settings.stats) fmt::print(stderr, "{}", serve::format_report(reports));
-  if (settings.stats_file.empty()) return {};
-  std::ofstream file(settings.stats_file);
-  file << serve::json_report(reports, kExitOk);
-  file.close();
-  if (!file) return fail(ErrorCode::kIo, "--stats-file: cannot write " + settings.stats_file);
-  return {};
+  return write_output("--stats-file", settings.stats_file, serve::json_report(reports, kExitOk));
 }
 
 // The engine's process. `takes_over`: the one before was killed.
 Result<int> run_engine(const ShareSettings& settings, const pager::PagerOptions& options,
                        StateStore& store, bool takes_over) {
-  FARPAGE_TRY(signals, block_signals());
+  // Those by which the holder is told to end. No thread of the engine gets them otherwise.
+  FARPAGE_TRY(signals, block_signals({SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1}));
   FARPAGE_TRY(state, serve::ServedState::create(&store));
   FARPAGE_TRY(parts, EngineParts::create(settings, options, &store));
   std::vector<serve::TargetReport> reports;
@@ -123,12 +110,7 @@ void kill_unserved(const std::set<int>& own) {
 Result<int> share_memory(ShareSettings settings) {
   choose_sizes(settings, available_memory_bytes());
   FARPAGE_TRY(options, pager_options(settings.pager));
-  std::optional<EmbeddedCluster> cluster;
-  if (settings.coordinator.empty()) {
-    FARPAGE_TRY(started, start_cluster(settings));
-    cluster.emplace(std::move(started));
-    settings.coordinator = cluster->coordinator_url();
-  }
+  FARPAGE_TRY(cluster, start_missing_cluster(settings));
   raise_descriptor_limit();
   const std::set<int> own = open_pidfds();
   auto ended = serve::hold(serve::EndSignals::kPassedOn, [&](StateStore& store, bool takes_over) {

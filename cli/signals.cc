@@ -12,6 +12,15 @@
 
 namespace farpage::cli {
 
+Result<Fd> block_signals(std::initializer_list<int> numbers) {
+  sigset_t set;
+  ::sigemptyset(&set);
+  for (const int number : numbers) ::sigaddset(&set, number);
+  const int problem = ::pthread_sigmask(SIG_BLOCK, &set, nullptr);
+  FARPAGE_CHECK(problem == 0, "pthread_sigmask returned %d", problem);
+  return Fd::from_call(::signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK), "signalfd");
+}
+
 Result<ShutdownSignals> ShutdownSignals::create() {
   ShutdownSignals made;
   ::sigemptyset(&made.signals_);

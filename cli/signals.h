@@ -1,13 +1,19 @@
-// SIGINT and SIGTERM as a value to wait for.
+// Signals as something to wait for.
 #pragma once
 
 #include <csignal>
+#include <initializer_list>
 
 #include "base/fd.h"
 #include "base/result.h"
 
 namespace farpage::cli {
 
+// Blocks them in this thread, and in those that it starts: call it before any other thread starts.
+// The descriptor (signalfd(2)) is readable when one is pending.
+Result<Fd> block_signals(std::initializer_list<int> numbers);
+
+// SIGINT and SIGTERM as a value to wait for.
 // Create it before any other thread starts: threads inherit the signal mask, so only wait()
 // receives the signals. A child process inherits it too: call unblock_in_child() before exec.
 // Threads: the main thread; interrupt(): any.

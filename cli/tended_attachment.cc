@@ -1,23 +1,16 @@
 #include "cli/tended_attachment.h"
 
-#include <poll.h>
-
 #include <chrono>
 #include <utility>
 
 #include "base/log.h"
-#include "uffd/handover_server.h"
+#include "base/pidfd.h"
 
 namespace farpage::cli {
 namespace {
 
-constexpr int kEndsSoonMs = 1000;
+constexpr Milliseconds kEndsSoon{1000};
 constexpr std::chrono::seconds kRetry{1};
-
-bool ends_within(const Fd& pidfd, int milliseconds) {
-  pollfd end{pidfd.get(), POLLIN, 0};
-  return ::poll(&end, 1, milliseconds) > 0;
-}
 
 }  // namespace
 
@@ -32,7 +25,11 @@ TendedAttachment::TendedAttachment(boost::asio::io_context& control, inject::Att
     changes_.emplace(control, attachment.changes());
     watch_changes();
   }
-  timer_.expires_after(std::chrono::seconds(0));
+  tend_after(Nanoseconds(0));
+}
+
+void TendedAttachment::tend_after(Nanoseconds pause) {
+  timer_.expires_after(pause);
   timer_.async_wait([this](boost::system::error_code error) {
     if (!error) tend();
   });
@@ -40,16 +37,16 @@ TendedAttachment::TendedAttachment(boost::asio::io_context& control, inject::Att
 
 // The threads of a program that ends do so one after the other.
 std::optional<Parting> TendedAttachment::parting() const {
-  if (uffd::process_alive(attachment_.agent())) return std::nullopt;
-  return ends_within(attachment_.process(), kEndsSoonMs) ? Parting::kEnded : Parting::kExecuted;
+  if (!has_ended(attachment_.agent().get())) return std::nullopt;
+  return has_ended(attachment_.process().get(), kEndsSoon) ? Parting::kEnded : Parting::kExecuted;
 }
 
 void TendedAttachment::tend() {
   if (!on_parted_) return;
   Result<Nanoseconds> next = attachment_.tend();
   if (!next) {
-    (void)ends_within(attachment_.agent(),
-                      kEndsSoonMs);  // a program that ends closes its memory first
+    // A program that ends closes its memory first.
+    (void)has_ended(attachment_.agent().get(), kEndsSoon);
     if (const std::optional<Parting> parted = parting()) {
       part(*parted);
       return;
@@ -61,10 +58,7 @@ void TendedAttachment::tend() {
     log::error("attach: not_taken_in reason=\"{}\"", next.error().message());
     next = Nanoseconds(kRetry);
   }
-  timer_.expires_after(*next);
-  timer_.async_wait([this](boost::system::error_code error) {
-    if (!error) tend();
-  });
+  tend_after(*next);
 }
 
 void TendedAttachment::watch_changes() {

@@ -31,6 +31,7 @@ class TendedAttachment {
 
  private:
   void tend();
+  void tend_after(Nanoseconds pause);
   void watch_changes();
   void part(Result<Parting> parted);
 

@@ -8,10 +8,6 @@
 #include <cerrno>
 #include <chrono>
 
-#ifndef PTRACE_O_SUSPEND_SECCOMP
-#define PTRACE_O_SUSPEND_SECCOMP (1 << 21)
-#endif
-
 namespace farpage::inject {
 
 Result<std::unique_ptr<AgentTracer>> AgentTracer::trace(pid_t agent) {

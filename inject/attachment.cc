@@ -8,11 +8,13 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <csignal>
 #include <cstring>
 
 #include "base/log.h"
+#include "base/maps_line.h"
+#include "base/pidfd.h"
 #include "base/unix_socket.h"
-#include "inject/pidfd_thread.h"
 #include "inject/target_checks.h"
 
 namespace farpage::inject {
@@ -52,7 +54,7 @@ Attachment::Attachment(ProcessFiles process, InjectedAgent agent, Fd userfaultfd
       agent_(std::move(agent)),
       userfaultfd_(uffd::Userfaultfd::adopt(std::move(userfaultfd), agent_.features)),
       watch_(clock),
-      mappings_(process_, own_ranges(agent_)),
+      mappings_(process_, own_ranges(agent_), {.min_bytes = options.least_bytes}),
       settled_(options.least_bytes) {
   watch_.watch(agent_.pid);
 }
@@ -69,32 +71,24 @@ Result<std::unique_ptr<Attachment>> Attachment::begin(pid_t pid, const std::stri
   }
   std::unique_ptr<Attachment> attachment(new Attachment(std::move(process), std::move(agent),
                                                         std::move(*userfaultfd), options, clock));
-  if (attachment->agent_.held) return begin_held(std::move(attachment), handover_path);
-  if (Status handed = attachment->hand_over(handover_path); !handed) {
+  attachment->sweep_at_ = clock.now() + kSweep;
+  Status begun = attachment->hand_over(handover_path);
+  const bool handed = begun.has_value();
+  if (begun) begun = attachment->look();
+  if (begun) {
+    attachment->agent_.held.reset();
+    return attachment;
+  }
+  if (attachment->agent_.held) {
+    send_signal(attachment->process().get(), SIGKILL);
+  } else if (handed) {
+    (void)attachment->detach();
+  } else {
     attachment->socket_.reset();
     if (const Status left = withdraw(attachment->agent_); !left)
-      return fail(handed.error().code,
-                  handed.error().message() + "; and: " + left.error().message());
-    return tl::unexpected(std::move(handed.error()));
+      return fail(begun.error().code, begun.error().message() + "; and: " + left.error().message());
   }
-  attachment->sweep_at_ = clock.now() + kSweep;
-  const Status taken = attachment->look();
-  if (taken) return attachment;
-  (void)attachment->detach();
-  return tl::unexpected(taken.error());
-}
-
-Result<std::unique_ptr<Attachment>> Attachment::begin_held(std::unique_ptr<Attachment> attachment,
-                                                           const std::string& handover_path) {
-  attachment->sweep_at_ = attachment->clock_.now() + kSweep;
-  Status begun = attachment->hand_over(handover_path);
-  if (begun) begun = attachment->look();
-  if (!begun) {
-    kill_process(attachment->process());
-    return tl::unexpected(std::move(begun.error()));
-  }
-  attachment->agent_.held.reset();
-  return attachment;
+  return tl::unexpected(std::move(begun.error()));
 }
 
 Status Attachment::hand_over(const std::string& path) {

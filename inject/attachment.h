@@ -62,8 +62,6 @@ class Attachment {
 
   Attachment(ProcessFiles process, InjectedAgent agent, Fd userfaultfd,
              const AttachOptions& options, const Clock& clock);
-  static Result<std::unique_ptr<Attachment>> begin_held(std::unique_ptr<Attachment> attachment,
-                                                        const std::string& handover_path);
   Status hand_over(const std::string& path);
   Status ask(uffd::handover::RequestKind kind, AddressRange range);
   Status take_in(AddressRange range);

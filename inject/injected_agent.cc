@@ -22,6 +22,7 @@
 
 #include "base/futex.h"
 #include "base/mapping.h"
+#include "base/pidfd.h"
 #include "base/strong.h"
 #include "base/unix_socket.h"
 #include "inject/agent_code.h"
@@ -42,7 +43,7 @@ constexpr Nanoseconds kStepPatience = std::chrono::seconds(5);
 constexpr Nanoseconds kStepSlice = std::chrono::milliseconds(20);
 constexpr Nanoseconds kSeizePatience = std::chrono::seconds(3);
 constexpr int kRemoveAttempts = 3;
-constexpr int kEndPatienceMs = 5'000;
+constexpr Milliseconds kEndPatience{5000};
 
 uint64_t round_up_to_page(uint64_t bytes) {
   return (bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
@@ -65,10 +66,6 @@ auto in_own_thread(Work work) {
   });
   thread.join();
   return std::move(*result);
-}
-
-Error with_context(const std::string& context, const Error& error) {
-  return fail_with(context, error).value();
 }
 
 // The agent's mappings in the program; 0: there is none.
@@ -286,7 +283,7 @@ Status NewAgent::await(AgentStep step) {
   while (true) {
     const uint32_t done = setup().done.load(std::memory_order_acquire);
     if (done == word_of(step)) break;
-    if (await_end(thread_, 0))
+    if (has_ended(thread_.get()))
       return fail(ErrorCode::kUnavailable,
                   "the agent's thread has ended: the program ends, or has called exec");
     if (SteadyClock::read() - start > kStepPatience)
@@ -364,10 +361,10 @@ Status NewAgent::dismiss() {
   // The kernel clears the id when the thread has left user mode for good.
   const Instant start = SteadyClock::read();
   const std::atomic_ref<int32_t> thread(setup().thread);
-  while (thread_.valid() ? !await_end(thread_, 0).has_value()
+  while (thread_.valid() ? !has_ended(thread_.get())
                          : thread.load(std::memory_order_acquire) != 0) {
     if (!process_.alive()) return {};
-    if (SteadyClock::read() - start > std::chrono::milliseconds(kEndPatienceMs))
+    if (SteadyClock::read() - start > kEndPatience)
       return fail(ErrorCode::kTimedOut, "the agent does not end");
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
@@ -469,7 +466,7 @@ class HeldByThread final : public HeldProgram {
       : thread_([this, &options, &result, stopped = Stopped{std::move(process), {}}]() mutable {
           begin_own_thread();
           result = inject_here(options, stopped);
-          if (!result) kill_process(stopped.process.pidfd());
+          if (!result) send_signal(stopped.process.pidfd().get(), SIGKILL);
           injected_.release();
           go_on_.acquire();
         }) {
@@ -488,12 +485,12 @@ class HeldByThread final : public HeldProgram {
 
 Status withdraw_here(InjectedAgent& agent) {
   Result<ProcessFiles> process = ProcessFiles::open(agent.pid);
-  const auto ended = [&] { return await_end(agent.process, 0).has_value(); };
+  const auto ended = [&] { return has_ended(agent.process.get()); };
   // Ours lives, so its id is that of no other.
   if (ended()) return {};
   if (!process) return tl::unexpected(std::move(process).error());
 
-  const bool has_agent = !await_end(agent.agent, 0).has_value();  // exec ends it
+  const bool has_agent = !has_ended(agent.agent.get());  // exec ends it
   if (has_agent) {
     if (agent.userfaultfd.valid()) {
       FARPAGE_TRY(copy, agent.userfaultfd.duplicate());
@@ -501,14 +498,15 @@ Status withdraw_here(InjectedAgent& agent) {
       // The agent unmaps it, which would else be an event that somebody has to read. After exec
       // there is nothing to unregister, and the agent ends.
       Status done = userfaultfd.unregister_range(agent.staging_address, agent.staging_bytes);
-      if (!done && !await_end(agent.agent, kEndPatienceMs)) return done;
+      if (!done && !has_ended(agent.agent.get(), kEndPatience)) return done;
       agent.userfaultfd.reset();
     }
     FARPAGE_TRY(ring, Mapping::shared(agent.ring.get(), agent.ring_bytes));
     uffd::AgentRingProducer commands(std::move(ring), [&] { return !ended(); });
     FARPAGE_TRY_VOID(commands.post({.kind = handover::CommandKind::kEnd}));
-    if (Status end = await_end(agent.agent, kEndPatienceMs); !end && !ended())
-      return tl::unexpected(with_context("the agent of " + process->described(), end.error()));
+    if (!has_ended(agent.agent.get(), kEndPatience) && !ended())
+      return fail(ErrorCode::kTimedOut,
+                  "the agent of " + process->described() + ": the thread has not ended");
   }
   const bool suspend = agent.tracer != nullptr;
   agent.tracer.reset();

@@ -6,6 +6,8 @@
 #include <string_view>
 #include <utility>
 
+#include "base/maps_line.h"
+
 namespace farpage::inject {
 namespace {
 

@@ -15,10 +15,5 @@ inline constexpr unsigned kPidfdThread = O_EXCL;  // PIDFD_THREAD, Linux 6.9
 Result<Fd> open_thread(pid_t thread);
 // A copy of the descriptor `fd` of the thread's table.
 Result<Fd> take_descriptor(const Fd& thread, int fd);
-// kTimedOut: it has not ended by then.
-Status await_end(const Fd& thread, int timeout_ms);
-
-// Nothing where it has ended.
-void kill_process(const Fd& process);
 
 }  // namespace farpage::inject

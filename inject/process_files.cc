@@ -3,17 +3,17 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <poll.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <charconv>
 #include <cstdlib>
 #include <fstream>
 #include <memory>
 
+#include "base/maps_line.h"
+#include "base/pidfd.h"
 #include "base/text.h"
 
 namespace farpage::inject {
@@ -24,39 +24,7 @@ std::string without_line_end(std::string text) {
   return text;
 }
 
-// Takes the part up to `end` off the front of `rest`.
-std::string_view take(std::string_view& rest, char end) {
-  const size_t at = std::min(rest.find(end), rest.size());
-  const std::string_view part = rest.substr(0, at);
-  rest.remove_prefix(std::min(at + 1, rest.size()));
-  return part;
-}
-
-std::optional<uint64_t> number(std::string_view text, int base) {
-  uint64_t value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value, base);
-  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
-  return value;
-}
-
 }  // namespace
-
-std::optional<MapsLine> parse_maps_line(std::string_view line) {
-  MapsLine parsed;
-  const auto begin = number(take(line, '-'), 16);
-  const auto end = number(take(line, ' '), 16);
-  parsed.access = take(line, ' ');
-  take(line, ' ');  // offset
-  take(line, ' ');  // device
-  const auto inode = number(take(line, ' '), 10);
-  if (!begin || !end || !inode || parsed.access.size() != 4) return std::nullopt;
-  parsed.begin = *begin;
-  parsed.end = *end;
-  parsed.inode = *inode;
-  const size_t name = line.find_first_not_of(' ');
-  if (name != std::string_view::npos) parsed.name = line.substr(name);
-  return parsed;
-}
 
 Result<ProcessFiles> ProcessFiles::open(pid_t pid) {
   const auto none = [&] {
@@ -82,8 +50,7 @@ Result<ProcessFiles> ProcessFiles::open(pid_t pid) {
 }
 
 bool ProcessFiles::alive() const {
-  pollfd ended{pidfd_.get(), POLLIN, 0};
-  return ::poll(&ended, 1, 0) == 0;
+  return !has_ended(pidfd_.get());
 }
 
 Result<Fd> ProcessFiles::open_file(const std::string& path, int flags) const {
@@ -113,8 +80,8 @@ Result<std::vector<pid_t>> ProcessFiles::threads() const {
   if (!tasks) return fail_errno(fmt::format("/proc/{}/task", pid_));
   std::vector<pid_t> ids;
   while (const dirent* entry = ::readdir(tasks.get()))
-    if (const auto id = number(static_cast<const char*>(entry->d_name), 10))
-      ids.push_back(static_cast<pid_t>(*id));
+    if (const auto id = static_cast<pid_t>(std::strtol(entry->d_name, nullptr, 10)); id > 0)
+      ids.push_back(id);
   return ids;
 }
 
@@ -122,15 +89,15 @@ std::optional<std::string> ProcessFiles::status_field(const std::string& path,
                                                       std::string_view name) const {
   const Result<std::string> text = read(path);
   if (!text) return std::nullopt;
-  std::string_view rest = *text;
-  while (!rest.empty()) {
-    std::string_view line = take(rest, '\n');
-    if (!line.starts_with(name) || line.size() <= name.size() || line[name.size()] != ':') continue;
+  std::optional<std::string> value;
+  for_each_line(*text, [&](std::string_view line) {
+    if (value || !line.starts_with(name) || line.size() <= name.size() || line[name.size()] != ':')
+      return;
     line.remove_prefix(name.size() + 1);
-    const size_t value = line.find_first_not_of(" \t");
-    return std::string(value == std::string_view::npos ? std::string_view() : line.substr(value));
-  }
-  return std::nullopt;
+    line.remove_prefix(std::min(line.find_first_not_of(" \t"), line.size()));
+    value.emplace(line);
+  });
+  return value;
 }
 
 std::string ProcessFiles::name() const {

@@ -19,10 +19,6 @@
 
 #include "inject/target_checks.h"
 
-#ifndef PTRACE_O_SUSPEND_SECCOMP
-#define PTRACE_O_SUSPEND_SECCOMP (1 << 21)
-#endif
-
 namespace farpage::inject {
 namespace {
 

@@ -25,6 +25,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "serve/served_state.h"
+#include "uffd/userfaultfd.h"
 
 namespace farpage::serve {
 namespace {
@@ -63,14 +64,8 @@ bool is_nameless_unix_socket(int descriptor) {
          bytes <= sizeof(sa_family_t);
 }
 
-bool is_userfaultfd(int descriptor) {
-  std::error_code error;
-  return std::filesystem::read_symlink("/proc/self/fd/" + std::to_string(descriptor), error) ==
-         "anon_inode:[userfaultfd]";
-}
-
 bool may_be_irreplaceable(int descriptor) {
-  return is_userfaultfd(descriptor) || is_nameless_unix_socket(descriptor);
+  return uffd::Userfaultfd::is_one(descriptor) || is_nameless_unix_socket(descriptor);
 }
 
 std::set<int> open_descriptors() {
@@ -223,7 +218,8 @@ void pass_on(const char* name, const std::string& word) {
 std::vector<int> userfaultfds_but(const std::set<int>& known) {
   std::vector<int> found;
   for (const int descriptor : open_descriptors())
-    if (!known.contains(descriptor) && is_userfaultfd(descriptor)) found.push_back(descriptor);
+    if (!known.contains(descriptor) && uffd::Userfaultfd::is_one(descriptor))
+      found.push_back(descriptor);
   return found;
 }
 

@@ -8,10 +8,10 @@
 #include <algorithm>
 #include <boost/asio/post.hpp>
 #include <cerrno>
-#include <thread>
 #include <utility>
 
 #include "base/log.h"
+#include "base/pidfd.h"
 #include "uffd/other_process.h"
 
 namespace farpage::serve {
@@ -19,7 +19,6 @@ namespace {
 
 constexpr Milliseconds kNodePatience{5000};
 constexpr Milliseconds kAliveCheck{20};
-constexpr Milliseconds kKillLook{1};
 // A child that has neither called exec nor needed room for so long gets a budget.
 constexpr Milliseconds kTrial{50};
 // A discard of more pages than this could hold up the control thread.
@@ -249,8 +248,10 @@ Status ServedTarget::serve_again(uffd::HandedOver& target, const ServedRecord& r
   Status served = take_over(target, record, children, space);
   if (served || (space && !space->alive())) return served;
   const Fd process(static_cast<int>(::syscall(SYS_pidfd_open, target.pid, 0)));
-  if (process.valid()) (void)::syscall(SYS_pidfd_send_signal, process.get(), SIGKILL, nullptr, 0);
-  while (process.valid() && uffd::process_alive(process)) std::this_thread::sleep_for(kKillLook);
+  if (process.valid()) {
+    send_signal(process.get(), SIGKILL);
+    (void)has_ended(process.get(), kForeverLong);
+  }
   return served;
 }
 

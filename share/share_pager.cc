@@ -3,49 +3,31 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <poll.h>
-#include <signal.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <csignal>
 #include <fstream>
 #include <set>
 
 #include "base/log.h"
+#include "base/pidfd.h"
 #include "base/unix_socket.h"
 #include "share/message.h"
-
-#ifndef SO_PEERPIDFD
-#define SO_PEERPIDFD 77  // Linux 6.5, asm-generic/socket.h
-#endif
 
 namespace farpage::share {
 namespace {
 
 constexpr int kLookMs = 500;
 
-// Of the process that has connected, whatever becomes of its number.
-Result<Fd> pidfd_of_peer(int socket, pid_t pid) {
-  int fd = -1;
-  socklen_t length = sizeof fd;
-  if (::getsockopt(socket, SOL_SOCKET, SO_PEERPIDFD, &fd, &length) == 0) return Fd(fd);
-  return Fd::from_call(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)),
-                       "pidfd of the process that has connected");
-}
-
 std::string program_of(pid_t pid) {
   std::ifstream file("/proc/" + std::to_string(pid) + "/comm");
   std::string name;
   return std::getline(file, name) ? name : "unknown";
-}
-
-bool has_ended(const Fd& process) {
-  pollfd polled{process.get(), POLLIN, 0};
-  return ::poll(&polled, 1, 0) > 0;
 }
 
 // To a process that may have ended, or may not read.
@@ -99,13 +81,8 @@ Result<std::vector<uffd::SharedFile>> adopt_files(std::vector<Fd>& descriptors) 
 }  // namespace
 
 void kill_processes(const std::vector<int>& pidfds) {
-  for (const int process : pidfds)
-    (void)::syscall(SYS_pidfd_send_signal, process, SIGKILL, nullptr, 0);
-  for (const int process : pidfds) {
-    pollfd polled{process, POLLIN, 0};
-    while (::poll(&polled, 1, -1) < 0 && errno == EINTR) {
-    }
-  }
+  for (const int process : pidfds) send_signal(process, SIGKILL);
+  for (const int process : pidfds) (void)has_ended(process, kForeverLong);
 }
 
 // ---- the beginning ----
@@ -217,7 +194,7 @@ Result<SharedGroup*> SharePager::take_in(Arrival& arrival) {
   FARPAGE_TRY(claims, decode_regions(arrival.line(), files.size()));
   FARPAGE_TRY_VOID(check_places(claims, files));
   const pid_t pid = arrival.peer().pid;
-  FARPAGE_TRY(process, pidfd_of_peer(arrival.fd(), pid));
+  FARPAGE_TRY(process, peer_process(arrival.fd(), pid));
   const auto known =
       std::ranges::find_if(groups_, [&](const Group& group) { return group->has_any(files); });
   if (known != groups_.end() && !(*known)->has_all(files))
@@ -303,7 +280,7 @@ void SharePager::look_after() {
     SharedGroup& group = **at++;
     for (size_t i = group.peers().size(); i-- > 0;) {
       const SharedGroup::Peer& peer = group.peers()[i];
-      if (!has_ended(peer.process) && group.is_alive(peer)) continue;
+      if (!has_ended(peer.process.get()) && group.is_alive(peer)) continue;
       log::info("share: process_ended memory={} pid={}", group.number(), peer.pid);
       group.leave(peer);
     }

@@ -1,13 +1,13 @@
 #include "snapshot/lifeline.h"
 
 #include <fcntl.h>
-#include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <csignal>
 
+#include "base/pidfd.h"
 #include "base/unix_socket.h"
 
 namespace farpage::snapshot {
@@ -35,8 +35,7 @@ Status Lifeline::tie(int pidfd, pid_t pid) const {
   if (::fcntl(reader.get(), F_SETOWN, pid) != 0 && errno != ESRCH)
     return fail_errno("owner of a lifeline");
   // The owner is a process, not a number; so it is the right one if it has not ended by now.
-  pollfd ended{pidfd, POLLIN, 0};
-  if (::poll(&ended, 1, 0) != 0) return {};
+  if (has_ended(pidfd)) return {};
   if (::fcntl(reader.get(), F_SETSIG, SIGKILL) != 0 || ::fcntl(reader.get(), F_SETFL, O_ASYNC) != 0)
     return fail_errno("signal of a lifeline");
   return {};

@@ -23,7 +23,7 @@ Result<std::unique_ptr<PageCache>> PageCache::create(uint64_t bytes) {
 
 PageCache::PageCache(Mapping memory, uint32_t frames)
     : memory_(std::move(memory)), frames_(frames), meta_(frames), shards_(kShards) {
-  const uint32_t each = frames / kShards;
+  const auto each = static_cast<uint32_t>(frames / kShards);
   for (uint32_t i = 0; i < kShards; ++i) {
     Shard& shard = shards_[i];
     const MutexLock lock(shard.mutex);

@@ -5,7 +5,6 @@
 #include <poll.h>
 #include <pthread.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -18,13 +17,10 @@
 #include <thread>
 
 #include "base/log.h"
+#include "base/pidfd.h"
 #include "base/unix_socket.h"
 #include "image/reader_name.h"
 #include "rdma/session.h"
-
-#ifndef SO_PEERPIDFD
-#define SO_PEERPIDFD 77  // Linux 6.5, asm-generic/socket.h
-#endif
 
 namespace farpage::snapshot {
 namespace {
@@ -35,26 +31,6 @@ constexpr Milliseconds kLook{500};
 constexpr Milliseconds kLookAtPartial{5};
 constexpr Seconds kLearnInterval{5};
 constexpr char kRequestSocket[] = "control.sock";
-
-// Of the process that has connected, whatever becomes of its number.
-Result<Fd> process_of(int socket, pid_t pid) {
-  int fd = -1;
-  socklen_t length = sizeof fd;
-  if (::getsockopt(socket, SOL_SOCKET, SO_PEERPIDFD, &fd, &length) == 0) return Fd(fd);
-  return Fd::from_call(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)),
-                       "pidfd of the VMM's process");
-}
-
-bool is_alive(int socket, pid_t pid) {
-  const auto process = process_of(socket, pid);
-  if (!process) return false;
-  pollfd ended{process->get(), POLLIN, 0};
-  return ::poll(&ended, 1, 0) == 0;
-}
-
-void end_process(int pidfd) {
-  (void)::syscall(SYS_pidfd_send_signal, pidfd, SIGKILL, nullptr, 0);
-}
 
 }  // namespace
 
@@ -110,7 +86,7 @@ SnapshotPager::~SnapshotPager() {
   stop_renewing_.notify_all();
   renewer_.join();
   // Nobody serves them any more. Without a userfaultfd they would read zeros.
-  for (const auto& [number, session] : sessions_) end_process(session->pidfd());
+  for (const auto& [number, session] : sessions_) send_signal(session->pidfd(), SIGKILL);
   shared_.workers.clear();  // their threads have the replayer place large pages
   shared_.replayer.reset();
   if (is_taking_over_) return;  // another one tries
@@ -267,7 +243,7 @@ void SnapshotPager::take_over_sessions(const std::map<uint64_t, SessionRecord>& 
     if (taken) continue;
     log::error("serve: not_taken_over session={} pid={} reason=\"{}\": the VMM is killed", number,
                records.at(number).pid, taken.error().message());
-    end_process(each.process.get());
+    send_signal(each.process.get(), SIGKILL);
     state_.erase_session(number);
   }
 }
@@ -282,7 +258,9 @@ Status SnapshotPager::take_over_listener(uint64_t number, const ListenerRecord& 
       Fd socket(descriptor);
       const auto peer = peer_credentials(socket.get());
       // A session that has ended has left its socket, too, if the predecessor was killed just then.
-      if (!peer || !check_peer(*peer) || !is_alive(socket.get(), peer->pid)) continue;
+      if (!peer || !check_peer(*peer)) continue;
+      const auto process = peer_process(socket.get(), peer->pid);
+      if (!process || has_ended(process->get())) continue;
       waiting_.push_back({std::make_unique<Handover>(std::move(socket), *peer), image,
                           SteadyClock::read() + kHandoverTimeout});
     }
@@ -383,7 +361,7 @@ void SnapshotPager::accept_all(Listener& listener) {
 
 Result<std::shared_ptr<Session>> SnapshotPager::begin(Handover& handover, OpenImage& image) {
   FARPAGE_TRY(regions, decode_regions(handover.message()));
-  FARPAGE_TRY(pidfd, process_of(handover.fd(), handover.peer().pid));
+  FARPAGE_TRY(pidfd, peer_process(handover.fd(), handover.peer().pid));
   FARPAGE_TRY(memory, uffd::GuestMemory::adopt(handover.take_descriptor()));
   FARPAGE_TRY(lifeline, Lifeline::create(memory.fd()));
   FARPAGE_TRY(number, state_.next_session());
@@ -400,7 +378,7 @@ Result<std::shared_ptr<Session>> SnapshotPager::begin(Handover& handover, OpenIm
   if (served) served = serve(session, image);
   if (served) return session;
   // It has done nothing wrong, and would wait for pages, or read zeros.
-  end_process(session->pidfd());
+  send_signal(session->pidfd(), SIGKILL);
   state_.erase_session(number);
   return tl::unexpected(std::move(served.error()));
 }

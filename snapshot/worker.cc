@@ -3,7 +3,6 @@
 #include <pthread.h>
 #include <sched.h>
 #include <sys/epoll.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <csignal>
@@ -12,6 +11,7 @@
 
 #include "base/check.h"
 #include "base/log.h"
+#include "base/pidfd.h"
 #include "base/timespec.h"
 
 namespace farpage::snapshot {
@@ -33,7 +33,7 @@ void refuse_page(Session& session, uint64_t address) {
       "serve: memory_refused session={} pid={} address={:#x}: no page can be placed there; "
       "the VMM gets SIGBUS",
       session.number(), session.pid(), address);
-  (void)::syscall(SYS_pidfd_send_signal, session.pidfd(), SIGBUS, nullptr, 0);
+  send_signal(session.pidfd(), SIGBUS);
 }
 
 void end_in_sigbus(const Serving& serving, Session& session, uint64_t address) {
@@ -50,7 +50,7 @@ void end_in_sigbus(const Serving& serving, Session& session, uint64_t address) {
     return;
   }
   // A kernel before 6.6: the guest as a whole, rather than a thread of it that waits forever.
-  (void)::syscall(SYS_pidfd_send_signal, session.pidfd(), SIGBUS, nullptr, 0);
+  send_signal(session.pidfd(), SIGBUS);
 }
 
 Result<std::unique_ptr<Worker>> Worker::create(

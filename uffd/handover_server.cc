@@ -185,11 +185,6 @@ Result<Arrival> receive_arrival(Fd socket, uid_t user) {
   return arrival;
 }
 
-bool process_alive(const Fd& pidfd) {
-  pollfd poll{.fd = pidfd.get(), .events = POLLIN, .revents = 0};
-  return ::poll(&poll, 1, 0) == 0;
-}
-
 Status welcome(const Fd& socket, int status, const std::string& reason) {
   return send_welcome(socket.get(), status, reason);
 }

@@ -19,8 +19,6 @@
 
 namespace farpage::uffd {
 
-bool process_alive(const Fd& pidfd);
-
 // A target that has sent Hello and waits for Welcome.
 struct HandedOver {
   Fd socket;

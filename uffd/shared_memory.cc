@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <sys/stat.h>
-#include <sys/sysmacros.h>
 #include <sys/vfs.h>
 
 #include <cinttypes>
@@ -12,6 +11,7 @@
 #include <string>
 #include <utility>
 
+#include "base/maps_line.h"
 #include "uffd/guest_memory.h"
 #include "uffd/kernel_abi.h"
 
@@ -43,16 +43,15 @@ struct SeenMapping {
 
 // nullopt: it is no first line of a mapping.
 std::optional<SeenMapping> first_line(const std::string& line) {
+  const std::optional<MapsLine> parsed = parse_maps_line(line);
+  if (!parsed) return std::nullopt;
   SeenMapping seen;
-  std::array<char, 5> access{};
-  unsigned major_number = 0;
-  unsigned minor_number = 0;
-  if (std::sscanf(line.c_str(), "%" SCNx64 "-%" SCNx64 " %4s %" SCNx64 " %x:%x %" SCNu64,
-                  &seen.begin, &seen.end, access.data(), &seen.offset, &major_number, &minor_number,
-                  &seen.inode) != 7)
-    return std::nullopt;
-  seen.shared = access[3] == 's';
-  seen.device = ::makedev(major_number, minor_number);
+  seen.begin = parsed->begin;
+  seen.end = parsed->end;
+  seen.offset = parsed->offset;
+  seen.device = parsed->device;
+  seen.inode = parsed->inode;
+  seen.shared = parsed->access[3] == 's';
   return seen;
 }
 

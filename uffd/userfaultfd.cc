@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <string>
 #include <string_view>
@@ -65,6 +66,14 @@ Outcome outcome_of_errno(int sys_errno, const char* call) {
       break;
   }
   FARPAGE_CHECK(false, "%s failed with errno %d, which no rule covers", call, sys_errno);
+}
+
+Status register_with(int fd, uint64_t address, uint64_t bytes, uint64_t mode) {
+  uffdio_register request{};
+  request.range = {.start = address, .len = bytes};
+  request.mode = mode;
+  if (::ioctl(fd, UFFDIO_REGISTER, &request) != 0) return fail_errno("UFFDIO_REGISTER");
+  return {};
 }
 
 }  // namespace
@@ -142,6 +151,12 @@ Result<Userfaultfd> Userfaultfd::create(const Features& features, bool user_mode
   return Userfaultfd(std::move(fd), features.required | (features.wanted & offered));
 }
 
+bool Userfaultfd::is_one(int descriptor) {
+  std::error_code error;
+  return std::filesystem::read_symlink("/proc/self/fd/" + std::to_string(descriptor), error) ==
+         "anon_inode:[userfaultfd]";
+}
+
 // "API:\tAPI:FEATURES:IOCTLS", all hexadecimal (fs/userfaultfd.c, userfaultfd_show_fdinfo).
 std::optional<uint64_t> Userfaultfd::features_of(int descriptor) {
   constexpr std::string_view kName = "API:";
@@ -155,20 +170,9 @@ std::optional<uint64_t> Userfaultfd::features_of(int descriptor) {
   return std::nullopt;
 }
 
-namespace {
-
-bool is_userfaultfd(int descriptor) {
-  std::array<char, 64> target{};
-  const std::string link = "/proc/self/fd/" + std::to_string(descriptor);
-  const ssize_t length = ::readlink(link.c_str(), target.data(), target.size() - 1);
-  return length > 0 && std::string_view(target.data()) == "anon_inode:[userfaultfd]";
-}
-
-}  // namespace
-
 Result<Userfaultfd> Userfaultfd::adopt_sent(Fd descriptor) {
   const int fd = descriptor.get();
-  if (!is_userfaultfd(fd))
+  if (!is_one(fd))
     return fail(ErrorCode::kInvalid, "the descriptor that was sent is no userfaultfd");
   const std::optional<uint64_t> features = features_of(fd);
   // The kernel refuses a second UFFDIO_API, and any other call before the first one, with EINVAL: a
@@ -201,18 +205,6 @@ Result<Userfaultfd> Userfaultfd::enable(Fd fd, const Features& features) {
 bool Userfaultfd::has_poison() const {
   return (features_ & UFFD_FEATURE_POISON) != 0;
 }
-
-namespace {
-
-Status register_with(int fd, uint64_t address, uint64_t bytes, uint64_t mode) {
-  uffdio_register request{};
-  request.range = {.start = address, .len = bytes};
-  request.mode = mode;
-  if (::ioctl(fd, UFFDIO_REGISTER, &request) != 0) return fail_errno("UFFDIO_REGISTER");
-  return {};
-}
-
-}  // namespace
 
 Status Userfaultfd::register_range(uint64_t address, uint64_t bytes) {
   return register_with(fd_.get(), address, bytes,

@@ -43,6 +43,8 @@ class Userfaultfd {
   // A descriptor that another process opened, with the features that its UFFDIO_API granted.
   static Userfaultfd adopt(Fd fd, uint64_t features) { return {std::move(fd), features}; }
 
+  // Whether this descriptor of this process is a userfaultfd.
+  static bool is_one(int descriptor);
   // What UFFDIO_API has granted on a descriptor of this process; nullopt: it was not called, or
   // cannot be known.
   static std::optional<uint64_t> features_of(int descriptor);

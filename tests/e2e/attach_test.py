@@ -7,7 +7,8 @@ import sys
 import time
 import unittest
 
-from cluster import BUILD, FARPAGE, PATIENCE, EndToEnd, engine_of, state_of, wait_until
+from attached_base import AttachedMemory
+from cluster import BUILD, FARPAGE, PATIENCE, engine_of, state_of, wait_until
 
 PROGRAMS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "programs")
 ATTACHED_MEMORY = os.path.join(BUILD, "tests", "attached_memory")
@@ -37,70 +38,9 @@ def memory_map(pid):
         return file.read()
 
 
-class Attach(EndToEnd):
-    def start_program(self, command):
-        """Returns when it has printed that it is ready."""
-        process = self.start_with_input(command)
-        self.assertEqual(process.popen.stdout.readline(), b"ready\n", process.log())
-        return process
-
+class Attach(AttachedMemory):
     def start_memory(self, *jobs, mebibytes=64, program=ATTACHED_MEMORY):
         return self.start_program([program, str(mebibytes), *jobs])
-
-    def attach(self, pid, *options, local="16M"):
-        """Returns when the program is attached."""
-        where = ["--coordinator", self.url] if self.url else ["--lend", "512M"]
-        self.stats_path = self.path("stats.json")
-        process = self.start_process([FARPAGE, "attach", str(pid), "--local", local, "--stats-file", self.stats_path,
-                                      *where, *options])
-        wait_until(lambda: "attached to" in process.log() or process.popen.poll() is not None, "attached")
-        self.assertIn("attached to", process.log())
-        return process
-
-    def detach(self, attached, pid):
-        done = subprocess.run([FARPAGE, "detach", str(pid)], capture_output=True, text=True, timeout=PATIENCE,
-                              check=False)
-        self.assertEqual(done.returncode, 0, done.stderr + attached.log())
-        status, _ = attached.finish(PATIENCE)
-        self.assertEqual(status, 0, attached.log())
-
-    def page(self):
-        """Lets pages come and go; expect_paging() says later whether enough did."""
-        time.sleep(2)
-
-    def expect_right(self, process):
-        """It ends by itself, and has seen nothing wrong."""
-        status, output = process.finish_with(b"")
-        self.assertEqual(status, 0, output.decode() + process.log())
-        for line in output.decode().splitlines():
-            name, rounds, wrong = line.split()
-            self.assertGreater(int(rounds), 0, line)
-            self.assertEqual(int(wrong), 0, line)
-            print(name, rounds)
-
-    def attach_twice(self, program, local="16M", options=(), least=1000):
-        """Attached in the middle of its work, detached, attached again; its end comes while it is attached."""
-        for round_ in range(2):
-            attached = self.attach(program.pid, *options, local=local)
-            self.page()
-            if round_ == 0:
-                self.detach(attached, program.pid)
-                self.expect_paging(least)
-                self.assertNotIn("engine_killed", attached.log())
-        self.expect_right(program)
-        status, _ = attached.finish(PATIENCE)
-        self.assertEqual(status, 0, attached.log())
-        self.assertIn("has ended", attached.log())
-        self.assertNotIn("engine_killed", attached.log())
-        self.expect_paging(least)
-
-    def expect_paging(self, least=1000):
-        stats = self.stats()
-        moved = stats["faults"]["remote"] + stats["prefetched_pages"]
-        print("fetched", moved, "written", stats["evictions"]["written"])
-        self.assertGreater(moved, least, stats)
-        self.assertGreater(stats["evictions"]["written"], least, stats)
-        self.assertEqual(stats["faults"]["failed"], 0, stats)
 
     # ---- the ways to use memory ----
 
@@ -215,7 +155,7 @@ class Attach(EndToEnd):
 
     def test_it_detaches_after_a_time(self):
         program = self.start_memory("touch")
-        attached = self.attach(program.pid, "--detach-after", "1s")
+        attached = self.attach(program.pid, "16M", "--detach-after", "1s")
         status, _ = attached.finish(PATIENCE)
         self.assertEqual(status, 0, attached.log())
         self.expect_right(program)
@@ -246,7 +186,7 @@ class Attach(EndToEnd):
             os.kill(engine_of(attached.pid), signal.SIGKILL)
             wait_until(lambda kills=kills: len(re.findall("taken_over", attached.log())) == kills, "a take-over")
         self.page()
-        self.detach(attached, program.pid)
+        self.detach(attached, program.pid, kills=5)
         self.expect_right(program)
 
     def test_the_pager_is_killed(self):

@@ -3,8 +3,10 @@ import re
 import subprocess
 import time
 
-from cluster import FARPAGE, MIB, wait_until
-from verifier import PATIENCE, PATIENT, Verifier
+import cluster
+import verifier
+from cluster import FARPAGE, MIB, EndToEnd, wait_until
+from verifier import PATIENT, Verifier
 
 
 def mappings(pid):
@@ -21,8 +23,10 @@ def mappings(pid):
     return found
 
 
-class Attached(Verifier):
-    """The programs are started without far memory."""
+class Attaching:
+    """What the tests of programs that are started without far memory have in common."""
+    attach_options = ()
+    patience = cluster.PATIENCE  # for the end of a step
 
     def start_program(self, command, ready=b"ready\n"):
         """Returns when it has printed that it is ready."""
@@ -30,26 +34,28 @@ class Attached(Verifier):
         self.assertEqual(process.popen.stdout.readline(), ready, process.log())
         return process
 
-    def attach(self, pid, local, *options):
-        """Returns when the program is attached."""
+    def attach(self, pid, local="16M", *options):
+        """Returns when the program is attached: to the cluster, or to one of its own if there is none."""
+        where = ["--coordinator", self.url] if self.url else ["--lend", "512M"]
         self.stats_path = self.path("stats.json")
         process = self.start_process([FARPAGE, "attach", str(pid), "--local", local, "--stats-file", self.stats_path,
-                                      "--coordinator", self.url, *PATIENT, *options])
-        wait_until(lambda: "attached to" in process.log() or process.popen.poll() is not None, "attached", PATIENCE)
+                                      *where, *self.attach_options, *options])
+        wait_until(lambda: "attached to" in process.log() or process.popen.poll() is not None, "attached",
+                   self.patience)
         self.assertIn("attached to", process.log())
         return process
 
-    def detach(self, attached, pid):
-        done = subprocess.run([FARPAGE, "detach", str(pid)], capture_output=True, text=True, timeout=PATIENCE,
+    def detach(self, attached, pid, kills=0):
+        done = subprocess.run([FARPAGE, "detach", str(pid)], capture_output=True, text=True, timeout=self.patience,
                               check=False)
         self.assertEqual(done.returncode, 0, done.stderr + attached.log())
-        self.expect_end_of_attachment(attached, "is detached")
+        self.expect_end_of_attachment(attached, "is detached", kills)
 
-    def expect_end_of_attachment(self, attached, reason):
-        status, _ = attached.finish(PATIENCE)
+    def expect_end_of_attachment(self, attached, reason, kills=0):
+        status, _ = attached.finish(self.patience)
         self.assertEqual(status, 0, attached.log())
         self.assertIn(reason, attached.log())
-        self.assertNotIn("engine_killed", attached.log())
+        self.assertEqual(attached.log().count("engine_killed"), kills, attached.log())
 
     def expect_local(self, pid, name):
         """What is shared under this name has not become far, nor has anything else that is shared."""
@@ -72,7 +78,7 @@ class Attached(Verifier):
 
     def expect_right(self, program):
         """It ends by itself, and has seen nothing wrong: a line "NAME rounds wrong" for each of its jobs."""
-        status, output = program.finish_with(b"", PATIENCE)
+        status, output = program.finish_with(b"", verifier.PATIENCE)
         self.assertEqual(status, 0, output.decode() + program.log())
         lines = [line.split() for line in output.decode().splitlines()]
         self.assertTrue(lines)
@@ -80,7 +86,7 @@ class Attached(Verifier):
             self.assertGreater(int(rounds), 0, name)
             self.assertEqual(int(wrong), 0, name)
 
-    def attach_twice(self, program, local, pid=None, least=1000):
+    def attach_twice(self, program, local="16M", pid=None, least=1000):
         """Attached in the middle of its work, detached, attached again; its end comes while it is attached."""
         pid = pid or program.pid
         attached = self.attach(pid, local)
@@ -92,3 +98,13 @@ class Attached(Verifier):
         self.expect_right(program)
         self.expect_end_of_attachment(attached, "has ended")
         self.expect_paging(least)
+
+
+class AttachedMemory(Attaching, EndToEnd):
+    """Programs of these tests, which check themselves."""
+
+
+class Attached(Attaching, Verifier):
+    """Other programs, which keep the machine busy."""
+    attach_options = PATIENT
+    patience = verifier.PATIENCE

@@ -16,6 +16,7 @@
 #include <thread>
 
 #include "base/mapping.h"
+#include "base/pidfd.h"
 #include "base/strong.h"
 #include "tests/unix_message.h"
 #include "uffd/resize_call.h"
@@ -111,7 +112,7 @@ TEST_F(Handover, TargetIsTakenInWithItsDescriptors) {
   EXPECT_EQ(target.pid, ::getpid());
   EXPECT_EQ(target.program, "program");
   EXPECT_EQ(target.window_bytes, uint64_t{1} << 20);
-  EXPECT_TRUE(process_alive(target.pidfd));
+  EXPECT_FALSE(has_ended(target.pidfd.get()));
   ASSERT_TRUE(welcome(target.socket, 0, "").has_value());
   EXPECT_EQ(read_welcome(socket).status, 0);
 }
@@ -313,7 +314,7 @@ TEST_F(Handover, AForkedChildIsKnownByTheKernelsWordAndGetsItsUserfaultfd) {
   ASSERT_TRUE(hello.has_value() && hello->has_value());
   EXPECT_EQ((*hello)->pid, child);
   EXPECT_EQ((*hello)->window_bytes, uint64_t{1} << 20);
-  EXPECT_TRUE(process_alive((*hello)->pidfd));
+  EXPECT_FALSE(has_ended((*hello)->pidfd.get()));
   EXPECT_TRUE(welcome_child(ours, any_descriptor_.get()).has_value());
   int status = -1;
   ASSERT_EQ(::waitpid(child, &status, 0), child);
