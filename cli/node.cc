@@ -111,11 +111,13 @@ Result<int> serve(NodeSettings settings) {
     }
     signals.interrupt();
   };
+  options.on_removed = [&](const Error&) { signals.interrupt(); };
   FARPAGE_TRY(node, node::Node::create(std::move(options), std::move(*pool), std::move(hosts),
                                        std::move(client)));
   const int signal_number = signals.wait();
   if (signal_number == 0) {
     const MutexLock lock(mutex);
+    if (!refusal) return kExitOk;  // removed
     Error error = *refusal;
     // The name is an option: the user must choose another.
     if (error.code == ErrorCode::kConflict) error.code = ErrorCode::kInvalid;

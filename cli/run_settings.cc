@@ -39,6 +39,9 @@ void add_options(Subcommand& subcommand, PagerSettings& settings, ShortFlags sho
       .flag("--no-pin", settings.no_pin, "Do not pin the fault threads to CPUs")
       .number("--prefetch", settings.prefetch_depth, 0, pager::kMaxPrefetchDepth,
               "Pages of a prefetch batch; 0: off")
+      .text("--repair-rate", settings.repair_rate,
+            "How fast lost replicas are made again: auto (a quarter of what the link gives), max, "
+            "off, or so many bytes a second, such as 200M")
       .text("--compressed", settings.compressed,
             "Share of --local for compressed copies of remote pages, such as 30%; auto: up to 30% "
             "where it helps; off")
@@ -91,6 +94,8 @@ Result<pager::PagerOptions> pager_options(const PagerSettings& settings) {
     options.high_water_percent = std::max(options.high_water_percent, options.low_water_percent);
   FARPAGE_TRY(compressed, pager::parse_compressed(settings.compressed));
   options.compressed = compressed;
+  FARPAGE_TRY(repair_rate, pager::parse_repair_rate(settings.repair_rate));
+  options.repair_rate = repair_rate;
   options.fault_deadline = settings.fault_deadline;
   FARPAGE_TRY(choice, rdma::parse_transports(settings.transports, "--transport"));
   options.transports = choice.kinds;

@@ -22,6 +22,7 @@ struct PagerSettings {
   bool no_pin = false;
   int64_t prefetch_depth = 64;
   std::string compressed = "off";
+  std::string repair_rate = "auto";
   int64_t high_water_percent = 0;
   int64_t low_water_percent = 0;
   Milliseconds fault_deadline{5000};

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <set>
+#include <utility>
 
 #include "base/size.h"
 #include "cli/table.h"
@@ -39,11 +41,15 @@ std::string nodes_table(const std::vector<NodeInfo>& nodes) {
   return format_table({"NODE", "STATE", "TRANSPORTS", "FREE", "TOTAL", "HEARTBEAT", "AGENT"}, rows);
 }
 
+// Its borrower does not use it.
+bool is_gone(const coordinator::Lease& lease) {
+  return lease.lost || lease.stale;
+}
+
 std::string regions_table(const std::vector<RegionInfo>& regions) {
   std::vector<std::vector<std::string>> rows;
   for (const RegionInfo& region : regions) {
-    const auto lost = std::count_if(region.leases.begin(), region.leases.end(),
-                                    [](const coordinator::Lease& lease) { return lease.lost; });
+    const auto lost = std::ranges::count_if(region.leases, is_gone);
     rows.push_back(
         {region.id.value, region.name.empty() ? "-" : region.name, std::to_string(region.replicas),
          std::to_string(region.leases.size()), std::to_string(lost),
@@ -58,6 +64,14 @@ std::string regions_table(const std::vector<RegionInfo>& regions) {
                       rows);
 }
 
+size_t degraded_slabs(const std::vector<RegionInfo>& regions) {
+  std::set<std::pair<std::string, SlabIndex>> degraded;
+  for (const RegionInfo& region : regions)
+    for (const coordinator::Lease& lease : region.leases)
+      if (is_gone(lease)) degraded.emplace(region.id.value, lease.slab);
+  return degraded.size();
+}
+
 std::string totals(const std::vector<NodeInfo>& nodes, const std::vector<RegionInfo>& regions) {
   uint64_t free_bytes = 0;
   uint64_t total_bytes = 0;
@@ -68,8 +82,10 @@ std::string totals(const std::vector<NodeInfo>& nodes, const std::vector<RegionI
     free_bytes += node.free_slabs * node.join.slab_bytes;
     total_bytes += node.total_slabs * node.join.slab_bytes;
   }
-  return fmt::format("{} of {} nodes alive, {} of {} free, {} regions\n", alive, nodes.size(),
-                     format_size(free_bytes), format_size(total_bytes), regions.size());
+  const auto degraded = degraded_slabs(regions);
+  return fmt::format("{} of {} nodes alive, {} of {} free, {} regions{}\n", alive, nodes.size(),
+                     format_size(free_bytes), format_size(total_bytes), regions.size(),
+                     degraded > 0 ? fmt::format(", degraded slabs: {}", degraded) : "");
 }
 
 // In the earlier look; 0: it was not there.

@@ -98,6 +98,7 @@ void add_attach(CLI::App& root, Invocation& invocation);
 void add_detach(CLI::App& root, Invocation& invocation);
 void add_pager(CLI::App& root, Invocation& invocation);
 void add_resize(CLI::App& root, Invocation& invocation);
+void add_maintenance(CLI::App& root, Invocation& invocation);
 void add_upgrade(CLI::App& root, Invocation& invocation);
 void add_coordinator(CLI::App& root, Invocation& invocation);
 void add_image(CLI::App& root, Invocation& invocation);

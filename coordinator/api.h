@@ -18,6 +18,9 @@ inline constexpr uint64_t kDefaultSlabBytes = uint64_t{64} << 20;
 inline constexpr uint64_t kMinSlabBytes = uint64_t{2} << 20;
 inline constexpr uint64_t kMaxSlabBytes = uint64_t{1} << 30;
 inline constexpr uint32_t kMaxReplicas = 3;
+// The lease that will take the place of replica r has the number kFillingReplica + r at its node
+// and in the store.
+inline constexpr uint32_t kFillingReplica = kMaxReplicas;
 inline constexpr uint32_t kMaxNodes = 4096;  // per cluster
 inline constexpr uint32_t kMaxSlabsPerRegion = 1U << 16;
 
@@ -26,8 +29,17 @@ using Counters = std::map<std::string, uint64_t>;
 
 // ---- nodes ----
 
-enum class NodeState : uint8_t { kAlive, kDraining, kLost };
+enum class NodeState : uint8_t {
+  kAlive,
+  kCordoned,  // nothing new is placed on it
+  kDraining,  // the same, and its borrowers move their slabs elsewhere
+  kLost,      // silent for too long
+};
 std::string_view to_string(NodeState state);
+// Its slabs are to be elsewhere.
+inline bool is_leaving(NodeState state) {
+  return state == NodeState::kDraining || state == NodeState::kLost;
+}
 
 // POST /v1/nodes. The same id with another incarnation replaces the node once the former process no
 // longer answers; the node's leases are then lost.
@@ -88,8 +100,20 @@ struct Lease {
   uint64_t bytes = 0;
   RemoteKeys rkeys;
   Generation generation;
-  bool lost = false;  // the node or its memory is gone: never use it again
+  bool lost = false;     // the node or its memory is gone: never use it again
+  bool stale = false;    // the borrower does not use it any more: it has missed a write
+  bool filling = false;  // will take the place of the lease with this number when it is filled
 };
+
+// A lease as its borrower knows it.
+struct ReplicaName {
+  NodeId node;
+  Generation generation;
+  friend bool operator==(const ReplicaName&, const ReplicaName&) = default;
+};
+inline ReplicaName name_of(const Lease& lease) {
+  return {lease.node, lease.generation};
+}
 
 // POST /v1/regions
 struct RegionCreate {
@@ -113,6 +137,25 @@ struct RegionInfo {
   std::vector<Lease> leases;
   Counters counters;
   ImageId image;  // whose pages it stores; empty: a pager has borrowed it
+};
+
+// POST /v1/regions/{id}/repairs: a replica for a slab that lacks one, or has one on a node that is
+// draining or lost. A filling one of an earlier request ends.
+struct RepairBegin {
+  SlabIndex slab;
+  std::vector<ReplicaName> live;  // those that have every page; the others are stale
+  std::vector<NodeId> avoid;      // nodes that the borrower cannot reach
+};
+struct RepairBegun {
+  Lease filling;
+  ReplicaName replaces;
+};
+
+// POST /v1/regions/{id}/repairs/complete: the filling replica has every page. What it replaces
+// ends.
+struct RepairComplete {
+  SlabIndex slab;
+  ReplicaName filled;
 };
 
 // PUT /v1/regions/{id}/heartbeat
@@ -193,12 +236,16 @@ struct OpenedImage {
 // back with new memory or is removed, its leases are lost, with one kLeaseLost each.
 enum class EventKind : uint8_t {
   kNodeJoined,  // new, back with new memory, or heard again after kNodeLost
+  kNodeCordoned,
   kNodeDraining,
-  kNodeLost,  // silent for too long, or back with new memory
+  kNodeOpened,  // neither cordoned nor draining any more
+  kNodeLost,    // silent for too long, or back with new memory
   kNodeLeft,
   kRegionCreated,
   kRegionDeleted,
-  kLeaseLost,  // one slab replica of one region
+  kLeaseLost,     // one slab replica of one region
+  kRepairBegun,   // a replica of a slab is filling on this node
+  kSlabRepaired,  // it has taken the place of another one
 };
 std::string_view to_string(EventKind kind);
 

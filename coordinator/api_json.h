@@ -34,6 +34,8 @@ Result<NodeHeartbeat> decode_node_heartbeat(std::string_view body);
 Result<RegionCreate> decode_region_create(std::string_view body);
 Result<RegionHeartbeat> decode_region_heartbeat(std::string_view body);
 Result<std::vector<SlabIndex>> decode_slab_list(std::string_view body);
+Result<RepairBegin> decode_repair_begin(std::string_view body);
+Result<RepairComplete> decode_repair_complete(std::string_view body);
 Result<ImageCreate> decode_image_create(std::string_view body);
 Result<ImageProgress> decode_image_progress(std::string_view body);
 Result<ImageReader> decode_image_reader(std::string_view body);
@@ -46,6 +48,8 @@ std::string encode(const NodeHeartbeat& heartbeat);
 std::string encode(const RegionCreate& region);
 std::string encode(const RegionHeartbeat& heartbeat);
 std::string encode(const std::vector<SlabIndex>& slabs);
+std::string encode(const RepairBegin& repair);
+std::string encode(const RepairComplete& repair);
 std::string encode(const ImageCreate& image);
 std::string encode(const ImageProgress& progress);
 std::string encode(const ImageReader& reader);
@@ -63,6 +67,7 @@ Result<std::vector<NodeInfo>> decode_node_list(std::string_view body);
 Result<RegionInfo> decode_region_info(std::string_view body);
 Result<std::vector<RegionInfo>> decode_region_list(std::string_view body);
 Result<std::vector<Lease>> decode_lease_list(std::string_view body);
+Result<RepairBegun> decode_repair_begun(std::string_view body);
 Result<RegionHeard> decode_region_heard(std::string_view body);
 Result<ImageInfo> decode_image_info(std::string_view body);
 Result<std::vector<ImageInfo>> decode_image_list(std::string_view body);
@@ -79,6 +84,7 @@ std::string encode(const std::vector<NodeInfo>& nodes);
 std::string encode(const RegionInfo& region, Secrets secrets);
 std::string encode(const std::vector<RegionInfo>& regions);  // always without rkeys
 std::string encode(const std::vector<Lease>& leases);        // with rkeys
+std::string encode(const RepairBegun& begun);                // with rkeys
 std::string encode(const RegionHeard& heard);
 std::string encode(const ImageInfo& image);
 std::string encode(const std::vector<ImageInfo>& images);

@@ -81,7 +81,7 @@ Result<std::vector<NodeSlabRequest>> decode_slab_lease_requests(std::string_view
           request.lease.slab =
               SlabIndex{static_cast<uint32_t>(entry.number("slab", 0, kMaxSlabsPerRegion - 1))};
           request.lease.replica =
-              static_cast<uint32_t>(entry.number("replica", 0, kMaxReplicas - 1));
+              static_cast<uint32_t>(entry.number("replica", 0, kFillingReplica + kMaxReplicas - 1));
           request.lease.session_group =
               static_cast<uint32_t>(entry.number_or("session_group", 0, http::kMaxU32, 0));
         });

@@ -66,10 +66,11 @@ Json json_of(const NodeJoin& node) {
 void read_node_info(http::JsonReader& reader, NodeInfo& node) {
   read_node_join(reader, node.join);
   const std::string state = reader.text("state", http::kMaxNameBytes);
-  for (const NodeState known : {NodeState::kAlive, NodeState::kDraining, NodeState::kLost})
+  for (const NodeState known :
+       {NodeState::kAlive, NodeState::kCordoned, NodeState::kDraining, NodeState::kLost})
     if (state == to_string(known)) node.state = known;
   if (reader.ok() && state != to_string(node.state))
-    reader.refuse("state", "must be alive, draining or lost");
+    reader.refuse("state", "must be alive, cordoned, draining or lost");
   node.total_slabs = static_cast<uint32_t>(reader.number("total_slabs", 0, kMaxSlabsPerNode));
   node.free_slabs = static_cast<uint32_t>(reader.number("free_slabs", 0, kMaxSlabsPerNode));
   node.last_heartbeat_age = Milliseconds(
@@ -93,6 +94,8 @@ std::string_view to_string(NodeState state) {
   switch (state) {
     case NodeState::kAlive:
       return "alive";
+    case NodeState::kCordoned:
+      return "cordoned";
     case NodeState::kDraining:
       return "draining";
     case NodeState::kLost:

@@ -13,8 +13,12 @@ using Json = nlohmann::json;
 constexpr uint64_t kMaxMilliseconds = uint64_t{1} << 40;
 constexpr size_t kNoLimit = std::numeric_limits<size_t>::max();
 
+void read_slab(http::JsonReader& reader, SlabIndex& slab) {
+  slab = SlabIndex{static_cast<uint32_t>(reader.number("slab", 0, kMaxSlabsPerRegion - 1))};
+}
+
 void read_lease(http::JsonReader& reader, Lease& lease) {
-  lease.slab = SlabIndex{static_cast<uint32_t>(reader.number("slab", 0, kMaxSlabsPerRegion - 1))};
+  read_slab(reader, lease.slab);
   lease.replica = static_cast<uint32_t>(reader.number("replica", 0, kMaxReplicas - 1));
   lease.node = NodeId{reader.name("node")};
   lease.node_slab = static_cast<uint32_t>(reader.number("node_slab", 0, kMaxSlabsPerNode - 1));
@@ -24,6 +28,18 @@ void read_lease(http::JsonReader& reader, Lease& lease) {
   lease.generation =
       Generation{static_cast<uint32_t>(reader.number("generation", 1, http::kMaxU32))};
   lease.lost = reader.boolean_or("lost", false);
+  lease.stale = reader.boolean_or("stale", false);
+  lease.filling = reader.boolean_or("filling", false);
+}
+
+void read_replica_name(http::JsonReader& reader, ReplicaName& name) {
+  name.node = NodeId{reader.name("node")};
+  name.generation =
+      Generation{static_cast<uint32_t>(reader.number("generation", 1, http::kMaxU32))};
+}
+
+Json json_of(const ReplicaName& name) {
+  return {{"node", name.node.value}, {"generation", name.generation.value}};
 }
 
 Json json_of(const Lease& lease, Secrets secrets) {
@@ -34,7 +50,9 @@ Json json_of(const Lease& lease, Secrets secrets) {
             {"address", lease.address.value},
             {"bytes", lease.bytes},
             {"generation", lease.generation.value},
-            {"lost", lease.lost}};
+            {"lost", lease.lost},
+            {"stale", lease.stale},
+            {"filling", lease.filling}};
   if (secrets == Secrets::kShow) json["rkeys"] = json_of_keys(lease.rkeys);
   return json;
 }
@@ -49,10 +67,16 @@ void read_replicas(http::JsonReader& reader, uint32_t& replicas) {
   replicas = static_cast<uint32_t>(reader.number_or("replicas", 1, kMaxReplicas, 1));
 }
 
-constexpr EventKind kEventKinds[] = {EventKind::kNodeJoined,    EventKind::kNodeDraining,
-                                     EventKind::kNodeLost,      EventKind::kNodeLeft,
-                                     EventKind::kRegionCreated, EventKind::kRegionDeleted,
-                                     EventKind::kLeaseLost};
+constexpr EventKind kEventKinds[] = {
+    EventKind::kNodeJoined,    EventKind::kNodeCordoned,  EventKind::kNodeDraining,
+    EventKind::kNodeOpened,    EventKind::kNodeLost,      EventKind::kNodeLeft,
+    EventKind::kRegionCreated, EventKind::kRegionDeleted, EventKind::kLeaseLost,
+    EventKind::kRepairBegun,   EventKind::kSlabRepaired};
+
+bool names_slab(EventKind kind) {
+  return kind == EventKind::kLeaseLost || kind == EventKind::kRepairBegun ||
+         kind == EventKind::kSlabRepaired;
+}
 
 void read_event(http::JsonReader& reader, EventBatch& batch) {
   Event event;
@@ -75,7 +99,7 @@ Json json_of(const Event& event) {
   Json json{{"sequence", event.sequence}, {"kind", to_string(event.kind)}};
   if (!event.node.value.empty()) json["node"] = event.node.value;
   if (!event.region.value.empty()) json["region"] = event.region.value;
-  if (event.kind == EventKind::kLeaseLost) json["slab"] = event.slab.value;
+  if (names_slab(event.kind)) json["slab"] = event.slab.value;
   return json;
 }
 
@@ -113,6 +137,10 @@ std::string_view to_string(EventKind kind) {
   switch (kind) {
     case EventKind::kNodeJoined:
       return "node_joined";
+    case EventKind::kNodeCordoned:
+      return "node_cordoned";
+    case EventKind::kNodeOpened:
+      return "node_opened";
     case EventKind::kNodeDraining:
       return "node_draining";
     case EventKind::kNodeLost:
@@ -125,6 +153,10 @@ std::string_view to_string(EventKind kind) {
       return "region_deleted";
     case EventKind::kLeaseLost:
       return "lease_lost";
+    case EventKind::kRepairBegun:
+      return "repair_begun";
+    case EventKind::kSlabRepaired:
+      return "slab_repaired";
   }
   return "unknown";
 }
@@ -189,6 +221,40 @@ Result<std::vector<SlabIndex>> decode_slab_list(std::string_view body) {
       });
 }
 
+Result<RepairBegin> decode_repair_begin(std::string_view body) {
+  return decode_with<RepairBegin>(
+      body, http::UnknownFields::kRefuse, [](http::JsonReader& reader, RepairBegin& repair) {
+        read_slab(reader, repair.slab);
+        reader.each("live", kMaxReplicas, [&](http::JsonReader& entry) {
+          read_replica_name(entry, repair.live.emplace_back());
+        });
+        if (reader.ok() && repair.live.empty())
+          reader.refuse("live",
+                        "must name at least one replica: without one there is nothing to copy");
+        reader.each("avoid", kMaxNodes, [&](http::JsonReader& entry) {
+          repair.avoid.push_back(NodeId{entry.name("node")});
+        });
+      });
+}
+
+Result<RepairComplete> decode_repair_complete(std::string_view body) {
+  return decode_with<RepairComplete>(body, http::UnknownFields::kRefuse,
+                                     [](http::JsonReader& reader, RepairComplete& repair) {
+                                       read_slab(reader, repair.slab);
+                                       read_replica_name(reader, repair.filled);
+                                     });
+}
+
+Result<RepairBegun> decode_repair_begun(std::string_view body) {
+  return decode_with<RepairBegun>(
+      body, http::UnknownFields::kIgnore, [](http::JsonReader& reader, RepairBegun& begun) {
+        reader.object("filling",
+                      [&](http::JsonReader& entry) { read_lease(entry, begun.filling); });
+        reader.object("replaces",
+                      [&](http::JsonReader& entry) { read_replica_name(entry, begun.replaces); });
+      });
+}
+
 Result<RegionInfo> decode_region_info(std::string_view body) {
   return decode_with<RegionInfo>(body, http::UnknownFields::kIgnore, read_region_info);
 }
@@ -244,6 +310,27 @@ std::string encode(const std::vector<SlabIndex>& slabs) {
   Json list = Json::array();
   for (const SlabIndex slab : slabs) list.push_back(slab.value);
   return Json{{"slabs", std::move(list)}}.dump();
+}
+
+std::string encode(const RepairBegin& repair) {
+  Json live = Json::array();
+  for (const ReplicaName& name : repair.live) live.push_back(json_of(name));
+  Json avoid = Json::array();
+  for (const NodeId& node : repair.avoid) avoid.push_back({{"node", node.value}});
+  return Json{{"slab", repair.slab.value}, {"live", std::move(live)}, {"avoid", std::move(avoid)}}
+      .dump();
+}
+
+std::string encode(const RepairComplete& repair) {
+  Json json = json_of(repair.filled);
+  json["slab"] = repair.slab.value;
+  return json.dump();
+}
+
+std::string encode(const RepairBegun& begun) {
+  return Json{{"filling", json_of(begun.filling, Secrets::kShow)},
+              {"replaces", json_of(begun.replaces)}}
+      .dump();
 }
 
 std::string encode(const RegionInfo& region, Secrets secrets) {

@@ -29,6 +29,13 @@ class HttpClient final : public Client {
     return call_for_status("POST", of_node(node, "/drain"), "");
   }
 
+  Status cordon_node(const NodeId& node) override {
+    return call_for_status("POST", of_node(node, "/cordon"), "");
+  }
+  Status uncordon_node(const NodeId& node) override {
+    return call_for_status("POST", of_node(node, "/uncordon"), "");
+  }
+
   Result<RegionInfo> create_region(const RegionCreate& region) override {
     const uint64_t slabs = region.slab_bytes == 0 ? 0 : region.bytes / region.slab_bytes + 1;
     FARPAGE_TRY(answer, caller_.call("POST", "/v1/regions", encode(region),
@@ -48,6 +55,17 @@ class HttpClient final : public Client {
   Status release_slabs(const RegionId& region, const std::vector<SlabIndex>& slabs) override {
     const auto answer = caller_.call("POST", of_region(region, "/slabs/release"), encode(slabs),
                                      lease_timeout(slabs.size(), kMaxReplicas));
+    if (!answer) return tl::unexpected(answer.error());
+    return {};
+  }
+  Result<RepairBegun> begin_repair(const RegionId& region, const RepairBegin& repair) override {
+    FARPAGE_TRY(answer, caller_.call("POST", of_region(region, "/repairs"), encode(repair),
+                                     lease_timeout(1, kMaxReplicas)));
+    return decode_repair_begun(answer);
+  }
+  Status complete_repair(const RegionId& region, const RepairComplete& repair) override {
+    const auto answer = caller_.call("POST", of_region(region, "/repairs/complete"), encode(repair),
+                                     lease_timeout(1, kMaxReplicas));
     if (!answer) return tl::unexpected(answer.error());
     return {};
   }

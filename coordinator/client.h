@@ -35,8 +35,14 @@ class Client {
   virtual Status heartbeat_node(const NodeId& node, const NodeHeartbeat& heartbeat) = 0;
   // Fails with kConflict while slabs are lent, unless `force`.
   virtual Status remove_node(const NodeId& node, bool force) = 0;
-  // Refuses new leases from now on.
+  // Refuses new leases from now on; the borrowers move their slabs elsewhere.
   virtual Status drain_node(const NodeId& node) = 0;
+
+  // -- as an operator --
+  // Nothing new is placed there.
+  virtual Status cordon_node(const NodeId& node) = 0;
+  // Ends a cordon or a drain.
+  virtual Status uncordon_node(const NodeId& node) = 0;
 
   // -- as a borrower --
   virtual Result<RegionInfo> create_region(const RegionCreate& region) = 0;
@@ -47,6 +53,10 @@ class Client {
                                                  const std::vector<SlabIndex>& slabs) = 0;
   // Releases slabs; ignores unknown ones.
   virtual Status release_slabs(const RegionId& region, const std::vector<SlabIndex>& slabs) = 0;
+  // See RepairBegin. kConflict: all replicas are there. kExhausted: no node can have another one.
+  virtual Result<RepairBegun> begin_repair(const RegionId& region, const RepairBegin& repair) = 0;
+  // Idempotent. kNotFound: it is not filling (any more).
+  virtual Status complete_repair(const RegionId& region, const RepairComplete& repair) = 0;
   virtual Result<RegionHeard> heartbeat_region(const RegionId& region,
                                                const RegionHeartbeat& heartbeat) = 0;
   virtual Status delete_region(const RegionId& region) = 0;

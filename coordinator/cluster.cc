@@ -108,8 +108,8 @@ Status Cluster::heartbeat_node(const NodeId& id, const NodeHeartbeat& heartbeat)
   });
 }
 
-Status Cluster::drain_node(const NodeId& id) {
-  return change([&](State& state) { return state.drain_node(id); });
+Status Cluster::set_service(const NodeId& id, NodeService service) {
+  return change([&](State& state) { return state.set_service(id, service); });
 }
 
 Status Cluster::remove_node(const NodeId& id, bool force) {
@@ -201,20 +201,43 @@ Result<std::vector<Lease>> Cluster::lease_slabs(const RegionId& id,
                                                 const std::vector<SlabIndex>& slabs) {
   FARPAGE_TRY(hold, gate_.enter(id, kGateTimeout));
   FARPAGE_TRY(region, this->region(id));
-  FARPAGE_TRY_VOID(lease_missing(id, slabs, region.slab_bytes));
+  FARPAGE_TRY_VOID(
+      lease_planned(id, region.slab_bytes, [&](State& state, const std::set<NodeId>& avoid) {
+        return state.begin_lease(clock_.now(), id, slabs, avoid);
+      }));
   const MutexLock lock(mutex_);
   return state_.leases(id, slabs);
 }
 
-Status Cluster::lease_missing(const RegionId& id, const std::vector<SlabIndex>& slabs,
-                              uint64_t slab_bytes) {
+Result<RepairBegun> Cluster::begin_repair(const RegionId& id, const RepairBegin& repair) {
+  FARPAGE_TRY(hold, gate_.enter(id, kGateTimeout));
+  FARPAGE_TRY(region, this->region(id));
+  const Status leased =
+      lease_planned(id, region.slab_bytes, [&](State& state, const std::set<NodeId>& avoid) {
+        return state.begin_repair(clock_.now(), id, repair, avoid);
+      });
+  revoke_now(id);  // what was filling before
+  if (!leased) return tl::unexpected(leased.error());
+  const MutexLock lock(mutex_);
+  return state_.repair_begun(id, repair.slab);
+}
+
+Status Cluster::complete_repair(const RegionId& id, const RepairComplete& repair) {
+  FARPAGE_TRY(hold, gate_.enter(id, kGateTimeout));
+  FARPAGE_TRY_VOID(change([&](State& state) { return state.complete_repair(id, repair); }));
+  log::info("coordinator: slab repaired region={} slab={} node={}", id.value, repair.slab.value,
+            repair.filled.node.value);
+  revoke_now(id);
+  return {};
+}
+
+Status Cluster::lease_planned(const RegionId& id, uint64_t slab_bytes, const Plan& plan_with) {
   std::set<NodeId> avoid;
   Status failure = {};
   for (int attempt = 0; attempt < kMaxLeaseAttempts; ++attempt) {
-    const Instant now = clock_.now();
     std::vector<PlannedLease> plan;
     const Status reserved = change([&](State& state) -> Status {
-      FARPAGE_TRY(planned, state.begin_lease(now, id, slabs, avoid));
+      FARPAGE_TRY(planned, plan_with(state, avoid));
       plan = std::move(planned);
       return {};
     });

@@ -12,6 +12,7 @@
 //     returns kUnavailable and the next change writes it too: the caller should retry.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -61,7 +62,7 @@ class Cluster {
   // longer answers: kConflict while the old agent answers, kUnavailable while that is not known.
   Result<Joined> join(const NodeJoin& join);
   Status heartbeat_node(const NodeId& id, const NodeHeartbeat& heartbeat);
-  Status drain_node(const NodeId& id);
+  Status set_service(const NodeId& id, NodeService service);
   Status remove_node(const NodeId& id, bool force);
   Result<NodeInfo> node(const NodeId& id) const;
   std::vector<NodeInfo> nodes() const;
@@ -78,6 +79,8 @@ class Cluster {
   std::vector<RegionInfo> regions() const;
   Result<std::vector<Lease>> lease_slabs(const RegionId& id, const std::vector<SlabIndex>& slabs);
   Status release_slabs(const RegionId& id, const std::vector<SlabIndex>& slabs);
+  Result<RepairBegun> begin_repair(const RegionId& id, const RepairBegin& repair);
+  Status complete_repair(const RegionId& id, const RepairComplete& repair);
 
   // cluster_images.cc: as State.
   Result<ImageInfo> create_image(const ImageCreate& create);
@@ -130,8 +133,10 @@ class Cluster {
   // The incarnation that this join would replace; nullopt: none.
   Result<std::optional<uint64_t>> find_replaced(const NodeJoin& join) const;
   void summarize(ClusterSummary& summary) const FARPAGE_REQUIRES(mutex_);
-  Status lease_missing(const RegionId& id, const std::vector<SlabIndex>& slabs,
-                       uint64_t slab_bytes);
+  // Reserves with `plan`, asks the nodes and commits; with others after a failure.
+  using Plan =
+      std::function<Result<std::vector<PlannedLease>>(State&, const std::set<NodeId>& avoid)>;
+  Status lease_planned(const RegionId& id, uint64_t slab_bytes, const Plan& plan_with);
   // One request to each node, kMaxNodesAsked at a time.
   std::vector<Result<SlabLeaseReply>> lease_at_nodes(const std::vector<PlannedLease>& plan) const;
   // Asks the nodes, adds those that failed to `avoid`, and returns the first failure.

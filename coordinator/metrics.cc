@@ -108,6 +108,7 @@ void add_totals(Families& families, const ClusterFacts& facts) {
   };
   const char* nodes = "Memory nodes by state";
   add("nodes", nodes, {{"state", "alive"}}, totals.nodes_alive);
+  add("nodes", nodes, {{"state", "cordoned"}}, totals.nodes_cordoned);
   add("nodes", nodes, {{"state", "draining"}}, totals.nodes_draining);
   add("nodes", nodes, {{"state", "lost"}}, totals.nodes_lost);
   const char* slabs = "Slabs of all nodes by use";
@@ -117,6 +118,9 @@ void add_totals(Families& families, const ClusterFacts& facts) {
   add("slabs", slabs, {{"state", "leased"}}, totals.slabs_leased);
   add("slabs", slabs, {{"state", "revoking"}}, totals.slabs_revoking);
   add("slabs", slabs, {{"state", "foreign"}}, totals.slabs_foreign);
+  add("degraded_slabs", "Slabs of regions that lack a replica", {}, totals.slabs_degraded);
+  add("repairing_slabs", "Slabs of regions of which a replica is filling", {},
+      totals.slabs_repairing);
   add("capacity_bytes", "Memory that all nodes offer", {}, totals.bytes);
   add("free_bytes", "Memory of nodes that are alive that can be lent", {}, totals.bytes_free);
   add("regions", "Regions", {}, totals.regions);

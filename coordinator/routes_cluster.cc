@@ -107,27 +107,31 @@ http::Reply totals(RouteContext& context) {
   const Totals& t = facts.totals;
   const auto uptime =
       std::chrono::duration_cast<Milliseconds>(context.clock.now() - context.started);
-  return http::Reply{
-      200,
-      Json{{"version", FARPAGE_VERSION},
-           {"uptime_ms", uptime.count()},
-           {"store", facts.store_kind},
-           {"last_sequence", facts.last_sequence},
-           {"nodes",
-            {{"alive", t.nodes_alive}, {"draining", t.nodes_draining}, {"lost", t.nodes_lost}}},
-           {"slabs",
-            {{"total", t.slabs},
-             {"free", t.slabs_free},
-             {"unavailable", t.slabs_unavailable},
-             {"placing", t.slabs_placing},
-             {"leased", t.slabs_leased},
-             {"revoking", t.slabs_revoking},
-             {"foreign", t.slabs_foreign}}},
-           {"bytes", {{"total", t.bytes}, {"free", t.bytes_free}}},
-           {"regions", t.regions},
-           {"leases", {{"held", t.leases - t.leases_lost}, {"lost", t.leases_lost}}},
-           {"pending_revocations", facts.pending_revocations}}
-          .dump()};
+  return http::Reply{200,
+                     Json{{"version", FARPAGE_VERSION},
+                          {"uptime_ms", uptime.count()},
+                          {"store", facts.store_kind},
+                          {"last_sequence", facts.last_sequence},
+                          {"nodes",
+                           {{"alive", t.nodes_alive},
+                            {"cordoned", t.nodes_cordoned},
+                            {"draining", t.nodes_draining},
+                            {"lost", t.nodes_lost}}},
+                          {"slabs",
+                           {{"total", t.slabs},
+                            {"free", t.slabs_free},
+                            {"unavailable", t.slabs_unavailable},
+                            {"placing", t.slabs_placing},
+                            {"leased", t.slabs_leased},
+                            {"revoking", t.slabs_revoking},
+                            {"foreign", t.slabs_foreign},
+                            {"degraded", t.slabs_degraded},
+                            {"repairing", t.slabs_repairing}}},
+                          {"bytes", {{"total", t.bytes}, {"free", t.bytes_free}}},
+                          {"regions", t.regions},
+                          {"leases", {{"held", t.leases - t.leases_lost}, {"lost", t.leases_lost}}},
+                          {"pending_revocations", facts.pending_revocations}}
+                         .dump()};
 }
 
 std::string metrics_text(RouteContext& context) {

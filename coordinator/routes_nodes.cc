@@ -36,10 +36,6 @@ http::Reply show_node(Cluster& cluster, const http::Request& request) {
   return http::Reply{200, encode(*node)};
 }
 
-http::Reply drain_node(Cluster& cluster, const http::Request& request) {
-  return reply_to(cluster.drain_node(NodeId{request.ids[0]}));
-}
-
 http::Reply remove_node(Cluster& cluster, const http::Request& request) {
   bool force = false;
   if (const auto it = request.query.find("force"); it != request.query.end()) {
@@ -74,6 +70,11 @@ std::vector<http::Route> node_routes(RouteContext& context) {
   const auto with = [&cluster](http::Reply (*handler)(Cluster&, const http::Request&)) {
     return [&cluster, handler](const http::Request& request) { return handler(cluster, request); };
   };
+  const auto set = [&cluster](NodeService service) {
+    return [&cluster, service](const http::Request& request) {
+      return reply_to(cluster.set_service(NodeId{request.ids[0]}, service));
+    };
+  };
   return {
       {"POST", "/v1/nodes", {}, with(join), http::Body::kJson},
       {"GET",
@@ -85,7 +86,9 @@ std::vector<http::Route> node_routes(RouteContext& context) {
       {"GET", "/v1/nodes/{id}", {}, with(show_node)},
       {"DELETE", "/v1/nodes/{id}", {"force"}, with(remove_node)},
       {"PUT", "/v1/nodes/{id}/heartbeat", {}, with(heartbeat_node), http::Body::kJson},
-      {"POST", "/v1/nodes/{id}/drain", {}, with(drain_node)},
+      {"POST", "/v1/nodes/{id}/drain", {}, set(NodeService::kDraining)},
+      {"POST", "/v1/nodes/{id}/cordon", {}, set(NodeService::kCordoned)},
+      {"POST", "/v1/nodes/{id}/uncordon", {}, set(NodeService::kFull)},
       {"POST", "/v1/nodes/{id}/rdma/endpoint", {}, with(exchange), http::Body::kJson},
       {"GET", "/v1/nodes/{id}/rdma/endpoint", {}, with(endpoints)},
   };

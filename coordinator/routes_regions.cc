@@ -45,6 +45,20 @@ http::Reply release(Cluster& cluster, const http::Request& request) {
   return reply_to(cluster.release_slabs(RegionId{request.ids[0]}, *slabs));
 }
 
+http::Reply begin_repair(Cluster& cluster, const http::Request& request) {
+  const auto repair = decode_repair_begin(request.body);
+  if (!repair) return http::problem_reply(repair.error());
+  const auto begun = cluster.begin_repair(RegionId{request.ids[0]}, *repair);
+  if (!begun) return http::problem_reply(begun.error());
+  return http::Reply{200, encode(*begun)};
+}
+
+http::Reply complete_repair(Cluster& cluster, const http::Request& request) {
+  const auto repair = decode_repair_complete(request.body);
+  if (!repair) return http::problem_reply(repair.error());
+  return reply_to(cluster.complete_repair(RegionId{request.ids[0]}, *repair));
+}
+
 http::Reply remove_region(Cluster& cluster, const http::Request& request) {
   return reply_to(cluster.delete_region(RegionId{request.ids[0]}));
 }
@@ -69,6 +83,8 @@ std::vector<http::Route> region_routes(RouteContext& context) {
       {"PUT", "/v1/regions/{id}/heartbeat", {}, with(heartbeat_region), http::Body::kJson},
       {"POST", "/v1/regions/{id}/slabs", {}, with(lease), http::Body::kJson},
       {"POST", "/v1/regions/{id}/slabs/release", {}, with(release), http::Body::kJson},
+      {"POST", "/v1/regions/{id}/repairs", {}, with(begin_repair), http::Body::kJson},
+      {"POST", "/v1/regions/{id}/repairs/complete", {}, with(complete_repair), http::Body::kJson},
   };
 }
 

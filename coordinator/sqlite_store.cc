@@ -35,6 +35,11 @@ CREATE TABLE images(id TEXT PRIMARY KEY, region TEXT NOT NULL, base TEXT NOT NUL
   pages INTEGER NOT NULL, digest TEXT NOT NULL);
 )";
 
+// Values of leases.lost.
+constexpr int64_t kHeld = 0;
+constexpr int64_t kLost = 1;
+constexpr int64_t kStale = 2;
+
 // SQLite's integers are signed; this keeps the 64 bits.
 int64_t as_signed(uint64_t value) {
   return static_cast<int64_t>(value);
@@ -82,19 +87,22 @@ Status write_table(const Database& database, const Map& changes, std::string_vie
 void bind_lease(Statement& insert, const LeaseKey& key, const Lease& lease) {
   insert.bind(key.region.value).bind(key.slab.value).bind(key.replica).bind(lease.node.value);
   insert.bind(lease.node_slab).bind(as_signed(lease.address.value)).bind(as_signed(lease.bytes));
-  insert.bind(lease.generation.value).bind(lease.lost ? 1 : 0).bind(encode(lease.rkeys));
+  insert.bind(lease.generation.value).bind(lease.lost ? kLost : lease.stale ? kStale : kHeld);
+  insert.bind(encode(lease.rkeys));
 }
 
 Result<std::pair<LeaseKey, Lease>> read_lease(const Statement& row) {
   Lease lease;
   lease.slab = SlabIndex{u32(row, 1)};
-  lease.replica = u32(row, 2);
+  lease.replica = u32(row, 2) % kFillingReplica;
+  lease.filling = u32(row, 2) >= kFillingReplica;
   lease.node = NodeId{row.text(3)};
   lease.node_slab = u32(row, 4);
   lease.address = RemoteAddress{u64(row, 5)};
   lease.bytes = u64(row, 6);
   lease.generation = Generation{u32(row, 7)};
-  lease.lost = row.integer(8) != 0;
+  lease.lost = row.integer(8) == kLost;
+  lease.stale = row.integer(8) == kStale;
   auto keys = decode_remote_keys(row.text(9));
   // The reason does not quote the text, which may be a key.
   if (!keys)
@@ -103,7 +111,7 @@ Result<std::pair<LeaseKey, Lease>> read_lease(const Statement& row) {
                             "from a copy, or move it away to start with an empty one",
                             lease.slab.value, row.text(0), keys.error().context));
   lease.rkeys = std::move(*keys);
-  return std::pair{LeaseKey{RegionId{row.text(0)}, lease.slab, lease.replica}, lease};
+  return std::pair{LeaseKey{RegionId{row.text(0)}, lease.slab, u32(row, 2)}, lease};
 }
 
 void bind_revocation(Statement& insert, uint64_t id, const Revocation& revocation) {
@@ -168,7 +176,7 @@ Result<Snapshot> SqliteStore::load() {
       database_, "SELECT join_body, draining FROM nodes", [&](const Statement& row) -> Status {
         auto join = decode_node_join(row.text(0));
         if (!join) return fail_with("store " + database_.path() + ": a node", join.error());
-        snapshot.nodes.push_back(NodeRecord{std::move(*join), row.integer(1) != 0});
+        snapshot.nodes.push_back(NodeRecord{std::move(*join), NodeService(row.integer(1))});
         return {};
       }));
   FARPAGE_TRY_VOID(
@@ -209,7 +217,7 @@ Status SqliteStore::write_all(const Changes& changes) {
   FARPAGE_TRY_VOID(write_table(
       database_, changes.nodes, "REPLACE INTO nodes VALUES(?,?,?)", "DELETE FROM nodes WHERE id=?",
       [](Statement& insert, const NodeId& id, const NodeRecord& record) {
-        insert.bind(id.value).bind(encode(record.join)).bind(record.draining ? 1 : 0);
+        insert.bind(id.value).bind(encode(record.join)).bind(static_cast<int64_t>(record.service));
       },
       [](Statement& remove, const NodeId& id) { remove.bind(id.value); }));
   FARPAGE_TRY_VOID(write_table(

@@ -194,6 +194,9 @@ Totals State::totals() const {
       case NodeState::kAlive:
         ++totals.nodes_alive;
         break;
+      case NodeState::kCordoned:
+        ++totals.nodes_cordoned;
+        break;
       case NodeState::kDraining:
         ++totals.nodes_draining;
         break;
@@ -215,6 +218,7 @@ Totals State::totals() const {
   for (const auto& [id, region] : regions_) {
     totals.leases += region.leases.size();
     for (const auto& [key, lease] : region.leases) totals.leases_lost += lease.lost ? 1 : 0;
+    count_repairs(region, totals);
   }
   return totals;
 }

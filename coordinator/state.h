@@ -1,9 +1,9 @@
 // State: the lenders, the borrowers, and the nodes that are alive. A pure state machine: commands
 // and the time are inputs; answers, events and changes are outputs. No I/O, no clock, no lock.
 //
-// A node:   (join) -> alive -> (drain) -> draining; silent for node_time_to_live -> lost; heard
-//           again -> its former state, with its leases. A new incarnation replaces it: its leases
-//           are lost.
+// A node:   (join) -> alive <-> cordoned, draining (set_service()); silent for node_time_to_live ->
+//           lost; heard again -> its former state, with its leases. A new incarnation replaces it:
+//           its leases are lost.
 // A slab of a node:
 //
 //   kFree --begin_lease--> kPlacing --commit--> kLeased --release, delete, expiry--> kRevoking
@@ -18,8 +18,8 @@
 // Threads: one at a time (Cluster holds a lock).
 // Invariants (check() in state_invariants.cc):
 //  1. A slab of a node is in exactly one state: free, placing, leased once, revoking, or foreign.
-//  2. The replicas of one slab of a region are on distinct nodes, except lost ones, and either
-//     all of them exist or none.
+//  2. The replicas of one slab of a region are on distinct nodes, except lost and stale ones, and
+//     either all of them exist or none. Beside each there is at most one that is filling.
 //  3. The free list of a node holds exactly its kFree slabs; slabs_by_use counts its slabs.
 //  4. A lease that is not lost names a known node, and a slab inside it.
 //  5. Every placing or revoking slab has exactly one Revocation, which names it.
@@ -84,11 +84,12 @@ struct LeaseOutcome {
 
 struct Totals {
   uint32_t nodes_alive = 0;
+  uint32_t nodes_cordoned = 0;
   uint32_t nodes_draining = 0;
   uint32_t nodes_lost = 0;
   uint64_t slabs = 0;
   uint64_t slabs_free = 0;         // of nodes that are alive: they can be leased
-  uint64_t slabs_unavailable = 0;  // in no lease, of nodes that are draining or lost
+  uint64_t slabs_unavailable = 0;  // in no lease, of nodes that are not
   uint64_t slabs_placing = 0;
   uint64_t slabs_leased = 0;
   uint64_t slabs_revoking = 0;
@@ -98,6 +99,9 @@ struct Totals {
   uint64_t regions = 0;
   uint64_t leases = 0;
   uint64_t leases_lost = 0;
+  // Of regions: with a replica that is lost, stale, or on a node that is lost.
+  uint64_t slabs_degraded = 0;
+  uint64_t slabs_repairing = 0;  // with one that is filling
 };
 
 class State {
@@ -115,7 +119,7 @@ class State {
   Result<bool> join(Instant now, const NodeJoin& join);
   // kNotFound: unknown, or another incarnation. kInvalid: more free slabs than slabs.
   Status heartbeat_node(Instant now, const NodeId& id, const NodeHeartbeat& heartbeat);
-  Status drain_node(const NodeId& id);
+  Status set_service(const NodeId& id, NodeService service);
   // kConflict while slabs are lent, unless `force`: then the leases are lost, and revoked if the
   // node can be reached.
   Status remove_node(const NodeId& id, bool force);
@@ -144,6 +148,20 @@ class State {
   // The slabs' leases, ordered by slab and replica.
   Result<std::vector<Lease>> leases(const RegionId& id, const std::vector<SlabIndex>& slabs) const;
   Status release(const RegionId& id, const std::vector<SlabIndex>& slabs);
+
+  // ---- repairs (state_repairs.cc) ----
+  // Reserves a node's slab, on no node of `avoid`, for the replica of the slab that is most in need
+  // of it: one that is lost, or that the request does not call live; else one on a node that is
+  // draining or lost. Must be followed by commit_lease(), if it is not empty. kConflict: all
+  // replicas are there. kExhausted: no node can have it. Either way the request is remembered: what
+  // it does not call live is stale, and what was filling ends.
+  Result<std::vector<PlannedLease>> begin_repair(Instant now, const RegionId& id,
+                                                 const RepairBegin& repair,
+                                                 const std::set<NodeId>& avoid);
+  // What the latest request has leased. kNotFound: its node was lost since.
+  Result<RepairBegun> repair_begun(const RegionId& id, SlabIndex slab) const;
+  // Again: no failure. kNotFound: it is not filling.
+  Status complete_repair(const RegionId& id, const RepairComplete& repair);
 
   // ---- images (state_images.cc) ----
   // Makes it and its region, or goes on with one that is uploading. kConflict: it is complete, or
@@ -205,6 +223,7 @@ class State {
     std::optional<std::set<uint32_t>> session_groups;
     std::deque<QueuePairExchanged> exchanged;
   };
+  // By slab and number; the filling ones of a slab behind its others (kFillingReplica).
   using Replicas = std::map<std::pair<SlabIndex, uint32_t>, Lease>;
   struct Region {
     RegionRecord record;
@@ -254,6 +273,12 @@ class State {
   void erase_region(std::map<RegionId, Region>::iterator region);
   bool may_be_in_use(Instant now, const Region& region) const;
   Nanoseconds silence(Instant now, Instant last_heard) const;
+  // state_repairs.cc
+  Replicas::iterator find_filling(Region& region, SlabIndex slab);
+  Replicas::iterator choose_replaced(Region& region, SlabIndex slab);
+  void mark_stale(Region& region, const RepairBegin& repair);
+  bool is_degraded(const Lease& lease) const;
+  void count_repairs(const Region& region, Totals& totals) const;
   // state_images.cc
   Result<Image*> find_image(const ImageId& id);
   Result<Image*> find_upload(const ImageId& id, uint64_t upload);

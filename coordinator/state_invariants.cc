@@ -30,10 +30,13 @@ std::string State::check_region(const Region& region) const {
   std::map<SlabIndex, std::set<NodeId>> nodes_of;
   std::map<SlabIndex, uint32_t> replicas_of;
   for (const auto& [key, lease] : region.leases) {
-    if (lease.slab != key.first || lease.replica != key.second)
+    if (lease.slab != key.first ||
+        lease.replica + (lease.filling ? kFillingReplica : 0) != key.second)
       return fmt::format("region {}: a lease is filed wrongly", id);
-    ++replicas_of[lease.slab];
-    if (lease.lost) continue;
+    if (!lease.filling) ++replicas_of[lease.slab];
+    if (lease.filling && region.leases.count({lease.slab, lease.replica}) == 0)
+      return fmt::format("region {}: what fills slab {} replaces nothing", id, lease.slab.value);
+    if (lease.lost || lease.stale) continue;
     if (!nodes_of[lease.slab].insert(lease.node).second)
       return fmt::format("region {}: two replicas of slab {} on {}", id, lease.slab.value,
                          lease.node.value);

@@ -17,7 +17,15 @@ tl::unexpected<Error> no_such_node(const NodeId& id) {
 
 NodeState State::state_of(const Node& node) {
   if (node.silent) return NodeState::kLost;
-  return node.record.draining ? NodeState::kDraining : NodeState::kAlive;
+  switch (node.record.service) {
+    case NodeService::kFull:
+      return NodeState::kAlive;
+    case NodeService::kDraining:
+      return NodeState::kDraining;
+    case NodeService::kCordoned:
+      return NodeState::kCordoned;
+  }
+  return NodeState::kAlive;
 }
 
 NodeInfo State::info_of(Instant now, const Node& node) const {
@@ -116,6 +124,10 @@ void State::replace(Instant now, const NodeJoin& join) {
   }
   Node fresh;
   fresh.record.join = join;
+  // A drain is over with the process that was drained.
+  if (const auto old = nodes_.find(join.id);
+      old != nodes_.end() && old->second.record.service == NodeService::kCordoned)
+    fresh.record.service = NodeService::kCordoned;
   reset_slabs(fresh, now);
   nodes_[join.id] = std::move(fresh);
   emit(EventKind::kNodeJoined, join.id);
@@ -145,13 +157,23 @@ Status State::heartbeat_node(Instant now, const NodeId& id, const NodeHeartbeat&
   return {};
 }
 
-Status State::drain_node(const NodeId& id) {
+Status State::set_service(const NodeId& id, NodeService service) {
   const auto it = nodes_.find(id);
   if (it == nodes_.end()) return no_such_node(id);
-  if (it->second.record.draining) return {};
-  it->second.record.draining = true;
+  if (it->second.record.service == service) return {};
+  it->second.record.service = service;
   changes_.nodes[id] = it->second.record;
-  emit(EventKind::kNodeDraining, id);
+  switch (service) {
+    case NodeService::kFull:
+      emit(EventKind::kNodeOpened, id);
+      break;
+    case NodeService::kDraining:
+      emit(EventKind::kNodeDraining, id);
+      break;
+    case NodeService::kCordoned:
+      emit(EventKind::kNodeCordoned, id);
+      break;
+  }
   return {};
 }
 

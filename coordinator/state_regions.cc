@@ -211,7 +211,8 @@ void State::settle(const PlannedLease& planned, const LeaseOutcome& outcome, boo
     const SlabLeaseRequest& request = planned.request;
     Lease lease;
     lease.slab = request.slab;
-    lease.replica = request.replica;
+    lease.filling = request.replica >= kFillingReplica;
+    lease.replica = request.replica % kFillingReplica;
     lease.node = planned.node;
     lease.node_slab = planned.node_slab;
     lease.address = outcome.grant.address;
@@ -221,6 +222,8 @@ void State::settle(const PlannedLease& planned, const LeaseOutcome& outcome, boo
     changes_.leases[LeaseKey{request.region, request.slab, request.replica}] = lease;
     regions_.at(request.region).leases[{request.slab, request.replica}] = std::move(lease);
     set_use(*node, planned.node_slab, SlabUse::kLeased);
+    if (request.replica >= kFillingReplica)
+      emit(EventKind::kRepairBegun, planned.node, request.region, request.slab);
     return erase_revocation(planned.revocation);
   }
   switch (outcome.answer) {

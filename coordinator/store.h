@@ -14,9 +14,16 @@
 
 namespace farpage::coordinator {
 
+// What the operator wants of a node.
+enum class NodeService : uint8_t {
+  kFull,
+  kDraining,
+  kCordoned
+};  // the numbers are those of stores
+
 struct NodeRecord {
   NodeJoin join;
-  bool draining = false;
+  NodeService service = NodeService::kFull;
 };
 
 struct RegionRecord {

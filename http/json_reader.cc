@@ -224,6 +224,15 @@ void JsonReader::each(const char* key, size_t max, const std::function<void(Json
   }
 }
 
+void JsonReader::object(const char* key, const std::function<void(JsonReader&)>& use) {
+  const Json* object = require(key);
+  if (object == nullptr) return;
+  if (!object->is_object()) return refuse(key, "must be an object");
+  JsonReader reader(*object, unknown_, path_ + key + ".", failure_);
+  use(reader);
+  reader.refuse_unknown();
+}
+
 void JsonReader::each_number(const char* key, size_t max, uint64_t largest,
                              const std::function<void(uint64_t)>& use) {
   const Json* array = require_array(key, max);

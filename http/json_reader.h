@@ -55,6 +55,8 @@ class JsonReader {
   std::string name(const char* key);  // is_name()
   // A required array of 0..max objects.
   void each(const char* key, size_t max, const std::function<void(JsonReader&)>& use);
+  // A required object.
+  void object(const char* key, const std::function<void(JsonReader&)>& use);
   // A required array of 0..max unsigned integers up to `largest`.
   void each_number(const char* key, size_t max, uint64_t largest,
                    const std::function<void(uint64_t)>& use);

@@ -163,6 +163,10 @@ Milliseconds Node::join_once(Milliseconds backoff) {
       options_.on_refused(joined.error());
     else
       log::error("node refused reason=\"{}\"", joined.error().message());
+  } else if (joined.error().code == ErrorCode::kConflict && pool_->counts().leased == 0) {
+    log::info("node removed reason=\"{}\"", joined.error().message());
+    set_membership(Membership::kLeft);
+    if (options_.on_removed) options_.on_removed(joined.error());
   } else if (std::string reason = joined.error().message();
              joined.error().code != ErrorCode::kUnavailable && reason != refusal_said_) {
     log::warn("node join_refused reason=\"{}\" note=\"trying again\"", reason);

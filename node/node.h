@@ -37,10 +37,14 @@ struct NodeOptions {
   // The coordinator refused the node (token, a field, a name that is taken) before its first join.
   // A retry would not help, so the node makes no further attempts.
   std::function<void(const Error&)> on_refused;
+  // The coordinator has removed it, or has another process by this name, and nothing is lent here:
+  // it makes no further attempts. On the node's own thread.
+  std::function<void(const Error&)> on_removed;
 };
 
 // kJoining --joined--> kJoined --410--> kJoining
 // kJoining --refused before the first join--> kRefused
+// kJoining --removed, and nothing is lent--> kLeft
 // any of them --leave()--> kLeaving --> kLeft
 enum class Membership : uint8_t { kJoining, kJoined, kRefused, kLeaving, kLeft };
 std::string_view to_string(Membership membership);

@@ -47,13 +47,18 @@ EngineThreads::EngineThreads(Parts parts, coordinator::Client& client,
   make_ports(std::move(parts.links), parts.sessions);
   connector_ = std::make_unique<Connector>(core_.connector_parts(), client, transports, port_list(),
                                            connector_bell_);
-  evictor_ = std::make_unique<Evictor>(core_, *ports_.back());
+  const size_t evictor_port = size_t{2} * core_.options.workers;
+  evictor_ = std::make_unique<Evictor>(core_, *ports_[evictor_port]);
+  repairer_ = std::make_unique<Repairer>(core_.options.repair_rate, core_.copy_gate, *core_.nodes,
+                                         core_.peers, *ports_[evictor_port + 1]);
+  borrower_thread_->use(repairer_.get());
   make_workers();
   if (!core_.options.resolve_in_thread) readahead_ = std::make_unique<Readahead>();
 }
 
 EngineThreads::~EngineThreads() {
   core_.stopping.store(true, std::memory_order_release);
+  repairer_->stop();
   readahead_.reset();
   connector_bell_.ring();
   evictor_.reset();
@@ -64,6 +69,7 @@ EngineThreads::~EngineThreads() {
 
 std::string EngineThreads::port_name(size_t port, uint32_t workers) {
   if (port == size_t{2} * workers) return "evict";
+  if (port == size_t{2} * workers + 1) return "repair";
   return (port % 2 == 0 ? "demand-" : "prefetch-") + std::to_string(port / 2);
 }
 
@@ -82,6 +88,7 @@ void EngineThreads::make_ports(std::vector<LinkPort::Links> links,
     take(Prefetcher::kBufferBytes);
   }
   take(EvictionBatch::kBufferBytes);
+  take(Repairer::kBufferBytes);
 }
 
 Status EngineThreads::take_over() {

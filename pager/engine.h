@@ -32,8 +32,8 @@ struct ResumeOptions : TargetOptions {
 };
 
 // Threads (all of its own): `workers` fault workers, one evictor, one connector, one borrower,
-// one readahead. To each memory node there are at most
-// 2 * workers + 1 channels, whatever the number of targets.
+// one repairer, one readahead. To each memory node there are at most
+// 2 * workers + 2 channels, whatever the number of targets.
 //
 // Every method may be called from any other thread. The targets end before their engine.
 class Engine {

@@ -8,6 +8,7 @@
 #include "pager/fault/target_set.h"
 #include "pager/fork/event_readers.h"
 #include "pager/links/connector.h"
+#include "pager/links/copy_gate.h"
 #include "pager/links/node_directory.h"
 #include "pager/links/node_table.h"
 #include "pager/links/peer_state.h"
@@ -27,6 +28,7 @@ struct EngineCore {
   TargetSet targets;
 
   LinkCounts link_counts;
+  CopyGate copy_gate;
   EventReaders event_readers;
   Pressure pressure;                   // the evictor's
   EvictionPriority eviction_priority;  // of the evictor's thread

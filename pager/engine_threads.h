@@ -21,6 +21,7 @@
 #include "pager/links/borrower_thread.h"
 #include "pager/links/connector.h"
 #include "pager/links/link_port.h"
+#include "pager/links/repairer.h"
 
 namespace farpage::pager {
 
@@ -40,10 +41,12 @@ class EngineThreads final : public Engine {
     Doorbell connector_bell;
     std::unique_ptr<BorrowerThread> borrower_thread;
   };
-  static size_t port_count(uint32_t workers) { return size_t{2} * workers + 1; }
+  // Two of each worker, the evictor's, and the repairer's.
+  static size_t port_count(uint32_t workers) { return size_t{2} * workers + 2; }
   static std::string port_name(size_t port, uint32_t workers);
   static size_t buffer_bytes(uint32_t workers) {
-    return workers * FaultWorker::kBufferBytes + EvictionBatch::kBufferBytes;
+    return workers * FaultWorker::kBufferBytes + EvictionBatch::kBufferBytes +
+           Repairer::kBufferBytes;
   }
 
   EngineThreads(Parts parts, coordinator::Client& client,
@@ -105,11 +108,13 @@ class EngineThreads final : public Engine {
   const Doorbell connector_bell_;
   const std::unique_ptr<BorrowerThread> borrower_thread_;
   EngineCore core_;
+  std::vector<std::unique_ptr<LinkPort>> ports_;
+  // Outlives the backing regions, its thread ends before the others.
+  std::unique_ptr<Repairer> repairer_;
   Mutex heirs_mutex_;
   std::map<uint64_t, Heir> heirs_ FARPAGE_GUARDED_BY(heirs_mutex_);  // by number
   std::vector<Heir> leftovers_;  // that nobody resumes: then the cleaner's
   std::atomic<const Target*> oldest_{nullptr};
-  std::vector<std::unique_ptr<LinkPort>> ports_;
   std::unique_ptr<Connector> connector_;
   std::vector<std::unique_ptr<FaultWorker>> workers_;
   std::array<std::atomic_flag, kMaxWorkers> taken_{};  // by a thread in resolve()

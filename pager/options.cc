@@ -48,6 +48,17 @@ uint32_t pressing_percent(const PagerOptions& options) {
   return options.resolve_in_thread ? (high + 100) / 2 : high;
 }
 
+Result<RepairRate> parse_repair_rate(const std::string& text) {
+  if (text == "auto") return RepairRate{};
+  if (text == "off") return RepairRate{.bytes_per_second = 0};
+  if (text == "max") return RepairRate{.bytes_per_second = UINT64_MAX};
+  const Result<uint64_t> size = parse_size(text);
+  if (!size || *size == 0)
+    return fail(ErrorCode::kInvalid,
+                "repair-rate: '" + text + "' is not auto, max, off, or a size a second like 200M");
+  return RepairRate{.bytes_per_second = *size};
+}
+
 Status validate(const PagerOptions& options) {
   const auto invalid = [](const std::string& text) { return fail(ErrorCode::kInvalid, text); };
   FARPAGE_TRY_VOID(validate_local(options.local_bytes));

@@ -35,6 +35,16 @@ struct CompressedOption {
 // "30%", "30", "off", "auto" (adaptive, at most 30%). kInvalid: the text names what is allowed.
 Result<CompressedOption> parse_compressed(const std::string& text);
 
+// How fast slabs are copied. All slabs of an engine share the rate.
+struct RepairRate {
+  // 0: no slab is repaired. nullopt: a quarter of what the link gives: after each range the thread
+  // rests three times as long as it took.
+  std::optional<uint64_t> bytes_per_second;
+  bool enabled() const { return !bytes_per_second || *bytes_per_second > 0; }
+};
+// "auto", "max", "off", or a size a second ("200M"). kInvalid: the text names what is allowed.
+Result<RepairRate> parse_repair_rate(const std::string& text);
+
 struct PagerOptions {
   std::string name;  // of the region, for people
   // The initial limit of resident pages of the window. Pager::set_local() changes it.
@@ -54,6 +64,7 @@ struct PagerOptions {
   // Those are the lowest marks: they are nearer to the budget while no fault finds it used up.
   bool adaptive_water_marks = true;
   CompressedOption compressed;
+  RepairRate repair_rate;
   Milliseconds fault_deadline{5000};  // then a fault fails on purpose
   ForkMode fork = ForkMode::kRefuse;
   // Every target has a TouchRecorder. Nothing is fetched or zero-filled ahead then.

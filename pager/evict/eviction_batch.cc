@@ -22,8 +22,10 @@ bool EvictionBatch::begin(Target& target, Size most, Nanoseconds drop_patience) 
   made_own_ = 0;
   picked_at_ = SteadyClock::read();
   trim_copies();
+  engine_.copy_gate.begin_writing();
   pick();
   if (!active()) {
+    engine_.copy_gate.end_writing();
     const bool slabs_will_come = misses_slab_ && !target.backing_regions.refused();
     if (target.budget.above_low() && !slabs_will_come) target.eviction.progress.failed(picked_at_);
     return false;
@@ -130,6 +132,7 @@ EvictionBatch::Taken EvictionBatch::try_take(PageIndex page, PageWord word, Fork
     evicting = word.to(PageState::kEvicting, PageWord::kWasDirty | shared_flag(word))
                    .with_backing(*backing_region);
   }
+  if (engine_.copy_gate.is_closed(target_->leases_of(evicting), page)) return Taken::kNo;
   if (!target_->table.transition(page, word, evicting)) return Taken::kNo;
   if (count_ == 0 || page.value != victims_[count_ - 1].page.value + 1) ++spans_;
   victims_[count_++] =

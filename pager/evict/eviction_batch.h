@@ -102,7 +102,7 @@ class EvictionBatch {
   static constexpr size_t kMaxPosting = 64;
   static_assert(kMaxPages <= uffd::kMaxDropRuns);
   static constexpr size_t kPagesOfStep = 64;
-  static constexpr size_t kMaxRuns = size_t{kMaxPages} * coordinator::kMaxReplicas;
+  static constexpr size_t kMaxRuns = size_t{kMaxPages} * SlabLease::kMaxPlaces;
 
   // The phases of one batch.
   void pick();  // 0

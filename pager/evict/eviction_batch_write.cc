@@ -115,6 +115,7 @@ EvictionBatch::Turn EvictionBatch::advance() {
       if (!run.done) wait_of(replica_of(run)).until = now;
   }
   gap_.rest();
+  engine_.copy_gate.end_writing();
   drop();
   return dropping_ ? Turn::kWaiting : Turn::kEnded;
 }
@@ -167,7 +168,7 @@ bool EvictionBatch::finish() {
 // one.
 size_t EvictionBatch::post_runs() {
   size_t posted = 0;
-  for (uint32_t replica = 0; replica < coordinator::kMaxReplicas; ++replica) {
+  for (uint32_t replica = 0; replica < SlabLease::kMaxPlaces; ++replica) {
     for (size_t i = 0; i < run_count_; ++i) {
       WriteRun& run = runs_[i];
       if (run.replica != replica || run.done || run.in_flight) continue;
@@ -259,6 +260,8 @@ void EvictionBatch::expire_replicas(Instant now) {
   for (size_t i = 0; i < run_count_; ++i) {
     WriteRun& run = runs_[i];
     if (run.done || run.in_flight) continue;
+    // Of a node that was away before, and has lent this slab since.
+    if (now - replica_of(run).since < kReplicaPatience) continue;
     // A node that accepts little at a time is still reachable.
     const bool late = now - wait_of(replica_of(run)).since >= kReplicaPatience;
     // The patience applies once to a node, not once to each slab on it.

@@ -18,6 +18,13 @@ constexpr Milliseconds kRetryDelete{100};
 constexpr Milliseconds kDeletePatience{4000};  // no retry after it
 constexpr Milliseconds kUntilWanted{1000};     // without a region nothing has to be renewed
 
+// It changes the addresses or the state of a node.
+bool is_of_a_node(coordinator::EventKind kind) {
+  using coordinator::EventKind;
+  return kind == EventKind::kNodeJoined || kind == EventKind::kNodeDraining ||
+         kind == EventKind::kNodeOpened || kind == EventKind::kNodeLost;
+}
+
 }  // namespace
 
 Borrower::Borrower(const PagerOptions& options, std::string name, LeaseMap& leases,
@@ -31,7 +38,9 @@ Borrower::Borrower(const PagerOptions& options, std::string name, LeaseMap& leas
       transports_(options.transports),
       leases_(leases),
       nodes_(nodes),
-      client_(client) {}
+      client_(client),
+      repair_({leases, nodes, client, [this](const NodeId& id) { return node_index(id); },
+               [this] { ring(); }}) {}
 
 void Borrower::own(RegionOwner& owner) {
   const MutexLock lock(owner_mutex_);
@@ -40,6 +49,7 @@ void Borrower::own(RegionOwner& owner) {
 
 void Borrower::take_over(coordinator::RegionInfo region) {
   region_ = std::move(region);
+  taken_over_ = true;
   leased_slabs_.store(leases_.leased_slabs(), std::memory_order_relaxed);
 }
 
@@ -50,6 +60,7 @@ void Borrower::disown() {
 
 Borrower::~Borrower() {
   if (thread_ != nullptr) thread_->remove(*this);
+  if (thread_ != nullptr && thread_->repairer() != nullptr) thread_->repairer()->remove(leases_);
   if (region_.id.value.empty()) return;
   if (const Status deleted = give_region_back(); !deleted)
     log::warn(
@@ -117,8 +128,11 @@ Instant Borrower::serve() {
   if (!leased && !lease_refused())
     log::warn("pager: lease_refused reason=\"{}\" (trying again)", leased.error().message());
   lease_refused_.store(!leased, std::memory_order_relaxed);
-  if (!leased) return SteadyClock::read() + kRetryLease;
-  return region_.id.value.empty() ? SteadyClock::read() + kUntilWanted : next_heartbeat_;
+  if (region_.id.value.empty()) return SteadyClock::read() + (leased ? kUntilWanted : kRetryLease);
+  Instant due = next_heartbeat_;
+  if (thread_->repairer() != nullptr)
+    due = std::min(due, repair_.serve(region_, *thread_->repairer()));
+  return leased ? due : std::min(due, SteadyClock::read() + kRetryLease);
 }
 
 // A backing region that was not opened by open_region() gets its region with its first slab.
@@ -158,21 +172,16 @@ Status Borrower::adopt(const std::vector<coordinator::Lease>& leases) {
       return fail(ErrorCode::kInvalid, "the coordinator leased a slab of another size");
     auto& replicas = slabs[lease.slab];
     if (lease.lost && !nodes_.find(lease.node)) continue;  // the node may have left
-    const Result<NodeIndex> node = node_index(lease.node);
-    if (!node) {
-      if (failure) failure = tl::unexpected(node.error());
+    if (lease.filling) continue;
+    auto replica = replica_of(lease, [this](const NodeId& id) { return node_index(id); });
+    if (!replica) {
+      if (failure) failure = tl::unexpected(replica.error());
       unusable.insert(lease.slab);
       continue;
     }
     if (replicas.size() == coordinator::kMaxReplicas)
       return fail(ErrorCode::kInvalid, "the coordinator leased too many replicas");
-    auto replica = std::make_unique<ReplicaLease>();
-    replica->node = *node;
-    replica->address = lease.address;
-    replica->generation = lease.generation;
-    if (lease.lost) (void)replica->end(ReplicaState::kLost);
-    for (const auto& [kind, key] : lease.rkeys) replica->keys[static_cast<size_t>(kind)] = key;
-    replicas.push_back(std::move(replica));
+    replicas.push_back(std::move(*replica));
   }
   std::vector<SlabIndex> without_node;
   for (auto& [index, replicas] : slabs) {
@@ -239,12 +248,14 @@ void Borrower::heartbeat(bool late) {
     const MutexLock lock(owner_mutex_);
     if (owner_ != nullptr) heartbeat.counters = owner_->counters_of(leases_);
   }
+  repair_.count(heartbeat.counters, region_);
   const Result<coordinator::RegionHeard> beat = client_.heartbeat_region(region_.id, heartbeat);
   if (beat) {
     const bool was_silent = std::exchange(coordinator_silent_, false);
     if (was_silent) log::info("pager: coordinator_back region={}", region_.id.value);
     // A failure is retried when the next events arrive.
     if (was_silent || late) (void)refresh_leases();
+    if (taken_over_) taken_over_ = !see_nodes_and_leases();
     if (beat->last_event != events_since_) poll_events();
     return;
   }
@@ -265,32 +276,38 @@ void Borrower::poll_events() {
   const Result<coordinator::EventBatch> batch = client_.events(events_since_, Milliseconds(0));
   if (!batch) return;
   // Looks up only the nodes that lend to us, not thousands of others.
-  std::set<NodeId> joined;
+  std::set<NodeId> changed;
   bool lost = batch->missed;
   for (const coordinator::Event& event : batch->events) {
-    if (event.kind == coordinator::EventKind::kNodeJoined && nodes_.find(event.node))
-      joined.insert(event.node);
+    if (is_of_a_node(event.kind) && nodes_.find(event.node)) changed.insert(event.node);
     lost = lost || (event.kind == coordinator::EventKind::kLeaseLost && event.region == region_.id);
   }
   if (batch->missed)
-    for (NodeId& id : nodes_.ids()) joined.insert(std::move(id));
+    for (NodeId& id : nodes_.ids()) changed.insert(std::move(id));
   // After a failed lookup the next poll reads the same events again.
-  if (refresh_nodes(joined) && (!lost || refresh_leases())) events_since_ = batch->next_since;
+  if (refresh_nodes(changed) && (!lost || refresh_leases())) events_since_ = batch->next_since;
+}
+
+// After a take-over: a dead process may have repaired what the coordinator does not know of, and
+// has read the events so far.
+Status Borrower::see_nodes_and_leases() {
+  std::set<NodeId> all;
+  for (NodeId& id : nodes_.ids()) all.insert(std::move(id));
+  FARPAGE_TRY_VOID(refresh_nodes(all));
+  return refresh_leases();
 }
 
 Status Borrower::refresh_leases() {
   FARPAGE_TRY(region, client_.region(region_.id));
+  repair_.compare(region);
   for (const coordinator::Lease& lease : region.leases) {
     if (!lease.lost || lease.slab.value >= leases_.slabs()) continue;
     const PageIndex page{uint64_t{lease.slab.value} * leases_.pages_per_slab()};
     const SlabLease* held = leases_.find(page);
     const auto node = nodes_.find(lease.node);
     if (held == nullptr || !node) continue;
-    for (uint32_t i = 0; i < held->replica_count; ++i) {
-      const ReplicaLease& replica = *held->replicas[i];
-      if (replica.node == *node && replica.generation == lease.generation)
-        lose_replica(page, replica, "the coordinator says that the node lost its memory");
-    }
+    if (const ReplicaLease* replica = held->find(*node, lease.generation))
+      lose_replica(page, *replica, "the coordinator says that the node lost its memory");
   }
   return {};
 }

@@ -16,6 +16,7 @@
 #include "pager/links/borrower_thread.h"
 #include "pager/links/lease_map.h"
 #include "pager/links/node_directory.h"
+#include "pager/links/region_repair.h"
 #include "pager/options.h"
 
 namespace farpage::pager {
@@ -87,6 +88,7 @@ class Borrower {
   void heartbeat(bool late);
   void poll_events();
   Status refresh_leases();
+  Status see_nodes_and_leases();
 
   const coordinator::RegionCreate request_;
   const Keep keep_;
@@ -94,6 +96,7 @@ class Borrower {
   LeaseMap& leases_;
   NodeDirectory& nodes_;
   coordinator::Client& client_;
+  RegionRepair repair_;
   Mutex owner_mutex_;
   RegionOwner* owner_ FARPAGE_GUARDED_BY(owner_mutex_) = nullptr;  // null when it has ended
   BorrowerThread* thread_ = nullptr;                               // null before start()
@@ -102,6 +105,7 @@ class Borrower {
   coordinator::RegionInfo region_;
   uint64_t events_since_ = 0;
   bool coordinator_silent_ = false;         // already logged
+  bool taken_over_ = false;                 // and the coordinator's view not read yet
   std::atomic<bool> lease_refused_{false};  // already logged
   std::atomic<uint64_t> leased_slabs_{0};
 };

@@ -13,6 +13,7 @@
 namespace farpage::pager {
 
 class Borrower;
+class Repairer;
 
 // Borrowers take turns, one call of Borrower::serve() each, when they are rung or due. A call that
 // the coordinator does not answer delays the others; they would wait for the same coordinator.
@@ -23,6 +24,10 @@ class BorrowerThread {
   static Result<std::unique_ptr<BorrowerThread>> create();
   // All borrowers have been removed.
   ~BorrowerThread();
+
+  // Who fills the replicas of all borrowers; null: nobody. Before the first add().
+  void use(Repairer* repairer) { repairer_ = repairer; }
+  Repairer* repairer() const { return repairer_; }
 
   void add(Borrower& borrower);
   // Returns when the borrower is not being served, and will not be.
@@ -43,6 +48,7 @@ class BorrowerThread {
   void set_due(const Borrower& borrower, Instant due) FARPAGE_REQUIRES(mutex_);
 
   const Doorbell bell_;
+  Repairer* repairer_ = nullptr;
   Mutex mutex_;
   ConditionVariable changed_;
   std::vector<Member> members_ FARPAGE_GUARDED_BY(mutex_);

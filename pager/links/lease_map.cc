@@ -78,7 +78,9 @@ void LeaseMap::find_kept() {
 
 const ReplicaLease* LeaseMap::keep(uint64_t record, SlabIndex slab, uint32_t place,
                                    const ReplicaLease& replica) {
-  return &(new (&records()[record]) Record{slab.value, place, replica})->lease;
+  Record& kept = *new (&records()[record]) Record{slab.value, place, replica};
+  kept.lease.since = SteadyClock::read();
+  return &kept.lease;
 }
 
 void LeaseMap::store(SlabIndex slab, std::unique_ptr<const SlabLease> lease) {
@@ -114,25 +116,20 @@ void LeaseMap::publish(SlabIndex slab, std::vector<std::unique_ptr<const Replica
   store(slab, std::move(lease));
 }
 
-bool LeaseMap::replace(SlabIndex slab, const ReplicaLease& old,
-                       std::unique_ptr<const ReplicaLease> by) {
+const ReplicaLease* LeaseMap::add(SlabIndex slab, const ReplicaLease& filling) {
   const MutexLock lock(mutex_);
   const SlabLease* present = entry(slab).lease.load(std::memory_order_relaxed);
-  if (present == nullptr) return false;
-  auto lease = std::make_unique<SlabLease>(*present);
-  const auto end = lease->replicas.begin() + lease->replica_count;
-  const auto place = std::find(lease->replicas.begin(), end, &old);
   const uint64_t count = head().count.load(std::memory_order_relaxed);
-  if (place == end || count == most_records(slabs_)) return false;
-  *place = by.get();
-  if (std::none_of(lease->replicas.begin(), end,
-                   [](const ReplicaLease* r) { return r->is_read(); }))
-    return false;
-  *place = keep(count, slab, static_cast<uint32_t>(place - lease->replicas.begin()), *by);
+  if (present == nullptr || present->live() == 0 || count == most_records(slabs_)) return nullptr;
+  auto lease = std::make_unique<SlabLease>(*present);
+  uint32_t place = 0;
+  while (place < lease->replica_count && lease->replicas[place]->is_written()) ++place;
+  if (place == SlabLease::kMaxPlaces) return nullptr;
+  const ReplicaLease* added = lease->replicas[place] = keep(count, slab, place, filling);
+  lease->replica_count = std::max(lease->replica_count, place + 1);
   head().count.store(count + 1, std::memory_order_release);
   store(slab, std::move(lease));
-  (void)old.end(ReplicaState::kWithdrawn);
-  return true;
+  return added;
 }
 
 bool LeaseMap::touch(PageIndex page) {

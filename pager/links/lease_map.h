@@ -7,8 +7,10 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/mapping.h"
 #include "base/mutex.h"
 #include "base/result.h"
@@ -24,7 +26,7 @@ inline constexpr size_t kTransportKinds = 4;
 
 //   filling --> live --> lost        the node, its memory or the access right is gone
 //      |          |
-//      +----------+----> withdrawn   another replica has taken its place
+//      +----------+----> withdrawn   another replica has taken its place (region_repair.h)
 enum class ReplicaState : uint8_t {
   kFilling,    // gets every WRITE, and lacks pages that were written before: not read
   kLive,       // has every page: read and written
@@ -38,6 +40,7 @@ struct ReplicaLease {
   RemoteAddress address;
   std::array<std::optional<RemoteKey>, kTransportKinds> keys;  // by TransportKind
   Generation generation;
+  Instant since{0};  // it is in the map
   mutable std::atomic<ReplicaState> state{ReplicaState::kLive};
 
   ReplicaLease() = default;
@@ -46,6 +49,7 @@ struct ReplicaLease {
         address(other.address),
         keys(other.keys),
         generation(other.generation),
+        since(other.since),
         state(other.state.load(std::memory_order_acquire)) {}
   ReplicaLease& operator=(const ReplicaLease&) = delete;
 
@@ -60,14 +64,32 @@ struct ReplicaLease {
   bool filled() const;
 };
 
-// The replicas of one slab at one moment. An operation looks the lease up once and keeps the
-// pointer until it ends: LeaseMap::replace() may publish another one meanwhile.
+// The replicas of one slab at one moment, ended ones too. An operation looks the lease up once and
+// keeps the pointer until it ends: LeaseMap::add() may publish another one meanwhile.
 struct SlabLease {
+  // While a replica on a node that drains is copied, it is there beside the one that is filling.
+  static constexpr uint32_t kMaxPlaces = coordinator::kMaxReplicas + 1;
   uint32_t replica_count = 0;
-  std::array<const ReplicaLease*, coordinator::kMaxReplicas> replicas{};
+  std::array<const ReplicaLease*, kMaxPlaces> replicas{};
+
+  std::span<const ReplicaLease* const> all() const {
+    return std::span(replicas).first(replica_count);
+  }
+  // Those that can be read.
+  uint32_t live() const {
+    uint32_t live = 0;
+    for (const ReplicaLease* replica : all()) live += replica->is_read() ? 1 : 0;
+    return live;
+  }
+  // The one with this name; nullptr: none.
+  const ReplicaLease* find(NodeIndex node, Generation generation) const {
+    for (const ReplicaLease* replica : all())
+      if (replica->node == node && replica->generation == generation) return replica;
+    return nullptr;
+  }
 };
 
-// Threads: find() from any thread without a lock; publish() and replace() under a mutex. Leases and
+// Threads: find() from any thread without a lock; publish() and add() under a mutex. Leases and
 // replicas stay valid memory for the life of the map. The replicas, with their states, are in
 // memory that may survive this process: a lease is there before it is found, and a replica is lost
 // there at the same moment as here.
@@ -90,6 +112,9 @@ class LeaseMap {
   const SlabLease* find(PageIndex page) const {
     return entry(slab_of(page)).lease.load(std::memory_order_acquire);
   }
+  const SlabLease* find(SlabIndex slab) const {
+    return entry(slab).lease.load(std::memory_order_acquire);
+  }
   // Identity mapping: where the page lies on that replica.
   RemoteAddress address_of(const ReplicaLease& replica, PageIndex page) const {
     const uint64_t in_slab = page.value & (pages_per_slab() - 1);
@@ -98,25 +123,27 @@ class LeaseMap {
 
   // The first lease of the slab: 1 to kMaxReplicas replicas.
   void publish(SlabIndex slab, std::vector<std::unique_ptr<const ReplicaLease>> replicas);
-  // `by` takes the place of `old` in the slab's lease, and `old` is withdrawn unless it is lost.
-  // Both leases share the other replicas: what one operation learns of a replica, all know. An
-  // operation that began before does not know `by`: whoever fills `by` starts after these have
-  // ended. False, and nothing changes: `old` is not in the lease any more, or no replica of the new
-  // lease could be read, or this map has had too many replicas.
-  bool replace(SlabIndex slab, const ReplicaLease& old, std::unique_ptr<const ReplicaLease> by);
+  // One more replica of the slab, which is filling: in the place of one that has ended, or else in
+  // a further one. Both leases share the other replicas: what one operation learns of a replica,
+  // all know. An operation that began before does not know the new one: whoever fills it starts
+  // after these have ended. nullptr, and nothing changes: the slab has no replica that can be read,
+  // or no place, or this map has had too many replicas.
+  const ReplicaLease* add(SlabIndex slab, const ReplicaLease& filling);
 
   // The first call for a page of a slab returns true; from then on a lease is wanted.
   bool touch(PageIndex page);
   // Slabs that are wanted and not leased, at most `limit`.
   std::vector<SlabIndex> wanted(size_t limit) const;
   uint64_t leased_slabs() const;
+  // One more than the highest slab that touch() was called for.
+  uint64_t slabs_touched() const { return touched_slabs_.load(std::memory_order_acquire); }
 
  private:
   struct Entry {
     std::atomic<const SlabLease*> lease{nullptr};
     std::atomic<uint8_t> touched{0};
   };
-  // A replica in its slab's lease: place 0 to kMaxReplicas - 1. A later record takes the place of
+  // A replica in its slab's lease: place 0 to kMaxPlaces - 1. A later record takes the place of
   // an earlier one.
   struct Record {
     uint32_t slab = 0;

@@ -56,6 +56,14 @@ std::vector<NodeId> NodeDirectory::ids() const {
   return ids;
 }
 
+std::set<NodeIndex> NodeDirectory::leaving() const {
+  const MutexLock lock(mutex_);
+  std::set<NodeIndex> leaving;
+  for (uint16_t i = 0; i < nodes_.size(); ++i)
+    if (coordinator::is_leaving(nodes_[i].state)) leaving.insert(NodeIndex{i});
+  return leaving;
+}
+
 bool mark_lost(const LeaseMap& leases, const NodeDirectory& nodes, PageIndex page,
                const ReplicaLease& replica, const char* why) {
   if (!replica.end(ReplicaState::kLost)) return false;

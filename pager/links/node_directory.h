@@ -3,6 +3,7 @@
 #pragma once
 
 #include <optional>
+#include <set>
 #include <unordered_map>
 #include <vector>
 
@@ -29,6 +30,8 @@ class NodeDirectory {
   std::string name_of(NodeIndex index) const { return get(index).join.id.value; }
   size_t size() const;
   std::vector<NodeId> ids() const;
+  // Those that drain, or that the coordinator has not heard for some time.
+  std::set<NodeIndex> leaving() const;
 
  private:
   const Succession& succession_;

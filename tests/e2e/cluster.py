@@ -142,11 +142,11 @@ class EndToEnd(unittest.TestCase):
         self.url = service.ready["url"]
         return service
 
-    def start_node(self, name="node", *more, lend="512M", transports="shm,tcp"):
+    def start_node(self, name="node", *more, lend="512M", transports="shm,tcp", leave="1s"):
         return self._owned(Service(
             ["node", "--coordinator", self.url, *self.token_arguments(), "--name", name,
              "--lend", lend, "--lazy", "--transports", transports, "--heartbeat", "200ms",
-             "--shm-socket", self.path(name + ".sock"), "--leave-timeout", "1s", *more],
+             "--shm-socket", self.path(name + ".sock"), "--leave-timeout", leave, *more],
             self._log(name), self.enter))
 
     def start_cluster(self, nodes=1, transport="shm", lend="512M"):

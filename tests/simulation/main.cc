@@ -42,6 +42,7 @@ struct Record {
   uint64_t evicted = 0;
   uint64_t prefetched = 0;
   uint64_t from_copies = 0;
+  uint64_t repaired = 0;
   uint64_t bus_errors = 0;
   uint64_t forks = 0;
   Trace trace;
@@ -70,6 +71,7 @@ void set_failure(Record& record, const char* text) {
   record.evicted = outcome.evicted;
   record.prefetched = outcome.prefetched;
   record.from_copies = outcome.from_copies;
+  record.repaired = outcome.repaired;
   record.bus_errors = outcome.bus_errors;
   record.forks = outcome.forks;
   record.ended = true;
@@ -160,15 +162,17 @@ int main(int count, char** arguments) {
     sum.evicted += record.evicted;
     sum.prefetched += record.prefetched;
     sum.from_copies += record.from_copies;
+    sum.repaired += record.repaired;
     sum.bus_errors += record.bus_errors;
     sum.forks += record.forks;
     sum.trace_hash ^= record.trace_hash;
   }
   std::printf(
       "%llu seeds: %llu failed, %llu steps, %llu remote faults, %llu prefetched, "
-      "%llu from copies, %llu evicted, %llu forks, %llu SIGBUS, trace %016llx\n",
+      "%llu from copies, %llu evicted, %llu forks, %llu slabs repaired, %llu SIGBUS, trace "
+      "%016llx\n",
       number(parsed.count), number(failed), number(sum.steps), number(sum.remote_faults),
       number(sum.prefetched), number(sum.from_copies), number(sum.evicted), number(sum.forks),
-      number(sum.bus_errors), number(sum.trace_hash));
+      number(sum.repaired), number(sum.bus_errors), number(sum.trace_hash));
   return failed > 0 ? 1 : 0;
 }

@@ -1,6 +1,7 @@
 #include "simulated_cluster.h"
 
 #include <algorithm>
+#include <set>
 
 #include "simulated_channel.h"
 
@@ -147,6 +148,13 @@ void SimulatedCluster::restart(size_t node) {
   tell({.kind = coordinator::EventKind::kNodeJoined, .node = name});
 }
 
+bool SimulatedCluster::is_whole() const {
+  for (const auto& [id, region] : regions_)
+    for (const coordinator::Lease& lease : region.leases)
+      if (lease.lost || lease.stale || lease.filling) return false;
+  return true;
+}
+
 void SimulatedCluster::forget() {
   scheduler_.note({.what = "the coordinator forgets; regions:", .value = regions_.size()});
   regions_.clear();
@@ -177,6 +185,7 @@ Result<coordinator::RegionInfo> SimulatedCluster::create_region(
   region.name = create.name;
   region.replicas = create.replicas;
   region.slab_bytes = create.slab_bytes;
+  region.heartbeat_interval = heartbeat_interval_;
   return regions_[region.id] = region;
 }
 
@@ -222,6 +231,72 @@ Result<std::vector<coordinator::Lease>> SimulatedCluster::lease_slabs(
   return answer;
 }
 
+void SimulatedCluster::end(const coordinator::Lease& lease) {
+  SimulatedNode& node = node_named(lease.node);
+  if (node.lends(lease.node_slab, lease.generation)) node.take_back(lease.node_slab);
+}
+
+Result<coordinator::RepairBegun> SimulatedCluster::begin_repair(
+    const RegionId& id, const coordinator::RepairBegin& repair) {
+  FARPAGE_TRY_VOID(request());
+  const auto region = regions_.find(id);
+  if (region == regions_.end()) return fail(ErrorCode::kNotFound, "no such region");
+  std::vector<coordinator::Lease>& leases = region->second.leases;
+  std::erase_if(leases, [&](const coordinator::Lease& lease) {
+    const bool ends = lease.slab == repair.slab && lease.filling;
+    if (ends) end(lease);
+    return ends;
+  });
+  coordinator::Lease* replaced = nullptr;
+  std::set<NodeId> taken(repair.avoid.begin(), repair.avoid.end());
+  for (coordinator::Lease& lease : leases) {
+    if (lease.slab != repair.slab) continue;
+    const bool live = std::ranges::find(repair.live, name_of(lease)) != repair.live.end();
+    lease.stale = lease.stale || !live;
+    if (lease.lost || lease.stale) replaced = &lease;
+    if (!lease.lost && !lease.stale) taken.insert(lease.node);
+  }
+  if (replaced == nullptr) return fail(ErrorCode::kConflict, "it has all its replicas");
+  const size_t first = scheduler_.choose(nodes_.size());
+  for (size_t i = 0; i < nodes_.size(); ++i) {
+    SimulatedNode& node = *nodes_[(first + i) % nodes_.size()];
+    if (!node.alive() || taken.contains(NodeId{node.name()})) continue;
+    coordinator::Lease lease = node.lend();
+    lease.slab = repair.slab;
+    lease.replica = replaced->replica;
+    lease.filling = true;
+    const coordinator::RepairBegun begun{lease, name_of(*replaced)};
+    leases.push_back(std::move(lease));
+    // The answer may be lost.
+    FARPAGE_TRY_VOID(request());
+    return begun;
+  }
+  return fail(ErrorCode::kExhausted, "too few nodes");
+}
+
+Status SimulatedCluster::complete_repair(const RegionId& id,
+                                         const coordinator::RepairComplete& repair) {
+  FARPAGE_TRY_VOID(request());
+  const auto region = regions_.find(id);
+  if (region == regions_.end()) return fail(ErrorCode::kNotFound, "no such region");
+  std::vector<coordinator::Lease>& leases = region->second.leases;
+  const auto filled = std::ranges::find_if(leases, [&](const coordinator::Lease& lease) {
+    return lease.slab == repair.slab && name_of(lease) == repair.filled;
+  });
+  if (filled == leases.end() || filled->lost) return fail(ErrorCode::kNotFound, "not filling");
+  if (!filled->filling) return {};
+  filled->filling = false;
+  const coordinator::Lease now = *filled;
+  ++repaired_;
+  std::erase_if(leases, [&](const coordinator::Lease& lease) {
+    const bool ends =
+        lease.slab == now.slab && lease.replica == now.replica && name_of(lease) != name_of(now);
+    if (ends) end(lease);
+    return ends;
+  });
+  return request();
+}
+
 Result<coordinator::RegionHeard> SimulatedCluster::heartbeat_region(
     const RegionId& region, const coordinator::RegionHeartbeat&) {
   FARPAGE_TRY_VOID(request());
@@ -233,10 +308,7 @@ Status SimulatedCluster::delete_region(const RegionId& id) {
   FARPAGE_TRY_VOID(request());
   const auto region = regions_.find(id);
   if (region == regions_.end()) return fail(ErrorCode::kNotFound, "no such region");
-  for (const coordinator::Lease& lease : region->second.leases) {
-    SimulatedNode& node = node_named(lease.node);
-    if (node.lends(lease.node_slab, lease.generation)) node.take_back(lease.node_slab);
-  }
+  for (const coordinator::Lease& lease : region->second.leases) end(lease);
   regions_.erase(region);
   return {};
 }

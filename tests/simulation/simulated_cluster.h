@@ -103,6 +103,10 @@ class SimulatedCluster final : public coordinator::Client {
   void set_answering(bool answering) { answering_ = answering; }
   // It is started again without its state.
   void forget();
+  void set_heartbeat_interval(Milliseconds interval) { heartbeat_interval_ = interval; }
+  // No slab lacks a replica.
+  bool is_whole() const;
+  uint64_t repaired() const { return repaired_; }
   size_t regions_held() const { return regions_.size(); }
 
   Result<coordinator::NodeInfo> join(const coordinator::NodeJoin&) override { return never(); }
@@ -111,11 +115,17 @@ class SimulatedCluster final : public coordinator::Client {
   }
   Status remove_node(const NodeId&, bool) override { return never(); }
   Status drain_node(const NodeId&) override { return never(); }
+  Status cordon_node(const NodeId&) override { return never(); }
+  Status uncordon_node(const NodeId&) override { return never(); }
   Result<coordinator::RegionInfo> create_region(const coordinator::RegionCreate& region) override;
   Result<coordinator::RegionInfo> region(const RegionId& region) override;
   Result<std::vector<coordinator::Lease>> lease_slabs(const RegionId& region,
                                                       const std::vector<SlabIndex>& slabs) override;
   Status release_slabs(const RegionId&, const std::vector<SlabIndex>&) override { return {}; }
+  Result<coordinator::RepairBegun> begin_repair(const RegionId& region,
+                                                const coordinator::RepairBegin& repair) override;
+  Status complete_repair(const RegionId& region,
+                         const coordinator::RepairComplete& repair) override;
   Result<coordinator::RegionHeard> heartbeat_region(
       const RegionId& region, const coordinator::RegionHeartbeat& heartbeat) override;
   Status delete_region(const RegionId& region) override;
@@ -138,6 +148,8 @@ class SimulatedCluster final : public coordinator::Client {
   // All replicas of the slab, or none.
   Status lend(coordinator::RegionInfo& region, SlabIndex slab);
   void tell(coordinator::Event event);
+  // Its slab is lent no more.
+  void end(const coordinator::Lease& lease);
 
   Scheduler& scheduler_;
   const Weather weather_;
@@ -147,6 +159,8 @@ class SimulatedCluster final : public coordinator::Client {
   uint64_t events_before_ = 0;              // of coordinators that are gone
   bool answering_ = true;
   uint64_t regions_made_ = 0;
+  uint64_t repaired_ = 0;  // slabs
+  Milliseconds heartbeat_interval_{1000};
 };
 
 }  // namespace farpage::simulation

@@ -31,7 +31,9 @@ constexpr Milliseconds kAllowance{1000};
 constexpr Milliseconds kLongestSilence{300};  // of a node that is not dead
 constexpr uint64_t kLargeBudget = 600;        // a batch of prefetching is one page of 128
 constexpr Milliseconds kPatience{1500};       // more than the product has with a node
-constexpr uint64_t kMostDeaths = 3;           // of the engine, in one run
+constexpr uint64_t kMostDeaths = 3;           // of the engine, in one run; also of nodes
+constexpr uint64_t kMoreAccesses = 4;         // where nodes die one after the other
+constexpr Milliseconds kShortInterval{4};     // of heartbeats there
 constexpr Milliseconds kTrial{20};            // of a forked child: then it gets a budget
 
 // What this run is like.
@@ -40,6 +42,7 @@ struct Shape {
   uint32_t replicas = 0;
   bool one_dies = false;
   bool one_is_silent = false;  // for so long that its replicas are lost, though it lives
+  uint64_t node_deaths = 0;    // one after the other, each when the one before is repaired
   bool resolves_in_thread = false;
   bool is_large = false;  // the budget is large enough for prefetching
   uint64_t deaths = 0;    // of the engine
@@ -59,6 +62,8 @@ Shape shape_of(Scheduler& scheduler) {
   shape.replicas = static_cast<uint32_t>(1 + scheduler.choose(2));
   shape.one_dies = scheduler.chance(3);
   shape.one_is_silent = shape.replicas == 2 && !shape.one_dies && scheduler.chance(4);
+  if (shape.replicas == 2 && !shape.one_dies && !shape.one_is_silent && scheduler.chance(2))
+    shape.node_deaths = 1 + scheduler.choose(kMostDeaths);
   shape.resolves_in_thread = scheduler.chance(8);
   shape.programs = 1 + scheduler.choose(2);
   shape.threads = 1 + scheduler.choose(3);
@@ -80,6 +85,7 @@ Shape shape_of(Scheduler& scheduler) {
     shape.habits.accesses = 4 + scheduler.choose(8);
     shape.habits.walks = 2;
   }
+  if (shape.node_deaths > 0) shape.habits.accesses *= kMoreAccesses;
   if (shape.resolves_in_thread) return shape;
   if (scheduler.chance(3)) shape.deaths = 1 + scheduler.choose(kMostDeaths);
   if (shape.is_large) return shape;
@@ -108,6 +114,7 @@ pager::PagerOptions options_of(Scheduler& scheduler, const Shape& shape) {
   options.transports = {rdma::TransportKind::kShm};
   options.channel.operation_timeout = kOperationTimeout;
   options.compressed.enabled = scheduler.chance(2);
+  if (scheduler.chance(2)) options.repair_rate.bytes_per_second = UINT64_MAX;
   return options;
 }
 
@@ -118,6 +125,7 @@ class Run {
 
   void operator()() {
     cluster_ = std::make_unique<SimulatedCluster>(scheduler_, shape_.nodes, shape_.weather);
+    if (shape_.node_deaths > 0) cluster_->set_heartbeat_interval(kShortInterval);
     if (shape_.deaths > 0) {
       auto store = StateStore::create();
       if (!store) scheduler_.fail("no state: " + store.error().message());
@@ -131,6 +139,7 @@ class Run {
     scheduler_.join(disturber);
     scheduler_.join(killer);
     engine_.reset();
+    outcome_.repaired = cluster_->repaired();
     if (cluster_->regions_held() != 0) scheduler_.fail("a region was not given back");
   }
 
@@ -470,7 +479,8 @@ class Run {
 
   // ---- disturbances ----
 
-  // Nodes and coordinator fail, at most one node for good.
+  // Nodes and coordinator fail: at most one node for good, or one after the other, so that each
+  // slab has a live replica at each moment.
   void disturb() {
     const auto pause = [this](Nanoseconds most) {
       const Instant end = scheduler_.now() + scheduler_.choose_time(most);
@@ -482,6 +492,15 @@ class Run {
       cluster_->node(scheduler_.choose(cluster_->nodes_count())).be_silent(kPatience);
       return;
     }
+    for (uint64_t i = 0; i < shape_.node_deaths && members_ > 0; ++i) {
+      pause(Milliseconds(4));
+      const size_t node = scheduler_.choose(cluster_->nodes_count());
+      cluster_->kill(node);
+      pause(Milliseconds(20));
+      cluster_->restart(node);
+      while (members_ > 0 && !cluster_->is_whole()) pause(Milliseconds(4));
+    }
+    if (shape_.node_deaths > 0) return;
     const uint64_t disturbances = scheduler_.choose(4);
     bool died = !shape_.one_dies;
     for (uint64_t i = 0; (i < disturbances || !died) && members_ > 0; ++i) {

@@ -17,6 +17,7 @@ struct Outcome {
   uint64_t evicted = 0;
   uint64_t prefetched = 0;
   uint64_t from_copies = 0;
+  uint64_t repaired = 0;  // slabs
   uint64_t bus_errors = 0;
   uint64_t forks = 0;
 };

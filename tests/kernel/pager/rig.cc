@@ -145,6 +145,12 @@ Status TestClient::remove_node(const NodeId&, bool) {
 Status TestClient::drain_node(const NodeId&) {
   return fail(ErrorCode::kUnsupported, "not a node");
 }
+Status TestClient::cordon_node(const NodeId&) {
+  return fail(ErrorCode::kUnsupported, "not a node");
+}
+Status TestClient::uncordon_node(const NodeId&) {
+  return fail(ErrorCode::kUnsupported, "not a node");
+}
 
 Result<coord::RegionInfo> TestClient::create_region(const coord::RegionCreate& region) {
   const std::lock_guard lock(mutex_);
@@ -192,6 +198,12 @@ Result<std::vector<coord::Lease>> TestClient::lease_slabs(const RegionId& region
 
 Status TestClient::release_slabs(const RegionId&, const std::vector<SlabIndex>&) {
   return {};
+}
+Result<coord::RepairBegun> TestClient::begin_repair(const RegionId&, const coord::RepairBegin&) {
+  return fail(ErrorCode::kExhausted, "no free slab");
+}
+Status TestClient::complete_repair(const RegionId&, const coord::RepairComplete&) {
+  return fail(ErrorCode::kNotFound, "nothing is filling");
 }
 Result<coord::RegionHeard> TestClient::heartbeat_region(const RegionId&,
                                                         const coord::RegionHeartbeat&) {

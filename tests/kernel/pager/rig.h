@@ -70,11 +70,17 @@ class TestClient final : public coordinator::Client {
   Status heartbeat_node(const NodeId& node, const coordinator::NodeHeartbeat& heartbeat) override;
   Status remove_node(const NodeId& node, bool force) override;
   Status drain_node(const NodeId& node) override;
+  Status cordon_node(const NodeId& node) override;
+  Status uncordon_node(const NodeId& node) override;
   Result<coordinator::RegionInfo> create_region(const coordinator::RegionCreate& region) override;
   Result<coordinator::RegionInfo> region(const RegionId& region) override;
   Result<std::vector<coordinator::Lease>> lease_slabs(const RegionId& region,
                                                       const std::vector<SlabIndex>& slabs) override;
   Status release_slabs(const RegionId& region, const std::vector<SlabIndex>& slabs) override;
+  Result<coordinator::RepairBegun> begin_repair(const RegionId& region,
+                                                const coordinator::RepairBegin& repair) override;
+  Status complete_repair(const RegionId& region,
+                         const coordinator::RepairComplete& repair) override;
   Result<coordinator::RegionHeard> heartbeat_region(
       const RegionId& region, const coordinator::RegionHeartbeat& heartbeat) override;
   Status delete_region(const RegionId& region) override;

@@ -47,6 +47,8 @@ TEST(Status, ShowsNodesRegionsAndTotals) {
   region.id = RegionId{"r1"};
   region.name = "sort";
   region.leases.resize(4);
+  for (uint32_t i = 0; i < 4; ++i) region.leases[i].slab = SlabIndex{i / 2};
+  region.leases[2].stale = true;
   region.leases[3].lost = true;
   region.counters = {{"farpage_faults_total{kind=\"remote\"}", 9},
                      {"farpage_evictions_total{kind=\"written\"}", 7},
@@ -61,10 +63,10 @@ TEST(Status, ShowsNodesRegionsAndTotals) {
             "n2    lost   shm,tcp     768M  1G     0.3s       http://127.0.0.1:7071\n"
             "\n"
             "REGION  NAME  REPLICAS  SLABS  LOST  MEMORY  RESIDENT  REMOTE  FAULTS  WRITTEN\n"
-            "r1      sort  1         4      1     256M    3M        5M      9       7\n"
+            "r1      sort  1         4      2     256M    3M        5M      9       7\n"
             "r2      -     1         0      0     0       -         -       -       -\n"
             "\n"
-            "1 of 2 nodes alive, 768M of 1G free, 2 regions\n");
+            "1 of 2 nodes alive, 768M of 1G free, 2 regions, degraded slabs: 1\n");
 }
 
 }  // namespace

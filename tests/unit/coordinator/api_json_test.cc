@@ -68,12 +68,41 @@ TEST(ApiJson, RegionAndLeasesGoBothWays) {
   EXPECT_EQ(shown->leases.at(0).address, lease.address);
   EXPECT_EQ(shown->leases.at(0).slab, lease.slab);
   EXPECT_TRUE(shown->leases.at(0).lost);
+  EXPECT_FALSE(shown->leases.at(0).stale || shown->leases.at(0).filling);
   EXPECT_TRUE(decode_region_info(encode(region, Secrets::kHide))->leases.at(0).rkeys.empty());
   EXPECT_EQ(decode_lease_list(encode(region.leases))->at(0).rkeys, lease.rkeys);
   const auto create = decode_region_create(encode(test_region(3, 2)));
   ASSERT_TRUE(create.has_value());
   EXPECT_EQ(create->bytes, 3 * kMinSlabBytes);
   EXPECT_EQ(create->replicas, 2U);
+}
+
+TEST(ApiJson, RepairsGoBothWays) {
+  const RepairBegin begin{SlabIndex{7}, {{NodeId{"n1"}, Generation{3}}}, {NodeId{"n2"}}};
+  const auto asked = decode_repair_begin(encode(begin));
+  ASSERT_TRUE(asked.has_value()) << asked.error().message();
+  EXPECT_EQ(asked->slab, begin.slab);
+  EXPECT_EQ(asked->live, begin.live);
+  EXPECT_EQ(asked->avoid, begin.avoid);
+  RepairBegun begun;
+  begun.filling.slab = SlabIndex{7};
+  begun.filling.node = NodeId{"n3"};
+  begun.filling.bytes = kMinSlabBytes;
+  begun.filling.generation = Generation{4};
+  begun.filling.filling = true;
+  begun.filling.rkeys = {{rdma::TransportKind::kShm, RemoteKey{~uint32_t{0}, {1, 2}}}};
+  begun.replaces = {NodeId{"n1"}, Generation{9}};
+  const auto answered = decode_repair_begun(encode(begun));
+  ASSERT_TRUE(answered.has_value()) << answered.error().message();
+  EXPECT_TRUE(answered->filling.filling);
+  EXPECT_EQ(name_of(answered->filling), name_of(begun.filling));
+  EXPECT_EQ(answered->filling.rkeys, begun.filling.rkeys);
+  EXPECT_EQ(answered->replaces, begun.replaces);
+  const auto complete =
+      decode_repair_complete(encode(RepairComplete{SlabIndex{7}, begun.replaces}));
+  ASSERT_TRUE(complete.has_value()) << complete.error().message();
+  EXPECT_EQ(complete->slab, SlabIndex{7});
+  EXPECT_EQ(complete->filled, begun.replaces);
 }
 
 TEST(ApiJson, SmallMessagesGoBothWays) {
@@ -278,6 +307,21 @@ TEST(Problem, KeepsCodeTextAndField) {
   EXPECT_EQ(http::error_of_answer(422, body).context, error.context);
   EXPECT_EQ(http::error_of_answer(404, "<html>").code, ErrorCode::kNotFound);
   EXPECT_EQ(http::error_of_answer(503, "").code, ErrorCode::kUnavailable);
+}
+
+TEST(ApiJson, WrongFieldOfARepairIsNamed) {
+  expect_refused(
+      decode_repair_begin,
+      {{R"({"slab":65536,"live":[{"node":"n","generation":1}],"avoid":[]})", "slab"},
+       {R"({"slab":0,"live":[],"avoid":[]})", "live"},
+       {R"({"slab":0,"live":[{"node":"n","generation":0}],"avoid":[]})", "live[0].generation"},
+       {R"({"slab":0,"live":[{"node":"n","generation":1}],"avoid":[{"node":"a b"}]})",
+        "avoid[0].node"},
+       {R"({"slab":0,"live":[{"node":"n","generation":1}]})", "avoid"}});
+  expect_refused(decode_repair_complete,
+                 {{R"({"slab":0,"node":"n"})", "generation"},
+                  {R"({"slab":0,"node":"n","generation":1,"live":1})", "live"}});
+  expect_refused(decode_repair_begun, {{R"({"filling":3})", "filling"}});
 }
 
 }  // namespace

@@ -291,7 +291,7 @@ TEST_F(RestartTest, KnowsNodesRegionsAndLeasesAndGivesThemAFullGracePeriod) {
   join("n2", 4);
   const auto region = cluster_->create_region(test_region(2, 2));
   ASSERT_TRUE(region.has_value());
-  ASSERT_TRUE(cluster_->drain_node(NodeId{"n2"}).has_value());
+  ASSERT_TRUE(cluster_->set_service(NodeId{"n2"}, NodeService::kDraining).has_value());
   const uint64_t seen = cluster_->events(0, Milliseconds(0)).next_since;
   clock_.advance(Seconds(1000));
   restart();

@@ -226,6 +226,10 @@ std::vector<BodyRoute> body_routes() {
       {"PUT", "/v1/regions/r-0/heartbeat", encode(RegionHeartbeat{{{"faults_total", 5}}})},
       {"POST", "/v1/regions/r-0/slabs", encode(std::vector<SlabIndex>{SlabIndex{0}, SlabIndex{3}})},
       {"POST", "/v1/regions/r-0/slabs/release", encode(std::vector<SlabIndex>{SlabIndex{1}})},
+      {"POST", "/v1/regions/r-0/repairs",
+       encode(RepairBegin{SlabIndex{0}, {{NodeId{"honest"}, Generation{1}}}, {}})},
+      {"POST", "/v1/regions/r-0/repairs/complete",
+       encode(RepairComplete{SlabIndex{0}, {NodeId{"honest"}, Generation{1}}})},
   };
 }
 

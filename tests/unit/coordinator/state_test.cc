@@ -116,7 +116,7 @@ TEST_F(StateTest, SameIncarnationKeepsItsLeasesAndMayMove) {
 TEST_F(StateTest, DrainingNodeLendsNothingNewAndStaysDrainingAfterSilence) {
   join("n1", 4);
   const RegionId region = region_with(1);
-  ASSERT_TRUE(state_.drain_node(NodeId{"n1"}).has_value());
+  ASSERT_TRUE(state_.set_service(NodeId{"n1"}, NodeService::kDraining).has_value());
   EXPECT_EQ(state_of("n1"), NodeState::kDraining);
   EXPECT_FALSE(state_.begin_lease(now_, region, {SlabIndex{1}}, {}).has_value());
   now_ += Seconds(6);
@@ -213,7 +213,7 @@ TEST_F(StateTest, RegionDeletedDuringARequestGetsNothing) {
 TEST_F(StateTest, SlabsOfADrainingNodeAreNotFree) {
   join("n1", 2);
   join("n2", 3);
-  ASSERT_TRUE(state_.drain_node(NodeId{"n2"}).has_value());
+  ASSERT_TRUE(state_.set_service(NodeId{"n2"}, NodeService::kDraining).has_value());
   EXPECT_EQ(state_.totals().slabs, 5U);
   EXPECT_EQ(state_.totals().slabs_free, 2U);
   EXPECT_EQ(state_.totals().slabs_unavailable, 3U);
@@ -321,7 +321,8 @@ class StateWalk {
         static_cast<void>(state_.remove_node(NodeId{id}, below(2) == 0));
         break;
       case 2:
-        if (below(8) == 0) static_cast<void>(state_.drain_node(NodeId{id}));
+        if (below(8) == 0)
+          static_cast<void>(state_.set_service(NodeId{id}, NodeService::kDraining));
         break;
       case 3:
       case 4:

@@ -31,7 +31,8 @@ class StoreTest : public ::testing::Test {
 
 Changes some_changes() {
   Changes changes;
-  changes.nodes[NodeId{"n1"}] = NodeRecord{test_node("n1", 4, ~uint64_t{0}), true};
+  changes.nodes[NodeId{"n1"}] =
+      NodeRecord{test_node("n1", 4, ~uint64_t{0}), NodeService::kDraining};
   changes.regions[RegionId{"r1"}] = RegionRecord{RegionId{"r1"}, "name", 2, kMinSlabBytes};
   Lease lease;
   lease.slab = SlabIndex{3};
@@ -45,6 +46,13 @@ Changes some_changes() {
   lease.generation = Generation{9};
   lease.lost = true;
   changes.leases[LeaseKey{RegionId{"r1"}, SlabIndex{3}, 1}] = lease;
+  lease.lost = false;
+  lease.stale = true;
+  lease.replica = 0;
+  changes.leases[LeaseKey{RegionId{"r1"}, SlabIndex{3}, 0}] = lease;
+  lease.stale = false;
+  lease.filling = true;
+  changes.leases[LeaseKey{RegionId{"r1"}, SlabIndex{3}, kFillingReplica}] = lease;
   Revocation revocation;
   revocation.id = 5;
   revocation.node = NodeId{"n1"};
@@ -72,11 +80,18 @@ void expect_some_changes(Store& store) {
   ASSERT_EQ(snapshot->nodes.size(), 1U);
   EXPECT_EQ(snapshot->nodes[0].join.incarnation, ~uint64_t{0});
   EXPECT_EQ(snapshot->nodes[0].join.transports, test_node("n1", 4).transports);
-  EXPECT_TRUE(snapshot->nodes[0].draining);
+  EXPECT_TRUE(snapshot->nodes[0].service == NodeService::kDraining);
   ASSERT_EQ(snapshot->regions.size(), 1U);
   EXPECT_EQ(snapshot->regions[0].replicas, 2U);
-  ASSERT_EQ(snapshot->leases.size(), 1U);
-  const Lease& lease = snapshot->leases.begin()->second;
+  ASSERT_EQ(snapshot->leases.size(), 3U);
+  const auto lease_of = [&](uint32_t replica) {
+    return snapshot->leases.at({RegionId{"r1"}, SlabIndex{3}, replica});
+  };
+  EXPECT_TRUE(lease_of(0).stale);
+  EXPECT_FALSE(lease_of(0).lost || lease_of(0).filling);
+  EXPECT_TRUE(lease_of(kFillingReplica).filling);
+  EXPECT_EQ(lease_of(kFillingReplica).replica, 0U);
+  const Lease lease = lease_of(1);
   EXPECT_EQ(lease.address.value, ~uint64_t{0} - 4095);
   EXPECT_EQ(lease.rkeys.size(), 2U);
   EXPECT_EQ(lease.rkeys.at(rdma::TransportKind::kTcp),

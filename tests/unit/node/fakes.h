@@ -169,6 +169,8 @@ class FakeClient final : public coordinator::Client {
     return coordinator_.on_call(force ? "remove force" : "remove");
   }
   Status drain_node(const NodeId&) override { return coordinator_.on_call("drain"); }
+  Status cordon_node(const NodeId&) override { return never(); }
+  Status uncordon_node(const NodeId&) override { return never(); }
 
   // A node calls none of these.
   Result<coordinator::RegionInfo> create_region(const coordinator::RegionCreate&) override {
@@ -180,6 +182,13 @@ class FakeClient final : public coordinator::Client {
     return never();
   }
   Status release_slabs(const RegionId&, const std::vector<SlabIndex>&) override { return never(); }
+  Result<coordinator::RepairBegun> begin_repair(const RegionId&,
+                                                const coordinator::RepairBegin&) override {
+    return never();
+  }
+  Status complete_repair(const RegionId&, const coordinator::RepairComplete&) override {
+    return never();
+  }
   Result<coordinator::RegionHeard> heartbeat_region(const RegionId&,
                                                     const coordinator::RegionHeartbeat&) override {
     return never();

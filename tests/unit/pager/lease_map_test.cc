@@ -63,35 +63,67 @@ TEST(LeaseMap, WantedIsLimited) {
   EXPECT_EQ(map->wanted(16).size(), 16U);
 }
 
-TEST(LeaseMap, AReplacedReplicaIsWithdrawnAndItsLeaseStaysValid) {
+ReplicaLease filling_replica(uint64_t address) {
+  ReplicaLease replica;
+  replica.address = RemoteAddress{address};
+  replica.state = ReplicaState::kFilling;
+  return replica;
+}
+
+TEST(LeaseMap, AddedReplicaTakesThePlaceOfALostOneAndTheFormerLeaseStaysValid) {
   const auto map = make_map(512);
   map->publish(SlabIndex{0}, make_replicas(2));
   const SlabLease* held = map->find(PageIndex{0});
-  const ReplicaLease& old = *held->replicas[1];
-  EXPECT_TRUE(map->replace(SlabIndex{0}, old, make_replica(7, ReplicaState::kFilling)));
+  EXPECT_TRUE(held->replicas[1]->end(ReplicaState::kLost));
+  const ReplicaLease* added = map->add(SlabIndex{0}, filling_replica(7));
+  ASSERT_NE(added, nullptr);
   const SlabLease* now = map->find(PageIndex{0});
   ASSERT_NE(now, held);
-  EXPECT_EQ(held->replicas[1], &old);
-  EXPECT_FALSE(old.is_read());
-  EXPECT_FALSE(old.is_written());
   EXPECT_EQ(now->replica_count, 2U);
-  EXPECT_EQ(now->replicas[1]->address.value, 7U);
+  EXPECT_EQ(now->replicas[1], added);
+  EXPECT_EQ(added->address.value, 7U);
+  EXPECT_TRUE(added->is_written());
+  EXPECT_EQ(now->live(), 1U);
   // Whoever holds the former lease learns of the loss of a replica that both have.
   EXPECT_TRUE(now->replicas[0]->end(ReplicaState::kLost));
   EXPECT_FALSE(held->replicas[0]->is_read());
-  EXPECT_FALSE(map->replace(SlabIndex{0}, old, make_replica(8)));
 }
 
-TEST(LeaseMap, TheLastReadableReplicaIsNotReplacedByOneThatIsFilling) {
+TEST(LeaseMap, AddedReplicaIsBesideThoseThatAreWrittenUntilTheyEnd) {
   const auto map = make_map(512);
-  map->publish(SlabIndex{0}, make_replicas(2));
+  map->publish(SlabIndex{0}, make_replicas(coordinator::kMaxReplicas));
+  const ReplicaLease* first = map->add(SlabIndex{0}, filling_replica(7));
+  ASSERT_NE(first, nullptr);
+  const SlabLease* now = map->find(PageIndex{0});
+  EXPECT_EQ(now->replica_count, SlabLease::kMaxPlaces);
+  EXPECT_EQ(map->add(SlabIndex{0}, filling_replica(8)), nullptr) << "there is no place";
+  EXPECT_TRUE(first->filled());
+  EXPECT_TRUE(now->replicas[0]->end(ReplicaState::kWithdrawn));
+  EXPECT_EQ(now->live(), coordinator::kMaxReplicas);
+  const ReplicaLease* second = map->add(SlabIndex{0}, filling_replica(8));
+  ASSERT_NE(second, nullptr);
+  EXPECT_EQ(map->find(PageIndex{0})->replicas[0], second);
+}
+
+TEST(LeaseMap, NothingIsAddedWhereNoReplicaCanBeRead) {
+  const auto map = make_map(512);
+  EXPECT_EQ(map->add(SlabIndex{0}, filling_replica(7)), nullptr) << "there is no lease";
+  map->publish(SlabIndex{0}, make_replicas(1));
   const SlabLease* lease = map->find(PageIndex{0});
   EXPECT_TRUE(lease->replicas[0]->end(ReplicaState::kLost));
-  const ReplicaLease& last = *lease->replicas[1];
-  EXPECT_FALSE(map->replace(SlabIndex{0}, last, make_replica(7, ReplicaState::kFilling)));
-  EXPECT_TRUE(last.is_read());
+  EXPECT_EQ(map->add(SlabIndex{0}, filling_replica(7)), nullptr);
   EXPECT_EQ(map->find(PageIndex{0}), lease);
-  EXPECT_TRUE(map->replace(SlabIndex{0}, last, make_replica(8)));
+}
+
+TEST(LeaseMap, ReplicaIsFoundByItsNodeAndGeneration) {
+  SlabLease lease;
+  ReplicaLease one;
+  one.node = NodeIndex{3};
+  one.generation = Generation{5};
+  lease.replicas[lease.replica_count++] = &one;
+  EXPECT_EQ(lease.find(NodeIndex{3}, Generation{5}), &one);
+  EXPECT_EQ(lease.find(NodeIndex{3}, Generation{6}), nullptr);
+  EXPECT_EQ(lease.find(NodeIndex{2}, Generation{5}), nullptr);
 }
 
 TEST(LeaseMap, AFillingReplicaIsWrittenAndReadOnlyWhenItIsFilled) {
@@ -123,8 +155,8 @@ TEST(LeaseMap, ASuccessorFindsTheLeasesAndWhatBecameOfTheirReplicas) {
   dead->publish(SlabIndex{1}, make_replicas(2));
   dead->publish(SlabIndex{3}, make_replicas(1));
   const SlabLease* lease = dead->find(PageIndex{512});
-  ASSERT_TRUE(
-      dead->replace(SlabIndex{1}, *lease->replicas[0], make_replica(7, ReplicaState::kFilling)));
+  ASSERT_TRUE(lease->replicas[0]->end(ReplicaState::kLost));
+  ASSERT_NE(dead->add(SlabIndex{1}, filling_replica(7)), nullptr);
   ASSERT_TRUE(dead->find(PageIndex{512})->replicas[0]->is_written());
 
   const auto found = map_there();
@@ -159,8 +191,10 @@ TEST(LeaseMap, ReadersSeeWholeLeasesWhileReplicasAreReplaced) {
   });
   while (looked.load() == 0) std::this_thread::yield();
   for (uint64_t i = 0; i < 2000; ++i) {
-    const SlabLease* lease = map->find(PageIndex{0});
-    EXPECT_TRUE(map->replace(SlabIndex{0}, *lease->replicas[i % 2], make_replica(i)));
+    (void)map->find(PageIndex{0})->replicas[i % 2]->end(ReplicaState::kWithdrawn);
+    const ReplicaLease* added = map->add(SlabIndex{0}, filling_replica(i));
+    ASSERT_NE(added, nullptr);
+    EXPECT_TRUE(added->filled());
   }
   ended.store(true);
   reader.join();

@@ -113,6 +113,8 @@ class OneNodeForEachSlab final : public coordinator::Client {
   }
   Status remove_node(const NodeId&, bool) override { return never(); }
   Status drain_node(const NodeId&) override { return never(); }
+  Status cordon_node(const NodeId&) override { return never(); }
+  Status uncordon_node(const NodeId&) override { return never(); }
 
   Result<coordinator::RegionInfo> create_region(const coordinator::RegionCreate& create) override {
     const std::lock_guard lock(mutex_);
@@ -164,6 +166,13 @@ class OneNodeForEachSlab final : public coordinator::Client {
     ++releases_;
     for (const SlabIndex slab : slabs) leases_.erase(slab);
     return {};
+  }
+  Result<coordinator::RepairBegun> begin_repair(const RegionId&,
+                                                const coordinator::RepairBegin&) override {
+    return never();
+  }
+  Status complete_repair(const RegionId&, const coordinator::RepairComplete&) override {
+    return never();
   }
   Result<coordinator::RegionHeard> heartbeat_region(const RegionId& region,
                                                     const coordinator::RegionHeartbeat&) override {

@@ -48,11 +48,20 @@ class FakeClient final : public coordinator::Client {
   }
   Status remove_node(const NodeId&, bool) override { return no_call(); }
   Status drain_node(const NodeId&) override { return no_call(); }
+  Status cordon_node(const NodeId&) override { return no_call(); }
+  Status uncordon_node(const NodeId&) override { return no_call(); }
   Result<coordinator::RegionInfo> create_region(const coordinator::RegionCreate& create) override;
   Result<coordinator::RegionInfo> region(const RegionId&) override { return no_call(); }
   Result<std::vector<coordinator::Lease>> lease_slabs(const RegionId&,
                                                       const std::vector<SlabIndex>& slabs) override;
   Status release_slabs(const RegionId&, const std::vector<SlabIndex>&) override { return {}; }
+  Result<coordinator::RepairBegun> begin_repair(const RegionId&,
+                                                const coordinator::RepairBegin&) override {
+    return no_call();
+  }
+  Status complete_repair(const RegionId&, const coordinator::RepairComplete&) override {
+    return no_call();
+  }
   Result<coordinator::RegionHeard> heartbeat_region(const RegionId&,
                                                     const coordinator::RegionHeartbeat&) override {
     return coordinator::RegionHeard{};

@@ -1,0 +1,109 @@
+// farpage drain, cordon, uncordon: take a memory node out of service, and put it back.
+#include <fmt/format.h>
+
+#include <thread>
+
+#include "base/size.h"
+#include "cli/secrets.h"
+#include "cli/subcommand.h"
+#include "coordinator/client.h"
+
+namespace farpage::cli {
+namespace {
+
+using coordinator::NodeInfo;
+
+struct MaintenanceSettings {
+  std::string node;
+  std::string coordinator = "http://127.0.0.1:7070";
+  std::string token_file;
+  Milliseconds timeout = std::chrono::minutes(10);
+};
+
+Result<std::unique_ptr<coordinator::Client>> client_of(const MaintenanceSettings& settings) {
+  FARPAGE_TRY(token, read_token(settings.token_file));
+  return coordinator::Client::create({settings.coordinator, token});
+}
+
+uint32_t lent_slabs(const NodeInfo& node) {
+  return node.total_slabs - node.free_slabs;
+}
+
+// Until the node lends nothing. Says on stderr how it goes on.
+Status await_empty(coordinator::Client& client, const NodeId& id, Milliseconds timeout) {
+  constexpr Milliseconds kLook{200};
+  const Instant end = SteadyClock::read() + timeout;
+  std::optional<uint32_t> said;
+  while (true) {
+    FARPAGE_TRY(node, client.node(id));
+    const uint32_t lent = lent_slabs(node);
+    if (said != lent)
+      fmt::print(stderr, "{}: {} slabs to move ({})\n", id.value, lent,
+                 format_size(lent * node.join.slab_bytes));
+    said = lent;
+    if (lent == 0) return {};
+    if (SteadyClock::read() > end)
+      return fail(ErrorCode::kTimedOut,
+                  fmt::format("{} still lends {} slabs: it goes on draining (is there room "
+                              "elsewhere? see farpage status); farpage uncordon ends that",
+                              id.value, lent));
+    std::this_thread::sleep_for(kLook);
+  }
+}
+
+Result<int> drain(const MaintenanceSettings& settings) {
+  FARPAGE_TRY(client, client_of(settings));
+  const NodeId id{settings.node};
+  FARPAGE_TRY_VOID(client->drain_node(id));
+  FARPAGE_TRY_VOID(await_empty(*client, id, settings.timeout));
+  FARPAGE_TRY_VOID(client->remove_node(id, false));
+  fmt::print("{} is empty and has left the cluster\n", id.value);
+  return kExitOk;
+}
+
+Result<int> cordon(const MaintenanceSettings& settings) {
+  FARPAGE_TRY(client, client_of(settings));
+  FARPAGE_TRY_VOID(client->cordon_node(NodeId{settings.node}));
+  fmt::print("{} gets no new slabs to lend; those it lends stay\n", settings.node);
+  return kExitOk;
+}
+
+Result<int> uncordon(const MaintenanceSettings& settings) {
+  FARPAGE_TRY(client, client_of(settings));
+  FARPAGE_TRY_VOID(client->uncordon_node(NodeId{settings.node}));
+  fmt::print("{} lends again\n", settings.node);
+  return kExitOk;
+}
+
+Subcommand subcommand_of(CLI::App& root, MaintenanceSettings& settings, const std::string& name,
+                         const std::string& summary, const std::vector<std::string>& examples) {
+  Subcommand subcommand(root, name, summary, examples);
+  subcommand.positional("NODE", settings.node, "Name of the memory node")
+      .text("--coordinator", settings.coordinator, "URL of the coordinator",
+            Subcommand::Scope::kShared)
+      .text("--token-file", settings.token_file, "File with the bearer token",
+            Subcommand::Scope::kShared);
+  return subcommand;
+}
+
+}  // namespace
+
+void add_maintenance(CLI::App& root, Invocation& invocation) {
+  const auto settings = std::make_shared<MaintenanceSettings>();
+  subcommand_of(
+      root, *settings, "drain", "Move all slabs of a memory node elsewhere, and remove it",
+      {"farpage drain node-3 --coordinator http://10.0.0.1:7070",
+       "Programs go on meanwhile. Nothing new is placed on the node, its slabs are copied to "
+       "other nodes, and when it lends nothing it leaves the cluster and its process ends.",
+       "Images have no borrower that copies them: their slabs stay."})
+      .duration("--timeout", settings->timeout, "How long to wait until it is empty")
+      .on_run(invocation, [settings] { return drain(*settings); });
+  subcommand_of(root, *settings, "cordon", "Place nothing new on a memory node",
+                {"farpage cordon node-3", "What it lends stays there. A restart does not end it."})
+      .on_run(invocation, [settings] { return cordon(*settings); });
+  subcommand_of(root, *settings, "uncordon", "Lend from a memory node again",
+                {"farpage uncordon node-3", "Ends a cordon, and a drain that is under way."})
+      .on_run(invocation, [settings] { return uncordon(*settings); });
+}
+
+}  // namespace farpage::cli

@@ -1,0 +1,71 @@
+// RegionRepair: gives the slabs of one region the replicas that they lack.
+//
+// A replica is missing when it is lost, or when its node is going to be: it drains, or the
+// coordinator has not heard it for some time. The coordinator leases another one, on a node that
+// has none of the slab's; the repairer fills it from a live one, while whatever is evicted is
+// written to it as well; then it is live, and what it replaces ends.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <set>
+
+#include "base/clock.h"
+#include "coordinator/client.h"
+#include "pager/links/lease_map.h"
+#include "pager/links/node_directory.h"
+#include "pager/links/repairer.h"
+
+namespace farpage::pager {
+
+// A lease as it is in the map. kUnavailable, kUnsupported: its node cannot be used.
+Result<std::unique_ptr<ReplicaLease>> replica_of(
+    const coordinator::Lease& lease,
+    const std::function<Result<NodeIndex>(const NodeId&)>& node_index);
+
+// Threads: the borrower's; counters() too.
+class RegionRepair {
+ public:
+  struct Parts {
+    LeaseMap& leases;
+    NodeDirectory& nodes;
+    coordinator::Client& client;
+    std::function<Result<NodeIndex>(const NodeId&)> node_index;
+    std::function<void()> ring;  // the borrower: a replica has been filled. Any thread
+  };
+  explicit RegionRepair(Parts parts) : parts_(std::move(parts)) {}
+
+  // One step, at most one request to the coordinator. Returns when the next one is due, if nothing
+  // happens before.
+  Instant serve(const coordinator::RegionInfo& region, Repairer& repairer);
+  // The coordinator's view, read when a dead process may have completed what it does not know of.
+  void compare(const coordinator::RegionInfo& region);
+  // Slabs without all of their replicas, bytes to copy, and what was done.
+  void count(coordinator::Counters& counters, const coordinator::RegionInfo& region) const;
+
+ private:
+  struct Need {
+    SlabIndex slab;
+    uint32_t live = 0;
+  };
+  // The slab with the fewest live replicas; also counts.
+  std::optional<Need> most_endangered(uint32_t replicas);
+  Status begin(const coordinator::RegionInfo& region, Repairer& repairer, SlabIndex slab);
+  void take_end();
+  Status complete(const coordinator::RegionInfo& region);
+
+  const Parts parts_;
+  std::shared_ptr<Fill> fill_;  // under way
+  coordinator::ReplicaName filling_;
+  coordinator::ReplicaName replaces_;
+  Instant begun_at_{0};
+  std::optional<coordinator::RepairComplete> completed_;  // the coordinator is to be told
+  std::set<NodeId> avoid_;  // of the next request: could not be filled
+  uint64_t degraded_ = 0;
+  uint64_t repaired_ = 0;
+  bool refused_ = false;  // already logged
+};
+
+}  // namespace farpage::pager

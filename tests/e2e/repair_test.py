@@ -1,0 +1,146 @@
+"""Replicas that are lost are made again elsewhere while programs run, so that the next loss is none."""
+import json
+import os
+import random
+import signal
+import unittest
+
+from cluster import MIB, EndToEnd, engine_of, wait_until
+
+ROUNDS = int(os.environ.get("FARPAGE_REPAIR_ROUNDS", "4"))  # of a node that is killed and started again
+
+
+class Repair(EndToEnd):
+    def slabs(self):
+        return json.loads(self.get("/v1/cluster"))["slabs"]
+
+    def lease_nodes(self):
+        """Of the only region: the nodes of each slab's replicas."""
+        (region,) = json.loads(self.get("/v1/regions"))["regions"]
+        nodes = {}
+        for lease in region["leases"]:
+            self.assertFalse(lease["filling"], region)
+            nodes.setdefault(lease["slab"], set()).add(lease["node"])
+        return nodes
+
+    def await_leases(self, process, condition, what):
+        """True: the condition holds for the leases of the only region. False: the program has ended before."""
+        def is_decided():
+            regions = json.loads(self.get("/v1/regions"))["regions"]
+            return process.popen.poll() is not None or any(condition(region) for region in regions)
+        wait_until(is_decided, what)
+        return process.popen.poll() is None
+
+    def await_whole(self, process):
+        """Every slab has all its replicas, as the engine and as the coordinator see it."""
+        def is_whole(region):
+            return (not any(lease["lost"] or lease["stale"] or lease["filling"] for lease in region["leases"])
+                    and self.slabs()["degraded"] == 0
+                    and region["counters"].get("farpage_repair_degraded_slabs") == 0)
+        return self.await_leases(process, is_whole, "every slab has its replicas again")
+
+    def await_whole_without(self, process, gone):
+        def is_elsewhere(region):
+            return (all(lease["node"] != gone and not lease["filling"] for lease in region["leases"])
+                    and self.slabs()["degraded"] == 0)
+        return self.await_leases(process, is_elsewhere, f"no slab is on {gone}")
+
+    def start_cluster_of(self, nodes, *coordinator, transport="tcp"):
+        self.start_coordinator(*coordinator)
+        return {name: self.start_slab_node(name, transport) for name in (f"node-{i + 1}" for i in range(nodes))}
+
+    def start_slab_node(self, name, transport="tcp"):
+        return self.start_node(name, "--slab", "2M", transports=transport, lend="128M")
+
+    def start_program(self, seconds, transport="tcp", rate="max"):
+        process = self.start_run(
+            [os.path.join(os.environ["FARPAGE_BUILD"], "tests", "random_access"),
+             str(48 * MIB), "2", str(seconds), "11"], local="12M",
+            options=["--transport", transport, "--replicas", "2", "--slab", "2M",
+                     "--operation-timeout", "200ms", "--fault-deadline", "5s", "--repair-rate", rate])
+        process.popen.stdout.readline()
+        self.assertEqual(process.popen.stdout.readline(), b"filled\n", process.log())
+        return process
+
+    def each_replica_is_killed_in_turn(self, transport):
+        """Three nodes, two replicas: each kill alone is survived, all together are not without repair."""
+        nodes = self.start_cluster_of(3, transport=transport)
+        process = self.start_program(5 * ROUNDS, transport)
+        random.seed(7)
+        rounds = 0
+        while rounds < ROUNDS and process.popen.poll() is None:
+            name = random.choice(sorted(nodes))
+            nodes[name].end()
+            nodes[name] = self.start_slab_node(name, transport)
+            rounds += self.await_whole(process)
+        self.assertGreaterEqual(rounds, 2)
+        self.expect_right_end(process)
+        self.assertEqual(self.stats()["faults"]["failed"], 0)
+        self.assertIn("slab_repaired", process.log())
+
+    def test_each_replica_is_killed_in_turn_over_tcp(self):
+        self.each_replica_is_killed_in_turn("tcp")
+
+    def test_each_replica_is_killed_in_turn_over_shm(self):
+        self.each_replica_is_killed_in_turn("shm")
+
+    def test_a_node_that_stays_away_is_replaced(self):
+        nodes = self.start_cluster_of(3)
+        process = self.start_program(12)
+        nodes["node-1"].end()
+        wait_until(lambda: self.slabs()["degraded"] > 0, "the coordinator misses it")
+        self.assertTrue(self.await_whole_without(process, "node-1"), process.log())
+        nodes["node-2"].end()
+        self.expect_right_end(process)
+        self.assertEqual(self.stats()["faults"]["failed"], 0)
+
+    def test_too_few_nodes_are_told_and_waited_for(self):
+        nodes = self.start_cluster_of(2)
+        process = self.start_program(15)
+        nodes["node-1"].end()
+        wait_until(lambda: "repair_waits" in process.log(), "it says that no node has room")
+        self.assertGreater(self.slabs()["degraded"], 0)
+        self.start_slab_node("node-3")
+        self.assertTrue(self.await_whole_without(process, "node-1"), process.log())
+        self.assertTrue(all(held == {"node-2", "node-3"} for held in self.lease_nodes().values()))
+        self.expect_right_end(process)
+
+    def test_an_engine_that_is_killed_meanwhile_has_a_successor_that_goes_on(self):
+        nodes = self.start_cluster_of(3)
+        process = self.start_program(15, rate="20M")
+        nodes["node-2"].end()
+        nodes["node-2"] = self.start_slab_node("node-2")
+        wait_until(lambda: self.slabs()["repairing"] > 0, "a replica is filling")
+        engine = engine_of(process.pid)
+        os.kill(engine, signal.SIGKILL)
+        wait_until(lambda: engine_of(process.pid) not in (None, engine), "its successor")
+        self.assertTrue(self.await_whole(process), process.log())
+        nodes["node-1"].end()
+        self.expect_right_end(process)
+
+    def test_a_coordinator_that_is_killed_meanwhile_has_a_successor_that_knows(self):
+        store = ["--store", "sqlite:" + self.path("coordinator.db")]
+        coordinator = self.start_coordinator(*store)
+        address = self.url.removeprefix("http://")
+        nodes = {f"node-{i}": self.start_slab_node(f"node-{i}") for i in (1, 2, 3)}
+        process = self.start_program(15, rate="20M")
+        nodes["node-2"].end()
+        nodes["node-2"] = self.start_slab_node("node-2")
+        wait_until(lambda: self.slabs()["repairing"] > 0, "a replica is filling")
+        coordinator.end()
+        self.start_coordinator(*store, listen=address)
+        self.assertTrue(self.await_whole(process), process.log())
+        nodes["node-1"].end()
+        self.expect_right_end(process)
+
+    def test_off_repairs_nothing(self):
+        nodes = self.start_cluster_of(3)
+        process = self.start_program(5, rate="off")
+        nodes["node-1"].end()
+        nodes["node-1"] = self.start_slab_node("node-1")
+        self.expect_right_end(process)
+        self.assertNotIn("repair", process.log())
+
+
+if __name__ == "__main__":
+    unittest.main()
