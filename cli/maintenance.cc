@@ -11,8 +11,6 @@
 namespace farpage::cli {
 namespace {
 
-using coordinator::NodeInfo;
-
 struct MaintenanceSettings {
   std::string node;
   std::string coordinator = "http://127.0.0.1:7070";
@@ -25,23 +23,23 @@ Result<std::unique_ptr<coordinator::Client>> client_of(const MaintenanceSettings
   return coordinator::Client::create({settings.coordinator, token});
 }
 
-uint32_t lent_slabs(const NodeInfo& node) {
-  return node.total_slabs - node.free_slabs;
-}
-
-// Until the node lends nothing. Says on stderr how it goes on.
-Status await_empty(coordinator::Client& client, const NodeId& id, Milliseconds timeout) {
+// Until the node lends nothing, and is removed. Says on stderr how it goes on.
+Status remove_when_empty(coordinator::Client& client, const NodeId& id, Milliseconds timeout) {
   constexpr Milliseconds kLook{200};
   const Instant end = SteadyClock::read() + timeout;
   std::optional<uint32_t> said;
   while (true) {
     FARPAGE_TRY(node, client.node(id));
-    const uint32_t lent = lent_slabs(node);
+    const uint32_t lent = node.total_slabs - node.free_slabs;
     if (said != lent)
       fmt::print(stderr, "{}: {} slabs to move ({})\n", id.value, lent,
                  format_size(lent * node.join.slab_bytes));
     said = lent;
-    if (lent == 0) return {};
+    // A node that is lost does not confirm that it has taken slabs back.
+    if (lent == 0 || node.state == coordinator::NodeState::kLost) {
+      Status removed = client.remove_node(id, false);
+      if (removed || removed.error().code != ErrorCode::kConflict) return removed;
+    }
     if (SteadyClock::read() > end)
       return fail(ErrorCode::kTimedOut,
                   fmt::format("{} still lends {} slabs: it goes on draining (is there room "
@@ -55,8 +53,7 @@ Result<int> drain(const MaintenanceSettings& settings) {
   FARPAGE_TRY(client, client_of(settings));
   const NodeId id{settings.node};
   FARPAGE_TRY_VOID(client->drain_node(id));
-  FARPAGE_TRY_VOID(await_empty(*client, id, settings.timeout));
-  FARPAGE_TRY_VOID(client->remove_node(id, false));
+  FARPAGE_TRY_VOID(remove_when_empty(*client, id, settings.timeout));
   fmt::print("{} is empty and has left the cluster\n", id.value);
   return kExitOk;
 }

@@ -156,11 +156,13 @@ struct RepairBegun {
 struct RepairComplete {
   SlabIndex slab;
   ReplicaName filled;
+  bool abandoned = false;  // it is not filled, and will not be: it ends, and nothing is replaced
 };
 
 // PUT /v1/regions/{id}/heartbeat
+inline constexpr std::string_view kDegradedCounter = "farpage_repair_degraded_slabs";
 struct RegionHeartbeat {
-  Counters counters;
+  Counters counters;  // kDegradedCounter: slabs without all their replicas, as the borrower sees it
 };
 struct RegionHeard {
   uint64_t last_event = 0;  // its sequence; a client that has read it has no new events to fetch

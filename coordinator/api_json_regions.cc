@@ -242,6 +242,7 @@ Result<RepairComplete> decode_repair_complete(std::string_view body) {
                                      [](http::JsonReader& reader, RepairComplete& repair) {
                                        read_slab(reader, repair.slab);
                                        read_replica_name(reader, repair.filled);
+                                       repair.abandoned = reader.boolean_or("abandoned", false);
                                      });
 }
 
@@ -324,6 +325,7 @@ std::string encode(const RepairBegin& repair) {
 std::string encode(const RepairComplete& repair) {
   Json json = json_of(repair.filled);
   json["slab"] = repair.slab.value;
+  json["abandoned"] = repair.abandoned;
   return json.dump();
 }
 

@@ -216,7 +216,6 @@ Result<RepairBegun> Cluster::begin_repair(const RegionId& id, const RepairBegin&
       lease_planned(id, region.slab_bytes, [&](State& state, const std::set<NodeId>& avoid) {
         return state.begin_repair(clock_.now(), id, repair, avoid);
       });
-  revoke_now(id);  // what was filling before
   if (!leased) return tl::unexpected(leased.error());
   const MutexLock lock(mutex_);
   return state_.repair_begun(id, repair.slab);
@@ -227,8 +226,7 @@ Status Cluster::complete_repair(const RegionId& id, const RepairComplete& repair
   FARPAGE_TRY_VOID(change([&](State& state) { return state.complete_repair(id, repair); }));
   log::info("coordinator: slab repaired region={} slab={} node={}", id.value, repair.slab.value,
             repair.filled.node.value);
-  revoke_now(id);
-  return {};
+  return {};  // what has ended is revoked in the background: its node may not answer
 }
 
 Status Cluster::lease_planned(const RegionId& id, uint64_t slab_bytes, const Plan& plan_with) {

@@ -27,8 +27,9 @@ void State::mark_stale(Region& region, const RepairBegin& repair) {
   for (auto it = region.leases.lower_bound({repair.slab, 0});
        it != region.leases.end() && it->first < std::pair(repair.slab, kFillingReplica); ++it) {
     Lease& lease = it->second;
-    if (lease.lost || lease.stale || names(repair.live, lease)) continue;
-    lease.stale = true;
+    const bool stale = !names(repair.live, lease);
+    if (lease.lost || lease.stale == stale) continue;
+    lease.stale = stale;
     changes_.leases[LeaseKey{region.record.id, repair.slab, it->first.second}] = lease;
   }
 }
@@ -117,6 +118,11 @@ Result<RepairBegun> State::repair_begun(const RegionId& id, SlabIndex slab) cons
 Status State::complete_repair(const RegionId& id, const RepairComplete& repair) {
   FARPAGE_TRY(region, find_region(id));
   const auto filling = find_filling(*region, repair.slab);
+  if (repair.abandoned) {
+    if (filling != region->leases.end() && name_of(filling->second) == repair.filled)
+      drop_lease(*region, filling);
+    return {};
+  }
   if (filling == region->leases.end() || filling->second.lost ||
       name_of(filling->second) != repair.filled) {
     for (const auto& [key, lease] : region->leases)
@@ -138,7 +144,10 @@ Status State::complete_repair(const RegionId& id, const RepairComplete& repair) 
   return {};
 }
 
+// The borrower knows of replicas that it has given up before it asks for others.
 void State::count_repairs(const Region& region, Totals& totals) const {
+  const auto told = region.counters.find(std::string(kDegradedCounter));
+  uint64_t known = 0;
   for (auto it = region.leases.begin(); it != region.leases.end();) {
     const SlabIndex slab = it->first.first;
     bool degraded = false;
@@ -150,9 +159,10 @@ void State::count_repairs(const Region& region, Totals& totals) const {
         degraded = degraded || is_degraded(it->second);
       }
     }
-    totals.slabs_degraded += degraded ? 1 : 0;
+    known += degraded ? 1 : 0;
     totals.slabs_repairing += filling ? 1 : 0;
   }
+  totals.slabs_degraded += std::max(known, told == region.counters.end() ? 0 : told->second);
 }
 
 }  // namespace farpage::coordinator

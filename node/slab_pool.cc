@@ -86,6 +86,7 @@ SlabPool::SlabPool(SlabMemoryOptions options, std::vector<Slab> slabs)
     : memory_options_(options),
       slab_count_(static_cast<uint32_t>(slabs.size())),
       slabs_(std::move(slabs)),
+      last_generation_(slabs_.front().generation),
       scrubber_([this] {
         ::pthread_setname_np(::pthread_self(), "slab-scrubber");
         scrub_until_stopped();
@@ -129,7 +130,7 @@ Result<SlabPool::Lent> SlabPool::lend(uint32_t slab, Nanoseconds wait) {
       break;
   }
   wanted.state = SlabState::kLeased;
-  ++wanted.generation.value;
+  wanted.generation = Generation{++last_generation_.value};
   return Lent{wanted.memory.view(), wanted.generation};
 }
 

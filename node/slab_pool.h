@@ -109,6 +109,8 @@ class SlabPool {
   ConditionVariable work_;      // queue_ or stopping_ changed
   std::vector<Slab> slabs_ FARPAGE_GUARDED_BY(mutex_);
   std::deque<uint32_t> queue_ FARPAGE_GUARDED_BY(mutex_);  // slabs to scrub, at most slab_count()
+  // Of the latest lease of any slab: no two leases of a node have the same one.
+  Generation last_generation_ FARPAGE_GUARDED_BY(mutex_);
   bool stopping_ FARPAGE_GUARDED_BY(mutex_) = false;
 
   std::thread scrubber_;

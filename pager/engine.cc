@@ -208,7 +208,8 @@ std::vector<LinkPort*> EngineThreads::port_list() const {
 void EngineThreads::node_wanted(NodeIndex node) {
   // Each backing region asks; an existing channel must not be replaced.
   if (core_.peers[node].requested.exchange(true, std::memory_order_relaxed)) return;
-  for (const auto& port : ports_) port->request(node);
+  // The repairer asks for its own when it has something to copy.
+  for (size_t port = 0; port + 1 < ports_.size(); ++port) ports_[port]->request(node);
   connector_bell_.ring();
 }
 

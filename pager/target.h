@@ -208,8 +208,9 @@ struct Target {
     return image.fork_group()->leases_of(word.backing_region());
   }
   // As mark_lost(), for a replica of the backing region that `word` names.
-  void lose_replica(PageIndex page, PageWord word, const ReplicaLease& replica, const char* why) {
-    if (mark_lost(leases_of(word), *engine.nodes, page, replica, why))
+  void lose_replica(PageIndex page, PageWord word, const ReplicaLease& replica, const char* why,
+                    const ReplicaLease* other = nullptr) {
+    if (mark_lost(leases_of(word), *engine.nodes, page, replica, why, other))
       replicas_lost.fetch_add(1, std::memory_order_relaxed);
   }
 };

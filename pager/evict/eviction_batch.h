@@ -138,7 +138,8 @@ class EvictionBatch {
   size_t take_completions();  // 4
   void restart_patience(Instant now);
   void expire_replicas(Instant now);
-  void fail_run(WriteRun& run, const char* why);
+  // `other`: has what this replica has missed; it is lost only while that one is live.
+  void fail_run(WriteRun& run, const char* why, const ReplicaLease* other = nullptr);
   void shorten(WriteRun& run, uint32_t pages);
   void acknowledge(WriteRun& run);
   std::span<const WriteRun> runs() const;

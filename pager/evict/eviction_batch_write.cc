@@ -248,10 +248,11 @@ void EvictionBatch::acknowledge(WriteRun& run) {
     victims_[v].unacked = static_cast<uint8_t>(victims_[v].unacked & ~(1U << run.replica));
 }
 
-void EvictionBatch::fail_run(WriteRun& run, const char* why) {
+void EvictionBatch::fail_run(WriteRun& run, const char* why, const ReplicaLease* other) {
   target_->eviction.counts.write_failures.add();
   run.done = true;
-  target_->lose_replica(victims_[run.first].page, victims_[run.first].word, replica_of(run), why);
+  target_->lose_replica(victims_[run.first].page, victims_[run.first].word, replica_of(run), why,
+                        other);
 }
 
 // `now`: of the turn's begin. Time that passes later in a turn, when its process is stopped, is
@@ -273,7 +274,7 @@ void EvictionBatch::expire_replicas(Instant now) {
     };
     for (uint32_t replica = 0; replica < lease->replica_count; ++replica) {
       if (!acknowledged_elsewhere(replica)) continue;
-      fail_run(run, "it could not be reached and has missed a write");
+      fail_run(run, "it could not be reached and has missed a write", lease->replicas[replica]);
       break;
     }
   }

@@ -54,7 +54,9 @@ std::optional<Route> Fetcher::choose_replica(Fetch& fetch, const SlabLease& leas
     return route;
   }
   if (alive == 0) {
-    give_up(fetch, "every replica of the page is lost");
+    // Another one may have taken the place of the last since the lease was looked up.
+    const SlabLease* now = fetch.target->leases_of(fetch.word).find(fetch.page);
+    if (now == &lease) give_up(fetch, "every replica of the page is lost");
     return std::nullopt;
   }
   // All that can be reached have failed: again from the first, after a pause. One that failed may

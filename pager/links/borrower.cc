@@ -21,8 +21,9 @@ constexpr Milliseconds kUntilWanted{1000};     // without a region nothing has t
 // It changes the addresses or the state of a node.
 bool is_of_a_node(coordinator::EventKind kind) {
   using coordinator::EventKind;
-  return kind == EventKind::kNodeJoined || kind == EventKind::kNodeDraining ||
-         kind == EventKind::kNodeOpened || kind == EventKind::kNodeLost;
+  return kind == EventKind::kNodeJoined || kind == EventKind::kNodeCordoned ||
+         kind == EventKind::kNodeDraining || kind == EventKind::kNodeOpened ||
+         kind == EventKind::kNodeLost;
 }
 
 }  // namespace
@@ -49,7 +50,7 @@ void Borrower::own(RegionOwner& owner) {
 
 void Borrower::take_over(coordinator::RegionInfo region) {
   region_ = std::move(region);
-  taken_over_ = true;
+  view_is_old_ = true;
   leased_slabs_.store(leases_.leased_slabs(), std::memory_order_relaxed);
 }
 
@@ -132,6 +133,7 @@ Instant Borrower::serve() {
   Instant due = next_heartbeat_;
   if (thread_->repairer() != nullptr)
     due = std::min(due, repair_.serve(region_, *thread_->repairer()));
+  view_is_old_ = repair_.take_old_view() || view_is_old_;
   return leased ? due : std::min(due, SteadyClock::read() + kRetryLease);
 }
 
@@ -205,7 +207,8 @@ Status Borrower::adopt(const std::vector<coordinator::Lease>& leases) {
 
 Result<NodeIndex> Borrower::node_index(const NodeId& id) {
   std::optional<NodeIndex> index = nodes_.find(id);
-  if (!index) {
+  // It lends, so it is not leaving: that was before events were read.
+  if (!index || nodes_.leaving().contains(*index)) {
     const Result<coordinator::NodeInfo> node = client_.node(id);
     if (!node && node.error().code == ErrorCode::kNotFound)
       return fail(ErrorCode::kUnavailable, "node " + id.value + " has left since it lent a slab");
@@ -255,7 +258,7 @@ void Borrower::heartbeat(bool late) {
     if (was_silent) log::info("pager: coordinator_back region={}", region_.id.value);
     // A failure is retried when the next events arrive.
     if (was_silent || late) (void)refresh_leases();
-    if (taken_over_) taken_over_ = !see_nodes_and_leases();
+    if (view_is_old_) view_is_old_ = !see_nodes_and_leases();
     if (beat->last_event != events_since_) poll_events();
     return;
   }

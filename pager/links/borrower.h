@@ -105,7 +105,7 @@ class Borrower {
   coordinator::RegionInfo region_;
   uint64_t events_since_ = 0;
   bool coordinator_silent_ = false;         // already logged
-  bool taken_over_ = false;                 // and the coordinator's view not read yet
+  bool view_is_old_ = false;                // nodes and leases are to be read again
   std::atomic<bool> lease_refused_{false};  // already logged
   std::atomic<uint64_t> leased_slabs_{0};
 };

@@ -83,7 +83,20 @@ const ReplicaLease* LeaseMap::keep(uint64_t record, SlabIndex slab, uint32_t pla
   return &kept.lease;
 }
 
+bool LeaseMap::withdraw(const ReplicaLease& old, const ReplicaLease& by) {
+  const MutexLock lock(mutex_);
+  if (!by.is_read()) return false;
+  (void)old.end(ReplicaState::kWithdrawn);
+  return true;
+}
+
+bool LeaseMap::give_up(const ReplicaLease& replica, const ReplicaLease& other) const {
+  const MutexLock lock(mutex_);
+  return other.is_read() && replica.end(ReplicaState::kLost);
+}
+
 void LeaseMap::store(SlabIndex slab, std::unique_ptr<const SlabLease> lease) {
+  if (entry(slab).lease.load(std::memory_order_relaxed) == nullptr) ++published_slabs_;
   entry(slab).lease.store(lease.get(), std::memory_order_release);
   published_.push_back(std::move(lease));
 }
@@ -120,7 +133,7 @@ const ReplicaLease* LeaseMap::add(SlabIndex slab, const ReplicaLease& filling) {
   const MutexLock lock(mutex_);
   const SlabLease* present = entry(slab).lease.load(std::memory_order_relaxed);
   const uint64_t count = head().count.load(std::memory_order_relaxed);
-  if (present == nullptr || present->live() == 0 || count == most_records(slabs_)) return nullptr;
+  if (present == nullptr || present->live() == 0 || !may_add(count)) return nullptr;
   auto lease = std::make_unique<SlabLease>(*present);
   uint32_t place = 0;
   while (place < lease->replica_count && lease->replicas[place]->is_written()) ++place;

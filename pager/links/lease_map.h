@@ -129,6 +129,11 @@ class LeaseMap {
   // after these have ended. nullptr, and nothing changes: the slab has no replica that can be read,
   // or no place, or this map has had too many replicas.
   const ReplicaLease* add(SlabIndex slab, const ReplicaLease& filling);
+  // `old` is not used any more, because `by`, which is live, has taken its place. False, and
+  // nothing changes: `by` has ended.
+  bool withdraw(const ReplicaLease& old, const ReplicaLease& by);
+  // `replica` has missed a write that `other` has. False: it had ended before, or `other` has.
+  bool give_up(const ReplicaLease& replica, const ReplicaLease& other) const;
 
   // The first call for a page of a slab returns true; from then on a lease is wanted.
   bool touch(PageIndex page);
@@ -155,6 +160,10 @@ class LeaseMap {
   };
   LeaseMap(Mapping memory, Mapping kept, uint64_t slabs, unsigned shift);
   static uint64_t most_records(uint64_t slabs);
+  // Room for the first lease of each slab is never given to further replicas.
+  bool may_add(uint64_t count) const FARPAGE_REQUIRES(mutex_) {
+    return count + (slabs_ - published_slabs_) * coordinator::kMaxReplicas < most_records(slabs_);
+  }
   KeptHead& head() const { return *reinterpret_cast<KeptHead*>(kept_.data()); }
   Record* records() const { return reinterpret_cast<Record*>(kept_.data() + kCacheLine); }
   const ReplicaLease* keep(uint64_t record, SlabIndex slab, uint32_t place,
@@ -172,7 +181,8 @@ class LeaseMap {
   const uint64_t slabs_;
   const unsigned pages_per_slab_shift_;
   std::atomic<uint64_t> touched_slabs_{0};  // one more than the highest touched one
-  Mutex mutex_;
+  mutable Mutex mutex_;
+  uint64_t published_slabs_ FARPAGE_GUARDED_BY(mutex_) = 0;
   // All that ever were.
   std::vector<std::unique_ptr<const SlabLease>> published_ FARPAGE_GUARDED_BY(mutex_);
 };

@@ -65,8 +65,10 @@ std::set<NodeIndex> NodeDirectory::leaving() const {
 }
 
 bool mark_lost(const LeaseMap& leases, const NodeDirectory& nodes, PageIndex page,
-               const ReplicaLease& replica, const char* why) {
-  if (!replica.end(ReplicaState::kLost)) return false;
+               const ReplicaLease& replica, const char* why, const ReplicaLease* other) {
+  const bool ended =
+      other != nullptr ? leases.give_up(replica, *other) : replica.end(ReplicaState::kLost);
+  if (!ended) return false;
   log::warn("pager: replica_lost slab={} node={} reason=\"{}\"", leases.slab_of(page).value,
             nodes.name_of(replica.node), why);
   return true;

@@ -40,9 +40,9 @@ class NodeDirectory {
   std::unordered_map<NodeId, NodeIndex> indexes_ FARPAGE_GUARDED_BY(mutex_);  // by id
 };
 
-// Marks the replica unusable: its node lost the memory, or it missed a write. The first call logs
-// it and returns true.
+// Marks the replica unusable: its node lost the memory, or it missed a write; `other`: only while
+// that one, which has not missed it, is live. The first call logs it and returns true.
 bool mark_lost(const LeaseMap& leases, const NodeDirectory& nodes, PageIndex page,
-               const ReplicaLease& replica, const char* why);
+               const ReplicaLease& replica, const char* why, const ReplicaLease* other = nullptr);
 
 }  // namespace farpage::pager

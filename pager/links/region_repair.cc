@@ -8,6 +8,8 @@ namespace farpage::pager {
 namespace {
 
 constexpr Milliseconds kRepairRetry{1000};
+constexpr Milliseconds kNextSlab{50};  // after a refusal
+constexpr Milliseconds kGrace{200};    // more than most operations take
 constexpr Seconds kBetweenLooks{1};
 
 }  // namespace
@@ -29,33 +31,49 @@ Result<std::unique_ptr<ReplicaLease>> replica_of(
 
 Instant RegionRepair::serve(const coordinator::RegionInfo& region, Repairer& repairer) {
   take_end();
-  if (completed_ && !complete(region)) return SteadyClock::read() + kRepairRetry;
-  const std::optional<Need> need = most_endangered(region.replicas);
-  if (fill_ || !need || !repairer.enabled()) return SteadyClock::read() + kBetweenLooks;
+  const Instant told = tell(region);
+  const Instant now = SteadyClock::read();
+  const std::optional<Need> need = most_endangered(region.replicas, now);
+  if (fill_ || !need || !repairer.enabled()) return std::min(told, now + kBetweenLooks);
   const Status begun = begin(region, repairer, need->slab);
-  if (!begun && !std::exchange(refused_, true))
-    log::warn("pager: repair_waits slab={} live_replicas={} reason=\"{}\" (trying again)",
-              need->slab.value, need->live, begun.error().message());
-  if (!begun) return SteadyClock::read() + kRepairRetry;
-  refused_ = false;
-  return SteadyClock::read() + kBetweenLooks;
+  if (begun) {
+    said_.clear();
+    return std::min(told, now + kBetweenLooks);
+  }
+  refused(*need, begun.error());
+  return std::min(told, now + kNextSlab);
 }
 
-std::optional<RegionRepair::Need> RegionRepair::most_endangered(uint32_t replicas) {
+// Others may be placed meanwhile.
+void RegionRepair::refused(const Need& need, const Error& error) {
+  not_before_[need.slab] = SteadyClock::read() + kRepairRetry;
+  view_is_old_ = error.code == ErrorCode::kConflict || error.code == ErrorCode::kNotFound;
+  std::string text = error.message();
+  if (text == said_) return;
+  log::warn("pager: repair_waits slab={} live_replicas={} reason=\"{}\" (trying again)",
+            need.slab.value, need.live, text);
+  said_ = std::move(text);
+}
+
+std::optional<RegionRepair::Need> RegionRepair::most_endangered(uint32_t replicas, Instant now) {
   const std::set<NodeIndex> leaving = parts_.nodes.leaving();
+  std::erase_if(not_before_, [&](const auto& entry) { return entry.second <= now; });
+  std::set<SlabIndex> busy;
+  for (const Answer& answer : answers_) busy.insert(answer.repair.slab);
   std::optional<Need> most;
   degraded_ = 0;
-  for (uint32_t slab = 0; slab < parts_.leases.slabs_touched(); ++slab) {
-    const SlabLease* lease = parts_.leases.find(SlabIndex{slab});
+  for (uint32_t i = 0; i < parts_.leases.slabs_touched(); ++i) {
+    const SlabIndex slab{i};
+    const SlabLease* lease = parts_.leases.find(slab);
     if (lease == nullptr) continue;
     const uint32_t live = lease->live();
     if (live < replicas) ++degraded_;
-    if (live == 0) continue;  // there is nothing to copy
+    if (live == 0 || busy.contains(slab) || not_before_.contains(slab)) continue;
     const auto stays = std::ranges::count_if(lease->all(), [&](const ReplicaLease* replica) {
       return replica->is_read() && !leaving.contains(replica->node);
     });
     if (static_cast<uint32_t>(stays) >= replicas) continue;
-    if (!most || live < most->live) most = Need{SlabIndex{slab}, live};
+    if (!most || live < most->live) most = Need{slab, live};
   }
   return most;
 }
@@ -74,63 +92,102 @@ Status RegionRepair::begin(const coordinator::RegionInfo& region, Repairer& repa
   FARPAGE_TRY(begun, parts_.client.begin_repair(region.id, repair));
   if (begun.filling.bytes != region.slab_bytes)
     return fail(ErrorCode::kInvalid, "the coordinator leased a slab of another size");
+  filling_ = name_of(begun.filling);
+  const SlabLease& lease = *parts_.leases.find(slab);
+  const auto node = parts_.nodes.find(begun.replaces.node);
+  replaced_ = node ? lease.find(*node, begun.replaces.generation) : nullptr;
   const auto replica = replica_of(begun.filling, parts_.node_index);
   if (!replica) {
-    avoid_.insert(begun.filling.node);
+    avoid_.insert(filling_.node);
+    abandon(slab, filling_);
     return tl::unexpected(replica.error());
   }
   const ReplicaLease* added = parts_.leases.add(slab, **replica);
-  if (added == nullptr)
-    return fail(ErrorCode::kExhausted, "the slab has no live replica any more, or had too many");
-  filling_ = name_of(begun.filling);
-  replaces_ = begun.replaces;
+  if (added == nullptr) {
+    abandon(slab, filling_);
+    return fail(ErrorCode::kExhausted,
+                "the slab has no live replica any more, or this program has had too many replicas: "
+                "restart it when it suits");
+  }
   begun_at_ = SteadyClock::read();
   log::info("pager: repair_begun slab={} node={} replaces={}", slab.value, filling_.node.value,
-            replaces_.node.value);
+            begun.replaces.node.value);
   fill_ = std::make_shared<Fill>(parts_.leases, slab, *added, parts_.ring);
   repairer.add(fill_);
   return {};
 }
 
+void RegionRepair::abandon(SlabIndex slab, coordinator::ReplicaName filling) {
+  answers_.push_back({{slab, std::move(filling), true}, Instant{0}});
+}
+
 void RegionRepair::take_end() {
   if (!fill_ || fill_->end.load(std::memory_order_acquire) == Fill::End::kNone) return;
   const std::shared_ptr<Fill> ended = std::exchange(fill_, nullptr);
-  if (ended->end.load(std::memory_order_relaxed) == Fill::End::kLost) {
+  const bool was_live = replaced_ != nullptr && replaced_->is_read();
+  // It may have been lost since it was filled: then what it was to replace is still needed.
+  const bool is_live = ended->end.load(std::memory_order_relaxed) == Fill::End::kFilled &&
+                       (replaced_ == nullptr ? ended->replica.is_read()
+                                             : parts_.leases.withdraw(*replaced_, ended->replica));
+  if (!is_live) {
     avoid_.insert(filling_.node);
-    return;
+    not_before_[ended->slab] = SteadyClock::read() + kRepairRetry;
+    return abandon(ended->slab, filling_);
   }
-  const SlabLease& lease = *parts_.leases.find(ended->slab);
-  if (const auto node = parts_.nodes.find(replaces_.node))
-    if (const ReplicaLease* old = lease.find(*node, replaces_.generation))
-      (void)old->end(ReplicaState::kWithdrawn);
   ++repaired_;
+  const Instant now = SteadyClock::read();
   log::info("pager: slab_repaired slab={} node={} ms={}", ended->slab.value, filling_.node.value,
-            (SteadyClock::read() - begun_at_).count() / 1'000'000);
-  completed_ = coordinator::RepairComplete{ended->slab, filling_};
+            (now - begun_at_).count() / 1'000'000);
+  // What is on its way to a replica that was live until now ends before its memory is taken away.
+  answers_.push_back({{ended->slab, filling_}, was_live ? now + kGrace : Instant{0}});
 }
 
-// The slab is whole, whatever the coordinator says: it has lost its state, or the node's lease.
-Status RegionRepair::complete(const coordinator::RegionInfo& region) {
-  const Status told = parts_.client.complete_repair(region.id, *completed_);
-  const bool may_change = !told && (told.error().code == ErrorCode::kUnavailable ||
-                                    told.error().code == ErrorCode::kTimedOut);
-  if (may_change) return told;
-  if (!told)
-    log::warn("pager: repair_not_known slab={} node={} reason=\"{}\"", completed_->slab.value,
-              completed_->filled.node.value, told.error().message());
-  completed_.reset();
-  return {};
+// The slab is as it is, whatever the coordinator says: it has lost its state, or the node's lease.
+Instant RegionRepair::tell(const coordinator::RegionInfo& region) {
+  Instant next{INT64_MAX};
+  for (size_t i = answers_.size(); i > 0; --i) {
+    const Answer answer = std::move(answers_.front());
+    answers_.pop_front();
+    const Instant now = SteadyClock::read();
+    Instant due = answer.due;
+    if (due <= now) {
+      const Status told = parts_.client.complete_repair(region.id, answer.repair);
+      const bool may_change = !told && (told.error().code == ErrorCode::kUnavailable ||
+                                        told.error().code == ErrorCode::kTimedOut);
+      if (!told && !may_change)
+        log::warn("pager: repair_not_known slab={} node={} reason=\"{}\"", answer.repair.slab.value,
+                  answer.repair.filled.node.value, told.error().message());
+      if (!may_change) continue;
+      due = now + kRepairRetry;
+    }
+    next = std::min(next, due);
+    answers_.push_back({answer.repair, due});
+  }
+  return next;
 }
 
 void RegionRepair::compare(const coordinator::RegionInfo& region) {
   for (const coordinator::Lease& lease : region.leases) {
-    if (!lease.filling || lease.lost || lease.slab.value >= parts_.leases.slabs()) continue;
+    if (!lease.filling || lease.slab.value >= parts_.leases.slabs()) continue;
+    const bool is_ours = fill_ && fill_->slab == lease.slab && name_of(lease) == filling_;
+    const bool is_told = std::ranges::any_of(answers_, [&](const Answer& answer) {
+      return answer.repair.slab == lease.slab && answer.repair.filled == name_of(lease);
+    });
+    if (is_ours || is_told) continue;
     const SlabLease* held = parts_.leases.find(lease.slab);
-    const auto node = parts_.nodes.find(lease.node);
-    if (held == nullptr || !node) continue;
-    const ReplicaLease* replica = held->find(*node, lease.generation);
-    if (replica != nullptr && replica->is_read())
-      completed_ = coordinator::RepairComplete{lease.slab, name_of(lease)};
+    const auto find = [&](const coordinator::Lease& wanted) -> const ReplicaLease* {
+      const auto node = parts_.nodes.find(wanted.node);
+      return held != nullptr && node ? held->find(*node, wanted.generation) : nullptr;
+    };
+    const ReplicaLease* filled = find(lease);
+    const auto replaced = std::ranges::find_if(region.leases, [&](const coordinator::Lease& other) {
+      return !other.filling && other.slab == lease.slab && other.replica == lease.replica;
+    });
+    const ReplicaLease* old = replaced != region.leases.end() ? find(*replaced) : nullptr;
+    const bool is_live =
+        filled != nullptr &&
+        (old == nullptr ? filled->is_read() : parts_.leases.withdraw(*old, *filled));
+    answers_.push_back({{lease.slab, name_of(lease), !is_live}, Instant{0}});
   }
 }
 

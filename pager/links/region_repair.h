@@ -6,11 +6,14 @@
 // written to it as well; then it is live, and what it replaces ends.
 #pragma once
 
-#include <atomic>
+#include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <set>
+#include <string>
+#include <utility>
 
 #include "base/clock.h"
 #include "coordinator/client.h"
@@ -40,7 +43,10 @@ class RegionRepair {
   // One step, at most one request to the coordinator. Returns when the next one is due, if nothing
   // happens before.
   Instant serve(const coordinator::RegionInfo& region, Repairer& repairer);
-  // The coordinator's view, read when a dead process may have completed what it does not know of.
+  // The coordinator has refused what its view, as we know it, allows: nodes and leases are to be
+  // read again. Once.
+  bool take_old_view() { return std::exchange(view_is_old_, false); }
+  // The coordinator's view: a dead process may have completed, or left, what it does not know of.
   void compare(const coordinator::RegionInfo& region);
   // Slabs without all of their replicas, bytes to copy, and what was done.
   void count(coordinator::Counters& counters, const coordinator::RegionInfo& region) const;
@@ -50,22 +56,32 @@ class RegionRepair {
     SlabIndex slab;
     uint32_t live = 0;
   };
-  // The slab with the fewest live replicas; also counts.
-  std::optional<Need> most_endangered(uint32_t replicas);
+  // What the coordinator is to be told of a replica.
+  struct Answer {
+    coordinator::RepairComplete repair;
+    Instant due{0};
+  };
+  // The slab with the fewest live replicas of those that may be asked for now; also counts.
+  std::optional<Need> most_endangered(uint32_t replicas, Instant now);
+  void refused(const Need& need, const Error& error);
   Status begin(const coordinator::RegionInfo& region, Repairer& repairer, SlabIndex slab);
   void take_end();
-  Status complete(const coordinator::RegionInfo& region);
+  void abandon(SlabIndex slab, coordinator::ReplicaName filling);
+  // Returns when to look again.
+  Instant tell(const coordinator::RegionInfo& region);
 
   const Parts parts_;
   std::shared_ptr<Fill> fill_;  // under way
   coordinator::ReplicaName filling_;
-  coordinator::ReplicaName replaces_;
+  const ReplicaLease* replaced_ = nullptr;  // by it
   Instant begun_at_{0};
-  std::optional<coordinator::RepairComplete> completed_;  // the coordinator is to be told
-  std::set<NodeId> avoid_;  // of the next request: could not be filled
+  std::deque<Answer> answers_;
+  std::map<SlabIndex, Instant> not_before_;  // after a refusal
+  std::set<NodeId> avoid_;                   // of the next request: could not be filled
   uint64_t degraded_ = 0;
   uint64_t repaired_ = 0;
-  bool refused_ = false;  // already logged
+  std::string said_;  // the last refusal: each one is logged once
+  bool view_is_old_ = false;
 };
 
 }  // namespace farpage::pager

@@ -11,7 +11,8 @@ namespace {
 
 // As the evictor's: a replica that misses a page for so long is given up.
 constexpr Nanoseconds kFillPatience = Seconds(1);
-constexpr Milliseconds kRangeRetry{20};  // after a range that could not be copied
+constexpr Milliseconds kRangeRetry{20};       // after a range that could not be copied
+constexpr Nanoseconds kGiveUp = Seconds(10);  // after the last one that could
 constexpr std::chrono::microseconds kPollPause{50};
 constexpr Nanoseconds kYields = std::chrono::microseconds(100);  // then it sleeps between looks
 constexpr int64_t kRestsOfAQuarter = 3;
@@ -62,12 +63,12 @@ bool Repairer::is_unreachable(NodeIndex node) const {
   return since != 0 && SteadyClock::read() - Nanoseconds(since) > kFillPatience;
 }
 
-std::shared_ptr<Fill> Repairer::next() {
-  const auto live = [](const std::shared_ptr<Fill>& fill) {
-    return fill->leases.find(fill->first_page())->live();
+std::shared_ptr<Fill> Repairer::next(Instant now) {
+  const auto need = [now](const std::shared_ptr<Fill>& fill) {
+    return std::pair(fill->not_before > now, fill->leases.find(fill->slab)->live());
   };
-  const auto least = std::ranges::min_element(fills_, {}, live);
-  if (least == fills_.end()) return nullptr;
+  const auto least = std::ranges::min_element(fills_, {}, need);
+  if (least == fills_.end() || (*least)->not_before > now) return nullptr;
   // Those of the same need in turn.
   std::rotate(least, least + 1, fills_.end());
   return fills_.back();
@@ -84,12 +85,15 @@ void Repairer::run() {
       return stopping_.load(std::memory_order_relaxed) || !fills_.empty();
     });
     if (stopping_.load(std::memory_order_relaxed)) return;
-    served_ = next();
+    const Instant start = SteadyClock::read();
+    served_ = next(start);
+    if (!served_) {
+      rest = kRangeRetry;
+      continue;
+    }
     lock.unlock();
     const uint64_t before = copied_bytes();
-    const Instant start = SteadyClock::read();
-    const bool copied = copy_range(*served_);
-    rest = copied ? rest_after(SteadyClock::read() - start, copied_bytes() - before) : kRangeRetry;
+    if (advance(*served_)) rest = rest_after(SteadyClock::read() - start, copied_bytes() - before);
     const bool ended = served_->end.load(std::memory_order_relaxed) != Fill::End::kNone;
     if (ended) served_->on_end();
     lock.lock();
@@ -97,6 +101,23 @@ void Repairer::run() {
     served_.reset();
     changed_.notify_all();
   }
+}
+
+bool Repairer::advance(Fill& fill) {
+  const Instant start = SteadyClock::read();
+  if (fill.moved_at.count() == 0) fill.moved_at = start;
+  const Piece first{.first = fill.first_page()};
+  const bool copied = source_of(fill, first) != nullptr && copy_range(fill);
+  const Instant now = SteadyClock::read();
+  if (copied) fill.moved_at = now;
+  // Nothing that has every page can be reached: others have their turn, and this one may be
+  // tried again from another node.
+  const bool hopeless = fill.leases.find(fill.slab)->live() == 0 || now - fill.moved_at > kGiveUp;
+  if (!copied) fill.not_before = now + kRangeRetry;
+  if (!copied && hopeless) (void)fill.replica.end(ReplicaState::kLost);
+  if (fill.end.load(std::memory_order_relaxed) == Fill::End::kNone && !fill.replica.is_written())
+    fill.end.store(Fill::End::kLost, std::memory_order_release);
+  return copied;
 }
 
 Nanoseconds Repairer::rest_after(Nanoseconds took, uint64_t bytes) const {
@@ -137,11 +158,8 @@ bool Repairer::copy_range(Fill& fill) {
     copied_bytes_.fetch_add(uint64_t{pages} << kPageShift, std::memory_order_relaxed);
   }
   const bool complete = copied && done + pages == fill.leases.pages_per_slab();
-  if (complete && fill.replica.filled()) {
+  if (complete && fill.replica.filled())
     fill.end.store(Fill::End::kFilled, std::memory_order_release);
-  } else if (!fill.replica.is_written()) {
-    fill.end.store(Fill::End::kLost, std::memory_order_release);
-  }
   return copied;
 }
 

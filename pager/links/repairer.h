@@ -38,6 +38,9 @@ struct Fill {
   const ReplicaLease& replica;
   const std::function<void()> on_end;  // on the repairer's thread; never waits
   std::atomic<uint32_t> copied{0};     // pages
+  // Of the repairer's thread: after a failure it waits, and not for ever.
+  Instant not_before{0};
+  Instant moved_at{0};
   std::atomic<End> end{End::kNone};
 
   PageIndex first_page() const { return PageIndex{uint64_t{slab.value} * leases.pages_per_slab()}; }
@@ -77,9 +80,10 @@ class Repairer {
   };
 
   void run();
-  // The one whose slab has the fewest live replicas.
-  std::shared_ptr<Fill> next() FARPAGE_REQUIRES(mutex_);
-  // Copies the next range. False: it has to be tried again, after a pause.
+  // Of those that are due, the one whose slab has the fewest live replicas; null: none is.
+  std::shared_ptr<Fill> next(Instant now) FARPAGE_REQUIRES(mutex_);
+  // The next range, if it can be read; after a failure the fill waits, or ends.
+  bool advance(Fill& fill);
   bool copy_range(Fill& fill);
   bool copy_pieces(const Fill& fill);
   bool await_quiet(const Fill& fill, uint64_t closed_at) const;

@@ -191,6 +191,14 @@ class EndToEnd(unittest.TestCase):
         self.assertEqual(status, 0, process.log())
         self.assertIn(b"wrong_bytes 0\n", output)
 
+    def end_access(self, process):
+        """Tells a RANDOM_ACCESS to end; returns how long its longest access took, in ms."""
+        process.kill(signal.SIGUSR1)
+        status, output = process.finish()
+        self.assertEqual(status, 0, process.log())
+        self.assertIn(b"wrong_bytes 0\n", output)
+        return int(output.split(b"longest_ms ")[1])
+
     def all_stats(self):
         with open(self.stats_path, encoding="utf-8") as file:
             return json.load(file)["targets"]

@@ -283,6 +283,12 @@ Status SimulatedCluster::complete_repair(const RegionId& id,
   const auto filled = std::ranges::find_if(leases, [&](const coordinator::Lease& lease) {
     return lease.slab == repair.slab && name_of(lease) == repair.filled;
   });
+  if (repair.abandoned) {
+    if (filled == leases.end() || !filled->filling) return {};
+    end(*filled);
+    leases.erase(filled);
+    return request();
+  }
   if (filled == leases.end() || filled->lost) return fail(ErrorCode::kNotFound, "not filling");
   if (!filled->filling) return {};
   filled->filling = false;

@@ -5,10 +5,11 @@
 // Fills BYTES with a distinct pattern for each page and version, then reads and rewrites random
 // pages from THREADS threads for SECONDS, or until SIGUSR1. Each thread has its own pages, so the
 // content of each page is known. Prints its resident memory before the fill, "filled", then
-// "operations N wrong_bytes N"; status 1 when a byte was wrong.
+// "operations N wrong_bytes N" and "longest_ms N", of one page; status 1 when a byte was wrong.
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <csignal>
@@ -93,24 +94,34 @@ class Memory {
 struct Totals {
   std::atomic<uint64_t> operations{0};
   std::atomic<uint64_t> wrong_bytes{0};
+  std::atomic<int64_t> longest_ms{0};  // of one operation
 };
 
 void access(Memory& memory, const Settings& settings, size_t thread, Totals& totals) {
   std::mt19937_64 random(settings.seed + thread);
   const size_t own_pages = (settings.pages - thread + settings.threads - 1) / settings.threads;
-  const auto end = std::chrono::steady_clock::now() + settings.time;
+  auto now = std::chrono::steady_clock::now();
+  const auto end = now + settings.time;
+  auto longest = now - now;
   uint64_t operations = 0;
   uint64_t wrong = 0;
-  while (std::chrono::steady_clock::now() < end && !enough) {
+  while (now < end && !enough) {
+    const auto start = now;
     const size_t page = thread + settings.threads * (random() % own_pages);
     wrong += memory.wrong_bytes(page);
     if (random() % 4 == 0) memory.rewrite(page);
     ++operations;
+    now = std::chrono::steady_clock::now();
+    longest = std::max(longest, now - start);
   }
   for (size_t page = thread; page < settings.pages; page += settings.threads)
     wrong += memory.wrong_bytes(page);
   totals.operations += operations;
   totals.wrong_bytes += wrong;
+  const int64_t ms = std::chrono::duration_cast<std::chrono::milliseconds>(longest).count();
+  int64_t known = totals.longest_ms;
+  while (ms > known && !totals.longest_ms.compare_exchange_weak(known, ms)) {
+  }
 }
 
 void access_from_all_threads(Memory& memory, const Settings& settings, Totals& totals) {
@@ -167,5 +178,6 @@ int main(int argc, char** argv) {
   access_from_all_threads(memory, settings, totals);
   std::printf("operations %lu wrong_bytes %lu\n", totals.operations.load(),
               totals.wrong_bytes.load());
+  std::printf("longest_ms %ld\n", totals.longest_ms.load());
   return totals.wrong_bytes == 0 ? 0 : 1;
 }

@@ -178,6 +178,35 @@ TEST_F(StateRepairs, FillingReplicaThatIsLostDoesNotBecomeLive) {
   EXPECT_TRUE(begin(request_without({1})).has_value());
 }
 
+TEST_F(StateRepairs, AbandonedReplicaEndsAndNothingIsReplaced) {
+  const auto begun = begin(request_without({1}));
+  ASSERT_TRUE(begun.has_value());
+  const RepairComplete abandoned{kSlab, name_of(begun->filling), true};
+  ASSERT_TRUE(state_.complete_repair(region_, abandoned).has_value());
+  ASSERT_TRUE(state_.complete_repair(region_, abandoned).has_value()) << "again";
+  EXPECT_EQ(state_.totals().slabs_repairing, 0U);
+  EXPECT_TRUE(replica(1).stale);
+  ASSERT_EQ(state_.revocations().size(), 1U);
+  EXPECT_EQ(state_.revocations().front().generation, begun->filling.generation);
+}
+
+TEST_F(StateRepairs, BorrowerKnowsOfMoreDegradedSlabs) {
+  ASSERT_TRUE(
+      state_.heartbeat_region(now_, region_, RegionHeartbeat{{{std::string(kDegradedCounter), 5}}})
+          .has_value());
+  EXPECT_EQ(state_.totals().slabs_degraded, 5U);
+  ASSERT_TRUE(state_.heartbeat_region(now_, region_, RegionHeartbeat{}).has_value());
+  EXPECT_EQ(state_.totals().slabs_degraded, 0U);
+}
+
+TEST_F(StateRepairs, ReplicaThatIsLiveAgainIsNotStale) {
+  ASSERT_TRUE(begin(request_without({0})).has_value());
+  EXPECT_TRUE(replica(0).stale);
+  ASSERT_TRUE(begin(request_without({1})).has_value());
+  EXPECT_FALSE(replica(0).stale);
+  EXPECT_TRUE(replica(1).stale);
+}
+
 TEST_F(StateRepairs, RequestsThatCannotBeMetNameWhy) {
   RepairBegin unknown = request_without({});
   unknown.live[0].generation = Generation{999};

@@ -71,6 +71,12 @@ TEST(SlabPool, GenerationRisesWithEachLease) {
   }
 }
 
+TEST(SlabPool, NoTwoLeasesHaveTheSameGeneration) {
+  const auto pool = make_pool(3);
+  for (uint32_t slab = 0; slab < 3; ++slab)
+    EXPECT_EQ(pool->lend(slab, kLong)->generation, Generation{101 + slab});
+}
+
 TEST(SlabPool, StaleGenerationTakesNothingBack) {
   const auto pool = make_pool(1);
   const auto first = pool->lend(0, kLong);

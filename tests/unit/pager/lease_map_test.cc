@@ -115,6 +115,35 @@ TEST(LeaseMap, NothingIsAddedWhereNoReplicaCanBeRead) {
   EXPECT_EQ(map->find(PageIndex{0}), lease);
 }
 
+TEST(LeaseMap, OneOfTwoReplicasThatEndForEachOtherStays) {
+  const auto map = make_map(512);
+  map->publish(SlabIndex{0}, make_replicas(2));
+  const SlabLease* lease = map->find(PageIndex{0});
+  const ReplicaLease& old = *lease->replicas[0];
+  const ReplicaLease& by = *lease->replicas[1];
+  EXPECT_TRUE(map->give_up(by, old));
+  EXPECT_FALSE(map->withdraw(old, by)) << "it has been given up";
+  EXPECT_TRUE(old.is_read());
+  const ReplicaLease* added = map->add(SlabIndex{0}, filling_replica(7));
+  ASSERT_NE(added, nullptr);
+  EXPECT_FALSE(map->withdraw(old, *added)) << "it is still filling";
+  EXPECT_TRUE(added->filled());
+  EXPECT_TRUE(map->withdraw(old, *added));
+  EXPECT_FALSE(map->give_up(*added, old)) << "what has the page is not used any more";
+  EXPECT_TRUE(added->is_read());
+}
+
+TEST(LeaseMap, RoomForTheFirstLeaseOfEachSlabIsKept) {
+  const auto map = make_map(512 * 3);
+  map->publish(SlabIndex{0}, make_replicas(2));
+  const ReplicaLease* added = nullptr;
+  while ((added = map->add(SlabIndex{0}, filling_replica(7))) != nullptr)
+    EXPECT_TRUE(added->end(ReplicaState::kLost));
+  map->publish(SlabIndex{1}, make_replicas(coordinator::kMaxReplicas));
+  map->publish(SlabIndex{2}, make_replicas(coordinator::kMaxReplicas));
+  EXPECT_EQ(map->leased_slabs(), 3U);
+}
+
 TEST(LeaseMap, ReplicaIsFoundByItsNodeAndGeneration) {
   SlabLease lease;
   ReplicaLease one;
