@@ -5,6 +5,7 @@
 
 The kernel of the VM is the distribution's, too: criu 3.17 does not start on all newer ones.
 """
+import json
 import os
 import shutil
 import signal
@@ -96,6 +97,8 @@ class Criu(SnapshotTest):
         self.assertEqual(server.finish()[0], 0, server.log())
         print(server.log(), flush=True)
         self.assertIn("client_served", server.log())
+        stats = json.loads(server.log().rsplit("stats=", 1)[1].splitlines()[0])
+        self.assertGreater(stats["pages"], server.ready["pages"] * 0.9, "those of the program came from the image")
 
 
 class OneMachine(Criu):
