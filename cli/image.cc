@@ -1,15 +1,18 @@
-// farpage image: uploads the memory of guests into memory nodes, and shows, checks and removes it.
+// farpage image: uploads the memory of guests and of checkpoints into memory nodes, and shows,
+// checks and removes it.
 #include <fmt/format.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <cstdio>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "base/size.h"
 #include "cli/image_settings.h"
 #include "cli/subcommand.h"
 #include "cli/table.h"
+#include "criu/checkpoint.h"
 #include "image/push.h"
 #include "image/verify.h"
 
@@ -23,6 +26,7 @@ struct PushSettings : ClusterSettings {
   std::string name;
   std::string base;
   std::string holes = "base";
+  std::string without_pages;
   int64_t replicas = 1;
   uint64_t slab_bytes = coordinator::kDefaultSlabBytes;
   Milliseconds patience{30000};
@@ -83,7 +87,7 @@ void print_pushed(const PushSettings& settings, const image::PushResult& result)
     fmt::print("an earlier push had sent {} of it\n", size_of_pages(p.resumed_pages));
 }
 
-Result<int> push_image(const PushSettings& settings) {
+Result<image::PushOptions> push_options(const PushSettings& settings) {
   image::PushOptions options;
   FARPAGE_TRY(name, image_name(settings.name, "--name"));
   options.name = name;
@@ -91,24 +95,60 @@ Result<int> push_image(const PushSettings& settings) {
     FARPAGE_TRY(base, image_name(settings.base, "--base"));
     options.base = base;
   }
-  options.file = settings.file;
   options.holes = settings.holes == "zeros" ? image::Holes::kZeros : image::Holes::kBase;
   options.replicas = static_cast<uint32_t>(settings.replicas);
   options.slab_bytes = settings.slab_bytes;
   options.channel = channel_options(settings.link);
   options.patience = settings.patience;
+  return options;
+}
+
+Result<image::PushResult> push_source(const PushSettings& settings,
+                                      const image::PushOptions& options,
+                                      const image::PageSource& source) {
   FARPAGE_TRY(parts, ClusterParts::create(settings));
-  Result<image::PushResult> pushed = [&] {
-    ProgressLine line;
-    return image::push(
-        options, *parts.images, *parts.client, parts.transports, [&](const image::PushProgress& p) {
-          line.show(fmt::format("{} of {}, {} stored", size_of_pages(p.scanned_pages),
-                                size_of_pages(p.pages), size_of_pages(p.stored_pages)));
-        });
-  }();
-  if (!pushed) return tl::unexpected(std::move(pushed).error());
-  print_pushed(settings, *pushed);
+  ProgressLine line;
+  return image::push(
+      options, source, *parts.images, *parts.client, parts.transports,
+      [&](const image::PushProgress& p) {
+        line.show(fmt::format("{} of {}, {} stored", size_of_pages(p.scanned_pages),
+                              size_of_pages(p.pages), size_of_pages(p.stored_pages)));
+      });
+}
+
+Result<int> push_file(const PushSettings& settings, const image::PushOptions& options) {
+  if (!settings.without_pages.empty())
+    return fail(ErrorCode::kInvalid,
+                "--without-pages: " + settings.file + " is no folder with a checkpoint of criu");
+  FARPAGE_TRY(source, image::FileSource::open(settings.file));
+  FARPAGE_TRY(pushed, push_source(settings, options, source));
+  print_pushed(settings, pushed);
   return kExitOk;
+}
+
+Result<int> push_checkpoint(const PushSettings& settings, const image::PushOptions& options) {
+  if (!settings.base.empty())
+    return fail(ErrorCode::kInvalid,
+                "--base: the pages of a checkpoint are not those of another one with its numbers");
+  FARPAGE_TRY(checkpoint, criu::Checkpoint::open(settings.file));
+  FARPAGE_TRY(source, criu::CheckpointSource::create(checkpoint));
+  // Before the push, which cannot be repeated: a disk may be full.
+  std::unique_ptr<criu::RemainingCheckpoint> remaining;
+  if (!settings.without_pages.empty()) {
+    FARPAGE_TRY(made, criu::RemainingCheckpoint::create(checkpoint, settings.without_pages));
+    remaining = std::move(made);
+  }
+  FARPAGE_TRY(pushed, push_source(settings, options, source));
+  if (remaining) FARPAGE_TRY_VOID(remaining->keep());
+  print_pushed(settings, pushed);
+  return kExitOk;
+}
+
+Result<int> push_image(const PushSettings& settings) {
+  FARPAGE_TRY(options, push_options(settings));
+  std::error_code ignored;
+  return std::filesystem::is_directory(settings.file, ignored) ? push_checkpoint(settings, options)
+                                                               : push_file(settings, options);
 }
 
 std::string images_table(const std::vector<ImageInfo>& images) {
@@ -175,18 +215,25 @@ Result<int> verify_image(const ImageSettings& settings) {
 void add_push(CLI::App& group, Invocation& invocation) {
   const auto settings = std::make_shared<PushSettings>();
   Subcommand subcommand(
-      group, "push", "Upload the memory of a guest from a file",
+      group, "push", "Upload the memory of a guest from a file, or that of a checkpoint of criu",
       {"farpage image push vm.mem --name ubuntu --coordinator http://10.0.0.1:7070",
-       "farpage image push diff.mem --name ubuntu-2 --base ubuntu --replicas 2", "",
+       "farpage image push diff.mem --name ubuntu-2 --base ubuntu --replicas 2",
+       "farpage image push /var/lib/dumps/redis --name redis --without-pages /srv/redis", "",
        "Holes of the file and pages of zeros are not sent. What was interrupted goes on where it",
-       "was. With --base, holes are the pages of the base, as in Firecracker's diff snapshots."});
-  subcommand.positional("FILE", settings->file, "The guest's memory: whole 4 KiB pages");
+       "was. With --base, holes are the pages of the base, as in Firecracker's diff snapshots.",
+       "Of a folder that criu dump has filled, the pages that criu lazy-pages asks for are sent;",
+       "farpage page-server serves them."});
+  subcommand.positional("FILE", settings->file,
+                        "The guest's memory: whole 4 KiB pages; or the folder of a checkpoint");
   add_cluster_options(subcommand, *settings);
   subcommand.text("--name", settings->name, "Name of the image")
       .required()
       .text("--base", settings->base, "Image that has the other pages")
       .choice("--holes", settings->holes, {"base", "zeros"},
               "With --base, what holes of the file are: the pages of the base, or zeros")
+      .text("--without-pages", settings->without_pages,
+            "New folder for the rest of a checkpoint: what criu restore --lazy-pages needs beside "
+            "the page server")
       .number("--replicas", settings->replicas, 1, coordinator::kMaxReplicas,
               "Copies of each page, on as many nodes")
       .size("--slab", settings->slab_bytes, "Unit of borrowing; must be that of the nodes")

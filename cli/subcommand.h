@@ -104,6 +104,7 @@ void add_coordinator(CLI::App& root, Invocation& invocation);
 void add_image(CLI::App& root, Invocation& invocation);
 void add_serve(CLI::App& root, Invocation& invocation);
 void add_share(CLI::App& root, Invocation& invocation);
+void add_page_server(CLI::App& root, Invocation& invocation);
 void add_node(CLI::App& root, Invocation& invocation);
 void add_status(CLI::App& root, Invocation& invocation);
 void add_doctor(CLI::App& root, Invocation& invocation);

@@ -1,9 +1,6 @@
 #include "image/push.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #define XXH_INLINE_ALL
 #include <xxhash.h>
@@ -14,7 +11,6 @@
 #include <optional>
 
 #include "base/check.h"
-#include "base/fd.h"
 #include "base/log.h"
 #include "image/image.h"
 #include "image/image_links.h"
@@ -38,69 +34,15 @@ constexpr size_t kProgressChunks = 16;
 constexpr size_t kWritePort = 0;
 constexpr size_t kReadPort = 1;
 
-// Of a file whose pages are pushed.
-struct Source {
-  Fd fd;
-  uint64_t bytes = 0;
-  timespec changed{};
-
-  static Result<Source> open(const std::string& path) {
-    FARPAGE_TRY(fd, Fd::from_call(::open(path.c_str(), O_RDONLY | O_CLOEXEC), "opening " + path));
-    struct stat status {};
-    if (::fstat(fd.get(), &status) != 0) return fail_errno(path);
-    if (!S_ISREG(status.st_mode)) return fail(ErrorCode::kInvalid, path + " is not a file");
-    const auto bytes = static_cast<uint64_t>(status.st_size);
-    if (bytes == 0 || bytes % kPageBytes != 0 || bytes > coordinator::kMaxImageBytes)
-      return fail(ErrorCode::kInvalid,
-                  fmt::format("{} has {} bytes: the memory of a guest is whole 4 KiB pages, up to "
-                              "1T",
-                              path, bytes));
-    return Source{std::move(fd), bytes, status.st_mtim};
-  }
-  bool is_unchanged() const {
-    struct stat status {};
-    return ::fstat(fd.get(), &status) == 0 && static_cast<uint64_t>(status.st_size) == bytes &&
-           status.st_mtim.tv_sec == changed.tv_sec && status.st_mtim.tv_nsec == changed.tv_nsec;
-  }
-  // The next page at or behind `page` that has data; the end of the file: none.
-  Result<uint64_t> next_data(uint64_t page) const { return seek(page, SEEK_DATA); }
-  // The end of the data at `page`.
-  Result<uint64_t> end_of_data(uint64_t page) const { return seek(page, SEEK_HOLE); }
-  Status read(uint64_t page, std::span<std::byte> to) const {
-    for (size_t done = 0; done < to.size();) {
-      const ssize_t got = ::pread(fd.get(), to.data() + done, to.size() - done,
-                                  static_cast<off_t>((page << kPageShift) + done));
-      if (got < 0 && errno == EINTR) continue;
-      if (got < 0) return fail_errno("reading the file");
-      if (got == 0) return fail(ErrorCode::kConflict, "the file has become shorter");
-      done += static_cast<size_t>(got);
-    }
-    return {};
-  }
-
- private:
-  Result<uint64_t> seek(uint64_t page, int what) const {
-    const uint64_t pages = bytes >> kPageShift;
-    const off_t found = ::lseek(fd.get(), static_cast<off_t>(page << kPageShift), what);
-    if (found < 0 && errno == ENXIO) return pages;
-    if (found < 0) return fail_errno("looking for holes of the file");
-    // Data may begin and end inside of a page: the whole page counts.
-    const auto at = static_cast<uint64_t>(found);
-    const uint64_t rounded =
-        what == SEEK_DATA ? at >> kPageShift : (at + kPageBytes - 1) >> kPageShift;
-    return std::clamp(rounded, page, pages);
-  }
-};
-
 // Threads: one.
 class Pusher {
  public:
-  Pusher(const PushOptions& options, Source source, coordinator::ImageInfo info,
+  Pusher(const PushOptions& options, const PageSource& source, coordinator::ImageInfo info,
          std::unique_ptr<pager::LeaseMap> leases, PageMap map, ImageLinks& links,
          coordinator::ImageClient& images, coordinator::Client& client,
          const std::function<void(const PushProgress&)>& on_progress)
       : options_(options),
-        source_(std::move(source)),
+        source_(source),
         info_(std::move(info)),
         leases_(std::move(leases)),
         map_(std::move(map)),
@@ -131,7 +73,7 @@ class Pusher {
     FARPAGE_TRY_VOID(write_map());
     FARPAGE_TRY_VOID(drain());
     if (!source_.is_unchanged())
-      return fail(ErrorCode::kConflict, options_.file + " was changed meanwhile: push it again");
+      return fail(ErrorCode::kConflict, source_.name() + " was changed meanwhile: push it again");
     FARPAGE_TRY_VOID(images_.complete(
         info_.name, {.upload = info_.upload, .pages = progress_.stored_pages, .digest = digest}));
     tell();
@@ -355,7 +297,7 @@ class Pusher {
   }
 
   const PushOptions& options_;
-  const Source source_;
+  const PageSource& source_;
   const coordinator::ImageInfo info_;
   const std::unique_ptr<pager::LeaseMap> leases_;
   PageMap map_;
@@ -406,15 +348,14 @@ class OpenReader {
 
 }  // namespace
 
-Result<PushResult> push(const PushOptions& options, coordinator::ImageClient& images,
-                        coordinator::Client& client,
+Result<PushResult> push(const PushOptions& options, const PageSource& source,
+                        coordinator::ImageClient& images, coordinator::Client& client,
                         std::vector<std::unique_ptr<rdma::Transport>>& transports,
                         const std::function<void(const PushProgress&)>& on_progress) {
-  FARPAGE_TRY(source, Source::open(options.file));
-  const uint64_t pages = source.bytes >> kPageShift;
+  const uint64_t pages = source.bytes() >> kPageShift;
   FARPAGE_TRY(info, images.create_image({.name = options.name,
                                          .base = options.base,
-                                         .bytes = source.bytes,
+                                         .bytes = source.bytes(),
                                          .replicas = options.replicas,
                                          .slab_bytes = options.slab_bytes}));
   const std::string name = new_reader_name();
@@ -449,10 +390,10 @@ Result<PushResult> push(const PushOptions& options, coordinator::ImageClient& im
       return fail(ErrorCode::kInvalid,
                   fmt::format("{} has {} pages, and image '{}' has {}: a diff has as many as its "
                               "base",
-                              options.file, pages, options.base.value, base->pages()));
+                              source.name(), pages, options.base.value, base->pages()));
   }
-  Pusher pusher(options, std::move(source), std::move(info), std::move(leases), std::move(map),
-                *links, images, client, on_progress);
+  Pusher pusher(options, source, std::move(info), std::move(leases), std::move(map), *links, images,
+                client, on_progress);
   if (base) pusher.use_base(*base, reads);
   return pusher.run();
 }

@@ -18,7 +18,7 @@ def main(root):
         lines = text.strip("\n").count("\n") + 1
         if lines > MAX_LINES:
             missing.append(f'docs/design-notes.md: "{title}" has {lines} lines, at most {MAX_LINES}')
-    for folder in ("base", "bench", "cli", "coordinator", "image", "inject", "library", "node", "pager", "rdma", "share", "snapshot", "uffd",
+    for folder in ("base", "bench", "cli", "coordinator", "image", "inject", "library", "node", "pager", "rdma", "share", "snapshot", "criu", "uffd",
                    "tests"):
         for path in sorted((root / folder).rglob("*")):
             if path.suffix in (".cc", ".h"):

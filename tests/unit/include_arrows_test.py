@@ -17,10 +17,11 @@ BELOW = {
     "serve": {"pager", "coordinator", "rdma", "uffd", "base"},
     "image": {"pager", "coordinator", "rdma", "base"},
     "snapshot": {"image", "pager", "uffd", "coordinator", "http", "rdma", "base"},
+    "criu": {"image", "pager", "coordinator", "rdma", "base"},
     "share": {"serve", "pager", "uffd", "coordinator", "http", "rdma", "base"},
     "library": {"serve", "shim", "pager", "node", "coordinator", "http", "rdma", "uffd", "base"},
     "bench": {"library", "pager", "coordinator", "http", "rdma", "uffd", "base"},
-    "cli": {"bench", "inject", "share", "snapshot", "image", "serve", "pager", "node", "coordinator", "http", "rdma", "uffd", "base"},
+    "cli": {"bench", "inject", "share", "snapshot", "criu", "image", "serve", "pager", "node", "coordinator", "http", "rdma", "uffd", "base"},
 }
 # Headers that the pager may include from lower folders: the two seams and the coordinator's client.
 PAGER_MAY_SEE = {
