@@ -23,9 +23,14 @@ class EventOrder {
   // False: pages are being changed, or another thread reads. Never waits: the reader tries again.
   [[nodiscard]] bool try_begin_reading() {
     uint32_t none = 0;
-    return state_.compare_exchange_strong(none, kReading, std::memory_order_acquire,
-                                          std::memory_order_relaxed);
+    const bool begun = state_.compare_exchange_strong(none, kReading, std::memory_order_acquire,
+                                                      std::memory_order_relaxed);
+    wanted_.store(!begun, std::memory_order_relaxed);
+    return begun;
   }
+  // A thread has tried to read in vain, and none has read since: who changes pages in long sections
+  // lets it begin before the next one.
+  bool is_reading_wanted() const { return wanted_.load(std::memory_order_relaxed); }
   void end_reading() { state_.store(0, std::memory_order_release); }
 
   // Waits while another thread reads, which takes microseconds. A thread may begin a section within
@@ -55,6 +60,7 @@ class EventOrder {
   static constexpr uint32_t kReading = UINT32_MAX;
 
   std::atomic<uint32_t> state_{0};  // kReading, or the number of sections that change pages
+  std::atomic<bool> wanted_{false};
 };
 
 // A section in which pages are changed; of nothing where there is no order to keep.

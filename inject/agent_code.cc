@@ -15,6 +15,7 @@
 #include "shim/ring_consumer.h"
 #include "shim/syscalls.h"
 #include "uffd/kernel_abi.h"
+#include "uffd/page_hash.h"
 
 #define FARPAGE_INLINE static inline __attribute__((always_inline))
 
@@ -239,6 +240,17 @@ FARPAGE_INLINE int32_t move(int userfaultfd, Command& command, uint64_t to, uint
   return first_errno;
 }
 
+FARPAGE_INLINE uint64_t hash_moved(const Command& command, uint64_t staging) {
+  uint64_t hash = 0;
+  for (uint32_t i = 0; i < command.pages; ++i) {
+    if ((command.hashed & ~command.kept) >> i & 1) {
+      hash = uffd::hash_of_pages(
+          hash, uffd::hash_page(reinterpret_cast<const void*>(staging + i * kPageBytes)));
+    }
+  }
+  return hash;
+}
+
 FARPAGE_INLINE int32_t move_command(AgentSetup& setup, Command& command) {
   if (command.pages == 0 || command.pages > kMaxMovedPages ||
       command.staging_page > kStagingPages - command.pages) {
@@ -247,7 +259,10 @@ FARPAGE_INLINE int32_t move_command(AgentSetup& setup, Command& command) {
   }
   const uint64_t staging = setup.staging_address + command.staging_page * kPageBytes;
   if (command.kind == CommandKind::kMoveOut) {
-    return move(setup.userfaultfd, command, staging, command.address, UFFDIO_MOVE_MODE_DONTWAKE);
+    const int32_t result =
+        move(setup.userfaultfd, command, staging, command.address, UFFDIO_MOVE_MODE_DONTWAKE);
+    command.hash = hash_moved(command, staging);
+    return result;
   }
   return move(setup.userfaultfd, command, command.address, staging, 0);
 }

@@ -336,7 +336,7 @@ Status NewAgent::set_up(int32_t inner_thread, bool suspend_seccomp, InjectedAgen
   FARPAGE_TRY(userfaultfd,
               uffd::Userfaultfd::enable(std::move(descriptor), uffd::attach_features()));
   // From here on a failure closes the last descriptor but the agent's, and it unmaps the area.
-  FARPAGE_TRY_VOID(userfaultfd.register_range(setup().staging_address, kStagingBytes));
+  FARPAGE_TRY_VOID(userfaultfd.register_for_moves(setup().staging_address, kStagingBytes));
   const uint64_t features = userfaultfd.features();
   // From here on the program dies with the last holder of `lifeline`.
   FARPAGE_TRY_VOID(serve());

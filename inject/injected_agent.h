@@ -51,7 +51,8 @@ struct InjectedAgent {
   Fd ring;
   uint64_t ring_address = 0;  // in the program
   uint64_t ring_bytes = 0;
-  // Private and anonymous, not inherited by children, without huge pages; registered MISSING | WP.
+  // Private and anonymous, not inherited by children, without huge pages; its absent pages are
+  // zeros, and no faults.
   uint64_t staging_address = 0;
   uint64_t staging_bytes = 0;
   uint64_t code_address = 0;

@@ -101,8 +101,9 @@ struct DropResult {
   bool keeps(uint32_t page) const { return kept != 0 && (kept >> page & 1) != 0; }
 };
 
-// Threads: any thread may make any call at any time, except drop() and await_drop(): one
-// thread at a time (the evictor). No call waits for a drop() of another thread.
+// Threads: any thread may make any call at any time, except drop() and those around it, from
+// prepare_drop() to can_drop(): one thread at a time (the evictor). No call waits for a drop() of
+// another thread.
 // Invariants:
 //  1. install, zero and poison never replace a page that is present.
 //  2. install and zero wake the threads that wait for the pages they placed, and for a page that
@@ -159,10 +160,19 @@ class AddressSpace {
                       Nanoseconds patience) = 0;
   virtual Status await_drop(std::span<DropResult> results, Nanoseconds patience) = 0;
   // Before the caller's pages count as being dropped, and after it has applied the results. Where
-  // there is an event order this is a section of it. kTimedOut: the drop before is not over.
+  // there is an event order this is a section of it, so few pages should be dropped in it, and
+  // drop() never times out. kTimedOut: what was asked of the target before is not over.
   virtual Status prepare_drop(Nanoseconds /*patience*/) { return {}; }
   // True: messages were taken meanwhile, and the section has become one that reads.
   virtual bool end_drop() { return false; }
+  // After the last end_drop() for some time: the frames of what has left since the last call are
+  // returned, where drop() alone does not do that. Does not wait.
+  virtual void free_dropped() {}
+  // False: prepare_drop() has failed, and would do so now: what it needs of the target is not done
+  // (it is stopped, by a debugger, say).
+  virtual bool can_drop() { return true; }
+  // That was so for some time. Threads: any.
+  virtual bool cannot_drop_for_long() { return false; }
   // The thread of another process that executes drop(), so that callers can set its priority; 0:
   // there is none, or it is not known yet.
   virtual pid_t dropping_thread() { return 0; }

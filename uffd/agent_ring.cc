@@ -95,6 +95,7 @@ Status AgentRingProducer::await(std::span<handover::Command> commands, Nanosecon
     const handover::Command& executed = ring_.commands[(first + i) % kRingCommands];
     commands[i].result = executed.result;
     commands[i].kept = executed.kept;
+    commands[i].hash = executed.hash;
   }
   return {};
 }
@@ -102,6 +103,20 @@ Status AgentRingProducer::await(std::span<handover::Command> commands, Nanosecon
 Status AgentRingProducer::await_all(Nanoseconds patience) {
   futex_wake(ring_.head, FutexScope::kShared);
   return wait_for_tail(ring_.head.load(std::memory_order_acquire), patience);
+}
+
+// By a move of no pages, which changes nothing.
+Status AgentRingProducer::await_awake(Nanoseconds patience) {
+  if (!reached(ring_.tail.load(std::memory_order_acquire), ring_.head.load()))
+    FARPAGE_TRY_VOID(await_all(patience));
+  if (ring_.agent_sleeps.load(std::memory_order_seq_cst) == 0) return {};
+  FARPAGE_TRY_VOID(post({.kind = handover::CommandKind::kMoveOut}));
+  return await_all(patience);
+}
+
+void AgentRingProducer::abandon() {
+  const MutexLock lock(mutex_);
+  unread_.reset();
 }
 
 // One that the agent is executing now is not changed by this: it has been read.

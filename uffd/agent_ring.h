@@ -30,6 +30,11 @@ class AgentRingProducer {
   // Waits until the agent has executed all that is in the ring. Wakes it: who has published the
   // last commands may have been killed before that.
   Status await_all(Nanoseconds patience);
+  // The same; then the agent is awake, and looks for commands for some time before it sleeps.
+  Status await_awake(Nanoseconds patience);
+  // After await() has timed out: nobody asks for the results of the last begin() any more. The
+  // agent may execute it nevertheless.
+  void abandon();
   // Before the first command: what a dead producer has asked for and the agent has not begun is not
   // done. Only of commands that drop nothing when they have no pages.
   void cancel(handover::CommandKind kind);

@@ -1,6 +1,7 @@
 #include "uffd/attached_window.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <sched.h>
 #include <sys/resource.h>
 #include <sys/uio.h>
@@ -9,6 +10,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "uffd/page_hash.h"
 #include "uffd/present_pages.h"
 
 namespace farpage::uffd {
@@ -18,7 +20,11 @@ using handover::Command;
 using handover::CommandKind;
 
 constexpr int kAgentNice = -10;
-constexpr Nanoseconds kAgentLook = Milliseconds(1);
+// For the moves of one drop(). An agent that runs takes some 10 to 50 us.
+constexpr Nanoseconds kMovePatience = std::chrono::microseconds(300);
+constexpr Nanoseconds kGiveWay = std::chrono::microseconds(40);
+// An agent that waits for a CPU answers earlier.
+constexpr Nanoseconds kStands = Milliseconds(100);
 
 bool is_kept(const Command& move, uint32_t page) {
   return (move.kept >> page & 1) != 0;
@@ -189,19 +195,23 @@ bool AttachedWindow::was_given_up_lately(PageIndex page) {
   return SteadyClock::read() - Instant(at) < kLately;
 }
 
-Status AttachedWindow::find_present(PageRun run, const std::function<void(PageRun)>& found) {
+Status AttachedWindow::for_each_present(
+    uint64_t begin, uint64_t end, const std::function<void(uint64_t, uint64_t)>& found) const {
   const Fd pagemap(
       ::open(("/proc/" + std::to_string(pid()) + "/pagemap").c_str(), O_RDONLY | O_CLOEXEC));
   if (!pagemap.valid()) return fail_errno("/proc/PID/pagemap");
+  return find_present_pages(pagemap, begin, end, found);
+}
+
+Status AttachedWindow::find_present(PageRun run, const std::function<void(PageRun)>& found) {
   Status status;
   for_each_part(run, [&](uint64_t address, uint64_t bytes) {
     const std::optional<PageIndex> first = extents()->find(address);
     if (!first) return true;  // moved meanwhile
-    status =
-        find_present_pages(pagemap, address, address + bytes, [&](uint64_t begin, uint64_t end) {
-          found({PageIndex{first->value + ((begin - address) >> kPageShift)},
-                 static_cast<uint32_t>((end - begin) >> kPageShift)});
-        });
+    status = for_each_present(address, address + bytes, [&](uint64_t begin, uint64_t end) {
+      found({PageIndex{first->value + ((begin - address) >> kPageShift)},
+             static_cast<uint32_t>((end - begin) >> kPageShift)});
+    });
     return status.has_value();
   });
   return status;
@@ -216,52 +226,102 @@ Status AttachedWindow::copy_out(std::span<const PageIndex> present, std::span<st
   return {};
 }
 
+// It may be about to fault, and nobody could answer that in a section. Awake: a sleeping one takes
+// time to begin.
+Status AttachedWindow::await_awake(Nanoseconds patience) {
+  Status awake = agent().await_awake(patience);
+  if (awake) {
+    unanswered_at_.store(0, std::memory_order_relaxed);
+  } else if (unanswered_at_.load(std::memory_order_relaxed) == 0) {
+    unanswered_at_.store(SteadyClock::read().count(), std::memory_order_relaxed);
+  }
+  return awake;
+}
+
+// Faults are often there before a section: a thread of the program that waits has left its CPU to
+// the agent.
+void AttachedWindow::give_way_to_readers() {
+  const Instant end = SteadyClock::read() + kGiveWay;
+  pollfd messages{event_descriptor(), POLLIN, 0};
+  while ((order_.is_reading_wanted() || ::poll(&messages, 1, 0) == 1) && SteadyClock::read() < end)
+    ::sched_yield();
+}
+
 // While an event is unread the moves would be refused, after the pages were copied and written in
 // vain.
 Status AttachedWindow::prepare_drop(Nanoseconds patience) {
   const Instant end = SteadyClock::read() + patience;
-  // It may be about to fault, and nobody could answer that in this section.
-  Status idle = agent().await_all(patience);
-  while (idle) {
-    staging_used_ = false;
+  Status ready = await_awake(patience);
+  if (ready) ready = open_staging();
+  while (ready) {
+    give_way_to_readers();
     order_.begin_changing();
     if (!event_pending()) return {};
     order_.end_changing();
     if (SteadyClock::read() >= end)
-      idle = fail(ErrorCode::kTimedOut, "the program changes its mappings all the time");
+      ready = fail(ErrorCode::kTimedOut, "the program changes its mappings all the time");
     ::sched_yield();
   }
-  hashes_.clear();
-  return idle;
+  return ready;
 }
 
-// Whoever reads events waits for the agent, so it must not wait for a CPU itself. Moves that a dead
-// pager has asked for and that have not begun would be of ranges as they were then; what it has
-// left in the staging area is dropped.
+// The agent has executed all that it was asked for.
+Status AttachedWindow::open_staging() {
+  if (std::exchange(drops_staging_, false)) staged_ = 0;
+  if (!staging_is_open_) {
+    if (!userfaultfd().register_for_moves(staging_address(), staging_bytes()))
+      return fail(ErrorCode::kUnavailable, "the staging area of the target is gone");
+    staging_is_open_ = true;
+  }
+  return {};
+}
+
+// A move wants its destination to be registered, and the kernel looks at that under the lock under
+// which it moves: after this none moves a page, whenever it was asked for. Nor is the drop of what
+// is there an event, for which the agent would wait, and all who place pages.
+void AttachedWindow::close_staging() {
+  (void)userfaultfd().unregister_range(staging_address(), staging_bytes());
+  staging_is_open_ = false;
+}
+
+bool AttachedWindow::can_drop() {
+  return unanswered_at_.load(std::memory_order_relaxed) == 0 ||
+         await_awake(Nanoseconds(0)).has_value();
+}
+
+bool AttachedWindow::cannot_drop_for_long() {
+  const int64_t since = unanswered_at_.load(std::memory_order_relaxed);
+  return since != 0 && SteadyClock::read() - Instant(since) > kStands;
+}
+
+// Whoever reads events waits for the agent, so it must not wait for a CPU itself. What a dead pager
+// has left in the staging area is dropped.
 void AttachedWindow::bind(HandedOver& target) {
   OtherWindow::bind(target);
   if (const pid_t thread = OtherWindow::dropping_thread(); thread != 0)
     (void)::setpriority(PRIO_PROCESS, static_cast<id_t>(thread), kAgentNice);
   agent().cancel(CommandKind::kMoveOut);
-  staging_used_ = true;
-  drop_staging();
+  staged_ = staging_pages();
+  free_dropped();
 }
 
 bool AttachedWindow::is_own_thread(uint32_t thread) {
   return thread != 0 && has_agent() && static_cast<pid_t>(thread) == agent().agent_thread();
 }
 
-void AttachedWindow::drop_staging() {
-  (void)agent().post(
-      {.address = staging_address(), .pages = staging_pages(), .kind = CommandKind::kDrop});
+void AttachedWindow::free_dropped() {
+  hashes_.clear();
+  if (staged_ == 0 || drops_staging_) return;
+  close_staging();
+  const Command drop{.address = staging_address(), .pages = staged_, .kind = CommandKind::kDrop};
+  drops_staging_ = agent().post(drop).has_value();  // else the ring is full: later
 }
 
 Status AttachedWindow::drop(std::span<const PageRun> runs, std::span<DropResult> results,
-                            Nanoseconds patience) {
+                            Nanoseconds /*patience*/) {
   moves_.clear();
   parts_.clear();
   results_.assign(runs.size(), DropResult{});
-  uint32_t staged = 0;
   for (size_t i = 0; i < runs.size(); ++i) {
     FARPAGE_CHECK(runs[i].pages <= kMaxDropRun, "a run of %u pages", runs[i].pages);
     for_each_part(runs[i], [&](uint64_t address, uint64_t bytes) {
@@ -270,78 +330,103 @@ Status AttachedWindow::drop(std::span<const PageRun> runs, std::span<DropResult>
       FARPAGE_CHECK(first, "%#llx is in no extent", static_cast<unsigned long long>(address));
       const Part part{*first, static_cast<uint16_t>(i),
                       static_cast<uint8_t>(first->value - runs[i].first.value)};
-      if (staged + pages > staging_pages()) {
+      if (staged_ + pages > staging_pages()) {
         keep(part, pages);
         return true;
       }
+      uint64_t copied = 0;
+      for (uint32_t p = 0; p < pages; ++p)
+        if (hashes_.find(part.behind(p).page)) copied |= uint64_t{1} << p;
       moves_.push_back({.address = address,
                         .pages = pages,
                         .kind = CommandKind::kMoveOut,
-                        .staging_page = staged});
+                        .staging_page = staged_,
+                        .hashed = copied});
       parts_.push_back(part);
-      staged += pages;
+      staged_ += pages;
       return true;
     });
   }
-  moves_begun_ = false;
-  return await_drop(results, patience);
+  if (!moves_.empty()) FARPAGE_TRY_VOID(move_out());
+  std::ranges::copy(results_, results.begin());
+  return {};
+}
+
+// drop() has the results.
+Status AttachedWindow::await_drop(std::span<DropResult> results, Nanoseconds /*patience*/) {
+  std::ranges::copy(results_, results.begin());
+  return {};
+}
+
+Status AttachedWindow::move_out() {
+  Status moved = agent().begin(moves_, kMovePatience);
+  if (moved) moved = agent().await(moves_, kMovePatience);
+  const bool late = !moved;
+  if (late) {
+    if (moved.error().code != ErrorCode::kTimedOut) return moved;
+    agent().abandon();
+    FARPAGE_TRY_VOID(settle_late_moves());
+  }
+  for (size_t m = 0; m < moves_.size(); ++m) {
+    for (uint32_t p = 0; p < moves_[m].pages; ++p)
+      if (is_kept(moves_[m], p)) keep(parts_[m].behind(p), 1);
+    if (late || moves_[m].hash != expected_hash(m)) FARPAGE_TRY_VOID(compare_moved(m));
+  }
+  return {};
+}
+
+// The agent waits for a CPU, or is stopped. A page that was moved and is the kernel's zero page
+// counts as kept: whoever touches it gets zeros, which is right.
+Status AttachedWindow::settle_late_moves() {
+  close_staging();
+  const uint32_t first = moves_.front().staging_page;
+  std::vector<bool> moved(staging_pages());
+  FARPAGE_TRY_VOID(for_each_present(staging_address() + (uint64_t{first} << kPageShift),
+                                    staging_address() + (uint64_t{staged_} << kPageShift),
+                                    [&](uint64_t begin, uint64_t end) {
+                                      for (uint64_t at = begin; at < end; at += kPageBytes)
+                                        moved[(at - staging_address()) >> kPageShift] = true;
+                                    }));
+  for (Command& move : moves_) {
+    move.kept = 0;
+    for (uint32_t p = 0; p < move.pages; ++p)
+      if (!moved[move.staging_page + p]) move.kept |= uint64_t{1} << p;
+  }
+  return {};
 }
 
 void AttachedWindow::keep(const Part& part, uint32_t pages) {
   for (uint32_t p = 0; p < pages; ++p) results_[part.run].kept |= uint64_t{1} << (part.at + p);
 }
 
-Status AttachedWindow::await_drop(std::span<DropResult> results, Nanoseconds patience) {
-  if (!moves_begun_) {
-    FARPAGE_TRY_VOID(agent().begin(moves_, patience));
-    moves_begun_ = true;
-    staging_used_ = true;
-  }
-  FARPAGE_TRY_VOID(agent().await(moves_, patience));
-  for (size_t m = 0; m < moves_.size(); ++m)
-    for (uint32_t p = 0; p < moves_[m].pages; ++p)
-      if (is_kept(moves_[m], p)) keep(parts_[m].behind(p), 1);
-  FARPAGE_TRY_VOID(check_moved());
-  std::ranges::copy(results_, results.begin());
-  return {};
+// A page that was not copied is Clean: it is protected, and nobody has written to it.
+uint64_t AttachedWindow::expected_hash(size_t move) const {
+  uint64_t hash = 0;
+  for (uint32_t p = 0; p < moves_[move].pages; ++p)
+    if (const auto copied = copied_hash(move, p); copied && !is_kept(moves_[move], p))
+      hash = hash_of_pages(hash, *copied);
+  return hash;
 }
 
-// Only what was moved is read: a hole in the staging area would be a fault, which nobody serves in
-// this section.
-Status AttachedWindow::check_moved() {
-  std::array<iovec, kMaxElements> ranges;
-  size_t elements = 0;
-  size_t pages = 0;
-  for (const Command& move : moves_) {
-    for (uint32_t p = 0; p < move.pages; ++p) {
-      if (is_kept(move, p)) continue;
-      const uint64_t address =
-          staging_address() + ((uint64_t{move.staging_page} + p) << kPageShift);
-      ++pages;
-      if (elements > 0 && reinterpret_cast<uint64_t>(ranges[elements - 1].iov_base) +
-                                  ranges[elements - 1].iov_len ==
-                              address) {
-        ranges[elements - 1].iov_len += kPageBytes;
-      } else {
-        ranges[elements++] = {reinterpret_cast<void*>(address), kPageBytes};
-      }
-    }
-  }
-  if (pages == 0) return {};
-  staged_.resize(pages * kPageBytes);
-  const iovec local{staged_.data(), staged_.size()};
-  const ssize_t got = ::process_vm_readv(pid(), &local, 1, ranges.data(), elements, 0);
-  if (got != static_cast<ssize_t>(staged_.size()))
-    return fail(ErrorCode::kUnavailable, "the staging area of the target cannot be read");
-  size_t at = 0;
-  for (size_t m = 0; m < moves_.size(); ++m) {
-    for (uint32_t p = 0; p < moves_[m].pages; ++p) {
-      if (is_kept(moves_[m], p)) continue;
-      const auto bytes = std::span(staged_).subspan(at++ * kPageBytes, kPageBytes);
-      const Part part = parts_[m].behind(p);
-      const std::optional<uint64_t> copied = hashes_.find(part.page);
-      if (copied && *copied != PageHashes::hash(bytes)) put_back(part, bytes);
-    }
+std::optional<uint64_t> AttachedWindow::copied_hash(size_t move, uint32_t page) const {
+  if ((moves_[move].hashed >> page & 1) == 0) return std::nullopt;
+  return hashes_.find(parts_[move].behind(page).page);
+}
+
+// Page by page: the agent's hash is of all of them, and a late agent has told none.
+Status AttachedWindow::compare_moved(size_t move) {
+  for (uint32_t p = 0; p < moves_[move].pages; ++p) {
+    const std::optional<uint64_t> copied = copied_hash(move, p);
+    if (!copied || is_kept(moves_[move], p)) continue;
+    std::array<std::byte, kPageBytes> bytes;
+    const iovec local{bytes.data(), bytes.size()};
+    const iovec staged{
+        reinterpret_cast<void*>(staging_address() +
+                                (uint64_t{moves_[move].staging_page + p} << kPageShift)),
+        bytes.size()};
+    if (::process_vm_readv(pid(), &local, 1, &staged, 1, 0) != static_cast<ssize_t>(bytes.size()))
+      return fail(ErrorCode::kUnavailable, "the staging area of the target cannot be read");
+    if (*copied != PageHashes::hash(bytes)) put_back(parts_[move].behind(p), bytes);
   }
   return {};
 }
@@ -380,8 +465,6 @@ std::optional<uint64_t> AttachedWindow::place_now(PageIndex page) const {
 }
 
 bool AttachedWindow::end_drop() {
-  hashes_.clear();
-  if (staging_used_) drop_staging();
   if (std::exchange(reads_, false)) return true;
   order_.end_changing();
   return false;
@@ -390,17 +473,6 @@ bool AttachedWindow::end_drop() {
 void AttachedWindow::make_own(PageIndex page) {
   if (!has_agent()) return;
   (void)agent().post({.address = address_of(page), .pages = 1, .kind = CommandKind::kUnshare});
-}
-
-// The agent may wait until the event of its own drop is read, and nobody else reads yet.
-Status AttachedWindow::await_agent(Nanoseconds patience) {
-  const Instant end = SteadyClock::read() + patience;
-  while (true) {
-    Status idle = agent().await_all(kAgentLook);
-    if (idle || idle.error().code != ErrorCode::kTimedOut || SteadyClock::read() >= end)
-      return idle;
-    read_ahead();
-  }
 }
 
 void AttachedWindow::read_ahead() {

@@ -11,7 +11,11 @@
 //  - a range may have been unmapped and mapped anew since its pages were chosen: the move is
 //    refused while an event is unread.
 // A device may also have written between the copy and the move, so what was moved is compared with
-// what was copied (64 bits of XXH3); a page that differs goes back.
+// what was copied, by a hash of 64 bits that the agent computes; a page that differs goes back.
+//
+// While pages are moved nobody reads messages, so the agent is not waited for for long: when it is
+// late (it has no CPU, or is stopped) the staging area is unregistered. What has not been moved
+// then never will be.
 #pragma once
 
 #include <array>
@@ -51,7 +55,11 @@ class AttachedWindow final : public OtherWindow {
               Nanoseconds patience) override;
   Status await_drop(std::span<DropResult> results, Nanoseconds patience) override;
   bool end_drop() override;
-  Status await_agent(Nanoseconds patience) override;
+  void free_dropped() override;
+  bool can_drop() override;
+  bool cannot_drop_for_long() override;
+  // Whatever a dead pager has asked it for, it changes nothing of the program any more (bind()).
+  Status await_agent(Nanoseconds /*patience*/) override { return {}; }
 
  protected:
   std::unique_ptr<AddressSpace> make_child(Userfaultfd userfaultfd) override;
@@ -84,19 +92,32 @@ class AttachedWindow final : public OtherWindow {
   void relocate(uint64_t from, uint64_t to, uint64_t bytes, std::span<Event> out, size_t& stored);
   void take_fault(const uffd_msg& fault, std::span<Event> out, size_t& stored);
   void note_given_up(uint64_t begin, uint64_t end);
+  // As find_present_pages().
+  Status for_each_present(uint64_t begin, uint64_t end,
+                          const std::function<void(uint64_t, uint64_t)>& found) const;
 
+  Status await_awake(Nanoseconds patience);
+  Status open_staging();
+  void close_staging();
+  void give_way_to_readers();
   void keep(const Part& part, uint32_t pages);
+  // Has the agent execute moves_, and says what has stayed.
+  Status move_out();
+  Status settle_late_moves();
+  // Of those of its pages that were copied and have moved.
+  uint64_t expected_hash(size_t move) const;
+  std::optional<uint64_t> copied_hash(size_t move, uint32_t page) const;
   // Pages that differ from what was copied go back.
-  Status check_moved();
+  Status compare_moved(size_t move);
   void put_back(const Part& part, std::span<const std::byte> bytes);
   std::optional<uint64_t> place_now(PageIndex page) const;
-  void drop_staging();
   void read_ahead();
   uint64_t staging_address() const { return extents()->window_address(); }
   uint32_t staging_pages() const { return static_cast<uint32_t>(extents()->window_pages()); }
+  uint64_t staging_bytes() const { return uint64_t{staging_pages()} << kPageShift; }
 
   EventOrder order_;
-  std::vector<uffd_msg> read_ahead_;  // by put_back() and await_agent(), for read_events()
+  std::vector<uffd_msg> read_ahead_;  // by put_back(), for read_events()
   // Ranges that have got other pages than those whose end will be told.
   std::vector<Range> stale_unmaps_;
   // An mremap that could not be followed moved pages to these addresses: their contents are lost.
@@ -109,10 +130,12 @@ class AttachedWindow final : public OtherWindow {
   std::vector<handover::Command> moves_;
   std::vector<Part> parts_;  // the first page of each
   std::vector<DropResult> results_;
-  std::vector<std::byte> staged_;
-  bool moves_begun_ = false;
-  bool reads_ = false;         // EventOrder::become_reading()
-  bool staging_used_ = false;  // until the agent has dropped what is in it
+  bool reads_ = false;  // EventOrder::become_reading()
+  // The pages of the staging area before this one are in use, until the agent has dropped them.
+  uint32_t staged_ = 0;
+  bool drops_staging_ = false;             // that was asked for
+  bool staging_is_open_ = false;           // for moves: it is registered
+  std::atomic<int64_t> unanswered_at_{0};  // since when the agent has not answered; 0: it has
 };
 
 }  // namespace farpage::uffd

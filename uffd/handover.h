@@ -33,7 +33,7 @@ namespace farpage::uffd::handover {
 
 inline constexpr uint32_t kMagic = 0x66617270;        // "farp"
 inline constexpr uint32_t kResizeMagic = 0x66617273;  // "fars"
-inline constexpr uint32_t kVersion = 9;
+inline constexpr uint32_t kVersion = 10;
 
 // Environment of the target, set by `farpage run`.
 inline constexpr char kSocketVariable[] = "FARPAGE_HANDOVER";         // path of the socket
@@ -173,6 +173,10 @@ struct Command {
   int32_t result = 0;
   uint32_t staging_page = 0;  // index in the staging area
   uint64_t kept = 0;          // bit i: page i of a move has stayed where it was
+  // kMoveOut: which of its pages are hashed, if they have moved (bits), and the agent's answer:
+  // their hashes in their order (uffd/page_hash.h).
+  uint64_t hashed = 0;
+  uint64_t hash = 0;
 };
 
 inline constexpr char kAgentName[] = "farpage-agent";  // of the thread

@@ -26,8 +26,9 @@ bool address_space_exists(int userfaultfd);
 // ExtentMap::kKeptBytes and zeros.
 void keep_extents(AddressSpace& space, Mapping extents);
 
-// Of an adopted window: waits until the agent has executed all that it was asked for, also by a
-// pager that is dead. kTimedOut: call it again. kUnavailable: the target is gone.
+// Of an adopted window: waits until the agent has executed all by which it could change what the
+// program has, also if a pager has asked for that which is dead. kTimedOut: call it again.
+// kUnavailable: the target is gone.
 Status await_agent(AddressSpace& space, Nanoseconds patience);
 
 // Does its userfaultfd, or this one, deliver fork events?

@@ -1,12 +1,13 @@
 #include "uffd/page_hashes.h"
 
-#define XXH_INLINE_ALL
-#include <xxhash.h>
+#include "base/check.h"
+#include "uffd/page_hash.h"
 
 namespace farpage::uffd {
 
 uint64_t PageHashes::hash(std::span<const std::byte> bytes) {
-  return XXH3_64bits(bytes.data(), bytes.size());
+  FARPAGE_CHECK(bytes.size() == kPageBytes, "%zu bytes", bytes.size());
+  return hash_page(bytes.data());
 }
 
 void PageHashes::note(PageIndex page, std::span<const std::byte> bytes) {

@@ -211,6 +211,11 @@ Status Userfaultfd::register_range(uint64_t address, uint64_t bytes) {
                        UFFDIO_REGISTER_MODE_MISSING | UFFDIO_REGISTER_MODE_WP);
 }
 
+// The kernel wants it to be registered, and does not ask how.
+Status Userfaultfd::register_for_moves(uint64_t address, uint64_t bytes) {
+  return register_with(fd_.get(), address, bytes, UFFDIO_REGISTER_MODE_WP);
+}
+
 Status Userfaultfd::register_shared_range(uint64_t address, uint64_t bytes) {
   return register_with(
       fd_.get(), address, bytes,

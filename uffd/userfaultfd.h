@@ -64,6 +64,8 @@ class Userfaultfd {
 
   // MISSING and WP.
   Status register_range(uint64_t address, uint64_t bytes);
+  // Pages can be moved there from now on. It has no faults: an absent page is zeros.
+  Status register_for_moves(uint64_t address, uint64_t bytes);
   // The same and MINOR: of a shared mapping of a memfd.
   Status register_shared_range(uint64_t address, uint64_t bytes);
   Status unregister_range(uint64_t address, uint64_t bytes);

@@ -21,6 +21,10 @@ bool EvictionBatch::begin(Target& target, Size most, Nanoseconds drop_patience) 
   misses_slab_ = false;
   made_own_ = 0;
   picked_at_ = SteadyClock::read();
+  if (!target.space.can_drop()) {
+    target.eviction.progress.failed(picked_at_);
+    return false;
+  }
   trim_copies();
   engine_.copy_gate.begin_writing();
   pick();

@@ -52,6 +52,8 @@ class EvictionBatch {
   static constexpr Size kSmall{kMaxPages, 32, 8};
   static constexpr Size kLarge{kMaxPages, kMaxPages, 0};
   static constexpr uint32_t kFewestPages = 8;  // of a batch, if there are so many victims
+  // Where messages are not read during a drop (Target::order) pages leave in parts.
+  static constexpr Size kPart{16, 8, 0};
   // Takes that many victims of the target, and posts what must be written. False: there is nothing
   // to take. Only while no batch is active.
   // `drop_patience`: as finish().
@@ -148,8 +150,11 @@ class EvictionBatch {
   bool any_safe() const;
   bool too_late(bool moved) const;
   void drop();  // 5
+  bool drop_parts();
+  void take_part();
+  void keep_rest();
   bool is_safe(const Victim& victim) const;
-  bool ends_drop(const Status& dropped);
+  bool ends_part(const Status& dropped);
   void settle_dropped(bool dropped);
   void wake_dropped();
   void repeat_hints();
@@ -196,7 +201,9 @@ class EvictionBatch {
   Instant posted_at_{0};
   LoopGap gap_;
   bool closing_ = false;  // nothing more is posted: the batch ends with what it has
-  // Phase 5, which may go on after finish().
+  // Phase 5, which may go on after finish(). The victims before part_end_ have been dropped, or are
+  // being dropped.
+  size_t part_end_ = 0;
   std::array<uffd::PageRun, kMaxPages> drop_spans_;
   std::array<uffd::DropResult, kMaxPages> drop_results_;
   size_t drop_span_count_ = 0;

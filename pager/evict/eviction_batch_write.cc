@@ -295,18 +295,47 @@ bool EvictionBatch::is_safe(const Victim& victim) const {
 
 // Phase 5: drops the pages that every replica holds, unless they were written meanwhile.
 void EvictionBatch::drop() {
-  drop_span_count_ = 0;
-  if (!target_->space.prepare_drop(std::max<Nanoseconds>(drop_patience_, kPrepareDrop))) {
-    for (size_t i = 0; i < count_; ++i) {
-      const bool dirty = victims_[i].word.has(PageWord::kWasDirty) || !is_safe(victims_[i]);
-      if (!victims_[i].keep)
-        keep_resident(victims_[i], dirty ? PageState::kDirty : PageState::kClean);
+  part_end_ = 0;
+  dropping_ = true;
+  (void)drop_parts();
+}
+
+// False: the target has not dropped the pages of a part yet.
+bool EvictionBatch::drop_parts() {
+  uffd::AddressSpace& space = target_->space;
+  while (part_end_ < count_) {
+    if (!space.prepare_drop(std::max<Nanoseconds>(drop_patience_, kPrepareDrop))) {
+      keep_rest();
+      break;
     }
-    end();
-    return;
+    take_part();
+    if (!ends_part(drop_spans().empty() ? Status()
+                                        : space.drop(drop_spans(), drop_results(), drop_patience_)))
+      return false;
   }
-  for (size_t i = 0; i < count_; ++i) {
-    Victim& victim = victims_[i];
+  dropping_ = false;
+  space.free_dropped();
+  end();
+  return true;
+}
+
+void EvictionBatch::keep_rest() {
+  for (; part_end_ < count_; ++part_end_) {
+    Victim& victim = victims_[part_end_];
+    const bool dirty = victim.word.has(PageWord::kWasDirty) || !is_safe(victim);
+    if (!victim.keep) keep_resident(victim, dirty ? PageState::kDirty : PageState::kClean);
+  }
+}
+
+void EvictionBatch::take_part() {
+  drop_span_count_ = 0;
+  uint32_t pages = 0;
+  const auto is_full = [&] {
+    return target_->order != nullptr &&
+           kPart.is_reached(pages, static_cast<uint32_t>(drop_span_count_));
+  };
+  for (; part_end_ < count_ && !is_full(); ++part_end_) {
+    Victim& victim = victims_[part_end_];
     if (victim.keep) continue;
     if (!is_safe(victim)) {
       // No replica has this content, clean or not: from now on the page counts as dirty.
@@ -326,35 +355,29 @@ void EvictionBatch::drop() {
       continue;
     }
     victim.word = dropping;
+    ++pages;
     uffd::PageRun* last = drop_span_count_ > 0 ? &drop_spans_[drop_span_count_ - 1] : nullptr;
-    if (last != nullptr && last->first.value + last->pages == victim.page.value &&
-        (target_->order == nullptr || last->pages < uffd::kMaxDropRun)) {
+    if (last != nullptr && last->first.value + last->pages == victim.page.value) {
       ++last->pages;
     } else {
       drop_spans_[drop_span_count_++] = {victim.page, 1};
     }
   }
-  dropping_ = true;
-  (void)ends_drop(drop_spans().empty()
-                      ? Status()
-                      : target_->space.drop(drop_spans(), drop_results(), drop_patience_));
 }
 
 bool EvictionBatch::await_drop(Nanoseconds patience) {
-  return ends_drop(target_->space.await_drop(drop_results(), patience));
+  return ends_part(target_->space.await_drop(drop_results(), patience)) && drop_parts();
 }
 
 // A stopped target drops its pages when it continues; one that is being removed need not.
-bool EvictionBatch::ends_drop(const Status& dropped) {
+bool EvictionBatch::ends_part(const Status& dropped) {
   const bool goes_on = !dropped && dropped.error().code == ErrorCode::kTimedOut;
   if (goes_on && !target_->closing.load(std::memory_order_acquire)) return false;
-  dropping_ = false;
   if (!dropped && !goes_on) target_->gone.store(true, std::memory_order_release);
   settle_dropped(static_cast<bool>(dropped));
   if (target_->space.end_drop()) target_->on_messages();
   // Threads that faulted during the drop wait for this.
   wake_dropped();
-  end();
   return true;
 }
 

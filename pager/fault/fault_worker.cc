@@ -425,7 +425,9 @@ bool FaultWorker::take_room(Target& target, const uffd::Fault& fault, Instant si
   short_of_room_ = &target;
   const Instant now = SteadyClock::read();
   target.note_short_of_room(now);
-  if (!target.eviction.progress.hopeless(since, now, engine_.options.fault_deadline)) return false;
+  if (!target.space.cannot_drop_for_long() &&
+      !target.eviction.progress.hopeless(since, now, engine_.options.fault_deadline))
+    return false;
   if (target.order != nullptr) {
     take_without_room(target, now);
     return true;
@@ -435,14 +437,15 @@ bool FaultWorker::take_room(Target& target, const uffd::Fault& fault, Instant si
 }
 
 // A program that was attached has not asked for a limit, and may have made its memory such that it
-// cannot leave: it goes on, above its budget.
+// cannot leave, or its agent is stopped: it goes on, above its budget.
 void FaultWorker::take_without_room(Target& target, Instant now) {
   target.budget.take_anyway();
   if (now - said_without_room_ < kSayAgain) return;
   said_without_room_ = now;
   log::warn(
       "pager: above_budget program={} resident_pages={} budget_pages={}: its memory cannot leave "
-      "(read-only, mlocked, pinned, or without a memory node with free slabs)",
+      "(read-only, mlocked, pinned, without a memory node with free slabs, or its agent is "
+      "stopped)",
       target.options.name, target.budget.used(), target.budget.limit());
 }
 

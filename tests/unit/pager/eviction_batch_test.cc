@@ -25,7 +25,7 @@ TEST(EvictionBatch, GoesThroughItsPhasesInOrder) {
   EXPECT_TRUE(rig.space.is_present(10));
   rig.node(0).answer();
   EXPECT_EQ(rig.batch.advance(), Turn::kEnded);
-  EXPECT_EQ(rig.log.take(), (Lines{"drop 10+3", "wake 10+3"}));
+  EXPECT_EQ(rig.log.take(), (Lines{"prepare", "drop 10+3", "wake 10+3", "free"}));
   for (uint64_t page = 10; page < 13; ++page) {
     EXPECT_EQ(rig.state(page), PageState::kRemote);
     EXPECT_FALSE(rig.space.is_present(page));
@@ -230,7 +230,7 @@ TEST(EvictionBatch, CleanPagesAreDroppedWithoutAnythingElse) {
   BatchRig rig;
   rig.make_clean(pages_of(10, 3));
   ASSERT_TRUE(rig.evict());
-  EXPECT_EQ(rig.log.take(), (Lines{"drop 10+3", "wake 10+3"}));
+  EXPECT_EQ(rig.log.take(), (Lines{"prepare", "drop 10+3", "wake 10+3", "free"}));
   EXPECT_EQ(rig.state(10), PageState::kRemote);
   EXPECT_EQ(rig.evicted().pages_clean.get(), 3U);
 }

@@ -403,6 +403,58 @@ TEST(EvictionBatch, OfATargetThatIsBeingRemovedNothingMoreIsPosted) {
   EXPECT_EQ(rig.state(10), PageState::kDirty);
 }
 
+TEST(EvictionBatch, WhereMessagesWaitForADropPagesLeaveInParts) {
+  BatchRig rig;
+  rig.target.order = rig.space.let_events_tell();
+  rig.let_nodes_answer();
+  rig.make_dirty(pages_of(10, 40));
+  ASSERT_TRUE(rig.evict());
+  EXPECT_EQ(rig.log.of("drop"), (Lines{"drop 10+16", "drop 26+16", "drop 42+8"}));
+  EXPECT_EQ(rig.log.count("prepare"), 3U);
+  EXPECT_EQ(rig.log.count("free"), 1U);
+  EXPECT_EQ(rig.batch.freed(), 40U);
+  EXPECT_EQ(rig.budget.used(), 0U);
+  for (uint64_t page = 10; page < 50; ++page) ASSERT_EQ(rig.state(page), PageState::kRemote);
+}
+
+TEST(EvictionBatch, APartHasFewSpans) {
+  BatchRig rig;
+  rig.target.order = rig.space.let_events_tell();
+  for (uint64_t page = 0; page < 20; page += 2) rig.make_clean(pages_of(page));
+  ASSERT_TRUE(rig.evict());
+  EXPECT_EQ(rig.log.count("drop"), 10U);
+  EXPECT_EQ(rig.log.count("prepare"), 2U);
+  EXPECT_EQ(rig.batch.freed(), 10U);
+}
+
+TEST(EvictionBatch, WhereTheAgentStandsAfterAPartTheRestStays) {
+  BatchRig rig;
+  rig.target.order = rig.space.let_events_tell();
+  rig.let_nodes_answer();
+  rig.make_dirty(pages_of(10, 20));
+  rig.make_clean(pages_of(40, 2));
+  rig.space.after(Call::kDrop, [&](uffd::PageRun) { rig.space.let_agent_stand(true); });
+  ASSERT_TRUE(rig.evict());
+  EXPECT_EQ(rig.batch.freed(), 16U);
+  EXPECT_EQ(rig.state(25), PageState::kRemote);
+  EXPECT_EQ(rig.state(26), PageState::kDirty);
+  EXPECT_EQ(rig.state(40), PageState::kClean);
+  EXPECT_EQ(rig.log.count("free"), 1U);
+}
+
+TEST(EvictionBatch, DoesNotBeginWhileTheAgentStands) {
+  BatchRig rig;
+  rig.let_nodes_answer();
+  rig.make_dirty(pages_of(10));
+  rig.space.let_agent_stand(true);
+  EXPECT_FALSE(rig.begin());
+  EXPECT_EQ(rig.state(10), PageState::kDirty);
+  EXPECT_EQ(rig.log.count("read"), 0U);
+  rig.space.let_agent_stand(false);
+  ASSERT_TRUE(rig.evict());
+  EXPECT_EQ(rig.state(10), PageState::kRemote);
+}
+
 TEST(EvictionBatch, NeighboursAreWokenInOneCall) {
   BatchRig rig;
   for (const uint64_t page : {0, 2, 300}) rig.make_clean(pages_of(page));

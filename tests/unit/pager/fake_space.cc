@@ -371,6 +371,22 @@ Status FakeAddressSpace::drop(std::span<const uffd::PageRun> runs,
   return ended;
 }
 
+Status FakeAddressSpace::prepare_drop(Nanoseconds) {
+  if (agent_stands_) return fail(ErrorCode::kTimedOut, "the agent stands");
+  log_.add("prepare");
+  if (ordered_) order_.begin_changing();
+  return {};
+}
+
+bool FakeAddressSpace::end_drop() {
+  if (ordered_) order_.end_changing();
+  return false;
+}
+
+void FakeAddressSpace::end_reading() {
+  if (ordered_) order_.end_reading();
+}
+
 // Never waits: a test that wants the drop to be late would have to wait too.
 Status FakeAddressSpace::await_drop(std::span<uffd::DropResult> results, Nanoseconds) {
   const std::lock_guard lock(mutex_);

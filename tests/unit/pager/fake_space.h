@@ -78,6 +78,13 @@ class FakeAddressSpace final : public RuledSpace {
   // From now on drop() does nothing, and do_drop() does what was asked last.
   void drop_later() { drops_later_ = true; }
   void do_drop();
+  // Only events tell what the program does: the order for the target, and drops are sections of it.
+  EventOrder* let_events_tell() {
+    ordered_ = true;
+    return &order_;
+  }
+  // Its agent stands: prepare_drop() fails.
+  void let_agent_stand(bool stands) { agent_stands_ = stands; }
   // madvise(2) of a run with this page fails in the program.
   void refuse_drop_of(uint64_t page, int sys_errno);
   // read() of an absent page is a fault of its caller, who sleeps until it is served. Otherwise it
@@ -98,6 +105,12 @@ class FakeAddressSpace final : public RuledSpace {
   Status drop(std::span<const uffd::PageRun> runs, std::span<uffd::DropResult> results,
               Nanoseconds patience) override;
   Status await_drop(std::span<uffd::DropResult> results, Nanoseconds patience) override;
+  Status prepare_drop(Nanoseconds patience) override;
+  bool end_drop() override;
+  void end_reading() override;
+  void free_dropped() override { log_.add("free"); }
+  bool can_drop() override { return !agent_stands_; }
+  bool cannot_drop_for_long() override { return agent_stands_; }
   Status poison(uffd::PageRun run) override;
   bool event_pending() override;
   bool alive() override;
@@ -135,6 +148,9 @@ class FakeAddressSpace final : public RuledSpace {
   CallLog& log_;
   std::map<Call, Hook> before_, after_;
   std::atomic<bool> drops_later_{false};
+  std::atomic<bool> agent_stands_{false};
+  bool ordered_ = false;
+  EventOrder order_;
   std::atomic<bool> readers_wait_{false};
   const Fd events_fd_;  // readable while something is unread
 

@@ -102,6 +102,18 @@ TEST(FaultWorker, WithoutRoomAFaultWaitsForTheEvictor) {
   }
 }
 
+TEST(FaultWorker, WhileTheAgentOfAnAttachedProgramStandsAFaultGetsRoom) {
+  FullRig rig;
+  rig.target.order = rig.space.let_events_tell();
+  rig.space.let_agent_stand(true);
+  rig.start();
+  EXPECT_FALSE(rig.space.touch_read(10));
+  ASSERT_TRUE(rig.goes_on());
+  ASSERT_TRUE(rig.is_idle());
+  EXPECT_EQ(rig.budget.used(), 5U);
+  EXPECT_EQ(rig.counts().faults_failed.get(), 0U);
+}
+
 TEST(FaultWorker, AFaultThatNeedsNoRoomIsAnsweredMeanwhile) {
   FullRig rig;
   rig.space.put(1, 1, uffd::Protection::kWriteProtected);

@@ -101,6 +101,38 @@ TEST(AgentRing, AStoppedTargetAnswersLater) {
   EXPECT_EQ(command.result, 3);
 }
 
+TEST(AgentRing, AnAgentThatSleepsIsWokenByAMoveOfNothing) {
+  const Fd fd = std::move(*create_memfd("ring", sizeof(AgentRing)));
+  const Mapping memory = make_ring(fd);
+  AgentRing& ring = *reinterpret_cast<AgentRing*>(memory.data());
+  AgentRingProducer producer(make_ring(fd), [] { return true; });
+  EXPECT_TRUE(producer.await_awake(Seconds(60)));
+  EXPECT_EQ(ring.head, 0U) << "it looks for commands already";
+  ring.agent_sleeps = 1;
+  EXPECT_FALSE(producer.await_awake(Nanoseconds(0)));
+  ASSERT_EQ(ring.head, 1U);
+  EXPECT_EQ(ring.commands[0].kind, CommandKind::kMoveOut);
+  EXPECT_EQ(ring.commands[0].pages, 0U);
+  EXPECT_FALSE(producer.await_awake(Nanoseconds(0)));
+  EXPECT_EQ(ring.head, 1U) << "it was asked already";
+  ThreadAgent agent(fd);
+  EXPECT_TRUE(producer.await_all(Seconds(60)));
+}
+
+TEST(AgentRing, AnAbandonedRunLeavesRoomForTheNextOne) {
+  const Fd fd = std::move(*create_memfd("ring", sizeof(AgentRing)));
+  AgentRingProducer producer(make_ring(fd), [] { return true; });
+  std::vector<Command> late(kRingCommands);
+  ASSERT_TRUE(producer.begin(late, Seconds(60)));
+  EXPECT_FALSE(producer.await(late, Nanoseconds(0)));
+  producer.abandon();
+  ThreadAgent agent(fd);
+  Command command{.address = 3};
+  ASSERT_TRUE(run(producer, {&command, 1}));
+  EXPECT_EQ(command.result, 3);
+  EXPECT_EQ(agent.finish().size(), kRingCommands + 1);
+}
+
 // A fault worker posts; it must not wait until the agent has dropped the evictor's pages.
 TEST(AgentRing, PostDoesNotWaitForARunAndItsResultsStay) {
   const Fd fd = std::move(*create_memfd("ring", sizeof(AgentRing)));
