@@ -55,6 +55,7 @@ ServedRecord served_from(const json& value) {
                       .ring = value.value("ring", -1),
                       .window_address = value.value("window_address", uint64_t{0}),
                       .window_bytes = value.value("window_bytes", uint64_t{0}),
+                      .staging_address = value.value("staging_address", uint64_t{0}),
                       .more_pages = value.value("more_pages", uint64_t{0}),
                       .features = value.value("features", uint64_t{0}),
                       .attached = value.value("attached", false)};
@@ -71,7 +72,8 @@ ServedRecord child_record(uint64_t number_of_parent, const ServedRecord& parent,
           .hello = false,
           .socket = socket,
           .userfaultfd = userfaultfd,
-          .window_address = parent.window_address,
+          .window_address =
+              parent.attached ? uffd::ExtentMap::kNoWindow : parent.window_address,
           .window_bytes = parent.window_bytes,
           .more_pages = parent.more_pages,
           .features = parent.features,
@@ -149,6 +151,7 @@ Status ServedState::put(uint64_t number, const ServedRecord& target) const {
                              {"ring", target.ring},
                              {"window_address", target.window_address},
                              {"window_bytes", target.window_bytes},
+                             {"staging_address", target.staging_address},
                              {"more_pages", target.more_pages},
                              {"features", target.features},
                              {"attached", target.attached}}));

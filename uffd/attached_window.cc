@@ -6,6 +6,7 @@
 #include <sys/uio.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <utility>
 
 #include "base/check.h"
@@ -166,7 +167,7 @@ void AttachedWindow::wake_strays() {
 }
 
 std::unique_ptr<AddressSpace> AttachedWindow::make_child(Userfaultfd userfaultfd) {
-  Result<std::unique_ptr<ExtentMap>> copied = extents()->copy();
+  Result<std::unique_ptr<ExtentMap>> copied = extents()->copy_without_window();
   FARPAGE_CHECK(copied, "no memory for the extents of a forked child");
   auto child = std::make_unique<AttachedWindow>(std::move(userfaultfd), std::move(*copied));
   child->lost_ = lost_;
@@ -239,6 +240,7 @@ Status AttachedWindow::prepare_drop(Nanoseconds patience) {
 // pager has asked for and that have not begun would be of ranges as they were then; what it has
 // left in the staging area is dropped.
 void AttachedWindow::bind(HandedOver& target) {
+  staging_address_ = target.staging_address;
   OtherWindow::bind(target);
   if (const pid_t thread = OtherWindow::dropping_thread(); thread != 0)
     (void)::setpriority(PRIO_PROCESS, static_cast<id_t>(thread), kAgentNice);
@@ -253,7 +255,7 @@ bool AttachedWindow::is_own_thread(uint32_t thread) {
 
 void AttachedWindow::drop_staging() {
   (void)agent().post(
-      {.address = staging_address(), .pages = staging_pages(), .kind = CommandKind::kDrop});
+      {.address = staging_address_, .pages = staging_pages(), .kind = CommandKind::kDrop});
 }
 
 Status AttachedWindow::drop(std::span<const PageRun> runs, std::span<DropResult> results,
@@ -287,8 +289,12 @@ Status AttachedWindow::drop(std::span<const PageRun> runs, std::span<DropResult>
   return await_drop(results, patience);
 }
 
-void AttachedWindow::keep(const Part& part, uint32_t pages) {
-  for (uint32_t p = 0; p < pages; ++p) results_[part.run].kept |= uint64_t{1} << (part.at + p);
+void AttachedWindow::keep(const Part& part, uint32_t pages, bool busy) {
+  for (uint32_t p = 0; p < pages; ++p) {
+    const uint64_t bit = uint64_t{1} << (part.at + p);
+    results_[part.run].kept |= bit;
+    if (busy) results_[part.run].busy |= bit;
+  }
 }
 
 Status AttachedWindow::await_drop(std::span<DropResult> results, Nanoseconds patience) {
@@ -300,7 +306,7 @@ Status AttachedWindow::await_drop(std::span<DropResult> results, Nanoseconds pat
   FARPAGE_TRY_VOID(agent().await(moves_, patience));
   for (size_t m = 0; m < moves_.size(); ++m)
     for (uint32_t p = 0; p < moves_[m].pages; ++p)
-      if (is_kept(moves_[m], p)) keep(parts_[m].behind(p), 1);
+      if (is_kept(moves_[m], p)) keep(parts_[m].behind(p), 1, moves_[m].result == EBUSY);
   FARPAGE_TRY_VOID(check_moved());
   std::ranges::copy(results_, results.begin());
   return {};
@@ -316,7 +322,7 @@ Status AttachedWindow::check_moved() {
     for (uint32_t p = 0; p < move.pages; ++p) {
       if (is_kept(move, p)) continue;
       const uint64_t address =
-          staging_address() + ((uint64_t{move.staging_page} + p) << kPageShift);
+          staging_address_ + ((uint64_t{move.staging_page} + p) << kPageShift);
       ++pages;
       if (elements > 0 && reinterpret_cast<uint64_t>(ranges[elements - 1].iov_base) +
                                   ranges[elements - 1].iov_len ==
