@@ -163,8 +163,7 @@ uint64_t most_locked_bytes(const pager::PagerOptions& options) {
 
 // A line for each of those that are left alone.
 void attach_descendants(AttachedTree& tree, const pager::PagerOptions& options) {
-  const AttachedTree::Descendants descendants =
-      tree.attach_descendants(most_locked_bytes(options));
+  const AttachedTree::Descendants descendants = tree.attach_descendants(most_locked_bytes(options));
   for (const Error& why : descendants.left_alone)
     fmt::print(stderr, "farpage: left alone: {}\n", why.message());
   fmt::print(stderr, "farpage: attached to {} processes that it has started: {} of their memory\n",

@@ -113,8 +113,8 @@ void AttachedTree::watch_changes() {
 }
 
 bool AttachedTree::is_member(pid_t pid) const {
-  return std::ranges::any_of(
-      members_, [&](const Member& member) { return member.attachment->pid() == pid; });
+  return std::ranges::any_of(members_,
+                             [&](const Member& member) { return member.attachment->pid() == pid; });
 }
 
 bool AttachedTree::shares_memory(pid_t pid) const {
@@ -130,9 +130,8 @@ std::optional<Error> AttachedTree::attach_descendant(pid_t pid, uint64_t most_lo
   Result<ProcessFiles> process = ProcessFiles::open(pid);
   if (!process) return std::nullopt;  // it has ended
   const auto facts = inject::facts_of(*process);
-  const bool is_fork =
-      facts && std::ranges::find(layouts_, facts->layout) != layouts_.end() &&
-      inject::has_registered_memory(*process);
+  const bool is_fork = facts && std::ranges::find(layouts_, facts->layout) != layouts_.end() &&
+                       inject::has_registered_memory(*process);
   if (is_fork || shares_memory(pid)) return std::nullopt;
   const std::string name = process->described();
   Status fits = inject::check_target(*process, options_.inject.allow_seccomp);
@@ -228,9 +227,8 @@ std::optional<Error> AttachedTree::give_agents(Nanoseconds least_age) {
   for (const ProcessFacts& process : processes) {
     if (children_.empty()) break;
     const auto before = failed_at_.find(process.pid);
-    if (process.age < least_age ||
-        (least_age.count() > 0 && before != failed_at_.end() &&
-         clock_.now() - before->second < kRetry))
+    if (process.age < least_age || (least_age.count() > 0 && before != failed_at_.end() &&
+                                    clock_.now() - before->second < kRetry))
       continue;
     std::optional<Error> why = give_agent(process);
     if (!why) continue;
@@ -254,8 +252,8 @@ std::optional<Error> AttachedTree::give_agent(const ProcessFacts& process) {
   std::ranges::sort(children_, {}, difference_of);
   const auto likely =
       std::span(children_).first(std::min<size_t>(children_.size(), inject::kMaxInherited));
-  auto attachment = Attachment::begin_child(process.pid, likely, handover_path_, options_, watch_,
-                                            clock_);
+  auto attachment =
+      Attachment::begin_child(process.pid, likely, handover_path_, options_, watch_, clock_);
   if (!attachment) {
     if (!files->alive()) return std::nullopt;
     return std::move(attachment).error();

@@ -1,9 +1,9 @@
-// AttachedTree: a program that was attached, and the processes beside it: those that descended from it
-// already (farpage attach --children), and the children that any of them forks.
+// AttachedTree: a program that was attached, and the processes beside it: those that descended from
+// it already (farpage attach --children), and the children that any of them forks.
 //
 // A forked child is served by the pager from its first instruction, without an agent. Most end, or
-// call exec, soon. One that lives for kLeastAge gets an agent, as a program does that is attached: its
-// memory can leave from then on, it has a lifeline, and it can be given back.
+// call exec, soon. One that lives for kLeastAge gets an agent, as a program does that is attached:
+// its memory can leave from then on, it has a lifeline, and it can be given back.
 #pragma once
 
 #include <boost/asio/io_context.hpp>

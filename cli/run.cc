@@ -234,15 +234,15 @@ Result<tl::expected<Child, int>> start_child(const RunSettings& settings, const 
 // start_child().
 Result<tl::expected<void, int>> inject_agent(Child& child, AttachedTree& tree) {
   using Injected = tl::expected<void, int>;
-  const Status attached =
-      tree.attach_at_exec(child.pid(), [&] { child.open_gate(); },
-                          [pid = child.pid()](Parting parting) {
-                            if (parting == Parting::kExecuted)
-                              log::warn(
-                                  "run: local_only pid={}: the program has executed another one, "
-                                  "which has no agent: its memory stays here",
-                                  pid);
-                          });
+  const Status attached = tree.attach_at_exec(
+      child.pid(), [&] { child.open_gate(); },
+      [pid = child.pid()](Parting parting) {
+        if (parting == Parting::kExecuted)
+          log::warn(
+              "run: local_only pid={}: the program has executed another one, "
+              "which has no agent: its memory stays here",
+              pid);
+      });
   if (attached) return Injected();
   if (attached.error().code == ErrorCode::kNotFound) {  // it has ended
     if (const Status executed = child.await_exec(); !executed)
@@ -255,8 +255,7 @@ Result<tl::expected<void, int>> inject_agent(Child& child, AttachedTree& tree) {
 // Children of a program with an agent may outlive it.
 void follow_to_end(boost::asio::io_context& control, AttachedTree& tree) {
   while (!tree.is_over() && !tree.failure()) (void)control.run_one();
-  if (tree.failure())
-    log::error("run: not_followed reason=\"{}\"", tree.failure()->message());
+  if (tree.failure()) log::error("run: not_followed reason=\"{}\"", tree.failure()->message());
 }
 
 // Has the pager serve the processes that hand their memory over here, and runs the program.

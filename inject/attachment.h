@@ -45,9 +45,11 @@ class Attachment {
                                                    MappingWatch& watch, const Clock& clock);
   // The same for a process that is one of these children, as far as its caller knows: the pager
   // serves it already. kConflict: it is none of them, or has an agent.
-  static Result<std::unique_ptr<Attachment>> begin_child(
-      pid_t pid, std::span<const uffd::FoundChild> children, const std::string& handover_path,
-      const AttachOptions& options, MappingWatch& watch, const Clock& clock);
+  static Result<std::unique_ptr<Attachment>> begin_child(pid_t pid,
+                                                         std::span<const uffd::FoundChild> children,
+                                                         const std::string& handover_path,
+                                                         const AttachOptions& options,
+                                                         MappingWatch& watch, const Clock& clock);
   ~Attachment();
 
   pid_t pid() const { return process_.pid(); }
@@ -78,9 +80,11 @@ class Attachment {
 
   Attachment(ProcessFiles process, InjectedAgent agent, Fd userfaultfd,
              const AttachOptions& options, MappingWatch& watch, const Clock& clock);
-  static Result<std::unique_ptr<Attachment>> begin_with(
-      pid_t pid, std::span<const uffd::FoundChild> children, const std::string& handover_path,
-      const AttachOptions& options, MappingWatch& watch, const Clock& clock);
+  static Result<std::unique_ptr<Attachment>> begin_with(pid_t pid,
+                                                        std::span<const uffd::FoundChild> children,
+                                                        const std::string& handover_path,
+                                                        const AttachOptions& options,
+                                                        MappingWatch& watch, const Clock& clock);
   // `child`: its number; 0: the pager does not know the process yet.
   Status hand_over(const std::string& path, uint64_t child);
   Status ask(uffd::handover::RequestKind kind, AddressRange range);

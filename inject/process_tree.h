@@ -27,7 +27,7 @@ struct MemoryLayout {
 struct ProcessFacts {
   pid_t pid = 0;
   pid_t parent = 0;
-  Nanoseconds age{};  // since its fork; exact to 1 / sysconf(_SC_CLK_TCK) seconds
+  Nanoseconds age{};    // since its fork; exact to 1 / sysconf(_SC_CLK_TCK) seconds
   MemoryLayout layout;  // zeros: a thread of the kernel, or not for this user to see
 };
 

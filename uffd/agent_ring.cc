@@ -104,6 +104,12 @@ Status AgentRingProducer::await_all(Nanoseconds patience) {
   return wait_for_tail(ring_.head.load(std::memory_order_acquire), patience);
 }
 
+bool AgentRingProducer::is_at(handover::CommandKind kind) const {
+  const uint32_t tail = ring_.tail.load(std::memory_order_acquire);
+  return tail != ring_.head.load(std::memory_order_acquire) &&
+         ring_.commands[tail % kRingCommands].kind == kind;
+}
+
 // One that the agent is executing now is not changed by this: it has been read.
 void AgentRingProducer::cancel(handover::CommandKind kind) {
   const MutexLock lock(mutex_);

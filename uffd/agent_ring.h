@@ -30,6 +30,8 @@ class AgentRingProducer {
   // Waits until the agent has executed all that is in the ring. Wakes it: who has published the
   // last commands may have been killed before that.
   Status await_all(Nanoseconds patience);
+  // Has the agent come to a command of this kind, and not executed it yet?
+  bool is_at(handover::CommandKind kind) const;
   // Before the first command: what a dead producer has asked for and the agent has not begun is not
   // done. Only of commands that drop nothing when they have no pages.
   void cancel(handover::CommandKind kind);

@@ -321,8 +321,7 @@ Status AttachedWindow::check_moved() {
   for (const Command& move : moves_) {
     for (uint32_t p = 0; p < move.pages; ++p) {
       if (is_kept(move, p)) continue;
-      const uint64_t address =
-          staging_address_ + ((uint64_t{move.staging_page} + p) << kPageShift);
+      const uint64_t address = staging_address_ + ((uint64_t{move.staging_page} + p) << kPageShift);
       ++pages;
       if (elements > 0 && reinterpret_cast<uint64_t>(ranges[elements - 1].iov_base) +
                                   ranges[elements - 1].iov_len ==
@@ -398,13 +397,16 @@ void AttachedWindow::make_own(PageIndex page) {
   (void)agent().post({.address = address_of(page), .pages = 1, .kind = CommandKind::kUnshare});
 }
 
-// The agent may wait until the event of its own drop is read, and nobody else reads yet.
+// The agent may wait until the event of its own drop is read, and nobody else reads yet. At a page
+// that it is to make the target's own it may wait for a worker; what is behind that command drops
+// nothing but the staging area (bind()).
 Status AttachedWindow::await_agent(Nanoseconds patience) {
   const Instant end = SteadyClock::read() + patience;
   while (true) {
     Status idle = agent().await_all(kAgentLook);
     if (idle || idle.error().code != ErrorCode::kTimedOut || SteadyClock::read() >= end)
       return idle;
+    if (agent().is_at(CommandKind::kUnshare)) return {};
     read_ahead();
   }
 }

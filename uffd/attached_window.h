@@ -3,8 +3,8 @@
 //
 // Nobody tells beforehand what the program does to its mappings; the userfaultfd's events do
 // (EventOrder). Its window is the agent's staging area, which the program does not know of; its
-// memory is in extents. A forked child has no staging area, and so no window, until it has an agent of
-// its own; that one's area is in no extent.
+// memory is in extents. A forked child has no staging area, and so no window, until it has an agent
+// of its own; that one's area is in no extent.
 //
 // A page leaves by UFFDIO_MOVE into the staging area, never by MADV_DONTNEED:
 //  - a page that is pinned (O_DIRECT) would be dropped while a device writes to it; the move is
@@ -96,7 +96,7 @@ class AttachedWindow final : public OtherWindow {
   uint32_t staging_pages() const { return static_cast<uint32_t>(extents()->window_pages()); }
 
   EventOrder order_;
-  uint64_t staging_address_ = 0;  // since bind(): while there is an agent
+  uint64_t staging_address_ = 0;      // since bind(): while there is an agent
   std::vector<uffd_msg> read_ahead_;  // by put_back() and await_agent(), for read_events()
   // Ranges that have got other pages than those whose end will be told.
   std::vector<Range> stale_unmaps_;

@@ -19,7 +19,8 @@
 // 5. A program that was not started with far memory has no shim: `farpage attach` injects an agent
 //    (inject/), and sends Hello and requests in its place. The staging area of that agent is the
 //    window; the mappings of the program are extents.
-// 6. A child that such a program forks has a userfaultfd, which the kernel gave to the pager, and no
+// 6. A child that such a program forks has a userfaultfd, which the kernel gave to the pager, and
+// no
 //    agent. `farpage attach` connects and sends AskChildren instead of Hello. It gets Welcome, then
 //    one AgentlessChild for each such process with one descriptor, its userfaultfd, and the end of
 //    the stream. Then it injects an agent, which finds out which of these is that of its process,
@@ -36,8 +37,8 @@
 
 namespace farpage::uffd::handover {
 
-inline constexpr uint32_t kMagic = 0x66617270;        // "farp"
-inline constexpr uint32_t kResizeMagic = 0x66617273;  // "fars"
+inline constexpr uint32_t kMagic = 0x66617270;          // "farp"
+inline constexpr uint32_t kResizeMagic = 0x66617273;    // "fars"
 inline constexpr uint32_t kChildrenMagic = 0x66617263;  // "farc"
 inline constexpr uint32_t kVersion = 10;
 
@@ -103,7 +104,7 @@ struct AgentlessChild {
   uint32_t unused = 0;
   uint64_t number = 0;    // of no other target of this pager and its successors
   uint64_t features = 0;  // of its userfaultfd
-  int64_t age_ns = 0;  // since the fork, or since a successor of the pager has found it
+  int64_t age_ns = 0;     // since the fork, or since a successor of the pager has found it
 };
 
 enum class RequestKind : uint32_t {

@@ -31,7 +31,8 @@ class AttachChildren(AttachedMemory):
 
     def await_agent(self, attached, *pids):
         for pid in pids:
-            wait_until(lambda pid=pid: f"child_attached pid={pid} " in attached.log(), f"{pid} has an agent")
+            wait_until(lambda pid=pid: f"child_attached pid={pid} " in attached.log(),
+                       f"{pid} has an agent\n{attached.log()}")
 
     def expect_child_paging(self, *pids, least=1000):
         """What the children did, and the first process did not."""
@@ -180,11 +181,12 @@ class AttachChildren(AttachedMemory):
         attached = self.attach(program.pid)
         self.page(1)
         first = self.fork(program)
+        time.sleep(0.3)  # a child that the engine has not begun to serve is lost with it
         for kills in range(1, 6):
             if kills == 3:  # then the other child has no agent yet
                 self.await_agent(attached, first)
                 second = self.fork(program)
-                time.sleep(0.1)
+                time.sleep(0.3)
             os.kill(engine_of(attached.pid), signal.SIGKILL)
             wait_until(lambda kills=kills: len(re.findall("taken_over", attached.log())) == kills, "a take-over")
             time.sleep(0.5)
@@ -238,7 +240,7 @@ class AttachChildren(AttachedMemory):
         self.assertEqual(len(everyone), 5)
         before = {pid: memory_map(pid) for pid in everyone}
         attached = self.attach(program.pid, "48M", "--children")
-        self.assertIn("attached to 4 processes that it has started", attached.log())
+        wait_until(lambda: "attached to 4 processes that it has started" in attached.log(), "all are attached")
         self.page(4)
         later = self.fork(program)
         self.await_agent(attached, later)

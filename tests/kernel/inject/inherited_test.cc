@@ -1,5 +1,5 @@
-// An agent for a child that has been forked while its program had one: its memory is registered with
-// a userfaultfd that the kernel gave to the reader of the program's events.
+// An agent for a child that has been forked while its program had one: its memory is registered
+// with a userfaultfd that the kernel gave to the reader of the program's events.
 #include <gtest/gtest.h>
 #include <poll.h>
 
@@ -99,8 +99,8 @@ TEST_F(InheritedUserfaultfd, IsFoundAmongOthersByTheAgentAndMovesPages) {
     const Command out{.address = address_, .pages = kPages, .kind = CommandKind::kMoveOut};
     const Command back{.address = address_, .pages = kPages, .kind = CommandKind::kMoveBack};
     EXPECT_EQ(execute(out).result, EBUSY);  // its parent has them, too
-    EXPECT_EQ(
-        execute({.address = address_, .pages = kPages, .kind = CommandKind::kUnshare}).result, 0);
+    EXPECT_EQ(execute({.address = address_, .pages = kPages, .kind = CommandKind::kUnshare}).result,
+              0);
     EXPECT_EQ(execute(out).result, 0);
     EXPECT_EQ(memory_of(child_, agent->staging_address, kPages * kPageBytes), contents_);
     EXPECT_EQ(execute(back).result, 0);

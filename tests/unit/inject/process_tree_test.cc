@@ -25,8 +25,8 @@ TEST(ProcessTree, FieldsOfAProcessAreRead) {
   ASSERT_TRUE(facts.has_value());
   EXPECT_EQ(facts->pid, 4711);
   EXPECT_EQ(facts->parent, 17);
-  EXPECT_EQ(facts->age, Nanoseconds(std::chrono::seconds(10)) - Nanoseconds(300 * 1'000'000'000LL /
-                                                                            ::sysconf(_SC_CLK_TCK)));
+  EXPECT_EQ(facts->age, Nanoseconds(std::chrono::seconds(10)) -
+                            Nanoseconds(300 * 1'000'000'000LL / ::sysconf(_SC_CLK_TCK)));
   EXPECT_EQ(facts->layout, (MemoryLayout{.code = 4096, .stack = 140736, .heap = 94000}));
 }
 
@@ -39,9 +39,8 @@ TEST(ProcessTree, ANameMayContainAnything) {
 }
 
 TEST(ProcessTree, WhatIsNoSuchTextIsNoProcess) {
-  for (const std::string& text :
-       {std::string(), std::string("4711"), std::string("4711 (x) S 17"), stat_of("x", "heap"),
-        std::string(") 1 ("), "x" + stat_of("x")})
+  for (const std::string& text : {std::string(), std::string("4711"), std::string("4711 (x) S 17"),
+                                  stat_of("x", "heap"), std::string(") 1 ("), "x" + stat_of("x")})
     EXPECT_FALSE(parse_process(text, {}).has_value()) << text;
 }
 
