@@ -12,6 +12,7 @@
 #include <limits>
 #include <optional>
 
+#include "base/host.h"
 #include "base/log.h"
 #include "base/size.h"
 #include "base/unix_socket.h"
@@ -228,6 +229,7 @@ Result<int> attach(AttachSettings settings, const std::function<void()>& begun) 
     FARPAGE_TRY_VOID(inject::check_target(process, settings.allow_seccomp));
     FARPAGE_TRY_VOID(inject::check_locked_memory(process, most_locked_bytes(options)));
   }
+  raise_descriptor_limit();  // each process needs some
   FARPAGE_TRY(signals, DetachRequests::block());
   if (!settings.host_pager.empty()) {
     FARPAGE_TRY(session, serve::PagerSession::connect(settings.host_pager));

@@ -272,6 +272,8 @@ std::optional<Error> AttachedTree::give_agent(const ProcessFacts& process) {
 // What is forked meanwhile is found in the next round.
 Status AttachedTree::detach() {
   constexpr int kMaxRounds = 100;
+  constexpr int kMaxFailures = 3;
+  int failures = 0;
   std::optional<Error> failed;
   for (int round = 0; round < kMaxRounds; ++round) {
     for (auto member = members_.begin(); member != members_.end();) {
@@ -279,15 +281,20 @@ Status AttachedTree::detach() {
       const Status detached = member->parted ? Status() : member->attachment->detach();
       if (!detached && !parting_of(*member->attachment)) {
         tend(*member);
+        if (detached.error().code == ErrorCode::kUnavailable) fail_all(detached.error());
         return detached;
       }
       if (const auto parting = detached ? std::nullopt : parting_of(*member->attachment))
         note_parted(member->attachment->pid(), *parting);
       member = members_.erase(member);
     }
-    FARPAGE_TRY_VOID(ask_patiently());
+    if (Status asked = ask_patiently(); !asked) {
+      fail_all(asked.error());
+      return fail(ErrorCode::kUnavailable, asked.error().message());
+    }
     if (children_.empty()) return {};
     failed = give_agents(Nanoseconds(0));
+    if (failed && members_.empty() && ++failures == kMaxFailures) break;
     // One that ends, or that the kernel has not made known yet.
     if (members_.empty()) ::usleep(10'000);
   }

@@ -526,7 +526,7 @@ void ServedTarget::take_agent(uffd::HandedOver agent) {
   });
   uffd::bind_child(pager_->space(), agent);
   pager_->agent_ready(fmt::format("{}-fork-{}", report_.program, report_.pid), free_pages_);
-  log::info("run: child_has_agent pid={} program={}", report_.pid, report_.program);
+  log::debug("run: child_has_agent pid={} program={}", report_.pid, report_.program);
   if (!uffd::welcome(socket_, 0, "")) {
     hang_up();
     return;

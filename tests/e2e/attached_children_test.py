@@ -8,7 +8,7 @@ import unittest
 
 from attach_test import memory_map
 from attached_base import AttachedMemory
-from cluster import BUILD, FARPAGE, MIB, PATIENCE, children_of, engine_of, name_of, state_of, wait_until
+from cluster import BUILD, FARPAGE, PATIENCE, Service, children_of, engine_of, name_of, state_of, wait_until
 
 FORKED_MEMORY = os.path.join(BUILD, "tests", "forked_memory")
 
@@ -72,6 +72,33 @@ class AttachChildren(AttachedMemory):
         self.expect_right(program)
         self.expect_end_of_attachment(attached, "has ended")
         self.expect_child_paging(*children, least=200)
+
+    def test_children_of_a_program_that_was_started_with_an_agent(self):
+        program = self.start_run([FORKED_MEMORY, "48"], local="16M", options=["--inject", "--lend", "512M"],
+                                 stdin=subprocess.PIPE)
+        self.assertEqual(program.popen.stdout.readline(), b"ready\n", program.log())
+        child = self.fork(program)
+        self.await_agent(program, child)
+        self.page(4)
+        self.expect_right(program)
+        self.expect_child_paging(child)
+
+    def test_children_with_the_pager_of_the_host(self):
+        self.start_cluster()
+        socket = self.path("pager.sock")
+        self._owned(Service(["pager", "--socket", socket, "--local", "64M", "--coordinator", self.url],
+                            self._log("pager")))
+        self.url = None  # the command does not know the cluster
+        program = self.start_memory()
+        attached = self.start_process([FARPAGE, "attach", str(program.pid), "--local", "16M", "--pager", socket])
+        wait_until(lambda: "attached to" in attached.log(), "attached")
+        child = self.fork(program)
+        before = memory_map(child)
+        self.await_agent(attached, child)
+        self.page(2)
+        self.detach(attached, program.pid)
+        self.assertEqual(memory_map(child), before)
+        self.expect_right(program)
 
     def test_children_of_children(self):
         program = self.start_memory()
@@ -217,6 +244,20 @@ class AttachChildren(AttachedMemory):
             wait_until(lambda pid=pid: state_of(pid) in "ZX", f"{pid} is killed")
         status, _ = attached.finish(PATIENCE)
         self.assertNotEqual(status, 0)
+        self.expect_nobody_wrong(program)
+
+    def test_a_child_without_an_agent_is_killed_with_its_pager(self):
+        """It has no lifeline, so the command does it."""
+        program = self.start_memory()
+        attached = self.attach(program.pid)
+        self.page(1)
+        child = self.fork(program)
+        os.kill(child, signal.SIGSTOP)
+        wait_until(lambda: "child_without_agent" in attached.log(), "it cannot get one")
+        self.kill_pager(attached)
+        for pid in (program.pid, child):
+            wait_until(lambda pid=pid: state_of(pid) in "ZX", f"{pid} is killed")
+        self.assertIn(f"child_killed pid={child}", attached.log())
         self.expect_nobody_wrong(program)
 
     def test_the_command_is_killed(self):

@@ -132,6 +132,20 @@ TEST(AgentRing, RunWaitsForRoomBehindPosts) {
   EXPECT_EQ(command.result, 3);
 }
 
+TEST(AgentRing, TellsAtWhichCommandTheAgentStands) {
+  const Fd fd = std::move(*create_memfd("ring", sizeof(AgentRing)));
+  AgentRingProducer producer(make_ring(fd), [] { return true; });
+  EXPECT_FALSE(producer.is_at(CommandKind::kDrop));
+  ASSERT_TRUE(producer.post({.kind = CommandKind::kUnshare}));
+  ASSERT_TRUE(producer.post({.kind = CommandKind::kDrop}));
+  EXPECT_TRUE(producer.is_at(CommandKind::kUnshare));
+  EXPECT_FALSE(producer.is_at(CommandKind::kDrop));
+  ThreadAgent agent(fd);
+  ASSERT_TRUE(producer.await_all(Seconds(60)));
+  EXPECT_FALSE(producer.is_at(CommandKind::kUnshare));
+  EXPECT_FALSE(producer.is_at(CommandKind::kDrop));
+}
+
 TEST(AgentRing, FullRingRefusesAnotherPost) {
   const Fd fd = std::move(*create_memfd("ring", sizeof(AgentRing)));
   AgentRingProducer producer(make_ring(fd), [] { return true; });
