@@ -215,17 +215,19 @@ Status Placing::start() {
 // ------------------------------------------------------------- the new agent ----
 
 // The id that a thread of the process has for us. In a PID namespace it has others: NSpid lists
-// them, its own one last.
+// them, its own one last. A list that is read while threads end may lack one that lives.
 Result<pid_t> outer_id(const ProcessFiles& process, int32_t inner_thread) {
-  FARPAGE_TRY(threads, process.threads());
-  std::stable_partition(threads.begin(), threads.end(),
-                        [&](pid_t thread) { return thread == inner_thread; });
-  for (const pid_t thread : threads) {
-    const std::string ids =
-        process.status_field(fmt::format("task/{}/status", thread), "NSpid").value_or("");
-    const size_t last = ids.find_last_of(" \t");
-    if (ids.substr(last == std::string::npos ? 0 : last + 1) == std::to_string(inner_thread))
-      return thread;
+  constexpr int kLooks = 10;
+  for (int look = 0; look < kLooks; ++look) {
+    FARPAGE_TRY(threads, process.threads());
+    threads.insert(threads.begin(), inner_thread);  // mostly
+    for (const pid_t thread : threads) {
+      const std::string ids =
+          process.status_field(fmt::format("task/{}/status", thread), "NSpid").value_or("");
+      const size_t last = ids.find_last_of(" \t");
+      if (ids.substr(last == std::string::npos ? 0 : last + 1) == std::to_string(inner_thread))
+        return thread;
+    }
   }
   return fail(ErrorCode::kUnavailable, "the agent's thread has ended");
 }
