@@ -12,9 +12,11 @@
 #include <limits>
 #include <optional>
 
+#include "base/host.h"
 #include "base/log.h"
 #include "base/size.h"
 #include "base/unix_socket.h"
+#include "cli/attached_tree.h"
 #include "cli/background.h"
 #include "cli/output_file.h"
 #include "cli/program_pager.h"
@@ -22,7 +24,6 @@
 #include "cli/run_settings.h"
 #include "cli/signals.h"
 #include "cli/subcommand.h"
-#include "cli/tended_attachment.h"
 #include "inject/attachment.h"
 #include "inject/target_checks.h"
 #include "serve/run_report.h"
@@ -36,6 +37,7 @@ struct AttachSettings : RunSettings {
   int64_t pid = 0;
   std::optional<Milliseconds> detach_after;
   bool allow_seccomp = false;
+  bool children = false;
   std::string background;  // the file for messages; empty: in the foreground
 };
 
@@ -84,28 +86,24 @@ class DetachRequests {
   Fd caller_;
 };
 
-enum class Ending : uint8_t { kProgramEnded, kExecuted, kDetached };
-
-const char* text_of(Ending ending) {
-  switch (ending) {
-    case Ending::kProgramEnded:
+const char* text_of(Parting parting) {
+  switch (parting) {
+    case Parting::kEnded:
       return "has ended";
-    case Ending::kExecuted:
+    case Parting::kExecuted:
       return "has executed another program, which is not attached";
-    case Ending::kDetached:
-      return "is detached: all of its memory is here";
   }
   return "";
 }
 
-// Until the program ends or somebody asks for its release.
+// Until the program and its children end, or somebody asks for their release.
 class Stay {
  public:
-  Stay(inject::Attachment& attachment, DetachRequests& requests,
+  Stay(boost::asio::io_context& control, AttachedTree& tree, DetachRequests& requests,
        std::optional<Milliseconds> detach_after)
-      : attachment_(attachment),
+      : control_(control),
+        tree_(tree),
         requests_(requests),
-        tended_(control_, attachment, [this](Result<Parting> parted) { part(std::move(parted)); }),
         signals_(control_, requests.signals()),
         listener_(control_, requests.listener()),
         limit_(control_) {
@@ -118,47 +116,36 @@ class Stay {
     });
   }
 
-  Result<Ending> until_end() {
-    while (!ending_) (void)control_.run_one();
-    return std::move(*ending_);
+  // kUnavailable: the pager has ended.
+  Status until_end() {
+    while (!over_ && !tree_.is_over() && !tree_.failure()) (void)control_.run_one();
+    if (tree_.failure()) return tl::unexpected(*tree_.failure());
+    return over_ ? std::move(*over_) : Status();
   }
+  bool is_detached() const { return over_ && over_->has_value(); }
 
  private:
   void await_requests(serve::Watch& watch) {
     watch.wait([this, &watch] {
       if (requests_.take()) detach();
-      if (!ending_) await_requests(watch);
+      if (!over_) await_requests(watch);
     });
   }
 
-  void part(Result<Parting> parted) {
-    if (!parted)
-      ending_ = tl::unexpected(std::move(parted.error()));
-    else
-      ending_ = *parted == Parting::kEnded ? Ending::kProgramEnded : Ending::kExecuted;
-  }
-
   void detach() {
-    if (ending_) return;
-    const Status detached = attachment_.detach();
-    if (const auto parted = detached ? std::nullopt : tended_.parting()) {
-      part(*parted);
-      return;
-    }
+    if (over_) return;
+    Status detached = tree_.detach();
     requests_.answer(detached ? "" : detached.error().message());
-    if (detached)
-      ending_ = Ending::kDetached;
-    else if (detached.error().code == ErrorCode::kUnavailable)
-      ending_ = tl::unexpected(detached.error());
+    if (detached || detached.error().code == ErrorCode::kUnavailable)
+      over_ = std::move(detached);
     else
       log::error("attach: not_detached reason=\"{}\"", detached.error().message());
   }
 
-  boost::asio::io_context control_{1};
-  inject::Attachment& attachment_;
+  boost::asio::io_context& control_;
+  AttachedTree& tree_;
   DetachRequests& requests_;
-  std::optional<Result<Ending>> ending_;
-  TendedAttachment tended_;
+  std::optional<Status> over_;
   serve::Watch signals_;
   serve::Watch listener_;
   boost::asio::steady_timer limit_;
@@ -169,6 +156,19 @@ Result<int> report(serve::PagerSession& session, const AttachSettings& settings)
   if (settings.stats) fmt::print(stderr, "{}", report.text);
   FARPAGE_TRY_VOID(write_output("--stats-file", settings.stats_file, report.json));
   return kExitOk;
+}
+
+uint64_t most_locked_bytes(const pager::PagerOptions& options) {
+  return options.local_bytes / 100 * pager::kPinPercent;
+}
+
+// A line for each of those that are left alone.
+void attach_descendants(AttachedTree& tree, const pager::PagerOptions& options) {
+  const AttachedTree::Descendants descendants = tree.attach_descendants(most_locked_bytes(options));
+  for (const Error& why : descendants.left_alone)
+    fmt::print(stderr, "farpage: left alone: {}\n", why.message());
+  fmt::print(stderr, "farpage: attached to {} processes that it has started: {} of their memory\n",
+             descendants.attached, format_size(descendants.far_bytes));
 }
 
 Result<int> attach_at(serve::PagerSession& session, const AttachSettings& settings,
@@ -183,21 +183,36 @@ Result<int> attach_at(serve::PagerSession& session, const AttachSettings& settin
                                   .fork = pager::ForkMode::kShare},
                                  server.descriptor()));
   const SteadyClock clock;
-  FARPAGE_TRY(attachment,
-              inject::Attachment::begin(pid, server.path(),
-                                        {.inject = {.allow_seccomp = settings.allow_seccomp},
-                                         .least_bytes = settings.mmap_min_bytes},
-                                        clock));
-  const std::string name = attachment->name();
+  boost::asio::io_context control(1);
+  std::optional<AttachedTree> tree;
+  tree.emplace(control, clock, server.path(),
+               inject::AttachOptions{.inject = {.allow_seccomp = settings.allow_seccomp},
+                                     .least_bytes = settings.mmap_min_bytes});
+  std::string name = inject::process_name(pid);
+  bool has_parted = false;
+  FARPAGE_TRY_VOID(tree->attach(pid, [&](Parting parting) {
+    has_parted = true;
+    fmt::print(stderr, "farpage: {} (pid {}) {}\n", name, pid, text_of(parting));
+  }));
+  const inject::Attachment& program = tree->program();
+  name = program.name();
   fmt::print(stderr,
              "farpage: attached to {} (pid {}): {} of its memory may be remote, {} stay here; one "
              "thread of it stood for {:.1f} ms\n",
-             name, pid, format_size(attachment->far_bytes()), format_size(options.local_bytes),
-             static_cast<double>(attachment->stood().count()) / 1e6);
+             name, pid, format_size(program.far_bytes()), format_size(options.local_bytes),
+             static_cast<double>(program.stood().count()) / 1e6);
+  if (settings.children) attach_descendants(*tree, options);
   begun();
-  FARPAGE_TRY(ending, Stay(*attachment, requests, settings.detach_after).until_end());
-  fmt::print(stderr, "farpage: {} (pid {}) {}\n", name, pid, text_of(ending));
-  attachment.reset();  // the pager sees the end of the connection
+  {
+    Stay stay(control, *tree, requests, settings.detach_after);
+    FARPAGE_TRY_VOID(stay.until_end());
+    if (stay.is_detached() && has_parted)
+      fmt::print(stderr, "farpage: what {} (pid {}) has started is detached\n", name, pid);
+    else if (stay.is_detached())
+      fmt::print(stderr, "farpage: {} (pid {}) is detached: all of its memory is here\n", name,
+                 pid);
+  }
+  tree.reset();  // the pager sees the end of the connections
   return report(session, settings);
 }
 
@@ -212,9 +227,9 @@ Result<int> attach(AttachSettings settings, const std::function<void()>& begun) 
     FARPAGE_TRY_VOID(inject::check_kernel());
     FARPAGE_TRY(process, inject::ProcessFiles::open(static_cast<pid_t>(settings.pid)));
     FARPAGE_TRY_VOID(inject::check_target(process, settings.allow_seccomp));
-    FARPAGE_TRY_VOID(
-        inject::check_locked_memory(process, options.local_bytes / 100 * pager::kPinPercent));
+    FARPAGE_TRY_VOID(inject::check_locked_memory(process, most_locked_bytes(options)));
   }
+  raise_descriptor_limit();  // each process needs some
   FARPAGE_TRY(signals, DetachRequests::block());
   if (!settings.host_pager.empty()) {
     FARPAGE_TRY(session, serve::PagerSession::connect(settings.host_pager));
@@ -251,7 +266,7 @@ void add_attach(CLI::App& root, Invocation& invocation) {
        "Stays in the foreground (but see --background) until the program ends, or until Ctrl-C or",
        "farpage detach brings everything back. Private anonymous memory is taken over: the heap, "
        "what the program's",
-       "allocator maps, stacks of threads. The program is neither restarted nor stopped; one of "
+       "allocator maps. The program is neither restarted nor stopped; one of "
        "its",
        "threads stands for some milliseconds. Needs Linux 6.9 and root, or the rights to trace it.",
        "If this command is killed, so is the program: what is remote could not come back (with",
@@ -266,6 +281,9 @@ void add_attach(CLI::App& root, Invocation& invocation) {
             Subcommand::Scope::kShared)
       .size("--mmap-min", settings->mmap_min_bytes, "Smaller mappings stay local")
       .duration("--detach-after", settings->detach_after, "Detach after this time")
+      .flag("--children", settings->children,
+            "Also the processes that it has started and that run now, with the same --local for "
+            "all")
       .text(
           "--background", settings->background,
           "Return when the program is attached, and go on in the background, with messages in this "

@@ -13,6 +13,7 @@
 
 #include "base/log.h"
 #include "cli/allocator.h"
+#include "cli/attached_tree.h"
 #include "cli/child.h"
 #include "cli/elf_check.h"
 #include "cli/output_file.h"
@@ -22,7 +23,6 @@
 #include "cli/sanitizer.h"
 #include "cli/signals.h"
 #include "cli/subcommand.h"
-#include "cli/tended_attachment.h"
 #include "inject/attachment.h"
 #include "inject/process_files.h"
 #include "inject/target_checks.h"
@@ -164,9 +164,9 @@ ChildOptions target_options(const RunSettings& settings, const Launch& launch,
 // Returns the child's status.
 class Wait {
  public:
-  // `attachment`: null if the program has a shim.
-  Wait(const SignalRelay& signals, Child& child, inject::Attachment* attachment)
-      : signals_(signals),
+  Wait(boost::asio::io_context& control, const SignalRelay& signals, Child& child)
+      : control_(control),
+        signals_(signals),
         child_(child),
         end_(control_, child.pidfd()),
         signal_(control_, signals.descriptor()) {
@@ -175,9 +175,6 @@ class Wait {
       signal_.end();
     });
     relay();
-    if (attachment != nullptr)
-      tended_.emplace(control_, *attachment,
-                      [this](const Result<Parting>& parted) { say(parted); });
   }
 
   int until_end() {
@@ -193,22 +190,11 @@ class Wait {
     });
   }
 
-  void say(const Result<Parting>& parted) const {
-    if (!parted)
-      log::error("run: not_followed reason=\"{}\"", parted.error().message());
-    else if (*parted == Parting::kExecuted)
-      log::warn(
-          "run: local_only pid={}: the program has executed another one, which has no agent: its "
-          "memory stays here",
-          child_.pid());
-  }
-
-  boost::asio::io_context control_{1};
+  boost::asio::io_context& control_;
   const SignalRelay& signals_;
   Child& child_;
   serve::Watch end_;
   serve::Watch signal_;
-  std::optional<TendedAttachment> tended_;
   std::optional<int> status_;
 };
 
@@ -246,20 +232,30 @@ Result<tl::expected<Child, int>> start_child(const RunSettings& settings, const 
 
 // Gives a child that waits its agent, and has it execute the program. Or the exit status, as
 // start_child().
-Result<tl::expected<std::unique_ptr<inject::Attachment>, int>> inject_agent(
-    Child& child, const RunSettings& settings, const std::string& socket, const Clock& clock) {
-  using Injected = tl::expected<std::unique_ptr<inject::Attachment>, int>;
-  auto attachment = inject::Attachment::begin(
-      child.pid(), socket,
-      {.inject = {.execute = [&] { child.open_gate(); }}, .least_bytes = settings.mmap_min_bytes},
-      clock);
-  if (attachment) return Injected(std::move(*attachment));
-  if (attachment.error().code == ErrorCode::kNotFound) {  // it has ended
+Result<tl::expected<void, int>> inject_agent(Child& child, AttachedTree& tree) {
+  using Injected = tl::expected<void, int>;
+  const Status attached = tree.attach_at_exec(
+      child.pid(), [&] { child.open_gate(); },
+      [pid = child.pid()](Parting parting) {
+        if (parting == Parting::kExecuted)
+          log::warn(
+              "run: local_only pid={}: the program has executed another one, "
+              "which has no agent: its memory stays here",
+              pid);
+      });
+  if (attached) return Injected();
+  if (attached.error().code == ErrorCode::kNotFound) {  // it has ended
     if (const Status executed = child.await_exec(); !executed)
       return Injected(tl::unexpect, refuse(executed.error()));
     return Injected(tl::unexpect, child.wait());
   }
-  return Injected(tl::unexpect, refuse(attachment.error(), kExitCannotRun));
+  return Injected(tl::unexpect, refuse(attached.error(), kExitCannotRun));
+}
+
+// Children of a program with an agent may outlive it.
+void follow_to_end(boost::asio::io_context& control, AttachedTree& tree) {
+  while (!tree.is_over() && !tree.failure()) (void)control.run_one();
+  if (tree.failure()) log::error("run: not_followed reason=\"{}\"", tree.failure()->message());
 }
 
 // Has the pager serve the processes that hand their memory over here, and runs the program.
@@ -275,14 +271,17 @@ Result<Ended> run_program_at(serve::PagerSession& session, const RunSettings& se
   FARPAGE_TRY(child, start_child(settings, launch, server.path()));
   if (!child) return Ended{.status = child.error()};
   const SteadyClock clock;
-  std::unique_ptr<inject::Attachment> attachment;
+  boost::asio::io_context control(1);
+  std::optional<AttachedTree> tree;
   if (!launch.preloads) {
-    FARPAGE_TRY(injected, inject_agent(*child, settings, server.path(), clock));
+    tree.emplace(control, clock, server.path(),
+                 inject::AttachOptions{.least_bytes = settings.mmap_min_bytes});
+    FARPAGE_TRY(injected, inject_agent(*child, *tree));
     if (!injected) return Ended{.status = injected.error()};
-    attachment = std::move(*injected);
   }
-  Ended ended{.status = Wait(launch.signals, *child, attachment.get()).until_end()};
-  attachment.reset();  // the pager sees the end of the connection
+  Ended ended{.status = Wait(control, launch.signals, *child).until_end()};
+  if (tree) follow_to_end(control, *tree);
+  tree.reset();  // the pager sees the end of the connections
   Result<serve::RunReport> report = session.finish(ended.status);
   if (!report) {
     log::error("run: no_report reason=\"{}\"", report.error().message());

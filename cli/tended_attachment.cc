@@ -14,31 +14,27 @@ constexpr std::chrono::seconds kRetry{1};
 
 }  // namespace
 
+// The threads of a program that ends do so one after the other.
+std::optional<Parting> parting_of(const inject::Attachment& attachment) {
+  if (!has_ended(attachment.agent().get())) return std::nullopt;
+  return has_ended(attachment.process().get(), kEndsSoon) ? Parting::kEnded : Parting::kExecuted;
+}
+
 TendedAttachment::TendedAttachment(boost::asio::io_context& control, inject::Attachment& attachment,
                                    OnParted on_parted)
     : attachment_(attachment),
       on_parted_(std::move(on_parted)),
       timer_(control),
       agent_(control, attachment.agent().get()) {
-  agent_.wait([this] { part(*parting()); });
-  if (attachment.changes() >= 0) {
-    changes_.emplace(control, attachment.changes());
-    watch_changes();
-  }
+  agent_.wait(while_here([this] { part(*parting_of(attachment_)); }));
   tend_after(Nanoseconds(0));
 }
 
 void TendedAttachment::tend_after(Nanoseconds pause) {
   timer_.expires_after(pause);
-  timer_.async_wait([this](boost::system::error_code error) {
+  timer_.async_wait(while_here([this](boost::system::error_code error) {
     if (!error) tend();
-  });
-}
-
-// The threads of a program that ends do so one after the other.
-std::optional<Parting> TendedAttachment::parting() const {
-  if (!has_ended(attachment_.agent().get())) return std::nullopt;
-  return has_ended(attachment_.process().get(), kEndsSoon) ? Parting::kEnded : Parting::kExecuted;
+  }));
 }
 
 void TendedAttachment::tend() {
@@ -47,7 +43,7 @@ void TendedAttachment::tend() {
   if (!next) {
     // A program that ends closes its memory first.
     (void)has_ended(attachment_.agent().get(), kEndsSoon);
-    if (const std::optional<Parting> parted = parting()) {
+    if (const std::optional<Parting> parted = parting_of(attachment_)) {
       part(*parted);
       return;
     }
@@ -61,16 +57,8 @@ void TendedAttachment::tend() {
   tend_after(*next);
 }
 
-void TendedAttachment::watch_changes() {
-  changes_->wait([this] {
-    tend();
-    if (on_parted_) watch_changes();
-  });
-}
-
 void TendedAttachment::part(Result<Parting> parted) {
   timer_.cancel();
-  if (changes_) changes_->end();
   agent_.end();
   if (const OnParted on_parted = std::exchange(on_parted_, nullptr)) on_parted(std::move(parted));
 }

@@ -119,8 +119,8 @@ FARPAGE_INLINE void open(AgentSetup& setup) {
                      static_cast<int32_t*>(setup.lifeline)));
 }
 
-// The descriptor of /dev/userfaultfd, or -1.
-FARPAGE_INLINE long receive_device(int socket) {
+// The descriptor of the next message, or -1.
+FARPAGE_INLINE long receive_descriptor(int socket) {
   uint64_t control[3] = {};  // a cmsghdr, then the descriptor
   static_assert(sizeof(cmsghdr) == 2 * sizeof(uint64_t));
   char nothing = 0;
@@ -141,7 +141,7 @@ FARPAGE_INLINE long receive_device(int socket) {
 }
 
 FARPAGE_INLINE long make_userfaultfd(int lifeline) {
-  const long device = receive_device(lifeline);
+  const long device = receive_descriptor(lifeline);  // of /dev/userfaultfd
   if (device < 0) {
     return system_call(SYS_userfaultfd, O_CLOEXEC | O_NONBLOCK);
   }
@@ -150,18 +150,66 @@ FARPAGE_INLINE long make_userfaultfd(int lifeline) {
   return made;
 }
 
-FARPAGE_INLINE void prepare(AgentSetup& setup) {
-  const long userfaultfd = make_userfaultfd(setup.lifeline[0]);
-  if (failed(setup, AgentFailure::kUserfaultfd, userfaultfd)) {
-    return;
+FARPAGE_INLINE void sleep_ms(AgentSetup& setup) {
+  timespec pause{};
+  pause.tv_sec = 0;
+  pause.tv_nsec = 1'000'000;
+  system_call(SYS_futex, &setup.unused_futex, FUTEX_WAIT, 0, &pause);
+}
+
+// Is this the userfaultfd of the address space that this thread is in? UFFDIO_MOVE looks at that
+// first (EINVAL), and then for the mappings, which are not there (ENOENT). EAGAIN: an event of it
+// is unread.
+FARPAGE_INLINE bool is_of_this_memory(AgentSetup& setup, long userfaultfd, uint64_t hole) {
+  constexpr int kMaxTries = 500;
+  for (int i = 0; i < kMaxTries; ++i) {
+    uffdio_move request;
+    request.dst = hole;
+    request.src = hole;
+    request.len = kPageBytes;
+    request.mode = 0;
+    request.move = 0;
+    const long result = system_call(SYS_ioctl, userfaultfd, UFFDIO_MOVE, &request);
+    if (result != -EAGAIN) {
+      return result == -ENOENT;
+    }
+    sleep_ms(setup);
   }
-  setup.userfaultfd = static_cast<int32_t>(userfaultfd);
-  const long staging = system_call(SYS_mmap, nullptr, kStagingBytes, PROT_READ | PROT_WRITE,
-                                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  return false;
+}
+
+// -ESRCH: none of them.
+FARPAGE_INLINE long choose_userfaultfd(AgentSetup& setup, uint64_t hole) {
+  long chosen = -ESRCH;
+  for (uint32_t i = 0; i < setup.inherited; ++i) {
+    const long descriptor = receive_descriptor(setup.lifeline[0]);
+    if (chosen < 0 && descriptor >= 0 && is_of_this_memory(setup, descriptor, hole)) {
+      chosen = descriptor;
+      setup.chosen = i;
+    } else if (descriptor >= 0) {
+      system_call(SYS_close, descriptor);
+    }
+  }
+  return chosen;
+}
+
+FARPAGE_INLINE void prepare(AgentSetup& setup) {
+  const long staging =
+      system_call(SYS_mmap, nullptr, kStagingBytes + kPageBytes, PROT_READ | PROT_WRITE,
+                  MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (failed(setup, AgentFailure::kStaging, staging)) {
     return;
   }
   setup.staging_address = static_cast<uint64_t>(staging);
+  const uint64_t hole = setup.staging_address + kStagingBytes;
+  system_call(SYS_munmap, hole, kPageBytes);
+  const bool inherits = setup.inherited > 0;
+  const long userfaultfd =
+      inherits ? choose_userfaultfd(setup, hole) : make_userfaultfd(setup.lifeline[0]);
+  if (failed(setup, inherits ? AgentFailure::kForeign : AgentFailure::kUserfaultfd, userfaultfd)) {
+    return;
+  }
+  setup.userfaultfd = static_cast<int32_t>(userfaultfd);
   if (failed(setup, AgentFailure::kAdvice,
              system_call(SYS_madvise, staging, kStagingBytes, MADV_DONTFORK)) ||
       failed(setup, AgentFailure::kAdvice,

@@ -21,7 +21,7 @@ namespace farpage::inject {
 enum class AgentStep : uint32_t {
   kNone,     // makes no system call: under seccomp its first one may be its end
   kOpen,     // closes what it inherited; the lifeline (uffd/handover.h) is in `lifeline`
-  kPrepare,  // its userfaultfd, by the descriptor that came through the lifeline, if one did
+  kPrepare,  // its userfaultfd, by the descriptors that came through the lifeline, if any did
   kServe,    // the injector has taken its end of the lifeline, which is armed now
   kServing,  // in `wanted`: it has begun with kServe, so nobody may change his mind any more
   kLeave,    // gives back what it has, and ends
@@ -32,7 +32,10 @@ constexpr uint32_t word_of(AgentStep step) {
 }
 
 // What has failed: `error` is its errno.
-enum class AgentFailure : uint32_t { kNone, kLifeline, kUserfaultfd, kStaging, kAdvice };
+enum class AgentFailure : uint32_t { kNone, kLifeline, kUserfaultfd, kForeign, kStaging, kAdvice };
+
+// A forked child has a userfaultfd already, and nobody knows which: so many are tried.
+inline constexpr uint32_t kMaxInherited = 128;
 
 inline constexpr uint64_t kStagingPages = 512;
 inline constexpr uint64_t kStagingBytes = kStagingPages * kPageBytes;
@@ -44,6 +47,8 @@ struct AgentSetup {
   uint64_t code_address = 0;
   uint64_t code_bytes = 0;
   char name[16] = {};
+  // Before kPrepare: how many userfaultfds have been sent; 0: the agent makes one.
+  uint32_t inherited = 0;
   // Futexes; each is an AgentStep. `wanted` rises from step to step. The agent changes it too, to
   // kLeave, when the next step has not come for kMaxStepSeconds: the injector is gone.
   std::atomic<uint32_t> wanted{0};
@@ -53,6 +58,7 @@ struct AgentSetup {
   int32_t error = 0;
   int32_t lifeline[2] = {-1, -1};
   int32_t userfaultfd = -1;
+  uint32_t chosen = 0;  // index of the one that is of this address space
   uint64_t staging_address = 0;
   // Of the kernel: the thread's id in its own PID namespace, and 0 after its end.
   int32_t thread = 0;

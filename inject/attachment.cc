@@ -47,32 +47,53 @@ std::vector<AddressRange> own_ranges(const InjectedAgent& agent) {
 }  // namespace
 
 Attachment::Attachment(ProcessFiles process, InjectedAgent agent, Fd userfaultfd,
-                       const AttachOptions& options, const Clock& clock)
+                       const AttachOptions& options, MappingWatch& watch, const Clock& clock)
     : options_(options),
       clock_(clock),
       process_(std::move(process)),
       agent_(std::move(agent)),
       userfaultfd_(uffd::Userfaultfd::adopt(std::move(userfaultfd), agent_.features)),
-      watch_(clock),
+      watch_(watch),
       mappings_(process_, own_ranges(agent_), {.min_bytes = options.least_bytes}),
       settled_(options.least_bytes) {
   watch_.watch(agent_.pid);
 }
 
+Attachment::~Attachment() {
+  watch_.forget(process_.pid());
+}
+
 Result<std::unique_ptr<Attachment>> Attachment::begin(pid_t pid, const std::string& handover_path,
                                                       const AttachOptions& options,
-                                                      const Clock& clock) {
+                                                      MappingWatch& watch, const Clock& clock) {
+  return begin_with(pid, {}, handover_path, options, watch, clock);
+}
+
+Result<std::unique_ptr<Attachment>> Attachment::begin_child(
+    pid_t pid, std::span<const uffd::FoundChild> children, const std::string& handover_path,
+    const AttachOptions& options, MappingWatch& watch, const Clock& clock) {
+  if (children.empty()) return fail(ErrorCode::kConflict, "the pager serves no child");
+  return begin_with(pid, children, handover_path, options, watch, clock);
+}
+
+Result<std::unique_ptr<Attachment>> Attachment::begin_with(
+    pid_t pid, std::span<const uffd::FoundChild> children, const std::string& handover_path,
+    const AttachOptions& options, MappingWatch& watch, const Clock& clock) {
+  InjectOptions inject_options = options.inject;
+  for (const uffd::FoundChild& child : children)
+    inject_options.inherited.push_back({child.descriptor.get(), child.features});
   FARPAGE_TRY(process, ProcessFiles::open(pid));
-  FARPAGE_TRY(agent, farpage::inject::inject(pid, options.inject));
+  FARPAGE_TRY(agent, farpage::inject::inject(pid, inject_options));
+  const uint64_t child = children.empty() ? 0 : children[agent.inherited].number;
   Result<Fd> userfaultfd = agent.userfaultfd.duplicate();
   if (!userfaultfd) {
     (void)withdraw(agent);
     return tl::unexpected(std::move(userfaultfd.error()));
   }
-  std::unique_ptr<Attachment> attachment(new Attachment(std::move(process), std::move(agent),
-                                                        std::move(*userfaultfd), options, clock));
+  std::unique_ptr<Attachment> attachment(new Attachment(
+      std::move(process), std::move(agent), std::move(*userfaultfd), options, watch, clock));
   attachment->sweep_at_ = clock.now() + kSweep;
-  Status begun = attachment->hand_over(handover_path);
+  Status begun = attachment->hand_over(handover_path, child);
   const bool handed = begun.has_value();
   if (begun) begun = attachment->look();
   if (begun) {
@@ -91,7 +112,7 @@ Result<std::unique_ptr<Attachment>> Attachment::begin(pid_t pid, const std::stri
   return tl::unexpected(std::move(begun.error()));
 }
 
-Status Attachment::hand_over(const std::string& path) {
+Status Attachment::hand_over(const std::string& path, uint64_t child) {
   FARPAGE_TRY(socket, connect_to_path(path, SOCK_SEQPACKET));
   socket_ = std::move(socket);
   handover::Hello hello;
@@ -102,6 +123,7 @@ Status Attachment::hand_over(const std::string& path) {
   hello.pid = agent_.pid;
   hello.attached_pid = agent_.pid;
   hello.extent_bytes = options_.extent_bytes;
+  hello.child = child_ = child;
   std::strncpy(hello.program, process_.name().c_str(), sizeof hello.program - 1);
   const std::array descriptors{userfaultfd_.fd(), agent_.ring.get()};
   const auto bytes = std::as_bytes(std::span(&hello, 1));
@@ -171,10 +193,13 @@ Status Attachment::sweep() {
   return {};
 }
 
+void Attachment::note_change() {
+  if (look_at_.count() == 0) look_at_ = clock_.now() + kSettle;
+}
+
 Result<Nanoseconds> Attachment::tend() {
   if (!process_.alive()) return fail(ErrorCode::kUnavailable, "the program has ended");
-  if (watch_.may_have_changed(agent_.pid) && look_at_.count() == 0)
-    look_at_ = clock_.now() + kSettle;
+  if (watch_.may_have_changed(agent_.pid)) note_change();
   if (look_at_.count() != 0 && clock_.now() >= look_at_) FARPAGE_TRY_VOID(look());
   if (clock_.now() >= sweep_at_) FARPAGE_TRY_VOID(sweep());
   Instant next = sweep_at_;

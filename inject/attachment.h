@@ -4,9 +4,13 @@
 //
 // New mappings are found by looking (mappings.h), once the kernel has announced a change
 // (mapping_watch.h). What goes away, moves or forks the pager learns from the kernel itself.
+//
+// A child that such a program forks is served, without an agent of its own at first. begin_child()
+// gives it one.
 #pragma once
 
 #include <memory>
+#include <span>
 #include <string>
 
 #include "base/clock.h"
@@ -15,6 +19,7 @@
 #include "inject/mappings.h"
 #include "inject/process_files.h"
 #include "inject/settled_mappings.h"
+#include "uffd/children_call.h"
 #include "uffd/handover.h"
 #include "uffd/userfaultfd.h"
 
@@ -34,13 +39,23 @@ class Attachment {
   // Injects the agent, and hands the program over to the pager that listens on `handover_path`. The
   // memory that is there is far when it returns, though not evicted yet. A failure has changed
   // nothing; but with InjectOptions::execute the child has been killed, unless that call failed.
+  // `watch` outlives the attachment.
   static Result<std::unique_ptr<Attachment>> begin(pid_t pid, const std::string& handover_path,
                                                    const AttachOptions& options,
-                                                   const Clock& clock);
+                                                   MappingWatch& watch, const Clock& clock);
+  // The same for a process that is one of these children, as far as its caller knows: the pager
+  // serves it already. kConflict: it is none of them, or has an agent.
+  static Result<std::unique_ptr<Attachment>> begin_child(pid_t pid,
+                                                         std::span<const uffd::FoundChild> children,
+                                                         const std::string& handover_path,
+                                                         const AttachOptions& options,
+                                                         MappingWatch& watch, const Clock& clock);
+  ~Attachment();
 
-  // Readable when tend() has work before its time; -1: never.
-  int changes() const { return watch_.descriptor(); }
-  // Takes in new mappings. Call it when changes() is readable, and after the time that it returns.
+  pid_t pid() const { return process_.pid(); }
+  // MappingWatch::may_have_changed() was true for this process.
+  void note_change();
+  // Takes in new mappings. Call it after note_change(), and after the time that it returns.
   // kUnavailable: the program or the pager has ended.
   Result<Nanoseconds> tend();
   // Everything comes back, and the program is as it was before. kUnavailable: the program, or the
@@ -50,6 +65,9 @@ class Attachment {
   const Fd& process() const { return agent_.process; }  // pidfd
   const Fd& agent() const { return agent_.agent; }      // of its thread: ends by exec, too
   std::string name() const { return process_.name(); }
+  const ProcessFiles& files() const { return process_; }
+  // AgentlessChild::number of what begin_child() has attached.
+  uint64_t child() const { return child_; }
   Nanoseconds stood() const { return agent_.stood; }
   uint64_t far_bytes() const;  // of mappings that were taken in
 
@@ -61,8 +79,14 @@ class Attachment {
   static constexpr Nanoseconds kSweep = std::chrono::seconds(5);
 
   Attachment(ProcessFiles process, InjectedAgent agent, Fd userfaultfd,
-             const AttachOptions& options, const Clock& clock);
-  Status hand_over(const std::string& path);
+             const AttachOptions& options, MappingWatch& watch, const Clock& clock);
+  static Result<std::unique_ptr<Attachment>> begin_with(pid_t pid,
+                                                        std::span<const uffd::FoundChild> children,
+                                                        const std::string& handover_path,
+                                                        const AttachOptions& options,
+                                                        MappingWatch& watch, const Clock& clock);
+  // `child`: its number; 0: the pager does not know the process yet.
+  Status hand_over(const std::string& path, uint64_t child);
   Status ask(uffd::handover::RequestKind kind, AddressRange range);
   Status take_in(AddressRange range);
   Status look();
@@ -75,8 +99,9 @@ class Attachment {
   InjectedAgent agent_;
   uffd::Userfaultfd userfaultfd_;
   Fd socket_;
+  uint64_t child_ = 0;
   uint64_t requests_ = 0;
-  MappingWatch watch_;
+  MappingWatch& watch_;
   EligibleMappings mappings_;
   SettledMappings settled_;
   Instant look_at_{0};  // 0: nothing has changed

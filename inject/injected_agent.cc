@@ -20,6 +20,7 @@
 #include <thread>
 #include <utility>
 
+#include "base/check.h"
 #include "base/futex.h"
 #include "base/mapping.h"
 #include "base/pidfd.h"
@@ -214,17 +215,19 @@ Status Placing::start() {
 // ------------------------------------------------------------- the new agent ----
 
 // The id that a thread of the process has for us. In a PID namespace it has others: NSpid lists
-// them, its own one last.
+// them, its own one last. A list that is read while threads end may lack one that lives.
 Result<pid_t> outer_id(const ProcessFiles& process, int32_t inner_thread) {
-  FARPAGE_TRY(threads, process.threads());
-  std::stable_partition(threads.begin(), threads.end(),
-                        [&](pid_t thread) { return thread == inner_thread; });
-  for (const pid_t thread : threads) {
-    const std::string ids =
-        process.status_field(fmt::format("task/{}/status", thread), "NSpid").value_or("");
-    const size_t last = ids.find_last_of(" \t");
-    if (ids.substr(last == std::string::npos ? 0 : last + 1) == std::to_string(inner_thread))
-      return thread;
+  constexpr int kLooks = 10;
+  for (int look = 0; look < kLooks; ++look) {
+    FARPAGE_TRY(threads, process.threads());
+    threads.insert(threads.begin(), inner_thread);  // mostly
+    for (const pid_t thread : threads) {
+      const std::string ids =
+          process.status_field(fmt::format("task/{}/status", thread), "NSpid").value_or("");
+      const size_t last = ids.find_last_of(" \t");
+      if (ids.substr(last == std::string::npos ? 0 : last + 1) == std::to_string(inner_thread))
+        return thread;
+    }
   }
   return fail(ErrorCode::kUnavailable, "the agent's thread has ended");
 }
@@ -238,6 +241,8 @@ std::string failure_text(const AgentSetup& setup) {
     case AgentFailure::kUserfaultfd:
       return "userfaultfd by the agent: let this user open /dev/userfaultfd, or set sysctl "
              "vm.unprivileged_userfaultfd=1";
+    case AgentFailure::kForeign:
+      return "none of the memory that is served is that of the process";
     case AgentFailure::kStaging:
       return "mapping the agent's staging area";
     case AgentFailure::kAdvice:
@@ -252,7 +257,8 @@ class NewAgent {
       : process_(process), shared_(std::move(shared)), placed_(placed) {}
 
   // From its first step to kServe.
-  Status set_up(int32_t inner_thread, bool suspend_seccomp, InjectedAgent& out);
+  Status set_up(int32_t inner_thread, bool suspend_seccomp, const InjectOptions& options,
+                InjectedAgent& out);
   // Ends the thread; only then may its memory be unmapped.
   Status dismiss();
 
@@ -262,6 +268,7 @@ class NewAgent {
   Status await(AgentStep step);
   Status serve();
   Status send_device(const Fd& lifeline);
+  Status send_inherited(const Fd& lifeline, const std::vector<InheritedUserfaultfd>& inherited);
 
   const ProcessFiles& process_;
   Mapping shared_;
@@ -292,6 +299,8 @@ Status NewAgent::await(AgentStep step) {
     futex_wait(setup().done, done, kStepSlice, FutexScope::kShared);
   }
   if (setup().failure == AgentFailure::kNone) return {};
+  if (setup().failure == AgentFailure::kForeign)
+    return fail(ErrorCode::kConflict, failure_text(setup()));
   return fail_errno(failure_text(setup()), setup().error);
 }
 
@@ -315,7 +324,21 @@ Status NewAgent::send_device(const Fd& lifeline) {
   return {};
 }
 
-Status NewAgent::set_up(int32_t inner_thread, bool suspend_seccomp, InjectedAgent& out) {
+// A message for each: the agent receives them one by one.
+Status NewAgent::send_inherited(const Fd& lifeline,
+                                const std::vector<InheritedUserfaultfd>& inherited) {
+  FARPAGE_CHECK(inherited.size() <= kMaxInherited, "%zu userfaultfds", inherited.size());
+  for (const InheritedUserfaultfd& each : inherited) {
+    const std::byte nothing{};
+    if (send_with_descriptor(lifeline.get(), {&nothing, 1}, each.descriptor) != 1)
+      return fail_errno("sending to the agent");
+  }
+  setup().inherited = static_cast<uint32_t>(inherited.size());
+  return {};
+}
+
+Status NewAgent::set_up(int32_t inner_thread, bool suspend_seccomp, const InjectOptions& options,
+                        InjectedAgent& out) {
   FARPAGE_TRY(id, outer_id(process_, inner_thread));
   FARPAGE_TRY(thread, open_thread(id));
   thread_ = std::move(thread);
@@ -330,11 +353,19 @@ Status NewAgent::set_up(int32_t inner_thread, bool suspend_seccomp, InjectedAgen
     FARPAGE_TRY_VOID(await(AgentStep::kOpen));
   }
   FARPAGE_TRY(lifeline, take_descriptor(thread_, setup().lifeline[1]));
-  FARPAGE_TRY_VOID(send_device(lifeline));
+  const bool inherits = !options.inherited.empty();
+  FARPAGE_TRY_VOID(inherits ? send_inherited(lifeline, options.inherited) : send_device(lifeline));
   FARPAGE_TRY_VOID(want(AgentStep::kOpen, AgentStep::kPrepare));
   FARPAGE_TRY(descriptor, take_descriptor(thread_, setup().userfaultfd));
-  FARPAGE_TRY(userfaultfd,
-              uffd::Userfaultfd::enable(std::move(descriptor), uffd::attach_features()));
+  out.inherited = setup().chosen;
+  if (out.inherited >= std::max<size_t>(options.inherited.size(), 1))
+    return fail(ErrorCode::kConflict, "the agent's memory was changed");
+  Result<uffd::Userfaultfd> enabled =
+      inherits ? uffd::Userfaultfd::adopt(std::move(descriptor),
+                                          options.inherited[out.inherited].features)
+               : uffd::Userfaultfd::enable(std::move(descriptor), uffd::attach_features());
+  if (!enabled) return tl::unexpected(std::move(enabled).error());
+  uffd::Userfaultfd userfaultfd = std::move(*enabled);
   // From here on a failure closes the last descriptor but the agent's, and it unmaps the area.
   FARPAGE_TRY_VOID(userfaultfd.register_for_moves(setup().staging_address, kStagingBytes));
   const uint64_t features = userfaultfd.features();
@@ -440,7 +471,7 @@ Result<InjectedAgent> inject_here(const InjectOptions& options, Stopped& stopped
   const Placed placed = placing.placed();
   agent.ring = placing.take_ring();
   NewAgent fresh(process, placing.take_shared(), placed);
-  if (Status set_up = fresh.set_up(placing.inner_thread(), suspend, agent); !set_up) {
+  if (Status set_up = fresh.set_up(placing.inner_thread(), suspend, options, agent); !set_up) {
     Error error = or_ended(process, std::move(set_up).error());
     if (options.execute != nullptr) return tl::unexpected(std::move(error));
     Status undone = fresh.dismiss();

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <vector>
 
 #include "base/clock.h"
 #include "base/fd.h"
@@ -18,6 +19,12 @@
 #include "inject/agent_tracer.h"
 
 namespace farpage::inject {
+
+// A userfaultfd that the kernel gave to a pager when a program forked.
+struct InheritedUserfaultfd {
+  int descriptor = -1;
+  uint64_t features = 0;  // what UFFDIO_API has granted to the program's
+};
 
 struct InjectOptions {
   // A program that restricts its system calls (seccomp) gets an agent whose restrictions are
@@ -29,6 +36,10 @@ struct InjectOptions {
   // kNotFound: it has ended before (the caller waits for its status). After another failure it has
   // been killed. Called once, in a thread of inject().
   std::function<void()> execute = {};
+  // Not empty: the process is a forked child that has registered memory, and one of these, at most
+  // kMaxInherited (inject/agent_code.h), is its userfaultfd, whose events somebody reads. The agent
+  // finds out which. kConflict: none is.
+  std::vector<InheritedUserfaultfd> inherited = {};
 };
 
 // A program that stands before its first instruction.
@@ -43,9 +54,11 @@ struct InjectedAgent {
   Fd process;        // pidfd
   pid_t thread = 0;  // the agent's id, in the PID namespace of our /proc
   Fd agent;          // pidfd of that thread: pidfd_getfd finds its descriptors
-  // With uffd::attach_features(). The only registered memory is the staging area.
+  // With uffd::attach_features(). The only registered memory is the staging area, but of a child
+  // that has inherited it.
   Fd userfaultfd;
   uint64_t features = 0;
+  size_t inherited = 0;  // index in InjectOptions::inherited
   // The mapping that we share with the agent, to be mapped by us and by a successor: an AgentRing
   // (uffd/handover.h) at its start.
   Fd ring;

@@ -52,6 +52,7 @@ struct ServedRecord {
   int ring = -1;
   uint64_t window_address = 0;
   uint64_t window_bytes = 0;
+  uint64_t staging_address = 0;  // HandedOver::staging_address
   uint64_t more_pages = 0;
   uint64_t features = 0;
   bool attached = false;  // HandedOver::attached

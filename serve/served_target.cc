@@ -152,6 +152,7 @@ std::shared_ptr<ServedTarget> ServedTarget::start(TargetHost& host, uffd::Handed
   std::shared_ptr<ServedTarget> target(new ServedTarget(host, host.state.next_number()));
   target->report_.program = handed.program;
   target->report_.pid = handed.pid;
+  target->attached_ = handed.attached;
   const auto arrived = std::make_shared<uffd::HandedOver>(std::move(handed));
   const auto status = std::make_shared<Status>();
   target->socket_ = std::move(arrived->socket);
@@ -183,6 +184,7 @@ Status ServedTarget::serve(uffd::HandedOver& target) {
               .ring = ring_.get(),
               .window_address = target.window_address,
               .window_bytes = target.window_bytes,
+              .staging_address = target.staging_address,
               .more_pages = more,
               .features = target.features,
               .attached = target.attached};
@@ -212,6 +214,7 @@ std::shared_ptr<ServedTarget> ServedTarget::resume(TargetHost& host, uint64_t nu
   target->report_.program = record.program;
   target->report_.pid = record.pid;
   target->is_child_ = record.parent != 0;
+  target->attached_ = record.attached;
   target->socket_ = Fd(record.socket);
   target->lifeline_ = Fd(record.lifeline);
   target->ring_ = Fd(record.ring);
@@ -229,6 +232,7 @@ std::shared_ptr<ServedTarget> ServedTarget::resume(TargetHost& host, uint64_t nu
   handed->program = record.program;
   handed->window_address = record.window_address;
   handed->window_bytes = record.window_bytes;
+  handed->staging_address = record.staging_address;
   handed->features = record.features;
   handed->attached = record.attached;
   handed->forked = record.forked || record.parent != 0;
@@ -326,8 +330,9 @@ void ServedTarget::served_again(const ServedRecord& record, const Status& status
 // A second Welcome is no reply to any request.
 bool ServedTarget::greet_again(const ServedRecord& record) {
   if (record.welcome) return true;
-  const Status sent = is_child_ ? uffd::welcome_child(socket_, pager_->space().event_descriptor())
-                                : uffd::welcome(socket_, 0, "");
+  const Status sent = is_child_ && !attached_
+                          ? uffd::welcome_child(socket_, pager_->space().event_descriptor())
+                          : uffd::welcome(socket_, 0, "");
   if (!sent) return false;
   return static_cast<bool>(note([](ServedRecord& changed) { changed.welcome = true; }));
 }
@@ -385,6 +390,7 @@ pager::OnChild ServedTarget::on_child() {
 void ServedTarget::take_child(pager::Inheritance inheritance) {
   std::shared_ptr<ServedTarget> child(new ServedTarget(host_, host_.state.next_number()));
   child->is_child_ = true;
+  child->attached_ = attached_;
   child->report_.program = report_.program;
   (void)note([&](ServedRecord& record) {
     record.child = child->number_;
@@ -488,6 +494,46 @@ void ServedTarget::greet() {
   (void)note([](ServedRecord& record) { record.welcome = true; });
   await_requests();
   after(kTrial, [this] { end_trial(); });
+}
+
+// ---- a child that gets an agent ----
+
+// Nothing of it is known until then, not even its process.
+bool ServedTarget::lacks_agent() const {
+  return is_child_ && attached_ && step_ == Step::kAwaitingExit && report_.pid == 0 && !ending_;
+}
+
+uffd::AgentlessChild ServedTarget::described() const {
+  uffd::AgentlessChild child;
+  child.number = number_;
+  child.features = uffd::features_of(pager_->space());
+  child.age_ns = Nanoseconds(SteadyClock::read() - begun_).count();
+  child.userfaultfd = pager_->space().event_descriptor();
+  return child;
+}
+
+// The record is written first: an agent that a successor did not know of would have no commands.
+void ServedTarget::take_agent(uffd::HandedOver agent) {
+  report_.pid = agent.pid;
+  socket_ = std::move(agent.socket);
+  if (host_.state.keeps()) ring_ = std::move(agent.ring_descriptor);
+  (void)note([&](ServedRecord& record) {
+    record.hello = true;
+    record.pid = agent.pid;
+    record.socket = socket_.get();
+    record.ring = ring_.get();
+    record.staging_address = agent.staging_address;
+  });
+  uffd::bind_child(pager_->space(), agent);
+  pager_->agent_ready(fmt::format("{}-fork-{}", report_.program, report_.pid), free_pages_);
+  log::debug("run: child_has_agent pid={} program={}", report_.pid, report_.program);
+  if (!uffd::welcome(socket_, 0, "")) {
+    hang_up();
+    return;
+  }
+  (void)note([](ServedRecord& record) { record.welcome = true; });
+  await_requests();
+  end_trial();
 }
 
 // ---- requests ----

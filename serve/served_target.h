@@ -65,6 +65,11 @@ class ServedTarget : public std::enable_shared_from_this<ServedTarget> {
                                               const ServedRecord& record, FoundChildren children);
 
   uint64_t number() const { return number_; }  // in the order of their beginnings
+  // A forked child of an attached program: it is served, and nothing of it is evicted.
+  bool lacks_agent() const;
+  uffd::AgentlessChild described() const;
+  // It has one now, which was injected; it is welcomed.
+  void take_agent(uffd::HandedOver agent);
   // Now, or at its end. nullopt: it was never served, or it is a forked child with hardly a fault:
   // most exec, or end soon.
   std::optional<TargetReport> report();
@@ -133,6 +138,8 @@ class ServedTarget : public std::enable_shared_from_this<ServedTarget> {
   const uint64_t number_;
   TargetReport report_;
   bool is_child_ = false;
+  bool attached_ = false;  // it was not started with far memory, or an ancestor was not
+  Instant begun_ = SteadyClock::read();
   struct Parent {
     uint64_t number = 0;
     ServedRecord record;  // at the fork

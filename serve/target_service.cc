@@ -1,6 +1,7 @@
 #include "serve/target_service.h"
 
 #include <boost/asio/steady_timer.hpp>
+#include <cerrno>
 #include <utility>
 #include <variant>
 
@@ -103,11 +104,32 @@ void TargetService::take_in(const std::shared_ptr<Newcomer>& newcomer) {
   if (!arrival) {
     log::warn("run: refused reason=\"{}\"", arrival.error().message());
   } else if (auto* target = std::get_if<uffd::HandedOver>(&*arrival)) {
-    keep(ServedTarget::start(host_, std::move(*target)));
+    if (target->child != 0)
+      take_agent(std::move(*target));
+    else
+      keep(ServedTarget::start(host_, std::move(*target)));
+  } else if (const auto* call = std::get_if<uffd::ChildrenCall>(&*arrival)) {
+    tell_children(*call);
   } else {
     resize(std::get<uffd::ResizeCall>(*arrival));
   }
   leave(newcomer);
+}
+
+void TargetService::take_agent(uffd::HandedOver agent) {
+  const auto child = targets_.find(agent.child);
+  if (child != targets_.end() && child->second->lacks_agent())
+    child->second->take_agent(std::move(agent));
+  else
+    (void)uffd::welcome(agent.socket, ESRCH, "that child has ended, or has an agent");
+}
+
+void TargetService::tell_children(const uffd::ChildrenCall& call) const {
+  std::vector<uffd::AgentlessChild> children;
+  for (const auto& [number, target] : targets_)
+    if (target->lacks_agent()) children.push_back(target->described());
+  const Status told = uffd::answer(call, children);
+  if (!told) log::warn("run: children_not_told reason=\"{}\"", told.error().message());
 }
 
 void TargetService::resize(const uffd::ResizeCall& call) {

@@ -61,6 +61,8 @@ class TargetService {
   void take_in(const std::shared_ptr<Newcomer>& newcomer);
   void leave(const std::shared_ptr<Newcomer>& newcomer);
   void note_end() const;
+  void take_agent(uffd::HandedOver agent);
+  void tell_children(const uffd::ChildrenCall& call) const;
   void resize(const uffd::ResizeCall& call);
   Result<uffd::ResizedProcesses> set_local(uint64_t local_bytes);
 

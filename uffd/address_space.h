@@ -97,8 +97,10 @@ inline constexpr uint32_t kMaxDropRun = 64;  // pages of one, where there is an 
 struct DropResult {
   int sys_errno = 0;  // not 0: all of it stays; the errno of the target's madvise(2)
   uint64_t kept = 0;  // else: which of its pages stay (bits): they were in use
+  uint64_t busy = 0;  // and of which of these a device or a relative has the frame
 
   bool keeps(uint32_t page) const { return kept != 0 && (kept >> page & 1) != 0; }
+  bool is_busy(uint32_t page) const { return busy != 0 && (busy >> page & 1) != 0; }
 };
 
 // Threads: any thread may make any call at any time, except drop() and those around it, from

@@ -7,6 +7,7 @@
 #include <sys/uio.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <utility>
 
 #include "base/check.h"
@@ -172,7 +173,7 @@ void AttachedWindow::wake_strays() {
 }
 
 std::unique_ptr<AddressSpace> AttachedWindow::make_child(Userfaultfd userfaultfd) {
-  Result<std::unique_ptr<ExtentMap>> copied = extents()->copy();
+  Result<std::unique_ptr<ExtentMap>> copied = extents()->copy_without_window();
   FARPAGE_CHECK(copied, "no memory for the extents of a forked child");
   auto child = std::make_unique<AttachedWindow>(std::move(userfaultfd), std::move(*copied));
   child->lost_ = lost_;
@@ -297,6 +298,7 @@ bool AttachedWindow::cannot_drop_for_long() {
 // Whoever reads events waits for the agent, so it must not wait for a CPU itself. What a dead pager
 // has left in the staging area is dropped.
 void AttachedWindow::bind(HandedOver& target) {
+  staging_address_ = target.staging_address;
   OtherWindow::bind(target);
   if (const pid_t thread = OtherWindow::dropping_thread(); thread != 0)
     (void)::setpriority(PRIO_PROCESS, static_cast<id_t>(thread), kAgentNice);
@@ -369,7 +371,7 @@ Status AttachedWindow::move_out() {
   }
   for (size_t m = 0; m < moves_.size(); ++m) {
     for (uint32_t p = 0; p < moves_[m].pages; ++p)
-      if (is_kept(moves_[m], p)) keep(parts_[m].behind(p), 1);
+      if (is_kept(moves_[m], p)) keep(parts_[m].behind(p), 1, !late && moves_[m].result == EBUSY);
     if (late || moves_[m].hash != expected_hash(m)) FARPAGE_TRY_VOID(compare_moved(m));
   }
   return {};
@@ -395,8 +397,12 @@ Status AttachedWindow::settle_late_moves() {
   return {};
 }
 
-void AttachedWindow::keep(const Part& part, uint32_t pages) {
-  for (uint32_t p = 0; p < pages; ++p) results_[part.run].kept |= uint64_t{1} << (part.at + p);
+void AttachedWindow::keep(const Part& part, uint32_t pages, bool busy) {
+  for (uint32_t p = 0; p < pages; ++p) {
+    const uint64_t bit = uint64_t{1} << (part.at + p);
+    results_[part.run].kept |= bit;
+    if (busy) results_[part.run].busy |= bit;
+  }
 }
 
 // A page that was not copied is Clean: it is protected, and nobody has written to it.

@@ -3,7 +3,8 @@
 //
 // Nobody tells beforehand what the program does to its mappings; the userfaultfd's events do
 // (EventOrder). Its window is the agent's staging area, which the program does not know of; its
-// memory is in extents.
+// memory is in extents. A forked child has no staging area, and so no window, until it has an agent
+// of its own; that one's area is in no extent.
 //
 // A page leaves by UFFDIO_MOVE into the staging area, never by MADV_DONTNEED:
 //  - a page that is pinned (O_DIRECT) would be dropped while a device writes to it; the move is
@@ -100,7 +101,7 @@ class AttachedWindow final : public OtherWindow {
   Status open_staging();
   void close_staging();
   void give_way_to_readers();
-  void keep(const Part& part, uint32_t pages);
+  void keep(const Part& part, uint32_t pages, bool busy = false);
   // Has the agent execute moves_, and says what has stayed.
   Status move_out();
   Status settle_late_moves();
@@ -112,11 +113,12 @@ class AttachedWindow final : public OtherWindow {
   void put_back(const Part& part, std::span<const std::byte> bytes);
   std::optional<uint64_t> place_now(PageIndex page) const;
   void read_ahead();
-  uint64_t staging_address() const { return extents()->window_address(); }
+  uint64_t staging_address() const { return staging_address_; }
   uint32_t staging_pages() const { return static_cast<uint32_t>(extents()->window_pages()); }
   uint64_t staging_bytes() const { return uint64_t{staging_pages()} << kPageShift; }
 
   EventOrder order_;
+  uint64_t staging_address_ = 0;      // since bind(): while there is an agent
   std::vector<uffd_msg> read_ahead_;  // by put_back(), for read_events()
   // Ranges that have got other pages than those whose end will be told.
   std::vector<Range> stale_unmaps_;

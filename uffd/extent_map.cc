@@ -54,7 +54,15 @@ void ExtentMap::find_kept() {
 }
 
 Result<std::unique_ptr<ExtentMap>> ExtentMap::copy() const {
-  FARPAGE_TRY(map, create(base_, window_pages_, granules_ * kGranulePages));
+  return copy_with(base_);
+}
+
+Result<std::unique_ptr<ExtentMap>> ExtentMap::copy_without_window() const {
+  return copy_with(kNoWindow);
+}
+
+Result<std::unique_ptr<ExtentMap>> ExtentMap::copy_with(uint64_t base) const {
+  FARPAGE_TRY(map, create(base, window_pages_, granules_ * kGranulePages));
   const MutexLock lock(mutex_);
   const MutexLock its(map->mutex_);
   map->lowest_free_ = lowest_free_;

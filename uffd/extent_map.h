@@ -40,6 +40,9 @@ class ExtentMap {
                                                    uint64_t more_pages, Mapping kept);
   // The same extents with the same numbers: of a forked child.
   Result<std::unique_ptr<ExtentMap>> copy() const;
+  // But the child has no such window: its numbers are those of no memory.
+  Result<std::unique_ptr<ExtentMap>> copy_without_window() const;
+  static constexpr uint64_t kNoWindow = uint64_t{1} << 56;  // its address then: of no process
 
   // Before it has readers: the extents are in this memory from now on, as in create().
   void keep(Mapping kept);
@@ -118,6 +121,7 @@ class ExtentMap {
   static constexpr uint64_t kSplit = 1;
 
   ExtentMap(uint64_t base, uint64_t pages, uint64_t granules, Memory memory);
+  Result<std::unique_ptr<ExtentMap>> copy_with(uint64_t base) const;
 
   std::atomic<uint64_t>* addresses() const {
     return reinterpret_cast<std::atomic<uint64_t>*>(memory_.addresses.data());

@@ -19,7 +19,13 @@
 // 5. A program that was not started with far memory has no shim: `farpage attach` injects an agent
 //    (inject/), and sends Hello and requests in its place. The staging area of that agent is the
 //    window; the mappings of the program are extents.
-// 6. `farpage resize` connects to the same socket and sends Resize instead of Hello. It gets
+// 6. A child that such a program forks has a userfaultfd, which the kernel gave to the pager, and
+// no
+//    agent. `farpage attach` connects and sends AskChildren instead of Hello. It gets Welcome, then
+//    one AgentlessChild for each such process with one descriptor, its userfaultfd, and the end of
+//    the stream. Then it injects an agent, which finds out which of these is that of its process,
+//    and hands that process over as in 5, with Hello::child.
+// 7. `farpage resize` connects to the same socket and sends Resize instead of Hello. It gets
 //    Welcome, then one ResizedProcess for each process that has a pager, and the end of the stream.
 #pragma once
 
@@ -31,8 +37,9 @@
 
 namespace farpage::uffd::handover {
 
-inline constexpr uint32_t kMagic = 0x66617270;        // "farp"
-inline constexpr uint32_t kResizeMagic = 0x66617273;  // "fars"
+inline constexpr uint32_t kMagic = 0x66617270;          // "farp"
+inline constexpr uint32_t kResizeMagic = 0x66617273;    // "fars"
+inline constexpr uint32_t kChildrenMagic = 0x66617263;  // "farc"
 inline constexpr uint32_t kVersion = 10;
 
 // Environment of the target, set by `farpage run`.
@@ -58,6 +65,9 @@ struct Hello {
   // wants so many bytes for its extents.
   int32_t attached_pid = 0;
   uint64_t extent_bytes = 0;
+  // Not 0: AgentlessChild::number of that process. The window is the staging area of its agent, and
+  // its extents are those that it has already.
+  uint64_t child = 0;
   char program[64] = {};  // basename of the program, for the log
 };
 
@@ -81,6 +91,20 @@ struct ResizedProcess {
   uint64_t before_bytes = 0;
   uint64_t after_bytes = 0;
   char program[64] = {};
+};
+
+// Which forked children of attached programs have no agent?
+struct AskChildren {
+  uint32_t magic = kChildrenMagic;
+  uint32_t version = kVersion;
+};
+
+struct AgentlessChild {
+  uint32_t magic = kChildrenMagic;
+  uint32_t unused = 0;
+  uint64_t number = 0;    // of no other target of this pager and its successors
+  uint64_t features = 0;  // of its userfaultfd
+  int64_t age_ns = 0;     // since the fork, or since a successor of the pager has found it
 };
 
 enum class RequestKind : uint32_t {

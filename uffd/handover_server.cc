@@ -109,9 +109,11 @@ Result<HandedOver> make_target(handover::Hello& hello, const Fd& ring, pid_t pid
   target.program = hello.program;
   target.window_address = hello.window_address;
   target.window_bytes = hello.window_bytes;
+  target.staging_address = hello.window_address;
   target.features = hello.features;
   target.attached = hello.attached_pid != 0;
   target.extent_bytes = hello.extent_bytes;
+  target.child = hello.child;
   return target;
 }
 
@@ -139,8 +141,8 @@ Result<HandedOver> take_hello(handover::Hello& hello, Message& message, const uc
   return target;
 }
 
-Status check_resize(const handover::Resize& resize) {
-  if (resize.version == handover::kVersion) return {};
+Status check_version(uint32_t version) {
+  if (version == handover::kVersion) return {};
   return fail(ErrorCode::kInvalid,
               "this farpage run is of another version: use the farpage that started it");
 }
@@ -167,8 +169,12 @@ Result<Arrival> read_arrival(const Fd& socket, uid_t user) {
     handover::Resize resize;
     static_assert(sizeof resize <= sizeof hello);
     std::memcpy(static_cast<void*>(&resize), &hello, sizeof resize);
-    FARPAGE_TRY_VOID(check_resize(resize));
+    FARPAGE_TRY_VOID(check_version(resize.version));
     return ResizeCall{.local_bytes = resize.local_bytes};
+  }
+  if (message.bytes == sizeof(handover::AskChildren) && hello.magic == handover::kChildrenMagic) {
+    FARPAGE_TRY_VOID(check_version(hello.version));
+    return ChildrenCall();
   }
   return take_hello(hello, message, peer);
 }
@@ -196,6 +202,18 @@ Status answer(const ResizeCall& call, const Result<ResizedProcesses>& changes) {
   for (const handover::ResizedProcess& process : *changes)
     if (::send(socket, &process, sizeof process, MSG_NOSIGNAL) != sizeof process)
       return fail_errno("sending what a resize has changed");
+  return {};
+}
+
+Status answer(const ChildrenCall& call, const std::vector<AgentlessChild>& children) {
+  const int socket = call.socket.get();
+  FARPAGE_TRY_VOID(send_welcome(socket, 0, ""));
+  for (const AgentlessChild& child : children) {
+    const handover::AgentlessChild& message = child;
+    if (send_with_descriptor(socket, std::as_bytes(std::span(&message, 1)), child.userfaultfd) !=
+        sizeof message)
+      return fail_errno("sending a child without an agent");
+  }
   return {};
 }
 

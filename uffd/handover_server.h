@@ -30,12 +30,15 @@ struct HandedOver {
   std::string program;
   uint64_t window_address = 0;
   uint64_t window_bytes = 0;
+  // Of its agent, if one was injected: the window, but of a forked child, which has none.
+  uint64_t staging_address = 0;
   uint64_t features = 0;
   // An agent was injected into it: its window is the agent's staging area, and it has room for so
   // many bytes in extents (AttachedWindow).
   bool attached = false;
   uint64_t extent_bytes = 0;  // 0: as many as the window has
   bool forked = false;        // frames of it may be those of relatives, too
+  uint64_t child = 0;         // handover::Hello::child
 };
 
 // Sends Welcome: status 0, or an errno with the reason that the target prints before it exits.
@@ -51,8 +54,20 @@ using ResizedProcesses = std::vector<handover::ResizedProcess>;
 // Sends the changes, or the reason why there are none.
 Status answer(const ResizeCall& call, const Result<ResizedProcesses>& changes);
 
+// `farpage attach`, which waits for Welcome.
+struct ChildrenCall {
+  Fd socket;
+};
+// A forked child of an attached program that has no agent.
+struct AgentlessChild : handover::AgentlessChild {
+  int userfaultfd = -1;  // of the target, which outlives this
+};
+
+// Sends them. The caller closes the socket.
+Status answer(const ChildrenCall& call, const std::vector<AgentlessChild>& children);
+
 // What a peer that has connected wants.
-using Arrival = std::variant<HandedOver, ResizeCall>;
+using Arrival = std::variant<HandedOver, ResizeCall, ChildrenCall>;
 
 // Reads the first message of a connection that HandoverServer has accepted, when it is readable.
 // Peers of other users than `user` (except root) and malformed messages are refused: they are told

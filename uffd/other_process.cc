@@ -72,6 +72,10 @@ bool tells_of_forks(const HandedOver& target) {
   return (target.features & UFFD_FEATURE_EVENT_FORK) != 0;
 }
 
+uint64_t features_of(const AddressSpace& space) {
+  return static_cast<const OtherWindow&>(space).features();
+}
+
 void bind_child(AddressSpace& space, HandedOver& child) {
   static_cast<OtherWindow&>(space).bind(child);
 }

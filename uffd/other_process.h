@@ -35,6 +35,9 @@ Status await_agent(AddressSpace& space, Nanoseconds patience);
 bool tells_of_forks(const HandedOver& target);
 bool tells_of_forks(int userfaultfd);
 
+// What UFFDIO_API has granted on its userfaultfd.
+uint64_t features_of(const AddressSpace& space);
+
 // The child of an adopted window (event Forked) has sent its Hello: its pages can be read and
 // dropped from now on. Takes the ring out of `child`.
 void bind_child(AddressSpace& space, HandedOver& child);

@@ -86,10 +86,14 @@ Status UserfaultfdSpace::poison_range(uint64_t address, uint64_t bytes) {
   return fail(ErrorCode::kUnavailable, "an event is queued");
 }
 
-// Requests a page below the window: the kernel first checks for queued events and for the memory,
-// and changes nothing; where an extent ends there, its last page is protected, which costs a fault.
+// Requests a page below the window, or one where programs have nothing: the kernel first checks for
+// queued events and for the memory, and changes nothing; where an extent ends there, its last page
+// is protected, which costs a fault.
 Outcome UserfaultfdSpace::ask() const {
-  return userfaultfd_.write_protect(extents_->window_address() - kPageBytes, kPageBytes, true);
+  constexpr uint64_t kLow = uint64_t{1} << 20;  // above vm.mmap_min_addr
+  const uint64_t window = extents_->window_address();
+  return userfaultfd_.write_protect(window == ExtentMap::kNoWindow ? kLow : window - kPageBytes,
+                                    kPageBytes, true);
 }
 
 bool UserfaultfdSpace::event_pending() {

@@ -386,6 +386,7 @@ void EvictionBatch::settle_dropped(bool dropped) {
   size_t v = 0;
   uint64_t freed = 0;
   uint32_t away = 0;
+  const bool has_forked = target_->image.fork_group()->has_forked();
   for (size_t s = 0; s < drop_span_count_; ++s) {
     const uffd::PageRun span = drop_spans_[s];
     const int error = drop_results_[s].sys_errno;
@@ -400,7 +401,11 @@ void EvictionBatch::settle_dropped(bool dropped) {
       const bool was_dirty = victim.word.has(PageWord::kWasDirty);
       const PageState next = span_ok && !ok ? PageState::kDirty : after_drop(victim.word, ok);
       const bool copied = next == PageState::kRemote && victim.copied;
-      const PageWord left = victim.word.to(next, copied ? PageWord::kCompressed : 0);
+      // The frame may be a relative's, too: before the page can leave, it must be the target's own.
+      const bool shared = !ok && drop_results_[s].is_busy(p) && has_forked;
+      const PageWord left = victim.word.to(next, copied   ? PageWord::kCompressed
+                                                 : shared ? PageWord::kShared
+                                                          : 0);
       target_->table.transition_owned(victim.page, victim.word,
                                       ok ? departed(left, order_, now) : left);
       victim.keep = !ok;

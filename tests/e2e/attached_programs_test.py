@@ -15,7 +15,7 @@ import postgres_test
 import qemu_test
 import redis_test
 from attached_base import Attached, mappings
-from cluster import BUILD, FARPAGE, MIB, child_of, name_of, resident_bytes, state_of, wait_until
+from cluster import BUILD, FARPAGE, MIB, child_of, children_of, name_of, resident_bytes, state_of, wait_until
 from verifier import PATIENCE
 
 PROGRAMS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "programs")
@@ -159,6 +159,56 @@ class AttachedPostgres(Attached):
         self.assertEqual((status, output), (0, b""), session.log())
         self.expect_end_of_attachment(attached, "has ended")
         self.expect_paging()
+        server.kill(signal.SIGINT)  # "fast" shutdown
+        self.assertEqual(server.finish(PATIENCE)[0], 0, server.log()[-3000:])
+
+    def test_a_server_with_its_sessions(self):
+        server = self.start_server()
+        expected = self.client("psql", "-At", "-c", QUERY)
+
+        class Session:
+            def __init__(self, test):
+                self.process = test.start_with_input([test.tool("psql"), "-h", test.folder, "-U", "postgres", "-At",
+                                                      "postgres"])
+                self.pid = int(self.ask("select pg_backend_pid();"))
+                self.ask("set max_parallel_workers_per_gather = 0;")
+
+            def begin(self, query):
+                self.process.send(query.encode() + b"\n")
+
+            def answer(self):
+                return self.process.popen.stdout.readline()
+
+            def ask(self, query):
+                self.begin(query)
+                return self.answer()
+
+        sessions = [Session(self), Session(self)]
+        for session in sessions:
+            session.begin(QUERY)
+        for session in sessions:
+            wait_until(lambda pid=session.pid: anonymous_bytes(pid) > 12 * MIB, "the session sorts")
+        attached = self.attach(server.pid, "16M", "--children")
+        sessions.append(Session(self))  # forked while the server is attached
+        sessions[-1].begin(QUERY)
+        for session in sessions:
+            self.assertEqual(session.answer(), expected, server.log())
+        wait_until(lambda: f"child_attached pid={sessions[-1].pid} " in attached.log(), "the new session has an agent")
+        for session in sessions:
+            session.begin(QUERY)
+        for session in sessions:
+            self.assertEqual(session.answer(), expected, server.log())
+        everyone = [server.pid, *children_of(server.pid)]
+        self.assertGreater(len(everyone), 6)  # the server has workers, too
+        self.detach(attached, server.pid)
+        for pid in everyone:
+            self.assertFalse(any(far for _, _, _, far in mappings(pid)), pid)
+        written = {target["pid"]: target["evictions"]["written"] for target in self.all_stats()}
+        print("pages written of each process:", written)
+        for session in sessions:
+            self.assertGreater(written[session.pid], 1000)
+            self.assertEqual(session.ask(QUERY), expected, server.log())
+            self.assertEqual(session.process.finish_with(b"", PATIENCE), (0, b""))
         server.kill(signal.SIGINT)  # "fast" shutdown
         self.assertEqual(server.finish(PATIENCE)[0], 0, server.log()[-3000:])
 

@@ -53,7 +53,7 @@ PRIVATE = {
     r"liburing.*": ("rdma/tcp/",),
     r"httplib\.h": ("http/",),
     r"boost/.*": ("serve/", "cli/attach.cc", "cli/run.cc", "cli/pager.cc", "cli/program_pager.cc",
-                  "cli/tended_attachment."),
+                  "cli/attached_tree.", "cli/tended_attachment."),
 }
 INCLUDE = re.compile(r'^\s*#\s*include\s+(["<])([^">]+)[">]', re.M)
 

@@ -11,13 +11,16 @@
 #include <atomic>
 #include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/post.hpp>
+#include <cerrno>
 #include <filesystem>
 #include <future>
 #include <thread>
 
+#include "base/mapping.h"
 #include "base/unix_socket.h"
 #include "serve/pager_session.h"
 #include "tests/unix_message.h"
+#include "uffd/children_call.h"
 #include "uffd/handover_server.h"
 
 namespace farpage::serve {
@@ -275,6 +278,28 @@ TEST_F(HostPagerTest, AConnectionToTheHandoverThatSaysNothingMayOutliveItsRun) {
   });
   EXPECT_TRUE(session.finish(0)) << "it waits for what the connection says";
   await_no_runs();
+}
+
+TEST_F(HostPagerTest, AnAgentOfAChildThatIsNotServedIsRefused) {
+  const uffd::HandoverServer server = handover();
+  PagerSession session = connect();
+  ASSERT_TRUE(session.begin(of(16 * kMib), server.descriptor()));
+  const auto children = uffd::ask_children(server.path());
+  ASSERT_TRUE(children) << children.error().message();
+  EXPECT_TRUE(children->empty());
+  const Fd socket = std::move(*connect_to_path(server.path(), SOCK_SEQPACKET));
+  const Fd ring = std::move(*create_memfd("ring", sizeof(uffd::handover::AgentRing)));
+  uffd::handover::Hello hello;
+  hello.window_address = 1 << 30;
+  hello.window_bytes = 1 << 21;
+  hello.attached_pid = ::getpid();
+  hello.child = 999;
+  test::send_with(socket, &hello, sizeof hello, {ring.get(), ring.get()});
+  uffd::handover::Welcome welcome;
+  ASSERT_EQ(::recv(socket.get(), &welcome, sizeof welcome, 0), ssize_t{sizeof welcome});
+  EXPECT_EQ(welcome.status, ESRCH);
+  EXPECT_STREQ(welcome.reason, "that child has ended, or has an agent");
+  EXPECT_TRUE(session.finish(0));
 }
 
 TEST_F(HostPagerTest, APagerThatIsClosedBeginsNothing) {

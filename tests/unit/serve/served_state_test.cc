@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include "uffd/extent_map.h"
+
 namespace farpage::serve {
 namespace {
 
@@ -31,6 +33,7 @@ TEST(ServedState, ASuccessorFindsRunsAndTargetsAndTheirDescriptors) {
                             .ring = 46,
                             .window_address = uint64_t{1} << 44,
                             .window_bytes = uint64_t{1} << 40,
+                            .staging_address = uint64_t{1} << 43,
                             .more_pages = 77,
                             .features = UINT64_MAX};
   ASSERT_TRUE(dead.put(parent, record));
@@ -51,6 +54,7 @@ TEST(ServedState, ASuccessorFindsRunsAndTargetsAndTheirDescriptors) {
   EXPECT_EQ(targets.at(parent).fork_request, 17U);
   EXPECT_EQ(targets.at(parent).features, UINT64_MAX);
   EXPECT_EQ(targets.at(parent).window_address, uint64_t{1} << 44);
+  EXPECT_EQ(targets.at(parent).staging_address, uint64_t{1} << 43);
   EXPECT_FALSE(targets.at(parent).welcome);
   EXPECT_EQ(targets.at(child).parent, parent);
   EXPECT_EQ(targets.at(child).fork, 17U);
@@ -66,6 +70,18 @@ TEST(ServedState, ASuccessorFindsRunsAndTargetsAndTheirDescriptors) {
   EXPECT_TRUE(found.runs()->empty());
   EXPECT_FALSE(found.descriptors()->contains(45));
   next->release_ranges();  // another store's: it must not close them
+}
+
+// It has no staging area, and whatever it maps where its parent has one is its own.
+TEST(ServedState, AChildOfAnAttachedProgramHasNoWindow) {
+  const ServedRecord parent{
+      .window_address = uint64_t{1} << 40, .staging_address = uint64_t{1} << 40, .attached = true};
+  const ServedRecord child = child_record(1, parent, -1, 5);
+  EXPECT_TRUE(child.attached);
+  EXPECT_EQ(child.window_address, uffd::ExtentMap::kNoWindow);
+  EXPECT_EQ(child.staging_address, 0U);
+  const ServedRecord with_shim{.window_address = uint64_t{1} << 40};
+  EXPECT_EQ(child_record(1, with_shim, -1, 5).window_address, uint64_t{1} << 40);
 }
 
 }  // namespace

@@ -63,6 +63,23 @@ TEST(ExtentMap, ASuccessorFindsTheExtentsWithTheirNumbers) {
   EXPECT_EQ(child->find(at(39)), found->find(at(39)));
 }
 
+// What a forked child of an attached program has where its parent's staging area was is its own.
+TEST(ExtentMap, ACopyWithoutTheWindowHasTheSameExtentsAndNumbers) {
+  const auto map = std::move(*ExtentMap::create(kWindowBase, kWindowPages, kOtherPages));
+  ASSERT_TRUE(map->add(at(0), at(40)));
+  const auto child = std::move(*map->copy_without_window());
+  EXPECT_EQ(child->pages(), map->pages());
+  EXPECT_EQ(child->find(at(39)), map->find(at(39)));
+  EXPECT_EQ(child->find(kWindowBase), std::nullopt);
+  EXPECT_TRUE(child->runs_in(kWindowBase, kWindowBase + kPageBytes).empty());
+  // Its own memory there can become far, move and go.
+  ASSERT_TRUE(child->add(kWindowBase, kWindowBase + 4 * kPageBytes));
+  expect_consistent(*child, kWindowBase, kWindowBase + 4 * kPageBytes);
+  EXPECT_TRUE(child->move(kWindowBase, at(1000), 4 * kPageBytes));
+  EXPECT_EQ(child->find(kWindowBase), std::nullopt);
+  EXPECT_TRUE(child->find(at(1003)).has_value());
+}
+
 TEST(ExtentMap, TheWindowHasTheFirstNumbers) {
   const auto map = make_map();
   EXPECT_EQ(map->find(kWindowBase)->value, 0U);

@@ -19,6 +19,7 @@
 #include "base/pidfd.h"
 #include "base/strong.h"
 #include "tests/unix_message.h"
+#include "uffd/children_call.h"
 #include "uffd/resize_call.h"
 
 namespace farpage::uffd {
@@ -214,6 +215,79 @@ TEST_F(Handover, BadResizesAreRefusedWithAReason) {
   const Fd longer = connect();
   send_with(longer, &long_one, sizeof long_one, {any_descriptor_.get(), ring_.get()});
   EXPECT_NE(read_welcome(longer).status, 0);
+}
+
+TEST_F(Handover, ACallForChildrenIsAnsweredWithTheirUserfaultfds) {
+  Result<std::vector<FoundChild>> heard = std::vector<FoundChild>();
+  std::thread caller([&] { heard = ask_children(directory_ + "/socket"); });
+  acceptor_.join();
+  ASSERT_NE(accepted<ChildrenCall>(), nullptr);
+  std::vector<AgentlessChild> children(2);
+  const std::array<Fd, 2> descriptors{Fd(::eventfd(3, EFD_CLOEXEC)), Fd(::eventfd(4, EFD_CLOEXEC))};
+  for (size_t i = 0; i < children.size(); ++i) {
+    children[i].number = 100 + i;
+    children[i].features = 7;
+    children[i].age_ns = 1'000'000'000;
+    children[i].userfaultfd = descriptors[i].get();
+  }
+  EXPECT_TRUE(answer(*accepted<ChildrenCall>(), children).has_value());
+  accepted_ = std::optional<Arrival>();  // closes the connection
+  caller.join();
+  ASSERT_TRUE(heard.has_value()) << heard.error().message();
+  ASSERT_EQ(heard->size(), 2U);
+  for (size_t i = 0; i < children.size(); ++i) {
+    EXPECT_EQ(heard->at(i).number, 100 + i);
+    EXPECT_EQ(heard->at(i).features, 7U);
+    EXPECT_EQ(heard->at(i).age_ns, 1'000'000'000);
+    uint64_t value = 0;
+    EXPECT_EQ(::read(heard->at(i).descriptor.get(), &value, sizeof value), ssize_t{sizeof value});
+    EXPECT_EQ(value, 3 + i);
+  }
+}
+
+TEST_F(Handover, ACallForChildrenOfAnotherVersionIsRefused) {
+  handover::AskChildren question;
+  question.version = 99;
+  const Fd socket = connect();
+  send_with(socket, &question, sizeof question, {});
+  const Welcome answer = read_welcome(socket);
+  EXPECT_NE(answer.status, 0);
+  EXPECT_NE(std::string(answer.reason).find("another version"), std::string::npos);
+}
+
+// A peer that answers with invalid bytes, or not at all.
+TEST_F(Handover, AnswersThatAreNotOursEndTheCallForChildren) {
+  const std::string path = directory_ + "/stranger";
+  auto stranger = HandoverServer::listen(path);
+  ASSERT_TRUE(stranger.has_value());
+  const auto bytes_of = [](const auto& message) {
+    return std::string(reinterpret_cast<const char*>(&message), sizeof message);
+  };
+  Welcome refusal;
+  refusal.status = EBUSY;
+  std::strcpy(refusal.reason, "not now");
+  const handover::AgentlessChild without_descriptor;
+  const struct {
+    ErrorCode code;
+    std::vector<std::string> messages;
+  } answers[] = {{ErrorCode::kUnavailable, {}},
+                 {ErrorCode::kIo, {"no"}},
+                 {ErrorCode::kConflict, {bytes_of(refusal)}},
+                 {ErrorCode::kIo, {bytes_of(Welcome()), "no"}},
+                 {ErrorCode::kIo, {bytes_of(Welcome()), bytes_of(without_descriptor)}}};
+  for (const auto& [code, messages] : answers) {
+    Result<std::vector<FoundChild>> heard = std::vector<FoundChild>();
+    std::thread caller([&, &path = path] { heard = ask_children(path); });
+    auto call = next_arrival(*stranger, stop_);
+    ASSERT_TRUE(call.has_value() && call->has_value());
+    for (const std::string& message : messages)
+      send_with(std::get<ChildrenCall>(**call).socket, message.data(), message.size(), {});
+    call = std::optional<Arrival>();
+    caller.join();
+    ASSERT_FALSE(heard.has_value());
+    EXPECT_EQ(heard.error().code, code);
+  }
+  EXPECT_FALSE(ask_children(directory_ + "/nobody").has_value());
 }
 
 TEST_F(Handover, WhoIsNotTheExpectedProcessIsNotAskedForAResize) {
