@@ -23,6 +23,9 @@ using handover::CommandKind;
 constexpr int kAgentNice = -10;
 // For the moves of one drop(). An agent that runs takes some 10 to 50 us.
 constexpr Nanoseconds kMovePatience = std::chrono::microseconds(300);
+// For a moment without an unread event: a batch of a program that changes its mappings all the time has
+// been copied and written by then.
+constexpr Milliseconds kQuietPatience{5};
 constexpr Nanoseconds kGiveWay = std::chrono::microseconds(40);
 // An agent that waits for a CPU answers earlier.
 constexpr Nanoseconds kStands = Milliseconds(100);
@@ -251,7 +254,7 @@ void AttachedWindow::give_way_to_readers() {
 // While an event is unread the moves would be refused, after the pages were copied and written in
 // vain.
 Status AttachedWindow::prepare_drop(Nanoseconds patience) {
-  const Instant end = SteadyClock::read() + patience;
+  const Instant end = SteadyClock::read() + std::max<Nanoseconds>(patience, kQuietPatience);
   Status ready = await_awake(patience);
   if (ready) ready = open_staging();
   while (ready) {
