@@ -21,10 +21,10 @@ using handover::Command;
 using handover::CommandKind;
 
 constexpr int kAgentNice = -10;
-// For the moves of one drop(). An agent that runs takes some 10 to 50 us.
+// For up to 64 pages of one drop(). An agent that runs takes some 10 to 50 us for 16.
 constexpr Nanoseconds kMovePatience = std::chrono::microseconds(300);
-// For a moment without an unread event: a batch of a program that changes its mappings all the time has
-// been copied and written by then.
+// For a moment without an unread event: a batch of a program that changes its mappings all the time
+// has been copied and written by then.
 constexpr Milliseconds kQuietPatience{5};
 constexpr Nanoseconds kGiveWay = std::chrono::microseconds(40);
 // An agent that waits for a CPU answers earlier.
@@ -254,8 +254,9 @@ void AttachedWindow::give_way_to_readers() {
 // While an event is unread the moves would be refused, after the pages were copied and written in
 // vain.
 Status AttachedWindow::prepare_drop(Nanoseconds patience) {
-  const Instant end = SteadyClock::read() + std::max<Nanoseconds>(patience, kQuietPatience);
-  Status ready = await_awake(patience);
+  const Nanoseconds longest = std::max<Nanoseconds>(patience, kQuietPatience);
+  const Instant end = SteadyClock::read() + longest;
+  Status ready = await_awake(longest);
   if (ready) ready = open_staging();
   while (ready) {
     give_way_to_readers();
@@ -364,8 +365,11 @@ Status AttachedWindow::await_drop(std::span<DropResult> results, Nanoseconds /*p
 }
 
 Status AttachedWindow::move_out() {
-  Status moved = agent().begin(moves_, kMovePatience);
-  if (moved) moved = agent().await(moves_, kMovePatience);
+  uint32_t pages = 0;
+  for (const Command& move : moves_) pages += move.pages;
+  const Nanoseconds patience = kMovePatience * (1 + pages / handover::kMaxMovedPages);
+  Status moved = agent().begin(moves_, patience);
+  if (moved) moved = agent().await(moves_, patience);
   const bool late = !moved;
   if (late) {
     if (moved.error().code != ErrorCode::kTimedOut) return moved;

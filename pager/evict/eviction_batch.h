@@ -52,8 +52,11 @@ class EvictionBatch {
   static constexpr Size kSmall{kMaxPages, 32, 8};
   static constexpr Size kLarge{kMaxPages, kMaxPages, 0};
   static constexpr uint32_t kFewestPages = 8;  // of a batch, if there are so many victims
-  // Where messages are not read during a drop (Target::order) pages leave in parts.
+  // Where messages are not read during a drop (Target::order) pages leave in parts: but the rest of
+  // a batch at once if a part had to wait this long for a moment without an unread event. A program
+  // that changes its mappings all the time leaves few such moments.
   static constexpr Size kPart{16, 8, 0};
+  static constexpr Nanoseconds kBusyMappings = std::chrono::microseconds(400);
   // Takes that many victims of the target, and posts what must be written. False: there is nothing
   // to take. Only while no batch is active.
   // `drop_patience`: as finish().
@@ -204,6 +207,7 @@ class EvictionBatch {
   // Phase 5, which may go on after finish(). The victims before part_end_ have been dropped, or are
   // being dropped.
   size_t part_end_ = 0;
+  bool takes_rest_ = false;  // the next part has all of them
   std::array<uffd::PageRun, kMaxPages> drop_spans_;
   std::array<uffd::DropResult, kMaxPages> drop_results_;
   size_t drop_span_count_ = 0;

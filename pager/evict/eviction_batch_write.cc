@@ -296,6 +296,7 @@ bool EvictionBatch::is_safe(const Victim& victim) const {
 // Phase 5: drops the pages that every replica holds, unless they were written meanwhile.
 void EvictionBatch::drop() {
   part_end_ = 0;
+  takes_rest_ = false;
   dropping_ = true;
   (void)drop_parts();
 }
@@ -304,10 +305,12 @@ void EvictionBatch::drop() {
 bool EvictionBatch::drop_parts() {
   uffd::AddressSpace& space = target_->space;
   while (part_end_ < count_) {
+    const Instant asked = SteadyClock::read();
     if (!space.prepare_drop(std::max<Nanoseconds>(drop_patience_, kPrepareDrop))) {
       keep_rest();
       break;
     }
+    takes_rest_ = takes_rest_ || SteadyClock::read() - asked > kBusyMappings;
     take_part();
     if (!ends_part(drop_spans().empty() ? Status()
                                         : space.drop(drop_spans(), drop_results(), drop_patience_)))
@@ -331,7 +334,7 @@ void EvictionBatch::take_part() {
   drop_span_count_ = 0;
   uint32_t pages = 0;
   const auto is_full = [&] {
-    return target_->order != nullptr &&
+    return target_->order != nullptr && !takes_rest_ &&
            kPart.is_reached(pages, static_cast<uint32_t>(drop_span_count_));
   };
   for (; part_end_ < count_ && !is_full(); ++part_end_) {
@@ -357,7 +360,8 @@ void EvictionBatch::take_part() {
     victim.word = dropping;
     ++pages;
     uffd::PageRun* last = drop_span_count_ > 0 ? &drop_spans_[drop_span_count_ - 1] : nullptr;
-    if (last != nullptr && last->first.value + last->pages == victim.page.value) {
+    if (last != nullptr && last->first.value + last->pages == victim.page.value &&
+        (target_->order == nullptr || last->pages < uffd::kMaxDropRun)) {
       ++last->pages;
     } else {
       drop_spans_[drop_span_count_++] = {victim.page, 1};

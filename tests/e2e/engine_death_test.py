@@ -19,7 +19,7 @@ from redis_test import Client
 from verifier import Verifier
 
 PROGRAMS = os.path.join(os.path.dirname(__file__), "programs")
-STATE_VERSION = 2  # pager::kStateVersion
+STATE_VERSION = 3  # pager::kStateVersion
 KILLS = int(os.environ.get("FARPAGE_KILLS", "5"))  # of each test, at least
 
 
@@ -218,7 +218,7 @@ class EngineDeath(HostPagerTest):
         for words, text in ((["/nowhere", STATE_VERSION], "/nowhere"), ([FARPAGE, 2**40], "unknown to that build")):
             with socket.socket(socket.AF_UNIX) as asked:
                 asked.connect(self.socket)
-                upgrade = {"version": 9, "upgrade": dict(zip(("binary", "state_version"), words))}
+                upgrade = {"version": 10, "upgrade": dict(zip(("binary", "state_version"), words))}
                 asked.sendall(json.dumps(upgrade).encode() + b"\n")
                 self.assertIn(text, asked.recv(4096).decode())
         self.assertEqual(self.engine(), before)
@@ -229,7 +229,7 @@ class EngineDeath(HostPagerTest):
         os.chmod(broken, 0o755)
         with socket.socket(socket.AF_UNIX) as asked:
             asked.connect(self.socket)
-            asked.sendall(json.dumps({"version": 9, "upgrade": {"binary": broken, "state_version": STATE_VERSION}}).encode() + b"\n")
+            asked.sendall(json.dumps({"version": 10, "upgrade": {"binary": broken, "state_version": STATE_VERSION}}).encode() + b"\n")
             self.assertIn("accepted", asked.recv(4096).decode())
         wait_until(lambda: self.engine() not in (None, before), "another engine goes on")
         self.assertIn("upgrade_failed", self.pager.log())

@@ -103,7 +103,7 @@ class Repair(EndToEnd):
         self.assertTrue(all(held == {"node-2", "node-3"} for held in self.lease_nodes().values()))
         print(f"the longest access took {self.end_access(process)} ms")
 
-    def test_an_engine_that_is_killed_meanwhile_has_a_successor_that_goes_on(self):
+    def test_engine_is_killed_meanwhile(self):
         nodes = self.start_cluster_of(3)
         process = self.start_program(rate="20M")
         nodes["node-2"].end()
@@ -116,7 +116,7 @@ class Repair(EndToEnd):
         nodes["node-1"].end()
         print(f"the longest access took {self.end_access(process)} ms")
 
-    def test_a_coordinator_that_is_killed_meanwhile_has_a_successor_that_knows(self):
+    def test_coordinator_is_killed_meanwhile(self):
         store = ["--store", "sqlite:" + self.path("coordinator.db")]
         coordinator = self.start_coordinator(*store)
         address = self.url.removeprefix("http://")

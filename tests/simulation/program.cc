@@ -175,7 +175,8 @@ void Program::walk(uint64_t thread) {
 }
 
 bool Program::may_lack(PageIndex page) {
-  return is_child_ && may_use(page) && std::ranges::all_of(words_of(page), [](const Word& word) {
+  return (is_child_ || has_failed()) && may_use(page) &&
+         std::ranges::all_of(words_of(page), [](const Word& word) {
            return std::ranges::find(word.possible(), uint64_t{0}) != word.possible().end();
          });
 }

@@ -116,7 +116,8 @@ class Program {
   }
   // In a forked child: the pager may count a page of zeros as present that was never placed,
   // because its parent touched it for the first time at the moment of the fork (settle_empty). The
-  // next touch, or the eviction, finds that out.
+  // next touch, or the eviction, finds that out. And where one thread touches a page that another
+  // one is about to drop: then read_all() does, but not in a program that has failed.
   bool may_lack(PageIndex page);
 
  private:

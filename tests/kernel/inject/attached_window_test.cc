@@ -175,6 +175,7 @@ class AttachedPages : public testing::Test {
     target.pid = agent.pid;
     target.window_address = agent.staging_address;
     target.window_bytes = agent.staging_bytes;
+    target.staging_address = agent.staging_address;
     target.features = agent.features;
     target.attached = true;
     auto space = uffd::adopt_window(target, 1024,

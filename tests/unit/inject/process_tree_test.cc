@@ -96,8 +96,8 @@ TEST(ProcessTree, AForkedChildHasTheLayoutOfItsParent) {
   const auto own = ProcessFiles::open(::getpid());
   const auto its = ProcessFiles::open(child.pid());
   ASSERT_TRUE(own && its);
-  const auto own_facts = facts_of(*own);
   const auto its_facts = facts_of(*its);
+  const auto own_facts = facts_of(*own);  // later: its age is not less
   ASSERT_TRUE(own_facts && its_facts);
   EXPECT_NE(own_facts->layout, MemoryLayout());
   EXPECT_EQ(its_facts->layout, own_facts->layout);

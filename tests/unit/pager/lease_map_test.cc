@@ -141,7 +141,7 @@ TEST(LeaseMap, RoomForTheFirstLeaseOfEachSlabIsKept) {
     EXPECT_TRUE(added->end(ReplicaState::kLost));
   map->publish(SlabIndex{1}, make_replicas(coordinator::kMaxReplicas));
   map->publish(SlabIndex{2}, make_replicas(coordinator::kMaxReplicas));
-  EXPECT_EQ(map->leased_slabs(), 3U);
+  for (uint32_t slab = 0; slab < 3; ++slab) EXPECT_NE(map->find(SlabIndex{slab}), nullptr);
 }
 
 TEST(LeaseMap, ReplicaIsFoundByItsNodeAndGeneration) {
