@@ -1,4 +1,5 @@
 """Programs that run already, and `farpage attach` beside them."""
+import json
 import re
 import subprocess
 import time
@@ -67,6 +68,21 @@ class Attaching:
         """Lets pages come and go; expect_paging() says later whether enough did."""
         time.sleep(seconds)
 
+    def await_paging(self, least):
+        """Until enough pages have come and gone, as the heartbeats of the cluster's borrowers tell: on a busy machine a
+        program that changes its mappings all the time is served, and little of it leaves."""
+        self.page()
+        if self.url is None:
+            return
+
+        def enough():
+            counters = [region["counters"] for region in json.loads(self.get("/v1/regions"))["regions"]]
+            fetched, written = (sum(each.get(name, 0) for each in counters for name in names) for names in (
+                ('farpage_faults_total{kind="remote"}', 'farpage_prefetch_total{outcome="installed"}'),
+                ('farpage_evictions_total{kind="written"}',)))
+            return min(fetched, written) > least
+        wait_until(enough, f"{least} pages have come and gone", self.patience)
+
     def expect_paging(self, least=1000):
         stats = self.stats()
         moved = stats["faults"]["remote"] + stats["prefetched_pages"]
@@ -90,11 +106,11 @@ class Attaching:
         """Attached in the middle of its work, detached, attached again; its end comes while it is attached."""
         pid = pid or program.pid
         attached = self.attach(pid, local)
-        self.page()
+        self.await_paging(least)
         self.detach(attached, pid)
         self.expect_paging(least)
         attached = self.attach(pid, local)
-        self.page()
+        self.await_paging(least)
         self.expect_right(program)
         self.expect_end_of_attachment(attached, "has ended")
         self.expect_paging(least)
