@@ -21,7 +21,7 @@ import time
 import urllib.request
 
 MIB = 1 << 20
-TOUCHES = 2_000
+TOUCHES = 200  # in one step
 
 
 def size_of(text):
@@ -56,8 +56,8 @@ class Bench:
         self.log = os.path.join(self.folder, "run.log")
         with open(self.log, "wb") as log:
             program = self.start(
-                [self.farpage, "run", "--coordinator", self.url, "--local", self.options.local, "--replicas", "2",
-                 "--transport", self.options.transport, "--repair-rate", self.options.rate, "--log-level", "info", "--",
+                [self.farpage, "--log-level", "info", "run", "--coordinator", self.url, "--local", self.options.local, "--replicas", "2",
+                 "--transport", self.options.transport, "--repair-rate", self.options.rate, "--",
                  os.path.join(self.options.build, "bench", "attached_program"), "touch", str(self.options.size // MIB)],
                 stdin=subprocess.PIPE, stderr=log)
         assert program.stdout.readline() == b"ready\n", self.said()
@@ -93,16 +93,17 @@ class Bench:
         self.nodes[name].kill()
         self.nodes[name].wait()
         self.nodes[name] = self.start_node(name)
-        while "repair_begun" not in self.said()[known:]:
+        steps = []
+        while "slab_repaired" not in self.said()[known:] or self.degraded() > 0:
+            start = time.time()
             self.touch()
-        rates = []
-        while self.degraded() > 0:
-            rates.append(self.touch())
+            steps.append((start, time.time()))
         lines = [line for line in self.said()[known:].splitlines()
                  if re.search(r"repair_begun|slab_repaired", line)]
-        times = [datetime.datetime.fromisoformat(line.split()[0]) for line in lines]
-        slabs = sum("slab_repaired" in line for line in lines)
-        return slabs, (times[-1] - times[0]).total_seconds(), statistics.mean(rates)
+        times = [datetime.datetime.fromisoformat(line.split()[0]).timestamp() for line in lines]
+        begin, end = times[0], times[-1]
+        touches = sum(TOUCHES * max(0, min(b, end) - max(a, begin)) / (b - a) for a, b in steps)
+        return sum("slab_repaired" in line for line in lines), end - begin, touches / (end - begin)
 
     def raw_rate(self, operation):
         """Bytes a second."""
