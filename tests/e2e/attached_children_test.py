@@ -7,8 +7,8 @@ import time
 import unittest
 
 from attach_test import memory_map
-from attached_base import AttachedMemory
-from cluster import BUILD, FARPAGE, PATIENCE, Service, children_of, engine_of, name_of, state_of, wait_until
+from attached_base import AttachedMemory, mappings
+from cluster import BUILD, FARPAGE, MIB, PATIENCE, Service, children_of, engine_of, name_of, state_of, wait_until
 
 FORKED_MEMORY = os.path.join(BUILD, "tests", "forked_memory")
 
@@ -31,8 +31,10 @@ class AttachChildren(AttachedMemory):
 
     def await_agent(self, attached, *pids):
         for pid in pids:
-            wait_until(lambda pid=pid: f"child_attached pid={pid} " in attached.log(),
-                       f"{pid} has an agent\n{attached.log()}")
+            try:
+                wait_until(lambda pid=pid: f"child_attached pid={pid} " in attached.log(), f"{pid} has an agent")
+            except AssertionError as missing:
+                raise AssertionError(f"{missing}\n{attached.log()}") from None
 
     def expect_child_paging(self, *pids, least=1000):
         """What the children did, and the first process did not."""
@@ -77,6 +79,10 @@ class AttachChildren(AttachedMemory):
         program = self.start_run([FORKED_MEMORY, "48"], local="16M", options=["--inject", "--lend", "512M"],
                                  stdin=subprocess.PIPE)
         self.assertEqual(program.popen.stdout.readline(), b"ready\n", program.log())
+        # A child inherits what is far at the fork.
+        (first,) = (pid for pid in children_of(program.pid) if name_of(pid) == "forked_memory")
+        wait_until(lambda: any(far for _, _, size, far in mappings(first) if size >= 48 * MIB),
+                   "the program's memory is far")
         child = self.fork(program)
         self.await_agent(program, child)
         self.page(4)
@@ -166,9 +172,11 @@ class AttachChildren(AttachedMemory):
     def test_detaching_leaves_every_process_as_it_was(self):
         program = self.start_memory()
         attached = self.attach(program.pid)
-        child, grandchild = self.fork(program), self.fork(program, "tree")
-        before = {pid: memory_map(pid) for pid in (child, grandchild)}
-        self.await_agent(attached, child, grandchild)
+        before = {}
+        for kind in ("fork", "tree"):
+            pid = self.fork(program, kind)
+            before[pid] = memory_map(pid)  # at once: in a second it may have an agent
+        self.await_agent(attached, *before)
         for pid, text in before.items():
             self.assertNotEqual(memory_map(pid), text)
         self.page(2)
