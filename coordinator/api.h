@@ -105,6 +105,15 @@ struct Lease {
   bool filling = false;  // will take the place of the lease with this number when it is filled
 };
 
+// The number of the lease at its node and in the store.
+inline uint32_t number_of(const Lease& lease) {
+  return lease.replica + (lease.filling ? kFillingReplica : 0);
+}
+inline void set_number(Lease& lease, uint32_t number) {
+  lease.filling = number >= kFillingReplica;
+  lease.replica = number % kFillingReplica;
+}
+
 // A lease as its borrower knows it.
 struct ReplicaName {
   NodeId node;

@@ -31,10 +31,6 @@ void read_queue_pair_endpoint(http::JsonReader& reader, QueuePairEndpoint& endpo
   endpoint.session = reader.number_or("session", 0, http::kMaxU64, 0);
 }
 
-uint32_t read_generation(http::JsonReader& reader) {
-  return static_cast<uint32_t>(reader.number("generation", 1, http::kMaxU32));
-}
-
 Result<SlabLeaseReply> read_slab_lease_reply(http::JsonReader& entry) {
   if (entry.has("code")) {
     const std::string code = entry.text("code", http::kMaxNameBytes);
@@ -45,7 +41,7 @@ Result<SlabLeaseReply> read_slab_lease_reply(http::JsonReader& entry) {
   reply.address = RemoteAddress{entry.number("address", 0, http::kMaxU64)};
   reply.bytes = entry.number("bytes", kMinSlabBytes, kMaxSlabBytes);
   read_remote_keys(entry, reply.rkeys);
-  reply.generation = Generation{read_generation(entry)};
+  read_generation(entry, reply.generation);
   return reply;
 }
 
@@ -78,8 +74,7 @@ Result<std::vector<NodeSlabRequest>> decode_slab_lease_requests(std::string_view
           request.node_slab =
               static_cast<uint32_t>(entry.number("node_slab", 0, kMaxSlabsPerNode - 1));
           request.lease.region = RegionId{entry.name("region")};
-          request.lease.slab =
-              SlabIndex{static_cast<uint32_t>(entry.number("slab", 0, kMaxSlabsPerRegion - 1))};
+          read_slab(entry, request.lease.slab);
           request.lease.replica =
               static_cast<uint32_t>(entry.number("replica", 0, kFillingReplica + kMaxReplicas - 1));
           request.lease.session_group =
@@ -91,7 +86,7 @@ Result<std::vector<NodeSlabRequest>> decode_slab_lease_requests(std::string_view
 Result<SlabRevokeRequest> decode_slab_revoke_request(std::string_view body) {
   return decode_with<SlabRevokeRequest>(body, http::UnknownFields::kRefuse,
                                         [](http::JsonReader& reader, SlabRevokeRequest& request) {
-                                          request.generation = Generation{read_generation(reader)};
+                                          read_generation(reader, request.generation);
                                         });
 }
 

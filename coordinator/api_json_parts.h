@@ -17,6 +17,8 @@ namespace farpage::coordinator {
 void read_counters(http::JsonReader& reader, Counters& counters);
 void read_remote_keys(http::JsonReader& reader, RemoteKeys& keys);
 void read_slab_bytes(http::JsonReader& reader, uint64_t& slab_bytes);
+void read_slab(http::JsonReader& reader, SlabIndex& slab);
+void read_generation(http::JsonReader& reader, Generation& generation);
 void read_region_info(http::JsonReader& reader, RegionInfo& region);
 nlohmann::json json_of_region(const RegionInfo& region, Secrets secrets);
 // By the name of the transport. A secret: only for leases that show their keys, and for the store.

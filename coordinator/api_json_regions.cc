@@ -13,10 +13,6 @@ using Json = nlohmann::json;
 constexpr uint64_t kMaxMilliseconds = uint64_t{1} << 40;
 constexpr size_t kNoLimit = std::numeric_limits<size_t>::max();
 
-void read_slab(http::JsonReader& reader, SlabIndex& slab) {
-  slab = SlabIndex{static_cast<uint32_t>(reader.number("slab", 0, kMaxSlabsPerRegion - 1))};
-}
-
 void read_lease(http::JsonReader& reader, Lease& lease) {
   read_slab(reader, lease.slab);
   lease.replica = static_cast<uint32_t>(reader.number("replica", 0, kMaxReplicas - 1));
@@ -25,8 +21,7 @@ void read_lease(http::JsonReader& reader, Lease& lease) {
   lease.address = RemoteAddress{reader.number("address", 0, http::kMaxU64)};
   lease.bytes = reader.number("bytes", kMinSlabBytes, kMaxSlabBytes);
   read_remote_keys(reader, lease.rkeys);
-  lease.generation =
-      Generation{static_cast<uint32_t>(reader.number("generation", 1, http::kMaxU32))};
+  read_generation(reader, lease.generation);
   lease.lost = reader.boolean_or("lost", false);
   lease.stale = reader.boolean_or("stale", false);
   lease.filling = reader.boolean_or("filling", false);
@@ -34,8 +29,7 @@ void read_lease(http::JsonReader& reader, Lease& lease) {
 
 void read_replica_name(http::JsonReader& reader, ReplicaName& name) {
   name.node = NodeId{reader.name("node")};
-  name.generation =
-      Generation{static_cast<uint32_t>(reader.number("generation", 1, http::kMaxU32))};
+  read_generation(reader, name.generation);
 }
 
 Json json_of(const ReplicaName& name) {
@@ -104,6 +98,14 @@ Json json_of(const Event& event) {
 }
 
 }  // namespace
+
+void read_slab(http::JsonReader& reader, SlabIndex& slab) {
+  slab = SlabIndex{static_cast<uint32_t>(reader.number("slab", 0, kMaxSlabsPerRegion - 1))};
+}
+
+void read_generation(http::JsonReader& reader, Generation& generation) {
+  generation = Generation{static_cast<uint32_t>(reader.number("generation", 1, http::kMaxU32))};
+}
 
 void read_region_info(http::JsonReader& reader, RegionInfo& region) {
   region.id = RegionId{reader.name("id")};

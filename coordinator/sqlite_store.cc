@@ -94,8 +94,7 @@ void bind_lease(Statement& insert, const LeaseKey& key, const Lease& lease) {
 Result<std::pair<LeaseKey, Lease>> read_lease(const Statement& row) {
   Lease lease;
   lease.slab = SlabIndex{u32(row, 1)};
-  lease.replica = u32(row, 2) % kFillingReplica;
-  lease.filling = u32(row, 2) >= kFillingReplica;
+  set_number(lease, u32(row, 2));
   lease.node = NodeId{row.text(3)};
   lease.node_slab = u32(row, 4);
   lease.address = RemoteAddress{u64(row, 5)};
@@ -111,7 +110,7 @@ Result<std::pair<LeaseKey, Lease>> read_lease(const Statement& row) {
                             "from a copy, or move it away to start with an empty one",
                             lease.slab.value, row.text(0), keys.error().context));
   lease.rkeys = std::move(*keys);
-  return std::pair{LeaseKey{RegionId{row.text(0)}, lease.slab, u32(row, 2)}, lease};
+  return std::pair{LeaseKey{RegionId{row.text(0)}, lease.slab, number_of(lease)}, lease};
 }
 
 void bind_revocation(Statement& insert, uint64_t id, const Revocation& revocation) {

@@ -266,6 +266,12 @@ class State {
   void drop_lease(Region& region, Replicas::iterator lease);
   std::vector<SlabIndex> missing_slabs(const Region& region,
                                        const std::vector<SlabIndex>& slabs) const;
+  // The nodes that can lend slabs of that size, and how many each.
+  struct Lenders {
+    std::vector<Node*> nodes;
+    std::vector<uint32_t> free_slabs;
+  };
+  Lenders find_lenders(uint64_t slab_bytes, const std::set<NodeId>& avoid);
   PlannedLease reserve(Node& node, SlabLeaseRequest request);
   Status check_outcomes(const std::vector<PlannedLease>& plan,
                         const std::vector<LeaseOutcome>& outcomes) const;
@@ -274,7 +280,6 @@ class State {
   bool may_be_in_use(Instant now, const Region& region) const;
   Nanoseconds silence(Instant now, Instant last_heard) const;
   // state_repairs.cc
-  Replicas::iterator find_filling(Region& region, SlabIndex slab);
   Replicas::iterator choose_replaced(Region& region, SlabIndex slab);
   void mark_stale(Region& region, const RepairBegin& repair);
   bool is_degraded(const Lease& lease) const;

@@ -30,8 +30,7 @@ std::string State::check_region(const Region& region) const {
   std::map<SlabIndex, std::set<NodeId>> nodes_of;
   std::map<SlabIndex, uint32_t> replicas_of;
   for (const auto& [key, lease] : region.leases) {
-    if (lease.slab != key.first ||
-        lease.replica + (lease.filling ? kFillingReplica : 0) != key.second)
+    if (lease.slab != key.first || number_of(lease) != key.second)
       return fmt::format("region {}: a lease is filed wrongly", id);
     if (!lease.filling) ++replicas_of[lease.slab];
     if (lease.filling && region.leases.count({lease.slab, lease.replica}) == 0)

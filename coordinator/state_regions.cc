@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <numeric>
 
 #include "base/check.h"
 #include "base/size.h"
@@ -119,6 +120,18 @@ std::vector<SlabIndex> State::missing_slabs(const Region& region,
   return missing;
 }
 
+State::Lenders State::find_lenders(uint64_t slab_bytes, const std::set<NodeId>& avoid) {
+  Lenders lenders;
+  for (auto& [id, node] : nodes_) {
+    if (state_of(node) != NodeState::kAlive || avoid.count(id) != 0 ||
+        node.record.join.slab_bytes != slab_bytes || node.free.empty())
+      continue;
+    lenders.nodes.push_back(&node);
+    lenders.free_slabs.push_back(static_cast<uint32_t>(node.free.size()));
+  }
+  return lenders;
+}
+
 PlannedLease State::reserve(Node& node, SlabLeaseRequest request) {
   PlannedLease planned;
   planned.node = node.record.join.id;
@@ -154,31 +167,23 @@ Result<std::vector<PlannedLease>> State::begin_lease(Instant now, const RegionId
         std::find(missing.begin(), missing.end(), asked.slab) != missing.end())
       return fail(ErrorCode::kConflict, "another request leases these slabs: try again");
   }
-  std::vector<Node*> lenders;
-  std::vector<uint32_t> free_slabs;
-  uint64_t total = 0;
-  for (auto& [node_id, node] : nodes_) {
-    if (state_of(node) != NodeState::kAlive || avoid.count(node_id) != 0 ||
-        node.record.join.slab_bytes != region->record.slab_bytes || node.free.empty())
-      continue;
-    lenders.push_back(&node);
-    free_slabs.push_back(static_cast<uint32_t>(node.free.size()));
-    total += node.free.size();
-  }
+  const Lenders lenders = find_lenders(region->record.slab_bytes, avoid);
   const uint32_t replicas = region->record.replicas;
-  const auto choices = placement_.place(free_slabs, missing.size(), replicas);
+  const auto choices = placement_.place(lenders.free_slabs, missing.size(), replicas);
   if (!choices)
-    return fail(ErrorCode::kExhausted,
-                fmt::format("{} slabs of {} with {} replica(s) on distinct nodes do not fit: {} "
-                            "usable node(s) have {} free slabs of that size; start more nodes, or "
-                            "give slabs back",
-                            missing.size(), format_size(region->record.slab_bytes), replicas,
-                            lenders.size(), total));
+    return fail(
+        ErrorCode::kExhausted,
+        fmt::format(
+            "{} slabs of {} with {} replica(s) on distinct nodes do not fit: {} "
+            "usable node(s) have {} free slabs of that size; start more nodes, or "
+            "give slabs back",
+            missing.size(), format_size(region->record.slab_bytes), replicas, lenders.nodes.size(),
+            std::accumulate(lenders.free_slabs.begin(), lenders.free_slabs.end(), uint64_t{0})));
   std::vector<PlannedLease> plan;
   for (size_t i = 0; i < missing.size(); ++i)
     for (uint32_t replica = 0; replica < replicas; ++replica)
       plan.push_back(
-          reserve(*lenders[(*choices)[i][replica]],
+          reserve(*lenders.nodes[(*choices)[i][replica]],
                   SlabLeaseRequest{id, missing[i], replica, region->record.session_group}));
   return plan;
 }
@@ -211,19 +216,18 @@ void State::settle(const PlannedLease& planned, const LeaseOutcome& outcome, boo
     const SlabLeaseRequest& request = planned.request;
     Lease lease;
     lease.slab = request.slab;
-    lease.filling = request.replica >= kFillingReplica;
-    lease.replica = request.replica % kFillingReplica;
+    set_number(lease, request.replica);
     lease.node = planned.node;
     lease.node_slab = planned.node_slab;
     lease.address = outcome.grant.address;
     lease.bytes = outcome.grant.bytes;
     lease.rkeys = outcome.grant.rkeys;
     lease.generation = outcome.grant.generation;
+    const bool filling = lease.filling;
     changes_.leases[LeaseKey{request.region, request.slab, request.replica}] = lease;
     regions_.at(request.region).leases[{request.slab, request.replica}] = std::move(lease);
     set_use(*node, planned.node_slab, SlabUse::kLeased);
-    if (request.replica >= kFillingReplica)
-      emit(EventKind::kRepairBegun, planned.node, request.region, request.slab);
+    if (filling) emit(EventKind::kRepairBegun, planned.node, request.region, request.slab);
     return erase_revocation(planned.revocation);
   }
   switch (outcome.answer) {

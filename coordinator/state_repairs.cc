@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <ranges>
 
 #include "coordinator/state.h"
 
@@ -11,12 +12,21 @@ bool names(const std::vector<ReplicaName>& list, const Lease& lease) {
   return std::find(list.begin(), list.end(), name_of(lease)) != list.end();
 }
 
-}  // namespace
-
-State::Replicas::iterator State::find_filling(Region& region, SlabIndex slab) {
-  const auto it = region.leases.lower_bound({slab, kFillingReplica});
-  return it != region.leases.end() && it->first.first == slab ? it : region.leases.end();
+// Those of the slab but for the filling one, in the order of their numbers. `leases`: of a region.
+template <typename Leases>
+auto replicas_of(Leases& leases, SlabIndex slab) {
+  return std::ranges::subrange(leases.lower_bound({slab, 0}),
+                               leases.lower_bound({slab, kFillingReplica}));
 }
+
+// The end of `leases`: none.
+template <typename Leases>
+auto find_filling(Leases& leases, SlabIndex slab) {
+  const auto it = leases.lower_bound({slab, kFillingReplica});
+  return it != leases.end() && it->first.first == slab ? it : leases.end();
+}
+
+}  // namespace
 
 bool State::is_degraded(const Lease& lease) const {
   if (lease.lost || lease.stale) return true;
@@ -24,21 +34,19 @@ bool State::is_degraded(const Lease& lease) const {
 }
 
 void State::mark_stale(Region& region, const RepairBegin& repair) {
-  for (auto it = region.leases.lower_bound({repair.slab, 0});
-       it != region.leases.end() && it->first < std::pair(repair.slab, kFillingReplica); ++it) {
-    Lease& lease = it->second;
+  for (auto& [key, lease] : replicas_of(region.leases, repair.slab)) {
     const bool stale = !names(repair.live, lease);
     if (lease.lost || lease.stale == stale) continue;
     lease.stale = stale;
-    changes_.leases[LeaseKey{region.record.id, repair.slab, it->first.second}] = lease;
+    changes_.leases[LeaseKey{region.record.id, repair.slab, key.second}] = lease;
   }
 }
 
 // What is gone comes before what is going to be.
 State::Replicas::iterator State::choose_replaced(Region& region, SlabIndex slab) {
   auto leaving = region.leases.end();
-  for (auto it = region.leases.lower_bound({slab, 0});
-       it != region.leases.end() && it->first < std::pair(slab, kFillingReplica); ++it) {
+  const auto replicas = replicas_of(region.leases, slab);
+  for (auto it = replicas.begin(); it != replicas.end(); ++it) {
     if (it->second.lost || it->second.stale) return it;
     if (is_leaving(state_of(nodes_.at(it->second.node)))) leaving = it;
   }
@@ -53,14 +61,13 @@ Result<std::vector<PlannedLease>> State::begin_repair(Instant now, const RegionI
     return fail(ErrorCode::kConflict,
                 fmt::format("region '{}' stores an image: push that again", id.value));
   region->last_heard = now;
-  const auto first = region->leases.find({repair.slab, 0});
-  if (first == region->leases.end())
+  const auto replicas = replicas_of(region->leases, repair.slab);
+  if (replicas.empty())
     return fail(ErrorCode::kNotFound, fmt::format("field 'slab': region '{}' has no slab {}",
                                                   id.value, repair.slab.value));
   const auto is_held = [&](const ReplicaName& name) {
-    for (uint32_t i = 0; i < region->record.replicas; ++i)
-      if (name_of(region->leases.at({repair.slab, i})) == name) return true;
-    return false;
+    return std::ranges::any_of(replicas,
+                               [&](const auto& entry) { return name_of(entry.second) == name; });
   };
   for (const ReplicaName& name : repair.live)
     if (!is_held(name))
@@ -69,7 +76,8 @@ Result<std::vector<PlannedLease>> State::begin_repair(Instant now, const RegionI
                               "read the region again",
                               name.generation.value, name.node.value, repair.slab.value));
   mark_stale(*region, repair);
-  if (const auto filling = find_filling(*region, repair.slab); filling != region->leases.end())
+  if (const auto filling = find_filling(region->leases, repair.slab);
+      filling != region->leases.end())
     drop_lease(*region, filling);
   const auto replaced = choose_replaced(*region, repair.slab);
   if (replaced == region->leases.end())
@@ -77,27 +85,17 @@ Result<std::vector<PlannedLease>> State::begin_repair(Instant now, const RegionI
                 fmt::format("slab {} has all its replicas", repair.slab.value));
   std::set<NodeId> taken = avoid;
   taken.insert(repair.avoid.begin(), repair.avoid.end());
-  for (uint32_t i = 0; i < region->record.replicas; ++i) {
-    const Lease& lease = region->leases.at({repair.slab, i});
+  for (const auto& [key, lease] : replicas)
     if (!lease.lost && !lease.stale) taken.insert(lease.node);
-  }
-  std::vector<Node*> lenders;
-  std::vector<uint32_t> free_slabs;
-  for (auto& [node_id, node] : nodes_) {
-    if (state_of(node) != NodeState::kAlive || taken.count(node_id) != 0 || node.free.empty() ||
-        node.record.join.slab_bytes != region->record.slab_bytes)
-      continue;
-    lenders.push_back(&node);
-    free_slabs.push_back(static_cast<uint32_t>(node.free.size()));
-  }
-  const auto choice = placement_.place(free_slabs, 1, 1);
+  const Lenders lenders = find_lenders(region->record.slab_bytes, taken);
+  const auto choice = placement_.place(lenders.free_slabs, 1, 1);
   if (!choice)
     return fail(ErrorCode::kExhausted,
                 fmt::format("no node has a slab for another replica of slab {} of region '{}': "
                             "start one more",
                             repair.slab.value, id.value));
   return std::vector{
-      reserve(*lenders[choice->front().front()],
+      reserve(*lenders.nodes[choice->front().front()],
               SlabLeaseRequest{id, repair.slab, kFillingReplica + replaced->second.replica,
                                region->record.session_group})};
 }
@@ -106,8 +104,8 @@ Result<RepairBegun> State::repair_begun(const RegionId& id, SlabIndex slab) cons
   const auto region = regions_.find(id);
   if (region != regions_.end()) {
     const Replicas& leases = region->second.leases;
-    const auto filling = leases.lower_bound({slab, kFillingReplica});
-    if (filling != leases.end() && filling->first.first == slab && !filling->second.lost)
+    const auto filling = find_filling(leases, slab);
+    if (filling != leases.end() && !filling->second.lost)
       return RepairBegun{filling->second, name_of(leases.at({slab, filling->second.replica}))};
   }
   return fail(ErrorCode::kNotFound, fmt::format("the node that was to have slab {} was lost: try "
@@ -117,7 +115,7 @@ Result<RepairBegun> State::repair_begun(const RegionId& id, SlabIndex slab) cons
 
 Status State::complete_repair(const RegionId& id, const RepairComplete& repair) {
   FARPAGE_TRY(region, find_region(id));
-  const auto filling = find_filling(*region, repair.slab);
+  const auto filling = find_filling(region->leases, repair.slab);
   if (repair.abandoned) {
     if (filling != region->leases.end() && name_of(filling->second) == repair.filled)
       drop_lease(*region, filling);
@@ -125,8 +123,8 @@ Status State::complete_repair(const RegionId& id, const RepairComplete& repair) 
   }
   if (filling == region->leases.end() || filling->second.lost ||
       name_of(filling->second) != repair.filled) {
-    for (const auto& [key, lease] : region->leases)
-      if (key.first == repair.slab && !lease.filling && name_of(lease) == repair.filled) return {};
+    for (const auto& [key, lease] : replicas_of(region->leases, repair.slab))
+      if (name_of(lease) == repair.filled) return {};  // it has been told before
     return fail(ErrorCode::kNotFound,
                 fmt::format("generation {} of node '{}' does not fill slab {} of region '{}'",
                             repair.filled.generation.value, repair.filled.node.value,

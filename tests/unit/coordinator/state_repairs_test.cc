@@ -230,8 +230,7 @@ TEST_F(StateRepairs, RestartedCoordinatorKnowsWhatIsFillingAndWhatIsStale) {
   const RegionInfo info = *state_.region(region_);
   kept.regions.push_back({region_, info.name, 2, kMinSlabBytes, 0});
   for (const Lease& lease : info.leases)
-    kept.leases[{region_, lease.slab, lease.replica + (lease.filling ? kFillingReplica : 0)}] =
-        lease;
+    kept.leases[{region_, lease.slab, number_of(lease)}] = lease;
   State again(repair_options(), kept, now_);
   EXPECT_EQ(again.check(), "");
   EXPECT_EQ(again.totals().slabs_repairing, 1U);
