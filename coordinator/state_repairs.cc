@@ -12,7 +12,8 @@ bool names(const std::vector<ReplicaName>& list, const Lease& lease) {
   return std::find(list.begin(), list.end(), name_of(lease)) != list.end();
 }
 
-// Those of the slab but for the filling one, in the order of their numbers. `leases`: of a region.
+// Those of the slab but for the filling one, in the order of their numbers, until that one comes or
+// goes. `leases`: of a region.
 template <typename Leases>
 auto replicas_of(Leases& leases, SlabIndex slab) {
   return std::ranges::subrange(leases.lower_bound({slab, 0}),
@@ -61,12 +62,11 @@ Result<std::vector<PlannedLease>> State::begin_repair(Instant now, const RegionI
     return fail(ErrorCode::kConflict,
                 fmt::format("region '{}' stores an image: push that again", id.value));
   region->last_heard = now;
-  const auto replicas = replicas_of(region->leases, repair.slab);
-  if (replicas.empty())
+  if (replicas_of(region->leases, repair.slab).empty())
     return fail(ErrorCode::kNotFound, fmt::format("field 'slab': region '{}' has no slab {}",
                                                   id.value, repair.slab.value));
   const auto is_held = [&](const ReplicaName& name) {
-    return std::ranges::any_of(replicas,
+    return std::ranges::any_of(replicas_of(region->leases, repair.slab),
                                [&](const auto& entry) { return name_of(entry.second) == name; });
   };
   for (const ReplicaName& name : repair.live)
@@ -85,7 +85,7 @@ Result<std::vector<PlannedLease>> State::begin_repair(Instant now, const RegionI
                 fmt::format("slab {} has all its replicas", repair.slab.value));
   std::set<NodeId> taken = avoid;
   taken.insert(repair.avoid.begin(), repair.avoid.end());
-  for (const auto& [key, lease] : replicas)
+  for (const auto& [key, lease] : replicas_of(region->leases, repair.slab))
     if (!lease.lost && !lease.stale) taken.insert(lease.node);
   const Lenders lenders = find_lenders(region->record.slab_bytes, taken);
   const auto choice = placement_.place(lenders.free_slabs, 1, 1);
