@@ -101,8 +101,7 @@ void AttachedTree::remove_parted() {
 }
 
 void AttachedTree::watch_changes() {
-  changes_->wait([this, here = std::weak_ptr(here_)] {
-    if (here.expired()) return;
+  changes_->wait([this] {
     for (Member& member : members_) {
       if (!watch_.may_have_changed(member.attachment->pid()) || !member.tended) continue;
       member.attachment->note_change();
@@ -110,6 +109,10 @@ void AttachedTree::watch_changes() {
     }
     watch_changes();
   });
+}
+
+void AttachedTree::signal(int number) const {
+  for (const Member& member : members_) send_signal(member.attachment->process().get(), number);
 }
 
 bool AttachedTree::is_member(pid_t pid) const {

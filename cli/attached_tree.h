@@ -56,7 +56,8 @@ class AttachedTree {
 
   // No process is left.
   bool is_over() const { return members_.empty() && !may_have_children_; }
-  size_t processes() const { return members_.size(); }
+  // To every process that has an agent.
+  void signal(int number) const;
   // The pager has ended: the processes end, too.
   const std::optional<Error>& failure() const { return failure_; }
   // Every process is as it was before, and is followed no more. kUnavailable: the pager has ended.

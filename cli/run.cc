@@ -104,10 +104,12 @@ class SignalRelay {
     if (::read(fd_.get(), &info, sizeof info) != sizeof info) return std::nullopt;
     return static_cast<int>(info.ssi_signo);
   }
-  void relay(const Child& child) const {
+  // To a Child, or an AttachedTree.
+  template <typename Receiver>
+  void relay(const Receiver& receiver) const {
     signalfd_siginfo info{};
     while (::read(fd_.get(), &info, sizeof info) == sizeof info)
-      if (info.ssi_code != SI_KERNEL) child.signal(static_cast<int>(info.ssi_signo));
+      if (info.ssi_code != SI_KERNEL) receiver.signal(static_cast<int>(info.ssi_signo));
   }
 
  private:
@@ -161,42 +163,37 @@ ChildOptions target_options(const RunSettings& settings, const Launch& launch,
   return options;
 }
 
-// Returns the child's status.
-class Wait {
+// Passes signals on while it is here.
+template <typename Receiver>
+class Relaying {
  public:
-  Wait(boost::asio::io_context& control, const SignalRelay& signals, Child& child)
-      : control_(control),
-        signals_(signals),
-        child_(child),
-        end_(control_, child.pidfd()),
-        signal_(control_, signals.descriptor()) {
-    end_.wait([this] {
-      status_ = child_.wait();
-      signal_.end();
-    });
-    relay();
-  }
-
-  int until_end() {
-    while (!status_) (void)control_.run_one();
-    return *status_;
+  Relaying(boost::asio::io_context& control, const SignalRelay& signals, const Receiver& receiver)
+      : signals_(signals), receiver_(receiver), arrived_(control, signals.descriptor()) {
+    await();
   }
 
  private:
-  void relay() {
-    signal_.wait([this] {
-      signals_.relay(child_);
-      relay();
+  void await() {
+    arrived_.wait([this] {
+      signals_.relay(receiver_);
+      await();
     });
   }
 
-  boost::asio::io_context& control_;
   const SignalRelay& signals_;
-  Child& child_;
-  serve::Watch end_;
-  serve::Watch signal_;
-  std::optional<int> status_;
+  const Receiver& receiver_;
+  serve::Watch arrived_;
 };
+
+// Returns its status.
+int follow(boost::asio::io_context& control, const SignalRelay& signals, Child& child) {
+  const Relaying relaying(control, signals, child);
+  serve::Watch end(control, child.pidfd());
+  bool has_ended = false;
+  end.wait([&] { has_ended = true; });
+  while (!has_ended) (void)control.run_one();
+  return child.wait();
+}
 
 // Prints why the program cannot run. Returns the same exit status as env, nice and timeout.
 int refuse(const Error& error, int status) {
@@ -253,7 +250,8 @@ Result<tl::expected<void, int>> inject_agent(Child& child, AttachedTree& tree) {
 }
 
 // Children of a program with an agent may outlive it.
-void follow_to_end(boost::asio::io_context& control, AttachedTree& tree) {
+void follow(boost::asio::io_context& control, const SignalRelay& signals, AttachedTree& tree) {
+  const Relaying relaying(control, signals, tree);
   while (!tree.is_over() && !tree.failure()) (void)control.run_one();
   if (tree.failure()) log::error("run: not_followed reason=\"{}\"", tree.failure()->message());
 }
@@ -279,8 +277,8 @@ Result<Ended> run_program_at(serve::PagerSession& session, const RunSettings& se
     FARPAGE_TRY(injected, inject_agent(*child, *tree));
     if (!injected) return Ended{.status = injected.error()};
   }
-  Ended ended{.status = Wait(control, launch.signals, *child).until_end()};
-  if (tree) follow_to_end(control, *tree);
+  Ended ended{.status = follow(control, launch.signals, *child)};
+  if (tree) follow(control, launch.signals, *tree);
   tree.reset();  // the pager sees the end of the connections
   Result<serve::RunReport> report = session.finish(ended.status);
   if (!report) {

@@ -3,6 +3,7 @@
 
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/posix/stream_descriptor.hpp>
+#include <memory>
 #include <utility>
 
 namespace farpage::serve {
@@ -18,17 +19,21 @@ class Watch {
   // Calls `ready` once, unless the watch ends first.
   template <typename Ready>
   void wait(Ready&& ready) {
-    descriptor_.async_wait(boost::asio::posix::stream_descriptor::wait_read,
-                           [ready = std::forward<Ready>(ready)](boost::system::error_code error) {
-                             if (!error) ready();
-                           });
+    descriptor_.async_wait(
+        boost::asio::posix::stream_descriptor::wait_read,
+        [ready = std::forward<Ready>(ready),
+         here = std::weak_ptr(here_)](boost::system::error_code error) {
+          if (!error && !here.expired()) ready();
+        });
   }
-  // The handler is not called any more.
+  // The handler is not called any more, also if it is due already.
   void end() {
+    here_.reset();
     if (descriptor_.is_open()) (void)descriptor_.release();
   }
 
  private:
+  std::shared_ptr<const bool> here_ = std::make_shared<const bool>(true);
   boost::asio::posix::stream_descriptor descriptor_;
 };
 

@@ -8,7 +8,7 @@ import time
 import unittest
 
 from attached_base import AttachedMemory
-from cluster import BUILD, FARPAGE, MIB, engine_of, wait_until
+from cluster import BUILD, FARPAGE, MIB, engine_of, state_of, wait_until
 
 PROGRAMS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "programs")
 STATIC = os.path.join(BUILD, "tests", "attached_memory_static")
@@ -128,6 +128,18 @@ class Injected(AttachedMemory):
         process.kill(signal.SIGUSR1)
         status, _ = process.finish()
         self.assertEqual(status, 9, process.log())
+
+    def test_signals_reach_a_child_that_outlives_it(self):
+        script = ("import os, time\nblock = bytearray(32 << 20)\ntime.sleep(1)\nchild = os.fork()\n"
+                  "if child:\n    print(child, flush=True)\n    os._exit(7)\ntime.sleep(600)\n")
+        process = self.start_run(["python3", "-c", script], options=["--inject", "--lend", "128M"])
+        child = int(process.popen.stdout.readline())
+        wait_until(lambda: f"child_attached pid={child} " in process.log(), "the child has an agent")
+        self.assertIsNone(process.popen.poll(), process.log())
+        process.kill(signal.SIGTERM)
+        status, _ = process.finish()
+        self.assertEqual(status, 7, process.log())
+        self.assertIn(state_of(child), "ZX")
 
     def test_another_program_that_it_executes_has_local_memory(self):
         status, output, log = self.run_far(["/bin/sh", "-c", "echo one; exec sh -c 'echo two; sleep 2.5'"],
