@@ -15,7 +15,7 @@
 
 namespace farpage::criu {
 
-// 32 pages of the index for each MiB of memory at the worst.
+// 2 pages of the index for each MiB of memory at the worst.
 inline constexpr uint64_t kMaxIndexRanges = uint64_t{1} << 24;
 
 // Consecutive pages of a process that lie one after the other in the image.

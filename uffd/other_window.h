@@ -135,7 +135,7 @@ class OtherWindow : public UserfaultfdSpace {
 
   pid_t pid() const { return pid_; }
   bool has_forked() const { return has_forked_.load(std::memory_order_relaxed); }
-  // A forked child has none before bind(); one of an attached program never.
+  // A forked child has none before bind().
   bool has_agent() const { return bound_.load(std::memory_order_acquire); }
   AgentRingProducer& agent() { return *agent_; }
 

@@ -28,7 +28,7 @@ Result<std::unique_ptr<ReplicaLease>> replica_of(
     const coordinator::Lease& lease,
     const std::function<Result<NodeIndex>(const NodeId&)>& node_index);
 
-// Threads: the borrower's; counters() too.
+// Threads: the borrower's.
 class RegionRepair {
  public:
   struct Parts {
