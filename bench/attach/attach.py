@@ -7,22 +7,17 @@ while it is attached. Both sides take turns in one run; each touched page is che
 It starts a coordinator and a node on this machine and ends them.
 """
 import argparse
-import json
 import math
 import os
 import re
-import shutil
 import statistics
-import subprocess
-import tempfile
+import sys
 import time
 
-MIB = 1 << 20
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+from local_cluster import MIB, LineProgram, LocalCluster, size_of
+
 TOUCHES = 20_000
-
-
-def size_of(text):
-    return int(text[:-1]) << {"K": 10, "M": 20, "G": 30}[text[-1]]
 
 
 def ratio(figures, name):
@@ -36,81 +31,36 @@ def percentile(values, percent):
     return sorted(values)[math.ceil(len(values) * percent / 100) - 1]
 
 
-class Program:
-    """It answers a line with a JSON object."""
-
-    def __init__(self, command, log):
-        self.log = log
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                                        stderr=open(log, "wb"))
-        assert self.process.stdout.readline() == b"ready\n", self.errors()
-
-    def errors(self):
-        with open(self.log, encoding="utf-8") as file:
-            return file.read()
-
-    def ask(self, line):
-        self.process.stdin.write(f"{line}\n".encode())
-        self.process.stdin.flush()
-        answer = json.loads(self.process.stdout.readline())
-        assert answer.get("wrong", 0) == 0, answer
-        return answer
-
-
 class Bench:
-    def __init__(self, build, size):
-        self.farpage = os.path.join(build, "farpage")
-        self.program = os.path.join(build, "bench", "attached_program")
-        self.folder = tempfile.mkdtemp(prefix="farpage-attach-")
-        self.running = []
-        coordinator = self.start([self.farpage, "coordinator", "--listen", "127.0.0.1:0", "--output", "json"])
-        self.url = json.loads(coordinator.stdout.readline())["url"]
-        node = self.start([self.farpage, "node", "--coordinator", self.url, "--lend", str(size * 4 + 512 * MIB), "--lazy",
-                           "--transports", "shm", "--shm-socket", self.path("node.sock"), "--output", "json"])
-        node.stdout.readline()
-
-    def path(self, name):
-        return os.path.join(self.folder, name)
-
-    def start(self, command):
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
-        self.running.append(process)
-        return process
+    def __init__(self, cluster, size):
+        self.cluster = cluster
+        self.program = os.path.join(cluster.build, "bench", "attached_program")
+        self.programs = 0
+        cluster.start_node("node-1", size * 4 + 512 * MIB, "shm", "--lazy")
 
     def start_program(self, *arguments, before=()):
-        program = Program([*before, self.program, *arguments], self.path(f"{len(self.running)}.log"))
-        self.running.append(program.process)
-        return program
+        self.programs += 1
+        return LineProgram(self.cluster, [*before, self.program, *arguments], f"program-{self.programs}.log")
 
     def attach(self, pid, local):
         """Returns when it is attached: the process, and what it says."""
-        with open(self.path("attach.log"), "wb") as log:
-            process = subprocess.Popen([self.farpage, "attach", str(pid), "--local", local, "--coordinator", self.url],
-                                       stderr=log)
-        self.running.append(process)
-        while True:
-            with open(self.path("attach.log"), encoding="utf-8") as file:
-                said = file.read()
-            if "attached to" in said:
-                return process, said
+        process = self.cluster.start([self.cluster.farpage, "attach", str(pid), "--local", local, "--coordinator",
+                                      self.cluster.url], "attach.log")
+        while "attached to" not in (said := self.cluster.said("attach.log")):
             assert process.poll() is None, said
             time.sleep(0.01)
+        return process, said
 
     def detach(self, process, pid):
-        subprocess.run([self.farpage, "detach", str(pid)], check=True, stdout=subprocess.DEVNULL)
+        self.cluster.run("detach", str(pid))
         process.wait()
-        self.running.remove(process)
-
-    def close(self):
-        for process in reversed(self.running):
-            process.kill()
-            process.wait()
-        shutil.rmtree(self.folder)
+        self.cluster.running.remove(process)
 
 
 def faults(bench, size, local, rounds):
     run = bench.start_program("touch", str(size // MIB),
-                              before=[bench.farpage, "run", "--local", local, "--coordinator", bench.url, "--"])
+                              before=[bench.cluster.farpage, "run", "--local", local, "--coordinator",
+                                      bench.cluster.url, "--"])
     attached = bench.start_program("touch", str(size // MIB))
     bench.attach(attached.process.pid, local)
     sides = {"run": run, "attached": attached}
@@ -158,14 +108,12 @@ def main():
     parser.add_argument("--rounds", default=10, type=int)
     parser.add_argument("--attaches", default=100, type=int)
     options = parser.parse_args()
-    bench = Bench(options.build, options.size)
-    try:
+    with LocalCluster(options.build) as cluster:
+        bench = Bench(cluster, options.size)
         if options.rounds:
             faults(bench, options.size, options.local, options.rounds)
         if options.attaches:
             pauses(bench, options.attaches)
-    finally:
-        bench.close()
 
 
 if __name__ == "__main__":

@@ -13,67 +13,34 @@ import datetime
 import json
 import os
 import re
-import shutil
 import statistics
-import subprocess
-import tempfile
+import sys
 import time
 import urllib.request
 
-MIB = 1 << 20
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+from local_cluster import MIB, LineProgram, LocalCluster, size_of
+
 TOUCHES = 200  # in one step
-
-
-def size_of(text):
-    return int(text[:-1]) << {"K": 10, "M": 20, "G": 30}[text[-1]]
+LOG = "run.log"
 
 
 class Bench:
-    def __init__(self, options):
-        self.options = options
-        self.farpage = os.path.join(options.build, "farpage")
-        self.folder = tempfile.mkdtemp(prefix="farpage-repair-")
-        self.running = []
-        coordinator = self.start([self.farpage, "coordinator", "--listen", "127.0.0.1:0", "--output", "json"])
-        self.url = json.loads(coordinator.stdout.readline())["url"]
+    def __init__(self, cluster, options):
+        self.cluster, self.options = cluster, options
         self.nodes = {name: self.start_node(name) for name in ("node-1", "node-2", "node-3")}
-        self.program = self.start_program()
-
-    def start(self, command, **more):
-        process = subprocess.Popen(command, stdout=subprocess.PIPE,
-                                   **{"stdin": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, **more})
-        self.running.append(process)
-        return process
+        self.program = LineProgram(
+            cluster, [cluster.farpage, "--log-level", "info", "run", "--coordinator", cluster.url, "--local", options.local,
+                      "--replicas", "2", "--transport", options.transport, "--repair-rate", options.rate, "--",
+                      os.path.join(options.build, "bench", "attached_program"), "touch", str(options.size // MIB)], LOG)
 
     def start_node(self, name):
-        node = self.start([self.farpage, "node", "--coordinator", self.url, "--name", name, "--lend",
-                           str(self.options.size + 512 * MIB), "--transports", self.options.transport, "--shm-socket",
-                           os.path.join(self.folder, name + ".sock"), "--output", "json"])
-        node.stdout.readline()
-        return node
-
-    def start_program(self):
-        self.log = os.path.join(self.folder, "run.log")
-        with open(self.log, "wb") as log:
-            program = self.start(
-                [self.farpage, "--log-level", "info", "run", "--coordinator", self.url, "--local", self.options.local, "--replicas", "2",
-                 "--transport", self.options.transport, "--repair-rate", self.options.rate, "--",
-                 os.path.join(self.options.build, "bench", "attached_program"), "touch", str(self.options.size // MIB)],
-                stdin=subprocess.PIPE, stderr=log)
-        assert program.stdout.readline() == b"ready\n", self.said()
-        return program
-
-    def said(self):
-        with open(self.log, encoding="utf-8") as file:
-            return file.read()
+        return self.cluster.start_node(name, self.options.size + 512 * MIB, self.options.transport)
 
     def touch(self):
-        """Touches a second, and the end."""
+        """Touches a second."""
         start = time.monotonic()
-        self.program.stdin.write(f"{TOUCHES}\n".encode())
-        self.program.stdin.flush()
-        answer = json.loads(self.program.stdout.readline())
-        assert answer["wrong"] == 0, answer
+        self.program.ask(TOUCHES)
         return TOUCHES / (time.monotonic() - start)
 
     def touch_for(self, seconds):
@@ -84,21 +51,20 @@ class Bench:
         return statistics.mean(rates)
 
     def degraded(self):
-        with urllib.request.urlopen(self.url + "/v1/cluster", timeout=10) as reply:
+        with urllib.request.urlopen(self.cluster.url + "/v1/cluster", timeout=10) as reply:
             return json.load(reply)["slabs"]["degraded"]
 
     def restart(self, name):
         """Kills it, starts it, and touches until all is whole: slabs copied, seconds of the copy, touches a second."""
-        known = len(self.said())
-        self.nodes[name].kill()
-        self.nodes[name].wait()
+        known = len(self.cluster.said(LOG))
+        self.cluster.end(self.nodes[name])
         self.nodes[name] = self.start_node(name)
         steps = []
-        while "slab_repaired" not in self.said()[known:] or self.degraded() > 0:
+        while "slab_repaired" not in self.cluster.said(LOG)[known:] or self.degraded() > 0:
             start = time.time()
             self.touch()
             steps.append((start, time.time()))
-        lines = [line for line in self.said()[known:].splitlines()
+        lines = [line for line in self.cluster.said(LOG)[known:].splitlines()
                  if re.search(r"repair_begun|slab_repaired", line)]
         times = [datetime.datetime.fromisoformat(line.split()[0]).timestamp() for line in lines]
         begin, end = times[0], times[-1]
@@ -107,17 +73,9 @@ class Bench:
 
     def raw_rate(self, operation):
         """Bytes a second."""
-        output = subprocess.run(
-            [self.farpage, "bench", "read", "--operation", operation, "--bytes", "256K", "--depth", "4", "--iterations",
-             "4000", "--transport", self.options.transport, "--output", "json"],
-            check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL).stdout
+        output = self.cluster.run("bench", "read", "--operation", operation, "--bytes", "256K", "--depth", "4",
+                                  "--iterations", "4000", "--transport", self.options.transport, "--output", "json")
         return json.loads(output)["figures"][f"{self.options.transport}_MB_per_s"] * 1e6
-
-    def close(self):
-        for process in reversed(self.running):
-            process.kill()
-            process.wait()
-        shutil.rmtree(self.folder)
 
 
 def main():
@@ -129,8 +87,8 @@ def main():
     parser.add_argument("--rate", default="max")
     parser.add_argument("--transport", default="shm")
     options = parser.parse_args()
-    bench = Bench(options)
-    try:
+    with LocalCluster(options.build) as cluster:
+        bench = Bench(cluster, options)
         bench.touch_for(5)
         slab = 64 * MIB
         figures = []
@@ -147,8 +105,6 @@ def main():
                   flush=True)
         for name, values in zip(("copy / raw copy", "touches during / alone"), zip(*figures)):
             print(f"{name:24} median {statistics.median(values):.2f}")
-    finally:
-        bench.close()
 
 
 if __name__ == "__main__":

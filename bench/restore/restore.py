@@ -10,78 +10,48 @@ import argparse
 import json
 import os
 import re
-import shutil
 import statistics
 import subprocess
-import tempfile
+import sys
 import time
 
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+from local_cluster import MIB, LocalCluster, size_of
+
 PAGE = 4096
-MIB = 1 << 20
-
-
-def size_of(text):
-    return int(text[:-1]) << {"K": 10, "M": 20, "G": 30}[text[-1]]
 
 
 class Bench:
-    def __init__(self, build, size, transport):
-        self.build, self.size, self.transport = build, size, transport
-        self.farpage = os.path.join(build, "farpage")
-        self.guest_program = os.path.join(build, "tests", "restored_guest")
-        self.bare_program = os.path.join(build, "bench", "bare_handler")
-        self.folder = tempfile.mkdtemp(prefix="farpage-restore-")
-        self.running = []
+    def __init__(self, cluster, size, transport):
+        self.cluster, self.size, self.transport = cluster, size, transport
+        self.guest_program = os.path.join(cluster.build, "tests", "restored_guest")
+        self.bare_program = os.path.join(cluster.build, "bench", "bare_handler")
         self.sockets = 0
-
-    def close(self):
-        for process in reversed(self.running):
-            process.kill()
-            process.wait()
-        shutil.rmtree(self.folder)
-
-    def path(self, name):
-        return os.path.join(self.folder, name)
-
-    def start(self, command, log=None):
-        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                                   stderr=open(self.path(log), "w") if log else subprocess.DEVNULL)
-        self.running.append(process)
-        return process
-
-    def end(self, process):
-        self.running.remove(process)
-        process.kill()
-        process.wait()
-
-    def start_cluster(self):
-        coordinator = self.start([self.farpage, "coordinator", "--listen", "127.0.0.1:0", "--output", "json"])
-        self.url = json.loads(coordinator.stdout.readline())["url"]
-        node = self.start([self.farpage, "node", "--coordinator", self.url, "--lend", str(self.size * 3 + 256 * MIB),
-                           "--transports", self.transport, "--shm-socket", self.path("node.sock"), "--output", "json"])
-        node.stdout.readline()
-        self.file = self.path("guest.mem")
+        cluster.start_node("node-1", size * 3 + 256 * MIB, transport)
+        self.file = cluster.path("guest.mem")
         with open(self.file, "wb") as file:
-            for _ in range(self.size // MIB):
+            for _ in range(size // MIB):
                 file.write(os.urandom(MIB))
 
-    def run(self, *arguments):
-        return subprocess.run([self.farpage, *arguments], capture_output=True, text=True, check=True).stdout
+    def push(self, name):
+        self.cluster.run("image", "push", self.file, "--name", name, "--coordinator", self.cluster.url, "--transport",
+                         self.transport)
 
     def serve(self, *more):
         self.sockets += 1
-        self.socket = self.path(f"{self.sockets}.sock")
+        self.socket = self.cluster.path(f"{self.sockets}.sock")
         self.log = f"{self.sockets}.log"
-        process = self.start([self.farpage, "serve", "--image", "vm", "--socket", self.socket, "--coordinator", self.url,
-                              "--cache", str(self.size + 64 * MIB), "--transport", self.transport, "--output", "json",
-                              "--stats-file", self.socket + ".json", *more], self.log)
+        process = self.cluster.start(
+            [self.cluster.farpage, "serve", "--image", "vm", "--socket", self.socket, "--coordinator", self.cluster.url,
+             "--cache", str(self.size + 64 * MIB), "--transport", self.transport, "--output", "json", "--stats-file",
+             self.socket + ".json", *more], self.log)
         process.stdout.readline()
         return process
 
     def bare(self):
         self.sockets += 1
-        self.socket = self.path(f"{self.sockets}.sock")
-        process = self.start([self.bare_program, self.socket, self.file])
+        self.socket = self.cluster.path(f"{self.sockets}.sock")
+        process = self.cluster.start([self.bare_program, self.socket, self.file])
         process.stdout.readline()
         return process
 
@@ -99,17 +69,16 @@ class Bench:
         server = self.serve("--prefetch-all", "--replay-threads", str(threads))
         rates = []
         for session in range(1, 4):
-            guest = self.start([self.guest_program, self.socket, self.file, "--wait"])
+            guest = self.cluster.start([self.guest_program, self.socket, self.file, "--wait"])
             guest.stdout.readline()
             while True:
-                with open(self.path(self.log), encoding="utf-8") as log:
-                    found = re.search(rf"replayed session={session} pages=(\d+) in_ms=(\d+)", log.read())
+                found = re.search(rf"replayed session={session} pages=(\d+) in_ms=(\d+)", self.cluster.said(self.log))
                 if found:
                     break
                 time.sleep(0.02)
             rates.append(int(found[1]) * PAGE / MIB / (max(int(found[2]), 1) / 1000))
-            self.end(guest)
-        self.end(server)
+            self.cluster.end(guest)
+        self.cluster.end(server)
         return statistics.median(rates[1:])
 
 
@@ -120,20 +89,17 @@ def main():
     parser.add_argument("--transport", default="tcp")
     parser.add_argument("--rounds", default=5, type=int)
     options = parser.parse_args()
-    bench = Bench(options.build, options.size, options.transport)
     median = statistics.median
-    try:
-        bench.start_cluster()
+    with LocalCluster(options.build) as cluster:
+        bench = Bench(cluster, options.size, options.transport)
         pushes = []
         for number in range(3):
             start = time.monotonic()
-            bench.run("image", "push", bench.file, "--name", f"push-{number}", "--coordinator", bench.url,
-                      "--transport", options.transport)
+            bench.push(f"push-{number}")
             pushes.append(options.size / 1e6 / (time.monotonic() - start))
-            bench.run("image", "remove", f"push-{number}", "--coordinator", bench.url)
-        bench.run("image", "push", bench.file, "--name", "vm", "--coordinator", bench.url, "--transport",
-                  options.transport)
-        write = json.loads(bench.run("bench", "evict", "--transport", options.transport, "--output", "json"))
+            cluster.run("image", "remove", f"push-{number}", "--coordinator", cluster.url)
+        bench.push("vm")
+        write = json.loads(cluster.run("bench", "evict", "--transport", options.transport, "--output", "json"))
         raw_write = write["figures"]["raw_write_MB_per_s"]
         print(f"push                      {median(pushes):8.0f} MB/s   raw WRITE {raw_write:.0f} MB/s   "
               f"ratio {median(pushes) / raw_write:.2f}")
@@ -159,15 +125,15 @@ def main():
               f"p99 {median(p99['ours']) / 1000:.1f} / {median(p99['bare']) / 1000:.1f} us")
         print(f"8 guests at once          {median(rates['ours']):8.0f} faults/s   bare handlers "
               f"{median(rates['bare']):.0f}   ratio {median(rates['ours']) / median(rates['bare']):.2f}")
-        bench.end(server)
-        bench.end(handler)
+        cluster.end(server)
+        cluster.end(handler)
 
         cold = []
         for _ in range(3):
             server = bench.serve()
             cold.append(bench.guests(1, "--percent", "25")[0]["p50_ns"])
-            bench.end(server)
-        read = json.loads(bench.run("bench", "read", "--transport", options.transport, "--output", "json"))
+            cluster.end(server)
+        read = json.loads(cluster.run("bench", "read", "--transport", options.transport, "--output", "json"))
         read_us = next(row["t_typical"] for row in read["rows"] if row["bytes"] == PAGE)
         floor = median(p50["bare"]) / 1000 + read_us
         print(f"fault, cold               {median(cold) / 1000:8.2f} us p50   bare handler + READ {floor:.2f} us   "
@@ -179,8 +145,6 @@ def main():
             rate = bench.replay_rate(threads)
             print(f"replay, {threads} thread(s)       {rate:8.0f} MiB/s   UFFDIO_COPY of one thread {raw:.0f} MiB/s   "
                   f"ratio {rate / raw:.2f}")
-    finally:
-        bench.close()
 
 
 if __name__ == "__main__":
