@@ -1,5 +1,6 @@
 // farpage serve: restores the guests of a host from images. Constructs and connects its parts.
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <cstdio>
@@ -16,6 +17,8 @@
 #include "cli/signals.h"
 #include "cli/subcommand.h"
 #include "serve/holder.h"
+#include "serve/pager_messages.h"
+#include "serve/served_state.h"
 #include "snapshot/snapshot_pager.h"
 #include "snapshot/snapshot_state.h"
 
@@ -49,8 +52,46 @@ void print_serving(const ServeSettings& settings) {
   std::fflush(stdout);
 }
 
-Result<snapshot::SnapshotOptions> snapshot_options(const ServeSettings& settings) {
+Status prepare_upgrade(const serve::Upgrade& upgrade, const ucred& peer, StateStore& store) {
+  // The owner of the sockets of VMMs may be another one (--allow-uid).
+  if (peer.uid != 0 && peer.uid != ::geteuid())
+    return fail(ErrorCode::kDenied, "only root and the user of this farpage serve may upgrade it");
+  if (upgrade.state_version != snapshot::kStateVersion)
+    return fail(ErrorCode::kUnsupported,
+                "what this farpage serve keeps of its guests is unknown to that build: start "
+                "another one, and let this one end with its guests");
+  if (::access(upgrade.binary.c_str(), X_OK) != 0)
+    return fail_errno("the binary " + upgrade.binary);
+  return serve::put_upgrade(store, upgrade.binary);
+}
+
+// What `farpage upgrade --serve` asks, as it asks a pager.
+std::optional<snapshot::Answer> answer_upgrade(std::string_view line, const ucred& peer,
+                                               size_t guests, StateStore& store) {
+  if (!serve::is_request(line)) return std::nullopt;
+  const auto request = serve::request_from_line(line);
+  if (!request) return snapshot::Answer{serve::to_line(request.error())};
+  if (std::holds_alternative<serve::AskStatus>(*request))
+    return snapshot::Answer{serve::to_line(serve::PagerStatus{.engine = ::getpid(),
+                                                              .binary = serve::own_binary(),
+                                                              .local_bytes = 0,
+                                                              .runs = {},
+                                                              .guests = guests})};
+  const auto* upgrade = std::get_if<serve::Upgrade>(&*request);
+  const Status prepared =
+      upgrade == nullptr
+          ? fail(ErrorCode::kUnsupported, "this is a farpage serve, which serves no programs")
+          : prepare_upgrade(*upgrade, peer, store);
+  if (!prepared) return snapshot::Answer{serve::to_line(prepared.error())};
+  return snapshot::Answer{serve::accepted_line(), serve::ask_for_upgrade};
+}
+
+Result<snapshot::SnapshotOptions> snapshot_options(const ServeSettings& settings,
+                                                   StateStore& store) {
   snapshot::SnapshotOptions options;
+  options.answer_others = [&store](std::string_view line, const ucred& peer, size_t guests) {
+    return answer_upgrade(line, peer, guests, store);
+  };
   options.cache_bytes = settings.cache_bytes;
   options.workers = static_cast<uint32_t>(settings.workers);
   options.replay_threads = static_cast<uint32_t>(settings.replay_threads);
@@ -91,7 +132,7 @@ Status serve_until_signal(const ServeSettings& settings, snapshot::SnapshotPager
 
 // The engine's process.
 Result<int> run_engine(const ServeSettings& settings, StateStore& store) {
-  FARPAGE_TRY(options, snapshot_options(settings));
+  FARPAGE_TRY(options, snapshot_options(settings, store));
   FARPAGE_TRY(state, snapshot::SnapshotState::create(store));
   // The signal of a predecessor that was told to end is not repeated: the next one ends this one.
   std::optional<ShutdownSignals> signals;

@@ -161,10 +161,9 @@ void survive_exec(int descriptor) {
 // Returns if there is nothing to execute, or it failed.
 void upgrade(int state, const KeptDescriptors& kept, const sigset_t& mask) {
   const auto asked = with_state(state, [&](StateStore& store) -> Result<std::string> {
-    FARPAGE_TRY(served, ServedState::create(&store));
-    std::string binary = served.upgrade();
+    std::string binary = upgrade_in(store);
     if (binary.empty()) return binary;
-    FARPAGE_TRY_VOID(served.put_upgrade(""));
+    FARPAGE_TRY_VOID(put_upgrade(store, ""));
     FARPAGE_TRY(noted, kept.noted(store));
     for (const int descriptor : noted) survive_exec(descriptor);
     return binary;

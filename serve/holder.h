@@ -54,9 +54,9 @@ enum class EndSignals : uint8_t {
 Result<int> hold(EndSignals end_signals, const HeldEngine& engine,
                  const KeptDescriptors& kept = descriptors_of_programs());
 
-// Of an engine that is to be replaced by another build, after ServedState::put_upgrade(). The
-// holder kills it, executes that binary in its own place with its own command line, and that goes
-// on with the state. If it cannot be executed, an engine of the old build goes on.
+// Of an engine that is to be replaced by another build, after put_upgrade(). The holder kills it,
+// executes that binary in its own place with its own command line, and that goes on with the state.
+// If it cannot be executed, an engine of the old build goes on.
 void ask_for_upgrade();
 // The path of the binary of this process.
 std::string own_binary();

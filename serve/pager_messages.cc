@@ -83,10 +83,12 @@ json json_of(const RunStatus& run) {
 json object_of(const PagerStatus& status) {
   json runs = json::array();
   for (const RunStatus& run : status.runs) runs.push_back(json_of(run));
-  return {{"engine", status.engine},
-          {"binary", status.binary},
-          {"local_bytes", status.local_bytes},
-          {"runs", runs}};
+  json object = {{"engine", status.engine},
+                 {"binary", status.binary},
+                 {"local_bytes", status.local_bytes},
+                 {"runs", runs}};
+  if (status.guests) object["guests"] = *status.guests;
+  return object;
 }
 
 Error error_from(const json& error) {
@@ -149,6 +151,11 @@ std::string to_line(const PagerRequest& request) {
     message["status"] = json::object();
   }
   return line_of(message);
+}
+
+bool is_request(std::string_view line) {
+  const Result<json> message = object_in(line);
+  return message && message->contains("version");
 }
 
 Result<PagerRequest> request_from_line(std::string_view line) {
@@ -221,7 +228,9 @@ Result<PagerStatus> status_from_line(std::string_view line) {
     PagerStatus status{.engine = pager.at("engine"),
                        .binary = pager.at("binary"),
                        .local_bytes = pager.at("local_bytes"),
-                       .runs = {}};
+                       .runs = {},
+                       .guests = {}};
+    if (pager.contains("guests")) status.guests = pager["guests"].get<uint64_t>();
     for (const json& run : pager.at("runs")) {
       RunStatus& last = status.runs.emplace_back(RunStatus{.program = run.at("program"),
                                                            .pid = run.at("pid"),

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -36,7 +37,7 @@ struct AskReport {};
 // The holder goes on with this binary, by a successor of the engine.
 struct Upgrade {
   std::string binary;          // its path
-  uint64_t state_version = 0;  // pager::kStateVersion of that build
+  uint64_t state_version = 0;  // of that build: pager::kStateVersion or snapshot::kStateVersion
 };
 
 using PagerRequest = std::variant<BeginRun, FinishRun, AskStatus, AskReport, Upgrade>;
@@ -73,8 +74,11 @@ struct PagerStatus {
   std::string binary;        // of the engine
   uint64_t local_bytes = 0;  // that all runs may have together
   std::vector<RunStatus> runs;
+  std::optional<uint64_t> guests = {};  // of a snapshot pager, which has no runs
 };
 
+// All requests have a version. It need not be one that is known here.
+bool is_request(std::string_view line);
 // Each with its newline. from_line(): kInvalid names the field; kUnsupported: another version.
 std::string to_line(const PagerRequest& request);
 Result<PagerRequest> request_from_line(std::string_view line);

@@ -25,11 +25,11 @@ tl::unexpected<Error> has_ended(const std::string& pager) {
 
 }  // namespace
 
-Result<PagerSession> PagerSession::connect(const std::string& path) {
+Result<PagerSession> PagerSession::connect(const std::string& path, const std::string& subcommand) {
   const std::optional<sockaddr_un> address = unix_address(path);
   if (!address || path.empty())
     return fail(ErrorCode::kInvalid,
-                fmt::format("--pager: a path of 1 to {} characters", kMaxUnixPathBytes));
+                fmt::format("--{}: a path of 1 to {} characters", subcommand, kMaxUnixPathBytes));
   FARPAGE_TRY(socket,
               Fd::from_call(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0), "socket(AF_UNIX)"));
   // connect(2) blocks while the listener's queue is full.
@@ -38,10 +38,11 @@ Result<PagerSession> PagerSession::connect(const std::string& path) {
   if (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&*address), sizeof *address) != 0) {
     if (errno == ENOENT || errno == ECONNREFUSED)
       return fail(ErrorCode::kNotFound,
-                  fmt::format("--pager: no farpage pager listens on {}", path));
-    return fail_errno(fmt::format("--pager: connecting to {}", path));
+                  fmt::format("--{0}: no farpage {0} listens on {1}", subcommand, path));
+    return fail_errno(fmt::format("--{}: connecting to {}", subcommand, path));
   }
-  return PagerSession(std::move(socket), "the pager on " + path, kPatience);
+  return PagerSession(std::move(socket), fmt::format("farpage {} on {}", subcommand, path),
+                      kPatience);
 }
 
 PagerSession PagerSession::over(Fd socket) {

@@ -15,8 +15,10 @@ namespace farpage::serve {
 class PagerSession {
  public:
   // kNotFound: nobody listens there. kDenied: this user may not use it. kTimedOut, of all calls but
-  // finish(): it has not answered for 30 s.
-  static Result<PagerSession> connect(const std::string& path);
+  // finish(): it has not answered for 30 s. `subcommand` is for messages: "pager", or "serve",
+  // which answers status() and upgrade(), one of them on a connection.
+  static Result<PagerSession> connect(const std::string& path,
+                                      const std::string& subcommand = "pager");
   // Of a pager that serves this one connection (HostPager::serve_one()). Its end closes the
   // connection, so calls wait for nothing else.
   static PagerSession over(Fd socket);

@@ -90,12 +90,16 @@ Result<ServedState> ServedState::create(StateStore* store) {
   return ServedState(store, std::move(succession));
 }
 
-Status ServedState::put_upgrade(const std::string& binary) const {
-  return store_ == nullptr ? Status() : store_->put(kUpgrade, binary);
+Status put_upgrade(StateStore& store, const std::string& binary) {
+  return store.put(kUpgrade, binary);
 }
 
-std::string ServedState::upgrade() const {
-  return store_ == nullptr ? "" : store_->get(kUpgrade).value_or("");
+std::string upgrade_in(const StateStore& store) {
+  return store.get(kUpgrade).value_or("");
+}
+
+Status ServedState::put_upgrade(const std::string& binary) const {
+  return store_ == nullptr ? Status() : serve::put_upgrade(*store_, binary);
 }
 
 Status ServedState::put_listener(int descriptor) const {

@@ -68,6 +68,10 @@ struct OtherRecord {
 ServedRecord child_record(uint64_t number_of_parent, const ServedRecord& parent, int socket,
                           int userfaultfd);
 
+// In the store of any engine: the binary by which its holder is to go on; empty: none.
+Status put_upgrade(StateStore& store, const std::string& binary);
+std::string upgrade_in(const StateStore& store);
+
 // Threads: any. The store outlives it.
 class ServedState {
  public:
@@ -80,9 +84,7 @@ class ServedState {
   // Of a run or a process: never the same twice, in this process and its predecessors.
   uint64_t next_number() const { return succession_.next_number(); }
 
-  // The binary by which the holder is to go on; empty: none.
   Status put_upgrade(const std::string& binary) const;
-  std::string upgrade() const;
 
   // The socket on which `farpage pager` listens; -1: it does not any more.
   Status put_listener(int descriptor) const;

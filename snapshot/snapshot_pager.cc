@@ -351,7 +351,7 @@ void SnapshotPager::accept_all(Listener& listener) {
     }
     const Instant until = SteadyClock::read() + kHandoverTimeout;
     if (listener.image == nullptr) {
-      asking_.push_back({std::move(socket), {}, until});
+      asking_.push_back({std::move(socket), *peer, true, until});
     } else {
       auto handover = std::make_unique<Handover>(std::move(socket), *peer);
       waiting_.push_back({std::move(handover), listener.image, until});
@@ -400,7 +400,9 @@ void SnapshotPager::go_on(Waiting& waiting) {
   Handover& handover = *waiting.handover;
   const Result<bool> complete = handover.read();
   Status status;
-  if (!complete) {
+  if (complete && handover.is_request()) {
+    asking_.push_back({handover.take_socket(), handover.peer(), false, waiting.until});
+  } else if (!complete) {
     status = tl::unexpected(complete.error());
   } else if (!*complete) {
     if (SteadyClock::read() < waiting.until) return;
@@ -444,13 +446,24 @@ bool SnapshotPager::answer(Asking& asking) {
     asking.text.append(part.data(), static_cast<size_t>(got));
     const size_t end = asking.text.find('\n');
     if (end == std::string::npos && asking.text.size() < kMaxRequestBytes) continue;
-    const std::string reply = answer_to(asking.text.substr(0, end)) + "\n";
-    (void)::send(asking.socket.get(), reply.data(), reply.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    Answer reply = answer_to(asking, asking.text.substr(0, end));
+    (void)::send(asking.socket.get(), reply.text.data(), reply.text.size(),
+                 MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (reply.when_sent) when_sent_.push_back(std::move(reply.when_sent));
     return true;
   }
 }
 
-std::string SnapshotPager::answer_to(const std::string& request) {
+Answer SnapshotPager::answer_to(const Asking& asking, const std::string& request) {
+  if (options_.answer_others)
+    if (auto known = options_.answer_others(request, asking.peer, guests())) return *known;
+  if (asking.may_ask_for_sockets) return {answer_to_socket_request(request) + "\n"};
+  ++totals_.refused;
+  log::warn("serve: refused pid={} reason=\"its message is no array of regions\"", asking.peer.pid);
+  return {"{\"error\": \"no request that is known here\"}\n"};
+}
+
+std::string SnapshotPager::answer_to_socket_request(const std::string& request) {
   const auto answered = [&]() -> Result<std::string> {
     FARPAGE_TRY(asked, decode_socket_request(request));
     if (asked.socket == kRequestSocket)
@@ -601,6 +614,7 @@ Status SnapshotPager::turn(int stop, bool& stopped) {
   for (Waiting& waiting : waiting_) go_on(waiting);
   std::erase_if(waiting_, [](const Waiting& waiting) { return waiting.handover == nullptr; });
   std::erase_if(asking_, [this](Asking& asking) { return answer(asking); });
+  for (const auto& call : std::exchange(when_sent_, {})) call();
   // A request may add a listener.
   const size_t listeners = listeners_.size();
   for (size_t i = 0; i < listeners; ++i) accept_all(listeners_[i]);

@@ -4,11 +4,13 @@
 
 #include <atomic>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -29,6 +31,16 @@
 
 namespace farpage::snapshot {
 
+// The answer to a request: a line, with its break.
+struct Answer {
+  std::string text;
+  std::function<void()> when_sent = {};  // and the socket is closed
+};
+// Requests that are no SocketRequest, by who has connected to any of the sockets. nullopt: it is
+// none that is known.
+using AnswerOthers = std::function<std::optional<Answer>(std::string_view request,
+                                                         const ucred& peer, size_t guests)>;
+
 struct SnapshotOptions {
   uint64_t cache_bytes = uint64_t{1} << 30;
   uint32_t workers = 0;  // 0: one for each CPU
@@ -42,6 +54,7 @@ struct SnapshotOptions {
   // Beside root and the user of this process, whose VMMs are served.
   std::optional<uid_t> allowed_uid;
   std::string stats_file;  // written at the end of each session, and at the end
+  AnswerOthers answer_others = {};
 };
 
 inline constexpr uint32_t kMaxSnapshotWorkers = 64;
@@ -99,10 +112,12 @@ class SnapshotPager {
     OpenImage* image = nullptr;
     Instant until{0};
   };
-  struct Asking {  // has connected to the socket of requests
+  struct Asking {  // has connected to the socket of requests, or to one of VMMs
     Fd socket;
-    std::string text;
+    ucred peer{};
+    bool may_ask_for_sockets = false;
     Instant until{0};
+    std::string text = {};
   };
   // What all sessions share; made when the first image is opened, whose session group it has.
   struct Shared {
@@ -142,7 +157,8 @@ class SnapshotPager {
   Status serve(const std::shared_ptr<Session>& session, const OpenImage& image);
   void replay(const std::shared_ptr<Session>& session, const OpenImage& image);
   bool answer(Asking& asking);
-  std::string answer_to(const std::string& request);
+  Answer answer_to(const Asking& asking, const std::string& request);
+  std::string answer_to_socket_request(const std::string& request);
   void take_ended();
   Status turn(int stop, bool& stopped);
   void learn(const Session& session);
@@ -163,6 +179,7 @@ class SnapshotPager {
   std::deque<Listener> listeners_;
   std::vector<Waiting> waiting_;
   std::vector<Asking> asking_;
+  std::vector<std::function<void()>> when_sent_;           // of the answers of this turn
   std::map<uint64_t, std::shared_ptr<Session>> sessions_;  // by number
   uint32_t next_store_ = 1;
   bool is_taking_over_ = false;

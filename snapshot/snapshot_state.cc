@@ -16,9 +16,7 @@ namespace {
 
 using nlohmann::json;
 
-// Of the form of all that is kept, also of memory that is used in place (Session, PageMap).
 constexpr char kVersion[] = "snapshot/version";
-constexpr char kThisVersion[] = "1";
 constexpr char kReader[] = "snapshot/reader";
 constexpr char kStopping[] = "snapshot/stopping";
 constexpr char kListeners[] = "snapshot/listener/";
@@ -72,9 +70,10 @@ bool is_listener(int descriptor) {
 }  // namespace
 
 Result<SnapshotState> SnapshotState::create(StateStore& store) {
-  if (store.get(kVersion).value_or(kThisVersion) != kThisVersion)
+  const std::string version = std::to_string(kStateVersion);
+  if (store.get(kVersion).value_or(version) != version)
     return fail(ErrorCode::kUnsupported, "the predecessor's state is of another build");
-  FARPAGE_TRY_VOID(store.put(kVersion, kThisVersion));
+  FARPAGE_TRY_VOID(store.put(kVersion, version));
   FARPAGE_TRY(succession, pager::Succession::create(&store));
   return SnapshotState(store, std::move(succession));
 }

@@ -155,6 +155,7 @@ Result<bool> Handover::read() {
       return fail(ErrorCode::kExhausted,
                   fmt::format("its message has more than {} bytes", kMaxMessageBytes));
     text_ += bytes;
+    if (is_request()) return false;
     if (!end_.take(bytes)) return fail(ErrorCode::kInvalid, "its message is no array of regions");
     if (end_.found() && descriptor_.valid()) return true;
   }

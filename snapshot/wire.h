@@ -76,8 +76,8 @@ class ArrayEnd {
 };
 
 // A VMM that has connected and not yet sent all. The message is looked at, and stays in the socket:
-// whoever gets that after this process was killed finds it there, with its descriptor. Threads:
-// one.
+// whoever gets that after this process was killed finds it there, with its descriptor. Or it is no
+// VMM, and has a request. Threads: one.
 class Handover {
  public:
   Handover(Fd socket, const ucred& peer);
@@ -85,6 +85,8 @@ class Handover {
   // Looks at what has arrived; never blocks. True: all is there. A failure ends it: kInvalid,
   // kUnavailable (the VMM has closed the socket), kExhausted (more than kMaxMessageBytes).
   Result<bool> read();
+  // An object has come in place of the array, and no descriptor: then read() is never true.
+  bool is_request() const { return !descriptor_.valid() && text_.starts_with('{'); }
   // A part has come, so the socket is always readable, and poll(2) is no way to wait for the rest.
   bool is_partial() const { return !text_.empty(); }
 

@@ -54,6 +54,19 @@ def expect_takeovers(test, log, least):
         test.assertNotIn(wrong, log)
 
 
+def upgrade(test, service, name, option, socket_path):
+    """Another build: the same one at another path."""
+    binary = test.path(name)
+    shutil.copy(FARPAGE, binary)
+    begin = time.monotonic()
+    done = subprocess.run([binary, "upgrade", option, socket_path], timeout=60, capture_output=True, text=True,
+                          check=False)
+    print(f"{done.stdout.strip()} ({(time.monotonic() - begin) * 1000:.0f} ms)")
+    test.assertEqual((done.returncode, done.stderr), (0, ""), service.log())
+    test.assertEqual(os.readlink(f"/proc/{service.pid}/exe"), binary)
+    test.assertEqual(os.readlink(f"/proc/{engine_of(service.pid)}/exe"), binary)
+
+
 class EngineDeath(HostPagerTest):
     def engine(self):
         return engine_of(self.pager.pid)
@@ -168,18 +181,6 @@ class EngineDeath(HostPagerTest):
         self.expect_takeovers(KILLS)
         wait_until(lambda: not self.regions(), "the region is given back")
 
-    def upgrade(self, name):
-        """Another build: the same one at another path."""
-        binary = self.path(name)
-        shutil.copy(FARPAGE, binary)
-        begin = time.monotonic()
-        done = subprocess.run([binary, "upgrade", "--pager", self.socket], timeout=60, capture_output=True, text=True,
-                              check=False)
-        print(f"{done.stdout.strip()} ({(time.monotonic() - begin) * 1000:.0f} ms)")
-        self.assertEqual((done.returncode, done.stderr), (0, ""), self.pager.log())
-        self.assertEqual(os.readlink(f"/proc/{self.pager.pid}/exe"), binary)
-        self.assertEqual(os.readlink(f"/proc/{self.engine()}/exe"), binary)
-
     def test_upgrades_under_load(self):
         self.start_pager(local="256M", lend="2G")
         redis, client, listen, _ = self.start_redis()
@@ -192,7 +193,7 @@ class EngineDeath(HostPagerTest):
              "-c", "8", "-t", "set,get"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         for turn in range(4):
             time.sleep(0.5)
-            self.upgrade(f"farpage-{turn}")
+            upgrade(self, self.pager, f"farpage-{turn}", "--pager", self.socket)
         output, _ = benchmark.communicate(timeout=240)
         self.assertEqual(benchmark.returncode, 0, output)
         self.assertNotIn("rror", output)

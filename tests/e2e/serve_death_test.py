@@ -1,14 +1,18 @@
 #!/usr/bin/env python3
 """The engine of a snapshot pager is killed while it restores guests: a successor goes on."""
+import json
 import os
 import random
 import signal
+import socket
 import unittest
 
-from cluster import MIB, engine_of, state_of, wait_until
-from engine_death_test import Killer, expect_takeovers
+from cluster import FARPAGE, MIB, engine_of, state_of, wait_until
+from engine_death_test import Killer, expect_takeovers, upgrade
+from host_pager_base import command
 from snapshot_base import GUEST, PAGE, SnapshotTest
 
+STATE_VERSION = 1  # snapshot::kStateVersion
 KILLS = int(os.environ.get("FARPAGE_KILLS", "5"))  # of each test, at least
 
 
@@ -136,6 +140,61 @@ class ServeDeath(SnapshotTest):
         self.assertEqual(self.server.finish(60)[0], 128 + signal.SIGTERM)
         self.assertEqual(guest.finish(60)[0], 128 + signal.SIGKILL)
 
+    def upgrade(self, name, path=None):
+        upgrade(self, self.server, name, "--serve", path or self.socket)
+
+    def test_upgrades_while_guests_are_restored(self):
+        file = self.start(size=64 * MIB, lend=512 * MIB)
+        waiting = self.waiting_guest(file, "--close")
+        stalls, running = [], []
+        for turn in range(4):
+            running += [self.start_process([GUEST, self.socket, file, "--seed", str(turn * 2 + i), "--close",
+                                            "--steps", "20000"]) for i in range(2)]
+            self.log_has(f"session_started session={turn * 2 + 3}")
+            self.upgrade(f"farpage-{turn}")
+        for process in running:
+            figures = self.finish_guest(process)
+            self.assertEqual((figures["wrong"], figures["sigbus"]), (0, 0), figures)
+            stalls.append(figures["max_ns"])
+        print(f"{len(stalls)} guests, none with a wrong byte; the longest wait for a page was {max(stalls) / 1e6:.0f} ms")
+        self.assertEqual(self.server.log().count("serve: taken_over"), 4)
+        self.assertNotIn("not_taken_over", self.server.log())
+        self.kill_engine()  # the new build's holder replaces it, too
+        self.expect_right(self.let_touch(waiting), 64 * MIB // PAGE)
+        self.assertNotIn("refused", self.server.log())
+        self.server.kill(signal.SIGTERM)
+        self.assertEqual(self.server.finish()[0], 0, self.server.log())
+
+    def ask_for_upgrade(self, binary, state_version):
+        with socket.socket(socket.AF_UNIX) as asked:
+            asked.connect(self.socket)
+            request = {"version": 10, "upgrade": {"binary": binary, "state_version": state_version}}
+            asked.sendall(json.dumps(request).encode() + b"\n")
+            return asked.recv(4096).decode()
+
+    def test_upgrades_that_cannot_be(self):
+        file = self.start(size=4 * MIB)
+        guest = self.waiting_guest(file, "--close")
+        self.log_has("session_started session=1")
+        before = self.engine()
+        for option, path, text in (("--serve", self.path("none"), "no farpage serve listens on"),
+                                   ("--pager", self.socket, "is the socket of a farpage serve")):
+            status, output, problem = command("upgrade", option, path)
+            self.assertEqual((output, text in problem), ("", True), problem)
+            self.assertNotEqual(status, 0)
+        self.assertIn("/nowhere", self.ask_for_upgrade("/nowhere", STATE_VERSION))
+        self.assertIn("unknown to that build", self.ask_for_upgrade(FARPAGE, STATE_VERSION + 1))
+        self.assertEqual(self.engine(), before)
+        # What cannot be executed leaves the old build in place, with another engine.
+        broken = self.path("broken")
+        with open(broken, "w", encoding="ascii") as file_of_text:
+            file_of_text.write("no program\n")
+        os.chmod(broken, 0o755)
+        self.assertIn("accepted", self.ask_for_upgrade(broken, STATE_VERSION))
+        wait_until(lambda: self.engine() not in (None, before), "another engine goes on")
+        self.log_has("upgrade_failed")
+        self.expect_right(self.let_touch(guest), 1024)
+
     def test_sockets_that_were_made_on_request_stay(self):
         self.start_cluster(transport="tcp")
         file = self.make_file("one.mem", 4 * MIB)
@@ -150,6 +209,9 @@ class ServeDeath(SnapshotTest):
         self.socket = self.ask(folder, {"image": "one", "socket": "two.sock"})["socket"]
         self.kill_engine()
         self.expect_right(self.guest(file), 1024)
+        self.upgrade("farpage-by-request", os.path.join(folder, "control.sock"))
+        self.expect_right(self.guest(file), 1024)
+        self.assertIn("error", self.ask(folder, {"image": "one", "socket": "two.sock"}))
         self.server.kill(signal.SIGTERM)
         self.assertEqual(self.server.finish(60)[0], 0)
         self.assertEqual(os.listdir(folder), [])

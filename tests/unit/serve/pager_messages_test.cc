@@ -104,6 +104,24 @@ TEST(PagerMessages, AnswersArriveAsTheyWereSent) {
   EXPECT_EQ(nlohmann::json::parse(json_of(sent))["runs"][0]["targets"][0]["fault_p99_us"], 1.5);
 }
 
+TEST(PagerMessages, ASnapshotPagerTellsOfItsGuests) {
+  PagerStatus sent{.engine = 7, .binary = "farpage", .local_bytes = 0, .runs = {}, .guests = 3};
+  auto status = status_from_line(to_line(sent));
+  ASSERT_TRUE(status);
+  EXPECT_EQ(status->guests, 3U);
+  sent.guests.reset();
+  status = status_from_line(to_line(sent));
+  ASSERT_TRUE(status);
+  EXPECT_FALSE(status->guests.has_value());
+}
+
+TEST(PagerMessages, ARequestHasAVersion) {
+  EXPECT_TRUE(is_request(to_line(PagerRequest(AskStatus{}))));
+  EXPECT_TRUE(is_request(R"({"version":0})"));
+  for (const char* line : {"", "[]", "{}", R"({"image":"a","socket":"b"})", R"({"version":)"})
+    EXPECT_FALSE(is_request(line)) << line;
+}
+
 TEST(PagerMessages, AnAnswerOfAnotherBuildIsAnError) {
   for (const char* line :
        {"", "{}", R"({"report":7})", R"({"accepted":{}})", R"({"error":{"code":7}})"})

@@ -5,6 +5,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <array>
 #include <random>
 
 #include "base/unix_socket.h"
@@ -204,6 +205,23 @@ TEST_F(HandoverTest, ClosedSocketIsAFailureAtAnyMoment) {
   send("[{}]");
   vmm_.reset();
   EXPECT_EQ(failure(), ErrorCode::kUnavailable) << "without a descriptor";
+}
+
+TEST_F(HandoverTest, ARequestIsNoVmmAndStaysInTheSocket) {
+  send("{\"version\": 1");
+  expect_waiting();
+  EXPECT_TRUE(handover_->is_request());
+  const Fd socket = handover_->take_socket();
+  std::array<char, 64> text;
+  ASSERT_EQ(::recv(socket.get(), text.data(), text.size(), MSG_DONTWAIT), 13);
+  EXPECT_EQ(std::string_view(text.data(), 13), "{\"version\": 1");
+  SetUp();
+  send("{}", true);
+  EXPECT_EQ(failure(), ErrorCode::kInvalid) << "with a descriptor it is a VMM";
+  SetUp();
+  send("[{}");
+  expect_waiting();
+  EXPECT_FALSE(handover_->is_request());
 }
 
 TEST_F(HandoverTest, SecondDescriptorIsRefused) {
