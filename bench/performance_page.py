@@ -19,6 +19,8 @@ How to read it:
 - The **floor** of a fault is a local userfaultfd fault (data at hand, resolved by the same kind of thread) plus a READ of
   4 KiB over the same transport, measured in the same run.
 - p50, p99: percentiles of single touches, in microseconds.
+- Each page is compared with a checksum when it comes back. What that costs, with `--checksums on` and `off` in turn, is in
+  [experiments/checksums.md](experiments/checksums.md).
 - Verbs are measured in the emulated lab VM, because no RDMA card is here. More about them is in
   [experiments/lab-verbs.md](experiments/lab-verbs.md).
 """

@@ -42,6 +42,11 @@ void add_options(Subcommand& subcommand, PagerSettings& settings, ShortFlags sho
       .text("--repair-rate", settings.repair_rate,
             "How fast lost replicas are made again: auto (a quarter of what the link gives), max, "
             "off, or so many bytes a second, such as 200M")
+      .choice("--checksums", settings.checksums, {"on", "off"},
+              "Check each page that is read against a checksum from when it was written")
+      .text("--scrub", settings.scrub,
+            "Read what the nodes hold, only to check it, at this many bytes a second, such as 4M; "
+            "or off")
       .text("--compressed", settings.compressed,
             "Share of --local for compressed copies of remote pages, such as 30%; auto: up to 30% "
             "where it helps; off")
@@ -96,6 +101,11 @@ Result<pager::PagerOptions> pager_options(const PagerSettings& settings) {
   options.compressed = compressed;
   FARPAGE_TRY(repair_rate, pager::parse_repair_rate(settings.repair_rate));
   options.repair_rate = repair_rate;
+  options.checksums = settings.checksums == "on";
+  FARPAGE_TRY(scrub, pager::parse_scrub_rate(settings.scrub));
+  options.scrub_bytes_per_second = scrub;
+  if (scrub != 0 && !options.checksums)
+    return fail(ErrorCode::kInvalid, "--scrub: there is nothing to check with --checksums off");
   options.fault_deadline = settings.fault_deadline;
   FARPAGE_TRY(choice, rdma::parse_transports(settings.transports, "--transport"));
   options.transports = choice.kinds;

@@ -23,6 +23,8 @@ struct PagerSettings {
   int64_t prefetch_depth = 64;
   std::string compressed = "off";
   std::string repair_rate = "auto";
+  std::string checksums = "on";
+  std::string scrub = "off";
   int64_t high_water_percent = 0;
   int64_t low_water_percent = 0;
   Milliseconds fault_deadline{5000};

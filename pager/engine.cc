@@ -49,8 +49,11 @@ EngineThreads::EngineThreads(Parts parts, coordinator::Client& client,
                                            connector_bell_);
   const size_t evictor_port = size_t{2} * core_.options.workers;
   evictor_ = std::make_unique<Evictor>(core_, *ports_[evictor_port]);
-  repairer_ = std::make_unique<Repairer>(core_.options.repair_rate, core_.copy_gate, *core_.nodes,
-                                         core_.peers, *ports_[evictor_port + 1]);
+  repairer_ = std::make_unique<Repairer>(
+      Repairer::Options{core_.options.repair_rate, core_.options.checksums,
+                        core_.options.scrub_bytes_per_second},
+      core_.copy_gate, *core_.nodes, core_.peers, *ports_[evictor_port + 1]);
+  core_.on_wrong_page = [this](const WrongPage& wrong) { repairer_->report(wrong); };
   borrower_thread_->use(repairer_.get());
   make_workers();
   if (!core_.options.resolve_in_thread) readahead_ = std::make_unique<Readahead>();

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <functional>
 #include <memory>
 
 #include "pager/evict/eviction_priority.h"
@@ -11,6 +12,7 @@
 #include "pager/links/copy_gate.h"
 #include "pager/links/node_directory.h"
 #include "pager/links/node_table.h"
+#include "pager/links/page_mender.h"
 #include "pager/links/peer_state.h"
 #include "pager/options.h"
 #include "pager/pages/pressure.h"
@@ -29,6 +31,8 @@ struct EngineCore {
 
   LinkCounts link_counts;
   CopyGate copy_gate;
+  // A READ has brought wrong bytes. Never waits. Empty: nobody mends.
+  std::function<void(const WrongPage&)> on_wrong_page;
   EventReaders event_readers;
   Pressure pressure;                   // the evictor's
   EvictionPriority eviction_priority;  // of the evictor's thread

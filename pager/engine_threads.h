@@ -75,6 +75,7 @@ class EngineThreads final : public Engine {
   coordinator::Client& client() { return client_; }
   BorrowerThread& borrower_thread() { return *borrower_thread_; }
   Evictor& evictor() { return *evictor_; }
+  const Repairer& repairer() const { return *repairer_; }
   // nullptr: threads resolve their own faults, and a read of the pager fetches nothing.
   Readahead* readahead() { return readahead_.get(); }
   // Channels to this node will be needed soon.

@@ -59,6 +59,15 @@ Result<RepairRate> parse_repair_rate(const std::string& text) {
   return RepairRate{.bytes_per_second = *size};
 }
 
+Result<uint64_t> parse_scrub_rate(const std::string& text) {
+  if (text == "off") return 0;
+  const Result<uint64_t> size = parse_size(text);
+  if (!size || *size == 0)
+    return fail(ErrorCode::kInvalid,
+                "scrub: '" + text + "' is neither off nor a size a second like 4M");
+  return *size;
+}
+
 Status validate(const PagerOptions& options) {
   const auto invalid = [](const std::string& text) { return fail(ErrorCode::kInvalid, text); };
   FARPAGE_TRY_VOID(validate_local(options.local_bytes));

@@ -44,6 +44,8 @@ struct RepairRate {
 };
 // "auto", "max", "off", or a size a second ("200M"). kInvalid: the text names what is allowed.
 Result<RepairRate> parse_repair_rate(const std::string& text);
+// "off" (0), or a size a second ("4M"). kInvalid: the text names what is allowed.
+Result<uint64_t> parse_scrub_rate(const std::string& text);
 
 struct PagerOptions {
   std::string name;  // of the region, for people
@@ -65,6 +67,9 @@ struct PagerOptions {
   bool adaptive_water_marks = true;
   CompressedOption compressed;
   RepairRate repair_rate;
+  bool checksums = true;  // of each page that is written back; each READ is checked
+  // Of what is read of replicas only to check it (links/scrubber.h). 0: nothing.
+  uint64_t scrub_bytes_per_second = 0;
   Milliseconds fault_deadline{5000};  // then a fault fails on purpose
   ForkMode fork = ForkMode::kRefuse;
   // Every target has a TouchRecorder. Nothing is fetched or zero-filled ahead then.

@@ -43,6 +43,7 @@ void PagerStats::add(const WorkerCounts& worker) {
   reads += worker.reads.get();
   read_bytes += worker.read_bytes.get();
   retries += worker.retries.get();
+  wrong_read += worker.pages_wrong.get();
   prefetch_pages += worker.prefetch_pages.get();
   prefetch_failed_pages += worker.prefetch_failed_pages.get();
   clusters += worker.clusters.get();
@@ -99,6 +100,10 @@ coordinator::Counters PagerStats::counters() const {
       {"farpage_rescues_total", faults_rescued},
       {"farpage_reads_total", reads},
       {"farpage_reads_bytes_total", read_bytes},
+      {"farpage_wrong_pages_total{found=\"read\"}", wrong_read},
+      {"farpage_wrong_pages_total{found=\"scrub\"}", wrong_scrubbed},
+      {"farpage_scrubbed_pages_total", pages_scrubbed},
+      {"farpage_mended_pages_total", pages_mended},
       {"farpage_writes_total", writes},
       {"farpage_writes_bytes_total", write_bytes},
       {"farpage_evictions_total{kind=\"written\"}", evicted_written},

@@ -48,6 +48,7 @@ struct alignas(64) WorkerCounts {
   Counter prefetch_failed_pages;
   Counter zeros_ahead;  // zero pages placed before their first touch
   Counter retries;      // READs that were tried again, here or at another replica
+  Counter pages_wrong;  // that a READ brought, with other bytes than were written there
   std::array<Counter, 6> completions_by_status;  // by rdma::CompletionStatus
 };
 
@@ -98,6 +99,9 @@ struct PagerCounts {
   uint64_t faults_remote = 0, faults_zero = 0, faults_write = 0, faults_coalesced = 0;
   uint64_t faults_rescued = 0, faults_spurious = 0, faults_failed = 0, faults_waited_room = 0;
   uint64_t reads = 0, read_bytes = 0, retries = 0;
+  // Pages with other bytes than were written there: found by READs of the program's pages, and by
+  // the scrubber; pages that it has checked; pages that were written again.
+  uint64_t wrong_read = 0, wrong_scrubbed = 0, pages_scrubbed = 0, pages_mended = 0;
   uint64_t prefetch_pages = 0, prefetch_failed_pages = 0, zeros_ahead = 0;
   uint64_t clusters = 0, cluster_pages = 0;
   // Neighbours in the control group: watched, and faulted soon (cluster_choice.h).

@@ -114,6 +114,7 @@ void Succession::erase_region(uint64_t number) const {
   if (store_ == nullptr) return;
   store_->erase(kRegions + ordered(number));
   store_->drop_memory(leases_name(number));
+  store_->drop_memory(checksums_name(number));
 }
 
 Result<std::map<uint64_t, RegionRecord>> Succession::regions() const {

@@ -1,10 +1,10 @@
 // Succession: what an engine leaves to the next one when its process is killed at any moment.
 //
-// Page words, pins and replicas are in memory that survives, and are written where they always are.
-// Regions, nodes and targets change seldom: each is a named value of the StateStore, written before
-// the change is used. All else is made anew, because a wrong value of it costs time and no byte:
-// budgets (counted again), ages, hints, compressed copies, hashes of slots, statistics, channels.
-// See "The engine may die" in design-notes, and adr/0014.
+// Page words, pins, replicas and checksums are in memory that survives, and are written where they
+// always are. Regions, nodes and targets change seldom: each is a named value of the StateStore,
+// written before the change is used. All else is made anew, because a wrong value of it costs time
+// and no byte: budgets (counted again), ages, hints, compressed copies, statistics, channels. See
+// "The engine may die" in design-notes, and adr/0014.
 #pragma once
 
 #include <atomic>
@@ -22,10 +22,12 @@
 namespace farpage::pager {
 
 // Of the form of all that is kept, here and in serve/served_state.h, also of memory that is used in
-// place (LeaseMap, PageTable, PinMap, ExtentMap): a build with another number cannot go on with it.
-inline constexpr uint64_t kStateVersion = 3;
+// place (LeaseMap, SlotChecksums, PageTable, PinMap, ExtentMap): a build with another number cannot
+// go on with it.
+inline constexpr uint64_t kStateVersion = 4;
 
-// A backing region. Its replicas are in the memory that leases_name() names.
+// A backing region. Its replicas are in the memory that leases_name() names, the checksums of its
+// slots in that of checksums_name().
 struct RegionRecord {
   uint64_t group = 0;  // of processes
   BackingId id;        // in that group
@@ -63,6 +65,9 @@ class Succession {
   static std::string table_name(uint64_t table) { return "table/" + std::to_string(table); }
   static std::string pins_name(uint64_t target) { return "pins/" + std::to_string(target); }
   static std::string leases_name(uint64_t region) { return "leases/" + std::to_string(region); }
+  static std::string checksums_name(uint64_t region) {
+    return "checksums/" + std::to_string(region);
+  }
 
   // The predecessor's, or `session_group`, which is kept.
   Result<uint32_t> session_group(uint32_t session_group) const;

@@ -17,7 +17,6 @@
 #include "pager/pages/budget.h"
 #include "pager/pages/page_table.h"
 #include "pager/pages/pin_map.h"
-#include "pager/pages/slot_hashes.h"
 #include "pager/pages/write_guess.h"
 #include "pager/touch_recorder.h"
 #include "uffd/address_space.h"
@@ -43,7 +42,6 @@ struct Target {
   PinMap& pins;
   AccessMap& access;
   CompressedPages& copies;
-  SlotHashes& slots;
   WorkerShare* shares;  // one for each worker
   TargetTimes& times;
   TrendDetector& trends;
@@ -206,6 +204,19 @@ struct Target {
   // The leases of the backing region that stores a page with this word.
   const LeaseMap& leases_of(PageWord word) const {
     return image.fork_group()->leases_of(word.backing_region());
+  }
+  // Of the backing region that `word` names; to be changed only by the one that evicts.
+  SlotChecksums& checksums_of(PageWord word) const {
+    return image.fork_group()->leases_of(word.backing_region()).checksums();
+  }
+  // Are these the bytes that were written to the page's slot? `word`: of a page that this thread
+  // fetches, so that no WRITE to the slot is under way, and none begins.
+  bool is_right(PageIndex page, PageWord word, std::span<const std::byte> bytes) const {
+    return !options.checksums || checksums_of(word).match(page, bytes);
+  }
+  // A READ has brought others from there.
+  void found_wrong(PageIndex page, PageWord word, const ReplicaLease& replica) const {
+    if (engine.on_wrong_page) engine.on_wrong_page({&leases_of(word), page, &replica});
   }
   // As mark_lost(), for a replica of the backing region that `word` names.
   void lose_replica(PageIndex page, PageWord word, const ReplicaLease& replica, const char* why,

@@ -49,7 +49,6 @@ Result<std::unique_ptr<TargetPager>> TargetPager::create(EngineThreads& engine,
   PinMap pins = PinMap::create(pin_limit, std::move(pin_words), pinned);
   FARPAGE_TRY(access, AccessMap::create(space->pages()));
   FARPAGE_TRY(copies, CompressedPages::create(complete.compressed.enabled ? space->pages() : 0));
-  FARPAGE_TRY(slots, SlotHashes::create(space->pages()));
   FARPAGE_TRY(shares, Mapping::anonymous(complete.workers * sizeof(WorkerShare)));
   FARPAGE_TRY(times, Mapping::anonymous(sizeof(TargetTimes)));
   FARPAGE_TRY(trends, Mapping::anonymous(sizeof(TrendDetector)));
@@ -60,7 +59,7 @@ Result<std::unique_ptr<TargetPager>> TargetPager::create(EngineThreads& engine,
       engine, options.number,
       Parts{std::move(complete), std::move(space), std::move(image), std::move(pins),
             std::move(access), std::move(copies), std::move(shares), std::move(times),
-            std::move(slots), std::move(trends), std::move(clusters), std::move(attention)},
+            std::move(trends), std::move(clusters), std::move(attention)},
       std::move(on_child)));
   pager->keeper_.begin(std::move(record));
   return pager;
@@ -84,7 +83,6 @@ TargetPager::TargetPager(EngineThreads& engine, uint64_t number, Parts parts, On
               parts_.pins,
               parts_.access,
               parts_.copies,
-              parts_.slots,
               reinterpret_cast<WorkerShare*>(parts_.shares.data()),
               *reinterpret_cast<TargetTimes*>(parts_.times.data()),
               *reinterpret_cast<TrendDetector*>(parts_.trends.data()),
@@ -428,6 +426,7 @@ PagerStats TargetPager::stats_of_target() const {
 PagerStats TargetPager::stats() const {
   PagerStats sum = stats_of_target();
   sum.add(engine_.core().link_counts);
+  engine_.repairer().count(sum);
   return sum;
 }
 
@@ -447,11 +446,27 @@ void TargetPager::leased() {
 Status TargetPager::check_invariants() const {
   FARPAGE_TRY_VOID(pager::check_invariants(target_.table));
   FARPAGE_TRY_VOID(parts_.copies.check_invariants());
+  if (parts_.options.checksums) FARPAGE_TRY_VOID(check_checksums());
   const uint64_t resident = resident_pages() + parts_.copies.pool_pages();
   if (resident != budget_.used())
     return fail(ErrorCode::kConflict, "the budget counts " + std::to_string(budget_.used()) +
                                           " pages, the table and the pool " +
                                           std::to_string(resident));
+  return {};
+}
+
+// Of what may be read again.
+Status TargetPager::check_checksums() const {
+  const PageTable& table = target_.table;
+  for (uint64_t i = table.next_used(0); i < table.pages(); i = table.next_used(i + 1)) {
+    const PageIndex page{i};
+    const PageWord word = table.load(page);
+    const bool is_stored = word.state() == PageState::kRemote || word.state() == PageState::kClean;
+    if (is_stored && target_.checksums_of(word).known(page) == 0)
+      return fail(ErrorCode::kConflict, "page " + std::to_string(i) + " is " +
+                                            std::string(to_string(word.state())) +
+                                            " and has no checksum");
+  }
   return {};
 }
 

@@ -94,9 +94,8 @@ class TargetPager final : public Pager, private RegionOwner {
     PinMap pins;
     AccessMap access;
     CompressedPages copies;
-    Mapping shares;  // WorkerShare of each worker
-    Mapping times;   // TargetTimes: only buckets that were used cost memory
-    SlotHashes slots;
+    Mapping shares;    // WorkerShare of each worker
+    Mapping times;     // TargetTimes: only buckets that were used cost memory
     Mapping trends;    // TrendDetector, and
     Mapping clusters;  // ClusterChoice: cost no memory before the first fault on a remote page
     Doorbell attention;
@@ -111,6 +110,7 @@ class TargetPager final : public Pager, private RegionOwner {
 
   // Whether all that a child needs is where it will find it; may fetch every page.
   bool may_fork();
+  Status check_checksums() const;
   uint64_t resident_pages() const;
   Status cover_now(uint64_t begin, uint64_t end);
   void adopt_run(uffd::PageRun present);

@@ -65,6 +65,10 @@ std::string format_target(const TargetReport& target) {
                              counts.evicted_written, counts.evicted_unchanged, counts.evicted_clean,
                              counts.evicted_zero, format_size(counts.write_bytes)));
   if (counts.faults_failed > 0) text += count_line("FAILED FAULTS", counts.faults_failed, "SIGBUS");
+  if (counts.wrong_read + counts.wrong_scrubbed > 0)
+    text += count_line("wrong pages", counts.wrong_read + counts.wrong_scrubbed,
+                       fmt::format("{} by READs, {} by the scrubber; {} written again",
+                                   counts.wrong_read, counts.wrong_scrubbed, counts.pages_mended));
   if (counts.retries > 0) text += count_line("retried READs", counts.retries);
   if (counts.replicas_lost > 0) text += count_line("replicas lost", counts.replicas_lost);
   text += fmt::format("  {:<24}{:>12}{:>12}{:>12}{:>12}\n", "microseconds", "p50", "p99", "p99.9",
@@ -122,6 +126,10 @@ std::string json_report(const std::vector<TargetReport>& targets, int exit_statu
                     {"reads", counts.reads},
                     {"read_bytes", counts.read_bytes},
                     {"retries", counts.retries},
+                    {"wrong_read", counts.wrong_read},
+                    {"wrong_scrubbed", counts.wrong_scrubbed},
+                    {"pages_scrubbed", counts.pages_scrubbed},
+                    {"pages_mended", counts.pages_mended},
                     {"prefetched_pages", counts.prefetch_pages},
                     {"prefetch_failed_pages", counts.prefetch_failed_pages},
                     {"clusters",

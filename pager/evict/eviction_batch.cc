@@ -240,10 +240,13 @@ void EvictionBatch::note_unchanged_pages(size_t first, size_t end) {
   for (size_t i = first; i < end; ++i) {
     Victim& victim = victims_[i];
     if (victim.buffer < 0) continue;
-    SlotHashes& slots = target_->slots;
-    if (slots.wants(victim.page)) {
-      victim.hash = slots.hash(victim.word.backing_region(), bytes_of(victim));
-      victim.unchanged = slots.holds(victim.page, victim.hash);
+    SlotChecksums& slots = target_->checksums_of(victim.word);
+    UnchangedSample& sample = target_->eviction.unchanged;
+    if (engine_.options.checksums || sample.wants(victim.page)) {
+      victim.checksum = slots.of(bytes_of(victim));
+      const uint64_t known = slots.known(victim.page);
+      victim.unchanged = known == victim.checksum;
+      if (known != 0) sample.compared(victim.unchanged);
     }
     if (!victim.unchanged) slots.forget(victim.page);
   }

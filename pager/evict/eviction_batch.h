@@ -86,7 +86,7 @@ class EvictionBatch {
     const SlabLease* lease = nullptr;
     uint8_t unacked = 0;      // replicas (bits) that have not acknowledged
     int16_t buffer = -1;      // place in the buffer; -1: not copied out
-    uint64_t hash = 0;        // of its bytes in its slot
+    uint64_t checksum = 0;    // of its bytes; 0: it was not made
     bool unchanged = false;   // Dirty, but its slot has these bytes already: nothing is sent
     bool zero = false;        // all zeros: nothing is sent, the page is Empty afterwards
     bool keep = false;        // stays resident

@@ -346,7 +346,7 @@ void EvictionBatch::take_part() {
       victim.late = true;
       continue;
     }
-    if (victim.hash != 0) target_->slots.set(victim.page, victim.hash);
+    if (victim.checksum != 0) target_->checksums_of(victim.word).set(victim.page, victim.checksum);
     const uint32_t flags = (victim.word.has(PageWord::kWasDirty) ? PageWord::kWasDirty : 0) |
                            (victim.zero ? PageWord::kWasZeros : 0);
     const PageWord dropping =

@@ -10,6 +10,7 @@
 #include "pager/evict/eviction_priority.h"
 #include "pager/evict/eviction_progress.h"
 #include "pager/evict/order_choice.h"
+#include "pager/evict/unchanged_sample.h"
 #include "pager/stats.h"
 
 namespace farpage::pager {
@@ -32,6 +33,7 @@ struct EvictionState {
   EvictionHand& hand_of(EvictionOrder order) { return hands[static_cast<size_t>(order) - 1]; }
   EvictorCounts counts;  // readers: any
   CompressionPolicy compression;
+  UnchangedSample unchanged;
   uint64_t pool_pages = 0;   // of compressed copies, that the budget counts
   bool evicting = false;     // from the pressing mark down to the low one
   bool agent_known = false;  // agent_priority has its thread

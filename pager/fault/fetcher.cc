@@ -40,12 +40,18 @@ void Fetcher::start(Target& target, PageIndex page, PageWord word, uffd::FaultKi
 }
 
 std::optional<Route> Fetcher::choose_replica(Fetch& fetch, const SlabLease& lease) {
+  if (&lease != std::exchange(fetch.lease, &lease)) fetch.wrong_once = fetch.wrong_twice = 0;
   uint32_t alive = 0;
+  uint32_t wrong = 0;
   for (uint32_t i = 0; i < lease.replica_count; ++i) {
     const auto index = static_cast<uint32_t>((fetch.page.value + i) % lease.replica_count);
     const ReplicaLease& replica = *lease.replicas[index];
     if (!replica.is_read()) continue;
     ++alive;
+    if ((fetch.wrong_twice & (1U << index)) != 0) {
+      ++wrong;
+      continue;
+    }
     if ((fetch.tried_replicas & (1U << index)) != 0) continue;
     const auto route = posting_.route(replica, [this] { post_gathered(); });
     if (!route) continue;
@@ -57,6 +63,10 @@ std::optional<Route> Fetcher::choose_replica(Fetch& fetch, const SlabLease& leas
     // Another one may have taken the place of the last since the lease was looked up.
     const SlabLease* now = fetch.target->leases_of(fetch.word).find(fetch.page);
     if (now == &lease) give_up(fetch, "every replica of the page is lost");
+    return std::nullopt;
+  }
+  if (wrong == alive) {
+    give_up(fetch, "no replica has the bytes that were written there");
     return std::nullopt;
   }
   // All that can be reached have failed: again from the first, after a pause. One that failed may
@@ -173,9 +183,11 @@ void Fetcher::complete(const rdma::Completion& completion) {
     fetch.target->times.wire_ns.record(static_cast<uint64_t>((now - fetch.posted).count()));
     counts.reads.add();
     counts.read_bytes.add(kPageBytes);
-    fetch.step = Step::kToInstall;
-    install(fetch, now);
-    return;
+    if (has_right_bytes(fetch)) [[likely]] {
+      fetch.step = Step::kToInstall;
+      install(fetch, now);
+      return;
+    }
   }
   counts.retries.add();
   fetch.step = Step::kQueued;
@@ -187,6 +199,18 @@ void Fetcher::complete(const rdma::Completion& completion) {
   }
   if (is_too_late(fetch, fetch.posted, engine_.options.channel.operation_timeout))
     give_up(fetch, "no replica answered before the deadline");
+}
+
+// Another replica is asked first. Bytes may change on their way, so each has two tries.
+bool Fetcher::has_right_bytes(Fetch& fetch) {
+  const size_t index = static_cast<size_t>(&fetch - fetches_.data());
+  if (fetch.target->is_right(fetch.page, fetch.word, bytes_of(index))) return true;
+  counts_of(fetch).pages_wrong.add();
+  const auto place = static_cast<uint8_t>(1U << fetch.place);
+  fetch.wrong_twice = static_cast<uint8_t>(fetch.wrong_twice | (fetch.wrong_once & place));
+  fetch.wrong_once = static_cast<uint8_t>(fetch.wrong_once | place);
+  fetch.target->found_wrong(fetch.page, fetch.word, *fetch.replica);
+  return false;
 }
 
 void Fetcher::install(Fetch& fetch, Instant now) {

@@ -53,10 +53,13 @@ class Fetcher {
     uffd::FaultKind kind = uffd::FaultKind::kMissingRead;
     uint8_t tried_replicas = 0;  // bit set of places in the lease
     uint8_t place = 0;           // of `replica`
+    uint8_t wrong_once = 0;      // bit set of places that answered with wrong bytes
+    uint8_t wrong_twice = 0;     // those that did so again: not asked any more
     bool from_copy = false;      // the bytes are those of a compressed copy
     Target* target = nullptr;    // null: it was removed while the READ was on the wire
     PageIndex page;
     PageWord word;
+    const SlabLease* lease = nullptr;       // the places are in this one
     const ReplicaLease* replica = nullptr;  // of the last READ
     Instant since{0};
     Instant posted{0};
@@ -71,6 +74,8 @@ class Fetcher {
   bool gather(size_t index);
   void post_gathered();
   void complete(const rdma::Completion& completion);
+  // Has the READ brought what was written? If not, the replica is reported.
+  bool has_right_bytes(Fetch& fetch);
   bool take_copy(Fetch& fetch);
   void install(Fetch& fetch, Instant now);  // `now`: for the figures
   bool is_too_late(Fetch& fetch, Instant looked, Nanoseconds longest) const;

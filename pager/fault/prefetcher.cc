@@ -117,6 +117,7 @@ bool Prefetcher::gather(size_t index) {
     if (limits.operation_bytes < run.pages << kPageShift) continue;
     posting_.add(route->operation(rdma::OperationKind::kRead, bytes_of(index, run.pages),
                                   leases.address_of(replica, run.first), index));
+    run.replica = &replica;
     run.step = Step::kOnWire;
     run.target->hold(worker_);
     ++busy_;
@@ -186,12 +187,27 @@ void Prefetcher::complete(size_t index, rdma::CompletionStatus status) {
     return;
   }
   run.target->counts_of(worker_).completions_by_status[static_cast<size_t>(status)].add();
-  if (status == rdma::CompletionStatus::kOk) {
+  if (status == rdma::CompletionStatus::kOk && has_right_bytes(index)) {
     land(run);
     install(index);
     return;
   }
   fail(run);
+}
+
+// None of the run's pages is placed then: a fault reads each that is needed, from another replica.
+bool Prefetcher::has_right_bytes(size_t index) {
+  Run& run = runs_[index];
+  bool right = true;
+  for (uint32_t i = 0; i < run.pages; ++i) {
+    const PageIndex page{run.first.value + i};
+    const auto bytes = bytes_of(index, run.pages).subspan(size_t{i} * kPageBytes, kPageBytes);
+    if (run.target->is_right(page, run.words[i], bytes)) continue;
+    right = false;
+    run.target->counts_of(worker_).pages_wrong.add();
+    run.target->found_wrong(page, run.words[i], *run.replica);
+  }
+  return right;
 }
 
 void Prefetcher::install(size_t index) {

@@ -49,7 +49,8 @@ class Prefetcher {
     Target* target = nullptr;  // null: it was removed while the READ was on the wire
     PageIndex first;
     uint32_t pages = 0;
-    bool has_copies = false;  // all of its pages, or none
+    const ReplicaLease* replica = nullptr;  // of the READ
+    bool has_copies = false;                // all of its pages, or none
     bool of_cluster = false;
     uffd::Protection protection = uffd::Protection::kWriteProtected;
     std::array<PageWord, kRunPages> words;
@@ -71,6 +72,8 @@ class Prefetcher {
   bool take_copies_of(size_t index);
   void complete(size_t index, rdma::CompletionStatus status);
   static void land(Run& run);
+  // Of a READ that has ended: reports what is not right.
+  bool has_right_bytes(size_t index);
   void install(size_t index);
   void abandon(Run& run);
   // As abandon(), for a run that was gathered.

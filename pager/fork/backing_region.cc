@@ -7,7 +7,9 @@ Result<std::unique_ptr<LeaseMap>> make_leases(uint64_t number, uint64_t pages, u
                                               const Succession& succession) {
   FARPAGE_TRY(kept, succession.memory(Succession::leases_name(number),
                                       LeaseMap::kept_bytes(pages, slab_bytes)));
-  return LeaseMap::create(pages, slab_bytes, std::move(kept));
+  FARPAGE_TRY(checksums, succession.memory(Succession::checksums_name(number),
+                                           LeaseMap::checksums_bytes(pages, slab_bytes)));
+  return LeaseMap::create(pages, slab_bytes, std::move(kept), SlotChecksums(std::move(checksums)));
 }
 
 }  // namespace

@@ -115,6 +115,7 @@ Status Borrower::open_region(Milliseconds patience) {
 void Borrower::start(BorrowerThread& thread) {
   thread_ = &thread;
   next_heartbeat_ = SteadyClock::read();
+  if (thread.repairer() != nullptr) thread.repairer()->scrub(leases_);
   thread.add(*this);
 }
 

@@ -9,7 +9,9 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
+#include <thread>
 
 #include "pager/links/lease_map.h"
 
@@ -40,6 +42,16 @@ class CopyGate {
   // The batch that was under way at close() has ended: nothing is written there.
   bool is_quiet(uint64_t closed_at) const {
     return closed_at % 2 == 0 || batches_.load(std::memory_order_seq_cst) != closed_at;
+  }
+  // Waits for that; false: `is_over` has said so before.
+  template <typename IsOver>
+  bool await_quiet(uint64_t closed_at, IsOver is_over) const {
+    constexpr std::chrono::microseconds kPollPause{50};
+    while (!is_quiet(closed_at)) {
+      if (is_over()) return false;
+      std::this_thread::sleep_for(kPollPause);
+    }
+    return true;
   }
   void open() { leases_.store(nullptr, std::memory_order_seq_cst); }
 

@@ -24,9 +24,11 @@ uint64_t slabs_for(uint64_t pages, uint64_t slab_bytes) {
 
 }  // namespace
 
-LeaseMap::LeaseMap(Mapping memory, Mapping kept, uint64_t slabs, unsigned shift)
+LeaseMap::LeaseMap(Mapping memory, Mapping kept, SlotChecksums checksums, uint64_t slabs,
+                   unsigned shift)
     : memory_(std::move(memory)),
       kept_(std::move(kept)),
+      checksums_(std::move(checksums)),
       slabs_(slabs),
       pages_per_slab_shift_(shift) {
   find_kept();
@@ -42,17 +44,22 @@ size_t LeaseMap::kept_bytes(uint64_t pages, uint64_t slab_bytes) {
   return kCacheLine + most_records(slabs_for(pages, slab_bytes)) * sizeof(Record);
 }
 
+size_t LeaseMap::checksums_bytes(uint64_t pages, uint64_t slab_bytes) {
+  return SlotChecksums::memory_bytes(slabs_for(pages, slab_bytes) << shift_of(slab_bytes));
+}
+
 Result<std::unique_ptr<LeaseMap>> LeaseMap::create(uint64_t pages, uint64_t slab_bytes) {
   FARPAGE_TRY(kept, Mapping::anonymous(kept_bytes(pages, slab_bytes)));
-  return create(pages, slab_bytes, std::move(kept));
+  FARPAGE_TRY(checksums, Mapping::anonymous(checksums_bytes(pages, slab_bytes)));
+  return create(pages, slab_bytes, std::move(kept), SlotChecksums(std::move(checksums)));
 }
 
 Result<std::unique_ptr<LeaseMap>> LeaseMap::create(uint64_t pages, uint64_t slab_bytes,
-                                                   Mapping kept) {
+                                                   Mapping kept, SlotChecksums checksums) {
   const uint64_t slabs = slabs_for(pages, slab_bytes);
   FARPAGE_TRY(entries, Mapping::anonymous(slabs * sizeof(Entry)));
-  return std::unique_ptr<LeaseMap>(
-      new LeaseMap(std::move(entries), std::move(kept), slabs, shift_of(slab_bytes)));
+  return std::unique_ptr<LeaseMap>(new LeaseMap(std::move(entries), std::move(kept),
+                                                std::move(checksums), slabs, shift_of(slab_bytes)));
 }
 
 // The leases that a dead process has published. What was being filled has missed pages, and is not

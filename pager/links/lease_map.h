@@ -1,5 +1,5 @@
-// LeaseMap: the remote addresses of each slab's pages. Read on the fault path, written by the
-// borrower thread.
+// LeaseMap: the remote addresses of each slab's pages, and the checksums of what is there. Read on
+// the fault path; addresses are written by the borrower thread, checksums by the one that evicts.
 #pragma once
 
 #include <array>
@@ -15,6 +15,7 @@
 #include "base/mutex.h"
 #include "base/result.h"
 #include "coordinator/api.h"
+#include "pager/pages/slot_checksums.h"
 #include "rdma/transport.h"
 
 namespace farpage::pager {
@@ -98,9 +99,12 @@ class LeaseMap {
   // For a region of up to `pages` pages in slabs of `slab_bytes`.
   static Result<std::unique_ptr<LeaseMap>> create(uint64_t pages, uint64_t slab_bytes);
   // With its replicas in `kept`, of kept_bytes(): zeros, or what a dead process has left there.
-  static Result<std::unique_ptr<LeaseMap>> create(uint64_t pages, uint64_t slab_bytes,
-                                                  Mapping kept);
+  // `checksums`: likewise.
+  static Result<std::unique_ptr<LeaseMap>> create(uint64_t pages, uint64_t slab_bytes, Mapping kept,
+                                                  SlotChecksums checksums);
   static size_t kept_bytes(uint64_t pages, uint64_t slab_bytes);
+  // Of whole slabs.
+  static size_t checksums_bytes(uint64_t pages, uint64_t slab_bytes);
 
   uint64_t slabs() const { return slabs_; }
   uint32_t pages_per_slab() const { return uint32_t{1} << pages_per_slab_shift_; }
@@ -120,6 +124,9 @@ class LeaseMap {
     const uint64_t in_slab = page.value & (pages_per_slab() - 1);
     return RemoteAddress{replica.address.value + (in_slab << kPageShift)};
   }
+
+  SlotChecksums& checksums() { return checksums_; }
+  const SlotChecksums& checksums() const { return checksums_; }
 
   // The first lease of the slab: 1 to kMaxReplicas replicas.
   void publish(SlabIndex slab, std::vector<std::unique_ptr<const ReplicaLease>> replicas);
@@ -158,7 +165,7 @@ class LeaseMap {
   struct KeptHead {
     std::atomic<uint64_t> count;  // of the records, which follow
   };
-  LeaseMap(Mapping memory, Mapping kept, uint64_t slabs, unsigned shift);
+  LeaseMap(Mapping memory, Mapping kept, SlotChecksums checksums, uint64_t slabs, unsigned shift);
   static uint64_t most_records(uint64_t slabs);
   // Room for the first lease of each slab is never given to further replicas.
   bool may_add(uint64_t count) const FARPAGE_REQUIRES(mutex_) {
@@ -178,6 +185,7 @@ class LeaseMap {
 
   Mapping memory_;
   Mapping kept_;
+  SlotChecksums checksums_;
   const uint64_t slabs_;
   const unsigned pages_per_slab_shift_;
   std::atomic<uint64_t> touched_slabs_{0};  // one more than the highest touched one

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "base/log.h"
 
 namespace farpage::pager {
 namespace {
@@ -13,17 +14,20 @@ namespace {
 constexpr Nanoseconds kFillPatience = Seconds(1);
 constexpr Milliseconds kRangeRetry{20};       // after a range that could not be copied
 constexpr Nanoseconds kGiveUp = Seconds(10);  // after the last one that could
-constexpr std::chrono::microseconds kPollPause{50};
-constexpr Nanoseconds kYields = std::chrono::microseconds(100);  // then it sleeps between looks
 constexpr int64_t kRestsOfAQuarter = 3;
+constexpr Instant kNever{INT64_MAX};
 
 }  // namespace
 
-Repairer::Repairer(RepairRate rate, CopyGate& gate, const NodeDirectory& nodes,
+Repairer::Repairer(const Options& options, CopyGate& gate, const NodeDirectory& nodes,
                    const NodeTable<PeerState>& peers, LinkPort& port)
-    : rate_(rate), gate_(gate), nodes_(nodes), peers_(peers), port_(port), thread_([this] {
-        run();
-      }) {
+    : options_(options),
+      gate_(gate),
+      nodes_(nodes),
+      peers_(peers),
+      port_(port),
+      scrubber_(options.checksums ? options.scrub_bytes_per_second : 0, transfer_),
+      thread_([this] { run(); }) {
   FARPAGE_CHECK(port.buffer().size() >= kBufferBytes, "%zu bytes", port.buffer().size());
 }
 
@@ -48,14 +52,35 @@ void Repairer::add(std::shared_ptr<Fill> fill) {
   changed_.notify_all();
 }
 
+void Repairer::scrub(const LeaseMap& leases) {
+  {
+    const MutexLock lock(mutex_);
+    if (!scrubber_.enabled()) return;
+    scrubber_.add(leases);
+  }
+  changed_.notify_all();
+}
+
+void Repairer::report(const WrongPage& wrong) {
+  {
+    const MutexLock lock(mutex_);
+    if (wrong_.size() == kMaxWrong || std::ranges::find(wrong_, wrong) != wrong_.end()) return;
+    wrong_.push_back(wrong);
+  }
+  changed_.notify_all();
+  log::warn("pager: wrong_page page={} slab={} node={}", wrong.page.value,
+            wrong.leases->slab_of(wrong.page).value, nodes_.name_of(wrong.replica->node));
+}
+
 void Repairer::remove(const LeaseMap& leases) {
   MutexLock lock(mutex_);
   for (const std::shared_ptr<Fill>& fill : fills_)
     if (&fill->leases == &leases) (void)fill->replica.end(ReplicaState::kWithdrawn);
   std::erase_if(fills_, [&](const auto& fill) { return &fill->leases == &leases; });
-  changed_.wait(lock, [&]() FARPAGE_REQUIRES(mutex_) {
-    return served_ == nullptr || &served_->leases != &leases;
-  });
+  scrubber_.remove(leases);
+  changed_.wait(lock, [&]() FARPAGE_REQUIRES(mutex_) { return used_ != &leases; });
+  // The thread may have reported some until now.
+  std::erase_if(wrong_, [&](const WrongPage& wrong) { return wrong.leases == &leases; });
 }
 
 bool Repairer::is_unreachable(NodeIndex node) const {
@@ -76,44 +101,100 @@ std::shared_ptr<Fill> Repairer::next(Instant now) {
 
 void Repairer::run() {
   (void)pthread_setname_np(pthread_self(), "fp-repair");
-  Nanoseconds rest{0};
   MutexLock lock(mutex_);
   while (!stopping_.load(std::memory_order_relaxed)) {
-    if (rest.count() != 0) (void)changed_.wait_for(lock, rest, [this] { return stopping_.load(); });
-    rest = Nanoseconds(0);
-    changed_.wait(lock, [&]() FARPAGE_REQUIRES(mutex_) {
-      return stopping_.load(std::memory_order_relaxed) || !fills_.empty();
-    });
-    if (stopping_.load(std::memory_order_relaxed)) return;
-    const Instant start = SteadyClock::read();
-    served_ = next(start);
-    if (!served_) {
-      rest = kRangeRetry;
-      continue;
+    const std::optional<Instant> due = serve();
+    if (!due) continue;
+    const bool fills = !fills_.empty();
+    const bool scrubs = scrubber_.has_regions();
+    const auto has_more = [&]() FARPAGE_REQUIRES(mutex_) {
+      return stopping_.load(std::memory_order_relaxed) || !wrong_.empty() ||
+             (!fills && !fills_.empty()) || (!scrubs && scrubber_.has_regions());
+    };
+    if (*due == kNever) {
+      changed_.wait(lock, has_more);
+    } else {
+      (void)changed_.wait_for(lock, *due - SteadyClock::read(), has_more);
     }
-    lock.unlock();
-    const uint64_t before = copied_bytes();
-    if (advance(*served_)) rest = rest_after(SteadyClock::read() - start, copied_bytes() - before);
-    const bool ended = served_->end.load(std::memory_order_relaxed) != Fill::End::kNone;
-    if (ended) served_->on_end();
-    lock.lock();
-    if (ended) std::erase(fills_, served_);
-    served_.reset();
-    changed_.notify_all();
   }
+}
+
+template <typename Work>
+void Repairer::use(const LeaseMap& leases, Work work) {
+  used_ = &leases;
+  mutex_.unlock();
+  work();
+  mutex_.lock();
+  used_ = nullptr;
+  changed_.notify_all();
+}
+
+std::optional<Instant> Repairer::serve() {
+  if (!wrong_.empty()) {
+    const WrongPage wrong = wrong_.front();
+    use(*wrong.leases, [&] { (void)mender_.mend(wrong); });
+    // It stays until now, so that it is not reported again meanwhile.
+    if (!wrong_.empty() && wrong_.front() == wrong) wrong_.pop_front();
+    return std::nullopt;
+  }
+  const Instant now = SteadyClock::read();
+  if (!fills_.empty()) return serve_fills(now);
+  if (scrubber_.has_regions()) return serve_scrubber(now);
+  return kNever;
+}
+
+std::optional<Instant> Repairer::serve_fills(Instant now) {
+  if (fill_due_ > now) return fill_due_;
+  const std::shared_ptr<Fill> fill = next(now);
+  if (!fill) return fill_due_ = now + kRangeRetry;
+  const uint64_t before = copied_bytes();
+  const auto has_ended = [&] {
+    return fill->end.load(std::memory_order_relaxed) != Fill::End::kNone;
+  };
+  bool copied = false;
+  use(fill->leases, [&] {
+    copied = advance(*fill);
+    if (has_ended()) fill->on_end();
+  });
+  if (has_ended()) std::erase(fills_, fill);
+  const Instant ended = SteadyClock::read();
+  fill_due_ = ended + (copied ? rest_after(ended - now, copied_bytes() - before) : Nanoseconds(0));
+  return std::nullopt;
+}
+
+std::optional<Instant> Repairer::serve_scrubber(Instant now) {
+  if (scrub_due_ > now) return scrub_due_;
+  const auto piece = scrubber_.next();
+  if (!piece) {
+    scrub_due_ = now + Scrubber::kBetweenRounds;
+    return scrub_due_;
+  }
+  uint64_t bytes = 0;
+  use(*piece->leases, [&] {
+    bytes = scrubber_.check(
+        *piece, [this](const ReplicaLease& replica) { return !is_unreachable(replica.node); },
+        [this](const WrongPage& wrong) { report(wrong); });
+  });
+  const Instant ended = SteadyClock::read();
+  scrub_due_ = ended + scrubber_.rest_after(ended - now, bytes);
+  return std::nullopt;
 }
 
 bool Repairer::advance(Fill& fill) {
   const Instant start = SteadyClock::read();
   if (fill.moved_at.count() == 0) fill.moved_at = start;
   const Piece first{.first = fill.first_page()};
-  const bool copied = source_of(fill, first) != nullptr && copy_range(fill);
+  const bool has_source = source_of(fill, first) != nullptr;
+  const bool copied = has_source && copy_range(fill);
   const Instant now = SteadyClock::read();
   if (copied) fill.moved_at = now;
+  // Of what is wrong: it is mended next.
+  const bool is_to_mend = has_source && !copied && is_any(Step::kWrong);
+  fill.mending_tried = is_to_mend;
   // Nothing that has every page can be reached: others have their turn, and this one may be
   // tried again from another node.
   const bool hopeless = fill.leases.find(fill.slab)->live() == 0 || now - fill.moved_at > kGiveUp;
-  if (!copied) fill.not_before = now + kRangeRetry;
+  if (!copied && !is_to_mend) fill.not_before = now + kRangeRetry;
   if (!copied && hopeless) (void)fill.replica.end(ReplicaState::kLost);
   if (fill.end.load(std::memory_order_relaxed) == Fill::End::kNone && !fill.replica.is_written())
     fill.end.store(Fill::End::kLost, std::memory_order_release);
@@ -121,21 +202,14 @@ bool Repairer::advance(Fill& fill) {
 }
 
 Nanoseconds Repairer::rest_after(Nanoseconds took, uint64_t bytes) const {
-  if (!rate_.bytes_per_second) return took * kRestsOfAQuarter;
-  const auto due = static_cast<double>(bytes) * 1e9 / static_cast<double>(*rate_.bytes_per_second);
+  if (!options_.rate.bytes_per_second) return took * kRestsOfAQuarter;
+  const auto due =
+      static_cast<double>(bytes) * 1e9 / static_cast<double>(*options_.rate.bytes_per_second);
   return std::max(Nanoseconds(static_cast<int64_t>(due)) - took, Nanoseconds(0));
 }
 
 bool Repairer::is_over(const Fill& fill) const {
   return stopping_.load(std::memory_order_acquire) || !fill.replica.is_written();
-}
-
-bool Repairer::await_quiet(const Fill& fill, uint64_t closed_at) const {
-  while (!gate_.is_quiet(closed_at)) {
-    if (is_over(fill)) return false;
-    std::this_thread::sleep_for(kPollPause);
-  }
-  return true;
 }
 
 bool Repairer::copy_range(Fill& fill) {
@@ -150,8 +224,9 @@ bool Repairer::copy_range(Fill& fill) {
                   .pages = of_piece,
                   .source = i};
   }
-  const bool copied =
-      await_quiet(fill, gate_.close(fill.leases, first, pages)) && copy_pieces(fill);
+  const bool copied = gate_.await_quiet(gate_.close(fill.leases, first, pages), [&] {
+    return is_over(fill);
+  }) && copy_pieces(fill);
   gate_.open();
   if (copied) {
     fill.copied.store(done + pages, std::memory_order_relaxed);
@@ -166,16 +241,13 @@ bool Repairer::copy_range(Fill& fill) {
 // The pages are copied when it returns true. Else a replica that has missed some is lost: a WRITE
 // without an answer may still take effect, also after these pages were written back again.
 bool Repairer::copy_pieces(const Fill& fill) {
-  const auto any_is = [this](Step step) {
-    return std::ranges::any_of(pieces_, [&](const Piece& piece) { return piece.step == step; });
-  };
-  const auto all_done = [this] {
-    return std::ranges::all_of(pieces_,
-                               [](const Piece& piece) { return piece.step == Step::kDone; });
+  const auto all_are = [this](Step one, Step other) {
+    return std::ranges::all_of(
+        pieces_, [&](const Piece& piece) { return piece.step == one || piece.step == other; });
   };
   Instant moved_at = SteadyClock::read();
   bool goes_on = true;
-  while (in_flight_ > 0 || (goes_on && !all_done())) {
+  while (in_flight_ > 0 || (goes_on && !all_are(Step::kDone, Step::kWrong))) {
     bool moved = false;
     for (size_t i = 0; goes_on && i < kPieces; ++i) moved = post(fill, i) || moved;
     const size_t taken = port_.take_completions(
@@ -184,16 +256,16 @@ bool Repairer::copy_pieces(const Fill& fill) {
     if (moved || taken > 0) moved_at = now;
     goes_on = goes_on && !is_over(fill) && now - moved_at < kFillPatience;
     if (moved_at == now) continue;
-    if (now - moved_at < kYields) {
-      std::this_thread::yield();
-    } else {
-      std::this_thread::sleep_for(kPollPause);
-    }
+    pause_between_looks(now - moved_at);
   }
-  if (!all_done() && any_is(Step::kToWrite) && !stopping_.load(std::memory_order_acquire))
+  if (is_any(Step::kToWrite) && !stopping_.load(std::memory_order_acquire))
     (void)mark_lost(fill.leases, nodes_, pieces_[0].first, fill.replica,
                     "it could not be reached while it was filling");
-  return all_done();
+  return all_are(Step::kDone, Step::kDone);
+}
+
+bool Repairer::is_any(Step step) const {
+  return std::ranges::any_of(pieces_, [&](const Piece& piece) { return piece.step == step; });
 }
 
 const ReplicaLease* Repairer::source_of(const Fill& fill, const Piece& piece) const {
@@ -232,7 +304,7 @@ void Repairer::complete(const Fill& fill, const rdma::Completion& completion) {
   --in_flight_;
   const bool reads = piece.step == Step::kReading;
   if (completion.status == rdma::CompletionStatus::kOk) {
-    piece.step = reads ? Step::kToWrite : Step::kDone;
+    piece.step = reads ? step_after_read(fill, piece) : Step::kDone;
     return;
   }
   piece.step = reads ? Step::kToRead : Step::kToWrite;
@@ -240,6 +312,28 @@ void Repairer::complete(const Fill& fill, const rdma::Completion& completion) {
   if (completion.status == rdma::CompletionStatus::kRemoteAccess)
     (void)mark_lost(fill.leases, nodes_, piece.first, *piece.replica,
                     reads ? "the node refused a READ" : "the node refused a WRITE");
+}
+
+Repairer::Step Repairer::step_after_read(const Fill& fill, Piece& piece) {
+  if (!options_.checksums || !has_wrong_pages(fill, piece)) return Step::kToWrite;
+  if (++piece.wrong < fill.leases.find(fill.slab)->replica_count) {
+    ++piece.source;
+    return Step::kToRead;
+  }
+  return fill.mending_tried ? Step::kToWrite : Step::kWrong;
+}
+
+bool Repairer::has_wrong_pages(const Fill& fill, const Piece& piece) {
+  bool any = false;
+  const auto buffer = port_.buffer().subspan(static_cast<size_t>(&piece - pieces_.data()) *
+                                             kPiecePages * kPageBytes);
+  for (uint32_t i = 0; i < piece.pages; ++i) {
+    const PageIndex page{piece.first.value + i};
+    if (fill.leases.checksums().match(page, buffer.subspan(i * kPageBytes, kPageBytes))) continue;
+    any = true;
+    report({&fill.leases, page, piece.replica});
+  }
+  return any;
 }
 
 }  // namespace farpage::pager

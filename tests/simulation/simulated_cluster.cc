@@ -23,6 +23,27 @@ void SimulatedNode::restart() {
   scheduler_.note({.what = "restarts:", .text = name_});
 }
 
+void SimulatedNode::corrupt() {
+  advance();
+  uint64_t stored = 0;
+  for (const auto& [number, slab] : lent_) stored += slab.pages.size();
+  if (stored == 0) return;
+  uint64_t left = scheduler_.choose(stored);
+  for (auto& [number, slab] : lent_) {
+    if (left >= slab.pages.size()) {
+      left -= slab.pages.size();
+      continue;
+    }
+    auto& [offset, page] = *std::next(slab.pages.begin(), static_cast<ptrdiff_t>(left));
+    page[scheduler_.choose(kPageBytes)] ^= std::byte{1} << scheduler_.choose(8);
+    scheduler_.note({.what = "a bit changes at slab",
+                     .page = offset / kPageBytes,
+                     .value = number,
+                     .text = name_});
+    return;
+  }
+}
+
 coordinator::Lease SimulatedNode::lend() {
   uint32_t slab = 0;
   while (lent_.contains(slab)) ++slab;

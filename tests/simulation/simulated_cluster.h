@@ -45,6 +45,7 @@ class SimulatedNode {
   Instant silent_until() const { return silent_until_; }
   void be_silent(Nanoseconds time) { silent_until_ = scheduler_.now() + time; }
   void kill();
+  void corrupt();  // a bit of a page that it has
   void restart();  // with empty memory, and without leases
 
   // A slab of zeros, under a new generation.

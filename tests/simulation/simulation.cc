@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/doorbell.h"
+#include "log.h"
 #include "page_words.h"
 #include "pager/engine.h"
 #include "pager/evict/eviction_progress.h"
@@ -34,6 +35,8 @@ constexpr Milliseconds kPatience{1500};       // more than the product has with 
 constexpr uint64_t kMostDeaths = 3;           // of the engine, in one run; also of nodes
 constexpr uint64_t kMoreAccesses = 4;         // where nodes die one after the other
 constexpr Milliseconds kShortInterval{4};     // of heartbeats there
+constexpr Milliseconds kLongestHealth{2};     // of a node's memory, where bits change
+constexpr uint64_t kScrubRate = 64U << 20;    // bytes a second
 constexpr Milliseconds kTrial{20};            // of a forked child: then it gets a budget
 
 // What this run is like.
@@ -42,6 +45,7 @@ struct Shape {
   uint32_t replicas = 0;
   bool one_dies = false;
   bool one_is_silent = false;  // for so long that its replicas are lost, though it lives
+  bool corrupts = false;       // bits of one node's memory change
   uint64_t node_deaths = 0;    // one after the other, each when the one before is repaired
   bool resolves_in_thread = false;
   bool is_large = false;  // the budget is large enough for prefetching
@@ -52,7 +56,9 @@ struct Shape {
   Habits habits;
 
   // Then pages of the dead node, or all, cannot be written back or read any more.
-  bool may_lose_pages() const { return one_dies && (replicas == 1 || nodes - 1 < replicas); }
+  bool may_lose_pages() const {
+    return (one_dies && (replicas == 1 || nodes - 1 < replicas)) || (corrupts && replicas == 1);
+  }
   Milliseconds deadline() const { return may_lose_pages() ? kShortDeadline : kDeadline; }
 };
 
@@ -64,6 +70,8 @@ Shape shape_of(Scheduler& scheduler) {
   shape.one_is_silent = shape.replicas == 2 && !shape.one_dies && scheduler.chance(4);
   if (shape.replicas == 2 && !shape.one_dies && !shape.one_is_silent && scheduler.chance(2))
     shape.node_deaths = 1 + scheduler.choose(kMostDeaths);
+  const bool only_that = !shape.one_dies && !shape.one_is_silent && shape.node_deaths == 0;
+  shape.corrupts = only_that && scheduler.chance(2);
   shape.resolves_in_thread = scheduler.chance(8);
   shape.programs = 1 + scheduler.choose(2);
   shape.threads = 1 + scheduler.choose(3);
@@ -115,6 +123,8 @@ pager::PagerOptions options_of(Scheduler& scheduler, const Shape& shape) {
   options.channel.operation_timeout = kOperationTimeout;
   options.compressed.enabled = scheduler.chance(2);
   if (scheduler.chance(2)) options.repair_rate.bytes_per_second = UINT64_MAX;
+  options.checksums = shape.corrupts || !scheduler.chance(3);
+  if (options.checksums && scheduler.chance(3)) options.scrub_bytes_per_second = kScrubRate;
   return options;
 }
 
@@ -125,6 +135,7 @@ class Run {
 
   void operator()() {
     cluster_ = std::make_unique<SimulatedCluster>(scheduler_, shape_.nodes, shape_.weather);
+    if (!shape_.corrupts) forbid_log("wrong_page");
     if (shape_.node_deaths > 0) cluster_->set_heartbeat_interval(kShortInterval);
     if (shape_.deaths > 0) {
       auto store = StateStore::create();
@@ -135,8 +146,10 @@ class Run {
     for (uint64_t i = 0; i < shape_.programs; ++i) start_program(static_cast<uint32_t>(1 + i));
     const Scheduler::FiberId disturber = scheduler_.spawn([this] { disturb(); }, "disturber");
     const Scheduler::FiberId killer = scheduler_.spawn([this] { kill_engines(); }, "killer");
+    const Scheduler::FiberId corrupter = scheduler_.spawn([this] { corrupt(); }, "corrupter");
     while (members_ > 0) (void)scheduler_.wait(&members_, Nanoseconds(-1));
     scheduler_.join(disturber);
+    scheduler_.join(corrupter);
     scheduler_.join(killer);
     engine_.reset();
     outcome_.repaired = cluster_->repaired();
@@ -479,14 +492,23 @@ class Run {
 
   // ---- disturbances ----
 
+  void pause(Nanoseconds most) {
+    const Instant end = scheduler_.now() + scheduler_.choose_time(most);
+    while (members_ > 0 && scheduler_.now() < end)
+      (void)scheduler_.wait(&members_, end - scheduler_.now());
+  }
+
+  // Always the same node: another replica of each page is right.
+  void corrupt() {
+    while (shape_.corrupts && members_ > 0) {
+      pause(kLongestHealth);
+      cluster_->node(0).corrupt();
+    }
+  }
+
   // Nodes and coordinator fail: at most one node for good, or one after the other, so that each
   // slab has a live replica at each moment.
   void disturb() {
-    const auto pause = [this](Nanoseconds most) {
-      const Instant end = scheduler_.now() + scheduler_.choose_time(most);
-      while (members_ > 0 && scheduler_.now() < end)
-        (void)scheduler_.wait(&members_, end - scheduler_.now());
-    };
     if (shape_.one_is_silent) {  // the others answer meanwhile
       pause(Milliseconds(4));
       cluster_->node(scheduler_.choose(cluster_->nodes_count())).be_silent(kPatience);

@@ -61,6 +61,8 @@ const Knob<pager::PagerOptions> kPagerKnobs[] = {
     {"repair-rate", "3M",
      [](const pager::PagerOptions& o) { return o.repair_rate.bytes_per_second.value_or(1); },
      3145728},
+    {"checksums", "off", [](const pager::PagerOptions& o) { return uint64_t{o.checksums}; }, 0},
+    {"scrub", "3M", [](const pager::PagerOptions& o) { return o.scrub_bytes_per_second; }, 3145728},
     {"compressed", "20%",
      [](const pager::PagerOptions& o) {
        return uint64_t{o.compressed.enabled ? o.compressed.percent : 0};
@@ -190,9 +192,10 @@ TEST(RunSettings, Defect6NoKnobIsWithoutATest) {
 }
 
 TEST(RunSettings, AnOptionOfTheEngineIsRefusedBesideAPagerOfTheHost) {
-  for (const char* option : {"--replicas=2", "--slab=2M", "--workers=1", "--no-pin", "--prefetch=0",
-                             "--compressed=auto", "--repair-rate=max", "--transport=tcp",
-                             "--device=a", "--lend=1G", "--local-each=8M", "--record-trace=f"}) {
+  for (const char* option :
+       {"--replicas=2", "--slab=2M", "--workers=1", "--no-pin", "--prefetch=0", "--compressed=auto",
+        "--repair-rate=max", "--checksums=off", "--scrub=1M", "--transport=tcp", "--device=a",
+        "--lend=1G", "--local-each=8M", "--record-trace=f"}) {
     const auto parse = parse_run({"--pager", "/p", option});
     EXPECT_EQ(parse->line.exit_status, kExitUsage) << option;
     EXPECT_NE(parse->line.problem.find("--pager"), std::string::npos) << parse->line.problem;
@@ -214,6 +217,8 @@ TEST(RunSettings, ImpossibleCombinationsNameTheKnob) {
   EXPECT_NE(problem_of({"--local", "4K"}).find("local"), std::string::npos);
   EXPECT_NE(problem_of({"--repair-rate", "often"}).find("repair-rate"), std::string::npos);
   EXPECT_NE(problem_of({"--repair-rate", "0"}).find("off"), std::string::npos);
+  EXPECT_NE(problem_of({"--scrub", "0"}).find("off"), std::string::npos);
+  EXPECT_NE(problem_of({"--scrub", "4M", "--checksums", "off"}).find("--scrub"), std::string::npos);
   EXPECT_NE(problem_of({"--slab", "3M"}).find("slab"), std::string::npos);
   EXPECT_NE(problem_of({"--low-water", "99", "--high-water", "90"}).find("low-water"),
             std::string::npos);

@@ -178,7 +178,8 @@ TEST(LeaseMap, ASuccessorFindsTheLeasesAndWhatBecameOfTheirReplicas) {
   const auto map_there = [&] {
     return std::move(*LeaseMap::create(
         kPages, kSlab,
-        std::move(*Mapping::shared(memory.get(), LeaseMap::kept_bytes(kPages, kSlab)))));
+        std::move(*Mapping::shared(memory.get(), LeaseMap::kept_bytes(kPages, kSlab))),
+        SlotChecksums(std::move(*Mapping::anonymous(LeaseMap::checksums_bytes(kPages, kSlab))))));
   };
   const auto dead = map_there();
   dead->publish(SlabIndex{1}, make_replicas(2));

@@ -1,5 +1,7 @@
 #include "target_rig.h"
 
+#include <cstring>
+
 #include "base/check.h"
 #include "rdma/session.h"
 
@@ -16,6 +18,7 @@ PagerOptions pager_options_of(const TargetRigOptions& options) {
   pager.resolve_in_thread = options.resolve_in_thread;
   pager.fault_deadline = options.fault_deadline;
   pager.compressed.enabled = options.keeps_copies;
+  pager.checksums = options.checksums;
   return pager;
 }
 
@@ -85,7 +88,6 @@ TargetRig::TargetRig(const TargetRigOptions& options, TargetRig* engine_of)
       pins(std::move(*PinMap::create(options.pages, options.pages))),
       access(std::move(*AccessMap::create(options.pages))),
       copies(std::move(*CompressedPages::create(options.keeps_copies ? options.pages : 0))),
-      slots(std::move(*SlotHashes::create(options.pages))),
       shares(std::move(*Mapping::anonymous(options.workers * sizeof(WorkerShare)))),
       times(std::move(*Mapping::anonymous(sizeof(TargetTimes)))),
       target{engine.options,
@@ -98,7 +100,6 @@ TargetRig::TargetRig(const TargetRigOptions& options, TargetRig* engine_of)
              pins,
              access,
              copies,
-             slots,
              reinterpret_cast<WorkerShare*>(shares.data()),
              *reinterpret_cast<TargetTimes*>(times.data()),
              trends,
@@ -147,6 +148,20 @@ void TargetRig::make_remote(uffd::PageRun run, uint32_t flags) {
     const PageIndex page{run.first.value + i};
     table.place(page, PageWord(PageState::kRemote, flags));
     for (const auto& each : nodes) each->set_word(page.value, word_of(page.value));
+  }
+}
+
+std::vector<std::byte> TargetRig::page_of(uint64_t word) {
+  std::vector<std::byte> page(kPageBytes);
+  std::memcpy(page.data(), &word, sizeof word);
+  return page;
+}
+
+void TargetRig::keep_checksums(uffd::PageRun run) {
+  SlotChecksums& checksums = target.checksums_of(PageWord());
+  for (uint32_t i = 0; i < run.pages; ++i) {
+    const PageIndex page{run.first.value + i};
+    checksums.set(page, checksums.of(page_of(node().word(page.value))));
   }
 }
 

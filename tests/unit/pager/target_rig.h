@@ -93,7 +93,8 @@ struct TargetRigOptions {
   uint32_t workers = 1;
   uint32_t prefetch_depth = 0;
   bool resolve_in_thread = false;
-  bool keeps_copies = false;                            // compressed ones
+  bool keeps_copies = false;  // compressed ones
+  bool checksums = true;
   Milliseconds fault_deadline = std::chrono::hours(1);  // no test waits for it
 };
 
@@ -127,9 +128,12 @@ class TargetRig {
   // that belong to it. Contents differ from page to page.
   static uint64_t word_of(uint64_t page) { return 1'000'000 + page; }
   void make_remote(uffd::PageRun run, uint32_t flags = 0);
+  // The bytes of these pages at the first node are those that were written there.
+  void keep_checksums(uffd::PageRun run);
   void make_clean(uffd::PageRun run);
   void make_dirty(uffd::PageRun run);
   void make_zero(uffd::PageRun run);  // Dirty, without contents
+  static std::vector<std::byte> page_of(uint64_t word);
   // As a fetch that another thread has begun. Returns the page's word.
   PageWord make_fetching(uint64_t page);
 
@@ -164,7 +168,6 @@ class TargetRig {
   PinMap pins;
   AccessMap access;
   CompressedPages copies;
-  SlotHashes slots;
   const Mapping shares;
   const Mapping times;
   TrendDetector trends;

@@ -1,0 +1,47 @@
+#include "pager/links/slab_transfer.h"
+
+#include <thread>
+
+namespace farpage::pager {
+namespace {
+
+constexpr Nanoseconds kPatience = Seconds(1);  // with a node that has no channel
+constexpr Milliseconds kChannelPause{1};
+
+}  // namespace
+
+void pause_between_looks(Nanoseconds waited) {
+  constexpr Nanoseconds kYields = std::chrono::microseconds(100);
+  if (waited < kYields) {
+    std::this_thread::yield();
+  } else {
+    std::this_thread::sleep_for(std::chrono::microseconds(50));
+  }
+}
+
+std::optional<rdma::CompletionStatus> SlabTransfer::run(rdma::OperationKind kind,
+                                                        const LeaseMap& leases,
+                                                        const ReplicaLease& replica,
+                                                        PageIndex first,
+                                                        std::span<std::byte> local) {
+  const Instant start = SteadyClock::read();
+  while (true) {
+    const std::optional<Route> route = posting_.route(replica, [] {});
+    if (route) {
+      posting_.add(route->operation(kind, local, leases.address_of(replica, first), 0));
+      if (!posting_.post().accepted.empty()) break;
+    }
+    if (is_stopping() || SteadyClock::read() - start > kPatience) return std::nullopt;
+    std::this_thread::sleep_for(kChannelPause);
+  }
+  const Instant posted = SteadyClock::read();
+  std::optional<rdma::CompletionStatus> ended;
+  while (true) {
+    (void)port_.take_completions(
+        [&](const rdma::Completion& completion) { ended = completion.status; });
+    if (ended) return ended;
+    pause_between_looks(SteadyClock::read() - posted);
+  }
+}
+
+}  // namespace farpage::pager
