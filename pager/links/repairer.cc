@@ -224,9 +224,9 @@ bool Repairer::copy_range(Fill& fill) {
                   .pages = of_piece,
                   .source = i};
   }
-  const bool copied = gate_.await_quiet(gate_.close(fill.leases, first, pages), [&] {
-    return is_over(fill);
-  }) && copy_pieces(fill);
+  const uint64_t closed_at = gate_.close(fill.leases, first, pages);
+  const auto ends = [&] { return is_over(fill); };
+  const bool copied = gate_.await_quiet(closed_at, ends) && copy_pieces(fill);
   gate_.open();
   if (copied) {
     fill.copied.store(done + pages, std::memory_order_relaxed);
