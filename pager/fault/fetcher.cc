@@ -173,9 +173,11 @@ void Fetcher::complete(const rdma::Completion& completion) {
     fetch.target->times.wire_ns.record(static_cast<uint64_t>((now - fetch.posted).count()));
     counts.reads.add();
     counts.read_bytes.add(kPageBytes);
-    fetch.step = Step::kToInstall;
-    install(fetch, now);
-    return;
+    if (is_right(fetch)) [[likely]] {
+      fetch.step = Step::kToInstall;
+      install(fetch, now);
+      return;
+    }
   }
   counts.retries.add();
   fetch.step = Step::kQueued;
@@ -187,6 +189,15 @@ void Fetcher::complete(const rdma::Completion& completion) {
   }
   if (is_too_late(fetch, fetch.posted, engine_.options.channel.operation_timeout))
     give_up(fetch, "no replica answered before the deadline");
+}
+
+// Where pages have checksums, another replica may have the right bytes.
+bool Fetcher::is_right(const Fetch& fetch) const {
+  const auto bytes = bytes_of(static_cast<size_t>(&fetch - fetches_.data()));
+  if (fetch.target->leases_of(fetch.word).is_right(fetch.page, bytes)) return true;
+  log::warn("pager: wrong_page page={} node={}", fetch.page.value,
+            engine_.nodes->name_of(fetch.replica->node));
+  return false;
 }
 
 void Fetcher::install(Fetch& fetch, Instant now) {

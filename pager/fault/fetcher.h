@@ -72,6 +72,7 @@ class Fetcher {
   void post_gathered();
   void complete(const rdma::Completion& completion);
   bool take_copy(Fetch& fetch);
+  bool is_right(const Fetch& fetch) const;
   void install(Fetch& fetch, Instant now);  // `now`: for the figures
   bool is_too_late(Fetch& fetch, Instant looked, Nanoseconds longest) const;
   void give_up(Fetch& fetch, const char* why);

@@ -86,10 +86,12 @@ void Prefetcher::claim(Run& run, PageIndex first, uint32_t limit) {
     if (page.value >= target.table.pages()) break;
     const PageWord word = target.table.load(page);
     if (!can_be_read(word)) break;
-    // One READ covers one slab of one backing region.
+    // One READ covers one slab of one backing region, and places one behind the other.
     if (run.pages > 0 && word.backing_region() != run.words[0].backing_region()) break;
     const LeaseMap& leases = target.leases_of(word);
-    if (leases.slab_of(page) != leases.slab_of(first)) break;
+    if (leases.slab_of(page) != leases.slab_of(first) ||
+        leases.place_of(page).value != leases.place_of(first).value + run.pages)
+      break;
     const bool has_copy = compressed_flag(word) != 0 && target.copies.has(page);
     if (run.pages == 0) run.has_copies = has_copy;
     if (run.has_copies != has_copy) break;
@@ -186,12 +188,28 @@ void Prefetcher::complete(size_t index, rdma::CompletionStatus status) {
     return;
   }
   run.target->counts_of(worker_).completions_by_status[static_cast<size_t>(status)].add();
-  if (status == rdma::CompletionStatus::kOk) {
+  if (status == rdma::CompletionStatus::kOk) drop_wrong(index);
+  if (status == rdma::CompletionStatus::kOk && run.pages > 0) {
     land(run);
     install(index);
     return;
   }
   fail(run);
+}
+
+// From the first page on that has other bytes than it should, they are Remote as before: a fault
+// finds the replica that has them.
+void Prefetcher::drop_wrong(size_t index) {
+  Run& run = runs_[index];
+  const LeaseMap& leases = run.target->leases_of(run.words[0]);
+  uint32_t right = 0;
+  while (
+      right < run.pages &&
+      leases.is_right(PageIndex{run.first.value + right},
+                      bytes_of(index, run.pages).subspan(size_t{right} * kPageBytes, kPageBytes)))
+    ++right;
+  for (uint32_t i = right; i < run.pages; ++i) finish(run, i, PageState::kRemote);
+  run.pages = right;
 }
 
 void Prefetcher::install(size_t index) {

@@ -69,6 +69,7 @@ class Prefetcher {
   void post_gathered();
   bool take_copies();
   bool take_copies_of(size_t index);
+  void drop_wrong(size_t index);
   void complete(size_t index, rdma::CompletionStatus status);
   static void land(Run& run);
   void install(size_t index);
