@@ -13,6 +13,7 @@
 #include "base/size.h"
 #include "base/state_store.h"
 #include "cli/engine_parts.h"
+#include "cli/guest_agent.h"
 #include "cli/image_settings.h"
 #include "cli/signals.h"
 #include "cli/subcommand.h"
@@ -30,6 +31,7 @@ struct ServeSettings : ClusterSettings {
   std::string socket;
   std::string socket_dir;
   uint64_t cache_bytes = uint64_t{1} << 30;
+  uint64_t local_bytes = 0;  // 0: guests have no budget
   int64_t workers = 0;
   int64_t replay_threads = 2;
   std::string recorded_set = "off";
@@ -86,6 +88,17 @@ std::optional<snapshot::Answer> answer_upgrade(std::string_view line, const ucre
   return snapshot::Answer{serve::accepted_line(), serve::ask_for_upgrade};
 }
 
+Result<snapshot::FarOptions> far_options(const ServeSettings& settings) {
+  PagerSettings engine = settings.link;
+  engine.local_bytes = settings.local_bytes;
+  engine.workers = settings.workers;
+  engine.fault_deadline = settings.fault_deadline;
+  FARPAGE_TRY(options, pager_options(engine));
+  return snapshot::FarOptions{.pager = std::move(options),
+                              .give_agent = give_agent,
+                              .staging_pages = guest_staging_pages()};
+}
+
 Result<snapshot::SnapshotOptions> snapshot_options(const ServeSettings& settings,
                                                    StateStore& store) {
   snapshot::SnapshotOptions options;
@@ -103,6 +116,11 @@ Result<snapshot::SnapshotOptions> snapshot_options(const ServeSettings& settings
   if (settings.allow_uid >= 0) options.allowed_uid = static_cast<uid_t>(settings.allow_uid);
   options.stats_file = settings.stats_file;
   options.request_folder = settings.socket_dir;
+  if (settings.local_bytes > 0) {
+    FARPAGE_TRY(far, far_options(settings));
+    options.far = std::move(far);
+    options.cache_bytes = snapshot::PageCache::kMinBytes;
+  }
   return options;
 }
 
@@ -155,6 +173,14 @@ Result<int> serve_images(const ServeSettings& settings) {
   if (by_request == !settings.socket.empty() || by_request == !settings.image.empty())
     return fail(ErrorCode::kInvalid,
                 "--image NAME and --socket PATH, or --socket-dir DIR: one of the two is needed");
+  if (settings.local_bytes > 0) {
+    if (settings.recorded_set != "off" || settings.prefetch_all)
+      return fail(
+          ErrorCode::kInvalid,
+          "--local: with a budget no page is placed ahead (--recorded-set, --prefetch-all)");
+    FARPAGE_TRY(checked, far_options(settings));
+    (void)checked;
+  }
   raise_descriptor_limit();  // also of the engines: each guest needs descriptors
   const auto noted = [](StateStore& store) -> Result<std::set<int>> {
     FARPAGE_TRY(state, snapshot::SnapshotState::create(store));
@@ -185,6 +211,18 @@ void add_serve(CLI::App& root, Invocation& invocation) {
       .text("--socket-dir", settings->socket_dir,
             "In place of both: DIR/control.sock takes requests for sockets, with their image")
       .size("--cache", settings->cache_bytes, "Pages kept here for all guests together")
+      .size(
+          "--local", settings->local_bytes,
+          "The budget of each VM: so much of its guest's memory stays here, and no cache is kept; "
+          "what the guest writes leaves, too, to memory of the nodes. 0: all stays here that the "
+          "guest has touched")
+      .number("--replicas", settings->link.replicas, 1, coordinator::kMaxReplicas,
+              "With --local: copies of each page that leaves, on as many nodes")
+      .size("--slab", settings->link.slab_bytes,
+            "With --local: unit of borrowing; must be that of the nodes")
+      .text(
+          "--repair-rate", settings->link.repair_rate,
+          "With --local: how fast lost replicas are made again: auto, max, off, or bytes a second")
       .number("--workers", settings->workers, 0, snapshot::kMaxSnapshotWorkers,
               "Fault threads; 0: one for each CPU")
       .text(

@@ -1,6 +1,6 @@
 #include "image/image_links.h"
 
-#include <map>
+#include "pager/links/stored_pages.h"
 
 namespace farpage::image {
 
@@ -8,7 +8,7 @@ Result<std::unique_ptr<ImageLinks>> ImageLinks::create(
     const std::vector<PortOptions>& ports, const rdma::ChannelOptions& channel,
     coordinator::Client& client, std::vector<std::unique_ptr<rdma::Transport>>& transports,
     StateStore* state) {
-  FARPAGE_TRY(succession, pager::Succession::create(state));
+  FARPAGE_TRY(succession, pager::Succession::create(state, "images/"));
   FARPAGE_TRY(peers, pager::NodeTable<pager::PeerState>::create());
   FARPAGE_TRY(bell, Doorbell::create());
   size_t bytes = 0;
@@ -74,35 +74,7 @@ Result<std::optional<pager::NodeIndex>> ImageLinks::node_index(const NodeId& id)
 }
 
 Status ImageLinks::adopt(const std::vector<coordinator::Lease>& leases, pager::LeaseMap& map) {
-  std::map<SlabIndex, std::vector<std::unique_ptr<const pager::ReplicaLease>>> slabs;
-  for (const coordinator::Lease& lease : leases) {
-    if (lease.slab.value >= map.slabs())
-      return fail(ErrorCode::kInvalid,
-                  "the coordinator leased a slab that the image does not have");
-    if (map.find(PageIndex{uint64_t{lease.slab.value} * map.pages_per_slab()}) != nullptr) continue;
-    auto& replicas = slabs[lease.slab];
-    FARPAGE_TRY(node, node_index(lease.node));
-    if (!node) continue;
-    if (replicas.size() == coordinator::kMaxReplicas)
-      return fail(ErrorCode::kInvalid, "the coordinator leased too many replicas");
-    auto replica = std::make_unique<pager::ReplicaLease>();
-    replica->node = *node;
-    replica->address = lease.address;
-    replica->generation = lease.generation;
-    if (lease.lost) (void)replica->end(pager::ReplicaState::kLost);
-    for (const auto& [kind, key] : lease.rkeys) replica->keys[static_cast<size_t>(kind)] = key;
-    replicas.push_back(std::move(replica));
-  }
-  for (auto& [slab, replicas] : slabs) {
-    bool any = false;
-    for (const auto& replica : replicas) any = any || replica->is_read();
-    if (!any)
-      return fail(ErrorCode::kUnavailable,
-                  "slab " + std::to_string(slab.value) + ": every replica of it is lost");
-    map.publish(slab, std::move(replicas));
-    (void)map.touch(PageIndex{uint64_t{slab.value} * map.pages_per_slab()});
-  }
-  return {};
+  return pager::publish_leases(leases, map, [this](const NodeId& id) { return node_index(id); });
 }
 
 }  // namespace farpage::image

@@ -155,6 +155,7 @@ Result<std::unique_ptr<Pager>> EngineThreads::resume(const ResumeOptions& option
     heir = std::move(at->second);
     heirs_.erase(at);
   }
+  if (options.stored) FARPAGE_TRY_VOID(add_stored(*heir.image, options.stored));
   FARPAGE_TRY(pager, TargetPager::create(*this, options, space, heir.image, std::move(on_child),
                                          heir.record));
   if (heir.record.forking) pager->go_on_forking(std::move(heir.snapshot), options.fork_children);
@@ -302,6 +303,53 @@ Result<std::unique_ptr<Pager>> EngineThreads::adopt(const TargetOptions& options
   pager->take_over(inheritance.age_clock);
   if (const Status started = pager->start(); !started) {
     pager->give_back(inheritance);
+    return tl::unexpected(started.error());
+  }
+  return std::unique_ptr<Pager>(std::move(pager));
+}
+
+Result<std::optional<NodeIndex>> EngineThreads::index_of(const NodeId& id) {
+  std::optional<NodeIndex> index = core_.nodes->find(id);
+  if (!index) {
+    const Result<coordinator::NodeInfo> node = client_.node(id);
+    if (!node && node.error().code == ErrorCode::kNotFound) return index;
+    if (!node) return tl::unexpected(node.error());
+    FARPAGE_TRY(added, core_.nodes->put(*node));
+    index = added;
+  }
+  node_wanted(*index);
+  return index;
+}
+
+Status EngineThreads::add_stored(ProcessImage& image, std::shared_ptr<const StoredPages> stored) {
+  const uint64_t pages_of_slab = stored->slab_bytes() >> kPageShift;
+  FARPAGE_TRY(leases, LeaseMap::create(stored->slabs() * pages_of_slab, stored->slab_bytes()));
+  FARPAGE_TRY_VOID(
+      publish_leases(stored->leases(), *leases, [this](const NodeId& id) { return index_of(id); }));
+  if (leases->leased_slabs() != stored->slabs())
+    return fail(ErrorCode::kUnavailable, "a slab of the stored pages is missing");
+  leases->use(*stored);
+  FARPAGE_TRY(region, BackingRegion::of_stored(image.fork_group(), std::move(stored),
+                                               std::move(leases), core_.succession));
+  image.backing_regions().push_back(std::move(region));
+  return {};
+}
+
+Result<std::unique_ptr<Pager>> EngineThreads::restore(const TargetOptions& options,
+                                                      std::unique_ptr<uffd::AddressSpace>& space,
+                                                      std::shared_ptr<const StoredPages> stored) {
+  FARPAGE_TRY(image, ProcessImage::create(space->pages(), core_.nodes, core_.succession));
+  FARPAGE_TRY_VOID(add_stored(*image, stored));
+  const PageWord word = PageWord(PageState::kRemote).with_backing(BackingRegion::kOfStored);
+  for (uint64_t i = 0; i < space->pages(); ++i)
+    if (stored->place_of(PageIndex{i})) image->table().place(PageIndex{i}, word);
+  const TargetRecord record = image->record();
+  FARPAGE_TRY(pager, TargetPager::create(*this, options, space, image, {}, record));
+  pager->take_over(0);
+  if (const Status started = pager->start(); !started) {
+    Inheritance back;
+    pager->give_back(back);
+    space = std::move(back.space);
     return tl::unexpected(started.error());
   }
   return std::unique_ptr<Pager>(std::move(pager));

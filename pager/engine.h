@@ -9,6 +9,7 @@
 #include "base/state_store.h"
 #include "coordinator/client.h"
 #include "pager/fork/inheritance.h"
+#include "pager/links/stored_pages.h"
 #include "pager/options.h"
 #include "pager/pager.h"
 #include "rdma/transport.h"
@@ -29,6 +30,8 @@ struct TargetOptions {
 struct ResumeOptions : TargetOptions {
   size_t fork_children = 0;  // that have been adopted since begin_fork(), if it is forking
   bool agent_ready = true;   // false: a child whose agent_ready() is still to come
+  // What it was given to Engine::restore() with; else null.
+  std::shared_ptr<const StoredPages> stored;
 };
 
 // Threads (all of its own): `workers` fault workers, one evictor, one connector, one borrower,
@@ -58,6 +61,13 @@ class Engine {
   // After a failure the inheritance is as it was.
   virtual Result<std::unique_ptr<Pager>> adopt(const TargetOptions& options,
                                                Inheritance& inheritance, OnChild on_child) = 0;
+  // Serves an address space whose pages are at first those that are stored; the others are zeros.
+  // Like a forked child: it borrows memory when it first has to write a page back, and the budget
+  // and eviction begin with Pager::agent_ready() and Pager::begin_eviction(). `space` is taken only
+  // on success. kUnavailable: no replica of a slab is left, or a node is not known.
+  virtual Result<std::unique_ptr<Pager>> restore(const TargetOptions& options,
+                                                 std::unique_ptr<uffd::AddressSpace>& space,
+                                                 std::shared_ptr<const StoredPages> stored) = 0;
   // Serves a target of the predecessor again, by its number. `space`: the same address space, where
   // all drops have ended; after a failure it is the caller's again. One that was forking still is
   // (Pager::is_forking()). kNotFound: there is none of this number. kUnavailable: it has ended.

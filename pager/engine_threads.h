@@ -60,6 +60,9 @@ class EngineThreads final : public Engine {
                                      Milliseconds patience, OnChild on_child) override;
   Result<std::unique_ptr<Pager>> adopt(const TargetOptions& options, Inheritance& inheritance,
                                        OnChild on_child) override;
+  Result<std::unique_ptr<Pager>> restore(const TargetOptions& options,
+                                         std::unique_ptr<uffd::AddressSpace>& space,
+                                         std::shared_ptr<const StoredPages> stored) override;
   Result<std::unique_ptr<Pager>> resume(const ResumeOptions& options,
                                         std::unique_ptr<uffd::AddressSpace>& space,
                                         OnChild on_child) override;
@@ -89,6 +92,11 @@ class EngineThreads final : public Engine {
 
  private:
   // A target of the predecessor, until it is resumed.
+  // Gives the image the backing region of these pages.
+  Status add_stored(ProcessImage& image, std::shared_ptr<const StoredPages> stored);
+  // nullopt: it has left.
+  Result<std::optional<NodeIndex>> index_of(const NodeId& id);
+
   struct Heir {
     TargetRecord record;
     std::unique_ptr<ProcessImage> snapshot;  // of the fork

@@ -51,48 +51,49 @@ Result<TargetRecord> target_from(const json& value) {
 
 }  // namespace
 
-Result<Succession> Succession::create(StateStore* store) {
+Result<Succession> Succession::create(StateStore* store, const std::string& part) {
   FARPAGE_TRY(numbers, store == nullptr ? Mapping::anonymous(kPageBytes)
-                                        : store->memory(kNumbers, kPageBytes));
-  return Succession(store, std::move(numbers));
+                                        : store->memory(part + kNumbers, kPageBytes));
+  return Succession(store, part, std::move(numbers));
 }
 
 Result<Mapping> Succession::memory(const std::string& name, size_t bytes) const {
-  return store_ == nullptr ? Mapping::anonymous(bytes) : store_->memory(name, bytes);
+  return store_ == nullptr ? Mapping::anonymous(bytes) : store_->memory(part_ + name, bytes);
 }
 
 std::vector<StateStore::Part> Succession::used_parts(const std::string& name) const {
-  return store_ == nullptr ? std::vector<StateStore::Part>() : store_->used_parts(name);
+  return store_ == nullptr ? std::vector<StateStore::Part>() : store_->used_parts(part_ + name);
 }
 
 void Succession::drop_memory(const std::string& name) const {
-  if (store_ != nullptr) store_->drop_memory(name);
+  if (store_ != nullptr) store_->drop_memory(part_ + name);
 }
 
 Result<uint32_t> Succession::session_group(uint32_t session_group) const {
   if (store_ == nullptr) return session_group;
-  if (const auto kept = store_->get(kGroup)) return static_cast<uint32_t>(std::stoul(*kept));
-  FARPAGE_TRY_VOID(store_->put(kGroup, std::to_string(session_group)));
+  if (const auto kept = store_->get(part_ + kGroup))
+    return static_cast<uint32_t>(std::stoul(*kept));
+  FARPAGE_TRY_VOID(store_->put(part_ + kGroup, std::to_string(session_group)));
   return session_group;
 }
 
 Result<uint64_t> Succession::session(const std::string& port, uint32_t session_group) const {
   if (store_ == nullptr) return rdma::new_session(session_group);
-  if (const auto kept = store_->get(kSessions + port)) return std::stoull(*kept);
+  if (const auto kept = store_->get(part_ + kSessions + port)) return std::stoull(*kept);
   const uint64_t session = rdma::new_session(session_group);
-  FARPAGE_TRY_VOID(store_->put(kSessions + port, std::to_string(session)));
+  FARPAGE_TRY_VOID(store_->put(part_ + kSessions + port, std::to_string(session)));
   return session;
 }
 
 Status Succession::put_node(uint16_t index, const coordinator::NodeInfo& node) const {
   if (store_ == nullptr) return {};
-  return store_->put(kNodes + ordered(index), coordinator::encode(node));
+  return store_->put(part_ + kNodes + ordered(index), coordinator::encode(node));
 }
 
 Result<std::vector<coordinator::NodeInfo>> Succession::nodes() const {
   std::vector<coordinator::NodeInfo> found;
   if (store_ == nullptr) return found;
-  for (const auto& [name, text] : store_->all(kNodes)) {
+  for (const auto& [name, text] : store_->all(part_ + kNodes)) {
     FARPAGE_TRY(node, coordinator::decode_node_info(text));
     found.push_back(std::move(node));
   }
@@ -107,38 +108,38 @@ Status Succession::put_region(uint64_t number, const RegionRecord& region) const
                 {"slab_bytes", region.slab_bytes},
                 {"name", region.name}};
   if (region.info) value["info"] = coordinator::encode(*region.info, coordinator::Secrets::kHide);
-  return store_->put(kRegions + ordered(number), value.dump());
+  return store_->put(part_ + kRegions + ordered(number), value.dump());
 }
 
 void Succession::erase_region(uint64_t number) const {
   if (store_ == nullptr) return;
-  store_->erase(kRegions + ordered(number));
-  store_->drop_memory(leases_name(number));
-  store_->drop_memory(checksums_name(number));
+  store_->erase(part_ + kRegions + ordered(number));
+  store_->drop_memory(part_ + leases_name(number));
+  store_->drop_memory(part_ + checksums_name(number));
 }
 
 Result<std::map<uint64_t, RegionRecord>> Succession::regions() const {
-  return read_kept<RegionRecord>(store_, kRegions, region_from);
+  return read_kept<RegionRecord>(store_, part_ + kRegions, region_from);
 }
 
 Status Succession::put_target(uint64_t number, const TargetRecord& target) const {
   if (store_ == nullptr) return {};
-  return store_->put(kTargets + ordered(number), json{{"group", target.group},
-                                                      {"table", target.table},
-                                                      {"pages", target.pages},
-                                                      {"regions", target.regions},
-                                                      {"own", target.own},
-                                                      {"forking", target.forking},
-                                                      {"snapshot", target.snapshot}}
-                                                     .dump());
+  return store_->put(part_ + kTargets + ordered(number), json{{"group", target.group},
+                                                              {"table", target.table},
+                                                              {"pages", target.pages},
+                                                              {"regions", target.regions},
+                                                              {"own", target.own},
+                                                              {"forking", target.forking},
+                                                              {"snapshot", target.snapshot}}
+                                                             .dump());
 }
 
 void Succession::erase_target(uint64_t number) const {
-  if (store_ != nullptr) store_->erase(kTargets + ordered(number));
+  if (store_ != nullptr) store_->erase(part_ + kTargets + ordered(number));
 }
 
 Result<std::map<uint64_t, TargetRecord>> Succession::targets() const {
-  return read_kept<TargetRecord>(store_, kTargets, target_from);
+  return read_kept<TargetRecord>(store_, part_ + kTargets, target_from);
 }
 
 void TargetKeeper::begin(TargetRecord record) {

@@ -51,8 +51,9 @@ struct TargetRecord {
 // Threads: any. The store outlives it.
 class Succession {
  public:
-  // Without a store nothing is kept, and memory is private.
-  static Result<Succession> create(StateStore* store);
+  // Without a store nothing is kept, and memory is private. `part`: a prefix of the names, where
+  // one store has what several leave.
+  static Result<Succession> create(StateStore* store, const std::string& part = "");
   Succession(Succession&&) = default;
 
   // Never the same twice, in this process and its predecessors.
@@ -87,12 +88,14 @@ class Succession {
   Result<std::map<uint64_t, TargetRecord>> targets() const;
 
  private:
-  Succession(StateStore* store, Mapping numbers) : store_(store), numbers_(std::move(numbers)) {}
+  Succession(StateStore* store, std::string part, Mapping numbers)
+      : store_(store), part_(std::move(part)), numbers_(std::move(numbers)) {}
   std::atomic<uint64_t>& numbers() const {
     return *reinterpret_cast<std::atomic<uint64_t>*>(numbers_.data());
   }
 
   StateStore* store_;
+  std::string part_;
   Mapping numbers_;
 };
 

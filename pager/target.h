@@ -212,7 +212,8 @@ struct Target {
   // Are these the bytes that were written to the page's slot? `word`: of a page that this thread
   // fetches, so that no WRITE to the slot is under way, and none begins.
   bool is_right(PageIndex page, PageWord word, std::span<const std::byte> bytes) const {
-    return !options.checksums || checksums_of(word).match(page, bytes);
+    const LeaseMap& leases = leases_of(word);
+    return (!options.checksums && !leases.is_stored()) || leases.is_right(page, bytes);
   }
   // A READ has brought others from there.
   void found_wrong(PageIndex page, PageWord word, const ReplicaLease& replica) const {

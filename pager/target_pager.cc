@@ -461,8 +461,9 @@ Status TargetPager::check_checksums() const {
   for (uint64_t i = table.next_used(0); i < table.pages(); i = table.next_used(i + 1)) {
     const PageIndex page{i};
     const PageWord word = table.load(page);
-    const bool is_stored = word.state() == PageState::kRemote || word.state() == PageState::kClean;
-    if (is_stored && target_.checksums_of(word).known(page) == 0)
+    const bool is_far = word.state() == PageState::kRemote || word.state() == PageState::kClean;
+    if (!is_far || target_.leases_of(word).is_stored()) continue;
+    if (target_.checksums_of(word).known(page) == 0)
       return fail(ErrorCode::kConflict, "page " + std::to_string(i) + " is " +
                                             std::string(to_string(word.state())) +
                                             " and has no checksum");

@@ -32,12 +32,7 @@ Result<std::shared_ptr<Session>> Session::create(SessionParts parts, const Snaps
                                                  bool records) {
   const uint64_t pages = parts.served->image->pages();
   for (const GuestRegion& region : parts.regions)
-    if (region.offset + region.bytes > pages << kPageShift)
-      return fail(ErrorCode::kInvalid,
-                  fmt::format("a region ends at offset {}, and image '{}' has "
-                              "{} bytes",
-                              region.offset + region.bytes, parts.served->image->name(),
-                              pages << kPageShift));
+    FARPAGE_TRY_VOID(check_region(region, pages, parts.served->image->name()));
   FARPAGE_TRY(kept, state.session_memory(parts.number, kept_bytes(pages, records)));
   return std::make_shared<Session>(std::move(parts), std::move(kept), records);
 }
@@ -49,7 +44,12 @@ SessionRecord Session::record() const {
           .userfaultfd = parts_.memory.fd(),
           .socket = parts_.socket.get(),
           .lifeline = parts_.lifeline.descriptors(),
-          .regions = parts_.regions};
+          .regions = parts_.regions,
+          .target = 0,
+          .is_served = false,
+          .ring = -1,
+          .agent_lifeline = -1,
+          .staging_address = 0};
 }
 
 void Session::take_over(std::span<const PlacingNote> notes) {

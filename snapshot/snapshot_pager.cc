@@ -89,6 +89,7 @@ SnapshotPager::~SnapshotPager() {
   for (const auto& [number, session] : sessions_) send_signal(session->pidfd(), SIGKILL);
   shared_.workers.clear();  // their threads have the replayer place large pages
   shared_.replayer.reset();
+  shared_.far.reset();
   if (is_taking_over_) return;  // another one tries
   for (const Listener& listener : listeners_) (void)::unlink(listener.path.c_str());
   const MutexLock lock(mutex_);
@@ -97,10 +98,10 @@ SnapshotPager::~SnapshotPager() {
 
 Status SnapshotPager::share(uint32_t session_group) {
   std::vector<image::PortOptions> ports{{"map", kMapBufferBytes, rdma::new_session(session_group)}};
-  for (uint32_t i = 0; i < options_.workers; ++i)
+  for (uint32_t i = 0; i < options_.workers && !options_.far; ++i)
     ports.push_back(
         {fmt::format("snapshot-{}", i), Worker::kBufferBytes, rdma::new_session(session_group)});
-  for (uint32_t i = 0; i < options_.replay_threads; ++i)
+  for (uint32_t i = 0; i < options_.replay_threads && !options_.far; ++i)
     ports.push_back(
         {fmt::format("replay-{}", i), Replayer::kBufferBytes, rdma::new_session(session_group)});
   FARPAGE_TRY(links,
@@ -118,6 +119,14 @@ Status SnapshotPager::share(uint32_t session_group) {
     log::warn(
         "serve: no_poison: this kernel has no UFFDIO_POISON (6.6): where a page is lost, its "
         "VMM as a whole gets SIGBUS");
+  if (!options_.far) return make_threads(notes_of_threads);
+  FARPAGE_TRY(far, FarGuests::create(*options_.far, session_group, client_, transports_, store_,
+                                     state_, [this] { bell_.ring(); }));
+  shared_.far = std::move(far);
+  return {};
+}
+
+Status SnapshotPager::make_threads(std::span<PlacingNote> notes_of_threads) {
   for (uint32_t i = 0; i < options_.workers; ++i) {
     FARPAGE_TRY(worker,
                 Worker::create(*shared_.serving, shared_.links->port(1 + i), notes_of_threads[i],
@@ -156,11 +165,13 @@ Result<SnapshotPager::OpenImage*> SnapshotPager::open(const ImageId& name) {
                 return state_.map_memory(opened, bytes);
               }));
   FARPAGE_TRY_VOID(state_.put_image(opened));
-  return add(std::move(loaded));
+  return add(std::move(loaded), opened);
 }
 
-SnapshotPager::OpenImage* SnapshotPager::add(std::unique_ptr<image::Image> image) {
+SnapshotPager::OpenImage* SnapshotPager::add(std::unique_ptr<image::Image> image,
+                                             const coordinator::OpenedImage& opened) {
   OpenImage open;
+  open.opened = opened;
   open.served = std::make_shared<ServedImage>();
   for (const image::Generation& generation : image->generations()) {
     const auto [known, is_new] = stores_.try_emplace(generation.region, next_store_);
@@ -202,17 +213,19 @@ Status SnapshotPager::take_over() {
     FARPAGE_TRY(image, image::Image::resume(opened, *shared_.links, [&](size_t bytes) {
                   return state_.map_memory(opened, bytes);
                 }));
-    (void)add(std::move(image));
+    (void)add(std::move(image), opened);
   }
   take_over_sessions(sessions);
+  if (shared_.far) shared_.far->end_succession();
   for (const auto& [number, listener] : listeners)
     if (const Status taken = take_over_listener(number, listener); !taken)
       log::error("serve: not_taken_over socket={} reason=\"{}\"", listener.path,
                  taken.error().message());
   is_taking_over_ = false;
   if (images.empty()) return {};
-  log::info("serve: taken_over sessions={} connected={} images={} in_ms={}", sessions_.size(),
-            waiting_.size(), images.size(), (SteadyClock::read() - start).count() / 1'000'000);
+  const size_t taken = guests() - waiting_.size();
+  log::info("serve: taken_over sessions={} connected={} images={} in_ms={}", taken, waiting_.size(),
+            images.size(), (SteadyClock::read() - start).count() / 1'000'000);
   return {};
 }
 
@@ -230,13 +243,20 @@ void SnapshotPager::take_over_sessions(const std::map<uint64_t, SessionRecord>& 
   for (const auto& [number, record] : records) {
     Fd userfaultfd(::fcntl(record.userfaultfd, F_DUPFD_CLOEXEC, 0));
     Fd process(::fcntl(record.pidfd, F_DUPFD_CLOEXEC, 0));
+    if (record.target != 0) {
+      const Status resumed = resume_far(number, record);
+      Result<std::shared_ptr<Session>> none = nullptr;
+      if (!resumed) none = tl::unexpected(resumed.error());
+      known.emplace(number, Known{std::move(userfaultfd), std::move(process), std::move(none)});
+      continue;
+    }
     Result<std::shared_ptr<Session>> session = session_of(number, record);
     if (session) (*session)->take_over(notes);
     known.emplace(number, Known{std::move(userfaultfd), std::move(process), std::move(session)});
   }
   for (auto& [number, each] : known) {
     Status taken = each.session ? Status() : tl::unexpected(each.session.error());
-    if (taken) {
+    if (taken && *each.session != nullptr) {
       const auto image = open(ImageId{records.at(number).image});
       taken = image ? serve(*each.session, **image) : tl::unexpected(image.error());
     }
@@ -246,6 +266,27 @@ void SnapshotPager::take_over_sessions(const std::map<uint64_t, SessionRecord>& 
     send_signal(each.process.get(), SIGKILL);
     state_.erase_session(number);
   }
+}
+
+FarParts SnapshotPager::far_parts(uint64_t number, const OpenImage& image,
+                                  const SessionRecord& record) {
+  return {.number = number,
+          .served = image.served,
+          .opened = &image.opened,
+          .regions = record.regions,
+          .userfaultfd = Fd(record.userfaultfd),
+          .pidfd = Fd(record.pidfd),
+          .pid = record.pid,
+          .socket = Fd(record.socket),
+          .lifeline = Lifeline::adopt(record.lifeline)};
+}
+
+Status SnapshotPager::resume_far(uint64_t number, const SessionRecord& record) {
+  FARPAGE_TRY(image, open(ImageId{record.image}));
+  FarParts parts = far_parts(number, *image, record);
+  if (!shared_.far)
+    return fail(ErrorCode::kUnsupported, "it has a budget, and --local is missing now");
+  return shared_.far->resume(std::move(parts), record);
 }
 
 Status SnapshotPager::take_over_listener(uint64_t number, const ListenerRecord& listener) {
@@ -383,6 +424,57 @@ Result<std::shared_ptr<Session>> SnapshotPager::begin(Handover& handover, OpenIm
   return tl::unexpected(std::move(served.error()));
 }
 
+// What FarGuests::begin() refuses is killed: it has done nothing wrong, and would wait for pages.
+Status SnapshotPager::begin_far(Handover& handover, OpenImage& image) {
+  FARPAGE_TRY(regions, decode_regions(handover.message()));
+  const uint64_t pages = image.served->image->pages();
+  for (const GuestRegion& region : regions) {
+    FARPAGE_TRY_VOID(check_region(region, pages, image.served->image->name()));
+    if (region.page_bytes != kPageBytes)
+      return fail(ErrorCode::kUnsupported, "with --local, pages of 2 MiB are not served");
+  }
+  FARPAGE_TRY(pidfd, peer_process(handover.fd(), handover.peer().pid));
+  FARPAGE_TRY(memory, uffd::GuestMemory::adopt(handover.take_descriptor()));
+  FARPAGE_TRY(lifeline, Lifeline::create(memory.fd()));
+  FARPAGE_TRY_VOID(lifeline.tie(pidfd.get(), handover.peer().pid));
+  FARPAGE_TRY(number, state_.next_session());
+  return shared_.far->begin({.number = number,
+                             .served = image.served,
+                             .opened = &image.opened,
+                             .regions = std::move(regions),
+                             .userfaultfd = std::move(memory).release(),
+                             .pidfd = std::move(pidfd),
+                             .pid = handover.peer().pid,
+                             .socket = handover.take_socket(),
+                             .lifeline = std::move(lifeline)});
+}
+
+void SnapshotPager::take_far_changes() {
+  if (!shared_.far) return;
+  bool has_ended = false;
+  for (const FarChange& change : shared_.far->turn()) {
+    switch (change.kind) {
+      case FarChange::Kind::kHasAgent:
+        ++totals_.started;
+        log::info("serve: session_started session={} pid={} image={} local_bytes={}", change.number,
+                  change.pid, change.image, options_.far->pager.local_bytes);
+        break;
+      case FarChange::Kind::kRefused:
+        ++totals_.refused;
+        log::warn("serve: refused pid={} image={} reason=\"{}\": the VMM is killed", change.pid,
+                  change.image, change.text);
+        break;
+      case FarChange::Kind::kEnded:
+        ++totals_.ended;
+        has_ended = true;
+        log::info("serve: session_ended session={} pid={} image={} {}", change.number, change.pid,
+                  change.image, change.text);
+        break;
+    }
+  }
+  if (has_ended) write_stats();
+}
+
 // Gives it a worker. Its record is put.
 Status SnapshotPager::serve(const std::shared_ptr<Session>& session, const OpenImage& image) {
   FARPAGE_TRY_VOID(session->tie());
@@ -407,6 +499,8 @@ void SnapshotPager::go_on(Waiting& waiting) {
   } else if (!*complete) {
     if (SteadyClock::read() < waiting.until) return;
     status = fail(ErrorCode::kTimedOut, "the message, or its descriptor, did not come");
+  } else if (shared_.far) {
+    status = begin_far(handover, *waiting.image);
   } else {
     const auto session = begin(handover, *waiting.image);
     if (session) {
@@ -534,7 +628,7 @@ std::string SnapshotPager::stats() const {
                        {{"started", sum.started},
                         {"ended", sum.ended},
                         {"refused", sum.refused},
-                        {"now", sessions_.size()}}},
+                        {"now", guests() - waiting_.size()}}},
                       {"faults",
                        {{"cached", sum.cached},
                         {"read", sum.read},
@@ -548,6 +642,7 @@ std::string SnapshotPager::stats() const {
   const PageCache::Counts cache = cache_->counts();
   json["cache"] = {
       {"pages", cache.pages}, {"frames", cache_->frames()}, {"evicted", cache.evicted}};
+  if (shared_.far) json["far"] = nlohmann::json::parse(shared_.far->stats());
   if (shared_.serving) {
     const image::ReadCounts& reads = shared_.serving->read_counts;
     json["reads"] = {{"operations", reads.reads.load()},
@@ -605,12 +700,15 @@ Status SnapshotPager::turn(int stop, bool& stopped) {
     if (!is_partial) polled.push_back({waiting.handover->fd(), POLLIN, 0});
   }
   for (const Asking& asking : asking_) polled.push_back({asking.socket.get(), POLLIN, 0});
+  if (shared_.far)
+    for (const int pidfd : shared_.far->pidfds()) polled.push_back({pidfd, POLLIN, 0});
   const Milliseconds look = any_partial ? kLookAtPartial : kLook;
   const int ready = ::poll(polled.data(), polled.size(), static_cast<int>(look.count()));
   if (ready < 0 && errno != EINTR) return fail_errno("poll");
   stopped = (polled[0].revents & POLLIN) != 0;
   (void)bell_.wait(Milliseconds(0));
   take_ended();
+  take_far_changes();
   for (Waiting& waiting : waiting_) go_on(waiting);
   std::erase_if(waiting_, [](const Waiting& waiting) { return waiting.handover == nullptr; });
   std::erase_if(asking_, [this](Asking& asking) { return answer(asking); });

@@ -22,6 +22,7 @@
 #include "coordinator/image_client.h"
 #include "image/image_links.h"
 #include "rdma/transport.h"
+#include "snapshot/far_guests.h"
 #include "snapshot/page_cache.h"
 #include "snapshot/replayer.h"
 #include "snapshot/session.h"
@@ -55,6 +56,8 @@ struct SnapshotOptions {
   std::optional<uid_t> allowed_uid;
   std::string stats_file;  // written at the end of each session, and at the end
   AnswerOthers answer_others = {};
+  // Guests have a budget: no page is cached, recorded or placed ahead then.
+  std::optional<FarOptions> far = {};
 };
 
 inline constexpr uint32_t kMaxSnapshotWorkers = 64;
@@ -91,13 +94,16 @@ class SnapshotPager {
   bool has_listener() const { return !listeners_.empty(); }
 
   // Guests, and VMMs whose message has not come yet.
-  size_t guests() const { return sessions_.size() + waiting_.size(); }
+  size_t guests() const {
+    return sessions_.size() + waiting_.size() + (shared_.far ? shared_.far->size() : 0);
+  }
   // {"sessions": .., "faults": {..}, ..}
   std::string stats() const;
 
  private:
   struct OpenImage {
     std::shared_ptr<ServedImage> served;
+    coordinator::OpenedImage opened;
     std::string recorded_path;  // empty: not recorded
     std::optional<RecordedSet> recorded;
   };
@@ -127,6 +133,7 @@ class SnapshotPager {
     std::unique_ptr<Serving> serving;
     std::vector<std::unique_ptr<Worker>> workers;
     std::unique_ptr<Replayer> replayer;
+    std::unique_ptr<FarGuests> far;  // in place of these two
   };
   struct Totals {
     uint64_t started = 0, ended = 0, refused = 0;
@@ -145,9 +152,14 @@ class SnapshotPager {
   void take_over_sessions(const std::map<uint64_t, SessionRecord>& records);
   Result<std::shared_ptr<Session>> session_of(uint64_t number, const SessionRecord& record);
   Result<OpenImage*> open(const ImageId& name);
-  OpenImage* add(std::unique_ptr<image::Image> image);
+  OpenImage* add(std::unique_ptr<image::Image> image, const coordinator::OpenedImage& opened);
   Status listen_at(const std::string& path, OpenImage* image);
   Status share(uint32_t session_group);
+  Status make_threads(std::span<PlacingNote> notes);
+  static FarParts far_parts(uint64_t number, const OpenImage& image, const SessionRecord& record);
+  Status resume_far(uint64_t number, const SessionRecord& record);
+  Status begin_far(Handover& handover, OpenImage& image);
+  void take_far_changes();
   void load_recorded(OpenImage& open);
   Result<Fd> bind(const std::string& path) const;
   void accept_all(Listener& listener);

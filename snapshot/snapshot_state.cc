@@ -25,6 +25,7 @@ constexpr char kMaps[] = "snapshot/map/";
 constexpr char kSessions[] = "snapshot/session/";
 constexpr char kLastSession[] = "snapshot/last_session";
 constexpr char kSessionMemory[] = "snapshot/memory/";
+constexpr char kEvents[] = "snapshot/events/";
 constexpr char kNotes[] = "snapshot/notes";
 
 std::string dumped(const json& value) {
@@ -44,7 +45,12 @@ Result<SessionRecord> session_from(const json& value) {
                         .userfaultfd = value.value("userfaultfd", -1),
                         .socket = value.value("socket", -1),
                         .lifeline = value.value("lifeline", SessionRecord{}.lifeline),
-                        .regions = {}};
+                        .regions = {},
+                        .target = value.value("target", uint64_t{0}),
+                        .is_served = value.value("is_served", false),
+                        .ring = value.value("ring", -1),
+                        .agent_lifeline = value.value("agent_lifeline", -1),
+                        .staging_address = value.value("staging_address", uint64_t{0})};
   for (const auto& region : value.value("regions", std::vector<std::array<uint64_t, 4>>{}))
     session.regions.push_back(
         {.address = region[0], .bytes = region[1], .offset = region[2], .page_bytes = region[3]});
@@ -140,11 +146,17 @@ Status SnapshotState::put_session(uint64_t number, const SessionRecord& session)
                              {"userfaultfd", session.userfaultfd},
                              {"socket", session.socket},
                              {"lifeline", session.lifeline},
-                             {"regions", std::move(regions)}}));
+                             {"regions", std::move(regions)},
+                             {"target", session.target},
+                             {"is_served", session.is_served},
+                             {"ring", session.ring},
+                             {"agent_lifeline", session.agent_lifeline},
+                             {"staging_address", session.staging_address}}));
 }
 
 void SnapshotState::erase_session(uint64_t number) const {
   store_->drop_memory(kSessionMemory + std::to_string(number));
+  store_->drop_memory(kEvents + std::to_string(number));
   store_->erase(kSessions + std::to_string(number));
 }
 
@@ -154,6 +166,10 @@ Result<std::map<uint64_t, SessionRecord>> SnapshotState::sessions() const {
 
 Result<Mapping> SnapshotState::session_memory(uint64_t number, size_t bytes) const {
   return store_->memory(kSessionMemory + std::to_string(number), bytes);
+}
+
+Result<Mapping> SnapshotState::event_memory(uint64_t number, size_t bytes) const {
+  return store_->memory(kEvents + std::to_string(number), bytes);
 }
 
 Result<Mapping> SnapshotState::notes(size_t bytes) const {
@@ -187,7 +203,8 @@ Result<std::set<int>> SnapshotState::descriptors() const {
   }
   FARPAGE_TRY(every_session, sessions());
   for (const auto& [number, session] : every_session) {
-    all.insert({session.pidfd, session.userfaultfd, session.socket});
+    all.insert(
+        {session.pidfd, session.userfaultfd, session.socket, session.ring, session.agent_lifeline});
     all.insert(session.lifeline.begin(), session.lifeline.end());
   }
   all.erase(-1);

@@ -26,7 +26,7 @@ namespace farpage::snapshot {
 
 // Of the form of all that is kept, also of memory that is used in place (Session, PageMap), and of
 // what ImageLinks keep in a pager::Succession: a build with another number cannot go on with it.
-inline constexpr uint64_t kStateVersion = 1;
+inline constexpr uint64_t kStateVersion = 2;
 
 struct ListenerRecord {
   int descriptor = -1;  // -1: closed, but VMMs that were accepted there may not be sessions yet
@@ -42,6 +42,12 @@ struct SessionRecord {
   int socket = -1;
   std::array<int, Lifeline::kDescriptors> lifeline{-1, -1, -1};
   std::vector<GuestRegion> regions;
+  // Only of one with a budget (far_guests.h): its number in the engine, and its agent.
+  uint64_t target = 0;     // 0: of the others
+  bool is_served = false;  // the engine knows the target
+  int ring = -1;           // -1: it has none yet
+  int agent_lifeline = -1;
+  uint64_t staging_address = 0;
 };
 
 // Threads: any. The store outlives it.
@@ -75,6 +81,8 @@ class SnapshotState {
   void erase_session(uint64_t number) const;
   Result<std::map<uint64_t, SessionRecord>> sessions() const;
   Result<Mapping> session_memory(uint64_t number, size_t bytes) const;
+  // For the events of one with a budget.
+  Result<Mapping> event_memory(uint64_t number, size_t bytes) const;
   // For the notes of threads that place pages.
   Result<Mapping> notes(size_t bytes) const;
 

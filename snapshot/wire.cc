@@ -88,6 +88,13 @@ Result<std::vector<GuestRegion>> decode_regions(std::string_view message) {
   return regions;
 }
 
+Status check_region(const GuestRegion& region, uint64_t pages, const std::string& image) {
+  if (region.offset + region.bytes <= pages << kPageShift) return {};
+  return fail(ErrorCode::kInvalid,
+              fmt::format("a region ends at offset {}, and image '{}' has {} bytes",
+                          region.offset + region.bytes, image, pages << kPageShift));
+}
+
 Result<SocketRequest> decode_socket_request(std::string_view request) {
   FARPAGE_TRY(document, http::parse_json_object(request));
   http::JsonReader reader(*document, http::UnknownFields::kRefuse);

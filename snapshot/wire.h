@@ -46,6 +46,9 @@ struct GuestRegion {
 // pages.
 Result<std::vector<GuestRegion>> decode_regions(std::string_view message);
 
+// kInvalid: the region lies outside of an image of this name with so many pages.
+Status check_region(const GuestRegion& region, uint64_t pages, const std::string& image);
+
 // A request for a socket, on which guests are restored from the image.
 struct SocketRequest {
   ImageId image;

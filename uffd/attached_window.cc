@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <iterator>
 #include <utility>
 
 #include "base/check.h"
@@ -43,7 +44,7 @@ size_t AttachedWindow::take_messages(std::span<uffd_msg> messages) {
   std::copy_n(read_ahead_.begin(), before, messages.begin());
   read_ahead_.erase(read_ahead_.begin(), read_ahead_.begin() + static_cast<ptrdiff_t>(before));
   if (!read_ahead_.empty()) return before;
-  return before + userfaultfd().read(messages.subspan(before));
+  return before + read_messages(messages.subspan(before));
 }
 
 // The kernel delivers faults before events that are older, so all events of one call are applied
@@ -53,7 +54,7 @@ size_t AttachedWindow::read_events(std::span<Event> out) {
   const size_t most = std::min(out.size() / 2, messages.size());
   FARPAGE_CHECK(most > 0, "room for %zu events", out.size());
   // A successor must know that one has been taken and was not applied.
-  if (event_pending() || !read_ahead_.empty()) extents()->begin_change();
+  begin_following(event_pending() || !read_ahead_.empty());
   const size_t got = take_messages(std::span(messages).first(most));
   size_t stored = 0;
   for (const uffd_msg& message : std::span(messages).first(got))
@@ -456,7 +457,7 @@ void AttachedWindow::put_back(const Part& part, std::span<const std::byte> bytes
     if (outcome != Outcome::kRetry) break;
     if (!reads_) order_.become_reading();
     reads_ = true;
-    extents()->begin_change();
+    begin_following(true);
     read_ahead();
   }
   keep(part, 1);
@@ -488,9 +489,16 @@ void AttachedWindow::make_own(PageIndex page) {
   (void)agent().post({.address = address_of(page), .pages = 1, .kind = CommandKind::kUnshare});
 }
 
+void AttachedWindow::read_again(std::span<const uffd_msg> messages) {
+  std::ranges::copy_if(messages, std::back_inserter(read_ahead_),
+                       [](const uffd_msg& message) { return message.event == UFFD_EVENT_REMOVE; });
+  // Only faults: nothing is to be followed.
+  if (read_ahead_.empty()) extents()->end_change();
+}
+
 void AttachedWindow::read_ahead() {
   std::array<uffd_msg, kMaxMessages> messages;
-  const size_t got = userfaultfd().read(messages);
+  const size_t got = read_messages(messages);
   read_ahead_.insert(read_ahead_.end(), messages.begin(),
                      messages.begin() + static_cast<ptrdiff_t>(got));
 }

@@ -31,7 +31,7 @@
 namespace farpage::uffd {
 
 // Threads: as AddressSpace says. read_events(): one thread at a time, in a section of the order.
-class AttachedWindow final : public OtherWindow {
+class AttachedWindow : public OtherWindow {
  public:
   AttachedWindow(Userfaultfd userfaultfd, std::shared_ptr<ExtentMap> extents)
       : OtherWindow(std::move(userfaultfd), std::move(extents)) {}
@@ -64,6 +64,15 @@ class AttachedWindow final : public OtherWindow {
 
  protected:
   std::unique_ptr<AddressSpace> make_child(Userfaultfd userfaultfd) override;
+  // Before messages are read. `is_any_pending`: there is one that is no fault.
+  virtual void begin_following(bool is_any_pending) {
+    if (is_any_pending) extents()->begin_change();
+  }
+  virtual size_t read_messages(std::span<uffd_msg> messages) {
+    return userfaultfd().read(messages);
+  }
+  // Those of them that give pages up come first in what read_events() takes.
+  void read_again(std::span<const uffd_msg> messages);
 
  private:
   static constexpr size_t kMaxMessages = 32;

@@ -47,6 +47,7 @@ class GuestMemory {
   static bool kernel_can_poison();
 
   int fd() const { return userfaultfd_.fd(); }
+  Fd release() && { return std::move(userfaultfd_).release(); }
   // The process asked to be told when it gives pages back. Otherwise events come for faults only.
   bool has_events() const { return has_events_; }
 

@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "uffd/attached_window.h"
+#include "uffd/guest_window.h"
 #include "uffd/kernel_abi.h"
 #include "uffd/other_window.h"
 
@@ -43,6 +44,43 @@ Result<std::unique_ptr<AddressSpace>> adopt_window(HandedOver& target, uint64_t 
 Result<std::unique_ptr<AddressSpace>> adopt_child(HandedOver& child, uint64_t more_pages,
                                                   Mapping extents) {
   return make_window(child, more_pages, std::move(extents));
+}
+
+static_assert(kGuestEventBytes == GuestWindow::kLandingBytes);
+
+Result<std::unique_ptr<AddressSpace>> adopt_guest(Fd userfaultfd,
+                                                  std::span<const GuestRange> ranges,
+                                                  uint64_t staging_pages, bool is_new,
+                                                  Mapping memory, Mapping events) {
+  FARPAGE_TRY(sent, Userfaultfd::adopt_sent(std::move(userfaultfd)));
+  const uint64_t features = sent.features();
+  if ((features & UFFD_FEATURE_EVENT_REMOVE) == 0)
+    return fail(ErrorCode::kUnsupported,
+                "its userfaultfd does not tell which pages the guest gives up "
+                "(UFFD_FEATURE_EVENT_REMOVE)");
+  if ((features & UFFD_FEATURE_EVENT_FORK) != 0)
+    return fail(ErrorCode::kUnsupported,
+                "its userfaultfd tells of forks (UFFD_FEATURE_EVENT_FORK), and children are not "
+                "served");
+  uint64_t pages = 0;
+  for (const GuestRange& range : ranges)
+    pages += ((range.end - range.begin) >> kPageShift) + ExtentMap::kGranulePages;
+  FARPAGE_TRY(extents,
+              ExtentMap::create(ExtentMap::kNoWindow, staging_pages, pages, std::move(memory)));
+  // The kernel can poison where it can move pages, whether or not that was asked for.
+  Userfaultfd own = Userfaultfd::adopt(std::move(sent).release(), features | UFFD_FEATURE_POISON);
+  for (const GuestRange& range : ranges) {
+    if (!is_new) break;
+    if (extents->runs_in(range.begin, range.end).empty())
+      FARPAGE_TRY_VOID(extents->add(range.begin, range.end));
+    FARPAGE_TRY_VOID(own.register_range(range.begin, range.end - range.begin));
+  }
+  auto window =
+      std::make_unique<GuestWindow>(std::move(own), std::move(extents), std::move(events));
+  if (!window->take_over())
+    return fail(ErrorCode::kConflict,
+                "the pager was killed while it followed a change of the guest's memory");
+  return window;
 }
 
 std::unique_ptr<AddressSpace> child_of(AddressSpace& parent, Fd userfaultfd) {

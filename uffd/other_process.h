@@ -1,7 +1,9 @@
 // The address space of another process, which handed its userfaultfd over (handover_server.h).
 #pragma once
 
+#include <cstdint>
 #include <memory>
+#include <span>
 
 #include "uffd/address_space.h"
 #include "uffd/handover_server.h"
@@ -25,6 +27,23 @@ bool address_space_exists(int userfaultfd);
 // Before a forked child is served: its extents are in this memory from now on, of
 // ExtentMap::kKeptBytes and zeros.
 void keep_extents(AddressSpace& space, Mapping extents);
+
+// [begin, end), whole pages.
+struct GuestRange {
+  uint64_t begin = 0;
+  uint64_t end = 0;
+};
+// The memory of a VMM that has registered these ranges with a userfaultfd of its own, as
+// Userfaultfd::adopt_sent() takes it (guest_window.h). bind_child() is still to come, with an agent
+// whose staging area has so many pages. `is_new`: the ranges are made far memory; else `extents`
+// has them. `events`: kGuestEventBytes, as `extents` zeros, or what a dead pager has left there.
+// kUnsupported: its features are not fit for that. kConflict: what that one has read cannot be
+// followed.
+inline constexpr size_t kGuestEventBytes = kPageBytes;
+Result<std::unique_ptr<AddressSpace>> adopt_guest(Fd userfaultfd,
+                                                  std::span<const GuestRange> ranges,
+                                                  uint64_t staging_pages, bool is_new,
+                                                  Mapping extents, Mapping events);
 
 // Of an adopted window: waits until the agent has executed all by which it could change what the
 // program has, also if a pager has asked for that which is dead. kTimedOut: call it again.

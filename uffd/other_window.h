@@ -139,7 +139,6 @@ class OtherWindow : public UserfaultfdSpace {
   bool has_agent() const { return bound_.load(std::memory_order_acquire); }
   AgentRingProducer& agent() { return *agent_; }
 
- private:
   // The pages before the first one that /proc/PID/mem does not give: it is absent.
   size_t read_memory(std::span<const PageIndex> present, std::span<std::byte> out) const {
     std::array<iovec, kMaxElements> ranges;
@@ -154,6 +153,7 @@ class OtherWindow : public UserfaultfdSpace {
     return pages;
   }
 
+ private:
   // At least one page.
   Result<size_t> read_by_calls(std::span<const PageIndex> present, std::span<std::byte> out) const {
     std::array<iovec, kMaxElements> remote;

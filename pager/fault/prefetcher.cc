@@ -86,10 +86,12 @@ void Prefetcher::claim(Run& run, PageIndex first, uint32_t limit) {
     if (page.value >= target.table.pages()) break;
     const PageWord word = target.table.load(page);
     if (!can_be_read(word)) break;
-    // One READ covers one slab of one backing region.
+    // One READ covers one slab of one backing region, and places one behind the other.
     if (run.pages > 0 && word.backing_region() != run.words[0].backing_region()) break;
     const LeaseMap& leases = target.leases_of(word);
-    if (leases.slab_of(page) != leases.slab_of(first)) break;
+    if (leases.slab_of(page) != leases.slab_of(first) ||
+        leases.place_of(page).value != leases.place_of(first).value + run.pages)
+      break;
     const bool has_copy = compressed_flag(word) != 0 && target.copies.has(page);
     if (run.pages == 0) run.has_copies = has_copy;
     if (run.has_copies != has_copy) break;

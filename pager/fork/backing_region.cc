@@ -1,5 +1,7 @@
 #include "pager/fork/backing_region.h"
 
+#include "base/check.h"
+
 namespace farpage::pager {
 namespace {
 
@@ -45,6 +47,24 @@ Result<std::shared_ptr<BackingRegion>> BackingRegion::restore(
       new BackingRegion(std::move(fork_group), number, record, std::move(leases), succession));
   region->make_borrower(options, client);
   if (record.info) region->borrower_->take_over(*record.info);
+  return region;
+}
+
+// It has no record: a successor gets it from whoever has the pages.
+Result<std::shared_ptr<BackingRegion>> BackingRegion::of_stored(
+    std::shared_ptr<ForkGroup> fork_group, std::shared_ptr<const StoredPages> stored,
+    std::unique_ptr<LeaseMap> leases, const Succession& succession) {
+  FARPAGE_TRY(id, fork_group->add_backing_region(*leases));
+  FARPAGE_CHECK(id == kOfStored, "backing region %u is not the first one", unsigned{id.value});
+  const RegionRecord record{.group = fork_group->number(),
+                            .id = id,
+                            .pages = 0,
+                            .slab_bytes = stored->slab_bytes(),
+                            .name = {},
+                            .info = {}};
+  std::shared_ptr<BackingRegion> region(new BackingRegion(
+      std::move(fork_group), succession.next_number(), record, std::move(leases), succession));
+  region->stored_ = std::move(stored);
   return region;
 }
 

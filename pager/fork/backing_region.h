@@ -13,6 +13,7 @@
 #include "pager/fork/fork_group.h"
 #include "pager/links/borrower.h"
 #include "pager/links/lease_map.h"
+#include "pager/links/stored_pages.h"
 
 namespace farpage::pager {
 
@@ -37,6 +38,13 @@ class BackingRegion {
                                                         uint64_t number, const RegionRecord& record,
                                                         coordinator::Client& client,
                                                         const Succession& succession);
+  // Pages that others have stored, and that are only read. It is the first backing region of its
+  // fork group, also after the death of a process. `leases` are those of `stored`.
+  static Result<std::shared_ptr<BackingRegion>> of_stored(std::shared_ptr<ForkGroup> fork_group,
+                                                          std::shared_ptr<const StoredPages> stored,
+                                                          std::unique_ptr<LeaseMap> leases,
+                                                          const Succession& succession);
+  static constexpr BackingId kOfStored{0};
   ~BackingRegion();
   BackingRegion(const BackingRegion&) = delete;
   BackingRegion& operator=(const BackingRegion&) = delete;
@@ -45,7 +53,7 @@ class BackingRegion {
   // Of no other one, in this process and its predecessors.
   uint64_t number() const { return number_; }
   LeaseMap& leases() const { return *leases_; }
-  Borrower& borrower() { return *borrower_; }
+  Borrower& borrower() { return *borrower_; }  // of_stored() has none
   // A page of this slab will need a slot here.
   void want(PageIndex page) {
     if (leases_->touch(page)) borrower_->ring();
@@ -63,7 +71,8 @@ class BackingRegion {
 
   const std::shared_ptr<ForkGroup> fork_group_;
   const uint64_t number_;
-  const RegionRecord record_;  // but for what the coordinator has made
+  const RegionRecord record_;                  // but for what the coordinator has made
+  std::shared_ptr<const StoredPages> stored_;  // mostly null
   const std::unique_ptr<LeaseMap> leases_;
   const Succession& succession_;
   std::unique_ptr<Borrower> borrower_;

@@ -6,6 +6,7 @@
 #include <new>
 
 #include "base/check.h"
+#include "pager/links/stored_pages.h"
 
 namespace farpage::pager {
 
@@ -32,6 +33,15 @@ LeaseMap::LeaseMap(Mapping memory, Mapping kept, SlotChecksums checksums, uint64
       slabs_(slabs),
       pages_per_slab_shift_(shift) {
   find_kept();
+}
+
+// A page that is stored nowhere is never asked for.
+PageIndex LeaseMap::place_of_stored(PageIndex page) const {
+  return stored_->place_of(page).value_or(PageIndex{0});
+}
+
+bool LeaseMap::is_right_of_stored(PageIndex page, std::span<const std::byte> bytes) const {
+  return stored_->is_right(page, bytes);
 }
 
 // Each replica of a slab may be replaced some times.

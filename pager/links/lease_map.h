@@ -25,6 +25,8 @@ using NodeIndex = Strong<struct NodeIndexTag, uint16_t>;
 
 inline constexpr size_t kTransportKinds = 4;
 
+class StoredPages;
+
 //   filling --> live --> lost        the node, its memory or the access right is gone
 //      |          |
 //      +----------+----> withdrawn   another replica has taken its place (region_repair.h)
@@ -109,7 +111,19 @@ class LeaseMap {
   uint64_t slabs() const { return slabs_; }
   uint32_t pages_per_slab() const { return uint32_t{1} << pages_per_slab_shift_; }
   SlabIndex slab_of(PageIndex page) const {
-    return SlabIndex{static_cast<uint32_t>(page.value >> pages_per_slab_shift_)};
+    return SlabIndex{static_cast<uint32_t>(place_of(page).value >> pages_per_slab_shift_)};
+  }
+
+  // Before it has readers: pages lie where `stored` says, which outlives the map.
+  void use(const StoredPages& stored) { stored_ = &stored; }
+  // Where the page lies among the pages of all slabs. Mostly the identity.
+  PageIndex place_of(PageIndex page) const {
+    return stored_ == nullptr ? page : place_of_stored(page);
+  }
+  bool is_stored() const { return stored_ != nullptr; }
+  // Are these the bytes of the page? Of a page whose checksum is not known: yes.
+  bool is_right(PageIndex page, std::span<const std::byte> bytes) const {
+    return is_stored() ? is_right_of_stored(page, bytes) : checksums_.match(page, bytes);
   }
 
   // The leases of the slab that holds the page; nullptr: nothing is leased there (yet).
@@ -119,9 +133,9 @@ class LeaseMap {
   const SlabLease* find(SlabIndex slab) const {
     return entry(slab).lease.load(std::memory_order_acquire);
   }
-  // Identity mapping: where the page lies on that replica.
+  // Where the page lies on that replica.
   RemoteAddress address_of(const ReplicaLease& replica, PageIndex page) const {
-    const uint64_t in_slab = page.value & (pages_per_slab() - 1);
+    const uint64_t in_slab = place_of(page).value & (pages_per_slab() - 1);
     return RemoteAddress{replica.address.value + (in_slab << kPageShift)};
   }
 
@@ -181,8 +195,12 @@ class LeaseMap {
     return reinterpret_cast<Entry*>(memory_.data())[slab.value];
   }
 
+  PageIndex place_of_stored(PageIndex page) const;
+  bool is_right_of_stored(PageIndex page, std::span<const std::byte> bytes) const;
+
   static constexpr size_t kCacheLine = 64;
 
+  const StoredPages* stored_ = nullptr;  // null: the identity
   Mapping memory_;
   Mapping kept_;
   SlotChecksums checksums_;

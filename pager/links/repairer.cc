@@ -62,7 +62,7 @@ void Repairer::scrub(const LeaseMap& leases) {
 }
 
 void Repairer::report(const WrongPage& wrong) {
-  {
+  if (!wrong.leases->is_stored()) {  // of others, and only read here
     const MutexLock lock(mutex_);
     if (wrong_.size() == kMaxWrong || std::ranges::find(wrong_, wrong) != wrong_.end()) return;
     wrong_.push_back(wrong);

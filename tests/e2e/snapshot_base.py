@@ -104,9 +104,9 @@ class SnapshotTest(EndToEnd):
         return self.start_process([FARPAGE, *arguments, "--coordinator", self.url])
 
     def start(self, nodes=1, image_options=(), serve_options=(), size=16 * MIB, lend=512 * MIB, cache=64 * MIB,
-              **shape):
+              transport="tcp", **shape):
         """A cluster, an image `vm` and its snapshot pager; the image's file."""
-        self.coordinator, self.nodes = self.start_cluster(nodes=nodes, transport="tcp", lend=str(lend))
+        self.coordinator, self.nodes = self.start_cluster(nodes=nodes, transport=transport, lend=str(lend))
         file = self.make_file("guest.mem", size, **shape)
         self.pushed = self.push(file, "vm", *image_options)
         self.server = self.serve("vm", *serve_options, cache=cache)

@@ -10,7 +10,9 @@
 //     --percent N     of the pages are touched (100)
 //     --start N       first of them, in percent of the memory (0)
 //     --steps N       random steps of each thread: read, write, give back (0)
+//     --rounds N      each page is checked, written and, later, checked again so many times (0)
 //     --no-events     does not ask for REMOVE events
+//     --seccomp       all threads have a filter of system calls, which forbids none
 //     --wait          prints "restored" and waits for a line before it touches anything
 //     --huge          pages of 2 MiB
 //     --close         keeps no copy of the userfaultfd
@@ -24,6 +26,8 @@
 // docs/snapshotting/handling-page-faults-on-snapshot-resume.md of Firecracker; serde's compact
 // JSON.
 #include <fcntl.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <linux/userfaultfd.h>
 #include <poll.h>
 #include <setjmp.h>
@@ -60,9 +64,9 @@ constexpr size_t kHugePage = size_t{2} << 20;
 
 struct Options {
   std::string socket, file, shape = "v1.15", send = "once";
-  size_t regions = 1, threads = 2, percent = 100, start = 0, steps = 0;
+  size_t regions = 1, threads = 2, percent = 100, start = 0, steps = 0, rounds = 0;
   uint64_t seed = 1;
-  bool events = true, wait = false, hold = false, close = false, huge = false;
+  bool events = true, wait = false, hold = false, close = false, huge = false, seccomp = false;
   size_t unit() const { return huge ? kHugePage : kPage; }
 };
 
@@ -94,6 +98,10 @@ Options parse(int count, char** words) {
       options.start = std::stoul(value());
     else if (word == "--steps")
       options.steps = std::stoul(value());
+    else if (word == "--rounds")
+      options.rounds = std::stoul(value());
+    else if (word == "--seccomp")
+      options.seccomp = true;
     else if (word == "--seed")
       options.seed = std::stoull(value());
     else if (word == "--no-events")
@@ -274,13 +282,21 @@ class Toucher {
     for (size_t i = 0; i < count; ++i)
       if ((first + i) % pages / unit_pages_ % options.threads == thread)
         mine_.push_back((first + i) % pages);
-    for (size_t i = mine_.size(); i > 1; --i) std::swap(mine_[i - 1], mine_[next() % i]);
-    times_.reserve(mine_.size() + options.steps * 3);
+    shuffle();
+    times_.reserve(mine_.size() * (1 + options.rounds * 2) + options.steps * 3);
     given_back_.assign(pages, false);
     written_.assign(pages, 0);
   }
 
   void touch_all() {
+    for (const size_t page : mine_) check(page);
+  }
+  void rewrite_all() {
+    for (const size_t page : mine_) {
+      check(page);
+      write(page);
+    }
+    shuffle();
     for (const size_t page : mine_) check(page);
   }
   const std::vector<uint32_t>& times() const { return times_; }
@@ -294,8 +310,7 @@ class Toucher {
           check(page);
           break;
         case 2: {
-          written_[page] = next() | 1;
-          std::memcpy(memory_.at(page) + 8, &written_[page], sizeof(uint64_t));
+          write(page);
           check(page);
           break;
         }
@@ -315,6 +330,15 @@ class Toucher {
     random_ ^= random_ >> 7;
     random_ ^= random_ << 17;
     return random_;
+  }
+
+  void shuffle() {
+    for (size_t i = mine_.size(); i > 1; --i) std::swap(mine_[i - 1], mine_[next() % i]);
+  }
+
+  void write(size_t page) {
+    written_[page] = next() | 1;
+    std::memcpy(memory_.at(page) + 8, &written_[page], sizeof(uint64_t));
   }
 
   void give_back(size_t first) {
@@ -358,6 +382,14 @@ class Toucher {
   std::vector<uint64_t> written_;  // 0: not
 };
 
+void restrict_system_calls() {
+  sock_filter allow = BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW);
+  sock_fprog program{.len = 1, .filter = &allow};
+  if (::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 ||
+      ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) != 0)
+    give_up("seccomp");
+}
+
 void wait_for_line() {
   char c = 0;
   while (::read(0, &c, 1) == 1 && c != '\n') {
@@ -373,6 +405,8 @@ int main(int count, char** words) {
   action.sa_handler = on_sigbus;
   action.sa_flags = SA_NODEFER;
   (void)::sigaction(SIGBUS, &action, nullptr);
+
+  if (options.seccomp) restrict_system_calls();
 
   const int file = ::open(options.file.c_str(), O_RDONLY | O_CLOEXEC);
   struct stat status {};
@@ -406,6 +440,7 @@ int main(int count, char** words) {
   for (size_t i = 0; i < options.threads; ++i)
     threads.emplace_back([&, i] {
       Toucher toucher(options, memory, content, pages, i, figures);
+      for (size_t round = 0; round < options.rounds; ++round) toucher.rewrite_all();
       if (options.steps > 0) toucher.step(options.steps);
       toucher.touch_all();
       times[i] = toucher.times();

@@ -40,6 +40,11 @@ class NoEngine final : public pager::Engine {
                                               pager::OnChild) override {
     return fail(ErrorCode::kUnsupported, "no engine");
   }
+  Result<std::unique_ptr<pager::Pager>> restore(
+      const pager::TargetOptions&, std::unique_ptr<uffd::AddressSpace>&,
+      std::shared_ptr<const pager::StoredPages>) override {
+    return fail(ErrorCode::kUnsupported, "no engine");
+  }
   Result<std::unique_ptr<pager::Pager>> resume(const pager::ResumeOptions&,
                                                std::unique_ptr<uffd::AddressSpace>&,
                                                pager::OnChild) override {

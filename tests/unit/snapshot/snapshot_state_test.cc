@@ -33,7 +33,12 @@ TEST_F(SnapshotStateTest, RecordsAreReadAsTheyWerePut) {
                               .socket = 102,
                               .lifeline = {103, 104, 105},
                               .regions = {{4194304, 2097152, 0, kHugePageBytes},
-                                          {uint64_t{1} << 46, 4194304, 2097152, kHugePageBytes}}};
+                                          {uint64_t{1} << 46, 4194304, 2097152, kHugePageBytes}},
+                              .target = 12,
+                              .is_served = true,
+                              .ring = 106,
+                              .agent_lifeline = 107,
+                              .staging_address = uint64_t{1} << 40};
   EXPECT_EQ(*state().next_session(), 1U);
   ASSERT_TRUE(state().put_session(1, session).has_value());
   ASSERT_TRUE(state().put_listener(7, {.descriptor = 99, .path = "/x", .image = "vm"}).has_value());
@@ -52,10 +57,13 @@ TEST_F(SnapshotStateTest, RecordsAreReadAsTheyWerePut) {
   EXPECT_EQ(read.pid, session.pid);
   EXPECT_EQ(read.lifeline, session.lifeline);
   EXPECT_EQ(read.regions, session.regions);
+  EXPECT_EQ(read.target, session.target);
+  EXPECT_TRUE(read.is_served);
+  EXPECT_EQ(read.staging_address, session.staging_address);
   EXPECT_EQ(state().listeners()->at(7).path, "/x");
   EXPECT_EQ(std::move(*state().session_memory(1, kPageBytes)).data()[5], std::byte{9});
   const auto descriptors = *state().descriptors();
-  for (int descriptor = 99; descriptor <= 105; ++descriptor)
+  for (int descriptor = 99; descriptor <= 107; ++descriptor)
     EXPECT_TRUE(descriptors.contains(descriptor)) << descriptor;
   state().erase_session(1);
   EXPECT_TRUE(state().sessions()->empty());

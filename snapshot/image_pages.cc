@@ -1,0 +1,50 @@
+#include "snapshot/image_pages.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace farpage::snapshot {
+
+Result<std::shared_ptr<ImagePages>> ImagePages::create(std::shared_ptr<const image::Image> image,
+                                                       const coordinator::OpenedImage& opened,
+                                                       std::vector<GuestPart> parts) {
+  std::shared_ptr<ImagePages> made(new ImagePages(std::move(image), std::move(parts)));
+  made->slab_bytes_ = opened.regions.at(0).slab_bytes;
+  const uint64_t pages_of_slab = made->slab_bytes_ >> kPageShift;
+  for (const coordinator::RegionInfo& region : opened.regions) {
+    if (region.slab_bytes != made->slab_bytes_)
+      return fail(ErrorCode::kUnsupported,
+                  "image '" + opened.image.name.value +
+                      "' and its bases have slabs of different sizes: push it without --base");
+    made->first_places_.push_back(made->slabs_ * pages_of_slab);
+    uint64_t slabs = 0;
+    for (const coordinator::Lease& lease : region.leases) {
+      slabs = std::max(slabs, uint64_t{lease.slab.value} + 1);
+      made->leases_.push_back(lease);
+      made->leases_.back().slab = SlabIndex{static_cast<uint32_t>(made->slabs_) + lease.slab.value};
+    }
+    made->slabs_ += slabs;
+  }
+  return made;
+}
+
+const image::PageEntry* ImagePages::entry_of(PageIndex page) const {
+  for (const GuestPart& part : parts_) {
+    const uint64_t in_part = page.value - part.first.value;
+    if (in_part < part.pages) return &image_->map()[part.image_page + in_part];
+  }
+  return nullptr;
+}
+
+std::optional<PageIndex> ImagePages::place_of(PageIndex page) const {
+  const image::PageEntry* const entry = entry_of(page);
+  if (entry == nullptr || !entry->is_stored()) return std::nullopt;
+  return PageIndex{first_places_[entry->generation] + entry->slot};
+}
+
+bool ImagePages::is_right(PageIndex page, std::span<const std::byte> bytes) const {
+  const image::PageEntry* const entry = entry_of(page);
+  return entry != nullptr && image::checksum_of(bytes) == entry->checksum;
+}
+
+}  // namespace farpage::snapshot
