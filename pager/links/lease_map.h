@@ -22,7 +22,7 @@ namespace farpage::pager {
 // Number of a memory node inside this pager: an index into the tables of channels.
 using NodeIndex = Strong<struct NodeIndexTag, uint16_t>;
 
-inline constexpr size_t kTransportKinds = 4;
+inline constexpr size_t kTransportKinds = 5;
 
 //   filling --> live --> lost        the node, its memory or the access right is gone
 //      |          |

@@ -19,7 +19,7 @@ from redis_test import Client
 from verifier import Verifier
 
 PROGRAMS = os.path.join(os.path.dirname(__file__), "programs")
-STATE_VERSION = 3  # pager::kStateVersion
+STATE_VERSION = 4  # pager::kStateVersion
 KILLS = int(os.environ.get("FARPAGE_KILLS", "5"))  # of each test, at least
 
 
