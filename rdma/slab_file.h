@@ -29,8 +29,8 @@ class SlabFile {
   virtual uint32_t places() const = 0;
   virtual uint32_t free_places() const = 0;
 
-  // A free place, with any bytes, and a generation that it never had in this process. nullopt: all
-  // are in use.
+  // A free place, with any bytes, and a generation that it never had in this process. May wait for
+  // the disk. nullopt: all are in use, or the disk refuses it.
   virtual std::optional<Place> take() = 0;
   // A place that a dead process had taken. Before the first take(). False: there is no such free
   // place.

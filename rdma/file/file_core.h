@@ -34,6 +34,8 @@ class FileCore {
   int descriptor() const { return file_.get(); }
   FilePlaces& places() { return places_; }
   LogLimiter& log() { return log_; }
+  // Of a whole place. False: it is logged why not. Waits for the disk.
+  bool write_zeros(uint64_t offset);
 
   // A new gate for the session, when no operation of the former channel, and none of a dead
   // process, is under way any more. kTimedOut: they were until `deadline`.

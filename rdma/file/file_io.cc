@@ -70,8 +70,7 @@ FileIo::Began FileIo::begin(const Operation& operation, Instant deadline) {
   };
   gate_->operations.fetch_add(1, std::memory_order_seq_cst);
   const bool fenced = gate_->fenced.load(std::memory_order_seq_cst);
-  const std::optional<uint32_t> place =
-      fenced ? std::nullopt : core_.places().enter(operation);
+  const std::optional<uint32_t> place = fenced ? std::nullopt : core_.places().enter(operation);
   if (!place) {
     gate_->operations.fetch_sub(1, std::memory_order_seq_cst);
     return give_back(fenced ? Began::kFenced : Began::kRefused);

@@ -79,8 +79,8 @@ class FileIo {
   const Mapping memory_;
   bool is_registered_ = false;
   std::vector<Request> requests_;
-  std::vector<uint32_t> free_;     // requests
-  std::vector<uint8_t> used_;      // pages of the memory
+  std::vector<uint32_t> free_;  // requests
+  std::vector<uint8_t> used_;   // pages of the memory
   uint32_t search_from_ = 0;
   uint32_t in_flight_ = 0;
   tcp::Ring ring_;

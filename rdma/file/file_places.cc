@@ -16,18 +16,32 @@ uint32_t FilePlaces::free_places() const {
   return static_cast<uint32_t>(free_.size());
 }
 
-// The lowest first: a file whose blocks are allocated late stays small.
-std::optional<SlabFile::Place> FilePlaces::take() {
-  const MutexLock lock(mutex_);
+// One that was prepared before, else the lowest.
+std::optional<SlabFile::Place> FilePlaces::take(const std::function<bool(uint64_t)>& prepare) {
+  MutexLock lock(mutex_);
+  std::optional<uint32_t> chosen;
   for (const uint32_t place : free_) {
-    State& state = state_[place];
+    const State& state = state_[place];
     if (state.operations.load(std::memory_order_seq_cst) != 0) continue;
-    free_.erase(place);
-    if (++state.last == 0) ++state.last;
-    state.generation.store(state.last, std::memory_order_seq_cst);
-    return SlabFile::Place{RemoteAddress{place * slab_bytes_}, key_, Generation{state.last}};
+    if (!chosen || state.prepared) chosen = place;
+    if (state.prepared) break;
   }
-  return std::nullopt;
+  if (!chosen) return std::nullopt;
+  free_.erase(*chosen);
+  State& state = state_[*chosen];
+  if (!state.prepared) {
+    lock.unlock();
+    const bool prepared = prepare(*chosen * slab_bytes_);
+    lock.lock();
+    state.prepared = prepared;
+    if (!prepared) {
+      free_.insert(*chosen);
+      return std::nullopt;
+    }
+  }
+  if (++state.last == 0) ++state.last;
+  state.generation.store(state.last, std::memory_order_seq_cst);
+  return SlabFile::Place{RemoteAddress{*chosen * slab_bytes_}, key_, Generation{state.last}};
 }
 
 bool FilePlaces::take_again(RemoteAddress address, Generation generation) {
@@ -36,6 +50,7 @@ bool FilePlaces::take_again(RemoteAddress address, Generation generation) {
   const MutexLock lock(mutex_);
   if (free_.erase(*place) == 0) return false;
   state_[*place].last = generation.value;
+  state_[*place].prepared = true;
   state_[*place].generation.store(generation.value, std::memory_order_seq_cst);
   return true;
 }

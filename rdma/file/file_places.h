@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <set>
@@ -27,7 +28,9 @@ class FilePlaces {
   uint32_t free_places() const;
   const RemoteKey& key() const { return key_; }
 
-  std::optional<SlabFile::Place> take();
+  // `prepare`: called with the offset of a place before its first use in this process, without a
+  // lock; false: the place cannot be used, and stays free.
+  std::optional<SlabFile::Place> take(const std::function<bool(uint64_t)>& prepare);
   bool take_again(RemoteAddress address, Generation generation);
   void give_back(RemoteAddress address, Generation generation);
 
@@ -44,7 +47,9 @@ class FilePlaces {
   struct State {
     std::atomic<uint32_t> generation{0};  // 0: not in use
     std::atomic<uint32_t> operations{0};
-    uint32_t last = 0;  // generation that it had; guarded by mutex_
+    // Guarded by mutex_:
+    uint32_t last = 0;  // generation that it had
+    bool prepared = false;
   };
   std::optional<uint32_t> place_at(RemoteAddress address) const;
 

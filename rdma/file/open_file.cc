@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "base/host.h"
+#include "base/log.h"
 #include "base/size.h"
 #include "rdma/adaptive_wait.h"
 #include "rdma/file/file.h"
@@ -23,7 +24,8 @@ namespace farpage::rdma {
 namespace file {
 namespace {
 
-constexpr Milliseconds kLook{1};  // at operations that are to end
+constexpr Milliseconds kLook{1};       // at operations that are to end
+constexpr Milliseconds kPatience{50};  // with them, in one attempt to connect
 
 std::string own_path(int descriptor) {
   return fmt::format("/proc/self/fd/{}", descriptor);
@@ -48,10 +50,11 @@ Status check_direct(int descriptor, const std::string& folder) {
     return {};
   const int problem = errno;
   if (problem == EINVAL)
-    return fail(ErrorCode::kUnsupported,
-                fmt::format("{}: its file system or disk cannot write single pages of {} bytes past "
-                            "the page cache (O_DIRECT): name a folder on another disk",
-                            folder, kPageBytes));
+    return fail(
+        ErrorCode::kUnsupported,
+        fmt::format("{}: its file system or disk cannot write single pages of {} bytes past "
+                    "the page cache (O_DIRECT): name a folder on another disk",
+                    folder, kPageBytes));
   return fail_errno(folder + ": the first page", problem);
 }
 
@@ -63,8 +66,7 @@ Result<Fd> make_nameless(const std::string& folder) {
   struct statfs file_system {};
   if (::statfs(folder.c_str(), &file_system) != 0) return fail_errno(folder);
   if (file_system.f_type == TMPFS_MAGIC || file_system.f_type == RAMFS_MAGIC)
-    return fail(ErrorCode::kUnsupported,
-                folder + ": is memory (tmpfs): name a folder on a disk");
+    return fail(ErrorCode::kUnsupported, folder + ": is memory (tmpfs): name a folder on a disk");
   constexpr int kFlags = O_RDWR | O_DIRECT | O_CLOEXEC;
   int made = ::open(folder.c_str(), kFlags | O_TMPFILE, 0600);
   if (made < 0 && (errno == EOPNOTSUPP || errno == EISDIR || errno == ENOENT)) {
@@ -74,8 +76,9 @@ Result<Fd> make_nameless(const std::string& folder) {
   }
   if (made < 0 && errno == EINVAL)
     return fail(ErrorCode::kUnsupported,
-                folder + ": its file system cannot bypass the page cache (O_DIRECT): name a folder "
-                         "on another one");
+                folder +
+                    ": its file system cannot bypass the page cache (O_DIRECT): name a folder "
+                    "on another one");
   return Fd::from_call(made, folder);
 }
 
@@ -84,15 +87,17 @@ Status allocate(int descriptor, const std::string& folder, uint64_t bytes) {
   const int problem = errno;
   struct statfs file_system {};
   const bool known = ::statfs(folder.c_str(), &file_system) == 0;
-  const uint64_t free = known ? file_system.f_bavail * static_cast<uint64_t>(file_system.f_bsize) : 0;
+  const uint64_t free =
+      known ? file_system.f_bavail * static_cast<uint64_t>(file_system.f_bsize) : 0;
   if (problem == ENOSPC || problem == EDQUOT || problem == EFBIG)
     return fail(ErrorCode::kExhausted,
                 fmt::format("{}: no room for a file of {}: {} ({} free there)", folder,
                             format_size(bytes), std::strerror(problem), format_size(free)));
   if (problem == EOPNOTSUPP)
     return fail(ErrorCode::kUnsupported,
-                folder + ": its file system cannot reserve room for a file: name a folder on "
-                         "another one");
+                folder +
+                    ": its file system cannot reserve room for a file: name a folder on "
+                    "another one");
   return fail_errno(folder, problem);
 }
 
@@ -113,8 +118,9 @@ class FileTransport final : public Transport {
         std::min<uint64_t>(kMaxOperationBytes, options.buffer.size() / kPageBytes * kPageBytes);
     if (memory == 0) return fail(ErrorCode::kInvalid, "buffer must have a page");
     limits.operation_bytes = static_cast<uint32_t>(memory);
-    FARPAGE_TRY(gate, core_->enter(options.session, deadline_after(SteadyClock::read(),
-                                                                   options.connect_timeout)));
+    // The connector has others to connect, and comes again.
+    const Nanoseconds patience = std::min<Nanoseconds>(options.connect_timeout, kPatience);
+    FARPAGE_TRY(gate, core_->enter(options.session, deadline_after(SteadyClock::read(), patience)));
     FARPAGE_TRY(io, FileIo::create(*core_, std::move(gate), limits.operations_in_flight, memory));
     return std::make_unique<FileChannel>(core_, std::move(io), options, limits);
   }
@@ -130,7 +136,9 @@ class RealFile final : public OpenFile {
   uint64_t slab_bytes() const override { return core_->places().slab_bytes(); }
   uint32_t places() const override { return core_->places().places(); }
   uint32_t free_places() const override { return core_->places().free_places(); }
-  std::optional<Place> take() override { return core_->places().take(); }
+  std::optional<Place> take() override {
+    return core_->places().take([this](uint64_t offset) { return core_->write_zeros(offset); });
+  }
   bool take_again(RemoteAddress address, Generation generation) override {
     return core_->places().take_again(address, generation);
   }
@@ -141,9 +149,7 @@ class RealFile final : public OpenFile {
     FARPAGE_TRY(descriptor, open_again(core_->descriptor()));
     return FileHeirloom{descriptor.release(), core_->places().key()};
   }
-  std::unique_ptr<Transport> transport() override {
-    return std::make_unique<FileTransport>(core_);
-  }
+  std::unique_ptr<Transport> transport() override { return std::make_unique<FileTransport>(core_); }
 
  private:
   const std::shared_ptr<FileCore> core_;
@@ -152,9 +158,9 @@ class RealFile final : public OpenFile {
 Result<uint32_t> places_of(const FileOptions& options) {
   const uint64_t places = options.bytes / options.slab_bytes;
   if (places == 0)
-    return fail(ErrorCode::kInvalid, fmt::format("{} is less than one slab of {}",
-                                                 format_size(options.bytes),
-                                                 format_size(options.slab_bytes)));
+    return fail(ErrorCode::kInvalid,
+                fmt::format("{} is less than one slab of {}", format_size(options.bytes),
+                            format_size(options.slab_bytes)));
   if (places > UINT32_MAX)
     return fail(ErrorCode::kInvalid, format_size(options.bytes) + " is too large");
   return static_cast<uint32_t>(places);
@@ -171,6 +177,26 @@ FileCore::FileCore(Fd file, uint64_t slab_bytes, uint32_t places, const RemoteKe
     : file_(std::move(file)), places_(slab_bytes, places, key) {}
 
 FileCore::~FileCore() = default;
+
+// A WRITE of blocks that were never written changes the file system's own data: it waits for its
+// journal, keeps READs of the whole file waiting, and cannot be done without a thread of the
+// kernel. So they are written here first.
+bool FileCore::write_zeros(uint64_t offset) {
+  const Result<Mapping> zeros = Mapping::anonymous(kMaxOperationBytes);
+  const uint64_t end = offset + places_.slab_bytes();
+  while (zeros && offset < end) {
+    const size_t bytes = std::min<uint64_t>(zeros->size(), end - offset);
+    const ssize_t written = ::pwrite(file_.get(), zeros->data(), bytes, static_cast<off_t>(offset));
+    if (written < 0 && errno == EINTR) continue;
+    if (written <= 0 || static_cast<size_t>(written) % kPageBytes != 0) {
+      log::error("file: write_failed offset={} bytes={} reason=\"{}\"", offset, bytes,
+                 written < 0 ? std::strerror(errno) : "the disk has taken a part");
+      return false;
+    }
+    offset += static_cast<uint64_t>(written);
+  }
+  return zeros.has_value();
+}
 
 bool FileCore::try_lock() {
   return ::flock(file_.get(), LOCK_EX | LOCK_NB) == 0;

@@ -37,13 +37,17 @@ struct SpillFile : testing::Test {
   Result<std::unique_ptr<Channel>> try_connect(OpenFile& file, uint64_t session = 0,
                                                Milliseconds timeout = Milliseconds(1000)) {
     const auto transport = file.transport();
-    return transport->connect({TransportKind::kFile, "any"},
-                              {.buffer = buffer.bytes(), .session = session,
-                               .connect_timeout = timeout},
-                              {});
+    return transport->connect(
+        {TransportKind::kFile, "any"},
+        {.buffer = buffer.bytes(), .session = session, .connect_timeout = timeout}, {});
   }
   std::unique_ptr<Channel> connect(OpenFile& file, uint64_t session = 0) {
+    // As the connector does: the disk may have to end something first.
+    const Instant start = SteadyClock::read();
     auto channel = try_connect(file, session);
+    while (!channel && channel.error().code == ErrorCode::kTimedOut &&
+           SteadyClock::read() - start < kPatience)
+      channel = try_connect(file, session);
     EXPECT_TRUE(channel.has_value()) << channel.error().message();
     return std::move(*channel);
   }
