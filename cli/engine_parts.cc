@@ -4,6 +4,7 @@
 
 #include "cli/program.h"
 #include "cli/secrets.h"
+#include "cli/spill.h"
 #include "serve/holder.h"
 
 namespace farpage::cli {
@@ -43,7 +44,14 @@ Result<std::unique_ptr<EngineParts>> EngineParts::create(const EngineSettings& s
   parts->transports = std::move(transports);
   FARPAGE_TRY(client, coordinator::Client::create({.url = settings.coordinator, .token = token}));
   parts->client = std::move(client);
-  FARPAGE_TRY(engine, pager::Engine::create(options, *parts->client, parts->transports, state));
+  if (!settings.spill.empty()) {
+    FARPAGE_TRY(spill_settings, parse_spill(settings.spill));
+    FARPAGE_TRY(spill, open_spill(spill_settings, options.slab_bytes, state));
+    parts->spill = std::move(spill);
+    parts->transports.push_back(parts->spill->transport());
+  }
+  FARPAGE_TRY(engine, pager::Engine::create(options, *parts->client, parts->transports, state,
+                                            parts->spill.get()));
   parts->engine = std::move(engine);
   return parts;
 }

@@ -10,6 +10,7 @@
 #include "cli/run_settings.h"
 #include "coordinator/client.h"
 #include "pager/engine.h"
+#include "rdma/file/file.h"
 #include "rdma/transport.h"
 
 namespace farpage::cli {
@@ -30,6 +31,7 @@ struct EngineParts {
                                                      const pager::PagerOptions& options,
                                                      StateStore* state);
 
+  std::unique_ptr<rdma::OpenFile> spill;  // null: none
   std::vector<std::unique_ptr<rdma::Transport>> transports;
   std::unique_ptr<coordinator::Client> client;
   std::unique_ptr<pager::Engine> engine;

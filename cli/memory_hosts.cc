@@ -56,9 +56,10 @@ MadeHost make_one(const NodeSettings& settings, rdma::TransportKind kind, const 
     case rdma::TransportKind::kVerbs:
       return make_verbs(settings, fences);
     case rdma::TransportKind::kLoop:
+    case rdma::TransportKind::kFile:
       break;
   }
-  return fail(ErrorCode::kUnsupported, "only for tests");
+  return fail(ErrorCode::kUnsupported, "no transport of a node");
 }
 
 // The option that asks for this transport; "": none, it is only tried.

@@ -17,6 +17,7 @@
 #include "base/log.h"
 #include "cli/engine_parts.h"
 #include "cli/program.h"
+#include "cli/spill.h"
 #include "pager/touch_recorder.h"
 #include "serve/holder.h"
 #include "serve/host_pager.h"
@@ -80,6 +81,7 @@ Result<int> run_engine(const RunSettings& settings, const pager::PagerOptions& o
 
 Result<ProgramPager> ProgramPager::start(RunSettings settings, const pager::PagerOptions& options) {
   FARPAGE_TRY(cluster, start_missing_cluster(settings));
+  if (!settings.command.empty()) warn_of_room(settings);
   std::array<int, 2> ends{};
   if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()) != 0)
     return fail_errno("socketpair");

@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "base/size.h"
 #include "cli/node_settings.h"
+#include "cli/spill.h"
 
 namespace farpage::cli {
 uint64_t available_memory_bytes() {
@@ -47,6 +48,8 @@ void add_options(Subcommand& subcommand, PagerSettings& settings, ShortFlags sho
       .text("--scrub", settings.scrub,
             "Read what the nodes hold, only to check it, at this many bytes a second, such as 4M; "
             "or off")
+      .choice("--on-full", settings.on_full, {"sigbus", "wait"},
+              "When no node lends a slab and --local is used up: a fault ends in SIGBUS, or waits")
       .text("--compressed", settings.compressed,
             "Share of --local for compressed copies of remote pages, such as 30%; auto: up to 30% "
             "where it helps; off")
@@ -106,6 +109,7 @@ Result<pager::PagerOptions> pager_options(const PagerSettings& settings) {
   options.scrub_bytes_per_second = scrub;
   if (scrub != 0 && !options.checksums)
     return fail(ErrorCode::kInvalid, "--scrub: there is nothing to check with --checksums off");
+  options.on_full = settings.on_full == "wait" ? pager::OnFull::kWait : pager::OnFull::kSigbus;
   options.fault_deadline = settings.fault_deadline;
   FARPAGE_TRY(choice, rdma::parse_transports(settings.transports, "--transport"));
   options.transports = choice.kinds;
@@ -151,7 +155,10 @@ void add_options(Subcommand& subcommand, EngineSettings& settings) {
       .text("--token-file", settings.token_file, "File with the coordinator's bearer token",
             Subcommand::Scope::kShared)
       .size("--lend", settings.lend_bytes,
-            "What the embedded node lends; 0: half of the free memory");
+            "What the embedded node lends; 0: half of the free memory")
+      .text("--spill", settings.spill,
+            "FOLDER,size=SIZE: pages for which no node has room go to a nameless file there, and "
+            "back when one has");
 }
 
 void add_options(Subcommand& subcommand, RunSettings& settings) {
@@ -233,6 +240,9 @@ Status check(const RunSettings& settings) {
                                                  format_size(settings.local_bytes())));
   if (settings.mmap_min_bytes < kPageBytes)
     return fail(ErrorCode::kInvalid, "--mmap-min: at least 4096");
+  if (!settings.spill.empty()) {
+    FARPAGE_TRY_VOID(parse_spill(settings.spill));
+  }
   return {};
 }
 

@@ -25,6 +25,7 @@ struct PagerSettings {
   std::string repair_rate = "auto";
   std::string checksums = "on";
   std::string scrub = "off";
+  std::string on_full = "sigbus";
   int64_t high_water_percent = 0;
   int64_t low_water_percent = 0;
   Milliseconds fault_deadline{5000};
@@ -63,6 +64,7 @@ struct EngineSettings {
   std::string coordinator;               // empty: an embedded one
   std::string token_file;
   uint64_t lend_bytes = 0;  // of the embedded node; 0: half of the free memory
+  std::string spill;        // see parse_spill(); empty: no file
 };
 
 void add_options(Subcommand& subcommand, EngineSettings& settings);

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <thread>
 
+#include "base/check.h"
 #include "pager/engine_threads.h"
 #include "pager/target_pager.h"
 #include "rdma/session.h"
@@ -41,7 +42,7 @@ EngineThreads::EngineThreads(Parts parts, coordinator::Client& client,
       connector_bell_(std::move(parts.connector_bell)),
       borrower_thread_(std::move(parts.borrower_thread)),
       core_{std::move(parts.options), std::move(parts.succession),
-            std::make_shared<NodeDirectory>(core_.succession), std::move(parts.peers),
+            std::make_shared<NodeDirectory>(core_.succession, parts.file), std::move(parts.peers),
             std::move(parts.targets)} {
   core_.pressure.on_room = [this](uint64_t workers) { wake_policy_->wake(workers); };
   make_ports(std::move(parts.links), parts.sessions);
@@ -113,9 +114,10 @@ Status EngineThreads::take_over() {
     FARPAGE_TRY(group, group_of(record.group));
     FARPAGE_TRY(region, BackingRegion::restore(std::move(group), core_.options, number, record,
                                                client_, succession));
-    region->borrower().start(*borrower_thread_);
     regions.emplace(number, std::move(region));
   }
+  // Each has said by now which places of the file are in use.
+  for (const auto& [number, region] : regions) region->borrower().start(*borrower_thread_);
   for (const auto& [number, record] : targets) {
     const auto found = [&](const std::vector<uint64_t>& numbers) {
       BackingRegionList list;
@@ -140,6 +142,7 @@ Status EngineThreads::take_over() {
   for (auto& [number, region] : regions)
     if (region.use_count() == 1) leftovers_.push_back(Heir{{}, {}, {}, {std::move(region)}});
   for (uint16_t i = 0; !regions.empty() && i < core_.nodes->size(); ++i) node_wanted(NodeIndex{i});
+  if (!regions.empty() && core_.nodes->file() != nullptr) node_wanted(kFileNode);
   return {};
 }
 
@@ -357,15 +360,22 @@ Result<std::unique_ptr<Pager>> EngineThreads::restore(const TargetOptions& optio
 
 Result<std::unique_ptr<Engine>> Engine::create(
     const PagerOptions& options, coordinator::Client& client,
-    std::vector<std::unique_ptr<rdma::Transport>>& transports, StateStore* state) {
+    std::vector<std::unique_ptr<rdma::Transport>>& transports, StateStore* state,
+    rdma::SlabFile* file) {
   FARPAGE_TRY_VOID(validate(options));
+  FARPAGE_CHECK(file == nullptr || file->slab_bytes() == options.slab_bytes,
+                "places of %llu bytes for slabs of %llu",
+                static_cast<unsigned long long>(file->slab_bytes()),
+                static_cast<unsigned long long>(options.slab_bytes));
   PagerOptions complete = options;
   if (complete.workers == 0) {
     complete.workers = static_cast<uint32_t>(std::max<size_t>(1, allowed_cpus().size()));
     complete.workers = std::min(complete.workers, kMaxWorkers);
   }
   complete.transports.clear();
-  for (const auto& transport : transports) complete.transports.push_back(transport->kind());
+  for (const auto& transport : transports)  // those of nodes
+    if (transport->kind() != rdma::TransportKind::kFile)
+      complete.transports.push_back(transport->kind());
   if (complete.session_group == 0) complete.session_group = rdma::new_session_group();
   FARPAGE_TRY(succession, Succession::create(state));
   FARPAGE_TRY(session_group, succession.session_group(complete.session_group));
@@ -391,7 +401,7 @@ Result<std::unique_ptr<Engine>> Engine::create(
       EngineThreads::Parts{std::move(complete), std::move(succession), std::move(peers),
                            std::move(targets), std::move(buffers), std::move(links),
                            std::move(sessions), std::move(wake_policy), std::move(connector_bell),
-                           std::move(borrower_thread)},
+                           std::move(borrower_thread), file},
       client, transports);
   FARPAGE_TRY_VOID(engine->take_over());
   return engine;

@@ -12,6 +12,7 @@
 #include "pager/links/stored_pages.h"
 #include "pager/options.h"
 #include "pager/pager.h"
+#include "rdma/slab_file.h"
 #include "rdma/transport.h"
 #include "uffd/address_space.h"
 
@@ -45,10 +46,12 @@ class Engine {
   // tried in their order. TargetOptions take the place of name, local_bytes and fork. `state`,
   // which outlives the engine: where it leaves what a successor needs if this process is killed;
   // null: nowhere. With the state of a dead predecessor it has that one's nodes and regions, and
-  // resume() its targets.
+  // resume() its targets. `file`, which outlives the engine: where slabs are that no node has room
+  // for, with places of options.slab_bytes; its transport is one of `transports`. null: none.
   static Result<std::unique_ptr<Engine>> create(
       const PagerOptions& options, coordinator::Client& client,
-      std::vector<std::unique_ptr<rdma::Transport>>& transports, StateStore* state = nullptr);
+      std::vector<std::unique_ptr<rdma::Transport>>& transports, StateStore* state = nullptr,
+      rdma::SlabFile* file = nullptr);
   virtual ~Engine() = default;
 
   // Borrows the first slab (waiting up to `patience` for memory nodes), then serves the address

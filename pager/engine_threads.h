@@ -40,6 +40,7 @@ class EngineThreads final : public Engine {
     std::unique_ptr<WakePolicy> wake_policy;
     Doorbell connector_bell;
     std::unique_ptr<BorrowerThread> borrower_thread;
+    rdma::SlabFile* file = nullptr;
   };
   // Two of each worker, the evictor's, and the repairer's.
   static size_t port_count(uint32_t workers) { return size_t{2} * workers + 2; }

@@ -35,6 +35,12 @@ struct CompressedOption {
 // "30%", "30", "off", "auto" (adaptive, at most 30%). kInvalid: the text names what is allowed.
 Result<CompressedOption> parse_compressed(const std::string& text);
 
+// What a fault does for which there is no room, and no node lends a slab.
+enum class OnFull : uint8_t {
+  kSigbus,  // waits as long as that may pass (evict/eviction_progress.h), then ends in SIGBUS
+  kWait,    // waits until there is room
+};
+
 // How fast slabs are copied. All slabs of an engine share the rate.
 struct RepairRate {
   // 0: no slab is repaired. nullopt: a quarter of what the link gives: after each range the thread
@@ -70,6 +76,7 @@ struct PagerOptions {
   bool checksums = true;  // of each page that is written back; each READ is checked
   // Of what is read of replicas only to check it (links/scrubber.h). 0: nothing.
   uint64_t scrub_bytes_per_second = 0;
+  OnFull on_full = OnFull::kSigbus;
   Milliseconds fault_deadline{5000};  // then a fault fails on purpose
   ForkMode fork = ForkMode::kRefuse;
   // Every target has a TouchRecorder. Nothing is fetched or zero-filled ahead then.

@@ -21,6 +21,8 @@ std::string_view to_string(TransportKind kind) {
       return "tcp";
     case TransportKind::kLoop:
       return "loop";
+    case TransportKind::kFile:
+      return "file";
   }
   return "unknown";
 }

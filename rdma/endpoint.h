@@ -12,10 +12,12 @@
 
 namespace farpage::rdma {
 
-// In the order of preference of `auto`.
-enum class TransportKind : uint8_t { kVerbs, kShm, kTcp, kLoop };
+// In the order of preference of `auto`. kFile is the borrower's own file (slab_file.h): no node
+// offers it.
+enum class TransportKind : uint8_t { kVerbs, kShm, kTcp, kLoop, kFile };
 std::string_view to_string(TransportKind kind);
 std::string names_of(const std::vector<TransportKind>& kinds);  // "shm,tcp"
+// Of those that a node may offer.
 std::optional<TransportKind> transport_kind_from(std::string_view name);
 
 // A 128-bit GID as text, in the IPv6 notation: "::ffff:10.77.0.1" or "fe80::5054:ff:fe00:1".

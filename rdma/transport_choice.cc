@@ -57,7 +57,8 @@ Result<std::vector<std::unique_ptr<Transport>>> make_transports(const TransportC
         transports.push_back(make_tcp_transport());
         break;
       case TransportKind::kLoop:
-        break;  // parse_transports refuses it
+      case TransportKind::kFile:
+        break;  // parse_transports refuses them
     }
   }
   return transports;

@@ -23,6 +23,9 @@ constexpr int64_t kBatchesInADeadline = 4;
 constexpr Milliseconds kNothingSafe{50};
 // For the end of the drop before, which has usually been long ago.
 constexpr Nanoseconds kPrepareDrop = Milliseconds(1);
+// While WRITEs to a file are under way.
+constexpr Nanoseconds kYieldsForDisk = std::chrono::microseconds(100);
+constexpr std::chrono::microseconds kDiskPause{50};
 
 }  // namespace
 
@@ -150,13 +153,23 @@ void EvictionBatch::restart_patience(Instant now) {
 }
 
 bool EvictionBatch::finish() {
+  Instant moved_at = SteadyClock::read();
   while (true) {
     const Turn turn = advance();
     if (turn == Turn::kEnded) return true;
     if (dropping_) return false;
-    if (turn == Turn::kMoved) continue;
-    if (any_in_flight() && !closing_) {
+    const Instant now = SteadyClock::read();
+    if (turn == Turn::kMoved) {
+      moved_at = now;
+      continue;
+    }
+    // A thread that only yields keeps the kernel's threads of this CPU waiting, and with them what
+    // the disk has done: for seconds, where the CPUs are busy.
+    const bool waits_for_disk = engine_.nodes->file() != nullptr && now - moved_at > kYieldsForDisk;
+    if (any_in_flight() && !closing_ && !waits_for_disk) {
       std::this_thread::yield();
+    } else if (any_in_flight() && !closing_) {
+      std::this_thread::sleep_for(kDiskPause);
     } else {
       std::this_thread::sleep_for(std::chrono::microseconds(200));
     }

@@ -432,8 +432,23 @@ bool FaultWorker::take_room(Target& target, const uffd::Fault& fault, Instant si
     take_without_room(target, now);
     return true;
   }
-  fail_for_room(target, fault.page, since);
+  if (!waits_for_nodes(target, now)) fail_for_room(target, fault.page, since);
   return false;
+}
+
+bool FaultWorker::waits_for_nodes(Target& target, Instant now) {
+  if (engine_.options.on_full != OnFull::kWait || target.space.cannot_drop_for_long()) return false;
+  // Eviction has its time from the moment at which there is a slab.
+  if (!target.backing_regions.lacks_slab())
+    return now - lacked_slab_at_ <= engine_.options.fault_deadline * EvictionProgress::kTriedOnce;
+  lacked_slab_at_ = now;
+  if (now - said_without_room_ < kSayAgain) return true;
+  said_without_room_ = now;
+  log::warn(
+      "pager: waits_for_room program={} budget_pages={}: no node lends a slab, and faults wait "
+      "until one does",
+      target.options.name, target.budget.limit());
+  return true;
 }
 
 // A program that was attached has not asked for a limit, and may have made its memory such that it

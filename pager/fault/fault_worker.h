@@ -117,6 +117,8 @@ class FaultWorker {
   bool handle_protected(Target& target, const uffd::Fault& fault, PageWord word, Instant since);
   void take_without_room(Target& target, Instant now);
   static bool unprotect(Target& target, PageIndex page, PageWord word);
+  // --on-full=wait, and that is what is missing.
+  bool waits_for_nodes(Target& target, Instant now);
   void fail_for_room(Target& target, PageIndex page, Instant since);
   uint32_t limit_of_prefetch(const Target& target) const;
   bool fill_fresh(Target& target, const uffd::Fault& fault, PageWord word, Instant since);
@@ -151,6 +153,7 @@ class FaultWorker {
   bool blocked_ = false;   // in this turn: a target's messages could not be read (Target::order)
   uint32_t blocked_turns_ = 0;  // in a row
   Instant said_without_room_{INT64_MIN / 2};
+  Instant lacked_slab_at_{INT64_MIN / 2};
   uint64_t removals_seen_ = 0;
   Instant idle_since_{0};
   Nanoseconds look_for_next_{0};

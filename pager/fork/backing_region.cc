@@ -46,7 +46,7 @@ Result<std::shared_ptr<BackingRegion>> BackingRegion::restore(
   std::shared_ptr<BackingRegion> region(
       new BackingRegion(std::move(fork_group), number, record, std::move(leases), succession));
   region->make_borrower(options, client);
-  if (record.info) region->borrower_->take_over(*record.info);
+  region->borrower_->take_over(record.info);
   return region;
 }
 

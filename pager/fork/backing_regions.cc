@@ -69,6 +69,12 @@ bool BackingRegions::refused() const {
   return full_;
 }
 
+bool BackingRegions::lacks_slab() const {
+  for (size_t i = 0; i < count_.load(std::memory_order_acquire); ++i)
+    if (!own_[i]->leases().wanted(1).empty()) return true;
+  return false;
+}
+
 uint64_t BackingRegions::leased_slabs() const {
   uint64_t slabs = 0;
   for (size_t i = 0; i < count_.load(std::memory_order_acquire); ++i)

@@ -13,8 +13,8 @@
 
 namespace farpage::pager {
 
-// Threads: want() and slabs() from any; open() before the pager's threads start; the rest from the
-// thread that evicts.
+// Threads: want(), lacks_slab() and slabs() from any; open() before the pager's threads start; the
+// rest from the thread that evicts.
 class BackingRegions {
  public:
   // One per version of a page that living children can read, plus one: enough for a process that
@@ -58,6 +58,8 @@ class BackingRegions {
   // What writable() has asked for will not come soon: the coordinator has refused slabs, or does
   // not answer, or there are too many backing regions.
   bool refused() const;
+  // A slab is wanted, and not leased.
+  bool lacks_slab() const;
   bool is_first(const LeaseMap& leases) const {
     return count_.load(std::memory_order_acquire) > 0 && &own_[0]->leases() == &leases;
   }

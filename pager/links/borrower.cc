@@ -17,6 +17,7 @@ constexpr int kMaxDeleteTries = 5;
 constexpr Milliseconds kRetryDelete{100};
 constexpr Milliseconds kDeletePatience{4000};  // no retry after it
 constexpr Milliseconds kUntilWanted{1000};     // without a region nothing has to be renewed
+constexpr Nanoseconds kUntilSpill = Seconds(1);
 
 // It changes the addresses or the state of a node.
 bool is_of_a_node(coordinator::EventKind kind) {
@@ -41,16 +42,19 @@ Borrower::Borrower(const PagerOptions& options, std::string name, LeaseMap& leas
       nodes_(nodes),
       client_(client),
       repair_({leases, nodes, client, [this](const NodeId& id) { return node_index(id); },
-               [this] { ring(); }}) {}
+               [this] { ring(); }}),
+      spill_({leases, nodes, client, [this](const NodeId& id) { return node_index(id); },
+              [this] { ring(); }}) {}
 
 void Borrower::own(RegionOwner& owner) {
   const MutexLock lock(owner_mutex_);
   owner_ = &owner;
 }
 
-void Borrower::take_over(coordinator::RegionInfo region) {
-  region_ = std::move(region);
-  view_is_old_ = true;
+void Borrower::take_over(std::optional<coordinator::RegionInfo> region) {
+  spill_.take_over();
+  view_is_old_ = region.has_value();
+  if (region) region_ = std::move(*region);
   leased_slabs_.store(leases_.leased_slabs(), std::memory_order_relaxed);
 }
 
@@ -100,7 +104,9 @@ Status Borrower::open_region(Milliseconds patience) {
     const bool last_try = SteadyClock::read() - start >= patience;
     Status opened{};
     if (region_.id.value.empty()) opened = create_region();
-    if (opened) opened = lease({SlabIndex{0}});
+    // At a cluster that has just been started nodes are about to join.
+    const bool waits = SteadyClock::read() - start < std::min<Nanoseconds>(patience, kUntilSpill);
+    if (opened) opened = waits ? lease({SlabIndex{0}}) : lease_or_spill({SlabIndex{0}});
     if (opened) return {};
     // A coordinator that fails before its answer may have made a region unknown to us, which ends
     // after its time to live. A repeated lease request returns the same lease.
@@ -126,14 +132,19 @@ Instant Borrower::serve() {
     heartbeat(now - next_heartbeat_ > region_.heartbeat_interval + LoopGap::kLongestTurn);
     next_heartbeat_ = now + region_.heartbeat_interval;
   }
+  const uint64_t before = leased_slabs();
   const Status leased = lease_wanted();
+  if (leased_slabs() != before) thread_->room_watch().look(client_, SteadyClock::read());
   if (!leased && !lease_refused())
     log::warn("pager: lease_refused reason=\"{}\" (trying again)", leased.error().message());
   lease_refused_.store(!leased, std::memory_order_relaxed);
+  if (region_.id.value.empty() && spill_.has_slabs()) (void)create_region();
   if (region_.id.value.empty()) return SteadyClock::read() + (leased ? kUntilWanted : kRetryLease);
   Instant due = next_heartbeat_;
-  if (thread_->repairer() != nullptr)
+  if (thread_->repairer() != nullptr) {
     due = std::min(due, repair_.serve(region_, *thread_->repairer()));
+    due = std::min(due, spill_.serve(region_, *thread_->repairer()));
+  }
   view_is_old_ = repair_.take_old_view() || view_is_old_;
   return leased ? due : std::min(due, SteadyClock::read() + kRetryLease);
 }
@@ -143,13 +154,31 @@ Status Borrower::lease_wanted() {
   while (true) {
     const std::vector<SlabIndex> wanted = leases_.wanted(kMaxSlabsPerRequest);
     if (wanted.empty()) return {};
-    if (region_.id.value.empty()) {
-      FARPAGE_TRY_VOID(create_region());
-    }
     const uint64_t before = leased_slabs();
-    FARPAGE_TRY_VOID(lease(wanted));
+    FARPAGE_TRY_VOID(lease_or_spill(wanted));
     if (leased_slabs() == before) return {};
   }
+}
+
+Status Borrower::lease_or_spill(const std::vector<SlabIndex>& slabs) {
+  Status leased{};
+  if (region_.id.value.empty()) leased = create_region();
+  if (leased) leased = lease(slabs);
+  if (leased) {
+    spill_.leased();
+    return {};
+  }
+  const uint64_t before = spill_.spilled_slabs();
+  const Status spilled = spill_.spill(slabs, leased.error());
+  if (const uint64_t more = spill_.spilled_slabs() - before; more > 0) {
+    leased_slabs_.fetch_add(more, std::memory_order_relaxed);
+    const MutexLock lock(owner_mutex_);
+    if (owner_ != nullptr) {
+      owner_->node_wanted(kFileNode);
+      owner_->leased();
+    }
+  }
+  return spilled;
 }
 
 // The coordinator grants all or none. Where not all fit, as many as fit are of use: eviction goes
@@ -253,6 +282,7 @@ void Borrower::heartbeat(bool late) {
     if (owner_ != nullptr) heartbeat.counters = owner_->counters_of(leases_);
   }
   repair_.count(heartbeat.counters, region_);
+  spill_.count(heartbeat.counters);
   const Result<coordinator::RegionHeard> beat = client_.heartbeat_region(region_.id, heartbeat);
   if (beat) {
     const bool was_silent = std::exchange(coordinator_silent_, false);

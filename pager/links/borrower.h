@@ -17,6 +17,7 @@
 #include "pager/links/lease_map.h"
 #include "pager/links/node_directory.h"
 #include "pager/links/region_repair.h"
+#include "pager/links/region_spill.h"
 #include "pager/options.h"
 
 namespace farpage::pager {
@@ -48,8 +49,9 @@ class Borrower {
 
   // Whom it tells of what happens, until disown().
   void own(RegionOwner& owner);
-  // Before start(): goes on with the region of a dead process, whose leases are in the map.
-  void take_over(coordinator::RegionInfo region);
+  // Before start(), and before any borrower of the engine is started: goes on with the region of a
+  // dead process, whose leases are in the map. nullopt: it had only slabs in the file, or none.
+  void take_over(std::optional<coordinator::RegionInfo> region);
 
   // Creates the region and leases its first slab, so that a cluster that cannot serve it is known
   // before the program starts. Waits up to `patience` for enough memory nodes.
@@ -71,7 +73,10 @@ class Borrower {
   void disown();
 
   uint64_t leased_slabs() const { return leased_slabs_.load(std::memory_order_relaxed); }
-  // The coordinator had no slab for us, or gave no answer, the last time. Any thread.
+  // Of these, those in the file of this host. Any thread.
+  uint64_t spilled_slabs() const { return spill_.spilled_slabs(); }
+  // The coordinator had no slab for us, or gave no answer, the last time, and the file has no room.
+  // Any thread.
   bool lease_refused() const { return lease_refused_.load(std::memory_order_relaxed); }
 
  private:
@@ -79,6 +84,8 @@ class Borrower {
   Status create_region();
   Status lease_wanted();
   void lose_replica(PageIndex page, const ReplicaLease& replica, const char* why);
+  // From the coordinator, or else in the file.
+  Status lease_or_spill(const std::vector<SlabIndex>& slabs);
   Status lease(const std::vector<SlabIndex>& slabs);
   Status adopt(const std::vector<coordinator::Lease>& leases);
   Result<NodeIndex> node_index(const NodeId& id);
@@ -97,6 +104,7 @@ class Borrower {
   NodeDirectory& nodes_;
   coordinator::Client& client_;
   RegionRepair repair_;
+  RegionSpill spill_;
   Mutex owner_mutex_;
   RegionOwner* owner_ FARPAGE_GUARDED_BY(owner_mutex_) = nullptr;  // null when it has ended
   BorrowerThread* thread_ = nullptr;                               // null before start()

@@ -9,6 +9,7 @@
 #include "base/doorbell.h"
 #include "base/mutex.h"
 #include "base/result.h"
+#include "pager/links/cluster_room.h"
 
 namespace farpage::pager {
 
@@ -28,6 +29,8 @@ class BorrowerThread {
   // Who fills the replicas of all borrowers; null: nobody. Before the first add().
   void use(Repairer* repairer) { repairer_ = repairer; }
   Repairer* repairer() const { return repairer_; }
+  // Of the thread itself: one for all borrowers.
+  ClusterRoomWatch& room_watch() { return room_watch_; }
 
   void add(Borrower& borrower);
   // Returns when the borrower is not being served, and will not be.
@@ -49,6 +52,7 @@ class BorrowerThread {
 
   const Doorbell bell_;
   Repairer* repairer_ = nullptr;
+  ClusterRoomWatch room_watch_;
   Mutex mutex_;
   ConditionVariable changed_;
   std::vector<Member> members_ FARPAGE_GUARDED_BY(mutex_);

@@ -43,9 +43,10 @@ void Connector::run() {
 Milliseconds Connector::serve_ports() {
   Milliseconds pause = kIdle;
   const size_t nodes = parts_.nodes.size();
+  const bool has_file = parts_.nodes.file() != nullptr;
   for (LinkPort* port : ports_) {
-    for (size_t i = 0; i < nodes; ++i) {
-      const NodeIndex node{static_cast<uint16_t>(i)};
+    for (size_t i = 0; i < nodes + (has_file ? 1 : 0); ++i) {
+      const NodeIndex node = i < nodes ? NodeIndex{static_cast<uint16_t>(i)} : kFileNode;
       if (parts_.stopping.load(std::memory_order_relaxed)) return kIdle;
       if (!port->wants(node)) continue;
       Attempt& attempt = attempts_[{port, node}];

@@ -22,8 +22,10 @@ namespace farpage::pager {
 
 // Number of a memory node inside this pager: an index into the tables of channels.
 using NodeIndex = Strong<struct NodeIndexTag, uint16_t>;
+// No node: the file of this host (rdma/slab_file.h).
+inline constexpr NodeIndex kFileNode{coordinator::kMaxNodes};
 
-inline constexpr size_t kTransportKinds = 4;
+inline constexpr size_t kTransportKinds = 5;
 
 class StoredPages;
 
@@ -84,6 +86,12 @@ struct SlabLease {
     for (const ReplicaLease* replica : all()) live += replica->is_read() ? 1 : 0;
     return live;
   }
+  // The one that is read from the file; nullptr: none.
+  const ReplicaLease* live_in_file() const {
+    for (const ReplicaLease* replica : all())
+      if (replica->node == kFileNode && replica->is_read()) return replica;
+    return nullptr;
+  }
   // The one with this name; nullptr: none.
   const ReplicaLease* find(NodeIndex node, Generation generation) const {
     for (const ReplicaLease* replica : all())
@@ -142,7 +150,7 @@ class LeaseMap {
   SlotChecksums& checksums() { return checksums_; }
   const SlotChecksums& checksums() const { return checksums_; }
 
-  // The first lease of the slab: 1 to kMaxReplicas replicas.
+  // The first lease of the slab: 1 to kMaxReplicas replicas on nodes, or one in the file.
   void publish(SlabIndex slab, std::vector<std::unique_ptr<const ReplicaLease>> replicas);
   // One more replica of the slab, which is filling: in the place of one that has ended, or else in
   // a further one. Both leases share the other replicas: what one operation learns of a replica,

@@ -1,5 +1,5 @@
 // NodeDirectory: the memory nodes that lend, or have lent, to one fork group of processes, with
-// their addresses.
+// their addresses; and the file of this host, if there is one, which is none of them.
 #pragma once
 
 #include <optional>
@@ -11,14 +11,16 @@
 #include "coordinator/api.h"
 #include "pager/links/lease_map.h"
 #include "pager/succession.h"
+#include "rdma/slab_file.h"
 
 namespace farpage::pager {
 
 // Threads: any; one mutex, never held across I/O, never taken on the fault path.
 class NodeDirectory {
  public:
-  // The succession outlives it.
-  explicit NodeDirectory(const Succession& succession) : succession_(succession) {}
+  // Succession and file outlive it. `file`: null without one.
+  explicit NodeDirectory(const Succession& succession, rdma::SlabFile* file = nullptr)
+      : succession_(succession), file_(file) {}
   // Before all else: the nodes of a predecessor.
   Status take_over();
 
@@ -26,15 +28,18 @@ class NodeDirectory {
   // when kMaxNodes are known already, or the succession has no room.
   Result<NodeIndex> put(const coordinator::NodeInfo& node);
   std::optional<NodeIndex> find(const NodeId& id) const;
+  // kFileNode: what leads to the file's transport.
   coordinator::NodeInfo get(NodeIndex index) const;
   std::string name_of(NodeIndex index) const { return get(index).join.id.value; }
   size_t size() const;
   std::vector<NodeId> ids() const;
   // Those that drain, or that the coordinator has not heard for some time.
   std::set<NodeIndex> leaving() const;
+  rdma::SlabFile* file() const { return file_; }
 
  private:
   const Succession& succession_;
+  rdma::SlabFile* const file_;
   mutable Mutex mutex_;
   std::vector<coordinator::NodeInfo> nodes_ FARPAGE_GUARDED_BY(mutex_);
   std::unordered_map<NodeId, NodeIndex> indexes_ FARPAGE_GUARDED_BY(mutex_);  // by id

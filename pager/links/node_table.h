@@ -1,6 +1,6 @@
-// NodeTable: one entry for each memory node that a pager may use. Address space is reserved for
-// all; the kernel allocates memory for the used parts, and nodes are numbered in the order of their
-// first lease.
+// NodeTable: one entry for each memory node that a pager may use, and one for the file of this
+// host. Address space is reserved for all; the kernel allocates memory for the used parts, and
+// nodes are numbered in the order of their first lease.
 #pragma once
 
 #include <type_traits>
@@ -20,11 +20,11 @@ class NodeTable {
 
  public:
   static Result<NodeTable> create() {
-    FARPAGE_TRY(memory, Mapping::anonymous(kMaxNodes * sizeof(T)));
+    FARPAGE_TRY(memory, Mapping::anonymous((kMaxNodes + 1) * sizeof(T)));
     return NodeTable(std::move(memory));
   }
 
-  // `node` comes from the NodeDirectory, so it is less than kMaxNodes.
+  // `node` comes from the NodeDirectory, so it is at most kFileNode.
   T& operator[](NodeIndex node) const { return reinterpret_cast<T*>(memory_.data())[node.value]; }
 
  private:

@@ -65,7 +65,7 @@ std::optional<RegionRepair::Need> RegionRepair::most_endangered(uint32_t replica
   for (uint32_t i = 0; i < parts_.leases.slabs_touched(); ++i) {
     const SlabIndex slab{i};
     const SlabLease* lease = parts_.leases.find(slab);
-    if (lease == nullptr) continue;
+    if (lease == nullptr || lease->live_in_file() != nullptr) continue;  // RegionSpill's
     const uint32_t live = lease->live();
     if (live < replicas) ++degraded_;
     if (live == 0 || busy.contains(slab) || not_before_.contains(slab)) continue;

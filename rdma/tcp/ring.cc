@@ -9,8 +9,7 @@
 namespace farpage::rdma::tcp {
 namespace {
 
-// Completions are processed when the server thread enters the kernel anyway, without an
-// inter-processor interrupt (Linux 5.19).
+// Without an inter-processor interrupt.
 #if defined(IORING_SETUP_COOP_TASKRUN) && defined(IORING_SETUP_TASKRUN_FLAG)
 constexpr unsigned kPreferredFlags = IORING_SETUP_COOP_TASKRUN | IORING_SETUP_TASKRUN_FLAG;
 #else
@@ -23,8 +22,9 @@ Ring::~Ring() {
   if (open_) io_uring_queue_exit(&ring_);
 }
 
-Status Ring::open(unsigned entries) {
-  int code = io_uring_queue_init(entries, &ring_, kPreferredFlags);
+Status Ring::open(unsigned entries, TaskWork task_work) {
+  const unsigned flags = task_work == TaskWork::kCooperative ? kPreferredFlags : 0;
+  int code = io_uring_queue_init(entries, &ring_, flags);
   if (code == -EINVAL) code = io_uring_queue_init(entries, &ring_, 0);
   if (code == -ENOSYS || code == -EPERM)
     return fail(

@@ -15,6 +15,12 @@ inline constexpr uint16_t kAcceptMultishot = IORING_ACCEPT_MULTISHOT;
 inline constexpr uint16_t kAcceptMultishot = 1U << 0;
 #endif
 
+// Who processes what has completed in the kernel.
+enum class TaskWork : uint8_t {
+  kCooperative,  // the thread, when it enters the kernel anyway (Linux 5.19)
+  kAtOnce,       // the thread, which is interrupted: a look finds it without a system call
+};
+
 // Threads: one, after construction.
 class Ring {
  public:
@@ -25,7 +31,7 @@ class Ring {
 
   // With room for `entries` submissions. Fails with kUnsupported and the remedy if io_uring is
   // missing or forbidden.
-  Status open(unsigned entries);
+  Status open(unsigned entries, TaskWork task_work = TaskWork::kCooperative);
 
   io_uring* get() { return &ring_; }
   // Never null: submits what is queued when the queue is full.

@@ -29,6 +29,7 @@ PAGER_MAY_SEE = {
     "rdma/transport.h",
     "rdma/endpoint.h",
     "rdma/session.h",
+    "rdma/slab_file.h",
     "coordinator/api.h",
     "coordinator/api_json.h",
     "coordinator/client.h",
@@ -50,7 +51,7 @@ ABOVE_ALL_ROOMS = {"engine.h", "engine_core.h", "pager.h", "target.h", "target_p
 PRIVATE = {
     r"linux/userfaultfd\.h": ("uffd/",),
     r"infiniband/.*": ("rdma/verbs/",),
-    r"liburing.*": ("rdma/tcp/",),
+    r"liburing.*": ("rdma/tcp/", "rdma/file/"),
     r"httplib\.h": ("http/",),
     r"boost/.*": ("serve/", "cli/attach.cc", "cli/run.cc", "cli/pager.cc", "cli/program_pager.cc",
                   "cli/attached_tree.", "cli/tended_attachment."),

@@ -196,8 +196,17 @@ Result<std::vector<coord::Lease>> TestClient::lease_slabs(const RegionId& region
   return result;
 }
 
-Status TestClient::release_slabs(const RegionId&, const std::vector<SlabIndex>&) {
+Status TestClient::release_slabs(const RegionId& region, const std::vector<SlabIndex>& slabs) {
+  const std::lock_guard lock(mutex_);
+  FARPAGE_TRY_VOID(check_up());
+  ++releases_;
+  for (const SlabIndex slab : slabs) leases_.erase({region.value, slab.value});
   return {};
+}
+
+int TestClient::releases() const {
+  const std::lock_guard lock(mutex_);
+  return releases_;
 }
 Result<coord::RepairBegun> TestClient::begin_repair(const RegionId&, const coord::RepairBegin&) {
   return fail(ErrorCode::kExhausted, "no free slab");
@@ -275,8 +284,19 @@ Rig::Rig(const RigOptions& options)
   pager_options.fault_deadline = options.fault_deadline;
   pager_options.fork = options.fork;
   pager_options.channel.operation_timeout = options.operation_timeout;
+  pager_options.on_full = options.on_full;
   client_->break_off(options.broken_calls);
-  auto engine = Engine::create(pager_options, *client_, transports_);
+  client_->set_slab_limit(options.slab_limit);
+  if (options.spill_slabs > 0) {
+    auto file = rdma::OpenFile::make({.folder = ".",
+                                      .bytes = options.spill_slabs * kTestSlabBytes,
+                                      .slab_bytes = kTestSlabBytes});
+    EXPECT_TRUE(file.has_value()) << file.error().message();
+    if (!file) return;
+    file_ = std::move(*file);
+    transports_.push_back(file_->transport());
+  }
+  auto engine = Engine::create(pager_options, *client_, transports_, nullptr, file_.get());
   EXPECT_TRUE(engine.has_value()) << engine.error().message();
   if (!engine) return;
   engine_ = std::move(*engine);

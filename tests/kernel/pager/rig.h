@@ -15,6 +15,7 @@
 #include "base/mapping.h"
 #include "coordinator/client.h"
 #include "pager/engine.h"
+#include "rdma/file/file.h"
 #include "rdma/loop/loop.h"
 #include "rdma/memory_host.h"
 
@@ -99,6 +100,7 @@ class TestClient final : public coordinator::Client {
   void break_off(int calls);
   // The most slabs that are leased.
   void set_slab_limit(size_t slabs);
+  int releases() const;  // calls
 
  private:
   Status check_up() const;
@@ -110,6 +112,7 @@ class TestClient final : public coordinator::Client {
   coordinator::RegionInfo region_;
   bool down_ = false;
   size_t slab_limit_ = 1U << 16;
+  int releases_ = 0;
   int region_count_ = 0;
   std::map<std::pair<std::string, uint32_t>, std::vector<coordinator::Lease>> leases_;
 };
@@ -126,6 +129,9 @@ struct RigOptions {
   bool resolve_in_thread = false;      // the test calls Pager::resolve()
   bool adaptive_water_marks = true;
   int broken_calls = 0;  // to the coordinator, at the start
+  size_t slab_limit = 1U << 16;
+  uint64_t spill_slabs = 0;  // of the file; 0: none
+  OnFull on_full = OnFull::kSigbus;
   Milliseconds fault_deadline{3000};
   Milliseconds operation_timeout{500};
   ForkMode fork = ForkMode::kRefuse;
@@ -159,6 +165,7 @@ class Rig {
   TestNode& node(size_t index) { return *nodes_[index]; }
   TestClient& client() { return *client_; }
   rdma::LoopNetwork& loop() { return *loop_; }
+  rdma::SlabFile& file() { return *file_; }
   // Ends the pager. Its memory is released.
   void stop() { pager_.reset(); }
   // Another target of the same engine.
@@ -176,6 +183,7 @@ class Rig {
   std::shared_ptr<rdma::LoopNetwork> loop_;
   std::vector<std::unique_ptr<TestNode>> nodes_;
   std::unique_ptr<TestClient> client_;
+  std::unique_ptr<rdma::OpenFile> file_;
   std::vector<std::unique_ptr<rdma::Transport>> transports_;
   std::unique_ptr<Engine> engine_;
   uint64_t base_ = 0;

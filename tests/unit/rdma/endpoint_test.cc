@@ -11,6 +11,8 @@ TEST(TransportKind, EveryNameLeadsBackToItsKind) {
   for (const TransportKind kind :
        {TransportKind::kVerbs, TransportKind::kShm, TransportKind::kTcp, TransportKind::kLoop})
     EXPECT_EQ(transport_kind_from(to_string(kind)), kind);
+  EXPECT_EQ(transport_kind_from(to_string(TransportKind::kFile)), std::nullopt)
+      << "no node has the file of a borrower";
   EXPECT_EQ(transport_kind_from("rdma"), std::nullopt);
   EXPECT_EQ(transport_kind_from(""), std::nullopt);
 }

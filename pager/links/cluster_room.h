@@ -1,0 +1,32 @@
+// What the cluster has left to lend, as its coordinator says, and the warning that it is little.
+#pragma once
+
+#include <cstdint>
+
+#include "base/clock.h"
+#include "coordinator/client.h"
+
+namespace farpage::pager {
+
+struct ClusterRoom {
+  uint64_t total_bytes = 0;
+  uint64_t free_bytes = 0;  // of nodes that are alive
+  bool is_nearly_full(uint64_t percent) const {
+    return total_bytes > 0 && (total_bytes - free_bytes) / percent >= total_bytes / 100;
+  }
+};
+Result<ClusterRoom> room_of(coordinator::Client& client);
+
+// Says once that a cluster is nearly full, and again after it was not. Threads: one.
+class ClusterRoomWatch {
+ public:
+  static constexpr uint64_t kWarnPercent = 80;
+  // Slabs have been leased: asks the coordinator, if that is some time ago.
+  void look(coordinator::Client& client, Instant now);
+
+ private:
+  Instant next_{0};
+  bool said_ = false;
+};
+
+}  // namespace farpage::pager

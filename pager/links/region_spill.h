@@ -1,0 +1,94 @@
+// RegionSpill: the slabs of one region that no node had room for. They are in a file of this host
+// (rdma/slab_file.h) until a node has.
+//
+// Such a slab is published with one replica, in the file. From time to time the coordinator is
+// asked for a lease of one; the leased replicas are added as filling, the repairer fills them, and
+// then the one in the file is withdrawn. The coordinator knows nothing of the file: a lease that
+// could not be filled is released before it is asked for again.
+#pragma once
+
+#include <atomic>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "base/clock.h"
+#include "coordinator/client.h"
+#include "pager/links/lease_map.h"
+#include "pager/links/node_directory.h"
+#include "pager/links/repairer.h"
+
+namespace farpage::pager {
+
+// Threads: the borrower's; spilled_slabs() any. Without a file it does nothing.
+class RegionSpill {
+ public:
+  // Of the file, after which it is said that it is nearly full.
+  static constexpr uint32_t kWarnPercent = 80;
+
+  struct Parts {
+    LeaseMap& leases;
+    NodeDirectory& nodes;
+    coordinator::Client& client;
+    std::function<Result<NodeIndex>(const NodeId&)> node_index;
+    std::function<void()> ring;  // the borrower: a replica has been filled. Any thread
+  };
+  explicit RegionSpill(Parts parts) : parts_(std::move(parts)) {}
+  // The places are free.
+  ~RegionSpill();
+  RegionSpill(const RegionSpill&) = delete;
+  RegionSpill& operator=(const RegionSpill&) = delete;
+
+  // The slabs that a dead process has put into the file. Before any place of it is taken.
+  void take_over();
+  // The coordinator has leased what was wanted.
+  void leased() { refused_since_ = Instant{0}; }
+  // It has not: those of the slabs for which the file has room are in it from now on. While the
+  // coordinator or a node may only be late, nothing is put there. Returns whether all are; else why
+  // not.
+  Status spill(const std::vector<SlabIndex>& slabs, const Error& why);
+  // One step on the way back, at most two requests to the coordinator. Returns when the next one is
+  // due, if nothing happens before.
+  Instant serve(const coordinator::RegionInfo& region, Repairer& repairer);
+  void count(coordinator::Counters& counters) const;
+
+  bool has_slabs() const { return !in_file_.empty(); }
+  uint64_t spilled_slabs() const { return spilled_.load(std::memory_order_relaxed); }
+
+ private:
+  // To nodes, of the lowest slab.
+  struct Move {
+    SlabIndex slab;
+    const ReplicaLease& from;
+    std::vector<std::shared_ptr<Fill>> fills;
+    Instant begun_at{0};
+  };
+  bool has_returned(const SlabLease& lease, const ReplicaLease& in_file) const;
+  bool put(SlabIndex slab);
+  void warn_of_room(const Error& why);
+  void begin(const coordinator::RegionInfo& region, Repairer& repairer);
+  Status begin_move(const coordinator::RegionInfo& region, Repairer& repairer, SlabIndex slab);
+  void take_end();
+  void give_back(Instant now);
+  void wait(Instant now);
+
+  const Parts parts_;
+  std::set<SlabIndex> in_file_;
+  std::set<SlabIndex> to_release_;  // of these, those that the coordinator may have leased in vain
+  std::optional<Move> move_;
+  // Withdrawn: free from that time on, when the READs that are under way have ended.
+  std::deque<std::pair<Instant, const ReplicaLease*>> withdrawn_;
+  Instant refused_since_{0};
+  Instant not_before_{0};
+  Milliseconds pause_{0};
+  bool said_spilling_ = false;
+  bool said_nearly_full_ = false;
+  uint64_t returned_ = 0;
+  std::atomic<uint64_t> spilled_{0};
+};
+
+}  // namespace farpage::pager
