@@ -264,7 +264,8 @@ void add_attach(CLI::App& root, Invocation& invocation) {
       {"farpage attach 4711 --local 512M --coordinator http://10.0.0.1:7070",
        "farpage attach $(pgrep -o redis) --local 1G --stats", "farpage detach 4711", "",
        "Stays in the foreground (but see --background) until the program and its children end, or",
-       "until Ctrl-C or farpage detach brings everything back. Private anonymous memory is taken over: the heap, "
+       "until Ctrl-C or farpage detach brings everything back. Private anonymous memory is taken "
+       "over: the heap, "
        "what the program's",
        "allocator maps. The program is neither restarted nor stopped; one of "
        "its",

@@ -19,12 +19,11 @@ class Watch {
   // Calls `ready` once, unless the watch ends first.
   template <typename Ready>
   void wait(Ready&& ready) {
-    descriptor_.async_wait(
-        boost::asio::posix::stream_descriptor::wait_read,
-        [ready = std::forward<Ready>(ready),
-         here = std::weak_ptr(here_)](boost::system::error_code error) {
-          if (!error && !here.expired()) ready();
-        });
+    descriptor_.async_wait(boost::asio::posix::stream_descriptor::wait_read,
+                           [ready = std::forward<Ready>(ready),
+                            here = std::weak_ptr(here_)](boost::system::error_code error) {
+                             if (!error && !here.expired()) ready();
+                           });
   }
   // The handler is not called any more, also if it is due already.
   void end() {
