@@ -34,7 +34,9 @@ std::string nodes_table(const std::vector<NodeInfo>& nodes) {
     const uint64_t slab_bytes = node.join.slab_bytes;
     rows.push_back(
         {node.join.id.value, std::string(coordinator::to_string(node.state)), transports_of(node),
-         format_size(node.free_slabs * slab_bytes), format_size(node.total_slabs * slab_bytes),
+         format_size(node.free_slabs * slab_bytes),
+         format_size(node.total_slabs * slab_bytes) +
+             (node.lend_bytes ? " -> " + format_size(*node.lend_bytes) : ""),
          fmt::format("{:.1f}s", static_cast<double>(node.last_heartbeat_age.count()) / 1000.0),
          node.join.agent_url});
   }

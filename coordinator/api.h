@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -51,6 +52,9 @@ struct NodeJoin {
   uint64_t slab_bytes = kDefaultSlabBytes;
   std::string version;
   std::vector<rdma::TransportAddress> transports;
+  // Numbers of slabs that have no memory (any more): the others, capacity_bytes in all, have those
+  // from 0 on.
+  std::vector<uint32_t> withdrawn;
 };
 
 struct NodeInfo {
@@ -58,8 +62,17 @@ struct NodeInfo {
   NodeState state = NodeState::kAlive;
   uint32_t total_slabs = 0;
   uint32_t free_slabs = 0;
+  std::optional<uint64_t> lend_bytes;  // it is on its way to lend so much (NodeLend)
+  std::string lend_refused;  // why the latest NodeLend has ended before; empty: it has not
   Milliseconds last_heartbeat_age{0};
   Counters counters;
+};
+
+// PUT /v1/nodes/{id}/lend: from now on the node lends so much, rounded down to slabs. More: as fast
+// as the node makes the memory. Less: free slabs go at once, leased ones when their borrowers have
+// moved them elsewhere. A restart of the node ends it.
+struct NodeLend {
+  uint64_t bytes = 0;
 };
 
 struct NodeHeartbeat {
@@ -103,6 +116,7 @@ struct Lease {
   bool lost = false;     // the node or its memory is gone: never use it again
   bool stale = false;    // the borrower does not use it any more: it has missed a write
   bool filling = false;  // will take the place of the lease with this number when it is filled
+  bool moving = false;   // its borrower is to move it elsewhere, as if its node drained
 };
 
 // The number of the lease at its node and in the store.
@@ -257,6 +271,7 @@ enum class EventKind : uint8_t {
   kLeaseLost,     // one slab replica of one region
   kRepairBegun,   // a replica of a slab is filling on this node
   kSlabRepaired,  // it has taken the place of another one
+  kSlabMoving,    // this replica of the slab is to be moved elsewhere
 };
 std::string_view to_string(EventKind kind);
 
@@ -301,6 +316,9 @@ struct SlabLeaseReply {
   RemoteKeys rkeys;
   Generation generation;  // never 0
 };
+
+// POST /v1/slabs/add: these numbers have memory from then on. POST /v1/slabs/withdraw: these have
+// none. Both idempotent, and all or nothing. conflict: one of the latter is leased.
 
 // POST /v1/slabs/{node_slab}/revoke -> 204, also if that lease has ended. Another generation: 409.
 struct SlabRevokeRequest {

@@ -31,6 +31,7 @@ enum class Secrets : bool { kHide, kShow };  // kHide: leases without their rkey
 // ---- requests ----
 Result<NodeJoin> decode_node_join(std::string_view body);
 Result<NodeHeartbeat> decode_node_heartbeat(std::string_view body);
+Result<NodeLend> decode_node_lend(std::string_view body);
 Result<RegionCreate> decode_region_create(std::string_view body);
 Result<RegionHeartbeat> decode_region_heartbeat(std::string_view body);
 Result<std::vector<SlabIndex>> decode_slab_list(std::string_view body);
@@ -42,9 +43,11 @@ Result<ImageReader> decode_image_reader(std::string_view body);
 Result<rdma::QueuePairEndpoint> decode_queue_pair_endpoint(std::string_view body);
 Result<std::vector<NodeSlabRequest>> decode_slab_lease_requests(std::string_view body);
 Result<SlabRevokeRequest> decode_slab_revoke_request(std::string_view body);
+Result<std::vector<uint32_t>> decode_node_slabs(std::string_view body);  // at least one
 
 std::string encode(const NodeJoin& node);
 std::string encode(const NodeHeartbeat& heartbeat);
+std::string encode(const NodeLend& lend);
 std::string encode(const RegionCreate& region);
 std::string encode(const RegionHeartbeat& heartbeat);
 std::string encode(const std::vector<SlabIndex>& slabs);
@@ -56,6 +59,7 @@ std::string encode(const ImageReader& reader);
 std::string encode(const rdma::QueuePairEndpoint& endpoint);
 std::string encode(std::span<const NodeSlabRequest> requests);
 std::string encode(const SlabRevokeRequest& request);
+std::string encode_node_slabs(std::span<const uint32_t> node_slabs);
 
 // ---- the keys of one lease, in a store ----
 Result<RemoteKeys> decode_remote_keys(std::string_view body);

@@ -25,6 +25,7 @@ void read_lease(http::JsonReader& reader, Lease& lease) {
   lease.lost = reader.boolean_or("lost", false);
   lease.stale = reader.boolean_or("stale", false);
   lease.filling = reader.boolean_or("filling", false);
+  lease.moving = reader.boolean_or("moving", false);
 }
 
 void read_replica_name(http::JsonReader& reader, ReplicaName& name) {
@@ -46,7 +47,8 @@ Json json_of(const Lease& lease, Secrets secrets) {
             {"generation", lease.generation.value},
             {"lost", lease.lost},
             {"stale", lease.stale},
-            {"filling", lease.filling}};
+            {"filling", lease.filling},
+            {"moving", lease.moving}};
   if (secrets == Secrets::kShow) json["rkeys"] = json_of_keys(lease.rkeys);
   return json;
 }
@@ -65,11 +67,11 @@ constexpr EventKind kEventKinds[] = {
     EventKind::kNodeJoined,    EventKind::kNodeCordoned,  EventKind::kNodeDraining,
     EventKind::kNodeOpened,    EventKind::kNodeLost,      EventKind::kNodeLeft,
     EventKind::kRegionCreated, EventKind::kRegionDeleted, EventKind::kLeaseLost,
-    EventKind::kRepairBegun,   EventKind::kSlabRepaired};
+    EventKind::kRepairBegun,   EventKind::kSlabRepaired,  EventKind::kSlabMoving};
 
 bool names_slab(EventKind kind) {
   return kind == EventKind::kLeaseLost || kind == EventKind::kRepairBegun ||
-         kind == EventKind::kSlabRepaired;
+         kind == EventKind::kSlabRepaired || kind == EventKind::kSlabMoving;
 }
 
 void read_event(http::JsonReader& reader, EventBatch& batch) {
@@ -159,6 +161,8 @@ std::string_view to_string(EventKind kind) {
       return "repair_begun";
     case EventKind::kSlabRepaired:
       return "slab_repaired";
+    case EventKind::kSlabMoving:
+      return "slab_moving";
   }
   return "unknown";
 }

@@ -118,6 +118,43 @@ Status Cluster::remove_node(const NodeId& id, bool force) {
   return {};
 }
 
+Result<NodeInfo> Cluster::lend(const NodeId& id, const NodeLend& lend) {
+  const Instant now = clock_.now();
+  FARPAGE_TRY(node, change([&](State& state) { return state.lend(now, id, lend); }));
+  log::info("coordinator: node is to lend node={} bytes={} slabs_now={}", id.value, lend.bytes,
+            node.total_slabs);
+  return node;
+}
+
+void Cluster::adjust_lending() {
+  bool goes_on = true;
+  for (int round = 0; goes_on && round < kMaxLendRounds; ++round) {
+    std::vector<LendStep> steps;
+    const Status saved = change([&](State& state) -> Status {
+      steps = state.begin_lend_steps();
+      return {};
+    });
+    goes_on = false;
+    for (const LendStep& step : steps) {
+      // What is not written is not asked for.
+      Status outcome = saved;
+      if (saved && !step.add.empty())
+        outcome = agents_->add_slabs(step.agent_url, step.add, step.add_in_all);
+      if (saved && !step.withdraw.empty())
+        outcome = agents_->withdraw_slabs(step.agent_url, step.withdraw);
+      if (!outcome)
+        log::warn("coordinator: lending not changed node={} add={} withdraw={} reason=\"{}\"",
+                  step.node.value, step.add.size(), step.withdraw.size(),
+                  outcome.error().message());
+      const Status ended = change([&](State& state) -> Status {
+        state.end_lend_step(step, outcome);
+        return {};
+      });
+      goes_on = goes_on || (outcome && ended);
+    }
+  }
+}
+
 Result<NodeInfo> Cluster::node(const NodeId& id) const {
   const MutexLock lock(mutex_);
   return state_.node(clock_.now(), id);

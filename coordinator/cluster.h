@@ -5,7 +5,8 @@
 // or undo (locked, written). A coordinator that dies in between finds the reservations in its store
 // and releases the slabs.
 //
-// Threads: any. tick() and retry_revocations() each belong to one background thread.
+// Threads: any. tick(), retry_revocations() and adjust_lending() each belong to one background
+// thread.
 // Invariants:
 //  1. No agent call is made with the lock held.
 //  2. A call that succeeds has written its change to the store. If the write fails, the call
@@ -64,6 +65,7 @@ class Cluster {
   Status heartbeat_node(const NodeId& id, const NodeHeartbeat& heartbeat);
   Status set_service(const NodeId& id, NodeService service);
   Status remove_node(const NodeId& id, bool force);
+  Result<NodeInfo> lend(const NodeId& id, const NodeLend& lend);
   Result<NodeInfo> node(const NodeId& id) const;
   std::vector<NodeInfo> nodes() const;
   Result<NodeEndpoints> endpoints(const NodeId& id) const;
@@ -103,6 +105,8 @@ class Cluster {
   // Retries the revocations that nodes have not confirmed. Skips a node that does not answer for
   // kRevocationBackoff or until its next heartbeat.
   void retry_revocations();
+  // Asks the nodes that are to lend more or less, as far as they can be asked now.
+  void adjust_lending();
   // Ends every wait of events(), now and later.
   void stop();
   // For tests: State::check().
@@ -113,6 +117,7 @@ class Cluster {
   static constexpr size_t kMaxNodesAsked = 16;     // at once, for one request
   static constexpr int kMaxOrphanRevocations = 3;  // attempts for a removed node
   static constexpr Milliseconds kGateTimeout{30000};
+  static constexpr int kMaxLendRounds = 64;  // of one call of adjust_lending()
 
  private:
   Cluster(State state, std::unique_ptr<Store> store, std::unique_ptr<AgentClient> agents,

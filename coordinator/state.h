@@ -11,13 +11,17 @@
 //     |                       +--> kForeign / kRevoking                                 |
 //     +--- kForeign (after region_time_to_live) --- revoked() --------------------------+
 //
+//   kFree --next_lend_step()--> kLeaving --end_lend_step()--> kAbsent --end_lend_step()--> kFree
+//
 // kPlacing: the node is being asked. kRevoking: the node must still confirm the revocation.
 // kForeign: the node lends it to a borrower that this coordinator does not know (its memory store
-// was lost); the coordinator does not use it for a while.
+// was lost); the coordinator does not use it for a while. kLeaving: the node is being asked to give
+// its memory up. kAbsent: a number without memory (NodeJoin::withdrawn).
 //
 // Threads: one at a time (Cluster holds a lock).
 // Invariants (check() in state_invariants.cc):
-//  1. A slab of a node is in exactly one state: free, placing, leased once, revoking, or foreign.
+//  1. A slab of a node is in exactly one state: free, placing, leased once, revoking, foreign,
+//     leaving, or absent.
 //  2. The replicas of one slab of a region are on distinct nodes, except lost and stale ones, and
 //     either all of them exist or none. Beside each there is at most one that is filling.
 //  3. The free list of a node holds exactly its kFree slabs; slabs_by_use counts its slabs.
@@ -77,6 +81,17 @@ enum class LeaseAnswer : uint8_t {
   kUnknown,  // no answer: it may have been granted
 };
 
+// One request to a node that is to lend more or less, between begin_lend_steps() and
+// end_lend_step().
+struct LendStep {
+  NodeId node;
+  uint64_t incarnation = 0;
+  std::string agent_url;
+  std::vector<uint32_t> add;  // one of both is empty
+  uint32_t add_in_all = 0;    // with those of the next steps
+  std::vector<uint32_t> withdraw;
+};
+
 struct LeaseOutcome {
   LeaseAnswer answer = LeaseAnswer::kNotAsked;
   SlabLeaseReply grant;  // kGranted
@@ -102,6 +117,7 @@ struct Totals {
   // Of regions: with a replica that is lost, stale, or on a node that is lost.
   uint64_t slabs_degraded = 0;
   uint64_t slabs_repairing = 0;  // with one that is filling
+  uint64_t slabs_moving = 0;     // with one that is to be moved elsewhere
 };
 
 class State {
@@ -128,6 +144,15 @@ class State {
   Result<NodeEndpoints> endpoints(const NodeId& id) const;
   // kConflict: the node has restarted in the meantime.
   Status record_exchange(const NodeId& id, uint64_t incarnation, QueuePairExchanged pair);
+
+  // ---- how much a node lends (state_lending.cc) ----
+  // kInvalid: less than one slab. kUnavailable: the node is lost. kConflict, kExhausted: what would
+  // have to move does not, or there is no room for it elsewhere.
+  Result<NodeInfo> lend(Instant now, const NodeId& id, const NodeLend& lend);
+  // The next requests for all nodes that are on their way; at most one for each at a time.
+  std::vector<LendStep> begin_lend_steps();
+  // kUnavailable, kTimedOut: it is tried again. kConflict: a slab is leased. Else it ends here.
+  void end_lend_step(const LendStep& step, const Status& outcome);
 
   // ---- regions (state_regions.cc) ----
   Result<RegionId> create_region(Instant now, const RegionCreate& create);
@@ -205,8 +230,8 @@ class State {
   std::string check() const;
 
  private:
-  enum class SlabUse : uint8_t { kFree, kPlacing, kLeased, kRevoking, kForeign };
-  static constexpr size_t kSlabUses = 5;
+  enum class SlabUse : uint8_t { kFree, kPlacing, kLeased, kRevoking, kForeign, kLeaving, kAbsent };
+  static constexpr size_t kSlabUses = 7;
   struct Node {
     NodeRecord record;
     bool silent = false;
@@ -217,6 +242,12 @@ class State {
     // Longest free first: a slab released recently is still being scrubbed.
     std::deque<uint32_t> free;
     std::deque<std::pair<Instant, uint32_t>> foreign;
+    std::string lend_refused;     // NodeInfo
+    bool lend_step_open = false;  // the node is being asked
+    // An answer was lost, or a coordinator died before it came: the node may have memory of slabs
+    // that are absent here, and is told to give that up first.
+    bool lend_unsure = false;
+    bool lend_singly = false;  // one of several slabs was not given up
     uint32_t reported_free = 0;
     Counters counters;
     // From the node's latest heartbeat; nullopt: none since the start of this coordinator.
@@ -258,6 +289,23 @@ class State {
   void replace(Instant now, const NodeJoin& join);
   void hear(Instant now, Node& node);
   void lose_leases(const NodeId& id);
+  // state_lending.cc
+  static uint32_t lent_slabs(const Node& node);      // that have memory, and keep it
+  static uint32_t surplus_of(const Node& node);      // of those, more than it is to lend
+  static uint32_t lendable_slabs(const Node& node);  // that are free, and stay
+  void write_extent(Node& node);
+  static void grow_numbers(Node& node, size_t numbers);
+  static bool can_move(const Region& region, const Lease& lease, const NodeId& from);
+  static bool has_replica_on(const Region& region, SlabIndex slab, const NodeId& node);
+  // Leases of the node that can move; `places`: for how many, up to `wanted`, there is room.
+  size_t movable_slabs(const Node& from, size_t wanted, size_t& places);
+  Status check_lend(const Node& node, uint32_t slabs);
+  void set_moving(Region& region, Replicas::iterator lease, bool moving);
+  void mark_moving(const Node& node, size_t wanted);
+  std::optional<LendStep> next_lend_step(Node& node);
+  void settle_lend_step(Node& node, const LendStep& step, const Status& outcome);
+  void adopt_extent(Node& node, const NodeJoin& join);
+  void end_slab(Node& node, uint32_t slab);
   void retire(const NodeId& id, uint64_t incarnation);
   size_t slabs_in_use(const Node& node) const;
   // state_regions.cc

@@ -124,10 +124,10 @@ State::Lenders State::find_lenders(uint64_t slab_bytes, const std::set<NodeId>& 
   Lenders lenders;
   for (auto& [id, node] : nodes_) {
     if (state_of(node) != NodeState::kAlive || avoid.count(id) != 0 ||
-        node.record.join.slab_bytes != slab_bytes || node.free.empty())
+        node.record.join.slab_bytes != slab_bytes || lendable_slabs(node) == 0)
       continue;
     lenders.nodes.push_back(&node);
-    lenders.free_slabs.push_back(static_cast<uint32_t>(node.free.size()));
+    lenders.free_slabs.push_back(lendable_slabs(node));
   }
   return lenders;
 }

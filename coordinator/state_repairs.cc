@@ -12,7 +12,8 @@ bool names(const std::vector<ReplicaName>& list, const Lease& lease) {
   return std::find(list.begin(), list.end(), name_of(lease)) != list.end();
 }
 
-// Those of the slab but for the filling one, in the order of their numbers. `leases`: of a region.
+// Those of the slab but for the filling one, in the order of their numbers, until that one comes or
+// goes. `leases`: of a region.
 template <typename Leases>
 auto replicas_of(Leases& leases, SlabIndex slab) {
   return std::ranges::subrange(leases.lower_bound({slab, 0}),
@@ -48,7 +49,7 @@ State::Replicas::iterator State::choose_replaced(Region& region, SlabIndex slab)
   const auto replicas = replicas_of(region.leases, slab);
   for (auto it = replicas.begin(); it != replicas.end(); ++it) {
     if (it->second.lost || it->second.stale) return it;
-    if (is_leaving(state_of(nodes_.at(it->second.node)))) leaving = it;
+    if (it->second.moving || is_leaving(state_of(nodes_.at(it->second.node)))) leaving = it;
   }
   return leaving;
 }
@@ -61,12 +62,11 @@ Result<std::vector<PlannedLease>> State::begin_repair(Instant now, const RegionI
     return fail(ErrorCode::kConflict,
                 fmt::format("region '{}' stores an image: push that again", id.value));
   region->last_heard = now;
-  const auto replicas = replicas_of(region->leases, repair.slab);
-  if (replicas.empty())
+  if (replicas_of(region->leases, repair.slab).empty())
     return fail(ErrorCode::kNotFound, fmt::format("field 'slab': region '{}' has no slab {}",
                                                   id.value, repair.slab.value));
   const auto is_held = [&](const ReplicaName& name) {
-    return std::ranges::any_of(replicas,
+    return std::ranges::any_of(replicas_of(region->leases, repair.slab),
                                [&](const auto& entry) { return name_of(entry.second) == name; });
   };
   for (const ReplicaName& name : repair.live)
@@ -85,7 +85,7 @@ Result<std::vector<PlannedLease>> State::begin_repair(Instant now, const RegionI
                 fmt::format("slab {} has all its replicas", repair.slab.value));
   std::set<NodeId> taken = avoid;
   taken.insert(repair.avoid.begin(), repair.avoid.end());
-  for (const auto& [key, lease] : replicas)
+  for (const auto& [key, lease] : replicas_of(region->leases, repair.slab))
     if (!lease.lost && !lease.stale) taken.insert(lease.node);
   const Lenders lenders = find_lenders(region->record.slab_bytes, taken);
   const auto choice = placement_.place(lenders.free_slabs, 1, 1);
@@ -150,13 +150,16 @@ void State::count_repairs(const Region& region, Totals& totals) const {
     const SlabIndex slab = it->first.first;
     bool degraded = false;
     bool filling = false;
+    bool moving = false;
     for (; it != region.leases.end() && it->first.first == slab; ++it) {
       if (it->second.filling) {
         filling = filling || !it->second.lost;
       } else {
         degraded = degraded || is_degraded(it->second);
+        moving = moving || it->second.moving;
       }
     }
+    totals.slabs_moving += moving ? 1 : 0;
     known += degraded ? 1 : 0;
     totals.slabs_repairing += filling ? 1 : 0;
   }

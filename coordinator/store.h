@@ -24,6 +24,7 @@ enum class NodeService : uint8_t {
 struct NodeRecord {
   NodeJoin join;
   NodeService service = NodeService::kFull;
+  std::optional<uint32_t> lend_slabs;  // how many it is to lend; nullopt: as many as it does
 };
 
 struct RegionRecord {

@@ -51,6 +51,13 @@ class HoldingAgents final : public AgentClient {
                                           const rdma::QueuePairEndpoint& peer) override {
     return agents_->connect(url, peer);
   }
+  Status add_slabs(const std::string& url, std::span<const uint32_t> slabs,
+                   uint32_t in_all) override {
+    return agents_->add_slabs(url, slabs, in_all);
+  }
+  Status withdraw_slabs(const std::string& url, std::span<const uint32_t> slabs) override {
+    return agents_->withdraw_slabs(url, slabs);
+  }
   Result<uint64_t> incarnation(const std::string& url) override {
     return agents_->incarnation(url);
   }
@@ -108,6 +115,29 @@ TEST_F(ClusterTest, DeletionThatIsRepeatedWhileANodeIsToldLearnsThatItIsDone) {
   ASSERT_FALSE(second.has_value());
   EXPECT_EQ(second.error().code, ErrorCode::kNotFound) << second.error().message();
   EXPECT_EQ(agents_.lent(), 0U);
+}
+
+TEST_F(ClusterTest, NodeLendsAsMuchAsItIsToldWhenItAnswersAgain) {
+  join("n1", 6);
+  join("n2", 2);
+  agents_.set_mood(url("n1"), Mood::kUnreachable);
+  ASSERT_TRUE(cluster_->lend(NodeId{"n1"}, {2 * kMinSlabBytes}).has_value());
+  cluster_->adjust_lending();
+  EXPECT_EQ(cluster_->node(NodeId{"n1"})->total_slabs, 6U);
+  agents_.set_mood(url("n1"), Mood::kLosesAnswers);
+  cluster_->adjust_lending();
+  agents_.set_mood(url("n1"), Mood::kGood);
+  cluster_->adjust_lending();
+  EXPECT_EQ(cluster_->node(NodeId{"n1"})->total_slabs, 2U);
+  EXPECT_EQ(agents_.withdrawn(url("n1")).size(), 4U);
+  EXPECT_TRUE(cluster_->create_region(test_region(4)).has_value());
+  EXPECT_FALSE(cluster_->create_region(test_region(1)).has_value());
+  ASSERT_TRUE(cluster_->lend(NodeId{"n1"}, {300 * kMinSlabBytes}).has_value());
+  cluster_->adjust_lending();
+  EXPECT_EQ(cluster_->node(NodeId{"n1"})->total_slabs, 300U);
+  EXPECT_TRUE(agents_.withdrawn(url("n1")).empty());
+  EXPECT_TRUE(cluster_->create_region(test_region(298)).has_value());
+  EXPECT_EQ(agents_.lends_without_memory(), 0U);
 }
 
 TEST_F(ClusterTest, UnreachableNodeIsReplacedByAnother) {

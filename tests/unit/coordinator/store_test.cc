@@ -242,7 +242,9 @@ TEST_F(StoreTest, StoreWithoutImagesGetsTheirTableWhenItIsOpened) {
     auto store = open_sqlite_store(file());
     ASSERT_TRUE((*store)->write(changes).has_value());
   }
-  sqlite(file(), "DROP TABLE images; PRAGMA user_version=4");
+  sqlite(file(),
+         "DROP TABLE images; ALTER TABLE nodes DROP COLUMN lend_slabs; "
+         "PRAGMA user_version=4");
   auto store = open_sqlite_store(file());
   ASSERT_TRUE(store.has_value()) << store.error().message();
   EXPECT_EQ((*store)->load()->regions.size(), 1U);
