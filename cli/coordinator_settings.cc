@@ -5,6 +5,7 @@
 #include "cli/host_port.h"
 #include "coordinator/memory_store.h"
 #include "coordinator/sqlite_store.h"
+#include "http/json_reader.h"
 
 namespace farpage::cli {
 
@@ -21,6 +22,10 @@ void add_options(Subcommand& subcommand, CoordinatorSettings& settings) {
                 "Silence after which a node counts as lost; its leases stay valid")
       .duration("--region-ttl", settings.region_time_to_live,
                 "Silence of a pager after which the slabs of its region are taken back")
+      .text(
+          "--spread-by", settings.spread_by,
+          "Label of nodes: the replicas of a slab are on nodes with different values of it, unless "
+          "a program asks for another label")
       .number("--request-threads", settings.request_threads, 1, 1024, "Threads for requests")
       .number("--max-long-polls", settings.max_long_polls, 1, 1023,
               "Calls of /v1/events that may wait at the same time")
@@ -38,7 +43,11 @@ Result<coordinator::ServiceOptions> service_options(const CoordinatorSettings& s
                 fmt::format("--listen {} can be reached by others, and a coordinator hands out "
                             "memory: add --token-file, or --insecure on a network that you trust",
                             settings.listen));
+  if (!settings.spread_by.empty() && !http::is_name(settings.spread_by))
+    return fail(ErrorCode::kInvalid,
+                fmt::format("--spread-by: '{}' is not the key of a label", settings.spread_by));
   coordinator::ServiceOptions options;
+  options.state.spread_by = settings.spread_by;
   options.host = listen.host;
   options.port = listen.port;
   options.token = token;

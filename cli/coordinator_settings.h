@@ -17,6 +17,7 @@ struct CoordinatorSettings {
   std::string store = "memory";
   std::string token_file;
   bool insecure = false;
+  std::string spread_by;
   Milliseconds node_time_to_live{5000};
   Milliseconds region_time_to_live{60'000};
   int64_t request_threads = 16;

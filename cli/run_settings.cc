@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "base/size.h"
 #include "cli/node_settings.h"
+#include "http/json_reader.h"
 
 namespace farpage::cli {
 uint64_t available_memory_bytes() {
@@ -29,6 +30,10 @@ void add_options(Subcommand& subcommand, PagerSettings& settings, ShortFlags sho
   subcommand.size("--local", settings.local_bytes, "Far memory resident on this host")
       .number("--replicas", settings.replicas, 1, coordinator::kMaxReplicas,
               "Copies of each page, on as many nodes")
+      .text(
+          "--spread-by", settings.spread_by,
+          "Label of nodes, as zone: the copies are on nodes with different values of it (default: "
+          "what the coordinator was told)")
       .size("--slab", settings.slab_bytes,
             "Unit of borrowing; must be that of the nodes (run: 0 is 64M, or with an embedded node "
             "1/128 of --lend, from 2M to 64M)")
@@ -77,6 +82,10 @@ Result<pager::PagerOptions> pager_options(const PagerSettings& settings) {
   options.local_bytes = settings.local_bytes;
   options.slab_bytes = settings.slab_bytes;
   options.replicas = static_cast<uint32_t>(settings.replicas);
+  if (!settings.spread_by.empty() && !http::is_name(settings.spread_by))
+    return fail(ErrorCode::kInvalid,
+                fmt::format("--spread-by: '{}' is not the key of a label", settings.spread_by));
+  options.spread_by = settings.spread_by;
   options.workers = static_cast<uint32_t>(settings.workers);
   options.pin_workers = !settings.no_pin;
   options.prefetch_depth = static_cast<uint32_t>(settings.prefetch_depth);

@@ -48,6 +48,9 @@ class Subcommand {
   enum class Scope { kOwn, kShared };  // of the environment variable's name
   Subcommand& text(const std::string& flag, std::string& value, const std::string& help,
                    Scope scope = Scope::kOwn);
+  // May be given several times; in the environment and the file with commas.
+  Subcommand& texts(const std::string& flag, std::vector<std::string>& values,
+                    const std::string& help);
   Subcommand& choice(const std::string& flag, std::string& value,
                      const std::vector<std::string>& allowed, const std::string& help,
                      Scope scope = Scope::kOwn);

@@ -42,6 +42,10 @@ inline bool is_leaving(NodeState state) {
   return state == NodeState::kDraining || state == NodeState::kLost;
 }
 
+// Where a node is, as its operator names it: zone=a, rack=7. Keys and values are names.
+using Labels = std::map<std::string, std::string>;
+inline constexpr size_t kMaxLabels = 16;
+
 // POST /v1/nodes. The same id with another incarnation replaces the node once the former process no
 // longer answers; the node's leases are then lost.
 struct NodeJoin {
@@ -55,6 +59,7 @@ struct NodeJoin {
   // Numbers of slabs that have no memory (any more): the others, capacity_bytes in all, have those
   // from 0 on.
   std::vector<uint32_t> withdrawn;
+  Labels labels;
 };
 
 struct NodeInfo {
@@ -147,6 +152,9 @@ struct RegionCreate {
   // Group of the data sessions of this region's pager. 0: no sessions, so only heartbeats keep the
   // region.
   uint32_t session_group = 0;
+  // The replicas of each slab are on nodes with different values of this label; those without it
+  // count as one value. Empty: as the coordinator was told (StateOptions::spread_by).
+  std::string spread_by;
 };
 
 struct RegionInfo {
@@ -159,7 +167,8 @@ struct RegionInfo {
   Milliseconds time_to_live{60000};
   std::vector<Lease> leases;
   Counters counters;
-  ImageId image;  // whose pages it stores; empty: a pager has borrowed it
+  ImageId image;          // whose pages it stores; empty: a pager has borrowed it
+  std::string spread_by;  // empty: its replicas are on distinct nodes, and no more
 };
 
 // POST /v1/regions/{id}/repairs: a replica for a slab that lacks one, or has one on a node that is

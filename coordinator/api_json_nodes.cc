@@ -30,6 +30,14 @@ Json json_of(const TransportAddress& address) {
   return {{"kind", rdma::to_string(address.kind)}, {"address", address.text}};
 }
 
+void read_labels(http::JsonReader& reader, Labels& labels) {
+  reader.each_text("labels", kMaxLabels, [&](const std::string& key, const std::string& value) {
+    if (!http::is_name(key) || !http::is_name(value))
+      return reader.refuse("labels", "keys and values must be names");
+    labels.emplace(key, value);
+  });
+}
+
 void read_node_join(http::JsonReader& reader, NodeJoin& node) {
   node.id = NodeId{reader.name("id")};
   node.incarnation = reader.number("incarnation", 1, http::kMaxU64);
@@ -43,6 +51,7 @@ void read_node_join(http::JsonReader& reader, NodeJoin& node) {
                                                 "use smaller slabs",
                                                 node.slab_bytes));
   if (reader.has("withdrawn")) read_node_slabs(reader, "withdrawn", node.withdrawn);
+  read_labels(reader, node.labels);
   const uint64_t numbers = node.capacity_bytes / node.slab_bytes + node.withdrawn.size();
   if (reader.ok() &&
       std::ranges::any_of(node.withdrawn, [&](auto slab) { return slab >= numbers; }))
@@ -69,6 +78,7 @@ Json json_of(const NodeJoin& node) {
             {"version", node.version},
             {"transports", std::move(transports)}};
   if (!node.withdrawn.empty()) json["withdrawn"] = node.withdrawn;
+  if (!node.labels.empty()) json["labels"] = node.labels;
   return json;
 }
 

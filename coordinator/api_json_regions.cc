@@ -122,6 +122,7 @@ void read_region_info(http::JsonReader& reader, RegionInfo& region) {
               [&](http::JsonReader& entry) { read_lease(entry, region.leases.emplace_back()); });
   read_counters(reader, region.counters);
   region.image = ImageId{reader.text_or_empty("image", http::kMaxNameBytes)};
+  region.spread_by = reader.text_or_empty("spread_by", http::kMaxNameBytes);
 }
 
 Json json_of_region(const RegionInfo& region, Secrets secrets) {
@@ -134,6 +135,7 @@ Json json_of_region(const RegionInfo& region, Secrets secrets) {
             {"leases", json_of(region.leases, secrets)},
             {"counters", region.counters}};
   if (!region.image.value.empty()) json["image"] = region.image.value;
+  if (!region.spread_by.empty()) json["spread_by"] = region.spread_by;
   return json;
 }
 
@@ -203,6 +205,7 @@ Result<RegionCreate> decode_region_create(std::string_view body) {
         read_replicas(reader, region.replicas);
         region.session_group =
             static_cast<uint32_t>(reader.number_or("session_group", 0, http::kMaxU32, 0));
+        if (reader.has("spread_by")) region.spread_by = reader.name("spread_by");
       });
 }
 
@@ -301,12 +304,13 @@ Result<EventBatch> decode_event_batch(std::string_view body) {
 }
 
 std::string encode(const RegionCreate& region) {
-  return Json{{"name", region.name},
-              {"bytes", region.bytes},
-              {"replicas", region.replicas},
-              {"slab_bytes", region.slab_bytes},
-              {"session_group", region.session_group}}
-      .dump();
+  Json json{{"name", region.name},
+            {"bytes", region.bytes},
+            {"replicas", region.replicas},
+            {"slab_bytes", region.slab_bytes},
+            {"session_group", region.session_group}};
+  if (!region.spread_by.empty()) json["spread_by"] = region.spread_by;
+  return json.dump();
 }
 
 std::string encode(const RegionHeartbeat& heartbeat) {

@@ -10,7 +10,8 @@ namespace {
 
 constexpr int64_t kApplicationId = 0x66617270;  // "farp"
 // 3: keys of 128 bits, as text. 4: one column for the keys of all transports. 5: images. 6: how
-// much a node is to lend. A store of 4 or 5 becomes one of 6 when it is opened.
+// much a node is to lend, and by what a region is spread. A store of 4 or 5 becomes one of 6 when
+// it is opened.
 constexpr int64_t kSchemaVersion = 6;
 constexpr int64_t kOldestSchema = 4;
 constexpr int64_t kSchemaWithImages = 5;
@@ -37,8 +38,9 @@ CREATE TABLE images(id TEXT PRIMARY KEY, region TEXT NOT NULL, base TEXT NOT NUL
 )";
 
 // lend_slabs: 0 where there is none.
-constexpr char kLending[] = R"(
+constexpr char kPlaces[] = R"(
 ALTER TABLE nodes ADD COLUMN lend_slabs INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE regions ADD COLUMN spread_by TEXT NOT NULL DEFAULT '';
 )";
 
 // Values of leases.lost.
@@ -196,13 +198,13 @@ Result<Snapshot> SqliteStore::load() {
                               if (row.integer(2) != 0) node.lend_slabs = u32(row, 2);
                               return {};
                             }));
-  FARPAGE_TRY_VOID(
-      each_row(database_, "SELECT id, name, replicas, slab_bytes, session_group FROM regions",
-               [&](const Statement& row) -> Status {
-                 snapshot.regions.push_back(RegionRecord{RegionId{row.text(0)}, row.text(1),
-                                                         u32(row, 2), u64(row, 3), u32(row, 4)});
-                 return {};
-               }));
+  FARPAGE_TRY_VOID(each_row(
+      database_, "SELECT id, name, replicas, slab_bytes, session_group, spread_by FROM regions",
+      [&](const Statement& row) -> Status {
+        snapshot.regions.push_back(RegionRecord{RegionId{row.text(0)}, row.text(1), u32(row, 2),
+                                                u64(row, 3), u32(row, 4), row.text(5)});
+        return {};
+      }));
   FARPAGE_TRY_VOID(each_row(database_,
                             "SELECT region, slab, replica, node, node_slab, address, bytes, "
                             "generation, lost, rkeys FROM leases",
@@ -241,11 +243,11 @@ Status SqliteStore::write_all(const Changes& changes) {
       },
       [](Statement& remove, const NodeId& id) { remove.bind(id.value); }));
   FARPAGE_TRY_VOID(write_table(
-      database_, changes.regions, "REPLACE INTO regions VALUES(?,?,?,?,?)",
+      database_, changes.regions, "REPLACE INTO regions VALUES(?,?,?,?,?,?)",
       "DELETE FROM regions WHERE id=?",
       [](Statement& insert, const RegionId& id, const RegionRecord& record) {
         insert.bind(id.value).bind(record.name).bind(record.replicas);
-        insert.bind(as_signed(record.slab_bytes)).bind(record.session_group);
+        insert.bind(as_signed(record.slab_bytes)).bind(record.session_group).bind(record.spread_by);
       },
       [](Statement& remove, const RegionId& id) { remove.bind(id.value); }));
   FARPAGE_TRY_VOID(
@@ -288,14 +290,14 @@ Status prepare_schema(const Database& database) {
   if (empty && application == 0)
     return database.execute(
         fmt::format("BEGIN IMMEDIATE;{}{}{}PRAGMA application_id={};PRAGMA user_version={};COMMIT;",
-                    kSchema, kImages, kLending, kApplicationId, kSchemaVersion));
+                    kSchema, kImages, kPlaces, kApplicationId, kSchemaVersion));
   if (application != kApplicationId)
     return fail(
         ErrorCode::kInvalid,
         fmt::format("store {} belongs to another program: name another file", database.path()));
   if (version >= kOldestSchema && version < kSchemaVersion)
     return database.execute(fmt::format("BEGIN IMMEDIATE;{}{}PRAGMA user_version={};COMMIT;",
-                                        version < kSchemaWithImages ? kImages : "", kLending,
+                                        version < kSchemaWithImages ? kImages : "", kPlaces,
                                         kSchemaVersion));
   if (version < kSchemaVersion)
     return fail(ErrorCode::kInvalid,

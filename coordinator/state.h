@@ -57,6 +57,7 @@ struct StateOptions {
   size_t max_images = 1024;
   // A longer time between two calls of tick() means that this process did not run.
   Nanoseconds longest_tick = Seconds(2);
+  std::string spread_by;  // of regions that do not say; empty: distinct nodes are enough
   size_t event_capacity = size_t{4} * kMaxNodes;  // all nodes lost and back, with a margin
   uint64_t seed = 0;                              // for placement and region ids
   uint64_t first_sequence = 0;                    // for the events of a new store
@@ -296,7 +297,6 @@ class State {
   void write_extent(Node& node);
   static void grow_numbers(Node& node, size_t numbers);
   static bool can_move(const Region& region, const Lease& lease, const NodeId& from);
-  static bool has_replica_on(const Region& region, SlabIndex slab, const NodeId& node);
   // Leases of the node that can move; `places`: for how many, up to `wanted`, there is room.
   size_t movable_slabs(const Node& from, size_t wanted, size_t& places);
   Status check_lend(const Node& node, uint32_t slabs);
@@ -314,12 +314,22 @@ class State {
   void drop_lease(Region& region, Replicas::iterator lease);
   std::vector<SlabIndex> missing_slabs(const Region& region,
                                        const std::vector<SlabIndex>& slabs) const;
-  // The nodes that can lend slabs of that size, and how many each.
+  // The nodes that can lend slabs to a region, how many each, and the domains that they are in
+  // (none where the region is not spread).
   struct Lenders {
     std::vector<Node*> nodes;
     std::vector<uint32_t> free_slabs;
+    std::vector<uint32_t> domains;
+    std::map<std::string, uint32_t> numbers;  // of the domains, by value of the label
   };
-  Lenders find_lenders(uint64_t slab_bytes, const std::set<NodeId>& avoid);
+  Lenders find_lenders(const RegionRecord& region, const std::set<NodeId>& avoid);
+  // "zone=a: 12, zone=b: 3"
+  static std::string room_of(const RegionRecord& region, const Lenders& lenders);
+  // The value of the label; empty: it has none.
+  static std::string domain_of(const Node& node, const std::string& key);
+  // No live replica of the slab but `replaced` (null: none) is there, or in the same domain.
+  bool may_hold(const Node& node, const Region& region, SlabIndex slab,
+                const Lease* replaced) const;
   PlannedLease reserve(Node& node, SlabLeaseRequest request);
   Status check_outcomes(const std::vector<PlannedLease>& plan,
                         const std::vector<LeaseOutcome>& outcomes) const;

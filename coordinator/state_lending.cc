@@ -58,7 +58,9 @@ bool State::can_move(const Region& region, const Lease& lease, const NodeId& fro
 // Each takes the node with the most room; which of them there is room for does not matter.
 size_t State::movable_slabs(const Node& from, size_t wanted, size_t& places) {
   const NodeId& id = from.record.join.id;
-  const Lenders lenders = find_lenders(from.record.join.slab_bytes, {id});
+  RegionRecord any;
+  any.slab_bytes = from.record.join.slab_bytes;
+  const Lenders lenders = find_lenders(any, {id});
   std::vector<uint32_t> room = lenders.free_slabs;
   size_t movable = 0;
   places = 0;
@@ -70,7 +72,7 @@ size_t State::movable_slabs(const Node& from, size_t wanted, size_t& places) {
       std::optional<size_t> best;
       for (size_t i = 0; i < room.size(); ++i) {
         if (room[i] == 0 || (best && room[i] <= room[*best])) continue;
-        if (!has_replica_on(region, key.first, lenders.nodes[i]->record.join.id)) best = i;
+        if (may_hold(*lenders.nodes[i], region, key.first, &lease)) best = i;
       }
       if (!best) continue;
       --room[*best];
@@ -78,13 +80,6 @@ size_t State::movable_slabs(const Node& from, size_t wanted, size_t& places) {
     }
   }
   return movable;
-}
-
-bool State::has_replica_on(const Region& region, SlabIndex slab, const NodeId& node) {
-  for (auto it = region.leases.lower_bound({slab, 0});
-       it != region.leases.end() && it->first.first == slab; ++it)
-    if (!it->second.lost && !it->second.stale && it->second.node == node) return true;
-  return false;
 }
 
 Status State::check_lend(const Node& node, uint32_t slabs) {

@@ -85,15 +85,18 @@ Result<std::vector<PlannedLease>> State::begin_repair(Instant now, const RegionI
                 fmt::format("slab {} has all its replicas", repair.slab.value));
   std::set<NodeId> taken = avoid;
   taken.insert(repair.avoid.begin(), repair.avoid.end());
-  for (const auto& [key, lease] : replicas_of(region->leases, repair.slab))
-    if (!lease.lost && !lease.stale) taken.insert(lease.node);
-  const Lenders lenders = find_lenders(region->record.slab_bytes, taken);
+  for (const auto& [node_id, node] : nodes_)
+    if (!may_hold(node, *region, repair.slab, &replaced->second)) taken.insert(node_id);
+  const Lenders lenders = find_lenders(region->record, taken);
   const auto choice = placement_.place(lenders.free_slabs, 1, 1);
   if (!choice)
-    return fail(ErrorCode::kExhausted,
-                fmt::format("no node has a slab for another replica of slab {} of region '{}': "
-                            "start one more",
-                            repair.slab.value, id.value));
+    return fail(
+        ErrorCode::kExhausted,
+        fmt::format(
+            "no node{} has a slab for another replica of slab {} of region '{}': "
+            "start one more",
+            region->record.spread_by.empty() ? "" : " in another " + region->record.spread_by,
+            repair.slab.value, id.value));
   return std::vector{
       reserve(*lenders.nodes[choice->front().front()],
               SlabLeaseRequest{id, repair.slab, kFillingReplica + replaced->second.replica,

@@ -33,6 +33,7 @@ struct RegionRecord {
   uint32_t replicas = 1;
   uint64_t slab_bytes = kDefaultSlabBytes;
   uint32_t session_group = 0;
+  std::string spread_by;  // RegionInfo
 };
 
 struct LeaseKey {

@@ -103,6 +103,7 @@ coordinator::NodeJoin Node::join_message() const {
   join.slab_bytes = pool_->slab_bytes();
   join.version = FARPAGE_VERSION;
   join.transports = lender_.addresses();
+  join.labels = options_.labels;
   return join;
 }
 

@@ -45,6 +45,7 @@ TEST(ApiJson, NodeGoesBothWays) {
   EXPECT_EQ((*list)[1].counters, info.counters);
   EXPECT_FALSE((*list)[1].lend_bytes);
   info.join.withdrawn = {1, 5};
+  info.join.labels = {{"zone", "a"}, {"rack", "7"}};
   info.lend_bytes = 6 * kMinSlabBytes;
   info.lend_refused = "no memory";
   const auto changing = decode_node_info(encode(info));
@@ -52,6 +53,7 @@ TEST(ApiJson, NodeGoesBothWays) {
   EXPECT_EQ(changing->join.withdrawn, info.join.withdrawn);
   EXPECT_EQ(changing->lend_bytes, info.lend_bytes);
   EXPECT_EQ(changing->lend_refused, "no memory");
+  EXPECT_EQ(changing->join.labels, info.join.labels);
   EXPECT_EQ(decode_node_lend(encode(NodeLend{7}))->bytes, 7U);
   EXPECT_FALSE(decode_node_lend(encode(NodeLend{0})).has_value());
 }
@@ -238,6 +240,9 @@ TEST(ApiJson, WrongFieldOfANodeIsNamed) {
            {"\"id\"", "\"withdrawn\":[0,3],\"id\"", ""},
            {"\"id\"", "\"withdrawn\":[0,4],\"id\"", "withdrawn"},
            {"\"id\"", "\"withdrawn\":[1,1],\"id\"", "withdrawn"},
+           {"\"id\"", "\"labels\":{\"zone\":\"\"},\"id\"", "labels"},
+           {"\"id\"", "\"labels\":{\"a b\":\"c\"},\"id\"", "labels"},
+           {"\"id\"", "\"labels\":{\"zone\":1},\"id\"", "labels.'zone'"},
        }) {
     if (*c.field == 0) {
       EXPECT_TRUE(decode_node_join(node_with(c.piece, c.by)).has_value()) << c.by;

@@ -244,6 +244,7 @@ TEST_F(StoreTest, StoreWithoutImagesGetsTheirTableWhenItIsOpened) {
   }
   sqlite(file(),
          "DROP TABLE images; ALTER TABLE nodes DROP COLUMN lend_slabs; "
+         "ALTER TABLE regions DROP COLUMN spread_by; "
          "PRAGMA user_version=4");
   auto store = open_sqlite_store(file());
   ASSERT_TRUE(store.has_value()) << store.error().message();
