@@ -33,6 +33,10 @@ void add_options(Subcommand& subcommand, NodeSettings& settings) {
       .text("--name", settings.name,
             "Name of this node in the cluster (default: the host's name; further nodes of this "
             "host append -2, -3 and so on)")
+      .text(
+          "--state-dir", settings.state_directory,
+          "Directory that survives a restart: NAME.id there tells this node from another one with "
+          "its name, and from a copy of its disk")
       .texts("--label", settings.labels,
              "Where this node is, as zone=a; for regions that are spread by zone. Several times")
       .text("--listen-agent", settings.listen_agent, "Where the coordinator reaches this node")

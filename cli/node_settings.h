@@ -19,6 +19,7 @@ struct NodeSettings {
   uint64_t slab_bytes = coordinator::kDefaultSlabBytes;
   std::string name;                 // empty: the host's, made unique (node_name.h)
   std::vector<std::string> labels;  // KEY=VALUE each
+  std::string state_directory;      // empty: the node has no identity
   std::string listen_agent = "127.0.0.1:0";
   std::string advertise;  // empty: the host of listen_agent, or of tcp_listen for TCP
   std::string transports = "auto";

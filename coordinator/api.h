@@ -45,6 +45,7 @@ inline bool is_leaving(NodeState state) {
 // Where a node is, as its operator names it: zone=a, rack=7. Keys and values are names.
 using Labels = std::map<std::string, std::string>;
 inline constexpr size_t kMaxLabels = 16;
+inline constexpr size_t kIdentityDigits = 32;
 
 // POST /v1/nodes. The same id with another incarnation replaces the node once the former process no
 // longer answers; the node's leases are then lost.
@@ -60,6 +61,10 @@ struct NodeJoin {
   // from 0 on.
   std::vector<uint32_t> withdrawn;
   Labels labels;
+  // kIdentityDigits hexadecimal digits that the node keeps over restarts, or empty. The same name
+  // with another identity is a stranger, which takes a place that is free only; the same identity
+  // in two processes that live is a copy of a disk, and the second one is refused.
+  std::string identity;
 };
 
 struct NodeInfo {

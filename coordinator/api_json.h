@@ -28,6 +28,9 @@ inline constexpr size_t kMaxSessionGroups = size_t{1} << 16;  // per heartbeat
 
 enum class Secrets : bool { kHide, kShow };  // kHide: leases without their rkeys
 
+// As NodeJoin::identity; not the empty one.
+bool is_identity(std::string_view text);
+
 // ---- requests ----
 Result<NodeJoin> decode_node_join(std::string_view body);
 Result<NodeHeartbeat> decode_node_heartbeat(std::string_view body);

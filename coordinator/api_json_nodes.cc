@@ -52,6 +52,12 @@ void read_node_join(http::JsonReader& reader, NodeJoin& node) {
                                                 node.slab_bytes));
   if (reader.has("withdrawn")) read_node_slabs(reader, "withdrawn", node.withdrawn);
   read_labels(reader, node.labels);
+  if (reader.has("identity")) {
+    node.identity = reader.text("identity", kIdentityDigits);
+    if (reader.ok() && !is_identity(node.identity))
+      reader.refuse("identity",
+                    fmt::format("must be {} lower-case hexadecimal digits", kIdentityDigits));
+  }
   const uint64_t numbers = node.capacity_bytes / node.slab_bytes + node.withdrawn.size();
   if (reader.ok() &&
       std::ranges::any_of(node.withdrawn, [&](auto slab) { return slab >= numbers; }))
@@ -79,6 +85,7 @@ Json json_of(const NodeJoin& node) {
             {"transports", std::move(transports)}};
   if (!node.withdrawn.empty()) json["withdrawn"] = node.withdrawn;
   if (!node.labels.empty()) json["labels"] = node.labels;
+  if (!node.identity.empty()) json["identity"] = node.identity;
   return json;
 }
 
@@ -112,6 +119,11 @@ Json json_of(const NodeInfo& node) {
 }
 
 }  // namespace
+
+bool is_identity(std::string_view text) {
+  return text.size() == kIdentityDigits &&
+         text.find_first_not_of("0123456789abcdef") == std::string_view::npos;
+}
 
 std::string_view to_string(NodeState state) {
   switch (state) {

@@ -61,6 +61,8 @@ class Cluster {
 
   // Fails as State and the store do. An incarnation replaces another one only when the old one no
   // longer answers: kConflict while the old agent answers, kUnavailable while that is not known.
+  // With another identity also kConflict while the old one has leases; and with the identity of
+  // another name while that one answers.
   Result<Joined> join(const NodeJoin& join);
   Status heartbeat_node(const NodeId& id, const NodeHeartbeat& heartbeat);
   Status set_service(const NodeId& id, NodeService service);
@@ -137,6 +139,10 @@ class Cluster {
   Status save() FARPAGE_REQUIRES(mutex_);
   // The incarnation that this join would replace; nullopt: none.
   Result<std::optional<uint64_t>> find_replaced(const NodeJoin& join) const;
+  // Whether the known process runs. kUnavailable: that cannot be told.
+  Result<bool> is_running(const NodeInfo& known) const;
+  Status refuse_copies(const NodeJoin& join) const;
+  Status refuse_stranger(const NodeJoin& join, const NodeJoin& known) const;
   void summarize(ClusterSummary& summary) const FARPAGE_REQUIRES(mutex_);
   // Reserves with `plan`, asks the nodes and commits; with others after a failure.
   using Plan =

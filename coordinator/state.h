@@ -210,6 +210,8 @@ class State {
   // Revocations that are not part of a lease request in flight.
   std::vector<Revocation> revocations() const;
   bool node_is_known(const NodeId& id) const { return nodes_.count(id) != 0; }
+  // Of it, that are not lost: their borrowers have not given them up.
+  size_t leases_of(const NodeId& id) const;
   void learn_generation(uint64_t revocation, Generation generation);
   // The node has confirmed (or the slab is not ours: `foreign`), or there are no more retries.
   void revoked(uint64_t revocation, bool foreign);

@@ -256,6 +256,14 @@ Status State::record_exchange(const NodeId& id, uint64_t incarnation, QueuePairE
   return {};
 }
 
+size_t State::leases_of(const NodeId& id) const {
+  size_t leases = 0;
+  for (const auto& [region_id, region] : regions_)
+    for (const auto& [key, lease] : region.leases)
+      leases += !lease.lost && !lease.stale && lease.node == id ? 1 : 0;
+  return leases;
+}
+
 std::map<NodeId, uint32_t> State::reported_free_slabs() const {
   std::map<NodeId, uint32_t> reported;
   for (const auto& [id, node] : nodes_) reported[id] = node.reported_free;

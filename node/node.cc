@@ -104,6 +104,7 @@ coordinator::NodeJoin Node::join_message() const {
   join.version = FARPAGE_VERSION;
   join.transports = lender_.addresses();
   join.labels = options_.labels;
+  join.identity = options_.identity;
   return join;
 }
 

@@ -25,6 +25,7 @@ struct NodeOptions {
   NodeId id;
   AgentOptions agent;
   coordinator::Labels labels;
+  std::string identity;  // coordinator::NodeJoin
   // The host name or address of the agent for the coordinator; empty: agent.host.
   std::string advertise_host;
   Milliseconds heartbeat_interval{1000};

@@ -46,6 +46,7 @@ TEST(ApiJson, NodeGoesBothWays) {
   EXPECT_FALSE((*list)[1].lend_bytes);
   info.join.withdrawn = {1, 5};
   info.join.labels = {{"zone", "a"}, {"rack", "7"}};
+  info.join.identity = std::string(kIdentityDigits, 'f');
   info.lend_bytes = 6 * kMinSlabBytes;
   info.lend_refused = "no memory";
   const auto changing = decode_node_info(encode(info));
@@ -54,6 +55,7 @@ TEST(ApiJson, NodeGoesBothWays) {
   EXPECT_EQ(changing->lend_bytes, info.lend_bytes);
   EXPECT_EQ(changing->lend_refused, "no memory");
   EXPECT_EQ(changing->join.labels, info.join.labels);
+  EXPECT_EQ(changing->join.identity, info.join.identity);
   EXPECT_EQ(decode_node_lend(encode(NodeLend{7}))->bytes, 7U);
   EXPECT_FALSE(decode_node_lend(encode(NodeLend{0})).has_value());
 }
@@ -243,6 +245,8 @@ TEST(ApiJson, WrongFieldOfANodeIsNamed) {
            {"\"id\"", "\"labels\":{\"zone\":\"\"},\"id\"", "labels"},
            {"\"id\"", "\"labels\":{\"a b\":\"c\"},\"id\"", "labels"},
            {"\"id\"", "\"labels\":{\"zone\":1},\"id\"", "labels.'zone'"},
+           {"\"id\"", "\"identity\":\"\",\"id\"", "identity"},
+           {"\"id\"", "\"identity\":\"0123456789ABCDEF0123456789ABCDEF\",\"id\"", "identity"},
        }) {
     if (*c.field == 0) {
       EXPECT_TRUE(decode_node_join(node_with(c.piece, c.by)).has_value()) << c.by;

@@ -373,5 +373,63 @@ TEST_F(RestartTest, NodeThatRestartedMeanwhileLosesItsLeases) {
   EXPECT_TRUE(cluster_->region(region->id)->leases.at(0).lost);
 }
 
+NodeJoin with_identity(const std::string& name, char digit, uint64_t incarnation,
+                       const std::string& host = "") {
+  NodeJoin node = test_node(name, 4, incarnation);
+  node.identity = std::string(kIdentityDigits, digit);
+  if (!host.empty()) node.agent_url = "http://" + host + ":7071";
+  return node;
+}
+
+TEST_F(ClusterTest, RestartWithTheSameIdentityTakesTheNameAgainAndLosesItsLeases) {
+  ASSERT_TRUE(cluster_->join(with_identity("n1", 'a', 1)).has_value());
+  const auto region = cluster_->create_region(test_region(1));
+  ASSERT_TRUE(region.has_value());
+  agents_.set_mood(url("n1"), Mood::kUnreachable);  // the old process has ended
+  const auto joined = cluster_->join(with_identity("n1", 'a', 2));
+  ASSERT_TRUE(joined.has_value()) << joined.error().message();
+  EXPECT_TRUE(cluster_->region(region->id)->leases[0].lost);
+}
+
+TEST_F(ClusterTest, StrangerHasToWaitUntilTheLeasesOfTheNameAreGivenUp) {
+  ASSERT_TRUE(cluster_->join(with_identity("n1", 'a', 1)).has_value());
+  const auto region = cluster_->create_region(test_region(2));
+  ASSERT_TRUE(region.has_value());
+  const NodeJoin stranger = with_identity("n1", 'b', 2, "elsewhere");
+  const auto alive = cluster_->join(stranger);
+  ASSERT_FALSE(alive.has_value());
+  EXPECT_NE(alive.error().context.find("already running"), std::string::npos);
+  agents_.set_mood(url("n1"), Mood::kUnreachable);
+  const auto refused = cluster_->join(stranger);
+  ASSERT_FALSE(refused.has_value());
+  EXPECT_EQ(refused.error().code, ErrorCode::kConflict);
+  for (const char* part : {"http://n1:7071", "2 slabs", "/v1/nodes/n1?force=true", "--name"})
+    EXPECT_NE(refused.error().context.find(part), std::string::npos) << refused.error().context;
+  ASSERT_TRUE(cluster_->delete_region(region->id).has_value());
+  EXPECT_TRUE(cluster_->join(stranger).has_value());
+}
+
+TEST_F(ClusterTest, CopyOfADiskIsRefusedWithBothAddresses) {
+  ASSERT_TRUE(cluster_->join(with_identity("n1", 'a', 1)).has_value());
+  for (const char* name : {"n1", "n2"}) {
+    const auto refused = cluster_->join(with_identity(name, 'a', 2, "copy"));
+    ASSERT_FALSE(refused.has_value()) << name;
+    EXPECT_EQ(refused.error().code, ErrorCode::kConflict);
+    for (const char* part : {"http://n1:7071", "http://copy:7071", "copy of the other"})
+      EXPECT_NE(refused.error().context.find(part), std::string::npos) << refused.error().context;
+  }
+  agents_.set_mood(url("n1"), Mood::kUnreachable);
+  EXPECT_TRUE(cluster_->join(with_identity("n2", 'a', 2, "copy")).has_value())
+      << "the only one that runs has another name now";
+}
+
+TEST_F(ClusterTest, NodeWithoutAnIdentityIsAsItWas) {
+  ASSERT_TRUE(cluster_->join(with_identity("n1", 'a', 1)).has_value());
+  const auto region = cluster_->create_region(test_region(1));
+  agents_.set_mood(url("n1"), Mood::kUnreachable);
+  EXPECT_TRUE(cluster_->join(test_node("n1", 4, 2)).has_value());
+  EXPECT_TRUE(cluster_->join(with_identity("n1", 'b', 3)).has_value());
+}
+
 }  // namespace
 }  // namespace farpage::coordinator
