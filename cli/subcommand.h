@@ -102,6 +102,7 @@ void add_detach(CLI::App& root, Invocation& invocation);
 void add_pager(CLI::App& root, Invocation& invocation);
 void add_resize(CLI::App& root, Invocation& invocation);
 void add_maintenance(CLI::App& root, Invocation& invocation);
+void add_rebalance(CLI::App& root, Invocation& invocation);
 void add_upgrade(CLI::App& root, Invocation& invocation);
 void add_coordinator(CLI::App& root, Invocation& invocation);
 void add_image(CLI::App& root, Invocation& invocation);

@@ -85,6 +85,20 @@ struct NodeLend {
   uint64_t bytes = 0;
 };
 
+// POST /v1/rebalance: marks slabs of full nodes as moving, at most so many at a time, as long as
+// the shares of lent memory that nodes use differ by more. Repeated until nothing moves any more.
+struct Rebalance {
+  uint32_t within_percent = 5;
+  uint32_t at_most = 16;
+};
+struct Rebalanced {
+  uint32_t moving = 0;  // marked now, or before
+  uint32_t left = 0;    // would have to move after these
+  // Of all nodes that take part, as it is now.
+  uint32_t lowest_percent = 100;
+  uint32_t highest_percent = 0;
+};
+
 struct NodeHeartbeat {
   uint64_t incarnation = 0;
   uint32_t free_slabs = 0;

@@ -35,6 +35,7 @@ bool is_identity(std::string_view text);
 Result<NodeJoin> decode_node_join(std::string_view body);
 Result<NodeHeartbeat> decode_node_heartbeat(std::string_view body);
 Result<NodeLend> decode_node_lend(std::string_view body);
+Result<Rebalance> decode_rebalance(std::string_view body);
 Result<RegionCreate> decode_region_create(std::string_view body);
 Result<RegionHeartbeat> decode_region_heartbeat(std::string_view body);
 Result<std::vector<SlabIndex>> decode_slab_list(std::string_view body);
@@ -51,6 +52,7 @@ Result<std::vector<uint32_t>> decode_node_slabs(std::string_view body);  // at l
 std::string encode(const NodeJoin& node);
 std::string encode(const NodeHeartbeat& heartbeat);
 std::string encode(const NodeLend& lend);
+std::string encode(const Rebalance& rebalance);
 std::string encode(const RegionCreate& region);
 std::string encode(const RegionHeartbeat& heartbeat);
 std::string encode(const std::vector<SlabIndex>& slabs);
@@ -71,6 +73,7 @@ std::string encode(const RemoteKeys& keys);
 // ---- replies ----
 Result<NodeInfo> decode_node_info(std::string_view body);
 Result<std::vector<NodeInfo>> decode_node_list(std::string_view body);
+Result<Rebalanced> decode_rebalanced(std::string_view body);
 Result<RegionInfo> decode_region_info(std::string_view body);
 Result<std::vector<RegionInfo>> decode_region_list(std::string_view body);
 Result<std::vector<Lease>> decode_lease_list(std::string_view body);
@@ -88,6 +91,7 @@ Result<uint64_t> decode_incarnation(std::string_view body);  // of a node's GET 
 
 std::string encode(const NodeInfo& node);
 std::string encode(const std::vector<NodeInfo>& nodes);
+std::string encode(const Rebalanced& done);
 std::string encode(const RegionInfo& region, Secrets secrets);
 std::string encode(const std::vector<RegionInfo>& regions);  // always without rkeys
 std::string encode(const std::vector<Lease>& leases);        // with rkeys

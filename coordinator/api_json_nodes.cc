@@ -193,6 +193,26 @@ Result<NodeLend> decode_node_lend(std::string_view body) {
                                });
 }
 
+Result<Rebalance> decode_rebalance(std::string_view body) {
+  return decode_with<Rebalance>(
+      body, http::UnknownFields::kRefuse, [](http::JsonReader& reader, Rebalance& rebalance) {
+        rebalance.within_percent = static_cast<uint32_t>(
+            reader.number_or("within_percent", 1, 50, rebalance.within_percent));
+        rebalance.at_most =
+            static_cast<uint32_t>(reader.number_or("at_most", 1, 4096, rebalance.at_most));
+      });
+}
+
+Result<Rebalanced> decode_rebalanced(std::string_view body) {
+  return decode_with<Rebalanced>(
+      body, http::UnknownFields::kIgnore, [](http::JsonReader& reader, Rebalanced& done) {
+        done.moving = static_cast<uint32_t>(reader.number("moving", 0, http::kMaxU32));
+        done.left = static_cast<uint32_t>(reader.number("left", 0, http::kMaxU32));
+        done.lowest_percent = static_cast<uint32_t>(reader.number("lowest_percent", 0, 100));
+        done.highest_percent = static_cast<uint32_t>(reader.number("highest_percent", 0, 100));
+      });
+}
+
 Result<NodeInfo> decode_node_info(std::string_view body) {
   return decode_with<NodeInfo>(body, http::UnknownFields::kIgnore, read_node_info);
 }
@@ -220,6 +240,18 @@ std::string encode(const NodeHeartbeat& heartbeat) {
 
 std::string encode(const NodeLend& lend) {
   return Json{{"bytes", lend.bytes}}.dump();
+}
+
+std::string encode(const Rebalance& rebalance) {
+  return Json{{"within_percent", rebalance.within_percent}, {"at_most", rebalance.at_most}}.dump();
+}
+
+std::string encode(const Rebalanced& done) {
+  return Json{{"moving", done.moving},
+              {"left", done.left},
+              {"lowest_percent", done.lowest_percent},
+              {"highest_percent", done.highest_percent}}
+      .dump();
 }
 
 std::string encode(const NodeInfo& node) {

@@ -174,6 +174,10 @@ Result<NodeInfo> Cluster::lend(const NodeId& id, const NodeLend& lend) {
   return node;
 }
 
+Result<Rebalanced> Cluster::rebalance(const Rebalance& rebalance) {
+  return change([&](State& state) -> Result<Rebalanced> { return state.rebalance(rebalance); });
+}
+
 void Cluster::adjust_lending() {
   bool goes_on = true;
   for (int round = 0; goes_on && round < kMaxLendRounds; ++round) {

@@ -68,6 +68,7 @@ class Cluster {
   Status set_service(const NodeId& id, NodeService service);
   Status remove_node(const NodeId& id, bool force);
   Result<NodeInfo> lend(const NodeId& id, const NodeLend& lend);
+  Result<Rebalanced> rebalance(const Rebalance& rebalance);
   Result<NodeInfo> node(const NodeId& id) const;
   std::vector<NodeInfo> nodes() const;
   Result<NodeEndpoints> endpoints(const NodeId& id) const;

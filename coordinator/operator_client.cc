@@ -13,6 +13,10 @@ class HttpOperatorClient final : public OperatorClient {
   HttpOperatorClient(http::Url url, ClientOptions options)
       : caller_(std::move(url), std::move(options.token)), timeout_(options.timeout) {}
 
+  Result<Rebalanced> rebalance(const Rebalance& rebalance) override {
+    FARPAGE_TRY(answer, caller_.call("POST", "/v1/rebalance", encode(rebalance), timeout_));
+    return decode_rebalanced(answer);
+  }
   Result<NodeInfo> lend(const NodeId& node, const NodeLend& lend) override {
     FARPAGE_TRY(answer, caller_.call("PUT", fmt::format("/v1/nodes/{}/lend", node.value),
                                      encode(lend), timeout_));

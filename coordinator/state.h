@@ -155,6 +155,9 @@ class State {
   // kUnavailable, kTimedOut: it is tried again. kConflict: a slab is leased. Else it ends here.
   void end_lend_step(const LendStep& step, const Status& outcome);
 
+  // ---- even use of the nodes (state_rebalance.cc) ----
+  Rebalanced rebalance(const Rebalance& rebalance);
+
   // ---- regions (state_regions.cc) ----
   Result<RegionId> create_region(Instant now, const RegionCreate& create);
   Status heartbeat_region(Instant now, const RegionId& id, const RegionHeartbeat& heartbeat);
@@ -341,9 +344,26 @@ class State {
   Nanoseconds silence(Instant now, Instant last_heard) const;
   // state_repairs.cc
   Replicas::iterator choose_replaced(Region& region, SlabIndex slab);
+  PlannedLease reserve_filling(Node& node, const Region& region,
+                               const Replicas::value_type& replaced);
   void mark_stale(Region& region, const RepairBegin& repair);
   bool is_degraded(const Lease& lease) const;
   void count_repairs(const Region& region, Totals& totals) const;
+  // state_rebalance.cc
+  struct Seat {
+    Node* node = nullptr;
+    uint32_t used = 0;
+    std::vector<std::pair<Region*, Replicas::iterator>> leases;  // that can move from it
+  };
+  static double share_of(uint32_t used, const Node& node);
+  static bool is_balanced(const Node& node);  // it takes part
+  static bool evens_out(uint32_t used_from, const Node& from, uint32_t used_to, const Node& to);
+  // The emptiest, if a slab may move there.
+  std::optional<size_t> pick_emptier(const Node& from, const Lenders& lenders) const;
+  std::vector<Seat> seats_of(uint64_t slab_bytes, Rebalanced& done);
+  Seat* emptiest(std::vector<Seat>& seats, const Region& region,
+                 const Replicas::value_type& lease) const;
+  void rebalance_slabs_of(uint64_t slab_bytes, const Rebalance& rebalance, Rebalanced& done);
   // state_images.cc
   Result<Image*> find_image(const ImageId& id);
   Result<Image*> find_upload(const ImageId& id, uint64_t upload);

@@ -88,6 +88,16 @@ Result<std::vector<PlannedLease>> State::begin_repair(Instant now, const RegionI
   for (const auto& [node_id, node] : nodes_)
     if (!may_hold(node, *region, repair.slab, &replaced->second)) taken.insert(node_id);
   const Lenders lenders = find_lenders(region->record, taken);
+  const Node* const from =
+      replaced->second.lost || replaced->second.stale ? nullptr : &nodes_.at(replaced->second.node);
+  // It moves for the balance alone: to a node that is emptier, or not at all.
+  if (from != nullptr && is_balanced(*from)) {
+    const std::optional<size_t> emptier = pick_emptier(*from, lenders);
+    if (emptier) return std::vector{reserve_filling(*lenders.nodes[*emptier], *region, *replaced)};
+    set_moving(*region, replaced, false);
+    return fail(ErrorCode::kConflict,
+                fmt::format("slab {} stays: no node is emptier", repair.slab.value));
+  }
   const auto choice = placement_.place(lenders.free_slabs, 1, 1);
   if (!choice)
     return fail(
@@ -97,10 +107,15 @@ Result<std::vector<PlannedLease>> State::begin_repair(Instant now, const RegionI
             "start one more",
             region->record.spread_by.empty() ? "" : " in another " + region->record.spread_by,
             repair.slab.value, id.value));
-  return std::vector{
-      reserve(*lenders.nodes[choice->front().front()],
-              SlabLeaseRequest{id, repair.slab, kFillingReplica + replaced->second.replica,
-                               region->record.session_group})};
+  return std::vector{reserve_filling(*lenders.nodes[choice->front().front()], *region, *replaced)};
+}
+
+PlannedLease State::reserve_filling(Node& node, const Region& region,
+                                    const Replicas::value_type& replaced) {
+  const auto& [key, lease] = replaced;
+  return reserve(node,
+                 SlabLeaseRequest{region.record.id, key.first, kFillingReplica + lease.replica,
+                                  region.record.session_group});
 }
 
 Result<RepairBegun> State::repair_begun(const RegionId& id, SlabIndex slab) const {

@@ -315,7 +315,7 @@ class StateWalk {
     ++steps_;
     now_ += Milliseconds(static_cast<int64_t>(below(400)));
     const std::string id = "n" + std::to_string(below(5));
-    switch (below(17)) {
+    switch (below(18)) {
       case 0:
         static_cast<void>(state_.join(now_, test_node(id, 6, 1 + steps_ / 100 + below(2))));
         break;
@@ -368,6 +368,10 @@ class StateWalk {
         break;
       case 15:
         end_lending();
+        break;
+      case 16:
+        static_cast<void>(state_.rebalance(
+            {static_cast<uint32_t>(1 + below(20)), static_cast<uint32_t>(1 + below(4))}));
         break;
       default:
         commit();
