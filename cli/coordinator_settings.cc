@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "base/size.h"
 #include "cli/host_port.h"
 #include "coordinator/memory_store.h"
 #include "coordinator/sqlite_store.h"
@@ -26,6 +27,10 @@ void add_options(Subcommand& subcommand, CoordinatorSettings& settings) {
           "--spread-by", settings.spread_by,
           "Label of nodes: the replicas of a slab are on nodes with different values of it, unless "
           "a program asks for another label")
+      .texts(
+          "--quota", settings.quotas,
+          "NAME=SIZE: what programs with this --borrower may have together, all replicas counted. "
+          "Several times")
       .number("--request-threads", settings.request_threads, 1, 1024, "Threads for requests")
       .number("--max-long-polls", settings.max_long_polls, 1, 1023,
               "Calls of /v1/events that may wait at the same time")
@@ -47,6 +52,16 @@ Result<coordinator::ServiceOptions> service_options(const CoordinatorSettings& s
     return fail(ErrorCode::kInvalid,
                 fmt::format("--spread-by: '{}' is not the key of a label", settings.spread_by));
   coordinator::ServiceOptions options;
+  for (const std::string& quota : settings.quotas) {
+    const size_t equals = quota.find('=');
+    const std::string name = quota.substr(0, equals);
+    const auto bytes = parse_size(equals == std::string::npos ? "" : quota.substr(equals + 1));
+    if (!http::is_name(name) || !bytes)
+      return fail(ErrorCode::kInvalid,
+                  fmt::format("--quota: '{}' is not NAME=SIZE, as in batch=64G", quota));
+    if (!options.state.quotas.emplace(name, *bytes).second)
+      return fail(ErrorCode::kInvalid, fmt::format("--quota: '{}' is given twice", name));
+  }
   options.state.spread_by = settings.spread_by;
   options.host = listen.host;
   options.port = listen.port;

@@ -34,6 +34,8 @@ void add_options(Subcommand& subcommand, PagerSettings& settings, ShortFlags sho
           "--spread-by", settings.spread_by,
           "Label of nodes, as zone: the copies are on nodes with different values of it (default: "
           "what the coordinator was told)")
+      .text("--borrower", settings.borrower,
+            "Name under which the coordinator's --quota counts this memory (default: none)")
       .size("--slab", settings.slab_bytes,
             "Unit of borrowing; must be that of the nodes (run: 0 is 64M, or with an embedded node "
             "1/128 of --lend, from 2M to 64M)")
@@ -86,6 +88,12 @@ Result<pager::PagerOptions> pager_options(const PagerSettings& settings) {
     return fail(ErrorCode::kInvalid,
                 fmt::format("--spread-by: '{}' is not the key of a label", settings.spread_by));
   options.spread_by = settings.spread_by;
+  if (!settings.borrower.empty() && !http::is_name(settings.borrower))
+    return fail(
+        ErrorCode::kInvalid,
+        fmt::format("--borrower: '{}' is not a name: 1 to {} letters, digits, dots, _ and -",
+                    settings.borrower, http::kMaxNameBytes));
+  options.borrower = settings.borrower;
   options.workers = static_cast<uint32_t>(settings.workers);
   options.pin_workers = !settings.no_pin;
   options.prefetch_depth = static_cast<uint32_t>(settings.prefetch_depth);

@@ -19,6 +19,7 @@ struct PagerSettings {
   uint64_t slab_bytes = coordinator::kDefaultSlabBytes;
   int64_t replicas = 1;
   std::string spread_by;
+  std::string borrower;
   int64_t workers = 0;
   bool no_pin = false;
   int64_t prefetch_depth = 64;

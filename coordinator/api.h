@@ -174,6 +174,7 @@ struct RegionCreate {
   // The replicas of each slab are on nodes with different values of this label; those without it
   // count as one value. Empty: as the coordinator was told (StateOptions::spread_by).
   std::string spread_by;
+  std::string borrower;  // against whose quota the region counts; empty: none
 };
 
 struct RegionInfo {
@@ -188,6 +189,7 @@ struct RegionInfo {
   Counters counters;
   ImageId image;          // whose pages it stores; empty: a pager has borrowed it
   std::string spread_by;  // empty: its replicas are on distinct nodes, and no more
+  std::string borrower;
 };
 
 // POST /v1/regions/{id}/repairs: a replica for a slab that lacks one, or has one on a node that is

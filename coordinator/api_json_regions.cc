@@ -123,6 +123,7 @@ void read_region_info(http::JsonReader& reader, RegionInfo& region) {
   read_counters(reader, region.counters);
   region.image = ImageId{reader.text_or_empty("image", http::kMaxNameBytes)};
   region.spread_by = reader.text_or_empty("spread_by", http::kMaxNameBytes);
+  region.borrower = reader.text_or_empty("borrower", http::kMaxNameBytes);
 }
 
 Json json_of_region(const RegionInfo& region, Secrets secrets) {
@@ -136,6 +137,7 @@ Json json_of_region(const RegionInfo& region, Secrets secrets) {
             {"counters", region.counters}};
   if (!region.image.value.empty()) json["image"] = region.image.value;
   if (!region.spread_by.empty()) json["spread_by"] = region.spread_by;
+  if (!region.borrower.empty()) json["borrower"] = region.borrower;
   return json;
 }
 
@@ -206,6 +208,7 @@ Result<RegionCreate> decode_region_create(std::string_view body) {
         region.session_group =
             static_cast<uint32_t>(reader.number_or("session_group", 0, http::kMaxU32, 0));
         if (reader.has("spread_by")) region.spread_by = reader.name("spread_by");
+        if (reader.has("borrower")) region.borrower = reader.name("borrower");
       });
 }
 
@@ -310,6 +313,7 @@ std::string encode(const RegionCreate& region) {
             {"slab_bytes", region.slab_bytes},
             {"session_group", region.session_group}};
   if (!region.spread_by.empty()) json["spread_by"] = region.spread_by;
+  if (!region.borrower.empty()) json["borrower"] = region.borrower;
   return json.dump();
 }
 

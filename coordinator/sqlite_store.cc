@@ -10,8 +10,8 @@ namespace {
 
 constexpr int64_t kApplicationId = 0x66617270;  // "farp"
 // 3: keys of 128 bits, as text. 4: one column for the keys of all transports. 5: images. 6: how
-// much a node is to lend, and by what a region is spread. A store of 4 or 5 becomes one of 6 when
-// it is opened.
+// much a node is to lend, by what a region is spread, and whose it is. A store of 4 or 5 becomes
+// one of 6 when it is opened.
 constexpr int64_t kSchemaVersion = 6;
 constexpr int64_t kOldestSchema = 4;
 constexpr int64_t kSchemaWithImages = 5;
@@ -41,6 +41,7 @@ CREATE TABLE images(id TEXT PRIMARY KEY, region TEXT NOT NULL, base TEXT NOT NUL
 constexpr char kPlaces[] = R"(
 ALTER TABLE nodes ADD COLUMN lend_slabs INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE regions ADD COLUMN spread_by TEXT NOT NULL DEFAULT '';
+ALTER TABLE regions ADD COLUMN borrower TEXT NOT NULL DEFAULT '';
 )";
 
 // Values of leases.lost.
@@ -199,10 +200,12 @@ Result<Snapshot> SqliteStore::load() {
                               return {};
                             }));
   FARPAGE_TRY_VOID(each_row(
-      database_, "SELECT id, name, replicas, slab_bytes, session_group, spread_by FROM regions",
+      database_,
+      "SELECT id, name, replicas, slab_bytes, session_group, spread_by, borrower FROM regions",
       [&](const Statement& row) -> Status {
         snapshot.regions.push_back(RegionRecord{RegionId{row.text(0)}, row.text(1), u32(row, 2),
-                                                u64(row, 3), u32(row, 4), row.text(5)});
+                                                u64(row, 3), u32(row, 4), row.text(5),
+                                                row.text(6)});
         return {};
       }));
   FARPAGE_TRY_VOID(each_row(database_,
@@ -243,11 +246,12 @@ Status SqliteStore::write_all(const Changes& changes) {
       },
       [](Statement& remove, const NodeId& id) { remove.bind(id.value); }));
   FARPAGE_TRY_VOID(write_table(
-      database_, changes.regions, "REPLACE INTO regions VALUES(?,?,?,?,?,?)",
+      database_, changes.regions, "REPLACE INTO regions VALUES(?,?,?,?,?,?,?)",
       "DELETE FROM regions WHERE id=?",
       [](Statement& insert, const RegionId& id, const RegionRecord& record) {
         insert.bind(id.value).bind(record.name).bind(record.replicas);
-        insert.bind(as_signed(record.slab_bytes)).bind(record.session_group).bind(record.spread_by);
+        insert.bind(as_signed(record.slab_bytes)).bind(record.session_group);
+        insert.bind(record.spread_by).bind(record.borrower);
       },
       [](Statement& remove, const RegionId& id) { remove.bind(id.value); }));
   FARPAGE_TRY_VOID(

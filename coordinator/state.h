@@ -57,6 +57,7 @@ struct StateOptions {
   size_t max_images = 1024;
   // A longer time between two calls of tick() means that this process did not run.
   Nanoseconds longest_tick = Seconds(2);
+  std::map<std::string, uint64_t> quotas;  // bytes, by RegionCreate::borrower
   std::string spread_by;  // of regions that do not say; empty: distinct nodes are enough
   size_t event_capacity = size_t{4} * kMaxNodes;  // all nodes lost and back, with a margin
   uint64_t seed = 0;                              // for placement and region ids
@@ -317,6 +318,9 @@ class State {
   Result<Region*> find_region(const RegionId& id);
   static RegionInfo info_of(const Region& region, const StateOptions& options);
   void drop_lease(Region& region, Replicas::iterator lease);
+  uint64_t borrowed_bytes(const std::string& borrower) const;
+  // kExhausted: so much more is more than the quota of the region's borrower.
+  Status check_quota(const Region& region, uint64_t more_bytes) const;
   std::vector<SlabIndex> missing_slabs(const Region& region,
                                        const std::vector<SlabIndex>& slabs) const;
   // The nodes that can lend slabs to a region, how many each, and the domains that they are in

@@ -37,6 +37,7 @@ RegionInfo State::info_of(const Region& region, const StateOptions& options) {
   info.counters = region.counters;
   info.image = region.image;
   info.spread_by = region.record.spread_by;
+  info.borrower = region.record.borrower;
   return info;
 }
 
@@ -54,7 +55,8 @@ Result<RegionId> State::create_region(Instant now, const RegionCreate& create) {
                                create.replicas,
                                create.slab_bytes,
                                create.session_group,
-                               create.spread_by.empty() ? options_.spread_by : create.spread_by};
+                               create.spread_by.empty() ? options_.spread_by : create.spread_by,
+                               create.borrower};
   region.last_heard = now;
   changes_.regions[id] = region.record;
   emit(EventKind::kRegionCreated, {}, id);
@@ -115,6 +117,37 @@ std::vector<RegionInfo> State::regions() const {
   std::vector<RegionInfo> list;
   for (const auto& [id, region] : regions_) list.push_back(info_of(region, options_));
   return list;
+}
+
+// All replicas, and what nodes are being asked for. A replica that is filling takes the place of
+// one that counts.
+uint64_t State::borrowed_bytes(const std::string& borrower) const {
+  uint64_t bytes = 0;
+  for (const auto& [id, region] : regions_) {
+    if (region.record.borrower != borrower) continue;
+    for (const auto& [key, lease] : region.leases)
+      bytes += lease.lost || lease.filling ? 0 : region.record.slab_bytes;
+  }
+  for (const auto& [id, pending] : revocations_) {
+    const SlabLeaseRequest& asked = pending.revocation.asked;
+    const auto region = regions_.find(asked.region);
+    if (pending.placing && asked.replica < kFillingReplica && region != regions_.end() &&
+        region->second.record.borrower == borrower)
+      bytes += region->second.record.slab_bytes;
+  }
+  return bytes;
+}
+
+Status State::check_quota(const Region& region, uint64_t more_bytes) const {
+  const std::string& borrower = region.record.borrower;
+  const auto quota = options_.quotas.find(borrower);
+  if (more_bytes == 0 || quota == options_.quotas.end()) return {};
+  const uint64_t borrowed = borrowed_bytes(borrower);
+  if (borrowed + more_bytes <= quota->second) return {};
+  return fail(
+      ErrorCode::kExhausted,
+      fmt::format("borrower '{}' has {} of its quota of {}: {} more do not fit", borrower,
+                  format_size(borrowed), format_size(quota->second), format_size(more_bytes)));
 }
 
 std::vector<SlabIndex> State::missing_slabs(const Region& region,
@@ -207,8 +240,9 @@ Result<std::vector<PlannedLease>> State::begin_lease(Instant now, const RegionId
         std::find(missing.begin(), missing.end(), asked.slab) != missing.end())
       return fail(ErrorCode::kConflict, "another request leases these slabs: try again");
   }
-  const Lenders lenders = find_lenders(region->record, avoid);
   const uint32_t replicas = region->record.replicas;
+  FARPAGE_TRY_VOID(check_quota(*region, missing.size() * replicas * region->record.slab_bytes));
+  const Lenders lenders = find_lenders(region->record, avoid);
   const auto choices =
       placement_.place(lenders.free_slabs, missing.size(), replicas, lenders.domains);
   if (!choices && !region->record.spread_by.empty())

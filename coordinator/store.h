@@ -34,6 +34,7 @@ struct RegionRecord {
   uint64_t slab_bytes = kDefaultSlabBytes;
   uint32_t session_group = 0;
   std::string spread_by;  // RegionInfo
+  std::string borrower;   // RegionInfo
 };
 
 struct LeaseKey {

@@ -1,4 +1,4 @@
-// Replicas on nodes with different values of a label.
+// Replicas on nodes with different values of a label; quotas of borrowers.
 #include <gtest/gtest.h>
 
 #include "coordinator/state.h"
@@ -12,6 +12,7 @@ StateOptions spread_options() {
   options.seed = 7;
   options.longest_tick = Seconds(1 << 20);
   options.spread_by = "zone";
+  options.quotas = {{"batch", 6 * kMinSlabBytes}};
   return options;
 }
 
@@ -97,6 +98,28 @@ TEST_F(StateSpread, WhatDoesNotFitSaysWhichZonesHaveRoom) {
                                          "size: without zone: 1, zone=a: 8, zone=b: 2;"),
             std::string::npos)
       << refused.error().context;
+}
+
+TEST_F(StateSpread, BorrowerHasNoMoreThanItsQuotaInAllItsRegions) {
+  join("a1", "a", 20);
+  join("b1", "b", 20);
+  RegionCreate create = test_region(0, 2);
+  create.borrower = "batch";
+  const RegionId first = *state_.create_region(now_, create);
+  const RegionId second = *state_.create_region(now_, create);
+  ASSERT_TRUE(lease(first, 2).has_value()) << "4 slabs with their replicas";
+  const Status refused = lease(second, 2);
+  ASSERT_FALSE(refused.has_value());
+  EXPECT_EQ(refused.error().code, ErrorCode::kExhausted);
+  EXPECT_EQ(refused.error().context,
+            "borrower 'batch' has 8M of its quota of 12M: 8M more do not fit");
+  const auto asked = state_.begin_lease(now_, second, {SlabIndex{0}}, {});
+  ASSERT_TRUE(asked.has_value());
+  EXPECT_FALSE(lease(first, 3).has_value()) << "what nodes are being asked for counts";
+  ASSERT_TRUE(state_.commit_lease(*asked, granted(*asked)).has_value());
+  ASSERT_TRUE(state_.release(first, {SlabIndex{0}}).has_value());
+  EXPECT_TRUE(lease(second, 2).has_value());
+  EXPECT_TRUE(lease(region_of(2), 8).has_value()) << "others have no quota";
 }
 
 TEST_F(StateSpread, RepairKeepsToIt) {

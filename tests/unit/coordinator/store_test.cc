@@ -245,6 +245,7 @@ TEST_F(StoreTest, StoreWithoutImagesGetsTheirTableWhenItIsOpened) {
   sqlite(file(),
          "DROP TABLE images; ALTER TABLE nodes DROP COLUMN lend_slabs; "
          "ALTER TABLE regions DROP COLUMN spread_by; "
+         "ALTER TABLE regions DROP COLUMN borrower; "
          "PRAGMA user_version=4");
   auto store = open_sqlite_store(file());
   ASSERT_TRUE(store.has_value()) << store.error().message();
