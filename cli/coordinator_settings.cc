@@ -34,6 +34,10 @@ void add_options(Subcommand& subcommand, CoordinatorSettings& settings) {
       .number("--request-threads", settings.request_threads, 1, 1024, "Threads for requests")
       .number("--max-long-polls", settings.max_long_polls, 1, 1023,
               "Calls of /v1/events that may wait at the same time")
+      .text(
+          "--backup", settings.backup,
+          "Do not serve: copy the store of the coordinator that has these options, running or not, "
+          "to this file")
       .choice("--output", settings.output, {"text", "json"},
               "Format of the line printed when ready", Subcommand::Scope::kShared);
 }

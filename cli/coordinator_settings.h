@@ -23,6 +23,7 @@ struct CoordinatorSettings {
   Milliseconds region_time_to_live{60'000};
   int64_t request_threads = 16;
   int64_t max_long_polls = 64;
+  std::string backup;  // not to serve, but to copy the store to this file
   std::string output = "text";
 };
 

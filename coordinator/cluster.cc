@@ -423,6 +423,12 @@ EventBatch Cluster::events(uint64_t since, Milliseconds timeout) {
   return batch;
 }
 
+Result<std::string> Cluster::copy_store() {
+  const MutexLock lock(mutex_);
+  FARPAGE_TRY_VOID(save());
+  return store_->copy();
+}
+
 void Cluster::summarize(ClusterSummary& summary) const {
   summary.totals = state_.totals();
   summary.pending_revocations = state_.revocations().size();

@@ -100,6 +100,8 @@ class Cluster {
 
   // Waits up to `timeout` for an event after `since`; returns at once after stop().
   EventBatch events(uint64_t since, Milliseconds timeout);
+  // Store::copy(), with every change of a call that has succeeded.
+  Result<std::string> copy_store();
   ClusterSummary summary() const;
   ClusterFacts facts() const;
 

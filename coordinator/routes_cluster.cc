@@ -161,6 +161,14 @@ std::vector<http::Route> cluster_routes(RouteContext& context) {
        "/v1/events",
        {"since", "timeout"},
        [&context](const http::Request& request) { return events(context, request); }},
+      {"GET",
+       "/v1/store",
+       {},
+       [&context](const http::Request&) {
+         auto copy = context.cluster.copy_store();
+         if (!copy) return http::problem_reply(copy.error());
+         return http::Reply{200, std::move(*copy), "application/vnd.sqlite3", {}};
+       }},
       {"GET", "/v1/cluster", {}, [&context](const http::Request&) { return totals(context); }},
       {"GET",
        "/metrics",

@@ -174,6 +174,7 @@ class SqliteStore final : public Store {
   std::string_view kind() const override { return "sqlite"; }
   Result<Snapshot> load() override;
   Status write(const Changes& changes) override;
+  Result<std::string> copy() override { return database_.copy(); }
 
  private:
   Status write_all(const Changes& changes);

@@ -103,6 +103,12 @@ class Store {
   virtual Result<Snapshot> load() = 0;
   // Atomic, and durable when it returns.
   virtual Status write(const Changes& changes) = 0;
+  // The bytes of a file with all that is written, which open_sqlite_store() opens. A secret: it has
+  // keys. kUnsupported: this store has no file.
+  virtual Result<std::string> copy() {
+    return fail(ErrorCode::kUnsupported,
+                "this coordinator keeps nothing in a file: --store sqlite:");
+  }
 };
 
 }  // namespace farpage::coordinator
