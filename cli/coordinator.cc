@@ -1,21 +1,28 @@
 // farpage coordinator: the control plane. Constructs and connects the parts of a coordinator.
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
 #include "base/clock.h"
+#include "base/fd.h"
 #include "base/host.h"
 #include "base/log.h"
 #include "cli/coordinator_settings.h"
+#include "cli/host_port.h"
 #include "cli/secrets.h"
 #include "cli/signals.h"
 #include "cli/subcommand.h"
 #include "coordinator/agent_client.h"
+#include "coordinator/client.h"
 #include "coordinator/service.h"
 
 namespace farpage::cli {
 namespace {
+
+constexpr Milliseconds kBackupTimeout{60'000};
 
 // Prints the ready line, for which scripts wait.
 void print_ready(const CoordinatorSettings& settings, const std::string& url) {
@@ -45,6 +52,60 @@ Result<int> serve(const CoordinatorSettings& settings) {
   return kExitOk;
 }
 
+// The host to call for what listens there.
+std::string callable(const HostPort& listen) {
+  const bool v6 = listen.host.find(':') != std::string::npos;
+  if (is_wildcard(listen)) return v6 ? "[::1]" : "127.0.0.1";
+  return v6 ? "[" + listen.host + "]" : listen.host;
+}
+
+// That of the file, or what the coordinator that has it locked says.
+Result<std::string> copy_of_store(const CoordinatorSettings& settings) {
+  constexpr std::string_view kSqlite = "sqlite:";
+  if (!settings.store.starts_with(kSqlite))
+    return fail(ErrorCode::kInvalid, "--backup: only --store sqlite:PATH has something to copy");
+  const std::string path = settings.store.substr(kSqlite.size());
+  if (::access(path.c_str(), F_OK) != 0) return fail_errno("--backup: store " + path);
+  auto store = open_store(settings.store);
+  if (store) return (*store)->copy();
+  if (store.error().code != ErrorCode::kConflict) return tl::unexpected(store.error());
+  FARPAGE_TRY(token, read_token(settings.token_file));
+  FARPAGE_TRY(listen, parse_host_port(settings.listen, "--listen"));
+  const std::string url = fmt::format("http://{}:{}", callable(listen), listen.port);
+  FARPAGE_TRY(client, coordinator::Client::create({url, token, kBackupTimeout}));
+  auto copy = client->get("/v1/store");
+  if (!copy)
+    return fail_with(fmt::format("--backup: store {} is in use, and the coordinator at {} does not "
+                                 "give a copy (are --listen and --token-file its own?)",
+                                 path, url),
+                     copy.error());
+  return copy;
+}
+
+// Whole or not at all: under another name until it is complete.
+Status write_secret(const std::string& path, const std::string& bytes) {
+  const std::string fresh = path + ".new";
+  FARPAGE_TRY(
+      file, Fd::from_call(
+                ::open(fresh.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600),
+                "--backup: opening " + fresh));
+  for (size_t done = 0; done < bytes.size();) {
+    const ssize_t written = ::write(file.get(), bytes.data() + done, bytes.size() - done);
+    if (written < 0) return fail_errno("--backup: writing " + fresh);
+    done += static_cast<size_t>(written);
+  }
+  if (::fsync(file.get()) != 0 || ::rename(fresh.c_str(), path.c_str()) != 0)
+    return fail_errno("--backup: writing " + path);
+  return {};
+}
+
+Result<int> back_up(const CoordinatorSettings& settings) {
+  FARPAGE_TRY(copy, copy_of_store(settings));
+  FARPAGE_TRY_VOID(write_secret(settings.backup, copy));
+  fmt::print("{}: {} bytes of {}\n", settings.backup, copy.size(), settings.store);
+  return kExitOk;
+}
+
 }  // namespace
 
 void add_coordinator(CLI::App& root, Invocation& invocation) {
@@ -52,9 +113,12 @@ void add_coordinator(CLI::App& root, Invocation& invocation) {
   Subcommand subcommand(
       root, "coordinator", "Run the coordinator, which assigns the memory of nodes to programs",
       {"farpage coordinator", "farpage coordinator --store sqlite:/var/lib/farpage/coordinator.db",
-       "farpage coordinator --listen 0.0.0.0:7070 --token-file /etc/farpage/token"});
+       "farpage coordinator --listen 0.0.0.0:7070 --token-file /etc/farpage/token",
+       "farpage coordinator --store sqlite:/var/lib/farpage/coordinator.db --backup copy.db"});
   add_options(subcommand, *settings);
-  subcommand.on_run(invocation, [settings] { return serve(*settings); });
+  subcommand.on_run(invocation, [settings] {
+    return settings->backup.empty() ? serve(*settings) : back_up(*settings);
+  });
 }
 
 }  // namespace farpage::cli

@@ -2,9 +2,11 @@
 
 #include <fmt/format.h>
 
+#include "base/size.h"
 #include "cli/host_port.h"
 #include "coordinator/memory_store.h"
 #include "coordinator/sqlite_store.h"
+#include "http/json_reader.h"
 
 namespace farpage::cli {
 
@@ -21,9 +23,21 @@ void add_options(Subcommand& subcommand, CoordinatorSettings& settings) {
                 "Silence after which a node counts as lost; its leases stay valid")
       .duration("--region-ttl", settings.region_time_to_live,
                 "Silence of a pager after which the slabs of its region are taken back")
+      .text(
+          "--spread-by", settings.spread_by,
+          "Label of nodes: the replicas of a slab are on nodes with different values of it, unless "
+          "a program asks for another label")
+      .texts(
+          "--quota", settings.quotas,
+          "NAME=SIZE: what programs with this --borrower may have together, all replicas counted. "
+          "Several times")
       .number("--request-threads", settings.request_threads, 1, 1024, "Threads for requests")
       .number("--max-long-polls", settings.max_long_polls, 1, 1023,
               "Calls of /v1/events that may wait at the same time")
+      .text(
+          "--backup", settings.backup,
+          "Do not serve: copy the store of the coordinator that has these options, running or not, "
+          "to this file")
       .choice("--output", settings.output, {"text", "json"},
               "Format of the line printed when ready", Subcommand::Scope::kShared);
 }
@@ -38,7 +52,21 @@ Result<coordinator::ServiceOptions> service_options(const CoordinatorSettings& s
                 fmt::format("--listen {} can be reached by others, and a coordinator hands out "
                             "memory: add --token-file, or --insecure on a network that you trust",
                             settings.listen));
+  if (!settings.spread_by.empty() && !http::is_name(settings.spread_by))
+    return fail(ErrorCode::kInvalid,
+                fmt::format("--spread-by: '{}' is not the key of a label", settings.spread_by));
   coordinator::ServiceOptions options;
+  for (const std::string& quota : settings.quotas) {
+    const size_t equals = quota.find('=');
+    const std::string name = quota.substr(0, equals);
+    const auto bytes = parse_size(equals == std::string::npos ? "" : quota.substr(equals + 1));
+    if (!http::is_name(name) || !bytes)
+      return fail(ErrorCode::kInvalid,
+                  fmt::format("--quota: '{}' is not NAME=SIZE, as in batch=64G", quota));
+    if (!options.state.quotas.emplace(name, *bytes).second)
+      return fail(ErrorCode::kInvalid, fmt::format("--quota: '{}' is given twice", name));
+  }
+  options.state.spread_by = settings.spread_by;
   options.host = listen.host;
   options.port = listen.port;
   options.token = token;

@@ -17,10 +17,13 @@ struct CoordinatorSettings {
   std::string store = "memory";
   std::string token_file;
   bool insecure = false;
+  std::string spread_by;
+  std::vector<std::string> quotas;  // NAME=SIZE each
   Milliseconds node_time_to_live{5000};
   Milliseconds region_time_to_live{60'000};
   int64_t request_threads = 16;
   int64_t max_long_polls = 64;
+  std::string backup;  // not to serve, but to copy the store to this file
   std::string output = "text";
 };
 

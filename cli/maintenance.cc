@@ -1,4 +1,5 @@
-// farpage drain, cordon, uncordon: take a memory node out of service, and put it back.
+// farpage drain, cordon, uncordon, lend: take a memory node out of service and put it back, and
+// change how much it lends.
 #include <fmt/format.h>
 
 #include <thread>
@@ -7,6 +8,7 @@
 #include "cli/secrets.h"
 #include "cli/subcommand.h"
 #include "coordinator/client.h"
+#include "coordinator/operator_client.h"
 
 namespace farpage::cli {
 namespace {
@@ -15,6 +17,7 @@ struct MaintenanceSettings {
   std::string node;
   std::string coordinator = "http://127.0.0.1:7070";
   std::string token_file;
+  std::string size;  // of lend
   Milliseconds timeout = std::chrono::minutes(10);
 };
 
@@ -72,6 +75,46 @@ Result<int> uncordon(const MaintenanceSettings& settings) {
   return kExitOk;
 }
 
+// Until the node lends as much, or has given it up. Says on stderr how it goes on.
+Status await_lent(coordinator::Client& client, const NodeId& id, Milliseconds timeout) {
+  constexpr Milliseconds kLook{200};
+  const Instant end = SteadyClock::read() + timeout;
+  std::optional<uint32_t> said;
+  while (true) {
+    FARPAGE_TRY(node, client.node(id));
+    if (!node.lend_refused.empty())
+      return fail(ErrorCode::kExhausted,
+                  fmt::format("{} lends {} and no more: {}", id.value,
+                              format_size(node.join.capacity_bytes), node.lend_refused));
+    if (!node.lend_bytes) return {};
+    if (said != node.total_slabs)
+      fmt::print(stderr, "{}: lends {}, on its way to {}\n", id.value,
+                 format_size(node.join.capacity_bytes), format_size(*node.lend_bytes));
+    said = node.total_slabs;
+    if (SteadyClock::read() > end)
+      return fail(ErrorCode::kTimedOut,
+                  fmt::format("{} lends {}, and goes on towards {} (is there room elsewhere? see "
+                              "farpage status); farpage lend with another size ends that",
+                              id.value, format_size(node.join.capacity_bytes),
+                              format_size(*node.lend_bytes)));
+    std::this_thread::sleep_for(kLook);
+  }
+}
+
+Result<int> lend(const MaintenanceSettings& settings) {
+  const auto bytes = parse_size(settings.size);
+  if (!bytes) return fail_with("SIZE", bytes.error());
+  FARPAGE_TRY(client, client_of(settings));
+  FARPAGE_TRY(token, read_token(settings.token_file));
+  FARPAGE_TRY(operate, coordinator::OperatorClient::create({settings.coordinator, token}));
+  const NodeId id{settings.node};
+  FARPAGE_TRY(asked, operate->lend(id, {*bytes}));
+  FARPAGE_TRY_VOID(await_lent(*client, id, settings.timeout));
+  FARPAGE_TRY(node, client->node(id));
+  fmt::print("{} lends {}\n", id.value, format_size(node.join.capacity_bytes));
+  return kExitOk;
+}
+
 Subcommand subcommand_of(CLI::App& root, MaintenanceSettings& settings, const std::string& name,
                          const std::string& summary, const std::vector<std::string>& examples) {
   Subcommand subcommand(root, name, summary, examples);
@@ -95,6 +138,14 @@ void add_maintenance(CLI::App& root, Invocation& invocation) {
        "Images have no borrower that copies them: their slabs stay."})
       .duration("--timeout", settings->timeout, "How long to wait until it is empty")
       .on_run(invocation, [settings] { return drain(*settings); });
+  subcommand_of(root, *settings, "lend", "Change how much a running memory node lends",
+                {"farpage lend node-3 32G --coordinator http://10.0.0.1:7070",
+                 "More: the node makes the memory now. Less: free memory goes at once; programs "
+                 "move what else has to go to other nodes, and go on meanwhile.",
+                 "A restart of the node ends it: then it lends what its --lend says."})
+      .positional("SIZE", settings->size, "What it is to lend, in whole slabs: 32G")
+      .duration("--timeout", settings->timeout, "How long to wait until it lends so much")
+      .on_run(invocation, [settings] { return lend(*settings); });
   subcommand_of(root, *settings, "cordon", "Place nothing new on a memory node",
                 {"farpage cordon node-3", "What it lends stays there. A restart does not end it."})
       .on_run(invocation, [settings] { return cordon(*settings); });

@@ -10,6 +10,7 @@
 #include "base/mutex.h"
 #include "base/size.h"
 #include "cli/memory_hosts.h"
+#include "cli/node_identity.h"
 #include "cli/node_name.h"
 #include "cli/node_settings.h"
 #include "cli/secrets.h"
@@ -65,8 +66,11 @@ Result<std::unique_ptr<node::SlabPool>> make_pool(const NodeSettings& settings, 
 }
 
 node::NodeOptions node_options(const NodeSettings& settings, const HostPort& listen,
-                               const std::string& token) {
+                               const std::string& token, coordinator::Labels labels,
+                               const std::string& identity) {
   node::NodeOptions options;
+  options.labels = std::move(labels);
+  options.identity = identity;
   options.id = NodeId{settings.name};
   options.agent = {listen.host, listen.port, token};
   options.advertise_host = settings.advertise;
@@ -85,8 +89,10 @@ Result<int> serve(NodeSettings settings) {
   raise_descriptor_limit();
   FARPAGE_TRY(claimed, claim_node_name(settings.name, node_directory()));
   settings.name = claimed.name;
+  FARPAGE_TRY(identity, load_identity(settings.state_directory, settings.name));
   FARPAGE_TRY(listen, parse_host_port(settings.listen_agent, "--listen-agent"));
   FARPAGE_TRY(choice, rdma::parse_transports(settings.transports, "--transports"));
+  FARPAGE_TRY(labels, parse_labels(settings.labels));
   FARPAGE_TRY(token, read_token(settings.token_file));
   FARPAGE_TRY(client, coordinator::Client::create({settings.coordinator, token}));
   FARPAGE_TRY(signals, ShutdownSignals::create());
@@ -99,7 +105,8 @@ Result<int> serve(NodeSettings settings) {
   Mutex mutex;
   std::optional<Error> refusal;  // guarded by mutex
   std::once_flag ready;
-  node::NodeOptions options = node_options(settings, listen, token);
+  node::NodeOptions options =
+      node_options(settings, listen, token, std::move(labels), identity.text);
   options.session_groups = [fences] { return fences->groups(); };
   options.on_joined = [&](const coordinator::NodeInfo& node) {
     std::call_once(ready, [&] { print_ready(settings, node); });

@@ -33,6 +33,12 @@ void add_options(Subcommand& subcommand, NodeSettings& settings) {
       .text("--name", settings.name,
             "Name of this node in the cluster (default: the host's name; further nodes of this "
             "host append -2, -3 and so on)")
+      .text(
+          "--state-dir", settings.state_directory,
+          "Directory that survives a restart: NAME.id there tells this node from another one with "
+          "its name, and from a copy of its disk")
+      .texts("--label", settings.labels,
+             "Where this node is, as zone=a; for regions that are spread by zone. Several times")
       .text("--listen-agent", settings.listen_agent, "Where the coordinator reaches this node")
       .text("--advertise", settings.advertise,
             "Name or address that others use for this host, when it listens on 0.0.0.0")
@@ -65,7 +71,25 @@ void add_options(Subcommand& subcommand, NodeSettings& settings) {
               "Format of the line printed when joined", Subcommand::Scope::kShared);
 }
 
+Result<coordinator::Labels> parse_labels(const std::vector<std::string>& labels) {
+  coordinator::Labels parsed;
+  for (const std::string& label : labels) {
+    const size_t equals = label.find('=');
+    const std::string key = label.substr(0, equals);
+    const std::string value = equals == std::string::npos ? "" : label.substr(equals + 1);
+    if (!http::is_name(key) || !http::is_name(value))
+      return fail(ErrorCode::kInvalid,
+                  fmt::format("--label: '{}' is not KEY=VALUE, two names as in zone=a", label));
+    if (!parsed.emplace(key, value).second)
+      return fail(ErrorCode::kInvalid, fmt::format("--label: '{}' is given twice", key));
+  }
+  if (parsed.size() > coordinator::kMaxLabels)
+    return fail(ErrorCode::kInvalid, fmt::format("--label: at most {}", coordinator::kMaxLabels));
+  return parsed;
+}
+
 Status check(const NodeSettings& settings) {
+  FARPAGE_TRY_VOID(parse_labels(settings.labels));
   FARPAGE_TRY(agent, parse_host_port(settings.listen_agent, "--listen-agent"));
   FARPAGE_TRY(tcp, parse_host_port(settings.tcp_listen, "--tcp-listen"));
   FARPAGE_TRY_VOID(published_host(agent, settings.advertise, "--listen-agent"));

@@ -17,7 +17,9 @@ struct NodeSettings {
   std::string coordinator;
   uint64_t lend_bytes = uint64_t{1} << 30;
   uint64_t slab_bytes = coordinator::kDefaultSlabBytes;
-  std::string name;  // empty: the host's, made unique (node_name.h)
+  std::string name;                 // empty: the host's, made unique (node_name.h)
+  std::vector<std::string> labels;  // KEY=VALUE each
+  std::string state_directory;      // empty: the node has no identity
   std::string listen_agent = "127.0.0.1:0";
   std::string advertise;  // empty: the host of listen_agent, or of tcp_listen for TCP
   std::string transports = "auto";
@@ -49,6 +51,9 @@ std::string node_directory();
 
 // The socket on which a node of that name accepts borrowers of its own host.
 std::string default_shm_socket(const std::string& node_name);
+
+// kInvalid names the flag.
+Result<coordinator::Labels> parse_labels(const std::vector<std::string>& labels);
 
 // Validates the settings before anything is started: kInvalid names the flag.
 Status check(const NodeSettings& settings);

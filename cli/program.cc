@@ -127,9 +127,9 @@ int exit_status_of(const Result<int>& ended) {
 }
 
 std::vector<AddSubcommand> all_subcommands() {
-  return {add_run,         add_attach,      add_detach, add_pager, add_upgrade,     add_resize,
-          add_coordinator, add_maintenance, add_image,  add_serve, add_page_server, add_share,
-          add_node,        add_status,      add_doctor, add_bench, add_version};
+  return {add_run,         add_attach,      add_detach,    add_pager,  add_upgrade, add_resize,
+          add_coordinator, add_maintenance, add_rebalance, add_image,  add_serve,   add_page_server,
+          add_share,       add_node,        add_status,    add_doctor, add_bench,   add_version};
 }
 
 void parse_command_line(const std::vector<std::string>& arguments,

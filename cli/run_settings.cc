@@ -10,6 +10,7 @@
 #include "base/size.h"
 #include "cli/node_settings.h"
 #include "cli/spill.h"
+#include "http/json_reader.h"
 
 namespace farpage::cli {
 uint64_t available_memory_bytes() {
@@ -30,6 +31,12 @@ void add_options(Subcommand& subcommand, PagerSettings& settings, ShortFlags sho
   subcommand.size("--local", settings.local_bytes, "Far memory resident on this host")
       .number("--replicas", settings.replicas, 1, coordinator::kMaxReplicas,
               "Copies of each page, on as many nodes")
+      .text(
+          "--spread-by", settings.spread_by,
+          "Label of nodes, as zone: the copies are on nodes with different values of it (default: "
+          "what the coordinator was told)")
+      .text("--borrower", settings.borrower,
+            "Name under which the coordinator's --quota counts this memory (default: none)")
       .size("--slab", settings.slab_bytes,
             "Unit of borrowing; must be that of the nodes (run: 0 is 64M, or with an embedded node "
             "1/128 of --lend, from 2M to 64M)")
@@ -85,6 +92,16 @@ Result<pager::PagerOptions> pager_options(const PagerSettings& settings) {
   options.local_bytes = settings.local_bytes;
   options.slab_bytes = settings.slab_bytes;
   options.replicas = static_cast<uint32_t>(settings.replicas);
+  if (!settings.spread_by.empty() && !http::is_name(settings.spread_by))
+    return fail(ErrorCode::kInvalid,
+                fmt::format("--spread-by: '{}' is not the key of a label", settings.spread_by));
+  options.spread_by = settings.spread_by;
+  if (!settings.borrower.empty() && !http::is_name(settings.borrower))
+    return fail(
+        ErrorCode::kInvalid,
+        fmt::format("--borrower: '{}' is not a name: 1 to {} letters, digits, dots, _ and -",
+                    settings.borrower, http::kMaxNameBytes));
+  options.borrower = settings.borrower;
   options.workers = static_cast<uint32_t>(settings.workers);
   options.pin_workers = !settings.no_pin;
   options.prefetch_depth = static_cast<uint32_t>(settings.prefetch_depth);

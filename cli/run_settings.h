@@ -18,6 +18,8 @@ struct PagerSettings {
   uint64_t local_bytes = uint64_t{64} << 20;
   uint64_t slab_bytes = coordinator::kDefaultSlabBytes;
   int64_t replicas = 1;
+  std::string spread_by;
+  std::string borrower;
   int64_t workers = 0;
   bool no_pin = false;
   int64_t prefetch_depth = 64;

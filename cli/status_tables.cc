@@ -28,17 +28,32 @@ std::string counter_of(const coordinator::Counters& counters, const std::string&
   return counter == counters.end() ? "-" : format(counter->second);
 }
 
+std::string labels_of(const NodeInfo& node) {
+  std::vector<std::string> labels;
+  for (const auto& [key, value] : node.join.labels) labels.push_back(key + "=" + value);
+  return labels.empty() ? "-" : fmt::format("{}", fmt::join(labels, ","));
+}
+
 std::string nodes_table(const std::vector<NodeInfo>& nodes) {
   std::vector<std::vector<std::string>> rows;
   for (const NodeInfo& node : nodes) {
     const uint64_t slab_bytes = node.join.slab_bytes;
     rows.push_back(
         {node.join.id.value, std::string(coordinator::to_string(node.state)), transports_of(node),
-         format_size(node.free_slabs * slab_bytes), format_size(node.total_slabs * slab_bytes),
+         format_size(node.free_slabs * slab_bytes),
+         format_size(node.total_slabs * slab_bytes) +
+             (node.lend_bytes ? " -> " + format_size(*node.lend_bytes) : ""),
          fmt::format("{:.1f}s", static_cast<double>(node.last_heartbeat_age.count()) / 1000.0),
          node.join.agent_url});
   }
-  return format_table({"NODE", "STATE", "TRANSPORTS", "FREE", "TOTAL", "HEARTBEAT", "AGENT"}, rows);
+  std::vector<std::string> head{"NODE",  "STATE",     "TRANSPORTS", "FREE",
+                                "TOTAL", "HEARTBEAT", "AGENT"};
+  const auto labeled = [](const NodeInfo& node) { return !node.join.labels.empty(); };
+  if (std::ranges::any_of(nodes, labeled)) {
+    head.emplace_back("LABELS");
+    for (size_t i = 0; i < nodes.size(); ++i) rows[i].push_back(labels_of(nodes[i]));
+  }
+  return format_table(head, rows);
 }
 
 // Its borrower does not use it.

@@ -95,6 +95,13 @@ Subcommand& Subcommand::text(const std::string& flag, std::string& value, const 
   return *this;
 }
 
+Subcommand& Subcommand::texts(const std::string& flag, std::vector<std::string>& values,
+                              const std::string& help) {
+  CLI::Option* option = app_->add_option(flag, values, help)->type_name("TEXT");
+  last(option->delimiter(',')->expected(1)->take_all(), flag, Scope::kOwn);
+  return *this;
+}
+
 Subcommand& Subcommand::choice(const std::string& flag, std::string& value,
                                const std::vector<std::string>& allowed, const std::string& help,
                                Scope scope) {

@@ -48,6 +48,9 @@ class Subcommand {
   enum class Scope { kOwn, kShared };  // of the environment variable's name
   Subcommand& text(const std::string& flag, std::string& value, const std::string& help,
                    Scope scope = Scope::kOwn);
+  // May be given several times; in the environment and the file with commas.
+  Subcommand& texts(const std::string& flag, std::vector<std::string>& values,
+                    const std::string& help);
   Subcommand& choice(const std::string& flag, std::string& value,
                      const std::vector<std::string>& allowed, const std::string& help,
                      Scope scope = Scope::kOwn);
@@ -99,6 +102,7 @@ void add_detach(CLI::App& root, Invocation& invocation);
 void add_pager(CLI::App& root, Invocation& invocation);
 void add_resize(CLI::App& root, Invocation& invocation);
 void add_maintenance(CLI::App& root, Invocation& invocation);
+void add_rebalance(CLI::App& root, Invocation& invocation);
 void add_upgrade(CLI::App& root, Invocation& invocation);
 void add_coordinator(CLI::App& root, Invocation& invocation);
 void add_image(CLI::App& root, Invocation& invocation);

@@ -36,6 +36,15 @@ class HttpAgentClient final : public AgentClient {
     return {};
   }
 
+  Status add_slabs(const std::string& agent_url, std::span<const uint32_t> node_slabs,
+                   uint32_t in_all) override {
+    return change_slabs(agent_url, fmt::format("/v1/slabs/add?in_all={}", in_all), node_slabs);
+  }
+  Status withdraw_slabs(const std::string& agent_url,
+                        std::span<const uint32_t> node_slabs) override {
+    return change_slabs(agent_url, "/v1/slabs/withdraw", node_slabs);
+  }
+
   Result<rdma::QueuePairEndpoint> connect(const std::string& agent_url,
                                           const rdma::QueuePairEndpoint& peer) override {
     FARPAGE_TRY(answer, post(agent_url, "/v1/connect", encode(peer)));
@@ -60,6 +69,15 @@ class HttpAgentClient final : public AgentClient {
     if (reply) return reply;
     return fail(ErrorCode::kIo,
                 fmt::format("{} sent an invalid answer: {}", agent_url, reply.error().message()));
+  }
+
+  Status change_slabs(const std::string& agent_url, const std::string& path,
+                      std::span<const uint32_t> node_slabs) const {
+    FARPAGE_TRY(url, http::parse_url(agent_url));
+    FARPAGE_TRY_VOID(
+        http::Caller(url, options_.token)
+            .call("POST", path, encode_node_slabs(node_slabs), options_.memory_timeout));
+    return {};
   }
 
   Result<std::string> post(const std::string& agent_url, const std::string& path,

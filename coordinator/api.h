@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -41,6 +42,11 @@ inline bool is_leaving(NodeState state) {
   return state == NodeState::kDraining || state == NodeState::kLost;
 }
 
+// Where a node is, as its operator names it: zone=a, rack=7. Keys and values are names.
+using Labels = std::map<std::string, std::string>;
+inline constexpr size_t kMaxLabels = 16;
+inline constexpr size_t kIdentityDigits = 32;
+
 // POST /v1/nodes. The same id with another incarnation replaces the node once the former process no
 // longer answers; the node's leases are then lost.
 struct NodeJoin {
@@ -51,6 +57,14 @@ struct NodeJoin {
   uint64_t slab_bytes = kDefaultSlabBytes;
   std::string version;
   std::vector<rdma::TransportAddress> transports;
+  // Numbers of slabs that have no memory (any more): the others, capacity_bytes in all, have those
+  // from 0 on.
+  std::vector<uint32_t> withdrawn;
+  Labels labels;
+  // kIdentityDigits hexadecimal digits that the node keeps over restarts, or empty. The same name
+  // with another identity is a stranger, which takes a place that is free only; the same identity
+  // in two processes that live is a copy of a disk, and the second one is refused.
+  std::string identity;
 };
 
 struct NodeInfo {
@@ -58,8 +72,31 @@ struct NodeInfo {
   NodeState state = NodeState::kAlive;
   uint32_t total_slabs = 0;
   uint32_t free_slabs = 0;
+  std::optional<uint64_t> lend_bytes;  // it is on its way to lend so much (NodeLend)
+  std::string lend_refused;  // why the latest NodeLend has ended before; empty: it has not
   Milliseconds last_heartbeat_age{0};
   Counters counters;
+};
+
+// PUT /v1/nodes/{id}/lend: from now on the node lends so much, rounded down to slabs. More: as fast
+// as the node makes the memory. Less: free slabs go at once, leased ones when their borrowers have
+// moved them elsewhere. A restart of the node ends it.
+struct NodeLend {
+  uint64_t bytes = 0;
+};
+
+// POST /v1/rebalance: marks slabs of full nodes as moving, at most so many at a time, as long as
+// the shares of lent memory that nodes use differ by more. Repeated until nothing moves any more.
+struct Rebalance {
+  uint32_t within_percent = 5;
+  uint32_t at_most = 16;
+};
+struct Rebalanced {
+  uint32_t moving = 0;  // marked now, or before
+  uint32_t left = 0;    // would have to move after these
+  // Of all nodes that take part, as it is now.
+  uint32_t lowest_percent = 100;
+  uint32_t highest_percent = 0;
 };
 
 struct NodeHeartbeat {
@@ -103,6 +140,7 @@ struct Lease {
   bool lost = false;     // the node or its memory is gone: never use it again
   bool stale = false;    // the borrower does not use it any more: it has missed a write
   bool filling = false;  // will take the place of the lease with this number when it is filled
+  bool moving = false;   // its borrower is to move it elsewhere, as if its node drained
 };
 
 // The number of the lease at its node and in the store.
@@ -133,6 +171,10 @@ struct RegionCreate {
   // Group of the data sessions of this region's pager. 0: no sessions, so only heartbeats keep the
   // region.
   uint32_t session_group = 0;
+  // The replicas of each slab are on nodes with different values of this label; those without it
+  // count as one value. Empty: as the coordinator was told (StateOptions::spread_by).
+  std::string spread_by;
+  std::string borrower;  // against whose quota the region counts; empty: none
 };
 
 struct RegionInfo {
@@ -145,7 +187,9 @@ struct RegionInfo {
   Milliseconds time_to_live{60000};
   std::vector<Lease> leases;
   Counters counters;
-  ImageId image;  // whose pages it stores; empty: a pager has borrowed it
+  ImageId image;          // whose pages it stores; empty: a pager has borrowed it
+  std::string spread_by;  // empty: its replicas are on distinct nodes, and no more
+  std::string borrower;
 };
 
 // POST /v1/regions/{id}/repairs: a replica for a slab that lacks one, or has one on a node that is
@@ -257,6 +301,7 @@ enum class EventKind : uint8_t {
   kLeaseLost,     // one slab replica of one region
   kRepairBegun,   // a replica of a slab is filling on this node
   kSlabRepaired,  // it has taken the place of another one
+  kSlabMoving,    // this replica of the slab is to be moved elsewhere
 };
 std::string_view to_string(EventKind kind);
 
@@ -301,6 +346,9 @@ struct SlabLeaseReply {
   RemoteKeys rkeys;
   Generation generation;  // never 0
 };
+
+// POST /v1/slabs/add: these numbers have memory from then on. POST /v1/slabs/withdraw: these have
+// none. Both idempotent, and all or nothing. conflict: one of the latter is leased.
 
 // POST /v1/slabs/{node_slab}/revoke -> 204, also if that lease has ended. Another generation: 409.
 struct SlabRevokeRequest {

@@ -28,9 +28,14 @@ inline constexpr size_t kMaxSessionGroups = size_t{1} << 16;  // per heartbeat
 
 enum class Secrets : bool { kHide, kShow };  // kHide: leases without their rkeys
 
+// As NodeJoin::identity; not the empty one.
+bool is_identity(std::string_view text);
+
 // ---- requests ----
 Result<NodeJoin> decode_node_join(std::string_view body);
 Result<NodeHeartbeat> decode_node_heartbeat(std::string_view body);
+Result<NodeLend> decode_node_lend(std::string_view body);
+Result<Rebalance> decode_rebalance(std::string_view body);
 Result<RegionCreate> decode_region_create(std::string_view body);
 Result<RegionHeartbeat> decode_region_heartbeat(std::string_view body);
 Result<std::vector<SlabIndex>> decode_slab_list(std::string_view body);
@@ -42,9 +47,12 @@ Result<ImageReader> decode_image_reader(std::string_view body);
 Result<rdma::QueuePairEndpoint> decode_queue_pair_endpoint(std::string_view body);
 Result<std::vector<NodeSlabRequest>> decode_slab_lease_requests(std::string_view body);
 Result<SlabRevokeRequest> decode_slab_revoke_request(std::string_view body);
+Result<std::vector<uint32_t>> decode_node_slabs(std::string_view body);  // at least one
 
 std::string encode(const NodeJoin& node);
 std::string encode(const NodeHeartbeat& heartbeat);
+std::string encode(const NodeLend& lend);
+std::string encode(const Rebalance& rebalance);
 std::string encode(const RegionCreate& region);
 std::string encode(const RegionHeartbeat& heartbeat);
 std::string encode(const std::vector<SlabIndex>& slabs);
@@ -56,6 +64,7 @@ std::string encode(const ImageReader& reader);
 std::string encode(const rdma::QueuePairEndpoint& endpoint);
 std::string encode(std::span<const NodeSlabRequest> requests);
 std::string encode(const SlabRevokeRequest& request);
+std::string encode_node_slabs(std::span<const uint32_t> node_slabs);
 
 // ---- the keys of one lease, in a store ----
 Result<RemoteKeys> decode_remote_keys(std::string_view body);
@@ -64,6 +73,7 @@ std::string encode(const RemoteKeys& keys);
 // ---- replies ----
 Result<NodeInfo> decode_node_info(std::string_view body);
 Result<std::vector<NodeInfo>> decode_node_list(std::string_view body);
+Result<Rebalanced> decode_rebalanced(std::string_view body);
 Result<RegionInfo> decode_region_info(std::string_view body);
 Result<std::vector<RegionInfo>> decode_region_list(std::string_view body);
 Result<std::vector<Lease>> decode_lease_list(std::string_view body);
@@ -81,6 +91,7 @@ Result<uint64_t> decode_incarnation(std::string_view body);  // of a node's GET 
 
 std::string encode(const NodeInfo& node);
 std::string encode(const std::vector<NodeInfo>& nodes);
+std::string encode(const Rebalanced& done);
 std::string encode(const RegionInfo& region, Secrets secrets);
 std::string encode(const std::vector<RegionInfo>& regions);  // always without rkeys
 std::string encode(const std::vector<Lease>& leases);        // with rkeys

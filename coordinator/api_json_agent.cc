@@ -90,6 +90,15 @@ Result<SlabRevokeRequest> decode_slab_revoke_request(std::string_view body) {
                                         });
 }
 
+Result<std::vector<uint32_t>> decode_node_slabs(std::string_view body) {
+  return decode_with<std::vector<uint32_t>>(
+      body, http::UnknownFields::kRefuse,
+      [](http::JsonReader& reader, std::vector<uint32_t>& slabs) {
+        read_node_slabs(reader, "slabs", slabs);
+        if (reader.ok() && slabs.empty()) reader.refuse("slabs", "must name at least one slab");
+      });
+}
+
 Result<std::vector<Result<SlabLeaseReply>>> decode_slab_lease_replies(std::string_view body,
                                                                       size_t requests) {
   using Replies = std::vector<Result<SlabLeaseReply>>;
@@ -145,6 +154,10 @@ std::string encode(std::span<const NodeSlabRequest> requests) {
 
 std::string encode(const SlabRevokeRequest& request) {
   return Json{{"generation", request.generation.value}}.dump();
+}
+
+std::string encode_node_slabs(std::span<const uint32_t> node_slabs) {
+  return Json{{"slabs", std::vector<uint32_t>(node_slabs.begin(), node_slabs.end())}}.dump();
 }
 
 std::string encode(const std::vector<Result<SlabLeaseReply>>& replies) {

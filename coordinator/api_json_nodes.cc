@@ -1,10 +1,12 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <limits>
 #include <nlohmann/json.hpp>
 
 #include "coordinator/api_json_parts.h"
 #include "coordinator/counter_name.h"
+#include "http/problem.h"
 #include "http/url.h"
 
 namespace farpage::coordinator {
@@ -28,6 +30,14 @@ Json json_of(const TransportAddress& address) {
   return {{"kind", rdma::to_string(address.kind)}, {"address", address.text}};
 }
 
+void read_labels(http::JsonReader& reader, Labels& labels) {
+  reader.each_text("labels", kMaxLabels, [&](const std::string& key, const std::string& value) {
+    if (!http::is_name(key) || !http::is_name(value))
+      return reader.refuse("labels", "keys and values must be names");
+    labels.emplace(key, value);
+  });
+}
+
 void read_node_join(http::JsonReader& reader, NodeJoin& node) {
   node.id = NodeId{reader.name("id")};
   node.incarnation = reader.number("incarnation", 1, http::kMaxU64);
@@ -40,7 +50,19 @@ void read_node_join(http::JsonReader& reader, NodeJoin& node) {
     reader.refuse("capacity_bytes", fmt::format("is less than one slab of {} bytes: lend more or "
                                                 "use smaller slabs",
                                                 node.slab_bytes));
-  if (reader.ok() && node.capacity_bytes / node.slab_bytes > kMaxSlabsPerNode)
+  if (reader.has("withdrawn")) read_node_slabs(reader, "withdrawn", node.withdrawn);
+  read_labels(reader, node.labels);
+  if (reader.has("identity")) {
+    node.identity = reader.text("identity", kIdentityDigits);
+    if (reader.ok() && !is_identity(node.identity))
+      reader.refuse("identity",
+                    fmt::format("must be {} lower-case hexadecimal digits", kIdentityDigits));
+  }
+  const uint64_t numbers = node.capacity_bytes / node.slab_bytes + node.withdrawn.size();
+  if (reader.ok() &&
+      std::ranges::any_of(node.withdrawn, [&](auto slab) { return slab >= numbers; }))
+    reader.refuse("withdrawn", fmt::format("names a slab beyond the last one, {}", numbers - 1));
+  if (reader.ok() && numbers > kMaxSlabsPerNode)
     reader.refuse("capacity_bytes",
                   fmt::format("has more than {} slabs: use larger slabs", kMaxSlabsPerNode));
   node.version = reader.text_or_empty("version", http::kMaxNameBytes);
@@ -54,13 +76,17 @@ void read_node_join(http::JsonReader& reader, NodeJoin& node) {
 Json json_of(const NodeJoin& node) {
   Json transports = Json::array();
   for (const TransportAddress& address : node.transports) transports.push_back(json_of(address));
-  return Json{{"id", node.id.value},
-              {"incarnation", node.incarnation},
-              {"agent_url", node.agent_url},
-              {"capacity_bytes", node.capacity_bytes},
-              {"slab_bytes", node.slab_bytes},
-              {"version", node.version},
-              {"transports", std::move(transports)}};
+  Json json{{"id", node.id.value},
+            {"incarnation", node.incarnation},
+            {"agent_url", node.agent_url},
+            {"capacity_bytes", node.capacity_bytes},
+            {"slab_bytes", node.slab_bytes},
+            {"version", node.version},
+            {"transports", std::move(transports)}};
+  if (!node.withdrawn.empty()) json["withdrawn"] = node.withdrawn;
+  if (!node.labels.empty()) json["labels"] = node.labels;
+  if (!node.identity.empty()) json["identity"] = node.identity;
+  return json;
 }
 
 void read_node_info(http::JsonReader& reader, NodeInfo& node) {
@@ -75,6 +101,8 @@ void read_node_info(http::JsonReader& reader, NodeInfo& node) {
   node.free_slabs = static_cast<uint32_t>(reader.number("free_slabs", 0, kMaxSlabsPerNode));
   node.last_heartbeat_age = Milliseconds(
       static_cast<int64_t>(reader.number("last_heartbeat_age_ms", 0, http::kMaxU64 >> 24)));
+  if (reader.has("lend_bytes")) node.lend_bytes = reader.number("lend_bytes", 1, kMaxCapacityBytes);
+  node.lend_refused = reader.text_or_empty("lend_refused", http::kMaxDetailBytes);
   read_counters(reader, node.counters);
 }
 
@@ -85,10 +113,17 @@ Json json_of(const NodeInfo& node) {
                {"free_slabs", node.free_slabs},
                {"last_heartbeat_age_ms", node.last_heartbeat_age.count()},
                {"counters", node.counters}});
+  if (node.lend_bytes) json["lend_bytes"] = *node.lend_bytes;
+  if (!node.lend_refused.empty()) json["lend_refused"] = node.lend_refused;
   return json;
 }
 
 }  // namespace
+
+bool is_identity(std::string_view text) {
+  return text.size() == kIdentityDigits &&
+         text.find_first_not_of("0123456789abcdef") == std::string_view::npos;
+}
 
 std::string_view to_string(NodeState state) {
   switch (state) {
@@ -125,6 +160,14 @@ void read_slab_bytes(http::JsonReader& reader, uint64_t& slab_bytes) {
     reader.refuse("slab_bytes", "must be a power of two");
 }
 
+void read_node_slabs(http::JsonReader& reader, const char* key, std::vector<uint32_t>& slabs) {
+  std::set<uint64_t> seen;
+  reader.each_number(key, kMaxSlabsPerNode, kMaxSlabsPerNode - 1, [&](uint64_t slab) {
+    if (!seen.insert(slab).second) return reader.refuse(key, fmt::format("names {} twice", slab));
+    slabs.push_back(static_cast<uint32_t>(slab));
+  });
+}
+
 Result<NodeJoin> decode_node_join(std::string_view body) {
   return decode_with<NodeJoin>(body, http::UnknownFields::kRefuse, read_node_join);
 }
@@ -140,6 +183,33 @@ Result<NodeHeartbeat> decode_node_heartbeat(std::string_view body) {
         reader.each_number("session_groups", kMaxSessionGroups, http::kMaxU32, [&](uint64_t group) {
           heartbeat.session_groups.push_back(static_cast<uint32_t>(group));
         });
+      });
+}
+
+Result<NodeLend> decode_node_lend(std::string_view body) {
+  return decode_with<NodeLend>(body, http::UnknownFields::kRefuse,
+                               [](http::JsonReader& reader, NodeLend& lend) {
+                                 lend.bytes = reader.number("bytes", 1, kMaxCapacityBytes);
+                               });
+}
+
+Result<Rebalance> decode_rebalance(std::string_view body) {
+  return decode_with<Rebalance>(
+      body, http::UnknownFields::kRefuse, [](http::JsonReader& reader, Rebalance& rebalance) {
+        rebalance.within_percent = static_cast<uint32_t>(
+            reader.number_or("within_percent", 1, 50, rebalance.within_percent));
+        rebalance.at_most =
+            static_cast<uint32_t>(reader.number_or("at_most", 1, 4096, rebalance.at_most));
+      });
+}
+
+Result<Rebalanced> decode_rebalanced(std::string_view body) {
+  return decode_with<Rebalanced>(
+      body, http::UnknownFields::kIgnore, [](http::JsonReader& reader, Rebalanced& done) {
+        done.moving = static_cast<uint32_t>(reader.number("moving", 0, http::kMaxU32));
+        done.left = static_cast<uint32_t>(reader.number("left", 0, http::kMaxU32));
+        done.lowest_percent = static_cast<uint32_t>(reader.number("lowest_percent", 0, 100));
+        done.highest_percent = static_cast<uint32_t>(reader.number("highest_percent", 0, 100));
       });
 }
 
@@ -165,6 +235,22 @@ std::string encode(const NodeHeartbeat& heartbeat) {
               {"free_slabs", heartbeat.free_slabs},
               {"counters", heartbeat.counters},
               {"session_groups", heartbeat.session_groups}}
+      .dump();
+}
+
+std::string encode(const NodeLend& lend) {
+  return Json{{"bytes", lend.bytes}}.dump();
+}
+
+std::string encode(const Rebalance& rebalance) {
+  return Json{{"within_percent", rebalance.within_percent}, {"at_most", rebalance.at_most}}.dump();
+}
+
+std::string encode(const Rebalanced& done) {
+  return Json{{"moving", done.moving},
+              {"left", done.left},
+              {"lowest_percent", done.lowest_percent},
+              {"highest_percent", done.highest_percent}}
       .dump();
 }
 

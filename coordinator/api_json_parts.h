@@ -18,6 +18,8 @@ void read_counters(http::JsonReader& reader, Counters& counters);
 void read_remote_keys(http::JsonReader& reader, RemoteKeys& keys);
 void read_slab_bytes(http::JsonReader& reader, uint64_t& slab_bytes);
 void read_slab(http::JsonReader& reader, SlabIndex& slab);
+// A required array of numbers of a node's slabs, each once.
+void read_node_slabs(http::JsonReader& reader, const char* key, std::vector<uint32_t>& slabs);
 void read_generation(http::JsonReader& reader, Generation& generation);
 void read_region_info(http::JsonReader& reader, RegionInfo& region);
 nlohmann::json json_of_region(const RegionInfo& region, Secrets secrets);

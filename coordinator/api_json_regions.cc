@@ -25,6 +25,7 @@ void read_lease(http::JsonReader& reader, Lease& lease) {
   lease.lost = reader.boolean_or("lost", false);
   lease.stale = reader.boolean_or("stale", false);
   lease.filling = reader.boolean_or("filling", false);
+  lease.moving = reader.boolean_or("moving", false);
 }
 
 void read_replica_name(http::JsonReader& reader, ReplicaName& name) {
@@ -46,7 +47,8 @@ Json json_of(const Lease& lease, Secrets secrets) {
             {"generation", lease.generation.value},
             {"lost", lease.lost},
             {"stale", lease.stale},
-            {"filling", lease.filling}};
+            {"filling", lease.filling},
+            {"moving", lease.moving}};
   if (secrets == Secrets::kShow) json["rkeys"] = json_of_keys(lease.rkeys);
   return json;
 }
@@ -65,11 +67,11 @@ constexpr EventKind kEventKinds[] = {
     EventKind::kNodeJoined,    EventKind::kNodeCordoned,  EventKind::kNodeDraining,
     EventKind::kNodeOpened,    EventKind::kNodeLost,      EventKind::kNodeLeft,
     EventKind::kRegionCreated, EventKind::kRegionDeleted, EventKind::kLeaseLost,
-    EventKind::kRepairBegun,   EventKind::kSlabRepaired};
+    EventKind::kRepairBegun,   EventKind::kSlabRepaired,  EventKind::kSlabMoving};
 
 bool names_slab(EventKind kind) {
   return kind == EventKind::kLeaseLost || kind == EventKind::kRepairBegun ||
-         kind == EventKind::kSlabRepaired;
+         kind == EventKind::kSlabRepaired || kind == EventKind::kSlabMoving;
 }
 
 void read_event(http::JsonReader& reader, EventBatch& batch) {
@@ -120,6 +122,8 @@ void read_region_info(http::JsonReader& reader, RegionInfo& region) {
               [&](http::JsonReader& entry) { read_lease(entry, region.leases.emplace_back()); });
   read_counters(reader, region.counters);
   region.image = ImageId{reader.text_or_empty("image", http::kMaxNameBytes)};
+  region.spread_by = reader.text_or_empty("spread_by", http::kMaxNameBytes);
+  region.borrower = reader.text_or_empty("borrower", http::kMaxNameBytes);
 }
 
 Json json_of_region(const RegionInfo& region, Secrets secrets) {
@@ -132,6 +136,8 @@ Json json_of_region(const RegionInfo& region, Secrets secrets) {
             {"leases", json_of(region.leases, secrets)},
             {"counters", region.counters}};
   if (!region.image.value.empty()) json["image"] = region.image.value;
+  if (!region.spread_by.empty()) json["spread_by"] = region.spread_by;
+  if (!region.borrower.empty()) json["borrower"] = region.borrower;
   return json;
 }
 
@@ -159,6 +165,8 @@ std::string_view to_string(EventKind kind) {
       return "repair_begun";
     case EventKind::kSlabRepaired:
       return "slab_repaired";
+    case EventKind::kSlabMoving:
+      return "slab_moving";
   }
   return "unknown";
 }
@@ -199,6 +207,8 @@ Result<RegionCreate> decode_region_create(std::string_view body) {
         read_replicas(reader, region.replicas);
         region.session_group =
             static_cast<uint32_t>(reader.number_or("session_group", 0, http::kMaxU32, 0));
+        if (reader.has("spread_by")) region.spread_by = reader.name("spread_by");
+        if (reader.has("borrower")) region.borrower = reader.name("borrower");
       });
 }
 
@@ -297,12 +307,14 @@ Result<EventBatch> decode_event_batch(std::string_view body) {
 }
 
 std::string encode(const RegionCreate& region) {
-  return Json{{"name", region.name},
-              {"bytes", region.bytes},
-              {"replicas", region.replicas},
-              {"slab_bytes", region.slab_bytes},
-              {"session_group", region.session_group}}
-      .dump();
+  Json json{{"name", region.name},
+            {"bytes", region.bytes},
+            {"replicas", region.replicas},
+            {"slab_bytes", region.slab_bytes},
+            {"session_group", region.session_group}};
+  if (!region.spread_by.empty()) json["spread_by"] = region.spread_by;
+  if (!region.borrower.empty()) json["borrower"] = region.borrower;
+  return json.dump();
 }
 
 std::string encode(const RegionHeartbeat& heartbeat) {

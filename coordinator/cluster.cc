@@ -54,24 +54,72 @@ Status Cluster::save() {
 
 // ---- nodes ----
 
-Result<std::optional<uint64_t>> Cluster::find_replaced(const NodeJoin& join) const {
-  const Result<NodeInfo> known = node(join.id);
-  if (!known || known->join.incarnation == join.incarnation) return std::nullopt;
-  const std::string& url = known->join.agent_url;
+Result<bool> Cluster::is_running(const NodeInfo& known) const {
+  const std::string& url = known.join.agent_url;
   const Result<uint64_t> answer = agents_->incarnation(url);
-  if (answer && *answer == known->join.incarnation)
-    return fail(ErrorCode::kConflict,
-                fmt::format("a node named '{}' is already running, with its agent at {}: give this "
-                            "one another name with --name",
-                            join.id.value, url));
-  const bool unclear = !answer && (answer.error().code == ErrorCode::kTimedOut ||
-                                   answer.error().sys_errno == ETIMEDOUT);
-  if (unclear && known->state != NodeState::kLost)
+  if (answer) return *answer == known.join.incarnation;
+  const bool unclear =
+      answer.error().code == ErrorCode::kTimedOut || answer.error().sys_errno == ETIMEDOUT;
+  if (unclear && known.state != NodeState::kLost)
     return fail(ErrorCode::kUnavailable,
                 fmt::format("a node named '{}' still sends heartbeats, but its agent at {} does "
                             "not answer: try again until they end, or give this one another name "
                             "with --name",
-                            join.id.value, url));
+                            known.join.id.value, url));
+  return false;
+}
+
+// A disk was copied with its identity: under another name that is found out here.
+Status Cluster::refuse_copies(const NodeJoin& join) const {
+  if (join.identity.empty()) return {};
+  for (const NodeInfo& other : nodes()) {
+    if (other.join.identity != join.identity || other.join.id == join.id) continue;
+    FARPAGE_TRY(running, is_running(other));
+    if (running)
+      return fail(ErrorCode::kConflict,
+                  fmt::format("node '{}' at {} has the identity of node '{}', which is running at "
+                              "{}: one disk is a copy of the other. Remove {}.id from the state "
+                              "directory of the copy",
+                              join.id.value, join.agent_url, other.join.id.value,
+                              other.join.agent_url, join.id.value));
+  }
+  return {};
+}
+
+// It is another machine than the one that had this name, which is not running.
+Status Cluster::refuse_stranger(const NodeJoin& join, const NodeJoin& known) const {
+  const MutexLock lock(mutex_);
+  const size_t leases = state_.leases_of(join.id);
+  if (leases == 0) return {};
+  return fail(
+      ErrorCode::kConflict,
+      fmt::format("another machine had the name '{}', at {}, and {} slabs that it lent are "
+                  "not given up: start that one again; or, if it will not come back, remove "
+                  "it (DELETE /v1/nodes/{}?force=true); or give this one another name with "
+                  "--name",
+                  join.id.value, known.agent_url, leases, join.id.value));
+}
+
+Result<std::optional<uint64_t>> Cluster::find_replaced(const NodeJoin& join) const {
+  const Result<NodeInfo> known = node(join.id);
+  if (known && known->join.incarnation == join.incarnation) return std::nullopt;
+  FARPAGE_TRY_VOID(refuse_copies(join));
+  if (!known) return std::nullopt;
+  FARPAGE_TRY(running, is_running(*known));
+  const bool both = !join.identity.empty() && !known->join.identity.empty();
+  if (running && both && join.identity == known->join.identity)
+    return fail(ErrorCode::kConflict,
+                fmt::format("node '{}' at {} has the name and the identity of a node that is "
+                            "running at {}: one disk is a copy of the other. Remove {}.id from the "
+                            "state directory of the copy, and give it another name with --name",
+                            join.id.value, join.agent_url, known->join.agent_url, join.id.value));
+  if (running)
+    return fail(ErrorCode::kConflict,
+                fmt::format("a node named '{}' is already running, with its agent at {}: give this "
+                            "one another name with --name",
+                            join.id.value, known->join.agent_url));
+  if (both && join.identity != known->join.identity)
+    FARPAGE_TRY_VOID(refuse_stranger(join, known->join));
   return known->join.incarnation;
 }
 
@@ -116,6 +164,47 @@ Status Cluster::remove_node(const NodeId& id, bool force) {
   FARPAGE_TRY_VOID(change([&](State& state) { return state.remove_node(id, force); }));
   log::info("coordinator: node removed node={} force={}", id.value, force);
   return {};
+}
+
+Result<NodeInfo> Cluster::lend(const NodeId& id, const NodeLend& lend) {
+  const Instant now = clock_.now();
+  FARPAGE_TRY(node, change([&](State& state) { return state.lend(now, id, lend); }));
+  log::info("coordinator: node is to lend node={} bytes={} slabs_now={}", id.value, lend.bytes,
+            node.total_slabs);
+  return node;
+}
+
+Result<Rebalanced> Cluster::rebalance(const Rebalance& rebalance) {
+  return change([&](State& state) -> Result<Rebalanced> { return state.rebalance(rebalance); });
+}
+
+void Cluster::adjust_lending() {
+  bool goes_on = true;
+  for (int round = 0; goes_on && round < kMaxLendRounds; ++round) {
+    std::vector<LendStep> steps;
+    const Status saved = change([&](State& state) -> Status {
+      steps = state.begin_lend_steps();
+      return {};
+    });
+    goes_on = false;
+    for (const LendStep& step : steps) {
+      // What is not written is not asked for.
+      Status outcome = saved;
+      if (saved && !step.add.empty())
+        outcome = agents_->add_slabs(step.agent_url, step.add, step.add_in_all);
+      if (saved && !step.withdraw.empty())
+        outcome = agents_->withdraw_slabs(step.agent_url, step.withdraw);
+      if (!outcome)
+        log::warn("coordinator: lending not changed node={} add={} withdraw={} reason=\"{}\"",
+                  step.node.value, step.add.size(), step.withdraw.size(),
+                  outcome.error().message());
+      const Status ended = change([&](State& state) -> Status {
+        state.end_lend_step(step, outcome);
+        return {};
+      });
+      goes_on = goes_on || (outcome && ended);
+    }
+  }
 }
 
 Result<NodeInfo> Cluster::node(const NodeId& id) const {
@@ -332,6 +421,12 @@ EventBatch Cluster::events(uint64_t since, Milliseconds timeout) {
     return stopping_ || batch.missed || !batch.events.empty();
   });
   return batch;
+}
+
+Result<std::string> Cluster::copy_store() {
+  const MutexLock lock(mutex_);
+  FARPAGE_TRY_VOID(save());
+  return store_->copy();
 }
 
 void Cluster::summarize(ClusterSummary& summary) const {

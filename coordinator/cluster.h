@@ -5,7 +5,8 @@
 // or undo (locked, written). A coordinator that dies in between finds the reservations in its store
 // and releases the slabs.
 //
-// Threads: any. tick() and retry_revocations() each belong to one background thread.
+// Threads: any. tick(), retry_revocations() and adjust_lending() each belong to one background
+// thread.
 // Invariants:
 //  1. No agent call is made with the lock held.
 //  2. A call that succeeds has written its change to the store. If the write fails, the call
@@ -60,10 +61,14 @@ class Cluster {
 
   // Fails as State and the store do. An incarnation replaces another one only when the old one no
   // longer answers: kConflict while the old agent answers, kUnavailable while that is not known.
+  // With another identity also kConflict while the old one has leases; and with the identity of
+  // another name while that one answers.
   Result<Joined> join(const NodeJoin& join);
   Status heartbeat_node(const NodeId& id, const NodeHeartbeat& heartbeat);
   Status set_service(const NodeId& id, NodeService service);
   Status remove_node(const NodeId& id, bool force);
+  Result<NodeInfo> lend(const NodeId& id, const NodeLend& lend);
+  Result<Rebalanced> rebalance(const Rebalance& rebalance);
   Result<NodeInfo> node(const NodeId& id) const;
   std::vector<NodeInfo> nodes() const;
   Result<NodeEndpoints> endpoints(const NodeId& id) const;
@@ -95,6 +100,8 @@ class Cluster {
 
   // Waits up to `timeout` for an event after `since`; returns at once after stop().
   EventBatch events(uint64_t since, Milliseconds timeout);
+  // Store::copy(), with every change of a call that has succeeded.
+  Result<std::string> copy_store();
   ClusterSummary summary() const;
   ClusterFacts facts() const;
 
@@ -103,6 +110,8 @@ class Cluster {
   // Retries the revocations that nodes have not confirmed. Skips a node that does not answer for
   // kRevocationBackoff or until its next heartbeat.
   void retry_revocations();
+  // Asks the nodes that are to lend more or less, as far as they can be asked now.
+  void adjust_lending();
   // Ends every wait of events(), now and later.
   void stop();
   // For tests: State::check().
@@ -113,6 +122,7 @@ class Cluster {
   static constexpr size_t kMaxNodesAsked = 16;     // at once, for one request
   static constexpr int kMaxOrphanRevocations = 3;  // attempts for a removed node
   static constexpr Milliseconds kGateTimeout{30000};
+  static constexpr int kMaxLendRounds = 64;  // of one call of adjust_lending()
 
  private:
   Cluster(State state, std::unique_ptr<Store> store, std::unique_ptr<AgentClient> agents,
@@ -132,6 +142,10 @@ class Cluster {
   Status save() FARPAGE_REQUIRES(mutex_);
   // The incarnation that this join would replace; nullopt: none.
   Result<std::optional<uint64_t>> find_replaced(const NodeJoin& join) const;
+  // Whether the known process runs. kUnavailable: that cannot be told.
+  Result<bool> is_running(const NodeInfo& known) const;
+  Status refuse_copies(const NodeJoin& join) const;
+  Status refuse_stranger(const NodeJoin& join, const NodeJoin& known) const;
   void summarize(ClusterSummary& summary) const FARPAGE_REQUIRES(mutex_);
   // Reserves with `plan`, asks the nodes and commits; with others after a failure.
   using Plan =

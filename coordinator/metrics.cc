@@ -121,6 +121,8 @@ void add_totals(Families& families, const ClusterFacts& facts) {
   add("degraded_slabs", "Slabs of regions that lack a replica", {}, totals.slabs_degraded);
   add("repairing_slabs", "Slabs of regions of which a replica is filling", {},
       totals.slabs_repairing);
+  add("moving_slabs", "Slabs of regions of which a replica is to be moved elsewhere", {},
+      totals.slabs_moving);
   add("capacity_bytes", "Memory that all nodes offer", {}, totals.bytes);
   add("free_bytes", "Memory of nodes that are alive that can be lent", {}, totals.bytes_free);
   add("regions", "Regions", {}, totals.regions);

@@ -126,7 +126,8 @@ http::Reply totals(RouteContext& context) {
                             {"revoking", t.slabs_revoking},
                             {"foreign", t.slabs_foreign},
                             {"degraded", t.slabs_degraded},
-                            {"repairing", t.slabs_repairing}}},
+                            {"repairing", t.slabs_repairing},
+                            {"moving", t.slabs_moving}}},
                           {"bytes", {{"total", t.bytes}, {"free", t.bytes_free}}},
                           {"regions", t.regions},
                           {"leases", {{"held", t.leases - t.leases_lost}, {"lost", t.leases_lost}}},
@@ -160,6 +161,14 @@ std::vector<http::Route> cluster_routes(RouteContext& context) {
        "/v1/events",
        {"since", "timeout"},
        [&context](const http::Request& request) { return events(context, request); }},
+      {"GET",
+       "/v1/store",
+       {},
+       [&context](const http::Request&) {
+         auto copy = context.cluster.copy_store();
+         if (!copy) return http::problem_reply(copy.error());
+         return http::Reply{200, std::move(*copy), "application/vnd.sqlite3", {}};
+       }},
       {"GET", "/v1/cluster", {}, [&context](const http::Request&) { return totals(context); }},
       {"GET",
        "/metrics",

@@ -36,6 +36,22 @@ http::Reply show_node(Cluster& cluster, const http::Request& request) {
   return http::Reply{200, encode(*node)};
 }
 
+http::Reply lend(Cluster& cluster, const http::Request& request) {
+  const auto lend = decode_node_lend(request.body);
+  if (!lend) return http::problem_reply(lend.error());
+  const auto node = cluster.lend(NodeId{request.ids[0]}, *lend);
+  if (!node) return http::problem_reply(node.error());
+  return http::Reply{200, encode(*node)};
+}
+
+http::Reply rebalance(Cluster& cluster, const http::Request& request) {
+  const auto rebalance = decode_rebalance(request.body);
+  if (!rebalance) return http::problem_reply(rebalance.error());
+  const auto done = cluster.rebalance(*rebalance);
+  if (!done) return http::problem_reply(done.error());
+  return http::Reply{200, encode(*done)};
+}
+
 http::Reply remove_node(Cluster& cluster, const http::Request& request) {
   bool force = false;
   if (const auto it = request.query.find("force"); it != request.query.end()) {
@@ -86,6 +102,8 @@ std::vector<http::Route> node_routes(RouteContext& context) {
       {"GET", "/v1/nodes/{id}", {}, with(show_node)},
       {"DELETE", "/v1/nodes/{id}", {"force"}, with(remove_node)},
       {"PUT", "/v1/nodes/{id}/heartbeat", {}, with(heartbeat_node), http::Body::kJson},
+      {"POST", "/v1/rebalance", {}, with(rebalance), http::Body::kJson},
+      {"PUT", "/v1/nodes/{id}/lend", {}, with(lend), http::Body::kJson},
       {"POST", "/v1/nodes/{id}/drain", {}, set(NodeService::kDraining)},
       {"POST", "/v1/nodes/{id}/cordon", {}, set(NodeService::kCordoned)},
       {"POST", "/v1/nodes/{id}/uncordon", {}, set(NodeService::kFull)},

@@ -101,6 +101,7 @@ class HttpService final : public Service {
   std::unique_ptr<http::Server> server_;
   std::unique_ptr<Periodic> expiry_;
   std::unique_ptr<Periodic> revocations_;
+  std::unique_ptr<Periodic> lending_;
 };
 
 Status HttpService::start() {
@@ -119,6 +120,8 @@ Status HttpService::start() {
   expiry_ = std::make_unique<Periodic>(options_.tick_interval, [this] { cluster_->tick(); });
   revocations_ =
       std::make_unique<Periodic>(options_.tick_interval, [this] { cluster_->retry_revocations(); });
+  lending_ =
+      std::make_unique<Periodic>(options_.tick_interval, [this] { cluster_->adjust_lending(); });
   log::info("coordinator: serving url={} token={}", url(),
             options_.token.empty() ? "none" : "asked");
   return {};
@@ -135,6 +138,7 @@ void HttpService::stop() {
   if (server_) server_->stop();
   if (expiry_) expiry_->stop();
   if (revocations_) revocations_->stop();
+  if (lending_) lending_->stop();
 }
 
 }  // namespace

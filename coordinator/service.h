@@ -1,5 +1,5 @@
-// Service: the whole coordinator: the cluster, its HTTP server and its two background threads
-// (expiry; retries of unconfirmed revocations).
+// Service: the whole coordinator: the cluster, its HTTP server and its three background threads
+// (expiry; retries of unconfirmed revocations; nodes that are to lend more or less).
 //
 // The routes are described in docs/protocol-rest.md and openapi.json.
 #pragma once

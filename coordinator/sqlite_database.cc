@@ -126,6 +126,33 @@ Status Database::execute(const std::string& sql) const {
   return {};
 }
 
+Result<std::string> Database::copy() const {
+  Database memory("the copy of " + path_);
+  sqlite3* handle = nullptr;
+  const int opened =
+      sqlite3_open_v2(":memory:", &handle, SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE, nullptr);
+  memory.handle_.reset(handle);
+  if (opened != SQLITE_OK) return sqlite_failure(memory.path_, opened, sqlite3_errstr(opened));
+  sqlite3_backup* const backup = sqlite3_backup_init(handle, "main", handle_.get(), "main");
+  if (backup != nullptr) {
+    static_cast<void>(sqlite3_backup_step(backup, -1));
+    static_cast<void>(sqlite3_backup_finish(backup));  // the result is in the handle
+  }
+  if (const int code = sqlite3_errcode(handle); code != SQLITE_OK)
+    return sqlite_failure(memory.path_, code, sqlite3_errmsg(handle));
+  FARPAGE_TRY(check, memory.prepare("PRAGMA quick_check"));
+  FARPAGE_TRY(row, check.step());
+  if (!row || check.text(0) != "ok")
+    return fail(ErrorCode::kInvalid, fmt::format("store {} is damaged", path_));
+  FARPAGE_TRY_VOID(check.run());
+  sqlite3_int64 size = 0;
+  const std::unique_ptr<unsigned char, void (*)(void*)> bytes(
+      sqlite3_serialize(handle, "main", &size, 0), sqlite3_free);
+  if (bytes == nullptr)
+    return fail(ErrorCode::kExhausted, fmt::format("store {}: no memory for a copy", path_));
+  return std::string(reinterpret_cast<const char*>(bytes.get()), static_cast<size_t>(size));
+}
+
 Result<int64_t> Database::pragma(std::string_view name) const {
   FARPAGE_TRY(statement, prepare(fmt::format("PRAGMA {}", name)));
   FARPAGE_TRY(row, statement.step());

@@ -51,6 +51,8 @@ class Database {
   Result<Statement> prepare(std::string_view sql) const;
   Status execute(const std::string& sql) const;
   Result<int64_t> pragma(std::string_view name) const;
+  // The bytes of a file with the same content, by SQLite's backup API; checked.
+  Result<std::string> copy() const;
   const std::string& path() const { return path_; }
 
  private:

@@ -9,10 +9,12 @@ namespace farpage::coordinator {
 namespace {
 
 constexpr int64_t kApplicationId = 0x66617270;  // "farp"
-// 3: keys of 128 bits, as text. 4: one column for the keys of all transports. 5: images; a store of
-// 4 becomes one of 5 when it is opened.
-constexpr int64_t kSchemaVersion = 5;
-constexpr int64_t kSchemaWithoutImages = 4;
+// 3: keys of 128 bits, as text. 4: one column for the keys of all transports. 5: images. 6: how
+// much a node is to lend, by what a region is spread, and whose it is. A store of 4 or 5 becomes
+// one of 6 when it is opened.
+constexpr int64_t kSchemaVersion = 6;
+constexpr int64_t kOldestSchema = 4;
+constexpr int64_t kSchemaWithImages = 5;
 
 constexpr char kSchema[] = R"(
 CREATE TABLE meta(last_sequence INTEGER NOT NULL);
@@ -35,10 +37,18 @@ CREATE TABLE images(id TEXT PRIMARY KEY, region TEXT NOT NULL, base TEXT NOT NUL
   pages INTEGER NOT NULL, digest TEXT NOT NULL);
 )";
 
+// lend_slabs: 0 where there is none.
+constexpr char kPlaces[] = R"(
+ALTER TABLE nodes ADD COLUMN lend_slabs INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE regions ADD COLUMN spread_by TEXT NOT NULL DEFAULT '';
+ALTER TABLE regions ADD COLUMN borrower TEXT NOT NULL DEFAULT '';
+)";
+
 // Values of leases.lost.
 constexpr int64_t kHeld = 0;
 constexpr int64_t kLost = 1;
 constexpr int64_t kStale = 2;
+constexpr int64_t kMoving = 3;
 
 // SQLite's integers are signed; this keeps the 64 bits.
 int64_t as_signed(uint64_t value) {
@@ -84,11 +94,16 @@ Status write_table(const Database& database, const Map& changes, std::string_vie
   return {};
 }
 
+int64_t condition_of(const Lease& lease) {
+  if (lease.lost) return kLost;
+  if (lease.stale) return kStale;
+  return lease.moving ? kMoving : kHeld;
+}
+
 void bind_lease(Statement& insert, const LeaseKey& key, const Lease& lease) {
   insert.bind(key.region.value).bind(key.slab.value).bind(key.replica).bind(lease.node.value);
   insert.bind(lease.node_slab).bind(as_signed(lease.address.value)).bind(as_signed(lease.bytes));
-  insert.bind(lease.generation.value).bind(lease.lost ? kLost : lease.stale ? kStale : kHeld);
-  insert.bind(encode(lease.rkeys));
+  insert.bind(lease.generation.value).bind(condition_of(lease)).bind(encode(lease.rkeys));
 }
 
 Result<std::pair<LeaseKey, Lease>> read_lease(const Statement& row) {
@@ -102,6 +117,7 @@ Result<std::pair<LeaseKey, Lease>> read_lease(const Statement& row) {
   lease.generation = Generation{u32(row, 7)};
   lease.lost = row.integer(8) == kLost;
   lease.stale = row.integer(8) == kStale;
+  lease.moving = row.integer(8) == kMoving;
   auto keys = decode_remote_keys(row.text(9));
   // The reason does not quote the text, which may be a key.
   if (!keys)
@@ -158,6 +174,7 @@ class SqliteStore final : public Store {
   std::string_view kind() const override { return "sqlite"; }
   Result<Snapshot> load() override;
   Status write(const Changes& changes) override;
+  Result<std::string> copy() override { return database_.copy(); }
 
  private:
   Status write_all(const Changes& changes);
@@ -171,20 +188,27 @@ Result<Snapshot> SqliteStore::load() {
         snapshot.last_sequence = u64(row, 0);
         return {};
       }));
+  FARPAGE_TRY_VOID(each_row(database_, "SELECT join_body, draining, lend_slabs FROM nodes",
+                            [&](const Statement& row) -> Status {
+                              auto join = decode_node_join(row.text(0));
+                              if (!join)
+                                return fail_with("store " + database_.path() + ": a node",
+                                                 join.error());
+                              NodeRecord& node = snapshot.nodes.emplace_back();
+                              node.join = std::move(*join);
+                              node.service = NodeService(row.integer(1));
+                              if (row.integer(2) != 0) node.lend_slabs = u32(row, 2);
+                              return {};
+                            }));
   FARPAGE_TRY_VOID(each_row(
-      database_, "SELECT join_body, draining FROM nodes", [&](const Statement& row) -> Status {
-        auto join = decode_node_join(row.text(0));
-        if (!join) return fail_with("store " + database_.path() + ": a node", join.error());
-        snapshot.nodes.push_back(NodeRecord{std::move(*join), NodeService(row.integer(1))});
+      database_,
+      "SELECT id, name, replicas, slab_bytes, session_group, spread_by, borrower FROM regions",
+      [&](const Statement& row) -> Status {
+        snapshot.regions.push_back(RegionRecord{RegionId{row.text(0)}, row.text(1), u32(row, 2),
+                                                u64(row, 3), u32(row, 4), row.text(5),
+                                                row.text(6)});
         return {};
       }));
-  FARPAGE_TRY_VOID(
-      each_row(database_, "SELECT id, name, replicas, slab_bytes, session_group FROM regions",
-               [&](const Statement& row) -> Status {
-                 snapshot.regions.push_back(RegionRecord{RegionId{row.text(0)}, row.text(1),
-                                                         u32(row, 2), u64(row, 3), u32(row, 4)});
-                 return {};
-               }));
   FARPAGE_TRY_VOID(each_row(database_,
                             "SELECT region, slab, replica, node, node_slab, address, bytes, "
                             "generation, lost, rkeys FROM leases",
@@ -214,17 +238,21 @@ Result<Snapshot> SqliteStore::load() {
 
 Status SqliteStore::write_all(const Changes& changes) {
   FARPAGE_TRY_VOID(write_table(
-      database_, changes.nodes, "REPLACE INTO nodes VALUES(?,?,?)", "DELETE FROM nodes WHERE id=?",
+      database_, changes.nodes,
+      "REPLACE INTO nodes(id, join_body, draining, lend_slabs) VALUES(?,?,?,?)",
+      "DELETE FROM nodes WHERE id=?",
       [](Statement& insert, const NodeId& id, const NodeRecord& record) {
         insert.bind(id.value).bind(encode(record.join)).bind(static_cast<int64_t>(record.service));
+        insert.bind(record.lend_slabs.value_or(0));
       },
       [](Statement& remove, const NodeId& id) { remove.bind(id.value); }));
   FARPAGE_TRY_VOID(write_table(
-      database_, changes.regions, "REPLACE INTO regions VALUES(?,?,?,?,?)",
+      database_, changes.regions, "REPLACE INTO regions VALUES(?,?,?,?,?,?,?)",
       "DELETE FROM regions WHERE id=?",
       [](Statement& insert, const RegionId& id, const RegionRecord& record) {
         insert.bind(id.value).bind(record.name).bind(record.replicas);
         insert.bind(as_signed(record.slab_bytes)).bind(record.session_group);
+        insert.bind(record.spread_by).bind(record.borrower);
       },
       [](Statement& remove, const RegionId& id) { remove.bind(id.value); }));
   FARPAGE_TRY_VOID(
@@ -266,15 +294,16 @@ Status prepare_schema(const Database& database) {
   FARPAGE_TRY_VOID(objects.step());
   if (empty && application == 0)
     return database.execute(
-        fmt::format("BEGIN IMMEDIATE;{}{}PRAGMA application_id={};PRAGMA user_version={};COMMIT;",
-                    kSchema, kImages, kApplicationId, kSchemaVersion));
+        fmt::format("BEGIN IMMEDIATE;{}{}{}PRAGMA application_id={};PRAGMA user_version={};COMMIT;",
+                    kSchema, kImages, kPlaces, kApplicationId, kSchemaVersion));
   if (application != kApplicationId)
     return fail(
         ErrorCode::kInvalid,
         fmt::format("store {} belongs to another program: name another file", database.path()));
-  if (version == kSchemaWithoutImages)
-    return database.execute(
-        fmt::format("BEGIN IMMEDIATE;{}PRAGMA user_version={};COMMIT;", kImages, kSchemaVersion));
+  if (version >= kOldestSchema && version < kSchemaVersion)
+    return database.execute(fmt::format("BEGIN IMMEDIATE;{}{}PRAGMA user_version={};COMMIT;",
+                                        version < kSchemaWithImages ? kImages : "", kPlaces,
+                                        kSchemaVersion));
   if (version < kSchemaVersion)
     return fail(ErrorCode::kInvalid,
                 fmt::format("store {} has schema {}, this farpage knows {}: it cannot read the "

@@ -22,6 +22,7 @@ void State::restore(const Snapshot& snapshot, Instant now) {
     Node& node = nodes_[record.join.id];
     node.record = record;
     reset_slabs(node, now);
+    node.lend_unsure = record.lend_slabs.has_value();
   }
   for (const RegionRecord& record : snapshot.regions) {
     Region& region = regions_[record.id];
@@ -204,15 +205,19 @@ Totals State::totals() const {
         ++totals.nodes_lost;
         break;
     }
-    totals.slabs += node.slabs.size();
+    const uint64_t slabs = node.slabs.size() - node.count(SlabUse::kAbsent);
+    totals.slabs += slabs;
     const bool can_lend = state_of(node) == NodeState::kAlive;
-    (can_lend ? totals.slabs_free : totals.slabs_unavailable) += node.count(SlabUse::kFree);
+    const uint32_t lendable = can_lend ? lendable_slabs(node) : 0;
+    totals.slabs_free += lendable;
+    totals.slabs_unavailable +=
+        node.count(SlabUse::kFree) - lendable + node.count(SlabUse::kLeaving);
     totals.slabs_placing += node.count(SlabUse::kPlacing);
     totals.slabs_leased += node.count(SlabUse::kLeased);
     totals.slabs_revoking += node.count(SlabUse::kRevoking);
     totals.slabs_foreign += node.count(SlabUse::kForeign);
-    totals.bytes += node.slabs.size() * node.record.join.slab_bytes;
-    if (can_lend) totals.bytes_free += node.free.size() * node.record.join.slab_bytes;
+    totals.bytes += slabs * node.record.join.slab_bytes;
+    totals.bytes_free += lendable * node.record.join.slab_bytes;
   }
   totals.regions = regions_.size();
   for (const auto& [id, region] : regions_) {

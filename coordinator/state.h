@@ -11,13 +11,17 @@
 //     |                       +--> kForeign / kRevoking                                 |
 //     +--- kForeign (after region_time_to_live) --- revoked() --------------------------+
 //
+//   kFree --next_lend_step()--> kLeaving --end_lend_step()--> kAbsent --end_lend_step()--> kFree
+//
 // kPlacing: the node is being asked. kRevoking: the node must still confirm the revocation.
 // kForeign: the node lends it to a borrower that this coordinator does not know (its memory store
-// was lost); the coordinator does not use it for a while.
+// was lost); the coordinator does not use it for a while. kLeaving: the node is being asked to give
+// its memory up. kAbsent: a number without memory (NodeJoin::withdrawn).
 //
 // Threads: one at a time (Cluster holds a lock).
 // Invariants (check() in state_invariants.cc):
-//  1. A slab of a node is in exactly one state: free, placing, leased once, revoking, or foreign.
+//  1. A slab of a node is in exactly one state: free, placing, leased once, revoking, foreign,
+//     leaving, or absent.
 //  2. The replicas of one slab of a region are on distinct nodes, except lost and stale ones, and
 //     either all of them exist or none. Beside each there is at most one that is filling.
 //  3. The free list of a node holds exactly its kFree slabs; slabs_by_use counts its slabs.
@@ -53,6 +57,8 @@ struct StateOptions {
   size_t max_images = 1024;
   // A longer time between two calls of tick() means that this process did not run.
   Nanoseconds longest_tick = Seconds(2);
+  std::map<std::string, uint64_t> quotas;  // bytes, by RegionCreate::borrower
+  std::string spread_by;  // of regions that do not say; empty: distinct nodes are enough
   size_t event_capacity = size_t{4} * kMaxNodes;  // all nodes lost and back, with a margin
   uint64_t seed = 0;                              // for placement and region ids
   uint64_t first_sequence = 0;                    // for the events of a new store
@@ -75,6 +81,17 @@ enum class LeaseAnswer : uint8_t {
   kRefused,  // the node refused
   kForeign,  // the node lends it to another borrower
   kUnknown,  // no answer: it may have been granted
+};
+
+// One request to a node that is to lend more or less, between begin_lend_steps() and
+// end_lend_step().
+struct LendStep {
+  NodeId node;
+  uint64_t incarnation = 0;
+  std::string agent_url;
+  std::vector<uint32_t> add;  // one of both is empty
+  uint32_t add_in_all = 0;    // with those of the next steps
+  std::vector<uint32_t> withdraw;
 };
 
 struct LeaseOutcome {
@@ -102,6 +119,7 @@ struct Totals {
   // Of regions: with a replica that is lost, stale, or on a node that is lost.
   uint64_t slabs_degraded = 0;
   uint64_t slabs_repairing = 0;  // with one that is filling
+  uint64_t slabs_moving = 0;     // with one that is to be moved elsewhere
 };
 
 class State {
@@ -128,6 +146,18 @@ class State {
   Result<NodeEndpoints> endpoints(const NodeId& id) const;
   // kConflict: the node has restarted in the meantime.
   Status record_exchange(const NodeId& id, uint64_t incarnation, QueuePairExchanged pair);
+
+  // ---- how much a node lends (state_lending.cc) ----
+  // kInvalid: less than one slab. kUnavailable: the node is lost. kConflict, kExhausted: what would
+  // have to move does not, or there is no room for it elsewhere.
+  Result<NodeInfo> lend(Instant now, const NodeId& id, const NodeLend& lend);
+  // The next requests for all nodes that are on their way; at most one for each at a time.
+  std::vector<LendStep> begin_lend_steps();
+  // kUnavailable, kTimedOut: it is tried again. kConflict: a slab is leased. Else it ends here.
+  void end_lend_step(const LendStep& step, const Status& outcome);
+
+  // ---- even use of the nodes (state_rebalance.cc) ----
+  Rebalanced rebalance(const Rebalance& rebalance);
 
   // ---- regions (state_regions.cc) ----
   Result<RegionId> create_region(Instant now, const RegionCreate& create);
@@ -184,6 +214,8 @@ class State {
   // Revocations that are not part of a lease request in flight.
   std::vector<Revocation> revocations() const;
   bool node_is_known(const NodeId& id) const { return nodes_.count(id) != 0; }
+  // Of it, that are not lost: their borrowers have not given them up.
+  size_t leases_of(const NodeId& id) const;
   void learn_generation(uint64_t revocation, Generation generation);
   // The node has confirmed (or the slab is not ours: `foreign`), or there are no more retries.
   void revoked(uint64_t revocation, bool foreign);
@@ -205,8 +237,8 @@ class State {
   std::string check() const;
 
  private:
-  enum class SlabUse : uint8_t { kFree, kPlacing, kLeased, kRevoking, kForeign };
-  static constexpr size_t kSlabUses = 5;
+  enum class SlabUse : uint8_t { kFree, kPlacing, kLeased, kRevoking, kForeign, kLeaving, kAbsent };
+  static constexpr size_t kSlabUses = 7;
   struct Node {
     NodeRecord record;
     bool silent = false;
@@ -217,6 +249,12 @@ class State {
     // Longest free first: a slab released recently is still being scrubbed.
     std::deque<uint32_t> free;
     std::deque<std::pair<Instant, uint32_t>> foreign;
+    std::string lend_refused;     // NodeInfo
+    bool lend_step_open = false;  // the node is being asked
+    // An answer was lost, or a coordinator died before it came: the node may have memory of slabs
+    // that are absent here, and is told to give that up first.
+    bool lend_unsure = false;
+    bool lend_singly = false;  // one of several slabs was not given up
     uint32_t reported_free = 0;
     Counters counters;
     // From the node's latest heartbeat; nullopt: none since the start of this coordinator.
@@ -258,20 +296,49 @@ class State {
   void replace(Instant now, const NodeJoin& join);
   void hear(Instant now, Node& node);
   void lose_leases(const NodeId& id);
+  // state_lending.cc
+  static uint32_t lent_slabs(const Node& node);      // that have memory, and keep it
+  static uint32_t surplus_of(const Node& node);      // of those, more than it is to lend
+  static uint32_t lendable_slabs(const Node& node);  // that are free, and stay
+  void write_extent(Node& node);
+  static void grow_numbers(Node& node, size_t numbers);
+  static bool can_move(const Region& region, const Lease& lease, const NodeId& from);
+  // Leases of the node that can move; `places`: for how many, up to `wanted`, there is room.
+  size_t movable_slabs(const Node& from, size_t wanted, size_t& places);
+  Status check_lend(const Node& node, uint32_t slabs);
+  void set_moving(Region& region, Replicas::iterator lease, bool moving);
+  void mark_moving(const Node& node, size_t wanted);
+  std::optional<LendStep> next_lend_step(Node& node);
+  void settle_lend_step(Node& node, const LendStep& step, const Status& outcome);
+  void adopt_extent(Node& node, const NodeJoin& join);
+  void end_slab(Node& node, uint32_t slab);
   void retire(const NodeId& id, uint64_t incarnation);
   size_t slabs_in_use(const Node& node) const;
   // state_regions.cc
   Result<Region*> find_region(const RegionId& id);
   static RegionInfo info_of(const Region& region, const StateOptions& options);
   void drop_lease(Region& region, Replicas::iterator lease);
+  uint64_t borrowed_bytes(const std::string& borrower) const;
+  // kExhausted: so much more is more than the quota of the region's borrower.
+  Status check_quota(const Region& region, uint64_t more_bytes) const;
   std::vector<SlabIndex> missing_slabs(const Region& region,
                                        const std::vector<SlabIndex>& slabs) const;
-  // The nodes that can lend slabs of that size, and how many each.
+  // The nodes that can lend slabs to a region, how many each, and the domains that they are in
+  // (none where the region is not spread).
   struct Lenders {
     std::vector<Node*> nodes;
     std::vector<uint32_t> free_slabs;
+    std::vector<uint32_t> domains;
+    std::map<std::string, uint32_t> numbers;  // of the domains, by value of the label
   };
-  Lenders find_lenders(uint64_t slab_bytes, const std::set<NodeId>& avoid);
+  Lenders find_lenders(const RegionRecord& region, const std::set<NodeId>& avoid);
+  // "zone=a: 12, zone=b: 3"
+  static std::string room_of(const RegionRecord& region, const Lenders& lenders);
+  // The value of the label; empty: it has none.
+  static std::string domain_of(const Node& node, const std::string& key);
+  // No live replica of the slab but `replaced` (null: none) is there, or in the same domain.
+  bool may_hold(const Node& node, const Region& region, SlabIndex slab,
+                const Lease* replaced) const;
   PlannedLease reserve(Node& node, SlabLeaseRequest request);
   Status check_outcomes(const std::vector<PlannedLease>& plan,
                         const std::vector<LeaseOutcome>& outcomes) const;
@@ -281,9 +348,26 @@ class State {
   Nanoseconds silence(Instant now, Instant last_heard) const;
   // state_repairs.cc
   Replicas::iterator choose_replaced(Region& region, SlabIndex slab);
+  PlannedLease reserve_filling(Node& node, const Region& region,
+                               const Replicas::value_type& replaced);
   void mark_stale(Region& region, const RepairBegin& repair);
   bool is_degraded(const Lease& lease) const;
   void count_repairs(const Region& region, Totals& totals) const;
+  // state_rebalance.cc
+  struct Seat {
+    Node* node = nullptr;
+    uint32_t used = 0;
+    std::vector<std::pair<Region*, Replicas::iterator>> leases;  // that can move from it
+  };
+  static double share_of(uint32_t used, const Node& node);
+  static bool is_balanced(const Node& node);  // it takes part
+  static bool evens_out(uint32_t used_from, const Node& from, uint32_t used_to, const Node& to);
+  // The emptiest, if a slab may move there.
+  std::optional<size_t> pick_emptier(const Node& from, const Lenders& lenders) const;
+  std::vector<Seat> seats_of(uint64_t slab_bytes, Rebalanced& done);
+  Seat* emptiest(std::vector<Seat>& seats, const Region& region,
+                 const Replicas::value_type& lease) const;
+  void rebalance_slabs_of(uint64_t slab_bytes, const Rebalance& rebalance, Rebalanced& done);
   // state_images.cc
   Result<Image*> find_image(const ImageId& id);
   Result<Image*> find_upload(const ImageId& id, uint64_t upload);

@@ -33,6 +33,8 @@ std::string State::check_region(const Region& region) const {
     if (lease.slab != key.first || number_of(lease) != key.second)
       return fmt::format("region {}: a lease is filed wrongly", id);
     if (!lease.filling) ++replicas_of[lease.slab];
+    if (lease.moving && (lease.filling || lease.lost))
+      return fmt::format("region {}: a replica of slab {} moves that cannot", id, lease.slab.value);
     if (lease.filling && region.leases.count({lease.slab, lease.replica}) == 0)
       return fmt::format("region {}: what fills slab {} replaces nothing", id, lease.slab.value);
     if (lease.lost || lease.stale) continue;
@@ -53,7 +55,7 @@ std::string State::check_region(const Region& region) const {
   return {};
 }
 
-// Each slab that is not free or foreign has exactly one owner: a lease or a revocation.
+// Each slab that is placing, leased or revoking has exactly one owner: a lease or a revocation.
 std::string State::check_slab_uses() const {
   std::map<std::pair<NodeId, uint32_t>, SlabUse> owners;
   for (const auto& [id, region] : regions_)
@@ -78,7 +80,8 @@ std::string State::check_slab_uses() const {
     for (uint32_t slab = 0; slab < node.slabs.size(); ++slab) {
       const auto owner = owners.find({id, slab});
       const SlabUse use = node.slabs[slab];
-      const bool unowned = use == SlabUse::kFree || use == SlabUse::kForeign;
+      const bool unowned = use == SlabUse::kFree || use == SlabUse::kForeign ||
+                           use == SlabUse::kLeaving || use == SlabUse::kAbsent;
       if (unowned != (owner == owners.end()) || (!unowned && owner->second != use))
         return fmt::format("slab {} of {} is marked {}, which is wrong", slab, id.value,
                            static_cast<int>(use));

@@ -1,7 +1,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <numeric>
 
 #include "coordinator/state.h"
 
@@ -32,22 +31,32 @@ NodeInfo State::info_of(Instant now, const Node& node) const {
   NodeInfo info;
   info.join = node.record.join;
   info.state = state_of(node);
-  info.total_slabs = static_cast<uint32_t>(node.slabs.size());
+  info.total_slabs = lent_slabs(node);
   info.free_slabs = static_cast<uint32_t>(node.free.size());
+  if (node.record.lend_slabs) info.lend_bytes = *node.record.lend_slabs * info.join.slab_bytes;
+  info.lend_refused = node.lend_refused;
   info.last_heartbeat_age = std::chrono::duration_cast<Milliseconds>(now - node.last_heard);
   info.counters = node.counters;
   return info;
 }
 
-// Makes all slabs free; the lowest is lent first.
+// Makes all slabs free that have memory; the lowest is lent first.
 void State::reset_slabs(Node& node, Instant now) {
-  const auto count =
-      static_cast<uint32_t>(node.record.join.capacity_bytes / node.record.join.slab_bytes);
-  node.slabs.assign(count, SlabUse::kFree);
+  const NodeJoin& join = node.record.join;
+  const auto count = static_cast<uint32_t>(join.capacity_bytes / join.slab_bytes);
+  node.slabs.clear();
   node.slabs_by_use = {};
+  grow_numbers(node, count + join.withdrawn.size());
   node.slabs_by_use[static_cast<size_t>(SlabUse::kFree)] = count;
-  node.free.resize(count);
-  std::iota(node.free.begin(), node.free.end(), 0U);
+  node.slabs_by_use[static_cast<size_t>(SlabUse::kAbsent)] -= count;
+  std::vector<bool> absent(node.slabs.size(), false);
+  for (const uint32_t slab : join.withdrawn) absent[slab] = true;
+  node.free.clear();
+  for (uint32_t slab = 0; slab < absent.size(); ++slab) {
+    if (absent[slab]) continue;
+    node.slabs[slab] = SlabUse::kFree;
+    node.free.push_back(slab);
+  }
   node.foreign.clear();
   node.reported_free = count;
   node.last_heard = now;
@@ -68,6 +77,7 @@ void State::lose_leases(const NodeId& id) {
     for (auto& [key, lease] : region.leases) {
       if (lease.lost || lease.node != id) continue;
       lease.lost = true;
+      lease.moving = false;
       changes_.leases[LeaseKey{region_id, key.first, key.second}] = lease;
       emit(EventKind::kLeaseLost, id, region_id, key.first);
     }
@@ -98,13 +108,14 @@ Result<bool> State::join(Instant now, const NodeJoin& join) {
 
 // A known process joins again.
 Status State::renew(Instant now, Node& node, const NodeJoin& join) {
-  if (node.record.join.capacity_bytes != join.capacity_bytes ||
-      node.record.join.slab_bytes != join.slab_bytes)
+  if (node.record.join.slab_bytes != join.slab_bytes)
     return fail(ErrorCode::kConflict,
-                fmt::format("node '{}' changed capacity_bytes or slab_bytes: its memory is new, "
-                            "so it must join with a new incarnation",
+                fmt::format("node '{}' changed slab_bytes: its memory is new, so it must join with "
+                            "a new incarnation",
                             join.id.value));
   node.record.join = join;
+  adopt_extent(node, join);
+  write_extent(node);
   hear(now, node);
   return {};
 }
@@ -243,6 +254,14 @@ Status State::record_exchange(const NodeId& id, uint64_t incarnation, QueuePairE
   it->second.exchanged.push_back(std::move(pair));
   if (it->second.exchanged.size() > kMaxExchangesKept) it->second.exchanged.pop_front();
   return {};
+}
+
+size_t State::leases_of(const NodeId& id) const {
+  size_t leases = 0;
+  for (const auto& [region_id, region] : regions_)
+    for (const auto& [key, lease] : region.leases)
+      leases += !lease.lost && !lease.stale && lease.node == id ? 1 : 0;
+  return leases;
 }
 
 std::map<NodeId, uint32_t> State::reported_free_slabs() const {

@@ -36,6 +36,8 @@ RegionInfo State::info_of(const Region& region, const StateOptions& options) {
   for (const auto& [key, lease] : region.leases) info.leases.push_back(lease);
   info.counters = region.counters;
   info.image = region.image;
+  info.spread_by = region.record.spread_by;
+  info.borrower = region.record.borrower;
   return info;
 }
 
@@ -48,8 +50,13 @@ Result<RegionId> State::create_region(Instant now, const RegionCreate& create) {
     id.value = fmt::format("r-{:016x}", placement_.next_random());
   } while (regions_.count(id) != 0);
   Region& region = regions_[id];
-  region.record =
-      RegionRecord{id, create.name, create.replicas, create.slab_bytes, create.session_group};
+  region.record = RegionRecord{id,
+                               create.name,
+                               create.replicas,
+                               create.slab_bytes,
+                               create.session_group,
+                               create.spread_by.empty() ? options_.spread_by : create.spread_by,
+                               create.borrower};
   region.last_heard = now;
   changes_.regions[id] = region.record;
   emit(EventKind::kRegionCreated, {}, id);
@@ -112,6 +119,37 @@ std::vector<RegionInfo> State::regions() const {
   return list;
 }
 
+// All replicas, and what nodes are being asked for. A replica that is filling takes the place of
+// one that counts.
+uint64_t State::borrowed_bytes(const std::string& borrower) const {
+  uint64_t bytes = 0;
+  for (const auto& [id, region] : regions_) {
+    if (region.record.borrower != borrower) continue;
+    for (const auto& [key, lease] : region.leases)
+      bytes += lease.lost || lease.filling ? 0 : region.record.slab_bytes;
+  }
+  for (const auto& [id, pending] : revocations_) {
+    const SlabLeaseRequest& asked = pending.revocation.asked;
+    const auto region = regions_.find(asked.region);
+    if (pending.placing && asked.replica < kFillingReplica && region != regions_.end() &&
+        region->second.record.borrower == borrower)
+      bytes += region->second.record.slab_bytes;
+  }
+  return bytes;
+}
+
+Status State::check_quota(const Region& region, uint64_t more_bytes) const {
+  const std::string& borrower = region.record.borrower;
+  const auto quota = options_.quotas.find(borrower);
+  if (more_bytes == 0 || quota == options_.quotas.end()) return {};
+  const uint64_t borrowed = borrowed_bytes(borrower);
+  if (borrowed + more_bytes <= quota->second) return {};
+  return fail(
+      ErrorCode::kExhausted,
+      fmt::format("borrower '{}' has {} of its quota of {}: {} more do not fit", borrower,
+                  format_size(borrowed), format_size(quota->second), format_size(more_bytes)));
+}
+
 std::vector<SlabIndex> State::missing_slabs(const Region& region,
                                             const std::vector<SlabIndex>& slabs) const {
   std::vector<SlabIndex> missing;
@@ -120,14 +158,49 @@ std::vector<SlabIndex> State::missing_slabs(const Region& region,
   return missing;
 }
 
-State::Lenders State::find_lenders(uint64_t slab_bytes, const std::set<NodeId>& avoid) {
+std::string State::domain_of(const Node& node, const std::string& key) {
+  const auto label = node.record.join.labels.find(key);
+  return label == node.record.join.labels.end() ? std::string() : label->second;
+}
+
+bool State::may_hold(const Node& node, const Region& region, SlabIndex slab,
+                     const Lease* replaced) const {
+  const std::string& key = region.record.spread_by;
+  for (auto it = region.leases.lower_bound({slab, 0});
+       it != region.leases.end() && it->first.first == slab; ++it) {
+    const Lease& lease = it->second;
+    if (lease.lost || lease.stale) continue;
+    if (lease.node == node.record.join.id) return false;
+    if (&lease == replaced || key.empty()) continue;
+    if (domain_of(nodes_.at(lease.node), key) == domain_of(node, key)) return false;
+  }
+  return true;
+}
+
+std::string State::room_of(const RegionRecord& region, const Lenders& lenders) {
+  std::vector<std::string> parts;
+  for (const auto& [value, number] : lenders.numbers) {
+    uint64_t free = 0;
+    for (size_t i = 0; i < lenders.domains.size(); ++i)
+      free += lenders.domains[i] == number ? lenders.free_slabs[i] : 0;
+    parts.push_back(value.empty() ? fmt::format("without {}: {}", region.spread_by, free)
+                                  : fmt::format("{}={}: {}", region.spread_by, value, free));
+  }
+  return parts.empty() ? "none" : fmt::format("{}", fmt::join(parts, ", "));
+}
+
+State::Lenders State::find_lenders(const RegionRecord& region, const std::set<NodeId>& avoid) {
   Lenders lenders;
   for (auto& [id, node] : nodes_) {
     if (state_of(node) != NodeState::kAlive || avoid.count(id) != 0 ||
-        node.record.join.slab_bytes != slab_bytes || node.free.empty())
+        node.record.join.slab_bytes != region.slab_bytes || lendable_slabs(node) == 0)
       continue;
     lenders.nodes.push_back(&node);
-    lenders.free_slabs.push_back(static_cast<uint32_t>(node.free.size()));
+    lenders.free_slabs.push_back(lendable_slabs(node));
+    if (region.spread_by.empty()) continue;
+    const auto next = static_cast<uint32_t>(lenders.numbers.size());
+    const auto domain = lenders.numbers.emplace(domain_of(node, region.spread_by), next).first;
+    lenders.domains.push_back(domain->second);
   }
   return lenders;
 }
@@ -167,9 +240,17 @@ Result<std::vector<PlannedLease>> State::begin_lease(Instant now, const RegionId
         std::find(missing.begin(), missing.end(), asked.slab) != missing.end())
       return fail(ErrorCode::kConflict, "another request leases these slabs: try again");
   }
-  const Lenders lenders = find_lenders(region->record.slab_bytes, avoid);
   const uint32_t replicas = region->record.replicas;
-  const auto choices = placement_.place(lenders.free_slabs, missing.size(), replicas);
+  FARPAGE_TRY_VOID(check_quota(*region, missing.size() * replicas * region->record.slab_bytes));
+  const Lenders lenders = find_lenders(region->record, avoid);
+  const auto choices =
+      placement_.place(lenders.free_slabs, missing.size(), replicas, lenders.domains);
+  if (!choices && !region->record.spread_by.empty())
+    return fail(ErrorCode::kExhausted,
+                fmt::format("{} slabs of {} with {} replica(s), each in another {}, do not fit; "
+                            "free slabs of that size: {}; start more nodes, or give slabs back",
+                            missing.size(), format_size(region->record.slab_bytes), replicas,
+                            region->record.spread_by, room_of(region->record, lenders)));
   if (!choices)
     return fail(
         ErrorCode::kExhausted,

@@ -49,7 +49,7 @@ State::Replicas::iterator State::choose_replaced(Region& region, SlabIndex slab)
   const auto replicas = replicas_of(region.leases, slab);
   for (auto it = replicas.begin(); it != replicas.end(); ++it) {
     if (it->second.lost || it->second.stale) return it;
-    if (is_leaving(state_of(nodes_.at(it->second.node)))) leaving = it;
+    if (it->second.moving || is_leaving(state_of(nodes_.at(it->second.node)))) leaving = it;
   }
   return leaving;
 }
@@ -85,19 +85,37 @@ Result<std::vector<PlannedLease>> State::begin_repair(Instant now, const RegionI
                 fmt::format("slab {} has all its replicas", repair.slab.value));
   std::set<NodeId> taken = avoid;
   taken.insert(repair.avoid.begin(), repair.avoid.end());
-  for (const auto& [key, lease] : replicas_of(region->leases, repair.slab))
-    if (!lease.lost && !lease.stale) taken.insert(lease.node);
-  const Lenders lenders = find_lenders(region->record.slab_bytes, taken);
+  for (const auto& [node_id, node] : nodes_)
+    if (!may_hold(node, *region, repair.slab, &replaced->second)) taken.insert(node_id);
+  const Lenders lenders = find_lenders(region->record, taken);
+  const Node* const from =
+      replaced->second.lost || replaced->second.stale ? nullptr : &nodes_.at(replaced->second.node);
+  // It moves for the balance alone: to a node that is emptier, or not at all.
+  if (from != nullptr && is_balanced(*from)) {
+    const std::optional<size_t> emptier = pick_emptier(*from, lenders);
+    if (emptier) return std::vector{reserve_filling(*lenders.nodes[*emptier], *region, *replaced)};
+    set_moving(*region, replaced, false);
+    return fail(ErrorCode::kConflict,
+                fmt::format("slab {} stays: no node is emptier", repair.slab.value));
+  }
   const auto choice = placement_.place(lenders.free_slabs, 1, 1);
   if (!choice)
-    return fail(ErrorCode::kExhausted,
-                fmt::format("no node has a slab for another replica of slab {} of region '{}': "
-                            "start one more",
-                            repair.slab.value, id.value));
-  return std::vector{
-      reserve(*lenders.nodes[choice->front().front()],
-              SlabLeaseRequest{id, repair.slab, kFillingReplica + replaced->second.replica,
-                               region->record.session_group})};
+    return fail(
+        ErrorCode::kExhausted,
+        fmt::format(
+            "no node{} has a slab for another replica of slab {} of region '{}': "
+            "start one more",
+            region->record.spread_by.empty() ? "" : " in another " + region->record.spread_by,
+            repair.slab.value, id.value));
+  return std::vector{reserve_filling(*lenders.nodes[choice->front().front()], *region, *replaced)};
+}
+
+PlannedLease State::reserve_filling(Node& node, const Region& region,
+                                    const Replicas::value_type& replaced) {
+  const auto& [key, lease] = replaced;
+  return reserve(node,
+                 SlabLeaseRequest{region.record.id, key.first, kFillingReplica + lease.replica,
+                                  region.record.session_group});
 }
 
 Result<RepairBegun> State::repair_begun(const RegionId& id, SlabIndex slab) const {
@@ -150,13 +168,16 @@ void State::count_repairs(const Region& region, Totals& totals) const {
     const SlabIndex slab = it->first.first;
     bool degraded = false;
     bool filling = false;
+    bool moving = false;
     for (; it != region.leases.end() && it->first.first == slab; ++it) {
       if (it->second.filling) {
         filling = filling || !it->second.lost;
       } else {
         degraded = degraded || is_degraded(it->second);
+        moving = moving || it->second.moving;
       }
     }
+    totals.slabs_moving += moving ? 1 : 0;
     known += degraded ? 1 : 0;
     totals.slabs_repairing += filling ? 1 : 0;
   }

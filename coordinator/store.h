@@ -24,6 +24,7 @@ enum class NodeService : uint8_t {
 struct NodeRecord {
   NodeJoin join;
   NodeService service = NodeService::kFull;
+  std::optional<uint32_t> lend_slabs;  // how many it is to lend; nullopt: as many as it does
 };
 
 struct RegionRecord {
@@ -32,6 +33,8 @@ struct RegionRecord {
   uint32_t replicas = 1;
   uint64_t slab_bytes = kDefaultSlabBytes;
   uint32_t session_group = 0;
+  std::string spread_by;  // RegionInfo
+  std::string borrower;   // RegionInfo
 };
 
 struct LeaseKey {
@@ -100,6 +103,12 @@ class Store {
   virtual Result<Snapshot> load() = 0;
   // Atomic, and durable when it returns.
   virtual Status write(const Changes& changes) = 0;
+  // The bytes of a file with all that is written, which open_sqlite_store() opens. A secret: it has
+  // keys. kUnsupported: this store has no file.
+  virtual Result<std::string> copy() {
+    return fail(ErrorCode::kUnsupported,
+                "this coordinator keeps nothing in a file: --store sqlite:");
+  }
 };
 
 }  // namespace farpage::coordinator

@@ -24,6 +24,14 @@ Result<uint32_t> node_slab_of(const http::Request& request) {
   return slab;
 }
 
+Result<uint32_t> number_of(const std::string& text) {
+  uint32_t number = 0;
+  const auto [rest, problem] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (problem != std::errc() || rest != text.data() + text.size())
+    return fail(ErrorCode::kInvalid, fmt::format("query in_all: '{}' is not a number", text));
+  return number;
+}
+
 http::Reply reply_of(const Result<std::string>& body) {
   if (!body) return http::problem_reply(body.error());
   return {200, *body};
@@ -68,6 +76,18 @@ class HttpAgent final : public Agent {
       const Status done = revoke(request);
       return done ? http::Reply{204, ""} : http::problem_reply(done.error());
     });
+    routes.push_back({"POST",
+                      "/v1/slabs/add",
+                      {"in_all"},
+                      [this](const http::Request& request) {
+                        const Status done = add(request);
+                        return done ? http::Reply{204, ""} : http::problem_reply(done.error());
+                      },
+                      http::Body::kJson});
+    post("/v1/slabs/withdraw", [this](const http::Request& request) {
+      const Status done = withdraw(request);
+      return done ? http::Reply{204, ""} : http::problem_reply(done.error());
+    });
     post("/v1/connect",
          [this](const http::Request& request) { return reply_of(connect(request)); });
     get("/v1/status", [this](const http::Request&) {
@@ -97,6 +117,21 @@ class HttpAgent final : public Agent {
     FARPAGE_TRY(node_slab, node_slab_of(request));
     FARPAGE_TRY(order, coordinator::decode_slab_revoke_request(request.body));
     return lender_.revoke(node_slab, order.generation);
+  }
+
+  Status add(const http::Request& request) {
+    FARPAGE_TRY(slabs, coordinator::decode_node_slabs(request.body));
+    uint64_t in_all = slabs.size();
+    if (const auto told = request.query.find("in_all"); told != request.query.end()) {
+      FARPAGE_TRY(number, number_of(told->second));
+      in_all = number;
+    }
+    return lender_.add(slabs, in_all);
+  }
+
+  Status withdraw(const http::Request& request) {
+    FARPAGE_TRY(slabs, coordinator::decode_node_slabs(request.body));
+    return lender_.withdraw(slabs);
   }
 
   Result<std::string> connect(const http::Request& request) {

@@ -91,6 +91,18 @@ Status Lender::revoke(uint32_t node_slab, Generation generation) {
   return {};
 }
 
+Status Lender::add(std::span<const uint32_t> node_slabs, uint64_t in_all) {
+  FARPAGE_TRY_VOID(pool_.add(node_slabs, in_all));
+  log::info("node slabs_added count={} lends={}", node_slabs.size(), pool_.slab_count());
+  return {};
+}
+
+Status Lender::withdraw(std::span<const uint32_t> node_slabs) {
+  FARPAGE_TRY_VOID(pool_.withdraw(node_slabs, kScrubWait));
+  log::info("node slabs_withdrawn count={} lends={}", node_slabs.size(), pool_.slab_count());
+  return {};
+}
+
 Result<rdma::QueuePairEndpoint> Lender::connect(const rdma::QueuePairEndpoint& peer) {
   for (const auto& host : hosts_)
     if (host->address().kind == rdma::TransportKind::kVerbs) return host->accept(peer);

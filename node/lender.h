@@ -27,7 +27,7 @@ struct TransportReport {
 //  2. A slab returns to the pool only after every host has withdrawn its key.
 class Lender {
  public:
-  // How long a lease waits for a slab that is being scrubbed.
+  // How long a lease, or a slab's end, waits for a slab that is being scrubbed.
   static constexpr Milliseconds kScrubWait{1500};
 
   // Both must outlive the lender. At most one host of each transport.
@@ -43,6 +43,10 @@ class Lender {
   // Ends a lease: no READ or WRITE with its keys succeeds afterwards. Idempotent. kConflict: the
   // generation is not the slab's current one; nothing changed.
   Status revoke(uint32_t node_slab, Generation generation);
+
+  // More slabs to lend, and fewer, as SlabPool says.
+  Status add(std::span<const uint32_t> node_slabs, uint64_t in_all);
+  Status withdraw(std::span<const uint32_t> node_slabs);
 
   // The verbs host connects to the peer's queue pair. kUnsupported: this node has no verbs host.
   Result<rdma::QueuePairEndpoint> connect(const rdma::QueuePairEndpoint& peer);

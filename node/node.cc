@@ -97,10 +97,14 @@ coordinator::NodeJoin Node::join_message() const {
   join.id = options_.id;
   join.incarnation = incarnation_;
   join.agent_url = agent_url();
-  join.capacity_bytes = pool_->capacity_bytes();
+  SlabPool::Extent extent = pool_->extent();
+  join.capacity_bytes = extent.slabs() * pool_->slab_bytes();
+  join.withdrawn = std::move(extent.withdrawn);
   join.slab_bytes = pool_->slab_bytes();
   join.version = FARPAGE_VERSION;
   join.transports = lender_.addresses();
+  join.labels = options_.labels;
+  join.identity = options_.identity;
   return join;
 }
 

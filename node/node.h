@@ -24,6 +24,8 @@ namespace farpage::node {
 struct NodeOptions {
   NodeId id;
   AgentOptions agent;
+  coordinator::Labels labels;
+  std::string identity;  // coordinator::NodeJoin
   // The host name or address of the agent for the coordinator; empty: agent.host.
   std::string advertise_host;
   Milliseconds heartbeat_interval{1000};

@@ -55,6 +55,8 @@ std::string_view to_string(SlabState state) {
       return "leased";
     case SlabState::kScrubbing:
       return "scrubbing";
+    case SlabState::kWithdrawn:
+      return "withdrawn";
   }
   return "unknown";
 }
@@ -70,8 +72,7 @@ Result<std::unique_ptr<SlabPool>> SlabPool::create(const SlabPoolOptions& option
                                  options.numa_node};
   const Generation base{options.generation_base != 0 ? options.generation_base
                                                      : seconds_since_2020()};
-  std::vector<Slab> slabs;
-  slabs.reserve(count);
+  std::deque<Slab> slabs;
   for (uint64_t i = 0; i < count; ++i) {
     Result<OwnedSlabMemory> made = OwnedSlabMemory::create(memory);
     if (!made) return fail_with(fmt::format("slab {} of {}", i, count), made.error());
@@ -79,12 +80,12 @@ Result<std::unique_ptr<SlabPool>> SlabPool::create(const SlabPoolOptions& option
     if (options.progress && !options.progress((i + 1) * options.slab_bytes, total_bytes))
       return fail(ErrorCode::kUnavailable, "stopped before all memory was ready");
   }
-  return std::unique_ptr<SlabPool>(new SlabPool(memory, std::move(slabs)));
+  return std::unique_ptr<SlabPool>(new SlabPool(memory, options.pinned, std::move(slabs)));
 }
 
-SlabPool::SlabPool(SlabMemoryOptions options, std::vector<Slab> slabs)
+SlabPool::SlabPool(SlabMemoryOptions options, bool pinned, std::deque<Slab> slabs)
     : memory_options_(options),
-      slab_count_(static_cast<uint32_t>(slabs.size())),
+      pinned_(pinned),
       slabs_(std::move(slabs)),
       last_generation_(slabs_.front().generation),
       scrubber_([this] {
@@ -102,14 +103,84 @@ SlabPool::~SlabPool() {
 }
 
 Status SlabPool::check_slab(uint32_t slab) const {
-  if (slab < slab_count()) return {};
+  if (slab < slabs_.size()) return {};
   return fail(ErrorCode::kNotFound,
-              fmt::format("node_slab {}: this node has slabs 0 to {}", slab, slab_count() - 1));
+              fmt::format("node_slab {}: this node has slabs 0 to {}", slab, slabs_.size() - 1));
+}
+
+SlabPool::Extent SlabPool::extent() const {
+  const MutexLock lock(mutex_);
+  Extent extent;
+  extent.numbers = static_cast<uint32_t>(slabs_.size());
+  for (uint32_t i = 0; i < extent.numbers; ++i)
+    if (slabs_[i].state == SlabState::kWithdrawn) extent.withdrawn.push_back(i);
+  return extent;
+}
+
+std::vector<uint32_t> SlabPool::missing(std::span<const uint32_t> slabs) const {
+  const MutexLock lock(mutex_);
+  std::vector<uint32_t> missing;
+  for (const uint32_t slab : slabs)
+    if (slab >= slabs_.size() || slabs_[slab].state == SlabState::kWithdrawn)
+      missing.push_back(slab);
+  return missing;
+}
+
+Status SlabPool::add(std::span<const uint32_t> slabs, uint64_t in_all) {
+  for (const uint32_t slab : slabs)
+    if (slab >= kMaxSlabs)
+      return fail(ErrorCode::kInvalid, fmt::format("a node has at most {} slabs", kMaxSlabs));
+  const std::vector<uint32_t> wanted = missing(slabs);
+  if (wanted.empty()) return {};
+  const uint64_t coming = std::max<uint64_t>(wanted.size(), in_all) * slab_bytes();
+  if (capacity_bytes() + coming > kMaxSlabs * slab_bytes())
+    return fail(ErrorCode::kExhausted, fmt::format("a node has at most {} slabs of {}", kMaxSlabs,
+                                                   format_size(slab_bytes())));
+  if (pinned_) FARPAGE_TRY_VOID(check_memlock(capacity_bytes() + coming));
+  FARPAGE_TRY_VOID(check_available(coming, memory_options_.hugepages));
+  std::vector<OwnedSlabMemory> made;  // without the lock: the others are lent meanwhile
+  for (size_t i = 0; i < wanted.size(); ++i) {
+    FARPAGE_TRY(memory, OwnedSlabMemory::create(memory_options_));
+    made.push_back(std::move(memory));
+  }
+  const MutexLock lock(mutex_);
+  for (size_t i = 0; i < wanted.size(); ++i) {
+    while (slabs_.size() <= wanted[i])
+      slabs_.push_back(Slab{OwnedSlabMemory(), SlabState::kWithdrawn, last_generation_});
+    Slab& slab = slabs_[wanted[i]];
+    if (slab.state != SlabState::kWithdrawn) continue;  // the same call, twice at once
+    slab.memory = std::move(made[i]);
+    slab.state = SlabState::kFree;
+  }
+  return {};
+}
+
+Status SlabPool::withdraw(std::span<const uint32_t> slabs, Nanoseconds wait) {
+  std::vector<OwnedSlabMemory> given_up;  // freed after the lock
+  MutexLock lock(mutex_);
+  for (const uint32_t slab : slabs) FARPAGE_TRY_VOID(check_slab(slab));
+  const auto find = [&](SlabState state) FARPAGE_REQUIRES(mutex_) {
+    return std::ranges::find_if(
+        slabs, [&](uint32_t slab) FARPAGE_REQUIRES(mutex_) { return slabs_[slab].state == state; });
+  };
+  scrubbed_.wait_for(lock, wait, [&]() FARPAGE_REQUIRES(mutex_) {
+    return find(SlabState::kScrubbing) == slabs.end();
+  });
+  if (const auto leased = find(SlabState::kLeased); leased != slabs.end())
+    return fail(ErrorCode::kConflict, fmt::format("node_slab {} is leased", *leased));
+  if (const auto busy = find(SlabState::kScrubbing); busy != slabs.end())
+    return fail(ErrorCode::kUnavailable,
+                fmt::format("node_slab {} is still being scrubbed; try again", *busy));
+  for (const uint32_t slab : slabs) {
+    given_up.push_back(std::move(slabs_[slab].memory));
+    slabs_[slab].state = SlabState::kWithdrawn;
+  }
+  return {};
 }
 
 Result<SlabPool::Lent> SlabPool::lend(uint32_t slab, Nanoseconds wait) {
-  FARPAGE_TRY_VOID(check_slab(slab));
   MutexLock lock(mutex_);
+  FARPAGE_TRY_VOID(check_slab(slab));
   Slab& wanted = slabs_[slab];
   if (wanted.state == SlabState::kScrubbing) {
     const auto queued = std::find(queue_.begin(), queue_.end(), slab);
@@ -126,6 +197,8 @@ Result<SlabPool::Lent> SlabPool::lend(uint32_t slab, Nanoseconds wait) {
           fmt::format("node_slab {} is still being scrubbed; retry, or take another slab", slab));
     case SlabState::kLeased:
       return fail(ErrorCode::kConflict, fmt::format("node_slab {} is leased", slab));
+    case SlabState::kWithdrawn:
+      return fail(ErrorCode::kNotFound, fmt::format("node_slab {} is not lent any more", slab));
     case SlabState::kFree:
       break;
   }
@@ -135,9 +208,9 @@ Result<SlabPool::Lent> SlabPool::lend(uint32_t slab, Nanoseconds wait) {
 }
 
 Status SlabPool::take_back(uint32_t slab, Generation generation) {
-  FARPAGE_TRY_VOID(check_slab(slab));
   {
     const MutexLock lock(mutex_);
+    FARPAGE_TRY_VOID(check_slab(slab));
     Slab& lent = slabs_[slab];
     if (lent.generation != generation)
       return fail(ErrorCode::kConflict,
@@ -152,8 +225,8 @@ Status SlabPool::take_back(uint32_t slab, Generation generation) {
 }
 
 Result<SlabPool::SlabStatus> SlabPool::status(uint32_t slab) const {
-  FARPAGE_TRY_VOID(check_slab(slab));
   const MutexLock lock(mutex_);
+  FARPAGE_TRY_VOID(check_slab(slab));
   return SlabStatus{slabs_[slab].state, slabs_[slab].generation};
 }
 

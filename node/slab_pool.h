@@ -5,6 +5,7 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string_view>
 #include <thread>
 #include <vector>
@@ -19,7 +20,13 @@
 namespace farpage::node {
 
 // kFree --lend()--> kLeased --take_back()--> kScrubbing --scrubber--> kFree
-enum class SlabState : uint8_t { kFree, kLeased, kScrubbing };
+// kFree --withdraw()--> kWithdrawn --add()--> kFree
+enum class SlabState : uint8_t {
+  kFree,
+  kLeased,
+  kScrubbing,
+  kWithdrawn,  // a number without memory
+};
 std::string_view to_string(SlabState state);
 
 inline constexpr uint32_t kMaxSlabs = 1U << 16;
@@ -51,9 +58,9 @@ struct SlabCounts {
 //     than all before it.
 //  2. The memory of a lease is zero when it is lent, and is never that of an earlier lease: each
 //     lease of a slab has its own memfd.
-//  3. free + leased + scrubbing == slab_count().
+//  3. free + leased + scrubbing == slab_count(): withdrawn numbers are in no count.
 //  4. The pages of an ended lease are freed before those for the next one are allocated: the pool
-//     never holds more than lend_bytes.
+//     never holds more than capacity_bytes().
 class SlabPool {
  public:
   // Allocates and (unless lazy) touches all the memory. Fails with kInvalid (names the option) or
@@ -76,6 +83,16 @@ class SlabPool {
   // is not the slab's current one.
   Status take_back(uint32_t slab, Generation generation);
 
+  // Makes memory for these numbers; those that have some keep it. All or nothing. Takes as long as
+  // the pages take. They are the next ones of `in_all`, for which there must be memory now.
+  // kInvalid: a number beyond kMaxSlabs. kExhausted: too many, no memory, or not the right to pin
+  // it; names the remedy.
+  Status add(std::span<const uint32_t> slabs, uint64_t in_all);
+  // Gives the memory of these slabs up; waits up to `wait` for those that are being scrubbed. Those
+  // that are withdrawn already stay so. kNotFound: no such slab. kConflict: one is leased.
+  // kUnavailable: still being scrubbed. After a failure nothing has changed.
+  Status withdraw(std::span<const uint32_t> slabs, Nanoseconds wait);
+
   // The state and the generation of the latest lease (generation_base before the first).
   struct SlabStatus {
     SlabState state = SlabState::kFree;
@@ -84,7 +101,14 @@ class SlabPool {
   Result<SlabStatus> status(uint32_t slab) const;
   SlabCounts counts() const;
 
-  uint32_t slab_count() const { return slab_count_; }
+  // What it can lend: the numbers below numbers(), without the withdrawn ones.
+  struct Extent {
+    uint32_t numbers = 0;
+    std::vector<uint32_t> withdrawn;
+    uint32_t slabs() const { return numbers - static_cast<uint32_t>(withdrawn.size()); }
+  };
+  Extent extent() const;
+  uint32_t slab_count() const { return extent().slabs(); }
   uint64_t slab_bytes() const { return memory_options_.slab_bytes; }
   uint64_t capacity_bytes() const { return slab_count() * slab_bytes(); }
 
@@ -95,19 +119,21 @@ class SlabPool {
     Generation generation;
   };
 
-  SlabPool(SlabMemoryOptions options, std::vector<Slab> slabs);
+  SlabPool(SlabMemoryOptions options, bool pinned, std::deque<Slab> slabs);
   void scrub_until_stopped();
   // Both run without the lock: the scrubber owns a slab while its state is kScrubbing.
   Result<OwnedSlabMemory> next_life(OwnedSlabMemory former);
-  Status check_slab(uint32_t slab) const;
+  Status check_slab(uint32_t slab) const FARPAGE_REQUIRES(mutex_);
+  // Those of `slabs` without memory.
+  std::vector<uint32_t> missing(std::span<const uint32_t> slabs) const;
 
   const SlabMemoryOptions memory_options_;
-  const uint32_t slab_count_;
+  const bool pinned_;
 
   mutable Mutex mutex_;
-  ConditionVariable scrubbed_;  // a slab became free
-  ConditionVariable work_;      // queue_ or stopping_ changed
-  std::vector<Slab> slabs_ FARPAGE_GUARDED_BY(mutex_);
+  ConditionVariable scrubbed_;                         // a slab became free
+  ConditionVariable work_;                             // queue_ or stopping_ changed
+  std::deque<Slab> slabs_ FARPAGE_GUARDED_BY(mutex_);  // a slab stays where it is when more come
   std::deque<uint32_t> queue_ FARPAGE_GUARDED_BY(mutex_);  // slabs to scrub, at most slab_count()
   // Of the latest lease of any slab: no two leases of a node have the same one.
   Generation last_generation_ FARPAGE_GUARDED_BY(mutex_);

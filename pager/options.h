@@ -58,6 +58,8 @@ struct PagerOptions {
   // The initial limit of resident pages of the window. Pager::set_local() changes it.
   uint64_t local_bytes = 64U << 20;
   uint32_t replicas = 1;  // copies of each page on distinct nodes
+  std::string spread_by;  // coordinator::RegionCreate
+  std::string borrower;   // coordinator::RegionCreate
   uint64_t slab_bytes = coordinator::kDefaultSlabBytes;
   uint32_t workers = 0;  // fault workers; 0: one for each CPU
   // No fault threads: the faulting thread calls Pager::resolve(). As many faults are resolved at

@@ -35,7 +35,9 @@ Borrower::Borrower(const PagerOptions& options, std::string name, LeaseMap& leas
                .bytes = 0,
                .replicas = options.replicas,
                .slab_bytes = options.slab_bytes,
-               .session_group = options.session_group},
+               .session_group = options.session_group,
+               .spread_by = options.spread_by,
+               .borrower = options.borrower},
       keep_(std::move(keep)),
       transports_(options.transports),
       leases_(leases),
@@ -311,15 +313,18 @@ void Borrower::poll_events() {
   if (!batch) return;
   // Looks up only the nodes that lend to us, not thousands of others.
   std::set<NodeId> changed;
-  bool lost = batch->missed;
+  bool changed_leases = batch->missed;
   for (const coordinator::Event& event : batch->events) {
     if (is_of_a_node(event.kind) && nodes_.find(event.node)) changed.insert(event.node);
-    lost = lost || (event.kind == coordinator::EventKind::kLeaseLost && event.region == region_.id);
+    const bool of_a_lease = event.kind == coordinator::EventKind::kLeaseLost ||
+                            event.kind == coordinator::EventKind::kSlabMoving;
+    changed_leases = changed_leases || (of_a_lease && event.region == region_.id);
   }
   if (batch->missed)
     for (NodeId& id : nodes_.ids()) changed.insert(std::move(id));
   // After a failed lookup the next poll reads the same events again.
-  if (refresh_nodes(changed) && (!lost || refresh_leases())) events_since_ = batch->next_since;
+  if (refresh_nodes(changed) && (!changed_leases || refresh_leases()))
+    events_since_ = batch->next_since;
 }
 
 // After a take-over: a dead process may have repaired what the coordinator does not know of, and

@@ -70,12 +70,19 @@ std::optional<RegionRepair::Need> RegionRepair::most_endangered(uint32_t replica
     if (live < replicas) ++degraded_;
     if (live == 0 || busy.contains(slab) || not_before_.contains(slab)) continue;
     const auto stays = std::ranges::count_if(lease->all(), [&](const ReplicaLease* replica) {
-      return replica->is_read() && !leaving.contains(replica->node);
+      return replica->is_read() && !leaving.contains(replica->node) && !is_moving(slab, *replica);
     });
     if (static_cast<uint32_t>(stays) >= replicas) continue;
     if (!most || live < most->live) most = Need{slab, live};
   }
   return most;
+}
+
+bool RegionRepair::is_moving(SlabIndex slab, const ReplicaLease& replica) const {
+  const auto [first, last] = moving_.equal_range(slab);
+  return std::any_of(first, last, [&](const auto& entry) {
+    return entry.second == std::pair(replica.node, replica.generation);
+  });
 }
 
 Status RegionRepair::begin(const coordinator::RegionInfo& region, Repairer& repairer,
@@ -167,6 +174,10 @@ Instant RegionRepair::tell(const coordinator::RegionInfo& region) {
 }
 
 void RegionRepair::compare(const coordinator::RegionInfo& region) {
+  moving_.clear();
+  for (const coordinator::Lease& lease : region.leases)
+    if (const auto node = parts_.nodes.find(lease.node); node && lease.moving)
+      moving_.emplace(lease.slab, std::pair(*node, lease.generation));
   for (const coordinator::Lease& lease : region.leases) {
     if (!lease.filling || lease.slab.value >= parts_.leases.slabs()) continue;
     const bool is_ours = fill_ && fill_->slab == lease.slab && name_of(lease) == filling_;

@@ -1,9 +1,10 @@
 // RegionRepair: gives the slabs of one region the replicas that they lack.
 //
 // A replica is missing when it is lost, or when its node is going to be: it drains, or the
-// coordinator has not heard it for some time. The coordinator leases another one, on a node that
-// has none of the slab's; the repairer fills it from a live one, while whatever is evicted is
-// written to it as well; then it is live, and what it replaces ends.
+// coordinator has not heard it for some time; or when the coordinator wants this one elsewhere. The
+// coordinator leases another one, on a node that has none of the slab's; the repairer fills it from
+// a live one, while whatever is evicted is written to it as well; then it is live, and what it
+// replaces ends.
 #pragma once
 
 #include <deque>
@@ -70,6 +71,8 @@ class RegionRepair {
   // Returns when to look again.
   Instant tell(const coordinator::RegionInfo& region);
 
+  bool is_moving(SlabIndex slab, const ReplicaLease& replica) const;
+
   const Parts parts_;
   std::shared_ptr<Fill> fill_;  // under way
   coordinator::ReplicaName filling_;
@@ -77,7 +80,9 @@ class RegionRepair {
   Instant begun_at_{0};
   std::deque<Answer> answers_;
   std::map<SlabIndex, Instant> not_before_;  // after a refusal
-  std::set<NodeId> avoid_;                   // of the next request: could not be filled
+  // Of the coordinator's latest view: those that it wants elsewhere.
+  std::multimap<SlabIndex, std::pair<NodeIndex, Generation>> moving_;
+  std::set<NodeId> avoid_;  // of the next request: could not be filled
   uint64_t degraded_ = 0;
   uint64_t repaired_ = 0;
   std::string said_;  // the last refusal: each one is logged once

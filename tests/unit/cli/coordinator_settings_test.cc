@@ -84,5 +84,25 @@ TEST(CoordinatorSettings, StoreIsMemoryOrSqlite) {
     EXPECT_EQ(open_store(text).error().code, ErrorCode::kInvalid) << text;
 }
 
+TEST(CoordinatorSettings, QuotasAndTheLabelOfTheSpreadAreChecked) {
+  CoordinatorSettings settings;
+  settings.spread_by = "zone";
+  settings.quotas = {"batch=64G", "web=1G"};
+  const auto options = service_options(settings, "");
+  ASSERT_TRUE(options.has_value()) << options.error().message();
+  EXPECT_EQ(options->state.spread_by, "zone");
+  EXPECT_EQ(options->state.quotas.at("batch"), uint64_t{64} << 30);
+  for (const std::vector<std::string>& wrong :
+       {std::vector<std::string>{"batch"}, {"batch="}, {"=1G"}, {"a b=1G"}, {"a=1G", "a=2G"}}) {
+    settings.quotas = wrong;
+    const auto refused = service_options(settings, "");
+    ASSERT_FALSE(refused.has_value()) << wrong[0];
+    EXPECT_EQ(refused.error().context.find("--quota: '"), 0U) << refused.error().context;
+  }
+  settings.quotas.clear();
+  settings.spread_by = "a b";
+  EXPECT_FALSE(service_options(settings, "").has_value());
+}
+
 }  // namespace
 }  // namespace farpage::cli

@@ -55,6 +55,19 @@ TEST(NodeSettings, NamesThatNoClusterWouldTakeAreRefused) {
   EXPECT_TRUE(check(settings).has_value());
 }
 
+TEST(NodeSettings, LabelsAreKeysWithValues) {
+  EXPECT_EQ(*parse_labels({"zone=a", "rack=7"}),
+            (coordinator::Labels{{"zone", "a"}, {"rack", "7"}}));
+  for (const std::vector<std::string>& wrong :
+       {std::vector<std::string>{"zone"}, {"zone="}, {"=a"}, {"zone=a=b"}, {"zone=a", "zone=b"}}) {
+    NodeSettings settings = valid();
+    settings.labels = wrong;
+    const Status refused = check(settings);
+    ASSERT_FALSE(refused.has_value()) << wrong[0];
+    EXPECT_EQ(refused.error().context.find("--label: '"), 0U) << refused.error().context;
+  }
+}
+
 TEST(NodeSettings, ListeningBeyondLoopbackNeedsATokenOrInsecure) {
   NodeSettings settings = valid();
   settings.listen_agent = "0.0.0.0:7071";

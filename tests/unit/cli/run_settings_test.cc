@@ -31,14 +31,14 @@ std::unique_ptr<RunParse> parse_run(std::vector<std::string> arguments) {
 
 // An option, and the change that it must make.
 template <typename Options>
-struct Knob {
+struct RunKnob {
   const char* option;
   const char* value;
   uint64_t (*read)(const Options&);
   uint64_t expected;
 };
 
-const Knob<rdma::VerbsOptions> kVerbsKnobs[] = {
+const RunKnob<rdma::VerbsOptions> kVerbsKnobs[] = {
     {"device", "mlx5_0", [](const rdma::VerbsOptions& o) { return uint64_t(o.device.size()); }, 6},
     {"device-port", "2", [](const rdma::VerbsOptions& o) { return uint64_t{o.device_port}; }, 2},
     {"gid-index", "3", [](const rdma::VerbsOptions& o) { return uint64_t(o.gid_index); }, 3},
@@ -50,7 +50,7 @@ const Knob<rdma::VerbsOptions> kVerbsKnobs[] = {
     {"retry-cnt", "5", [](const rdma::VerbsOptions& o) { return uint64_t{o.retry_count}; }, 5},
 };
 
-const Knob<pager::PagerOptions> kPagerKnobs[] = {
+const RunKnob<pager::PagerOptions> kPagerKnobs[] = {
     {"local", "128M", [](const pager::PagerOptions& o) { return o.local_bytes; }, 134217728},
     {"replicas", "2", [](const pager::PagerOptions& o) { return uint64_t{o.replicas}; }, 2},
     {"slab", "4M", [](const pager::PagerOptions& o) { return o.slab_bytes; }, 4194304},
@@ -92,7 +92,7 @@ TEST(RunSettings, AnOperationTimeoutThatEveryOperationExceedsIsRefused) {
 }
 
 TEST(RunSettings, Defect6EveryPagerKnobReachesThePager) {
-  for (const Knob<pager::PagerOptions>& knob : kPagerKnobs) {
+  for (const RunKnob<pager::PagerOptions>& knob : kPagerKnobs) {
     SCOPED_TRACE(knob.option);
     const auto before = pager_options(parse_run({})->settings.pager);
     ASSERT_TRUE(before.has_value());
@@ -119,7 +119,7 @@ TEST(RunSettings, TheShareOfCompressedCopiesIsAPercentageAutoOrOff) {
 }
 
 TEST(RunSettings, Defect6EveryVerbsKnobReachesTheTransport) {
-  for (const Knob<rdma::VerbsOptions>& knob : kVerbsKnobs) {
+  for (const RunKnob<rdma::VerbsOptions>& knob : kVerbsKnobs) {
     SCOPED_TRACE(knob.option);
     EXPECT_NE(knob.read(verbs_options(parse_run({})->settings.pager)), knob.expected);
     const auto parse = parse_run({fmt::format("--{}", knob.option), knob.value});

@@ -67,6 +67,13 @@ TEST(Status, ShowsNodesRegionsAndTotals) {
             "r2      -     1         0      0     0       -         -       -       -\n"
             "\n"
             "1 of 2 nodes alive, 768M of 1G free, 2 regions, degraded slabs: 1\n");
+  node.join.labels = {{"zone", "a"}, {"rack", "7"}};
+  node.lend_bytes = uint64_t{2} << 30;
+  EXPECT_EQ(
+      status_text({node, lost}, {}).substr(0, 245),
+      "NODE  STATE  TRANSPORTS  FREE  TOTAL     HEARTBEAT  AGENT                  LABELS\n"
+      "n1    alive  shm,tcp     768M  1G -> 2G  0.3s       http://127.0.0.1:7071  rack=7,zone=a\n"
+      "n2    lost   shm,tcp     768M  1G        0.3s       http://127.0.0.1:7071  -\n");
 }
 
 }  // namespace

@@ -43,6 +43,21 @@ TEST(ApiJson, NodeGoesBothWays) {
   EXPECT_EQ((*list)[1].free_slabs, 1U);
   EXPECT_EQ((*list)[1].last_heartbeat_age, Milliseconds(17));
   EXPECT_EQ((*list)[1].counters, info.counters);
+  EXPECT_FALSE((*list)[1].lend_bytes);
+  info.join.withdrawn = {1, 5};
+  info.join.labels = {{"zone", "a"}, {"rack", "7"}};
+  info.join.identity = std::string(kIdentityDigits, 'f');
+  info.lend_bytes = 6 * kMinSlabBytes;
+  info.lend_refused = "no memory";
+  const auto changing = decode_node_info(encode(info));
+  ASSERT_TRUE(changing.has_value()) << changing.error().message();
+  EXPECT_EQ(changing->join.withdrawn, info.join.withdrawn);
+  EXPECT_EQ(changing->lend_bytes, info.lend_bytes);
+  EXPECT_EQ(changing->lend_refused, "no memory");
+  EXPECT_EQ(changing->join.labels, info.join.labels);
+  EXPECT_EQ(changing->join.identity, info.join.identity);
+  EXPECT_EQ(decode_node_lend(encode(NodeLend{7}))->bytes, 7U);
+  EXPECT_FALSE(decode_node_lend(encode(NodeLend{0})).has_value());
 }
 
 TEST(ApiJson, RegionAndLeasesGoBothWays) {
@@ -224,7 +239,19 @@ TEST(ApiJson, WrongFieldOfANodeIsNamed) {
            {",\"address\":\"d/1\"", "", "transports[0].address"},
            {"\"d/1\"", "\"d/1\",\"host\":\"h\"", "transports[0].host"},
            {"[{", "[5,{", "transports[0]"},
+           {"\"id\"", "\"withdrawn\":[0,3],\"id\"", ""},
+           {"\"id\"", "\"withdrawn\":[0,4],\"id\"", "withdrawn"},
+           {"\"id\"", "\"withdrawn\":[1,1],\"id\"", "withdrawn"},
+           {"\"id\"", "\"labels\":{\"zone\":\"\"},\"id\"", "labels"},
+           {"\"id\"", "\"labels\":{\"a b\":\"c\"},\"id\"", "labels"},
+           {"\"id\"", "\"labels\":{\"zone\":1},\"id\"", "labels.'zone'"},
+           {"\"id\"", "\"identity\":\"\",\"id\"", "identity"},
+           {"\"id\"", "\"identity\":\"0123456789ABCDEF0123456789ABCDEF\",\"id\"", "identity"},
        }) {
+    if (*c.field == 0) {
+      EXPECT_TRUE(decode_node_join(node_with(c.piece, c.by)).has_value()) << c.by;
+      continue;
+    }
     const std::string body = node_with(c.piece, c.by);
     expect_refused(decode_node_join, {{body.c_str(), c.field}});
   }

@@ -51,6 +51,13 @@ class HoldingAgents final : public AgentClient {
                                           const rdma::QueuePairEndpoint& peer) override {
     return agents_->connect(url, peer);
   }
+  Status add_slabs(const std::string& url, std::span<const uint32_t> slabs,
+                   uint32_t in_all) override {
+    return agents_->add_slabs(url, slabs, in_all);
+  }
+  Status withdraw_slabs(const std::string& url, std::span<const uint32_t> slabs) override {
+    return agents_->withdraw_slabs(url, slabs);
+  }
   Result<uint64_t> incarnation(const std::string& url) override {
     return agents_->incarnation(url);
   }
@@ -108,6 +115,29 @@ TEST_F(ClusterTest, DeletionThatIsRepeatedWhileANodeIsToldLearnsThatItIsDone) {
   ASSERT_FALSE(second.has_value());
   EXPECT_EQ(second.error().code, ErrorCode::kNotFound) << second.error().message();
   EXPECT_EQ(agents_.lent(), 0U);
+}
+
+TEST_F(ClusterTest, NodeLendsAsMuchAsItIsToldWhenItAnswersAgain) {
+  join("n1", 6);
+  join("n2", 2);
+  agents_.set_mood(url("n1"), Mood::kUnreachable);
+  ASSERT_TRUE(cluster_->lend(NodeId{"n1"}, {2 * kMinSlabBytes}).has_value());
+  cluster_->adjust_lending();
+  EXPECT_EQ(cluster_->node(NodeId{"n1"})->total_slabs, 6U);
+  agents_.set_mood(url("n1"), Mood::kLosesAnswers);
+  cluster_->adjust_lending();
+  agents_.set_mood(url("n1"), Mood::kGood);
+  cluster_->adjust_lending();
+  EXPECT_EQ(cluster_->node(NodeId{"n1"})->total_slabs, 2U);
+  EXPECT_EQ(agents_.withdrawn(url("n1")).size(), 4U);
+  EXPECT_TRUE(cluster_->create_region(test_region(4)).has_value());
+  EXPECT_FALSE(cluster_->create_region(test_region(1)).has_value());
+  ASSERT_TRUE(cluster_->lend(NodeId{"n1"}, {300 * kMinSlabBytes}).has_value());
+  cluster_->adjust_lending();
+  EXPECT_EQ(cluster_->node(NodeId{"n1"})->total_slabs, 300U);
+  EXPECT_TRUE(agents_.withdrawn(url("n1")).empty());
+  EXPECT_TRUE(cluster_->create_region(test_region(298)).has_value());
+  EXPECT_EQ(agents_.lends_without_memory(), 0U);
 }
 
 TEST_F(ClusterTest, UnreachableNodeIsReplacedByAnother) {
@@ -341,6 +371,64 @@ TEST_F(RestartTest, NodeThatRestartedMeanwhileLosesItsLeases) {
   EXPECT_TRUE(cluster_->region(region->id)->leases.at(0).lost);
   restart();
   EXPECT_TRUE(cluster_->region(region->id)->leases.at(0).lost);
+}
+
+NodeJoin with_identity(const std::string& name, char digit, uint64_t incarnation,
+                       const std::string& host = "") {
+  NodeJoin node = test_node(name, 4, incarnation);
+  node.identity = std::string(kIdentityDigits, digit);
+  if (!host.empty()) node.agent_url = "http://" + host + ":7071";
+  return node;
+}
+
+TEST_F(ClusterTest, RestartWithTheSameIdentityTakesTheNameAgainAndLosesItsLeases) {
+  ASSERT_TRUE(cluster_->join(with_identity("n1", 'a', 1)).has_value());
+  const auto region = cluster_->create_region(test_region(1));
+  ASSERT_TRUE(region.has_value());
+  agents_.set_mood(url("n1"), Mood::kUnreachable);  // the old process has ended
+  const auto joined = cluster_->join(with_identity("n1", 'a', 2));
+  ASSERT_TRUE(joined.has_value()) << joined.error().message();
+  EXPECT_TRUE(cluster_->region(region->id)->leases[0].lost);
+}
+
+TEST_F(ClusterTest, StrangerHasToWaitUntilTheLeasesOfTheNameAreGivenUp) {
+  ASSERT_TRUE(cluster_->join(with_identity("n1", 'a', 1)).has_value());
+  const auto region = cluster_->create_region(test_region(2));
+  ASSERT_TRUE(region.has_value());
+  const NodeJoin stranger = with_identity("n1", 'b', 2, "elsewhere");
+  const auto alive = cluster_->join(stranger);
+  ASSERT_FALSE(alive.has_value());
+  EXPECT_NE(alive.error().context.find("already running"), std::string::npos);
+  agents_.set_mood(url("n1"), Mood::kUnreachable);
+  const auto refused = cluster_->join(stranger);
+  ASSERT_FALSE(refused.has_value());
+  EXPECT_EQ(refused.error().code, ErrorCode::kConflict);
+  for (const char* part : {"http://n1:7071", "2 slabs", "/v1/nodes/n1?force=true", "--name"})
+    EXPECT_NE(refused.error().context.find(part), std::string::npos) << refused.error().context;
+  ASSERT_TRUE(cluster_->delete_region(region->id).has_value());
+  EXPECT_TRUE(cluster_->join(stranger).has_value());
+}
+
+TEST_F(ClusterTest, CopyOfADiskIsRefusedWithBothAddresses) {
+  ASSERT_TRUE(cluster_->join(with_identity("n1", 'a', 1)).has_value());
+  for (const char* name : {"n1", "n2"}) {
+    const auto refused = cluster_->join(with_identity(name, 'a', 2, "copy"));
+    ASSERT_FALSE(refused.has_value()) << name;
+    EXPECT_EQ(refused.error().code, ErrorCode::kConflict);
+    for (const char* part : {"http://n1:7071", "http://copy:7071", "copy of the other"})
+      EXPECT_NE(refused.error().context.find(part), std::string::npos) << refused.error().context;
+  }
+  agents_.set_mood(url("n1"), Mood::kUnreachable);
+  EXPECT_TRUE(cluster_->join(with_identity("n2", 'a', 2, "copy")).has_value())
+      << "the only one that runs has another name now";
+}
+
+TEST_F(ClusterTest, NodeWithoutAnIdentityIsAsItWas) {
+  ASSERT_TRUE(cluster_->join(with_identity("n1", 'a', 1)).has_value());
+  const auto region = cluster_->create_region(test_region(1));
+  agents_.set_mood(url("n1"), Mood::kUnreachable);
+  EXPECT_TRUE(cluster_->join(test_node("n1", 4, 2)).has_value());
+  EXPECT_TRUE(cluster_->join(with_identity("n1", 'b', 3)).has_value());
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 
 #include <map>
 #include <mutex>
+#include <set>
 #include <string>
 #include <utility>
 
@@ -43,6 +44,16 @@ class FakeAgents {
   size_t double_lends() const {
     const std::lock_guard lock(mutex_);
     return double_lends_;
+  }
+  // Requests for a slab that was withdrawn.
+  size_t lends_without_memory() const {
+    const std::lock_guard lock(mutex_);
+    return lends_without_memory_;
+  }
+  std::set<uint32_t> withdrawn(const std::string& url) const {
+    const std::lock_guard lock(mutex_);
+    const auto known = withdrawn_.find(url);
+    return known == withdrawn_.end() ? std::set<uint32_t>{} : known->second;
   }
   void set_slab_bytes(uint64_t bytes) {
     const std::lock_guard lock(mutex_);
@@ -87,6 +98,13 @@ class FakeAgents {
                                             const rdma::QueuePairEndpoint& peer) override {
       return agents_.connect(url, peer);
     }
+    Status add_slabs(const std::string& url, std::span<const uint32_t> slabs,
+                     uint32_t /*in_all*/) override {
+      return agents_.change(url, slabs, false);
+    }
+    Status withdraw_slabs(const std::string& url, std::span<const uint32_t> slabs) override {
+      return agents_.change(url, slabs, true);
+    }
     Result<uint64_t> incarnation(const std::string& url) override {
       return agents_.incarnation(url);
     }
@@ -100,6 +118,10 @@ class FakeAgents {
     const std::lock_guard lock(mutex_);
     const Mood mood = moods_[url];
     if (mood == Mood::kUnreachable || mood == Mood::kRefuses) return failure_of(mood);
+    if (withdrawn_[url].contains(slab)) {
+      ++lends_without_memory_;
+      return fail(ErrorCode::kNotFound, "the slab has no memory");
+    }
     Slab& lent = slabs_[{url, slab}];
     if (lent.lent && !same(lent.holder, request)) {
       ++double_lends_;
@@ -131,6 +153,18 @@ class FakeAgents {
     return {};
   }
 
+  Status change(const std::string& url, std::span<const uint32_t> slabs, bool withdraw) {
+    const std::lock_guard lock(mutex_);
+    const Mood mood = moods_[url];
+    if (mood == Mood::kUnreachable || mood == Mood::kRefuses) return failure_of(mood);
+    for (const uint32_t slab : slabs)
+      if (withdraw && slabs_[{url, slab}].lent) return fail(ErrorCode::kConflict, "it is leased");
+    for (const uint32_t slab : slabs)
+      withdraw ? (void)withdrawn_[url].insert(slab) : (void)withdrawn_[url].erase(slab);
+    if (mood == Mood::kLosesAnswers) return failure_of(mood);
+    return {};
+  }
+
   Result<rdma::QueuePairEndpoint> connect(const std::string& url,
                                           const rdma::QueuePairEndpoint& peer) {
     const std::lock_guard lock(mutex_);
@@ -153,7 +187,9 @@ class FakeAgents {
   std::map<std::string, Mood> moods_;
   std::map<std::string, uint64_t> incarnations_;
   std::map<std::pair<std::string, uint32_t>, Slab> slabs_;
+  std::map<std::string, std::set<uint32_t>> withdrawn_;
   size_t double_lends_ = 0;
+  size_t lends_without_memory_ = 0;
   uint64_t slab_bytes_ = kMinSlabBytes;
 };
 

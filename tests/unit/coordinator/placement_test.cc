@@ -62,6 +62,29 @@ TEST(Placement, EachSlabOfThousandsOfNodesIsChosenOnce) {
   EXPECT_LE(*std::max_element(used.begin(), used.end()), 2U);
 }
 
+TEST(Placement, ReplicasAreInDistinctDomains) {
+  Placement placement(42);
+  const std::vector<uint32_t> free{4, 4, 4, 4, 8};
+  const std::vector<uint32_t> domains{0, 0, 1, 1, 2};
+  for (int round = 0; round < 200; ++round) {
+    const auto choices = placement.place(free, 8, 3, domains);  // all that there is
+    ASSERT_TRUE(choices.has_value());
+    std::vector<uint32_t> used(free.size(), 0);
+    for (const auto& nodes : *choices) {
+      std::set<uint32_t> seen;
+      for (const size_t node : nodes) {
+        seen.insert(domains[node]);
+        ++used[node];
+      }
+      EXPECT_EQ(seen.size(), 3U);
+    }
+    EXPECT_EQ(used, free);
+  }
+  EXPECT_FALSE(placement.place(free, 1, 3, {0, 0, 1, 1, 1}).has_value());
+  EXPECT_FALSE(placement.place(free, 9, 2, {0, 0, 0, 0, 1}).has_value());
+  EXPECT_TRUE(placement.place(free, 8, 2, {0, 0, 0, 0, 1}).has_value());
+}
+
 TEST(Placement, SameSeedSamePlacement) {
   const std::vector<uint32_t> free{5, 5, 5};
   EXPECT_EQ(Placement(7).place(free, 6, 2), Placement(7).place(free, 6, 2));

@@ -110,7 +110,9 @@ TEST_F(StateTest, SameIncarnationKeepsItsLeasesAndMayMove) {
   EXPECT_EQ(*state_.join(now_, moved), false);
   EXPECT_EQ(state_.node(now_, NodeId{"n1"})->join.agent_url, "http://elsewhere:1");
   EXPECT_EQ(state_.totals().slabs_leased, 2U);
-  EXPECT_EQ(state_.join(now_, test_node("n1", 5)).error().code, ErrorCode::kConflict);
+  NodeJoin other = test_node("n1", 4);
+  other.slab_bytes *= 2;
+  EXPECT_EQ(state_.join(now_, other).error().code, ErrorCode::kConflict);
 }
 
 TEST_F(StateTest, DrainingNodeLendsNothingNewAndStaysDrainingAfterSilence) {
@@ -313,7 +315,7 @@ class StateWalk {
     ++steps_;
     now_ += Milliseconds(static_cast<int64_t>(below(400)));
     const std::string id = "n" + std::to_string(below(5));
-    switch (below(14)) {
+    switch (below(18)) {
       case 0:
         static_cast<void>(state_.join(now_, test_node(id, 6, 1 + steps_ / 100 + below(2))));
         break;
@@ -357,6 +359,20 @@ class StateWalk {
       case 12:
         image();
         break;
+      case 13:
+        if (below(4) == 0)
+          static_cast<void>(state_.lend(now_, NodeId{id}, {(1 + below(12)) * kMinSlabBytes}));
+        break;
+      case 14:
+        for (LendStep& step : state_.begin_lend_steps()) lending_.push_back(std::move(step));
+        break;
+      case 15:
+        end_lending();
+        break;
+      case 16:
+        static_cast<void>(state_.rebalance(
+            {static_cast<uint32_t>(1 + below(20)), static_cast<uint32_t>(1 + below(4))}));
+        break;
       default:
         commit();
     }
@@ -364,6 +380,7 @@ class StateWalk {
   std::string check() const { return state_.check(); }
   uint64_t leased() const { return leased_; }
   uint64_t completed() const { return completed_; }
+  uint64_t changed() const { return changed_; }
 
  private:
   uint64_t below(uint64_t bound) { return random_() % bound; }
@@ -407,6 +424,16 @@ class StateWalk {
     auto plan = state_.begin_lease(now_, some(), {SlabIndex{first}, SlabIndex{first + 1}}, {});
     if (plan && !plan->empty()) open_.push_back(std::move(*plan));
   }
+  void end_lending() {
+    if (lending_.empty()) return;
+    constexpr ErrorCode kAnswers[] = {ErrorCode::kUnavailable, ErrorCode::kTimedOut,
+                                      ErrorCode::kConflict, ErrorCode::kExhausted};
+    const bool well = below(4) != 0;
+    state_.end_lend_step(lending_.back(),
+                         well ? Status() : Status(fail(kAnswers[below(4)], "a reason")));
+    changed_ += well ? lending_.back().add.size() + lending_.back().withdraw.size() : 0;
+    lending_.pop_back();
+  }
   void commit() {
     if (open_.empty()) return;
     const size_t which = below(open_.size());
@@ -423,13 +450,16 @@ class StateWalk {
   State state_;
   std::vector<RegionId> regions_;
   std::vector<std::vector<PlannedLease>> open_;
+  std::vector<LendStep> lending_;
   uint64_t leased_ = 0;
   uint64_t completed_ = 0;
+  uint64_t changed_ = 0;
 };
 
 TEST(State, InvariantsHoldOnRandomWalks) {
   uint64_t leased = 0;
   uint64_t completed = 0;
+  uint64_t changed = 0;
   for (uint64_t seed = 1; seed <= 40; ++seed) {
     StateWalk walk(seed);
     for (int i = 0; i < 1000; ++i) {
@@ -438,10 +468,12 @@ TEST(State, InvariantsHoldOnRandomWalks) {
     }
     leased += walk.leased();
     completed += walk.completed();
+    changed += walk.changed();
   }
   // Else the walks tested nothing.
-  EXPECT_GT(leased, 1000U);
+  EXPECT_GT(leased, 500U);
   EXPECT_GT(completed, 100U);
+  EXPECT_GT(changed, 200U);
 }
 
 }  // namespace

@@ -242,7 +242,11 @@ TEST_F(StoreTest, StoreWithoutImagesGetsTheirTableWhenItIsOpened) {
     auto store = open_sqlite_store(file());
     ASSERT_TRUE((*store)->write(changes).has_value());
   }
-  sqlite(file(), "DROP TABLE images; PRAGMA user_version=4");
+  sqlite(file(),
+         "DROP TABLE images; ALTER TABLE nodes DROP COLUMN lend_slabs; "
+         "ALTER TABLE regions DROP COLUMN spread_by; "
+         "ALTER TABLE regions DROP COLUMN borrower; "
+         "PRAGMA user_version=4");
   auto store = open_sqlite_store(file());
   ASSERT_TRUE(store.has_value()) << store.error().message();
   EXPECT_EQ((*store)->load()->regions.size(), 1U);
@@ -270,6 +274,25 @@ TEST_F(StoreTest, LeaseWithAKeyThatIsNoneIsAnErrorThatNamesIt) {
     EXPECT_NE(snapshot.error().context.find("keys of slab"), std::string::npos);
     EXPECT_EQ(snapshot.error().context.find("1234567"), std::string::npos);
   }
+}
+
+TEST_F(StoreTest, CopyHasWhatWasWrittenAndNothingOfWhatCameLater) {
+  auto store = open_sqlite_store(file());
+  ASSERT_TRUE(store.has_value());
+  ASSERT_TRUE((*store)->write(some_changes()).has_value());
+  const auto bytes = (*store)->copy();
+  ASSERT_TRUE(bytes.has_value()) << bytes.error().message();
+  Changes later;
+  later.regions[RegionId{"r1"}] = std::nullopt;
+  ASSERT_TRUE((*store)->write(later).has_value());
+  const std::string path = directory_ / "copy.db";
+  std::ofstream(path, std::ios::binary) << *bytes;
+  auto copy = open_sqlite_store(path);
+  ASSERT_TRUE(copy.has_value()) << copy.error().message();
+  EXPECT_EQ((*copy)->load()->regions.size(), 1U);
+  EXPECT_EQ((*copy)->load()->leases.size(), some_changes().leases.size());
+  EXPECT_EQ((*store)->load()->regions.size(), 0U);
+  EXPECT_EQ(make_memory_store()->copy().error().code, ErrorCode::kUnsupported);
 }
 
 }  // namespace

@@ -112,6 +112,17 @@ TEST_F(AgentTest, OneRequestLeasesManySlabsAndAnswersEachOnItsOwn) {
   EXPECT_EQ(pool_->counts().leased, 2U);
 }
 
+TEST_F(AgentTest, LendsMoreAndLessWhenItIsTold) {
+  EXPECT_EQ(post("/v1/slabs/add", R"({"slabs":[2,3]})")->status, 204);
+  ASSERT_TRUE(lease(3, "r1").has_value());
+  EXPECT_EQ(refused("/v1/slabs/add?in_all=65536", R"({"slabs":[4]})"), 507);
+  EXPECT_EQ(refused("/v1/slabs/add?in_all=some", R"({"slabs":[4]})"), 400);
+  EXPECT_EQ(refused("/v1/slabs/withdraw", R"({"slabs":[0,3]})"), 409) << "3 is leased";
+  EXPECT_EQ(post("/v1/slabs/withdraw", R"({"slabs":[0,2]})")->status, 204);
+  EXPECT_EQ(lease(0, "r2").error().code, ErrorCode::kNotFound);
+  EXPECT_EQ(pool_->slab_count(), 2U);
+}
+
 TEST_F(AgentTest, ConnectsQueuePairs) {
   rdma::QueuePairEndpoint peer;
   peer.qpn = 41;
@@ -154,6 +165,10 @@ TEST_F(AgentTest, WrongBodiesNameTheField) {
         {"/v1/slabs/lease", slabs(R"("node_slab":0,"region":"r","slab":0,"replica":0,"x":1)"), "x"},
         {"/v1/slabs/0/revoke", R"({"generation":"1"})", "generation"},
         {"/v1/slabs/0/revoke", R"({"generation":4294967296})", "generation"},
+        {"/v1/slabs/add", R"({"slabs":[]})", "slabs"},
+        {"/v1/slabs/add", R"({"slabs":[5,5]})", "slabs"},
+        {"/v1/slabs/withdraw", R"({"slabs":[1048576]})", "slabs"},
+        {"/v1/slabs/withdraw", R"({"slabs":{}})", "slabs"},
         {"/v1/connect", R"({"qpn":1})", ""}}) {
     const auto reply = post(c.path, c.body);
     ASSERT_TRUE(reply) << c.body;

@@ -12,6 +12,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <fstream>
+#include <iterator>
 
 #include "fakes.h"
 #include "node/memory_limits.h"
@@ -39,6 +41,11 @@ bool all_zero(std::span<const std::byte> bytes) {
   return std::all_of(bytes.begin(), bytes.end(), [](std::byte b) { return b == std::byte{0}; });
 }
 
+uint64_t meminfo_bytes(const std::string& field) {
+  std::ifstream file("/proc/meminfo");
+  return *meminfo_field(std::string{std::istreambuf_iterator<char>(file), {}}, field);
+}
+
 TEST(SlabPool, LendsEachSlabOnceAndCounts) {
   const auto pool = make_pool(3);
   ASSERT_EQ(pool->slab_count(), 3U);
@@ -59,6 +66,56 @@ TEST(SlabPool, RefusesASlabPastTheEnd) {
     EXPECT_EQ(pool->take_back(slab, Generation{101}).error().code, ErrorCode::kNotFound);
     EXPECT_EQ(pool->status(slab).error().code, ErrorCode::kNotFound);
   }
+}
+
+TEST(SlabPool, WithdrawnSlabIsNotLentUntilItHasMemoryAgain) {
+  const auto pool = make_pool(3);
+  const std::vector<uint32_t> gone{0, 2};
+  ASSERT_TRUE(pool->withdraw(gone, kLong).has_value());
+  ASSERT_TRUE(pool->withdraw(gone, kLong).has_value()) << "twice is once";
+  EXPECT_EQ(pool->capacity_bytes(), kSlab);
+  EXPECT_EQ(pool->extent().numbers, 3U);
+  EXPECT_EQ(pool->extent().withdrawn, gone);
+  EXPECT_EQ(pool->lend(2, kLong).error().code, ErrorCode::kNotFound);
+  EXPECT_EQ(pool->counts().free, 1U);
+  const std::vector<uint32_t> more{2, 4};
+  ASSERT_TRUE(pool->add(more, 0).has_value());
+  const auto lent = pool->lend(4, kLong);
+  ASSERT_TRUE(lent.has_value()) << lent.error().message();
+  std::memset(lent->memory.bytes.data(), 0xAB, kSlab);
+  ASSERT_TRUE(pool->add(more, 0).has_value());
+  EXPECT_EQ(lent->memory.bytes[0], std::byte{0xAB}) << "what has memory keeps it";
+  EXPECT_EQ(pool->extent().withdrawn, (std::vector<uint32_t>{0, 3}));
+  EXPECT_EQ(pool->slab_count(), 3U);
+}
+
+TEST(SlabPool, LeasedSlabIsNotWithdrawnAndNoOtherWithIt) {
+  const auto pool = make_pool(3);
+  const auto lent = pool->lend(1, kLong);
+  ASSERT_TRUE(lent.has_value());
+  const std::vector<uint32_t> some{0, 1};
+  EXPECT_EQ(pool->withdraw(some, kLong).error().code, ErrorCode::kConflict);
+  EXPECT_EQ(pool->slab_count(), 3U);
+  ASSERT_TRUE(pool->take_back(1, lent->generation).has_value());
+  ASSERT_TRUE(pool->withdraw(some, kLong).has_value()) << "it waits for the scrubber";
+  EXPECT_EQ(pool->slab_count(), 1U);
+  EXPECT_EQ(pool->withdraw(std::vector<uint32_t>{3}, kLong).error().code, ErrorCode::kNotFound);
+}
+
+TEST(SlabPool, MoreThanTheHostHasIsNotAdded) {
+  SlabPoolOptions options = options_of(1);
+  options.lazy = true;  // else a mistake would take all memory
+  const auto pool = std::move(*SlabPool::create(options));
+  const std::vector<uint32_t> next{1};
+  EXPECT_EQ(pool->add(next, kMaxSlabs).error().code, ErrorCode::kExhausted) << "one too many";
+  const uint64_t more = meminfo_bytes("MemAvailable") / kSlab + 1000;
+  if (more >= kMaxSlabs) GTEST_SKIP() << "this host has memory for all slabs of a node";
+  const Status refused = pool->add(next, more);
+  ASSERT_FALSE(refused.has_value());
+  EXPECT_EQ(refused.error().code, ErrorCode::kExhausted);
+  EXPECT_NE(refused.error().context.find("available"), std::string::npos);
+  EXPECT_EQ(pool->slab_count(), 1U);
+  EXPECT_EQ(pool->add(std::vector<uint32_t>{kMaxSlabs}, 1).error().code, ErrorCode::kInvalid);
 }
 
 TEST(SlabPool, GenerationRisesWithEachLease) {

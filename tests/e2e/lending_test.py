@@ -1,0 +1,135 @@
+"""A memory node lends more, and less, while programs use it."""
+import json
+import os
+import re
+import subprocess
+import unittest
+
+from cluster import FARPAGE, MIB, EndToEnd, wait_until
+
+
+class Lending(EndToEnd):
+    def setUp(self):
+        super().setUp()
+        self.start_coordinator("--store", "sqlite:" + self.path("coordinator.db"))
+
+    def start_slab_node(self, name, lend="64M", transports="shm"):
+        return self.start_node(name, "--slab", "2M", transports=transports, lend=lend)
+
+    def start_program(self, replicas=1, transport="shm"):
+        """Until it is told to end; it needs 48 MiB beyond its budget, on each replica."""
+        process = self.start_run(
+            [os.path.join(os.environ["FARPAGE_BUILD"], "tests", "random_access"), str(48 * MIB), "2", "3600", "5"],
+            local="12M", options=["--transport", transport, "--slab", "2M", "--replicas", str(replicas),
+                                  "--repair-rate", "max"])
+        process.popen.stdout.readline()
+        self.assertEqual(process.popen.stdout.readline(), b"filled\n", process.log())
+        return process
+
+    def lend(self, node, size, *more):
+        return subprocess.run([FARPAGE, "lend", node, size, *more, "--coordinator", self.url], check=False,
+                              capture_output=True, text=True, timeout=120)
+
+    def node(self, name):
+        return next(node for node in json.loads(self.get("/v1/nodes"))["nodes"] if node["id"] == name)
+
+    def slabs(self, name):
+        node = self.node(name)
+        return node["total_slabs"], node["total_slabs"] - node["free_slabs"]
+
+    def slab_memory(self, service):
+        """Bytes of slabs that the process has mapped."""
+        with open(f"/proc/{service.pid}/maps", encoding="utf-8") as maps:
+            lines = [line for line in maps if "farpage-slab" in line]
+        return sum(int(end, 16) - int(start, 16)
+                   for start, end in (line.split()[0].split("-") for line in lines))
+
+    def end_without_failure(self, process):
+        print(f"the longest access took {self.end_access(process)} ms")
+        self.assertEqual(self.stats()["faults"]["failed"], 0)
+        self.assertEqual(self.stats()["replicas_lost"], 0)
+
+    def test_node_lends_more_and_less_while_a_program_runs(self):
+        nodes = {name: self.start_slab_node(name) for name in ("node-1", "node-2")}
+        process = self.start_program()
+        self.assertEqual(self.slab_memory(nodes["node-1"]), 64 * MIB)
+        done = self.lend("node-1", "128M")
+        self.assertEqual((done.returncode, done.stdout), (0, "node-1 lends 128M\n"), done.stderr)
+        self.assertEqual(self.slab_memory(nodes["node-1"]), 128 * MIB)
+        done = self.lend("node-2", "4M")
+        self.assertEqual((done.returncode, done.stdout), (0, "node-2 lends 4M\n"), done.stderr)
+        self.assertRegex(done.stderr, r"node-2: lends \d+M, on its way to 4M")
+        self.assertEqual(self.slab_memory(nodes["node-2"]), 4 * MIB)
+        total, used = self.slabs("node-2")
+        self.assertEqual(total, 2)
+        self.assertLessEqual(used, 2)
+        self.assertIn("slab_repaired", process.log(), "slabs have moved")
+        self.end_without_failure(process)
+
+    def test_free_memory_goes_without_a_move(self):
+        self.start_slab_node("node-1", lend="128M")
+        process = self.start_program(transport="tcp,shm")
+        _, used = self.slabs("node-1")
+        done = self.lend("node-1", f"{2 * used}M")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(self.slabs("node-1"), (used, used))
+        self.assertNotIn("slab_repaired", process.log())
+        self.end_without_failure(process)
+
+    def test_program_that_waits_for_room_gets_the_new_memory(self):
+        self.start_slab_node("node-1", lend="24M")
+        process = self.start_run(
+            [os.path.join(os.environ["FARPAGE_BUILD"], "tests", "random_access"), str(48 * MIB), "2", "3600", "5"],
+            local="12M", options=["--transport", "shm", "--slab", "2M", "--fault-deadline", "60s"])
+        process.popen.stdout.readline()
+        wait_until(lambda: "lease_refused" in process.log(), "there is no room")
+        self.assertEqual(self.lend("node-1", "96M").returncode, 0)
+        self.assertEqual(process.popen.stdout.readline(), b"filled\n", process.log())
+        self.end_without_failure(process)
+
+    def test_what_cannot_be_is_refused_in_one_line(self):
+        self.start_slab_node("node-1", lend="128M")
+        process = self.start_program()
+        _, used = self.slabs("node-1")
+        done = self.lend("node-1", "4M")
+        self.assertEqual(done.returncode, 1)
+        self.assertRegex(done.stderr, rf"^farpage: {used - 2} slabs of node 'node-1' would have to move, and other "
+                                      rf"nodes have room for 0 of them: start another node, or lend {2 * used}M or more\n$")
+        self.assertEqual(self.slabs("node-1"), (64, used))
+        done = self.lend("node-1", "200G")
+        self.assertEqual(done.returncode, 1)
+        self.assertTrue(re.search(r"node-1 lends 128M and no more: .*a node has at most", done.stderr), done.stderr)
+        self.assertEqual(self.slabs("node-1"), (64, used))
+        self.assertRegex(self.lend("node-9", "4M").stderr, "no node 'node-9'")
+        self.assertEqual(self.lend("node-1", "much").returncode, 2)
+        self.end_without_failure(process)
+
+    def test_coordinator_that_is_killed_meanwhile_goes_on(self):
+        nodes = {name: self.start_slab_node(name, transports="tcp") for name in ("node-1", "node-2")}
+        process = self.start_program(transport="tcp")
+        waiting = self.start_process([FARPAGE, "lend", "node-1", "2M", "--coordinator", self.url, "--timeout", "60s"])
+        wait_until(lambda: "lend_bytes" in self.node("node-1"), "it is on its way")
+        coordinator = self.coordinator
+        coordinator.end()
+        self.start_coordinator("--store", "sqlite:" + self.path("coordinator.db"),
+                               listen=self.url.removeprefix("http://"))
+        waiting.end()
+        wait_until(lambda: self.slabs("node-1")[0] == 1 and "lend_bytes" not in self.node("node-1"), "it has come there")
+        self.assertEqual(self.slab_memory(nodes["node-1"]), 2 * MIB)
+        self.end_without_failure(process)
+
+    def start_coordinator(self, *more, **other):
+        self.coordinator = super().start_coordinator(*more, **other)
+        return self.coordinator
+
+    def test_restarted_node_lends_what_its_option_says(self):
+        node = self.start_slab_node("node-1")
+        self.assertEqual(self.lend("node-1", "8M").returncode, 0)
+        self.assertEqual(self.slabs("node-1")[0], 4)
+        node.end()
+        self.start_slab_node("node-1")
+        self.assertEqual(self.slabs("node-1")[0], 32)
+
+
+if __name__ == "__main__":
+    unittest.main()

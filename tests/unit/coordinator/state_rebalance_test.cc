@@ -1,0 +1,172 @@
+#include <gtest/gtest.h>
+
+#include "coordinator/state.h"
+#include "tests/unit/coordinator/fake_agents.h"
+
+namespace farpage::coordinator {
+namespace {
+
+StateOptions rebalance_options() {
+  StateOptions options;
+  options.seed = 9;
+  options.longest_tick = Seconds(1 << 20);
+  return options;
+}
+
+class StateRebalance : public ::testing::Test {
+ protected:
+  void TearDown() override { EXPECT_EQ(state_.check(), ""); }
+
+  void join(const std::string& id, uint32_t slabs, const std::string& zone = "") {
+    NodeJoin node = test_node(id, slabs);
+    if (!zone.empty()) node.labels["zone"] = zone;
+    ASSERT_TRUE(state_.join(now_, node).has_value());
+  }
+  void borrow(uint32_t slabs, uint32_t replicas = 1, const std::string& spread_by = "") {
+    RegionCreate create = test_region(0, replicas);
+    create.spread_by = spread_by;
+    region_ = *state_.create_region(now_, create);
+    std::vector<SlabIndex> wanted;
+    for (uint32_t i = 0; i < slabs; ++i) wanted.push_back(SlabIndex{i});
+    const auto plan = state_.begin_lease(now_, region_, wanted, {});
+    ASSERT_TRUE(plan.has_value()) << plan.error().message();
+    ASSERT_TRUE(state_.commit_lease(*plan, granted(*plan)).has_value());
+  }
+  std::vector<LeaseOutcome> granted(const std::vector<PlannedLease>& plan) {
+    std::vector<LeaseOutcome> outcomes(plan.size());
+    for (LeaseOutcome& outcome : outcomes) {
+      outcome.answer = LeaseAnswer::kGranted;
+      outcome.grant.bytes = kMinSlabBytes;
+      outcome.grant.generation = Generation{++generation_};
+    }
+    return outcomes;
+  }
+  std::vector<Lease> leases() const { return state_.region(region_)->leases; }
+  // What the borrower does about one slab that moves; false: the coordinator does not want it.
+  bool move(const Lease& moving) {
+    RepairBegin repair{moving.slab, {}, {}};
+    for (const Lease& lease : leases())
+      if (lease.slab == moving.slab) repair.live.push_back(name_of(lease));
+    const auto plan = state_.begin_repair(now_, region_, repair, {});
+    EXPECT_EQ(state_.check(), "");
+    if (!plan) return false;
+    EXPECT_TRUE(state_.commit_lease(*plan, granted(*plan)).has_value());
+    const RepairComplete complete{moving.slab,
+                                  name_of(state_.repair_begun(region_, moving.slab)->filling)};
+    EXPECT_TRUE(state_.complete_repair(region_, complete).has_value());
+    for (const Revocation& revocation : state_.revocations()) state_.revoked(revocation.id, false);
+    return true;
+  }
+  // Until nothing moves; the number of moves.
+  uint32_t run(const Rebalance& rebalance = {}) {
+    uint32_t moves = 0;
+    for (int i = 0; i < 1000; ++i) {
+      last_ = state_.rebalance(rebalance);
+      EXPECT_EQ(state_.check(), "");
+      EXPECT_LE(last_.moving, rebalance.at_most);
+      if (last_.moving == 0 && last_.left == 0) return moves;
+      for (const Lease& lease : leases())
+        if (lease.moving && move(lease)) ++moves;
+    }
+    ADD_FAILURE() << "it does not end";
+    return moves;
+  }
+  uint32_t used(const std::string& id) const {
+    const NodeInfo node = *state_.node(now_, NodeId{id});
+    return node.total_slabs - node.free_slabs;
+  }
+
+  Instant now_ = Seconds(100);
+  uint32_t generation_ = 0;
+  State state_{rebalance_options(), Snapshot{}, Seconds(100)};
+  RegionId region_;
+  Rebalanced last_;
+};
+
+TEST_F(StateRebalance, NewNodeGetsItsShareByAsFewMovesAsThatTakes) {
+  join("n1", 20);
+  join("n2", 20);
+  borrow(30);
+  join("n3", 40);
+  EXPECT_EQ(run(), 14U) << "then 16 of 40 slabs are used, and 14 of 40: 5 % less";
+  EXPECT_EQ(used("n3"), 14U);
+  EXPECT_LE(last_.highest_percent - last_.lowest_percent, 5U);
+  EXPECT_EQ(run(), 0U) << "again: nothing to do";
+}
+
+TEST_F(StateRebalance, NoMoreThanSoManyMoveAtATime) {
+  join("n1", 20);
+  borrow(16);
+  join("n2", 20);
+  const Rebalanced first = state_.rebalance({5, 3});
+  EXPECT_EQ(first.moving, 3U);
+  EXPECT_EQ(first.left, 5U);
+  const Rebalanced again = state_.rebalance({5, 3});
+  EXPECT_EQ(again.moving, 3U) << "those that move already count";
+  EXPECT_EQ(again.left, 5U);
+  EXPECT_EQ(run({5, 3}), 8U);
+  EXPECT_EQ(used("n2"), 8U);
+}
+
+TEST_F(StateRebalance, NodesOfOtherSizesAreFilledInProportion) {
+  join("n1", 10);
+  borrow(10);
+  join("n2", 30);
+  run();
+  EXPECT_NEAR(used("n1"), 2.5, 0.6);
+  EXPECT_NEAR(used("n2"), 7.5, 0.6);
+}
+
+TEST_F(StateRebalance, ReplicasStayOnDistinctNodesAndInDistinctZones) {
+  join("a1", 20, "a");
+  join("b1", 20, "b");
+  borrow(16, 2, "zone");
+  join("a2", 20, "a");
+  run();
+  EXPECT_EQ(used("b1"), 16U) << "its zone has no other node";
+  EXPECT_EQ(used("a1"), 8U);
+  EXPECT_EQ(used("a2"), 8U);
+}
+
+TEST_F(StateRebalance, SlabThatHasNoEmptierNodeAnyMoreStays) {
+  join("n1", 20);
+  borrow(4);
+  join("n2", 20);
+  ASSERT_EQ(state_.rebalance({5, 16}).moving, 2U);
+  ASSERT_TRUE(state_.set_service(NodeId{"n2"}, NodeService::kCordoned).has_value());
+  for (const Lease& lease : leases()) {
+    if (!lease.moving) continue;
+    EXPECT_FALSE(move(lease));
+  }
+  for (const Lease& lease : leases()) EXPECT_FALSE(lease.moving);
+  EXPECT_EQ(run(), 0U);
+  EXPECT_EQ(used("n1"), 4U);
+}
+
+TEST_F(StateRebalance, ImagesAndNodesThatAreNotInServiceStayAsTheyAre) {
+  join("n1", 8);
+  const auto image = state_.create_image(now_, {.name = ImageId{"i"},
+                                                .base = {},
+                                                .bytes = kPageBytes,
+                                                .replicas = 1,
+                                                .slab_bytes = kMinSlabBytes});
+  const auto plan = state_.begin_lease(now_, image->region, {SlabIndex{0}, SlabIndex{1}}, {});
+  ASSERT_TRUE(state_.commit_lease(*plan, granted(*plan)).has_value());
+  borrow(2);
+  join("n2", 8);
+  ASSERT_TRUE(state_.set_service(NodeId{"n1"}, NodeService::kDraining).has_value());
+  EXPECT_EQ(run(), 0U);
+  ASSERT_TRUE(state_.set_service(NodeId{"n1"}, NodeService::kFull).has_value());
+  EXPECT_EQ(run(), 2U);
+  EXPECT_EQ(used("n1"), 2U) << "the image";
+}
+
+TEST_F(StateRebalance, EmptyClusterIsBalanced) {
+  EXPECT_EQ(run(), 0U);
+  join("n1", 4);
+  EXPECT_EQ(run(), 0U);
+  EXPECT_EQ(last_.lowest_percent, 0U);
+}
+
+}  // namespace
+}  // namespace farpage::coordinator

@@ -1,0 +1,165 @@
+// Replicas on nodes with different values of a label; quotas of borrowers.
+#include <gtest/gtest.h>
+
+#include "coordinator/state.h"
+#include "tests/unit/coordinator/fake_agents.h"
+
+namespace farpage::coordinator {
+namespace {
+
+StateOptions spread_options() {
+  StateOptions options;
+  options.seed = 7;
+  options.longest_tick = Seconds(1 << 20);
+  options.spread_by = "zone";
+  options.quotas = {{"batch", 6 * kMinSlabBytes}};
+  return options;
+}
+
+class StateSpread : public ::testing::Test {
+ protected:
+  void TearDown() override { EXPECT_EQ(state_.check(), ""); }
+
+  void join(const std::string& id, const std::string& zone, uint32_t slabs = 4) {
+    NodeJoin node = test_node(id, slabs, ++incarnation_);
+    if (!zone.empty()) node.labels["zone"] = zone;
+    node.labels["rack"] = id;
+    ASSERT_TRUE(state_.join(now_, node).has_value());
+    zones_[NodeId{id}] = zone;
+  }
+  RegionId region_of(uint32_t replicas, const std::string& spread_by = "") {
+    RegionCreate create = test_region(0, replicas);
+    create.spread_by = spread_by;
+    return *state_.create_region(now_, create);
+  }
+  Status lease(const RegionId& region, uint32_t slabs) {
+    std::vector<SlabIndex> wanted;
+    for (uint32_t i = 0; i < slabs; ++i) wanted.push_back(SlabIndex{i});
+    FARPAGE_TRY(plan, state_.begin_lease(now_, region, wanted, {}));
+    return state_.commit_lease(plan, granted(plan));
+  }
+  std::vector<LeaseOutcome> granted(const std::vector<PlannedLease>& plan) {
+    std::vector<LeaseOutcome> outcomes(plan.size());
+    for (LeaseOutcome& outcome : outcomes) {
+      outcome.answer = LeaseAnswer::kGranted;
+      outcome.grant.bytes = kMinSlabBytes;
+      outcome.grant.generation = Generation{++generation_};
+    }
+    return outcomes;
+  }
+  // Of each slab, with how many replicas it has there.
+  std::map<SlabIndex, std::multiset<std::string>> zones_of(const RegionId& region) const {
+    std::map<SlabIndex, std::multiset<std::string>> zones;
+    const RegionInfo info = *state_.region(region);
+    for (const Lease& lease : info.leases) zones[lease.slab].insert(zones_.at(lease.node));
+    return zones;
+  }
+
+  Instant now_ = Seconds(100);
+  uint64_t incarnation_ = 0;
+  uint32_t generation_ = 0;
+  std::map<NodeId, std::string> zones_;
+  State state_{spread_options(), Snapshot{}, Seconds(100)};
+};
+
+TEST_F(StateSpread, ReplicasAreInDifferentZones) {
+  for (const char* id : {"a1", "a2", "a3"}) join(id, "a");
+  join("b1", "b", 12);
+  const RegionId region = region_of(2);
+  EXPECT_EQ(state_.region(region)->spread_by, "zone") << "what the coordinator was told";
+  ASSERT_TRUE(lease(region, 12).has_value());
+  for (const auto& [slab, zones] : zones_of(region))
+    EXPECT_EQ(zones, (std::multiset<std::string>{"a", "b"}));
+}
+
+TEST_F(StateSpread, RegionMayAskForAnotherLabel) {
+  for (const char* id : {"a1", "a2"}) join(id, "a");
+  const RegionId region = region_of(2, "rack");
+  ASSERT_TRUE(lease(region, 4).has_value());
+  EXPECT_EQ(lease(region_of(2), 1).error().code, ErrorCode::kExhausted);
+}
+
+TEST_F(StateSpread, NodesWithoutTheLabelAreOneZone) {
+  for (const char* id : {"x1", "x2"}) join(id, "");
+  EXPECT_FALSE(lease(region_of(2), 1).has_value());
+  join("a1", "a");
+  EXPECT_TRUE(lease(region_of(2), 1).has_value());
+}
+
+TEST_F(StateSpread, WhatDoesNotFitSaysWhichZonesHaveRoom) {
+  join("a1", "a", 3);
+  join("a2", "a", 5);
+  join("b1", "b", 2);
+  join("x1", "", 1);
+  const Status refused = lease(region_of(2), 4);
+  ASSERT_FALSE(refused.has_value());
+  EXPECT_EQ(refused.error().code, ErrorCode::kExhausted);
+  EXPECT_NE(refused.error().context.find("each in another zone, do not fit; free slabs of that "
+                                         "size: without zone: 1, zone=a: 8, zone=b: 2;"),
+            std::string::npos)
+      << refused.error().context;
+}
+
+TEST_F(StateSpread, BorrowerHasNoMoreThanItsQuotaInAllItsRegions) {
+  join("a1", "a", 20);
+  join("b1", "b", 20);
+  RegionCreate create = test_region(0, 2);
+  create.borrower = "batch";
+  const RegionId first = *state_.create_region(now_, create);
+  const RegionId second = *state_.create_region(now_, create);
+  ASSERT_TRUE(lease(first, 2).has_value()) << "4 slabs with their replicas";
+  const Status refused = lease(second, 2);
+  ASSERT_FALSE(refused.has_value());
+  EXPECT_EQ(refused.error().code, ErrorCode::kExhausted);
+  EXPECT_EQ(refused.error().context,
+            "borrower 'batch' has 8M of its quota of 12M: 8M more do not fit");
+  const auto asked = state_.begin_lease(now_, second, {SlabIndex{0}}, {});
+  ASSERT_TRUE(asked.has_value());
+  EXPECT_FALSE(lease(first, 3).has_value()) << "what nodes are being asked for counts";
+  ASSERT_TRUE(state_.commit_lease(*asked, granted(*asked)).has_value());
+  ASSERT_TRUE(state_.release(first, {SlabIndex{0}}).has_value());
+  EXPECT_TRUE(lease(second, 2).has_value());
+  EXPECT_TRUE(lease(region_of(2), 8).has_value()) << "others have no quota";
+}
+
+TEST_F(StateSpread, RepairKeepsToIt) {
+  join("a1", "a");
+  join("b1", "b");
+  const RegionId region = region_of(2);
+  ASSERT_TRUE(lease(region, 1).has_value());
+  join("a2", "a");
+  join("b1", "b");  // with new memory
+  RepairBegin repair{SlabIndex{0}, {}, {}};
+  const RegionInfo info = *state_.region(region);
+  for (const Lease& lease : info.leases)
+    if (!lease.lost) repair.live.push_back(name_of(lease));
+  ASSERT_EQ(repair.live.size(), 1U);
+  ASSERT_TRUE(state_.set_service(NodeId{"b1"}, NodeService::kCordoned).has_value());
+  const auto nowhere = state_.begin_repair(now_, region, repair, {});
+  ASSERT_FALSE(nowhere.has_value()) << "a2 has room, but is in the zone of the other replica";
+  EXPECT_NE(nowhere.error().context.find("no node in another zone"), std::string::npos);
+  join("b2", "b");
+  const auto plan = state_.begin_repair(now_, region, repair, {});
+  ASSERT_TRUE(plan.has_value()) << plan.error().message();
+  EXPECT_EQ(plan->front().node, NodeId{"b2"});
+  EXPECT_TRUE(state_.commit_lease(*plan, granted(*plan)).has_value());
+}
+
+TEST_F(StateSpread, SlabMayMoveWithinItsZone) {
+  join("a1", "a");
+  join("b1", "b");
+  const RegionId region = region_of(2);
+  ASSERT_TRUE(lease(region, 1).has_value());
+  join("a2", "a");
+  ASSERT_TRUE(state_.set_service(NodeId{"a1"}, NodeService::kDraining).has_value());
+  RepairBegin repair{SlabIndex{0}, {}, {}};
+  const RegionInfo info = *state_.region(region);
+  for (const Lease& lease : info.leases) repair.live.push_back(name_of(lease));
+  const auto plan = state_.begin_repair(now_, region, repair, {});
+  ASSERT_TRUE(plan.has_value()) << plan.error().message();
+  EXPECT_EQ(plan->front().node, NodeId{"a2"});
+  EXPECT_TRUE(state_.commit_lease(*plan, granted(*plan)).has_value());
+}
+
+}  // namespace
+}  // namespace farpage::coordinator
