@@ -117,11 +117,13 @@ pager::TargetOptions FarGuests::target_options(const Guest& guest) const {
           .number = guest.target};
 }
 
-// The record is there before it is served: a successor goes on with what has been placed, or begins
+// The record is there before the lifeline is tied, since a successor closes what it does not know,
+// and before it is served: a successor goes on with what has been placed, or begins
 // anew if nothing was.
 Status FarGuests::serve_new(Guest& guest) {
   guest.userfaultfd = guest.parts.userfaultfd.get();
   FARPAGE_TRY_VOID(state_.put_session(guest.parts.number, guest.record()));
+  FARPAGE_TRY_VOID(guest.parts.lifeline.tie(guest.parts.pidfd.get(), guest.parts.pid));
   FARPAGE_TRY(space, space_of(guest, true));
   FARPAGE_TRY(pages, pages_of(guest, *space));
   FARPAGE_TRY(pager, engine_->restore(target_options(guest), space, std::move(pages)));
@@ -163,6 +165,7 @@ Status FarGuests::serve_again(FarParts parts, const SessionRecord& record) {
   if (!record.is_served && !engine_->can_resume(guest->target)) {
     FARPAGE_TRY_VOID(serve_new(*guest));
   } else {
+    FARPAGE_TRY_VOID(guest->parts.lifeline.tie(guest->parts.pidfd.get(), guest->parts.pid));
     FARPAGE_TRY(space, space_of(*guest, false));
     FARPAGE_TRY(pages, pages_of(*guest, *space));
     if (guest->agent) FARPAGE_TRY_VOID(bind(*guest, *space));

@@ -436,7 +436,6 @@ Status SnapshotPager::begin_far(Handover& handover, OpenImage& image) {
   FARPAGE_TRY(pidfd, peer_process(handover.fd(), handover.peer().pid));
   FARPAGE_TRY(memory, uffd::GuestMemory::adopt(handover.take_descriptor()));
   FARPAGE_TRY(lifeline, Lifeline::create(memory.fd()));
-  FARPAGE_TRY_VOID(lifeline.tie(pidfd.get(), handover.peer().pid));
   FARPAGE_TRY(number, state_.next_session());
   return shared_.far->begin({.number = number,
                              .served = image.served,
