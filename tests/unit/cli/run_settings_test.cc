@@ -153,6 +153,10 @@ TEST(RunSettings, Defect6FlagsAndTheRestTakeEffect) {
   EXPECT_EQ(parse_run({"--local", "3G"})->settings.budget_scope(), serve::BudgetScope::kGroup);
   EXPECT_EQ(parse_run({"--lend", "3G"})->settings.lend_bytes, uint64_t{3} << 30);
   EXPECT_EQ(parse_run({"--spill", "/a,size=3G"})->settings.spill, "/a,size=3G");
+  EXPECT_EQ(parse_run({"--spill", "/a,size=3G"})->settings.pager.fault_deadline, Seconds(60));
+  EXPECT_EQ(
+      parse_run({"--spill", "/a,size=3G", "--fault-deadline", "1s"})->settings.pager.fault_deadline,
+      Seconds(1));
   EXPECT_TRUE(parse_run({"--inject"})->settings.injects);
   EXPECT_EQ(parse_run({"--window", "8G"})->settings.window_bytes, uint64_t{8} << 30);
   EXPECT_EQ(parse_run({"--mmap-min", "64K"})->settings.mmap_min_bytes, uint64_t{65536});
@@ -224,10 +228,10 @@ TEST(RunSettings, Defect6NoKnobIsWithoutATest) {
 }
 
 TEST(RunSettings, AnOptionOfTheEngineIsRefusedBesideAPagerOfTheHost) {
-  for (const char* option : {"--replicas=2", "--slab=2M", "--workers=1", "--no-pin", "--prefetch=0",
-                             "--compressed=auto", "--repair-rate=max", "--transport=tcp",
-                             "--device=a", "--lend=1G", "--local-each=8M", "--record-trace=f",
-                             "--spill=/a,size=1G", "--on-full=wait"}) {
+  for (const char* option :
+       {"--replicas=2", "--slab=2M", "--workers=1", "--no-pin", "--prefetch=0", "--compressed=auto",
+        "--repair-rate=max", "--transport=tcp", "--device=a", "--lend=1G", "--local-each=8M",
+        "--record-trace=f", "--spill=/a,size=1G", "--on-full=wait"}) {
     const auto parse = parse_run({"--pager", "/p", option});
     EXPECT_EQ(parse->line.exit_status, kExitUsage) << option;
     EXPECT_NE(parse->line.problem.find("--pager"), std::string::npos) << parse->line.problem;
