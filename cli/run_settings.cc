@@ -41,7 +41,7 @@ void add_options(Subcommand& subcommand, PagerSettings& settings, ShortFlags sho
             "Unit of borrowing; must be that of the nodes (run: 0 is 64M, or with an embedded node "
             "1/128 of --lend, from 2M to 64M)")
       .duration("--fault-deadline", settings.fault_deadline,
-                "A fault that takes longer ends in SIGBUS")
+                "A fault that takes longer ends in SIGBUS (with --spill 5s means a minute)")
       .number("--workers", settings.workers, 0, pager::kMaxWorkers,
               "Fault threads; 0: one for each CPU")
       .flag("--no-pin", settings.no_pin, "Do not pin the fault threads to CPUs")
@@ -217,7 +217,11 @@ void add_options(Subcommand& subcommand, RunSettings& settings) {
 
 void choose_sizes(EngineSettings& settings, uint64_t available_bytes) {
   constexpr uint64_t kSlabs = 128;
+  constexpr Milliseconds kDiskDeadline{60000};  // a disk that others use stands for seconds
   uint64_t& slab = settings.pager.slab_bytes;
+  Milliseconds& deadline = settings.pager.fault_deadline;
+  if (!settings.spill.empty() && deadline == PagerSettings{}.fault_deadline)
+    deadline = kDiskDeadline;
   if (!settings.coordinator.empty()) {
     if (slab == 0) slab = coordinator::kDefaultSlabBytes;
     return;

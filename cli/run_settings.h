@@ -71,7 +71,8 @@ struct EngineSettings {
 
 void add_options(Subcommand& subcommand, EngineSettings& settings);
 // Puts sizes in place of the zeros of --slab and --lend. An embedded node has at least 128 slabs
-// where it can: every process of a program takes at least one.
+// where it can: every process of a program takes at least one. With --spill the deadline of a fault
+// is a minute in place of its default.
 void choose_sizes(EngineSettings& settings, uint64_t available_bytes);
 // What the kernel could give to programs now.
 uint64_t available_memory_bytes();

@@ -136,7 +136,8 @@ Instant Borrower::serve() {
   }
   const uint64_t before = leased_slabs();
   const Status leased = lease_wanted();
-  if (leased_slabs() != before) thread_->room_watch().look(client_, SteadyClock::read());
+  if (leased_slabs() != before) thread_->room_watch().leased();
+  thread_->room_watch().look(client_, SteadyClock::read());
   if (!leased && !lease_refused())
     log::warn("pager: lease_refused reason=\"{}\" (trying again)", leased.error().message());
   lease_refused_.store(!leased, std::memory_order_relaxed);

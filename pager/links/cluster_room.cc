@@ -9,7 +9,7 @@
 namespace farpage::pager {
 namespace {
 
-constexpr Seconds kBetweenRoomLooks{5};
+constexpr Seconds kBetweenRoomLooks{1};
 
 }  // namespace
 
@@ -28,7 +28,8 @@ Result<ClusterRoom> room_of(coordinator::Client& client) {
 }
 
 void ClusterRoomWatch::look(coordinator::Client& client, Instant now) {
-  if (now < next_) return;
+  if (!is_due_ || now < next_) return;
+  is_due_ = false;
   next_ = now + kBetweenRoomLooks;
   const Result<ClusterRoom> room = room_of(client);
   if (!room) return;

@@ -21,11 +21,13 @@ Result<ClusterRoom> room_of(coordinator::Client& client);
 class ClusterRoomWatch {
  public:
   static constexpr uint64_t kWarnPercent = 80;
-  // Slabs have been leased: asks the coordinator, if that is some time ago.
+  // Asks the coordinator when slabs have been leased since it did, at most once a second.
+  void leased() { is_due_ = true; }
   void look(coordinator::Client& client, Instant now);
 
  private:
   Instant next_{0};
+  bool is_due_ = false;
   bool said_ = false;
 };
 

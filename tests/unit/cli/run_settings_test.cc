@@ -2,10 +2,14 @@
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
+
+#include <algorithm>
 
 #include <CLI/CLI.hpp>
 
 #include "cli/program.h"
+#include "cli/spill.h"
 
 namespace farpage::cli {
 namespace {
@@ -67,6 +71,8 @@ const RunKnob<pager::PagerOptions> kPagerKnobs[] = {
      3145728},
     {"checksums", "off", [](const pager::PagerOptions& o) { return uint64_t{o.checksums}; }, 0},
     {"scrub", "3M", [](const pager::PagerOptions& o) { return o.scrub_bytes_per_second; }, 3145728},
+    {"on-full", "wait", [](const pager::PagerOptions& o) { return uint64_t(o.on_full); },
+     uint64_t(pager::OnFull::kWait)},
     {"compressed", "20%",
      [](const pager::PagerOptions& o) {
        return uint64_t{o.compressed.enabled ? o.compressed.percent : 0};
@@ -152,6 +158,11 @@ TEST(RunSettings, Defect6FlagsAndTheRestTakeEffect) {
   EXPECT_EQ(parse_run({"--local", "3G"})->settings.local_bytes(), uint64_t{3} << 30);
   EXPECT_EQ(parse_run({"--local", "3G"})->settings.budget_scope(), serve::BudgetScope::kGroup);
   EXPECT_EQ(parse_run({"--lend", "3G"})->settings.lend_bytes, uint64_t{3} << 30);
+  EXPECT_EQ(parse_run({"--spill", "/a,size=3G"})->settings.spill, "/a,size=3G");
+  EXPECT_EQ(parse_run({"--spill", "/a,size=3G"})->settings.pager.fault_deadline, Seconds(60));
+  EXPECT_EQ(
+      parse_run({"--spill", "/a,size=3G", "--fault-deadline", "1s"})->settings.pager.fault_deadline,
+      Seconds(1));
   EXPECT_TRUE(parse_run({"--inject"})->settings.injects);
   EXPECT_EQ(parse_run({"--window", "8G"})->settings.window_bytes, uint64_t{8} << 30);
   EXPECT_EQ(parse_run({"--mmap-min", "64K"})->settings.mmap_min_bytes, uint64_t{65536});
@@ -168,6 +179,33 @@ TEST(RunSettings, Defect6FlagsAndTheRestTakeEffect) {
   ASSERT_FALSE(refused.has_value());
   EXPECT_NE(refused.error().message().find("--fork=share"), std::string::npos);
   EXPECT_EQ(parse_run({})->settings.command, std::vector<std::string>{"true"});
+}
+
+TEST(RunSettings, SpillFileIsAFolderAndASize) {
+  const auto good = parse_spill("/var/a,b,size=1.5G");
+  ASSERT_TRUE(good.has_value());
+  EXPECT_EQ(good->folder, "/var/a,b");
+  EXPECT_EQ(good->bytes, uint64_t{1536} << 20);
+  for (const char* text : {"", "/a", "/a,size=", "/a,size=0", "/a,size=x", ",size=1G", "/a,20G",
+                           "size=1G", "/a,size=1G,more"})
+    EXPECT_FALSE(parse_spill(text).has_value()) << text;
+}
+
+TEST(RunSettings, RoomIsComparedWithTheLeastLimitThatIsKnown) {
+  EXPECT_EQ(limit_of_program(parse_run({"--window", "8G"})->settings), uint64_t{8} << 30);
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_DATA, &before), 0);
+  const rlimit low{rlim_t{4} << 30, before.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_DATA, &low), 0);
+  EXPECT_EQ(limit_of_program(parse_run({"--window", "8G"})->settings), uint64_t{4} << 30);
+  ASSERT_EQ(::setrlimit(RLIMIT_DATA, &before), 0);
+  if (before.rlim_cur == RLIM_INFINITY)
+    EXPECT_FALSE(limit_of_program(parse_run({})->settings).has_value());
+  const Room room{.local_bytes = 8 << 20, .free_bytes = 16 << 20, .spill_bytes = 32 << 20};
+  EXPECT_EQ(room_warning(room, 56 << 20), "");
+  const std::string line = room_warning(room, (56 << 20) + 1);
+  EXPECT_NE(line.find("there is room for 56M"), std::string::npos) << line;
+  EXPECT_EQ(std::ranges::count(line, '\n'), 1);
 }
 
 TEST(RunSettings, SlabsOfAnEmbeddedNodeAreSmallWhereItLendsLittle) {
@@ -192,14 +230,14 @@ TEST(RunSettings, Defect6NoKnobIsWithoutATest) {
   for (size_t at = help.output.find("(Env:"); at != std::string::npos;
        at = help.output.find("(Env:", at + 1))
     ++variables;
-  EXPECT_EQ(variables, std::size(kPagerKnobs) + std::size(kVerbsKnobs) + 14) << help.output;
+  EXPECT_EQ(variables, std::size(kPagerKnobs) + std::size(kVerbsKnobs) + 15) << help.output;
 }
 
 TEST(RunSettings, AnOptionOfTheEngineIsRefusedBesideAPagerOfTheHost) {
   for (const char* option :
        {"--replicas=2", "--slab=2M", "--workers=1", "--no-pin", "--prefetch=0", "--compressed=auto",
         "--repair-rate=max", "--checksums=off", "--scrub=1M", "--transport=tcp", "--device=a",
-        "--lend=1G", "--local-each=8M", "--record-trace=f"}) {
+        "--lend=1G", "--local-each=8M", "--record-trace=f", "--spill=/a,size=1G", "--on-full=wait"}) {
     const auto parse = parse_run({"--pager", "/p", option});
     EXPECT_EQ(parse->line.exit_status, kExitUsage) << option;
     EXPECT_NE(parse->line.problem.find("--pager"), std::string::npos) << parse->line.problem;
@@ -228,6 +266,8 @@ TEST(RunSettings, ImpossibleCombinationsNameTheKnob) {
             std::string::npos);
   EXPECT_NE(problem_of({"--transport", "infiniband"}).find("infiniband"), std::string::npos);
   EXPECT_NE(problem_of({"--window", "1M"}).find("window"), std::string::npos);
+  EXPECT_NE(problem_of({"--spill", "/tmp"}).find("FOLDER,size=SIZE"), std::string::npos);
+  EXPECT_NE(problem_of({"--on-full", "panic"}).find("on-full"), std::string::npos);
   EXPECT_NE(problem_of({"--retry-cnt", "7"}).find("retry-cnt"), std::string::npos);
 }
 
