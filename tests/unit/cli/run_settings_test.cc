@@ -237,7 +237,8 @@ TEST(RunSettings, AnOptionOfTheEngineIsRefusedBesideAPagerOfTheHost) {
   for (const char* option :
        {"--replicas=2", "--slab=2M", "--workers=1", "--no-pin", "--prefetch=0", "--compressed=auto",
         "--repair-rate=max", "--checksums=off", "--scrub=1M", "--transport=tcp", "--device=a",
-        "--lend=1G", "--local-each=8M", "--record-trace=f", "--spill=/a,size=1G", "--on-full=wait"}) {
+        "--lend=1G", "--local-each=8M", "--record-trace=f", "--spill=/a,size=1G",
+        "--on-full=wait"}) {
     const auto parse = parse_run({"--pager", "/p", option});
     EXPECT_EQ(parse->line.exit_status, kExitUsage) << option;
     EXPECT_NE(parse->line.problem.find("--pager"), std::string::npos) << parse->line.problem;
