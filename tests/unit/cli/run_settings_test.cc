@@ -53,6 +53,10 @@ const RunKnob<rdma::VerbsOptions> kVerbsKnobs[] = {
 const RunKnob<pager::PagerOptions> kPagerKnobs[] = {
     {"local", "128M", [](const pager::PagerOptions& o) { return o.local_bytes; }, 134217728},
     {"replicas", "2", [](const pager::PagerOptions& o) { return uint64_t{o.replicas}; }, 2},
+    {"spread-by", "zone", [](const pager::PagerOptions& o) { return uint64_t{o.spread_by.size()}; },
+     4},
+    {"borrower", "batch", [](const pager::PagerOptions& o) { return uint64_t{o.borrower.size()}; },
+     5},
     {"slab", "4M", [](const pager::PagerOptions& o) { return o.slab_bytes; }, 4194304},
     {"fault-deadline", "750ms",
      [](const pager::PagerOptions& o) { return uint64_t(o.fault_deadline.count()); }, 750},
