@@ -86,6 +86,10 @@ struct Knob {
 };
 
 const Knob kNodeKnobs[] = {
+    {"label", "FARPAGE_NODE_LABEL", "zone=a", "zone=b",
+     [](const NodeSettings& s) { return s.labels.empty() ? "" : s.labels[0]; }, "zone=a", "zone=b"},
+    {"state-dir", "FARPAGE_NODE_STATE_DIR", "/a", "/b",
+     [](const NodeSettings& s) { return s.state_directory; }, "/a", "/b"},
     {"coordinator", "FARPAGE_COORDINATOR", "http://a:1", "http://b:2",
      [](const NodeSettings& s) { return s.coordinator; }, "http://a:1", "http://b:2"},
     {"token-file", "FARPAGE_TOKEN_FILE", "t1", "t2",
