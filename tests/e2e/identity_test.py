@@ -45,7 +45,7 @@ class Identity(EndToEnd):
         self.assertNotEqual(after["incarnation"], before["incarnation"])
         self.assertEqual(after["free_slabs"], 4, "its memory is new")
 
-    def test_another_machine_takes_a_name_only_when_its_leases_are_given_up(self):
+    def test_another_machine_takes_a_name_when_its_leases_are_given_up(self):
         node = self.start_known_node("node-1", "state")
         region = self.borrow()
         self.assertIn("already running", self.refused("node-1", "other"))
