@@ -123,6 +123,11 @@ Instant RegionSpill::serve(const coordinator::RegionInfo& region, Repairer& repa
 
 void RegionSpill::begin(const coordinator::RegionInfo& region, Repairer& repairer) {
   const SlabIndex slab = *in_file_.begin();
+  if (in_file(parts_.leases.find(slab)) == nullptr) {  // it is lost, and must not hold others up
+    in_file_.erase(slab);
+    spilled_.store(in_file_.size(), std::memory_order_relaxed);
+    return;
+  }
   const Status begun = begin_move(region, repairer, slab);
   if (begun) {
     pause_ = Milliseconds(0);
