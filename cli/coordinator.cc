@@ -4,6 +4,8 @@
 #include <unistd.h>
 
 #include <cstdio>
+#include <cstdlib>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "base/clock.h"
@@ -59,12 +61,22 @@ std::string callable(const HostPort& listen) {
   return v6 ? "[" + listen.host + "]" : listen.host;
 }
 
+// A coordinator that runs would go on with what it has open, and lose it at its end.
+Status check_is_no_store(const std::string& backup, const std::string& store) {
+  std::error_code none;
+  for (const char* part : {"", "-wal", "-shm"})
+    if (std::filesystem::equivalent(backup, store + part, none))
+      return fail(ErrorCode::kInvalid, "--backup: " + backup + " is the store itself");
+  return {};
+}
+
 // That of the file, or what the coordinator that has it locked says.
 Result<std::string> copy_of_store(const CoordinatorSettings& settings) {
   constexpr std::string_view kSqlite = "sqlite:";
   if (!settings.store.starts_with(kSqlite))
     return fail(ErrorCode::kInvalid, "--backup: only --store sqlite:PATH has something to copy");
   const std::string path = settings.store.substr(kSqlite.size());
+  FARPAGE_TRY_VOID(check_is_no_store(settings.backup, path));
   if (::access(path.c_str(), F_OK) != 0) return fail_errno("--backup: store " + path);
   auto store = open_store(settings.store);
   if (store) return (*store)->copy();
@@ -84,19 +96,21 @@ Result<std::string> copy_of_store(const CoordinatorSettings& settings) {
 
 // Whole or not at all: under another name until it is complete.
 Status write_secret(const std::string& path, const std::string& bytes) {
-  const std::string fresh = path + ".new";
-  FARPAGE_TRY(
-      file, Fd::from_call(
-                ::open(fresh.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600),
-                "--backup: opening " + fresh));
-  for (size_t done = 0; done < bytes.size();) {
-    const ssize_t written = ::write(file.get(), bytes.data() + done, bytes.size() - done);
-    if (written < 0) return fail_errno("--backup: writing " + fresh);
-    done += static_cast<size_t>(written);
-  }
-  if (::fsync(file.get()) != 0 || ::rename(fresh.c_str(), path.c_str()) != 0)
-    return fail_errno("--backup: writing " + path);
-  return {};
+  std::string fresh = path + ".XXXXXX";
+  FARPAGE_TRY(file, Fd::from_call(::mkostemp(fresh.data(), O_CLOEXEC), "--backup: " + path));
+  const Status written = [&]() -> Status {
+    for (size_t done = 0; done < bytes.size();) {
+      const ssize_t more = ::write(file.get(), bytes.data() + done, bytes.size() - done);
+      if (more < 0) return fail_errno("write");
+      done += static_cast<size_t>(more);
+    }
+    if (::fsync(file.get()) != 0) return fail_errno("fsync");
+    if (::rename(fresh.c_str(), path.c_str()) != 0) return fail_errno("rename");
+    return {};
+  }();
+  if (written) return {};
+  (void)::unlink(fresh.c_str());
+  return fail_with("--backup: writing " + path, written.error());
 }
 
 Result<int> back_up(const CoordinatorSettings& settings) {

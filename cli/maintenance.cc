@@ -111,6 +111,11 @@ Result<int> lend(const MaintenanceSettings& settings) {
   FARPAGE_TRY(asked, operate->lend(id, {*bytes}));
   FARPAGE_TRY_VOID(await_lent(*client, id, settings.timeout));
   FARPAGE_TRY(node, client->node(id));
+  const uint64_t wanted = *bytes / node.join.slab_bytes * node.join.slab_bytes;
+  if (node.join.capacity_bytes != wanted)
+    return fail(ErrorCode::kConflict,
+                fmt::format("{} lends {}: it has started again, or was told to lend something else",
+                            id.value, format_size(node.join.capacity_bytes)));
   fmt::print("{} lends {}\n", id.value, format_size(node.join.capacity_bytes));
   return kExitOk;
 }

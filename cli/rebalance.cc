@@ -26,12 +26,14 @@ std::string text_of(const coordinator::Rebalanced& done) {
 // The command is the loop: each call says what has moved, and marks what is to move next.
 Result<int> rebalance(const RebalanceSettings& settings) {
   constexpr Milliseconds kLook{300};
+  constexpr Nanoseconds kPatience = std::chrono::minutes(5);
   FARPAGE_TRY(token, read_token(settings.token_file));
   FARPAGE_TRY(client, coordinator::OperatorClient::create({settings.coordinator, token}));
   const coordinator::Rebalance wanted{static_cast<uint32_t>(settings.within_percent),
                                       static_cast<uint32_t>(settings.at_most)};
   const Instant end = SteadyClock::read() + settings.timeout;
   std::string said;
+  Instant moved_at = SteadyClock::read();
   while (true) {
     FARPAGE_TRY(done, client->rebalance(wanted));
     if (done.moving == 0 && done.left == 0) {
@@ -40,7 +42,16 @@ Result<int> rebalance(const RebalanceSettings& settings) {
       return kExitOk;
     }
     std::string text = fmt::format("{} slabs are moving, {} more to move", done.moving, done.left);
-    if (text != said) fmt::print(stderr, "{}; {}\n", text, text_of(done));
+    text += "; " + text_of(done);
+    if (text != said) {
+      fmt::print(stderr, "{}\n", text);
+      moved_at = SteadyClock::read();
+    } else if (SteadyClock::read() - moved_at > kPatience) {
+      return fail(ErrorCode::kTimedOut,
+                  fmt::format("{}; nothing has moved for some minutes: can the programs reach the "
+                              "nodes that are emptier?",
+                              text));
+    }
     said = std::move(text);
     if (SteadyClock::read() > end)
       return fail(ErrorCode::kTimedOut,

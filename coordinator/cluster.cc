@@ -106,8 +106,8 @@ Result<std::optional<uint64_t>> Cluster::find_replaced(const NodeJoin& join) con
   FARPAGE_TRY_VOID(refuse_copies(join));
   if (!known) return std::nullopt;
   FARPAGE_TRY(running, is_running(*known));
-  const bool both = !join.identity.empty() && !known->join.identity.empty();
-  if (running && both && join.identity == known->join.identity)
+  const bool is_same = !join.identity.empty() && join.identity == known->join.identity;
+  if (running && is_same)
     return fail(ErrorCode::kConflict,
                 fmt::format("node '{}' at {} has the name and the identity of a node that is "
                             "running at {}: one disk is a copy of the other. Remove {}.id from the "
@@ -118,7 +118,7 @@ Result<std::optional<uint64_t>> Cluster::find_replaced(const NodeJoin& join) con
                 fmt::format("a node named '{}' is already running, with its agent at {}: give this "
                             "one another name with --name",
                             join.id.value, known->join.agent_url));
-  if (both && join.identity != known->join.identity)
+  if (!known->join.identity.empty() && !is_same)
     FARPAGE_TRY_VOID(refuse_stranger(join, known->join));
   return known->join.incarnation;
 }
@@ -188,6 +188,10 @@ void Cluster::adjust_lending() {
     });
     goes_on = false;
     for (const LendStep& step : steps) {
+      {
+        const MutexLock lock(mutex_);
+        if (stopping_) return;
+      }
       // What is not written is not asked for.
       Status outcome = saved;
       if (saved && !step.add.empty())

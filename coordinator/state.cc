@@ -61,6 +61,7 @@ void State::restore_lease(const LeaseKey& key, const Lease& lease) {
     set_use(node->second, lease.node_slab, SlabUse::kLeased);
   } else {
     restored.lost = true;
+    restored.moving = false;
     changes_.leases[key] = restored;
   }
 }

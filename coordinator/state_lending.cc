@@ -275,6 +275,7 @@ void State::end_slab(Node& node, uint32_t slab) {
     for (auto& [key, lease] : region.leases) {
       if (lease.lost || lease.node != id || lease.node_slab != slab) continue;
       lease.lost = true;
+      lease.moving = false;
       changes_.leases[LeaseKey{region_id, key.first, key.second}] = lease;
       emit(EventKind::kLeaseLost, id, region_id, key.first);
     }

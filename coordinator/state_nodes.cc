@@ -158,9 +158,12 @@ Status State::heartbeat_node(Instant now, const NodeId& id, const NodeHeartbeat&
   if (node.record.join.incarnation != heartbeat.incarnation)
     return fail(ErrorCode::kNotFound,
                 fmt::format("node '{}' is known with another incarnation", id.value));
+  // The store is an older copy: the node joins again, and says which slabs it has.
   if (heartbeat.free_slabs > node.slabs.size())
-    return fail(ErrorCode::kInvalid, fmt::format("field 'free_slabs': is {}, but the node has {}",
-                                                 heartbeat.free_slabs, node.slabs.size()));
+    return fail(ErrorCode::kNotFound,
+                fmt::format("field 'free_slabs': is {}, but the node is known "
+                            "with {}",
+                            heartbeat.free_slabs, node.slabs.size()));
   node.reported_free = heartbeat.free_slabs;
   node.counters = heartbeat.counters;
   node.session_groups.emplace(heartbeat.session_groups.begin(), heartbeat.session_groups.end());

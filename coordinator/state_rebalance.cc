@@ -97,7 +97,7 @@ void State::rebalance_slabs_of(uint64_t slab_bytes, const Rebalance& rebalance, 
     --fullest->used;
     ++to->used;
     if (done.moving >= rebalance.at_most) {
-      ++done.left;
+      if (++done.left >= rebalance.at_most) break;  // counted no further, under the lock
       continue;
     }
     ++done.moving;

@@ -130,6 +130,7 @@ Status SlabPool::add(std::span<const uint32_t> slabs, uint64_t in_all) {
   for (const uint32_t slab : slabs)
     if (slab >= kMaxSlabs)
       return fail(ErrorCode::kInvalid, fmt::format("a node has at most {} slabs", kMaxSlabs));
+  const MutexLock changing(changing_);
   const std::vector<uint32_t> wanted = missing(slabs);
   if (wanted.empty()) return {};
   const uint64_t coming = std::max<uint64_t>(wanted.size(), in_all) * slab_bytes();
@@ -148,7 +149,6 @@ Status SlabPool::add(std::span<const uint32_t> slabs, uint64_t in_all) {
     while (slabs_.size() <= wanted[i])
       slabs_.push_back(Slab{OwnedSlabMemory(), SlabState::kWithdrawn, last_generation_});
     Slab& slab = slabs_[wanted[i]];
-    if (slab.state != SlabState::kWithdrawn) continue;  // the same call, twice at once
     slab.memory = std::move(made[i]);
     slab.state = SlabState::kFree;
   }
@@ -157,21 +157,27 @@ Status SlabPool::add(std::span<const uint32_t> slabs, uint64_t in_all) {
 
 Status SlabPool::withdraw(std::span<const uint32_t> slabs, Nanoseconds wait) {
   std::vector<OwnedSlabMemory> given_up;  // freed after the lock
+  const MutexLock changing(changing_);
   MutexLock lock(mutex_);
-  for (const uint32_t slab : slabs) FARPAGE_TRY_VOID(check_slab(slab));
+  std::vector<uint32_t> known;
+  for (const uint32_t slab : slabs) {
+    if (slab >= kMaxSlabs)
+      return fail(ErrorCode::kInvalid, fmt::format("a node has at most {} slabs", kMaxSlabs));
+    if (slab < slabs_.size()) known.push_back(slab);
+  }
   const auto find = [&](SlabState state) FARPAGE_REQUIRES(mutex_) {
     return std::ranges::find_if(
-        slabs, [&](uint32_t slab) FARPAGE_REQUIRES(mutex_) { return slabs_[slab].state == state; });
+        known, [&](uint32_t slab) FARPAGE_REQUIRES(mutex_) { return slabs_[slab].state == state; });
   };
   scrubbed_.wait_for(lock, wait, [&]() FARPAGE_REQUIRES(mutex_) {
-    return find(SlabState::kScrubbing) == slabs.end();
+    return find(SlabState::kScrubbing) == known.end();
   });
-  if (const auto leased = find(SlabState::kLeased); leased != slabs.end())
+  if (const auto leased = find(SlabState::kLeased); leased != known.end())
     return fail(ErrorCode::kConflict, fmt::format("node_slab {} is leased", *leased));
-  if (const auto busy = find(SlabState::kScrubbing); busy != slabs.end())
+  if (const auto busy = find(SlabState::kScrubbing); busy != known.end())
     return fail(ErrorCode::kUnavailable,
                 fmt::format("node_slab {} is still being scrubbed; try again", *busy));
-  for (const uint32_t slab : slabs) {
+  for (const uint32_t slab : known) {
     given_up.push_back(std::move(slabs_[slab].memory));
     slabs_[slab].state = SlabState::kWithdrawn;
   }

@@ -130,6 +130,7 @@ class SlabPool {
   const SlabMemoryOptions memory_options_;
   const bool pinned_;
 
+  Mutex changing_;  // of add() and withdraw(), which may take long; taken before mutex_
   mutable Mutex mutex_;
   ConditionVariable scrubbed_;                         // a slab became free
   ConditionVariable work_;                             // queue_ or stopping_ changed

@@ -25,8 +25,8 @@
 namespace farpage::snapshot {
 
 // Of the form of all that is kept, also of memory that is used in place (Session, PageMap), and of
-// what ImageLinks keep in a pager::Succession: a build with another number cannot go on with it.
-inline constexpr uint64_t kStateVersion = 2;
+// what a pager keeps there: a build with another number cannot go on with it.
+inline constexpr uint64_t kStateVersion = 2'000 + pager::kStateVersion;
 
 struct ListenerRecord {
   int descriptor = -1;  // -1: closed, but VMMs that were accepted there may not be sessions yet

@@ -7,7 +7,8 @@
 // finds memory that is not registered. Which features the userfaultfd has was the VMM's choice:
 //  - without UFFD_FEATURE_EVENT_REMOVE nobody would tell that the guest has given pages up, and
 //    they would come back with the bytes that they had: it is refused;
-//  - with UFFD_FEATURE_EVENT_FORK there would be children to serve: it is refused;
+//  - with UFFD_FEATURE_EVENT_FORK there would be children to serve, with UFFD_FEATURE_EVENT_REMAP
+//    memory would move, and a successor would not know from where: both are refused;
 //  - without UFFD_FEATURE_EVENT_UNMAP, memory that the VMM unmaps is not known to be gone. What
 //    lies there afterwards is not registered, so that it cannot be protected, and no page of it
 //    leaves;
@@ -97,9 +98,7 @@ class GuestWindow final : public AttachedWindow {
   };
   static_assert(sizeof(Landing) <= kLandingBytes);
 
-  bool only_gives_up() const {
-    return (features() & (UFFD_FEATURE_EVENT_UNMAP | UFFD_FEATURE_EVENT_REMAP)) == 0;
-  }
+  bool only_gives_up() const { return (features() & UFFD_FEATURE_EVENT_UNMAP) == 0; }
   Landing& landing() { return *reinterpret_cast<Landing*>(memory_.data()); }
 
   const Mapping memory_;

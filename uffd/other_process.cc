@@ -62,6 +62,12 @@ Result<std::unique_ptr<AddressSpace>> adopt_guest(Fd userfaultfd,
     return fail(ErrorCode::kUnsupported,
                 "its userfaultfd tells of forks (UFFD_FEATURE_EVENT_FORK), and children are not "
                 "served");
+  // Page numbers follow from addresses, also for a successor.
+  if ((features & UFFD_FEATURE_EVENT_REMAP) != 0)
+    return fail(
+        ErrorCode::kUnsupported,
+        "its userfaultfd tells of moves (UFFD_FEATURE_EVENT_REMAP), and memory that moves is "
+        "not served");
   uint64_t pages = 0;
   for (const GuestRange& range : ranges)
     pages += ((range.end - range.begin) >> kPageShift) + ExtentMap::kGranulePages;

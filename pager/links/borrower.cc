@@ -135,7 +135,9 @@ Instant Borrower::serve() {
     next_heartbeat_ = now + region_.heartbeat_interval;
   }
   const uint64_t before = leased_slabs();
+  const uint64_t spilled = spill_.spilled_slabs();
   const Status leased = lease_wanted();
+  const bool has_spilled = spill_.spilled_slabs() > spilled;  // others may wait for their turn
   if (leased_slabs() != before) thread_->room_watch().leased();
   thread_->room_watch().look(client_, SteadyClock::read());
   if (!leased && !lease_refused())
@@ -149,6 +151,7 @@ Instant Borrower::serve() {
     due = std::min(due, spill_.serve(region_, *thread_->repairer()));
   }
   view_is_old_ = repair_.take_old_view() || view_is_old_;
+  if (leased && has_spilled) return SteadyClock::read();
   return leased ? due : std::min(due, SteadyClock::read() + kRetryLease);
 }
 
@@ -158,8 +161,9 @@ Status Borrower::lease_wanted() {
     const std::vector<SlabIndex> wanted = leases_.wanted(kMaxSlabsPerRequest);
     if (wanted.empty()) return {};
     const uint64_t before = leased_slabs();
+    const uint64_t spilled = spill_.spilled_slabs();
     FARPAGE_TRY_VOID(lease_or_spill(wanted));
-    if (leased_slabs() == before) return {};
+    if (leased_slabs() == before || spill_.spilled_slabs() != spilled) return {};
   }
 }
 

@@ -66,14 +66,14 @@ Status RegionSpill::spill(const std::vector<SlabIndex>& slabs, const Error& why)
   const bool is_full = why.code == ErrorCode::kExhausted;
   if (!is_full && (!may_pass(why.code) || now - refused_since_ < kAnswerPatience))
     return tl::unexpected(why);
-  for (const SlabIndex slab : slabs) {
-    if (parts_.leases.find(slab) != nullptr) continue;
-    if (!put(slab))
-      return fail(ErrorCode::kExhausted, why.context + "; and the spill file of " +
-                                             format_size(parts_.nodes.file()->places() *
-                                                         parts_.nodes.file()->slab_bytes()) +
-                                             " is full");
-  }
+  const auto wanted = std::ranges::find_if(
+      slabs, [&](SlabIndex slab) { return parts_.leases.find(slab) == nullptr; });
+  if (wanted == slabs.end()) return {};
+  if (!put(*wanted))
+    return fail(ErrorCode::kExhausted,
+                why.context + "; and the spill file of " +
+                    format_size(parts_.nodes.file()->places() * parts_.nodes.file()->slab_bytes()) +
+                    " is full");
   warn_of_room(why);
   return {};
 }
@@ -129,10 +129,7 @@ void RegionSpill::begin(const coordinator::RegionInfo& region, Repairer& repaire
     return;
   }
   const Status begun = begin_move(region, repairer, slab);
-  if (begun) {
-    pause_ = Milliseconds(0);
-    return;
-  }
+  if (begun) return;
   log::debug("pager: spilled_slab_stays slab={} reason=\"{}\"", slab.value,
              begun.error().message());
   wait(SteadyClock::read());
@@ -155,7 +152,7 @@ Status RegionSpill::begin_move(const coordinator::RegionInfo& region, Repairer& 
   Move move{slab, *from, {}, SteadyClock::read()};
   Status failure = fail(ErrorCode::kUnavailable, "no node lends it");
   for (const coordinator::Lease& lease : leases) {
-    if (lease.lost || lease.filling || lease.slab != slab) continue;
+    if (lease.lost || lease.stale || lease.filling || lease.slab != slab) continue;
     if (lease.bytes != region.slab_bytes) {
       failure = fail(ErrorCode::kInvalid, "the coordinator leased a slab of another size");
       continue;
@@ -163,6 +160,11 @@ Status RegionSpill::begin_move(const coordinator::RegionInfo& region, Repairer& 
     const auto replica = replica_of(lease, parts_.node_index);
     if (!replica) {
       failure = tl::unexpected(replica.error());
+      continue;
+    }
+    // Each replica that is added takes room in the map for ever.
+    if (repairer.is_unreachable((*replica)->node)) {
+      failure = fail(ErrorCode::kUnavailable, "node " + lease.node.value + " is not reached");
       continue;
     }
     (*replica)->state.store(ReplicaState::kFilling, std::memory_order_release);
@@ -201,6 +203,7 @@ void RegionSpill::take_end() {
     to_release_.insert(ended.slab);
     return wait(now);
   }
+  pause_ = Milliseconds(0);
   withdrawn_.emplace_back(now + kWithdrawnGrace, &ended.from);
   in_file_.erase(ended.slab);
   spilled_.store(in_file_.size(), std::memory_order_relaxed);

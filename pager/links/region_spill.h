@@ -47,9 +47,9 @@ class RegionSpill {
   void take_over();
   // The coordinator has leased what was wanted.
   void leased() { refused_since_ = Instant{0}; }
-  // It has not: those of the slabs for which the file has room are in it from now on. While the
-  // coordinator or a node may only be late, nothing is put there. Returns whether all are; else why
-  // not.
+  // It has not: the first of the slabs is in the file from now on. One at a time, since its place
+  // is written, which blocks. While the coordinator or a node may only be late, nothing is put
+  // there. A failure: why not.
   Status spill(const std::vector<SlabIndex>& slabs, const Error& why);
   // One step on the way back, at most two requests to the coordinator. Returns when the next one is
   // due, if nothing happens before.

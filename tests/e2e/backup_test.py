@@ -46,6 +46,10 @@ class Backup(EndToEnd):
         self.assertFalse(os.path.exists(self.path("copy.db")))
         done = self.back_up("--listen", address, "--token-file", self.token)
         self.assertEqual(done.returncode, 0, done.stderr)
+        itself = subprocess.run([FARPAGE, "coordinator", *self.store, "--backup", self.path("coordinator.db")],
+                                check=False, capture_output=True, text=True, timeout=60)
+        self.assertEqual(itself.returncode, 2)
+        self.assertIn("is the store itself", itself.stderr)
         self.assertEqual(stat.S_IMODE(os.stat(self.path("copy.db")).st_mode), 0o600)
         coordinator.end()
         self.restore()

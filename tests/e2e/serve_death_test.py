@@ -12,7 +12,7 @@ from engine_death_test import Killer, expect_takeovers, upgrade
 from host_pager_base import command
 from snapshot_base import GUEST, PAGE, SnapshotTest
 
-STATE_VERSION = 2  # snapshot::kStateVersion
+STATE_VERSION = 2004  # snapshot::kStateVersion
 KILLS = int(os.environ.get("FARPAGE_KILLS", "5"))  # of each test, at least
 
 
