@@ -423,12 +423,20 @@ TEST_F(ClusterTest, CopyOfADiskIsRefusedWithBothAddresses) {
       << "the only one that runs has another name now";
 }
 
-TEST_F(ClusterTest, NodeWithoutAnIdentityIsAsItWas) {
-  ASSERT_TRUE(cluster_->join(with_identity("n1", 'a', 1)).has_value());
+TEST_F(ClusterTest, NodeWithoutAnIdentityIsReplacedWhenItDoesNotAnswer) {
+  ASSERT_TRUE(cluster_->join(test_node("n1", 4, 1)).has_value());
   const auto region = cluster_->create_region(test_region(1));
   agents_.set_mood(url("n1"), Mood::kUnreachable);
   EXPECT_TRUE(cluster_->join(test_node("n1", 4, 2)).has_value());
   EXPECT_TRUE(cluster_->join(with_identity("n1", 'b', 3)).has_value());
+}
+
+TEST_F(ClusterTest, NodeWithoutAnIdentityIsAStrangerToOneThatHasOne) {
+  ASSERT_TRUE(cluster_->join(with_identity("n1", 'a', 1)).has_value());
+  const auto region = cluster_->create_region(test_region(1));
+  agents_.set_mood(url("n1"), Mood::kUnreachable);
+  EXPECT_EQ(cluster_->join(test_node("n1", 4, 2)).error().code, ErrorCode::kConflict);
+  EXPECT_TRUE(cluster_->join(with_identity("n1", 'a', 3)).has_value());
 }
 
 }  // namespace

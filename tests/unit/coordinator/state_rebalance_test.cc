@@ -100,10 +100,10 @@ TEST_F(StateRebalance, NoMoreThanSoManyMoveAtATime) {
   join("n2", 20);
   const Rebalanced first = state_.rebalance({5, 3});
   EXPECT_EQ(first.moving, 3U);
-  EXPECT_EQ(first.left, 5U);
+  EXPECT_EQ(first.left, 3U) << "it counts no further";
   const Rebalanced again = state_.rebalance({5, 3});
   EXPECT_EQ(again.moving, 3U) << "those that move already count";
-  EXPECT_EQ(again.left, 5U);
+  EXPECT_EQ(again.left, 3U);
   EXPECT_EQ(run({5, 3}), 8U);
   EXPECT_EQ(used("n2"), 8U);
 }

@@ -258,7 +258,7 @@ TEST_F(StateTest, LimitsAreKept) {
   ASSERT_TRUE(state.create_region(now_, test_region(0)).has_value());
   EXPECT_EQ(state.create_region(now_, test_region(0)).error().code, ErrorCode::kExhausted);
   EXPECT_EQ(state.heartbeat_node(now_, NodeId{"n1"}, NodeHeartbeat{2, 2, {}}).error().code,
-            ErrorCode::kInvalid);
+            ErrorCode::kNotFound);  // it joins again
 }
 
 TEST_F(StateTest, ChangesBuildTheSameStateAgain) {
