@@ -58,7 +58,8 @@ void read_node_join(http::JsonReader& reader, NodeJoin& node) {
       reader.refuse("identity",
                     fmt::format("must be {} lower-case hexadecimal digits", kIdentityDigits));
   }
-  const uint64_t numbers = node.capacity_bytes / node.slab_bytes + node.withdrawn.size();
+  const uint64_t numbers =
+      reader.ok() ? node.capacity_bytes / node.slab_bytes + node.withdrawn.size() : 0;
   if (reader.ok() &&
       std::ranges::any_of(node.withdrawn, [&](auto slab) { return slab >= numbers; }))
     reader.refuse("withdrawn", fmt::format("names a slab beyond the last one, {}", numbers - 1));

@@ -5,7 +5,7 @@ import stat
 import subprocess
 import unittest
 
-from cluster import FARPAGE, MIB, RANDOM_ACCESS, EndToEnd, wait_until
+from cluster import FARPAGE, MIB, RANDOM_ACCESS, EndToEnd, settled, wait_until
 
 
 class Backup(EndToEnd):
@@ -39,7 +39,7 @@ class Backup(EndToEnd):
                                  options=["--transport", "tcp", "--slab", "2M"])
         process.popen.stdout.readline()
         self.assertEqual(process.popen.stdout.readline(), b"filled\n", process.log())
-        held = self.held()
+        held = settled(self.held)
         wrong = self.back_up("--listen", address)
         self.assertEqual(wrong.returncode, 1)
         self.assertIn("are --listen and --token-file its own?", wrong.stderr)

@@ -31,6 +31,18 @@ def _own_group():
     os.setpgid(0, 0)
 
 
+def settled(read, seconds=2):
+    """What read() returns when it has been the same for so long: of what comes in bursts."""
+    value, since = read(), time.monotonic()
+    end = since + PATIENCE
+    while time.monotonic() < min(since + seconds, end):
+        time.sleep(0.05)
+        now = read()
+        if now != value:
+            value, since = now, time.monotonic()
+    return value
+
+
 def wait_until(condition, what, patience=PATIENCE):
     """Waits for a condition that other processes fulfil; fails with `what` when they do not."""
     end = time.monotonic() + patience

@@ -5,7 +5,7 @@ import re
 import subprocess
 import unittest
 
-from cluster import FARPAGE, MIB, EndToEnd, wait_until
+from cluster import FARPAGE, MIB, EndToEnd, settled, wait_until
 
 
 class Lending(EndToEnd):
@@ -69,11 +69,8 @@ class Lending(EndToEnd):
     def test_free_memory_goes_without_a_move(self):
         self.start_slab_node("node-1", lend="128M")
         process = self.start_program(transport="tcp,shm")
-        for _ in range(20):  # it may lease another slab meanwhile
-            _, used = self.slabs("node-1")
-            done = self.lend("node-1", f"{2 * used}M")
-            if "would have to move" not in done.stderr:
-                break
+        _, used = settled(lambda: self.slabs("node-1"))
+        done = self.lend("node-1", f"{2 * used}M")
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertEqual(self.slabs("node-1"), (used, used))
         self.assertNotIn("slab_repaired", process.log())
@@ -93,7 +90,7 @@ class Lending(EndToEnd):
     def test_what_cannot_be_is_refused_in_one_line(self):
         self.start_slab_node("node-1", lend="128M")
         process = self.start_program()
-        _, used = self.slabs("node-1")
+        _, used = settled(lambda: self.slabs("node-1"))
         done = self.lend("node-1", "4M")
         self.assertEqual(done.returncode, 1)
         self.assertRegex(done.stderr, rf"^farpage: {used - 2} slabs of node 'node-1' would have to move, and other "

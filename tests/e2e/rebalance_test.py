@@ -6,7 +6,7 @@ import signal
 import subprocess
 import unittest
 
-from cluster import FARPAGE, MIB, EndToEnd, wait_until
+from cluster import FARPAGE, MIB, EndToEnd, settled, wait_until
 
 
 class Rebalance(EndToEnd):
@@ -49,7 +49,7 @@ class Rebalance(EndToEnd):
         for name in ("node-1", "node-2"):
             self.start_slab_node(name)
         process = self.start_program(replicas=2)
-        all_slabs = self.used("node-1") + self.used("node-2")
+        all_slabs = settled(lambda: self.used("node-1") + self.used("node-2"))
         self.start_slab_node("node-3")
         done = self.rebalance()
         self.assertEqual(done.returncode, 0, done.stderr)
@@ -69,7 +69,7 @@ class Rebalance(EndToEnd):
     def test_command_that_is_interrupted_is_given_again(self):
         self.start_slab_node("node-1")
         process = self.start_program(rate="8M")
-        all_slabs = self.used("node-1")
+        all_slabs = settled(lambda: self.used("node-1"))
         self.start_slab_node("node-2")
         first = self.start_process(self.command("--at-most", "2"))
         wait_until(lambda: "2 slabs are moving" in first.log(), "it has begun")
