@@ -195,9 +195,10 @@ TEST(RunSettings, RoomIsComparedWithTheLeastLimitThatIsKnown) {
   EXPECT_EQ(limit_of_program(parse_run({"--window", "8G"})->settings), uint64_t{8} << 30);
   rlimit before{};
   ASSERT_EQ(::getrlimit(RLIMIT_DATA, &before), 0);
-  const rlimit low{rlim_t{4} << 30, before.rlim_max};
-  ASSERT_EQ(::setrlimit(RLIMIT_DATA, &low), 0);
-  EXPECT_EQ(limit_of_program(parse_run({"--window", "8G"})->settings), uint64_t{4} << 30);
+  const rlimit limit{rlim_t{1} << 50, before.rlim_max};  // more than this process has
+  ASSERT_EQ(::setrlimit(RLIMIT_DATA, &limit), 0);
+  EXPECT_EQ(limit_of_program(parse_run({})->settings), uint64_t{1} << 50);
+  EXPECT_EQ(limit_of_program(parse_run({"--window", "8G"})->settings), uint64_t{8} << 30);
   ASSERT_EQ(::setrlimit(RLIMIT_DATA, &before), 0);
   const std::optional<uint64_t> without = limit_of_program(parse_run({})->settings);
   EXPECT_EQ(without.has_value(), before.rlim_cur != RLIM_INFINITY);
