@@ -1,7 +1,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <ranges>
 
 #include "coordinator/state.h"
 
@@ -12,12 +11,24 @@ bool names(const std::vector<ReplicaName>& list, const Lease& lease) {
   return std::find(list.begin(), list.end(), name_of(lease)) != list.end();
 }
 
+template <typename Iterator>
+struct Range {
+  Iterator first;
+  Iterator last;
+
+  Iterator begin() const { return first; }
+  Iterator end() const { return last; }
+  bool empty() const { return first == last; }
+};
+
+template <typename Iterator>
+Range(Iterator, Iterator) -> Range<Iterator>;
+
 // Those of the slab but for the filling one, in the order of their numbers, until that one comes or
-// goes. `leases`: of a region.
+// goes. `leases`: of a region. Not std::ranges::subrange, which clang 14 cannot use with this map.
 template <typename Leases>
 auto replicas_of(Leases& leases, SlabIndex slab) {
-  return std::ranges::subrange(leases.lower_bound({slab, 0}),
-                               leases.lower_bound({slab, kFillingReplica}));
+  return Range{leases.lower_bound({slab, 0}), leases.lower_bound({slab, kFillingReplica})};
 }
 
 // The end of `leases`: none.
@@ -66,8 +77,9 @@ Result<std::vector<PlannedLease>> State::begin_repair(Instant now, const RegionI
     return fail(ErrorCode::kNotFound, fmt::format("field 'slab': region '{}' has no slab {}",
                                                   id.value, repair.slab.value));
   const auto is_held = [&](const ReplicaName& name) {
-    return std::ranges::any_of(replicas_of(region->leases, repair.slab),
-                               [&](const auto& entry) { return name_of(entry.second) == name; });
+    const auto replicas = replicas_of(region->leases, repair.slab);
+    return std::any_of(replicas.begin(), replicas.end(),
+                       [&](const auto& entry) { return name_of(entry.second) == name; });
   };
   for (const ReplicaName& name : repair.live)
     if (!is_held(name))
