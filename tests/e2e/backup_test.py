@@ -5,7 +5,7 @@ import stat
 import subprocess
 import unittest
 
-from cluster import FARPAGE, MIB, RANDOM_ACCESS, EndToEnd, settled, wait_until
+from cluster import FARPAGE, EndToEnd, settled, wait_until
 
 
 class Backup(EndToEnd):
@@ -35,10 +35,7 @@ class Backup(EndToEnd):
         address = self.url.removeprefix("http://")
         for name in ("node-1", "node-2"):
             self.start_node(name, "--slab", "2M", transports="tcp", lend="128M")
-        process = self.start_run([RANDOM_ACCESS, str(48 * MIB), "2", "3600", "3"], local="12M",
-                                 options=["--transport", "tcp", "--slab", "2M"])
-        process.popen.stdout.readline()
-        self.assertEqual(process.popen.stdout.readline(), b"filled\n", process.log())
+        process = self.start_filled(["--transport", "tcp", "--slab", "2M"], seed=3)
         held = settled(self.held)
         wrong = self.back_up("--listen", address)
         self.assertEqual(wrong.returncode, 1)

@@ -1,14 +1,13 @@
 """Bytes that change in a node's memory behind its back are found, and never reach the program."""
 import json
 import os
-import signal
 import struct
 import subprocess
 import unittest
 
-from cluster import FARPAGE, MIB, PATIENCE, EndToEnd, engine_of, wait_until
+from cluster import BUILD, FARPAGE, MIB, PATIENCE, EndToEnd, replace_engine, wait_until
 
-PROGRAM = os.path.join(os.environ["FARPAGE_BUILD"], "tests", "stored_pages")
+PROGRAM = os.path.join(BUILD, "tests", "stored_pages")
 MAGIC = 0x7365676170726166
 PAGE = 4096
 PAGES = 32 * MIB // PAGE
@@ -47,16 +46,11 @@ class NodeMemory:
                         if magic == MAGIC and number < PAGES:
                             yield number, start + at, part[at : at + PAGE]
 
-    def numbers(self):
-        return {number for number, _, _ in self.pages()}
-
-    def corrupt(self, numbers=None):
-        """Flips a bit of each page, or of those with these numbers. Returns how many it has changed."""
+    def corrupt(self):
+        """Flips a bit of each page. Returns their numbers, with the address of each."""
         changed = {}
         with open(f"/proc/{self.pid}/mem", "r+b", buffering=0) as memory:
             for number, address, page in self.pages():
-                if numbers is not None and number not in numbers:
-                    continue
                 memory.seek(address + AT)
                 memory.write(bytes([page[AT] ^ 4]))
                 changed[number] = address
@@ -73,17 +67,14 @@ class NodeMemory:
 
 class Checksums(EndToEnd):
     def start(self, transport, replicas=1, *more, nodes=None):
-        _, self.nodes = self.start_cluster_of_small_nodes(nodes or replicas, transport)
+        self.start_coordinator()
+        self.nodes = [self.start_node(f"node-{i + 1}", "--slab", "2M", lend="64M", transports=transport)
+                      for i in range(nodes or replicas)]
         self.program = self.start_run(
             [PROGRAM, str(PAGES)], local="8M", stdin=subprocess.PIPE,
             options=["--transport", transport, "--replicas", str(replicas), "--slab", "2M",
                      "--fault-deadline", "20s", *more])
         self.expect("ready")
-
-    def start_cluster_of_small_nodes(self, nodes, transport):
-        coordinator = self.start_coordinator()
-        return coordinator, [self.start_node(f"node-{i + 1}", "--slab", "2M", lend="64M", transports=transport)
-                             for i in range(nodes)]
 
     def expect(self, line):
         self.assertEqual(self.program.popen.stdout.readline().decode().strip(), line, self.program.log())
@@ -146,9 +137,7 @@ class Checksums(EndToEnd):
         """Of what the dead engine has written."""
         self.start("tcp")
         NodeMemory(self.nodes[0]).corrupt()
-        engine = engine_of(self.program.pid)
-        os.kill(engine, signal.SIGKILL)
-        wait_until(lambda: engine_of(self.program.pid) not in (None, engine), "its successor")
+        replace_engine(self.program.pid)
         right, wrong, bus = self.ask("read")
         self.assertEqual((right + bus, wrong), (PAGES, 0))
         self.assertGreater(bus, PAGES // 2)

@@ -184,12 +184,22 @@ class EndToEnd(unittest.TestCase):
 
     def start_access(self, seconds, transport, replicas=1, deadline=2, size=48 * MIB, local="12M"):
         """Starts a program that touches far memory continuously; returns when it has filled it."""
-        process = self.start_run(
-            [RANDOM_ACCESS, str(size), "2", str(seconds), "11"], local=local,
-            options=["--transport", transport, "--replicas", str(replicas),
-                     "--fault-deadline", f"{deadline}s"])
-        process.popen.stdout.readline()
+        return self.start_filled(["--transport", transport, "--replicas", str(replicas), "--fault-deadline",
+                                  f"{deadline}s"], seconds=seconds, size=size, local=local)
+
+    def start_filling(self, options, size=48 * MIB, seconds=3600, seed=11, local="12M"):
+        """A RANDOM_ACCESS, which fills its memory first."""
+        process = self.start_run([RANDOM_ACCESS, str(size), "2", str(seconds), str(seed)], local=local,
+                                 options=options)
+        self.read_baseline(process)
+        return process
+
+    def expect_filled(self, process):
         self.assertEqual(process.popen.stdout.readline(), b"filled\n", process.log())
+
+    def start_filled(self, options, **more):
+        process = self.start_filling(options, **more)
+        self.expect_filled(process)
         return process
 
     def read_baseline(self, process):
@@ -210,6 +220,21 @@ class EndToEnd(unittest.TestCase):
         self.assertEqual(status, 0, process.log())
         self.assertIn(b"wrong_bytes 0\n", output)
         return int(output.split(b"longest_ms ")[1])
+
+    def end_without_failure(self, process):
+        """The same, of which no fault failed, and no replica was lost."""
+        print(f"the longest access took {self.end_access(process)} ms")
+        self.assertEqual(self.stats()["faults"]["failed"], 0)
+        self.assertEqual(self.stats()["replicas_lost"], 0)
+
+    def node_info(self, name):
+        """As the coordinator knows it; None: it does not."""
+        nodes = json.loads(self.get("/v1/nodes"))["nodes"]
+        return next((node for node in nodes if node["id"] == name), None)
+
+    def slabs_in_use(self, name):
+        node = self.node_info(name)
+        return node["total_slabs"] - node["free_slabs"]
 
     def all_stats(self):
         with open(self.stats_path, encoding="utf-8") as file:
@@ -271,6 +296,13 @@ def engine_of(pid):
     return None
 
 
+def replace_engine(pid):
+    """Kills the engine below this process; returns when there is another one."""
+    engine = engine_of(pid)
+    os.kill(engine, signal.SIGKILL)
+    wait_until(lambda: engine_of(pid) not in (None, engine), "its successor")
+
+
 def state_of(pid):
     """Its letter in /proc/PID/stat; X when the process is gone."""
     try:
@@ -280,12 +312,12 @@ def state_of(pid):
         return "X"
 
 
-def resident_bytes(pid):
-    """VmRSS; 0 when the process is gone."""
+def resident_bytes(pid, field="VmRSS"):
+    """Of /proc/PID/status; 0 when the process is gone."""
     try:
         with open(f"/proc/{pid}/status", encoding="utf-8") as file:
             for line in file:
-                if line.startswith("VmRSS:"):
+                if line.startswith(field + ":"):
                     return int(line.split()[1]) << 10
     except (FileNotFoundError, ProcessLookupError):
         pass

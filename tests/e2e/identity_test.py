@@ -24,9 +24,6 @@ class Identity(EndToEnd):
         self.assertEqual(done.returncode, 2, done.stderr)
         return done.stderr
 
-    def node(self, name):
-        return next(node for node in json.loads(self.get("/v1/nodes"))["nodes"] if node["id"] == name)
-
     def borrow(self):
         """All of the only node, by a program that does not end."""
         body = json.dumps({"name": "borrower", "bytes": 4 << 20, "slab_bytes": 2 << 20})
@@ -36,11 +33,11 @@ class Identity(EndToEnd):
 
     def test_restart_keeps_name_and_identity(self):
         node = self.start_known_node("node-1", "state")
-        before = self.node("node-1")
+        before = self.node_info("node-1")
         self.borrow()
         node.end()
         self.start_known_node("node-1", "state")
-        after = self.node("node-1")
+        after = self.node_info("node-1")
         self.assertEqual(after["identity"], before["identity"])
         self.assertNotEqual(after["incarnation"], before["incarnation"])
         self.assertEqual(after["free_slabs"], 4, "its memory is new")
@@ -54,9 +51,9 @@ class Identity(EndToEnd):
         self.assertIn("another machine had the name 'node-1'", said)
         self.assertIn("2 slabs that it lent are not given up", said)
         subprocess.run(["curl", "-sSf", "-X", "DELETE", f"{self.url}/v1/regions/{region}"], check=True, timeout=30)
-        first = self.node("node-1")["identity"]
+        first = self.node_info("node-1")["identity"]
         self.start_known_node("node-1", "other")
-        self.assertNotEqual(self.node("node-1")["identity"], first)
+        self.assertNotEqual(self.node_info("node-1")["identity"], first)
 
     def test_copy_of_a_disk_is_refused_while_the_first_one_runs(self):
         node = self.start_known_node("node-1", "state")
@@ -70,7 +67,7 @@ class Identity(EndToEnd):
             self.assertEqual(said.count("http://127.0.0.1:"), 2, said)
         os.remove(self.path("copy/node-2.id"))
         self.start_known_node("node-2", "copy")
-        self.assertNotEqual(self.node("node-2")["identity"], self.node("node-1")["identity"])
+        self.assertNotEqual(self.node_info("node-2")["identity"], self.node_info("node-1")["identity"])
 
     def test_one_host_does_not_use_an_identity_twice(self):
         self.start_known_node("node-1", "state")

@@ -1,6 +1,4 @@
 """A memory node lends more, and less, while programs use it."""
-import json
-import os
 import re
 import subprocess
 import unittest
@@ -16,25 +14,17 @@ class Lending(EndToEnd):
     def start_slab_node(self, name, lend="64M", transports="shm"):
         return self.start_node(name, "--slab", "2M", transports=transports, lend=lend)
 
-    def start_program(self, replicas=1, transport="shm"):
+    def start_program(self, transport="shm"):
         """Until it is told to end; it needs 48 MiB beyond its budget, on each replica."""
-        process = self.start_run(
-            [os.path.join(os.environ["FARPAGE_BUILD"], "tests", "random_access"), str(48 * MIB), "2", "3600", "5"],
-            local="12M", options=["--transport", transport, "--slab", "2M", "--replicas", str(replicas),
-                                  "--repair-rate", "max"])
-        process.popen.stdout.readline()
-        self.assertEqual(process.popen.stdout.readline(), b"filled\n", process.log())
-        return process
+        return self.start_filled(["--transport", transport, "--slab", "2M", "--repair-rate", "max"], seed=5)
 
     def lend(self, node, size, *more):
         return subprocess.run([FARPAGE, "lend", node, size, *more, "--coordinator", self.url], check=False,
                               capture_output=True, text=True, timeout=120)
 
-    def node(self, name):
-        return next(node for node in json.loads(self.get("/v1/nodes"))["nodes"] if node["id"] == name)
-
     def slabs(self, name):
-        node = self.node(name)
+        """All, and those in use."""
+        node = self.node_info(name)
         return node["total_slabs"], node["total_slabs"] - node["free_slabs"]
 
     def slab_memory(self, service):
@@ -43,11 +33,6 @@ class Lending(EndToEnd):
             lines = [line for line in maps if "farpage-slab" in line]
         return sum(int(end, 16) - int(start, 16)
                    for start, end in (line.split()[0].split("-") for line in lines))
-
-    def end_without_failure(self, process):
-        print(f"the longest access took {self.end_access(process)} ms")
-        self.assertEqual(self.stats()["faults"]["failed"], 0)
-        self.assertEqual(self.stats()["replicas_lost"], 0)
 
     def test_node_lends_more_and_less_while_a_program_runs(self):
         nodes = {name: self.start_slab_node(name) for name in ("node-1", "node-2")}
@@ -78,13 +63,10 @@ class Lending(EndToEnd):
 
     def test_program_that_waits_for_room_gets_the_new_memory(self):
         self.start_slab_node("node-1", lend="24M")
-        process = self.start_run(
-            [os.path.join(os.environ["FARPAGE_BUILD"], "tests", "random_access"), str(48 * MIB), "2", "3600", "5"],
-            local="12M", options=["--transport", "shm", "--slab", "2M", "--fault-deadline", "60s"])
-        process.popen.stdout.readline()
+        process = self.start_filling(["--transport", "shm", "--slab", "2M", "--fault-deadline", "60s"], seed=5)
         wait_until(lambda: "lease_refused" in process.log(), "there is no room")
         self.assertEqual(self.lend("node-1", "96M").returncode, 0)
-        self.assertEqual(process.popen.stdout.readline(), b"filled\n", process.log())
+        self.expect_filled(process)
         self.end_without_failure(process)
 
     def test_what_cannot_be_is_refused_in_one_line(self):
@@ -108,13 +90,14 @@ class Lending(EndToEnd):
         nodes = {name: self.start_slab_node(name, transports="tcp") for name in ("node-1", "node-2")}
         process = self.start_program(transport="tcp")
         waiting = self.start_process([FARPAGE, "lend", "node-1", "2M", "--coordinator", self.url, "--timeout", "60s"])
-        wait_until(lambda: "lend_bytes" in self.node("node-1"), "it is on its way")
+        wait_until(lambda: "lend_bytes" in self.node_info("node-1"), "it is on its way")
         coordinator = self.coordinator
         coordinator.end()
         self.start_coordinator("--store", "sqlite:" + self.path("coordinator.db"),
                                listen=self.url.removeprefix("http://"))
         waiting.end()
-        wait_until(lambda: self.slabs("node-1")[0] == 1 and "lend_bytes" not in self.node("node-1"), "it has come there")
+        wait_until(lambda: self.slabs("node-1")[0] == 1 and "lend_bytes" not in self.node_info("node-1"),
+                   "it has come there")
         self.assertEqual(self.slab_memory(nodes["node-1"]), 2 * MIB)
         self.end_without_failure(process)
 

@@ -2,10 +2,9 @@
 import json
 import os
 import random
-import signal
 import unittest
 
-from cluster import MIB, EndToEnd, engine_of, wait_until
+from cluster import EndToEnd, replace_engine, wait_until
 
 ROUNDS = int(os.environ.get("FARPAGE_REPAIR_ROUNDS", "4"))  # of a node that is killed and started again
 
@@ -53,14 +52,8 @@ class Repair(EndToEnd):
 
     def start_program(self, transport="tcp", rate="max"):
         """Until it is told to end."""
-        process = self.start_run(
-            [os.path.join(os.environ["FARPAGE_BUILD"], "tests", "random_access"),
-             str(48 * MIB), "2", "3600", "11"], local="12M",
-            options=["--transport", transport, "--replicas", "2", "--slab", "2M",
-                     "--operation-timeout", "200ms", "--fault-deadline", "5s", "--repair-rate", rate])
-        process.popen.stdout.readline()
-        self.assertEqual(process.popen.stdout.readline(), b"filled\n", process.log())
-        return process
+        return self.start_filled(["--transport", transport, "--replicas", "2", "--slab", "2M", "--operation-timeout",
+                                  "200ms", "--fault-deadline", "5s", "--repair-rate", rate])
 
     def each_replica_is_killed_in_turn(self, transport):
         """Three nodes, two replicas: each kill alone is survived, all together are not without repair."""
@@ -109,9 +102,7 @@ class Repair(EndToEnd):
         nodes["node-2"].end()
         nodes["node-2"] = self.start_slab_node("node-2")
         wait_until(lambda: self.slabs()["repairing"] > 0, "a replica is filling")
-        engine = engine_of(process.pid)
-        os.kill(engine, signal.SIGKILL)
-        wait_until(lambda: engine_of(process.pid) not in (None, engine), "its successor")
+        replace_engine(process.pid)
         self.await_whole(process)
         nodes["node-1"].end()
         print(f"the longest access took {self.end_access(process)} ms")

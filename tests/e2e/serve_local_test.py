@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
 """Guests that are restored from images, of whose memory a budget stays here (`farpage serve --local`)."""
+import contextlib
 import json
 import os
 import random
 import signal
-import threading
 import time
 import unittest
 
-from cluster import MIB, engine_of, state_of, wait_until
+from cluster import MIB, Sampler, engine_of, resident_bytes, state_of, wait_until
 from engine_death_test import expect_takeovers, upgrade
 from snapshot_base import GUEST, PAGE, SnapshotTest
 
@@ -19,29 +19,9 @@ LOCAL = 8 * MIB
 OWN_MEMORY = 12 * MIB
 
 
-class Peak:
-    """The most anonymous memory that a process was seen to have."""
-    def __init__(self, pid):
-        self.pid, self.most, self.over = pid, 0, threading.Event()
-        self.thread = threading.Thread(target=self.run)
-
-    def run(self):
-        while not self.over.wait(0.01):
-            try:
-                with open(f"/proc/{self.pid}/status", encoding="ascii") as file:
-                    for line in file:
-                        if line.startswith("RssAnon:"):
-                            self.most = max(self.most, int(line.split()[1]) << 10)
-            except (FileNotFoundError, ProcessLookupError):
-                return
-
-    def __enter__(self):
-        self.thread.start()
-        return self
-
-    def __exit__(self, *_):
-        self.over.set()
-        self.thread.join()
+def sampled(guest):
+    """The most anonymous memory that it was seen to have."""
+    return Sampler(lambda: resident_bytes(guest.pid, "RssAnon"), pause=0.01)
 
 
 class ServeLocal(SnapshotTest):
@@ -59,7 +39,7 @@ class ServeLocal(SnapshotTest):
         return guest
 
     def touch_within_budget(self, guest, pages, local=LOCAL):
-        with Peak(guest.pid) as peak:
+        with sampled(guest) as peak:
             figures = self.let_touch(guest)
         self.assertEqual((figures["wrong"], figures["sigbus"]), (0, 0), figures)
         self.assertEqual(figures["pages"], pages, figures)
@@ -122,27 +102,21 @@ class ServeLocal(SnapshotTest):
     def test_several_guests_have_a_budget_each(self):
         file = self.start_local(size=16 * MIB, local=4 * MIB)
         guests = [self.started_guest(file, "--rounds", "1", "--seed", str(seed)) for seed in range(3)]
-        peaks = [Peak(guest.pid) for guest in guests]
+        with contextlib.ExitStack() as sampling:
+            peaks = [sampling.enter_context(sampled(guest)) for guest in guests]
+            for guest in guests:
+                guest.send(b"\n")
+            for guest in guests:
+                figures = self.finish_guest(guest)
+                self.assertEqual((figures["wrong"], figures["sigbus"]), (0, 0), figures)
         for peak in peaks:
-            peak.thread.start()
-        for guest in guests:
-            self.let_go_on(guest)
-        for guest, peak in zip(guests, peaks):
-            figures = self.finish_guest(guest)
-            peak.__exit__()
-            self.assertEqual((figures["wrong"], figures["sigbus"]), (0, 0), figures)
             self.assertLess(peak.most, 4 * MIB * 105 // 100 + OWN_MEMORY)
         self.stats(3)
         wait_until(lambda: not self.regions_of_guests(), "their regions are given back")
 
-    def let_go_on(self, guest):
-        """It touches its memory, and nobody waits for its figures yet."""
-        guest.popen.stdin.write(b"\n")
-        guest.popen.stdin.flush()
-
     def check_kills_under(self, guests, pages=None):
         for guest in guests:
-            self.let_go_on(guest)
+            guest.send(b"\n")
         for turn in range(KILLS):
             time.sleep(0.25)  # engines that live for less than 0.2 s are given up
             os.kill(engine_of(self.server.pid), signal.SIGKILL)
@@ -167,7 +141,7 @@ class ServeLocal(SnapshotTest):
     def test_upgrade_under_a_guest(self):
         file = self.start_local()
         guest = self.started_guest(file, "--rounds", "3")
-        self.let_go_on(guest)
+        guest.send(b"\n")
         for turn in range(3):
             upgrade(self, self.server, f"farpage-{turn}", "--serve", self.socket)
         figures = self.finish_guest(guest)
@@ -177,7 +151,7 @@ class ServeLocal(SnapshotTest):
     def test_guest_ends_with_the_holder(self):
         file = self.start_local()
         guest = self.started_guest(file, "--rounds", "1000")
-        self.let_go_on(guest)
+        guest.send(b"\n")
         wait_until(lambda: state_of(guest.pid) in "RSD", "it runs")
         self.server.kill()
         self.assertEqual(guest.finish(60)[0], 128 + signal.SIGKILL, "without an engine it would read zeros")
@@ -185,7 +159,7 @@ class ServeLocal(SnapshotTest):
     def test_loss_of_one_of_two_nodes_is_not_noticed(self):
         file = self.start_local("--replicas", "2", nodes=2, image_options=["--replicas", "2"], size=16 * MIB, local=4 * MIB)
         guest = self.started_guest(file, "--rounds", "3")
-        self.let_go_on(guest)
+        guest.send(b"\n")
         wait_until(lambda: any(region["leases"] for region in self.regions_of_guests()), "pages leave")
         self.nodes[0].kill()
         figures = self.finish_guest(guest)

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import unittest
 
-from cluster import MIB, RANDOM_ACCESS, EndToEnd, engine_of, wait_until
+from cluster import MIB, RANDOM_ACCESS, EndToEnd, wait_until
 from engine_death_test import Killer
 
 PROGRAMS = os.path.join(os.path.dirname(__file__), "programs")
@@ -38,13 +38,9 @@ class Spill(EndToEnd):
         spill = ["--spill", f"{self.folder},size={size}"] if size else []
         return ["--transport", transport, "--slab", "2M", *spill, *more]
 
-    def start_program(self, size=96 * MIB, local="8M", options=()):
+    def start_program(self, options=()):
         """Four times what is local and lent; until it is told to end."""
-        process = self.start_run([RANDOM_ACCESS, str(size), "2", "3600", "11"], local=local,
-                                 options=options or self.options())
-        process.popen.stdout.readline()
-        self.assertEqual(process.popen.stdout.readline(), b"filled\n", process.log())
-        return process
+        return self.start_filled(options or self.options(), size=96 * MIB, local="8M")
 
     def counter(self, name):
         """Of the only region."""

@@ -1,6 +1,5 @@
 """Replicas are in different zones, so that the loss of a whole zone is none."""
 import json
-import os
 import subprocess
 import unittest
 
@@ -13,13 +12,8 @@ class Spread(EndToEnd):
 
     def start_program(self, *more):
         """Until it is told to end; its 48 MiB are twice in the cluster."""
-        process = self.start_run(
-            [os.path.join(os.environ["FARPAGE_BUILD"], "tests", "random_access"), str(48 * MIB), "2", "3600", "7"],
-            local="12M", options=["--transport", "tcp", "--slab", "2M", "--replicas", "2", "--operation-timeout",
-                                  "200ms", "--fault-deadline", "5s", "--repair-rate", "max", *more])
-        process.popen.stdout.readline()
-        self.assertEqual(process.popen.stdout.readline(), b"filled\n", process.log())
-        return process
+        return self.start_filled(["--transport", "tcp", "--slab", "2M", "--replicas", "2", "--operation-timeout",
+                                  "200ms", "--fault-deadline", "5s", "--repair-rate", "max", *more], seed=7)
 
     def zones(self):
         """Of each slab of the only region: where its live replicas are."""

@@ -1,49 +1,28 @@
-#include <gtest/gtest.h>
+#include <algorithm>
 
-#include "coordinator/state.h"
-#include "tests/unit/coordinator/fake_agents.h"
+#include "tests/unit/coordinator/state_rig.h"
 
 namespace farpage::coordinator {
 namespace {
 
-constexpr Instant kLendingBegin = Seconds(100);
 const NodeId kLender{"n1"};
 
-StateOptions lending_options() {
-  StateOptions options;
-  options.seed = 5;
-  options.longest_tick = Seconds(1 << 20);
-  return options;
-}
-
 // One node of 8 slabs, which lends 3 of them; `others` may join later.
-class StateLending : public ::testing::Test {
+class StateLending : public StateRig {
  protected:
+  StateLending() : StateRig(options_of(5)) {}
   void SetUp() override {
     join("n1", 8);
     region_ = *state_.create_region(now_, test_region(0));
     lease(3);
   }
-  void TearDown() override { EXPECT_EQ(state_.check(), ""); }
 
   void join(const std::string& id, uint32_t slabs) {
     ASSERT_TRUE(state_.join(now_, test_node(id, slabs)).has_value());
   }
   void lease(uint32_t slabs) {
-    std::vector<SlabIndex> wanted;
-    for (uint32_t i = 0; i < slabs; ++i) wanted.push_back(SlabIndex{i});
-    const auto plan = state_.begin_lease(now_, region_, wanted, {});
-    ASSERT_TRUE(plan.has_value()) << plan.error().message();
-    ASSERT_TRUE(state_.commit_lease(*plan, granted(*plan)).has_value());
-  }
-  std::vector<LeaseOutcome> granted(const std::vector<PlannedLease>& plan) {
-    std::vector<LeaseOutcome> outcomes(plan.size());
-    for (LeaseOutcome& outcome : outcomes) {
-      outcome.answer = LeaseAnswer::kGranted;
-      outcome.grant.bytes = kMinSlabBytes;
-      outcome.grant.generation = Generation{++generation_};
-    }
-    return outcomes;
+    const Status leased = StateRig::lease(region_, slabs);
+    ASSERT_TRUE(leased.has_value()) << leased.error().message();
   }
   Result<NodeInfo> lend(uint32_t slabs) {
     return state_.lend(now_, kLender, {slabs * kMinSlabBytes});
@@ -66,21 +45,13 @@ class StateLending : public ::testing::Test {
       if (lease.moving) list.push_back(lease);
     return list;
   }
-  // What the borrower does about a slab that moves.
   void move(const Lease& lease) {
     const auto plan = state_.begin_repair(now_, region_, {lease.slab, {name_of(lease)}, {}}, {});
     ASSERT_TRUE(plan.has_value()) << plan.error().message();
-    ASSERT_TRUE(state_.commit_lease(*plan, granted(*plan)).has_value());
-    const auto begun = state_.repair_begun(region_, lease.slab);
-    ASSERT_TRUE(begun.has_value());
-    ASSERT_TRUE(state_.complete_repair(region_, {lease.slab, name_of(begun->filling)}).has_value());
-    for (const Revocation& revocation : state_.revocations()) state_.revoked(revocation.id, false);
+    ASSERT_TRUE(fill(region_, lease.slab, *plan).has_value());
   }
   NodeInfo node() const { return *state_.node(now_, kLender); }
 
-  Instant now_ = kLendingBegin;
-  uint32_t generation_ = 0;
-  State state_{lending_options(), Snapshot{}, kLendingBegin};
   RegionId region_;
 };
 
@@ -291,7 +262,7 @@ TEST_F(StateLending, RestartedCoordinatorTellsTheNodeAgainWhatIsGone) {
   const RegionInfo info = *state_.region(region_);
   kept.regions.push_back({region_, info.name, 1, kMinSlabBytes, 0});
   for (const Lease& lease : info.leases) kept.leases[{region_, lease.slab, 0}] = lease;
-  State again(lending_options(), kept, now_);
+  State again(options_of(5), kept, now_);
   EXPECT_EQ(again.check(), "");
   EXPECT_EQ(again.totals().slabs_moving, 2U);
   const auto steps = again.begin_lend_steps();

@@ -1,21 +1,11 @@
-#include <gtest/gtest.h>
-
-#include "coordinator/state.h"
-#include "tests/unit/coordinator/fake_agents.h"
+#include "tests/unit/coordinator/state_rig.h"
 
 namespace farpage::coordinator {
 namespace {
 
-StateOptions rebalance_options() {
-  StateOptions options;
-  options.seed = 9;
-  options.longest_tick = Seconds(1 << 20);
-  return options;
-}
-
-class StateRebalance : public ::testing::Test {
+class StateRebalance : public StateRig {
  protected:
-  void TearDown() override { EXPECT_EQ(state_.check(), ""); }
+  StateRebalance() : StateRig(options_of(9)) {}
 
   void join(const std::string& id, uint32_t slabs, const std::string& zone = "") {
     NodeJoin node = test_node(id, slabs);
@@ -26,20 +16,8 @@ class StateRebalance : public ::testing::Test {
     RegionCreate create = test_region(0, replicas);
     create.spread_by = spread_by;
     region_ = *state_.create_region(now_, create);
-    std::vector<SlabIndex> wanted;
-    for (uint32_t i = 0; i < slabs; ++i) wanted.push_back(SlabIndex{i});
-    const auto plan = state_.begin_lease(now_, region_, wanted, {});
-    ASSERT_TRUE(plan.has_value()) << plan.error().message();
-    ASSERT_TRUE(state_.commit_lease(*plan, granted(*plan)).has_value());
-  }
-  std::vector<LeaseOutcome> granted(const std::vector<PlannedLease>& plan) {
-    std::vector<LeaseOutcome> outcomes(plan.size());
-    for (LeaseOutcome& outcome : outcomes) {
-      outcome.answer = LeaseAnswer::kGranted;
-      outcome.grant.bytes = kMinSlabBytes;
-      outcome.grant.generation = Generation{++generation_};
-    }
-    return outcomes;
+    const Status leased = lease(region_, slabs);
+    ASSERT_TRUE(leased.has_value()) << leased.error().message();
   }
   std::vector<Lease> leases() const { return state_.region(region_)->leases; }
   // What the borrower does about one slab that moves; false: the coordinator does not want it.
@@ -50,11 +28,7 @@ class StateRebalance : public ::testing::Test {
     const auto plan = state_.begin_repair(now_, region_, repair, {});
     EXPECT_EQ(state_.check(), "");
     if (!plan) return false;
-    EXPECT_TRUE(state_.commit_lease(*plan, granted(*plan)).has_value());
-    const RepairComplete complete{moving.slab,
-                                  name_of(state_.repair_begun(region_, moving.slab)->filling)};
-    EXPECT_TRUE(state_.complete_repair(region_, complete).has_value());
-    for (const Revocation& revocation : state_.revocations()) state_.revoked(revocation.id, false);
+    EXPECT_TRUE(fill(region_, moving.slab, *plan).has_value());
     return true;
   }
   // Until nothing moves; the number of moves.
@@ -76,9 +50,6 @@ class StateRebalance : public ::testing::Test {
     return node.total_slabs - node.free_slabs;
   }
 
-  Instant now_ = Seconds(100);
-  uint32_t generation_ = 0;
-  State state_{rebalance_options(), Snapshot{}, Seconds(100)};
   RegionId region_;
   Rebalanced last_;
 };

@@ -1,46 +1,20 @@
-#include <gtest/gtest.h>
-
-#include "coordinator/state.h"
-#include "tests/unit/coordinator/fake_agents.h"
+#include "tests/unit/coordinator/state_rig.h"
 
 namespace farpage::coordinator {
 namespace {
 
-constexpr Instant kBegin = Seconds(100);
-
-StateOptions repair_options() {
-  StateOptions options;
-  options.seed = 3;
-  options.longest_tick = Seconds(1 << 20);
-  return options;
-}
-
 // Three nodes, of which two have the only slab of a region.
-class StateRepairs : public ::testing::Test {
+class StateRepairs : public StateRig {
  protected:
+  StateRepairs() : StateRig(options_of(3)) {}
   void SetUp() override {
     for (const char* name : {"n1", "n2", "n3"}) join(name);
     region_ = *state_.create_region(now_, test_region(0, 2));
-    const auto plan = state_.begin_lease(now_, region_, {kSlab}, {});
-    ASSERT_TRUE(plan.has_value());
-    ASSERT_TRUE(state_.commit_lease(*plan, granted(*plan)).has_value());
+    ASSERT_TRUE(lease(region_, 1).has_value());
   }
-  void TearDown() override { EXPECT_EQ(state_.check(), ""); }
 
   void join(const std::string& id, uint64_t incarnation = 1) {
     ASSERT_TRUE(state_.join(now_, test_node(id, 4, incarnation)).has_value());
-  }
-  std::vector<LeaseOutcome> granted(const std::vector<PlannedLease>& plan) {
-    std::vector<LeaseOutcome> outcomes;
-    for (size_t i = 0; i < plan.size(); ++i) {
-      LeaseOutcome outcome;
-      outcome.answer = LeaseAnswer::kGranted;
-      outcome.grant.bytes = kMinSlabBytes;
-      outcome.grant.generation = Generation{++generation_};
-      outcome.grant.address = RemoteAddress{4096};
-      outcomes.push_back(outcome);
-    }
-    return outcomes;
   }
   Lease replica(uint32_t number) const {
     const RegionInfo info = *state_.region(region_);
@@ -73,9 +47,6 @@ class StateRepairs : public ::testing::Test {
   }
 
   static constexpr SlabIndex kSlab{0};
-  Instant now_ = kBegin;
-  uint32_t generation_ = 0;
-  State state_{repair_options(), Snapshot{}, kBegin};
   RegionId region_;
 };
 
@@ -231,7 +202,7 @@ TEST_F(StateRepairs, RestartedCoordinatorKnowsWhatIsFillingAndWhatIsStale) {
   kept.regions.push_back({region_, info.name, 2, kMinSlabBytes, 0});
   for (const Lease& lease : info.leases)
     kept.leases[{region_, lease.slab, number_of(lease)}] = lease;
-  State again(repair_options(), kept, now_);
+  State again(options_of(3), kept, now_);
   EXPECT_EQ(again.check(), "");
   EXPECT_EQ(again.totals().slabs_repairing, 1U);
   EXPECT_EQ(again.totals().slabs_degraded, 1U);

@@ -1,25 +1,19 @@
 // Replicas on nodes with different values of a label; quotas of borrowers.
-#include <gtest/gtest.h>
-
-#include "coordinator/state.h"
-#include "tests/unit/coordinator/fake_agents.h"
+#include "tests/unit/coordinator/state_rig.h"
 
 namespace farpage::coordinator {
 namespace {
 
-StateOptions spread_options() {
-  StateOptions options;
-  options.seed = 7;
-  options.longest_tick = Seconds(1 << 20);
-  options.spread_by = "zone";
-  options.quotas = {{"batch", 6 * kMinSlabBytes}};
-  return options;
-}
-
-class StateSpread : public ::testing::Test {
+class StateSpread : public StateRig {
  protected:
-  void TearDown() override { EXPECT_EQ(state_.check(), ""); }
+  StateSpread() : StateRig(options()) {}
 
+  static StateOptions options() {
+    StateOptions options = options_of(7);
+    options.spread_by = "zone";
+    options.quotas = {{"batch", 6 * kMinSlabBytes}};
+    return options;
+  }
   void join(const std::string& id, const std::string& zone, uint32_t slabs = 4) {
     NodeJoin node = test_node(id, slabs, ++incarnation_);
     if (!zone.empty()) node.labels["zone"] = zone;
@@ -32,21 +26,6 @@ class StateSpread : public ::testing::Test {
     create.spread_by = spread_by;
     return *state_.create_region(now_, create);
   }
-  Status lease(const RegionId& region, uint32_t slabs) {
-    std::vector<SlabIndex> wanted;
-    for (uint32_t i = 0; i < slabs; ++i) wanted.push_back(SlabIndex{i});
-    FARPAGE_TRY(plan, state_.begin_lease(now_, region, wanted, {}));
-    return state_.commit_lease(plan, granted(plan));
-  }
-  std::vector<LeaseOutcome> granted(const std::vector<PlannedLease>& plan) {
-    std::vector<LeaseOutcome> outcomes(plan.size());
-    for (LeaseOutcome& outcome : outcomes) {
-      outcome.answer = LeaseAnswer::kGranted;
-      outcome.grant.bytes = kMinSlabBytes;
-      outcome.grant.generation = Generation{++generation_};
-    }
-    return outcomes;
-  }
   // Of each slab, with how many replicas it has there.
   std::map<SlabIndex, std::multiset<std::string>> zones_of(const RegionId& region) const {
     std::map<SlabIndex, std::multiset<std::string>> zones;
@@ -55,11 +34,8 @@ class StateSpread : public ::testing::Test {
     return zones;
   }
 
-  Instant now_ = Seconds(100);
   uint64_t incarnation_ = 0;
-  uint32_t generation_ = 0;
   std::map<NodeId, std::string> zones_;
-  State state_{spread_options(), Snapshot{}, Seconds(100)};
 };
 
 TEST_F(StateSpread, ReplicasAreInDifferentZones) {
