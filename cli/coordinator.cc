@@ -1,17 +1,17 @@
 // farpage coordinator: the control plane. Constructs and connects the parts of a coordinator.
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <unistd.h>
 
 #include <cstdio>
-#include <cstdlib>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <span>
 
 #include "base/clock.h"
 #include "base/fd.h"
 #include "base/host.h"
 #include "base/log.h"
+#include "base/whole_file.h"
 #include "cli/coordinator_settings.h"
 #include "cli/host_port.h"
 #include "cli/secrets.h"
@@ -94,28 +94,10 @@ Result<std::string> copy_of_store(const CoordinatorSettings& settings) {
   return copy;
 }
 
-// Whole or not at all: under another name until it is complete.
-Status write_secret(const std::string& path, const std::string& bytes) {
-  std::string fresh = path + ".XXXXXX";
-  FARPAGE_TRY(file, Fd::from_call(::mkostemp(fresh.data(), O_CLOEXEC), "--backup: " + path));
-  const Status written = [&]() -> Status {
-    for (size_t done = 0; done < bytes.size();) {
-      const ssize_t more = ::write(file.get(), bytes.data() + done, bytes.size() - done);
-      if (more < 0) return fail_errno("write");
-      done += static_cast<size_t>(more);
-    }
-    if (::fsync(file.get()) != 0) return fail_errno("fsync");
-    if (::rename(fresh.c_str(), path.c_str()) != 0) return fail_errno("rename");
-    return {};
-  }();
-  if (written) return {};
-  (void)::unlink(fresh.c_str());
-  return fail_with("--backup: writing " + path, written.error());
-}
-
 Result<int> back_up(const CoordinatorSettings& settings) {
   FARPAGE_TRY(copy, copy_of_store(settings));
-  FARPAGE_TRY_VOID(write_secret(settings.backup, copy));
+  if (const Status written = write_whole(settings.backup, std::as_bytes(std::span(copy))); !written)
+    return fail_with("--backup", written.error());
   fmt::print("{}: {} bytes of {}\n", settings.backup, copy.size(), settings.store);
   return kExitOk;
 }

@@ -2,13 +2,11 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <atomic>
 #include <csignal>
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "base/log.h"
 #include "base/mapping.h"
 #include "base/pidfd.h"
 #include "snapshot/image_pages.h"
@@ -288,7 +286,7 @@ std::vector<int> FarGuests::pidfds() const {
   return all;
 }
 
-std::string FarGuests::stats() const {
+nlohmann::json FarGuests::stats() const {
   Totals sum = ended_;
   uint64_t resident_pages = 0;
   uint64_t away_pages = 0;
@@ -300,16 +298,15 @@ std::string FarGuests::stats() const {
     away_pages += counts.away_pages;
     budget_pages += counts.budget_pages;
   }
-  return nlohmann::json{{"resident_pages", resident_pages},
-                        {"away_pages", away_pages},
-                        {"budget_pages", budget_pages},
-                        {"read", sum.faults},
-                        {"prefetched", sum.prefetched},
-                        {"zero", sum.zero},
-                        {"lost", sum.lost},
-                        {"dropped", sum.dropped},
-                        {"written", sum.written}}
-      .dump();
+  return {{"resident_pages", resident_pages},
+          {"away_pages", away_pages},
+          {"budget_pages", budget_pages},
+          {"read", sum.faults},
+          {"prefetched", sum.prefetched},
+          {"zero", sum.zero},
+          {"lost", sum.lost},
+          {"dropped", sum.dropped},
+          {"written", sum.written}};
 }
 
 }  // namespace farpage::snapshot

@@ -15,6 +15,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <set>
 #include <string>
@@ -105,7 +106,7 @@ class FarGuests {
   std::vector<int> pidfds() const;
   size_t size() const { return guests_.size(); }
   // {"resident_pages": .., ..}: sums over the guests, also those that have ended.
-  std::string stats() const;
+  nlohmann::json stats() const;
 
  private:
   struct Guest;

@@ -1,6 +1,5 @@
 #include "snapshot/image_pages.h"
 
-#include <algorithm>
 #include <utility>
 
 namespace farpage::snapshot {
@@ -11,19 +10,18 @@ Result<std::shared_ptr<ImagePages>> ImagePages::create(std::shared_ptr<const ima
   std::shared_ptr<ImagePages> made(new ImagePages(std::move(image), std::move(parts)));
   made->slab_bytes_ = opened.regions.at(0).slab_bytes;
   const uint64_t pages_of_slab = made->slab_bytes_ >> kPageShift;
-  for (const coordinator::RegionInfo& region : opened.regions) {
+  for (size_t i = 0; i < opened.regions.size(); ++i) {
+    const coordinator::RegionInfo& region = opened.regions[i];
     if (region.slab_bytes != made->slab_bytes_)
       return fail(ErrorCode::kUnsupported,
                   "image '" + opened.image.name.value +
                       "' and its bases have slabs of different sizes: push it without --base");
     made->first_places_.push_back(made->slabs_ * pages_of_slab);
-    uint64_t slabs = 0;
     for (const coordinator::Lease& lease : region.leases) {
-      slabs = std::max(slabs, uint64_t{lease.slab.value} + 1);
       made->leases_.push_back(lease);
       made->leases_.back().slab = SlabIndex{static_cast<uint32_t>(made->slabs_) + lease.slab.value};
     }
-    made->slabs_ += slabs;
+    made->slabs_ += made->image_->generations()[i].leases->slabs();
   }
   return made;
 }

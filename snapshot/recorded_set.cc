@@ -10,10 +10,10 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <cstdio>
 #include <cstring>
 
 #include "base/fd.h"
+#include "base/whole_file.h"
 
 namespace farpage::snapshot {
 namespace {
@@ -26,16 +26,6 @@ struct SetHead {
   uint64_t checksum = 0;  // XXH3 of what follows the head
   std::array<char, kDigestBytes> digest{};
 };
-
-Status write_all(int fd, std::span<const std::byte> bytes) {
-  for (size_t done = 0; done < bytes.size();) {
-    const ssize_t wrote = ::write(fd, bytes.data() + done, bytes.size() - done);
-    if (wrote < 0 && errno == EINTR) continue;
-    if (wrote < 0) return fail_errno("writing a recorded set");
-    done += static_cast<size_t>(wrote);
-  }
-  return {};
-}
 
 // How much there was.
 Result<size_t> read_up_to(int fd, std::span<std::byte> bytes) {
@@ -52,11 +42,6 @@ Result<size_t> read_up_to(int fd, std::span<std::byte> bytes) {
 
 constexpr size_t packed_bytes(uint64_t pages) {
   return (pages + 1) / 2;
-}
-
-std::string folder_of(const std::string& path) {
-  const size_t slash = path.rfind('/');
-  return slash == std::string::npos ? "." : path.substr(0, slash + 1);
 }
 
 }  // namespace
@@ -108,18 +93,7 @@ std::vector<std::byte> RecordedSet::encode() const {
 }
 
 Status RecordedSet::publish(const std::string& path) const {
-  const std::string next = path + ".next";
-  FARPAGE_TRY(fd,
-              Fd::from_call(::open(next.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600),
-                            "creating " + next));
-  FARPAGE_TRY_VOID(write_all(fd.get(), encode()));
-  if (::fsync(fd.get()) != 0) return fail_errno("fsync of " + next);
-  if (::rename(next.c_str(), path.c_str()) != 0) return fail_errno("renaming " + next);
-  FARPAGE_TRY(folder,
-              Fd::from_call(::open(folder_of(path).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC),
-                            "the folder of " + path));
-  if (::fsync(folder.get()) != 0) return fail_errno("fsync of the folder of " + path);
-  return {};
+  return write_whole(path, encode());
 }
 
 bool RecordedSet::take(uint64_t page, uint8_t touch, uint64_t most) {

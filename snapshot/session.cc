@@ -44,12 +44,7 @@ SessionRecord Session::record() const {
           .userfaultfd = parts_.memory.fd(),
           .socket = parts_.socket.get(),
           .lifeline = parts_.lifeline.descriptors(),
-          .regions = parts_.regions,
-          .target = 0,
-          .is_served = false,
-          .ring = -1,
-          .agent_lifeline = -1,
-          .staging_address = 0};
+          .regions = parts_.regions};
 }
 
 void Session::take_over(std::span<const PlacingNote> notes) {

@@ -237,28 +237,29 @@ void SnapshotPager::take_over_sessions(const std::map<uint64_t, SessionRecord>& 
     // Until it is killed.
     Fd userfaultfd;
     Fd process;
-    Result<std::shared_ptr<Session>> session;
+    Status taken;
+    std::shared_ptr<Session> session;  // null: it is a guest with a budget, or was not taken
   };
   std::map<uint64_t, Known> known;
   for (const auto& [number, record] : records) {
     Fd userfaultfd(::fcntl(record.userfaultfd, F_DUPFD_CLOEXEC, 0));
     Fd process(::fcntl(record.pidfd, F_DUPFD_CLOEXEC, 0));
     if (record.target != 0) {
-      const Status resumed = resume_far(number, record);
-      Result<std::shared_ptr<Session>> none = nullptr;
-      if (!resumed) none = tl::unexpected(resumed.error());
-      known.emplace(number, Known{std::move(userfaultfd), std::move(process), std::move(none)});
+      known.emplace(number, Known{std::move(userfaultfd), std::move(process),
+                                  resume_far(number, record), nullptr});
       continue;
     }
     Result<std::shared_ptr<Session>> session = session_of(number, record);
     if (session) (*session)->take_over(notes);
-    known.emplace(number, Known{std::move(userfaultfd), std::move(process), std::move(session)});
+    known.emplace(number, Known{std::move(userfaultfd), std::move(process),
+                                session ? Status() : tl::unexpected(session.error()),
+                                session ? *session : nullptr});
   }
   for (auto& [number, each] : known) {
-    Status taken = each.session ? Status() : tl::unexpected(each.session.error());
-    if (taken && *each.session != nullptr) {
+    Status taken = each.taken;
+    if (taken && each.session != nullptr) {
       const auto image = open(ImageId{records.at(number).image});
-      taken = image ? serve(*each.session, **image) : tl::unexpected(image.error());
+      taken = image ? serve(each.session, **image) : tl::unexpected(image.error());
     }
     if (taken) continue;
     log::error("serve: not_taken_over session={} pid={} reason=\"{}\": the VMM is killed", number,
@@ -641,7 +642,7 @@ std::string SnapshotPager::stats() const {
   const PageCache::Counts cache = cache_->counts();
   json["cache"] = {
       {"pages", cache.pages}, {"frames", cache_->frames()}, {"evicted", cache.evicted}};
-  if (shared_.far) json["far"] = nlohmann::json::parse(shared_.far->stats());
+  if (shared_.far) json["far"] = shared_.far->stats();
   if (shared_.serving) {
     const image::ReadCounts& reads = shared_.serving->read_counts;
     json["reads"] = {{"operations", reads.reads.load()},

@@ -30,16 +30,16 @@
 
 #include "base/mapping.h"
 #include "uffd/attached_window.h"
+#include "uffd/other_process.h"
 
 namespace farpage::uffd {
 
 // Threads: as AttachedWindow.
 class GuestWindow final : public AttachedWindow {
  public:
-  // `landing`: kLandingBytes, zeros, or what a dead pager has left there.
+  // `landing`: kGuestEventBytes, zeros, or what a dead pager has left there.
   GuestWindow(Userfaultfd userfaultfd, std::shared_ptr<ExtentMap> extents, Mapping landing)
       : AttachedWindow(std::move(userfaultfd), std::move(extents)), memory_(std::move(landing)) {}
-  static constexpr size_t kLandingBytes = kPageBytes;
 
   // After a dead pager: false, if it may have taken an event that cannot be followed any more.
   bool take_over() {
@@ -94,9 +94,9 @@ class GuestWindow final : public AttachedWindow {
   // Of one section, and of those that were read ahead; zeros behind them.
   struct Landing {
     std::atomic<uint64_t> overflowed;
-    std::array<uffd_msg, (kLandingBytes - sizeof(uint64_t)) / sizeof(uffd_msg)> messages;
+    std::array<uffd_msg, (kGuestEventBytes - sizeof(uint64_t)) / sizeof(uffd_msg)> messages;
   };
-  static_assert(sizeof(Landing) <= kLandingBytes);
+  static_assert(sizeof(Landing) <= kGuestEventBytes);
 
   bool only_gives_up() const { return (features() & UFFD_FEATURE_EVENT_UNMAP) == 0; }
   Landing& landing() { return *reinterpret_cast<Landing*>(memory_.data()); }

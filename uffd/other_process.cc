@@ -46,8 +46,6 @@ Result<std::unique_ptr<AddressSpace>> adopt_child(HandedOver& child, uint64_t mo
   return make_window(child, more_pages, std::move(extents));
 }
 
-static_assert(kGuestEventBytes == GuestWindow::kLandingBytes);
-
 Result<std::unique_ptr<AddressSpace>> adopt_guest(Fd userfaultfd,
                                                   std::span<const GuestRange> ranges,
                                                   uint64_t staging_pages, bool is_new,

@@ -33,13 +33,13 @@ struct GuestRange {
   uint64_t begin = 0;
   uint64_t end = 0;
 };
+inline constexpr size_t kGuestEventBytes = kPageBytes;
 // The memory of a VMM that has registered these ranges with a userfaultfd of its own, as
 // Userfaultfd::adopt_sent() takes it (guest_window.h). bind_child() is still to come, with an agent
 // whose staging area has so many pages. `is_new`: the ranges are made far memory; else `extents`
 // has them. `events`: kGuestEventBytes, as `extents` zeros, or what a dead pager has left there.
 // kUnsupported: its features are not fit for that. kConflict: what that one has read cannot be
 // followed.
-inline constexpr size_t kGuestEventBytes = kPageBytes;
 Result<std::unique_ptr<AddressSpace>> adopt_guest(Fd userfaultfd,
                                                   std::span<const GuestRange> ranges,
                                                   uint64_t staging_pages, bool is_new,
