@@ -346,16 +346,12 @@ Result<std::unique_ptr<Pager>> EngineThreads::restore(const TargetOptions& optio
   const PageWord word = PageWord(PageState::kRemote).with_backing(BackingRegion::kOfStored);
   for (uint64_t i = 0; i < space->pages(); ++i)
     if (stored->place_of(PageIndex{i})) image->table().place(PageIndex{i}, word);
-  const TargetRecord record = image->record();
-  FARPAGE_TRY(pager, TargetPager::create(*this, options, space, image, {}, record));
-  pager->take_over(0);
-  if (const Status started = pager->start(); !started) {
-    Inheritance back;
-    pager->give_back(back);
-    space = std::move(back.space);
-    return tl::unexpected(started.error());
-  }
-  return std::unique_ptr<Pager>(std::move(pager));
+  Inheritance child;
+  child.space = std::move(space);
+  child.image = std::move(image);
+  auto pager = adopt(options, child, {});
+  if (!pager) space = std::move(child.space);
+  return pager;
 }
 
 Result<std::unique_ptr<Engine>> Engine::create(

@@ -31,7 +31,7 @@ struct EngineCore {
 
   LinkCounts link_counts;
   CopyGate copy_gate;
-  // A READ has brought wrong bytes. Never waits. Empty: nobody mends.
+  // A READ has brought wrong bytes. Does not wait for who mends it. Empty: nobody does.
   std::function<void(const WrongPage&)> on_wrong_page;
   EventReaders event_readers;
   Pressure pressure;                   // the evictor's

@@ -92,12 +92,12 @@ class EngineThreads final : public Engine {
   }
 
  private:
-  // A target of the predecessor, until it is resumed.
   // Gives the image the backing region of these pages.
   Status add_stored(ProcessImage& image, std::shared_ptr<const StoredPages> stored);
   // nullopt: it has left.
   Result<std::optional<NodeIndex>> index_of(const NodeId& id);
 
+  // A target of the predecessor, until it is resumed.
   struct Heir {
     TargetRecord record;
     std::unique_ptr<ProcessImage> snapshot;  // of the fork

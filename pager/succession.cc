@@ -114,8 +114,8 @@ Status Succession::put_region(uint64_t number, const RegionRecord& region) const
 void Succession::erase_region(uint64_t number) const {
   if (store_ == nullptr) return;
   store_->erase(part_ + kRegions + ordered(number));
-  store_->drop_memory(part_ + leases_name(number));
-  store_->drop_memory(part_ + checksums_name(number));
+  drop_memory(leases_name(number));
+  drop_memory(checksums_name(number));
 }
 
 Result<std::map<uint64_t, RegionRecord>> Succession::regions() const {

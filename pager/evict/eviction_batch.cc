@@ -246,7 +246,7 @@ void EvictionBatch::note_unchanged_pages(size_t first, size_t end) {
       victim.checksum = slots.of(bytes_of(victim));
       const uint64_t known = slots.known(victim.page);
       victim.unchanged = known == victim.checksum;
-      if (known != 0) sample.compared(victim.unchanged);
+      if (known != 0 && !engine_.options.checksums) sample.compared(victim.unchanged);
     }
     if (!victim.unchanged) slots.forget(victim.page);
   }

@@ -1,12 +1,14 @@
 // Phases 3 to 5: write to the replicas, collect acknowledgements, drop.
 
 #include <algorithm>
+#include <optional>
 #include <thread>
 #include <utility>
 
 #include "base/check.h"
 #include "base/log.h"
 #include "pager/evict/eviction_batch.h"
+#include "pager/links/slab_transfer.h"
 
 namespace farpage::pager {
 namespace {
@@ -23,9 +25,6 @@ constexpr int64_t kBatchesInADeadline = 4;
 constexpr Milliseconds kNothingSafe{50};
 // For the end of the drop before, which has usually been long ago.
 constexpr Nanoseconds kPrepareDrop = Milliseconds(1);
-// While WRITEs to a file are under way.
-constexpr Nanoseconds kYieldsForDisk = std::chrono::microseconds(100);
-constexpr std::chrono::microseconds kDiskPause{50};
 
 }  // namespace
 
@@ -153,23 +152,23 @@ void EvictionBatch::restart_patience(Instant now) {
 }
 
 bool EvictionBatch::finish() {
-  Instant moved_at = SteadyClock::read();
+  std::optional<Instant> waits_since;
   while (true) {
     const Turn turn = advance();
     if (turn == Turn::kEnded) return true;
     if (dropping_) return false;
-    const Instant now = SteadyClock::read();
     if (turn == Turn::kMoved) {
-      moved_at = now;
+      waits_since.reset();
       continue;
     }
-    // A thread that only yields keeps the kernel's threads of this CPU waiting, and with them what
-    // the disk has done: for seconds, where the CPUs are busy.
-    const bool waits_for_disk = engine_.nodes->file() != nullptr && now - moved_at > kYieldsForDisk;
-    if (any_in_flight() && !closing_ && !waits_for_disk) {
-      std::this_thread::yield();
+    if (any_in_flight() && !closing_ && engine_.nodes->file() != nullptr) {
+      // A thread that only yields keeps the kernel's threads of this CPU waiting, and with them
+      // what the disk has done: for seconds, where the CPUs are busy.
+      const Instant now = SteadyClock::read();
+      if (!waits_since) waits_since = now;
+      pause_between_looks(now - *waits_since);
     } else if (any_in_flight() && !closing_) {
-      std::this_thread::sleep_for(kDiskPause);
+      std::this_thread::yield();
     } else {
       std::this_thread::sleep_for(std::chrono::microseconds(200));
     }

@@ -212,8 +212,8 @@ void Evictor::step_back(Instant now) {
     }
     state.agent_priority.step_back();
   }
-  // The kernel's threads that carry out WRITEs to the file have inherited the priority of this one:
-  // without a CPU they keep the file's READs waiting.
+  // Where there is a file, the kernel's threads that carry out WRITEs to it have inherited the
+  // priority of this one: without a CPU they keep the file's READs waiting.
   if (engine_.nodes->file() == nullptr) engine_.eviction_priority.step_back();
 }
 

@@ -73,8 +73,6 @@ class Borrower {
   void disown();
 
   uint64_t leased_slabs() const { return leased_slabs_.load(std::memory_order_relaxed); }
-  // Of these, those in the file of this host. Any thread.
-  uint64_t spilled_slabs() const { return spill_.spilled_slabs(); }
   // The coordinator had no slab for us, or gave no answer, the last time, and the file has no room.
   // Any thread.
   bool lease_refused() const { return lease_refused_.load(std::memory_order_relaxed); }

@@ -15,7 +15,8 @@
 
 namespace farpage::pager {
 
-// Threads: any; one mutex, never held across I/O, never taken on the fault path.
+// Threads: any; one mutex, never held across I/O, not taken on the path of a fault that
+// succeeds.
 class NodeDirectory {
  public:
   // Succession and file outlive it. `file`: null without one.

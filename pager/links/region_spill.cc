@@ -49,7 +49,6 @@ void RegionSpill::take_over() {
     in_file_.insert(SlabIndex{i});
     to_release_.insert(SlabIndex{i});  // the dead process may have been filling others
   }
-  spilled_.store(in_file_.size(), std::memory_order_relaxed);
 }
 
 // A replica on a node had been filled when the process died.
@@ -90,7 +89,6 @@ bool RegionSpill::put(SlabIndex slab) {
   replicas.push_back(std::move(replica));
   parts_.leases.publish(slab, std::move(replicas));
   in_file_.insert(slab);
-  spilled_.store(in_file_.size(), std::memory_order_relaxed);
   return true;
 }
 
@@ -125,7 +123,6 @@ void RegionSpill::begin(const coordinator::RegionInfo& region, Repairer& repaire
   const SlabIndex slab = *in_file_.begin();
   if (in_file(parts_.leases.find(slab)) == nullptr) {  // it is lost, and must not hold others up
     in_file_.erase(slab);
-    spilled_.store(in_file_.size(), std::memory_order_relaxed);
     return;
   }
   const Status begun = begin_move(region, repairer, slab);
@@ -206,7 +203,6 @@ void RegionSpill::take_end() {
   pause_ = Milliseconds(0);
   withdrawn_.emplace_back(now + kWithdrawnGrace, &ended.from);
   in_file_.erase(ended.slab);
-  spilled_.store(in_file_.size(), std::memory_order_relaxed);
   ++returned_;
   log::debug("pager: slab_returned slab={} node={} ms={}", ended.slab.value,
              parts_.nodes.name_of((*live)->replica.node),

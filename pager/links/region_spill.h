@@ -7,7 +7,6 @@
 // could not be filled is released before it is asked for again.
 #pragma once
 
-#include <atomic>
 #include <deque>
 #include <functional>
 #include <memory>
@@ -24,7 +23,7 @@
 
 namespace farpage::pager {
 
-// Threads: the borrower's; spilled_slabs() any. Without a file it does nothing.
+// Threads: the borrower's. Without a file it does nothing.
 class RegionSpill {
  public:
   // Of the file, after which it is said that it is nearly full.
@@ -57,7 +56,7 @@ class RegionSpill {
   void count(coordinator::Counters& counters) const;
 
   bool has_slabs() const { return !in_file_.empty(); }
-  uint64_t spilled_slabs() const { return spilled_.load(std::memory_order_relaxed); }
+  uint64_t spilled_slabs() const { return in_file_.size(); }
 
  private:
   // To nodes, of the lowest slab.
@@ -88,7 +87,6 @@ class RegionSpill {
   bool said_spilling_ = false;
   bool said_nearly_full_ = false;
   uint64_t returned_ = 0;
-  std::atomic<uint64_t> spilled_{0};
 };
 
 }  // namespace farpage::pager

@@ -66,8 +66,8 @@ void Repairer::report(const WrongPage& wrong) {
     const MutexLock lock(mutex_);
     if (wrong_.size() == kMaxWrong || std::ranges::find(wrong_, wrong) != wrong_.end()) return;
     wrong_.push_back(wrong);
+    changed_.notify_all();
   }
-  changed_.notify_all();
   log::warn("pager: wrong_page page={} slab={} node={}", wrong.page.value,
             wrong.leases->slab_of(wrong.page).value, nodes_.name_of(wrong.replica->node));
 }
@@ -203,9 +203,7 @@ bool Repairer::advance(Fill& fill) {
 
 Nanoseconds Repairer::rest_after(Nanoseconds took, uint64_t bytes) const {
   if (!options_.rate.bytes_per_second) return took * kRestsOfAQuarter;
-  const auto due =
-      static_cast<double>(bytes) * 1e9 / static_cast<double>(*options_.rate.bytes_per_second);
-  return std::max(Nanoseconds(static_cast<int64_t>(due)) - took, Nanoseconds(0));
+  return rest_at_rate(bytes, *options_.rate.bytes_per_second, took);
 }
 
 bool Repairer::is_over(const Fill& fill) const {

@@ -51,8 +51,7 @@ bool Scrubber::is_wrong(const Piece& part, uint32_t page, uint64_t known) const 
 }
 
 Nanoseconds Scrubber::rest_after(Nanoseconds took, uint64_t bytes) const {
-  const auto due = static_cast<double>(bytes) * 1e9 / static_cast<double>(bytes_per_second_);
-  return std::max(Nanoseconds(static_cast<int64_t>(due)) - took, Nanoseconds(0));
+  return rest_at_rate(bytes, bytes_per_second_, took);
 }
 
 }  // namespace farpage::pager

@@ -1,5 +1,6 @@
 #include "pager/links/slab_transfer.h"
 
+#include <algorithm>
 #include <thread>
 
 namespace farpage::pager {
@@ -9,6 +10,11 @@ constexpr Nanoseconds kPatience = Seconds(1);  // with a node that has no channe
 constexpr Milliseconds kChannelPause{1};
 
 }  // namespace
+
+Nanoseconds rest_at_rate(uint64_t bytes, uint64_t bytes_per_second, Nanoseconds took) {
+  const auto due = static_cast<double>(bytes) * 1e9 / static_cast<double>(bytes_per_second);
+  return std::max(Nanoseconds(static_cast<int64_t>(due)) - took, Nanoseconds(0));
+}
 
 void pause_between_looks(Nanoseconds waited) {
   constexpr Nanoseconds kYields = std::chrono::microseconds(100);

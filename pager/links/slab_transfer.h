@@ -11,6 +11,9 @@
 
 namespace farpage::pager {
 
+// What is left of the time that so many bytes take at this rate.
+Nanoseconds rest_at_rate(uint64_t bytes, uint64_t bytes_per_second, Nanoseconds took);
+
 // Between two looks at an operation that has been waited for so long.
 void pause_between_looks(Nanoseconds waited);
 

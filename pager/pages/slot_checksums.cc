@@ -3,16 +3,16 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
-#include <random>
 #include <utility>
+
+#include "base/host.h"
 
 namespace farpage::pager {
 
 SlotChecksums::SlotChecksums(Mapping memory)
     : memory_(std::move(memory)), seed_(head().seed.load(std::memory_order_relaxed)) {
   if (seed_ != 0) return;
-  std::random_device random;
-  seed_ = (uint64_t{random()} << 32) | random() | 1;
+  seed_ = random_u64() | 1;
   head().seed.store(seed_, std::memory_order_relaxed);
 }
 

@@ -25,7 +25,8 @@ namespace farpage::pager {
 // Invariants:
 //  1. known() is not 0 only while every replica that is read has these bytes, or had them and was
 //     damaged: set() follows the acknowledgement of each, forget() precedes the next WRITE;
-//  2. a slot that a Remote or Clean page refers to has a checksum, if the engine makes them.
+//  2. a slot that a Remote or Clean page refers to has a checksum, if the engine makes them; stored
+//     pages (stored_pages.h) have others.
 class SlotChecksums {
  public:
   static size_t memory_bytes(uint64_t pages) {

@@ -6,10 +6,10 @@
 // a disk without room is an error then, and not at a fault.
 //
 // Fencing. A WRITE that has timed out may still be under way in the kernel. connect() of the same
-// session returns when it has ended. After the death of the process the kernel completes what it
-// has begun; each process has an open file description of its own with a lock (flock(2)), which the
-// kernel keeps until the last operation of that description has ended. A successor's channels
-// connect when they have that lock.
+// session succeeds only when it has ended. After the death of the process the kernel completes what
+// it has begun; each process has an open file description of its own with a lock (flock(2)), which
+// the kernel keeps until the last operation of that description has ended. A successor's channels
+// connect only with that lock. Each attempt waits for it for some milliseconds.
 #pragma once
 
 #include <memory>

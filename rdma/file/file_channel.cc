@@ -35,7 +35,7 @@ size_t FileChannel::post(std::span<const Operation> operations) {
 }
 
 bool FileChannel::accept(const Operation& operation, Instant deadline) {
-  if (waiting_ + done_.size() == limits_.operations_in_flight || !usable()) return false;
+  if (waiting() + done_.size() == limits_.operations_in_flight || !usable()) return false;
   const bool whole_pages =
       operation.local.size() % kPageBytes == 0 && operation.remote.value % kPageBytes == 0;
   if (!whole_pages || !local_side_is_valid(operation, options_.buffer, limits_.operation_bytes)) {
@@ -44,7 +44,6 @@ bool FileChannel::accept(const Operation& operation, Instant deadline) {
   }
   switch (io_->begin(operation, deadline)) {
     case FileIo::Began::kYes:
-      ++waiting_;
       return true;
     case FileIo::Began::kNoRoom:
       return false;
@@ -60,11 +59,8 @@ bool FileChannel::accept(const Operation& operation, Instant deadline) {
 
 size_t FileChannel::poll(std::span<Completion> completions) {
   if (usable()) {
-    io_->take([this](const Completion& completion) {
-      --waiting_;
-      done_.push_back(completion);
-    });
-    if (done_.empty() && waiting_ > 0) check_deadline();
+    io_->take([this](const Completion& completion) { done_.push_back(completion); });
+    if (done_.empty() && waiting() > 0) check_deadline();
   }
   size_t stored = 0;
   for (; stored < completions.size() && !done_.empty(); ++stored) {
@@ -78,7 +74,7 @@ size_t FileChannel::wait(std::span<Completion> completions, Nanoseconds timeout)
   if (completions.empty()) return 0;
   return adaptive_wait(
       options_.poll_mode, options_.spin_time, timeout, [&] { return poll(completions); },
-      [&] { return waiting_ == 0 && done_.empty(); }, [&](Instant deadline) { block(deadline); });
+      [&] { return waiting() == 0 && done_.empty(); }, [&](Instant deadline) { block(deadline); });
 }
 
 void FileChannel::block(Instant deadline) {
@@ -86,14 +82,18 @@ void FileChannel::block(Instant deadline) {
   const Instant first = io_->first_deadline().value_or(deadline);
   const Nanoseconds left =
       std::max(Nanoseconds(0), std::min({deadline, first, now + Seconds(60)}) - now);
-  const timespec timeout{left / Seconds(1), (left % Seconds(1)).count()};
+  const timespec timeout = timespec_of(left);
   pollfd entry{io_->descriptor(), POLLIN, 0};
   (void)::ppoll(&entry, 1, &timeout, nullptr);  // the caller checks again, whatever the result
 }
 
 void FileChannel::check_deadline() {
+  const Instant now = SteadyClock::read();
+  if (now < next_look_) return;
   const std::optional<Instant> first = io_->first_deadline();
-  if (first && SteadyClock::read() >= *first)
+  if (!first) return;
+  next_look_ = *first;  // those that begin later are due later
+  if (now >= *first)
     break_with(CompletionStatus::kTimedOut, "no answer of the disk within operation_timeout");
 }
 
@@ -105,7 +105,6 @@ void FileChannel::break_with(CompletionStatus first, const char* reason) {
     done_.push_back({token, status});
     status = CompletionStatus::kFlushed;
   });
-  waiting_ = 0;
   core_->bury(std::move(io_));
 }
 

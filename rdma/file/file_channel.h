@@ -32,6 +32,8 @@ class FileChannel final : public Channel {
  private:
   // False: the operation cannot be accepted now.
   bool accept(const Operation& operation, Instant deadline);
+  // Operations without a completion.
+  uint32_t waiting() const { return usable() ? io_->in_flight() : 0; }
   void check_deadline();
   void break_with(CompletionStatus first, const char* reason);
   void block(Instant deadline);
@@ -40,7 +42,7 @@ class FileChannel final : public Channel {
   std::unique_ptr<FileIo> io_;  // while it is usable
   const ChannelOptions options_;
   const ChannelLimits limits_;
-  uint32_t waiting_ = 0;  // operations without a completion
+  Instant next_look_{0};  // no operation is late before
   FixedQueue<Completion> done_;
   std::atomic<bool> usable_{true};
   const char* broken_reason_ = "";
