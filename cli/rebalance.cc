@@ -79,7 +79,8 @@ void add_rebalance(CLI::App& root, Invocation& invocation) {
       .number("--within", settings->within_percent, 1, 50,
               "Ends when the shares of lent memory that nodes use differ by as many percent")
       .number("--at-most", settings->at_most, 1, 4096, "Slabs that move at the same time")
-      .duration("--timeout", settings->timeout, "How long to wait until it is done")
+      .duration("--timeout", settings->timeout,
+                "How long to wait until it is done; it also ends when nothing moves for 5 minutes")
       .on_run(invocation, [settings] { return rebalance(*settings); });
 }
 

@@ -89,7 +89,7 @@ struct LendStep {
   NodeId node;
   uint64_t incarnation = 0;
   std::string agent_url;
-  std::vector<uint32_t> add;  // one of both is empty
+  std::vector<uint32_t> add;  // or `withdraw`, never both
   uint32_t add_in_all = 0;    // with those of the next steps
   std::vector<uint32_t> withdraw;
 };

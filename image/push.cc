@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cstring>
 #include <deque>
+#include <future>
 #include <optional>
 
 #include "base/check.h"
@@ -103,6 +104,8 @@ class Pusher {
     progress_ = {};
     progress_.pages = map_.pages();
     stored_digest_ = 0;
+    FARPAGE_TRY(data_pages, count_data());
+    data_left_ = data_pages;
     for (uint64_t page = 0; page < map_.pages();) {
       FARPAGE_TRY(data, source_.next_data(page));
       for (; page < data; ++page) take_hole(page);
@@ -112,6 +115,7 @@ class Pusher {
         const auto pages = static_cast<uint32_t>(std::min<uint64_t>(kChunkPages, end - page));
         FARPAGE_TRY_VOID(take_data(page, pages));
         page += pages;
+        data_left_ -= std::min<uint64_t>(pages, data_left_);
       }
       if (resume_failed_) return drain();
     }
@@ -119,6 +123,18 @@ class Pusher {
     // Fewer pages than at the checkpoint.
     if (progress_.stored_pages < resumed_) resume_failed_ = true;
     return drain();
+  }
+
+  Result<uint64_t> count_data() const {
+    uint64_t pages = 0;
+    for (uint64_t page = 0; page < map_.pages();) {
+      FARPAGE_TRY(data, source_.next_data(page));
+      if (data == map_.pages()) break;
+      FARPAGE_TRY(end, source_.end_of_data(data));
+      pages += end - data;
+      page = end;
+    }
+    return pages;
   }
 
   void take_hole(uint64_t page) {
@@ -226,9 +242,30 @@ class Pusher {
   }
 
   Status lease(uint32_t slot) {
-    if (leases_->find(PageIndex{slot}) != nullptr) return {};
-    FARPAGE_TRY(leased, client_.lease_slabs(info_.region, {leases_->slab_of(PageIndex{slot})}));
-    return links_.adopt(leased, *leases_);
+    const SlabIndex slab = leases_->slab_of(PageIndex{slot});
+    if (leases_->find(PageIndex{slot}) == nullptr) {
+      Result<std::vector<coordinator::Lease>> leased =
+          ahead_.valid() && ahead_slab_ == slab ? ahead_.get()
+                                                : client_.lease_slabs(info_.region, {slab});
+      if (!leased) return tl::unexpected(leased.error());
+      FARPAGE_TRY_VOID(links_.adopt(*leased, *leases_));
+    }
+    lease_ahead(slot);
+    return {};
+  }
+
+  // The slab behind that of `slot`, shortly before it is needed: it takes the coordinator, its
+  // store and the nodes some milliseconds. In vain where the rest of the source is zeros. Pages
+  // that a base does not have cannot be foreseen.
+  void lease_ahead(uint32_t slot) {
+    const uint32_t pages = leases_->pages_per_slab();
+    const uint32_t at = slot & (pages - 1);
+    const SlabIndex next{leases_->slab_of(PageIndex{slot}).value + 1};
+    if (at < pages / 4 * 3 || data_left_ <= pages - at || base_ != nullptr) return;
+    if (ahead_slab_ == next || leases_->find(PageIndex{slot - at + pages}) != nullptr) return;
+    ahead_slab_ = next;
+    ahead_ = std::async(std::launch::async,
+                        [this, next] { return client_.lease_slabs(info_.region, {next}); });
   }
 
   Status step() { return writes_.progress(on_written_); }
@@ -322,7 +359,10 @@ class Pusher {
   bool resume_failed_ = false;
   size_t sent_chunks_ = 0;
   uint64_t stored_digest_ = 0;  // of all stored pages so far, in their order
+  uint64_t data_left_ = 0;      // pages of the source that are no holes, and not scanned
   PushProgress progress_;
+  SlabIndex ahead_slab_{0};  // asked for last; 0: none, that is not asked for ahead
+  std::future<Result<std::vector<coordinator::Lease>>> ahead_;  // the last: its end waits for it
 };
 
 // The same for each push of one image: a later one fences the WRITEs of an earlier one.

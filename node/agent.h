@@ -23,10 +23,11 @@ struct AgentOptions {
 //   POST /v1/slabs/lease                NodeSlabRequest each -> 200 SlabLeaseReply each
 //   POST /v1/slabs/{node_slab}/revoke   SlabRevokeRequest -> 204; 409 on another generation
 //   POST /v1/slabs/add?in_all=N         node slabs -> 204: they can be lent
-//   POST /v1/slabs/withdraw             node slabs -> 204: their memory is free; 409 on a leased
-//   one POST /v1/connect                    QueuePairEndpoint -> 200 QueuePairEndpoint GET
-//   /v1/status                     the node's report as JSON GET  /metrics the report for
-//   Prometheus GET  /healthz                       200 while the process runs
+//   POST /v1/slabs/withdraw             node slabs -> 204: memory given up; 409 on a leased one
+//   POST /v1/connect                    QueuePairEndpoint -> 200 QueuePairEndpoint
+//   GET  /v1/status                     the node's report as JSON
+//   GET  /metrics                       the report for Prometheus
+//   GET  /healthz                       200 while the process runs
 // A client of the POST routes can read and write any slab: protect the port like the
 // coordinator's.
 //

@@ -89,8 +89,9 @@ class SlabPool {
   // it; names the remedy.
   Status add(std::span<const uint32_t> slabs, uint64_t in_all);
   // Gives the memory of these slabs up; waits up to `wait` for those that are being scrubbed. Those
-  // that are withdrawn already stay so. kNotFound: no such slab. kConflict: one is leased.
-  // kUnavailable: still being scrubbed. After a failure nothing has changed.
+  // that are withdrawn already stay so, and numbers that it never had are left out. kInvalid: a
+  // number beyond kMaxSlabs. kConflict: one is leased. kUnavailable: still being scrubbed. After a
+  // failure nothing has changed.
   Status withdraw(std::span<const uint32_t> slabs, Nanoseconds wait);
 
   // The state and the generation of the latest lease (generation_base before the first).

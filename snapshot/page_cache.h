@@ -6,6 +6,10 @@
 //
 // Its key is where it is stored, so guests of an image, and of all images made of that one, share
 // it.
+//
+// Neighbours are neighbours here, too, where they come in order: kBlockPages slots share a shard,
+// and a shard gives its frames out in order. So many of them can be placed by one call of the
+// kernel, straight from the cache.
 #pragma once
 
 #include <atomic>
@@ -87,10 +91,14 @@ class PageCache {
     uint64_t evicted FARPAGE_GUARDED_BY(mutex) = 0;
   };
   static constexpr size_t kShards = 16;
+  static constexpr uint32_t kBlockPages = 64;
 
   PageCache(Mapping memory, uint32_t frames);
   static uint64_t hash_of(PageKey key);
-  Shard& shard_of(PageKey key) { return shards_[hash_of(key) >> 60]; }
+  // In turn: slots of an image are numbered without gaps, so all shards have as many of them.
+  Shard& shard_of(PageKey key) {
+    return shards_[(hash_of({key.store, 0}) + key.slot / kBlockPages) % kShards];
+  }
   Shard& shard_of_frame(Frame frame);
   size_t place_of(const Shard& shard, PageKey key) const FARPAGE_REQUIRES(shard.mutex);
   void erase(Shard& shard, PageKey key) FARPAGE_REQUIRES(shard.mutex);

@@ -80,6 +80,7 @@ void Replayer::run(pager::LinkPort& port, PlacingNote& note) {
     } else if (leave_out(*batch); batch->count > 0) {
       fetch(*batch, reads);
       place(*batch, port);
+      let_go(*batch);
     }
     finish(*batch);
   }
@@ -144,18 +145,49 @@ void Replayer::let_faults_pass() const {
     ::sched_yield();
 }
 
-// One page from the cache, if it is there; else it is claimed, or comes for somebody else.
-void Replayer::ask(Batch& batch, size_t at, image::PageReads& reads) {
+// One page of the cache, if it is there; else it is claimed, or comes for somebody else.
+void Replayer::ask(Batch& batch, size_t at) {
   const PageCache::Answer answer =
       serving_.cache.find(batch.session->served().key_of(batch.pages[at]));
   batch.coming[at] = answer.found == PageCache::Found::kComing;
   batch.claimed[at] = answer.found == PageCache::Found::kClaimed;
-  batch.here[at] = answer.found == PageCache::Found::kReady;
+  batch.here[at] = batch.held[at] = answer.found == PageCache::Found::kReady;
   batch.frames[at] = answer.frame;
-  if (!batch.here[at]) return;
-  std::memcpy(bytes_of(reads.port(), at).data(), serving_.cache.bytes_of(answer.frame).data(),
-              kPageBytes);
-  serving_.cache.release(answer.frame);
+}
+
+void Replayer::copy_held(Batch& batch, pager::LinkPort& port, size_t fewest) {
+  for (size_t at = 0; at < batch.count;) {
+    const size_t end = at + in_a_row(batch, port, at, batch.count);
+    if (batch.held[at] && end - at < fewest) {
+      for (size_t i = at; i < end; ++i) {
+        std::memcpy(bytes_of(port, i).data(), serving_.cache.bytes_of(batch.frames[i]).data(),
+                    kPageBytes);
+        serving_.cache.release(batch.frames[i]);
+        batch.held[i] = false;
+      }
+    }
+    at = end;
+  }
+}
+
+void Replayer::let_go(Batch& batch) {
+  for (size_t at = 0; at < batch.count; ++at)
+    if (std::exchange(batch.held[at], false)) serving_.cache.release(batch.frames[at]);
+}
+
+std::span<const std::byte> Replayer::source_of(const Batch& batch, pager::LinkPort& port, size_t at,
+                                               size_t pages) const {
+  if (!batch.held[at]) return bytes_of(port, at, pages);
+  return {serving_.cache.bytes_of(batch.frames[at]).data(), pages << kPageShift};
+}
+
+size_t Replayer::in_a_row(const Batch& batch, pager::LinkPort& port, size_t at, size_t end) const {
+  size_t pages = 1;
+  while (at + pages < end && batch.held[at + pages] == batch.held[at] &&
+         source_of(batch, port, at + pages, 1).data() ==
+             source_of(batch, port, at, 1).data() + (pages << kPageShift))
+    ++pages;
+  return pages;
 }
 
 void Replayer::start_reads(Batch& batch, const std::array<bool, kBatchPages>& missing,
@@ -200,7 +232,7 @@ void Replayer::start_reads(Batch& batch, const std::array<bool, kBatchPages>& mi
 void Replayer::fetch(Batch& batch, image::PageReads& reads) {
   std::array<bool, kBatchPages> missing{};
   for (size_t at = 0; at < batch.count; ++at) {
-    ask(batch, at, reads);
+    ask(batch, at);
     missing[at] = !batch.here[at] && !batch.coming[at];
   }
   let_faults_pass();
@@ -217,7 +249,7 @@ void Replayer::await_others(Batch& batch, image::PageReads& reads) {
     bool some_missing = false;
     for (size_t at = 0; at < batch.count; ++at) {
       if (!batch.coming[at]) continue;
-      ask(batch, at, reads);
+      ask(batch, at);
       any = any || batch.coming[at];
       missing[at] = !batch.here[at] && !batch.coming[at];
       some_missing = some_missing || missing[at];
@@ -250,11 +282,11 @@ bool Replayer::assemble(Batch& batch, image::PageReads& reads) {
   std::array<bool, kBatchPages> missing{};
   for (size_t at = 0; at < kBatchPages; ++at) {
     if (map[first + at].is_stored()) {
-      ask(batch, at, reads);
+      ask(batch, at);
     } else {
       std::memset(bytes_of(reads.port(), at).data(), 0, kPageBytes);
       batch.here[at] = true;
-      batch.coming[at] = batch.claimed[at] = false;
+      batch.coming[at] = batch.claimed[at] = batch.held[at] = false;
     }
     missing[at] = !batch.here[at] && !batch.coming[at];
   }
@@ -263,6 +295,7 @@ bool Replayer::assemble(Batch& batch, image::PageReads& reads) {
   // Who has claimed the rest may have to wait for long: it is read here, too, and not cached.
   for (size_t at = 0; at < kBatchPages; ++at) missing[at] = std::exchange(batch.coming[at], false);
   start_reads(batch, missing, reads);
+  copy_held(batch, reads.port(), kBatchPages + 1);
   return std::all_of(batch.here.begin(), batch.here.end(), [](bool here) { return here; });
 }
 
@@ -337,6 +370,7 @@ void Replayer::lose_huge_page(const Batch& batch) const {
 }
 
 void Replayer::place(Batch& batch, pager::LinkPort& port) {
+  if (batch.session->memory().tells_removals()) copy_held(batch, port, kFewestFromCache);
   for (size_t at = 0; at < batch.count;) {
     if (!batch.here[at]) {
       ++at;
@@ -370,13 +404,14 @@ void Replayer::place_run(Batch& batch, pager::LinkPort& port, size_t first, size
       ++at;
       continue;
     }
+    const size_t end = at + in_a_row(batch, port, at, first + count);
     size_t pages = 1;
-    while (session.memory().tells_removals() && at + pages < first + count &&
+    while (session.memory().tells_removals() && at + pages < end &&
            !session.is_own(batch.pages[at + pages]))
       ++pages;
     const uint64_t page = batch.pages[at];
-    const uffd::Outcome outcome =
-        session.place(page, *session.address_of(page), bytes_of(port, at, pages), *batch.note);
+    const uffd::Outcome outcome = session.place(page, *session.address_of(page),
+                                                source_of(batch, port, at, pages), *batch.note);
     if (outcome == uffd::Outcome::kDone || outcome == uffd::Outcome::kAlreadyPresent) {
       for (size_t i = 0; i < pages; ++i) session.own(batch.pages[at + i]);
       session.counts().replayed_pages.fetch_add(pages, std::memory_order_relaxed);

@@ -31,6 +31,8 @@ class Replayer {
   static constexpr size_t kBatchPages = (size_t{2} << 20) >> kPageShift;
   static constexpr size_t kBufferBytes = kBatchPages << kPageShift;
   static constexpr uint32_t kPlacePages = 64;  // by one call of the kernel
+  // So many in a row are placed from the cache; a call for fewer costs more than copying them.
+  static constexpr size_t kFewestFromCache = 4;
 
   // Each port has kBufferBytes. A note for each, in memory that survives this process.
   static Result<std::unique_ptr<Replayer>> create(Serving& serving,
@@ -66,6 +68,7 @@ class Replayer {
     std::array<bool, kBatchPages> here;
     std::array<bool, kBatchPages> coming;  // for somebody else
     std::array<bool, kBatchPages> claimed;
+    std::array<bool, kBatchPages> held;  // `frames` has the page; else the port's buffer has it
     std::array<PageCache::Frame, kBatchPages> frames;
   };
 
@@ -83,10 +86,17 @@ class Replayer {
   void leave_out(Batch& batch) const;
   void finish(Batch& batch) const;
   void fetch(Batch& batch, image::PageReads& reads);
-  void ask(Batch& batch, size_t at, image::PageReads& reads);
+  void ask(Batch& batch, size_t at);
   void start_reads(Batch& batch, const std::array<bool, kBatchPages>& missing,
                    image::PageReads& reads);
   void await_others(Batch& batch, image::PageReads& reads);
+  // Copies the held pages of runs of fewer than `fewest` neighbouring frames into the buffer.
+  void copy_held(Batch& batch, pager::LinkPort& port, size_t fewest);
+  void let_go(Batch& batch);
+  std::span<const std::byte> source_of(const Batch& batch, pager::LinkPort& port, size_t at,
+                                       size_t pages) const;
+  // How many pages from `at` to `end` have their bytes in a row.
+  size_t in_a_row(const Batch& batch, pager::LinkPort& port, size_t at, size_t end) const;
   void place(Batch& batch, pager::LinkPort& port);
   // Places pages [first, first + count) of the batch, which lie together in the guest.
   void place_run(Batch& batch, pager::LinkPort& port, size_t first, size_t count);

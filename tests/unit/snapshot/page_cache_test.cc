@@ -110,6 +110,16 @@ TEST(PageCache, WhereAllFramesAreHeldThereIsNoRoom) {
   EXPECT_EQ(refused, 3 * cache->frames());
 }
 
+TEST(PageCache, NeighboursThatComeInOrderLieInARow) {
+  const auto cache = small_cache();
+  for (uint32_t first = 0; first < cache->frames(); first += 64) {
+    const auto start = cache->find({1, first});
+    ASSERT_EQ(start.found, Found::kClaimed);
+    for (uint32_t i = 1; i < 64; ++i)
+      ASSERT_EQ(cache->find({1, first + i}).frame, start.frame + i) << first;
+  }
+}
+
 TEST(PageCache, SizesOutsideOfTheLimitsAreRefused) {
   EXPECT_FALSE(PageCache::create(PageCache::kMinBytes - 1));
   EXPECT_FALSE(PageCache::create(uint64_t{1} << 44));
