@@ -64,7 +64,10 @@ class LocalCluster:
 
     def run(self, *arguments):
         """What this command of farpage prints."""
-        return subprocess.run([self.farpage, *arguments], capture_output=True, text=True, check=True).stdout
+        ended = subprocess.run([self.farpage, *arguments], capture_output=True, text=True)
+        if ended.returncode != 0:
+            raise RuntimeError(f"farpage {' '.join(arguments)}: exit {ended.returncode}\n{ended.stderr}")
+        return ended.stdout
 
 
 class LineProgram:
