@@ -189,7 +189,9 @@ TEST_F(EtcdStoreTest, LeaseIsRenewedAndEndsWhenItIsNot) {
   for (int i = 0; i < 600 && !next; ++i) {
     next = elect(client_, kPrefix, "http://other:7070", {})->term;
     // It knows by its own clock before another one can be elected.
-    if (next) EXPECT_FALSE(silent->is_held());
+    if (next) {
+      EXPECT_FALSE(silent->is_held());
+    }
     std::this_thread::sleep_for(Milliseconds(100));
   }
   EXPECT_NE(next, nullptr);
