@@ -151,7 +151,7 @@ void EvictionBatch::restart_patience(Instant now) {
 }
 
 bool EvictionBatch::finish() {
-  Instant waits_since{0};  // 0: it does not wait
+  Instant waits_since{0};  // 0: it does not
   while (true) {
     const Turn turn = advance();
     if (turn == Turn::kEnded) return true;
