@@ -15,7 +15,9 @@ namespace farpage::cli {
 void add_options(Subcommand& subcommand, BenchSettings& settings) {
   subcommand
       .text("--coordinator", settings.coordinator,
-            "URL of the coordinator (default: an embedded one, with a node on this host)",
+            "URL of the coordinator; of several all, with commas between (default: an embedded "
+            "one, with a "
+            "node on this host)",
             Subcommand::Scope::kShared)
       .text("--token-file", settings.token_file, "File with the coordinator's bearer token",
             Subcommand::Scope::kShared)

@@ -19,7 +19,10 @@
 #include "cli/subcommand.h"
 #include "coordinator/agent_client.h"
 #include "coordinator/client.h"
+#include "coordinator/etcd_election.h"
+#include "coordinator/etcd_store.h"
 #include "coordinator/service.h"
+#include "coordinator/sqlite_store.h"
 
 namespace farpage::cli {
 namespace {
@@ -37,16 +40,28 @@ void print_ready(const CoordinatorSettings& settings, const std::string& url) {
   std::fflush(stdout);
 }
 
+Result<std::unique_ptr<coordinator::Service>> make_service(const std::string& store_text,
+                                                           coordinator::ServiceOptions options,
+                                                           const Clock& clock) {
+  const auto make_agents = [token = options.token] {
+    return coordinator::make_http_agent_client({token});
+  };
+  if (const auto urls = etcd_of(store_text)) {
+    FARPAGE_TRY(etcd, open_etcd(*urls));
+    return coordinator::Service::create_elected(
+        std::move(options), coordinator::make_etcd_election(std::move(etcd)), make_agents, clock);
+  }
+  FARPAGE_TRY(store, open_store(store_text));
+  return coordinator::Service::create(std::move(options), std::move(store), make_agents(), clock);
+}
+
 Result<int> serve(const CoordinatorSettings& settings) {
   FARPAGE_TRY(token, read_token(settings.token_file));
   FARPAGE_TRY(options, service_options(settings, token));
-  FARPAGE_TRY(store, open_store(settings.store));
   FARPAGE_TRY(signals, ShutdownSignals::create());
   raise_descriptor_limit();
-  auto agents = coordinator::make_http_agent_client({token});
   const SteadyClock clock;
-  FARPAGE_TRY(service, coordinator::Service::create(std::move(options), std::move(store),
-                                                    std::move(agents), clock));
+  FARPAGE_TRY(service, make_service(settings.store, std::move(options), clock));
   print_ready(settings, service->url());
   const int signal_number = signals.wait();
   log::info("coordinator stopping signal={}", signal_number);
@@ -70,11 +85,20 @@ Status check_is_no_store(const std::string& backup, const std::string& store) {
   return {};
 }
 
+constexpr std::string_view kSqlite = "sqlite:";
+
+Result<std::string> copy_of_etcd(const std::string& urls) {
+  FARPAGE_TRY(etcd, open_etcd(urls));
+  FARPAGE_TRY(snapshot, coordinator::read_etcd_store(*etcd, coordinator::kEtcdPrefix));
+  return coordinator::make_sqlite_file(snapshot);
+}
+
 // That of the file, or what the coordinator that has it locked says.
 Result<std::string> copy_of_store(const CoordinatorSettings& settings) {
-  constexpr std::string_view kSqlite = "sqlite:";
+  if (const auto urls = etcd_of(settings.store)) return copy_of_etcd(*urls);
   if (!settings.store.starts_with(kSqlite))
-    return fail(ErrorCode::kInvalid, "--backup: only --store sqlite:PATH has something to copy");
+    return fail(ErrorCode::kInvalid,
+                "--backup: only --store sqlite:PATH and etcd:URL have something to copy");
   const std::string path = settings.store.substr(kSqlite.size());
   FARPAGE_TRY_VOID(check_is_no_store(settings.backup, path));
   if (::access(path.c_str(), F_OK) != 0) return fail_errno("--backup: store " + path);
@@ -102,6 +126,37 @@ Result<int> back_up(const CoordinatorSettings& settings) {
   return kExitOk;
 }
 
+Status restore_into(const std::string& store, const coordinator::Snapshot& snapshot) {
+  if (const auto urls = etcd_of(store)) {
+    FARPAGE_TRY(etcd, open_etcd(*urls));
+    return coordinator::fill_etcd_store(etcd, coordinator::kEtcdPrefix, snapshot);
+  }
+  if (!store.starts_with(kSqlite))
+    return fail(ErrorCode::kInvalid,
+                "--restore: only --store sqlite:PATH and etcd:URL keep what is restored");
+  const std::string path = store.substr(kSqlite.size());
+  if (::access(path.c_str(), F_OK) == 0)
+    return fail(ErrorCode::kConflict, path + " exists: move it, and its -wal and -shm, away first");
+  FARPAGE_TRY(bytes, coordinator::make_sqlite_file(snapshot));
+  return write_whole(path, std::as_bytes(std::span(bytes)));
+}
+
+Result<int> restore(const CoordinatorSettings& settings) {
+  if (!settings.backup.empty())
+    return fail(ErrorCode::kInvalid, "--restore and --backup: give one of them");
+  // It would be created.
+  if (::access(settings.restore.c_str(), F_OK) != 0)
+    return fail_errno("--restore: " + settings.restore);
+  auto file = coordinator::open_sqlite_store(settings.restore);
+  if (!file) return fail_with("--restore", file.error());
+  FARPAGE_TRY(snapshot, (*file)->load());
+  if (const Status written = restore_into(settings.store, snapshot); !written)
+    return fail_with("--restore", written.error());
+  fmt::print("{}: {} nodes, {} regions, {} leases of {}\n", settings.store, snapshot.nodes.size(),
+             snapshot.regions.size(), snapshot.leases.size(), settings.restore);
+  return kExitOk;
+}
+
 }  // namespace
 
 void add_coordinator(CLI::App& root, Invocation& invocation) {
@@ -110,9 +165,13 @@ void add_coordinator(CLI::App& root, Invocation& invocation) {
       root, "coordinator", "Run the coordinator, which assigns the memory of nodes to programs",
       {"farpage coordinator", "farpage coordinator --store sqlite:/var/lib/farpage/coordinator.db",
        "farpage coordinator --listen 0.0.0.0:7070 --token-file /etc/farpage/token",
-       "farpage coordinator --store sqlite:/var/lib/farpage/coordinator.db --backup copy.db"});
+       "farpage coordinator --store sqlite:/var/lib/farpage/coordinator.db --backup copy.db",
+       "farpage coordinator --listen 10.0.0.1:7070 --token-file token \\",
+       "    --store etcd:http://10.0.0.1:2379,http://10.0.0.2:2379,http://10.0.0.3:2379",
+       "farpage coordinator --store etcd:http://10.0.0.1:2379 --restore copy.db"});
   add_options(subcommand, *settings);
   subcommand.on_run(invocation, [settings] {
+    if (!settings->restore.empty()) return restore(*settings);
     return settings->backup.empty() ? serve(*settings) : back_up(*settings);
   });
 }

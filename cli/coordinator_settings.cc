@@ -7,13 +7,19 @@
 #include "coordinator/memory_store.h"
 #include "coordinator/sqlite_store.h"
 #include "http/json_reader.h"
+#include "http/url.h"
 
 namespace farpage::cli {
 
 void add_options(Subcommand& subcommand, CoordinatorSettings& settings) {
   subcommand.text("--listen", settings.listen, "Where to serve the REST API")
       .text("--store", settings.store,
-            "What survives a restart: memory (nothing) or sqlite:PATH (nodes, regions, leases)")
+            "What survives a restart: memory (nothing), or nodes, regions and leases: sqlite:PATH, "
+            "or "
+            "etcd:URL,URL for several coordinators, of which one leads")
+      .text("--advertise", settings.advertise,
+            "With etcd: http://host:port at which others reach this coordinator, if that is not "
+            "--listen")
       .text("--token-file", settings.token_file,
             "File with the bearer token that callers must send, and that the coordinator sends to "
             "nodes",
@@ -38,6 +44,8 @@ void add_options(Subcommand& subcommand, CoordinatorSettings& settings) {
           "--backup", settings.backup,
           "Do not serve: copy the store of the coordinator that has these options, running or not, "
           "to this file")
+      .text("--restore", settings.restore,
+            "Do not serve: fill the store, which must be new, from this file of --backup")
       .choice("--output", settings.output, {"text", "json"},
               "Format of the line printed when ready", Subcommand::Scope::kShared);
 }
@@ -55,7 +63,20 @@ Result<coordinator::ServiceOptions> service_options(const CoordinatorSettings& s
   if (!settings.spread_by.empty() && !http::is_name(settings.spread_by))
     return fail(ErrorCode::kInvalid,
                 fmt::format("--spread-by: '{}' is not the key of a label", settings.spread_by));
+  const bool is_elected = etcd_of(settings.store).has_value();
+  if (!settings.advertise.empty() && !is_elected)
+    return fail(ErrorCode::kInvalid, "--advertise: only for --store etcd:");
+  if (!settings.advertise.empty() && !http::parse_url(settings.advertise))
+    return fail(ErrorCode::kInvalid, fmt::format("--advertise: '{}' is no URL: write "
+                                                 "http://host:port",
+                                                 settings.advertise));
+  if (is_elected && settings.advertise.empty() && is_wildcard(listen))
+    return fail(ErrorCode::kInvalid,
+                fmt::format("--listen {} does not say where others reach this coordinator: add "
+                            "--advertise http://host:port",
+                            settings.listen));
   coordinator::ServiceOptions options;
+  options.advertise = settings.advertise;
   for (const std::string& quota : settings.quotas) {
     const size_t equals = quota.find('=');
     const std::string name = quota.substr(0, equals);
@@ -84,7 +105,19 @@ Result<std::unique_ptr<coordinator::Store>> open_store(const std::string& text) 
   if (text.rfind(kSqlite, 0) == 0 && text.size() > kSqlite.size())
     return coordinator::open_sqlite_store(text.substr(kSqlite.size()));
   return fail(ErrorCode::kInvalid,
-              fmt::format("--store: '{}' is neither memory nor sqlite:PATH", text));
+              fmt::format("--store: '{}' is neither memory, sqlite:PATH nor etcd:URL,URL", text));
+}
+
+std::optional<std::string> etcd_of(const std::string& store) {
+  constexpr std::string_view kEtcd = "etcd:";
+  if (!store.starts_with(kEtcd)) return std::nullopt;
+  return store.substr(kEtcd.size());
+}
+
+Result<std::shared_ptr<const coordinator::EtcdClient>> open_etcd(const std::string& urls) {
+  auto client = coordinator::EtcdClient::create(urls);
+  if (!client) return fail_with("--store etcd:", client.error());
+  return std::shared_ptr<const coordinator::EtcdClient>(std::move(*client));
 }
 
 }  // namespace farpage::cli

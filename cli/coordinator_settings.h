@@ -2,11 +2,13 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "base/clock.h"
 #include "base/result.h"
 #include "cli/subcommand.h"
+#include "coordinator/etcd_client.h"
 #include "coordinator/service.h"
 #include "coordinator/store.h"
 
@@ -23,7 +25,9 @@ struct CoordinatorSettings {
   Milliseconds region_time_to_live{60'000};
   int64_t request_threads = 16;
   int64_t max_long_polls = 64;
-  std::string backup;  // not to serve, but to copy the store to this file
+  std::string advertise;
+  std::string restore;  // not to serve, but to fill the store from this file
+  std::string backup;   // not to serve, but to copy the store to this file
   std::string output = "text";
 };
 
@@ -36,5 +40,9 @@ Result<coordinator::ServiceOptions> service_options(const CoordinatorSettings& s
 
 // "memory" or "sqlite:PATH".
 Result<std::unique_ptr<coordinator::Store>> open_store(const std::string& text);
+
+// The URLs in "etcd:URL,URL"; nullopt: it is another store.
+std::optional<std::string> etcd_of(const std::string& store);
+Result<std::shared_ptr<const coordinator::EtcdClient>> open_etcd(const std::string& urls);
 
 }  // namespace farpage::cli

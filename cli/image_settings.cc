@@ -9,7 +9,8 @@ namespace farpage::cli {
 
 void add_cluster_options(Subcommand& subcommand, ClusterSettings& settings) {
   subcommand
-      .text("--coordinator", settings.coordinator, "URL of the coordinator",
+      .text("--coordinator", settings.coordinator,
+            "URL of the coordinator; of several all, with commas between",
             Subcommand::Scope::kShared)
       .required()
       .text("--token-file", settings.token_file, "File with the coordinator's bearer token",

@@ -124,7 +124,8 @@ Subcommand subcommand_of(CLI::App& root, MaintenanceSettings& settings, const st
                          const std::string& summary, const std::vector<std::string>& examples) {
   Subcommand subcommand(root, name, summary, examples);
   subcommand.positional("NODE", settings.node, "Name of the memory node")
-      .text("--coordinator", settings.coordinator, "URL of the coordinator",
+      .text("--coordinator", settings.coordinator,
+            "URL of the coordinator; of several all, with commas between",
             Subcommand::Scope::kShared)
       .text("--token-file", settings.token_file, "File with the bearer token",
             Subcommand::Scope::kShared);

@@ -22,7 +22,8 @@ std::string default_shm_socket(const std::string& node_name) {
 
 void add_options(Subcommand& subcommand, NodeSettings& settings) {
   subcommand
-      .text("--coordinator", settings.coordinator, "URL of the coordinator",
+      .text("--coordinator", settings.coordinator,
+            "URL of the coordinator; of several all, with commas between",
             Subcommand::Scope::kShared)
       .required()
       .text("--token-file", settings.token_file,

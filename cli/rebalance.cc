@@ -72,7 +72,8 @@ void add_rebalance(CLI::App& root, Invocation& invocation) {
               "interrupted, and given again: at most --at-most slabs still move then.",
               "Images, and nodes that are cordoned, drain, or lend more or less just now, are left "
               "as they are."})
-      .text("--coordinator", settings->coordinator, "URL of the coordinator",
+      .text("--coordinator", settings->coordinator,
+            "URL of the coordinator; of several all, with commas between",
             Subcommand::Scope::kShared)
       .text("--token-file", settings->token_file, "File with the bearer token",
             Subcommand::Scope::kShared)

@@ -167,7 +167,9 @@ void add_options(Subcommand& subcommand, EngineSettings& settings) {
   add_options(subcommand, settings.pager);
   subcommand
       .text("--coordinator", settings.coordinator,
-            "URL of the coordinator (default: an embedded one, with a node on this host)",
+            "URL of the coordinator; of several all, with commas between (default: an embedded "
+            "one, with a "
+            "node on this host)",
             Subcommand::Scope::kShared)
       .text("--token-file", settings.token_file, "File with the coordinator's bearer token",
             Subcommand::Scope::kShared)

@@ -75,7 +75,8 @@ void add_status(CLI::App& root, Invocation& invocation) {
              {"farpage status --coordinator http://127.0.0.1:7070",
               "farpage status --coordinator http://10.0.0.1:7070 --token-file token --output json",
               "farpage status --pager /run/farpage-pager/pager.sock"})
-      .text("--coordinator", settings->coordinator, "URL of the coordinator",
+      .text("--coordinator", settings->coordinator,
+            "URL of the coordinator; of several all, with commas between",
             Subcommand::Scope::kShared)
       .text("--token-file", settings->token_file, "File with the bearer token",
             Subcommand::Scope::kShared)

@@ -38,6 +38,37 @@ void read_labels(http::JsonReader& reader, Labels& labels) {
   });
 }
 
+void read_node_info(http::JsonReader& reader, NodeInfo& node) {
+  read_node_join(reader, node.join);
+  const std::string state = reader.text("state", http::kMaxNameBytes);
+  for (const NodeState known :
+       {NodeState::kAlive, NodeState::kCordoned, NodeState::kDraining, NodeState::kLost})
+    if (state == to_string(known)) node.state = known;
+  if (reader.ok() && state != to_string(node.state))
+    reader.refuse("state", "must be alive, cordoned, draining or lost");
+  node.total_slabs = static_cast<uint32_t>(reader.number("total_slabs", 0, kMaxSlabsPerNode));
+  node.free_slabs = static_cast<uint32_t>(reader.number("free_slabs", 0, kMaxSlabsPerNode));
+  node.last_heartbeat_age = Milliseconds(
+      static_cast<int64_t>(reader.number("last_heartbeat_age_ms", 0, http::kMaxU64 >> 24)));
+  if (reader.has("lend_bytes")) node.lend_bytes = reader.number("lend_bytes", 1, kMaxCapacityBytes);
+  node.lend_refused = reader.text_or_empty("lend_refused", http::kMaxDetailBytes);
+  read_counters(reader, node.counters);
+}
+
+Json json_of(const NodeInfo& node) {
+  Json json = json_of_node_join(node.join);
+  json.update({{"state", to_string(node.state)},
+               {"total_slabs", node.total_slabs},
+               {"free_slabs", node.free_slabs},
+               {"last_heartbeat_age_ms", node.last_heartbeat_age.count()},
+               {"counters", node.counters}});
+  if (node.lend_bytes) json["lend_bytes"] = *node.lend_bytes;
+  if (!node.lend_refused.empty()) json["lend_refused"] = node.lend_refused;
+  return json;
+}
+
+}  // namespace
+
 void read_node_join(http::JsonReader& reader, NodeJoin& node) {
   node.id = NodeId{reader.name("id")};
   node.incarnation = reader.number("incarnation", 1, http::kMaxU64);
@@ -74,7 +105,7 @@ void read_node_join(http::JsonReader& reader, NodeJoin& node) {
     reader.refuse("transports", "must name at least one way to reach the node's memory");
 }
 
-Json json_of(const NodeJoin& node) {
+Json json_of_node_join(const NodeJoin& node) {
   Json transports = Json::array();
   for (const TransportAddress& address : node.transports) transports.push_back(json_of(address));
   Json json{{"id", node.id.value},
@@ -89,37 +120,6 @@ Json json_of(const NodeJoin& node) {
   if (!node.identity.empty()) json["identity"] = node.identity;
   return json;
 }
-
-void read_node_info(http::JsonReader& reader, NodeInfo& node) {
-  read_node_join(reader, node.join);
-  const std::string state = reader.text("state", http::kMaxNameBytes);
-  for (const NodeState known :
-       {NodeState::kAlive, NodeState::kCordoned, NodeState::kDraining, NodeState::kLost})
-    if (state == to_string(known)) node.state = known;
-  if (reader.ok() && state != to_string(node.state))
-    reader.refuse("state", "must be alive, cordoned, draining or lost");
-  node.total_slabs = static_cast<uint32_t>(reader.number("total_slabs", 0, kMaxSlabsPerNode));
-  node.free_slabs = static_cast<uint32_t>(reader.number("free_slabs", 0, kMaxSlabsPerNode));
-  node.last_heartbeat_age = Milliseconds(
-      static_cast<int64_t>(reader.number("last_heartbeat_age_ms", 0, http::kMaxU64 >> 24)));
-  if (reader.has("lend_bytes")) node.lend_bytes = reader.number("lend_bytes", 1, kMaxCapacityBytes);
-  node.lend_refused = reader.text_or_empty("lend_refused", http::kMaxDetailBytes);
-  read_counters(reader, node.counters);
-}
-
-Json json_of(const NodeInfo& node) {
-  Json json = json_of(node.join);
-  json.update({{"state", to_string(node.state)},
-               {"total_slabs", node.total_slabs},
-               {"free_slabs", node.free_slabs},
-               {"last_heartbeat_age_ms", node.last_heartbeat_age.count()},
-               {"counters", node.counters}});
-  if (node.lend_bytes) json["lend_bytes"] = *node.lend_bytes;
-  if (!node.lend_refused.empty()) json["lend_refused"] = node.lend_refused;
-  return json;
-}
-
-}  // namespace
 
 bool is_identity(std::string_view text) {
   return text.size() == kIdentityDigits &&
@@ -228,7 +228,7 @@ Result<std::vector<NodeInfo>> decode_node_list(std::string_view body) {
 }
 
 std::string encode(const NodeJoin& node) {
-  return json_of(node).dump();
+  return json_of_node_join(node).dump();
 }
 
 std::string encode(const NodeHeartbeat& heartbeat) {

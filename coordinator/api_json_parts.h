@@ -22,6 +22,10 @@ void read_slab(http::JsonReader& reader, SlabIndex& slab);
 void read_node_slabs(http::JsonReader& reader, const char* key, std::vector<uint32_t>& slabs);
 void read_generation(http::JsonReader& reader, Generation& generation);
 void read_region_info(http::JsonReader& reader, RegionInfo& region);
+void read_node_join(http::JsonReader& reader, NodeJoin& node);
+nlohmann::json json_of_node_join(const NodeJoin& node);
+void read_lease(http::JsonReader& reader, Lease& lease);
+nlohmann::json json_of_lease(const Lease& lease, Secrets secrets);
 nlohmann::json json_of_region(const RegionInfo& region, Secrets secrets);
 // By the name of the transport. A secret: only for leases that show their keys, and for the store.
 nlohmann::json json_of_keys(const RemoteKeys& keys);

@@ -13,21 +13,6 @@ using Json = nlohmann::json;
 constexpr uint64_t kMaxMilliseconds = uint64_t{1} << 40;
 constexpr size_t kNoLimit = std::numeric_limits<size_t>::max();
 
-void read_lease(http::JsonReader& reader, Lease& lease) {
-  read_slab(reader, lease.slab);
-  lease.replica = static_cast<uint32_t>(reader.number("replica", 0, kMaxReplicas - 1));
-  lease.node = NodeId{reader.name("node")};
-  lease.node_slab = static_cast<uint32_t>(reader.number("node_slab", 0, kMaxSlabsPerNode - 1));
-  lease.address = RemoteAddress{reader.number("address", 0, http::kMaxU64)};
-  lease.bytes = reader.number("bytes", kMinSlabBytes, kMaxSlabBytes);
-  read_remote_keys(reader, lease.rkeys);
-  read_generation(reader, lease.generation);
-  lease.lost = reader.boolean_or("lost", false);
-  lease.stale = reader.boolean_or("stale", false);
-  lease.filling = reader.boolean_or("filling", false);
-  lease.moving = reader.boolean_or("moving", false);
-}
-
 void read_replica_name(http::JsonReader& reader, ReplicaName& name) {
   name.node = NodeId{reader.name("node")};
   read_generation(reader, name.generation);
@@ -37,25 +22,9 @@ Json json_of(const ReplicaName& name) {
   return {{"node", name.node.value}, {"generation", name.generation.value}};
 }
 
-Json json_of(const Lease& lease, Secrets secrets) {
-  Json json{{"slab", lease.slab.value},
-            {"replica", lease.replica},
-            {"node", lease.node.value},
-            {"node_slab", lease.node_slab},
-            {"address", lease.address.value},
-            {"bytes", lease.bytes},
-            {"generation", lease.generation.value},
-            {"lost", lease.lost},
-            {"stale", lease.stale},
-            {"filling", lease.filling},
-            {"moving", lease.moving}};
-  if (secrets == Secrets::kShow) json["rkeys"] = json_of_keys(lease.rkeys);
-  return json;
-}
-
 Json json_of(const std::vector<Lease>& leases, Secrets secrets) {
   Json list = Json::array();
-  for (const Lease& lease : leases) list.push_back(json_of(lease, secrets));
+  for (const Lease& lease : leases) list.push_back(json_of_lease(lease, secrets));
   return list;
 }
 
@@ -100,6 +69,37 @@ Json json_of(const Event& event) {
 }
 
 }  // namespace
+
+void read_lease(http::JsonReader& reader, Lease& lease) {
+  read_slab(reader, lease.slab);
+  lease.replica = static_cast<uint32_t>(reader.number("replica", 0, kMaxReplicas - 1));
+  lease.node = NodeId{reader.name("node")};
+  lease.node_slab = static_cast<uint32_t>(reader.number("node_slab", 0, kMaxSlabsPerNode - 1));
+  lease.address = RemoteAddress{reader.number("address", 0, http::kMaxU64)};
+  lease.bytes = reader.number("bytes", kMinSlabBytes, kMaxSlabBytes);
+  read_remote_keys(reader, lease.rkeys);
+  read_generation(reader, lease.generation);
+  lease.lost = reader.boolean_or("lost", false);
+  lease.stale = reader.boolean_or("stale", false);
+  lease.filling = reader.boolean_or("filling", false);
+  lease.moving = reader.boolean_or("moving", false);
+}
+
+Json json_of_lease(const Lease& lease, Secrets secrets) {
+  Json json{{"slab", lease.slab.value},
+            {"replica", lease.replica},
+            {"node", lease.node.value},
+            {"node_slab", lease.node_slab},
+            {"address", lease.address.value},
+            {"bytes", lease.bytes},
+            {"generation", lease.generation.value},
+            {"lost", lease.lost},
+            {"stale", lease.stale},
+            {"filling", lease.filling},
+            {"moving", lease.moving}};
+  if (secrets == Secrets::kShow) json["rkeys"] = json_of_keys(lease.rkeys);
+  return json;
+}
 
 void read_slab(http::JsonReader& reader, SlabIndex& slab) {
   slab = SlabIndex{static_cast<uint32_t>(reader.number("slab", 0, kMaxSlabsPerRegion - 1))};
@@ -344,7 +344,7 @@ std::string encode(const RepairComplete& repair) {
 }
 
 std::string encode(const RepairBegun& begun) {
-  return Json{{"filling", json_of(begun.filling, Secrets::kShow)},
+  return Json{{"filling", json_of_lease(begun.filling, Secrets::kShow)},
               {"replaces", json_of(begun.replaces)}}
       .dump();
 }

@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include "coordinator/api_json.h"
-#include "http/caller.h"
+#include "coordinator/leader_caller.h"
 
 namespace farpage::coordinator {
 namespace {
@@ -12,8 +12,8 @@ using rdma::QueuePairEndpoint;
 
 class HttpClient final : public Client {
  public:
-  HttpClient(http::Url url, ClientOptions options)
-      : caller_(std::move(url), std::move(options.token)), timeout_(options.timeout) {}
+  HttpClient(std::unique_ptr<LeaderCaller> caller, Milliseconds timeout)
+      : caller_(std::move(caller)), timeout_(timeout) {}
 
   Result<NodeInfo> join(const NodeJoin& node) override {
     FARPAGE_TRY(answer, call("POST", "/v1/nodes", encode(node)));
@@ -38,8 +38,8 @@ class HttpClient final : public Client {
 
   Result<RegionInfo> create_region(const RegionCreate& region) override {
     const uint64_t slabs = region.slab_bytes == 0 ? 0 : region.bytes / region.slab_bytes + 1;
-    FARPAGE_TRY(answer, caller_.call("POST", "/v1/regions", encode(region),
-                                     lease_timeout(slabs, region.replicas)));
+    FARPAGE_TRY(answer, caller_->call("POST", "/v1/regions", encode(region),
+                                      lease_timeout(slabs, region.replicas)));
     return decode_region_info(answer);
   }
   Result<RegionInfo> region(const RegionId& region) override {
@@ -48,24 +48,24 @@ class HttpClient final : public Client {
   }
   Result<std::vector<Lease>> lease_slabs(const RegionId& region,
                                          const std::vector<SlabIndex>& slabs) override {
-    FARPAGE_TRY(answer, caller_.call("POST", of_region(region, "/slabs"), encode(slabs),
-                                     lease_timeout(slabs.size(), kMaxReplicas)));
+    FARPAGE_TRY(answer, caller_->call("POST", of_region(region, "/slabs"), encode(slabs),
+                                      lease_timeout(slabs.size(), kMaxReplicas)));
     return decode_lease_list(answer);
   }
   Status release_slabs(const RegionId& region, const std::vector<SlabIndex>& slabs) override {
-    const auto answer = caller_.call("POST", of_region(region, "/slabs/release"), encode(slabs),
-                                     lease_timeout(slabs.size(), kMaxReplicas));
+    const auto answer = caller_->call("POST", of_region(region, "/slabs/release"), encode(slabs),
+                                      lease_timeout(slabs.size(), kMaxReplicas));
     if (!answer) return tl::unexpected(answer.error());
     return {};
   }
   Result<RepairBegun> begin_repair(const RegionId& region, const RepairBegin& repair) override {
-    FARPAGE_TRY(answer, caller_.call("POST", of_region(region, "/repairs"), encode(repair),
-                                     lease_timeout(1, kMaxReplicas)));
+    FARPAGE_TRY(answer, caller_->call("POST", of_region(region, "/repairs"), encode(repair),
+                                      lease_timeout(1, kMaxReplicas)));
     return decode_repair_begun(answer);
   }
   Status complete_repair(const RegionId& region, const RepairComplete& repair) override {
-    const auto answer = caller_.call("POST", of_region(region, "/repairs/complete"), encode(repair),
-                                     lease_timeout(1, kMaxReplicas));
+    const auto answer = caller_->call("POST", of_region(region, "/repairs/complete"),
+                                      encode(repair), lease_timeout(1, kMaxReplicas));
     if (!answer) return tl::unexpected(answer.error());
     return {};
   }
@@ -79,8 +79,8 @@ class HttpClient final : public Client {
   }
   Result<QueuePairEndpoint> exchange(const NodeId& node, const QueuePairEndpoint& ours) override {
     // The coordinator calls the node; allow it the time to report that the node did not answer.
-    FARPAGE_TRY(answer, caller_.call("POST", of_node(node, "/rdma/endpoint"), encode(ours),
-                                     lease_timeout(0, 0)));
+    FARPAGE_TRY(answer, caller_->call("POST", of_node(node, "/rdma/endpoint"), encode(ours),
+                                      lease_timeout(0, 0)));
     return decode_queue_pair_reply(answer);
   }
 
@@ -99,17 +99,19 @@ class HttpClient final : public Client {
   Result<EventBatch> events(uint64_t since, Milliseconds timeout) override {
     const std::string path = fmt::format("/v1/events?since={}&timeout={}.{:03}", since,
                                          timeout.count() / 1000, timeout.count() % 1000);
-    FARPAGE_TRY(answer, caller_.call("GET", path, "", timeout_ + timeout));
+    FARPAGE_TRY(answer, caller_->call("GET", path, "", timeout_ + timeout));
     return decode_event_batch(answer);
   }
   Result<std::string> get(const std::string& path) override { return call("GET", path, ""); }
 
  private:
-  Result<std::string> call(const char* method, const std::string& path, std::string body) const {
-    return caller_.call(method, path, std::move(body), timeout_);
+  Result<std::string> call(const char* method, const std::string& path,
+                           const std::string& body) const {
+    return caller_->call(method, path, body, timeout_);
   }
-  Status call_for_status(const char* method, const std::string& path, std::string body) const {
-    const auto answer = call(method, path, std::move(body));
+  Status call_for_status(const char* method, const std::string& path,
+                         const std::string& body) const {
+    const auto answer = call(method, path, body);
     if (!answer) return tl::unexpected(answer.error());
     return {};
   }
@@ -126,18 +128,17 @@ class HttpClient final : public Client {
     return fmt::format("/v1/regions/{}{}", region.value, rest);
   }
 
-  const http::Caller caller_;
+  const std::unique_ptr<LeaderCaller> caller_;
   const Milliseconds timeout_;
 };
 
 }  // namespace
 
-Result<std::unique_ptr<Client>> Client::create(ClientOptions options) {
-  auto url = http::parse_url(options.url);
-  if (!url) return fail_with("coordinator", url.error());
+Result<std::unique_ptr<Client>> Client::create(const ClientOptions& options) {
+  FARPAGE_TRY(caller, LeaderCaller::create(options.url, options.token));
   if (options.timeout <= Milliseconds(0))
     return fail(ErrorCode::kInvalid, "coordinator: timeout must be more than 0 ms");
-  return std::make_unique<HttpClient>(std::move(*url), std::move(options));
+  return std::make_unique<HttpClient>(std::move(caller), options.timeout);
 }
 
 }  // namespace farpage::coordinator

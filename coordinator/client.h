@@ -11,7 +11,7 @@
 namespace farpage::coordinator {
 
 struct ClientOptions {
-  std::string url;    // http://host:port
+  std::string url;    // http://host:port; of several coordinators: all, with commas between
   std::string token;  // bearer token; empty: none
   Milliseconds timeout{2000};
 };
@@ -22,11 +22,12 @@ inline constexpr Milliseconds kAgentAllowance{10000};
 inline constexpr Milliseconds kTimePerSlab{50};
 
 // Threads: any; each call makes its own request and blocks up to the timeout (events(): plus the
-// poll's own timeout). kUnavailable: the coordinator cannot be reached. kTimedOut: it did not
+// poll's own timeout). kUnavailable: the coordinator cannot be reached, or of several
+// none leads (leader_caller.h). kTimedOut: it did not
 // answer (it may have executed the request). Else the code and the text of its problem+json answer.
 class Client {
  public:
-  static Result<std::unique_ptr<Client>> create(ClientOptions options);
+  static Result<std::unique_ptr<Client>> create(const ClientOptions& options);
   virtual ~Client() = default;
 
   // -- as a memory node --

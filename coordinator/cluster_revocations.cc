@@ -7,8 +7,10 @@ namespace farpage::coordinator {
 // Claims the revocations that no other thread has claimed and whose node is not in backoff.
 std::vector<Revocation> Cluster::claim_revocations(const RegionId* only_region) {
   const MutexLock lock(mutex_);
-  const Instant now = clock_.now();
   std::vector<Revocation> list;
+  // A coordinator that goes on with this store may still have their leases.
+  if (!store_works_) return list;
+  const Instant now = clock_.now();
   for (Revocation& revocation : state_.revocations()) {
     if (only_region != nullptr && revocation.asked.region != *only_region) continue;
     const auto pause = not_before_.find(revocation.agent_url);

@@ -3,15 +3,15 @@
 #include <fmt/format.h>
 
 #include "coordinator/api_json.h"
-#include "http/caller.h"
+#include "coordinator/leader_caller.h"
 
 namespace farpage::coordinator {
 namespace {
 
 class HttpImageClient final : public ImageClient {
  public:
-  HttpImageClient(http::Url url, ClientOptions options)
-      : caller_(std::move(url), std::move(options.token)), timeout_(options.timeout) {}
+  HttpImageClient(std::unique_ptr<LeaderCaller> caller, Milliseconds timeout)
+      : caller_(std::move(caller)), timeout_(timeout) {}
 
   Result<ImageInfo> create_image(const ImageCreate& image) override {
     FARPAGE_TRY(answer, call("POST", "/v1/images", encode(image)));
@@ -43,18 +43,20 @@ class HttpImageClient final : public ImageClient {
   }
   Status remove(const ImageId& image, bool force) override {
     // The coordinator calls the nodes meanwhile.
-    const auto answer = caller_.call("DELETE", of_image(image, force ? "?force=true" : ""), "",
-                                     timeout_ + kAgentAllowance);
+    const auto answer = caller_->call("DELETE", of_image(image, force ? "?force=true" : ""), "",
+                                      timeout_ + kAgentAllowance);
     if (!answer) return tl::unexpected(answer.error());
     return {};
   }
 
  private:
-  Result<std::string> call(const char* method, const std::string& path, std::string body) const {
-    return caller_.call(method, path, std::move(body), timeout_);
+  Result<std::string> call(const char* method, const std::string& path,
+                           const std::string& body) const {
+    return caller_->call(method, path, body, timeout_);
   }
-  Status call_for_status(const char* method, const std::string& path, std::string body) const {
-    const auto answer = call(method, path, std::move(body));
+  Status call_for_status(const char* method, const std::string& path,
+                         const std::string& body) const {
+    const auto answer = call(method, path, body);
     if (!answer) return tl::unexpected(answer.error());
     return {};
   }
@@ -62,18 +64,17 @@ class HttpImageClient final : public ImageClient {
     return fmt::format("/v1/images/{}{}", image.value, rest);
   }
 
-  const http::Caller caller_;
+  const std::unique_ptr<LeaderCaller> caller_;
   const Milliseconds timeout_;
 };
 
 }  // namespace
 
-Result<std::unique_ptr<ImageClient>> ImageClient::create(ClientOptions options) {
-  auto url = http::parse_url(options.url);
-  if (!url) return fail_with("coordinator", url.error());
+Result<std::unique_ptr<ImageClient>> ImageClient::create(const ClientOptions& options) {
+  FARPAGE_TRY(caller, LeaderCaller::create(options.url, options.token));
   if (options.timeout <= Milliseconds(0))
     return fail(ErrorCode::kInvalid, "coordinator: timeout must be more than 0 ms");
-  return std::make_unique<HttpImageClient>(std::move(*url), std::move(options));
+  return std::make_unique<HttpImageClient>(std::move(caller), options.timeout);
 }
 
 }  // namespace farpage::coordinator

@@ -14,7 +14,7 @@ namespace farpage::coordinator {
 // Threads: any; each call makes its own request and blocks up to the timeout. Fails as Client.
 class ImageClient {
  public:
-  static Result<std::unique_ptr<ImageClient>> create(ClientOptions options);
+  static Result<std::unique_ptr<ImageClient>> create(const ClientOptions& options);
   virtual ~ImageClient() = default;
 
   // -- as who pushes it; its slabs are leased by Client::lease_slabs() --

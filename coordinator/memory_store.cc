@@ -64,6 +64,18 @@ void Changes::add(Changes later) {
   last_sequence = later.last_sequence;
 }
 
+Changes changes_of(const Snapshot& snapshot) {
+  Changes changes;
+  for (const NodeRecord& node : snapshot.nodes) changes.nodes[node.join.id] = node;
+  for (const RegionRecord& region : snapshot.regions) changes.regions[region.id] = region;
+  for (const auto& [key, lease] : snapshot.leases) changes.leases[key] = lease;
+  for (const Revocation& revocation : snapshot.revocations)
+    changes.revocations[revocation.id] = revocation;
+  for (const ImageRecord& image : snapshot.images) changes.images[image.id] = image;
+  changes.last_sequence = snapshot.last_sequence;
+  return changes;
+}
+
 std::unique_ptr<Store> make_memory_store() {
   return std::make_unique<MemoryStore>();
 }

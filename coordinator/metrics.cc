@@ -163,15 +163,18 @@ void Metrics::count_request(const std::string& route, const std::string& method,
       .Observe(std::chrono::duration<double>(elapsed).count());
 }
 
-std::string Metrics::text(const ClusterFacts& facts, uint32_t long_polls) const {
+std::string Metrics::text(const std::optional<ClusterFacts>& facts, uint32_t long_polls) const {
   Families families;
-  add_totals(families, facts);
+  families.add("farpage_coordinator_leads", "1 while this coordinator leads", {}, facts ? 1 : 0);
   families.add("farpage_coordinator_long_polls", "Requests for events that wait now", {},
                long_polls);
-  for (const NodeInfo& node : facts.nodes)
-    families.add_pushed(node.counters, {{"node", node.join.id.value}});
-  for (const RegionInfo& region : facts.regions)
-    families.add_pushed(region.counters, {{"region", region.id.value}, {"name", region.name}});
+  if (facts) {
+    add_totals(families, *facts);
+    for (const NodeInfo& node : facts->nodes)
+      families.add_pushed(node.counters, {{"node", node.join.id.value}});
+    for (const RegionInfo& region : facts->regions)
+      families.add_pushed(region.counters, {{"region", region.id.value}, {"name", region.name}});
+  }
   std::vector<MetricFamily> all = families.take();
   for (MetricFamily& family : requests_->registry.Collect()) all.push_back(std::move(family));
   return prometheus::TextSerializer().Serialize(all);

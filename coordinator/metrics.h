@@ -6,6 +6,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "base/clock.h"
@@ -23,7 +24,8 @@ class Metrics {
 
   void count_request(const std::string& route, const std::string& method, int status,
                      Nanoseconds elapsed);
-  std::string text(const ClusterFacts& facts, uint32_t long_polls) const;
+  // `facts` nullopt: this coordinator does not lead.
+  std::string text(const std::optional<ClusterFacts>& facts, uint32_t long_polls) const;
 
  private:
   struct Requests;

@@ -12,7 +12,7 @@ namespace farpage::coordinator {
 // Threads: any; each call makes its own request and blocks up to the timeout. Fails as Client.
 class OperatorClient {
  public:
-  static Result<std::unique_ptr<OperatorClient>> create(ClientOptions options);
+  static Result<std::unique_ptr<OperatorClient>> create(const ClientOptions& options);
   virtual ~OperatorClient() = default;
 
   // See Rebalance.

@@ -6,20 +6,31 @@
 
 #include "coordinator/cluster.h"
 #include "coordinator/metrics.h"
+#include "coordinator/seat.h"
 #include "http/server.h"
 
 namespace farpage::coordinator {
 
 inline constexpr Milliseconds kMaxPollTimeout{60000};
 
+// 503, with the URL of the coordinator that leads; empty: nobody does at the moment.
+http::Reply not_leading(const std::string& leader);
+
 // What the routes use; it outlives the server.
 struct RouteContext {
-  Cluster& cluster;
+  const Seat& seat;
   Metrics& metrics;
   const Clock& clock;
   Instant started{0};
   uint32_t max_long_polls = 0;
   std::atomic<uint32_t> long_polls{0};
+
+  // What use(cluster) answers; or, while this coordinator does not lead, who does.
+  template <typename Use>
+  http::Reply lead(Use use) const {
+    const std::shared_ptr<Cluster> cluster = seat.cluster();
+    return cluster ? use(*cluster) : not_leading(seat.leader());
+  }
 };
 
 std::vector<http::Route> node_routes(RouteContext& context);

@@ -1,9 +1,12 @@
+#include <fmt/format.h>
+
 #include <charconv>
 #include <nlohmann/json.hpp>
 #include <optional>
 
 #include "coordinator/api_json.h"
 #include "coordinator/routes.h"
+#include "http/problem.h"
 
 namespace farpage::coordinator {
 namespace {
@@ -68,7 +71,7 @@ class PollSlot {
   const bool granted_;
 };
 
-http::Reply events(RouteContext& context, const http::Request& request) {
+http::Reply events(RouteContext& context, Cluster& cluster, const http::Request& request) {
   uint64_t since = 0;
   Milliseconds timeout{0};
   if (const auto it = request.query.find("since"); it != request.query.end()) {
@@ -87,8 +90,7 @@ http::Reply events(RouteContext& context, const http::Request& request) {
                         "60, with up to three decimals"));
     timeout = *parsed;
   }
-  if (timeout == Milliseconds(0))
-    return http::Reply{200, encode(context.cluster.events(since, timeout))};
+  if (timeout == Milliseconds(0)) return http::Reply{200, encode(cluster.events(since, timeout))};
   const PollSlot slot(context);
   if (!slot.granted()) {
     http::Reply reply =
@@ -99,11 +101,11 @@ http::Reply events(RouteContext& context, const http::Request& request) {
     reply.headers.emplace("Retry-After", "1");
     return reply;
   }
-  return http::Reply{200, encode(context.cluster.events(since, timeout))};
+  return http::Reply{200, encode(cluster.events(since, timeout))};
 }
 
-http::Reply totals(RouteContext& context) {
-  const ClusterSummary facts = context.cluster.summary();
+http::Reply totals(const RouteContext& context, const Cluster& cluster) {
+  const ClusterSummary facts = cluster.summary();
   const Totals& t = facts.totals;
   const auto uptime =
       std::chrono::duration_cast<Milliseconds>(context.clock.now() - context.started);
@@ -111,6 +113,7 @@ http::Reply totals(RouteContext& context) {
                      Json{{"version", FARPAGE_VERSION},
                           {"uptime_ms", uptime.count()},
                           {"store", facts.store_kind},
+                          {"leader", context.seat.leader()},
                           {"last_sequence", facts.last_sequence},
                           {"nodes",
                            {{"alive", t.nodes_alive},
@@ -135,19 +138,33 @@ http::Reply totals(RouteContext& context) {
                          .dump()};
 }
 
-std::string metrics_text(RouteContext& context) {
-  return context.metrics.text(context.cluster.facts(),
+// Those of the cluster are with the coordinator that leads.
+std::string metrics_text(const RouteContext& context) {
+  const std::shared_ptr<Cluster> cluster = context.seat.cluster();
+  return context.metrics.text(cluster ? std::optional(cluster->facts()) : std::nullopt,
                               context.long_polls.load(std::memory_order_relaxed));
 }
 
-http::Reply ready(RouteContext& context) {
-  if (!context.cluster.summary().store_works)
+http::Reply ready(const Cluster& cluster) {
+  if (!cluster.summary().store_works)
     return http::problem_reply(
         Error{ErrorCode::kUnavailable, "the store cannot be written: see the log", 0});
   return http::Reply{200, Json{{"status", "ready"}}.dump()};
 }
 
 }  // namespace
+
+http::Reply not_leading(const std::string& leader) {
+  const Error error{ErrorCode::kUnavailable,
+                    leader.empty()
+                        ? "no coordinator leads at the moment: try again"
+                        : fmt::format("another coordinator leads: ask the one at {}", leader),
+                    0};
+  http::Reply reply = http::problem_reply(error);
+  reply.body = http::encode_problem(reply.status, error, leader);
+  reply.headers.emplace("Retry-After", "1");
+  return reply;
+}
 
 std::vector<http::Route> cluster_routes(RouteContext& context) {
   const auto fixed = [](std::string body, std::string type) {
@@ -160,16 +177,25 @@ std::vector<http::Route> cluster_routes(RouteContext& context) {
       {"GET",
        "/v1/events",
        {"since", "timeout"},
-       [&context](const http::Request& request) { return events(context, request); }},
+       [&context](const http::Request& request) {
+         return context.lead([&](Cluster& cluster) { return events(context, cluster, request); });
+       }},
       {"GET",
        "/v1/store",
        {},
        [&context](const http::Request&) {
-         auto copy = context.cluster.copy_store();
-         if (!copy) return http::problem_reply(copy.error());
-         return http::Reply{200, std::move(*copy), "application/vnd.sqlite3", {}};
+         return context.lead([](Cluster& cluster) {
+           auto copy = cluster.copy_store();
+           if (!copy) return http::problem_reply(copy.error());
+           return http::Reply{200, std::move(*copy), "application/vnd.sqlite3", {}};
+         });
        }},
-      {"GET", "/v1/cluster", {}, [&context](const http::Request&) { return totals(context); }},
+      {"GET",
+       "/v1/cluster",
+       {},
+       [&context](const http::Request&) {
+         return context.lead([&](const Cluster& cluster) { return totals(context, cluster); });
+       }},
       {"GET",
        "/metrics",
        {},
@@ -186,7 +212,7 @@ std::vector<http::Route> cluster_routes(RouteContext& context) {
       {"GET",
        "/readyz",
        {},
-       [&context](const http::Request&) { return ready(context); },
+       [&context](const http::Request&) { return context.lead(ready); },
        http::Body::kNone,
        http::Access::kOpen},
       {"GET",

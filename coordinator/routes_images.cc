@@ -65,18 +65,16 @@ http::Reply close_reader(Cluster& cluster, const http::Request& request) {
 }  // namespace
 
 std::vector<http::Route> image_routes(RouteContext& context) {
-  Cluster& cluster = context.cluster;
-  const auto with = [&cluster](http::Reply (*handler)(Cluster&, const http::Request&)) {
-    return [&cluster, handler](const http::Request& request) { return handler(cluster, request); };
+  const auto with = [&context](http::Reply (*handler)(Cluster&, const http::Request&)) {
+    return [&context, handler](const http::Request& request) {
+      return context.lead([&](Cluster& cluster) { return handler(cluster, request); });
+    };
   };
   return {
       {"POST", "/v1/images", {}, with(create_image), http::Body::kJson},
-      {"GET",
-       "/v1/images",
-       {},
-       [&cluster](const http::Request&) {
+      {"GET", "/v1/images", {}, with([](Cluster& cluster, const http::Request&) {
          return http::Reply{200, encode(cluster.images())};
-       }},
+       })},
       {"GET", "/v1/images/{id}", {}, with(show_image)},
       {"DELETE", "/v1/images/{id}", {"force"}, with(remove_image)},
       {"PUT", "/v1/images/{id}/checkpoint", {}, with(checkpoint_image), http::Body::kJson},

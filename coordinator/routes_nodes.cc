@@ -82,23 +82,23 @@ http::Reply endpoints(Cluster& cluster, const http::Request& request) {
 }  // namespace
 
 std::vector<http::Route> node_routes(RouteContext& context) {
-  Cluster& cluster = context.cluster;
-  const auto with = [&cluster](http::Reply (*handler)(Cluster&, const http::Request&)) {
-    return [&cluster, handler](const http::Request& request) { return handler(cluster, request); };
+  const auto with = [&context](http::Reply (*handler)(Cluster&, const http::Request&)) {
+    return [&context, handler](const http::Request& request) {
+      return context.lead([&](Cluster& cluster) { return handler(cluster, request); });
+    };
   };
-  const auto set = [&cluster](NodeService service) {
-    return [&cluster, service](const http::Request& request) {
-      return reply_to(cluster.set_service(NodeId{request.ids[0]}, service));
+  const auto set = [&context](NodeService service) {
+    return [&context, service](const http::Request& request) {
+      return context.lead([&](Cluster& cluster) {
+        return reply_to(cluster.set_service(NodeId{request.ids[0]}, service));
+      });
     };
   };
   return {
       {"POST", "/v1/nodes", {}, with(join), http::Body::kJson},
-      {"GET",
-       "/v1/nodes",
-       {},
-       [&cluster](const http::Request&) {
+      {"GET", "/v1/nodes", {}, with([](Cluster& cluster, const http::Request&) {
          return http::Reply{200, encode(cluster.nodes())};
-       }},
+       })},
       {"GET", "/v1/nodes/{id}", {}, with(show_node)},
       {"DELETE", "/v1/nodes/{id}", {"force"}, with(remove_node)},
       {"PUT", "/v1/nodes/{id}/heartbeat", {}, with(heartbeat_node), http::Body::kJson},

@@ -66,18 +66,16 @@ http::Reply remove_region(Cluster& cluster, const http::Request& request) {
 }  // namespace
 
 std::vector<http::Route> region_routes(RouteContext& context) {
-  Cluster& cluster = context.cluster;
-  const auto with = [&cluster](http::Reply (*handler)(Cluster&, const http::Request&)) {
-    return [&cluster, handler](const http::Request& request) { return handler(cluster, request); };
+  const auto with = [&context](http::Reply (*handler)(Cluster&, const http::Request&)) {
+    return [&context, handler](const http::Request& request) {
+      return context.lead([&](Cluster& cluster) { return handler(cluster, request); });
+    };
   };
   return {
       {"POST", "/v1/regions", {}, with(create), http::Body::kJson},
-      {"GET",
-       "/v1/regions",
-       {},
-       [&cluster](const http::Request&) {
+      {"GET", "/v1/regions", {}, with([](Cluster& cluster, const http::Request&) {
          return http::Reply{200, encode(cluster.regions())};
-       }},
+       })},
       {"GET", "/v1/regions/{id}", {}, with(show_region)},
       {"DELETE", "/v1/regions/{id}", {}, with(remove_region)},
       {"PUT", "/v1/regions/{id}/heartbeat", {}, with(heartbeat_region), http::Body::kJson},

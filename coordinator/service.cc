@@ -8,8 +8,10 @@
 #include "base/host.h"
 #include "base/log.h"
 #include "base/mutex.h"
+#include "coordinator/candidate.h"
 #include "coordinator/metrics.h"
 #include "coordinator/routes.h"
+#include "coordinator/seat.h"
 #include "http/server.h"
 #include "http/url.h"
 
@@ -76,35 +78,58 @@ uint64_t wall_clock_us() {
                                    .count());
 }
 
+StateOptions state_options(const ServiceOptions& options) {
+  StateOptions state = options.state;
+  state.seed = random_u64();
+  state.first_sequence = wall_clock_us();
+  return state;
+}
+
 class HttpService final : public Service {
  public:
-  HttpService(ServiceOptions options, std::unique_ptr<Cluster> cluster, const Clock& clock)
-      : options_(std::move(options)),
-        cluster_(std::move(cluster)),
-        context_{*cluster_, metrics_, clock} {
+  HttpService(ServiceOptions options, const Clock& clock)
+      : options_(std::move(options)), clock_(clock), context_{seat_, metrics_, clock} {
     context_.started = clock.now();
     context_.max_long_polls = options_.max_long_polls;
   }
   ~HttpService() override { stop(); }
 
-  Status start();
+  // Begins to serve: leads with this cluster, or takes part in the election.
+  Status start(std::shared_ptr<Cluster> cluster);
+  Status start(std::unique_ptr<Election> election,
+               std::function<std::unique_ptr<AgentClient>()> make_agents);
   uint16_t port() const override { return server_->port(); }
   std::string url() const override;
   void stop() override;
-  std::string check() const override { return cluster_->check(); }
+  std::string check() const override {
+    const std::shared_ptr<Cluster> cluster = seat_.cluster();
+    return cluster ? cluster->check() : "";
+  }
 
  private:
+  Status listen();
+  // Calls the method of the cluster at each interval, while this coordinator leads.
+  std::unique_ptr<Periodic> while_leading(void (Cluster::*work)());
+
   const ServiceOptions options_;
-  const std::unique_ptr<Cluster> cluster_;
+  const Clock& clock_;
+  Seat seat_;
   Metrics metrics_;
   RouteContext context_;
   std::unique_ptr<http::Server> server_;
+  std::unique_ptr<Candidate> candidate_;  // null: not elected, there is no other one
   std::unique_ptr<Periodic> expiry_;
   std::unique_ptr<Periodic> revocations_;
   std::unique_ptr<Periodic> lending_;
 };
 
-Status HttpService::start() {
+std::unique_ptr<Periodic> HttpService::while_leading(void (Cluster::*work)()) {
+  return std::make_unique<Periodic>(options_.tick_interval, [this, work] {
+    if (const std::shared_ptr<Cluster> cluster = seat_.cluster()) ((*cluster).*work)();
+  });
+}
+
+Status HttpService::listen() {
   http::ServerOptions http;
   http.host = options_.host;
   http.port = options_.port;
@@ -117,25 +142,47 @@ Status HttpService::start() {
                                      metrics_.count_request(route, method, status, elapsed);
                                    }));
   server_ = std::move(server);
-  expiry_ = std::make_unique<Periodic>(options_.tick_interval, [this] { cluster_->tick(); });
-  revocations_ =
-      std::make_unique<Periodic>(options_.tick_interval, [this] { cluster_->retry_revocations(); });
-  lending_ =
-      std::make_unique<Periodic>(options_.tick_interval, [this] { cluster_->adjust_lending(); });
+  expiry_ = while_leading(&Cluster::tick);
+  revocations_ = while_leading(&Cluster::retry_revocations);
+  lending_ = while_leading(&Cluster::adjust_lending);
   log::info("coordinator: serving url={} token={}", url(),
             options_.token.empty() ? "none" : "asked");
   return {};
 }
 
+Status HttpService::start(std::shared_ptr<Cluster> cluster) {
+  // Before the first request.
+  seat_.take(cluster, nullptr, "");
+  FARPAGE_TRY_VOID(listen());
+  seat_.take(std::move(cluster), nullptr, url());
+  return {};
+}
+
+Status HttpService::start(std::unique_ptr<Election> election,
+                          std::function<std::unique_ptr<AgentClient>()> make_agents) {
+  FARPAGE_TRY_VOID(listen());
+  MakeCluster make = [this, make_agents = std::move(make_agents)](
+                         std::unique_ptr<Store> store,
+                         std::shared_ptr<const Term> term) -> Result<std::shared_ptr<Cluster>> {
+    FARPAGE_TRY(cluster, Cluster::create(state_options(options_), std::move(store),
+                                         fenced_agents(make_agents(), std::move(term)), clock_));
+    return std::shared_ptr<Cluster>(std::move(cluster));
+  };
+  candidate_ = std::make_unique<Candidate>(std::move(election),
+                                           options_.advertise.empty() ? url() : options_.advertise,
+                                           std::move(make), seat_);
+  return {};
+}
+
 std::string HttpService::url() const {
-  const bool v6 = options_.host.find(':') != std::string::npos;
-  return v6 ? fmt::format("http://[{}]:{}", options_.host, port())
-            : fmt::format("http://{}:{}", options_.host, port());
+  return http::to_text({options_.host, port()});
 }
 
 void HttpService::stop() {
-  cluster_->stop();
+  if (candidate_) candidate_->stop();
+  if (const std::shared_ptr<Cluster> cluster = seat_.cluster()) cluster->stop();
   if (server_) server_->stop();
+  if (candidate_) candidate_->resign();
   if (expiry_) expiry_->stop();
   if (revocations_) revocations_->stop();
   if (lending_) lending_->stop();
@@ -148,11 +195,19 @@ Result<std::unique_ptr<Service>> Service::create(ServiceOptions options,
                                                  std::unique_ptr<AgentClient> agents,
                                                  const Clock& clock) {
   FARPAGE_TRY_VOID(check_options(options));
-  options.state.seed = random_u64();
-  options.state.first_sequence = wall_clock_us();
-  FARPAGE_TRY(cluster, Cluster::create(options.state, std::move(store), std::move(agents), clock));
-  auto service = std::make_unique<HttpService>(std::move(options), std::move(cluster), clock);
-  FARPAGE_TRY_VOID(service->start());
+  FARPAGE_TRY(cluster,
+              Cluster::create(state_options(options), std::move(store), std::move(agents), clock));
+  auto service = std::make_unique<HttpService>(std::move(options), clock);
+  FARPAGE_TRY_VOID(service->start(std::shared_ptr<Cluster>(std::move(cluster))));
+  return service;
+}
+
+Result<std::unique_ptr<Service>> Service::create_elected(
+    ServiceOptions options, std::unique_ptr<Election> election,
+    std::function<std::unique_ptr<AgentClient>()> make_agents, const Clock& clock) {
+  FARPAGE_TRY_VOID(check_options(options));
+  auto service = std::make_unique<HttpService>(std::move(options), clock);
+  FARPAGE_TRY_VOID(service->start(std::move(election), std::move(make_agents)));
   return service;
 }
 

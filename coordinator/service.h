@@ -4,6 +4,7 @@
 // The routes are described in docs/protocol-rest.md and openapi.json.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -11,6 +12,7 @@
 #include "base/result.h"
 #include "coordinator/agent_client.h"
 #include "coordinator/cluster.h"
+#include "coordinator/election.h"
 #include "coordinator/store.h"
 
 namespace farpage::coordinator {
@@ -28,6 +30,8 @@ struct ServiceOptions {
   uint32_t request_threads = 16;
   uint32_t max_long_polls = 64;      // more get 503 with Retry-After; each may hold a thread
   Milliseconds tick_interval{1000};  // a wakeup can delay a local fault by a context switch
+  // Where others reach this coordinator, for those that do not lead; empty: url().
+  std::string advertise;
   // The service sets seed and first_sequence itself and ignores these two.
   StateOptions state;
 };
@@ -42,13 +46,19 @@ class Service {
                                                  std::unique_ptr<Store> store,
                                                  std::unique_ptr<AgentClient> agents,
                                                  const Clock& clock);
+  // One of several coordinators: serves the cluster while it is elected, and answers who leads
+  // while it is not. `make_agents` is called for each term.
+  static Result<std::unique_ptr<Service>> create_elected(
+      ServiceOptions options, std::unique_ptr<Election> election,
+      std::function<std::unique_ptr<AgentClient>()> make_agents, const Clock& clock);
   virtual ~Service() = default;  // stops
 
   virtual uint16_t port() const = 0;
   virtual std::string url() const = 0;  // http://host:port; the host as configured
   // Wakes the long polls, lets running requests finish, and returns when all threads have ended.
   virtual void stop() = 0;
-  // For tests: the first broken invariant of the state machine; empty when all hold.
+  // For tests: the first broken invariant of the state machine; empty when all hold, and while
+  // another coordinator leads.
   virtual std::string check() const = 0;
 };
 

@@ -112,6 +112,17 @@ Result<Database> Database::open(const std::string& path) {
   return database;
 }
 
+Result<Database> Database::in_memory(std::string name) {
+  Database memory(std::move(name));
+  sqlite3* handle = nullptr;
+  const int opened =
+      sqlite3_open_v2(":memory:", &handle,
+                      SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOMUTEX, nullptr);
+  memory.handle_.reset(handle);
+  if (opened != SQLITE_OK) return sqlite_failure(memory.path_, opened, sqlite3_errstr(opened));
+  return memory;
+}
+
 Result<Statement> Database::prepare(std::string_view sql) const {
   sqlite3_stmt* handle = nullptr;
   const int code =
@@ -127,12 +138,8 @@ Status Database::execute(const std::string& sql) const {
 }
 
 Result<std::string> Database::copy() const {
-  Database memory("the copy of " + path_);
-  sqlite3* handle = nullptr;
-  const int opened =
-      sqlite3_open_v2(":memory:", &handle, SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE, nullptr);
-  memory.handle_.reset(handle);
-  if (opened != SQLITE_OK) return sqlite_failure(memory.path_, opened, sqlite3_errstr(opened));
+  FARPAGE_TRY(memory, in_memory("the copy of " + path_));
+  sqlite3* const handle = memory.handle_.get();
   sqlite3_backup* const backup = sqlite3_backup_init(handle, "main", handle_.get(), "main");
   if (backup != nullptr) {
     static_cast<void>(sqlite3_backup_step(backup, -1));

@@ -48,6 +48,9 @@ class Database {
   // Opens or creates the file, readable only by its owner (it holds rkeys). kDenied, kIo.
   static Result<Database> open(const std::string& path);
 
+  // Empty; ends with the object. `name`: for the texts of failures.
+  static Result<Database> in_memory(std::string name);
+
   Result<Statement> prepare(std::string_view sql) const;
   Status execute(const std::string& sql) const;
   Result<int64_t> pragma(std::string_view name) const;

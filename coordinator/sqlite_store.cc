@@ -339,4 +339,12 @@ Result<std::unique_ptr<Store>> open_sqlite_store(const std::string& path) {
   return std::make_unique<SqliteStore>(std::move(database));
 }
 
+Result<std::string> make_sqlite_file(const Snapshot& snapshot) {
+  FARPAGE_TRY(database, Database::in_memory("a copy of the store"));
+  FARPAGE_TRY_VOID(prepare_schema(database));
+  SqliteStore store(std::move(database));
+  FARPAGE_TRY_VOID(store.write(changes_of(snapshot)));
+  return store.copy();
+}
+
 }  // namespace farpage::coordinator

@@ -15,4 +15,7 @@ namespace farpage::coordinator {
 // newer schema. kDenied: not writable. Each names the file and the remedy.
 Result<std::unique_ptr<Store>> open_sqlite_store(const std::string& path);
 
+// The bytes of a file with these records, which open_sqlite_store() opens.
+Result<std::string> make_sqlite_file(const Snapshot& snapshot);
+
 }  // namespace farpage::coordinator

@@ -93,11 +93,14 @@ struct Snapshot {
   uint64_t last_sequence = 0;  // 0: a new store
 };
 
+// What writes the snapshot into an empty store.
+Changes changes_of(const Snapshot& snapshot);
+
 // Threads: one at a time.
 class Store {
  public:
   virtual ~Store() = default;
-  // "memory", "sqlite": for /v1/cluster.
+  // "memory", "sqlite", "etcd": for /v1/cluster.
   virtual std::string_view kind() const = 0;
   // All stored records. Fails when a record cannot be decoded.
   virtual Result<Snapshot> load() = 0;
@@ -107,7 +110,7 @@ class Store {
   // keys. kUnsupported: this store has no file.
   virtual Result<std::string> copy() {
     return fail(ErrorCode::kUnsupported,
-                "this coordinator keeps nothing in a file: --store sqlite:");
+                "this coordinator keeps nothing: --store sqlite: or etcd:");
   }
 };
 

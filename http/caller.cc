@@ -11,7 +11,7 @@ namespace farpage::http {
 namespace {
 
 Error transport_error(const Url& server, httplib::Error error) {
-  const std::string who = fmt::format("http://{}:{}", server.host, server.port);
+  const std::string who = to_text(server);
   switch (error) {
     case httplib::Error::Connection:
     case httplib::Error::BindIPAddress:
@@ -30,13 +30,13 @@ Error transport_error(const Url& server, httplib::Error error) {
 
 }  // namespace
 
-Result<std::string> Caller::call(const char* method, const std::string& path, std::string body,
-                                 Milliseconds timeout) const {
+Result<Answer> Caller::exchange(const char* method, const std::string& path, std::string body,
+                                TimeLimit limit) const {
   try {
     httplib::Client client(server_.host, server_.port);
-    client.set_connection_timeout(timeout);
-    client.set_read_timeout(timeout);
-    client.set_write_timeout(timeout);
+    client.set_connection_timeout(limit.connect);
+    client.set_read_timeout(limit.answer);
+    client.set_write_timeout(limit.answer);
     client.set_tcp_nodelay(true);
     client.set_keep_alive(false);
     client.set_url_encode(false);
@@ -49,19 +49,35 @@ Result<std::string> Caller::call(const char* method, const std::string& path, st
       request.headers.emplace("Content-Type", "application/json");
       request.body = std::move(body);
     }
-    std::string answer;
+    Answer answer;
+    request.response_handler = [&](const httplib::Response& response) {
+      answer.status = response.status;
+      return true;
+    };
     request.content_receiver = [&](const char* data, size_t length, uint64_t, uint64_t) {
-      if (answer.size() + length > kMaxAnswerBytes) return false;
-      answer.append(data, length);
+      if (answer.body.size() + length > kMaxAnswerBytes) return false;
+      answer.body.append(data, length);
       return true;
     };
     const httplib::Result result = client.send(request);
-    if (!result) return tl::unexpected(transport_error(server_, result.error()));
-    if (result->status >= 400) return tl::unexpected(error_of_answer(result->status, answer));
-    return answer;
+    if (result) {
+      answer.status = result->status;
+      return answer;
+    }
+    // httplib does not read trailers, with which some servers end the body of a refusal.
+    const bool is_refusal = answer.status >= 400 && result.error() == httplib::Error::Read;
+    if (is_refusal) return answer;
+    return tl::unexpected(transport_error(server_, result.error()));
   } catch (const std::exception& error) {
     return fail(ErrorCode::kIo, fmt::format("HTTP client: {}", error.what()));
   }
+}
+
+Result<std::string> Caller::call(const char* method, const std::string& path, std::string body,
+                                 TimeLimit limit) const {
+  FARPAGE_TRY(answer, exchange(method, path, std::move(body), limit));
+  if (answer.status >= 400) return tl::unexpected(error_of_answer(answer.status, answer.body));
+  return std::move(answer.body);
 }
 
 }  // namespace farpage::http

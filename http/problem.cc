@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "http/json_reader.h"
+#include "http/url.h"
 
 namespace farpage::http {
 namespace {
@@ -70,7 +71,8 @@ int status_of(const Error& error) {
   return 500;
 }
 
-std::string encode_problem(int status, const Error& error) {
+std::string encode_problem(int status, const Error& error,
+                           const std::optional<std::string>& leader) {
   const std::string code(to_string(error.code));
   nlohmann::json problem{{"type", "urn:farpage:problem:" + code},
                          {"title", code},
@@ -78,7 +80,16 @@ std::string encode_problem(int status, const Error& error) {
                          {"detail", error.message()},
                          {"code", code}};
   if (std::string field = field_of(error); !field.empty()) problem["field"] = std::move(field);
+  if (leader) problem["leader"] = *leader;
   return problem.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+std::optional<std::string> leader_of_problem(std::string_view body) {
+  const auto document = parse_json_object(body);
+  if (!document) return std::nullopt;
+  JsonReader reader(**document, UnknownFields::kIgnore);
+  if (!reader.has("leader")) return std::nullopt;
+  return reader.text_or_empty("leader", kMaxUrlBytes);
 }
 
 Error error_of_answer(int status, std::string_view body) {

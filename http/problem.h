@@ -21,7 +21,11 @@ inline constexpr char kProblemType[] = "application/problem+json";
 // (exhausted), 401, 501, 504, 500.
 int status_of(const Error& error);
 
-std::string encode_problem(int status, const Error& error);
+// `leader`: a further member, for the answer of a coordinator that does not lead.
+std::string encode_problem(int status, const Error& error,
+                           const std::optional<std::string>& leader = std::nullopt);
+// That member of a problem; nullopt: it has none, or is no problem.
+std::optional<std::string> leader_of_problem(std::string_view body);
 
 // A code by its name.
 std::optional<ErrorCode> error_code_from(std::string_view name);

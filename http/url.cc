@@ -3,6 +3,7 @@
 #include <arpa/inet.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 
 namespace farpage::http {
@@ -46,6 +47,25 @@ Result<Url> parse_url(std::string_view url) {
       port > 65535 || !is_host(host, bracketed))
     return bad();
   return Url{std::string(host), static_cast<uint16_t>(port)};
+}
+
+Result<std::vector<Url>> parse_urls(std::string_view urls) {
+  std::vector<Url> list;
+  while (true) {
+    const size_t comma = urls.find(',');
+    FARPAGE_TRY(url, parse_url(urls.substr(0, comma)));
+    if (std::find(list.begin(), list.end(), url) != list.end())
+      return fail(ErrorCode::kInvalid, to_text(url) + " is given twice");
+    list.push_back(std::move(url));
+    if (comma == std::string_view::npos) return list;
+    urls.remove_prefix(comma + 1);
+  }
+}
+
+std::string to_text(const Url& url) {
+  const bool v6 = url.host.find(':') != std::string::npos;
+  return v6 ? fmt::format("http://[{}]:{}", url.host, url.port)
+            : fmt::format("http://{}:{}", url.host, url.port);
 }
 
 bool is_loopback(std::string_view host) {

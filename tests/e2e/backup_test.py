@@ -74,10 +74,27 @@ class Backup(EndToEnd):
         self.start_coordinator(*self.store, listen=self.url.removeprefix("http://"))
         self.assertEqual([node["id"] for node in json.loads(self.get("/v1/nodes"))["nodes"]], ["node-1"])
 
+    def test_restored_file_is_a_new_store(self):
+        coordinator = self.start_coordinator(*self.store)
+        self.start_node("node-1")
+        coordinator.end()
+        self.assertEqual(self.back_up().returncode, 0)
+        command = [FARPAGE, "coordinator", "--restore", self.path("copy.db"), "--store"]
+        there = subprocess.run([*command, self.store[1]], check=False, capture_output=True, text=True, timeout=60)
+        self.assertEqual(there.returncode, 1)
+        self.assertIn("exists: move it", there.stderr)
+        self.store = ["--store", "sqlite:" + self.path("new.db")]
+        done = subprocess.run([*command, self.store[1]], check=False, capture_output=True, text=True, timeout=60)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn(": 1 nodes, 0 regions, 0 leases of ", done.stdout)
+        self.assertEqual(stat.S_IMODE(os.stat(self.path("new.db")).st_mode), 0o600)
+        self.start_coordinator(*self.store, listen=self.url.removeprefix("http://"))
+        self.assertEqual([node["id"] for node in json.loads(self.get("/v1/nodes"))["nodes"]], ["node-1"])
+
     def test_what_has_no_file_is_not_copied(self):
         memory = self.back_up(store=["--store", "memory"])
         self.assertEqual(memory.returncode, 2)
-        self.assertIn("--backup: only --store sqlite:PATH", memory.stderr)
+        self.assertIn("--backup: only --store sqlite:PATH and etcd:URL", memory.stderr)
         absent = self.back_up()
         self.assertEqual(absent.returncode, 1)
         self.assertIn("coordinator.db", absent.stderr)

@@ -95,9 +95,9 @@ struct RegionOptions {
   // is gone for good, the kernel kills this process. Empty: the pager is in this process.
   std::string pager;
 
-  // http://host:port of the coordinator, and its bearer token if it requires one. Empty: a
-  // coordinator and `replicas` memory nodes inside this process. That saves no memory; it is for
-  // tests and first steps.
+  // http://host:port of the coordinator (of several all, with commas between), and its bearer token
+  // if it requires one. Empty: a coordinator and `replicas` memory nodes inside this process. That
+  // saves no memory; it is for tests and first steps.
   std::string coordinator;
   std::string token;
   // With a coordinator: "auto" (verbs, shm, tcp), or an ordered list such as "tcp,shm".

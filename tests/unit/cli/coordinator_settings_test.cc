@@ -84,6 +84,28 @@ TEST(CoordinatorSettings, StoreIsMemoryOrSqlite) {
     EXPECT_EQ(open_store(text).error().code, ErrorCode::kInvalid) << text;
 }
 
+TEST(CoordinatorSettings, EtcdNeedsAnAddressThatOthersReach) {
+  EXPECT_EQ(etcd_of("etcd:http://a:1,http://b:1"), "http://a:1,http://b:1");
+  EXPECT_EQ(etcd_of("sqlite:etcd:"), std::nullopt);
+  EXPECT_TRUE(open_etcd("http://a:1,http://b:1").has_value());
+  for (const char* urls : {"", "a:1", "http://a:1,"}) {
+    const auto refused = open_etcd(urls);
+    ASSERT_FALSE(refused.has_value()) << urls;
+    EXPECT_EQ(refused.error().context.find("--store etcd:"), 0U) << refused.error().context;
+  }
+  CoordinatorSettings settings;
+  settings.store = "etcd:http://a:1";
+  settings.listen = "0.0.0.0:7070";
+  settings.insecure = true;
+  EXPECT_NE(service_options(settings, "").error().context.find("--advertise"), std::string::npos);
+  settings.advertise = "10.0.0.1:7070";
+  EXPECT_NE(service_options(settings, "").error().context.find("--advertise"), std::string::npos);
+  settings.advertise = "http://10.0.0.1:7070";
+  EXPECT_EQ(service_options(settings, "")->advertise, "http://10.0.0.1:7070");
+  settings.store = "memory";
+  EXPECT_NE(service_options(settings, "").error().context.find("--advertise"), std::string::npos);
+}
+
 TEST(CoordinatorSettings, QuotasAndTheLabelOfTheSpreadAreChecked) {
   CoordinatorSettings settings;
   settings.spread_by = "zone";

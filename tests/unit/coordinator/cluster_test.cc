@@ -252,6 +252,22 @@ TEST_F(ClusterTest, StoreThatCannotBeWrittenFailsTheCallAndIsTriedAgain) {
   EXPECT_TRUE(cluster_->lease_slabs(region->id, {SlabIndex{1}}).has_value());
 }
 
+TEST_F(ClusterTest, NodesKeepWhatIsReleasedUntilThatIsWritten) {
+  bool fails = false;
+  start(std::make_unique<FailingStore>(fails));
+  join("n1", 4);
+  const auto region = cluster_->create_region(test_region(1));
+  ASSERT_TRUE(region.has_value());
+  fails = true;
+  EXPECT_FALSE(cluster_->delete_region(region->id).has_value());
+  cluster_->retry_revocations();
+  EXPECT_EQ(agents_.lent(), 1U);  // another coordinator on this store may have its lease
+  fails = false;
+  cluster_->tick();
+  cluster_->retry_revocations();
+  EXPECT_EQ(agents_.lent(), 0U);
+}
+
 TEST_F(ClusterTest, SecondProcessWithTheNameOfARunningNodeIsRefused) {
   join("n1", 4);
   const auto region = cluster_->create_region(test_region(2));

@@ -19,6 +19,17 @@ TEST(Url, RefusesEverythingElse) {
     EXPECT_FALSE(parse_url(url).has_value()) << url;
 }
 
+TEST(Url, ListHasEachOnce) {
+  const auto list = parse_urls("http://a:1,http://[::1]:2/");
+  ASSERT_TRUE(list.has_value());
+  ASSERT_EQ(list->size(), 2U);
+  EXPECT_EQ(to_text((*list)[0]), "http://a:1");
+  EXPECT_EQ(to_text((*list)[1]), "http://[::1]:2");
+  for (const char* urls : {"", ",", "http://a:1,", "http://a:1,,http://b:1",
+                           "http://a:1 ,http://b:1", "http://a:1,http://a:1/"})
+    EXPECT_FALSE(parse_urls(urls).has_value()) << urls;
+}
+
 TEST(Url, KnowsLoopback) {
   for (const char* host : {"localhost", "127.0.0.1", "127.9.9.9", "::1"})
     EXPECT_TRUE(is_loopback(host)) << host;

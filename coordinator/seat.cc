@@ -1,0 +1,35 @@
+#include "coordinator/seat.h"
+
+namespace farpage::coordinator {
+
+void Seat::take(std::shared_ptr<Cluster> cluster, std::shared_ptr<const Term> term,
+                std::string url) {
+  const MutexLock lock(mutex_);
+  cluster_ = std::move(cluster);
+  term_ = std::move(term);
+  leader_ = std::move(url);
+}
+
+void Seat::leave_to(std::string leader) {
+  std::shared_ptr<Cluster> former;  // may be destroyed, without the lock
+  const MutexLock lock(mutex_);
+  former.swap(cluster_);
+  term_.reset();
+  leader_ = std::move(leader);
+}
+
+bool Seat::is_held() const {
+  return cluster_ != nullptr && (term_ == nullptr || term_->is_held());
+}
+
+std::shared_ptr<Cluster> Seat::cluster() const {
+  const MutexLock lock(mutex_);
+  return is_held() ? cluster_ : nullptr;
+}
+
+std::string Seat::leader() const {
+  const MutexLock lock(mutex_);
+  return cluster_ == nullptr || is_held() ? leader_ : std::string();
+}
+
+}  // namespace farpage::coordinator
