@@ -14,13 +14,13 @@ region, every slab must be free, and services, hosts and folders must be as befo
 """
 import argparse
 import concurrent.futures
-import glob
 import itertools
 import json
 import os
 import random
 import shutil
 import signal
+import struct
 import subprocess
 import sys
 import threading
@@ -36,7 +36,7 @@ from thrasher import NODES, Thrasher
 NODE_TTL = "2s"
 REGION_TTL = "10s"
 SMALL_QUOTA = "48M"  # of the programs that spill
-FAKETIME = next(iter(glob.glob("/usr/lib/*/faketime/libfaketimeMT.so.1")), None)
+JUMPING_CLOCK = os.path.join(BUILD, "tests", "libjumping_clock.so")
 # Connections that HTTP keeps open, and the threads that serve them, come and go with requests.
 MORE_DESCRIPTORS, MORE_THREADS = 16, 8
 
@@ -44,7 +44,7 @@ MORE_DESCRIPTORS, MORE_THREADS = 16, 8
 class Soak(EndToEnd):
     """The cluster and its rounds. soak_test.py has the test case."""
 
-    lend_of_a_node = "1G"
+    lend_of_a_node = "2G"
     small_borrower = "small"
     replicas_of_the_pager = 2
 
@@ -81,7 +81,6 @@ class Soak(EndToEnd):
         self.store_folder = self.path("store")
         os.mkdir(self.store_folder)
         self.spill_folder = None
-        self.no_clock = "" if FAKETIME else "libfaketime is not installed (./dev setup test)"
         if self.no_network:
             return
         self.network = network.Network(self)
@@ -148,18 +147,14 @@ class Soak(EndToEnd):
         return {"coordinator": self.coordinator, **self.nodes, "pager": self.pager}
 
     def _start_service(self, host, clock, arguments):
-        """With the clock of that name, if it has one."""
+        """With the wall clock of that name, if it has one."""
         enter = list(self.enter_of(host))
-        if clock and FAKETIME:
+        if clock:
             if not os.path.exists(self._clock(clock)):
                 self.set_clock(clock, 0)
-            enter += ["env", f"LD_PRELOAD={FAKETIME}", f"FAKETIME_TIMESTAMP_FILE={self._clock(clock)}",
-                      "FAKETIME_CACHE_DURATION=1", "FAKETIME_DONT_FAKE_MONOTONIC=1", "DONT_FAKE_MONOTONIC=1"]
+            enter += ["env", f"LD_PRELOAD={JUMPING_CLOCK}", f"JUMPING_CLOCK={self._clock(clock)}"]
         log = self.path(f"{next(self._logs)}-{clock or arguments[0]}.log")
-        service = self._owned(self._starters.submit(Service, arguments, log, enter).result())
-        if clock and FAKETIME:
-            self.addCleanup(remove_shared_memory_of_faketime, service.pid)
-        return service
+        return self._owned(self._starters.submit(Service, arguments, log, enter).result())
 
     def start_the_coordinator(self):
         self.coordinator = self._start_service(
@@ -183,28 +178,23 @@ class Soak(EndToEnd):
 
     def set_clock(self, service, seconds):
         """How far the wall clock of a service is ahead."""
-        with open(self._clock(service) + ".new", "w", encoding="ascii") as file:
-            file.write(f"{seconds:+}\n")
-        os.rename(self._clock(service) + ".new", self._clock(service))
+        file = os.open(self._clock(service), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        os.pwrite(file, struct.pack("=q", seconds), 0)
+        os.close(file)
 
     def operate(self, *command, seconds=PATIENCE):
-        """One of the operator's commands; None: it was interrupted after so many seconds."""
+        """One of the operator's commands: whether it succeeded, and its last line."""
         try:
-            return subprocess.run([*self.enter_of("borrower"), FARPAGE, *command, "--coordinator", self.url], check=False,
+            done = subprocess.run([*self.enter_of("borrower"), FARPAGE, *command, "--coordinator", self.url], check=False,
                                   capture_output=True, text=True, timeout=seconds)
         except subprocess.TimeoutExpired:
-            return None
+            return False, f"not done after {seconds} s"
+        lines = (done.stderr + done.stdout).strip().splitlines()
+        return done.returncode == 0, lines[-1] if lines else ""
 
     def operate_surely(self, *command):
         """The same, until the coordinator has accepted it."""
-        last = []
-        def accepted():
-            last.append(self.operate(*command))
-            return last[-1] and last[-1].returncode == 0
-        try:
-            wait_until(accepted, f"{command}")
-        except AssertionError as error:
-            raise AssertionError(f"{error}: {last[-1]}") from None
+        wait_until(lambda: self.operate(*command, seconds=20)[0], f"{command}", 2 * PATIENCE)
 
     # ---- what the disturbances need ----
 
@@ -408,12 +398,6 @@ class Soak(EndToEnd):
     def report(self):
         return {"seed": self.seed, "totals": self.totals, "disturbances": dict(sorted(self.kinds.items())),
                 "left_out": self.left_out, "findings": self.findings}
-
-
-def remove_shared_memory_of_faketime(pid):
-    """libfaketime leaves it when its process is killed."""
-    for path in glob.glob(f"/dev/shm/*faketime*_{pid}"):
-        os.unlink(path)
 
 
 def table(report):
