@@ -88,7 +88,7 @@ class Program:
                        "--vm", "1", "--vm-bytes", "48M", "--vm-method", "all", "--mremap", "1", "--malloc", "1"]
             self.local = 12 * MIB
         options = {
-            **engine_options(replicas, chance.choice(("auto", "shm", "tcp", "tcp")), cluster),
+            **engine_options(replicas, chance.choice(("auto", "shm", "tcp", "tcp", "tcp")), cluster),
             "--prefetch": chance.choice(("0", "32", "120")), "--workers": chance.choice(("1", "2", "4")),
             "--scrub": chance.choice(("off", "4M", "64M")), "--compressed": chance.choice(("off", "off", "30%", "auto")),
             "--repair-rate": chance.choice(("auto", "max", "max"))}
@@ -114,7 +114,8 @@ class Program:
         self._thread.start()
 
     def __str__(self):
-        return f"{self.name} [{self.words}] {self.options}"
+        options = " ".join(f"{name}={value}" for name, value in self.options.items() if name != "--coordinator")
+        return f"{self.name} [{self.words}] {options}"
 
     def _read(self):
         while part := self.process.popen.stdout.read1(1 << 16):

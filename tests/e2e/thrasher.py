@@ -215,7 +215,7 @@ class NodeLendsLess(OfANode):
 
     def __init__(self, chance, replicas):
         super().__init__(chance, replicas)
-        self.megabytes = chance.choice((16, 128, 512))
+        self.megabytes = chance.choice((16, 32, 64))
         self.seconds = 1
 
     def text(self):
