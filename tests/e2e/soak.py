@@ -125,15 +125,15 @@ class Soak(EndToEnd):
         self.pager = self._start_service(
             "borrower", None, ["pager", "--socket", self.pager_socket, "--local", "256M",
                                *(word for option in options.items() for word in option)])
-        self._use_the_pager()
+        # Once, so that the pager has its connections to the nodes.
+        self._run_to_its_end(["--pager", self.pager_socket], str(64 * MIB))
         for name, pid in self._pids().items():
             self._held[name] = leaks.Held(pid)
 
-    def _use_the_pager(self):
-        """Once, so that it has its connections to the nodes."""
+    def _run_to_its_end(self, options, size):
         process = self._owned(Process(
-            [*self.enter_of("borrower"), FARPAGE, "run", "--pager", self.pager_socket, "--local", "8M", "--",
-             RANDOM_ACCESS, str(64 * MIB), "2", "1", "1"], self.path(f"{next(self._logs)}-first.log")))
+            [*self.enter_of("borrower"), FARPAGE, "run", *options, "--local", "8M", "--", RANDOM_ACCESS, size, "1", "1", "1"],
+            self.path(f"{next(self._logs)}-run.log")))
         status, _ = process.finish()
         self.assertEqual(status, 0, process.log())
 
@@ -357,6 +357,8 @@ class Soak(EndToEnd):
         self.programs = []
         self._expect_nothing(self.lent_memory)
         self._expect_nothing(self.held_by_services)
+        # A `farpage run` removes what those that were killed have left in /tmp (cli/run_directory.h).
+        self._run_to_its_end(["--coordinator", self.url, "--slab", SLAB], str(MIB))
         for name, service in [("pager", self.pager), *self.nodes.items(), ("coordinator", self.coordinator)]:
             service.kill(signal.SIGTERM)
             status, _ = service.finish(PATIENCE)

@@ -1,6 +1,6 @@
-/* Preloaded into a process: its wall clock is ahead by as many seconds as the file JUMPING_CLOCK says
-   (an int64_t), from the moment on at which that is written. The kernel does not know: who waits until
-   a time of the wall clock waits for another one. Other clocks are as they are. */
+/* Preloaded into a process: its wall clock is ahead by as many seconds as the file JUMPING_CLOCK
+   says (an int64_t), from the moment on at which that is written. The kernel does not know: who
+   waits until a time of the wall clock waits for another one. Other clocks are as they are. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <fcntl.h>

@@ -3,12 +3,12 @@
 
      recorded_words MIB THREADS SECONDS SEED FOLDER      until SECONDS have passed, or SIGUSR1
 
-   Each page has two words that all threads use; the others have known bytes, of which each operation
-   checks one word. Half of the operations are in a few pages, others each second, where threads meet.
-   FOLDER/thread-N has the records of thread N (struct record), the last of these files those of the
-   main thread, which reads every word at the end. Word i is i + 1 at first; no value is written twice.
-   Prints "filled", at the end "operations N wrong_words N" and "longest_ms N". Exit status 1: a word
-   of known bytes was wrong. */
+   Each page has two words that all threads use; the others have known bytes, of which each
+   operation checks one word. Half of the operations are in a few pages, others each second, where
+   threads meet. FOLDER/thread-N has the records of thread N (struct record), the last of these
+   files those of the main thread, which reads every word at the end. Word i is i + 1 at first; no
+   value is written twice. Prints "filled", at the end "operations N wrong_words N" and "longest_ms
+   N". Exit status 1: a word of known bytes was wrong. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <pthread.h>
@@ -77,10 +77,14 @@ static uint64_t next(struct thread* thread) {
   return thread->random >> 33;
 }
 
-static uint64_t known(size_t word) { return (seed + word) * 0x9E3779B97F4A7C15u; }
+static uint64_t known(size_t word) {
+  return (seed + word) * 0x9E3779B97F4A7C15u;
+}
 
 /* Of word i of those that all use: its place. */
-static size_t place(size_t i) { return i / 2 * kWordsOfPage + i % 2 * kHalf; }
+static size_t place(size_t i) {
+  return i / 2 * kWordsOfPage + i % 2 * kHalf;
+}
 
 static void open_records(struct thread* thread, const char* folder, size_t capacity) {
   char path[4096];
@@ -129,7 +133,9 @@ static void* run(void* argument) {
     const size_t page = (next(thread) % 2 == 0 ? hot : next(thread)) % pages;
     const uint64_t chance = next(thread) % 10;
     operate(thread, (uint32_t)(2 * page + next(thread) % 2),
-            chance < 5 ? kRead : chance < 8 ? kWrite : kExchange);
+            chance < 5   ? kRead
+            : chance < 8 ? kWrite
+                         : kExchange);
     check_known(thread, page);
     const struct timespec pause = {0, kPauseNs};
     nanosleep(&pause, NULL);
@@ -157,7 +163,8 @@ int main(int count, char** arguments) {
     all[i].random = seed + i;
     open_records(&all[i], arguments[5], i < threads ? seconds * kMostPerSecond : 2 * pages);
   }
-  words = mmap(NULL, pages * kPageBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  words =
+      mmap(NULL, pages * kPageBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (words == MAP_FAILED) give_up("recorded_words: mmap");
   for (size_t i = 0; i < pages * kWordsOfPage; ++i) atomic_init(words + i, known(i));
   for (size_t i = 0; i < 2 * pages; ++i) atomic_init(words + place(i), i + 1);
