@@ -59,6 +59,7 @@ class Soak(EndToEnd):
         self.findings = []
         self.kinds = {}  # of disturbances: count, longest access in ms
         self.left_out = {}
+        self.steps = []
         self.totals = dict.fromkeys(
             ("rounds", "programs", "processes", "disturbances", "recorded_operations", "checked_bytes", "remote_faults",
              "evictions", "replicas_lost", "wrong_bytes"), 0)
@@ -283,7 +284,7 @@ class Soak(EndToEnd):
                 findings.append(f"{program}: {program.problem}")
         findings += [f"{name} has ended" for name, service in self._services().items() if service.popen.poll() is not None]
         findings += [f"pager: {line}" for line in bad_lines(self.pager.log())]
-        self._count_steps(thrasher)
+        self._count_steps(number, thrasher)
         self._say_round(number, thrasher, findings)
         return not findings
 
@@ -302,7 +303,7 @@ class Soak(EndToEnd):
             totals["evictions"] += stats["evictions"]["written"] + stats["evictions"]["clean"]
             totals["replicas_lost"] += stats["replicas_lost"]
 
-    def _count_steps(self, thrasher):
+    def _count_steps(self, number, thrasher):
         """What an access has waited for shows shortly after its cause, too."""
         self.left_out.update(thrasher.left_out)
         for step in thrasher.steps:
@@ -311,6 +312,9 @@ class Soak(EndToEnd):
             kind["count"] += 1
             kind["longest_access_ms"] = max(kind["longest_access_ms"], round(longest, 1))
             self.totals["disturbances"] += 1
+            self.steps.append({"round": number, "begin": round(step.begin - thrasher.started, 1),
+                               "end": round(step.end - thrasher.started, 1), "what": str(step.disturbance),
+                               "outcome": step.outcome, "longest_access_ms": round(longest, 1)})
 
     def _say_round(self, number, thrasher, findings):
         self.totals["rounds"] += 1
@@ -399,7 +403,7 @@ class Soak(EndToEnd):
 
     def report(self):
         return {"seed": self.seed, "totals": self.totals, "disturbances": dict(sorted(self.kinds.items())),
-                "left_out": self.left_out, "findings": self.findings}
+                "left_out": self.left_out, "steps": self.steps, "findings": self.findings}
 
 
 def table(report):

@@ -480,12 +480,12 @@ class Step:
 
 class Thrasher:
     """Both lanes, in a block. `steps` are those that were done, `left_out` the kinds that could not be,
-    with the reason, and `findings` what was wrong."""
+    with the reason, `findings` what was wrong, and `started` is when (time.monotonic())."""
 
     def __init__(self, cluster, seed, replicas, say):
         self._cluster = cluster
         self._say = say
-        self._started = time.monotonic()
+        self.started = time.monotonic()
         self._over = threading.Event()
         self._lock = threading.Lock()
         self._blind = 0  # disturbances that hide losses
@@ -555,7 +555,7 @@ class Thrasher:
         with self._lock:
             self._blind += disturbance.blind
         step = Step(disturbance, time.monotonic())
-        self._say(f"  {step.begin - self._started:6.1f} s {disturbance.lane:7} {disturbance}")
+        self._say(f"  {step.begin - self.started:6.1f} s {disturbance.lane:7} {disturbance}")
         done = undone = None
         try:
             done = disturbance.do(self._cluster)
@@ -568,4 +568,4 @@ class Thrasher:
                 self._blind -= disturbance.blind
                 self.steps.append(step)
         if step.outcome:
-            self._say(f"  {step.end - self._started:6.1f} s {disturbance.lane:7} {disturbance.text()}: {step.outcome}")
+            self._say(f"  {step.end - self.started:6.1f} s {disturbance.lane:7} {disturbance.text()}: {step.outcome}")
