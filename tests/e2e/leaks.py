@@ -28,6 +28,9 @@ class Held:
             except OSError:
                 pass  # ended meanwhile
 
+    def __str__(self):
+        return f"{self.descriptors.total()} descriptors and {self.threads.total()} threads"
+
     def more_than(self, before, descriptors, threads):
         """Text: what of this is more than `before`, by more than so many in all; empty: nothing is."""
         found = []

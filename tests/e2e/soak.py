@@ -361,6 +361,8 @@ class Soak(EndToEnd):
         self.programs = []
         self._expect_nothing(self.lent_memory)
         self._expect_nothing(self.held_by_services)
+        for name, pid in self._pids().items():
+            self.say(f"  {name}: {leaks.Held(pid)}; before all programs {self._held[name]}")
         # A `farpage run` removes what those that were killed have left in /tmp (cli/run_directory.h).
         self._run_to_its_end(["--coordinator", self.url, "--slab", SLAB], str(MIB))
         for name, service in [("pager", self.pager), *self.nodes.items(), ("coordinator", self.coordinator)]:
