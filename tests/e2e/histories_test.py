@@ -2,6 +2,7 @@
 import random
 import tempfile
 import unittest
+from unittest import TestCase
 
 import histories
 from histories import EXCHANGE, READ, WRITE
@@ -55,7 +56,7 @@ def explained(operations, value):
     return False
 
 
-class Histories(unittest.TestCase):
+class Histories(TestCase):
     def expect_found(self, text, *records):
         self.assertRegex("\n".join(histories.findings(records)), text)
 

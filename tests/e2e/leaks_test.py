@@ -4,6 +4,7 @@ import subprocess
 import sys
 import tempfile
 import unittest
+from unittest import TestCase
 
 import leaks
 from cluster import Process, wait_until
@@ -21,7 +22,7 @@ sys.stdin.readline()
 """
 
 
-class Leaks(unittest.TestCase):
+class Leaks(TestCase):
     def start(self, *command, environment=None):
         folder = tempfile.TemporaryDirectory(prefix="farpage-e2e-")
         self.addCleanup(folder.cleanup)

@@ -4,6 +4,7 @@ import threading
 import time
 import unittest
 import unittest.mock
+from unittest import TestCase
 
 import thrasher
 from cluster import wait_until
@@ -38,7 +39,7 @@ def first(steps, count=200):
     return [f"{pause} {disturbance}" for pause, disturbance in itertools.islice(steps, count)]
 
 
-class Thrashing(unittest.TestCase):
+class Thrashing(TestCase):
     def start(self, risk=(), control=(), cluster=None):
         plans = {RISK: ((0, step) for step in risk), CONTROL: ((0, step) for step in control)}
         with unittest.mock.patch("thrasher.plan", lambda seed, lane, replicas: plans[lane]):
