@@ -35,6 +35,7 @@ from thrasher import NODES, Thrasher
 
 NODE_TTL = "2s"
 REGION_TTL = "10s"
+LEAST_STEPS = 4  # of a round, however slow the machine is
 SMALL_QUOTA = "48M"  # of the programs that spill
 JUMPING_CLOCK = os.path.join(BUILD, "tests", "libjumping_clock.so")
 # Connections that HTTP keeps open, and the threads that serve them, come and go with requests.
@@ -272,7 +273,8 @@ class Soak(EndToEnd):
         thrasher = Thrasher(self, seed, replicas, self.say)
         with thrasher:
             end = time.monotonic() + seconds
-            while time.monotonic() < end and not thrasher.findings and self._all_well():
+            while ((time.monotonic() < end or len(thrasher.steps) < LEAST_STEPS) and time.monotonic() < end + PATIENCE
+                   and not thrasher.findings and self._all_well()):
                 time.sleep(0.1)
         if self._all_well():
             thrasher.await_whole(even_if_over=True)

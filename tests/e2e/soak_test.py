@@ -14,7 +14,7 @@ import soak
 from cluster import EndToEnd
 
 SEED = int(os.environ.get("FARPAGE_SOAK_SEED", "1"))
-SECONDS = 15
+SECONDS = 8
 
 
 class Soaked(EndToEnd):
@@ -29,8 +29,8 @@ class Soaked(EndToEnd):
         self.assertTrue(cluster.run_rounds(range(1), SECONDS), cluster.findings)
         print(soak.table(cluster.report()))
         totals = cluster.totals
-        self.assertGreaterEqual(totals["disturbances"], 4, totals)
-        self.assertGreater(totals["recorded_operations"], 10_000, totals)
+        self.assertGreaterEqual(totals["disturbances"], soak.LEAST_STEPS, totals)
+        self.assertGreater(totals["recorded_operations"], 5000, totals)
         self.assertGreater(totals["evictions"], 1000, totals)
 
     def test_planted_leaks_are_found(self):
