@@ -29,7 +29,7 @@ import time
 import leaks
 import network
 from cluster import (BUILD, EndToEnd, FARPAGE, MIB, PATIENCE, RANDOM_ACCESS, Process, Service, engine_of,
-                     wait_until)
+                     settled, wait_until)
 from soak_programs import SLAB, Program, bad_lines, engine_options
 from thrasher import NODES, Thrasher
 
@@ -38,8 +38,9 @@ REGION_TTL = "10s"
 LEAST_STEPS = 4  # of a round, however slow the machine is
 SMALL_QUOTA = "48M"  # of the programs that spill
 JUMPING_CLOCK = os.path.join(BUILD, "tests", "libjumping_clock.so")
-# Connections that HTTP keeps open, and the threads that serve them, come and go with requests.
-MORE_DESCRIPTORS, MORE_THREADS = 16, 8
+# Connections that HTTP keeps open, and the threads that serve them, come and go with requests. A leak of
+# one for each program or disturbance is more.
+MORE_DESCRIPTORS, MORE_THREADS = 8, 2
 
 
 class Soak(EndToEnd):
@@ -116,7 +117,6 @@ class Soak(EndToEnd):
 
     def _start_services(self):
         self._logs = itertools.count(1)
-        self._held = {}
         self.nodes = {}
         self._listen = f"{self.address_of('control')}:0"
         self.start_the_coordinator()
@@ -129,8 +129,9 @@ class Soak(EndToEnd):
                                *(word for option in options.items() for word in option)])
         # Once, so that the pager has its connections to the nodes.
         self._run_to_its_end(["--pager", self.pager_socket], str(64 * MIB))
-        for name, pid in self._pids().items():
-            self._held[name] = leaks.Held(pid)
+        pids = self._pids()
+        settled(lambda: [str(leaks.Held(pid)) for pid in pids.values()])
+        self._held = {name: leaks.Held(pid) for name, pid in pids.items()}
 
     def _run_to_its_end(self, options, size):
         process = self._owned(Process(
