@@ -1,307 +1,424 @@
-"""A seeded mix of failures in rounds; every byte is checked.
+"""Programs with far memory among disturbances from a seed; every byte is checked, and what is left behind.
 
-    ./dev soak MINUTES [--seed N] [--round K]
+    ./dev soak MINUTES [--seed N] [--round K] [--output json]
 
-One cluster lives through all rounds: a coordinator that keeps its state in SQLite, and three nodes.
-In a round some programs run with far memory, over what the seed has chosen: what they do (random
-access, sort, children of fork in all scenarios, stress-ng's verifiers), sizes, budgets, transports,
-replicas, prefetch. Around them nodes are killed, restarted and stopped, and so is the
-coordinator, and the budgets of the programs change. --round K runs round K of a seed alone.
+One cluster lives through all rounds: a coordinator that keeps its state in SQLite, four nodes, and a
+pager that serves some of the programs; each on a host of its own (a network namespace). In a round some
+programs run over what the seed has chosen: what they do (soak_programs.py), sizes, budgets, transports,
+replicas, prefetch, scrubbing, compressed copies, spilling. One of them always records each operation on
+the words of its memory, and histories.py decides afterwards whether these have been memory. Around them
+thrasher.py disturbs the cluster, one loss at a time. --round K runs round K of a seed alone.
 
-Never more than a program can bear. Lost replicas are not made again, so in the life of a program at
-most `replicas` - 1 nodes are disturbed for longer than it waits for them, though each as often as
-the seed says. Of a program with one replica, nodes are stopped for less than its deadline.
+A round ends when every slab has its replicas again. After the last one the coordinator must have no
+region, every slab must be free, and services, hosts and folders must be as before (leaks.py).
 """
 import argparse
+import concurrent.futures
 import itertools
 import json
 import os
 import random
 import shutil
 import signal
+import struct
 import subprocess
 import sys
 import threading
 import time
 
-from cluster import BUILD, EndToEnd, FARPAGE, MIB, RANDOM_ACCESS, Process, child_of, engine_of, wait_until
+import leaks
+import network
+from cluster import (BUILD, EndToEnd, FARPAGE, MIB, PATIENCE, RANDOM_ACCESS, Process, Service, engine_of,
+                     settled, wait_until)
+from soak_programs import SLAB, Program, bad_lines, engine_options
+from thrasher import NODES, Thrasher
 
-FORKS = os.path.join(BUILD, "tests", "forks")
-STRESS_NG = shutil.which("stress-ng")
-NODES = 3
-NODE_BYTES = "1G"
 NODE_TTL = "2s"
 REGION_TTL = "10s"
-DEADLINE = 20  # seconds
-HANG = 120  # seconds by which a program may exceed its run time
-
-
-def where_threads_are(pager):
-    """Of a `farpage run` and its program: each thread, its time on CPUs (in ticks, user and system)
-    and what it waits for in the kernel. Twice, to tell a slow program from a hung one."""
-    first = sample_of_threads(pager)
-    time.sleep(2)
-    return f"{first}\n2 s later:\n{sample_of_threads(pager)}"
-
-
-def sample_of_threads(pager):
-    lines = []
-    for pid in (engine_of(pager), child_of(pager)):
-        for task in os.listdir(f"/proc/{pid}/task") if pid else ():
-            try:
-                with open(f"/proc/{pid}/task/{task}/stat", encoding="utf-8") as stat, \
-                        open(f"/proc/{pid}/task/{task}/wchan", encoding="utf-8") as wchan:
-                    name, numbers = stat.read().rsplit(")", 1)
-                    lines.append(f"{name}): {numbers.split()[11:13]} {wchan.read()}")
-            except OSError:
-                pass  # it has ended
-    return "\n".join(lines)
-
-
-class Program:
-    """One program under `farpage run`, with its own settings."""
-
-    def __init__(self, soak, name, chance, replicas, seconds):
-        self.name = name
-        self.problem = None
-        self.targets = []  # statistics of the program and of its children
-        self.wrong_bytes = 0
-        self._stats_path = soak.path(f"{name}.json")
-        size = chance.choice((16, 48, 96, 160)) * MIB
-        local = max(2 * MIB, int(size * chance.choice((0.1, 0.25, 0.5, 0.8))))
-        self.budget_problem = None
-        kind = chance.choices(("access", "sort", "forks", "stress-ng"), (5, 2, 2, 2))[0]
-        if kind == "sort":
-            command = ["sort", "-S", "200M", "--parallel=2", soak.lines]
-            local = 4 * MIB
-        elif kind == "forks":
-            scenario = chance.choice(("rounds", "nested", "orphans", "exec", "threads", "killed"))
-            command = [FORKS, scenario, "2048", str({"rounds": 200, "nested": 6}.get(scenario, 25)),
-                       str(chance.getrandbits(32))]
-            local = 2 * MIB
-        elif kind == "stress-ng":
-            command = [STRESS_NG, "--verify", "--timeout", str(seconds), "--temp-path", soak.folder,
-                       "--vm", "1", "--vm-bytes", "48M", "--vm-method", "all",
-                       "--mremap", "1", "--malloc", "1"]
-            local = 12 * MIB
-        else:
-            command = [RANDOM_ACCESS, str(size), str(chance.randint(1, 4)), str(seconds),
-                       str(chance.getrandbits(32))]
-        self.local = local
-        self.options = {
-            "--local": str(local), "--replicas": str(replicas),
-            "--transport": chance.choice(("auto", "shm", "tcp", "tcp")),
-            "--prefetch": chance.choice(("0", "32", "120")), "--workers": chance.choice(("1", "2", "4")),
-            "--slab": "16M", "--fault-deadline": f"{DEADLINE}s"}
-        self.words = " ".join(os.path.basename(word) for word in command)
-        self._good = {"access": lambda output: b"wrong_bytes 0\n" in output,
-                      "sort": lambda output: output == soak.sorted_lines,
-                      "forks": lambda output: output.endswith(b"wrong_pages 0\n"),
-                      "stress-ng": lambda _: "fail:" not in self.process.log()}[kind]
-        self.process = Process(
-            [FARPAGE, "run", "--coordinator", soak.url, "--stats-file", self._stats_path,
-             *(word for option in self.options.items() for word in option), "--", *command],
-            soak.path(f"{name}.log"))
-        self._end = time.monotonic() + seconds + HANG
-        self._thread = threading.Thread(target=self._watch)
-        self._thread.start()
-
-    def __str__(self):
-        return f"{self.name} [{self.words}] {self.options}"
-
-    def running(self):
-        return self._thread.is_alive()
-
-    def change_budget(self, local):
-        """True: its budget is `local` bytes now. False: it had ended, or has more locked."""
-        done = subprocess.run([FARPAGE, "resize", str(self.process.pid), "--local", str(local)],
-                              stdin=subprocess.DEVNULL, capture_output=True, timeout=HANG, text=True,
-                              check=False)
-        if done.returncode == 0:
-            return True
-        self._thread.join(5)
-        if self.running() and "are pinned" not in done.stderr:
-            self.budget_problem = f"no other budget: {done.stderr}"
-        return False
-
-    def _watch(self):
-        try:
-            output, _ = self.process.popen.communicate(timeout=self._end - time.monotonic())
-        except subprocess.TimeoutExpired:
-            self.problem = "it hangs\n" + where_threads_are(self.process.pid)
-            return
-        status = self.process.popen.returncode
-        wrong = [int(words[1]) for words in map(bytes.split, output.splitlines()[-1:])
-                 if words[:1] in ([b"wrong_bytes"], [b"wrong_pages"])]
-        # A program that reports an error without a count: at least one byte.
-        self.wrong_bytes = sum(wrong) or int(status == 0 and not self._good(output))
-        if status != 0 or self.wrong_bytes != 0:
-            self.problem = f"status {status}, {self.wrong_bytes} wrong bytes"
-        try:
-            with open(self._stats_path, encoding="utf-8") as file:
-                self.targets = json.load(file)["targets"]
-            if not self.targets:
-                self.problem = self.problem or "it had no far memory"
-        except (OSError, ValueError) as error:
-            self.problem = self.problem or f"no statistics: {error}"
-
-    def end(self):
-        self._thread.join()
-        self.problem = self.problem or self.budget_problem
-        self.process.end()
+LEAST_STEPS = 4  # of a round, however slow the machine is
+SMALL_QUOTA = "48M"  # of the programs that spill
+JUMPING_CLOCK = os.path.join(BUILD, "tests", "libjumping_clock.so")
+# Connections that HTTP keeps open, and the threads that serve them, come and go with requests. A leak of
+# one for each program or disturbance is more.
+MORE_DESCRIPTORS, MORE_THREADS = 8, 2
 
 
 class Soak(EndToEnd):
     """The cluster and its rounds. soak_test.py has the test case."""
 
+    lend_of_a_node = "2G"
+    small_borrower = "small"
+    replicas_of_the_pager = 2
+
     def runTest(self):
         """unittest needs one."""
 
-    def begin(self, seed):
+    def begin(self, seed, say=print):
         self.setUp()
         self.seed = seed
-        self.url = None
-        self._address = "127.0.0.1:0"
-        self._nodes = [None] * NODES
+        self.say = say
+        self.programs = []
+        self.findings = []
+        self.kinds = {}  # of disturbances: count, longest access in ms
+        self.left_out = {}
+        self.steps = []
         self.totals = dict.fromkeys(
-            ("rounds", "programs", "processes", "faults", "evictions", "replicas_lost", "node_kills",
-             "node_stops", "coordinator_kills", "budgets_changed", "wrong_bytes", "failures"), 0)
-        chance = random.Random(seed)
+            ("rounds", "programs", "processes", "disturbances", "recorded_operations", "checked_bytes", "remote_faults",
+             "evictions", "replicas_lost", "wrong_bytes"), 0)
+        self._before = leaks.Before()
+        self._make_hosts()
+        # A process that is started by a thread dies with that thread (cluster.py), so these start all.
+        self._starters = concurrent.futures.ThreadPoolExecutor(max_workers=4)
+        self.addCleanup(self._starters.shutdown)
+        self._marker = f"SOAK_FOLDER={self.folder}"  # of all processes but the hosts
+        os.environ["SOAK_FOLDER"] = self.folder
+        self.addCleanup(os.environ.pop, "SOAK_FOLDER", None)
+        self._make_lines()
+        self._start_services()
+
+    # ---- the cluster ----
+
+    def _make_hosts(self):
+        self.no_network = network.why_impossible()
+        self.hosts = {}
+        self.store_folder = self.path("store")
+        os.mkdir(self.store_folder)
+        self.spill_folder = None
+        if self.no_network:
+            return
+        self.network = network.Network(self)
+        self.hosts = {name: self.network.add_host(name, own_kernel=False) for name in ("control", "borrower", *NODES)}
+        self.hosts["control"].run("mount", "-t", "tmpfs", "-o", "size=8M", "tmpfs", self.store_folder)
+        self.spill_folder = self.path("spill")
+        os.mkdir(self.spill_folder)
+        image = self.path("spill.ext4")
+        with open(image, "wb") as file:
+            file.truncate(1 << 30)
+        subprocess.run(["/sbin/mkfs.ext4", "-q", image], check=True, timeout=PATIENCE)
+        self.hosts["borrower"].run("mount", "-o", "loop", image, self.spill_folder)
+        network.enter_network(self, self.hosts["borrower"])
+
+    def enter_of(self, host):
+        """The prefix of commands on this host."""
+        return self.hosts[host].enter if self.hosts else []
+
+    def address_of(self, host):
+        return self.hosts[host].address if self.hosts else "127.0.0.1"
+
+    def _make_lines(self):
+        """What the programs sort."""
+        chance = random.Random(self.seed)
         self.lines = self.path("lines")
         lines = sorted(b"%0126x\n" % chance.getrandbits(500) for _ in range(100_000))
         self.sorted_lines = b"".join(lines)
         chance.shuffle(lines)
         with open(self.lines, "wb") as file:
             file.write(b"".join(lines))
-        self._start_coordinator()
-        for index in range(NODES):
-            self._start_node(index)
 
-    # ---- the cluster ----
+    def _start_services(self):
+        self._logs = itertools.count(1)
+        self.nodes = {}
+        self._listen = f"{self.address_of('control')}:0"
+        self.start_the_coordinator()
+        for name in NODES:
+            self.start_node_named(name)
+        self.pager_socket = self.path("pager.sock")
+        options = engine_options(self.replicas_of_the_pager, "auto", self)
+        self.pager = self._start_service(
+            "borrower", None, ["pager", "--socket", self.pager_socket, "--local", "256M",
+                               *(word for option in options.items() for word in option)])
+        # Once, so that the pager has its connections to the nodes.
+        self._run_to_its_end(["--pager", self.pager_socket], str(64 * MIB))
+        pids = self._pids()
+        settled(lambda: [str(leaks.Held(pid)) for pid in pids.values()])
+        self._held = {name: leaks.Held(pid) for name, pid in pids.items()}
 
-    def _start_coordinator(self):
-        self._coordinator = self.start_coordinator(
-            "--store", "sqlite:" + self.path("coordinator.db"), "--node-ttl", NODE_TTL,
-            "--region-ttl", REGION_TTL, listen=self._address)
-        self._address = self.url.removeprefix("http://")
+    def _run_to_its_end(self, options, size):
+        process = self._owned(Process(
+            [*self.enter_of("borrower"), FARPAGE, "run", *options, "--local", "8M", "--", RANDOM_ACCESS, size, "1", "1", "1"],
+            self.path(f"{next(self._logs)}-run.log")))
+        status, _ = process.finish()
+        self.assertEqual(status, 0, process.log())
 
-    def _start_node(self, index):
-        self._nodes[index] = self.start_node(f"node-{index + 1}", "--slab", "16M", lend=NODE_BYTES)
+    def _pids(self):
+        """Of all that lives as long as the cluster."""
+        wait_until(lambda: engine_of(self.pager.pid), "the pager has an engine")
+        return {**{name: service.pid for name, service in self._services().items()},
+                "engine of the pager": engine_of(self.pager.pid)}
 
-    def kill_coordinator(self, seconds):
-        self._coordinator.end()
-        time.sleep(seconds)
-        self._start_coordinator()
-        self.totals["coordinator_kills"] += 1
+    def _services(self):
+        return {"coordinator": self.coordinator, **self.nodes, "pager": self.pager}
 
-    def kill_node(self, index, seconds):
-        self._nodes[index].end()
-        time.sleep(seconds)
-        self._start_node(index)
-        self.totals["node_kills"] += 1
+    def _start_service(self, host, clock, arguments):
+        """With the wall clock of that name, if it has one."""
+        enter = list(self.enter_of(host))
+        if clock:
+            if not os.path.exists(self._clock(clock)):
+                self.set_clock(clock, 0)
+            enter += ["env", f"LD_PRELOAD={JUMPING_CLOCK}", f"JUMPING_CLOCK={self._clock(clock)}"]
+        log = self.path(f"{next(self._logs)}-{clock or arguments[0]}.log")
+        return self._owned(self._starters.submit(Service, arguments, log, enter).result())
 
-    def stop_node(self, index, seconds):
-        self._nodes[index].kill(signal.SIGSTOP)
-        time.sleep(seconds)
-        self._nodes[index].kill(signal.SIGCONT)
-        self.totals["node_stops"] += 1
+    def start_the_coordinator(self):
+        self.coordinator = self._start_service(
+            "control", "coordinator",
+            ["coordinator", "--listen", self._listen, "--insecure", "--store", f"sqlite:{self.store_folder}/coordinator.db",
+             "--node-ttl", NODE_TTL, "--region-ttl", REGION_TTL, "--quota", f"{self.small_borrower}={SMALL_QUOTA}"])
+        self.url = self.coordinator.ready["url"]
+        self._listen = self.url.removeprefix("http://")
 
-    def free_slabs(self):
-        nodes = json.loads(self.get("/v1/nodes"))["nodes"]
-        return sum(node["free_slabs"] for node in nodes), sum(node["total_slabs"] for node in nodes)
+    def start_node_named(self, name):
+        address = self.address_of(name)
+        self.nodes[name] = self._start_service(
+            name, name,
+            ["node", "--coordinator", self.url, "--name", name, "--insecure", "--lend", self.lend_of_a_node, "--slab", SLAB,
+             "--lazy", "--transports", "shm,tcp", "--heartbeat", "200ms", "--shm-socket", self.path(name + ".sock"),
+             "--listen-agent", f"{address}:0", "--tcp-listen", f"{address}:0", "--session-grace", "5s",
+             "--leave-timeout", "5s"])
 
-    def _borrowers(self):
-        regions = json.loads(self.get("/v1/regions"))["regions"]
-        return sum(1 for region in regions if region["leases"])
+    def _clock(self, service):
+        return self.path(f"clock-of-{service}")
+
+    def set_clock(self, service, seconds):
+        """How far the wall clock of a service is ahead."""
+        file = os.open(self._clock(service), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        os.pwrite(file, struct.pack("=q", seconds), 0)
+        os.close(file)
+
+    def operate(self, *command, seconds=PATIENCE):
+        """One of the operator's commands: whether it succeeded, and its last line."""
+        try:
+            done = subprocess.run([*self.enter_of("borrower"), FARPAGE, *command, "--coordinator", self.url], check=False,
+                                  capture_output=True, text=True, timeout=seconds)
+        except subprocess.TimeoutExpired:
+            return False, f"not done after {seconds} s"
+        lines = (done.stderr + done.stdout).strip().splitlines()
+        return done.returncode == 0, lines[-1] if lines else ""
+
+    def operate_surely(self, *command):
+        """The same, until the coordinator has accepted it."""
+        wait_until(lambda: self.operate(*command, seconds=20)[0], f"{command}", 2 * PATIENCE)
+
+    # ---- what the disturbances need ----
+
+    def not_whole(self):
+        """Why another loss might be one too many; empty: every slab has its replicas."""
+        ended = [name for name, service in self._services().items() if service.popen.poll() is not None]
+        if ended:
+            return f"{', '.join(ended)} ended"
+        try:
+            nodes = {node["id"]: node["state"] for node in json.loads(self.get("/v1/nodes"))["nodes"]}
+            slabs = json.loads(self.get("/v1/cluster"))["slabs"]
+            regions = json.loads(self.get("/v1/regions"))["regions"]
+        except (OSError, ValueError) as error:
+            return f"the coordinator does not answer: {error}"
+        absent = [name for name in NODES if nodes.get(name) not in ("alive", "cordoned")]
+        if absent:
+            return f"{', '.join(absent)} not there: {nodes}"
+        lacking = [region["name"] for region in regions if region["counters"].get("farpage_repair_degraded_slabs")]
+        if lacking or slabs["degraded"]:
+            return f"{slabs['degraded']} degraded slabs; programs {lacking} lack replicas"
+        return ""
+
+    def pagers(self):
+        """The processes that have engines."""
+        return [*(program.process for program in self.programs if program.running() and not program.of_the_pager),
+                self.pager]
+
+    def kill_engine(self, pager):
+        engine = engine_of(pager.pid)
+        if engine is None:
+            return "it has no engine at the moment"
+        try:
+            os.kill(engine, signal.SIGKILL)
+        except ProcessLookupError:
+            return "it has ended"
+        wait_until(lambda: engine_of(pager.pid) not in (None, engine) or pager.popen.poll() is not None, "its successor")
+        return ""
+
+    def change_budget(self, program, factor):
+        return program.change_budget(factor) if program.running() else "it has ended"
+
+    def start_and_kill_a_program(self, transport):
+        process = self._owned(self._starters.submit(
+            Process, [*self.enter_of("borrower"), FARPAGE, "run", "--coordinator", self.url, "--local", "6M", "--slab",
+                      SLAB, "--transport", transport, "--", RANDOM_ACCESS, str(16 * MIB), "1", "3600", "1"],
+            self.path(f"{next(self._logs)}-killed.log")).result())
+        filled = threading.Timer(20, process.end)  # the coordinator may be away
+        filled.start()
+        words = process.popen.stdout.readline(), process.popen.stdout.readline()
+        filled.cancel()
+        filled.join()
+        process.end()
+        return "filled" if words[1] == b"filled\n" else "before it had memory"
 
     # ---- one round ----
 
     def run_round(self, number, seconds):
-        """True: all programs succeeded."""
-        chance = random.Random(f"{self.seed}/{number}")
-        replicas = chance.choice((1, 2, 2, 2, 3))
-        programs = [Program(self, f"round-{number}-{i + 1}", chance, replicas, seconds)
-                    for i in range(chance.randint(1, 3))]
-        victims = chance.sample(range(NODES), replicas - 1)
-        wait_until(lambda: self._borrowers() >= len(programs) or any(p.problem for p in programs),
-                   "the programs have memory")
-        end = time.monotonic() + seconds
-        events = []
-        while time.monotonic() < end and any(p.running() for p in programs):
-            time.sleep(chance.uniform(0.1, 2))
-            self._disturb(chance, replicas, victims, events)
-            self._change_a_budget(chance, programs, events)
-        for program in programs:
+        """True: nothing was wrong."""
+        seed = f"{self.seed}/{number}"
+        chance = random.Random(seed)
+        replicas = chance.choice((1, 2, 2, 2, 2, 3))
+        kinds = ["words", *chance.choices(("words", "access", "sort", "forks", "stress-ng"), (2, 4, 2, 2, 2),
+                                          k=chance.randint(1, 2))]
+        self.say(f"soak: round {number}: {replicas} replica(s)")
+        self.programs = []
+        for i, kind in enumerate(kinds):
+            self.programs.append(Program(self, f"round-{number}-{i + 1}", kind, chance, replicas, seconds))
+            self.say(f"  {self.programs[-1]}")
+        findings = []
+        try:
+            wait_until(self.programs[0].is_filled, "the first program has its memory")
+        except AssertionError as error:
+            findings.append(str(error))
+        thrasher = Thrasher(self, seed, replicas, self.say)
+        with thrasher:
+            end = time.monotonic() + seconds
+            while ((time.monotonic() < end or len(thrasher.steps) < LEAST_STEPS) and time.monotonic() < end + PATIENCE
+                   and not thrasher.findings and self._all_well()):
+                time.sleep(0.1)
+        if self._all_well():
+            thrasher.await_whole(even_if_over=True)
+        findings += thrasher.findings
+        for program in self.programs:
             program.end()
             self._count(program)
-        wrong = [p for p in programs if p.problem]
-        self.totals["rounds"] += 1
-        self._say_round(number, replicas, programs, events)
-        for program in wrong:
-            self.totals["failures"] += 1
-            print(f"soak: FAILED {program}: {program.problem}\n"
-                  f"soak: again with --seed {self.seed} --round {number}\n{program.process.log()}",
-                  flush=True)
-        return not wrong
+            if program.problem:
+                findings.append(f"{program}: {program.problem}")
+        findings += [f"{name} has ended" for name, service in self._services().items() if service.popen.poll() is not None]
+        findings += [f"pager: {line}" for line in bad_lines(self.pager.log())]
+        self._count_steps(number, thrasher)
+        self._say_round(number, thrasher, findings)
+        return not findings
 
-    def _disturb(self, chance, replicas, victims, events):
-        what = chance.choice(("coordinator", "stop", "node", "node") if victims
-                             else ("coordinator", "stop"))
-        if what == "coordinator":
-            pause = chance.choice((0, 1, 3))
-            events.append(f"coordinator away for {pause} s")
-            self.kill_coordinator(pause)
-        elif what == "node":
-            node, pause = chance.choice(victims), chance.choice((0, 0.5, 3))
-            events.append(f"node-{node + 1} killed, away for {pause} s")
-            self.kill_node(node, pause)
-        else:
-            # A replica that misses writes is marked lost, so with several only a victim is stopped.
-            node = chance.choice(victims if victims else range(NODES))
-            pause = chance.choice((0.05, 0.5, 1.5, 3))
-            events.append(f"node-{node + 1} stopped for {pause} s")
-            self.stop_node(node, pause)
-
-    def _change_a_budget(self, chance, programs, events):
-        program, factor = chance.choice(programs), chance.uniform(0.5, 2)
-        local = max(MIB, int(program.local * factor))
-        if program.running() and program.change_budget(local):
-            self.totals["budgets_changed"] += 1
-            events.append(f"{program.name} has {local >> 10}K")
+    def _all_well(self):
+        return not any(program.process.popen.poll() not in (None, 0) or program.problem for program in self.programs)
 
     def _count(self, program):
-        self.totals["programs"] += 1
-        self.totals["wrong_bytes"] += program.wrong_bytes
-        self.totals["processes"] += len(program.targets)
+        totals = self.totals
+        totals["programs"] += 1
+        totals["wrong_bytes"] += program.wrong_bytes
+        totals["checked_bytes"] += program.checked_bytes
+        totals["recorded_operations"] += program.records
+        totals["processes"] += len(program.targets)
         for stats in program.targets:
-            self.totals["faults"] += stats["faults"]["remote"] + stats["faults"]["zero"]
-            self.totals["evictions"] += stats["evictions"]["written"] + stats["evictions"]["clean"]
-            self.totals["replicas_lost"] += stats["replicas_lost"]
+            totals["remote_faults"] += stats["faults"]["remote"]
+            totals["evictions"] += stats["evictions"]["written"] + stats["evictions"]["clean"]
+            totals["replicas_lost"] += stats["replicas_lost"]
 
-    def _say_round(self, number, replicas, programs, events):
-        print(f"soak: round {number}: {replicas} replica(s); {', '.join(events) or 'nothing'}",
-              flush=True)
-        for program in programs:
-            faults = sum(stats["faults"]["remote"] for stats in program.targets)
-            print(f"soak:   {program}: {len(program.targets)} process(es), {faults} remote faults, "
-                  f"{program.problem or 'ok'}", flush=True)
+    def _count_steps(self, number, thrasher):
+        """What an access has waited for shows shortly after its cause, too."""
+        self.left_out.update(thrasher.left_out)
+        for step in thrasher.steps:
+            longest = max(program.longest_ms(step.begin, step.end + 0.5) for program in self.programs)
+            kind = self.kinds.setdefault(step.kind, {"count": 0, "longest_access_ms": 0})
+            kind["count"] += 1
+            kind["longest_access_ms"] = max(kind["longest_access_ms"], round(longest, 1))
+            self.totals["disturbances"] += 1
+            self.steps.append({"round": number, "begin": round(step.begin - thrasher.started, 1),
+                               "end": round(step.end - thrasher.started, 1), "what": str(step.disturbance),
+                               "outcome": step.outcome, "longest_access_ms": round(longest, 1)})
+
+    def _say_round(self, number, thrasher, findings):
+        self.totals["rounds"] += 1
+        self.say(f"soak: round {number}: {len(thrasher.steps)} disturbances, {len(findings)} findings")
+        for program in self.programs:
+            self.say(f"  {program.name} {program.kind}: {len(program.targets)} process(es), {program.records} recorded "
+                     f"operations, {program.checked_bytes >> 20} MiB checked, {'FAILED' if program.problem else 'right'}")
+        for finding in findings:
+            self._found(f"round {number}: {finding}")
+        if findings:
+            self.say(f"soak: again with --seed {self.seed} --round {number}; logs: {self.keep_logs()}")
+
+    def _found(self, finding):
+        self.findings.append(finding)
+        self.say(f"soak: FINDING {finding}")
+
+    def keep_logs(self):
+        """Copies logs, statistics and histories out of the folder that the test removes."""
+        folder = os.path.join(BUILD, "soak", str(self.seed))
+        shutil.rmtree(folder, ignore_errors=True)
+        os.makedirs(folder)
+        for name in os.listdir(self.folder):
+            if name.endswith((".log", ".json")):
+                shutil.copy(self.path(name), folder)
+            if name.endswith("-history"):
+                shutil.copytree(self.path(name), os.path.join(folder, name))
+        return folder
 
     # ---- all rounds ----
 
-    def run_rounds(self, rounds, seconds=10):
-        """Runs the numbered rounds, of `seconds` each, until one fails. True: none failed."""
+    def run_rounds(self, rounds, seconds=40):
+        """Runs the numbered rounds, of `seconds` each, until one fails. True: nothing was found."""
+        good = True
         for number in rounds:
-            if not self.run_round(number, seconds):
+            good = self.run_round(number, seconds)
+            if not good:
                 break
+        if good:
+            self.find_leaks()
+        return not self.findings
+
+    def find_leaks(self):
+        """Of the coordinator, of the services, then of what is left when these have ended."""
+        self.programs = []
+        self._expect_nothing(self.lent_memory)
+        self._expect_nothing(self.held_by_services)
+        for name, pid in self._pids().items():
+            self.say(f"  {name}: {leaks.Held(pid)}; before all programs {self._held[name]}")
+        # A `farpage run` removes what those that were killed have left in /tmp (cli/run_directory.h).
+        self._run_to_its_end(["--coordinator", self.url, "--slab", SLAB], str(MIB))
+        for name, service in [("pager", self.pager), *self.nodes.items(), ("coordinator", self.coordinator)]:
+            service.kill(signal.SIGTERM)
+            status, _ = service.finish(PATIENCE)
+            if status != 0:
+                self._found(f"{name} ended with status {status} after SIGTERM\n{service.log()[-2000:]}")
+        self._expect_nothing(lambda: self._before.findings(self._marker))
+
+    def lent_memory(self):
+        """Regions that exist, and slabs that are not free, though no program runs."""
         try:
-            # The region of a program that ends without a coordinator ends with its time to live.
-            wait_until(lambda: len(set(self.free_slabs())) == 1, "every slab is given back", 60)
-        except AssertionError as error:
-            print(f"soak: FAILED {error}: {self.get('/v1/nodes')}", flush=True)
-            self.totals["failures"] += 1
-        totals = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in self.totals.items())
-        print(f"soak: seed {self.seed}: {totals}", flush=True)
-        return self.totals["failures"] == 0
+            regions = json.loads(self.get("/v1/regions"))["regions"]
+            nodes = json.loads(self.get("/v1/nodes"))["nodes"]
+        except (OSError, ValueError) as error:
+            return [f"the coordinator does not answer: {error}"]
+        found = [f"region {region['name']} is there with {len(region['leases'])} leases" for region in regions]
+        found += [f"{node['id']}: {node['free_slabs']} of {node['total_slabs']} slabs are free" for node in nodes
+                  if node["free_slabs"] != node["total_slabs"]]
+        return found + [f"{name} is not there" for name in NODES if name not in {node["id"] for node in nodes}]
+
+    def held_by_services(self):
+        found = []
+        for name, pid in self._pids().items():
+            more = leaks.Held(pid).more_than(self._held[name], MORE_DESCRIPTORS, MORE_THREADS)
+            found += [f"{name}: {more}"] if more else []
+        return found
+
+    def _expect_nothing(self, find, patience=PATIENCE):
+        """Each line that find() still returns then is a finding."""
+        last = []
+        def nothing():
+            last[:] = find()
+            return not last
+        try:
+            wait_until(nothing, "nothing is left behind", patience)
+        except AssertionError:
+            for line in last:
+                self._found(f"leak: {line}")
+
+    def report(self):
+        return {"seed": self.seed, "totals": self.totals, "disturbances": dict(sorted(self.kinds.items())),
+                "left_out": self.left_out, "steps": self.steps, "findings": self.findings}
+
+
+def table(report):
+    lines = [f"{'disturbance':20} {'count':>6} {'longest access meanwhile':>26}"]
+    lines += [f"{name:20} {kind['count']:6} {kind['longest_access_ms']:23.1f} ms"
+              for name, kind in report["disturbances"].items()]
+    lines += [f"left out: {name}: {reason}" for name, reason in report["left_out"].items()]
+    lines += ["", *(f"{name.replace('_', ' '):20} {value:14,}" for name, value in report["totals"].items()), ""]
+    return "\n".join(lines + [f"FINDING {finding}" for finding in report["findings"]]
+                     + [f"soak: seed {report['seed']}: {len(report['findings'])} findings"])
 
 
 def main():
@@ -309,17 +426,23 @@ def main():
     parser.add_argument("minutes", type=float)
     parser.add_argument("--seed", type=int, default=None, help="default: a new one, printed")
     parser.add_argument("--round", type=int, default=None, help="this round of the seed alone")
+    parser.add_argument("--output", choices=("text", "json"), default="text",
+                        help="json: the report as one object on standard output; what happens on standard error")
     options = parser.parse_args()
     seed = options.seed if options.seed is not None else random.SystemRandom().getrandbits(32)
-    print(f"soak: seed {seed}", flush=True)
+    def say(text):
+        print(text, flush=True, file=sys.stderr if options.output == "json" else sys.stdout)
+    say(f"soak: seed {seed}")
     end = time.monotonic() + options.minutes * 60
     until_end = itertools.takewhile(lambda _: time.monotonic() < end, itertools.count())
     soak = Soak()
     try:
-        soak.begin(seed)
+        soak.begin(seed, say)
         good = soak.run_rounds(until_end if options.round is None else [options.round])
     finally:
         soak.doCleanups()
+    report = soak.report()
+    print(json.dumps(report) if options.output == "json" else table(report), flush=True)
     sys.exit(0 if good else 1)
 
 
