@@ -1,7 +1,6 @@
 // Phases 3 to 5: write to the replicas, collect acknowledgements, drop.
 
 #include <algorithm>
-#include <optional>
 #include <thread>
 #include <utility>
 
@@ -152,21 +151,23 @@ void EvictionBatch::restart_patience(Instant now) {
 }
 
 bool EvictionBatch::finish() {
-  std::optional<Instant> waits_since;
+  bool waits = false;
+  Instant waits_since{0};
   while (true) {
     const Turn turn = advance();
     if (turn == Turn::kEnded) return true;
     if (dropping_) return false;
     if (turn == Turn::kMoved) {
-      waits_since.reset();
+      waits = false;
       continue;
     }
     if (any_in_flight() && !closing_ && engine_.nodes->file() != nullptr) {
       // A thread that only yields keeps the kernel's threads of this CPU waiting, and with them
       // what the disk has done: for seconds, where the CPUs are busy.
       const Instant now = SteadyClock::read();
-      if (!waits_since) waits_since = now;
-      pause_between_looks(now - *waits_since);
+      if (!waits) waits_since = now;
+      waits = true;
+      pause_between_looks(now - waits_since);
     } else if (any_in_flight() && !closing_) {
       std::this_thread::yield();
     } else {
