@@ -78,8 +78,8 @@ void Cluster::revoke(const std::vector<Revocation>& list) {
     settle(revocation, outcome);
   }
   // One save for all. After a crash before it, the coordinator asks the nodes again.
-  const MutexLock lock(mutex_);
-  const Status saved = save();
+  MutexLock lock(mutex_);
+  const Status saved = save(lock);
   static_cast<void>(saved);  // logged by save(); written with the next change
 }
 

@@ -1,10 +1,10 @@
 // The routes of the REST API, by subject. Private to coordinator/.
 #pragma once
 
-#include <atomic>
 #include <vector>
 
 #include "coordinator/cluster.h"
+#include "coordinator/event_watchers.h"
 #include "coordinator/metrics.h"
 #include "http/server.h"
 
@@ -15,11 +15,10 @@ inline constexpr Milliseconds kMaxPollTimeout{60000};
 // What the routes use; it outlives the server.
 struct RouteContext {
   Cluster& cluster;
+  EventWatchers& watchers;
   Metrics& metrics;
   const Clock& clock;
   Instant started{0};
-  uint32_t max_long_polls = 0;
-  std::atomic<uint32_t> long_polls{0};
 };
 
 std::vector<http::Route> node_routes(RouteContext& context);

@@ -8,6 +8,7 @@
 #include "base/host.h"
 #include "base/log.h"
 #include "base/mutex.h"
+#include "coordinator/event_watchers.h"
 #include "coordinator/metrics.h"
 #include "coordinator/routes.h"
 #include "http/server.h"
@@ -81,9 +82,9 @@ class HttpService final : public Service {
   HttpService(ServiceOptions options, std::unique_ptr<Cluster> cluster, const Clock& clock)
       : options_(std::move(options)),
         cluster_(std::move(cluster)),
-        context_{*cluster_, metrics_, clock} {
+        watchers_(*cluster_, options_.max_long_polls),
+        context_{*cluster_, watchers_, metrics_, clock} {
     context_.started = clock.now();
-    context_.max_long_polls = options_.max_long_polls;
   }
   ~HttpService() override { stop(); }
 
@@ -96,6 +97,7 @@ class HttpService final : public Service {
  private:
   const ServiceOptions options_;
   const std::unique_ptr<Cluster> cluster_;
+  EventWatchers watchers_;
   Metrics metrics_;
   RouteContext context_;
   std::unique_ptr<http::Server> server_;
@@ -109,7 +111,7 @@ Status HttpService::start() {
   http.host = options_.host;
   http.port = options_.port;
   http.token = options_.token;
-  http.threads = options_.request_threads + options_.max_long_polls;
+  http.threads = options_.request_threads;
   FARPAGE_TRY(server,
               http::Server::create(http, all_routes(context_),
                                    [this](const std::string& route, const std::string& method,
@@ -135,6 +137,7 @@ std::string HttpService::url() const {
 
 void HttpService::stop() {
   cluster_->stop();
+  watchers_.stop();
   if (server_) server_->stop();
   if (expiry_) expiry_->stop();
   if (revocations_) revocations_->stop();

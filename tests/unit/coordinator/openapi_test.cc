@@ -49,7 +49,8 @@ TEST_F(OpenApiTest, DescribesExactlyTheServedRoutes) {
   Operations served;
   auto cluster = Cluster::create({}, make_memory_store(), agents_.client(), clock_);
   Metrics metrics;
-  RouteContext context{**cluster, metrics, clock_};
+  EventWatchers watchers(**cluster, 1);
+  RouteContext context{**cluster, watchers, metrics, clock_};
   for (const http::Route& route : all_routes(context)) served.emplace(route.method, route.pattern);
   EXPECT_EQ(described, served);
 }
@@ -57,7 +58,8 @@ TEST_F(OpenApiTest, DescribesExactlyTheServedRoutes) {
 TEST_F(OpenApiTest, DescribedQueryBodyAndAccessAreTheServedOnes) {
   auto cluster = Cluster::create({}, make_memory_store(), agents_.client(), clock_);
   Metrics metrics;
-  RouteContext context{**cluster, metrics, clock_};
+  EventWatchers watchers(**cluster, 1);
+  RouteContext context{**cluster, watchers, metrics, clock_};
   for (const http::Route& route : all_routes(context)) {
     std::string method = route.method;
     std::transform(method.begin(), method.end(), method.begin(),
