@@ -23,6 +23,7 @@
 
 #include "bench/control_bench.h"
 #include "bench/load_lane.h"
+#include "bench/pace.h"
 #include "bench/self_check.h"
 #include "bench/simulated_nodes.h"
 #include "coordinator/api_json.h"
@@ -641,6 +642,7 @@ Status validate(const ControlLoadOptions& options) {
   if (options.regions == 0) return bad("--regions: 1 or more, with --nodes");
   if (options.leases < options.regions) return bad("--leases: at least one for each of --regions");
   if (options.duration < Milliseconds(1000)) return bad("--duration: 1s or more, with --nodes");
+  if (options.duration > kMaxDuration) return bad("--duration: at most 24h");
   return {};
 }
 
