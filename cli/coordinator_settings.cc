@@ -38,7 +38,7 @@ void add_options(Subcommand& subcommand, CoordinatorSettings& settings) {
           "NAME=SIZE: what programs with this --borrower may have together, all replicas counted. "
           "Several times")
       .number("--request-threads", settings.request_threads, 1, 1024, "Threads for requests")
-      .number("--max-long-polls", settings.max_long_polls, 1, 1023,
+      .number("--max-long-polls", settings.max_long_polls, 1, 1 << 20,
               "Calls of /v1/events that may wait at the same time")
       .text(
           "--backup", settings.backup,

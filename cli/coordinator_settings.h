@@ -24,7 +24,7 @@ struct CoordinatorSettings {
   Milliseconds node_time_to_live{5000};
   Milliseconds region_time_to_live{60'000};
   int64_t request_threads = 16;
-  int64_t max_long_polls = 64;
+  int64_t max_long_polls = coordinator::ServiceOptions{}.max_long_polls;
   std::string advertise;
   std::string restore;  // not to serve, but to fill the store from this file
   std::string backup;   // not to serve, but to copy the store to this file

@@ -2,10 +2,12 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <iterator>
 #include <map>
 #include <thread>
+#include <utility>
 
 #include "base/log.h"
 
@@ -18,8 +20,8 @@ Result<std::unique_ptr<Cluster>> Cluster::create(StateOptions options, std::uniq
   std::unique_ptr<Cluster> cluster(new Cluster(State(options, snapshot, clock.now()),
                                                std::move(store), std::move(agents), clock));
   {
-    const MutexLock lock(cluster->mutex_);
-    FARPAGE_TRY_VOID(cluster->save());
+    MutexLock lock(cluster->mutex_);
+    FARPAGE_TRY_VOID(cluster->save(lock));
   }
   log::info("coordinator: state loaded store={} nodes={} regions={} leases={}",
             cluster->store_->kind(), snapshot.nodes.size(), snapshot.regions.size(),
@@ -32,24 +34,64 @@ Cluster::Cluster(State state, std::unique_ptr<Store> store, std::unique_ptr<Agen
     : store_(std::move(store)),
       agents_(std::move(agents)),
       clock_(clock),
-      state_(std::move(state)) {}
+      state_(std::move(state)) {
+  published_ = state_.events().last();
+}
 
-Status Cluster::save() {
-  unsaved_.add(state_.take_changes());
-  if (unsaved_.empty() && unsaved_.last_sequence == saved_sequence_) return {};
-  const Status written = store_->write(unsaved_);
-  if (!written) {
+Status Cluster::save(MutexLock& lock) {
+  const Changes changes = state_.take_changes();
+  const bool changed = !changes.empty() || changes.last_sequence != noted_sequence_;
+  // What a failed write has left is tried again by everybody.
+  if (!changed && store_works_) return {};
+  noted_sequence_ = changes.last_sequence;
+  unsaved_.add(changes);
+  return await_written(lock, ++noted_);
+}
+
+Status Cluster::await_written(MutexLock& lock, uint64_t change) {
+  while (true) {
+    store_is_idle_.wait(lock, [this]() FARPAGE_REQUIRES(mutex_) { return !store_is_busy_; });
+    if (written_ >= change) return {};
+    if (failed_ >= change)
+      return fail(ErrorCode::kUnavailable,
+                  "the coordinator cannot write its store: " + failure_.message());
+    write_unsaved();
+  }
+}
+
+void Cluster::write_unsaved() {
+  Changes batch = std::exchange(unsaved_, Changes{});
+  const uint64_t last = noted_;
+  store_is_busy_ = true;
+  mutex_.unlock();
+  const Status written = store_->write(batch);
+  mutex_.lock();
+  store_is_busy_ = false;
+  store_is_idle_.notify_all();
+  if (written) {
+    if (!store_works_) log::info("coordinator: store works again");
+    written_ = last;
+  } else {
     if (store_works_)
       log::error("coordinator: store failed error=\"{}\"", written.error().message());
-    store_works_ = false;
-    return fail(ErrorCode::kUnavailable,
-                "the coordinator cannot write its store: " + written.error().message());
+    failed_ = last;
+    failure_ = written.error();
   }
-  if (!store_works_) log::info("coordinator: store works again");
-  store_works_ = true;
-  saved_sequence_ = unsaved_.last_sequence;
-  unsaved_ = Changes{};
-  return {};
+  store_works_ = written.has_value();
+  const uint64_t sequence = batch.last_sequence;
+  if (!written) {
+    const uint64_t latest = std::max(sequence, unsaved_.last_sequence);
+    batch.add(std::exchange(unsaved_, Changes{}));
+    unsaved_ = std::move(batch);
+    unsaved_.last_sequence = latest;
+  }
+  publish(sequence);
+}
+
+void Cluster::publish(uint64_t sequence) {
+  if (sequence == published_) return;
+  published_ = sequence;
+  if (listener_) listener_(sequence);
 }
 
 // ---- nodes ----
@@ -145,10 +187,10 @@ Result<Joined> Cluster::join(const NodeJoin& join) {
   return joined;
 }
 
-Status Cluster::heartbeat_node(const NodeId& id, const NodeHeartbeat& heartbeat) {
+Status Cluster::heartbeat_node(const NodeId& id, NodeHeartbeat heartbeat) {
   return change([&](State& state) FARPAGE_REQUIRES(mutex_) -> Status {
     const Instant now = clock_.now();
-    FARPAGE_TRY_VOID(state.heartbeat_node(now, id, heartbeat));
+    FARPAGE_TRY_VOID(state.heartbeat_node(now, id, std::move(heartbeat)));
     if (not_before_.empty()) return {};  // thousands of nodes call this each second
     FARPAGE_TRY(node, state.node(now, id));
     not_before_.erase(node.join.agent_url);
@@ -258,13 +300,12 @@ Result<RegionInfo> Cluster::create_region(const RegionCreate& create) {
   return region(id);
 }
 
-Result<RegionHeard> Cluster::heartbeat_region(const RegionId& id,
-                                              const RegionHeartbeat& heartbeat) {
+Result<RegionHeard> Cluster::heartbeat_region(const RegionId& id, RegionHeartbeat heartbeat) {
   const Instant now = clock_.now();
   RegionHeard heard;
-  FARPAGE_TRY_VOID(change([&](State& state) {
-    heard.last_event = state.events().last();
-    return state.heartbeat_region(now, id, heartbeat);
+  FARPAGE_TRY_VOID(change([&](State& state) FARPAGE_REQUIRES(mutex_) {
+    heard.last_event = published_;
+    return state.heartbeat_region(now, id, std::move(heartbeat));
   }));
   return heard;
 }
@@ -285,28 +326,41 @@ Result<RegionInfo> Cluster::region(const RegionId& id) const {
   return state_.region(id);
 }
 
-std::vector<RegionInfo> Cluster::regions() const {
+Result<uint64_t> Cluster::slab_bytes_of(const RegionId& id) const {
   const MutexLock lock(mutex_);
-  return state_.regions();
+  return state_.slab_bytes_of(id);
+}
+
+std::vector<RegionInfo> Cluster::regions() const {
+  std::vector<RegionInfo> list;
+  RegionId after;
+  while (true) {
+    const size_t had = list.size();
+    {
+      const MutexLock lock(mutex_);
+      state_.append_regions(after, kRegionsCopiedAtOnce, list);
+    }
+    if (list.size() == had) return list;
+    after = list.back().id;
+  }
 }
 
 Result<std::vector<Lease>> Cluster::lease_slabs(const RegionId& id,
                                                 const std::vector<SlabIndex>& slabs) {
   FARPAGE_TRY(hold, gate_.enter(id, kGateTimeout));
-  FARPAGE_TRY(region, this->region(id));
-  FARPAGE_TRY_VOID(
-      lease_planned(id, region.slab_bytes, [&](State& state, const std::set<NodeId>& avoid) {
-        return state.begin_lease(clock_.now(), id, slabs, avoid);
-      }));
+  FARPAGE_TRY(slab_bytes, slab_bytes_of(id));
+  FARPAGE_TRY_VOID(lease_planned(id, slab_bytes, [&](State& state, const std::set<NodeId>& avoid) {
+    return state.begin_lease(clock_.now(), id, slabs, avoid);
+  }));
   const MutexLock lock(mutex_);
   return state_.leases(id, slabs);
 }
 
 Result<RepairBegun> Cluster::begin_repair(const RegionId& id, const RepairBegin& repair) {
   FARPAGE_TRY(hold, gate_.enter(id, kGateTimeout));
-  FARPAGE_TRY(region, this->region(id));
+  FARPAGE_TRY(slab_bytes, slab_bytes_of(id));
   const Status leased =
-      lease_planned(id, region.slab_bytes, [&](State& state, const std::set<NodeId>& avoid) {
+      lease_planned(id, slab_bytes, [&](State& state, const std::set<NodeId>& avoid) {
         return state.begin_repair(clock_.now(), id, repair, avoid);
       });
   if (!leased) return tl::unexpected(leased.error());
@@ -417,28 +471,45 @@ Status Cluster::release_slabs(const RegionId& id, const std::vector<SlabIndex>& 
 
 // ---- events, facts, time ----
 
-EventBatch Cluster::events(uint64_t since, Milliseconds timeout) {
-  MutexLock lock(mutex_);
-  EventBatch batch;
-  changed_.wait_for(lock, timeout, [&]() FARPAGE_REQUIRES(mutex_) {
-    batch = state_.events().since(since);
-    return stopping_ || batch.missed || !batch.events.empty();
-  });
-  return batch;
+EventBatch Cluster::events(uint64_t since) const {
+  const MutexLock lock(mutex_);
+  return state_.events().since(since, published_);
+}
+
+uint64_t Cluster::last_event() const {
+  const MutexLock lock(mutex_);
+  return published_;
+}
+
+void Cluster::set_event_listener(std::function<void(uint64_t)> listener) {
+  const MutexLock lock(mutex_);
+  listener_ = std::move(listener);
 }
 
 Result<std::string> Cluster::copy_store() {
-  const MutexLock lock(mutex_);
-  FARPAGE_TRY_VOID(save());
-  return store_->copy();
+  MutexLock lock(mutex_);
+  FARPAGE_TRY_VOID(save(lock));
+  store_is_idle_.wait(lock, [this]() FARPAGE_REQUIRES(mutex_) { return !store_is_busy_; });
+  store_is_busy_ = true;
+  mutex_.unlock();
+  Result<std::string> copy = store_->copy();
+  mutex_.lock();
+  store_is_busy_ = false;
+  store_is_idle_.notify_all();
+  return copy;
 }
 
 void Cluster::summarize(ClusterSummary& summary) const {
   summary.totals = state_.totals();
   summary.pending_revocations = state_.revocations().size();
-  summary.last_sequence = state_.events().last();
+  summary.last_sequence = published_;
   summary.store_kind = store_->kind();
   summary.store_works = store_works_;
+}
+
+bool Cluster::store_works() const {
+  const MutexLock lock(mutex_);
+  return store_works_;
 }
 
 ClusterSummary Cluster::summary() const {
@@ -453,7 +524,7 @@ ClusterFacts Cluster::facts() const {
   ClusterFacts facts;
   summarize(facts);
   facts.nodes = state_.nodes(clock_.now());
-  facts.regions = state_.regions();
+  facts.regions = state_.regions_without_leases();
   facts.reported_free_slabs = state_.reported_free_slabs();
   return facts;
 }
@@ -474,11 +545,8 @@ void Cluster::tick() {
 }
 
 void Cluster::stop() {
-  {
-    const MutexLock lock(mutex_);
-    stopping_ = true;
-  }
-  changed_.notify_all();
+  const MutexLock lock(mutex_);
+  stopping_ = true;
 }
 
 std::string Cluster::check() const {

@@ -8,7 +8,7 @@
 // Threads: any. tick(), retry_revocations() and adjust_lending() each belong to one background
 // thread.
 // Invariants:
-//  1. No agent call is made with the lock held.
+//  1. No agent call is made with the lock held, and nothing is written to the store.
 //  2. A call that succeeds has written its change to the store. If the write fails, the call
 //     returns kUnavailable and the next change writes it too: the caller should retry.
 #pragma once
@@ -48,7 +48,7 @@ struct ClusterSummary {
 // The same for /metrics. Copying thousands of nodes takes some milliseconds.
 struct ClusterFacts : ClusterSummary {
   std::vector<NodeInfo> nodes;
-  std::vector<RegionInfo> regions;
+  std::vector<RegionInfo> regions;  // without their leases
   std::map<NodeId, uint32_t> reported_free_slabs;
 };
 
@@ -64,7 +64,7 @@ class Cluster {
   // With another identity also kConflict while the old one has leases; and with the identity of
   // another name while that one answers.
   Result<Joined> join(const NodeJoin& join);
-  Status heartbeat_node(const NodeId& id, const NodeHeartbeat& heartbeat);
+  Status heartbeat_node(const NodeId& id, NodeHeartbeat heartbeat);
   Status set_service(const NodeId& id, NodeService service);
   Status remove_node(const NodeId& id, bool force);
   Result<NodeInfo> lend(const NodeId& id, const NodeLend& lend);
@@ -78,9 +78,10 @@ class Cluster {
 
   // A region whose slabs cannot all be leased is not created.
   Result<RegionInfo> create_region(const RegionCreate& create);
-  Result<RegionHeard> heartbeat_region(const RegionId& id, const RegionHeartbeat& heartbeat);
+  Result<RegionHeard> heartbeat_region(const RegionId& id, RegionHeartbeat heartbeat);
   Status delete_region(const RegionId& id);
   Result<RegionInfo> region(const RegionId& id) const;
+  // Each is consistent; others may change meanwhile.
   std::vector<RegionInfo> regions() const;
   Result<std::vector<Lease>> lease_slabs(const RegionId& id, const std::vector<SlabIndex>& slabs);
   Status release_slabs(const RegionId& id, const std::vector<SlabIndex>& slabs);
@@ -98,10 +99,15 @@ class Cluster {
   Status renew_reader(const ImageId& id, const ImageReader& reader);
   Status close_reader(const ImageId& id, const ImageReader& reader);
 
-  // Waits up to `timeout` for an event after `since`; returns at once after stop().
-  EventBatch events(uint64_t since, Milliseconds timeout);
+  // Those after `since` that are written.
+  EventBatch events(uint64_t since) const;
+  uint64_t last_event() const;
+  // Called with the number of the latest event when there are new ones; null: no more. It must not
+  // block, nor call the cluster.
+  void set_event_listener(std::function<void(uint64_t)> listener);
   // Store::copy(), with every change of a call that has succeeded.
   Result<std::string> copy_store();
+  bool store_works() const;
   ClusterSummary summary() const;
   ClusterFacts facts() const;
 
@@ -112,7 +118,7 @@ class Cluster {
   void retry_revocations();
   // Asks the nodes that are to lend more or less, as far as they can be asked now.
   void adjust_lending();
-  // Ends every wait of events(), now and later.
+  // adjust_lending() asks no further node.
   void stop();
   // For tests: State::check().
   std::string check() const;
@@ -123,23 +129,29 @@ class Cluster {
   static constexpr int kMaxOrphanRevocations = 3;  // attempts for a removed node
   static constexpr Milliseconds kGateTimeout{30000};
   static constexpr int kMaxLendRounds = 64;  // of one call of adjust_lending()
+  static constexpr size_t kRegionsCopiedAtOnce = 16;
 
  private:
   Cluster(State state, std::unique_ptr<Store> store, std::unique_ptr<AgentClient> agents,
           const Clock& clock);
 
-  // Runs one command on the state, writes its changes, and wakes the threads that wait for events.
+  // Runs one command on the state, writes its changes, and publishes its events.
   template <typename Command>
   auto change(Command command) -> decltype(command(std::declval<State&>())) {
-    const MutexLock lock(mutex_);
-    const uint64_t before = state_.events().last();
+    MutexLock lock(mutex_);
     auto result = command(state_);
-    const Status saved = save();
-    if (state_.events().last() != before) changed_.notify_all();
+    const Status saved = save(lock);
     if (result && !saved) return tl::unexpected(saved.error());
     return result;
   }
-  Status save() FARPAGE_REQUIRES(mutex_);
+  // Returns when the state's changes are written. Releases the lock meanwhile: what others change
+  // then is written together, by the next one that finds the store idle.
+  Status save(MutexLock& lock) FARPAGE_REQUIRES(mutex_);
+  // The same for that change (noted_) and all before it.
+  Status await_written(MutexLock& lock, uint64_t change) FARPAGE_REQUIRES(mutex_);
+  void write_unsaved() FARPAGE_REQUIRES(mutex_);
+  // Events are seen by others once it was tried to write them (EventLog, invariant 1).
+  void publish(uint64_t sequence) FARPAGE_REQUIRES(mutex_);
   // The incarnation that this join would replace; nullopt: none.
   Result<std::optional<uint64_t>> find_replaced(const NodeJoin& join) const;
   // Whether the known process runs. kUnavailable: that cannot be told.
@@ -147,6 +159,7 @@ class Cluster {
   Status refuse_copies(const NodeJoin& join) const;
   Status refuse_stranger(const NodeJoin& join, const NodeJoin& known) const;
   void summarize(ClusterSummary& summary) const FARPAGE_REQUIRES(mutex_);
+  Result<uint64_t> slab_bytes_of(const RegionId& id) const;
   // Reserves with `plan`, asks the nodes and commits; with others after a failure.
   using Plan =
       std::function<Result<std::vector<PlannedLease>>(State&, const std::set<NodeId>& avoid)>;
@@ -170,10 +183,18 @@ class Cluster {
   RegionGate gate_;
 
   mutable Mutex mutex_;
-  ConditionVariable changed_;  // an event was added, or stopping_ was set
   State state_ FARPAGE_GUARDED_BY(mutex_);
+  // Changes that no write has: numbered, so that each caller knows when its own are written.
   Changes unsaved_ FARPAGE_GUARDED_BY(mutex_);
-  uint64_t saved_sequence_ FARPAGE_GUARDED_BY(mutex_) = 0;
+  uint64_t noted_ FARPAGE_GUARDED_BY(mutex_) = 0;           // the latest change
+  uint64_t written_ FARPAGE_GUARDED_BY(mutex_) = 0;         // this one and all before it are
+  uint64_t failed_ FARPAGE_GUARDED_BY(mutex_) = 0;          // a write with this one failed
+  uint64_t noted_sequence_ FARPAGE_GUARDED_BY(mutex_) = 0;  // the latest event of a change
+  uint64_t published_ FARPAGE_GUARDED_BY(mutex_) = 0;       // the latest event that others see
+  std::function<void(uint64_t)> listener_ FARPAGE_GUARDED_BY(mutex_);
+  Error failure_ FARPAGE_GUARDED_BY(mutex_){ErrorCode::kIo, "", 0};  // of the latest failed write
+  bool store_is_busy_ FARPAGE_GUARDED_BY(mutex_) = false;            // a thread uses store_
+  ConditionVariable store_is_idle_;
   bool store_works_ FARPAGE_GUARDED_BY(mutex_) = true;
   bool stopping_ FARPAGE_GUARDED_BY(mutex_) = false;
   std::set<uint64_t> claimed_

@@ -6,10 +6,11 @@ namespace farpage::coordinator {
 
 // Claims the revocations that no other thread has claimed and whose node is not in backoff.
 std::vector<Revocation> Cluster::claim_revocations(const RegionId* only_region) {
-  const MutexLock lock(mutex_);
+  MutexLock lock(mutex_);
   std::vector<Revocation> list;
-  // A coordinator that goes on with this store may still have their leases.
-  if (!store_works_) return list;
+  // What is not written does not count: a coordinator that goes on with this store has the leases.
+  while (written_ < noted_)
+    if (!store_works_ || !await_written(lock, noted_)) return list;
   const Instant now = clock_.now();
   for (Revocation& revocation : state_.revocations()) {
     if (only_region != nullptr && revocation.asked.region != *only_region) continue;
@@ -80,8 +81,8 @@ void Cluster::revoke(const std::vector<Revocation>& list) {
     settle(revocation, outcome);
   }
   // One save for all. After a crash before it, the coordinator asks the nodes again.
-  const MutexLock lock(mutex_);
-  const Status saved = save();
+  MutexLock lock(mutex_);
+  const Status saved = save(lock);
   static_cast<void>(saved);  // logged by save(); written with the next change
 }
 

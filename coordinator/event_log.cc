@@ -1,5 +1,7 @@
 #include "coordinator/event_log.h"
 
+#include <algorithm>
+
 namespace farpage::coordinator {
 
 EventLog::EventLog(size_t capacity, uint64_t start, bool earlier_events)
@@ -15,14 +17,15 @@ void EventLog::append(Event event) {
   }
 }
 
-EventBatch EventLog::since(uint64_t since) const {
+EventBatch EventLog::since(uint64_t since, uint64_t until) const {
   EventBatch batch;
-  batch.next_since = last();
-  // A number above last() came from another coordinator: the reader has seen none of these events.
-  const bool known = since >= base_ && since <= last();
+  batch.next_since = until;
+  // A number above `until` came from another coordinator: the reader has seen none of these events.
+  const bool known = since >= base_ && since <= until;
   batch.missed = since == 0 ? forgotten_ : !known;
   const auto skip = known ? static_cast<std::ptrdiff_t>(since - base_) : 0;
-  batch.events.assign(events_.begin() + skip, events_.end());
+  const auto end = until > base_ ? static_cast<std::ptrdiff_t>(until - base_) : 0;
+  batch.events.assign(events_.begin() + std::min(skip, end), events_.begin() + end);
   return batch;
 }
 

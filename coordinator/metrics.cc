@@ -72,8 +72,17 @@ class Families {
       if (key != "le") labels.push_back({key, text});
     }
     for (const auto& [key, text] : owner) labels.push_back({key, text});
-    auto metric = std::find_if(family.metric.begin(), family.metric.end(),
-                               [&](const ClientMetric& known) { return known.label == labels; });
+    // The parts of one histogram come together: those of earlier owners are not looked at.
+    const auto is_of_owner = [&](const ClientMetric& known) {
+      return known.label.size() >= owner.size() &&
+             std::equal(owner.rbegin(), owner.rend(), known.label.rbegin(),
+                        [](const auto& mine, const ClientMetric::Label& theirs) {
+                          return mine.first == theirs.name && mine.second == theirs.value;
+                        });
+    };
+    auto metric = family.metric.end();
+    for (auto known = family.metric.end(); known != family.metric.begin() && is_of_owner(*--known);)
+      if (known->label == labels) metric = known;
     if (metric == family.metric.end()) {
       metric = family.metric.emplace(family.metric.end());
       metric->label = std::move(labels);

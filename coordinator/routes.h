@@ -1,10 +1,10 @@
 // The routes of the REST API, by subject. Private to coordinator/.
 #pragma once
 
-#include <atomic>
 #include <vector>
 
 #include "coordinator/cluster.h"
+#include "coordinator/event_watchers.h"
 #include "coordinator/metrics.h"
 #include "coordinator/seat.h"
 #include "http/server.h"
@@ -22,8 +22,6 @@ struct RouteContext {
   Metrics& metrics;
   const Clock& clock;
   Instant started{0};
-  uint32_t max_long_polls = 0;
-  std::atomic<uint32_t> long_polls{0};
 
   // What use(cluster) answers; or, while this coordinator does not lead, who does.
   template <typename Use>

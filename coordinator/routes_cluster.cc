@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <charconv>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 
@@ -27,10 +28,6 @@ constexpr char kPage[] = R"(<!doctype html>
 </ul></body></html>
 )";
 
-Error bad_parameter(const char* text) {
-  return Error{ErrorCode::kInvalid, text, 0};
-}
-
 std::optional<uint64_t> parse_u64(std::string_view text) {
   uint64_t value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
@@ -54,54 +51,47 @@ std::optional<Milliseconds> parse_seconds(std::string_view text) {
   return Milliseconds(static_cast<int64_t>(*whole * 1000 + thousandths));
 }
 
-// One of the max_long_polls slots.
-class PollSlot {
- public:
-  explicit PollSlot(RouteContext& context)
-      : context_(context),
-        granted_(context.long_polls.fetch_add(1, std::memory_order_relaxed) <
-                 context.max_long_polls) {}
-  ~PollSlot() { context_.long_polls.fetch_sub(1, std::memory_order_relaxed); }
-  PollSlot(const PollSlot&) = delete;
-  PollSlot& operator=(const PollSlot&) = delete;
-  bool granted() const { return granted_; }
-
- private:
-  RouteContext& context_;
-  const bool granted_;
-};
-
-http::Reply events(RouteContext& context, Cluster& cluster, const http::Request& request) {
+struct EventQuery {
   uint64_t since = 0;
   Milliseconds timeout{0};
+};
+
+Result<EventQuery> event_query(const http::Request& request) {
+  EventQuery query;
   if (const auto it = request.query.find("since"); it != request.query.end()) {
     const auto parsed = parse_u64(it->second);
     if (!parsed)
-      return http::problem_reply(
-          bad_parameter("the query parameter since must be the next_since of an "
-                        "earlier answer, or 0"));
-    since = *parsed;
+      return fail(ErrorCode::kInvalid,
+                  "the query parameter since must be the next_since of an earlier answer, or 0");
+    query.since = *parsed;
   }
   if (const auto it = request.query.find("timeout"); it != request.query.end()) {
     const auto parsed = parse_seconds(it->second);
     if (!parsed || *parsed > kMaxPollTimeout)
-      return http::problem_reply(
-          bad_parameter("the query parameter timeout must be seconds from 0 to "
-                        "60, with up to three decimals"));
-    timeout = *parsed;
+      return fail(ErrorCode::kInvalid,
+                  "the query parameter timeout must be seconds from 0 to 60, with up to three "
+                  "decimals");
+    query.timeout = *parsed;
   }
-  if (timeout == Milliseconds(0)) return http::Reply{200, encode(cluster.events(since, timeout))};
-  const PollSlot slot(context);
-  if (!slot.granted()) {
-    http::Reply reply =
-        http::problem_reply(Error{ErrorCode::kUnavailable,
-                                  "too many long polls are waiting: try again, or ask with "
-                                  "timeout=0",
-                                  0});
-    reply.headers.emplace("Retry-After", "1");
-    return reply;
-  }
-  return http::Reply{200, encode(cluster.events(since, timeout))};
+  return query;
+}
+
+void events(const RouteContext& context, const http::Request& request,
+            std::shared_ptr<http::PendingReply> pending) {
+  const std::shared_ptr<EventWatchers> watchers = context.seat.watchers();
+  if (watchers == nullptr) return pending->reply(not_leading(context.seat.leader()));
+  const auto query = event_query(request);
+  if (!query) return pending->reply(http::problem_reply(query.error()));
+  if (query->timeout == Milliseconds(0))
+    return pending->reply(http::Reply{200, encode(watchers->cluster().events(query->since))});
+  if (watchers->add(query->since, query->timeout, pending)) return;
+  http::Reply reply =
+      http::problem_reply(Error{ErrorCode::kUnavailable,
+                                "too many long polls are waiting: try again, or ask with "
+                                "timeout=0",
+                                0});
+  reply.headers.emplace("Retry-After", "1");
+  pending->reply(reply);
 }
 
 http::Reply totals(const RouteContext& context, const Cluster& cluster) {
@@ -141,12 +131,13 @@ http::Reply totals(const RouteContext& context, const Cluster& cluster) {
 // Those of the cluster are with the coordinator that leads.
 std::string metrics_text(const RouteContext& context) {
   const std::shared_ptr<Cluster> cluster = context.seat.cluster();
+  const std::shared_ptr<EventWatchers> watchers = context.seat.watchers();
   return context.metrics.text(cluster ? std::optional(cluster->facts()) : std::nullopt,
-                              context.long_polls.load(std::memory_order_relaxed));
+                              watchers ? watchers->waiting() : 0);
 }
 
 http::Reply ready(const Cluster& cluster) {
-  if (!cluster.summary().store_works)
+  if (!cluster.store_works())
     return http::problem_reply(
         Error{ErrorCode::kUnavailable, "the store cannot be written: see the log", 0});
   return http::Reply{200, Json{{"status", "ready"}}.dump()};
@@ -173,13 +164,13 @@ std::vector<http::Route> cluster_routes(RouteContext& context) {
     };
   };
   const std::string json = "application/json";
+  http::Route follow{"GET", "/v1/events", {"since", "timeout"}, nullptr};
+  follow.later_handler = [&context](const http::Request& request,
+                                    std::shared_ptr<http::PendingReply> pending) {
+    events(context, request, std::move(pending));
+  };
   return {
-      {"GET",
-       "/v1/events",
-       {"since", "timeout"},
-       [&context](const http::Request& request) {
-         return context.lead([&](Cluster& cluster) { return events(context, cluster, request); });
-       }},
+      std::move(follow),
       {"GET",
        "/v1/store",
        {},

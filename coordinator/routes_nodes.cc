@@ -21,9 +21,9 @@ http::Reply join(Cluster& cluster, const http::Request& request) {
 }
 
 http::Reply heartbeat_node(Cluster& cluster, const http::Request& request) {
-  const auto heartbeat = decode_node_heartbeat(request.body);
+  auto heartbeat = decode_node_heartbeat(request.body);
   if (!heartbeat) return http::problem_reply(heartbeat.error());
-  const Status status = cluster.heartbeat_node(NodeId{request.ids[0]}, *heartbeat);
+  const Status status = cluster.heartbeat_node(NodeId{request.ids[0]}, std::move(*heartbeat));
   // Not 404: the path is right, and the node must join again.
   if (!status && status.error().code == ErrorCode::kNotFound)
     return http::problem_reply(kGone, status.error());

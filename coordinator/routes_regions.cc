@@ -24,9 +24,9 @@ http::Reply show_region(Cluster& cluster, const http::Request& request) {
 }
 
 http::Reply heartbeat_region(Cluster& cluster, const http::Request& request) {
-  const auto heartbeat = decode_region_heartbeat(request.body);
+  auto heartbeat = decode_region_heartbeat(request.body);
   if (!heartbeat) return http::problem_reply(heartbeat.error());
-  const auto heard = cluster.heartbeat_region(RegionId{request.ids[0]}, *heartbeat);
+  const auto heard = cluster.heartbeat_region(RegionId{request.ids[0]}, std::move(*heartbeat));
   if (!heard) return http::problem_reply(heard.error());
   return http::Reply{200, encode(*heard)};
 }

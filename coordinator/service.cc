@@ -88,9 +88,11 @@ StateOptions state_options(const ServiceOptions& options) {
 class HttpService final : public Service {
  public:
   HttpService(ServiceOptions options, const Clock& clock)
-      : options_(std::move(options)), clock_(clock), context_{seat_, metrics_, clock} {
+      : options_(std::move(options)),
+        clock_(clock),
+        seat_(options_.max_long_polls),
+        context_{seat_, metrics_, clock} {
     context_.started = clock.now();
-    context_.max_long_polls = options_.max_long_polls;
   }
   ~HttpService() override { stop(); }
 
@@ -134,7 +136,7 @@ Status HttpService::listen() {
   http.host = options_.host;
   http.port = options_.port;
   http.token = options_.token;
-  http.threads = options_.request_threads + options_.max_long_polls;
+  http.threads = options_.request_threads;
   FARPAGE_TRY(server,
               http::Server::create(http, all_routes(context_),
                                    [this](const std::string& route, const std::string& method,
@@ -152,9 +154,9 @@ Status HttpService::listen() {
 
 Status HttpService::start(std::shared_ptr<Cluster> cluster) {
   // Before the first request.
-  seat_.take(cluster, nullptr, "");
+  seat_.take(std::move(cluster), nullptr, "");
   FARPAGE_TRY_VOID(listen());
-  seat_.take(std::move(cluster), nullptr, url());
+  seat_.set_url(url());
   return {};
 }
 
@@ -181,6 +183,7 @@ std::string HttpService::url() const {
 void HttpService::stop() {
   if (candidate_) candidate_->stop();
   if (const std::shared_ptr<Cluster> cluster = seat_.cluster()) cluster->stop();
+  if (const std::shared_ptr<EventWatchers> watchers = seat_.watchers()) watchers->stop();
   if (server_) server_->stop();
   if (candidate_) candidate_->resign();
   if (expiry_) expiry_->stop();

@@ -1,5 +1,6 @@
-// Service: the whole coordinator: the cluster, its HTTP server and its three background threads
-// (expiry; retries of unconfirmed revocations; nodes that are to lend more or less).
+// Service: the whole coordinator: the cluster, its HTTP server and its four background threads
+// (expiry; retries of unconfirmed revocations; nodes that are to lend more or less; answers to
+// those who wait for events).
 //
 // The routes are described in docs/protocol-rest.md and openapi.json.
 #pragma once
@@ -28,7 +29,7 @@ struct ServiceOptions {
   // memory and keys.
   bool insecure = false;
   uint32_t request_threads = 16;
-  uint32_t max_long_polls = 64;      // more get 503 with Retry-After; each may hold a thread
+  uint32_t max_long_polls = 4096;    // more get 503 with Retry-After; each holds a connection
   Milliseconds tick_interval{1000};  // a wakeup can delay a local fault by a context switch
   // Where others reach this coordinator, for those that do not lead; empty: url().
   std::string advertise;

@@ -183,7 +183,8 @@ bool State::may_be_in_use(Instant now, const Region& region) const {
       continue;
     }
     any_heard = true;
-    if (!node.session_groups || node.session_groups->count(region.record.session_group) != 0)
+    const auto& groups = node.session_groups;
+    if (!groups || std::binary_search(groups->begin(), groups->end(), region.record.session_group))
       return true;
   }
   return any_lender && !any_heard;
@@ -191,7 +192,9 @@ bool State::may_be_in_use(Instant now, const Region& region) const {
 
 Totals State::totals() const {
   Totals totals;
+  std::set<NodeId> silent;
   for (const auto& [id, node] : nodes_) {
+    if (node.silent) silent.insert(id);
     switch (state_of(node)) {
       case NodeState::kAlive:
         ++totals.nodes_alive;
@@ -224,7 +227,7 @@ Totals State::totals() const {
   for (const auto& [id, region] : regions_) {
     totals.leases += region.leases.size();
     for (const auto& [key, lease] : region.leases) totals.leases_lost += lease.lost ? 1 : 0;
-    count_repairs(region, totals);
+    count_repairs(region, silent, totals);
   }
   return totals;
 }

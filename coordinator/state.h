@@ -136,7 +136,7 @@ class State {
   // incarnation that was replaced or removed. kExhausted: max_nodes.
   Result<bool> join(Instant now, const NodeJoin& join);
   // kNotFound: unknown, or another incarnation. kInvalid: more free slabs than slabs.
-  Status heartbeat_node(Instant now, const NodeId& id, const NodeHeartbeat& heartbeat);
+  Status heartbeat_node(Instant now, const NodeId& id, NodeHeartbeat heartbeat);
   Status set_service(const NodeId& id, NodeService service);
   // kConflict while slabs are lent, unless `force`: then the leases are lost, and revoked if the
   // node can be reached.
@@ -161,10 +161,13 @@ class State {
 
   // ---- regions (state_regions.cc) ----
   Result<RegionId> create_region(Instant now, const RegionCreate& create);
-  Status heartbeat_region(Instant now, const RegionId& id, const RegionHeartbeat& heartbeat);
+  Status heartbeat_region(Instant now, const RegionId& id, RegionHeartbeat heartbeat);
   Status delete_region(const RegionId& id);  // queues the revocation of its slabs
   Result<RegionInfo> region(const RegionId& id) const;
-  std::vector<RegionInfo> regions() const;
+  // The next ones after that id, at most `count`.
+  void append_regions(const RegionId& after, size_t count, std::vector<RegionInfo>& list) const;
+  std::vector<RegionInfo> regions_without_leases() const;
+  Result<uint64_t> slab_bytes_of(const RegionId& id) const;
   // Reserves a node's slab for each replica of those `slabs` that are not leased yet, on no node of
   // `avoid`. All or nothing; kExhausted names what is missing. Must be followed by commit_lease().
   Result<std::vector<PlannedLease>> begin_lease(Instant now, const RegionId& id,
@@ -257,8 +260,8 @@ class State {
     bool lend_singly = false;  // one of several slabs was not given up
     uint32_t reported_free = 0;
     Counters counters;
-    // From the node's latest heartbeat; nullopt: none since the start of this coordinator.
-    std::optional<std::set<uint32_t>> session_groups;
+    // From the node's latest heartbeat, sorted; nullopt: none since the start of this coordinator.
+    std::optional<std::vector<uint32_t>> session_groups;
     std::deque<QueuePairExchanged> exchanged;
   };
   // By slab and number; the filling ones of a slab behind its others (kFillingReplica).
@@ -316,6 +319,7 @@ class State {
   size_t slabs_in_use(const Node& node) const;
   // state_regions.cc
   Result<Region*> find_region(const RegionId& id);
+  static RegionInfo summary_of(const Region& region, const StateOptions& options);  // no leases
   static RegionInfo info_of(const Region& region, const StateOptions& options);
   void drop_lease(Region& region, Replicas::iterator lease);
   uint64_t borrowed_bytes(const std::string& borrower) const;
@@ -351,8 +355,8 @@ class State {
   PlannedLease reserve_filling(Node& node, const Region& region,
                                const Replicas::value_type& replaced);
   void mark_stale(Region& region, const RepairBegin& repair);
-  bool is_degraded(const Lease& lease) const;
-  void count_repairs(const Region& region, Totals& totals) const;
+  // `silent`: those nodes.
+  static void count_repairs(const Region& region, const std::set<NodeId>& silent, Totals& totals);
   // state_rebalance.cc
   struct Seat {
     Node* node = nullptr;

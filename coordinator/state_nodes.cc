@@ -151,7 +151,7 @@ void State::hear(Instant now, Node& node) {
   emit(EventKind::kNodeJoined, node.record.join.id);
 }
 
-Status State::heartbeat_node(Instant now, const NodeId& id, const NodeHeartbeat& heartbeat) {
+Status State::heartbeat_node(Instant now, const NodeId& id, NodeHeartbeat heartbeat) {
   const auto it = nodes_.find(id);
   if (it == nodes_.end()) return no_such_node(id);
   Node& node = it->second;
@@ -165,8 +165,9 @@ Status State::heartbeat_node(Instant now, const NodeId& id, const NodeHeartbeat&
                             "with {}",
                             heartbeat.free_slabs, node.slabs.size()));
   node.reported_free = heartbeat.free_slabs;
-  node.counters = heartbeat.counters;
-  node.session_groups.emplace(heartbeat.session_groups.begin(), heartbeat.session_groups.end());
+  node.counters = std::move(heartbeat.counters);
+  node.session_groups = std::move(heartbeat.session_groups);
+  std::sort(node.session_groups->begin(), node.session_groups->end());
   hear(now, node);
   return {};
 }

@@ -26,6 +26,13 @@ Result<State::Region*> State::find_region(const RegionId& id) {
 }
 
 RegionInfo State::info_of(const Region& region, const StateOptions& options) {
+  RegionInfo info = summary_of(region, options);
+  info.leases.reserve(region.leases.size());
+  for (const auto& [key, lease] : region.leases) info.leases.push_back(lease);
+  return info;
+}
+
+RegionInfo State::summary_of(const Region& region, const StateOptions& options) {
   RegionInfo info;
   info.id = region.record.id;
   info.name = region.record.name;
@@ -33,7 +40,6 @@ RegionInfo State::info_of(const Region& region, const StateOptions& options) {
   info.slab_bytes = region.record.slab_bytes;
   info.heartbeat_interval = options.region_heartbeat_interval;
   info.time_to_live = std::chrono::duration_cast<Milliseconds>(options.region_time_to_live);
-  for (const auto& [key, lease] : region.leases) info.leases.push_back(lease);
   info.counters = region.counters;
   info.image = region.image;
   info.spread_by = region.record.spread_by;
@@ -63,10 +69,10 @@ Result<RegionId> State::create_region(Instant now, const RegionCreate& create) {
   return id;
 }
 
-Status State::heartbeat_region(Instant now, const RegionId& id, const RegionHeartbeat& heartbeat) {
+Status State::heartbeat_region(Instant now, const RegionId& id, RegionHeartbeat heartbeat) {
   FARPAGE_TRY(region, find_region(id));
   region->last_heard = now;
-  region->counters = heartbeat.counters;
+  region->counters = std::move(heartbeat.counters);
   return {};
 }
 
@@ -113,10 +119,24 @@ Result<RegionInfo> State::region(const RegionId& id) const {
   return info_of(it->second, options_);
 }
 
-std::vector<RegionInfo> State::regions() const {
+void State::append_regions(const RegionId& after, size_t count,
+                           std::vector<RegionInfo>& list) const {
+  for (auto region = regions_.upper_bound(after); count > 0 && region != regions_.end();
+       ++region, --count)
+    list.push_back(info_of(region->second, options_));
+}
+
+std::vector<RegionInfo> State::regions_without_leases() const {
   std::vector<RegionInfo> list;
-  for (const auto& [id, region] : regions_) list.push_back(info_of(region, options_));
+  list.reserve(regions_.size());
+  for (const auto& [id, region] : regions_) list.push_back(summary_of(region, options_));
   return list;
+}
+
+Result<uint64_t> State::slab_bytes_of(const RegionId& id) const {
+  const auto it = regions_.find(id);
+  if (it == regions_.end()) return no_such_region(id);
+  return it->second.record.slab_bytes;
 }
 
 // All replicas, and what nodes are being asked for. A replica that is filling takes the place of

@@ -40,11 +40,6 @@ auto find_filling(Leases& leases, SlabIndex slab) {
 
 }  // namespace
 
-bool State::is_degraded(const Lease& lease) const {
-  if (lease.lost || lease.stale) return true;
-  return nodes_.at(lease.node).silent;
-}
-
 void State::mark_stale(Region& region, const RepairBegin& repair) {
   for (auto& [key, lease] : replicas_of(region.leases, repair.slab)) {
     const bool stale = !names(repair.live, lease);
@@ -173,7 +168,10 @@ Status State::complete_repair(const RegionId& id, const RepairComplete& repair) 
 }
 
 // The borrower knows of replicas that it has given up before it asks for others.
-void State::count_repairs(const Region& region, Totals& totals) const {
+void State::count_repairs(const Region& region, const std::set<NodeId>& silent, Totals& totals) {
+  const auto is_degraded = [&silent](const Lease& lease) {
+    return lease.lost || lease.stale || (!silent.empty() && silent.count(lease.node) != 0);
+  };
   const auto told = region.counters.find(std::string(kDegradedCounter));
   uint64_t known = 0;
   for (auto it = region.leases.begin(); it != region.leases.end();) {

@@ -1,11 +1,13 @@
-// Server: cpp-httplib 0.11 with a route table and the request checks that the library lacks.
+// Server: HTTP/1.1 on Boost.Asio and Boost.Beast, with a route table and checks of every request.
 //
 // Before a body is read, every request passes a guard: Transfer-Encoding, Content-Encoding and
 // Range are refused (501, 415, 416), as are a repeated or invalid Content-Length (400, 413),
 // bodies that are not application/json (415; this also stops cross-site posts), paths longer than
 // kMaxPathBytes (414), missing tokens (401), unknown paths (404) and methods (405), and queries and
-// bodies that the route does not take (400). A connection
-// serves one request and has a short idle timeout, so that none holds a thread for long.
+// bodies that the route does not take (400). A head of more than kMaxHeadBytes is malformed (400).
+// A connection serves one request. Its head must have come within io_timeout, its body within
+// kBodyTimeouts of them, and each part of its reply must be taken within one; until its request is
+// complete, and while its reply is late (PendingReply), it holds no thread.
 // Every status of 400 and above is problem+json; an exception becomes a 500.
 #pragma once
 
@@ -25,6 +27,8 @@ namespace farpage::http {
 
 inline constexpr size_t kMaxBodyBytes = size_t{1} << 20;
 inline constexpr size_t kMaxPathBytes = 512;
+inline constexpr size_t kMaxHeadBytes = size_t{32} << 10;
+inline constexpr int kBodyTimeouts = 6;
 
 struct Request {
   std::vector<std::string> ids;              // the value of each {} of the pattern: is_name()
@@ -42,6 +46,18 @@ struct Reply {
 Reply problem_reply(const Error& error);
 Reply problem_reply(int status, const Error& error);
 
+// A request that is answered later: it holds its connection and this record, and no thread.
+// Threads: any. Without reply() before its end the request is answered with 500.
+class PendingReply {
+ public:
+  virtual ~PendingReply() = default;
+  // Only the first call has an effect, and none when the client is gone. Does not block.
+  virtual void reply(const Reply& reply) = 0;
+  // `gone` is called once, by the server's I/O thread, if the client closes its connection, or the
+  // server stops, before reply(); soon, if that is the case already. It must not block.
+  virtual void on_gone(std::function<void()> gone) = 0;
+};
+
 enum class Body : bool { kNone, kJson };
 enum class Access : bool { kToken, kOpen };
 
@@ -52,6 +68,8 @@ struct Route {
   std::function<Reply(const Request&)> handler;
   Body body = Body::kNone;  // kNone: a request with one is refused, it was meant to have an effect
   Access access = Access::kToken;
+  // In place of `handler`: may keep the request, and answer it after it has returned.
+  std::function<void(const Request&, std::shared_ptr<PendingReply>)> later_handler{};
 };
 
 struct ServerOptions {
@@ -62,12 +80,13 @@ struct ServerOptions {
   Milliseconds io_timeout{5000};
 };
 
-// Called after each request with the route's pattern ("refused" if none), the method, the status
-// and the handler's run time.
+// Called before each reply is sent, with the route's pattern ("refused" if none), the method, the
+// status, and the time from the call of the handler to its reply.
 using RequestObserver = std::function<void(const std::string& route, const std::string& method,
                                            int status, Nanoseconds elapsed)>;
 
-// Threads: `threads` threads call the handlers and the observer concurrently.
+// Threads: one for the connections, which it never lets wait, and `threads` that call the handlers.
+// The observer is called by these, by the callers of PendingReply::reply(), and by the first one.
 class Server {
  public:
   // Listens when it returns. kConflict: the port is taken.
@@ -76,7 +95,8 @@ class Server {
   virtual ~Server() = default;  // stops
 
   virtual uint16_t port() const = 0;
-  // Blocks until the running handlers have returned; make them return first.
+  // Blocks until the running handlers have returned (make them return first) and their replies are
+  // sent, for up to io_timeout; drops the requests that are pending.
   virtual void stop() = 0;
 };
 

@@ -43,6 +43,24 @@ json report_of(std::vector<std::string> arguments) {
   return report;
 }
 
+TEST(BenchControl, UnderTheLoadOfASimulatedClusterAllAgreeAndARestartKeepsIt) {
+  const json report = report_of({"control", "--nodes", "20", "--regions", "40", "--leases", "400",
+                                 "--watchers", "50", "--duration", "3s"});
+  const json& counts = report["counts"];
+  EXPECT_GE(counts["leases"], 400);
+  EXPECT_EQ(counts["watchers_waiting"], 50);
+  EXPECT_GT(counts["events_told"], 0);
+  EXPECT_GT(counts["requests"], 100);
+  EXPECT_LT(counts["coordinator_threads"], 40) << "none for each watcher";
+  EXPECT_GT(report["figures"]["restart_s"], 0);
+}
+
+TEST(BenchControl, ASimulatedClusterIsRefusedForACoordinatorThatRuns) {
+  const Outcome outcome = bench({"control", "--nodes", "2", "--coordinator", "http://127.0.0.1:1"});
+  EXPECT_EQ(outcome.status, 2);
+  EXPECT_NE(outcome.log.find("--nodes"), std::string::npos) << outcome.log;
+}
+
 class BenchOver : public testing::TestWithParam<const char*> {};
 INSTANTIATE_TEST_SUITE_P(Wires, BenchOver, testing::Values("shm", "tcp"),
                          [](const auto& wire) { return std::string(wire.param); });

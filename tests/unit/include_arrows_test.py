@@ -53,7 +53,7 @@ PRIVATE = {
     r"infiniband/.*": ("rdma/verbs/",),
     r"liburing.*": ("rdma/tcp/", "rdma/file/"),
     r"httplib\.h": ("http/",),
-    r"boost/.*": ("serve/", "cli/attach.cc", "cli/run.cc", "cli/pager.cc", "cli/program_pager.cc",
+    r"boost/.*": ("http/", "serve/", "bench/load_lane.", "cli/attach.cc", "cli/run.cc", "cli/pager.cc", "cli/program_pager.cc",
                   "cli/attached_tree.", "cli/tended_attachment."),
 }
 INCLUDE = re.compile(r'^\s*#\s*include\s+(["<])([^">]+)[">]', re.M)

@@ -1,8 +1,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include "bench/connect_bench.h"
 #include "bench/control_bench.h"
+#include "bench/control_load.h"
 #include "bench/evict_bench.h"
 #include "bench/fault_bench.h"
 #include "bench/ladder.h"
@@ -181,6 +183,24 @@ TEST(ControlBenchmarks, RequestsAreAddedUpFromTheCoordinatorsCounters) {
                         "farpage_coordinator_requests_totals{code=\"200\"} 100\n"
                         "farpage_coordinator_requests_total{route=\"c\",code=\"404\"} 4"),
             21U);
+}
+
+TEST(ControlLoad, WrongOptionsAreRefusedByTheNameOfTheFlag) {
+  EXPECT_TRUE(validate(ControlLoadOptions{}).has_value());
+  expect_refused(validate(ControlLoadOptions{.regions = 0}), "--regions");
+  expect_refused(validate(ControlLoadOptions{.regions = 2, .leases = 1}), "--leases");
+  expect_refused(validate(ControlLoadOptions{.duration = Milliseconds(999)}), "--duration");
+  expect_refused(validate(ControlLoadOptions{.duration = kMaxDuration + Milliseconds(1)}),
+                 "--duration");
+}
+
+TEST(ControlLoad, FactsOfAProcessAreThoseOfProc) {
+  const auto facts = facts_of_process(::getpid());
+  ASSERT_TRUE(facts.has_value()) << facts.error().message();
+  EXPECT_GE(facts->threads, 1U);
+  EXPECT_GT(facts->resident_bytes, size_t{1} << 20);
+  EXPECT_GE(facts->peak_resident_bytes, facts->resident_bytes);
+  EXPECT_EQ(facts_of_process(1 << 30).error().code, ErrorCode::kNotFound);
 }
 
 TEST(RawRate, TransportWithTheMostChannelsIsTheConnectedOne) {

@@ -53,7 +53,7 @@ TEST(CoordinatorSettings, Defect6EveryKnobReachesTheService) {
         {"--request-threads", "FARPAGE_COORDINATOR_REQUEST_THREADS", "3",
          [](const Options& o) { return std::to_string(o.request_threads); }, "3", "16"},
         {"--max-long-polls", "FARPAGE_COORDINATOR_MAX_LONG_POLLS", "5",
-         [](const Options& o) { return std::to_string(o.max_long_polls); }, "5", "64"}}) {
+         [](const Options& o) { return std::to_string(o.max_long_polls); }, "5", "4096"}}) {
     SCOPED_TRACE(knob.option);
     EXPECT_EQ(effect({"coordinator"}, knob.see), knob.sees_default);
     EXPECT_EQ(effect({"coordinator", fmt::format("{}={}", knob.option, knob.value)}, knob.see),

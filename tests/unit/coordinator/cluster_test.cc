@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cstdlib>
 #include <filesystem>
 #include <latch>
@@ -30,6 +31,32 @@ class FailingStore final : public Store {
 
  private:
   const bool& fails_;
+  std::unique_ptr<Store> inner_;
+};
+
+// Its first write after `hold` is set waits for `may_write`; `writes` counts all.
+class HoldingStore final : public Store {
+ public:
+  struct Control {
+    std::atomic<bool> hold{false};
+    std::latch asked{1};
+    std::latch may_write{1};
+    std::atomic<int> writes{0};
+  };
+  explicit HoldingStore(Control& control) : control_(control), inner_(make_memory_store()) {}
+  std::string_view kind() const override { return "holding"; }
+  Result<Snapshot> load() override { return inner_->load(); }
+  Status write(const Changes& changes) override {
+    ++control_.writes;
+    if (control_.hold.exchange(false)) {
+      control_.asked.count_down();
+      control_.may_write.wait();
+    }
+    return inner_->write(changes);
+  }
+
+ private:
+  Control& control_;
   std::unique_ptr<Store> inner_;
 };
 
@@ -268,6 +295,30 @@ TEST_F(ClusterTest, NodesKeepWhatIsReleasedUntilThatIsWritten) {
   EXPECT_EQ(agents_.lent(), 0U);
 }
 
+TEST_F(ClusterTest, ChangesThatComeWhileTheStoreWritesAreWrittenTogether) {
+  constexpr size_t kOthers = 8;
+  HoldingStore::Control store;
+  start(std::make_unique<HoldingStore>(store));
+  join("n1", 4);
+  const uint64_t seen = cluster_->last_event();
+  store.writes = 0;
+  store.hold = true;
+  std::vector<std::thread> threads;
+  const auto create = [&] { EXPECT_TRUE(cluster_->create_region(test_region(0)).has_value()); };
+  threads.emplace_back(create);
+  store.asked.wait();
+  for (size_t i = 0; i < kOthers; ++i) threads.emplace_back(create);
+  while (cluster_->regions().size() != kOthers + 1) std::this_thread::yield();
+  EXPECT_TRUE(cluster_->heartbeat_node(NodeId{"n1"}, NodeHeartbeat{1, 4, {}}).has_value())
+      << "what changes nothing that is stored does not wait";
+  EXPECT_TRUE(cluster_->events(seen).events.empty()) << "they are not written";
+  EXPECT_EQ(cluster_->last_event(), seen);
+  store.may_write.count_down();
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(store.writes, 2) << "the first one, and the others together";
+  EXPECT_EQ(cluster_->events(seen).events.size(), kOthers + 1);
+}
+
 TEST_F(ClusterTest, SecondProcessWithTheNameOfARunningNodeIsRefused) {
   join("n1", 4);
   const auto region = cluster_->create_region(test_region(2));
@@ -338,7 +389,7 @@ TEST_F(RestartTest, KnowsNodesRegionsAndLeasesAndGivesThemAFullGracePeriod) {
   const auto region = cluster_->create_region(test_region(2, 2));
   ASSERT_TRUE(region.has_value());
   ASSERT_TRUE(cluster_->set_service(NodeId{"n2"}, NodeService::kDraining).has_value());
-  const uint64_t seen = cluster_->events(0, Milliseconds(0)).next_since;
+  const uint64_t seen = cluster_->events(0).next_since;
   clock_.advance(Seconds(1000));
   restart();
   cluster_->tick();
@@ -354,9 +405,9 @@ TEST_F(RestartTest, KnowsNodesRegionsAndLeasesAndGivesThemAFullGracePeriod) {
   EXPECT_TRUE(cluster_->heartbeat_region(region->id, {}).has_value());
   EXPECT_TRUE(cluster_->lease_slabs(region->id, {SlabIndex{0}, SlabIndex{1}}).has_value());
   // The event numbers continue.
-  EXPECT_FALSE(cluster_->events(seen, Milliseconds(0)).missed);
+  EXPECT_FALSE(cluster_->events(seen).missed);
   join("n3", 4);
-  EXPECT_EQ(cluster_->events(seen, Milliseconds(0)).events.at(0).sequence, seen + 1);
+  EXPECT_EQ(cluster_->events(seen).events.at(0).sequence, seen + 1);
   clock_.advance(Seconds(61));
   cluster_->tick();
   EXPECT_FALSE(cluster_->region(region->id).has_value());

@@ -49,7 +49,7 @@ TEST_F(OpenApiTest, DescribesExactlyTheServedRoutes) {
   Operations served;
   auto cluster = Cluster::create({}, make_memory_store(), agents_.client(), clock_);
   Metrics metrics;
-  Seat seat;
+  Seat seat(1);
   seat.take(std::move(*cluster), nullptr, "");
   RouteContext context{seat, metrics, clock_};
   for (const http::Route& route : all_routes(context)) served.emplace(route.method, route.pattern);
@@ -59,7 +59,7 @@ TEST_F(OpenApiTest, DescribesExactlyTheServedRoutes) {
 TEST_F(OpenApiTest, DescribedQueryBodyAndAccessAreTheServedOnes) {
   auto cluster = Cluster::create({}, make_memory_store(), agents_.client(), clock_);
   Metrics metrics;
-  Seat seat;
+  Seat seat(1);
   seat.take(std::move(*cluster), nullptr, "");
   RouteContext context{seat, metrics, clock_};
   for (const http::Route& route : all_routes(context)) {

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <thread>
 
+#include "base/host.h"
 #include "tests/unit/coordinator/test_service.h"
 #include "tests/unit/http/raw_http.h"
 
@@ -234,6 +235,81 @@ TEST_F(ServiceTest, StopWakesLongPolls) {
   service_->stop();
   poller.join();
   EXPECT_LT(std::chrono::steady_clock::now() - start, Seconds(30));
+}
+
+class WatchersTest : public ServiceTest {
+ protected:
+  void start_watchers(size_t count, const std::string& timeout) {
+    const uint64_t since = client_->events(0, Milliseconds(0))->next_since;
+    for (size_t i = 0; i < count; ++i)
+      watchers_.push_back(raw_send(port(), "GET /v1/events?since=" + std::to_string(since) +
+                                               "&timeout=" + timeout +
+                                               " HTTP/1.1\r\nHost: test\r\n\r\n"));
+  }
+  void await_waiting(size_t count) {
+    const std::string line = "\nfarpage_coordinator_long_polls " + std::to_string(count) + "\n";
+    while (client_->get("/metrics")->find(line) == std::string::npos)
+      std::this_thread::sleep_for(Milliseconds(1));
+  }
+
+  std::vector<Fd> watchers_;
+};
+
+TEST_F(WatchersTest, ThousandWaitWithoutAThreadAndEachSeesTheEvent) {
+  constexpr size_t kWatchers = 1000;
+  raise_descriptor_limit();
+  ServiceOptions options = test_options();
+  options.max_long_polls = kWatchers;
+  start(options);
+  const size_t threads = threads_of_this_process();
+  start_watchers(kWatchers, "60");
+  await_waiting(kWatchers);
+  EXPECT_EQ(threads_of_this_process(), threads);
+  EXPECT_EQ(raw_request(port(), "GET",
+                        "/v1/events?timeout=60&since=" +
+                            std::to_string(client_->events(0, Milliseconds(0))->next_since))
+                .status,
+            503)
+      << "one more";
+  ASSERT_TRUE(client_->join(test_node("n1", 4)).has_value());
+  for (const Fd& watcher : watchers_) {
+    const RawAnswer answer = raw_receive(watcher);
+    EXPECT_EQ(answer.status, 200);
+    EXPECT_NE(answer.body.find("node_joined"), std::string::npos) << answer.body;
+  }
+  await_waiting(0);
+}
+
+TEST_F(WatchersTest, OneWhoseClientGoesAwayIsForgotten) {
+  start_watchers(4, "60");
+  await_waiting(4);
+  watchers_.pop_back();
+  watchers_.pop_back();
+  await_waiting(2);
+  ASSERT_TRUE(client_->join(test_node("n1", 4)).has_value());
+  for (const Fd& watcher : watchers_) EXPECT_EQ(raw_receive(watcher).status, 200);
+}
+
+TEST_F(WatchersTest, EachIsAnsweredWithNothingAfterItsTime) {
+  start_watchers(2, "60");
+  await_waiting(2);
+  start_watchers(2, "0.05");
+  for (size_t i = 2; i < 4; ++i) {
+    const RawAnswer answer = raw_receive(watchers_[i]);
+    EXPECT_EQ(answer.status, 200);
+    EXPECT_NE(answer.body.find("\"events\":[]"), std::string::npos) << answer.body;
+  }
+  await_waiting(2);
+}
+
+TEST_F(WatchersTest, StopAnswersThoseThatWait) {
+  ServiceOptions options = test_options();
+  options.max_long_polls = 100;
+  start(options);
+  start_watchers(100, "60");
+  await_waiting(100);
+  service_->stop();
+  for (const Fd& watcher : watchers_) EXPECT_EQ(raw_receive(watcher).status, 200);
 }
 
 TEST_F(ServiceTest, OpenRoutesAnswer) {

@@ -5,11 +5,18 @@
 #include <netinet/in.h>
 #include <sys/socket.h>
 
+#include <filesystem>
+#include <iterator>
 #include <string>
 
 #include "base/fd.h"
 
 namespace farpage::coordinator {
+
+inline size_t threads_of_this_process() {
+  const std::filesystem::directory_iterator tasks("/proc/self/task");
+  return static_cast<size_t>(std::distance(begin(tasks), end(tasks)));
+}
 
 struct RawAnswer {
   int status = 0;  // 0: no HTTP answer came
@@ -19,15 +26,15 @@ struct RawAnswer {
   bool is_problem() const { return head.find("application/problem+json") != std::string::npos; }
 };
 
-// Sends `bytes` to 127.0.0.1:port and reads until the server closes.
-inline RawAnswer raw_exchange(uint16_t port, const std::string& bytes) {
-  const Fd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+// Connects to 127.0.0.1:port and sends `bytes`. Invalid: nothing listens there.
+inline Fd raw_send(uint16_t port, const std::string& bytes) {
+  Fd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   sockaddr_in address{};
   address.sin_family = AF_INET;
   address.sin_port = htons(port);
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   if (::connect(socket.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)) != 0)
-    return {};
+    return Fd();
   // A server that refuses early may close before everything is sent; its answer still counts.
   size_t sent = 0;
   while (sent < bytes.size()) {
@@ -35,6 +42,11 @@ inline RawAnswer raw_exchange(uint16_t port, const std::string& bytes) {
     if (n <= 0) break;
     sent += static_cast<size_t>(n);
   }
+  return socket;
+}
+
+// Reads until the server closes.
+inline RawAnswer raw_receive(const Fd& socket) {
   std::string text;
   char buffer[16384];
   while (true) {
@@ -49,6 +61,10 @@ inline RawAnswer raw_exchange(uint16_t port, const std::string& bytes) {
   answer.head = text.substr(0, end);
   answer.body = text.substr(end + 4);
   return answer;
+}
+
+inline RawAnswer raw_exchange(uint16_t port, const std::string& bytes) {
+  return raw_receive(raw_send(port, bytes));
 }
 
 inline RawAnswer raw_request(uint16_t port, const std::string& method, const std::string& target,

@@ -1,0 +1,104 @@
+// Connection: one accepted socket, from its request to the end of its reply. Private to http/.
+//
+//   reading the head -> (reading the body) -> handling -> writing -> lingering -> closed
+//
+// Everything here but reply_from_handler() and the handlers runs on the one I/O thread, and never
+// waits. A deadline ends each state but handling, in which only the client's end of the connection
+// is watched.
+#pragma once
+
+#include <atomic>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <boost/asio/thread_pool.hpp>
+#include <boost/beast/core/flat_buffer.hpp>
+#include <boost/beast/http/empty_body.hpp>
+#include <boost/beast/http/parser.hpp>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+
+#include "http/request_checks.h"
+#include "http/route_table.h"
+#include "http/server.h"
+
+namespace farpage::http {
+
+class Connection;
+
+// What the connections of a server share. It lives until the last of them, and of their pending
+// replies, has gone.
+struct ServerCore {
+  ServerCore(ServerOptions with, std::vector<Route> routes, RequestObserver observing)
+      : options(std::move(with)),
+        table(std::move(routes)),
+        observer(std::move(observing)),
+        handlers(options.threads) {}
+
+  const ServerOptions options;
+  const RouteTable table;
+  const RequestObserver observer;
+  boost::asio::io_context io{1};
+  boost::asio::thread_pool handlers;
+  std::set<std::shared_ptr<Connection>> connections;  // the I/O thread's
+  std::function<void()> on_empty;                     // the same; called without connections
+};
+
+class Connection final : public std::enable_shared_from_this<Connection> {
+ public:
+  Connection(std::shared_ptr<ServerCore> core, boost::asio::ip::tcp::socket socket)
+      : core_(std::move(core)), socket_(std::move(socket)), deadline_(core_->io) {}
+
+  void start();
+  // The server stops: ends it, unless its handler runs, or its reply is on the way.
+  void drop_unless_running();
+  // The same, once no handler runs.
+  void drop_unless_writing();
+  void close();
+
+  // Threads: any.
+  void reply_from_handler(const Reply& reply);
+  void watch_for_end(std::function<void()> gone);
+  void observe(int status, Nanoseconds elapsed) const;
+  Instant handling_since() const { return handling_since_; }
+  bool is_closed() const { return is_closed_.load(); }
+
+ private:
+  enum class Phase : uint8_t { kReading, kHandling, kWriting, kLingering, kClosed };
+
+  void expire_after(Milliseconds time);
+  void read_head();
+  void take_head();
+  void refuse_head(const boost::system::error_code& failure);
+  void read_body(size_t length);
+  void continue_body(size_t had);
+  void handle();
+  void run_handler();
+  void watch_client();
+  void send(std::string bytes);
+  void write_rest(size_t sent);
+  void linger();
+  void await_end();
+  void refuse(const Reply& reply);
+
+  const std::shared_ptr<ServerCore> core_;
+  boost::asio::ip::tcp::socket socket_;
+  boost::asio::steady_timer deadline_;
+  Phase phase_ = Phase::kReading;
+  std::atomic<bool> is_closed_{false};
+  boost::beast::flat_buffer buffer_{kMaxHeadBytes + 4096};
+  std::optional<boost::beast::http::request_parser<boost::beast::http::empty_body>> parser_;
+  RequestHead head_;
+  const Route* route_ = nullptr;
+  Request request_;
+  Instant handling_since_{0};
+  bool request_is_read_ = false;
+  std::function<void()> gone_;
+  std::string reply_;  // all its bytes
+  char rest_[512];     // of a request that was refused before it was read
+};
+
+}  // namespace farpage::http
