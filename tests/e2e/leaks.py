@@ -52,6 +52,11 @@ def files():
     return {path for path in paths if not FOREIGN.search(path) and not _in_use(path)}
 
 
+def _is_of(path, owners):
+    owner = OF_A_PROCESS.search(path)
+    return owner is None or int(owner[1]) in owners
+
+
 def _in_use(path):
     """The process in its name lives, or somebody listens there."""
     owner = OF_A_PROCESS.search(path)
@@ -88,8 +93,10 @@ class Before:
         self._files = files()
         self._huge_pages = free_huge_pages()
 
-    def findings(self, marker):
-        found = [f"left behind: {path}" for path in sorted(files() - self._files)]
+    def findings(self, marker, owners):
+        """`marker` as for processes_with(). Of files with the number of a process in their name, only those of
+        `owners` count: others are of tests beside this one."""
+        found = [f"left behind: {path}" for path in sorted(files() - self._files) if _is_of(path, owners)]
         found += [f"still runs: {pid} {command}" for pid, command in processes_with(marker)]
         missing = self._huge_pages - free_huge_pages()
         return found + ([f"{missing} huge pages are not free again"] if missing > 0 else [])

@@ -47,18 +47,18 @@ class Leaks(TestCase):
         before = leaks.Before()
         for folder, prefix in (("/dev/shm", "farpage-planted-"), ("/tmp", "farpage-run-999999999-")):
             with tempfile.NamedTemporaryFile(dir=folder, prefix=prefix) as file:
-                self.assertIn(f"left behind: {file.name}", before.findings("NO=BODY"))
+                self.assertIn(f"left behind: {file.name}", before.findings("NO=BODY", {999999999}))
         with tempfile.NamedTemporaryFile(dir="/tmp", prefix=f"farpage-run-{os.getpid()}-") as file:
-            self.assertNotIn(f"left behind: {file.name}", before.findings("NO=BODY"))
+            self.assertNotIn(f"left behind: {file.name}", before.findings("NO=BODY", {os.getpid()}))
 
     def test_processes_are_found(self):
         before = leaks.Before()
         marker = f"LEAKS_TEST={os.getpid()}"
         process = self.start("sleep", "600", environment=dict([marker.split("=")]))
         expected = f"still runs: {process.pid} sleep 600 "
-        wait_until(lambda: expected in before.findings(marker), "it is found")
+        wait_until(lambda: expected in before.findings(marker, {}), "it is found")
         process.end()
-        self.assertNotIn(expected, before.findings(marker))
+        self.assertNotIn(expected, before.findings(marker, {}))
 
 
 if __name__ == "__main__":

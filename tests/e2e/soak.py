@@ -58,6 +58,7 @@ class Soak(EndToEnd):
         self.seed = seed
         self.say = say
         self.programs = []
+        self._runs = set()  # process ids of each `farpage run`
         self.findings = []
         self.kinds = {}  # of disturbances: count, longest access in ms
         self.left_out = {}
@@ -137,6 +138,7 @@ class Soak(EndToEnd):
         process = self._owned(Process(
             [*self.enter_of("borrower"), FARPAGE, "run", *options, "--local", "8M", "--", RANDOM_ACCESS, size, "1", "1", "1"],
             self.path(f"{next(self._logs)}-run.log")))
+        self._runs.add(process.pid)
         status, _ = process.finish()
         self.assertEqual(status, 0, process.log())
 
@@ -244,6 +246,7 @@ class Soak(EndToEnd):
             Process, [*self.enter_of("borrower"), FARPAGE, "run", "--coordinator", self.url, "--local", "6M", "--slab",
                       SLAB, "--transport", transport, "--", RANDOM_ACCESS, str(16 * MIB), "1", "3600", "1"],
             self.path(f"{next(self._logs)}-killed.log")).result())
+        self._runs.add(process.pid)
         filled = threading.Timer(20, process.end)  # the coordinator may be away
         filled.start()
         words = process.popen.stdout.readline(), process.popen.stdout.readline()
@@ -265,6 +268,7 @@ class Soak(EndToEnd):
         self.programs = []
         for i, kind in enumerate(kinds):
             self.programs.append(Program(self, f"round-{number}-{i + 1}", kind, chance, replicas, seconds))
+            self._runs.add(self.programs[-1].process.pid)
             self.say(f"  {self.programs[-1]}")
         findings = []
         try:
@@ -373,7 +377,7 @@ class Soak(EndToEnd):
             status, _ = service.finish(PATIENCE)
             if status != 0:
                 self._found(f"{name} ended with status {status} after SIGTERM\n{service.log()[-2000:]}")
-        self._expect_nothing(lambda: self._before.findings(self._marker))
+        self._expect_nothing(lambda: self._before.findings(self._marker, self._runs))
 
     def lent_memory(self):
         """Regions that exist, and slabs that are not free, though no program runs."""
