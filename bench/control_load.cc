@@ -35,6 +35,7 @@ using coordinator::Lease;
 
 constexpr Milliseconds kPatience{30'000};    // for one answer
 constexpr Milliseconds kPollTime{20'000};    // of a watcher
+constexpr uint32_t kSentAtOnce = 16;         // of what is late; then answers get a turn
 constexpr Milliseconds kTick{1};             // of what is due
 constexpr Milliseconds kSettleTime{20'000};  // until all agree
 constexpr Nanoseconds kPeriod = Seconds(1);  // of heartbeats
@@ -270,7 +271,8 @@ void Load::note_tick(Instant due) {
 }
 
 bool Load::send_due_heartbeats() {
-  while (beating_.load()) {
+  for (uint32_t sent = 0; beating_.load(); ++sent) {
+    if (sent == kSentAtOnce) return true;
     if (next_actor_ == schedule_.size()) {
       next_actor_ = 0;
       round_ += kPeriod;
@@ -306,7 +308,8 @@ void Load::start_heartbeats() {
 }
 
 bool Load::change_when_due() {
-  while (changing_.load()) {
+  for (uint32_t sent = 0; changing_.load(); ++sent) {
+    if (sent == kSentAtOnce) return true;
     const Instant due =
         first_change_ +
         Nanoseconds(changes_ * static_cast<uint64_t>(kPeriod.count()) / options_.changes_per_s);
