@@ -16,6 +16,7 @@
 #include <memory>
 #include <optional>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "base/clock.h"
@@ -42,6 +43,9 @@ struct Fill {
     kFilled,  // it is live
     kLost,    // it cannot be reached, or the node refuses it
   };
+  Fill(const LeaseMap& map, SlabIndex of, const ReplicaLease& to, std::function<void()> ring)
+      : leases(map), slab(of), replica(to), on_end(std::move(ring)) {}
+
   const LeaseMap& leases;
   const SlabIndex slab;
   const ReplicaLease& replica;
