@@ -45,7 +45,6 @@ class Attach(AttachedMemory):
     # ---- the ways to use memory ----
 
     def test_touches_over_shm(self):
-        self.start_cluster(transport="shm")
         self.attach_twice(self.start_memory("touch"))
 
     def test_touches_over_tcp(self):
@@ -53,7 +52,12 @@ class Attach(AttachedMemory):
         self.attach_twice(self.start_memory("touch"))
 
     def test_an_embedded_cluster(self):
-        self.attach_twice(self.start_memory("touch"))
+        program = self.start_memory("touch")
+        attached = self.attach(program.pid)
+        self.page()
+        self.detach(attached, program.pid)
+        self.expect_paging(least=0)
+        self.expect_right(program)
 
     def test_discards(self):
         self.attach_twice(self.start_memory("touch", "discard"))

@@ -71,10 +71,6 @@ class Attaching:
     def await_paging(self, least):
         """Until enough pages have come and gone, as the heartbeats of the cluster's borrowers tell: on a busy machine a
         program that changes its mappings all the time is served, and little of it leaves."""
-        self.page()
-        if self.url is None:
-            return
-
         def enough():
             counters = [region["counters"] for region in json.loads(self.get("/v1/regions"))["regions"]]
             fetched, written = (sum(each.get(name, 0) for each in counters for name in names) for names in (
@@ -105,6 +101,8 @@ class Attaching:
     def attach_twice(self, program, local="16M", pid=None, least=1000):
         """Attached in the middle of its work, detached, attached again; its end comes while it is attached."""
         pid = pid or program.pid
+        if self.url is None:
+            self.start_cluster()
         attached = self.attach(pid, local)
         self.await_paging(least)
         self.detach(attached, pid)
