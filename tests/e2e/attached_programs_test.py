@@ -293,8 +293,9 @@ class AttachedPrograms(Attached):
         self.expect_paging()
 
     def test_a_reader_past_the_page_cache_notices_dropped_pages(self):
-        """The control: the same reader, whose pages leave by MADV_DONTNEED."""
-        self.assertGreater(self.read_directly(self.start_direct_reader("drop")), 0)
+        """The control: the same reader, whose pages leave by MADV_DONTNEED; on a busy machine few of them at a time."""
+        program = self.start_direct_reader("drop")
+        self.assertTrue(any(self.read_directly(program) > 0 for _ in range(20)))
 
     def test_java_with_the_z_collector(self):
         """Its heap is shared memory, which stays here; what else the JVM allocates becomes far."""
