@@ -535,21 +535,25 @@ class Thrasher:
     def await_whole(self, even_if_over=False):
         """True: for QUIET seconds every slab has had its replicas, and nothing has hidden a loss."""
         self._waits_for_whole = True
-        begin = bad = time.monotonic()
+        begin, whole_since = time.monotonic(), None
         try:
-            while time.monotonic() < bad + QUIET:
+            while True:
                 if self._over.is_set() and not even_if_over:
                     return False
                 why = "something hides losses" if self._blind else self._cluster.not_whole()
+                now = time.monotonic()
                 if why:
-                    bad = time.monotonic()
-                if time.monotonic() > begin + WHOLE:
+                    whole_since = None
+                elif whole_since is None:
+                    whole_since = now
+                elif now >= whole_since + QUIET:
+                    return True
+                if why and now > begin + WHOLE:
                     self.findings.append(f"after {WHOLE} s not every slab has its replicas: {why}")
                     return False
                 time.sleep(RUNNING)
         finally:
             self._waits_for_whole = False
-        return True
 
     def _disturb(self, disturbance):
         with self._lock:
