@@ -1,5 +1,4 @@
 """Bytes that change in a node's memory behind its back are found, and never reach the program."""
-import json
 import os
 import struct
 import subprocess
@@ -196,11 +195,10 @@ class Checksums(EndToEnd):
 
         def is_over():
             nonlocal found, read
-            (region,) = json.loads(self.get("/v1/regions"))["regions"]
-            now = region["counters"]['farpage_wrong_pages_total{found="scrub"}']
+            now, pages = self.counter('farpage_wrong_pages_total{found="scrub"}'), self.counter("farpage_scrubbed_pages_total")
             if now != found:
-                found, read = now, region["counters"]["farpage_scrubbed_pages_total"]
-            return found > 0 and region["counters"]["farpage_scrubbed_pages_total"] > read + 3 * 2 * PAGES
+                found, read = now, pages
+            return found > 0 and pages > read + 3 * 2 * PAGES
         wait_until(is_over, "all are written again")
 
     def scrubber_mends_all(self, transport):

@@ -252,6 +252,11 @@ class EndToEnd(unittest.TestCase):
         with urllib.request.urlopen(request, timeout=10) as reply:
             return reply.read().decode()
 
+    def counter(self, name):
+        """Of the only region, as of its last heartbeat; 0 before its first."""
+        (region,) = json.loads(self.get("/v1/regions"))["regions"]
+        return region["counters"].get(name, 0)
+
     def expect_real_paging(self, transport=None):
         """Fails if the run used too little far memory to prove anything."""
         stats = self.stats()

@@ -121,7 +121,7 @@ class ManyNodes(EndToEnd):
         chance = random.Random(4)
         source = self.path("lines")
         with open(source, "w", encoding="ascii") as file:
-            file.writelines(f"{chance.getrandbits(64):016x}\n" for _ in range(100_000))
+            file.writelines(f"{chance.getrandbits(64):016x}\n" for _ in range(30_000))
         with open(source, encoding="ascii") as file:
             expected = sorted(file)
         with concurrent.futures.ThreadPoolExecutor(4) as pool:

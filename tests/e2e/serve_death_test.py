@@ -11,9 +11,11 @@ from cluster import FARPAGE, MIB, engine_of, state_of, wait_until
 from engine_death_test import Killer, expect_takeovers, upgrade
 from host_pager_base import command
 from snapshot_base import GUEST, PAGE, SnapshotTest
+from verifier import scaled
 
 STATE_VERSION = 2004  # snapshot::kStateVersion
 KILLS = int(os.environ.get("FARPAGE_KILLS", "5"))  # of each test, at least
+STEPS = str(scaled(15000, 60000))  # of a guest
 
 
 class ServeDeath(SnapshotTest):
@@ -58,16 +60,16 @@ class ServeDeath(SnapshotTest):
 
     def test_pages_given_back_are_zeros(self):
         file = self.start(serve_options=["--prefetch-all"])
-        self.restore_while_killed(file, 2, ["--steps", "60000", "--threads", "3", "--regions", "2"])
+        self.restore_while_killed(file, 2, ["--steps", STEPS, "--threads", "3", "--regions", "2"])
 
     def test_pages_given_back_without_events_are_zeros(self):
         file = self.start(serve_options=["--prefetch-all"])
-        self.restore_while_killed(file, 3, ["--steps", "60000", "--threads", "3", "--no-events"])
+        self.restore_while_killed(file, 3, ["--steps", STEPS, "--threads", "3", "--no-events"])
 
     def test_guests_with_pages_of_two_mebibytes_go_on(self):
         self.need_huge_pages(128 * MIB)
         file = self.start(size=32 * MIB, serve_options=["--prefetch-all"])
-        self.restore_while_killed(file, 5, ["--huge", "--steps", "20000", "--threads", "3"])
+        self.restore_while_killed(file, 5, ["--huge", "--steps", str(scaled(8000, 20000)), "--threads", "3"])
 
     def test_guests_that_come_while_engines_are_killed_are_served(self):
         file = self.start(size=4 * MIB, serve_options=["--recorded-set", self.path("vm.set")])

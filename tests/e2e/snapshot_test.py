@@ -7,6 +7,7 @@ import unittest
 
 from cluster import MIB, wait_until
 from snapshot_base import GUEST, PAGE, SnapshotTest
+from verifier import scaled
 
 
 class Snapshot(SnapshotTest):
@@ -73,7 +74,7 @@ class Snapshot(SnapshotTest):
         self.assertEqual((figures["wrong"], figures["sigbus"]), (0, 0), f"seed {seed}")
 
     def test_hundred_restores_of_one_image_bring_each_page_once(self):
-        size = 512 * MIB if os.environ.get("FARPAGE_E2E_FORM") == "full" else 32 * MIB
+        size = scaled(8, 512) * MIB
         file = self.start(size=size, lend=2 * size + 256 * MIB, cache=size + 64 * MIB)
         left = list(range(100))
         running = []

@@ -1,5 +1,4 @@
 """Pages for which no node has room go to a file of this host, and back when one has."""
-import json
 import os
 import random
 import re
@@ -10,6 +9,7 @@ import unittest
 
 from cluster import MIB, RANDOM_ACCESS, EndToEnd, wait_until
 from engine_death_test import Killer
+from verifier import scaled
 
 PROGRAMS = os.path.join(os.path.dirname(__file__), "programs")
 # Waits for a line, then takes memory and checks it in another order.
@@ -41,11 +41,6 @@ class Spill(EndToEnd):
     def start_program(self, options=()):
         """Four times what is local and lent; until it is told to end."""
         return self.start_filled(options or self.options(), size=96 * MIB, local="8M")
-
-    def counter(self, name):
-        """Of the only region."""
-        (region,) = json.loads(self.get("/v1/regions"))["regions"]
-        return region["counters"].get(name, 0)
 
     def await_spilled(self, process, slabs=1):
         """The coordinator hears of it with the region's next heartbeat."""
@@ -86,14 +81,15 @@ class Spill(EndToEnd):
         self.assertEqual(self.stats()["faults"]["failed"], 0)
 
     def test_a_sort_of_which_most_is_in_the_file(self):
-        self.start_full_cluster()
+        memory = scaled("6M", "16M")
+        self.start_full_cluster(lend=memory)
         lines = self.path("lines")
         source = random.Random(3)
         with open(lines, "w", encoding="ascii") as file:
-            file.writelines(f"{source.getrandbits(400):0120x}\n" for _ in range(300_000))
+            file.writelines(f"{source.getrandbits(400):0120x}\n" for _ in range(scaled(120_000, 300_000)))
         command = ["env", "LC_ALL=C", "sort", "-S", "120M", lines]
         plain = self.start_process(command).finish()
-        status, output, log = self.run_far(command, local="16M", options=self.options("400M"))
+        status, output, log = self.run_far(command, local=memory, options=self.options("400M"))
         self.assertEqual((status, output), plain, log)
         self.assertIn("pager: spilling", log)
 

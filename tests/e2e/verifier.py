@@ -23,7 +23,9 @@ PATIENT = ["--fault-deadline", "60s", "--operation-timeout", "10s", *SLAB]
 
 def scaled(short, full, lab=None):
     """The amount of work: for some seconds, for some minutes, or for seconds of an emulated machine."""
-    return {"short": short, "full": full, "lab": lab or max(2, short // 40)}[FORM]
+    if FORM == "lab":
+        return lab or max(2, short // 40)
+    return full if FORM == "full" else short
 
 
 class Verifier(EndToEnd):
