@@ -1,4 +1,5 @@
 """What processes that run for long, and those that have ended, leave behind."""
+import errno
 import glob
 import os
 import re
@@ -8,7 +9,7 @@ from collections import Counter
 # What farpage has outside of the folders that its options name. Folders of tests are their own.
 PATTERNS = ("/dev/shm/*farpage*", "/run/farpage/*", "/tmp/farpage-*")
 FOREIGN = re.compile(r"^/tmp/farpage-e2e-")  # of tests beside this one
-OF_A_PROCESS = re.compile(r"-run-(\d+)-")
+OF_A_PROCESS = re.compile(r"(?:-run-|/local-)(\d+)-")
 
 
 class Held:
@@ -63,7 +64,7 @@ def _in_use(path):
     if owner:
         return os.path.exists(f"/proc/{owner[1]}")
     with socket.socket(socket.AF_UNIX) as one:
-        return one.connect_ex(path) == 0
+        return one.connect_ex(path) in (0, errno.EPROTOTYPE)  # or it has another type: shm has packets
 
 
 def free_huge_pages():

@@ -247,7 +247,7 @@ class Soak(EndToEnd):
                       SLAB, "--transport", transport, "--", RANDOM_ACCESS, str(16 * MIB), "1", "3600", "1"],
             self.path(f"{next(self._logs)}-killed.log")).result())
         self._runs.add(process.pid)
-        filled = threading.Timer(20, process.end)  # the coordinator may be away
+        filled = threading.Timer(20, process.kill)  # the coordinator may be away
         filled.start()
         words = process.popen.stdout.readline(), process.popen.stdout.readline()
         filled.cancel()

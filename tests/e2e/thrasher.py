@@ -565,11 +565,13 @@ class Thrasher:
             done = disturbance.do(self._cluster)
             self._over.wait(disturbance.seconds)
         finally:
-            undone = disturbance.undo(self._cluster)
-            step.end = time.monotonic()
-            step.outcome = "; ".join(filter(None, (done, undone)))
-            with self._lock:
-                self._blind -= disturbance.blind
-                self.steps.append(step)
+            try:
+                undone = disturbance.undo(self._cluster)
+            finally:
+                step.end = time.monotonic()
+                step.outcome = "; ".join(filter(None, (done, undone)))
+                with self._lock:
+                    self._blind -= disturbance.blind
+                    self.steps.append(step)
         if step.outcome:
             self._say(f"  {step.end - self.started:6.1f} s {disturbance.lane:7} {disturbance.text()}: {step.outcome}")
