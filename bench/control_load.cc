@@ -108,7 +108,12 @@ class Borrowers {
 class Load {
  public:
   Load(const ControlLoadOptions& options, MeasuredCoordinator& coordinator)
-      : options_(options), coordinator_(coordinator), random_(options.seed) {}
+      : options_(options),
+        coordinator_(coordinator),
+        random_(options.seed),
+        groups_(options.nodes) {
+    borrowers_.regions.resize(options.regions);
+  }
 
   Result<ControlLoadResult> measure();
 
@@ -221,8 +226,6 @@ Status Load::join_nodes() {
 }
 
 Status Load::create_regions() {
-  borrowers_.regions.resize(options_.regions);
-  groups_.resize(options_.nodes);
   send_all(options_.regions, kCreatesAtOnce, [this](uint32_t index, auto ended) {
     const uint64_t slabs =
         options_.leases / options_.regions + (index < options_.leases % options_.regions ? 1 : 0);
@@ -292,7 +295,7 @@ void Load::start_heartbeats() {
   node_bodies_.clear();
   for (uint32_t i = 0; i < options_.nodes; ++i) {
     beat.incarnation = i + 1;
-    if (i < groups_.size()) beat.session_groups.assign(groups_[i].begin(), groups_[i].end());
+    beat.session_groups.assign(groups_[i].begin(), groups_[i].end());
     node_bodies_.push_back(coordinator::encode(beat));
   }
   region_body_ = coordinator::encode(coordinator::RegionHeartbeat{counters(kRegionCounters)});

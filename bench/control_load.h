@@ -30,7 +30,7 @@ enum class LoadKind : uint8_t {
   kCreateRegion,
   kDeleteRegion,
   kTotals,   // GET /v1/cluster, each second
-  kEvent,    // from the request that makes it to the answer of a watcher
+  kEvent,    // from the latest request that makes one to the answer of a watcher
   kJoin,     // before the measured time, as all that follow
   kMetrics,  // the text of /metrics
 };

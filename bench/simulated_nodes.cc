@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "coordinator/api_json.h"
+#include "http/url.h"
 
 namespace farpage::bench {
 namespace {
@@ -46,7 +47,7 @@ coordinator::NodeJoin SimulatedNodes::join_of(uint32_t index) const {
   join.id = NodeId{fmt::format("simulated-{}", index)};
   join.incarnation = index + 1;
   const std::string host = fmt::format("127.1.{}.{}", index / 256, index % 256);
-  join.agent_url = fmt::format("http://{}:{}", host, server_->port());
+  join.agent_url = http::to_text({host, server_->port()});
   join.slab_bytes = slab_bytes_;
   join.capacity_bytes = slabs_per_node_ * slab_bytes_;
   join.version = FARPAGE_VERSION;
@@ -60,13 +61,16 @@ http::Reply SimulatedNodes::lease(const http::Request& request) {
   std::vector<Result<coordinator::SlabLeaseReply>> replies;
   const MutexLock lock(mutex_);
   for (const coordinator::NodeSlabRequest& slab : *wanted) {
+    const Lease asked{slab.lease.region, slab.lease.slab, slab.lease.replica, slab.node_slab};
+    // A request whose answer was lost comes again.
+    const auto [known, is_new] = generations_.try_emplace(asked, last_generation_ + 1);
+    if (is_new) leases_[++last_generation_] = asked;
     coordinator::SlabLeaseReply reply;
     reply.address = RemoteAddress{(slab.node_slab + 1) * slab_bytes_};
     reply.bytes = slab_bytes_;
-    reply.generation = Generation{++last_generation_};
+    reply.generation = Generation{known->second};
     reply.rkeys[rdma::TransportKind::kTcp] =
-        RemoteKey{last_generation_, {last_generation_, slab.node_slab}};
-    slabs_[last_generation_] = slab.node_slab;
+        RemoteKey{known->second, {known->second, slab.node_slab}};
     replies.emplace_back(std::move(reply));
   }
   return http::Reply{200, coordinator::encode(replies), "application/json", {}};
@@ -79,19 +83,25 @@ http::Reply SimulatedNodes::revoke(const http::Request& request) {
   uint32_t slab = 0;
   (void)std::from_chars(text.data(), text.data() + text.size(), slab);
   const MutexLock lock(mutex_);
-  const auto leased = slabs_.find(order->generation.value);
-  if (leased == slabs_.end() || leased->second != slab) {
+  const uint32_t generation = order->generation.value;
+  const auto leased = leases_.find(generation);
+  const bool has_ended =
+      leased == leases_.end() && generation != 0 && generation <= last_generation_;
+  if (!has_ended && (leased == leases_.end() || leased->second.node_slab != slab)) {
     ++wrong_revocations_;
     return http::problem_reply(
         Error{ErrorCode::kConflict, "the slab is not leased with this generation", 0});
   }
-  slabs_.erase(leased);
+  if (!has_ended) {
+    generations_.erase(leased->second);
+    leases_.erase(leased);
+  }
   return http::Reply{204, "", "", {}};
 }
 
 uint64_t SimulatedNodes::leased() const {
   const MutexLock lock(mutex_);
-  return slabs_.size();
+  return leases_.size();
 }
 
 uint64_t SimulatedNodes::wrong_revocations() const {

@@ -27,9 +27,15 @@ class SimulatedNodes {
   uint64_t leased() const;
   // Revocations of a slab that was not leased with this generation.
   uint64_t wrong_revocations() const;
-  void stop() { server_->stop(); }
 
  private:
+  struct Lease {
+    RegionId region;
+    SlabIndex slab;
+    uint32_t replica = 0;
+    uint32_t node_slab = 0;
+    auto operator<=>(const Lease&) const = default;  // NOLINT(modernize-use-nullptr): false alarm
+  };
   SimulatedNodes(uint32_t slabs_per_node, uint64_t slab_bytes)
       : slabs_per_node_(slabs_per_node), slab_bytes_(slab_bytes) {}
   http::Reply lease(const http::Request& request);
@@ -40,7 +46,8 @@ class SimulatedNodes {
   mutable Mutex mutex_;
   // Generations are unique among all nodes, so that each names a lease.
   uint32_t last_generation_ FARPAGE_GUARDED_BY(mutex_) = 0;
-  std::map<uint32_t, uint32_t> slabs_ FARPAGE_GUARDED_BY(mutex_);  // leased ones, by generation
+  std::map<uint32_t, Lease> leases_ FARPAGE_GUARDED_BY(mutex_);       // by generation
+  std::map<Lease, uint32_t> generations_ FARPAGE_GUARDED_BY(mutex_);  // of the same
   uint64_t wrong_revocations_ FARPAGE_GUARDED_BY(mutex_) = 0;
   std::unique_ptr<http::Server> server_;  // last: its threads use the others
 };

@@ -17,6 +17,7 @@
 #include "cli/bench_settings.h"
 #include "cli/child.h"
 #include "cli/subcommand.h"
+#include "coordinator/api.h"
 #include "http/url.h"
 
 namespace farpage::cli {
@@ -164,17 +165,24 @@ void add_bench_control(CLI::App& group, Invocation& invocation) {
   subcommand
       .number("--threads", settings->threads, 1, bench::kMaxThreads,
               "Threads that send requests at the same time")
-      .number("--nodes", settings->nodes, 1, kMaxSimulated,
-              "Simulate so many memory nodes, for a coordinator that is started for this; all that "
-              "follow need it")
+      .number("--nodes", settings->nodes, 1, coordinator::kMaxNodes,
+              "Simulate so many memory nodes, for a coordinator that is started for this")
+      .excludes("--threads")
+      .excludes("--iterations")
       .number("--regions", settings->regions, 1, kMaxSimulated, "Regions, with a pager each")
+      .needs("--nodes")
       .number("--leases", settings->leases, 1, 1 << 24, "Slabs that these have leased at the start")
+      .needs("--nodes")
       .number("--watchers", settings->watchers, 0, kMaxSimulated, "Callers that wait for events")
+      .needs("--nodes")
       .number("--changes", settings->changes, 1, 10'000,
               "Leases, releases, new and deleted regions a second, together")
+      .needs("--nodes")
       .text("--store-folder", settings->store_folder,
             "Where the coordinator has its SQLite file meanwhile (default: TMPDIR, or /tmp)")
-      .text("--program", settings->program, "The coordinator's farpage: that of another build");
+      .needs("--nodes")
+      .text("--program", settings->program, "The coordinator's farpage: that of another build")
+      .needs("--nodes");
   add_options(subcommand, settings->bench);
   subcommand.on_run(invocation, [settings] { return run(*settings); });
 }

@@ -163,6 +163,11 @@ Subcommand& Subcommand::flag(const std::string& flag, bool& value, const std::st
   return *this;
 }
 
+Subcommand& Subcommand::needs(const std::string& flag) {
+  last_->needs(app_->get_option(flag));
+  return *this;
+}
+
 Subcommand& Subcommand::excludes(const std::string& flag) {
   last_->excludes(app_->get_option(flag));
   return *this;

@@ -72,7 +72,9 @@ class Subcommand {
   Subcommand& required();
   // Makes the last added option mutually exclusive with `flag`, which was added before.
   Subcommand& excludes(const std::string& flag);
-  // The same for all that were added before, except these.
+  // Makes the last added option one that has an effect only with `flag`, which was added before.
+  Subcommand& needs(const std::string& flag);
+  // Makes the last added option exclude all that were added before, except these.
   Subcommand& excludes_all_but(const std::vector<std::string>& flags);
   // The command to run: all arguments from the first that is not an option, unchanged.
   Subcommand& command_line(std::vector<std::string>& value, const std::string& help);
