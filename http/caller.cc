@@ -30,6 +30,11 @@ Error transport_error(const Url& server, httplib::Error error) {
 
 }  // namespace
 
+Result<std::string> body_of(Answer answer) {
+  if (answer.status >= 400) return tl::unexpected(error_of_answer(answer.status, answer.body));
+  return std::move(answer.body);
+}
+
 Result<Answer> Caller::exchange(const char* method, const std::string& path, std::string body,
                                 TimeLimit limit) const {
   try {
@@ -76,8 +81,7 @@ Result<Answer> Caller::exchange(const char* method, const std::string& path, std
 Result<std::string> Caller::call(const char* method, const std::string& path, std::string body,
                                  TimeLimit limit) const {
   FARPAGE_TRY(answer, exchange(method, path, std::move(body), limit));
-  if (answer.status >= 400) return tl::unexpected(error_of_answer(answer.status, answer.body));
-  return std::move(answer.body);
+  return body_of(std::move(answer));
 }
 
 }  // namespace farpage::http

@@ -19,6 +19,8 @@ struct Answer {
   int status = 0;
   std::string body;
 };
+// Of a 2xx answer; else the failure in its problem+json.
+Result<std::string> body_of(Answer answer);
 
 // How long one call may take: to connect, and for each further step.
 struct TimeLimit {

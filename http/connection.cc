@@ -198,7 +198,8 @@ void Connection::continue_body(size_t had) {
 void Connection::handle() {
   request_is_read_ = true;
   phase_ = Phase::kHandling;
-  deadline_.cancel();
+  // Not only cancelled: that would not recall a call that is queued.
+  deadline_.expires_at(std::chrono::steady_clock::time_point::max());
   asio::post(core_->handlers, [self = shared_from_this()] { self->run_handler(); });
 }
 
@@ -213,7 +214,7 @@ void Connection::run_handler() {
     reply_from_handler(reply);
   } catch (const std::exception& error) {
     log::error("http: handler_failed route={} error=\"{}\"", route_->pattern, error.what());
-    if (route_->later_handler) return;  // its record, which nobody has now, has answered
+    if (route_->later_handler) return;  // its record answers at its end
     const Reply reply = server_failed();
     observe(reply.status, SteadyClock::read() - handling_since_);
     reply_from_handler(reply);
@@ -244,7 +245,7 @@ void Connection::watch_for_end(std::function<void()> gone) {
   });
 }
 
-// Bytes beyond the request are left alone.
+// Bytes beyond the request are thrown away.
 void Connection::watch_client() {
   socket_.async_receive(asio::buffer(rest_),
                         [self = shared_from_this()](const error_code& error, size_t) {

@@ -2,9 +2,9 @@
 //
 //   reading the head -> (reading the body) -> handling -> writing -> lingering -> closed
 //
-// Everything here but reply_from_handler() and the handlers runs on the one I/O thread, and never
-// waits. A deadline ends each state but handling, in which only the client's end of the connection
-// is watched.
+// Everything here but the handlers, and what is marked so, runs on the one I/O thread, and never
+// waits. A deadline ends each state but handling, in which the client's end of the connection is
+// watched if somebody is to be told of it.
 #pragma once
 
 #include <atomic>
@@ -98,7 +98,7 @@ class Connection final : public std::enable_shared_from_this<Connection> {
   bool request_is_read_ = false;
   std::function<void()> gone_;
   std::string reply_;  // all its bytes
-  char rest_[512];     // of a request that was refused before it was read
+  char rest_[512];     // what nobody reads: of a request that was refused, or behind one
 };
 
 }  // namespace farpage::http

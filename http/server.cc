@@ -84,6 +84,7 @@ class AsioServer final : public Server {
   tcp::acceptor acceptor_;
   asio::steady_timer timer_;  // until the next accept(); then, until stop() does not wait any more
   asio::executor_work_guard<asio::io_context::executor_type> work_;
+  tcp protocol_ = tcp::v4();
   uint16_t port_ = 0;
   std::thread thread_;
 };
@@ -95,7 +96,8 @@ Status AsioServer::start() {
   if (::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&bound), &size) != 0)
     return fail_errno("getsockname");
   error_code error;
-  acceptor_.assign(bound.ss_family == AF_INET6 ? tcp::v6() : tcp::v4(), socket.release(), error);
+  if (bound.ss_family == AF_INET6) protocol_ = tcp::v6();
+  acceptor_.assign(protocol_, socket.release(), error);
   if (error) return fail(ErrorCode::kIo, "a socket that listens: " + error.message());
   port_ = acceptor_.local_endpoint(error).port();
   await_connections();
@@ -136,7 +138,7 @@ void AsioServer::accept_some() {
     if (accepted.get() < 0) break;
     tcp::socket socket(core_->io);
     error_code error;
-    socket.assign(acceptor_.local_endpoint(error).protocol(), accepted.get(), error);
+    socket.assign(protocol_, accepted.get(), error);
     if (error) continue;
     static_cast<void>(accepted.release());
     socket.set_option(tcp::no_delay(true), error);

@@ -53,8 +53,9 @@ class PendingReply {
   virtual ~PendingReply() = default;
   // Only the first call has an effect, and none when the client is gone. Does not block.
   virtual void reply(const Reply& reply) = 0;
-  // `gone` is called once, by the server's I/O thread, if the client closes its connection, or the
-  // server stops, before reply(); soon, if that is the case already. It must not block.
+  // `gone` is called once if the client closes its connection, or the server stops, before reply();
+  // soon, if that is the case already. By the server's I/O thread, or by the caller's; also when a
+  // reply was given that did not reach the client. It must not block.
   virtual void on_gone(std::function<void()> gone) = 0;
 };
 

@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <charconv>
 
+#include "base/host_port.h"
+
 namespace farpage::http {
 namespace {
 
@@ -63,9 +65,7 @@ Result<std::vector<Url>> parse_urls(std::string_view urls) {
 }
 
 std::string to_text(const Url& url) {
-  const bool v6 = url.host.find(':') != std::string::npos;
-  return v6 ? fmt::format("http://[{}]:{}", url.host, url.port)
-            : fmt::format("http://{}:{}", url.host, url.port);
+  return "http://" + farpage::to_text(HostPort{url.host, url.port});
 }
 
 bool is_loopback(std::string_view host) {

@@ -8,6 +8,7 @@
 
 #include "base/host.h"
 #include "base/log.h"
+#include "http/url.h"
 
 namespace farpage::node {
 namespace {
@@ -21,13 +22,6 @@ bool is_forgotten(const Status& contact) {
 bool is_refusal(const Error& error) {
   return error.code == ErrorCode::kDenied || error.code == ErrorCode::kInvalid ||
          error.code == ErrorCode::kUnsupported || error.code == ErrorCode::kConflict;
-}
-
-// A URL has IPv6 addresses in brackets.
-std::string url_of(const std::string& host, uint16_t port) {
-  const bool is_ipv6 = host.find(':') != std::string::npos;
-  return is_ipv6 ? fmt::format("http://[{}]:{}", host, port)
-                 : fmt::format("http://{}:{}", host, port);
 }
 
 }  // namespace
@@ -89,7 +83,7 @@ Node::~Node() {
 std::string Node::agent_url() const {
   const std::string& host =
       options_.advertise_host.empty() ? options_.agent.host : options_.advertise_host;
-  return url_of(host, agent_->port());
+  return http::to_text({host, agent_->port()});
 }
 
 coordinator::NodeJoin Node::join_message() const {
