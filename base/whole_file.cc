@@ -1,6 +1,7 @@
 #include "base/whole_file.h"
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -41,14 +42,16 @@ Status write_next(const std::string& next, const std::string& path,
 }  // namespace
 
 Status write_whole(const std::string& path, std::span<const std::byte> bytes) {
+  FARPAGE_TRY(folder,
+              Fd::from_call(::open(folder_of(path).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC),
+                            "the folder of " + path));
+  // Others who write this file would remove PATH.next, and rename a part of theirs.
+  if (::flock(folder.get(), LOCK_EX) != 0) return fail_errno("locking the folder of " + path);
   const std::string next = path + ".next";
   if (Status written = write_next(next, path, bytes); !written) {
     (void)::unlink(next.c_str());
     return fail_with("writing " + path, written.error());
   }
-  FARPAGE_TRY(folder,
-              Fd::from_call(::open(folder_of(path).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC),
-                            "the folder of " + path));
   if (::fsync(folder.get()) != 0) return fail_errno("fsync of the folder of " + path);
   return {};
 }

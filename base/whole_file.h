@@ -10,7 +10,8 @@
 namespace farpage {
 
 // Replaces the file: the bytes are written to PATH.next, which takes its name when they are on the
-// disk. Its mode is 0600. After a failure `path` is as it was.
+// disk. Its mode is 0600. After a failure `path` is as it was, or has the new bytes if only its
+// folder could not be written. Waits for others that write files of the folder in this way.
 Status write_whole(const std::string& path, std::span<const std::byte> bytes);
 
 }  // namespace farpage
