@@ -104,8 +104,10 @@ class Pusher {
     progress_ = {};
     progress_.pages = map_.pages();
     stored_digest_ = 0;
-    FARPAGE_TRY(data_pages, count_data());
-    data_left_ = data_pages;
+    if (base_ == nullptr) {
+      FARPAGE_TRY(data_pages, count_data());
+      data_left_ = data_pages;
+    }
     for (uint64_t page = 0; page < map_.pages();) {
       FARPAGE_TRY(data, source_.next_data(page));
       for (; page < data; ++page) take_hole(page);
@@ -244,14 +246,18 @@ class Pusher {
   Status lease(uint32_t slot) {
     const SlabIndex slab = leases_->slab_of(PageIndex{slot});
     if (leases_->find(PageIndex{slot}) == nullptr) {
-      Result<std::vector<coordinator::Lease>> leased =
-          ahead_.valid() && ahead_slab_ == slab ? ahead_.get()
-                                                : client_.lease_slabs(info_.region, {slab});
-      if (!leased) return tl::unexpected(leased.error());
-      FARPAGE_TRY_VOID(links_.adopt(*leased, *leases_));
+      FARPAGE_TRY(leased, lease_now(slab));
+      FARPAGE_TRY_VOID(links_.adopt(leased, *leases_));
     }
     lease_ahead(slot);
     return {};
+  }
+
+  // A request made ahead may have failed for a reason that has passed.
+  Result<std::vector<coordinator::Lease>> lease_now(SlabIndex slab) {
+    if (ahead_.valid() && ahead_slab_ == slab)
+      if (auto leased = ahead_.get()) return leased;
+    return client_.lease_slabs(info_.region, {slab});
   }
 
   // The slab behind that of `slot`, shortly before it is needed: it takes the coordinator, its

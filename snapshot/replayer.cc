@@ -157,7 +157,8 @@ void Replayer::ask(Batch& batch, size_t at) {
 
 void Replayer::copy_held(Batch& batch, pager::LinkPort& port, size_t fewest) {
   for (size_t at = 0; at < batch.count;) {
-    const size_t end = at + in_a_row(batch, port, at, batch.count);
+    size_t end = at + 1;
+    while (end < batch.count && follows(batch, port, end)) ++end;
     if (batch.held[at] && end - at < fewest) {
       for (size_t i = at; i < end; ++i) {
         std::memcpy(bytes_of(port, i).data(), serving_.cache.bytes_of(batch.frames[i]).data(),
@@ -181,13 +182,10 @@ std::span<const std::byte> Replayer::source_of(const Batch& batch, pager::LinkPo
   return {serving_.cache.bytes_of(batch.frames[at]).data(), pages << kPageShift};
 }
 
-size_t Replayer::in_a_row(const Batch& batch, pager::LinkPort& port, size_t at, size_t end) const {
-  size_t pages = 1;
-  while (at + pages < end && batch.held[at + pages] == batch.held[at] &&
-         source_of(batch, port, at + pages, 1).data() ==
-             source_of(batch, port, at, 1).data() + (pages << kPageShift))
-    ++pages;
-  return pages;
+bool Replayer::follows(const Batch& batch, pager::LinkPort& port, size_t at) const {
+  return batch.held[at] == batch.held[at - 1] &&
+         source_of(batch, port, at, 1).data() ==
+             source_of(batch, port, at - 1, 1).data() + kPageBytes;
 }
 
 void Replayer::start_reads(Batch& batch, const std::array<bool, kBatchPages>& missing,
@@ -404,10 +402,9 @@ void Replayer::place_run(Batch& batch, pager::LinkPort& port, size_t first, size
       ++at;
       continue;
     }
-    const size_t end = at + in_a_row(batch, port, at, first + count);
     size_t pages = 1;
-    while (session.memory().tells_removals() && at + pages < end &&
-           !session.is_own(batch.pages[at + pages]))
+    while (session.memory().tells_removals() && at + pages < first + count &&
+           !session.is_own(batch.pages[at + pages]) && follows(batch, port, at + pages))
       ++pages;
     const uint64_t page = batch.pages[at];
     const uffd::Outcome outcome = session.place(page, *session.address_of(page),

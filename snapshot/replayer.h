@@ -95,8 +95,8 @@ class Replayer {
   void let_go(Batch& batch);
   std::span<const std::byte> source_of(const Batch& batch, pager::LinkPort& port, size_t at,
                                        size_t pages) const;
-  // How many pages from `at` to `end` have their bytes in a row.
-  size_t in_a_row(const Batch& batch, pager::LinkPort& port, size_t at, size_t end) const;
+  // Whether the bytes of `at` lie behind those of the page before it.
+  bool follows(const Batch& batch, pager::LinkPort& port, size_t at) const;
   void place(Batch& batch, pager::LinkPort& port);
   // Places pages [first, first + count) of the batch, which lie together in the guest.
   void place_run(Batch& batch, pager::LinkPort& port, size_t first, size_t count);
