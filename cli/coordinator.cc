@@ -2,13 +2,13 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <array>
 #include <cstdio>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <span>
 
 #include "base/clock.h"
-#include "base/fd.h"
 #include "base/host.h"
 #include "base/log.h"
 #include "base/whole_file.h"
@@ -23,6 +23,7 @@
 #include "coordinator/etcd_store.h"
 #include "coordinator/service.h"
 #include "coordinator/sqlite_store.h"
+#include "http/url.h"
 
 namespace farpage::cli {
 namespace {
@@ -71,21 +72,22 @@ Result<int> serve(const CoordinatorSettings& settings) {
 
 // The host to call for what listens there.
 std::string callable(const HostPort& listen) {
-  const bool v6 = listen.host.find(':') != std::string::npos;
-  if (is_wildcard(listen)) return v6 ? "[::1]" : "127.0.0.1";
-  return v6 ? "[" + listen.host + "]" : listen.host;
+  if (!is_wildcard(listen)) return listen.host;
+  return listen.host.find(':') != std::string::npos ? "::1" : "127.0.0.1";
 }
+
+constexpr std::string_view kSqlite = "sqlite:";
+// What the files of a store of SQLite have behind its path.
+constexpr std::array kPartsOfSqlite{"", "-wal", "-shm"};
 
 // A coordinator that runs would go on with what it has open, and lose it at its end.
 Status check_is_no_store(const std::string& backup, const std::string& store) {
   std::error_code none;
-  for (const char* part : {"", "-wal", "-shm"})
+  for (const char* part : kPartsOfSqlite)
     if (std::filesystem::equivalent(backup, store + part, none))
       return fail(ErrorCode::kInvalid, "--backup: " + backup + " is the store itself");
   return {};
 }
-
-constexpr std::string_view kSqlite = "sqlite:";
 
 Result<std::string> copy_of_etcd(const std::string& urls) {
   FARPAGE_TRY(etcd, open_etcd(urls));
@@ -107,7 +109,7 @@ Result<std::string> copy_of_store(const CoordinatorSettings& settings) {
   if (store.error().code != ErrorCode::kConflict) return tl::unexpected(store.error());
   FARPAGE_TRY(token, read_token(settings.token_file));
   FARPAGE_TRY(listen, parse_host_port(settings.listen, "--listen"));
-  const std::string url = fmt::format("http://{}:{}", callable(listen), listen.port);
+  const std::string url = http::to_text({callable(listen), listen.port});
   FARPAGE_TRY(client, coordinator::Client::create({url, token, kBackupTimeout}));
   auto copy = client->get("/v1/store");
   if (!copy)
@@ -135,8 +137,11 @@ Status restore_into(const std::string& store, const coordinator::Snapshot& snaps
     return fail(ErrorCode::kInvalid,
                 "--restore: only --store sqlite:PATH and etcd:URL keep what is restored");
   const std::string path = store.substr(kSqlite.size());
-  if (::access(path.c_str(), F_OK) == 0)
-    return fail(ErrorCode::kConflict, path + " exists: move it, and its -wal and -shm, away first");
+  // SQLite would apply a write-ahead log that is left to what is restored.
+  for (const char* part : kPartsOfSqlite)
+    if (::access((path + part).c_str(), F_OK) == 0)
+      return fail(ErrorCode::kConflict,
+                  path + part + " exists: move " + path + ", and its -wal and -shm, away first");
   FARPAGE_TRY(bytes, coordinator::make_sqlite_file(snapshot));
   return write_whole(path, std::as_bytes(std::span(bytes)));
 }

@@ -132,7 +132,7 @@ void Candidate::lead(Campaign won) {
   }
   seat_.take(*cluster, won.term, url_);
   tell(fmt::format("leads url={}", url_));
-  while (!is_stopping() && !won.term->has_ended()) won.term->wait_for_end(kLookAtTerm);
+  while (!is_stopping() && !won.term->has_ended()) wait(kLookAtTerm);
   seat_.leave_to("");
   (*cluster)->stop();
   if (!is_stopping()) resign();

@@ -21,7 +21,7 @@ Result<std::unique_ptr<Cluster>> Cluster::create(StateOptions options, std::uniq
                                                std::move(store), std::move(agents), clock));
   {
     MutexLock lock(cluster->mutex_);
-    FARPAGE_TRY_VOID(cluster->save(lock));
+    FARPAGE_TRY_VOID(cluster->save(lock, Wait::kOwn));
   }
   log::info("coordinator: state loaded store={} nodes={} regions={} leases={}",
             cluster->store_->kind(), snapshot.nodes.size(), snapshot.regions.size(),
@@ -38,19 +38,39 @@ Cluster::Cluster(State state, std::unique_ptr<Store> store, std::unique_ptr<Agen
   published_ = state_.events().last();
 }
 
-Status Cluster::save(MutexLock& lock) {
-  const Changes changes = state_.take_changes();
+template <typename Use>
+std::invoke_result_t<Use, Store&> Cluster::with_store(Use use) {
+  const auto guarded = [&]() -> std::invoke_result_t<Use, Store&> {
+    try {
+      return use(*store_);
+    } catch (const std::exception& error) {
+      return fail(ErrorCode::kIo, error.what());
+    }
+  };
+  store_is_busy_ = true;
+  mutex_.unlock();
+  auto result = guarded();
+  mutex_.lock();
+  store_is_busy_ = false;
+  store_is_idle_.notify_all();
+  return result;
+}
+
+Status Cluster::save(MutexLock& lock, Wait wait) {
+  Changes changes = state_.take_changes();
   const bool changed = !changes.empty() || changes.last_sequence != noted_sequence_;
   // What a failed write has left is tried again by everybody.
-  if (!changed && store_works_) return {};
+  if (!changed && store_works_) return wait == Wait::kAll ? await_written(lock, noted_) : Status();
   noted_sequence_ = changes.last_sequence;
-  unsaved_.add(changes);
+  unsaved_.add(std::move(changes));
   return await_written(lock, ++noted_);
 }
 
 Status Cluster::await_written(MutexLock& lock, uint64_t change) {
   while (true) {
-    store_is_idle_.wait(lock, [this]() FARPAGE_REQUIRES(mutex_) { return !store_is_busy_; });
+    store_is_idle_.wait(lock, [&]() FARPAGE_REQUIRES(mutex_) {
+      return !store_is_busy_ || written_ >= change || failed_ >= change;
+    });
     if (written_ >= change) return {};
     if (failed_ >= change)
       return fail(ErrorCode::kUnavailable,
@@ -62,12 +82,7 @@ Status Cluster::await_written(MutexLock& lock, uint64_t change) {
 void Cluster::write_unsaved() {
   Changes batch = std::exchange(unsaved_, Changes{});
   const uint64_t last = noted_;
-  store_is_busy_ = true;
-  mutex_.unlock();
-  const Status written = store_->write(batch);
-  mutex_.lock();
-  store_is_busy_ = false;
-  store_is_idle_.notify_all();
+  const Status written = with_store([&](Store& store) { return store.write(batch); });
   if (written) {
     if (!store_works_) log::info("coordinator: store works again");
     written_ = last;
@@ -80,10 +95,8 @@ void Cluster::write_unsaved() {
   store_works_ = written.has_value();
   const uint64_t sequence = batch.last_sequence;
   if (!written) {
-    const uint64_t latest = std::max(sequence, unsaved_.last_sequence);
     batch.add(std::exchange(unsaved_, Changes{}));
     unsaved_ = std::move(batch);
-    unsaved_.last_sequence = latest;
   }
   publish(sequence);
 }
@@ -188,14 +201,15 @@ Result<Joined> Cluster::join(const NodeJoin& join) {
 }
 
 Status Cluster::heartbeat_node(const NodeId& id, NodeHeartbeat heartbeat) {
-  return change([&](State& state) FARPAGE_REQUIRES(mutex_) -> Status {
+  const auto hear = [&](State& state) FARPAGE_REQUIRES(mutex_) -> Status {
     const Instant now = clock_.now();
     FARPAGE_TRY_VOID(state.heartbeat_node(now, id, std::move(heartbeat)));
     if (not_before_.empty()) return {};  // thousands of nodes call this each second
     FARPAGE_TRY(node, state.node(now, id));
     not_before_.erase(node.join.agent_url);
     return {};
-  });
+  };
+  return change(hear, Wait::kOwn);
 }
 
 Status Cluster::set_service(const NodeId& id, NodeService service) {
@@ -303,10 +317,11 @@ Result<RegionInfo> Cluster::create_region(const RegionCreate& create) {
 Result<RegionHeard> Cluster::heartbeat_region(const RegionId& id, RegionHeartbeat heartbeat) {
   const Instant now = clock_.now();
   RegionHeard heard;
-  FARPAGE_TRY_VOID(change([&](State& state) FARPAGE_REQUIRES(mutex_) {
+  const auto hear = [&](State& state) FARPAGE_REQUIRES(mutex_) {
     heard.last_event = published_;
     return state.heartbeat_region(now, id, std::move(heartbeat));
-  }));
+  };
+  FARPAGE_TRY_VOID(change(hear, Wait::kOwn));
   return heard;
 }
 
@@ -488,15 +503,9 @@ void Cluster::set_event_listener(std::function<void(uint64_t)> listener) {
 
 Result<std::string> Cluster::copy_store() {
   MutexLock lock(mutex_);
-  FARPAGE_TRY_VOID(save(lock));
+  FARPAGE_TRY_VOID(save(lock, Wait::kAll));
   store_is_idle_.wait(lock, [this]() FARPAGE_REQUIRES(mutex_) { return !store_is_busy_; });
-  store_is_busy_ = true;
-  mutex_.unlock();
-  Result<std::string> copy = store_->copy();
-  mutex_.lock();
-  store_is_busy_ = false;
-  store_is_idle_.notify_all();
-  return copy;
+  return with_store([](Store& store) { return store.copy(); });
 }
 
 void Cluster::summarize(ClusterSummary& summary) const {
@@ -531,7 +540,7 @@ ClusterFacts Cluster::facts() const {
 
 void Cluster::tick() {
   const Instant now = clock_.now();
-  const Status saved = change([&](State& state) -> Status {
+  const auto expire = [&](State& state) -> Status {
     const uint64_t before = state.events().last();
     state.tick(now);
     for (const Event& event : state.events().since(before).events) {
@@ -540,8 +549,8 @@ void Cluster::tick() {
                 to_string(event.kind), event.node.value, event.region.value);
     }
     return {};
-  });
-  static_cast<void>(saved);  // save() has logged it; the next tick retries
+  };
+  static_cast<void>(change(expire, Wait::kOwn));  // save() has logged it; the next tick retries
 }
 
 void Cluster::stop() {

@@ -19,6 +19,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "base/clock.h"
@@ -99,7 +100,7 @@ class Cluster {
   Status renew_reader(const ImageId& id, const ImageReader& reader);
   Status close_reader(const ImageId& id, const ImageReader& reader);
 
-  // Those after `since` that are written.
+  // Those after `since` that it was tried to write.
   EventBatch events(uint64_t since) const;
   uint64_t last_event() const;
   // Called with the number of the latest event when there are new ones; null: no more. It must not
@@ -135,21 +136,28 @@ class Cluster {
   Cluster(State state, std::unique_ptr<Store> store, std::unique_ptr<AgentClient> agents,
           const Clock& clock);
 
+  // What a command that has changed nothing waits for. kAll: its success may rest on what another
+  // one has changed, and is writing.
+  enum class Wait : bool { kOwn, kAll };
   // Runs one command on the state, writes its changes, and publishes its events.
   template <typename Command>
-  auto change(Command command) -> decltype(command(std::declval<State&>())) {
+  auto change(Command command, Wait wait = Wait::kAll)
+      -> decltype(command(std::declval<State&>())) {
     MutexLock lock(mutex_);
     auto result = command(state_);
-    const Status saved = save(lock);
+    const Status saved = save(lock, result ? wait : Wait::kOwn);
     if (result && !saved) return tl::unexpected(saved.error());
     return result;
   }
   // Returns when the state's changes are written. Releases the lock meanwhile: what others change
   // then is written together, by the next one that finds the store idle.
-  Status save(MutexLock& lock) FARPAGE_REQUIRES(mutex_);
+  Status save(MutexLock& lock, Wait wait) FARPAGE_REQUIRES(mutex_);
   // The same for that change (noted_) and all before it.
   Status await_written(MutexLock& lock, uint64_t change) FARPAGE_REQUIRES(mutex_);
   void write_unsaved() FARPAGE_REQUIRES(mutex_);
+  // Calls use(store) without the lock, while nobody else uses the store, which must be idle.
+  template <typename Use>
+  std::invoke_result_t<Use, Store&> with_store(Use use) FARPAGE_REQUIRES(mutex_);
   // Events are seen by others once it was tried to write them (EventLog, invariant 1).
   void publish(uint64_t sequence) FARPAGE_REQUIRES(mutex_);
   // The incarnation that this join would replace; nullopt: none.

@@ -8,9 +8,6 @@ namespace farpage::coordinator {
 std::vector<Revocation> Cluster::claim_revocations(const RegionId* only_region) {
   MutexLock lock(mutex_);
   std::vector<Revocation> list;
-  // What is not written does not count: a coordinator that goes on with this store has the leases.
-  while (written_ < noted_)
-    if (!store_works_ || !await_written(lock, noted_)) return list;
   const Instant now = clock_.now();
   for (Revocation& revocation : state_.revocations()) {
     if (only_region != nullptr && revocation.asked.region != *only_region) continue;
@@ -19,7 +16,11 @@ std::vector<Revocation> Cluster::claim_revocations(const RegionId* only_region) 
     if (!claimed_.insert(revocation.id).second) continue;
     list.push_back(std::move(revocation));
   }
-  return list;
+  // What is not written does not count: a coordinator that goes on with this store has the leases.
+  if (list.empty() || written_ == noted_ || (store_works_ && await_written(lock, noted_)))
+    return list;
+  for (const Revocation& revocation : list) claimed_.erase(revocation.id);
+  return {};
 }
 
 Cluster::RevokeOutcome Cluster::revoke_one(Revocation revocation) {
@@ -82,7 +83,7 @@ void Cluster::revoke(const std::vector<Revocation>& list) {
   }
   // One save for all. After a crash before it, the coordinator asks the nodes again.
   MutexLock lock(mutex_);
-  const Status saved = save(lock);
+  const Status saved = save(lock, Wait::kOwn);
   static_cast<void>(saved);  // logged by save(); written with the next change
 }
 

@@ -22,8 +22,6 @@ class Term {
   virtual bool is_held() const = 0;
   // For good: another coordinator leads, or may be elected.
   virtual bool has_ended() const = 0;
-  // Returns when it has ended, or after `limit`.
-  virtual void wait_for_end(Milliseconds limit) const = 0;
   // Lets another coordinator be elected at once.
   virtual void resign() = 0;
 };

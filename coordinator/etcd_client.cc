@@ -13,6 +13,10 @@ namespace {
 
 using Json = nlohmann::json;
 
+// Of one member.
+constexpr Milliseconds kConnect{300};
+constexpr Milliseconds kAnswer{800};
+
 // The gateway writes 64-bit numbers as strings, and leaves out those that are 0.
 int64_t number_in(const Json& object, const char* key) {
   const auto found = object.find(key);
@@ -115,12 +119,12 @@ std::string end_of_prefix(std::string prefix) {
   return prefix;
 }
 
-Result<std::unique_ptr<EtcdClient>> EtcdClient::create(const std::string& urls, EtcdTimes times) {
+Result<std::unique_ptr<EtcdClient>> EtcdClient::create(const std::string& urls) {
   FARPAGE_TRY(list, http::parse_urls(urls));
   std::vector<http::Caller> members;
   members.reserve(list.size());
   for (http::Url& url : list) members.emplace_back(std::move(url), "");
-  return std::unique_ptr<EtcdClient>(new EtcdClient(std::move(members), times));
+  return std::unique_ptr<EtcdClient>(new EtcdClient(std::move(members)));
 }
 
 Result<std::string> EtcdClient::post(const std::string& path, const std::string& body) const {
@@ -129,7 +133,7 @@ Result<std::string> EtcdClient::post(const std::string& path, const std::string&
   for (size_t i = 0; i < members_.size(); ++i) {
     const size_t index = (first + i) % members_.size();
     const http::Caller& member = members_[index];
-    auto answer = member.exchange("POST", path, body, {times_.connect, times_.answer});
+    auto answer = member.exchange("POST", path, body, {kConnect, kAnswer});
     if (answer && answer->status < 400) {
       latest_.store(index, std::memory_order_relaxed);
       return std::move(answer->body);

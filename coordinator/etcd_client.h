@@ -54,7 +54,7 @@ struct EtcdChange {
 
 struct EtcdTransaction {
   std::vector<EtcdCompare> compare;
-  std::vector<EtcdChange> changes;   // when all comparisons hold; at most kMaxEtcdChanges
+  std::vector<EtcdChange> changes;   // when all comparisons hold; at most 128 (--max-txn-ops)
   std::vector<std::string> or_read;  // keys, when one does not
 };
 
@@ -69,20 +69,13 @@ struct EtcdLease {
   Seconds time_to_live{0};
 };
 
-inline constexpr size_t kMaxEtcdChanges = 128;  // etcd --max-txn-ops
-
-struct EtcdTimes {
-  Milliseconds connect{300};  // to one member
-  Milliseconds answer{800};   // of one member
-};
-
 // The end of the range of all keys that begin with `prefix`.
 std::string end_of_prefix(std::string prefix);
 
 class EtcdClient {
  public:
   // `urls`: http://host:port of the members, with commas between. kInvalid.
-  static Result<std::unique_ptr<EtcdClient>> create(const std::string& urls, EtcdTimes times = {});
+  static Result<std::unique_ptr<EtcdClient>> create(const std::string& urls);
 
   // Keys of [key, range_end), or that one key when `range_end` is empty. `limit` 0: all.
   // `revision` 0: the latest state.
@@ -95,12 +88,10 @@ class EtcdClient {
   Status revoke(int64_t lease) const;
 
  private:
-  EtcdClient(std::vector<http::Caller> members, EtcdTimes times)
-      : members_(std::move(members)), times_(times) {}
+  explicit EtcdClient(std::vector<http::Caller> members) : members_(std::move(members)) {}
   Result<std::string> post(const std::string& path, const std::string& body) const;
 
   const std::vector<http::Caller> members_;
-  const EtcdTimes times_;
   mutable std::atomic<size_t> latest_{0};  // the member that answered last
 };
 

@@ -1,10 +1,8 @@
 #include "coordinator/etcd_election.h"
 
-#include <fmt/format.h>
-
 #include <nlohmann/json.hpp>
+#include <utility>
 
-#include "base/host.h"
 #include "base/log.h"
 #include "coordinator/etcd_store.h"
 #include "http/json_reader.h"
@@ -64,11 +62,6 @@ bool EtcdTerm::has_ended() const {
   return ended_;
 }
 
-void EtcdTerm::wait_for_end(Milliseconds limit) const {
-  MutexLock lock(mutex_);
-  changed_.wait_for(lock, limit, [this]() FARPAGE_REQUIRES(mutex_) { return ended_; });
-}
-
 void EtcdTerm::end() {
   {
     const MutexLock lock(mutex_);
@@ -106,7 +99,7 @@ void EtcdTerm::renew() {
 
 Result<EtcdElected> elect(const std::shared_ptr<const EtcdClient>& client,
                           const std::string& prefix, const std::string& url, ElectionTimes times) {
-  const std::string key = prefix + "leader";
+  const std::string key = prefix + kLeaderKey;
   FARPAGE_TRY(known, client->range(key, ""));
   if (!known.records.empty()) return EtcdElected{nullptr, url_in(known.records[0].value)};
   const Instant began = SteadyClock::read();

@@ -16,6 +16,7 @@ namespace farpage::coordinator {
 
 // All keys of a cluster begin with this. Another form of the records gets another number.
 inline constexpr char kEtcdPrefix[] = "/farpage/v1/";
+inline constexpr char kLeaderKey[] = "leader";  // behind the prefix
 
 struct ElectionTimes {
   Seconds lease{3};           // etcd grants at least 1.5 times its own --election-timeout
@@ -36,11 +37,10 @@ class EtcdTerm final : public Term {
 
   bool is_held() const override;
   bool has_ended() const override;
-  void wait_for_end(Milliseconds limit) const override;
   void resign() override;
 
   int64_t fence() const { return fence_; }
-  // The store has found another leader's key.
+  // Its lease has ended, or the store has found another leader's key, or it is resigned.
   void end();
 
  private:

@@ -17,7 +17,6 @@ using Json = nlohmann::json;
 using Records = std::map<std::string, std::string>;  // by key, without the prefix
 
 constexpr char kSequence[] = "last_sequence";
-constexpr char kLeader[] = "leader";
 constexpr char kJournal[] = "journal/";
 constexpr char kJournalEnd[] = "journal/end";
 constexpr size_t kRecordsPerAnswer = 500;  // records of one answer
@@ -234,7 +233,7 @@ class EtcdStore final : public Store {
 };
 
 Status EtcdStore::commit(const Part& part) {
-  const std::string leader = prefix_ + kLeader;
+  const std::string leader = prefix_ + kLeaderKey;
   const std::string sequence = prefix_ + kSequence;
   EtcdTransaction transaction;
   for (const EtcdChange& change : part) {
@@ -253,6 +252,7 @@ Status EtcdStore::commit(const Part& part) {
       return {};
     }
     int64_t fence = 0;
+    sequence_revision_ = 0;  // where there is no such key
     for (const EtcdRecord& record : outcome.read) {
       if (record.key == leader) fence = record.create_revision;
       // One of our own transactions, of which no answer had come, was executed.

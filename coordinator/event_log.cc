@@ -1,7 +1,5 @@
 #include "coordinator/event_log.h"
 
-#include <algorithm>
-
 namespace farpage::coordinator {
 
 EventLog::EventLog(size_t capacity, uint64_t start, bool earlier_events)
@@ -25,7 +23,7 @@ EventBatch EventLog::since(uint64_t since, uint64_t until) const {
   batch.missed = since == 0 ? forgotten_ : !known;
   const auto skip = known ? static_cast<std::ptrdiff_t>(since - base_) : 0;
   const auto end = until > base_ ? static_cast<std::ptrdiff_t>(until - base_) : 0;
-  batch.events.assign(events_.begin() + std::min(skip, end), events_.begin() + end);
+  batch.events.assign(events_.begin() + skip, events_.begin() + end);
   return batch;
 }
 

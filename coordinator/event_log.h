@@ -19,7 +19,7 @@ class EventLog {
   EventLog(size_t capacity, uint64_t start, bool earlier_events);
 
   void append(Event event);  // sets its sequence
-  // Events after `since` and up to `until`, which is kept or last(); 0: all that are kept.
+  // Events after `since` (0: all that are kept) and up to `until`, which is at most last().
   EventBatch since(uint64_t since, uint64_t until) const;
   EventBatch since(uint64_t since) const { return this->since(since, last()); }
   uint64_t last() const { return base_ + events_.size(); }

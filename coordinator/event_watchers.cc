@@ -1,6 +1,6 @@
 #include "coordinator/event_watchers.h"
 
-#include <iterator>
+#include <utility>
 
 #include "coordinator/api_json.h"
 
@@ -55,7 +55,9 @@ bool EventWatchers::add(uint64_t since, Milliseconds timeout,
     }
     known = latest_;  // there may be an answer now
   }
-  request->on_gone([this, number] { forget(number); });
+  request->on_gone([weak = weak_from_this(), number] {
+    if (const std::shared_ptr<EventWatchers> self = weak.lock()) self->forget(number);
+  });
   return true;
 }
 

@@ -19,8 +19,8 @@
 
 namespace farpage::coordinator {
 
-// Threads: any.
-class EventWatchers {
+// Threads: any. Made by std::make_shared(): connections that end refer to it.
+class EventWatchers : public std::enable_shared_from_this<EventWatchers> {
  public:
   // At most `limit` wait at the same time.
   EventWatchers(std::shared_ptr<Cluster> cluster, uint32_t limit);

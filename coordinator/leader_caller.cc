@@ -51,19 +51,12 @@ Result<std::string> LeaderCaller::call(const char* method, const std::string& pa
                                                         : std::optional<std::string>();
     const bool is_other =
         answer ? leader.has_value() : answer.error().code == ErrorCode::kUnavailable;
-    if (!is_other) {
+    const bool goes_on = is_other && count > 1 && left_until(end) > kBetweenRounds;
+    if (!goes_on) {
       // One that did not answer may be stopped: the next call asks another one first.
-      latest_.store(answer ? index : after(index), std::memory_order_relaxed);
+      latest_.store(answer && !is_other ? index : after(index), std::memory_order_relaxed);
       if (!answer) return tl::unexpected(answer.error());
-      if (answer->status >= 400)
-        return tl::unexpected(http::error_of_answer(answer->status, answer->body));
-      return std::move(answer->body);
-    }
-    const bool is_over = count == 1 || left_until(end) <= kBetweenRounds;
-    if (is_over) {
-      latest_.store(after(index), std::memory_order_relaxed);
-      if (!answer) return tl::unexpected(answer.error());
-      return tl::unexpected(http::error_of_answer(answer->status, answer->body));
+      return http::body_of(std::move(*answer));
     }
     const size_t next = leader ? named(*leader, after(index)) : after(index);
     index = next == index ? after(index) : next;

@@ -24,7 +24,8 @@ class LeaderCaller {
                                                       const std::string& token);
 
   // The body of a 2xx answer. Empty `body`: the request has none. kUnavailable: no coordinator was
-  // reached that leads; nothing was executed. kTimedOut: no complete answer: the request may have
+  // reached that leads, and nothing was executed; or it is what the one that leads answers, as when
+  // its store cannot be written. kTimedOut: no complete answer: the request may have
   // been executed, and is not sent to another one. Else the failure in the problem+json.
   Result<std::string> call(const char* method, const std::string& path, const std::string& body,
                            Milliseconds timeout) const;

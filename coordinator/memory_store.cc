@@ -1,5 +1,7 @@
 #include "coordinator/memory_store.h"
 
+#include <algorithm>
+
 namespace farpage::coordinator {
 namespace {
 
@@ -61,7 +63,7 @@ void Changes::add(Changes later) {
   override_with(leases, std::move(later.leases));
   override_with(revocations, std::move(later.revocations));
   override_with(images, std::move(later.images));
-  last_sequence = later.last_sequence;
+  last_sequence = std::max(last_sequence, later.last_sequence);
 }
 
 Changes changes_of(const Snapshot& snapshot) {

@@ -29,6 +29,13 @@ struct RouteContext {
     const std::shared_ptr<Cluster> cluster = seat.cluster();
     return cluster ? use(*cluster) : not_leading(seat.leader());
   }
+  // A handler that answers use(cluster, request) while this coordinator leads.
+  template <typename Use>
+  auto with(Use use) const {
+    return [this, use](const http::Request& request) {
+      return lead([&](Cluster& cluster) { return use(cluster, request); });
+    };
+  }
 };
 
 std::vector<http::Route> node_routes(RouteContext& context);

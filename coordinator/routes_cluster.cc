@@ -171,16 +171,11 @@ std::vector<http::Route> cluster_routes(RouteContext& context) {
   };
   return {
       std::move(follow),
-      {"GET",
-       "/v1/store",
-       {},
-       [&context](const http::Request&) {
-         return context.lead([](Cluster& cluster) {
-           auto copy = cluster.copy_store();
-           if (!copy) return http::problem_reply(copy.error());
-           return http::Reply{200, std::move(*copy), "application/vnd.sqlite3", {}};
-         });
-       }},
+      {"GET", "/v1/store", {}, context.with([](Cluster& cluster, const http::Request&) {
+         auto copy = cluster.copy_store();
+         if (!copy) return http::problem_reply(copy.error());
+         return http::Reply{200, std::move(*copy), "application/vnd.sqlite3", {}};
+       })},
       {"GET",
        "/v1/cluster",
        {},

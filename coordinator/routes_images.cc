@@ -65,23 +65,18 @@ http::Reply close_reader(Cluster& cluster, const http::Request& request) {
 }  // namespace
 
 std::vector<http::Route> image_routes(RouteContext& context) {
-  const auto with = [&context](http::Reply (*handler)(Cluster&, const http::Request&)) {
-    return [&context, handler](const http::Request& request) {
-      return context.lead([&](Cluster& cluster) { return handler(cluster, request); });
-    };
-  };
   return {
-      {"POST", "/v1/images", {}, with(create_image), http::Body::kJson},
-      {"GET", "/v1/images", {}, with([](Cluster& cluster, const http::Request&) {
+      {"POST", "/v1/images", {}, context.with(create_image), http::Body::kJson},
+      {"GET", "/v1/images", {}, context.with([](Cluster& cluster, const http::Request&) {
          return http::Reply{200, encode(cluster.images())};
        })},
-      {"GET", "/v1/images/{id}", {}, with(show_image)},
-      {"DELETE", "/v1/images/{id}", {"force"}, with(remove_image)},
-      {"PUT", "/v1/images/{id}/checkpoint", {}, with(checkpoint_image), http::Body::kJson},
-      {"POST", "/v1/images/{id}/complete", {}, with(complete_image), http::Body::kJson},
-      {"POST", "/v1/images/{id}/open", {}, with(open_image), http::Body::kJson},
-      {"PUT", "/v1/images/{id}/reader", {}, with(renew_reader), http::Body::kJson},
-      {"POST", "/v1/images/{id}/close", {}, with(close_reader), http::Body::kJson},
+      {"GET", "/v1/images/{id}", {}, context.with(show_image)},
+      {"DELETE", "/v1/images/{id}", {"force"}, context.with(remove_image)},
+      {"PUT", "/v1/images/{id}/checkpoint", {}, context.with(checkpoint_image), http::Body::kJson},
+      {"POST", "/v1/images/{id}/complete", {}, context.with(complete_image), http::Body::kJson},
+      {"POST", "/v1/images/{id}/open", {}, context.with(open_image), http::Body::kJson},
+      {"PUT", "/v1/images/{id}/reader", {}, context.with(renew_reader), http::Body::kJson},
+      {"POST", "/v1/images/{id}/close", {}, context.with(close_reader), http::Body::kJson},
   };
 }
 

@@ -82,33 +82,26 @@ http::Reply endpoints(Cluster& cluster, const http::Request& request) {
 }  // namespace
 
 std::vector<http::Route> node_routes(RouteContext& context) {
-  const auto with = [&context](http::Reply (*handler)(Cluster&, const http::Request&)) {
-    return [&context, handler](const http::Request& request) {
-      return context.lead([&](Cluster& cluster) { return handler(cluster, request); });
-    };
-  };
   const auto set = [&context](NodeService service) {
-    return [&context, service](const http::Request& request) {
-      return context.lead([&](Cluster& cluster) {
-        return reply_to(cluster.set_service(NodeId{request.ids[0]}, service));
-      });
-    };
+    return context.with([service](Cluster& cluster, const http::Request& request) {
+      return reply_to(cluster.set_service(NodeId{request.ids[0]}, service));
+    });
   };
   return {
-      {"POST", "/v1/nodes", {}, with(join), http::Body::kJson},
-      {"GET", "/v1/nodes", {}, with([](Cluster& cluster, const http::Request&) {
+      {"POST", "/v1/nodes", {}, context.with(join), http::Body::kJson},
+      {"GET", "/v1/nodes", {}, context.with([](Cluster& cluster, const http::Request&) {
          return http::Reply{200, encode(cluster.nodes())};
        })},
-      {"GET", "/v1/nodes/{id}", {}, with(show_node)},
-      {"DELETE", "/v1/nodes/{id}", {"force"}, with(remove_node)},
-      {"PUT", "/v1/nodes/{id}/heartbeat", {}, with(heartbeat_node), http::Body::kJson},
-      {"POST", "/v1/rebalance", {}, with(rebalance), http::Body::kJson},
-      {"PUT", "/v1/nodes/{id}/lend", {}, with(lend), http::Body::kJson},
+      {"GET", "/v1/nodes/{id}", {}, context.with(show_node)},
+      {"DELETE", "/v1/nodes/{id}", {"force"}, context.with(remove_node)},
+      {"PUT", "/v1/nodes/{id}/heartbeat", {}, context.with(heartbeat_node), http::Body::kJson},
+      {"POST", "/v1/rebalance", {}, context.with(rebalance), http::Body::kJson},
+      {"PUT", "/v1/nodes/{id}/lend", {}, context.with(lend), http::Body::kJson},
       {"POST", "/v1/nodes/{id}/drain", {}, set(NodeService::kDraining)},
       {"POST", "/v1/nodes/{id}/cordon", {}, set(NodeService::kCordoned)},
       {"POST", "/v1/nodes/{id}/uncordon", {}, set(NodeService::kFull)},
-      {"POST", "/v1/nodes/{id}/rdma/endpoint", {}, with(exchange), http::Body::kJson},
-      {"GET", "/v1/nodes/{id}/rdma/endpoint", {}, with(endpoints)},
+      {"POST", "/v1/nodes/{id}/rdma/endpoint", {}, context.with(exchange), http::Body::kJson},
+      {"GET", "/v1/nodes/{id}/rdma/endpoint", {}, context.with(endpoints)},
   };
 }
 

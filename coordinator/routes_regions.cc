@@ -66,23 +66,22 @@ http::Reply remove_region(Cluster& cluster, const http::Request& request) {
 }  // namespace
 
 std::vector<http::Route> region_routes(RouteContext& context) {
-  const auto with = [&context](http::Reply (*handler)(Cluster&, const http::Request&)) {
-    return [&context, handler](const http::Request& request) {
-      return context.lead([&](Cluster& cluster) { return handler(cluster, request); });
-    };
-  };
   return {
-      {"POST", "/v1/regions", {}, with(create), http::Body::kJson},
-      {"GET", "/v1/regions", {}, with([](Cluster& cluster, const http::Request&) {
+      {"POST", "/v1/regions", {}, context.with(create), http::Body::kJson},
+      {"GET", "/v1/regions", {}, context.with([](Cluster& cluster, const http::Request&) {
          return http::Reply{200, encode(cluster.regions())};
        })},
-      {"GET", "/v1/regions/{id}", {}, with(show_region)},
-      {"DELETE", "/v1/regions/{id}", {}, with(remove_region)},
-      {"PUT", "/v1/regions/{id}/heartbeat", {}, with(heartbeat_region), http::Body::kJson},
-      {"POST", "/v1/regions/{id}/slabs", {}, with(lease), http::Body::kJson},
-      {"POST", "/v1/regions/{id}/slabs/release", {}, with(release), http::Body::kJson},
-      {"POST", "/v1/regions/{id}/repairs", {}, with(begin_repair), http::Body::kJson},
-      {"POST", "/v1/regions/{id}/repairs/complete", {}, with(complete_repair), http::Body::kJson},
+      {"GET", "/v1/regions/{id}", {}, context.with(show_region)},
+      {"DELETE", "/v1/regions/{id}", {}, context.with(remove_region)},
+      {"PUT", "/v1/regions/{id}/heartbeat", {}, context.with(heartbeat_region), http::Body::kJson},
+      {"POST", "/v1/regions/{id}/slabs", {}, context.with(lease), http::Body::kJson},
+      {"POST", "/v1/regions/{id}/slabs/release", {}, context.with(release), http::Body::kJson},
+      {"POST", "/v1/regions/{id}/repairs", {}, context.with(begin_repair), http::Body::kJson},
+      {"POST",
+       "/v1/regions/{id}/repairs/complete",
+       {},
+       context.with(complete_repair),
+       http::Body::kJson},
   };
 }
 

@@ -15,11 +15,12 @@ void Seat::take(std::shared_ptr<Cluster> cluster, std::shared_ptr<const Term> te
 void Seat::leave_to(std::string leader) {
   std::shared_ptr<Cluster> former;  // may be destroyed, without the lock
   std::shared_ptr<EventWatchers> watchers;
+  std::shared_ptr<const Term> term;
   {
     const MutexLock lock(mutex_);
     former.swap(cluster_);
     watchers.swap(watchers_);
-    term_.reset();
+    term.swap(term_);
     leader_ = std::move(leader);
   }
   if (watchers) watchers->stop();

@@ -18,10 +18,6 @@ class TestTerm final : public Term {
  public:
   bool is_held() const override { return held && !ended; }
   bool has_ended() const override { return ended; }
-  void wait_for_end(Milliseconds limit) const override {
-    for (auto left = limit; !ended && left > Milliseconds(0); left -= Milliseconds(1))
-      std::this_thread::sleep_for(Milliseconds(1));
-  }
   void resign() override { ended = true; }
 
   std::atomic<bool> held{true};
