@@ -133,9 +133,13 @@ class Load {
   Status restart();
   Result<std::string> get(const char* path);
 
-  // On the control lane.
-  void send(LoadKind kind, const char* method, const std::string& path, const std::string& body,
-            Instant due, std::function<void(const LaneAnswer&)> then);
+  // On the control lane. Its hosts are the nodes, those with a region, and one for the rest.
+  uint32_t host_of_region(size_t index) const {
+    return options_.nodes + static_cast<uint32_t>(index);
+  }
+  uint32_t host_of_others() const { return options_.nodes + options_.regions; }
+  void send(LoadKind kind, uint32_t host, const char* method, const std::string& path,
+            const std::string& body, Instant due, std::function<void(const LaneAnswer&)> then);
   bool send_due_heartbeats();
   void heartbeat(size_t actor, Instant due);
   bool change_when_due();
@@ -145,7 +149,7 @@ class Load {
   void remove(Instant due);
   void note_tick(Instant due);
   // On the watchers' lane.
-  void watch(uint64_t since);
+  void watch(uint32_t host, uint64_t since);
 
   // Sends `count` requests, `at_once` at a time, and waits for all.
   template <typename Send>
@@ -198,10 +202,10 @@ void Load::send_all(uint32_t count, uint32_t at_once, SendOne send_one) {
   lane_->run([] {});  // the last callback has returned
 }
 
-void Load::send(LoadKind kind, const char* method, const std::string& path, const std::string& body,
-                Instant due, std::function<void(const LaneAnswer&)> then) {
+void Load::send(LoadKind kind, uint32_t host, const char* method, const std::string& path,
+                const std::string& body, Instant due, std::function<void(const LaneAnswer&)> then) {
   const bool measured = measuring_.load();
-  lane_->call(method, path, body, kPatience,
+  lane_->call(host, method, path, body, kPatience,
               [this, kind, due, measured, then = std::move(then)](const LaneAnswer& answer) {
                 const bool setup = kind == LoadKind::kJoin || kind == LoadKind::kMetrics;
                 if (answer.status != 0) ++tally_.answered;
@@ -219,7 +223,7 @@ void Load::send(LoadKind kind, const char* method, const std::string& path, cons
 
 Status Load::join_nodes() {
   send_all(options_.nodes, kJoinsAtOnce, [this](uint32_t index, auto ended) {
-    send(LoadKind::kJoin, "POST", "/v1/nodes", coordinator::encode(nodes_->join_of(index)),
+    send(LoadKind::kJoin, index, "POST", "/v1/nodes", coordinator::encode(nodes_->join_of(index)),
          SteadyClock::read(), [ended](const LaneAnswer&) { ended(); });
   });
   return check_errors();
@@ -234,8 +238,9 @@ Status Load::create_regions() {
     create.bytes = slabs * options_.slab_bytes;
     create.slab_bytes = options_.slab_bytes;
     create.session_group = index + 1;
-    send(LoadKind::kCreateRegion, "POST", "/v1/regions", coordinator::encode(create),
-         SteadyClock::read(), [this, index, slabs, ended](const LaneAnswer& answer) {
+    send(LoadKind::kCreateRegion, host_of_region(index), "POST", "/v1/regions",
+         coordinator::encode(create), SteadyClock::read(),
+         [this, index, slabs, ended](const LaneAnswer& answer) {
            const auto region = coordinator::decode_region_info(answer.body);
            std::vector<std::string> places;
            if (!region || region->leases.size() != slabs ||
@@ -258,14 +263,14 @@ Status Load::create_regions() {
 
 void Load::heartbeat(size_t actor, Instant due) {
   if (actor < options_.nodes) {
-    send(LoadKind::kNodeHeartbeat, "PUT", fmt::format("/v1/nodes/simulated-{}/heartbeat", actor),
-         node_bodies_[actor], due, nullptr);
+    send(LoadKind::kNodeHeartbeat, static_cast<uint32_t>(actor), "PUT",
+         fmt::format("/v1/nodes/simulated-{}/heartbeat", actor), node_bodies_[actor], due, nullptr);
     return;
   }
   const std::string& region = borrowers_.regions[actor - options_.nodes].id;
   if (region.empty()) return;  // it is being created
-  send(LoadKind::kRegionHeartbeat, "PUT", fmt::format("/v1/regions/{}/heartbeat", region),
-       region_body_, due, nullptr);
+  send(LoadKind::kRegionHeartbeat, static_cast<uint32_t>(actor), "PUT",
+       fmt::format("/v1/regions/{}/heartbeat", region), region_body_, due, nullptr);
 }
 
 void Load::note_tick(Instant due) {
@@ -339,7 +344,8 @@ void Load::extend(Instant due) {
   for (uint32_t i = 0; i < kSlabsPerChange; ++i)
     extension.slabs.push_back(SlabIndex{region.next_slab++});
   const std::string body = coordinator::encode(extension.slabs);
-  send(LoadKind::kLease, "POST", fmt::format("/v1/regions/{}/slabs", region.id), body, due,
+  send(LoadKind::kLease, host_of_region(index), "POST",
+       fmt::format("/v1/regions/{}/slabs", region.id), body, due,
        [this, extension](const LaneAnswer& answer) mutable {
          if (!answer.is_good()) return;
          const auto leases = coordinator::decode_lease_list(answer.body);
@@ -355,7 +361,7 @@ void Load::release(Instant due) {
   const Borrowers::Extension extension = std::move(borrowers_.extensions.front());
   borrowers_.extensions.pop_front();
   borrowers_.give_back(extension.places);  // others may have them before the answer is here
-  send(LoadKind::kRelease, "POST",
+  send(LoadKind::kRelease, host_of_region(extension.region), "POST",
        fmt::format("/v1/regions/{}/slabs/release", borrowers_.regions[extension.region].id),
        coordinator::encode(extension.slabs), due, nullptr);
 }
@@ -366,8 +372,8 @@ void Load::create(Instant due) {
   create.bytes = kSlabsPerChange * options_.slab_bytes;
   create.slab_bytes = options_.slab_bytes;
   event_since_ns_ = due.count();
-  send(LoadKind::kCreateRegion, "POST", "/v1/regions", coordinator::encode(create), due,
-       [this](const LaneAnswer& answer) {
+  send(LoadKind::kCreateRegion, host_of_others(), "POST", "/v1/regions",
+       coordinator::encode(create), due, [this](const LaneAnswer& answer) {
          if (!answer.is_good()) return;
          const auto region = coordinator::decode_region_info(answer.body);
          std::vector<std::string> places;
@@ -384,7 +390,7 @@ void Load::remove(Instant due) {
   borrowers_.small_regions.pop_front();
   borrowers_.give_back(places);
   event_since_ns_ = due.count();
-  send(LoadKind::kDeleteRegion, "DELETE", "/v1/regions/" + id, "", due, nullptr);
+  send(LoadKind::kDeleteRegion, host_of_others(), "DELETE", "/v1/regions/" + id, "", due, nullptr);
 }
 
 void Load::start_changes() {
@@ -395,16 +401,17 @@ void Load::start_changes() {
     lane_->repeat(kTick, [this] { return change_when_due(); });
     lane_->repeat(Milliseconds(1000), [this] {
       if (!changing_.load()) return false;
-      send(LoadKind::kTotals, "GET", "/v1/cluster", "", SteadyClock::read(), nullptr);
+      send(LoadKind::kTotals, host_of_others(), "GET", "/v1/cluster", "", SteadyClock::read(),
+           nullptr);
       return true;
     });
   });
 }
 
-void Load::watch(uint64_t since) {
+void Load::watch(uint32_t host, uint64_t since) {
   watch_lane_->call(
-      "GET", fmt::format("/v1/events?since={}&timeout={}", since, kPollTime.count() / 1000), "",
-      kPatience, [this](const LaneAnswer& answer) {
+      host, "GET", fmt::format("/v1/events?since={}&timeout={}", since, kPollTime.count() / 1000),
+      "", kPatience, [this, host](const LaneAnswer& answer) {
         if (answer.status != 0) ++watch_tally_.answered;
         const auto batch = coordinator::decode_event_batch(answer.body);
         if (!answer.is_good() || !batch || batch->missed) {
@@ -420,7 +427,7 @@ void Load::watch(uint64_t since) {
                 static_cast<uint64_t>(std::max<int64_t>(0, SteadyClock::read().count() - sent)));
           if (measuring_.load()) ++watch_tally_.measured;
         }
-        if (watching_.load()) watch(batch->next_since);
+        if (watching_.load()) watch(host, batch->next_since);
       });
 }
 
@@ -430,7 +437,7 @@ void Load::start_watchers() {
   if (const auto totals = get("/v1/cluster"))
     latest = nlohmann::json::parse(*totals, nullptr, false).value("last_sequence", uint64_t{0});
   watch_lane_->run([&] {
-    for (uint32_t i = 0; i < options_.watchers; ++i) watch(latest);
+    for (uint32_t i = 0; i < options_.watchers; ++i) watch(i, latest);
   });
 }
 
@@ -438,8 +445,8 @@ Result<std::string> Load::get(const char* path) {
   std::promise<LaneAnswer> answered;
   const bool metrics = std::string_view(path) == "/metrics";
   lane_->run([&] {
-    send(metrics ? LoadKind::kMetrics : LoadKind::kTotals, "GET", path, "", SteadyClock::read(),
-         [&](const LaneAnswer& answer) { answered.set_value(answer); });
+    send(metrics ? LoadKind::kMetrics : LoadKind::kTotals, host_of_others(), "GET", path, "",
+         SteadyClock::read(), [&](const LaneAnswer& answer) { answered.set_value(answer); });
   });
   const LaneAnswer answer = answered.get_future().get();
   if (!answer.is_good()) return wrong(fmt::format("GET {}: {}", path, answer.status));
@@ -695,7 +702,9 @@ Report control_load_report(const ControlLoadOptions& options, const ControlLoadR
       {"Load", fmt::format("a heartbeat of each node and region a second, {} changes a second",
                            options.changes_per_s)},
       {"Changes", "leases and releases of 4 slabs; of 25, one creates and one deletes a region"},
-      {"Connections", "one for each request, from when it was due to its whole answer"},
+      {"Connections",
+       "each node, pager and watcher keeps its own; from when a request was due to its whole "
+       "answer"},
       {"Content", "each answer checked; pagers, nodes and coordinator agree on the leases"}};
   for (size_t kind = 0; kind < kLoadKinds; ++kind)
     if (result.latency_ns[kind].count() > 0)

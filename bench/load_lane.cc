@@ -1,11 +1,13 @@
 #include "bench/load_lane.h"
 
 #include <fmt/format.h>
+#include <sys/socket.h>
 
 #include <array>
 #include <boost/asio/buffer.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/write.hpp>
+#include <cerrno>
 #include <charconv>
 #include <future>
 #include <utility>
@@ -18,6 +20,7 @@ using asio::ip::tcp;
 using boost::system::error_code;
 
 constexpr Milliseconds kLateCheck{250};
+constexpr Seconds kLongestIdle{5};  // as in http/caller.cc
 
 // The number behind a name in the head of an answer; `otherwise` if it is not there.
 size_t number_behind(std::string_view head, std::string_view name, size_t otherwise) {
@@ -32,7 +35,8 @@ size_t number_behind(std::string_view head, std::string_view name, size_t otherw
 }  // namespace
 
 struct LoadLane::Call {
-  explicit Call(asio::io_context& io) : socket(io) {}
+  Call(uint32_t from, tcp::socket on) : host(from), socket(std::move(on)) {}
+  const uint32_t host;
   tcp::socket socket;
   std::string request;
   std::string answer;
@@ -75,9 +79,23 @@ void LoadLane::repeat(Milliseconds interval, std::function<bool()> tick) {
   timer->async_wait([again](const error_code& error) { (*again)(error); });
 }
 
-void LoadLane::call(const char* method, std::string_view path, std::string_view body,
+std::optional<tcp::socket> LoadLane::take_kept(uint32_t host) {
+  const auto found = kept_.find(host);
+  if (found == kept_.end()) return std::nullopt;
+  Kept kept = std::move(found->second);
+  kept_.erase(found);
+  if (SteadyClock::read() - kept.since > kLongestIdle) return std::nullopt;
+  char next = 0;
+  const bool is_open =
+      ::recv(kept.socket.native_handle(), &next, 1, MSG_PEEK | MSG_DONTWAIT) < 0 && errno == EAGAIN;
+  return is_open ? std::optional(std::move(kept.socket)) : std::nullopt;
+}
+
+void LoadLane::call(uint32_t host, const char* method, std::string_view path, std::string_view body,
                     Milliseconds timeout, Done done) {
-  const auto call = std::make_shared<Call>(io_);
+  std::optional<tcp::socket> kept = take_kept(host);
+  const bool is_kept = kept.has_value();
+  const auto call = std::make_shared<Call>(host, is_kept ? std::move(*kept) : tcp::socket(io_));
   call->request = fmt::format("{} {} HTTP/1.1\r\nHost: 127.0.0.1\r\n", method, path);
   if (!body.empty())
     call->request +=
@@ -87,15 +105,16 @@ void LoadLane::call(const char* method, std::string_view path, std::string_view 
   call->deadline = std::chrono::steady_clock::now() + timeout;
   call->done = std::move(done);
   calls_.insert(call);
+  if (is_kept) return advance(call);
   call->socket.async_connect(server_, [this, call](const error_code& error) {
     if (error) return fail(call, "connect: " + error.message());
+    error_code ignored;
+    call->socket.set_option(tcp::no_delay(true), ignored);
     advance(call);
   });
 }
 
 void LoadLane::advance(const std::shared_ptr<Call>& call) {
-  error_code ignored;
-  call->socket.set_option(tcp::no_delay(true), ignored);
   asio::async_write(call->socket, asio::buffer(call->request),
                     [this, call](const error_code& error, size_t) {
                       if (error) return fail(call, "send: " + error.message());
@@ -127,7 +146,11 @@ void LoadLane::end(const std::shared_ptr<Call>& call, LaneAnswer answer) {
   if (!call->done) return;
   const Done done = std::exchange(call->done, nullptr);
   error_code ignored;
-  call->socket.close(ignored);
+  if (answer.status != 0) {
+    kept_.try_emplace(call->host, Kept{std::move(call->socket), SteadyClock::read()});
+  } else {
+    call->socket.close(ignored);
+  }
   calls_.erase(call);
   done(answer);
 }
@@ -153,6 +176,7 @@ void LoadLane::drop_all() {
     error_code ignored;
     call->socket.close(ignored);
   }
+  kept_.clear();
 }
 
 }  // namespace farpage::bench

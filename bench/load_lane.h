@@ -1,6 +1,6 @@
-// LoadLane: one thread that sends the HTTP requests of many simulated hosts, each request on a
-// connection of its own, as nodes and pagers do (http/caller.h). A request in flight costs a socket
-// and a record, and no thread.
+// LoadLane: one thread that sends the HTTP requests of many simulated hosts. Each host keeps its
+// connection for some seconds, as nodes and pagers do (http/caller.h). A request in flight costs a
+// record, and no thread.
 #pragma once
 
 #include <boost/asio/executor_work_guard.hpp>
@@ -10,10 +10,12 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <string_view>
 #include <thread>
+#include <unordered_map>
 
 #include "base/clock.h"
 
@@ -40,9 +42,10 @@ class LoadLane {
   // Runs `work` on the lane's thread, and returns after it.
   void run(const std::function<void()>& work);
 
-  // `done` is called once, but not after drop_all().
-  void call(const char* method, std::string_view path, std::string_view body, Milliseconds timeout,
-            Done done);
+  // `done` is called once, but not after drop_all(). On the connection that `host` has kept, or a
+  // new one if that is in use.
+  void call(uint32_t host, const char* method, std::string_view path, std::string_view body,
+            Milliseconds timeout, Done done);
   size_t in_flight() const { return calls_.size(); }
   void drop_all();
   // Calls `tick` every `interval` until it returns false.
@@ -50,6 +53,11 @@ class LoadLane {
 
  private:
   struct Call;
+  struct Kept {
+    boost::asio::ip::tcp::socket socket;
+    Instant since;
+  };
+  std::optional<boost::asio::ip::tcp::socket> take_kept(uint32_t host);
   void advance(const std::shared_ptr<Call>& call);
   void receive(const std::shared_ptr<Call>& call);
   void end(const std::shared_ptr<Call>& call, LaneAnswer answer);
@@ -60,6 +68,7 @@ class LoadLane {
   boost::asio::executor_work_guard<boost::asio::io_context::executor_type> work_;
   const boost::asio::ip::tcp::endpoint server_;
   std::set<std::shared_ptr<Call>> calls_;
+  std::unordered_map<uint32_t, Kept> kept_;  // by host
   std::thread thread_;
 };
 

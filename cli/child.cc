@@ -39,7 +39,6 @@ void leave_group_of_terminal() {
   sigset_t none;
   ::sigemptyset(&none);
   ::sigprocmask(SIG_SETMASK, &none, nullptr);
-  ::signal(SIGPIPE, SIG_DFL);  // the HTTP library ignores it, and exec would keep that
   if (output >= 0) ::dup2(output, STDOUT_FILENO);
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   char end = 0;

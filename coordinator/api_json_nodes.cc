@@ -141,18 +141,19 @@ std::string_view to_string(NodeState state) {
 }
 
 void read_counters(http::JsonReader& reader, Counters& counters) {
-  std::set<std::pair<std::string, std::vector<std::pair<std::string, std::string>>>> seen;
   reader.each_entry(
       "counters", kMaxCounters, http::kMaxU64, [&](const std::string& name, uint64_t value) {
         if (name.size() > kMaxCounterBytes)
           return reader.refuse("counters",
                                fmt::format("one name has more than {} bytes", kMaxCounterBytes));
-        auto parsed = parse_counter_name(name);
-        if (!parsed) return reader.refuse("counters", parsed.error().context);
-        if (!seen.emplace(parsed->family, parsed->labels).second)
-          return reader.refuse("counters", "the same counter is given with and without farpage_");
-        counters.emplace(name, value);
+        const Status checked = check_counter_name(name);
+        if (!checked) return reader.refuse("counters", checked.error().context);
+        counters.emplace_hint(counters.end(), name, value);
       });
+  for (const auto& [name, value] : counters)
+    if (!name.starts_with(kCounterPrefix) &&
+        counters.contains(std::string(kCounterPrefix).append(name)))
+      return reader.refuse("counters", "the same counter is given with and without farpage_");
 }
 
 void read_slab_bytes(http::JsonReader& reader, uint64_t& slab_bytes) {

@@ -3,12 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 
 namespace farpage::coordinator {
 namespace {
 
-constexpr std::string_view kPrefix = "farpage_";
 constexpr std::string_view kOwnPrefix = "farpage_coordinator_";
 
 bool is_lower_name(std::string_view text) {
@@ -30,20 +30,50 @@ tl::unexpected<Error> bad(const char* why) {
               fmt::format("{}; write it as faults_total or faults_total{{kind=\"remote\"}}", why));
 }
 
+using Label = std::pair<std::string_view, std::string_view>;
+
 // Consumes key="value" at the front of `rest`.
-Result<std::pair<std::string, std::string>> take_label(std::string_view& rest) {
+Result<Label> take_label(std::string_view& rest) {
   const size_t equals = rest.find("=\"");
   if (equals == std::string_view::npos) return bad("a label is not key=\"value\"");
   const size_t end = rest.find('"', equals + 2);
   if (end == std::string_view::npos) return bad("a label's value is not closed");
-  std::pair<std::string, std::string> label(rest.substr(0, equals),
-                                            rest.substr(equals + 2, end - equals - 2));
+  const Label label(rest.substr(0, equals), rest.substr(equals + 2, end - equals - 2));
   if (!is_lower_name(label.first)) return bad("a label's key is not [a-z][a-z0-9_]*");
   if (!is_label_value(label.second)) return bad("a label's value is not [A-Za-z0-9._+-]*");
   if (label.first == "node" || label.first == "region" || label.first == "name")
     return bad("the labels node, region and name are the coordinator's");
   rest.remove_prefix(end + 1);
   return label;
+}
+
+// The parts of a name, in its text.
+struct Parts {
+  std::string_view name;
+  std::array<Label, kMaxCounterLabels> labels;
+  size_t label_count = 0;
+};
+
+Result<Parts> split(std::string_view text) {
+  Parts parts;
+  const size_t brace = text.find('{');
+  parts.name = text.substr(0, brace);
+  if (!is_lower_name(parts.name)) return bad("the name is not [a-z][a-z0-9_]*");
+  if (parts.name.starts_with(kOwnPrefix) ||
+      parts.name.starts_with(kOwnPrefix.substr(kCounterPrefix.size())))
+    return bad("names with farpage_coordinator_ are the coordinator's");
+  if (brace == std::string_view::npos) return parts;
+  std::string_view rest = text.substr(brace + 1);
+  while (true) {
+    FARPAGE_TRY(label, take_label(rest));
+    for (size_t i = 0; i < parts.label_count; ++i)
+      if (parts.labels[i].first == label.first) return bad("a label is given twice");
+    if (parts.label_count == kMaxCounterLabels) return bad("there are more than 4 labels");
+    parts.labels[parts.label_count++] = label;
+    if (rest == "}") return parts;
+    if (rest.empty() || rest[0] != ',') return bad("the labels do not end with }");
+    rest.remove_prefix(1);
+  }
 }
 
 // A label le="SECONDS", with a number.
@@ -77,27 +107,18 @@ HistogramPart take_histogram_part(CounterName& name) {
   return HistogramPart::kNone;
 }
 
+Status check_counter_name(std::string_view text) {
+  FARPAGE_TRY_VOID(split(text));
+  return {};
+}
+
 Result<CounterName> parse_counter_name(std::string_view text) {
-  const size_t brace = text.find('{');
-  const std::string_view name = text.substr(0, brace);
-  if (!is_lower_name(name)) return bad("the name is not [a-z][a-z0-9_]*");
+  FARPAGE_TRY(parts, split(text));
   CounterName counter;
-  counter.family = name.substr(0, kPrefix.size()) == kPrefix ? std::string(name)
-                                                             : std::string(kPrefix).append(name);
-  if (counter.family.rfind(kOwnPrefix, 0) == 0)
-    return bad("names with farpage_coordinator_ are the coordinator's");
-  if (brace == std::string_view::npos) return counter;
-  std::string_view rest = text.substr(brace + 1);
-  while (true) {
-    FARPAGE_TRY(label, take_label(rest));
-    for (const auto& [key, value] : counter.labels)
-      if (key == label.first) return bad("a label is given twice");
-    counter.labels.push_back(std::move(label));
-    if (counter.labels.size() > kMaxCounterLabels) return bad("there are more than 4 labels");
-    if (rest == "}") return counter;
-    if (rest.empty() || rest[0] != ',') return bad("the labels do not end with }");
-    rest.remove_prefix(1);
-  }
+  if (!parts.name.starts_with(kCounterPrefix)) counter.family = kCounterPrefix;
+  counter.family += parts.name;
+  for (size_t i = 0; i < parts.label_count; ++i) counter.labels.emplace_back(parts.labels[i]);
+  return counter;
 }
 
 }  // namespace farpage::coordinator

@@ -11,6 +11,8 @@
 
 namespace farpage::coordinator {
 
+inline constexpr std::string_view kCounterPrefix = "farpage_";
+
 struct CounterName {
   std::string family;  // always with the prefix farpage_
   std::vector<std::pair<std::string, std::string>> labels;
@@ -22,6 +24,7 @@ struct CounterName {
 // kInvalid: anything else; the prefix farpage_coordinator_ (the coordinator's own); the labels
 // node, region and name (the coordinator adds them).
 Result<CounterName> parse_counter_name(std::string_view text);
+Status check_counter_name(std::string_view text);  // the same, without the result
 
 // A histogram is pushed as NAME_seconds_bucket{le="SECONDS"} (cumulative), NAME_seconds_count and
 // NAME_seconds_sum_ns (counters are integers).

@@ -24,7 +24,8 @@ Result<std::unique_ptr<LeaderCaller>> LeaderCaller::create(const std::string& ur
   if (!list) return fail_with("coordinator", list.error());
   std::vector<http::Caller> coordinators;
   coordinators.reserve(list->size());
-  for (http::Url& url : *list) coordinators.emplace_back(std::move(url), token);
+  for (http::Url& url : *list)
+    coordinators.emplace_back(std::move(url), token, http::Connections::kKept);
   return std::unique_ptr<LeaderCaller>(new LeaderCaller(std::move(coordinators)));
 }
 

@@ -4,11 +4,18 @@
 #include <httplib.h>
 
 #include <cerrno>
+#include <csignal>
+#include <ctime>
+#include <vector>
 
+#include "base/mutex.h"
 #include "http/problem.h"
 
 namespace farpage::http {
 namespace {
+
+constexpr size_t kMaxIdle = 4;      // connections of a caller
+constexpr Seconds kLongestIdle{5};  // half of what the server waits for the next request
 
 Error transport_error(const Url& server, httplib::Error error) {
   const std::string who = to_text(server);
@@ -28,7 +35,65 @@ Error transport_error(const Url& server, httplib::Error error) {
   }
 }
 
+// While it lives, a write of this thread to a socket that the other end has closed is EPIPE, and no
+// signal: httplib sends without MSG_NOSIGNAL, and what signals do is up to the program.
+class SigpipeHeldBack {
+ public:
+  SigpipeHeldBack() {
+    ::sigemptyset(&sigpipe_);
+    ::sigaddset(&sigpipe_, SIGPIPE);
+    sigset_t pending;
+    was_pending_ = ::sigpending(&pending) == 0 && ::sigismember(&pending, SIGPIPE) == 1;
+    ::pthread_sigmask(SIG_BLOCK, &sigpipe_, &before_);
+  }
+  SigpipeHeldBack(const SigpipeHeldBack&) = delete;
+  SigpipeHeldBack& operator=(const SigpipeHeldBack&) = delete;
+  ~SigpipeHeldBack() {
+    const timespec now{};
+    if (!was_pending_) static_cast<void>(::sigtimedwait(&sigpipe_, nullptr, &now));
+    ::pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+  }
+
+ private:
+  sigset_t sigpipe_;
+  sigset_t before_;
+  bool was_pending_ = false;
+};
+
 }  // namespace
+
+// Connections that wait for their next request.
+class Caller::Idle {
+ public:
+  // Null: there is none.
+  std::unique_ptr<httplib::Client> take() {
+    const MutexLock lock(mutex_);
+    const Instant oldest = SteadyClock::read() - kLongestIdle;
+    std::erase_if(connections_, [&](const Used& used) { return used.at < oldest; });
+    if (connections_.empty()) return nullptr;
+    std::unique_ptr<httplib::Client> latest = std::move(connections_.back().client);
+    connections_.pop_back();
+    return latest;
+  }
+  void put(std::unique_ptr<httplib::Client> client) {
+    const MutexLock lock(mutex_);
+    if (connections_.size() < kMaxIdle)
+      connections_.push_back({std::move(client), SteadyClock::read()});
+  }
+
+ private:
+  struct Used {
+    std::unique_ptr<httplib::Client> client;
+    Instant at;
+  };
+  Mutex mutex_;
+  std::vector<Used> connections_ FARPAGE_GUARDED_BY(mutex_);  // the latest last
+};
+
+Caller::Caller(Url server, std::string token, Connections connections)
+    : server_(std::move(server)), token_(std::move(token)) {
+  if (connections == Connections::kKept) idle_ = std::make_shared<Idle>();
+}
 
 Result<std::string> body_of(Answer answer) {
   if (answer.status >= 400) return tl::unexpected(error_of_answer(answer.status, answer.body));
@@ -38,13 +103,15 @@ Result<std::string> body_of(Answer answer) {
 Result<Answer> Caller::exchange(const char* method, const std::string& path, std::string body,
                                 TimeLimit limit) const {
   try {
-    httplib::Client client(server_.host, server_.port);
-    client.set_connection_timeout(limit.connect);
-    client.set_read_timeout(limit.answer);
-    client.set_write_timeout(limit.answer);
-    client.set_tcp_nodelay(true);
-    client.set_keep_alive(false);
-    client.set_url_encode(false);
+    // It looks whether the server has closed a kept connection, and makes a new one then.
+    std::unique_ptr<httplib::Client> client = idle_ ? idle_->take() : nullptr;
+    if (client == nullptr) client = std::make_unique<httplib::Client>(server_.host, server_.port);
+    client->set_connection_timeout(limit.connect);
+    client->set_read_timeout(limit.answer);
+    client->set_write_timeout(limit.answer);
+    client->set_tcp_nodelay(true);
+    client->set_keep_alive(idle_ != nullptr);
+    client->set_url_encode(false);
     httplib::Request request;
     request.method = method;
     request.path = path;
@@ -54,6 +121,7 @@ Result<Answer> Caller::exchange(const char* method, const std::string& path, std
       request.headers.emplace("Content-Type", "application/json");
       request.body = std::move(body);
     }
+    const SigpipeHeldBack held_back;
     Answer answer;
     request.response_handler = [&](const httplib::Response& response) {
       answer.status = response.status;
@@ -64,8 +132,9 @@ Result<Answer> Caller::exchange(const char* method, const std::string& path, std
       answer.body.append(data, length);
       return true;
     };
-    const httplib::Result result = client.send(request);
+    const httplib::Result result = client->send(request);
     if (result) {
+      if (idle_) idle_->put(std::move(client));
       answer.status = result->status;
       return answer;
     }

@@ -1,9 +1,11 @@
-// Caller: one HTTP/1.1 request at a time to one server, each on its own connection.
+// Caller: HTTP/1.1 requests to one server, each on a connection of its own, or on one that is kept.
 //
-// A persistent connection would save a millisecond but adds a race: the server may close it while
-// the next request is in flight. Calls are rare (heartbeats, leases), so there is none.
+// Who calls each second keeps it: with thousands of callers the server would spend most of its time
+// on new connections. One that nobody has used for some seconds is not used again, since the server
+// may close it while the next request is on its way (http/connection.cc).
 #pragma once
 
+#include <memory>
 #include <string>
 #include <string_view>
 
@@ -31,15 +33,18 @@ struct TimeLimit {
   Milliseconds answer;
 };
 
-// Threads: any (no state beyond construction).
+enum class Connections : bool { kOneEach, kKept };
+
+// Threads: any.
 class Caller {
  public:
-  Caller(Url server, std::string token) : server_(std::move(server)), token_(std::move(token)) {}
+  Caller(Url server, std::string token, Connections connections = Connections::kOneEach);
 
   // The answer, whatever its status. Empty `body`: the request has none.
   // kUnavailable: the server was not reached and received nothing of the request (sys_errno is
   // ETIMEDOUT when nothing answered at all, as for a machine that is off). kTimedOut: no complete
-  // answer; the server may have executed the request.
+  // answer; the server may have executed the request. (Of a machine that was switched off since the
+  // last call on a kept connection, too.)
   Result<Answer> exchange(const char* method, const std::string& path, std::string body,
                           TimeLimit limit) const;
   // The body of a 2xx answer. Fails as exchange() does, or with the failure in its problem+json.
@@ -49,8 +54,10 @@ class Caller {
   const Url& server() const { return server_; }
 
  private:
+  class Idle;
   Url server_;
   std::string token_;
+  std::shared_ptr<Idle> idle_;  // null: none are kept
 };
 
 }  // namespace farpage::http

@@ -46,7 +46,8 @@ RequestHead head_of(const beast::http::fields& fields, beast::string_view method
   return head;
 }
 
-std::string bytes_of(const Reply& reply, bool with_body) {
+std::string bytes_of(const Reply& reply, const Exchange& exchange) {
+  const bool with_body = !exchange.head.is_head();
   std::string bytes = fmt::format("HTTP/1.1 {} {}\r\n", reply.status,
                                   to_string(beast::http::obsolete_reason(beast::http::int_to_status(
                                       static_cast<unsigned>(reply.status)))));
@@ -54,7 +55,12 @@ std::string bytes_of(const Reply& reply, bool with_body) {
   if (reply.status != 204)
     bytes += fmt::format("Content-Type: {}\r\nContent-Length: {}\r\n", reply.content_type,
                          reply.body.size());
-  bytes += "Connection: close\r\n\r\n";
+  if (!exchange.keeps_connection) {
+    bytes += "Connection: close\r\n";
+  } else if (exchange.is_http_1_0) {
+    bytes += "Connection: keep-alive\r\n";
+  }
+  bytes += "\r\n";
   if (with_body && reply.status != 204) bytes += reply.body;
   return bytes;
 }
@@ -63,10 +69,19 @@ Reply server_failed() {
   return problem_reply(Error{ErrorCode::kIo, "the server failed: see its log", 0});
 }
 
+void observe(const ServerCore& core, const Exchange& exchange, int status) {
+  core.observer(exchange.route->pattern, exchange.route->method, status,
+                SteadyClock::read() - exchange.handling_since);
+}
+
 // The request of a connection, which may be gone.
 class Pending final : public PendingReply {
  public:
-  explicit Pending(std::weak_ptr<Connection> connection) : connection_(std::move(connection)) {}
+  Pending(std::weak_ptr<Connection> connection, std::shared_ptr<const ServerCore> core,
+          std::shared_ptr<const Exchange> exchange)
+      : connection_(std::move(connection)),
+        core_(std::move(core)),
+        exchange_(std::move(exchange)) {}
   ~Pending() override {
     if (!replied_.load()) reply(server_failed());
   }
@@ -75,17 +90,19 @@ class Pending final : public PendingReply {
     if (replied_.exchange(true)) return;
     const std::shared_ptr<Connection> connection = connection_.lock();
     if (connection == nullptr || connection->is_closed()) return;
-    connection->observe(reply.status, SteadyClock::read() - connection->handling_since());
-    connection->reply_from_handler(reply);
+    observe(*core_, *exchange_, reply.status);
+    connection->reply_to(exchange_, reply);
   }
   void on_gone(std::function<void()> gone) override {
     if (const std::shared_ptr<Connection> connection = connection_.lock(); connection != nullptr)
-      return connection->watch_for_end(std::move(gone));
+      return connection->watch_for_end(exchange_, std::move(gone));
     gone();
   }
 
  private:
   const std::weak_ptr<Connection> connection_;
+  const std::shared_ptr<const ServerCore> core_;
+  const std::shared_ptr<const Exchange> exchange_;
   std::atomic<bool> replied_{false};
 };
 
@@ -95,6 +112,7 @@ void Connection::start() {
   core_->connections.insert(shared_from_this());
   error_code ignored;
   socket_.non_blocking(true, ignored);
+  phase_ = Phase::kReading;  // the first one is on its way
   read_head();
 }
 
@@ -111,8 +129,12 @@ void Connection::close() {
   if (core_->connections.empty() && core_->on_empty) core_->on_empty();
 }
 
+void Connection::drop_if_idle() {
+  if (phase_ == Phase::kIdle) close();
+}
+
 void Connection::drop_unless_running() {
-  if (phase_ == Phase::kReading || phase_ == Phase::kLingering) close();
+  if (phase_ != Phase::kHandling && phase_ != Phase::kWriting) close();
 }
 
 void Connection::drop_unless_writing() {
@@ -127,8 +149,29 @@ void Connection::expire_after(Milliseconds time) {
   });
 }
 
+// What has come of it behind the one before is in buffer_.
+void Connection::await_request() {
+  // What a large one has taken is not kept.
+  reply_ = std::string();
+  exchange_.reset();
+  parser_.reset();
+  request_is_read_ = false;
+  phase_ = Phase::kReading;
+  if (buffer_.size() > 0) return read_head();
+  phase_ = Phase::kIdle;
+  expire_after(core_->options.idle_timeout);
+  socket_.async_wait(asio::ip::tcp::socket::wait_read,
+                     [self = shared_from_this()](const error_code& error) {
+                       if (self->phase_ != Phase::kIdle) return;
+                       if (error) return self->close();
+                       self->phase_ = Phase::kReading;
+                       self->read_head();
+                     });
+}
+
 void Connection::read_head() {
   expire_after(core_->options.io_timeout);
+  exchange_ = std::make_shared<Exchange>();
   parser_.emplace();
   parser_->header_limit(static_cast<uint32_t>(kMaxHeadBytes));
   parser_->body_limit(std::numeric_limits<uint64_t>::max());  // check_request() has the limit
@@ -155,24 +198,29 @@ void Connection::refuse_head(const error_code& failure) {
 
 void Connection::take_head() {
   const auto& message = parser_->get();
-  head_ = head_of(message, message.method_string(), message.target());
-  CheckedRequest checked = check_request(head_, core_->table, core_->options.token);
+  RequestHead& head = exchange_->head;
+  head = head_of(message, message.method_string(), message.target());
+  CheckedRequest checked = check_request(head, core_->table, core_->options.token);
   if (checked.refusal) return refuse(*checked.refusal);
-  route_ = checked.match.route;
-  request_.ids = std::move(checked.match.ids);
-  for (auto& [key, value] : head_.query) request_.query[key] = std::move(value);
-  read_body(static_cast<size_t>(content_length(head_).value_or(0)));
+  exchange_->keeps_connection = message.keep_alive();
+  exchange_->is_http_1_0 = message.version() == 10;
+  exchange_->route = checked.match.route;
+  exchange_->request.ids = std::move(checked.match.ids);
+  for (auto& [key, value] : head.query) exchange_->request.query[key] = std::move(value);
+  read_body(static_cast<size_t>(content_length(head).value_or(0)));
 }
 
 void Connection::refuse(const Reply& reply) {
   core_->observer("refused", "", reply.status, Nanoseconds(0));
-  send(bytes_of(reply, !head_.is_head()));
+  send(bytes_of(reply, *exchange_));
 }
 
 void Connection::read_body(size_t length) {
   const size_t had = std::min(length, buffer_.size());
-  request_.body.resize(length);
-  std::copy_n(static_cast<const char*>(buffer_.data().data()), had, request_.body.begin());
+  std::string& body = exchange_->request.body;
+  body.resize(length);
+  std::copy_n(static_cast<const char*>(buffer_.data().data()), had, body.begin());
+  buffer_.consume(had);
   if (had == length) return handle();
   expire_after(kBodyTimeouts * core_->options.io_timeout);
   const bool waits = beast::iequals(parser_->get()[beast::http::field::expect], "100-continue");
@@ -187,7 +235,8 @@ void Connection::read_body(size_t length) {
 }
 
 void Connection::continue_body(size_t had) {
-  asio::async_read(socket_, asio::buffer(request_.body.data() + had, request_.body.size() - had),
+  std::string& body = exchange_->request.body;
+  asio::async_read(socket_, asio::buffer(body.data() + had, body.size() - had),
                    [self = shared_from_this()](const error_code& error, size_t) {
                      if (self->phase_ != Phase::kReading) return;
                      if (error) return self->close();
@@ -200,59 +249,66 @@ void Connection::handle() {
   phase_ = Phase::kHandling;
   // Not only cancelled: that would not recall a call that is queued.
   deadline_.expires_at(std::chrono::steady_clock::time_point::max());
-  asio::post(core_->handlers, [self = shared_from_this()] { self->run_handler(); });
+  asio::post(core_->handlers,
+             [self = shared_from_this(), exchange = exchange_] { self->run_handler(exchange); });
 }
 
-// On a handler's thread; the I/O thread leaves request_ and route_ alone in this phase.
-void Connection::run_handler() {
-  handling_since_ = SteadyClock::read();
+// On a handler's thread. The connection may go on with its next request meanwhile, once a record
+// has answered.
+void Connection::run_handler(const std::shared_ptr<Exchange>& exchange) {
+  exchange->handling_since = SteadyClock::read();
+  const Route& route = *exchange->route;
+  Reply reply;
   try {
-    if (route_->later_handler)
-      return route_->later_handler(request_, std::make_shared<Pending>(weak_from_this()));
-    const Reply reply = route_->handler(request_);
-    observe(reply.status, SteadyClock::read() - handling_since_);
-    reply_from_handler(reply);
+    if (route.later_handler)
+      return route.later_handler(exchange->request,
+                                 std::make_shared<Pending>(weak_from_this(), core_, exchange));
+    reply = route.handler(exchange->request);
   } catch (const std::exception& error) {
-    log::error("http: handler_failed route={} error=\"{}\"", route_->pattern, error.what());
-    if (route_->later_handler) return;  // its record answers at its end
-    const Reply reply = server_failed();
-    observe(reply.status, SteadyClock::read() - handling_since_);
-    reply_from_handler(reply);
+    log::error("http: handler_failed route={} error=\"{}\"", route.pattern, error.what());
+    if (route.later_handler) return;  // its record answers at its end
+    reply = server_failed();
   }
+  observe(*core_, *exchange, reply.status);
+  reply_to(exchange, reply);
 }
 
-void Connection::observe(int status, Nanoseconds elapsed) const {
-  core_->observer(route_->pattern, route_->method, status, elapsed);
-}
-
-void Connection::reply_from_handler(const Reply& reply) {
+void Connection::reply_to(const std::shared_ptr<const Exchange>& exchange, const Reply& reply) {
   // Weak: what a stopped server does not run any more must not keep it.
-  asio::post(core_->io,
-             [weak = weak_from_this(), bytes = bytes_of(reply, !head_.is_head())]() mutable {
-               const std::shared_ptr<Connection> self = weak.lock();
-               if (self != nullptr && self->phase_ == Phase::kHandling)
-                 self->send(std::move(bytes));
-             });
+  asio::post(
+      core_->io, [weak = weak_from_this(), exchange, bytes = bytes_of(reply, *exchange)]() mutable {
+        const std::shared_ptr<Connection> self = weak.lock();
+        if (self != nullptr && self->phase_ == Phase::kHandling && self->exchange_ == exchange)
+          self->send(std::move(bytes));
+      });
 }
 
-void Connection::watch_for_end(std::function<void()> gone) {
-  asio::post(core_->io, [weak = weak_from_this(), gone = std::move(gone)]() mutable {
+void Connection::watch_for_end(std::shared_ptr<const Exchange> exchange,
+                               std::function<void()> gone) {
+  asio::post(core_->io, [weak = weak_from_this(), exchange = std::move(exchange),
+                         gone = std::move(gone)]() mutable {
     const std::shared_ptr<Connection> self = weak.lock();
     if (self == nullptr || self->phase_ == Phase::kClosed) return gone();
-    if (self->phase_ != Phase::kHandling) return;  // it was answered
+    // It was answered.
+    if (self->phase_ != Phase::kHandling || self->exchange_ != exchange) return;
     self->gone_ = std::move(gone);
     self->watch_client();
   });
 }
 
-// Bytes beyond the request are thrown away.
+// A client that has sent its next request already is not seen to go away.
 void Connection::watch_client() {
-  socket_.async_receive(asio::buffer(rest_),
-                        [self = shared_from_this()](const error_code& error, size_t) {
-                          if (self->phase_ != Phase::kHandling) return;
-                          if (error) return self->close();
-                          self->watch_client();
-                        });
+  socket_.async_wait(asio::ip::tcp::socket::wait_read,
+                     [self = shared_from_this(), exchange = exchange_](const error_code& error) {
+                       if (self->phase_ != Phase::kHandling || self->exchange_ != exchange) return;
+                       char next = 0;
+                       error_code failure = error;
+                       if (!failure)
+                         self->socket_.receive(asio::buffer(&next, 1),
+                                               asio::socket_base::message_peek, failure);
+                       if (failure == asio::error::would_block) return self->watch_client();
+                       if (failure) self->close();
+                     });
 }
 
 void Connection::send(std::string bytes) {
@@ -267,7 +323,7 @@ void Connection::write_rest(size_t sent) {
   error_code error;
   while (!error && sent < reply_.size())
     sent += socket_.write_some(asio::buffer(reply_.data() + sent, reply_.size() - sent), error);
-  if (sent == reply_.size()) return linger();
+  if (sent == reply_.size()) return end_exchange();
   if (error != asio::error::would_block) return close();
   expire_after(core_->options.io_timeout);
   socket_.async_wait(asio::ip::tcp::socket::wait_write,
@@ -278,10 +334,15 @@ void Connection::write_rest(size_t sent) {
                      });
 }
 
+void Connection::end_exchange() {
+  if (!request_is_read_) return linger();
+  if (!exchange_->keeps_connection || core_->is_stopping) return close();
+  await_request();
+}
+
 // To close a socket with bytes that were not read would reset the connection, and could destroy the
 // reply on its way.
 void Connection::linger() {
-  if (request_is_read_) return close();
   phase_ = Phase::kLingering;
   error_code ignored;
   socket_.shutdown(asio::ip::tcp::socket::shutdown_send, ignored);

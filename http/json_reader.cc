@@ -37,20 +37,20 @@ class ParseGuard {
     switch (event) {
       case Json::parse_event_t::object_start:
       case Json::parse_event_t::array_start:
-        keys_.emplace_back();
-        if (keys_.size() > kMaxJsonDepth)
+        begins_.push_back(keys_.size());
+        if (begins_.size() > kMaxJsonDepth)
           problem_ = fmt::format("the body is nested deeper than {} levels", kMaxJsonDepth);
         break;
       case Json::parse_event_t::object_end:
+        find_duplicate(value);
+        [[fallthrough]];
       case Json::parse_event_t::array_end:
-        keys_.pop_back();
+        keys_.resize(begins_.back());
+        begins_.pop_back();
         break;
-      case Json::parse_event_t::key: {
-        const auto& key = value.get_ref<const std::string&>();
-        if (!keys_.back().insert(key).second)
-          problem_ = fmt::format("the key {} is given twice in one object", quote(key));
+      case Json::parse_event_t::key:
+        keys_.push_back(hash(value.get_ref<const std::string&>()));
         break;
-      }
       case Json::parse_event_t::value:
         break;
     }
@@ -59,7 +59,20 @@ class ParseGuard {
   const std::string& problem() const { return problem_; }
 
  private:
-  std::vector<std::set<std::string>> keys_;
+  static size_t hash(const std::string& key) { return std::hash<std::string>()(key); }
+
+  void find_duplicate(const Json& object) {
+    const auto begin = keys_.begin() + static_cast<ptrdiff_t>(begins_.back());
+    std::sort(begin, keys_.end());
+    const auto twice = std::adjacent_find(begin, keys_.end());
+    if (twice == keys_.end()) return;
+    for (const auto& [key, value] : object.items())
+      if (hash(key) == *twice)
+        problem_ = fmt::format("the key {} is given twice in one object", quote(key));
+  }
+
+  std::vector<size_t> keys_;    // hashes of those of the open objects
+  std::vector<size_t> begins_;  // of each open object and array, in keys_
   std::string problem_;
 };
 
@@ -274,9 +287,13 @@ void JsonReader::each_entry(const char* key, size_t max, uint64_t largest,
   const Json* object = find_object(key, max);
   if (object == nullptr) return;
   for (const auto& [entry, value] : object->items()) {
-    const uint64_t number = unsigned_of(value, fmt::format("{}.{}", key, quote(entry)), 0, largest);
+    const auto* const number = value.get_ptr<const Json::number_unsigned_t*>();
+    if (number == nullptr || *number > largest) {
+      unsigned_of(value, fmt::format("{}.{}", key, quote(entry)), 0, largest);
+    } else {
+      use(entry, *number);
+    }
     if (!ok()) return;
-    use(entry, number);
   }
 }
 

@@ -129,6 +129,7 @@ void AsioServer::accept_some() {
     if (accepted.get() < 0 && (errno == EINTR || errno == ECONNABORTED)) continue;
     if (accepted.get() < 0 && errno != EAGAIN) {
       log::warn("http: accept_failed error=\"{}\"", std::strerror(errno));
+      for (const auto& connection : std::set(core_->connections)) connection->drop_if_idle();
       timer_.expires_after(kWithoutDescriptors);
       timer_.async_wait([this](const error_code& error) {
         if (!error) await_connections();
@@ -166,6 +167,7 @@ void AsioServer::stop() {
     error_code ignored;
     acceptor_.close(ignored);
     timer_.cancel();
+    core_->is_stopping = true;
     for (const auto& connection : std::set(core_->connections)) connection->drop_unless_running();
     closed.set_value();
   });

@@ -5,10 +5,11 @@
 // bodies that are not application/json (415; this also stops cross-site posts), paths longer than
 // kMaxPathBytes (414), missing tokens (401), unknown paths (404) and methods (405), and queries and
 // bodies that the route does not take (400). A head of more than kMaxHeadBytes is malformed (400).
-// A connection serves one request. Its head must have come within io_timeout, its body within
-// kBodyTimeouts of them, and each part of its reply must be taken within one; until its request is
-// complete, and while its reply is late (PendingReply), it holds no thread.
-// Every status of 400 and above is problem+json; an exception becomes a 500.
+// A connection serves one request after the other, until one of them is refused, says `Connection:
+// close`, or does not come within idle_timeout. The head of a request must have come within
+// io_timeout, its body within kBodyTimeouts of them, and each part of its reply must be taken
+// within one; until a request is complete, and while its reply is late (PendingReply), it holds no
+// thread. Every status of 400 and above is problem+json; an exception becomes a 500.
 #pragma once
 
 #include <chrono>
@@ -79,6 +80,9 @@ struct ServerOptions {
   std::string token;  // empty: none is required
   uint32_t threads = 16;
   Milliseconds io_timeout{5000};
+  // Until a connection without a request is closed. Longer than a client keeps one (http/caller.h),
+  // so that a request meets no connection that ends.
+  Milliseconds idle_timeout{10'000};
 };
 
 // Called before each reply is sent, with the route's pattern ("refused" if none), the method, the

@@ -242,9 +242,9 @@ class WatchersTest : public ServiceTest {
   void start_watchers(size_t count, const std::string& timeout) {
     const uint64_t since = client_->events(0, Milliseconds(0))->next_since;
     for (size_t i = 0; i < count; ++i)
-      watchers_.push_back(raw_send(port(), "GET /v1/events?since=" + std::to_string(since) +
-                                               "&timeout=" + timeout +
-                                               " HTTP/1.1\r\nHost: test\r\n\r\n"));
+      watchers_.push_back(
+          raw_send(port(), "GET /v1/events?since=" + std::to_string(since) + "&timeout=" + timeout +
+                               " HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n"));
   }
   void await_waiting(size_t count) {
     const std::string line = "\nfarpage_coordinator_long_polls " + std::to_string(count) + "\n";

@@ -18,6 +18,14 @@ inline size_t threads_of_this_process() {
   return static_cast<size_t>(std::distance(begin(tasks), end(tasks)));
 }
 
+inline size_t sockets_of_this_process() {
+  size_t count = 0;
+  std::error_code ignored;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd"))
+    if (std::filesystem::read_symlink(entry, ignored).string().starts_with("socket:")) ++count;
+  return count;
+}
+
 struct RawAnswer {
   int status = 0;  // 0: no HTTP answer came
   std::string head;
@@ -25,6 +33,16 @@ struct RawAnswer {
 
   bool is_problem() const { return head.find("application/problem+json") != std::string::npos; }
 };
+
+// A server that refuses early may close before everything is sent; its answer still counts.
+inline void raw_send_more(const Fd& socket, const std::string& bytes) {
+  size_t sent = 0;
+  while (sent < bytes.size()) {
+    const ssize_t n = ::send(socket.get(), bytes.data() + sent, bytes.size() - sent, MSG_NOSIGNAL);
+    if (n <= 0) break;
+    sent += static_cast<size_t>(n);
+  }
+}
 
 // Connects to 127.0.0.1:port and sends `bytes`. Invalid: nothing listens there.
 inline Fd raw_send(uint16_t port, const std::string& bytes) {
@@ -35,13 +53,7 @@ inline Fd raw_send(uint16_t port, const std::string& bytes) {
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   if (::connect(socket.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)) != 0)
     return Fd();
-  // A server that refuses early may close before everything is sent; its answer still counts.
-  size_t sent = 0;
-  while (sent < bytes.size()) {
-    const ssize_t n = ::send(socket.get(), bytes.data() + sent, bytes.size() - sent, MSG_NOSIGNAL);
-    if (n <= 0) break;
-    sent += static_cast<size_t>(n);
-  }
+  raw_send_more(socket, bytes);
   return socket;
 }
 
@@ -69,7 +81,8 @@ inline RawAnswer raw_exchange(uint16_t port, const std::string& bytes) {
 
 inline RawAnswer raw_request(uint16_t port, const std::string& method, const std::string& target,
                              const std::string& body = "", const std::string& headers = "") {
-  std::string bytes = method + " " + target + " HTTP/1.1\r\nHost: test\r\n" + headers;
+  std::string bytes =
+      method + " " + target + " HTTP/1.1\r\nHost: test\r\nConnection: close\r\n" + headers;
   if (!body.empty() && headers.find("Content-Type") == std::string::npos)
     bytes += "Content-Type: application/json\r\n";
   if (!body.empty() && headers.find("Content-Length") == std::string::npos)

@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "base/host.h"
+#include "http/caller.h"
 #include "tests/unit/http/raw_http.h"
 
 namespace farpage::http {
@@ -16,7 +17,9 @@ namespace {
 using coordinator::raw_exchange;
 using coordinator::raw_request;
 using coordinator::raw_send;
+using coordinator::raw_send_more;
 using coordinator::RawAnswer;
+using coordinator::sockets_of_this_process;
 using coordinator::threads_of_this_process;
 
 std::string read_all(const Fd& socket) {
@@ -29,7 +32,7 @@ std::string read_all(const Fd& socket) {
   }
 }
 
-constexpr char kLater[] = "GET /later HTTP/1.1\r\nHost: test\r\n\r\n";
+constexpr char kLater[] = "GET /later HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n";
 
 class ServerTest : public testing::Test {
  protected:
@@ -139,6 +142,166 @@ TEST_F(ServerTest, AClientThatGoesAwayWhileItsReplyIsLateIsReportedOnce) {
   EXPECT_EQ(observed().size(), 0U) << "nothing was answered";
 }
 
+constexpr char kKept[] = "GET /now HTTP/1.1\r\nHost: test\r\n\r\n";
+constexpr char kLast[] = "GET /now HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n";
+
+// So many bytes as one answer to kKept has.
+std::string read_one(const Fd& socket, size_t bytes) {
+  std::string text(bytes, '\0');
+  const ssize_t count = ::recv(socket.get(), text.data(), bytes, MSG_WAITALL);
+  text.resize(count > 0 ? static_cast<size_t>(count) : 0);
+  return text;
+}
+
+class KeptConnectionTest : public ServerTest {
+ protected:
+  static constexpr char kAnswer[] =
+      "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}";
+  static constexpr size_t kAnswerBytes = sizeof(kAnswer) - 1;
+};
+
+TEST_F(KeptConnectionTest, ServesOneRequestAfterTheOther) {
+  start();
+  const Fd client = raw_send(port(), kKept);
+  EXPECT_EQ(read_one(client, kAnswerBytes), kAnswer);
+  raw_send_more(client,
+                "POST /echo HTTP/1.1\r\nHost: test\r\nContent-Type: application/json\r\n"
+                "Content-Length: 2\r\n\r\n{}");
+  EXPECT_EQ(read_one(client, kAnswerBytes), kAnswer);
+  raw_send_more(client, kLast);
+  EXPECT_NE(read_all(client).find("Connection: close"), std::string::npos);
+  EXPECT_EQ(observed()[200], 3);
+}
+
+TEST_F(KeptConnectionTest, ServesRequestsThatCameTogetherInTheirOrder) {
+  start();
+  std::string bytes;
+  for (int i = 0; i < 50; ++i)
+    bytes +=
+        "POST /echo HTTP/1.1\r\nHost: test\r\nContent-Type: application/json\r\n"
+        "Content-Length: 3\r\n\r\n" +
+        std::to_string(100 + i);
+  const std::string all = read_all(raw_send(port(), bytes + kLast));
+  size_t at = 0;
+  for (int i = 0; i < 50; ++i) {
+    at = all.find("\r\n\r\n" + std::to_string(100 + i), at);
+    ASSERT_NE(at, std::string::npos) << i;
+  }
+}
+
+TEST_F(KeptConnectionTest, ARequestBehindOneThatWaitsIsServedAfterIt) {
+  start();
+  const Fd client = raw_send(port(), "GET /later HTTP/1.1\r\nHost: test\r\n\r\n");
+  await_pending(1);
+  raw_send_more(client, kLast);
+  std::this_thread::sleep_for(Milliseconds(5));
+  EXPECT_EQ(gone_, 0U);
+  pending_.front()->reply(Reply{200, "{}"});
+  EXPECT_EQ(read_one(client, kAnswerBytes), kAnswer);
+  EXPECT_NE(read_all(client).find("200 OK"), std::string::npos);
+  pending_.front()->on_gone([this] { ++gone_; });
+  while (gone_ == 0) std::this_thread::sleep_for(Milliseconds(1));  // the connection has ended
+}
+
+TEST_F(KeptConnectionTest, ALateReplyToAnEarlierRequestHasNoEffect) {
+  start();
+  const Fd client = raw_send(port(), "GET /later HTTP/1.1\r\nHost: test\r\n\r\n");
+  await_pending(1);
+  pending_.front()->reply(Reply{200, "{}"});
+  EXPECT_EQ(read_one(client, kAnswerBytes), kAnswer);
+  raw_send_more(client, kLater);
+  await_pending(2);
+  pending_.front()->reply(Reply{200, "[]"});
+  pending_.front()->on_gone([this] { ++gone_; });
+  pending_.back()->reply(Reply{200, "{}"});
+  EXPECT_EQ(read_all(client).find("[]"), std::string::npos);
+  EXPECT_EQ(gone_, 0U);
+}
+
+TEST_F(KeptConnectionTest, IsOnlyKeptForAnOldClientThatAsks) {
+  start();
+  EXPECT_NE(read_all(raw_send(port(), "GET /now HTTP/1.0\r\n\r\n")).find("Connection: close"),
+            std::string::npos);
+  const Fd client = raw_send(port(), "GET /now HTTP/1.0\r\nConnection: keep-alive\r\n\r\n");
+  raw_send_more(client, "GET /now HTTP/1.0\r\n\r\n");
+  const std::string both = read_all(client);
+  EXPECT_NE(both.find("Connection: keep-alive"), std::string::npos);
+  EXPECT_NE(both.find("Connection: close"), std::string::npos);
+}
+
+TEST_F(KeptConnectionTest, EndsWithARefusal) {
+  start();
+  EXPECT_EQ(raw_exchange(port(), "GET /nowhere HTTP/1.1\r\nHost: test\r\n\r\n").status, 404);
+}
+
+TEST_F(KeptConnectionTest, EndsWhenNoRequestComes) {
+  ServerOptions options;
+  options.idle_timeout = Milliseconds(20);
+  start(options);
+  const Fd client = raw_send(port(), kKept);
+  EXPECT_EQ(read_one(client, kAnswerBytes), kAnswer);
+  EXPECT_EQ(read_all(client), "");
+}
+
+TEST_F(KeptConnectionTest, EndsWhenTheServerStops) {
+  start();
+  const Fd client = raw_send(port(), kKept);
+  EXPECT_EQ(read_one(client, kAnswerBytes), kAnswer);
+  server_->stop();
+  EXPECT_EQ(read_all(client), "");
+}
+
+TEST_F(KeptConnectionTest, OfACallerIsUsedAgainAndReplacedWhenTheServerHasClosedIt) {
+  start();
+  const Caller caller(Url{"127.0.0.1", port()}, "", Connections::kKept);
+  const size_t before = sockets_of_this_process();
+  for (int i = 0; i < 5; ++i)
+    EXPECT_EQ(caller.call("GET", "/now", "", Milliseconds(5000)).value_or(""), "{}");
+  EXPECT_EQ(sockets_of_this_process(), before + 2) << "both ends of one connection";
+  const uint16_t was = port();
+  server_.reset();
+  ServerOptions options;
+  options.port = was;
+  start(options);
+  EXPECT_EQ(caller.call("GET", "/now", "", Milliseconds(5000)).value_or(""), "{}");
+}
+
+TEST_F(KeptConnectionTest, OfACallerIsNotSharedByCallsAtTheSameTime) {
+  start();
+  const Caller caller(Url{"127.0.0.1", port()}, "", Connections::kKept);
+  std::vector<std::future<Result<std::string>>> calls;
+  for (size_t i = 0; i < 8; ++i)
+    calls.push_back(std::async(
+        std::launch::async, [&] { return caller.call("GET", "/later", "", Milliseconds(20000)); }));
+  await_pending(8);
+  for (const auto& pending : pending_) pending->reply(Reply{200, "{}"});
+  for (auto& call : calls) EXPECT_EQ(call.get().value_or(""), "{}");
+  EXPECT_EQ(caller.call("GET", "/now", "", Milliseconds(5000)).value_or(""), "{}");
+}
+
+TEST(Caller, AServerThatClosesWhileTheBodyIsSentIsAnErrorAndNoSignal) {
+  Fd listening(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof(address);
+  auto* const generic = reinterpret_cast<sockaddr*>(&address);
+  ASSERT_EQ(::bind(listening.get(), generic, size), 0);
+  ASSERT_EQ(::listen(listening.get(), 1), 0);
+  ASSERT_EQ(::getsockname(listening.get(), generic, &size), 0);
+  auto closing = std::async(std::launch::async, [&] {
+    const Fd client(::accept4(listening.get(), nullptr, nullptr, SOCK_CLOEXEC));
+    char byte = 0;
+    return ::recv(client.get(), &byte, 1, 0);  // what follows is answered by a reset
+  });
+  const Caller caller(Url{"127.0.0.1", ntohs(address.sin_port)}, "");
+  const auto answer =
+      caller.call("POST", "/echo", std::string(size_t{16} << 20, '1'), Milliseconds(10'000));
+  ASSERT_FALSE(answer.has_value());
+  EXPECT_EQ(answer.error().code, ErrorCode::kTimedOut);
+  EXPECT_EQ(closing.get(), 1);
+}
+
 TEST_F(ServerTest, StopDropsRequestsThatWaitAndTheirRecordsMayOutliveTheServer) {
   start();
   const Fd client = raw_send(port(), kLater);
@@ -176,7 +339,8 @@ TEST_F(ServerTest, AnExceptionOfAHandlerIs500) {
 
 TEST_F(ServerTest, StopWaitsForTheHandlerAndItsReplyIsSent) {
   start();
-  const Fd client = raw_send(port(), "GET /held HTTP/1.1\r\nHost: test\r\n\r\n");
+  const Fd client =
+      raw_send(port(), "GET /held HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n");
   held_.get_future().wait();
   auto stopping = std::async(std::launch::async, [this] { server_->stop(); });
   while (true) {  // until no further request is served
@@ -201,7 +365,7 @@ TEST_F(ServerTest, ABodyThatDoesNotComeIsDroppedAfterTheTimeout) {
   options.io_timeout = Milliseconds(20);
   start(options);
   const std::string head =
-      "POST /echo HTTP/1.1\r\nHost: test\r\nContent-Type: application/json\r\n"
+      "POST /echo HTTP/1.1\r\nHost: test\r\nConnection: close\r\nContent-Type: application/json\r\n"
       "Content-Length: 10\r\n\r\n";
   EXPECT_EQ(read_all(raw_send(port(), head + "{")), "");
 }
@@ -209,7 +373,7 @@ TEST_F(ServerTest, ABodyThatDoesNotComeIsDroppedAfterTheTimeout) {
 TEST_F(ServerTest, ARequestMayComeInPieces) {
   start();
   const std::string request =
-      "POST /echo HTTP/1.1\r\nHost: test\r\nContent-Type: application/json\r\n"
+      "POST /echo HTTP/1.1\r\nHost: test\r\nConnection: close\r\nContent-Type: application/json\r\n"
       "Content-Length: 5\r\n\r\n\"abc\"";
   const Fd client = raw_send(port(), request.substr(0, 1));
   for (const char byte : request.substr(1)) {
@@ -231,7 +395,7 @@ TEST_F(ServerTest, ABodyOfTheLargestSizeIsTakenAndOneByteMoreIsNot) {
 TEST_F(ServerTest, AClientThatWaitsForContinueGetsItOnlyIfItsBodyIsWanted) {
   start();
   const auto head = [](const std::string& type) {
-    return "POST /echo HTTP/1.1\r\nHost: test\r\nContent-Type: " + type +
+    return "POST /echo HTTP/1.1\r\nHost: test\r\nConnection: close\r\nContent-Type: " + type +
            "\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\n";
   };
   const Fd client = raw_send(port(), head("application/json"));
