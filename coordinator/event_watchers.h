@@ -39,8 +39,8 @@ class EventWatchers : public std::enable_shared_from_this<EventWatchers> {
 
   // An event wakes all watchers, and most of them ask again at once: other requests get a turn
   // between groups of this size.
-  static constexpr size_t kAnsweredAtOnce = 32;
-  static constexpr Milliseconds kBetweenAnswers{2};
+  static constexpr size_t kAnsweredAtOnce = 8;
+  static constexpr Milliseconds kBetweenAnswers{1};
 
  private:
   using Time = std::chrono::steady_clock::time_point;

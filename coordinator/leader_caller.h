@@ -2,7 +2,8 @@
 //
 // A call goes to the coordinator that answered last. When that one is not reached, or answers that
 // it does not lead, the call goes on to the one that it names, if that is in the list, or to the
-// next. When all were asked, it waits a moment and asks again, until its time is over.
+// next. When all were asked, it waits a moment and asks again, until its time is over. Connections
+// are kept: when that machine is off since the last call, one call fails with kTimedOut.
 #pragma once
 
 #include <atomic>

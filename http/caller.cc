@@ -2,13 +2,14 @@
 
 #include <fmt/format.h>
 #include <httplib.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
 
 #include <cerrno>
-#include <csignal>
-#include <ctime>
 #include <vector>
 
 #include "base/mutex.h"
+#include "base/sigpipe.h"
 #include "http/problem.h"
 
 namespace farpage::http {
@@ -16,6 +17,8 @@ namespace {
 
 constexpr size_t kMaxIdle = 4;      // connections of a caller
 constexpr Seconds kLongestIdle{5};  // half of what the server waits for the next request
+// A request on a kept connection to a machine that is off meanwhile fails after this time.
+constexpr unsigned kUnacknowledgedMs = 1500;
 
 Error transport_error(const Url& server, httplib::Error error) {
   const std::string who = to_text(server);
@@ -35,31 +38,6 @@ Error transport_error(const Url& server, httplib::Error error) {
   }
 }
 
-// While it lives, a write of this thread to a socket that the other end has closed is EPIPE, and no
-// signal: httplib sends without MSG_NOSIGNAL, and what signals do is up to the program.
-class SigpipeHeldBack {
- public:
-  SigpipeHeldBack() {
-    ::sigemptyset(&sigpipe_);
-    ::sigaddset(&sigpipe_, SIGPIPE);
-    sigset_t pending;
-    was_pending_ = ::sigpending(&pending) == 0 && ::sigismember(&pending, SIGPIPE) == 1;
-    ::pthread_sigmask(SIG_BLOCK, &sigpipe_, &before_);
-  }
-  SigpipeHeldBack(const SigpipeHeldBack&) = delete;
-  SigpipeHeldBack& operator=(const SigpipeHeldBack&) = delete;
-  ~SigpipeHeldBack() {
-    const timespec now{};
-    if (!was_pending_) static_cast<void>(::sigtimedwait(&sigpipe_, nullptr, &now));
-    ::pthread_sigmask(SIG_SETMASK, &before_, nullptr);
-  }
-
- private:
-  sigset_t sigpipe_;
-  sigset_t before_;
-  bool was_pending_ = false;
-};
-
 }  // namespace
 
 // Connections that wait for their next request.
@@ -76,9 +54,17 @@ class Caller::Idle {
     return latest;
   }
   void put(std::unique_ptr<httplib::Client> client) {
+    if (!client->is_socket_open()) return;
+    ::setsockopt(client->socket(), IPPROTO_TCP, TCP_USER_TIMEOUT, &kUnacknowledgedMs,
+                 sizeof(kUnacknowledgedMs));
     const MutexLock lock(mutex_);
     if (connections_.size() < kMaxIdle)
       connections_.push_back({std::move(client), SteadyClock::read()});
+  }
+  // One has failed: the others are no better.
+  void clear() {
+    const MutexLock lock(mutex_);
+    connections_.clear();
   }
 
  private:
@@ -139,6 +125,7 @@ Result<Answer> Caller::exchange(const char* method, const std::string& path, std
       return answer;
     }
     // httplib does not read trailers, with which some servers end the body of a refusal.
+    if (idle_) idle_->clear();
     const bool is_refusal = answer.status >= 400 && result.error() == httplib::Error::Read;
     if (is_refusal) return answer;
     return tl::unexpected(transport_error(server_, result.error()));

@@ -43,8 +43,8 @@ class Caller {
   // The answer, whatever its status. Empty `body`: the request has none.
   // kUnavailable: the server was not reached and received nothing of the request (sys_errno is
   // ETIMEDOUT when nothing answered at all, as for a machine that is off). kTimedOut: no complete
-  // answer; the server may have executed the request. (Of a machine that was switched off since the
-  // last call on a kept connection, too.)
+  // answer; the server may have executed the request. Also of a machine that is off since the last
+  // call on a kept connection: soon, and the next call makes a new one.
   Result<Answer> exchange(const char* method, const std::string& path, std::string body,
                           TimeLimit limit) const;
   // The body of a 2xx answer. Fails as exchange() does, or with the failure in its problem+json.

@@ -56,7 +56,8 @@ class PendingReply {
   virtual void reply(const Reply& reply) = 0;
   // `gone` is called once if the client closes its connection, or the server stops, before reply();
   // soon, if that is the case already. By the server's I/O thread, or by the caller's; also when a
-  // reply was given that did not reach the client. It must not block.
+  // reply was given that did not reach the client. Not while bytes of the client's next request
+  // wait behind this one. It must not block.
   virtual void on_gone(std::function<void()> gone) = 0;
 };
 

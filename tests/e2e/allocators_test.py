@@ -5,6 +5,7 @@ import subprocess
 import unittest
 
 from cluster import BUILD, FARPAGE, EndToEnd, MIB
+from verifier import scaled
 
 PROGRAM = os.path.join(BUILD, "tests", "heap_churn")
 LIBRARIES = {"jemalloc": "libjemalloc.so.2", "tcmalloc": "libtcmalloc_minimal.so.4",
@@ -14,7 +15,9 @@ LIBRARIES = {"jemalloc": "libjemalloc.so.2", "tcmalloc": "libtcmalloc_minimal.so
 class Allocators(EndToEnd):
     def check(self, program, served_by, environment=None, options=()):
         self.start_cluster()
-        process = self.start_run([program, str(64 * MIB)], local="16M", environment=environment, options=options)
+        size = scaled(24, 64)
+        process = self.start_run([program, str(size * MIB)], local=f"{size // 4}M", environment=environment,
+                                 options=options)
         status, output = process.finish()
         self.assertEqual(status, 0, process.log())
         self.assertIn(served_by, output.decode())

@@ -82,7 +82,7 @@ class Backup(EndToEnd):
         command = [FARPAGE, "coordinator", "--restore", self.path("copy.db"), "--store"]
         there = subprocess.run([*command, self.store[1]], check=False, capture_output=True, text=True, timeout=60)
         self.assertEqual(there.returncode, 1)
-        self.assertIn("exists: move it", there.stderr)
+        self.assertIn("coordinator.db exists: move ", there.stderr)
         self.store = ["--store", "sqlite:" + self.path("new.db")]
         done = subprocess.run([*command, self.store[1]], check=False, capture_output=True, text=True, timeout=60)
         self.assertEqual(done.returncode, 0, done.stderr)

@@ -16,7 +16,7 @@ import unittest
 from cluster import BUILD, EndToEnd, FARPAGE, MIB, RANDOM_ACCESS, Process, child_of, engine_of, state_of, wait_until
 from host_pager_base import HostPagerTest, command
 from redis_test import Client
-from verifier import Verifier
+from verifier import Verifier, scaled
 
 PROGRAMS = os.path.join(os.path.dirname(__file__), "programs")
 STATE_VERSION = 4  # pager::kStateVersion
@@ -104,12 +104,13 @@ class EngineDeath(HostPagerTest):
         lines = self.path("lines")
         source = random.Random(3)
         with open(lines, "w", encoding="ascii") as file:
-            file.writelines(f"{source.getrandbits(400):0120x}\n" for _ in range(400_000))
+            file.writelines(f"{source.getrandbits(400):0120x}\n" for _ in range(scaled(150_000, 400_000)))
         command = ["env", "LC_ALL=C", "sort", "--parallel=2", "-S", "200M", lines]
         plain = subprocess.run(command, check=True, capture_output=True, timeout=300)
         with self.killing(2):
             while self.kills_so_far() < KILLS:
-                status, output, log = self.run_far(command, local="24M", options=["--pager", self.socket])
+                status, output, log = self.run_far(command, local=scaled("9M", "24M"),
+                                                   options=["--pager", self.socket])
                 self.assertEqual(status, 0, log)
                 self.assertEqual(output, plain.stdout)
         self.expect_takeovers(KILLS)

@@ -11,6 +11,7 @@ import subprocess
 import unittest
 
 from cluster import BUILD, MIB, EndToEnd, Process, Service, engine_of, state_of, wait_until
+from verifier import scaled
 
 PROGRAM = os.path.join(BUILD, "tests", "shared_memory")
 PAGE = 4096
@@ -194,14 +195,15 @@ class SharedMemory(EndToEnd):
 
     def test_killed_engine_is_replaced(self):
         self.start("--processes", "2")
-        guest = self.guest(processes=2, rounds=300000, options=["--lifeline", "--walk"])
+        rounds = scaled(150_000, 300_000)
+        guest = self.guest(processes=2, rounds=rounds, options=["--lifeline", "--walk"])
         wait_until(lambda: "process_joined" in self.pager.log(), "they are served")
         for kill in range(1, 6):
             wait_until(lambda: engine_of(self.pager.pid) is not None, "there is an engine")
             os.kill(engine_of(self.pager.pid), signal.SIGKILL)
             wait_until(lambda n=kill: self.pager.log().count("share: taken_over") == n, "another one goes on")
         self.assertIsNone(guest.popen.poll(), "the engines were killed while they work")
-        self.expect_right(guest, 4 * 300000)
+        self.expect_right(guest, 4 * rounds)
         self.expect_pager_ended()
 
     def test_killed_pager_kills_those_that_asked_for_it(self):
