@@ -62,8 +62,13 @@ void State::restore_lease(const LeaseKey& key, const Lease& lease) {
   } else {
     restored.lost = true;
     restored.moving = false;
-    changes_.leases[key] = restored;
+    note_lease(region->second, {key.slab, key.replica}, restored);
   }
+}
+
+void State::note_lease(Region& region, const Replicas::key_type& key, std::optional<Lease> lease) {
+  region.counts.reset();
+  changes_.leases[LeaseKey{region.record.id, key.first, key.second}] = std::move(lease);
 }
 
 void State::emit(EventKind kind, const NodeId& node, const RegionId& region, SlabIndex slab) {
@@ -224,10 +229,17 @@ Totals State::totals() const {
     totals.bytes_free += lendable * node.record.join.slab_bytes;
   }
   totals.regions = regions_.size();
+  const std::string degraded(kDegradedCounter);
   for (const auto& [id, region] : regions_) {
+    const LeaseCounts counts = counts_of(region, silent);
+    const auto told = region.counters.find(degraded);
     totals.leases += region.leases.size();
-    for (const auto& [key, lease] : region.leases) totals.leases_lost += lease.lost ? 1 : 0;
-    count_repairs(region, silent, totals);
+    totals.leases_lost += counts.lost;
+    // The borrower knows of replicas that it has given up before it asks for others.
+    totals.slabs_degraded +=
+        std::max(counts.degraded, told == region.counters.end() ? 0 : told->second);
+    totals.slabs_repairing += counts.repairing;
+    totals.slabs_moving += counts.moving;
   }
   return totals;
 }

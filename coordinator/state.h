@@ -266,12 +266,21 @@ class State {
   };
   // By slab and number; the filling ones of a slab behind its others (kFillingReplica).
   using Replicas = std::map<std::pair<SlabIndex, uint32_t>, Lease>;
+  struct LeaseCounts {
+    uint64_t lost = 0;
+    uint64_t degraded = 0;  // slabs, as those below
+    uint64_t repairing = 0;
+    uint64_t moving = 0;
+    bool operator==(const LeaseCounts&) const = default;
+  };
   struct Region {
     RegionRecord record;
     Instant last_heard{0};
     Instant last_wanted{0};  // when nodes last reported, or may have reported, use
     Counters counters;
-    Replicas leases;
+    Replicas leases;  // note_lease() with each change
+    // Of the leases, as if no node were silent; none: one has changed since.
+    mutable std::optional<LeaseCounts> counts;
     ImageId image;  // empty: none
   };
   struct Image {
@@ -356,7 +365,11 @@ class State {
                                const Replicas::value_type& replaced);
   void mark_stale(Region& region, const RepairBegin& repair);
   // `silent`: those nodes.
-  static void count_repairs(const Region& region, const std::set<NodeId>& silent, Totals& totals);
+  // For the store, and for totals(). Null: the lease ends.
+  void note_lease(Region& region, const Replicas::key_type& key, std::optional<Lease> lease);
+  // Replicas on the silent nodes count as degraded.
+  static LeaseCounts counts_of(const Region& region, const std::set<NodeId>& silent);
+  static LeaseCounts count_leases(const Region& region, const std::set<NodeId>& silent);
   // state_rebalance.cc
   struct Seat {
     Node* node = nullptr;

@@ -134,7 +134,7 @@ Result<NodeInfo> State::lend(Instant now, const NodeId& id, const NodeLend& lend
 void State::set_moving(Region& region, Replicas::iterator it, bool moving) {
   auto& [key, lease] = *it;
   lease.moving = moving;
-  changes_.leases[LeaseKey{region.record.id, key.first, key.second}] = lease;
+  note_lease(region, key, lease);
   if (moving) emit(EventKind::kSlabMoving, lease.node, region.record.id, key.first);
 }
 
@@ -276,7 +276,7 @@ void State::end_slab(Node& node, uint32_t slab) {
       if (lease.lost || lease.node != id || lease.node_slab != slab) continue;
       lease.lost = true;
       lease.moving = false;
-      changes_.leases[LeaseKey{region_id, key.first, key.second}] = lease;
+      note_lease(region, key, lease);
       emit(EventKind::kLeaseLost, id, region_id, key.first);
     }
   }

@@ -78,7 +78,7 @@ void State::lose_leases(const NodeId& id) {
       if (lease.lost || lease.node != id) continue;
       lease.lost = true;
       lease.moving = false;
-      changes_.leases[LeaseKey{region_id, key.first, key.second}] = lease;
+      note_lease(region, key, lease);
       emit(EventKind::kLeaseLost, id, region_id, key.first);
     }
   }

@@ -93,7 +93,7 @@ void State::drop_lease(Region& region, Replicas::iterator it) {
     add_revocation(std::move(revocation), false);
     set_use(node->second, lease.node_slab, SlabUse::kRevoking);
   }
-  changes_.leases[LeaseKey{region.record.id, key.first, key.second}] = std::nullopt;
+  note_lease(region, key, std::nullopt);
   region.leases.erase(it);
 }
 
@@ -325,8 +325,9 @@ void State::settle(const PlannedLease& planned, const LeaseOutcome& outcome, boo
     lease.rkeys = outcome.grant.rkeys;
     lease.generation = outcome.grant.generation;
     const bool filling = lease.filling;
-    changes_.leases[LeaseKey{request.region, request.slab, request.replica}] = lease;
-    regions_.at(request.region).leases[{request.slab, request.replica}] = std::move(lease);
+    Region& region = regions_.at(request.region);
+    note_lease(region, {request.slab, request.replica}, lease);
+    region.leases[{request.slab, request.replica}] = std::move(lease);
     set_use(*node, planned.node_slab, SlabUse::kLeased);
     if (filling) emit(EventKind::kRepairBegun, planned.node, request.region, request.slab);
     return erase_revocation(planned.revocation);

@@ -45,7 +45,7 @@ void State::mark_stale(Region& region, const RepairBegin& repair) {
     const bool stale = !names(repair.live, lease);
     if (lease.lost || lease.stale == stale) continue;
     lease.stale = stale;
-    changes_.leases[LeaseKey{region.record.id, repair.slab, key.second}] = lease;
+    note_lease(region, key, lease);
   }
 }
 
@@ -157,29 +157,34 @@ Status State::complete_repair(const RegionId& id, const RepairComplete& repair) 
   }
   Lease lease = filling->second;
   lease.filling = false;
-  changes_.leases[LeaseKey{id, repair.slab, filling->first.second}] = std::nullopt;
+  note_lease(*region, filling->first, std::nullopt);
   region->leases.erase(filling);
   const auto replaced = region->leases.find({repair.slab, lease.replica});
   drop_lease(*region, replaced);
-  changes_.leases[LeaseKey{id, repair.slab, lease.replica}] = lease;
+  note_lease(*region, {repair.slab, lease.replica}, lease);
   emit(EventKind::kSlabRepaired, lease.node, id, repair.slab);
   region->leases.emplace(std::pair(repair.slab, lease.replica), std::move(lease));
   return {};
 }
 
-// The borrower knows of replicas that it has given up before it asks for others.
-void State::count_repairs(const Region& region, const std::set<NodeId>& silent, Totals& totals) {
+State::LeaseCounts State::counts_of(const Region& region, const std::set<NodeId>& silent) {
+  if (!silent.empty()) return count_leases(region, silent);
+  if (!region.counts) region.counts = count_leases(region, silent);
+  return *region.counts;
+}
+
+State::LeaseCounts State::count_leases(const Region& region, const std::set<NodeId>& silent) {
+  LeaseCounts counts;
   const auto is_degraded = [&silent](const Lease& lease) {
     return lease.lost || lease.stale || (!silent.empty() && silent.count(lease.node) != 0);
   };
-  const auto told = region.counters.find(std::string(kDegradedCounter));
-  uint64_t known = 0;
   for (auto it = region.leases.begin(); it != region.leases.end();) {
     const SlabIndex slab = it->first.first;
     bool degraded = false;
     bool filling = false;
     bool moving = false;
     for (; it != region.leases.end() && it->first.first == slab; ++it) {
+      counts.lost += it->second.lost ? 1 : 0;
       if (it->second.filling) {
         filling = filling || !it->second.lost;
       } else {
@@ -187,11 +192,11 @@ void State::count_repairs(const Region& region, const std::set<NodeId>& silent, 
         moving = moving || it->second.moving;
       }
     }
-    totals.slabs_moving += moving ? 1 : 0;
-    known += degraded ? 1 : 0;
-    totals.slabs_repairing += filling ? 1 : 0;
+    counts.moving += moving ? 1 : 0;
+    counts.degraded += degraded ? 1 : 0;
+    counts.repairing += filling ? 1 : 0;
   }
-  totals.slabs_degraded += std::max(known, told == region.counters.end() ? 0 : told->second);
+  return counts;
 }
 
 }  // namespace farpage::coordinator
