@@ -97,7 +97,10 @@ void AttachedTree::note_parted(pid_t pid, Parting parting) {
 
 void AttachedTree::remove_parted() {
   std::erase_if(members_, [](const Member& member) { return member.parted; });
-  if (members_.empty()) look();
+  if (!members_.empty()) return;
+  empty_answers_ = 0;
+  may_have_children_ = true;
+  look();
 }
 
 void AttachedTree::watch_changes() {
@@ -192,13 +195,14 @@ void AttachedTree::look() {
   } else if (++unanswered_ == kMaxUnanswered) {
     fail_all(asked.error());
   }
-  look_after(kLook);
+  look_after(members_.empty() && children_.empty() ? kLookAgain : kLook);
 }
 
 Status AttachedTree::ask() {
   FARPAGE_TRY(children, uffd::ask_children(handover_path_));
   children_ = std::move(children);
-  may_have_children_ = !children_.empty();
+  empty_answers_ = children_.empty() ? empty_answers_ + 1 : 0;
+  may_have_children_ = empty_answers_ < kEmptyAnswers;
   unanswered_ = 0;
   return {};
 }

@@ -134,7 +134,11 @@ class Injected(AttachedMemory):
                   "if child:\n    print(child, flush=True)\n    os._exit(7)\ntime.sleep(600)\n")
         process = self.start_run(["python3", "-c", script], options=["--inject", "--lend", "128M"])
         child = int(process.popen.stdout.readline())
-        wait_until(lambda: f"child_attached pid={child} " in process.log(), "the child has an agent")
+        try:
+            wait_until(lambda: f"child_attached pid={child} " in process.log(), "the child has an agent")
+        except AssertionError as missing:
+            with open(f"/proc/{child}/stack", encoding="ascii") as stack:
+                raise AssertionError(f"{missing}\n{state_of(child)} {stack.read()}\n{process.log()}") from None
         self.assertIsNone(process.popen.poll(), process.log())
         process.kill(signal.SIGTERM)
         status, _ = process.finish()
