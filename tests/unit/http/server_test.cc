@@ -203,7 +203,7 @@ TEST_F(KeptConnectionTest, ARequestBehindOneThatWaitsIsServedAfterIt) {
   while (gone_ == 0) std::this_thread::sleep_for(Milliseconds(1));  // the connection has ended
 }
 
-TEST_F(KeptConnectionTest, WhoWatchesAnEarlierRequestDoesNotReplaceWhoWatchesTheLatest) {
+TEST_F(KeptConnectionTest, WhoWatchesAnEarlierRequestDoesNotReplaceTheLatest) {
   start();
   Fd client = raw_send(port(), "GET /later HTTP/1.1\r\nHost: test\r\n\r\n");
   await_pending(1);
