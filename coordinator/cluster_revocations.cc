@@ -1,4 +1,6 @@
 
+#include <set>
+
 #include "base/log.h"
 #include "coordinator/cluster.h"
 
@@ -8,19 +10,21 @@ namespace farpage::coordinator {
 std::vector<Revocation> Cluster::claim_revocations(const RegionId* only_region) {
   MutexLock lock(mutex_);
   std::vector<Revocation> list;
+  // What is not written does not count: a coordinator that goes on with this store has the leases.
+  std::set<decltype(Revocation::id)> written;
+  for (const Revocation& revocation : state_.revocations()) written.insert(revocation.id);
+  if (written.empty()) return list;
+  if (written_ != noted_ && !(store_works_ && await_written(lock, noted_))) return list;
   const Instant now = clock_.now();
   for (Revocation& revocation : state_.revocations()) {
+    if (!written.contains(revocation.id)) continue;
     if (only_region != nullptr && revocation.asked.region != *only_region) continue;
     const auto pause = not_before_.find(revocation.agent_url);
     if (pause != not_before_.end() && now < pause->second) continue;
     if (!claimed_.insert(revocation.id).second) continue;
     list.push_back(std::move(revocation));
   }
-  // What is not written does not count: a coordinator that goes on with this store has the leases.
-  if (list.empty() || written_ == noted_ || (store_works_ && await_written(lock, noted_)))
-    return list;
-  for (const Revocation& revocation : list) claimed_.erase(revocation.id);
-  return {};
+  return list;
 }
 
 Cluster::RevokeOutcome Cluster::revoke_one(Revocation revocation) {
