@@ -1,4 +1,3 @@
-
 #include <set>
 
 #include "base/log.h"
