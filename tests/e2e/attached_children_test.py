@@ -193,7 +193,9 @@ class AttachChildren(AttachedMemory):
         child = self.fork(program)
         before = memory_map(child).splitlines()  # with what it may have of its parent's agent
         self.detach(attached, program.pid)
-        self.assertEqual([line for line in memory_map(child).splitlines() if line not in before], [])
+        after, of_program = memory_map(child).splitlines(), memory_map(program.pid).splitlines()
+        self.assertEqual([line for line in after if line not in before], [])
+        self.assertEqual([line for line in before if line in of_program and line not in after], [])
         self.expect_right(program)
 
     def test_it_stays_while_a_child_cannot_be_given_back(self):
