@@ -12,6 +12,8 @@
 #include <future>
 #include <utility>
 
+#include "http/caller.h"
+
 namespace farpage::bench {
 namespace {
 
@@ -20,7 +22,6 @@ using asio::ip::tcp;
 using boost::system::error_code;
 
 constexpr Milliseconds kLateCheck{250};
-constexpr Seconds kLongestIdle{5};  // as in http/caller.cc
 
 // The number behind a name in the head of an answer; `otherwise` if it is not there.
 size_t number_behind(std::string_view head, std::string_view name, size_t otherwise) {
@@ -84,7 +85,7 @@ std::optional<tcp::socket> LoadLane::take_kept(uint32_t host) {
   if (found == kept_.end()) return std::nullopt;
   Kept kept = std::move(found->second);
   kept_.erase(found);
-  if (SteadyClock::read() - kept.since > kLongestIdle) return std::nullopt;
+  if (SteadyClock::read() - kept.since > http::kLongestIdle) return std::nullopt;
   char next = 0;
   const bool is_open =
       ::recv(kept.socket.native_handle(), &next, 1, MSG_PEEK | MSG_DONTWAIT) < 0 && errno == EAGAIN;

@@ -364,7 +364,6 @@ class State {
   PlannedLease reserve_filling(Node& node, const Region& region,
                                const Replicas::value_type& replaced);
   void mark_stale(Region& region, const RepairBegin& repair);
-  // `silent`: those nodes.
   // For the store, and for totals(). Null: the lease ends.
   void note_lease(Region& region, const Replicas::key_type& key, std::optional<Lease> lease);
   // Replicas on the silent nodes count as degraded.

@@ -48,6 +48,7 @@ std::string State::check_region(const Region& region) const {
         lease.bytes != node->second.record.join.slab_bytes)
       return fmt::format("region {}: slab {} has another size", id, lease.slab.value);
   }
+  // Fills in what is missing, so that the next check finds a change that was not noted.
   if (counts_of(region, {}) != count_leases(region, {}))
     return fmt::format("region {}: its leases are miscounted", id);
   for (const auto& [slab, replicas] : replicas_of)

@@ -15,8 +15,7 @@
 namespace farpage::http {
 namespace {
 
-constexpr size_t kMaxIdle = 4;      // connections of a caller
-constexpr Seconds kLongestIdle{5};  // half of what the server waits for the next request
+constexpr size_t kMaxIdle = 4;  // connections of a caller
 // A request on a kept connection to a machine that is off meanwhile fails after this time.
 constexpr unsigned kUnacknowledgedMs = 1500;
 

@@ -34,6 +34,8 @@ struct TimeLimit {
 };
 
 enum class Connections : bool { kOneEach, kKept };
+// Of a kept connection between two requests: half of what the server waits (http/server.h).
+inline constexpr Seconds kLongestIdle{5};
 
 // Threads: any.
 class Caller {

@@ -112,7 +112,6 @@ void Connection::start() {
   core_->connections.insert(shared_from_this());
   error_code ignored;
   socket_.non_blocking(true, ignored);
-  phase_ = Phase::kReading;  // the first one is on its way
   read_head();
 }
 
@@ -155,7 +154,6 @@ void Connection::await_request() {
   reply_ = std::string();
   exchange_.reset();
   parser_.reset();
-  request_is_read_ = false;
   phase_ = Phase::kReading;
   if (buffer_.size() > 0) return read_head();
   phase_ = Phase::kIdle;
@@ -245,7 +243,6 @@ void Connection::continue_body(size_t had) {
 }
 
 void Connection::handle() {
-  request_is_read_ = true;
   phase_ = Phase::kHandling;
   // Not only cancelled: that would not recall a call that is queued.
   deadline_.expires_at(std::chrono::steady_clock::time_point::max());
@@ -335,7 +332,8 @@ void Connection::write_rest(size_t sent) {
 }
 
 void Connection::end_exchange() {
-  if (!request_is_read_) return linger();
+  const bool is_refused = exchange_->route == nullptr;  // perhaps before all of it was read
+  if (is_refused) return linger();
   if (!exchange_->keeps_connection || core_->is_stopping) return close();
   await_request();
 }

@@ -100,12 +100,11 @@ class Connection final : public std::enable_shared_from_this<Connection> {
   const std::shared_ptr<ServerCore> core_;
   boost::asio::ip::tcp::socket socket_;
   boost::asio::steady_timer deadline_;
-  Phase phase_ = Phase::kIdle;
+  Phase phase_ = Phase::kReading;
   std::atomic<bool> is_closed_{false};
   boost::beast::flat_buffer buffer_{kMaxHeadBytes + 4096};
   std::optional<boost::beast::http::request_parser<boost::beast::http::empty_body>> parser_;
   std::shared_ptr<Exchange> exchange_;
-  bool request_is_read_ = false;
   std::function<void()> gone_;
   std::string reply_;  // all its bytes
   char rest_[512];     // what nobody reads, of a request that was refused

@@ -81,7 +81,7 @@ struct ServerOptions {
   std::string token;  // empty: none is required
   uint32_t threads = 16;
   Milliseconds io_timeout{5000};
-  // Until a connection without a request is closed. Longer than a client keeps one (http/caller.h),
+  // Until a connection without a request is closed. Longer than a client keeps one (kLongestIdle),
   // so that a request meets no connection that ends.
   Milliseconds idle_timeout{10'000};
 };
