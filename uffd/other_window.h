@@ -12,6 +12,7 @@
 #include <fstream>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "base/check.h"
 #include "uffd/agent_ring.h"
@@ -73,14 +74,14 @@ class OtherWindow : public UserfaultfdSpace {
 
   Status drop(std::span<const PageRun> runs, std::span<DropResult> results,
               Nanoseconds patience) override {
-    command_count_ = 0;
+    commands_.clear();
+    run_of_command_.clear();
     for (size_t i = 0; i < runs.size(); ++i)
       for_each_part(runs[i], [&](uint64_t address, uint64_t bytes) {
-        FARPAGE_CHECK(command_count_ < commands_.size(), "%zu runs", runs.size());
-        run_of_command_[command_count_] = static_cast<uint16_t>(i);
-        commands_[command_count_++] = {.address = address,
-                                       .pages = static_cast<uint32_t>(bytes >> kPageShift),
-                                       .kind = handover::CommandKind::kDrop};
+        run_of_command_.push_back(static_cast<uint16_t>(i));
+        commands_.push_back({.address = address,
+                             .pages = static_cast<uint32_t>(bytes >> kPageShift),
+                             .kind = handover::CommandKind::kDrop});
         return true;
       });
     begun_ = false;
@@ -88,15 +89,14 @@ class OtherWindow : public UserfaultfdSpace {
   }
 
   Status await_drop(std::span<DropResult> results, Nanoseconds patience) override {
-    const auto commands = std::span(commands_).first(command_count_);
     if (!begun_) {
-      FARPAGE_TRY_VOID(agent_->begin(commands, patience));
+      FARPAGE_TRY_VOID(agent_->begin(commands_, patience));
       begun_ = true;
     }
-    FARPAGE_TRY_VOID(agent_->await(commands, patience));
+    FARPAGE_TRY_VOID(agent_->await(commands_, patience));
     std::ranges::fill(results, DropResult{});
-    for (size_t i = 0; i < commands.size(); ++i)
-      if (commands[i].result != 0) results[run_of_command_[i]].sys_errno = commands[i].result;
+    for (size_t i = 0; i < commands_.size(); ++i)
+      if (commands_[i].result != 0) results[run_of_command_[i]].sys_errno = commands_[i].result;
     return {};
   }
 
@@ -181,10 +181,10 @@ class OtherWindow : public UserfaultfdSpace {
   std::optional<AgentRingProducer> agent_;
   std::atomic<bool> bound_{false};
   std::atomic<bool> has_forked_{false};  // frames may be those of relatives too
-  // The last drop(): one thread at a time.
-  std::array<handover::Command, handover::kRingCommands> commands_;
-  std::array<uint16_t, handover::kRingCommands> run_of_command_;
-  size_t command_count_ = 0;
+  // The last drop(): one thread at a time. Vectors, which grow to what the target's batches need: a
+  // ring's length of commands would be 100 KiB of each target.
+  std::vector<handover::Command> commands_;
+  std::vector<uint16_t> run_of_command_;
   bool begun_ = false;
 };
 

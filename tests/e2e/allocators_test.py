@@ -15,7 +15,7 @@ LIBRARIES = {"jemalloc": "libjemalloc.so.2", "tcmalloc": "libtcmalloc_minimal.so
 class Allocators(EndToEnd):
     def check(self, program, served_by, environment=None, options=()):
         self.start_cluster()
-        size = scaled(24, 64)
+        size = scaled(16, 64)
         process = self.start_run([program, str(size * MIB)], local=f"{size // 4}M", environment=environment,
                                  options=options)
         status, output = process.finish()

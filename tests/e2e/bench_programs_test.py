@@ -1,4 +1,4 @@
-"""`./dev bench programs`, with a fiftieth of the sizes and less."""
+"""`./dev bench programs`, with a hundredth of the sizes and less."""
 import json
 import os
 import pathlib
@@ -27,7 +27,7 @@ class BenchPrograms(EndToEnd):
         self.assertEqual(done.returncode, 0, done.stderr[-3000:])
         return done.stdout
 
-    def measure(self, *names, scale="0.02"):
+    def measure(self, *names, scale="0.01"):
         """Each program gives the plain run's output in far memory, or the script fails."""
         out, page = self.path("samples.json"), self.path("page.html")
         text = self.bench(*names, "--scale", scale, "--rounds", "1", "--shares", "50", "--systems", "shm", "--json", out,

@@ -20,7 +20,8 @@ from verifier import Verifier, scaled
 
 PROGRAMS = os.path.join(os.path.dirname(__file__), "programs")
 STATE_VERSION = 4  # pager::kStateVersion
-KILLS = int(os.environ.get("FARPAGE_KILLS", "5"))  # of each test, at least
+KILLS = int(os.environ.get("FARPAGE_KILLS", "3"))  # of each test, at least
+REDIS_KEYS = scaled(20_000, 60_000)
 
 
 def kill_engine_of(pid):
@@ -104,12 +105,12 @@ class EngineDeath(HostPagerTest):
         lines = self.path("lines")
         source = random.Random(3)
         with open(lines, "w", encoding="ascii") as file:
-            file.writelines(f"{source.getrandbits(400):0120x}\n" for _ in range(scaled(150_000, 400_000)))
+            file.writelines(f"{source.getrandbits(400):0120x}\n" for _ in range(scaled(60_000, 400_000)))
         command = ["env", "LC_ALL=C", "sort", "--parallel=2", "-S", "200M", lines]
         plain = subprocess.run(command, check=True, capture_output=True, timeout=300)
         with self.killing(2):
             while self.kills_so_far() < KILLS:
-                status, output, log = self.run_far(command, local=scaled("9M", "24M"),
+                status, output, log = self.run_far(command, local=scaled("4M", "24M"),
                                                    options=["--pager", self.socket])
                 self.assertEqual(status, 0, log)
                 self.assertEqual(output, plain.stdout)
@@ -118,8 +119,8 @@ class EngineDeath(HostPagerTest):
     def test_a_program_that_forks(self):
         self.start_pager(local="256M", lend="3G")
         while self.kills_so_far() < KILLS:
-            program = self.start_run([sys.executable, os.path.join(PROGRAMS, "fork_and_check.py"), "1500", "10"],
-                                     local="24M", options=["--pager", self.socket])
+            program = self.start_run([sys.executable, os.path.join(PROGRAMS, "fork_and_check.py"), str(scaled(800, 1500)), str(scaled(5, 10))],
+                                     local=scaled("12M", "24M"), options=["--pager", self.socket])
             self.assertEqual(program.popen.stdout.readline(), b"filled\n", program.log())
             with self.killing(3 + self.kills_so_far(), most=0.9):
                 status, output = program.finish(patience=240)
@@ -135,9 +136,9 @@ class EngineDeath(HostPagerTest):
         values = {}
         with self.killing(4):
             turn = 0
-            while turn < 3 or self.kills_so_far() < KILLS:
+            while turn < 2 or self.kills_so_far() < KILLS:
                 turn += 1
-                for begin in range(0, 60_000, 500):
+                for begin in range(0, REDIS_KEYS, 500):
                     batch = {b"key-%d" % i: b"%d-" % turn + source.randbytes(800) for i in range(begin, begin + 500)}
                     values.update(batch)
                     client.all([("SET", *item) for item in batch.items()])
@@ -154,14 +155,15 @@ class EngineDeath(HostPagerTest):
         checked = subprocess.run([Verifier.program(self, "redis-check-rdb"), os.path.join(folder, "dump.rdb")], timeout=120,
                                  capture_output=True, text=True, check=False)
         self.assertEqual(checked.returncode, 0, checked.stdout)
-        self.assertIn("60000 keys read", checked.stdout)
+        self.assertIn(f"{REDIS_KEYS} keys read", checked.stdout)
 
     def start_redis(self):
         listen, folder = self.path("redis.socket"), self.path("redis")
         os.makedirs(folder)
         server = self.path("redis-server")
         os.symlink(Verifier.program(self, "redis-check-rdb"), server)  # one binary with several names
-        redis = self.start_run([server, "--port", "0", "--unixsocket", listen, "--dir", folder, "--save", ""], local="24M",
+        redis = self.start_run([server, "--port", "0", "--unixsocket", listen, "--dir", folder, "--save", ""],
+                               local=scaled("8M", "24M"),
                                options=["--pager", self.socket])
         wait_until(lambda: os.path.exists(listen), "redis listens")
         client = Client(listen)
@@ -185,12 +187,12 @@ class EngineDeath(HostPagerTest):
     def test_upgrades_under_load(self):
         self.start_pager(local="256M", lend="2G")
         redis, client, listen, _ = self.start_redis()
-        values = {b"key-%d" % i: os.urandom(1000) for i in range(60_000)}
+        values = {b"key-%d" % i: os.urandom(1000) for i in range(REDIS_KEYS)}
         keys = sorted(values)
         for begin in range(0, len(keys), 500):
             client.all([("SET", key, values[key]) for key in keys[begin:begin + 500]])
         benchmark = subprocess.Popen(
-            [Verifier.program(self, "redis-benchmark"), "-s", listen, "--csv", "-n", "150000", "-r", "60000", "-d", "1000",
+            [Verifier.program(self, "redis-benchmark"), "-s", listen, "--csv", "-n", str(scaled(50_000, 150_000)), "-r", str(REDIS_KEYS), "-d", "1000",
              "-c", "8", "-t", "set,get"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         for turn in range(4):
             time.sleep(0.5)
@@ -286,7 +288,7 @@ class EngineDeathOfRun(EndToEnd):
         wait_until(lambda: not json.loads(self.get("/v1/regions"))["regions"], "the regions are given back")
 
     def test_a_program_that_forks_in_an_embedded_cluster(self):
-        process = self.start_run([sys.executable, os.path.join(PROGRAMS, "fork_and_check.py"), "1200", "10"], local="24M",
+        process = self.start_run([sys.executable, os.path.join(PROGRAMS, "fork_and_check.py"), "1200", str(scaled(5, 10))], local="24M",
                                  options=["--lend", "2G"])
         self.assertEqual(process.popen.stdout.readline(), b"filled\n", process.log())
         with Killer(process.pid, random.Random(6), 0.9):

@@ -314,7 +314,7 @@ class Etcd(EndToEnd):
 
     def test_leaders_and_members_die_and_programs_do_not_notice(self):
         seed = int(os.environ.get("FARPAGE_SEED", str(random.randrange(1 << 30))))
-        kills = int(os.environ.get("FARPAGE_KILLS", "7"))
+        kills = int(os.environ.get("FARPAGE_KILLS", "5"))
         print(f"FARPAGE_SEED={seed} FARPAGE_KILLS={kills}", flush=True)
         self.random = random.Random(seed)
         self.regions_made = 0

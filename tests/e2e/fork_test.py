@@ -33,7 +33,7 @@ print(sum(numbers), len(words))
 """
 
 SHELL = """
-a=$(seq 1 900000)
+a=$(seq 1 $1)
 for i in 1 2 3; do
   echo "$a" | sort -rn | head -n $i
 done
@@ -73,7 +73,7 @@ class Fork(EndToEnd):
 
     def test_rounds_of_fork_and_change_leave_no_wrong_byte_and_no_lease(self):
         self.start_cluster()
-        rounds = scaled(300, 1000)
+        rounds = scaled(100, 1000)
         process = self.forks("rounds", 512, rounds, stdin=subprocess.PIPE)
         self.assertEqual(process.popen.stdout.readline(), b"wrong_pages 0\n", process.log())
         wait_until(lambda: not [name for name in self.regions() if "-fork-" in name],
@@ -102,13 +102,13 @@ class Fork(EndToEnd):
             busy = subprocess.Popen([sys.executable, "-c", "while True: pass"])
             self.addCleanup(busy.wait)
             self.addCleanup(busy.kill)
-        self.check("exec", 64, 400, local="8M")
+        self.check("exec", 64, scaled(120, 400), local="8M")
 
     def test_spawned_programs(self):
         self.check("spawn", 1024, 10)
 
     def test_other_threads_fault_and_unmap_meanwhile(self):
-        self.check("threads", 1024, 25, local="2M")
+        self.check("threads", 1024, scaled(10, 25), local="2M")
 
     def test_children_that_are_killed(self):
         self.check("killed", 1024, 30)
@@ -162,7 +162,7 @@ class Fork(EndToEnd):
         self.expect_all_given_back()
 
     def test_a_shell_with_pipelines_and_subshells(self):
-        self.same_as_plain(["sh", "-c", SHELL], "2M")
+        self.same_as_plain(["sh", "-c", SHELL, "sh", str(scaled(300_000, 900_000))], scaled("1M", "2M"))
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from cluster import (FARPAGE, MIB, RANDOM_ACCESS, Sampler, Service, child_of, fa
                      far_memory_of_run, state_of, wait_until)
 from engine_test import WORKERS, Engine
 from host_pager_base import HostPagerTest, command
+from verifier import scaled
 
 sys.path.append(os.path.join(os.path.dirname(__file__), "..", "..", "bench", "compare"))
 from memory_group import memory_group
@@ -139,12 +140,12 @@ class HostPager(HostPagerTest):
         self.addCleanup(Engine.end_group, process.pid)
         return process
 
-    def test_two_hundred_processes_in_three_budgets(self):
+    def test_many_processes_in_three_budgets(self):
         self.start_coordinator()
         self.start_node("node", "--slab", "2M", lend="4G", transports="shm")
         self.serve("256M", "--slab", "2M", "--transport", "shm")
-        budgets = [32, 48, 64]
-        runs = [self.start_workers(count, f"{local}M") for count, local in zip((60, 70, 70), budgets)]
+        counts, budgets = scaled(((20, 24, 24), (11, 16, 21)), ((60, 70, 70), (32, 48, 64)))
+        runs = [self.start_workers(count, f"{local}M") for count, local in zip(counts, budgets)]
         # A fourth program is killed by its own limit, again and again, while the others work.
         with memory_group() as group:
             group.limit(16 * MIB)

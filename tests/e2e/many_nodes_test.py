@@ -12,6 +12,7 @@ import urllib.error
 import urllib.request
 
 from cluster import EndToEnd, FARPAGE, MIB, RANDOM_ACCESS, child_of, wait_until
+from verifier import scaled
 
 MAX_NODES = 4096
 REAL_NODES = 80  # with one slab each: every slab of a program is on a node of its own
@@ -107,7 +108,7 @@ class ManyNodes(EndToEnd):
              "sort", "-S", "5M", "-o", place, source],
             stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120, check=False)
 
-    def test_forty_short_programs_and_a_wide_one_in_a_full_cluster(self):
+    def test_short_programs_and_a_wide_one_in_a_full_cluster(self):
         self.start_full_cluster()
         with self.assertRaises(urllib.error.HTTPError) as refused:
             self.join("one-too-many", "http://127.0.0.1:1", SLAB)
@@ -126,7 +127,7 @@ class ManyNodes(EndToEnd):
             expected = sorted(file)
         with concurrent.futures.ThreadPoolExecutor(4) as pool:
             ends = list(pool.map(lambda i: self.sort_far(source, self.path(f"sorted-{i}")),
-                                 range(40)))
+                                 range(scaled(16, 40))))
         for i, end in enumerate(ends):
             self.assertEqual((end.returncode, end.stderr), (0, ""))
             with open(self.path(f"sorted-{i}"), encoding="ascii") as file:

@@ -6,8 +6,8 @@ import unittest
 from cluster import wait_until
 from verifier import PATIENCE, Verifier, peak_of, scaled
 
-KEYS = scaled(20_000, 800_000, 4_000)
-MEBIBYTES = scaled(24, 900, 6)
+KEYS = scaled(12_000, 800_000, 4_000)
+MEBIBYTES = scaled(14, 900, 6)
 
 
 class Memcached(Verifier):

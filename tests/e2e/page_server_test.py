@@ -15,6 +15,7 @@ import unittest
 
 from cluster import PATIENCE, Service, wait_until
 from snapshot_base import PAGE, SnapshotTest
+from verifier import scaled
 
 LAZY, PRESENT = 2, 4
 GET, CLOSE, ANSWER = 7, 0x1023, 6 | PRESENT << 16
@@ -233,10 +234,10 @@ class PageServer(SnapshotTest):
         self.serve_checkpoint()
         (process, address), content = max(self.memory.items(), key=lambda item: len(item[1]))
         lazy = self.client()
-        for _ in range(200):
+        for _ in range(scaled(60, 200)):
             lazy.ask(process, address, len(content) // PAGE)
         self.expect_all_right(self.client())
-        for _ in range(200):
+        for _ in range(scaled(60, 200)):
             self.assertEqual(lazy.answer(process, address), content)
 
     def test_connection_that_ends_early_is_reported(self):

@@ -11,7 +11,7 @@ from cluster import FARPAGE, MIB, Sampler, far_memory_of_run, wait_until
 from verifier import PATIENCE, PATIENT, SLAB, Verifier, scaled
 
 ROWS = scaled(100_000, 4_000_000, 15_000)
-ROWS_OF_SESSIONS = scaled(40_000, 4_000_000, 15_000)
+ROWS_OF_SESSIONS = scaled(25_000, 4_000_000, 15_000)
 QUERIES = f"""
 set max_parallel_workers_per_gather = 0;
 create table item as select i, md5(i::text) as name, i * 7919::bigint % 100003 as price from generate_series(1, {ROWS}) i;
@@ -111,7 +111,7 @@ class Postgres(Verifier):
     def serve_sessions(self, run):
         """Starts a server whose sessions are forked processes; returns their answers and the most far
         memory that they had."""
-        turns = scaled(100, 20_000, 5)
+        turns = scaled(50, 20_000, 5)
         server = self.start_process([*run, self.tool("postgres"), "-D", self.path("database"), "-k",
                                      self.folder, "-h", "", *SETTINGS])
         ready = [self.tool("pg_isready"), "-q", "-h", self.folder]

@@ -8,7 +8,7 @@ import unittest
 from cluster import wait_until
 from verifier import PATIENCE, Verifier, peak_of, scaled
 
-KEYS = scaled(20_000, 600_000, 4_000)
+KEYS = scaled(12_000, 600_000, 4_000)
 
 
 class Client:

@@ -14,8 +14,8 @@ from snapshot_base import GUEST, PAGE, SnapshotTest
 from verifier import scaled
 
 STATE_VERSION = 2004  # snapshot::kStateVersion
-KILLS = int(os.environ.get("FARPAGE_KILLS", "5"))  # of each test, at least
-STEPS = str(scaled(15000, 60000))  # of a guest
+KILLS = int(os.environ.get("FARPAGE_KILLS", "3"))  # of each test, at least
+STEPS = str(scaled(6000, 60000))  # of a guest
 
 
 class ServeDeath(SnapshotTest):
@@ -69,7 +69,7 @@ class ServeDeath(SnapshotTest):
     def test_guests_with_pages_of_two_mebibytes_go_on(self):
         self.need_huge_pages(128 * MIB)
         file = self.start(size=32 * MIB, serve_options=["--prefetch-all"])
-        self.restore_while_killed(file, 5, ["--huge", "--steps", str(scaled(8000, 20000)), "--threads", "3"])
+        self.restore_while_killed(file, 5, ["--huge", "--steps", str(scaled(4000, 20000)), "--threads", "3"])
 
     def test_guests_that_come_while_engines_are_killed_are_served(self):
         file = self.start(size=4 * MIB, serve_options=["--recorded-set", self.path("vm.set")])

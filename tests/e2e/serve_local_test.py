@@ -13,7 +13,7 @@ from engine_death_test import expect_takeovers, upgrade
 from snapshot_base import GUEST, PAGE, SnapshotTest
 from verifier import scaled
 
-KILLS = int(os.environ.get("FARPAGE_KILLS", "5"))
+KILLS = int(os.environ.get("FARPAGE_KILLS", "3"))
 SIZE = 32 * MIB
 LOCAL = 8 * MIB
 # The guest's threads and heap, the agent's staging area, and what a fault may have beyond the budget.
@@ -75,7 +75,7 @@ class ServeLocal(SnapshotTest):
 
     def test_pages_given_back_are_zeros(self):
         file = self.start_local()
-        guest = self.started_guest(file, "--steps", str(scaled(15000, 40000)), "--threads", "3", "--regions", "3")
+        guest = self.started_guest(file, "--steps", str(scaled(6000, 40000)), "--threads", "3", "--regions", "3")
         figures = self.let_touch(guest)
         self.assertEqual((figures["wrong"], figures["sigbus"]), (0, 0), figures)
         self.assertEqual(self.stats(1)["far"]["lost"], 0)
@@ -137,7 +137,7 @@ class ServeLocal(SnapshotTest):
 
     def test_engines_are_killed_while_pages_are_given_back(self):
         file = self.start_local(size=16 * MIB, local=4 * MIB)
-        self.check_kills_under([self.started_guest(file, "--steps", str(scaled(40000, 60000)), "--threads", "3")])
+        self.check_kills_under([self.started_guest(file, "--steps", str(scaled(15000, 60000)), "--threads", "3")])
 
     def test_upgrade_under_a_guest(self):
         file = self.start_local()

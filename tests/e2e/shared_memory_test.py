@@ -195,10 +195,10 @@ class SharedMemory(EndToEnd):
 
     def test_killed_engine_is_replaced(self):
         self.start("--processes", "2")
-        rounds = scaled(150_000, 300_000)
+        rounds = scaled(75_000, 300_000)
         guest = self.guest(processes=2, rounds=rounds, options=["--lifeline", "--walk"])
         wait_until(lambda: "process_joined" in self.pager.log(), "they are served")
-        for kill in range(1, 6):
+        for kill in range(1, scaled(4, 6)):
             wait_until(lambda: engine_of(self.pager.pid) is not None, "there is an engine")
             os.kill(engine_of(self.pager.pid), signal.SIGKILL)
             wait_until(lambda n=kill: self.pager.log().count("share: taken_over") == n, "another one goes on")

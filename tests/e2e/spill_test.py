@@ -81,12 +81,12 @@ class Spill(EndToEnd):
         self.assertEqual(self.stats()["faults"]["failed"], 0)
 
     def test_a_sort_of_which_most_is_in_the_file(self):
-        memory = scaled("6M", "16M")
+        memory = scaled("3M", "16M")
         self.start_full_cluster(lend=memory)
         lines = self.path("lines")
         source = random.Random(3)
         with open(lines, "w", encoding="ascii") as file:
-            file.writelines(f"{source.getrandbits(400):0120x}\n" for _ in range(scaled(120_000, 300_000)))
+            file.writelines(f"{source.getrandbits(400):0120x}\n" for _ in range(scaled(50_000, 300_000)))
         command = ["env", "LC_ALL=C", "sort", "-S", "120M", lines]
         plain = self.start_process(command).finish()
         status, output, log = self.run_far(command, local=memory, options=self.options("400M"))
@@ -120,7 +120,7 @@ class Spill(EndToEnd):
 
     def test_a_program_that_forks(self):
         self.start_full_cluster()
-        process = self.start_run([sys.executable, os.path.join(PROGRAMS, "fork_and_check.py"), "1000", "15"],
+        process = self.start_run([sys.executable, os.path.join(PROGRAMS, "fork_and_check.py"), "1000", str(scaled(6, 15))],
                                  local="16M", options=self.options("800M"))
         self.assertEqual(process.popen.stdout.readline(), b"filled\n", process.log())
         status, output = process.finish()
