@@ -2,6 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <charconv>
+#include <map>
+#include <optional>
+
 #include "base/size.h"
 #include "cli/host_port.h"
 #include "coordinator/memory_store.h"
@@ -10,6 +14,66 @@
 #include "http/url.h"
 
 namespace farpage::cli {
+namespace {
+
+struct Entry {
+  std::string name;
+  std::string value;
+};
+
+// Of NAME=VALUE.
+Entry split_entry(const std::string& text) {
+  const size_t equals = text.find('=');
+  if (equals == std::string::npos) return {text, ""};
+  return {text.substr(0, equals), text.substr(equals + 1)};
+}
+
+Result<std::map<std::string, uint64_t>> parse_quotas(const std::vector<std::string>& texts) {
+  std::map<std::string, uint64_t> quotas;
+  for (const std::string& text : texts) {
+    const Entry entry = split_entry(text);
+    const auto bytes = parse_size(entry.value);
+    if (!http::is_name(entry.name) || !bytes)
+      return fail(ErrorCode::kInvalid,
+                  fmt::format("--quota: '{}' is not NAME=SIZE, as in batch=64G", text));
+    if (!quotas.emplace(entry.name, *bytes).second)
+      return fail(ErrorCode::kInvalid, fmt::format("--quota: '{}' is given twice", entry.name));
+  }
+  return quotas;
+}
+
+std::optional<coordinator::KeptFree> kept_free_of(const std::string& value) {
+  if (!value.ends_with('%')) {
+    const auto bytes = parse_size(value);
+    if (!bytes) return std::nullopt;
+    return coordinator::KeptFree{.bytes = *bytes};
+  }
+  const char* const end = value.data() + value.size() - 1;
+  uint32_t percent = 0;
+  const auto [stop, error] = std::from_chars(value.data(), end, percent);
+  if (error != std::errc() || stop != end || percent < 1 || percent > 99) return std::nullopt;
+  return coordinator::KeptFree{.percent = percent};
+}
+
+Result<std::map<std::string, coordinator::KeptFree>> parse_kept_free(
+    const std::vector<std::string>& texts) {
+  std::map<std::string, coordinator::KeptFree> keeps_free;
+  for (const std::string& text : texts) {
+    const Entry entry = split_entry(text);
+    const auto kept = kept_free_of(entry.value);
+    if ((!http::is_name(entry.name) && entry.name != coordinator::KeptFree::kOthers) || !kept)
+      return fail(
+          ErrorCode::kInvalid,
+          fmt::format("--keep-free: '{}' is neither NAME=SIZE, as in batch=64G, nor NAME=PERCENT%, "
+                      "as in batch=25% (1 to 99)",
+                      text));
+    if (!keeps_free.emplace(entry.name, *kept).second)
+      return fail(ErrorCode::kInvalid, fmt::format("--keep-free: '{}' is given twice", entry.name));
+  }
+  return keeps_free;
+}
+
+}  // namespace
 
 void add_options(Subcommand& subcommand, CoordinatorSettings& settings) {
   subcommand.text("--listen", settings.listen, "Where to serve the REST API")
@@ -37,6 +101,10 @@ void add_options(Subcommand& subcommand, CoordinatorSettings& settings) {
           "--quota", settings.quotas,
           "NAME=SIZE: what programs with this --borrower may have together, all replicas counted. "
           "Several times")
+      .texts(
+          "--keep-free", settings.keeps_free,
+          "NAME=SIZE or NAME=PERCENT%: programs with this --borrower get no slab that would leave "
+          "less free for others; *: those without an entry of their own. Several times")
       .number("--request-threads", settings.request_threads, 1, 1024, "Threads for requests")
       .number("--max-long-polls", settings.max_long_polls, 1, 1 << 20,
               "Calls of /v1/events that may wait at the same time")
@@ -77,16 +145,10 @@ Result<coordinator::ServiceOptions> service_options(const CoordinatorSettings& s
                             settings.listen));
   coordinator::ServiceOptions options;
   options.advertise = settings.advertise;
-  for (const std::string& quota : settings.quotas) {
-    const size_t equals = quota.find('=');
-    const std::string name = quota.substr(0, equals);
-    const auto bytes = parse_size(equals == std::string::npos ? "" : quota.substr(equals + 1));
-    if (!http::is_name(name) || !bytes)
-      return fail(ErrorCode::kInvalid,
-                  fmt::format("--quota: '{}' is not NAME=SIZE, as in batch=64G", quota));
-    if (!options.state.quotas.emplace(name, *bytes).second)
-      return fail(ErrorCode::kInvalid, fmt::format("--quota: '{}' is given twice", name));
-  }
+  FARPAGE_TRY(quotas, parse_quotas(settings.quotas));
+  options.state.quotas = std::move(quotas);
+  FARPAGE_TRY(keeps_free, parse_kept_free(settings.keeps_free));
+  options.state.keeps_free = std::move(keeps_free);
   options.state.spread_by = settings.spread_by;
   options.host = listen.host;
   options.port = listen.port;

@@ -20,7 +20,8 @@ struct CoordinatorSettings {
   std::string token_file;
   bool insecure = false;
   std::string spread_by;
-  std::vector<std::string> quotas;  // NAME=SIZE each
+  std::vector<std::string> quotas;      // NAME=SIZE each
+  std::vector<std::string> keeps_free;  // NAME=SIZE or NAME=PERCENT%
   Milliseconds node_time_to_live{5000};
   Milliseconds region_time_to_live{60'000};
   int64_t request_threads = 16;

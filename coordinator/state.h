@@ -48,6 +48,13 @@
 
 namespace farpage::coordinator {
 
+// A part of the memory that living nodes lend: `percent` of it, or so many bytes.
+struct KeptFree {
+  static constexpr const char* kOthers = "*";  // in place of a name: all that have no entry
+  uint64_t bytes = 0;
+  uint32_t percent = 0;  // 0: `bytes` counts
+};
+
 struct StateOptions {
   Nanoseconds node_time_to_live = Seconds(5);
   Nanoseconds region_time_to_live = Seconds(60);
@@ -58,6 +65,8 @@ struct StateOptions {
   // A longer time between two calls of tick() means that this process did not run.
   Nanoseconds longest_tick = Seconds(2);
   std::map<std::string, uint64_t> quotas;  // bytes, by RegionCreate::borrower
+  // What a borrower leaves free for others, by the same name.
+  std::map<std::string, KeptFree> keeps_free;
   std::string spread_by;  // of regions that do not say; empty: distinct nodes are enough
   size_t event_capacity = size_t{4} * kMaxNodes;  // all nodes lost and back, with a margin
   uint64_t seed = 0;                              // for placement and region ids
@@ -334,6 +343,8 @@ class State {
   uint64_t borrowed_bytes(const std::string& borrower) const;
   // kExhausted: so much more is more than the quota of the region's borrower.
   Status check_quota(const Region& region, uint64_t more_bytes) const;
+  // kExhausted: so much more would leave less free than the region's borrower has to.
+  Status check_kept_free(const Region& region, uint64_t more_bytes) const;
   std::vector<SlabIndex> missing_slabs(const Region& region,
                                        const std::vector<SlabIndex>& slabs) const;
   // The nodes that can lend slabs to a region, how many each, and the domains that they are in

@@ -170,6 +170,31 @@ Status State::check_quota(const Region& region, uint64_t more_bytes) const {
                   format_size(borrowed), format_size(quota->second), format_size(more_bytes)));
 }
 
+Status State::check_kept_free(const Region& region, uint64_t more_bytes) const {
+  const auto& keeps = options_.keeps_free;
+  auto kept = keeps.find(region.record.borrower);
+  if (kept == keeps.end()) kept = keeps.find(KeptFree::kOthers);
+  if (more_bytes == 0 || kept == keeps.end()) return {};
+  uint64_t lent = 0;
+  uint64_t free = 0;
+  for (const auto& [id, node] : nodes_) {
+    if (state_of(node) != NodeState::kAlive) continue;
+    lent += lent_slabs(node) * node.record.join.slab_bytes;
+    free += lendable_slabs(node) * node.record.join.slab_bytes;
+  }
+  const uint64_t keep =
+      kept->second.percent == 0 ? kept->second.bytes : lent * kept->second.percent / 100;
+  if (free >= keep + more_bytes) return {};
+  return fail(
+      ErrorCode::kExhausted,
+      fmt::format("{} must leave {} free (--keep-free): {} are, and {} more do not fit; start more "
+                  "nodes, or give slabs back",
+                  region.record.borrower.empty()
+                      ? "a program without a --borrower"
+                      : fmt::format("borrower '{}'", region.record.borrower),
+                  format_size(keep), format_size(free), format_size(more_bytes)));
+}
+
 std::vector<SlabIndex> State::missing_slabs(const Region& region,
                                             const std::vector<SlabIndex>& slabs) const {
   std::vector<SlabIndex> missing;
@@ -261,7 +286,9 @@ Result<std::vector<PlannedLease>> State::begin_lease(Instant now, const RegionId
       return fail(ErrorCode::kConflict, "another request leases these slabs: try again");
   }
   const uint32_t replicas = region->record.replicas;
-  FARPAGE_TRY_VOID(check_quota(*region, missing.size() * replicas * region->record.slab_bytes));
+  const uint64_t more_bytes = missing.size() * replicas * region->record.slab_bytes;
+  FARPAGE_TRY_VOID(check_quota(*region, more_bytes));
+  FARPAGE_TRY_VOID(check_kept_free(*region, more_bytes));
   const Lenders lenders = find_lenders(region->record, avoid);
   const auto choices =
       placement_.place(lenders.free_slabs, missing.size(), replicas, lenders.domains);

@@ -53,6 +53,18 @@ class Spread(EndToEnd):
         print(f"the longest access took {self.end_access(process)} ms")
         self.assertEqual(self.stats()["faults"]["failed"], 0)
 
+    def test_who_has_priority_gets_the_last_slabs(self):
+        self.start_coordinator("--keep-free", "batch=70%")
+        self.start_slab_node("node-1")
+        batch = self.start_filled(["--transport", "tcp", "--slab", "2M", "--borrower", "batch", "--spill",
+                                   f"{self.folder},size=160M"])
+        self.assertIn("borrower 'batch' must leave 67.2M free (--keep-free): ", batch.log())
+        self.assertIn("pager: spilling", batch.log())
+        other = self.start_filled(["--transport", "tcp", "--slab", "2M"])
+        self.assertNotIn("lease_refused", other.log())
+        for process in (batch, other):
+            self.end_access(process)
+
     def test_program_asks_for_its_own_label_and_is_told_what_has_room(self):
         self.start_coordinator()
         for name in ("a1", "a2"):

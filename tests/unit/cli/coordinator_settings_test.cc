@@ -126,5 +126,31 @@ TEST(CoordinatorSettings, QuotasAndTheLabelOfTheSpreadAreChecked) {
   EXPECT_FALSE(service_options(settings, "").has_value());
 }
 
+TEST(CoordinatorSettings, WhatBorrowersLeaveFreeIsChecked) {
+  CoordinatorSettings settings;
+  settings.keeps_free = {"batch=25%", "web=0", "*=1G"};
+  const auto options = service_options(settings, "");
+  ASSERT_TRUE(options.has_value()) << options.error().message();
+  EXPECT_EQ(options->state.keeps_free.at("batch").percent, 25U);
+  EXPECT_EQ(options->state.keeps_free.at("web").bytes, 0U);
+  EXPECT_EQ(options->state.keeps_free.at("*").bytes, uint64_t{1} << 30);
+  for (const std::vector<std::string>& wrong : {std::vector<std::string>{"batch"},
+                                                {"batch="},
+                                                {"batch=%"},
+                                                {"batch=0%"},
+                                                {"batch=100%"},
+                                                {"batch=5.5%"},
+                                                {"batch=-1%"},
+                                                {"=1G"},
+                                                {"a b=1G"},
+                                                {"*x=1G"},
+                                                {"a=1G", "a=2%"}}) {
+    settings.keeps_free = wrong;
+    const auto refused = service_options(settings, "");
+    ASSERT_FALSE(refused.has_value()) << wrong[0];
+    EXPECT_EQ(refused.error().context.find("--keep-free: '"), 0U) << refused.error().context;
+  }
+}
+
 }  // namespace
 }  // namespace farpage::cli
