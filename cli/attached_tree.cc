@@ -98,7 +98,6 @@ void AttachedTree::note_parted(pid_t pid, Parting parting) {
 void AttachedTree::remove_parted() {
   std::erase_if(members_, [](const Member& member) { return member.parted; });
   if (!members_.empty()) return;
-  empty_answers_ = 0;
   may_have_children_ = true;
   look();
 }
@@ -195,14 +194,13 @@ void AttachedTree::look() {
   } else if (++unanswered_ == kMaxUnanswered) {
     fail_all(asked.error());
   }
-  look_after(members_.empty() && children_.empty() ? kLookAgain : kLook);
+  look_after(kLook);
 }
 
 Status AttachedTree::ask() {
   FARPAGE_TRY(children, uffd::ask_children(handover_path_));
   children_ = std::move(children);
-  empty_answers_ = children_.empty() ? empty_answers_ + 1 : 0;
-  may_have_children_ = empty_answers_ < kEmptyAnswers;
+  may_have_children_ = !children_.empty();
   unanswered_ = 0;
   return {};
 }

@@ -66,9 +66,6 @@ class AttachedTree {
 
  private:
   static constexpr Nanoseconds kLook = std::chrono::seconds(1);  // for children
-  // The pager makes a child known some time after its fork, which may be after its parent's end.
-  static constexpr int kEmptyAnswers = 4;
-  static constexpr Nanoseconds kLookAgain = std::chrono::milliseconds(100);
   static constexpr Nanoseconds kRetry = std::chrono::seconds(10);
   static constexpr int kMaxUnanswered = 5;
 
@@ -114,7 +111,6 @@ class AttachedTree {
   // processes wait at a page that is away, and do not read zeros.
   std::vector<uffd::FoundChild> children_;
   bool may_have_children_ = true;
-  int empty_answers_ = 0;  // in a row, since the last member has parted
   int unanswered_ = 0;
   std::map<pid_t, Instant> failed_at_;  // that could not get an agent
   std::optional<Error> failure_;

@@ -94,6 +94,8 @@ class Pager {
   // was not announced at any time.
   virtual int attention_descriptor() const = 0;
   virtual void adopt_children() = 0;
+  // Children whose events were read before this call have arrived, and on_child has not had them.
+  virtual bool has_arrivals() const = 0;
   // After Engine::adopt(), in this order. The target's agent can drop pages from now on. The child
   // has what it had at the fork and `free_pages` more; `name`: TargetOptions::name, which now can
   // tell the process.

@@ -364,6 +364,11 @@ void TargetPager::adopt_children() {
   fork_in_progress_.adopt();
 }
 
+bool TargetPager::has_arrivals() const {
+  engine_.core().event_readers.wait_until_handled();
+  return fork_in_progress_.has_arrivals();
+}
+
 std::optional<uffd::FaultKind> TargetPager::next_fault(PageIndex page, bool write) const {
   switch (target_.table.load(page).state()) {
     case PageState::kDirty:

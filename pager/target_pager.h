@@ -66,6 +66,7 @@ class TargetPager final : public Pager, private RegionOwner {
   }
   int attention_descriptor() const override { return parts_.attention.fd(); }
   void adopt_children() override;
+  bool has_arrivals() const override;
   void agent_ready(std::string name, uint64_t free_pages) override;
   bool wants_budget() const override { return target_.wants_budget.load(); }
   void begin_eviction() override;

@@ -503,6 +503,11 @@ bool ServedTarget::lacks_agent() const {
   return is_child_ && attached_ && step_ == Step::kAwaitingExit && report_.pid == 0 && !ending_;
 }
 
+bool ServedTarget::may_have_new_children() const {
+  if (step_ == Step::kStarting) return is_child_;
+  return adopting_ || ending_ || pager_->has_arrivals();
+}
+
 uffd::AgentlessChild ServedTarget::described() const {
   uffd::AgentlessChild child;
   child.number = number_;
@@ -738,8 +743,10 @@ void ServedTarget::await_attention() {
 
 void ServedTarget::on_attention() {
   // Page tables are copied. What the doorbell said is looked at afterwards: the call clears it.
+  adopting_ = true;
   in_pool([this] { pager_->adopt_children(); },
           [this] {
+            adopting_ = false;
             if (ending_) return;
             if (pager_->wants_budget()) end_trial();
             await_attention();

@@ -68,6 +68,9 @@ class ServedTarget : public std::enable_shared_from_this<ServedTarget> {
   // A forked child of an attached program: it is served, and nothing of it is evicted.
   bool lacks_agent() const;
   uffd::AgentlessChild described() const;
+  // It has forked, or may have at its end, and TargetHost::on_child has not been called yet; or it
+  // is such a child, and not served yet.
+  bool may_have_new_children() const;
   // It has one now, which was injected; it is welcomed.
   void take_agent(uffd::HandedOver agent);
   // Now, or at its end. nullopt: it was never served, or it is a forked child with hardly a fault:
@@ -149,7 +152,8 @@ class ServedTarget : public std::enable_shared_from_this<ServedTarget> {
   uint64_t free_pages_ = 0;  // of a child on trial
   Step step_ = Step::kStarting;
   bool ending_ = false;  // end() was called
-  size_t calls_ = 0;     // in the pool
+  bool adopting_ = false;
+  size_t calls_ = 0;  // in the pool
   std::unique_ptr<pager::Pager> pager_;
   Fd socket_;
   Fd ring_;                          // for a successor

@@ -1,6 +1,6 @@
 #include "serve/target_service.h"
 
-#include <boost/asio/steady_timer.hpp>
+#include <algorithm>
 #include <cerrno>
 #include <utility>
 #include <variant>
@@ -11,6 +11,9 @@ namespace farpage::serve {
 namespace {
 
 constexpr Milliseconds kHelloPatience{5000};
+// Until the new children of all targets are known; who asks waits for 2 s.
+constexpr Milliseconds kTellPatience{1000};
+constexpr Milliseconds kTellLook{5};
 
 }  // namespace
 
@@ -43,9 +46,11 @@ TargetService::TargetService(boost::asio::io_context& control, uffd::HandoverSer
                   if (auto report = target.report())
                     ended_.emplace(target.number(), std::move(*report));
                   targets_.erase(target.number());
+                  tell_children();
                   note_end();
                 }},
-      connections_(control, server.descriptor()) {
+      connections_(control, server.descriptor()),
+      questions_timer_(control) {
   await_connections();
 }
 
@@ -108,8 +113,9 @@ void TargetService::take_in(const std::shared_ptr<Newcomer>& newcomer) {
       take_agent(std::move(*target));
     else
       keep(ServedTarget::start(host_, std::move(*target)));
-  } else if (const auto* call = std::get_if<uffd::ChildrenCall>(&*arrival)) {
-    tell_children(*call);
+  } else if (auto* call = std::get_if<uffd::ChildrenCall>(&*arrival)) {
+    questions_.push_back({std::move(*call), SteadyClock::read() + kTellPatience});
+    tell_children();
   } else {
     resize(std::get<uffd::ResizeCall>(*arrival));
   }
@@ -124,12 +130,26 @@ void TargetService::take_agent(uffd::HandedOver agent) {
     (void)uffd::welcome(agent.socket, ESRCH, "that child has ended, or has an agent");
 }
 
-void TargetService::tell_children(const uffd::ChildrenCall& call) const {
+// Answers when every child is known whose fork has returned: a parent may have ended before.
+void TargetService::tell_children() {
+  if (questions_.empty()) return;
+  const bool all_known = std::ranges::none_of(
+      targets_, [](const auto& entry) { return entry.second->may_have_new_children(); });
+  const Instant now = SteadyClock::read();
   std::vector<uffd::AgentlessChild> children;
   for (const auto& [number, target] : targets_)
     if (target->lacks_agent()) children.push_back(target->described());
-  const Status told = uffd::answer(call, children);
-  if (!told) log::warn("run: children_not_told reason=\"{}\"", told.error().message());
+  std::erase_if(questions_, [&](const Question& question) {
+    if (!all_known && now < question.deadline) return false;
+    const Status told = uffd::answer(question.call, children);
+    if (!told) log::warn("run: children_not_told reason=\"{}\"", told.error().message());
+    return true;
+  });
+  if (questions_.empty()) return;
+  questions_timer_.expires_after(kTellLook);
+  questions_timer_.async_wait([this, here = std::weak_ptr(here_)](boost::system::error_code error) {
+    if (!error && !here.expired()) tell_children();
+  });
 }
 
 void TargetService::resize(const uffd::ResizeCall& call) {

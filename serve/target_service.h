@@ -3,12 +3,14 @@
 #pragma once
 
 #include <boost/asio/io_context.hpp>
+#include <boost/asio/steady_timer.hpp>
 #include <functional>
 #include <map>
 #include <memory>
 #include <set>
 #include <vector>
 
+#include "base/clock.h"
 #include "pager/engine.h"
 #include "serve/budget_group.h"
 #include "serve/served_target.h"
@@ -54,6 +56,10 @@ class TargetService {
 
  private:
   struct Newcomer;
+  struct Question {
+    uffd::ChildrenCall call;
+    Instant deadline;
+  };
 
   void keep(std::shared_ptr<ServedTarget> target);
   void await_connections();
@@ -62,7 +68,7 @@ class TargetService {
   void leave(const std::shared_ptr<Newcomer>& newcomer);
   void note_end() const;
   void take_agent(uffd::HandedOver agent);
-  void tell_children(const uffd::ChildrenCall& call) const;
+  void tell_children();
   void resize(const uffd::ResizeCall& call);
   Result<uffd::ResizedProcesses> set_local(uint64_t local_bytes);
 
@@ -73,11 +79,14 @@ class TargetService {
   TargetHost host_;
   Watch connections_;
   std::set<std::shared_ptr<Newcomer>> newcomers_;
+  std::vector<Question> questions_;  // for children, that are not answered yet
+  boost::asio::steady_timer questions_timer_;
   // By number.
   std::map<uint64_t, std::shared_ptr<ServedTarget>> targets_;
   std::map<uint64_t, TargetReport> ended_;
   std::function<void()> when_empty_;
   std::function<Status(uint64_t)> check_local_;
+  std::shared_ptr<const bool> here_ = std::make_shared<const bool>(true);
 };
 
 }  // namespace farpage::serve

@@ -54,6 +54,7 @@ class ForkInProgress {
   void arrived_in_order(std::unique_ptr<uffd::AddressSpace> child);
   // Hands the children that have arrived to on_child.
   void adopt();
+  bool has_arrivals() const;  // any thread
   // As Pager::guard_shared(), by any thread.
   uint64_t guard_shared();
 
@@ -66,7 +67,6 @@ class ForkInProgress {
       FARPAGE_REQUIRES(mutex_);
   Result<std::unique_ptr<ProcessImage>> make_lost_image() const;
   uint64_t guard_block(PageIndex block);
-  bool has_arrivals() const;
   bool copied() FARPAGE_REQUIRES(mutex_);
   void adopt_arrivals() FARPAGE_REQUIRES(mutex_);
   void arrived(Arrival arrival);

@@ -57,6 +57,7 @@ class NumbersOnly final : public pager::Pager {
   void child_found(std::unique_ptr<uffd::AddressSpace>) override {}
   int attention_descriptor() const override { return -1; }
   void adopt_children() override {}
+  bool has_arrivals() const override { return false; }
   void agent_ready(std::string, uint64_t) override {}
   bool wants_budget() const override { return false; }
   void begin_eviction() override {}
