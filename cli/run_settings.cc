@@ -36,12 +36,13 @@ void add_options(Subcommand& subcommand, PagerSettings& settings, ShortFlags sho
           "Label of nodes, as zone: the copies are on nodes with different values of it (default: "
           "what the coordinator was told)")
       .text("--borrower", settings.borrower,
-            "Name under which the coordinator's --quota counts this memory (default: none)")
+            "Name for the coordinator's --quota and --keep-free (default: none)")
       .size("--slab", settings.slab_bytes,
             "Unit of borrowing; must be that of the nodes (run: 0 is 64M, or with an embedded node "
             "1/128 of --lend, from 2M to 64M)")
       .duration("--fault-deadline", settings.fault_deadline,
-                "A fault that takes longer ends in SIGBUS (with --spill 5s means a minute)")
+                "A fault that takes longer ends in SIGBUS (5s means a minute with --spill, 20s "
+                "with several coordinators)")
       .number("--workers", settings.workers, 0, pager::kMaxWorkers,
               "Fault threads; 0: one for each CPU")
       .flag("--no-pin", settings.no_pin, "Do not pin the fault threads to CPUs")
@@ -219,11 +220,16 @@ void add_options(Subcommand& subcommand, RunSettings& settings) {
 
 void choose_sizes(EngineSettings& settings, uint64_t available_bytes) {
   constexpr uint64_t kSlabs = 128;
-  constexpr Milliseconds kDiskDeadline{60000};  // a disk that others use stands for seconds
+  constexpr Milliseconds kDiskDeadline{60000};      // a disk that others use stands for seconds
+  constexpr Milliseconds kElectionDeadline{20000};  // slabs are leased when another one leads
   uint64_t& slab = settings.pager.slab_bytes;
   Milliseconds& deadline = settings.pager.fault_deadline;
-  if (!settings.spill.empty() && deadline == PagerSettings{}.fault_deadline)
-    deadline = kDiskDeadline;
+  if (deadline == PagerSettings{}.fault_deadline) {
+    if (!settings.spill.empty())
+      deadline = kDiskDeadline;
+    else if (settings.coordinator.find(',') != std::string::npos)
+      deadline = kElectionDeadline;
+  }
   if (!settings.coordinator.empty()) {
     if (slab == 0) slab = coordinator::kDefaultSlabBytes;
     return;

@@ -71,8 +71,8 @@ struct EngineSettings {
 
 void add_options(Subcommand& subcommand, EngineSettings& settings);
 // Puts sizes in place of the zeros of --slab and --lend. An embedded node has at least 128 slabs
-// where it can: every process of a program takes at least one. With --spill the deadline of a fault
-// is a minute in place of its default.
+// where it can: every process of a program takes at least one. In place of its default the deadline
+// of a fault is a minute with --spill, and 20 s with several coordinators.
 void choose_sizes(EngineSettings& settings, uint64_t available_bytes);
 // What the kernel could give to programs now.
 uint64_t available_memory_bytes();

@@ -8,6 +8,7 @@ from cluster import BUILD, FARPAGE, EndToEnd, MIB
 from verifier import scaled
 
 PROGRAM = os.path.join(BUILD, "tests", "heap_churn")
+STEPS = str(scaled(2500, 12_000))
 LIBRARIES = {"jemalloc": "libjemalloc.so.2", "tcmalloc": "libtcmalloc_minimal.so.4",
              "mimalloc": "libmimalloc.so.2"}
 
@@ -16,7 +17,7 @@ class Allocators(EndToEnd):
     def check(self, program, served_by, environment=None, options=()):
         self.start_cluster()
         size = scaled(16, 64)
-        process = self.start_run([program, str(size * MIB)], local=f"{size // 4}M", environment=environment,
+        process = self.start_run([program, str(size * MIB), STEPS], local=f"{size // 4}M", environment=environment,
                                  options=options)
         status, output = process.finish()
         self.assertEqual(status, 0, process.log())
@@ -70,7 +71,7 @@ class Allocators(EndToEnd):
         self.check(PROGRAM, library, options=["--allocator", library])
 
     def test_no_allocator_where_the_option_says_so(self):
-        status, output, log = self.run_far([PROGRAM, str(16 * MIB)], options=["--allocator", "none"])
+        status, output, log = self.run_far([PROGRAM, str(16 * MIB), STEPS], options=["--allocator", "none"])
         self.assertEqual(status, 0, log)
         self.assertIn("/libc.so", output.decode())
 
@@ -79,7 +80,7 @@ class Allocators(EndToEnd):
         self.require("jemalloc")
         linked = f"{PROGRAM}_mimalloc"
         for program, environment in ((linked, None), (PROGRAM, {"LD_PRELOAD": LIBRARIES["mimalloc"]})):
-            status, output, log = self.run_far([program, str(16 * MIB)], options=["--allocator", "jemalloc"],
+            status, output, log = self.run_far([program, str(16 * MIB), STEPS], options=["--allocator", "jemalloc"],
                                                environment=environment)
             self.assertEqual(status, 0, log)
             self.assertIn("mimalloc", output.decode())

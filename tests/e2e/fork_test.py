@@ -102,7 +102,7 @@ class Fork(EndToEnd):
             busy = subprocess.Popen([sys.executable, "-c", "while True: pass"])
             self.addCleanup(busy.wait)
             self.addCleanup(busy.kill)
-        self.check("exec", 64, scaled(120, 400), local="8M")
+        self.check("exec", 64, scaled(40, 400), local="8M")
 
     def test_spawned_programs(self):
         self.check("spawn", 1024, 10)

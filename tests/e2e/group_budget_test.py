@@ -6,6 +6,7 @@ import unittest
 from cluster import (EndToEnd, MIB, RANDOM_ACCESS, Sampler, child_of, far_memory_at_one_moment,
                      far_memory_of_run, far_resident_bytes, wait_until)
 from resize_test import LOCKING
+from verifier import scaled
 
 # Fills memory, waits for a line, runs the command of its arguments, and checks its memory.
 PARENT = """
@@ -26,8 +27,8 @@ def work(seed):
     mine.sort()
     return sum(mine[::seed])
 with multiprocessing.get_context("fork").Pool(6) as pool:
-    print(pool.map(work, range(1, 25), chunksize=1))
-"""
+    print(pool.map(work, range(1, TASKS), chunksize=1))
+""".replace("TASKS", str(scaled(13, 25)))
 
 # One process writes all pages that it shares with another one, again and again.
 COPIES = """

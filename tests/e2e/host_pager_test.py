@@ -144,7 +144,7 @@ class HostPager(HostPagerTest):
         self.start_coordinator()
         self.start_node("node", "--slab", "2M", lend="4G", transports="shm")
         self.serve("256M", "--slab", "2M", "--transport", "shm")
-        counts, budgets = scaled(((20, 24, 24), (11, 16, 21)), ((60, 70, 70), (32, 48, 64)))
+        counts, budgets = scaled(((20, 24, 24), (16, 20, 24)), ((60, 70, 70), (32, 48, 64)))
         runs = [self.start_workers(count, f"{local}M") for count, local in zip(counts, budgets)]
         # A fourth program is killed by its own limit, again and again, while the others work.
         with memory_group() as group:

@@ -49,7 +49,7 @@ class Languages(Verifier):
         self.lua("tcp")
 
     def php(self, transport):
-        self.compare([self.program("php"), source("arrays.php"), str(scaled(50_000, 1_000_000))], transport)
+        self.compare([self.program("php"), source("arrays.php"), str(scaled(30_000, 1_000_000))], transport)
 
     def test_php_over_shm(self):
         self.php("shm")

@@ -1,6 +1,7 @@
-// heap_churn BYTES: allocates about BYTES by every function of malloc's family, in two threads, and
-// checks each byte. Prints the file whose malloc served it. `heap_churn pairs COUNT`: COUNT pairs
-// of malloc and free, of sizes from 16 bytes to 64 KiB, among some hundred live blocks.
+// heap_churn BYTES STEPS: allocates about BYTES by every function of malloc's family, in two
+// threads with so many steps each, and checks each byte. Prints the file whose malloc served it.
+// `heap_churn pairs COUNT`: COUNT pairs of malloc and free, of sizes from 16 bytes to 64 KiB, among
+// some hundred live blocks.
 #include <dlfcn.h>
 #include <malloc.h>
 
@@ -91,7 +92,7 @@ void aligned() {
   }
 }
 
-void churn(size_t most_bytes, uint32_t seed) {
+void churn(size_t most_bytes, uint32_t steps, uint32_t seed) {
   std::mt19937 random(seed);
   std::vector<Block> blocks;
   size_t used = 0;
@@ -103,7 +104,7 @@ void churn(size_t most_bytes, uint32_t seed) {
     block = blocks.back();
     blocks.pop_back();
   };
-  for (int step = 0; step < 12'000; ++step) {
+  for (uint32_t step = 0; step < steps; ++step) {
     while (used > most_bytes) give_back(random() % blocks.size());
     if (random() % 8 == 0 && !blocks.empty()) {
       Block& block = blocks[random() % blocks.size()];
@@ -145,11 +146,12 @@ int main(int count, char** arguments) {
     pairs(static_cast<uint32_t>(strtoul(arguments[2], nullptr, 10)));
     return 0;
   }
-  REQUIRE(count == 2);
+  REQUIRE(count == 3);
   aligned();
   const size_t bytes = strtoul(arguments[1], nullptr, 10);
-  std::thread other(churn, bytes / 2, 11);
-  churn(bytes / 2, 12);
+  const auto steps = static_cast<uint32_t>(strtoul(arguments[2], nullptr, 10));
+  std::thread other(churn, bytes / 2, steps, 11);
+  churn(bytes / 2, steps, 12);
   other.join();
   Dl_info where{};
   void* (*function)(size_t) = malloc;

@@ -224,6 +224,17 @@ TEST(RunSettings, SlabsOfAnEmbeddedNodeAreSmallWhereItLendsLittle) {
 }
 
 // The tables above must contain every option of the help text.
+TEST(RunSettings, DeadlineOutlastsWhatAFaultMayHaveToWaitFor) {
+  const auto seconds = [](std::vector<std::string> arguments) {
+    return parse_run(std::move(arguments))->settings.pager.fault_deadline / Seconds(1);
+  };
+  EXPECT_EQ(seconds({}), 5);
+  EXPECT_EQ(seconds({"--coordinator", "http://a:1"}), 5);
+  EXPECT_EQ(seconds({"--coordinator", "http://a:1,http://b:1"}), 20) << "an election";
+  EXPECT_EQ(seconds({"--coordinator", "http://a:1,http://b:1", "--spill", "/tmp,size=1G"}), 60);
+  EXPECT_EQ(seconds({"--coordinator", "http://a:1,http://b:1", "--fault-deadline", "3s"}), 3);
+}
+
 TEST(RunSettings, Defect6NoKnobIsWithoutATest) {
   ParsedCommandLine help;
   parse_command_line({"run", "--help"}, all_subcommands(), help);
