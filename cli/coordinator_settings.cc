@@ -3,11 +3,11 @@
 #include <fmt/format.h>
 
 #include <charconv>
-#include <map>
 #include <optional>
 
 #include "base/size.h"
 #include "cli/host_port.h"
+#include "cli/named_values.h"
 #include "coordinator/memory_store.h"
 #include "coordinator/sqlite_store.h"
 #include "http/json_reader.h"
@@ -16,33 +16,15 @@
 namespace farpage::cli {
 namespace {
 
-struct Entry {
-  std::string name;
-  std::string value;
-};
-
-// Of NAME=VALUE.
-Entry split_entry(const std::string& text) {
-  const size_t equals = text.find('=');
-  if (equals == std::string::npos) return {text, ""};
-  return {text.substr(0, equals), text.substr(equals + 1)};
+std::optional<uint64_t> parse_quota(const std::string& name, const std::string& value) {
+  const auto bytes = parse_size(value);
+  if (!http::is_name(name) || !bytes) return std::nullopt;
+  return *bytes;
 }
 
-Result<std::map<std::string, uint64_t>> parse_quotas(const std::vector<std::string>& texts) {
-  std::map<std::string, uint64_t> quotas;
-  for (const std::string& text : texts) {
-    const Entry entry = split_entry(text);
-    const auto bytes = parse_size(entry.value);
-    if (!http::is_name(entry.name) || !bytes)
-      return fail(ErrorCode::kInvalid,
-                  fmt::format("--quota: '{}' is not NAME=SIZE, as in batch=64G", text));
-    if (!quotas.emplace(entry.name, *bytes).second)
-      return fail(ErrorCode::kInvalid, fmt::format("--quota: '{}' is given twice", entry.name));
-  }
-  return quotas;
-}
-
-std::optional<coordinator::KeptFree> kept_free_of(const std::string& value) {
+std::optional<coordinator::KeptFree> parse_kept_free(const std::string& name,
+                                                     const std::string& value) {
+  if (!http::is_name(name) && name != coordinator::KeptFree::kOthers) return std::nullopt;
   if (!value.ends_with('%')) {
     const auto bytes = parse_size(value);
     if (!bytes) return std::nullopt;
@@ -53,24 +35,6 @@ std::optional<coordinator::KeptFree> kept_free_of(const std::string& value) {
   const auto [stop, error] = std::from_chars(value.data(), end, percent);
   if (error != std::errc() || stop != end || percent < 1 || percent > 99) return std::nullopt;
   return coordinator::KeptFree{.percent = percent};
-}
-
-Result<std::map<std::string, coordinator::KeptFree>> parse_kept_free(
-    const std::vector<std::string>& texts) {
-  std::map<std::string, coordinator::KeptFree> keeps_free;
-  for (const std::string& text : texts) {
-    const Entry entry = split_entry(text);
-    const auto kept = kept_free_of(entry.value);
-    if ((!http::is_name(entry.name) && entry.name != coordinator::KeptFree::kOthers) || !kept)
-      return fail(
-          ErrorCode::kInvalid,
-          fmt::format("--keep-free: '{}' is neither NAME=SIZE, as in batch=64G, nor NAME=PERCENT%, "
-                      "as in batch=25% (1 to 99)",
-                      text));
-    if (!keeps_free.emplace(entry.name, *kept).second)
-      return fail(ErrorCode::kInvalid, fmt::format("--keep-free: '{}' is given twice", entry.name));
-  }
-  return keeps_free;
 }
 
 }  // namespace
@@ -145,9 +109,14 @@ Result<coordinator::ServiceOptions> service_options(const CoordinatorSettings& s
                             settings.listen));
   coordinator::ServiceOptions options;
   options.advertise = settings.advertise;
-  FARPAGE_TRY(quotas, parse_quotas(settings.quotas));
+  FARPAGE_TRY(quotas, parse_named("--quota", settings.quotas, "is not NAME=SIZE, as in batch=64G",
+                                  parse_quota));
   options.state.quotas = std::move(quotas);
-  FARPAGE_TRY(keeps_free, parse_kept_free(settings.keeps_free));
+  FARPAGE_TRY(keeps_free,
+              parse_named("--keep-free", settings.keeps_free,
+                          "is neither NAME=SIZE, as in batch=64G, nor NAME=PERCENT%, as in "
+                          "batch=25% (1 to 99)",
+                          parse_kept_free));
   options.state.keeps_free = std::move(keeps_free);
   options.state.spread_by = settings.spread_by;
   options.host = listen.host;

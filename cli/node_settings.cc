@@ -5,6 +5,7 @@
 
 #include <cstdlib>
 
+#include "cli/named_values.h"
 #include "http/json_reader.h"
 
 namespace farpage::cli {
@@ -73,17 +74,13 @@ void add_options(Subcommand& subcommand, NodeSettings& settings) {
 }
 
 Result<coordinator::Labels> parse_labels(const std::vector<std::string>& labels) {
-  coordinator::Labels parsed;
-  for (const std::string& label : labels) {
-    const size_t equals = label.find('=');
-    const std::string key = label.substr(0, equals);
-    const std::string value = equals == std::string::npos ? "" : label.substr(equals + 1);
-    if (!http::is_name(key) || !http::is_name(value))
-      return fail(ErrorCode::kInvalid,
-                  fmt::format("--label: '{}' is not KEY=VALUE, two names as in zone=a", label));
-    if (!parsed.emplace(key, value).second)
-      return fail(ErrorCode::kInvalid, fmt::format("--label: '{}' is given twice", key));
-  }
+  const auto parse = [](const std::string& key,
+                        const std::string& value) -> std::optional<std::string> {
+    if (!http::is_name(key) || !http::is_name(value)) return std::nullopt;
+    return value;
+  };
+  FARPAGE_TRY(parsed, parse_named<std::string>("--label", labels,
+                                               "is not KEY=VALUE, two names as in zone=a", parse));
   if (parsed.size() > coordinator::kMaxLabels)
     return fail(ErrorCode::kInvalid, fmt::format("--label: at most {}", coordinator::kMaxLabels));
   return parsed;

@@ -11,6 +11,7 @@
 #include "cli/node_settings.h"
 #include "cli/spill.h"
 #include "http/json_reader.h"
+#include "http/url.h"
 
 namespace farpage::cli {
 uint64_t available_memory_bytes() {
@@ -225,9 +226,10 @@ void choose_sizes(EngineSettings& settings, uint64_t available_bytes) {
   uint64_t& slab = settings.pager.slab_bytes;
   Milliseconds& deadline = settings.pager.fault_deadline;
   if (deadline == PagerSettings{}.fault_deadline) {
+    const auto coordinators = http::parse_urls(settings.coordinator);
     if (!settings.spill.empty())
       deadline = kDiskDeadline;
-    else if (settings.coordinator.find(',') != std::string::npos)
+    else if (coordinators && coordinators->size() > 1)
       deadline = kElectionDeadline;
   }
   if (!settings.coordinator.empty()) {

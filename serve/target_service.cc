@@ -130,18 +130,22 @@ void TargetService::take_agent(uffd::HandedOver agent) {
     (void)uffd::welcome(agent.socket, ESRCH, "that child has ended, or has an agent");
 }
 
+std::vector<uffd::AgentlessChild> TargetService::agentless_children() const {
+  std::vector<uffd::AgentlessChild> children;
+  for (const auto& [number, target] : targets_)
+    if (target->lacks_agent()) children.push_back(target->described());
+  return children;
+}
+
 // Answers when every child is known whose fork has returned: a parent may have ended before.
 void TargetService::tell_children() {
   if (questions_.empty()) return;
   const bool all_known = std::ranges::none_of(
       targets_, [](const auto& entry) { return entry.second->may_have_new_children(); });
   const Instant now = SteadyClock::read();
-  std::vector<uffd::AgentlessChild> children;
-  for (const auto& [number, target] : targets_)
-    if (target->lacks_agent()) children.push_back(target->described());
   std::erase_if(questions_, [&](const Question& question) {
     if (!all_known && now < question.deadline) return false;
-    const Status told = uffd::answer(question.call, children);
+    const Status told = uffd::answer(question.call, agentless_children());
     if (!told) log::warn("run: children_not_told reason=\"{}\"", told.error().message());
     return true;
   });

@@ -68,6 +68,7 @@ class TargetService {
   void leave(const std::shared_ptr<Newcomer>& newcomer);
   void note_end() const;
   void take_agent(uffd::HandedOver agent);
+  std::vector<uffd::AgentlessChild> agentless_children() const;
   void tell_children();
   void resize(const uffd::ResizeCall& call);
   Result<uffd::ResizedProcesses> set_local(uint64_t local_bytes);

@@ -8,13 +8,12 @@ import socket
 import unittest
 
 from cluster import FARPAGE, MIB, engine_of, state_of, wait_until
-from engine_death_test import Killer, expect_takeovers, upgrade
+from engine_death_test import KILLS, Killer, expect_takeovers, upgrade
 from host_pager_base import command
 from snapshot_base import GUEST, PAGE, SnapshotTest
 from verifier import scaled
 
 STATE_VERSION = 2004  # snapshot::kStateVersion
-KILLS = int(os.environ.get("FARPAGE_KILLS", "3"))  # of each test, at least
 STEPS = str(scaled(6000, 60000))  # of a guest
 
 

@@ -9,11 +9,10 @@ import time
 import unittest
 
 from cluster import MIB, Sampler, engine_of, resident_bytes, state_of, wait_until
-from engine_death_test import expect_takeovers, upgrade
+from engine_death_test import KILLS, expect_takeovers, upgrade
 from snapshot_base import GUEST, PAGE, SnapshotTest
 from verifier import scaled
 
-KILLS = int(os.environ.get("FARPAGE_KILLS", "3"))
 SIZE = 32 * MIB
 LOCAL = 8 * MIB
 # The guest's threads and heap, the agent's staging area, and what a fault may have beyond the budget.

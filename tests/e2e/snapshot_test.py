@@ -94,7 +94,7 @@ class Snapshot(SnapshotTest):
 
     def test_killed_push_goes_on_where_it_was(self):
         self.start_cluster(transport="tcp", lend="1G")
-        size = 128 * MIB
+        size = 256 * MIB
         file = self.make_file("guest.mem", size, zero_share=0, holes=0)
         killed = self.farpage_process("image", "push", file, "--name", "vm")
         wait_until(lambda: self.images().get("vm", {}).get("pages", 0) > 0, "a checkpoint is noted")
@@ -113,7 +113,7 @@ class Snapshot(SnapshotTest):
 
     def test_push_of_another_content_under_a_checkpoint_begins_anew(self):
         self.start_cluster(transport="tcp", lend="1G")
-        size = 128 * MIB
+        size = 256 * MIB
         file = self.make_file("guest.mem", size, zero_share=0, holes=0)
         killed = self.farpage_process("image", "push", file, "--name", "vm")
         wait_until(lambda: self.images().get("vm", {}).get("pages", 0) > 0, "a checkpoint is noted")

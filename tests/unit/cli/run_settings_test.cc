@@ -223,7 +223,6 @@ TEST(RunSettings, SlabsOfAnEmbeddedNodeAreSmallWhereItLendsLittle) {
   EXPECT_EQ(parse_run({})->settings.lend_bytes, uint64_t{12} << 30);
 }
 
-// The tables above must contain every option of the help text.
 TEST(RunSettings, DeadlineOutlastsWhatAFaultMayHaveToWaitFor) {
   const auto seconds = [](std::vector<std::string> arguments) {
     return parse_run(std::move(arguments))->settings.pager.fault_deadline / Seconds(1);
@@ -235,6 +234,7 @@ TEST(RunSettings, DeadlineOutlastsWhatAFaultMayHaveToWaitFor) {
   EXPECT_EQ(seconds({"--coordinator", "http://a:1,http://b:1", "--fault-deadline", "3s"}), 3);
 }
 
+// The tables above must contain every option of the help text.
 TEST(RunSettings, Defect6NoKnobIsWithoutATest) {
   ParsedCommandLine help;
   parse_command_line({"run", "--help"}, all_subcommands(), help);

@@ -74,13 +74,9 @@ TEST_F(StateKeptFree, RepairIsNotHeldBack) {
   const RegionId batch = region_of("batch", 2);
   ASSERT_TRUE(lease(batch, 1).has_value());
   ASSERT_FALSE(lease(batch, 2).has_value());
-  const RegionInfo info = *state_.region(batch);
-  const NodeId gone = info.leases[0].node;
+  const NodeId gone = state_.region(batch)->leases[0].node;
   join(gone.value, 2);  // with new memory
-  RepairBegin repair{SlabIndex{0}, {}, {}};
-  const RegionInfo changed = *state_.region(batch);
-  for (const Lease& lease : changed.leases)
-    if (!lease.lost) repair.live.push_back(name_of(lease));
+  const RepairBegin repair = repair_of(batch, SlabIndex{0});
   ASSERT_EQ(repair.live.size(), 1U);
   const auto plan = state_.begin_repair(now_, batch, repair, {});
   ASSERT_TRUE(plan.has_value()) << plan.error().message();

@@ -22,10 +22,7 @@ class StateRebalance : public StateRig {
   std::vector<Lease> leases() const { return state_.region(region_)->leases; }
   // What the borrower does about one slab that moves; false: the coordinator does not want it.
   bool move(const Lease& moving) {
-    RepairBegin repair{moving.slab, {}, {}};
-    for (const Lease& lease : leases())
-      if (lease.slab == moving.slab) repair.live.push_back(name_of(lease));
-    const auto plan = state_.begin_repair(now_, region_, repair, {});
+    const auto plan = state_.begin_repair(now_, region_, repair_of(region_, moving.slab), {});
     EXPECT_EQ(state_.check(), "");
     if (!plan) return false;
     EXPECT_TRUE(fill(region_, moving.slab, *plan).has_value());

@@ -40,6 +40,14 @@ class StateRig : public ::testing::Test {
     FARPAGE_TRY(plan, state_.begin_lease(now_, region, wanted, {}));
     return state_.commit_lease(plan, granted(plan));
   }
+  // What a borrower asks for that knows of no loss but those that the coordinator does.
+  RepairBegin repair_of(const RegionId& region, SlabIndex slab) const {
+    RepairBegin repair{slab, {}, {}};
+    const RegionInfo info = *state_.region(region);
+    for (const Lease& lease : info.leases)
+      if (lease.slab == slab && !lease.lost) repair.live.push_back(name_of(lease));
+    return repair;
+  }
   // A borrower's repair, from begin_repair() on.
   Status fill(const RegionId& region, SlabIndex slab, const std::vector<PlannedLease>& plan) {
     FARPAGE_TRY_VOID(state_.commit_lease(plan, granted(plan)));

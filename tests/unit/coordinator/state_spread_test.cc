@@ -105,10 +105,7 @@ TEST_F(StateSpread, RepairKeepsToIt) {
   ASSERT_TRUE(lease(region, 1).has_value());
   join("a2", "a");
   join("b1", "b");  // with new memory
-  RepairBegin repair{SlabIndex{0}, {}, {}};
-  const RegionInfo info = *state_.region(region);
-  for (const Lease& lease : info.leases)
-    if (!lease.lost) repair.live.push_back(name_of(lease));
+  const RepairBegin repair = repair_of(region, SlabIndex{0});
   ASSERT_EQ(repair.live.size(), 1U);
   ASSERT_TRUE(state_.set_service(NodeId{"b1"}, NodeService::kCordoned).has_value());
   const auto nowhere = state_.begin_repair(now_, region, repair, {});
@@ -128,10 +125,7 @@ TEST_F(StateSpread, SlabMayMoveWithinItsZone) {
   ASSERT_TRUE(lease(region, 1).has_value());
   join("a2", "a");
   ASSERT_TRUE(state_.set_service(NodeId{"a1"}, NodeService::kDraining).has_value());
-  RepairBegin repair{SlabIndex{0}, {}, {}};
-  const RegionInfo info = *state_.region(region);
-  for (const Lease& lease : info.leases) repair.live.push_back(name_of(lease));
-  const auto plan = state_.begin_repair(now_, region, repair, {});
+  const auto plan = state_.begin_repair(now_, region, repair_of(region, SlabIndex{0}), {});
   ASSERT_TRUE(plan.has_value()) << plan.error().message();
   EXPECT_EQ(plan->front().node, NodeId{"a2"});
   EXPECT_TRUE(state_.commit_lease(*plan, granted(*plan)).has_value());
