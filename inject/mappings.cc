@@ -102,20 +102,40 @@ Status EligibleMappings::read_flags(const std::string& locked) {
   return {};
 }
 
+// Those that are large, or touch one that is left.
+std::vector<AddressRange> EligibleMappings::without_small(
+    std::span<const AddressRange> candidates) const {
+  std::vector<AddressRange> left;
+  for (size_t i = 0; i < candidates.size();) {
+    // Of neighbours without a gap.
+    size_t end = i + 1;
+    while (end < candidates.size() && candidates[end].begin == candidates[end - 1].end) ++end;
+    const std::span<const AddressRange> row = candidates.subspan(i, end - i);
+    if (std::ranges::any_of(row, [&](const AddressRange& range) {
+          return range.bytes() >= options_.min_bytes;
+        }))
+      left.insert(left.end(), row.begin(), row.end());
+    i = end;
+  }
+  return left;
+}
+
 Result<std::vector<AddressRange>> EligibleMappings::look() {
   const std::string locked = process_.status_field("status", "VmLck").value_or("");
   FARPAGE_TRY(maps, process_.read("maps"));
   if (maps.empty()) return fail(ErrorCode::kNotFound, process_.described() + " has ended");
   std::vector<AddressRange> candidates;
-  bool all_known = locked == locked_;
   for_each_line(maps, [&](std::string_view line) {
     const std::optional<MapsLine> mapping = parse_maps_line(line);
     if (!mapping || !is_candidate(*mapping)) return;
     const AddressRange range{mapping->begin, mapping->end};
-    if (range.bytes() < options_.min_bytes || is_own(range)) return;
-    all_known = all_known && verdict_of(range).has_value();
-    candidates.push_back(range);
+    if (!is_own(range)) candidates.push_back(range);
   });
+  candidates = without_small(candidates);
+  const bool all_known =
+      locked == locked_ && std::ranges::all_of(candidates, [&](const AddressRange& range) {
+        return verdict_of(range).has_value();
+      });
   if (!all_known) FARPAGE_TRY_VOID(read_flags(locked));
   unjudged_until_.reset();
   std::erase_if(candidates, [&](const AddressRange& range) {

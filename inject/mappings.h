@@ -40,7 +40,7 @@ struct AddressRange {
 };
 
 struct MappingOptions {
-  uint64_t min_bytes = 0;  // smaller mappings are not eligible
+  uint64_t min_bytes = 0;  // a smaller mapping is not eligible, unless it touches a larger one
   // Reading smaps takes at most this share of the time; until then a new mapping is not eligible.
   double max_share = 0.05;
 };
@@ -65,6 +65,7 @@ class EligibleMappings {
 
  private:
   bool is_own(const AddressRange& range) const;
+  std::vector<AddressRange> without_small(std::span<const AddressRange> candidates) const;
   // nullopt: unknown.
   std::optional<bool> verdict_of(const AddressRange& range) const;
   std::optional<bool> is_fit(const AddressRange& range) const;

@@ -50,6 +50,29 @@ std::vector<AddressRange> difference(std::span<const AddressRange> ranges,
 
 }  // namespace
 
+void SettledMappings::take_small(std::span<const AddressRange> eligible,
+                                 std::vector<AddressRange>& chosen,
+                                 std::vector<AddressRange>& whole,
+                                 std::vector<AddressRange>& taken) const {
+  std::vector<AddressRange> small;
+  for (size_t begin = 0, end = 0; begin < eligible.size(); begin = end) {
+    // Of neighbours without a gap.
+    for (end = begin + 1; end < eligible.size() && eligible[end].begin == eligible[end - 1].end;)
+      ++end;
+    if (near(taken, {eligible[begin].begin, eligible[end - 1].end}).empty()) continue;
+    for (const AddressRange& range : eligible.subspan(begin, end - begin)) {
+      if (range.bytes() >= least_bytes_) continue;
+      small.push_back(range);
+      if (!contains(whole_, range)) chosen.push_back(range);
+    }
+  }
+  for (std::vector<AddressRange>* ranges : {&whole, &taken}) {
+    ranges->insert(ranges->end(), small.begin(), small.end());
+    std::ranges::sort(*ranges, {}, &AddressRange::begin);
+  }
+  std::ranges::sort(chosen, {}, &AddressRange::begin);
+}
+
 std::vector<AddressRange> SettledMappings::choose(std::span<const AddressRange> eligible) {
   const bool first = !std::exchange(has_looked_, true);
   std::vector<AddressRange> chosen;
@@ -57,8 +80,12 @@ std::vector<AddressRange> SettledMappings::choose(std::span<const AddressRange> 
   std::vector<AddressRange> whole;
   std::vector<AddressRange> taken;
   unsettled_ = false;
+  bool has_small = false;
   for (const AddressRange& range : eligible) {
-    if (range.bytes() < least_bytes_) continue;
+    if (range.bytes() < least_bytes_) {
+      has_small = true;
+      continue;
+    }
     seen.push_back(range);
     const bool is_taken = contains(whole_, range);
     if (is_taken || first || contains(seen_, range)) {
@@ -68,15 +95,16 @@ std::vector<AddressRange> SettledMappings::choose(std::span<const AddressRange> 
       continue;
     }
     unsettled_ = true;
-    std::vector<AddressRange> parts = intersection(taken_, range);
-    for (const AddressRange& part : difference(intersection(seen_, range), parts)) {
-      if (part.bytes() < least_bytes_) continue;
+    const std::vector<AddressRange> already = intersection(taken_, range);
+    const std::vector<AddressRange> twice = intersection(seen_, range);
+    const bool stood = std::ranges::any_of(
+        twice, [&](const AddressRange& part) { return part.bytes() >= least_bytes_; });
+    if (already.empty() && !stood) continue;
+    for (const AddressRange& part : difference(std::span(&range, 1), already))
       chosen.push_back(part);
-      parts.push_back(part);
-    }
-    std::ranges::sort(parts, {}, &AddressRange::begin);
-    taken.insert(taken.end(), parts.begin(), parts.end());
+    taken.push_back(range);
   }
+  if (has_small) take_small(eligible, chosen, whole, taken);
   seen_ = std::move(seen);
   whole_ = std::move(whole);
   taken_ = std::move(taken);

@@ -2,8 +2,13 @@
 //
 // A mapping that is new may be gone again soon, so it is taken in when it was there in the look
 // before, too. The kernel joins neighbours, and a mapping beside one that changes all the time (a
-// heap that grows, an area whose protection is changed) is never the same in two looks. So of a
-// mapping that has changed that is taken in which was there in both looks.
+// heap that grows, an area whose protection is changed) is never the same in two looks. So a
+// mapping that has changed is taken in when a part of it was there in both looks.
+//
+// It is taken in as a whole: the kernel cuts a mapping where what is registered ends, and mremap(2)
+// of both parts fails. Where the program is faster, and its mapping grows between the look and the
+// registration, a part is left behind, which may be small: so what touches memory that is taken in
+// is taken in, too, however small and new.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +22,7 @@ namespace farpage::inject {
 // Ranges are sorted and disjoint everywhere here. Threads: one at a time.
 class SettledMappings {
  public:
-  // What is smaller than `least_bytes` is not taken in.
+  // What is smaller than `least_bytes`, and touches nothing that is taken in, is not taken in.
   explicit SettledMappings(uint64_t least_bytes) : least_bytes_(least_bytes) {}
 
   // `eligible`: what a look has found, each range one mapping of the kernel's. Returns what is to
@@ -30,6 +35,9 @@ class SettledMappings {
   std::span<const AddressRange> taken() const { return taken_; }
 
  private:
+  void take_small(std::span<const AddressRange> eligible, std::vector<AddressRange>& chosen,
+                  std::vector<AddressRange>& whole, std::vector<AddressRange>& taken) const;
+
   const uint64_t least_bytes_;
   bool has_looked_ = false;
   bool unsettled_ = false;

@@ -4,11 +4,15 @@
 #include <poll.h>
 #include <sched.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
 #include <sys/uio.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <filesystem>
+#include <fstream>
 #include <iterator>
+#include <thread>
 #include <utility>
 
 #include "base/check.h"
@@ -30,6 +34,9 @@ constexpr Milliseconds kQuietPatience{5};
 constexpr Nanoseconds kGiveWay = std::chrono::microseconds(40);
 // An agent that waits for a CPU answers earlier.
 constexpr Nanoseconds kStands = Milliseconds(100);
+// For a thread that has no CPU.
+constexpr Nanoseconds kOvertaken = Milliseconds(100);
+constexpr Nanoseconds kOvertakenLook = std::chrono::microseconds(100);
 
 bool is_kept(const Command& move, uint32_t page) {
   return (move.kept >> page & 1) != 0;
@@ -51,22 +58,29 @@ size_t AttachedWindow::take_messages(std::span<uffd_msg> messages) {
 // before its faults. A message is at most two events.
 size_t AttachedWindow::read_events(std::span<Event> out) {
   std::array<uffd_msg, kMaxMessages> messages;
-  const size_t most = std::min(out.size() / 2, messages.size());
+  const size_t most = std::min((out.size() - 1) / 2, messages.size());
   FARPAGE_CHECK(most > 0, "room for %zu events", out.size());
+  await_overtaken();
   // A successor must know that one has been taken and was not applied.
   begin_following(event_pending() || !read_ahead_.empty());
   const size_t got = take_messages(std::span(messages).first(most));
   size_t stored = 0;
   for (const uffd_msg& message : std::span(messages).first(got))
     if (message.event != UFFD_EVENT_PAGEFAULT) apply(message, out, stored);
-  if (!stale_unmaps_.empty() && !event_pending()) stale_unmaps_.clear();
+  if (!(stale_unmaps_.empty() && parked_.empty()) && !event_pending()) {
+    stale_unmaps_.clear();
+    while (!parked_.empty() && stored < out.size()) {
+      const Range place = parked_.front().place;
+      unmap(place.begin, place.end, out, stored);
+    }
+  }
   for (const uffd_msg& message : std::span(messages).first(got))
     if (message.event == UFFD_EVENT_PAGEFAULT) take_fault(message, out, stored);
   return stored;
 }
 
 void AttachedWindow::end_reading() {
-  if (read_ahead_.empty()) extents()->end_change();
+  if (read_ahead_.empty() && parked_.empty()) extents()->end_change();
   order_.end_reading();
 }
 
@@ -105,14 +119,24 @@ std::vector<AttachedWindow::Range> AttachedWindow::without(std::span<const Range
   return left;
 }
 
-// Of two calls in two threads the event of the later one may come first: a range that has got other
-// pages meanwhile is what they are now.
+// The end of an mremap's source says nothing new: other pages may be there by now. Of that and of a
+// munmap of the same addresses in another thread it does not matter which is told first.
 void AttachedWindow::unmap(uint64_t begin, uint64_t end, std::span<Event> out, size_t& stored) {
   userfaultfd().wake(begin, end - begin);  // a thread that waits there touches nothing any more
-  std::vector<Range> rest{{begin, end}};
-  for (const Range& stale : stale_unmaps_) rest = without(rest, stale);
-  std::erase_if(stale_unmaps_, [&](const Range& stale) { return stale.intersects({begin, end}); });
+  if (const auto stale = std::ranges::find(stale_unmaps_, Range{begin, end});
+      stale != stale_unmaps_.end()) {
+    stale_unmaps_.erase(stale);
+    return;
+  }
   Unmapped unmapped;
+  std::vector<Range> rest{{begin, end}};
+  for_each_parked({begin, end}, [&](const Range& place, uint64_t parked) {
+    const uint64_t parked_end = parked + (place.end - place.begin);
+    const std::vector<PageRun> runs = extents()->runs_in(parked, parked_end);
+    unmapped.runs.insert(unmapped.runs.end(), runs.begin(), runs.end());
+    extents()->remove(parked, parked_end);
+    rest = without(rest, place);
+  });
   for (const Range& range : rest) {
     const std::vector<PageRun> runs = extents()->runs_in(range.begin, range.end);
     unmapped.runs.insert(unmapped.runs.end(), runs.begin(), runs.end());
@@ -122,25 +146,101 @@ void AttachedWindow::unmap(uint64_t begin, uint64_t end, std::span<Event> out, s
   if (!unmapped.runs.empty()) out[stored++] = std::move(unmapped);
 }
 
-// The event of the source's end follows, and one of what was at the destination may.
+// The event of the source's end follows.
 void AttachedWindow::relocate(uint64_t from, uint64_t to, uint64_t bytes, std::span<Event> out,
                               size_t& stored) {
   userfaultfd().wake(from, bytes);
   stale_unmaps_.push_back({from, from + bytes});
-  std::vector<PageRun> runs = extents()->runs_in(from, from + bytes);
-  Unmapped replaced{extents()->runs_in(to, to + bytes)};
-  if (!replaced.runs.empty()) stale_unmaps_.push_back({to, to + bytes});
-  if (runs.empty() || !extents()->move(from, to, bytes)) {
-    extents()->remove(to, to + bytes);
-    if (!runs.empty()) {
-      extents()->remove(from, from + bytes);
-      lost_.push_back({to, to + bytes});
-      out[stored++] = Moved{std::move(runs)};
+  Relocated relocated{extents()->runs_in(to, to + bytes)};
+  const bool has_room = relocated.runs.empty() || park({to, to + bytes});
+  if (!has_room) relocated.runs.clear();
+  Moved lost;
+  const auto move = [&](const Range& source, uint64_t destination) {
+    const std::vector<PageRun> runs = extents()->runs_in(source.begin, source.end);
+    if (runs.empty()) return;
+    const uint64_t length = source.end - source.begin;
+    const bool followed = has_room && extents()->move(source.begin, destination, length);
+    if (!followed) {
+      extents()->remove(source.begin, source.end);
+      lost_.push_back({destination, destination + length});
     }
-  } else {
-    out[stored++] = Relocated{std::move(runs)};
+    std::vector<PageRun>& told = followed ? relocated.runs : lost.runs;
+    told.insert(told.end(), runs.begin(), runs.end());
+  };
+  // What is parked was there before what is there now.
+  std::vector<Range> rest{{from, from + bytes}};
+  for_each_parked({from, from + bytes}, [&](const Range& place, uint64_t parked) {
+    move({parked, parked + (place.end - place.begin)}, place.begin - from + to);
+    rest = without(rest, place);
+  });
+  for (const Range& source : rest) move(source, source.begin - from + to);
+  if (!relocated.runs.empty()) out[stored++] = std::move(relocated);
+  if (!lost.runs.empty()) out[stored++] = std::move(lost);
+}
+
+// Two threads: one moves (or unmaps) B, and has not told so yet; the other moves A to B, and tells.
+// The kernel tells what an mremap unmaps at its destination before the mremap itself, so pages that
+// are still there by what was told have left by a call whose event is to come. Until then they
+// have addresses of no process: whatever is asked of the kernel meanwhile it refuses, because of
+// that event.
+bool AttachedWindow::park(const Range& place) {
+  const uint64_t bytes = place.end - place.begin;
+  if (!extents()->move(place.begin, next_parking_, bytes)) return false;
+  parked_.push_back({place, next_parking_});
+  next_parking_ += bytes;
+  return true;
+}
+
+// Calls each(part of `range`, where its pages are parked), the oldest first, and forgets them there.
+template <typename Each>
+void AttachedWindow::for_each_parked(const Range& range, Each each) {
+  std::vector<Range> wanted{range};
+  std::vector<Parked> left;
+  for (const Parked& parked : parked_) {
+    std::vector<Range> rest{parked.place};
+    for (const Range& want : std::vector(wanted)) {
+      if (!parked.place.intersects(want)) continue;
+      const Range part{std::max(parked.place.begin, want.begin),
+                       std::min(parked.place.end, want.end)};
+      each(part, parked.at + (part.begin - parked.place.begin));
+      rest = without(rest, part);
+      wanted = without(wanted, part);
+    }
+    for (const Range& range_left : rest)
+      left.push_back({range_left, parked.at + (range_left.begin - parked.place.begin),
+                      parked.awaited});
   }
-  if (!replaced.runs.empty()) out[stored++] = std::move(replaced);
+  parked_ = std::move(left);
+}
+
+// Once the missing event is queued it is read before any that is younger. The thread that has
+// overtaken it stands until its own next event is read, and could move the same addresses once more
+// then: nobody could tell which event is of which pages.
+void AttachedWindow::await_overtaken() {
+  for (Parked& parked : parked_) {
+    const Instant end = SteadyClock::read() + kOvertaken;
+    while (!parked.awaited && pid() != 0 && SteadyClock::read() < end &&
+           !is_thread_in_change_of(parked.place))
+      std::this_thread::sleep_for(kOvertakenLook);
+    parked.awaited = true;
+  }
+}
+
+// A thread that has a CPU, or waits for one, is not known by its call: one that waits for its event
+// to be read is.
+bool AttachedWindow::is_thread_in_change_of(const Range& range) const {
+  std::error_code error;
+  const std::string folder = "/proc/" + std::to_string(pid()) + "/task";
+  for (const auto& thread : std::filesystem::directory_iterator(folder, error)) {
+    std::ifstream file(thread.path() / "syscall");
+    long call = -1;
+    uint64_t address = 0;
+    uint64_t bytes = 0;
+    file >> call >> std::hex >> address >> bytes;
+    const bool changes = call == SYS_mremap || call == SYS_munmap || call == SYS_mmap;
+    if (changes && range.intersects({address, address + bytes})) return true;
+  }
+  return false;
 }
 
 // A fault in an extent is an event. Elsewhere the memory is registered because a mapping has grown,

@@ -81,6 +81,7 @@ class AttachedWindow : public OtherWindow {
   struct Range {
     uint64_t begin = 0;
     uint64_t end = 0;
+    bool operator==(const Range&) const = default;
     bool intersects(const Range& other) const { return begin < other.end && other.begin < end; }
   };
   // Where a page is in the arguments of drop().
@@ -94,6 +95,14 @@ class AttachedWindow : public OtherWindow {
     }
   };
 
+  // Pages that have left `place`, to be told where to: at addresses from `at` on, of no process.
+  struct Parked {
+    Range place;
+    uint64_t at = 0;
+    bool awaited = false;
+  };
+  static constexpr uint64_t kParking = uint64_t{1} << 57;
+
   static std::vector<Range> without(std::span<const Range> ranges, const Range& cut);
   size_t take_messages(std::span<uffd_msg> messages);
   void apply(const uffd_msg& message, std::span<Event> out, size_t& stored);
@@ -101,6 +110,12 @@ class AttachedWindow : public OtherWindow {
   void unmap(uint64_t begin, uint64_t end, std::span<Event> out, size_t& stored);
   void relocate(uint64_t from, uint64_t to, uint64_t bytes, std::span<Event> out, size_t& stored);
   void take_fault(const uffd_msg& fault, std::span<Event> out, size_t& stored);
+  // False: there is no room for more extents.
+  bool park(const Range& place);
+  template <typename Each>
+  void for_each_parked(const Range& range, Each each);
+  void await_overtaken();
+  bool is_thread_in_change_of(const Range& range) const;
   void note_given_up(uint64_t begin, uint64_t end);
   // As find_present_pages().
   Status for_each_present(uint64_t begin, uint64_t end,
@@ -129,8 +144,10 @@ class AttachedWindow : public OtherWindow {
   EventOrder order_;
   uint64_t staging_address_ = 0;      // since bind(): while there is an agent
   std::vector<uffd_msg> read_ahead_;  // by put_back(), for read_events()
-  // Ranges that have got other pages than those whose end will be told.
+  // Sources of mremaps that have been told, whose end is not told yet.
   std::vector<Range> stale_unmaps_;
+  std::vector<Parked> parked_;  // the oldest first
+  uint64_t next_parking_ = kParking;
   // An mremap that could not be followed moved pages to these addresses: their contents are lost.
   std::vector<Range> lost_;
   // When something of a block of 2 MiB was given up last, by a part of its number.

@@ -1,0 +1,267 @@
+// The events of programs whose threads change their mappings at the same time. The kernel queues
+// them after the change, without a lock, so those of two threads may come in the other order.
+#include "uffd/attached_window.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <deque>
+#include <map>
+#include <optional>
+#include <random>
+#include <vector>
+
+#include "uffd/userfaultfd.h"
+
+namespace farpage::uffd {
+namespace {
+
+constexpr uint64_t kStaging = 0x7f0000000000;
+constexpr uint64_t kStagingPages = 16;
+constexpr uint64_t kArea = 0x100000000;
+constexpr uint64_t kSlotPages = 16;
+constexpr uint64_t kSlotBytes = kSlotPages * kPageBytes;
+
+uint64_t slot_address(size_t slot) {
+  return kArea + slot * kSlotBytes;
+}
+
+uffd_msg unmap_message(uint64_t begin, uint64_t end) {
+  uffd_msg message{};
+  message.event = UFFD_EVENT_UNMAP;
+  message.arg.remove.start = begin;
+  message.arg.remove.end = end;
+  return message;
+}
+
+uffd_msg remap_message(uint64_t from, uint64_t to, uint64_t bytes) {
+  uffd_msg message{};
+  message.event = UFFD_EVENT_REMAP;
+  message.arg.remap.from = from;
+  message.arg.remap.to = to;
+  message.arg.remap.len = bytes;
+  return message;
+}
+
+Userfaultfd no_userfaultfd() {
+  return Userfaultfd::adopt(Fd(::open("/dev/null", O_RDWR | O_CLOEXEC)), 0);
+}
+
+// Reads what the test has queued. No process is behind it.
+class ToldWindow : public AttachedWindow {
+ public:
+  explicit ToldWindow(std::shared_ptr<ExtentMap> extents)
+      : AttachedWindow(no_userfaultfd(), std::move(extents)) {}
+
+  bool event_pending() override { return is_any_pending; }
+
+  std::deque<uffd_msg> queue;
+  bool is_any_pending = true;
+
+ protected:
+  size_t read_messages(std::span<uffd_msg> messages) override {
+    size_t got = 0;
+    for (; got < messages.size() && !queue.empty(); ++got) {
+      messages[got] = queue.front();
+      queue.pop_front();
+    }
+    return got;
+  }
+};
+
+struct Told {
+  std::vector<PageRun> gone, relocated, lost;
+};
+
+class AttachedWindowTest : public testing::Test {
+ protected:
+  AttachedWindowTest()
+      : extents_(*ExtentMap::create(kStaging, kStagingPages, 4096)), window_(extents_) {}
+
+  // Returns the number of its first page.
+  uint64_t add(size_t slot) {
+    EXPECT_TRUE(extents_->add(slot_address(slot), slot_address(slot) + kSlotBytes));
+    return extents_->find(slot_address(slot))->value;
+  }
+  std::optional<uint64_t> at(size_t slot, uint64_t page = 0) const {
+    const auto found = extents_->find(slot_address(slot) + page * kPageBytes);
+    if (!found) return std::nullopt;
+    return found->value;
+  }
+  void queue_remap(size_t from, size_t to, uint64_t pages = kSlotPages) {
+    window_.queue.push_back(
+        remap_message(slot_address(from), slot_address(to), pages * kPageBytes));
+  }
+  void queue_unmap(size_t slot) {
+    window_.queue.push_back(unmap_message(slot_address(slot), slot_address(slot) + kSlotBytes));
+  }
+  Told read(bool more_pending = true) {
+    window_.is_any_pending = more_pending;
+    Told told;
+    std::array<Event, 16> events;
+    do {
+      EXPECT_TRUE(window_.event_order()->try_begin_reading());
+      const size_t stored = window_.read_events(events);
+      for (const Event& event : std::span(events).first(stored)) {
+        const auto append = [](std::vector<PageRun>& to, const std::vector<PageRun>& runs) {
+          to.insert(to.end(), runs.begin(), runs.end());
+        };
+        if (const auto* unmapped = std::get_if<Unmapped>(&event)) append(told.gone, unmapped->runs);
+        if (const auto* moved = std::get_if<Moved>(&event)) append(told.lost, moved->runs);
+        if (const auto* relocated = std::get_if<Relocated>(&event))
+          append(told.relocated, relocated->runs);
+      }
+      window_.end_reading();
+    } while (!window_.queue.empty());
+    return told;
+  }
+
+  std::shared_ptr<ExtentMap> extents_;
+  ToldWindow window_;
+};
+
+TEST_F(AttachedWindowTest, FollowsAnMremapAndForgetsItsSource) {
+  const uint64_t first = add(0);
+  queue_remap(0, 1);
+  queue_unmap(0);
+  const Told told = read(false);
+  EXPECT_EQ(at(1), first);
+  EXPECT_FALSE(at(0));
+  EXPECT_EQ(told.relocated.size(), 1U);
+  EXPECT_TRUE(told.gone.empty());
+  EXPECT_FALSE(window_.is_behind());
+}
+
+// One thread moves 1 to 2; the other moves 0 to 1, which is free now, and tells first.
+TEST_F(AttachedWindowTest, AnMremapToldLateTakesThePagesThatWereThereBefore) {
+  const uint64_t late = add(1);
+  const uint64_t early = add(0);
+  queue_remap(0, 1);
+  EXPECT_TRUE(read().gone.empty());
+  EXPECT_EQ(at(1), early);
+  EXPECT_TRUE(window_.is_behind());  // a successor would not know what waits
+  queue_unmap(0);
+  queue_remap(1, 2);
+  queue_unmap(1);
+  const Told told = read(false);
+  EXPECT_EQ(at(1), early);
+  EXPECT_EQ(at(2), late);
+  EXPECT_TRUE(told.gone.empty());
+  EXPECT_TRUE(told.lost.empty());
+  EXPECT_FALSE(window_.is_behind());
+}
+
+TEST_F(AttachedWindowTest, AnUnmapToldLateIsOfThePagesThatWereThereBefore) {
+  const uint64_t late = add(1);
+  const uint64_t early = add(0);
+  queue_remap(0, 1);
+  (void)read();
+  queue_unmap(0);
+  queue_unmap(1);
+  const Told told = read(false);
+  EXPECT_EQ(at(1), early);
+  ASSERT_EQ(told.gone.size(), 1U);
+  EXPECT_EQ(told.gone[0].first.value, late);
+  EXPECT_EQ(told.gone[0].pages, kSlotPages);
+}
+
+// The second one has taken the first half of the place only.
+TEST_F(AttachedWindowTest, AnMremapToldLateTakesWhatIsParkedAndWhatIsStillInPlace) {
+  const uint64_t late = add(1);
+  const uint64_t early = add(0);
+  queue_remap(0, 1, kSlotPages / 2);
+  (void)read();
+  queue_remap(1, 2);
+  queue_unmap(1);
+  const Told told = read(false);
+  EXPECT_EQ(at(2, 0), late);
+  EXPECT_EQ(at(2, kSlotPages - 1), late + kSlotPages - 1);
+  EXPECT_EQ(at(1, 0), early);
+  EXPECT_FALSE(at(1, kSlotPages - 1));
+  EXPECT_TRUE(told.gone.empty());
+}
+
+// Three threads with two areas each move, unmap and are cut off between the change and its event,
+// at random. The kernel's rules: free addresses only; an event waits in a queue until it is read,
+// and its thread until then. Nothing younger is read while the event of parked pages is not queued.
+TEST_F(AttachedWindowTest, OfThreeThreadsFollowsAllInWhateverOrderTheyTell) {
+  constexpr size_t kSlots = 8;
+  constexpr size_t kThreads = 3;
+  std::mt19937_64 random(21);
+  std::map<size_t, uint64_t> truth;  // slot -> its first page
+  std::array<std::vector<size_t>, kThreads> areas;
+  const auto free_slot = [&] {
+    std::vector<size_t> free;
+    for (size_t slot = 0; slot < kSlots; ++slot)
+      if (!truth.contains(slot)) free.push_back(slot);
+    return free[random() % free.size()];
+  };
+  uint64_t inversions = 0;
+  for (int round = 0; round < 2000; ++round) {
+    for (size_t thread = 0; thread < kThreads; ++thread)
+      while (areas[thread].size() < 2) {
+        const size_t slot = free_slot();
+        truth[slot] = add(slot);
+        areas[thread].push_back(slot);
+      }
+    std::array<std::deque<uffd_msg>, kThreads> untold;  // its first one is queued where told[i]
+    std::array<bool, kThreads> queued{};
+    std::deque<size_t> order;  // of the threads in the queue
+    int steps = 40;
+    const auto is_busy = [&] {
+      return std::ranges::any_of(untold, [](const auto& events) { return !events.empty(); });
+    };
+    while (steps > 0 || is_busy()) {
+      --steps;
+      const size_t thread = random() % kThreads;
+      if (untold[thread].empty()) {
+        if (steps <= 0 || areas[thread].empty()) continue;
+        size_t& area = areas[thread][random() % areas[thread].size()];
+        if (random() % 8 == 0) {
+          untold[thread].push_back(unmap_message(slot_address(area), slot_address(area + 1)));
+          truth.erase(area);
+          std::erase(areas[thread], size_t{area});
+          continue;
+        }
+        const size_t to = free_slot();
+        untold[thread].push_back(remap_message(slot_address(area), slot_address(to), kSlotBytes));
+        untold[thread].push_back(unmap_message(slot_address(area), slot_address(area + 1)));
+        truth[to] = truth[area];
+        truth.erase(area);
+        area = to;
+      } else if (!queued[thread] && random() % 4 == 0) {
+        queued[thread] = true;
+        order.push_back(thread);
+      }
+      const bool all_queued = [&] {
+        for (size_t i = 0; i < kThreads; ++i)
+          if (!untold[i].empty() && !queued[i]) return false;
+        return true;
+      }();
+      if (order.empty() || random() % 2 == 0 || (window_.is_behind() && !all_queued)) continue;
+      const size_t told = order.front();
+      order.pop_front();
+      queued[told] = false;
+      window_.queue.push_back(untold[told].front());
+      untold[told].pop_front();
+      (void)read(is_busy());
+      inversions += window_.is_behind() ? 1 : 0;
+    }
+    for (size_t slot = 0; slot < kSlots; ++slot) {
+      const auto found = truth.find(slot);
+      if (found == truth.end()) {
+        EXPECT_FALSE(at(slot)) << "round " << round << " slot " << slot;
+      } else {
+        EXPECT_EQ(at(slot), found->second) << "round " << round << " slot " << slot;
+      }
+    }
+    ASSERT_FALSE(HasFailure()) << "round " << round;
+    EXPECT_FALSE(window_.is_behind());
+  }
+  EXPECT_GT(inversions, 400U);
+}
+
+}  // namespace
+}  // namespace farpage::uffd
