@@ -5,9 +5,10 @@
 
    Jobs, a thread each: touch (random pages of MIB MiB are checked and rewritten), discard
    (MADV_DONTNEED, then zeros), free (MADV_FREE: zeros or what was written), map (mmap, munmap),
-   move, move2 (mremap: moves, grows, shrinks, also parts), protect (mprotect), fork (children check
-   a part, and change it), direct (O_DIRECT reads of a file in the working directory). Prints
-   "ready", at the end one line "JOB rounds wrong" for each. Exit status 1: something was wrong. */
+   move, move2 (mremap: moves, grows, shrinks, also parts), grow, grow2, grow3 (blocks that the kernel
+   moves to where one of another thread has been), protect (mprotect), fork (children check a part,
+   and change it), direct (O_DIRECT reads of a file in the working directory). Prints "ready", at the
+   end one line "JOB rounds wrong" for each. Exit status 1: something was wrong. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -170,13 +171,21 @@ struct mover {
   unsigned char* memory;
   size_t pages;
   uint64_t stamp;
-  int refused;
+  int refused; /* so often */
 };
+
+/* It may lie in two places now. */
+static void give_up(struct mover* mover) {
+  mover->memory = NULL;
+  ++mover->refused;
+}
 
 static void move(struct job* job) {
   static struct mover movers[2]; /* of the jobs move and move2 */
   struct mover* mover = &movers[job->name[4] == '2'];
-  if (mover->refused) {
+  enum { kMostRefused = 20 };
+  if (mover->refused > kMostRefused) {
+    --job->rounds;
     usleep(1000);
     return;
   }
@@ -189,10 +198,7 @@ static void move(struct job* job) {
   const unsigned what = next(job) % 4;
   if (what == 0) { /* all of it to another place */
     unsigned char* place = map(mover->pages * kPage);
-    if (!move_to(job, place, mover->memory, mover->pages * kPage)) {
-      mover->refused = 1;
-      return;
-    }
+    if (!move_to(job, place, mover->memory, mover->pages * kPage)) return give_up(mover);
     mover->memory = place;
   } else if (what == 1) { /* grow */
     const size_t more = 1 + next(job) % 300;
@@ -217,18 +223,49 @@ static void move(struct job* job) {
     const size_t part = 1 + next(job) % 100;
     unsigned char* place = map(part * kPage);
     pthread_mutex_lock(&addresses);
-    mover->refused = !move_to(job, place, mover->memory + first * kPage, part * kPage);
-    for (size_t p = 0; p < part && !mover->refused; ++p)
+    int moved = move_to(job, place, mover->memory + first * kPage, part * kPage);
+    for (size_t p = 0; p < part && moved; ++p)
       job->wrong += differs(place + p * kPage, first + p, mover->stamp);
-    if (!mover->refused)
-      mover->refused = !move_to(job, mover->memory + first * kPage, place, part * kPage);
+    if (moved) moved = move_to(job, mover->memory + first * kPage, place, part * kPage);
     pthread_mutex_unlock(&addresses);
-    if (mover->refused) return;
+    if (!moved) return give_up(mover);
   }
   for (int i = 0; i < 200; ++i) {
     const size_t p = next(job) % mover->pages;
     job->wrong += differs(mover->memory + p * kPage, p, mover->stamp);
   }
+}
+
+static void grow(struct job* job) {
+  enum { kBlocks = 4, kLeast = 64, kMost = 96 };
+  static struct mover blocks[3][kBlocks];
+  const size_t which = job->name[4] == '\0' ? 0 : (size_t)(job->name[4] - '1');
+  struct mover* block = &blocks[which][next(job) % kBlocks];
+  if (block->memory == NULL) {
+    block->memory = map(kLeast * (size_t)kPage);
+    block->pages = kLeast;
+    block->stamp = job->rounds * kBlocks * 3 + which;
+    for (size_t p = 0; p < kLeast; ++p) fill(block->memory + p * kPage, p, block->stamp);
+  }
+  const size_t pages = block->pages > kMost ? kLeast : block->pages + 1 + next(job) % 8;
+  unsigned char* to = mremap(block->memory, block->pages * kPage, pages * kPage, MREMAP_MAYMOVE);
+  if (to == MAP_FAILED) { /* it has grown while it was registered: two mappings until the next look */
+    job->wrong += errno != EFAULT;
+    --job->rounds;
+    usleep(1000);
+    return;
+  }
+  for (size_t p = block->pages; p < pages; ++p) {
+    job->wrong += !is_zero(to + p * kPage);
+    fill(to + p * kPage, p, block->stamp);
+  }
+  block->memory = to;
+  block->pages = pages;
+  for (int i = 0; i < 8; ++i) {
+    const size_t p = next(job) % pages;
+    job->wrong += differs(to + p * kPage, p, block->stamp);
+  }
+  usleep(next(job) % 2000);
 }
 
 static void protect(struct job* job) {
@@ -310,6 +347,8 @@ static void direct(struct job* job) {
 static struct job jobs[] = {{"touch", touch, 0, 0, 1, 0},     {"discard", discard, 0, 0, 2, 0},
                             {"free", lazy_free, 0, 0, 3, 0},  {"map", map_and_unmap, 0, 0, 4, 0},
                             {"move", move, 0, 0, 5, 0},       {"move2", move, 0, 0, 9, 0},
+                            {"grow", grow, 0, 0, 10, 0},      {"grow2", grow, 0, 0, 11, 0},
+                            {"grow3", grow, 0, 0, 12, 0},
                             {"protect", protect, 0, 0, 6, 0}, {"fork", fork_and_check, 0, 0, 7, 0},
                             {"direct", direct, 0, 0, 8, 0}};
 
