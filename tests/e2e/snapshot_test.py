@@ -213,6 +213,34 @@ class Snapshot(SnapshotTest):
         self.stats(1)
         wait_until(lambda: os.path.getsize(recorded) != 3008, "a new set is published")
 
+    def test_recorded_set_is_not_changed_by_its_replay(self):
+        recorded = self.path("vm.set")
+        file = self.start(holes=0, zero_share=0, serve_options=["--recorded-set", recorded])
+        self.expect_right(self.guest(file, "--percent", "20", "--seed", "5"), 819)
+        self.stats(1)
+
+        def contents():
+            with open(recorded, "rb") as file:
+                return os.stat(recorded).st_ino, file.read()
+        learned = contents()
+
+        def touch_all(name, jobs, *options):
+            self.server.kill(15)
+            self.assertEqual(self.server.finish(60)[0], 0)
+            self.server = self.serve("vm", "--recorded-set", recorded, *options, name=name)
+            guest = self.waiting_guest(file)
+            wait_until(lambda: self.server.log().count("replayed session=1 ") == jobs, "its pages are placed")
+            self.expect_right(self.let_touch(guest), 4096)
+            self.stats(1)
+        touch_all("all.sock", 2, "--prefetch-all")
+        self.assertEqual(contents(), learned, "nobody has waited for a page")
+        # Whoever waits for the same pages adds to it, up to half of the image.
+        touch_all("waits.sock", 1)
+        self.assertIn("recorded_pages=819\n", self.server.log())
+        self.assertNotEqual(contents(), learned)
+        touch_all("half.sock", 1)
+        self.assertIn("recorded_pages=2048\n", self.server.log())
+
     def test_all_pages_come_without_a_touch(self):
         file = self.start(serve_options=["--prefetch-all"])
         guest = self.waiting_guest(file)
