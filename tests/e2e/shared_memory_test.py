@@ -7,10 +7,11 @@ each byte of each page against a model.
 import json
 import os
 import signal
+import stat
 import subprocess
 import unittest
 
-from cluster import BUILD, MIB, EndToEnd, Process, Service, engine_of, state_of, wait_until
+from cluster import BUILD, MIB, EndToEnd, Process, Service, connect_as_nobody, engine_of, state_of, wait_until
 from verifier import scaled
 
 PROGRAM = os.path.join(BUILD, "tests", "shared_memory")
@@ -163,6 +164,18 @@ class SharedMemory(EndToEnd):
                 self.expect_refused(*case)
         self.expect_right(self.guest(pages=2048), 2 * 20000)
         self.assertEqual(self.pager.log().count("share: refused"), len(cases))
+
+    def test_process_of_another_user_is_refused(self):
+        self.start(local=2 * MIB)
+        self.assertEqual(stat.S_IMODE(os.stat(self.socket).st_mode), 0o600)
+        os.chmod(self.folder, 0o755)
+        with self.assertRaises(PermissionError):
+            connect_as_nobody(self.socket)
+        os.chmod(self.socket, 0o666)
+        error = json.loads(connect_as_nobody(self.socket))["error"]
+        self.assertEqual(error["text"], "user 65534 is not the one of this farpage share")
+        self.assertIn(f"share: refused pid={os.getpid()} ", self.pager.log())
+        self.expect_right(self.guest(pages=2048), 2 * 20000)
 
     def test_message_in_parts_is_taken(self):
         self.start(local=2 * MIB)
