@@ -8,7 +8,7 @@ import time
 import unittest
 
 from attached_base import AttachedMemory
-from cluster import BUILD, FARPAGE, PATIENCE, engine_of, state_of, wait_until
+from cluster import BUILD, FARPAGE, PATIENCE, engine_of, far_memory_while_stopped, state_of, wait_until
 
 PROGRAMS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "programs")
 ATTACHED_MEMORY = os.path.join(BUILD, "tests", "attached_memory")
@@ -128,6 +128,14 @@ class Attach(AttachedMemory):
         self.detach(attached, program.pid)
         self.assertEqual(memory_map(program.pid), before)
         self.expect_right(program)
+
+    def test_its_budget_is_kept(self):
+        program = self.start_memory("touch", "discard", mebibytes=40)
+        attached = self.attach(program.pid)
+        self.expect_budget(lambda: far_memory_while_stopped(program.pid))
+        self.expect_right(program)
+        self.expect_end_of_attachment(attached, "has ended")
+        self.expect_paging()
 
     def test_ctrl_c_detaches(self):
         program = self.start_memory("touch")

@@ -6,7 +6,7 @@ import time
 
 import cluster
 import verifier
-from cluster import FARPAGE, MIB, EndToEnd, wait_until
+from cluster import FARPAGE, MIB, EndToEnd, Sampler, wait_until
 from verifier import PATIENT, Verifier
 
 
@@ -87,6 +87,17 @@ class Attaching:
         self.assertGreater(moved, least, stats)
         self.assertGreater(stats["evictions"]["written"], least, stats)
         self.assertEqual(stats["faults"]["failed"], 0, stats)
+
+    def expect_budget(self, far_bytes, local=16 * MIB):
+        """While it works on, its far memory that is here stays within the budget, once what is more has left."""
+        most_allowed = local * 105 // 100
+        wait_until(lambda: far_bytes() <= local, "what is more has left", self.patience)
+        with Sampler(far_bytes, pause=0.05) as here:
+            self.page()
+        print(f"{here.most / MIB:.1f} MiB of far memory here, {local // MIB} MiB budget, {here.samples} samples")
+        self.assertGreater(here.samples, 2)
+        self.assertGreater(here.most, local // 2)
+        self.assertLessEqual(here.most, most_allowed)
 
     def expect_right(self, program):
         """It ends by itself, and has seen nothing wrong: a line "NAME rounds wrong" for each of its jobs."""

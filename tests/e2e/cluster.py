@@ -380,11 +380,15 @@ def _stop(pid, stopped):
 def far_memory_at_one_moment(pid):
     """As far_memory_of_run(), with all processes of the program stopped meanwhile: while hundreds of them are
     looked at one by one, pages would move from those that are still to be seen to those that were."""
+    return far_memory_while_stopped(*(child for child in children_of(pid) if not name_of(child).startswith("farpage")))
+
+
+def far_memory_while_stopped(*programs):
+    """Of these processes and all below them."""
     stopped = []
     try:
-        for child in children_of(pid):
-            if not name_of(child).startswith("farpage"):
-                _stop(child, stopped)
+        for program in programs:
+            _stop(program, stopped)
         return far_resident_bytes(stopped)
     except (FileNotFoundError, ProcessLookupError):
         return 0  # they are ending

@@ -8,7 +8,7 @@ import time
 import unittest
 
 from attached_base import AttachedMemory
-from cluster import BUILD, FARPAGE, MIB, engine_of, state_of, wait_until
+from cluster import BUILD, FARPAGE, MIB, engine_of, far_memory_at_one_moment, state_of, wait_until
 
 PROGRAMS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "programs")
 STATIC = os.path.join(BUILD, "tests", "attached_memory_static")
@@ -47,6 +47,14 @@ class Injected(AttachedMemory):
     def test_a_dynamic_program_that_asks_for_it(self):
         log = self.run_jobs(DYNAMIC, "touch", options=["--inject"])
         self.assertNotIn("is injected", log)
+        self.expect_paging()
+
+    def test_its_budget_is_kept(self):
+        process = self.start_run([DYNAMIC, "64", "touch", "discard"], local="16M", options=["--lend", "512M", "--inject"],
+                                 stdin=subprocess.PIPE)
+        self.assertEqual(process.popen.stdout.readline(), b"ready\n", process.log())
+        self.expect_budget(lambda: far_memory_at_one_moment(process.pid))
+        self.expect_right(process)
         self.expect_paging()
 
     def test_the_engine_is_killed(self):
