@@ -31,6 +31,20 @@ print("maps", rounds, wrong)
 sys.exit(wrong > 0)
 """
 
+# Executes a program that is killed at what an agent needs: ioctl(2), those of sockets, userfaultfd(2).
+RESTRICTED = """
+import ctypes, os, struct, sys
+killed = [16, 41, 42, 44, 45, 46, 47, 323]
+rules = [struct.pack("HBBI", 0x20, 0, 0, 0)]  # the number of the call
+rules += [struct.pack("HBBI", 0x15, len(killed) - at, 0, number) for at, number in enumerate(killed)]
+rules += [struct.pack("HBBI", 0x06, 0, 0, result) for result in (0x7fff0000, 0x80000000)]  # allowed, killed
+code = ctypes.create_string_buffer(b"".join(rules))
+program = ctypes.create_string_buffer(struct.pack("HxxxxxxQ", len(rules), ctypes.addressof(code)))
+libc = ctypes.CDLL(None, use_errno=True)
+assert libc.prctl(38, 1, 0, 0, 0) == 0 and libc.prctl(22, 2, program) == 0, ctypes.get_errno()
+os.execv(sys.argv[1], sys.argv[1:])
+"""
+
 
 def memory_map(pid):
     """What /proc/PID/maps says."""
@@ -136,6 +150,30 @@ class Attach(AttachedMemory):
         self.expect_right(program)
         self.expect_end_of_attachment(attached, "has ended")
         self.expect_paging()
+
+    def filters(self, pid):
+        """How many filters of system calls each thread has."""
+        found = {}
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{thread}/status", encoding="utf-8") as file:
+                found[int(thread)] = next(int(line.split()[1]) for line in file if line.startswith("Seccomp_filters:"))
+        return found
+
+    def test_a_program_that_restricts_its_system_calls(self):
+        restricted = [sys.executable, "-c", RESTRICTED]
+        killed = subprocess.run([*restricted, sys.executable, "-c", "import socket; socket.socket()"], timeout=PATIENCE,
+                                check=False)
+        self.assertEqual(killed.returncode, -signal.SIGSYS)
+        self.start_cluster()
+        program = self.start_program([*restricted, ATTACHED_MEMORY, "40", "touch", "discard", "move"])
+        before = self.filters(program.pid)
+        self.assertEqual(set(before.values()), {1})
+        attached = self.attach(program.pid, "16M", "--allow-seccomp")
+        self.await_paging(1000)
+        self.detach(attached, program.pid)
+        self.expect_paging()
+        self.assertEqual(self.filters(program.pid), before, "they are as they were")
+        self.expect_right(program)
 
     def test_ctrl_c_detaches(self):
         program = self.start_memory("touch")
