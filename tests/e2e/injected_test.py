@@ -16,6 +16,18 @@ DYNAMIC = os.path.join(BUILD, "tests", "attached_memory")
 RANDOM_ACCESS = os.path.join(BUILD, "tests", "random_access")
 NOBODY = ["setpriv", "--reuid", "65534", "--clear-groups"]
 
+# Fills an array, waits until its mappings are seen, and checks and changes each element three times.
+PHP = r"""
+for ($i = 0; $i < 40000; $i++) $items["key-$i"] = [0, str_repeat(md5("$i-0"), 20)];
+sleep(1);
+for ($round = 0; $round < 3; $round++)
+  for ($i = 0; $i < 40000; $i++) {
+    if ($items["key-$i"] !== [$round, str_repeat(md5("$i-$round"), 20)]) exit("key-$i is wrong\n");
+    $items["key-$i"] = [$round + 1, str_repeat(md5("$i-" . $round + 1), 20)];
+  }
+echo count($items), " are right\n";
+"""
+
 
 class Injected(AttachedMemory):
     def run_jobs(self, program, *jobs, **more):
@@ -66,6 +78,12 @@ class Injected(AttachedMemory):
                        env={**os.environ, "CGO_ENABLED": "0", "GO111MODULE": "off", "GOFLAGS": "",
                             "GOCACHE": os.path.join(BUILD, "tests", "go-cache"), "HOME": self.folder})
         self.assertIn("is statically linked", self.run_a_while([program, "100000"]))
+        self.expect_paging()
+
+    def test_php(self):
+        status, output, log = self.run_far([self.find("php"), "-d", "memory_limit=-1", "-r", PHP], local="16M",
+                                           options=["--inject", "--lend", "512M"])
+        self.assertEqual((status, output), (0, b"40000 are right\n"), log)
         self.expect_paging()
 
     def test_programs_with_a_sanitizer(self):
