@@ -286,6 +286,20 @@ class Snapshot(SnapshotTest):
         _, errors = self.farpage("image", "remove", "base", status=1)
         self.assertIn("'g1'", errors)
 
+    def test_images_are_listed(self):
+        self.start(size=4 * MIB, nodes=2, image_options=["--replicas", "2"])
+        second = self.push(self.make_file("diff.mem", 4 * MIB, seed=2), "second", "--base", "vm")
+        head, *lines = [line.split() for line in self.farpage("image", "list")[0].splitlines()]
+        listed = {line[0]: dict(zip(head, line, strict=True)) for line in lines}
+        self.assertEqual(set(listed), {"vm", "second"})
+        stored = [listed[name].pop("STORED") for name in ("vm", "second")]
+        self.assertEqual(stored, [f"{self.pushed['stored_pages'] * PAGE / MIB:.1f}M", f"{second['stored_pages'] * 4}K"])
+        same = {"STATE": "complete", "MEMORY": "4M", "LOST": "0"}
+        self.assertEqual(listed["vm"], {"IMAGE": "vm", "BASE": "-", "REPLICAS": "2", "READERS": "1",
+                                        "DIGEST": self.pushed["digest"][:12], **same})
+        self.assertEqual(listed["second"], {"IMAGE": "second", "BASE": "vm", "REPLICAS": "1", "READERS": "0",
+                                            "DIGEST": second["digest"][:12], **same})
+
     def test_image_that_is_read_is_removed_by_force_only(self):
         file = self.start()
         _, errors = self.farpage("image", "remove", "vm", status=1)
@@ -295,6 +309,17 @@ class Snapshot(SnapshotTest):
         self.assertEqual(self.server.finish(60)[0], 0)
         self.farpage("image", "remove", "vm")
         self.assertEqual(self.images(), {})
+
+    def test_image_removed_by_force_ends_in_sigbus_at_missing_pages(self):
+        file = self.start(holes=0, zero_share=0, lend=64 * MIB)  # one slab
+        self.expect_right(self.guest(file, "--percent", "25"), 1024)  # the cache has these
+        guest = self.waiting_guest(file, "--percent", "26")
+        self.farpage("image", "remove", "vm", "--force")
+        self.assertEqual(self.images(), {})
+        self.push(self.make_file("other.mem", seed=2), "other")  # into the memory that it had
+        figures = self.let_touch(guest)
+        self.assertEqual((figures["pages"], figures["wrong"], figures["sigbus"]), (1024, 0, 40))
+        self.assertEqual(self.stats(2)["faults"]["lost"], 40)
 
     def test_sockets_are_made_on_request(self):
         self.start_cluster(transport="tcp")
