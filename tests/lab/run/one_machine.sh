@@ -1,8 +1,8 @@
 #!/bin/bash
 # In a lab VM: `farpage run` over verbs on one machine, with separate processes for coordinator and
-# node. one_machine.sh FARPAGE RANDOM_ACCESS
+# node. one_machine.sh FARPAGE RANDOM_ACCESS RESTORED_GUEST
 set -euo pipefail
-farpage=$1 random_access=$2
+farpage=$1 random_access=$2 restored_guest=$3
 # shellcheck source=tests/lab/run/cluster.sh
 . "$(dirname "$0")/cluster.sh"
 
@@ -44,6 +44,37 @@ limit_kb=$((baseline_kb + 8 * 1024 * 105 / 100))
 echo "resident at most $most_kb kB of $limit_kb kB allowed"
 [ "$most_kb" -gt $((5 * 1024)) ] || fail "the program was not watched"
 [ "$most_kb" -le "$limit_kb" ] || fail "over the budget"
+
+section "an image over verbs: pushed, verified, and two guests restored from it"
+image_pages=2048
+head -c $((image_pages * 4096)) /dev/urandom >"$work/guest"
+over_verbs=(--coordinator http://127.0.0.1:7070 --transport verbs)
+for command in "push $work/guest --name guest" "verify guest"; do
+  # shellcheck disable=SC2086
+  timeout -s KILL 60 "$farpage" image $command "${over_verbs[@]}" >"$work/found" 2>"$work/log" ||
+    fail "image $command" "$work/log"
+done
+"$farpage" serve --image guest --socket "$work/guest.sock" --cache 16M --stats-file "$work/stats" \
+  "${over_verbs[@]}" >"$work/ready" 2>"$work/log" &
+serve_pid=$!
+pids+=("$serve_pid")
+await 30 test -s "$work/ready"
+for guest in 1 2; do
+  timeout -s KILL 60 "$restored_guest" "$work/guest.sock" "$work/guest" --seed "$guest" ||
+    fail "guest $guest" "$work/log"
+done
+kill "$serve_pid"
+wait "$serve_pid" || fail "farpage serve" "$work/log"
+python3 - "$work/stats" "$image_pages" <<'CHECK'
+import json, sys
+stats = json.load(open(sys.argv[1]))
+pages = int(sys.argv[2])
+print(f"{stats['faults']}, {stats['reads']}")
+assert stats["sessions"]["ended"] == 2 and stats["faults"]["lost"] == 0, stats
+assert stats["faults"]["cached"] >= pages, stats
+# The map of the image is read, too.
+assert pages <= stats["reads"]["bytes"] // 4096 <= pages * 1.1, stats
+CHECK
 
 section "another user, where Yama lets only ancestors read a process, and the engine is killed"
 sysctl -q kernel.yama.ptrace_scope=1 vm.unprivileged_userfaultfd=1
