@@ -71,15 +71,57 @@ class Bench:
         for session in range(1, 4):
             guest = self.cluster.start([self.guest_program, self.socket, self.file, "--wait"])
             guest.stdout.readline()
-            while True:
-                found = re.search(rf"replayed session={session} pages=(\d+) in_ms=(\d+)", self.cluster.said(self.log))
-                if found:
-                    break
-                time.sleep(0.02)
-            rates.append(int(found[1]) * PAGE / MIB / (max(int(found[2]), 1) / 1000))
+            pages, ms = self.replayed(session)
+            rates.append(pages * PAGE / MIB / (ms / 1000))
             self.cluster.end(guest)
         self.cluster.end(server)
         return statistics.median(rates[1:])
+
+    def figures_of(self, sessions):
+        """What the server says when so many guests have ended."""
+        while True:
+            try:
+                with open(self.socket + ".json", encoding="utf-8") as file:
+                    figures = json.load(file)
+                if figures["sessions"]["ended"] >= sessions:
+                    return figures
+            except FileNotFoundError:
+                pass
+            time.sleep(0.02)
+
+    def replayed(self, session=1):
+        """Pages and ms, when the first pages of a session have been placed ahead."""
+        while True:
+            found = re.search(rf"replayed session={session} pages=(\d+) in_ms=(\d+)", self.cluster.said(self.log))
+            if found:
+                return int(found[1]), max(int(found[2]), 1)
+            time.sleep(0.02)
+
+    def touch_its_set(self, *options, ahead=False):
+        """A guest touches a quarter of the image, of which the cache has nothing: ms, and faults that waited. `ahead`: it
+        begins when the set was replayed, which is counted."""
+        server = self.serve(*options)
+        command = [self.guest_program, self.socket, self.file, "--threads", "1", "--percent", "25", "--seed", "7"]
+        guest = self.cluster.start([*command, *(["--wait"] if ahead else [])])
+        replay_ms = 0
+        if ahead:
+            guest.stdout.readline()
+            replay_ms = self.replayed()[1]
+        figure = json.loads(guest.communicate(b"\n")[0])
+        assert figure["wrong"] == 0 and figure["sigbus"] == 0, figure
+        faults = self.figures_of(1)["faults"]
+        self.cluster.end(guest)
+        self.cluster.end(server)
+        return figure["touch_ms"] + replay_ms, sum(faults[kind] for kind in ("read", "joined", "cached"))
+
+    def recorded_set(self):
+        """Of guests that touch a quarter of the image."""
+        path = self.cluster.path("recorded.set")
+        server = self.serve("--recorded-set", path)
+        self.guests(1, "--percent", "25")
+        self.figures_of(1)
+        self.cluster.end(server)
+        return path
 
 
 def main():
@@ -128,16 +170,30 @@ def main():
         cluster.end(server)
         cluster.end(handler)
 
-        cold = []
-        for _ in range(3):
+        cold, floors, above = [], [], []
+        for _ in range(options.rounds):
             server = bench.serve()
-            cold.append(bench.guests(1, "--percent", "25")[0]["p50_ns"])
+            cold.append(bench.guests(1, "--percent", "25")[0]["p50_ns"] / 1000)
             cluster.end(server)
+            ladder = json.loads(cluster.run("bench", "ladder", "-n", "2000", "--output", "json"))
+            floors.append(ladder["figures"][f"{options.transport}_floor_us"])
+            above.append(cold[-1] / floors[-1])
         read = json.loads(cluster.run("bench", "read", "--transport", options.transport, "--output", "json"))
         read_us = next(row["t_typical"] for row in read["rows"] if row["bytes"] == PAGE)
         floor = median(p50["bare"]) / 1000 + read_us
-        print(f"fault, cold               {median(cold) / 1000:8.2f} us p50   bare handler + READ {floor:.2f} us   "
-              f"ratio {median(cold) / 1000 / floor:.2f}")
+        print(f"fault, cold               {median(cold):8.2f} us p50   bare handler + READ {floor:.2f} us   "
+              f"ratio {median(cold) / floor:.2f}   local fault + READ {median(floors):.2f} us   "
+              f"ratio {median(above):.2f} ({min(above):.2f} to {max(above):.2f})")
+
+        recorded = bench.recorded_set()
+        for name, ahead in (("at once", False), ("after its replay", True)):
+            pairs = [(bench.touch_its_set(), bench.touch_its_set("--recorded-set", recorded, ahead=ahead))
+                     for _ in range(options.rounds)]
+            ms = [median(pair[side][0] for pair in pairs) for side in (0, 1)]
+            faults = [median(pair[side][1] for pair in pairs) for side in (0, 1)]
+            times = [known[0] / plain[0] for plain, known in pairs]
+            print(f"set touched {name:16} {ms[1]:6.0f} ms   cold {ms[0]:.0f} ms   ratio {median(times):.2f} "
+                  f"({min(times):.2f} to {max(times):.2f})   faults {faults[1]:.0f} / {faults[0]:.0f}")
 
         raw = float(subprocess.run([bench.bare_program, "--copy", bench.file, "3"], capture_output=True, text=True,
                                    check=True).stdout)
