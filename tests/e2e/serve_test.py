@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """`farpage serve` on its host: who may connect, and how much memory its cache takes."""
 import os
+import socket
 import stat
 import unittest
 
-from cluster import FARPAGE, MIB, Process, Sampler, connect_as_nobody, engine_of, resident_bytes
+from cluster import FARPAGE, MIB, PATIENCE, Sampler, Service, connect_as_nobody, engine_of, resident_bytes
 from snapshot_base import GUEST, PAGE, SnapshotTest
 
 NOBODY = 65534
@@ -51,11 +52,18 @@ class Serve(SnapshotTest):
         os.chmod(self.folder, 0o755)
         os.mkdir(folder)
         os.chown(folder, NOBODY, -1)
+        serve = ["serve", "--image", "vm", "--coordinator", self.url, "--socket"]
+        at = os.path.join(folder, "refused.sock")
+        refused = self.start_process([*AS_NOBODY, FARPAGE, *serve, at, "--allow-uid", "1"])
+        self.assertEqual(refused.finish(60)[0], 1, refused.log())
+        self.assertIn(f"giving {at} to user 1: Operation not permitted", refused.log())
         at = os.path.join(folder, "vm.sock")
-        serve = self.start_process([*AS_NOBODY, FARPAGE, "serve", "--image", "vm", "--socket", at, "--allow-uid", "1",
-                                    "--coordinator", self.url])
-        self.assertEqual(serve.finish(60)[0], 1, serve.log())
-        self.assertIn(f"giving {at} to user 1: Operation not permitted", serve.log())
+        self.server = self._owned(Service([*serve, at], self._log("serve"), AS_NOBODY))
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.settimeout(PATIENCE)
+            connection.connect(at)
+            self.assertEqual(connection.recv(1), b"", "it is closed")
+        self.log_has(f"a process of user 0, which user {NOBODY} may not kill: run farpage serve as root")
 
     def grown(self, name, file, cache, count):
         """How much more memory the engine had while guests touched all of theirs at once, and its figures."""
