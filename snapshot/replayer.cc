@@ -410,8 +410,10 @@ void Replayer::place_run(Batch& batch, pager::LinkPort& port, size_t first, size
     const uffd::Outcome outcome = session.place(page, *session.address_of(page),
                                                 source_of(batch, port, at, pages), *batch.note);
     if (outcome == uffd::Outcome::kDone || outcome == uffd::Outcome::kAlreadyPresent) {
-      for (size_t i = 0; i < pages; ++i) session.own(batch.pages[at + i]);
-      session.counts().replayed_pages.fetch_add(pages, std::memory_order_relaxed);
+      // Two jobs may have had the same page.
+      uint64_t placed = 0;
+      for (size_t i = 0; i < pages; ++i) placed += session.own(batch.pages[at + i]) ? 1 : 0;
+      session.counts().replayed_pages.fetch_add(placed, std::memory_order_relaxed);
     }
     if (alone) alone.unlock();
     session.gate().leave();

@@ -145,12 +145,14 @@ class Session {
   bool is_own(uint64_t page) const {
     return (words()[page / 64].load(std::memory_order_acquire) >> (page % 64) & 1) != 0;
   }
-  void own(uint64_t page) {
-    words()[page / 64].fetch_or(uint64_t{1} << (page % 64), std::memory_order_acq_rel);
+  // True: it was not yet.
+  bool own(uint64_t page) {
+    const uint64_t bit = uint64_t{1} << (page % 64);
+    return (words()[page / 64].fetch_or(bit, std::memory_order_acq_rel) & bit) == 0;
   }
   // The unit whose first page this is.
   void own_unit(uint64_t page) {
-    for (uint64_t i = 0; i < unit_pages(); ++i) own(page + i);
+    for (uint64_t i = 0; i < unit_pages(); ++i) (void)own(page + i);
   }
   bool has_ended() const { return ended_.load(std::memory_order_acquire); }
   void end() { ended_.store(true, std::memory_order_release); }

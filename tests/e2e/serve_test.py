@@ -57,6 +57,7 @@ class Serve(SnapshotTest):
         refused = self.start_process([*AS_NOBODY, FARPAGE, *serve, at, "--allow-uid", "1"])
         self.assertEqual(refused.finish(60)[0], 1, refused.log())
         self.assertIn(f"giving {at} to user 1: Operation not permitted", refused.log())
+        self.assertFalse(os.path.exists(at))
         at = os.path.join(folder, "vm.sock")
         self.server = self._owned(Service([*serve, at], self._log("serve"), AS_NOBODY))
         with socket.socket(socket.AF_UNIX) as connection:

@@ -233,6 +233,7 @@ class Snapshot(SnapshotTest):
             self.expect_right(self.let_touch(guest), 4096)
             self.stats(1)
         touch_all("all.sock", 2, "--prefetch-all")
+        self.assertEqual(self._stats["replayed_pages"], 4096, "each once, whatever job brings it")
         self.assertEqual(contents(), learned, "nobody has waited for a page")
         # Whoever waits for the same pages adds to it, up to half of the image.
         touch_all("waits.sock", 1)
