@@ -104,6 +104,9 @@ class Attach(AttachedMemory):
         self.attach_twice(self.start_memory("touch", "discard", "free", "map", "move", "move2", "protect"),
                           local="32M", least=100)
 
+    def test_heaps_locks_and_huge_pages(self):
+        self.attach_twice(self.start_memory("touch", "heap", "stay", "lock", "collapse"), local="24M", least=500)
+
     def test_a_static_program(self):
         self.attach_twice(self.start_memory("touch", "discard", "map", "move", program=STATIC))
 

@@ -5,10 +5,12 @@
 
    Jobs, a thread each: touch (random pages of MIB MiB are checked and rewritten), discard
    (MADV_DONTNEED, then zeros), free (MADV_FREE: zeros or what was written), map (mmap, munmap),
-   move, move2 (mremap: moves, grows, shrinks, also parts), grow, grow2, grow3 (blocks that the kernel
-   moves to where one of another thread has been), protect (mprotect), fork (children check a part,
-   and change it), direct (O_DIRECT reads of a file in the working directory). Prints "ready", at the
-   end one line "JOB rounds wrong" for each. Exit status 1: something was wrong. */
+   move, move2 (mremap: moves, grows, shrinks, also parts), grow, grow2, grow3 (blocks that the
+   kernel moves to where one of another thread has been), stay (mremap that leaves the source
+   mapped), heap (brk), lock (mlock, munlock), collapse (MADV_COLLAPSE), protect (mprotect), fork
+   (children check a part, and change it), direct (O_DIRECT reads of a file in the working
+   directory). Prints "ready", at the end one line "JOB rounds wrong" for each. Exit status 1:
+   something was wrong. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -21,6 +23,13 @@
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
+
+#ifndef MREMAP_DONTUNMAP
+#define MREMAP_DONTUNMAP 4
+#endif
+#ifndef MADV_COLLAPSE
+#define MADV_COLLAPSE 25
+#endif
 
 enum { kPage = 4096, kWords = kPage / 8 };
 
@@ -249,7 +258,8 @@ static void grow(struct job* job) {
   }
   const size_t pages = block->pages > kMost ? kLeast : block->pages + 1 + next(job) % 8;
   unsigned char* to = mremap(block->memory, block->pages * kPage, pages * kPage, MREMAP_MAYMOVE);
-  if (to == MAP_FAILED) { /* it has grown while it was registered: two mappings until the next look */
+  if (to ==
+      MAP_FAILED) { /* it has grown while it was registered: two mappings until the next look */
     job->wrong += errno != EFAULT;
     --job->rounds;
     usleep(1000);
@@ -266,6 +276,82 @@ static void grow(struct job* job) {
     job->wrong += differs(to + p * kPage, p, block->stamp);
   }
   usleep(next(job) % 2000);
+}
+
+static void check_some(struct job* job, const unsigned char* memory, size_t pages, uint64_t stamp) {
+  for (int i = 0; i < 50; ++i) {
+    const size_t p = next(job) % pages;
+    job->wrong += differs(memory + p * kPage, p, stamp);
+  }
+}
+
+static unsigned char* filled(size_t pages) {
+  unsigned char* memory = map(pages * kPage);
+  for (size_t p = 0; p < pages; ++p) fill(memory + p * kPage, p, 0);
+  return memory;
+}
+
+static void stay(struct job* job) {
+  static unsigned char* memory;
+  enum { kPages = 1000 };
+  const size_t bytes = (size_t)kPages * kPage;
+  if (memory == NULL) memory = filled(kPages);
+  unsigned char* to = mremap(memory, bytes, bytes, MREMAP_MAYMOVE | MREMAP_DONTUNMAP, NULL);
+  if (to == MAP_FAILED) {
+    job->wrong += errno != EFAULT;
+    --job->rounds;
+    usleep(1000);
+    return;
+  }
+  for (int i = 0; i < 20; ++i) job->wrong += !is_zero(memory + next(job) % kPages * kPage);
+  munmap(memory, bytes);
+  memory = to;
+  check_some(job, memory, kPages, 0);
+}
+
+/* Nothing else of this program calls brk while it works. */
+static void heap(struct job* job) {
+  static unsigned char* memory;
+  static size_t pages;
+  if (memory == NULL) {
+    const uintptr_t end = (uintptr_t)sbrk(0);
+    memory = (unsigned char*)((end + kPage - 1) / kPage * kPage);
+    if (brk(memory) != 0) _exit(2);
+  }
+  const size_t before = pages;
+  if (pages < 1500) {
+    pages += 1 + next(job) % 300;
+  } else {
+    pages -= 1 + next(job) % 1000;
+  }
+  if (brk(memory + pages * kPage) != 0) _exit(2);
+  for (size_t p = before; p < pages; ++p) {
+    job->wrong += !is_zero(memory + p * kPage);
+    fill(memory + p * kPage, p, 3);
+  }
+  check_some(job, memory, pages, 3);
+}
+
+static void lock(struct job* job) {
+  static unsigned char* memory;
+  enum { kPages = 2000, kPart = 64 };
+  if (memory == NULL) memory = filled(kPages);
+  unsigned char* part = memory + next(job) % (kPages - kPart) * kPage;
+  job->wrong += mlock(part, kPart * (size_t)kPage) != 0;
+  check_some(job, memory, kPages, 0);
+  job->wrong += munlock(part, kPart * (size_t)kPage) != 0;
+  check_some(job, memory, kPages, 0);
+}
+
+/* The kernel may refuse it. */
+static void collapse(struct job* job) {
+  static unsigned char* memory;
+  enum { kPages = 3072, kHuge = 512 };
+  if (memory == NULL) memory = filled(kPages);
+  const uintptr_t huge = (uintptr_t)kHuge * kPage;
+  const uintptr_t first = ((uintptr_t)memory + huge - 1) / huge * huge;
+  (void)madvise((void*)(first + next(job) % (kPages / kHuge - 1) * huge), huge, MADV_COLLAPSE);
+  check_some(job, memory, kPages, 0);
 }
 
 static void protect(struct job* job) {
@@ -344,13 +430,15 @@ static void direct(struct job* job) {
   for (size_t p = 0; p < pages; ++p) job->wrong += differs(memory + (to + p) * kPage, from + p, 7);
 }
 
-static struct job jobs[] = {{"touch", touch, 0, 0, 1, 0},     {"discard", discard, 0, 0, 2, 0},
-                            {"free", lazy_free, 0, 0, 3, 0},  {"map", map_and_unmap, 0, 0, 4, 0},
-                            {"move", move, 0, 0, 5, 0},       {"move2", move, 0, 0, 9, 0},
-                            {"grow", grow, 0, 0, 10, 0},      {"grow2", grow, 0, 0, 11, 0},
-                            {"grow3", grow, 0, 0, 12, 0},
-                            {"protect", protect, 0, 0, 6, 0}, {"fork", fork_and_check, 0, 0, 7, 0},
-                            {"direct", direct, 0, 0, 8, 0}};
+static struct job jobs[] = {
+    {"touch", touch, 0, 0, 1, 0},         {"discard", discard, 0, 0, 2, 0},
+    {"free", lazy_free, 0, 0, 3, 0},      {"map", map_and_unmap, 0, 0, 4, 0},
+    {"move", move, 0, 0, 5, 0},           {"move2", move, 0, 0, 9, 0},
+    {"grow", grow, 0, 0, 10, 0},          {"grow2", grow, 0, 0, 11, 0},
+    {"grow3", grow, 0, 0, 12, 0},         {"stay", stay, 0, 0, 13, 0},
+    {"heap", heap, 0, 0, 14, 0},          {"lock", lock, 0, 0, 15, 0},
+    {"collapse", collapse, 0, 0, 16, 0},  {"protect", protect, 0, 0, 6, 0},
+    {"fork", fork_and_check, 0, 0, 7, 0}, {"direct", direct, 0, 0, 8, 0}};
 
 static atomic_int begun;
 
