@@ -166,11 +166,12 @@ def unless_killed(system, run, tries=3):
 
 
 def chosen(systems, names):
-    """Those whose name contains one of `names`; all if `names` is empty."""
-    found = [system for system in systems if any(name in system.name for name in names or [""])]
-    if not found:
-        sys.exit(f"no system is called {' or '.join(names)} ({', '.join(system.name for system in systems)})")
-    return found
+    """Those whose name contains one of `names`; all if `names` is empty. Each name must be in one."""
+    called = {name: [system for system in systems if name in system.name] for name in names or [""]}
+    unknown = [name for name, found in called.items() if not found]
+    if unknown:
+        sys.exit(f"no system is called {' or '.join(unknown)} ({', '.join(system.name for system in systems)})")
+    return [system for system in systems if any(system in found for found in called.values())]
 
 
 def libraries_here():

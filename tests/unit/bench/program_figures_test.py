@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""program_figures_test.py SOURCE_DIR: what `./dev bench programs` makes of its samples."""
+"""program_figures_test.py SOURCE_DIR: what `./dev bench programs` makes of --systems and of its samples."""
 import pathlib
 import sys
 import unittest
@@ -8,6 +8,7 @@ from html.parser import HTMLParser
 sys.path.insert(0, str(pathlib.Path(sys.argv.pop(1)) / "bench" / "compare"))
 import figures  # noqa: E402
 import programs_page  # noqa: E402
+import systems  # noqa: E402
 import tables  # noqa: E402
 
 SHM, TCP, ZRAM, ZRAM3, LOOP = ("farpage shm", "farpage tcp", "swap zram, cluster 0", "swap zram, cluster 3",
@@ -176,6 +177,26 @@ class Page(unittest.TestCase):
         self.assertEqual((axis.least, axis.most), (0.5, 50))
         self.assertAlmostEqual(axis.x(50), programs_page.WIDTH - programs_page.RIGHT)
         self.assertAlmostEqual(axis.x(0.5), programs_page.LEFT)
+
+
+class Named:
+    def __init__(self, name):
+        self.name = name
+
+
+class Systems(unittest.TestCase):
+    def chosen(self, *names):
+        return [system.name for system in systems.chosen([Named(name) for name in (SHM, TCP, ZRAM, ZRAM3)], names)]
+
+    def test_a_part_of_the_name_chooses_and_each_system_is_chosen_once(self):
+        self.assertEqual(self.chosen(), [SHM, TCP, ZRAM, ZRAM3])
+        self.assertEqual(self.chosen("zram", "cluster 3", "shm"), [SHM, ZRAM, ZRAM3])
+
+    def test_a_name_of_no_system_is_an_error_also_beside_one_that_matches(self):
+        for names in (["shm", "verbs", "nbd"], ["verbs", "nbd"]):
+            with self.assertRaises(SystemExit) as error:
+                self.chosen(*names)
+            self.assertEqual(str(error.exception), f"no system is called verbs or nbd ({SHM}, {TCP}, {ZRAM}, {ZRAM3})")
 
 
 if __name__ == "__main__":
