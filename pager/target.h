@@ -99,9 +99,10 @@ struct Target {
   }
   uint8_t current_epoch() const { return epoch_of(age_clock.load(std::memory_order_relaxed)); }
   // Must pages that are fetched for a read, or ahead, be write-protected? Pages shared by a fork
-  // stay shared until they are written.
+  // stay shared until they are written. A recorder sees the first write to each page.
   bool protects_next_read(uint32_t pages = 1) {
-    return image.fork_group()->has_forked() || write_guess.protect_next(pages);
+    return recorder != nullptr || image.fork_group()->has_forked() ||
+           write_guess.protect_next(pages);
   }
   // A page that was away has come back. `word`: with the epoch and the order of its eviction.
   // Returns the epoch of its installation.
