@@ -29,15 +29,17 @@ struct Settings {
 std::string text_of(const std::string& file, const AccessTrace& trace, const ReplayResult& result) {
   std::string text = fmt::format("{}: {} accesses after {} of warm-up, {} pages, {} local\n", file,
                                  result.accesses, trace.warm_up(), trace.pages(), result.capacity);
-  constexpr const char* kRow = "{:<8} {:>10} {:>11} {:>9} {:>10} {:>10} {:>10}\n";
+  constexpr const char* kRow =
+      "{:<8} {:>10} {:>11} {:>9} {:>10} {:>10} {:>10} {:>12} {:>12} {:>10}\n";
   text += fmt::format(fmt::runtime(kRow), "policy", "misses", "miss ratio", "to LRU's", "READs",
-                      "to FIFO's", "ahead");
+                      "to FIFO's", "ahead", "write faults", "written back", "unchanged");
   for (const PolicyResult& policy : result.policies)
     text += fmt::format(
         fmt::runtime(kRow), to_string(policy.kind), policy.misses,
         fmt::format("{:.4f}", result.miss_ratio(policy)),
         fmt::format("{:.3f}", result.misses_to(PolicyKind::kLru, policy)), policy.reads,
-        fmt::format("{:.3f}", result.reads_to(PolicyKind::kFifo, policy)), policy.pages_ahead);
+        fmt::format("{:.3f}", result.reads_to(PolicyKind::kFifo, policy)), policy.more.pages_ahead,
+        policy.more.write_faults, policy.more.written_back, policy.more.unchanged);
   return text;
 }
 
@@ -51,8 +53,11 @@ nlohmann::ordered_json json_of(const std::string& file, const AccessTrace& trace
                         {"ratio_to_lru", result.misses_to(PolicyKind::kLru, policy)},
                         {"reads", policy.reads},
                         {"reads_to_fifo", result.reads_to(PolicyKind::kFifo, policy)},
-                        {"pages_ahead", policy.pages_ahead},
-                        {"reads_ahead", policy.reads_ahead}});
+                        {"pages_ahead", policy.more.pages_ahead},
+                        {"reads_ahead", policy.more.reads_ahead},
+                        {"write_faults", policy.more.write_faults},
+                        {"written_back", policy.more.written_back},
+                        {"unchanged", policy.more.unchanged}});
   return {{"file", file},
           {"pages", trace.pages()},
           {"local_pages", result.capacity},

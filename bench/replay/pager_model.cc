@@ -29,6 +29,7 @@ PagerModel::PagerModel(uint64_t pages, uint64_t capacity, Ahead ahead,
       low_(pager::Budget::mark(capacity, options.low_water_percent, pager::Budget::kNarrowest)),
       table_(make_table(pages)),
       protected_(pages),
+      written_(pages),
       ahead_(ahead),
       depth_(pager::prefetch_limit(capacity, options.prefetch_depth)) {}
 
@@ -40,7 +41,7 @@ bool PagerModel::touch(PageAccess access) {
     return true;
   }
   make_room();
-  install(access, word);
+  install(access, word, access.kind == AccessKind::kWrite || !write_guess_.protect_next());
   if (word.state() == PageState::kRemote && ahead_ != Ahead::kNothing) fetch_ahead(page, word);
   return false;
 }
@@ -59,27 +60,50 @@ void PagerModel::fetch_ahead(PageIndex page, PageWord word) {
   const pager::Cluster cluster = clusters_.choose(table_, page, word, age_clock_);
   if (cluster.members == 0) return;
   trends_.came_with(kThread, page, cluster);
-  brought_last_ = UINT64_MAX;
-  for (uint32_t i = 0; i < pager::Cluster::kPages; ++i)
-    if (cluster.has(cluster.first.value + i)) bring(cluster.first.value + i, true, true);
+  for (uint32_t i = 0; i < pager::Cluster::kPages; ++i) {
+    const uint64_t first = cluster.first.value + i;
+    uint32_t members = 0;
+    for (; i < pager::Cluster::kPages && cluster.has(cluster.first.value + i); ++i) ++members;
+    bring(first, members, true);
+  }
 }
 
 void PagerModel::fetch_ahead(const pager::PrefetchPlan& plan) {
-  brought_last_ = UINT64_MAX;
-  for (uint32_t i = 0; i < plan.pages; ++i)
-    if (i != plan.gap)
-      bring(plan.first.value + static_cast<uint64_t>(plan.stride * static_cast<int64_t>(i)),
-            i % pager::Prefetcher::kRunPages != 0, false);
+  for (uint32_t i = 0; i < plan.pages; ++i) {
+    if (i == plan.gap) continue;
+    const uint64_t page =
+        plan.first.value + static_cast<uint64_t>(plan.stride * static_cast<int64_t>(i));
+    uint32_t together = 1;
+    for (; plan.stride == 1 && i + 1 < plan.pages && i + 1 != plan.gap &&
+           (i + 1) % pager::Prefetcher::kRunPages != 0;
+         ++i)
+      ++together;
+    bring(page, together, false);
+  }
 }
 
-void PagerModel::bring(uint64_t page, bool together, bool of_cluster) {
-  if (page >= table_.pages() || table_.load(PageIndex{page}).state() != PageState::kRemote) return;
-  make_room();
-  install({static_cast<uint32_t>(page), AccessKind::kRead}, table_.load(PageIndex{page}),
-          of_cluster);
-  ++pages_ahead_;
-  if (!together || brought_last_ + 1 != page) ++reads_ahead_;
-  brought_last_ = page;
+void PagerModel::bring(uint64_t first, uint32_t pages, bool of_cluster) {
+  const auto is_remote = [this](uint64_t page) {
+    return page < table_.pages() && table_.load(PageIndex{page}).state() == PageState::kRemote;
+  };
+  for (uint32_t begin = 0; begin < pages;) {
+    uint32_t end = begin;
+    while (end < pages && is_remote(first + end)) ++end;
+    if (end > begin) bring_run(first + begin, end - begin, of_cluster);
+    begin = end + 1;
+  }
+}
+
+// As Prefetcher::land() and install().
+void PagerModel::bring_run(uint64_t first, uint32_t pages, bool of_cluster) {
+  ++counts_.reads_ahead;
+  counts_.pages_ahead += pages;
+  const bool writable = !write_guess_.protect_next(pages);
+  for (uint64_t page = first; page < first + pages; ++page) {
+    make_room();
+    install({static_cast<uint32_t>(page), AccessKind::kRead}, table_.load(PageIndex{page}),
+            writable, of_cluster);
+  }
 }
 
 void PagerModel::discard(uint32_t page) {
@@ -89,25 +113,27 @@ void PagerModel::discard(uint32_t page) {
   table_.transition_owned(PageIndex{page}, word, PageWord(PageState::kEmpty));
 }
 
-void PagerModel::install(PageAccess access, PageWord word, bool expected) {
+void PagerModel::install(PageAccess access, PageWord word, bool writable, bool expected) {
   const PageIndex page{access.page};
   const bool remote = word.state() == PageState::kRemote;
   const PageWord fetching = word.to(PageState::kFetching, remote ? PageWord::kFromRemote : 0);
   table_.transition_owned(page, word, fetching);
-  const PageState state =
-      access.kind == AccessKind::kWrite || !remote ? PageState::kDirty : PageState::kClean;
-  const PageWord here = fetching.to(state);
+  const PageWord here = fetching.to(writable || !remote ? PageState::kDirty : PageState::kClean);
   if (remote)
     eviction_.choice.returned(pager::order_of(word), static_cast<uint8_t>(epoch() - word.epoch()));
   table_.transition_owned(page, fetching,
                           remote && expected ? came_back(here, epoch()) : stamped(here, epoch()));
   protected_[access.page] = false;
+  written_[access.page] = access.kind == AccessKind::kWrite || !remote;
   age_clock_ += pager::age_step(capacity_);
   ++used_;
 }
 
 void PagerModel::write_resident(PageIndex page, PageWord word) {
+  written_[page.value] = true;
   if (word.state() == PageState::kDirty && !protected_[page.value]) return;
+  ++counts_.write_faults;
+  if (word.state() == PageState::kClean) write_guess_.written();
   const PageWord held = word.to(PageState::kUnprotecting);
   table_.transition_owned(page, word, held);
   const PageWord dirty = held.to(PageState::kDirty);
@@ -162,7 +188,15 @@ void PagerModel::protect_spans() {
   }
 }
 
+bool PagerModel::leaves_written(PageIndex page, PageWord word) {
+  if (word.state() != PageState::kDirty) return false;
+  const bool written = written_[page.value];
+  ++(written ? counts_.written_back : counts_.unchanged);
+  return written;
+}
+
 void PagerModel::drop(PageIndex page, pager::EvictionOrder order) {
+  (void)leaves_written(page, table_.load(page));
   for (const PageState state : {PageState::kEvicting, PageState::kDropping, PageState::kRemote}) {
     const PageWord word = table_.load(page);
     table_.transition_owned(page, word, departed(word.to(state), order, epoch()));

@@ -14,6 +14,24 @@ using pager::AccessKind;
 using pager::AccessTrace;
 using pager::PageAccess;
 
+// What a policy has done so far besides misses.
+struct PolicyCounts {
+  uint64_t pages_ahead = 0;   // brought in without a touch
+  uint64_t reads_ahead = 0;   // for them
+  uint64_t write_faults = 0;  // writes to pages that were write-protected
+  uint64_t written_back = 0;  // pages that had been written when they left
+  // Pages that left as if they had been: write-protected, copied and compared in vain.
+  uint64_t unchanged = 0;
+
+  PolicyCounts operator-(const PolicyCounts& before) const {
+    return {.pages_ahead = pages_ahead - before.pages_ahead,
+            .reads_ahead = reads_ahead - before.reads_ahead,
+            .write_faults = write_faults - before.write_faults,
+            .written_back = written_back - before.written_back,
+            .unchanged = unchanged - before.unchanged};
+  }
+};
+
 // Threads: one.
 // Invariant: at most `capacity` pages are resident after each touch.
 class ReplacementPolicy {
@@ -24,9 +42,7 @@ class ReplacementPolicy {
   // The program has given up its content: the page needs no room until its next touch, and is then
   // a new one.
   virtual void discard(uint32_t page) = 0;
-  // Pages that were brought in so far without a touch, and the READs for them.
-  virtual uint64_t pages_ahead() const { return 0; }
-  virtual uint64_t reads_ahead() const { return 0; }
+  virtual PolicyCounts counts() const { return {}; }
 };
 
 // For each policy: page numbers are below `pages`; at most `capacity` >= 1 pages are resident.

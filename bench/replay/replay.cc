@@ -51,13 +51,9 @@ PolicyResult replay(PolicyKind kind, const AccessTrace& trace, uint64_t capacity
   const auto policy = make_policy(kind, trace.pages(), capacity);
   std::vector<bool> touched(trace.pages());
   PolicyResult result{.kind = kind};
-  uint64_t pages_before = 0;
-  uint64_t reads_before = 0;
+  PolicyCounts before;
   for (uint64_t i = 0; i < trace.size(); ++i) {
-    if (i == trace.warm_up()) {
-      pages_before = policy->pages_ahead();
-      reads_before = policy->reads_ahead();
-    }
+    if (i == trace.warm_up()) before = policy->counts();
     const PageAccess access = trace[i];
     if (access.kind == AccessKind::kDiscard) {
       policy->discard(access.page);
@@ -71,8 +67,7 @@ PolicyResult replay(PolicyKind kind, const AccessTrace& trace, uint64_t capacity
     }
     touched[access.page] = true;
   }
-  result.pages_ahead = policy->pages_ahead() - pages_before;
-  result.reads_ahead = policy->reads_ahead() - reads_before;
+  result.more = policy->counts() - before;
   return result;
 }
 

@@ -23,9 +23,8 @@ std::unique_ptr<ReplacementPolicy> make_policy(PolicyKind kind, uint64_t pages, 
 struct PolicyResult {
   PolicyKind kind = PolicyKind::kFifo;
   uint64_t misses = 0;
-  uint64_t reads = 0;        // misses of pages touched before; the other misses are zero pages
-  uint64_t pages_ahead = 0;  // brought in without a miss
-  uint64_t reads_ahead = 0;  // for them
+  uint64_t reads = 0;  // misses of pages touched before; the other misses are zero pages
+  PolicyCounts more{};
 };
 PolicyResult replay(PolicyKind kind, const AccessTrace& trace, uint64_t capacity);
 
