@@ -12,7 +12,8 @@ The programs are sort, sqlite, redis, memcached, btree, join, kmeans, scan, matr
 Each program runs plainly first: that is what all others are compared with, in run time (redis and memcached: in
 requests per second) and in output, which must be the same. A share is a part of the plain run's peak, as a
 memory control group counts it. The systems have the same limit in the same account: bench/compare/measuring.py
-says how. Swap runs with page-cluster 0 (no read-ahead) and 3 (the kernel's default).
+says how. Swap runs with page-cluster 0 (no read-ahead) and 3 (the kernel's default), and the programs with the
+malloc of the C library there, or with --same-allocator with that of farpage; the plain run is the same.
 
 The tables show medians of the rounds, as slowdowns against the plain run; their geometric means over the programs that
 no system failed; and the pages that were moved. "killed": the kernel ran out of memory under that limit, three times
@@ -20,6 +21,7 @@ in a row; "late": not done after 20 minutes. Needs root.
 """
 import argparse
 import datetime
+import functools
 import json
 import os
 import pathlib
@@ -32,7 +34,7 @@ import tempfile
 import programs_page
 import tables
 from measuring import measure
-from systems import ROOT, chosen, systems_here, with_read_ahead
+from systems import ROOT, chosen, systems_here, with_farpages_allocator, with_read_ahead
 from workloads import NAMES, make_programs
 
 
@@ -46,6 +48,8 @@ def parse_arguments():
                         help="of the plain run's peak that stay local (%(default)s)")
     parser.add_argument("--systems", nargs="+", metavar="NAME",
                         help="those whose name contains one of these (default: all)")
+    parser.add_argument("--same-allocator", action="store_true",
+                        help="programs have farpage's malloc, mimalloc, under kernel swap, too")
     parser.add_argument("--json", metavar="FILE", help="write every single result there, after each run")
     parser.add_argument("--html", metavar="FILE", help="write a page with plots and tables there")
     parser.add_argument("--from", dest="source", metavar="FILE", help="measure nothing: show what --json wrote")
@@ -79,7 +83,8 @@ def save(report, file):
 
 def take_report(options):
     report = describe(options)
-    systems = chosen(systems_here(with_read_ahead), options.systems)
+    environment = with_farpages_allocator() if options.same_allocator else None
+    systems = chosen(systems_here(functools.partial(with_read_ahead, environment=environment)), options.systems)
     with tempfile.TemporaryDirectory(prefix="farpage-programs-", dir="/dev/shm") as folder:
         programs = make_programs(options.programs or NAMES, folder, options.scale)
         for sample in measure(programs, systems, options.shares, options.rounds):

@@ -4,6 +4,7 @@ Each is running() while it is measured, and confine() gives a Place for one run 
 memory control group of its own in each of them.
 """
 import contextlib
+import ctypes.util
 import json
 import os
 import pathlib
@@ -60,16 +61,18 @@ class FarpagePlace(Place):
             targets = json.load(file)["targets"]
         evictions = {kind: sum(target["evictions"][kind] for target in targets)
                      for kind in ("written", "unchanged", "clean", "zero")}
-        remote = sum(target["faults"]["remote"] for target in targets)
+        faults = {kind: sum(target["faults"][kind] for target in targets)
+                  for kind in ("remote", "write", "spurious", "rescued")}
         prefetched = sum(target["prefetched_pages"] for target in targets)
-        protected = sum(target["faults"][kind] for target in targets for kind in ("write", "spurious", "rescued"))
-        return {"pages_in": remote + prefetched, "faults_write_protect": protected, "pages_out": evictions["written"], "faults_remote": remote,
+        protected = faults["write"] + faults["spurious"] + faults["rescued"]
+        return {"pages_in": faults["remote"] + prefetched, "pages_out": evictions["written"],
+                "faults_remote": faults["remote"], "faults_write_protect": protected, "faults": faults,
                 "prefetched": prefetched, "evictions": evictions, "beside_bytes": self.beside_bytes}
 
 
 class SwapPlace(Place):
-    def __init__(self, group, device):
-        super().__init__(group)
+    def __init__(self, group, device, environment=None):
+        super().__init__(group, environment=environment)
         self.device, self.before_run = device, swap_devices.pages_moved()
         swap_devices.compressed_bytes(device)
 
@@ -118,8 +121,9 @@ class FarpageLibrary:
 
 
 class KernelSwap:
-    def __init__(self, name, device, *words, page_cluster=0):
+    def __init__(self, name, device, *words, page_cluster=0, environment=None):
         self.name, self.device, self.words, self.page_cluster = f"swap {name}", device, words, page_cluster
+        self.environment = environment  # of the programs
 
     @contextlib.contextmanager
     def running(self, size):
@@ -130,7 +134,7 @@ class KernelSwap:
     @contextlib.contextmanager
     def confine(self, limit, group):
         group.limit(limit)
-        yield SwapPlace(group, self.path)
+        yield SwapPlace(group, self.path, self.environment)
 
 
 @contextlib.contextmanager
@@ -179,9 +183,16 @@ def libraries_here():
     return [] if "LAB_VM" in os.environ else [FarpageLibrary("shm"), FarpageLibrary("tcp")]
 
 
-def with_read_ahead(name, device, *words):
+def with_read_ahead(name, device, *words, environment=None):
     """Swap on the device twice: one page at a time, and 8 (the kernel's default)."""
-    return [KernelSwap(f"{name}, cluster {cluster}", device, *words, page_cluster=cluster) for cluster in (0, 3)]
+    return [KernelSwap(f"{name}, cluster {cluster}", device, *words, page_cluster=cluster, environment=environment)
+            for cluster in (0, 3)]
+
+
+def with_farpages_allocator():
+    """An environment in which malloc is that of programs under farpage: mimalloc."""
+    library = ctypes.util.find_library("mimalloc") or sys.exit("mimalloc is not installed: ./dev setup programs")
+    return dict(ENVIRONMENT, LD_PRELOAD=library)
 
 
 def systems_here(swaps=lambda *device: [KernelSwap(*device)]):

@@ -198,6 +198,12 @@ class Systems(unittest.TestCase):
                 self.chosen(*names)
             self.assertEqual(str(error.exception), f"no system is called verbs or nbd ({SHM}, {TCP}, {ZRAM}, {ZRAM3})")
 
+    def test_under_swap_programs_have_the_environment_that_was_chosen(self):
+        given = {"LD_PRELOAD": "libmimalloc.so.2"}
+        both = systems.with_read_ahead("zram", None, environment=given)
+        self.assertEqual([(system.name, system.environment) for system in both], [(ZRAM, given), (ZRAM3, given)])
+        self.assertEqual([system.environment for system in systems.with_read_ahead("zram", None)], [None, None])
+
 
 if __name__ == "__main__":
     unittest.main()
