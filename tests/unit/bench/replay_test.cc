@@ -112,6 +112,29 @@ TEST(PagerModel, StaysWithinTheBudgetAndEvictsInBatches) {
                                         pager::EvictionBatch::kFewestPages);
 }
 
+TEST(PagerModel, CountsWritesToProtectedPagesAndWhatLeavesWrittenOrNot) {
+  constexpr uint32_t kPages = 1024;
+  PagerModel model(kPages, 256);
+  const auto touch = [&](uint32_t page, AccessKind kind) { (void)model.touch({page, kind}); };
+  for (uint32_t page = 0; page < kPages; ++page) touch(page, AccessKind::kWrite);
+  EXPECT_EQ(model.counts().written_back, kPages - model.resident_pages());
+  EXPECT_EQ(model.counts().write_faults, 0U);
+  touch(0, AccessKind::kRead);
+  touch(0, AccessKind::kWrite);
+  touch(0, AccessKind::kWrite);
+  EXPECT_EQ(model.counts().write_faults, 1U) << "the first write";
+  EXPECT_EQ(model.counts().unchanged, 0U);
+  // Most come in writable from now on, and are not written when they come the next time.
+  for (uint32_t page = 1; page < kPages; ++page) {
+    touch(page, AccessKind::kRead);
+    touch(page, AccessKind::kWrite);
+  }
+  const PolicyCounts before = model.counts();
+  EXPECT_LT(before.write_faults, kPages / 2);
+  for (uint32_t page = 0; page < kPages; ++page) touch(page, AccessKind::kRead);
+  EXPECT_GT((model.counts() - before).unchanged, kPages / 2);
+}
+
 // The pager's target: within a tenth of LRU, which sees every touch.
 TEST(PagerModel, MissesAtMostATenthMoreThanLruOnZipf) {
   constexpr uint32_t kPages = 16'384;
