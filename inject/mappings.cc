@@ -111,9 +111,8 @@ std::vector<AddressRange> EligibleMappings::without_small(
     size_t end = i + 1;
     while (end < candidates.size() && candidates[end].begin == candidates[end - 1].end) ++end;
     const std::span<const AddressRange> row = candidates.subspan(i, end - i);
-    if (std::ranges::any_of(row, [&](const AddressRange& range) {
-          return range.bytes() >= options_.min_bytes;
-        }))
+    if (std::ranges::any_of(
+            row, [&](const AddressRange& range) { return range.bytes() >= options_.min_bytes; }))
       left.insert(left.end(), row.begin(), row.end());
     i = end;
   }

@@ -191,7 +191,8 @@ bool AttachedWindow::park(const Range& place) {
   return true;
 }
 
-// Calls each(part of `range`, where its pages are parked), the oldest first, and forgets them there.
+// Calls each(part of `range`, where its pages are parked), the oldest first, and forgets them
+// there.
 template <typename Each>
 void AttachedWindow::for_each_parked(const Range& range, Each each) {
   std::vector<Range> wanted{range};
@@ -207,8 +208,8 @@ void AttachedWindow::for_each_parked(const Range& range, Each each) {
       wanted = without(wanted, part);
     }
     for (const Range& range_left : rest)
-      left.push_back({range_left, parked.at + (range_left.begin - parked.place.begin),
-                      parked.awaited});
+      left.push_back(
+          {range_left, parked.at + (range_left.begin - parked.place.begin), parked.awaited});
   }
   parked_ = std::move(left);
 }
@@ -231,8 +232,10 @@ void AttachedWindow::await_overtaken() {
 bool AttachedWindow::is_thread_in_change_of(const Range& range) const {
   std::error_code error;
   const std::string folder = "/proc/" + std::to_string(pid()) + "/task";
-  for (const auto& thread : std::filesystem::directory_iterator(folder, error)) {
-    std::ifstream file(thread.path() / "syscall");
+  // A thread, or the process, may end meanwhile: increment() with an error code does not throw.
+  for (std::filesystem::directory_iterator thread(folder, error), end; !error && thread != end;
+       thread.increment(error)) {
+    std::ifstream file(thread->path() / "syscall");
     long call = -1;
     uint64_t address = 0;
     uint64_t bytes = 0;

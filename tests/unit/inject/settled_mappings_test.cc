@@ -88,8 +88,7 @@ TEST(SettledMappings, OneBesideAnAreaThatChangesAllTheTimeIsTakenIn) {
   EXPECT_EQ(mappings.choose(Ranges{{0x100, 0x340}, {0x360, 0x400}}), Ranges{});
   EXPECT_EQ(mappings.choose(Ranges{{0x100, 0x380}, {0x3a0, 0x400}}),
             (Ranges{{0x100, 0x380}, {0x3a0, 0x400}}));
-  EXPECT_EQ(mappings.choose(Ranges{{0x100, 0x310}, {0x330, 0x400}}),
-            (Ranges{{0x380, 0x3a0}}));
+  EXPECT_EQ(mappings.choose(Ranges{{0x100, 0x310}, {0x330, 0x400}}), (Ranges{{0x380, 0x3a0}}));
 }
 
 TEST(SettledMappings, AMappingInAHoleIsTakenInWithItsNeighbours) {
