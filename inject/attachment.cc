@@ -169,9 +169,29 @@ Status Attachment::take_in(AddressRange range) {
   return ask(RequestKind::kAdoptPresent, range);
 }
 
+// The kernel joins neighbours that are equal, so a part that was left behind is one mapping with the
+// rest once it is registered, and anything else, such as a stack of a thread, is not. That stays
+// registered: it may be a part of a mapping with pages that are away, whose flags have been changed.
+// Of memory that is in no extent nothing leaves.
+Result<bool> Attachment::join(AddressRange small) {
+  if (!userfaultfd_.register_range(small.begin, small.bytes())) return false;
+  FARPAGE_TRY(maps, process_.read("maps"));
+  bool is_joined = false;
+  for_each_line(maps, [&](std::string_view line) {
+    const std::optional<MapsLine> mapping = parse_maps_line(line);
+    if (mapping && mapping->begin <= small.begin && small.end <= mapping->end)
+      is_joined = mapping->end - mapping->begin > small.bytes();
+  });
+  return is_joined;
+}
+
 Status Attachment::look() {
   FARPAGE_TRY(ranges, mappings_.look());
   for (const AddressRange& range : settled_.choose(ranges)) {
+    if (range.bytes() < options_.least_bytes) {
+      FARPAGE_TRY(is_joined, join(range));
+      if (!is_joined) continue;
+    }
     Status taken = take_in(range);
     if (taken) continue;
     if (taken.error().code != ErrorCode::kExhausted) return taken;

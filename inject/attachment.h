@@ -89,6 +89,8 @@ class Attachment {
   Status hand_over(const std::string& path, uint64_t child);
   Status ask(uffd::handover::RequestKind kind, AddressRange range);
   Status take_in(AddressRange range);
+  // Registers what is small. False: it is a mapping of its own, or is gone.
+  Result<bool> join(AddressRange small);
   Status look();
   Status sweep();
   Status unregister_all();

@@ -102,21 +102,13 @@ Status EligibleMappings::read_flags(const std::string& locked) {
   return {};
 }
 
-// Those that are large, or touch one that is left.
-std::vector<AddressRange> EligibleMappings::without_small(
-    std::span<const AddressRange> candidates) const {
-  std::vector<AddressRange> left;
-  for (size_t i = 0; i < candidates.size();) {
-    // Of neighbours without a gap.
-    size_t end = i + 1;
-    while (end < candidates.size() && candidates[end].begin == candidates[end - 1].end) ++end;
-    const std::span<const AddressRange> row = candidates.subspan(i, end - i);
-    if (std::ranges::any_of(
-            row, [&](const AddressRange& range) { return range.bytes() >= options_.min_bytes; }))
-      left.insert(left.end(), row.begin(), row.end());
-    i = end;
-  }
-  return left;
+void EligibleMappings::drop_lonely_small(std::vector<AddressRange>& candidates) const {
+  uint64_t large_end = 0;
+  std::erase_if(candidates, [&](const AddressRange& range) {
+    if (is_small(range)) return range.begin != large_end;
+    large_end = range.end;
+    return false;
+  });
 }
 
 Result<std::vector<AddressRange>> EligibleMappings::look() {
@@ -130,14 +122,15 @@ Result<std::vector<AddressRange>> EligibleMappings::look() {
     const AddressRange range{mapping->begin, mapping->end};
     if (!is_own(range)) candidates.push_back(range);
   });
-  candidates = without_small(candidates);
+  drop_lonely_small(candidates);
   const bool all_known =
       locked == locked_ && std::ranges::all_of(candidates, [&](const AddressRange& range) {
-        return verdict_of(range).has_value();
+        return is_small(range) || verdict_of(range).has_value();
       });
   if (!all_known) FARPAGE_TRY_VOID(read_flags(locked));
   unjudged_until_.reset();
   std::erase_if(candidates, [&](const AddressRange& range) {
+    if (is_small(range)) return false;
     const std::optional<bool> fit = is_fit(range);
     if (!fit) unjudged_until_ = next_read_;
     return !fit.value_or(false);

@@ -40,7 +40,9 @@ struct AddressRange {
 };
 
 struct MappingOptions {
-  uint64_t min_bytes = 0;  // a smaller mapping is not eligible, unless it touches a larger one
+  // A smaller mapping is not eligible. One that begins where a larger one ends is returned, but not
+  // judged.
+  uint64_t min_bytes = 0;
   // Reading smaps takes at most this share of the time; until then a new mapping is not eligible.
   double max_share = 0.05;
 };
@@ -65,7 +67,8 @@ class EligibleMappings {
 
  private:
   bool is_own(const AddressRange& range) const;
-  std::vector<AddressRange> without_small(std::span<const AddressRange> candidates) const;
+  bool is_small(const AddressRange& range) const { return range.bytes() < options_.min_bytes; }
+  void drop_lonely_small(std::vector<AddressRange>& candidates) const;
   // nullopt: unknown.
   std::optional<bool> verdict_of(const AddressRange& range) const;
   std::optional<bool> is_fit(const AddressRange& range) const;

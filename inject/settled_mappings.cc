@@ -50,29 +50,6 @@ std::vector<AddressRange> difference(std::span<const AddressRange> ranges,
 
 }  // namespace
 
-void SettledMappings::take_small(std::span<const AddressRange> eligible,
-                                 std::vector<AddressRange>& chosen,
-                                 std::vector<AddressRange>& whole,
-                                 std::vector<AddressRange>& taken) const {
-  std::vector<AddressRange> small;
-  for (size_t begin = 0, end = 0; begin < eligible.size(); begin = end) {
-    // Of neighbours without a gap.
-    for (end = begin + 1; end < eligible.size() && eligible[end].begin == eligible[end - 1].end;)
-      ++end;
-    if (near(taken, {eligible[begin].begin, eligible[end - 1].end}).empty()) continue;
-    for (const AddressRange& range : eligible.subspan(begin, end - begin)) {
-      if (range.bytes() >= least_bytes_) continue;
-      small.push_back(range);
-      if (!contains(whole_, range)) chosen.push_back(range);
-    }
-  }
-  for (std::vector<AddressRange>* ranges : {&whole, &taken}) {
-    ranges->insert(ranges->end(), small.begin(), small.end());
-    std::ranges::sort(*ranges, {}, &AddressRange::begin);
-  }
-  std::ranges::sort(chosen, {}, &AddressRange::begin);
-}
-
 std::vector<AddressRange> SettledMappings::choose(std::span<const AddressRange> eligible) {
   const bool first = !std::exchange(has_looked_, true);
   std::vector<AddressRange> chosen;
@@ -80,10 +57,9 @@ std::vector<AddressRange> SettledMappings::choose(std::span<const AddressRange> 
   std::vector<AddressRange> whole;
   std::vector<AddressRange> taken;
   unsettled_ = false;
-  bool has_small = false;
   for (const AddressRange& range : eligible) {
     if (range.bytes() < least_bytes_) {
-      has_small = true;
+      if (!taken.empty() && taken.back().end == range.begin) chosen.push_back(range);
       continue;
     }
     seen.push_back(range);
@@ -104,7 +80,6 @@ std::vector<AddressRange> SettledMappings::choose(std::span<const AddressRange> 
       chosen.push_back(part);
     taken.push_back(range);
   }
-  if (has_small) take_small(eligible, chosen, whole, taken);
   seen_ = std::move(seen);
   whole_ = std::move(whole);
   taken_ = std::move(taken);

@@ -34,8 +34,8 @@ constexpr Milliseconds kQuietPatience{5};
 constexpr Nanoseconds kGiveWay = std::chrono::microseconds(40);
 // An agent that waits for a CPU answers earlier.
 constexpr Nanoseconds kStands = Milliseconds(100);
-// For a thread that has no CPU.
-constexpr Nanoseconds kOvertaken = Milliseconds(100);
+// For a thread that has no CPU. Nobody's faults are answered by this worker meanwhile.
+constexpr Nanoseconds kOvertaken = Milliseconds(20);
 constexpr Nanoseconds kOvertakenLook = std::chrono::microseconds(100);
 
 bool is_kept(const Command& move, uint32_t page) {
@@ -58,22 +58,20 @@ size_t AttachedWindow::take_messages(std::span<uffd_msg> messages) {
 // before its faults. A message is at most two events.
 size_t AttachedWindow::read_events(std::span<Event> out) {
   std::array<uffd_msg, kMaxMessages> messages;
-  const size_t most = std::min((out.size() - 1) / 2, messages.size());
+  const size_t most = std::min(out.size() / 2, messages.size());
   FARPAGE_CHECK(most > 0, "room for %zu events", out.size());
-  await_overtaken();
+  if (size_t stored = 0; !parked_.empty()) {
+    await_overtaken(out, stored);
+    if (stored > 0) return stored;
+  }
   // A successor must know that one has been taken and was not applied.
   begin_following(event_pending() || !read_ahead_.empty());
   const size_t got = take_messages(std::span(messages).first(most));
   size_t stored = 0;
   for (const uffd_msg& message : std::span(messages).first(got))
     if (message.event != UFFD_EVENT_PAGEFAULT) apply(message, out, stored);
-  if (!(stale_unmaps_.empty() && parked_.empty()) && !event_pending()) {
-    stale_unmaps_.clear();
-    while (!parked_.empty() && stored < out.size()) {
-      const Range place = parked_.front().place;
-      unmap(place.begin, place.end, out, stored);
-    }
-  }
+  // What was read ahead has not been applied.
+  if (!stale_unmaps_.empty() && read_ahead_.empty() && !event_pending()) stale_unmaps_.clear();
   for (const uffd_msg& message : std::span(messages).first(got))
     if (message.event == UFFD_EVENT_PAGEFAULT) take_fault(message, out, stored);
   return stored;
@@ -123,7 +121,10 @@ std::vector<AttachedWindow::Range> AttachedWindow::without(std::span<const Range
 // munmap of the same addresses in another thread it does not matter which is told first.
 void AttachedWindow::unmap(uint64_t begin, uint64_t end, std::span<Event> out, size_t& stored) {
   userfaultfd().wake(begin, end - begin);  // a thread that waits there touches nothing any more
-  if (const auto stale = std::ranges::find(stale_unmaps_, Range{begin, end});
+  // Before Linux 6.15 an mremap that also shrinks tells more of its source than it has unmapped.
+  if (const auto stale = std::ranges::find_if(
+          stale_unmaps_,
+          [&](const Range& range) { return range.begin == begin && end <= range.end; });
       stale != stale_unmaps_.end()) {
     stale_unmaps_.erase(stale);
     return;
@@ -153,8 +154,11 @@ void AttachedWindow::relocate(uint64_t from, uint64_t to, uint64_t bytes, std::s
   stale_unmaps_.push_back({from, from + bytes});
   Relocated relocated{extents()->runs_in(to, to + bytes)};
   const bool has_room = relocated.runs.empty() || park({to, to + bytes});
-  if (!has_room) relocated.runs.clear();
   Moved lost;
+  if (!has_room) {
+    extents()->remove(to, to + bytes);
+    lost.runs.swap(relocated.runs);
+  }
   const auto move = [&](const Range& source, uint64_t destination) {
     const std::vector<PageRun> runs = extents()->runs_in(source.begin, source.end);
     if (runs.empty()) return;
@@ -217,13 +221,20 @@ void AttachedWindow::for_each_parked(const Range& range, Each each) {
 // Once the missing event is queued it is read before any that is younger. The thread that has
 // overtaken it stands until its own next event is read, and could move the same addresses once more
 // then: nobody could tell which event is of which pages.
-void AttachedWindow::await_overtaken() {
-  for (Parked& parked : parked_) {
-    const Instant end = SteadyClock::read() + kOvertaken;
-    while (!parked.awaited && pid() != 0 && SteadyClock::read() < end &&
-           !is_thread_in_change_of(parked.place))
+void AttachedWindow::await_overtaken(std::span<Event> out, size_t& stored) {
+  // No event of its own is on its way any more: what is parked has been given up untold.
+  const bool is_quiet = read_ahead_.empty() && !event_pending();
+  const Instant end = SteadyClock::read() + kOvertaken;
+  for (size_t i = 0; i < parked_.size() && !is_quiet; ++i) {
+    while (!parked_[i].awaited && has_agent() && SteadyClock::read() < end &&
+           !is_thread_in_change_of(parked_[i].place))
       std::this_thread::sleep_for(kOvertakenLook);
-    parked.awaited = true;
+    parked_[i].awaited = true;
+  }
+  if (is_quiet) stale_unmaps_.clear();
+  while (is_quiet && !parked_.empty() && stored < out.size()) {
+    const Range place = parked_.front().place;
+    unmap(place.begin, place.end, out, stored);
   }
 }
 
@@ -284,6 +295,9 @@ std::unique_ptr<AddressSpace> AttachedWindow::make_child(Userfaultfd userfaultfd
   FARPAGE_CHECK(copied, "no memory for the extents of a forked child");
   auto child = std::make_unique<AttachedWindow>(std::move(userfaultfd), std::move(*copied));
   child->lost_ = lost_;
+  child->parked_ = parked_;
+  child->next_parking_ = next_parking_;
+  child->stale_unmaps_ = stale_unmaps_;
   child->note_fork();
   note_fork();
   return child;
@@ -315,7 +329,7 @@ Status AttachedWindow::find_present(PageRun run, const std::function<void(PageRu
   Status status;
   for_each_part(run, [&](uint64_t address, uint64_t bytes) {
     const std::optional<PageIndex> first = extents()->find(address);
-    if (!first) return true;  // moved meanwhile
+    if (!first || address >= kParking) return true;  // moved meanwhile
     status = for_each_present(address, address + bytes, [&](uint64_t begin, uint64_t end) {
       found({PageIndex{first->value + ((begin - address) >> kPageShift)},
              static_cast<uint32_t>((end - begin) >> kPageShift)});

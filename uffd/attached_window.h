@@ -114,7 +114,7 @@ class AttachedWindow : public OtherWindow {
   bool park(const Range& place);
   template <typename Each>
   void for_each_parked(const Range& range, Each each);
-  void await_overtaken();
+  void await_overtaken(std::span<Event> out, size_t& stored);
   bool is_thread_in_change_of(const Range& range) const;
   void note_given_up(uint64_t begin, uint64_t end);
   // As find_present_pages().

@@ -41,7 +41,10 @@ bool PagerModel::touch(PageAccess access) {
     return true;
   }
   make_room();
-  install(access, word, access.kind == AccessKind::kWrite || !write_guess_.protect_next());
+  // What was never written is zeros, which come in writable.
+  const bool is_fetched = word.state() == PageState::kRemote;
+  install(access, word,
+          access.kind == AccessKind::kWrite || !is_fetched || !write_guess_.protect_next());
   if (word.state() == PageState::kRemote && ahead_ != Ahead::kNothing) fetch_ahead(page, word);
   return false;
 }

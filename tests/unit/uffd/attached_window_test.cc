@@ -55,7 +55,7 @@ class ToldWindow : public AttachedWindow {
   explicit ToldWindow(std::shared_ptr<ExtentMap> extents)
       : AttachedWindow(no_userfaultfd(), std::move(extents)) {}
 
-  bool event_pending() override { return is_any_pending; }
+  bool event_pending() override { return is_any_pending || !queue.empty(); }
 
   std::deque<uffd_msg> queue;
   bool is_any_pending = true;
@@ -181,6 +181,21 @@ TEST_F(AttachedWindowTest, AnMremapToldLateTakesWhatIsParkedAndWhatIsStillInPlac
   EXPECT_EQ(at(1, 0), early);
   EXPECT_FALSE(at(1, kSlotPages - 1));
   EXPECT_TRUE(told.gone.empty());
+}
+
+// An extent of memory that is gone, of which nobody has told.
+TEST_F(AttachedWindowTest, WhatIsParkedIsGivenUpWhenNoEventIsOnItsWay) {
+  const uint64_t stray = add(1);
+  const uint64_t moved = add(0);
+  queue_remap(0, 1);
+  queue_unmap(0);
+  EXPECT_TRUE(read().gone.empty());
+  EXPECT_TRUE(window_.is_behind());
+  const Told told = read(false);
+  ASSERT_EQ(told.gone.size(), 1U);
+  EXPECT_EQ(told.gone[0].first.value, stray);
+  EXPECT_EQ(at(1), moved);
+  EXPECT_FALSE(window_.is_behind());
 }
 
 // Three threads with two areas each move, unmap and are cut off between the change and its event,
