@@ -169,10 +169,10 @@ Status Attachment::take_in(AddressRange range) {
   return ask(RequestKind::kAdoptPresent, range);
 }
 
-// The kernel joins neighbours that are equal, so a part that was left behind is one mapping with the
-// rest once it is registered, and anything else, such as a stack of a thread, is not. That stays
-// registered: it may be a part of a mapping with pages that are away, whose flags have been changed.
-// Of memory that is in no extent nothing leaves.
+// The kernel joins neighbours that are equal, so a part that was left behind is one mapping with
+// the rest once it is registered, and anything else, such as a stack of a thread, is not. That
+// stays registered: it may be a part of a mapping with pages that are away, whose flags have been
+// changed. Of memory that is in no extent nothing leaves.
 Result<bool> Attachment::join(AddressRange small) {
   if (!userfaultfd_.register_range(small.begin, small.bytes())) return false;
   FARPAGE_TRY(maps, process_.read("maps"));
