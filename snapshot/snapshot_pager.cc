@@ -334,10 +334,10 @@ Result<Fd> SnapshotPager::bind(const std::string& path) const {
   FARPAGE_TRY(fd, listen_at_path(path, "socket"));
   if (options_.allowed_uid &&
       ::chown(path.c_str(), *options_.allowed_uid, static_cast<gid_t>(-1)) != 0) {
-    Status failed =
+    auto failed =
         fail_errno("giving " + path + " to user " + std::to_string(*options_.allowed_uid));
     (void)::unlink(path.c_str());
-    return tl::unexpected(std::move(failed).error());
+    return failed;
   }
   return fd;
 }

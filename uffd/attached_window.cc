@@ -60,18 +60,20 @@ size_t AttachedWindow::read_events(std::span<Event> out) {
   std::array<uffd_msg, kMaxMessages> messages;
   const size_t most = std::min(out.size() / 2, messages.size());
   FARPAGE_CHECK(most > 0, "room for %zu events", out.size());
-  if (size_t stored = 0; !parked_.empty()) {
-    await_overtaken(out, stored);
-    if (stored > 0) return stored;
+  if (!parked_.empty()) {
+    if (is_any_unapplied()) {
+      await_overtaken();
+    } else if (const size_t given_up = give_up_parked(out); given_up > 0) {
+      return given_up;
+    }
   }
   // A successor must know that one has been taken and was not applied.
-  begin_following(event_pending() || !read_ahead_.empty());
+  begin_following(is_any_unapplied());
   const size_t got = take_messages(std::span(messages).first(most));
   size_t stored = 0;
   for (const uffd_msg& message : std::span(messages).first(got))
     if (message.event != UFFD_EVENT_PAGEFAULT) apply(message, out, stored);
-  // What was read ahead has not been applied.
-  if (!stale_unmaps_.empty() && read_ahead_.empty() && !event_pending()) stale_unmaps_.clear();
+  if (!stale_unmaps_.empty() && !is_any_unapplied()) stale_unmaps_.clear();
   for (const uffd_msg& message : std::span(messages).first(got))
     if (message.event == UFFD_EVENT_PAGEFAULT) take_fault(message, out, stored);
   return stored;
@@ -130,20 +132,15 @@ void AttachedWindow::unmap(uint64_t begin, uint64_t end, std::span<Event> out, s
     return;
   }
   Unmapped unmapped;
-  std::vector<Range> rest{{begin, end}};
-  for_each_parked({begin, end}, [&](const Range& place, uint64_t parked) {
-    const uint64_t parked_end = parked + (place.end - place.begin);
-    const std::vector<PageRun> runs = extents()->runs_in(parked, parked_end);
-    unmapped.runs.insert(unmapped.runs.end(), runs.begin(), runs.end());
-    extents()->remove(parked, parked_end);
-    rest = without(rest, place);
-  });
-  for (const Range& range : rest) {
+  const auto drop = [&](const Range& range) {
     const std::vector<PageRun> runs = extents()->runs_in(range.begin, range.end);
     unmapped.runs.insert(unmapped.runs.end(), runs.begin(), runs.end());
     extents()->remove(range.begin, range.end);
     std::erase_if(lost_, [&](const Range& lost) { return lost.intersects(range); });
-  }
+  };
+  const std::vector<Range> rest = for_each_parked(
+      {begin, end}, [&](const Range& /*place*/, const Range& parked) { drop(parked); });
+  for (const Range& range : rest) drop(range);
   if (!unmapped.runs.empty()) out[stored++] = std::move(unmapped);
 }
 
@@ -172,11 +169,9 @@ void AttachedWindow::relocate(uint64_t from, uint64_t to, uint64_t bytes, std::s
     told.insert(told.end(), runs.begin(), runs.end());
   };
   // What is parked was there before what is there now.
-  std::vector<Range> rest{{from, from + bytes}};
-  for_each_parked({from, from + bytes}, [&](const Range& place, uint64_t parked) {
-    move({parked, parked + (place.end - place.begin)}, place.begin - from + to);
-    rest = without(rest, place);
-  });
+  const std::vector<Range> rest = for_each_parked(
+      {from, from + bytes},
+      [&](const Range& place, const Range& parked) { move(parked, place.begin - from + to); });
   for (const Range& source : rest) move(source, source.begin - from + to);
   if (!relocated.runs.empty()) out[stored++] = std::move(relocated);
   if (!lost.runs.empty()) out[stored++] = std::move(lost);
@@ -195,10 +190,8 @@ bool AttachedWindow::park(const Range& place) {
   return true;
 }
 
-// Calls each(part of `range`, where its pages are parked), the oldest first, and forgets them
-// there.
 template <typename Each>
-void AttachedWindow::for_each_parked(const Range& range, Each each) {
+std::vector<AttachedWindow::Range> AttachedWindow::for_each_parked(const Range& range, Each each) {
   std::vector<Range> wanted{range};
   std::vector<Parked> left;
   for (const Parked& parked : parked_) {
@@ -207,7 +200,8 @@ void AttachedWindow::for_each_parked(const Range& range, Each each) {
       if (!parked.place.intersects(want)) continue;
       const Range part{std::max(parked.place.begin, want.begin),
                        std::min(parked.place.end, want.end)};
-      each(part, parked.at + (part.begin - parked.place.begin));
+      const uint64_t at = parked.at + (part.begin - parked.place.begin);
+      each(part, Range{at, at + (part.end - part.begin)});
       rest = without(rest, part);
       wanted = without(wanted, part);
     }
@@ -216,26 +210,31 @@ void AttachedWindow::for_each_parked(const Range& range, Each each) {
           {range_left, parked.at + (range_left.begin - parked.place.begin), parked.awaited});
   }
   parked_ = std::move(left);
+  return wanted;
 }
 
 // Once the missing event is queued it is read before any that is younger. The thread that has
 // overtaken it stands until its own next event is read, and could move the same addresses once more
 // then: nobody could tell which event is of which pages.
-void AttachedWindow::await_overtaken(std::span<Event> out, size_t& stored) {
-  // No event of its own is on its way any more: what is parked has been given up untold.
-  const bool is_quiet = read_ahead_.empty() && !event_pending();
+void AttachedWindow::await_overtaken() {
   const Instant end = SteadyClock::read() + kOvertaken;
-  for (size_t i = 0; i < parked_.size() && !is_quiet; ++i) {
-    while (!parked_[i].awaited && has_agent() && SteadyClock::read() < end &&
-           !is_thread_in_change_of(parked_[i].place))
+  for (Parked& parked : parked_) {
+    while (!parked.awaited && has_agent() && SteadyClock::read() < end &&
+           !is_thread_in_change_of(parked.place))
       std::this_thread::sleep_for(kOvertakenLook);
-    parked_[i].awaited = true;
+    parked.awaited = true;
   }
-  if (is_quiet) stale_unmaps_.clear();
-  while (is_quiet && !parked_.empty() && stored < out.size()) {
+}
+
+// No event is on its way any more: what is parked has gone untold.
+size_t AttachedWindow::give_up_parked(std::span<Event> out) {
+  stale_unmaps_.clear();
+  size_t stored = 0;
+  while (!parked_.empty() && stored < out.size()) {
     const Range place = parked_.front().place;
     unmap(place.begin, place.end, out, stored);
   }
+  return stored;
 }
 
 // A thread that has a CPU, or waits for one, is not known by its call: one that waits for its event

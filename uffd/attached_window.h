@@ -81,7 +81,6 @@ class AttachedWindow : public OtherWindow {
   struct Range {
     uint64_t begin = 0;
     uint64_t end = 0;
-    bool operator==(const Range&) const = default;
     bool intersects(const Range& other) const { return begin < other.end && other.begin < end; }
   };
   // Where a page is in the arguments of drop().
@@ -112,9 +111,15 @@ class AttachedWindow : public OtherWindow {
   void take_fault(const uffd_msg& fault, std::span<Event> out, size_t& stored);
   // False: there is no room for more extents.
   bool park(const Range& place);
+  // Calls each(part of `range`, where its pages are parked), the oldest first, and forgets them
+  // there. Returns the rest of the range.
   template <typename Each>
-  void for_each_parked(const Range& range, Each each);
-  void await_overtaken(std::span<Event> out, size_t& stored);
+  std::vector<Range> for_each_parked(const Range& range, Each each);
+  void await_overtaken();
+  // Returns the number of events.
+  size_t give_up_parked(std::span<Event> out);
+  // What was read ahead has not been applied either.
+  bool is_any_unapplied() { return event_pending() || !read_ahead_.empty(); }
   bool is_thread_in_change_of(const Range& range) const;
   void note_given_up(uint64_t begin, uint64_t end);
   // As find_present_pages().

@@ -221,7 +221,8 @@ TEST_F(AttachedWindowTest, OfThreeThreadsFollowsAllInWhateverOrderTheyTell) {
         truth[slot] = add(slot);
         areas[thread].push_back(slot);
       }
-    std::array<std::deque<uffd_msg>, kThreads> untold;  // its first one is queued where told[i]
+    std::array<std::deque<uffd_msg>, kThreads>
+        untold;  // its first one is in the queue where queued[i]
     std::array<bool, kThreads> queued{};
     std::deque<size_t> order;  // of the threads in the queue
     int steps = 40;
