@@ -187,11 +187,12 @@ Result<bool> Attachment::join(AddressRange small) {
 
 Status Attachment::look() {
   FARPAGE_TRY(ranges, mappings_.look());
-  for (const AddressRange& range : settled_.choose(ranges)) {
-    if (range.bytes() < options_.least_bytes) {
-      FARPAGE_TRY(is_joined, join(range));
-      if (!is_joined) continue;
-    }
+  std::vector<AddressRange> chosen = settled_.choose(ranges);
+  for (const AddressRange& small : settled_.behind_taken(mappings_.small())) {
+    FARPAGE_TRY(is_joined, join(small));
+    if (is_joined) chosen.push_back(small);
+  }
+  for (const AddressRange& range : chosen) {
     Status taken = take_in(range);
     if (taken) continue;
     if (taken.error().code != ErrorCode::kExhausted) return taken;

@@ -102,35 +102,28 @@ Status EligibleMappings::read_flags(const std::string& locked) {
   return {};
 }
 
-void EligibleMappings::drop_lonely_small(std::vector<AddressRange>& candidates) const {
-  uint64_t large_end = 0;
-  std::erase_if(candidates, [&](const AddressRange& range) {
-    if (is_small(range)) return range.begin != large_end;
-    large_end = range.end;
-    return false;
-  });
-}
-
 Result<std::vector<AddressRange>> EligibleMappings::look() {
   const std::string locked = process_.status_field("status", "VmLck").value_or("");
   FARPAGE_TRY(maps, process_.read("maps"));
   if (maps.empty()) return fail(ErrorCode::kNotFound, process_.described() + " has ended");
   std::vector<AddressRange> candidates;
+  small_.clear();
+  bool all_known = locked == locked_;
   for_each_line(maps, [&](std::string_view line) {
     const std::optional<MapsLine> mapping = parse_maps_line(line);
     if (!mapping || !is_candidate(*mapping)) return;
     const AddressRange range{mapping->begin, mapping->end};
-    if (!is_own(range)) candidates.push_back(range);
+    if (is_own(range)) return;
+    if (range.bytes() < options_.min_bytes) {
+      small_.push_back(range);
+      return;
+    }
+    all_known = all_known && verdict_of(range).has_value();
+    candidates.push_back(range);
   });
-  drop_lonely_small(candidates);
-  const bool all_known =
-      locked == locked_ && std::ranges::all_of(candidates, [&](const AddressRange& range) {
-        return is_small(range) || verdict_of(range).has_value();
-      });
   if (!all_known) FARPAGE_TRY_VOID(read_flags(locked));
   unjudged_until_.reset();
   std::erase_if(candidates, [&](const AddressRange& range) {
-    if (is_small(range)) return false;
     const std::optional<bool> fit = is_fit(range);
     if (!fit) unjudged_until_ = next_read_;
     return !fit.value_or(false);

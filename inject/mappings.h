@@ -40,9 +40,7 @@ struct AddressRange {
 };
 
 struct MappingOptions {
-  // A smaller mapping is not eligible. One that begins where a larger one ends is returned, but not
-  // judged.
-  uint64_t min_bytes = 0;
+  uint64_t min_bytes = 0;  // smaller mappings are not eligible
   // Reading smaps takes at most this share of the time; until then a new mapping is not eligible.
   double max_share = 0.05;
 };
@@ -62,13 +60,13 @@ class EligibleMappings {
 
   // Sorted by address. Each is one mapping of the kernel's. kNotFound: the process has ended.
   Result<std::vector<AddressRange>> look();
+  // Smaller mappings that the last look has found, not judged.
+  std::span<const AddressRange> small() const { return small_; }
   // When the next look can judge a mapping that the last one could not; nullopt: it judged all.
   std::optional<Instant> unjudged_until() const { return unjudged_until_; }
 
  private:
   bool is_own(const AddressRange& range) const;
-  bool is_small(const AddressRange& range) const { return range.bytes() < options_.min_bytes; }
-  void drop_lonely_small(std::vector<AddressRange>& candidates) const;
   // nullopt: unknown.
   std::optional<bool> verdict_of(const AddressRange& range) const;
   std::optional<bool> is_fit(const AddressRange& range) const;
@@ -84,6 +82,7 @@ class EligibleMappings {
     bool eligible = false;
   };
   std::map<uint64_t, Verdict> verdicts_;
+  std::vector<AddressRange> small_;
   std::string locked_;  // VmLck
   Instant next_read_{};
   std::optional<Instant> unjudged_until_;

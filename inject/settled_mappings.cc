@@ -50,6 +50,15 @@ std::vector<AddressRange> difference(std::span<const AddressRange> ranges,
 
 }  // namespace
 
+std::vector<AddressRange> SettledMappings::behind_taken(std::span<const AddressRange> small) const {
+  std::vector<AddressRange> behind;
+  for (const AddressRange& range : small) {
+    const std::span<const AddressRange> touched = near(taken_, range);
+    if (!touched.empty() && touched.front().end == range.begin) behind.push_back(range);
+  }
+  return behind;
+}
+
 std::vector<AddressRange> SettledMappings::choose(std::span<const AddressRange> eligible) {
   const bool first = !std::exchange(has_looked_, true);
   std::vector<AddressRange> chosen;
@@ -58,10 +67,7 @@ std::vector<AddressRange> SettledMappings::choose(std::span<const AddressRange> 
   std::vector<AddressRange> taken;
   unsettled_ = false;
   for (const AddressRange& range : eligible) {
-    if (range.bytes() < least_bytes_) {
-      if (!taken.empty() && taken.back().end == range.begin) chosen.push_back(range);
-      continue;
-    }
+    if (range.bytes() < least_bytes_) continue;
     seen.push_back(range);
     const bool is_taken = contains(whole_, range);
     if (is_taken || first || contains(seen_, range)) {

@@ -7,9 +7,7 @@
 //
 // It is taken in as a whole: the kernel cuts a mapping where what is registered ends, and mremap(2)
 // of both parts fails. Where the program is faster, and its mapping grows between the look and the
-// registration, a part is left behind, which may be small: so what is small and begins where memory
-// that is taken in ends is chosen, too, however new. Whether it is such a part, the caller finds
-// out.
+// registration, a part is left behind, which may be small (behind_taken()).
 #pragma once
 
 #include <cstdint>
@@ -23,7 +21,7 @@ namespace farpage::inject {
 // Ranges are sorted and disjoint everywhere here. Threads: one at a time.
 class SettledMappings {
  public:
-  // What is smaller than `least_bytes`, and follows nothing that is taken in, is not taken in.
+  // What is smaller than `least_bytes` is not taken in.
   explicit SettledMappings(uint64_t least_bytes) : least_bytes_(least_bytes) {}
 
   // `eligible`: what a look has found, each range one mapping of the kernel's. Returns what is to
@@ -32,8 +30,10 @@ class SettledMappings {
   std::vector<AddressRange> choose(std::span<const AddressRange> eligible);
   // The last look has found what is to be looked at again.
   bool unsettled() const { return unsettled_; }
-  // Whatever choose() has returned and is eligible still, but for what was small: the kernel joins
-  // it with what it follows.
+  // Those that begin where memory that is taken in ends. Whether such a mapping is a part of it,
+  // the caller finds out.
+  std::vector<AddressRange> behind_taken(std::span<const AddressRange> small) const;
+  // Whatever choose() has returned and is eligible still.
   std::span<const AddressRange> taken() const { return taken_; }
 
  private:
