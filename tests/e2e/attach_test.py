@@ -85,8 +85,11 @@ class Attach(AttachedMemory):
     def test_mappings_move(self):
         self.attach_twice(self.start_memory("touch", "move"))
 
-    def test_threads_move_mappings_at_the_same_time(self):
-        self.attach_twice(self.start_memory("touch", "move", "move2", "grow", "grow2", "grow3"))
+    def test_two_threads_move_mappings(self):
+        self.attach_twice(self.start_memory("touch", "move", "move2"))
+
+    def test_threads_grow_blocks_to_where_those_of_others_have_been(self):
+        self.attach_twice(self.start_memory("touch", "grow", "grow2", "grow3"))
 
     def test_protections_change(self):
         self.attach_twice(self.start_memory("touch", "protect"))

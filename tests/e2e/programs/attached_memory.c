@@ -245,6 +245,7 @@ static void move(struct job* job) {
   }
 }
 
+/* Not beside move: that leaves a hole for a moment, which the kernel may give to a block here. */
 static void grow(struct job* job) {
   enum { kBlocks = 4, kLeast = 64, kMost = 96 };
   static struct mover blocks[3][kBlocks];
