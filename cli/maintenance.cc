@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "base/size.h"
+#include "cli/patient_asker.h"
 #include "cli/secrets.h"
 #include "cli/subcommand.h"
 #include "coordinator/client.h"
@@ -27,12 +28,13 @@ Result<std::unique_ptr<coordinator::Client>> client_of(const MaintenanceSettings
 }
 
 // Until the node lends nothing, and is removed. Says on stderr how it goes on.
-Status remove_when_empty(coordinator::Client& client, const NodeId& id, Milliseconds timeout) {
+Status remove_when_empty(coordinator::Client& client, const NodeId& id, PatientAsker& asker) {
   constexpr Milliseconds kLook{200};
-  const Instant end = SteadyClock::read() + timeout;
   std::optional<uint32_t> said;
   while (true) {
-    FARPAGE_TRY(node, client.node(id));
+    const auto found = asker([&] { return client.node(id); });
+    if (!found && found.error().code == ErrorCode::kNotFound) return {};  // it has left by itself
+    FARPAGE_TRY(node, found);
     const uint32_t lent = node.total_slabs - node.free_slabs;
     if (said != lent)
       fmt::print(stderr, "{}: {} slabs to move ({})\n", id.value, lent,
@@ -40,10 +42,11 @@ Status remove_when_empty(coordinator::Client& client, const NodeId& id, Millisec
     said = lent;
     // A node that is lost does not confirm that it has taken slabs back.
     if (lent == 0 || node.state == coordinator::NodeState::kLost) {
-      Status removed = client.remove_node(id, false);
+      Status removed = asker([&] { return client.remove_node(id, false); });
+      if (!removed && removed.error().code == ErrorCode::kNotFound) return {};
       if (removed || removed.error().code != ErrorCode::kConflict) return removed;
     }
-    if (SteadyClock::read() > end)
+    if (asker.is_over())
       return fail(ErrorCode::kTimedOut,
                   fmt::format("{} still lends {} slabs: it goes on draining (is there room "
                               "elsewhere? see farpage status); farpage uncordon ends that",
@@ -55,8 +58,9 @@ Status remove_when_empty(coordinator::Client& client, const NodeId& id, Millisec
 Result<int> drain(const MaintenanceSettings& settings) {
   FARPAGE_TRY(client, client_of(settings));
   const NodeId id{settings.node};
-  FARPAGE_TRY_VOID(client->drain_node(id));
-  FARPAGE_TRY_VOID(remove_when_empty(*client, id, settings.timeout));
+  PatientAsker asker(SteadyClock::read() + settings.timeout);
+  FARPAGE_TRY_VOID(asker([&] { return client->drain_node(id); }));
+  FARPAGE_TRY_VOID(remove_when_empty(*client, id, asker));
   fmt::print("{} is empty and has left the cluster\n", id.value);
   return kExitOk;
 }
@@ -76,12 +80,11 @@ Result<int> uncordon(const MaintenanceSettings& settings) {
 }
 
 // Until the node lends as much, or has given it up. Says on stderr how it goes on.
-Status await_lent(coordinator::Client& client, const NodeId& id, Milliseconds timeout) {
+Status await_lent(coordinator::Client& client, const NodeId& id, PatientAsker& asker) {
   constexpr Milliseconds kLook{200};
-  const Instant end = SteadyClock::read() + timeout;
   std::optional<uint32_t> said;
   while (true) {
-    FARPAGE_TRY(node, client.node(id));
+    FARPAGE_TRY(node, asker([&] { return client.node(id); }));
     if (!node.lend_refused.empty())
       return fail(ErrorCode::kExhausted,
                   fmt::format("{} lends {} and no more: {}", id.value,
@@ -91,7 +94,7 @@ Status await_lent(coordinator::Client& client, const NodeId& id, Milliseconds ti
       fmt::print(stderr, "{}: lends {}, on its way to {}\n", id.value,
                  format_size(node.join.capacity_bytes), format_size(*node.lend_bytes));
     said = node.total_slabs;
-    if (SteadyClock::read() > end)
+    if (asker.is_over())
       return fail(ErrorCode::kTimedOut,
                   fmt::format("{} lends {}, and goes on towards {} (is there room elsewhere? see "
                               "farpage status); farpage lend with another size ends that",
@@ -108,9 +111,10 @@ Result<int> lend(const MaintenanceSettings& settings) {
   FARPAGE_TRY(token, read_token(settings.token_file));
   FARPAGE_TRY(operate, coordinator::OperatorClient::create({settings.coordinator, token}));
   const NodeId id{settings.node};
-  FARPAGE_TRY(asked, operate->lend(id, {*bytes}));
-  FARPAGE_TRY_VOID(await_lent(*client, id, settings.timeout));
-  FARPAGE_TRY(node, client->node(id));
+  PatientAsker asker(SteadyClock::read() + settings.timeout);
+  FARPAGE_TRY(asked, asker([&] { return operate->lend(id, {*bytes}); }));
+  FARPAGE_TRY_VOID(await_lent(*client, id, asker));
+  FARPAGE_TRY(node, asker([&] { return client->node(id); }));
   const uint64_t wanted = *bytes / node.join.slab_bytes * node.join.slab_bytes;
   if (node.join.capacity_bytes != wanted)
     return fail(ErrorCode::kConflict,

@@ -3,6 +3,7 @@
 
 #include <thread>
 
+#include "cli/patient_asker.h"
 #include "cli/secrets.h"
 #include "cli/subcommand.h"
 #include "coordinator/operator_client.h"
@@ -31,11 +32,11 @@ Result<int> rebalance(const RebalanceSettings& settings) {
   FARPAGE_TRY(client, coordinator::OperatorClient::create({settings.coordinator, token}));
   const coordinator::Rebalance wanted{static_cast<uint32_t>(settings.within_percent),
                                       static_cast<uint32_t>(settings.at_most)};
-  const Instant end = SteadyClock::read() + settings.timeout;
+  PatientAsker asker(SteadyClock::read() + settings.timeout);
   std::string said;
   Instant moved_at = SteadyClock::read();
   while (true) {
-    FARPAGE_TRY(done, client->rebalance(wanted));
+    FARPAGE_TRY(done, asker([&] { return client->rebalance(wanted); }));
     if (done.moving == 0 && done.left == 0) {
       const bool even = done.highest_percent - done.lowest_percent <= wanted.within_percent;
       fmt::print("{}: {}\n", even ? "balanced" : "nothing more can be moved", text_of(done));
@@ -53,7 +54,7 @@ Result<int> rebalance(const RebalanceSettings& settings) {
                               text));
     }
     said = std::move(text);
-    if (SteadyClock::read() > end)
+    if (asker.is_over())
       return fail(ErrorCode::kTimedOut,
                   fmt::format("{} slabs are still moving, {} more would have to: {}; see the logs "
                               "of the programs, and give the command again",

@@ -199,8 +199,10 @@ void Node::keep_membership() {
         pause = join_once(backoff);
         backoff = std::min(backoff * 2, options_.longest_backoff);
         break;
-      case Membership::kJoined:
       case Membership::kLeaving:
+        if (ever_joined_ && drain_due_.load(std::memory_order_relaxed)) tell_drain();
+        [[fallthrough]];
+      case Membership::kJoined:
         backoff = options_.first_backoff;
         pause = beat_once();
         break;
@@ -214,14 +216,25 @@ void Node::keep_membership() {
   }
 }
 
+// Until it is known nobody moves what is lent here: it is told again with the next heartbeats. A
+// coordinator that has forgotten this node knows none of its leases, and there is nothing to move.
+void Node::tell_drain() {
+  const Status told = client_->drain_node(options_.id);
+  const bool is_due = !told && !is_forgotten(told);
+  drain_due_.store(is_due, std::memory_order_relaxed);
+  if (!told)
+    log::warn("node drain_failed reason=\"{}\"{}", told.error().message(),
+              is_due ? " note=\"trying again\"" : "");
+}
+
 bool Node::leave(Milliseconds limit) {
   lender_.refuse_new_leases();
   const bool is_member = membership() == Membership::kJoined;
   set_membership(Membership::kLeaving);
-  if (is_member) {
-    const Status told = client_->drain_node(options_.id);
-    if (!told) log::warn("node drain_failed reason=\"{}\"", told.error().message());
-  }
+  if (is_member)
+    tell_drain();
+  else
+    drain_due_.store(true, std::memory_order_relaxed);
   const uint32_t lent = pool_->counts().leased;
   if (lent > 0) log::info("node leaving leased_slabs={} limit_ms={}", lent, limit.count());
   const bool drained = lender_.wait_until_nothing_leased(limit);

@@ -2,6 +2,7 @@
 // cleanly.
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -90,6 +91,7 @@ class Node {
   Milliseconds join_once(Milliseconds backoff);  // both return the time to sleep
   Milliseconds beat_once();
   void note_contact(const Status& contact);
+  void tell_drain();
   void set_membership(Membership membership);
 
   const NodeOptions options_;
@@ -107,6 +109,8 @@ class Node {
   bool told_away_ FARPAGE_GUARDED_BY(mutex_) = false;   // one log line per outage
   bool stopping_ FARPAGE_GUARDED_BY(mutex_) = false;
 
+  std::atomic<bool> drain_due_{
+      false};                 // the coordinator is to be told (again) that this one leaves
   bool ever_joined_ = false;  // thread_ only, until it is joined
   std::string refusal_said_;  // thread_ only: each reason is logged once
 

@@ -24,7 +24,7 @@ namespace farpage::pager {
 // Of the form of all that is kept, here and in serve/served_state.h, also of memory that is used in
 // place (LeaseMap, SlotChecksums, PageTable, PinMap, ExtentMap): a build with another number cannot
 // go on with it.
-inline constexpr uint64_t kStateVersion = 4;
+inline constexpr uint64_t kStateVersion = 5;
 
 // A backing region. Its replicas are in the memory that leases_name() names, the checksums of its
 // slots in that of checksums_name().

@@ -18,6 +18,8 @@ constexpr Milliseconds kRetryDelete{100};
 constexpr Milliseconds kDeletePatience{4000};  // no retry after it
 constexpr Milliseconds kUntilWanted{1000};     // without a region nothing has to be renewed
 constexpr Nanoseconds kUntilSpill = Seconds(1);
+constexpr Nanoseconds kSilence =
+    Seconds(1);  // until a coordinator that has not answered is asked again
 
 // It changes the addresses or the state of a node.
 bool is_of_a_node(coordinator::EventKind kind) {
@@ -132,21 +134,23 @@ Instant Borrower::serve() {
   const Instant now = SteadyClock::read();
   if (now >= next_heartbeat_ && !region_.id.value.empty()) {
     heartbeat(now - next_heartbeat_ > region_.heartbeat_interval + LoopGap::kLongestTurn);
-    next_heartbeat_ = now + region_.heartbeat_interval;
+    next_heartbeat_ =
+        (coordinator_silent_ ? SteadyClock::read() : now) + region_.heartbeat_interval;
   }
   const uint64_t before = leased_slabs();
   const uint64_t spilled = spill_.spilled_slabs();
   const Status leased = lease_wanted();
   const bool has_spilled = spill_.spilled_slabs() > spilled;  // others may wait for their turn
   if (leased_slabs() != before) thread_->room_watch().leased();
-  thread_->room_watch().look(client_, SteadyClock::read());
+  if (!does_without_coordinator()) thread_->room_watch().look(client_, SteadyClock::read());
   if (!leased && !lease_refused())
     log::warn("pager: lease_refused reason=\"{}\" (trying again)", leased.error().message());
   lease_refused_.store(!leased, std::memory_order_relaxed);
-  if (region_.id.value.empty() && spill_.has_slabs()) (void)create_region();
+  if (region_.id.value.empty() && spill_.has_slabs() && !does_without_coordinator())
+    note_answer(create_region(), kSilence);
   if (region_.id.value.empty()) return SteadyClock::read() + (leased ? kUntilWanted : kRetryLease);
   Instant due = next_heartbeat_;
-  if (thread_->repairer() != nullptr) {
+  if (thread_->repairer() != nullptr && !does_without_coordinator()) {
     due = std::min(due, repair_.serve(region_, *thread_->repairer()));
     due = std::min(due, spill_.serve(region_, *thread_->repairer()));
   }
@@ -168,9 +172,12 @@ Status Borrower::lease_wanted() {
 }
 
 Status Borrower::lease_or_spill(const std::vector<SlabIndex>& slabs) {
-  Status leased{};
-  if (region_.id.value.empty()) leased = create_region();
-  if (leased) leased = lease(slabs);
+  Status leased = fail(ErrorCode::kUnavailable, "the coordinator does not answer");
+  if (!does_without_coordinator()) {
+    leased = region_.id.value.empty() ? create_region() : Status();
+    if (leased) leased = lease(slabs);
+    note_answer(leased, kSilence);
+  }
   if (leased) {
     spill_.leased();
     return {};
@@ -186,6 +193,16 @@ Status Borrower::lease_or_spill(const std::vector<SlabIndex>& slabs) {
     }
   }
   return spilled;
+}
+
+bool Borrower::does_without_coordinator() const {
+  return nodes_.file() != nullptr && SteadyClock::read() < silent_until_;
+}
+
+void Borrower::note_answer(const Status& answer, Nanoseconds pause) {
+  const bool is_silent = !answer && (answer.error().code == ErrorCode::kUnavailable ||
+                                     answer.error().code == ErrorCode::kTimedOut);
+  silent_until_ = is_silent ? SteadyClock::read() + pause : Instant{0};
 }
 
 // The coordinator grants all or none. Where not all fit, as many as fit are of use: eviction goes
@@ -210,8 +227,7 @@ Status Borrower::adopt(const std::vector<coordinator::Lease>& leases) {
     if (lease.bytes != region_.slab_bytes)
       return fail(ErrorCode::kInvalid, "the coordinator leased a slab of another size");
     auto& replicas = slabs[lease.slab];
-    if (lease.lost && !nodes_.find(lease.node)) continue;  // the node may have left
-    if (lease.filling) continue;
+    if (lease.lost || lease.stale || lease.filling) continue;
     auto replica = replica_of(lease, [this](const NodeId& id) { return node_index(id); });
     if (!replica) {
       if (failure) failure = tl::unexpected(replica.error());
@@ -239,7 +255,7 @@ Status Borrower::adopt(const std::vector<coordinator::Lease>& leases) {
   if (without_node.empty()) return failure;
   // They can be leased again after their release.
   FARPAGE_TRY_VOID(client_.release_slabs(region_.id, without_node));
-  return fail(ErrorCode::kUnavailable, "the nodes that lent some slabs have left");
+  return fail(ErrorCode::kUnavailable, "the nodes that lent some slabs have left or restarted");
 }
 
 Result<NodeIndex> Borrower::node_index(const NodeId& id) {
@@ -291,6 +307,9 @@ void Borrower::heartbeat(bool late) {
   repair_.count(heartbeat.counters, region_);
   spill_.count(heartbeat.counters);
   const Result<coordinator::RegionHeard> beat = client_.heartbeat_region(region_.id, heartbeat);
+  // Until the next one has been answered.
+  note_answer(beat ? Status() : Status(tl::unexpected(beat.error())),
+              region_.heartbeat_interval + kSilence);
   if (beat) {
     const bool was_silent = std::exchange(coordinator_silent_, false);
     if (was_silent) log::info("pager: coordinator_back region={}", region_.id.value);

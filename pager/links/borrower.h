@@ -80,6 +80,10 @@ class Borrower {
  private:
   Status give_region_back();
   Status create_region();
+  // Where pages can go to the file, nothing but a heartbeat waits for a coordinator that has not
+  // answered: each request takes its whole deadline, while faults wait for room.
+  bool does_without_coordinator() const;
+  void note_answer(const Status& answer, Nanoseconds pause);
   Status lease_wanted();
   void lose_replica(PageIndex page, const ReplicaLease& replica, const char* why);
   // From the coordinator, or else in the file.
@@ -111,6 +115,7 @@ class Borrower {
   coordinator::RegionInfo region_;
   uint64_t events_since_ = 0;
   bool coordinator_silent_ = false;         // already logged
+  Instant silent_until_{0};                 // does_without_coordinator()
   bool view_is_old_ = false;                // nodes and leases are to be read again
   std::atomic<bool> lease_refused_{false};  // already logged
   std::atomic<uint64_t> leased_slabs_{0};

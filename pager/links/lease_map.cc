@@ -44,10 +44,12 @@ bool LeaseMap::is_right_of_stored(PageIndex page, std::span<const std::byte> byt
   return stored_->is_right(page, bytes);
 }
 
-// Each replica of a slab may be replaced some times.
+// Each replica of a slab may be replaced many times: whenever a node is drained, for years. What is
+// not used has no pages.
 uint64_t LeaseMap::most_records(uint64_t slabs) {
-  constexpr uint64_t kReplacements = 4096;  // and the more slabs there are
-  return slabs * coordinator::kMaxReplicas * 2 + kReplacements;
+  constexpr uint64_t kLivesOfAReplica = 32;
+  constexpr uint64_t kMore = 4096;
+  return slabs * coordinator::kMaxReplicas * kLivesOfAReplica + kMore;
 }
 
 size_t LeaseMap::kept_bytes(uint64_t pages, uint64_t slab_bytes) {

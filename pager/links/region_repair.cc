@@ -7,9 +7,14 @@
 namespace farpage::pager {
 namespace {
 
-constexpr Milliseconds kRepairRetry{1000};
-constexpr Milliseconds kNextSlab{50};  // after a refusal
-constexpr Milliseconds kGrace{200};    // more than most operations take
+constexpr Milliseconds kTellRetry{1000};
+// Each attempt takes a record of the map for ever.
+constexpr Milliseconds kFirstPause{1000};
+constexpr Milliseconds kLongestPause{60'000};
+// One that finds no room makes the coordinator look at all nodes.
+constexpr Milliseconds kFirstRefusal{50};
+constexpr Milliseconds kLongestRefusal{2000};
+constexpr Milliseconds kGrace{200};  // more than most operations take
 constexpr Seconds kBetweenLooks{1};
 
 }  // namespace
@@ -29,24 +34,32 @@ Result<std::unique_ptr<ReplicaLease>> replica_of(
   return replica;
 }
 
+void RegionRepair::Pause::extend(Milliseconds first, Milliseconds longest) {
+  length = std::clamp(length * 2, first, longest);
+  until = SteadyClock::read() + length;
+}
+
 Instant RegionRepair::serve(const coordinator::RegionInfo& region, Repairer& repairer) {
   take_end();
   const Instant told = tell(region);
   const Instant now = SteadyClock::read();
-  const std::optional<Need> need = most_endangered(region.replicas, now);
+  const std::optional<Need> need = most_endangered(region.replicas, repairer);
   if (fill_ || !need || !repairer.enabled()) return std::min(told, now + kBetweenLooks);
+  if (refused_.until > now) return std::min(told, refused_.until);
   const Status begun = begin(region, repairer, need->slab);
   if (begun) {
     said_.clear();
+    refused_ = {};
     return std::min(told, now + kBetweenLooks);
   }
   refused(*need, begun.error());
-  return std::min(told, now + kNextSlab);
+  return std::min(told, refused_.until);
 }
 
 // Others may be placed meanwhile.
 void RegionRepair::refused(const Need& need, const Error& error) {
-  not_before_[need.slab] = SteadyClock::read() + kRepairRetry;
+  pauses_[need.slab].extend(kFirstPause, kFirstPause);
+  refused_.extend(kFirstRefusal, kLongestRefusal);
   view_is_old_ = error.code == ErrorCode::kConflict || error.code == ErrorCode::kNotFound;
   std::string text = error.message();
   if (text == said_) return;
@@ -55,11 +68,14 @@ void RegionRepair::refused(const Need& need, const Error& error) {
   said_ = std::move(text);
 }
 
-std::optional<RegionRepair::Need> RegionRepair::most_endangered(uint32_t replicas, Instant now) {
+std::optional<RegionRepair::Need> RegionRepair::most_endangered(uint32_t replicas,
+                                                                const Repairer& repairer) {
   const std::set<NodeIndex> leaving = parts_.nodes.leaving();
-  std::erase_if(not_before_, [&](const auto& entry) { return entry.second <= now; });
+  const Instant now = SteadyClock::read();
   std::set<SlabIndex> busy;
   for (const Answer& answer : answers_) busy.insert(answer.repair.slab);
+  for (const auto& [slab, pause] : pauses_)
+    if (pause.until > now) busy.insert(slab);
   std::optional<Need> most;
   degraded_ = 0;
   for (uint32_t i = 0; i < parts_.leases.slabs_touched(); ++i) {
@@ -68,7 +84,7 @@ std::optional<RegionRepair::Need> RegionRepair::most_endangered(uint32_t replica
     if (lease == nullptr || lease->live_in_file() != nullptr) continue;  // RegionSpill's
     const uint32_t live = lease->live();
     if (live < replicas) ++degraded_;
-    if (live == 0 || busy.contains(slab) || not_before_.contains(slab)) continue;
+    if (busy.contains(slab) || !has_source(*lease, repairer)) continue;
     const auto stays = std::ranges::count_if(lease->all(), [&](const ReplicaLease* replica) {
       return replica->is_read() && !leaving.contains(replica->node) && !is_moving(slab, *replica);
     });
@@ -76,6 +92,13 @@ std::optional<RegionRepair::Need> RegionRepair::most_endangered(uint32_t replica
     if (!most || live < most->live) most = Need{slab, live};
   }
   return most;
+}
+
+// A slab whose only replicas are on a node that is away would keep the others waiting.
+bool RegionRepair::has_source(const SlabLease& lease, const Repairer& repairer) {
+  return std::ranges::any_of(lease.all(), [&](const ReplicaLease* replica) {
+    return replica->is_read() && !repairer.is_unreachable(replica->node);
+  });
 }
 
 bool RegionRepair::is_moving(SlabIndex slab, const ReplicaLease& replica) const {
@@ -138,10 +161,11 @@ void RegionRepair::take_end() {
                                              : parts_.leases.withdraw(*replaced_, ended->replica));
   if (!is_live) {
     avoid_.insert(filling_.node);
-    not_before_[ended->slab] = SteadyClock::read() + kRepairRetry;
+    pauses_[ended->slab].extend(kFirstPause, kLongestPause);
     return abandon(ended->slab, filling_);
   }
   ++repaired_;
+  pauses_.erase(ended->slab);
   const Instant now = SteadyClock::read();
   log::info("pager: slab_repaired slab={} node={} ms={}", ended->slab.value, filling_.node.value,
             (now - begun_at_).count() / 1'000'000);
@@ -165,7 +189,7 @@ Instant RegionRepair::tell(const coordinator::RegionInfo& region) {
         log::warn("pager: repair_not_known slab={} node={} reason=\"{}\"", answer.repair.slab.value,
                   answer.repair.filled.node.value, told.error().message());
       if (!may_change) continue;
-      due = now + kRepairRetry;
+      due = now + kTellRetry;
     }
     next = std::min(next, due);
     answers_.push_back({answer.repair, due});

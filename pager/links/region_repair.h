@@ -62,8 +62,15 @@ class RegionRepair {
     coordinator::RepairComplete repair;
     Instant due{0};
   };
-  // The slab with the fewest live replicas of those that may be asked for now; also counts.
-  std::optional<Need> most_endangered(uint32_t replicas, Instant now);
+  // After a failure: twice as long each time.
+  struct Pause {
+    Milliseconds length{0};
+    Instant until{0};
+    void extend(Milliseconds first, Milliseconds longest);
+  };
+  // Of the slabs that may be asked for now and can be copied, the one with the fewest live
+  // replicas; also counts.
+  std::optional<Need> most_endangered(uint32_t replicas, const Repairer& repairer);
   void refused(const Need& need, const Error& error);
   Status begin(const coordinator::RegionInfo& region, Repairer& repairer, SlabIndex slab);
   void take_end();
@@ -71,6 +78,7 @@ class RegionRepair {
   // Returns when to look again.
   Instant tell(const coordinator::RegionInfo& region);
 
+  static bool has_source(const SlabLease& lease, const Repairer& repairer);
   bool is_moving(SlabIndex slab, const ReplicaLease& replica) const;
 
   const Parts parts_;
@@ -79,7 +87,8 @@ class RegionRepair {
   const ReplicaLease* replaced_ = nullptr;  // by it
   Instant begun_at_{0};
   std::deque<Answer> answers_;
-  std::map<SlabIndex, Instant> not_before_;  // after a refusal
+  std::map<SlabIndex, Pause> pauses_;  // of slabs whose latest repair has failed
+  Pause refused_;                      // of all slabs, since the coordinator has refused one
   // Of the coordinator's latest view: those that it wants elsewhere.
   std::multimap<SlabIndex, std::pair<NodeIndex, Generation>> moving_;
   std::set<NodeId> avoid_;  // of the next request: could not be filled

@@ -12,6 +12,8 @@ namespace {
 constexpr Nanoseconds kAnswerPatience = Seconds(1);  // with a coordinator that does not answer
 constexpr Milliseconds kFirstAskPause{500};  // between requests for a lease; then twice as long
 constexpr Milliseconds kLongestAskPause{8000};
+constexpr Milliseconds kLongestFillPause{
+    300'000};                                 // each attempt takes records of the map for ever
 constexpr Milliseconds kWithdrawnGrace{200};  // more than most operations take
 constexpr Seconds kBetweenSpillLooks{1};
 
@@ -120,7 +122,8 @@ Instant RegionSpill::serve(const coordinator::RegionInfo& region, Repairer& repa
 }
 
 void RegionSpill::begin(const coordinator::RegionInfo& region, Repairer& repairer) {
-  const SlabIndex slab = *in_file_.begin();
+  const auto after = in_file_.upper_bound(tried_);
+  const SlabIndex slab = after != in_file_.end() ? *after : *in_file_.begin();
   if (in_file(parts_.leases.find(slab)) == nullptr) {  // it is lost, and must not hold others up
     in_file_.erase(slab);
     return;
@@ -129,20 +132,26 @@ void RegionSpill::begin(const coordinator::RegionInfo& region, Repairer& repaire
   if (begun) return;
   log::debug("pager: spilled_slab_stays slab={} reason=\"{}\"", slab.value,
              begun.error().message());
-  wait(SteadyClock::read());
+  wait(SteadyClock::read(), kLongestAskPause);
 }
 
-void RegionSpill::wait(Instant now) {
-  pause_ = std::clamp(pause_ * 2, kFirstAskPause, kLongestAskPause);
+void RegionSpill::wait(Instant now, Milliseconds longest) {
+  pause_ = std::clamp(pause_ * 2, kFirstAskPause, longest);
   not_before_ = now + pause_;
+}
+
+Status RegionSpill::release(const coordinator::RegionInfo& region, SlabIndex slab) {
+  if (!to_release_.contains(slab)) return {};
+  FARPAGE_TRY_VOID(parts_.client.release_slabs(region.id, {slab}));
+  to_release_.erase(slab);
+  return {};
 }
 
 Status RegionSpill::begin_move(const coordinator::RegionInfo& region, Repairer& repairer,
                                SlabIndex slab) {
-  if (to_release_.contains(slab)) {
-    FARPAGE_TRY_VOID(parts_.client.release_slabs(region.id, {slab}));
-    to_release_.erase(slab);
-  }
+  FARPAGE_TRY_VOID(release(region, tried_));  // what it was leased in vain is room for this one
+  FARPAGE_TRY_VOID(release(region, slab));
+  tried_ = slab;
   FARPAGE_TRY(leases, parts_.client.lease_slabs(region.id, {slab}));
   const ReplicaLease* from = in_file(parts_.leases.find(slab));
   if (from == nullptr) return fail(ErrorCode::kNotFound, "its replica in the file is lost");
@@ -198,7 +207,7 @@ void RegionSpill::take_end() {
   const auto live = std::ranges::find_if(ended.fills, takes_its_place);
   if (live == ended.fills.end()) {
     to_release_.insert(ended.slab);
-    return wait(now);
+    return wait(now, kLongestFillPause);
   }
   pause_ = Milliseconds(0);
   withdrawn_.emplace_back(now + kWithdrawnGrace, &ended.from);

@@ -59,7 +59,7 @@ class RegionSpill {
   uint64_t spilled_slabs() const { return in_file_.size(); }
 
  private:
-  // To nodes, of the lowest slab.
+  // To nodes, of one slab after the other: one that cannot be read keeps no other one here.
   struct Move {
     SlabIndex slab;
     const ReplicaLease& from;
@@ -68,17 +68,19 @@ class RegionSpill {
   };
   bool has_returned(const SlabLease& lease, const ReplicaLease& in_file) const;
   bool put(SlabIndex slab);
+  Status release(const coordinator::RegionInfo& region, SlabIndex slab);
   void warn_of_room(const Error& why);
   void begin(const coordinator::RegionInfo& region, Repairer& repairer);
   Status begin_move(const coordinator::RegionInfo& region, Repairer& repairer, SlabIndex slab);
   void take_end();
   void give_back(Instant now);
-  void wait(Instant now);
+  void wait(Instant now, Milliseconds longest);
 
   const Parts parts_;
   std::set<SlabIndex> in_file_;
   std::set<SlabIndex> to_release_;  // of these, those that the coordinator may have leased in vain
   std::optional<Move> move_;
+  SlabIndex tried_{0};  // the latest
   // Withdrawn: free from that time on, when the READs that are under way have ended.
   std::deque<std::pair<Instant, const ReplicaLease*>> withdrawn_;
   Instant refused_since_{0};

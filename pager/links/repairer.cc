@@ -12,8 +12,9 @@ namespace {
 
 // As the evictor's: a replica that misses a page for so long is given up.
 constexpr Nanoseconds kFillPatience = Seconds(1);
-constexpr Milliseconds kRangeRetry{20};       // after a range that could not be copied
-constexpr Nanoseconds kGiveUp = Seconds(10);  // after the last one that could
+constexpr Nanoseconds kRangeRetry =
+    Milliseconds(20);               // at least, after a range that was not copied
+constexpr int64_t kRetryShare = 2;  // else after half as long as nothing was copied
 constexpr int64_t kRestsOfAQuarter = 3;
 constexpr Instant kNever{INT64_MAX};
 
@@ -193,8 +194,10 @@ bool Repairer::advance(Fill& fill) {
   fill.mending_tried = is_to_mend;
   // Nothing that has every page can be reached: others have their turn, and this one may be
   // tried again from another node.
-  const bool hopeless = fill.leases.find(fill.slab)->live() == 0 || now - fill.moved_at > kGiveUp;
-  if (!copied && !is_to_mend) fill.not_before = now + kRangeRetry;
+  const bool hopeless =
+      fill.leases.find(fill.slab)->live() == 0 || now - fill.moved_at > options_.give_up;
+  if (!copied && !is_to_mend)
+    fill.not_before = now + std::max(kRangeRetry, (now - fill.moved_at) / kRetryShare);
   if (!copied && hopeless) (void)fill.replica.end(ReplicaState::kLost);
   if (fill.end.load(std::memory_order_relaxed) == Fill::End::kNone && !fill.replica.is_written())
     fill.end.store(Fill::End::kLost, std::memory_order_release);
@@ -212,11 +215,11 @@ bool Repairer::is_over(const Fill& fill) const {
 
 bool Repairer::copy_range(Fill& fill) {
   const uint32_t done = fill.copied.load(std::memory_order_relaxed);
-  const uint32_t pages = std::min(fill.leases.pages_per_slab() - done, kPieces * kPiecePages);
+  const uint32_t pages = std::min(fill.leases.pages_per_slab() - done, kPieces * piece_pages_);
   const PageIndex first{fill.first_page().value + done};
   for (uint32_t i = 0; i < kPieces; ++i) {
-    const uint32_t at = std::min(i * kPiecePages, pages);
-    const uint32_t of_piece = std::min(pages - at, kPiecePages);
+    const uint32_t at = std::min(i * piece_pages_, pages);
+    const uint32_t of_piece = std::min(pages - at, piece_pages_);
     pieces_[i] = {.step = of_piece > 0 ? Step::kToRead : Step::kDone,
                   .first = PageIndex{first.value + at},
                   .pages = of_piece,
@@ -224,8 +227,10 @@ bool Repairer::copy_range(Fill& fill) {
   }
   const uint64_t closed_at = gate_.close(fill.leases, first, pages);
   const auto ends = [&] { return is_over(fill); };
-  const bool copied = gate_.await_quiet(closed_at, ends) && copy_pieces(fill);
+  const bool is_quiet = gate_.await_quiet(closed_at, ends);
+  const bool copied = is_quiet && copy_pieces(fill);
   gate_.open();
+  if (is_quiet) adapt_pieces(copied);
   if (copied) {
     fill.copied.store(done + pages, std::memory_order_relaxed);
     copied_bytes_.fetch_add(uint64_t{pages} << kPageShift, std::memory_order_relaxed);
@@ -236,8 +241,20 @@ bool Repairer::copy_range(Fill& fill) {
   return copied;
 }
 
+// As the evictor's WRITEs (WriteLimit): on a slow or lossy link long operations never end in time.
+void Repairer::adapt_pieces(bool copied) {
+  if (copied) {
+    piece_pages_ = std::min(piece_pages_ * 2, kPiecePages);
+  } else if (!is_any(Step::kWrong)) {
+    piece_pages_ = std::max(piece_pages_ / 2, uint32_t{1});
+  }
+}
+
 // The pages are copied when it returns true. Else a replica that has missed some is lost: a WRITE
 // without an answer may still take effect, also after these pages were written back again.
+//
+// Only what succeeds is progress: an operation that fails at once, as a READ of a bad sector does,
+// would else be repeated for ever.
 bool Repairer::copy_pieces(const Fill& fill) {
   const auto all_are = [this](Step one, Step other) {
     return std::ranges::all_of(
@@ -246,15 +263,16 @@ bool Repairer::copy_pieces(const Fill& fill) {
   Instant moved_at = SteadyClock::read();
   bool goes_on = true;
   while (in_flight_ > 0 || (goes_on && !all_are(Step::kDone, Step::kWrong))) {
+    for (size_t i = 0; goes_on && i < kPieces; ++i) post(fill, i);
     bool moved = false;
-    for (size_t i = 0; goes_on && i < kPieces; ++i) moved = post(fill, i) || moved;
-    const size_t taken = port_.take_completions(
-        [&](const rdma::Completion& completion) { complete(fill, completion); });
+    (void)port_.take_completions([&](const rdma::Completion& completion) {
+      complete(fill, completion);
+      moved = moved || completion.status == rdma::CompletionStatus::kOk;
+    });
     const Instant now = SteadyClock::read();
-    if (moved || taken > 0) moved_at = now;
-    goes_on = goes_on && !is_over(fill) && now - moved_at < kFillPatience;
-    if (moved_at == now) continue;
-    pause_between_looks(now - moved_at);
+    if (moved) moved_at = now;
+    goes_on = !is_over(fill) && now - moved_at < kFillPatience;
+    if (!moved) pause_between_looks(now - moved_at);
   }
   if (is_any(Step::kToWrite) && !stopping_.load(std::memory_order_acquire))
     (void)mark_lost(fill.leases, nodes_, pieces_[0].first, fill.replica,
@@ -275,26 +293,25 @@ const ReplicaLease* Repairer::source_of(const Fill& fill, const Piece& piece) co
   return nullptr;
 }
 
-bool Repairer::post(const Fill& fill, size_t index) {
+void Repairer::post(const Fill& fill, size_t index) {
   Piece& piece = pieces_[index];
   const bool reads = piece.step == Step::kToRead;
-  if (!reads && piece.step != Step::kToWrite) return false;
+  if (!reads && piece.step != Step::kToWrite) return;
   const ReplicaLease* replica = reads ? source_of(fill, piece) : &fill.replica;
-  if (replica == nullptr) return false;
+  if (replica == nullptr) return;
   const std::optional<Route> route = posting_.route(*replica, [] {});
   if (!route) {
     if (reads) ++piece.source;
-    return false;
+    return;
   }
   posting_.add(route->operation(
       reads ? rdma::OperationKind::kRead : rdma::OperationKind::kWrite,
       port_.buffer().subspan(index * kPiecePages * kPageBytes, size_t{piece.pages} << kPageShift),
       fill.leases.address_of(*replica, piece.first), index));
-  if (posting_.post().accepted.empty()) return false;
+  if (posting_.post().accepted.empty()) return;
   piece.replica = replica;
   piece.step = reads ? Step::kReading : Step::kWriting;
   ++in_flight_;
-  return true;
 }
 
 void Repairer::complete(const Fill& fill, const rdma::Completion& completion) {

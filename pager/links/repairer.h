@@ -64,7 +64,7 @@ struct Fill {
 // its own.
 class Repairer {
  public:
-  static constexpr uint32_t kPiecePages = 64;  // of one READ and one WRITE
+  static constexpr uint32_t kPiecePages = 64;  // of one READ and one WRITE, at most
   static constexpr uint32_t kPieces = 4;       // of a range
   static constexpr size_t kBufferBytes = size_t{kPieces} * kPiecePages * kPageBytes;
 
@@ -74,6 +74,7 @@ class Repairer {
     RepairRate rate;
     bool checksums = true;
     uint64_t scrub_bytes_per_second = 0;
+    Nanoseconds give_up = Seconds(10);  // a replica, after its last range that could be copied
   };
   Repairer(const Options& options, CopyGate& gate, const NodeDirectory& nodes,
            const NodeTable<PeerState>& peers, LinkPort& port);
@@ -127,9 +128,10 @@ class Repairer {
   bool advance(Fill& fill);
   bool copy_range(Fill& fill);
   bool copy_pieces(const Fill& fill);
+  void adapt_pieces(bool copied);
   bool is_over(const Fill& fill) const;
-  bool is_any(Step step) const;  // piece of the range
-  bool post(const Fill& fill, size_t index);
+  bool is_any(Step step) const;               // piece of the range
+  void post(const Fill& fill, size_t index);  // if it can be
   // A live replica; nullptr: none.
   const ReplicaLease* source_of(const Fill& fill, const Piece& piece) const;
   void complete(const Fill& fill, const rdma::Completion& completion);
@@ -146,7 +148,8 @@ class Repairer {
   const NodeTable<PeerState>& peers_;
   LinkPort& port_;
   Posting<1> posting_{port_};
-  std::array<Piece, kPieces> pieces_;  // of the range
+  std::array<Piece, kPieces> pieces_;   // of the range
+  uint32_t piece_pages_ = kPiecePages;  // less after ranges that could not be copied
   size_t in_flight_ = 0;
   std::atomic<uint64_t> copied_bytes_{0};
   std::atomic<bool> stopping_{false};

@@ -96,6 +96,7 @@ class FakeCoordinator {
   }
   void answer_joins(Status answer) { set(join_answer_, std::move(answer)); }
   void answer_heartbeats(Status answer) { set(heartbeat_answer_, std::move(answer)); }
+  void answer_drains(Status answer) { set(drain_answer_, std::move(answer)); }
   // Answers one heartbeat with 410, as a coordinator that restarted without its state does.
   void forget_node() {
     const std::lock_guard lock(mutex_);
@@ -126,7 +127,7 @@ class FakeCoordinator {
   Status on_call(const std::string& call) {
     const std::lock_guard lock(mutex_);
     note(call);
-    return {};
+    return call == "drain" ? drain_answer_ : Status();
   }
 
  private:
@@ -147,6 +148,7 @@ class FakeCoordinator {
   std::vector<std::string> calls_;
   Status join_answer_;
   Status heartbeat_answer_;
+  Status drain_answer_;
   bool forget_next_ = false;
   coordinator::NodeJoin last_join_;
   coordinator::NodeHeartbeat last_heartbeat_;

@@ -119,6 +119,22 @@ TEST_F(NodeTest, LeavesByForceWhenBorrowersStay) {
             (std::vector<std::string>{"join", "drain", "remove force"}));
 }
 
+TEST_F(NodeTest, TellsThatItLeavesUntilTheCoordinatorKnows) {
+  const auto node = start();
+  coordinator_.wait_for_calls("heartbeat", 1);
+  const auto lease = node->lender().lease(0, {RegionId{"r1"}, SlabIndex{0}, 0});
+  ASSERT_TRUE(lease.has_value());
+  coordinator_.answer_drains(fail(ErrorCode::kUnavailable, "another one is being elected"));
+  auto left = std::async(std::launch::async, [&] { return node->leave(Seconds(30)); });
+  coordinator_.wait_for_calls("drain", 3);
+  coordinator_.answer_drains({});
+  const size_t failed = coordinator_.count("drain");
+  coordinator_.wait_for_calls("heartbeat", coordinator_.count("heartbeat") + 5);
+  EXPECT_LE(coordinator_.count("drain"), failed + 2) << "once more, and one that was under way";
+  ASSERT_TRUE(node->lender().revoke(0, lease->generation).has_value());
+  EXPECT_TRUE(left.get());
+}
+
 TEST_F(NodeTest, ForgottenWhileLeavingDoesNotJoinAgain) {
   const auto node = start();
   coordinator_.wait_for_calls("heartbeat", 1);
