@@ -15,7 +15,8 @@ FORKS = os.path.join(BUILD, "tests", "forks")
 RECORDED_WORDS = os.path.join(BUILD, "tests", "recorded_words")
 STRESS_NG = shutil.which("stress-ng")
 DEADLINE = 30  # seconds
-HANG = 120  # seconds by which a program may exceed its run time
+HANG = 120  # seconds by which a program may exceed its run time, and without progress
+LONGEST = 1800  # and with it: a machine that others use is slow, but what runs in a circle hangs, too
 SLAB = "8M"
 # What a program or its pager must never say.
 BAD_LINES = re.compile(r".*(page_lost|no_room|engine_given_up|not_taken_over|wrong_page|stray_fault|drop_refused).*")
@@ -31,6 +32,15 @@ def where_threads_are(pager):
     first = sample_of_threads(pager)
     time.sleep(2)
     return f"{first}\n2 s later:\n{sample_of_threads(pager)}"
+
+
+def progress_of(pager):
+    """Of the program of a `farpage run`: the time on CPUs that it and its ended children had, in ticks."""
+    try:
+        with open(f"/proc/{child_of(pager)}/stat", encoding="utf-8") as stat:
+            return stat.read().rsplit(")", 1)[1].split()[11:15]
+    except OSError:
+        return None
 
 
 def sample_of_threads(pager):
@@ -144,8 +154,7 @@ class Program:
         """Waits for it, and checks what it says."""
         if self._told_to_end and self.process.popen.poll() is None:
             self.process.kill(signal.SIGUSR1)
-        self._thread.join(HANG)
-        if self.running():
+        if self._hangs():
             self.problem = "it hangs\n" + where_threads_are(self.process.pid)
             self.process.end()
             self._thread.join()
@@ -166,6 +175,13 @@ class Program:
         self._check_log()
         self._check_history()
         self.process.end()
+
+    def _hangs(self):
+        late = time.monotonic() + LONGEST
+        progress = None
+        while self.running() and time.monotonic() < late and progress != (progress := progress_of(self.process.pid)):
+            self._thread.join(HANG)
+        return self.running()
 
     def _check_statistics(self):
         try:
