@@ -178,7 +178,7 @@ class Program:
 
     def _hangs(self):
         late = time.monotonic() + LONGEST
-        progress = None
+        progress = ()
         while self.running() and time.monotonic() < late and progress != (progress := progress_of(self.process.pid)):
             self._thread.join(HANG)
         return self.running()
