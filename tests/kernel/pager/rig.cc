@@ -108,7 +108,19 @@ void TestNode::revoke(SlabIndex slab) {
 
 Status TestClient::check_up() const {
   if (down_) return fail(ErrorCode::kUnavailable, "the coordinator is down");
-  return {};
+  if (silence_ == Milliseconds(0)) return {};
+  std::this_thread::sleep_for(silence_);
+  return fail(ErrorCode::kUnavailable, "the coordinator does not answer");
+}
+
+void TestClient::set_silent(Milliseconds each_call_takes) {
+  const std::lock_guard lock(mutex_);
+  silence_ = each_call_takes;
+}
+
+int TestClient::leases_without_answer() const {
+  const std::lock_guard lock(mutex_);
+  return leases_without_answer_;
 }
 
 void TestClient::set_down(bool down) {
@@ -176,6 +188,7 @@ Result<coord::RegionInfo> TestClient::region(const RegionId& region) {
 Result<std::vector<coord::Lease>> TestClient::lease_slabs(const RegionId& region,
                                                           const std::vector<SlabIndex>& slabs) {
   const std::lock_guard lock(mutex_);
+  if (silence_ > Milliseconds(0)) ++leases_without_answer_;
   FARPAGE_TRY_VOID(check_whole());
   std::vector<coord::Lease> result;
   for (const SlabIndex slab : slabs) {

@@ -95,6 +95,9 @@ class TestClient final : public coordinator::Client {
 
   // From now on every call fails, as when the coordinator is down.
   void set_down(bool down);
+  // Every call fails after so long, as when the coordinator is stopped. 0: as before.
+  void set_silent(Milliseconds each_call_takes);
+  int leases_without_answer() const;  // calls
   // So many of the next calls that lead to a lease fail halfway, as when the coordinator is killed
   // then.
   void break_off(int calls);
@@ -111,6 +114,8 @@ class TestClient final : public coordinator::Client {
   int broken_calls_ = 0;
   coordinator::RegionInfo region_;
   bool down_ = false;
+  Milliseconds silence_{0};
+  int leases_without_answer_ = 0;
   size_t slab_limit_ = 1U << 16;
   int releases_ = 0;
   int region_count_ = 0;

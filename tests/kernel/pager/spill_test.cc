@@ -108,6 +108,21 @@ TEST(Spill, CoordinatorThatIsGoneForAWhileCostsNoFault) {
   EXPECT_EQ(wrong_pages(rig, 1), 0U);
 }
 
+// Each request to it takes its whole deadline.
+TEST(Spill, CoordinatorThatIsStoppedIsNotAskedForEachSlab) {
+  RigOptions options = full_cluster();
+  options.slab_limit = kSlabs;
+  Rig rig(options);
+  rig.client().set_silent(Milliseconds(700));
+  fill_all(rig, 1);
+  EXPECT_EQ(rig.stats().faults_failed, 0U);
+  EXPECT_LT(rig.file().free_places(), 3U);
+  EXPECT_LE(rig.client().leases_without_answer(), 2);
+  rig.client().set_silent(Milliseconds(0));
+  EXPECT_TRUE(all_have_returned(rig));
+  EXPECT_EQ(wrong_pages(rig, 1), 0U);
+}
+
 TEST(Spill, AProgramCanBeginWhereNoNodeHasRoomAtAll) {
   RigOptions options = full_cluster();
   options.slab_limit = 0;

@@ -18,7 +18,7 @@ namespace farpage::pager {
 
 // The coordinator of a cluster in which node N lends slab N, and node 0 lends one slab more.
 // Records its calls. Threads: any.
-class OneNodeForEachSlab final : public coordinator::Client {
+class OneNodeForEachSlab : public coordinator::Client {
  public:
   static constexpr uint64_t kSlabBytes = uint64_t{2} << 20;
   static constexpr Seconds kPatience{60};
