@@ -146,15 +146,35 @@ Status restore_into(const std::string& store, const coordinator::Snapshot& snaps
   return write_whole(path, std::as_bytes(std::span(bytes)));
 }
 
+// A store that is opened is written to, too: a copy of it is opened.
+Result<coordinator::Snapshot> snapshot_of(const std::string& file) {
+  std::string folder = std::filesystem::temp_directory_path() / "farpage-restore-XXXXXX";
+  if (::mkdtemp(folder.data()) == nullptr) return fail_errno(folder);
+  const std::string copy = folder + "/" + std::filesystem::path(file).filename().string();
+  std::error_code failed;
+  std::filesystem::copy_file(file, copy, failed);
+  auto snapshot = [&]() -> Result<coordinator::Snapshot> {
+    if (failed) return fail(ErrorCode::kIo, file + ": " + failed.message());
+    FARPAGE_TRY(store, coordinator::open_sqlite_store(copy));
+    return store->load();
+  }();
+  std::filesystem::remove_all(folder, failed);
+  if (snapshot) return snapshot;
+  Error error = snapshot.error();
+  if (const size_t at = error.context.find(copy); at != std::string::npos)
+    error.context.replace(at, copy.size(), file);
+  return tl::unexpected(std::move(error));
+}
+
 Result<int> restore(const CoordinatorSettings& settings) {
   if (!settings.backup.empty())
     return fail(ErrorCode::kInvalid, "--restore and --backup: give one of them");
   // It would be created.
   if (::access(settings.restore.c_str(), F_OK) != 0)
     return fail_errno("--restore: " + settings.restore);
-  auto file = coordinator::open_sqlite_store(settings.restore);
-  if (!file) return fail_with("--restore", file.error());
-  FARPAGE_TRY(snapshot, (*file)->load());
+  const auto restored = snapshot_of(settings.restore);
+  if (!restored) return fail_with("--restore", restored.error());
+  const coordinator::Snapshot& snapshot = *restored;
   if (const Status written = restore_into(settings.store, snapshot); !written)
     return fail_with("--restore", written.error());
   fmt::print("{}: {} nodes, {} regions, {} leases of {}\n", settings.store, snapshot.nodes.size(),

@@ -140,13 +140,22 @@ Result<uint64_t> State::slab_bytes_of(const RegionId& id) const {
 }
 
 // All replicas, and what nodes are being asked for. A replica that is filling takes the place of
-// one that counts.
+// one that counts, and so does one that is lost: it is made again, if another one of its slab is
+// left.
 uint64_t State::borrowed_bytes(const std::string& borrower) const {
   uint64_t bytes = 0;
   for (const auto& [id, region] : regions_) {
     if (region.record.borrower != borrower) continue;
-    for (const auto& [key, lease] : region.leases)
-      bytes += lease.lost || lease.filling ? 0 : region.record.slab_bytes;
+    for (auto lease = region.leases.begin(); lease != region.leases.end();) {
+      const SlabIndex slab = lease->first.first;
+      uint64_t replicas = 0;
+      bool is_held = false;
+      for (; lease != region.leases.end() && lease->first.first == slab; ++lease) {
+        replicas += lease->second.filling ? 0 : 1;
+        is_held = is_held || !lease->second.lost;
+      }
+      if (is_held) bytes += replicas * region.record.slab_bytes;
+    }
   }
   for (const auto& [id, pending] : revocations_) {
     const SlabLeaseRequest& asked = pending.revocation.asked;

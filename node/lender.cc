@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "base/check.h"
 #include "base/log.h"
 
@@ -14,8 +16,9 @@ bool same_borrower(const coordinator::SlabLeaseRequest& a, const coordinator::Sl
 
 }  // namespace
 
-Lender::Lender(SlabPool& pool, std::span<const std::unique_ptr<rdma::MemoryHost>> hosts)
-    : pool_(pool), hosts_(hosts) {}
+Lender::Lender(SlabPool& pool, std::span<const std::unique_ptr<rdma::MemoryHost>> hosts,
+               Options options)
+    : pool_(pool), hosts_(hosts), options_(std::move(options)) {}
 
 Lender::~Lender() {
   const MutexLock lock(mutex_);
@@ -51,6 +54,13 @@ Result<coordinator::SlabLeaseReply> Lender::lease(uint32_t node_slab,
     return held->second.reply;
   if (refusing_)
     return fail(ErrorCode::kUnavailable, "this node is leaving and gives no new leases");
+  if (held != leases_.end() && !is_in_use(held->second)) {
+    log::warn(
+        "node slab_abandoned slab={} generation={} region={} note=\"the coordinator does not "
+        "know the lease, and its borrower is gone\"",
+        node_slab, held->second.reply.generation.value, held->second.borrower.region.value);
+    FARPAGE_TRY_VOID(end(held));
+  }
   FARPAGE_TRY(lent, pool_.lend(node_slab, kScrubWait));
   Result<std::vector<Registration>> registrations = expose_everywhere(lent, borrower.session_group);
   if (!registrations) {
@@ -73,6 +83,27 @@ Result<coordinator::SlabLeaseReply> Lender::lease(uint32_t node_slab,
   return placed->second.reply;
 }
 
+bool Lender::is_in_use(Lease& lease) const {
+  const uint32_t group = lease.borrower.session_group;
+  if (group == 0 || !options_.session_groups) return true;
+  const std::vector<uint32_t> groups = options_.session_groups();
+  const bool is_listed = groups.size() >= rdma::SessionFences::kMaxGroups ||
+                         std::ranges::find(groups, group) != groups.end();
+  if (is_listed) lease.unknown_since = Instant{0};
+  if (is_listed) return true;
+  const Instant now = SteadyClock::read();
+  if (lease.unknown_since.count() == 0) lease.unknown_since = now;
+  return now - lease.unknown_since < options_.unknown_for;
+}
+
+Status Lender::end(Leases::iterator held) {
+  const uint32_t node_slab = held->first;
+  const Generation generation = held->second.reply.generation;
+  withdraw_all(held->second.registrations);
+  leases_.erase(held);
+  return pool_.take_back(node_slab, generation);
+}
+
 Status Lender::revoke(uint32_t node_slab, Generation generation) {
   {
     const MutexLock lock(mutex_);
@@ -82,9 +113,7 @@ Status Lender::revoke(uint32_t node_slab, Generation generation) {
       return pool_.take_back(node_slab, generation);
     const auto held = leases_.find(node_slab);
     FARPAGE_CHECK(held != leases_.end(), "slab %u is leased by nobody", node_slab);
-    withdraw_all(held->second.registrations);
-    leases_.erase(held);
-    FARPAGE_TRY_VOID(pool_.take_back(node_slab, generation));
+    FARPAGE_TRY_VOID(end(held));
   }
   returned_.notify_all();
   log::info("node slab_revoked slab={} generation={}", node_slab, generation.value);

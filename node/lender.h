@@ -1,6 +1,7 @@
 // Lender: lends the pool's slabs on every transport of the node, and revokes them.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <span>
@@ -25,13 +26,25 @@ struct TransportReport {
 //  1. Each lease has one registration on every host, or none at all: a borrower may use any
 //     transport.
 //  2. A slab returns to the pool only after every host has withdrawn its key.
+//
+// A coordinator that has lost its state, or is an older copy of itself, does not know some leases,
+// and asks for their slabs. While their borrowers have data sessions here it is refused. A lease
+// that was asked for, and a minute later is asked for again, without a session of its borrower both
+// times, ends: nobody else would ever end it.
 class Lender {
  public:
   // How long a lease, or a slab's end, waits for a slab that is being scrubbed.
   static constexpr Milliseconds kScrubWait{1500};
+  static constexpr Nanoseconds kUnknownFor = Seconds(60);
 
-  // Both must outlive the lender. At most one host of each transport.
-  Lender(SlabPool& pool, std::span<const std::unique_ptr<rdma::MemoryHost>> hosts);
+  struct Options {
+    // The borrowers with a data session here, and those whose sessions may only be interrupted;
+    // empty: that is not known.
+    std::function<std::vector<uint32_t>()> session_groups;
+    Nanoseconds unknown_for = kUnknownFor;
+  };
+  // Pool and hosts must outlive the lender. At most one host of each transport.
+  Lender(SlabPool& pool, std::span<const std::unique_ptr<rdma::MemoryHost>> hosts, Options options);
   // Withdraws all slabs that are still lent.
   ~Lender();
 
@@ -72,17 +85,23 @@ class Lender {
     coordinator::SlabLeaseRequest borrower;
     coordinator::SlabLeaseReply reply;
     std::vector<Registration> registrations;
+    Instant unknown_since{0};  // the coordinator wants to lend the slab to another; 0: it does not
   };
+  using Leases = std::map<uint32_t, Lease>;  // by node slab
 
   Result<std::vector<Registration>> expose_everywhere(const SlabPool::Lent& lent,
                                                       rdma::SessionGroup borrower);
   static void withdraw_all(const std::vector<Registration>& registrations);
+  // The slab is wanted for another borrower: may this one still use it?
+  bool is_in_use(Lease& lease) const;
+  Status end(Leases::iterator held) FARPAGE_REQUIRES(mutex_);
 
   SlabPool& pool_;
   const std::span<const std::unique_ptr<rdma::MemoryHost>> hosts_;
+  const Options options_;
 
   mutable Mutex mutex_;  // held during registration: leases are rare, seconds apart
-  std::map<uint32_t, Lease> leases_ FARPAGE_GUARDED_BY(mutex_);  // by node slab
+  Leases leases_ FARPAGE_GUARDED_BY(mutex_);
   bool refusing_ FARPAGE_GUARDED_BY(mutex_) = false;
   ConditionVariable returned_;  // a lease ended
 };

@@ -58,7 +58,7 @@ Node::Node(NodeOptions options, std::unique_ptr<SlabPool> pool,
       incarnation_(random_u64()),
       pool_(std::move(pool)),
       hosts_(std::move(hosts)),
-      lender_(*pool_, hosts_),
+      lender_(*pool_, hosts_, {.session_groups = options_.session_groups}),
       client_(std::move(client)) {}
 
 Status Node::start() {

@@ -98,6 +98,19 @@ TEST_F(StateSpread, BorrowerHasNoMoreThanItsQuotaInAllItsRegions) {
   EXPECT_TRUE(lease(region_of(2), 8).has_value()) << "others have no quota";
 }
 
+TEST_F(StateSpread, ReplicasThatWillBeMadeAgainCountForTheQuota) {
+  join("a1", "a", 20);
+  join("b1", "b", 20);
+  RegionCreate create = test_region(0, 2);
+  create.borrower = "batch";
+  const RegionId region = *state_.create_region(now_, create);
+  ASSERT_TRUE(lease(region, 3).has_value());
+  join("b1", "b", 20);  // with new memory
+  EXPECT_FALSE(lease(region, 4).has_value()) << "three slabs have one replica, and will have two";
+  join("a1", "a", 20);
+  EXPECT_TRUE(lease(region, 6).has_value()) << "nothing is left of which they could be made";
+}
+
 TEST_F(StateSpread, RepairKeepsToIt) {
   join("a1", "a");
   join("b1", "b");

@@ -28,7 +28,7 @@ class AgentTest : public testing::Test {
     pool_ = std::move(*SlabPool::create(options));
     hosts_.push_back(std::make_unique<FakeHost>(rdma::TransportKind::kTcp));
     hosts_.push_back(std::make_unique<FakeHost>(rdma::TransportKind::kVerbs));
-    lender_.emplace(*pool_, hosts_);
+    lender_.emplace(*pool_, hosts_, Lender::Options{});
     start("");
   }
 

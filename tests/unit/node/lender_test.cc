@@ -14,6 +14,12 @@ coordinator::SlabLeaseRequest borrower(const std::string& region, uint32_t slab 
   return {RegionId{region}, SlabIndex{slab}, 0};
 }
 
+coordinator::SlabLeaseRequest borrower_of_group(const std::string& region, uint32_t group) {
+  coordinator::SlabLeaseRequest request = borrower(region);
+  request.session_group = group;
+  return request;
+}
+
 class LenderTest : public testing::Test {
  protected:
   LenderTest() {
@@ -27,7 +33,9 @@ class LenderTest : public testing::Test {
       fakes_.push_back(host.get());
       hosts_.push_back(std::move(host));
     }
-    lender_.emplace(*pool_, hosts_);
+    lender_.emplace(*pool_, hosts_,
+                    Lender::Options{.session_groups = [this] { return groups_; },
+                                    .unknown_for = Milliseconds(20)});
   }
   FakeHost& tcp() { return *fakes_[0]; }
   FakeHost& shm() { return *fakes_[1]; }
@@ -35,6 +43,7 @@ class LenderTest : public testing::Test {
   std::unique_ptr<SlabPool> pool_;
   std::vector<FakeHost*> fakes_;
   std::vector<std::unique_ptr<rdma::MemoryHost>> hosts_;
+  std::vector<uint32_t> groups_;
   std::optional<Lender> lender_;
 };
 
@@ -59,6 +68,33 @@ TEST_F(LenderTest, SameBorrowerGetsTheSameLeaseAgainAndOthersNone) {
   EXPECT_EQ(tcp().exposed(), 1U);
   EXPECT_EQ(lender_->lease(0, borrower("r1", 1)).error().code, ErrorCode::kConflict);
   EXPECT_EQ(lender_->lease(0, borrower("r2")).error().code, ErrorCode::kConflict);
+}
+
+// As of a coordinator that has lost its state.
+TEST_F(LenderTest, SlabWhoseBorrowerIsGoneIsLentWhenItIsWantedAgainLater) {
+  const auto first = lender_->lease(0, borrower_of_group("r1", 7));
+  ASSERT_TRUE(first.has_value());
+  EXPECT_EQ(lender_->lease(0, borrower_of_group("r2", 8)).error().code, ErrorCode::kConflict);
+  std::this_thread::sleep_for(Milliseconds(21));
+  const auto second = lender_->lease(0, borrower_of_group("r2", 8));
+  ASSERT_TRUE(second.has_value()) << second.error().message();
+  EXPECT_GT(second->generation, first->generation);
+  EXPECT_FALSE(tcp().memory_of(first->rkeys.at(rdma::TransportKind::kTcp)).has_value());
+}
+
+TEST_F(LenderTest, SlabIsKeptForABorrowerThatHasASessionOrWhoseSessionsAreNotKnown) {
+  ASSERT_TRUE(lender_->lease(0, borrower_of_group("r1", 7)).has_value());
+  ASSERT_TRUE(lender_->lease(1, borrower("r1", 1)).has_value());  // of no group
+  EXPECT_EQ(lender_->lease(0, borrower("r2")).error().code, ErrorCode::kConflict);
+  groups_ = {7};  // it was interrupted only
+  std::this_thread::sleep_for(Milliseconds(21));
+  EXPECT_EQ(lender_->lease(0, borrower("r2")).error().code, ErrorCode::kConflict);
+  groups_ = {};
+  EXPECT_EQ(lender_->lease(0, borrower("r2")).error().code, ErrorCode::kConflict)
+      << "it counts from the last time that it had one";
+  EXPECT_EQ(lender_->lease(1, borrower("r2")).error().code, ErrorCode::kConflict);
+  std::this_thread::sleep_for(Milliseconds(21));
+  EXPECT_EQ(lender_->lease(1, borrower("r2")).error().code, ErrorCode::kConflict);
 }
 
 TEST_F(LenderTest, RevokeWithdrawsEverywhereAndTwiceIsOnce) {
@@ -129,7 +165,7 @@ TEST_F(LenderTest, QueuePairsNeedAVerbsHost) {
   EXPECT_EQ(lender_->connect({}).error().code, ErrorCode::kUnsupported);
   std::vector<std::unique_ptr<rdma::MemoryHost>> verbs;
   verbs.push_back(std::make_unique<FakeHost>(rdma::TransportKind::kVerbs));
-  Lender lender(*pool_, verbs);
+  Lender lender(*pool_, verbs, {});
   rdma::QueuePairEndpoint peer;
   peer.qpn = 41;
   EXPECT_EQ(lender.connect(peer)->qpn, 42U);
