@@ -2,6 +2,7 @@
 import re
 import signal
 import subprocess
+import time
 import unittest
 
 from cluster import FARPAGE, EndToEnd, wait_until
@@ -10,7 +11,8 @@ from cluster import FARPAGE, EndToEnd, wait_until
 class Maintenance(EndToEnd):
     def setUp(self):
         super().setUp()
-        self.start_coordinator()
+        self.store = "sqlite:" + self.path("coordinator.db")
+        self.coordinator = self.start_coordinator("--store", self.store)
         self.nodes = {name: self.start_slab_node(name) for name in ("node-1", "node-2", "node-3")}
 
     def start_slab_node(self, name, leave="1s"):
@@ -63,6 +65,25 @@ class Maintenance(EndToEnd):
         for name in ("node-1", "node-3"):
             self.assertEqual(self.operate("uncordon", name).returncode, 0)
         wait_until(lambda: self.slabs_in_use("node-2") == 0, "there is room again")
+        self.expect_right_end_without_failure(process)
+
+    def test_drain_goes_on_while_the_coordinator_starts_again(self):
+        process = self.start_program(12)
+        for name in ("node-1", "node-3"):
+            self.assertEqual(self.operate("cordon", name).returncode, 0)
+        drain = subprocess.Popen([FARPAGE, "drain", "node-2", "--coordinator", self.url], stdout=subprocess.PIPE,
+                                 stderr=subprocess.PIPE, text=True)
+        self.addCleanup(drain.kill)
+        self.assertIn("slabs to move", drain.stderr.readline())
+        self.coordinator.end()
+        time.sleep(1)
+        self.start_coordinator("--store", self.store, listen=self.url.rsplit("/", 1)[1])
+        for name in ("node-1", "node-3"):
+            self.assertEqual(self.operate("uncordon", name).returncode, 0)
+        stdout, stderr = drain.communicate(timeout=60)
+        self.assertEqual(drain.returncode, 0, stderr)
+        self.assertIn("(trying again)", stderr)
+        self.assertIn("node-2 is empty and has left the cluster", stdout)
         self.expect_right_end_without_failure(process)
 
     def test_cordoned_node_keeps_what_it_lends_and_gets_nothing_new(self):
