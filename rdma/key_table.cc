@@ -37,6 +37,14 @@ int KeyTable::Use::memfd() const {
   return entry_->slab.memfd;
 }
 
+int KeyTable::Use::file() const {
+  return entry_->slab.file;
+}
+
+uint64_t KeyTable::Use::offset() const {
+  return static_cast<uint64_t>(bytes_.data() - entry_->slab.bytes.data());
+}
+
 bool KeyTable::Use::withdrawn() const {
   return entry_ != nullptr && entry_->withdrawn.load(std::memory_order_acquire);
 }

@@ -53,6 +53,8 @@ class KeyTable {
     bool key_is_unknown() const { return key_is_unknown_; }
     std::span<std::byte> bytes() const { return bytes_; }
     int memfd() const;
+    int file() const;         // -1: the slab is memory
+    uint64_t offset() const;  // of bytes() in the slab
     // The key has been withdrawn, and a Withdrawal may be waiting for this Use.
     bool withdrawn() const;
     void release();

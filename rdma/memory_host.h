@@ -12,10 +12,13 @@
 
 namespace farpage::rdma {
 
-// One slab as the node owns it: mapped memory and its memfd, which shm passes to borrowers.
+// One slab as the node owns it: mapped memory and its memfd, which shm passes to borrowers. Or a
+// file: then `bytes` are addresses without memory, READs and WRITEs are of whole pages, and wait
+// for a disk. Only tcp serves it.
 struct SlabMemory {
   std::span<std::byte> bytes;
   int memfd = -1;
+  int file = -1;  // of bytes.size() bytes, open with O_DIRECT
 };
 
 struct HostCounters {

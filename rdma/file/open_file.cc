@@ -1,15 +1,8 @@
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <linux/magic.h>
 #include <sys/file.h>
-#include <sys/stat.h>
-#include <sys/statfs.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <array>
-#include <cerrno>
-#include <cstring>
 #include <thread>
 
 #include "base/host.h"
@@ -18,6 +11,7 @@
 #include "rdma/adaptive_wait.h"
 #include "rdma/file/file.h"
 #include "rdma/file/file_channel.h"
+#include "rdma/file/nameless_file.h"
 #include "rdma/limits.h"
 
 namespace farpage::rdma {
@@ -39,66 +33,6 @@ Result<Fd> open_again(int descriptor) {
 
 RemoteKey new_key() {
   return {random_u32(), {random_u64(), random_u64()}};
-}
-
-// The errors of a disk that is as it should be come later, from the operations.
-Status check_direct(int descriptor, const std::string& folder) {
-  FARPAGE_TRY(page, Mapping::anonymous(kPageBytes));
-  const auto whole = static_cast<ssize_t>(kPageBytes);
-  if (::pwrite(descriptor, page.data(), kPageBytes, 0) == whole &&
-      ::pread(descriptor, page.data(), kPageBytes, 0) == whole)
-    return {};
-  const int problem = errno;
-  if (problem == EINVAL)
-    return fail(
-        ErrorCode::kUnsupported,
-        fmt::format("{}: its file system or disk cannot write single pages of {} bytes past "
-                    "the page cache (O_DIRECT): name a folder on another disk",
-                    folder, kPageBytes));
-  return fail_errno(folder + ": the first page", problem);
-}
-
-Result<Fd> make_nameless(const std::string& folder) {
-  struct stat facts {};
-  if (::stat(folder.c_str(), &facts) != 0) return fail_errno(folder);
-  if (!S_ISDIR(facts.st_mode))
-    return fail(ErrorCode::kInvalid, folder + ": is no folder: name one on the disk to be used");
-  struct statfs file_system {};
-  if (::statfs(folder.c_str(), &file_system) != 0) return fail_errno(folder);
-  if (file_system.f_type == TMPFS_MAGIC || file_system.f_type == RAMFS_MAGIC)
-    return fail(ErrorCode::kUnsupported, folder + ": is memory (tmpfs): name a folder on a disk");
-  constexpr int kFlags = O_RDWR | O_DIRECT | O_CLOEXEC;
-  int made = ::open(folder.c_str(), kFlags | O_TMPFILE, 0600);
-  if (made < 0 && (errno == EOPNOTSUPP || errno == EISDIR || errno == ENOENT)) {
-    std::string name = folder + "/farpage-spill-XXXXXX";
-    made = ::mkostemp(name.data(), O_DIRECT | O_CLOEXEC);
-    if (made >= 0) ::unlink(name.c_str());
-  }
-  if (made < 0 && errno == EINVAL)
-    return fail(ErrorCode::kUnsupported,
-                folder +
-                    ": its file system cannot bypass the page cache (O_DIRECT): name a folder "
-                    "on another one");
-  return Fd::from_call(made, folder);
-}
-
-Status allocate(int descriptor, const std::string& folder, uint64_t bytes) {
-  if (::fallocate(descriptor, 0, 0, static_cast<off_t>(bytes)) == 0) return {};
-  const int problem = errno;
-  struct statfs file_system {};
-  const bool known = ::statfs(folder.c_str(), &file_system) == 0;
-  const uint64_t free =
-      known ? file_system.f_bavail * static_cast<uint64_t>(file_system.f_bsize) : 0;
-  if (problem == ENOSPC || problem == EDQUOT || problem == EFBIG)
-    return fail(ErrorCode::kExhausted,
-                fmt::format("{}: no room for a file of {}: {} ({} free there)", folder,
-                            format_size(bytes), std::strerror(problem), format_size(free)));
-  if (problem == EOPNOTSUPP)
-    return fail(ErrorCode::kUnsupported,
-                folder +
-                    ": its file system cannot reserve room for a file: name a folder on "
-                    "another one");
-  return fail_errno(folder, problem);
 }
 
 class FileTransport final : public Transport {
@@ -178,24 +112,12 @@ FileCore::FileCore(Fd file, uint64_t slab_bytes, uint32_t places, const RemoteKe
 
 FileCore::~FileCore() = default;
 
-// A WRITE of blocks that were never written changes the file system's own data: it waits for its
-// journal, keeps READs of the whole file waiting, and cannot be done without a thread of the
-// kernel. So they are written here first.
 bool FileCore::write_zeros(uint64_t offset) {
-  const Result<Mapping> zeros = Mapping::anonymous(kMaxOperationBytes);
-  const uint64_t end = offset + places_.slab_bytes();
-  while (zeros && offset < end) {
-    const size_t bytes = std::min<uint64_t>(zeros->size(), end - offset);
-    const ssize_t written = ::pwrite(file_.get(), zeros->data(), bytes, static_cast<off_t>(offset));
-    if (written < 0 && errno == EINTR) continue;
-    if (written <= 0 || static_cast<size_t>(written) % kPageBytes != 0) {
-      log::error("file: write_failed offset={} bytes={} reason=\"{}\"", offset, bytes,
-                 written < 0 ? std::strerror(errno) : "the disk has taken a part");
-      return false;
-    }
-    offset += static_cast<uint64_t>(written);
-  }
-  return zeros.has_value();
+  const Status written = file::write_zeros(file_.get(), offset, places_.slab_bytes());
+  if (!written)
+    log::error("file: write_failed offset={} bytes={} reason=\"{}\"", offset, places_.slab_bytes(),
+               written.error().message());
+  return written.has_value();
 }
 
 bool FileCore::try_lock() {
@@ -242,9 +164,7 @@ Result<std::shared_ptr<SessionGate>> FileCore::enter(uint64_t session, Instant d
 Result<std::unique_ptr<OpenFile>> OpenFile::make(const FileOptions& options) {
   FARPAGE_TRY_VOID(file::check_io_uring());
   FARPAGE_TRY(places, file::places_of(options));
-  FARPAGE_TRY(made, file::make_nameless(options.folder));
-  FARPAGE_TRY_VOID(file::allocate(made.get(), options.folder, places * options.slab_bytes));
-  FARPAGE_TRY_VOID(file::check_direct(made.get(), options.folder));
+  FARPAGE_TRY(made, file::make_nameless_file(options.folder, places * options.slab_bytes));
   return std::make_unique<file::RealFile>(std::make_shared<file::FileCore>(
       std::move(made), options.slab_bytes, places, file::new_key()));
 }

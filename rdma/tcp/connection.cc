@@ -9,6 +9,8 @@
 namespace farpage::rdma::tcp {
 namespace {
 
+constexpr const char* kNoWholePages = "the slab is in a file, of which only whole pages are served";
+
 void add(std::atomic<uint64_t>& counter, uint64_t by = 1) {
   counter.fetch_add(by, std::memory_order_relaxed);
 }
@@ -46,10 +48,10 @@ bool Connection::serve() {
 }
 
 bool Connection::serve_requests() {
-  while (reply_count_ < kMaxReplies && !close_after_replies_) {
+  while (reply_count_ < kMaxReplies && !close_after_replies_ && !files_.is_full()) {
     if (write_.active) {
       if (unread_bytes() == 0) break;
-      continue_write();
+      if (!continue_write()) return false;
     } else if (unread_bytes() < kRequestBytes) {
       break;
     } else if (!serve_request()) {
@@ -62,6 +64,11 @@ bool Connection::serve_requests() {
 bool Connection::refuse(FrameFault fault) {
   add(counters_.malformed);
   close_reason_ = to_string(fault);
+  return false;
+}
+
+bool Connection::close_for(std::string reason) {
+  close_reason_ = std::move(reason);
   return false;
 }
 
@@ -93,28 +100,37 @@ bool Connection::serve_request() {
       decode_request(std::span<const std::byte, kRequestBytes>(unread(), kRequestBytes));
   if (!request) return refuse(request.error());
   received_begin_ += kRequestBytes;
-  if (request->kind == OperationKind::kRead) {
-    serve_read(*request);
-  } else {
-    begin_write(*request);
+  return request->kind == OperationKind::kRead ? serve_read(*request) : begin_write(*request);
+}
+
+bool Connection::serve_read(const Request& request) {
+  KeyTable::Use slab =
+      keys_.acquire(request.key, request.generation, request.address, request.data_bytes);
+  if (is_refused(slab, request)) {
+    refuse_access(request);
+    return true;
   }
+  std::span<std::byte> data = slab.bytes();
+  if (slab.file() >= 0) {
+    if (!FileOperations::can_serve(slab)) return close_for(kNoWholePages);
+    Result<std::span<std::byte>> read = files_.read(slab);
+    if (!read) return close_for(read.error().message());
+    data = *read;
+  }
+  add(counters_.reads);
+  add(counters_.bytes_read, request.data_bytes);
+  add_reply({WireStatus::kOk, request.token, request.data_bytes}, std::move(slab), data);
   return true;
 }
 
-void Connection::serve_read(const Request& request) {
-  KeyTable::Use data =
-      keys_.acquire(request.key, request.generation, request.address, request.data_bytes);
-  if (is_refused(data, request)) return refuse_access(request);
-  add(counters_.reads);
-  add(counters_.bytes_read, request.data_bytes);
-  add_reply({WireStatus::kOk, request.token, request.data_bytes}, std::move(data));
-}
-
-void Connection::begin_write(const Request& request) {
-  write_ = {request, 0, true, false};
+bool Connection::begin_write(const Request& request) {
+  write_ = {request, 0, true, false, false};
   // Checks the whole range now; each piece is checked again when it arrives.
-  write_.refused = is_refused(
-      keys_.acquire(request.key, request.generation, request.address, request.data_bytes), request);
+  const KeyTable::Use slab =
+      keys_.acquire(request.key, request.generation, request.address, request.data_bytes);
+  write_.refused = is_refused(slab, request);
+  write_.to_file = !write_.refused && slab.file() >= 0;
+  return !write_.to_file || FileOperations::can_serve(slab) || close_for(kNoWholePages);
 }
 
 bool Connection::is_refused(const KeyTable::Use& use, const Request& request) {
@@ -126,38 +142,61 @@ bool Connection::is_refused(const KeyTable::Use& use, const Request& request) {
 // learn that these slabs are lost.
 void Connection::refuse_access(const Request& request) {
   add(counters_.refused);
-  add_reply({WireStatus::kRemoteAccess, request.token, 0}, {});
+  add_reply({WireStatus::kRemoteAccess, request.token, 0});
   if (!guesses()) return;
   close_after_replies_ = true;
   close_reason_ = "the peer used unknown keys";
 }
 
-void Connection::continue_write() {
+bool Connection::continue_write() {
   const Request& request = write_.request;
   const size_t piece = std::min<size_t>(unread_bytes(), request.data_bytes - write_.done_bytes);
-  if (!write_.refused) {
-    const RemoteAddress address{request.address.value + write_.done_bytes};
-    const KeyTable::Use memory = keys_.acquire(request.key, request.generation, address, piece);
-    write_.refused = !memory;
-    if (memory) std::memcpy(memory.bytes().data(), unread(), piece);
-  }
+  if (!write_.refused && !take_piece(piece)) return false;
   received_begin_ += piece;
   write_.done_bytes += static_cast<uint32_t>(piece);
-  if (write_.done_bytes < request.data_bytes) return;
-  write_.active = false;
-  if (write_.refused) return refuse_access(request);
-  add(counters_.writes);
-  add(counters_.bytes_written, request.data_bytes);
-  add_reply({WireStatus::kOk, request.token, 0}, {});
+  return write_.done_bytes < request.data_bytes || end_write();
 }
 
-void Connection::add_reply(const Reply& reply, KeyTable::Use data) {
+bool Connection::take_piece(size_t bytes) {
+  if (write_.to_file) {
+    const Status gathered = files_.gather(write_.done_bytes, {unread(), bytes});
+    return gathered.has_value() || close_for(gathered.error().message());
+  }
+  const Request& request = write_.request;
+  const RemoteAddress address{request.address.value + write_.done_bytes};
+  const KeyTable::Use memory = keys_.acquire(request.key, request.generation, address, bytes);
+  write_.refused = !memory;
+  if (memory) std::memcpy(memory.bytes().data(), unread(), bytes);
+  return true;
+}
+
+bool Connection::end_write() {
+  const Request& request = write_.request;
+  write_.active = false;
+  if (write_.to_file) {
+    const KeyTable::Use slab =
+        keys_.acquire(request.key, request.generation, request.address, request.data_bytes);
+    write_.refused = !slab;
+    const Status written = slab ? files_.write(slab) : Status();
+    if (!written) return close_for(written.error().message());
+  }
+  if (write_.refused) {
+    refuse_access(request);
+    return true;
+  }
+  add(counters_.writes);
+  add(counters_.bytes_written, request.data_bytes);
+  add_reply({WireStatus::kOk, request.token, 0});
+  return true;
+}
+
+void Connection::add_reply(const Reply& reply, KeyTable::Use slab, std::span<std::byte> data) {
   FARPAGE_CHECK(reply_count_ < kMaxReplies, "a batch of %zu replies is full", kMaxReplies);
   PendingReply& pending = replies_[reply_count_++];
   pending.header = encode(reply);
-  pending.data = std::move(data);
+  pending.slab = std::move(slab);
   segments_.push_back({pending.header.data(), pending.header.size()});
-  if (pending.data) segments_.push_back({pending.data.bytes().data(), pending.data.bytes().size()});
+  if (!data.empty()) segments_.push_back({data.data(), data.size()});
 }
 
 msghdr* Connection::replies() {
@@ -182,7 +221,8 @@ bool Connection::sent(size_t bytes) {
 }
 
 void Connection::drop_replies() {
-  for (size_t i = 0; i < reply_count_; ++i) replies_[i].data.release();
+  for (size_t i = 0; i < reply_count_; ++i) replies_[i].slab.release();
+  files_.forget_reads();
   reply_count_ = 0;
   segments_.clear();
   segment_begin_ = 0;
@@ -190,7 +230,7 @@ void Connection::drop_replies() {
 
 bool Connection::holds_withdrawn_memory() const {
   return std::any_of(replies_.begin(), replies_.begin() + static_cast<ptrdiff_t>(reply_count_),
-                     [](const PendingReply& reply) { return reply.data.withdrawn(); });
+                     [](const PendingReply& reply) { return reply.slab.withdrawn(); });
 }
 
 }  // namespace farpage::rdma::tcp

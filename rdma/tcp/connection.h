@@ -17,6 +17,7 @@
 #include "rdma/guesses.h"
 #include "rdma/key_table.h"
 #include "rdma/session_fences.h"
+#include "rdma/tcp/file_operations.h"
 #include "rdma/tcp/frame.h"
 
 namespace farpage::rdma::tcp {
@@ -32,12 +33,13 @@ struct DataCounters {
 };
 
 // Memory is bounded: one receive buffer and one batch of replies. While a batch is being sent,
-// nothing more is served, so a peer that does not read its replies stalls only itself.
+// nothing more is served, so a peer that does not read its replies stalls only itself. A slab in a
+// file stalls its peers, and others of this thread, for as long as the disk takes.
 //
 // Threads: one server thread.
 // Invariants:
 //  1. Replies leave in the order of their requests.
-//  2. Between calls, memory is held (KeyTable::Use) only by READ replies that are not wholly sent.
+//  2. Between calls, slabs are held (KeyTable::Use) only by READ replies that are not wholly sent.
 //  3. Requests are served with pass_ open: once another connection, on any thread, has sent a Hello
 //     with the same session, nothing of this one is applied, and its socket is shut down.
 class Connection {
@@ -78,16 +80,22 @@ class Connection {
 
  private:
   bool refuse(FrameFault fault);
+  // What a disk cannot do, or has not done: the peer tries again, here or elsewhere. No refusal of
+  // the slab, which would be lost to it.
+  bool close_for(std::string reason);
   bool serve_hello();
   bool serve_requests();
   bool serve_request();
-  void begin_write(const Request& request);
-  void continue_write();
-  void serve_read(const Request& request);
+  bool begin_write(const Request& request);
+  bool continue_write();
+  // Of one piece, from what was received.
+  bool take_piece(size_t bytes);
+  bool end_write();
+  bool serve_read(const Request& request);
   // Records a key that was never issued.
   bool is_refused(const KeyTable::Use& use, const Request& request);
   void refuse_access(const Request& request);
-  void add_reply(const Reply& reply, KeyTable::Use data);
+  void add_reply(const Reply& reply, KeyTable::Use slab = {}, std::span<std::byte> data = {});
   size_t unread_bytes() const { return received_end_ - received_begin_; }
   const std::byte* unread() const { return receive_buffer_.data() + received_begin_; }
 
@@ -106,18 +114,20 @@ class Connection {
   size_t received_end_ = 0;
 
   // A WRITE whose data is still arriving. Each piece is checked and copied separately, so no memory
-  // is held while a slow peer sends.
+  // is held while a slow peer sends. To a file it goes as a whole.
   struct Write {
     Request request;
     uint32_t done_bytes = 0;
     bool active = false;
     bool refused = false;
+    bool to_file = false;
   };
   Write write_;
+  FileOperations files_;
 
   struct PendingReply {
     std::array<std::byte, kReplyBytes> header{};
-    KeyTable::Use data;
+    KeyTable::Use slab;
   };
   std::vector<PendingReply> replies_;
   size_t reply_count_ = 0;

@@ -33,7 +33,10 @@ SessionEnd end_of(int result) {
 }  // namespace
 
 DataServer::DataServer(const TcpHostOptions& options, int listener, SharedState& shared)
-    : options_(options), listener_(listener), shared_(shared) {}
+    : options_(options),
+      listener_(listener),
+      shared_(shared),
+      accept_multishot_(options.server_threads == 1) {}
 
 Result<std::unique_ptr<DataServer>> DataServer::create(const TcpHostOptions& options, int listener,
                                                        SharedState& shared) {

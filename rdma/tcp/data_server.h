@@ -110,7 +110,9 @@ class DataServer {
   const Tag wake_tag_{Event::kWake};
   const Tag tick_tag_{Event::kTick};
   bool accept_armed_ = false;
-  bool accept_multishot_ = true;
+  // With several threads each accepts once and queues again, behind the others: the kernel wakes
+  // the first in the queue, which would get all connections.
+  bool accept_multishot_;
   bool tick_armed_ = false;
   bool wake_armed_ = false;
   bool some_closing_ = false;
