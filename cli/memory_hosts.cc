@@ -12,6 +12,9 @@ namespace {
 
 using MadeHost = Result<std::unique_ptr<rdma::MemoryHost>>;
 
+// Each waits for the disk, and its connections with it.
+constexpr unsigned kDiskThreads = 4;
+
 using Fences = std::shared_ptr<rdma::SessionFences>;
 
 MadeHost make_tcp(const NodeSettings& settings, const Fences& fences) {
@@ -23,6 +26,10 @@ MadeHost make_tcp(const NodeSettings& settings, const Fences& fences) {
   options.advertise_host = published;
   options.max_connections = static_cast<uint32_t>(settings.max_connections);
   options.fences = fences;
+  if (!settings.spill.empty()) {
+    options.server_threads = kDiskThreads;
+    options.spin_time = Nanoseconds(0);
+  }
   return rdma::make_tcp_memory_host(std::move(options));
 }
 

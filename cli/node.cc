@@ -1,4 +1,5 @@
-// farpage node: lends this host's memory. Constructs and connects the parts of a memory node.
+// farpage node: lends this host's memory, or room of its disk. Constructs and connects the parts of
+// a memory node.
 #include <fmt/format.h>
 
 #include <cstdio>
@@ -15,6 +16,7 @@
 #include "cli/node_settings.h"
 #include "cli/secrets.h"
 #include "cli/signals.h"
+#include "cli/spill.h"
 #include "cli/subcommand.h"
 #include "coordinator/client.h"
 #include "node/node.h"
@@ -38,9 +40,9 @@ void print_ready(const NodeSettings& settings, const coordinator::NodeInfo& node
                                   {"transports", transports}};
     fmt::print("{}\n", ready.dump());
   } else {
-    fmt::print("node {} ready: lends {} in slabs of {} over {}, agent {}\n", join.id.value,
-               format_size(join.capacity_bytes), format_size(join.slab_bytes),
-               fmt::join(transports, ","), join.agent_url);
+    fmt::print("node {} ready: lends {}{} in slabs of {} over {}, agent {}\n", join.id.value,
+               format_size(join.capacity_bytes), join.spill ? " of a disk" : "",
+               format_size(join.slab_bytes), fmt::join(transports, ","), join.agent_url);
   }
   std::fflush(stdout);
 }
@@ -48,12 +50,17 @@ void print_ready(const NodeSettings& settings, const coordinator::NodeInfo& node
 Result<std::unique_ptr<node::SlabPool>> make_pool(const NodeSettings& settings, bool pinned,
                                                   const ShutdownSignals& signals) {
   node::SlabPoolOptions options;
-  options.lend_bytes = settings.lend_bytes;
+  options.lend_bytes = settings.lend_bytes.value_or(kDefaultLendBytes);
   options.slab_bytes = settings.slab_bytes;
   options.hugepages = settings.hugepages;
   options.lazy = settings.lazy;
   options.numa_node = static_cast<int>(settings.numa_node);
   options.pinned = pinned;
+  if (!settings.spill.empty()) {
+    FARPAGE_TRY(spill, parse_spill(settings.spill));
+    options.lend_bytes = spill.bytes;
+    options.folder = spill.folder;
+  }
   uint64_t tenths_told = 0;
   options.progress = [&signals, tenths_told](uint64_t ready, uint64_t total) mutable {
     const uint64_t tenths = ready * 10 / total;
@@ -62,7 +69,9 @@ Result<std::unique_ptr<node::SlabPool>> make_pool(const NodeSettings& settings, 
     tenths_told = tenths;
     return !signals.is_pending();
   };
-  return node::SlabPool::create(options);
+  auto pool = node::SlabPool::create(options);
+  if (pool || options.folder.empty()) return pool;
+  return fail_with("--spill", std::move(pool).error());
 }
 
 node::NodeOptions node_options(const NodeSettings& settings, const HostPort& listen,
@@ -91,7 +100,7 @@ Result<int> serve(NodeSettings settings) {
   settings.name = claimed.name;
   FARPAGE_TRY(identity, load_identity(settings.state_directory, settings.name));
   FARPAGE_TRY(listen, parse_host_port(settings.listen_agent, "--listen-agent"));
-  FARPAGE_TRY(choice, rdma::parse_transports(settings.transports, "--transports"));
+  FARPAGE_TRY(choice, transports_of(settings));
   FARPAGE_TRY(labels, parse_labels(settings.labels));
   FARPAGE_TRY(token, read_token(settings.token_file));
   FARPAGE_TRY(client, coordinator::Client::create({settings.coordinator, token}));
@@ -146,7 +155,8 @@ void add_node(CLI::App& root, Invocation& invocation) {
       {"farpage node --coordinator http://10.0.0.1:7070 --lend 16G --token-file token \\",
        "    --listen-agent 0.0.0.0:7071 --tcp-listen 0.0.0.0:7072 --advertise 10.0.0.2",
        "farpage node --coordinator http://127.0.0.1:7070 --lend 1G --transports shm,tcp",
-       "farpage node --coordinator http://10.0.0.1:7070 --lend 64G --hugepages --numa-node 1"});
+       "farpage node --coordinator http://10.0.0.1:7070 --lend 64G --hugepages --numa-node 1",
+       "farpage node --coordinator http://127.0.0.1:7070 --spill /var/tmp,size=100G"});
   add_options(subcommand, *settings);
   subcommand.on_run(invocation, [settings] { return serve(*settings); });
 }

@@ -6,6 +6,7 @@
 #include <cstdlib>
 
 #include "cli/named_values.h"
+#include "cli/spill.h"
 #include "http/json_reader.h"
 
 namespace farpage::cli {
@@ -30,7 +31,10 @@ void add_options(Subcommand& subcommand, NodeSettings& settings) {
       .text("--token-file", settings.token_file,
             "File with the bearer token, for the coordinator and for callers of the agent",
             Subcommand::Scope::kShared)
-      .size("--lend", settings.lend_bytes, "Memory to lend; allocated at the start")
+      .size("--lend", settings.lend_bytes, "Memory to lend; allocated at the start (default: 1G)")
+      .text("--spill", settings.spill,
+            "Lend a file in place of memory, FOLDER,size=20G: for what no memory has room; over "
+            "tcp alone")
       .size("--slab", settings.slab_bytes, "Unit of lending, a power of two from 2M to 1G")
       .text("--name", settings.name,
             "Name of this node in the cluster (default: the host's name; further nodes of this "
@@ -60,7 +64,8 @@ void add_options(Subcommand& subcommand, NodeSettings& settings) {
               "Connections of borrowers on each transport; further ones are refused")
       .flag("--hugepages", settings.hugepages, "Lend 2 MiB pages of the host's pool")
       .flag("--lazy", settings.lazy,
-            "Allocate each page when it is first written, not all pages at the start")
+            "Allocate each page when it is first written, not all pages at the start; with "
+            "--spill: do not write the file once")
       .number("--numa-node", settings.numa_node, -1, 1023, "NUMA node of the memory; -1: any")
       .duration("--heartbeat", settings.heartbeat_interval,
                 "Interval of the heartbeats to the coordinator")
@@ -86,13 +91,46 @@ Result<coordinator::Labels> parse_labels(const std::vector<std::string>& labels)
   return parsed;
 }
 
+Result<rdma::TransportChoice> transports_of(const NodeSettings& settings) {
+  FARPAGE_TRY(choice, rdma::parse_transports(settings.transports, "--transports"));
+  if (settings.spill.empty()) return choice;
+  const std::vector<rdma::TransportKind> tcp{rdma::TransportKind::kTcp};
+  if (!choice.automatic && choice.kinds != tcp)
+    return fail(ErrorCode::kInvalid,
+                fmt::format("--transports: {}: a file (--spill) is lent over tcp alone: each READ "
+                            "waits for the disk in this process, and over shm and verbs no "
+                            "process is asked",
+                            settings.transports));
+  return rdma::TransportChoice{.automatic = false, .kinds = tcp};
+}
+
+namespace {
+
+Status check_spill(const NodeSettings& settings) {
+  if (settings.spill.empty()) return {};
+  FARPAGE_TRY_VOID(parse_spill(settings.spill));
+  if (settings.lend_bytes)
+    return fail(ErrorCode::kInvalid,
+                "--spill: a node lends memory (--lend) or a file, not both: start a second node, "
+                "and give both one label, as --label host=a; with --spread-by host replicas are "
+                "not both on this host");
+  if (settings.hugepages || settings.numa_node >= 0)
+    return fail(ErrorCode::kInvalid,
+                "--spill: a file has no huge pages and no NUMA node: omit --hugepages and "
+                "--numa-node");
+  return {};
+}
+
+}  // namespace
+
 Status check(const NodeSettings& settings) {
   FARPAGE_TRY_VOID(parse_labels(settings.labels));
   FARPAGE_TRY(agent, parse_host_port(settings.listen_agent, "--listen-agent"));
   FARPAGE_TRY(tcp, parse_host_port(settings.tcp_listen, "--tcp-listen"));
   FARPAGE_TRY_VOID(published_host(agent, settings.advertise, "--listen-agent"));
   FARPAGE_TRY_VOID(published_host(tcp, settings.advertise, "--tcp-listen"));
-  FARPAGE_TRY_VOID(rdma::parse_transports(settings.transports, "--transports"));
+  FARPAGE_TRY_VOID(check_spill(settings));
+  FARPAGE_TRY_VOID(transports_of(settings));
   if (!settings.name.empty() && !http::is_name(settings.name))
     return fail(ErrorCode::kInvalid,
                 fmt::format("--name: '{}' is not a name: 1 to {} letters, digits, dots, _ and -",

@@ -1,6 +1,7 @@
 // The options of `farpage node`.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -13,9 +14,12 @@
 
 namespace farpage::cli {
 
+inline constexpr uint64_t kDefaultLendBytes = uint64_t{1} << 30;
+
 struct NodeSettings {
   std::string coordinator;
-  uint64_t lend_bytes = uint64_t{1} << 30;
+  std::optional<uint64_t> lend_bytes;  // nullopt: kDefaultLendBytes, if there is no --spill
+  std::string spill;                   // see parse_spill(); empty: the node lends memory
   uint64_t slab_bytes = coordinator::kDefaultSlabBytes;
   std::string name;                 // empty: the host's, made unique (node_name.h)
   std::vector<std::string> labels;  // KEY=VALUE each
@@ -51,6 +55,9 @@ std::string node_directory();
 
 // The socket on which a node of that name accepts borrowers of its own host.
 std::string default_shm_socket(const std::string& node_name);
+
+// What --transports says. A node that lends a file offers tcp alone. kInvalid names the flag.
+Result<rdma::TransportChoice> transports_of(const NodeSettings& settings);
 
 // kInvalid names the flag.
 Result<coordinator::Labels> parse_labels(const std::vector<std::string>& labels);

@@ -92,7 +92,8 @@ void warn_of_room(const RunSettings& settings) {
   const Result<pager::ClusterRoom> cluster = pager::room_of(**client);
   if (!cluster) return;
   Room room{.local_bytes = settings.local_bytes(),
-            .free_bytes = cluster->free_bytes / static_cast<uint64_t>(settings.pager.replicas)};
+            .free_bytes = (cluster->free_bytes + cluster->disk_free_bytes) /
+                          static_cast<uint64_t>(settings.pager.replicas)};
   if (!settings.spill.empty())
     if (const auto spill = parse_spill(settings.spill)) room.spill_bytes = spill->bytes;
   fmt::print(stderr, "{}", room_warning(room, *limit));

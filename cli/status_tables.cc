@@ -48,6 +48,12 @@ std::string nodes_table(const std::vector<NodeInfo>& nodes) {
   }
   std::vector<std::string> head{"NODE",  "STATE",     "TRANSPORTS", "FREE",
                                 "TOTAL", "HEARTBEAT", "AGENT"};
+  const auto on_disk = [](const NodeInfo& node) { return node.join.spill; };
+  if (std::ranges::any_of(nodes, on_disk)) {
+    head.emplace_back("LENDS");
+    for (size_t i = 0; i < nodes.size(); ++i)
+      rows[i].emplace_back(on_disk(nodes[i]) ? "disk" : "memory");
+  }
   const auto labeled = [](const NodeInfo& node) { return !node.join.labels.empty(); };
   if (std::ranges::any_of(nodes, labeled)) {
     head.emplace_back("LABELS");
@@ -90,17 +96,23 @@ size_t degraded_slabs(const std::vector<RegionInfo>& regions) {
 std::string totals(const std::vector<NodeInfo>& nodes, const std::vector<RegionInfo>& regions) {
   uint64_t free_bytes = 0;
   uint64_t total_bytes = 0;
+  uint64_t free_on_disks = 0;
+  uint64_t disks = 0;
   size_t alive = 0;
   for (const NodeInfo& node : nodes) {
     if (node.state != coordinator::NodeState::kAlive) continue;
     ++alive;
-    free_bytes += node.free_slabs * node.join.slab_bytes;
-    total_bytes += node.total_slabs * node.join.slab_bytes;
+    (node.join.spill ? free_on_disks : free_bytes) += node.free_slabs * node.join.slab_bytes;
+    (node.join.spill ? disks : total_bytes) += node.total_slabs * node.join.slab_bytes;
   }
   const auto degraded = degraded_slabs(regions);
-  return fmt::format("{} of {} nodes alive, {} of {} free, {} regions{}\n", alive, nodes.size(),
-                     format_size(free_bytes), format_size(total_bytes), regions.size(),
-                     degraded > 0 ? fmt::format(", degraded slabs: {}", degraded) : "");
+  return fmt::format(
+      "{} of {} nodes alive, {} of {} free{}, {} regions{}\n", alive, nodes.size(),
+      format_size(free_bytes), format_size(total_bytes),
+      disks > 0
+          ? fmt::format(", {} of {} free on disks", format_size(free_on_disks), format_size(disks))
+          : "",
+      regions.size(), degraded > 0 ? fmt::format(", degraded slabs: {}", degraded) : "");
 }
 
 // In the earlier look; 0: it was not there.

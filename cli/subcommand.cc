@@ -120,12 +120,19 @@ Subcommand& Subcommand::number(const std::string& flag, int64_t& value, int64_t 
   return *this;
 }
 
+template <typename Value>
+CLI::Option* Subcommand::add_size(const std::string& flag, Value& bytes, const std::string& help) {
+  return app_->add_option(flag, bytes, help)->type_name("SIZE")->transform(size_validator());
+}
+
 Subcommand& Subcommand::size(const std::string& flag, uint64_t& bytes, const std::string& help) {
-  last(app_->add_option(flag, bytes, help)
-           ->default_str(format_size(bytes))
-           ->type_name("SIZE")
-           ->transform(size_validator()),
-       flag, Scope::kOwn);
+  last(add_size(flag, bytes, help)->default_str(format_size(bytes)), flag, Scope::kOwn);
+  return *this;
+}
+
+Subcommand& Subcommand::size(const std::string& flag, std::optional<uint64_t>& bytes,
+                             const std::string& help) {
+  last(add_size(flag, bytes, help), flag, Scope::kOwn);
   return *this;
 }
 

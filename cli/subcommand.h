@@ -58,6 +58,9 @@ class Subcommand {
                      const std::string& help);
   // "1G"
   Subcommand& size(const std::string& flag, uint64_t& bytes, const std::string& help);
+  // The same without a default: nullopt if absent.
+  Subcommand& size(const std::string& flag, std::optional<uint64_t>& bytes,
+                   const std::string& help);
   // "500ms", "30s", "2m"; a bare number is seconds.
   Subcommand& duration(const std::string& flag, Milliseconds& value, const std::string& help);
   // The same without a default: nullopt if absent.
@@ -84,6 +87,8 @@ class Subcommand {
 
  private:
   void last(CLI::Option* option, const std::string& flag, Scope scope);
+  template <typename Value>
+  CLI::Option* add_size(const std::string& flag, Value& bytes, const std::string& help);
   template <typename Value>
   void add_duration(const std::string& flag, Value& value, const std::string& help);
 

@@ -65,6 +65,9 @@ struct NodeJoin {
   // with another identity is a stranger, which takes a place that is free only; the same identity
   // in two processes that live is a copy of a disk, and the second one is refused.
   std::string identity;
+  // It lends room of a disk, not memory: the last resort. Slabs are there only as long as no memory
+  // has room for them.
+  bool spill = false;
 };
 
 struct NodeInfo {

@@ -89,6 +89,7 @@ void read_node_join(http::JsonReader& reader, NodeJoin& node) {
       reader.refuse("identity",
                     fmt::format("must be {} lower-case hexadecimal digits", kIdentityDigits));
   }
+  node.spill = reader.boolean_or("spill", false);
   const uint64_t numbers =
       reader.ok() ? node.capacity_bytes / node.slab_bytes + node.withdrawn.size() : 0;
   if (reader.ok() &&
@@ -118,6 +119,7 @@ Json json_of_node_join(const NodeJoin& node) {
   if (!node.withdrawn.empty()) json["withdrawn"] = node.withdrawn;
   if (!node.labels.empty()) json["labels"] = node.labels;
   if (!node.identity.empty()) json["identity"] = node.identity;
+  if (node.spill) json["spill"] = true;
   return json;
 }
 

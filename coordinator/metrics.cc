@@ -120,7 +120,7 @@ void add_totals(Families& families, const ClusterFacts& facts) {
   add("nodes", nodes, {{"state", "cordoned"}}, totals.nodes_cordoned);
   add("nodes", nodes, {{"state", "draining"}}, totals.nodes_draining);
   add("nodes", nodes, {{"state", "lost"}}, totals.nodes_lost);
-  const char* slabs = "Slabs of all nodes by use";
+  const char* slabs = "Slabs of all nodes that lend memory, by use";
   add("slabs", slabs, {{"state", "free"}}, totals.slabs_free);
   add("slabs", slabs, {{"state", "unavailable"}}, totals.slabs_unavailable);
   add("slabs", slabs, {{"state", "placing"}}, totals.slabs_placing);
@@ -132,6 +132,10 @@ void add_totals(Families& families, const ClusterFacts& facts) {
       totals.slabs_repairing);
   add("moving_slabs", "Slabs of regions of which a replica is to be moved elsewhere", {},
       totals.slabs_moving);
+  add("spilled_slabs", "Slabs that are leased on disks (node --spill)", {}, totals.slabs_spilled);
+  add("spill_capacity_bytes", "Room of disks that all nodes offer", {}, totals.bytes_spill);
+  add("spill_free_bytes", "Room of disks of nodes that are alive that can be lent", {},
+      totals.bytes_spill_free);
   add("capacity_bytes", "Memory that all nodes offer", {}, totals.bytes);
   add("free_bytes", "Memory of nodes that are alive that can be lent", {}, totals.bytes_free);
   add("regions", "Regions", {}, totals.regions);

@@ -165,6 +165,7 @@ void State::tick(Instant now) {
     region = next;
   }
   expire_readers(now);
+  return_to_memory(now);
 }
 
 Nanoseconds State::silence(Instant now, Instant last_heard) const {
@@ -215,9 +216,15 @@ Totals State::totals() const {
         break;
     }
     const uint64_t slabs = node.slabs.size() - node.count(SlabUse::kAbsent);
-    totals.slabs += slabs;
     const bool can_lend = state_of(node) == NodeState::kAlive;
     const uint32_t lendable = can_lend ? lendable_slabs(node) : 0;
+    if (is_disk(node)) {
+      totals.slabs_spilled += node.count(SlabUse::kLeased);
+      totals.bytes_spill += slabs * node.record.join.slab_bytes;
+      totals.bytes_spill_free += lendable * node.record.join.slab_bytes;
+      continue;
+    }
+    totals.slabs += slabs;
     totals.slabs_free += lendable;
     totals.slabs_unavailable +=
         node.count(SlabUse::kFree) - lendable + node.count(SlabUse::kLeaving);

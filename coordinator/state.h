@@ -108,6 +108,7 @@ struct LeaseOutcome {
   SlabLeaseReply grant;  // kGranted
 };
 
+// Slabs and bytes are of memory; of disks (NodeJoin::spill) only where that is said.
 struct Totals {
   uint32_t nodes_alive = 0;
   uint32_t nodes_cordoned = 0;
@@ -121,7 +122,10 @@ struct Totals {
   uint64_t slabs_revoking = 0;
   uint64_t slabs_foreign = 0;
   uint64_t bytes = 0;
-  uint64_t bytes_free = 0;  // of slabs_free
+  uint64_t bytes_free = 0;     // of slabs_free
+  uint64_t slabs_spilled = 0;  // leased, on disks
+  uint64_t bytes_spill = 0;
+  uint64_t bytes_spill_free = 0;  // of nodes that are alive
   uint64_t regions = 0;
   uint64_t leases = 0;
   uint64_t leases_lost = 0;
@@ -233,7 +237,8 @@ class State {
   void revoked(uint64_t revocation, bool foreign);
 
   // ---- time ----
-  // Marks silent nodes lost and frees foreign slabs after region_time_to_live. Deletes a region
+  // Marks silent nodes lost, and slabs on disks as moving where memory has room for them. Frees
+  // foreign slabs after region_time_to_live. Deletes a region
   // whose pager, for region_time_to_live, was silent and had no data session at any of its lenders
   // while this coordinator was running (tick() was called often enough).
   void tick(Instant now);
@@ -290,7 +295,8 @@ class State {
     Replicas leases;  // note_lease() with each change
     // Of the leases, as if no node were silent; none: one has changed since.
     mutable std::optional<LeaseCounts> counts;
-    ImageId image;  // empty: none
+    ImageId image;                 // empty: none
+    Instant return_not_before{0};  // from a disk to memory: after a refusal
   };
   struct Image {
     ImageRecord record;
@@ -343,7 +349,7 @@ class State {
   uint64_t borrowed_bytes(const std::string& borrower) const;
   // kExhausted: so much more is more than the quota of the region's borrower.
   Status check_quota(const Region& region, uint64_t more_bytes) const;
-  // kExhausted: so much more would leave less free than the region's borrower has to.
+  // kExhausted: so much more memory would leave less free than the region's borrower has to.
   Status check_kept_free(const Region& region, uint64_t more_bytes) const;
   std::vector<SlabIndex> missing_slabs(const Region& region,
                                        const std::vector<SlabIndex>& slabs) const;
@@ -395,6 +401,16 @@ class State {
   Seat* emptiest(std::vector<Seat>& seats, const Region& region,
                  const Replicas::value_type& lease) const;
   void rebalance_slabs_of(uint64_t slab_bytes, const Rebalance& rebalance, Rebalanced& done);
+  // state_spill.cc
+  static bool is_disk(const Node& node) { return node.record.join.spill; }
+  // Its slabs are to be in memory, if that has room.
+  static bool gives_to_memory(const Node& node);
+  // In memory as far as that has room; `memory`: it may be used.
+  std::optional<std::vector<std::vector<size_t>>> place(const Lenders& lenders, size_t slabs,
+                                                        uint32_t replicas, bool memory);
+  void return_to_memory(Instant now);
+  void mark_returning(Region& region);
+  bool memory_may_hold(const Region& region, const Replicas::value_type& lease) const;
   // state_images.cc
   Result<Image*> find_image(const ImageId& id);
   Result<Image*> find_upload(const ImageId& id, uint64_t upload);

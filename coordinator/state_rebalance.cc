@@ -11,7 +11,7 @@ double State::share_of(uint32_t used, const Node& node) {
 }
 
 bool State::is_balanced(const Node& node) {
-  return state_of(node) == NodeState::kAlive && !node.record.lend_slabs;
+  return state_of(node) == NodeState::kAlive && !node.record.lend_slabs && !is_disk(node);
 }
 
 // The move leaves the source at least as full as what it goes to.

@@ -187,7 +187,7 @@ Status State::check_kept_free(const Region& region, uint64_t more_bytes) const {
   uint64_t lent = 0;
   uint64_t free = 0;
   for (const auto& [id, node] : nodes_) {
-    if (state_of(node) != NodeState::kAlive) continue;
+    if (state_of(node) != NodeState::kAlive || is_disk(node)) continue;
     lent += lent_slabs(node) * node.record.join.slab_bytes;
     free += lendable_slabs(node) * node.record.join.slab_bytes;
   }
@@ -297,10 +297,10 @@ Result<std::vector<PlannedLease>> State::begin_lease(Instant now, const RegionId
   const uint32_t replicas = region->record.replicas;
   const uint64_t more_bytes = missing.size() * replicas * region->record.slab_bytes;
   FARPAGE_TRY_VOID(check_quota(*region, more_bytes));
-  FARPAGE_TRY_VOID(check_kept_free(*region, more_bytes));
+  const Status kept_free = check_kept_free(*region, more_bytes);
   const Lenders lenders = find_lenders(region->record, avoid);
-  const auto choices =
-      placement_.place(lenders.free_slabs, missing.size(), replicas, lenders.domains);
+  const auto choices = place(lenders, missing.size(), replicas, kept_free.has_value());
+  if (!choices) FARPAGE_TRY_VOID(kept_free);
   if (!choices && !region->record.spread_by.empty())
     return fail(ErrorCode::kExhausted,
                 fmt::format("{} slabs of {} with {} replica(s), each in another {}, do not fit; "

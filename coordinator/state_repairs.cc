@@ -7,6 +7,9 @@
 namespace farpage::coordinator {
 namespace {
 
+// After memory that seemed to have room for a slab on a disk: the borrower may not reach that node.
+constexpr Seconds kReturnPause{10};
+
 bool names(const std::vector<ReplicaName>& list, const Lease& lease) {
   return std::find(list.begin(), list.end(), name_of(lease)) != list.end();
 }
@@ -105,7 +108,16 @@ Result<std::vector<PlannedLease>> State::begin_repair(Instant now, const RegionI
     return fail(ErrorCode::kConflict,
                 fmt::format("slab {} stays: no node is emptier", repair.slab.value));
   }
-  const auto choice = placement_.place(lenders.free_slabs, 1, 1);
+  const auto choice = place(lenders, 1, 1, true);
+  // It moves for the sake of memory alone: to memory, or not at all.
+  if (from != nullptr && gives_to_memory(*from) &&
+      (!choice || is_disk(*lenders.nodes[choice->front().front()]) ||
+       !check_kept_free(*region, region->record.slab_bytes))) {
+    set_moving(*region, replaced, false);
+    region->return_not_before = now + kReturnPause;
+    return fail(ErrorCode::kConflict,
+                fmt::format("slab {} stays: no memory has room for it", repair.slab.value));
+  }
   if (!choice)
     return fail(
         ErrorCode::kExhausted,

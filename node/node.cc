@@ -95,6 +95,7 @@ coordinator::NodeJoin Node::join_message() const {
   join.capacity_bytes = extent.slabs() * pool_->slab_bytes();
   join.withdrawn = std::move(extent.withdrawn);
   join.slab_bytes = pool_->slab_bytes();
+  join.spill = pool_->is_in_files();
   join.version = FARPAGE_VERSION;
   join.transports = lender_.addresses();
   join.labels = options_.labels;

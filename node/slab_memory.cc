@@ -10,6 +10,8 @@
 #include <array>
 #include <cerrno>
 
+#include "rdma/file/nameless_file.h"
+
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23  // Linux 5.14
 #endif
@@ -66,17 +68,31 @@ tl::unexpected<Error> without_hugepages(const SlabMemoryOptions& options, Error 
 
 }  // namespace
 
+Result<OwnedSlabMemory> OwnedSlabMemory::create_file(const SlabMemoryOptions& options) {
+  FARPAGE_TRY(file, rdma::file::make_nameless_file(options.folder, options.slab_bytes));
+  if (!options.lazy) {
+    const Status written = rdma::file::write_zeros(file.get(), 0, options.slab_bytes);
+    if (!written) return fail_with(options.folder, written.error());
+  }
+  void* const reserved = ::mmap(nullptr, options.slab_bytes, PROT_NONE,
+                                MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (reserved == MAP_FAILED) return fail_errno("reserving the addresses of a slab");
+  return OwnedSlabMemory({}, std::move(file), Mapping::adopt(reserved, options.slab_bytes));
+}
+
 Result<OwnedSlabMemory> OwnedSlabMemory::create(const SlabMemoryOptions& options) {
+  if (!options.folder.empty()) return create_file(options);
   Result<Fd> memfd = create_memfd("farpage-slab", options.slab_bytes, options.hugepages);
   if (!memfd) return without_hugepages(options, std::move(memfd).error());
   Result<Mapping> mapping = Mapping::shared(memfd->get(), options.slab_bytes);
   if (!mapping) return without_hugepages(options, std::move(mapping).error());
   if (options.numa_node >= 0) FARPAGE_TRY_VOID(bind_to_numa_node(*mapping, options.numa_node));
   if (!options.lazy) FARPAGE_TRY_VOID(prefault(*mapping));
-  return OwnedSlabMemory(std::move(*memfd), std::move(*mapping));
+  return OwnedSlabMemory(std::move(*memfd), {}, std::move(*mapping));
 }
 
 Status OwnedSlabMemory::give_up_pages() {
+  if (!memfd_.valid()) return {};
   if (::fallocate(memfd_.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0,
                   static_cast<off_t>(mapping_.size())) != 0)
     return fail_errno("giving the pages of a slab back");

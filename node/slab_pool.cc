@@ -12,6 +12,7 @@
 #include "base/size.h"
 #include "coordinator/api.h"
 #include "node/memory_limits.h"
+#include "rdma/file/nameless_file.h"
 
 namespace farpage::node {
 namespace {
@@ -32,17 +33,23 @@ Status check_options(const SlabPoolOptions& options) {
                                                  format_size(options.slab_bytes),
                                                  format_size(coordinator::kMinSlabBytes),
                                                  format_size(coordinator::kMaxSlabBytes)));
+  const char* const option = options.folder.empty() ? "lend" : "spill";
   if (options.lend_bytes < options.slab_bytes)
-    return fail(ErrorCode::kInvalid,
-                fmt::format("lend: {} is less than one slab of {}; lend more or choose a smaller "
-                            "slab",
-                            format_size(options.lend_bytes), format_size(options.slab_bytes)));
+    return fail(
+        ErrorCode::kInvalid,
+        fmt::format("{}: {} is less than one slab of {}; lend more or choose a smaller slab",
+                    option, format_size(options.lend_bytes), format_size(options.slab_bytes)));
   if (options.lend_bytes / options.slab_bytes > kMaxSlabs)
     return fail(
         ErrorCode::kInvalid,
-        fmt::format("lend: {} is more than {} slabs of {}; choose a larger slab",
+        fmt::format("{}: {} is more than {} slabs of {}; choose a larger slab", option,
                     format_size(options.lend_bytes), kMaxSlabs, format_size(options.slab_bytes)));
   return {};
+}
+
+Status check_room(const SlabMemoryOptions& options, uint64_t bytes) {
+  return options.folder.empty() ? check_available(bytes, options.hugepages)
+                                : rdma::file::check_free(options.folder, bytes);
 }
 
 }  // namespace
@@ -66,10 +73,9 @@ Result<std::unique_ptr<SlabPool>> SlabPool::create(const SlabPoolOptions& option
   const uint64_t count = options.lend_bytes / options.slab_bytes;
   const uint64_t total_bytes = count * options.slab_bytes;
   if (options.pinned) FARPAGE_TRY_VOID(check_memlock(total_bytes));
-  FARPAGE_TRY_VOID(check_available(total_bytes, options.hugepages));
-
   const SlabMemoryOptions memory{options.slab_bytes, options.hugepages, options.lazy,
-                                 options.numa_node};
+                                 options.numa_node, options.folder};
+  FARPAGE_TRY_VOID(check_room(memory, total_bytes));
   const Generation base{options.generation_base != 0 ? options.generation_base
                                                      : seconds_since_2020()};
   std::deque<Slab> slabs;
@@ -84,7 +90,7 @@ Result<std::unique_ptr<SlabPool>> SlabPool::create(const SlabPoolOptions& option
 }
 
 SlabPool::SlabPool(SlabMemoryOptions options, bool pinned, std::deque<Slab> slabs)
-    : memory_options_(options),
+    : memory_options_(std::move(options)),
       pinned_(pinned),
       slabs_(std::move(slabs)),
       last_generation_(slabs_.front().generation),
@@ -138,7 +144,7 @@ Status SlabPool::add(std::span<const uint32_t> slabs, uint64_t in_all) {
     return fail(ErrorCode::kExhausted, fmt::format("a node has at most {} slabs of {}", kMaxSlabs,
                                                    format_size(slab_bytes())));
   if (pinned_) FARPAGE_TRY_VOID(check_memlock(capacity_bytes() + coming));
-  FARPAGE_TRY_VOID(check_available(coming, memory_options_.hugepages));
+  FARPAGE_TRY_VOID(check_room(memory_options_, coming));
   std::vector<OwnedSlabMemory> made;  // without the lock: the others are lent meanwhile
   for (size_t i = 0; i < wanted.size(); ++i) {
     FARPAGE_TRY(memory, OwnedSlabMemory::create(memory_options_));
@@ -248,7 +254,7 @@ SlabCounts SlabPool::counts() const {
 }
 
 Result<OwnedSlabMemory> SlabPool::next_life(OwnedSlabMemory former) {
-  if (former.view().memfd >= 0) FARPAGE_TRY_VOID(former.give_up_pages());
+  FARPAGE_TRY_VOID(former.give_up_pages());
   former = OwnedSlabMemory();  // unmapped and closed before the new pages are taken (invariant 4)
   return OwnedSlabMemory::create(memory_options_);
 }

@@ -1,4 +1,5 @@
-// SlabPool: the memory that a node lends, divided into slabs, and the state of each slab.
+// SlabPool: the memory, or the room of a disk, that a node lends, divided into slabs, and the state
+// of each slab.
 #pragma once
 
 #include <cstdint>
@@ -6,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <string>
 #include <string_view>
 #include <thread>
 #include <vector>
@@ -37,6 +39,7 @@ struct SlabPoolOptions {
   bool hugepages = false;
   bool lazy = false;  // allocate page by page at the first write
   int numa_node = -1;
+  std::string folder;   // not empty: slabs are files there
   bool pinned = false;  // a network card will register all of it: check the memlock limit
   // Generations start after this one. 0: the seconds since 2020, so that they also rise across node
   // restarts (the long-term lease rate of a slab is at most one per second).
@@ -57,7 +60,7 @@ struct SlabCounts {
 //  1. A slab is lent to one lease at a time, and the generation of each lease of a slab is higher
 //     than all before it.
 //  2. The memory of a lease is zero when it is lent, and is never that of an earlier lease: each
-//     lease of a slab has its own memfd.
+//     lease of a slab has its own memfd or file.
 //  3. free + leased + scrubbing == slab_count(): withdrawn numbers are in no count.
 //  4. The pages of an ended lease are freed before those for the next one are allocated: the pool
 //     never holds more than capacity_bytes().
@@ -110,6 +113,7 @@ class SlabPool {
   };
   Extent extent() const;
   uint32_t slab_count() const { return extent().slabs(); }
+  bool is_in_files() const { return !memory_options_.folder.empty(); }
   uint64_t slab_bytes() const { return memory_options_.slab_bytes; }
   uint64_t capacity_bytes() const { return slab_count() * slab_bytes(); }
 

@@ -24,7 +24,9 @@ Result<ClusterRoom> room_of(coordinator::Client& client) {
   if (bytes == answer.end() || !bytes->is_object() || number("total") == nullptr ||
       number("free") == nullptr)
     return fail(ErrorCode::kUnavailable, "/v1/cluster is not answered by a coordinator");
-  return ClusterRoom{*number("total"), std::min(*number("free"), *number("total"))};
+  const uint64_t* disk = number("spill_free");  // an older coordinator has none
+  return ClusterRoom{*number("total"), std::min(*number("free"), *number("total")),
+                     disk == nullptr ? 0 : *disk};
 }
 
 void ClusterRoomWatch::look(coordinator::Client& client, Instant now) {

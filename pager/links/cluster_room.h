@@ -10,7 +10,8 @@ namespace farpage::pager {
 
 struct ClusterRoom {
   uint64_t total_bytes = 0;
-  uint64_t free_bytes = 0;  // of nodes that are alive
+  uint64_t free_bytes = 0;       // of nodes that are alive
+  uint64_t disk_free_bytes = 0;  // on nodes that lend room of a disk; not in the others
   bool is_nearly_full(uint64_t percent) const {
     return total_bytes > 0 && (total_bytes - free_bytes) / percent >= total_bytes / 100;
   }

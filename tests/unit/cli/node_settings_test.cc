@@ -43,6 +43,40 @@ TEST(NodeSettings, DefaultsAreValid) {
   EXPECT_TRUE(check(valid()).has_value());
 }
 
+// What a node that lends a file refuses, and the piece of the text that says why.
+TEST(NodeSettings, FileIsLentAloneAndOverTcpAlone) {
+  NodeSettings spill = valid();
+  spill.spill = "/var/tmp,size=20G";
+  EXPECT_TRUE(check(spill).has_value());
+  EXPECT_EQ(transports_of(spill)->kinds, std::vector{TransportKind::kTcp});
+  const auto refused = [&](const NodeSettings& settings, const std::string& why) {
+    const Status status = check(settings);
+    ASSERT_FALSE(status.has_value()) << why;
+    EXPECT_EQ(status.error().code, ErrorCode::kInvalid);
+    EXPECT_NE(status.error().context.find(why), std::string::npos) << status.error().context;
+  };
+  NodeSettings both = spill;
+  both.lend_bytes = uint64_t{1} << 30;
+  refused(both, "--spill: a node lends memory (--lend) or a file, not both");
+  NodeSettings huge = spill;
+  huge.hugepages = true;
+  refused(huge, "omit --hugepages");
+  NodeSettings bound = spill;
+  bound.numa_node = 0;
+  refused(bound, "--numa-node");
+  for (const char* named : {"shm", "verbs", "shm,tcp", "tcp,verbs"}) {
+    NodeSettings other = spill;
+    other.transports = named;
+    refused(other, "a file (--spill) is lent over tcp alone");
+  }
+  NodeSettings tcp = spill;
+  tcp.transports = "tcp";
+  EXPECT_TRUE(check(tcp).has_value());
+  NodeSettings wrong = valid();
+  wrong.spill = "/var/tmp";
+  refused(wrong, "is not FOLDER,size=SIZE");
+}
+
 TEST(NodeSettings, NamesThatNoClusterWouldTakeAreRefused) {
   NodeSettings settings = valid();
   for (const char* name : {"a/b", "..", "a b", "\xc3\xa4"}) {

@@ -77,5 +77,26 @@ TEST(Status, ShowsNodesRegionsAndTotals) {
       "n2    lost   shm,tcp     768M  1G        0.3s       http://127.0.0.1:7071  -\n");
 }
 
+TEST(Status, ShowsWhichNodesLendRoomOfADisk) {
+  coordinator::NodeInfo memory;
+  memory.join.id = NodeId{"m"};
+  memory.join.agent_url = "http://h:1";
+  memory.join.slab_bytes = uint64_t{64} << 20;
+  memory.join.transports.push_back({rdma::TransportKind::kTcp, "somewhere"});
+  memory.total_slabs = 16;
+  coordinator::NodeInfo disk = memory;
+  disk.join.id = NodeId{"d"};
+  disk.join.spill = true;
+  disk.free_slabs = 12;
+  const std::string text = status_text({memory, disk}, {});
+  EXPECT_EQ(text.substr(0, text.find("\n\n") + 1),
+            "NODE  STATE  TRANSPORTS  FREE  TOTAL  HEARTBEAT  AGENT       LENDS\n"
+            "m     alive  tcp         0     1G     0.0s       http://h:1  memory\n"
+            "d     alive  tcp         768M  1G     0.0s       http://h:1  disk\n");
+  EXPECT_NE(text.find("2 of 2 nodes alive, 0 of 1G free, 768M of 1G free on disks, 0 regions"),
+            std::string::npos)
+      << text;
+}
+
 }  // namespace
 }  // namespace farpage::cli

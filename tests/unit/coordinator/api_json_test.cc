@@ -44,9 +44,12 @@ TEST(ApiJson, NodeGoesBothWays) {
   EXPECT_EQ((*list)[1].last_heartbeat_age, Milliseconds(17));
   EXPECT_EQ((*list)[1].counters, info.counters);
   EXPECT_FALSE((*list)[1].lend_bytes);
+  EXPECT_FALSE((*list)[1].join.spill);
+  EXPECT_EQ(encode(node).find("spill"), std::string::npos) << "a former coordinator refuses it";
   info.join.withdrawn = {1, 5};
   info.join.labels = {{"zone", "a"}, {"rack", "7"}};
   info.join.identity = std::string(kIdentityDigits, 'f');
+  info.join.spill = true;
   info.lend_bytes = 6 * kMinSlabBytes;
   info.lend_refused = "no memory";
   const auto changing = decode_node_info(encode(info));
@@ -56,6 +59,7 @@ TEST(ApiJson, NodeGoesBothWays) {
   EXPECT_EQ(changing->lend_refused, "no memory");
   EXPECT_EQ(changing->join.labels, info.join.labels);
   EXPECT_EQ(changing->join.identity, info.join.identity);
+  EXPECT_TRUE(changing->join.spill);
   EXPECT_EQ(decode_node_lend(encode(NodeLend{7}))->bytes, 7U);
   EXPECT_FALSE(decode_node_lend(encode(NodeLend{0})).has_value());
 }
@@ -245,6 +249,8 @@ TEST(ApiJson, WrongFieldOfANodeIsNamed) {
            {"\"id\"", "\"labels\":{\"zone\":\"\"},\"id\"", "labels"},
            {"\"id\"", "\"labels\":{\"a b\":\"c\"},\"id\"", "labels"},
            {"\"id\"", "\"labels\":{\"zone\":1},\"id\"", "labels.'zone'"},
+           {"\"id\"", "\"spill\":true,\"id\"", ""},
+           {"\"id\"", "\"spill\":1,\"id\"", "spill"},
            {"\"id\"", "\"identity\":\"\",\"id\"", "identity"},
            {"\"id\"", "\"identity\":\"0123456789ABCDEF0123456789ABCDEF\",\"id\"", "identity"},
        }) {

@@ -12,6 +12,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 
@@ -303,6 +304,95 @@ TEST(SlabPool, MemlockLimitIsRefusedWithTheCure) {
             "verbs pins 4M but the memlock limit is 2M: raise it (ulimit -l unlimited, "
             "LimitMEMLOCK=infinity in the systemd unit), give CAP_IPC_LOCK, or use --transports "
             "tcp,shm");
+}
+
+class SlabPoolInFiles : public ::testing::Test {
+ protected:
+  SlabPoolInFiles() { std::filesystem::create_directories(folder_); }
+  ~SlabPoolInFiles() override { std::filesystem::remove_all(folder_); }
+
+  SlabPoolOptions options(uint64_t slabs) const {
+    SlabPoolOptions options = options_of(slabs);
+    options.folder = folder_;
+    return options;
+  }
+  // The bytes of the first page; -1: it cannot be read, or they differ.
+  static int byte_of(const rdma::SlabMemory& slab, off_t offset) {
+    const Mapping page = Mapping::anonymous(kPageBytes).value();
+    if (::pread(slab.file, page.data(), kPageBytes, offset) != kPageBytes) return -1;
+    const bool same =
+        std::ranges::all_of(page.bytes(), [&](auto b) { return b == page.data()[0]; });
+    return same ? static_cast<int>(page.data()[0]) : -1;
+  }
+  static bool write(const rdma::SlabMemory& slab, off_t offset, int byte) {
+    const Mapping page = Mapping::anonymous(kPageBytes).value();
+    std::memset(page.data(), byte, kPageBytes);
+    return ::pwrite(slab.file, page.data(), kPageBytes, offset) == kPageBytes;
+  }
+
+  const std::string folder_ = "slab_pool_test." + std::to_string(::getpid());
+};
+
+TEST_F(SlabPoolInFiles, EachLeaseHasAFileOfZerosOfItsOwn) {
+  for (const bool lazy : {false, true}) {
+    SlabPoolOptions chosen = options(1);
+    chosen.lazy = lazy;
+    const auto pool = SlabPool::create(chosen);
+    ASSERT_TRUE(pool.has_value()) << pool.error().message();
+    EXPECT_TRUE((*pool)->is_in_files());
+    for (int life = 1; life < 4; ++life) {
+      const auto lent = (*pool)->lend(0, kLong);
+      ASSERT_TRUE(lent.has_value()) << lent.error().message();
+      EXPECT_EQ(lent->memory.memfd, -1);
+      EXPECT_EQ(lent->memory.bytes.size(), kSlab);
+      struct stat facts {};
+      ASSERT_EQ(::fstat(lent->memory.file, &facts), 0);
+      EXPECT_EQ(facts.st_nlink, 0U);
+      EXPECT_GE(static_cast<uint64_t>(facts.st_blocks) * 512, kSlab) << "its room is its own";
+      for (const off_t offset : {off_t{0}, static_cast<off_t>(kSlab - kPageBytes)}) {
+        EXPECT_EQ(byte_of(lent->memory, offset), 0) << "life " << life;
+        EXPECT_TRUE(write(lent->memory, offset, life));
+        EXPECT_EQ(byte_of(lent->memory, offset), life);
+      }
+      ASSERT_TRUE((*pool)->take_back(0, lent->generation).has_value());
+    }
+  }
+}
+
+TEST_F(SlabPoolInFiles, SlabsHaveDistinctAddresses) {
+  const auto pool = SlabPool::create(options(3)).value();
+  const auto first = pool->lend(0, kLong);
+  const auto second = pool->lend(1, kLong);
+  ASSERT_TRUE(first && second);
+  EXPECT_TRUE(first->memory.bytes.data() + kSlab <= second->memory.bytes.data() ||
+              second->memory.bytes.data() + kSlab <= first->memory.bytes.data());
+  EXPECT_TRUE(pool->add(std::vector<uint32_t>{3}, 1).has_value());
+  EXPECT_TRUE(pool->withdraw(std::vector<uint32_t>{2}, kLong).has_value());
+  EXPECT_EQ(pool->slab_count(), 3U);
+}
+
+TEST_F(SlabPoolInFiles, WhereTheyCannotBeIsSaid) {
+  struct Case {
+    std::string folder;
+    uint64_t lend_bytes;
+    ErrorCode code;
+    const char* says;
+  };
+  for (const Case& c :
+       {Case{folder_, kMaxSlabs * uint64_t{1} << 30, ErrorCode::kExhausted,
+             "no room for a file of"},
+        {"/dev/shm", uint64_t{1} << 30, ErrorCode::kUnsupported, "/dev/shm: is memory (tmpfs)"},
+        {folder_ + "/none", uint64_t{1} << 30, ErrorCode::kNotFound, "/none"},
+        {folder_, kSlab, ErrorCode::kInvalid, "spill: 2M is less than one slab of 1G"}}) {
+    SlabPoolOptions wrong;
+    wrong.slab_bytes = uint64_t{1} << 30;
+    wrong.lend_bytes = c.lend_bytes;
+    wrong.folder = c.folder;
+    const auto pool = SlabPool::create(wrong);
+    ASSERT_FALSE(pool.has_value()) << c.says;
+    EXPECT_EQ(pool.error().code, c.code) << pool.error().message();
+    EXPECT_NE(pool.error().context.find(c.says), std::string::npos) << pool.error().context;
+  }
 }
 
 TEST(SlabPool, GenerationsRiseOverARestart) {
