@@ -7,8 +7,8 @@
 
 namespace farpage::coordinator {
 namespace {
-// Of a region: a borrower copies one slab after the other.
-constexpr size_t kMaxReturning = 2;
+// Of a region: what its borrower, which copies one slab after the other, does between two ticks.
+constexpr size_t kMaxReturning = 8;
 }  // namespace
 
 bool State::gives_to_memory(const Node& node) {
@@ -57,7 +57,7 @@ bool State::memory_may_hold(const Region& region, const Replicas::value_type& le
   });
 }
 
-void State::mark_returning(Region& region) {
+void State::mark_returning(Region& region, size_t room) {
   std::vector<Replicas::iterator> staying;
   std::set<SlabIndex> returning;
   for (auto lease = region.leases.begin(); lease != region.leases.end(); ++lease) {
@@ -70,7 +70,7 @@ void State::mark_returning(Region& region) {
     }
   }
   for (const Replicas::iterator lease : staying) {
-    if (returning.size() >= kMaxReturning ||
+    if (returning.size() >= std::min(kMaxReturning, room) ||
         !check_kept_free(region, (returning.size() + 1) * region.record.slab_bytes))
       return;
     // Of two replicas of a slab the first may take the only node for both.
@@ -84,19 +84,18 @@ void State::mark_returning(Region& region) {
 // ends when its borrower asks (begin_repair()).
 void State::return_to_memory(Instant now) {
   std::set<uint64_t> spilled;  // sizes of slabs
-  std::set<uint64_t> room;
+  std::map<uint64_t, size_t> room;
   for (const auto& [id, node] : nodes_) {
     const uint64_t bytes = node.record.join.slab_bytes;
     if (gives_to_memory(node) && node.count(SlabUse::kLeased) > 0) spilled.insert(bytes);
-    if (!is_disk(node) && state_of(node) == NodeState::kAlive && lendable_slabs(node) > 0)
-      room.insert(bytes);
+    if (!is_disk(node) && state_of(node) == NodeState::kAlive) room[bytes] += lendable_slabs(node);
   }
-  std::erase_if(spilled, [&](uint64_t bytes) { return room.count(bytes) == 0; });
+  std::erase_if(spilled, [&](uint64_t bytes) { return room[bytes] == 0; });
   if (spilled.empty()) return;
   for (auto& [id, region] : regions_)
     if (spilled.count(region.record.slab_bytes) != 0 && region.image.value.empty() &&
         now >= region.return_not_before)
-      mark_returning(region);
+      mark_returning(region, room[region.record.slab_bytes]);
 }
 
 }  // namespace farpage::coordinator

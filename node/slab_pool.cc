@@ -33,16 +33,16 @@ Status check_options(const SlabPoolOptions& options) {
                                                  format_size(options.slab_bytes),
                                                  format_size(coordinator::kMinSlabBytes),
                                                  format_size(coordinator::kMaxSlabBytes)));
-  const char* const option = options.folder.empty() ? "lend" : "spill";
+  const std::string field = options.folder.empty() ? "lend" : options.folder;
   if (options.lend_bytes < options.slab_bytes)
     return fail(
         ErrorCode::kInvalid,
-        fmt::format("{}: {} is less than one slab of {}; lend more or choose a smaller slab",
-                    option, format_size(options.lend_bytes), format_size(options.slab_bytes)));
+        fmt::format("{}: {} is less than one slab of {}; lend more or choose a smaller slab", field,
+                    format_size(options.lend_bytes), format_size(options.slab_bytes)));
   if (options.lend_bytes / options.slab_bytes > kMaxSlabs)
     return fail(
         ErrorCode::kInvalid,
-        fmt::format("{}: {} is more than {} slabs of {}; choose a larger slab", option,
+        fmt::format("{}: {} is more than {} slabs of {}; choose a larger slab", field,
                     format_size(options.lend_bytes), kMaxSlabs, format_size(options.slab_bytes)));
   return {};
 }

@@ -156,11 +156,13 @@ class EndToEnd(unittest.TestCase):
         return service
 
     def start_node(self, name="node", *more, lend="512M", transports="shm,tcp", leave="1s"):
-        return self._owned(Service(
+        return self.start_service(
             ["node", "--coordinator", self.url, *self.token_arguments(), "--name", name,
              "--lend", lend, "--lazy", "--transports", transports, "--heartbeat", "200ms",
-             "--shm-socket", self.path(name + ".sock"), "--leave-timeout", leave, *more],
-            self._log(name), self.enter))
+             "--shm-socket", self.path(name + ".sock"), "--leave-timeout", leave, *more], name)
+
+    def start_service(self, arguments, name):
+        return self._owned(Service(arguments, self._log(name), self.enter))
 
     def start_cluster(self, nodes=1, transport="shm", lend="512M"):
         """Starts and returns a coordinator and nodes."""

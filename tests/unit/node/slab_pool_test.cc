@@ -383,7 +383,7 @@ TEST_F(SlabPoolInFiles, WhereTheyCannotBeIsSaid) {
              "no room for a file of"},
         {"/dev/shm", uint64_t{1} << 30, ErrorCode::kUnsupported, "/dev/shm: is memory (tmpfs)"},
         {folder_ + "/none", uint64_t{1} << 30, ErrorCode::kNotFound, "/none"},
-        {folder_, kSlab, ErrorCode::kInvalid, "spill: 2M is less than one slab of 1G"}}) {
+        {folder_, kSlab, ErrorCode::kInvalid, ": 2M is less than one slab of 1G"}}) {
     SlabPoolOptions wrong;
     wrong.slab_bytes = uint64_t{1} << 30;
     wrong.lend_bytes = c.lend_bytes;
