@@ -93,7 +93,8 @@ class SpillNode(EndToEnd):
         process = self.start_program("--replicas", "2")
         lost.end()
         self.start_disk("disk-3")
-        wait_until(lambda: self.slabs_in_use("disk-3") >= 40 and self.slabs()["degraded"] == 0, "each slab has two replicas")
+        wait_until(lambda: self.slabs_in_use("disk-3") >= 40 and self.slabs()["degraded"] == 0,
+                   "each slab has two replicas")
         self.end_access(process)
         self.assertEqual(self.stats()["faults"]["failed"], 0)
 
