@@ -21,14 +21,20 @@ SessionFences::Pass& SessionFences::Pass::operator=(Pass&& other) noexcept {
 
 void SessionFences::Pass::leave(SessionEnd end) {
   if (gate_ == nullptr) return;
-  // enter() holds this lock while it calls when_fenced.
-  const MutexLock lock(fences_->mutex_);
-  const auto entry = fences_->open_.find(key_);
-  if (entry != fences_->open_.end() && entry->second == gate_) {
-    fences_->open_.erase(entry);
-    const SessionGroup group = session_group_of(key_.second);
-    if (end == SessionEnd::kUncertain && group != 0)
-      fences_->uncertain_[group] = SteadyClock::read() + fences_->grace_;
+  {
+    const MutexLock lock(fences_->mutex_);
+    const auto entry = fences_->open_.find(key_);
+    if (entry != fences_->open_.end() && entry->second == gate_) {
+      fences_->open_.erase(entry);
+      const SessionGroup group = session_group_of(key_.second);
+      if (end == SessionEnd::kUncertain && group != 0)
+        fences_->uncertain_[group] = SteadyClock::read() + fences_->grace_;
+    }
+  }
+  {
+    // enter() holds this lock while it calls when_fenced.
+    const MutexLock lock(gate_->mutex);
+    gate_->when_fenced = nullptr;
   }
   gate_.reset();
 }
@@ -37,17 +43,21 @@ SessionFences::Pass SessionFences::enter(uint64_t session, uint64_t host,
                                          std::function<void()> when_fenced) {
   if (session == 0) return {};
   auto gate = std::make_shared<Gate>();
-  gate->when_fenced = std::move(when_fenced);
   const Key key{host, session};
-  const MutexLock lock(mutex_);
-  std::shared_ptr<Gate>& open = open_[key];
-  if (open != nullptr) {
-    const MutexLock former(open->mutex);
-    open->fenced = true;
-    if (open->when_fenced) open->when_fenced();
+  // Held until the former one is fenced: whoever takes over from this one waits for that one, too.
+  const MutexLock own(gate->mutex);
+  gate->when_fenced = std::move(when_fenced);
+  std::shared_ptr<Gate> former = gate;
+  {
+    const MutexLock lock(mutex_);
+    std::swap(open_[key], former);
   }
-  open = gate;
-  return Pass(this, key, std::move(gate));
+  if (former != nullptr) {
+    const MutexLock lock(former->mutex);
+    former->fenced = true;
+    if (former->when_fenced) former->when_fenced();
+  }
+  return Pass(this, key, gate);
 }
 
 std::vector<SessionGroup> SessionFences::groups(Instant now) {

@@ -31,7 +31,8 @@ enum class SessionEnd : uint8_t {
   kUncertain,  // the peer does not answer: it may be stopped, suspended, or unreachable
 };
 
-// Threads: any. Locks are taken in the order table, gate.
+// Threads: any. A use that waits for a disk holds back newer channels of its own session alone: no
+// gate is waited for with the table locked. Locks are taken in the order newer gate, older gate.
 // Invariants:
 //  1. At most one Pass of each session is open: that of the latest enter().
 //  2. Once enter() has returned, no use_if_open() of an older Pass is running, and none begins.
@@ -43,7 +44,7 @@ class SessionFences {
   struct Gate {
     Mutex mutex;
     bool fenced FARPAGE_GUARDED_BY(mutex) = false;
-    std::function<void()> when_fenced;  // constant
+    std::function<void()> when_fenced FARPAGE_GUARDED_BY(mutex);  // empty: the Pass has ended
   };
   using Key = std::pair<uint64_t, uint64_t>;
 
@@ -60,7 +61,7 @@ class SessionFences {
     ~Pass() { leave(); }
 
     // Calls `use` unless a newer channel has taken over; returns whether it did. A newer channel
-    // waits for `use`, which must therefore be short and must not enter or leave a session.
+    // waits for `use`, which should therefore be short, and must not enter or leave a session.
     template <typename Use>
     [[nodiscard]] bool use_if_open(Use&& use) const {
       if (gate_ == nullptr) {

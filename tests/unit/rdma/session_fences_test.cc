@@ -98,6 +98,42 @@ TEST(SessionFences, EnterWaitsForTheUseThatIsUnderWay) {
   }
 }
 
+// Of a slab on a disk that stands still.
+TEST(SessionFences, UseThatTakesLongHoldsBackItsOwnSessionAlone) {
+  SessionFences fences;
+  const SessionFences::Pass former = fences.enter(7);
+  std::atomic<bool> in_use{false};
+  std::atomic<bool> may_end{false};
+  std::thread user([&] {
+    EXPECT_TRUE(former.use_if_open([&] {
+      in_use = true;
+      while (!may_end) std::this_thread::yield();
+      in_use = false;
+    }));
+  });
+  while (!in_use) std::this_thread::yield();
+  std::atomic<int> took_over{0};
+  const auto take_over = [&] {
+    const SessionFences::Pass latter = fences.enter(7);
+    EXPECT_FALSE(in_use);
+    ++took_over;
+  };
+  std::thread second(take_over);
+  std::thread third(take_over);
+  {
+    const SessionFences::Pass other = fences.enter(8);
+    EXPECT_TRUE(other.is_open());
+    EXPECT_EQ(fences.size(), 2U);
+    EXPECT_TRUE(fences.groups().empty());
+  }
+  EXPECT_EQ(took_over, 0);
+  may_end = true;
+  for (std::thread* thread : {&user, &second, &third}) thread->join();
+  EXPECT_EQ(took_over, 2);
+  EXPECT_FALSE(former.is_open());
+  EXPECT_EQ(fences.size(), 0U);
+}
+
 constexpr uint64_t session_of(SessionGroup group, uint32_t number) {
   return (uint64_t{group} << 32) | number;
 }
