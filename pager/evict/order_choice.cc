@@ -13,11 +13,7 @@ constexpr double kMostPutOff = 32;
 }  // namespace
 
 EvictionOrder OrderChoice::next(uint8_t now) {
-  const bool passed = epoch_ != now;
-  // After a long pause all pages that were away are beyond the horizon.
-  for (uint32_t i = 0; epoch_ != now && i < kHorizon; ++i) end_epoch();
-  epoch_ = now;
-  if (passed) judge();
+  advance(now);
   ++batches_;
   for (size_t i = 0; i < kOrders; ++i) {
     if (order_at(i) == best_ || next_try_[i] > batches_) continue;
@@ -29,9 +25,19 @@ EvictionOrder OrderChoice::next(uint8_t now) {
   return best_;
 }
 
+// An epoch may end between the choice of a batch and the departure of its pages.
 void OrderChoice::left(EvictionOrder order, uint32_t pages, uint8_t now) {
+  advance(now);
   if (order != EvictionOrder::kByHint)
     away_[index_of(order)][now % kHorizon] += static_cast<float>(pages);
+}
+
+void OrderChoice::advance(uint8_t now) {
+  if (epoch_ == now) return;
+  // After a long pause all pages that were away are beyond the horizon.
+  for (uint32_t i = 0; epoch_ != now && i < kHorizon; ++i) end_epoch();
+  epoch_ = now;
+  judge();
 }
 
 void OrderChoice::end_epoch() {

@@ -26,7 +26,7 @@ class OrderChoice {
  public:
   // For the next batch, in epoch `now`. It costs a few additions, and once an epoch 100 of them.
   EvictionOrder next(uint8_t now);
-  // Pages that have left in epoch `now`.
+  // Pages that have left in epoch `now`, which may be later than that of next().
   void left(EvictionOrder order, uint32_t pages, uint8_t now);
   // Any thread: a page came back, `epochs` after it had left.
   void returned(EvictionOrder order, uint8_t epochs) {
@@ -52,6 +52,7 @@ class OrderChoice {
 
   static size_t index_of(EvictionOrder order) { return static_cast<size_t>(order) - 1; }
   static EvictionOrder order_at(size_t index) { return static_cast<EvictionOrder>(index + 1); }
+  void advance(uint8_t now);
   void end_epoch();
   void judge();
 

@@ -83,6 +83,22 @@ TEST(OrderChoice, LearnsAnewWhenTheProgramChanges) {
   EXPECT_GE(program.run(150)[kOldest], kBatchesInEpoch * 9 / 10);
 }
 
+// Half of 100 pages that left in epoch 6 are back in it.
+double record_after_departures(uint8_t chosen_at) {
+  OrderChoice choice;
+  (void)choice.next(chosen_at);
+  choice.left(kOldest, 100, 6);
+  for (int page = 0; page < 50; ++page) choice.returned(kOldest, 0);
+  (void)choice.next(7);
+  return choice.record_of(kOldest);
+}
+
+TEST(OrderChoice, PagesMayLeaveInALaterEpochThanThatOfTheirChoice) {
+  const double record = record_after_departures(6);
+  EXPECT_EQ(record_after_departures(5), record);
+  EXPECT_EQ(record_after_departures(3), record);
+}
+
 TEST(OrderChoice, PagesThatAHintHasEvictedCountForNoOrder) {
   OrderChoice choice;
   choice.left(kByHint, 100, 0);
