@@ -94,9 +94,12 @@ void EvictionBatch::pick() {
                                           target_->budget.excess(), kFewestPages, kMaxPages)));
   order_ = target_->eviction.choice.next(target_->current_epoch());
   pick_in_order();
-  if (active() || order_ == EvictionOrder::kOldest) return;
-  order_ = EvictionOrder::kOldest;
-  pick_in_order();
+  if (!active() && order_ != EvictionOrder::kOldest) {
+    order_ = EvictionOrder::kOldest;
+    pick_in_order();
+  }
+  // An earlier batch may have taken all that was due in the round.
+  if (!active()) pick_in_order();
 }
 
 // Until the batch is full or the hand completes its round.

@@ -23,6 +23,12 @@ class BatchRig : public TargetRig {
     space.drop_later();
     return begin() && !batch.finish() && batch.is_dropping();
   }
+  // A Clean page that was installed in this epoch.
+  void make_young(uint64_t page) {
+    make_clean(pages_of(page));
+    const PageWord word = table.load(PageIndex{page});
+    EXPECT_TRUE(table.set_age(PageIndex{page}, word, kNow, 0));
+  }
   // The only node's channel takes so many operations at a time.
   void narrow_channel(uint32_t operations) {
     (void)port->channel(NodeIndex{0});

@@ -82,6 +82,24 @@ TEST(EvictionBatch, TakesNoMoreThanItsSize) {
   EXPECT_EQ(rig.batch.freed(), 26U) << "the span 16 to 39, and the first pages of two more";
 }
 
+TEST(EvictionBatch, WhereNothingIsLeftOfARoundItTakesTheNextOne) {
+  BatchRig rig;
+  rig.let_nodes_answer();
+  // The first batches try other orders.
+  while (rig.target.eviction.choice.next(TargetRig::kNow) != EvictionOrder::kOldest) {
+  }
+  rig.make_clean(pages_of(0, 8));  // old
+  for (uint64_t page = 8; page < 16; ++page) rig.make_young(page);
+  const EvictionBatch::Size eight{.pages = 8, .spans = 8, .step_spans = 0};
+  ASSERT_TRUE(rig.begin(eight));
+  ASSERT_TRUE(rig.batch.finish());
+  EXPECT_EQ(rig.state(7), PageState::kRemote);
+  EXPECT_EQ(rig.state(8), PageState::kClean);
+  ASSERT_TRUE(rig.begin(eight));
+  ASSERT_TRUE(rig.batch.finish());
+  EXPECT_EQ(rig.state(15), PageState::kRemote);
+}
+
 TEST(EvictionBatch, PinnedPagesStay) {
   BatchRig rig;
   rig.let_nodes_answer();
