@@ -1,4 +1,5 @@
 """Generates docs/performance.md from the results in bench/results/ (record.py)."""
+import math
 import pathlib
 import statistics
 import sys
@@ -42,7 +43,8 @@ SECTIONS = [
      "256 MiB, half of them local, random touches of one thread, half of them writes; medians of the rounds."),
     ("programs", "Beside kernel swap, real programs",
      "Slowdown against a run with all memory local, with a share of its peak local; medians of the rounds. A program that "
-     "does several things counts once in a mean, and a program that a system failed is left out."),
+     "does several things counts once in a mean, and a program that a system failed is left out; one that only the first of "
+     "two systems failed is the worst of their ratio."),
     ("lab", "A remote fault over verbs, in the lab VM",
      "SoftRoCE in an emulated VM; `ib_read_lat` runs in the same boot. Medians of the rounds; only the ratios to it mean "
      "anything."),
@@ -59,6 +61,8 @@ def table(heads, rows):
 def number(value):
     if value is None:
         return "-"
+    if value == math.inf:
+        return "failed"
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.1f}" if abs(value) >= 10 else f"{value:.2f}"
 
 

@@ -32,7 +32,7 @@ class Ratio(typing.NamedTuple):
     second: str
     share: int
     mean: Mean
-    worst: float | None
+    worst: float | None  # infinite: the first failed a program that the second did not
     worst_program: str | None
 
 
@@ -101,6 +101,18 @@ def slowdown_of_program(samples, program, system, share):
     return geometric_mean([found.slowdown for found in cells])
 
 
+def has_failed_program(samples, program, system, share):
+    """In one of the things that it does, in half of its runs or more."""
+    cells = [cell(samples, program, what, system, share) for name, what in cases_of(samples) if name == program]
+    return any(found is not None and found.slowdown is None for found in cells)
+
+
+def least_rounds(samples):
+    """Of each program in each system in which it ran."""
+    cells = [(sample["program"], sample["system"], sample["share"]) for sample in samples]
+    return min(map(cells.count, cells))
+
+
 def means(samples, share):
     """By system: over the programs that no system failed, the same ones for all."""
     systems, programs = systems_of(samples), distinct(samples, "program")
@@ -118,17 +130,20 @@ def pairs_of(systems):
 
 
 def ratio(samples, first, second, share):
-    """Of their slowdowns: above 1, the first is slower. Over the programs that neither failed."""
-    ratios, left_out = {}, []
+    """Of their slowdowns: above 1, the first is slower. The mean is over the programs that neither failed; the worst is
+    of those, too, that the first failed and the second did not."""
+    ratios, left_out, failed = {}, [], []
     for program in distinct(samples, "program"):
         mine, other = (slowdown_of_program(samples, program, system, share) for system in (first, second))
         if mine is None or other is None:
             left_out.append(program)
         else:
             ratios[program] = mine / other
-    worst = max(ratios, key=ratios.get, default=None)
+        if other is not None and mine is None and has_failed_program(samples, program, first, share):
+            failed.append(program)
+    worst = ", ".join(failed) or max(ratios, key=ratios.get, default=None)
     return Ratio(first, second, share, Mean(geometric_mean(list(ratios.values())) if ratios else None, list(ratios),
-                                            left_out), ratios.get(worst), worst)
+                                            left_out), math.inf if failed else ratios.get(worst), worst)
 
 
 def killed_attempts(samples, system):

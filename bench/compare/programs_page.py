@@ -3,7 +3,7 @@ import html
 import math
 import shlex
 
-from figures import cases_of, cell, distinct, means, pairs_of, peak_of, ratio, shares_of, systems_of
+from figures import cases_of, cell, distinct, least_rounds, means, pairs_of, peak_of, ratio, shares_of, systems_of
 from tables import OVER_LIMIT, kill_words, mib, number, outcome, page_rows, plain_score, ratio_words
 
 STYLE = """
@@ -150,10 +150,10 @@ def ratio_table(samples):
     for first, second in pairs_of(systems_of(samples)):
         for share in shares_of(samples):
             found = ratio(samples, first, second, share)
-            if found.mean.value is None:
+            if found.worst is None:
                 rows.append(("", [f"{first} / {second}", f"{share} %", "-", "-", ratio_words(found)]))
                 continue
-            rows.append(("", [f"{first} / {second}", f"{share} %", f"{found.mean.value:.2f}", f"{found.worst:.2f}",
+            rows.append(("", [f"{first} / {second}", f"{share} %", number(found.mean.value, ".2f"), number(found.worst, ".2f"),
                               found.worst_program + (f" (without {', '.join(found.mean.left_out)})"
                                                      if found.mean.left_out else "")]))
     return table(["slowdown / slowdown", "share", "geometric mean", "worst", "of"],
@@ -173,10 +173,11 @@ def pages_table(samples):
 
 
 def facts(report):
-    rounds = max(distinct(report["samples"], "round"))
+    rounds = least_rounds(report["samples"])
     rows = [("date", report["date"]), ("machine", f"Linux {report['kernel']}, {report['cpus']} CPUs"),
             ("commit", report["commit"]), ("command", shlex.join(report["command"])),
-            ("rounds", f"{rounds} of {report['rounds']}" if rounds != report["rounds"] else rounds),
+            ("rounds", f"{rounds} of {report['rounds']} of each program in each system, or more"
+             if rounds != report["rounds"] else rounds),
             ("scale", f"{report['scale']:g}"), ("transparent huge pages", report["huge_pages"]),
             ("limits", "a share of the plain run's peak as a memory control group counts it: anonymous memory, page "
                        "tables, kernel stacks. Swap: the limit of the group. farpage: --local is the limit less what "
@@ -196,7 +197,8 @@ def page(report):
                   "the right edge: killed, or late.</p>",
                   slowdown_table(samples, share)]
     parts += [f"<p>A{html.escape(kill_words(samples)[1:])}.</p>", "<h2>Ratios</h2>",
-              "<p>Above 1.00, the first system is slower. The worst program is that of the largest ratio.</p>",
+              "<p>Above 1.00, the first system is slower. The worst program is that of the largest ratio, or one that only "
+              "the first system failed.</p>",
               ratio_table(samples), "<h2>Pages moved, and memory</h2>",
               "<p>Medians of the rounds. Over the limit: by how much the peak of the worst round exceeded it. Beside: "
               "memory of this machine that the system took and that no limit contains: farpage's pager, or zram's "

@@ -44,14 +44,12 @@ class FarpagePlace(Place):
         self.stats, self.beside_bytes = stats, 0
 
     def watch(self, process):
-        """The node and the coordinator are other processes: only the pager is of this machine."""
+        """The node and the coordinator are other processes: only the pager is of this machine. It is a child of a child
+        of the command."""
         def look():
-            with contextlib.suppress(OSError, KeyError):  # it has ended
-                while not ended.wait(0.2):
-                    with open(f"/proc/{process.pid}/status", encoding="ascii") as file:
-                        lines = dict(line.split(":", 1) for line in file)
-                    used = sum(int(lines[name].split()[0]) << 10 for name in ("RssAnon", "VmPTE"))
-                    self.beside_bytes = max(self.beside_bytes, used)
+            while not ended.wait(0.2):
+                used = memory_of(process.pid) + sum(map(memory_of, pagers_below(process.pid)))
+                self.beside_bytes = max(self.beside_bytes, used)
         ended = self.ended = threading.Event()
         threading.Thread(target=look, daemon=True).start()
 
@@ -79,6 +77,36 @@ class SwapPlace(Place):
     def moved(self):
         came, went = (now - then for now, then in zip(swap_devices.pages_moved(), self.before_run))
         return {"pages_in": came, "pages_out": went, "beside_bytes": swap_devices.compressed_bytes(self.device)}
+
+
+def pagers_below(pid):
+    """The processes that hold and serve a pager among the descendants."""
+    found = []
+    with contextlib.suppress(OSError):  # it has ended
+        for task in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{task}/children", encoding="ascii") as file:
+                for child in map(int, file.read().split()):
+                    if name_of(child).startswith("farpage-"):
+                        found.append(child)
+                    found += pagers_below(child)
+    return found
+
+
+def name_of(pid):
+    try:
+        return pathlib.Path(f"/proc/{pid}/comm").read_text(encoding="ascii", errors="replace").strip()
+    except OSError:
+        return ""
+
+
+def memory_of(pid):
+    """Anonymous memory and page tables of a process, in bytes; 0: it has ended."""
+    try:
+        with open(f"/proc/{pid}/status", encoding="ascii") as file:
+            lines = dict(line.split(":", 1) for line in file)
+        return sum(int(lines[name].split()[0]) << 10 for name in ("RssAnon", "VmPTE"))
+    except (OSError, KeyError):
+        return 0
 
 
 class Farpage:

@@ -1,6 +1,8 @@
 """The tables of `./dev bench programs` as text."""
-from figures import (cases_of, cell, distinct, killed_attempts, means, median_of, over_limit_percent, pairs_of, peak_of,
-                     plain_rate, ratio, select, shares_of, systems_of)
+import math
+
+from figures import (cases_of, cell, distinct, killed_attempts, least_rounds, means, median_of, over_limit_percent,
+                     pairs_of, peak_of, plain_rate, ratio, select, shares_of, systems_of)
 
 OVER_LIMIT = 5  # percent; farpage promises no more
 
@@ -20,7 +22,7 @@ def plain_score(samples, program, what):
 
 
 def number(value, form=",.0f"):
-    return "-" if value is None else f"{value:{form}}"
+    return "-" if value is None else "failed" if value == math.inf else f"{value:{form}}"
 
 
 def mib(size):
@@ -62,9 +64,9 @@ def geometric_means(samples):
 
 
 def ratio_words(found):
-    if found.mean.value is None:
+    if found.worst is None:
         return "no program was measured in both"
-    return (f"{found.mean.value:.2f}; worst: {found.worst_program}, {found.worst:.2f}" +
+    return (f"{number(found.mean.value, '.2f')}; worst: {found.worst_program}, {number(found.worst, '.2f')}" +
             (f" (without {', '.join(found.mean.left_out)})" if found.mean.left_out else ""))
 
 
@@ -105,7 +107,7 @@ def all_tables(report):
     if not systems_of(samples):
         return "no run in a system is finished"
     head = (f"farpage bench programs, {report['date']}, Linux {report['kernel']}, {report['cpus']} CPUs, commit "
-            f"{report['commit']}, scale {report['scale']:g}, {max(distinct(samples, 'round'))} of "
-            f"{report['rounds']} rounds")
+            f"{report['commit']}, scale {report['scale']:g}, {least_rounds(samples)} of "
+            f"{report['rounds']} rounds of each program in each system, or more")
     parts = [[head], slowdowns(samples), geometric_means(samples), ratios(samples), pages(samples)]
     return "\n\n".join("\n".join(part) for part in parts if part)

@@ -1,6 +1,10 @@
 #!/usr/bin/env python3
 """program_figures_test.py SOURCE_DIR: what `./dev bench programs` makes of --systems and of its samples."""
+import math
+import os
 import pathlib
+import signal
+import subprocess
 import sys
 import unittest
 from html.parser import HTMLParser
@@ -117,6 +121,26 @@ class Figures(unittest.TestCase):
         self.assertAlmostEqual(found.mean.value, (0.5 * 4 * 2) ** (1 / 3))
         self.assertEqual(found.mean.left_out, ["xz"])
 
+    def test_what_only_the_first_failed_is_the_worst_of_a_ratio(self):
+        for how in ("killed", "late"):
+            with self.subTest(how):
+                samples = [*THREE, plain("xz", run(1)), failed("xz", SHM, how=how), far("xz", ZRAM, run(2))]
+                found = figures.ratio(samples, SHM, ZRAM, 50)
+                self.assertEqual((found.worst, found.worst_program), (math.inf, "xz"))
+                self.assertAlmostEqual(found.mean.value, (0.5 * 4 * 2) ** (1 / 3))
+                self.assertEqual(found.mean.left_out, ["xz"])
+
+    def test_what_both_failed_or_the_first_did_not_run_is_not_the_worst_of_a_ratio(self):
+        samples = [*THREE, plain("xz", run(1)), failed("xz", SHM), failed("xz", ZRAM), plain("java", run(1)),
+                   far("java", ZRAM, run(1))]
+        found = figures.ratio(samples, SHM, ZRAM, 50)
+        self.assertEqual(found.worst_program, "join")
+        self.assertEqual(found.mean.left_out, ["xz", "java"])
+
+    def test_rounds_are_those_of_the_program_that_had_the_fewest(self):
+        self.assertEqual(figures.least_rounds([*THREE, plain("sort", run(9), 2), far("sort", SHM, run(9), 2)]), 1)
+        self.assertEqual(figures.least_rounds([plain("sort", run(9)), plain("sort", run(9), 2)]), 2)
+
     def test_the_pairs_of_the_systems(self):
         self.assertEqual(figures.pairs_of([SHM, TCP, ZRAM, ZRAM3, LOOP]),
                          [(SHM, ZRAM), (SHM, ZRAM3), (TCP, SHM), (TCP, LOOP)])
@@ -132,6 +156,19 @@ class Tables(unittest.TestCase):
         for part in ("sort: plain 10.00 s, peak 600 MiB", "redis: plain 800 GET/s", "2.00x", "killed",
                      "without sort, redis (killed", f"{SHM} / {ZRAM}, 50 %: 1.59; worst: join, 4.00"):
             self.assertIn(part, text)
+
+    def test_a_program_that_only_the_first_system_failed(self):
+        samples = [*THREE, plain("xz", run(1)), failed("xz", SHM), far("xz", ZRAM, run(2))]
+        self.assertIn(f"{SHM} / {ZRAM}, 50 %: 1.59; worst: xz, failed (without xz)", tables.all_tables(report(samples)))
+        self.assertIn("<td>1.59</td><td>failed</td><td class=word>xz (without xz)</td>",
+                      programs_page.page(report(samples)))
+        only = [plain("xz", run(1)), failed("xz", SHM), far("xz", ZRAM, run(2))]
+        self.assertIn(f"{SHM} / {ZRAM}, 50 %: -; worst: xz, failed", tables.all_tables(report(only)))
+
+    def test_an_interrupted_round_does_not_count(self):
+        samples = [*THREE, plain("sort", run(9), 2)]
+        self.assertIn("1 of 5 rounds", tables.all_tables(report(samples)))
+        self.assertIn("1 of 5 of each program", programs_page.page(report(samples)))
 
     def test_rounds_that_were_killed_are_marked(self):
         text = tables.all_tables(report([*THREE, far("join", ZRAM, run(12), 2), failed("join", ZRAM, 3)]))
@@ -182,6 +219,33 @@ class Page(unittest.TestCase):
 class Named:
     def __init__(self, name):
         self.name = name
+
+
+# A process whose child has another name, and a child that is called like a pager.
+FAMILY = """
+import ctypes, os, signal
+name = ctypes.CDLL(None).prctl
+if os.fork() == 0:
+    name(15, b"node", 0, 0, 0)
+    if os.fork() == 0:
+        name(15, b"farpage-engine", 0, 0, 0)
+        pages = b"x" * (50 << 20)
+        print(os.getpid(), flush=True)
+signal.pause()
+"""
+
+
+class Watching(unittest.TestCase):
+    def test_the_pager_is_found_below_the_command(self):
+        with subprocess.Popen([sys.executable, "-c", FAMILY], stdout=subprocess.PIPE, start_new_session=True) as parent:
+            try:
+                pager = int(parent.stdout.readline())
+                self.assertEqual(systems.pagers_below(parent.pid), [pager])
+                self.assertGreater(systems.memory_of(pager), 50 * MIB)
+            finally:
+                os.killpg(parent.pid, signal.SIGKILL)
+        self.assertEqual(systems.pagers_below(parent.pid), [])
+        self.assertEqual(systems.memory_of(parent.pid), 0)
 
 
 class Systems(unittest.TestCase):
