@@ -133,6 +133,7 @@ class EvictionBatch {
   size_t post_gathered();
   // Compressed copies (eviction_batch_copies.cc), while the WRITEs are on their way.
   void trim_copies();
+  bool drop_copies();
   void review_copies();
   void keep_copies(size_t first, size_t end);
   std::span<const std::byte> read_clean(size_t first, size_t end);

@@ -4,6 +4,7 @@
 // of the batch: so the copy is right if the page is dropped, and only then its word says that there
 // is one.
 
+#include <algorithm>
 #include <utility>
 
 #include "pager/evict/eviction_batch.h"
@@ -30,6 +31,19 @@ void EvictionBatch::trim_copies() {
   review_copies();
   copies.trim(target_->eviction.compression.part_of(target_->most_pool_pages()));
   give_back(0);
+}
+
+// Where no page can leave: what no node has a slab for is Dirty, and the copies may be nearly a
+// third of the budget. False: there are none.
+bool EvictionBatch::drop_copies() {
+  CompressedPages& copies = target_->copies;
+  const uint64_t before = copies.pool_pages();
+  if (before == 0) return false;
+  copies.trim(before - std::min({before, target_->budget.excess(), uint64_t{kMaxPages}}));
+  if (copies.pool_pages() == before) return false;
+  give_back(0);
+  target_->eviction.progress.freed(picked_at_);
+  return true;
 }
 
 void EvictionBatch::review_copies() {

@@ -154,6 +154,28 @@ TEST(CompressedTier, ThePoolHasItsShareOfTheBudgetAndFollowsIt) {
   EXPECT_TRUE(rig.agrees());
 }
 
+TEST(CompressedTier, WhereNoPageCanLeaveCopiesMakeRoom) {
+  TierRig rig;
+  for (uint64_t first = 0; first < 500; first += 50) {
+    rig.make_dirty(pages_of(first, 50));
+    rig.evict(pages_of(first, 50));
+  }
+  const uint64_t pool = rig.copies.pool_pages();
+  ASSERT_GT(pool, 6U);
+  rig.client.set_slab_limit(1);
+  rig.make_dirty(pages_of(TargetRig::kSlabPages, static_cast<uint32_t>(100 - pool)));
+  ASSERT_FALSE(rig.budget.try_take());
+  rig.target.eviction.progress.failed(SteadyClock::read());
+  EXPECT_FALSE(rig.begin());
+  EXPECT_EQ(rig.copies.pool_pages(), pool - 6);
+  EXPECT_FALSE(rig.budget.above_low());
+  EXPECT_TRUE(rig.agrees());
+  const Instant begun = SteadyClock::read();
+  EXPECT_FALSE(rig.target.eviction.progress.hopeless(begun, begun + std::chrono::hours(3),
+                                                     std::chrono::hours(1)))
+      << "it was no failure, and there is hope again";
+}
+
 TEST(CompressedTier, WithoutCopiesAnEvictionIsAsBefore) {
   BatchRig rig;
   rig.make_clean(pages_of(10, 2));
