@@ -10,19 +10,6 @@
 #include "pager/evict/eviction_batch.h"
 
 namespace farpage::pager {
-namespace {
-
-// Of a fault, until some were measured.
-constexpr Nanoseconds kRemoteFault = std::chrono::microseconds(12);
-constexpr Nanoseconds kCompressedFault = std::chrono::microseconds(7);
-constexpr uint64_t kFewFaults = 8;
-
-uint64_t median_or(const Histogram& times, Nanoseconds usual) {
-  return times.count() < kFewFaults ? static_cast<uint64_t>(usual.count())
-                                    : times.percentile_ns(50);
-}
-
-}  // namespace
 
 // Before victims are picked: fewer may be needed then.
 void EvictionBatch::trim_copies() {
@@ -50,12 +37,13 @@ void EvictionBatch::review_copies() {
   CompressionPolicy& policy = target_->eviction.compression;
   const uint64_t departures = target_->eviction.counts.pages_dropped();
   if (!policy.is_due(departures)) return;
+  EvictionState::FaultTimes& recent = *target_->eviction.fault_times;
   CompressionPolicy::Use use{
       .share_pages = target_->most_pool_pages(),
       .departures = departures,
-      .remote_fault_ns = median_or(target_->times.fault_ns, kRemoteFault),
-      .compressed_fault_ns = median_or(target_->times.compressed_ns, kCompressedFault),
-      .wire_ns = median_or(target_->times.wire_ns, Nanoseconds(0))};
+      .remote_fault_ns = recent.remote_fault.look(target_->times.fault_ns),
+      .compressed_fault_ns = recent.compressed_fault.look(target_->times.compressed_ns),
+      .wire_ns = recent.wire.look(target_->times.wire_ns)};
   for (uint32_t i = 0; i < target_->options.workers; ++i) {
     const WorkerCounts& worker = target_->counts_of(i);
     use.hits += worker.faults_compressed.get() + worker.prefetch_compressed_pages.get();

@@ -22,7 +22,8 @@ bool has_flag(const TargetRig& rig, uint64_t page) {
 class TierRig : public FetcherRig {
  public:
   // Without checksums: what nodes have is changed, to see what is read.
-  TierRig() : FetcherRig({.budget_pages = 100, .keeps_copies = true, .checksums = false}) {
+  TierRig() : TierRig({.budget_pages = 100, .keeps_copies = true, .checksums = false}) {}
+  explicit TierRig(const TargetRigOptions& options) : FetcherRig(options) {
     for (const auto& each : nodes) each->answer_all(rdma::CompletionStatus::kOk);
   }
 
@@ -174,6 +175,28 @@ TEST(CompressedTier, WhereNoPageCanLeaveCopiesMakeRoom) {
   EXPECT_FALSE(rig.target.eviction.progress.hopeless(begun, begun + std::chrono::hours(3),
                                                      std::chrono::hours(1)))
       << "it was no failure, and there is hope again";
+}
+
+TEST(CompressedTier, WhetherCopiesAreWorthItIsJudgedByTheLastFaults) {
+  TierRig rig({.budget_pages = 100, .keeps_copies = true, .adaptive_copies = true});
+  const auto review_after_reads_of = [&rig](uint64_t wire_ns, int reads) {
+    for (int i = 0; i < reads; ++i) rig.target.times.wire_ns.record(wire_ns);
+    rig.target.eviction.counts.pages_clean.add(CompressionPolicy::kFewest);
+    (void)rig.begin();
+    return rig.target.eviction.compression.part_of(28);
+  };
+  EXPECT_EQ(review_after_reads_of(10'000, 5000), 28U);
+  EXPECT_EQ(review_after_reads_of(500, 20), 0U);
+}
+
+TEST(CompressedTier, ALossIsSeenInTheFaultsThatItHasCost) {
+  TierRig rig({.budget_pages = 100, .keeps_copies = true, .adaptive_copies = true});
+  // Each is used so early that its page would have been here: 15 us each, by the usual times.
+  rig.target.counts_of(0).faults_compressed.add(10'000);
+  rig.target.counts_of(0).early_copies.add(10'000);
+  rig.target.eviction.counts.pages_clean.add(CompressionPolicy::kFewest);
+  (void)rig.begin();
+  EXPECT_EQ(rig.target.eviction.compression.part_of(28), 0U);
 }
 
 TEST(CompressedTier, WithoutCopiesAnEvictionIsAsBefore) {

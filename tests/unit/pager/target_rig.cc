@@ -18,6 +18,7 @@ PagerOptions pager_options_of(const TargetRigOptions& options) {
   pager.resolve_in_thread = options.resolve_in_thread;
   pager.fault_deadline = options.fault_deadline;
   pager.compressed.enabled = options.keeps_copies;
+  pager.compressed.adaptive = options.adaptive_copies;
   pager.checksums = options.checksums;
   return pager;
 }
@@ -79,7 +80,7 @@ TargetRig::TargetRig(const TargetRigOptions& options, TargetRig* engine_of)
       engine(engine_of == nullptr ? *engine_core : engine_of->engine),
       budget(engine.pressure, options.budget_pages,
              {engine.options.high_water_percent, engine.options.low_water_percent,
-              pressing_percent(engine.options)}),
+              pressing_percent(engine.options), options.adaptive_room}),
       space(options.pages, log),
       image(std::move(*ProcessImage::create(options.pages, engine.nodes, engine.succession))),
       owner(target.cold),

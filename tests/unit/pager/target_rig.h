@@ -94,6 +94,8 @@ struct TargetRigOptions {
   uint32_t prefetch_depth = 0;
   bool resolve_in_thread = false;
   bool keeps_copies = false;  // compressed ones
+  bool adaptive_copies = false;
+  bool adaptive_room = false;  // of the budget
   bool checksums = true;
   Milliseconds fault_deadline = std::chrono::hours(1);  // no test waits for it
 };
