@@ -6,7 +6,9 @@
 #include <functional>
 #include <thread>
 
+#include "base/log.h"
 #include "pager/compress/compressed_pages.h"
+#include "pager/compress/page_codec.h"
 #include "pager/engine_core.h"
 #include "pager/evict/cold_hints.h"
 #include "pager/evict/eviction_state.h"
@@ -215,6 +217,20 @@ struct Target {
   bool is_right(PageIndex page, PageWord word, std::span<const std::byte> bytes) const {
     const LeaseMap& leases = leases_of(word);
     return (!options.checksums && !leases.is_stored()) || leases.is_right(page, bytes);
+  }
+  // Moves the bytes of the page's compressed copy into `out`. False: there is none any more, or it
+  // was damaged. `word`: as for is_right().
+  bool take_copy(PageIndex page, PageWord word, std::span<std::byte> out,
+                 WorkerCounts& counts) const {
+    std::array<std::byte, CompressedPages::kMaxBytes> block;
+    const auto copy = copies.take(page, block);
+    if (!copy) return false;
+    if (!decompress_page(std::span(block).first(copy->bytes), out) || !is_right(page, word, out)) {
+      log::warn("pager: copy_wrong page={}: it is read from a node", page.value);
+      return false;
+    }
+    if (is_early(copy->moment)) counts.early_copies.add();
+    return true;
   }
   // A READ has brought others from there.
   void found_wrong(PageIndex page, PageWord word, const ReplicaLease& replica) const {

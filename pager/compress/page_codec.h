@@ -26,8 +26,7 @@ class PageCodec {
   std::unique_ptr<State> state_;
 };
 
-// The inverse. Aborts if `block` is not what compress() has returned: it never left this process.
-// `page`: kPageBytes.
-void decompress_page(std::span<const std::byte> block, std::span<std::byte> page);
+// The inverse. False: `block` is not what compress() has returned. `page`: kPageBytes.
+[[nodiscard]] bool decompress_page(std::span<const std::byte> block, std::span<std::byte> page);
 
 }  // namespace farpage::pager

@@ -5,7 +5,6 @@
 #include "base/check.h"
 #include "base/log.h"
 #include "base/loop_gap.h"
-#include "pager/compress/page_codec.h"
 
 namespace farpage::pager {
 namespace {
@@ -133,18 +132,14 @@ bool Fetcher::progress() {
   return taken > 0 || copied;
 }
 
-// After the READs of the other faults were posted. False: the copy has gone, and the page is read
-// like any other.
+// After the READs of the other faults were posted. False: the copy has gone or was damaged, and the
+// page is read like any other.
 bool Fetcher::take_copy(Fetch& fetch) {
-  std::array<std::byte, CompressedPages::kMaxBytes> block;
-  const auto copy = fetch.target->copies.take(fetch.page, block);
-  if (!copy) {
+  const auto into = bytes_of(static_cast<size_t>(&fetch - fetches_.data()));
+  if (!fetch.target->take_copy(fetch.page, fetch.word, into, counts_of(fetch))) {
     fetch.step = Step::kQueued;
     return false;
   }
-  decompress_page(std::span(block).first(copy->bytes),
-                  bytes_of(static_cast<size_t>(&fetch - fetches_.data())));
-  if (fetch.target->is_early(copy->moment)) counts_of(fetch).early_copies.add();
   fetch.from_copy = true;
   fetch.step = Step::kToInstall;
   return true;

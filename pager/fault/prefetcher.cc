@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "base/check.h"
-#include "pager/compress/page_codec.h"
 
 namespace farpage::pager {
 
@@ -150,17 +149,15 @@ bool Prefetcher::take_copies() {
   return false;
 }
 
-// From the first copy on that has gone meanwhile, the pages are Remote as before.
+// From the first copy on that has gone meanwhile or was damaged, the pages are Remote as before.
 bool Prefetcher::take_copies_of(size_t index) {
   Run& run = runs_[index];
-  std::array<std::byte, CompressedPages::kMaxBytes> block;
   uint32_t taken = 0;
   while (taken < run.pages) {
-    const auto copy = run.target->copies.take(PageIndex{run.first.value + taken}, block);
-    if (!copy) break;
-    decompress_page(std::span(block).first(copy->bytes),
-                    bytes_of(index, run.pages).subspan(size_t{taken} * kPageBytes, kPageBytes));
-    if (run.target->is_early(copy->moment)) run.target->counts_of(worker_).early_copies.add();
+    const auto into = bytes_of(index, run.pages).subspan(size_t{taken} * kPageBytes, kPageBytes);
+    if (!run.target->take_copy(PageIndex{run.first.value + taken}, run.words[taken], into,
+                               run.target->counts_of(worker_)))
+      break;
     ++taken;
   }
   for (uint32_t i = taken; i < run.pages; ++i) finish(run, i, PageState::kRemote);

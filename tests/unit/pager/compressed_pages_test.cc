@@ -243,8 +243,15 @@ TEST(PageCodec, APageComesBackAsItWas) {
   ASSERT_TRUE(bytes);
   EXPECT_LT(*bytes, 1000U);
   Bytes back(kPageBytes);
-  decompress_page(std::span(block).first(*bytes), back);
+  ASSERT_TRUE(decompress_page(std::span(block).first(*bytes), back));
   EXPECT_EQ(back, page);
+}
+
+TEST(PageCodec, WhatItHasNotMadeIsNoPage) {
+  const Bytes block(100, std::byte{0xFF});
+  Bytes page(kPageBytes);
+  EXPECT_FALSE(decompress_page(block, page));
+  EXPECT_FALSE(decompress_page({}, page));
 }
 
 TEST(PageCodec, ARandomPageDoesNotFit) {

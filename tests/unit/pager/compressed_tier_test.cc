@@ -1,8 +1,11 @@
 // Compressed copies on their way: made by an eviction, used by a fault or a prefetch.
 #include <gtest/gtest.h>
 
+#include <array>
+
 #include "batch_rig.h"
 #include "fetcher_rig.h"
+#include "pager/compress/page_codec.h"
 #include "pager/fault/discard.h"
 #include "pager/fault/prefetcher.h"
 #include "pager/fork/fork_in_progress.h"
@@ -39,6 +42,25 @@ class TierRig : public FetcherRig {
   // The nodes have other bytes from now on: a READ would show.
   void spoil_nodes(uint64_t page) {
     for (const auto& each : nodes) each->set_word(page, kSpoilt);
+  }
+  // Bits of the copy have changed.
+  void damage_copy(uint64_t page, std::span<const std::byte> copy) {
+    EXPECT_TRUE(copies.insert(PageIndex{page}, copy, 28, 0));
+  }
+  // A page that is not this one.
+  void replace_copy(uint64_t page) {
+    std::array<std::byte, CompressedPages::kMaxBytes> block;
+    PageCodec codec;
+    const auto bytes = codec.compress(page_of(kSpoilt), block);
+    ASSERT_TRUE(bytes);
+    damage_copy(page, std::span(block).first(*bytes));
+  }
+  [[nodiscard]] bool fetches_all() {
+    return becomes_true([&] {
+      (void)fetcher.progress();
+      (void)prefetcher.progress();
+      return fetcher.outstanding() + prefetcher.outstanding() == 0;
+    });
   }
   bool agrees() const {
     uint64_t resident = copies.pool_pages();
@@ -265,6 +287,23 @@ TEST(CompressedTier, ACopyThatHasGoneMakesTheFaultARead) {
   EXPECT_EQ(rig.counts().faults_remote.get(), 2U);
 }
 
+TEST(CompressedTier, ACopyThatWasDamagedMakesTheFaultARead) {
+  TierRig rig({.budget_pages = 100, .keeps_copies = true});
+  rig.make_dirty(pages_of(10, 2));
+  rig.evict(pages_of(10, 2));
+  rig.replace_copy(10);
+  rig.damage_copy(11, std::array<std::byte, 100>{});
+  rig.fault(10);
+  rig.fault(11);
+  ASSERT_TRUE(rig.fetches_all());
+  EXPECT_EQ(rig.log.of("READ"), (Lines{"READ n0 10", "READ n0 11"}));
+  EXPECT_EQ(rig.space.word(10), TargetRig::word_of(10));
+  EXPECT_EQ(rig.space.word(11), TargetRig::word_of(11));
+  EXPECT_EQ(rig.counts().faults_compressed.get(), 0U);
+  EXPECT_FALSE(rig.has_copy(10));
+  EXPECT_TRUE(rig.agrees());
+}
+
 TEST(CompressedTier, APageWhoseNodesAreAwayComesFromItsCopy) {
   TierRig rig;
   rig.make_dirty(pages_of(10));
@@ -389,6 +428,23 @@ TEST(CompressedTier, AfterACopyThatHasGoneThePagesOfAPrefetchAreRemoteAgain) {
   EXPECT_TRUE(has_flag(rig, 13)) << "its copy is still right";
   EXPECT_TRUE(rig.has_copy(13));
   EXPECT_TRUE(rig.agrees());
+}
+
+TEST(CompressedTier, FromACopyThatWasDamagedOnThePagesOfAPrefetchAreRemoteAgain) {
+  TierRig rig({.budget_pages = 100, .keeps_copies = true});
+  rig.make_dirty(pages_of(10, 4));
+  rig.evict(pages_of(10, 4));
+  rig.replace_copy(12);
+  rig.prefetcher.start(rig.target,
+                       {.first = PageIndex{10}, .stride = 1, .pages = 4, .gap = UINT32_MAX});
+  ASSERT_TRUE(rig.fetches_all());
+  EXPECT_EQ(rig.state(11), PageState::kClean);
+  EXPECT_EQ(rig.state(12), PageState::kRemote);
+  EXPECT_EQ(rig.state(13), PageState::kRemote);
+  EXPECT_TRUE(rig.agrees());
+  rig.fault(12);
+  ASSERT_TRUE(rig.fetches_all());
+  EXPECT_EQ(rig.space.word(12), TargetRig::word_of(12));
 }
 
 // ---- fork ----
