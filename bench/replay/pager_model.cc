@@ -1,6 +1,7 @@
 #include "bench/replay/pager_model.h"
 
 #include <algorithm>
+#include <cstdlib>
 
 #include "base/check.h"
 #include "pager/evict/eviction_batch.h"
@@ -77,11 +78,11 @@ void PagerModel::fetch_ahead(const pager::PrefetchPlan& plan) {
     const uint64_t page =
         plan.first.value + static_cast<uint64_t>(plan.stride * static_cast<int64_t>(i));
     uint32_t together = 1;
-    for (; plan.stride == 1 && i + 1 < plan.pages && i + 1 != plan.gap &&
+    for (; std::abs(plan.stride) == 1 && i + 1 < plan.pages && i + 1 != plan.gap &&
            (i + 1) % pager::Prefetcher::kRunPages != 0;
          ++i)
       ++together;
-    bring(page, together, false);
+    bring(plan.stride == -1 ? page - (together - 1) : page, together, false);
   }
 }
 

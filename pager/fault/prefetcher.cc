@@ -20,9 +20,11 @@ void Prefetcher::start(Target& target, const PrefetchPlan& plan) {
     Run& run = runs_[i];
     if (run.step != Step::kFree) continue;
     if (done == plan.gap && ++done == plan.pages) break;
-    // Pages of stride 1 share one READ, those of any other stride are read one by one.
+    // Neighbours share one READ, pages of a longer stride are read one by one.
     const uint32_t end = done < plan.gap ? std::min(plan.gap, plan.pages) : plan.pages;
-    const uint32_t limit = plan.stride == 1 ? std::min<uint32_t>(end - done, kRunPages) : 1;
+    const bool in_row = plan.stride == 1 || plan.stride == -1;
+    const uint32_t limit = in_row ? std::min<uint32_t>(end - done, kRunPages) : 1;
+    const Direction direction = plan.stride == -1 ? Direction::kDown : Direction::kUp;
     const uint64_t first =
         plan.first.value + static_cast<uint64_t>(plan.stride) * static_cast<uint64_t>(done);
     if (first >= target.table.pages()) break;
@@ -31,7 +33,7 @@ void Prefetcher::start(Target& target, const PrefetchPlan& plan) {
       --i;
       continue;
     }
-    if (!begin(i, target, PageIndex{first}, limit, room)) break;
+    if (!begin(i, target, PageIndex{first}, limit, room, direction)) break;
     done += run.pages;
   }
   target.budget.give_back(room);
@@ -58,11 +60,11 @@ void Prefetcher::start(Target& target, const Cluster& cluster) {
 }
 
 bool Prefetcher::begin(size_t index, Target& target, PageIndex first, uint32_t limit,
-                       uint32_t& room) {
+                       uint32_t& room, Direction direction) {
   Run& run = runs_[index];
   run.target = &target;
   run.of_cluster = false;
-  claim(run, first, std::min(limit, room));
+  claim(run, first, std::min(limit, room), direction);
   if (run.pages == 0) return false;  // lost a race
   room -= run.pages;
   if (!run.has_copies) {
@@ -76,12 +78,15 @@ bool Prefetcher::begin(size_t index, Target& target, PageIndex first, uint32_t l
   return true;
 }
 
-void Prefetcher::claim(Run& run, PageIndex first, uint32_t limit) {
-  run.first = first;
+void Prefetcher::claim(Run& run, PageIndex first, uint32_t limit, Direction direction) {
   run.pages = 0;
   Target& target = *run.target;
+  // Below the first page of the window it is beyond its end.
+  const auto at = [direction](PageIndex page, uint64_t pages) {
+    return PageIndex{direction == Direction::kUp ? page.value + pages : page.value - pages};
+  };
   while (run.pages < limit) {
-    const PageIndex page{first.value + run.pages};
+    const PageIndex page = at(first, run.pages);
     if (page.value >= target.table.pages()) break;
     const PageWord word = target.table.load(page);
     if (!can_be_read(word)) break;
@@ -89,7 +94,7 @@ void Prefetcher::claim(Run& run, PageIndex first, uint32_t limit) {
     if (run.pages > 0 && word.backing_region() != run.words[0].backing_region()) break;
     const LeaseMap& leases = target.leases_of(word);
     if (leases.slab_of(page) != leases.slab_of(first) ||
-        leases.place_of(page).value != leases.place_of(first).value + run.pages)
+        leases.place_of(page) != at(leases.place_of(first), run.pages))
       break;
     const bool has_copy = compressed_flag(word) != 0 && target.copies.has(page);
     if (run.pages == 0) run.has_copies = has_copy;
@@ -99,6 +104,10 @@ void Prefetcher::claim(Run& run, PageIndex first, uint32_t limit) {
     if (!target.table.transition(page, word, fetching)) break;
     run.words[run.pages++] = fetching;
   }
+  run.first = first;
+  if (direction == Direction::kUp || run.pages == 0) return;
+  run.first = at(first, run.pages - 1);
+  std::reverse(run.words.begin(), run.words.begin() + run.pages);
 }
 
 bool Prefetcher::gather(size_t index) {

@@ -59,12 +59,14 @@ class Prefetcher {
   std::span<std::byte> bytes_of(size_t run, uint32_t pages) const {
     return port_.buffer().subspan(run * kRunPages * kPageBytes, pages * kPageBytes);
   }
+  enum class Direction : uint8_t { kUp, kDown };
   // Claims up to `limit` neighbours from `first`, at most `room`, which it takes from that, and
   // starts to fetch them. False: none can be fetched now.
-  bool begin(size_t index, Target& target, PageIndex first, uint32_t limit, uint32_t& room);
+  bool begin(size_t index, Target& target, PageIndex first, uint32_t limit, uint32_t& room,
+             Direction direction = Direction::kUp);
   // Claims up to `limit` neighbours from `first`, as far as they are remote, and all or none of
   // them have a compressed copy. There is room for them.
-  void claim(Run& run, PageIndex first, uint32_t limit);
+  void claim(Run& run, PageIndex first, uint32_t limit, Direction direction);
   // Adds the READ of a claimed run to the batch; false: no replica can be used now.
   bool gather(size_t index);
   void post_gathered();

@@ -75,7 +75,8 @@ std::optional<PrefetchPlan> TrendDetector::observe(Walker& walker, int64_t at, u
     stream.stride = 1;
   }
   if (stream.stride == 0) return std::nullopt;
-  const uint32_t depth = stream.stride == 1 ? max_depth : std::min(max_depth, kScatteredDepth);
+  const uint32_t depth =
+      std::abs(stream.stride) == 1 ? max_depth : std::min(max_depth, kScatteredDepth);
   return next_batch(stream, at, sequential ? depth : std::min(kFirstDepth, depth), depth);
 }
 

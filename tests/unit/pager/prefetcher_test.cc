@@ -78,6 +78,36 @@ TEST(Prefetcher, PagesOfAStrideAreReadOneByOne) {
   EXPECT_EQ(rig.log.take(), (Lines{"READ n0 90", "READ n0 88", "READ n0 86"}));
 }
 
+TEST(Prefetcher, NeighboursBelowShareAReadToo) {
+  PrefetcherRig rig;
+  rig.make_remote(pages_of(0, 100));
+  rig.start(60, 41, /*stride=*/-1, /*gap=*/20);
+  EXPECT_EQ(rig.log.take(),
+            (Lines{"READ n0 45+16", "READ n0 41+4", "READ n0 24+16", "READ n0 20+4"}));
+  for (int run = 0; run < 4; ++run) rig.node().answer();
+  EXPECT_TRUE(rig.prefetcher.progress());
+  EXPECT_EQ(rig.log.of("install").size(), 4U);
+  for (uint64_t page = 20; page <= 60; ++page) {
+    if (page == 40) continue;
+    EXPECT_EQ(rig.state(page), PageState::kClean);
+    EXPECT_EQ(rig.space.word(page), TargetRig::word_of(page));
+  }
+  EXPECT_EQ(rig.state(40), PageState::kRemote);
+}
+
+TEST(Prefetcher, DownwardsAReadEndsAtAPageThatIsHereAtItsSlabAndAtTheWindow) {
+  PrefetcherRig rig;
+  ASSERT_TRUE(rig.lease_slab_of(600));
+  rig.make_remote(pages_of(500, 20));
+  rig.start(515, 10, /*stride=*/-1);
+  EXPECT_EQ(rig.log.take(), (Lines{"READ n0 512+4", "READ n0 506+6"}));
+  rig.make_remote(pages_of(0, 5));
+  rig.make_clean(pages_of(5));
+  rig.make_remote(pages_of(6, 3));
+  rig.start(8, 12, /*stride=*/-1);
+  EXPECT_EQ(rig.log.take(), (Lines{"READ n0 6+3", "READ n0 0+5"}));
+}
+
 TEST(Prefetcher, TheGapIsNotFetched) {
   PrefetcherRig rig;
   rig.make_remote(pages_of(0, 100));
