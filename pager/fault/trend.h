@@ -45,7 +45,9 @@ class TrendDetector {
 
  private:
   static constexpr size_t kHistory = 8;
-  static constexpr size_t kThreads = 16;
+  // Two threads whose ids are equal modulo this reset each other's streams. Those of one pool have
+  // ids in a row. A walker that no thread uses costs no memory.
+  static constexpr size_t kThreads = 64;
   static constexpr size_t kStreams = 8;  // of a thread
   static constexpr uint32_t kFirstDepth = 4;
   static constexpr uint32_t kKeptLonger = 64;  // times, if its stride is known

@@ -167,10 +167,12 @@ TEST(TrendDetector, SaysNothingOnRandomFaults) {
 TEST(TrendDetector, ThreadsDoNotDisturbEachOther) {
   TrendDetector detector;
   std::mt19937_64 random(4);
-  Walk walk{.detector = detector};
+  constexpr uint32_t kThreads = 64;
+  Walk walk{.detector = detector, .thread = 1000};
   for (int i = 0; i < 1000; ++i) {
     walk.touch(1000 + i);
-    (void)detector.observe(2, PageIndex{random() % 1'000'000}, 32);
+    for (uint32_t other = 1; other < kThreads; ++other)
+      (void)detector.observe(walk.thread + other, PageIndex{random() % 1'000'000}, 32);
   }
   EXPECT_LT(walk.faults, 50);
 }
