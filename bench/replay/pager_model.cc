@@ -151,7 +151,9 @@ bool PagerModel::evict_batch() {
   victims_.clear();
   pager::EvictionOrder order = eviction_.choice.next(epoch());
   pick(order);
-  if (victims_.empty()) pick(order = pager::EvictionOrder::kOldest);
+  if (victims_.empty() && order != pager::EvictionOrder::kOldest)
+    pick(order = pager::EvictionOrder::kOldest);
+  if (victims_.empty()) pick(order);
   protect_spans();
   for (const PageIndex page : victims_) drop(page, order);
   eviction_.choice.left(order, static_cast<uint32_t>(victims_.size()), epoch());
@@ -178,14 +180,15 @@ void PagerModel::pick(pager::EvictionOrder order) {
   } while (!is_full() && hand.next_block());
 }
 
-// As EvictionBatch::protect(): from the first to the last Dirty victim of each block.
+// As EvictionBatch::protect().
 void PagerModel::protect_spans() {
   const auto block_of = [](PageIndex page) { return page.value / pager::kPagesPerBlock; };
   std::optional<PageIndex> last;
   for (const PageIndex victim : victims_) {
     if (table_.load(victim).state() != PageState::kDirty) continue;
     const bool same_block = last && block_of(*last) == block_of(victim);
-    const uint64_t first = same_block ? last->value : victim.value;
+    const bool reaches = same_block && !pager::EvictionBatch::is_any_in_use(table_, *last, victim);
+    const uint64_t first = reaches ? last->value : victim.value;
     for (uint64_t page = first; page <= victim.value; ++page)
       if (table_.load(PageIndex{page}).state() == PageState::kDirty) protected_[page] = true;
     last = victim;

@@ -164,7 +164,7 @@ void EvictionBatch::protect() {
     for (; i < count_ && victims_[i].page.value / kPagesPerBlock == block; ++i) {
       const Victim& victim = victims_[i];
       if (!victim.word.has(PageWord::kWasDirty)) continue;
-      if (first && is_any_in_use(last, victim.page)) protect_so_far();
+      if (first && is_any_in_use(target_->table, last, victim.page)) protect_so_far();
       if (!first) first = victim.page;
       last = victim.page;
     }
@@ -172,11 +172,9 @@ void EvictionBatch::protect() {
   }
 }
 
-// Whether one of the pages between these two was written again after it had been protected, or has
-// come back soon.
-bool EvictionBatch::is_any_in_use(PageIndex before, PageIndex behind) const {
+bool EvictionBatch::is_any_in_use(const PageTable& table, PageIndex before, PageIndex behind) {
   for (uint64_t page = before.value + 1; page < behind.value; ++page) {
-    const PageWord word = target_->table.load(PageIndex{page});
+    const PageWord word = table.load(PageIndex{page});
     if (word.state() == PageState::kDirty && word.references() > 0) return true;
   }
   return false;

@@ -78,6 +78,10 @@ class EvictionBatch {
   // pages.
   bool stuck() const { return freed_ == 0 && taken_back_ < taken_; }
 
+  // Whether one of the pages between these two was written again after it had been protected, or
+  // has come back soon: then a call that protects does not reach across it.
+  static bool is_any_in_use(const PageTable& table, PageIndex before, PageIndex behind);
+
  private:
   // One victim of the batch.
   struct Victim {
@@ -122,7 +126,6 @@ class EvictionBatch {
   bool is_full() const { return most_.is_reached(count_, spans_); }
   void protect();  // 1
   void protect_run(PageIndex first, uint32_t pages);
-  bool is_any_in_use(PageIndex before, PageIndex behind) const;
   // Of the victims from `first` to `end`:
   void copy_out(size_t first, size_t end);  // 2
   void note_zero_pages(size_t first, size_t end);
