@@ -23,11 +23,13 @@ class BatchRig : public TargetRig {
     space.drop_later();
     return begin() && !batch.finish() && batch.is_dropping();
   }
-  // A Clean page that was installed in this epoch.
-  void make_young(uint64_t page) {
-    make_clean(pages_of(page));
-    const PageWord word = table.load(PageIndex{page});
-    EXPECT_TRUE(table.set_age(PageIndex{page}, word, kNow, 0));
+  // Clean pages that were installed so many epochs ago.
+  void make_of_age(uffd::PageRun run, uint8_t age) {
+    make_clean(run);
+    for (uint64_t page = run.first.value; page < run.first.value + run.pages; ++page) {
+      const PageWord word = table.load(PageIndex{page});
+      EXPECT_TRUE(table.set_age(PageIndex{page}, word, kNow - age, 0));
+    }
   }
   // The only node's channel takes so many operations at a time.
   void narrow_channel(uint32_t operations) {

@@ -1,6 +1,8 @@
 // Phases 0 to 2: picked, protected, copied out.
 #include <gtest/gtest.h>
 
+#include <map>
+
 #include "batch_rig.h"
 
 namespace farpage::pager {
@@ -82,6 +84,67 @@ TEST(EvictionBatch, TakesNoMoreThanItsSize) {
   EXPECT_EQ(rig.batch.freed(), 26U) << "the span 16 to 39, and the first pages of two more";
 }
 
+// Batches of a target, and what the choice of their orders is to be told of them.
+class OrdersRig : public BatchRig {
+ public:
+  OrdersRig() {
+    make_clean(pages_of(0, 100));
+    make_of_age(pages_of(200, 100), 1);
+  }
+  // Of four pages. There are victims for each order.
+  EvictionOrder evict_four() {
+    const EvictionOrder order = expected.next(kNow);
+    expected.left(order, 4, kNow);
+    EXPECT_TRUE(begin({.pages = 4, .spans = 4, .step_spans = 0}));
+    EXPECT_TRUE(batch.finish());
+    return order;
+  }
+  // Every other page that has left is back, in the same epoch.
+  uint32_t return_half() {
+    uint32_t back = 0;
+    for (uint64_t page = 0; page < 300; page += 2) {
+      const PageWord word = table.load(PageIndex{page});
+      if (word.state() != PageState::kRemote) continue;
+      target.age_clock = uint64_t{kNow} << 32;
+      (void)target.note_return(word);
+      expected.returned(order_of(word), 0);
+      ++back;
+    }
+    return back;
+  }
+
+  OrderChoice expected;
+};
+
+TEST(EvictionBatch, WhatLeavesSaysByWhichOrderAndWhen) {
+  OrdersRig rig;
+  std::map<EvictionOrder, uint32_t> expected, left;
+  for (int batch = 0; batch < 6; ++batch) expected[rig.evict_four()] += 4;
+  for (uint64_t page = 0; page < 300; ++page) {
+    const PageWord word = rig.table.load(PageIndex{page});
+    if (word.state() != PageState::kRemote) continue;
+    ++left[order_of(word)];
+    EXPECT_EQ(word.epoch(), TargetRig::kNow);
+  }
+  EXPECT_EQ(expected.size(), 3U);
+  EXPECT_EQ(left, expected);
+}
+
+TEST(EvictionBatch, WhatLeavesAndComesBackIsKnownToTheChoiceOfTheOrder) {
+  OrdersRig rig;
+  for (int batch = 0; batch < 6; ++batch) (void)rig.evict_four();
+  EXPECT_EQ(rig.return_half(), 12U);
+  rig.target.age_clock = uint64_t{TargetRig::kNow + 1} << 32;
+  ASSERT_TRUE(rig.evict());
+  (void)rig.expected.next(TargetRig::kNow + 1);
+  const OrderChoice& choice = rig.target.eviction.choice;
+  for (const EvictionOrder order :
+       {EvictionOrder::kOldest, EvictionOrder::kAny, EvictionOrder::kYoungest}) {
+    EXPECT_EQ(choice.record_of(order), rig.expected.record_of(order));
+    EXPECT_LT(choice.record_of(order), 100) << "some came back";
+  }
+}
+
 TEST(EvictionBatch, WhereNothingIsLeftOfARoundItTakesTheNextOne) {
   BatchRig rig;
   rig.let_nodes_answer();
@@ -89,7 +152,7 @@ TEST(EvictionBatch, WhereNothingIsLeftOfARoundItTakesTheNextOne) {
   while (rig.target.eviction.choice.next(TargetRig::kNow) != EvictionOrder::kOldest) {
   }
   rig.make_clean(pages_of(0, 8));  // old
-  for (uint64_t page = 8; page < 16; ++page) rig.make_young(page);
+  rig.make_of_age(pages_of(8, 8), 0);
   const EvictionBatch::Size eight{.pages = 8, .spans = 8, .step_spans = 0};
   ASSERT_TRUE(rig.begin(eight));
   ASSERT_TRUE(rig.batch.finish());

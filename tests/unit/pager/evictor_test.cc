@@ -72,6 +72,15 @@ TEST(Evictor, EvictsFromTheHighMarkDownToTheLowOne) {
   EXPECT_EQ(rig.state(3899), PageState::kClean);
 }
 
+TEST(Evictor, WhereAFaultFoundNoRoomTheRoomBecomesWider) {
+  EvictorRig rig({.pages = 8192, .budget_pages = 4000, .adaptive_room = true});
+  const uint64_t low = rig.budget.low();
+  rig.make_clean(pages_of(0, 4000));
+  EXPECT_FALSE(rig.budget.try_take());
+  rig.add();
+  EXPECT_TRUE(becomes_true([&] { return rig.budget.low() < low; }));
+}
+
 TEST(Evictor, ATargetBelowItsMarkKeepsItsPages) {
   EvictorRig rig;
   NextTarget other(rig);

@@ -108,6 +108,19 @@ TEST(Prefetcher, DownwardsAReadEndsAtAPageThatIsHereAtItsSlabAndAtTheWindow) {
   EXPECT_EQ(rig.log.take(), (Lines{"READ n0 6+3", "READ n0 0+5"}));
 }
 
+TEST(Prefetcher, WherePagesAreWrittenARunComesInWritable) {
+  PrefetcherRig rig;
+  (void)rig.target.write_guess.protect_next(64);
+  for (int page = 0; page < 64; ++page) rig.target.note_first_write();
+  rig.make_remote(pages_of(0, 100));
+  rig.start(10, 4);
+  rig.node().answer();
+  EXPECT_TRUE(rig.prefetcher.progress());
+  EXPECT_EQ(rig.log.of("install"), Lines{"install 10+4 writable"});
+  EXPECT_EQ(rig.all_in(PageState::kDirty), pages_from(10, 4));
+  EXPECT_FALSE(rig.space.is_protected(10));
+}
+
 TEST(Prefetcher, TheGapIsNotFetched) {
   PrefetcherRig rig;
   rig.make_remote(pages_of(0, 100));
