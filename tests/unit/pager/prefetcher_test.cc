@@ -81,6 +81,9 @@ TEST(Prefetcher, PagesOfAStrideAreReadOneByOne) {
 TEST(Prefetcher, NeighboursBelowShareAReadToo) {
   PrefetcherRig rig;
   rig.make_remote(pages_of(0, 100));
+  for (uint64_t page = 0; page < 100; ++page)  // no word is that of another page
+    rig.table.place(PageIndex{page},
+                    PageWord(PageState::kRemote).with_epoch(static_cast<uint8_t>(page)));
   rig.start(60, 41, /*stride=*/-1, /*gap=*/20);
   EXPECT_EQ(rig.log.take(),
             (Lines{"READ n0 45+16", "READ n0 41+4", "READ n0 24+16", "READ n0 20+4"}));
