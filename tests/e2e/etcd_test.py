@@ -1,6 +1,6 @@
 """Three coordinators on three members of etcd: leaders and members die, stop and are cut off.
 
-FARPAGE_KILLS=50 makes it 50 disturbances, FARPAGE_SEED=N repeats their order.
+FARPAGE_KILLS=50, or the full form, makes it 50 disturbances; FARPAGE_SEED=N repeats their order.
 """
 import http.client
 import json
@@ -16,6 +16,7 @@ import urllib.error
 import urllib.request
 
 from cluster import FARPAGE, MIB, RANDOM_ACCESS, EndToEnd, Process, Service, settled, wait_until
+from verifier import FORM
 
 SERVERS = 3
 NODES = 4
@@ -314,7 +315,7 @@ class Etcd(EndToEnd):
 
     def test_leaders_and_members_die_and_programs_do_not_notice(self):
         seed = int(os.environ.get("FARPAGE_SEED", str(random.randrange(1 << 30))))
-        kills = int(os.environ.get("FARPAGE_KILLS", "5"))
+        kills = int(os.environ.get("FARPAGE_KILLS", "50" if FORM == "full" else "5"))
         print(f"FARPAGE_SEED={seed} FARPAGE_KILLS={kills}", flush=True)
         self.random = random.Random(seed)
         self.regions_made = 0

@@ -5,8 +5,10 @@ import random
 import unittest
 
 from cluster import EndToEnd, replace_engine, wait_until
+from verifier import FORM
 
-ROUNDS = int(os.environ.get("FARPAGE_REPAIR_ROUNDS", "4"))  # of a node that is killed and started again
+# Of a node that is killed and started again.
+ROUNDS = int(os.environ.get("FARPAGE_REPAIR_ROUNDS", "100" if FORM == "full" else "4"))
 
 
 class Repair(EndToEnd):
@@ -65,7 +67,10 @@ class Repair(EndToEnd):
             nodes[name].end()
             nodes[name] = self.start_slab_node(name, transport)
             self.await_whole(process)
-        print(f"the longest access took {self.end_access(process)} ms")
+        longest = self.end_access(process)
+        print(f"the longest access took {longest} ms")
+        if FORM == "full":
+            self.assertLess(longest, 1000)
         self.assertEqual(self.stats()["faults"]["failed"], 0)
         self.assertIn("slab_repaired", process.log())
 
