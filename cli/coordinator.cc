@@ -148,10 +148,15 @@ Status restore_into(const std::string& store, const coordinator::Snapshot& snaps
 
 // A store that is opened is written to, too: a copy of it is opened.
 Result<coordinator::Snapshot> snapshot_of(const std::string& file) {
-  std::string folder = std::filesystem::temp_directory_path() / "farpage-restore-XXXXXX";
-  if (::mkdtemp(folder.data()) == nullptr) return fail_errno(folder);
-  const std::string copy = folder + "/" + std::filesystem::path(file).filename().string();
+  if (::access((file + "-wal").c_str(), F_OK) == 0)
+    return fail(ErrorCode::kConflict, file + " has changes in " + file +
+                                          "-wal, or is in use: give a copy that was made "
+                                          "with --backup");
   std::error_code failed;
+  std::string folder = std::filesystem::temp_directory_path(failed) / "farpage-restore-XXXXXX";
+  if (failed || ::mkdtemp(folder.data()) == nullptr)
+    return fail(ErrorCode::kIo, "making a folder for a copy: set TMPDIR to one that exists");
+  const std::string copy = folder + "/" + std::filesystem::path(file).filename().string();
   std::filesystem::copy_file(file, copy, failed);
   auto snapshot = [&]() -> Result<coordinator::Snapshot> {
     if (failed) return fail(ErrorCode::kIo, file + ": " + failed.message());

@@ -33,8 +33,18 @@ Status remove_when_empty(coordinator::Client& client, const NodeId& id, PatientA
   std::optional<uint32_t> said;
   while (true) {
     const auto found = asker([&] { return client.node(id); });
-    if (!found && found.error().code == ErrorCode::kNotFound) return {};  // it has left by itself
+    if (!found && found.error().code == ErrorCode::kNotFound && said == 0U) return {};
+    if (!found && found.error().code == ErrorCode::kNotFound)
+      return fail(ErrorCode::kConflict,
+                  fmt::format("the coordinator does not know {} any more: it has left, or the "
+                              "coordinator has lost its state; what it still lent is not known",
+                              id.value));
     FARPAGE_TRY(node, found);
+    if (!coordinator::is_leaving(node.state))
+      return fail(ErrorCode::kConflict,
+                  fmt::format("{} does not drain any more: it was opened again, or the coordinator "
+                              "has lost its state; see farpage status",
+                              id.value));
     const uint32_t lent = node.total_slabs - node.free_slabs;
     if (said != lent)
       fmt::print(stderr, "{}: {} slabs to move ({})\n", id.value, lent,

@@ -57,7 +57,7 @@ Result<coordinator::SlabLeaseReply> Lender::lease(uint32_t node_slab,
   if (held != leases_.end() && !is_in_use(held->second)) {
     log::warn(
         "node slab_abandoned slab={} generation={} region={} note=\"the coordinator does not "
-        "know the lease, and its borrower is gone\"",
+        "know this lease, and its borrower has no session here\"",
         node_slab, held->second.reply.generation.value, held->second.borrower.region.value);
     FARPAGE_TRY_VOID(end(held));
   }

@@ -222,8 +222,8 @@ void Node::keep_membership() {
 void Node::tell_drain() {
   const Status told = client_->drain_node(options_.id);
   const bool is_due = !told && !is_forgotten(told);
-  drain_due_.store(is_due, std::memory_order_relaxed);
-  if (!told)
+  const bool was_due = drain_due_.exchange(is_due, std::memory_order_relaxed);
+  if (!told && !was_due)
     log::warn("node drain_failed reason=\"{}\"{}", told.error().message(),
               is_due ? " note=\"trying again\"" : "");
 }

@@ -148,11 +148,13 @@ Instant Borrower::serve() {
   lease_refused_.store(!leased, std::memory_order_relaxed);
   if (region_.id.value.empty() && spill_.has_slabs() && !does_without_coordinator())
     note_answer(create_region(), kSilence);
+  if (region_.id.value.empty() && leased && has_spilled) return SteadyClock::read();
   if (region_.id.value.empty()) return SteadyClock::read() + (leased ? kUntilWanted : kRetryLease);
   Instant due = next_heartbeat_;
-  if (thread_->repairer() != nullptr && !does_without_coordinator()) {
-    due = std::min(due, repair_.serve(region_, *thread_->repairer()));
-    due = std::min(due, spill_.serve(region_, *thread_->repairer()));
+  if (Repairer* const repairer = thread_->repairer(); repairer != nullptr) {
+    const bool may_ask = !does_without_coordinator();
+    if (may_ask) due = std::min(due, repair_.serve(region_, *repairer));
+    due = std::min(due, spill_.serve(region_, *repairer, may_ask));
   }
   view_is_old_ = repair_.take_old_view() || view_is_old_;
   if (leased && has_spilled) return SteadyClock::read();
@@ -175,8 +177,11 @@ Status Borrower::lease_or_spill(const std::vector<SlabIndex>& slabs) {
   Status leased = fail(ErrorCode::kUnavailable, "the coordinator does not answer");
   if (!does_without_coordinator()) {
     leased = region_.id.value.empty() ? create_region() : Status();
-    if (leased) leased = lease(slabs);
-    note_answer(leased, kSilence);
+    if (leased) {
+      leased = lease(slabs);
+    } else {
+      note_answer(leased, kSilence);
+    }
   }
   if (leased) {
     spill_.leased();
@@ -209,6 +214,7 @@ void Borrower::note_answer(const Status& answer, Nanoseconds pause) {
 // on with them.
 Status Borrower::lease(const std::vector<SlabIndex>& slabs) {
   const auto leases = client_.lease_slabs(region_.id, slabs);
+  note_answer(leases ? Status() : Status(tl::unexpected(leases.error())), kSilence);
   if (leases) return adopt(*leases);
   if (leases.error().code != ErrorCode::kExhausted || slabs.size() == 1)
     return tl::unexpected(leases.error());

@@ -1,6 +1,7 @@
 #include "pager/links/region_repair.h"
 
 #include <algorithm>
+#include <tuple>
 
 #include "base/log.h"
 
@@ -39,6 +40,10 @@ void RegionRepair::Pause::extend(Milliseconds first, Milliseconds longest) {
   until = SteadyClock::read() + length;
 }
 
+void RegionRepair::Pause::at_least(Milliseconds pause) {
+  until = std::max(until, SteadyClock::read() + pause);
+}
+
 Instant RegionRepair::serve(const coordinator::RegionInfo& region, Repairer& repairer) {
   take_end();
   const Instant told = tell(region);
@@ -58,7 +63,7 @@ Instant RegionRepair::serve(const coordinator::RegionInfo& region, Repairer& rep
 
 // Others may be placed meanwhile.
 void RegionRepair::refused(const Need& need, const Error& error) {
-  pauses_[need.slab].extend(kFirstPause, kFirstPause);
+  pauses_[need.slab].at_least(kFirstPause);
   refused_.extend(kFirstRefusal, kLongestRefusal);
   view_is_old_ = error.code == ErrorCode::kConflict || error.code == ErrorCode::kNotFound;
   std::string text = error.message();
@@ -74,9 +79,9 @@ std::optional<RegionRepair::Need> RegionRepair::most_endangered(uint32_t replica
   const Instant now = SteadyClock::read();
   std::set<SlabIndex> busy;
   for (const Answer& answer : answers_) busy.insert(answer.repair.slab);
-  for (const auto& [slab, pause] : pauses_)
-    if (pause.until > now) busy.insert(slab);
+  const bool is_refused = refused_.length > Milliseconds(0);
   std::optional<Need> most;
+  std::tuple<bool, uint32_t, Instant> order_of_most;
   degraded_ = 0;
   for (uint32_t i = 0; i < parts_.leases.slabs_touched(); ++i) {
     const SlabIndex slab{i};
@@ -84,12 +89,17 @@ std::optional<RegionRepair::Need> RegionRepair::most_endangered(uint32_t replica
     if (lease == nullptr || lease->live_in_file() != nullptr) continue;  // RegionSpill's
     const uint32_t live = lease->live();
     if (live < replicas) ++degraded_;
-    if (busy.contains(slab) || !has_source(*lease, repairer)) continue;
+    const auto pause = pauses_.find(slab);
+    const Instant tried = pause == pauses_.end() ? Instant{0} : pause->second.until;
+    if (tried > now || busy.contains(slab) || !has_source(*lease, repairer)) continue;
     const auto stays = std::ranges::count_if(lease->all(), [&](const ReplicaLease* replica) {
       return replica->is_read() && !leaving.contains(replica->node) && !is_moving(slab, *replica);
     });
     if (static_cast<uint32_t>(stays) >= replicas) continue;
-    if (!most || live < most->live) most = Need{slab, live};
+    const std::tuple order(is_refused && tried > Instant{0}, live, tried);
+    if (most && order >= order_of_most) continue;
+    most = Need{slab, live};
+    order_of_most = order;
   }
   return most;
 }

@@ -67,9 +67,11 @@ class RegionRepair {
     Milliseconds length{0};
     Instant until{0};
     void extend(Milliseconds first, Milliseconds longest);
+    void at_least(Milliseconds pause);
   };
   // Of the slabs that may be asked for now and can be copied, the one with the fewest live
-  // replicas; also counts.
+  // replicas, and of these the one that was tried longest ago; after a refusal one that was not
+  // tried yet, if there is one: what finds no room keeps no other slab waiting. Also counts.
   std::optional<Need> most_endangered(uint32_t replicas, const Repairer& repairer);
   void refused(const Need& need, const Error& error);
   Status begin(const coordinator::RegionInfo& region, Repairer& repairer, SlabIndex slab);

@@ -110,14 +110,16 @@ void RegionSpill::warn_of_room(const Error& why) {
   }
 }
 
-Instant RegionSpill::serve(const coordinator::RegionInfo& region, Repairer& repairer) {
+Instant RegionSpill::serve(const coordinator::RegionInfo& region, Repairer& repairer,
+                           bool may_ask) {
   take_end();
   const Instant now = SteadyClock::read();
   give_back(now);
-  if (!move_ && has_slabs() && repairer.enabled() && now >= not_before_) begin(region, repairer);
+  may_ask = may_ask && repairer.enabled();
+  if (!move_ && has_slabs() && may_ask && now >= not_before_) begin(region, repairer);
   Instant due = SteadyClock::read() + kBetweenSpillLooks;
   if (!withdrawn_.empty()) due = std::min(due, withdrawn_.front().first);
-  if (!move_ && has_slabs() && repairer.enabled()) due = std::min(due, not_before_);
+  if (!move_ && has_slabs() && may_ask) due = std::min(due, not_before_);
   return due;
 }
 
@@ -126,18 +128,19 @@ void RegionSpill::begin(const coordinator::RegionInfo& region, Repairer& repaire
   const SlabIndex slab = after != in_file_.end() ? *after : *in_file_.begin();
   if (in_file(parts_.leases.find(slab)) == nullptr) {  // it is lost, and must not hold others up
     in_file_.erase(slab);
+    tried_ = slab;  // and what it was leased in vain is released
     return;
   }
   const Status begun = begin_move(region, repairer, slab);
   if (begun) return;
   log::debug("pager: spilled_slab_stays slab={} reason=\"{}\"", slab.value,
              begun.error().message());
-  wait(SteadyClock::read(), kLongestAskPause);
+  wait(ask_pause_, kLongestAskPause);
 }
 
-void RegionSpill::wait(Instant now, Milliseconds longest) {
-  pause_ = std::clamp(pause_ * 2, kFirstAskPause, longest);
-  not_before_ = now + pause_;
+void RegionSpill::wait(Milliseconds& pause, Milliseconds longest) {
+  pause = std::clamp(pause * 2, kFirstAskPause, longest);
+  not_before_ = SteadyClock::read() + pause;
 }
 
 Status RegionSpill::release(const coordinator::RegionInfo& region, SlabIndex slab) {
@@ -207,9 +210,9 @@ void RegionSpill::take_end() {
   const auto live = std::ranges::find_if(ended.fills, takes_its_place);
   if (live == ended.fills.end()) {
     to_release_.insert(ended.slab);
-    return wait(now, kLongestFillPause);
+    return wait(fill_pause_, kLongestFillPause);
   }
-  pause_ = Milliseconds(0);
+  ask_pause_ = fill_pause_ = Milliseconds(0);
   withdrawn_.emplace_back(now + kWithdrawnGrace, &ended.from);
   in_file_.erase(ended.slab);
   ++returned_;

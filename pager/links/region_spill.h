@@ -50,9 +50,9 @@ class RegionSpill {
   // is written, which blocks. While the coordinator or a node may only be late, nothing is put
   // there. A failure: why not.
   Status spill(const std::vector<SlabIndex>& slabs, const Error& why);
-  // One step on the way back, at most two requests to the coordinator. Returns when the next one is
-  // due, if nothing happens before.
-  Instant serve(const coordinator::RegionInfo& region, Repairer& repairer);
+  // One step on the way back, at most three requests to the coordinator, none if it may not be
+  // asked. Returns when the next one is due, if nothing happens before.
+  Instant serve(const coordinator::RegionInfo& region, Repairer& repairer, bool may_ask);
   void count(coordinator::Counters& counters) const;
 
   bool has_slabs() const { return !in_file_.empty(); }
@@ -74,7 +74,8 @@ class RegionSpill {
   Status begin_move(const coordinator::RegionInfo& region, Repairer& repairer, SlabIndex slab);
   void take_end();
   void give_back(Instant now);
-  void wait(Instant now, Milliseconds longest);
+  // Twice as long as the last time.
+  void wait(Milliseconds& pause, Milliseconds longest);
 
   const Parts parts_;
   std::set<SlabIndex> in_file_;
@@ -85,7 +86,8 @@ class RegionSpill {
   std::deque<std::pair<Instant, const ReplicaLease*>> withdrawn_;
   Instant refused_since_{0};
   Instant not_before_{0};
-  Milliseconds pause_{0};
+  Milliseconds ask_pause_{0};
+  Milliseconds fill_pause_{0};  // after copies that have failed
   bool said_spilling_ = false;
   bool said_nearly_full_ = false;
   uint64_t returned_ = 0;

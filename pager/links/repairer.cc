@@ -13,7 +13,8 @@ namespace {
 // As the evictor's: a replica that misses a page for so long is given up.
 constexpr Nanoseconds kFillPatience = Seconds(1);
 constexpr Nanoseconds kRangeRetry =
-    Milliseconds(20);               // at least, after a range that was not copied
+    Milliseconds(20);  // at least, after a range that was not copied
+constexpr Nanoseconds kShortFor = Seconds(600);
 constexpr int64_t kRetryShare = 2;  // else after half as long as nothing was copied
 constexpr int64_t kRestsOfAQuarter = 3;
 constexpr Instant kNever{INT64_MAX};
@@ -242,11 +243,14 @@ bool Repairer::copy_range(Fill& fill) {
 }
 
 // As the evictor's WRITEs (WriteLimit): on a slow or lossy link long operations never end in time.
+// A WRITE that has failed costs a replica, so a length that has failed is not tried again soon.
 void Repairer::adapt_pieces(bool copied) {
+  const Instant now = SteadyClock::read();
   if (copied) {
-    piece_pages_ = std::min(piece_pages_ * 2, kPiecePages);
+    if (now >= short_until_) piece_pages_ = kPiecePages;
   } else if (!is_any(Step::kWrong)) {
     piece_pages_ = std::max(piece_pages_ / 2, uint32_t{1});
+    short_until_ = now + kShortFor;
   }
 }
 

@@ -149,7 +149,8 @@ class Repairer {
   LinkPort& port_;
   Posting<1> posting_{port_};
   std::array<Piece, kPieces> pieces_;   // of the range
-  uint32_t piece_pages_ = kPiecePages;  // less after ranges that could not be copied
+  uint32_t piece_pages_ = kPiecePages;  // less after ranges that could not be copied, until
+  Instant short_until_{0};
   size_t in_flight_ = 0;
   std::atomic<uint64_t> copied_bytes_{0};
   std::atomic<bool> stopping_{false};

@@ -69,7 +69,8 @@ bool Connection::refuse(FrameFault fault) {
 
 bool Connection::close_for(std::string reason) {
   close_reason_ = std::move(reason);
-  return false;
+  close_after_replies_ = has_replies();
+  return close_after_replies_;
 }
 
 bool Connection::serve_hello() {

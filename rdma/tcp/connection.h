@@ -32,9 +32,10 @@ struct DataCounters {
   std::atomic<uint64_t> malformed{0};
 };
 
-// Memory is bounded: one receive buffer and one batch of replies. While a batch is being sent,
-// nothing more is served, so a peer that does not read its replies stalls only itself. A slab in a
-// file stalls its peers, and others of this thread, for as long as the disk takes.
+// Memory is bounded: one receive buffer and one batch of replies, and FileOperations' once a slab
+// in a file was used. While a batch is being sent, nothing more is served, so a peer that does not
+// read its replies stalls only itself. A slab in a file stalls its peers, and others of this
+// thread, for as long as the disk takes.
 //
 // Threads: one server thread.
 // Invariants:
@@ -81,7 +82,7 @@ class Connection {
  private:
   bool refuse(FrameFault fault);
   // What a disk cannot do, or has not done: the peer tries again, here or elsewhere. No refusal of
-  // the slab, which would be lost to it.
+  // the slab, which would be lost to it. What was served before is answered.
   bool close_for(std::string reason);
   bool serve_hello();
   bool serve_requests();

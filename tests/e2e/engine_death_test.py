@@ -19,7 +19,7 @@ from redis_test import Client
 from verifier import Verifier, scaled
 
 PROGRAMS = os.path.join(os.path.dirname(__file__), "programs")
-STATE_VERSION = 4  # pager::kStateVersion
+STATE_VERSION = 5  # pager::kStateVersion
 KILLS = int(os.environ.get("FARPAGE_KILLS", "3"))  # of each test, at least
 REDIS_KEYS = scaled(20_000, 60_000)
 

@@ -8,6 +8,7 @@
 namespace farpage::pager {
 namespace {
 
+constexpr uint32_t kMostSlabs = 6;
 constexpr uint32_t kSpare = 2;  // the node that is to have what is made again
 
 // Records which slabs are to be repaired, and leases each of them on the spare node.
@@ -16,7 +17,8 @@ class RepairingClient : public OneNodeForEachSlab {
   Result<coordinator::RepairBegun> begin_repair(const RegionId&,
                                                 const coordinator::RepairBegin& repair) override {
     asked.push_back(repair.slab.value);
-    if (is_full) return fail(ErrorCode::kExhausted, "no node has room");
+    if (is_full || without_room.contains(repair.slab.value))
+      return fail(ErrorCode::kExhausted, "no node has room");
     coordinator::RepairBegun begun;
     begun.filling.slab = repair.slab;
     begun.filling.node = NodeId{"n" + std::to_string(kSpare)};
@@ -34,15 +36,17 @@ class RepairingClient : public OneNodeForEachSlab {
 
   std::vector<uint32_t> asked;  // slabs
   bool is_full = false;
+  std::set<uint32_t> without_room;  // slabs
 };
 
-// Slab N has its only replica on node N.
+// Slab N has its only replica on node N; further ones have it on node 1.
 class RegionRepairRig : public TargetRig {
  public:
-  RegionRepairRig() : TargetRig({.nodes = kSpare + 1, .checksums = false}) {
-    for (uint32_t slab = 0; slab < kSpare; ++slab) {
+  explicit RegionRepairRig(uint32_t slabs = kSpare)
+      : TargetRig({.pages = kMostSlabs * kSlabPages, .nodes = kSpare + 1, .checksums = false}) {
+    for (uint32_t slab = 0; slab < slabs; ++slab) {
       auto replica = std::make_unique<ReplicaLease>();
-      replica->node = NodeIndex{static_cast<uint16_t>(slab)};
+      replica->node = NodeIndex{static_cast<uint16_t>(std::min(slab, 1U))};
       replica->address = RemoteAddress{slab * kSlabBytes};
       replica->generation = Generation{1};
       replica->keys[static_cast<size_t>(rdma::TransportKind::kLoop)] = RemoteKey{7};
@@ -73,7 +77,8 @@ class RegionRepairRig : public TargetRig {
 
   RepairingClient coordinator;
   coordinator::RegionInfo region;
-  std::unique_ptr<LeaseMap> leases = std::move(*LeaseMap::create(2048, kSlabBytes));
+  std::unique_ptr<LeaseMap> leases =
+      std::move(*LeaseMap::create(kMostSlabs * kSlabPages, kSlabBytes));
   std::unique_ptr<LinkPort> port = make_port(Repairer::kBufferBytes);
   Repairer repairer{{.rate = {uint64_t{1} << 40}, .checksums = false},
                     engine.copy_gate,
@@ -96,6 +101,23 @@ TEST(RegionRepair, SlabsThatCannotBeReadKeepNoOtherOneFromBeingMoved) {
     return rig.leases->find(SlabIndex{1})->find(NodeIndex{kSpare}, Generation{2})->is_read();
   }));
   EXPECT_EQ(rig.coordinator.asked, std::vector<uint32_t>{1}) << "the other one waits for its node";
+}
+
+// As those whose other replica is where there is room.
+TEST(RegionRepair, SlabsForWhichThereIsNoRoomKeepNoOtherOneWaiting) {
+  RegionRepairRig rig(kMostSlabs);
+  for (uint32_t node = 0; node < kSpare; ++node) rig.is(node, coordinator::NodeState::kDraining);
+  for (uint32_t slab = 0; slab + 1 < kMostSlabs; ++slab) rig.coordinator.without_room.insert(slab);
+  constexpr uint32_t kLast = kMostSlabs - 1;
+  const Instant start = SteadyClock::read();
+  ASSERT_TRUE(becomes_true([&] {
+    rig.serve();
+    const auto& asked = rig.coordinator.asked;
+    return std::ranges::find(asked, kLast) != asked.end() ||
+           SteadyClock::read() - start > Seconds(30);
+  }));
+  EXPECT_EQ(rig.coordinator.asked.back(), kLast);
+  EXPECT_EQ(rig.coordinator.asked.size(), kMostSlabs) << "each one once, before any is tried again";
 }
 
 TEST(RegionRepair, ASlabIsMovedWhenItsNodeIsBack) {

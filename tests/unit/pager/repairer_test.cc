@@ -103,8 +103,9 @@ TEST(Repairer, ReadsThatFailAreMadeShorterUntilTheyPass) {
   rig.node(0).answer_all(Answer::kOk);
   ASSERT_TRUE(RepairerRig::ends(*fill, Fill::End::kFilled));
   const std::vector<uint32_t> reads = rig.lengths("READ n0");
-  EXPECT_EQ(*std::ranges::max_element(reads), Repairer::kPiecePages);
-  EXPECT_EQ(reads.back(), Repairer::kPiecePages) << "longer again, one range after the other";
+  EXPECT_EQ(reads.front(), Repairer::kPiecePages);
+  EXPECT_LE(reads.back(), Repairer::kPiecePages / 2)
+      << "a length that has failed is not tried again soon";
 }
 
 // A WRITE without an answer may take effect when its pages have been written back again.
