@@ -14,7 +14,7 @@ from host_pager_base import command
 from snapshot_base import GUEST, PAGE, SnapshotTest
 from verifier import scaled
 
-STATE_VERSION = 2004  # snapshot::kStateVersion
+STATE_VERSION = 2005  # snapshot::kStateVersion
 STEPS = str(scaled(6000, 60000))  # of a guest
 
 
