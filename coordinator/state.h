@@ -409,11 +409,8 @@ class State {
   std::optional<std::vector<std::vector<size_t>>> place(const Lenders& lenders, size_t slabs,
                                                         uint32_t replicas, bool memory);
   void return_to_memory(Instant now);
-  // After memory that seemed to have room for a slab on a disk: the borrower may not reach that
-  // node, or have the slab's other replica there.
-  static constexpr Seconds kReturnPause{10};
-  // `room`: slabs that are free in memory. False: that is of no use to those on disks.
-  bool mark_returning(Region& region, size_t room);
+  // `room`: slabs that are free in memory.
+  void mark_returning(Region& region, size_t room);
   bool memory_may_hold(const Region& region, const Replicas::value_type& lease) const;
   // state_images.cc
   Result<Image*> find_image(const ImageId& id);

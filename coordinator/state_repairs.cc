@@ -7,6 +7,9 @@
 namespace farpage::coordinator {
 namespace {
 
+// After memory that seemed to have room for a slab on a disk: the borrower may not reach that node.
+constexpr Seconds kReturnPause{10};
+
 bool names(const std::vector<ReplicaName>& list, const Lease& lease) {
   return std::find(list.begin(), list.end(), name_of(lease)) != list.end();
 }

@@ -57,7 +57,7 @@ bool State::memory_may_hold(const Region& region, const Replicas::value_type& le
   });
 }
 
-bool State::mark_returning(Region& region, size_t room) {
+void State::mark_returning(Region& region, size_t room) {
   std::vector<Replicas::iterator> staying;
   std::set<SlabIndex> returning;
   for (auto lease = region.leases.begin(); lease != region.leases.end(); ++lease) {
@@ -72,13 +72,12 @@ bool State::mark_returning(Region& region, size_t room) {
   for (const Replicas::iterator lease : staying) {
     if (returning.size() >= std::min(kMaxReturning, room) ||
         !check_kept_free(region, (returning.size() + 1) * region.record.slab_bytes))
-      break;
+      return;
     // Of two replicas of a slab the first may take the only node for both.
     if (returning.count(lease->second.slab) != 0 || !memory_may_hold(region, *lease)) continue;
     set_moving(region, lease, true);
     returning.insert(lease->second.slab);
   }
-  return staying.empty() || !returning.empty();
 }
 
 // Each time anew, from how the slabs lie: memory comes in many ways. A mark that cannot be served
@@ -95,8 +94,8 @@ void State::return_to_memory(Instant now) {
   if (spilled.empty()) return;
   for (auto& [id, region] : regions_)
     if (spilled.count(region.record.slab_bytes) != 0 && region.image.value.empty() &&
-        now >= region.return_not_before && !mark_returning(region, room[region.record.slab_bytes]))
-      region.return_not_before = now + kReturnPause;
+        now >= region.return_not_before)
+      mark_returning(region, room[region.record.slab_bytes]);
 }
 
 }  // namespace farpage::coordinator

@@ -31,7 +31,7 @@ bool EvictionBatch::begin(Target& target, Size most, Nanoseconds drop_patience) 
   if (!active()) {
     engine_.copy_gate.end_writing();
     const bool slabs_will_come = misses_slab_ && !target.backing_regions.refused();
-    if (target.budget.above_low() && !slabs_will_come && !drop_copies())
+    if (target.budget.above_low() && !drop_copies() && !slabs_will_come)
       target.eviction.progress.failed(picked_at_);
     return false;
   }
