@@ -10,6 +10,7 @@
 
 #include "base/clock.h"
 #include "base/result.h"
+#include "base/unanswered.h"
 
 namespace farpage::cli {
 
@@ -27,8 +28,7 @@ class PatientAsker {
     constexpr Milliseconds kPause{500};
     while (true) {
       auto answer = ask();
-      const bool is_silent = !answer && (answer.error().code == ErrorCode::kUnavailable ||
-                                         answer.error().code == ErrorCode::kTimedOut);
+      const bool is_silent = is_unanswered(answer);
       answered_ = answered_ || !is_silent;
       if (!is_silent) said_ = false;
       if (!is_silent || !answered_ || is_over()) return answer;

@@ -8,6 +8,7 @@
 #include <algorithm>
 
 #include "base/size.h"
+#include "base/unanswered.h"
 #include "coordinator/api_json.h"
 #include "coordinator/state.h"
 
@@ -220,7 +221,7 @@ void State::end_lend_step(const LendStep& step, const Status& outcome) {
   Node& node = it->second;
   node.lend_step_open = false;
   const ErrorCode code = outcome ? ErrorCode::kIo : outcome.error().code;
-  const bool again = code == ErrorCode::kUnavailable || code == ErrorCode::kTimedOut;
+  const bool again = is_unanswered(code);
   if (node.lend_unsure) {
     node.lend_unsure = again;
   } else {

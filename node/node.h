@@ -109,8 +109,8 @@ class Node {
   bool told_away_ FARPAGE_GUARDED_BY(mutex_) = false;   // one log line per outage
   bool stopping_ FARPAGE_GUARDED_BY(mutex_) = false;
 
-  std::atomic<bool> drain_due_{
-      false};                 // the coordinator is to be told (again) that this one leaves
+  // The coordinator is to be told (again) that this one leaves.
+  std::atomic<bool> drain_due_{false};
   bool ever_joined_ = false;  // thread_ only, until it is joined
   std::string refusal_said_;  // thread_ only: each reason is logged once
 

@@ -6,6 +6,7 @@
 
 #include "base/log.h"
 #include "base/loop_gap.h"
+#include "base/unanswered.h"
 
 namespace farpage::pager {
 namespace {
@@ -18,8 +19,8 @@ constexpr Milliseconds kRetryDelete{100};
 constexpr Milliseconds kDeletePatience{4000};  // no retry after it
 constexpr Milliseconds kUntilWanted{1000};     // without a region nothing has to be renewed
 constexpr Nanoseconds kUntilSpill = Seconds(1);
-constexpr Nanoseconds kSilence =
-    Seconds(1);  // until a coordinator that has not answered is asked again
+// Until a coordinator that has not answered is asked again.
+constexpr Nanoseconds kSilence = Seconds(1);
 
 // It changes the addresses or the state of a node.
 bool is_of_a_node(coordinator::EventKind kind) {
@@ -85,8 +86,8 @@ Status Borrower::give_region_back() {
     if (deleted) return {};
     const ErrorCode code = deleted.error().code;
     if (code == ErrorCode::kNotFound) return {};  // deleted by an attempt whose answer was lost
-    const bool may_change = code == ErrorCode::kUnavailable || code == ErrorCode::kTimedOut;
-    if (!may_change || tries == kMaxDeleteTries || SteadyClock::read() - start >= kDeletePatience)
+    if (!is_unanswered(code) || tries == kMaxDeleteTries ||
+        SteadyClock::read() - start >= kDeletePatience)
       return deleted;
     std::this_thread::sleep_for(kRetryDelete);
   }
@@ -115,8 +116,7 @@ Status Borrower::open_region(Milliseconds patience) {
     // A coordinator that fails before its answer may have made a region unknown to us, which ends
     // after its time to live. A repeated lease request returns the same lease.
     const ErrorCode code = opened.error().code;
-    const bool may_change = code == ErrorCode::kExhausted || code == ErrorCode::kUnavailable ||
-                            code == ErrorCode::kTimedOut;
+    const bool may_change = code == ErrorCode::kExhausted || is_unanswered(code);
     if (last_try || !may_change) return fail_with("borrowing memory", opened.error());
     std::this_thread::sleep_for(Milliseconds(100));
   }
@@ -147,7 +147,7 @@ Instant Borrower::serve() {
     log::warn("pager: lease_refused reason=\"{}\" (trying again)", leased.error().message());
   lease_refused_.store(!leased, std::memory_order_relaxed);
   if (region_.id.value.empty() && spill_.has_slabs() && !does_without_coordinator())
-    note_answer(create_region(), kSilence);
+    note_answer(!is_unanswered(create_region()), kSilence);
   if (region_.id.value.empty() && leased && has_spilled) return SteadyClock::read();
   if (region_.id.value.empty()) return SteadyClock::read() + (leased ? kUntilWanted : kRetryLease);
   Instant due = next_heartbeat_;
@@ -180,7 +180,7 @@ Status Borrower::lease_or_spill(const std::vector<SlabIndex>& slabs) {
     if (leased) {
       leased = lease(slabs);
     } else {
-      note_answer(leased, kSilence);
+      note_answer(!is_unanswered(leased), kSilence);
     }
   }
   if (leased) {
@@ -204,17 +204,15 @@ bool Borrower::does_without_coordinator() const {
   return nodes_.file() != nullptr && SteadyClock::read() < silent_until_;
 }
 
-void Borrower::note_answer(const Status& answer, Nanoseconds pause) {
-  const bool is_silent = !answer && (answer.error().code == ErrorCode::kUnavailable ||
-                                     answer.error().code == ErrorCode::kTimedOut);
-  silent_until_ = is_silent ? SteadyClock::read() + pause : Instant{0};
+void Borrower::note_answer(bool answered, Nanoseconds pause) {
+  silent_until_ = answered ? Instant{0} : SteadyClock::read() + pause;
 }
 
 // The coordinator grants all or none. Where not all fit, as many as fit are of use: eviction goes
 // on with them.
 Status Borrower::lease(const std::vector<SlabIndex>& slabs) {
   const auto leases = client_.lease_slabs(region_.id, slabs);
-  note_answer(leases ? Status() : Status(tl::unexpected(leases.error())), kSilence);
+  note_answer(!is_unanswered(leases), kSilence);
   if (leases) return adopt(*leases);
   if (leases.error().code != ErrorCode::kExhausted || slabs.size() == 1)
     return tl::unexpected(leases.error());
@@ -314,8 +312,7 @@ void Borrower::heartbeat(bool late) {
   spill_.count(heartbeat.counters);
   const Result<coordinator::RegionHeard> beat = client_.heartbeat_region(region_.id, heartbeat);
   // Until the next one has been answered.
-  note_answer(beat ? Status() : Status(tl::unexpected(beat.error())),
-              region_.heartbeat_interval + kSilence);
+  note_answer(!is_unanswered(beat), region_.heartbeat_interval + kSilence);
   if (beat) {
     const bool was_silent = std::exchange(coordinator_silent_, false);
     if (was_silent) log::info("pager: coordinator_back region={}", region_.id.value);

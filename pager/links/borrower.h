@@ -83,7 +83,7 @@ class Borrower {
   // Where pages can go to the file, nothing but a heartbeat waits for a coordinator that has not
   // answered: each request takes its whole deadline, while faults wait for room.
   bool does_without_coordinator() const;
-  void note_answer(const Status& answer, Nanoseconds pause);
+  void note_answer(bool answered, Nanoseconds pause);
   Status lease_wanted();
   void lose_replica(PageIndex page, const ReplicaLease& replica, const char* why);
   // From the coordinator, or else in the file.

@@ -4,6 +4,7 @@
 #include <tuple>
 
 #include "base/log.h"
+#include "base/unanswered.h"
 
 namespace farpage::pager {
 namespace {
@@ -193,8 +194,7 @@ Instant RegionRepair::tell(const coordinator::RegionInfo& region) {
     Instant due = answer.due;
     if (due <= now) {
       const Status told = parts_.client.complete_repair(region.id, answer.repair);
-      const bool may_change = !told && (told.error().code == ErrorCode::kUnavailable ||
-                                        told.error().code == ErrorCode::kTimedOut);
+      const bool may_change = is_unanswered(told);
       if (!told && !may_change)
         log::warn("pager: repair_not_known slab={} node={} reason=\"{}\"", answer.repair.slab.value,
                   answer.repair.filled.node.value, told.error().message());

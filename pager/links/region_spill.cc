@@ -4,6 +4,7 @@
 
 #include "base/log.h"
 #include "base/size.h"
+#include "base/unanswered.h"
 #include "pager/links/region_repair.h"
 
 namespace farpage::pager {
@@ -12,15 +13,14 @@ namespace {
 constexpr Nanoseconds kAnswerPatience = Seconds(1);  // with a coordinator that does not answer
 constexpr Milliseconds kFirstAskPause{500};  // between requests for a lease; then twice as long
 constexpr Milliseconds kLongestAskPause{8000};
-constexpr Milliseconds kLongestFillPause{
-    300'000};                                 // each attempt takes records of the map for ever
+// Each attempt takes records of the map for ever.
+constexpr Milliseconds kLongestFillPause{300'000};
 constexpr Milliseconds kWithdrawnGrace{200};  // more than most operations take
 constexpr Seconds kBetweenSpillLooks{1};
 
 // May the cause pass by itself, and soon?
 bool may_pass(ErrorCode code) {
-  return code == ErrorCode::kUnavailable || code == ErrorCode::kTimedOut ||
-         code == ErrorCode::kConflict || code == ErrorCode::kNotFound;
+  return is_unanswered(code) || code == ErrorCode::kConflict || code == ErrorCode::kNotFound;
 }
 
 const ReplicaLease* in_file(const SlabLease* lease) {

@@ -26,6 +26,11 @@ class StateSpread : public StateRig {
     create.spread_by = spread_by;
     return *state_.create_region(now_, create);
   }
+  RegionId region_with_quota() {
+    RegionCreate create = test_region(0, 2);
+    create.borrower = "batch";
+    return *state_.create_region(now_, create);
+  }
   // Of each slab, with how many replicas it has there.
   std::map<SlabIndex, std::multiset<std::string>> zones_of(const RegionId& region) const {
     std::map<SlabIndex, std::multiset<std::string>> zones;
@@ -79,10 +84,8 @@ TEST_F(StateSpread, WhatDoesNotFitSaysWhichZonesHaveRoom) {
 TEST_F(StateSpread, BorrowerHasNoMoreThanItsQuotaInAllItsRegions) {
   join("a1", "a", 20);
   join("b1", "b", 20);
-  RegionCreate create = test_region(0, 2);
-  create.borrower = "batch";
-  const RegionId first = *state_.create_region(now_, create);
-  const RegionId second = *state_.create_region(now_, create);
+  const RegionId first = region_with_quota();
+  const RegionId second = region_with_quota();
   ASSERT_TRUE(lease(first, 2).has_value()) << "4 slabs with their replicas";
   const Status refused = lease(second, 2);
   ASSERT_FALSE(refused.has_value());
@@ -101,9 +104,7 @@ TEST_F(StateSpread, BorrowerHasNoMoreThanItsQuotaInAllItsRegions) {
 TEST_F(StateSpread, ReplicasThatWillBeMadeAgainCountForTheQuota) {
   join("a1", "a", 20);
   join("b1", "b", 20);
-  RegionCreate create = test_region(0, 2);
-  create.borrower = "batch";
-  const RegionId region = *state_.create_region(now_, create);
+  const RegionId region = region_with_quota();
   ASSERT_TRUE(lease(region, 3).has_value());
   join("b1", "b", 20);  // with new memory
   EXPECT_FALSE(lease(region, 4).has_value()) << "three slabs have one replica, and will have two";
