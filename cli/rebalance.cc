@@ -1,6 +1,7 @@
 // farpage rebalance: moves slabs from full memory nodes to emptier ones.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <thread>
 
 #include "cli/patient_asker.h"
@@ -34,6 +35,9 @@ Result<int> rebalance(const RebalanceSettings& settings) {
                                       static_cast<uint32_t>(settings.at_most)};
   PatientAsker asker(SteadyClock::read() + settings.timeout);
   std::string said;
+  // Progress. A slab that cannot move is marked again and again: that alone is none.
+  std::string shares;
+  uint32_t least = UINT32_MAX;
   Instant moved_at = SteadyClock::read();
   while (true) {
     FARPAGE_TRY(done, asker([&] { return client->rebalance(wanted); }));
@@ -44,8 +48,8 @@ Result<int> rebalance(const RebalanceSettings& settings) {
     }
     std::string text = fmt::format("{} slabs are moving, {} more to move", done.moving, done.left);
     text += "; " + text_of(done);
-    if (text != said) {
-      fmt::print(stderr, "{}\n", text);
+    if (text != said) fmt::print(stderr, "{}\n", text);
+    if (done.moving + done.left < least || text_of(done) != shares) {
       moved_at = SteadyClock::read();
     } else if (SteadyClock::read() - moved_at > kPatience) {
       return fail(ErrorCode::kTimedOut,
@@ -54,6 +58,8 @@ Result<int> rebalance(const RebalanceSettings& settings) {
                               text));
     }
     said = std::move(text);
+    shares = text_of(done);
+    least = std::min(least, done.moving + done.left);
     if (asker.is_over())
       return fail(ErrorCode::kTimedOut,
                   fmt::format("{} slabs are still moving, {} more would have to: {}; see the logs "

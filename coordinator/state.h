@@ -391,6 +391,7 @@ class State {
     Node* node = nullptr;
     uint32_t used = 0;
     std::vector<std::pair<Region*, Replicas::iterator>> leases;  // that can move from it
+    std::vector<std::pair<Region*, Replicas::iterator>> marked;  // that are to, and have not begun
   };
   static double share_of(uint32_t used, const Node& node);
   static bool is_balanced(const Node& node);  // it takes part
@@ -398,6 +399,8 @@ class State {
   // The emptiest, if a slab may move there.
   std::optional<size_t> pick_emptier(const Node& from, const Lenders& lenders) const;
   std::vector<Seat> seats_of(uint64_t slab_bytes, Rebalanced& done);
+  void expect_move(std::vector<Seat>& seats, Seat& from, Region& region, Replicas::iterator lease,
+                   Rebalanced& done);
   Seat* emptiest(std::vector<Seat>& seats, const Region& region,
                  const Replicas::value_type& lease) const;
   void rebalance_slabs_of(uint64_t slab_bytes, const Rebalance& rebalance, Rebalanced& done);

@@ -43,7 +43,7 @@ std::vector<State::Seat> State::seats_of(uint64_t slab_bytes, Rebalanced& done) 
   for (auto& [id, node] : nodes_) {
     if (node.record.join.slab_bytes != slab_bytes || !is_balanced(node)) continue;
     seat_of.emplace(id, seats.size());
-    seats.push_back({&node, static_cast<uint32_t>(slabs_in_use(node)), {}});
+    seats.push_back({&node, static_cast<uint32_t>(slabs_in_use(node)), {}, {}});
   }
   for (auto& [region_id, region] : regions_) {
     for (auto lease = region.leases.begin(); lease != region.leases.end(); ++lease) {
@@ -54,16 +54,29 @@ std::vector<State::Seat> State::seats_of(uint64_t slab_bytes, Rebalanced& done) 
       const auto filling = region.leases.lower_bound({lease->first.first, kFillingReplica});
       const bool begun =
           filling != region.leases.end() && filling->first.first == lease->first.first;
-      if (lease->second.moving) {
+      if (lease->second.moving && begun) {
         ++done.moving;
         --from.used;
-        if (Seat* to = begun ? nullptr : emptiest(seats, region, *lease)) ++to->used;
       } else if (!begun) {
-        from.leases.emplace_back(&region, lease);
+        (lease->second.moving ? from.marked : from.leases).emplace_back(&region, lease);
       }
     }
   }
+  for (Seat& from : seats)
+    for (const auto& [region, lease] : from.marked) expect_move(seats, from, *region, lease, done);
   return seats;
+}
+
+// A mark that evens out nothing any more ends here: as long as it counted, others that are no more
+// use would be made because of it, and each would be the reason for the next.
+void State::expect_move(std::vector<Seat>& seats, Seat& from, Region& region,
+                        Replicas::iterator lease, Rebalanced& done) {
+  Seat* const to = emptiest(seats, region, *lease);
+  if (to == nullptr || !evens_out(from.used, *from.node, to->used, *to->node))
+    return set_moving(region, lease, false);
+  ++done.moving;
+  --from.used;
+  ++to->used;
 }
 
 State::Seat* State::emptiest(std::vector<Seat>& seats, const Region& region,

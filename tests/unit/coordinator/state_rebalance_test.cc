@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "tests/unit/coordinator/state_rig.h"
 
 namespace farpage::coordinator {
@@ -109,6 +111,31 @@ TEST_F(StateRebalance, SlabThatHasNoEmptierNodeAnyMoreStays) {
   for (const Lease& lease : leases()) EXPECT_FALSE(lease.moving);
   EXPECT_EQ(run(), 0U);
   EXPECT_EQ(used("n1"), 4U);
+}
+
+// A borrower that asks for one slab in each round: it waits after each refusal.
+TEST_F(StateRebalance, MarksThatEvenOutNothingMakeNoOthers) {
+  join("n1", 32);
+  join("n2", 32);
+  borrow(25, 2);
+  join("n3", 32);
+  SlabIndex asked{0};
+  for (int i = 0; i < 400; ++i) {
+    const Rebalanced done = state_.rebalance({5, 16});
+    if (done.moving == 0 && done.left == 0) break;
+    std::vector<Lease> moving;
+    for (const Lease& lease : leases())
+      if (lease.moving) moving.push_back(lease);
+    ASSERT_EQ(moving.size(), done.moving);
+    const auto next = std::ranges::find_if(
+        moving, [&](const Lease& lease) { return lease.slab.value > asked.value; });
+    const Lease& chosen = next == moving.end() ? moving.front() : *next;
+    asked = chosen.slab;
+    move(chosen);
+  }
+  const Rebalanced done = state_.rebalance({5, 16});
+  EXPECT_EQ(done.moving, 0U);
+  for (const char* node : {"n1", "n2", "n3"}) EXPECT_NEAR(used(node), 17, 1) << node;
 }
 
 TEST_F(StateRebalance, ImagesAndNodesThatAreNotInServiceStayAsTheyAre) {
