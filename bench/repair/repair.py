@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""How fast lost replicas are made again, and what the program notices of it.
+"""How fast replicas are made again that were lost or that a drain takes away, and what the program notices of it.
 
-    bench/repair/repair.py build/release [--size 2G] [--local 512M] [--rounds 3] [--rate max] [--transport shm]
+    bench/repair/repair.py build/release [--size 2G] [--local 512M] [--rounds 3] [--rate max] [--transport shm] [--drain]
 
 A program touches random pages, half of them writes, each checked, of memory with two replicas on three nodes. In each
-round a node is killed and started again, so that its slabs are copied; then nothing happens for as long. Printed are the
-rate of the copy beside that of READs and WRITEs of the same transport one after the other (`farpage bench read`), and
+round a node is killed (--drain: drained, until it has left) and started again, so that its slabs are copied; then nothing
+happens for as long. Printed are the rate of the copy beside that of READs and WRITEs of the same transport one after the other (`farpage bench read`), and
 the program's touches a second meanwhile, beside those before. It starts all processes on this machine and ends them.
 """
 import argparse
@@ -43,6 +43,18 @@ class Bench:
         self.program.ask(TOUCHES)
         return TOUCHES / (time.monotonic() - start)
 
+    def touch_timed(self, steps):
+        start = time.time()
+        self.touch()
+        steps.append((start, time.time()))
+
+    def begin_end(self, name):
+        """Kills the node; or begins its drain, of which the command is returned: it ends when the node has left."""
+        if not self.options.drain:
+            self.cluster.end(self.nodes[name])
+            return None
+        return self.cluster.start([self.cluster.farpage, "drain", name, "--coordinator", self.cluster.url])
+
     def touch_for(self, seconds):
         end = time.monotonic() + seconds
         rates = []
@@ -54,16 +66,16 @@ class Bench:
         with urllib.request.urlopen(self.cluster.url + "/v1/cluster", timeout=10) as reply:
             return json.load(reply)["slabs"]["degraded"]
 
-    def restart(self, name):
-        """Kills it, starts it, and touches until all is whole: slabs copied, seconds of the copy, touches a second."""
+    def replace(self, name):
+        """Ends it, starts it, and touches until all is whole: slabs copied, seconds of the copy, touches a second."""
         known = len(self.cluster.said(LOG))
-        self.cluster.end(self.nodes[name])
-        self.nodes[name] = self.start_node(name)
         steps = []
+        drain = self.begin_end(name)
+        while drain and (drain.poll() is None or self.nodes[name].poll() is None):
+            self.touch_timed(steps)
+        self.nodes[name] = self.start_node(name)
         while "slab_repaired" not in self.cluster.said(LOG)[known:] or self.degraded() > 0:
-            start = time.time()
-            self.touch()
-            steps.append((start, time.time()))
+            self.touch_timed(steps)
         lines = [line for line in self.cluster.said(LOG)[known:].splitlines()
                  if re.search(r"repair_begun|slab_repaired", line)]
         times = [datetime.datetime.fromisoformat(line.split()[0]).timestamp() for line in lines]
@@ -86,6 +98,7 @@ def main():
     parser.add_argument("--rounds", default=3, type=int)
     parser.add_argument("--rate", default="max")
     parser.add_argument("--transport", default="shm")
+    parser.add_argument("--drain", action="store_true")
     options = parser.parse_args()
     with LocalCluster(options.build) as cluster:
         bench = Bench(cluster, options)
@@ -95,7 +108,7 @@ def main():
         for round_ in range(options.rounds):
             raw = 1 / (1 / bench.raw_rate("read") + 1 / bench.raw_rate("write"))
             before = bench.touch_for(3)
-            slabs, seconds, during = bench.restart(f"node-{round_ % 3 + 1}")
+            slabs, seconds, during = bench.replace(f"node-{round_ % 3 + 1}")
             after = bench.touch_for(3)
             rate = slabs * slab / seconds
             alone = (before + after) / 2

@@ -243,12 +243,14 @@ bool Repairer::copy_range(Fill& fill) {
 }
 
 // As the evictor's WRITEs (WriteLimit): on a slow or lossy link long operations never end in time.
-// A WRITE that has failed costs a replica, so a length that has failed is not tried again soon.
+// A WRITE that has failed costs a replica, so a length that has failed is not tried again soon. One
+// failure alone says nothing about the length: a node has died.
 void Repairer::adapt_pieces(bool copied) {
   const Instant now = SteadyClock::read();
   if (copied) {
+    failed_ranges_ = 0;
     if (now >= short_until_) piece_pages_ = kPiecePages;
-  } else if (!is_any(Step::kWrong)) {
+  } else if (!is_any(Step::kWrong) && ++failed_ranges_ > 1) {
     piece_pages_ = std::max(piece_pages_ / 2, uint32_t{1});
     short_until_ = now + kShortFor;
   }

@@ -151,6 +151,7 @@ class Repairer {
   std::array<Piece, kPieces> pieces_;   // of the range
   uint32_t piece_pages_ = kPiecePages;  // less after ranges that could not be copied, until
   Instant short_until_{0};
+  uint32_t failed_ranges_ = 0;  // in a row
   size_t in_flight_ = 0;
   std::atomic<uint64_t> copied_bytes_{0};
   std::atomic<bool> stopping_{false};

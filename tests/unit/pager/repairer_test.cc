@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdio>
 
 #include "target_rig.h"
@@ -16,7 +17,8 @@ constexpr Milliseconds kSoonGivenUp{1500};
 // Slab 0 has its replica on node 0, slab 1 on node 1; node 2 is to have one of each.
 class RepairerRig : public TargetRig {
  public:
-  RepairerRig() : TargetRig({.nodes = 3}) {
+  explicit RepairerRig(Nanoseconds give_up = kSoonGivenUp)
+      : TargetRig({.nodes = 3}), give_up_(give_up) {
     for (uint32_t slab = 0; slab < 2; ++slab) {
       std::vector<std::unique_ptr<const ReplicaLease>> replicas;
       replicas.push_back(std::make_unique<ReplicaLease>(lease(slab, static_cast<uint16_t>(slab))));
@@ -61,11 +63,12 @@ class RepairerRig : public TargetRig {
     replica.keys[static_cast<size_t>(rdma::TransportKind::kLoop)] = RemoteKey{7};
     return replica;
   }
-  static Repairer::Options options() {
+  Repairer::Options options() const {
     Repairer::Options options{.rate = {uint64_t{1} << 40}, .checksums = false};
-    options.give_up = kSoonGivenUp;
+    options.give_up = give_up_;
     return options;
   }
+  const Nanoseconds give_up_;
 
  public:
   std::unique_ptr<LeaseMap> leases = std::move(*LeaseMap::create(2048, kSlabBytes));
@@ -96,7 +99,7 @@ TEST(Repairer, ReadsThatFailAtOnceKeepNobodyElseWaiting) {
 }
 
 TEST(Repairer, ReadsThatFailAreMadeShorterUntilTheyPass) {
-  RepairerRig rig;
+  RepairerRig rig(Seconds(30));
   rig.node(0).answer_all(Answer::kTimedOut);
   const auto fill = rig.fill(0);
   ASSERT_TRUE(becomes_true([&] { return rig.log.count("READ n0 0+32") > 0; }));
@@ -115,6 +118,19 @@ TEST(Repairer, AReplicaThatMissesAWriteIsLost) {
   const auto fill = rig.fill(0);
   ASSERT_TRUE(RepairerRig::ends(*fill, Fill::End::kLost));
   EXPECT_FALSE(fill->replica.is_written());
+}
+
+TEST(Repairer, ADeathAloneMakesNothingShorter) {
+  RepairerRig rig;
+  rig.node(2).answer_all(Answer::kPeerGone);
+  const auto lost = rig.fill(0);
+  ASSERT_TRUE(RepairerRig::ends(*lost, Fill::End::kLost));
+  rig.node(2).answer_all(Answer::kOk);
+  const auto next = rig.fill(1);
+  ASSERT_TRUE(RepairerRig::ends(*next, Fill::End::kFilled));
+  const std::vector<uint32_t> reads = rig.lengths("READ n1");
+  ASSERT_FALSE(reads.empty());
+  EXPECT_EQ(std::ranges::min(reads), Repairer::kPiecePages);
 }
 
 // Longer than the patience with a replica that is filled.
