@@ -345,6 +345,8 @@ class Etcd(EndToEnd):
             self.expect_right_end(brief)
         for name, list_of in sorted(times.items()):
             print(f"{name}: {len(list_of)} times, longest {max(list_of):.2f} s")
+            if FORM == "full" and name.endswith("_leader"):
+                self.assertLess(max(list_of), 5)
         wait_until(self.nodes_agree, "nodes and coordinator agree on what is lent", patience=120)
         self.stats_path = stats
         self.assertNotIn("region_recreated", long.log())

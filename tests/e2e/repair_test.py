@@ -1,7 +1,9 @@
 """Replicas that are lost are made again elsewhere while programs run, so that the next loss is none."""
+import datetime
 import json
 import os
 import random
+import re
 import unittest
 
 from cluster import EndToEnd, replace_engine, wait_until
@@ -52,10 +54,10 @@ class Repair(EndToEnd):
     def start_slab_node(self, name, transport="tcp"):
         return self.start_node(name, "--slab", "2M", transports=transport, lend="128M")
 
-    def start_program(self, transport="tcp", rate="max"):
+    def start_program(self, transport="tcp", rate="max", replicas=2):
         """Until it is told to end."""
-        return self.start_filled(["--transport", transport, "--replicas", "2", "--slab", "2M", "--operation-timeout",
-                                  "200ms", "--fault-deadline", "5s", "--repair-rate", rate])
+        return self.start_filled(["--transport", transport, "--replicas", str(replicas), "--slab", "2M",
+                                  "--operation-timeout", "200ms", "--fault-deadline", "5s", "--repair-rate", rate])
 
     def each_replica_is_killed_in_turn(self, transport):
         """Three nodes, two replicas: each kill alone is survived, all together are not without repair."""
@@ -89,6 +91,33 @@ class Repair(EndToEnd):
         nodes["node-2"].end()
         print(f"the longest access took {self.end_access(process)} ms")
         self.assertEqual(self.stats()["faults"]["failed"], 0)
+
+    def test_two_of_three_replicas_die_at_once_and_twice(self):
+        nodes = self.start_cluster_of(5)
+        process = self.start_program(replicas=3)
+        for gone in (("node-1", "node-2"), ("node-3", "node-4")):
+            for name in gone:
+                nodes[name].end()
+            for name in gone:
+                nodes[name] = self.start_slab_node(name)
+            self.await_whole(process)
+            self.assertTrue(all(len(held) == 3 for held in self.lease_nodes().values()))
+        print(f"the longest access took {self.end_access(process)} ms")
+        self.assertEqual(self.stats()["faults"]["failed"], 0)
+
+    def test_rate_is_not_exceeded(self):
+        nodes = self.start_cluster_of(3)
+        process = self.start_program(rate="8M")
+        nodes["node-1"].end()
+        nodes["node-1"] = self.start_slab_node("node-1")
+        self.await_whole(process)
+        lines = [line.split() for line in process.log().splitlines() if re.search("repair_begun|slab_repaired", line)]
+        begin, end = (datetime.datetime.fromisoformat(lines[index][0]).timestamp() for index in (0, -1))
+        copied = 2 * sum("slab_repaired" in words for words in lines)
+        print(f"{copied} MiB in {end - begin:.1f} s")
+        self.assertGreater(copied, 16)
+        self.assertGreater(end - begin, (copied - 2) / 8)
+        self.end_access(process)
 
     def test_too_few_nodes_are_told_and_waited_for(self):
         nodes = self.start_cluster_of(2)
