@@ -140,8 +140,9 @@ Status restore_into(const std::string& store, const coordinator::Snapshot& snaps
   // SQLite would apply a write-ahead log that is left to what is restored.
   for (const char* part : kPartsOfSqlite)
     if (::access((path + part).c_str(), F_OK) == 0)
-      return fail(ErrorCode::kConflict,
-                  path + part + " exists: move " + path + ", and its -wal and -shm, away first");
+      return fail(
+          ErrorCode::kConflict,
+          fmt::format("{}{} exists: move {}, and its -wal and -shm, away first", path, part, path));
   FARPAGE_TRY(bytes, coordinator::make_sqlite_file(snapshot));
   return write_whole(path, std::as_bytes(std::span(bytes)));
 }

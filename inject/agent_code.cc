@@ -195,8 +195,8 @@ FARPAGE_INLINE long choose_userfaultfd(AgentSetup& setup, uint64_t hole) {
 
 FARPAGE_INLINE void prepare(AgentSetup& setup) {
   const long staging =
-      system_call(SYS_mmap, nullptr, kStagingBytes + kPageBytes, PROT_READ | PROT_WRITE,
-                  MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+      system_call(SYS_mmap, setup.code_address + setup.code_bytes, kStagingBytes + kPageBytes,
+                  PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (failed(setup, AgentFailure::kStaging, staging)) {
     return;
   }
@@ -334,7 +334,8 @@ FARPAGE_INLINE int32_t unshare(AgentSetup& setup, const Command& command) {
 FARPAGE_INLINE void serve(AgentSetup& setup, AgentRing& ring) {
   const long pidfd = system_call(SYS_pidfd_open, system_call(SYS_getpid), 0);
   const bool vectored_drop =
-      !is_error(pidfd) && shim::ring::accepts_vectored_drop(static_cast<int>(pidfd));
+      !is_error(pidfd) && shim::ring::accepts_vectored_drop(static_cast<int>(pidfd),
+                                                            setup.staging_address + kStagingBytes);
   uint32_t tail = ring.tail.load(std::memory_order_relaxed);
   for (;;) {
     const uint32_t head = shim::ring::wait_for_commands(ring, tail);

@@ -27,6 +27,7 @@
 #include "base/strong.h"
 #include "base/unix_socket.h"
 #include "inject/agent_code.h"
+#include "inject/far_place.h"
 #include "inject/pidfd_thread.h"
 #include "inject/process_files.h"
 #include "inject/seized_thread.h"
@@ -123,7 +124,8 @@ class Placing {
   int32_t inner_thread() const { return inner_thread_; }
 
  private:
-  Result<uint64_t> map(uint64_t bytes, int protection, int flags);
+  // At `address`, if nothing is there; 0: the kernel chooses.
+  Result<uint64_t> map(uint64_t address, uint64_t bytes, int protection, int flags);
   Status unmap(uint64_t& address, uint64_t bytes);
   AgentSetup& setup() { return *reinterpret_cast<AgentSetup*>(shared_.data() + kSetupOffset); }
   Status place_shared(bool begin_at_once);
@@ -138,9 +140,9 @@ class Placing {
   int32_t inner_thread_ = 0;
 };
 
-Result<uint64_t> Placing::map(uint64_t bytes, int protection, int flags) {
+Result<uint64_t> Placing::map(uint64_t address, uint64_t bytes, int protection, int flags) {
   return thread_.call({.number = SYS_mmap,
-                       .arguments = {0, bytes, static_cast<uint64_t>(protection),
+                       .arguments = {address, bytes, static_cast<uint64_t>(protection),
                                      static_cast<uint64_t>(flags), ~uint64_t{0}, 0}},
                       "mmap");
 }
@@ -166,7 +168,9 @@ Status Placing::place(bool begin_at_once) {
 }
 
 Status Placing::place_shared(bool begin_at_once) {
-  FARPAGE_TRY(address, map(kSharedBytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS));
+  const uint64_t place = far_place(process_.read("maps").value_or(""));
+  FARPAGE_TRY(address,
+              map(place, kSharedBytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS));
   placed_.shared_address = address;
   Result<Fd> ring = process_.open_file(map_file(address), O_RDWR);
   if (!ring && ring.error().code == ErrorCode::kDenied)
@@ -189,7 +193,8 @@ Status Placing::place_shared(bool begin_at_once) {
 Status Placing::place_code() {
   const std::span<const std::byte> code = agent_code();
   placed_.code_bytes = round_up_to_page(code.size());
-  FARPAGE_TRY(address, map(placed_.code_bytes, PROT_READ | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS));
+  FARPAGE_TRY(address, map(placed_.shared_address + kSharedBytes, placed_.code_bytes,
+                           PROT_READ | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS));
   placed_.code_address = address;
   setup().code_address = address;
   setup().code_bytes = placed_.code_bytes;

@@ -86,9 +86,10 @@ inline int32_t drop(const Command& command) {
 }
 
 // Linux 6.13 and later accept MADV_DONTNEED in process_madvise on the calling process: one call,
-// and one TLB shootdown, for a whole vector. `pidfd` is the caller's own.
-inline bool accepts_vectored_drop(int pidfd) {
-  const long page = system_call(SYS_mmap, nullptr, kPageBytes, PROT_READ | PROT_WRITE,
+// and one TLB shootdown, for a whole vector. `pidfd` is the caller's own. A page is mapped for a
+// moment: at `address`, if nothing is there.
+inline bool accepts_vectored_drop(int pidfd, uint64_t address = 0) {
+  const long page = system_call(SYS_mmap, address, kPageBytes, PROT_READ | PROT_WRITE,
                                 MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (is_error(page)) {
     return false;

@@ -20,11 +20,14 @@
 #include <cstdlib>
 #include <fstream>
 #include <iterator>
+#include <optional>
 #include <ostream>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
+#include "base/maps_line.h"
 #include "inject/agent_code.h"
 #include "inject/injected_agent.h"
 #include "inject/pidfd_thread.h"
@@ -208,6 +211,23 @@ TEST_F(Injection, IsOverWhenTheProgramEnds) {
   TakenProgram program;
   program.inject();
   EXPECT_EQ(program.process().finish().exit_status, 7);
+  program.withdraw();
+}
+
+// What the program maps at an address of its own choice, or moves back to where it was, is not put
+// onto the agent.
+TEST_F(Injection, IsFarFromAllMappingsOfTheProgram) {
+  constexpr uint64_t kFar = uint64_t{1} << 30;
+  TakenProgram program;
+  const std::string before = program.maps();
+  const inject::InjectedAgent& agent = program.inject();
+  for (const uint64_t address : {agent.ring_address, agent.code_address, agent.staging_address}) {
+    for_each_line(before, [&](std::string_view line) {
+      const std::optional<MapsLine> mapping = parse_maps_line(line);
+      ASSERT_TRUE(mapping);
+      EXPECT_TRUE(address > mapping->end + kFar || address + kFar < mapping->begin) << line;
+    });
+  }
   program.withdraw();
 }
 

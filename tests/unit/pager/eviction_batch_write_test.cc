@@ -427,19 +427,25 @@ TEST(EvictionBatch, APartHasFewSpans) {
   EXPECT_EQ(rig.batch.freed(), 10U);
 }
 
+// Again where this thread had to wait for a CPU: then the mappings seem busy, and all is one part.
 TEST(EvictionBatch, WhereTheAgentStandsAfterAPartTheRestStays) {
-  BatchRig rig;
-  rig.target.order = rig.space.let_events_tell();
-  rig.let_nodes_answer();
-  rig.make_dirty(pages_of(10, 20));
-  rig.make_clean(pages_of(40, 2));
-  rig.space.after(Call::kDrop, [&](uffd::PageRun) { rig.space.let_agent_stand(true); });
-  ASSERT_TRUE(rig.evict());
-  EXPECT_EQ(rig.batch.freed(), 16U);
-  EXPECT_EQ(rig.state(25), PageState::kRemote);
-  EXPECT_EQ(rig.state(26), PageState::kDirty);
-  EXPECT_EQ(rig.state(40), PageState::kClean);
-  EXPECT_EQ(rig.log.count("free"), 1U);
+  for (int attempt = 0; attempt < 20; ++attempt) {
+    BatchRig rig;
+    rig.target.order = rig.space.let_events_tell();
+    rig.let_nodes_answer();
+    rig.make_dirty(pages_of(10, 20));
+    rig.make_clean(pages_of(40, 2));
+    rig.space.after(Call::kDrop, [&](uffd::PageRun) { rig.space.let_agent_stand(true); });
+    ASSERT_TRUE(rig.evict());
+    if (rig.batch.freed() == 22) continue;
+    EXPECT_EQ(rig.batch.freed(), 16U);
+    EXPECT_EQ(rig.state(25), PageState::kRemote);
+    EXPECT_EQ(rig.state(26), PageState::kDirty);
+    EXPECT_EQ(rig.state(40), PageState::kClean);
+    EXPECT_EQ(rig.log.count("free"), 1U);
+    return;
+  }
+  FAIL() << "all was one part, each time";
 }
 
 TEST(EvictionBatch, DoesNotBeginWhileTheAgentStands) {
