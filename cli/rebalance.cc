@@ -35,22 +35,26 @@ Result<int> rebalance(const RebalanceSettings& settings) {
                                       static_cast<uint32_t>(settings.at_most)};
   PatientAsker asker(SteadyClock::read() + settings.timeout);
   std::string said;
-  // Progress. A slab that cannot move is marked again and again: that alone is none.
-  std::string shares;
+  // Of the last progress: the shares have changed, or less is to move than ever. A slab that cannot
+  // move is marked again and again, which is none.
+  std::string shares_then;
   uint32_t least = UINT32_MAX;
   Instant moved_at = SteadyClock::read();
   while (true) {
     FARPAGE_TRY(done, asker([&] { return client->rebalance(wanted); }));
+    const std::string shares = text_of(done);
     if (done.moving == 0 && done.left == 0) {
       const bool even = done.highest_percent - done.lowest_percent <= wanted.within_percent;
-      fmt::print("{}: {}\n", even ? "balanced" : "nothing more can be moved", text_of(done));
+      fmt::print("{}: {}\n", even ? "balanced" : "nothing more can be moved", shares);
       return kExitOk;
     }
-    std::string text = fmt::format("{} slabs are moving, {} more to move", done.moving, done.left);
-    text += "; " + text_of(done);
+    std::string text =
+        fmt::format("{} slabs are moving, {} more to move; {}", done.moving, done.left, shares);
     if (text != said) fmt::print(stderr, "{}\n", text);
-    if (done.moving + done.left < least || text_of(done) != shares) {
+    if (done.moving + done.left < least || shares != shares_then) {
       moved_at = SteadyClock::read();
+      least = std::min(least, done.moving + done.left);
+      shares_then = shares;
     } else if (SteadyClock::read() - moved_at > kPatience) {
       return fail(ErrorCode::kTimedOut,
                   fmt::format("{}; nothing has moved for some minutes: can the programs reach the "
@@ -58,13 +62,11 @@ Result<int> rebalance(const RebalanceSettings& settings) {
                               text));
     }
     said = std::move(text);
-    shares = text_of(done);
-    least = std::min(least, done.moving + done.left);
     if (asker.is_over())
       return fail(ErrorCode::kTimedOut,
                   fmt::format("{} slabs are still moving, {} more would have to: {}; see the logs "
                               "of the programs, and give the command again",
-                              done.moving, done.left, text_of(done)));
+                              done.moving, done.left, shares));
     std::this_thread::sleep_for(kLook);
   }
 }

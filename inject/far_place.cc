@@ -4,6 +4,7 @@
 
 namespace farpage::inject {
 namespace {
+constexpr uint64_t kFarAway = uint64_t{64} << 30;
 constexpr uint64_t kEndOfUserSpace = uint64_t{1} << 47;  // [vsyscall] is above
 constexpr uint64_t kAlignment = uint64_t{2} << 20;       // few pages of the kernel's tables
 }  // namespace

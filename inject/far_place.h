@@ -10,10 +10,9 @@
 
 namespace farpage::inject {
 
-inline constexpr uint64_t kFarAway = uint64_t{64} << 30;
-
-// An address so far from all mappings; the highest, as the kernel's own choice is: some programs
-// accept no other ones (ThreadSanitizer). 0: there is none. `maps`: the text of /proc/PID/maps.
+// An address some 64 GiB from all mappings; the highest, as the kernel's own choice is: some
+// programs accept no other ones (ThreadSanitizer). 0: there is none. `maps`: the text of
+// /proc/PID/maps.
 uint64_t far_place(std::string_view maps);
 
 }  // namespace farpage::inject

@@ -113,7 +113,9 @@ Error or_ended(const ProcessFiles& process, Error error) {
 
 class Placing {
  public:
-  Placing(const ProcessFiles& process, SeizedThread& thread) : process_(process), thread_(thread) {}
+  // `address`: where the agent's mappings begin, if nothing is there; 0: the kernel chooses.
+  Placing(const ProcessFiles& process, SeizedThread& thread, uint64_t address)
+      : process_(process), thread_(thread), address_(address) {}
 
   // What has been placed is unmapped by undo().
   Status place(bool begin_at_once);
@@ -125,7 +127,6 @@ class Placing {
   int32_t inner_thread() const { return inner_thread_; }
 
  private:
-  // At `address`, if nothing is there; 0: the kernel chooses.
   Result<uint64_t> map(uint64_t address, uint64_t bytes, int protection, int flags);
   Status unmap(uint64_t& address, uint64_t bytes);
   AgentSetup& setup() { return *reinterpret_cast<AgentSetup*>(shared_.data() + kSetupOffset); }
@@ -135,6 +136,7 @@ class Placing {
 
   const ProcessFiles& process_;
   SeizedThread& thread_;
+  const uint64_t address_;
   Placed placed_;
   Fd ring_;
   Mapping shared_;
@@ -169,9 +171,8 @@ Status Placing::place(bool begin_at_once) {
 }
 
 Status Placing::place_shared(bool begin_at_once) {
-  const uint64_t place = far_place(process_.read("maps").value_or(""));
   FARPAGE_TRY(address,
-              map(place, kSharedBytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS));
+              map(address_, kSharedBytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS));
   placed_.shared_address = address;
   Result<Fd> ring = process_.open_file(map_file(address), O_RDWR);
   if (!ring && ring.error().code == ErrorCode::kDenied)
@@ -458,14 +459,19 @@ Result<InjectedAgent> inject_here(const InjectOptions& options, Stopped& stopped
   const auto failed = [&](Error error) {
     return tl::unexpected(or_ended(process, std::move(error)));
   };
+  const auto find_place = [&] { return far_place(process.read("maps").value_or("")); };
+  // While a thread stands only the new mappings of an exec are read: those are few.
+  uint64_t place = options.execute == nullptr ? find_place() : 0;
   Result<SeizedThread> thread = options.execute == nullptr
                                     ? seize_any(process, suspend)
                                     : SeizedThread::seize_at_exec(process, options.execute);
   if (!thread) return failed(std::move(thread).error());
   stopped.thread.emplace(std::move(*thread));
 
+  if (options.execute != nullptr) place = find_place();
+
   InjectedAgent agent;
-  Placing placing(process, *stopped.thread);
+  Placing placing(process, *stopped.thread, place);
   if (Status placed = placing.place(!suspend); !placed) {
     (void)placing.undo();
     return failed(std::move(placed).error());

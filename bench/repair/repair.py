@@ -5,8 +5,9 @@
 
 A program touches random pages, half of them writes, each checked, of memory with two replicas on three nodes. In each
 round a node is killed (--drain: drained, until it has left) and started again, so that its slabs are copied; then nothing
-happens for as long. Printed are the rate of the copy beside that of READs and WRITEs of the same transport one after the other (`farpage bench read`), and
-the program's touches a second meanwhile, beside those before. It starts all processes on this machine and ends them.
+happens for as long. Printed are the rate of the copy beside that of READs and WRITEs of the same transport one after the
+other (`farpage bench read`), and the program's touches a second meanwhile, beside those before. It starts all processes
+on this machine and ends them.
 """
 import argparse
 import datetime
@@ -48,7 +49,7 @@ class Bench:
         self.touch()
         steps.append((start, time.time()))
 
-    def begin_end(self, name):
+    def begin_end_of(self, name):
         """Kills the node; or begins its drain, of which the command is returned: it ends when the node has left."""
         if not self.options.drain:
             self.cluster.end(self.nodes[name])
@@ -70,7 +71,7 @@ class Bench:
         """Ends it, starts it, and touches until all is whole: slabs copied, seconds of the copy, touches a second."""
         known = len(self.cluster.said(LOG))
         steps = []
-        drain = self.begin_end(name)
+        drain = self.begin_end_of(name)
         while drain and (drain.poll() is None or self.nodes[name].poll() is None):
             self.touch_timed(steps)
         self.nodes[name] = self.start_node(name)
