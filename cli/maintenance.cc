@@ -154,8 +154,7 @@ void add_maintenance(CLI::App& root, Invocation& invocation) {
       root, *settings, "drain", "Move all slabs of a memory node elsewhere, and remove it",
       {"farpage drain node-3 --coordinator http://10.0.0.1:7070",
        "Programs go on meanwhile. Nothing new is placed on the node, its slabs are copied to "
-       "other nodes, and when it lends nothing it leaves the cluster and its process ends.",
-       "Images have no borrower that copies them: their slabs stay."})
+       "other nodes, and when it lends nothing it leaves the cluster and its process ends."})
       .duration("--timeout", settings->timeout, "How long to wait until it is empty")
       .on_run(invocation, [settings] { return drain(*settings); });
   subcommand_of(root, *settings, "lend", "Change how much a running memory node lends",

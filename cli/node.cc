@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "base/mutex.h"
 #include "base/size.h"
+#include "cli/image_repairs.h"
 #include "cli/memory_hosts.h"
 #include "cli/node_identity.h"
 #include "cli/node_name.h"
@@ -87,6 +88,18 @@ node::NodeOptions node_options(const NodeSettings& settings, const HostPort& lis
   return options;
 }
 
+// Null: it copies none.
+std::unique_ptr<ImageRepairs> make_repairs(const NodeSettings& settings) {
+  const auto rate = pager::parse_repair_rate(settings.repair_rate);
+  if (!rate->enabled()) return nullptr;
+  ClusterSettings cluster;
+  cluster.coordinator = settings.coordinator;
+  cluster.token_file = settings.token_file;
+  cluster.link.device = settings.device;
+  cluster.link.gid_index = settings.gid_index;
+  return std::make_unique<ImageRepairs>(std::move(cluster), *rate);
+}
+
 bool offers_verbs(const std::vector<std::unique_ptr<rdma::MemoryHost>>& hosts) {
   for (const auto& host : hosts)
     if (host->address().kind == rdma::TransportKind::kVerbs) return true;
@@ -117,6 +130,9 @@ Result<int> serve(NodeSettings settings) {
   node::NodeOptions options =
       node_options(settings, listen, token, std::move(labels), identity.text);
   options.session_groups = [fences] { return fences->groups(); };
+  const std::unique_ptr<ImageRepairs> repairs = make_repairs(settings);
+  if (repairs)
+    options.agent.repair_image = [&repairs](const ImageId& image) { repairs->want(image); };
   options.on_joined = [&](const coordinator::NodeInfo& node) {
     std::call_once(ready, [&] { print_ready(settings, node); });
   };

@@ -8,6 +8,7 @@
 #include "cli/named_values.h"
 #include "cli/spill.h"
 #include "http/json_reader.h"
+#include "pager/options.h"
 
 namespace farpage::cli {
 
@@ -74,6 +75,9 @@ void add_options(Subcommand& subcommand, NodeSettings& settings) {
       .duration("--session-grace", settings.session_grace,
                 "How long a borrower that stopped answering keeps its slabs: its machine may be "
                 "suspended or cut off")
+      .text("--repair-rate", settings.repair_rate,
+            "How fast this node copies images that lack replicas, when the coordinator asks it: "
+            "auto (a quarter of the link), max, off, or a size a second")
       .choice("--output", settings.output, {"text", "json"},
               "Format of the line printed when joined", Subcommand::Scope::kShared);
 }
@@ -131,6 +135,8 @@ Status check(const NodeSettings& settings) {
   FARPAGE_TRY_VOID(published_host(tcp, settings.advertise, "--tcp-listen"));
   FARPAGE_TRY_VOID(check_spill(settings));
   FARPAGE_TRY_VOID(transports_of(settings));
+  if (const auto rate = pager::parse_repair_rate(settings.repair_rate); !rate)
+    return tl::unexpected(rate.error());
   if (!settings.name.empty() && !http::is_name(settings.name))
     return fail(ErrorCode::kInvalid,
                 fmt::format("--name: '{}' is not a name: 1 to {} letters, digits, dots, _ and -",

@@ -43,6 +43,7 @@ struct NodeSettings {
   Milliseconds heartbeat_interval{1000};
   Milliseconds leave_timeout{30'000};
   Milliseconds session_grace{600'000};
+  std::string repair_rate = "auto";
   std::string output = "text";
 };
 

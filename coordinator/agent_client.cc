@@ -45,6 +45,11 @@ class HttpAgentClient final : public AgentClient {
     return change_slabs(agent_url, "/v1/slabs/withdraw", node_slabs);
   }
 
+  Status repair_image(const std::string& agent_url, const ImageId& image) override {
+    FARPAGE_TRY_VOID(post(agent_url, fmt::format("/v1/images/{}/repair", image.value), ""));
+    return {};
+  }
+
   Result<rdma::QueuePairEndpoint> connect(const std::string& agent_url,
                                           const rdma::QueuePairEndpoint& peer) override {
     FARPAGE_TRY(answer, post(agent_url, "/v1/connect", encode(peer)));

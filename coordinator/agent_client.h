@@ -4,6 +4,7 @@
 //   POST {agent_url}/v1/slabs/{node_slab}/revoke  SlabRevokeRequest -> 204
 //   POST {agent_url}/v1/slabs/add?in_all=N        numbers of slabs -> 204
 //   POST {agent_url}/v1/slabs/withdraw            numbers of slabs -> 204
+//   POST {agent_url}/v1/images/{image}/repair     -> 204
 //   POST {agent_url}/v1/connect                   QueuePairEndpoint -> QueuePairEndpoint
 //   GET  {agent_url}/v1/status                    -> the node's incarnation, among other fields
 #pragma once
@@ -36,6 +37,9 @@ class AgentClient {
   // Their memory is free. kConflict: one is leased, and nothing has changed.
   virtual Status withdraw_slabs(const std::string& agent_url,
                                 std::span<const uint32_t> node_slabs) = 0;
+  // The node copies what the image lacks, in the background. Again while it does so: no change.
+  // kUnsupported: it does not.
+  virtual Status repair_image(const std::string& agent_url, const ImageId& image) = 0;
   virtual Result<rdma::QueuePairEndpoint> connect(const std::string& agent_url,
                                                   const rdma::QueuePairEndpoint& peer) = 0;
   // The node that answers at this URL. kUnavailable: none. kTimedOut: the connection was, or may

@@ -280,11 +280,20 @@ struct ImageReader {
   std::string name;  // chosen by the reader, different from those of others
 };
 
+// Answer of PUT /v1/images/{id}/reader. With another version than before, the leases are others:
+// the reader opens the image again. What was replaced can be read for kReaderGrace more.
+struct ReaderHeard {
+  uint64_t leases_version = 0;
+};
+inline constexpr Milliseconds kReaderInterval{5000};  // of renewals
+inline constexpr Milliseconds kReaderGrace{15'000};
+
 struct OpenedImage {
   ImageInfo image;
   // The upper half of the session numbers of every reader (rdma/session.h): all images have one.
   uint32_t session_group = 0;
   Milliseconds time_to_live{60000};
+  uint64_t leases_version = 0;      // as ReaderHeard
   std::vector<RegionInfo> regions;  // with keys: of the image, of its base, of the base of that, ..
 };
 

@@ -82,6 +82,7 @@ Result<RegionHeard> decode_region_heard(std::string_view body);
 Result<ImageInfo> decode_image_info(std::string_view body);
 Result<std::vector<ImageInfo>> decode_image_list(std::string_view body);
 Result<OpenedImage> decode_opened_image(std::string_view body);
+Result<ReaderHeard> decode_reader_heard(std::string_view body);
 Result<EventBatch> decode_event_batch(std::string_view body);
 Result<rdma::QueuePairEndpoint> decode_queue_pair_reply(std::string_view body);
 // One for each request; kInvalid too when it is another number of them.
@@ -100,6 +101,7 @@ std::string encode(const RegionHeard& heard);
 std::string encode(const ImageInfo& image);
 std::string encode(const std::vector<ImageInfo>& images);
 std::string encode(const OpenedImage& opened);  // with rkeys
+std::string encode(const ReaderHeard& heard);
 std::string encode(const EventBatch& batch);
 std::string encode(const std::vector<Result<SlabLeaseReply>>& replies);
 

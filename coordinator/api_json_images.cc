@@ -124,11 +124,19 @@ Result<OpenedImage> decode_opened_image(std::string_view body) {
             static_cast<uint32_t>(reader.number("session_group", 1, http::kMaxU32));
         opened.time_to_live =
             Milliseconds(static_cast<int64_t>(reader.number("time_to_live_ms", 1, http::kMaxU32)));
+        opened.leases_version = reader.number_or("leases_version", 0, http::kMaxU64, 0);
         reader.each("regions", kMaxGenerations, [&](http::JsonReader& entry) {
           read_region_info(entry, opened.regions.emplace_back());
         });
         if (reader.ok() && opened.regions.size() != opened.image.generations)
           reader.refuse("regions", "must be one for each generation");
+      });
+}
+
+Result<ReaderHeard> decode_reader_heard(std::string_view body) {
+  return decode_with<ReaderHeard>(
+      body, http::UnknownFields::kIgnore, [](http::JsonReader& reader, ReaderHeard& heard) {
+        heard.leases_version = reader.number("leases_version", 0, http::kMaxU64);
       });
 }
 
@@ -149,8 +157,13 @@ std::string encode(const OpenedImage& opened) {
   return Json{{"image", Json::array({json_of(opened.image)})},
               {"session_group", opened.session_group},
               {"time_to_live_ms", opened.time_to_live.count()},
+              {"leases_version", opened.leases_version},
               {"regions", std::move(regions)}}
       .dump();
+}
+
+std::string encode(const ReaderHeard& heard) {
+  return Json{{"leases_version", heard.leases_version}}.dump();
 }
 
 }  // namespace farpage::coordinator

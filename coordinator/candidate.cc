@@ -35,6 +35,10 @@ class FencedAgents final : public AgentClient {
     FARPAGE_TRY_VOID(check());
     return agents_->withdraw_slabs(agent_url, node_slabs);
   }
+  Status repair_image(const std::string& agent_url, const ImageId& image) override {
+    FARPAGE_TRY_VOID(check());
+    return agents_->repair_image(agent_url, image);
+  }
   Result<rdma::QueuePairEndpoint> connect(const std::string& agent_url,
                                           const rdma::QueuePairEndpoint& peer) override {
     FARPAGE_TRY_VOID(check());

@@ -510,7 +510,7 @@ Result<std::string> Cluster::copy_store() {
 
 void Cluster::summarize(ClusterSummary& summary) const {
   summary.totals = state_.totals();
-  summary.pending_revocations = state_.revocations().size();
+  summary.pending_revocations = state_.pending_revocations();
   summary.last_sequence = published_;
   summary.store_kind = store_->kind();
   summary.store_works = store_works_;

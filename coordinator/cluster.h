@@ -5,9 +5,8 @@
 // or undo (locked, written). A coordinator that dies in between finds the reservations in its store
 // and releases the slabs.
 //
-// Threads: any. tick(), retry_revocations() and adjust_lending() each belong to one background
-// thread.
-// Invariants:
+// Threads: any. tick(), retry_revocations(), adjust_lending() and repair_images() each belong to
+// one background thread. Invariants:
 //  1. No agent call is made with the lock held, and nothing is written to the store.
 //  2. A call that succeeds has written its change to the store. If the write fails, the call
 //     returns kUnavailable and the next change writes it too: the caller should retry.
@@ -97,7 +96,7 @@ class Cluster {
   Result<ImageInfo> image(const ImageId& id) const;
   std::vector<ImageInfo> images() const;
   Result<OpenedImage> open_image(const ImageId& id, const ImageReader& reader);
-  Status renew_reader(const ImageId& id, const ImageReader& reader);
+  Result<ReaderHeard> renew_reader(const ImageId& id, const ImageReader& reader);
   Status close_reader(const ImageId& id, const ImageReader& reader);
 
   // Those after `since` that it was tried to write.
@@ -119,6 +118,8 @@ class Cluster {
   void retry_revocations();
   // Asks the nodes that are to lend more or less, as far as they can be asked now.
   void adjust_lending();
+  // Asks nodes to copy what images lack.
+  void repair_images();
   // adjust_lending() asks no further node.
   void stop();
   // For tests: State::check().

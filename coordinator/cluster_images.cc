@@ -48,7 +48,7 @@ Result<OpenedImage> Cluster::open_image(const ImageId& id, const ImageReader& re
   return state_.open_image(clock_.now(), id, reader);
 }
 
-Status Cluster::renew_reader(const ImageId& id, const ImageReader& reader) {
+Result<ReaderHeard> Cluster::renew_reader(const ImageId& id, const ImageReader& reader) {
   const MutexLock lock(mutex_);
   return state_.renew_reader(clock_.now(), id, reader);
 }
@@ -56,6 +56,22 @@ Status Cluster::renew_reader(const ImageId& id, const ImageReader& reader) {
 Status Cluster::close_reader(const ImageId& id, const ImageReader& reader) {
   const MutexLock lock(mutex_);
   return state_.close_reader(id, reader);
+}
+
+void Cluster::repair_images() {
+  std::vector<ImageRepair> repairs;
+  {
+    const MutexLock lock(mutex_);
+    repairs = state_.begin_image_repairs();
+  }
+  for (const ImageRepair& repair : repairs) {
+    const Status asked = agents_->repair_image(repair.agent_url, repair.image);
+    if (asked) continue;
+    log::warn("coordinator: image repair not begun image={} node={} reason=\"{}\"",
+              repair.image.value, repair.node.value, asked.error().message());
+    const MutexLock lock(mutex_);
+    state_.refuse_image_repair(repair);
+  }
 }
 
 }  // namespace farpage::coordinator

@@ -27,8 +27,10 @@ class HttpImageClient final : public ImageClient {
     FARPAGE_TRY(answer, call("POST", of_image(image, "/open"), encode(reader)));
     return decode_opened_image(answer);
   }
-  Status renew(const ImageId& image, const ImageReader& reader) override {
-    return call_for_status("PUT", of_image(image, "/reader"), encode(reader));
+  Result<ReaderHeard> renew(const ImageId& image, const ImageReader& reader) override {
+    FARPAGE_TRY(answer, call("PUT", of_image(image, "/reader"), encode(reader)));
+    if (answer.empty()) return ReaderHeard{};  // of a release that repairs no images
+    return decode_reader_heard(answer);
   }
   Status close(const ImageId& image, const ImageReader& reader) override {
     return call_for_status("POST", of_image(image, "/close"), encode(reader));

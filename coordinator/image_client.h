@@ -24,7 +24,7 @@ class ImageClient {
 
   // -- as a reader --
   virtual Result<OpenedImage> open(const ImageId& image, const ImageReader& reader) = 0;
-  virtual Status renew(const ImageId& image, const ImageReader& reader) = 0;
+  virtual Result<ReaderHeard> renew(const ImageId& image, const ImageReader& reader) = 0;
   virtual Status close(const ImageId& image, const ImageReader& reader) = 0;
 
   // -- as any client --

@@ -53,7 +53,9 @@ http::Reply open_image(Cluster& cluster, const http::Request& request) {
 http::Reply renew_reader(Cluster& cluster, const http::Request& request) {
   const auto reader = decode_image_reader(request.body);
   if (!reader) return http::problem_reply(reader.error());
-  return reply_to(cluster.renew_reader(ImageId{request.ids[0]}, *reader));
+  const auto heard = cluster.renew_reader(ImageId{request.ids[0]}, *reader);
+  if (!heard) return http::problem_reply(heard.error());
+  return http::Reply{200, encode(*heard)};
 }
 
 http::Reply close_reader(Cluster& cluster, const http::Request& request) {

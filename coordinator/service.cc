@@ -123,6 +123,7 @@ class HttpService final : public Service {
   std::unique_ptr<Periodic> expiry_;
   std::unique_ptr<Periodic> revocations_;
   std::unique_ptr<Periodic> lending_;
+  std::unique_ptr<Periodic> image_repairs_;
 };
 
 std::unique_ptr<Periodic> HttpService::while_leading(void (Cluster::*work)()) {
@@ -147,6 +148,7 @@ Status HttpService::listen() {
   expiry_ = while_leading(&Cluster::tick);
   revocations_ = while_leading(&Cluster::retry_revocations);
   lending_ = while_leading(&Cluster::adjust_lending);
+  image_repairs_ = while_leading(&Cluster::repair_images);
   log::info("coordinator: serving url={} token={}", url(),
             options_.token.empty() ? "none" : "asked");
   return {};
@@ -189,6 +191,7 @@ void HttpService::stop() {
   if (expiry_) expiry_->stop();
   if (revocations_) revocations_->stop();
   if (lending_) lending_->stop();
+  if (image_repairs_) image_repairs_->stop();
 }
 
 }  // namespace

@@ -41,7 +41,10 @@ void State::restore(const Snapshot& snapshot, Instant now) {
       continue;
     }
     if (node != nullptr) set_use(*node, revocation.node_slab, SlabUse::kRevoking);
-    revocations_[revocation.id] = PendingRevocation{revocation, false};
+    const auto region = regions_.find(revocation.asked.region);
+    const bool is_read = region != regions_.end() && !region->second.image.value.empty();
+    revocations_[revocation.id] =
+        PendingRevocation{revocation, false, is_read ? now + kReaderGrace : Instant{0}};
   }
 }
 
@@ -102,11 +105,11 @@ State::Node* State::node_of(const Revocation& revocation) {
   return &node->second;
 }
 
-uint64_t State::add_revocation(Revocation revocation, bool placing) {
+uint64_t State::add_revocation(Revocation revocation, bool placing, Instant not_before) {
   revocation.id = next_revocation_++;
   changes_.revocations[revocation.id] = revocation;
   const uint64_t id = revocation.id;
-  revocations_[id] = PendingRevocation{std::move(revocation), placing};
+  revocations_[id] = PendingRevocation{std::move(revocation), placing, not_before};
   return id;
 }
 
@@ -118,7 +121,7 @@ void State::erase_revocation(uint64_t id) {
 std::vector<Revocation> State::revocations() const {
   std::vector<Revocation> list;
   for (const auto& [id, pending] : revocations_)
-    if (!pending.placing) list.push_back(pending.revocation);
+    if (!pending.placing && pending.not_before <= last_tick_) list.push_back(pending.revocation);
   return list;
 }
 

@@ -83,6 +83,13 @@ struct PlannedLease {
   SlabLeaseRequest request;
 };
 
+// A node is to copy what the image lacks.
+struct ImageRepair {
+  ImageId image;
+  NodeId node;
+  std::string agent_url;
+};
+
 // What the node answered.
 enum class LeaseAnswer : uint8_t {
   kNotAsked,  // nothing was sent
@@ -223,12 +230,19 @@ class State {
   Result<ImageInfo> image(const ImageId& id) const;
   std::vector<ImageInfo> images() const;
   Result<OpenedImage> open_image(Instant now, const ImageId& id, const ImageReader& reader);
-  Status renew_reader(Instant now, const ImageId& id, const ImageReader& reader);
+  Result<ReaderHeard> renew_reader(Instant now, const ImageId& id, const ImageReader& reader);
   Status close_reader(const ImageId& id, const ImageReader& reader);
+  // The complete images with a slab that lacks a replica, or has one that is to move, each with the
+  // node that is to copy it (image/image_repair.h). The same node is asked again each 5 s, as long
+  // as it is alive and gets on; call it with each tick.
+  std::vector<ImageRepair> begin_image_repairs();
+  // It cannot do that, or was not reached: another one is asked next time.
+  void refuse_image_repair(const ImageRepair& repair);
 
   // ---- revocations ----
-  // Revocations that are not part of a lease request in flight.
+  // Those that are due, and not part of a lease request in flight.
   std::vector<Revocation> revocations() const;
+  size_t pending_revocations() const { return revocations_.size(); }
   bool node_is_known(const NodeId& id) const { return nodes_.count(id) != 0; }
   // Of it, that are not lost: their borrowers have not given them up.
   size_t leases_of(const NodeId& id) const;
@@ -296,22 +310,29 @@ class State {
     // Of the leases, as if no node were silent; none: one has changed since.
     mutable std::optional<LeaseCounts> counts;
     ImageId image;                 // empty: none
+    uint64_t leases_version = 0;   // of an image: the event with which its leases have changed
     Instant return_not_before{0};  // from a disk to memory: after a refusal
   };
   struct Image {
     ImageRecord record;
     std::map<std::string, Instant> readers;  // when they were heard
+    NodeId repairer;                         // empty: none
+    NodeId avoided;                          // was the repairer before, and did not repair
+    Instant repair_due{0};                   // the repairer is asked again
+    uint64_t repair_left = 0;                // slabs, when it was asked last
+    uint32_t asked_in_vain = 0;              // in a row: as many were left, and none was filling
   };
   struct PendingRevocation {
     Revocation revocation;
     bool placing = false;
+    Instant not_before{0};
   };
 
   // state.cc
   void emit(EventKind kind, const NodeId& node, const RegionId& region = {}, SlabIndex slab = {});
   void set_use(Node& node, uint32_t slab, SlabUse use);
   Node* node_of(const Revocation& revocation);  // null: left or replaced
-  uint64_t add_revocation(Revocation revocation, bool placing);
+  uint64_t add_revocation(Revocation revocation, bool placing, Instant not_before = Instant{0});
   void erase_revocation(uint64_t id);
   void restore(const Snapshot& snapshot, Instant now);
   void restore_lease(const LeaseKey& key, const Lease& lease);
@@ -329,7 +350,7 @@ class State {
   static uint32_t lendable_slabs(const Node& node);  // that are free, and stay
   void write_extent(Node& node);
   static void grow_numbers(Node& node, size_t numbers);
-  static bool can_move(const Region& region, const Lease& lease, const NodeId& from);
+  bool can_move(const Region& region, const Lease& lease, const NodeId& from) const;
   // Leases of the node that can move; `places`: for how many, up to `wanted`, there is room.
   size_t movable_slabs(const Node& from, size_t wanted, size_t& places);
   Status check_lend(const Node& node, uint32_t slabs);
@@ -345,7 +366,8 @@ class State {
   Result<Region*> find_region(const RegionId& id);
   static RegionInfo summary_of(const Region& region, const StateOptions& options);  // no leases
   static RegionInfo info_of(const Region& region, const StateOptions& options);
-  void drop_lease(Region& region, Replicas::iterator lease);
+  void drop_lease(Region& region, Replicas::iterator lease,
+                  Instant revoked_not_before = Instant{0});
   uint64_t borrowed_bytes(const std::string& borrower) const;
   // kExhausted: so much more is more than the quota of the region's borrower.
   Status check_quota(const Region& region, uint64_t more_bytes) const;
@@ -421,6 +443,12 @@ class State {
   Status check_base(const ImageCreate& create) const;
   uint32_t generations_of(const Image& image) const;
   ImageInfo info_of(const Image& image) const;
+  uint64_t leases_version_of(const Image& image) const;
+  // Whoever uploads one that is not complete copies nothing.
+  bool is_repaired(const Region& region) const;
+  std::set<NodeId> leaving_nodes() const;
+  Node* choose_repairer(Image& image, const LeaseCounts& lacking);
+  static void avoid_repairer(Image& image);
   uint32_t image_session_group();
   void restore_images(const Snapshot& snapshot);
   void expire_readers(Instant now);

@@ -1,5 +1,8 @@
 #include <fmt/format.h>
 
+#include <array>
+#include <utility>
+
 #include "coordinator/state.h"
 
 namespace farpage::coordinator {
@@ -48,7 +51,11 @@ void State::restore_images(const Snapshot& snapshot) {
       dropped = true;
     }
   }
-  for (const auto& [id, image] : images_) regions_.at(image.record.region).image = id;
+  for (const auto& [id, image] : images_) {
+    Region& region = regions_.at(image.record.region);
+    region.image = id;
+    region.leases_version = events_.last();
+  }
 }
 
 Result<State::Image*> State::find_image(const ImageId& id) {
@@ -225,6 +232,16 @@ std::vector<ImageInfo> State::images() const {
   return list;
 }
 
+// Those of its bases count, too.
+uint64_t State::leases_version_of(const Image& image) const {
+  uint64_t version = 0;
+  for (const Image* generation = &image;;) {
+    version = std::max(version, regions_.at(generation->record.region).leases_version);
+    if (generation->record.base.value.empty()) return version;
+    generation = &images_.at(generation->record.base);
+  }
+}
+
 Result<OpenedImage> State::open_image(Instant now, const ImageId& id, const ImageReader& reader) {
   FARPAGE_TRY_VOID(renew_reader(now, id, reader));
   const Image& image = images_.at(id);
@@ -232,6 +249,7 @@ Result<OpenedImage> State::open_image(Instant now, const ImageId& id, const Imag
   opened.image = info_of(image);
   opened.session_group = regions_.at(image.record.region).record.session_group;
   opened.time_to_live = std::chrono::duration_cast<Milliseconds>(options_.region_time_to_live);
+  opened.leases_version = leases_version_of(image);
   for (const Image* generation = &image;;) {
     opened.regions.push_back(info_of(regions_.at(generation->record.region), options_));
     if (generation->record.base.value.empty()) return opened;
@@ -241,13 +259,13 @@ Result<OpenedImage> State::open_image(Instant now, const ImageId& id, const Imag
 
 // Not persistent: the readers of a coordinator that has restarted are there after their next
 // renewal.
-Status State::renew_reader(Instant now, const ImageId& id, const ImageReader& reader) {
+Result<ReaderHeard> State::renew_reader(Instant now, const ImageId& id, const ImageReader& reader) {
   FARPAGE_TRY(image, find_image(id));
   if (image->readers.size() >= kMaxReadersPerImage && image->readers.count(reader.name) == 0)
     return fail(ErrorCode::kExhausted,
                 fmt::format("image '{}' has {} readers already", id.value, image->readers.size()));
   image->readers[reader.name] = now;
-  return {};
+  return ReaderHeard{leases_version_of(*image)};
 }
 
 Status State::close_reader(const ImageId& id, const ImageReader& reader) {
@@ -261,6 +279,70 @@ void State::expire_readers(Instant now) {
     std::erase_if(image.readers, [&](const auto& reader) {
       return silence(now, reader.second) > options_.region_time_to_live;
     });
+}
+
+bool State::is_repaired(const Region& region) const {
+  return region.image.value.empty() ||
+         images_.at(region.image).record.state == ImageState::kComplete;
+}
+
+std::set<NodeId> State::leaving_nodes() const {
+  std::set<NodeId> leaving;
+  for (const auto& [id, node] : nodes_)
+    if (is_leaving(state_of(node))) leaving.insert(id);
+  return leaving;
+}
+
+// The same as before, unless that one is away, or does nothing: it may not reach the replicas. Else
+// one with memory, if there is one: the copies of a disk's node wait for that.
+State::Node* State::choose_repairer(Image& image, const LeaseCounts& lacking) {
+  constexpr uint32_t kPatience = 6;
+  const uint64_t left = lacking.degraded + lacking.moving;
+  const bool in_vain = left == image.repair_left && lacking.repairing == 0;
+  image.repair_left = left;
+  image.asked_in_vain = in_vain ? image.asked_in_vain + 1 : 0;
+  if (image.asked_in_vain == kPatience) avoid_repairer(image);
+  const auto alive = [this](const NodeId& id) {
+    const auto node = nodes_.find(id);
+    const bool is_alive = node != nodes_.end() && state_of(node->second) == NodeState::kAlive;
+    return is_alive ? &node->second : nullptr;
+  };
+  if (Node* const same = alive(image.repairer)) return same;
+  std::array<std::vector<NodeId>, 2> candidates;  // with memory, with a disk
+  for (const auto& [id, node] : nodes_)
+    if (state_of(node) == NodeState::kAlive && id != image.avoided)
+      candidates[is_disk(node) ? 1 : 0].push_back(id);
+  const std::vector<NodeId>& best = candidates[candidates[0].empty() ? 1 : 0];
+  image.repairer = best.empty() ? image.avoided : best[placement_.next_random() % best.size()];
+  return alive(image.repairer);
+}
+
+void State::avoid_repairer(Image& image) {
+  image.avoided = std::exchange(image.repairer, {});
+  image.asked_in_vain = 0;
+}
+
+std::vector<ImageRepair> State::begin_image_repairs() {
+  constexpr Seconds kAskAgain{5};
+  const std::set<NodeId> leaving = leaving_nodes();
+  std::vector<ImageRepair> repairs;
+  for (auto& [id, image] : images_) {
+    if (image.record.state != ImageState::kComplete || image.repair_due > last_tick_) continue;
+    const LeaseCounts counts = counts_of(regions_.at(image.record.region), leaving);
+    if (counts.degraded + counts.moving + counts.repairing == 0) continue;
+    const Node* const node = choose_repairer(image, counts);
+    if (node == nullptr) continue;
+    image.repair_due = last_tick_ + kAskAgain;
+    repairs.push_back({id, node->record.join.id, node->record.join.agent_url});
+  }
+  return repairs;
+}
+
+void State::refuse_image_repair(const ImageRepair& repair) {
+  const auto image = images_.find(repair.image);
+  if (image == images_.end() || image->second.repairer != repair.node) return;
+  avoid_repairer(image->second);
+  image->second.repair_due = {};
 }
 
 }  // namespace farpage::coordinator

@@ -52,8 +52,8 @@ void State::grow_numbers(Node& node, size_t numbers) {
   node.slabs.resize(numbers, SlabUse::kAbsent);
 }
 
-bool State::can_move(const Region& region, const Lease& lease, const NodeId& from) {
-  return !lease.lost && lease.node == from && region.image.value.empty();
+bool State::can_move(const Region& region, const Lease& lease, const NodeId& from) const {
+  return !lease.lost && lease.node == from && is_repaired(region);
 }
 
 // Each takes the node with the most room; which of them there is room for does not matter.
@@ -104,8 +104,8 @@ Status State::check_lend(const Node& node, uint32_t slabs) {
   const size_t movable = movable_slabs(node, wanted, places);
   if (movable < wanted)
     return fail(ErrorCode::kConflict,
-                fmt::format("node '{}' lends {} slabs that do not move, of images or not leased "
-                            "yet: it can lend {} or more",
+                fmt::format("node '{}' lends {} slabs that do not move, of images that are being "
+                            "uploaded or not leased yet: it can lend {} or more",
                             join.id.value, used - movable,
                             format_size((used - movable) * join.slab_bytes)));
   if (places < wanted)

@@ -67,9 +67,10 @@ Result<std::vector<PlannedLease>> State::begin_repair(Instant now, const RegionI
                                                       const RepairBegin& repair,
                                                       const std::set<NodeId>& avoid) {
   FARPAGE_TRY(region, find_region(id));
-  if (!region->image.value.empty())
+  if (!is_repaired(*region))
     return fail(ErrorCode::kConflict,
-                fmt::format("region '{}' stores an image: push that again", id.value));
+                fmt::format("region '{}' stores image '{}', which is still being uploaded",
+                            id.value, region->image.value));
   region->last_heard = now;
   if (replicas_of(region->leases, repair.slab).empty())
     return fail(ErrorCode::kNotFound, fmt::format("field 'slab': region '{}' has no slab {}",
@@ -172,9 +173,12 @@ Status State::complete_repair(const RegionId& id, const RepairComplete& repair) 
   note_lease(*region, filling->first, std::nullopt);
   region->leases.erase(filling);
   const auto replaced = region->leases.find({repair.slab, lease.replica});
-  drop_lease(*region, replaced);
+  // Its readers have it until they have heard of the new one.
+  const bool is_read = !region->image.value.empty();
+  drop_lease(*region, replaced, is_read ? last_tick_ + kReaderGrace : Instant{0});
   note_lease(*region, {repair.slab, lease.replica}, lease);
   emit(EventKind::kSlabRepaired, lease.node, id, repair.slab);
+  region->leases_version = events_.last();
   region->leases.emplace(std::pair(repair.slab, lease.replica), std::move(lease));
   return {};
 }

@@ -93,7 +93,7 @@ void State::return_to_memory(Instant now) {
   std::erase_if(spilled, [&](uint64_t bytes) { return room[bytes] == 0; });
   if (spilled.empty()) return;
   for (auto& [id, region] : regions_)
-    if (spilled.count(region.record.slab_bytes) != 0 && region.image.value.empty() &&
+    if (spilled.count(region.record.slab_bytes) != 0 && is_repaired(region) &&
         now >= region.return_not_before)
       mark_returning(region, room[region.record.slab_bytes]);
 }

@@ -20,7 +20,6 @@
 namespace farpage::criu {
 namespace {
 
-constexpr Milliseconds kRenewInterval{5000};
 constexpr Milliseconds kLook{500};
 constexpr Nanoseconds kNap = std::chrono::microseconds(50);
 
@@ -74,7 +73,11 @@ Status PageServer::open(coordinator::Client& client,
   reads_ =
       std::make_unique<image::PageReads>(*links_, links_->port(0), options_.reads, read_counts_);
   FARPAGE_TRY(image, image::Image::load(opened, *links_, *reads_));
-  image_ = std::move(image);
+  {
+    const MutexLock lock(mutex_);
+    leases_version_ = opened.leases_version;
+    image_ = std::move(image);
+  }
   const Status read = read_index();
   if (!read) return fail_with("image '" + options_.image.value + "'", read.error());
   log::info("criu: image_opened image={} processes={} ranges={} pages={} digest={}", image_->name(),
@@ -211,10 +214,11 @@ void PageServer::renew() {
   (void)pthread_setname_np(pthread_self(), "fp-renew");
   bool silent = false;
   MutexLock lock(mutex_);
-  while (!stop_renewing_.wait_for(lock, kRenewInterval,
+  while (!stop_renewing_.wait_for(lock, coordinator::kReaderInterval,
                                   [this]() FARPAGE_REQUIRES(mutex_) { return stopping_; })) {
+    const image::Image* const image = image_.get();
     lock.unlock();
-    const Status renewed = images_.renew(options_.image, reader_);
+    const Status renewed = renew(image);
     // Clients go on with what this process has: places and keys.
     if (!renewed && !silent)
       log::warn("criu: not_renewed image={} reason=\"{}\"", options_.image.value,
@@ -223,6 +227,17 @@ void PageServer::renew() {
     silent = !renewed;
     lock.lock();
   }
+}
+
+// `image`: null until it is loaded.
+Status PageServer::renew(const image::Image* image) {
+  FARPAGE_TRY(heard, images_.renew(options_.image, reader_));
+  if (image == nullptr || heard.leases_version == leases_version_) return {};
+  FARPAGE_TRY(opened, images_.open(options_.image, reader_));
+  FARPAGE_TRY_VOID(image->refresh(opened, *links_));
+  leases_version_ = opened.leases_version;
+  log::info("criu: leases_refreshed image={}", options_.image.value);
+  return {};
 }
 
 std::string PageServer::stats() const {

@@ -70,6 +70,7 @@ class PageServer {
   void take_ended();
   Status accept();
   void renew();
+  Status renew(const image::Image* image);
 
   const PageServerOptions options_;
   coordinator::ImageClient& images_;
@@ -78,6 +79,7 @@ class PageServer {
   image::ReadCounts read_counts_;
   std::unique_ptr<image::PageReads> reads_;
   std::unique_ptr<image::Image> image_;
+  uint64_t leases_version_ = 0;  // until it is loaded, that of run(); then that of the other thread
   std::optional<AddressIndex> index_;
   Fd listener_;
   uint16_t port_ = 0;

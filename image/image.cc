@@ -30,6 +30,14 @@ Result<std::unique_ptr<Image>> Image::with_leases(const coordinator::OpenedImage
   return image;
 }
 
+// A base is never exchanged for another one while it has readers.
+Status Image::refresh(const coordinator::OpenedImage& opened, ImageLinks& links) const {
+  for (size_t i = 0; i < std::min(opened.regions.size(), generations_.size()); ++i)
+    if (opened.regions[i].id == generations_[i].region)
+      FARPAGE_TRY_VOID(links.refresh(opened.regions[i].leases, *generations_[i].leases));
+  return {};
+}
+
 Result<std::unique_ptr<Image>> Image::load(const coordinator::OpenedImage& opened,
                                            ImageLinks& links, PageReads& reads,
                                            const MapMemory& memory) {

@@ -53,6 +53,9 @@ class Image {
   static Result<std::unique_ptr<Image>> with_leases(const coordinator::OpenedImage& opened,
                                                     ImageLinks& links);
 
+  // The leases that the coordinator has now, of the same image. Any thread but those that read.
+  Status refresh(const coordinator::OpenedImage& opened, ImageLinks& links) const;
+
   const coordinator::ImageInfo& info() const { return info_; }
   const std::string& name() const { return info_.name.value; }
   uint64_t pages() const { return info_.bytes >> kPageShift; }

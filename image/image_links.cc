@@ -77,4 +77,8 @@ Status ImageLinks::adopt(const std::vector<coordinator::Lease>& leases, pager::L
   return pager::publish_leases(leases, map, [this](const NodeId& id) { return node_index(id); });
 }
 
+Status ImageLinks::refresh(const std::vector<coordinator::Lease>& leases, pager::LeaseMap& map) {
+  return pager::refresh_leases(leases, map, [this](const NodeId& id) { return node_index(id); });
+}
+
 }  // namespace farpage::image

@@ -26,7 +26,8 @@ struct PortOptions {
   uint64_t session = 0;     // of the images' session group
 };
 
-// Threads: adopt() from any but the ports' owners; the ports as LinkPort says.
+// Threads: adopt(), refresh() and node_index() from any but the ports' owners; the ports as
+// LinkPort says.
 class ImageLinks {
  public:
   // Client and transports outlive it. `channel`: the template of each channel. `state`: with it a
@@ -44,6 +45,12 @@ class ImageLinks {
   // Publishes the leases that the map lacks, and has channels made to their nodes. A replica whose
   // node has left is a lost one. kUnavailable: no replica of a slab is left.
   Status adopt(const std::vector<coordinator::Lease>& leases, pager::LeaseMap& map);
+  // As pager::refresh_leases().
+  Status refresh(const std::vector<coordinator::Lease>& leases, pager::LeaseMap& map);
+  // Of a node to which channels are made from now on. nullopt: it has left.
+  Result<std::optional<pager::NodeIndex>> node_index(const NodeId& id);
+  pager::NodeDirectory& nodes() { return nodes_; }
+  const pager::NodeTable<pager::PeerState>& peers() const { return peers_; }
 
  private:
   struct Parts {
@@ -56,8 +63,6 @@ class ImageLinks {
   ImageLinks(Parts parts, const std::vector<PortOptions>& ports,
              const rdma::ChannelOptions& channel, coordinator::Client& client,
              std::vector<std::unique_ptr<rdma::Transport>>& transports);
-  // nullopt: it has left.
-  Result<std::optional<pager::NodeIndex>> node_index(const NodeId& id);
 
   coordinator::Client& client_;
   const rdma::ChannelOptions channel_;

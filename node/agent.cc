@@ -43,6 +43,7 @@ class HttpAgent final : public Agent {
       : lender_(lender), report_(std::move(report)) {}
 
   Status listen(const AgentOptions& options) {
+    repair_image_ = options.repair_image;
     http::ServerOptions server;
     server.host = options.host;
     server.port = options.port;
@@ -88,6 +89,11 @@ class HttpAgent final : public Agent {
       const Status done = withdraw(request);
       return done ? http::Reply{204, ""} : http::problem_reply(done.error());
     });
+    routes.push_back(
+        {"POST", "/v1/images/{image}/repair", {}, [this](const http::Request& request) {
+           const Status begun = repair_image(request);
+           return begun ? http::Reply{204, ""} : http::problem_reply(begun.error());
+         }});
     post("/v1/connect",
          [this](const http::Request& request) { return reply_of(connect(request)); });
     get("/v1/status", [this](const http::Request&) {
@@ -140,8 +146,16 @@ class HttpAgent final : public Agent {
     return coordinator::encode(ours);
   }
 
+  Status repair_image(const http::Request& request) {
+    if (!repair_image_)
+      return fail(ErrorCode::kUnsupported, "this node copies no images (--repair-rate off)");
+    repair_image_(ImageId{request.ids.front()});
+    return {};
+  }
+
   Lender& lender_;
   const std::function<NodeReport()> report_;
+  std::function<void(const ImageId&)> repair_image_;
   std::unique_ptr<http::Server> server_;  // last: its threads use the other members
 };
 

@@ -16,6 +16,8 @@ struct AgentOptions {
   std::string host = "127.0.0.1";
   uint16_t port = 0;  // 0: any free one
   std::string token;  // bearer token required on every call but /healthz; empty: none
+  // Begins to copy what the image lacks; returns at once. Empty: this node does not.
+  std::function<void(const ImageId&)> repair_image;
 };
 
 // Routes (bodies and replies as in coordinator/api_json.h, failures as in http/problem.h,
@@ -24,6 +26,7 @@ struct AgentOptions {
 //   POST /v1/slabs/{node_slab}/revoke   SlabRevokeRequest -> 204; 409 on another generation
 //   POST /v1/slabs/add?in_all=N         node slabs -> 204: they can be lent
 //   POST /v1/slabs/withdraw             node slabs -> 204: memory given up; 409 on a leased one
+//   POST /v1/images/{image}/repair      -> 204: it copies what the image lacks
 //   POST /v1/connect                    QueuePairEndpoint -> 200 QueuePairEndpoint
 //   GET  /v1/status                     the node's report as JSON
 //   GET  /metrics                       the report for Prometheus

@@ -67,6 +67,7 @@ class EngineThreads final : public Engine {
   Result<std::unique_ptr<Pager>> resume(const ResumeOptions& options,
                                         std::unique_ptr<uffd::AddressSpace>& space,
                                         OnChild on_child) override;
+  Status refresh(const StoredPages& stored, const std::vector<coordinator::Lease>& leases) override;
   bool can_resume(uint64_t number) override;
   void end_succession(const std::set<uint64_t>& resumed) override;
 
@@ -121,6 +122,9 @@ class EngineThreads final : public Engine {
   std::vector<std::unique_ptr<LinkPort>> ports_;
   // Outlives the backing regions, its thread ends before the others.
   std::unique_ptr<Repairer> repairer_;
+  Mutex stored_mutex_;
+  std::map<const StoredPages*, std::weak_ptr<BackingRegion>> stored_
+      FARPAGE_GUARDED_BY(stored_mutex_);
   Mutex heirs_mutex_;
   std::map<uint64_t, Heir> heirs_ FARPAGE_GUARDED_BY(heirs_mutex_);  // by number
   std::vector<Heir> leftovers_;  // that nobody resumes: then the cleaner's

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "base/log.h"
 #include "base/mapping.h"
 #include "base/pidfd.h"
 #include "snapshot/image_pages.h"
@@ -29,7 +30,8 @@ struct FarGuests::Guest {
   FarParts parts;
   uint64_t target = 0;  // its number in the engine
   uint64_t features = 0;
-  int userfaultfd = -1;  // the pager's
+  int userfaultfd = -1;               // the pager's
+  std::shared_ptr<ImagePages> pages;  // once it is served
   std::unique_ptr<pager::Pager> pager;
   std::optional<GuestAgent> agent;
   Mutex mutex;
@@ -124,8 +126,9 @@ Status FarGuests::serve_new(Guest& guest) {
   FARPAGE_TRY_VOID(guest.parts.lifeline.tie(guest.parts.pidfd.get(), guest.parts.pid));
   FARPAGE_TRY(space, space_of(guest, true));
   FARPAGE_TRY(pages, pages_of(guest, *space));
-  FARPAGE_TRY(pager, engine_->restore(target_options(guest), space, std::move(pages)));
+  FARPAGE_TRY(pager, engine_->restore(target_options(guest), space, pages));
   guest.pager = std::move(pager);
+  guest.pages = std::move(pages);
   return state_.put_session(guest.parts.number, guest.record());
 }
 
@@ -170,9 +173,10 @@ Status FarGuests::serve_again(FarParts parts, const SessionRecord& record) {
     pager::ResumeOptions options;
     static_cast<pager::TargetOptions&>(options) = target_options(*guest);
     options.agent_ready = guest->agent.has_value();
-    options.stored = std::move(pages);
+    options.stored = pages;
     FARPAGE_TRY(pager, engine_->resume(options, space, {}));
     guest->pager = std::move(pager);
+    guest->pages = std::move(pages);
   }
   guests_.emplace(guest->parts.number, guest);
   if (!guest->agent) ask_for_agent(guest, kFormerAgent);
@@ -225,6 +229,16 @@ Status FarGuests::take_agent(Guest& guest, GuestAgent agent) const {
   FARPAGE_TRY_VOID(guest.pager->set_local(options_.pager.local_bytes));
   guest.pager->begin_eviction();
   return {};
+}
+
+void FarGuests::refresh(const coordinator::OpenedImage& opened) {
+  for (const auto& [number, guest] : guests_) {
+    if (guest->image() != opened.image.name.value) continue;
+    const Status done = engine_->refresh(*guest->pages, guest->pages->leases_of(opened));
+    if (!done)
+      log::warn("serve: not_refreshed image={} pid={} reason=\"{}\"", guest->image(),
+                guest->parts.pid, done.error().message());
+  }
 }
 
 std::optional<FarChange> FarGuests::change_of(Guest& guest) const {

@@ -1,5 +1,6 @@
 #include "snapshot/image_pages.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace farpage::snapshot {
@@ -17,13 +18,23 @@ Result<std::shared_ptr<ImagePages>> ImagePages::create(std::shared_ptr<const ima
                   "image '" + opened.image.name.value +
                       "' and its bases have slabs of different sizes: push it without --base");
     made->first_places_.push_back(made->slabs_ * pages_of_slab);
-    for (const coordinator::Lease& lease : region.leases) {
-      made->leases_.push_back(lease);
-      made->leases_.back().slab = SlabIndex{static_cast<uint32_t>(made->slabs_) + lease.slab.value};
-    }
+    made->first_slabs_.push_back(static_cast<uint32_t>(made->slabs_));
     made->slabs_ += made->image_->generations()[i].leases->slabs();
   }
+  made->leases_ = made->leases_of(opened);
   return made;
+}
+
+std::vector<coordinator::Lease> ImagePages::leases_of(
+    const coordinator::OpenedImage& opened) const {
+  std::vector<coordinator::Lease> all;
+  for (size_t i = 0; i < std::min(opened.regions.size(), first_slabs_.size()); ++i) {
+    for (const coordinator::Lease& lease : opened.regions[i].leases) {
+      all.push_back(lease);
+      all.back().slab = SlabIndex{first_slabs_[i] + lease.slab.value};
+    }
+  }
+  return all;
 }
 
 const image::PageEntry* ImagePages::entry_of(PageIndex page) const {

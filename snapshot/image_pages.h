@@ -28,6 +28,9 @@ class ImagePages final : public pager::StoredPages {
                                                     const coordinator::OpenedImage& opened,
                                                     std::vector<GuestPart> parts);
 
+  // The leases of `opened`, numbered as those of all generations.
+  std::vector<coordinator::Lease> leases_of(const coordinator::OpenedImage& opened) const;
+
   uint64_t slabs() const override { return slabs_; }
   uint64_t slab_bytes() const override { return slab_bytes_; }
   const std::vector<coordinator::Lease>& leases() const override { return leases_; }
@@ -45,6 +48,7 @@ class ImagePages final : public pager::StoredPages {
   uint64_t slab_bytes_ = 0;
   uint64_t slabs_ = 0;
   std::vector<uint64_t> first_places_;  // of each generation
+  std::vector<uint32_t> first_slabs_;   // of each generation
   std::vector<coordinator::Lease> leases_;
 };
 

@@ -26,7 +26,6 @@ namespace farpage::snapshot {
 namespace {
 
 constexpr size_t kMapBufferBytes = size_t{image::PageReads::kMaxRunPages} * 16 << kPageShift;
-constexpr Milliseconds kRenewInterval{5000};
 constexpr Milliseconds kLook{500};
 constexpr Milliseconds kLookAtPartial{5};
 constexpr Seconds kLearnInterval{5};
@@ -676,20 +675,64 @@ void SnapshotPager::renew() {
   (void)pthread_setname_np(pthread_self(), "fp-renew");
   bool silent = false;
   MutexLock lock(mutex_);
-  while (!stop_renewing_.wait_for(lock, kRenewInterval,
+  while (!stop_renewing_.wait_for(lock, coordinator::kReaderInterval,
                                   [this]() FARPAGE_REQUIRES(mutex_) { return stopping_; })) {
-    std::vector<ImageId> names;
-    for (const auto& [name, open] : open_) names.push_back(name);
+    std::vector<std::pair<ImageId, uint64_t>> known;
+    for (const auto& [name, open] : open_) known.emplace_back(name, open.opened.leases_version);
     lock.unlock();
     Status renewed;
-    for (const ImageId& name : names)
-      if (const Status status = images_.renew(name, reader_); !status) renewed = status;
+    std::vector<coordinator::OpenedImage> refreshed;
+    for (const auto& [name, version] : known)
+      if (auto opened = renew(name, version, renewed)) refreshed.push_back(std::move(*opened));
     // Guests go on with what this process has: pages, places and keys.
     if (!renewed && !silent)
       log::warn("serve: not_renewed reason=\"{}\"", renewed.error().message());
     if (renewed && silent) log::info("serve: renewed again");
     silent = !renewed;
     lock.lock();
+    if (refreshed.empty()) continue;
+    refreshed_ = std::move(refreshed);
+    bell_.ring();
+  }
+}
+
+// The image as it is now, if its leases have changed.
+std::optional<coordinator::OpenedImage> SnapshotPager::renew(const ImageId& name, uint64_t version,
+                                                             Status& renewed) {
+  const auto heard = images_.renew(name, reader_);
+  if (!heard) renewed = tl::unexpected(heard.error());
+  if (!heard || heard->leases_version == version) return std::nullopt;
+  auto opened = images_.open(name, reader_);
+  if (opened) return std::move(*opened);
+  renewed = tl::unexpected(opened.error());
+  return std::nullopt;
+}
+
+void SnapshotPager::take_refreshed() {
+  std::vector<coordinator::OpenedImage> refreshed;
+  {
+    const MutexLock lock(mutex_);
+    refreshed.swap(refreshed_);
+  }
+  for (coordinator::OpenedImage& opened : refreshed) {
+    const ImageId name = opened.image.name;
+    OpenImage& open = [&]() -> OpenImage& {
+      const MutexLock lock(mutex_);
+      return open_.at(name);
+    }();
+    // Another image by that name: this one was removed by force.
+    if (opened.image.region != open.opened.image.region) continue;
+    Status done = open.served->image->refresh(opened, *shared_.links);
+    if (done) done = state_.put_image(opened);
+    if (shared_.far) shared_.far->refresh(opened);
+    if (!done) {
+      log::warn("serve: not_refreshed image={} reason=\"{}\" (trying again)", name.value,
+                done.error().message());
+      continue;
+    }
+    log::info("serve: leases_refreshed image={}", name.value);
+    const MutexLock lock(mutex_);
+    open.opened = std::move(opened);
   }
 }
 
@@ -713,6 +756,7 @@ Status SnapshotPager::turn(int stop, bool& stopped) {
   (void)bell_.wait(Milliseconds(0));
   take_ended();
   take_far_changes();
+  take_refreshed();
   for (Waiting& waiting : waiting_) go_on(waiting);
   std::erase_if(waiting_, [](const Waiting& waiting) { return waiting.handover == nullptr; });
   std::erase_if(asking_, [this](Asking& asking) { return answer(asking); });

@@ -177,6 +177,9 @@ class SnapshotPager {
   void learn_of_all();
   void write_stats() const;
   void renew();
+  std::optional<coordinator::OpenedImage> renew(const ImageId& name, uint64_t version,
+                                                Status& renewed);
+  void take_refreshed();
   OpenImage& image_of(const Session& session);
 
   const SnapshotOptions options_;
@@ -201,6 +204,8 @@ class SnapshotPager {
   std::map<uint64_t, uint64_t> learned_;  // touches of each session so far
   Mutex mutex_;
   std::vector<uint64_t> ended_ FARPAGE_GUARDED_BY(mutex_);
+  std::vector<coordinator::OpenedImage> refreshed_
+      FARPAGE_GUARDED_BY(mutex_);  // others than before
   bool stopping_ FARPAGE_GUARDED_BY(mutex_) = false;
   ConditionVariable stop_renewing_;
   // The thread that renews reads the names, so they are guarded.

@@ -148,16 +148,17 @@ void LeaseMap::publish(SlabIndex slab, std::vector<std::unique_ptr<const Replica
   store(slab, std::move(lease));
 }
 
-const ReplicaLease* LeaseMap::add(SlabIndex slab, const ReplicaLease& filling) {
+const ReplicaLease* LeaseMap::add(SlabIndex slab, const ReplicaLease& replica) {
   const MutexLock lock(mutex_);
   const SlabLease* present = entry(slab).lease.load(std::memory_order_relaxed);
   const uint64_t count = head().count.load(std::memory_order_relaxed);
-  if (present == nullptr || present->live() == 0 || !may_add(count)) return nullptr;
+  if (present == nullptr || !may_add(count)) return nullptr;
+  if (present->live() == 0 && !replica.is_read()) return nullptr;
   auto lease = std::make_unique<SlabLease>(*present);
   uint32_t place = 0;
   while (place < lease->replica_count && lease->replicas[place]->is_written()) ++place;
   if (place == SlabLease::kMaxPlaces) return nullptr;
-  const ReplicaLease* added = lease->replicas[place] = keep(count, slab, place, filling);
+  const ReplicaLease* added = lease->replicas[place] = keep(count, slab, place, replica);
   lease->replica_count = std::max(lease->replica_count, place + 1);
   head().count.store(count + 1, std::memory_order_release);
   store(slab, std::move(lease));

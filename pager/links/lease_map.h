@@ -152,12 +152,12 @@ class LeaseMap {
 
   // The first lease of the slab: 1 to kMaxReplicas replicas on nodes, or one in the file.
   void publish(SlabIndex slab, std::vector<std::unique_ptr<const ReplicaLease>> replicas);
-  // One more replica of the slab, which is filling: in the place of one that has ended, or else in
-  // a further one. Both leases share the other replicas: what one operation learns of a replica,
-  // all know. An operation that began before does not know the new one: whoever fills it starts
-  // after these have ended. nullptr, and nothing changes: the slab has no replica that can be read,
-  // or no place, or this map has had too many replicas.
-  const ReplicaLease* add(SlabIndex slab, const ReplicaLease& filling);
+  // One more replica of the slab: in the place of one that has ended, or else in a further one.
+  // Both leases share the other replicas: what one operation learns of a replica, all know. An
+  // operation that began before does not know the new one: whoever fills it starts after these have
+  // ended. nullptr, and nothing changes: the slab has no replica that can be read, from which one
+  // that is filling could be filled, or no place, or this map has had too many replicas.
+  const ReplicaLease* add(SlabIndex slab, const ReplicaLease& replica);
   // `old` is not used any more, because `by`, which is live, has taken its place. False, and
   // nothing changes: `by` has ended.
   bool withdraw(const ReplicaLease& old, const ReplicaLease& by);

@@ -44,6 +44,11 @@ class RegionRepair {
   // One step, at most one request to the coordinator. Returns when the next one is due, if nothing
   // happens before.
   Instant serve(const coordinator::RegionInfo& region, Repairer& repairer);
+  // Nothing is under way, and nothing can be begun.
+  bool is_done(uint32_t replicas, const Repairer& repairer) {
+    return !fill_ && answers_.empty() && !most_endangered(replicas, repairer);
+  }
+  bool is_filling() const { return fill_ != nullptr; }
   // The coordinator has refused what its view, as we know it, allows: nodes and leases are to be
   // read again. Once.
   bool take_old_view() { return std::exchange(view_is_old_, false); }

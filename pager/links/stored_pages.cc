@@ -1,9 +1,23 @@
 #include "pager/links/stored_pages.h"
 
+#include <algorithm>
 #include <map>
 #include <string>
 
 namespace farpage::pager {
+namespace {
+
+std::unique_ptr<ReplicaLease> replica_on(NodeIndex node, const coordinator::Lease& lease) {
+  auto replica = std::make_unique<ReplicaLease>();
+  replica->node = node;
+  replica->address = lease.address;
+  replica->generation = lease.generation;
+  if (lease.lost) (void)replica->end(ReplicaState::kLost);
+  for (const auto& [kind, key] : lease.rkeys) replica->keys[static_cast<size_t>(kind)] = key;
+  return replica;
+}
+
+}  // namespace
 
 Status publish_leases(const std::vector<coordinator::Lease>& leases, LeaseMap& map,
                       const IndexOfNode& index_of) {
@@ -12,19 +26,13 @@ Status publish_leases(const std::vector<coordinator::Lease>& leases, LeaseMap& m
     if (lease.slab.value >= map.slabs())
       return fail(ErrorCode::kInvalid,
                   "the coordinator leased a slab that the image does not have");
-    if (map.find(lease.slab) != nullptr) continue;
+    if (map.find(lease.slab) != nullptr || lease.filling) continue;
     auto& replicas = slabs[lease.slab];
     FARPAGE_TRY(node, index_of(lease.node));
     if (!node) continue;
     if (replicas.size() == coordinator::kMaxReplicas)
       return fail(ErrorCode::kInvalid, "the coordinator leased too many replicas");
-    auto replica = std::make_unique<ReplicaLease>();
-    replica->node = *node;
-    replica->address = lease.address;
-    replica->generation = lease.generation;
-    if (lease.lost) (void)replica->end(ReplicaState::kLost);
-    for (const auto& [kind, key] : lease.rkeys) replica->keys[static_cast<size_t>(kind)] = key;
-    replicas.push_back(std::move(replica));
+    replicas.push_back(replica_on(*node, lease));
   }
   for (auto& [slab, replicas] : slabs) {
     bool any = false;
@@ -34,6 +42,34 @@ Status publish_leases(const std::vector<coordinator::Lease>& leases, LeaseMap& m
                   "slab " + std::to_string(slab.value) + ": every replica of it is lost");
     map.publish(slab, std::move(replicas));
     (void)map.touch(PageIndex{uint64_t{slab.value} * map.pages_per_slab()});
+  }
+  return {};
+}
+
+Status refresh_leases(const std::vector<coordinator::Lease>& leases, LeaseMap& map,
+                      const IndexOfNode& index_of) {
+  std::map<SlabIndex, std::vector<std::pair<NodeIndex, const coordinator::Lease*>>> slabs;
+  for (const coordinator::Lease& lease : leases) {
+    if (lease.lost || lease.filling || lease.slab.value >= map.slabs()) continue;
+    FARPAGE_TRY(node, index_of(lease.node));
+    if (node) slabs[lease.slab].emplace_back(*node, &lease);
+  }
+  for (const auto& [slab, present] : slabs) {
+    const auto is_present = [&present = present](const ReplicaLease& replica) {
+      return std::ranges::any_of(present, [&](const auto& entry) {
+        return entry.first == replica.node && entry.second->generation == replica.generation;
+      });
+    };
+    for (const auto& [node, lease] : present) {
+      const SlabLease* const held = map.find(slab);
+      if (held == nullptr || held->find(node, lease->generation) != nullptr) continue;
+      const ReplicaLease* const added = map.add(slab, *replica_on(node, *lease));
+      if (added == nullptr)
+        return fail(ErrorCode::kExhausted, "slab " + std::to_string(slab.value) +
+                                               ": this process has had too many replicas of it");
+      for (const ReplicaLease* old : held->all())
+        if (!is_present(*old)) (void)map.withdraw(*old, *added);
+    }
   }
   return {};
 }

@@ -27,6 +27,7 @@ class StoredPages {
   // keeps the leases alive.
   virtual uint64_t slabs() const = 0;
   virtual uint64_t slab_bytes() const = 0;
+  // Those of the beginning: refresh_leases() brings others.
   virtual const std::vector<coordinator::Lease>& leases() const = 0;
 
   // Where a page of the target lies among the places; nullopt: nowhere, because it is zeros, or
@@ -41,6 +42,10 @@ class StoredPages {
 // those of such a map.
 using IndexOfNode = std::function<Result<std::optional<NodeIndex>>(const NodeId&)>;
 Status publish_leases(const std::vector<coordinator::Lease>& leases, LeaseMap& map,
+                      const IndexOfNode& index_of);
+// Of a map that has them all, which may have readers: `leases` are what the coordinator has now.
+// Replicas that were made since are added, and those that they have replaced are withdrawn.
+Status refresh_leases(const std::vector<coordinator::Lease>& leases, LeaseMap& map,
                       const IndexOfNode& index_of);
 
 }  // namespace farpage::pager

@@ -305,6 +305,17 @@ class PageServer(SnapshotTest):
         self.expect_all_right(client)
         self.assertEqual(client.end(), 0)
 
+    def test_pages_come_from_their_new_places_after_a_drain(self):
+        self.serve_checkpoint()
+        client = self.client()
+        process, address, content = self.some_page()
+        self.assertEqual(client.get(process, address, 1), content)
+        self.start_node("node-2", transports="tcp")
+        self.farpage("drain", "node-1")
+        self.assertIn("leases_refreshed", self.server.log())
+        self.expect_all_right(client)
+        self.assertEqual(client.end(), 0)
+
     def test_coordinator_is_not_needed_once_it_serves(self):
         self.serve_checkpoint()
         self.coordinator.end()

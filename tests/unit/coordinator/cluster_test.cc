@@ -85,6 +85,9 @@ class HoldingAgents final : public AgentClient {
   Status withdraw_slabs(const std::string& url, std::span<const uint32_t> slabs) override {
     return agents_->withdraw_slabs(url, slabs);
   }
+  Status repair_image(const std::string& url, const ImageId& image) override {
+    return agents_->repair_image(url, image);
+  }
   Result<uint64_t> incarnation(const std::string& url) override {
     return agents_->incarnation(url);
   }

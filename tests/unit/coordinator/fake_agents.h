@@ -7,6 +7,7 @@
 #include <set>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "coordinator/agent_client.h"
 
@@ -60,6 +61,12 @@ class FakeAgents {
     slab_bytes_ = bytes;
   }
 
+  // Each is URL and image, in their order.
+  std::vector<std::pair<std::string, std::string>> image_repairs() const {
+    const std::lock_guard lock(mutex_);
+    return image_repairs_;
+  }
+
   std::unique_ptr<AgentClient> client() { return std::make_unique<Caller>(*this); }
 
   static uint32_t rkey_of(uint32_t slab, uint32_t generation) {
@@ -105,6 +112,9 @@ class FakeAgents {
     Status withdraw_slabs(const std::string& url, std::span<const uint32_t> slabs) override {
       return agents_.change(url, slabs, true);
     }
+    Status repair_image(const std::string& url, const ImageId& image) override {
+      return agents_.repair_image(url, image);
+    }
     Result<uint64_t> incarnation(const std::string& url) override {
       return agents_.incarnation(url);
     }
@@ -112,6 +122,13 @@ class FakeAgents {
    private:
     FakeAgents& agents_;
   };
+
+  Status repair_image(const std::string& url, const ImageId& image) {
+    const std::lock_guard lock(mutex_);
+    if (moods_[url] != Mood::kGood) return failure_of(moods_[url]);
+    image_repairs_.emplace_back(url, image.value);
+    return {};
+  }
 
   Result<SlabLeaseReply> lease(const std::string& url, uint32_t slab,
                                const SlabLeaseRequest& request) {
@@ -188,6 +205,7 @@ class FakeAgents {
   std::map<std::string, uint64_t> incarnations_;
   std::map<std::pair<std::string, uint32_t>, Slab> slabs_;
   std::map<std::string, std::set<uint32_t>> withdrawn_;
+  std::vector<std::pair<std::string, std::string>> image_repairs_;
   size_t double_lends_ = 0;
   size_t lends_without_memory_ = 0;
   uint64_t slab_bytes_ = kMinSlabBytes;

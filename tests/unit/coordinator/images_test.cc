@@ -3,6 +3,9 @@
 
 #include <cstdlib>
 #include <filesystem>
+#include <map>
+#include <set>
+#include <thread>
 
 #include "coordinator/api_json.h"
 #include "coordinator/image_client.h"
@@ -59,6 +62,8 @@ class ImagesTest : public ServiceTest {
     EXPECT_TRUE(images_->complete(image.name, {image.upload, 7, "abc0"}).has_value());
     return *images_->image(image.name);
   }
+  // What is due is done.
+  static void pass_ticks() { std::this_thread::sleep_for(test_options().tick_interval * 5); }
   ErrorCode code_of(const Status& status) {
     return status ? ErrorCode::kIo : status.error().code;  // kIo: no failure
   }
@@ -192,7 +197,7 @@ TEST_F(ImagesTest, IsNotRemovedWhileItIsReadUnlessForced) {
   ASSERT_EQ(code_of(refused), ErrorCode::kConflict);
   EXPECT_NE(refused.error().context.find("'host-1-1'"), std::string::npos);
   EXPECT_TRUE(images_->remove(ImageId{"vm"}, true).has_value());
-  EXPECT_EQ(code_of(images_->renew(ImageId{"vm"}, kReader)), ErrorCode::kNotFound);
+  EXPECT_EQ(images_->renew(ImageId{"vm"}, kReader).error().code, ErrorCode::kNotFound);
 }
 
 TEST_F(ImagesTest, ReaderThatDoesNotRenewItselfIsNone) {
@@ -233,6 +238,89 @@ TEST_F(ImagesTest, LostLeaseIsSeenAndPreventsItsCompletion) {
   ASSERT_TRUE(client_->join(test_node("n1", 8, 2)).has_value());
   EXPECT_EQ(images_->image(image.name)->lost_leases, 1U);
   EXPECT_EQ(code_of(images_->complete(image.name, {1, 7, "abc0"})), ErrorCode::kConflict);
+}
+
+TEST_F(ImagesTest, AreRepairedWhenTheyAreComplete) {
+  const ImageInfo image = create("vm");
+  ASSERT_TRUE(client_->lease_slabs(image.region, {SlabIndex{0}}).has_value());
+  ASSERT_TRUE(client_->join(test_node("n2", 8)).has_value());
+  ASSERT_TRUE(client_->drain_node(NodeId{"n1"}).has_value());
+  const Lease held = images_->open(image.name, kReader)->regions[0].leases[0];
+  const RepairBegin begin{SlabIndex{0}, {name_of(held)}, {}};
+  const auto early = client_->begin_repair(image.region, begin);
+  ASSERT_EQ(early.error().code, ErrorCode::kConflict);
+  EXPECT_NE(early.error().context.find("still being uploaded"), std::string::npos);
+  ASSERT_TRUE(images_->complete(image.name, {1, 7, "abc0"}).has_value());
+  EXPECT_TRUE(client_->begin_repair(image.region, begin).has_value());
+}
+
+// What was replaced can be read until all readers have heard of it, also when the coordinator
+// starts again meanwhile.
+TEST_F(ImagesTest, ReadersHearOfRepairsBeforeTheOldReplicaEnds) {
+  const ImageInfo image = complete("vm");
+  ASSERT_TRUE(client_->join(test_node("n2", 8)).has_value());
+  const auto opened = images_->open(image.name, kReader);
+  EXPECT_EQ(images_->renew(image.name, kReader)->leases_version, opened->leases_version);
+  ASSERT_TRUE(client_->drain_node(NodeId{"n1"}).has_value());
+  const Lease old = opened->regions[0].leases[0];
+  const auto begun = client_->begin_repair(image.region, {SlabIndex{0}, {name_of(old)}, {}});
+  ASSERT_TRUE(begun.has_value()) << begun.error().message();
+  EXPECT_EQ(images_->renew(image.name, kReader)->leases_version, opened->leases_version);
+  ASSERT_TRUE(
+      client_->complete_repair(image.region, {SlabIndex{0}, name_of(begun->filling)}).has_value());
+  EXPECT_NE(images_->renew(image.name, kReader)->leases_version, opened->leases_version);
+  const auto again = images_->open(image.name, kReader);
+  ASSERT_EQ(again->regions[0].leases.size(), 1U);
+  EXPECT_EQ(name_of(again->regions[0].leases[0]), name_of(begun->filling));
+  const auto lent_by_n1 = [this] {
+    const auto node = client_->node(NodeId{"n1"});
+    return node->total_slabs - node->free_slabs;
+  };
+  clock_.advance(kReaderGrace - Milliseconds(1));
+  pass_ticks();
+  EXPECT_EQ(lent_by_n1(), 1U);
+  restart();
+  pass_ticks();
+  EXPECT_EQ(lent_by_n1(), 1U) << "the new one does not know how long it has been";
+  EXPECT_NE(images_->renew(image.name, kReader)->leases_version, opened->leases_version);
+  clock_.advance(kReaderGrace);
+  while (lent_by_n1() != 0) std::this_thread::yield();
+}
+
+TEST_F(ImagesTest, OneNodeAtATimeIsAskedToCopyThem) {
+  complete("vm");
+  complete("other");
+  create("begun");
+  clock_.advance(Seconds(6));
+  pass_ticks();
+  EXPECT_TRUE(agents_.image_repairs().empty()) << "they lack nothing";
+  for (const char* name : {"n2", "n3"}) ASSERT_TRUE(client_->join(test_node(name, 8)).has_value());
+  ASSERT_TRUE(client_->drain_node(NodeId{"n1"}).has_value());
+  std::map<std::string, std::set<std::string>> asked;
+  const auto ask = [&](size_t times) {
+    asked.clear();
+    const size_t before = agents_.image_repairs().size();
+    while (agents_.image_repairs().size() < before + times) {
+      for (const char* name : {"n1", "n2", "n3"})
+        (void)client_->heartbeat_node(NodeId{name}, NodeHeartbeat{1, 7, {}});
+      clock_.advance(Seconds(1));
+      pass_ticks();
+    }
+    const auto all = agents_.image_repairs();
+    for (size_t i = before; i < all.size(); ++i) asked[all[i].second].insert(all[i].first);
+  };
+  ask(8);
+  ASSERT_EQ(asked.size(), 2U) << "complete ones";
+  ASSERT_EQ(asked["vm"].size(), 1U) << "always the same";
+  const std::string first = *asked["vm"].begin();
+  EXPECT_NE(first, "http://n1:7071") << "it drains";
+  agents_.set_mood(first, FakeAgents::Mood::kUnreachable);
+  ask(4);
+  EXPECT_EQ(asked["vm"].count(first), 0U);
+  EXPECT_EQ(asked["vm"].size(), 1U);
+  agents_.set_mood(first, FakeAgents::Mood::kGood);
+  ask(16);
+  EXPECT_EQ(asked["vm"].count(first), 1U) << "the other one does nothing";
 }
 
 TEST_F(ImagesTest, WrongBodiesAreRefusedWithTheirField) {

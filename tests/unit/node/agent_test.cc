@@ -34,7 +34,10 @@ class AgentTest : public testing::Test {
 
   void start(const std::string& token) {
     agent_.reset();
-    auto agent = Agent::create({"127.0.0.1", 0, token}, *lender_, [this] {
+    AgentOptions options{"127.0.0.1", 0, token, {}};
+    if (repairs_images_)
+      options.repair_image = [this](const ImageId& image) { images_.push_back(image.value); };
+    auto agent = Agent::create(options, *lender_, [this] {
       NodeReport report;
       report.id = NodeId{"n1"};
       report.slabs = lender_->slab_counts();
@@ -73,6 +76,8 @@ class AgentTest : public testing::Test {
   std::unique_ptr<SlabPool> pool_;
   std::vector<std::unique_ptr<rdma::MemoryHost>> hosts_;
   std::optional<Lender> lender_;
+  bool repairs_images_ = false;
+  std::vector<std::string> images_;  // that it was told to copy
   std::unique_ptr<Agent> agent_;
   std::optional<httplib::Client> http_;
 };
@@ -121,6 +126,16 @@ TEST_F(AgentTest, LendsMoreAndLessWhenItIsTold) {
   EXPECT_EQ(post("/v1/slabs/withdraw", R"({"slabs":[0,2]})")->status, 204);
   EXPECT_EQ(lease(0, "r2").error().code, ErrorCode::kNotFound);
   EXPECT_EQ(pool_->slab_count(), 2U);
+}
+
+TEST_F(AgentTest, CopiesImagesWhenItIsTold) {
+  EXPECT_EQ(http_->Post("/v1/images/vm-1/repair")->status, 501) << "this node does not";
+  repairs_images_ = true;
+  start("");
+  EXPECT_EQ(http_->Post("/v1/images/vm-1/repair")->status, 204);
+  EXPECT_EQ(refused("/v1/images/vm-1/repair", "{}"), 400) << "it takes no body";
+  EXPECT_EQ(http_->Post("/v1/images/../repair")->status, 404);
+  EXPECT_EQ(images_, std::vector<std::string>{"vm-1"});
 }
 
 TEST_F(AgentTest, ConnectsQueuePairs) {
