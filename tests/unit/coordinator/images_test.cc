@@ -3,8 +3,6 @@
 
 #include <cstdlib>
 #include <filesystem>
-#include <map>
-#include <set>
 #include <thread>
 
 #include "coordinator/api_json.h"
@@ -285,42 +283,6 @@ TEST_F(ImagesTest, ReadersHearOfRepairsBeforeTheOldReplicaEnds) {
   EXPECT_NE(images_->renew(image.name, kReader)->leases_version, opened->leases_version);
   clock_.advance(kReaderGrace);
   while (lent_by_n1() != 0) std::this_thread::yield();
-}
-
-TEST_F(ImagesTest, OneNodeAtATimeIsAskedToCopyThem) {
-  complete("vm");
-  complete("other");
-  create("begun");
-  clock_.advance(Seconds(6));
-  pass_ticks();
-  EXPECT_TRUE(agents_.image_repairs().empty()) << "they lack nothing";
-  for (const char* name : {"n2", "n3"}) ASSERT_TRUE(client_->join(test_node(name, 8)).has_value());
-  ASSERT_TRUE(client_->drain_node(NodeId{"n1"}).has_value());
-  std::map<std::string, std::set<std::string>> asked;
-  const auto ask = [&](size_t times) {
-    asked.clear();
-    const size_t before = agents_.image_repairs().size();
-    while (agents_.image_repairs().size() < before + times) {
-      for (const char* name : {"n1", "n2", "n3"})
-        (void)client_->heartbeat_node(NodeId{name}, NodeHeartbeat{1, 7, {}});
-      clock_.advance(Seconds(1));
-      pass_ticks();
-    }
-    const auto all = agents_.image_repairs();
-    for (size_t i = before; i < all.size(); ++i) asked[all[i].second].insert(all[i].first);
-  };
-  ask(8);
-  ASSERT_EQ(asked.size(), 2U) << "complete ones";
-  ASSERT_EQ(asked["vm"].size(), 1U) << "always the same";
-  const std::string first = *asked["vm"].begin();
-  EXPECT_NE(first, "http://n1:7071") << "it drains";
-  agents_.set_mood(first, FakeAgents::Mood::kUnreachable);
-  ask(4);
-  EXPECT_EQ(asked["vm"].count(first), 0U);
-  EXPECT_EQ(asked["vm"].size(), 1U);
-  agents_.set_mood(first, FakeAgents::Mood::kGood);
-  ask(16);
-  EXPECT_EQ(asked["vm"].count(first), 1U) << "the other one does nothing";
 }
 
 TEST_F(ImagesTest, WrongBodiesAreRefusedWithTheirField) {
