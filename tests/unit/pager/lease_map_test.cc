@@ -105,7 +105,7 @@ TEST(LeaseMap, AddedReplicaIsBesideThoseThatAreWrittenUntilTheyEnd) {
   EXPECT_EQ(map->find(PageIndex{0})->replicas[0], second);
 }
 
-TEST(LeaseMap, NothingIsAddedWhereNoReplicaCanBeRead) {
+TEST(LeaseMap, NothingIsFilledWhereNoReplicaCanBeRead) {
   const auto map = make_map(512);
   EXPECT_EQ(map->add(SlabIndex{0}, filling_replica(7)), nullptr) << "there is no lease";
   map->publish(SlabIndex{0}, make_replicas(1));
@@ -113,6 +113,7 @@ TEST(LeaseMap, NothingIsAddedWhereNoReplicaCanBeRead) {
   EXPECT_TRUE(lease->replicas[0]->end(ReplicaState::kLost));
   EXPECT_EQ(map->add(SlabIndex{0}, filling_replica(7)), nullptr);
   EXPECT_EQ(map->find(PageIndex{0}), lease);
+  EXPECT_NE(map->add(SlabIndex{0}, *make_replicas(1).front()), nullptr) << "it needs no source";
 }
 
 TEST(LeaseMap, OneOfTwoReplicasThatEndForEachOtherStays) {

@@ -137,5 +137,48 @@ TEST(StoredPages, LeasesOfNodesThatHaveLeftAreLost) {
   EXPECT_EQ(publish_leases(leases, *map, only("a")).error().code, ErrorCode::kInvalid);
 }
 
+// Each node has the number that its name is.
+Result<std::optional<NodeIndex>> index_by_name(const NodeId& id) {
+  return std::optional(NodeIndex{static_cast<uint16_t>(std::stoi(id.value))});
+}
+
+coordinator::Lease lease_on(const char* node, uint32_t slab, uint32_t generation) {
+  return {.slab = SlabIndex{slab}, .node = NodeId{node}, .generation = Generation{generation}};
+}
+
+TEST(StoredPages, NewReplicasAreAddedAndThoseThatTheyHaveReplacedEnd) {
+  auto map = std::move(*LeaseMap::create(1024, TargetRig::kSlabBytes));
+  std::vector<coordinator::Lease> leases{lease_on("1", 0, 10), lease_on("2", 0, 20),
+                                         lease_on("1", 1, 11)};
+  ASSERT_TRUE(publish_leases(leases, *map, index_by_name).has_value());
+  const SlabLease* const before = map->find(SlabIndex{0});
+  // Slab 0 has moved from node 1 to 3, and gets one more; slab 1 has moved, and was refused.
+  leases = {lease_on("3", 0, 30), lease_on("2", 0, 20), lease_on("4", 0, 40), lease_on("3", 1, 31)};
+  leases[2].filling = true;
+  EXPECT_TRUE(map->find(SlabIndex{1})->replicas[0]->end(ReplicaState::kLost));
+  ASSERT_TRUE(refresh_leases(leases, *map, index_by_name).has_value());
+  const SlabLease& moved = *map->find(SlabIndex{0});
+  ASSERT_NE(moved.find(NodeIndex{3}, Generation{30}), nullptr);
+  EXPECT_TRUE(moved.find(NodeIndex{3}, Generation{30})->is_read());
+  EXPECT_EQ(moved.find(NodeIndex{4}, Generation{40}), nullptr) << "it is filling";
+  EXPECT_EQ(before->replicas[0]->state, ReplicaState::kWithdrawn);
+  EXPECT_EQ(moved.live(), 2U);
+  ASSERT_NE(map->find(SlabIndex{1})->find(NodeIndex{3}, Generation{31}), nullptr);
+  EXPECT_EQ(map->find(SlabIndex{1})->live(), 1U);
+
+  const SlabLease* const after = map->find(SlabIndex{0});
+  ASSERT_TRUE(refresh_leases(leases, *map, index_by_name).has_value());
+  EXPECT_EQ(map->find(SlabIndex{0}), after) << "nothing has changed";
+}
+
+TEST(StoredPages, ReplicaWithoutASuccessorStays) {
+  auto map = std::move(*LeaseMap::create(512, TargetRig::kSlabBytes));
+  ASSERT_TRUE(publish_leases({lease_on("1", 0, 10)}, *map, index_by_name).has_value());
+  std::vector<coordinator::Lease> leases{lease_on("1", 0, 10)};
+  leases[0].lost = true;
+  ASSERT_TRUE(refresh_leases(leases, *map, index_by_name).has_value());
+  EXPECT_EQ(map->find(SlabIndex{0})->live(), 1U) << "whoever reads from it finds out";
+}
+
 }  // namespace
 }  // namespace farpage::pager
