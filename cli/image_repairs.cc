@@ -14,6 +14,10 @@ ImageRepairs::ImageRepairs(ClusterSettings cluster, pager::RepairRate rate)
     : cluster_(std::move(cluster)), rate_(rate), thread_([this] { run(); }) {}
 
 ImageRepairs::~ImageRepairs() {
+  stop();
+}
+
+void ImageRepairs::stop() {
   {
     const MutexLock lock(mutex_);
     stopping_.store(true, std::memory_order_relaxed);
@@ -24,8 +28,11 @@ ImageRepairs::~ImageRepairs() {
 void ImageRepairs::want(const ImageId& image) {
   {
     const MutexLock lock(mutex_);
-    if (wanted_.size() == kMaxWanted || std::ranges::find(wanted_, image) != wanted_.end()) return;
-    wanted_.push_back(image);
+    const Instant now = SteadyClock::read();
+    const auto known = std::ranges::find(wanted_, image, &Wanted::image);
+    if (known != wanted_.end()) known->asked_at = now;
+    if (known != wanted_.end() || wanted_.size() == kMaxWanted) return;
+    wanted_.push_back({image, now});
   }
   changed_.notify_all();
 }
@@ -38,10 +45,12 @@ void ImageRepairs::run() {
       return !wanted_.empty() || stopping_.load(std::memory_order_relaxed);
     });
     if (stopping_.load(std::memory_order_relaxed)) return;
-    const ImageId image = wanted_.front();
-    lock.unlock();
-    repair(image);
-    lock.lock();
+    const Wanted wanted = wanted_.front();
+    if (SteadyClock::read() - wanted.asked_at < kForgotten) {
+      lock.unlock();
+      repair(wanted.image);
+      lock.lock();
+    }
     wanted_.pop_front();
   }
 }

@@ -6,6 +6,7 @@
 #include <deque>
 #include <thread>
 
+#include "base/clock.h"
 #include "base/mutex.h"
 #include "base/strong.h"
 #include "cli/image_settings.h"
@@ -13,16 +14,21 @@
 
 namespace farpage::cli {
 
-// Threads: any; one of its own, which ends within a request to the coordinator.
+// Threads: any; one of its own, which ends when the READ of a map or the request that it has begun
+// does.
 class ImageRepairs {
  public:
   ImageRepairs(ClusterSettings cluster, pager::RepairRate rate);
   ~ImageRepairs();
-  // Soon. One that waits, or is under way, already: no change.
+  // Soon, or not: what waits for so long that the coordinator would have asked again is another
+  // node's by now. Of one that is under way: no change.
   void want(const ImageId& image);
+  // Does not wait. Nothing is begun any more.
+  void stop();
 
  private:
   static constexpr size_t kMaxWanted = 64;  // the coordinator asks again
+  static constexpr Seconds kForgotten{12};
   void run();
   void repair(const ImageId& image) const;
 
@@ -31,7 +37,11 @@ class ImageRepairs {
   std::atomic<bool> stopping_{false};
   Mutex mutex_;
   ConditionVariable changed_;
-  std::deque<ImageId> wanted_ FARPAGE_GUARDED_BY(mutex_);  // the first is under way
+  struct Wanted {
+    ImageId image;
+    Instant asked_at{0};
+  };
+  std::deque<Wanted> wanted_ FARPAGE_GUARDED_BY(mutex_);  // the first is under way
   std::jthread thread_;
 };
 

@@ -156,6 +156,7 @@ Result<int> serve(NodeSettings settings) {
     return fail_with("the coordinator refuses this node", std::move(error));
   }
   log::info("node stopping signal={}", signal_number);
+  if (repairs) repairs->stop();  // what it has begun is another node's
   if (node->leave(settings.leave_timeout)) return kExitOk;
   return fail(ErrorCode::kTimedOut,
               "left while slabs were still lent: their borrowers lost them; wait longer with "

@@ -286,7 +286,7 @@ struct ReaderHeard {
   uint64_t leases_version = 0;
 };
 inline constexpr Milliseconds kReaderInterval{5000};  // of renewals
-inline constexpr Milliseconds kReaderGrace{15'000};
+inline constexpr Milliseconds kReaderGrace = kReaderInterval * 3;
 
 struct OpenedImage {
   ImageInfo image;

@@ -385,7 +385,8 @@ Result<RepairBegun> Cluster::begin_repair(const RegionId& id, const RepairBegin&
 
 Status Cluster::complete_repair(const RegionId& id, const RepairComplete& repair) {
   FARPAGE_TRY(hold, gate_.enter(id, kGateTimeout));
-  FARPAGE_TRY_VOID(change([&](State& state) { return state.complete_repair(id, repair); }));
+  const Instant now = clock_.now();
+  FARPAGE_TRY_VOID(change([&](State& state) { return state.complete_repair(now, id, repair); }));
   if (!repair.abandoned)
     log::info("coordinator: slab repaired region={} slab={} node={}", id.value, repair.slab.value,
               repair.filled.node.value);

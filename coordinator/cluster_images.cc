@@ -1,4 +1,7 @@
+#include <set>
+
 #include "base/log.h"
+#include "base/unanswered.h"
 #include "coordinator/cluster.h"
 
 namespace farpage::coordinator {
@@ -64,9 +67,17 @@ void Cluster::repair_images() {
     const MutexLock lock(mutex_);
     repairs = state_.begin_image_repairs();
   }
+  std::set<std::string> silent;
   for (const ImageRepair& repair : repairs) {
-    const Status asked = agents_->repair_image(repair.agent_url, repair.image);
+    {
+      const MutexLock lock(mutex_);
+      if (stopping_) return;
+    }
+    const Status asked = silent.count(repair.agent_url) == 0
+                             ? agents_->repair_image(repair.agent_url, repair.image)
+                             : fail(ErrorCode::kUnavailable, "it has not answered before");
     if (asked) continue;
+    if (is_unanswered(asked)) silent.insert(repair.agent_url);
     log::warn("coordinator: image repair not begun image={} node={} reason=\"{}\"",
               repair.image.value, repair.node.value, asked.error().message());
     const MutexLock lock(mutex_);

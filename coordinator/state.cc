@@ -42,9 +42,9 @@ void State::restore(const Snapshot& snapshot, Instant now) {
     }
     if (node != nullptr) set_use(*node, revocation.node_slab, SlabUse::kRevoking);
     const auto region = regions_.find(revocation.asked.region);
-    const bool is_read = region != regions_.end() && !region->second.image.value.empty();
+    const bool is_of_image = region != regions_.end() && !region->second.image.value.empty();
     revocations_[revocation.id] =
-        PendingRevocation{revocation, false, is_read ? now + kReaderGrace : Instant{0}};
+        PendingRevocation{revocation, false, is_of_image ? now : Instant{0}};
   }
 }
 
@@ -105,11 +105,11 @@ State::Node* State::node_of(const Revocation& revocation) {
   return &node->second;
 }
 
-uint64_t State::add_revocation(Revocation revocation, bool placing, Instant not_before) {
+uint64_t State::add_revocation(Revocation revocation, bool placing, Instant replaced_at) {
   revocation.id = next_revocation_++;
   changes_.revocations[revocation.id] = revocation;
   const uint64_t id = revocation.id;
-  revocations_[id] = PendingRevocation{std::move(revocation), placing, not_before};
+  revocations_[id] = PendingRevocation{std::move(revocation), placing, replaced_at};
   return id;
 }
 
@@ -118,10 +118,14 @@ void State::erase_revocation(uint64_t id) {
   changes_.revocations[id] = std::nullopt;
 }
 
+// Time in which this process did not run does not count: readers could not renew themselves.
 std::vector<Revocation> State::revocations() const {
   std::vector<Revocation> list;
-  for (const auto& [id, pending] : revocations_)
-    if (!pending.placing && pending.not_before <= last_tick_) list.push_back(pending.revocation);
+  for (const auto& [id, pending] : revocations_) {
+    const bool is_read = pending.replaced_at > Instant{0} &&
+                         last_tick_ < std::max(pending.replaced_at, awake_since_) + kReaderGrace;
+    if (!pending.placing && !is_read) list.push_back(pending.revocation);
+  }
   return list;
 }
 

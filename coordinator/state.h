@@ -214,7 +214,7 @@ class State {
   // What the latest request has leased. kNotFound: its node was lost since.
   Result<RepairBegun> repair_begun(const RegionId& id, SlabIndex slab) const;
   // Again: no failure. kNotFound: it is not filling.
-  Status complete_repair(const RegionId& id, const RepairComplete& repair);
+  Status complete_repair(Instant now, const RegionId& id, const RepairComplete& repair);
 
   // ---- images (state_images.cc) ----
   // Makes it and its region, or goes on with one that is uploading. kConflict: it is complete, or
@@ -233,8 +233,9 @@ class State {
   Result<ReaderHeard> renew_reader(Instant now, const ImageId& id, const ImageReader& reader);
   Status close_reader(const ImageId& id, const ImageReader& reader);
   // The complete images with a slab that lacks a replica, or has one that is to move, each with the
-  // node that is to copy it (image/image_repair.h). The same node is asked again each 5 s, as long
-  // as it is alive and gets on; call it with each tick.
+  // node that is to copy it (image/image_repair.h), if some node has room. The same node is asked
+  // again each 5 s, as long as it is alive and gets on, and less often while nothing is copied;
+  // call it with each tick.
   std::vector<ImageRepair> begin_image_repairs();
   // It cannot do that, or was not reached: another one is asked next time.
   void refuse_image_repair(const ImageRepair& repair);
@@ -325,14 +326,14 @@ class State {
   struct PendingRevocation {
     Revocation revocation;
     bool placing = false;
-    Instant not_before{0};
+    Instant replaced_at{0};  // of an image: its readers have it until they have heard of another
   };
 
   // state.cc
   void emit(EventKind kind, const NodeId& node, const RegionId& region = {}, SlabIndex slab = {});
   void set_use(Node& node, uint32_t slab, SlabUse use);
   Node* node_of(const Revocation& revocation);  // null: left or replaced
-  uint64_t add_revocation(Revocation revocation, bool placing, Instant not_before = Instant{0});
+  uint64_t add_revocation(Revocation revocation, bool placing, Instant replaced_at = Instant{0});
   void erase_revocation(uint64_t id);
   void restore(const Snapshot& snapshot, Instant now);
   void restore_lease(const LeaseKey& key, const Lease& lease);
@@ -366,8 +367,7 @@ class State {
   Result<Region*> find_region(const RegionId& id);
   static RegionInfo summary_of(const Region& region, const StateOptions& options);  // no leases
   static RegionInfo info_of(const Region& region, const StateOptions& options);
-  void drop_lease(Region& region, Replicas::iterator lease,
-                  Instant revoked_not_before = Instant{0});
+  void drop_lease(Region& region, Replicas::iterator lease, Instant replaced_at = Instant{0});
   uint64_t borrowed_bytes(const std::string& borrower) const;
   // kExhausted: so much more is more than the quota of the region's borrower.
   Status check_quota(const Region& region, uint64_t more_bytes) const;
@@ -449,6 +449,7 @@ class State {
   std::set<NodeId> leaving_nodes() const;
   Node* choose_repairer(Image& image, const LeaseCounts& lacking);
   static void avoid_repairer(Image& image);
+  bool can_repair(const Region& region, const std::set<NodeId>& leaving) const;
   uint32_t image_session_group();
   void restore_images(const Snapshot& snapshot);
   void expire_readers(Instant now);

@@ -296,12 +296,12 @@ std::set<NodeId> State::leaving_nodes() const {
 // The same as before, unless that one is away, or does nothing: it may not reach the replicas. Else
 // one with memory, if there is one: the copies of a disk's node wait for that.
 State::Node* State::choose_repairer(Image& image, const LeaseCounts& lacking) {
-  constexpr uint32_t kPatience = 6;
+  constexpr uint32_t kPatience = 3;
   const uint64_t left = lacking.degraded + lacking.moving;
   const bool in_vain = left == image.repair_left && lacking.repairing == 0;
   image.repair_left = left;
   image.asked_in_vain = in_vain ? image.asked_in_vain + 1 : 0;
-  if (image.asked_in_vain == kPatience) avoid_repairer(image);
+  if (in_vain && image.asked_in_vain % kPatience == 0) avoid_repairer(image);
   const auto alive = [this](const NodeId& id) {
     const auto node = nodes_.find(id);
     const bool is_alive = node != nodes_.end() && state_of(node->second) == NodeState::kAlive;
@@ -319,21 +319,42 @@ State::Node* State::choose_repairer(Image& image, const LeaseCounts& lacking) {
 
 void State::avoid_repairer(Image& image) {
   image.avoided = std::exchange(image.repairer, {});
-  image.asked_in_vain = 0;
 }
 
+// Some node has room for one of the replicas that are to be made. Of many, the first are looked at.
+bool State::can_repair(const Region& region, const std::set<NodeId>& leaving) const {
+  constexpr size_t kMostLookedAt = 64;
+  size_t looked_at = 0;
+  for (const auto& replica : region.leases) {
+    const Lease& lease = replica.second;
+    if (lease.filling) return true;
+    if (!lease.lost && !lease.stale && !lease.moving && leaving.count(lease.node) == 0) continue;
+    if (++looked_at > kMostLookedAt) return true;
+    for (const auto& [id, node] : nodes_)
+      if (state_of(node) == NodeState::kAlive && lendable_slabs(node) > 0 &&
+          node.record.join.slab_bytes == region.record.slab_bytes &&
+          may_hold(node, region, lease.slab, &lease))
+        return true;
+  }
+  return false;
+}
+
+// Less often while it is in vain.
 std::vector<ImageRepair> State::begin_image_repairs() {
   constexpr Seconds kAskAgain{5};
+  constexpr uint32_t kMostPatience = 12;
   const std::set<NodeId> leaving = leaving_nodes();
   std::vector<ImageRepair> repairs;
   for (auto& [id, image] : images_) {
     if (image.record.state != ImageState::kComplete || image.repair_due > last_tick_) continue;
-    const LeaseCounts counts = counts_of(regions_.at(image.record.region), leaving);
-    if (counts.degraded + counts.moving + counts.repairing == 0) continue;
-    const Node* const node = choose_repairer(image, counts);
-    if (node == nullptr) continue;
     image.repair_due = last_tick_ + kAskAgain;
-    repairs.push_back({id, node->record.join.id, node->record.join.agent_url});
+    const Region& region = regions_.at(image.record.region);
+    const LeaseCounts counts = counts_of(region, leaving);
+    if (counts.degraded + counts.moving + counts.repairing == 0) continue;
+    if (!can_repair(region, leaving)) continue;
+    const Node* const node = choose_repairer(image, counts);
+    image.repair_due += kAskAgain * std::min(image.asked_in_vain, kMostPatience);
+    if (node != nullptr) repairs.push_back({id, node->record.join.id, node->record.join.agent_url});
   }
   return repairs;
 }
@@ -342,7 +363,6 @@ void State::refuse_image_repair(const ImageRepair& repair) {
   const auto image = images_.find(repair.image);
   if (image == images_.end() || image->second.repairer != repair.node) return;
   avoid_repairer(image->second);
-  image->second.repair_due = {};
 }
 
 }  // namespace farpage::coordinator

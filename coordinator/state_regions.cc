@@ -77,7 +77,7 @@ Status State::heartbeat_region(Instant now, const RegionId& id, RegionHeartbeat 
 }
 
 // Ends the lease; the node, if it still has the memory, is told to revoke the slab.
-void State::drop_lease(Region& region, Replicas::iterator it, Instant revoked_not_before) {
+void State::drop_lease(Region& region, Replicas::iterator it, Instant replaced_at) {
   const auto& [key, lease] = *it;
   if (!lease.lost) {
     const auto node = nodes_.find(lease.node);
@@ -90,7 +90,7 @@ void State::drop_lease(Region& region, Replicas::iterator it, Instant revoked_no
     revocation.node_slab = lease.node_slab;
     revocation.generation = lease.generation;
     revocation.asked = SlabLeaseRequest{region.record.id, key.first, key.second};
-    add_revocation(std::move(revocation), false, revoked_not_before);
+    add_revocation(std::move(revocation), false, replaced_at);
     set_use(node->second, lease.node_slab, SlabUse::kRevoking);
   }
   note_lease(region, key, std::nullopt);

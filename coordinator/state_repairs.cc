@@ -151,7 +151,7 @@ Result<RepairBegun> State::repair_begun(const RegionId& id, SlabIndex slab) cons
                                                 slab.value));
 }
 
-Status State::complete_repair(const RegionId& id, const RepairComplete& repair) {
+Status State::complete_repair(Instant now, const RegionId& id, const RepairComplete& repair) {
   FARPAGE_TRY(region, find_region(id));
   const auto filling = find_filling(region->leases, repair.slab);
   if (repair.abandoned) {
@@ -173,9 +173,7 @@ Status State::complete_repair(const RegionId& id, const RepairComplete& repair) 
   note_lease(*region, filling->first, std::nullopt);
   region->leases.erase(filling);
   const auto replaced = region->leases.find({repair.slab, lease.replica});
-  // Its readers have it until they have heard of the new one.
-  const bool is_read = !region->image.value.empty();
-  drop_lease(*region, replaced, is_read ? last_tick_ + kReaderGrace : Instant{0});
+  drop_lease(*region, replaced, region->image.value.empty() ? Instant{0} : now);
   note_lease(*region, {repair.slab, lease.replica}, lease);
   emit(EventKind::kSlabRepaired, lease.node, id, repair.slab);
   region->leases_version = events_.last();

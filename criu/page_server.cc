@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <poll.h>
-#include <pthread.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -51,20 +50,16 @@ PageServer::PageServer(PageServerOptions options, coordinator::ImageClient& imag
       }) {}
 
 PageServer::~PageServer() {
-  {
-    const MutexLock lock(mutex_);
-    stopping_ = true;
-  }
-  stop_renewing_.notify_all();
-  if (!renewer_.joinable()) return;  // the image was not opened
-  renewer_.join();
+  if (!renewer_) return;  // the image was not opened
+  renewer_.reset();
   (void)images_.close(options_.image, reader_);
 }
 
 Status PageServer::open(coordinator::Client& client,
                         std::vector<std::unique_ptr<rdma::Transport>>& transports) {
   FARPAGE_TRY(opened, images_.open(options_.image, reader_));
-  renewer_ = std::jthread([this] { renew(); });
+  renewer_.emplace("criu", images_, reader_, nullptr);
+  renewer_->add(options_.image);
   FARPAGE_TRY(links,
               image::ImageLinks::create({{"page-server", kMaxClients * PageClient::kBufferBytes,
                                           rdma::new_session(opened.session_group)}},
@@ -73,11 +68,8 @@ Status PageServer::open(coordinator::Client& client,
   reads_ =
       std::make_unique<image::PageReads>(*links_, links_->port(0), options_.reads, read_counts_);
   FARPAGE_TRY(image, image::Image::load(opened, *links_, *reads_));
-  {
-    const MutexLock lock(mutex_);
-    leases_version_ = opened.leases_version;
-    image_ = std::move(image);
-  }
+  image_ = std::move(image);
+  renewer_->refresh(*image_, opened, *links_);
   const Status read = read_index();
   if (!read) return fail_with("image '" + options_.image.value + "'", read.error());
   log::info("criu: image_opened image={} processes={} ranges={} pages={} digest={}", image_->name(),
@@ -207,36 +199,6 @@ Status PageServer::accept() {
       number, std::move(socket), std::move(peer),
       links_->port(0).buffer().subspan(number * PageClient::kBufferBytes, PageClient::kBufferBytes),
       PageClient::Environment{*image_, *index_, *reads_, counts_}));
-  return {};
-}
-
-void PageServer::renew() {
-  (void)pthread_setname_np(pthread_self(), "fp-renew");
-  bool silent = false;
-  MutexLock lock(mutex_);
-  while (!stop_renewing_.wait_for(lock, coordinator::kReaderInterval,
-                                  [this]() FARPAGE_REQUIRES(mutex_) { return stopping_; })) {
-    const image::Image* const image = image_.get();
-    lock.unlock();
-    const Status renewed = renew(image);
-    // Clients go on with what this process has: places and keys.
-    if (!renewed && !silent)
-      log::warn("criu: not_renewed image={} reason=\"{}\"", options_.image.value,
-                renewed.error().message());
-    if (renewed && silent) log::info("criu: renewed again image={}", options_.image.value);
-    silent = !renewed;
-    lock.lock();
-  }
-}
-
-// `image`: null until it is loaded.
-Status PageServer::renew(const image::Image* image) {
-  FARPAGE_TRY(heard, images_.renew(options_.image, reader_));
-  if (image == nullptr || heard.leases_version == leases_version_) return {};
-  FARPAGE_TRY(opened, images_.open(options_.image, reader_));
-  FARPAGE_TRY_VOID(image->refresh(opened, *links_));
-  leases_version_ = opened.leases_version;
-  log::info("criu: leases_refreshed image={}", options_.image.value);
   return {};
 }
 

@@ -9,11 +9,9 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "base/host_port.h"
-#include "base/mutex.h"
 #include "base/result.h"
 #include "coordinator/client.h"
 #include "coordinator/image_client.h"
@@ -22,6 +20,7 @@
 #include "image/image.h"
 #include "image/image_links.h"
 #include "image/page_reads.h"
+#include "image/renewer.h"
 #include "rdma/transport.h"
 
 namespace farpage::criu {
@@ -36,7 +35,7 @@ struct PageServerOptions {
   rdma::ChannelOptions channel;
 };
 
-// Threads: one, that of run(), and its own, which renews the image.
+// Threads: one, that of run(), and that of its renewer.
 class PageServer {
  public:
   // Opens the image and listens. kInvalid: it is no checkpoint.
@@ -69,8 +68,6 @@ class PageServer {
   bool advance();
   void take_ended();
   Status accept();
-  void renew();
-  Status renew(const image::Image* image);
 
   const PageServerOptions options_;
   coordinator::ImageClient& images_;
@@ -79,7 +76,6 @@ class PageServer {
   image::ReadCounts read_counts_;
   std::unique_ptr<image::PageReads> reads_;
   std::unique_ptr<image::Image> image_;
-  uint64_t leases_version_ = 0;  // until it is loaded, that of run(); then that of the other thread
   std::optional<AddressIndex> index_;
   Fd listener_;
   uint16_t port_ = 0;
@@ -88,10 +84,7 @@ class PageServer {
   std::vector<bool> numbers_;  // that clients have
   const image::PageReads::OnDone on_arrived_;
   uint64_t ended_ = 0;
-  Mutex mutex_;
-  bool stopping_ FARPAGE_GUARDED_BY(mutex_) = false;
-  ConditionVariable stop_renewing_;
-  std::jthread renewer_;
+  std::optional<image::Renewer> renewer_;
 };
 
 }  // namespace farpage::criu

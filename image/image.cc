@@ -13,7 +13,7 @@ uint64_t slabs_of(uint64_t pages, uint64_t slab_bytes) {
 }
 
 Result<std::unique_ptr<Image>> Image::with_leases(const coordinator::OpenedImage& opened,
-                                                  ImageLinks& links) {
+                                                  ImageLinks& links, pager::DeadSlabs dead) {
   std::unique_ptr<Image> image(new Image(opened.image));
   for (const coordinator::RegionInfo& region : opened.regions) {
     // The slabs of a complete image have no holes.
@@ -22,8 +22,8 @@ Result<std::unique_ptr<Image>> Image::with_leases(const coordinator::OpenedImage
       slabs = std::max(slabs, uint64_t{lease.slab.value} + 1);
     const uint64_t pages = slabs * (region.slab_bytes >> kPageShift);
     FARPAGE_TRY(leases, pager::LeaseMap::create(pages, region.slab_bytes));
-    FARPAGE_TRY_VOID(links.adopt(region.leases, *leases));
-    if (leases->leased_slabs() != slabs)
+    FARPAGE_TRY_VOID(links.adopt(region.leases, *leases, dead));
+    if (dead == pager::DeadSlabs::kRefuse && leases->leased_slabs() != slabs)
       return fail(ErrorCode::kInvalid, "image " + region.image.value + ": a slab is missing");
     image->generations_.push_back({region.image, region.id, pages, std::move(leases)});
   }
@@ -40,11 +40,11 @@ Status Image::refresh(const coordinator::OpenedImage& opened, ImageLinks& links)
 
 Result<std::unique_ptr<Image>> Image::load(const coordinator::OpenedImage& opened,
                                            ImageLinks& links, PageReads& reads,
-                                           const MapMemory& memory) {
+                                           const MapMemory& memory, pager::DeadSlabs dead) {
   const std::string& name = opened.image.name.value;
   if (opened.image.state != coordinator::ImageState::kComplete)
     return fail(ErrorCode::kConflict, "image '" + name + "' is still being uploaded");
-  FARPAGE_TRY(image, with_leases(opened, links));
+  FARPAGE_TRY(image, with_leases(opened, links, dead));
   Result<PageMap> map = fail(ErrorCode::kUnavailable, "");
   for (uint32_t replica = 0; replica < opened.image.replicas && !map; ++replica)
     map = image->read_map(reads, replica, memory);
@@ -65,6 +65,7 @@ Result<std::unique_ptr<Image>> Image::resume(const coordinator::OpenedImage& ope
 Result<PageMap> Image::decode_map(Mapping bytes) const {
   std::vector<uint64_t> stored;
   for (const Generation& generation : generations_) stored.push_back(generation.stored_pages);
+  stored.front() = first_map_page();
   return PageMap::decode(std::move(bytes), pages(), stored, info_.digest);
 }
 

@@ -1,7 +1,5 @@
 #include "image/image_links.h"
 
-#include "pager/links/stored_pages.h"
-
 namespace farpage::image {
 
 Result<std::unique_ptr<ImageLinks>> ImageLinks::create(
@@ -73,8 +71,10 @@ Result<std::optional<pager::NodeIndex>> ImageLinks::node_index(const NodeId& id)
   return index;
 }
 
-Status ImageLinks::adopt(const std::vector<coordinator::Lease>& leases, pager::LeaseMap& map) {
-  return pager::publish_leases(leases, map, [this](const NodeId& id) { return node_index(id); });
+Status ImageLinks::adopt(const std::vector<coordinator::Lease>& leases, pager::LeaseMap& map,
+                         pager::DeadSlabs dead) {
+  return pager::publish_leases(
+      leases, map, [this](const NodeId& id) { return node_index(id); }, dead);
 }
 
 Status ImageLinks::refresh(const std::vector<coordinator::Lease>& leases, pager::LeaseMap& map) {

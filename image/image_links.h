@@ -15,6 +15,7 @@
 #include "pager/links/lease_map.h"
 #include "pager/links/link_port.h"
 #include "pager/links/node_directory.h"
+#include "pager/links/stored_pages.h"
 #include "pager/succession.h"
 #include "rdma/transport.h"
 
@@ -44,7 +45,8 @@ class ImageLinks {
 
   // Publishes the leases that the map lacks, and has channels made to their nodes. A replica whose
   // node has left is a lost one. kUnavailable: no replica of a slab is left.
-  Status adopt(const std::vector<coordinator::Lease>& leases, pager::LeaseMap& map);
+  Status adopt(const std::vector<coordinator::Lease>& leases, pager::LeaseMap& map,
+               pager::DeadSlabs dead = pager::DeadSlabs::kRefuse);
   // As pager::refresh_leases().
   Status refresh(const std::vector<coordinator::Lease>& leases, pager::LeaseMap& map);
   // Of a node to which channels are made from now on. nullopt: it has left.

@@ -1,9 +1,10 @@
 #include "image/image_repair.h"
 
 #include <algorithm>
-#include <cstring>
+#include <utility>
 
 #include "base/doorbell.h"
+#include "base/unanswered.h"
 #include "image/image.h"
 #include "image/image_links.h"
 #include "image/page_reads.h"
@@ -11,7 +12,6 @@
 #include "pager/links/copy_gate.h"
 #include "pager/links/region_repair.h"
 #include "pager/links/repairer.h"
-#include "pager/links/stored_pages.h"
 #include "rdma/session.h"
 
 namespace farpage::image {
@@ -20,63 +20,57 @@ namespace {
 constexpr size_t kMapPort = 0;
 constexpr size_t kCopyPort = 1;
 constexpr size_t kMapBytes = size_t{16} * PageReads::kMaxRunPages << kPageShift;
-constexpr Seconds kBetweenViews{1};
+constexpr Seconds kBetweenViews{5};
+constexpr Milliseconds kViewRetry{500};
 constexpr Milliseconds kLongestWait{200};  // until `stopping` is looked at
 
-// The slots of an image's own region as they are in its map, where they are.
-class Slots final : public pager::StoredPages {
- public:
-  Slots(const Image& image, const pager::LeaseMap& leases)
-      : image_(image), leases_(leases), checksums_(image.first_map_page()) {
-    for (uint64_t page = 0; page < image.pages(); ++page) {
-      const PageEntry& entry = image.map()[page];
-      if (entry.is_stored() && entry.generation == 0) checksums_[entry.slot] = entry.checksum;
-    }
+// The slots of the image's own region, with their checksums. Slabs without a replica have no lease.
+Result<std::unique_ptr<pager::LeaseMap>> slots_of(const Image& image,
+                                                  const coordinator::RegionInfo& region,
+                                                  ImageLinks& links) {
+  const uint64_t pages = image.generations().front().stored_pages;
+  const uint64_t slab_bytes = region.slab_bytes;
+  FARPAGE_TRY(kept, Mapping::anonymous(pager::LeaseMap::kept_bytes(pages, slab_bytes)));
+  FARPAGE_TRY(memory, Mapping::anonymous(pager::LeaseMap::checksums_bytes(pages, slab_bytes)));
+  FARPAGE_TRY(leases,
+              pager::LeaseMap::create(pages, slab_bytes, std::move(kept),
+                                      pager::SlotChecksums(std::move(memory), kChecksumSeed)));
+  for (uint64_t page = 0; page < image.pages(); ++page) {
+    const PageEntry& entry = image.map()[page];
+    if (entry.is_stored() && entry.generation == 0)
+      leases->checksums().set(PageIndex{entry.slot}, entry.checksum);
   }
-
-  uint64_t slabs() const override { return leases_.slabs(); }
-  uint64_t slab_bytes() const override { return uint64_t{leases_.pages_per_slab()} << kPageShift; }
-  const std::vector<coordinator::Lease>& leases() const override { return none_; }
-  std::optional<PageIndex> place_of(PageIndex page) const override { return page; }
-  // Behind the map is nothing.
-  bool is_right(PageIndex page, std::span<const std::byte> bytes) const override {
-    if (page.value < checksums_.size()) return checksum_of(bytes) == checksums_[page.value];
-    const uint64_t of_map = page.value - checksums_.size();
-    if (of_map >= image_.map_pages()) return true;
-    const auto right = image_.map().encode().subspan(of_map << kPageShift, kPageBytes);
-    return std::ranges::equal(bytes, right);
-  }
-
- private:
-  const Image& image_;
-  const pager::LeaseMap& leases_;
-  const std::vector<coordinator::Lease> none_;
-  std::vector<uint64_t> checksums_;  // by slot
-};
+  const std::span<const std::byte> map = image.map().encode();
+  for (uint64_t i = 0; i < image.map_pages(); ++i)
+    leases->checksums().set(PageIndex{image.first_map_page() + i},
+                            checksum_of(map.subspan(i << kPageShift, kPageBytes)));
+  FARPAGE_TRY_VOID(links.adopt(region.leases, *leases, pager::DeadSlabs::kLeaveOut));
+  return leases;
+}
 
 // Threads: one, and the repairer's.
 class Repair {
  public:
-  Repair(const RepairOptions& options, const Image& image, ImageLinks& links,
+  Repair(const RepairOptions& options, RegionId region, pager::LeaseMap& leases, ImageLinks& links,
          coordinator::Client& client, Doorbell bell)
       : options_(options),
-        region_(image.generations().front().region),
-        leases_(*image.generations().front().leases),
-        slots_(image, leases_),
+        region_(std::move(region)),
+        leases_(leases),
         links_(links),
         client_(client),
         bell_(std::move(bell)),
         repairer_({.rate = options.rate}, gate_, links.nodes(), links.peers(),
                   links.port(kCopyPort)),
         repair_({leases_, links.nodes(), client,
-                 [this](const NodeId& id) { return node_index(id); }, [this] { bell_.ring(); }}) {
-    leases_.use(slots_);
-  }
+                 [this](const NodeId& id) { return node_index(id); }, [this] { bell_.ring(); }}) {}
 
   Result<Repaired> run(const std::atomic<bool>& stopping) {
+    Status failure;
     Instant progress_at = SteadyClock::read();
     while (!stopping.load(std::memory_order_relaxed)) {
-      FARPAGE_TRY_VOID(look());
+      failure = look();
+      if (!failure && !is_unanswered(failure)) break;
+      if (is_contested_ || view_.id.value.empty()) break;
       const Instant due = repair_.serve(view_, repairer_);
       if (repair_.is_done(view_.replicas, repairer_)) break;
       const Instant now = SteadyClock::read();
@@ -86,6 +80,7 @@ class Repair {
       (void)bell_.wait(std::clamp(left, Milliseconds(1), kLongestWait));
     }
     repairer_.remove(leases_);
+    if (!failure) return tl::unexpected(failure.error());
     coordinator::Counters counters;
     repair_.count(counters, view_);
     return Repaired{counters["farpage_repair_slabs_total"], repairer_.copied_bytes()};
@@ -99,20 +94,24 @@ class Repair {
   }
 
   // The coordinator's view of the region and of the nodes: now and then, and when it has refused
-  // what the former one allows.
+  // what the former one allows. What fills at the first view was left by another process. What
+  // fills later is another's: then the image is that one's.
   Status look() {
     const Instant now = SteadyClock::read();
     if (!repair_.take_old_view() && now < view_due_) return {};
+    view_due_ = now + kViewRetry;
     FARPAGE_TRY(view, client_.region(region_));
-    view_ = std::move(view);
     for (const NodeId& id : links_.nodes().ids()) {
       const Result<coordinator::NodeInfo> node = client_.node(id);
       if (node) FARPAGE_TRY_VOID(links_.nodes().put(*node));
       if (!node && node.error().code != ErrorCode::kNotFound) return tl::unexpected(node.error());
     }
+    is_contested_ = !view_.id.value.empty() && repair_.is_contested(view);
+    view_ = std::move(view);
+    view_due_ = now + kBetweenViews;
+    if (is_contested_) return {};
     for (const coordinator::Lease& lease : view_.leases) lose(lease);
     repair_.compare(view_);
-    view_due_ = now + kBetweenViews;
     return {};
   }
 
@@ -128,15 +127,15 @@ class Repair {
   const RepairOptions& options_;
   const RegionId region_;
   pager::LeaseMap& leases_;
-  const Slots slots_;
   ImageLinks& links_;
   coordinator::Client& client_;
   const Doorbell bell_;
   pager::CopyGate gate_;  // nobody writes
   pager::Repairer repairer_;
   pager::RegionRepair repair_;
-  coordinator::RegionInfo view_;
+  coordinator::RegionInfo view_;  // its id is empty: none yet
   Instant view_due_{0};
+  bool is_contested_ = false;
 };
 
 }  // namespace
@@ -154,14 +153,21 @@ Result<Repaired> repair(const RepairOptions& options, coordinator::ImageClient& 
                                   {"image-copy", pager::Repairer::kBufferBytes,
                                    rdma::new_session(opened.session_group)}},
                                  options.channel, client, transports));
-  ReadCounts counts;
-  PageReads reads(
-      *links, links->port(kMapPort),
-      {.deadline = options.deadline, .operation_timeout = options.channel.operation_timeout},
-      counts);
-  FARPAGE_TRY(image, Image::load(opened, *links, reads));
+  std::unique_ptr<pager::LeaseMap> leases;
+  {
+    ReadCounts counts;
+    PageReads reads(
+        *links, links->port(kMapPort),
+        {.deadline = options.deadline, .operation_timeout = options.channel.operation_timeout},
+        counts);
+    FARPAGE_TRY(image, Image::load(opened, *links, reads, Image::private_memory,
+                                   pager::DeadSlabs::kLeaveOut));
+    FARPAGE_TRY(slots, slots_of(*image, opened.regions.front(), *links));
+    leases = std::move(slots);
+  }
   FARPAGE_TRY(bell, Doorbell::create());
-  return Repair(options, *image, *links, client, std::move(bell)).run(stopping);
+  return Repair(options, opened.regions.front().id, *leases, *links, client, std::move(bell))
+      .run(stopping);
 }
 
 }  // namespace farpage::image

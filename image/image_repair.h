@@ -1,9 +1,9 @@
 // repair(): copies what an image lacks to other nodes: replicas that are lost, and those whose node
-// drains, is lost, is to lend less, or is fuller than others. With the parts with which a pager
-// repairs its own region (pager/links/region_repair.h, repairer.h), but that the pages do not
-// change, and that all checksums are known, so wrong pages are mended, too.
+// drains, is lost, is to lend less, or is fuller than others. By the parts with which a pager
+// repairs its own region (pager/links/region_repair.h, repairer.h): the pages do not change, and
+// the checksums of all are known, so wrong pages are mended, too.
 //
-// Who reads the image learns of the new places by its next renewal (coordinator::ReaderHeard).
+// Who reads the image learns of the new places by its next renewal (renewer.h).
 #pragma once
 
 #include <atomic>
@@ -25,7 +25,7 @@ struct RepairOptions {
   rdma::ChannelOptions channel;
   pager::RepairRate rate;
   Nanoseconds deadline = Seconds(5);   // of a READ of the map
-  Nanoseconds patience = Seconds(20);  // while no slab can be copied: no node has room, or is there
+  Nanoseconds patience = Seconds(20);  // while no slab is copied: no node has room, or is there
 };
 
 struct Repaired {
@@ -33,8 +33,10 @@ struct Repaired {
   uint64_t bytes = 0;
 };
 
-// Blocks until nothing can be copied, or `stopping`. kConflict: it is still being uploaded.
-// kUnavailable: a slab has no replica any more, or the map cannot be read.
+// Blocks until nothing can be copied, another process copies the image, or `stopping`, which is
+// looked at between the READs of the map and then all the time. Memory meanwhile: 8 bytes for each
+// page of the image, and 16 until its map was read. kConflict: it is still being uploaded.
+// kUnavailable: the map cannot be read.
 Result<Repaired> repair(const RepairOptions& options, coordinator::ImageClient& images,
                         coordinator::Client& client,
                         std::vector<std::unique_ptr<rdma::Transport>>& transports,

@@ -21,7 +21,8 @@
 
 namespace farpage::image {
 
-// Of a page that is not zeros; never 0.
+// Of a page that is not zeros; never 0. As pager::SlotChecksums with this seed.
+inline constexpr uint64_t kChecksumSeed = 0;
 uint64_t checksum_of(std::span<const std::byte> page);
 bool is_zero(std::span<const std::byte> page);
 

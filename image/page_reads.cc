@@ -78,7 +78,12 @@ std::optional<pager::Route> PageReads::choose_replica(Read& read, const pager::S
     return route;
   }
   if (alive == 0) {
-    lose(read, "every replica of it is lost");
+    // Another one may have taken the place of the last since the lease was looked up.
+    if (leases_of(read).find(PageIndex{read.run.slot}) != &lease) {
+      read.wrong = 0;
+    } else {
+      await_leases(read);
+    }
   } else if (not_wrong == 0) {
     lose(read, "every replica of it has wrong bytes");
   } else {
@@ -88,12 +93,21 @@ std::optional<pager::Route> PageReads::choose_replica(Read& read, const pager::S
   return std::nullopt;
 }
 
+// It may have moved, and this process has not heard of it.
+void PageReads::await_leases(Read& read) {
+  if (!read.image->ask_for_leases()) return lose(read, "every replica of it is lost");
+  read.not_before = SteadyClock::read() + kRetryPause;
+}
+
 bool PageReads::gather(size_t index) {
   Read& read = reads_[index];
   const pager::LeaseMap& leases = leases_of(read);
   const PageIndex slot{read.run.slot};
   const pager::SlabLease* lease = leases.find(slot);
-  FARPAGE_CHECK(lease != nullptr, "slot %u has no lease", read.run.slot);
+  if (lease == nullptr) {
+    lose(read, "no node has its slab");
+    return false;
+  }
   const std::optional<pager::Route> route = choose_replica(read, *lease);
   if (!route) return false;
   posting_.add(route->operation(rdma::OperationKind::kRead, read.landing,

@@ -108,6 +108,7 @@ class PageReads {
   void complete(const rdma::Completion& completion);
   void check(Read& read);
   void lose(Read& read, const char* why);
+  void await_leases(Read& read);
 
   ImageLinks& links_;
   pager::LinkPort& port_;

@@ -88,12 +88,12 @@ Result<std::vector<VerifiedReplica>> verify(
       *links, links->port(0),
       {.deadline = options.deadline, .operation_timeout = options.channel.operation_timeout},
       counts);
-  FARPAGE_TRY(image, Image::load(opened, *links, reads));
   std::vector<VerifiedReplica> replicas;
-  Verifier verifier(*image, reads, on_progress);
   for (uint32_t replica = 0; replica < opened.image.replicas; ++replica) {
-    replicas.push_back(verifier.look_at(replica));
-    (void)images.renew(options.name, reader);
+    // Anew for each: slabs may have moved.
+    FARPAGE_TRY(present, images.open(options.name, reader));
+    FARPAGE_TRY(image, Image::load(present, *links, reads));
+    replicas.push_back(Verifier(*image, reads, on_progress).look_at(replica));
   }
   (void)images.close(options.name, reader);
   return replicas;

@@ -332,29 +332,10 @@ Status EngineThreads::add_stored(ProcessImage& image, std::shared_ptr<const Stor
   if (leases->leased_slabs() != stored->slabs())
     return fail(ErrorCode::kUnavailable, "a slab of the stored pages is missing");
   leases->use(*stored);
-  const StoredPages* const pages = stored.get();
   FARPAGE_TRY(region, BackingRegion::of_stored(image.fork_group(), std::move(stored),
                                                std::move(leases), core_.succession));
-  {
-    const MutexLock lock(stored_mutex_);
-    std::erase_if(stored_, [](const auto& entry) { return entry.second.expired(); });
-    stored_[pages] = region;
-  }
   image.backing_regions().push_back(std::move(region));
   return {};
-}
-
-Status EngineThreads::refresh(const StoredPages& stored,
-                              const std::vector<coordinator::Lease>& leases) {
-  std::shared_ptr<BackingRegion> region;
-  {
-    const MutexLock lock(stored_mutex_);
-    const auto known = stored_.find(&stored);
-    if (known != stored_.end()) region = known->second.lock();
-  }
-  if (!region) return {};
-  return refresh_leases(leases, region->leases(),
-                        [this](const NodeId& id) { return index_of(id); });
 }
 
 Result<std::unique_ptr<Pager>> EngineThreads::restore(const TargetOptions& options,

@@ -77,10 +77,6 @@ class Engine {
   virtual Result<std::unique_ptr<Pager>> resume(const ResumeOptions& options,
                                                 std::unique_ptr<uffd::AddressSpace>& space,
                                                 OnChild on_child) = 0;
-  // These are the leases of those pages now: replicas were made elsewhere. Of pages that no target
-  // has: nothing. Fails as refresh_leases() does; what was there before can still be used.
-  virtual Status refresh(const StoredPages& stored,
-                         const std::vector<coordinator::Lease>& leases) = 0;
   // The predecessor had begun to serve it.
   virtual bool can_resume(uint64_t number) = 0;
   // What else the predecessor had is given back: targets that are not among these numbers.

@@ -67,7 +67,6 @@ class EngineThreads final : public Engine {
   Result<std::unique_ptr<Pager>> resume(const ResumeOptions& options,
                                         std::unique_ptr<uffd::AddressSpace>& space,
                                         OnChild on_child) override;
-  Status refresh(const StoredPages& stored, const std::vector<coordinator::Lease>& leases) override;
   bool can_resume(uint64_t number) override;
   void end_succession(const std::set<uint64_t>& resumed) override;
 
@@ -85,6 +84,8 @@ class EngineThreads final : public Engine {
   Readahead* readahead() { return readahead_.get(); }
   // Channels to this node will be needed soon.
   void node_wanted(NodeIndex node);
+  // The same, and asks the coordinator for it if it is not known. nullopt: it has left.
+  Result<std::optional<NodeIndex>> index_of(const NodeId& id);
   // Pager::resolve().
   void resolve(Target& target, PageIndex page, uffd::FaultKind kind);
   // The counters of the engine are reported once: by its oldest target.
@@ -95,9 +96,6 @@ class EngineThreads final : public Engine {
  private:
   // Gives the image the backing region of these pages.
   Status add_stored(ProcessImage& image, std::shared_ptr<const StoredPages> stored);
-  // nullopt: it has left.
-  Result<std::optional<NodeIndex>> index_of(const NodeId& id);
-
   // A target of the predecessor, until it is resumed.
   struct Heir {
     TargetRecord record;
@@ -122,9 +120,6 @@ class EngineThreads final : public Engine {
   std::vector<std::unique_ptr<LinkPort>> ports_;
   // Outlives the backing regions, its thread ends before the others.
   std::unique_ptr<Repairer> repairer_;
-  Mutex stored_mutex_;
-  std::map<const StoredPages*, std::weak_ptr<BackingRegion>> stored_
-      FARPAGE_GUARDED_BY(stored_mutex_);
   Mutex heirs_mutex_;
   std::map<uint64_t, Heir> heirs_ FARPAGE_GUARDED_BY(heirs_mutex_);  // by number
   std::vector<Heir> leftovers_;  // that nobody resumes: then the cleaner's

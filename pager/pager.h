@@ -78,6 +78,9 @@ class Pager {
   virtual Status set_limit(uint64_t pages, uint64_t shared_pages) = 0;
   // The smallest limit with which pin(run) succeeds.
   virtual uint64_t limit_to_pin(uffd::PageRun run) const = 0;
+  // Of a target of Engine::restore(): what the leases of its stored pages are now, when replicas
+  // were made elsewhere. Fails as refresh_leases() does; what was there can still be used.
+  virtual Status refresh_stored(const std::vector<coordinator::Lease>& leases) = 0;
   // Pauses eviction until end_fork(); meanwhile no fault waits for room. True: the target may
   // fork. With ForkMode::kShare on_child gets its child; otherwise every page is present
   // (fetched if the options say so) or was never written, and the kernel's copy is complete.

@@ -306,6 +306,11 @@ Status TargetPager::set_limit(uint64_t pages, uint64_t shared_pages) {
   return {};
 }
 
+Status TargetPager::refresh_stored(const std::vector<coordinator::Lease>& leases) {
+  LeaseMap& map = parts_.image->fork_group()->leases_of(BackingRegion::kOfStored);
+  return refresh_leases(leases, map, [this](const NodeId& id) { return engine_.index_of(id); });
+}
+
 uint64_t TargetPager::limit_to_pin(uffd::PageRun run) const {
   return limit_for(parts_.pins.pinned_pages() + run.pages);
 }

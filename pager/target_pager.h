@@ -58,6 +58,7 @@ class TargetPager final : public Pager, private RegionOwner {
   Status set_local(uint64_t local_bytes) override;
   Status set_limit(uint64_t pages, uint64_t shared_pages) override;
   uint64_t limit_to_pin(uffd::PageRun run) const override;
+  Status refresh_stored(const std::vector<coordinator::Lease>& leases) override;
   bool begin_fork() override;
   void end_fork(bool forked) override;
   bool is_forking() override;

@@ -7,7 +7,6 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "base/log.h"
 #include "base/mapping.h"
 #include "base/pidfd.h"
 #include "snapshot/image_pages.h"
@@ -231,14 +230,14 @@ Status FarGuests::take_agent(Guest& guest, GuestAgent agent) const {
   return {};
 }
 
-void FarGuests::refresh(const coordinator::OpenedImage& opened) {
+Status FarGuests::refresh(const coordinator::OpenedImage& opened) {
+  Status done;
   for (const auto& [number, guest] : guests_) {
     if (guest->image() != opened.image.name.value) continue;
-    const Status done = engine_->refresh(*guest->pages, guest->pages->leases_of(opened));
-    if (!done)
-      log::warn("serve: not_refreshed image={} pid={} reason=\"{}\"", guest->image(),
-                guest->parts.pid, done.error().message());
+    Status refreshed = guest->pager->refresh_stored(guest->pages->leases_of(opened));
+    if (!refreshed) done = std::move(refreshed);
   }
+  return done;
 }
 
 std::optional<FarChange> FarGuests::change_of(Guest& guest) const {

@@ -100,8 +100,8 @@ class FarGuests {
   // What else the predecessor's engine had is given back.
   void end_succession();
 
-  // The image of some of them has other leases now.
-  void refresh(const coordinator::OpenedImage& opened);
+  // The image of some of them has other leases now. After a failure: again.
+  Status refresh(const coordinator::OpenedImage& opened);
 
   // Takes what has changed. A guest that has ended, or was refused, is forgotten.
   std::vector<FarChange> turn();

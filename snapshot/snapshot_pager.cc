@@ -75,23 +75,24 @@ SnapshotPager::SnapshotPager(SnapshotOptions options, coordinator::ImageClient& 
       state_(std::move(state)),
       store_(store),
       reader_{std::move(reader)},
-      renewer_([this] { renew(); }) {}
+      renewer_(std::make_unique<image::Renewer>("serve", images, reader_,
+                                                [this](const coordinator::OpenedImage& opened) {
+                                                  {
+                                                    const MutexLock lock(mutex_);
+                                                    refreshed_.push_back(opened);
+                                                  }
+                                                  bell_.ring();
+                                                })) {}
 
 SnapshotPager::~SnapshotPager() {
-  {
-    const MutexLock lock(mutex_);
-    stopping_ = true;
-  }
-  stop_renewing_.notify_all();
-  renewer_.join();
   // Nobody serves them any more. Without a userfaultfd they would read zeros.
   for (const auto& [number, session] : sessions_) send_signal(session->pidfd(), SIGKILL);
   shared_.workers.clear();  // their threads have the replayer place large pages
   shared_.replayer.reset();
   shared_.far.reset();
+  renewer_.reset();             // which READs have woken until now
   if (is_taking_over_) return;  // another one tries
   for (const Listener& listener : listeners_) (void)::unlink(listener.path.c_str());
-  const MutexLock lock(mutex_);
   for (const auto& [name, open] : open_) (void)images_.close(name, reader_);
 }
 
@@ -148,10 +149,7 @@ Status SnapshotPager::make_threads(std::span<PlacingNote> notes_of_threads) {
 }
 
 Result<SnapshotPager::OpenImage*> SnapshotPager::open(const ImageId& name) {
-  {
-    const MutexLock lock(mutex_);
-    if (const auto known = open_.find(name); known != open_.end()) return &known->second;
-  }
+  if (const auto known = open_.find(name); known != open_.end()) return &known->second;
   FARPAGE_TRY(opened, images_.open(name, reader_));
   if (!shared_.links) FARPAGE_TRY_VOID(share(opened.session_group));
   if (opened.session_group != shared_.session_group)
@@ -183,7 +181,7 @@ SnapshotPager::OpenImage* SnapshotPager::add(std::unique_ptr<image::Image> image
   log::info("serve: image_opened image={} pages={} generations={} digest={} recorded_pages={}",
             name.value, open.served->image->pages(), open.served->stores.size(),
             open.served->image->info().digest, open.recorded ? open.recorded->size() : 0);
-  const MutexLock lock(mutex_);
+  renewer_->refresh(*open.served->image, opened, *shared_.links);
   return &open_.emplace(name, std::move(open)).first->second;
 }
 
@@ -671,43 +669,6 @@ void SnapshotPager::write_stats() const {
     log::warn("serve: stats_not_written file={}", options_.stats_file);
 }
 
-void SnapshotPager::renew() {
-  (void)pthread_setname_np(pthread_self(), "fp-renew");
-  bool silent = false;
-  MutexLock lock(mutex_);
-  while (!stop_renewing_.wait_for(lock, coordinator::kReaderInterval,
-                                  [this]() FARPAGE_REQUIRES(mutex_) { return stopping_; })) {
-    std::vector<std::pair<ImageId, uint64_t>> known;
-    for (const auto& [name, open] : open_) known.emplace_back(name, open.opened.leases_version);
-    lock.unlock();
-    Status renewed;
-    std::vector<coordinator::OpenedImage> refreshed;
-    for (const auto& [name, version] : known)
-      if (auto opened = renew(name, version, renewed)) refreshed.push_back(std::move(*opened));
-    // Guests go on with what this process has: pages, places and keys.
-    if (!renewed && !silent)
-      log::warn("serve: not_renewed reason=\"{}\"", renewed.error().message());
-    if (renewed && silent) log::info("serve: renewed again");
-    silent = !renewed;
-    lock.lock();
-    if (refreshed.empty()) continue;
-    refreshed_ = std::move(refreshed);
-    bell_.ring();
-  }
-}
-
-// The image as it is now, if its leases have changed.
-std::optional<coordinator::OpenedImage> SnapshotPager::renew(const ImageId& name, uint64_t version,
-                                                             Status& renewed) {
-  const auto heard = images_.renew(name, reader_);
-  if (!heard) renewed = tl::unexpected(heard.error());
-  if (!heard || heard->leases_version == version) return std::nullopt;
-  auto opened = images_.open(name, reader_);
-  if (opened) return std::move(*opened);
-  renewed = tl::unexpected(opened.error());
-  return std::nullopt;
-}
-
 void SnapshotPager::take_refreshed() {
   std::vector<coordinator::OpenedImage> refreshed;
   {
@@ -715,24 +676,14 @@ void SnapshotPager::take_refreshed() {
     refreshed.swap(refreshed_);
   }
   for (coordinator::OpenedImage& opened : refreshed) {
+    Status done = state_.put_image(opened);
+    if (done && shared_.far) done = shared_.far->refresh(opened);
     const ImageId name = opened.image.name;
-    OpenImage& open = [&]() -> OpenImage& {
-      const MutexLock lock(mutex_);
-      return open_.at(name);
-    }();
-    // Another image by that name: this one was removed by force.
-    if (opened.image.region != open.opened.image.region) continue;
-    Status done = open.served->image->refresh(opened, *shared_.links);
-    if (done) done = state_.put_image(opened);
-    if (shared_.far) shared_.far->refresh(opened);
-    if (!done) {
-      log::warn("serve: not_refreshed image={} reason=\"{}\" (trying again)", name.value,
-                done.error().message());
-      continue;
-    }
-    log::info("serve: leases_refreshed image={}", name.value);
-    const MutexLock lock(mutex_);
-    open.opened = std::move(opened);
+    open_.at(name).opened = std::move(opened);
+    if (done) continue;
+    log::warn("serve: not_refreshed image={} reason=\"{}\" (trying again)", name.value,
+              done.error().message());
+    renewer_->refresh_again(name);
   }
 }
 

@@ -21,6 +21,7 @@
 #include "coordinator/client.h"
 #include "coordinator/image_client.h"
 #include "image/image_links.h"
+#include "image/renewer.h"
 #include "rdma/transport.h"
 #include "snapshot/far_guests.h"
 #include "snapshot/page_cache.h"
@@ -66,7 +67,7 @@ inline constexpr size_t kMaxHandovers = 64;  // VMMs that have connected and not
 inline constexpr size_t kMaxListeners = 4096;
 inline constexpr Seconds kHandoverTimeout{10};
 
-// Threads: one, that of run(), and its own: workers, replay, and one that renews the images.
+// Threads: one, that of run(), and its own: workers, replay, and that of its renewer.
 class SnapshotPager {
  public:
   // Clients, transports and store outlive it. What a successor needs is in the store; if a
@@ -176,9 +177,6 @@ class SnapshotPager {
   void learn(const Session& session);
   void learn_of_all();
   void write_stats() const;
-  void renew();
-  std::optional<coordinator::OpenedImage> renew(const ImageId& name, uint64_t version,
-                                                Status& renewed);
   void take_refreshed();
   OpenImage& image_of(const Session& session);
 
@@ -206,12 +204,9 @@ class SnapshotPager {
   std::vector<uint64_t> ended_ FARPAGE_GUARDED_BY(mutex_);
   std::vector<coordinator::OpenedImage> refreshed_
       FARPAGE_GUARDED_BY(mutex_);  // others than before
-  bool stopping_ FARPAGE_GUARDED_BY(mutex_) = false;
-  ConditionVariable stop_renewing_;
-  // The thread that renews reads the names, so they are guarded.
-  std::map<ImageId, OpenImage> open_ FARPAGE_GUARDED_BY(mutex_);
+  std::map<ImageId, OpenImage> open_;
   Shared shared_;
-  std::jthread renewer_;
+  std::unique_ptr<image::Renewer> renewer_;
 };
 
 }  // namespace farpage::snapshot

@@ -92,17 +92,33 @@ std::optional<RegionRepair::Need> RegionRepair::most_endangered(uint32_t replica
     if (live < replicas) ++degraded_;
     const auto pause = pauses_.find(slab);
     const Instant tried = pause == pauses_.end() ? Instant{0} : pause->second.until;
-    if (tried > now || busy.contains(slab) || !has_source(*lease, repairer)) continue;
-    const auto stays = std::ranges::count_if(lease->all(), [&](const ReplicaLease* replica) {
-      return replica->is_read() && !leaving.contains(replica->node) && !is_moving(slab, *replica);
-    });
-    if (static_cast<uint32_t>(stays) >= replicas) continue;
+    if (tried > now || busy.contains(slab)) continue;
+    if (!lacks_replica(slab, replicas, repairer, leaving)) continue;
     const std::tuple order(is_refused && tried > Instant{0}, live, tried);
     if (most && order >= order_of_most) continue;
     most = Need{slab, live};
     order_of_most = order;
   }
   return most;
+}
+
+// And another one can be made.
+bool RegionRepair::lacks_replica(SlabIndex slab, uint32_t replicas, const Repairer& repairer,
+                                 const std::set<NodeIndex>& leaving) const {
+  const SlabLease* const lease = parts_.leases.find(slab);
+  if (lease == nullptr || !has_source(*lease, repairer)) return false;
+  const auto stays = std::ranges::count_if(lease->all(), [&](const ReplicaLease* replica) {
+    return replica->is_read() && !leaving.contains(replica->node) && !is_moving(slab, *replica);
+  });
+  return static_cast<uint32_t>(stays) < replicas;
+}
+
+bool RegionRepair::is_done(uint32_t replicas, const Repairer& repairer) const {
+  if (fill_ || !answers_.empty()) return false;
+  const std::set<NodeIndex> leaving = parts_.nodes.leaving();
+  for (uint32_t i = 0; i < parts_.leases.slabs_touched(); ++i)
+    if (lacks_replica(SlabIndex{i}, replicas, repairer, leaving)) return false;
+  return true;
 }
 
 // A slab whose only replicas are on a node that is away would keep the others waiting.
@@ -207,6 +223,24 @@ Instant RegionRepair::tell(const coordinator::RegionInfo& region) {
   return next;
 }
 
+// Under way, or ended, and the coordinator is to be told.
+bool RegionRepair::is_ours(const coordinator::Lease& filling) const {
+  if (fill_ && fill_->slab == filling.slab && name_of(filling) == filling_) return true;
+  return std::ranges::any_of(answers_, [&](const Answer& answer) {
+    return answer.repair.slab == filling.slab && answer.repair.filled == name_of(filling);
+  });
+}
+
+bool RegionRepair::is_contested(const coordinator::RegionInfo& region) const {
+  bool is_there = !fill_;
+  for (const coordinator::Lease& lease : region.leases) {
+    if (!lease.filling) continue;
+    if (!is_ours(lease)) return true;
+    is_there = is_there || (lease.slab == fill_->slab && name_of(lease) == filling_);
+  }
+  return !is_there;
+}
+
 void RegionRepair::compare(const coordinator::RegionInfo& region) {
   moving_.clear();
   for (const coordinator::Lease& lease : region.leases)
@@ -214,11 +248,7 @@ void RegionRepair::compare(const coordinator::RegionInfo& region) {
       moving_.emplace(lease.slab, std::pair(*node, lease.generation));
   for (const coordinator::Lease& lease : region.leases) {
     if (!lease.filling || lease.slab.value >= parts_.leases.slabs()) continue;
-    const bool is_ours = fill_ && fill_->slab == lease.slab && name_of(lease) == filling_;
-    const bool is_told = std::ranges::any_of(answers_, [&](const Answer& answer) {
-      return answer.repair.slab == lease.slab && answer.repair.filled == name_of(lease);
-    });
-    if (is_ours || is_told) continue;
+    if (is_ours(lease)) continue;
     const SlabLease* held = parts_.leases.find(lease.slab);
     const auto find = [&](const coordinator::Lease& wanted) -> const ReplicaLease* {
       const auto node = parts_.nodes.find(wanted.node);

@@ -44,11 +44,11 @@ class RegionRepair {
   // One step, at most one request to the coordinator. Returns when the next one is due, if nothing
   // happens before.
   Instant serve(const coordinator::RegionInfo& region, Repairer& repairer);
-  // Nothing is under way, and nothing can be begun.
-  bool is_done(uint32_t replicas, const Repairer& repairer) {
-    return !fill_ && answers_.empty() && !most_endangered(replicas, repairer);
-  }
+  // Nothing is under way, and no slab lacks a replica that could be made.
+  bool is_done(uint32_t replicas, const Repairer& repairer) const;
   bool is_filling() const { return fill_ != nullptr; }
+  // Another process fills replicas of the region: it has ended ours, or there is one that is not.
+  bool is_contested(const coordinator::RegionInfo& region) const;
   // The coordinator has refused what its view, as we know it, allows: nodes and leases are to be
   // read again. Once.
   bool take_old_view() { return std::exchange(view_is_old_, false); }
@@ -85,6 +85,9 @@ class RegionRepair {
   // Returns when to look again.
   Instant tell(const coordinator::RegionInfo& region);
 
+  bool is_ours(const coordinator::Lease& filling) const;
+  bool lacks_replica(SlabIndex slab, uint32_t replicas, const Repairer& repairer,
+                     const std::set<NodeIndex>& leaving) const;
   static bool has_source(const SlabLease& lease, const Repairer& repairer);
   bool is_moving(SlabIndex slab, const ReplicaLease& replica) const;
 

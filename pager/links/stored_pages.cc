@@ -20,7 +20,7 @@ std::unique_ptr<ReplicaLease> replica_on(NodeIndex node, const coordinator::Leas
 }  // namespace
 
 Status publish_leases(const std::vector<coordinator::Lease>& leases, LeaseMap& map,
-                      const IndexOfNode& index_of) {
+                      const IndexOfNode& index_of, DeadSlabs dead) {
   std::map<SlabIndex, std::vector<std::unique_ptr<const ReplicaLease>>> slabs;
   for (const coordinator::Lease& lease : leases) {
     if (lease.slab.value >= map.slabs())
@@ -37,6 +37,7 @@ Status publish_leases(const std::vector<coordinator::Lease>& leases, LeaseMap& m
   for (auto& [slab, replicas] : slabs) {
     bool any = false;
     for (const auto& replica : replicas) any = any || replica->is_read();
+    if (!any && dead == DeadSlabs::kLeaveOut) continue;
     if (!any)
       return fail(ErrorCode::kUnavailable,
                   "slab " + std::to_string(slab.value) + ": every replica of it is lost");
@@ -62,7 +63,10 @@ Status refresh_leases(const std::vector<coordinator::Lease>& leases, LeaseMap& m
     };
     for (const auto& [node, lease] : present) {
       const SlabLease* const held = map.find(slab);
-      if (held == nullptr || held->find(node, lease->generation) != nullptr) continue;
+      if (held == nullptr) continue;
+      // One that was withdrawn comes again where a coordinator does not know what another one did.
+      const ReplicaLease* const known = held->find(node, lease->generation);
+      if (known != nullptr && known->state.load() != ReplicaState::kWithdrawn) continue;
       const ReplicaLease* const added = map.add(slab, *replica_on(node, *lease));
       if (added == nullptr)
         return fail(ErrorCode::kExhausted, "slab " + std::to_string(slab.value) +

@@ -38,11 +38,12 @@ class StoredPages {
 };
 
 // Publishes the leases that the map lacks. `index_of`: of a node; nullopt: it has left, and its
-// replicas are lost ones. kUnavailable: no replica of a slab is left. kInvalid: the leases are not
-// those of such a map.
+// replicas are lost ones. kUnavailable: no replica of a slab is left; with DeadSlabs::kLeaveOut
+// that slab gets no lease. kInvalid: the leases are not those of such a map.
 using IndexOfNode = std::function<Result<std::optional<NodeIndex>>(const NodeId&)>;
+enum class DeadSlabs : uint8_t { kRefuse, kLeaveOut };
 Status publish_leases(const std::vector<coordinator::Lease>& leases, LeaseMap& map,
-                      const IndexOfNode& index_of);
+                      const IndexOfNode& index_of, DeadSlabs dead = DeadSlabs::kRefuse);
 // Of a map that has them all, which may have readers: `leases` are what the coordinator has now.
 // Replicas that were made since are added, and those that they have replaced are withdrawn.
 Status refresh_leases(const std::vector<coordinator::Lease>& leases, LeaseMap& map,

@@ -13,6 +13,7 @@
 #include <atomic>
 #include <cstdint>
 #include <span>
+#include <utility>
 
 #include "base/mapping.h"
 #include "base/result.h"
@@ -34,6 +35,8 @@ class SlotChecksums {
   }
   // In `memory`, of memory_bytes(): zeros, or what a dead process has left there.
   explicit SlotChecksums(Mapping memory);
+  // In zeros, for pages that were written with the checksums of that seed.
+  SlotChecksums(Mapping memory, uint64_t seed) : memory_(std::move(memory)), seed_(seed) {}
 
   // Of a page's bytes; never 0.
   uint64_t of(std::span<const std::byte> page) const;

@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import unittest
+import urllib.request
 
 from cluster import FARPAGE, MIB, Process, engine_of, wait_until
 from snapshot_base import PAGE, SnapshotTest
@@ -14,15 +15,14 @@ SIZE = 16 * MIB
 class ImageRepair(SnapshotTest):
     def start_image(self, nodes, replicas, *serve_options, **more):
         self.coordinator = self.start_coordinator("--node-ttl", "1s", *more.pop("coordinator", ()))
-        self.nodes = [self.start_slab_node(f"node-{i + 1}") for i in range(nodes)]
+        rate = more.pop("rate", "max")
+        self.nodes = [self.start_slab_node(f"node-{i + 1}", rate=rate) for i in range(nodes)]
         self.file = self.make_file("guest.mem", SIZE, zero_share=0, holes=0, **more)
         self.push(self.file, "vm", "--slab", "2M", "--replicas", str(replicas))
-        if serve_options is not None:
-            self.server = self.serve("vm", "--transport", "tcp", *serve_options, cache=4 * MIB)
+        self.server = self.serve("vm", "--transport", "tcp", *serve_options, cache=4 * MIB)
 
-    def start_slab_node(self, name, *more, leave="60s"):
-        return self.start_node(name, "--slab", "2M", "--repair-rate", "max", *more, transports="tcp", lend="64M",
-                               leave=leave)
+    def start_slab_node(self, name, rate="max"):
+        return self.start_node(name, "--slab", "2M", "--repair-rate", rate, transports="tcp", lend="64M", leave="60s")
 
     def nodes_of_image(self):
         region = json.loads(self.get("/v1/regions/" + self.images()["vm"]["region"]))
@@ -130,11 +130,24 @@ class ImageRepair(SnapshotTest):
         self.start_image(2, 2)
         with open(self.file, "rb") as memory:
             pages = [memory.read(PAGE) for _ in range(1025)]
-        self.damage(self.nodes[0], pages[0])
-        self.damage(self.nodes[1], pages[1024])
+        # Each replica has one that the other lacks, close together and far apart.
+        for node, page in ((0, 0), (1, 7), (0, 600), (1, 1024)):
+            self.damage(self.nodes[node], pages[page])
         self.nodes.append(self.start_slab_node("node-3"))
         self.expect_drained(self.drain("node-1"))
         self.nodes[1].end()
+        self.expect_right(self.guest(self.file), 4096)
+
+    def test_of_two_nodes_that_copy_one_image_one_goes_on(self):
+        self.start_image(2, 1, rate="4M")
+        self.nodes += [self.start_slab_node(name, rate="4M") for name in ("node-3", "node-4")]
+        drain = self.drain("node-1")
+        agents = {node["id"]: node["agent_url"] for node in json.loads(self.get("/v1/nodes"))["nodes"]}
+        for name in ("node-3", "node-4"):
+            urllib.request.urlopen(urllib.request.Request(f"{agents[name]}/v1/images/vm/repair", method="POST"),
+                                   timeout=10).close()
+        self.expect_drained(drain)
+        self.expect_all_right(1)
         self.expect_right(self.guest(self.file), 4096)
 
 

@@ -2,8 +2,9 @@
 
     ./dev soak MINUTES [--seed N] [--round K] [--output json]
 
-One cluster lives through all rounds: a coordinator that keeps its state in SQLite, four nodes, and a
-pager that serves some of the programs; each on a host of its own (a network namespace). In a round some
+One cluster lives through all rounds: a coordinator that keeps its state in SQLite, four nodes, a pager
+that serves some of the programs, and an image, of which guests are restored all the time; each on a host
+of its own (a network namespace), pager and guests on that of the programs. In a round some
 programs run over what the seed has chosen: what they do (soak_programs.py), sizes, budgets, transports,
 replicas, prefetch, scrubbing, compressed copies, spilling. One of them always records each operation on
 the words of its memory, and histories.py decides afterwards whether these have been memory. Around them
@@ -13,6 +14,7 @@ A round ends when every slab has its replicas again. After the last one the coor
 region, every slab must be free, and services, hosts and folders must be as before (leaks.py).
 """
 import argparse
+import collections
 import concurrent.futures
 import itertools
 import json
@@ -30,7 +32,7 @@ import leaks
 import network
 from cluster import (BUILD, EndToEnd, FARPAGE, MIB, PATIENCE, RANDOM_ACCESS, Process, Service, engine_of,
                      settled, wait_until)
-from soak_programs import SLAB, Program, bad_lines, engine_options
+from soak_programs import DEADLINE, SLAB, Guests, Program, bad_lines, engine_options
 from thrasher import NODES, Thrasher
 
 NODE_TTL = "2s"
@@ -64,8 +66,8 @@ class Soak(EndToEnd):
         self.left_out = {}
         self.steps = []
         self.totals = dict.fromkeys(
-            ("rounds", "programs", "processes", "disturbances", "recorded_operations", "checked_bytes", "remote_faults",
-             "evictions", "replicas_lost", "wrong_bytes"), 0)
+            ("rounds", "programs", "processes", "guests", "disturbances", "recorded_operations", "checked_bytes",
+             "remote_faults", "evictions", "replicas_lost", "wrong_bytes"), 0)
         self._before = leaks.Before()
         self._make_hosts()
         # A process that is started by a thread dies with that thread (cluster.py), so these start all.
@@ -128,11 +130,27 @@ class Soak(EndToEnd):
         self.pager = self._start_service(
             "borrower", None, ["pager", "--socket", self.pager_socket, "--local", "256M",
                                *(word for option in options.items() for word in option)])
+        self._serve_guests()
         # Once, so that the pager has its connections to the nodes.
         self._run_to_its_end(["--pager", self.pager_socket], str(64 * MIB))
         pids = self._pids()
         settled(lambda: [str(leaks.Held(pid)) for pid in pids.values()])
         self._held = {name: leaks.Held(pid) for name, pid in pids.items()}
+
+    def _serve_guests(self):
+        """From an image that is larger than what stays here of it: of each guest, or for all of them."""
+        chance = random.Random(self.seed)
+        self.guests_have_budget = chance.random() < 0.5
+        self.guest_memory = self.path("guest.mem")
+        with open(self.guest_memory, "wb") as file:
+            for _ in range(48):
+                file.write(chance.randbytes(MIB - 4096) + bytes(4096))
+        self.operate_surely("image", "push", self.guest_memory, "--name", "guest", "--replicas", "2", "--slab", SLAB)
+        self.guest_socket = self.path("guest.sock")
+        budget = ["--local", "8M", "--replicas", "2", "--slab", SLAB] if self.guests_have_budget else ["--cache", "12M"]
+        self.server = self._start_service(
+            "borrower", None, ["serve", "--image", "guest", "--socket", self.guest_socket, "--coordinator", self.url,
+                               "--fault-deadline", f"{DEADLINE}s", *budget])
 
     def _run_to_its_end(self, options, size):
         process = self._owned(Process(
@@ -149,7 +167,7 @@ class Soak(EndToEnd):
                 "engine of the pager": engine_of(self.pager.pid)}
 
     def _services(self):
-        return {"coordinator": self.coordinator, **self.nodes, "pager": self.pager}
+        return {"coordinator": self.coordinator, **self.nodes, "pager": self.pager, "serve": self.server}
 
     def _start_service(self, host, clock, arguments):
         """With the wall clock of that name, if it has one."""
@@ -225,7 +243,7 @@ class Soak(EndToEnd):
     def pagers(self):
         """The processes that have engines."""
         return [*(program.process for program in self.programs if program.running() and not program.of_the_pager),
-                self.pager]
+                self.pager, self.server]
 
     def kill_engine(self, pager):
         engine = engine_of(pager.pid)
@@ -271,6 +289,7 @@ class Soak(EndToEnd):
             self._runs.add(self.programs[-1].process.pid)
             self.say(f"  {self.programs[-1]}")
         findings = []
+        guests = Guests(self, f"round-{number}-guest", chance)
         try:
             wait_until(self.programs[0].is_filled, "the first program has its memory")
         except AssertionError as error:
@@ -284,13 +303,18 @@ class Soak(EndToEnd):
         if self._all_well():
             thrasher.await_whole(even_if_over=True)
         findings += thrasher.findings
+        guests.end()
+        findings += guests.findings
+        self.totals["guests"] += guests.restored
+        self.totals["checked_bytes"] += guests.pages * 4096
         for program in self.programs:
             program.end()
             self._count(program)
             if program.problem:
                 findings.append(f"{program}: {program.problem}")
         findings += [f"{name} has ended" for name, service in self._services().items() if service.popen.poll() is not None]
-        findings += [f"pager: {line}" for line in bad_lines(self.pager.log())]
+        for name, service in (("pager", self.pager), ("serve", self.server)):
+            findings += [f"{name}: {line}" for line in bad_lines(service.log())]
         self._count_steps(number, thrasher)
         self._say_round(number, thrasher, findings)
         return not findings
@@ -366,29 +390,39 @@ class Soak(EndToEnd):
     def find_leaks(self):
         """Of the coordinator, of the services, then of what is left when these have ended."""
         self.programs = []
-        self._expect_nothing(self.lent_memory)
         self._expect_nothing(self.held_by_services)
+        self._expect_success("serve", self.server)
+        self.operate_surely("image", "remove", "guest")
+        self._expect_nothing(self.lent_memory)
         for name, pid in self._pids().items():
-            self.say(f"  {name}: {leaks.Held(pid)}; before all programs {self._held[name]}")
+            if name != "serve":
+                self.say(f"  {name}: {leaks.Held(pid)}; before all programs {self._held[name]}")
         # A `farpage run` removes what those that were killed have left in /tmp (cli/run_directory.h).
         self._run_to_its_end(["--coordinator", self.url, "--slab", SLAB], str(MIB))
         for name, service in [("pager", self.pager), *self.nodes.items(), ("coordinator", self.coordinator)]:
-            service.kill(signal.SIGTERM)
-            status, _ = service.finish(PATIENCE)
-            if status != 0:
-                self._found(f"{name} ended with status {status} after SIGTERM\n{service.log()[-2000:]}")
+            self._expect_success(name, service)
         self._expect_nothing(lambda: self._before.findings(self._marker, self._runs))
 
+    def _expect_success(self, name, service):
+        """Of its end."""
+        service.kill(signal.SIGTERM)
+        status, _ = service.finish(PATIENCE)
+        if status != 0:
+            self._found(f"{name} ended with status {status} after SIGTERM\n{service.log()[-2000:]}")
+
     def lent_memory(self):
-        """Regions that exist, and slabs that are not free, though no program runs."""
+        """Regions but for the image's, and other slabs that are not free, though no program runs."""
         try:
             regions = json.loads(self.get("/v1/regions"))["regions"]
             nodes = json.loads(self.get("/v1/nodes"))["nodes"]
         except (OSError, ValueError) as error:
             return [f"the coordinator does not answer: {error}"]
-        found = [f"region {region['name']} is there with {len(region['leases'])} leases" for region in regions]
+        found = [f"region {region['name']} is there with {len(region['leases'])} leases" for region in regions
+                 if not region.get("image")]
+        of_images = collections.Counter(lease["node"] for region in regions if region.get("image")
+                                        for lease in region["leases"])
         found += [f"{node['id']}: {node['free_slabs']} of {node['total_slabs']} slabs are free" for node in nodes
-                  if node["free_slabs"] != node["total_slabs"]]
+                  if node["free_slabs"] + of_images[node["id"]] != node["total_slabs"]]
         return found + [f"{name} is not there" for name in NODES if name not in {node["id"] for node in nodes}]
 
     def held_by_services(self):

@@ -1,6 +1,7 @@
-"""The programs of soak.py: what they do, their settings, and how each is checked."""
+"""The programs of soak.py: what they do, their settings, and how each is checked; and its guests."""
 import json
 import os
+import random
 import re
 import shutil
 import signal
@@ -13,6 +14,7 @@ from cluster import BUILD, FARPAGE, MIB, RANDOM_ACCESS, Process, child_of, engin
 
 FORKS = os.path.join(BUILD, "tests", "forks")
 RECORDED_WORDS = os.path.join(BUILD, "tests", "recorded_words")
+RESTORED_GUEST = os.path.join(BUILD, "tests", "restored_guest")
 STRESS_NG = shutil.which("stress-ng")
 DEADLINE = 30  # seconds
 HANG = 120  # seconds by which a program may exceed its run time, and without progress
@@ -216,3 +218,44 @@ class Program:
         """The longest recorded operation that overlaps with this time (time.monotonic())."""
         begin, end = begin * 1e9, end * 1e9
         return max((last - first for first, last in self.slow if first < end and last > begin), default=0) / 1e6
+
+
+class Guests:
+    """Guests of one image, restored and checked one after the other for as long as a round lasts."""
+
+    def __init__(self, cluster, name, chance):
+        self.findings = []
+        self.restored = 0
+        self.pages = 0
+        self._cluster = cluster
+        self._name = name
+        self._seeds = random.Random(chance.getrandbits(32))
+        self._ending = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self):
+        while not self._ending.is_set() and not self.findings:
+            log = self._cluster.path(f"{self._name}.log")
+            options = ["--threads", str(self._seeds.randint(1, 3)), "--percent", str(self._seeds.choice((20, 100))),
+                       "--regions", str(self._seeds.randint(1, 3)), "--seed", str(self._seeds.randint(1, 1 << 30))]
+            if not self._cluster.guests_have_budget:
+                options += ["--rounds", "1"]
+            guest = Process([*self._cluster.enter_of("borrower"), RESTORED_GUEST, self._cluster.guest_socket,
+                             self._cluster.guest_memory, "--close", *options], log)
+            try:
+                status, output = guest.finish(LONGEST)
+                figures = json.loads(output) if status == 0 else {}
+                if status != 0 or figures["wrong"] or figures["sigbus"]:
+                    self.findings.append(f"guest {' '.join(options)}: status {status}, {figures} {guest.log()[-500:]}")
+                self.restored += 1
+                self.pages += figures.get("pages", 0)
+            except AssertionError as error:
+                self.findings.append(f"guest {' '.join(options)}: {error}")
+            finally:
+                guest.end()
+
+    def end(self):
+        """Waits for the last one."""
+        self._ending.set()
+        self._thread.join()

@@ -1,4 +1,5 @@
 // Which node is asked to copy an image, and when.
+#include <algorithm>
 #include <set>
 
 #include "tests/unit/coordinator/state_rig.h"
@@ -51,6 +52,17 @@ class StateImages : public StateRig {
     return nodes;
   }
 
+  // It is asked less and less often.
+  ImageRepair next() {
+    for (int i = 0; i < 20; ++i) {
+      pass(Seconds(5));
+      const std::vector<ImageRepair> repairs = state_.begin_image_repairs();
+      if (!repairs.empty()) return repairs.front();
+    }
+    ADD_FAILURE() << "nobody is asked";
+    return {};
+  }
+
   std::set<std::string> silent_;
 };
 
@@ -77,30 +89,39 @@ TEST_F(StateImages, TheSameNodeIsAskedUntilAllIsCopied) {
   const auto begun = state_.repair_begun(region(), SlabIndex{0});
   ASSERT_TRUE(begun.has_value());
   ASSERT_TRUE(
-      state_.complete_repair(region(), {SlabIndex{0}, name_of(begun->filling)}).has_value());
+      state_.complete_repair(now_, region(), {SlabIndex{0}, name_of(begun->filling)}).has_value());
   EXPECT_TRUE(asked(3).empty());
 }
 
 TEST_F(StateImages, AnotherNodeIsAskedWhenOneIsLostOrRefusesOrDoesNothing) {
   silent_.insert(holder().value);
   pass(Seconds(6));
-  const std::set<std::string> first = asked(4);
-  ASSERT_EQ(first.size(), 1U);
-  EXPECT_EQ(first.count(*silent_.begin()), 0U);
+  const ImageRepair first = next();
+  EXPECT_NE(first.node.value, *silent_.begin());
+  EXPECT_EQ(next().node, first.node);
+  EXPECT_EQ(next().node, first.node);
+  const ImageRepair second = next();
+  EXPECT_NE(second.node, first.node) << "that one has copied nothing";
+  state_.refuse_image_repair(second);
+  EXPECT_EQ(next().node, first.node);
+  silent_ = {"n1", "n2", "n3"};
+  pass(Seconds(6));
+  EXPECT_TRUE(asked(20).empty());
+}
 
-  pass(Seconds(5));
-  const std::vector<ImageRepair> refused = state_.begin_image_repairs();
-  ASSERT_EQ(refused.size(), 1U);
-  state_.refuse_image_repair(refused.front());
-  const std::set<std::string> second = asked(4);
-  ASSERT_EQ(second.size(), 1U);
-  EXPECT_NE(second, first);
-
-  EXPECT_EQ(asked(4).size(), 2U) << "it has copied nothing for 30 s";
-  silent_.insert(*first.begin());
-  silent_.insert(*second.begin());
-  EXPECT_LE(asked(2).size(), 1U);
-  EXPECT_TRUE(asked(2).empty()) << "nobody is left";
+TEST_F(StateImages, NobodyIsAskedWhileNoNodeHasRoom) {
+  for (const NodeInfo& node : state_.nodes(now_)) {
+    const std::vector<Lease> leases = state_.region(region())->leases;
+    const bool holds = std::ranges::any_of(
+        leases, [&](const Lease& lease) { return lease.node == node.join.id; });
+    if (!holds) {
+      ASSERT_TRUE(state_.set_service(node.join.id, NodeService::kCordoned).has_value());
+    }
+  }
+  ASSERT_TRUE(state_.set_service(holder(), NodeService::kDraining).has_value());
+  EXPECT_TRUE(asked(5).empty());
+  ASSERT_TRUE(state_.join(now_, test_node("n4", 8)).has_value());
+  EXPECT_EQ(asked(2).size(), 1U);
 }
 
 }  // namespace

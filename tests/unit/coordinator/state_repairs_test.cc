@@ -70,8 +70,8 @@ TEST_F(StateRepairs, LostReplicaIsReplacedOnANodeThatHasNone) {
   EXPECT_EQ(state_.totals().slabs_repairing, 1U);
   EXPECT_EQ(state_.totals().slabs_degraded, 1U) << "until it is filled";
   const RepairComplete complete{kSlab, name_of(begun->filling)};
-  ASSERT_TRUE(state_.complete_repair(region_, complete).has_value());
-  ASSERT_TRUE(state_.complete_repair(region_, complete).has_value()) << "again";
+  ASSERT_TRUE(state_.complete_repair(now_, region_, complete).has_value());
+  ASSERT_TRUE(state_.complete_repair(now_, region_, complete).has_value()) << "again";
   EXPECT_EQ(name_of(replica(1)), name_of(begun->filling));
   EXPECT_EQ(name_of(replica(0)), name_of(other));
   EXPECT_EQ(state_.totals().slabs_degraded, 0U);
@@ -86,7 +86,7 @@ TEST_F(StateRepairs, StaleReplicaIsKeptUntilItsPlaceIsTakenAndThenRevoked) {
   EXPECT_TRUE(replica(0).stale);
   EXPECT_EQ(state_.totals().slabs_degraded, 1U);
   EXPECT_TRUE(state_.revocations().empty());
-  ASSERT_TRUE(state_.complete_repair(region_, {kSlab, name_of(begun->filling)}).has_value());
+  ASSERT_TRUE(state_.complete_repair(now_, region_, {kSlab, name_of(begun->filling)}).has_value());
   ASSERT_EQ(state_.revocations().size(), 1U);
   EXPECT_EQ(state_.revocations().front().node, stale.node);
   EXPECT_EQ(state_.revocations().front().generation, stale.generation);
@@ -110,7 +110,7 @@ TEST_F(StateRepairs, DrainingNodesReplicaStaysLiveWhileItIsCopied) {
   EXPECT_EQ(begun->replaces, name_of(leaving));
   EXPECT_FALSE(replica(1).stale);
   EXPECT_EQ(state_.remove_node(leaving.node, false).error().code, ErrorCode::kConflict);
-  ASSERT_TRUE(state_.complete_repair(region_, {kSlab, name_of(begun->filling)}).has_value());
+  ASSERT_TRUE(state_.complete_repair(now_, region_, {kSlab, name_of(begun->filling)}).has_value());
   EXPECT_TRUE(state_.remove_node(leaving.node, false).has_value()) << "it lends nothing any more";
 }
 
@@ -135,7 +135,7 @@ TEST_F(StateRepairs, NextRequestEndsWhatWasFilling) {
   EXPECT_NE(name_of(second->filling), name_of(first->filling));
   ASSERT_EQ(state_.revocations().size(), 1U);
   EXPECT_EQ(state_.revocations().front().generation, first->filling.generation);
-  EXPECT_EQ(state_.complete_repair(region_, {kSlab, name_of(first->filling)}).error().code,
+  EXPECT_EQ(state_.complete_repair(now_, region_, {kSlab, name_of(first->filling)}).error().code,
             ErrorCode::kNotFound);
 }
 
@@ -144,7 +144,7 @@ TEST_F(StateRepairs, FillingReplicaThatIsLostDoesNotBecomeLive) {
   ASSERT_TRUE(begun.has_value());
   join(begun->filling.node.value, 2);
   EXPECT_EQ(state_.totals().slabs_repairing, 0U);
-  EXPECT_EQ(state_.complete_repair(region_, {kSlab, name_of(begun->filling)}).error().code,
+  EXPECT_EQ(state_.complete_repair(now_, region_, {kSlab, name_of(begun->filling)}).error().code,
             ErrorCode::kNotFound);
   EXPECT_TRUE(begin(request_without({1})).has_value());
 }
@@ -153,8 +153,8 @@ TEST_F(StateRepairs, AbandonedReplicaEndsAndNothingIsReplaced) {
   const auto begun = begin(request_without({1}));
   ASSERT_TRUE(begun.has_value());
   const RepairComplete abandoned{kSlab, name_of(begun->filling), true};
-  ASSERT_TRUE(state_.complete_repair(region_, abandoned).has_value());
-  ASSERT_TRUE(state_.complete_repair(region_, abandoned).has_value()) << "again";
+  ASSERT_TRUE(state_.complete_repair(now_, region_, abandoned).has_value());
+  ASSERT_TRUE(state_.complete_repair(now_, region_, abandoned).has_value()) << "again";
   EXPECT_EQ(state_.totals().slabs_repairing, 0U);
   EXPECT_TRUE(replica(1).stale);
   ASSERT_EQ(state_.revocations().size(), 1U);
@@ -206,7 +206,7 @@ TEST_F(StateRepairs, RestartedCoordinatorKnowsWhatIsFillingAndWhatIsStale) {
   EXPECT_EQ(again.check(), "");
   EXPECT_EQ(again.totals().slabs_repairing, 1U);
   EXPECT_EQ(again.totals().slabs_degraded, 1U);
-  ASSERT_TRUE(again.complete_repair(region_, {kSlab, name_of(begun->filling)}).has_value());
+  ASSERT_TRUE(again.complete_repair(now_, region_, {kSlab, name_of(begun->filling)}).has_value());
   EXPECT_EQ(again.check(), "");
   EXPECT_EQ(again.totals().slabs_degraded, 0U);
 }

@@ -52,7 +52,7 @@ class StateRig : public ::testing::Test {
   Status fill(const RegionId& region, SlabIndex slab, const std::vector<PlannedLease>& plan) {
     FARPAGE_TRY_VOID(state_.commit_lease(plan, granted(plan)));
     FARPAGE_TRY(begun, state_.repair_begun(region, slab));
-    FARPAGE_TRY_VOID(state_.complete_repair(region, {slab, name_of(begun.filling)}));
+    FARPAGE_TRY_VOID(state_.complete_repair(now_, region, {slab, name_of(begun.filling)}));
     for (const Revocation& revocation : state_.revocations()) state_.revoked(revocation.id, false);
     return {};
   }

@@ -51,6 +51,7 @@ class NumbersOnly final : public pager::Pager {
   void hint_willneed(uffd::PageRun) override {}
   void advise(uffd::PageRun, pager::AccessPattern) override {}
   uint64_t limit_to_pin(uffd::PageRun) const override { return 0; }
+  Status refresh_stored(const std::vector<coordinator::Lease>&) override { return {}; }
   bool begin_fork() override { return true; }
   void end_fork(bool) override {}
   bool is_forking() override { return false; }

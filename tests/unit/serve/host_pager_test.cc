@@ -50,9 +50,6 @@ class NoEngine final : public pager::Engine {
                                                pager::OnChild) override {
     return fail(ErrorCode::kUnsupported, "no engine");
   }
-  Status refresh(const pager::StoredPages&, const std::vector<coordinator::Lease>&) override {
-    return {};
-  }
   bool can_resume(uint64_t) override { return false; }
   void end_succession(const std::set<uint64_t>&) override {}
 };
