@@ -7,8 +7,8 @@
 #include <thread>
 
 #include "base/log.h"
+#include "base/page_codec.h"
 #include "pager/compress/compressed_pages.h"
-#include "pager/compress/page_codec.h"
 #include "pager/engine_core.h"
 #include "pager/evict/cold_hints.h"
 #include "pager/evict/eviction_state.h"

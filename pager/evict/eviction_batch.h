@@ -10,7 +10,7 @@
 
 #include "base/loop_gap.h"
 #include "base/mutex.h"
-#include "pager/compress/page_codec.h"
+#include "base/page_codec.h"
 #include "pager/links/link_port.h"
 #include "pager/links/peer_state.h"
 #include "pager/links/posting.h"

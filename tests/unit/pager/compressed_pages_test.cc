@@ -8,8 +8,6 @@
 #include <thread>
 #include <vector>
 
-#include "pager/compress/page_codec.h"
-
 namespace farpage::pager {
 namespace {
 
@@ -232,35 +230,6 @@ TEST(CompressedPages, WithoutPagesThereIsNone) {
   EXPECT_FALSE(none.enabled());
   EXPECT_FALSE(none.has(PageIndex{0}));
   EXPECT_EQ(none.pool_pages(), 0U);
-}
-
-TEST(PageCodec, APageComesBackAsItWas) {
-  PageCodec codec;
-  Bytes page(kPageBytes);
-  for (size_t i = 0; i < page.size(); ++i) page[i] = static_cast<std::byte>(i / 100 * 3);
-  Bytes block(CompressedPages::kMaxBytes);
-  const auto bytes = codec.compress(page, block);
-  ASSERT_TRUE(bytes);
-  EXPECT_LT(*bytes, 1000U);
-  Bytes back(kPageBytes);
-  ASSERT_TRUE(decompress_page(std::span(block).first(*bytes), back));
-  EXPECT_EQ(back, page);
-}
-
-TEST(PageCodec, WhatItHasNotMadeIsNoPage) {
-  const Bytes block(100, std::byte{0xFF});
-  Bytes page(kPageBytes);
-  EXPECT_FALSE(decompress_page(block, page));
-  EXPECT_FALSE(decompress_page({}, page));
-}
-
-TEST(PageCodec, ARandomPageDoesNotFit) {
-  PageCodec codec;
-  std::mt19937_64 random(1);
-  Bytes page(kPageBytes);
-  std::ranges::generate(page, [&] { return static_cast<std::byte>(random()); });
-  Bytes block(CompressedPages::kMaxBytes);
-  EXPECT_FALSE(codec.compress(page, block));
 }
 
 }  // namespace

@@ -3,9 +3,9 @@
 
 #include <array>
 
+#include "base/page_codec.h"
 #include "batch_rig.h"
 #include "fetcher_rig.h"
-#include "pager/compress/page_codec.h"
 #include "pager/fault/discard.h"
 #include "pager/fault/prefetcher.h"
 #include "pager/fork/fork_in_progress.h"

@@ -10,7 +10,7 @@
 #include <optional>
 #include <span>
 
-namespace farpage::pager {
+namespace farpage {
 
 // Threads: one at a time; decompress_page() any.
 class PageCodec {
@@ -29,4 +29,4 @@ class PageCodec {
 // The inverse. False: `block` is not what compress() has returned. `page`: kPageBytes.
 [[nodiscard]] bool decompress_page(std::span<const std::byte> block, std::span<std::byte> page);
 
-}  // namespace farpage::pager
+}  // namespace farpage

@@ -1,8 +1,8 @@
-#include "pager/compress/page_codec.h"
+#include "base/page_codec.h"
 
 #include <lz4.h>
 
-namespace farpage::pager {
+namespace farpage {
 
 // LZ4_compress_default() would have it on the stack, which may be that of a signal handler.
 struct PageCodec::State {
@@ -29,4 +29,4 @@ bool decompress_page(std::span<const std::byte> block, std::span<std::byte> page
   return bytes == static_cast<int>(page.size());
 }
 
-}  // namespace farpage::pager
+}  // namespace farpage
