@@ -38,9 +38,9 @@ ImageLinks::ImageLinks(Parts parts, const std::vector<PortOptions>& ports,
   std::span<std::byte> rest = buffers_.bytes();
   std::vector<pager::LinkPort*> list;
   for (size_t i = 0; i < ports.size(); ++i) {
-    ports_.push_back(
-        std::make_unique<pager::LinkPort>(ports[i].name, rest.first(ports[i].buffer_bytes),
-                                          ports[i].session, std::move(parts.links[i]), bell_));
+    ports_.push_back(std::make_unique<pager::LinkPort>(
+        ports[i].name, rest.first(ports[i].buffer_bytes), ports[i].session,
+        std::move(parts.links[i]), bell_, ports[i].pack_writes));
     list.push_back(ports_.back().get());
     rest = rest.subspan(ports[i].buffer_bytes);
   }

@@ -25,6 +25,7 @@ struct PortOptions {
   std::string name;
   size_t buffer_bytes = 0;  // whole pages
   uint64_t session = 0;     // of the images' session group
+  rdma::PackWrites pack_writes = rdma::PackWrites::kNever;
 };
 
 // Threads: adopt(), refresh() and node_index() from any but the ports' owners; the ports as

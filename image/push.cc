@@ -412,7 +412,8 @@ Result<PushResult> push(const PushOptions& options, const PageSource& source,
                 "a node has lost a part of what was pushed: remove image '" + options.name.value +
                     "', and push it again");
   FARPAGE_TRY(links, ImageLinks::create({{"push", kChunks * kChunkBytes,
-                                          session_of_push(opened.session_group, info.region)},
+                                          session_of_push(opened.session_group, info.region),
+                                          rdma::PackWrites::kOnSlowWire},
                                          {"base", size_t{PageReads::kMaxRunPages} * 4 << kPageShift,
                                           rdma::new_session(opened.session_group)}},
                                         options.channel, client, transports));

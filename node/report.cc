@@ -23,13 +23,15 @@ constexpr auto kCounter = prometheus::MetricType::Counter;
 constexpr auto kGauge = prometheus::MetricType::Gauge;
 
 // One row for each number of a MemoryHost; every row has the label "transport".
-constexpr std::array<CounterName, 7> kHostCounters = {{
+constexpr std::array<CounterName, 8> kHostCounters = {{
     {"farpage_node_reads_total", "READs answered", kCounter, &rdma::HostCounters::reads},
     {"farpage_node_writes_total", "WRITEs answered", kCounter, &rdma::HostCounters::writes},
     {"farpage_node_read_bytes_total", "Bytes given to READs", kCounter,
      &rdma::HostCounters::bytes_read},
     {"farpage_node_written_bytes_total", "Bytes taken from WRITEs", kCounter,
      &rdma::HostCounters::bytes_written},
+    {"farpage_node_saved_bytes_total", "Bytes of WRITEs that packing has kept off the wire",
+     kCounter, &rdma::HostCounters::bytes_saved},
     {"farpage_node_refused_total", "Operations refused: key, generation or bounds", kCounter,
      &rdma::HostCounters::refused},
     {"farpage_node_malformed_total", "Frames that closed their connection", kCounter,
@@ -113,6 +115,7 @@ std::string status_json(const NodeReport& report) {
                                {"writes", counters.writes},
                                {"bytes_read", counters.bytes_read},
                                {"bytes_written", counters.bytes_written},
+                               {"bytes_saved", counters.bytes_saved},
                                {"refused", counters.refused},
                                {"malformed", counters.malformed},
                                {"peers", counters.peers}};

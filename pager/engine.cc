@@ -80,19 +80,21 @@ std::string EngineThreads::port_name(size_t port, uint32_t workers) {
 void EngineThreads::make_ports(std::vector<LinkPort::Links> links,
                                const std::vector<uint64_t>& sessions) {
   std::span<std::byte> rest = buffers_.bytes();
-  const auto take = [&](size_t bytes) {
+  const auto take = [&](size_t bytes, rdma::PackWrites pack_writes = rdma::PackWrites::kNever) {
     const size_t port = ports_.size();
-    ports_.push_back(std::make_unique<LinkPort>(port_name(port, core_.options.workers),
-                                                rest.first(bytes), sessions.at(port),
-                                                std::move(links.at(port)), connector_bell_));
+    ports_.push_back(std::make_unique<LinkPort>(
+        port_name(port, core_.options.workers), rest.first(bytes), sessions.at(port),
+        std::move(links.at(port)), connector_bell_, pack_writes));
     rest = rest.subspan(bytes);
   };
   for (uint32_t i = 0; i < core_.options.workers; ++i) {
     take(Fetcher::kBufferBytes);
     take(Prefetcher::kBufferBytes);
   }
-  take(EvictionBatch::kBufferBytes);
-  take(Repairer::kBufferBytes);
+  const rdma::PackWrites pack_writes =
+      core_.options.compressed.enabled ? rdma::PackWrites::kOnSlowWire : rdma::PackWrites::kNever;
+  take(EvictionBatch::kBufferBytes, pack_writes);
+  take(Repairer::kBufferBytes, pack_writes);
 }
 
 Status EngineThreads::take_over() {

@@ -26,9 +26,10 @@ struct HostCounters {
   uint64_t writes = 0;
   uint64_t bytes_read = 0;
   uint64_t bytes_written = 0;
-  uint64_t refused = 0;    // wrong key, generation or bounds
-  uint64_t malformed = 0;  // frames that closed their connection
-  uint64_t peers = 0;      // connected now
+  uint64_t bytes_saved = 0;  // of bytes_written: those that did not cross the wire (PackWrites)
+  uint64_t refused = 0;      // wrong key, generation or bounds
+  uint64_t malformed = 0;    // frames that closed their connection
+  uint64_t peers = 0;        // connected now
 };
 
 // Threads: any. Destroying the host ends every peer's connection; exposed memory must outlive it.

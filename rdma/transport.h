@@ -54,6 +54,14 @@ struct ChannelLimits {
   uint32_t operation_bytes = 0;       // longest single operation
 };
 
+// Whether the data of WRITEs crosses the wire compressed; the slab has the pages as they are. Only
+// tcp does it.
+enum class PackWrites : uint8_t {
+  kNever,
+  kOnSlowWire,  // while bytes take longer on the wire than compressing them, and if they shrink
+  kAlways,      // all whole pages, even where they do not shrink: for tests
+};
+
 // How wait() waits. kAdaptive spins with sched_yield for spin_time, then blocks.
 enum class PollMode : uint8_t { kAdaptive, kBusy, kEvent };
 std::string_view to_string(PollMode mode);
@@ -104,6 +112,7 @@ struct ChannelOptions {
   Nanoseconds spin_time = std::chrono::microseconds(50);
   Nanoseconds operation_timeout = Milliseconds(1000);
   Nanoseconds connect_timeout = Milliseconds(1000);
+  PackWrites pack_writes = PackWrites::kNever;
 };
 
 // Sends our queue pair's endpoint to the node and returns the node's (verbs only; the other

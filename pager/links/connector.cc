@@ -120,6 +120,7 @@ Result<std::unique_ptr<rdma::Channel>> Connector::connect_by(rdma::Transport& tr
   rdma::ChannelOptions options = parts_.channel;
   options.buffer = port.buffer();
   options.session = port.session();
+  options.pack_writes = port.pack_writes();
   return transport.connect(*address, options, [&](const rdma::QueuePairEndpoint& ours) {
     return client_.exchange(node.join.id, ours);
   });

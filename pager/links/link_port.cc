@@ -6,11 +6,12 @@
 namespace farpage::pager {
 
 LinkPort::LinkPort(std::string name, std::span<std::byte> buffer, uint64_t session, Links links,
-                   const Doorbell& wanted)
+                   const Doorbell& wanted, rdma::PackWrites pack_writes)
     : name_(std::move(name)),
       buffer_(buffer),
       session_(session),
       doorbell_(wanted),
+      pack_writes_(pack_writes),
       links_(std::move(links)) {}
 
 LinkPort::~LinkPort() {

@@ -36,7 +36,7 @@ class LinkPort {
   // `buffer`: target of the owner's READs and source of its WRITEs. `wanted`: rung when a channel
   // is missing. Both outlive the port. `session`: of all its channels, one after the other.
   LinkPort(std::string name, std::span<std::byte> buffer, uint64_t session, Links links,
-           const Doorbell& wanted);
+           const Doorbell& wanted, rdma::PackWrites pack_writes = rdma::PackWrites::kNever);
   ~LinkPort();
   LinkPort(const LinkPort&) = delete;
   LinkPort& operator=(const LinkPort&) = delete;
@@ -103,6 +103,7 @@ class LinkPort {
   const std::string& name() const { return name_; }
   std::span<std::byte> buffer() const { return buffer_; }
   uint64_t session() const { return session_; }
+  rdma::PackWrites pack_writes() const { return pack_writes_; }
 
  private:
   NodeIndex& busy(size_t place) { return links_[NodeIndex{static_cast<uint16_t>(place)}].busy; }
@@ -111,6 +112,7 @@ class LinkPort {
   const std::span<std::byte> buffer_;
   const uint64_t session_;
   const Doorbell& doorbell_;
+  const rdma::PackWrites pack_writes_;
   uint16_t busy_count_ = 0;       // owner thread: nodes with something in flight
   uint32_t connected_nodes_ = 0;  // connector thread: one more than the highest delivered to
   const Links links_;

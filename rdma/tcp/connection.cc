@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "rdma/limits.h"
+#include "rdma/tcp/packed_pages.h"
 
 namespace farpage::rdma::tcp {
 namespace {
@@ -50,7 +51,7 @@ bool Connection::serve() {
 bool Connection::serve_requests() {
   while (reply_count_ < kMaxReplies && !close_after_replies_ && !files_.is_full()) {
     if (write_.active) {
-      if (unread_bytes() == 0) break;
+      if (unread_bytes() < write_.needed_bytes) break;
       if (!continue_write()) return false;
     } else if (unread_bytes() < kRequestBytes) {
       break;
@@ -86,6 +87,7 @@ bool Connection::serve_hello() {
     close_after_replies_ = true;
     close_reason_ = "the peer speaks protocol version " + std::to_string(hello->version);
   } else {
+    welcome.packs_writes = takes_packed_ = hello->packs_writes;
     // The socket's own server thread closes it when a receive returns 0.
     pass_ = fences_.enter(hello->session, 0,
                           [socket = socket_.get()] { ::shutdown(socket, SHUT_RDWR); });
@@ -100,6 +102,7 @@ bool Connection::serve_request() {
   const Decoded<Request> request =
       decode_request(std::span<const std::byte, kRequestBytes>(unread(), kRequestBytes));
   if (!request) return refuse(request.error());
+  if (request->packed_bytes != 0 && !takes_packed_) return refuse(FrameFault::kUnexpectedKind);
   received_begin_ += kRequestBytes;
   return request->kind == OperationKind::kRead ? serve_read(*request) : begin_write(*request);
 }
@@ -125,7 +128,7 @@ bool Connection::serve_read(const Request& request) {
 }
 
 bool Connection::begin_write(const Request& request) {
-  write_ = {request, 0, true, false, false};
+  write_ = Write{.request = request, .active = true};
   // Checks the whole range now; each piece is checked again when it arrives.
   const KeyTable::Use slab =
       keys_.acquire(request.key, request.generation, request.address, request.data_bytes);
@@ -151,24 +154,74 @@ void Connection::refuse_access(const Request& request) {
 
 bool Connection::continue_write() {
   const Request& request = write_.request;
-  const size_t piece = std::min<size_t>(unread_bytes(), request.data_bytes - write_.done_bytes);
-  if (!write_.refused && !take_piece(piece)) return false;
-  received_begin_ += piece;
-  write_.done_bytes += static_cast<uint32_t>(piece);
-  return write_.done_bytes < request.data_bytes || end_write();
+  if (write_.refused) {
+    skip_piece();
+  } else if (request.packed_bytes != 0 ? !take_packed_pages() : !take_piece()) {
+    return false;
+  }
+  return write_.taken_bytes < request.bytes_behind() || end_write();
 }
 
-bool Connection::take_piece(size_t bytes) {
-  if (write_.to_file) {
-    const Status gathered = files_.gather(write_.done_bytes, {unread(), bytes});
-    return gathered.has_value() || close_for(gathered.error().message());
-  }
+void Connection::took(size_t bytes, size_t data_bytes) {
+  received_begin_ += bytes;
+  write_.taken_bytes += static_cast<uint32_t>(bytes);
+  write_.done_bytes += static_cast<uint32_t>(data_bytes);
+}
+
+void Connection::skip_piece() {
+  write_.needed_bytes = 1;
+  took(std::min<size_t>(unread_bytes(), write_.request.bytes_behind() - write_.taken_bytes), 0);
+}
+
+bool Connection::take_piece() {
   const Request& request = write_.request;
-  const RemoteAddress address{request.address.value + write_.done_bytes};
-  const KeyTable::Use memory = keys_.acquire(request.key, request.generation, address, bytes);
-  write_.refused = !memory;
-  if (memory) std::memcpy(memory.bytes().data(), unread(), bytes);
+  const size_t bytes = std::min<size_t>(unread_bytes(), request.data_bytes - write_.done_bytes);
+  if (write_.to_file) {
+    const Result<std::span<std::byte>> gathered = files_.gathered();
+    if (!gathered) return close_for(gathered.error().message());
+    std::memcpy(gathered->data() + write_.done_bytes, unread(), bytes);
+  } else {
+    const RemoteAddress address{request.address.value + write_.done_bytes};
+    const KeyTable::Use memory = keys_.acquire(request.key, request.generation, address, bytes);
+    write_.refused = !memory;
+    if (memory) std::memcpy(memory.bytes().data(), unread(), bytes);
+  }
+  took(bytes, bytes);
   return true;
+}
+
+bool Connection::take_packed_pages() {
+  const Request& request = write_.request;
+  const uint32_t rest = request.data_bytes - write_.done_bytes;
+  if (write_.to_file) {
+    const Result<std::span<std::byte>> gathered = files_.gathered();
+    if (!gathered) return close_for(gathered.error().message());
+    return unpack_into(gathered->subspan(write_.done_bytes, rest));
+  }
+  const RemoteAddress address{request.address.value + write_.done_bytes};
+  const KeyTable::Use memory = keys_.acquire(request.key, request.generation, address, rest);
+  write_.refused = !memory;
+  return write_.refused || unpack_into(memory.bytes());
+}
+
+bool Connection::unpack_into(std::span<std::byte> rest) {
+  const Request& request = write_.request;
+  while (write_.taken_bytes < request.packed_bytes) {
+    const size_t left = request.packed_bytes - write_.taken_bytes;
+    if (rest.empty() || left < kMinPackedPageBytes) return refuse(FrameFault::kPackedPages);
+    write_.needed_bytes = kPackedLengthBytes;
+    if (unread_bytes() < write_.needed_bytes) return true;
+    const size_t length = packed_length({unread(), kPackedLengthBytes});
+    write_.needed_bytes = kPackedLengthBytes + length;
+    if (length == 0 || length > kPageBytes || write_.needed_bytes > left)
+      return refuse(FrameFault::kPackedPages);
+    if (unread_bytes() < write_.needed_bytes) return true;
+    if (!unpack_page({unread(), write_.needed_bytes}, rest.first(kPageBytes)))
+      return refuse(FrameFault::kPackedPages);
+    rest = rest.subspan(kPageBytes);
+    took(write_.needed_bytes, kPageBytes);
+  }
+  return rest.empty() || refuse(FrameFault::kPackedPages);
 }
 
 bool Connection::end_write() {
@@ -187,6 +240,8 @@ bool Connection::end_write() {
   }
   add(counters_.writes);
   add(counters_.bytes_written, request.data_bytes);
+  if (request.bytes_behind() < request.data_bytes)
+    add(counters_.bytes_saved, request.data_bytes - request.bytes_behind());
   add_reply({WireStatus::kOk, request.token, 0});
   return true;
 }

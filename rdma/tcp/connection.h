@@ -28,6 +28,7 @@ struct DataCounters {
   std::atomic<uint64_t> writes{0};
   std::atomic<uint64_t> bytes_read{0};
   std::atomic<uint64_t> bytes_written{0};
+  std::atomic<uint64_t> bytes_saved{0};
   std::atomic<uint64_t> refused{0};
   std::atomic<uint64_t> malformed{0};
 };
@@ -89,14 +90,20 @@ class Connection {
   bool serve_request();
   bool begin_write(const Request& request);
   bool continue_write();
-  // Of one piece, from what was received.
-  bool take_piece(size_t bytes);
+  // What was received of its data.
+  bool take_piece();
+  // The pages of which all bytes were received.
+  bool take_packed_pages();
+  bool unpack_into(std::span<std::byte> rest);
+  void skip_piece();
   bool end_write();
   bool serve_read(const Request& request);
   // Records a key that was never issued.
   bool is_refused(const KeyTable::Use& use, const Request& request);
   void refuse_access(const Request& request);
   void add_reply(const Reply& reply, KeyTable::Use slab = {}, std::span<std::byte> data = {});
+  // The first unread bytes are done with, which were so much of the data of the WRITE.
+  void took(size_t bytes, size_t data_bytes);
   size_t unread_bytes() const { return received_end_ - received_begin_; }
   const std::byte* unread() const { return receive_buffer_.data() + received_begin_; }
 
@@ -106,6 +113,7 @@ class Connection {
   DataCounters& counters_;
   SessionFences::Pass pass_;  // after socket_, which when_fenced shuts down
   bool greeted_ = false;
+  bool takes_packed_ = false;  // Welcome has granted it
   Guesses guesses_;
   bool close_after_replies_ = false;
   std::string close_reason_;
@@ -115,10 +123,13 @@ class Connection {
   size_t received_end_ = 0;
 
   // A WRITE whose data is still arriving. Each piece is checked and copied separately, so no memory
-  // is held while a slow peer sends. To a file it goes as a whole.
+  // is held while a slow peer sends. A packed page that arrives in part stays in the receive
+  // buffer. To a file it goes as a whole.
   struct Write {
     Request request;
-    uint32_t done_bytes = 0;
+    uint32_t taken_bytes = 0;  // of those behind the header
+    uint32_t done_bytes = 0;   // of data_bytes
+    size_t needed_bytes = 1;   // received, to go on
     bool active = false;
     bool refused = false;
     bool to_file = false;

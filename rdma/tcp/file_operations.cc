@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstring>
 
 namespace farpage::rdma::tcp {
 namespace {
@@ -57,10 +56,9 @@ Result<std::span<std::byte>> FileOperations::read(const KeyTable::Use& range) {
   return place;
 }
 
-Status FileOperations::gather(size_t at, std::span<const std::byte> piece) {
+Result<std::span<std::byte>> FileOperations::gathered() {
   FARPAGE_TRY(all, memory());
-  std::memcpy(all.data() + at, piece.data(), piece.size());
-  return {};
+  return all.first(kWriteBytes);
 }
 
 Status FileOperations::write(const KeyTable::Use& range) {

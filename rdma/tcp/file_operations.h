@@ -28,8 +28,8 @@ class FileOperations {
   bool is_full() const { return read_bytes_ >= kMaxOperationBytes; }
   void forget_reads() { read_bytes_ = 0; }
 
-  // One piece of a WRITE of at most kMaxOperationBytes, whose byte `at` it begins with.
-  Status gather(size_t at, std::span<const std::byte> piece);
+  // Where a WRITE of at most kMaxOperationBytes is gathered.
+  Result<std::span<std::byte>> gathered();
   // All of it, as it was gathered.
   Status write(const KeyTable::Use& range);
 

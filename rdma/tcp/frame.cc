@@ -6,11 +6,22 @@
 
 #include "base/check.h"
 #include "rdma/limits.h"
+#include "rdma/tcp/packed_pages.h"
 
 namespace farpage::rdma::tcp {
 namespace {
 
-enum class FrameKind : uint8_t { kHello = 1, kWelcome = 2, kRead = 3, kWrite = 4, kReply = 5 };
+enum class FrameKind : uint8_t {
+  kHello = 1,
+  kWelcome = 2,
+  kRead = 3,
+  kWrite = 4,
+  kReply = 5,
+  kPackedWrite = 6,
+};
+
+// What Hello asks for and Welcome grants. 0 is the handshake of releases without packed WRITEs.
+constexpr uint32_t kPacksWrites = 1U << 0;
 
 uint8_t to_wire(uint8_t value) {
   return value;
@@ -90,6 +101,11 @@ Prefix read_prefix(Reader& reader) {
   return prefix;
 }
 
+FrameKind kind_of(const Request& request) {
+  if (request.kind == OperationKind::kRead) return FrameKind::kRead;
+  return request.packed_bytes != 0 ? FrameKind::kPackedWrite : FrameKind::kWrite;
+}
+
 bool is(const Prefix& prefix, FrameKind kind) {
   return prefix.kind == static_cast<uint8_t>(kind);
 }
@@ -116,6 +132,8 @@ std::string_view to_string(FrameFault fault) {
       return "unknown status";
     case FrameFault::kReserved:
       return "reserved field is not zero";
+    case FrameFault::kPackedPages:
+      return "packed data is not of the pages that its header announces";
   }
   return "unknown";
 }
@@ -123,7 +141,7 @@ std::string_view to_string(FrameFault fault) {
 std::array<std::byte, kHelloBytes> encode(const Hello& hello) {
   Writer<kHelloBytes> writer(0, hello.version, FrameKind::kHello, WireStatus::kOk);
   writer.put(hello.operations_in_flight);
-  writer.put(uint32_t{0});
+  writer.put(hello.packs_writes ? kPacksWrites : uint32_t{0});
   writer.put(hello.session);
   return writer.take();
 }
@@ -131,14 +149,13 @@ std::array<std::byte, kHelloBytes> encode(const Hello& hello) {
 std::array<std::byte, kWelcomeBytes> encode(const Welcome& welcome) {
   Writer<kWelcomeBytes> writer(0, welcome.version, FrameKind::kWelcome, welcome.status);
   writer.put(welcome.operation_bytes);
-  writer.put(uint32_t{0});
+  writer.put(welcome.packs_writes ? kPacksWrites : uint32_t{0});
   return writer.take();
 }
 
 std::array<std::byte, kRequestBytes> encode(const Request& request) {
-  const bool read = request.kind == OperationKind::kRead;
-  Writer<kRequestBytes> writer(read ? 0 : request.data_bytes, kProtocolVersion,
-                               read ? FrameKind::kRead : FrameKind::kWrite, WireStatus::kOk);
+  Writer<kRequestBytes> writer(request.bytes_behind(), kProtocolVersion, kind_of(request),
+                               WireStatus::kOk);
   writer.put(request.key.value);
   writer.put(request.generation.value);
   writer.put(request.key.secret[0]);
@@ -166,7 +183,9 @@ Decoded<Hello> decode_hello(std::span<const std::byte, kHelloBytes> bytes) {
   Hello hello;
   hello.version = prefix.version;
   hello.operations_in_flight = reader.get<uint32_t>();
-  if (reader.get<uint32_t>() != 0) return tl::unexpected(FrameFault::kReserved);
+  const auto features = reader.get<uint32_t>();
+  if ((features & ~kPacksWrites) != 0) return tl::unexpected(FrameFault::kReserved);
+  hello.packs_writes = features != 0;
   hello.session = reader.get<uint64_t>();
   return hello;
 }
@@ -183,7 +202,9 @@ Decoded<Welcome> decode_welcome(std::span<const std::byte, kWelcomeBytes> bytes)
   welcome.version = prefix.version;
   welcome.status = static_cast<WireStatus>(prefix.status);
   welcome.operation_bytes = reader.get<uint32_t>();
-  if (reader.get<uint32_t>() != 0) return tl::unexpected(FrameFault::kReserved);
+  const auto features = reader.get<uint32_t>();
+  if ((features & ~kPacksWrites) != 0) return tl::unexpected(FrameFault::kReserved);
+  welcome.packs_writes = features != 0;
   return welcome;
 }
 
@@ -193,7 +214,9 @@ Decoded<Request> decode_request(std::span<const std::byte, kRequestBytes> bytes)
   if (prefix.magic != kMagic) return tl::unexpected(FrameFault::kWrongMagic);
   if (prefix.version != kProtocolVersion) return tl::unexpected(FrameFault::kWrongVersion);
   const bool read = is(prefix, FrameKind::kRead);
-  if (!read && !is(prefix, FrameKind::kWrite)) return tl::unexpected(FrameFault::kUnexpectedKind);
+  const bool packed = is(prefix, FrameKind::kPackedWrite);
+  if (!read && !packed && !is(prefix, FrameKind::kWrite))
+    return tl::unexpected(FrameFault::kUnexpectedKind);
   if (!is(prefix, WireStatus::kOk)) return tl::unexpected(FrameFault::kUnknownStatus);
   Request request;
   request.kind = read ? OperationKind::kRead : OperationKind::kWrite;
@@ -205,8 +228,17 @@ Decoded<Request> decode_request(std::span<const std::byte, kRequestBytes> bytes)
   request.data_bytes = reader.get<uint32_t>();
   if (request.data_bytes == 0 || request.data_bytes > kMaxOperationBytes)
     return tl::unexpected(FrameFault::kDataBytes);
-  if (prefix.frame_bytes != kRequestBytes + (read ? 0 : request.data_bytes))
+  if (packed) {
+    if (!can_be_packed(request.data_bytes)) return tl::unexpected(FrameFault::kDataBytes);
+    // A length below that of the header becomes too long.
+    request.packed_bytes = static_cast<uint32_t>(prefix.frame_bytes - kRequestBytes);
+    const auto pages = static_cast<uint32_t>(request.data_bytes / kPageBytes);
+    if (request.packed_bytes < pages * kMinPackedPageBytes ||
+        request.packed_bytes > pages * kMaxPackedPageBytes)
+      return tl::unexpected(FrameFault::kFrameBytes);
+  } else if (prefix.frame_bytes != kRequestBytes + request.bytes_behind()) {
     return tl::unexpected(FrameFault::kFrameBytes);
+  }
   return request;
 }
 

@@ -23,7 +23,7 @@ inline constexpr uint8_t kProtocolVersion = 2;  // 2: keys of 128 bits
 
 inline constexpr size_t kHelloBytes = 28;
 inline constexpr size_t kWelcomeBytes = 20;
-inline constexpr size_t kRequestBytes = 56;  // and the data of a WRITE
+inline constexpr size_t kRequestBytes = 56;  // and the data of a WRITE, as it is or packed
 inline constexpr size_t kReplyBytes = 24;    // and the data of a READ
 
 enum class WireStatus : uint16_t {
@@ -40,7 +40,8 @@ enum class FrameFault : uint8_t {
   kFrameBytes,  // the length does not fit the kind of frame
   kDataBytes,   // 0, over the cap, or not the frame's length
   kUnknownStatus,
-  kReserved,  // a field that must be 0 is not
+  kReserved,     // a field that must be 0 is not
+  kPackedPages,  // packed data is not what the header says (packed_pages.h)
 };
 std::string_view to_string(FrameFault fault);
 
@@ -54,6 +55,7 @@ struct Hello {
   uint8_t version = kProtocolVersion;
   uint32_t operations_in_flight = 0;  // the most that the borrower will have in flight
   uint64_t session = 0;               // ChannelOptions::session
+  bool packs_writes = false;          // asks for packed WRITEs; malformed to older releases
 };
 
 // The node's answer.
@@ -61,6 +63,7 @@ struct Welcome {
   uint8_t version = kProtocolVersion;
   WireStatus status = WireStatus::kOk;
   uint32_t operation_bytes = 0;  // longest operation the node accepts
+  bool packs_writes = false;     // it takes packed WRITEs; only if Hello has asked
 };
 
 struct Request {
@@ -69,7 +72,14 @@ struct Request {
   RemoteAddress address;
   RemoteKey key;
   Generation generation;
-  uint32_t data_bytes = 0;  // to READ, or following this header to WRITE
+  uint32_t data_bytes = 0;  // to READ or to WRITE
+  // 0: the data of a WRITE follows this header as it is; else as so many bytes (packed_pages.h).
+  uint32_t packed_bytes = 0;
+  // Behind this header.
+  uint32_t bytes_behind() const {
+    if (kind == OperationKind::kRead) return 0;
+    return packed_bytes != 0 ? packed_bytes : data_bytes;
+  }
 };
 
 struct Reply {
@@ -86,7 +96,7 @@ std::array<std::byte, kReplyBytes> encode(const Reply& reply);
 // Does not check the version: see Hello.
 Decoded<Hello> decode_hello(std::span<const std::byte, kHelloBytes> bytes);
 Decoded<Welcome> decode_welcome(std::span<const std::byte, kWelcomeBytes> bytes);
-// 1 <= data_bytes <= kMaxOperationBytes.
+// 1 <= data_bytes <= kMaxOperationBytes; packed: whole pages, of 1 to kMaxPackedPageBytes each.
 Decoded<Request> decode_request(std::span<const std::byte, kRequestBytes> bytes);
 // data_bytes <= kMaxOperationBytes, and 0 unless kOk.
 Decoded<Reply> decode_reply(std::span<const std::byte, kReplyBytes> bytes);

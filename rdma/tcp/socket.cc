@@ -1,9 +1,11 @@
 #include "rdma/tcp/socket.h"
 
 #include <fmt/format.h>
+#include <linux/sockios.h>
+#include <linux/tcp.h>
 #include <netdb.h>
-#include <netinet/tcp.h>
 #include <poll.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 
 #include <array>
@@ -61,6 +63,25 @@ Result<Fd> connect_one(const addrinfo& address, const std::string& name, Instant
     return fail_errno("SO_ERROR");
   if (error != 0) return fail_errno("connect to " + name, error);
   return fd;
+}
+
+struct NumericName {
+  std::string host;
+  std::string port;
+};
+
+// `end`: getsockname or getpeername.
+std::optional<NumericName> numeric_name(int socket, decltype(&::getpeername) end) {
+  sockaddr_storage storage{};
+  socklen_t length = sizeof storage;
+  auto* address = reinterpret_cast<sockaddr*>(&storage);
+  if (end(socket, address, &length) != 0) return std::nullopt;
+  std::array<char, NI_MAXHOST> host{};
+  std::array<char, NI_MAXSERV> service{};
+  if (::getnameinfo(address, length, host.data(), host.size(), service.data(), service.size(),
+                    NI_NUMERICHOST | NI_NUMERICSERV) != 0)
+    return std::nullopt;
+  return NumericName{host.data(), service.data()};
 }
 
 }  // namespace
@@ -122,6 +143,27 @@ bool is_wildcard(const std::string& host) {
   return host.empty() || host == "*" || host == "0.0.0.0" || host == "::";
 }
 
+bool is_to_own_host(int socket) {
+  const auto own = numeric_name(socket, ::getsockname);
+  const auto peer = numeric_name(socket, ::getpeername);
+  return own && peer && own->host == peer->host;
+}
+
+bool has_unacknowledged(int socket) {
+  int bytes = 0;
+  return ::ioctl(socket, SIOCOUTQ, &bytes) == 0 && bytes > 0;
+}
+
+std::optional<WireUse> wire_use(int socket) {
+  tcp_info info{};
+  socklen_t length = sizeof info;
+  if (::getsockopt(socket, IPPROTO_TCP, TCP_INFO, &info, &length) != 0) return std::nullopt;
+  using std::chrono::microseconds;
+  return WireUse{.acknowledged_bytes = info.tcpi_bytes_acked,
+                 .busy = microseconds(info.tcpi_busy_time - info.tcpi_rwnd_limited),
+                 .round_trip = microseconds(info.tcpi_min_rtt)};
+}
+
 Status send_all(int socket, std::span<const std::byte> bytes, Instant deadline) {
   while (!bytes.empty()) {
     const ssize_t sent = ::send(socket, bytes.data(), bytes.size(), MSG_NOSIGNAL);
@@ -154,35 +196,13 @@ Status receive_all(int socket, std::span<std::byte> bytes, Instant deadline) {
   return {};
 }
 
-namespace {
-
-struct NumericName {
-  std::string host;
-  std::string port;
-};
-
-std::optional<NumericName> numeric_peer(int socket) {
-  sockaddr_storage storage{};
-  socklen_t length = sizeof storage;
-  auto* address = reinterpret_cast<sockaddr*>(&storage);
-  if (::getpeername(socket, address, &length) != 0) return std::nullopt;
-  std::array<char, NI_MAXHOST> host{};
-  std::array<char, NI_MAXSERV> service{};
-  if (::getnameinfo(address, length, host.data(), host.size(), service.data(), service.size(),
-                    NI_NUMERICHOST | NI_NUMERICSERV) != 0)
-    return std::nullopt;
-  return NumericName{host.data(), service.data()};
-}
-
-}  // namespace
-
 std::string peer_name(int socket) {
-  const auto peer = numeric_peer(socket);
+  const auto peer = numeric_name(socket, ::getpeername);
   return peer ? fmt::format("{}:{}", peer->host, peer->port) : "unknown";
 }
 
 std::string peer_address(int socket) {
-  const auto peer = numeric_peer(socket);
+  const auto peer = numeric_name(socket, ::getpeername);
   return peer ? peer->host : std::string();
 }
 

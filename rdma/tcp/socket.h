@@ -4,11 +4,13 @@
 #include <netinet/in.h>
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 
 #include "base/clock.h"
 #include "base/fd.h"
+#include "rdma/tcp/wire_pace.h"
 
 namespace farpage::rdma::tcp {
 
@@ -28,6 +30,13 @@ void tune(int socket);
 // For the node's end: a connection whose peer does not acknowledge sent data ends
 // (TCP_USER_TIMEOUT, RFC 5482) as soon as an idle one does, not after the kernel's 15 minutes.
 void limit_unacknowledged(int socket);
+
+// Both ends have one address: there is no wire between them.
+bool is_to_own_host(int socket);
+// Whether the peer's kernel has not acknowledged all that was sent.
+bool has_unacknowledged(int socket);
+// nullopt: the kernel does not tell.
+std::optional<WireUse> wire_use(int socket);
 
 // For handshakes on non-blocking sockets. Fail with kTimedOut, or kUnavailable when the peer
 // closed.

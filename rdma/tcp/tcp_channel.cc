@@ -16,17 +16,20 @@ namespace {
 
 constexpr size_t kMaxSendSegments = 128;
 constexpr size_t kStagingBytes = size_t{64} << 10;
+// Packed bytes that are sent by one call. The wire has some to carry while more are packed.
+constexpr size_t kPackedSendBytes = size_t{128} << 10;
 
 }  // namespace
 
 TcpChannel::TcpChannel(Fd socket, std::string peer, const ChannelOptions& options,
-                       ChannelLimits limits)
+                       ChannelLimits limits, std::unique_ptr<WritePacker> packer)
     : peer_(std::move(peer)),
       options_(options),
       limits_(limits),
       socket_(std::move(socket)),
       in_flight_(limits.operations_in_flight),
       done_(limits.operations_in_flight),
+      packer_(std::move(packer)),
       staging_(kStagingBytes) {}
 
 size_t TcpChannel::post(std::span<const Operation> operations) {
@@ -44,30 +47,60 @@ size_t TcpChannel::post(std::span<const Operation> operations) {
     entry.operation = operation;
     entry.wire_token = next_wire_token_++;
     entry.deadline = deadline;
-    entry.header =
-        encode(Request{operation.kind, entry.wire_token, operation.remote, operation.key,
-                       operation.generation, static_cast<uint32_t>(operation.local.size())});
     in_flight_.push_back(entry);
   }
+  if (packer_ && options_.pack_writes == PackWrites::kOnSlowWire)
+    look_at_wire(operations.first(accepted));
   flush();
   return accepted;
+}
+
+void TcpChannel::look_at_wire(std::span<const Operation> posted) {
+  size_t bytes = 0;
+  for (const Operation& operation : posted)
+    bytes += operation.kind == OperationKind::kWrite ? operation.local.size() : 0;
+  if (bytes == 0) return;
+  pace_.posted(bytes, !has_unacknowledged(socket_.get()));
+  if (!pace_.wants_look()) return;
+  if (const std::optional<WireUse> use = wire_use(socket_.get())) pace_.look(*use);
+}
+
+void TcpChannel::make_ready(InFlight& entry) {
+  const Operation& operation = entry.operation;
+  Request request{operation.kind,       entry.wire_token,
+                  operation.remote,     operation.key,
+                  operation.generation, static_cast<uint32_t>(operation.local.size())};
+  if (operation.kind == OperationKind::kWrite) {
+    entry.behind_header = operation.local;
+    if (packer_ && (pace_.is_slow() || options_.pack_writes == PackWrites::kAlways)) {
+      const std::span<std::byte> packed = packer_->pack(operation.local);
+      entry.is_packed = !packed.empty();
+      if (entry.is_packed) entry.behind_header = packed;
+      request.packed_bytes = static_cast<uint32_t>(packed.size());
+    }
+  }
+  entry.header = encode(request);
+  entry.is_ready = true;
 }
 
 void TcpChannel::flush() {
   while (usable() && sent_ < in_flight_.size()) {
     std::array<iovec, kMaxSendSegments> segments;
     size_t used = 0;
+    size_t packed = 0;
     size_t skip = sent_bytes_;
     const auto add = [&](std::byte* data, size_t bytes) {
       const size_t skipped = std::min(skip, bytes);
       skip -= skipped;
       if (bytes > skipped) segments[used++] = {data + skipped, bytes - skipped};
     };
-    for (size_t i = sent_; i < in_flight_.size() && used + 2 <= segments.size(); ++i) {
+    for (size_t i = sent_;
+         i < in_flight_.size() && used + 2 <= segments.size() && packed < kPackedSendBytes; ++i) {
       InFlight& entry = in_flight_[i];
+      if (!entry.is_ready) make_ready(entry);
+      packed += entry.is_packed ? entry.behind_header.size() : 0;
       add(entry.header.data(), entry.header.size());
-      if (entry.operation.kind == OperationKind::kWrite)
-        add(entry.operation.local.data(), entry.operation.local.size());
+      add(entry.behind_header.data(), entry.behind_header.size());
     }
     msghdr message{};
     message.msg_iov = segments.data();
@@ -85,9 +118,12 @@ void TcpChannel::flush() {
 
 void TcpChannel::advance_sent(size_t bytes) {
   sent_bytes_ += bytes;
-  while (sent_ < in_flight_.size() && sent_bytes_ >= in_flight_[sent_].wire_bytes()) {
-    sent_bytes_ -= in_flight_[sent_].wire_bytes();
-    ++sent_;
+  // An operation that is not ready has no length yet.
+  for (; sent_ < in_flight_.size() && in_flight_[sent_].is_ready; ++sent_) {
+    const InFlight& entry = in_flight_[sent_];
+    if (sent_bytes_ < entry.wire_bytes()) break;
+    sent_bytes_ -= entry.wire_bytes();
+    if (entry.is_packed) packer_->release(entry.behind_header);
   }
 }
 

@@ -6,11 +6,14 @@
 
 #include <array>
 #include <atomic>
+#include <memory>
 #include <vector>
 
 #include "base/fd.h"
 #include "rdma/fixed_queue.h"
 #include "rdma/tcp/frame.h"
+#include "rdma/tcp/wire_pace.h"
+#include "rdma/tcp/write_packer.h"
 #include "rdma/transport.h"
 
 struct msghdr;
@@ -22,11 +25,13 @@ namespace farpage::rdma::tcp {
 //  1. in_flight_ holds accepted operations in wire order: the first sent_ are wholly sent, of the
 //     next one sent_bytes_ bytes are. Replies answer its front.
 //  2. in_flight_ and done_ together never exceed limits().operations_in_flight.
-//  3. Once broken, the socket is closed: a late reply cannot reach a returned buffer.
+//  3. An operation is made ready when its turn to be sent comes, and from then on does not change.
+//  4. Once broken, the socket is closed: a late reply cannot reach a returned buffer.
 class TcpChannel final : public Channel {
  public:
-  // `socket`: connected, after the handshake.
-  TcpChannel(Fd socket, std::string peer, const ChannelOptions& options, ChannelLimits limits);
+  // `socket`: connected, after the handshake. `packer`: the node takes packed WRITEs; may be null.
+  TcpChannel(Fd socket, std::string peer, const ChannelOptions& options, ChannelLimits limits,
+             std::unique_ptr<WritePacker> packer);
 
   ChannelLimits limits() const override { return limits_; }
   TransportKind kind() const override { return TransportKind::kTcp; }
@@ -44,15 +49,18 @@ class TcpChannel final : public Channel {
     uint64_t wire_token = 0;
     Instant deadline{0};
     std::array<std::byte, kRequestBytes> header{};
-    size_t wire_bytes() const {
-      const bool write = operation.kind == OperationKind::kWrite;
-      return header.size() + (write ? operation.local.size() : 0);
-    }
+    std::span<std::byte> behind_header;  // of a WRITE, as it is or packed
+    bool is_packed = false;
+    bool is_ready = false;  // to be sent: made_ready() has been called
+    size_t wire_bytes() const { return header.size() + behind_header.size(); }
   };
 
   // Sends accepted operations until the socket is full.
   void flush();
   void advance_sent(size_t bytes);
+  // Makes the header, and packs the data of a WRITE while the wire is slow.
+  void make_ready(InFlight& entry);
+  void look_at_wire(std::span<const Operation> posted);
   // Receives until the socket is empty.
   void receive();
   // One recvmsg; whether the socket may hold more.
@@ -82,6 +90,9 @@ class TcpChannel final : public Channel {
   size_t sent_ = 0;
   size_t sent_bytes_ = 0;
   uint64_t next_wire_token_ = 1;
+  // What is sent soon is packed, not all that is posted: so much of memory is used at once.
+  const std::unique_ptr<WritePacker> packer_;
+  WirePace pace_;
 
   // The reply being received: its header, then its data into the front's buffer.
   std::array<std::byte, kReplyBytes> reply_header_{};

@@ -75,6 +75,7 @@ class TcpMemoryHost final : public MemoryHost {
     result.writes = get(counters.writes);
     result.bytes_read = get(counters.bytes_read);
     result.bytes_written = get(counters.bytes_written);
+    result.bytes_saved = get(counters.bytes_saved);
     result.refused = get(counters.refused);
     result.malformed = get(counters.malformed);
     result.peers = get(shared_.connections);

@@ -12,8 +12,7 @@ namespace farpage::rdma {
 namespace tcp {
 namespace {
 
-// Hello and Welcome; returns the longest operation that the node accepts.
-Result<uint32_t> shake_hands(int socket, const Hello& hello, Instant deadline) {
+Result<Welcome> shake_hands(int socket, const Hello& hello, Instant deadline) {
   FARPAGE_TRY_VOID(send_all(socket, encode(hello), deadline));
   std::array<std::byte, kWelcomeBytes> bytes{};
   FARPAGE_TRY_VOID(receive_all(socket, bytes, deadline));
@@ -28,7 +27,29 @@ Result<uint32_t> shake_hands(int socket, const Hello& hello, Instant deadline) {
                             welcome->version, kProtocolVersion));
   if (welcome->operation_bytes < kPageBytes)
     return fail(ErrorCode::kUnsupported, "the node accepts no operation of a page");
-  return welcome->operation_bytes;
+  if (welcome->packs_writes && !hello.packs_writes)
+    return fail(ErrorCode::kUnsupported, "the node grants what was not asked for");
+  return *welcome;
+}
+
+struct Greeted {
+  Fd socket;
+  Welcome welcome;
+};
+
+// `name`: the node's, for errors.
+Result<Greeted> greet(const std::string& name, const HostPort& node, Hello hello,
+                      PackWrites pack_writes, Instant deadline) {
+  FARPAGE_TRY(socket, connect_to(node.host, node.port, deadline));
+  hello.packs_writes = pack_writes == PackWrites::kAlways ||
+                       (pack_writes == PackWrites::kOnSlowWire && !is_to_own_host(socket.get()));
+  const Result<Welcome> welcome = shake_hands(socket.get(), hello, deadline);
+  if (welcome) return Greeted{std::move(socket), *welcome};
+  const ErrorCode code = welcome.error().code;
+  if (!hello.packs_writes || code == ErrorCode::kTimedOut || code == ErrorCode::kUnsupported)
+    return fail_with(name, welcome.error());
+  // Perhaps of an older release, which closes when it is asked for what it does not know.
+  return greet(name, node, hello, PackWrites::kNever, deadline);
 }
 
 class TcpTransport final : public Transport {
@@ -45,12 +66,16 @@ class TcpTransport final : public Transport {
     FARPAGE_TRY_VOID(check_buffer(options));
     ChannelLimits limits = limits_for(options);
     const Instant deadline = deadline_after(SteadyClock::read(), options.connect_timeout);
-    FARPAGE_TRY(socket, connect_to(node->host, node->port, deadline));
     const Hello hello{kProtocolVersion, limits.operations_in_flight, options.session};
-    const Result<uint32_t> operation_bytes = shake_hands(socket.get(), hello, deadline);
-    if (!operation_bytes) return fail_with(address.text, operation_bytes.error());
-    limits.operation_bytes = std::min(limits.operation_bytes, *operation_bytes);
-    return std::make_unique<TcpChannel>(std::move(socket), address.text, options, limits);
+    FARPAGE_TRY(greeted, greet(address.text, *node, hello, options.pack_writes, deadline));
+    limits.operation_bytes = std::min(limits.operation_bytes, greeted.welcome.operation_bytes);
+    std::unique_ptr<WritePacker> packer;
+    if (greeted.welcome.packs_writes) {
+      FARPAGE_TRY(made, WritePacker::create(options.pack_writes));
+      packer = std::move(made);
+    }
+    return std::make_unique<TcpChannel>(std::move(greeted.socket), address.text, options, limits,
+                                        std::move(packer));
   }
 };
 

@@ -75,6 +75,7 @@ ChannelOptions TransportContract::options() const {
   options.buffer = buffer_.bytes();
   options.operation_timeout = harness_->operation_timeout();
   options.connect_timeout = Seconds(5);
+  options.pack_writes = harness_->pack_writes();
   return options;
 }
 

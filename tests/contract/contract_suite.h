@@ -42,6 +42,7 @@ class Harness {
   virtual bool counts_operations() const { return true; }
   // Operations of a long test; fewer for a slow transport.
   virtual int long_test_operations() const { return 4000; }
+  virtual PackWrites pack_writes() const { return PackWrites::kNever; }
   virtual Nanoseconds operation_timeout() const { return Seconds(10); }
 };
 

@@ -3,6 +3,7 @@
 #include <array>
 #include <atomic>
 #include <cstring>
+#include <functional>
 #include <numeric>
 #include <thread>
 
@@ -45,6 +46,37 @@ TEST_P(TransportContract, WriteReachesThatOffsetAndNothingElse) {
   EXPECT_TRUE(is_original(memory.first(12'345), 0));
   EXPECT_EQ(std::memcmp(memory.data() + 12'345, data.data(), data.size()), 0);
   EXPECT_TRUE(is_original(memory.subspan(22'345), 22'345));
+}
+
+// Wires that compress have nothing to do with some of these pages.
+TEST_P(TransportContract, PagesOfAnyContentArriveAsTheyAre) {
+  const Slab& slab = lend(kSlabBytes);
+  const auto channel = connect();
+  const size_t most = std::min<size_t>(kSlabBytes, channel->limits().operation_bytes);
+  std::mt19937_64 random(11);
+  using Fill = std::function<void(std::span<std::byte>, size_t)>;
+  const std::array<Fill, 4> contents = {
+      [](std::span<std::byte> page, size_t) { std::memset(page.data(), 0, page.size()); },
+      [](std::span<std::byte> page, size_t number) {
+        for (size_t i = 0; i < page.size(); ++i)
+          page[i] = static_cast<std::byte>(i / 60 * 5 + number);
+      },
+      [&](std::span<std::byte> page, size_t) {
+        for (std::byte& byte : page) byte = static_cast<std::byte>(random());
+      },
+      [&](std::span<std::byte> page, size_t number) { contents[number % 3](page, number); }};
+  for (const size_t bytes : {kPageBytes, 3 * kPageBytes, most / kPageBytes * kPageBytes}) {
+    for (const auto& fill : contents) {
+      const uint64_t offset = bytes + 1000 < kSlabBytes ? 1000 : 0;
+      const std::span<std::byte> data = local(0, bytes);
+      for (size_t at = 0; at < bytes; at += kPageBytes)
+        fill(data.subspan(at, kPageBytes), at / kPageBytes);
+      ASSERT_EQ(run(*channel, write(slab, offset, data)), CompletionStatus::kOk);
+      const std::span<std::byte> back = local(kSlabBytes, bytes);
+      ASSERT_EQ(run(*channel, read(slab, offset, back)), CompletionStatus::kOk);
+      EXPECT_EQ(std::memcmp(back.data(), data.data(), bytes), 0) << bytes << " bytes";
+    }
+  }
 }
 
 TEST_P(TransportContract, Defect2ConcurrentReadsEachHaveTheirOwnBytes) {

@@ -12,7 +12,8 @@ namespace {
 
 class TcpHarness final : public Harness {
  public:
-  explicit TcpHarness(unsigned server_threads) : server_threads_(server_threads) {}
+  explicit TcpHarness(unsigned server_threads, PackWrites pack_writes = PackWrites::kNever)
+      : server_threads_(server_threads), pack_writes_(pack_writes) {}
 
   Result<std::unique_ptr<MemoryHost>> make_host() override {
     TcpHostOptions options;
@@ -20,9 +21,11 @@ class TcpHarness final : public Harness {
     return make_tcp_memory_host(options);
   }
   std::unique_ptr<Transport> make_transport() override { return make_tcp_transport(); }
+  PackWrites pack_writes() const override { return pack_writes_; }
 
  private:
   const unsigned server_threads_;
+  const PackWrites pack_writes_;
 };
 
 class ShmHarness final : public Harness {
@@ -79,6 +82,7 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Values(
         ContractCase{"tcp", [] { return std::make_unique<TcpHarness>(1); }},
         ContractCase{"tcp2", [] { return std::make_unique<TcpHarness>(2); }},
+        ContractCase{"packed", [] { return std::make_unique<TcpHarness>(2, PackWrites::kAlways); }},
         ContractCase{"shm", [] { return std::make_unique<ShmHarness>(); }},
         ContractCase{"loop", [] { return std::make_unique<LoopHarness>(LoopFaults{}); }},
         ContractCase{"loose", [] { return std::make_unique<LoopHarness>(slow_and_unordered()); }}),

@@ -20,6 +20,7 @@ NodeReport example() {
   counters.writes = 12;
   counters.bytes_read = 13;
   counters.bytes_written = 14;
+  counters.bytes_saved = 9;
   counters.refused = 15;
   counters.malformed = 16;
   counters.peers = 17;
@@ -39,6 +40,7 @@ TEST(NodeReport, MetricsHaveTheirPublishedNames) {
         "farpage_node_writes_total{transport=\"tcp\"} 12",
         "farpage_node_read_bytes_total{transport=\"tcp\"} 13",
         "farpage_node_written_bytes_total{transport=\"tcp\"} 14",
+        "farpage_node_saved_bytes_total{transport=\"tcp\"} 9",
         "farpage_node_refused_total{transport=\"tcp\"} 15",
         "farpage_node_malformed_total{transport=\"tcp\"} 16",
         "farpage_node_peers{transport=\"tcp\"} 17"})

@@ -3,9 +3,13 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
+#include <functional>
+#include <memory>
 
 #include "rdma/limits.h"
+#include "rdma/tcp/packed_pages.h"
 
 namespace farpage::rdma::tcp {
 namespace {
@@ -45,9 +49,36 @@ class ConnectionTest : public ::testing::Test {
     return taken;
   }
 
-  void greet() {
-    ASSERT_TRUE(give(encode(Hello{})));
+  void greet(const Hello& hello = {}) {
+    ASSERT_TRUE(give(encode(hello)));
     ASSERT_EQ(take_replies().size(), kWelcomeBytes);
+  }
+  void connect_anew() {
+    std::destroy_at(&connection_);
+    std::construct_at(&connection_, Fd(), keys_, fences_, counters_);
+  }
+  void greet_packing() { greet(Hello{.packs_writes = true}); }
+
+  // Header and data of a packed WRITE of whole pages to page 1 of the slab.
+  std::vector<std::byte> packed_write(std::span<const std::byte> data, uint64_t token = 9) const {
+    std::vector<std::byte> packed;
+    PageCodec codec;
+    std::array<std::byte, kMaxPackedPageBytes> one{};
+    for (size_t at = 0; at < data.size(); at += kPageBytes) {
+      const size_t bytes = pack_page(codec, data.subspan(at, kPageBytes), one).value();
+      packed.insert(packed.end(), one.begin(), one.begin() + static_cast<ptrdiff_t>(bytes));
+    }
+    return with_header(data.size(), packed, token);
+  }
+  std::vector<std::byte> with_header(size_t data_bytes, std::span<const std::byte> packed,
+                                     uint64_t token = 9) const {
+    Request write =
+        request(OperationKind::kWrite, kPageBytes, static_cast<uint32_t>(data_bytes), token);
+    write.packed_bytes = static_cast<uint32_t>(packed.size());
+    const auto header = encode(write);
+    std::vector<std::byte> frame(header.begin(), header.end());
+    frame.insert(frame.end(), packed.begin(), packed.end());
+    return frame;
   }
 
   Request request(OperationKind kind, uint64_t offset, uint32_t bytes, uint64_t token) const {
@@ -130,6 +161,135 @@ TEST_F(ConnectionTest, WriteWhoseKeyIsWithdrawnHalfwayIsRefusedAndStopsWriting) 
   EXPECT_EQ(reply_at(replies, 0).status, WireStatus::kRemoteAccess);
   EXPECT_EQ(std::count(slab_.begin(), slab_.end(), std::byte{0xCC}), 0);
   EXPECT_EQ(counters_.refused.load(), 1U);
+}
+
+// Zeros, text, and noise.
+std::vector<std::byte> pages_of_all_kinds(size_t pages) {
+  std::vector<std::byte> data(pages * kPageBytes);
+  uint32_t noise = 1;
+  for (size_t i = 0; i < data.size(); ++i) {
+    noise = noise * 1664525 + 1013904223;
+    const size_t kind = i / kPageBytes % 3;
+    data[i] = static_cast<std::byte>(kind == 0 ? 0 : kind == 1 ? i / 70 : noise >> 24);
+  }
+  return data;
+}
+
+TEST_F(ConnectionTest, PackedWriteIsTheSameWhateverThePiecesOfTheStream) {
+  greet_packing();
+  const std::vector<std::byte> data = pages_of_all_kinds(9);
+  std::vector<std::byte> stream = packed_write(data, 1);
+  const size_t packed_bytes = stream.size() - kRequestBytes;
+  const auto read = encode(request(OperationKind::kRead, 10 * kPageBytes, 100, 2));
+  stream.insert(stream.end(), read.begin(), read.end());
+  for (const size_t piece : {size_t{1}, size_t{7}, size_t{1000}, SIZE_MAX}) {
+    std::ranges::fill(slab_, std::byte{0x77});
+    ASSERT_TRUE(give(stream, piece));
+    const std::vector<std::byte> replies = take_replies();
+    ASSERT_EQ(replies.size(), 2 * kReplyBytes + 100);
+    EXPECT_EQ(reply_at(replies, 0).status, WireStatus::kOk);
+    EXPECT_EQ(reply_at(replies, 0).token, 1U);
+    EXPECT_EQ(std::memcmp(slab_.data() + kPageBytes, data.data(), data.size()), 0);
+    EXPECT_EQ(
+        std::ranges::count(slab_, std::byte{0x77}) - std::ranges::count(data, std::byte{0x77}),
+        static_cast<ptrdiff_t>(slab_.size() - data.size()));
+  }
+  EXPECT_EQ(counters_.writes.load(), 4U);
+  EXPECT_EQ(counters_.bytes_written.load(), 4 * data.size());
+  EXPECT_EQ(counters_.bytes_saved.load(), 4 * (data.size() - packed_bytes));
+}
+
+TEST_F(ConnectionTest, PackedWriteWhoseKeyIsWithdrawnHalfwayIsRefusedAndStopsWriting) {
+  greet_packing();
+  const std::vector<std::byte> frame =
+      packed_write(std::vector<std::byte>(10 * kPageBytes, std::byte{0xCC}));
+  ASSERT_TRUE(give(std::span(frame).first(kRequestBytes + (frame.size() - kRequestBytes) / 2)));
+  EXPECT_GT(std::ranges::count(slab_, std::byte{0xCC}), static_cast<ptrdiff_t>(4 * kPageBytes));
+  { const KeyTable::Withdrawal withdrawal = keys_.withdraw(key_); }
+  std::ranges::fill(slab_, std::byte{0});  // only the owner uses it now
+  ASSERT_TRUE(give(std::span(frame).subspan(kRequestBytes + (frame.size() - kRequestBytes) / 2)));
+  const std::vector<std::byte> replies = take_replies();
+  ASSERT_EQ(replies.size(), kReplyBytes);
+  EXPECT_EQ(reply_at(replies, 0).status, WireStatus::kRemoteAccess);
+  EXPECT_EQ(std::ranges::count(slab_, std::byte{0xCC}), 0);
+  ASSERT_TRUE(give(encode(request(OperationKind::kRead, 0, 10, 2))));
+  EXPECT_EQ(take_replies().size(), kReplyBytes) << "the stream goes on";
+}
+
+TEST_F(ConnectionTest, PackedWriteOutsideItsLeaseIsSkipped) {
+  greet_packing();
+  const std::vector<std::byte> before = slab_;
+  const std::vector<std::byte> data(slab_.size(), std::byte{0xCC});  // begins at page 1
+  ASSERT_TRUE(give(packed_write(data)));
+  EXPECT_EQ(reply_at(take_replies(), 0).status, WireStatus::kRemoteAccess);
+  EXPECT_EQ(slab_, before);
+  EXPECT_EQ(counters_.bytes_saved.load(), 0U);
+}
+
+TEST_F(ConnectionTest, PackedWriteThatWasNotAskedForIsMalformed) {
+  greet();
+  EXPECT_FALSE(give(packed_write(std::vector<std::byte>(kPageBytes))));
+  EXPECT_EQ(counters_.malformed.load(), 1U);
+}
+
+TEST_F(ConnectionTest, PackedPagesThatAreNotWhatTheHeaderSaysAreMalformed) {
+  const std::vector<std::byte> text = pages_of_all_kinds(2);  // zeros, text
+  const std::vector<std::byte> good = packed_write(text);
+  const std::span<const std::byte> pages = std::span(good).subspan(kRequestBytes);
+  const size_t first = kPackedLengthBytes + packed_length(pages);
+  struct Case {
+    const char* what;
+    std::function<std::vector<std::byte>()> frame;
+  };
+  const auto changed = [&](size_t at, int value) {
+    std::vector<std::byte> packed(pages.begin(), pages.end());
+    packed[at] = static_cast<std::byte>(value);
+    return with_header(text.size(), packed);
+  };
+  const Case cases[] = {
+      {"a length of 0", [&] { return changed(0, 0); }},
+      {"a length above a page", [&] { return changed(1, 0x10); }},
+      {"a length beyond the frame", [&] { return changed(first + 1, 0x0F); }},
+      {"no lz4 block", [&] { return changed(2, 0xFF); }},
+      {"one page fewer", [&] { return with_header(text.size(), pages.first(first)); }},
+      {"one page more", [&] { return with_header(kPageBytes, pages); }},
+      {"a byte more",
+       [&] {
+         std::vector<std::byte> packed(pages.begin(), pages.end());
+         packed.push_back(std::byte{0});
+         return with_header(text.size(), packed);
+       }},
+      {"a byte fewer", [&] { return with_header(text.size(), pages.first(pages.size() - 1)); }},
+      {"an lz4 block of less than a page",
+       [&] {
+         const std::vector<std::byte> packed = {std::byte{2}, std::byte{0}, std::byte{0x10},
+                                                std::byte{7}};
+         return with_header(kPageBytes, packed);
+       }},
+      {"an lz4 block of more than a page", [&] {
+         // One literal, then a match of 19 + 255 * 17 bytes.
+         std::vector<std::byte> packed = {std::byte{0}, std::byte{0}, std::byte{0x1F},
+                                          std::byte{7}, std::byte{1}, std::byte{0}};
+         packed.insert(packed.end(), 17, std::byte{0xFF});
+         packed.insert(packed.end(), {std::byte{0}, std::byte{0}});
+         packed[0] = static_cast<std::byte>(packed.size() - kPackedLengthBytes);
+         return with_header(kPageBytes, packed);
+       }}};
+  uint64_t malformed = 0;
+  for (const Case& c : cases) {
+    for (const size_t piece : {size_t{1}, SIZE_MAX}) {
+      connect_anew();
+      greet_packing();
+      const std::vector<std::byte> before = slab_;
+      EXPECT_FALSE(give(c.frame(), piece)) << c.what;
+      EXPECT_FALSE(connection_.close_reason().empty()) << c.what;
+      EXPECT_EQ(counters_.malformed.load(), ++malformed) << c.what;
+      EXPECT_TRUE(std::equal(slab_.begin(), slab_.begin() + kPageBytes, before.begin())) << c.what;
+      EXPECT_TRUE(
+          std::equal(slab_.begin() + 3 * kPageBytes, slab_.end(), before.begin() + 3 * kPageBytes))
+          << c.what;
+    }
+  }
 }
 
 TEST_F(ConnectionTest, RefusedWriteIsSkippedAndTheStreamGoesOn) {

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <optional>
 #include <random>
 
 #include "rdma/limits.h"
@@ -75,6 +76,63 @@ TEST(Frame, EveryMessageComesBackAsItWas) {
   EXPECT_EQ(refusal->status, WireStatus::kRemoteAccess);
 }
 
+TEST(Frame, HandshakeThatAsksForPackedWritesDiffersInOneBit) {
+  const auto hello = encode(Hello{.packs_writes = true});
+  EXPECT_EQ(hello, with(encode(Hello{}), 16, 1));
+  EXPECT_TRUE(decode_hello(hello)->packs_writes);
+  EXPECT_FALSE(decode_hello(encode(Hello{}))->packs_writes);
+  const auto welcome = encode(Welcome{.packs_writes = true});
+  EXPECT_EQ(welcome, with(encode(Welcome{}), 16, 1));
+  EXPECT_TRUE(decode_welcome(welcome)->packs_writes);
+  EXPECT_FALSE(decode_welcome(encode(Welcome{}))->packs_writes);
+}
+
+TEST(Frame, PackedWriteIsAWriteOfAnotherKindAndLength) {
+  Request sent = page_read();
+  sent.kind = OperationKind::kWrite;
+  auto expected = with(with(encode(sent), 9, 6), 0, 56 + 77);
+  expected[1] = std::byte{0};
+  sent.packed_bytes = 77;
+  EXPECT_EQ(encode(sent), expected);
+  const Decoded<Request> request = decode_request(expected);
+  ASSERT_TRUE(request.has_value());
+  EXPECT_EQ(request->kind, OperationKind::kWrite);
+  EXPECT_EQ(request->data_bytes, 4096U);
+  EXPECT_EQ(request->packed_bytes, 77U);
+  EXPECT_EQ(request->bytes_behind(), 77U);
+}
+
+TEST(Frame, PackedWriteOfAnotherLengthThanItsPagesMayHaveIsRefused) {
+  struct Case {
+    uint32_t data_bytes;
+    uint32_t packed_bytes;
+    std::optional<FrameFault> fault;
+  };
+  for (const Case& c : {Case{4096, 3, {}},
+                        {4096, 2, FrameFault::kFrameBytes},
+                        {4096, 4098, {}},
+                        {4096, 4099, FrameFault::kFrameBytes},
+                        {8192, 5, FrameFault::kFrameBytes},
+                        {8192, 6, {}},
+                        {kMaxOperationBytes, 256 * 4098, {}},
+                        {kMaxOperationBytes, 256 * 4098 + 1, FrameFault::kFrameBytes},
+                        {kMaxOperationBytes, 0xffffffff - 56, FrameFault::kFrameBytes},
+                        {kMaxOperationBytes + 4096, 5000, FrameFault::kDataBytes},
+                        {4095, 100, FrameFault::kDataBytes},
+                        {4097, 100, FrameFault::kDataBytes},
+                        {0, 100, FrameFault::kDataBytes}}) {
+    Request request = page_read();
+    request.kind = OperationKind::kWrite;
+    request.data_bytes = c.data_bytes;
+    request.packed_bytes = c.packed_bytes;
+    const Decoded<Request> decoded = decode_request(encode(request));
+    ASSERT_EQ(decoded.has_value(), !c.fault) << c.data_bytes << " as " << c.packed_bytes;
+    if (c.fault) {
+      EXPECT_EQ(decoded.error(), *c.fault) << c.data_bytes << " as " << c.packed_bytes;
+    }
+  }
+}
+
 TEST(Frame, RequestAtTheLimitsIsTakenAndBeyondThemIsNot) {
   struct Case {
     uint32_t data_bytes;
@@ -117,6 +175,8 @@ TEST(Frame, RequestWithAWrongFieldIsRefusedForThatField) {
                         {9, 1, FrameFault::kUnexpectedKind},
                         {9, 5, FrameFault::kUnexpectedKind},
                         {9, 255, FrameFault::kUnexpectedKind},
+                        {9, 7, FrameFault::kUnexpectedKind},
+                        {9, 6, FrameFault::kFrameBytes},
                         {9, 4, FrameFault::kFrameBytes},  // a WRITE has its data in the frame
                         {10, 1, FrameFault::kUnknownStatus},
                         {11, 1, FrameFault::kUnknownStatus}}) {
@@ -149,13 +209,14 @@ TEST(Frame, HandshakeWithAWrongFieldIsRefusedForThatField) {
   EXPECT_EQ(decode_hello(with(hello, 4, 0)).error(), FrameFault::kWrongMagic);
   EXPECT_EQ(decode_hello(with(hello, 9, 2)).error(), FrameFault::kUnexpectedKind);
   EXPECT_EQ(decode_hello(with(hello, 10, 1)).error(), FrameFault::kUnknownStatus);
+  EXPECT_EQ(decode_hello(with(hello, 16, 2)).error(), FrameFault::kReserved);
   EXPECT_EQ(decode_hello(with(hello, 19, 1)).error(), FrameFault::kReserved);
   const auto welcome = encode(Welcome{});
   EXPECT_EQ(decode_welcome(with(welcome, 0, 19)).error(), FrameFault::kFrameBytes);
   EXPECT_EQ(decode_welcome(with(welcome, 4, 0)).error(), FrameFault::kWrongMagic);
   EXPECT_EQ(decode_welcome(with(welcome, 9, 1)).error(), FrameFault::kUnexpectedKind);
   EXPECT_EQ(decode_welcome(with(welcome, 10, 1)).error(), FrameFault::kUnknownStatus);
-  EXPECT_EQ(decode_welcome(with(welcome, 16, 1)).error(), FrameFault::kReserved);
+  EXPECT_EQ(decode_welcome(with(welcome, 16, 3)).error(), FrameFault::kReserved);
 }
 
 TEST(Frame, RandomBytesNeverDecodeToSomethingOutOfRange) {
@@ -171,6 +232,7 @@ TEST(Frame, RandomBytesNeverDecodeToSomethingOutOfRange) {
     if (!request) continue;
     EXPECT_GE(request->data_bytes, 1U);
     EXPECT_LE(request->data_bytes, kMaxOperationBytes);
+    EXPECT_LE(request->packed_bytes, request->data_bytes / 4096 * 4098);
   }
 }
 

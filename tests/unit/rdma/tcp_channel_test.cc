@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstring>
 #include <functional>
 #include <future>
 #include <random>
@@ -15,10 +16,13 @@
 #include "rdma/tcp/frame.h"
 #include "rdma/tcp/socket.h"
 #include "rdma/tcp/tcp.h"
+#include "rdma/tcp/tcp_channel.h"
 #include "tests/unit/rdma/test_slab.h"
 
 namespace farpage::rdma::tcp {
 namespace {
+
+constexpr Welcome kPackingWelcome = {kProtocolVersion, WireStatus::kOk, kMaxOperationBytes, true};
 
 // The accepted connection, as seen by a script. Blocking.
 class Script {
@@ -42,10 +46,22 @@ class Script {
     (void)receive<kHelloBytes>();
     send(encode(welcome));
   }
+  void receive_into(std::span<std::byte> bytes) {
+    (void)::recv(socket_.get(), bytes.data(), bytes.size(), MSG_WAITALL);
+  }
   void skip(size_t bytes) {
     std::vector<std::byte> ignored(bytes);
-    (void)::recv(socket_.get(), ignored.data(), bytes, MSG_WAITALL);
+    receive_into(ignored);
   }
+  // A WRITE with its data as it is.
+  void take_write() {
+    const Request write = request();
+    EXPECT_EQ(write.kind, OperationKind::kWrite);
+    EXPECT_EQ(write.packed_bytes, 0U);
+    skip(write.data_bytes);
+    send(encode(Reply{WireStatus::kOk, write.token, 0}));
+  }
+  void hang_up() { socket_.reset(); }
   Request request() { return decode_request(receive<kRequestBytes>()).value(); }
   void reply(const Request& request, uint8_t fill, size_t piece = SIZE_MAX) {
     send(encode(Reply{WireStatus::kOk, request.token, request.data_bytes}), piece);
@@ -88,6 +104,12 @@ class TcpChannelTest : public ::testing::Test {
   // Nothing accesses the slab: the script makes up the bytes.
   Operation read(size_t page, uint64_t token, size_t bytes = kPageBytes) const {
     return {OperationKind::kRead, borrower_.page(page, bytes), {0x1000}, {1}, {1}, token};
+  }
+
+  Operation write(size_t page, uint64_t token) const {
+    Operation operation = read(page, token);
+    operation.kind = OperationKind::kWrite;
+    return operation;
   }
 
   TestBorrower borrower_;
@@ -381,6 +403,165 @@ TEST_F(TcpChannelTest, ConnectGivesUpOnANodeThatSaysNothing) {
   const auto channel = connect();
   ASSERT_FALSE(channel.has_value());
   EXPECT_EQ(channel.error().code, ErrorCode::kTimedOut);
+}
+
+TEST_F(TcpChannelTest, OlderNodeThatHangsUpOnTheQuestionIsAskedNothing) {
+  borrower_.options.pack_writes = PackWrites::kAlways;
+  borrower_.options.session = 77;
+  std::promise<Hello> second;
+  play([&](Script& node) {
+    EXPECT_TRUE(decode_hello(node.receive<kHelloBytes>()).value().packs_writes);
+    node.hang_up();
+    Script again(Fd(::accept(listener_.get(), nullptr, nullptr)));
+    second.set_value(decode_hello(again.receive<kHelloBytes>()).value());
+    again.send(encode(Welcome{kProtocolVersion, WireStatus::kOk, kMaxOperationBytes}));
+    again.take_write();
+    again.wait_for_end();
+  });
+  open();
+  const Hello hello = second.get_future().get();
+  EXPECT_FALSE(hello.packs_writes);
+  EXPECT_EQ(hello.session, 77U);
+  EXPECT_EQ(run(*channel_, write(0, 1)), CompletionStatus::kOk);
+}
+
+TEST_F(TcpChannelTest, NodeThatHangsUpTwiceIsUnavailable) {
+  borrower_.options.pack_writes = PackWrites::kAlways;
+  play([&](Script& node) {
+    (void)node.receive<kHelloBytes>();
+    node.hang_up();
+    Script again(Fd(::accept(listener_.get(), nullptr, nullptr)));
+    (void)again.receive<kHelloBytes>();
+  });
+  const auto channel = connect();
+  ASSERT_FALSE(channel.has_value());
+  EXPECT_EQ(channel.error().code, ErrorCode::kUnavailable);
+}
+
+TEST_F(TcpChannelTest, NodeThatGrantsPackingUnaskedIsRefused) {
+  play([](Script& node) { node.welcome(kPackingWelcome); });
+  const auto channel = connect();
+  ASSERT_FALSE(channel.has_value());
+  EXPECT_EQ(channel.error().code, ErrorCode::kUnsupported);
+}
+
+TEST_F(TcpChannelTest, NodeOnTheSameHostIsNotAskedToPackOnASlowWire) {
+  borrower_.options.pack_writes = PackWrites::kOnSlowWire;
+  std::promise<bool> asked;
+  play([&](Script& node) {
+    asked.set_value(decode_hello(node.receive<kHelloBytes>()).value().packs_writes);
+    node.send(encode(kPackingWelcome));
+  });
+  EXPECT_FALSE(connect().has_value());
+  EXPECT_FALSE(asked.get_future().get());
+}
+
+TEST_F(TcpChannelTest, NodeThatDoesNotGrantPackingGetsDataAsItIs) {
+  borrower_.options.pack_writes = PackWrites::kAlways;
+  play([](Script& node) {
+    node.welcome();
+    node.take_write();
+    node.wait_for_end();
+  });
+  open();
+  EXPECT_EQ(run(*channel_, write(0, 1)), CompletionStatus::kOk);
+}
+
+TEST_F(TcpChannelTest, PackedWritesThatWaitForTheSocketAreSentWholeAndInOrder) {
+  constexpr size_t kPages = 64;  // of a WRITE
+  borrower_.options.pack_writes = PackWrites::kAlways;
+  TestBorrower large(kPages * 64);
+  std::mt19937_64 random(5);
+  for (size_t p = 0; p < kPages * 64; ++p) {
+    const std::span<std::byte> page = large.page(p);
+    std::memset(page.data(), static_cast<int>(p), page.size());
+    if (p % 4 != 0) std::ranges::generate(page, [&] { return static_cast<std::byte>(random()); });
+  }
+  borrower_.options.buffer = large.buffer.bytes();
+  std::promise<void> posted;
+  play([&](Script& node) {
+    node.welcome(kPackingWelcome);
+    posted.get_future().wait();
+    for (size_t i = 0; i < 64; ++i) {
+      const Request write = node.request();
+      ASSERT_EQ(write.data_bytes, kPages * kPageBytes);
+      std::vector<std::byte> packed(write.packed_bytes);
+      node.receive_into(packed);
+      std::vector<std::byte> page(kPageBytes);
+      std::span<const std::byte> rest = packed;
+      for (size_t p = 0; p < kPages; ++p) {
+        const size_t bytes = kPackedLengthBytes + packed_length(rest);
+        ASSERT_TRUE(unpack_page(rest.first(bytes), page));
+        rest = rest.subspan(bytes);
+        ASSERT_EQ(std::memcmp(page.data(), large.page(i * kPages + p).data(), kPageBytes), 0);
+      }
+      EXPECT_TRUE(rest.empty());
+      node.send(encode(Reply{WireStatus::kOk, write.token, 0}));
+    }
+    node.wait_for_end();
+  });
+  open();
+  std::vector<Operation> writes;
+  for (uint64_t i = 0; i < 64; ++i) {
+    writes.push_back(write(0, i));
+    writes.back().local = large.page(i * kPages, kPages * kPageBytes);
+  }
+  ASSERT_EQ(channel_->post(writes), 64U);
+  posted.set_value();
+  for (uint64_t i = 0; i < 64; ++i) {
+    const Completion done = wait_one(*channel_);
+    EXPECT_EQ(done.status, CompletionStatus::kOk) << channel_->why_broken();
+    EXPECT_EQ(done.token, i);
+  }
+}
+
+// The sender's kernel paces a socket as a slow wire would.
+class PacedChannelTest : public ::testing::Test {
+ protected:
+  static constexpr size_t kBytes = 64 * kPageBytes;  // of a WRITE
+
+  PacedChannelTest() {
+    host_ = make_tcp_memory_host({}).value();
+    slab_.lend_on(*host_);
+  }
+  // Returns the bytes that packing has saved.
+  uint64_t write_many(int writes, uint32_t bytes_per_second) {
+    borrower_.options.pack_writes = PackWrites::kOnSlowWire;
+    const Instant deadline = SteadyClock::read() + Seconds(20);
+    Fd socket =
+        connect_to("127.0.0.1", host_port_from(host_->address().text)->port, deadline).value();
+    std::array<std::byte, kWelcomeBytes> welcome{};
+    EXPECT_TRUE(send_all(socket.get(), encode(Hello{.packs_writes = true}), deadline));
+    EXPECT_TRUE(receive_all(socket.get(), welcome, deadline));
+    EXPECT_TRUE(decode_welcome(welcome)->packs_writes);
+    EXPECT_EQ(::setsockopt(socket.get(), SOL_SOCKET, SO_MAX_PACING_RATE, &bytes_per_second,
+                           sizeof bytes_per_second),
+              0);
+    TcpChannel channel(std::move(socket), "node", borrower_.options, limits_for(borrower_.options),
+                       std::move(*WritePacker::create(PackWrites::kOnSlowWire)));
+    for (int i = 0; i < writes; ++i) {
+      const Operation write = slab_.write(0, borrower_.page(0, kBytes));
+      EXPECT_EQ(run(channel, write), CompletionStatus::kOk);
+      EXPECT_EQ(std::memcmp(write.local.data(), slab_.memory.data(), kBytes), 0);
+    }
+    return host_->counters().bytes_saved;
+  }
+
+  TestSlab slab_{64};
+  TestBorrower borrower_{64};
+  std::unique_ptr<MemoryHost> host_;
+};
+
+TEST_F(PacedChannelTest, WritesArePackedOnceTheWireIsKnownToBeSlow) {
+  const uint64_t saved = write_many(60, 50'000'000);  // zeros
+  EXPECT_GT(saved, 30 * kBytes);
+  EXPECT_LT(saved, 59 * kBytes);
+}
+
+TEST_F(PacedChannelTest, NoiseIsSentAsItIsOnASlowWire) {
+  std::mt19937_64 random(3);
+  std::ranges::generate(borrower_.buffer.bytes(), [&] { return static_cast<std::byte>(random()); });
+  EXPECT_EQ(write_many(60, 50'000'000), 0U);
 }
 
 TEST_F(TcpChannelTest, NodeMayTakeShorterOperationsThanWe) {

@@ -125,6 +125,23 @@ TEST_F(TcpFileSlab, ManyOperationsInFlightEachHaveTheirOwnBytes) {
   }
 }
 
+TEST_F(TcpFileSlab, TakesPackedWrites) {
+  borrower_.options.pack_writes = PackWrites::kAlways;
+  const auto channel = connect();
+  for (const size_t pages : {1, 17, 250}) {
+    ASSERT_EQ(run(*channel, write(5, filled(0, pages, static_cast<int>(pages)))),
+              CompletionStatus::kOk);
+    ASSERT_EQ(run(*channel, read(4, filled(256, pages + 2, 99))), CompletionStatus::kOk);
+    EXPECT_TRUE(holds(borrower_.page(256), 0)) << "the page before";
+    EXPECT_TRUE(holds(borrower_.page(257, pages * kPageBytes), static_cast<int>(pages)));
+    EXPECT_TRUE(holds(borrower_.page(257 + pages), 0)) << "the page behind";
+  }
+  EXPECT_GT(host_->counters().bytes_saved, uint64_t{260} * kPageBytes);
+  expect_hung_up(*channel, operation(OperationKind::kWrite, 1, borrower_.page(0)));
+  host_->withdraw(key_);
+  EXPECT_EQ(run(*connect(), write(5, filled(0, 3, 1))), CompletionStatus::kRemoteAccess);
+}
+
 // More than one batch of replies may own.
 TEST_F(TcpFileSlab, LongReadsAtOnceAreAllAnswered) {
   const auto channel = connect();

@@ -30,10 +30,10 @@ class Attacker {
   // The bytes of one connection. At least one frame in it is malformed or cut off.
   Bytes stream() {
     Bytes bytes;
-    const uint64_t kind = random_() % 8;
+    const uint64_t kind = random_() % 9;
     if (kind == 0) return noise(1 + random_() % 2000);
     if (kind == 1) return damaged(encode(Hello{}));
-    append(bytes, encode(Hello{}));
+    append(bytes, encode(Hello{.packs_writes = kind == 8 || random_() % 2 == 0}));
     for (uint64_t good = random_() % 3; good > 0; --good) append(bytes, encode(request()));
     switch (kind) {
       case 2:
@@ -60,6 +60,17 @@ class Attacker {
       case 5: {  // cut off in the header
         const auto whole = encode(request());
         append(bytes, std::span(whole).first(1 + random_() % (whole.size() - 1)));
+        break;
+      }
+      case 8: {  // pages that are no lz4 blocks, to pages that nobody reads
+        Request write = request();
+        write.kind = OperationKind::kWrite;
+        write.data_bytes = static_cast<uint32_t>(kPageBytes * (1 + random_() % 16));
+        write.packed_bytes = static_cast<uint32_t>(write.data_bytes / kPageBytes *
+                                                   (3 + random_() % (kPageBytes - 1)));
+        write.address.value += 128 * kPageBytes;
+        append(bytes, encode(write));
+        append(bytes, noise(random_() % 4 == 0 ? 10 : write.packed_bytes));
         break;
       }
       case 6:
