@@ -14,6 +14,22 @@ OPERATION = 1  # seconds that one READ may take: the deadline is checked after i
 # machine may be busy.
 END = 10
 
+PATIENT = ["--fault-deadline", "60s", "--operation-timeout", "10s"]
+# 24 MiB of text, which every turn changes.
+TEXTS = """
+texts = [bytearray((b"text %d " % i * 2000)[:16384]) for i in range(1536)]
+for turn in range(3):
+    for i, text in enumerate(texts):
+        for at in range(100, 16384, 4096):
+            text[at] = (i + turn + at) % 256
+for i, text in enumerate(texts):
+    right = bytearray((b"text %d " % i * 2000)[:16384])
+    for at in range(100, 16384, 4096):
+        right[at] = (i + 2 + at) % 256
+    assert text == right
+print("right")
+"""
+
 
 @unittest.skipIf(why_impossible(), why_impossible())
 class TwoHosts(EndToEnd):
@@ -53,6 +69,22 @@ class TwoHosts(EndToEnd):
         process = self.start_run([RANDOM_ACCESS, str(48 * MIB), "2", "1"], local="12M",
                                  options=["--transport", "shm", "--fault-deadline", f"{DEADLINE}s"])
         self.expect_sigbus(process, time.monotonic(), "connect_failed .*another host.*boot_id")
+
+    def test_what_compresses_crosses_a_slow_link_packed(self):
+        node = self.start_node_on(self.lender, "node-1")
+        self.network.slow(self.lender, 200_000_000)
+        process = self.start_run([self.find("python3"), "-c", TEXTS], local="8M",
+                                 options=["--transport", "tcp", "--compressed", "30%", *PATIENT])
+        status, output = process.finish()
+        self.assertEqual((status, output), (0, b"right\n"), process.log()[-3000:])
+        written, saved = (int(re.search(rf'farpage_node_{name}_bytes_total{{transport="tcp"}} (\d+)',
+                                        self.metrics_of(node)).group(1)) for name in ("written", "saved"))
+        print("written", written, "saved", saved)
+        self.assertGreaterEqual(written, self.stats()["evictions"]["written"] * 4096)
+        self.assertGreater(saved, written // 2)
+
+    def metrics_of(self, node):
+        return self.lender.run("curl", "-sS", f"{node.ready['agent']}/metrics")
 
     def test_a_lost_packet_in_a_hundred_costs_no_byte(self):
         self.start_node_on(self.lender, "node-1")
