@@ -51,7 +51,7 @@ class TcpChannel final : public Channel {
     std::array<std::byte, kRequestBytes> header{};
     std::span<std::byte> behind_header;  // of a WRITE, as it is or packed
     bool is_packed = false;
-    bool is_ready = false;  // to be sent: made_ready() has been called
+    bool is_ready = false;  // after make_ready()
     size_t wire_bytes() const { return header.size() + behind_header.size(); }
   };
 

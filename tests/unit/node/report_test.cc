@@ -50,7 +50,7 @@ TEST(NodeReport, MetricsHaveTheirPublishedNames) {
 TEST(NodeReport, HeartbeatCountersAreThoseOfTheMetrics) {
   const std::string text = prometheus_text(example());
   const coordinator::Counters counters = counters_of(example());
-  EXPECT_EQ(counters.size(), 7U);
+  EXPECT_EQ(counters.size(), 8U);
   for (const auto& [name, value] : counters)
     EXPECT_NE(text.find(name + " " + std::to_string(value) + "\n"), std::string::npos) << name;
 }
