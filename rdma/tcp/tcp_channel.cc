@@ -7,9 +7,11 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <optional>
 
 #include "rdma/adaptive_wait.h"
 #include "rdma/limits.h"
+#include "rdma/tcp/socket.h"
 
 namespace farpage::rdma::tcp {
 namespace {
