@@ -112,8 +112,8 @@ TEST_F(StateImages, AnotherNodeIsAskedWhenOneIsLostOrRefusesOrDoesNothing) {
 TEST_F(StateImages, NobodyIsAskedWhileNoNodeHasRoom) {
   for (const NodeInfo& node : state_.nodes(now_)) {
     const std::vector<Lease> leases = state_.region(region())->leases;
-    const bool holds = std::ranges::any_of(
-        leases, [&](const Lease& lease) { return lease.node == node.join.id; });
+    const bool holds =
+        std::ranges::any_of(leases, [&](const Lease& lease) { return lease.node == node.join.id; });
     if (!holds) {
       ASSERT_TRUE(state_.set_service(node.join.id, NodeService::kCordoned).has_value());
     }
