@@ -6,7 +6,8 @@
 // and releases the slabs.
 //
 // Threads: any. tick(), retry_revocations(), adjust_lending() and repair_images() each belong to
-// one background thread. Invariants:
+// one background thread.
+// Invariants:
 //  1. No agent call is made with the lock held, and nothing is written to the store.
 //  2. A call that succeeds has written its change to the store. If the write fails, the call
 //     returns kUnavailable and the next change writes it too: the caller should retry.

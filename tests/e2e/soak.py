@@ -131,8 +131,9 @@ class Soak(EndToEnd):
             "borrower", None, ["pager", "--socket", self.pager_socket, "--local", "256M",
                                *(word for option in options.items() for word in option)])
         self._serve_guests()
-        # Once, so that the pager has its connections to the nodes.
+        # Once, so that both pagers have their connections to the nodes.
         self._run_to_its_end(["--pager", self.pager_socket], str(64 * MIB))
+        Guests(self, "first-guest", random.Random(self.seed)).end()
         pids = self._pids()
         settled(lambda: [str(leaks.Held(pid)) for pid in pids.values()])
         self._held = {name: leaks.Held(pid) for name, pid in pids.items()}

@@ -221,7 +221,7 @@ class Program:
 
 
 class Guests:
-    """Guests of one image, restored and checked one after the other for as long as a round lasts."""
+    """Guests of one image, restored and checked one after the other until end(), at least one."""
 
     def __init__(self, cluster, name, chance):
         self.findings = []
@@ -235,7 +235,7 @@ class Guests:
         self._thread.start()
 
     def _run(self):
-        while not self._ending.is_set() and not self.findings:
+        while self.restored == 0 or not self._ending.is_set():
             log = self._cluster.path(f"{self._name}.log")
             options = ["--threads", str(self._seeds.randint(1, 3)), "--percent", str(self._seeds.choice((20, 100))),
                        "--regions", str(self._seeds.randint(1, 3)), "--seed", str(self._seeds.randint(1, 1 << 30))]
@@ -248,12 +248,14 @@ class Guests:
                 figures = json.loads(output) if status == 0 else {}
                 if status != 0 or figures["wrong"] or figures["sigbus"]:
                     self.findings.append(f"guest {' '.join(options)}: status {status}, {figures} {guest.log()[-500:]}")
-                self.restored += 1
                 self.pages += figures.get("pages", 0)
             except AssertionError as error:
                 self.findings.append(f"guest {' '.join(options)}: {error}")
             finally:
                 guest.end()
+            self.restored += 1
+            if self.findings:
+                return
 
     def end(self):
         """Waits for the last one."""
