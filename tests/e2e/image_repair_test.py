@@ -107,7 +107,7 @@ class ImageRepair(SnapshotTest):
         self.expect_all_right(1)
         self.expect_right(self.guest(self.file), 4096)
 
-    def test_copying_goes_on_when_the_coordinator_and_the_copying_node_start_again(self):
+    def test_copying_goes_on_when_coordinator_and_node_are_away(self):
         store = "sqlite:" + self.path("coordinator.db")
         self.start_image(4, 3, coordinator=["--store", store])
         self.nodes.append(self.start_slab_node("node-5"))

@@ -136,6 +136,8 @@ const Knob kNodeKnobs[] = {
     {"leave-timeout", "FARPAGE_NODE_LEAVE_TIMEOUT", "2m", "5",
      [](const NodeSettings& s) { return std::to_string(s.leave_timeout.count()); }, "120000",
      "5000"},
+    {"repair-rate", "FARPAGE_NODE_REPAIR_RATE", "off", "200M",
+     [](const NodeSettings& s) { return s.repair_rate; }, "off", "200M"},
     {"output", "FARPAGE_OUTPUT", "json", "text", [](const NodeSettings& s) { return s.output; },
      "json", "text"},
 };
