@@ -25,6 +25,7 @@ constexpr Milliseconds kViewRetry{500};
 constexpr Milliseconds kLongestWait{200};  // until `stopping` is looked at
 
 // The slots of the image's own region, with their checksums. Slabs without a replica have no lease.
+// A stale replica is one that the coordinator wants replaced, whatever it has.
 Result<std::unique_ptr<pager::LeaseMap>> slots_of(const Image& image,
                                                   const coordinator::RegionInfo& region,
                                                   ImageLinks& links) {
@@ -44,7 +45,9 @@ Result<std::unique_ptr<pager::LeaseMap>> slots_of(const Image& image,
   for (uint64_t i = 0; i < image.map_pages(); ++i)
     leases->checksums().set(PageIndex{image.first_map_page() + i},
                             checksum_of(map.subspan(i << kPageShift, kPageBytes)));
-  FARPAGE_TRY_VOID(links.adopt(region.leases, *leases, pager::DeadSlabs::kLeaveOut));
+  std::vector<coordinator::Lease> held = region.leases;
+  for (coordinator::Lease& lease : held) lease.lost = lease.lost || lease.stale;
+  FARPAGE_TRY_VOID(links.adopt(held, *leases, pager::DeadSlabs::kLeaveOut));
   return leases;
 }
 
@@ -95,7 +98,7 @@ class Repair {
 
   // The coordinator's view of the region and of the nodes: now and then, and when it has refused
   // what the former one allows. What fills at the first view was left by another process. What
-  // fills later is another's: then the image is that one's.
+  // fills later is another's, and so is a replica that the map lacks: then the image is that one's.
   Status look() {
     const Instant now = SteadyClock::read();
     if (!repair_.take_old_view() && now < view_due_) return {};
@@ -106,7 +109,7 @@ class Repair {
       if (node) FARPAGE_TRY_VOID(links_.nodes().put(*node));
       if (!node && node.error().code != ErrorCode::kNotFound) return tl::unexpected(node.error());
     }
-    is_contested_ = !view_.id.value.empty() && repair_.is_contested(view);
+    is_contested_ = has_stranger(view) || (!view_.id.value.empty() && repair_.is_contested(view));
     view_ = std::move(view);
     view_due_ = now + kBetweenViews;
     if (is_contested_) return {};
@@ -115,13 +118,21 @@ class Repair {
     return {};
   }
 
-  void lose(const coordinator::Lease& lease) {
+  const pager::ReplicaLease* find(const coordinator::Lease& lease) const {
     const pager::SlabLease* const held =
-        lease.lost && lease.slab.value < leases_.slabs() ? leases_.find(lease.slab) : nullptr;
+        lease.slab.value < leases_.slabs() ? leases_.find(lease.slab) : nullptr;
     const auto node = links_.nodes().find(lease.node);
-    const pager::ReplicaLease* const replica =
-        held != nullptr && node ? held->find(*node, lease.generation) : nullptr;
-    if (replica != nullptr) (void)replica->end(pager::ReplicaState::kLost);
+    return held != nullptr && node ? held->find(*node, lease.generation) : nullptr;
+  }
+  bool has_stranger(const coordinator::RegionInfo& view) const {
+    return std::ranges::any_of(view.leases, [this](const coordinator::Lease& lease) {
+      return !lease.lost && !lease.stale && !lease.filling && find(lease) == nullptr;
+    });
+  }
+  void lose(const coordinator::Lease& lease) {
+    const pager::ReplicaLease* const replica = find(lease);
+    if (replica != nullptr && (lease.lost || lease.stale))
+      (void)replica->end(pager::ReplicaState::kLost);
   }
 
   const RepairOptions& options_;

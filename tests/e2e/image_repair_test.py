@@ -138,6 +138,28 @@ class ImageRepair(SnapshotTest):
         self.nodes[1].end()
         self.expect_right(self.guest(self.file), 4096)
 
+    def test_replica_that_another_copier_has_given_up_is_made_again(self):
+        self.start_image(3, 2)
+        region = json.loads(self.get("/v1/regions/" + self.images()["vm"]["region"]))
+        kept, given_up = (lease for lease in region["leases"] if lease["slab"] == 0)
+        live = [{"node": kept["node"], "generation": kept["generation"]}]
+        filling = self.post(f"/v1/regions/{region['id']}/repairs", {"slab": 0, "live": live, "avoid": []})["filling"]
+        self.post(f"/v1/regions/{region['id']}/repairs/complete",
+                  {"slab": 0, "node": filling["node"], "generation": filling["generation"], "abandoned": True})
+        self.assertEqual(json.loads(self.get("/v1/cluster"))["slabs"]["degraded"], 1)
+        wait_until(lambda: json.loads(self.get("/v1/cluster"))["slabs"]["degraded"] == 0, "it is whole again", 60)
+        leases = json.loads(self.get("/v1/regions/" + region["id"]))["leases"]
+        self.assertNotIn((given_up["node"], given_up["generation"]),
+                         [(lease["node"], lease["generation"]) for lease in leases])
+        self.expect_all_right(2)
+
+    def post(self, path, body):
+        request = urllib.request.Request(self.url + path, method="POST", headers={"Content-Type": "application/json"},
+                                         data=json.dumps(body).encode())
+        with urllib.request.urlopen(request, timeout=10) as reply:
+            answer = reply.read()
+        return json.loads(answer) if answer else None
+
     def test_of_two_nodes_that_copy_one_image_one_goes_on(self):
         self.start_image(2, 1, rate="4M")
         self.nodes += [self.start_slab_node(name, rate="4M") for name in ("node-3", "node-4")]

@@ -98,7 +98,12 @@ class Soak(EndToEnd):
         with open(image, "wb") as file:
             file.truncate(1 << 30)
         subprocess.run(["/sbin/mkfs.ext4", "-q", image], check=True, timeout=PATIENCE)
-        self.hosts["borrower"].run("mount", "-o", "loop", image, self.spill_folder)
+        disk = subprocess.run(["/sbin/losetup", "--find", "--show", image], check=True, capture_output=True, text=True,
+                              timeout=PATIENCE).stdout.strip()
+        # If it can be: through the page cache, what others write to this host's disk holds this one up.
+        subprocess.run(["/sbin/losetup", "--direct-io=on", disk], check=False, capture_output=True, timeout=PATIENCE)
+        self.hosts["borrower"].run("mount", disk, self.spill_folder)
+        subprocess.run(["/sbin/losetup", "--detach", disk], check=True, timeout=PATIENCE)  # when it is unmounted
         network.enter_network(self, self.hosts["borrower"])
 
     def enter_of(self, host):
@@ -238,7 +243,9 @@ class Soak(EndToEnd):
             return f"{', '.join(absent)} not there: {nodes}"
         lacking = [region["name"] for region in regions if region["counters"].get("farpage_repair_degraded_slabs")]
         if lacking or slabs["degraded"]:
-            return f"{slabs['degraded']} degraded slabs; programs {lacking} lack replicas"
+            unfit = [f"{region['name']}/{lease['slab']} on {lease['node']}" for region in regions
+                     for lease in region["leases"] if lease.get("lost") or lease.get("stale")]
+            return f"{slabs['degraded']} degraded slabs; programs {lacking} lack replicas; lost or stale: {unfit}"
         return ""
 
     def pagers(self):
