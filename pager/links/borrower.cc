@@ -72,10 +72,11 @@ Borrower::~Borrower() {
   if (thread_ != nullptr) thread_->remove(*this);
   if (thread_ != nullptr && thread_->repairer() != nullptr) thread_->repairer()->remove(leases_);
   if (region_.id.value.empty()) return;
-  if (const Status deleted = give_region_back(); !deleted)
-    log::warn(
-        "pager: region_not_deleted region={} reason=\"{}\" (the coordinator deletes it later)",
-        region_.id.value, deleted.error().message());
+  const Status deleted = give_region_back();
+  if (deleted) return;
+  log::warn("pager: region_not_deleted region={} reason=\"{}\" (trying again)", region_.id.value,
+            deleted.error().message());
+  if (thread_ != nullptr && is_unanswered(deleted)) thread_->give_back(client_, region_.id);
 }
 
 // Retries: a busy coordinator may not accept a connection, or not answer, in time.

@@ -3,8 +3,10 @@
 #include <pthread.h>
 
 #include <algorithm>
-#include <optional>
+#include <utility>
 
+#include "base/log.h"
+#include "base/unanswered.h"
 #include "pager/links/borrower.h"
 
 namespace farpage::pager {
@@ -44,6 +46,25 @@ void BorrowerThread::remove(Borrower& borrower) {
   changed_.wait(lock, [&]() FARPAGE_REQUIRES(mutex_) { return served_ != &borrower; });
 }
 
+void BorrowerThread::give_back(coordinator::Client& client, const RegionId& region) {
+  {
+    const MutexLock lock(mutex_);
+    leftovers_.push_back({&client, region, SteadyClock::read() + kLookInterval});
+  }
+  bell_.ring();
+}
+
+std::optional<BorrowerThread::Leftover> BorrowerThread::take_leftover(Instant now, Instant& until) {
+  if (leftovers_.empty()) return std::nullopt;
+  const Leftover first = leftovers_.front();  // of all, it is due first
+  if (first.due > now) {
+    until = std::min(until, first.due);
+    return std::nullopt;
+  }
+  leftovers_.pop_front();
+  return first;
+}
+
 Borrower* BorrowerThread::next(Instant now, Instant& until) {
   std::optional<size_t> due;
   for (size_t i = 0; i < members_.size(); ++i) {
@@ -74,6 +95,15 @@ void BorrowerThread::run() {
     Instant until = now + kLookInterval;
     Borrower* const served = served_ = next(now, until);
     if (served == nullptr) {
+      if (auto leftover = take_leftover(now, until)) {
+        lock.unlock();
+        const bool again = is_unanswered(leftover->client->delete_region(leftover->region));
+        if (!again) log::info("pager: region_deleted region={}", leftover->region.value);
+        lock.lock();
+        leftover->due = SteadyClock::read() + kLookInterval;
+        if (again) leftovers_.push_back(std::move(*leftover));
+        continue;
+      }
       lock.unlock();
       (void)bell_.wait(std::max(std::chrono::ceil<Milliseconds>(until - now), Milliseconds(1)));
       lock.lock();

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <thread>
+
 #include "one_node_for_each_slab.h"
 
 #include "target_rig.h"
@@ -180,6 +182,18 @@ TEST_F(BorrowerTest, CoordinatorThatIsGoneForGoodDoesNotKeepAProgramFromEnding) 
     ASSERT_TRUE(one->open_region(Seconds(0)).has_value());
   }
   EXPECT_LT(client.count("delete"), 10U);
+}
+
+TEST_F(BorrowerTest, RegionOfAnEndedBorrowerIsGivenBackWhenTheCoordinatorIsBack) {
+  client.lose_deletes(1000, 0);
+  {
+    const auto one = borrower();
+    ASSERT_TRUE(one->open_region(Seconds(0)).has_value());
+    one->start(*thread);
+  }
+  EXPECT_EQ(client.leases_held(), 1U);
+  client.lose_deletes(1, 1);
+  while (client.leases_held() != 0) std::this_thread::yield();
 }
 
 TEST_F(BorrowerTest, RegionThatWasNotOpenedIsMadeWithTheFirstSlabThatIsWanted) {
