@@ -29,6 +29,10 @@ class ImageRepairs {
  private:
   static constexpr size_t kMaxWanted = 64;  // the coordinator asks again
   static constexpr Seconds kForgotten{12};
+  struct Wanted {
+    ImageId image;
+    Instant asked_at{0};
+  };
   void run();
   void repair(const ImageId& image) const;
 
@@ -37,10 +41,6 @@ class ImageRepairs {
   std::atomic<bool> stopping_{false};
   Mutex mutex_;
   ConditionVariable changed_;
-  struct Wanted {
-    ImageId image;
-    Instant asked_at{0};
-  };
   std::deque<Wanted> wanted_ FARPAGE_GUARDED_BY(mutex_);  // the first is under way
   std::jthread thread_;
 };

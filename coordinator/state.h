@@ -391,6 +391,8 @@ class State {
   // No live replica of the slab but `replaced` (null: none) is there, or in the same domain.
   bool may_hold(const Node& node, const Region& region, SlabIndex slab,
                 const Lease* replaced) const;
+  // Some node that can lend now may hold it; `disks`: one that lends a disk, too.
+  bool any_may_hold(const Region& region, const Lease& replaced, bool disks) const;
   PlannedLease reserve(Node& node, SlabLeaseRequest request);
   Status check_outcomes(const std::vector<PlannedLease>& plan,
                         const std::vector<LeaseOutcome>& outcomes) const;
@@ -436,7 +438,6 @@ class State {
   void return_to_memory(Instant now);
   // `room`: slabs that are free in memory.
   void mark_returning(Region& region, size_t room);
-  bool memory_may_hold(const Region& region, const Replicas::value_type& lease) const;
   // state_images.cc
   Result<Image*> find_image(const ImageId& id);
   Result<Image*> find_upload(const ImageId& id, uint64_t upload);

@@ -329,12 +329,7 @@ bool State::can_repair(const Region& region, const std::set<NodeId>& leaving) co
     const Lease& lease = replica.second;
     if (lease.filling) return true;
     if (!lease.lost && !lease.stale && !lease.moving && leaving.count(lease.node) == 0) continue;
-    if (++looked_at > kMostLookedAt) return true;
-    for (const auto& [id, node] : nodes_)
-      if (state_of(node) == NodeState::kAlive && lendable_slabs(node) > 0 &&
-          node.record.join.slab_bytes == region.record.slab_bytes &&
-          may_hold(node, region, lease.slab, &lease))
-        return true;
+    if (++looked_at > kMostLookedAt || any_may_hold(region, lease, true)) return true;
   }
   return false;
 }

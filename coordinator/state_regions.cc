@@ -259,6 +259,15 @@ State::Lenders State::find_lenders(const RegionRecord& region, const std::set<No
   return lenders;
 }
 
+bool State::any_may_hold(const Region& region, const Lease& replaced, bool disks) const {
+  return std::ranges::any_of(nodes_, [&](const auto& entry) {
+    const Node& node = entry.second;
+    return (disks || !is_disk(node)) && state_of(node) == NodeState::kAlive &&
+           lendable_slabs(node) > 0 && node.record.join.slab_bytes == region.record.slab_bytes &&
+           may_hold(node, region, replaced.slab, &replaced);
+  });
+}
+
 PlannedLease State::reserve(Node& node, SlabLeaseRequest request) {
   PlannedLease planned;
   planned.node = node.record.join.id;

@@ -48,15 +48,6 @@ std::optional<std::vector<std::vector<size_t>>> State::place(const Lenders& lend
   return choices;
 }
 
-bool State::memory_may_hold(const Region& region, const Replicas::value_type& lease) const {
-  return std::ranges::any_of(nodes_, [&](const auto& entry) {
-    const Node& node = entry.second;
-    return !is_disk(node) && state_of(node) == NodeState::kAlive && lendable_slabs(node) > 0 &&
-           node.record.join.slab_bytes == region.record.slab_bytes &&
-           may_hold(node, region, lease.first.first, &lease.second);
-  });
-}
-
 void State::mark_returning(Region& region, size_t room) {
   std::vector<Replicas::iterator> staying;
   std::set<SlabIndex> returning;
@@ -74,7 +65,8 @@ void State::mark_returning(Region& region, size_t room) {
         !check_kept_free(region, (returning.size() + 1) * region.record.slab_bytes))
       return;
     // Of two replicas of a slab the first may take the only node for both.
-    if (returning.count(lease->second.slab) != 0 || !memory_may_hold(region, *lease)) continue;
+    if (returning.count(lease->second.slab) != 0 || !any_may_hold(region, lease->second, false))
+      continue;
     set_moving(region, lease, true);
     returning.insert(lease->second.slab);
   }

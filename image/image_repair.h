@@ -34,9 +34,9 @@ struct Repaired {
 };
 
 // Blocks until nothing can be copied, another process copies the image, or `stopping`, which is
-// looked at between the READs of the map and then all the time. Memory meanwhile: 8 bytes for each
-// page of the image, and 16 until its map was read. kConflict: it is still being uploaded.
-// kUnavailable: the map cannot be read.
+// looked at once the map was read. Memory meanwhile: 8 bytes for each page of the image, and 16
+// until its map was read. kConflict: it is still being uploaded. kUnavailable: the map cannot be
+// read.
 Result<Repaired> repair(const RepairOptions& options, coordinator::ImageClient& images,
                         coordinator::Client& client,
                         std::vector<std::unique_ptr<rdma::Transport>>& transports,

@@ -18,7 +18,6 @@ Result<std::shared_ptr<ImagePages>> ImagePages::create(std::shared_ptr<const ima
                   "image '" + opened.image.name.value +
                       "' and its bases have slabs of different sizes: push it without --base");
     made->first_places_.push_back(made->slabs_ * pages_of_slab);
-    made->first_slabs_.push_back(static_cast<uint32_t>(made->slabs_));
     made->slabs_ += made->image_->generations()[i].leases->slabs();
   }
   made->leases_ = made->leases_of(opened);
@@ -27,11 +26,13 @@ Result<std::shared_ptr<ImagePages>> ImagePages::create(std::shared_ptr<const ima
 
 std::vector<coordinator::Lease> ImagePages::leases_of(
     const coordinator::OpenedImage& opened) const {
+  const uint64_t pages_of_slab = slab_bytes_ >> kPageShift;
   std::vector<coordinator::Lease> all;
-  for (size_t i = 0; i < std::min(opened.regions.size(), first_slabs_.size()); ++i) {
+  for (size_t i = 0; i < std::min(opened.regions.size(), first_places_.size()); ++i) {
+    const auto first = static_cast<uint32_t>(first_places_[i] / pages_of_slab);
     for (const coordinator::Lease& lease : opened.regions[i].leases) {
       all.push_back(lease);
-      all.back().slab = SlabIndex{first_slabs_[i] + lease.slab.value};
+      all.back().slab = SlabIndex{first + lease.slab.value};
     }
   }
   return all;

@@ -48,7 +48,6 @@ class ImagePages final : public pager::StoredPages {
   uint64_t slab_bytes_ = 0;
   uint64_t slabs_ = 0;
   std::vector<uint64_t> first_places_;  // of each generation
-  std::vector<uint32_t> first_slabs_;   // of each generation
   std::vector<coordinator::Lease> leases_;
 };
 

@@ -97,8 +97,11 @@ void BorrowerThread::run() {
     if (served == nullptr) {
       if (auto leftover = take_leftover(now, until)) {
         lock.unlock();
-        const bool again = is_unanswered(leftover->client->delete_region(leftover->region));
-        if (!again) log::info("pager: region_deleted region={}", leftover->region.value);
+        const Status deleted = leftover->client->delete_region(leftover->region);
+        const bool again = is_unanswered(deleted);
+        if (!again)
+          log::info("pager: region_deleted region={} answer=\"{}\"", leftover->region.value,
+                    deleted ? "done" : deleted.error().message());
         lock.lock();
         leftover->due = SteadyClock::read() + kLookInterval;
         if (again) leftovers_.push_back(std::move(*leftover));

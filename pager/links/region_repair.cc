@@ -21,18 +21,24 @@ constexpr Seconds kBetweenLooks{1};
 
 }  // namespace
 
-Result<std::unique_ptr<ReplicaLease>> replica_of(
-    const coordinator::Lease& lease,
-    const std::function<Result<NodeIndex>(const NodeId&)>& node_index) {
-  FARPAGE_TRY(node, node_index(lease.node));
+std::unique_ptr<ReplicaLease> replica_on(NodeIndex node, const coordinator::Lease& lease) {
   auto replica = std::make_unique<ReplicaLease>();
   replica->node = node;
   replica->address = lease.address;
   replica->generation = lease.generation;
-  replica->state = lease.lost || lease.stale ? ReplicaState::kLost
-                   : lease.filling           ? ReplicaState::kFilling
-                                             : ReplicaState::kLive;
+  replica->state = lease.lost      ? ReplicaState::kLost
+                   : lease.filling ? ReplicaState::kFilling
+                                   : ReplicaState::kLive;
   for (const auto& [kind, key] : lease.rkeys) replica->keys[static_cast<size_t>(kind)] = key;
+  return replica;
+}
+
+Result<std::unique_ptr<ReplicaLease>> replica_of(
+    const coordinator::Lease& lease,
+    const std::function<Result<NodeIndex>(const NodeId&)>& node_index) {
+  FARPAGE_TRY(node, node_index(lease.node));
+  auto replica = replica_on(node, lease);
+  if (lease.stale) replica->state = ReplicaState::kLost;
   return replica;
 }
 

@@ -24,7 +24,10 @@
 
 namespace farpage::pager {
 
-// A lease as it is in the map. kUnavailable, kUnsupported: its node cannot be used.
+// A lease as it is in the map; a stale one is as any other.
+std::unique_ptr<ReplicaLease> replica_on(NodeIndex node, const coordinator::Lease& lease);
+// The same for a borrower, which does not use a stale one any more. kUnavailable, kUnsupported: its
+// node cannot be used.
 Result<std::unique_ptr<ReplicaLease>> replica_of(
     const coordinator::Lease& lease,
     const std::function<Result<NodeIndex>(const NodeId&)>& node_index);

@@ -4,20 +4,9 @@
 #include <map>
 #include <string>
 
+#include "pager/links/region_repair.h"
+
 namespace farpage::pager {
-namespace {
-
-std::unique_ptr<ReplicaLease> replica_on(NodeIndex node, const coordinator::Lease& lease) {
-  auto replica = std::make_unique<ReplicaLease>();
-  replica->node = node;
-  replica->address = lease.address;
-  replica->generation = lease.generation;
-  if (lease.lost) (void)replica->end(ReplicaState::kLost);
-  for (const auto& [kind, key] : lease.rkeys) replica->keys[static_cast<size_t>(kind)] = key;
-  return replica;
-}
-
-}  // namespace
 
 Status publish_leases(const std::vector<coordinator::Lease>& leases, LeaseMap& map,
                       const IndexOfNode& index_of, DeadSlabs dead) {
