@@ -1,6 +1,5 @@
 #include "bench/environment.h"
 
-#include <sched.h>
 #include <sys/utsname.h>
 
 #include <array>
@@ -9,6 +8,7 @@
 #include <iterator>
 
 #include "base/host.h"
+#include "bench/touch.h"
 
 namespace farpage::bench {
 namespace {
@@ -21,13 +21,6 @@ std::string processor_model() {
       return line.substr(colon + 2);
   }
   return "unknown";
-}
-
-unsigned usable_cpus() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  if (::sched_getaffinity(0, sizeof set, &set) != 0) return 1;
-  return static_cast<unsigned>(CPU_COUNT(&set));
 }
 
 std::string load_averages() {
@@ -63,7 +56,7 @@ Environment observe_environment() {
   Environment environment;
   environment.host = host_name();
   environment.processor = processor_model();
-  environment.cpus = usable_cpus();
+  environment.cpus = usable_cpu_count();
   utsname system{};
   if (::uname(&system) == 0) environment.kernel = system.release;
   environment.load = load_averages();

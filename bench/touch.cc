@@ -1,24 +1,21 @@
 #include "bench/touch.h"
 
-#include <pthread.h>
-#include <sched.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <vector>
 
 #include "base/check.h"
+#include "base/cpus.h"
 #include "base/strong.h"
 
 namespace farpage::bench {
 namespace {
 
-// The CPUs of the process: a pinned thread would report only its own CPU.
-cpu_set_t usable_cpus() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  (void)::sched_getaffinity(::getpid(), sizeof set, &set);
-  return set;
+// Of the process: a pinned thread would report only its own CPU.
+std::vector<int> usable_cpus() {
+  return allowed_cpus(::getpid());
 }
 
 }  // namespace
@@ -31,26 +28,16 @@ bool is_present(const void* page) {
 }
 
 uint32_t usable_cpu_count() {
-  const cpu_set_t set = usable_cpus();
-  return static_cast<uint32_t>(std::max(1, CPU_COUNT(&set)));
+  return static_cast<uint32_t>(std::max<size_t>(1, usable_cpus().size()));
 }
 
 void pin_this_thread(uint32_t index) {
-  const cpu_set_t usable = usable_cpus();
-  uint32_t left = index % usable_cpu_count();
-  for (size_t cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
-    if (!CPU_ISSET(cpu, &usable) || left-- != 0) continue;
-    cpu_set_t one;
-    CPU_ZERO(&one);
-    CPU_SET(cpu, &one);
-    (void)::pthread_setaffinity_np(::pthread_self(), sizeof one, &one);
-    return;
-  }
+  const std::vector<int> cpus = usable_cpus();
+  if (!cpus.empty()) (void)run_on(cpus[index % cpus.size()]);
 }
 
 void unpin_this_thread() {
-  const cpu_set_t usable = usable_cpus();
-  (void)::pthread_setaffinity_np(::pthread_self(), sizeof usable, &usable);
+  (void)run_on(usable_cpus());
 }
 
 }  // namespace farpage::bench

@@ -1,29 +1,18 @@
 #include "pager/engine.h"
 
-#include <sched.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <thread>
 
 #include "base/check.h"
+#include "base/cpus.h"
 #include "pager/engine_threads.h"
 #include "pager/target_pager.h"
 #include "rdma/session.h"
 
 namespace farpage::pager {
 namespace {
-
-// The CPUs this process may run on.
-std::vector<int> allowed_cpus() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  std::vector<int> cpus;
-  if (::sched_getaffinity(0, sizeof set, &set) == 0)
-    for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu)
-      if (CPU_ISSET(static_cast<unsigned>(cpu), &set)) cpus.push_back(cpu);
-  return cpus;
-}
 
 // The thread's id, queried once. Initial-exec: a signal handler reads it, and must not allocate.
 uint32_t calling_thread() {

@@ -2,25 +2,18 @@
 
 #include <poll.h>
 #include <pthread.h>
-#include <sched.h>
 
 #include <algorithm>
 #include <utility>
 #include <variant>
 
+#include "base/cpus.h"
 #include "base/log.h"
 #include "pager/fault/mapping_changes.h"
 #include "pager/fault/zeros.h"
 
 namespace farpage::pager {
 namespace {
-
-bool pin_this_thread(int cpu) {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  CPU_SET(static_cast<unsigned>(cpu), &set);
-  return pthread_setaffinity_np(pthread_self(), sizeof set, &set) == 0;
-}
 
 uint64_t nanoseconds_since(Instant since) {
   return static_cast<uint64_t>((SteadyClock::read() - since).count());
@@ -54,10 +47,8 @@ Nanoseconds FaultWorker::look_of(rdma::PollMode mode) {
 
 void FaultWorker::run() {
   (void)pthread_setname_np(pthread_self(), "fp-fault");
-  CPU_ZERO(&allowed_cpus_);
-  (void)::sched_getaffinity(0, sizeof allowed_cpus_, &allowed_cpus_);
-  if (home_cpu_ >= 0 && !pin_this_thread(home_cpu_))
-    log::warn("pager: cannot_pin cpu={}", home_cpu_);
+  allowed_cpus_ = allowed_cpus();
+  if (home_cpu_ >= 0 && !run_on(home_cpu_)) log::warn("pager: cannot_pin cpu={}", home_cpu_);
   while (!engine_.workers_stopping.load(std::memory_order_acquire)) {
     // A target is removed only when no worker is in a turn that has begun before.
     engine_.event_readers.begin(index_);
@@ -193,7 +184,7 @@ void FaultWorker::handle_faults(Target& target, std::span<const uffd::Event> eve
 bool FaultWorker::follows(uint32_t thread) {
   if (home_cpu_ < 0 || !wake_policy_->shared()) return false;
   if (follower_.note_fault(thread)) follower_.looked(look_at(thread));
-  if (!follower_.following() && !std::exchange(is_home_, true)) (void)pin_this_thread(home_cpu_);
+  if (!follower_.following() && !std::exchange(is_home_, true)) (void)run_on(home_cpu_);
   return follower_.following();
 }
 
@@ -202,8 +193,7 @@ ThreadFollower::Place FaultWorker::look_at(uint32_t thread) {
   const std::optional<int> cpu = running_threads_.cpu_of(thread);
   if (!cpu) return ThreadFollower::Place::kIdle;
   if (*cpu == ::sched_getcpu()) return ThreadFollower::Place::kHere;
-  if (follower_.following() && CPU_ISSET(static_cast<unsigned>(*cpu), &allowed_cpus_) &&
-      pin_this_thread(*cpu))
+  if (follower_.following() && std::ranges::binary_search(allowed_cpus_, *cpu) && run_on(*cpu))
     is_home_ = *cpu == home_cpu_;
   return ThreadFollower::Place::kElsewhere;
 }

@@ -137,8 +137,8 @@ class FaultWorker {
   bool watched_ = false;     // since the last fault
   RunningThreads running_threads_;
   ThreadFollower follower_;
-  cpu_set_t allowed_cpus_{};
-  bool is_home_ = true;  // on home_cpu_, if it is pinned
+  std::vector<int> allowed_cpus_;  // in ascending order
+  bool is_home_ = true;            // on home_cpu_, if it is pinned
   Fetcher fetcher_;
   Prefetcher prefetcher_;
   std::array<Parked, kMaxParked> parked_;
