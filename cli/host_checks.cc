@@ -167,6 +167,24 @@ Check check_cgroup_limit(const HostFiles& files) {
           ""};
 }
 
+Check check_flush_cost(const Result<std::optional<FlushCost>>& cost) {
+  if (!cost) return {"TLB flush", Verdict::kOk, "not measured: " + cost.error().message(), ""};
+  if (!*cost) return {"TLB flush", Verdict::kOk, "not measured: one CPU", ""};
+  const FlushCost& flush = **cost;
+  const auto microseconds = [](Nanoseconds time) {
+    return static_cast<double>(time.count()) / 1e3;
+  };
+  const std::string detail =
+      fmt::format("{:.1f} us, beside a busy CPU {:.1f} us", microseconds(flush.alone),
+                  microseconds(flush.beside_busy_cpu));
+  if (!flush.stops_other_cpus()) return {"TLB flush", Verdict::kOk, detail, ""};
+  return {
+      "TLB flush", Verdict::kOptional,
+      detail + ": the hypervisor emulates page tables, and stops all CPUs for it",
+      "run programs that fault much on one CPU (taskset -c 0 farpage run ...), or use a machine "
+      "with nested paging: docs/experiments/emulated-page-tables.md"};
+}
+
 namespace {
 
 Check check_port(const rdma::DeviceReport& port) {
@@ -209,6 +227,7 @@ std::vector<Check> check_host() {
            check_memlock_limit(memlock.rlim_cur, has_capability(files, CAP_IPC_LOCK)),
            check_huge_pages(files),
            check_cgroup_limit(files),
+           check_flush_cost(measure_flush_cost()),
        })
     checks.push_back(std::move(check));
   for (Check& check : check_rdma_devices()) checks.push_back(std::move(check));

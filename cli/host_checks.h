@@ -7,6 +7,8 @@
 #include <string_view>
 #include <vector>
 
+#include "cli/flush_cost.h"
+
 namespace farpage::uffd {
 struct KernelReport;
 }
@@ -50,6 +52,8 @@ Check check_memlock_limit(uint64_t soft_limit_bytes, bool has_ipc_lock);
 Check check_huge_pages(const HostFiles& files);
 // The memory limit of this process' control group, v1 or v2.
 Check check_cgroup_limit(const HostFiles& files);
+// `cost`: empty where this process may use only one CPU.
+Check check_flush_cost(const Result<std::optional<FlushCost>>& cost);
 // One line for each port of each device, or one line with the reason why there is no device.
 std::vector<Check> check_rdma_devices();
 

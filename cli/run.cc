@@ -16,6 +16,7 @@
 #include "cli/attached_tree.h"
 #include "cli/child.h"
 #include "cli/elf_check.h"
+#include "cli/flush_cost.h"
 #include "cli/output_file.h"
 #include "cli/program_pager.h"
 #include "cli/run_directory.h"
@@ -53,6 +54,11 @@ Result<std::string> find_shim() {
 std::string variable(const char* name, const char* otherwise) {
   const char* value = std::getenv(name);
   return value != nullptr ? value : otherwise;
+}
+
+bool flushes_stop_other_cpus() {
+  const Result<std::optional<FlushCost>> cost = measure_flush_cost();
+  return cost && *cost && (*cost)->stops_other_cpus();
 }
 
 struct Target {
@@ -335,6 +341,9 @@ Result<int> run(RunSettings settings) {
   choose_sizes(settings, available_memory_bytes());
   FARPAGE_TRY_VOID(check(settings));
   FARPAGE_TRY(options, pager_options(settings));
+  if (settings.host_pager.empty() && options.workers == 0 && options.adaptive_water_marks &&
+      flushes_stop_other_cpus())
+    pager::spare_flushes(options);
   FARPAGE_TRY(fork, fork_mode(settings, uffd::fork_events_allowed()));
   options.fork = fork;
   FARPAGE_TRY_VOID(check_output("--stats-file", settings.stats_file));

@@ -44,8 +44,10 @@ void add_options(Subcommand& subcommand, PagerSettings& settings, ShortFlags sho
       .duration("--fault-deadline", settings.fault_deadline,
                 "A fault that takes longer ends in SIGBUS (5s means a minute with --spill, 20s "
                 "with several coordinators)")
-      .number("--workers", settings.workers, 0, pager::kMaxWorkers,
-              "Fault threads; 0: one for each CPU")
+      .number(
+          "--workers", settings.workers, 0, pager::kMaxWorkers,
+          "Fault threads; 0: one for each CPU (run: one in all where a TLB flush stops all CPUs, "
+          "see farpage doctor)")
       .flag("--no-pin", settings.no_pin, "Do not pin the fault threads to CPUs")
       .number("--prefetch", settings.prefetch_depth, 0, pager::kMaxPrefetchDepth,
               "Pages of a prefetch batch; 0: off")

@@ -3,6 +3,7 @@
 #include <charconv>
 
 #include "base/size.h"
+#include "pager/evict/eviction_batch.h"
 
 namespace farpage::pager {
 
@@ -46,6 +47,14 @@ Result<CompressedOption> parse_compressed(const std::string& text) {
 uint32_t pressing_percent(const PagerOptions& options) {
   const uint32_t high = options.high_water_percent;
   return options.resolve_in_thread ? (high + 100) / 2 : high;
+}
+
+void spare_flushes(PagerOptions& options) {
+  options.workers = 1;
+  options.high_water_percent = 100;
+  options.low_water_percent = 95;
+  options.adaptive_water_marks = false;
+  options.most_room_pages = EvictionBatch::kMaxPages;
 }
 
 Result<RepairRate> parse_repair_rate(const std::string& text) {

@@ -73,6 +73,8 @@ struct PagerOptions {
   uint32_t low_water_percent = 94;  // and continues down to it
   // Those are the lowest marks: they are nearer to the budget while no fault finds it used up.
   bool adaptive_water_marks = true;
+  // Nor is a mark further from the budget than so many pages.
+  uint64_t most_room_pages = UINT64_MAX;
   CompressedOption compressed;
   RepairRate repair_rate;
   bool checksums = true;  // of each page that is written back; each READ is checked
@@ -107,6 +109,12 @@ inline constexpr uint32_t kMaxNodes = coordinator::kMaxNodes;
 // the READ of its own fault evicts meanwhile: then the evictor's thread runs when that is not
 // enough, or when no thread waits.
 uint32_t pressing_percent(const PagerOptions& options);
+
+// For a machine on which a TLB flush stops every running CPU. One worker, and eviction when a fault
+// finds no room, a full batch at a time: what flushes then runs while the program waits, on one
+// CPU, and seldom. Beside a second busy CPU a flush takes seven times as long there
+// (docs/experiments/emulated-page-tables.md).
+void spare_flushes(PagerOptions& options);
 
 Status validate(const PagerOptions& options);
 // The part of it that holds for Pager::set_local().

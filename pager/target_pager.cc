@@ -22,7 +22,8 @@ Budget::Marks marks_of(const PagerOptions& options) {
   return {.high = options.high_water_percent,
           .low = options.low_water_percent,
           .pressing = pressing_percent(options),
-          .adaptive = options.adaptive_water_marks};
+          .adaptive = options.adaptive_water_marks,
+          .most_room = options.most_room_pages};
 }
 constexpr uint64_t kMiBShift = 20 - kPageShift;  // of pages
 uint64_t pin_limit_pages(const PagerOptions& options, uint64_t budget_pages) {

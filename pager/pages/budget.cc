@@ -107,9 +107,10 @@ uint64_t Budget::mark(uint64_t limit, uint32_t percent, uint32_t narrowing) {
 }
 
 void Budget::set_marks(uint64_t limit) {
-  const uint64_t high = mark(limit, marks_.high, narrowing_);
+  const uint64_t nearest = limit - std::min(limit, marks_.most_room);
+  const uint64_t high = std::max(nearest, mark(limit, marks_.high, narrowing_));
   high_.store(high, std::memory_order_relaxed);
-  low_.store(mark(limit, marks_.low, narrowing_), std::memory_order_relaxed);
+  low_.store(std::max(nearest, mark(limit, marks_.low, narrowing_)), std::memory_order_relaxed);
   // The same part of the room, however narrow that is.
   const uint64_t room =
       marks_.high == 100 ? 0 : (limit - high) * (100 - marks_.pressing) / (100 - marks_.high);

@@ -37,6 +37,7 @@ class Budget {
     uint32_t low = 0;
     uint32_t pressing = 0;
     bool adaptive = false;
+    uint64_t most_room = UINT64_MAX;  // pages, above each of them
   };
   // `pressure`: the evictor's, which outlives this.
   Budget(Pressure& pressure, uint64_t limit_pages, Marks marks);

@@ -1,11 +1,13 @@
 #include <gtest/gtest.h>
 #include <linux/capability.h>
 #include <sys/resource.h>
+#include <sys/wait.h>
 
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 
+#include "base/cpus.h"
 #include "cli/host_checks.h"
 #include "uffd/probe.h"
 
@@ -107,6 +109,35 @@ TEST(Doctor, CgroupLimitIsFoundInBothVersions) {
       .with("/sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n");
   EXPECT_EQ(check_cgroup_limit(unlimited.files()).detail, "no limit");
   EXPECT_EQ(check_cgroup_limit(FakeHost().files()).detail, "no limit");
+}
+
+TEST(Doctor, FlushesThatStopOtherCpusAreNamedWithTheCure) {
+  using std::chrono::microseconds;
+  const auto check = [](int alone, int beside) {
+    return check_flush_cost(FlushCost{microseconds(alone), microseconds(beside)});
+  };
+  EXPECT_EQ(check(2, 2).verdict, Verdict::kOk);
+  EXPECT_EQ(check(2, 18).verdict, Verdict::kOk);   // interrupts to the other CPU
+  EXPECT_EQ(check(30, 40).verdict, Verdict::kOk);  // all is slow
+  EXPECT_EQ(check(7, 44).verdict, Verdict::kOptional);
+  EXPECT_EQ(check(7, 44).detail.find("7.0 us, beside a busy CPU 44.0 us"), 0U);
+  EXPECT_NE(check(7, 44).cure.find("taskset -c 0"), std::string::npos);
+  EXPECT_EQ(check_flush_cost(std::nullopt).verdict, Verdict::kOk);
+  const Check failed = check_flush_cost(fail(ErrorCode::kIo, "no CPU"));
+  EXPECT_EQ(failed.verdict, Verdict::kOk);
+  EXPECT_NE(failed.detail.find("no CPU"), std::string::npos);
+}
+
+TEST(Doctor, FlushesAreMeasuredAndTheCallerMayRunWhereItMight) {
+  const std::vector<int> before = allowed_cpus();
+  const Result<std::optional<FlushCost>> cost = measure_flush_cost();
+  ASSERT_TRUE(cost) << cost.error().message();
+  ASSERT_EQ(cost->has_value(), before.size() > 1);
+  EXPECT_EQ(allowed_cpus(), before);
+  EXPECT_EQ(::waitpid(-1, nullptr, WNOHANG), -1);  // no process is left
+  if (!*cost) return;
+  EXPECT_GT((*cost)->alone.count(), 0);
+  EXPECT_GT((*cost)->beside_busy_cpu.count(), 0);
 }
 
 TEST(Doctor, OnlyWhatIsMissingKeepsTheProgramFromRunning) {

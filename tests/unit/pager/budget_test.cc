@@ -122,6 +122,17 @@ TEST(Budget, ASmallBudgetHasAFewPagesOfRoom) {
   EXPECT_EQ(room_of(budget), 8U);
 }
 
+TEST(Budget, NoMarkIsFurtherFromTheLimitThanTheMostRoom) {
+  Pressure pressure;
+  Budget budget(pressure, kLimit, {.high = 100, .low = 95, .pressing = 100, .most_room = 256});
+  EXPECT_EQ(budget.low(), kLimit - 256);
+  EXPECT_EQ(room_of(budget), 1U);
+  budget.resize(1000);
+  EXPECT_EQ(budget.low(), 950U);
+  budget.resize(20'000);
+  EXPECT_EQ(budget.low(), 20'000U - 256);
+}
+
 TEST(Budget, OneInTheRoomOfFaultsSaysThatItIsNearlyFull) {
   Pressure pressure;
   Budget budget(pressure, 10, 80, 60);
