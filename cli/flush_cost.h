@@ -15,9 +15,10 @@ namespace farpage::cli {
 
 // Of one madvise(MADV_DONTNEED) of a present page.
 struct FlushCost {
-  Nanoseconds alone{};  // this process runs on one CPU, and the others do what they do
-  Nanoseconds
-      beside_busy_cpu{};  // another process, with memory of its own, computes on a second CPU
+  // This process runs on one CPU; what others do on theirs is avoided as far as possible.
+  Nanoseconds alone{};
+  // Another process, with memory of its own, computes on a second CPU.
+  Nanoseconds beside_busy_cpu{};
 
   // Whether the hypervisor emulates page tables. An interrupt to a CPU that runs the same process
   // takes 1 to 18 us, and none is needed for one that runs another process.
@@ -28,8 +29,8 @@ struct FlushCost {
   static constexpr int64_t kTimesSlower = 3;
 };
 
-// Medians. Takes up to 5 ms, and less than 1 where flushes are fast. Empty: this process may use
-// only one CPU. Call it while this process has one thread.
+// Takes up to 5 ms, and less than 1 where flushes are fast; 50 more where the second CPU is not to
+// be had. Empty: this process may use only one CPU. Call it while this process has one thread.
 Result<std::optional<FlushCost>> measure_flush_cost();
 
 }  // namespace farpage::cli

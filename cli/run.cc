@@ -11,6 +11,7 @@
 #include <memory>
 #include <optional>
 
+#include "base/cpus.h"
 #include "base/log.h"
 #include "cli/allocator.h"
 #include "cli/attached_tree.h"
@@ -56,7 +57,11 @@ std::string variable(const char* name, const char* otherwise) {
   return value != nullptr ? value : otherwise;
 }
 
+// More CPUs, with more programs and threads on them, were not measured.
+constexpr size_t kMostCpusToSpareFlushes = 2;
+
 bool flushes_stop_other_cpus() {
+  if (allowed_cpus().size() > kMostCpusToSpareFlushes) return false;
   const Result<std::optional<FlushCost>> cost = measure_flush_cost();
   return cost && *cost && (*cost)->stops_other_cpus();
 }
@@ -342,8 +347,10 @@ Result<int> run(RunSettings settings) {
   FARPAGE_TRY_VOID(check(settings));
   FARPAGE_TRY(options, pager_options(settings));
   if (settings.host_pager.empty() && options.workers == 0 && options.adaptive_water_marks &&
-      flushes_stop_other_cpus())
+      flushes_stop_other_cpus()) {
+    log::debug("run: flushes_stop_other_cpus: one worker, eviction when a fault finds no room");
     pager::spare_flushes(options);
+  }
   FARPAGE_TRY(fork, fork_mode(settings, uffd::fork_events_allowed()));
   options.fork = fork;
   FARPAGE_TRY_VOID(check_output("--stats-file", settings.stats_file));

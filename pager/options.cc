@@ -51,6 +51,7 @@ uint32_t pressing_percent(const PagerOptions& options) {
 
 void spare_flushes(PagerOptions& options) {
   options.workers = 1;
+  options.pin_workers = false;  // other programs of this host have one worker each, too
   options.high_water_percent = 100;
   options.low_water_percent = 95;
   options.adaptive_water_marks = false;

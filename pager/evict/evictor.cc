@@ -169,7 +169,8 @@ bool Evictor::wants(Target& target) const {
     return false;
   }
   const bool was_evicting = evicting;
-  evicting = (evicting || budget.is_pressing() || budget.has_waiters()) && budget.above_low();
+  evicting = (evicting || budget.is_pressing() || budget.is_full() || budget.has_waiters()) &&
+             budget.above_low();
   budget.adapt_room(was_evicting && !evicting);
   return evicting || !target.cold.empty();
 }
@@ -245,7 +246,7 @@ bool Evictor::evict_batch(Target& target, bool others_want) {
   }
   // No victims: everything resident is pinned, in use by fault workers, or in slabs without a
   // lease; or no cold page is left.
-  const bool hurried = target.budget.has_waiters();
+  const bool hurried = target.budget.has_waiters() || target.budget.is_full();
   if (!batch_->begin(target, hurried ? EvictionBatch::kLarge : EvictionBatch::kSmall,
                      others_want ? Nanoseconds(0) : Nanoseconds(kAwaitDrop)))
     return !target.budget.above_low();

@@ -5,10 +5,9 @@
 // (docs/performance.md).
 #pragma once
 
-#include <sched.h>
-
 #include <array>
 #include <thread>
+#include <vector>
 
 #include "base/loop_gap.h"
 #include "base/running_threads.h"

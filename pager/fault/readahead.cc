@@ -71,7 +71,9 @@ void Readahead::run() {
 
 void Readahead::bring_in(Target& target, PageIndex page) {
   // Resident pages, and pages that were never written, need no fetch.
-  if (settled_state(target, page) != PageState::kRemote || target.budget.above_high()) return;
+  if (settled_state(target, page) != PageState::kRemote || target.budget.above_high() ||
+      target.budget.is_full())
+    return;
   std::array<std::byte, kPageBytes> unused;
   (void)target.space.read({&page, 1}, unused);  // a lost or closed page is no error here
 }

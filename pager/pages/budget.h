@@ -80,6 +80,8 @@ class Budget {
   uint64_t used() const { return used_.load(std::memory_order_relaxed); }
   uint64_t limit() const { return limit_.load(std::memory_order_relaxed); }
   bool above_high() const { return used() > high_.load(std::memory_order_relaxed); }
+  // The next fault finds no room.
+  bool is_full() const { return used() >= limit(); }
   bool is_pressing() const { return used() > pressing_.load(std::memory_order_relaxed); }
   // Half of the room above the high-water mark is used up.
   bool nearly_full() const { return used() > half_of_room(); }

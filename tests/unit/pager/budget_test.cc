@@ -126,7 +126,7 @@ TEST(Budget, NoMarkIsFurtherFromTheLimitThanTheMostRoom) {
   Pressure pressure;
   Budget budget(pressure, kLimit, {.high = 100, .low = 95, .pressing = 100, .most_room = 256});
   EXPECT_EQ(budget.low(), kLimit - 256);
-  EXPECT_EQ(room_of(budget), 1U);
+  EXPECT_EQ(room_of(budget), 0U);
   budget.resize(1000);
   EXPECT_EQ(budget.low(), 950U);
   budget.resize(20'000);

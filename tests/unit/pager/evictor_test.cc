@@ -81,6 +81,15 @@ TEST(Evictor, WhereAFaultFoundNoRoomTheRoomBecomesWider) {
   EXPECT_TRUE(becomes_true([&] { return rig.budget.low() < low; }));
 }
 
+TEST(Evictor, WhereFlushesAreSparedAFaultWithoutRoomStartsItAndABatchLeaves) {
+  EvictorRig rig({.pages = 8192, .budget_pages = 8000, .spares_flushes = true});
+  rig.make_clean(pages_of(0, 8000));
+  EXPECT_FALSE(rig.budget.try_take());  // and does not wait: it may be busy with another target
+  rig.add();
+  ASSERT_TRUE(is_evicted(rig));
+  EXPECT_EQ(rig.budget.used(), 8000U - EvictionBatch::kMaxPages);
+}
+
 TEST(Evictor, ATargetBelowItsMarkKeepsItsPages) {
   EvictorRig rig;
   NextTarget other(rig);

@@ -20,6 +20,7 @@ PagerOptions pager_options_of(const TargetRigOptions& options) {
   pager.compressed.enabled = options.keeps_copies;
   pager.compressed.adaptive = options.adaptive_copies;
   pager.checksums = options.checksums;
+  if (options.spares_flushes) spare_flushes(pager);
   return pager;
 }
 
@@ -80,7 +81,8 @@ TargetRig::TargetRig(const TargetRigOptions& options, TargetRig* engine_of)
       engine(engine_of == nullptr ? *engine_core : engine_of->engine),
       budget(engine.pressure, options.budget_pages,
              {engine.options.high_water_percent, engine.options.low_water_percent,
-              pressing_percent(engine.options), options.adaptive_room}),
+              pressing_percent(engine.options), options.adaptive_room,
+              engine.options.most_room_pages}),
       space(options.pages, log),
       image(std::move(*ProcessImage::create(options.pages, engine.nodes, engine.succession))),
       owner(target.cold),

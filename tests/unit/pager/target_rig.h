@@ -97,6 +97,7 @@ struct TargetRigOptions {
   bool adaptive_copies = false;
   bool adaptive_room = false;  // of the budget
   bool checksums = true;
+  bool spares_flushes = false;                          // spare_flushes()
   Milliseconds fault_deadline = std::chrono::hours(1);  // no test waits for it
 };
 
