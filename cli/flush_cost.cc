@@ -60,7 +60,7 @@ class BusyCpu {
 
   // Returns when it computes.
   static Result<BusyCpu> start(int cpu) {
-    FARPAGE_TRY(file, create_memfd("farpage-doctor", kPageBytes));
+    FARPAGE_TRY(file, create_memfd("farpage-flush-cost", kPageBytes));
     FARPAGE_TRY(memory, Mapping::shared(file.get(), kPageBytes));
     auto* const turns = new (memory.data()) std::atomic<uint64_t>(0);
     const pid_t parent = ::getpid();

@@ -346,11 +346,6 @@ Result<int> run(RunSettings settings) {
   choose_sizes(settings, available_memory_bytes());
   FARPAGE_TRY_VOID(check(settings));
   FARPAGE_TRY(options, pager_options(settings));
-  if (settings.host_pager.empty() && options.workers == 0 && options.adaptive_water_marks &&
-      flushes_stop_other_cpus()) {
-    log::debug("run: flushes_stop_other_cpus: one worker, eviction when a fault finds no room");
-    pager::spare_flushes(options);
-  }
   FARPAGE_TRY(fork, fork_mode(settings, uffd::fork_events_allowed()));
   options.fork = fork;
   FARPAGE_TRY_VOID(check_output("--stats-file", settings.stats_file));
@@ -366,6 +361,11 @@ Result<int> run(RunSettings settings) {
     FARPAGE_TRY(allocator, find_allocator(settings.allocator));
     FARPAGE_TRY(shim, find_shim());
     preloads = Preloads{std::move(shim), std::move(allocator)};
+  }
+  if (settings.host_pager.empty() && options.workers == 0 && options.adaptive_water_marks &&
+      flushes_stop_other_cpus()) {
+    log::debug("run: flushes_stop_other_cpus: one worker, eviction when a fault finds no room");
+    pager::spare_flushes(options);
   }
   FARPAGE_TRY(signals, SignalRelay::create());
   const Launch launch{std::move(*target), std::move(preloads), options, std::move(signals)};

@@ -2,11 +2,12 @@
 #include "bench/floors.h"
 
 #include <gtest/gtest.h>
-#include <sched.h>
 #include <signal.h>
 
 #include <string>
+#include <vector>
 
+#include "base/cpus.h"
 #include "bench/ping_pong.h"
 
 namespace farpage::bench {
@@ -30,18 +31,11 @@ INSTANTIATE_TEST_SUITE_P(Handlers, FloorWith,
 // All threads that are created during its lifetime share one CPU.
 class OneCpu {
  public:
-  OneCpu() {
-    EXPECT_EQ(::sched_getaffinity(0, sizeof before_, &before_), 0);
-    cpu_set_t one;
-    CPU_ZERO(&one);
-    for (size_t cpu = 0; cpu < CPU_SETSIZE && CPU_COUNT(&one) == 0; ++cpu)
-      if (CPU_ISSET(cpu, &before_)) CPU_SET(cpu, &one);
-    EXPECT_EQ(::sched_setaffinity(0, sizeof one, &one), 0);
-  }
-  ~OneCpu() { EXPECT_EQ(::sched_setaffinity(0, sizeof before_, &before_), 0); }
+  OneCpu() { EXPECT_TRUE(run_on(before_.at(0))); }
+  ~OneCpu() { EXPECT_TRUE(run_on(before_)); }
 
  private:
-  cpu_set_t before_;
+  const std::vector<int> before_ = allowed_cpus();
 };
 
 // measure_local_userfault() checks the content of each page.

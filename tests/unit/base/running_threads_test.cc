@@ -1,8 +1,6 @@
 #include "base/running_threads.h"
 
 #include <gtest/gtest.h>
-#include <pthread.h>
-#include <sched.h>
 #include <sys/prctl.h>
 #include <unistd.h>
 
@@ -10,23 +8,21 @@
 #include <thread>
 #include <vector>
 
+#include "base/cpus.h"
+
 namespace farpage {
 namespace {
 
 // On one CPU after the other, under a name that looks like the end of the name and more fields.
 TEST(RunningThreads, TellsTheCpuOfAThread) {
-  cpu_set_t allowed;
-  ASSERT_EQ(::sched_getaffinity(0, sizeof allowed, &allowed), 0);
+  const std::vector<int> allowed = allowed_cpus();
+  ASSERT_FALSE(allowed.empty());
   std::jthread([&allowed] {
     ASSERT_EQ(::prctl(PR_SET_NAME, ") R 1 (x) y"), 0);
     const auto self = static_cast<uint32_t>(::gettid());
     RunningThreads threads;
-    for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
-      if (!CPU_ISSET(static_cast<unsigned>(cpu), &allowed)) continue;
-      cpu_set_t one;
-      CPU_ZERO(&one);
-      CPU_SET(static_cast<unsigned>(cpu), &one);
-      ASSERT_EQ(::pthread_setaffinity_np(::pthread_self(), sizeof one, &one), 0);
+    for (const int cpu : allowed) {
+      ASSERT_TRUE(run_on(cpu));
       EXPECT_EQ(threads.cpu_of(self), cpu);
     }
   }).join();
