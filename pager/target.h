@@ -194,14 +194,14 @@ struct Target {
   bool is_early(uint32_t moment) const {
     return departures.load(std::memory_order_relaxed) - moment < copies.pool_pages();
   }
-  void wait_for_room(Nanoseconds timeout) {
+  void wait_for_room(Nanoseconds timeout, Instant since = Instant{0}) {
     come_forward();
-    budget.wait_for_room(timeout, !has_frames());
+    budget.wait_for_room(timeout, !has_frames(), since);
   }
   // As Budget::begin_room_wait(). False: there is room, and a fault may have a frame.
-  bool begin_room_wait(uint32_t worker) {
+  bool begin_room_wait(uint32_t worker, Instant since) {
     come_forward();
-    return budget.begin_room_wait(worker) || !has_frames();
+    return budget.begin_room_wait(worker, since) || !has_frames();
   }
   void note_touched(PageIndex page) const { backing_regions.want(page); }
   // The leases of the backing region that stores a page with this word.

@@ -220,7 +220,10 @@ void FaultWorker::retry_parked() {
   Target* short_of_room = nullptr;
   const Nanoseconds gap = parked_gap_.turn(SteadyClock::read());
   if (gap.count() != 0)
-    for (Parked& parked : std::span(parked_).first(parked_count_)) parked.since += gap;
+    for (Parked& parked : std::span(parked_).first(parked_count_)) {
+      parked.target->budget.end_claim(parked.since);
+      parked.since += gap;
+    }
   size_t kept = 0;
   for (size_t i = 0; i < parked_count_; ++i) {
     const Parked parked = parked_[i];
@@ -231,6 +234,7 @@ void FaultWorker::retry_parked() {
       parked_[kept++].for_room = short_of_room_ != nullptr;
       if (short_of_room_ != nullptr) short_of_room = short_of_room_;
     } else {
+      parked.target->budget.end_claim(parked.since);
       parked.target->let_go(index_);
     }
   }
@@ -266,16 +270,17 @@ void FaultWorker::wait_for_messages() {
 
 // Their parked faults hold the targets.
 void FaultWorker::wait_for_room() {
+  const std::span<Parked> parked = std::span(parked_).first(parked_count_);
   if (engine_.targets.has_one()) {
-    short_of_room_->wait_for_room(kRoomWait);
+    const auto oldest = std::ranges::find(parked, true, &Parked::for_room);
+    short_of_room_->wait_for_room(kRoomWait, oldest->since);
     return;
   }
-  const std::span<Parked> parked = std::span(parked_).first(parked_count_);
   bool ready = false;
   Nanoseconds timeout = kSharedRoomWait;
   for (const Parked& each : parked) {
     if (!each.for_room) timeout = kSharedRetry;
-    if (!each.for_room || each.target->begin_room_wait(index_)) continue;
+    if (!each.for_room || each.target->begin_room_wait(index_, each.since)) continue;
     ready = true;
   }
   const bool may_read = kMaxParked - parked_count_ >= kMaxEvents;
@@ -408,7 +413,8 @@ bool FaultWorker::may_take_frame(Target& target, Instant since) {
 }
 
 bool FaultWorker::take_room(Target& target, const uffd::Fault& fault, Instant since) {
-  if (may_take_frame(target, since) && target.budget.try_take()) return true;
+  const bool may_take = may_take_frame(target, since);
+  if (may_take && target.budget.try_take(since)) return true;
   if (is_ours(target, fault)) {
     target.budget.take_anyway();
     return true;
@@ -416,6 +422,8 @@ bool FaultWorker::take_room(Target& target, const uffd::Fault& fault, Instant si
   short_of_room_ = &target;
   const Instant now = SteadyClock::read();
   target.note_short_of_room(now);
+  if (may_take && now - since > engine_.options.fault_deadline / kClaimsAfter)
+    target.budget.claim(since);
   if (!target.space.cannot_drop_for_long() &&
       !target.eviction.progress.hopeless(since, now, engine_.options.fault_deadline))
     return false;

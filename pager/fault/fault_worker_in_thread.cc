@@ -41,8 +41,9 @@ void FaultWorker::resolve_here(Target& target, const uffd::Fault& fault) {
     if (short_of_room_ == nullptr) continue;  // the page changed meanwhile
     if (!waited) counts_of(target).faults_waited_room.add();
     waited = true;
-    target.wait_for_room(kRoomWait);
+    target.wait_for_room(kRoomWait, since);
   }
+  target.budget.end_claim(since);
   fetcher_.post_queued();
   (void)fetcher_.progress();
   if (lone_count_ > 0) fetch_clusters();

@@ -12,10 +12,10 @@ Budget::Budget(Pressure& pressure, uint64_t limit_pages, Marks marks)
   resize(limit_pages);
 }
 
-bool Budget::try_take() {
+bool Budget::try_take(Instant since) {
   uint64_t used = used_.load(std::memory_order_relaxed);
   do {
-    if (used >= ceiling_.load(std::memory_order_relaxed) &&
+    if (used + claimed_before(since) >= ceiling_.load(std::memory_order_relaxed) &&
         lifted_.load(std::memory_order_relaxed) == 0) {
       was_short_.store(true, std::memory_order_relaxed);
       pressure_.signal();
@@ -23,6 +23,19 @@ bool Budget::try_take() {
     }
   } while (!used_.compare_exchange_weak(used, used + 1, std::memory_order_relaxed));
   return true;
+}
+
+void Budget::claim(Instant since) {
+  int64_t oldest = claim_.load(std::memory_order_relaxed);
+  while (since.count() < oldest &&
+         !claim_.compare_exchange_weak(oldest, since.count(), std::memory_order_relaxed)) {
+  }
+}
+
+// What it has not taken is room for the others.
+void Budget::drop_claim(Instant since) {
+  int64_t own = since.count();
+  if (claim_.compare_exchange_strong(own, kNoClaim, std::memory_order_seq_cst)) wake_waiters();
 }
 
 uint64_t Budget::half_of_room() const {
@@ -38,7 +51,8 @@ uint32_t Budget::take_spare(uint32_t pages) {
   uint32_t taken = 0;
   do {
     // Where eviction does not keep up, half of what is left.
-    const uint64_t end = used < limit ? std::max(half, used + (limit - used) / 2) : 0;
+    const bool claimed = claim_.load(std::memory_order_relaxed) != kNoClaim;
+    const uint64_t end = used < limit && !claimed ? std::max(half, used + (limit - used) / 2) : 0;
     taken = used >= end ? 0 : static_cast<uint32_t>(std::min<uint64_t>(pages, end - used));
     if (taken < pages) was_short_.store(true, std::memory_order_relaxed);
     if (taken == 0) return 0;
@@ -141,21 +155,19 @@ void Budget::lower_ceiling(uint64_t used, uint64_t room) {
   ceiling_.store(std::max(limit(), wanted), std::memory_order_relaxed);
 }
 
-void Budget::wait_for_room(Nanoseconds timeout, bool others) {
+void Budget::wait_for_room(Nanoseconds timeout, bool others, Instant since) {
   const uint32_t seen = room_sequence_.load(std::memory_order_seq_cst);
   room_waiters_.fetch_add(1, std::memory_order_seq_cst);
   pressure_.signal();
-  if (others || used_.load(std::memory_order_seq_cst) >= ceiling_.load(std::memory_order_relaxed))
-    futex_wait(room_sequence_, seen, timeout);
+  if (others || !has_room(since)) futex_wait(room_sequence_, seen, timeout);
   room_waiters_.fetch_sub(1, std::memory_order_relaxed);
 }
 
-bool Budget::begin_room_wait(uint32_t worker) {
+bool Budget::begin_room_wait(uint32_t worker, Instant since) {
   // As in wait_for_room(): either this sees the pages that are given back, or that sees the bit.
   room_workers_.fetch_or(uint64_t{1} << worker, std::memory_order_seq_cst);
   pressure_.signal();
-  return used_.load(std::memory_order_seq_cst) >= ceiling_.load(std::memory_order_relaxed) &&
-         !is_lifted();
+  return !has_room(since) && !is_lifted();
 }
 
 void Budget::end_room_wait(uint32_t worker) {

@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <limits>
 
 #include "base/clock.h"
 #include "base/mutex.h"
@@ -19,6 +20,10 @@ namespace farpage::pager {
 // pages are evicted at the evictor's pace. A fault that waited for all of that would miss its
 // deadline. So a ceiling is lowered gradually instead of the limit: faults get half of the room
 // that evictions make.
+//
+// Where a page leaves only now and then, later faults could take each before the one that waits: it
+// would wait for ever. So a fault that has waited long claims the next page. The oldest has the
+// claim.
 //
 // Threads: any.
 // Invariants:
@@ -44,9 +49,17 @@ class Budget {
   Budget(Pressure& pressure, uint64_t limit_pages, uint32_t high, uint32_t low)
       : Budget(pressure, limit_pages, Marks{high, low, high}) {}
 
-  // Takes one page, if there is room or the limit is lifted. Wakes the evictor only on failure:
-  // otherwise the evictor would run on this CPU before the READ is posted. See nudge().
-  bool try_take();
+  // Takes one page, if there is room beside what an older fault claims, or the limit is lifted.
+  // Wakes the evictor only on failure: otherwise the evictor would run on this CPU before the READ
+  // is posted. See nudge(). `since`: when the fault was read.
+  bool try_take(Instant since = Instant{0});
+  // For a fault of that time, after each try that failed. Until end_claim(), no later fault and no
+  // prefetch takes the last page. Does nothing if an older fault has the claim.
+  void claim(Instant since);
+  void end_claim(Instant since) {
+    if (claim_.load(std::memory_order_relaxed) == since.count()) [[unlikely]]
+      drop_claim(since);
+  }
   // Takes one page even without room: for a fault of the evictor, which would wait for itself.
   void take_anyway(uint64_t pages = 1) { used_.fetch_add(pages, std::memory_order_relaxed); }
   // Takes as many of `pages` as there is room for, for pages that no thread waits for. Leaves half
@@ -94,11 +107,11 @@ class Budget {
   uint64_t low() const { return low_.load(std::memory_order_relaxed); }
 
   // Fault workers: sleeps until some pages were given back, or the timeout. Returns at once if
-  // there is room, unless the caller needs more than that (`others`).
-  void wait_for_room(Nanoseconds timeout, bool others = false);
+  // there is room for a fault of `since`, unless the caller needs more than that (`others`).
+  void wait_for_room(Nanoseconds timeout, bool others = false, Instant since = Instant{0});
   // The same for a worker that waits for the room of several targets: until end_room_wait(), it is
   // among those that Pressure::on_room wakes, once. False: there is room.
-  bool begin_room_wait(uint32_t worker);
+  bool begin_room_wait(uint32_t worker, Instant since = Instant{0});
   void end_room_wait(uint32_t worker);
   bool has_waiters() const {
     return room_waiters_.load(std::memory_order_relaxed) != 0 ||
@@ -119,6 +132,15 @@ class Budget {
   uint64_t half_of_room() const;
   // Pages used afterwards.
   uint64_t take_off(uint64_t pages);
+  // Pages that a fault of `since` leaves to an older one.
+  uint64_t claimed_before(Instant since) const {
+    return claim_.load(std::memory_order_relaxed) < since.count() ? 1 : 0;
+  }
+  bool has_room(Instant since) const {
+    return used_.load(std::memory_order_seq_cst) + claimed_before(since) <
+           ceiling_.load(std::memory_order_relaxed);
+  }
+  void drop_claim(Instant since);
   void wake_waiters();
   void ring_workers();
   // Not below the limit. Does nothing if the ceiling is there already.
@@ -134,6 +156,8 @@ class Budget {
   std::atomic<uint64_t> high_{0};
   std::atomic<uint64_t> low_{0};
   std::atomic<uint64_t> pressing_{0};
+  static constexpr int64_t kNoClaim = std::numeric_limits<int64_t>::max();
+  std::atomic<int64_t> claim_{kNoClaim};  // when that fault was read
   std::atomic<uint32_t> lifted_{0};
   std::atomic<bool> was_short_{false};  // somebody found less room than needed
   alignas(64) std::atomic<uint64_t> used_{0};

@@ -2,6 +2,7 @@
 
 #include <poll.h>
 
+#include <algorithm>
 #include <array>
 #include <map>
 #include <memory>
@@ -546,14 +547,19 @@ class Run {
 
   // ---- the invariants of a quiet engine ----
 
-  // What is under way ends; then everything agrees. Pages of a dead node cannot be evicted.
+  // What is under way ends; then everything agrees. Pages of a dead node cannot be evicted. Where
+  // many operations are not answered each batch takes a timeout: it may take long while pages leave.
   void settle(const Member& member) {
     Status agrees;
+    uint64_t fewest = UINT64_MAX;
     for (int tries = 0; tries < 200; ++tries) {
       scheduler_.sleep(Milliseconds(10));
       const Scheduler::Undisturbed undisturbed(scheduler_);
       agrees = check(member);
       if (agrees) return;
+      const uint64_t used = member.pager->budget_use().used_pages;
+      if (used < fewest) tries = 0;
+      fewest = std::min(fewest, used);
     }
     scheduler_.fail("space " + std::to_string(member.space->number()) + ": " +
                     agrees.error().message());

@@ -11,6 +11,13 @@
 namespace farpage::pager {
 namespace {
 
+struct NotingPressure : Pressure {
+  NotingPressure() {
+    on_room = [this](uint64_t workers) { woken.push_back(workers); };
+  }
+  std::vector<uint64_t> woken;
+};
+
 TEST(Budget, NeverGoesOverItsLimit) {
   Pressure pressure;
   Budget budget(pressure, 10, 80, 60);
@@ -19,6 +26,47 @@ TEST(Budget, NeverGoesOverItsLimit) {
   EXPECT_EQ(budget.used(), 10U);
   budget.give_back(1);
   EXPECT_TRUE(budget.try_take());
+}
+
+TEST(Budget, TheOldestFaultWithAClaimGetsTheNextPage) {
+  NotingPressure pressure;
+  Budget budget(pressure, 10, 80, 60);
+  constexpr Instant kOldest{1}, kOlder{2}, kLater{3};
+  for (int i = 0; i < 10; ++i) ASSERT_TRUE(budget.try_take(kLater));
+  budget.claim(kOlder);
+  budget.give_back(1);
+  EXPECT_FALSE(budget.try_take(kLater)) << "it is claimed";
+  EXPECT_EQ(budget.take_spare(1), 0U);
+  budget.claim(kOldest);
+  budget.claim(kOlder);
+  EXPECT_FALSE(budget.try_take(kOlder)) << "an older one has claimed it";
+  EXPECT_TRUE(budget.begin_room_wait(0, kOlder));
+  EXPECT_FALSE(budget.begin_room_wait(0, kOldest)) << "there is room for this one";
+  budget.end_room_wait(0);
+  EXPECT_TRUE(budget.try_take(kOldest));
+  budget.end_claim(kOldest);
+  budget.give_back(1);
+  EXPECT_TRUE(budget.try_take(kLater)) << "no claim is left";
+}
+
+TEST(Budget, AClaimLeavesWhatIsBesideIt) {
+  Pressure pressure;
+  Budget budget(pressure, 10, 80, 60);
+  budget.claim(Instant{1});
+  for (int i = 0; i < 9; ++i) EXPECT_TRUE(budget.try_take(Instant{2}));
+  EXPECT_FALSE(budget.try_take(Instant{2}));
+}
+
+TEST(Budget, AClaimThatEndsUnusedWakesTheOthers) {
+  NotingPressure pressure;
+  Budget budget(pressure, 1, 100, 100);
+  budget.claim(Instant{1});
+  EXPECT_TRUE(budget.begin_room_wait(3, Instant{2}));
+  budget.end_claim(Instant{2});
+  EXPECT_TRUE(pressure.woken.empty()) << "that fault has no claim";
+  budget.end_claim(Instant{1});
+  EXPECT_EQ(pressure.woken, std::vector<uint64_t>{8});
+  EXPECT_TRUE(budget.try_take(Instant{2}));
 }
 
 TEST(Budget, SpareRoomLeavesFaultsHalfOfWhatIsAboveTheHighWaterMark) {
@@ -192,13 +240,6 @@ TEST(Budget, PagesThatComeBackBeforeTheWaiterSleepsEndItsWait) {
 }
 
 // Notes which workers were woken.
-struct NotingPressure : Pressure {
-  NotingPressure() {
-    on_room = [this](uint64_t workers) { woken.push_back(workers); };
-  }
-  std::vector<uint64_t> woken;
-};
-
 TEST(Budget, WorkersThatWaitForRoomAreWokenOnceWhenPagesComeBack) {
   NotingPressure pressure;
   Budget budget(pressure, 2, 100, 100);
