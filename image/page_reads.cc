@@ -2,6 +2,8 @@
 
 #include <sched.h>
 
+#include <algorithm>
+
 #include "base/check.h"
 #include "base/log.h"
 
@@ -25,7 +27,6 @@ void PageReads::add(const Read& read) {
     if (free.step != Step::kFree) continue;
     free = read;
     free.step = Step::kQueued;
-    free.since = SteadyClock::read();
     ++busy_;
     ++queued_;
     return;
@@ -33,8 +34,9 @@ void PageReads::add(const Read& read) {
 }
 
 void PageReads::start(const Image& image, uint64_t page, const StoredRun& run,
-                      std::span<std::byte> landing, uint64_t token) {
+                      std::span<std::byte> landing, uint64_t token, Instant since) {
   Read read;
+  read.since = since;
   read.image = &image;
   read.page = page;
   read.run = run;
@@ -46,6 +48,7 @@ void PageReads::start(const Image& image, uint64_t page, const StoredRun& run,
 void PageReads::start_raw(const Image& image, uint32_t region_page, uint32_t pages,
                           uint32_t replica, std::span<std::byte> landing, uint64_t token) {
   Read read;
+  read.since = SteadyClock::read();
   read.image = &image;
   read.run = {.generation = 0, .slot = region_page, .pages = pages};
   read.landing = landing;
@@ -205,8 +208,10 @@ bool PageReads::progress(const OnDone& done) {
     return false;
   }
   // Time in which this process was stopped does not count.
-  if (const Nanoseconds gap = gap_.turn(SteadyClock::read()); gap.count() != 0)
-    for (Read& read : reads_) read.since += gap;
+  const Instant now = SteadyClock::read();
+  if (const Nanoseconds gap = gap_.turn(now); gap.count() != 0)
+    for (Read& read : reads_)
+      read.since = std::min(read.since + gap, now);  // it may have been started after the gap
   const size_t taken =
       port_.take_completions([this](const rdma::Completion& completion) { complete(completion); });
   post_queued();

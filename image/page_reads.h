@@ -59,9 +59,10 @@ class PageReads {
   pager::LinkPort& port() { return port_; }
 
   // Reads the pages of the run, whose first is `page`, into `landing`: a part of the port's buffer
-  // that belongs to the READ until it is done. The image outlives it.
+  // that belongs to the READ until it is done. The image outlives it. `since`: when its deadline
+  // has begun; it is tried once, however long ago that is.
   void start(const Image& image, uint64_t page, const StoredRun& run, std::span<std::byte> landing,
-             uint64_t token);
+             uint64_t token, Instant since = SteadyClock::read());
   // Pages of the image's own region as they are, without a check, in the given replica of their
   // slab if that is not lost.
   void start_raw(const Image& image, uint32_t region_page, uint32_t pages, uint32_t replica,

@@ -5,6 +5,7 @@
 #include <sys/epoll.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstring>
 #include <utility>
@@ -107,10 +108,12 @@ void Worker::run() {
   while (!stopping_.load(std::memory_order_acquire)) {
     bool moved = reads_.progress(on_arrived_);
     if (busy_ == 0) {
+      gap_.rest();
       (void)look(kAsleep);
       moved_at = SteadyClock::read();
       continue;
     }
+    exclude_gap();
     moved = go_on() || moved;
     // Completions are looked for more often than new faults.
     if (moved || ++turns % kTurnsOfALook == 0) moved = look(Nanoseconds(0)) || moved;
@@ -237,6 +240,14 @@ void Worker::begin(size_t place, const uffd::GuestMemory::Fault& event, Instant 
   }
 }
 
+// Time in which this process was stopped does not count.
+void Worker::exclude_gap() {
+  const Instant now = SteadyClock::read();
+  const Nanoseconds gap = gap_.turn(now);
+  if (gap.count() == 0) return;
+  for (Fault& fault : faults_) fault.since = std::min(fault.since + gap, now);
+}
+
 bool Worker::go_on() {
   if (busy_ == 0 || reads_.outstanding() == busy_) return false;
   bool moved = false;
@@ -285,7 +296,10 @@ bool Worker::look_up(Fault& fault, size_t index) {
     }
     case PageCache::Found::kComing:
       fault.waited = true;
-      return false;
+      // Else each that gives up leaves it to another, with a deadline of its own.
+      if (SteadyClock::read() - fault.since <= serving_.reads.deadline) return false;
+      lose(fault);
+      return true;
     case PageCache::Found::kClaimed:
       fault.has_frame = true;
       fault.frame = answer.frame;
@@ -295,7 +309,7 @@ bool Worker::look_up(Fault& fault, size_t index) {
   }
   fault.step = Step::kReading;
   reads_.start(session.image(), fault.page, session.image().run_at(fault.page, 1), landing(index),
-               index);
+               index, fault.since);
   return true;
 }
 

@@ -23,6 +23,7 @@
 #include "base/doorbell.h"
 #include "base/fd.h"
 #include "base/histogram.h"
+#include "base/loop_gap.h"
 #include "base/mutex.h"
 #include "image/image_links.h"
 #include "image/page_reads.h"
@@ -116,6 +117,7 @@ class Worker {
   bool read_events(size_t place);
   void end(size_t place);
   void begin(size_t place, const uffd::GuestMemory::Fault& fault, Instant now);
+  void exclude_gap();
   bool go_on();
   bool step(size_t index);
   bool look_up(Fault& fault, size_t index);
@@ -139,6 +141,7 @@ class Worker {
   image::PageReads reads_;
   const image::PageReads::OnDone on_arrived_;
   std::array<Fault, image::PageReads::kReads> faults_;
+  LoopGap gap_;
   size_t busy_ = 0;
   std::vector<Place> places_;
   std::atomic<size_t> count_{0};

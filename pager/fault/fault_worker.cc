@@ -106,6 +106,7 @@ void FaultWorker::leave_closing() {
     }
   }
   parked_count_ = kept;
+  if (kept == 0) parked_gap_.rest();
   short_of_room_ = nullptr;
 }
 
@@ -218,11 +219,11 @@ void FaultWorker::record(Target& target, const uffd::Fault& fault) const {
 
 void FaultWorker::retry_parked() {
   Target* short_of_room = nullptr;
-  const Nanoseconds gap = parked_gap_.turn(SteadyClock::read());
-  if (gap.count() != 0)
+  const Instant now = SteadyClock::read();
+  if (const Nanoseconds gap = parked_gap_.turn(now); gap.count() != 0)
     for (Parked& parked : std::span(parked_).first(parked_count_)) {
       parked.target->budget.end_claim(parked.since);
-      parked.since += gap;
+      parked.since = std::min(parked.since + gap, now);  // it may have come after the gap
     }
   size_t kept = 0;
   for (size_t i = 0; i < parked_count_; ++i) {

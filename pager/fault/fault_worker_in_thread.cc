@@ -34,7 +34,7 @@ void FaultWorker::resolve_here(Target& target, const uffd::Fault& fault) {
       do {
         ::sched_yield();
       } while (is_held(target.table.load(fault.page).state()));
-      return;
+      break;
     }
     short_of_room_ = nullptr;
     if (handle(target, fault, since)) break;

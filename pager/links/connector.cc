@@ -40,22 +40,48 @@ void Connector::run() {
   }
 }
 
-Milliseconds Connector::serve_ports() {
-  Milliseconds pause = kIdle;
+template <typename Visit>
+void Connector::for_each_wanted(Visit&& visit) {
   const size_t nodes = parts_.nodes.size();
   const bool has_file = parts_.nodes.file() != nullptr;
   for (LinkPort* port : ports_) {
     for (size_t i = 0; i < nodes + (has_file ? 1 : 0); ++i) {
       const NodeIndex node = i < nodes ? NodeIndex{static_cast<uint16_t>(i)} : kFileNode;
-      if (parts_.stopping.load(std::memory_order_relaxed)) return kIdle;
-      if (!port->wants(node)) continue;
-      Attempt& attempt = attempts_[{port, node}];
-      if (SteadyClock::read() >= attempt.not_before) connect(*port, node, attempt);
-      if (!port->wants(node)) continue;
-      const auto left = std::chrono::ceil<Milliseconds>(attempt.not_before - SteadyClock::read());
-      pause = std::clamp(left, Milliseconds(1), pause);
+      if (parts_.stopping.load(std::memory_order_relaxed)) return;
+      if (port->wants(node)) visit(*port, node);
     }
   }
+}
+
+bool Connector::connect_if_due(LinkPort& port, NodeIndex node) {
+  Attempt& attempt = attempts_[{&port, node}];
+  if (SteadyClock::read() < attempt.not_before) return false;
+  connect(port, node, attempt);
+  return true;
+}
+
+bool Connector::is_unreachable(NodeIndex node) const {
+  return parts_.peers[node].unreachable_since_ns.load(std::memory_order_relaxed) != 0;
+}
+
+void Connector::connect_reachable() {
+  for_each_wanted([&](LinkPort& port, NodeIndex node) {
+    if (!is_unreachable(node)) (void)connect_if_due(port, node);
+  });
+}
+
+// An attempt at a node that does not answer takes its whole timeout, and each port makes its own.
+// Requests for other nodes come before each of them.
+Milliseconds Connector::serve_ports() {
+  connect_reachable();
+  for_each_wanted([&](LinkPort& port, NodeIndex node) {
+    if (is_unreachable(node) && connect_if_due(port, node)) connect_reachable();
+  });
+  Milliseconds pause = kIdle;
+  for_each_wanted([&](LinkPort& port, NodeIndex node) {
+    const Nanoseconds left = attempts_[{&port, node}].not_before - SteadyClock::read();
+    pause = std::clamp(std::chrono::ceil<Milliseconds>(left), Milliseconds(1), pause);
+  });
   return pause;
 }
 

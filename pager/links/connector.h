@@ -47,6 +47,14 @@ class Connector {
   void run();
   // Time until the next attempt to connect a channel; kIdle: all are connected.
   Milliseconds serve_ports();
+  // Each port with each node that it has asked for, until the connector stops.
+  template <typename Visit>
+  void for_each_wanted(Visit&& visit);
+  bool is_unreachable(NodeIndex node) const;
+  // To nodes whose last attempt did not fail.
+  void connect_reachable();
+  // False: it is too early for another attempt.
+  bool connect_if_due(LinkPort& port, NodeIndex node);
   void connect(LinkPort& port, NodeIndex node, Attempt& attempt);
   Result<std::unique_ptr<rdma::Channel>> connect_by(rdma::Transport& transport, LinkPort& port,
                                                     const coordinator::NodeInfo& node);

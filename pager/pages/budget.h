@@ -56,6 +56,10 @@ class Budget {
   // For a fault of that time, after each try that failed. Until end_claim(), no later fault and no
   // prefetch takes the last page. Does nothing if an older fault has the claim.
   void claim(Instant since);
+  // By a fault that is older than one of `since`.
+  bool is_claimed_before(Instant since) const {
+    return claim_.load(std::memory_order_relaxed) < since.count();
+  }
   void end_claim(Instant since) {
     if (claim_.load(std::memory_order_relaxed) == since.count()) [[unlikely]]
       drop_claim(since);
@@ -133,9 +137,7 @@ class Budget {
   // Pages used afterwards.
   uint64_t take_off(uint64_t pages);
   // Pages that a fault of `since` leaves to an older one.
-  uint64_t claimed_before(Instant since) const {
-    return claim_.load(std::memory_order_relaxed) < since.count() ? 1 : 0;
-  }
+  uint64_t claimed_before(Instant since) const { return is_claimed_before(since) ? 1 : 0; }
   bool has_room(Instant since) const {
     return used_.load(std::memory_order_seq_cst) + claimed_before(since) <
            ceiling_.load(std::memory_order_relaxed);

@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import re
 import unittest
 
 from cluster import MIB, wait_until
@@ -144,6 +145,19 @@ class Snapshot(SnapshotTest):
         self.assertGreater(figures["sigbus"], 0)
         self.assertIn("page_lost", self.server.log())
         self.assertEqual(self.stats(2)["faults"]["lost"], figures["sigbus"])
+
+    def test_guests_that_wait_for_the_same_lost_page_end_within_one_deadline(self):
+        file = self.start(serve_options=["--fault-deadline", "1s", "--operation-timeout", "300ms"], size=MIB, holes=0,
+                          zero_share=0)
+        guests = [self.waiting_guest(file, "--percent", "1") for _ in range(6)]
+        self.nodes[0].end()
+        for guest in guests:
+            guest.popen.stdin.write(b"\n")
+            guest.popen.stdin.flush()
+        lost = sum(self.finish_guest(guest)["sigbus"] for guest in guests)
+        waits = [int(ms) for ms in re.findall(r"page_lost .*after_ms=(\d+)", self.server.log())]
+        self.assertEqual((len(waits), lost > 0), (lost, True), self.server.log())
+        self.assertLess(max(waits), 3000, "not one deadline after the other")
 
     def test_page_with_wrong_bytes_comes_from_the_other_replica(self):
         file = self.start(nodes=2, image_options=["--replicas", "2"])

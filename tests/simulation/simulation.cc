@@ -548,7 +548,8 @@ class Run {
   // ---- the invariants of a quiet engine ----
 
   // What is under way ends; then everything agrees. Pages of a dead node cannot be evicted. Where
-  // many operations are not answered each batch takes a timeout: it may take long while pages leave.
+  // many operations are not answered each batch takes a timeout: it may take long while pages
+  // leave.
   void settle(const Member& member) {
     Status agrees;
     uint64_t fewest = UINT64_MAX;

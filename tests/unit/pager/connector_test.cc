@@ -49,6 +49,11 @@ class FakeTransport final : public rdma::Transport {
   FakeTransport(rdma::TransportKind kind, FakeNode& node, ConnectCalls& calls)
       : kind_(kind), node_(node), calls_(calls) {}
 
+  // From now on it does not answer.
+  void let_die(const std::string& host) {
+    const std::lock_guard lock(mutex_);
+    dead_ = host;
+  }
   // The next calls fail. -1: all.
   void fail_next(int calls, ErrorCode code = ErrorCode::kUnavailable) {
     const std::lock_guard lock(mutex_);
@@ -64,6 +69,7 @@ class FakeTransport final : public rdma::Transport {
     const std::lock_guard lock(mutex_);
     const Instant now = SteadyClock::read();
     calls_.add({kind_, address.text, options.buffer, options.session, now});
+    if (address.text == dead_) return fail(code_, "the node does not answer");
     if (failures_ == 0) return node_.connect();
     if (failures_ > 0) --failures_;
     return fail(code_, "the test says no");
@@ -77,6 +83,7 @@ class FakeTransport final : public rdma::Transport {
   // Guarded by mutex_:
   int failures_ = 0;
   ErrorCode code_ = ErrorCode::kUnavailable;
+  std::string dead_;
 };
 
 // Two transports, two nodes that the connector knows, two ports. The connector runs from start()
@@ -205,6 +212,22 @@ TEST(Connector, ATransportThatCannotReachTheNodeIsNoFallback) {
   EXPECT_EQ(rig.shm->calls().size(), 1U) << "the second node does not offer it";
   EXPECT_EQ(rig.connected_by(*rig.tcp), 2U);
   EXPECT_EQ(rig.engine.link_counts.transport_fallbacks, 0U);
+}
+
+TEST(Connector, ANodeThatDoesNotAnswerDelaysAnotherOneByOneAttempt) {
+  ConnectorRig rig;
+  rig.shm->let_die("n0");
+  rig.tcp->let_die("n0");
+  EXPECT_EQ(rig.port->channel(NodeIndex{0}), nullptr);
+  EXPECT_EQ(rig.second_port->channel(NodeIndex{0}), nullptr);
+  EXPECT_EQ(rig.second_port->channel(NodeIndex{1}), nullptr);
+  rig.start();
+  ASSERT_NE(rig.await_channel(*rig.second_port, 1), nullptr);
+  const std::vector<ConnectCall> calls = rig.shm->calls();
+  EXPECT_EQ(calls[0].host, "n0");
+  EXPECT_EQ(calls[1].host, "n1") << "not the second port to the same node";
+  ASSERT_TRUE(becomes_true([&] { return rig.shm->calls().size() > 4; })) << "both are tried again";
+  EXPECT_NE(rig.engine.unreachable_for(NodeIndex{0}), Nanoseconds(0));
 }
 
 TEST(Connector, BetweenItsAttemptsThePauseDoubles) {
