@@ -146,7 +146,7 @@ class Snapshot(SnapshotTest):
         self.assertIn("page_lost", self.server.log())
         self.assertEqual(self.stats(2)["faults"]["lost"], figures["sigbus"])
 
-    def test_guests_that_wait_for_the_same_lost_page_end_within_one_deadline(self):
+    def test_guests_that_wait_for_one_lost_page_share_its_deadline(self):
         file = self.start(serve_options=["--fault-deadline", "1s", "--operation-timeout", "300ms"], size=MIB, holes=0,
                           zero_share=0)
         guests = [self.waiting_guest(file, "--percent", "1") for _ in range(6)]

@@ -104,7 +104,7 @@ TEST(FaultWorkerInThread, WaitsForAPageThatAnotherThreadOwns) {
   }
 }
 
-TEST(FaultWorkerInThread, AClaimOfRoomEndsWhenAnotherThreadBringsThePage) {
+TEST(FaultWorkerInThread, ItsClaimEndsWhenAnotherThreadBringsThePage) {
   InThreadRig rig({.budget_pages = 4, .fault_deadline = Seconds(2)});
   rig.target.eviction.progress.set_dropping(true);  // so the fault waits on
   rig.make_dirty(pages_of(100, 4));
