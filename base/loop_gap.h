@@ -3,6 +3,8 @@
 // have arrived meanwhile, or the request could not be sent.
 #pragma once
 
+#include <algorithm>
+
 #include "base/clock.h"
 
 namespace farpage {
@@ -21,6 +23,9 @@ class LoopGap {
     const bool gap = former.count() != 0 && now - former > kLongestTurn;
     return gap ? now - former : Nanoseconds(0);
   }
+  // A time from which a deadline counts, without the gap that the last turn() has returned. Not
+  // later than that turn: what began after the gap began then.
+  Instant without(Nanoseconds gap, Instant since) const { return std::min(since + gap, last_); }
   // The loop is idle from now on: the next turn counts as the first one.
   void rest() { last_ = Instant{0}; }
 

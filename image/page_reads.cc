@@ -2,8 +2,6 @@
 
 #include <sched.h>
 
-#include <algorithm>
-
 #include "base/check.h"
 #include "base/log.h"
 
@@ -208,10 +206,8 @@ bool PageReads::progress(const OnDone& done) {
     return false;
   }
   // Time in which this process was stopped does not count.
-  const Instant now = SteadyClock::read();
-  if (const Nanoseconds gap = gap_.turn(now); gap.count() != 0)
-    for (Read& read : reads_)
-      read.since = std::min(read.since + gap, now);  // it may have been started after the gap
+  if (const Nanoseconds gap = gap_.turn(SteadyClock::read()); gap.count() != 0)
+    for (Read& read : reads_) read.since = gap_.without(gap, read.since);
   const size_t taken =
       port_.take_completions([this](const rdma::Completion& completion) { complete(completion); });
   post_queued();

@@ -49,10 +49,7 @@ struct EngineCore {
     return {options.channel, *nodes, peers, link_counts, stopping};
   }
 
-  Nanoseconds unreachable_for(NodeIndex node) const {
-    const int64_t since = peers[node].unreachable_since_ns.load(std::memory_order_relaxed);
-    return since == 0 ? Nanoseconds(0) : SteadyClock::read() - Nanoseconds(since);
-  }
+  Nanoseconds unreachable_for(NodeIndex node) const { return peers[node].unreachable_for(); }
 };
 
 }  // namespace farpage::pager

@@ -5,7 +5,6 @@
 #include <sys/epoll.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <csignal>
 #include <cstring>
 #include <utility>
@@ -113,7 +112,6 @@ void Worker::run() {
       moved_at = SteadyClock::read();
       continue;
     }
-    exclude_gap();
     moved = go_on() || moved;
     // Completions are looked for more often than new faults.
     if (moved || ++turns % kTurnsOfALook == 0) moved = look(Nanoseconds(0)) || moved;
@@ -240,18 +238,13 @@ void Worker::begin(size_t place, const uffd::GuestMemory::Fault& event, Instant 
   }
 }
 
-// Time in which this process was stopped does not count.
-void Worker::exclude_gap() {
-  const Instant now = SteadyClock::read();
-  const Nanoseconds gap = gap_.turn(now);
-  if (gap.count() == 0) return;
-  for (Fault& fault : faults_) fault.since = std::min(fault.since + gap, now);
-}
-
 bool Worker::go_on() {
-  if (busy_ == 0 || reads_.outstanding() == busy_) return false;
-  bool moved = false;
   const Instant now = SteadyClock::read();
+  // Time in which this process was stopped does not count.
+  if (const Nanoseconds gap = gap_.turn(now); gap.count() != 0)
+    for (Fault& fault : faults_) fault.since = gap_.without(gap, fault.since);
+  if (reads_.outstanding() == busy_) return false;
+  bool moved = false;
   for (size_t i = 0; i < faults_.size(); ++i) {
     const Fault& fault = faults_[i];
     if (fault.step == Step::kFree || fault.step == Step::kReading || fault.not_before > now)

@@ -117,7 +117,6 @@ class Worker {
   bool read_events(size_t place);
   void end(size_t place);
   void begin(size_t place, const uffd::GuestMemory::Fault& fault, Instant now);
-  void exclude_gap();
   bool go_on();
   bool step(size_t index);
   bool look_up(Fault& fault, size_t index);

@@ -219,11 +219,10 @@ void FaultWorker::record(Target& target, const uffd::Fault& fault) const {
 
 void FaultWorker::retry_parked() {
   Target* short_of_room = nullptr;
-  const Instant now = SteadyClock::read();
-  if (const Nanoseconds gap = parked_gap_.turn(now); gap.count() != 0)
+  if (const Nanoseconds gap = parked_gap_.turn(SteadyClock::read()); gap.count() != 0)
     for (Parked& parked : std::span(parked_).first(parked_count_)) {
       parked.target->budget.end_claim(parked.since);
-      parked.since = std::min(parked.since + gap, now);  // it may have come after the gap
+      parked.since = parked_gap_.without(gap, parked.since);
     }
   size_t kept = 0;
   for (size_t i = 0; i < parked_count_; ++i) {

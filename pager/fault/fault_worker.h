@@ -67,7 +67,7 @@ class FaultWorker {
   static constexpr Nanoseconds kBlockedPause = std::chrono::microseconds(50);
   static constexpr Nanoseconds kMaxBlockedPause = Milliseconds(1);
   static constexpr Seconds kSayAgain{10};
-  static constexpr int64_t kClaimsAfter = 8;  // one of so many parts of the deadline without room
+  static constexpr int64_t kClaimsAfter = 8;  // without room for this part of the deadline: 1/8
   static constexpr size_t kMaxParked = 64;
   static constexpr size_t kMaxEvents = 16;
 

@@ -60,13 +60,9 @@ bool Connector::connect_if_due(LinkPort& port, NodeIndex node) {
   return true;
 }
 
-bool Connector::is_unreachable(NodeIndex node) const {
-  return parts_.peers[node].unreachable_since_ns.load(std::memory_order_relaxed) != 0;
-}
-
 void Connector::connect_reachable() {
   for_each_wanted([&](LinkPort& port, NodeIndex node) {
-    if (!is_unreachable(node)) (void)connect_if_due(port, node);
+    if (!parts_.peers[node].is_unreachable()) (void)connect_if_due(port, node);
   });
 }
 
@@ -75,7 +71,7 @@ void Connector::connect_reachable() {
 Milliseconds Connector::serve_ports() {
   connect_reachable();
   for_each_wanted([&](LinkPort& port, NodeIndex node) {
-    if (is_unreachable(node) && connect_if_due(port, node)) connect_reachable();
+    if (parts_.peers[node].is_unreachable() && connect_if_due(port, node)) connect_reachable();
   });
   Milliseconds pause = kIdle;
   for_each_wanted([&](LinkPort& port, NodeIndex node) {

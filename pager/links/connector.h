@@ -50,7 +50,6 @@ class Connector {
   // Each port with each node that it has asked for, until the connector stops.
   template <typename Visit>
   void for_each_wanted(Visit&& visit);
-  bool is_unreachable(NodeIndex node) const;
   // To nodes whose last attempt did not fail.
   void connect_reachable();
   // False: it is too early for another attempt.

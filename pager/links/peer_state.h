@@ -60,6 +60,12 @@ struct PeerState {
   // The time since which no port could connect to it; 0: the last attempt succeeded. Written by the
   // connector.
   std::atomic<int64_t> unreachable_since_ns{0};
+  bool is_unreachable() const { return unreachable_since_ns.load(std::memory_order_relaxed) != 0; }
+  // 0: it is reachable.
+  Nanoseconds unreachable_for() const {
+    const int64_t since = unreachable_since_ns.load(std::memory_order_relaxed);
+    return since == 0 ? Nanoseconds(0) : SteadyClock::read() - Nanoseconds(since);
+  }
   // Of the thread that evicts.
   Wait wait;
   WriteLimit write_limit;

@@ -86,8 +86,7 @@ void Repairer::remove(const LeaseMap& leases) {
 }
 
 bool Repairer::is_unreachable(NodeIndex node) const {
-  const int64_t since = peers_[node].unreachable_since_ns.load(std::memory_order_relaxed);
-  return since != 0 && SteadyClock::read() - Nanoseconds(since) > kFillPatience;
+  return peers_[node].unreachable_for() > kFillPatience;
 }
 
 std::shared_ptr<Fill> Repairer::next(Instant now) {

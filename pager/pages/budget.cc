@@ -15,8 +15,7 @@ Budget::Budget(Pressure& pressure, uint64_t limit_pages, Marks marks)
 bool Budget::try_take(Instant since) {
   uint64_t used = used_.load(std::memory_order_relaxed);
   do {
-    if (used + claimed_before(since) >= ceiling_.load(std::memory_order_relaxed) &&
-        lifted_.load(std::memory_order_relaxed) == 0) {
+    if (!has_room(used, since) && lifted_.load(std::memory_order_relaxed) == 0) {
       was_short_.store(true, std::memory_order_relaxed);
       pressure_.signal();
       return false;
@@ -51,8 +50,8 @@ uint32_t Budget::take_spare(uint32_t pages) {
   uint32_t taken = 0;
   do {
     // Where eviction does not keep up, half of what is left.
-    const bool claimed = claim_.load(std::memory_order_relaxed) != kNoClaim;
-    const uint64_t end = used < limit && !claimed ? std::max(half, used + (limit - used) / 2) : 0;
+    const uint64_t end =
+        used < limit && !has_claim() ? std::max(half, used + (limit - used) / 2) : 0;
     taken = used >= end ? 0 : static_cast<uint32_t>(std::min<uint64_t>(pages, end - used));
     if (taken < pages) was_short_.store(true, std::memory_order_relaxed);
     if (taken == 0) return 0;
@@ -159,7 +158,8 @@ void Budget::wait_for_room(Nanoseconds timeout, bool others, Instant since) {
   const uint32_t seen = room_sequence_.load(std::memory_order_seq_cst);
   room_waiters_.fetch_add(1, std::memory_order_seq_cst);
   pressure_.signal();
-  if (others || !has_room(since)) futex_wait(room_sequence_, seen, timeout);
+  if (others || !has_room(used_.load(std::memory_order_seq_cst), since))
+    futex_wait(room_sequence_, seen, timeout);
   room_waiters_.fetch_sub(1, std::memory_order_relaxed);
 }
 
@@ -167,7 +167,7 @@ bool Budget::begin_room_wait(uint32_t worker, Instant since) {
   // As in wait_for_room(): either this sees the pages that are given back, or that sees the bit.
   room_workers_.fetch_or(uint64_t{1} << worker, std::memory_order_seq_cst);
   pressure_.signal();
-  return !has_room(since) && !is_lifted();
+  return !has_room(used_.load(std::memory_order_seq_cst), since) && !is_lifted();
 }
 
 void Budget::end_room_wait(uint32_t worker) {

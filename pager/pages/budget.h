@@ -56,10 +56,7 @@ class Budget {
   // For a fault of that time, after each try that failed. Until end_claim(), no later fault and no
   // prefetch takes the last page. Does nothing if an older fault has the claim.
   void claim(Instant since);
-  // By a fault that is older than one of `since`.
-  bool is_claimed_before(Instant since) const {
-    return claim_.load(std::memory_order_relaxed) < since.count();
-  }
+  bool has_claim() const { return claim_.load(std::memory_order_relaxed) != kNoClaim; }
   void end_claim(Instant since) {
     if (claim_.load(std::memory_order_relaxed) == since.count()) [[unlikely]]
       drop_claim(since);
@@ -128,7 +125,8 @@ class Budget {
   static uint64_t mark(uint64_t limit, uint32_t percent, uint32_t narrowing);
 
  private:
-  static constexpr uint64_t kLeastRoom = 8;   // pages; less only where the options allow no more
+  static constexpr uint64_t kLeastRoom = 8;  // pages; less only where the options allow no more
+  static constexpr int64_t kNoClaim = std::numeric_limits<int64_t>::max();
   static constexpr uint32_t kQuietEnds = 16;  // of eviction, before the room becomes narrower
 
   void set_marks(uint64_t limit) FARPAGE_REQUIRES(resize_mutex_);
@@ -136,11 +134,10 @@ class Budget {
   uint64_t half_of_room() const;
   // Pages used afterwards.
   uint64_t take_off(uint64_t pages);
-  // Pages that a fault of `since` leaves to an older one.
-  uint64_t claimed_before(Instant since) const { return is_claimed_before(since) ? 1 : 0; }
-  bool has_room(Instant since) const {
-    return used_.load(std::memory_order_seq_cst) + claimed_before(since) <
-           ceiling_.load(std::memory_order_relaxed);
+  // For a fault of `since`, which leaves an older one the page that this claims.
+  bool has_room(uint64_t used, Instant since) const {
+    const uint64_t claimed = claim_.load(std::memory_order_relaxed) < since.count() ? 1 : 0;
+    return used + claimed < ceiling_.load(std::memory_order_relaxed);
   }
   void drop_claim(Instant since);
   void wake_waiters();
@@ -158,7 +155,6 @@ class Budget {
   std::atomic<uint64_t> high_{0};
   std::atomic<uint64_t> low_{0};
   std::atomic<uint64_t> pressing_{0};
-  static constexpr int64_t kNoClaim = std::numeric_limits<int64_t>::max();
   std::atomic<int64_t> claim_{kNoClaim};  // when that fault was read
   std::atomic<uint32_t> lifted_{0};
   std::atomic<bool> was_short_{false};  // somebody found less room than needed

@@ -21,5 +21,14 @@ TEST(LoopGap, RestIsNoGap) {
   EXPECT_EQ(gap.turn(Seconds(200)), Seconds(100));
 }
 
+TEST(LoopGap, WhatBeganAfterTheGapDoesNotMoveIntoTheFuture) {
+  LoopGap gap;
+  (void)gap.turn(Seconds(1));
+  const Nanoseconds stopped = gap.turn(Seconds(101));
+  ASSERT_EQ(stopped, Seconds(100));
+  EXPECT_EQ(gap.without(stopped, Milliseconds(900)), Milliseconds(100'900));
+  EXPECT_EQ(gap.without(stopped, Milliseconds(100'999)), Seconds(101));
+}
+
 }  // namespace
 }  // namespace farpage

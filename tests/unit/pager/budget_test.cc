@@ -11,6 +11,7 @@
 namespace farpage::pager {
 namespace {
 
+// Notes which workers were woken.
 struct NotingPressure : Pressure {
   NotingPressure() {
     on_room = [this](uint64_t workers) { woken.push_back(workers); };
@@ -239,7 +240,6 @@ TEST(Budget, PagesThatComeBackBeforeTheWaiterSleepsEndItsWait) {
   }
 }
 
-// Notes which workers were woken.
 TEST(Budget, WorkersThatWaitForRoomAreWokenOnceWhenPagesComeBack) {
   NotingPressure pressure;
   Budget budget(pressure, 2, 100, 100);
