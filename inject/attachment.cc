@@ -162,10 +162,11 @@ Status Attachment::ask(RequestKind kind, AddressRange range) {
 }
 
 // A range may be gone or changed when it is registered: what is there then is found by the next
-// look. kExhausted: it stays local.
+// look. The pager takes what is registered: only of that does an event tell when it goes.
+// kExhausted: it stays local.
 Status Attachment::take_in(AddressRange range) {
-  FARPAGE_TRY_VOID(ask(RequestKind::kAddExtent, range));
   if (!userfaultfd_.register_range(range.begin, range.bytes())) return {};
+  FARPAGE_TRY_VOID(ask(RequestKind::kAddExtent, range));
   return ask(RequestKind::kAdoptPresent, range);
 }
 

@@ -190,13 +190,17 @@ Status TargetPager::add_extent(uint64_t begin, uint64_t end) {
   return {};
 }
 
-// In one section: a mapping could be moved there between the steps.
+// In one section: a mapping could be moved there between the steps. What has failed because of a
+// change of the program's is done again.
 Status TargetPager::cover(uint64_t begin, uint64_t end) {
   while (true) {
     {
       const ChangingPages section(target_.order);
       // Until it is read the extents are not those of the memory that the caller has seen.
-      if (!parts_.space->event_pending()) return cover_now(begin, end);
+      if (!parts_.space->event_pending()) {
+        Status covered = cover_now(begin, end);
+        if (covered || !parts_.space->event_pending()) return covered;
+      }
     }
     if (target_.gone.load(std::memory_order_acquire) ||
         target_.closing.load(std::memory_order_acquire))

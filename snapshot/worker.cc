@@ -106,6 +106,7 @@ void Worker::run() {
   uint32_t turns = 0;
   while (!stopping_.load(std::memory_order_acquire)) {
     bool moved = reads_.progress(on_arrived_);
+    begin_waiting();
     if (busy_ == 0) {
       gap_.rest();
       (void)look(kAsleep);
@@ -179,9 +180,8 @@ bool Worker::look(Nanoseconds timeout) {
 }
 
 bool Worker::read_events(size_t place) {
-  // What does not fit waits in the kernel, and a waiting event is refused nothing but speed.
-  if (faults_.size() - busy_ < uffd::GuestMemory::kMaxEvents) return false;
-  Session& session = *places_[place].session;
+  const std::shared_ptr<Session> held = places_[place].session;
+  Session& session = *held;
   uffd::GuestMemory::Events events;
   if (session.memory().has_events()) {
     session.gate().close();
@@ -193,7 +193,7 @@ bool Worker::read_events(size_t place) {
   }
   if (events.fault_count > 0) {
     const Instant now = SteadyClock::read();
-    for (size_t i = 0; i < events.fault_count; ++i) begin(place, events.faults[i], now);
+    for (size_t i = 0; i < events.fault_count; ++i) begin(held, events.faults[i], now);
   }
   return events.any();
 }
@@ -208,13 +208,15 @@ void Worker::end(size_t place) {
     if (fault.step != Step::kFree && fault.step != Step::kReading &&
         fault.session == ending.session)
       release(fault);
+  std::erase_if(waiting_,
+                [&](const Waiting& waiting) { return waiting.session == ending.session; });
   // READs on the wire end in their landing pages; they hold the session until then.
   on_end_(std::exchange(ending, Place{}).session);
   count_.fetch_sub(1, std::memory_order_relaxed);
 }
 
-void Worker::begin(size_t place, const uffd::GuestMemory::Fault& event, Instant now) {
-  const std::shared_ptr<Session>& session = places_[place].session;
+void Worker::begin(const std::shared_ptr<Session>& session, const uffd::GuestMemory::Fault& event,
+                   Instant since) {
   const std::optional<uint64_t> page = session->page_of(event.address);
   if (!page) return end_in_sigbus(serving_, *session, event.address);
   if (session->is_huge()) {
@@ -230,19 +232,30 @@ void Worker::begin(size_t place, const uffd::GuestMemory::Fault& event, Instant 
     fault.session = session;
     fault.address = event.address;
     fault.page = *page;
-    fault.since = now;
+    fault.since = since;
     ++busy_;
     serving_.faults_in_hand.fetch_add(1, std::memory_order_relaxed);
     (void)step(i);
     return;
+  }
+  waiting_.push_back({session, event, since});
+}
+
+void Worker::begin_waiting() {
+  while (!waiting_.empty() && busy_ < faults_.size()) {
+    const Waiting next = std::move(waiting_.front());
+    waiting_.pop_front();
+    begin(next.session, next.event, next.since);
   }
 }
 
 bool Worker::go_on() {
   const Instant now = SteadyClock::read();
   // Time in which this process was stopped does not count.
-  if (const Nanoseconds gap = gap_.turn(now); gap.count() != 0)
+  if (const Nanoseconds gap = gap_.turn(now); gap.count() != 0) {
     for (Fault& fault : faults_) fault.since = gap_.without(gap, fault.since);
+    for (Waiting& waiting : waiting_) waiting.since = gap_.without(gap, waiting.since);
+  }
   if (reads_.outstanding() == busy_) return false;
   bool moved = false;
   for (size_t i = 0; i < faults_.size(); ++i) {

@@ -13,6 +13,7 @@
 
 #include <array>
 #include <atomic>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -102,6 +103,12 @@ class Worker {
     Instant since{0};
     Instant not_before{0};
   };
+  // A fault for which no place in faults_ was free.
+  struct Waiting {
+    std::shared_ptr<Session> session;
+    uffd::GuestMemory::Fault event;
+    Instant since{0};
+  };
   struct Place {
     std::shared_ptr<Session> session;
     uint32_t in_hand = 0;
@@ -116,7 +123,9 @@ class Worker {
   bool look(Nanoseconds timeout);
   bool read_events(size_t place);
   void end(size_t place);
-  void begin(size_t place, const uffd::GuestMemory::Fault& fault, Instant now);
+  void begin(const std::shared_ptr<Session>& session, const uffd::GuestMemory::Fault& event,
+             Instant since);
+  void begin_waiting();
   bool go_on();
   bool step(size_t index);
   bool look_up(Fault& fault, size_t index);
@@ -140,6 +149,9 @@ class Worker {
   image::PageReads reads_;
   const image::PageReads::OnDone on_arrived_;
   std::array<Fault, image::PageReads::kReads> faults_;
+  // The oldest first. While a guest's event is unread nothing can be placed in its memory, so
+  // events are read however many faults are in hand.
+  std::deque<Waiting> waiting_;
   LoopGap gap_;
   size_t busy_ = 0;
   std::vector<Place> places_;

@@ -70,7 +70,7 @@ enum class Outcome : uint8_t {
   kAlreadyPresent,  // EEXIST: another install was first; waiters were woken
   kRetry,        // an event is queued: read all events, then retry. Or the target's memory control
                  // group is full: the kernel reclaims or kills there meanwhile
-  kUnmapped,     // ENOENT: the target unmapped or replaced that memory
+  kUnmapped,     // ENOENT and no event is queued: the target unmapped or replaced that memory
   kProcessGone,  // ESRCH: the target has exited or called exec
 };
 std::string_view to_string(Outcome outcome);
@@ -128,7 +128,9 @@ class AddressSpace {
   // of a fault.
   virtual std::vector<PageRun> runs_in(uint64_t begin, uint64_t end) const = 0;
   // [begin, end) is an extent from now on, with numbers of its own; its faults are events as soon
-  // as it is registered. kConflict: a part of it is one already. kExhausted: too many.
+  // as it is registered. Where there is an event order: those parts of it that are registered,
+  // within a section. kConflict: a part of it is one already. kExhausted: too many. kUnavailable:
+  // an event is queued, or the process has ended.
   virtual Status add_extent(uint64_t begin, uint64_t end) = 0;
   // It is none any more; the window stays. No call for a page of it is under way.
   virtual void remove_extent(uint64_t begin, uint64_t end) = 0;

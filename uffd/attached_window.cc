@@ -16,6 +16,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/maps_line.h"
 #include "uffd/page_hash.h"
 #include "uffd/present_pages.h"
 
@@ -314,6 +315,40 @@ bool AttachedWindow::was_given_up_lately(PageIndex page) {
   const uint64_t block = address_of(page) >> kBlockShift;
   const int64_t at = given_up_[block % given_up_.size()].load(std::memory_order_relaxed);
   return SteadyClock::read() - Instant(at) < kLately;
+}
+
+// Between the caller's look at the mappings and their registration the program may have changed
+// them without an event. An extent of memory that is not registered would stay when that memory is
+// gone, and the pages that are moved there later would be taken for those of a change that has not
+// been told (relocate()).
+Status AttachedWindow::add_extent(uint64_t begin, uint64_t end) {
+  const auto add = [this](uint64_t from, uint64_t to) -> Status {
+    switch (userfaultfd().find_registered(from, to - from)) {
+      case Outcome::kDone:
+        return extents()->add(from, to);
+      case Outcome::kUnmapped:
+        return fail(ErrorCode::kNotFound, "not one registered mapping");
+      case Outcome::kRetry:
+      case Outcome::kAlreadyPresent:
+      case Outcome::kProcessGone:
+        break;
+    }
+    return fail(ErrorCode::kUnavailable, "the program is changing its mappings, or has ended");
+  };
+  const auto is_settled = [](const Status& added) {
+    return added.has_value() || added.error().code != ErrorCode::kNotFound;
+  };
+  Status status = add(begin, end);
+  if (is_settled(status)) return status;
+  status = Status();
+  std::ifstream maps("/proc/" + std::to_string(pid()) + "/maps");
+  for (std::string line; status && std::getline(maps, line);) {
+    const std::optional<MapsLine> mapping = parse_maps_line(line);
+    if (!mapping || mapping->end <= begin || end <= mapping->begin) continue;
+    Status added = add(std::max(mapping->begin, begin), std::min(mapping->end, end));
+    if (is_settled(added)) status = std::move(added);
+  }
+  return status;
 }
 
 Status AttachedWindow::for_each_present(

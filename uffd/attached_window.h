@@ -44,6 +44,8 @@ class AttachedWindow : public OtherWindow {
   bool has_messages() override { return !read_ahead_.empty(); }
   void end_reading() override;
   EventOrder* event_order() override { return &order_; }
+  // Only the parts that are registered. kUnavailable: an event is unread, or the process has ended.
+  Status add_extent(uint64_t begin, uint64_t end) override;
   Status find_present(PageRun run, const std::function<void(PageRun)>& found) override;
   bool was_given_up_lately(PageIndex page) override;
   bool is_own_thread(uint32_t thread) override;

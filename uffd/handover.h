@@ -129,8 +129,9 @@ enum class RequestKind : uint32_t {
   kPin = 9,
   kUnpin = 10,
   // [address, address + bytes), outside of the window, is far memory from now on: an extent. The
-  // shim
-  // registers it with the userfaultfd after the reply. ENOMEM: it stays local.
+  // shim registers it with the userfaultfd after the reply. Of an attached process: after it was
+  // registered, and only what is; what is an extent there already stays as it is. ENOMEM: it stays
+  // local.
   kAddExtent = 11,
   // It is none any more: its contents are discarded, and the shim unmaps it after the reply.
   kRemoveExtent = 12,
@@ -142,8 +143,7 @@ enum class RequestKind : uint32_t {
   // reply: the pager closes the connection when it has left this memory.
   kLeave = 14,
   // What is present of [address, address + bytes) is far memory from now on, and is evicted until
-  // the budget is kept. Of an attached process: after kAddExtent, which keeps what is an extent
-  // there already, and after the range was registered.
+  // the budget is kept. Of an attached process: after kAddExtent.
   kAdoptPresent = 15,
   // Every page is brought back, and stays; EIO: some could not be. Of an attached process: after
   // this its memory can be unregistered, and kLeave follows.

@@ -336,6 +336,17 @@ std::optional<Outcome> Userfaultfd::map_cached(uint64_t address, Protection prot
   return outcome_of_errno(sys_errno, "UFFDIO_CONTINUE");
 }
 
+// Asks for what anonymous memory does not have. The kernel refuses that with EINVAL, but first
+// looks for the one mapping, without which it is ENOENT (mm/userfaultfd.c, mfill_atomic).
+Outcome Userfaultfd::find_registered(uint64_t address, uint64_t bytes) const {
+  uffdio_continue request{};
+  request.range = {.start = address, .len = bytes};
+  if (::ioctl(fd_.get(), UFFDIO_CONTINUE, &request) == 0) return Outcome::kUnmapped;
+  if (errno == EINVAL) return Outcome::kDone;
+  const Outcome outcome = outcome_of_errno(errno, "UFFDIO_CONTINUE");
+  return outcome == Outcome::kAlreadyPresent ? Outcome::kUnmapped : outcome;
+}
+
 std::optional<Userfaultfd> Userfaultfd::child_of(const uffd_msg& message) const {
   if (message.event != UFFD_EVENT_FORK) return std::nullopt;
   return Userfaultfd(Fd(static_cast<int>(message.arg.fork.ufd)), features_);

@@ -33,7 +33,14 @@ Outcome UserfaultfdSpace::install(PageIndex first, std::span<const std::byte> by
   FARPAGE_CHECK(bytes.size() % kPageBytes == 0, "%zu bytes", bytes.size());
   const PageRun run{first, static_cast<uint32_t>(bytes.size() >> kPageShift)};
   if (extents_->consecutive(run) < run.pages) return Outcome::kUnmapped;
-  return userfaultfd_.copy(address_of(first), bytes.data(), bytes.size(), protection);
+  return unless_moving(
+      userfaultfd_.copy(address_of(first), bytes.data(), bytes.size(), protection));
+}
+
+// The kernel looks for the mapping before it looks for unread events (since Linux 6.9, in
+// mm/userfaultfd.c): where an mremap holds the lock meanwhile, the memory seems to be gone.
+Outcome UserfaultfdSpace::unless_moving(Outcome outcome) const {
+  return outcome == Outcome::kUnmapped && ask() == Outcome::kRetry ? Outcome::kRetry : outcome;
 }
 
 ZeroResult UserfaultfdSpace::zero(PageRun run, ZeroFrames frames) {
@@ -41,6 +48,7 @@ ZeroResult UserfaultfdSpace::zero(PageRun run, ZeroFrames frames) {
   const PageRun part{run.first, extents_->consecutive(run)};
   if (part.pages == 0) return {0, Outcome::kUnmapped};
   ZeroResult result = userfaultfd_.zero(address_of(part.first), bytes_of(part), frames);
+  result.outcome = unless_moving(result.outcome);
   if (result.outcome == Outcome::kDone && part.pages < run.pages)
     result.outcome = Outcome::kUnmapped;
   return result;

@@ -75,6 +75,8 @@ class UserfaultfdSpace : public AddressSpace {
 
  private:
   Outcome ask() const;
+  // Of a call that places pages: memory that seems to be gone may only be moving.
+  Outcome unless_moving(Outcome outcome) const;
   Outcome write_protect(PageRun run, bool on) const;
 
   Userfaultfd userfaultfd_;

@@ -49,6 +49,7 @@ Nanoseconds FaultWorker::look_of(rdma::PollMode mode) {
 void FaultWorker::run() {
   (void)pthread_setname_np(pthread_self(), "fp-fault");
   allowed_cpus_ = allowed_cpus();
+  parked_.reserve(kManyParked);
   if (home_cpu_ >= 0 && !run_on(home_cpu_)) log::warn("pager: cannot_pin cpu={}", home_cpu_);
   while (!engine_.workers_stopping.load(std::memory_order_acquire)) {
     // A target is removed only when no worker is in a turn that has begun before.
@@ -79,10 +80,15 @@ FaultWorker::Moved FaultWorker::take_turn() {
   fetcher_.post_queued();
   const bool fetched = fetcher_.progress();
   const bool prefetched = prefetcher_.progress();
-  if (parked_count_ > 0) retry_parked();
+  if (!parked_.empty()) retry_parked();
   if (lone_count_ > 0) fetch_clusters();
   nudge_evictor();
   return {events > 0 || fetched, prefetched};
+}
+
+void FaultWorker::note_served(Target& target) {
+  if (served_count_ > 0 && served_[served_count_ - 1] == &target) return;
+  if (served_count_ < served_.size()) served_[served_count_++] = &target;
 }
 
 // After the posts: the evictor would otherwise run on this CPU before them.
@@ -97,16 +103,12 @@ void FaultWorker::leave_closing() {
   removals_seen_ = removals;
   fetcher_.leave_closing();
   prefetcher_.leave_closing();
-  size_t kept = 0;
-  for (const Parked& parked : std::span(parked_).first(parked_count_)) {
-    if (parked.target->closing.load(std::memory_order_acquire)) {
-      parked.target->let_go(index_);
-    } else {
-      parked_[kept++] = parked;
-    }
-  }
-  parked_count_ = kept;
-  if (kept == 0) parked_gap_.rest();
+  std::erase_if(parked_, [this](const Parked& parked) {
+    if (!parked.target->closing.load(std::memory_order_acquire)) return false;
+    parked.target->let_go(index_);
+    return true;
+  });
+  if (parked_.empty()) parked_gap_.rest();
   short_of_room_ = nullptr;
 }
 
@@ -147,8 +149,6 @@ void FaultWorker::wait_while_blocked() {
 size_t FaultWorker::read_and_handle() {
   size_t total = 0;
   engine_.targets.for_each_ready([&](Target& target) {
-    // Room for the worst case: each event may need a fetch or a parking place.
-    if (kMaxParked - parked_count_ < kMaxEvents) return;
     std::array<uffd::Event, kMaxEvents> events;
     if (target.order != nullptr && !target.order->try_begin_reading()) {
       blocked_ = true;
@@ -160,7 +160,7 @@ size_t FaultWorker::read_and_handle() {
     const size_t count = read.size();
     if (count == 0) return;
     handle_faults(target, read);
-    served_[served_count_++] = &target;
+    note_served(target);
     total += count;
   });
   return total;
@@ -176,11 +176,21 @@ void FaultWorker::handle_faults(Target& target, std::span<const uffd::Event> eve
     if (target.recorder) [[unlikely]]
       record(target, *fault);
     if (handle(target, *fault, now)) continue;
-    if (short_of_room_ != nullptr) counts_of(target).faults_waited_room.add();
-    parked_[parked_count_++] = {&target, *fault, now, short_of_room_ != nullptr};
-    target.hold(index_);
+    park(target, *fault, now);
   }
   watched_ = false;
+}
+
+// A thread that was woken with its neighbours faults once more: it keeps its place.
+void FaultWorker::park(Target& target, const uffd::Fault& fault, Instant since) {
+  const auto is_same = [&](const Parked& parked) {
+    return parked.target == &target && parked.fault.page == fault.page &&
+           parked.fault.kind == fault.kind && parked.fault.thread == fault.thread;
+  };
+  if (std::ranges::any_of(parked_, is_same)) return;
+  if (short_of_room_ != nullptr) counts_of(target).faults_waited_room.add();
+  parked_.push_back({&target, fault, since, short_of_room_ != nullptr});
+  target.hold(index_);
 }
 
 bool FaultWorker::follows(uint32_t thread) {
@@ -220,14 +230,13 @@ void FaultWorker::record(Target& target, const uffd::Fault& fault) const {
 void FaultWorker::retry_parked() {
   Target* short_of_room = nullptr;
   if (const Nanoseconds gap = parked_gap_.turn(SteadyClock::read()); gap.count() != 0)
-    for (Parked& parked : std::span(parked_).first(parked_count_)) {
+    for (Parked& parked : parked_) {
       parked.target->budget.end_claim(parked.since);
       parked.since = parked_gap_.without(gap, parked.since);
     }
   size_t kept = 0;
-  for (size_t i = 0; i < parked_count_; ++i) {
-    const Parked parked = parked_[i];
-    if (served_count_ < served_.size()) served_[served_count_++] = parked.target;
+  for (const Parked parked : parked_) {
+    note_served(*parked.target);
     short_of_room_ = nullptr;
     if (!handle(*parked.target, parked.fault, parked.since)) {
       parked_[kept] = parked;
@@ -238,7 +247,7 @@ void FaultWorker::retry_parked() {
       parked.target->let_go(index_);
     }
   }
-  parked_count_ = kept;
+  parked_.resize(kept);
   short_of_room_ = short_of_room;
   if (kept == 0) parked_gap_.rest();
   fetcher_.post_queued();
@@ -255,7 +264,7 @@ void FaultWorker::wait_in_flight() {
     ::sched_yield();
     return;
   }
-  if (parked_count_ == 0 && prefetcher_.outstanding() == 0) {
+  if (parked_.empty() && prefetcher_.outstanding() == 0) {
     fetcher_.wait_a_little();
     return;
   }
@@ -270,23 +279,20 @@ void FaultWorker::wait_for_messages() {
 
 // Their parked faults hold the targets.
 void FaultWorker::wait_for_room() {
-  const std::span<Parked> parked = std::span(parked_).first(parked_count_);
   if (engine_.targets.has_one()) {
-    const auto oldest = std::ranges::find(parked, true, &Parked::for_room);
+    const auto oldest = std::ranges::find(parked_, true, &Parked::for_room);
     short_of_room_->wait_for_room(kRoomWait, oldest->since);
     return;
   }
   bool ready = false;
   Nanoseconds timeout = kSharedRoomWait;
-  for (const Parked& each : parked) {
+  for (const Parked& each : parked_) {
     if (!each.for_room) timeout = kSharedRetry;
     if (!each.for_room || each.target->begin_room_wait(index_, each.since)) continue;
     ready = true;
   }
-  const bool may_read = kMaxParked - parked_count_ >= kMaxEvents;
-  if (!ready)
-    wake_policy_->await_room(index_, may_read ? engine_.targets.descriptor() : -1, timeout);
-  for (const Parked& each : parked) each.target->budget.end_room_wait(index_);
+  if (!ready) wake_policy_->await_room(index_, engine_.targets.descriptor(), timeout);
+  for (const Parked& each : parked_) each.target->budget.end_room_wait(index_);
 }
 
 bool FaultWorker::handle(Target& target, const uffd::Fault& fault, Instant since) {

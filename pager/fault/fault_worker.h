@@ -68,7 +68,8 @@ class FaultWorker {
   static constexpr Nanoseconds kMaxBlockedPause = Milliseconds(1);
   static constexpr Seconds kSayAgain{10};
   static constexpr int64_t kClaimsAfter = 8;  // without room for this part of the deadline: 1/8
-  static constexpr size_t kMaxParked = 64;
+  static constexpr size_t kManyParked = 64;   // room for so many is there from the beginning
+  static constexpr size_t kMaxServed = 64;
   static constexpr size_t kMaxEvents = 16;
 
   // A fault that fetches a page and belongs to no stream.
@@ -94,12 +95,14 @@ class FaultWorker {
   bool is_of_evictor(const uffd::Fault& fault) const;
   bool is_ours(const Target& target, const uffd::Fault& fault) const;
   void record(Target& target, const uffd::Fault& fault) const;
+  void note_served(Target& target);
   void nudge_evictor();
   void leave_closing();
   void wait_for_next(bool resolved);
+  void park(Target& target, const uffd::Fault& fault, Instant since);
   void retry_parked();
   bool in_flight() const {
-    return parked_count_ > 0 || fetcher_.outstanding() > 0 || prefetcher_.outstanding() > 0;
+    return !parked_.empty() || fetcher_.outstanding() > 0 || prefetcher_.outstanding() > 0;
   }
   void wait_in_flight();
   void wait_for_messages();  // briefly
@@ -141,12 +144,13 @@ class FaultWorker {
   bool is_home_ = true;            // on home_cpu_, if it is pinned
   Fetcher fetcher_;
   Prefetcher prefetcher_;
-  std::array<Parked, kMaxParked> parked_;
-  size_t parked_count_ = 0;
+  // As many as threads of programs fault: whoever changes its mappings waits until its event is
+  // read, and eviction with it, so faults that cannot be answered must not keep events unread.
+  std::vector<Parked> parked_;
   LoopGap parked_gap_;
   Target* short_of_room_ = nullptr;  // the last of those whose parked faults wait for the evictor
-  // Targets with a fault in this turn.
-  std::array<Target*, kMaxParked> served_{};
+  // Targets with a fault in this turn. Beyond kMaxServed one is nudged in a later turn.
+  std::array<Target*, kMaxServed> served_{};
   size_t served_count_ = 0;
   std::array<Lone, kMaxEvents> lone_{};
   size_t lone_count_ = 0;  // none between two turns: their targets may be removed then

@@ -98,8 +98,10 @@ class AttachChildren(AttachedMemory):
         program = self.start_memory()
         attached = self.start_process([FARPAGE, "attach", str(program.pid), "--local", "16M", "--pager", socket])
         wait_until(lambda: "attached to" in attached.log(), "attached")
+        attached.popen.send_signal(signal.SIGSTOP)  # else the child may have its agent already
         child = self.fork(program)
         before = memory_map(child)
+        attached.popen.send_signal(signal.SIGCONT)
         self.await_agent(attached, child)
         self.page(2)
         self.detach(attached, program.pid)

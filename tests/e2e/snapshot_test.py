@@ -159,6 +159,12 @@ class Snapshot(SnapshotTest):
         self.assertEqual((len(waits), lost > 0), (lost, True), self.server.log())
         self.assertLess(max(waits), 3000, "not one deadline after the other")
 
+    def test_many_threads_that_give_pages_back(self):
+        """More faults than are in hand at once, and events that keep all of them from being answered."""
+        file = self.start()
+        figures = self.guest(file, "--threads", "200", "--steps", "100")
+        self.assertEqual((figures["wrong"], figures["sigbus"]), (0, 0), figures)
+
     def test_page_with_wrong_bytes_comes_from_the_other_replica(self):
         file = self.start(nodes=2, image_options=["--replicas", "2"])
         _, content = self.noise_page(file)

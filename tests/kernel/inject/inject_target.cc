@@ -257,6 +257,21 @@ std::string run(const std::string& command, std::istringstream& words, const cha
                          2 * pages * kPageBytes, MREMAP_MAYMOVE);
     return grown == MAP_FAILED ? "failed" : "0";
   }
+  if (command == "move_often") {  // to another place, and back
+    uint64_t address = 0;
+    uint64_t pages = 0;
+    int times = 0;
+    words >> address >> pages >> times;
+    void* here = reinterpret_cast<void*>(address);
+    const uint64_t bytes = pages * kPageBytes;
+    void* there = mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    REQUIRE(there != MAP_FAILED);
+    for (int i = 0; i < times; ++i) {
+      REQUIRE(mremap(here, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, there) == there);
+      REQUIRE(mremap(there, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, here) == here);
+    }
+    return "0";
+  }
   if (command == "stack") return std::to_string(reinterpret_cast<uint64_t>(&words));
   if (command == "stack_of_thread") {
     static std::atomic<uint64_t> address{0};

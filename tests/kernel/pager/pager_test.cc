@@ -443,6 +443,37 @@ TEST(Pager, BudgetFullAndNothingToBorrowEndsInSigbusNotInAHang) {
   EXPECT_LE(rig.stats().resident_pages, 1024U);
 }
 
+// The thread that gives memory back waits until its event is read, and eviction with it.
+TEST(Pager, FaultsThatCannotBeAnsweredKeepNoEventUnread) {
+  constexpr uint64_t kThreads = 150;  // each fault waits for room
+  Rig rig({.slab_limit = 1, .on_full = OnFull::kWait, .fault_deadline = Seconds(3600)});
+  constexpr uint64_t kFirst = 512;           // behind the only slab
+  constexpr uint64_t kNext = kFirst + 1024;  // behind the budget
+  for (uint64_t page = kFirst; page < kNext; ++page) fill(rig, page, 1);
+  std::atomic<uint64_t> over{0};
+  std::vector<std::thread> threads;
+  for (uint64_t t = 0; t < kThreads; ++t)
+    threads.emplace_back([&, t] {
+      fill(rig, kNext + t, 1);
+      ++over;
+    });
+  EXPECT_TRUE(comes_true([&] { return rig.stats().faults_waited_room >= kThreads / 2; }));
+  std::atomic<bool> is_unmapped{false};
+  std::thread unmapping([&] {
+    EXPECT_EQ(::munmap(rig.bytes(rig.pages() - 1), kPageBytes), 0);
+    is_unmapped = true;
+  });
+  EXPECT_TRUE(comes_true([&] { return is_unmapped.load(); }));
+  EXPECT_EQ(over, 0U);
+  EXPECT_TRUE(comes_true([&] { return rig.stats().faults_waited_room >= kThreads; }));
+  rig.client().set_slab_limit(1U << 16);
+  for (std::thread& thread : threads) thread.join();
+  unmapping.join();
+  for (uint64_t page = kFirst; page < kNext + kThreads; ++page)
+    ASSERT_TRUE(holds(rig, page, 1)) << page;
+  EXPECT_EQ(rig.stats().faults_failed, 0U);
+}
+
 TEST(Pager, AWishToEvictOutlastsTheWaitForASlab) {
   Rig rig({});
   rig.client().set_slab_limit(1);
@@ -542,9 +573,15 @@ TEST(Pager, AWireThatCarriesAFewPagesAtOnceGetsThemInSmallParts) {
   rdma::LoopOptions loop;
   loop.faults.write_bytes_at_once = 16 * kPageBytes;
   Rig rig({.transport = TransportKind::kLoop, .fault_deadline = Seconds(20), .loop = loop});
-  for (uint64_t page = 0; page < rig.pages(); ++page) fill(rig, page, 1);
-  for (uint64_t page = 0; page < rig.pages(); ++page) ASSERT_TRUE(holds(rig, page, 1)) << page;
+  constexpr uint64_t kCold = 256;  // called cold at once, so that one batch sends more than 16
+  for (uint64_t page = 0; page < kCold; ++page) fill(rig, page, 1);
+  for (uint64_t page = 0; page < kCold; ++page)
+    ASSERT_TRUE(comes_true([&] { return !rig.pager().next_fault(PageIndex{page}, true); }));
+  rig.pager().hint_cold({PageIndex{0}, kCold});
+  ASSERT_TRUE(comes_true([&] { return rig.stats().away_pages == kCold; }));
   EXPECT_GT(rig.stats().write_failures, 0U);
+  for (uint64_t page = kCold; page < rig.pages(); ++page) fill(rig, page, 1);
+  for (uint64_t page = 0; page < rig.pages(); ++page) ASSERT_TRUE(holds(rig, page, 1)) << page;
   EXPECT_EQ(rig.stats().faults_failed, 0U);
 }
 
