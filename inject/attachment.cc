@@ -161,11 +161,9 @@ Status Attachment::ask(RequestKind kind, AddressRange range) {
                           std::strerror(reply.status)));
 }
 
-// A range may be gone or changed when it is registered: what is there then is found by the next
-// look. The pager takes what is registered: only of that does an event tell when it goes.
-// kExhausted: it stays local.
+// The pager registers it, at a moment without untold changes. The range may be gone or changed by
+// then: what is there is found by the next look. kExhausted: it stays local.
 Status Attachment::take_in(AddressRange range) {
-  if (!userfaultfd_.register_range(range.begin, range.bytes())) return {};
   FARPAGE_TRY_VOID(ask(RequestKind::kAddExtent, range));
   return ask(RequestKind::kAdoptPresent, range);
 }
@@ -222,10 +220,11 @@ void Attachment::note_change() {
 Result<Nanoseconds> Attachment::tend() {
   if (!process_.alive()) return fail(ErrorCode::kUnavailable, "the program has ended");
   if (watch_.may_have_changed(agent_.pid)) note_change();
-  if (look_at_.count() != 0 && clock_.now() >= look_at_) FARPAGE_TRY_VOID(look());
-  if (clock_.now() >= sweep_at_) FARPAGE_TRY_VOID(sweep());
-  Instant next = sweep_at_;
-  if (look_at_.count() != 0) next = std::min(next, look_at_);
+  const bool looks = look_at_.count() != 0 && clock_.now() >= look_at_;
+  if (looks) FARPAGE_TRY_VOID(look());
+  // Not between a change and the look at it: a stack may lie by now where a range was taken.
+  if (clock_.now() >= sweep_at_ && (looks || look_at_.count() == 0)) FARPAGE_TRY_VOID(sweep());
+  Instant next = look_at_.count() != 0 ? look_at_ : sweep_at_;
   if (!watch_.announces()) next = std::min(next, clock_.now() + MappingWatch::kScanInterval);
   return std::max(Nanoseconds(next - clock_.now()), Nanoseconds(0));
 }

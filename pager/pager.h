@@ -46,10 +46,10 @@ class Pager {
   // as it is registered; what was there before has been given up. kExhausted: too much. kConflict:
   // a fork is under way.
   virtual Status add_extent(uint64_t begin, uint64_t end) = 0;
-  // The same for registered memory that the program goes on using, where events tell what it does
-  // to its mappings (AddressSpace::event_order()): what is an extent there stays as it is.
-  // Afterwards adopt_present() makes what is there resident: it is evicted until the budget is
-  // kept.
+  // The same for memory that the program goes on using, where events tell what it does to its
+  // mappings (AddressSpace::event_order()): it is registered, as far as that can be, and what is an
+  // extent there stays as it is. Afterwards adopt_present() makes what is there resident: it is
+  // evicted until the budget is kept.
   virtual Status cover(uint64_t begin, uint64_t end) = 0;
   virtual Status adopt_present(uint64_t begin, uint64_t end) = 0;
   // Every page is in the target's memory when this returns, and stays there; the budget is no limit

@@ -76,6 +76,8 @@ bool settle_moved(Target& target, std::span<const uffd::PageRun> runs) {
         present[found.first.value - run.first.value + p] = true;
     });
     if (!looked) return false;
+    // While an event is unread, other memory may lie where these pages were.
+    if (target.space.event_pending()) present.assign(run.pages, false);
     for (uint32_t p = 0; p < run.pages; ++p) {
       const PageIndex page{run.first.value + p};
       const PageWord word = target.table.load(page);

@@ -198,7 +198,8 @@ Status TargetPager::cover(uint64_t begin, uint64_t end) {
       const ChangingPages section(target_.order);
       // Until it is read the extents are not those of the memory that the caller has seen.
       if (!parts_.space->event_pending()) {
-        Status covered = cover_now(begin, end);
+        Status covered = forget_missing();
+        if (covered) covered = cover_now(begin, end);
         if (covered || !parts_.space->event_pending()) return covered;
       }
     }
@@ -209,14 +210,28 @@ Status TargetPager::cover(uint64_t begin, uint64_t end) {
   }
 }
 
+// Once: else what a child maps there would be taken for what its parent had there.
+Status TargetPager::forget_missing() {
+  if (knows_missing_.load(std::memory_order_relaxed)) return {};
+  FARPAGE_TRY(missing, parts_.space->extents_without_memory());
+  for (const auto& [begin, end] : missing) {
+    for (const uffd::PageRun& run : parts_.space->runs_in(begin, end))
+      (void)discard_pages(target_, run, BusyPages::kMark);
+    parts_.space->remove_extent(begin, end);
+  }
+  knows_missing_.store(true, std::memory_order_relaxed);
+  return {};
+}
+
 Status TargetPager::cover_now(uint64_t begin, uint64_t end) {
   uint64_t at = begin;
   const auto add_up_to = [&](uint64_t next) -> Status {
     if (at == next) return {};
     FARPAGE_TRY_VOID(parts_.space->add_extent(at, next));
-    // A number is given again while a page that had it before is still being fetched.
+    // A number is given again while a page that had it before is still being fetched: no other is
+    // busy here, and that one becomes Empty when its READ ends.
     for (const uffd::PageRun& run : parts_.space->runs_in(at, next))
-      (void)discard_pages(target_, run, BusyPages::kWait);
+      (void)discard_pages(target_, run, BusyPages::kMark);
     return {};
   };
   for (const uffd::PageRun& run : parts_.space->runs_in(begin, end)) {

@@ -13,6 +13,7 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -128,10 +129,15 @@ class AddressSpace {
   // of a fault.
   virtual std::vector<PageRun> runs_in(uint64_t begin, uint64_t end) const = 0;
   // [begin, end) is an extent from now on, with numbers of its own; its faults are events as soon
-  // as it is registered. Where there is an event order: those parts of it that are registered,
-  // within a section. kConflict: a part of it is one already. kExhausted: too many. kUnavailable:
-  // an event is queued, or the process has ended.
+  // as it is registered. Where there is an event order, in a section: it is registered, and those
+  // parts of it are extents that could be. kConflict: a part of it is one already. kExhausted: too
+  // many. kUnavailable: an event is queued, or the process has ended.
   virtual Status add_extent(uint64_t begin, uint64_t end) = 0;
+  // Ranges of extents of which the target has no memory: a forked child, of what its parent had
+  // given up at the fork, and not told. Within a section. kUnavailable: as for add_extent().
+  virtual Result<std::vector<std::pair<uint64_t, uint64_t>>> extents_without_memory() {
+    return std::vector<std::pair<uint64_t, uint64_t>>();
+  }
   // It is none any more; the window stays. No call for a page of it is under way.
   virtual void remove_extent(uint64_t begin, uint64_t end) = 0;
 

@@ -6,9 +6,11 @@
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
+#include <sys/utsname.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -33,11 +35,21 @@ constexpr Nanoseconds kMovePatience = std::chrono::microseconds(300);
 // has been copied and written by then.
 constexpr Milliseconds kQuietPatience{5};
 constexpr Nanoseconds kGiveWay = std::chrono::microseconds(40);
+// The end of what programs can have mapped.
+constexpr uint64_t kHighest = (uint64_t{1} << 47) - kPageBytes;
 // An agent that waits for a CPU answers earlier.
 constexpr Nanoseconds kStands = Milliseconds(100);
 // For a thread that has no CPU. Nobody's faults are answered by this worker meanwhile.
 constexpr Nanoseconds kOvertaken = Milliseconds(20);
 constexpr Nanoseconds kOvertakenLook = std::chrono::microseconds(100);
+
+bool is_kernel_before(int major, int minor) {
+  utsname name{};
+  ::uname(&name);
+  std::array<int, 2> own{};
+  return std::sscanf(name.release, "%d.%d", &own[0], &own[1]) == 2 &&
+         own < std::array{major, minor};
+}
 
 bool is_kept(const Command& move, uint32_t page) {
   return (move.kept >> page & 1) != 0;
@@ -72,16 +84,19 @@ size_t AttachedWindow::read_events(std::span<Event> out) {
   begin_following(is_any_unapplied());
   const size_t got = take_messages(std::span(messages).first(most));
   size_t stored = 0;
-  for (const uffd_msg& message : std::span(messages).first(got))
-    if (message.event != UFFD_EVENT_PAGEFAULT) apply(message, out, stored);
-  if (!stale_unmaps_.empty() && !is_any_unapplied()) stale_unmaps_.clear();
+  for (const uffd_msg& message : std::span(messages).first(got)) {
+    if (message.event == UFFD_EVENT_PAGEFAULT) continue;
+    extents()->begin_change();  // it may have come after the look
+    apply(message, out, stored);
+  }
+  if (!untold_ends_.empty() && !is_any_unapplied()) untold_ends_.clear();
   for (const uffd_msg& message : std::span(messages).first(got))
     if (message.event == UFFD_EVENT_PAGEFAULT) take_fault(message, out, stored);
   return stored;
 }
 
 void AttachedWindow::end_reading() {
-  if (read_ahead_.empty() && parked_.empty()) extents()->end_change();
+  if (read_ahead_.empty() && parked_.empty() && untold_ends_.empty()) extents()->end_change();
   order_.end_reading();
 }
 
@@ -121,17 +136,33 @@ std::vector<AttachedWindow::Range> AttachedWindow::without(std::span<const Range
 }
 
 // The end of an mremap's source says nothing new: other pages may be there by now. Of that and of a
-// munmap of the same addresses in another thread it does not matter which is told first.
+// munmap of the same addresses in another thread it does not matter which is told first. Before
+// Linux 6.15 an mremap that also shrinks tells more of its source than it has unmapped.
+bool AttachedWindow::is_untold_end(const Range& range) {
+  static const bool tells_more = is_kernel_before(6, 15);
+  const auto end = std::ranges::find_if(untold_ends_, [&](const Move& move) {
+    return move.source.begin == range.begin && move.source.end == range.end;
+  });
+  const auto longer = std::ranges::find_if(untold_ends_, [&](const Move& move) {
+    return move.source.begin == range.begin && range.end < move.source.end;
+  });
+  if (end == untold_ends_.end() && !(tells_more && longer != untold_ends_.end())) return false;
+  untold_ends_.erase(end != untold_ends_.end() ? end : longer);
+  return true;
+}
+
+// Nobody can have unmapped or moved on what a thread has moved that still stands in its mremap: an
+// event of that place is older.
+std::vector<AttachedWindow::Range> AttachedWindow::without_arrivals(std::vector<Range> ranges,
+                                                                    const Move* but) const {
+  for (const Move& move : untold_ends_)
+    if (&move != but) ranges = without(ranges, move.destination);
+  return ranges;
+}
+
 void AttachedWindow::unmap(uint64_t begin, uint64_t end, std::span<Event> out, size_t& stored) {
   userfaultfd().wake(begin, end - begin);  // a thread that waits there touches nothing any more
-  // Before Linux 6.15 an mremap that also shrinks tells more of its source than it has unmapped.
-  if (const auto stale = std::ranges::find_if(
-          stale_unmaps_,
-          [&](const Range& range) { return range.begin == begin && end <= range.end; });
-      stale != stale_unmaps_.end()) {
-    stale_unmaps_.erase(stale);
-    return;
-  }
+  if (is_untold_end({begin, end})) return;
   Unmapped unmapped;
   const auto drop = [&](const Range& range) {
     const std::vector<PageRun> runs = extents()->runs_in(range.begin, range.end);
@@ -141,7 +172,7 @@ void AttachedWindow::unmap(uint64_t begin, uint64_t end, std::span<Event> out, s
   };
   const std::vector<Range> rest = for_each_parked(
       {begin, end}, [&](const Range& /*place*/, const Range& parked) { drop(parked); });
-  for (const Range& range : rest) drop(range);
+  for (const Range& range : without_arrivals(rest)) drop(range);
   if (!unmapped.runs.empty()) out[stored++] = std::move(unmapped);
 }
 
@@ -149,7 +180,7 @@ void AttachedWindow::unmap(uint64_t begin, uint64_t end, std::span<Event> out, s
 void AttachedWindow::relocate(uint64_t from, uint64_t to, uint64_t bytes, std::span<Event> out,
                               size_t& stored) {
   userfaultfd().wake(from, bytes);
-  stale_unmaps_.push_back({from, from + bytes});
+  untold_ends_.push_back({{from, from + bytes}, {to, to + bytes}});
   Relocated relocated{extents()->runs_in(to, to + bytes)};
   const bool has_room = relocated.runs.empty() || park({to, to + bytes});
   Moved lost;
@@ -173,7 +204,8 @@ void AttachedWindow::relocate(uint64_t from, uint64_t to, uint64_t bytes, std::s
   const std::vector<Range> rest = for_each_parked(
       {from, from + bytes},
       [&](const Range& place, const Range& parked) { move(parked, place.begin - from + to); });
-  for (const Range& source : rest) move(source, source.begin - from + to);
+  for (const Range& source : without_arrivals(rest, &untold_ends_.back()))
+    move(source, source.begin - from + to);
   if (!relocated.runs.empty()) out[stored++] = std::move(relocated);
   if (!lost.runs.empty()) out[stored++] = std::move(lost);
 }
@@ -184,10 +216,13 @@ void AttachedWindow::relocate(uint64_t from, uint64_t to, uint64_t bytes, std::s
 // have addresses of no process: whatever is asked of the kernel meanwhile it refuses, because of
 // that event.
 bool AttachedWindow::park(const Range& place) {
-  const uint64_t bytes = place.end - place.begin;
-  if (!extents()->move(place.begin, next_parking_, bytes)) return false;
-  parked_.push_back({place, next_parking_});
-  next_parking_ += bytes;
+  for (const PageRun& run : extents()->runs_in(place.begin, place.end)) {
+    const uint64_t begin = address_of(run.first);
+    const uint64_t bytes = bytes_of(run);
+    if (!extents()->move(begin, next_parking_, bytes)) return false;
+    parked_.push_back({{begin, begin + bytes}, next_parking_});
+    next_parking_ += bytes;
+  }
   return true;
 }
 
@@ -229,7 +264,7 @@ void AttachedWindow::await_overtaken() {
 
 // No event is on its way any more: what is parked has gone untold.
 size_t AttachedWindow::give_up_parked(std::span<Event> out) {
-  stale_unmaps_.clear();
+  untold_ends_.clear();
   size_t stored = 0;
   while (!parked_.empty() && stored < out.size()) {
     const Range place = parked_.front().place;
@@ -286,7 +321,6 @@ void AttachedWindow::take_fault(const uffd_msg& fault, std::span<Event> out, siz
 
 void AttachedWindow::wake_strays() {
   constexpr uint64_t kLowest = 1 << 16;
-  constexpr uint64_t kHighest = (uint64_t{1} << 47) - kPageBytes;
   userfaultfd().wake(kLowest, kHighest - kLowest);
 }
 
@@ -297,7 +331,7 @@ std::unique_ptr<AddressSpace> AttachedWindow::make_child(Userfaultfd userfaultfd
   child->lost_ = lost_;
   child->parked_ = parked_;
   child->next_parking_ = next_parking_;
-  child->stale_unmaps_ = stale_unmaps_;
+  child->untold_ends_ = untold_ends_;
   child->note_fork();
   note_fork();
   return child;
@@ -317,15 +351,13 @@ bool AttachedWindow::was_given_up_lately(PageIndex page) {
   return SteadyClock::read() - Instant(at) < kLately;
 }
 
-// Between the caller's look at the mappings and their registration the program may have changed
-// them without an event. An extent of memory that is not registered would stay when that memory is
-// gone, and the pages that are moved there later would be taken for those of a change that has not
-// been told (relocate()).
-Status AttachedWindow::add_extent(uint64_t begin, uint64_t end) {
-  const auto add = [this](uint64_t from, uint64_t to) -> Status {
-    switch (userfaultfd().find_registered(from, to - from)) {
+// kUnavailable: an event is unread, or the process has ended.
+template <typename Each>
+Status AttachedWindow::for_each_registered(const Range& range, Each each) {
+  const auto visit = [&](const Range& part) -> Status {
+    switch (userfaultfd().find_registered(part.begin, part.end - part.begin)) {
       case Outcome::kDone:
-        return extents()->add(from, to);
+        return each(part);
       case Outcome::kUnmapped:
         return fail(ErrorCode::kNotFound, "not one registered mapping");
       case Outcome::kRetry:
@@ -335,20 +367,51 @@ Status AttachedWindow::add_extent(uint64_t begin, uint64_t end) {
     }
     return fail(ErrorCode::kUnavailable, "the program is changing its mappings, or has ended");
   };
-  const auto is_settled = [](const Status& added) {
-    return added.has_value() || added.error().code != ErrorCode::kNotFound;
+  const auto is_settled = [](const Status& visited) {
+    return visited.has_value() || visited.error().code != ErrorCode::kNotFound;
   };
-  Status status = add(begin, end);
+  Status status = visit(range);
   if (is_settled(status)) return status;
   status = Status();
   std::ifstream maps("/proc/" + std::to_string(pid()) + "/maps");
   for (std::string line; status && std::getline(maps, line);) {
     const std::optional<MapsLine> mapping = parse_maps_line(line);
-    if (!mapping || mapping->end <= begin || end <= mapping->begin) continue;
-    Status added = add(std::max(mapping->begin, begin), std::min(mapping->end, end));
-    if (is_settled(added)) status = std::move(added);
+    if (!mapping || !range.intersects({mapping->begin, mapping->end})) continue;
+    Status visited =
+        visit({std::max(mapping->begin, range.begin), std::min(mapping->end, range.end)});
+    if (is_settled(visited)) status = std::move(visited);
   }
   return status;
+}
+
+// Between the caller's look at the mappings and this the program may have changed them without an
+// event, so what the kernel has registered is asked for, not taken for granted. An extent of memory
+// that is not registered would stay when that memory is gone, and the pages that are moved there
+// later would be taken for those of a change that has not been told (relocate()).
+Status AttachedWindow::add_extent(uint64_t begin, uint64_t end) {
+  (void)userfaultfd().register_range(begin, end - begin);  // fails where it has changed
+  return for_each_registered({begin, end}, [this](const Range& part) {
+    Status added = extents()->add(part.begin, part.end);
+    if (!added)  // it stays local
+      (void)userfaultfd().unregister_range(part.begin, part.end - part.begin);
+    return added;
+  });
+}
+
+Result<std::vector<std::pair<uint64_t, uint64_t>>> AttachedWindow::extents_without_memory() {
+  std::vector<std::pair<uint64_t, uint64_t>> missing;
+  for (const PageRun& run : extents()->runs_in(0, kHighest)) {
+    if (run.first.value < extents()->window_pages()) continue;
+    const uint64_t begin = address_of(run.first);
+    const Range extent{begin, begin + bytes_of(run)};
+    std::vector<Range> rest{extent};
+    FARPAGE_TRY_VOID(for_each_registered(extent, [&rest](const Range& part) {
+      rest = without(rest, part);
+      return Status();
+    }));
+    for (const Range& range : rest) missing.emplace_back(range.begin, range.end);
+  }
+  return missing;
 }
 
 Status AttachedWindow::for_each_present(
@@ -603,8 +666,8 @@ void AttachedWindow::put_back(const Part& part, std::span<const std::byte> bytes
   while (true) {
     const std::optional<uint64_t> address = place_now(part.page);
     if (!address) return;
-    const Outcome outcome =
-        userfaultfd().copy(*address, bytes.data(), kPageBytes, Protection::kWritable);
+    const Outcome outcome = unless_moving(
+        userfaultfd().copy(*address, bytes.data(), kPageBytes, Protection::kWritable));
     if (outcome != Outcome::kRetry) break;
     if (!reads_) order_.become_reading();
     reads_ = true;

@@ -22,6 +22,7 @@
 #include <array>
 #include <atomic>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "uffd/kernel_abi.h"
@@ -44,8 +45,10 @@ class AttachedWindow : public OtherWindow {
   bool has_messages() override { return !read_ahead_.empty(); }
   void end_reading() override;
   EventOrder* event_order() override { return &order_; }
-  // Only the parts that are registered. kUnavailable: an event is unread, or the process has ended.
+  // Registers it; only the parts that are registered then. kUnavailable: an event is unread, or the
+  // process has ended.
   Status add_extent(uint64_t begin, uint64_t end) override;
+  Result<std::vector<std::pair<uint64_t, uint64_t>>> extents_without_memory() override;
   Status find_present(PageRun run, const std::function<void(PageRun)>& found) override;
   bool was_given_up_lately(PageIndex page) override;
   bool is_own_thread(uint32_t thread) override;
@@ -73,6 +76,7 @@ class AttachedWindow : public OtherWindow {
   virtual size_t read_messages(std::span<uffd_msg> messages) {
     return userfaultfd().read(messages);
   }
+  bool has_parked() const { return !parked_.empty(); }
   // Those of them that give pages up come first in what read_events() takes.
   void read_again(std::span<const uffd_msg> messages);
 
@@ -84,6 +88,11 @@ class AttachedWindow : public OtherWindow {
     uint64_t begin = 0;
     uint64_t end = 0;
     bool intersects(const Range& other) const { return begin < other.end && other.begin < end; }
+  };
+  // An mremap that has been told, whose source's end has not: its thread stands until that is read.
+  struct Move {
+    Range source;
+    Range destination;
   };
   // Where a page is in the arguments of drop().
   struct Part {
@@ -108,10 +117,12 @@ class AttachedWindow : public OtherWindow {
   size_t take_messages(std::span<uffd_msg> messages);
   void apply(const uffd_msg& message, std::span<Event> out, size_t& stored);
   void give_up(uint64_t begin, uint64_t end, std::span<Event> out, size_t& stored);
+  bool is_untold_end(const Range& range);
+  std::vector<Range> without_arrivals(std::vector<Range> ranges, const Move* but = nullptr) const;
   void unmap(uint64_t begin, uint64_t end, std::span<Event> out, size_t& stored);
   void relocate(uint64_t from, uint64_t to, uint64_t bytes, std::span<Event> out, size_t& stored);
   void take_fault(const uffd_msg& fault, std::span<Event> out, size_t& stored);
-  // False: there is no room for more extents.
+  // Those pages of the place that are in extents. False: there is no room for more extents.
   bool park(const Range& place);
   // Calls each(part of `range`, where its pages are parked), the oldest first, and forgets them
   // there. Returns the rest of the range.
@@ -124,6 +135,9 @@ class AttachedWindow : public OtherWindow {
   bool is_any_unapplied() { return event_pending() || !read_ahead_.empty(); }
   bool is_thread_in_change_of(const Range& range) const;
   void note_given_up(uint64_t begin, uint64_t end);
+  // Calls each(part), which returns a Status, for the parts that are registered.
+  template <typename Each>
+  Status for_each_registered(const Range& range, Each each);
   // As find_present_pages().
   Status for_each_present(uint64_t begin, uint64_t end,
                           const std::function<void(uint64_t, uint64_t)>& found) const;
@@ -151,8 +165,7 @@ class AttachedWindow : public OtherWindow {
   EventOrder order_;
   uint64_t staging_address_ = 0;      // since bind(): while there is an agent
   std::vector<uffd_msg> read_ahead_;  // by put_back(), for read_events()
-  // Sources of mremaps that have been told, whose end is not told yet.
-  std::vector<Range> stale_unmaps_;
+  std::vector<Move> untold_ends_;
   std::vector<Parked> parked_;  // the oldest first
   uint64_t next_parking_ = kParking;
   // An mremap that could not be followed moved pages to these addresses: their contents are lost.

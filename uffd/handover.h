@@ -129,9 +129,9 @@ enum class RequestKind : uint32_t {
   kPin = 9,
   kUnpin = 10,
   // [address, address + bytes), outside of the window, is far memory from now on: an extent. The
-  // shim registers it with the userfaultfd after the reply. Of an attached process: after it was
-  // registered, and only what is; what is an extent there already stays as it is. ENOMEM: it stays
-  // local.
+  // shim registers it with the userfaultfd after the reply. Of an attached process: the
+  // pager registers it, and takes what could be; what is an extent there already stays as it is.
+  // ENOMEM: it stays local.
   kAddExtent = 11,
   // It is none any more: its contents are discarded, and the shim unmaps it after the reply.
   kRemoveExtent = 12,

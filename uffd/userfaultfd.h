@@ -83,8 +83,8 @@ class Userfaultfd {
   // Maps one page that is in the cache of the memfd, and wakes who waits for it. nullopt: it is not
   // there (any more), and nobody was woken.
   std::optional<Outcome> map_cached(uint64_t address, Protection protection);
-  // Whether all of the range is in one anonymous mapping that is registered: kDone, else kUnmapped.
-  // Changes nothing. kRetry: an event is unread.
+  // Whether all of the range is in one anonymous mapping that is registered with a userfaultfd:
+  // kDone, else kUnmapped. Changes nothing. kRetry: an event is unread.
   Outcome find_registered(uint64_t address, uint64_t bytes) const;
   Outcome write_protect(uint64_t address, uint64_t bytes, bool on) const;
   Outcome poison(uint64_t address, uint64_t bytes);

@@ -72,11 +72,11 @@ class UserfaultfdSpace : public AddressSpace {
 
   Userfaultfd& userfaultfd() { return userfaultfd_; }
   Status poison_range(uint64_t address, uint64_t bytes);
+  // Of a call that places pages: memory that seems to be gone may only be moving.
+  Outcome unless_moving(Outcome outcome) const;
 
  private:
   Outcome ask() const;
-  // Of a call that places pages: memory that seems to be gone may only be moving.
-  Outcome unless_moving(Outcome outcome) const;
   Outcome write_protect(PageRun run, bool on) const;
 
   Userfaultfd userfaultfd_;

@@ -249,8 +249,8 @@ void Prefetcher::install(size_t index) {
       case uffd::Outcome::kAlreadyPresent:
         finish(run, i, PageState::kDirty);
         break;
-      case uffd::Outcome::kRetry:
-        finish(run, i, PageState::kRemote);
+      case uffd::Outcome::kRetry:  // the first attempt may have placed it
+        finish(run, i, PageState::kRemote, PageWord::kMaybePresent);
         break;
       case uffd::Outcome::kUnmapped:
       case uffd::Outcome::kProcessGone:
@@ -268,7 +268,7 @@ bool Prefetcher::any_discarded(const Run& run) {
   return false;
 }
 
-void Prefetcher::finish(Run& run, uint32_t page, PageState state) {
+void Prefetcher::finish(Run& run, uint32_t page, PageState state, uint32_t flags) {
   Target& target = *run.target;
   WorkerCounts& counts = target.counts_of(worker_);
   const PageIndex index{run.first.value + page};
@@ -287,8 +287,8 @@ void Prefetcher::finish(Run& run, uint32_t page, PageState state) {
   }
   counts.prefetch_failed_pages.add();
   // A copy that was not taken is still one of these bytes.
-  const uint32_t flag = state == PageState::kRemote ? compressed_flag(word) : 0;
-  target.end_fetching(index, word, word.to(state, flag));
+  if (state == PageState::kRemote) flags |= compressed_flag(word);
+  target.end_fetching(index, word, word.to(state, state == PageState::kRemote ? flags : 0));
   target.budget.give_back(1);
   target.space.wake({index, 1});
 }

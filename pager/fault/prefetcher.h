@@ -81,7 +81,7 @@ class Prefetcher {
   // As abandon(), for a run that was gathered.
   void fail(Run& run);
   static bool any_discarded(const Run& run);
-  void finish(Run& run, uint32_t page, PageState state);
+  void finish(Run& run, uint32_t page, PageState state, uint32_t flags = 0);
 
   void release(Run& run);
 

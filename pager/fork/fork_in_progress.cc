@@ -40,7 +40,7 @@ PageWord copied_now(PageWord now) {
   switch (now.state()) {
     case PageState::kFetching:
       return now.has(PageWord::kFromRemote) && !now.has(PageWord::kDiscarded)
-                 ? now.to(PageState::kRemote)
+                 ? now.to(PageState::kRemote, PageWord::kMaybePresent)
                  : PageWord();
     case PageState::kRemote:
       return now.to(PageState::kRemote, now.raw() & PageWord::kMaybePresent);

@@ -24,6 +24,14 @@ class AttachChildren(AttachedMemory):
         self.addCleanup(self.kill_if_there, pid)
         return pid
 
+    def fork_without_agent(self, attached, program, kind="fork"):
+        """The id of the child, and its mappings before it has an agent."""
+        attached.popen.send_signal(signal.SIGSTOP)
+        pid = self.fork(program, kind)
+        mapped = memory_map(pid)
+        attached.popen.send_signal(signal.SIGCONT)
+        return pid, mapped
+
     @staticmethod
     def kill_if_there(pid):
         if state_of(pid) not in "ZX" and name_of(pid) == "forked_memory":
@@ -98,10 +106,7 @@ class AttachChildren(AttachedMemory):
         program = self.start_memory()
         attached = self.start_process([FARPAGE, "attach", str(program.pid), "--local", "16M", "--pager", socket])
         wait_until(lambda: "attached to" in attached.log(), "attached")
-        attached.popen.send_signal(signal.SIGSTOP)  # else the child may have its agent already
-        child = self.fork(program)
-        before = memory_map(child)
-        attached.popen.send_signal(signal.SIGCONT)
+        child, before = self.fork_without_agent(attached, program)
         self.await_agent(attached, child)
         self.page(2)
         self.detach(attached, program.pid)
@@ -176,8 +181,8 @@ class AttachChildren(AttachedMemory):
         attached = self.attach(program.pid)
         before = {}
         for kind in ("fork", "tree"):
-            pid = self.fork(program, kind)
-            before[pid] = memory_map(pid)  # at once: in a second it may have an agent
+            pid, before_its_agent = self.fork_without_agent(attached, program, kind)
+            before[pid] = before_its_agent
         self.await_agent(attached, *before)
         for pid, text in before.items():
             self.assertNotEqual(memory_map(pid), text)

@@ -104,20 +104,24 @@ static void work(struct process* self) {
   _exit(0);
 }
 
-/* Depth: how many processes there are between this one and the one that works. */
+/* Depth: how many processes there are between this one and the one that works. Returns when each
+   of them has taken its copy of the stamps. */
 static void fork_one(int depth, int works_between) {
   struct process* self = &shared->process[atomic_fetch_add(&shared->processes, 1)];
+  struct process* between =
+      works_between ? &shared->process[atomic_fetch_add(&shared->processes, 1)] : NULL;
   if (fork() == 0) {
     if (!works_between && depth == 0) prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (depth > 0) {
       if (fork() != 0) {
         if (!works_between) _exit(0);
-        work(&shared->process[atomic_fetch_add(&shared->processes, 1)]);
+        work(between);
       }
     }
     work(self);
   }
-  while (atomic_load(&self->pid) == 0) usleep(1000);
+  while (atomic_load(&self->pid) == 0 || (between != NULL && atomic_load(&between->pid) == 0))
+    usleep(1000);
   printf("%d\n", atomic_load(&self->pid));
   fflush(stdout);
 }

@@ -59,6 +59,7 @@ class ToldWindow : public AttachedWindow {
 
   std::deque<uffd_msg> queue;
   bool is_any_pending = true;
+  using AttachedWindow::has_parked;
 
  protected:
   size_t read_messages(std::span<uffd_msg> messages) override {
@@ -94,8 +95,9 @@ class AttachedWindowTest : public testing::Test {
     window_.queue.push_back(
         remap_message(slot_address(from), slot_address(to), pages * kPageBytes));
   }
-  void queue_unmap(size_t slot) {
-    window_.queue.push_back(unmap_message(slot_address(slot), slot_address(slot) + kSlotBytes));
+  void queue_unmap(size_t slot, uint64_t pages = kSlotPages) {
+    window_.queue.push_back(
+        unmap_message(slot_address(slot), slot_address(slot) + pages * kPageBytes));
   }
   Told read(bool more_pending = true) {
     window_.is_any_pending = more_pending;
@@ -198,28 +200,118 @@ TEST_F(AttachedWindowTest, WhatIsParkedIsGivenUpWhenNoEventIsOnItsWay) {
   EXPECT_FALSE(window_.is_behind());
 }
 
-// Three threads with two areas each move, unmap and are cut off between the change and its event,
-// at random. The kernel's rules: free addresses only; an event waits in a queue until it is read,
-// and its thread until then. Nothing younger is read while the event of parked pages is not queued.
+// One thread moves 2 to 3; the other moves 0 and 1 to 1 and 2, of which 1 has been free, and moves
+// on at once.
+TEST_F(AttachedWindowTest, OnlyWhatHasPagesIsParked) {
+  const uint64_t late = add(3);
+  const uint64_t early = add(0);
+  (void)add(1);
+  queue_remap(0, 2, 2 * kSlotPages);
+  (void)read();
+  queue_unmap(0, 2 * kSlotPages);
+  queue_remap(3, 4);
+  queue_unmap(3);
+  (void)read();
+  queue_remap(2, 6, 2 * kSlotPages);
+  queue_unmap(2, 2 * kSlotPages);
+  const Told told = read(false);
+  EXPECT_EQ(at(4), late);
+  EXPECT_EQ(at(6), early);
+  EXPECT_FALSE(at(2));
+  EXPECT_FALSE(at(3));
+  EXPECT_TRUE(told.gone.empty());
+}
+
+// One thread unmaps 1 to 3, of which 1 was never far; the other moves 0 to 1, and stands.
+TEST_F(AttachedWindowTest, AnOlderUnmapTakesNothingThatHasArrivedSince) {
+  const uint64_t early = add(0);
+  const uint64_t late = add(2);
+  queue_remap(0, 1);
+  (void)read();
+  queue_unmap(1, 2 * kSlotPages);
+  queue_unmap(0);
+  const Told told = read(false);
+  EXPECT_EQ(at(1), early);
+  ASSERT_EQ(told.gone.size(), 1U);
+  EXPECT_EQ(told.gone[0].first.value, late);
+}
+
+TEST_F(AttachedWindowTest, AnOlderMremapTakesNothingAlongThatHasArrivedSince) {
+  const uint64_t early = add(0);
+  const uint64_t late = add(2);
+  queue_remap(0, 1);
+  (void)read();
+  queue_remap(1, 4, 2 * kSlotPages);
+  queue_unmap(1, 2 * kSlotPages);
+  queue_unmap(0);
+  const Told told = read(false);
+  EXPECT_EQ(at(1), early);
+  EXPECT_FALSE(at(4));
+  EXPECT_EQ(at(5), late);
+  EXPECT_TRUE(told.gone.empty());
+}
+
+// One thread moves 1 and 2 to 5 and 6, and stands; others move 3 to 2 and 0 to 1, and unmap 1.
+TEST_F(AttachedWindowTest, TheEndOfASourceIsKnownByBothItsEnds) {
+  (void)add(1);
+  (void)add(2);
+  const uint64_t stays = add(3);
+  const uint64_t goes = add(0);
+  queue_remap(1, 5, 2 * kSlotPages);
+  queue_remap(3, 2);
+  queue_unmap(3);
+  queue_remap(0, 1);
+  queue_unmap(0);
+  (void)read();
+  queue_unmap(1);
+  const Told told = read();
+  ASSERT_EQ(told.gone.size(), 1U);
+  EXPECT_EQ(told.gone[0].first.value, goes);
+  queue_unmap(1, 2 * kSlotPages);
+  EXPECT_TRUE(read(false).gone.empty());
+  EXPECT_EQ(at(2), stays);
+}
+
+TEST_F(AttachedWindowTest, ASuccessorDoesNotGoOnWhereTheEndOfASourceIsUntold) {
+  (void)add(0);
+  queue_remap(0, 1);
+  (void)read();
+  EXPECT_TRUE(window_.is_behind());
+  queue_unmap(0);
+  (void)read(false);
+  EXPECT_FALSE(window_.is_behind());
+}
+
+// Three threads with two areas each, of one or two slots, move, unmap and are cut off between the
+// change and its event, at random. The kernel's rules: free addresses only; an event waits in a
+// queue until it is read, and its thread until then. Nothing younger is read while the event of
+// parked pages is not queued.
 TEST_F(AttachedWindowTest, OfThreeThreadsFollowsAllInWhateverOrderTheyTell) {
-  constexpr size_t kSlots = 8;
+  constexpr size_t kSlots = 24;
   constexpr size_t kThreads = 3;
+  struct Area {
+    size_t slot = 0;
+    size_t slots = 1;
+    uint64_t begin() const { return slot_address(slot); }
+    uint64_t end() const { return slot_address(slot + slots); }
+  };
   std::mt19937_64 random(21);
   std::map<size_t, uint64_t> truth;  // slot -> its first page
-  std::array<std::vector<size_t>, kThreads> areas;
-  const auto free_slot = [&] {
+  std::array<std::vector<Area>, kThreads> areas;
+  const auto free_place = [&](size_t slots) {
     std::vector<size_t> free;
-    for (size_t slot = 0; slot < kSlots; ++slot)
-      if (!truth.contains(slot)) free.push_back(slot);
+    for (size_t slot = 0; slot + slots <= kSlots; ++slot)
+      if (!truth.contains(slot) && !truth.contains(slot + slots - 1)) free.push_back(slot);
     return free[random() % free.size()];
   };
   uint64_t inversions = 0;
   for (int round = 0; round < 2000; ++round) {
     for (size_t thread = 0; thread < kThreads; ++thread)
       while (areas[thread].size() < 2) {
-        const size_t slot = free_slot();
-        truth[slot] = add(slot);
-        areas[thread].push_back(slot);
+        const size_t slots = 1 + random() % 2;
+        const Area area{free_place(slots), slots};
+        for (size_t slot = area.slot; slot < area.slot + slots; ++slot) truth[slot] = add(slot);
+        areas[thread].push_back(area);
       }
     std::array<std::deque<uffd_msg>, kThreads>
         untold;  // its first one is in the queue where queued[i]
@@ -234,19 +326,23 @@ TEST_F(AttachedWindowTest, OfThreeThreadsFollowsAllInWhateverOrderTheyTell) {
       const size_t thread = random() % kThreads;
       if (untold[thread].empty()) {
         if (steps <= 0 || areas[thread].empty()) continue;
-        size_t& area = areas[thread][random() % areas[thread].size()];
-        if (random() % 8 == 0) {
-          untold[thread].push_back(unmap_message(slot_address(area), slot_address(area + 1)));
-          truth.erase(area);
-          std::erase(areas[thread], size_t{area});
+        const size_t which = random() % areas[thread].size();
+        const Area area = areas[thread][which];
+        std::vector<uint64_t> pages;
+        for (size_t slot = area.slot; slot < area.slot + area.slots; ++slot)
+          pages.push_back(truth[slot]);
+        const bool gives_up = random() % 8 == 0;
+        const Area to{gives_up ? 0 : free_place(area.slots), area.slots};
+        for (size_t slot = area.slot; slot < area.slot + area.slots; ++slot) truth.erase(slot);
+        untold[thread].push_back(unmap_message(area.begin(), area.end()));
+        if (gives_up) {
+          areas[thread].erase(areas[thread].begin() + static_cast<ptrdiff_t>(which));
           continue;
         }
-        const size_t to = free_slot();
-        untold[thread].push_back(remap_message(slot_address(area), slot_address(to), kSlotBytes));
-        untold[thread].push_back(unmap_message(slot_address(area), slot_address(area + 1)));
-        truth[to] = truth[area];
-        truth.erase(area);
-        area = to;
+        untold[thread].push_front(
+            remap_message(area.begin(), to.begin(), area.end() - area.begin()));
+        for (size_t i = 0; i < to.slots; ++i) truth[to.slot + i] = pages[i];
+        areas[thread][which] = to;
       } else if (!queued[thread] && random() % 4 == 0) {
         queued[thread] = true;
         order.push_back(thread);
@@ -256,14 +352,14 @@ TEST_F(AttachedWindowTest, OfThreeThreadsFollowsAllInWhateverOrderTheyTell) {
           if (!untold[i].empty() && !queued[i]) return false;
         return true;
       }();
-      if (order.empty() || random() % 2 == 0 || (window_.is_behind() && !all_queued)) continue;
+      if (order.empty() || random() % 2 == 0 || (window_.has_parked() && !all_queued)) continue;
       const size_t told = order.front();
       order.pop_front();
       queued[told] = false;
       window_.queue.push_back(untold[told].front());
       untold[told].pop_front();
       (void)read(is_busy());
-      inversions += window_.is_behind() ? 1 : 0;
+      inversions += window_.has_parked() ? 1 : 0;
     }
     for (size_t slot = 0; slot < kSlots; ++slot) {
       const auto found = truth.find(slot);
