@@ -222,7 +222,8 @@ Result<Nanoseconds> Attachment::tend() {
   if (watch_.may_have_changed(agent_.pid)) note_change();
   const bool looks = look_at_.count() != 0 && clock_.now() >= look_at_;
   if (looks) FARPAGE_TRY_VOID(look());
-  // Not between a change and the look at it: a stack may lie by now where a range was taken.
+  // Not between an announced change and the look at it: a stack may lie by now where a range was
+  // taken.
   if (clock_.now() >= sweep_at_ && (looks || look_at_.count() == 0)) FARPAGE_TRY_VOID(sweep());
   Instant next = look_at_.count() != 0 ? look_at_ : sweep_at_;
   if (!watch_.announces()) next = std::min(next, clock_.now() + MappingWatch::kScanInterval);

@@ -159,6 +159,7 @@ void TargetPager::agent_ready(std::string name, uint64_t free_pages) {
   budget_.resize(budget_.used() + free_pages);
   budget_.restore_limit();
   target_.on_trial.store(true, std::memory_order_release);
+  may_lack_memory_ = true;
 }
 
 void TargetPager::begin_eviction() {
@@ -194,12 +195,12 @@ Status TargetPager::add_extent(uint64_t begin, uint64_t end) {
 // change of the program's is done again.
 Status TargetPager::cover(uint64_t begin, uint64_t end) {
   while (true) {
-    {
+    if (may_lack_memory_) forget_missing();
+    if (!may_lack_memory_) {
       const ChangingPages section(target_.order);
       // Until it is read the extents are not those of the memory that the caller has seen.
       if (!parts_.space->event_pending()) {
-        Status covered = forget_missing();
-        if (covered) covered = cover_now(begin, end);
+        Status covered = cover_now(begin, end);
         if (covered || !parts_.space->event_pending()) return covered;
       }
     }
@@ -210,17 +211,19 @@ Status TargetPager::cover(uint64_t begin, uint64_t end) {
   }
 }
 
-// Once: else what a child maps there would be taken for what its parent had there.
-Status TargetPager::forget_missing() {
-  if (knows_missing_.load(std::memory_order_relaxed)) return {};
-  FARPAGE_TRY(missing, parts_.space->extents_without_memory());
-  for (const auto& [begin, end] : missing) {
-    for (const uffd::PageRun& run : parts_.space->runs_in(begin, end))
-      (void)discard_pages(target_, run, BusyPages::kMark);
-    parts_.space->remove_extent(begin, end);
+// Of a child, once: else what it maps there would be taken for what its parent had there. In a
+// section of the other kind: numbers are freed.
+void TargetPager::forget_missing() {
+  while (!target_.order->try_begin_reading()) ::sched_yield();
+  if (const auto missing = parts_.space->extents_without_memory()) {
+    for (const auto& [begin, end] : *missing) {
+      for (const uffd::PageRun& run : parts_.space->runs_in(begin, end))
+        (void)discard_pages(target_, run, BusyPages::kMark);
+      parts_.space->remove_extent(begin, end);
+    }
+    may_lack_memory_ = false;
   }
-  knows_missing_.store(true, std::memory_order_relaxed);
-  return {};
+  target_.order->end_reading();
 }
 
 Status TargetPager::cover_now(uint64_t begin, uint64_t end) {
@@ -228,10 +231,9 @@ Status TargetPager::cover_now(uint64_t begin, uint64_t end) {
   const auto add_up_to = [&](uint64_t next) -> Status {
     if (at == next) return {};
     FARPAGE_TRY_VOID(parts_.space->add_extent(at, next));
-    // A number is given again while a page that had it before is still being fetched: no other is
-    // busy here, and that one becomes Empty when its READ ends.
+    // What is still being fetched with such a number was marked when the number was freed.
     for (const uffd::PageRun& run : parts_.space->runs_in(at, next))
-      (void)discard_pages(target_, run, BusyPages::kMark);
+      (void)discard_pages(target_, run, BusyPages::kSkip);
     return {};
   };
   for (const uffd::PageRun& run : parts_.space->runs_in(begin, end)) {

@@ -115,7 +115,7 @@ class TargetPager final : public Pager, private RegionOwner {
   Status check_checksums() const;
   uint64_t resident_pages() const;
   Status cover_now(uint64_t begin, uint64_t end);
-  Status forget_missing();
+  void forget_missing();
   void adopt_run(uffd::PageRun present);
   uint64_t limit_for(uint64_t pinned_pages) const;  // pages
   std::string too_much_is_pinned() const;
@@ -137,7 +137,8 @@ class TargetPager final : public Pager, private RegionOwner {
   Target target_;
   ForkInProgress fork_in_progress_;
   std::atomic<bool> started_{false};
-  std::atomic<bool> knows_missing_{false};  // extents without memory: there are none any more
+  // A child: of what its parent had given up, but not told. Set before the first cover().
+  std::atomic<bool> may_lack_memory_{false};
 };
 
 }  // namespace farpage::pager

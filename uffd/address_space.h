@@ -134,7 +134,7 @@ class AddressSpace {
   // many. kUnavailable: an event is queued, or the process has ended.
   virtual Status add_extent(uint64_t begin, uint64_t end) = 0;
   // Ranges of extents of which the target has no memory: a forked child, of what its parent had
-  // given up at the fork, and not told. Within a section. kUnavailable: as for add_extent().
+  // given up at the fork, and not told. In a section that reads. kUnavailable: an event is queued.
   virtual Result<std::vector<std::pair<uint64_t, uint64_t>>> extents_without_memory() {
     return std::vector<std::pair<uint64_t, uint64_t>>();
   }

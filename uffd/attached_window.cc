@@ -96,7 +96,7 @@ size_t AttachedWindow::read_events(std::span<Event> out) {
 }
 
 void AttachedWindow::end_reading() {
-  if (read_ahead_.empty() && parked_.empty() && untold_ends_.empty()) extents()->end_change();
+  if (read_ahead_.empty() && parked_.empty()) extents()->end_change();
   order_.end_reading();
 }
 
@@ -152,11 +152,19 @@ bool AttachedWindow::is_untold_end(const Range& range) {
 }
 
 // Nobody can have unmapped or moved on what a thread has moved that still stands in its mremap: an
-// event of that place is older.
+// event of that place is older. MREMAP_DONTUNMAP tells no end of its source, and no thread stands.
 std::vector<AttachedWindow::Range> AttachedWindow::without_arrivals(std::vector<Range> ranges,
-                                                                    const Move* but) const {
-  for (const Move& move : untold_ends_)
-    if (&move != but) ranges = without(ranges, move.destination);
+                                                                    const Range& own) {
+  const Instant until = SteadyClock::read() + kOvertaken;
+  std::erase_if(untold_ends_, [&](const Move& move) {
+    if (move.destination == own || std::ranges::none_of(ranges, [&](const Range& range) {
+          return range.intersects(move.destination);
+        }))
+      return false;
+    if (!comes_to_stand_in_change_of(move.source, until)) return true;
+    ranges = without(ranges, move.destination);
+    return false;
+  });
   return ranges;
 }
 
@@ -172,7 +180,7 @@ void AttachedWindow::unmap(uint64_t begin, uint64_t end, std::span<Event> out, s
   };
   const std::vector<Range> rest = for_each_parked(
       {begin, end}, [&](const Range& /*place*/, const Range& parked) { drop(parked); });
-  for (const Range& range : without_arrivals(rest)) drop(range);
+  for (const Range& range : without_arrivals(rest, {})) drop(range);
   if (!unmapped.runs.empty()) out[stored++] = std::move(unmapped);
 }
 
@@ -204,7 +212,7 @@ void AttachedWindow::relocate(uint64_t from, uint64_t to, uint64_t bytes, std::s
   const std::vector<Range> rest = for_each_parked(
       {from, from + bytes},
       [&](const Range& place, const Range& parked) { move(parked, place.begin - from + to); });
-  for (const Range& source : without_arrivals(rest, &untold_ends_.back()))
+  for (const Range& source : without_arrivals(rest, {to, to + bytes}))
     move(source, source.begin - from + to);
   if (!relocated.runs.empty()) out[stored++] = std::move(relocated);
   if (!lost.runs.empty()) out[stored++] = std::move(lost);
@@ -253,13 +261,19 @@ std::vector<AttachedWindow::Range> AttachedWindow::for_each_parked(const Range& 
 // overtaken it stands until its own next event is read, and could move the same addresses once more
 // then: nobody could tell which event is of which pages.
 void AttachedWindow::await_overtaken() {
-  const Instant end = SteadyClock::read() + kOvertaken;
-  for (Parked& parked : parked_) {
-    while (!parked.awaited && has_agent() && SteadyClock::read() < end &&
-           !is_thread_in_change_of(parked.place))
-      std::this_thread::sleep_for(kOvertakenLook);
-    parked.awaited = true;
+  const Instant until = SteadyClock::read() + kOvertaken;
+  for (Parked& parked : parked_)
+    if (!std::exchange(parked.awaited, true))
+      (void)comes_to_stand_in_change_of(parked.place, until);
+}
+
+// Waits for a thread that has no CPU: once it has told, it stands until that is read.
+bool AttachedWindow::comes_to_stand_in_change_of(const Range& range, Instant until) const {
+  while (has_agent() && SteadyClock::read() < until) {
+    if (is_thread_in_change_of(range)) return true;
+    std::this_thread::sleep_for(kOvertakenLook);
   }
+  return false;
 }
 
 // No event is on its way any more: what is parked has gone untold.
@@ -331,7 +345,6 @@ std::unique_ptr<AddressSpace> AttachedWindow::make_child(Userfaultfd userfaultfd
   child->lost_ = lost_;
   child->parked_ = parked_;
   child->next_parking_ = next_parking_;
-  child->untold_ends_ = untold_ends_;
   child->note_fork();
   note_fork();
   return child;
@@ -351,51 +364,71 @@ bool AttachedWindow::was_given_up_lately(PageIndex page) {
   return SteadyClock::read() - Instant(at) < kLately;
 }
 
-// kUnavailable: an event is unread, or the process has ended.
-template <typename Each>
-Status AttachedWindow::for_each_registered(const Range& range, Each each) {
-  const auto visit = [&](const Range& part) -> Status {
-    switch (userfaultfd().find_registered(part.begin, part.end - part.begin)) {
-      case Outcome::kDone:
-        return each(part);
-      case Outcome::kUnmapped:
-        return fail(ErrorCode::kNotFound, "not one registered mapping");
-      case Outcome::kRetry:
-      case Outcome::kAlreadyPresent:
-      case Outcome::kProcessGone:
-        break;
-    }
-    return fail(ErrorCode::kUnavailable, "the program is changing its mappings, or has ended");
+// Of a part that could not be registered no event would tell that it goes, and the next pages that
+// are moved there would be taken for those of a change that has not been told (relocate()). Another
+// userfaultfd may have it: the kernel registers it with one only. kNotFound: it is not one mapping.
+Status AttachedWindow::add_registered(const Range& part) {
+  const uint64_t bytes = part.end - part.begin;
+  const bool was_registered =
+      userfaultfd().find_registered(part.begin, bytes) != Outcome::kUnmapped;
+  if (!userfaultfd().register_range(part.begin, bytes))
+    return fail(ErrorCode::kNotFound, "it cannot be registered");
+  switch (userfaultfd().find_registered(part.begin, bytes)) {
+    case Outcome::kDone:
+      break;
+    case Outcome::kUnmapped:
+      return fail(ErrorCode::kNotFound, "not one registered mapping");
+    case Outcome::kRetry:
+    case Outcome::kAlreadyPresent:
+    case Outcome::kProcessGone:
+      return fail(ErrorCode::kUnavailable, "the program is changing its mappings, or has ended");
+  }
+  Status added = extents()->add(part.begin, part.end);
+  if (!added && added.error().code == ErrorCode::kExhausted && !was_registered)
+    (void)userfaultfd().unregister_range(part.begin, bytes);  // it stays local
+  return added;
+}
+
+// Between the caller's look at the mappings and this the program may have changed them without an
+// event, so what the kernel has registered is asked for, not taken for granted.
+Status AttachedWindow::add_extent(uint64_t begin, uint64_t end) {
+  const auto is_not_one = [](const Status& added) {
+    return !added && added.error().code == ErrorCode::kNotFound;
   };
-  const auto is_settled = [](const Status& visited) {
-    return visited.has_value() || visited.error().code != ErrorCode::kNotFound;
-  };
-  Status status = visit(range);
-  if (is_settled(status)) return status;
+  Status status = add_registered({begin, end});
+  if (!is_not_one(status)) return status;
   status = Status();
+  uint64_t at = begin;  // two reads of the file may tell the same mapping twice
   std::ifstream maps("/proc/" + std::to_string(pid()) + "/maps");
   for (std::string line; status && std::getline(maps, line);) {
     const std::optional<MapsLine> mapping = parse_maps_line(line);
-    if (!mapping || !range.intersects({mapping->begin, mapping->end})) continue;
-    Status visited =
-        visit({std::max(mapping->begin, range.begin), std::min(mapping->end, range.end)});
-    if (is_settled(visited)) status = std::move(visited);
+    if (!mapping) continue;
+    const Range part{std::max(mapping->begin, at), std::min(mapping->end, end)};
+    if (part.begin >= part.end) continue;
+    Status added = add_registered(part);
+    if (is_not_one(added)) continue;
+    at = part.end;
+    status = std::move(added);
   }
   return status;
 }
 
-// Between the caller's look at the mappings and this the program may have changed them without an
-// event, so what the kernel has registered is asked for, not taken for granted. An extent of memory
-// that is not registered would stay when that memory is gone, and the pages that are moved there
-// later would be taken for those of a change that has not been told (relocate()).
-Status AttachedWindow::add_extent(uint64_t begin, uint64_t end) {
-  (void)userfaultfd().register_range(begin, end - begin);  // fails where it has changed
-  return for_each_registered({begin, end}, [this](const Range& part) {
-    Status added = extents()->add(part.begin, part.end);
-    if (!added)  // it stays local
-      (void)userfaultfd().unregister_range(part.begin, part.end - part.begin);
-    return added;
-  });
+// By halves: only of one page the kernel's answer says that nothing is there, since a mapping may
+// be split at any moment without an event.
+void AttachedWindow::add_missing(const Range& range,
+                                 std::vector<std::pair<uint64_t, uint64_t>>& missing) {
+  const uint64_t pages = (range.end - range.begin) >> kPageShift;
+  if (userfaultfd().find_registered(range.begin, range.end - range.begin) != Outcome::kUnmapped)
+    return;
+  if (pages > 1) {
+    const uint64_t middle = range.begin + (pages / 2 << kPageShift);
+    add_missing({range.begin, middle}, missing);
+    add_missing({middle, range.end}, missing);
+  } else if (!missing.empty() && missing.back().second == range.begin) {
+    missing.back().second = range.end;
+  } else {
+    missing.emplace_back(range.begin, range.end);
+  }
 }
 
 Result<std::vector<std::pair<uint64_t, uint64_t>>> AttachedWindow::extents_without_memory() {
@@ -403,14 +436,9 @@ Result<std::vector<std::pair<uint64_t, uint64_t>>> AttachedWindow::extents_witho
   for (const PageRun& run : extents()->runs_in(0, kHighest)) {
     if (run.first.value < extents()->window_pages()) continue;
     const uint64_t begin = address_of(run.first);
-    const Range extent{begin, begin + bytes_of(run)};
-    std::vector<Range> rest{extent};
-    FARPAGE_TRY_VOID(for_each_registered(extent, [&rest](const Range& part) {
-      rest = without(rest, part);
-      return Status();
-    }));
-    for (const Range& range : rest) missing.emplace_back(range.begin, range.end);
+    add_missing({begin, begin + bytes_of(run)}, missing);
   }
+  if (event_pending()) return fail(ErrorCode::kUnavailable, "the program changes its mappings");
   return missing;
 }
 

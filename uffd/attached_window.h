@@ -68,6 +68,13 @@ class AttachedWindow : public OtherWindow {
   Status await_agent(Nanoseconds /*patience*/) override { return {}; }
 
  protected:
+  struct Range {
+    uint64_t begin = 0;
+    uint64_t end = 0;
+    bool intersects(const Range& other) const { return begin < other.end && other.begin < end; }
+    bool operator==(const Range&) const = default;
+  };
+
   std::unique_ptr<AddressSpace> make_child(Userfaultfd userfaultfd) override;
   // Before messages are read. `is_any_pending`: there is one that is no fault.
   virtual void begin_following(bool is_any_pending) {
@@ -77,6 +84,7 @@ class AttachedWindow : public OtherWindow {
     return userfaultfd().read(messages);
   }
   bool has_parked() const { return !parked_.empty(); }
+  virtual bool comes_to_stand_in_change_of(const Range& range, Instant until) const;
   // Those of them that give pages up come first in what read_events() takes.
   void read_again(std::span<const uffd_msg> messages);
 
@@ -84,11 +92,6 @@ class AttachedWindow : public OtherWindow {
   static constexpr size_t kMaxMessages = 32;
   static constexpr int kBlockShift = 21;
   static constexpr Nanoseconds kLately = std::chrono::seconds(1);
-  struct Range {
-    uint64_t begin = 0;
-    uint64_t end = 0;
-    bool intersects(const Range& other) const { return begin < other.end && other.begin < end; }
-  };
   // An mremap that has been told, whose source's end has not: its thread stands until that is read.
   struct Move {
     Range source;
@@ -118,7 +121,8 @@ class AttachedWindow : public OtherWindow {
   void apply(const uffd_msg& message, std::span<Event> out, size_t& stored);
   void give_up(uint64_t begin, uint64_t end, std::span<Event> out, size_t& stored);
   bool is_untold_end(const Range& range);
-  std::vector<Range> without_arrivals(std::vector<Range> ranges, const Move* but = nullptr) const;
+  // `own`: the destination of the mremap itself.
+  std::vector<Range> without_arrivals(std::vector<Range> ranges, const Range& own);
   void unmap(uint64_t begin, uint64_t end, std::span<Event> out, size_t& stored);
   void relocate(uint64_t from, uint64_t to, uint64_t bytes, std::span<Event> out, size_t& stored);
   void take_fault(const uffd_msg& fault, std::span<Event> out, size_t& stored);
@@ -135,9 +139,8 @@ class AttachedWindow : public OtherWindow {
   bool is_any_unapplied() { return event_pending() || !read_ahead_.empty(); }
   bool is_thread_in_change_of(const Range& range) const;
   void note_given_up(uint64_t begin, uint64_t end);
-  // Calls each(part), which returns a Status, for the parts that are registered.
-  template <typename Each>
-  Status for_each_registered(const Range& range, Each each);
+  Status add_registered(const Range& part);
+  void add_missing(const Range& range, std::vector<std::pair<uint64_t, uint64_t>>& missing);
   // As find_present_pages().
   Status for_each_present(uint64_t begin, uint64_t end,
                           const std::function<void(uint64_t, uint64_t)>& found) const;

@@ -10,8 +10,8 @@ enum class BusyPages : uint8_t {
           // ends Empty
   kSkip,  // for fault workers, which may own some pages themselves (those detect it when they
           // install), and for callers that must not wait
-  kMark,  // the same in a section of Target::order, where nothing else is busy: what is being
-          // fetched becomes Empty when that ends
+  kMark,  // the same in a section of Target::order that reads events: what is being fetched becomes
+          // Empty when that ends, and nothing else is busy
 };
 
 // Every page of the run becomes Empty: its next touch gives zeros. The frames are dropped by the

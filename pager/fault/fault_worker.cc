@@ -87,7 +87,8 @@ FaultWorker::Moved FaultWorker::take_turn() {
 }
 
 void FaultWorker::note_served(Target& target) {
-  if (served_count_ > 0 && served_[served_count_ - 1] == &target) return;
+  const auto served = std::span(served_).first(served_count_);
+  if (std::ranges::find(served, &target) != served.end()) return;
   if (served_count_ < served_.size()) served_[served_count_++] = &target;
 }
 
@@ -236,6 +237,12 @@ void FaultWorker::retry_parked() {
     }
   size_t kept = 0;
   for (const Parked parked : parked_) {
+    // With very many, only the first of those that wait for the same room are tried.
+    if (kept >= kManyParked && parked.for_room && parked.target == short_of_room &&
+        !is_ours(*parked.target, parked.fault)) {
+      parked_[kept++] = parked;
+      continue;
+    }
     note_served(*parked.target);
     short_of_room_ = nullptr;
     if (!handle(*parked.target, parked.fault, parked.since)) {

@@ -152,7 +152,7 @@ class Attach(AttachedMemory):
     def test_its_budget_is_kept(self):
         program = self.start_memory("touch", "discard", mebibytes=40)
         attached = self.attach(program.pid)
-        self.expect_budget(lambda: far_memory_while_stopped(program.pid))
+        self.expect_budget(attached, lambda: far_memory_while_stopped(program.pid))
         self.expect_right(program)
         self.expect_end_of_attachment(attached, "has ended")
         self.expect_paging()

@@ -88,16 +88,21 @@ class Attaching:
         self.assertGreater(stats["evictions"]["written"], least, stats)
         self.assertEqual(stats["faults"]["failed"], 0, stats)
 
-    def expect_budget(self, far_bytes, local=16 * MIB):
-        """While it works on, its far memory that is here stays within the budget, once what is more has left."""
+    def expect_budget(self, pager, far_bytes, local=16 * MIB):
+        """While it works on, its far memory that is here stays within the budget, once what is more has left. A
+        program whose agent has no CPU for 0.1 s goes on above it, and that is said: then once more."""
         most_allowed = local * 105 // 100
-        wait_until(lambda: far_bytes() <= local, "what is more has left", self.patience)
-        with Sampler(far_bytes, pause=0.05) as here:
-            self.page()
+        for _ in range(2):
+            wait_until(lambda: far_bytes() <= local, "what is more has left", self.patience)
+            said = pager.log().count("above_budget")
+            with Sampler(far_bytes, pause=0.05) as here:
+                self.page()
+            if pager.log().count("above_budget") == said:
+                break
         print(f"{here.most / MIB:.1f} MiB of far memory here, {local // MIB} MiB budget, {here.samples} samples")
         self.assertGreater(here.samples, 2)
         self.assertGreater(here.most, local // 2)
-        self.assertLessEqual(here.most, most_allowed)
+        self.assertLessEqual(here.most, most_allowed, pager.log())
 
     def expect_right(self, program):
         """It ends by itself, and has seen nothing wrong: a line "NAME rounds wrong" for each of its jobs."""

@@ -65,7 +65,7 @@ class Injected(AttachedMemory):
         process = self.start_run([DYNAMIC, "64", "touch", "discard"], local="16M", options=["--lend", "512M", "--inject"],
                                  stdin=subprocess.PIPE)
         self.assertEqual(process.popen.stdout.readline(), b"ready\n", process.log())
-        self.expect_budget(lambda: far_memory_at_one_moment(process.pid))
+        self.expect_budget(process, lambda: far_memory_at_one_moment(process.pid))
         self.expect_right(process)
         self.expect_paging()
 
