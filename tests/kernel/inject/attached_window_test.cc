@@ -325,6 +325,21 @@ TEST_F(AttachedPages, AreOnlyThoseThatCanBeRegistered) {
   EXPECT_EQ(userfaultfd().find_registered(begin, kPart), uffd::Outcome::kUnmapped);
 }
 
+TEST_F(AttachedPages, AreNotThoseOfAnotherUserfaultfd) {
+  constexpr uint64_t kPart = 16 * kPageBytes;
+  const uint64_t begin = program_.ask_number("map 48");
+  ASSERT_EQ(program_.ask_number("watch " + std::to_string(begin + kPart) + " 16"), 0U);
+  {
+    const ChangingPages section(space_->event_order());
+    ASSERT_TRUE(space_->add_extent(begin, begin + 3 * kPart));
+  }
+  EXPECT_EQ(pages_in(begin, begin + kPart), 16U);
+  EXPECT_EQ(pages_in(begin + kPart, begin + 2 * kPart), 0U);
+  EXPECT_EQ(pages_in(begin + 2 * kPart, begin + 3 * kPart), 16U);
+  ASSERT_TRUE(userfaultfd().unregister_range(begin, kPart));
+  ASSERT_TRUE(userfaultfd().unregister_range(begin + 2 * kPart, kPart));
+}
+
 TEST_F(AttachedPages, StayForEverWhenTheAgentStandsBeforeItMovesThem) {
   copy_out(run(0, kAll));
   ASSERT_TRUE(space_->prepare_drop(kPatience));

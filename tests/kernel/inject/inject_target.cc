@@ -4,6 +4,7 @@
 #include <linux/filter.h>
 #include <linux/futex.h>
 #include <linux/seccomp.h>
+#include <linux/userfaultfd.h>
 #include <poll.h>
 #include <sched.h>
 #include <signal.h>
@@ -12,6 +13,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
@@ -256,6 +258,18 @@ std::string run(const std::string& command, std::istringstream& words, const cha
     void* grown = mremap(reinterpret_cast<void*>(address), pages * kPageBytes,
                          2 * pages * kPageBytes, MREMAP_MAYMOVE);
     return grown == MAP_FAILED ? "failed" : "0";
+  }
+  if (command == "watch") {  // by a userfaultfd of its own
+    uffdio_register wanted{};
+    words >> wanted.range.start >> wanted.range.len;
+    wanted.range.len *= kPageBytes;
+    wanted.mode = UFFDIO_REGISTER_MODE_MISSING;
+    const auto own =
+        static_cast<int>(syscall(SYS_userfaultfd, O_CLOEXEC | O_NONBLOCK | UFFD_USER_MODE_ONLY));
+    uffdio_api api{.api = UFFD_API, .features = 0, .ioctls = 0};
+    REQUIRE(own >= 0 && ioctl(own, UFFDIO_API, &api) == 0);
+    REQUIRE(ioctl(own, UFFDIO_REGISTER, &wanted) == 0);
+    return "0";
   }
   if (command == "move_often") {  // to another place, and back
     uint64_t address = 0;
