@@ -554,14 +554,23 @@ Status Load::check_requests() {
 Status Load::restart() {
   watching_ = false;
   watch_lane_->run([this] { watch_lane_->drop_all(); });
+  const auto held_in = [](const std::string& cluster) {
+    const nlohmann::json::json_pointer held("/leases/held");
+    return nlohmann::json::parse(cluster, nullptr, false).value(held, uint64_t{0});
+  };
+  // What was in flight when the leases were compared has been answered since.
+  FARPAGE_TRY(before, get("/v1/cluster"));
+  result_.leases = held_in(before);
+  size_t held = 0;
+  lane_->run([&] { held = borrowers_.held(); });
+  if (held != result_.leases)
+    return wrong(fmt::format("pagers have {} leases, the coordinator {}", held, result_.leases));
   coordinator_.kill();
   const Instant start = SteadyClock::read();
   FARPAGE_TRY_VOID(coordinator_.start());
-  FARPAGE_TRY(text, get("/v1/cluster"));
+  FARPAGE_TRY(after, get("/v1/cluster"));
   result_.restart = SteadyClock::read() - start;
-  const auto totals = nlohmann::json::parse(text, nullptr, false);
-  const nlohmann::json::json_pointer held("/leases/held");
-  if (const uint64_t leases = totals.value(held, uint64_t{0}); leases != result_.leases)
+  if (const uint64_t leases = held_in(after); leases != result_.leases)
     return wrong(
         fmt::format("after the restart there are {} leases, not {}", leases, result_.leases));
   FARPAGE_TRY(facts, facts_of_process(coordinator_.pid()));

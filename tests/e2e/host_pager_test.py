@@ -22,7 +22,7 @@ class HostPager(HostPagerTest):
     def channels(self):
         """Connections to the node's shared memory."""
         with open("/proc/net/unix", encoding="ascii") as file:
-            return sum(1 for line in file if line.rstrip().endswith("node-1.sock")) - 1
+            return sum(1 for line in file if line.rstrip().endswith(self.path("node-1.sock"))) - 1
 
     def test_programs_share_an_engine(self):
         self.start_pager()
