@@ -180,7 +180,7 @@ bool Worker::look(Nanoseconds timeout) {
 }
 
 bool Worker::read_events(size_t place) {
-  const std::shared_ptr<Session> held = places_[place].session;
+  const std::shared_ptr<Session>& held = places_[place].session;
   Session& session = *held;
   uffd::GuestMemory::Events events;
   if (session.memory().has_events()) {

@@ -287,8 +287,8 @@ void Prefetcher::finish(Run& run, uint32_t page, PageState state, uint32_t flags
   }
   counts.prefetch_failed_pages.add();
   // A copy that was not taken is still one of these bytes.
-  if (state == PageState::kRemote) flags |= compressed_flag(word);
-  target.end_fetching(index, word, word.to(state, state == PageState::kRemote ? flags : 0));
+  const uint32_t kept = state == PageState::kRemote ? flags | compressed_flag(word) : 0;
+  target.end_fetching(index, word, word.to(state, kept));
   target.budget.give_back(1);
   target.space.wake({index, 1});
 }
